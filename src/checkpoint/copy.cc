@@ -36,12 +36,9 @@ class StoredFiller final : public Filler {
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
     auto* at = static_cast<uint8_t*>(out);
     while (count > 0) {
-      const int64_t within = first % runs.length();
-      const int64_t some = std::min(count, runs.length() - within);
-      elements_(runs.Start(first / runs.length()) + within, some, at);
-      at += some * bytes_;
-      first += some;
-      count -= some;
+      const auto [index, n] = StretchAt(runs, first, count);
+      elements_(index, n, at);
+      first += n, count -= n, at += n * bytes_;
     }
   }
 

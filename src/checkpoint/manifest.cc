@@ -14,7 +14,7 @@
 #include "checkpoint/file_tasks.h"
 #include "checkpoint/receipt.h"
 #include "formats/hdf5/writer.h"
-#include "graph/engines/torch_draws.h"
+#include "graph/engines/engines.h"
 #include "plan/devices.h"
 #include "rng/stream.h"
 

@@ -7,34 +7,51 @@
 #include <vector>
 
 #include "commands/sharding_facts.h"
-#include "graph/engines/streams.h"
-#include "graph/engines/torch_draws.h"
+#include "graph/engines/engines.h"
 #include "graph/outline.h"
 #include "graph/stored/pad.h"
 #include "graph/stored/view.h"
 #include "report/text.h"
-#include "rng/engines.h"
 
 namespace shardinit {
 namespace {
 
-constexpr std::string_view kInexact =
-    ", inexact: PyTorch may round some of these numbers otherwise";
+// Returns what stands behind values of which some bits may differ from the framework's.
+std::string InexactInText(const Subject& subject) {
+  if (!IsInexact(subject.tensor)) return {};
+  return fmt::format(", inexact: {} may round some of these numbers otherwise",
+                     FindEngine(subject.plan.graph.engine)->framework);
+}
 
 std::string InHex(const Tensor& tensor) { return fmt::format("{:016x}", tensor.stream.key); }
 
 // Returns the key of the tensor's random numbers, if it has some.
 FactValue KeyOf(const Tensor& tensor) {
   if (!IsRandom(tensor.distribution)) return nullptr;
-  if (tensor.given_key) return Facts{{"value", InHex(tensor)}};
-  if (tensor.stream.engine == &kTorchCpu) {
-    if (!HasPlace(tensor)) return nullptr;
-    if (tensor.stream.is_least) return Facts{{"least_position", tensor.stream.position}};
-    Facts place = {{"position", tensor.stream.position}};
-    if (tensor.stream.spare != kNoSpare) place.push_back({"spare", tensor.stream.spare});
-    return place;
+  if (std::holds_alternative<KeyWords>(tensor.key)) return Facts{{"value", InHex(tensor)}};
+  if (const auto* const place = std::get_if<StreamPlace>(&tensor.key)) {
+    if (tensor.stream.is_least) return Facts{{"least_position", place->position}};
+    Facts facts = {{"position", place->position}};
+    if (place->spare != kNoSpare) facts.push_back({"spare", place->spare});
+    return facts;
   }
+  if (tensor.stream.engine->has_places) return nullptr;
   return Facts{{"value", InHex(tensor)}, {"path", DrawPathOf(tensor)}};
+}
+
+std::string KeyInText(const Tensor& tensor) {
+  if (std::holds_alternative<KeyWords>(tensor.key)) return InHex(tensor) + ", given";
+  const auto* const place = std::get_if<StreamPlace>(&tensor.key);
+  if (place == nullptr) {
+    return fmt::format("{}, of the seed and `{}`", InHex(tensor), DrawPathOf(tensor));
+  }
+  std::string text = fmt::format("{} words of the stream before", Grouped(place->position));
+  if (tensor.stream.is_least) {
+    text += " at least: truncated normal numbers that are not made here say how many";
+  } else if (place->spare != kNoSpare) {
+    text += fmt::format(", and a second number of the four at {}", Grouped(place->spare));
+  }
+  return text;
 }
 
 void AddShape(const Subject& subject, Facts* facts) {
@@ -100,7 +117,7 @@ void AddInitializer(const Subject& subject, Facts* facts) {
   facts->push_back({"working", std::move(working)});
   Fact values = {"distribution", InText(tensor.distribution), {.label = "values"}};
   if (IsInexact(tensor) && !IsRandom(tensor.distribution)) {
-    values.row.text = fmt::format("{}{}", InText(tensor.distribution), kInexact);
+    values.row.text = InText(tensor.distribution) + InexactInText(subject);
   }
   facts->push_back(std::move(values));
   if (std::string matrix = MatrixInText(tensor.distribution, tensor.shape); !matrix.empty()) {
@@ -119,31 +136,19 @@ void AddStream(const Subject& subject, Facts* facts) {
     seed.row.label = "seed";
     seed.row.text = fmt::to_string(plan.graph.seed);
     engine.row.label = "engine";
-    engine.row.text = fmt::format("{}, {} for each element", plan.graph.engine,
-                                  Count(DrawsOf(tensor.distribution), "draw"));
+    const bool has_places = tensor.stream.engine->has_places;
+    engine.row.text = plan.graph.engine;
+    if (!has_places) {
+      engine.row.text +=
+          fmt::format(", {} for each element", Count(DrawsOf(tensor.distribution), "draw"));
+    }
+    engine.row.text += InexactInText(subject);
     engine.row.section = kEngine;
-    key.row.label = "key";
-    if (tensor.stream.engine == &kTorchCpu) {
-      engine.row.text = plan.graph.engine;
-    }
-    if (IsInexact(tensor)) {
-      engine.row.text += kInexact;
-    }
-    if (tensor.stream.engine == &kTorchCpu && !HasPlace(tensor)) {
+    if (has_places && !HasPlace(tensor)) {
       key.row = {.label = "positions", .text = "in the expression"};
-    } else if (tensor.stream.engine == &kTorchCpu) {
-      key.row.label = "position";
-      key.row.text = fmt::format("{} words of the stream before", Grouped(tensor.stream.position));
-      if (tensor.stream.is_least) {
-        key.row.text += " at least: truncated normal numbers that are not made here say how many";
-      } else if (tensor.stream.spare != kNoSpare) {
-        key.row.text +=
-            fmt::format(", and a second number of the four at {}", Grouped(tensor.stream.spare));
-      }
     } else {
-      key.row.text = tensor.given_key ? fmt::format("{}, given", InHex(tensor))
-                                      : fmt::format("{}, of the seed and `{}`", InHex(tensor),
-                                                    DrawPathOf(tensor));
+      key.row.label = has_places ? "position" : "key";
+      key.row.text = KeyInText(tensor);
     }
     key = At(std::move(key), why.key, "");
   }

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <charconv>
 #include <cmath>
@@ -35,28 +36,19 @@ struct Symbol {
 };
 
 Symbol SymbolOf(Step::Op op) {
-  switch (op) {
-    case Step::Op::kAdd:
-      return {" + ", kSum, ElementOp::kAdd};
-    case Step::Op::kSubtract:
-      return {" - ", kSum, ElementOp::kSubtract};
-    case Step::Op::kMultiply:
-      return {" * ", kProduct, ElementOp::kMultiply};
-    case Step::Op::kDivide:
-      return {" / ", kProduct, ElementOp::kDivide};
-    case Step::Op::kLess:
-      return {" < ", kComparison, ElementOp::kLess};
-    case Step::Op::kLessEqual:
-      return {" <= ", kComparison, ElementOp::kLessEqual};
-    case Step::Op::kGreater:
-      return {" > ", kComparison, ElementOp::kGreater};
-    case Step::Op::kGreaterEqual:
-      return {" >= ", kComparison, ElementOp::kGreaterEqual};
-    case Step::Op::kEqual:
-      return {" == ", kComparison, ElementOp::kEqual};
-    default:
-      return {" != ", kComparison, ElementOp::kNotEqual};
-  }
+  static constexpr std::pair<Step::Op, Symbol> kSymbols[] = {
+      {Step::Op::kAdd, {" + ", kSum, ElementOp::kAdd}},
+      {Step::Op::kSubtract, {" - ", kSum, ElementOp::kSubtract}},
+      {Step::Op::kMultiply, {" * ", kProduct, ElementOp::kMultiply}},
+      {Step::Op::kDivide, {" / ", kProduct, ElementOp::kDivide}},
+      {Step::Op::kLess, {" < ", kComparison, ElementOp::kLess}},
+      {Step::Op::kLessEqual, {" <= ", kComparison, ElementOp::kLessEqual}},
+      {Step::Op::kGreater, {" > ", kComparison, ElementOp::kGreater}},
+      {Step::Op::kGreaterEqual, {" >= ", kComparison, ElementOp::kGreaterEqual}},
+      {Step::Op::kEqual, {" == ", kComparison, ElementOp::kEqual}},
+      {Step::Op::kNotEqual, {" != ", kComparison, ElementOp::kNotEqual}},
+  };
+  return std::ranges::find(kSymbols, op, &std::pair<Step::Op, Symbol>::first)->second;
 }
 
 // A step's result on the stack.
@@ -81,99 +73,15 @@ struct Meaning {
   }
 };
 
-// An argument of a torch_…() or jax_…() function.
-struct PlacedArgument {
-  std::string_view name;
-  std::optional<double> least = {};  // lower limit of a whole number; null for any number
-};
-struct PlacedArguments {
-  size_t element;  // the argument that differs from element to element
-  std::vector<PlacedArgument> all;
-};
-
-const PlacedArguments& ArgumentsOf(Program::PlacedKind kind) {
-  static constexpr PlacedArgument kPlace = {"the place in the stream", 0},
-                                  kSpare = {"the place of a number that is left over, or -1", -1},
-                                  kSize = {"the size of the draw", 0},
-                                  kElement = {"the number's place in the draw", 0}, kLow = {"low"},
-                                  kHigh = {"high"}, kMean = {"mean"}, kStd = {"std"};
-  static const PlacedArguments kUniform = {1, {kPlace, kElement, kLow, kHigh}};
-  static const PlacedArguments kNormal = {3, {kPlace, kSpare, kSize, kElement, kMean, kStd}};
-  static const PlacedArguments kPairs = {2, {kPlace, kSpare, kElement, kMean, kStd}};
-  static const PlacedArguments kTruncated = {
-      3, {kPlace, kSpare, kSize, kElement, kMean, kStd, kLow, kHigh}};
-  static const PlacedArguments kInteger = {1, {kPlace, kElement, {"the size of the range", 1}}};
-  static const PlacedArguments kWord = {0, {kPlace}};
-  static const PlacedArguments kPermutation = {2, {kPlace, kSize, kElement}};
-  static constexpr PlacedArgument kFirst = {"the first word of the key", 0},
-                                  kSecond = {"the second word of the key", 0};
-  static const PlacedArguments kOfKey = {2, {kFirst, kSecond, kElement}};
-  static const PlacedArguments kWithin = {2, {kFirst, kSecond, kElement, kLow, kHigh}};
-  switch (kind) {
-    case Program::PlacedKind::kUniform:
-      return kUniform;
-    case Program::PlacedKind::kNormal:
-      return kNormal;
-    case Program::PlacedKind::kPairs:
-      return kPairs;
-    case Program::PlacedKind::kTruncatedNormal:
-      return kTruncated;
-    case Program::PlacedKind::kInteger:
-      return kInteger;
-    case Program::PlacedKind::kWord:
-      return kWord;
-    case Program::PlacedKind::kPermutation:
-      return kPermutation;
-    case Program::PlacedKind::kJaxBits:
-    case Program::PlacedKind::kJaxNormal:
-      return kOfKey;
-    case Program::PlacedKind::kJaxUniform:
-    case Program::PlacedKind::kJaxTruncatedNormal:
-      return kWithin;
-  }
-  return kWord;
-}
-
-// Whether the operation is exact, or every implementation rounds it once, to nearest.
+// Whether the operation is exact, or every implementation rounds it once, to nearest. Some f32
+// square roots are not rounded so.
 bool IsRoundedOnce(ElementOp op) {
-  switch (op) {
-    case ElementOp::kExp:
-    case ElementOp::kExpm1:
-    case ElementOp::kLog:
-    case ElementOp::kLog1p:
-    case ElementOp::kPow:
-    case ElementOp::kSin:
-    case ElementOp::kCos:
-    case ElementOp::kTanh:
-    case ElementOp::kErfInv:
-    case ElementOp::kSqrt:  // PyTorch's f32 square root is not rounded so.
-      return false;
-    case ElementOp::kNegate:
-    case ElementOp::kAdd:
-    case ElementOp::kSubtract:
-    case ElementOp::kMultiply:
-    case ElementOp::kDivide:
-    case ElementOp::kLess:
-    case ElementOp::kLessEqual:
-    case ElementOp::kGreater:
-    case ElementOp::kGreaterEqual:
-    case ElementOp::kEqual:
-    case ElementOp::kNotEqual:
-    case ElementOp::kWhere:
-    case ElementOp::kMin:
-    case ElementOp::kMax:
-    case ElementOp::kClip:
-    case ElementOp::kAbs:
-    case ElementOp::kFloor:
-    case ElementOp::kMod:
-    case ElementOp::kCeilDiv:
-    case ElementOp::kRoundUp:
-    case ElementOp::kF32:
-    case ElementOp::kBf16:
-    case ElementOp::kF16:
-      return true;
-  }
-  return false;
+  using enum ElementOp;
+  static constexpr ElementOp kOnce[] = {
+      kNegate,       kAdd,   kSubtract, kMultiply, kDivide, kLess, kLessEqual, kGreater,
+      kGreaterEqual, kEqual, kNotEqual, kWhere,    kMin,    kMax,  kClip,      kAbs,
+      kFloor,        kMod,   kCeilDiv,  kRoundUp,  kF32,    kBf16, kF16};
+  return std::ranges::find(kOnce, op) != std::end(kOnce);
 }
 
 std::string Parenthesized(const Item& item, Binding least) {
@@ -294,17 +202,16 @@ class Compiler {
     return true;
   }
 
-  // Calls torch_…() or jax_…(). One argument is the number's place; the others are the same for all
-  // elements.
+  // One argument is the number's place; the others are the same for all elements.
   bool PlacedCall(const Step& step, const std::vector<Item>& operands) {
     const Function& function = *step.function;
-    const PlacedArguments& arguments = ArgumentsOf(function.placed->kind);
-    Program::PlacedCall call = {*function.placed, 0, 0, program_.code.size(), {}};
+    const PlacedFunction& placed = *function.placed;
+    Program::PlacedCall call = {&placed, 0, 0, program_.code.size(), {}};
     std::string text = fmt::format("{}(", function.name);
     for (size_t i = 0; i < operands.size(); ++i) {
       text += (i == 0 ? "" : ", ") + operands[i].text;
-      if (i == arguments.element) continue;
-      const auto& [name, least] = arguments.all[i];
+      if (i == placed.element) continue;
+      const auto& [name, least] = placed.arguments[i];
       if (!operands[i].value) {
         Fail(step, fmt::format("argument {} of {}, {}, is not the same for all elements", i + 1,
                                Quote(function.name), name));
@@ -319,7 +226,7 @@ class Compiler {
       }
       call.numbers.push_back(value);
     }
-    const Item& element = operands[arguments.element];
+    const Item& element = operands[placed.element];
     call.element = SlotOf(element);
     if (element.temporary) free_.push_back(element.slot);
     Item item;
@@ -328,9 +235,7 @@ class Compiler {
     item.placed = true;
     item.text = text + ")";
     program_.placed.push_back(std::move(call));
-    // PyTorch uses the C library's functions for these numbers.
-    program_.inexact |= function.placed->dtype == DType::f64 &&
-                        function.placed->kind != Program::PlacedKind::kUniform;
+    program_.inexact |= placed.inexact;
     stack_.push_back(std::move(item));
     return true;
   }

@@ -114,12 +114,6 @@ CallResult CallRounded(std::span<const Value> arguments) {
   return Real(Apply(kOp, ToDouble(arguments[0])), arguments);
 }
 
-using Placed = Program::PlacedKind;
-
-constexpr Function PlacedRow(std::string_view name, int arguments, Placed kind, DType dtype) {
-  return {name, arguments, arguments, nullptr, {}, {}, Program::PlacedFunction{kind, dtype}};
-}
-
 constexpr Function kFunctions[] = {
     {"abs", 1, 1, CallAbs, ElementOp::kAbs},
     {"bf16", 1, 1, CallRounded<ElementOp::kBf16>, ElementOp::kBf16},
@@ -133,10 +127,6 @@ constexpr Function kFunctions[] = {
     {"f16", 1, 1, CallRounded<ElementOp::kF16>, ElementOp::kF16},
     {"f32", 1, 1, CallRounded<ElementOp::kF32>, ElementOp::kF32},
     {"floor", 1, 1, CallFloor, ElementOp::kFloor},
-    PlacedRow("jax_bits", 3, Placed::kJaxBits, DType::f32),
-    PlacedRow("jax_normal", 3, Placed::kJaxNormal, DType::f32),
-    PlacedRow("jax_truncated_normal", 5, Placed::kJaxTruncatedNormal, DType::f32),
-    PlacedRow("jax_uniform", 5, Placed::kJaxUniform, DType::f32),
     {"log", 1, 1, Exact<exact::Log>, ElementOp::kLog},
     {"log1p", 1, 1, Exact<exact::Log1p>, ElementOp::kLog1p},
     {"max", 1, -1, Extreme<true>, ElementOp::kMax},
@@ -148,34 +138,38 @@ constexpr Function kFunctions[] = {
     {"sin", 1, 1, Exact<exact::Sin>, ElementOp::kSin},
     {"sqrt", 1, 1, Sqrt, ElementOp::kSqrt},
     {"tanh", 1, 1, Exact<exact::Tanh>, ElementOp::kTanh},
-    PlacedRow("torch_normal", 6, Placed::kNormal, DType::f32),
-    PlacedRow("torch_normal_bf16", 6, Placed::kNormal, DType::bf16),
-    PlacedRow("torch_normal_f16", 6, Placed::kNormal, DType::f16),
-    PlacedRow("torch_normal_f64", 6, Placed::kNormal, DType::f64),
-    PlacedRow("torch_pairs", 5, Placed::kPairs, DType::f32),
-    PlacedRow("torch_pairs_bf16", 5, Placed::kPairs, DType::bf16),
-    PlacedRow("torch_pairs_f16", 5, Placed::kPairs, DType::f16),
-    PlacedRow("torch_pairs_f64", 5, Placed::kPairs, DType::f64),
-    PlacedRow("torch_permutation", 3, Placed::kPermutation, DType::f32),
-    PlacedRow("torch_randint", 3, Placed::kInteger, DType::f32),
-    PlacedRow("torch_trunc_normal", 8, Placed::kTruncatedNormal, DType::f32),
-    PlacedRow("torch_trunc_normal_bf16", 8, Placed::kTruncatedNormal, DType::bf16),
-    PlacedRow("torch_trunc_normal_f16", 8, Placed::kTruncatedNormal, DType::f16),
-    PlacedRow("torch_trunc_normal_f64", 8, Placed::kTruncatedNormal, DType::f64),
-    PlacedRow("torch_uniform", 4, Placed::kUniform, DType::f32),
-    PlacedRow("torch_uniform_bf16", 4, Placed::kUniform, DType::bf16),
-    PlacedRow("torch_uniform_f16", 4, Placed::kUniform, DType::f16),
-    PlacedRow("torch_uniform_f64", 4, Placed::kUniform, DType::f64),
-    PlacedRow("torch_word", 1, Placed::kWord, DType::f32),
     {"uniform", 0, 0, nullptr, {}, Draw::kUniform},
     {"where", 3, 3, CallWhere, ElementOp::kWhere},
 };
 
+std::vector<Function>& PlacedRows() {
+  static std::vector<Function> rows;
+  return rows;
+}
+
 }  // namespace
 
-std::span<const Function> Functions() { return kFunctions; }
+bool EnterFunctions(std::span<const PlacedFunction> functions) {
+  for (const PlacedFunction& row : functions) {
+    const int arguments = static_cast<int>(row.arguments.size());
+    PlacedRows().push_back({row.name, arguments, arguments, nullptr, {}, {}, &row});
+  }
+  return true;
+}
 
-const Function* FindFunction(std::string_view name) { return FindNamed(kFunctions, name); }
+const Function* FindFunction(std::string_view name) {
+  const Function* const found = FindNamed(kFunctions, name);
+  return found != nullptr ? found : FindNamed(PlacedRows(), name);
+}
+
+std::vector<std::string> FunctionsLike(std::string_view name) {
+  for (const Function& function : PlacedRows()) {
+    // The names of a framework's functions begin with its own, such as `torch_normal`.
+    const std::string_view framework = function.name.substr(0, function.name.find('_'));
+    if (name.starts_with(framework)) return NamesOf(PlacedRows());
+  }
+  return NamesOf(kFunctions);
+}
 
 std::optional<int64_t> ExactInteger(const Value& value) {
   if (const int64_t* integer = std::get_if<int64_t>(&value)) return *integer;

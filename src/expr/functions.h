@@ -1,14 +1,17 @@
 // The built-in functions of expressions, one row each.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "expr/elementary.h"
 #include "expr/expr.h"
-#include "expr/program.h"
+#include "tensor/dtype.h"
 
 namespace shardinit {
 
@@ -16,6 +19,25 @@ namespace shardinit {
 struct CallResult {
   std::optional<Value> value;
   std::string problem;
+};
+
+enum class Draw : uint8_t { kNormal, kUniform, kBits };
+
+// An argument of a function of placed numbers.
+struct PlacedArgument {
+  std::string_view name;
+  std::optional<double> least = {};  // lower limit of a whole number; null for any number
+};
+
+// A function of numbers that have a place, such as one in a stream of another framework. What makes
+// these numbers enters its functions here, and gives them their meaning.
+struct PlacedFunction {
+  std::string_view name;
+  std::span<const PlacedArgument> arguments;
+  size_t element;  // the argument that differs from element to element; others are the same for all
+  int kind;        // which numbers these are, to what makes them
+  DType dtype;     // the type that the numbers are drawn in
+  bool inexact = false;  // The framework may round some of these numbers otherwise.
 };
 
 struct Function {
@@ -27,13 +49,17 @@ struct Function {
   // The operation on elements. A function of any number of arguments applies it from left to right.
   std::optional<ElementOp> element = {};
   std::optional<Draw> draw = {};
-  std::optional<Program::PlacedFunction> placed = {};
+  const PlacedFunction* placed = nullptr;
 };
 
-std::span<const Function> Functions();
+// Adds functions to those that expressions have, before main(). The rows must outlive all use.
+bool EnterFunctions(std::span<const PlacedFunction> functions);
 
 // Returns null if there is no such function.
 const Function* FindFunction(std::string_view name);
+
+// Returns the names to suggest instead of `name`, which is no function's.
+std::vector<std::string> FunctionsLike(std::string_view name);
 
 // Returns the integer that a value stands for: the value is an integer, or a float without a
 // fraction that is at most 2^53 in magnitude.

@@ -192,13 +192,8 @@ class Parser {
   void Call(std::string_view name, size_t begin) {
     const Function* function = FindFunction(name);
     if (function == nullptr) {
-      std::vector<std::string> names;
-      const bool is_placed = name.starts_with("torch") || name.starts_with("jax");
-      for (const Function& f : Functions()) {
-        if (f.placed.has_value() == is_placed) names.emplace_back(f.name);
-      }
       throw SyntaxError{begin, name.size(), fmt::format("unknown function {}", Quote(name)),
-                        DidYouMean(name, names)};
+                        DidYouMean(name, FunctionsLike(name))};
     }
     const size_t open = at_++;
     int count = 0;

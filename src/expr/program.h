@@ -11,11 +11,9 @@
 
 #include "expr/elementary.h"
 #include "expr/expr.h"
-#include "tensor/dtype.h"
+#include "expr/functions.h"
 
 namespace shardinit {
-
-enum class Draw : uint8_t { kNormal, kUniform, kBits };
 
 struct Program {
   // Everything that decides the values: the expression with every variable and size replaced by its
@@ -42,32 +40,14 @@ struct Program {
   std::vector<Index> indices;
   std::vector<Drawn> draws;
 
-  // These numbers have a place: in the stream of torch_cpu, or among those of a jax_threefry key.
-  enum class PlacedKind : uint8_t {
-    kUniform,
-    kNormal,
-    kPairs,  // Normal numbers of memory that is not contiguous come two at a time, however many.
-    kTruncatedNormal,
-    kInteger,
-    kWord,
-    kPermutation,
-    kJaxBits,
-    kJaxUniform,
-    kJaxNormal,
-    kJaxTruncatedNormal,
-  };
-  struct PlacedFunction {
-    PlacedKind kind;
-    DType dtype;  // the type it draws in
-  };
   struct PlacedCall {
-    PlacedFunction function;
+    const PlacedFunction* function;
     Slot out, element;
     size_t before;                // The call runs before this instruction of `code`.
     std::vector<double> numbers;  // the other arguments
   };
   std::vector<PlacedCall> placed;
-  // Whether the program takes functions of such numbers that PyTorch rounds in its own way.
+  // Whether frameworks may round some of these numbers, or what is computed of them, otherwise.
   bool inexact = false;
 
   struct Instruction {

@@ -7,16 +7,14 @@
 #include "base/overloaded.h"
 #include "base/parallel.h"
 #include "generate/draw.h"
+#include "generate/engines.h"
 #include "generate/expression.h"
 #include "generate/from_file.h"
 #include "generate/norm.h"
 #include "generate/normalized.h"
 #include "generate/orthogonal.h"
 #include "generate/sparse.h"
-#include "generate/torch_cpu.h"
-#include "generate/torch_sparse.h"
 #include "generate/view.h"
-#include "rng/engines.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
@@ -67,9 +65,10 @@ class SampleFiller final : public Filler {
 std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
   using Result = std::unique_ptr<const Filler>;
   Check(!tensor.stream.is_least, "values without their place in the stream");
-  const bool torch = tensor.stream.engine == &kTorchCpu;
+  if (const auto own = FillEngineOf(*tensor.stream.engine).filler) {
+    if (Result filler = own(tensor)) return filler;
+  }
   const auto sample = [&](const Sampler& sampler) -> Result {
-    if (torch) return std::make_unique<TorchFiller>(tensor);
     return std::make_unique<SampleFiller>(sampler, tensor);
   };
   return std::visit(
@@ -88,15 +87,12 @@ std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
           [&](const Orthogonal& o) -> Result {
             return std::make_unique<OrthogonalFiller>(o, tensor);
           },
-          [&](const Sparse& s) -> Result {
-            if (torch) return std::make_unique<TorchSparseFiller>(s, tensor);
-            return std::make_unique<SparseFiller>(s, tensor);
-          },
+          [&](const Sparse& s) -> Result { return std::make_unique<SparseFiller>(s, tensor); },
           [&](const Normalized& n) -> Result {
             return std::make_unique<NormalizedFiller>(n, tensor);
           },
           [&](const FromFile& f) -> Result { return std::make_unique<FromFileFiller>(f, tensor); },
-          [&](const Norm& n) -> Result { return std::make_unique<NormFiller>(n, tensor); },
+          [&](const Norm&) -> Result { return std::make_unique<NormFiller>(tensor); },
       },
       tensor.distribution);
 }

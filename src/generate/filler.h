@@ -1,11 +1,23 @@
 // Makes the elements of a drawn tensor.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "tensor/box.h"
 
 namespace shardinit {
+
+// Neighbours, and the global linear index of the first of them.
+struct Stretch {
+  int64_t index, count;
+};
+
+// Returns the neighbours from an element of the runs on: all in its run, but at most `most`.
+inline Stretch StretchAt(const Runs& runs, int64_t element, int64_t most) {
+  const int64_t column = element % runs.length();
+  return {runs.Start(element / runs.length()) + column, std::min(most, runs.length() - column)};
+}
 
 // Makes elements of one tensor. It is safe to use from several threads.
 class Filler {

@@ -24,8 +24,8 @@ double RootOf(F s) {
 
 }  // namespace
 
-NormFiller::NormFiller(const Norm& norm, const Tensor& tensor)
-    : path_(tensor.path), dtype_(tensor.dtype), of_(norm.tensor), elements_(FillerOf(*of_)) {
+NormFiller::NormFiller(const Tensor& tensor)
+    : path_(tensor.path), dtype_(tensor.dtype), of_(tensor.measured), elements_(FillerOf(*of_)) {
   const bool of_all = tensor.shape.empty();
   int64_t stride = 1;
   for (size_t d = of_->shape.size(); d-- > 0;) {
@@ -100,14 +100,12 @@ void NormFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* out)
   auto* at = static_cast<uint8_t*>(out);
   std::array<double, kTile> norms;
   for (int64_t n; count > 0; first += n, count -= n) {
-    const int64_t in_run = first % runs.length();
-    const int64_t index = runs.Start(first / runs.length()) + in_run;
-    n = std::min({count, runs.length() - in_run, kTile});
+    const auto [index, in_run] = StretchAt(runs, first, std::min(count, kTile));
     if (are_short_rows_) {
-      n = std::min(n, kTile / terms_);
+      n = std::min(in_run, kTile / terms_);
       FindOfRows(index, n, norms.data());
     } else {
-      n = std::min(n, side_ - index % side_);
+      n = std::min(in_run, side_ - index % side_);
       FindNorms(index, n, norms.data());
     }
     for (int64_t i = 0; i < n; ++i, at += InfoOf(dtype_).bytes) {

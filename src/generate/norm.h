@@ -13,7 +13,7 @@ namespace shardinit {
 
 class NormFiller final : public Filler {
  public:
-  NormFiller(const Norm& norm, const Tensor& tensor);
+  explicit NormFiller(const Tensor& tensor);
 
   // Throws Error (kUsage) for a norm that the tensor's type does not hold.
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override;

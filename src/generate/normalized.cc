@@ -92,11 +92,10 @@ void NormalizedFiller::Fill(const Runs& runs, int64_t first, int64_t count, void
   SharedWork<Factors>::Reader pieces(work_);
   std::array<float, kTile> x;
   while (count > 0) {
-    const int64_t in_run = first % runs.length();
-    const int64_t index = runs.Start(first / runs.length()) + in_run;
+    const auto [index, in_run] = StretchAt(runs, first, count);
     // A stretch is neighbours along a vector, or side by side.
     const int64_t stretch = inner_ == 1 ? extent_ - index % extent_ : inner_ - index % inner_;
-    int64_t left = std::min({count, runs.length() - in_run, stretch});
+    int64_t left = std::min(in_run, stretch);
     // This finishes all pieces of the stretch at once, so that threads share them out.
     if (inner_ > 1) work_.Finish(PieceOf(index), PieceOf(index + left - 1) + 1);
     count -= left;

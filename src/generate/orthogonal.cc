@@ -3,24 +3,26 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <map>
 #include <mutex>
-#include <new>
 #include <tuple>
 #include <vector>
 
 #include "base/error.h"
-#include "base/interrupt.h"
+#include "generate/engines.h"
 #include "generate/shared_work.h"
 #include "kernels/kernels.h"
 #include "kernels/orthogonal.h"
-#include "kernels/torch_cpu.h"
-#include "rng/engines.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
+
+void ThrowNoMemory(const OrthogonalSize& size) {
+  throw Error(ExitCode::kWorld,
+              fmt::format("cannot get {:.2g} bytes of memory for an orthogonal matrix of {} × {}",
+                          size.bytes, size.rows, size.columns),
+              "`shardinit plan` shows what each takes");
+}
 
 // The matrix has rows x columns elements. Its columns are orthonormal if they are fewer, else its
 // rows.
@@ -39,8 +41,11 @@ class WholeMatrix {
 
   // Returns the elements, row-major. Makes them first; threads that come meanwhile take part.
   const float* Values() {
-    if (stream_.engine == &kTorchCpu) {
-      std::call_once(allocated_, [this] { values_ = MakeTorch(); });
+    if (const MatrixMaker make = FillEngineOf(*stream_.engine).matrix) {
+      std::call_once(allocated_, [&] {
+        values_ = AllocateNumbers<float>(longer_ * shorter_, size_);
+        make(stream_, gain_, size_, values_.get());
+      });
       return values_.get();
     }
     std::call_once(allocated_, [this] { Allocate(); });
@@ -53,61 +58,9 @@ class WholeMatrix {
  private:
   struct Made {};  // The pieces lie in the members below.
 
-  template <typename T>
-  std::unique_ptr<T[]> Allocate(int64_t count) const {
-    std::unique_ptr<T[]> numbers(new (std::nothrow) T[static_cast<size_t>(count)]);
-    if (numbers) return numbers;
-    throw Error(ExitCode::kWorld,
-                fmt::format("cannot get {:.2g} bytes of memory for an orthogonal matrix of {} × {}",
-                            size_.bytes, size_.rows, size_.columns),
-                "`shardinit plan` shows what each takes");
-  }
-
   void Allocate() {
-    vectors_ = Allocate<float>(VectorsBefore(longer_, std::ssize(blocks_)));
-    values_ = Allocate<float>(longer_ * shorter_);
-  }
-
-  // Does what torch.nn.init.orthogonal_ does: the result is the factor Q of a matrix of normal
-  // numbers, with the signs for which R has a positive diagonal. Orthonormalizing the columns one
-  // after another gives the same; here this is done in f64 and twice, which is enough.
-  std::unique_ptr<float[]> MakeTorch() const {
-    const auto longer = static_cast<size_t>(longer_), shorter = static_cast<size_t>(shorter_);
-    auto values = Allocate<float>(longer_ * shorter_);
-    const torch_cpu::Drawn drawn = {torch_cpu::Normal{0, 1}, stream_, longer * shorter, DType::f32};
-    kernels::FillTorch(drawn, 0, longer * shorter, values.get());
-    const size_t row_stride = transposed_ ? 1 : shorter, column_stride = transposed_ ? longer : 1;
-    const auto vectors = Allocate<double>(longer_ * shorter_);
-    for (size_t j = 0; j < shorter; ++j) {
-      ThrowIfInterrupted();
-      double* const at = &vectors[j * longer];
-      for (size_t i = 0; i < longer; ++i) at[i] = values[i * row_stride + j * column_stride];
-      for (size_t k = 0; k < 2 * j; ++k) {
-        const double* const other = &vectors[k % j * longer];
-        const double along = Dot(at, other, longer);
-        for (size_t i = 0; i < longer; ++i) at[i] -= along * other[i];
-      }
-      const double length = std::sqrt(Dot(at, at, longer));
-      for (size_t i = 0; i < longer; ++i) {
-        at[i] /= length;
-        values[i * row_stride + j * column_stride] =
-            static_cast<float>(at[i]) * static_cast<float>(gain_);
-      }
-    }
-    return values;
-  }
-
-  // Adds up in eight sums, so that every compiler gives the same result.
-  static double Dot(const double* a, const double* b, size_t n) {
-    std::array<double, 8> sums = {};
-    size_t i = 0;
-    for (; i + sums.size() <= n; i += sums.size()) {
-      for (size_t lane = 0; lane < sums.size(); ++lane) sums[lane] += a[i + lane] * b[i + lane];
-    }
-    double rest = 0;
-    for (; i < n; ++i) rest += a[i] * b[i];
-    for (const double sum : sums) rest += sum;
-    return rest;
+    vectors_ = AllocateNumbers<float>(VectorsBefore(longer_, std::ssize(blocks_)), size_);
+    values_ = AllocateNumbers<float>(longer_ * shorter_, size_);
   }
 
   Made MakeBlock(int64_t b) {
@@ -205,8 +158,8 @@ void OrthogonalFiller::Fill(const Runs& runs, int64_t first, int64_t count, void
   const size_t last = shape_.size() - 1;
   Shape at(shape_.size());  // indices in the tensor
   while (count > 0) {
-    const int64_t column = first % runs.length();
-    int64_t rest = runs.Start(first / runs.length()) + column, base = 0;
+    const auto [index, in_run] = StretchAt(runs, first, count);
+    int64_t rest = index, base = 0;
     bool zero = false;
     for (size_t d = shape_.size(); d-- > 0;) {
       at[d] = rest % shape_[d];
@@ -215,13 +168,12 @@ void OrthogonalFiller::Fill(const Runs& runs, int64_t first, int64_t count, void
       zero |= d != last && centre_[d] >= 0 && at[d] != centre_[d];
     }
     // A stretch lies along the last dimension.
-    const int64_t n = std::min({count, runs.length() - column, shape_[last] - at[last]});
+    const int64_t n = std::min(in_run, shape_[last] - at[last]);
     for (int64_t i = 0; i < n; ++i, to += bytes) {
       const bool off = zero || (centre_[last] >= 0 && at[last] + i != centre_[last]);
       Encode(off ? 0.0f : values[base + i * stride_[last]], dtype_, to);
     }
-    first += n;
-    count -= n;
+    first += n, count -= n;
   }
 }
 

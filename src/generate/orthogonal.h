@@ -4,11 +4,22 @@
 
 #include <cstdint>
 #include <memory>
+#include <new>
 
 #include "generate/filler.h"
 #include "graph/graph.h"
 
 namespace shardinit {
+
+[[noreturn]] void ThrowNoMemory(const OrthogonalSize& size);
+
+// Gets memory for numbers of a matrix, or throws Error (kWorld).
+template <typename T>
+std::unique_ptr<T[]> AllocateNumbers(int64_t count, const OrthogonalSize& size) {
+  std::unique_ptr<T[]> numbers(new (std::nothrow) T[static_cast<size_t>(count)]);
+  if (!numbers) ThrowNoMemory(size);
+  return numbers;
+}
 
 class WholeMatrix;
 

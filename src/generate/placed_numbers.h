@@ -1,14 +1,11 @@
-// Makes numbers of torch_cpu and jax_threefry that an expression takes by their place.
+// The numbers that an expression takes from a random engine by key or by place.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <vector>
 
-#include "expr/program.h"
-#include "rng/sampler.h"
-#include "rng/torch_cpu.h"
+#include "generate/engines.h"
 
 namespace shardinit {
 
@@ -16,8 +13,6 @@ namespace shardinit {
 class PlacedNumbers {
  public:
   PlacedNumbers(const Program::PlacedCall& call, const Stream& stream);
-  ~PlacedNumbers();
-  PlacedNumbers(PlacedNumbers&&) noexcept;
 
   // The numbers that one thread has at hand, since callers ask for neighbours one after another.
   struct Window {
@@ -29,15 +24,7 @@ class PlacedNumbers {
   void Get(const double* element, size_t count, Window& window, double* out) const;
 
  private:
-  struct Permutation;
-
-  void Make(uint64_t first, size_t count, Window& window) const;
-
-  Program::PlacedFunction function_;
-  torch_cpu::Drawn drawn_;
-  std::optional<Sampler> sampler_;            // samples JAX's numbers by the key of drawn_
-  uint64_t range_ = 0;                        // the range of whole numbers
-  std::unique_ptr<Permutation> permutation_;  // made at its first use
+  CalledNumbers called_;
 };
 
 }  // namespace shardinit

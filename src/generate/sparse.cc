@@ -56,9 +56,8 @@ void SparseFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* ou
   // This finishes all columns of the stretch at once, so that threads share them out.
   int64_t low = columns_, high = -1;
   for (int64_t done = 0; done < count && high - low + 1 < columns_;) {
-    const int64_t in_run = (first + done) % runs.length();
-    const int64_t column = (runs.Start((first + done) / runs.length()) + in_run) % columns_;
-    const int64_t n = std::min({count - done, runs.length() - in_run, columns_ - column});
+    const auto [index, in_run] = StretchAt(runs, first + done, count - done);
+    const int64_t column = index % columns_, n = std::min(in_run, columns_ - column);
     low = std::min(low, column);
     high = std::max(high, column + n - 1);
     done += n;
@@ -72,10 +71,9 @@ void SparseFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* ou
   std::array<uint64_t, kTile> limits;
   SharedWork<Limits>::Reader pieces(work_);
   while (count > 0) {
-    const int64_t in_run = first % runs.length();
-    const int64_t index = runs.Start(first / runs.length()) + in_run;
+    const auto [index, in_run] = StretchAt(runs, first, std::min(count, kTile));
     const int64_t row = index / columns_, column = index % columns_;
-    const int64_t n = std::min({count, kTile, runs.length() - in_run, columns_ - column});
+    const int64_t n = std::min(in_run, columns_ - column);
     for (int64_t i = 0, some; i < n; i += some) {
       const int64_t in_piece = (column + i) % group_;
       some = std::min(n - i, group_ - in_piece);
@@ -86,8 +84,7 @@ void SparseFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* ou
     for (int64_t i = 0; i < n; ++i, to += bytes) {
       Encode(RankOf(words[i], row) < limits[i] ? 0.0f : values[i], dtype_, to);
     }
-    first += n;
-    count -= n;
+    first += n, count -= n;
   }
 }
 

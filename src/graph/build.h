@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/diagnostics.h"
-#include "graph/engines/streams.h"
+#include "graph/engines/engines.h"
 #include "graph/graph.h"
 #include "spec/spec.h"
 

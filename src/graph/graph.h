@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,9 +19,7 @@ struct View;
 // A drawn tensor has a distribution; a tensor that is put together from drawn ones has a view.
 struct Tensor {
   std::string path;
-  std::string draw_path;                   // from `key:` or `tie:`; empty: drawn under its own path
-  std::optional<uint64_t> given_key = {};  // a key that does not come from a path
-  std::optional<StreamPlace> place = {};   // an explicit place in a sequential stream
+  DrawKey key = {};  // from `key:` or `tie:`; under an engine of places, where the tensor begins
   DType dtype = DType::f32;
   bool is_buffer = false;  // drawn, but not trained; for views ask IsBuffer()
   Shape shape;
@@ -30,6 +27,8 @@ struct Tensor {
   PartitionSpec partition;  // one entry per dimension
   Stream stream = {};       // the first draw of a drawn tensor; its key is 0 if nothing is random
   std::shared_ptr<const View> view = nullptr;  // null: the tensor is drawn
+  // The tensor whose norms this one holds, which is set once all tensors are known; else null.
+  std::shared_ptr<const Tensor> measured = nullptr;
 
   int64_t elements() const { return ElementCount(shape); }
   int64_t bytes() const { return elements() * InfoOf(dtype).bytes; }

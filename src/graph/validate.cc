@@ -11,9 +11,7 @@
 #include <utility>
 
 #include "graph/drawn/tie.h"
-#include "graph/engines/jax_draws.h"
-#include "graph/engines/torch_draws.h"
-#include "rng/engines.h"
+#include "graph/engines/engines.h"
 #include "rng/sampler.h"
 
 namespace shardinit {
@@ -106,9 +104,10 @@ void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& p
   std::vector<std::pair<uint64_t, size_t>> order;  // key, tensor
   order.reserve(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
-    if (IsRandom(all[i].distribution) && !all[i].stream.is_least &&
-        (all[i].stream.engine != &kTorchCpu || HasPlace(all[i]))) {
-      order.emplace_back(all[i].stream.key, i);
+    const Stream& stream = all[i].stream;
+    if (IsRandom(all[i].distribution) && !stream.is_least &&
+        (!stream.engine->has_places || HasPlace(all[i]))) {
+      order.emplace_back(stream.key, i);
     }
   }
   std::sort(order.begin(), order.end());
@@ -215,17 +214,14 @@ void CheckPlaced(const std::vector<Tensor>& all, const std::vector<const Span*>&
   for (size_t i = 0; i < all.size(); ++i) {
     const Engine& engine = *all[i].stream.engine;
     if (const Engine* other = OtherEngine(all[i].distribution, engine)) {
-      const bool is_torch = other == &kTorchCpu;
-      diagnostics.Error(*places[i],
-                        fmt::format("`{}` takes numbers of {}, which engine `{}` does not have",
-                                    all[i].path, is_torch ? "PyTorch" : "JAX", engine.name),
-                        fmt::format("write `engine: {}` at the top of the spec",
-                                    is_torch ? other->short_name : other->name));
+      diagnostics.Error(
+          *places[i],
+          fmt::format("`{}` takes numbers of {}, which engine `{}` does not have", all[i].path,
+                      other->framework, engine.name),
+          fmt::format("write `engine: {}` at the top of the spec", other->spec_name()));
       continue;
     }
-    const std::string why =
-        &engine == &kTorchCpu ? TorchRefusal(all[i]) : JaxRefusal(all[i].distribution);
-    if (!why.empty()) {
+    if (const std::string why = RefusalOf(engine, all[i]); !why.empty()) {
       diagnostics.Error(*places[i],
                         fmt::format("engine `{}` cannot draw `{}`, {}: {}", engine.name,
                                     all[i].path, InText(all[i].distribution), why),

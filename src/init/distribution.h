@@ -17,7 +17,6 @@
 namespace shardinit {
 
 class CheckedFile;
-struct Tensor;
 
 // A member of a distribution: its key in plan.json, its place in the struct, and the word before it
 // in text for people. The text leaves out a member whose `words` is null.
@@ -127,8 +126,7 @@ struct FromFile {
 // The Euclidean norms of another tensor's elements, taken over the dimensions whose extent is 1
 // here, or over all dimensions.
 struct Norm {
-  std::string of;                                  // the other tensor's path
-  std::shared_ptr<const Tensor> tensor = nullptr;  // set once all tensors are known
+  std::string of;  // the other tensor's path
 
   static constexpr std::string_view kName = "norms";
   static constexpr auto kMembers = std::tuple(Member{"of", &Norm::of, "of"});

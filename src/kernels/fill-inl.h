@@ -227,11 +227,27 @@ void RunPhilox(const Job& job, const TruncatedNormalSampler& s) {
   }
 }
 
+// The engines that have kernels.
+struct EngineKernel {
+  const Engine* engine;
+  void (*run)(const Job& job);
+};
+constexpr EngineKernel kEngineKernels[] = {
+    {&kPhilox4x32,
+     [](const Job& job) {
+       std::visit([&](const auto& sampler) { RunPhilox(job, sampler); }, job.sampler);
+     }},
+    {&kJaxThreefry,
+     [](const Job& job) {
+       std::visit([&](const auto& sampler) { Run<OfJax>(job, sampler); }, job.sampler);
+     }},
+};
+
 void RunJob(const Job& job) {
-  const bool is_jax = job.stream.engine == &kJaxThreefry;
-  std::visit(
-      [&](const auto& sampler) { is_jax ? Run<OfJax>(job, sampler) : RunPhilox(job, sampler); },
-      job.sampler);
+  for (const EngineKernel& kernel : kEngineKernels) {
+    if (kernel.engine == job.stream.engine) return kernel.run(job);
+  }
+  RunReference(job);
 }
 
 #endif

@@ -37,9 +37,7 @@ void FillRows(const Sampler& sampler, Stream stream, uint64_t first, uint64_t st
   Check(stream.engine->sample != nullptr, "an engine of whole tensors");
   Check(dtype == DType::f32 || !std::holds_alternative<BitsSampler>(sampler), "bits are f32");
   const Job job{sampler, stream, first, stride, rows, count, dtype, static_cast<uint8_t*>(out)};
-  // These are the engines that backends implement.
-  const bool has_kernel = stream.engine == &kPhilox4x32 || stream.engine == &kJaxThreefry;
-  has_kernel ? ActiveBackend().run(job) : RunReference(job);
+  ActiveBackend().run(job);
 }
 
 void RunReference(const Job& job) {

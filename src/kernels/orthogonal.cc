@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "base/number.h"
 #include "kernels/backend.h"
 #include "kernels/targets.h"
+#include "rng/orthogonal.h"
 
 #define HWY_TARGET_INCLUDE "kernels/orthogonal-inl.h"
 #include <hwy/foreach_target.h>

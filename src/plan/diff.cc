@@ -6,19 +6,21 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "graph/engines/streams.h"
-#include "graph/engines/torch_draws.h"
+#include "base/overloaded.h"
+#include "graph/engines/engines.h"
 #include "graph/stored/view.h"
-#include "rng/engines.h"
 
 namespace shardinit {
 namespace {
 
 std::string KeyInText(const Tensor& tensor) {
-  if (tensor.stream.engine == &kTorchCpu && HasPlace(tensor)) {
-    return fmt::format("position {}", tensor.stream.position);
-  }
-  return tensor.given_key ? fmt::format("{:016x}", *tensor.given_key) : DrawPathOf(tensor);
+  return std::visit(
+      Overloaded{
+          [&](const DrawPath&) { return DrawPathOf(tensor); },
+          [](const KeyWords& words) { return fmt::format("{:016x}", words.key); },
+          [](const StreamPlace& place) { return fmt::format("position {}", place.position); },
+      },
+      tensor.key);
 }
 
 void AddIf(bool differs, std::string_view what, std::string before, std::string after,

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/diagnostics.h"
-#include "graph/engines/streams.h"
+#include "graph/engines/engines.h"
 #include "plan/plan.h"
 #include "spec/parse.h"
 

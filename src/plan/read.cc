@@ -14,15 +14,12 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "graph/drawn/norm.h"
-#include "graph/engines/jax_draws.h"
-#include "graph/engines/streams.h"
-#include "graph/engines/torch_draws.h"
+#include "graph/engines/engines.h"
 #include "graph/stored/view.h"
 #include "graph/validate.h"
 #include "plan/plan.h"
 #include "report/text.h"
 #include "rng/engines.h"
-#include "rng/stream.h"
 #include "spec/names.h"
 
 namespace shardinit {
@@ -328,12 +325,12 @@ class PlanReader {
   // The drawn tensors are all read before the first tensor of a layout.
   void AssignStreams(std::vector<Tensor>& tensors) const {
     const Engine& engine = *FindEngine(graph_.engine);
-    const bool is_torch = &engine == &kTorchCpu;
     for (const Tensor& tensor : tensors) {
       if (tensor.view) continue;
-      if (tensor.place.has_value() != (is_torch && HasPlace(tensor)) ||
+      const bool has_place = engine.has_places && HasPlace(tensor);
+      if (std::holds_alternative<StreamPlace>(tensor.key) != has_place ||
           OtherEngine(tensor.distribution, engine) != nullptr ||
-          (is_torch && !TorchRefusal(tensor).empty()) || !JaxRefusal(tensor.distribution).empty()) {
+          !RefusalOf(engine, tensor).empty()) {
         RefuseTensor(path_, "the engine cannot draw `{}` with this key", tensor);
       }
     }

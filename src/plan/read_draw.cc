@@ -125,7 +125,7 @@ class DistributionReader {
   const std::string& path_;
 };
 
-// Reads a key that is not a path: two words, or a place in the stream of torch_cpu.
+// Reads a key that is not a path: two words, or a place in a stream.
 void ReadGivenKey(const json& in, const std::string& path, Tensor& tensor) {
   const auto number = [&](const json& value) {
     if (!value.is_number_unsigned() || value.get<uint64_t>() > kLastPlace) {
@@ -134,8 +134,8 @@ void ReadGivenKey(const json& in, const std::string& path, Tensor& tensor) {
     return value.get<uint64_t>();
   };
   if (in.contains("position")) {
-    tensor.place = {number(in.at("position")),
-                    in.contains("spare") ? number(in.at("spare")) : kNoSpare};
+    tensor.key = StreamPlace{number(in.at("position")),
+                             in.contains("spare") ? number(in.at("spare")) : kNoSpare};
     return;
   }
   if (!in.contains("words"))
@@ -146,7 +146,7 @@ void ReadGivenKey(const json& in, const std::string& path, Tensor& tensor) {
     if (words[i] >> 32 != 0)
       RefuseTensor(path, "the engine cannot draw `{}` with this key", tensor);
   }
-  tensor.given_key = words[1] << 32 | words[0];
+  tensor.key = KeyWords{words[1] << 32 | words[0]};
 }
 
 }  // namespace
@@ -164,10 +164,12 @@ void ReadDraw(const json& in, const std::string& path, Tensor& tensor) {
   if (in.contains("key") && in.at("key").is_object()) {
     ReadGivenKey(in.at("key"), path, tensor);
   } else if (in.contains("key")) {
-    tensor.draw_path = in.at("key").get<std::string>();
+    const auto key = in.at("key").get<std::string>();
+    if (FindBadText(key)) {
+      RefuseTensor(path, "the engine cannot draw `{}` with this key", tensor);
+    }
+    tensor.key = DrawPath{key};
   }
-  if (FindBadText(tensor.draw_path))
-    RefuseTensor(path, "the engine cannot draw `{}` with this key", tensor);
 }
 
 }  // namespace shardinit

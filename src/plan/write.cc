@@ -3,10 +3,9 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "graph/engines/torch_draws.h"
+#include "graph/engines/engines.h"
 #include "graph/stored/view.h"
 #include "plan/plan.h"
-#include "rng/engines.h"
 #include "spec/names.h"
 
 namespace shardinit {
@@ -53,24 +52,31 @@ void WriteTensor(const Tensor& tensor, JsonWriter& out) {
   out.Member("global_shape", tensor.shape);
 }
 
+void WriteKey(const DrawKey& key, JsonWriter& out) {
+  if (const auto* const words = std::get_if<KeyWords>(&key)) {
+    out.Key("key").BeginObject().Key("words").BeginArray();
+    out.Value(words->key & 0xFFFFFFFF).Value(words->key >> 32);
+    out.EndArray().EndObject();
+  } else if (const std::string& path = std::get<DrawPath>(key).path; !path.empty()) {
+    out.Member("key", path);
+  }
+}
+
+void WritePlace(const StreamPlace& place, bool is_least, JsonWriter& out) {
+  out.Key("key").BeginObject();
+  out.Member(is_least ? "least_position" : "position", place.position);
+  if (!is_least && place.spare != kNoSpare) out.Member("spare", place.spare);
+  out.EndObject();
+}
+
 void WriteInit(const Tensor& tensor, JsonWriter& out) {
   out.Key("init");
   WriteDistribution(tensor.distribution, out);
   if (IsInexact(tensor)) out.Member("inexact", true);
-  if (tensor.stream.engine == &kTorchCpu && HasPlace(tensor)) {
-    const bool is_least = tensor.stream.is_least;
-    out.Key("key").BeginObject();
-    out.Member(is_least ? "least_position" : "position", tensor.stream.position);
-    if (!is_least && tensor.stream.spare != kNoSpare) out.Member("spare", tensor.stream.spare);
-    out.EndObject();
-  }
+  const auto* const place = std::get_if<StreamPlace>(&tensor.key);
+  if (place != nullptr) WritePlace(*place, tensor.stream.is_least, out);
   if (tensor.is_buffer) out.Member("kind", kBufferKind);
-  if (!tensor.draw_path.empty()) out.Member("key", tensor.draw_path);
-  if (tensor.given_key) {
-    out.Key("key").BeginObject().Key("words").BeginArray();
-    out.Value(*tensor.given_key & 0xFFFFFFFF).Value(*tensor.given_key >> 32);
-    out.EndArray().EndObject();
-  }
+  if (place == nullptr) WriteKey(tensor.key, out);
 }
 
 }  // namespace

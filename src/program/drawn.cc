@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/overloaded.h"
 #include "expr/elementary-inl.h"
-#include "graph/engines/jax_draws.h"
+#include "graph/engines/jax_threefry.h"
 #include "program/encode.h"
 #include "program/engine.h"
 #include "program/table.h"
@@ -130,7 +130,7 @@ Double PlacedNumber(const Program::PlacedCall& call, const Double& element, cons
           [&](const BitsSampler&) { return ToDouble(Widen(leaf.engine.word(source, 0))); },
           [&](const auto& sampler) { return SampleKnown(leaf.engine, source, 0, sampler); },
       },
-      *JaxSamplerOf(call));
+      JaxSamplerOf(call));
   // A place that does not exist gives NaN.
   const Double none = std::numeric_limits<double>::quiet_NaN();
   const Double whole = Select<Double>(Floor(element) == element, number, none);
@@ -263,8 +263,8 @@ Value WriteStored(const Leaf& leaf, const RowReader& words) {
 
 Value WriteElement(const Leaf& leaf, RowReader words);
 
-Value WriteNorm(const Norm& n, const Leaf& leaf, const RowReader& words) {
-  const Tensor& of = *n.tensor;
+Value WriteNorm(const Leaf& leaf, const RowReader& words) {
+  const Tensor& of = *leaf.tensor.measured;
   Function* out = leaf.out;
   // The dimensions of the other tensor that the norms are over, the last first.
   std::vector<size_t> sides;
@@ -309,7 +309,7 @@ Value WriteElement(const Leaf& leaf, RowReader words) {
                            leaf.tensor.dtype);
           },
           [&](const FromFile&) { return WriteStored(leaf, words); },
-          [&](const Norm& n) { return WriteNorm(n, leaf, words); },
+          [&](const Norm&) { return WriteNorm(leaf, words); },
           [&](const Sparse& s) { return WriteSparse(s, leaf, words); },
           [&](const Normalized& n) { return WriteNormalized(n, leaf, words); },
       },

@@ -75,12 +75,12 @@ void AppendRow(const Tensor& tensor, std::vector<uint32_t>* words) {
           },
           [&](const FromFile&) { AppendElements(tensor, words); },
           [&](const Norm& n) {
-            if (std::holds_alternative<Sparse>(n.tensor->distribution)) {
+            if (std::holds_alternative<Sparse>(tensor.measured->distribution)) {
               Refuse(fmt::format("`{}` holds norms of the sparse `{}`, which no program makes",
                                  tensor.path, n.of));
             }
-            ProgramEngineOf(*n.tensor->stream.engine);
-            AppendRow(*n.tensor, words);
+            ProgramEngineOf(*tensor.measured->stream.engine);
+            AppendRow(*tensor.measured, words);
           },
           [](const OneOf<Constant, Expression, Normalized> auto&) {},
       },
@@ -98,9 +98,9 @@ std::string KindOf(const Tensor& tensor) {
                  [](const OneOf<Uniform, Normal, TruncatedNormal, Orthogonal, FromFile> auto& d) {
                    return std::string(d.kName);
                  },
-                 [](const Norm& n) {
-                   return fmt::format("norms of {} {}", InfoOf(n.tensor->dtype).name,
-                                      KindOf(*n.tensor));
+                 [&](const Norm&) {
+                   return fmt::format("norms of {} {}", InfoOf(tensor.measured->dtype).name,
+                                      KindOf(*tensor.measured));
                  },
                  [](const Sparse& s) { return fmt::format("sparse {}", s.zeros); },
                  [](const OneOf<Constant, Expression, Normalized> auto& d) {

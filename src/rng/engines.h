@@ -24,12 +24,18 @@ struct Engine {
   // give the same bits, and engines without a kernel use only this.
   void (*sample)(const Sampler& sampler, const Stream& stream, uint64_t first, size_t count,
                  float* out);
-  // The engine's keys are JAX's, and a spec may give them.
+  // The framework whose numbers these are, or empty.
+  std::string_view framework = {};
+  // The engine's keys are JAX's, and a spec may give their words.
   bool has_jax_keys = false;
+  // All tensors are drawn from one stream: their keys are places in it, and not paths.
+  bool has_places = false;
   // Returns why the engine cannot make these numbers, as a phrase, or an empty text if it can.
   // Null if it can make all numbers.
   std::string_view (*refusal)(const Sampler& sampler) = nullptr;
   std::string_view short_name = {};  // a second name for specs, or empty
+
+  std::string_view spec_name() const { return short_name.empty() ? name : short_name; }
 };
 
 extern const Engine kJaxThreefry;

@@ -72,6 +72,7 @@ extern const Engine kJaxThreefry = {
             out[i] = jax_threefry::Sample(sampler, stream, first + i);
           }
         },
+    .framework = "JAX",
     .has_jax_keys = true,
     .refusal = jax_threefry::Refusal,
 };

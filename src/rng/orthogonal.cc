@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "rng/engines.h"
+#include "rng/reflections-inl.h"
 
 namespace shardinit {
 
@@ -69,20 +70,8 @@ std::vector<float> OrthogonalMatrix(const Stream& stream, int64_t rows, int64_t 
     std::vector<double> q(static_cast<size_t>(rows));
     q[column] = blocks[column / kReflections].sign[column % kReflections];
     for (int64_t b = column / kReflections; b >= 0; --b) {
-      const ReflectionBlock& block = blocks[b];
-      double s[kReflections] = {};
-      for (int64_t i = block.first; i < rows; ++i) {
-        const float* v = block.vectors + (i - block.first) * kReflections;
-        for (int64_t j = 0; j < kReflections; ++j) s[j] += static_cast<double>(v[j]) * q[i];
-      }
-      for (int64_t j = kReflections; j-- > 0;) {
-        for (int64_t k = kReflections; --k > j;) s[j] -= block.products[j][k] * s[k];
-        s[j] *= block.scale[j];
-      }
-      for (int64_t i = block.first; i < rows; ++i) {
-        const float* v = block.vectors + (i - block.first) * kReflections;
-        for (int64_t j = kReflections; j-- > 0;) q[i] -= static_cast<double>(v[j]) * s[j];
-      }
+      reflections::Reflect<double>(blocks[b], blocks[b].vectors, rows - blocks[b].first, 1,
+                                   &q[blocks[b].first]);
     }
     for (int64_t i = 0; i < rows; ++i) matrix[i * columns + column] = RoundProduct(q[i], gain);
   }

@@ -9,7 +9,9 @@
 
 #include <compare>
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <variant>
 
 namespace shardinit {
 
@@ -23,11 +25,19 @@ inline constexpr uint64_t kNoSpare = ~uint64_t{0};
 // room to count on.
 inline constexpr uint64_t kLastPlace = uint64_t{1} << 62;
 
-// A place in the stream of torch_cpu.
+// What decides which numbers of an engine a tensor takes: one of three.
+struct DrawPath {
+  std::string path;  // Tensors of one path take the same numbers. Empty: the tensor's own.
+};
+struct KeyWords {
+  uint64_t key;  // a key that does not come from a path
+};
+// A place in an engine's one stream.
 struct StreamPlace {
   uint64_t position = 0, spare = kNoSpare;
   bool is_relative = false;  // `position` counts words after the numbers that are drawn before.
 };
+using DrawKey = std::variant<DrawPath, KeyWords, StreamPlace>;
 
 struct Stream {
   uint64_t key = 0;

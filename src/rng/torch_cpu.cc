@@ -203,6 +203,8 @@ extern const Engine kTorchCpu = {
     .key = [](uint64_t seed, std::string_view) { return seed & 0xFFFFFFFF; },
     .sequential = true,
     .sample = nullptr,
+    .framework = "PyTorch",
+    .has_places = true,
     .short_name = "torch_cpu",
 };
 

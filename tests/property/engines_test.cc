@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "generate/fill.h"
-#include "graph/engines/streams.h"
+#include "graph/engines/engines.h"
 
 namespace shardinit {
 namespace {

@@ -95,8 +95,13 @@ inline std::string PrintTensors(const InitGraph& graph) {
     for (const Pin& pin : tensor.partition.pins) {
       out += fmt::format(" on {} {}", graph.mesh.axes[pin.axis], fmt::join(pin.indices, ", "));
     }
-    if (!tensor.draw_path.empty()) out += " key " + tensor.draw_path;
-    if (tensor.given_key) out += fmt::format(" key {:016x}", *tensor.given_key);
+    if (const auto* const other = std::get_if<DrawPath>(&tensor.key);
+        other && !other->path.empty()) {
+      out += " key " + other->path;
+    }
+    if (const auto* const words = std::get_if<KeyWords>(&tensor.key)) {
+      out += fmt::format(" key {:016x}", words->key);
+    }
     out += '\n';
   }
   return out;

@@ -102,7 +102,6 @@ inline Tensor MakeTensor(std::string path, DType dtype, Shape shape, Distributio
                          PartitionSpec partition = {}) {
   partition.cuts.resize(shape.size());
   Tensor tensor{.path = std::move(path),
-                .draw_path = {},
                 .dtype = dtype,
                 .shape = std::move(shape),
                 .distribution = distribution,

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "graph/engines/streams.h"
+#include "graph/engines/engines.h"
 #include "graph/stored/view.h"
 #include "graph/validate.h"
 #include "plan/plan.h"
@@ -23,10 +23,10 @@ Plan PlanOfTwoRanks() {
       MakeTensor("a.b", DType::f32, {}, Constant{1}),
       MakeTensor("c", DType::f64, {4}, TruncatedNormal{0.5, 1, -2, 3}, {{1}}),
   };
-  graph.tensors[2].draw_path = "old.c";
+  graph.tensors[2].key = DrawPath{"old.c"};
   for (Tensor& tensor : graph.tensors) {
     if (!IsRandom(tensor.distribution)) continue;
-    tensor.stream.key = KeyOf(7, tensor.draw_path.empty() ? tensor.path : tensor.draw_path);
+    tensor.stream.key = KeyOf(7, DrawPathOf(tensor));
   }
   return MakePlan(std::move(graph));
 }
@@ -153,7 +153,7 @@ TEST(ReadPlan, ReadsPlacesInTheStreamOfPyTorch) {
                    MakeTensor("b", DType::f32, {2}, Constant{1}),
                    MakeTensor("c", DType::bf16, {3}, Normal{0, 1}),
                    MakeTensor("d", DType::bf16, {3}, Uniform{0, 1})};
-  graph.tensors[3].place = StreamPlace{1000, kNoSpare};
+  graph.tensors[3].key = StreamPlace{1000, kNoSpare};
   AssignStreams(kTorchCpu, 7, graph.tensors);
   const std::string text = WritePlan(MakePlan(std::move(graph)));
   EXPECT_NE(text.find(R"("key": {"position": 12, "spare": 8}})"), std::string::npos) << text;
@@ -228,12 +228,13 @@ TEST(ReadPlan, ReadsWhatIsWrittenForRandomPlans) {
       Tensor tensor = MakeTensor(fmt::format("g.{}-t_", t), dtype, std::move(shape), distribution,
                                  std::move(partition));
       if (random.Chance(3)) {
-        tensor.draw_path = fmt::format("\"old\" ключ {}", t);
+        tensor.key = DrawPath{fmt::format("\"old\" ключ {}", t)};
       } else if (random.Chance(3)) {
-        tensor.given_key = 0xFEDCBA9876543210 + static_cast<uint64_t>(t);
+        tensor.key = KeyWords{0xFEDCBA9876543210 + static_cast<uint64_t>(t)};
       }
       if (IsRandom(tensor.distribution)) {
-        tensor.stream.key = tensor.given_key.value_or(KeyOf(graph.seed, DrawPathOf(tensor)));
+        const auto* const words = std::get_if<KeyWords>(&tensor.key);
+        tensor.stream.key = words ? words->key : KeyOf(graph.seed, DrawPathOf(tensor));
       }
       graph.tensors.push_back(std::move(tensor));
     }

@@ -10,7 +10,7 @@
 #include "base/suggest.h"
 #include "base/text.h"
 #include "graph/drawn/tie.h"
-#include "graph/engines/jax_key.h"
+#include "graph/engines/jax_threefry.h"
 #include "graph/sharded/stage.h"
 #include "rng/engines.h"
 #include "spec/names.h"
@@ -165,13 +165,19 @@ const Engine* TensorBinder::EngineOfSpec() const {
   return spec_.engine ? FindEngine(spec_.engine->value) : Engines().front();
 }
 
+void TensorBinder::RequireForm(bool Engine::*has_form, std::string_view form, Span key) {
+  const Engine* const engine = EngineOfSpec();
+  if (engine == nullptr || engine->*has_form) return;
+  const auto other =
+      std::ranges::find_if(Engines(), [&](const Engine* each) { return each->*has_form; });
+  diagnostics_.Error(key, fmt::format("engine `{}` has no {}", engine->name, form),
+                     fmt::format("write `engine: {}` at the top of the spec, or a path as `key`",
+                                 (*other)->spec_name()));
+}
+
 void TensorBinder::BindTorchKey(const TorchKeySpec& key, Tensor* tensor) {
   why_.Note([&](Explanation& notes) { notes.key = key.span; });
-  const Engine* engine = EngineOfSpec();
-  if (engine != nullptr && engine != &kTorchCpu) {
-    diagnostics_.Error(key.span, fmt::format("engine `{}` has no places in a stream", engine->name),
-                       "write `engine: torch_cpu` at the top of the spec, or a path as `key`");
-  }
+  RequireForm(&Engine::has_places, "places in a stream", key.span);
   const auto number = [&](const Expr& expr, std::string_view what) {
     return EvaluateInteger(expr, names_, 0, static_cast<int64_t>(kLastPlace), what, diagnostics_);
   };
@@ -179,39 +185,39 @@ void TensorBinder::BindTorchKey(const TorchKeySpec& key, Tensor* tensor) {
       key.skip ? number(*key.skip, "`skip`") : number(*key.position, "`position`");
   const auto spare = key.spare ? number(*key.spare, "`spare`") : std::nullopt;
   if (!position || (key.spare && !spare)) return;
-  tensor->place = {static_cast<uint64_t>(*position),
-                   spare ? static_cast<uint64_t>(*spare) : kNoSpare, key.skip != nullptr};
+  tensor->key = StreamPlace{static_cast<uint64_t>(*position),
+                            spare ? static_cast<uint64_t>(*spare) : kNoSpare, key.skip != nullptr};
 }
 
 // Binds the key, in which `{layer}` stands for the number of the repeat around the tensor.
 void TensorBinder::BindKey(const TensorSpec& spec, Tensor* tensor) {
   if (spec.jax_key) {
     why_.Note([&](Explanation& notes) { notes.key = spec.jax_key->span; });
-    const Engine* engine = EngineOfSpec();
-    if (engine != nullptr && !engine->has_jax_keys) {
-      diagnostics_.Error(spec.jax_key->span,
-                         fmt::format("engine `{}` has no keys of JAX", engine->name),
-                         "write `engine: jax_threefry` at the top of the spec, or a path as `key`");
+    RequireForm(&Engine::has_jax_keys, "keys of JAX", spec.jax_key->span);
+    if (const auto key = EvaluateJaxKey(*spec.jax_key, names_, diagnostics_)) {
+      tensor->key = KeyWords{*key};
     }
-    tensor->given_key = EvaluateJaxKey(*spec.jax_key, names_, diagnostics_);
   }
   if (spec.torch_key) BindTorchKey(*spec.torch_key, tensor);
-  if (spec.key && EngineOfSpec() == &kTorchCpu) {
+  const Engine* const engine = EngineOfSpec();
+  if (spec.key && engine != nullptr && engine->has_places) {
     diagnostics_.Error(spec.key->span,
                        fmt::format("engine `{}` draws by the order of tensors, and has no keys of "
                                    "paths",
-                                   kTorchCpu.name),
+                                   engine->name),
                        "leave `key` out, or write `tie` for the values of another tensor");
     return;
   }
   if (const auto& key = spec.tie ? spec.tie : spec.key) {
     if (spec.tie && spec.key) ReportKeyOfTie(spec, diagnostics_);
     why_.Note([&](Explanation& notes) { notes.key = key->span; });
-    tensor->draw_path = names_.WithNumbers(key->value);
-    // In a repeat that is wrong, even its variable may be unknown.
-    if (!names_.lacks()) {
-      CheckPlaceholders(spec.tie ? "tie" : "key", key->span, tensor->draw_path);
+    const std::string path = names_.WithNumbers(key->value);
+    // A tensor that is tied to itself, the first of a repeat, may have another key.
+    if (path != tensor->path || std::holds_alternative<DrawPath>(tensor->key)) {
+      tensor->key = DrawPath{path};
     }
+    // In a repeat that is wrong, even its variable may be unknown.
+    if (!names_.lacks()) CheckPlaceholders(spec.tie ? "tie" : "key", key->span, path);
   }
 }
 

@@ -28,6 +28,8 @@ class TensorBinder {
   bool CountBytes(const TensorSpec& spec, const Tensor& tensor);
   void BindKey(const TensorSpec& spec, Tensor* tensor);
   const Engine* EngineOfSpec() const;  // null: no engine has that name
+  // Reports a key of a form that the spec's engine does not have.
+  void RequireForm(bool Engine::*has_form, std::string_view form, Span key);
   void BindTorchKey(const TorchKeySpec& key, Tensor* tensor);
   void CheckPlaceholders(std::string_view where, Span span, std::string_view key);
 

@@ -41,7 +41,7 @@ void BindNorms(std::vector<Tensor>& tensors,
                const std::function<void(size_t, const NormProblem&)>& report) {
   std::unordered_map<std::string_view, const Tensor*> by_path;  // empty until a norm is met
   for (size_t i = 0; i < tensors.size(); ++i) {
-    auto* const norm = std::get_if<Norm>(&tensors[i].distribution);
+    const auto* const norm = std::get_if<Norm>(&tensors[i].distribution);
     if (norm == nullptr) continue;
     if (by_path.empty()) {
       for (const Tensor& tensor : tensors) by_path.emplace(tensor.path, &tensor);
@@ -55,7 +55,7 @@ void BindNorms(std::vector<Tensor>& tensors,
                !problem.message.empty()) {
       report(i, problem);
     } else {
-      norm->tensor = std::make_shared<Tensor>(*of->second);
+      tensors[i].measured = std::make_shared<Tensor>(*of->second);
     }
   }
 }

@@ -13,9 +13,8 @@
 
 #include "base/suggest.h"
 #include "base/text.h"
-#include "graph/engines/torch_draws.h"
+#include "graph/engines/engines.h"
 #include "graph/stored/view.h"
-#include "rng/engines.h"
 
 namespace shardinit {
 namespace {
@@ -60,19 +59,18 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
   for (const size_t i : tied) {
     Tensor& tensor = drawn.tensors[i];
     const Located<std::string>& name = *drawn.specs[i]->tie;
-    const auto found = numbers.find(tensor.draw_path);
+    const auto* const tie = std::get_if<DrawPath>(&tensor.key);
+    if (tie == nullptr) continue;  // It is tied to itself, and has a key of its own.
+    const auto found = numbers.find(tie->path);
     if (found == numbers.end()) {
       std::vector<std::string> paths;
       for (const Tensor& each : drawn.tensors) paths.push_back(each.path);
-      diagnostics.Error(name.span, fmt::format("no tensor is {}", Quote(tensor.draw_path)),
-                        DidYouMean(tensor.draw_path, paths));
+      diagnostics.Error(name.span, fmt::format("no tensor is {}", Quote(tie->path)),
+                        DidYouMean(tie->path, paths));
       continue;
     }
     const Tensor& other = drawn.tensors[found->second];
-    if (&other == &tensor) {
-      if (tensor.given_key) tensor.draw_path.clear();
-      continue;
-    }
+    if (&other == &tensor) continue;
     const TensorSpec* const spec = drawn.specs[found->second];
     const TensorSpec* const own = drawn.specs[i];
     if (own != spec && own != reported && (own->jax_key || own->torch_key)) {
@@ -80,9 +78,9 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
       reported = own;  // reported once for a repeat
       continue;
     }
-    if (spec != nullptr && spec->tie && !other.draw_path.empty() && other.draw_path != other.path) {
+    if (spec != nullptr && spec->tie && DrawPathOf(other) != other.path) {
       diagnostics.Error(name.span, fmt::format("`{}` is tied to another tensor itself", other.path),
-                        fmt::format("tie this one to `{}`, too", other.draw_path));
+                        fmt::format("tie this one to `{}`, too", DrawPathOf(other)));
       continue;
     }
     if (const std::string difference = DifferenceOf(tensor, other); !difference.empty()) {
@@ -92,28 +90,29 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
           "give both the same `shape`, `dtype` and `init`");
       continue;
     }
-    if (other.given_key) {
-      tensor.draw_path.clear();
-    } else if (!other.draw_path.empty()) {
-      tensor.draw_path = other.draw_path;
+    if (std::holds_alternative<KeyWords>(other.key)) {
+      tensor.key = other.key;
+    } else {
+      tensor.key = DrawPath{DrawPathOf(other)};
     }
-    tensor.given_key = other.given_key;
-    tensor.place.reset();
   }
 }
 
 std::unordered_set<const Tensor*> FindCopies(const InitGraph& graph) {
   const std::vector<Tensor>& drawn = graph.logical();
   // Maps a key or a path to the first tensor that is drawn by it.
-  std::map<std::tuple<std::optional<uint64_t>, bool, std::string_view>, size_t> firsts;
+  std::map<std::tuple<std::string_view, uint64_t, bool>, size_t> firsts;
   std::vector<int64_t> origins;
   for (size_t i = 0; i < drawn.size(); ++i) {
     const Tensor& tensor = drawn[i];
-    const std::string_view path = tensor.draw_path.empty() ? tensor.path : tensor.draw_path;
-    std::optional<uint64_t> key = tensor.given_key;
-    if (tensor.stream.engine == &kTorchCpu && HasPlace(tensor)) key = tensor.stream.position;
-    const auto first =
-        firsts.try_emplace({key, tensor.stream.is_least, key ? "" : path}, i).first->second;
+    const bool has_path = std::holds_alternative<DrawPath>(tensor.key);
+    const auto* const words = std::get_if<KeyWords>(&tensor.key);
+    const uint64_t key = words != nullptr ? words->key : tensor.stream.position;
+    const auto first = firsts
+                           .try_emplace({has_path ? std::string_view(DrawPathOf(tensor)) : "",
+                                         has_path ? 0 : key, tensor.stream.is_least},
+                                        i)
+                           .first->second;
     origins.push_back(static_cast<int64_t>(MadeAlike(tensor, drawn[first]) ? first : i));
   }
   std::unordered_set<const Tensor*> copies;

@@ -79,7 +79,6 @@ std::vector<Tensor> StoredAsDrawn(std::shared_ptr<const std::vector<Tensor>> dra
     ViewNode root{.tensor = i, .arguments = {}, .of = {}};
     stored.push_back(
         {.path = tensor.path,
-         .draw_path = {},
          .dtype = tensor.dtype,
          .shape = tensor.shape,
          .distribution = Constant{0},

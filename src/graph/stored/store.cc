@@ -113,9 +113,7 @@ class Storer : public LeafVisitor {
       if (matches.empty()) continue;
       const Span& place = layout.keep[matches.front()].span;
       Tensor tensor = drawn_[i];
-      tensor.draw_path.clear();
-      tensor.given_key.reset();
-      tensor.place.reset();
+      tensor.key = {};
       tensor.stream = {};
       AddKept(binder_.Keep(i), place, std::move(tensor));
     }
