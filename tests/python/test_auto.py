@@ -206,7 +206,7 @@ def partition_of(*arguments):
 def test_experts_of_a_layer_are_on_the_same_ranks():
     spec, mesh = ROOT / "configs/deepseek-v3.yaml", ["--mesh", "fsdp=8,expert=32"]
     for name in ("gate_up_proj", "down_proj"):
-        partition = partition_of(spec, f"*.10.mlp.experts.{name}", *mesh)
+        partition = partition_of(spec, f"**.10.mlp.experts.{name}", *mesh)
         assert partition.startswith("[expert, ") and "expert" not in partition[8:]
     # Outside of experts its ranks have other tokens, and shard nothing but for storage.
     assert cost_of(spec, "--sharding", "auto", *mesh)["cut_otherwise"] == 0
@@ -214,14 +214,14 @@ def test_experts_of_a_layer_are_on_the_same_ranks():
 
 @pytest.mark.parametrize("name", ["gate_up_proj", "down_proj"])
 def test_fused_hidden_units_are_not_cut_otherwise(name):
-    partition = partition_of(ROOT / "configs/mixtral-8x7b.yaml", f"*.3.mlp.experts.{name}", "--mesh", "fsdp=4,tensor=8")
+    partition = partition_of(ROOT / "configs/mixtral-8x7b.yaml", f"**.3.mlp.experts.{name}", "--mesh", "fsdp=4,tensor=8")
     assert partition in ("[tensor, -, -]", "[tensor, fsdp, -]", "[tensor, -, fsdp]")
 
 
 def test_heads_are_whole(tmp_path):
     # 8 heads of keys.
     for tensor in (8, 16):
-        arguments = ("*.3.self_attn.k_proj.weight", "--mesh", f"fsdp=16,tensor={tensor}")
+        arguments = ("**.3.self_attn.k_proj.weight", "--mesh", f"fsdp=16,tensor={tensor}")
         partition = partition_of(ROOT / "configs/llama3.1-70b.yaml", *arguments)
         assert partition.startswith("[tensor, ") if tensor == 8 else "tensor" not in partition
     # The latent and the rope of latent attention, which all heads share.
@@ -230,7 +230,7 @@ def test_heads_are_whole(tmp_path):
                     "mesh: {axes: [{fsdp: 16}, {expert: 16}, {tensor: 4}]}\n"
                     'rules: [{experts: expert}, {"*": null}]\n')
     for name, is_split in (("q_a_proj", False), ("kv_a_proj_with_mqa", False), ("kv_b_proj", True)):
-        assert ("tensor" in partition_of(spec, f"*.3.self_attn.{name}.weight")) == is_split
+        assert ("tensor" in partition_of(spec, f"**.3.self_attn.{name}.weight")) == is_split
 
 
 def test_kernels_and_contractions_are_not_split(tmp_path):
