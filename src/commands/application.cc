@@ -36,15 +36,6 @@ class HelpFormatter : public CLI::Formatter {
                ? ""
                : " " + type;
   }
-  // Removes the empty lines that hidden options leave.
-  std::string make_help(const CLI::App* app, std::string name,
-                        CLI::AppFormatMode mode) const override {
-    std::string text = CLI::Formatter::make_help(app, name, mode);
-    for (size_t at = text.find("\n\n\n"); at != text.npos; at = text.find("\n\n\n")) {
-      text.erase(at, 1);
-    }
-    return text;
-  }
 };
 
 void PrintVersion(bool json) {
