@@ -36,7 +36,7 @@ class StoredFiller final : public Filler {
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
     auto* at = static_cast<uint8_t*>(out);
     while (count > 0) {
-      const auto [index, n] = StretchAt(runs, first, count);
+      const auto [index, n] = NeighboursAt(runs, first, count);
       elements_(index, n, at);
       first += n, count -= n, at += n * bytes_;
     }

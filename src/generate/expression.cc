@@ -70,7 +70,7 @@ void ExpressionFiller::FillIndices(const Runs& runs, int64_t first, int64_t coun
   const int rank = static_cast<int>(shape_.size());
   Shape at(shape_.size());  // indices in the tensor
   for (int64_t done = 0; done < count;) {
-    const auto [linear, in_run] = StretchAt(runs, first + done, count - done);
+    const auto [linear, in_run] = NeighboursAt(runs, first + done, count - done);
     int64_t rest = linear;
     for (int d = rank; d-- > 0; rest /= shape_[d]) at[d] = rest % shape_[d];
     const int64_t left = rank == 0 ? 1 : shape_[rank - 1] - at[rank - 1];
@@ -135,7 +135,7 @@ void ExpressionFiller::Store(const Runs& runs, int64_t first, int64_t count, con
   if (!bad) return;
   for (int64_t i = 0; i < count; ++i) {
     if (Holds(dtype_, values[i])) continue;
-    Refuse(StretchAt(runs, first + i, 1).index, values[i]);
+    Refuse(NeighboursAt(runs, first + i, 1).index, values[i]);
   }
 }
 

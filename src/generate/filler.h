@@ -9,12 +9,12 @@
 namespace shardinit {
 
 // Neighbours, and the global linear index of the first of them.
-struct Stretch {
+struct Neighbours {
   int64_t index, count;
 };
 
 // Returns the neighbours from an element of the runs on: all in its run, but at most `most`.
-inline Stretch StretchAt(const Runs& runs, int64_t element, int64_t most) {
+inline Neighbours NeighboursAt(const Runs& runs, int64_t element, int64_t most) {
   const int64_t column = element % runs.length();
   return {runs.Start(element / runs.length()) + column, std::min(most, runs.length() - column)};
 }

@@ -100,7 +100,7 @@ void NormFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* out)
   auto* at = static_cast<uint8_t*>(out);
   std::array<double, kTile> norms;
   for (int64_t n; count > 0; first += n, count -= n) {
-    const auto [index, in_run] = StretchAt(runs, first, std::min(count, kTile));
+    const auto [index, in_run] = NeighboursAt(runs, first, std::min(count, kTile));
     if (are_short_rows_) {
       n = std::min(in_run, kTile / terms_);
       FindOfRows(index, n, norms.data());

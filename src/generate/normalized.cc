@@ -92,7 +92,7 @@ void NormalizedFiller::Fill(const Runs& runs, int64_t first, int64_t count, void
   SharedWork<Factors>::Reader pieces(work_);
   std::array<float, kTile> x;
   while (count > 0) {
-    const auto [index, in_run] = StretchAt(runs, first, count);
+    const auto [index, in_run] = NeighboursAt(runs, first, count);
     // A stretch is neighbours along a vector, or side by side.
     const int64_t stretch = inner_ == 1 ? extent_ - index % extent_ : inner_ - index % inner_;
     int64_t left = std::min(in_run, stretch);

@@ -158,7 +158,7 @@ void OrthogonalFiller::Fill(const Runs& runs, int64_t first, int64_t count, void
   const size_t last = shape_.size() - 1;
   Shape at(shape_.size());  // indices in the tensor
   while (count > 0) {
-    const auto [index, in_run] = StretchAt(runs, first, count);
+    const auto [index, in_run] = NeighboursAt(runs, first, count);
     int64_t rest = index, base = 0;
     bool zero = false;
     for (size_t d = shape_.size(); d-- > 0;) {

@@ -56,7 +56,7 @@ void SparseFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* ou
   // This finishes all columns of the stretch at once, so that threads share them out.
   int64_t low = columns_, high = -1;
   for (int64_t done = 0; done < count && high - low + 1 < columns_;) {
-    const auto [index, in_run] = StretchAt(runs, first + done, count - done);
+    const auto [index, in_run] = NeighboursAt(runs, first + done, count - done);
     const int64_t column = index % columns_, n = std::min(in_run, columns_ - column);
     low = std::min(low, column);
     high = std::max(high, column + n - 1);
@@ -71,7 +71,7 @@ void SparseFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* ou
   std::array<uint64_t, kTile> limits;
   SharedWork<Limits>::Reader pieces(work_);
   while (count > 0) {
-    const auto [index, in_run] = StretchAt(runs, first, std::min(count, kTile));
+    const auto [index, in_run] = NeighboursAt(runs, first, std::min(count, kTile));
     const int64_t row = index / columns_, column = index % columns_;
     const int64_t n = std::min(in_run, columns_ - column);
     for (int64_t i = 0, some; i < n; i += some) {

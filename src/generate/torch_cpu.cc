@@ -23,7 +23,7 @@ class TorchFiller final : public Filler {
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
     auto* at = static_cast<uint8_t*>(out);
     while (count > 0) {
-      const auto [index, n] = StretchAt(runs, first, count);
+      const auto [index, n] = NeighboursAt(runs, first, count);
       kernels::FillTorch(drawn_, static_cast<uint64_t>(index), static_cast<size_t>(n), at);
       first += n, count -= n, at += n * InfoOf(drawn_.dtype).bytes;
     }
@@ -49,7 +49,7 @@ class TorchSparseFiller final : public Filler {
     const int64_t bytes = InfoOf(drawn_.dtype).bytes;
     SharedWork<Zeros>::Reader columns(work_);
     while (count > 0) {
-      const auto [index, in_run] = StretchAt(runs, first, count);
+      const auto [index, in_run] = NeighboursAt(runs, first, count);
       const int64_t row = index / columns_, column = index % columns_;
       const int64_t n = std::min(in_run, columns_ - column);
       work_.Finish(column, column + n);
