@@ -1,6 +1,6 @@
-# cmake -DFOLDER=DIR -DFUNCTION=NAME -DOUTPUT=FILE -P embed.cmake: the files of DIR, as a function
-# of base/embedded.h.
-file(GLOB_RECURSE paths RELATIVE ${FOLDER} ${FOLDER}/*.*)
+# cmake -DFOLDER=DIR -DPATTERN=GLOB -DFUNCTION=NAME -DOUTPUT=FILE -P embed.cmake: the files below DIR
+# with such names, as a function of base/embedded.h.
+file(GLOB_RECURSE paths RELATIVE ${FOLDER} ${FOLDER}/${PATTERN})
 list(SORT paths)
 set(rows "")
 foreach(path IN LISTS paths)

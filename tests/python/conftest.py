@@ -22,7 +22,7 @@ SLOW = {"test_auto_presets", "test_builds", "test_determinism", "test_statistics
 @functools.cache
 def kinds_of(path):
     name, text = path.stem, path.read_text()
-    is_kind = {"clients": re.search(r"\bClient\(|LikeTorchCpu|^ *import (shardinit|torch|jax)\b", text, re.M) is not None,
+    is_kind = {"clients": re.search(r"\bclient_of\(|like_torch_cpu|^ *import (shardinit|torch|jax)\b", text, re.M) is not None,
                "faults": name in FAULTS, "slow": name in SLOW or name.startswith("test_generated_")}
     return [kind for kind, holds in is_kind.items() if holds]
 

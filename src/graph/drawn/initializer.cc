@@ -270,7 +270,7 @@ std::optional<Distribution> InitBinder::LowerFile(const InitSpec& init, DType dt
     return {};
   }
   if (shape == nullptr) return {};
-  const auto& [path, sha256] = *init.file;
+  const Located<std::string>&path = init.file->path, &sha256 = init.file->sha256;
   try {
     RequireLocal(path.value);
   } catch (const Error& error) {
