@@ -35,15 +35,16 @@ bool RuleLanguage::Cut(const TensorToCut& tensor, Cutting* cutting) {
   const auto [known, is_new] = resolved_.try_emplace(&axes);
   if (is_new) CheckNames(axes);
   if (!knows_rules_ || axes.size() != tensor.shape.size()) return false;
-  if (known->second.partition.cuts.size() != axes.size()) {
+  auto& resolved = known->second;
+  if (resolved.partition.cuts.size() != axes.size()) {
     std::vector<std::string> logical;
     for (const auto& name : axes) logical.push_back(name.value);
-    known->second = ResolveRules(logical, rules_);
+    resolved = ResolveRules(logical, rules_);
   }
   building_.why.Note([&](Explanation& notes) {
-    for (const RuleTrial& trial : known->second.trials) notes.rules.push_back(Explain(trial));
+    for (const RuleTrial& trial : resolved.trials) notes.rules.push_back(Explain(trial));
   });
-  cutting->partition.cuts = known->second.partition.cuts;
+  cutting->partition.cuts = resolved.partition.cuts;
   cutting->says_cuts = true;
   return true;
 }
