@@ -1,3 +1,4 @@
+// One long file: all steps of an expression work on one stack of numbers, slots and texts.
 #include <fmt/format.h>
 
 #include <algorithm>

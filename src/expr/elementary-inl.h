@@ -1,3 +1,5 @@
+// One long file, since each operation is a formula and all share the sums below.
+//
 // The operations of expressions over elements, as templates over the number type F: `double`, or a
 // type that writes the same operations into a program. shardinit-values(7) lists them.
 //

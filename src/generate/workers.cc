@@ -1,3 +1,4 @@
+// One long file: threads that fill, hash and write blocks share one state under one lock.
 #include "generate/workers.h"
 
 #include <algorithm>
