@@ -10,6 +10,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "base/folder.h"
 #include "base/interrupt.h"

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/overloaded.h"
 #include "graph/engines/engines.h"
 #include "graph/stored/view.h"
 #include "plan/plan.h"
@@ -38,7 +39,9 @@ void WriteView(const ViewNode& node, const std::vector<Tensor>& drawn, JsonWrite
   out.BeginObject().Key(node.operation->name).BeginObject();
   for (size_t i = 0; i < node.arguments.size(); ++i) {
     out.Key(node.operation->parameters[i].name);
-    std::visit([&](const auto& value) { out.Value(value); }, node.arguments[i]);
+    std::visit(Overloaded{[](std::monostate) { Check(false, "a view without its arguments"); },
+                          [&](const auto& value) { out.Value(value); }},
+               node.arguments[i]);
   }
   out.Key("of");
   if (node.operation->many) out.BeginArray();

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
 #include <set>
 
 #include "base/overloaded.h"
@@ -139,18 +138,15 @@ std::optional<Viewed> ApplyInterleave(std::vector<Viewed> of, Arguments& argumen
   return out;
 }
 
-// Stands for `axes` that are not given; no tensor has this order.
-const std::vector<int64_t> kReversed = {std::numeric_limits<int64_t>::min()};
-
 std::optional<Viewed> ApplyTranspose(std::vector<Viewed> of, Arguments& arguments,
                                      PieceBudget* budget, ViewProblem* problem) {
   Viewed& in = of.front();
   const int64_t rank = std::ssize(ShapeOf(in));
-  auto& axes = std::get<std::vector<int64_t>>(arguments[0]);
-  if (axes == kReversed) {
-    axes.clear();
-    for (int64_t d = rank; d-- > 0;) axes.push_back(d);
+  if (std::holds_alternative<std::monostate>(arguments[0])) {
+    auto& reversed = arguments[0].emplace<std::vector<int64_t>>();
+    for (int64_t d = rank; d-- > 0;) reversed.push_back(d);
   }
+  auto& axes = std::get<std::vector<int64_t>>(arguments[0]);
   std::set<int64_t> different;
   for (int64_t& axis : axes) {
     if (axis >= -rank && axis < rank) different.insert(axis += axis < 0 ? rank : 0);
@@ -269,7 +265,7 @@ const std::vector<ViewOperation>& ViewOperations() {
        ApplyInterleave},
       {"transpose",
        "dimensions in another order",
-       {{"axes", "the order; default: reversed", kIntegers, kReversed}},
+       {{"axes", "the order; default: reversed", kIntegers, std::monostate()}},
        false,
        ApplyTranspose},
       {"reshape",
@@ -328,6 +324,7 @@ std::string DescribeArguments(const ViewNode& node) {
     text += fmt::format(" {}=", node.operation->parameters[i].name);
     text += std::visit(Overloaded{
                            [](const std::vector<int64_t>& integers) { return Text(integers); },
+                           [](std::monostate) { return std::string("default"); },
                            [](auto number) { return fmt::format("{}", number); },
                        },
                        node.arguments[i]);

@@ -13,7 +13,8 @@
 
 namespace shardinit {
 
-using ViewArgument = std::variant<int64_t, double, std::vector<int64_t>>;
+// The last one is a list that is not given, until Apply() puts the operation's own in its place.
+using ViewArgument = std::variant<int64_t, double, std::vector<int64_t>, std::monostate>;
 
 struct ViewParameter {
   std::string_view name;
