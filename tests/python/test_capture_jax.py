@@ -576,6 +576,7 @@ def test_the_sign_of_zeros_is_kept():
         zeros = jnp.zeros((3, 4))
         return {"turned": -zeros, "scaled": zeros * -2.0, "sum": -zeros + zeros, "difference": zeros - zeros,
                 "sign": jnp.sign(-zeros), "mixed": jnp.array([0.0, -0.0, 1.0]), "set": zeros.at[1].set(-0.0),
+                "overwritten": random.normal(random.fold_in(key, 2), (1,)).at[0].set(-0.0) * 0.5,
                 "masked": -jnp.tril(random.normal(key, (4, 4))),
                 "added": 0.0 + -jnp.tril(random.normal(random.fold_in(key, 1), (4, 4)))}
 

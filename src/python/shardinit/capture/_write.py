@@ -12,7 +12,7 @@ from typing import Any
 
 from ._alike import Leaf, Module, both
 from ._fold import leaves
-from ._tensor import Initializer, Key, Linear, Tensor, Text
+from ._tensor import Initializer, Key, Linear, Tensor, Text, plain
 
 _DEFAULT_ENGINE = "philox4x32"
 # A module's member of such a name is written with the module's: `a.shape`.
@@ -192,9 +192,8 @@ def _init(init: Initializer) -> str:
 def _scalar(value: Any) -> str:
     if isinstance(value, (Text, Linear)):
         return f'"{value.text}"' if re.search(r"[,\[\]{}#]|: ", value.text) else value.text
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    return re.sub(r"e([+-])0*(\d)", lambda m: f"e{m[1].replace('+', '')}{m[2]}", repr(value))
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
+    return str(int(value)) if is_whole and str(value) != "-0.0" else plain(value)
 
 
 def _word(text: str) -> str:
