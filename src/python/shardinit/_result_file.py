@@ -32,7 +32,8 @@ def require_local(path: str | os.PathLike[str]) -> None:
         else f"use a local folder, and copy it to or from `{scheme[0]}` with that store's own tool"
     )
     raise ValueError(
-        f"`{os.fsdecode(path)}` is not a path of a file system, and shardinit knows no other store\n"
+        f"`{os.fsdecode(path)}` is not a path of a file system, and shardinit knows no other"
+        " store\n"
         f"  hint: {hint}"
     )
 

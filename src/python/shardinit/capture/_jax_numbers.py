@@ -164,8 +164,8 @@ def of_bits(draw: Draw, word: Term) -> Term:
 
     def uniform(low: float, high: float) -> Term:
         if drawn == 16 and not _is_rounded_alike(at(high - low), low, 1 << kept):
-            raise NoFormula("XLA makes other numbers of f16 in these bounds where the processor has"
-                            " fused operations for them: draw them in f32", draw.origin)  # fmt: skip
+            why = "XLA makes other numbers of f16 in these bounds where the processor has fused"
+            raise NoFormula(f"{why} operations for them: draw them in f32", draw.origin)
         product = rounding(binary("*", unit, number(at(high - low))), dtype)
         return rounding(affine(product, None, number(low)) if low else product, dtype)
 
