@@ -13,7 +13,9 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <set>
 #include <stdexcept>
+#include <variant>
 
 #include "rng/engines.h"
 #include "support/forced_target.h"
@@ -31,7 +33,8 @@ constexpr uint64_t kElementCarry = uint64_t{1} << 32;
 // A stream of each engine that has kernels.
 std::vector<Stream> Streams() {
   std::vector<Stream> streams;
-  for (const Engine* engine : {&kPhilox4x32, &kJaxThreefry}) {
+  for (const Engine* engine : Engines()) {
+    if (engine->sample == nullptr) continue;
     streams.push_back({.key = kStream.key, .draw = kStream.draw, .engine = engine});
   }
   return streams;
@@ -62,6 +65,12 @@ std::vector<NamedSampler> Samplers() {
       {"truncated, lower tail", MakeTruncatedNormal(0, 1, -20, -9.5)},
       {"truncated, narrow", MakeTruncatedNormal(0, 1, 1.9, 2.0)},
   };
+}
+
+TEST(Kernels, AreComparedForEverySampler) {
+  std::set<size_t> kinds;
+  for (const NamedSampler& named : Samplers()) kinds.insert(named.sampler.index());
+  EXPECT_EQ(kinds.size(), std::variant_size_v<Sampler>);
 }
 
 std::vector<uint8_t> Reference(const Sampler& sampler, const Stream& stream, uint64_t first,

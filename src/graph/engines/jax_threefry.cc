@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/overloaded.h"
 #include "base/sha256.h"
 #include "graph/scope.h"
 #include "rng/jax_threefry.h"
@@ -54,12 +55,16 @@ std::string RefusalOfJaxCall(const Program::PlacedCall& call) {
 }
 
 std::string JaxRefusal(const Tensor& tensor) {
-  const auto* const expression = std::get_if<Expression>(&tensor.distribution);
-  if (expression == nullptr) return {};
-  for (const Program::PlacedCall& call : expression->program->placed) {
-    if (std::string why = RefusalOfJaxCall(call); !why.empty()) return why;
-  }
-  return {};
+  return std::visit(
+      Overloaded{[](const OneOf<Constant, Uniform, Normal, TruncatedNormal, Orthogonal, Sparse,
+                                Normalized, FromFile, Norm> auto&) { return std::string(); },
+                 [](const Expression& expression) {
+                   for (const Program::PlacedCall& call : expression.program->placed) {
+                     if (std::string why = RefusalOfJaxCall(call); !why.empty()) return why;
+                   }
+                   return std::string();
+                 }},
+      tensor.distribution);
 }
 
 constexpr int64_t kLargestStatic = std::numeric_limits<int64_t>::max();
