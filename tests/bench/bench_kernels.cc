@@ -1,4 +1,4 @@
-// Values per second (items) of one core into a tile that stays in the L2 cache, for
+// Measures values per second (items) of one core into a tile that stays in the L2 cache, for
 // each instruction set, sampler, dtype and engine; then short rows; then SHA-256's bytes per
 // second, of one tile and of two at once; then the core's clock, to tell how many
 // cycles each of these took.
@@ -47,7 +47,7 @@ void HashTiles(benchmark::State& state, bool two) {
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(kTileBytes));
 }
 
-// Additions that each wait for the one before: one a cycle.
+// Each addition waits for the one before: one a cycle.
 void CountCycles(benchmark::State& state) {
   constexpr int kAdditions = 1 << 16;
   uint64_t sum = 0;

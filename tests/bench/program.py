@@ -1,4 +1,4 @@
-"""How long XLA takes to compile the forms of a program, as a model has more layers, and how fast it then is
+"""Measures how long XLA compiles each form of a program, as a model gets more layers, and how fast it then is
 beside JAX's own random numbers. Prints a table; asserts nothing.
 
     python tests/bench/program.py SHARDINIT [LAYERS...]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times whole commands against what bounds or rivals them, in one run.
+"""Times whole commands beside their bounds and rivals, in one run.
 
     python3 tests/bench/run.py [--gigabytes 8] [--repeats 5] [--only WORD]
     python3 tests/bench/run.py --growth [--most 64]
@@ -59,7 +59,7 @@ class Row:
     name: str
     values: int
     bytes: int
-    work: Callable[[], "float | None"]  # Seconds, if it is not the time of the call.
+    work: Callable[[], "float | None"]  # It returns seconds, unless these are the time of the call.
 
 
 def run_command(*arguments):
@@ -124,7 +124,7 @@ def kernel_rows(options):
 
 
 def bound(options, layers, dtype):
-    """Seconds of drawing and hashing on all cores, were there nothing else."""
+    """Returns the seconds of drawing and hashing on all cores, with nothing else to do."""
     rates = kernels(options.kernels, f"/normal/{dtype}$|^sha256_of_two$")
     draw = next(rate for name, rate in rates.items() if name.endswith(f"/normal/{dtype}"))
     hash_rate = rates["sha256_of_two"]
@@ -185,7 +185,7 @@ def rival_rows(options, folder, out, layers):
     if jax:
         def jax_draw(draw, dtype):
             draw = jax.jit(lambda key, draw=draw, dtype=dtype: draw(key, dtype))
-            draw(jax.random.key(0)).block_until_ready()  # Compiles.
+            draw(jax.random.key(0)).block_until_ready()  # This call compiles.
 
             def work():
                 start = time.monotonic()
@@ -378,7 +378,7 @@ def all_rows(options, folder, out):
     yield from load_rows(options, folder)
     yield from reshard_rows(options, folder, out)
     yield from kernel_rows(options)
-    # They are slower; the rate is what counts.
+    # These are slower, but only the rate matters.
     yield from rival_rows(options, folder, out, max(1, layers // 16))
 
 

@@ -1,5 +1,5 @@
-// Any bytes as a file that shardinit reads back: the first byte says as which.
-// There is a refusal, or what was read is written as it was.
+// Takes any bytes as a file that shardinit reads back: the first byte says which kind.
+// The file is refused, or what was read is written back as it was.
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>

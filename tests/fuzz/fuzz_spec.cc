@@ -1,5 +1,5 @@
-// Any bytes as a spec, an override, a mesh and a layout's name, separated by
-// 0xff, which no UTF-8 text holds: there is a message, or a plan that plan.json
+// Takes any bytes as a spec, an override, a mesh and a layout's name, separated by
+// 0xff, which no UTF-8 text holds. There is a message, or a plan that plan.json
 // gives back, and whose values are the same whether made alone or together.
 //
 //   cmake --preset fuzz && cmake --build --preset fuzz
@@ -18,15 +18,15 @@
 namespace shardinit {
 namespace {
 
-// Elements around the middle of a tensor.
+// Makes elements around the middle of a tensor.
 void MakeValues(const Tensor& tensor) {
   const Box whole = WholeOf(tensor.shape);
-  if (!PreparationsOf(tensor, whole).empty()) return;  // Whole matrices: slow.
+  if (!PreparationsOf(tensor, whole).empty()) return;  // Whole matrices are slow.
   const BoxFiller filler(tensor, whole);
   const int64_t count = std::min<int64_t>(37, filler.elements());
   const int64_t first = (filler.elements() - count) / 2;
   const auto size = static_cast<size_t>(filler.element_bytes());
-  // Aligned, as blocks are.
+  // The buffer is aligned, as blocks are.
   std::vector<uint64_t> together(static_cast<size_t>(count)), alone(1);
   filler.Fill(first, count, together.data());
   for (int64_t i = 0; i < count; i += 5) {
@@ -70,11 +70,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     shown = Render(e.diagnostics());
     if (shown.empty()) abort();
   } catch (const Error& e) {
-    // plan.json of what was accepted is never refused.
+    // The plan.json of an accepted spec is never refused.
     if (e.code() == ExitCode::kRefused) throw;
     shown = RenderError(e.what(), e.hint());
   }
-  // What is shown is clean text, whatever the input was.
+  // The message is clean text, whatever the input was.
   if (FindBadText(shown)) abort();
   return 0;
 }

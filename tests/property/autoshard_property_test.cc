@@ -1,4 +1,4 @@
-// The choice of a sharding, held against all combinations of strategies of small random models.
+// Compares the choice of a sharding with all combinations of strategies of small random models.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ StepModel RandomModel(Dice& dice) {
   training.heads = 2 * dice.Throw(1, 4);
   training.kv_heads = dice.Throw(0, 1) > 0 ? training.heads : 2;
   training.experts_per_token = dice.Throw(1, 2);
-  // A pipeline's stages, each of which has some of the layers.
+  // Each stage of a pipeline has some of the layers.
   const auto stages = static_cast<size_t>(dice.Throw(0, 1) > 0 ? dice.Throw(2, 3) : 1);
   std::vector<std::string> paths;
   std::vector<StepTensor> tensors;
@@ -166,7 +166,7 @@ TEST(ChooseProperty, NoShardingIsBelowTheOneChosen) {
   EXPECT_GT(with_lists, 100);
 }
 
-// Tests the promise that no head and no hidden unit is divided: in what is chosen, ranks that share
+// Tests the promise that no head and no hidden unit is divided: in the choice, ranks that share
 // tokens shard whole heads and whole pairs of columns and rows, or nothing.
 TEST(StrategiesProperty, RanksThatShareTokensSplitOrRouteOrLeaveWhole) {
   Dice dice(7);

@@ -1,4 +1,4 @@
-// Engines of other kinds than Philox: what they need of the rest is a row.
+// Tests engines of other kinds than Philox: each needs only a row in the rest of the code.
 #include "rng/engines.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace shardinit {
 namespace {
 
-// Counts through all tensors, from the seed on.
+// This engine counts through all tensors, from the seed on.
 const Engine kCounting = {
     .name = "counting",
     .source = "here",

@@ -1,4 +1,4 @@
-// Expressions: any stretch of any box equals that part of the whole, and the
+// Tests expressions: any stretch of any box equals that part of the whole, and the
 // whole equals the expression computed one element at a time.
 #include <gtest/gtest.h>
 
@@ -74,7 +74,7 @@ TEST(Expressions, TellZeroFromMinusZero) {
       {"where(i0 < 1, 0, -0)", zero, minus},
       {"where(i0 < 1, 0, 0)", zero, zero},
       {"where(i0 < 1, -0, -0)", minus, minus},
-      // With either already there for another use.
+      // Either constant may be there already for another use.
       {"where(i0 + 0 < 1, -0, 0)", minus, zero},
       {"where(-0 < i0, 0, -0)", minus, zero},
       {"where(i0 < 1, 0 * i0, i0 * -0)", zero, minus},
@@ -95,13 +95,13 @@ TEST(Expressions, TellZeroFromMinusZero) {
   }
 }
 
-// A tree of operations, and what it is, without the compiler's constants and slots.
+// A tree of operations computes its value without the compiler's constants and slots.
 struct RandomTree {
   std::string text;
   std::function<double(int64_t i0, int64_t i1)> value;
 };
 
-// No operation that could give an infinity or a NaN, which no tensor holds.
+// No operation here can give an infinity or a NaN, which no tensor holds.
 RandomTree MakeTree(Random& random, int depth) {
   if (depth == 0 || random.Chance(5)) {
     static constexpr struct {

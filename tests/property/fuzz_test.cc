@@ -1,4 +1,4 @@
-// The fuzz targets without libFuzzer: the corpus, and mutations of it.
+// Runs the fuzz targets without libFuzzer, on the corpus and on mutations of it.
 #include <gtest/gtest.h>
 
 #include <filesystem>

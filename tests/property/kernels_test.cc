@@ -27,7 +27,7 @@ namespace {
 const Stream kStream{0x0123456789abcdef, 3};
 // A counter of Philox has 62 bits, for four elements; here its low 32 are about to overflow.
 constexpr uint64_t kCarry = uint64_t{4} << 32, kFarCarry = uint64_t{4} << 61;
-// The same of Threefry, which counts elements.
+// This is the same for Threefry, which counts elements.
 constexpr uint64_t kElementCarry = uint64_t{1} << 32;
 
 // A stream of each engine that has kernels.
@@ -162,7 +162,7 @@ TEST(Kernels, RowsEqualReference) {
   }
 }
 
-// Rows whose counters have different high words.
+// Tests rows whose counters have different high words.
 TEST(Kernels, RowsFarApart) {
   const NamedSampler sampler{"normal", MakeNormal(0, 1)};
   for (const Stream& stream : Streams()) {

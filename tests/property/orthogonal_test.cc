@@ -1,4 +1,4 @@
-// Random orthogonal matrices: the kernels give the reference's bits, and the
+// Tests random orthogonal matrices: the kernels give the reference's bits, and the
 // reference is orthogonal.
 #include "kernels/orthogonal.h"
 
@@ -19,7 +19,7 @@ namespace {
 
 const Stream kMatrixStream = {.key = 0x0123456789abcdef};
 
-// The kernels compute it like the reference, in panels of `width` columns.
+// The kernels compute the matrix like the reference, in panels of `width` columns.
 std::vector<float> ByKernels(int64_t rows, int64_t columns, double gain, int64_t width,
                              bool transposed) {
   const int64_t count = ReflectionBlocks(columns);

@@ -1,4 +1,4 @@
-// For random shapes, meshes and partitions, held against brute force.
+// Compares random shapes, meshes and partitions with brute force.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -79,8 +79,8 @@ std::vector<std::vector<int64_t>> IndicesOf(const DimensionCut& cut, int64_t ext
   return runs;
 }
 
-// What a rank holds, by the definition of a partition: of each dimension the indices of the rank's
-// part of every segment, and of these lists all combinations.
+// Returns what a rank holds, by the definition of a partition: all combinations of the indices that
+// the rank's parts of the segments have in each dimension.
 std::vector<Box> ByDefinition(const Layout& layout, int64_t rank) {
   const std::vector<int64_t> coordinate = layout.mesh.CoordinateOf(rank);
   for (const Pin& pin : layout.partition.pins) {
@@ -168,7 +168,7 @@ TEST(Sharding, BoxesAreThoseOfTheDefinition) {
   EXPECT_GT(nested, 50);
 }
 
-// So boxes are equal or disjoint, and none is lost.
+// This holds if boxes are equal or disjoint, and none is lost.
 TEST(Sharding, FirstReplicasCoverEveryElementExactlyOnce) {
   ForLayouts(2, 600, [](const Layout& layout) {
     std::vector<int> held(static_cast<size_t>(ElementCount(layout.shape)));
@@ -320,7 +320,7 @@ TEST(Sharding, CoordinatesNumberTheRanks) {
   }
 }
 
-// A plan's totals against its ranks, for whole models.
+// Compares a plan's totals with its ranks, for whole models.
 TEST(Sharding, PlansAddUp) {
   Random random(10);
   for (int i = 0; i < 200 && !testing::Test::HasFailure(); ++i) {

@@ -19,7 +19,7 @@
 namespace shardinit {
 namespace {
 
-// Boxes that share nothing and have all of the shape: each is divided in two for as long as `cuts`
+// Returns boxes that cover the shape without overlap: each is divided in two while `cuts`
 // lasts.
 std::vector<Box> CutUp(const Shape& shape, int64_t cuts, Random& random) {
   std::vector<Box> boxes = {WholeOf(shape)};
@@ -37,7 +37,7 @@ std::vector<Box> CutUp(const Shape& shape, int64_t cuts, Random& random) {
   return boxes;
 }
 
-// The elements of a box of a tensor, out of all of it.
+// Takes the elements of a box out of the whole tensor.
 std::string Elements(const std::string& all, const Shape& shape, const Box& box, int64_t size) {
   std::string elements;
   const Runs runs(shape, box);
@@ -60,7 +60,7 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
   std::string all(static_cast<size_t>(count * size), '\0');
   for (char& byte : all) byte = static_cast<char>(random.In(0, 255));
 
-  // Each source has its place in a file, and is new, watched or was hashed before.
+  // Each source has its place in a file, and is new, watched or already hashed.
   const std::vector<Box> cut = CutUp(tensor.shape, random.In(0, 11), random);
   const auto name =
       std::filesystem::temp_directory_path() /
@@ -88,7 +88,7 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
     if (kind < 2) source.digest = std::make_shared<Digest>();
   }
 
-  // Some of the boxes to make, and some of these twice.
+  // Only some boxes are to be made, and some of these twice.
   std::vector<Box> boxes = CutUp(tensor.shape, random.In(0, 11), random);
   if (random.Chance(2)) boxes.resize(static_cast<size_t>(random.In(1, std::ssize(boxes))));
   if (random.Chance(2)) boxes.push_back(boxes.front());
@@ -108,7 +108,7 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
   const std::vector<BoxTask> asked = tasks;
   Sweep sweep(sources, std::move(tasks));
   EXPECT_EQ(sweep.bytes(), made_bytes);
-  // The least that blocks have, pages at a time, and more.
+  // Blocks get the least memory that they can have, a few pages more, and much more.
   const int64_t page = 4096, memory_bytes = page * (random.Chance(2) ? 64 : random.In(8, 71));
   auto* const memory = static_cast<uint8_t*>(
       std::aligned_alloc(static_cast<size_t>(page), static_cast<size_t>(memory_bytes)));

@@ -34,7 +34,7 @@ Bytes Fill(const Tensor& tensor, const Box& box) {
   return bytes;
 }
 
-// The same in pieces of random lengths, made in random order.
+// Makes the same in pieces of random lengths, in random order.
 Bytes FillInPieces(const Tensor& tensor, const Box& box, Random& random) {
   const BoxFiller filler(tensor, box);
   const int64_t size = filler.element_bytes();
@@ -151,7 +151,7 @@ TEST(Values, SingleElementsAreMadeAlone) {
     Bytes all(static_cast<size_t>(filler.elements()) * size);
     filler.Fill(0, filler.elements(), all.data());
     for (int64_t i = 0; i < filler.elements(); ++i) {
-      Bytes one(size + 8, 0xEE);  // What lies behind the element stays as it is.
+      Bytes one(size + 8, 0xEE);  // Bytes after the element stay as they are.
       filler.Fill(i, 1, one.data());
       ASSERT_EQ(std::memcmp(one.data(), &all[static_cast<size_t>(i) * size], size), 0) << i;
       ASSERT_EQ(one[size], 0xEE);
@@ -165,7 +165,7 @@ TEST(Values, NothingIsWrittenOutsideAStretch) {
     const int64_t size = filler.element_bytes();
     const int64_t first = random.In(0, filler.elements() - 1);
     const int64_t count = random.In(0, filler.elements() - first);
-    // Aligned to the element, and to nothing more.
+    // The buffer is aligned to the element, and to nothing more.
     Bytes out(static_cast<size_t>((count + 8) * size), 0xEE);
     filler.Fill(first, count, out.data() + size);
     for (int64_t i = 0; i < std::ssize(out); ++i) {
@@ -175,7 +175,7 @@ TEST(Values, NothingIsWrittenOutsideAStretch) {
   });
 }
 
-// A box beyond 2^32 elements, where 32-bit index arithmetic would wrap.
+// Tests a box beyond 2^32 elements, where 32-bit index arithmetic would wrap.
 TEST(Values, LargeTensorsAreCutLikeSmallOnes) {
   for (const DTypeInfo& info : DTypes()) {
     if (!info.is_float()) continue;
@@ -264,7 +264,7 @@ TEST(Values, RunsEqualBruteForce) {
   }
 }
 
-// Any bytes: NaN with a payload, -0, whole numbers beyond 2^53. Boxes with short runs near one
+// The bytes have NaN with a payload, -0, whole numbers beyond 2^53. Boxes have short runs near one
 // another and far apart, which are read in different ways.
 TEST(Values, OfAFileAreItsBytes) {
   const WorkingFolder folder(std::map<std::string, std::string>{});

@@ -1,5 +1,5 @@
-// Views: random trees of operations against a plain evaluator that moves one
-// element at a time. Every stretch of every box equals that part of the whole.
+// Compares random trees of views with a plain evaluator that moves one element
+// at a time. Every stretch of every box equals that part of the whole.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -102,7 +102,7 @@ class Maker {
     }
   }
 
-  // From now on what operations are on is the first tensor that was drawn.
+  // From now on operations are on the first drawn tensor.
   void DrawAgain() { again_ = true; }
 
  private:
@@ -339,7 +339,7 @@ TEST(Views, AreWhatTheirOperationsSay) {
       ASSERT_EQ(std::memcmp(&whole[i * size], expected, size), 0) << "element " << i;
     }
 
-    // Boxes, and stretches of them.
+    // Whole boxes and stretches of them are made.
     Random random(seed);
     for (int b = 0; b < 3; ++b) {
       Box box = WholeOf(tensor.shape);

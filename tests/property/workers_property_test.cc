@@ -27,7 +27,7 @@ constexpr int kPatience = 60'000;  // Milliseconds: only a hang takes that long.
 
 struct Work {
   std::vector<Tensor> tensors;
-  std::vector<Box> boxes;  // Of the tensor of the same index.
+  std::vector<Box> boxes;  // They are of the tensor of the same index.
 
   void Add(Tensor tensor, Box box) {
     tensors.push_back(std::move(tensor));
@@ -42,7 +42,7 @@ struct Work {
   }
 };
 
-// Boxes below, at and above the sizes of tiles, blocks and pages.
+// The boxes are below, at and above the sizes of tiles, blocks and pages.
 Work MixedWork() {
   Work work;
   work.Add(MakeTensor("large", DType::f32, {1 << 20}, Uniform{0, 1}));  // 4 MiB
@@ -60,13 +60,13 @@ Work MixedWork() {
   return work;
 }
 
-// One box after the other, without workers.
+// Makes one box after the other, without workers.
 std::vector<Digest> ExpectedDigests(const Work& work, std::string* file,
                                     std::vector<int64_t>* offsets) {
   std::vector<Digest> digests;
   for (size_t i = 0; i < work.tensors.size(); ++i) {
     const BoxFiller filler(work.tensors[i], work.boxes[i]);
-    // Some at pages, so that direct writes are tried, some at any offset.
+    // Some boxes begin at pages, so that direct writes are tried, others at any offset.
     const size_t gap = i % 3 == 0 ? 4096 - file->size() % 4096 : 8 - file->size() % 8;
     file->append(gap, '.');
     offsets->push_back(static_cast<int64_t>(file->size()));
@@ -88,7 +88,7 @@ std::vector<WorkerOptions> ManyOptions(bool writing) {
   for (const int jobs : {1, 2, 7}) {
     for (const int writers : {0, 1, 4}) {
       if ((writers > 0) != writing) continue;
-      // Two blocks of the smallest size, odd sizes in between, more than enough.
+      // The memory is for two blocks of the smallest size, odd sizes in between, or too much.
       for (const int64_t memory :
            {int64_t{1}, int64_t{3'000'000}, int64_t{7} << 20, int64_t{64} << 20}) {
         all.push_back({.jobs = jobs, .writers = writers, .memory = memory});
@@ -131,7 +131,7 @@ TEST(Workers, FilesDoNotDependOnTheOptions) {
   const std::string path = "out";
   for (const WorkerOptions& options : ManyOptions(true)) {
     SCOPED_TRACE(Describe(options));
-    // What no box covers must stay as it is.
+    // Bytes that no box covers must stay as they are.
     const WorkingFolder scratch(Contents{});
     const Folder folder = Folder::Open(".");
     OutputFile file(folder, path);
@@ -174,7 +174,7 @@ TEST(Workers, WriteDirectlyOnlyWhatIsOnPages) {
   EXPECT_EQ(Sha256Of(std::string_view(ReadFile("a")).substr(100, 1'200'000)), digest);
 }
 
-// A disk that refuses the data.
+// This disk refuses the data.
 TEST(Workers, SayWhatCouldNotBeWritten) {
   const Tensor tensor = MakeTensor("t", DType::f32, {300'000}, Normal{0, 1});
   const WorkingFolder scratch(Contents{});
@@ -277,8 +277,8 @@ TEST(Workers, ManyTinyBoxesInManyGroups) {
   }
 }
 
-// Matrices that are made whole, for the boxes of several ranks, where all, some, or not even
-// one of them fits in the memory.
+// Tests matrices that are made whole, for the boxes of several ranks, where all, some, or not
+// even one of them fits in the memory.
 TEST(Workers, DigestsDoNotDependOnHowManyMatricesAreHeld) {
   Work work;
   for (int i = 0; i < 5; ++i) {

@@ -8,7 +8,7 @@ import sys
 import torch
 from torch import nn
 
-# What configs of Transformers call their sizes.
+# Configs of Transformers have these names for their sizes.
 SMALL = {
     "hidden_size": 32, "d_model": 32, "n_embd": 32, "dim": 32, "embed_dim": 32, "hidden_dim": 32, "emb_dim": 32,
     "intermediate_size": 48, "d_ff": 48, "ffn_dim": 48, "n_inner": 48, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
@@ -30,7 +30,7 @@ def shrink(config):
             if isinstance(getattr(config, name, None), int):
                 setattr(config, name, value)
         except (AttributeError, NotImplementedError):
-            pass  # Made of others.
+            pass  # It is made of others.
     for name in ("text_config", "vision_config", "encoder", "decoder", "audio_config"):
         if getattr(config, name, None) is not None and hasattr(getattr(config, name), "to_dict"):
             shrink(getattr(config, name))
@@ -80,7 +80,7 @@ TRANSFORMERS |= {
     "DeepseekV3ForCausalLM": transformer(
         "DeepseekV3ForCausalLM", num_hidden_layers=5, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8,
         v_head_dim=8, n_group=2, topk_group=1, num_experts_per_tok=2, num_key_value_heads=4, first_k_dense_replace=2),
-    # Numbers that functions magnify, and square orthogonal matrices.
+    # These have numbers that functions magnify, and square orthogonal matrices.
     "RecurrentGemmaForCausalLM": transformer("RecurrentGemmaForCausalLM", num_hidden_layers=3, lru_width=32, num_key_value_heads=1),
     "RwkvForCausalLM": transformer("RwkvForCausalLM", attention_hidden_size=32, num_hidden_layers=3),
     "Mamba2ForCausalLM": transformer("Mamba2ForCausalLM", num_heads=8, head_dim=8, state_size=16, n_groups=2),

@@ -1,4 +1,4 @@
-"""What the tests of the Python package share."""
+"""Helpers that the tests of the Python package share."""
 
 import hashlib
 import importlib
@@ -21,7 +21,7 @@ os.environ.setdefault("KERAS_BACKEND", "jax")  # Its default is TensorFlow.
 
 
 def client_of(name):
-    """The package of that name, or a skip that says what was not tested."""
+    """Imports the package of that name, or skips the test with a reason."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -73,7 +73,7 @@ def digest_of(data):
 
 
 def write_checkpoint(folder, tensors, ranks):
-    """A checkpoint made by hand, for what shardinit itself does not write (yet).
+    """Makes a checkpoint by hand, of a kind that shardinit itself does not write (yet).
 
     `tensors`: path → (dtype name, array of words, [(rank, slices)]). The rank files
     hold nothing but the boxes, since receipts suffice to read."""

@@ -21,7 +21,7 @@ vectors = []
 
 def add(name, dtype, global_shape, init, offset=None, shape=None, seed=0, key=None, engine="philox4x32",
         **more):
-    """A box of the tensor `name`; all of it if no box is given."""
+    """The values of a box of the tensor `name`, or of all of it if no box is given."""
     vector = {"name": name, "engine": engine, "seed": seed, "path": name.replace(" ", "_").replace("^", "-")}
     if key:
         vector["key"] = key
@@ -35,7 +35,7 @@ def expression(text):
 
 
 def choose(values, index="i0"):
-    """The text that is the values in turn."""
+    """An expression that gives the values in turn."""
     *first, last = values
     return "".join(f"where({index} == {n}, {value}, " for n, value in enumerate(first)) + last + ")" * len(first)
 
@@ -43,7 +43,7 @@ def choose(values, index="i0"):
 def add_samplers():
     samplers = {
         "uniform": [(-0.1, 0.1), (0, 1), (-3.5, -1.25), (-1, -0.0), (0.0, 8.271806125530277e-25),
-                    (-1e30, 2e29), (1, 1.0000005)],  # Of the last, a quarter is cut off below `high`.
+                    (-1e30, 2e29), (1, 1.0000005)],  # The last one loses a quarter below `high`.
         "normal": [(0, 1), (0.5, 0.02), (-0.0, 1e-20), (1e30, 1e28), (3, 0)],
         "truncated_normal": [(0, 1, -2, 2), (0.25, 0.02, -100, 100), (0, 1, -1, 3), (0, 1, 5, 6), (0, 1, 0, 0.5),
                              (0, 1, -7, -0.0), (-2, 1, -100, -3), (0, 1, 2, 1e300), (0, 1, -0.0005, 0.0005),
@@ -79,7 +79,7 @@ def add_types():
             expression(f"(i1 - 7) * {half} * (1 + (2 * i0 - 1) * {repr(2.0**-22)})"))
         add(f"{dtype} ties", dtype, [32], expression(f"(1 + (i0 - 16) * {repr(2.0**-(mantissa + 1))}) * 3"))
         add(f"{dtype} carries", dtype, [8], expression(f"2 - (i0 + 1) * {repr(2.0**-(mantissa + 2))}"))
-        # Above the middle, but not in f32, where it is a tie.
+        # It is above the middle, but not in f32, where it is a tie.
         add(f"{dtype} rounded twice", dtype, [2, 4],
             expression(f"(i1 - 2 + {repr(2.0**-(mantissa + 1))} + (i0 - 0.5) * 1e-15) * 4"))
         add(f"{dtype} largest", dtype, [4], expression(choose([largest, "-" + largest, "-0", "0"])))
@@ -112,11 +112,11 @@ SPECIAL = ["0", "-0", "1 / i0", "-1 / i0", "i0 / i0", "1", "-1", "0.5", "-0.5", 
            "67108864.00000001", "1e+22", "0.49999999999999994", "-0.9999999999999999", "3.725290298461914e-09", "-9.5"]
 
 
-FEW = [*SPECIAL[:11], "4.5", "1e+22"]  # Of two arguments.
+FEW = [*SPECIAL[:11], "4.5", "1e+22"]  # Functions of two arguments get these.
 
 
 def special(values, index):
-    """The values in turn; with i0, which is 0 then, infinite, -infinite and no number."""
+    """An expression of the values in turn; with i0, which is 0 then, infinities and no number."""
     return choose([value.replace("i0", f"({index} - {n})") for n, value in enumerate(values)], index)
 
 
@@ -203,7 +203,7 @@ def add_matrices():
                                     ("sparse empty", [9, 4], 1, 9), ("sparse row", [1, 5], 2.5, 1)):
         add(name, "f32", shape, {"sparse": {"std": std, "zeros": zeros}})
     add("sparse at 2^34", "bf16", [11, 2**34], {"sparse": {"std": 0.5, "zeros": 5}}, [0, 2**34 - 5], [11, 5])
-    # Two equal words, of which one is zero: that in the lower row.
+    # Of two equal words one is zero: the one in the lower row.
     rows = 200000
     words = reference.words_of(reference.key_of(0, "sparse_tie_0"), 1, np.arange(rows))
     order = np.argsort(words, kind="stable")
@@ -265,13 +265,13 @@ def add_jax():
         jax(f"{kind} seed", "f32", [9], init, seed=1234567890123)
         jax(f"{kind} key", "f32", [9], init, key=f"model.layers.0.wörd.{kind}")
         jax(f"{kind} words", "f32", [9], init, key={"words": [2**32 - len(kind), 42]})
-    # In the tail, near the ends of the 2^23 numbers that there are.
+    # These are in the tail, near the ends of the 2^23 numbers that there are.
     standard = {"normal": {"mean": 0, "std": 1}}
     for name, word in ("lowest", 0), ("highest", 2**23 - 1):
         words = reference.words_of(reference.JaxKey(42), 0, np.arange(2**24)) >> np.uint32(9)
         place = int(np.flatnonzero(words == word)[0])
         jax(f"normal {name}", "f32", [2**30], standard, offset=[place], shape=[3], key={"words": [42, 0]})
-        # u is -1, and z not the cut-off.
+        # Here u is -1, and z is not the cut-off.
         jax(f"truncated_normal {name}", "f32", [2**30],
             {"truncated_normal": {"mean": 0, "std": 1, "low": -100, "high": 100}}, offset=[place], shape=[1],
             key={"words": [42, 0]})

@@ -1,4 +1,4 @@
-"""What all command tests share: how a run begins and ends, and which kind each file of tests is of."""
+"""Settings of all command tests: how a run begins and ends, and the kind of each file of tests."""
 
 import functools
 import re
@@ -8,7 +8,7 @@ import pytest
 
 from support import BINARY
 
-# Kinds of files of tests, for `-m`. What has none is quick, and needs no package of a framework.
+# Files of tests have these kinds, for `-m`. A file without one is quick, and needs no framework.
 KINDS = {
     "clients": "with packages of frameworks and trainers, or the Python package",
     "faults": "with kills, injected errors, full disks and damage",

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import nn
 
-SEED = 3  # That of the specs: a constructor that sets it is followed.
+SEED = 3  # Specs have this seed, too: a constructor that sets it is followed.
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
 
 MAKERS = {
@@ -28,7 +28,7 @@ MAKERS = {
     "from_numpy": lambda shape, dtype: torch.from_numpy(np.arange(float(np.prod(shape))).reshape(shape)).to(dtype),
 }
 
-# What fills a tensor.
+# These operations fill a tensor.
 FILLS = {
     "normal_": lambda t: t.normal_(), "normal_(1, .5)": lambda t: t.normal_(1.0, 0.5),
     "uniform_": lambda t: t.uniform_(), "uniform_(-.1, .1)": lambda t: t.uniform_(-0.1, 0.1),
@@ -52,7 +52,7 @@ FILLS = {
     "generator of its own": lambda t: t.data.normal_(generator=torch.Generator().manual_seed(1)),
 }
 
-# Views of a tensor, and what is computed from it.
+# These make views of a tensor, and compute from it.
 VIEWS = {
     "t": lambda t: t.t() if t.ndim <= 2 else t.transpose(0, 1), "row": lambda t: t[0] if t.ndim else t,
     "tail": lambda t: t[1:] if t.ndim and t.shape[0] > 1 else t, "every second": lambda t: t[::2] if t.ndim else t,
@@ -78,7 +78,7 @@ def number(t):
     return float(t.detach().reshape(-1)[0].item()) if t.numel() else 0.0
 
 
-# What is written to a tensor, from a number or another tensor.
+# These write to a tensor, from a number or another tensor.
 WRITES = {
     "copy_": lambda t, o: t.data.copy_(o.detach().clone().reshape(-1)[:1]), "add_": lambda t, o: t.data.add_(1),
     "mul_": lambda t, o: t.data.mul_(0.5), "row": lambda t, o: t.data[0].zero_() if t.ndim > 1 else t.data.zero_(),

@@ -55,7 +55,7 @@ def used(disk):
 
 
 class Full:
-    """While it lasts, the file system takes no more than so many bytes, or inodes."""
+    """Leaves the file system only so many bytes, or inodes, while the block lasts."""
 
     def __init__(self, disk, left=0, inodes=None):
         self.ballast = pathlib.Path(disk, "ballast")
@@ -66,7 +66,7 @@ class Full:
         if inodes is None:
             with open(self.ballast / "all", "wb") as file:
                 size = info.f_bavail * info.f_frsize
-                while size > 0:  # What says of itself how much it has left says it roughly.
+                while size > 0:  # A file system's own count of free bytes is rough.
                     try:
                         os.posix_fallocate(file.fileno(), 0, size)
                         break

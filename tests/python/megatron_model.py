@@ -5,11 +5,11 @@ import warnings
 
 
 def start(rank, world, rendezvous, degrees):
-    """The process joins the others, with `degrees` of tensor, pipe (of `virtual` stages each) and expert."""
+    """Joins the other processes, with `degrees` of tensor, pipe (of `virtual` stages each) and expert."""
     import torch
     import torch.distributed as dist
 
-    warnings.simplefilter("ignore")  # Of what GPUs would have.
+    warnings.simplefilter("ignore")  # Megatron warns that there is no GPU.
     torch.set_num_threads(1)
     torch.cuda.current_device = lambda: "cpu"
     torch.cuda.synchronize = lambda *_: None

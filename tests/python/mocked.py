@@ -1,4 +1,4 @@
-"""Stands in for what a trainer's package imports beside its models, such as kernels for GPUs and readers of data."""
+"""Stands in for modules that a trainer's package imports beside its models, such as kernels for GPUs."""
 
 import importlib.abc
 import importlib.machinery
@@ -7,7 +7,7 @@ from unittest import mock
 
 
 class Mocked(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Modules of these names, and those within them, are mocks, in the whole process and for ever."""
+    """Makes modules of these names, and those within them, mocks in this process for ever."""
 
     def __init__(self, *names):
         self.names = names

@@ -1,5 +1,5 @@
-"""Which layers a rank has, as the functions of Megatron-core and torchtitan say it: what the tests of pipelines
-compare with. An answer has the layers of each rank, with `first` and `last` where the ends of the model are; it
+"""Asks functions of Megatron-core and torchtitan which layers a rank has, for the tests of pipelines.
+An answer has the layers of each rank, with `first` and `last` where the ends of the model are; it
 is None where the trainer refuses the setting, or where what it builds has not each layer once."""
 
 import contextlib
@@ -13,7 +13,7 @@ client_of("megatron")
 client_of("torchtitan")
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # They warn of what GPUs would have.
+    warnings.simplefilter("ignore")  # They warn that there is no GPU.
     import torch
     from megatron.core import parallel_state
     from megatron.core.transformer import TransformerConfig

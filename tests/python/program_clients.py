@@ -118,7 +118,7 @@ def is_portable(path):
 
 
 def serve():
-    """RunAll of each line's arguments: one process, where starting it would take longer than what it is asked."""
+    """Does run_all with the arguments of each line, in one process, since starting one takes longer."""
     for line in sys.stdin:
         print(json.dumps(run_all(**json.loads(line))), flush=True)
 

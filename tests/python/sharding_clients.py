@@ -1,4 +1,4 @@
-"""What test_sharding.py asks of JAX and PyTorch, in processes of its own: how many devices a host has
+"""Asks JAX and PyTorch for test_sharding.py, in processes of its own: how many devices a host has
 is fixed when JAX starts, and a rank of gloo is a process.
 
     python sharding_clients.py FUNCTION < arguments.json > result.json
@@ -91,7 +91,7 @@ def fully_shard_boxes(mesh, layers, width, hidden, vocab):
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     class Block(nn.ModuleDict):
-        def forward(self, x):  # fully_shard asks for one.
+        def forward(self, x):  # fully_shard needs this method.
             raise NotImplementedError
 
     def write_boxes(rank, folder):
@@ -135,7 +135,7 @@ def torchtitan_boxes(cases, sizes):
     import unittest.mock
 
     import torch
-    # What of PyTorch looks for Triton, which torchtitan's kernels for GPUs import, and nothing else here.
+    # Only torchtitan's kernels for GPUs need Triton, for which these parts of PyTorch look.
     import torch._dynamo
     import torch._functorch.partitioners
     import torch._inductor.codecache
@@ -205,7 +205,7 @@ def megatron_boxes(cases, sizes, experts=None):
     import torch
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
-    warnings.simplefilter("ignore")  # Of what GPUs would have.
+    warnings.simplefilter("ignore")  # Megatron warns that there is no GPU.
     from megatron.core import parallel_state
     from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
     from megatron.core.models.gpt import GPTModel
@@ -245,7 +245,7 @@ def megatron_boxes(cases, sizes, experts=None):
                 vp_stage=stage if chunks else None)
             for name, held in model.sharded_state_dict().items():
                 if not isinstance(held, (ShardedTensor, ShardedTensorFactory)):
-                    continue  # What is no tensor.
+                    continue  # This is no tensor.
                 parts = held.build() if isinstance(held, ShardedTensorFactory) else [held]
                 parts = list(parts.values()) if isinstance(parts, dict) else parts
                 if (words := name.split("."))[:2] == ["decoder", "layers"]:

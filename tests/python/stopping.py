@@ -73,7 +73,7 @@ class Stopped:
             time.sleep(0.002)
 
     def go(self):
-        """Lets it go to its end: its status, and what it said."""
+        """Lets it go to its end, and returns its status and its output."""
         pathlib.Path(f"{self.gate}.open").touch()
         _, stderr = self.run.communicate(timeout=60)
         return self.run.returncode, stderr

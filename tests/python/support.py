@@ -1,4 +1,4 @@
-"""What the command tests share: running shardinit, and reading its files with
+"""Helpers that the command tests share: running shardinit, and reading its files with
 nothing but h5py, NumPy and the attributes that the format promises."""
 
 import hashlib
@@ -16,8 +16,8 @@ BINARY = pathlib.Path(os.environ.get("SHARDINIT", ROOT / "build/release/src/shar
 TINY = ROOT / "configs/llama3-tiny.yaml"
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 RECIPES = sorted((ROOT / "configs/recipes").glob("*.yaml"))
-FAMILIES = sorted((ROOT / "configs/huggingface").glob("*.yaml"))  # To be included, by `import`.
-LAYOUTS = sorted((ROOT / "configs/layouts").glob("*.yaml"))  # To be included.
+FAMILIES = sorted((ROOT / "configs/huggingface").glob("*.yaml"))  # `import` includes them.
+LAYOUTS = sorted((ROOT / "configs/layouts").glob("*.yaml"))  # Specs include them.
 
 DTYPES = {
     "f32": np.dtype("<f4"),
@@ -76,7 +76,7 @@ def run_tool(*arguments, binary=BINARY, env=None, wrap=(), **options):
 
 
 def run_ok(*arguments, **options):
-    """Like run_tool, but it must succeed."""
+    """Does what run_tool does, and the command must succeed."""
     result = run_tool(*arguments, **options)
     assert result.returncode == 0, f"exit {result.returncode}\n{result.stdout}\n{result.stderr}"
     return result

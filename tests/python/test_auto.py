@@ -1,4 +1,4 @@
-"""What a sharding costs, by shardinit-auto(7), and the sharding that costs least."""
+"""Tests the cost of a sharding, by shardinit-auto(7), and the sharding that costs least."""
 
 import json
 import time
@@ -24,11 +24,11 @@ def test_cost_of_405b_is_that_of_the_formulas():
     d, ff, layers, heads, vocab = 16384, 53248, 126, 16384, 128256
     kv, tokens = 1024, 8192
     of_layer = 2 * heads * d + 2 * kv * d + 3 * ff * d
-    # The rules of the spec: norms are whole.
+    # By the rules of the spec norms are whole.
     fsdp = 3 * exchange(2 * (layers * of_layer + 2 * vocab * d) / 4, 128)
     fsdp += 2 * exchange(2 * (2 * layers + 1) * d, 128)
-    # Out of attention, out of the mlp, and the forward pass once more; out of the table, whose columns
-    # are cut; and back into the head.
+    # It is sent out of attention and the mlp, and once more for the forward pass; out of the table, whose
+    # columns are sharded; and back into the head.
     tensor = (layers * 2 * 4 * 1.5 + 1 + 2) * exchange(tokens * d * 2, 4)
     computation = (8 * layers * of_layer + 6 * vocab * d) * tokens / 4 / 400e12
     cost = cost_of(SPEC_405B)
@@ -37,8 +37,8 @@ def test_cost_of_405b_is_that_of_the_formulas():
     assert cost["communication_seconds"] == pytest.approx(fsdp / 50e9 + tensor / 450e9, rel=1e-12)
     assert cost["computation_seconds"] == pytest.approx(computation, rel=1e-12)
     assert cost["seconds"] == cost["communication_seconds"] + cost["computation_seconds"]
-    # Weights, gradients, Adam's two moments and a copy in f32; a layer and what is not in one, whole,
-    # with gradients; what layers keep; and of one layer what goes in and out of its matrices.
+    # It has weights, gradients, Adam's two moments and a copy in f32; whole, with gradients, a layer and the
+    # rest; what layers keep; and the inputs and outputs of one layer's matrices.
     whole, norms = 2 * vocab * d + layers * of_layer, (2 * layers + 1) * d
     memory = (whole / 512 + norms) * 16
     memory += 2 * 2 * (2 * vocab * d + of_layer) / 4 * 127 / 128 + layers * tokens * d * 2
@@ -81,7 +81,7 @@ modules:
 def test_kinds_of_axes_may_be_said(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(SPEC)
-    # Both divide the batch: gathered over x, then over y.
+    # Both divide the batch: weights are gathered over x, then over y.
     size = 4 * 16 * 32
     assert cost_of(spec)["bytes"] == {"x": 3 * size / 4 / 2, "y": 3 * size * 3 / 4}
     # y shards a dimension that no name lets it shard: it is gathered, but all ranks along it have the same gradients.
@@ -175,7 +175,7 @@ def test_memory_per_rank():
     scarce = cost_of(SPEC_405B, "--sharding", "auto", "--memory-per-rank", "59GB")
     assert 59e9 < free["memory"] <= 80e9 and scarce["memory"] <= 59e9
     assert free["seconds"] < scarce["seconds"]
-    # That of the device that is assumed.
+    # It is the memory of the device that is assumed.
     result = run_tool("plan", SPEC_405B, "--sharding", "auto", "--mesh", "fsdp=8,tensor=8")
     assert "`memory_per_rank` is 80.0 GB by default, but" in result.stderr
 
@@ -191,12 +191,12 @@ def test_explain_has_what_others_would_cost():
         assert seconds == sorted(seconds)
     assert alternatives[0]["seconds"] == cost_of(SPEC_405B, "--sharding", "auto")["seconds"]
     assert alternatives[0]["seconds"] < alternatives[-1]["seconds"]
-    # By rows, by columns and whole; each gathered or not.
+    # A matrix is sharded by rows, by columns or not at all; each is gathered or not.
     assert {a["partition"] for a in alternatives} == {
         "[-, -]", "[fsdp, -]", "[tensor, -]", "[tensor, fsdp]", "[-, tensor]", "[fsdp, tensor]"}
 
 
-# What the old search did and nobody does.
+# The old search chose these, which nobody does.
 def partition_of(*arguments):
     result = run_tool("explain", "--json", *arguments, "--sharding", "auto")
     assert result.returncode == 0, result.stderr
@@ -219,12 +219,12 @@ def test_fused_hidden_units_are_not_cut_otherwise(name):
 
 
 def test_heads_are_whole(tmp_path):
-    # 8 heads of keys.
+    # There are 8 heads of keys.
     for tensor in (8, 16):
         arguments = ("**.3.self_attn.k_proj.weight", "--mesh", f"fsdp=16,tensor={tensor}")
         partition = partition_of(ROOT / "configs/llama3.1-70b.yaml", *arguments)
         assert partition.startswith("[tensor, ") if tensor == 8 else "tensor" not in partition
-    # The latent and the rope of latent attention, which all heads share.
+    # All heads share the latent and the rope of latent attention.
     spec = tmp_path / "spec.yaml"
     spec.write_text(f"shardinit: 1\ninclude: {ROOT}/configs/deepseek-v3.yaml\n"
                     "mesh: {axes: [{fsdp: 16}, {expert: 16}, {tensor: 4}]}\n"
@@ -305,7 +305,7 @@ def test_what_is_fused_is_cut_in_segments(tmp_path):
                                      of_down=", shard: [fsdp, tensor]"))
         costs[segments] = cost_of(spec)
     assert costs[1]["cut_otherwise"] == 4 and costs[2]["cut_otherwise"] == 0
-    # Out of the second matrix, in both passes; the weights are not gathered.
+    # It is sent out of the second matrix, in both passes; the weights are not gathered.
     assert costs[2]["bytes"]["tensor"] == 2 * 4 * 100000 * 512 * 2 * 3 / 4
     assert costs[1]["bytes"]["tensor"] == 2 * 2 * 3 * 1024 * 512 * 2 * 3 / 4
     spec.write_text(FUSED.format(of_gate_up="", of_down=""))
@@ -340,13 +340,13 @@ def test_tokens_are_sent_to_experts_that_are_pinned(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(LIST_OF_EXPERTS + 'sharding: [{megatron: {expert: "**.experts.**", num_experts: 8}}]\n')
     hand = cost_of(spec)
-    # There and back in both passes; weights are replicated over fsdp.
+    # Tokens go there and back in both passes; weights are replicated over fsdp.
     assert hand["bytes"] == {"fsdp": 2 * 2 * 2 * 8 / 4 * 64 * 32 * 2 / 2, "expert": 2 * 2 * 4 * 4 * 32 * 2 * 3 / 4}
     stacked = tmp_path / "stacked.yaml"
     stacked.write_text(MIXTURE.replace("data: 2", "fsdp: 2") + "training: {experts_per_token: 2, tokens: 4}\n"
                        "sharding: {rules: [{experts: expert}, {'*': null}]}\n")
     assert cost_of(stacked) == hand
-    # The same by `stage`, and as `auto` has it, alone or after the language that places experts.
+    # `stage` says the same, and so does `auto`, alone or after the language that places experts.
     spec.write_text(LIST_OF_EXPERTS.replace("repeat: {e: 8}", "repeat: {e: 8}\n      stage: {expert: floor(e / 2)}"))
     assert cost_of(spec) == cost_of(spec, "--sharding", "auto") == hand
     spec.write_text(LIST_OF_EXPERTS)
@@ -369,11 +369,11 @@ def test_stages_are_those_of_the_pipeline(tmp_path):
                     "sharding: [auto, {pipeline: {axis: pipe, layers: model.layers.*, count: layers}}]\n")
     four = cost_of(spec)
     assert four["bytes"]["pipe"] == 0
-    # A quarter of the layers, and a table or a head beside them.
+    # It is a quarter of the layers, and a table or a head beside them.
     assert one["seconds"] / 4 < four["seconds"] < one["seconds"] / 2
     explained = json.loads(run_tool("explain", "--json", spec, "model.layers.9.mlp.up_proj.weight").stdout)
     assert explained["partition"].endswith(" on pipe 1")
-    # As a model that has those layers alone, and the head: the slowest stage.
+    # The slowest stage is like a model that has those layers alone, and the head.
     spec.write_text(f"{text}vars: {{layers: 8}}\nmesh: {{axes: [{{fsdp: 8}}, {{tensor: 2}}]}}\nsharding: auto\n"
                     "modules: {model: {embed_tokens.weight: {when: 0}}}\n")
     alone = cost_of(spec)

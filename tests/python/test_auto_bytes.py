@@ -18,7 +18,7 @@ TOKENS = 64
 LLAMA = {"d": 64, "layers": 2, "heads": 8, "kv_heads": 4, "head_dim": 8, "vocab": 512}
 LLAMA_CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4,
                 "head_dim": 8, "vocab_size": 512}
-# What stands behind the config, and the same model for training_bytes.py.
+# Each case is the text after the config, and the same model for training_bytes.py.
 RUNS = {
     "columns and rows, and FSDP": (
         "llama3.1-8b", {**LLAMA, "ff": 192},
@@ -61,6 +61,6 @@ def test_bytes_are_those_of_the_model(tmp_path, measured, name):
     predicted = json.loads(result.stdout)["cost"]["bytes"]
     sent = measured[name]
     if "tensor" in sent:
-        # The loss takes, of each token, the largest logit, the sum and its own logit from all ranks.
+        # For each token the loss takes the largest logit, the sum and its own logit from all ranks.
         sent["tensor"] -= 3 * 2 * TOKENS * 4 * 1 // 2
     assert sent == predicted

@@ -32,7 +32,7 @@ DEGREES = {
     "t5x": ("data model", "8 1, 4 2, 2 4, 1 8, 8 8, 16 4, 32 2, 64 1, 64 4, 32 8"),
     "torchprime-405b": ("fsdp tensor", "8 1, 4 2, 2 4, 8 8, 16 4, 64 1, 32 8, 64 4, 128 4, 128 8"),
 }
-# The same with stages.
+# These have stages.
 PIPELINES = {
     "torchtitan": (
         "pipe replicate fsdp context tensor",
@@ -54,7 +54,7 @@ WITH_STAGES = ["llama3.1-8b", "llama3.1-405b", "gemma-2-9b", "mixtral-8x7b", "de
 
 
 def presets_of(model):
-    """Those for models with experts, or without; `fsdpv2` is for all."""
+    """Whether a preset is for models with experts, or without; `fsdpv2` is for all."""
     return [name for name in DEGREES
             if name == "fsdpv2" or name.endswith("-experts") == (model in WITH_EXPERTS)]
 
@@ -90,7 +90,7 @@ def compare(spec, model, preset, degrees, beside=()):
     spec.write_text(f"{text}sharding: {json.dumps(['auto', *beside])}\n"
                     f"training: {{memory_per_rank: {hand['memory'] + 1}}}\n")
     result = run_tool("plan", "--json", spec)
-    if result.returncode != 0:  # Where ranks would all compute the same.
+    if result.returncode != 0:  # All ranks would compute the same.
         assert "`auto` cannot choose: no tensor says what ranks" in result.stderr, (preset, degrees)
         return False
     auto = json.loads(result.stdout)["cost"]

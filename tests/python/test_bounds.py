@@ -1,5 +1,5 @@
-"""A few words of a spec can say millions of tensors, ranks or elements: what commands take for them,
-what they print, and that a signal ends them at once."""
+"""A few words of a spec can say millions of tensors, ranks or elements. Tests the time, memory and output
+of commands on them, and that a signal ends them at once."""
 
 import json
 import os
@@ -50,7 +50,7 @@ LEAST = 1008 + 10**11 + 8  # A tensor of 1000 has its last 8 numbers drawn anew,
 
 @pytest.mark.parametrize("command", ["validate", "plan", "plan --json", "graph", "graph --json", "explain"])
 def test_what_needs_no_values_makes_none(command, spec):
-    """1e11 numbers would have to be made to know where those behind them begin."""
+    """1e11 numbers would have to be made to know where the numbers after them begin."""
     name, *options = command.split()
     result, seconds = timed(name, spec(TRUNCATED), *(["after"] if name == "explain" else []), *options)
     assert result.returncode == 0, result.stderr
@@ -119,7 +119,7 @@ def test_a_signal_ends_status_and_finalize_of_many_ranks(tmp_path, spec):
 # Time -------------------------------------------------------------------------------------------
 
 def test_stages_of_many_tensors_take_linear_time(spec):
-    """As many stages as tensors: it was quadratic, and took minutes."""
+    """There are as many stages as tensors: it was quadratic, and took minutes."""
     text = ("mesh: {{axes: {{p: {0}}}}}\nmodules:\n  layers:\n    repeat: {{i: {0}}}\n"
             "    w: {{shape: [8], init: zeros, stage: {{p: i}}}}\n")
     seconds = []
@@ -182,7 +182,7 @@ def test_differences_of_many_tensors_have_an_end(spec):
 
 
 def test_a_program_of_too_many_shapes(spec, tmp_path):
-    """It would have a gigabyte. One folder of small programs has no such end."""
+    """One module would have a gigabyte. A folder of small programs has no such limit."""
     path = spec("modules:\n  w: {repeat: {i: 10000}, v: {shape: [i + 1], init: {normal: {std: 1}}}}\n")
     result = run_tool("program", path)
     assert result.returncode == 2 and result.stdout == ""

@@ -1,5 +1,5 @@
-"""What a build for another machine, or with other flags, must not change; what refuses to build;
-what is built in for the case of a bug."""
+"""A build for another machine, or with other flags, must not change values, or must be refused. Binaries
+have their defences against bugs."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def compile_it(folder, name, source, *flags, compiler="cc"):
                           timeout=120)
 
 
-# What a linker makes of -ffast-math or -Ofast, and what a batch system's wrapper may do.
+# A linker does this with -ffast-math or -Ofast, and a batch system's wrapper may do it.
 HOSTILE = """
 #include <fenv.h>
 #if defined(__SSE2__)
@@ -87,7 +87,7 @@ def test_what_is_installed_is_hardened(name):
         return subprocess.run(["readelf", "-W", *options, BINARY.parent / name], check=True,
                               capture_output=True, text=True).stdout
 
-    assert re.search(r"Type: +DYN", read("-h"))  # At any address.
+    assert re.search(r"Type: +DYN", read("-h"))  # It runs at any address.
     segments = read("-l")
     assert "GNU_RELRO" in segments and "NOW" in read("-d")  # And its tables read-only.
     flags, = re.findall(r"GNU_STACK .* (\S+) +0x\w+$", segments, re.M)
@@ -95,7 +95,7 @@ def test_what_is_installed_is_hardened(name):
     imports = set(re.findall(r" UND (\w+)", read("--dyn-syms")))
     assert "__stack_chk_fail" in imports
     assert any("glibcxx_assert_fail" in symbol for symbol in imports)
-    # Which of the functions are fortified is up to the compiler, in every file.
+    # The compiler decides which functions are fortified, in every file.
     commands = json.loads((BINARY.parents[1] / "compile_commands.json").read_text())
     assert all("-D_FORTIFY_SOURCE=2" in each["command"] for each in commands)
 

@@ -85,7 +85,7 @@ class Net(nn.Module):
 
 
 class Normed(nn.Module):
-    """Norms over all dimensions but one, and over all; of layers that are alike, and of a bias."""
+    """Norms over all dimensions or all but one, of layers that are alike, and of a bias."""
 
     def __init__(self):
         super().__init__()
@@ -212,7 +212,7 @@ def test_norms_of_what_is_not_there_are_an_error(norm, then):
 
 
 def test_what_is_not_random_has_the_very_bits(pair):
-    """What two seeds agree on, whole tensors and parts of tensors, the spec has too."""
+    """Tensors, or parts of them, on which two seeds agree are in the spec, too."""
     spec, first, second = pair
     with shardinit.open_spec(spec) as opened:
         made = shardinit.torch.load_state_dict(opened)
@@ -240,7 +240,7 @@ def test_distributions_are_those_of_the_constructor(pair):
         mine = made[path].ravel().astype(float)
         assert scipy.stats.ks_2samp(mine, real).pvalue > 1e-6, path
         assert math.isclose(mine.std(), real.std(), rel_tol=6 / math.sqrt(one.size) + 1e-3), path
-        # Each row and each column, which a wrong fan or a missing slice would show.
+        # A wrong fan or a missing slice would show in some row or column.
         for axis in range(one.ndim):
             others = tuple(d for d in range(one.ndim) if d != axis)
             zero_here, zero_there = ((x == 0).all(axis=others) for x in (made[path], one))
@@ -263,7 +263,7 @@ def test_what_is_tied_or_copied_is_so_in_the_spec(pair):
     assert {g & large for g in groups_of(made)} == {g & large for g in groups_of(first)}
 
 
-# What people have written, for the same models.
+# People have written these specs for the same models.
 @pytest.mark.parametrize("config, of, changes", [
     ("llama3.1-8b", "LlamaForCausalLM", {
         "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -284,7 +284,7 @@ def test_captured_specs_say_what_people_wrote(config, of, changes, tmp_path):
     captured.write(tmp_path / "spec.yaml")
     assert len(captured.text.splitlines()) < 60
     mine, theirs = planned_of(tmp_path / "spec.yaml"), planned_of(ROOT / f"configs/{config}.yaml")
-    for path in set(mine) - set(theirs):  # What is tied is left out there.
+    for path in set(mine) - set(theirs):  # Tied tensors are left out there.
         assert path == "lm_head.weight"
         del mine[path]
     assert {path: (t["global_shape"], t["init"]) for path, t in mine.items()} == {

@@ -39,7 +39,7 @@ class Attributes(nn.Module):
 
 
 class Truncated(nn.Module):
-    """Where in the stream a number is only the seed decides, but where it follows another."""
+    """Only the seed decides the place of a number in the stream, unless it follows another."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What constructors do besides calling functions of torch.nn.init: copies, views, memory of NumPy, PyTorch's
+"""Constructors do more than call functions of torch.nn.init: copies, views, memory of NumPy, PyTorch's
 generator. All of it is in the captured spec, as the very constructor shows, or refused with its reason."""
 
 import copy
@@ -260,7 +260,7 @@ REFUSED = {
     "a generator of its own": (lambda: holder(a=torch.randn(3, generator=torch.Generator())), "a generator of its own"),
 }
 AT_THE_END = {"on meta", "another sign", "draws of a thread", "the state as a buffer"}
-FOLLOWED_BY_PHILOX = {"manual_seed", "default_generator", "set_state"}  # Distributions are what they were.
+FOLLOWED_BY_PHILOX = {"manual_seed", "default_generator", "set_state"}  # Distributions do not change.
 
 
 def elsewhere():

@@ -36,7 +36,7 @@ class Block(linen.Module):
 
 
 class Scanned(linen.Module):
-    """`axis`: of the parameters, that counts the layers."""
+    """The parameters' dimension `axis` counts the layers."""
 
     axis: int = 0
 
@@ -249,7 +249,7 @@ def test_names_shapes_types_and_distributions(model):
     assert list(captured.tensors) == list(first)
     for path, one in first.items():
         mine, two = made[path], second[path]
-        if one.tobytes() == two.tobytes():  # Nothing that the seed decides.
+        if one.tobytes() == two.tobytes():  # The seed decides nothing in it.
             if path not in ("old", "wrapped"):
                 assert np.array_equal(bits_of(mine), bits_of(one)), path
             continue
@@ -263,7 +263,7 @@ def test_names_shapes_types_and_distributions(model):
             assert abs(drawn.mean() - real.mean()) < 8 * real.std() / np.sqrt(drawn.size), path
 
 
-# What is drawn from uniform numbers, without an operation that rounds once more.
+# These are drawn from uniform numbers, without an operation that rounds once more.
 EXACT = re.compile(r"mlp|attention|gru|lstm|conv|ensemble|bounded|coins|digits|bits|signs|params.Dense_0.bias")
 
 
@@ -284,7 +284,7 @@ def test_jax_engine_has_the_numbers_of_jax(model, request):
         if exactly or real.dtype.kind in "iub" or np.array_equal(bits_of(mine), bits_of(real)):
             assert np.array_equal(bits_of(mine), bits_of(real)), path
         elif real.dtype == np.float32:
-            # Three units in the last place, and those of what follows.
+            # It is three ulps, and those of the operations that follow.
             absolute = 1e-6 if path in ("gumbel", "waits", "scaled") else 0
             assert np.allclose(mine, real, rtol=4 * 2.0**-23, atol=absolute), (path, np.abs(mine - real).max())
         else:
@@ -503,7 +503,7 @@ def test_what_only_jax_can_draw(make, words):
 
 
 def loops(key):
-    """Loops whose rounds look at keys and random numbers of earlier ones, and what is put together."""
+    """Loops whose rounds look at keys and random numbers of earlier ones, and concatenations."""
     first, second, third, fourth, fifth = random.split(key, 5)
 
     def walk(carry, _):
@@ -691,7 +691,7 @@ def test_command_and_a_large_model(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "large.yaml: 37 tensors\n"), done.stderr
     planned = run_json("plan", tmp_path / "large.yaml", "--layout", "pytree")
     assert planned["parameters"] > 3 * 400e9
-    # In the memory of a process that imports the packages, and no more.
+    # It takes no more memory than a process that imports the packages.
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 2 << 20
     text = (tmp_path / "large.yaml").read_text()
     assert "\nname: large\nseed: 7\n" in text and len(text.splitlines()) < 120

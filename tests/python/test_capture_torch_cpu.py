@@ -34,7 +34,7 @@ def verified_by(make, **options):
     return captured, verified
 
 
-# What draws, and keeps nothing: the words that it takes show in what is drawn next.
+# These draw, and keep nothing: the words that they take show in the next draw.
 BEFORE = {
     "normal_": lambda t: t(33).normal_(),
     "normal_, bf16": lambda t: t(33).bfloat16().normal_(),
@@ -112,7 +112,7 @@ def test_bits_of_what_is_an_expression(name, inexact, dtype):
 
 
 class Followed(nn.Module):
-    """What constructors do after they draw; what of it PyTorch rounds in its own way is `rough_*`."""
+    """What constructors do after they draw; operations that PyTorch rounds in its own way are `rough_*`."""
 
     def __init__(self, dtype):
         super().__init__()
@@ -235,7 +235,7 @@ def test_a_seed_below_zero():
 
 
 def test_places_are_lines_of_the_layers():
-    """Only those are said that do not follow from the tensor before."""
+    """A spec has only the places that do not follow from the tensor before."""
 
     class Layer(nn.Module):
         def __init__(self, dead):
@@ -299,7 +299,7 @@ def test_the_seed_alone_decides():
 
 
 def test_matrices():
-    """Sparse ones bit for bit, orthogonal ones but for the rounding of LAPACK."""
+    """Sparse ones are equal bit for bit, orthogonal ones up to the rounding of LAPACK."""
 
     def make_it():
         model = nn.Module()

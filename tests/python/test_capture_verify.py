@@ -169,7 +169,7 @@ class Magnified(nn.Module):
         rate.log_().mul_(0.5).neg_().exp_().sub_(1.0).log_()
         self.rate = nn.Parameter(rate)
         self.plain = nn.Parameter(torch.empty(4000).uniform_(1.5, 2).log_())
-        if bias and type(self.rate.data) is torch.Tensor:  # Not while it is recorded.
+        if bias and type(self.rate.data) is torch.Tensor:  # It does not while it is recorded.
             self.rate.data[7] *= 1 + bias
             self.plain.data[7] *= 1 + bias
 

@@ -348,7 +348,7 @@ def test_manual_and_help_list_the_same_options(command):
     help_text = run_ok(command, "--help").stdout
     manual = manual_of(page if page.exists() else ROOT / "man/shardinit.1")
     if page.exists():
-        # An example may be of another command.
+        # An example may show another command.
         manual = re.sub(rf"^ *shardinit (?!{command}\b)[a-z]+ .*$", "", manual, flags=re.MULTILINE)
         assert options(manual) - {"--version", "--help"} == options(help_text) - {"--version", "--help"}
     else:

@@ -49,7 +49,7 @@ def give_other_values(folder):
 
 @pytest.mark.parametrize("command", COPIES, ids=" ".join)
 def test_a_source_that_changes_at_any_read(command, source, tmp_path):
-    """What is verified is what is copied: a byte that changes before the n-th read, for every n."""
+    """The verified bytes are copied, if a byte changes before the n-th read, for every n."""
     verb, *options = command
     target, whole = tmp_path / "to", shutil.copytree(source, tmp_path / "whole")
     run = [verb, source, *options, "--jobs", "1", "-o", target]
@@ -70,7 +70,7 @@ def test_a_source_that_changes_at_any_read(command, source, tmp_path):
             if result.returncode == 1:
                 assert not list(tmp_path.glob(".to*"))
                 continue
-            run_ok(*run)  # Goes on.
+            run_ok(*run)  # It goes on.
         assert tree_of(target) == wanted and not list(tmp_path.glob(".to*"))
         shutil.rmtree(target)
     assert failed > 4
@@ -133,7 +133,7 @@ def test_a_folder_that_others_can_write_to_is_not_gone_on_with(source, wanted, t
         spoil()
         assert run_json("reshard", source, *MESH, "-o", tmp_path / "to")["ranks_skipped"] == 0
         assert tree_of(tmp_path / "to") == wanted
-        assert len(list(tmp_path.glob(".to.part-*"))) == 1  # As it was.
+        assert len(list(tmp_path.glob(".to.part-*"))) == 1  # It stays as it was.
         shutil.rmtree(tmp_path / "to")
         shutil.rmtree(next(tmp_path.glob(".to.part-*")))
         kept.rename(part)
@@ -143,7 +143,7 @@ def test_a_folder_that_others_can_write_to_is_not_gone_on_with(source, wanted, t
 
 
 def test_a_stranger_cannot_prepare_it(source, wanted, tmp_path):
-    """The name that a killed run had is no other's: each has one of its own."""
+    """No other run gets the name that a killed one had: each has its own."""
     names = set()
     for _ in range(3):
         part = killed(source, tmp_path, *MESH)
@@ -249,7 +249,7 @@ def test_mounts_spare_one_another(mounts, tmp_path):
         assert tree_of(tmp_path / f"back/to{turn}") == tree_of(tmp_path / "wanted")
 
 
-# Locks of a process group alone, as such a mount's are; its device number goes with them.
+# These locks hold within a process group alone, as those of such a mount; its device number, too.
 LOCAL_LOCKS = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -292,7 +292,7 @@ int fstatat(int fd, const char *path, struct stat *info, int flags) {
     ({}, {}, False), ({"DEVICE": "7"}, {"DEVICE": "7"}, False), ({"DEVICE": "7"}, {"DEVICE": "8"}, True),
     ({"DEVICE": "7"}, {}, True), ({"NO_LOCKS": "1"}, {"NO_LOCKS": "1"}, True)])
 def test_a_lock_counts_where_it_is_seen(before, after, stays, tmp_path):
-    """A killed run's file is removed at once by who sees its locks: through one mount, and if there are any."""
+    """A run removes a killed one's file at once if it sees its locks: through one mount, if there are any."""
     library = tmp_path / "locks.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library, "-ldl"], input=LOCAL_LOCKS,
                    text=True, check=True)
@@ -306,7 +306,7 @@ def test_a_lock_counts_where_it_is_seen(before, after, stays, tmp_path):
     run_ok(*command, env={**after, "LD_PRELOAD": str(library)})
     assert [path.exists() for path in left] == [stays] * len(left)
     assert len(list((tmp_path / "to").rglob(".*.tmp-*"))) == (len(left) if stays else 0)
-    for path in left:  # Hours later.
+    for path in left:  # Now it is hours later.
         if stays:
             os.utime(path, (0, 0))
     (tmp_path / "to/ranks/rank-00000.json").unlink()

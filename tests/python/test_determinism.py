@@ -1,4 +1,4 @@
-"""The same values and the same files, whatever is not the spec.
+"""Values and files are the same, whatever changes beside the spec.
 
 SHARDINIT_OTHERS names binaries of other compilers and optimization levels,
 separated by spaces; tests/run.sh builds them.
@@ -136,7 +136,7 @@ def test_environments(env, digest, tmp_path):
 
 
 def test_places_and_modes(tmp_path):
-    """Neither the folder it runs in, nor how the paths are written, nor the umask."""
+    """Neither the folder it runs in nor the form of paths nor the umask matters."""
     run_ok("gen", TINY, "-o", tmp_path / "a")
     (tmp_path / "deep/er").mkdir(parents=True)
     shutil.copytree(TINY.parent, tmp_path / "deep/copy")

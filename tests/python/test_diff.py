@@ -18,7 +18,7 @@ def diff(*arguments):
 
 
 def kinds(found):
-    """Path → what changed of it; the kind, if it is on one side only."""
+    """Path → the changes of a tensor, or the kind if it is on one side only."""
     return {t["path"]: {c["what"] for c in t["changes"]} if t["kind"] == "changed" else t["kind"] for t in found}
 
 
@@ -64,7 +64,7 @@ def test_layouts(tmp_path):
     assert found["tensors"] == [] and found["stored"] != []
     assert diff(tmp_path / "out", tmp_path / "out")["equal"]
     assert found["equal_tensors"] == len(digests(LAYOUT))
-    # What is stored is a view, which declares no distribution of its own.
+    # The stored tensor is a view, which declares no distribution of its own.
     measured = {t["path"]: t for t in run_json("stats", tmp_path / "out")["tensors"]}
     views = [t["path"] for t in found["stored"] if t["kind"] == "added"]
     assert views and all(measured[path]["declared"] is None for path in views)

@@ -1,4 +1,4 @@
-"""What the documents say is what the program does.
+"""The program does what the documents say.
 
 In README.md, a block marked `sh` that is followed by one marked `text` is a
 command and what it prints; `python` and `text` likewise. Text between the two
@@ -57,7 +57,7 @@ def plain(head):
 
 def test_every_command_has_a_page():
     pages = {p.name for p in PAGES if p.name.startswith("shardinit-") and p.suffix == ".1"}
-    # The Python package has a program of its own.
+    # This program is the Python package's own.
     assert pages == {f"shardinit-{name}.1" for name in (*COMMANDS, "capture")}
     for name in ["shardinit.1", "shardinit-spec.5", "shardinit-format.5", "shardinit-values.7"]:
         assert (ROOT / "man" / name).is_file()
@@ -172,7 +172,7 @@ EXAMPLES = [(a, b[1]) for a, b in zip(BLOCKS, BLOCKS[1:]) if a[0] in ("sh", "pyt
 
 
 def steady(text):
-    """Without what differs between runs and machines."""
+    """Output without the parts that differ between runs and machines."""
     text = re.sub(r"in [\d.]+ s \([\d.]+ GB/s\)", "in TIME", text)
     return re.sub(r"(memory +)[\d.]+ MB", r"\1SIZE", text)
 
@@ -231,7 +231,7 @@ def test_readme_snippet_reads_the_right_values(place):
     rows, columns = part.shape
     box = weight[row:row + rows, column:column + columns]
     assert np.array_equal(box.view("<u2"), part.view("<u2"))
-    # Numbers, not only bits.
+    # They are numbers, not only bits.
     values = weight.astype(np.float64)
     assert abs(values.mean()) < 1e-4 and abs(values.std() - 0.02) < 1e-4
 
@@ -495,7 +495,7 @@ def test_dtypes(offered):
 
 
 def test_initializers(offered):
-    # More than a message lists.
+    # There are more than a message lists.
     names = {name for path in (ROOT / "src/init").glob("*.cc")
              for name in re.findall(r'^(?:    |extern const Initializer \w+ = {)\.name = "(\w+)"', path.read_text(), re.M)}
     object_form, = [s for s in SPEC["definitions"]["initializer"]["anyOf"] if "properties" in s]
@@ -519,7 +519,7 @@ def test_choices(key, offered):
     names = offered(top=f"{key}: {NONSENSE}\n")
     assert names == enumeration(SPEC["properties"][key])
     assert in_spec_page(names)
-    if key in MANIFEST["properties"]:  # Which has whole names alone.
+    if key in MANIFEST["properties"]:  # The manifest has whole names alone.
         short = {name for name in names if any(other.startswith(name + "/") for other in names)}
         assert names - short == set(MANIFEST["properties"][key]["enum"])
 

@@ -33,7 +33,7 @@ def values_of(tmp_path, dtype, tensors):
 
 
 def test_vectors_are_those_of_ml_dtypes():
-    """What tests/unit/tensor_encode_test.cc compares with."""
+    """The numbers that tests/unit/tensor_encode_test.cc compares with."""
     lows = [0, 1, 0xFFF, 0x1000, 0x1001, 0x7FFF, 0x8000, 0x8001, 0xFFFF]
     words = np.arange(1 << 16, dtype=np.uint32)[:, None] << 16 | np.array(lows, np.uint32)
     values = words.ravel().view(np.float32)
@@ -152,7 +152,7 @@ def test_config(folder):
     assert (got["int8.scale"] == np.float16(4 * 0.02 / 127)).all() and (got["mx.scale"] == 127).all()
     assert np.array_equal(got["embeddings.position_ids"], np.arange(512)[None])
     assert not got["embeddings.token_type_ids"].any()
-    # As in Swin's WindowAttention.__init__.
+    # Swin's WindowAttention.__init__ computes it so.
     place = np.stack(np.meshgrid(np.arange(window), np.arange(window), indexing="ij")).reshape(2, -1)
     offset = (place[:, :, None] - place[:, None, :]).transpose(1, 2, 0) + (window - 1)
     offset[:, :, 0] *= 2 * window - 1
@@ -160,7 +160,7 @@ def test_config(folder):
     assert np.array_equal(got["attn.bias"], np.tril(np.ones((512, 512), bool))[None, None])
     assert got["norm.num_batches_tracked"] == 0 and got["norm.frozen"].all()
     assert np.array_equal(got["moe.offset"], np.arange(-512, 512, 16))
-    # The words of each tensor's own stream, 32 bits an element.
+    # These are words of each tensor's own stream, 32 bits an element.
     assert np.unique(got["moe.seed"]).size == 64 and got["moe.seed"].max() > 2**31
     assert (got["moe.multiplier"] % 2 == 1).all() and got["moe.multiplier"].max() > 2**32
     assert np.unique(got["moe.salt"]).size > 60

@@ -1,4 +1,4 @@
-"""An error of every call at which a command touches the system, one at a time.
+"""Every call at which a command touches the system fails, one at a time.
 
 Each ends with the right result, or with a documented exit status and nothing left behind; and then
 the same command, undisturbed, ends with the same bytes. ERRORS=all tries every call, and says how
@@ -38,8 +38,8 @@ KINDS = {
     "getrandom,flock,memfd_create": ["EIO", "ENOSYS"],
 }
 ALL = os.environ.get("ERRORS") == "all"
-TRIES = 3  # Of each command and kind of calls, unless all are tried.
-STATUSES = {0, 1, 2, 3, 4, 5, 127}  # 127: the loader's, before the program begins.
+TRIES = 3  # Each command and kind of calls gets so many, unless all are tried.
+STATUSES = {0, 1, 2, 3, 4, 5, 127}  # 127 is the loader's, before the program begins.
 
 COMMANDS = {
     "gen": "gen spec.yaml -o out --jobs 1",
@@ -92,7 +92,7 @@ def counts_of(command, calls, cwd):
 
 
 def steps(text):
-    """Without the times that some commands print."""
+    """Output without the times that some commands print."""
     return re.sub(r"[0-9.]+ s \([0-9.]+ GB/s\)|\"seconds\": [0-9.e-]+", "", text)
 
 
@@ -133,7 +133,7 @@ def test_every_call_may_fail(name, kind, start, tmp_path):
             assert result.stderr or result.returncode == 1 or call == "write", where
         if tree == before and result.returncode == 0:
             assert tree == expected, where
-        # What could not be removed is left, and nothing else.
+        # Only files that could not be removed are left.
         left = [path for path in tree if ".tmp-" in path and not call.startswith("unlink")]
         assert not left, f"{where}: {result.returncode}, {left}"
         if result.returncode == 0 and not call.startswith("unlink"):

@@ -137,7 +137,7 @@ def test_only_some_tensors(spec, expected, tmp_path):
 
 
 def test_bytes_depend_on_neither_mesh_nor_threads(spec, tmp_path):
-    """The record does: it has the digest of the plan."""
+    """The record alone depends on the mesh: it has the digest of the plan."""
     files = []
     for i, arguments in enumerate([[], ["--jobs", 1, "--memory", "1M"], ["--mesh", "a=3,b=1"]]):
         export(spec, "safetensors", tmp_path / str(i), *arguments)
@@ -196,7 +196,7 @@ def test_an_empty_folder_is_taken(spec, tmp_path):
 @pytest.mark.parametrize("to, files", [("safetensors", "*.safetensors"), ("dcp", "*.distcp")])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda n: n.name)
 def test_signals(number, to, files, tmp_path):
-    """Nothing is left, or, after a kill, what the next run removes."""
+    """Nothing is left, or, after a kill, only files that the next run removes."""
     (tmp_path / "big.yaml").write_text(BIG)
     folder = tmp_path / "folder"
     arguments = ["export", tmp_path / "big.yaml", "--to", to, "-o", folder / "out"]
@@ -253,12 +253,12 @@ def test_hf_dcp_has_each_box_once(spec, expected, tmp_path):
     assert {n for n in tree if n.endswith("tensors")} == set(names)
     assert all(tree[name] == (out / name).read_bytes() for name in names)
     few = export(spec, "hf-dcp", tmp_path / "few", "--mesh", "a=5,b=4", "--only", "vector")
-    assert few["files"] == 5  # One element each.
+    assert few["files"] == 5  # Each has one element.
 
 
 @pytest.mark.parametrize("mesh", ["a=1,b=1", "a=2,b=2", "a=5,b=3", "a=7,b=17"])
 def test_zarr_chunks_cover_the_tensors(mesh, spec, expected, tmp_path):
-    """Read as the format's definition says, without a library."""
+    """Reads as the format's definition says, without a library."""
     export(spec, "zarr", tmp_path / "out", "--mesh", mesh)
     for path, (_, words) in expected.items():
         folder = tmp_path / "out" / path
@@ -289,7 +289,7 @@ def test_a_checkpoint_gives_what_its_spec_gives(arguments, spec, tmp_path):
 
 
 def test_a_checkpoint_gives_its_bytes(spec, expected, tmp_path):
-    """Not those that its plan would give again; and none that are damaged."""
+    """The checkpoint's own values are exported, not those of its plan; and no damaged ones."""
     run_ok("gen", spec, "-o", tmp_path / "gen")
     receipt = tmp_path / "gen/ranks/rank-00000.json"
     box, = [b for b in json.loads(receipt.read_text())["boxes"] if b["path"] == "matrix"]
@@ -517,7 +517,7 @@ def test_dtype_of_config(tmp_path):
             assert dtype_of(f"{{dtype: {said}, text: {{dtype: {said}}}}}", (name, 3)) == [wanted, said]
     assert dtype_of("{}", ("f32", 4), ("bf16", 3), ("bf16", 2)) == "bfloat16"
     assert dtype_of("{}", ("i64", 4), ("f8e5m2", 3)) is None
-    # What from_pretrained would round: it makes all of one type.
+    # from_pretrained would round these: it makes all tensors of one type.
     drawn, third = "{normal: {std: 1}}", "{constant: {value: 1 / 3}}"
     for config in ("{}", "{dtype: bfloat16}"):
         assert dtype_of(config, ("f32", 1, "ones"), ("bf16", 9, drawn), ("f64", 1, "ones")) == "bfloat16"
@@ -531,7 +531,7 @@ def test_dtype_of_config(tmp_path):
 
 
 def test_dtype_of_config_in_a_layout(tmp_path):
-    """Where tensors are made of others, it is these that would be rounded."""
+    """Where stored tensors are made of drawn ones, the drawn ones would be rounded."""
     (tmp_path / "c.yaml").write_text("""
 shardinit: 1
 name: c

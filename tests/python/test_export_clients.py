@@ -1,4 +1,4 @@
-"""What trainers read from exports, with the packages that they use themselves:
+"""Trainers read exports with the packages that they use themselves:
 every element must have the bits that `gen` gives it."""
 
 import os
@@ -68,7 +68,7 @@ def test_safetensors_numpy_reads_slices(export, expected):
     safe_open = client_of("safetensors").safe_open
     with safe_open(export("safetensors") / "model.safetensors", "numpy") as file:
         assert set(file.keys()) == set(expected)
-        for path in ["vector", "matrix", "cube"]:  # NumPy's own types.
+        for path in ["vector", "matrix", "cube"]:  # These have NumPy's own types.
             assert (bits_of(file.get_tensor(path)) == expected[path]).all()
         assert (bits_of(file.get_slice("matrix")[3:9, 5:]) == expected["matrix"][3:9, 5:]).all()
 

@@ -39,7 +39,7 @@ def equal(tensor, words):
 
 
 class Exported:
-    """A spec's export, and what `gen` gives."""
+    """A spec's export, and the tensors of `gen`."""
 
     def __init__(self, folder, text, *arguments):
         self.spec, self.path = folder / "spec.yaml", folder / "dcp"
@@ -155,7 +155,7 @@ def test_large_tensors_are_cut_into_chunks(tmp_path):
     assert {tuple(c.sizes) for c in chunks.metadata.state_dict_metadata["planes"].chunks} == {(1, 1, 9000001)}
     for path, tensor in chunks.load().items():
         assert equal(tensor, chunks.expected[path][1]), path
-    # Large ones begin on a page.
+    # Large tensors begin on a page.
     record = json.loads((chunks.path / "shardinit-export.json").read_text())
     assert all(box["file_offset"] % 4096 == 0 for file in record["files"] for box in file["boxes"])
 

@@ -172,7 +172,7 @@ DTYPES = ["f32", "f64", "bf16", "f16", "i8", "i16", "i32", "i64", "u8", "u16", "
 
 
 def test_every_dtype_as_keras_reads_it(tmp_path):
-    """Its store, since no backend has variables of all of them."""
+    """Types are tested by Keras's store, since no backend has variables of all of them."""
     client_of("keras")
     from keras.src.saving.saving_lib import H5IOStore
 

@@ -14,7 +14,7 @@ torch = client_of("torch")
 client_of("megatron.core")
 
 SIZES = {"d": 64, "ff": 128, "layers": 4, "heads": 8, "kv_heads": 4, "head_dim": 8, "vocab": 512}
-EXPERTS = 6  # Another number than that of layers: each is a part of the names of states.
+EXPERTS = 6  # It differs from the number of layers: both are parts of the names of states.
 
 
 def export(folder, name, *arguments, **sizes):

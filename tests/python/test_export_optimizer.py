@@ -148,7 +148,7 @@ def dump(model, make, path, **more):
 
 
 def test_one_step_with_the_runs_own_hyperparameters(export, values):
-    """Which the export does not have, and so does not change."""
+    """The export does not have these, and so does not change them."""
     out = export("moments", "adamw")
     model = Model()
     optimizer = two_groups(model)
@@ -227,7 +227,7 @@ GROUPS = [["*"], ["up.weight", "embed.weight"], ["*.weight"], ["norm.*", "up.wei
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0), (2, 1, 0), (3, 2, 4, 0), (4, 3, 1, 2), (2, 4, 1, 3)])
 def test_a_parameter_is_in_the_first_group_that_has_it(order, export, tmp_path):
-    """Whether by its name or by a pattern."""
+    """A group names a parameter by its path or by a pattern."""
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
     own = ", ".join(f"{key}: {list(value) if key == 'betas' else value}" for key, value in OWN.items() if key != "lr")
@@ -335,7 +335,7 @@ def test_verify(folder, export, tmp_path):
     held, optim = state_dict.get_state_dict(model, optimizer)
     dcp.save({"model": held, "optim": optim}, checkpoint_id=str(tmp_path / "own"), no_dist=True)
     assert "27 entries of an optimizer" in run_ok("verify", tmp_path / "own", "--spec", folder / "spec.yaml").stdout
-    # One byte of a moment.
+    # One byte of a moment changes.
     (tmp_path / "bad").mkdir()
     for name, data in tree_of(out).items():
         (tmp_path / "bad" / name).write_bytes(data)

@@ -133,7 +133,7 @@ def test_alibi_slopes(tensors):
 
 
 def test_relative_position_index(tensors):
-    # As in Swin's WindowAttention.__init__.
+    # Swin's WindowAttention.__init__ computes it so.
     w = 7
     coordinates = np.stack(np.meshgrid(np.arange(w), np.arange(w), indexing="ij")).reshape(2, -1)
     relative = (coordinates[:, :, None] - coordinates[:, None, :]).transpose(1, 2, 0)
@@ -149,7 +149,7 @@ def test_mamba_a_log(tensors):
 
 def test_mamba_dt_bias(tensors):
     bias = tensors["mamba.dt_bias"].astype(np.float64)
-    dt = np.log1p(np.exp(bias))  # softplus
+    dt = np.log1p(np.exp(bias))  # This is softplus.
     assert dt.min() >= 1e-3 * (1 - 1e-5) and dt.max() <= 0.1 * (1 + 1e-5)
     place = (np.log(dt) - np.log(1e-3)) / (np.log(0.1) - np.log(1e-3))
     # The places are the tensor's own uniform draws.

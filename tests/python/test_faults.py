@@ -21,7 +21,7 @@ import pytest
 
 from support import BINARY, CLEAN, datasets_in, rank_files, read_raw, run_json, run_ok, run_tool, text_of, tree_of
 
-# Small, and still with large and small boxes, replicas, several ranks, an f64.
+# It is small, and still has large and small boxes, replicas, several ranks, an f64.
 SPEC = """
 shardinit: 1
 name: faulty
@@ -78,7 +78,7 @@ def is_committed(folder):
 
 # Kills ------------------------------------------------------------------------
 
-# Every way in which a run touches the disk, at its k-th time, for every k.
+# A run is killed at every way to touch the disk, at its k-th time, for every k.
 CALLS = ["pwrite64", "write", "openat", "rename,renameat,renameat2", "fdatasync,fsync",
          "mkdir,mkdirat", "unlink,unlinkat", "ftruncate,fallocate", "close"]
 
@@ -106,7 +106,7 @@ def test_killed_at_every_call(calls, spec, good, tmp_path):
 
 @pytest.mark.parametrize("command", ["finalize", "finalize --index never", "gen --index never"])
 def test_a_complete_checkpoint_stays_one_when_killed(command, spec, good, tmp_path):
-    """At every call that changes something: the manifest, old or new, vouches for what is there."""
+    """A run is killed at every call that changes something: the manifest, old or new, fits the files."""
     name, *options = command.split()
     killed = 0
     for calls in ["rename,renameat,renameat2", "unlink,unlinkat", "pwrite64", "fdatasync,fsync", "ftruncate"]:
@@ -158,7 +158,7 @@ FAILURES = [
     ("mkdir,mkdirat", "EROFS"), ("mkdir,mkdirat", "ENOSPC"), ("pwrite64", "EROFS"),
     ("rename,renameat,renameat2", "EOPNOTSUPP"), ("fdatasync,fsync", "ENOSYS"),
 ]
-PERMANENT = ["EROFS", "EOPNOTSUPP", "ENOSYS"]  # Not worth another try.
+PERMANENT = ["EROFS", "EOPNOTSUPP", "ENOSYS"]  # These are not worth another try.
 
 
 @pytest.mark.parametrize("calls, error", FAILURES)
@@ -186,7 +186,7 @@ NAMES = ["plan.json", "manifest.json", "index.h5", "ranks/rank-00001.h5", "ranks
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("command", ["gen", "gen --ranks 0-3", "finalize", "status", "verify", "export", "stats"])
 def test_what_cannot_be_looked_at_is_not_absent(command, name, error, good, spec, tmp_path):
-    """Only the answer that nothing is there says so."""
+    """Only the error that a file does not exist counts as its absence."""
     command, *options = command.split()
     out = tmp_path / "out"
     run = {"gen": ["gen", spec, "-o", good], "export": ["export", good, "--to", "dcp", "-o", out]}.get(
@@ -242,7 +242,7 @@ def test_short_writes_go_on(size, tmp_path):
 
 
 def test_no_direct_io(spec, good, tmp_path):
-    """A file system that refuses O_DIRECT: the same bytes, the other way."""
+    """A file system that refuses O_DIRECT gets the same bytes, written otherwise."""
     for k in range(1, 40):
         result = run_tool("gen", spec, "-o", tmp_path / "out", wrap=inject("openat", f"error=EINVAL:when={k}"))
         if result.returncode == 0:
@@ -391,7 +391,7 @@ def test_output_holds_something_else(spec, tmp_path):
     assert (tmp_path / "out/thesis.tex").read_text() == "mine"
 
 
-# Left-overs of killed runs have names like these, but not these.
+# Names of killed runs' left-overs look like these, but are others.
 BITS = "0123456789abcdef-0123456789abcdef"
 MINE = [".photos.tmp-2024/a.jpg", f".photos.tmp-{BITS}/a.jpg", ".plan.json.tmp-mine",
         f".index.h5.tmp-{BITS[:-2]}aa/a.jpg", f"ranks/.rank-00000.h5.tmp-{BITS[:-2]}aa/a",
@@ -426,7 +426,7 @@ def test_what_is_beside_an_export_stays(spec, tmp_path):
     for path in [*(tmp_path / old).rglob("*"), tmp_path / old, tmp_path / young]:
         os.utime(path, (0, 0))
     run_ok("export", spec, "--to", "dcp", "-o", tmp_path / "out")
-    for name in [*mine, f"{young}/b/c"]:  # Of another machine, and perhaps still being written.
+    for name in [*mine, f"{young}/b/c"]:  # It is another machine's, perhaps still being written.
         assert (tmp_path / name).read_text() == "mine"
     assert not (tmp_path / old).exists()
 
@@ -485,7 +485,7 @@ def test_ranks_at_once(spec, good, tmp_path):
 
 
 def test_with_and_without_an_index_at_once(good, tmp_path):
-    """What the manifest lists is there, in whatever order the two get along."""
+    """All files of the manifest are there, in whatever order the two runs get along."""
     out = pathlib.Path(shutil.copytree(good, tmp_path / "out"))
     slow = ["strace", "-qq", "-o", "/dev/null", "-e", "trace=unlink,unlinkat",
             "-e", "inject=unlink,unlinkat:delay_enter=1000000"]
@@ -531,7 +531,7 @@ def test_ranks_that_vanish_are_worth_another_try(spec, good, tmp_path):
 
 # One folder, two plans ---------------------------------------------------------
 
-# File systems on which no name can be taken but by looking first.
+# These are file systems on which a name can only be taken by looking first.
 BARE = ["-e", "inject=renameat2:error=EINVAL", "-e", "inject=linkat:error=EPERM"]
 
 
@@ -578,7 +578,7 @@ def test_a_claim_that_was_killed_is_no_conflict(spec, good, tmp_path):
         shutil.rmtree(tmp_path / "out")
         if result.returncode == 0:
             break
-    # Nor is an empty file, which is all that it leaves.
+    # There is not even an empty file.
     (tmp_path / "out").mkdir()
     (tmp_path / "out/plan.json").touch()
     run_ok("gen", spec, "-o", tmp_path / "out")
@@ -587,7 +587,7 @@ def test_a_claim_that_was_killed_is_no_conflict(spec, good, tmp_path):
 
 @pytest.mark.parametrize("point", ["plan.json", "ranks/rank-00001.json", "index.h5"])
 def test_a_folder_that_is_given_to_another_plan(point, spec, other, good, tmp_path):
-    """While a run is suspended: it goes on, and changes nothing of that other plan's."""
+    """A run that was suspended goes on, and changes nothing of the other plan's files."""
     out = tmp_path / "out"
     run = start_of("gen", spec, "-o", out, "--jobs", "1", wrap=slow_of("fsync", 0.15))
     wait_for((out / point).exists)
@@ -619,7 +619,7 @@ def test_a_folder_that_moves_stays_whole(spec, good, tmp_path):
 # Nodes whose locks are their own ------------------------------------------------
 
 def node_of(number, tmp_path):
-    """A command's prefix: as on a machine of this number, to which no lock of another one is known."""
+    """A prefix that runs a command as on a machine of this number, which sees no locks of others."""
     boot = tmp_path / f"boot-{number}"
     boot.write_text(f"00000000-0000-0000-0000-{number:012}\n")
     return ["unshare", "-m", "sh", "-c",
@@ -655,7 +655,7 @@ def test_a_killed_nodes_files_do_not_stay(nodes, spec, good, tmp_path):
     killed = run_tool("gen", spec, "-o", out, wrap=nodes[0] + ["-e", "inject=fdatasync:signal=SIGKILL:when=3"])
     assert killed.returncode != 0
     names = [name for name in tree_of(out) if ".tmp-" in name]
-    assert names and not any(b"0000" in name.encode()[-33:-17] for name in names)  # No id as it is.
+    assert names and not any(b"0000" in name.encode()[-33:-17] for name in names)  # No id appears as it is.
     run_ok("gen", spec, "-o", out, wrap=nodes[1])
     assert tree_of(out) == tree_of(good)
 
@@ -705,7 +705,7 @@ def test_the_same_command_goes_on_after_a_signal(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
 @pytest.mark.parametrize("command", ["export", "digest", "stats", "verify", "verify --spec", "finalize"])
 def test_every_command_ends_by_a_signal(command, number, spec, good, damaged, tmp_path):
-    """The signal comes with the k-th call: then it is the status, or all was done already."""
+    """The signal comes with the k-th call: the status is the signal's, or all was done already."""
     (damaged / "manifest.json").unlink()
     (tmp_path / "long.yaml").write_text(BIG.replace("512, ", "16, "))
     run = {"export": ["export", spec, "--to", "dcp", "-o", tmp_path / "out"], "digest": ["digest", tmp_path / "long.yaml"],
@@ -797,7 +797,7 @@ def empty(name):
 
 
 def zero(name):
-    # What a crash can leave: the length is there, the data is not.
+    # A crash can leave this: the length is there, the data is not.
     (path, start, end) = max(boxes(name), key=lambda box: box[2] - box[1])
     with open(name, "r+b") as file:
         file.seek(start)
@@ -826,7 +826,7 @@ def test_a_damaged_rank_file_is_found(damage, damaged):
 @pytest.mark.parametrize("name", ["manifest.json", "plan.json", "index.h5", "ranks", "ranks/rank-00002.h5",
                                   "ranks/rank-00002.json"])
 def test_a_link_is_no_part_of_a_checkpoint(name, damaged, tmp_path):
-    """What a link leads to is not in the folder, and may be anyone's."""
+    """The file that a link leads to is not in the folder, and may be anyone's."""
     (damaged / name).rename(tmp_path / "elsewhere")
     (damaged / name).symlink_to(tmp_path / "elsewhere")
     done = run_tool("verify", damaged)
@@ -860,7 +860,7 @@ RANK_1 = {"ranks/rank-00001.h5", "ranks/rank-00001.json", "index.h5", "manifest.
     ("plan.json", "data", {"plan.json"}), ("plan.json", "cut", {"plan.json"}), ("plan.json", "lost", {"plan.json"}),
     ("plan.json", "link", {"plan.json"})])
 def test_gen_repairs_what_verify_finds(name, damage, again, good, damaged, spec, tmp_path):
-    """And leaves the rest alone, what does not belong too; the folder is then what it was."""
+    """Repair leaves all else alone, even files that do not belong; the folder is then as before."""
     path = damaged / name
     if damage in ("data", "head"):
         flip(path, path.stat().st_size - 1 if damage == "data" and name.endswith("1.h5") else 30)
@@ -955,7 +955,7 @@ def test_names_that_do_not_belong_are_found(damaged):
 
 
 def test_findings_are_folded_and_counted(damaged):
-    """Missing ranks by ranges; of others the first thousand, and how many more there are."""
+    """It lists missing ranks by ranges, of others the first thousand, and how many more there are."""
     for rank in 0, 1, 3:
         (damaged / f"ranks/rank-{rank:05}.json").unlink()
     for i in range(1200):
@@ -972,7 +972,7 @@ def test_findings_are_folded_and_counted(damaged):
 
 
 def test_a_small_plan_of_many_ranks_costs_little(tmp_path):
-    """Whoever writes 300 bytes must not hold `verify` for minutes."""
+    """A file of 300 bytes must not occupy `verify` for minutes."""
     (tmp_path / "x.yaml").write_text("shardinit: 1\nname: x\ndtype: bf16\nmesh: {axes: {a: 16777216}}\n"
                                      "modules: {w: {shape: [1], init: zeros}}\n")
     out = tmp_path / "out"
@@ -1124,7 +1124,7 @@ def test_the_process_that_reads_hdf5_opens_nothing_else(good, tmp_path):
 
 
 def paths(file, levels, name):
-    """Groups of ten names for the same group: 10^levels paths to each dataset."""
+    """Groups have ten names for the same group: there are 10^levels paths to each dataset."""
     group = file.create_group("g")
     group.create_dataset(name, (0,), "f4")
     for i in range(levels):

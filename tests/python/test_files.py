@@ -17,7 +17,7 @@ SEED = 5
 
 
 def words_of(dtype, shape, rng=None):
-    """Any bits: NaN of all kinds, -0, whole numbers that f64 does not have."""
+    """Makes any bits: NaN of all kinds, -0, whole numbers that f64 does not have."""
     rng = rng or np.random.default_rng(SEED)
     size = DTYPES[dtype].itemsize
     if dtype == "bool":
@@ -110,7 +110,7 @@ def test_what_reads_a_checkpoint_needs_no_file(all_types, tmp_path):
     run_ok("verify", tmp_path / "out")
     assert not {p for p in tree_of(tmp_path / "out") if "tables" in p or ".bin" in p}
     stats = run_json("stats", tmp_path / "out")
-    assert all(t["as_declared"] for t in stats["tensors"])  # Though some are NaN.
+    assert all(t["as_declared"] for t in stats["tensors"])  # Even NaN counts as declared.
     assert sum(t["not_finite"] for t in stats["tensors"]) > 0
     run_ok("reshard", tmp_path / "out", "-o", tmp_path / "reshard", "--mesh", "a=3,b=1", "--uneven", "chunk")
     equal(tmp_path / "reshard", tensors)
@@ -183,7 +183,7 @@ def test_another_content_is_found_before_it_is_used(tmp_path):
         assert result.returncode == 2, command
         assert f"`{table}` has the SHA-256 {found}, but {spec}:6:49 asks for {digest}" in result.stderr
     assert not (tmp_path / "out/manifest.json").exists()
-    run_ok("plan", spec)  # Which makes no values, and so hashes nothing.
+    run_ok("plan", spec)  # It makes no values, and so hashes nothing.
     table.write_bytes(damaged[:-1])
     result = run_tool("plan", spec)
     assert result.returncode == 2 and "has 9599 bytes, but the elements of [300, 8] in f32 have 9600" in result.stderr
@@ -226,7 +226,7 @@ def test_random_boxes_of_the_library(tmp_path):
             assert np.array_equal(made.view(words.dtype), words[tuple(box)])
     with shardinit.open_spec(text=spec.read_text(), path=spec) as opened:
         assert np.array_equal(opened.generate("w").view("<u8"), tensors["w"][1])
-    # What changes while it is in use is noticed.
+    # A file that changes while it is in use is noticed.
     with shardinit.open_spec(spec) as opened:
         opened.generate("w")
         table = tmp_path / beside(tmp_path, tensors["w"][1])
@@ -236,7 +236,7 @@ def test_random_boxes_of_the_library(tmp_path):
 
 
 def bytes_read(folder, table, *arguments):
-    """How many of the table a run of `gen` reads, on one thread."""
+    """How many bytes of the table a run of `gen` reads, on one thread."""
     folder.mkdir()
     # One log for each thread, so that no line is cut by another's.
     run_ok("gen", *arguments, "-o", folder / "out", "--jobs", 1,

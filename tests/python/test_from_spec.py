@@ -26,7 +26,7 @@ PLAIN = nn.Module.__init__, nn.Parameter.__dict__["__new__"], nn.Parameter.__dee
 
 
 class Rotating(Toy):
-    """With a buffer that no state dict has."""
+    """A module with a buffer that no state dict has."""
 
     def __init__(self, tied=False):
         super().__init__(tied)
@@ -184,7 +184,7 @@ def test_parameters_are_where_their_constructor_has_them(spec):
         assert torch.get_default_device() == torch.device("cpu:0")
         model = Rotating()
     assert torch.get_default_device() == default
-    # The default device does not matter to what is read on the way to another type.
+    # The default device does not matter to a tensor that is read before its type changes.
     with torch.device("meta"), from_spec(spec, cast=True, device="cpu"):
         model = Toy().to(torch.float64)
     assert {t.device.type for t in [*model.parameters(), *model.buffers()]} == {"cpu"}
@@ -199,7 +199,7 @@ def test_each_parameter_is_where_its_constructor_has_it(spec, toy, monkeypatch):
         assert set(block.devices) == set(model.parameters())
         assert set(block.devices.values()) == {torch.device("cpu")}
         head = model.head.weight
-        block.devices[head] = torch.device("cuda:1")  # As from a constructor there.
+        block.devices[head] = torch.device("cuda:1")  # A constructor could have it there.
         model.head = copy.deepcopy(model.head)
         assert model.head.weight is not head
         head = model.head.weight
@@ -268,7 +268,7 @@ def test_parameters_stay_the_objects_that_they_are(spec, toy):
 def test_weak_references_are_in_no_ones_way():
     with one_model(nn.LSTM(3, 4, 2)) as opened:
         with from_spec(opened):
-            model = nn.LSTM(3, 4, 2)  # Has weak references to its parameters.
+            model = nn.LSTM(3, 4, 2)  # It has weak references to its parameters.
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         before = [p.detach().clone() for p in model.parameters()]
         assert all(a is b for a, b in zip(model._flat_weights, model.parameters(), strict=True))
@@ -297,10 +297,10 @@ def test_models_are_the_outermost_modules(spec, toy):
     class Holder(nn.Module):
         model: nn.Module
 
-    holder = Holder()  # As a LightningModule, in whose configure_model() the model is made.
+    holder = Holder()  # It is like a LightningModule, whose configure_model() makes the model.
     with from_spec(spec) as built:
-        nn.Linear(7, 7)  # Thrown away.
-        loss = nn.CrossEntropyLoss()  # Nothing in it.
+        nn.Linear(7, 7)  # It is thrown away.
+        loss = nn.CrossEntropyLoss()  # It has no tensors.
         holder.model = torch.nn.Sequential(torch.nn.Identity(), Toy())[1]
         cycle = nn.Linear(5, 5)
         cycle.mine = [cycle]
@@ -357,7 +357,7 @@ modules:
 
 
 class Averaged(nn.Module):
-    """Trainers keep a second model of averaged weights: of the whole, of a part, and of that."""
+    """Trainers keep a copy of the model for averaged weights: of all, of a part, and of a copy."""
 
     def __init__(self, make):
         super().__init__()
@@ -387,7 +387,7 @@ modules:
         return model
 
     text = layered if rename is None else layered.replace("\n  model:\n", "\n")
-    if rename is None:  # Tied, so that the spec has it once.
+    if rename is None:  # It is tied, so that the spec has it once.
         text = text.replace("weight: {shape: [4, 4]", "weight: {shape: [4, 4], when: layer < 2")
     with shardinit.open_spec(text=text) as opened:
         outside = nn.Linear(4, 4)
@@ -408,7 +408,7 @@ modules:
         assert np.array_equal(weight.detach().numpy(), opened.generate(path))
         assert of.inner[0].weight is not weight
         assert (of.part[0][2].weight is of.part[0][1].weight) == (rename is None)
-        # What it was a part of is not there any more: its names say nothing.
+        # The model that it was a part of is gone, so its names mean nothing.
         with pytest.raises(shardinit.MismatchError, match="into Linear"), from_spec(opened, rename=rename):
             alone = copy.deepcopy(make_it().layers[1])
         assert alone.weight.is_meta
@@ -530,7 +530,7 @@ def build_sharded(spec, folder):
         assert torch.equal(buffers.pop("table"), torch.arange(5.0).exp())
         for name, buffer in buffers.items():
             assert np.array_equal(words_of(buffer), words_of(whole[name]))
-        # This rank's part of every tensor, and no more.
+        # It is this rank's part of every tensor, and no more.
         assert sum(made) == sum(p.to_local().nbytes for p in sharded.values()) + sum(
             b.nbytes for b in buffers.values())
         wanted = reference(tokens)

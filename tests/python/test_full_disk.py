@@ -56,7 +56,7 @@ def names(disk):
 
 
 def cuts(bytes_):
-    """Bytes that are left: none, one page, some, and one page less than what the result takes."""
+    """Bytes that are left: none, one page, some, and one page less than the result takes."""
     blocks = bytes_ // BLOCK
     return sorted({0, 1, blocks // 2, blocks - 1} & set(range(blocks)))
 
@@ -114,7 +114,7 @@ def test_folders_without_inodes(name, tmp_path):
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_files(name, disk, tmp_path):
-    """A file that was there keeps what it had, and one that was not is not there."""
+    """A file that was there keeps its content, and no new one appears."""
     out = disk / "out"
     other = [] if name.startswith(("import", "capture")) else ["--set", "name=other"]
     assert write(name, out, *other, folder=tmp_path).returncode == 0
@@ -149,7 +149,7 @@ UNPRIVILEGED = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 @pytest.mark.parametrize("name", [name for name in OUTPUTS if not name.startswith("capture")])
 def test_files_that_are_written_in_place(name, disk, tmp_path):
-    """Where no file can be made beside it: a shorter one stays as it is."""
+    """A shorter file stays as it is where none can be made beside it."""
     out = disk / "out"
     for above in (*tmp_path.parents, tmp_path):
         if above.stat().st_uid == 0 and str(above).startswith("/tmp/"):
@@ -183,14 +183,14 @@ def test_python_writes_in_place_what_fits(disk, monkeypatch):
             with pytest.raises(OSError, match="No space left on device"):
                 _write_into(str(out), 50_000 * b"x")
             assert out.read_bytes() == text
-            _write_into(str(out), text[::-1])  # That fits.
+            _write_into(str(out), text[::-1])  # This text fits.
             assert out.read_bytes() == text[::-1]
         _write_into(str(out), 50_000 * b"x")
         assert out.read_bytes() == 50_000 * b"x"
 
 
 def test_finalize_and_repair(disk, tmp_path):
-    """The manifest that is there vouches for what is there until another one is whole."""
+    """The old manifest fits the files until a new one is whole."""
     out = disk / "out"
     run_ok("gen", "spec.yaml", "-o", out, cwd=tmp_path)
     wanted = tree_of(out)
@@ -217,7 +217,7 @@ def test_finalize_and_repair(disk, tmp_path):
 
 
 def test_tables_of_a_capture(disk, tmp_path):
-    """A captured spec has files beside it: of none is a part left, under whatever name."""
+    """A captured spec has files beside it: no part of one is left, under whatever name."""
     code = ("import sys, shardinit.capture as c\n"
             "tables = {'tables/' + letter * 64 + '.bin': bytes(20000) for letter in 'ab'}\n"
             "c.Captured('# X, captured by shardinit-capture from PyTorch.\\nshardinit: 1\\n', {}, tables=tables).write(sys.argv[1])\n")

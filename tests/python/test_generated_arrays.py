@@ -54,7 +54,7 @@ def sources(tmp_path_factory):
 
 @st.composite
 def indices(draw, shape):
-    """What NumPy's indexing takes of a shape, or nearly."""
+    """An index that NumPy takes for a shape, or nearly."""
     if draw(st.integers(0, 9)) == 0:
         return None
     parts = []
@@ -147,7 +147,7 @@ def bits(array):
 @generated(700)
 @given(data=st.data())
 def test_generated_parts(sources, data):
-    """A part is what NumPy cuts from the whole, into any memory; or an error, which changes nothing."""
+    """A part is what NumPy indexes of the whole, into any memory; or an error, which changes nothing."""
     opened, whole = sources.opened, sources.whole
     source = opened[data.draw(st.sampled_from(sorted(opened)), "source")]
     path = data.draw(st.sampled_from(sorted(whole)), "path")
@@ -170,13 +170,13 @@ def test_generated_parts(sources, data):
     assert source.read(path, slices, out=out, **options) is out
     assert bits(out) == bits(part)
     bits_of(out.view(np.ndarray))[...] = 0x5A5A5A5A5A5A5A5A >> (64 - 8 * out.itemsize)
-    assert np.array_equal(memory, before)  # Nothing beside it.
+    assert np.array_equal(memory, before)  # Nothing beside it changes.
 
 
 @generated(60)
 @given(data=st.data())
 def test_generated_local_parts(sources, data):
-    """What a rank holds, into any memory, from a spec as from a checkpoint."""
+    """A rank's part goes into any memory, from a spec as from a checkpoint."""
     opened, whole = sources.opened, sources.whole
     path = data.draw(st.sampled_from(sorted(whole)), "path")
     rank = data.draw(st.integers(0, 3), "rank")

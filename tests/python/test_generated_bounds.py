@@ -23,10 +23,10 @@ from test_json_numbers import places, read_header, write_header
 
 CPU_SECONDS = 20  # 2^18 tensors take some three.
 MEMORY = 6 << 30  # 3.4 million tensors under a layout take 4.3 GB; more than 4 million are refused.
-TEXT_BYTES = 4 << 20  # What people read.
-FILE_BYTES = 600 << 20  # What programs read: 2^18 tensors have some 200 MB of JSON.
+TEXT_BYTES = 4 << 20  # People read texts of at most this size.
+FILE_BYTES = 600 << 20  # Programs read files of at most this size: 2^18 tensors have some 200 MB.
 
-# Counts that are allowed are counted out, and what is quadratic shows.
+# Allowed counts take their full work, so that quadratic time shows.
 LARGE = [0, 1, 2, 900, 1001, 20480, 2**17, 2**18, 4_000_001, 2**24, 2**24 + 1, 2**31, 10**11, 2**48, 2**53 + 1,
          2**62, 2**63 - 1, 2**63, 2**64, 10**30]
 
@@ -103,7 +103,7 @@ LINES = {  # Words with numbers, after a valid spec of ranks and layers.
                "--to zarr --memory 64M -o out"],
 }
 LINE_SPEC = HEAD + ("mesh: {axes: {a: 4, b: 1}}\nmodules:\n  l:\n    repeat: {i: 6}\n    w: {shape: [8, 4], shard: [a], init: {normal: {std: 1}}}\n")
-READS = {  # Of what is in a folder: commands that read it.
+READS = {  # For each thing in a folder it has the commands that read it.
     "checkpoint": ["verify out", "status out", "inspect out", "finalize out", "export out --to dcp -o new", "reshard out --mesh a=2 -o new",
                    "stats out", "gen spec.yaml -o out", "gen spec.yaml --repair -o out", "diff out spec.yaml", "verify out --spec spec.yaml"],
     "export": ["verify out", "verify out --spec spec.yaml"],
@@ -114,7 +114,7 @@ READS = {  # Of what is in a folder: commands that read it.
 
 @functools.cache
 def made():
-    """What commands read, made once: a folder with `checkpoint`, exports by format, and a list of digests."""
+    """A folder that commands read, made once: `checkpoint`, exports by format, and a list of digests."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="bounds-made-"))
     (folder / "spec.yaml").write_text(LINE_SPEC.replace("b: 1}", "b: 1}, devices: [4, 3, 2, 1]"))
     run_ok("gen", "spec.yaml", "-o", "checkpoint", cwd=folder)
@@ -141,7 +141,7 @@ def counted(text):
 
 
 def replace_number(draw, text, numbers):
-    """Another number for one that stands in a text, at each place where it does."""
+    """Replaces a number of a text at each place where it stands."""
     found = sorted(set(re.findall(r"(?<![\w.])\d+(?![\w.])", text)), key=int)
     return re.sub(rf"(?<![\w.]){draw(st.sampled_from(found))}(?![\w.])", str(draw(st.sampled_from(numbers))), text)
 

@@ -40,7 +40,7 @@ def tensors(draw):
 
 @st.composite
 def changes(draw):
-    """What becomes of the source, at a time between two reads of one byte; and of a copy that did not end."""
+    """A change of the source between two reads of one byte, and of a copy that did not end."""
     kinds = ["flip", "flip", "flip and back", "flip and back", "flip and back", "cut", "rank and receipt", "swap",
              "another", "receipt", "manifest", "plan", "kill", "kill", "kill at a step", "kill at a step"]
     return {"kind": draw(st.sampled_from(kinds)), "gap": draw(st.integers(0, 3)), "within": draw(PART),
@@ -91,7 +91,7 @@ def part_of(items, part):
 
 
 class Reads:
-    """What an undisturbed copy reads of its source, in order, and how often it tells the disk something."""
+    """The reads of an undisturbed copy, in order, and how often it tells the disk something."""
 
     def __init__(self, folder):
         lines = [line.rsplit(" ", 2) for line in (folder / "log").read_text().splitlines()]
@@ -135,7 +135,7 @@ def environment(change, source, other, reads):
             *ranks, *(rank.with_suffix(".json") for rank in ranks), source / "manifest.json"]
         return changing(source, *(f"{when} move {path} {other / path.relative_to(source)}" for path in moved))
     lines = [f"{when} xor {file} {at}"]
-    if kind == "flip and back":  # One read of the byte, or a few, are of another one.
+    if kind == "flip and back":  # One or a few reads of the byte give another one.
         later = [n for n, (name, offset, size) in enumerate(reads.all, 1)
                  if n >= when and name == str(file) and offset <= at < offset + size]
         if later:
@@ -161,7 +161,7 @@ def other_values(folder, flip):
 
 
 def tamper(how, folder):
-    """What others do to the copy that was not finished."""
+    """Changes the unfinished copy as others might."""
     for part in folder.glob(".to.part-*"):
         inside = part / "checkpoint"
         if how.startswith("values"):
@@ -207,7 +207,7 @@ def check(change, folder, command, wanted, others, reads):
     kind = change["kind"]
     result = run_tool(*command, env=environment(change, source, folder / "other", reads))
     if result.returncode == 0:
-        # Before anything is read, the other checkpoint is what is copied.
+        # Before anything is read, the other checkpoint is copied.
         assert tree_of(target) == wanted or kind == "another" and tree_of(target) == others, change
         shutil.rmtree(target)
     else:

@@ -18,7 +18,7 @@ transformers = client_of("transformers")
 import shardinit
 from test_import import FAMILIES, forms_of, forms_of_tensors
 
-# What changes no tensor, however it is set; and what is no field of a file.
+# These change no tensor, however they are set, or are no fields of a file.
 OTHERS = {"transformers_version", "output_hidden_states", "return_dict", "chunk_size_feed_forward", "label2id",
           "problem_type", "rope_parameters", "architectures", "is_encoder_decoder", "is_decoder"}
 SMALL = st.sampled_from([1, 2, 3, 4, 5, 8, 12, 16, 24, 48, 64, 96, 0, -1])
@@ -35,7 +35,7 @@ def fields_of(name):
 
 
 def values_like(value):
-    """Others of the kind that a field's default is of."""
+    """Other values of the type of a field's default."""
     if isinstance(value, bool):
         return st.booleans()
     if isinstance(value, int):

@@ -38,7 +38,7 @@ FLOAT_DRAWS = {
 OF_FLOATS = ["gumbel", "exponential", "logistic", "laplace", "rayleigh"]
 INTEGER_DRAWS = {"randint": [(0, 8), (2, 9), (-5, 5), (0, 1000)], "bits": [()], "bernoulli": [(0.3,), (0.5,)],
                  "rademacher": [()]}
-# What loops until it has a number, or looks at several: no expression of the spec has it.
+# These loop until they have a number, or look at several: no expression of a spec has them.
 NEVER = {
     "gamma": lambda key, shape: random.gamma(key, 2.0, shape),
     "loggamma": lambda key, shape: random.loggamma(key, 2.0, shape),
@@ -62,7 +62,7 @@ keys = st.lists(st.one_of(
 
 @st.composite
 def leaves(draw, shape, dtype):
-    """What an array begins with, in a type of floats."""
+    """The first operation of an array, in a type of floats."""
     kind = draw(st.sampled_from(["draw"] * 6 + ["of", "whole", "constant", "iota", "numpy"]))
     if kind == "draw":
         name = draw(st.sampled_from(sorted(FLOAT_DRAWS)))
@@ -109,7 +109,7 @@ def arrays(draw, shape, dtype, depth=3):
         return ("slice", start, start + shape[0], below((shape[0] + start + draw(st.integers(0, 2)), *shape[1:])))
     if kind == "step":
         return ("step", below((shape[0] * 2, *shape[1:])))
-    if kind == "split":  # As of a fused QKV.
+    if kind == "split":  # A fused QKV is split so.
         return ("split", draw(st.integers(0, 2)), below((*shape[:-1], 3 * shape[-1])))
     if kind == "row":
         return ("row", draw(st.integers(0, 2)), below((3, *shape)))
@@ -155,7 +155,7 @@ def drawn(name, key, shape, dtype, numbers):
 
 
 def make(node, key):
-    """The array that a node says."""
+    """The array that a node describes."""
     kind, *rest = node
     at = lambda node: make(node, key)
     match kind:
@@ -290,7 +290,7 @@ def spec_arrays(found):
     try:
         with found.spec() as spec:
             return {path: spec.generate(path) for path in spec.tensors}
-    except shardinit.SpecError as error:  # Of a number that its type cannot hold.
+    except shardinit.SpecError as error:  # A type cannot hold a number.
         assert "does not hold" in str(error), error
         return None
 

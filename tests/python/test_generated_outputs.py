@@ -31,7 +31,7 @@ KINDS = ["nothing", "empty", "ours", "mine", "another option's", "input", "hard 
          "checkpoint", "export"]
 
 
-# What is there before, on a file system that is full; there is more space afterwards.
+# These are there before, on a file system that is full; there is more space afterwards.
 FULL = ["nothing", "empty", "ours", "mine"]
 
 
@@ -48,7 +48,7 @@ def words_of(name):
 
 
 def make(case, folder, path):
-    """What `path` is to be; returns what the command is given for it."""
+    """Makes what `path` is to be, and returns the command's argument for it."""
     kind = case["kind"]
     if kind == "empty":
         path.touch()
@@ -107,7 +107,7 @@ def run(case, folder, given_path):
 
 
 def judge(case, before, after, done, target):
-    """What may be, and may not."""
+    """Checks what a run may leave, and what it may not."""
     kind, name = case["kind"], case["command"]
     assert done.returncode in (0, 1, 2, 3, 4) and "bug in shardinit" not in done.stderr, done.stderr
     assert (done.returncode == 0) == (not done.stderr.startswith("shardinit: error")), done

@@ -13,7 +13,7 @@ import shardinit
 
 
 def held_of(folder, layers, pipe, **keys):
-    """What the tool gives to each rank, as of pipeline_clients.py; None where it refuses."""
+    """The layers that the tool gives to each rank, as in pipeline_clients.py; None where it refuses."""
     pipeline = {"layers": "layers.*", "count": layers, **keys}
     path = folder / "spec.yaml"
     path.write_text(
@@ -35,7 +35,7 @@ def off_by_little(draw, number):
 
 @strategies.composite
 def megatron_settings(draw):
-    """Most are near to what comes out."""
+    """Draws settings, most of them near valid ones."""
     pipe = draw(strategies.integers(1, 6))
     virtual = draw(strategies.integers(1, 4)) if pipe > 1 else 1
     small = strategies.integers(0, 3)

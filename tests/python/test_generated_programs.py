@@ -22,7 +22,7 @@ client_of("jax")
 
 MESHES = [{"a": 8}, {"a": 2, "b": 4}, {"a": 2, "b": 2, "c": 2}]
 LEAVES = ["index", "i0", "n0", "1.5", "-0.25", "2", "normal()", "uniform()"]
-# What an expression may have within: each takes all numbers.
+# An expression may have these within: each takes all numbers.
 FORMS = ["tanh({})", "sin({})", "cos({})", "abs({})", "floor({})", "-({})", "f32({})", "bf16(tanh({}))", "f16(tanh({}))",
          "exp(tanh({}))", "expm1(tanh({}))", "sqrt(abs({}))", "log(abs({}) + 1)", "log1p(abs({}))", "erf_inv(tanh({}) * 0.75)",
          "pow(abs({}) + 0.5, tanh({}))", "pow(tanh({}), 2)", "pow(tanh({}), 3.0)", "mod({}, 3)", "ceil_div({}, 4)",
@@ -131,7 +131,7 @@ def jax():
         process.stdin.close()
 
 
-# The matrix of which twelve parts were gathered.
+# Twelve parts of this matrix were gathered.
 PADDED = {"shape": [1024, 1020], "shard": [[], ["a"]], "uneven": "pad", "dtype": "f32", "init": {"normal": {"std": 1}}}
 
 

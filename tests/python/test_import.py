@@ -107,7 +107,7 @@ def saved(name, changes, folder):
 
 
 def made_by(config, seed):
-    """What `from_pretrained` has of the constructor's model: some buffers stay in float32."""
+    """The constructor's model as `from_pretrained` has it: some buffers stay in float32."""
     torch.manual_seed(seed)
     model = getattr(transformers, config.architectures[0])._from_config(copy.deepcopy(config))
     kept = model._keep_in_fp32_modules_strict or ()
@@ -133,13 +133,13 @@ def test_every_family_is_tested():
 
 @pytest.mark.parametrize("name, changes", CASES, ids=lambda value: value if isinstance(value, str) else "-".join(value))
 def test_is_the_model_of_transformers(name, changes, tmp_path):
-    """Names, shapes, types, values; and of the spec that `import` writes."""
+    """Names, shapes, types and values are Transformers', also those of the spec that `import` writes."""
     config, path = saved(name, changes, tmp_path)
     states = [made_by(config, seed) for seed in range(3)]
     written = tmp_path / "elsewhere" / "model.yaml"
     written.parent.mkdir()
     run_ok("import", path, "-o", written)
-    run_ok("validate", path)  # In every layout.
+    run_ok("validate", path)  # It is valid in every layout.
     digests = run_ok("digest", path).stdout
     assert digests == run_ok("digest", written, cwd=tmp_path).stdout
     with shardinit.open_spec(path) as spec:
@@ -180,7 +180,7 @@ def others_of(value):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_field(name, tmp_path):
-    """What a field of the class does to tensors, import does too, or it is an error."""
+    """Import follows every field of the class that changes tensors, or refuses it."""
     of, tiny, _ = FAMILIES[name]
     config_class = getattr(transformers, of).config_class
     base = config_class(architectures=[of], **tiny)
@@ -224,20 +224,20 @@ def declared(path):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_field_has_a_name(name):
-    """So that a misspelled one is noticed: the fields of the class that change no tensor are listed, too."""
+    """The fields of the class that change no tensor are listed, too, so that a misspelled one is noticed."""
     config = getattr(transformers, FAMILIES[name][0]).config_class
     fields = {field.name for field in dataclasses.fields(config)} | set(config.attribute_map)
     fields -= {field.name for field in dataclasses.fields(transformers.PreTrainedConfig)}
     path = ROOT / f"configs/huggingface/{name}.yaml"
     if "rope_parameters" in fields:
-        fields |= {"rope_theta", "rope_scaling"}  # What files have instead.
+        fields |= {"rope_theta", "rope_scaling"}  # Files have these instead.
     assert set(yaml.safe_load(path.read_text())["config_json"]["no_tensor"]) == fields - declared(path)
 
 
 # Fields of which some values are an error: no family has the tensors, or they are no values.
 REFUSED = {"add_cross_attention", "quantization_config", "per_layer_config", "initializer_range", "pad_token_id",
            "time_step_init_scheme", "id2label",
-           # What does not divide.
+           # These do not divide.
            "hidden_size", "num_attention_heads", "num_key_value_heads", "image_size", "patch_size"}
 
 ROPE = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
@@ -450,7 +450,7 @@ def test_exported_again(tmp_path):
     infinite = {"time_step_limit": [0.0, {"__float__": "Infinity"}]}
     given = {**LLAMA, "model_type": "llama", **others, **infinite, "num_hidden_layers": 1}
     assert {key: made[key] for key in given} == given
-    assert set(made) - set(given) == {"head_dim", "initializer_range"}  # Which are variables.
+    assert set(made) - set(given) == {"head_dim", "initializer_range"}  # These are variables.
 
 
 WRONG = {  # What the file says, or how a Llama's is changed → the message, with its place.

@@ -113,7 +113,7 @@ by_keras("{truncated_normal: {std: 0.05}}", ("TruncatedNormal", {}))
 by_keras("variance_scaling", ("VarianceScaling", {}))
 
 
-# In Keras' and PyTorch's ways to read a convolution as a matrix.
+# Keras and PyTorch read a convolution as a matrix in these ways.
 for init, call in [("orthogonal", {}), ("{orthogonal: {gain: 3 / 2}}", {"gain": 1.5})]:
     by_torch(init, ("orthogonal_", call))
     by_torch(init, ("orthogonal_", call), TORCH_KERNEL)

@@ -57,7 +57,7 @@ def test_bits_and_uniform_numbers_by_path_are_those_of_jax(shape, seed):
 
 
 def test_normal_numbers_are_those_of_jax_but_for_three_units():
-    shape = (4096, 2048)  # As many as there are different ones.
+    shape = (4096, 2048)  # There are as many different numbers.
     with open_it([f"w: {{shape: {list(shape)}, init: {{normal: {{std: 1}}}}}}",
                f"v: {{shape: {list(shape)}, dtype: bf16, init: {{normal: {{std: 1}}}}, key: w2}}",
                f"s: {{shape: {list(shape)}, init: {{normal: {{std: 0.02}}}}, key: w3}}"]) as spec:
@@ -66,7 +66,7 @@ def test_normal_numbers_are_those_of_jax_but_for_three_units():
         assert ulps.max() <= 3 and (ulps == 0).mean() > 0.9
         of_bf16 = np.asarray(jax.random.normal(key_of(0, "w2"), shape).astype("bfloat16"))
         assert (spec.generate("v").view(np.uint16) != of_bf16.view(np.uint16)).mean() < 5e-6
-        # A multiplication more.
+        # It has one multiplication more.
         assert ulps_of(spec.generate("s"), np.asarray(jax.random.normal(key_of(0, "w3"), shape) * np.float32(0.02))).max() <= 4
 
 
@@ -113,7 +113,7 @@ def test_seeds_of_more_than_32_bits_are_those_of_jax_with_64():
             wanted = jax.random.uniform(jax.random.key(seed), (5,), "float32")
         with open_it([f"w: {{shape: [5], init: {{uniform: {{low: 0, high: 1}}}}, key: {{jax: {{seed: {seed}}}}}}}"]) as spec:
             assert same(spec.generate("w"), wanted)
-    # Beyond what JAX takes.
+    # These are beyond JAX's limits.
     with open_it(["w: {shape: [1], dtype: u32, init: {expr: bits()}, key: {jax: {seed: 18446744073709551615}}}",
                "v: {shape: [1], dtype: u32, init: {expr: bits()}, key: {jax: {seed: 1, fold_in: 2}}}"]) as spec:
         wanted = jax.random.wrap_key_data(np.array([2**32 - 1] * 2, np.uint32))
@@ -139,7 +139,7 @@ def test_a_box_of_a_tensor_of_more_elements_than_2_to_the_32nd(shape, offset):
         counters = np.concatenate([high.ravel(), low.ravel()])
         first, second = np.split(np.asarray(threefry_2x32(jax.random.key_data(key_of(0, path)), counters)), 2)
         bits[path] = (first ^ second).reshape(index.shape)
-    has_bits = np.prod(shape, dtype=object) <= 2**53  # Of an expression.
+    has_bits = np.prod(shape, dtype=object) <= 2**53  # Expressions have them up to there.
     modules = [f"u: {{shape: {list(shape)}, init: {{uniform: {{low: 0, high: 1}}}}}}"]
     modules += [f"b: {{shape: {list(shape)}, dtype: u32, init: {{expr: bits()}}}}"] * has_bits
     with open_it(modules) as spec:

@@ -1,4 +1,4 @@
-"""What trainers on JAX load with their own functions, into their own models: the logits are those of
+"""Trainers on JAX load with their own functions, into their own models: the logits are those of
 Transformers' model."""
 
 import os

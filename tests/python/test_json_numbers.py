@@ -85,7 +85,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def python():
-    """What the Python package reads of a folder: path → bytes, or its error."""
+    """The tensors that the Python package reads of a folder: path → bytes, or its error."""
     patch = pytest.MonkeyPatch()
     patch.syspath_prepend(ROOT / "src/python")
     patch.setenv("SHARDINIT_LIBRARY", str(BINARY.parent / "libshardinit.so.1"))

@@ -102,7 +102,7 @@ def torch_dist(stored, tensor, per_layer=megatron):
                          for j, expert in enumerate(layer)}
             for path, part in parts.items():
                 assert (out.setdefault(path, part) == part).all(), "two names of a norm"
-    return per_layer(out, 1)  # As on one rank, whatever the mesh.
+    return per_layer(out, 1)  # It is as on one rank, whatever the mesh.
 
 
 def max_text(stored, tensor, turned=columns):
@@ -345,7 +345,7 @@ def test_ranks_of_a_layout_made_alone(tmp_path):
 
 
 def test_a_tensor_changes_no_other(tmp_path):
-    """Added, removed, renamed with its key, in another order: the rest is what it was."""
+    """A tensor is added, removed, renamed with its key, or moved: the rest is what it was."""
     head = "shardinit: 1\nname: x\ndtype: f32\nmodules:\n"
     lines = {name: f"  {name}: {{shape: [7, 9], init: {{normal: {{std: 1}}}}}}\n" for name in "abcd"}
 

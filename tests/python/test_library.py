@@ -292,7 +292,7 @@ def test_misuse_of_fill_is_told_and_changes_nothing(api, small):
         status, message = api.fill(small, *arguments)
         assert status == 2 and said in message and message.startswith("shardinit: error: "), said
     assert (out == 7.5).all() and (large == 7.5).all()
-    # Nothing at all is a part too; and who wants no message gets none.
+    # An empty part is a part, too; and a caller who wants no message gets none.
     assert api.fill(small, 0, (12, 0), (0, 6), None, 0) == (0, None)
     assert api.c.shardinit_fill(small, 9, None, None, None, 0, 0, None) == 2
     scalar = np.zeros((), "f4")
@@ -343,7 +343,7 @@ libm, libc = ctypes.CDLL("libm.so.6"), ctypes.CDLL("libc.so.6")
 TEXT = sys.stdin.read()
 UPWARD, TRAPS, FLUSH = 0x800, 1 | 4 | 8, 0x8040
 
-def Mxcsr(set=0):
+def mxcsr(set=0):
     env = (ctypes.c_uint32 * 8)()
     libm.fegetenv(env)
     if set:
@@ -351,24 +351,24 @@ def Mxcsr(set=0):
         libm.fesetenv(env)
     return env[7] & ~0x3f  # Without the sticky flags.
 
-def State():
+def state():
     status = open("/proc/self/status").read()
     return (re.findall(r"^(Sig\\w+|Shd\\w+|Threads):\\s*(\\S+)", status, re.M),
-            sorted(os.listdir("/proc/self/fd")), libm.fegetround(), Mxcsr(), libc.setlocale(6, None))
+            sorted(os.listdir("/proc/self/fd")), libm.fegetround(), mxcsr(), libc.setlocale(6, None))
 
-def Values():
+def values():
     with shardinit.open_spec(text=TEXT, threads=2) as spec:
         return {path: spec.generate(path).view("u1").tobytes() for path in spec.tensors}
 
-before = State()
-wanted = Values()
-assert State() == before
+before = state()
+wanted = values()
+assert state() == before
 libm.fesetround(UPWARD)
-Mxcsr(FLUSH)
+mxcsr(FLUSH)
 libm.feenableexcept(TRAPS)
-hostile = State()
+hostile = state()
 assert hostile != before
-again = Values()
+again = values()
 for text in ("shardinit: 1", "{", TEXT.replace("i0", "i0 +")):
     try:
         shardinit.open_spec(text=text)
@@ -376,9 +376,9 @@ for text in ("shardinit: 1", "{", TEXT.replace("i0", "i0 +")):
         pass
     else:
         raise AssertionError(text)
-assert State() == hostile
+assert state() == hostile
 libm.fesetenv(ctypes.c_void_p(-1))
-assert State() == before
+assert state() == before
 assert wanted == again
 sub = np.frombuffer(wanted["tiny"], "f4")
 assert 0 < sub[1] < 1e-41 and len(set(sub)) == 1000

@@ -1,4 +1,4 @@
-"""Which device has which place: as JAX, MaxText and torchprime put them, and in a folder's life."""
+"""Each device has the place that JAX, MaxText and torchprime give it, also in the life of a folder."""
 
 import itertools
 import json
@@ -100,7 +100,7 @@ def test_without_slices_and_devices_a_rank_is_on_its_own(tmp_path):
 
 @dataclass(frozen=True)
 class Tpu:
-    """What JAX asks a device of a slice of `grid` chips for."""
+    """A device of a slice of `grid` chips, with the attributes that JAX asks for."""
 
     id: int
     slice_index: int
@@ -214,7 +214,7 @@ def test_a_file_lists_ids(tmp_path, text):
     assert ids_of(tmp_path, mesh).tolist() == [5, 3, 9, 131072]
     assert ids_of(tmp_path, mesh.replace("lists/ids.txt", "[[5, 3], [9, 131072]]")).tolist() == [
         5, 3, 9, 131072]
-    # Relative to the file that says it, which another one includes.
+    # It is relative to the file that says it, which another one includes.
     write(tmp_path, mesh, "base.yaml")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/spec.yaml").write_text("shardinit: 1\ninclude: ../base.yaml\n")

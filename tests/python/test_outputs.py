@@ -49,7 +49,7 @@ PROGRAM = [name for name in OUTPUTS if not name.startswith("capture")]
 
 
 def write(name, path, *options, folder, **more):
-    """Runs the command of `OUTPUTS`, and returns what came of it."""
+    """Runs the command of `OUTPUTS`, and returns its result."""
     words = [*OUTPUTS[name][0], path, *options]
     if not name.startswith("capture"):
         return run_tool(*words, cwd=folder, **more)
@@ -81,7 +81,7 @@ def test_only_what_the_option_wrote_is_replaced(name, folder):
     before = out.stat().st_ino
     assert write(name, "out", folder=folder).returncode == 0
     assert out.read_text() == first and out.stat().st_ino != before and stat.S_IMODE(out.stat().st_mode) == 0o640
-    out.write_text("")  # As `mktemp` makes one.
+    out.write_text("")  # `mktemp` makes such a file.
     assert write(name, "out", folder=folder).returncode == 0 and out.read_text() == first
     for mine in ("my notes\n", "# shardinit\nshardinit: 1\n", SPEC, "{}\n", "<!DOCTYPE html>\n<p>mine\n",
                  "module @mine {\n}\n"):
@@ -191,7 +191,7 @@ def test_standard_output(name, folder):
         there.close()
         assert b"".join(iter(lambda: here.recv(1 << 16), b"")).decode() == done.stdout
     if name.startswith(("import", "program", "capture")):
-        assert is_whole(name, done.stdout)  # Without a summary behind it.
+        assert is_whole(name, done.stdout)  # No summary follows it.
         assert write(name, "-", folder=folder).stdout == done.stdout
     else:
         done = write(name, "-", folder=folder)
@@ -266,7 +266,7 @@ def test_capture_replaces_neither_config_nor_module(folder):
 
 
 def test_check_is_made_before_the_list_is_replaced(folder):
-    """What was compared with itself was always equal."""
+    """A list that was replaced before the check would be compared with itself."""
     run_ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
     done = run_tool("digest", "spec.yaml", "--set", "seed=1", "--check", "list.json", "--write", "new.json", cwd=folder)
     assert done.returncode == 1 and "w: has other values" in done.stderr
@@ -368,7 +368,7 @@ def test_a_local_folder_may_have_such_a_name(folder):
 
 @pytest.mark.parametrize("name, options", [("digest", []), ("digest", ["--only", "*"]), ("digest", ["--only", "w*"])])
 def test_check_names_tensors_that_the_spec_lacks(name, options, folder):
-    """A list may have more than `--only` looks at, but not more of that."""
+    """A list may have tensors that `--only` leaves out, but no others."""
     run_ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
     listed = json.loads((folder / "list.json").read_text())
     for path, differs in (("w2", True), ("zz", options != ["--only", "w*"])):

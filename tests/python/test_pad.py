@@ -140,7 +140,7 @@ def test_a_map_of_it_is_the_same(tmp_path):
 
 
 def test_layouts_are_padded_too(tmp_path):
-    """What is kept, and what is put together, which is even where its parts are not."""
+    """Tensors that are kept, and concatenations, which may be even where their parts are not."""
     modules = {"q": {"shape": [5, 2], "shard": ["a"], "init": {"normal": {"std": 1}}},
                "k": {"shape": [3, 2], "shard": ["a"], "init": {"normal": {"std": 1}}},
                "o": {"shape": [2, 5], "shard": [None, "a"], "init": {"normal": {"std": 1}}}}
@@ -199,7 +199,7 @@ def test_exports_have_the_stored_shapes(to, tmp_path):
             if to == "safetensors":
                 found |= {p: t["shape"] for p, t in header.items() if p != "__metadata__"}
         assert found == (shapes if to == "safetensors" else {})
-    # What is not padded is another spec's.
+    # A checkpoint without padding is another spec's.
     run_ok("export", spec, "--to", to, "-o", tmp_path / "c", "--mesh", "a=1,b=1")
     run_ok("verify", tmp_path / "c", "--spec", spec, "--mesh", "a=1,b=1")
 

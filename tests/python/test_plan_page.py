@@ -1,4 +1,4 @@
-"""`plan --html`: read as a parser sees it, and as a browser does."""
+"""Reads `plan --html` as a parser does, and as a browser does."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from support import ROOT, TINY, run_json, run_ok, run_tool
 BIG = ROOT / "configs/llama3.1-405b.yaml"
 VOID = {"meta"}
 
-# What would end a tag, a quote, a title or a line's direction.
+# These would end a tag, a quote, a title or a line's direction.
 HOSTILE = """</title><script>alert(1)</script>"'&amp;<img src=x onerror=alert(2)>"""
 
 

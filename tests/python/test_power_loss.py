@@ -178,7 +178,7 @@ def torn(file):
 
 
 def remains(folder, path, names, contents, tree):
-    """Adds to `tree` what is left of a folder; all of it, if `names` is None."""
+    """Adds to `tree` the rest of a folder; all of it, if `names` is None."""
     entries = dict(folder.synced)
     for i, change in enumerate(folder.pending):
         if names is None or (id(folder), i) in names:
@@ -192,7 +192,7 @@ def remains(folder, path, names, contents, tree):
 
 
 def final_one(tree):
-    """Without what is temporary."""
+    """A tree without temporary files."""
     return {path: data for path, data in tree.items() if ".tmp-" not in path}
 
 

@@ -62,7 +62,7 @@ def is_subnormal(bits):
 
 
 def batches_of(vectors):
-    """Those that fit one spec together: of one engine and seed, below 2^63 bytes, no key twice."""
+    """Groups answers that fit one spec: of one engine and seed, below 2^63 bytes, no key twice."""
     batches, keys = collections.defaultdict(list), set()
     for number, vector in enumerate(vectors):
         key = vector["engine"], vector["seed"], str(vector.get("key", vector["path"]))
@@ -267,7 +267,7 @@ def calls_of():
     operators = re.findall(r'\{"(\S+)", Step::Op::', (ROOT / "src/expr/parse.cc").read_text())
     assert len(rows) >= 24 and len(operators) >= 10
     calls = {}
-    for name, low, high in rows:  # Of any number of arguments, two are taken at a time.
+    for name, low, high in rows:  # If any number of arguments is allowed, two are taken.
         forms = WHOLE_ARGUMENTS if name in ("ceil_div", "mod", "round_up") else ARGUMENTS
         for number in range(int(low), (2 if high == "-1" else int(high)) + 1):
             for kinds in itertools.product(forms, repeat=number):
@@ -337,7 +337,7 @@ def test_the_tiny_llama_digest_for_digest(tmp_path):
                 whole[tuple(slice(o, o + n) for o, n in zip(*box))] = words
             assert hashlib.sha256(whole.tobytes()).hexdigest() == expected.pop(path)
     assert not expected
-    # Each device makes its own part, and nothing else.
+    # A device makes its own part, and nothing else.
     assert facts["collectives"] == []
     assert facts["output"] + facts["temporary"] <= 1.02 * sum(w.nbytes for p in results.values() for w in p[:1])
     assert "bf16[8192,256]" not in facts["shapes"] and "bf16[2048,128]" in facts["shapes"]
@@ -368,7 +368,7 @@ def test_a_constructor_of_pytorch(tmp_path):
 
 @pytest.mark.parametrize("layout, annotations", [("torchtitan", "both"), ("megatron", "sdy"), ("maxtext", "mhlo")])
 def test_layouts_of_trainers(tmp_path, layout, annotations):
-    """And each annotation alone, for the partitioner that reads it."""
+    """Each annotation works alone, for the partitioner that reads it."""
     options = ["--layout", layout, "--mesh", "fsdp=4,tensor=2"]
     made = gen_ok(TINY, tmp_path, *options, "--replicas", "full")
     (facts, results), = run_modules(tmp_path, [program_of(TINY, tmp_path, *options, "--annotate", annotations)],

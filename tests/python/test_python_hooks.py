@@ -43,7 +43,7 @@ modules:
 
 def fused_qkv_linear(heads, kv_heads):
     """torchtitan's own module; Triton, which its kernels for GPUs import, is not needed for it."""
-    client_of("torch._inductor.compile_fx")  # Which would take the stand-in for Triton.
+    client_of("torch._inductor.compile_fx")  # Later it would take the stand-in for Triton.
     stand_ins = {name: mock.MagicMock() for name in ("triton", "triton.language")}
     sys.modules.update({name: each for name, each in stand_ins.items() if name not in sys.modules})
     try:
@@ -333,7 +333,7 @@ class Power(Scaled):
 
 @pytest.mark.parametrize("meta", [True, False])
 def test_parametrized_tensors(meta):
-    """They get what they would have, had they been parametrized with the values in them."""
+    """Originals get what they would have if the values had been there before the parametrization."""
     spec = shardinit.open_spec(text=PAIR)
     for register in (
         lambda layer: parametrize.register_parametrization(layer, "weight", Scaled(), unsafe=True),

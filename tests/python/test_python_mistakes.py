@@ -1,4 +1,4 @@
-"""What the Python package says to the wrong kind of input, word for word; and its version."""
+"""Tests the Python package's errors for the wrong kind of input, word for word; and its version."""
 
 import copy
 import gc
@@ -125,7 +125,7 @@ def test_what_stays_on_meta_is_said(spec):
     model.register_buffer("table", torch.empty(3, device="meta"), persistent=False)
     model.more = torch.nn.Linear(4, 4, device="meta")
     result = shardinit.torch.init_(model, spec, strict=False)
-    missing, unexpected = result  # A pair, as PyTorch's.
+    missing, unexpected = result  # It is a pair, like PyTorch's.
     assert (missing, unexpected) == (["more.weight", "more.bias", "table"], [])
     assert result.on_meta == ["table", "more.weight", "more.bias"]
     assert repr(result) == (
@@ -151,7 +151,7 @@ def test_memory_that_would_hold_other_values(spec):
 
 
 def test_copies_of_what_is_open(spec, capfd):
-    """A copy is as good as what it is of, whichever is closed; what is pickled would be read another time."""
+    """A copy is as good as its original, whichever is closed; neither can be pickled."""
     for made in (shardinit.open_spec(spec), shardinit.open(gen_ok(SPEC, spec.parent))):
         for copied in (copy.copy(made), copy.deepcopy({"spec": made})["spec"]):
             assert type(copied) is type(made) and copied is not made
@@ -173,7 +173,7 @@ def test_copies_of_what_is_open(spec, capfd):
 
 
 def test_one_version_everywhere(tmp_path):
-    """What CMakeLists.txt says: of the program, the library and the package, installed or not."""
+    """Program, library and package have CMakeLists.txt's version, installed or not."""
     version, = re.findall(
         r"^project\(shardinit VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text(), re.M
     )

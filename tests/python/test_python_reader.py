@@ -248,7 +248,7 @@ modules:
         read.clear()
         part = checkpoint.read("t", slices)
         assert sum(read) == part.nbytes == checkpoint.bytes_read, slices
-    # Between rows of a box that are less than a page apart, what lies there is read along:
+    # Bytes between rows of a box that are less than a page apart are read along:
     # no page is touched that holds nothing of the slice.
     checkpoint = shardinit.open(out)
     checkpoint.read("t", (slice(0, 32), slice(500, 8192)))
@@ -576,7 +576,7 @@ def test_manifest_that_is_no_file(tmp_path):
     ["manifest.json", "plan.json", "index.h5", "ranks", "ranks/rank-00001.h5", "ranks/rank-00001.json"],
 )
 def test_links_that_lead_out_of_the_folder(awkward, tmp_path, name):
-    """To the very same bytes, so that nothing but the link is wrong."""
+    """The link leads to the very same bytes, so that nothing else is wrong."""
     out = tmp_path / "out"
     shutil.copytree(awkward, out)
     (out / name).rename(tmp_path / "elsewhere")
@@ -615,7 +615,7 @@ def test_links_that_lead_out_of_the_folder(awkward, tmp_path, name):
     ids=str,
 )
 def test_hostile_receipt(tmp_path, edit):
-    """Also of a receipt that the manifest vouches for."""
+    """This holds even for a receipt that has the manifest's digest."""
     words = np.arange(12, dtype="<u4").reshape(3, 4)
     out = write_checkpoint(
         tmp_path / "out", {"t": ("f32", words, [(0, (slice(0, 3), slice(0, 4)))])}, 1

@@ -127,7 +127,7 @@ def test_specs_that_no_annotation_says(tmp_path):
     spec, mesh = tmp_path / "spec.yaml", devices_of(8, names=("x",))
     with pytest.raises(shardinit.SpecError, match="`vector` has 7 elements in 8 parts"):
         shardinit.jax.run(spec, mesh)
-    # Stored longer, as the sizes of this mesh ask for and not those of the spec's own.
+    # They are stored longer, as this mesh's sizes ask for, and not the spec's own.
     made = shardinit.jax.run(spec, mesh, set={"uneven": "pad"}, keys=["vector"])
     padded = wanted_one(spec, set={"uneven": "pad", "mesh": {"axes": {"x": 8}}})["vector"]
     assert made["vector"].shape == (8,) and made["vector"].sharding.spec == P(("x",))
@@ -198,7 +198,7 @@ def test_a_step_of_training_on_eight_devices():
 
 
 def compiled_one(spec, mesh, **options):
-    """(tensors, shards' shapes, compiled program) of each different one."""
+    """Tensors, shards' shapes and compiled program of each different kind."""
     program = _jax_program.open_program(spec, mesh, False, options.get("set", ()), options.get("layout"))
     shardings = {path: NamedSharding(mesh, P(*(axes or None for axes in cut)))
                  for path, cut in program.partitions(mesh).items()}
@@ -218,7 +218,7 @@ def compiled_one(spec, mesh, **options):
     (ROOT / "configs/llama3.1-405b.yaml", "fsdp", {}),
 ], ids=["tiny", "torchtitan", "maxtext", "mixtral", "405b"])
 def test_no_device_makes_more_than_its_shard(spec, mesh, options):
-    """Compiled, not run: of 405B the largest tensor has 2 billion elements."""
+    """Programs are compiled, not run: the largest tensor of 405B has 2 billion elements."""
     compiled, program = compiled_one(spec, EIGHT[mesh], **options)
     for shards, each in compiled:
         text = each.as_text()
@@ -260,11 +260,11 @@ def test_the_next_process_compiles_nothing(tmp_path):
     code = """
 import json, sys, jax, numpy, shardinit
 counted = {"cache_hits": 0, "cache_misses": 0}
-def Count(event, **_):
+def count(event, **_):
     name = event.rsplit("/", 1)[1]
     if name in counted:
         counted[name] += 1
-jax.monitoring.register_event_listener(Count)
+jax.monitoring.register_event_listener(count)
 mesh = jax.sharding.Mesh(numpy.array(jax.devices()).reshape(4, 2), ("fsdp", "tensor"))
 shardinit.jax.run(sys.argv[1], mesh)
 print(json.dumps(counted))
@@ -442,7 +442,7 @@ def test_named_arrays_and_shardings_of_leaves(mlp):
     wanted = wanted_one(mlp)
     for i, layer in enumerate(filled["layers"]):
         equal({"w": layer["weight"].array}, {"w": wanted[f"layers.{i}.weight"]})
-    # That of a leaf counts where it is over the mesh's devices.
+    # A leaf's sharding counts if it is over the mesh's devices.
     assert [layer["weight"].array.sharding for layer in filled["layers"]] == [
         own, NamedSharding(mesh, P(("data",), None)), NamedSharding(mesh, P(("data",), None))]
 

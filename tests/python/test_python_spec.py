@@ -127,7 +127,7 @@ def test_into_memory_of_any_layout(awkward):
         np.zeros((15, 29)).T,
         np.zeros((58, 30))[::2, ::2],
         np.zeros((29, 15), "u8"),
-        np.zeros(29 * 15 * 8 + 1, "u1")[1:].view("f8").reshape(29, 15),  # Not aligned.
+        np.zeros(29 * 15 * 8 + 1, "u1")[1:].view("f8").reshape(29, 15),  # It is not aligned.
     ):
         assert spec.generate("matrix", block, out=out) is out
         assert np.array_equal(bits_of(np.ascontiguousarray(out)), words[block])
@@ -155,7 +155,7 @@ def test_overrides(tmp_path):
 
 @pytest.mark.parametrize("seed", [2**63 - 1, 2**63, 2**64 - 1])
 def test_every_64_bit_seed(seed, tmp_path):
-    """It is itself in every file and answer, and in the values."""
+    """A seed stays exact in every file and answer, and in the values."""
     folder = gen_ok(TINY, tmp_path, "--set", f"seed={seed}")
     wanted = reassemble(folder)
     assert {json.loads((folder / name).read_text())["seed"] for name in ("plan.json", "manifest.json")} == {seed}
@@ -173,7 +173,7 @@ def test_every_64_bit_seed(seed, tmp_path):
 
 @pytest.mark.parametrize("layout", ["megatron", "maxtext"])
 def test_layouts(layout, tmp_path):
-    """Tensors that are put together from drawn ones: any slice of them too."""
+    """Any slice of tensors that are put together from drawn ones is right, too."""
     wanted = reassemble(gen_ok(TINY, tmp_path, "--layout", layout))
     spec = shardinit.open_spec(TINY, layout=layout)
     equal(spec, wanted)
@@ -265,7 +265,7 @@ def test_errors_are_those_of_the_program():
 
 
 def test_a_slice_takes_memory_for_itself_alone():
-    """Also of vectors and columns that are drawn whole: of tensors that have 2^40 of them."""
+    """This holds for vectors and columns that are drawn whole, of tensors with 2^40 of them."""
     big = 2**40
     text = TOP + f"  rows: {{shape: [{big}, 4], dtype: f32, init: {{normalized: {{axis: 1}}}}}}\n" \
         f"  columns: {{shape: [3, {big}], dtype: f32, init: {{normalized: {{axis: 0}}}}}}\n" \
@@ -319,7 +319,7 @@ def test_the_library_is_found_or_asked_for(tmp_path):
     program = tmp_path / "opt/bin/shardinit"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    (tmp_path / "bin/shardinit").symlink_to("../opt/bin/shardinit")  # As module systems do.
+    (tmp_path / "bin/shardinit").symlink_to("../opt/bin/shardinit")  # Module systems do so.
     (tmp_path / "opt/lib/libshardinit.so.1").symlink_to(LIBRARY)
     found = python()
     assert found.stdout == "256\n", found.stderr

@@ -183,8 +183,8 @@ def test_tied_parameters(source, tmp_path, monkeypatch):
     text = MODEL.replace("[x, y], init: n}\n  layers", "[x, y], init: ones}\n  layers").replace(
         "[50, 24], axes: [y, x], init: n", "[50, 24], axes: [y, x], init: ones"
     )
-    shardinit.torch.load_into(on_meta(tied=True), gen_ok(text, tmp_path / "two"))  # Cut otherwise, but equal.
-    monkeypatch.setattr(shardinit._torch_loading, "_COMPARE_BYTES", 700)  # Compared 7 rows at a time.
+    shardinit.torch.load_into(on_meta(tied=True), gen_ok(text, tmp_path / "two"))  # It is sharded otherwise, but equal.
+    monkeypatch.setattr(shardinit._torch_loading, "_COMPARE_BYTES", 700)  # It compares 7 rows at a time.
     shardinit.torch.init_(on_meta(tied=True), shardinit.open_spec(text=text))
     last = text.replace("axes: [y, x], init: ones", 'axes: [y, x], init: {expr: "where(row == 49, 2, 1)"}')
     with pytest.raises(shardinit.MismatchError, match="has other values"):
@@ -415,7 +415,7 @@ def load_on_meshes(folders):
                 locals_are_equal(direct, whole)
                 dcp.load(state, storage_reader=shardinit.torch.StorageReader(folder, verify=True))
                 locals_are_equal(state, whole)
-    # Only its own part: a quarter of the rows, where the checkpoint is sharded by rows too.
+    # It reads only its own part: a quarter of the rows, since the checkpoint is sharded by rows, too.
     reader = shardinit.open(folders[0])
     mesh = meshes[0][0]
     local = shardinit.torch.load_dtensor(reader, "lm_head.weight", mesh, [Shard(0)]).to_local()
@@ -590,7 +590,7 @@ def test_a_mesh_that_does_not_divide_the_model(tmp_path):
             assert torch.equal(a, b), name
     name = "embed.weight"
     assert np.array_equal(shardinit.generate(path, name), wanted.state_dict()[name].numpy())
-    # What is wrong otherwise is said as it is.
+    # Other mistakes get their own messages.
     with pytest.raises(shardinit.SpecError, match="^--set:1:28: error: unknown name `nothing`") as caught:
         shardinit.torch.init_(Toy(), path, set={"init.n": {"normal": {"std": "nothing"}}})
     assert "divide" not in str(caught.value)

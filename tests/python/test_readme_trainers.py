@@ -48,18 +48,18 @@ def packages(row):
 
 
 def module(package):
-    """What is imported of a package."""
+    """The name by which a package is imported."""
     names = {"megatron-core": "megatron.core", "orbax-checkpoint": "orbax.checkpoint"}
     return names.get(package, package.replace("-", "_"))
 
 
 def code_of(text):
-    """What is between backticks."""
+    """The text between backticks."""
     return re.findall(r"`([^`]*)`", text)
 
 
 def source_of(file):
-    """The text of a test's file, and of what it imports from this folder."""
+    """The text of a test's file, and of the modules of this folder that it imports."""
     text = (HERE / file).read_text()
     names = re.findall(r"\b(?:from|import) (\w+)", text)
     return text + "".join((HERE / f"{name}.py").read_text() for name in names if (HERE / f"{name}.py").is_file())
@@ -87,7 +87,7 @@ def mistake(row):
             return f"has {package} {version}, and the requirements {PINS.get(package)}"
         if not re.search(rf"(?:import |from |[\"']){re.escape(module(package))}\b", source):
             return f"names {row.run_by}, which does not import {package}"
-    if name in ("test_row", "test_example"):  # Which run the line as it stands.
+    if name in ("test_row", "test_example"):  # These run the line as it stands.
         return None
     for called in re.findall(r"(\w+)\(", "".join(code_of(row.lines))):
         if called + "(" not in source:
@@ -126,7 +126,7 @@ def test_rows_that_have_neither_are_found():
 def installed(package):
     try:
         return importlib.util.find_spec(module(package)) is not None
-    except ImportError:  # Of the namespace before a dot.
+    except ImportError:  # The namespace before a dot is missing.
         return False
 
 
@@ -173,7 +173,7 @@ CASES = {
         "megatron_model.start(0, 1, tempfile.mkdtemp(), {})\n"
         "from megatron.core import dist_checkpointing\n"
         "model, = megatron_model.make_models({}, d=256, ff=768, layers=2, heads=8, kv_heads=4, head_dim=32, vocab=8192)\n",
-        "test_layouts.Megatron({p: w.view(torch.int16).numpy() for p, w in result.items() if hasattr(w, 'view')}, 1)",
+        "test_layouts.megatron({p: w.view(torch.int16).numpy() for p, w in result.items() if hasattr(w, 'view')}, 1)",
     ),
     "MLX": (
         "import mlx.core\n",

@@ -114,7 +114,7 @@ def test_offsets_serve_readers_without_hdf5(tmp_path):
 
 
 def test_hdf5_reads_bf16_as_the_same_numbers(tmp_path):
-    # What a user sees who just opens the file: slower, and the same values.
+    # A user who just opens the file sees the same values, but slower.
     run_ok("gen", TINY, "-o", tmp_path / "out", "--mesh", "fsdp=1,tensor=1")
     with h5py.File(rank_files(tmp_path / "out")[0], "r") as file:
         dataset = file["model/layers/1/mlp/down_proj/weight"]

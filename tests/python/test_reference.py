@@ -19,7 +19,7 @@ from support import ROOT, TINY, run_json, run_ok, table_file
 sys.path.insert(0, str(PACKAGE))
 import shardinit
 
-FILES = tempfile.TemporaryDirectory()  # Of the known answers.
+FILES = tempfile.TemporaryDirectory()  # It has the files of the known answers.
 VECTORS = json.loads(conformance.PATH.read_text())["vectors"]
 
 
@@ -99,7 +99,7 @@ def test_the_library_has_the_known_answers(vector):
 
 @pytest.mark.parametrize("engine", reference.ENGINES)
 def test_specs_of_the_known_answers_are_planned_as_they_say(engine, tmp_path):
-    """Those that are small enough to be written."""
+    """The known answers that are small enough to be written."""
     small = [v for v in VECTORS if np.prod(v["global_shape"], dtype=object) < 10000 and v["seed"] == 0
              and v["engine"] == engine]
     head, _, _ = spec_of(small[0]).rpartition("  ")

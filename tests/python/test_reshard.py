@@ -1,4 +1,4 @@
-"""reshard: what it copies is what gen makes anew; and what the checkpoint has, if that is another."""
+"""A copy by reshard has the bytes that gen makes anew, or those of the checkpoint if they differ."""
 
 import glob
 import hashlib
@@ -36,7 +36,7 @@ def tiny_layouts(tmp_path_factory):
     return spec
 
 
-# Equal to a new one, byte for byte.
+# A copy is equal to a new one, byte for byte.
 
 
 @pytest.mark.parametrize("given", ["plan", "spec"])
@@ -186,7 +186,7 @@ def test_slices_and_devices_are_those_of_the_spec(tmp_path):
     assert "not known" not in run_ok("reshard", rows, "--mesh", "x=2", "-o", tmp_path / "h").stderr
 
 
-# Values that are no spec's.
+# These values are not a spec's.
 
 
 def edit(folder, change):
@@ -366,7 +366,7 @@ def test_no_rank_has_its_name_before_it_is_checked(tmp_path):
     process = subprocess.Popen([str(BINARY), "reshard", source, "--mesh", "x=2", "-o", tmp_path / "to"],
                                env=CLEAN, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None:
-        # That of the glob module takes it that the folder goes meanwhile.
+        # The glob module tolerates that the folder disappears meanwhile.
         assert not glob.glob(f"{tmp_path}/.to.part-*/checkpoint/ranks/rank-00001.*")
     assert process.returncode == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ["from", "spec.yaml"]

@@ -1,4 +1,4 @@
-"""Tensors of which a rank holds several boxes, or nothing: through all files and readers."""
+"""Tests tensors of which a rank holds several boxes, or nothing, through all files and readers."""
 
 import itertools
 import json
@@ -225,7 +225,7 @@ modules:
 
 @pytest.mark.parametrize("replicas", ["dedupe", "full"])
 def test_axes_one_after_the_other(replicas, tmp_path):
-    """Through all files and readers, as segments go."""
+    """Nested axes work through all files and readers, as segments do."""
     spec = tmp_path / "x.yaml"
     spec.write_text(NESTED)
     run_ok("gen", spec, "-o", tmp_path / "out", "--replicas", replicas)
@@ -293,7 +293,7 @@ def test_a_stage_has_the_layers_of_megatron(tmp_path):
 
 @pytest.mark.parametrize("mesh", ["pipe=1,fsdp=2,tensor=4", "pipe=4,fsdp=1,tensor=2"])
 def test_reshard_is_as_generating_anew(mesh, tmp_path):
-    """To one box a rank and back, and between two ways to have several."""
+    """Reshards to one box a rank and back, and between two ways to have several."""
     run_ok("gen", SPEC, "-o", tmp_path / "a")
     run_ok("gen", SPEC, "-o", tmp_path / "b", "--mesh", mesh)
     run_ok("reshard", tmp_path / "a", "--spec", SPEC, "--mesh", mesh, "-o", tmp_path / "ab")

@@ -1,5 +1,5 @@
 """Languages of sharding against the systems that they are of: the boxes of shardinit are those that
-JAX and PyTorch themselves cut, and what a preset says is what its trainer does."""
+JAX and PyTorch themselves make, and a preset says what its trainer does."""
 
 import json
 import math
@@ -140,7 +140,7 @@ def random_placements(rng, mesh):
             placements[a] = [d, None]
         strided = rng.random() < 0.5 and axes
         if strided and len(axes) > 1 and rng.random() < 0.5:
-            # As fully_shard leaves it: behind all axes after it.
+            # fully_shard leaves it so: behind all axes after it.
             placements[axes[0]] = [d, math.prod(mesh[a] for a in axes[1:])]
         elif strided:  # Any of them, in front of others or behind.
             for a in rng.sample(axes, rng.randint(1, len(axes))):
@@ -183,7 +183,7 @@ def test_boxes_are_those_of_dtensor(tmp_path):
     ([2, 2], 8, 16, 24), ([3, 2], 7, 10, 23), ([2, 3], 10, 20, 13)], ids=str)
 def test_fully_shard_after_parallelize_module(mesh, width, hidden, vocab, tmp_path):
     """Over gloo. The boxes follow from the languages, and from the placements that PyTorch leaves, also
-    where tensor parallelism's parts are not equal, nor those that fully_shard cuts."""
+    where tensor parallelism's parts are not equal, nor those of fully_shard."""
     client_of("torch")
     ranks = ask("fully_shard_boxes", mesh, 2, width, hidden, vocab)
     tensors = {"embed.weight": ([vocab, width], ["vocab", "embed"])}
@@ -336,7 +336,7 @@ def test_presets_of_experts(tmp_path):
     titan = preset_of(tmp_path / "titan.yaml", "torchtitan-experts", model, fsdp=2, expert=2, tensor=2)
     assert run_json("explain", titan, expert)["partition"] == "[expert+context+tensor+fsdp, -, -]"
     assert run_json("explain", titan, gate)["partition"] == "[fsdp+expert+context, -]"
-    # More ranks than experts: the second dimension.
+    # With more ranks than experts the second dimension is sharded.
     titan = preset_of(tmp_path / "titan.yaml", "torchtitan-experts", model, fsdp=4, expert=2, tensor=2)
     assert run_json("explain", titan, expert)["partition"] == "[expert+context+tensor, fsdp, -]"
     maxtext = preset_of(tmp_path / "maxtext.yaml", "maxtext-experts", model, fsdp=2, expert=2, tensor=2)
@@ -453,7 +453,7 @@ def test_every_preset_keeps_the_values(preset, tmp_path):
 # Where sharding is written ----------------------------------------------------
 
 def test_a_file_of_torchprime_as_it_is(tmp_path):
-    """Its map for Llama, with activations, by the key and by the option."""
+    """PyTorch/XLA's map for Llama, with activations, works by the key and by the option."""
     lines = (ROOT / "configs/sharding/torchprime-405b.yaml").read_text().partition("sharding:\n")[2]
     (tmp_path / "maps").mkdir()
     (tmp_path / "maps/llama.yaml").write_text("# Weights\n" + "".join(line[2:] for line in lines.splitlines(True)) + """

@@ -30,7 +30,7 @@ def tensor_of(path, shape, init, dtype, shard):
 
 
 class Case:
-    """Lines of a spec, and what torch makes of the same calls."""
+    """Lines of a spec, and the tensors that torch makes by the same calls."""
 
     def __init__(self, seed, axes):
         torch.manual_seed(seed)
@@ -144,7 +144,7 @@ def test_a_constructor(seed, dtype, tmp_path):
 
 
 def test_numbers_that_no_tensor_keeps(tmp_path):
-    """A place in the stream, the second number of a pair that is left over with it."""
+    """A place in the stream, with the second number of a pair if that is left over."""
     torch.manual_seed(5)
     torch.empty(1000).normal_()
     torch.empty(3).normal_()

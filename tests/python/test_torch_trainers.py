@@ -1,4 +1,4 @@
-"""Lightning, DeepSpeed and Accelerate, each by its own front door: models begin with the bits of `gen`."""
+"""Models of Lightning, DeepSpeed and Accelerate, each in its usual way, begin with the bits of `gen`."""
 
 import os
 import types
@@ -165,7 +165,7 @@ def deep_speed():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed
 
-    # Operations that it would compile when it is first used; PyTorch's own do.
+    # It would compile these operations on first use; PyTorch's own will do.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     if dist.is_initialized():
         os.environ.update(RANK=str(dist.get_rank()), LOCAL_RANK=str(dist.get_rank()),

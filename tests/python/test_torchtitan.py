@@ -13,7 +13,7 @@ import shardinit
 
 
 def tensors_of(model, layout):
-    """path → tensor of what is stored."""
+    """path → stored tensor."""
     spec, sets = SPECS[model]
     with shardinit.open_spec(spec, set=["dtype=f32", *sets], layout=layout, mesh="fsdp=1") as opened:
         return {path: torch.from_numpy(opened.generate(path)) for path in opened.tensors}

@@ -18,7 +18,7 @@ client_of("torchtitan")
 client_of("torchdata")
 
 TYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
-# What torchtitan's converter reads: the names on the Hub.
+# torchtitan's converter reads the names on the Hub.
 EXPORTS = {"llama": [], "tied": [], "deepseek": ["--layout", "hub"]}
 MODELS = {"llama": "llama", "llama_fused": "llama", "llama_tied": "tied", "deepseek": "deepseek"}
 # Processes and options; FSDP2 takes those that are left.

@@ -1,5 +1,5 @@
-"""Initializers of whole matrices: by the words of shardinit-values(7), however
-they are cut, and distributed as they should be."""
+"""Tests initializers of whole matrices by the words of shardinit-values(7), however
+they are sharded, and their distributions."""
 
 import math
 
@@ -158,7 +158,7 @@ def test_little_memory_gives_the_same(whole, tmp_path):
 
 
 def alike(ours, theirs):
-    """Rounded, since the trace of every reflection of a plane is 0."""
+    """Traces are rounded, since that of every reflection of a plane is 0."""
     return scipy.stats.ks_2samp(ours.round(5), theirs.round(5)).pvalue > 1e-3
 
 

@@ -32,7 +32,7 @@ class Model:
     config: dict  # The published configuration, where it differs from the defaults.
     variables: dict  # The spec's variables → fields of the configuration.
     tiny: dict  # Values of these variables in a tiny model.
-    recipe: str = ""  # That of Transformers, where the spec has another.
+    recipe: str = ""  # Transformers' recipe, where the spec has another.
 
     def make(self, **changes):
         model = getattr(transformers, self.of)
@@ -209,7 +209,7 @@ def check_distribution(made, eager, path):
     assert scipy.stats.ks_2samp(made, eager).pvalue > 1e-6, path
 
 
-# What makes a tiny model with as few experts run; elsewhere as published.
+# With these a tiny model with so few experts runs; others are as published.
 TINY_CONFIG = {"deepseek-v3": {"n_group": 2, "topk_group": 1, "num_experts_per_tok": 2}}
 
 
@@ -282,7 +282,7 @@ def fan_of(fan):
 
 DEPTH, BY_LAYER = math.sqrt(2 * L), math.sqrt(2 * (LAYER + 1))
 TITAN = truncated_init(0.02 / BY_LAYER, 2 / (0.02 / BY_LAYER))
-DECODERS = {  # All names that are not there are as `linear`; but norms are 1, biases 0.
+DECODERS = {  # Names that are missing are as `linear`; but norms are 1, biases 0.
     "huggingface": {"linear": normal_init(0.02)},
     "gpt2": {"linear": normal_init(0.02), "attention_out": normal_init(0.02 / DEPTH), "mlp_down": normal_init(0.02 / DEPTH)},
     "gpt2-openai": {"linear": normal_init(0.02), "positions": normal_init(0.01)},

@@ -51,7 +51,7 @@ class NoTokenizer(tokenizer.BaseTokenizer):
 
 
 class Tokens(torch.utils.data.IterableDataset):
-    """Random ones, others on each rank."""
+    """A loader of random tokens, others on each rank."""
 
     def __init__(self, seed, length):
         self.seed, self.length = seed, length
@@ -73,7 +73,7 @@ class DataLoader(dataloader.ParallelAwareDataloader):
 
 
 class Losses(metrics.MetricsProcessor):
-    """All of them, bit for bit."""
+    """Metrics that keep all losses, bit for bit."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(metrics.MetricsProcessor.Config):
@@ -114,7 +114,7 @@ def put_in(model, values):
     model.load_state_dict(state)
 
 
-def Config(model):
+def make_config(model):
     return trainer.Trainer.Config(
         model_spec=write_spec(model), tokenizer=NoTokenizer.Config(), dataloader=DataLoader.Config(),
         metrics=Losses.Config(log_freq=1), loss=loss.CrossEntropyLoss.Config(), activation_checkpoint=None,
@@ -127,7 +127,7 @@ def Config(model):
 
 
 llama, llama_fused, llama_tied, deepseek = (
-    partial(Config, model) for model in ("llama", "llama_fused", "llama_tied", "deepseek"))
+    partial(make_config, model) for model in ("llama", "llama_fused", "llama_tied", "deepseek"))
 
 
 def train(run, folder):
@@ -160,7 +160,7 @@ def main(given, result):
     with tempfile.TemporaryDirectory() as folder:
         for ranks in {run["ranks"] for run in runs}:
             here = [i for i, run in enumerate(runs) if run["ranks"] == ranks]
-            # Forks, which have what took seconds to import.
+            # Forked processes need not import again, which takes seconds.
             torch.multiprocessing.start_processes(
                 run_rank, (ranks, [runs[i] for i in here], folder), nprocs=ranks, start_method="fork")
             with open(f"{folder}/{ranks}.json") as file:

@@ -72,7 +72,7 @@ def shard_fully(module, mesh):
 
 
 def llama(mesh, settings, tokens):
-    """Columns and rows, then fully_shard."""
+    """Shards by columns and rows, then by fully_shard."""
     model = LlamaForCausalLM(LlamaConfig(**settings, use_cache=False))
     whole, plan = Replicate(), {}
     for i in range(settings["num_hidden_layers"]):
@@ -102,7 +102,7 @@ def llama(mesh, settings, tokens):
 
 
 def gpt2(mesh, settings, tokens):
-    """Hybrid sharding: replicas of fully sharded groups."""
+    """Hybrid sharding has replicas of fully sharded groups."""
     model = GPT2LMHeadModel(GPT2Config(**settings, use_cache=False))
     for layer in model.transformer.h:
         shard_fully(layer, mesh["replicate", "fsdp"])
@@ -183,6 +183,6 @@ def main(given, result):
     with open(given) as file:
         runs = json.load(file)
     with tempfile.TemporaryDirectory() as folder:
-        # Forks, which have what took seconds to import.
+        # Forked processes need not import again, which takes seconds.
         torch.multiprocessing.start_processes(run_rank, (runs, folder), nprocs=RANKS, start_method="fork")
         os.replace(f"{folder}/sent.json", result)

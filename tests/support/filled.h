@@ -1,4 +1,4 @@
-// A box of a tensor, made.
+// Makes the bytes of a box of a tensor.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// An instruction set for a test, and for what it calls, but not for the test after it.
+// Forces an instruction set for one test and its calls, but not for the test after it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ class ForcedTarget {
   explicit ForcedTarget(const std::string& name) {
     EXPECT_TRUE(kernels::ForceTarget(name)) << name;
   }
-  // Also where an assertion leaves the test.
+  // This runs also where an assertion leaves the test.
   ~ForcedTarget() { kernels::ForceTarget(""); }
   ForcedTarget(const ForcedTarget&) = delete;
   ForcedTarget& operator=(const ForcedTarget&) = delete;

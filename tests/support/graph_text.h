@@ -1,4 +1,4 @@
-// Spec text in, a built graph or its rendered diagnostics out.
+// Makes of spec text a built graph or its rendered diagnostics.
 #pragma once
 
 #include <fmt/format.h>

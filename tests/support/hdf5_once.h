@@ -1,4 +1,4 @@
-// HDF5, set up once in a process of tests.
+// Sets HDF5 up once in a process of tests.
 #pragma once
 
 #include "formats/hdf5/setup.h"

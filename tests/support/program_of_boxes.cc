@@ -1,10 +1,9 @@
-// The program of any boxes of a spec's tensors, which `shardinit program` writes of whole tensors
-// and ranks alone:
+// Writes the program of any boxes of a spec's tensors, which `shardinit program` does for whole
+// tensors and ranks alone:
 //
 //     program_of_boxes SPEC [f64] < BOXES > MODULE
 //
-// where a line of BOXES is a path, the offset and the shape, as `w 0,4 8,16`, or `w - -` of a
-// scalar.
+// A line of BOXES is a path, the offset and the shape, as `w 0,4 8,16`, or `w - -` for a scalar.
 #include <iostream>
 #include <sstream>
 

@@ -1,4 +1,4 @@
-// Seeded meshes, shapes and partitions, the same on every machine and compiler.
+// Makes seeded meshes, shapes and partitions, the same on every machine and compiler.
 #pragma once
 
 #include <algorithm>
@@ -59,8 +59,8 @@ inline Shape RandomShape(Random& random, int64_t most = 2000) {
 }
 
 // Each mesh axis shards at most one dimension, in any order: tuples are common. Some dimensions
-// have segments, or nested axes, and some of the other axes have a stage. As plans have it: in the
-// simplest form.
+// have segments, or nested axes, and some of the other axes have a stage. The partition is in its
+// simplest form, as in plans.
 inline PartitionSpec RandomPartition(Random& random, const Mesh& mesh, const Shape& shape) {
   PartitionSpec spec(shape.size());
   if (shape.empty()) return spec;

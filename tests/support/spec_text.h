@@ -1,4 +1,4 @@
-// Spec text in, rendered diagnostics out.
+// Makes of spec text rendered diagnostics.
 #pragma once
 
 #include <stdlib.h>
@@ -69,7 +69,7 @@ inline SpecOutcome LoadText(const std::string& text, std::vector<std::string> se
   return LoadFiles({{"x.yaml", text}}, std::move(sets), std::move(mesh));
 }
 
-// For mistakes below the top level: `text` starts on line 3, after what every
+// Serves mistakes below the top level: `text` starts on line 3, after the keys that every
 // spec needs, and gets a tensor if it has none.
 inline std::string MessagesFor(const std::string& text, std::vector<std::string> sets = {},
                                std::string mesh = {}) {

@@ -1,4 +1,4 @@
-// The formulas of shardinit-auto(7), by hand; blocks, and what may be chosen.
+// Tests the formulas of shardinit-auto(7) by hand, the recognition of blocks, and the choices.
 #include <gtest/gtest.h>
 
 #include "autoshard/choose.h"
@@ -8,9 +8,9 @@ namespace {
 
 using Name = DimensionName;
 
-constexpr double kSmall = 1e-9;  // Of relative differences.
+constexpr double kSmall = 1e-9;  // Relative differences are smaller.
 
-// fsdp 8 at 10 bytes a second, tensor 4 at 100; 5 tokens.
+// The axis fsdp has 8 ranks at 10 bytes a second, tensor 4 at 100; there are 5 tokens.
 StepModel TwoAxes() {
   StepModel model;
   model.training.axes = {{8, AxisUse::kBatch, 10}, {4, AxisUse::kComputation, 100}};
@@ -79,7 +79,7 @@ TEST(Recognize, ColumnsAndRowsAreABlock) {
   EXPECT_EQ(model.width, 32);
 }
 
-// Gate and up, one behind the other, of `hidden` units in all.
+// This tensor has gate and up, one after the other, of `hidden` units in all.
 StepModel Fused(int64_t hidden) {
   StepModel model = TwoAxes();
   model.weights = {Matrix({hidden, 32}, {Name::kHidden, Name::kNone}),
@@ -109,7 +109,7 @@ TEST(Recognize, WhatIsFusedIsSplitInSegments) {
     EXPECT_EQ(cuts[1][1], AxisCut(1));
   }
   EXPECT_TRUE(splits);
-  // It costs what a gate and an up projection cost that are two tensors.
+  // It costs as much as a gate and an up projection in two tensors.
   StepModel two = TwoAxes();
   two.weights = {Matrix({64, 32}, {Name::kHidden, Name::kNone}),
                  Matrix({64, 32}, {Name::kHidden, Name::kNone}),
@@ -199,7 +199,7 @@ TEST(Cost, ColumnsAndRowsReduceOnce) {
   EXPECT_EQ(Sent(model, split, 1, {.sequence_parallel = true}), 1920);
   // The forward pass once more.
   EXPECT_EQ(Sent(model, split, 1, {.recompute = true}), 1920 * 1.5);
-  // What is whole on ranks with other parts of the tokens: (2 in + out) of both.
+  // A weight that is whole on ranks with other parts of the tokens costs (2 in + out) of both.
   EXPECT_EQ(Sent(model, {{-1, -1}, {-1, -1}}, 1), 0);
   EXPECT_EQ(Sent(model, {{-1, -1}, {-1, -1}}, 1, {.sequence_parallel = true}),
             2 * 5 * (2 * 32 + 64 + 2 * 64 + 32) * 2 * 0.75);
@@ -225,7 +225,7 @@ TEST(Cost, MemoryHasGradientsTheOptimizerAndActivations) {
   // 2 + 2 bytes, 12 of Adam's; in and out of four matrices.
   const double weights = 4. * 2048 * 16, activations = 4. * 5 * 96 * 2;
   EXPECT_EQ(memory({{-1, -1}, {-1, -1}}, {}), weights + activations);
-  // One layer of both gathered, with gradients.
+  // One layer of both is gathered, with gradients.
   EXPECT_EQ(memory({{1, -1}, {0, -1}}, {}), weights / 8 + 2 * 2 * 4096. * 7 / 8 + activations);
   EXPECT_EQ(memory({{-1, 0}, {-1, 1}}, {}), weights / 4 + 4. * 5 * (32 + 16) * 2);
   EXPECT_EQ(memory({{-1, 0}, {-1, 1}}, {.sequence_parallel = true}),
@@ -249,7 +249,7 @@ TEST(Cost, TokensGoToExpertsAndBack) {
   ASSERT_EQ(model.blocks[0].kind, "experts");
   // Two layers, 2 experts for each of 5 tokens, there and back in both passes.
   EXPECT_EQ(Sent(model, {{-1, 0}, {-1, 0}}, 1), 2 * 2 * 4 * 5 * 32 * 2 * 0.75);
-  // Not where one of the two is whole: gathered, and its gradients scattered.
+  // Where one of the two is whole, it is gathered, and its gradients are scattered.
   EXPECT_EQ(Sent(model, {{-1, 0}, {-1, -1}}, 1),
             2 * (3 * 4 * 128 * 32 + 2 * 4 * 32 * 64) * 2 * 0.75);
   // Ranks that share tokens send a part each, and put together what comes back.
@@ -257,7 +257,7 @@ TEST(Cost, TokensGoToExpertsAndBack) {
             2 * (2 * 4 / 4 + 4) * 5 * 32 * 2 * 0.75);
 }
 
-// The same experts, as tensors of their own: `pinned`: placed on the ranks of some axes.
+// These are the same experts as tensors of their own; `pinned` ones are on the ranks of some axes.
 StepModel ListOfExperts(AxisUse use, std::vector<size_t> pinned) {
   StepModel model = TwoAxes();
   model.training.axes[1].use = use;
@@ -306,7 +306,7 @@ TEST(Cost, ExpertsThatArePinnedAreSentTokens) {
   EXPECT_EQ(cuts, (AxisCuts{2, 0}));
   EXPECT_EQ(Sent(model, {cuts, cuts}, 1), 2 * 2 * 4 * 5 * 32 * 2 * 0.75);
   EXPECT_EQ(Sent(model, {cuts, cuts}, 0), 2 * 3 * (128 + 64) * 32 * 2 * 7. / 8);
-  // Back to the tensor of each expert.
+  // The choice goes back to the tensor of each expert.
   const auto uses = UsesOf(model, model.blocks[0], {cuts, cuts});
   for (const int64_t expert : {0, 1, 2, 3}) {
     partition.pins = {{1, {expert}}};
@@ -332,11 +332,11 @@ TEST(Cost, AStepTakesAsLongAsTheSlowestStage) {
                                            {"layers.0.down", 1, {0}}, {"layers.1.up", 0, {1}},
                                            {"layers.1.down", 1, {1}}, {"layers.2.up", 0, {1}},
                                            {"layers.2.down", 1, {1}}, {"head", 3, {1}}};
-  Recognize(tensors, 3, &model);  // Nothing is on the last one.
+  Recognize(tensors, 3, &model);  // The last stage has nothing.
   EXPECT_EQ(model.layers, (std::vector<double>{1, 2}));
   EXPECT_EQ(model.weights[0].held, (std::vector<double>{1, 2}));
   EXPECT_EQ(model.weights[2].held, (std::vector<double>{1, 0}));
-  // What the ranks of each stage have, as a model of its own.
+  // The tensors of each stage are a model of their own.
   const std::vector<AxisCuts> cuts = {{1, 0}, {0, 1}, {0, -1}, {1, -1}};
   std::vector<StepCost> alone;
   for (const size_t stage : {0, 1}) {
@@ -371,7 +371,7 @@ TEST(Cost, AStepTakesAsLongAsTheSlowestStage) {
 TEST(Strategies, ExpertsGoTogether) {
   const StepModel model = Experts(AxisUse::kExperts);
   const auto ways = Strategies(model, model.blocks[0], FixedCuts(2));
-  // fsdp or not, with expert: nothing, the same, experts.
+  // With and without fsdp, experts have nothing, the same axes, or axes of their own.
   EXPECT_EQ(ways.size(), 6U);
   for (const BlockCuts& cuts : ways) {
     EXPECT_EQ(UsesOf(model, model.blocks[0], cuts)[0], UsesOf(model, model.blocks[0], cuts)[1]);

@@ -6,7 +6,7 @@
 namespace shardinit {
 namespace {
 
-// One error at `column` (in bytes) of the only line.
+// Reports one error at `column` (in bytes) of the only line.
 std::string ErrorIn(const std::string& line, uint32_t column, uint32_t length) {
   const Source source = {"x.yaml", line};
   return Render(Diagnostic{Diagnostic::Severity::kError, {&source, 1, column, length}, "no", {}});

@@ -56,7 +56,7 @@ TEST(ReadFile, SaysWhyItCannot) {
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("none"); }), "there is no file `none`");
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("a/b"); }), "there is no file `a/b`");
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("sub"); }), "`sub` is a folder, not a file");
-  // Without a writer this must not wait for one.
+  // A FIFO has no writer here, and opening it must not wait for one.
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("pipe"); }), "`pipe` is a device, not a file");
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("/dev/zero"); }),
             "`/dev/zero` is a device, not a file");
@@ -82,13 +82,13 @@ TEST(WriteAllAndReadAll, WorkAtOffsets) {
   const WorkingFolder folder(Contents{{"a", "0123456789"}});
   const Fd fd(open("a", O_RDWR));
   EXPECT_TRUE(WriteAll(fd.get(), "xyz", 3, 4));
-  EXPECT_TRUE(WriteAll(fd.get(), "!", 1, 12));  // Leaves a hole.
+  EXPECT_TRUE(WriteAll(fd.get(), "!", 1, 12));  // This leaves a hole.
   EXPECT_EQ(ReadFile("a"), std::string("0123xyz789\0\0!", 13));
   char buffer[4] = {};
   EXPECT_TRUE(ReadAll(fd.get(), buffer, 4, 3));
   EXPECT_EQ(std::string(buffer, 4), "3xyz");
   errno = EIO;
-  EXPECT_FALSE(ReadAll(fd.get(), buffer, 4, 10));  // One byte too many.
+  EXPECT_FALSE(ReadAll(fd.get(), buffer, 4, 10));  // This is one byte too many.
   EXPECT_EQ(errno, 0);
   EXPECT_FALSE(ReadAll(-1, buffer, 4, 0));
   EXPECT_EQ(errno, EBADF);
@@ -201,7 +201,7 @@ TEST(NewFile, LeavesNothingWithoutCommit) {
   EXPECT_EQ(NamesIn("."), Names{"a"});
 }
 
-// Whatever becomes of the folder's name.
+// The folder's name may change or vanish meanwhile.
 TEST(NewFile, IsWhereItsFolderIs) {
   const WorkingFolder scratch(Contents{{"here/x", ""}});
   const Folder folder = Folder::Open("here");
@@ -241,7 +241,7 @@ TEST(NewFile, TakesAFreeNameAlone) {
   EXPECT_EQ(ReadFile("b"), "");
 }
 
-// A kind whose files begin with `ours `.
+// Files of this kind begin with `ours `.
 ResultFile Result(const std::string& path, bool force = false) {
   return ResultFile({"-o", "result", {"ours "}}, path, force);
 }
@@ -292,7 +292,7 @@ TEST(ResultFile, SaysWhyItCannot) {
 
 bool Any(std::string_view) { return true; }
 
-// `.NAME.tmp-MACHINE-RANDOM`, of this machine.
+// Returns `.NAME.tmp-MACHINE-RANDOM`, for this machine.
 std::string TemporaryOf(const Folder& folder, const std::string& name) {
   const NewFile file(folder, name);
   for (const std::string& other : NamesIn(".")) {
@@ -315,7 +315,7 @@ TEST(RemoveLeftOvers, SparesFilesWhoseOwnersLive) {
   RemoveLeftOvers(folder, Any, Others::kAll);
   ASSERT_EQ(NamesIn(".").size(), 1u);
   EXPECT_TRUE(NamesIn(".")[0].starts_with(".a.tmp-"));
-  RemoveLeftOvers(Folder::Open("none"), Any, Others::kAll);  // Nothing to remove.
+  RemoveLeftOvers(Folder::Open("none"), Any, Others::kAll);  // There is nothing to remove.
 }
 
 TEST(RemoveLeftOvers, SparesThoseOfOtherMachinesForHours) {
@@ -327,7 +327,7 @@ TEST(RemoveLeftOvers, SparesThoseOfOtherMachinesForHours) {
   const Folder folder = Folder::Open(".");
   RemoveLeftOvers(folder, Any, Others::kOld);
   EXPECT_EQ(NamesIn("."), Names{young});
-  const Fd locked(open(young.c_str(), O_RDWR));  // Where locks are seen on other machines.
+  const Fd locked(open(young.c_str(), O_RDWR));  // Other machines may see this lock.
   ASSERT_EQ(flock(locked.get(), LOCK_EX), 0);
   RemoveLeftOvers(folder, Any, Others::kAll);
   EXPECT_EQ(NamesIn("."), Names{young});

@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(
         GlobCase{"[a", "[a", true}, GlobCase{"[a", "a", false}, GlobCase{"[", "[", true},
         GlobCase{"[!]", "x", false}, GlobCase{"[!]", "[!]", true}));
 
-// Backtracking over every `*` would take longer than the universe has.
+// Backtracking over every `*` would take longer than the age of the universe.
 TEST(Matches, IsFastOnHostilePatterns) {
   std::string pattern;
   for (int i = 0; i < 200; ++i) pattern += "a*";
@@ -69,7 +69,7 @@ TEST(Matches, IsFastOnHostilePatterns) {
   }
 }
 
-// Random patterns and texts of few letters: often they match.
+// Patterns and texts are random and of few letters, so that they often match.
 TEST(Globs, AreAsEachPatternIs) {
   std::mt19937 random(5);
   const auto text_of = [&](std::string_view letters, int longest) {

@@ -1,4 +1,4 @@
-// Vectors: FIPS 180-2, appendix B.1-B.3, and the SHA-256 examples and
+// The vectors are those of FIPS 180-2, appendix B.1-B.3, and the SHA-256 examples and
 // "additional" vectors of NIST's CSRC (Cryptographic Standards and Guidelines,
 // Example Values, SHA256.pdf and SHA2_Additional.pdf).
 #include <gtest/gtest.h>

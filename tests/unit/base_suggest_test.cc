@@ -37,7 +37,7 @@ TEST(Closest, KnowsBeginnings) {
   const std::vector<std::string> names = {"gen", "plan", "generate_all", "d"};
   EXPECT_EQ(Closest("generate", names), "gen");
   EXPECT_EQ(Closest("planning", names), "plan");
-  EXPECT_EQ(Closest("generate_al", names), "generate_all");  // Near comes first.
+  EXPECT_EQ(Closest("generate_al", names), "generate_all");  // The nearest name comes first.
   EXPECT_EQ(Closest("dimension", names), "");
   EXPECT_EQ(Closest("pl", names), "");
 }

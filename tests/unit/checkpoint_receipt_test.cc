@@ -108,7 +108,7 @@ TEST(ReadReceipt, SaysWhyItRefuses) {
             head + "box 0 is not the shard of `a.w` that the plan has there");
   EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "9223372036854775807")),
             head + "box 0 is not the shard of `a.w` that the plan has there");
-  EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "2958")), "");  // Ends with the file.
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "2958")), "");  // It ends with the file.
   const std::string text = SmallText();
   const size_t second = text.find(",\n  {\"path\": \"b\"");
   EXPECT_EQ(ReceiptRefusal(text.substr(0, second) + "\n ]\n}\n"),
@@ -164,7 +164,7 @@ TEST(FindReceipt, TakesDamageForAbsence) {
   EXPECT_FALSE(Finds(Files(""), plan));
   EXPECT_FALSE(Finds(Files(SmallText().substr(0, 400)), plan));
   EXPECT_FALSE(Finds(Files(SmallText() + "\n"), plan));
-  // Right in what is read, but not what this tool writes.
+  // It is right in all that is read, but this tool would write it otherwise.
   EXPECT_FALSE(Finds(Files(ReceiptWith("\"coordinate\": [0]", "\"coordinate\": [1]")), plan));
   EXPECT_FALSE(Finds(Files(ReceiptWith("\"bytes\": 42", "\"bytes\": 43")), plan));
   EXPECT_FALSE(Finds(Files(ReceiptWith("3000", "3000.0")), plan));
@@ -180,7 +180,7 @@ TEST(HashMetadata, LeavesOutTheBoxes) {
   const auto size = static_cast<int64_t>(file.size());
   EXPECT_EQ(HashMetadata(fd.get(), size, rank, {19, 4}), Sha256Of("headmidtail"));
   EXPECT_NE(HashMetadata(fd.get(), size, rank, {4, 50}), Sha256Of("headmidtail"));
-  EXPECT_THROW(HashMetadata(fd.get(), size + 1, rank, {19, 4}), Error);  // Cut short.
+  EXPECT_THROW(HashMetadata(fd.get(), size + 1, rank, {19, 4}), Error);  // The file is too short.
 }
 
 TEST(HashMetadata, ReadsLargeFilesInPieces) {
@@ -193,7 +193,7 @@ TEST(HashMetadata, ReadsLargeFilesInPieces) {
   EXPECT_EQ(HashMetadata(fd.get(), 270'017, PlanRank(plan, 0), {200'001}), Sha256Of(head + tail));
 }
 
-// The whole life of a rank's file, and what a verifier makes of it.
+// Follows a rank's file through its whole life, and what a verifier says of it.
 TEST(RankWriter, LeavesAFileWithAReceipt) {
   SetUpHdf5Once();
   const Plan plan = SmallPlan();

@@ -1,5 +1,5 @@
-// Expressions over elements: what each is made into, and each mistake as the
-// user sees it.
+// Tests expressions over elements: the form that each is compiled to, and each
+// mistake as the user sees it.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -61,7 +61,7 @@ TEST(Compile, ConstantPartsAreComputed) {
   EXPECT_EQ(Canonical("max(row, 3, d)"), "max(i0, 3, 4)");
   EXPECT_EQ(Canonical("0 * negative"), "-0");
   EXPECT_EQ(Canonical("row - negative"), "i0 - -2");
-  // What is not constant keeps its order: 2 * row * 3 is not 6 * row.
+  // Products that are not constant keep their order: 2 * row * 3 is not 6 * row.
   EXPECT_EQ(Canonical("2 * row * 3"), "2 * i0 * 3");
 }
 

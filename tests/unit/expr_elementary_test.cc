@@ -1,5 +1,5 @@
-// The functions of expressions over elements against MPFR: the bounds below are
-// those that shardinit-values(7) promises.
+// Compares the functions of expressions over elements with MPFR: the bounds below
+// are those that shardinit-values(7) promises.
 #include <gtest/gtest.h>
 #include <mpfr.h>
 
@@ -42,7 +42,7 @@ void One(mpfr_ptr out, mpfr_ptr x, mpfr_ptr) {
 
 void Pow(mpfr_ptr out, mpfr_ptr x, mpfr_ptr y) { mpfr_pow(out, x, y, MPFR_RNDN); }
 
-// Newton's method on erf, from the double under test.
+// Applies Newton's method to erf, from the double under test.
 void ErfInv(mpfr_ptr out, mpfr_ptr x, mpfr_ptr) {
   Number step, slope;
   mpfr_set_d(out, Apply(ElementOp::kErfInv, mpfr_get_d(x, MPFR_RNDN)), MPFR_RNDN);
@@ -166,7 +166,7 @@ TEST_F(Elementary, SinAndCos) {
     Expect(op, 0.80, reference, [&] { return Between(-10, 10); });
     Expect(op, 0.80, reference, [&] { return Size(1e-300, kLargestAngle); });
     Expect(op, 0.80, reference, [&] { return Between(-kLargestAngle, kLargestAngle); });
-    // The doubles nearest to multiples of a quarter turn: everything cancels.
+    // At the doubles nearest to multiples of a quarter turn everything cancels.
     Expect(op, 0.80, reference, [&] { return std::floor(Between(0, 4e7)) * 0x1.921fb54442d18p+0; });
   }
 }
@@ -182,7 +182,7 @@ TEST_F(Elementary, ErfInv) {
   Expect(ElementOp::kErfInv, 1.1, ErfInv, [&] { return 1 - std::fabs(Size(2.3e-16, 0.6)); });
 }
 
-// Another compiler, another level of optimization: these bits.
+// Every compiler and level of optimization must give these bits.
 TEST_F(Elementary, KnownAnswers) {
   const struct {
     ElementOp op;

@@ -1,4 +1,4 @@
-// How long the chunks of zarr arrays are: equal ones, of the shards' length if that can be.
+// Tests the length of chunks of zarr arrays: all are equal, and as long as a shard if possible.
 #include <gtest/gtest.h>
 
 #include <map>

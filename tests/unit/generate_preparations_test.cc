@@ -1,4 +1,4 @@
-// What is held, and what gives way, for boxes that begin and end in any order.
+// Tests which preparations are kept and which give way, for boxes that begin and end in any order.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -9,7 +9,7 @@
 namespace shardinit {
 namespace {
 
-// Tensors 0 … 9, and what each one's preparation takes; notes which of them live.
+// Has for tensors 0 … 9 the memory that their preparations take; notes which of them live.
 struct Memory {
   explicit Memory(std::vector<int64_t> sizes) : bytes(std::move(sizes)), tensors(bytes.size()) {}
 
@@ -58,7 +58,7 @@ TEST(Preparations, IdleOnesGiveWayToWhatDoesNotFitBesideThem) {
     held.Release(memory.Needs({i}));
     EXPECT_EQ(memory.Living(), (Which{i}));  // It may be needed again.
   }
-  // One that never fits is alone, and goes when nobody needs it.
+  // A preparation that never fits is alone, and goes when nobody needs it.
   ASSERT_TRUE(held.Use(memory.Needs({2})));
   EXPECT_EQ(memory.Living(), (Which{2}));
   held.Release(memory.Needs({2}));

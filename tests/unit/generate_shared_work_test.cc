@@ -1,4 +1,4 @@
-// Threads that make pieces together: nobody waits for ever, and nobody sees a piece that is not
+// Tests threads that make pieces together: none waits for ever, and none sees a piece that is not
 // made.
 #include <gtest/gtest.h>
 
@@ -26,19 +26,19 @@ using std::chrono::milliseconds;
 
 constexpr int kThreads = 4;
 
-// Takes that long, without giving up the processor.
+// Keeps the processor busy for that long.
 void Spin(int64_t steps) {
   for (int64_t i = 0; i < steps; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
-// Threads that meet before each round, so that all are in the same short work at once. It is never
+// Its threads meet before each round, so that all are in the same short work at once. It is never
 // destroyed while one of them hangs.
 struct Rounds {
   explicit Rounds(std::function<void(int thread, int64_t round)> each) : body(std::move(each)) {}
 
   const std::function<void(int thread, int64_t round)> body;
   std::barrier<> meeting{kThreads};
-  std::atomic<int64_t> last{std::numeric_limits<int64_t>::max()};  // Round.
+  std::atomic<int64_t> last{std::numeric_limits<int64_t>::max()};  // It is the last round.
   std::atomic<int64_t> rounds{0};
 
   // Runs one thread until the time is over.
@@ -98,7 +98,7 @@ class WorkOfRounds {
       {{-1, nullptr}, {-1, nullptr}}};
 };
 
-// A piece takes from no time up to what a thread takes to fall asleep: so it is often made at the
+// A piece takes at most the time that a thread needs to fall asleep: so it is often made at the
 // very moment when another thread begins to wait for it.
 TEST(SharedWork, NobodySleepsThroughTheLastPiece) {
   const auto work = std::make_shared<WorkOfRounds<int64_t>>([](int64_t round, int64_t piece) {
@@ -120,9 +120,9 @@ TEST(SharedWork, NobodySleepsThroughTheLastPiece) {
   EXPECT_GT(rounds->rounds, 100);
 }
 
-// Readers that begin anywhere, also in pieces that others are just making, in several groups.
+// Readers begin anywhere, also in pieces that others are just making, in several groups.
 TEST(SharedWork, ReadersFindWhatOthersMake) {
-  constexpr int64_t kPieces = 700;  // In three groups.
+  constexpr int64_t kPieces = 700;  // They are in three groups.
   const auto made = std::make_shared<std::atomic<int64_t>>(0);
   const auto work = std::make_shared<WorkOfRounds<int64_t>>([made](int64_t round, int64_t piece) {
     ++*made;
@@ -139,10 +139,10 @@ TEST(SharedWork, ReadersFindWhatOthersMake) {
   });
   ASSERT_TRUE(EndsInTime(rounds, milliseconds(500))) << "after " << rounds->rounds << " rounds";
   EXPECT_EQ(*wrong, 0);
-  EXPECT_EQ(*made, rounds->rounds * kPieces);  // Each once.
+  EXPECT_EQ(*made, rounds->rounds * kPieces);  // Each piece was made once.
 }
 
-// A piece whose maker decides when it is there. Places for pieces are made under the lock: the
+// The maker of this piece decides when it is there. Places for pieces are made under the lock: the
 // first one of the second group does not come before `open` is set, and holds the lock until then.
 struct SlowPiece {
   static inline std::atomic<int> places{0};

@@ -257,7 +257,7 @@ TEST(Vars, AreEvaluatedUsedOrNot) {
             "            ^^^^^\n");
 }
 
-// `links` variables, each one more than the next.
+// Makes `links` variables, each one more than the next.
 std::string Chain(int links) {
   std::string text = "vars:\n";
   for (int i = links; i > 0; --i) {

@@ -1,4 +1,4 @@
-// Each sharding language: what it makes of tensors, and its mistakes.
+// Tests each sharding language: the partitions that it makes, and its mistakes.
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ constexpr std::string_view kLlama =
     "    down.bias: {shape: [16], axes: [embed], init: zeros}\n"
     "  norm.weight: {shape: [16], axes: [embed], init: ones}\n";
 
-// `path (axes) (axes)` of each tensor, or the messages.
+// Returns `path (axes) (axes)` of each tensor, or the messages.
 std::string Cuts(const std::string& sharding, std::string_view mesh = kMesh,
                  std::string_view modules = kLlama) {
   const GraphOutcome outcome =
@@ -36,7 +36,7 @@ std::string Cuts(const std::string& sharding, std::string_view mesh = kMesh,
     one.mesh = outcome.graph.mesh;
     one.tensors = {tensor};
     const std::string line = PrintTensors(one);
-    // Without element type, shape and values.
+    // The element type, the shape and the values are left out.
     out += tensor.path;
     const size_t values = line.find("constant(");
     out += line.substr(line.find(')', values) + 1);
@@ -130,7 +130,7 @@ TEST(MapLanguage, ReportsPlacementsThatAreNone) {
             "                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n");
 }
 
-// Sharding by one axis after the other, where that differs from sharding by both at once.
+// Tests cases in which sharding by one axis after the other differs from sharding by both at once.
 TEST(MapLanguage, KeepsAxesOneAfterTheOther) {
   const std::string_view mesh = "mesh: {axes: {dp: 2, tp: 2}}\n";
   const std::string both = "dp: Shard(0), tp: Shard(0)}";
@@ -148,7 +148,7 @@ TEST(MapLanguage, KeepsAxesOneAfterTheOther) {
             "w (dp, tp) nested 1, 2\n");
   EXPECT_EQ(One(strided + "tp: '_StridedShard(0, split_factor=2)'}}", "[8]", mesh),
             "w (dp, tp / 2)\n");
-  // In two words for the same two patterns agree, not in two for different ones.
+  // Two words agree for the same patterns, but not for different ones.
   EXPECT_EQ(One(" {'w': {" + both + ", '?': [[dp, tp]]}", "[8]", mesh), "w (dp, tp)\n");
   const std::string two =
       One(" {uneven: chunk, 'w': {" + both + ", '?': [[dp, tp]]}", "[10]", mesh);
@@ -224,7 +224,7 @@ TEST(PathMatches, KeepsToParts) {
   EXPECT_FALSE(PathMatches("**.b.**.b.w", "a.b.w"));
 }
 
-// One choice after the other, not all of them together.
+// Choices are made one after the other, not all together.
 TEST(PathMatches, TakesManyStarsInTime) {
   std::string pattern, path = "a";
   for (int i = 0; i < 200; ++i) {
@@ -235,7 +235,7 @@ TEST(PathMatches, TakesManyStarsInTime) {
   EXPECT_TRUE(PathMatches(pattern + "a", path));
 }
 
-// All at once, as each alone.
+// All at once give the same as each alone.
 TEST(Globs, FindsThePatternsOfPathsThatMatch) {
   std::mt19937 random(1);
   const auto join = [&](std::span<const std::string_view> words, size_t most) {
@@ -275,7 +275,7 @@ TEST(TensorPatterns, MatchesWholePathsAndWildcardsInOrder) {
   EXPECT_TRUE(patterns.AllUsed());
 }
 
-// What is left empty is not taken for "whole".
+// An empty entry is not taken for "whole".
 TEST(Languages, NeedAValue) {
   EXPECT_NE(Cuts(" {fsdp: null}").find("`fsdp` takes a mapping, not nothing"), std::string::npos);
   EXPECT_NE(Cuts(" {rules: null}").find("`rules` takes a list, not nothing"), std::string::npos);
@@ -344,7 +344,7 @@ TEST(HaliaxLanguage, KnowsNoOrder) {
             "  hint: remove it\n");
 }
 
-// The example of flax.linen.spmd's documentation, in both forms of a rule.
+// This is the example of flax.linen.spmd's documentation, in both forms of a rule.
 TEST(RuleLanguage, StandsInShardingToo) {
   const std::string_view mesh = "mesh: {axes: {X: 2, Y: 2, Z: 2}}\n";
   const std::string_view modules =
@@ -364,7 +364,7 @@ TEST(RuleLanguage, StandsInShardingToo) {
 TEST(AutomaticLanguages, Fsdp) {
   EXPECT_EQ(One(" fsdp", "[4, 8, 8]"), "w () (fsdp) ()\n");
   EXPECT_EQ(One(" fsdp", "[]"), "w\n");
-  EXPECT_EQ(One(" fsdp", "[3]"), "w (fsdp)\n");  // Uneven.
+  EXPECT_EQ(One(" fsdp", "[3]"), "w (fsdp)\n");  // It is uneven.
   EXPECT_EQ(One(" {fsdp: {axis: [fsdp, tensor]}}", "[3, 9]"), "w () (fsdp, tensor)\n");
   EXPECT_EQ(Cuts(" [{map: {layers.*.q.weight: [tensor]}}, fsdp]").substr(0, 60),
             "embed.weight (fsdp) ()\nlayers.0.q.weight (tensor) ()\nlayers.");
@@ -385,7 +385,7 @@ TEST(AutomaticLanguages, FirstDivisible) {
 TEST(AutomaticLanguages, FullyShard) {
   EXPECT_EQ(Cuts(" {map: {layers.*.*.weight: [tensor]}, fully_shard: {}}").substr(0, 59),
             "embed.weight (fsdp) ()\nlayers.0.q.weight (tensor, fsdp) ()\n");
-  // Experts on their own axes; where these are many, their second dimension.
+  // Experts are on their own axes, or in their second dimension if there are many axes.
   const std::string_view mesh = "mesh: {axes: {fsdp: 8, expert: 2}}\n";
   const std::string_view modules =
       "modules:\n"
@@ -397,7 +397,7 @@ TEST(AutomaticLanguages, FullyShard) {
             "experts.w (expert) (fsdp) ()\ndense.w (fsdp, expert) ()\n");
 }
 
-// Parts of parts have other borders than parts. Its own axes are as one.
+// Parts of parts have other borders than parts. The axes of one language shard as one.
 TEST(AutomaticLanguages, FullyShardCutsWhatIsLeft) {
   EXPECT_EQ(One(" {map: {w: [tensor]}, fully_shard: {}}", "[12]"),
             "w (tensor, fsdp) nested 1, 1\n");
@@ -471,7 +471,7 @@ std::string Pipeline(const std::string& keys, int ranks, int layers) {
                   "  norm: {shape: [], init: zeros}\n");
 }
 
-// The rank of each layer.
+// Returns the rank of each layer.
 std::string Ranks(const std::string& keys, int ranks, int layers) {
   const std::string all = Pipeline(keys, ranks, layers);
   if (all.find("error") != all.npos) return all.substr(0, all.find('\n'));
@@ -505,7 +505,7 @@ TEST(MegatronLanguage, PlacesExperts) {
   }
   EXPECT_EQ(Cuts(" {" + experts + ", " + pipeline + "}", mesh, kExperts), expected);
   EXPECT_EQ(Cuts(" {" + pipeline + ", " + experts + "}", mesh, kExperts), expected);
-  // Several axes, the first major; of one rank nothing need be said.
+  // Of several axes the first is major; an axis of one rank need not be named.
   const std::string several =
       Cuts(" {megatron: {expert: '**.experts.**', expert_axis: [a, one, b], num_experts: 6}}",
            "mesh: {axes: {b: 3, one: 1, a: 2}}\n", kExperts);
@@ -514,7 +514,7 @@ TEST(MegatronLanguage, PlacesExperts) {
         fmt::format("layers.1.experts.{}.up () () on b {} on a {}\n", j, j % 3, j / 3);
     EXPECT_NE(several.find(line), several.npos) << line << several;
   }
-  // A tensor's own stage goes before.
+  // A tensor's own stage takes precedence.
   EXPECT_EQ(Cuts(" {megatron: {expert: 'experts.**', expert_axis: e, num_experts: 2}}",
                  "mesh: {axes: {e: 2}}\n",
                  "modules:\n"
@@ -546,7 +546,7 @@ TEST(MegatronLanguage, ReportsExpertsThatHaveNoPlace) {
 
 TEST(PipelineLanguage, GivesLayersToStages) {
   EXPECT_EQ(Pipeline("", 3, 3),
-            "embed on pipe 0, 2\n"  // Tied: a copy on the last stage.
+            "embed on pipe 0, 2\n"  // It is tied, so the last stage has a copy.
             "layers.0.w on pipe 0\n"
             "layers.1.w on pipe 1\n"
             "layers.2.w on pipe 2\n"
@@ -560,7 +560,7 @@ TEST(PipelineLanguage, GivesLayersToStages) {
            "  m.norm: {shape: [], init: zeros}\n"),
       "m.embed on pipe 0\nm.layers.0.w on pipe 0\nm.layers.1.w on pipe 1\nm.norm on pipe 1\n");
   EXPECT_EQ(Pipeline("", 1, 1), "embed\nlayers.0.w\nnorm\n");
-  // Megatron: 8 layers, 2 ranks, 2 virtual stages.
+  // These are Megatron's 8 layers on 2 ranks with 2 virtual stages.
   EXPECT_EQ(Ranks(", virtual: 2", 2, 8), "00110011");
   EXPECT_EQ(Ranks(", virtual: 2, style: v", 2, 8), "00111100");
   EXPECT_EQ(Ranks(", stages: [1, 3]", 2, 4), "0111");

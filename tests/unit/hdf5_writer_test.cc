@@ -50,7 +50,7 @@ struct Written {
   std::string bytes;
 };
 
-// Replaces what has the name.
+// Replaces whatever has the name.
 void WriteLayout(const FileLayout& layout, const std::string& path) {
   std::filesystem::remove(path);
   const Folder folder = Folder::Open(".");
@@ -67,7 +67,7 @@ Written WriteRankFile(const Plan& plan, int64_t rank, const std::string& path) {
   return written;
 }
 
-// The shards' values put where the metadata says.
+// Puts the shards' values where the metadata says.
 void FillIn(const std::string& path, const Plan& plan, int64_t rank,
             const std::vector<int64_t>& offsets) {
   const Fd fd(open(path.c_str(), O_RDWR));
@@ -81,7 +81,7 @@ void FillIn(const std::string& path, const Plan& plan, int64_t rank,
   }
 }
 
-// A dataset as doubles, converted by HDF5 itself.
+// Reads a dataset as doubles, converted by HDF5 itself.
 std::vector<double> ReadDoubles(const std::string& file, const std::string& dataset, Shape* shape) {
   const hid_t f = H5Fopen(file.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
   EXPECT_GE(f, 0);
@@ -267,7 +267,7 @@ TEST_F(Hdf5, OneRankWithoutAxesHasEmptyAttributes) {
   EXPECT_EQ(in.at("datasets").at(0).at("global_shape"), std::vector<int64_t>{});
 }
 
-// HDF5's own names for the element types, field by field.
+// Compares with HDF5's own types for the element types, field by field.
 TEST_F(Hdf5, TypesHaveTheirFields) {
   InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}};
   for (const DTypeInfo& info : DTypes()) {

@@ -1,5 +1,5 @@
-// Initializers that look at fans: where fans come from, what each formula gives
-// for numbers worked out by hand, and every mistake as the user sees it.
+// Tests initializers that look at fans: where fans come from, each formula against
+// numbers worked out by hand, and every mistake as the user sees it.
 #include <gtest/gtest.h>
 
 #include "support/graph_text.h"
@@ -13,12 +13,12 @@ std::string FanLowered(const std::string& tensor, const std::string& top = "") {
                                   : outcome.messages;
 }
 
-// A [48, 80] weight of torch: 80 inputs, 48 outputs.
+// A [48, 80] weight of torch has 80 inputs and 48 outputs.
 std::string Torch(const std::string& init) {
   return FanLowered("shape: [48, 80], fans: out_in, init: " + init);
 }
 
-// With this variance, the fan is its inverse.
+// The fan is the inverse of this variance.
 std::string Scaled(const std::string& mode, const std::string& tensor) {
   return FanLowered("init: {variance_scaling: {mode: " + mode + ", distribution: normal}}, " +
                     tensor);
@@ -186,7 +186,7 @@ TEST(Fans, AreGivenByAxes) {
                    "shape: [9, 4, 16], in_axis: 0, "
                    "out_axis: [1, 2]"),
             "normal(0, 0.125)");
-  // All that is left of two dimensions is the other one.
+  // Of two dimensions only the other one is left.
   EXPECT_EQ(Scaled("fan_in", "shape: [16, 64], in_axis: 0"), "normal(0, 0.25)");
   EXPECT_EQ(Scaled("fan_in", "shape: [16, 64], out_axis: 0"), "normal(0, 0.125)");
   EXPECT_EQ(Scaled("fan_out", "shape: [16, 64], in_axis: [], out_axis: 0"), "normal(0, 0.03125)");
@@ -239,7 +239,7 @@ TEST(Fans, ShowBothReadings) {
             "`out_axis` and `batch_axis`\n");
 }
 
-// The mistake is each tensor's, with its own numbers, not that of the name.
+// Each tensor has the mistake, with its own numbers, and not the name.
 TEST(Fans, AreATensorsMistake) {
   EXPECT_EQ(BuildRest("init: {base: {kaiming_normal: {mode: fan_out}}}\n"
                       "modules:\n"
@@ -333,7 +333,7 @@ TEST(Words, MustBeKnown) {
             "    w: {shape: [4, 4], init: {kaiming_normal: {mode: fan_inn}}}\n"
             "                                                     ^^^^^^^\n"
             "  hint: did you mean `fan_in`?\n");
-  // A mode of JAX's, which torch does not have.
+  // This is a mode of JAX, which torch does not have.
   EXPECT_EQ(FanMessages(w + "{kaiming_normal: {mode: fan_geo_avg}}"),
             "x.yaml:5:52: error: unknown mode `fan_geo_avg`\n"
             "    w: {shape: [4, 4], init: {kaiming_normal: {mode: "

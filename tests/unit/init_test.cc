@@ -1,5 +1,5 @@
-// Every initializer: what it lowers to, and each of its mistakes as the user
-// sees it.
+// Tests every initializer: the distribution that it lowers to, and each of its
+// mistakes as the user sees it.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -21,7 +21,7 @@ std::string Lowered(const std::string& init) {
                                   : outcome.messages;
 }
 
-// The messages without the place, which is that of `marked` in the line.
+// Returns the messages without the place, which is that of `marked` in the line.
 std::string Mistake(const std::string& init, const std::string& marked) {
   const std::string line = "modules: {w: {shape: [2], init: " + init + "}}";
   const size_t column = line.rfind(marked);
@@ -81,7 +81,7 @@ std::string Lowered(const std::string& shape, const std::string& init,
                                   : outcome.messages;
 }
 
-// Which dimensions are the matrix' rows and which its columns, as bits from the last to the first.
+// Returns the dimensions that are rows and those that are columns, as bits from the last one on.
 TEST(Initializers, OrthogonalKnowsTheMatrix) {
   EXPECT_EQ(Lowered("[4, 3]", "orthogonal"), "orthogonal(1, rows 1, columns 10)");
   for (const char* more : {", fans: out_in", ", fans: in_out", ", in_axis: 0"}) {
@@ -158,7 +158,7 @@ TEST(UniformInit, Mistakes) {
             "`high` is -3, but must be above `low`, which is 1" + hint);
   EXPECT_EQ(Mistake("{uniform: {low: 7, high: 7.0}}", "7.0"),
             "`high` is 7, but must be above `low`, which is 7" + hint);
-  // Different numbers, but the same f32.
+  // The numbers differ, but are the same f32.
   EXPECT_EQ(Mistake("{uniform: {low: 1, high: 1.00000001}}", "1.00000001"),
             "`high` is 1.00000001, but must be above `low`, which is 1" + hint);
   EXPECT_EQ(Mistake("{uniform: {low: -1e31, high: 1}}", "-1e31"),
@@ -169,7 +169,7 @@ TEST(UniformInit, Mistakes) {
             "`uniform` needs `low`\n  hint: write `{uniform: {low: …}}`\n");
 }
 
-// Each bound is fine, but what is between them is not.
+// Each bound is fine, but the range between them is not.
 TEST(UniformInit, ASpanThatF32CannotScale) {
   EXPECT_EQ(Mistake("{uniform: {low: -1.2e30, high: 1.1e30}}", "1.1e30"),
             std::string("`high - low` is 2.3000000346091723e+30") + kRange);
@@ -184,7 +184,7 @@ TEST(TruncatedNormalInit, Mistakes) {
             std::string("`mean` is 1e+31") + kRange);
   EXPECT_EQ(Mistake("{truncated_normal: {std: 1, low: 3, high: -5}}", "-5"),
             "`high` is -5, but must be above `low`, which is 3\n");
-  // Against a default, the place is the initializer's name.
+  // If it clashes with a default, the place is the initializer's name.
   EXPECT_EQ(Mistake("{truncated_normal: {std: 1, low: 3}}", "truncated_normal"),
             "`high` is 2, but must be above `low`, which is 3\n");
   EXPECT_EQ(Mistake("{truncated_normal: {std: 1, low: 8.5, high: 9}}", "8.5"),
@@ -211,7 +211,7 @@ TEST(TruncNormalInit, Mistakes) {
   EXPECT_EQ(Mistake("{trunc_normal: {std: 0.125, a: 2.25, b: 4}}", "2.25"),
             "this cut-off is 18 standard deviations from the mean, but nothing of a normal "
             "distribution is left beyond 8\n");
-  // A quotient that overflows, and elements that f32 does not hold.
+  // A quotient overflows, and f32 does not hold the elements.
   EXPECT_EQ(Mistake("{trunc_normal: {std: 1e-20, a: -1e300}}", "-1e300"),
             std::string("`a` is -1e+300") + kRange);
   EXPECT_EQ(Mistake("{trunc_normal: {std: 1, b: 1e39}}", "1e39"),
@@ -227,7 +227,7 @@ TEST(ConstantInit, Mistakes) {
             "`ones` has no parameter `std`\n  hint: it takes none\n");
 }
 
-// Whatever lowering accepts, generating must be able to draw.
+// Generating must be able to draw whatever lowering accepts.
 TEST(Initializers, WhatTheyAcceptCanBeDrawn) {
   const double values[] = {0,     -0.0,  1,     -1,   0.02,  2,      -2,     8,     -8,     8.5,
                            1e-24, 1e-25, 1e-30, 1e30, -1e30, 1.2e30, 1e31,   1e300, 1e-300, 9,
@@ -235,8 +235,8 @@ TEST(Initializers, WhatTheyAcceptCanBeDrawn) {
   const Shape shape = {3, 5};
   const FanSource source{.order = FanOrder::kOutIn, .axes = {}, .batch = {}};
   for (const Initializer* initializer : Initializers()) {
-    if (initializer->lower == nullptr) continue;  // An expression.
-    // Every value and word that each parameter may have.
+    if (initializer->lower == nullptr) continue;  // It is an expression.
+    // Each parameter gets every value and word that it may have.
     std::vector<std::vector<Argument>> choices;
     for (const Parameter& parameter : initializer->parameters) {
       auto& list = choices.emplace_back();
@@ -250,7 +250,7 @@ TEST(Initializers, WhatTheyAcceptCanBeDrawn) {
     }
     size_t cases = 1;
     for (const auto& list : choices) cases *= list.size();
-    // All combinations of up to two numbers, every seventh-odd of more.
+    // Up to two numbers get all combinations, more numbers about every seventh.
     for (size_t c = 0; c<cases; c += cases> 2000 ? 71 : 1) {
       std::vector<Argument> arguments;
       size_t rest = c;

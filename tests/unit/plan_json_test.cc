@@ -167,7 +167,7 @@ TEST(ReadPlan, ReadsPlacesInTheStreamOfPyTorch) {
         std::string(R"(, "key": {"words": [1, 2]})")}) {
     EXPECT_NE(PlanRefusal(Replaced(text, key, other)), "") << other;
   }
-  // What the engine cannot draw, and a place under another engine.
+  // The engine cannot draw one, and the other has a place under another engine.
   EXPECT_NE(PlanRefusal(Replaced(
                 text, R"("bf16", "global_shape": [3], "partition_spec": [[]], "init": {"normal")",
                 R"("f64", "global_shape": [3], "partition_spec": [[]], "init": {"normal")")),
@@ -263,7 +263,7 @@ TEST(ReadPlan, SaysWhichReleaseItNeeds) {
 struct Malformation {
   const char* from;
   const char* to;
-  const char* message;  // Behind "`plan.json` is not a plan of this tool: "; null: any refusal.
+  const char* message;  // "`plan.json` is not a plan of this tool: " precedes it; null is any.
 };
 
 void ExpectRefused(const std::string& plan, const Malformation& m) {
@@ -444,7 +444,7 @@ TEST(ReadPlan, ReadsNestedAxes) {
               none + "the `nested` axes of `w` do not fit its shape and partition")
         << nested;
   }
-  // All borders are those of the two as one.
+  // The borders are those of the two axes as one.
   EXPECT_EQ(PlanRefusal(Replaced(kPlanWithNested, "[10, 7]", "[12, 7]")),
             none + "the `nested` axes of `w` do not fit its shape and partition");
 }
@@ -551,7 +551,7 @@ constexpr char kTooLarge[] = "this tensor has more than 2^63 - 1 elements";
 INSTANTIATE_TEST_SUITE_P(
     Trees, HostileViews,
     testing::Values(
-        // A view of what is not there, of itself, of another dtype, of nothing.
+        // These are views of a missing tensor, of itself, of another dtype, of nothing.
         Malformation{kWhole, R"("z")",
                      "the `view` of `qk` has `z`, which is unknown or of another dtype"},
         Malformation{kWhole, R"("qk")",
@@ -670,7 +670,7 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{R"("value": 0.5)", R"("value": 1e999)", nullptr},
         Malformation{R"("value": 0.5)", R"("value": 0.50)", kCanonical},
         Malformation{R"("value": 0.5)", R"("value": null)", nullptr},
-        // On the way to a shape that would be right.
+        // A shape on the way is wrong, and the last one would be right.
         Malformation{kWhole,
                      R"({"slice": {"axis": 0, "start": 0, "stop": 6, "of": {"pad": {"axis": 0, )"
                      R"("to": 2000000000000000000, "value": 0, "of": "q"}}}})",
@@ -693,7 +693,7 @@ INSTANTIATE_TEST_SUITE_P(
             R"(1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,4,6], "of": "q"}}]}})",
             "more than 32 dimensions"}));
 
-// Rows of 7 reshaped to rows of 10: each falls into pieces of its own.
+// Rows of 7 are reshaped to rows of 10: each falls into pieces of its own.
 TEST(ReadPlan, RefusesViewsOfMillionsOfPieces) {
   std::string text = PlanOfViewsWith("[4, 6]", "[10000000, 3]");
   const std::string view =
@@ -737,8 +737,8 @@ TEST(ReadPlan, RefusesHundredsOfMistakesWithOneMessage) {
             "`plan.json` is not a plan of this tool: two tensors have the path `z`");
 }
 
-// Every prefix, and every byte changed: refused or, where it is still a plan,
-// a plan that is written back as it was read.
+// Tries every prefix, and every changed byte: it is refused or, if it is still a plan,
+// written back as it was read.
 TEST(ReadPlan, SurvivesDamage) {
   const std::string good = kPlanOfTwoRanks;
   for (size_t n = 0; n < good.size(); ++n) EXPECT_NE(PlanRefusal(good.substr(0, n)), "") << n;
@@ -783,8 +783,8 @@ TEST(PlanRank, HoldsFirstReplicasInTheOrderOfTheGraph) {
             "5 (1, 2) 0 bytes:\n");
 }
 
-// Random meshes and shardings, uneven ones among them: for all ranks it is the sum over their
-// plans.
+// Tries random meshes and shardings, uneven ones among them: a total over all ranks is the sum over
+// their plans.
 TEST(BytesIn, IsWhatTheRanksHold) {
   Random random(24);
   for (int trial = 0; trial < 300; ++trial) {

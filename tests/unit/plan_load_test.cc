@@ -37,7 +37,7 @@ TEST(LoadPlan, OfTextIsThatOfTheFile) {
                Error);
 }
 
-// What a host program may have set: 1.234,5 in place of 1234.5.
+// A host program may have set a locale that writes 1.234,5 for 1234.5.
 class Commas : public std::numpunct<char> {
   char do_decimal_point() const override { return ','; }
   char do_thousands_sep() const override { return '.'; }

@@ -9,7 +9,7 @@ TEST(Html, TextEndsNoTagAndNoQuote) {
   EXPECT_EQ(EscapeHtml("</title><b a='x' c=\"y\">&lt;"),
             "&lt;/title&gt;&lt;b a=&#39;x&#39; c=&quot;y&quot;&gt;&amp;lt;");
   EXPECT_EQ(EscapeHtml("größe.λ"), "größe.λ");
-  // What no reader would see: controls, a reversed line, bytes that are no text.
+  // No reader would see these: controls, a reversed line, bytes that are no text.
   EXPECT_EQ(EscapeHtml("a\x1b\u202e<\xff\n"), "a\\x1b\\u202e&lt;\\xff\\n");
 }
 
@@ -23,7 +23,7 @@ TEST(Html, LongTextIsShortenedBetweenCharacters) {
   EXPECT_EQ(escaped.find('<'), escaped.npos);
 }
 
-// Every place that takes text.
+// Fills every place that takes text.
 TEST(Html, NothingBreaksOut) {
   const std::string hostile = "\"'></title><script>alert(1)</script><!--";
   Svg picture(10, 10, hostile, hostile);

@@ -40,7 +40,7 @@ TEST(Table, AlignsWhatPeopleSee) {
       "abcdef      z\n");
 }
 
-// What a user wrote must not be able to hide, move or reverse what is around it.
+// A user's text must not be able to hide, move or reverse the text around it.
 TEST(RenderError, EscapesWhatCannotBeSeen) {
   const char* const kHidden[] = {"\x1b",         "\x07",         "\xc2\x80",     "\xc2\x9f",
                                  "\xd8\x9c",     "\xe2\x80\x8e", "\xe2\x80\x8f", "\xe2\x80\xa8",

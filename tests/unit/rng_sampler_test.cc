@@ -77,8 +77,8 @@ std::vector<float> DrawMany(const Sampler& sampler, size_t count = kCount) {
   return values;
 }
 
-// The largest distance between the values' distribution and `cdf`, times
-// sqrt(n): above 1.63 in one of a hundred streams, and the stream never changes.
+// Returns the largest distance between the values' distribution and `cdf`, times
+// sqrt(n): it is above 1.63 in one of a hundred streams, and the stream never changes.
 template <typename Cdf>
 double KolmogorovSmirnov(std::vector<float> values, Cdf cdf) {
   std::sort(values.begin(), values.end());
@@ -93,7 +93,7 @@ double KolmogorovSmirnov(std::vector<float> values, Cdf cdf) {
 
 double Phi(double z) { return std::erfc(-z / std::sqrt(2.0)) / 2; }
 
-// In standard errors; the power is of the standardized value.
+// Returns a moment in standard errors; the power is of the standardized value.
 double MomentError(const std::vector<float>& values, int power, double expected, double variance) {
   double sum = 0;
   for (const float z : values) sum += std::pow(z, power);
@@ -110,8 +110,8 @@ TEST(Normal, Distribution) {
   EXPECT_LT(std::fabs(MomentError(z, 4, 3, 96)), 3);
 }
 
-// The two of a pair, the pairs of a block, and rows of 1024: neither the
-// values nor their squares know of each other. A wrong sign in a quadrant
+// Neither the values nor the squares of a pair, of the pairs of a block, or
+// of rows of 1024 depend on each other. A wrong sign in a quadrant
 // leaves each value normal, and shows here.
 TEST(Normal, Independence) {
   const auto z = DrawMany(MakeNormal(0, 1));
@@ -130,7 +130,7 @@ TEST(Normal, Independence) {
   }
 }
 
-// Chi-squared of 64 sectors: 63 expected, standard deviation 11.
+// The chi-squared of 64 sectors is expected to be 63, with standard deviation 11.
 TEST(Normal, AnglesOfPairsAreUniform) {
   const auto z = DrawMany(MakeNormal(0, 1));
   std::vector<double> sectors(64);
@@ -145,7 +145,7 @@ TEST(Normal, AnglesOfPairsAreUniform) {
   EXPECT_GT(chi_squared, 63 - 3 * 11.2);
 }
 
-// Against libm in double: what each operation of the contract may lose adds up to little.
+// Compares with libm in double: the errors of the contract's operations add up to little.
 TEST(Normal, Accuracy) {
   const Stream stream{KeyOf(7, "accuracy"), 0};
   const Sampler sampler = MakeNormal(0, 1);
@@ -174,7 +174,7 @@ TEST(TruncatedNormal, Distribution) {
     const auto [least, most] = std::minmax_element(z.begin(), z.end());
     EXPECT_GE(*least, static_cast<float>(low));
     EXPECT_LE(*most, static_cast<float>(high));
-    // Upper tails as such, so that they keep their digits.
+    // Upper tails are computed as such, so that they keep their digits.
     const double sign = low >= 0 ? -1 : 1, begin = low >= 0 ? -high : low;
     const double end = low >= 0 ? -low : high, span = Phi(end) - Phi(begin);
     auto mirrored = z;
@@ -194,7 +194,7 @@ TEST(TruncatedNormal, Accuracy) {
       const uint32_t word = Word(stream, i);
       const double q = low + span * ((word & 0x7FFFFFFF) + 0.5) * 0x1p-32;
       const double z = Sample(sampler, stream, i);
-      // How far the probability is off, as a distance of z.
+      // This is the error of the probability, as a distance of z.
       const double density = std::exp(-z * z / 2) / std::sqrt(2 * M_PI);
       const double error = (Phi(-std::fabs(z)) - q) / density;
       worst = std::max(worst, std::fabs(error) / std::max(1.0, std::fabs(z)));

@@ -1,5 +1,5 @@
-// PyTorch's numbers: the generator against the standard library's, its jumps against each other,
-// and kernels against the readable reference. tests/python/test_torch_cpu.py has PyTorch itself.
+// Compares PyTorch's generator with the standard library's, its jumps with each other, and kernels
+// with the readable reference. tests/python/test_torch_cpu.py has PyTorch itself.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ TEST(Mt19937, JumpsToWhereTheStandardLibraryArrives) {
   const uint32_t* x = words.At(50'000'000, &count);
   ASSERT_GE(count, 624u);
   for (int i = 0; i < 624; ++i) ASSERT_EQ(mt19937::Temper(x[i]), expected()) << i;
-  // Back, too.
+  // It jumps back, too.
   expected.seed(7);
   expected.discard(12345);
   EXPECT_EQ(mt19937::Temper(*words.At(12345, &count)), expected());

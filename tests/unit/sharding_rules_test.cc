@@ -27,7 +27,7 @@ Resolved Resolve(const std::vector<std::string>& logical, const std::vector<Rule
   return resolved;
 }
 
-// The example in the docstring of flax.linen.logical_to_mesh_axes, which gives
+// This is the example in the docstring of flax.linen.logical_to_mesh_axes, which gives
 // PartitionSpec('X', None, 'Y', None).
 TEST(ResolveRules, AgreesWithFlax) {
   EXPECT_EQ(Resolve({"batch", "length", "heads", "features"},
@@ -52,8 +52,8 @@ TEST(ResolveRules, GoesThroughDimensionsOfOneNameFromTheFirst) {
             (Resolved{{{}, {X}, {Z}}, {0, 1, 3}}));
 }
 
-// For each rule of the list, in order: the first dimension that it names and that is not
-// settled, if its axes are free.
+// Each rule, in the order of the list, gives its axes, if they are free, to the first dimension
+// that it names and that is not settled.
 Resolved ByDefinition(const std::vector<std::string>& logical, const std::vector<Rule>& rules) {
   Resolved result{PartitionSpec(logical.size()), std::vector<int>(logical.size(), -1)};
   for (int r = 0; r < static_cast<int>(rules.size()); ++r) {
@@ -73,7 +73,7 @@ Resolved ByDefinition(const std::vector<std::string>& logical, const std::vector
   return result;
 }
 
-// Few names and axes, so that rules meet often.
+// There are few names and axes, so that rules meet often.
 TEST(ResolveRules, RandomOnesFollowTheDefinition) {
   Random random(12);
   const auto name = [&] { return std::string(1, static_cast<char>('a' + random.In(0, 2))); };

@@ -52,7 +52,7 @@ Extents Cut(int64_t n, int64_t parts) {
   return extents;
 }
 
-// Examples of torch.chunk, DTensor's Shard and torch_xla's GetShardShape.
+// These are examples of torch.chunk, DTensor's Shard and torch_xla's GetShardShape.
 TEST(BoxAt, CutsByTheCeilingRule) {
   EXPECT_EQ(Cut(12, 4), (Extents{3, 3, 3, 3}));
   EXPECT_EQ(Cut(10, 4), (Extents{3, 3, 3, 1}));
@@ -62,7 +62,7 @@ TEST(BoxAt, CutsByTheCeilingRule) {
   EXPECT_EQ(Cut(7, 1), (Extents{7}));
 }
 
-// The vocabulary of Llama 3 over 512 ranks.
+// This is the vocabulary of Llama 3 over 512 ranks.
 TEST(BoxAt, Cuts128256Over512) {
   Extents expected(510, 251);
   expected.push_back(246);
@@ -127,7 +127,7 @@ TEST(IsFirstHolder, LooksAtTheAxesThatCutNothing) {
   EXPECT_TRUE(IsFirstHolder({}, {}));
 }
 
-// The example in DTensor's _StridedShard: 9 elements, split_factor 2, over 4 ranks.
+// This is the example in DTensor's _StridedShard: 9 elements, split_factor 2, over 4 ranks.
 TEST(BoxesOn, ArePartsOfEverySegment) {
   const Mesh mesh{{"x"}, {4}};
   const Shape shape = {9};
@@ -139,7 +139,7 @@ TEST(BoxesOn, ArePartsOfEverySegment) {
   EXPECT_EQ(sharding.BoxesOn(3), (std::vector<Box>{{{8}, {1}}}));
 }
 
-// Megatron's: of 8 rows of gate and 8 of up rank 1 of 2 has rows 4 to 7 of each.
+// In Megatron, of 8 rows of gate and 8 of up, rank 1 of 2 has rows 4 to 7 of each.
 TEST(BoxesOn, OfGateAndUp) {
   const Mesh mesh{{"tensor"}, {2}};
   const Shape shape = {16, 3};
@@ -163,7 +163,7 @@ DimensionCut Nested(std::vector<int> axes, std::vector<int64_t> segments) {
   return cut;
 }
 
-// DTensor's [Shard(0), Shard(0)] of 10 elements: 5 and 5, and each 3 and 2.
+// DTensor's [Shard(0), Shard(0)] divides 10 elements into 5 and 5, and each into 3 and 2.
 TEST(BoxesOn, OfNestedAxes) {
   const Mesh mesh{{"x", "y"}, {2, 2}};
   const Shape shape = {10};
@@ -178,7 +178,7 @@ TEST(BoxesOn, OfNestedAxes) {
   EXPECT_EQ(DivisorOf(spec.cuts[0], mesh), 4);
 }
 
-// [Shard(0), _StridedShard(0, split_factor=3)] of 7: not the first rank has the most.
+// With [Shard(0), _StridedShard(0, split_factor=3)] of 7 elements, not the first rank has the most.
 TEST(BoxesOn, OfSegmentsOfWhatIsLeft) {
   const Mesh mesh{{"x", "y"}, {2, 2}};
   const Shape shape = {7};
@@ -210,7 +210,7 @@ TEST(Simplified, NestsOnlyWhatMustBe) {
   EXPECT_EQ(simple(Nested({2}, {2}), 8), DimensionCut({2}));
 }
 
-// A plan is read only if what it says is simple.
+// A plan is read only if its partitions are in the simplest form.
 TEST(Simplified, IsSimpleAfterwards) {
   const Mesh mesh{{"x", "one", "y"}, {4, 1, 2}};
   for (int64_t extent = 1; extent <= 30; ++extent) {

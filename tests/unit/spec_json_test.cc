@@ -76,7 +76,7 @@ TEST(ParseJsonTree, SaysWhereItIsNone) {
   EXPECT_EQ(Mistake(std::string(100, '[')), "x:1:65: nested more than 64 levels deep");
 }
 
-// What is read as JSON and written as YAML is the same tree.
+// A tree that is read as JSON and written as YAML stays the same.
 TEST(WriteYaml, ReadsBackAsItIs) {
   const std::string text =
       R"({"a": ["1", "true", "x", "y: z", "#", "- a", "", " b ", "\u0007\u202e\n\"\\", "{c}", "~"],)"
@@ -90,7 +90,7 @@ TEST(WriteYaml, ReadsBackAsItIs) {
   const Source* yaml = diagnostics.Add({"y", WriteYaml(*root)});
   const Node* back = ParseYaml(*yaml, 0, store, diagnostics);
   ASSERT_FALSE(diagnostics.HasErrors()) << Render(diagnostics.all()) << yaml->text;
-  // Quotes are only left out of words that are text without them, too.
+  // Only words that are text without quotes, too, are written without them.
   const auto expect_same = [&](const Node& a, const Node& b, const auto& self) -> void {
     EXPECT_EQ(a.kind, b.kind) << a.text;
     EXPECT_EQ(a.text, b.text);

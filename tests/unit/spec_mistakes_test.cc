@@ -1,5 +1,5 @@
-// Mistakes of all kinds in one run, and one message for each: what follows from a mistake is
-// none of its own.
+// Tests mistakes of all kinds in one run, with one message for each: consequences of a mistake get
+// none.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -57,7 +57,7 @@ std::string With(std::string_view key, std::string_view text) {
 
 TEST(Mistakes, NoneGivesNoMessage) { EXPECT_EQ(BuildText(With("", "")).messages, ""); }
 
-// A mistake in each.
+// Each has a mistake.
 constexpr Line kEachWrong[] = {
     {"name", "naem: x"},
     {"name", "name: a/b"},
@@ -157,7 +157,7 @@ TEST(Mistakes, EachGivesOneMessage) {
   }
 }
 
-// Nothing follows for what names tensors by their paths and numbers.
+// No message follows for keys that name tensors by their paths and numbers.
 TEST(Mistakes, EachGivesOneMessageBesideLanguages) {
   constexpr std::string_view kSharding[] = {
       "sharding: {map: {w: [data], l.0.u: [tensor], l.1.v: [null, tensor], 'l.*.h': {data: "
@@ -187,7 +187,7 @@ TEST(Mistakes, EachGivesOneMessageBesideLanguages) {
   }
 }
 
-// Two at a time, each in another key: both are found, whatever stage finds them.
+// Two mistakes at a time, each in another key, are both found, whatever stage finds them.
 TEST(Mistakes, NoneHidesAnother) {
   constexpr Line kWrong[] = {
       {"name", "naem: x"},

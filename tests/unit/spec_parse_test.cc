@@ -7,7 +7,7 @@
 namespace shardinit {
 namespace {
 
-// Everything that a spec can say, printed back.
+// Prints back everything that a spec can say.
 std::string Print(const std::vector<Named<ExprPtr>>& values) {
   std::string out;
   for (const Named<ExprPtr>& value : values) {
@@ -295,7 +295,7 @@ TEST(LoadSpec, TopLevel) {
   for (const auto& c : cases) EXPECT_EQ(MessagesFor(c.text), c.expected);
 }
 
-// The first line of what is said about a tensor called `name` (as YAML).
+// Returns the first line of the message about a tensor called `name` (as YAML).
 std::string NameMessage(const std::string& name) {
   const std::string messages = MessagesFor("modules:\n  " + name + ": {shape: [], init: ones}\n");
   return messages.substr(0, messages.find('\n'));
@@ -417,7 +417,7 @@ TEST(Include, RefusesCyclesAndDepth) {
 }
 
 TEST(Include, TwiceTheSameFileIsReadOnce) {
-  // 2^15 ways to the last file.
+  // There are 2^15 ways to the last file.
   std::map<std::string, std::string> files = {
       {"x.yaml", std::string("shardinit: 1\nname: x\ninclude: [1.yaml, 1.yaml]\n") + kModules},
       {"16.yaml", "vars: {d: 1}\n"}};

@@ -7,7 +7,7 @@
 namespace shardinit {
 namespace {
 
-// The tree in flow style, quoted scalars in single quotes; or the errors.
+// Returns the tree in flow style, quoted scalars in single quotes; or the errors.
 std::string Print(const Node& node) {
   if (node.IsNull()) return "null";
   if (node.IsScalar()) {
@@ -30,7 +30,7 @@ std::string Parse(const std::string& text) {
     const Node* root = ParseYaml(*source, 0, store, diagnostics);
     if (!diagnostics.HasErrors()) return Print(*root);
   } catch (const InvalidSpec&) {
-    // Too many errors; they are still in `diagnostics`.
+    // There were too many errors; they are still in `diagnostics`.
   }
   return Render(diagnostics.all());
 }
@@ -71,7 +71,7 @@ TEST(ParseYaml, SpansCoverWhatWasWritten) {
   EXPECT_EQ(where(*list.entries[0].value), "2:6+1");
   EXPECT_EQ(where(*list.entries[1].value), "2:9+10");
   EXPECT_EQ(where(*list.entries[1].value->entries[0].value), "2:13+5");
-  EXPECT_EQ(where(*root->entries[3].value), "5:1+1");  // Nothing: the key.
+  EXPECT_EQ(where(*root->entries[3].value), "5:1+1");  // Nothing has the key's place.
 }
 
 struct Case {
@@ -192,7 +192,7 @@ std::string Repeat(const std::string& text, int count) {
   return out;
 }
 
-// Nested more deeply, or expanding to more, than any machine could walk.
+// These texts nest more deeply, or expand to more, than any machine could walk.
 TEST(ParseYaml, RefusesBombsAtOnce) {
   std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n";
   std::string chain = "a0: &a0 [x]\n";

@@ -7,7 +7,7 @@
 namespace shardinit {
 namespace {
 
-// Two bins on [0, 1), the first with `first` of `total` elements.
+// Makes two bins on [0, 1), the first with `first` of `total` elements.
 Fit FitOfHalves(int64_t first, int64_t total) {
   const Bin bins[] = {{0, 0.4, 0, 0.5, first}, {0.5, 0.9, 0.5, 1, total - first}};
   return FitOf(bins, Uniform{0, 1}).value();
@@ -28,7 +28,7 @@ TEST(Fit, ComparesWithTheDistributionWhereBinsEnd) {
     const Bin bin = {from, to, from, to, 7};
     return FitOf(std::span(&bin, 1), distribution).value().distance;
   };
-  // All elements are in the bin: what the distribution has outside is missing.
+  // All elements are in the bin, and those that the distribution has outside are missing.
   EXPECT_DOUBLE_EQ(distance(-INFINITY, INFINITY, Normal{0, 1}), 0);
   EXPECT_NEAR(distance(1 - 8, INFINITY, Normal{1, 2}), 3.167124183311986e-05, 1e-15);
   EXPECT_DOUBLE_EQ(distance(0.1, 0.7, Uniform{0, 1}), 0.3);

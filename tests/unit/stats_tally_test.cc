@@ -34,7 +34,7 @@ TEST(Tally, CountsEachValueOfANarrowType) {
   // Halfway to the neighbours: the steps are 2^-8 below 1 and 2^-7 above.
   EXPECT_EQ(bins[2].from, 1 - 0x1p-9);
   EXPECT_EQ(bins[2].to, 1 + 0x1p-8);
-  EXPECT_EQ(bins[1].to, 0x1p-134);  // Half of the smallest subnormal.
+  EXPECT_EQ(bins[1].to, 0x1p-134);  // It is half of the smallest subnormal.
   const Moments moments = MomentsOf(bins);
   EXPECT_EQ(moments.count, 6);
   EXPECT_EQ(moments.min, -3);
@@ -69,7 +69,7 @@ TEST(Tally, LeavesOutWhatIsNotFinite) {
   EXPECT_EQ(tally.Bins()[0].count, 98);
 }
 
-// Values of every sign and magnitude, also those that only f64 has.
+// The values have every sign and magnitude, also those that only f64 has.
 TEST(Tally, BinsOfWideTypesHoldTheirValues) {
   for (const double value :
        {0.0, 1.0, 1.9999, -1e-30, 3e38, -7.5, 0x1p-149, -0x1.fffffep127, 1e300}) {

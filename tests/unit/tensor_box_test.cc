@@ -5,7 +5,7 @@
 namespace shardinit {
 namespace {
 
-// The starts of all runs, walked stride by stride as the filler does.
+// Returns the starts of all runs, walked stride by stride as the filler does.
 std::vector<int64_t> StartsByStride(const Runs& runs) {
   std::vector<int64_t> starts;
   for (int64_t run = 0; run < runs.count();) {

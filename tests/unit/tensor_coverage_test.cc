@@ -1,4 +1,4 @@
-// Large cases; views_property_test.cc has the small ones.
+// Tests large cases; views_property_test.cc has the small ones.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -18,7 +18,7 @@ std::optional<int64_t> Held(std::vector<Piece> pieces) {
 
 Piece Stretch(int64_t from, int64_t extent) { return {.from = from, .loops = {{extent, 1, 1}}}; }
 
-// A tile of a matrix with rows of `width`.
+// Makes a tile of a matrix with rows of `width`.
 Piece Tile(int64_t width, int64_t row, int64_t column, int64_t rows, int64_t columns) {
   return {.from = row * width + column, .loops = {{rows, columns, width}, {columns, 1, 1}}};
 }
@@ -50,12 +50,12 @@ TEST(Coverage, OfTilesWithAndWithoutAGap) {
   }
   constexpr int64_t kAll = kTiles * kSide * kTiles * kSide;
   EXPECT_EQ(Held(tiles), kAll);
-  tiles[kTiles + 5] = tiles[kTiles + 6];  // As many elements as before.
+  tiles[kTiles + 5] = tiles[kTiles + 6];  // There are as many elements as before.
   EXPECT_EQ(Held(tiles), kAll - kSide * kSide);
 }
 
 TEST(Coverage, OfManyThatOverlapInManyWays) {
-  constexpr int64_t kSteps = 20'000;  // A staircase of squares of half the side.
+  constexpr int64_t kSteps = 20'000;  // They make a staircase of squares of half the side.
   std::vector<Piece> squares;
   for (int64_t i = 0; i < kSteps; ++i) {
     squares.push_back(Tile(2 * kSteps, i, i, kSteps, kSteps));

@@ -34,7 +34,7 @@ TEST(DType, OtherNames) {
   EXPECT_EQ(FindDTypeByOtherName("jax.numpy.int64"), DType::i64);
   EXPECT_EQ(FindDTypeByOtherName("torch.bool"), DType::boolean);
   EXPECT_EQ(FindDTypeByOtherName("np.bool_"), DType::boolean);
-  // Another type, with infinities at other codes.
+  // This is another type, with infinities at other codes.
   EXPECT_EQ(FindDTypeByOtherName("torch.float8_e4m3fnuz"), std::nullopt);
 }
 
@@ -73,7 +73,7 @@ TEST(DType, Limits) {
       EXPECT_FALSE(Holds(dtype, largest + 1));
       EXPECT_FALSE(Holds(dtype, 0.5));
     } else {
-      // What it holds is what does not overflow.
+      // The type holds exactly the numbers that do not overflow.
       const float last = LargestRounded(dtype);
       EXPECT_TRUE(Holds(dtype, -last));
       uint8_t bytes[8];
@@ -87,8 +87,8 @@ TEST(DType, Limits) {
   }
 }
 
-// Each pair of neighbours among the finite numbers: both come back, what lies between
-// goes to the nearer one, the middle to the even one.
+// For each pair of neighbours among the finite numbers, both come back, numbers between
+// them go to the nearer one, and the middle goes to the even one.
 template <typename Encode, typename Decode>
 void CheckRounding(Encode encode, Decode decode, uint16_t first_not_finite, uint16_t sign_bit) {
   for (uint16_t low = 0; low < first_not_finite; ++low) {
@@ -113,8 +113,8 @@ TEST(Encode, F8E4M3FnRoundsToNearestEven) {
 }
 TEST(Encode, F8E5M2RoundsToNearestEven) { CheckRounding(EncodeF8E5M2, DecodeF8E5M2, 0x7C, 0x80); }
 
-// Another library's encodings of every upper half of an f32, with lower halves
-// about which something rounds; tests/python/test_dtypes.py has what they are.
+// Compares with another library's encodings of every upper half of an f32, with lower
+// halves near which something rounds; tests/python/test_dtypes.py lists them.
 TEST(Encode, EqualsMlDtypes) {
   std::ifstream file(SHARDINIT_SOURCE_DIR "/tests/vectors/encodings.txt");
   int cases = 0;
@@ -143,7 +143,7 @@ TEST(Encode, EqualsMlDtypes) {
   EXPECT_EQ(cases, 4);
 }
 
-// All 256 codes, by the definition of Micikevicius et al. 2022, "FP8 formats for deep learning".
+// Checks all 256 codes by Micikevicius et al. 2022, "FP8 formats for deep learning".
 TEST(Decode, F8IsItsDefinition) {
   const auto value = [](int code, int exponent_bits, int mantissa_bits) {
     const int bias = (1 << (exponent_bits - 1)) - 1;
@@ -217,7 +217,7 @@ TEST(Decode, GivesBackWhatWasEncoded) {
         continue;
       }
       EncodeNumber(value, info.dtype, bytes);
-      // Exact, or to the last place of a float.
+      // It is exact, or right to the last place of a float.
       const double back = Decode(bytes, info.dtype);
       const double error =
           info.is_float() ? std::ldexp(std::fabs(value), -1 - info.mantissa_bits) : 0;

@@ -106,14 +106,14 @@ def open_spec(
     """Opens a spec, whose tensors can then be made in memory.
 
     Args:
-        path: a YAML file. With `text`, only the name that messages give it, and its folder is
-            where ``include`` and the ``file`` of tensors look.
+        path: a YAML file. With `text` no file is read: messages use this name, and ``include`` and
+            the ``file`` of tensors look in its folder.
         text: the spec itself.
         set: overrides, as ``shardinit --set`` takes them: ``{"seed": 7}`` or ``["seed=7"]``.
         mesh: another mesh: ``{"fsdp": 8}`` or ``"fsdp=8"``. Values do not depend on it.
-        layout: one of the spec's layouts, whose tensors then are those of the `Spec`.
-        threads: how many make the values of one part; 0 is one for each core that the process
-            may use.
+        layout: one of the spec's layouts; the `Spec` then has the tensors of that layout.
+        threads: how many threads make the values of one part; 0 is one for each core that the
+            process may use.
 
     Raises:
         SpecError: the spec is invalid; the message has every mistake with its place.

@@ -101,11 +101,11 @@ class Boxes(Source):
         """
         info = self.info(path)
         start, extent, kept = region(info, slices)
-        # Found before memory is taken: a manifest that lies can ask for a lot of it.
+        # The pieces are found before memory is taken: a manifest that lies can ask for a lot of it.
         pieces = self._pieces(info, start, extent)
         array = words_for(info, tuple(extent[d] for d in kept), out)
         jobs = self._jobs(info, pieces, start, expanded(array, extent, kept), verify)
-        if array.nbytes <= SLAB:  # Sooner done than threads are started.
+        if array.nbytes <= SLAB:  # This is done sooner than threads are started.
             run(jobs, 1)
         else:
             self.run(jobs)
@@ -114,7 +114,7 @@ class Boxes(Source):
     def jobs(
         self, path: str, slices: Slices, out: Array, *, verify: bool = False
     ) -> list[Job]:
-        """What `read` into `out` comes to: for each box, or each part of a large one, a job."""
+        """The jobs of a `read` into `out`: one for each box, or for each part of a large box."""
         info = self.info(path)
         start, extent, kept = region(info, slices)
         array = words_for(info, tuple(extent[d] for d in kept), out)
@@ -147,7 +147,7 @@ class Boxes(Source):
                 min(s + n, o + m)
                 for s, n, o, m in zip(start, whole.shape, shard.offset, shard.shape, strict=True)
             )
-            # Because of `...` a scalar becomes an array, too, and not a copy of its value.
+            # The `...` makes a scalar an array, too, and not a copy of its value.
             part: list[Any] = [
                 slice(a - s, b - s) for a, b, s in zip(low, high, start, strict=True)
             ]
@@ -163,7 +163,7 @@ class Boxes(Source):
         return found
 
     def _read(self, shard: Shard, at: int, within: Shape, into: Words) -> None:
-        # Opened no sooner, so that few files are open at once.
+        # A file is opened no sooner than here, so that few are open at once.
         self._count(self._file(shard.rank).read(at, shard.shape, within, into))
 
     def _read_verified(
@@ -189,7 +189,7 @@ class Boxes(Source):
 
     @abstractmethod
     def _locate(self, info: StoredTensorInfo, replicas: list[Shard]) -> tuple[Shard, int]:
-        """A shard of a box that several files may hold, whose file is there; its place in it."""
+        """Finds, of the replicas of a box, one whose file is there, and its place in that file."""
 
     @abstractmethod
     def _file_of(self, rank: int) -> tuple[str, int]:
@@ -219,7 +219,7 @@ class Boxes(Source):
 
     def _check_size(self, rank: int, found: os.stat_result) -> None:
         name, said = self._file_of(rank)
-        # What a link is, is said where it is opened.
+        # The call that opens a link reports it.
         if found.st_size != said and not stat.S_ISLNK(found.st_mode):
             path = os.path.join(self.folder, name)
             raise DamageError(f"`{path}` has {found.st_size} bytes instead of {said}")

@@ -21,11 +21,11 @@ Folder = str | os.PathLike[str] | Source
 
 
 def as_source(folder: Folder, instead: str = "shardinit.open_spec") -> Source:
-    """A checkpoint, export or spec that is open: this one, or that of a folder.
+    """Returns an open checkpoint, export or spec: this one, or that of a folder.
 
     Args:
         folder: what the user gave.
-        instead: for the message about a spec's file: the function that takes one.
+        instead: the function that takes a spec's file, for the message about one.
 
     Raises:
         NotACheckpointError: it is something else; the message says which function takes it.
@@ -166,7 +166,7 @@ class Checkpoint(Boxes):
         return self._partitions[path]
 
     def _locate(self, info: StoredTensorInfo, replicas: list[Shard]) -> tuple[Shard, int]:
-        """A shard of a box that several ranks may hold, whose file is there; its place in it."""
+        """Finds, of the replicas of a box, one whose file is there, and its place in that file."""
         problem: Exception | None = None
         for shard in sorted(replicas, key=lambda s: s.rank != self._rank):
             try:

@@ -61,10 +61,10 @@ class StorageReader(_StorageReader):
             self._checkpoint = as_source(checkpoint_id)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What the checkpoint holds, every tensor as one chunk.
+        """Returns what the checkpoint holds, every tensor as one chunk.
 
-        How a tensor is sharded into boxes is the business of `Checkpoint.read`: the plan
-        has one item for each local shard, on however many ranks its boxes lie.
+        `Checkpoint.read` alone knows how a tensor is sharded into boxes: the plan has one
+        item for each local shard, on however many ranks its boxes lie.
         """
         return Metadata(
             state_dict_metadata={
@@ -85,14 +85,14 @@ class StorageReader(_StorageReader):
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
     ) -> None:
-        """Nothing is to be set up."""
+        """Does nothing: nothing is to be set up."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """The plan as it is."""
+        """Returns the plan as it is."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """The plans as they are: no process reads for another."""
+        """Returns the plans as they are: no process reads for another."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:

@@ -1,6 +1,6 @@
 """Element types of checkpoints: their names and sizes, and the NumPy types that hold them.
 
-Types that NumPy has itself are those. ``bf16`` and the fp8 types are the ones of
+NumPy's own types are used where it has them. ``bf16`` and the fp8 types are those of
 ml_dtypes where that is installed, and else unsigned integers with the same bits
 (``bf16`` → ``uint16``, fp8 → ``uint8``). No value is ever converted.
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 try:
     import ml_dtypes
-except ImportError:  # Optional.
+except ImportError:  # The package is optional.
     ml_dtypes = None  # type: ignore[assignment, unused-ignore]
 
 
@@ -60,7 +60,7 @@ def digits(name: str) -> int:
 
 
 def called(name: str) -> str:
-    """What NumPy or ml_dtypes, PyTorch and JAX call the dtype `name`."""
+    """The name that NumPy or ml_dtypes, PyTorch and JAX have for the dtype `name`."""
     return _TYPES[name].called
 
 
@@ -70,7 +70,7 @@ def name_of(dtype: Any) -> str:
 
 
 def rounding_of(dtype: Any) -> str:
-    """The function of expressions that rounds to such a type; "" if there is none."""
+    """The function of expressions that rounds to a type; "" if there is none."""
     name = name_of(dtype)
     return name if name in ROUNDINGS else ""
 
@@ -86,7 +86,7 @@ def is_bits(name: str) -> bool:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy type of arrays that are read: see the module's docstring."""
+    """The NumPy type of arrays of the dtype `name`: see the module's docstring."""
     if is_bits(name):
         return words_of(name)
     called = _TYPES[name].called

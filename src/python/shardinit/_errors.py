@@ -1,4 +1,4 @@
-"""What can go wrong: the folder, the bytes in it, the spec, or what was asked of it."""
+"""The errors of this package: of the folder, the bytes in it, the spec, or a request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class NotACheckpointError(ShardinitError):
 
 
 class FormatError(ShardinitError):
-    """A file is not what format version 1 says, of another version, or no program."""
+    """A file breaks the rules of format version 1, is of another version, or is no program."""
 
 
 class DamageError(ShardinitError):
@@ -56,7 +56,7 @@ class UnknownTensorError(ShardinitError, KeyError):
 
 
 class MismatchError(ShardinitError):
-    """What was to be filled and the checkpoint or spec do not hold the same tensors.
+    """The model or tree to fill and the checkpoint or spec do not hold the same tensors.
 
     Attributes:
         missing: paths that were wanted, and that the checkpoint does not have.
@@ -106,4 +106,4 @@ class CaptureError(ShardinitError):
 
 
 class CaptureWarning(UserWarning):
-    """Something of a constructor that a spec cannot say."""
+    """A constructor does something that a spec cannot say."""

@@ -1,7 +1,7 @@
-"""What ``shardinit export`` wrote, in whichever format: any part of any tensor as an array.
+"""An export in any format: any part of any of its tensors as an array.
 
 Every format has the bytes of a box in one piece, and the export's record says where each begins. So
-one reader does for all of them, no file's own header is read, and nothing is unpickled.
+one reader serves all formats, no file's own header is read, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Export(Boxes):
             except OSError as error:
                 if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
                     raise DamageError(f"`{path}` is missing") from None
-                if error.errno != errno.ELOOP:  # What a link is, is said where it is opened.
+                if error.errno != errno.ELOOP:  # The call that opens a link reports it.
                     raise
         return shard, self._places[info.path, shard.rank, shard.offset]
 
@@ -137,7 +137,7 @@ class Export(Boxes):
 
     @property
     def mesh(self) -> Mesh:  # type: ignore[override]
-        """Not known.
+        """An export does not know its mesh.
 
         Raises:
             NotACheckpointError: always.
@@ -145,15 +145,15 @@ class Export(Boxes):
         self._refuse()
 
     def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
-        """Not known: see `mesh`."""
+        """An export does not know it: see `mesh`."""
         self._refuse()
 
     def is_extended(self, path: str) -> bool:
-        """Not known: see `mesh`."""
+        """An export does not know it: see `mesh`."""
         self._refuse()
 
     def boxes(self, path: str, rank: int) -> list[Box]:
-        """Not known: see `mesh`."""
+        """An export does not know them: see `mesh`."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:
@@ -164,7 +164,7 @@ class Export(Boxes):
 
 
 def _as_file(value: Any) -> str:
-    """A name within the folder, with nothing in it that leads elsewhere."""
+    """`value`, a name within the folder, with nothing in it that leads elsewhere."""
     name = as_text(value, f"{RECORD}: a file")
     if not {"", ".", ".."}.isdisjoint(name.split("/")):
         raise FormatError(f"{RECORD}: {name!r} is not a file in the folder")

@@ -86,8 +86,8 @@ def fill_tree(
 
     Args:
         tree, shardings, rename, strict: as for `shardinit.jax.fill`.
-        opened: what has the tensors.
-        make: makes those that it is given shardings of.
+        opened: the checkpoint, spec or program that has the tensors.
+        make: makes the tensors that it is given shardings of.
         default: the sharding of a leaf that has none, where there are no `shardings`.
         mesh: its devices are those that shardings must be over; None is any.
     """
@@ -137,7 +137,7 @@ def _chooser(
     mesh: Mesh | None,
     devices: frozenset[Any] | None,
 ) -> Callable[[TensorInfo, Any], Sharding | str]:
-    """What gives the sharding of a tensor for a leaf, or says why there is none."""
+    """Returns a function from a leaf's tensor to its sharding, or to why it has none."""
     flat = flatten(shardings) if isinstance(shardings, Mapping) else None
 
     def sharding_of(info: TensorInfo, leaf: Any) -> Sharding | str:
@@ -163,7 +163,7 @@ def _path_in(
     rename: Callable[[str], str] | None,
     streams: frozenset[str],
 ) -> str | None:
-    """The leaf's path among the tensors, or that which is missing; None: it stays as it is."""
+    """The leaf's path among the tensors, or the path that is missing; None keeps the leaf."""
     if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
         return None
     path = ".".join(parts_of(keys))
@@ -224,7 +224,7 @@ def _array(checkpoint: Source, path: str, sharding: Sharding, verify: bool) -> j
 
 
 def streams_of(tree: Any) -> frozenset[str]:
-    """Leaves that are keys and counters of Flax NNX's random streams, as ``nnx.Dropout`` has."""
+    """The paths of leaves that are keys and counters of Flax NNX's random streams."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         return frozenset()
@@ -242,18 +242,18 @@ def streams_of(tree: Any) -> frozenset[str]:
 def own_sharding(leaf: Any, mesh: Mesh | None) -> Sharding | None:
     """A leaf's sharding; None if it has none.
 
-    One over an ``AbstractMesh``, as skeletons that are made under ``jax.set_mesh`` have, becomes
-    one over `mesh`, or the mesh that is set.
+    Skeletons that are made under ``jax.set_mesh`` have shardings over an ``AbstractMesh``: these
+    become shardings over `mesh`, or over the mesh that is set.
 
     Raises:
-        MismatchError: that mesh does not have its axes.
+        MismatchError: that mesh does not have the sharding's axes.
     """
     own: Sharding | None = getattr(leaf, "sharding", None)
     if not isinstance(own, NamedSharding) or not isinstance(own.mesh, AbstractMesh):
         return own
     named = [a for axes in own.spec if axes for a in ((axes,) if isinstance(axes, str) else axes)]
     if not named and AxisType.Explicit not in own.mesh.axis_types:
-        return None  # JAX chooses how it is sharded, so nothing is said.
+        return None  # JAX chooses how this leaf is sharded.
     over = mesh if mesh is not None else jax.sharding.get_mesh()
     if missing := [axis for axis in named if axis not in over.axis_names]:
         raise MismatchError(
@@ -267,7 +267,7 @@ def own_sharding(leaf: Any, mesh: Mesh | None) -> Sharding | None:
 
 
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Dicts in dicts from paths: ``{"a.b": x}`` → ``{"a": {"b": x}}``."""
+    """Makes dicts in dicts of paths: ``{"a.b": x}`` → ``{"a": {"b": x}}``."""
     tree: dict[str, Any] = {}
     for path, value in flat.items():
         *parents, name = path.split(".")
@@ -281,9 +281,9 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 def path_of(keys: Iterable[Any]) -> str:
     """The path of a leaf from JAX's key path: attributes, keys and indices, joined by dots.
 
-    A last attribute ``value`` is left out, which is the array of a Flax NNX variable, and the last
-    key of the only array of a node that names none, as Haliax's ``NamedArray``; `fill` does so
-    where the checkpoint has no such path.
+    Two last parts are left out: the attribute ``value``, which is the array of a Flax NNX variable,
+    and the key of the only array of a node without names, such as Haliax's ``NamedArray``. `fill`
+    leaves them out where the checkpoint has no such path.
     """
     keys = list(keys)
     unnamed = bool(keys) and keys[-1] == jax.tree_util.FlattenedIndexKey(0)
@@ -306,7 +306,7 @@ def parts_of(keys: Iterable[Any]) -> list[str]:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Paths from dicts in dicts: what `nest` was made from."""
+    """Makes paths of dicts in dicts, which undoes `nest`."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):

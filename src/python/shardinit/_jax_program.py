@@ -1,8 +1,8 @@
 """Programs that ``shardinit program`` writes, compiled and run by JAX.
 
 A module becomes a ``jax.export.Exported``, which ``jax.jit`` compiles like any other function: for
-the devices and shardings that it is told, and with JAX's persistent cache. So what a module says
-of devices is only read, for `Program.partitions`, and then left out.
+the devices and shardings that it is told, and with JAX's persistent cache. So a module's own
+annotations of devices are only read, for `Program.partitions`, and then left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ._stablehlo import Module, Partition, read_module
 
 @dataclass(frozen=True)
 class Call:
-    """A module with its arguments, and which tensors these make it return."""
+    """A module, its arguments, and the tensors that it returns for them."""
 
     module: Module
     paths: tuple[str, ...]
@@ -42,12 +42,12 @@ class Call:
 
 
 class Program:
-    """What can be run: the tensors that it makes, and how.
+    """A program that can be run: the tensors that it makes, and how.
 
     Attributes:
         tensors: path → `TensorInfo`, in the order of the spec.
-        grid: the mesh that it was written for; None: it makes what one rank holds.
-        noun, where: as of `Source`.
+        grid: the mesh that it was written for; None for a program of one rank.
+        noun, where: as for `Source`.
     """
 
     noun = "program"
@@ -94,9 +94,9 @@ class Program:
         return cuts
 
     def compiled(self, mesh: Mesh, shardings: Mapping[str, Sharding]) -> Iterator[Compiled]:
-        """What makes the tensors that have a sharding.
+        """Yields the compiled programs of the tensors that have a sharding.
 
-        Calls that differ in their arguments alone share a compiled program.
+        Calls that differ in their arguments alone share one.
         """
         for call in self._calls:
             wanted = tuple(i for i, path in enumerate(call.paths) if path in shardings)
@@ -108,11 +108,11 @@ class Program:
             yield Compiled(program, tuple(call.paths[i] for i in wanted), call.arguments)
 
     def make(self, mesh: Mesh, shardings: Mapping[str, Sharding]) -> dict[str, jax.Array]:
-        """Runs it.
+        """Runs the program.
 
         Args:
-            mesh: whose devices run it.
-            shardings: those of the tensors to make, over these devices.
+            mesh: the devices that run it.
+            shardings: path → sharding of each tensor to make, over these devices.
 
         Returns:
             Path → array, of each path of `shardings`.
@@ -125,7 +125,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled program, the tensors that it returns, and what it takes."""
+    """A compiled program, the tensors that it returns, and its arguments."""
 
     program: jax.stages.Compiled
     paths: tuple[str, ...]
@@ -135,17 +135,17 @@ class Compiled:
 def open_program(
     path: str | os.PathLike[str], mesh: Mesh, whole: bool, set: Sets, layout: str | None
 ) -> Program:
-    """A program from a folder of ``--kinds``, a module's file, or a spec.
+    """Opens a program from a folder of ``--kinds``, a module's file, or a spec.
 
     Args:
         path: the folder, a file ``*.mlir``, or a YAML file.
         mesh: for a spec, the sizes of its axes.
-        whole: of a spec, that its own sharding does not matter, so nothing is sharded.
+        whole: for a spec, whether to shard nothing, since its own sharding does not matter.
         set, layout: as for `shardinit.open_spec`, for a spec.
 
     Raises:
-        TypeError: `set` or `layout`, and `path` is not a spec.
-        FormatError: it is neither what ``shardinit program`` writes nor a spec.
+        TypeError: `set` or `layout` is given, and `path` is not a spec.
+        FormatError: `path` is neither a program that ``shardinit program`` wrote nor a spec.
         SpecError, LibraryError, MismatchError: as `shardinit.jax.run`.
     """
     name = os.fspath(path)
@@ -218,12 +218,12 @@ def _read_kind(folder: str, name: str) -> tuple[Module, Partition]:
 
 def _of_spec(name: str, mesh: Mesh, whole: bool, set: Sets, layout: str | None) -> Program:
     options = [part for each in overrides(set) for part in ("--set", each)]
-    # Its axes, whether or not they divide its tensors.
+    # `uneven=chunk` gives the spec's axes whether or not they divide its tensors.
     own = json.loads(_native.run("plan", name, "--json", *options, "--set", "uneven=chunk"))["mesh"]
     sizes = dict(zip(own["axes"], own["shape"], strict=True))
     if not whole and any(n > 1 and axis not in mesh.axis_names for axis, n in sizes.items()):
         raise _axes_differ(f"`{name}`", sizes, mesh)
-    if sizes:  # It is `mesh`, and not the spec, that says which devices have the places.
+    if sizes:  # `mesh`, and not the spec, says which device has which place.
         axes = {axis: 1 if whole else mesh.shape.get(axis, 1) for axis in sizes}
         options += ["--set", f"mesh={json.dumps({'axes': axes})}"]
     if layout is not None:
@@ -244,7 +244,7 @@ def _axes_differ(where: str, axes: Iterable[str], mesh: Mesh) -> MismatchError:
 
 
 def _zeros(module: Module) -> tuple[np.ndarray[Any, Any], ...]:
-    """The arguments of a module whose tables are constants: a zero, or nothing."""
+    """The arguments of a module whose tables are constants: one zero, or nothing."""
     return tuple(np.zeros(shape, np.uint32) for shape in module.arguments)
 
 
@@ -252,7 +252,7 @@ def _zeros(module: Module) -> tuple[np.ndarray[Any, Any], ...]:
 def _compile(
     module: Module, wanted: tuple[int, ...], shardings: tuple[Sharding, ...], mesh: Mesh
 ) -> jax.stages.Compiled:
-    """What makes these results of a module, as a tuple, sharded like this."""
+    """Compiles a function that returns these results of a module, as a tuple, so sharded."""
     arguments = [jax.ShapeDtypeStruct(s, np.uint32) for s in module.arguments]  # type: ignore[no-untyped-call]
 
     def empty(*_: jax.Array) -> tuple[jax.Array, ...]:
@@ -281,7 +281,7 @@ def _compile(
 
 @contextlib.contextmanager
 def _in_persistent_cache() -> Iterator[None]:
-    """Has JAX keep what is compiled, if it keeps anything, though this took less than a second."""
+    """Has JAX's persistent cache keep what compiles in less than a second, too, if there is one."""
     name = "jax_persistent_cache_min_compile_time_secs"
     before = getattr(jax.config, name)
     jax.config.update(name, 0.0)  # type: ignore[no-untyped-call]

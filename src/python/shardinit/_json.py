@@ -1,4 +1,4 @@
-"""JSON that may come from anyone, made into values of the types and ranges that are expected."""
+"""Checks of JSON that may come from anyone: each value has the type and range that is expected."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def as_digest(value: Any, what: str) -> str:
 
 
 def as_shape(value: Any, what: str, low: int = 1) -> Shape:
-    """`value`, a list of sizes whose product is a size too."""
+    """`value`, a list of sizes whose product is a size, too."""
     shape = tuple(as_int(extent, what, low) for extent in as_list(value, what))
     if len(shape) > _MAX_DIMENSIONS or math.prod(shape) > _MAX_INT64:
         raise FormatError(f"{what} is too large for a shape")
@@ -74,7 +74,7 @@ def as_shape(value: Any, what: str, low: int = 1) -> Shape:
 
 
 def parse_json(text: bytes, path: str) -> dict[str, Any]:
-    """An object from JSON, with every way to fail made a FormatError."""
+    """Parses JSON that is an object; every failure is a FormatError."""
     try:
         return as_object(json.loads(text), f"`{path}`")
     except (ValueError, RecursionError) as error:

@@ -1,6 +1,6 @@
 """The manifest and receipts: JSON that may come from anyone, made into values.
 
-Everything that is used later is checked here: types, ranges, that names of files
+Everything that is used later is checked here: types and ranges, that names of files
 are those of the format (so none leads out of the folder), and that the boxes of a
 tensor tile it.
 """
@@ -27,20 +27,20 @@ FORMAT_VERSIONS = (1, 2)
 CONTRACT_VERSION = 1
 MANIFEST = "manifest.json"
 PLAN = "plan.json"
-BESIDE = (PLAN, "index.h5", "devices.json")  # What lies beside the manifest, which lists it.
+BESIDE = (PLAN, "index.h5", "devices.json")  # These lie beside the manifest, which lists them.
 
 _MAX_WORLD = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Which place of the mesh a device has.
+    """The place of a device in the mesh.
 
     Attributes:
         id: the device, as JAX numbers them.
         slice: the slice that it lies on.
         coordinate: its place, one index per axis of the mesh.
-        rank: the same place as a number, row-major: whose file it reads.
+        rank: the same place as a row-major number; the device reads this rank's file.
     """
 
     id: int
@@ -78,7 +78,7 @@ class StoredTensorInfo(TensorInfo):
         """Every stored box, by rank; the same box more than once if it has replicas.
 
         Raises:
-            FormatError: the list is not one.
+            FormatError: the manifest's list of shards is malformed.
         """
         where = f"{self._said_by}: `{self.path}`"
         shards = []
@@ -101,7 +101,7 @@ class StoredTensorInfo(TensorInfo):
 
 
 class Grid:
-    """The different boxes of a tensor. Cuts of each dimension; their product is the boxes."""
+    """The different boxes of a tensor: each is a product of one interval per dimension."""
 
     def __init__(self, info: StoredTensorInfo) -> None:
         self.cells: dict[Shape, list[Shard]] = {}
@@ -125,7 +125,7 @@ class Grid:
             if [offset for offset, _ in ordered] != [0, *ends[:-1]] or ends[-1:] != [extent]:
                 raise FormatError(f"{info._said_by}: the boxes of `{info.path}` do not tile it")
             self.cuts.append([0, *ends])
-        # Each box is one of the product, no two are the same, and none is left out.
+        # Each box is a product of intervals, no two are the same, and none is left out.
         if len(self.cells) != math.prod(len(found) for found in intervals):
             raise FormatError(f"{info._said_by}: the boxes of `{info.path}` do not tile it")
 
@@ -192,7 +192,7 @@ def _check_versions(of: dict[str, Any], path: str) -> None:
 
 
 def parse_manifest(text: bytes, path: str) -> Manifest:
-    """``manifest.json`` as a value; the boxes of a tensor are looked at when it is used."""
+    """Parses ``manifest.json``; the boxes of a tensor are checked when it is used."""
     of = parse_json(text, path)
     _check_versions(of, path)
     mesh = as_object(of.get("mesh"), f"{MANIFEST}: mesh")
@@ -240,7 +240,7 @@ def parse_manifest(text: bytes, path: str) -> Manifest:
 
 
 def _parse_devices(of: Any, mesh: Shape) -> tuple[Device, ...]:
-    """``devices``, which is there if rank r is not on device r."""
+    """Parses ``devices``, which is there if rank r is not on device r."""
     devices = []
     entries = as_list(of, f"{MANIFEST}: devices")
     for rank, (place, each) in enumerate(zip(np.ndindex(*mesh), entries, strict=False)):
@@ -256,11 +256,11 @@ def _parse_devices(of: Any, mesh: Shape) -> tuple[Device, ...]:
 
 
 def parse_receipt(text: bytes, path: str, rank: int, manifest: Manifest) -> dict[Any, Extent]:
-    """A receipt as (tensor path, box offset) → place in the rank's file.
+    """Parses a receipt: (tensor path, box offset) → place in the rank's file.
 
     Raises:
-        DamageError: it is not the receipt that the manifest vouches for.
-        FormatError: it is, but it says what cannot be.
+        DamageError: it does not have the digest that the manifest gives it.
+        FormatError: it has that digest, but says what cannot be.
     """
     entry = manifest.ranks[rank]
     if hashlib.sha256(text).hexdigest() != entry.receipt_sha256:

@@ -1,4 +1,4 @@
-"""libshardinit over ctypes: where it is, its functions, its errors.
+"""libshardinit through ctypes: where it is, its functions, and its errors.
 
 The interface is that of ``shardinit.h`` and libshardinit(3). ctypes releases the GIL while
 a function runs.
@@ -113,8 +113,8 @@ _FUNCTIONS = {
 def library() -> ctypes.CDLL:
     """The library, loaded when it is first asked for.
 
-    It is the one that ``SHARDINIT_LIBRARY`` names; else one beside the program `shardinit` in
-    ``PATH``; else one that the system's loader finds.
+    It is the library that ``SHARDINIT_LIBRARY`` names, else one beside the program `shardinit` in
+    ``PATH``, else one that the system's loader finds.
 
     Raises:
         LibraryError: there is none, or it is of another version.
@@ -146,7 +146,7 @@ def _load() -> ctypes.CDLL:
 
 def _candidates() -> Iterator[str]:
     named = os.environ.get("SHARDINIT_LIBRARY")
-    if named:  # Who names a library does not want another.
+    if named:  # A user who names a library does not want another one.
         yield os.path.abspath(named)
         return
     program = shutil.which("shardinit")
@@ -178,11 +178,11 @@ def program() -> str:
 
 
 def run(*arguments: str) -> str:
-    """What ``shardinit`` prints.
+    """Runs ``shardinit``, and returns what it prints.
 
     Raises:
         LibraryError: there is no program.
-        SpecError: what it reports instead.
+        SpecError: the program failed; the text is what it reported.
     """
     done = subprocess.run(
         [program(), *arguments],
@@ -215,10 +215,10 @@ def _declare(loaded: ctypes.CDLL, path: str) -> None:
 
 
 def check(status: int, message: ctypes.c_void_p) -> None:
-    """Raises what a function reported, and releases its message.
+    """Raises the error that a function of the library reported, and releases its message.
 
     Raises:
-        SpecError: if it reported anything.
+        SpecError: the function reported an error.
     """
     text = ""
     if message.value is not None:

@@ -1,4 +1,4 @@
-"""The parts of tensors that ranks hold: the plan's partitions, and the intervals of a cut."""
+"""The parts of tensors that ranks hold: the plan's partitions, and intervals of dimensions."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _Interval = tuple[int, int]  # Start and length.
 
 @dataclass(frozen=True)
 class Partition:
-    """Which part of a tensor which ranks hold.
+    """How a tensor is sharded: which part each rank holds.
 
     Attributes:
         axes: for each dimension the mesh axes that shard it, the major one first.
         segments: for each dimension how many segments it has.
-        nested: for each dimension whose axes shard one after the other, each what those before it
-            left: into how many segments each axis divides this, 0 where it is as one with the axis
-            before it. Empty for all others.
-        stage: mesh axis → the indices on it of ranks that hold the tensor; other axes do not
-            matter.
+        nested: for each dimension whose axes shard one after the other, each the rest of those
+            before it: the number of segments into which each axis divides that rest, or 0 where the
+            axis and the one before it shard as one. It is empty for all other dimensions.
+        stage: mesh axis → the indices on it of the ranks that hold the tensor. Indices on other
+            axes do not matter.
     """
 
     axes: tuple[tuple[str, ...], ...]
@@ -36,7 +36,7 @@ class Partition:
     stage: dict[str, frozenset[int]]
 
     def boxes(self, shape: Shape, mesh: Mesh, rank: int) -> list[Box]:
-        """What a rank holds of a tensor of that shape: see `Source.boxes`."""
+        """The boxes that a rank holds of a tensor of that shape: see `Source.boxes`."""
         at: dict[str, int] = {}
         rest = rank
         for axis, extent in zip(reversed(mesh.axes), reversed(mesh.shape), strict=True):
@@ -59,7 +59,7 @@ class Partition:
         ]
 
     def _steps(self, d: int) -> list[tuple[int, list[str]]]:
-        """How a dimension is sharded: in so many segments, and these over axes as one."""
+        """The steps that shard a dimension: a number of segments, and axes that shard as one."""
         if not self.nested[d]:
             return [(self.segments[d], list(self.axes[d]))]
         steps: list[tuple[int, list[str]]] = []
@@ -71,7 +71,7 @@ class Partition:
 
 
 def taken(intervals: list[_Interval], segments: int, parts: int, part: int) -> list[_Interval]:
-    """One part of each segment of the elements of intervals, which are divided into segments first.
+    """Divides the elements of intervals into segments, and takes one part of each segment.
 
     Segments and parts follow the rule of ``torch.chunk``.
     """
@@ -80,7 +80,7 @@ def taken(intervals: list[_Interval], segments: int, parts: int, part: int) -> l
     for segment in range(segments):
         start, stop = _chunk(0, total, segments, segment)
         first, last = _chunk(start, stop, parts, part)
-        before = 0  # Elements in front of the interval.
+        before = 0  # This counts elements in front of the interval.
         for begin, length in intervals:
             some = min(last, before + length) - max(first, before)
             if some > 0:
@@ -90,7 +90,7 @@ def taken(intervals: list[_Interval], segments: int, parts: int, part: int) -> l
 
 
 def joined(intervals: list[_Interval]) -> list[_Interval]:
-    """The same elements, with one interval for those that lie side by side."""
+    """Makes one interval of those that lie side by side."""
     found: list[_Interval] = []
     for start, length in intervals:
         if found and sum(found[-1]) == start:

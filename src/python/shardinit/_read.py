@@ -1,14 +1,13 @@
-"""Bytes of a box, from a file into an array: no conversion, and no copy on the way.
+"""Reads bytes of a box from a file into an array, with no conversion and no copy on the way.
 
 A run of bytes that lies in one piece in the file and in the array is read in one
 piece. Rows that lie apart in the array are read by one scattering call, or, if they
-are short, through a buffer that fits the processor's cache. Where bytes that nobody
-asked for lie between rows in the file, they are skipped, unless they are less than a
-page: no page is read that holds nothing of what was asked for.
+are short, through a buffer that fits the processor's cache. Bytes between rows that
+nobody asked for are skipped, unless they are less than a page: so each page that is read
+holds something that was asked for.
 
-Half of the time goes into getting pages of new memory, and SHA-256 takes longer than reading: both
-are shared by all cores, a large region in slabs, and a digest's bytes are hashed while the cache
-still has them.
+Half of the time goes into getting pages of new memory, and SHA-256 takes longer than reading. All
+cores share both, a large region in slabs, and bytes are hashed while the cache still has them.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ import numpy as np
 from ._errors import DamageError
 from ._source import Job, Words
 
-SLAB = 16 << 20  # What is worth a thread.
+SLAB = 16 << 20  # So many bytes are worth a thread.
 
 _PAGE = 4096
 _BUFFER = 1 << 20
 _SCATTER_FROM = 4 << 10  # Rows of fewer bytes are faster through the buffer.
 _SIEVE_TO = 64 << 10  # Rows of more bytes are worth a call of their own.
-_MAX_ROWS = 1024  # IOV_MAX of Linux.
+_MAX_ROWS = 1024  # This is IOV_MAX of Linux.
 
 _local = threading.local()
 
@@ -65,7 +64,7 @@ class BoxFile:
             return 0
         strides = [into.itemsize * math.prod(shape[d + 1 :]) for d in range(len(shape))]
         at += sum(s * stride for s, stride in zip(start, strides, strict=True))
-        # Dimensions from `cut` on are one run in the file.
+        # Dimensions from `cut` on lie in one run in the file.
         cut = max((d for d in range(len(shape)) if into.shape[d] != shape[d]), default=0)
         while cut > 0 and into.shape[0] == 1:
             into, strides, cut = into[0], strides[1:], cut - 1
@@ -119,7 +118,7 @@ class BoxFile:
         if into.flags.c_contiguous:
             self._exactly(at, into.reshape(-1).view(np.uint8))
             return
-        step = into.nbytes // into.shape[0]  # It is not contiguous, so it has a dimension.
+        step = into.nbytes // into.shape[0]  # `into` is not contiguous, so it has a dimension.
         if into.ndim == 2 and step >= _SCATTER_FROM and into[0].flags.c_contiguous:
             self._scatter(at, into, step)
         elif into.nbytes <= _BUFFER or into.ndim == 1:
@@ -140,7 +139,7 @@ class BoxFile:
         while first < len(rows):
             part = list(rows[first : first + _MAX_ROWS])
             done = os.preadv(self._fd, part, at + first * step) // step
-            if done == 0:  # Less than one row: to its end, or an error.
+            if done == 0:  # Less than a row came: read to its end, or raise an error.
                 self._exactly(at + first * step, part[0].view(np.uint8))
                 done = 1
             first += done
@@ -169,7 +168,7 @@ def slabs(into: Words) -> Iterator[tuple[tuple[int, ...], Words]]:
 
 
 def run(jobs: list[Job], threads: int) -> None:
-    """Does all of `jobs` and raises what the first of them that failed raised."""
+    """Does all of `jobs`, and raises the error of the first one that failed."""
     if len(jobs) < 2 or threads < 2:
         for job in jobs:
             job()

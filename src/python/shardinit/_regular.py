@@ -26,12 +26,12 @@ def read_regular(folder: str, name: str, limit: int = _MAX_BYTES) -> bytes:
 
 
 def open_regular(folder: str, name: str) -> Any:
-    """A file of the folder opened for reading, unbuffered: no device, no FIFO, and no link.
+    """Opens a file of the folder for reading, unbuffered: no device, no FIFO, and no link.
 
-    The folder itself may be a symbolic link, but what is in it must not lead out of it.
+    The folder itself may be a symbolic link, but nothing in it may lead out of it.
 
     Raises:
-        FormatError: it, or a folder on the way to it, is a link, or it is not a regular file.
+        FormatError: the file, or a folder on the way to it, is a link, or it is not regular.
         OSError: as ``os.open``.
     """
     at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -50,7 +50,7 @@ def open_regular(folder: str, name: str) -> Any:
         except OSError as error:
             if error.errno == errno.ELOOP:
                 _no_link(os.stat(last, dir_fd=at, follow_symlinks=False), path)
-            if error.errno == errno.ENXIO:  # A socket.
+            if error.errno == errno.ENXIO:  # It is a socket.
                 raise FormatError(f"`{path}` is not a regular file") from None
             error.filename = path
             raise

@@ -13,15 +13,15 @@ import tempfile
 from collections.abc import Iterable, Iterator
 
 _STREAMS = (1, 2)
-_MOST_LINKS = 40  # Linux follows as many.
-_MARKED = 65536  # A mark stands in so many first bytes.
+_MOST_LINKS = 40  # Linux follows as many links.
+_MARKED = 65536  # So many first bytes of a file are searched for its mark.
 
 
 def require_local(path: str | os.PathLike[str]) -> None:
-    """Refuses the name of a store, by which no folder here is meant.
+    """Refuses the address of a store, which no folder of this machine has as its name.
 
     Raises:
-        ValueError: it begins with a scheme and ``://``.
+        ValueError: `path` begins with a scheme and ``://``.
     """
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", os.fsdecode(path))
     if scheme is None:
@@ -50,19 +50,19 @@ class ResultFile:
         inputs: Iterable[str | os.PathLike[str]] = (),
         force: bool = False,
     ) -> None:
-        """Raises what `write` would, so that it shows before the work.
+        """Raises the errors that `write` would, so that they show before the work.
 
         Args:
             path: a file, or a link to one; a device, a FIFO.
-            what: a file of this kind, for messages.
-            mark: a regular expression that matches how such a file begins.
-            inputs: files that are read, which it must not be; nor may it be a module's.
+            what: the words for a file of this kind, for messages.
+            mark: a regular expression that matches how a file of this kind begins.
+            inputs: files that are read. `path` must be none of them, and no module's file.
             force: replace a file of another kind, too.
 
         Raises:
-            ValueError: it is an input, or no path of a file system.
-            FileExistsError: a file is there that does not begin so, and not `force`.
-            OSError: it cannot be written.
+            ValueError: `path` is an input, or no path of a file system.
+            FileExistsError: a file of another kind is there, and `force` is not given.
+            OSError: the file cannot be written.
         """
         self._path = os.fsdecode(path)
         self._what = what
@@ -72,7 +72,7 @@ class ResultFile:
         self._require_ours(*self._find())
 
     def write(self, text: str) -> None:
-        """Writes it, whole or not at all; into what is not a regular file, as a shell's ``>`` does.
+        """Writes a regular file whole or not at all, and into others as a shell's ``>`` does.
 
         Raises:
             ValueError, OSError: as for the constructor.
@@ -87,14 +87,14 @@ class ResultFile:
             )
             if not regular or not os.access(folder, os.W_OK | os.X_OK):
                 return _write_into(path, data)
-            # Where the owner cannot be kept, it is written in place, too.
+            # A file whose owner cannot be kept is written in place, too.
             if _replace(path, present, data):
                 return None
             if present is not None:
                 return _write_into(path, data)
 
     def _find(self) -> tuple[str, os.stat_result | None]:
-        """What the path leads to, at the end of links that have names."""
+        """Follows links that have names, and returns where the path leads and what is there."""
         require_local(self._path)
         path = self._path
         for _ in range(_MOST_LINKS):
@@ -113,7 +113,7 @@ class ResultFile:
             raise IsADirectoryError(21, "it is a folder", self._path)
         if present is None:
             folder = os.path.dirname(path) or "."
-            os.stat(folder)  # This raises the reason why there is none.
+            os.stat(folder)  # This raises the reason why there is no folder.
             if not os.access(folder, os.W_OK | os.X_OK):
                 raise PermissionError(13, "Permission denied", folder)
             return
@@ -151,13 +151,13 @@ def _stats(inputs: Iterable[str]) -> Iterator[os.stat_result]:
 
 
 def _is_in_proc(path: str) -> bool:
-    """A descriptor's link: it has no name that could be replaced."""
+    """Whether a path is a descriptor's link, which has no name that could be replaced."""
     return os.path.realpath(os.path.dirname(path) or ".").startswith("/proc/")
 
 
 def _write_into(path: str, data: bytes) -> None:
     for fd in _STREAMS:
-        if _is_open_as(fd, path):  # It has a place to go on from.
+        if _is_open_as(fd, path):  # The descriptor has a position, from which writing goes on.
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
             with open(fd, "wb", buffering=0, closefd=False) as file:
@@ -193,7 +193,7 @@ def _pour(file: io.FileIO, data: bytes) -> None:
 
 
 def _replace(path: str, present: os.stat_result | None, data: bytes) -> bool:
-    """False, and nothing done: a file has appeared, or its owner cannot be kept."""
+    """Replaces a file; False, with nothing done, if one has appeared or its owner would change."""
     folder, name = os.path.split(path)
     fd, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder or ".")
     try:
@@ -215,10 +215,10 @@ def _replace(path: str, present: os.stat_result | None, data: bytes) -> bool:
             os.replace(temporary, path)
             return True
         try:
-            os.link(temporary, path)  # Takes no name that another file has.
+            os.link(temporary, path)  # This takes no name that another file has.
         except FileExistsError:
             return False
-        except OSError:  # A file system without hard links.
+        except OSError:  # The file system has no hard links.
             os.replace(temporary, path)
         return True
     finally:

@@ -1,4 +1,4 @@
-"""What checkpoints and specs have in common: tensors, any part of which can be had."""
+"""The interface that checkpoints and specs share: tensors, any part of which can be read."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from . import _dtypes
 from ._errors import UnknownTensorError
 
 Shape = tuple[int, ...]
-Box = tuple[Shape, Shape]  # Offset and shape.
+Box = tuple[Shape, Shape]  # A box is its offset and its shape.
 Index = SupportsIndex | slice | EllipsisType
 Slices = Index | tuple[Index, ...] | None
 Array = np.ndarray[Any, Any]
-Words = Array  # Unsigned integers with the bits of elements.
+Words = Array  # These are unsigned integers with the bits of elements.
 Job = Callable[[], object]
 Self = TypeVar("Self", bound="Source")
 
@@ -35,7 +35,7 @@ class Mesh:
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """What is known of one tensor.
+    """One tensor: its path, dtype and shape.
 
     Attributes:
         path: its name, such as ``model.norm.weight``.
@@ -69,13 +69,13 @@ class TensorInfo:
 
 
 class Source(ABC):
-    """Where parts of tensors come from: a `Checkpoint` or a `Spec`.
+    """A source of parts of tensors: a `Checkpoint`, an `Export` or a `Spec`.
 
     Attributes:
         tensors: path → `TensorInfo`, in the order of the spec.
         mesh: the grid of ranks that the tensors are sharded over.
-        noun: what it is, for messages.
-        where: which one it is, for messages.
+        noun: the word for its kind, for messages.
+        where: the name of this one, for messages.
     """
 
     tensors: Mapping[str, Any]
@@ -96,20 +96,20 @@ class Source(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Gives back what it holds open."""
+        """Closes the files, or releases the memory, that it holds."""
 
     def __copy__(self: Self) -> Self:
-        """Another one, which stays open when this one is closed; what both have never changes."""
+        """Returns another one, which stays open when this one is closed; neither ever changes."""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
         return made
 
     def __deepcopy__(self: Self, memo: object) -> Self:
-        """Another one, as ``copy.copy`` makes it."""
+        """Returns another one, as ``copy.copy`` does."""
         return self.__copy__()
 
     def __reduce__(self) -> NoReturn:
-        """Not possible.
+        """Refuses to be pickled.
 
         Raises:
             TypeError: always.
@@ -136,14 +136,14 @@ class Source(ABC):
     def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
         """For each dimension of a tensor the mesh axes that shard it, the major one first.
 
-        Segments, axes that shard one after the other, and stages are not in it: `boxes` has them.
+        It does not have segments, axes that shard one after the other, or stages: `boxes` has them.
         """
 
     @abstractmethod
     def is_extended(self, path: str) -> bool:
         """Whether a tensor has segments, axes that shard one after the other, or a stage.
 
-        Then `partition_spec` does not say all.
+        If so, `partition_spec` does not say all.
 
         Raises:
             UnknownTensorError: there is no such tensor.
@@ -151,12 +151,12 @@ class Source(ABC):
 
     @abstractmethod
     def boxes(self, path: str, rank: int) -> list[Box]:
-        """What a rank of the mesh holds of a tensor, stored by it or by another.
+        """The boxes that a rank of the mesh holds of a tensor, whichever rank stores them.
 
         Returns:
-            Offset and shape of each box, none of them empty; no box where the rank has nothing of
-            the tensor, several where it has segments. Side by side along each dimension, in
-            this order, they are the rank's local tensor.
+            Offset and shape of each box, none of them empty. There is no box where the rank has
+            nothing of the tensor, and several where the tensor has segments. Side by side along
+            each dimension, in this order, they are the rank's local tensor.
 
         Raises:
             UnknownTensorError: there is no such tensor.
@@ -171,12 +171,12 @@ class Source(ABC):
         verify: bool = False,
         out: Array | None = None,
     ) -> Array | None:
-        """What a rank of the mesh holds of a tensor, its boxes side by side, as a DTensor has it.
+        """Reads what a rank of the mesh holds of a tensor, its boxes side by side as in a DTensor.
 
         Args:
             path: the tensor.
-            rank: whose part.
-            verify: of a checkpoint: check the digests of these boxes.
+            rank: the rank whose part is read.
+            verify: check the digests of these boxes, if this is a checkpoint.
             out: an array to fill instead of a new one, as for `read`.
 
         Returns:
@@ -223,17 +223,17 @@ class Source(ABC):
     def read(
         self, path: str, slices: Slices = None, *, verify: bool = False, out: Array | None = None
     ) -> Array:
-        """A tensor, or a part of it; see `Checkpoint.read` and `Spec.generate`."""
+        """Reads a tensor, or a part of it; see `Checkpoint.read` and `Spec.generate`."""
 
     @abstractmethod
     def jobs(
         self, path: str, slices: Slices, out: Array, *, verify: bool = False
     ) -> list[Job]:
-        """What `read` into `out` comes to, in any order; for `run`, with the jobs of others."""
+        """The jobs of a `read` into `out`, for `run`, in any order and together with others."""
 
     @abstractmethod
     def run(self, jobs: list[Job]) -> None:
-        """Does `jobs` on as many threads as pay. The first that fails, of any, is raised."""
+        """Does `jobs` on as many threads as pay, and raises the error of the first that fails."""
 
 
 def words_for(info: TensorInfo, shape: Shape, out: Words | None) -> Words:
@@ -241,8 +241,8 @@ def words_for(info: TensorInfo, shape: Shape, out: Words | None) -> Words:
 
     Raises:
         TypeError: `out` is not an array of NumPy.
-        ValueError: it has another shape or type, cannot be written to, or may have elements in the
-            same memory.
+        ValueError: `out` has another shape or type, cannot be written to, or may have elements in
+            the same memory.
     """
     words = _dtypes.words_of(info.dtype)
     if out is None:
@@ -259,7 +259,7 @@ def words_for(info: TensorInfo, shape: Shape, out: Words | None) -> Words:
         )
     if not out.flags.writeable:
         raise ValueError("`out` cannot be written to")
-    end = out.itemsize  # The bytes that the dimensions span which are nearer together in memory.
+    end = out.itemsize  # So many bytes are spanned by the dimensions with smaller strides.
     for stride, size in sorted((abs(each), n) for each, n in zip(out.strides, shape, strict=True)):
         if size > 1 and stride < end and out.size:
             raise ValueError(
@@ -312,6 +312,6 @@ def region(info: TensorInfo, slices: Slices) -> tuple[tuple[int, ...], tuple[int
 
 
 def expanded(array: Words, extent: tuple[int, ...], kept: list[int]) -> Words:
-    """The same memory, with the dimensions that numbers dropped."""
+    """The same memory, with the dimensions that whole numbers among the slices dropped."""
     dimensions = (slice(None) if d in kept else np.newaxis for d in range(len(extent)))
     return array[(*dimensions, ...)]

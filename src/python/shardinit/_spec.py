@@ -24,7 +24,7 @@ Sets = Mapping[str, Any] | Iterable[str]
 
 @dataclass(frozen=True)
 class SpecTensorInfo(TensorInfo):
-    """What a spec says of one tensor: a `TensorInfo`, and how it is sharded.
+    """A tensor of a spec: a `TensorInfo`, and how it is sharded.
 
     Attributes:
         partition_spec: for each dimension the mesh axes that shard it, the major one first.
@@ -44,11 +44,11 @@ class Spec(Source):
         tensors: path → `SpecTensorInfo`, in the order of the spec.
         mesh: the grid of ranks that the spec declares. Values do not depend on it.
         name, engine, seed: as in the spec.
-        parameters: how many elements all tensors have, but buffers.
+        parameters: how many elements all tensors but buffers have.
         bytes: the bytes of all tensors.
-        threads: how many make the values of one part; 0 is one for each core that the process
-            may use. Values do not depend on it.
-        library_version: of libshardinit.
+        threads: how many threads make the values of one part; 0 is one for each core that the
+            process may use. Values do not depend on it.
+        library_version: the version of libshardinit.
     """
 
     noun = "spec"
@@ -111,7 +111,7 @@ class Spec(Source):
         )
 
     def close(self) -> None:
-        """Releases the spec's memory, when calls that other threads are in have returned."""
+        """Releases the spec's memory, once the calls of other threads have returned."""
         self._handle = None
 
     def info(self, path: str) -> SpecTensorInfo:
@@ -144,7 +144,7 @@ class Spec(Source):
         self._check_rank(rank)
         dimensions = len(info.global_shape)
         count = 0
-        while True:  # The first time only to learn how many there are.
+        while True:  # The first call only tells how many boxes there are.
             numbers = ctypes.c_int64 * (count * dimensions)
             offsets, shapes, found = numbers(), numbers(), ctypes.c_int64()
             handle = self._open()
@@ -180,9 +180,9 @@ class Spec(Source):
             path: the tensor.
             slices: what NumPy's basic indexing takes, with steps of 1: whole numbers
                 (which drop their dimension), slices and one ``...``. None is all of it.
-            threads: None is the spec's `threads`.
-            out: an array to fill instead of a new one, as for `Checkpoint.read`. If it is not
-                C-contiguous, by way of one that is.
+            threads: how many threads make it; None is the spec's `threads`.
+            out: an array to fill instead of a new one, as for `Checkpoint.read`. One that is not
+                C-contiguous is filled by way of one that is.
 
         Returns:
             An array of the part's shape and of `TensorInfo.numpy_dtype`, as `Checkpoint.read`
@@ -207,17 +207,17 @@ class Spec(Source):
     def read(
         self, path: str, slices: Slices = None, *, verify: bool = False, out: Array | None = None
     ) -> Array:
-        """`generate`, by the name that it has for checkpoints. There is nothing to verify."""
+        """Does what `generate` does, by the name of checkpoints; `verify` has nothing to check."""
         return self.generate(path, slices, out=out)
 
     def jobs(
         self, path: str, slices: Slices, out: Array, *, verify: bool = False
     ) -> list[Job]:
-        """One call of `generate`."""
+        """The only job: one call of `generate`."""
         return [lambda: self.generate(path, slices, out=out)]
 
     def run(self, jobs: list[Job]) -> None:
-        """One after another: each has threads of its own."""
+        """Does the jobs one after another, since each has threads of its own."""
         for job in jobs:
             job()
 
@@ -229,7 +229,7 @@ class Spec(Source):
     def _fill(
         self, info: SpecTensorInfo, start: Shape, extent: Shape, out: Any, threads: int
     ) -> None:
-        handle = self._open()  # Held until the call returns, whoever closes the spec.
+        handle = self._open()  # This keeps the spec until the call returns, whoever closes it.
         numbers = ctypes.c_int64 * len(extent)
         message = ctypes.c_void_p()
         status = handle.library.shardinit_fill(
@@ -251,18 +251,18 @@ def as_spec(
     layout: str | None = None,
     instead: str = "shardinit.open",
 ) -> Spec:
-    """A spec that is open, for its values: this one, or that of a file.
+    """Returns an open spec, for its values: this one, or that of a file.
 
-    Values do not depend on the mesh, so it need not divide the tensors, as that of a large model
-    does not those of a small one.
+    Values do not depend on the mesh, so it need not divide the tensors: the mesh of a large model
+    does not divide those of a small one.
 
     Args:
         spec: what the user gave.
         set, layout: as for `shardinit.open_spec`.
-        instead: for the message about a checkpoint: the function that takes one.
+        instead: the function that takes a checkpoint, for the message about one.
 
     Raises:
-        TypeError: it is neither, or is open and `set` or `layout` are given.
+        TypeError: it is no spec, or an open one for which `set` or `layout` is given.
         SpecError, LibraryError: as `shardinit.open_spec`.
     """
     if isinstance(spec, Spec):
@@ -329,12 +329,12 @@ class _Handle:
 
 
 def overrides(sets: Sets) -> list[str]:
-    """``KEY=VALUE``, as the command line's ``--set`` takes them."""
+    """Overrides as ``KEY=VALUE``, the form that the command line's ``--set`` takes."""
     if isinstance(sets, str):
         return [sets]
     if not isinstance(sets, Mapping):
         return list(sets)
-    # A string stands as it is, so that it can be an expression; else JSON, which is YAML.
+    # A string stays as it is, so that it can be an expression; other values become JSON.
     return [
         f"{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in sets.items()

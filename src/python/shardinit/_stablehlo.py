@@ -1,4 +1,4 @@
-"""Modules of StableHLO, read by jaxlib: what ``@main`` takes and returns, and its sharding."""
+"""Modules of StableHLO, read by jaxlib: arguments, results and shardings of ``@main``."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from . import _dtypes
 from ._errors import FormatError
 from ._source import Mesh, Shape, TensorInfo
 
-Partition = tuple[tuple[str, ...], ...]  # For each dimension the mesh axes that shard it.
+Partition = tuple[tuple[str, ...], ...]  # It has for each dimension the mesh axes that shard it.
 
 
 @dataclass(frozen=True)
 class Module:
-    """A StableHLO module, without what it said of devices.
+    """A StableHLO module, without its annotations of devices.
 
     Attributes:
         artifact: the module, in StableHLO's portable form.
         arguments: shapes of the arguments of ``@main``, all of them u32.
-        results: what they are; a path is empty where a result has no name.
+        results: the tensor that each result is; its path is empty where the result has no name.
     """
 
     artifact: bytes
@@ -32,7 +32,7 @@ class Module:
 
 
 def read_module(text: str, name: str) -> tuple[Module, list[Partition], Mesh | None]:
-    """A module, how its results are sharded, and the axes of its mesh; None: it has no mesh.
+    """Reads a module, the partitions of its results, and its mesh, which is None if it has none.
 
     Raises:
         FormatError: jaxlib cannot read it, or it has no function ``@main`` of u32.

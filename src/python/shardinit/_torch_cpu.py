@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 
-NAME = "torch_cpu/2.13/avx2"  # The PyTorch whose numbers it has: version and instructions.
-_ALIKE = ("AVX2", "AVX512")  # PyTorch draws the same with either.
+NAME = "torch_cpu/2.13/avx2"  # The engine has the numbers of this version and instruction set.
+_ALIKE = ("AVX2", "AVX512")  # PyTorch draws the same numbers with either.
 
 
 def difference() -> str:
-    """What is other here than in the engine's name; "" if nothing is."""
+    """How PyTorch here differs from the engine's name; "" if it does not."""
     import torch
 
     _, version, _ = NAME.split("/")
@@ -26,7 +26,7 @@ def difference() -> str:
 
 
 def warn(engine: str, stacklevel: int) -> None:
-    """Warns where a constructor of PyTorch would draw other numbers than the spec's engine."""
+    """Warns if a constructor of PyTorch would draw other numbers here than the spec's engine."""
     if engine.split("/")[0] != NAME.split("/")[0] or not (different := difference()):
         return
     warnings.warn(

@@ -28,10 +28,10 @@ _ZERO_INIT = "deepspeed.runtime.zero.partition_parameters"
 
 @dataclass
 class Built:
-    """What a block of `from_spec` made.
+    """The models that a block of `from_spec` made.
 
     Attributes:
-        results: once the block has ended: model → what `init_` would have returned for it.
+        results: model → what `init_` would have returned for it, once the block has ended.
     """
 
     results: dict[nn.Module, LoadResult] = field(default_factory=dict, repr=False)
@@ -55,41 +55,41 @@ def from_spec(
             model = Model(config)
             fully_shard(model)
 
-    Parameters that are made in the block are on ``meta``: what a constructor draws for them is
-    neither drawn nor stored. Buffers are made as always, so those that are in no state dict have
-    their values. At the end each model of the block, that is each module that is in no other
-    module of the block and has parameters or persistent buffers, is filled by `init_`. What has
-    been sharded by then, by ``fully_shard`` or ``parallelize_module``, gets this process's shards
-    alone, and in a block of ``deepspeed.zero.Init``, inside or around, the process's partition.
+    Parameters that are made in the block are on ``meta``: a constructor draws and stores nothing
+    for them. Buffers are made as always, so those that are in no state dict have their values. A
+    model of the block is a module that is in no other module of it, and has parameters or
+    persistent buffers. At the end of the block each is filled by `init_`. A model that
+    ``fully_shard`` or ``parallelize_module`` has sharded by then gets this process's shards alone,
+    and one in a block of ``deepspeed.zero.Init``, inside or around, the process's partition.
 
     Parameters stay the objects that they are in the block, with their attributes and hooks: an
-    optimizer that is made in it trains them. What is computed of them there stays on ``meta``, and
-    what needs their values fails: call ``.item()`` on them, and wrap the model in
+    optimizer that is made in it trains them. Tensors computed from them in the block stay on
+    ``meta``, and whatever needs their values fails: call ``.item()`` on them, and wrap the model in
     DistributedDataParallel, which compares them between processes, after the block.
 
-    If the block raises, nothing is filled. Other threads are not concerned. What ``copy.deepcopy``
-    makes in the block of a module of the block, and is in no other one, gets what that module gets,
-    so a copy of a layer has the values of the layer, as long as the layer's model is still there.
+    If the block raises, nothing is filled. Other threads are not concerned. A module that
+    ``copy.deepcopy`` makes of one of the block, and that is in no other one, gets what its original
+    gets, so a copy of a layer has the layer's values, as long as the layer's model still exists.
 
     Args:
         spec: a YAML file, or a spec that is open.
         set, layout: as for `shardinit.open_spec`; not for a spec that is open.
         strict, prefix, rename, cast: as for `load_into`.
         device: where the block makes tensors, as by ``torch.device(device)``, and where parameters
-            then are. None is where the constructor would have them; DTensors are on their mesh.
+            then are. None leaves this to the constructor. DTensors are on their mesh.
 
     Yields:
         A `Built`.
 
     Raises:
-        MismatchError: as `load_into`, for any of the models; then none is filled. Or no model was
-            made in the block.
+        MismatchError: as `load_into`, for any of the models, of which none is filled then; or no
+            model was made in the block.
         RuntimeError: the thread is in such a block already.
         TypeError: `spec` is not a spec.
         SpecError, LibraryError: as `shardinit.open_spec`.
     """
     opened = as_spec(spec, set, layout, instead="shardinit.torch.load_into")
-    _torch_cpu.warn(opened.engine, stacklevel=3)  # The level between is contextlib's.
+    _torch_cpu.warn(opened.engine, stacklevel=3)  # The level in between is contextlib's.
     block = _Block(None if device is None else torch.device(device))
     built = Built()
     with _entered(block), contextlib.nullcontext() if device is None else torch.device(device):
@@ -100,7 +100,7 @@ def from_spec(
             f"nothing was filled from {opened.where}",
             hint="its block made no model that is still there: call the constructor in it",
         )
-    # The device is not handed on as one, since DTensors are on the device of their mesh.
+    # The device is not passed on to the filling, since DTensors are on the device of their mesh.
     with contextlib.nullcontext() if block.device is None else block.device:
         results = fill_models(
             models,
@@ -116,12 +116,12 @@ def from_spec(
 
 
 class _Block:
-    """What is known of a block while it lasts.
+    """The state of a block while it lasts.
 
     Attributes:
-        device: where its first parameter would have been, unless the user said.
-        devices: parameter → where it would have been, unless the user said. It keeps them, since
-            a weak reference to a tensor is in the way of those who swap it.
+        device: the device that the user named, or else that of its first parameter.
+        devices: parameter → where it would have been, unless the user said. It keeps parameters
+            alive, since a tensor that has weak references cannot be swapped.
         copying: whether a parameter is being copied.
     """
 
@@ -131,7 +131,7 @@ class _Block:
         self.copying = False
         self._said = device is not None
         self._made: dict[int, weakref.ref[nn.Module]] = {}
-        self._copied: dict[int, weakref.ref[nn.Module]] = {}  # Id of a copy → its original.
+        self._copied: dict[int, weakref.ref[nn.Module]] = {}  # Keys are ids of the copies.
 
     def add(self, module: nn.Module) -> None:
         for known in (self._made, self._copied):
@@ -145,7 +145,7 @@ class _Block:
             self._copied[id(made)] = weakref.ref(module)
 
     def place(self, model: nn.Module, models: list[nn.Module]) -> str:
-        """What stands before its names in the model that it is a copy of a part of."""
+        """The prefix of its names, if the model is a copy of a part of another one of `models`."""
         copied = self._copied.get(id(model))
         source = None if copied is None else copied()
         for other in models if source is not None else ():
@@ -163,7 +163,7 @@ class _Block:
     def models(self) -> list[nn.Module]:
         """Modules of the block that are in no other one, if there is anything in them to fill."""
         if len(self._outermost()) > 1:
-            gc.collect()  # What was thrown away is no model.
+            gc.collect()  # A module that was thrown away is no model.
         return self._outermost()
 
     def _outermost(self) -> list[nn.Module]:
@@ -177,7 +177,7 @@ class _Block:
 
 # ---- PyTorch's constructors, for as long as a thread is in a block.
 
-_blocks: dict[int, _Block] = {}  # Thread → its block.
+_blocks: dict[int, _Block] = {}  # Keys are threads.
 _lock = threading.Lock()
 _plain: dict[str, Any] = {}
 
@@ -232,7 +232,7 @@ def _copy(self: nn.Parameter, memo: dict[int, Any]) -> Any:
     block = _blocks.get(threading.get_ident())
     if block is None:
         return _plain["copy"](self, memo)
-    block.copying = True  # What has values does not come from a constructor.
+    block.copying = True  # A copy has values, so it does not come from a constructor.
     try:
         made = _plain["copy"](self, memo)
     finally:

@@ -1,10 +1,10 @@
 """One call of `load_into`: what is filled in a model, from where, and what does not fit.
 
-What is filled is the state dict, since its names are those of checkpoints. Most of its tensors are
-the parameters and buffers themselves, or look at the same memory: they are filled in place. Where
-the hooks of a module make others of them, as those that split a fused matrix do, these are filled
-and handed to ``load_state_dict``, whose hooks make the parameters of them. Afterwards every
-parameter and persistent buffer has been written, or is named.
+The state dict is filled, since its names are those of checkpoints. Most of its tensors are the
+parameters and buffers themselves, or share their memory: they are filled in place. Where hooks of
+a module make other tensors, as those that split a fused matrix do, these are filled and handed to
+``load_state_dict``, whose hooks make the parameters from them. Afterwards every parameter and
+persistent buffer has been written, or is named.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class _Keys(NamedTuple):
 
 
 class LoadResult(_Keys):
-    """What did not fit when a model was loaded with ``strict=False``.
+    """The tensors that did not fit when a model was loaded with ``strict=False``.
 
     Attributes:
-        missing_keys: paths that the model has, and the checkpoint has not; and names of parameters
-            and buffers that nothing was written to, for whatever other reason.
+        missing_keys: paths that the model has, but not the checkpoint; and names of parameters and
+            buffers that nothing was written to, for whatever other reason.
         unexpected_keys: paths of the checkpoint that the model does not have.
         on_meta: names of parameters and buffers that are on ``meta`` still: they have no memory.
     """
@@ -55,7 +55,7 @@ class LoadResult(_Keys):
     on_meta: list[str]
 
     def __new__(cls, missing: list[str], unexpected: list[str], on_meta: list[str]) -> LoadResult:
-        """A pair, as ``nn.Module.load_state_dict`` returns it."""
+        """Makes a pair, as ``nn.Module.load_state_dict`` returns it."""
         made = super().__new__(cls, missing, unexpected)
         made.on_meta = on_meta
         return made
@@ -68,7 +68,7 @@ class LoadResult(_Keys):
 
 
 class _Loading:
-    """One model that is loaded: first what is to be filled, and from where; then it is filled."""
+    """The loading of one model: what is to be filled, and from where, is found before it is."""
 
     def __init__(
         self,
@@ -107,14 +107,14 @@ class _Loading:
         self.entries = entries_of(tensors, self.paths, source, self.slots)
         whole, self.overlapping = written_in_place(self.slots, self.entries)
         whole |= {id(original) for inverse in self.inverses for original in inverse.originals}
-        # The paths of these are missing, so that their names need not be told.
+        # The paths of these are reported as missing, so their names need not be.
         whole |= {id(e.tensor) for e in self.entries if e.place == "held" and not e.found}
         self.by_hooks = any(each.place == "made" and each.found for each in self.entries)
-        # What no entry fills: hooks of load_state_dict may, and else nothing does.
+        # No entry fills these. Hooks of load_state_dict may, and otherwise nothing does.
         self.rest = [s for s in self.slots if s.persistent and id(s.tensor) not in whole]
 
     def check(self, strict: bool) -> tuple[list[str], list[str]]:
-        """Missing and unexpected paths, unless they, or anything else, are an error."""
+        """Returns missing and unexpected paths, unless they, or anything else, are an error."""
         missing, mismatching = _misfits(self.entries, self.paths, self.source, self.cast)
         for inverse in self.inverses:
             why = _dtype_mismatch(inverse.originals[0], self.source, inverse.path, self.cast)
@@ -154,7 +154,7 @@ class _Loading:
         verify: bool,
         devices: Mapping[torch.Tensor, torch.device],
     ) -> list[str]:
-        """Fills everything, and returns the names of what nothing was written to after all."""
+        """Fills everything, and returns the names of tensors that were not written to after all."""
         wanted = [each.tensor for each in self.entries if each.found]
         wanted += [original for inverse in self.inverses for original in inverse.originals]
         wanted += [slot.tensor for slot in self.rest if self.by_hooks]
@@ -180,14 +180,14 @@ class _Loading:
         for inverse in self.inverses:
             self._fill_inverse(inverse, fresh, verify)
         if not self.by_hooks:
-            if fresh:  # Some hooks must know that parameters are others now.
+            if fresh:  # Some hooks must learn that parameters have been replaced.
                 self._hand_over(given, assign=True)
             return []
         before = [(slot, slot.tensor, version(slot.tensor)) for slot in self.rest]
         self._hand_over(given, assign=False)
         same = [s for s, tensor, v in before if s.tensor is tensor and version(tensor) == v]
         was_meta = {id(tensor) for tensor in fresh.values()}
-        # No parameter is left with memory that holds nothing.
+        # No parameter is left with memory that was never written.
         empty = {id(s.tensor): s.tensor for s in same if id(s.tensor) in was_meta}
         self._replace({key: moved(t, materialize(t, "meta")) for key, t in empty.items()})
         return [self.prefix + slot.name for slot in same]
@@ -242,7 +242,7 @@ def fill_models(
 
     Args:
         devices: tensor on ``meta`` → where it goes; `device` is for all others.
-        places: for each model what stands before its names, whatever `prefix` and `rename` are.
+        places: for each model the prefix of its names, in addition to `prefix` and `rename`.
     """
     loadings = [
         _Loading(model, source, prefix + place, rename, cast)
@@ -274,7 +274,7 @@ def _renamed(rename: Callable[[str], str], place: str, name: str) -> str:
 def _misfits(
     entries: list[Entry], paths: Mapping[str, str], source: Source, cast: bool
 ) -> tuple[list[str], dict[str, str]]:
-    """Paths that are missing; path → what differs."""
+    """Returns paths that are missing, and for others what differs."""
     missing: list[str] = []
     mismatching: dict[str, str] = {}
     for entry in entries:
@@ -306,11 +306,11 @@ def _listed(names: list[str]) -> str:
 
 
 def _tied_mismatch(source: Source, first: str, second: str) -> str:
-    """One tensor of the model cannot hold two of the source, unless they are the same."""
+    """Why one tensor of the model cannot hold two of the source; "" if these are equal."""
     a, b = source.info(first), source.info(second)
     if (a.dtype, a.global_shape) == (b.dtype, b.global_shape):
         if isinstance(a, StoredTensorInfo) and a.shards == getattr(b, "shards", None):
-            return ""  # Their digests are equal.
+            return ""  # The digests of both are equal.
         if all(_same_bits(source, first, second, rows) for rows in _blocks_of_rows(a)):
             return ""
     return f"is tied to `{first}`, but has other values"
@@ -323,7 +323,7 @@ def _same_bits(source: Source, first: str, second: str, slices: Slices) -> bool:
 
 
 def _blocks_of_rows(info: TensorInfo) -> Iterator[Slices]:
-    """Slices that are a tensor together, none of them large."""
+    """Yields slices that make up a tensor together, none of them large."""
     if not info.size or not info.global_shape:
         yield None
         return

@@ -28,39 +28,39 @@ def load_into(
     """Fills the parameters and persistent buffers of a model.
 
     A tensor that has memory is filled in place. One on ``meta`` gets memory and stays the
-    same object, with its attributes and hooks, so that an optimizer which has it trains it;
-    what was computed of it before, as ``weight.detach()``, stays on ``meta``. Parameters that
-    are tied stay tied, and need only one of their names in the checkpoint. Of a DTensor
+    same object, with its attributes and hooks, so that an optimizer which has it trains it.
+    Tensors that were computed from it before, as ``weight.detach()``, stay on ``meta``. Tied
+    parameters stay tied, and need only one of their names in the checkpoint. Of a DTensor
     (after ``fully_shard`` or ``parallelize_module``) only the local shard is read. Nothing
     is changed before everything is known to fit.
 
-    Names are those of ``model.state_dict()``. What wrappers add to them (``torch.compile``,
-    DistributedDataParallel, ``parametrize`` …) need not be in the checkpoint. Tensors that
-    a module's state_dict hooks make of its parameters go through ``load_state_dict``, whose
-    hooks turn them back.
+    Names are those of ``model.state_dict()``. The parts that wrappers add to them
+    (``torch.compile``, DistributedDataParallel, ``parametrize`` …) need not be in the checkpoint.
+    Tensors that a module's state_dict hooks make of its parameters go through
+    ``load_state_dict``, whose hooks turn them back.
 
     Args:
         model: the model.
         checkpoint: a folder, or a checkpoint or spec that is open.
-        strict: that tensors are missing or unexpected, or that nothing is written to one of the
-            model, is an error.
-        prefix: what stands before the model's names in the checkpoint: ``model.layers.3.``
-            to load one layer. Tensors without it are not looked at.
+        strict: whether it is an error if tensors are missing or unexpected, or if nothing is
+            written to a tensor of the model.
+        prefix: the beginning that the model's names have in the checkpoint: ``model.layers.3.``
+            to load one layer. Tensors without it are ignored.
         rename: the model's name of a tensor → its path in the checkpoint, before `prefix`.
         device: where tensors that are on ``meta`` go. None is the default device, and for
             DTensors that of their mesh.
-        cast: convert where the model has another dtype; otherwise that is an error.
+        cast: convert where the model has another dtype; without it that is an error.
         verify: check the digests of all boxes that are touched.
 
     Returns:
         The names of tensors that were missing and unexpected (with ``strict=False``), and in
-        `LoadResult.on_meta` of those that still have no memory.
+        `LoadResult.on_meta` the names of those that still have no memory.
 
     Raises:
         MismatchError: tensors are missing, unexpected, or have another shape or dtype; it
-            names them all. Also for buffers on ``meta`` that are not persistent: no
-            checkpoint holds them, and whoever made the model has to compute them. And,
-            after the rest is loaded, for what a module's hooks did not write.
+            names them all. Buffers on ``meta`` that are not persistent are such an error, too:
+            no checkpoint holds them, and whoever made the model has to compute them. So are,
+            after the rest is loaded, tensors that a module's hooks did not write.
         TypeError: `model` is not a module.
         NotACheckpointError, FormatError, DamageError: as `Checkpoint.read`.
     """
@@ -86,9 +86,9 @@ def init_(
 ) -> LoadResult:
     """Makes the values of the parameters and persistent buffers of a model, without files.
 
-    What `load_into` does with a checkpoint of the spec, bit for bit: a model on ``meta`` gets
-    memory, one that has memory is filled in place, and of a DTensor only the local shard is
-    made. No process waits for another.
+    The result is that of `load_into` with a checkpoint of the spec, bit for bit: a model on
+    ``meta`` gets memory, one that has memory is filled in place, and of a DTensor only the local
+    shard is made. No process waits for another.
 
     Args:
         model: the model.

@@ -1,8 +1,8 @@
-"""Which path of a checkpoint each tensor of a state dict has, wrapped modules included.
+"""Finds for each tensor of a state dict its path in a checkpoint, wrapped modules included.
 
 ``torch.compile``, DistributedDataParallel, FullyShardedDataParallel, activation checkpointing and
 ``torch.nn.utils.parametrize`` put names of their own between those of the model. A name is looked
-for as it is, and else without them.
+for first as it is, and then without them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Inverse(NamedTuple):
     """A parametrized tensor whose stored form is a function of its value.
 
     Attributes:
-        path: of the value, in the checkpoint.
-        names: of the stored tensors in the state dict: ``….original`` or ``….original0`` …
-        originals: these tensors.
+        path: the path of the value in the checkpoint.
+        names: the stored tensors' names in the state dict: ``….original`` or ``….original0`` …
+        originals: the stored tensors.
         of: their parametrizations.
     """
 
@@ -34,11 +34,11 @@ class Inverse(NamedTuple):
     of: ParametrizationList
 
     def apply(self, value: torch.Tensor) -> list[torch.Tensor]:
-        """What is stored for a value, by the rule of ``register_parametrization``."""
+        """The tensors to store for a value, by the rule of ``register_parametrization``."""
         stored: Any = value
         for parametrization in reversed(self.of):
             inverse: Any = getattr(parametrization, "right_inverse", None)
-            stored = inverse(stored) if inverse else stored  # The identity, if there is none.
+            stored = inverse(stored) if inverse else stored  # Without one it is the identity.
         return [stored] if isinstance(stored, torch.Tensor) else list(stored)
 
 
@@ -48,7 +48,7 @@ def paths_of(
     prefix: str,
     rename: Callable[[str], str] | None,
 ) -> dict[str, str]:
-    """The path of each name: by `rename`, or the first way to leave out wrappers that is known."""
+    """The path of each name: by `rename`, or by leaving out wrappers until the path is known."""
     if rename is not None:
         return {name: prefix + rename(name) for name in names}
     paths = {name: prefix + name for name in names}
@@ -67,7 +67,7 @@ def paths_of(
 
 
 def without_wrappers(name: str) -> str:
-    """A name without what is no model's own for certain."""
+    """A name without the parts that certainly come from wrappers."""
     return _without(name, _WRAPPERS)
 
 
@@ -86,7 +86,7 @@ def inverses_of(
 ) -> list[Inverse]:
     """The parametrized tensors of a model that cannot be filled as they are.
 
-    They are those with a ``right_inverse`` whose value, and not what is stored for it, is known.
+    They have a ``right_inverse``, and the source has their value, but not what is stored for it.
     """
     found = []
     name_of = {id(tensor): name for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""What is filled of a model: parameters, buffers, tensors of its state dict, and their memory."""
+"""The tensors of a model to fill: parameters, buffers, its state dict, and their memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a module holds a parameter or buffer."""
+    """The place in which a module holds a parameter or buffer."""
 
     name: str
     module: nn.Module
@@ -37,8 +37,8 @@ class Entry:
 
     Attributes:
         found: those of its names whose paths the source has.
-        place: ``held``, a parameter or buffer itself; ``view``, memory of some; ``made``, by a
-            hook: memory of its own.
+        place: ``held`` for a parameter or buffer itself, ``view`` for one that shares memory with
+            some, ``made`` for one that a hook made, with memory of its own.
     """
 
     tensor: torch.Tensor
@@ -63,25 +63,25 @@ def slots_of(model: nn.Module) -> list[Slot]:
 
 
 def is_sharded_tensor(tensor: torch.Tensor) -> bool:
-    """Whether FullyShardedDataParallel without a mesh made it for a state dict in shards."""
+    """Whether FullyShardedDataParallel without a mesh made a tensor for a state dict in shards."""
     return type(tensor).__name__ == "ShardedTensor"
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a DTensor that is here; any other tensor as it is."""
+    """The local tensor of a DTensor; any other tensor as it is."""
     return getattr(tensor, "_local_tensor", tensor)
 
 
 def _storage(tensor: torch.Tensor) -> Any:
-    """An object that is equal for tensors that share memory, on ``meta``, too."""
+    """Returns an object that is equal for tensors that share memory, also on ``meta``."""
     try:
         return local_part(tensor).untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError):  # The tensor's class has no storage.
+    except (NotImplementedError, RuntimeError):  # Tensors of this class have no storage.
         return id(tensor)
 
 
 def _look(tensor: torch.Tensor) -> Any:
-    """An object that is equal for tensors that are one in all but name."""
+    """Returns an object that is equal for tensors that are the same but for their names."""
     local = local_part(tensor)
     try:
         where = (local.storage_offset(), local.stride())
@@ -96,7 +96,7 @@ def entries_of(
     source: Source,
     slots: list[Slot],
 ) -> list[Entry]:
-    """The tensors of a state dict, each once: `paths` has the path in the source of each name."""
+    """The tensors of a state dict, each once; `paths` has for each name its path in the source."""
     held = {id(slot.tensor) for slot in slots}
     storages = {
         _storage(slot.tensor): slot.tensor.element_size()
@@ -119,14 +119,14 @@ def entries_of(
 
 
 def written_in_place(slots: list[Slot], entries: list[Entry]) -> tuple[set[int], list[str]]:
-    """Ids of the tensors of slots that `entries` fill wholly; names of those that overlap."""
+    """Returns ids of the slots' tensors that `entries` fill wholly, and names that overlap."""
     views: dict[int, list[Entry]] = {}
     for entry in entries:
         if entry.place == "view" and entry.found:
             views.setdefault(_storage(entry.tensor), []).append(entry)
     whole = {id(entry.tensor) for entry in entries if entry.place == "held" and entry.found}
     overlapping = []
-    done: dict[int, torch.Tensor] = {}  # Storage → which of its elements are filled.
+    done: dict[int, torch.Tensor] = {}  # For each storage it tells which elements are filled.
     for storage, among in views.items():
         for entry in among:
             local = local_part(entry.tensor)
@@ -149,14 +149,14 @@ def written_in_place(slots: list[Slot], entries: list[Entry]) -> tuple[set[int],
 
 
 def version(tensor: torch.Tensor) -> Any:
-    """An object that is another one after the tensor, or its local part, was written to."""
+    """Returns an object that changes whenever the tensor, or its local part, is written to."""
     if tensor.is_inference():
         return object()  # Writes are not counted, so the tensor is taken as written.
     return tensor._version, local_part(tensor)._version
 
 
 def materialize(tensor: torch.Tensor, device: torch.device | str | None) -> torch.Tensor:
-    """A tensor like this one of `meta`, with memory that holds nothing yet."""
+    """Makes a tensor like this one of `meta`, with memory that is not yet written."""
     mesh = getattr(tensor, "device_mesh", None)
     if device is None:
         device = torch.get_default_device() if mesh is None else mesh.device_type
@@ -167,11 +167,11 @@ def materialize(tensor: torch.Tensor, device: torch.device | str | None) -> torc
 
 
 def moved(tensor: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
-    """`tensor`, with the memory of `fresh`; or `fresh` with its attributes, if that cannot be.
+    """Returns `tensor` with the memory of `fresh`, or `fresh` with its attributes if need be.
 
-    It does what ``torch.utils.swap_tensors`` does, which refuses where anything looks at the
-    tensor: here its views keep the memory of before, and weak references, as a LSTM has, are to the
-    same object anyway.
+    It does what ``torch.utils.swap_tensors`` does, which refuses a tensor that anything refers to:
+    here its views keep their old memory, and weak references, as an LSTM has, stay with the same
+    object anyway.
     """
     by_subclass = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
     if by_subclass and type(tensor) is not type(fresh):
@@ -179,7 +179,7 @@ def moved(tensor: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
     hooks = {name: getattr(tensor, name, None) for name in _HOOKS}
     try:
         torch._C._swap_tensor_impl(tensor, fresh)
-    except RuntimeError:  # There are weak references of C++ to it.
+    except RuntimeError:  # C++ holds weak references to the tensor.
         return _with_attributes(fresh, tensor)
     for name in copyreg._slotnames(type(fresh)) if by_subclass else ():  # type: ignore[attr-defined]
         if hasattr(fresh, name):

@@ -1,4 +1,4 @@
-"""Tensors of PyTorch: their types, their memory, and which part of a whole a DTensor holds."""
+"""Tensors of PyTorch: their types, their memory, and the part of a tensor that a DTensor holds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def dtype_of(info: TensorInfo) -> torch.dtype:
 
 
 def fill_local(checkpoint: Source, path: str, tensor: torch.Tensor, verify: bool) -> list[Job]:
-    """What fills a tensor, the local shard of a DTensor, or a partition of ZeRO-3; see `fill`."""
+    """The jobs that fill a tensor, a DTensor's local shard or a partition of ZeRO-3; see `fill`."""
     if is_partitioned(tensor):
         return _fill_partition(checkpoint, path, tensor, verify)
     placements = getattr(tensor, "placements", None)
@@ -53,10 +53,10 @@ def fill_local(checkpoint: Source, path: str, tensor: torch.Tensor, verify: bool
 def fill(
     checkpoint: Source, path: str, slices: Slices, target: torch.Tensor, *, verify: bool
 ) -> list[Job]:
-    """What reads a part into a tensor: jobs for `Source.run`.
+    """The jobs for `Source.run` that read a part into a tensor.
 
-    There is no copy on the way if it is the CPU's and of the stored dtype. Else the part has been
-    read when this returns, so that there is never more than one on the way, and nothing is to do.
+    A CPU tensor of the stored dtype is filled without a copy. For any other the part has been read
+    when this returns, and there are no jobs: so there is never more than one copy at a time.
     """
     dtype = dtype_of(checkpoint.info(path))
     target = target.detach()
@@ -77,12 +77,12 @@ def is_partitioned(tensor: torch.Tensor) -> bool:
 
 
 def whole_shape(tensor: Any) -> tuple[int, ...]:
-    """The shape of all of a tensor, of which a part may be here."""
+    """The shape of a whole tensor, of which this process may hold a part."""
     return tuple(tensor.ds_shape if is_partitioned(tensor) else tensor.shape)
 
 
 def why_not_filled(tensor: Any) -> str:
-    """Why a partition of ZeRO-3 cannot be filled; empty for all that can be."""
+    """Why a partition of ZeRO-3 cannot be filled; "" if it can."""
     if not is_partitioned(tensor):
         return ""
     if hasattr(tensor, "_z3_optimizer"):
@@ -95,10 +95,10 @@ def why_not_filled(tensor: Any) -> str:
 
 
 def _fill_partition(checkpoint: Source, path: str, tensor: Any, verify: bool) -> list[Job]:
-    """What fills a partition of ZeRO-3: as many elements in a row-major row for each rank."""
+    """The jobs that fill a partition of ZeRO-3: equal runs of row-major elements, one per rank."""
     size = tensor.ds_tensor.ds_numel
     start = size * tensor.ds_zero_partition_rank
-    stop = min(tensor.ds_numel, start + size)  # What is behind is padding.
+    stop = min(tensor.ds_numel, start + size)  # Elements from there on are padding.
     jobs: list[Job] = []
     at = 0
     for slices, shape in _boxes_in_row(tuple(tensor.ds_shape), start, stop):
@@ -112,7 +112,7 @@ def _fill_partition(checkpoint: Source, path: str, tensor: Any, verify: bool) ->
 def _boxes_in_row(
     shape: tuple[int, ...], start: int, stop: int
 ) -> Iterator[tuple[tuple[slice, ...], tuple[int, ...]]]:
-    """Boxes, as slices and shapes, that are the elements [start, stop) of a row-major tensor."""
+    """Yields boxes, as slices and shapes, of the elements [start, stop) of a row-major tensor."""
     if not shape and start < stop:
         yield (), ()
         return
@@ -133,8 +133,8 @@ def _boxes_in_row(
 def _words(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """The memory of a CPU tensor as unsigned integers.
 
-    ``tensor.numpy()`` would make it memory that cannot be freed, as FullyShardedDataParallel does
-    with what it has gathered.
+    ``tensor.numpy()`` would forbid to free the memory, which FullyShardedDataParallel does with
+    gathered parameters.
     """
     size, shape = tensor.element_size(), tuple(tensor.shape)
     if tensor.numel() == 0:
@@ -142,7 +142,7 @@ def _words(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     strides = [stride * size for stride in tensor.stride()]
     span = size + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
     memory = (ctypes.c_char * span).from_address(tensor.data_ptr())
-    memory.tensor = tensor  # type: ignore[attr-defined] # Which keeps it.
+    memory.tensor = tensor  # type: ignore[attr-defined] # This keeps the tensor alive.
     return np.ndarray(shape, f"<u{size}", memory, strides=strides)
 
 
@@ -157,11 +157,11 @@ def local_boxes(
 
     Returns:
         The local shape, and for each box of the part its slices in the whole tensor and in
-        the local one. More than one box comes of ``_StridedShard``.
+        the local one. ``_StridedShard`` may give several boxes.
     """
     from torch.distributed.tensor import Replicate, Shard
 
-    # For each dimension the intervals that are here, start and length, in local order.
+    # It has for each dimension the intervals that are here, start and length, in local order.
     here: list[list[tuple[int, int]]] = [[(0, size)] for size in shape]
     if coordinate is None:  # This process is not in the mesh.
         return (0,) * len(shape), []

@@ -1,4 +1,4 @@
-"""Checkpoints and specs into JAX: sharded arrays, nested dicts for Flax, pytrees for Equinox.
+"""Brings checkpoints and specs into JAX: sharded arrays, nested dicts, and pytrees.
 
     import shardinit
 
@@ -12,7 +12,7 @@ But for `run`, every array is made by ``jax.make_array_from_callback``: a proces
 the slices of its own devices, and each slice once. A sharding has to divide a tensor evenly, as
 JAX demands; how the checkpoint is sharded does not matter.
 
-Where a checkpoint is asked for, a spec that is open (`shardinit.open_spec`) will do.
+Functions that take a checkpoint also take an open spec (`shardinit.open_spec`).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def init_sharded(
     keys: Iterable[str] | None = None,
     nested: bool = False,
 ) -> dict[str, Any]:
-    """Makes tensors of a spec as global arrays, without files; each device's slice alone.
+    """Makes tensors of a spec as global arrays, without files: for each device its slice alone.
 
     Args:
         spec: a YAML file, or a spec that is open.
@@ -128,7 +128,7 @@ def fill(
         checkpoint: a folder, or a checkpoint or spec that is open.
         shardings: as for `load`. None takes the leaf's own sharding, if it has one.
         rename: a leaf's name, as `path_of` makes it, → its path in the checkpoint.
-        strict: that the checkpoint has more tensors is an error.
+        strict: whether it is an error if the checkpoint has more tensors.
         verify: check the digests of all boxes that are touched.
 
     Returns:
@@ -162,36 +162,36 @@ def run(
         arrays = shardinit.jax.run("SPEC", mesh)                  # {path: jax.Array}
         model = shardinit.jax.run("SPEC", mesh, tree=skeleton)    # any pytree
 
-    What runs is StableHLO, which ``shardinit program`` writes. Tensors that differ in their keys
+    The devices run StableHLO, which ``shardinit program`` writes. Tensors that differ in their keys
     and parameters alone share one compiled program, another seed compiles nothing, and where
-    ``jax_compilation_cache_dir`` is set, all are kept there for the next process.
+    ``jax_compilation_cache_dir`` is set, programs are kept there for the next process.
 
     Args:
-        program: a spec, whose program ``shardinit program --kinds`` writes; the folder that this
-            wrote; or a file ``*.mlir`` of one module for all tensors.
+        program: a spec, whose program ``shardinit program --kinds`` writes; a folder that it wrote;
+            or a file ``*.mlir`` of one module for all tensors.
         mesh: the devices.
-        shardings: over these devices, as for `load`. None is how the spec shards its tensors, over
-            the axes of the same names, of any sizes; with ``uneven: pad``, tensors are as long as
-            these sizes ask for. Those that are given are of a spec's tensors as they are.
+        shardings: shardings over these devices, as for `load`. None is how the spec shards its
+            tensors, over the axes of the same names, of any sizes; with ``uneven: pad``, tensors
+            are as long as these sizes ask for. With `shardings`, tensors have the spec's own sizes.
         set, layout: as for `shardinit.open_spec`, for a spec.
         keys, nested: as for `load`.
-        tree, rename, strict: fill this pytree instead, as `fill` does. With no `shardings`, those
-            of its leaves count that are over these devices.
+        tree, rename, strict: fill this pytree instead, as `fill` does. Without `shardings`, leaves
+            keep shardings that are over these devices.
 
     Returns:
         Path → ``jax.Array`` of the stored dtype and the global shape; with `nested` dicts in
         dicts; with `tree` a tree of its structure.
 
     Raises:
-        SpecError: what ``shardinit`` reports: the spec is invalid, or no program makes one of its
-            tensors, such as a large orthogonal matrix.
+        SpecError: the spec is invalid, or no program makes one of its tensors, such as a large
+            orthogonal matrix; the text is what ``shardinit`` reports.
         LibraryError: the program ``shardinit`` is not there.
         FormatError: a folder or module that ``shardinit program`` did not write.
         MismatchError: as `load` and `fill`; and the mesh lacks an axis that shards tensors,
             has several devices for a program of one rank, or shardings are over other devices.
-        TypeError: arguments that do not go together.
+        TypeError: the arguments do not go together.
     """
-    from ._jax_program import open_program  # Other functions do not need what it imports.
+    from ._jax_program import open_program  # No other function needs what this imports.
 
     if not isinstance(mesh, Mesh):
         raise TypeError(f"`mesh` is a jax.sharding.Mesh, not {type(mesh).__name__}")
@@ -227,12 +227,12 @@ def mesh_of(checkpoint: Folder, devices: Iterable[Any] | None = None) -> Mesh:
 
     Args:
         checkpoint: a folder, or a checkpoint or spec that is open.
-        devices: those to use; None is ``jax.devices()``. Where the spec's mesh has ``slices`` or
-            ``devices``, each goes by its id to the place that the manifest gives it; else they
-            are taken in their order. A spec that is open does not say.
+        devices: the devices to use; None is ``jax.devices()``. Where the spec's mesh has ``slices``
+            or ``devices``, each goes by its id to the place that the manifest gives it; otherwise
+            they are taken in their order, as they always are for an open spec.
 
     Raises:
-        MismatchError: there are more or fewer devices than ranks, or others.
+        MismatchError: there are more or fewer devices than ranks, or devices of other ids.
     """
     opened = as_source(checkpoint, "shardinit.jax.init_sharded")
     given = list(jax.devices() if devices is None else devices)
@@ -250,14 +250,14 @@ def mesh_of(checkpoint: Folder, devices: Iterable[Any] | None = None) -> Mesh:
 
 
 def shardings_of(checkpoint: Folder, mesh: Mesh) -> dict[str, NamedSharding]:
-    """The checkpoint's or spec's own partition of tensors, over a mesh with axes of these names.
+    """The checkpoint's or spec's own partitions, over a mesh with axes of the same names.
 
-    The mesh may have other sizes than theirs, and more axes.
+    The axes may have other sizes, and there may be more of them.
 
     Raises:
-        MismatchError: partitions that name an axis which `mesh` does not have, or that no
-            ``NamedSharding`` says: segments, stages, and axes that shard one after the other what
-            they do not divide. It names them all.
+        MismatchError: partitions name an axis which `mesh` does not have, or no
+            ``NamedSharding`` can say them: segments, stages, and axes that shard one after the
+            other what they do not divide. It names them all.
         DamageError: ``plan.json`` is missing, or is another one.
     """
     opened = as_source(checkpoint, "shardinit.jax.init_sharded")

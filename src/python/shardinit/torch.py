@@ -1,4 +1,4 @@
-"""Checkpoints and specs into PyTorch: state dicts, models, DTensors, and the DCP reader.
+"""Brings checkpoints and specs into PyTorch: state dicts, models, DTensors, and the DCP reader.
 
     import shardinit
 
@@ -13,8 +13,8 @@ Bytes are read from the files, or made, straight into the memory of CPU tensors;
 devices they are copied there once. Nothing is unpickled. A process reads or makes what its
 own shards need, and no process talks to another.
 
-Where a checkpoint is asked for, what ``shardinit export`` wrote will do, in any format, and a spec
-that is open (`shardinit.open_spec`).
+Functions that take a checkpoint also take an export in any format, and an open spec
+(`shardinit.open_spec`).
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def load_dtensor(
 
 
 def __getattr__(name: str) -> Any:
-    if name == "StorageReader":  # It imports for as long as 2 GB load, so not before it is used.
+    if name == "StorageReader":  # Its import takes as long as loading 2 GB, so it waits for use.
         from ._dcp import StorageReader
 
         return StorageReader

@@ -24,7 +24,7 @@ ENGINES = {"philox4x32": int, "jax_threefry": JaxKey}  # How each knows its keys
 SIZES = {"f32": 4, "f64": 8, "bf16": 2, "f16": 2, "f8e4m3fn": 1, "f8e5m2": 1, "i8": 1, "i16": 2,
          "i32": 4, "i64": 8, "u8": 1, "u16": 2, "u32": 4, "u64": 8, "bool": 1}
 SMALL_FLOATS = {"bf16": (7, 127), "f16": (10, 15), "f8e4m3fn": (3, 7), "f8e5m2": (2, 15)}
-LARGEST = {"bf16": 0x7F7F, "f16": 0x7BFF, "f8e4m3fn": 0x7E, "f8e5m2": 0x7B}  # Their bits.
+LARGEST = {"bf16": 0x7F7F, "f16": 0x7BFF, "f8e4m3fn": 0x7E, "f8e5m2": 0x7B}  # These are their bits.
 
 
 def encode(values, dtype):
@@ -100,7 +100,7 @@ def indices_of(global_shape, offset, shape):
 
 # Digests (shardinit-format(5)) --------------------------------------------------
 
-CHUNK = 1 << 18  # Elements at a time; of a matrix all, which is made whole.
+CHUNK = 1 << 18  # So many elements are made at a time; a matrix is made whole.
 
 
 def tensor_digest(plan, tensor, files):

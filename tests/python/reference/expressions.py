@@ -64,7 +64,7 @@ def clip(x, a, b):
 
 
 def whole_power(k):
-    """A whole number, as an exponent; anything of what is no number."""
+    """A whole number, as an exponent; any number if the value is no number."""
     return np.where(np.isfinite(k), k, 0).astype(int)
 
 
@@ -263,7 +263,7 @@ def to_f16(x):
 
 
 def to_bf16(x):
-    """Numbers of f32 with the last 16 bits 0, of the nearest two the even one."""
+    """Rounds to the nearest f32 whose last 16 bits are 0, and a tie to the even one."""
     bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
     return np.where(x == x, rounded.astype(np.uint32).view(np.float32).astype(f64), x)

@@ -46,7 +46,7 @@ def multiply_add(a, b, c):
     error = (p - (s - v)) + (c - v)
     near = s.astype(f32)
     other = np.nextafter(near, np.where(error > 0, f32(np.inf), f32(-np.inf)).astype(f32))
-    beyond = np.abs(s - near) == np.abs(other - s.astype(f64))  # Halfway, as far as f64 tells.
+    beyond = np.abs(s - near) == np.abs(other - s.astype(f64))  # It is halfway, as far as f64 tells.
     to_other = beyond & (error != 0) & (np.sign(error) == np.sign(other.astype(f64) - near))
     return np.where(to_other, other, near).astype(f32)
 

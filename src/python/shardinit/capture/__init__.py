@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Captured", "hf", "jax", "torch"]
 
 ENGINES = ("philox4x32", "torch_cpu")
-_MARK = r"# .*, captured by shardinit-capture from "  # How `spec_text` begins.
+_MARK = r"# .*, captured by shardinit-capture from "  # Texts of `spec_text` begin so.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Captured:
     Attributes:
         text: the spec.
         tensors: path → (shape, dtype) of each tensor, in the model's order.
-        drawn: the paths of those that random numbers are in.
-        layout: the spec's layout whose tensors these are; None is its own tensors.
+        drawn: the paths of tensors that random numbers are in.
+        layout: the layout that has these tensors; None means that the spec itself has them.
         tables: path → content of the files beside the spec that it takes elements from.
-        seed: the spec's.
+        seed: the seed of the spec.
     """
 
     text: str
@@ -58,11 +58,11 @@ class Captured:
     tables: Mapping[str, bytes] = dataclasses.field(default_factory=dict, repr=False)
     _real: Callable[[int], Mapping[str, Real]] | None = dataclasses.field(
         default=None, repr=False, compare=False
-    )  # The tensors that the constructor makes, after a seed.
+    )  # This returns the tensors that the constructor makes, after a seed.
     _spread: Callable[[str], int] | None = dataclasses.field(
         default=None, repr=False, compare=False
-    )  # Gives the units in the last place by which a tensor's elements may be off.
-    _has_own_seed: bool = False  # If so, another seed of the spec shows constants alone.
+    )  # This returns the ulps by which a tensor's elements may be off.
+    _has_own_seed: bool = False  # If so, the spec's seed does not change random numbers.
     layout: str | None = None
     seed: int = 0
     _inputs: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)
@@ -71,19 +71,19 @@ class Captured:
         """Writes the spec to a file, and its `tables` below the folder that it is in.
 
         Args:
-            path: a file; one that is there is replaced if it begins as captured specs do.
+            path: a file, which is replaced if it is there and begins as captured specs do.
             force: replace another file, too.
 
         Raises:
-            FileExistsError: another file is there, and not `force`.
-            ValueError: it is what was captured from, or no path of a file system.
-            OSError: it cannot be written.
+            FileExistsError: another file is there, and `force` is not given.
+            ValueError: the spec was captured from this file, or it is no path of a file system.
+            OSError: the file cannot be written.
         """
         result = ResultFile(path, what="spec", mark=_MARK, inputs=self._inputs, force=force)
         for name, content in self.tables.items():
             file = pathlib.Path(path).parent / name
             file.parent.mkdir(exist_ok=True)
-            # Another spec may use it, so it never is there in part.
+            # Another spec may use the table, so it must never be there in part.
             new = file.with_name(f".{file.name}.{os.getpid()}")
             try:
                 new.write_bytes(content)
@@ -94,29 +94,29 @@ class Captured:
         result.write(self.text)
 
     def spec(self) -> Spec:
-        """The spec, open: its tensors can be made in memory."""
+        """Opens the spec: its tensors can be made in memory."""
         if not self.tables:
             return Spec(None, text=self.text, set=(), mesh=None, layout=self.layout, threads=0)
         folder = tempfile.TemporaryDirectory(prefix="shardinit-")
         self.write(os.path.join(folder.name, "spec.yaml"))
         spec = Spec(os.path.join(folder.name, "spec.yaml"), layout=self.layout)
-        weakref.finalize(spec, folder.cleanup)  # The spec reads its tables when they are needed.
+        weakref.finalize(spec, folder.cleanup)  # The spec reads its tables only when it needs them.
         return spec
 
     def verify(self, tensors: str = "all") -> Verified:
-        """Compares what the spec gives with the model that the constructor makes.
+        """Compares the spec's tensors with those of the model that the constructor makes.
 
         The constructor runs after ``torch.manual_seed(seed)``, or the function of JAX as it is,
-        operation by operation on the CPU, with memory for all of its tensors; then again with
+        operation by operation on the CPU, with memory for all of its tensors. It runs again with
         another seed, which the spec then has, too. With the engine torch_cpu or jax_threefry
-        tensors are compared bit for bit; with others those that are not drawn, and of the others
-        the mean and the standard deviation.
+        tensors are compared bit for bit. With others this holds for tensors that are not drawn;
+        of drawn ones the mean and the standard deviation are compared.
 
         Args:
-            tensors: ``"all"``, whole, which ``shardinit gen`` makes in a temporary folder, and for
-                the other seed a sample; or ``"sample"`` for both: of layers that are alike a few,
-                of large tensors parts. A model of more than 1 GiB is too large for a sample: what
-                is returned then compares no tensor, and its `note` says so.
+            tensors: ``"all"`` compares whole tensors, which ``shardinit gen`` makes in a temporary
+                folder, and a sample for the other seed. ``"sample"`` compares a sample for both:
+                a few layers of those that are alike, and parts of large tensors. For a sample of a
+                model of more than 1 GiB no tensor is compared, and `note` says so.
 
         Raises:
             ValueError: `torch`, `hf` or `jax` did not return it; or `tensors` is another word.
@@ -141,21 +141,21 @@ def torch(
     config: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Captured:
-    """Captures what a constructor would put into the tensors of its model.
+    """Captures the values that a constructor would give the tensors of its model.
 
     Args:
         make: a class or function; it is called with `args` and `kwargs`, and returns the
             ``nn.Module``. Its tensors have no memory while it runs.
-        name: the spec's; by default that of the model's class.
-        seed: the spec's; one below 0 is that of ``torch.manual_seed``, which adds 2^64.
+        name: the spec's name; by default that of the model's class.
+        seed: the spec's seed; 2^64 is added to one below 0, as ``torch.manual_seed`` does.
         dtype: PyTorch's default element type while `make` runs: ``"bf16"`` or a ``torch.dtype``.
-        engine: the spec's. ``"torch_cpu"`` gives the values that the constructor gives after
+        engine: the spec's engine. ``"torch_cpu"`` gives the values that the constructor gives after
             ``torch.manual_seed(seed)``, bit for bit.
-        buffers: ``"persistent"``, those of the state dict, or ``"all"``.
-        config: what the spec says of ``config.json``.
+        buffers: ``"persistent"`` for those of the state dict, or ``"all"``.
+        config: the text for ``config.json`` in the spec.
 
     Raises:
-        CaptureError: some of its values cannot be said in a spec: all of them are named, with the
+        CaptureError: a spec cannot say some of the values: all of them are named, with the
             operation and the line that made them.
         LibraryError: a buffer's values can only be checked with libshardinit, which is not there.
     """
@@ -196,7 +196,7 @@ def jax(
     engine: str = "philox4x32",
     **kwargs: Any,
 ) -> Captured:
-    """Captures what a function of JAX would put into the arrays that it returns.
+    """Captures the values that a function of JAX would give the arrays that it returns.
 
     Args:
         make: a class or function, called with `args` and `kwargs`; it returns any pytree: a model
@@ -204,12 +204,12 @@ def jax(
             the state of an optimizer. No array has memory while it runs. A parameter ``key`` or
             ``rng`` gets ``jax.random.key(seed)``, and ``rngs`` a ``flax.nnx.Rngs(seed)``, if
             neither `args` nor `kwargs` have it.
-        name: the spec's; by default that of `make`.
-        seed: the spec's.
-        engine: ``"philox4x32"``, the same distributions, or ``"jax_threefry"``, JAX's own numbers.
+        name: the spec's name; by default that of `make`.
+        seed: the spec's seed.
+        engine: ``"philox4x32"`` for the same distributions, ``"jax_threefry"`` for JAX's numbers.
 
     Raises:
-        CaptureError: some of its values cannot be said in a spec: all of them are named, with the
+        CaptureError: a spec cannot say some of the values: all of them are named, with the
             operation and the line that made them.
         LibraryError: an array's values can only be checked with libshardinit, which is not there.
     """
@@ -232,7 +232,7 @@ def hf(
     Args:
         config: a ``config.json``, or a ``PretrainedConfig``. The class is the first of its
             ``architectures``, or else what ``AutoModel`` takes.
-        name, seed, dtype, engine, buffers: as for `torch`; without `dtype` it is the config's.
+        name, seed, dtype, engine, buffers: as for `torch`, but `dtype` is by default the config's.
 
     Raises:
         CaptureError: as `torch`; or Transformers does not know the config's ``model_type``.

@@ -1,4 +1,4 @@
-"""One tensor or module for those of several layers, with the layer's number as a variable in it."""
+"""Unites the tensors and modules of layers that are alike: their number becomes a variable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._tensor import Initializer, Key, Linear, Text
 
 
 class Unlike(Exception):
-    """Layers that are not one module repeated."""
+    """The layers are not repeats of one module."""
 
 
 @dataclasses.dataclass
@@ -21,12 +21,13 @@ class Leaf:
     """A tensor.
 
     Attributes:
-        key: the path under which it is drawn; `path`, in which repeats have their variables, if
-            that is its own.
-        place: in PyTorch's stream; empty: where the one before ends, or there is none.
-        given: how JAX makes the key that it is drawn with; None: it does not.
-        copies: it is those of a repeat of which all are copies of the first; place and key are
-            those of that one.
+        key: the path under which it is drawn. It is `path`, with the variables of repeats, if the
+            tensor is drawn under its own path.
+        place: its place in PyTorch's stream; empty if it begins where the one before ends, or has
+            no place.
+        given: how JAX makes the key that it is drawn with; None if JAX does not.
+        copies: whether it stands for tensors of a repeat that are all copies of the first one,
+            which has this place and key.
     """
 
     path: str
@@ -47,11 +48,11 @@ class Leaf:
 
 @dataclasses.dataclass
 class Module:
-    """What has members.
+    """A module, which has members.
 
     Attributes:
-        count: how many times they are repeated, counted by `variable`; 0 is not a repeat. A repeat
-            whose own name has the variable in braces has no number behind it.
+        count: how many times they are repeated, counted by `variable`; 0 is no repeat. A repeat
+            whose own name has the variable in braces gets no number at its end.
     """
 
     members: dict[str, Leaf | Module] = dataclasses.field(default_factory=dict)
@@ -67,12 +68,12 @@ Node = Leaf | Module
 
 
 def union_of(nodes: Sequence[Node | None], at: Sequence[int], variable: str, count: int) -> Node:
-    """One node for those of several layers, None where a layer has none.
+    """Unites the nodes of several layers.
 
     Args:
-        nodes: those of the layers in `at`.
+        nodes: for each layer in `at` its node, or None if it has none.
         at: the layers that could have one.
-        variable: counts the layers.
+        variable: the name of the layers' number.
         count: how many layers there are.
     """
     there = [(layer, node) for layer, node in zip(at, nodes, strict=True) if node is not None]
@@ -125,12 +126,12 @@ def union_of(nodes: Sequence[Node | None], at: Sequence[int], variable: str, cou
 
 
 def both(a: str, b: str) -> str:
-    """The condition that two are true; no text is always."""
+    """The condition that two conditions are true; an empty one is always true."""
     return f"({a}) * ({b})" if a and b else a or b
 
 
 def _condition(layers: Sequence[int], at: Sequence[int], variable: str) -> str:
-    """When a layer is one of `layers`, given that it is in `at`."""
+    """The condition that a layer is one of `layers`, given that it is in `at`."""
     missing = [layer for layer in at if layer not in set(layers)]
     for some, equal in ((layers, "=="), (missing, "!=")):
         if len(some) == 1:
@@ -156,11 +157,11 @@ def _condition(layers: Sequence[int], at: Sequence[int], variable: str) -> str:
     return text
 
 
-_TERMS = 8  # So many are not too long to read.
+_TERMS = 8  # Conditions of more terms are too long to read.
 
 
 def _progressions(some: Sequence[int], other: Sequence[int], variable: str) -> list[str]:
-    """Conditions of which one is true of each of some numbers, and none of the others."""
+    """Conditions such that one is true of each number of `some`, and none is of one of `other`."""
     left, have, terms = list(some), set(some), []
     while left:
         first = left[0]
@@ -187,9 +188,9 @@ def _progressions(some: Sequence[int], other: Sequence[int], variable: str) -> l
 
 
 def _path(paths: Sequence[str], layers: Sequence[int], variable: str) -> str:
-    """One path for those of several layers.
+    """Unites the paths of several layers.
 
-    Each number that is another one in each layer has an expression in its place.
+    An expression takes the place of each number that differs between layers.
     """
     if len(set(paths)) == 1:
         return paths[0]
@@ -201,7 +202,7 @@ def _path(paths: Sequence[str], layers: Sequence[int], variable: str) -> str:
         if len(set(column)) == 1:
             common.append(column[0])
         elif n % 2 and all(str(int(number)) == number for number in column):
-            # What another repeat made has no expression of this one within it.
+            # An expression of another repeat must not get one of this repeat within it.
             if "".join(common).count("{") > "".join(common).count("}"):
                 raise Unlike
             common.append(f"{{{affine([int(n) for n in column], layers, variable).text}}}")
@@ -211,7 +212,7 @@ def _path(paths: Sequence[str], layers: Sequence[int], variable: str) -> str:
 
 
 def _key_path(keys: Sequence[str], layers: Sequence[int], variable: str) -> str:
-    """One path for a `tie` or a norm, which have variables and no other expressions."""
+    """Unites paths of a `tie` or a norm, which have variables and no other expressions."""
     path = _path(keys, layers, variable)
     if re.search(r"\{\w*\W[^}]*\}", path):
         raise Unlike
@@ -219,7 +220,7 @@ def _key_path(keys: Sequence[str], layers: Sequence[int], variable: str) -> str:
 
 
 def affine(numbers: Sequence[int], layers: Sequence[int], variable: str) -> Text:
-    """`step * variable + constant`, which is a whole number from 0 on for each layer."""
+    """The text of `step * variable + constant` that gives each layer its number, 0 or more."""
     step, rest = divmod(numbers[1] - numbers[0], layers[1] - layers[0])
     constant = numbers[0] - step * layers[0]
     if rest or any(
@@ -232,7 +233,7 @@ def affine(numbers: Sequence[int], layers: Sequence[int], variable: str) -> Text
 
 
 def _common(values: Sequence[Any], layers: Sequence[int], variable: str) -> Any:
-    """One number or expression for those of several layers."""
+    """Unites the numbers or expressions of several layers."""
     first = values[0]
     if all(value == first and type(value) is type(first) for value in values):
         return first
@@ -253,7 +254,7 @@ def _common(values: Sequence[Any], layers: Sequence[int], variable: str) -> Any:
 
 
 def _statics(values: Sequence[Any], layers: Sequence[int], variable: str) -> Any:
-    """One of several tuples of names and numbers."""
+    """Unites several tuples of names and numbers."""
     if len({tuple(map(type, value)) for value in values}) > 1:
         raise Unlike
     return tuple(
@@ -271,7 +272,7 @@ def _text(value: Any) -> str:
 
 
 def _common_key(keys: Sequence[Key | None], layers: Sequence[int], variable: str) -> Key | None:
-    """One key for those of several layers."""
+    """Unites the keys of several layers."""
     first = keys[0]
     if first is None or any(key is None for key in keys):
         if any(keys):
@@ -321,11 +322,11 @@ def _common_numbers(
     return {key: _common([n[key] for n in numbers], layers, variable) for key in numbers[0]}
 
 
-_RUNS = 8  # So many lines, or layers that come around, are not too long to read.
+_RUNS = 8  # More lines, or longer cycles of layers, are too long to read.
 
 
 def _places(values: Sequence[Linear], layers: Sequence[int], variable: str) -> Linear | Text:
-    """Places in a stream: a line, or several one after another, or one for every few layers."""
+    """Unites places in a stream: one line, several in a row, or one for every few layers."""
     if len({value.factors for value in values}) > 1:
         raise Unlike
     points = [(layer, value.constant) for layer, value in zip(layers, values, strict=True)]
@@ -360,7 +361,7 @@ def _places(values: Sequence[Linear], layers: Sequence[int], variable: str) -> L
 
 
 def _runs(points: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """(layer, number) in runs that are lines."""
+    """Divides points (layer, number) into runs, each on one line."""
     runs: list[list[tuple[int, int]]] = []
     for layer, at in points:
         if runs and len(runs[-1]) > 1:

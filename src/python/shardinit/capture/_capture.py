@@ -37,7 +37,7 @@ def capture(
     all_buffers: bool,
     config: Mapping[str, Any] | None,
 ) -> Captured:
-    """`shardinit.capture.torch`, with its arguments checked."""
+    """Does what `shardinit.capture.torch` does, which has checked the arguments."""
     if engine == TORCH_CPU and (different := _torch_cpu.difference()):
         warnings.warn(
             f"{different}: the spec has those of the engine, and the constructor draws others here",
@@ -85,7 +85,7 @@ def capture(
 def _real(
     make: Callable[[], Any], dtype: torch.dtype | None, seed: int, all_buffers: bool
 ) -> dict[str, Real]:
-    """The tensors of the model itself."""
+    """Makes the tensors of the model itself."""
     before = torch.get_default_dtype()
     with torch.random.fork_rng(devices=()):
         try:

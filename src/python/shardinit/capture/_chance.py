@@ -19,10 +19,10 @@ from ._lines import is_standard
 
 @contextlib.contextmanager
 def seen(what: str) -> Iterator[None]:
-    """Warns of such numbers at the end.
+    """Warns at the end if such numbers were drawn.
 
     Args:
-        what: draws them: "the constructor".
+        what: the words for what draws them, such as "the constructor".
     """
     sources: list[str] = []
     before = _states()
@@ -39,7 +39,7 @@ def seen(what: str) -> Iterator[None]:
 
 
 def _states() -> dict[str, object]:
-    """What Python's and NumPy's global generators have come to."""
+    """The states of Python's and NumPy's global generators."""
     states: dict[str, object] = {"random": random.getstate()}
     if "numpy" in sys.modules:
         _, key, *rest = sys.modules["numpy"].random.get_state()
@@ -49,7 +49,7 @@ def _states() -> dict[str, object]:
 
 @contextlib.contextmanager
 def _asked(sources: list[str]) -> Iterator[None]:
-    """Notes who asks the system, as generators without a seed do: `numpy.random.default_rng()`."""
+    """Notes calls for the system's random bytes, such as those of `numpy.random.default_rng()`."""
 
     def noted(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
@@ -75,9 +75,9 @@ def _asked(sources: list[str]) -> Iterator[None]:
 
 
 def _becomes_a_number() -> bool:
-    """Whether what asks now may make a number of a model of it.
+    """Whether the caller may make a model's number of the system's random bytes.
 
-    Temporary files get names, and modules that are imported have generators of their own.
+    Temporary files get names from them, and modules on import seed generators of their own.
     """
     frame: types.FrameType | None = sys._getframe(2)
     files = []

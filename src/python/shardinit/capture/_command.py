@@ -17,7 +17,7 @@ from . import Captured
 from ._verify import Verified
 
 _DIFFERENT = 1
-_WRONG = 2  # The command line or what it names is wrong, as for `shardinit`.
+_WRONG = 2  # As for `shardinit`, the command line or something that it names is wrong.
 _CONFLICT = 4
 
 
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             show(message, category, *place)
 
-    with warnings.catch_warnings():  # It also brings back the function that shows them.
+    with warnings.catch_warnings():  # This also restores the function that shows warnings.
         warnings.simplefilter("always", CaptureWarning)
         warnings.showwarning = warn  # type: ignore[assignment]
         return _run(options)
@@ -163,7 +163,7 @@ def _capture(options: argparse.Namespace) -> Any:
     except TypeError as error:
         raise CaptureError(f"`{options.callable}` cannot be called with --args: {error}") from None
     except ValueError:
-        pass  # Some have no signature to ask for.
+        pass  # Some callables have no signature.
     return torch(lambda: make(*positional, **named), **common)
 
 
@@ -172,7 +172,7 @@ def _find(text: str) -> Any:
     if not colon or not module or not names:
         raise CaptureError(f"`{text}` is not MODULE:CALLABLE, as in `my.models:Llama`")
     if "" not in sys.path:
-        sys.path.insert(0, "")  # Modules are found as by `python -m`.
+        sys.path.insert(0, "")  # Modules are found as `python -m` finds them.
     try:
         found: Any = importlib.import_module(module)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""A tensor of a spec beside that of the model: equal, nearly so, or drawn alike."""
+"""Compares a tensor of a spec with the model's: equal, nearly so, or drawn alike."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 from .._dtypes import digits
 
-# Functions that a framework rounds otherwise may differ by so much: each by an ulp or two, and few
-# follow one another. The largest difference that was seen in a hundred models of PyTorch is 3, and
-# so is that of JAX's normal numbers.
+# So many ulps may come of functions that a framework rounds otherwise: one or two of each, and few
+# functions follow one another. The largest difference in a hundred models of PyTorch was 3, and so
+# was that of JAX's normal numbers.
 ULPS = 4
 
-_ERRORS = 6  # Standard errors by which means of the same distribution do not differ.
+_ERRORS = 6  # Means of the same distribution differ by fewer standard errors.
 
-Words = np.ndarray[Any, Any]  # The bits of elements, as whole numbers of their size.
+Words = np.ndarray[Any, Any]  # These are the bits of elements, as whole numbers of their size.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Real:
     """A tensor of the model itself.
 
     Attributes:
-        dtype: as a spec calls it, or the framework where no spec has it.
-        words: gives its elements.
-        numbers: of words of its type, in f64.
+        dtype: the spec's name of its element type, or the framework's if specs do not have it.
+        words: returns its elements.
+        numbers: returns words of its type as numbers in f64.
     """
 
     shape: tuple[int, ...]
@@ -37,20 +37,20 @@ class Real:
     numbers: Callable[[Words], np.ndarray[Any, Any]]
 
 
-# Bytes → the type of whole numbers of so many.
+# The keys are sizes in bytes, the values types of whole numbers of these sizes.
 WORDS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """A tensor of a spec and of the model.
+    """What the comparison of one tensor found.
 
     Attributes:
-        result: `equal`, bit for bit; `inexact`, which the spec says of it, and it is near;
-            `alike`, as drawn from the same distribution; or `different`.
-        ulps: the largest difference, in units of the last place of each element or, where that is
-            less, of the largest one; infinity where there are none.
-        note: what is different.
+        result: `equal`, bit for bit; `inexact`, near, where the spec promises no more; `alike`,
+            as drawn from the same distribution; or `different`.
+        ulps: the largest difference in units of the last place, of each element or, where that is
+            less, of the largest one; infinity where there are no such units.
+        note: the difference.
     """
 
     path: str
@@ -73,9 +73,9 @@ _LAST, _NEARLY_SINGULAR = 8, 4096
 def ulps_of_orthogonal(shape: tuple[int, ...]) -> Ulps:
     """The ulps by which each element of an orthogonal matrix may differ.
 
-    LAPACK's error grows with the columns. The last ones of a matrix that is nearly square are what
-    is left of random vectors when nearly all directions are taken: little, and now and then next
-    to nothing, which is then off by more.
+    LAPACK's error grows with the columns. The last columns of a nearly square matrix are the rest
+    of random vectors when nearly all directions are taken. That rest is short, and now and then
+    next to nothing, which makes its error larger.
     """
     rows, columns = shape[0], math.prod(shape[1:])
     few, many = sorted((rows, columns))
@@ -86,9 +86,9 @@ def ulps_of_orthogonal(shape: tuple[int, ...]) -> Ulps:
 
 
 def error_of_sum(terms: int) -> float:
-    """How far PyTorch may be off in an f32 sum of so many terms above 0, in parts of it.
+    """The relative error that PyTorch may make in an f32 sum of so many terms above 0.
 
-    Seen were 30 units of 2^-24 for 4,096 terms, 112 for 65,536 and 25,000 for 33 million.
+    Measured errors are 30 units of 2^-24 for 4,096 terms, 112 for 65,536, 25,000 for 33 million.
     """
     return 2.0**-24 * max(math.sqrt(terms), terms / 1024)
 
@@ -96,12 +96,12 @@ def error_of_sum(terms: int) -> float:
 def compare_nearly(
     found: Compared, made: np.ndarray[Any, Any], real: Real, most: Callable[[], Ulps], box: Any
 ) -> Compared:
-    """What was found, as `inexact` if no element differs by more than a few ulps.
+    """Compares, and makes the result `inexact` if no element differs by more than a few ulps.
 
-    The units are those of the element itself, or of the largest one.
+    An ulp is that of the element itself, or of the largest element.
     """
     if found.ulps == math.inf:
-        return found  # Another shape or type.
+        return found  # Its shape or type is another one.
     whole = real.numbers(real.words())
     wanted = whole[box]
     apart = np.abs(real.numbers(words_of(made)) - wanted)
@@ -119,7 +119,7 @@ def compare_nearly(
 def compare_bits(
     tensor: Compared, real: Real | None, made: np.ndarray[Any, Any], exact: bool, box: Any
 ) -> Compared:
-    """A box of a tensor beside the same box of the model; `exact`: bit for bit."""
+    """Compares a box of a tensor with the same box of the model, bit for bit if `exact`."""
 
     def result(word: str, ulps: float = math.inf, note: str = "") -> Compared:
         return dataclasses.replace(tensor, result=word, ulps=ulps, note=note)
@@ -153,7 +153,7 @@ def words_of(made: np.ndarray[Any, Any]) -> Words:
 
 
 def _ordered(words: Words) -> np.ndarray[Any, Any]:
-    """Floats as whole numbers, of which neighbours are neighbours."""
+    """Floats as whole numbers, such that neighbours become neighbours."""
     wide = words.astype(np.int64)
     lowest = int(np.iinfo(words.dtype).min) if words.dtype != np.uint8 else -128
     if words.dtype == np.uint8:

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Where an operation was called: its name, and the user's line."""
+    """The origin of a value: an operation's name, and the user's line that called it."""
 
     operation: str
     line: str
@@ -19,11 +19,11 @@ class Origin:
         return f"`{self.operation}` at {self.line}"
 
 
-Range = tuple[int, int]  # The first and the last of what a variable is.
+Range = tuple[int, int]  # It has the first and the last value of a variable.
 
 
 class NoFormula(Exception):
-    """Elements that no expression gives."""
+    """No expression gives the elements."""
 
     def __init__(self, problem: str, origin: Origin | None = None) -> None:
         self.origin = origin
@@ -35,7 +35,7 @@ class Index:
     """`constant + Σ factor * i<dimension>`, a whole number."""
 
     constant: int
-    factors: tuple[tuple[int, int], ...] = ()  # (dimension, factor), no factor 0.
+    factors: tuple[tuple[int, int], ...] = ()  # Each is (dimension, factor), with no factor 0.
 
     @staticmethod
     def of(constant: int, factors: Mapping[int, int]) -> Index:
@@ -55,7 +55,7 @@ class Index:
         return low, high
 
     def fixed(self, ranges: Mapping[int, Range]) -> Index:
-        """An equal index, in which variables that have one value are this value."""
+        """An equal index, in which variables with a single value are replaced by it."""
         fixed = {d: ranges[d][0] for d, _ in self.factors if ranges[d][0] == ranges[d][1]}
         constant = self.constant + sum(f * fixed.get(d, 0) for d, f in self.factors)
         return Index.of(constant, {d: f for d, f in self.factors if d not in fixed})
@@ -75,7 +75,7 @@ class Index:
 
 @dataclasses.dataclass(frozen=True)
 class Divided(Index):
-    """An index of which every value is divisible, divided."""
+    """The quotient of an index all of whose values are divisible."""
 
     divisor: int = 1
 
@@ -101,10 +101,10 @@ class Term:
     """A part of an expression.
 
     Attributes:
-        binds: how tightly; 9 is a call or a name.
-        value: if it is a number.
-        dtype: a type that it is known to be one of; "" for none.
-        exact: what it is rounded from, to that type; None if it is not a rounding.
+        binds: how tightly its operator binds; 9 is a call or a name.
+        value: the number that it is, if it is one.
+        dtype: a type that certainly holds it; "" if none is known.
+        exact: the term that it is the rounding of, to that type; None if it is no rounding.
     """
 
     text: str
@@ -180,14 +180,14 @@ def negative(term: Term) -> Term:
 
 
 def stored(term: Term, dtype: str) -> Term:
-    """What a tensor of this type, which rounds, may say instead."""
+    """The term that gives the same elements in a tensor of this type, which itself rounds."""
     return term.exact if term.exact is not None and term.dtype == dtype else term
 
 
 def where(condition: Term, yes: Term, no: Term) -> Term:
     if condition.value is not None:
         return yes if condition.value else no
-    if yes.text == no.text and "(" not in yes.text:  # Two draws are not one.
+    if yes.text == no.text and "(" not in yes.text:  # Two draws of equal text are still two.
         return yes
     return call("where", condition, yes, no)
 
@@ -217,7 +217,7 @@ def affine(term: Term, factor: Term | None, summand: Term | None) -> Term:
 
 
 def divide(index: Index, by: int, ranges: Mapping[int, Range]) -> tuple[Index, Index]:
-    """Quotient and remainder, where both are sums of multiples of variables."""
+    """The quotient and the remainder, where both are sums of multiples of variables."""
     whole = Index.of(index.constant // by, {d: f // by for d, f in index.factors if not f % by})
     rest = Index.of(index.constant % by, {d: f for d, f in index.factors if f % by})
     low, high = rest.bounds(ranges)
@@ -230,7 +230,7 @@ def divide(index: Index, by: int, ranges: Mapping[int, Range]) -> tuple[Index, I
 
 
 def chosen(at: Term, terms: Sequence[tuple[int, Term]]) -> Term:
-    """The term of the number that `at` is, which is one of those given: number and term."""
+    """The term that `terms`, pairs of number and term, has for the number that `at` is."""
     *others, (_, term) = terms
     for place, other in reversed(others):
         term = where(binary("==", at, number(place)), other, term)
@@ -239,13 +239,13 @@ def chosen(at: Term, terms: Sequence[tuple[int, Term]]) -> Term:
 
 def truncated_normal(low: float, high: float, std: float = 1, mean: float = 0) -> Term:
     """Numbers of a normal distribution between bounds, which are in standard deviations."""
-    # Six standard deviations, at which erf is not 1 yet, are as good as all.
+    # Bounds beyond six standard deviations change nothing, and at six erf is not yet 1.
     ends = [math.erf(min(max(z, -6), 6) / math.sqrt(2)) for z in (low, high)]
     unit = affine(Term("uniform()"), number(ends[1] - ends[0]), number(ends[0]))
     return affine(call("erf_inv", unit), number(std * math.sqrt(2)), number(mean))
 
 
 def shortest(value: float, is_good: Callable[[float], bool]) -> float:
-    """The number of the fewest digits near a value that will do; the value, if none will."""
+    """The number near a value with the fewest digits that is good; the value if none is."""
     tries = (float(f"{value:.{digits}g}") for digits in range(1, 18))
     return next(filter(is_good, tries), value)

@@ -1,4 +1,4 @@
-"""The end of each capture: a `Captured`, or an error that names all that no spec can say."""
+"""The end of each capture: a `Captured`, or an error that names every value no spec can say."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ._places import placed_tree
 from ._tensor import Tensor, file_of, share
 from ._write import spec_text
 
-LAYOUT = "pytree"  # What stores arrays that are drawn in parts.
+LAYOUT = "pytree"  # The layout of this name stores arrays that are drawn in parts.
 
 
 def check_path(path: str) -> None:
-    """Refuses what is not a path of a spec.
+    """Refuses a path that a spec cannot have.
 
     Raises:
-        NoFormula: a spec cannot have the path.
+        NoFormula: a spec cannot have it.
     """
     if not is_path(path):
         raise NoFormula("its name has characters that a path of a spec cannot have")
@@ -40,16 +40,16 @@ def finish(
     layouts: Sequence[str] = (),
     stored: Mapping[str, tuple[tuple[int, ...], str]] | None = None,
 ) -> Captured:
-    """The spec of tensors, checked as the tool itself reads it.
+    """Makes the spec of tensors, and checks how the tool itself reads it.
 
     Args:
-        tensors: what can be said.
-        problems: path → why not, of the others.
-        paths: of all, in the model's order.
-        name: the spec's; characters that it cannot have are replaced.
-        comment: opens the spec.
-        layouts: ends it.
-        stored: path → (shape, dtype) of what a layout stores, if there is one.
+        tensors: the tensors that a spec can say.
+        problems: path → why a spec cannot say it, for the others.
+        paths: the paths of all, in the model's order.
+        name: the spec's name; characters that it cannot have are replaced.
+        comment: the comment at the spec's beginning.
+        layouts: the text at its end.
+        stored: path → (shape, dtype) of the tensors that a layout stores, if there is one.
 
     Raises:
         CaptureError: there are problems.
@@ -98,12 +98,12 @@ def _empty(tensors: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, str]
 
 
 def _check(captured: Captured) -> None:
-    """The spec says what was captured, as the tool itself reads it."""
+    """Checks that the tool itself reads from the spec what was captured."""
     try:
         with captured.spec() as spec:
             read = {path: (info.global_shape, info.dtype) for path, info in spec.tensors.items()}
     except LibraryError:
-        return  # What needed the library was checked with it.
+        return  # Values that need the library were checked with it.
     if read != captured.tensors:
         different = sorted(
             path

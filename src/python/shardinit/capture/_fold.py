@@ -1,4 +1,4 @@
-"""The tree of a spec's modules, in which layers that are alike stand once."""
+"""Makes the tree of a spec's modules, in which layers that are alike stand once."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ._tensor import Tensor
 def tree(
     tensors: Sequence[Tensor], places: Mapping[str, dict[str, Any]], fold: bool = True
 ) -> Module:
-    """The modules of tensors.
+    """Makes the tree of modules that tensors are in.
 
     Args:
-        tensors: in the order of the spec.
+        tensors: the tensors, in the order of the spec.
         places: path → `Leaf.place`.
-        fold: layers that are alike stand once.
+        fold: whether layers that are alike stand once.
     """
     root = Module()
     for tensor in tensors:
@@ -45,7 +45,7 @@ def tree(
     return root
 
 
-_Form = tuple[str, str]  # What is before, and behind the number in a name.
+_Form = tuple[str, str]  # It has what stands before the number in a name, and what after it.
 
 
 def _fold(module: Module, name: str, variables: tuple[str, ...]) -> None:
@@ -69,7 +69,7 @@ def _fold(module: Module, name: str, variables: tuple[str, ...]) -> None:
 
 
 def _numbered(module: Module) -> dict[_Form, dict[int, str]]:
-    """Names of modules that are equal but for their last number: number → name, ascending."""
+    """Names of modules that differ in their last number alone: number → name, ascending."""
     found: dict[_Form, dict[int, str]] = {}
     for name, member in module.members.items():
         match = re.fullmatch(r"(.*?)(0|[1-9]\d*)(\D*)", name)
@@ -79,9 +79,9 @@ def _numbered(module: Module) -> dict[_Form, dict[int, str]]:
 
 
 def _parts(module: Module, some: Mapping[int, str]) -> Iterator[Sequence[int]]:
-    """The numbers of members that could be one: all of them, or those that look alike.
+    """Yields numbers of members that could be one repeat: all of them, or those that look alike.
 
-    They are in steps of one size.
+    They are equally far apart.
     """
     if _step(list(some)) and _repeat([module.members[name] for name in some.values()], "_"):
         yield list(some)
@@ -98,13 +98,13 @@ def _parts(module: Module, some: Mapping[int, str]) -> Iterator[Sequence[int]]:
 
 
 def _step(numbers: Sequence[int]) -> int:
-    """The number by which all are apart; 0 if there is none."""
+    """The distance of neighbouring numbers; 0 if they are not equally far apart."""
     steps = {b - a for a, b in itertools.pairwise(numbers)}
     return steps.pop() if len(steps) == 1 else 0
 
 
 def _looks(node: Node) -> Any:
-    """An object that is equal for nodes that may be one but for their numbers."""
+    """Returns an object that is equal for nodes that may differ in their numbers alone."""
     if isinstance(node, Leaf):
         init = node.init if isinstance(node.init, str) else next(iter(node.init))
         return node.shape, node.dtype, node.is_buffer, init
@@ -112,7 +112,7 @@ def _looks(node: Node) -> Any:
 
 
 def _fold_part(module: Module, form: _Form, names: Mapping[int, str], variable: str) -> None:
-    """Puts one member in the place of numbered ones, in steps of one size, if that is shorter."""
+    """Puts one repeat in the place of equally distant members, if that is shorter."""
     numbers = list(names)
     if len(numbers) < 2:
         return
@@ -130,7 +130,7 @@ def _fold_part(module: Module, form: _Form, names: Mapping[int, str], variable: 
 
 
 def _repeat(layers: Sequence[Node], variable: str) -> Module | None:
-    """One module for several, if they are alike enough for it."""
+    """Makes one module of several, if they are alike enough."""
     try:
         union = union_of(layers, range(len(layers)), variable, len(layers))
     except Unlike:
@@ -142,12 +142,12 @@ def _repeat(layers: Sequence[Node], variable: str) -> Module | None:
     return union
 
 
-# What an expression or a module may say by itself.
+# An expression or a module may have these words of its own, so no variable has such a name.
 _TAKEN = re.compile(r"i\d+|n\d+|row|col|index|size_.*|mesh_.*|repeat|shape|fans|when|stage")
 
 
 def _variable(name: str, taken: Sequence[str]) -> str:
-    """`layer` for `layers`, and another one within it."""
+    """The name of a repeat's variable: `layer` for `layers`, if no repeat around it has it."""
     base = re.sub(r"\W", "_", name).lower()
     base = base.rstrip("_")
     base = base[:-1] if len(base) > 2 and base.endswith("s") and not base.endswith("ss") else base
@@ -162,9 +162,9 @@ def _variable(name: str, taken: Sequence[str]) -> str:
 def instances(
     module: Module, values: Mapping[str, int] | None = None
 ) -> Iterator[tuple[Leaf, str]]:
-    """(tensor of a tree, path of a tensor that it stands for), in the order of the spec.
+    """Yields each tensor of a tree with each path that it stands for, in the order of the spec.
 
-    A tensor that has conditions also has the paths that do not meet them.
+    A tensor that has conditions comes with the paths that do not meet them, too.
     """
     for number in range(module.count or 1):
         here = {**(values or {}), **({module.variable: number} if module.count else {})}
@@ -176,7 +176,7 @@ def instances(
 
 
 def _at(path: str, values: Mapping[str, int]) -> str:
-    """A path with numbers in the place of what `_affine` made."""
+    """A path with numbers in the place of expressions that `affine` made."""
 
     def number(match: re.Match[str]) -> str:
         factor, name, sign, constant = match.groups()

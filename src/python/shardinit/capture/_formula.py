@@ -1,4 +1,4 @@
-"""What a tensor holds, as an expression of a spec over its elements' indices."""
+"""Says a tensor's elements by an expression of a spec over their indices."""
 
 from __future__ import annotations
 
@@ -31,22 +31,23 @@ from ._torch_numbers import rounded, torch_term
 from ._values import Apply, Draw, Empty, Gather, Geometry, Literal, Scatter, Value, evaluate
 from ._walk import Ranges, Walk
 
-_LOOKED_AT = 1 << 16  # Elements that are computed to see whether they are one number.
+_LOOKED_AT = 1 << 16  # At most so many elements are computed to see if they are one number.
 
 
 class Formula(Walk):
     """An expression for the elements of a value.
 
     Args:
-        value: what has the elements.
-        fixed: None, or for the engine torch_cpu, which has PyTorch's own numbers: what gives an
-            expression for what no random number decides, to the bit. Then a number may be used
-            as often as the constructor uses it, and is rounded between operations as PyTorch does.
+        value: the value that has the elements.
+        fixed: a function for the engine torch_cpu, which has PyTorch's own numbers; else None. It
+            returns an expression, exact to the bit, for values that no random number decides. With
+            it a number may be used as often as the constructor uses it, and is rounded between
+            operations as in PyTorch.
 
     Attributes:
         term: the expression.
         uses: the draws in it.
-        marks: what stands for a place of PyTorch's stream in the expression → that place.
+        marks: text that stands for a place of PyTorch's stream in the expression → that place.
     """
 
     def __init__(self, value: Value, fixed: Callable[[Value], str] | None = None) -> None:
@@ -71,7 +72,7 @@ class Formula(Walk):
         if isinstance(value, Gather):
             base = value.base
             if self.rounds and isinstance(base, Draw) and _in_memory(base, value.layout):
-                # The storage is as it was drawn: the place of an element is when it is drawn.
+                # Elements of a storage lie in the order in which they were drawn.
                 flat = _place(value.layout, value.view, index)
                 return self._draw(base, index, ranges, flat.text())
             return self.of(value.base, _through(value.layout, value.view, index, ranges), ranges)
@@ -92,7 +93,7 @@ class Formula(Walk):
         return rounded(term, value.dtype) if self.rounds and not chooses else term
 
     def mark(self, words: Words) -> Term:
-        """What stands for a place of PyTorch's stream."""
+        """The text that stands for a place of PyTorch's stream."""
         for name, other in self.marks.items():
             if other == words:
                 return Term(name)
@@ -177,7 +178,7 @@ class Formula(Walk):
 
 
 def _flat(draw: Draw, index: tuple[Index, ...]) -> Term:
-    """How many of a draw's elements are drawn before this one."""
+    """The number of a draw's elements that are drawn before this one."""
     whole, term = Index(0), number(0)
     for i, stride in zip(index, draw.place.strides, strict=True):
         if isinstance(i, Divided):
@@ -197,7 +198,7 @@ _INDEX = re.compile(r"\bi(\d+)\b")
 
 
 def _moved(text: str, index: tuple[Index, ...]) -> Term:
-    """An expression of an element's place, for the element at another one."""
+    """An expression over an element's indices, with other indices in their place."""
     at = {str(d): i.text() for d, i in enumerate(index)}
 
     def place(match: re.Match[str]) -> str:
@@ -208,7 +209,7 @@ def _moved(text: str, index: tuple[Index, ...]) -> Term:
 
 
 def _constant(value: Value) -> float | int | None:
-    """The number that all elements are; None if they differ, or are too many to look at."""
+    """The number that all elements are; None if they differ, or are too many to compute."""
     if math.prod(value.shape) > _LOOKED_AT or not math.prod(value.shape):
         return None
     data = evaluate(value).flatten()
@@ -217,9 +218,9 @@ def _constant(value: Value) -> float | int | None:
 
 
 def _boxes(layout: Geometry, view: Geometry) -> list[tuple[int, int, int, int | None]] | None:
-    """A view as a box: by dimension of the storage (start, step, count, dimension of the view).
+    """A view as a box: (start, step, count, dimension of the view) per dimension of the storage.
 
-    None where it is not a box with each of its dimensions along one of the storage.
+    None means that it is no box each of whose dimensions lies along one of the storage.
     """
     order = sorted(range(len(layout.size)), key=lambda d: (layout.stride[d], layout.size[d]))
     starts = [0] * len(layout.size)
@@ -248,12 +249,12 @@ def _boxes(layout: Geometry, view: Geometry) -> list[tuple[int, int, int, int | 
 def _through(
     layout: Geometry, view: Geometry, index: tuple[Index, ...], ranges: Mapping[int, Range]
 ) -> tuple[Index, ...]:
-    """Which element of a storage an element of a view is."""
+    """The index in the storage of an element of a view."""
     return _unflatten(_place(layout, view, index), layout, ranges)
 
 
 def _place(layout: Geometry, view: Geometry, index: tuple[Index, ...]) -> Index:
-    """How many elements of memory are before an element of a view."""
+    """The number of elements of memory before an element of a view."""
     flat = Index(view.offset - layout.offset)
     for i, n, stride in zip(index, view.size, view.stride, strict=True):
         if n > 1 and stride:

@@ -1,4 +1,4 @@
-"""PyTorch's CPU generator while a constructor runs, and whoever sets it by whichever function."""
+"""Watches PyTorch's CPU generator while a constructor runs, whichever function sets it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._values import Blocked
 
 
 def is_default(generator: torch.Generator | None) -> bool:
-    """Whether a draw is PyTorch's CPU generator's. The dispatcher hands on other objects for it."""
+    """Whether it is PyTorch's CPU generator, for which the dispatcher passes other objects."""
     return generator is None or (
         generator._cdata == torch.default_generator._cdata  # type: ignore[attr-defined]
     )
@@ -24,23 +24,23 @@ class Watched:
 
     It gets a seed that nobody knows, and is moved by a word for each draw, so that each place in
     the stream has a state of its own. A state that is not the last one was set by the constructor,
-    with `manual_seed`, `set_state`, `fork_rng` or what else there is: if it is one that was there
-    before, the stream goes on from that place.
+    with `manual_seed`, `set_state`, `fork_rng` or another function. If that state was there before,
+    the stream goes on from its place.
 
     Attributes:
-        seeded: the constructor seeds it with the spec's own seed, so it has no other.
+        seeded: whether the constructor seeds it with the spec's own seed.
     """
 
     def __init__(self, seed: int, stream: Stream) -> None:
         self._seed, self._stream = seed, stream
         self.seeded = False
-        self._begin = b""  # What the spec's seed gives.
+        self._begin = b""  # This is the state that the spec's seed gives.
         self._states: dict[bytes, Reached] = {}
         self._last = b""
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Leaves the generator as it was before."""
+        """Restores the generator at the end."""
         with _disable_current_modes():
             before = torch.default_generator.get_state()
             torch.default_generator.manual_seed(self._seed)
@@ -55,7 +55,7 @@ class Watched:
                 torch.default_generator.set_state(before)
 
     def follow(self) -> None:
-        """Has the stream be where the constructor has set the generator to."""
+        """Moves the stream to the place that the constructor has set the generator to."""
         state = _state()
         if state == self._last:
             return
@@ -81,7 +81,7 @@ class Watched:
         )
 
     def draw(self) -> None:
-        """Notes that a draw was counted."""
+        """Notes a draw."""
         move(torch.default_generator)
         self._note()
 
@@ -90,7 +90,7 @@ class Watched:
         self._states[self._last] = self._stream.reached()
 
     def is_state(self, data: torch.Tensor) -> bool:
-        """Whether a tensor is what `get_state` gives."""
+        """Whether a tensor is a state, as `get_state` returns it."""
         if data.dtype != torch.uint8 or data.nbytes != len(self._last):
             return False
         return data.numpy().tobytes() in self._states
@@ -100,7 +100,7 @@ _NOBODYS = 0x1E3779B97F4A7C15
 
 
 def move(generator: torch.Generator) -> None:
-    """Has a generator have another state, as if numbers were drawn."""
+    """Gives a generator another state, as if numbers were drawn."""
     with _disable_current_modes():
         torch.empty(1, dtype=torch.uint8, device=generator.device).random_(generator=generator)
 

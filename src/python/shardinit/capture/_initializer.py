@@ -1,4 +1,4 @@
-"""What a tensor holds, as an initializer of a spec."""
+"""Says a tensor's elements by an initializer of a spec."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ from ._torch_numbers import MATRIX, torch_term
 from ._values import Draw, Literal, Value, contiguous, evaluate
 from ._walk import check_uses
 
-COMPUTED = 1 << 27  # Elements that are compared with the real ones, and no more.
+COMPUTED = 1 << 27  # At most so many elements are compared with the real ones.
 
 
 def tensor_of(path: str, value: Value, engine: str) -> Tensor:
-    """The tensor of a spec that holds a value.
+    """Makes the tensor of a spec that holds a value.
 
     Args:
-        path, value: its name, and what it holds.
-        engine: the spec's.
+        path: the path of the tensor.
+        value: the value that it holds.
+        engine: the spec's engine.
 
     Raises:
         NoFormula: a spec cannot say what the tensor holds.
@@ -86,7 +87,7 @@ def tensor_of(path: str, value: Value, engine: str) -> Tensor:
 
 
 def _whatever_is_drawn(value: Value) -> Value:
-    """The elements of what has random numbers behind it and none in it."""
+    """The computed elements of a value that comes from random numbers, but has none in it."""
     data = evaluate(value, lambda draw: torch.zeros(draw.shape, dtype=draw.dtype))
     return Literal(value.shape, value.dtype, value.origin, data)
 
@@ -99,10 +100,10 @@ def _fans_of(init: Initializer, shape: tuple[int, ...]) -> str:
 
 
 def _filling(draw: Draw, value: Value) -> str:
-    """The expression of a tensor whose elements are those of a draw; "" if the types forbid it."""
+    """The expression for the elements of a draw; "" if the types forbid it."""
     size = math.prod(value.shape)
     if draw.dtype != value.dtype:
-        # The engine draws numbers of the tensor's type: which ones are these, when rounded?
+        # The engine draws numbers of the tensor's type; some kinds are the draw's, but rounded.
         rounded = draw.dtype == torch.float32 and value.dtype in (torch.bfloat16, torch.float16)
         normal = draw.kind == "normal" or (
             draw.kind == "trunc_normal" and is_one_round(draw.parameters, draw.place.pairs)
@@ -124,7 +125,7 @@ def _filling(draw: Draw, value: Value) -> str:
 
 
 def _placed(text: str, formula: Formula) -> Initializer | None:
-    """An expression with numbers of PyTorch's; None if only the seed decides their places."""
+    """An expression over numbers of PyTorch; None if only the seed decides their places."""
     origin = formula.uses[0].draw.origin
     places = {mark: Linear(words.count) for mark, words in formula.marks.items()}
     init = expression(text, origin, **places)
@@ -140,7 +141,7 @@ def _filled_with(draw: Draw, shape: tuple[int, ...]) -> Initializer | None:
         case "normal":
             return _normal(p.get("mean", 0.0), p.get("std", 1.0), shape, draw.recipe)
         case "uniform":
-            # All bits of an f64 bound count, also those that a formula may round otherwise.
+            # All bits of an f64 bound matter, and a formula may round the last ones otherwise.
             recipe = draw.recipe if draw.dtype != torch.float64 else ""
             return _uniform(p.get("low", 0.0), p.get("high", 1.0), shape, recipe)
         case "trunc_normal" | "orthogonal" | "sparse":
@@ -200,7 +201,7 @@ def _kaiming(name: str, gain: float) -> Initializer:
 
 
 def _fans(shape: tuple[int, ...], recipe: str) -> Iterator[tuple[str, float, float]]:
-    """(name, gain, what is under its root) of the initializers that look at fans."""
+    """Yields name, gain and radicand of the initializers that look at fans."""
     if len(shape) < 2:
         return
     field = math.prod(shape[2:])
@@ -212,7 +213,7 @@ def _fans(shape: tuple[int, ...], recipe: str) -> Iterator[tuple[str, float, flo
 
 
 def _fixed(value: Value, dtype: str) -> Initializer | bytes:
-    """The initializer of what no random number decides; the bytes, if no expression gives them."""
+    """The initializer of a value without random numbers; its bytes, if no expression gives them."""
     problem = None
     try:
         term = Formula(value).term
@@ -244,14 +245,14 @@ def _fixed(value: Value, dtype: str) -> Initializer | bytes:
 
 
 def _found(text: str | None, real: torch.Tensor, shape: tuple[int, ...], dtype: str) -> str | None:
-    """An expression that gives these very bits, which may be another one than is given."""
+    """An expression that gives these very bits, perhaps another one than `text`."""
     wanted = bits(real).tobytes()
     attempts = _attempts(text, real, shape)
     return next((attempt for attempt in attempts if gives(attempt, shape, dtype, wanted)), None)
 
 
 def _fixed_text(value: Value) -> str:
-    """An expression with the bits of what no random number decides, among numbers that one does.
+    """An expression with the bits of a value without random numbers, for use beside random ones.
 
     Raises:
         NoFormula: no expression gives them.
@@ -277,14 +278,14 @@ def _cast(value: float, dtype: torch.dtype) -> float:
 
 
 def _short(value: Any, dtype: torch.dtype) -> Any:
-    """The shortest number that the type rounds to this one."""
+    """The shortest number that rounds to this one in the type."""
     if not dtype.is_floating_point:
         return int(value)
     return shortest(value, lambda near: _cast(near, dtype) == value)
 
 
 def _attempts(text: str | None, real: torch.Tensor, shape: tuple[int, ...]) -> Iterator[str]:
-    """Expressions that may give these very bits, the most readable first."""
+    """Yields expressions that may give these very bits, the most readable first."""
     if text is not None:
         yield text
         if real.dtype.is_floating_point:
@@ -295,7 +296,7 @@ def _attempts(text: str | None, real: torch.Tensor, shape: tuple[int, ...]) -> I
 
 
 def _corrected(text: str, real: torch.Tensor, shape: tuple[int, ...]) -> Iterator[str]:
-    """The expression, and where PyTorch rounded otherwise a small summand."""
+    """Yields the expression with a small summand where PyTorch rounded otherwise."""
     made = make(text, shape, "f64")
     if made is None or not np.isfinite(made).all():
         return

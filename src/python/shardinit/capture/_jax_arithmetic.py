@@ -1,4 +1,4 @@
-"""Sums, products and comparisons of two terms, as JAX computes them in their type."""
+"""Computes sums, products and comparisons of two terms as JAX does in their type."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Operation(At):
-    """Where an operation's result is asked for."""
+    """An operation, and the place at which its result is asked for."""
 
     formula: Formula
     value: Apply
@@ -34,7 +34,7 @@ class Operation(At):
         return self.value.inputs
 
     def of(self, n: int) -> Term:
-        """The n-th input's element at the place of the result's; of a number that itself."""
+        """The n-th input's element at the place of the result; an input that is a number itself."""
         value = self.inputs[n]
         return self.at(value, self.index if value.shape else ())
 
@@ -59,7 +59,7 @@ def combined(operator: str, left: Term, right: Term, at: Operation) -> Term:
     if not is_float:
         return whole(at, binary(operator, left, right))
     if not exact and left.exact is not None and left.dtype == rounding_of(np.dtype(dtype)):
-        left = left.exact  # One rounding more or less makes no other distribution.
+        left = left.exact  # One rounding more or less does not change the distribution.
     if isinstance(left, Scaled) and left.draw is not None and right.value is not None:
         found = _rescaled(operator, left, right.value, dtype, exact)
         if found is not None:
@@ -88,7 +88,7 @@ _COMPARISONS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.gre
 
 
 def _folded(operator: str, left: float, right: float, at: Operation) -> Term:
-    """The result for two numbers, with the sign of a zero, and rounded as the type is."""
+    """The result for two numbers, rounded to the type, with the sign of a zero."""
     dtype = np.dtype(at.inputs[0].dtype)
     if operator == "/" and dtype.kind in "iu":
         raise NoFormula("a quotient of whole numbers")
@@ -101,10 +101,10 @@ def _folded(operator: str, left: float, right: float, at: Operation) -> Term:
 
 
 def _rescaled(operator: str, x: Scaled, by: float, dtype: Any, exact: bool) -> Term | None:
-    """A draw that is scaled and moved stays one."""
+    """The term of a draw that is scaled or shifted once more; None if it is no draw any more."""
     assert x.draw is not None
     if exact:
-        # The draw stays one as long as the engine's one rounding of each step is that of JAX.
+        # The term stays a draw as long as the engine rounds each step as JAX does.
         is_plain = x.draw.kind != "uniform" or bounds(x.draw, 1, 0) in ((0, 1), (-1, 1))
         if not is_plain or x.shift or not by or str(x.draw.dtype) != str(np.dtype(dtype)):
             return None
@@ -124,13 +124,13 @@ def _rescaled(operator: str, x: Scaled, by: float, dtype: Any, exact: bool) -> T
 
 
 def _signed_zero(operator: str, left: Term, right: Term) -> Term | None:
-    """What a sum with 0 makes of -0, where a part of the other term may be that."""
+    """The sum with 0 of a term whose parts may be -0; None where that does not matter."""
     numbers = [term.value for term in (left, right) if term.value is not None]
     zeros = [value == 0 and math.copysign(1, value) for value in numbers]
     if operator not in "+-" or zeros not in ([1], [-1]):
         return None
     if operator == "-" and left.value is not None:
-        if zeros == [-1]:  # -0 - x is -x.
+        if zeros == [-1]:  # In IEEE arithmetic -0 - x is -x.
             return minus(right)
         operand = right.text if right.binds > 2 else f"({right.text})"
         return Term(f"0 - {operand}", 2)
@@ -147,7 +147,7 @@ def minus(term: Term) -> Term:
 
 
 def whole(at: Operation, term: Term) -> Term:
-    """A whole number, which begins anew where its type ends."""
+    """A whole number that wraps around where its type ends."""
     low, high = at.formula.graph.interval(at.value)
     info = np.iinfo(at.value.dtype)
     if info.min <= low and high <= info.max:

@@ -80,7 +80,7 @@ def capture(
         captured,
         drawn=frozenset(made.drawn),
         _real=lambda seed: _real(make, args, kwargs, seed % (1 << 63)),
-        _has_own_seed=engine == "jax_threefry",  # Each key of the spec says it.
+        _has_own_seed=engine == "jax_threefry",  # Each key of the spec contains it.
     )
 
 
@@ -120,7 +120,7 @@ def _listed(paths: Sequence[str]) -> str:
 def _real(
     make: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], seed: int
 ) -> dict[str, Real]:
-    """The arrays that the function makes, as it is: JAX compiles each operation by itself."""
+    """Runs the function as it is, where JAX compiles each operation by itself, for its arrays."""
     paths: list[str] = []
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         leaves = _arrays(_call(make, args, kwargs, seed), paths)
@@ -141,14 +141,14 @@ def _real_array(array: np.ndarray[Any, Any]) -> Real:
 def _call(
     make: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], seed: int
 ) -> Any:
-    """What `make` returns; it is given a key where it asks for one."""
+    """Calls `make`, with a key if it asks for one."""
     given = dict(kwargs)
     is_class = isinstance(make, type)
-    try:  # What makes instances of a class may hide what these take.
+    try:  # A metaclass may hide the parameters of a class.
         signature = inspect.signature(make.__init__ if is_class else make)
         taken = signature.bind_partial(*([make] if is_class else []), *args, **kwargs).arguments
     except (TypeError, ValueError):
-        return make(*args, **kwargs)  # Its own error says more.
+        return make(*args, **kwargs)  # The function's own error says more.
     for name in signature.parameters.keys() - taken.keys():
         if name in ("key", "rng"):
             given[name] = jax.random.key(seed)
@@ -178,7 +178,7 @@ def _arrays(tree: Any, paths: list[str]) -> list[Any]:
 
 
 def _paths(leaves: Sequence[Sequence[Any]]) -> list[str]:
-    """The paths of leaves; a last part that `path_of` leaves out stays where others need it."""
+    """The paths of leaves; last parts that `path_of` leaves out stay where paths would collide."""
     short = [_spec_path(path_of(keys)) for keys in leaves]
     modules, counts = _modules(short), collections.Counter(short)
     paths = [
@@ -195,7 +195,7 @@ def _paths(leaves: Sequence[Sequence[Any]]) -> list[str]:
 
 
 def _modules(paths: Iterable[str]) -> set[str]:
-    """All that paths are below of."""
+    """The modules that paths are in, at any depth."""
     found: set[str] = set()
     for path in paths:
         names = path.split(".")
@@ -204,7 +204,7 @@ def _modules(paths: Iterable[str]) -> set[str]:
 
 
 def _spec_path(path: str) -> str:
-    """Modules of Haiku are `mlp/~/linear_0`, which is `mlp.linear_0` here."""
+    """The path in a spec: Haiku's module `mlp/~/linear_0` is `mlp.linear_0` here."""
     parts = (part for name in path.split(".") for part in name.split("/"))
     return ".".join(part for part in parts if part and part != "~") or "value"
 

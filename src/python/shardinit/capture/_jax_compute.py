@@ -1,4 +1,4 @@
-"""The elements of values that no random number decides, keys among them, computed by JAX itself."""
+"""Has JAX compute the elements of values without random numbers, keys among them."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import numpy as np
 from ._expression import Index, NoFormula
 from ._jax_values import Apply, Draw, Known, Value, is_key, key_words
 
-_COMPUTED = 1 << 27  # Elements of what is computed, and no more.
-_REGISTERED = 1 << 16  # Keys of one split whose derivation is kept.
-_SMALL = 1 << 22  # Elements that are computed to see whether they are zeros.
+_COMPUTED = 1 << 27  # Values of at most so many elements are computed.
+_REGISTERED = 1 << 16  # Derivations of at most so many keys of one split are kept.
+_SMALL = 1 << 22  # At most so many elements are computed to see whether they are zeros.
 _MOVES = ("broadcast_in_dim", "reshape", "squeeze", "transpose", "expand_dims", "slice", "rev",
           "convert_element_type", "reduce_sum")  # fmt: skip
-# Primitives whose results are elements of their first input, or of several.
+# The results of these primitives are elements of their first input, or of several inputs.
 _OF_FIRST = (*_MOVES[:-1], "dynamic_slice", "gather", "split")
 _OF_SEVERAL = ("concatenate", "stack", "select_n", "max", "min", "clamp", "scatter", "pad",
                "dynamic_update_slice")  # fmt: skip
 
 
 class Computed:
-    """What is known of the elements of a graph's values.
+    """The known elements of a graph's values.
 
     Attributes:
-        keys: the bytes of a key → (those of the key that it was made from, the step).
+        keys: the bytes of a key → (the bytes of the key that it was made from, the step).
     """
 
     def __init__(self) -> None:
         self.keys: dict[bytes, tuple[bytes | None, tuple[str, tuple[int, ...]]]] = {}
         self._drawn: dict[Any, Draw] = {}
         self._computed: dict[int, Any] = {}
-        self._kept: list[Value] = []  # No other value gets an address of `_computed`.
+        self._kept: list[Value] = []  # This keeps the values whose addresses `_computed` has.
 
     def is_zero(self, value: Value) -> bool:
         """Whether all elements are known to be zero."""
@@ -51,10 +51,10 @@ class Computed:
             return False
 
     def interval(self, value: Value) -> tuple[int, int]:
-        """What whole numbers lie within.
+        """The interval that whole numbers lie within.
 
         Raises:
-            NoFormula: nothing says it.
+            NoFormula: it is not known.
         """
         kind = np.dtype(value.dtype).kind
         if kind == "b":
@@ -73,7 +73,7 @@ class Computed:
         raise NoFormula("whole numbers of any size", value.origin)
 
     def _interval(self, value: Apply) -> tuple[int, int] | None:
-        """The ends of an operation's result, before it begins anew where its type ends."""
+        """The bounds of an operation's result, before it wraps around where its type ends."""
         if value.name in ("iota", "argsort"):
             return 0, max(value.shape)
         if value.name == "convert_element_type" and np.dtype(value.inputs[0].dtype).kind == "f":
@@ -98,7 +98,7 @@ class Computed:
         return None
 
     def _held(self, value: Value) -> tuple[int, int]:
-        """The ends of what an array holds."""
+        """The smallest and the largest element of an array."""
         low, high = self.interval(value)
         if np.dtype(value.dtype).kind == "b":
             return low, high
@@ -110,7 +110,7 @@ class Computed:
         """Sets the order of a draw that is asked for.
 
         Raises:
-            NoFormula: its key is also that of other numbers, which are not independent then.
+            NoFormula: its key also draws other numbers, so that both are not independent.
         """
         try:
             key: Any = key_words(self.compute(draw.keys)).tobytes()
@@ -124,10 +124,10 @@ class Computed:
         draw.order = first.order
 
     def words(self, draw: Draw, index: tuple[Index, ...]) -> np.ndarray[Any, Any]:
-        """The two words of the key that draws an element; the index says which of the keys.
+        """The two words of the key that draws the element at an index.
 
         Raises:
-            NoFormula: the key has other words, or random numbers decide it.
+            NoFormula: the key does not have two words, or random numbers decide it.
         """
         words: np.ndarray[Any, Any] = key_words(self.compute(draw.keys))
         words = words[tuple(i.constant for i in index[: len(draw.keys.shape)])]
@@ -138,10 +138,10 @@ class Computed:
         return words
 
     def compute(self, value: Value) -> Any:
-        """The elements of what no random key decides, or keys, computed by JAX itself.
+        """Has JAX compute the elements of a value that no random key decides, or keys.
 
         Raises:
-            NoFormula: a random key does decide them, or they are too many.
+            NoFormula: a random key decides the elements, or they are too many.
         """
         if value.keyed and not value.random and not is_key(value.dtype):
             why = "no expression follows what is made of a random key"
@@ -149,7 +149,7 @@ class Computed:
         return self._compute(value)
 
     def _compute(self, value: Value) -> Any:
-        """Does what `compute` does, also for numbers that a key decides: they are `keyed`."""
+        """Does what `compute` does, also for values that are `keyed`."""
         stack = [value]
         while stack:
             top = stack[-1]
@@ -179,7 +179,7 @@ class Computed:
         return self._computed[id(value)]
 
     def _note(self, value: Apply, inputs: Sequence[Any], data: Any) -> None:
-        """How keys were made."""
+        """Notes how keys were made."""
         if value.name == "random_seed":
             seed = np.asarray(inputs[0])
             made = key_words(data)

@@ -1,4 +1,4 @@
-"""The tensors of a spec for arrays of JAX, and the layout that puts divided ones together."""
+"""Makes tensors of a spec for arrays of JAX, and the layout that joins those made in parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Divided:
     """An array of which each part is drawn by a key of its own.
 
     Attributes:
-        dimensions: those of the array that count the parts, outermost first.
+        dimensions: the array's dimensions that count the parts, outermost first.
     """
 
     value: Value
@@ -33,13 +33,13 @@ class _Divided:
 
 
 class Made:
-    """The tensors of a spec.
+    """The tensors of a spec that were made for arrays.
 
     Attributes:
         tensors: path → the tensor.
-        problems: path → why there is none.
+        problems: path → why there is no tensor.
         drawn: the paths of arrays that random numbers are in.
-        layout: lines that store the arrays, if some are divided.
+        layout: the lines of the layout that stores the arrays, if some are divided.
     """
 
     def __init__(self, graph: Graph, engine: str) -> None:
@@ -48,10 +48,10 @@ class Made:
         self.problems: dict[str, str] = {}
         self.drawn: set[str] = set()
         self.layout: list[str] = []
-        self._order: list[str] = []  # The paths of the arrays.
+        self._order: list[str] = []  # It has the paths of the arrays.
         self._whole: dict[str, Value] = {}
         self._divided: dict[str, _Divided] = {}
-        self._made: dict[str, tuple[Value, Mapping[int, int]]] = {}  # The array of each tensor.
+        self._made: dict[str, tuple[Value, Mapping[int, int]]] = {}  # It has each tensor's array.
 
     def add(self, path: str, value: Value) -> None:
         self._order.append(path)
@@ -66,7 +66,7 @@ class Made:
             self.problems[path] = str(error)
 
     def _is_divided(self, path: str, value: Value) -> bool:
-        """Whether an array is made in parts: where it has to be, and JAX's keys."""
+        """Whether an array is made in parts: by JAX's keys, or because it is no tensor else."""
         by_keys = self.engine == "jax_threefry"
         dimensions: tuple[int, ...] = ()
         with contextlib.suppress(NoFormula, RecursionError):
@@ -106,7 +106,7 @@ class Made:
                 self.problems[path] = str(error)
                 continue
             view = f'"{of}"'
-            # The outermost view has the axis that was added last.
+            # The axis that was added last belongs to the outermost view.
             order = sorted(
                 zip(array.dimensions, variables, array.counts, strict=True), reverse=True
             )
@@ -124,10 +124,10 @@ class Made:
         self.layout = ["layouts:", f"  {LAYOUT}:", *lines]
 
     def _places(self) -> dict[str, tuple[_Divided, str, str]]:
-        """Where the number of a part stands in its path: path → what is before, and behind it.
+        """Finds where the number of a part stands in its path: path → what is before and after it.
 
-        It is as far out as all arrays of a module are divided alike, so that it becomes a layer.
-        What is not drawn is divided with the others.
+        The number stands at the outermost module whose arrays are all divided alike, so that its
+        parts become layers. Arrays that are not drawn are divided with the others.
         """
         modules: dict[str, list[str]] = {}
         for path in (*self._divided, *self._whole):
@@ -161,7 +161,7 @@ class Made:
         return _Divided(value, dimensions)
 
     def separate(self) -> None:
-        """Has tensors that share random numbers with others ask for them by JAX's keys."""
+        """Makes tensors that share random numbers with others ask for them by JAX's keys."""
         if self.engine != "jax_threefry":
             return
         for path in share(list(self.tensors.values()), self.engine):
@@ -182,7 +182,7 @@ class Made:
             self.drawn.add(array)
 
     def _tensor(self, path: str, value: Value, place: Mapping[int, int]) -> Tensor:
-        """A tensor of an array, or of its part where these dimensions have these indices."""
+        """Makes a tensor of an array, or of its part where these dimensions have these indices."""
         dtype = dtype_name(value)
         shape = tuple(n for d, n in enumerate(value.shape) if d not in place)
         if not math.prod(shape):
@@ -198,14 +198,14 @@ class Made:
 
 
 def _common(paths: Sequence[str]) -> str:
-    """The innermost module that all of these are in."""
+    """The innermost module that all of these paths are in."""
     parts = [path.split(".")[:-1] for path in paths]
     same = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*parts, strict=False))
     return ".".join(names[0] for names in same)
 
 
 def _patterns(wanted: Sequence[str], every: Sequence[str]) -> Iterator[str]:
-    """Few patterns that all wanted paths match and no other does."""
+    """Yields few patterns that all wanted paths match and no other path does."""
     others = [path for path in every if path not in set(wanted)]
     covered = ""
     for path in wanted:

@@ -1,4 +1,4 @@
-"""What an array of JAX holds, as an expression of a spec over its elements' indices."""
+"""Says the elements of an array of JAX by an expression of a spec over their indices."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Formula(Walk):
     Attributes:
         term: the expression.
         uses: the draws in it.
-        exact: the numbers are those of JAX, to the bit where its functions are.
-        placed: each is asked for by the words of its key and its place, as often as it is used.
-        is_placed: one was.
+        exact: whether the numbers are those of JAX, to the bit where its functions are exact.
+        placed: whether each number is asked for by its key's words and its place whenever used.
+        is_placed: whether a number was asked for so.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Formula(Walk):
         exact: bool = False,
         placed: bool = False,
     ) -> None:
-        """`place`: dimension → the only index of it that is asked for, and not counted."""
+        """Finds the expression; `place` has for a dimension the only index that is asked for."""
         super().__init__()
         self.graph, self.exact, self.placed, self.is_placed = graph, exact, placed, False
         self._steps = 0
@@ -96,7 +96,7 @@ class Formula(Walk):
         if is_key(value.dtype):
             raise NoFormula("the words of a key are asked for", value.origin)
         if value.keyed and not value.random:
-            self.graph.compute(value)  # This raises why it is not a number.
+            self.graph.compute(value)  # The error of this says why it is no number.
         if not value.random and math.prod(value.shape) == 1:
             data = np.asarray(self.graph.compute(value)).reshape(-1)[0]
             return self.number(data, value.dtype)
@@ -108,7 +108,7 @@ class Formula(Walk):
     def joined(
         self, sizes: Sequence[int], dimension: int, index: Indices, ranges: Ranges, part: PartOf
     ) -> Term:
-        """See `Walk.joined`; draws of one distribution are one where the numbers are not JAX's."""
+        """See `Walk.joined`; without JAX's numbers, draws of one distribution become one."""
         terms: list[Term] = []
 
         def noted(n: int, index: Indices, ranges: Ranges) -> Term:
@@ -144,7 +144,7 @@ class Formula(Walk):
         return binary("+", drawn, number(low))
 
     def _of_keys(self, draw: Draw, index: Indices, ranges: Ranges) -> Term:
-        """A number of whichever of several keys it is."""
+        """A number of a draw by several keys, of which the index selects one."""
         batch = len(draw.keys.shape)
         bounds_of = [i.bounds(ranges) for i in index[:batch]]
         every = list(itertools.product(*(range(low, high + 1) for low, high in bounds_of)))
@@ -162,7 +162,7 @@ class Formula(Walk):
         return term
 
     def _placed(self, draw: Draw, index: Indices) -> Term:
-        """A number by the words of its key, and which of that key's it is."""
+        """A number by the words of its key, and by its place among that key's numbers."""
         place = place_of(draw, index)
         keys = self.graph.words(draw, index)
         self.is_placed = True
@@ -195,7 +195,7 @@ class Formula(Walk):
         low = tuple(i.bounds(ranges)[0] for i in index)
         if all(i.bounds(ranges) == (a, a) for i, a in zip(index, low, strict=True)):
             return self.number(data[low], value.dtype)
-        words = np.ascontiguousarray(data).reshape(-1).view(f"u{data.itemsize}")  # -0 is not 0.
+        words = np.ascontiguousarray(data).reshape(-1).view(f"u{data.itemsize}")  # Bits tell -0 from 0.
         if data.size and bool((words == words[0]).all()):
             return self.number(data.reshape(-1)[0], value.dtype)
         if data.ndim == 1 and data.size <= 64:
@@ -204,13 +204,13 @@ class Formula(Walk):
         raise NoFormula("numbers from outside", value.origin)
 
 
-_KEYS = 32  # One expression asks for a number of each of as many keys.
-_STEPS = 1 << 14  # Operations of an expression, whose text ends long before.
-_COARSE = 1 << 20  # Numbers of 24 bits are all whole ones below, and some above.
+_KEYS = 32  # One expression asks for numbers of at most so many keys.
+_STEPS = 1 << 14  # An expression of more operations would be too long as text, too.
+_COARSE = 1 << 20  # Numbers of 24 bits are all whole numbers below this, and only some above.
 
 
 def has_no_text(term: Term) -> bool:
-    """Whether there is a draw in it that only an initializer can say."""
+    """Whether a term has a draw that only an initializer can say."""
     return any(f"<{kind}>" in term.text for kind in ("uniform", "truncated_normal", "orthogonal"))
 
 

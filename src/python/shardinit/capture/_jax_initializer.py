@@ -1,4 +1,4 @@
-"""What an array of JAX holds, as an initializer of a spec."""
+"""Says the elements of an array of JAX by an initializer of a spec."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from ._tensor import (
 )
 from ._walk import Use, check_uses
 
-DEEPEST = 60  # Parentheses in one another: the tool takes 64.
-_COMPARED = 1 << 21  # Elements of what an expression is looked for.
+DEEPEST = 60  # Parentheses are nested no deeper: the tool takes 64.
+_COMPARED = 1 << 21  # An expression is looked for only for so many elements.
 _CUT_OFF = 0.87962566103423978  # The standard deviation of a normal distribution truncated at two.
 
 
 def dtype_name(value: Value) -> str:
-    """The element type of a spec.
+    """A spec's name of a value's element type.
 
     Raises:
-        NoFormula: a spec has no such type.
+        NoFormula: specs have no such type.
     """
     name = name_of(value.dtype)
     if not name:
@@ -49,9 +49,9 @@ def dtype_name(value: Value) -> str:
 
 
 def fixed(path: str, value: Value, graph: Graph, place: Mapping[int, int]) -> Tensor:
-    """A tensor that no random number decides, with JAX's bits.
+    """Makes a tensor without random numbers, with JAX's bits.
 
-    `place`: dimension → the only index of it that is asked for.
+    `place` has for a dimension the only index that is asked for.
     """
     shape = tuple(n for d, n in enumerate(value.shape) if d not in place)
     init = _fixed(value, graph, place, shape)
@@ -63,13 +63,13 @@ def fixed(path: str, value: Value, graph: Graph, place: Mapping[int, int]) -> Te
 def _fixed(
     value: Value, graph: Graph, place: Mapping[int, int], shape: tuple[int, ...]
 ) -> Initializer | bytes:
-    """The bytes, if no expression gives them."""
+    """Returns an initializer, or the bytes if no expression gives them."""
     term = None
     with contextlib.suppress(NoFormula):
         term = Formula(value, graph, place, exact=value.random).term
     if term is not None and term.value is not None and not _is_negative_zero(term.value):
         return constant(_number(term.value, value.dtype))
-    if value.random and term is not None:  # A part that is overwritten, of what is random.
+    if value.random and term is not None:  # It is an overwritten part of a random value.
         return constant(term.value) if term.value is not None else _expression(term, value.origin)
     whole = np.asarray(graph.compute(value))
     real = np.ascontiguousarray(whole[tuple(place.get(d, slice(None)) for d in range(whole.ndim))])
@@ -92,7 +92,7 @@ _EYE = "i0 == i1"
 
 
 def _attempts(term: Term | None, real: np.ndarray[Any, Any], dtype: Any) -> Iterator[str]:
-    """Expressions that may give these very bits, the most readable first."""
+    """Yields expressions that may give these very bits, the most readable first."""
     if real.ndim == 2:
         yield _EYE
     if term is not None and len(term.text) <= LONGEST:
@@ -102,15 +102,15 @@ def _attempts(term: Term | None, real: np.ndarray[Any, Any], dtype: Any) -> Iter
 
 
 def drawn(path: str, value: Value, graph: Graph, place: Mapping[int, int], by_keys: bool) -> Tensor:
-    """A tensor of random numbers.
+    """Makes a tensor of random numbers.
 
     Args:
         place: dimension → the only index of it that is asked for.
-        by_keys: the numbers are those of JAX's keys.
+        by_keys: whether the numbers are those of JAX's keys.
     """
     formula = Formula(value, graph, place, exact=by_keys)
     check_uses(formula.uses)
-    if not formula.uses:  # They were drawn, and nothing is left of them.
+    if not formula.uses:  # Numbers were drawn, but the value contains none of them.
         return fixed(path, value, graph, place)
     shape = tuple(n for d, n in enumerate(value.shape) if d not in place)
     given = key_of(formula, shape, graph, path) if by_keys else None
@@ -130,9 +130,9 @@ def drawn(path: str, value: Value, graph: Graph, place: Mapping[int, int], by_ke
 
 
 def placed(path: str, value: Value, graph: Graph, place: Mapping[int, int]) -> Tensor:
-    """A tensor whose numbers are asked for one by one, by JAX's keys.
+    """Makes a tensor whose numbers are asked for one by one, by JAX's keys.
 
-    They are asked for in any order, and as often as they are used. It has no `uses` of its own.
+    They are asked for in any order, and as often as they are used. The tensor has no `uses`.
     """
     formula = Formula(value, graph, place, exact=True, placed=True)
     if not formula.is_placed:
@@ -145,16 +145,16 @@ def placed(path: str, value: Value, graph: Graph, place: Mapping[int, int]) -> T
 def _initializer(
     formula: Formula, shape: tuple[int, ...], exact: bool
 ) -> tuple[Initializer, tuple[tuple[str, Any], ...]]:
-    """An initializer, and where its fans are if the shape does not say.
+    """Returns an initializer, and the dimensions of its fans if the shape does not say them.
 
-    `exact`: its numbers are JAX's, to the bit where the engine's are.
+    With `exact` its numbers are JAX's, to the bit where the engine's are.
     """
     term = formula.term
     if not isinstance(term, Scaled) or term.draw is None:
         return _expression(term, formula.uses[0].draw.origin), ()
     draw, scale, shift = term.draw, term.scale, term.shift
     use = formula.uses[0]
-    shape_of_one = shape if len(formula.uses) == 1 else ()  # Fans are those of one draw.
+    shape_of_one = shape if len(formula.uses) == 1 else ()  # Only a single draw has fans.
     if draw.kind == "orthogonal":
         if exact:
             raise NoFormula(NO_QR, draw.origin)
@@ -200,7 +200,7 @@ def _expression(term: Term, origin: Origin) -> Initializer:
     return made
 
 
-# Name → (what is divided by the fan, which fan, the distribution).
+# The values are: the number that is divided by the fan, which fan, and the distribution.
 _FAN_NAMES = {
     f"{name}_{distribution}": (scale, mode, distribution)
     for name, scale, mode in (("lecun", 1.0, "in"), ("he", 2.0, "in"), ("glorot", 1.0, "avg"))
@@ -213,7 +213,7 @@ def _named(
 ) -> tuple[Initializer, tuple[tuple[str, Any], ...]] | None:
     """The initializer of jax.nn.initializers that has this standard deviation.
 
-    `parameter` is what the spec's distribution has of it, in f32.
+    `parameter` is the number by which the spec's distribution has it, in f32.
     """
     fans = _fans(use, shape) if shape else None
     if fans is None:
@@ -234,7 +234,7 @@ def _named(
 def _fans(
     use: Use, shape: tuple[int, ...]
 ) -> tuple[float, float, tuple[tuple[str, Any], ...]] | None:
-    """Fans of what was drawn, and their dimensions, if these are not the last two."""
+    """The fans of a draw, and their dimensions, if these are not the last two."""
     draw = use.draw
     batch = len(draw.keys.shape)
     sizes = draw.shape[batch:]
@@ -242,7 +242,7 @@ def _fans(
         return None
     field = math.prod(sizes[:-2])
     where = [sorted(d for d, _ in index.factors) for index in use.index]
-    # A part of what was drawn has other fans.
+    # A part of a draw has other fans.
     if [math.prod(shape[d] for d in w) for w in where] != list(draw.shape):
         return None
     if any(i.constant for i in use.index[batch:]) or sorted(d for w in where for d in w) != [
@@ -285,7 +285,7 @@ def _orthogonal(use: Use, shape: tuple[int, ...], scale: float, shift: float) ->
 
 
 def _root(value: float, dtype: Any) -> Any:
-    """1 / sqrt(n), where the type rounds it to this number."""
+    """The expression 1 / sqrt(n), if the type rounds it to this number."""
     if 0 < value < 1:
         n = round(1 / value**2)
         exact = 1 / math.sqrt(n) if n < 1 << 40 else 0.0
@@ -326,5 +326,5 @@ def _is_negative_zero(value: float | int) -> bool:
 
 
 def _number(value: float | int, dtype: Any) -> float | int:
-    """A number as the element type has it."""
+    """A number as the element type holds it."""
     return short(np.asarray(value).astype(dtype), dtype)

@@ -19,7 +19,7 @@ from ._jaxpr import Graph
 from ._tensor import Key
 from ._walk import check_uses
 
-_STEPS = 4  # A key with more steps in its derivation is shorter by its words.
+_STEPS = 4  # A key with more steps in its derivation is shorter when said by its words.
 
 
 def dimensions_of_keys(formula: Formula) -> tuple[int, ...]:
@@ -45,10 +45,10 @@ def dimensions_of_keys(formula: Formula) -> tuple[int, ...]:
 
 
 def key_of(formula: Formula, shape: tuple[int, ...], graph: Graph, path: str) -> Key:
-    """The key of a tensor that is one draw of JAX's.
+    """The key of a tensor that is one draw of JAX.
 
     Raises:
-        NoFormula: its numbers are not those that this key draws, one for each element in order.
+        NoFormula: the tensor's elements are not all numbers of one key, in order.
     """
     if len(formula.uses) > 1:
         raise NoFormula("numbers of several draws are in one array", formula.uses[1].draw.origin)
@@ -61,7 +61,7 @@ def key_of(formula: Formula, shape: tuple[int, ...], graph: Graph, path: str) ->
     if place_of(draw, use.index) != own:
         raise NoFormula("elements are in another order than JAX draws them", draw.origin)
     words = graph.words(draw, use.index)
-    if draw.kind == "integers":  # JAX makes two keys of it, of which the second decides.
+    if draw.kind == "integers":  # JAX splits the key in two, and the second one decides.
         pair = jax.random.split(jax.random.wrap_key_data(jnp.asarray(words)))
         parent, (_, words) = words, key_words(pair)
         graph.keys.setdefault(words.tobytes(), (parent.tobytes(), ("split", (2, 1))))
@@ -69,7 +69,7 @@ def key_of(formula: Formula, shape: tuple[int, ...], graph: Graph, path: str) ->
 
 
 def _derivation(words: np.ndarray[Any, Any], graph: Graph, path: str) -> Key:
-    """How a key was made, or its words where that is not known, or longer."""
+    """The steps that made a key, or its words where the steps are not known, or longer."""
     steps: list[tuple[str, tuple[Any, ...]]] = []
     key: bytes | None = words.tobytes()
     while key is not None and key in graph.keys and len(steps) <= _STEPS:
@@ -81,13 +81,13 @@ def _derivation(words: np.ndarray[Any, Any], graph: Graph, path: str) -> Key:
     return Key("jax", tuple(reversed(steps)))
 
 
-_NO_HASH = 1 << 16  # Numbers below are hardly the hash of a text.
+_NO_HASH = 1 << 16  # A number below this is hardly the hash of a text.
 
-_COUNTS = 64  # Keys that a module of Flax asks for.
+_COUNTS = 64  # A module of Flax is taken to ask for fewer keys.
 
 
 def _flax_path(number: int, path: str) -> tuple[Any, ...] | None:
-    """The modules of Linen whose hash a key has folded in, and how many keys the last asked for.
+    """The modules of Linen whose hash was folded into a key, and the count of the last one's keys.
 
     Linen does so in `_fold_in_static` of flax/core/scope.py, without `flax_fix_rng_separator`.
     """

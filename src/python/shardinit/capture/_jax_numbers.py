@@ -30,7 +30,7 @@ from ._tensor import make
 
 @dataclasses.dataclass(frozen=True)
 class Scaled(Term):
-    """`scale * x + shift` of the numbers x of one draw."""
+    """The term `scale * x + shift`, where x is a number of a draw."""
 
     draw: Draw | None = None
     scale: float = 1
@@ -43,7 +43,7 @@ def scaled(draw: Draw, scale: float = 1, shift: float = 0) -> Scaled:
         term, times, plus = Term("uniform()"), rounded(high - low, draw.dtype), low
     else:
         term, times, plus = _standard(draw), scale, shift
-    if times == -1:  # What is drawn for an exponential distribution has this factor.
+    if times == -1:  # The draw of an exponential distribution has this factor.
         term = binary("-", number(plus), term)
     else:
         term = affine(term, number(times), number(plus))
@@ -51,9 +51,9 @@ def scaled(draw: Draw, scale: float = 1, shift: float = 0) -> Scaled:
 
 
 def as_jax_does(draw: Draw, scale: float = 1, shift: float = 0) -> Scaled:
-    """`scaled` with the bits of JAX, which multiplies, rounds to f32, adds and rounds again.
+    """Does what `scaled` does, with JAX's bits: multiply, round to f32, add, and round again.
 
-    Where the text of an expression has not these bits it has a word in angle brackets.
+    A text whose expression would have other bits has a word in angle brackets.
     """
     text = f"<{draw.kind}>"
     if draw.kind == "normal":
@@ -72,7 +72,7 @@ def as_jax_does(draw: Draw, scale: float = 1, shift: float = 0) -> Scaled:
 
 
 def is_unit(draw: Draw) -> bool:
-    """Uniform from 0 to 1, or from the smallest number, of which JAX takes a logarithm."""
+    """Whether a draw is uniform from 0 to 1, or from the least number for JAX's logarithms."""
     low, high = (exactly(draw.parameters[end], draw.dtype) for end in ("low", "high"))
     return high == 1 and 0 <= low < LEAST
 
@@ -83,11 +83,11 @@ def above(draw: Draw, unit: Term) -> Term:
 
 
 NO_QR = "no engine has the bits of JAX's QR decomposition"
-LEAST = 2.0**-80  # What a uniform distribution may begin with, if not with 0.
+LEAST = 2.0**-80  # A uniform distribution may begin with this instead of 0.
 
 
 def exactly(value: Any, dtype: Any) -> float | int:
-    """The number as the type has it."""
+    """The number as the type holds it."""
     exact = float(np.asarray(value).astype(dtype))
     if not math.isfinite(exact):
         raise NoFormula(f"a spec has no number {exact}")
@@ -122,7 +122,7 @@ def _standard(draw: Draw) -> Term:
 
 
 def short(value: Any, dtype: Any) -> float | int:
-    """The shortest number that the type rounds to this one."""
+    """The shortest number that rounds to this one in the type."""
     dtype = np.dtype(dtype)
     if dtype.kind in "biu":
         return int(value)
@@ -133,7 +133,7 @@ def short(value: Any, dtype: Any) -> float | int:
 
 
 def low_bits(word: Term, draw: Draw) -> Term:
-    """Random bits of as many as the type has: the lower ones of a word."""
+    """The lower bits of a random word, as many as the type has."""
     width = 8 * np.dtype(draw.dtype).itemsize
     if width > 32:
         raise NoFormula("JAX draws 64 bits of two words", draw.origin)
@@ -141,14 +141,14 @@ def low_bits(word: Term, draw: Draw) -> Term:
 
 
 def of_bits(draw: Draw, word: Term) -> Term:
-    """A number of 16 bits that `_uniform`, `_normal_real` and `_truncated_normal` of JAX make.
+    """A number of 16 bits, made as `_uniform`, `_normal_real` and `_truncated_normal` of JAX do.
 
-    A bf16 is made of a word's lower 8 bits, of which 7 are left, an f16 of 16, of which 10 are. XLA
-    rounds each operation to bf16. It rounds the product of f16 and its sum once where the processor
-    has a fused operation for them (AVX512-FP16), and each of them elsewhere.
+    A bf16 is made from a word's lower 8 bits, of which it keeps 7, an f16 from 16, of which it
+    keeps 10. XLA rounds each operation to bf16. A product and sum of f16 are rounded once where the
+    processor has a fused operation for them (AVX512-FP16), and twice elsewhere.
 
     Raises:
-        NoFormula: other types; numbers of f16 that are not the same on all processors.
+        NoFormula: the type is another one, or the f16 is not the same on all processors.
     """
     dtype = np.dtype(draw.dtype)
     if str(dtype) not in ("bfloat16", "float16"):
@@ -190,7 +190,7 @@ def of_bits(draw: Draw, word: Term) -> Term:
 
 
 def _is_rounded_alike(scale: float, shift: float, steps: int) -> bool:
-    """Whether `i / steps * scale + shift` is the same f16, be the product rounded before or not."""
+    """Whether `i / steps * scale + shift` is the same f16 with and without a rounded product."""
     product = np.arange(steps) / steps * scale
     twice = product.astype(np.float16).astype(np.float64) + shift
     return bool(((product + shift).astype(np.float16) == twice.astype(np.float16)).all())
@@ -198,7 +198,7 @@ def _is_rounded_alike(scale: float, shift: float, steps: int) -> bool:
 
 @functools.cache
 def _other_erf_inv(dtype: str, low: float, high: float, bits: int) -> tuple[tuple[int, float], ...]:
-    """The numbers of so many bits whose erf_inv JAX rounds otherwise: place, and what it has."""
+    """The numbers of so many bits whose erf_inv JAX rounds otherwise: place and JAX's value."""
     name, type_ = name_of(dtype), jnp.dtype(dtype)
     inner = f"i0 / {1 << bits} * {float(exactly(high - low, type_))!r}"
     if dtype == "bfloat16":
@@ -213,14 +213,14 @@ def _other_erf_inv(dtype: str, low: float, high: float, bits: int) -> tuple[tupl
 
 
 def _next(value: float, to: float, dtype: Any) -> float:
-    """The neighbour of a number; 0 for one that is subnormal, as XLA has it."""
+    """The neighbour of a number; 0 if it is subnormal, as in XLA."""
     found = float(np.nextafter(np.array(value, dtype), np.array(to, dtype)))
     smallest = float(jnp.finfo(dtype).smallest_normal)  # type: ignore[no-untyped-call]
     return found if abs(found) >= smallest else 0.0
 
 
 def integers_of(draw: Draw, upper: Term, lower: Term) -> Term:
-    """A number of JAX's `_randint`: the rest of twice as many bits as the type has."""
+    """A number of JAX's `_randint`: the remainder of twice as many bits as the type has."""
     width = 8 * np.dtype(draw.dtype).itemsize
     low, high = (int(draw.parameters[end]) for end in ("low", "high"))
     span, every = high - low, 1 << width
@@ -238,7 +238,7 @@ def integers_of(draw: Draw, upper: Term, lower: Term) -> Term:
 
 
 def place_of(draw: Draw, index: tuple[Index, ...]) -> Index:
-    """Which of the numbers of its key an element of a draw is."""
+    """The place of a draw's element among the numbers of its key."""
     batch, place = len(draw.keys.shape), Index(0)
     for d, i in enumerate(index[batch:], batch):
         place = place.plus(i, math.prod(draw.shape[d + 1 :]))
@@ -246,15 +246,15 @@ def place_of(draw: Draw, index: tuple[Index, ...]) -> Index:
 
 
 def draw_is_of_one_key(draw: Draw) -> bool:
-    """Whether JAX makes these whole numbers of the words of one key: the second of its two."""
+    """Whether JAX makes these whole numbers from words of one key, the second of its two."""
     span = int(draw.parameters["high"]) - int(draw.parameters["low"])
     return 0 < span <= 1 << 16 and not span & (span - 1) and np.dtype(draw.dtype).itemsize == 4
 
 
 def rounded(value: float, dtype: Any) -> float:
-    """A number as the type has it, in as few digits as say it."""
+    """A number as the type holds it, in the fewest digits that say it."""
     if np.dtype(dtype).kind in "biu":
         return value
-    # The few digits of a number of 16 bits say another one.
+    # Few digits that round to a number of 16 bits are another number when they are not rounded.
     say = exactly if np.dtype(dtype).itemsize == 2 else short
     return say(np.asarray(value).astype(dtype), dtype)

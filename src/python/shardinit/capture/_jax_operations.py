@@ -1,4 +1,4 @@
-"""The operations of JAX, as expressions for an element of their results."""
+"""Says an element of the result of each operation of JAX by an expression."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _rest(at: Operation) -> Term:
 
 
 def _check_positive(at: Operation) -> None:
-    """JAX rounds a quotient towards 0, and an expression down."""
+    """Refuses a negative quotient, which JAX rounds towards 0 and an expression down."""
     low, high = (at.formula.graph.interval(at.inputs[n])[0] for n in (0, 1))
     if low < 0 or high < 1:
         raise NoFormula("a division of whole numbers that may be below 0")
@@ -207,7 +207,7 @@ def _dynamic_slice(at: Operation) -> Term:
 
 
 def _within(starts: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """Where slices start, which XLA moves if they would reach out of an array."""
+    """The starts of slices, which XLA moves if a slice would end outside of an array."""
     return [min(max(a, 0), n - k) for a, k, n in zip(starts, sizes, shape, strict=True)]
 
 
@@ -240,7 +240,7 @@ def _nothing(at: Operation) -> Term:
 
 
 def _squared(at: Operation) -> Term:
-    """A product has the bits of JAX, and needs the number twice."""
+    """The square of a number: a product has JAX's bits, but uses the number twice."""
     if at.formula.placed:
         return combined("*", at.of(0), at.of(0), at)
     return _rounded(at, call("pow", at.of(0), number(2)))
@@ -261,7 +261,7 @@ def _pad(at: Operation) -> Term:
 
 
 def _gather(at: Operation) -> Term:
-    """An element of one slice: the form of gather that an index of numbers has."""
+    """An element of a gather of one slice, the form that an index of whole numbers has."""
     starts, removed = _place(at, at.inputs[1], "start_index_map", "collapsed_slice_dims")
     shape = at.inputs[0].shape
     starts = _within(starts, at.params["slice_sizes"], shape)
@@ -273,7 +273,7 @@ def _gather(at: Operation) -> Term:
 
 
 def _place(at: Operation, place: Value, mapped: str, removed: str) -> tuple[list[int], set[int]]:
-    """Where the slice of a gather or scatter begins, and its dimensions that the other lacks."""
+    """The start of a gather's or scatter's slice, and its dimensions that the other array lacks."""
     numbers = at.params["dimension_numbers"]
     if place.random or len(place.shape) != 1 or numbers.operand_batching_dims:
         raise NoFormula("elements at several places, or at random ones")
@@ -285,7 +285,7 @@ def _place(at: Operation, place: Value, mapped: str, removed: str) -> tuple[list
 
 
 def _scatter(combine: Callable[[Operation, Term, Term], Term] | None) -> Build:
-    """An element where one slice is written: the form that a write to an index of numbers has."""
+    """An element of a scatter of one slice, the form that a write to whole numbers has."""
 
     def of(at: Operation) -> Term:
         starts, removed = _place(
@@ -309,7 +309,7 @@ def _overwritten(
     removed: set[int],
     combine: Callable[[Operation, Term, Term], Term] | None,
 ) -> Term:
-    """An array's element, where a box of it was overwritten, or combined, with others."""
+    """An element of an array of which a box was overwritten by other elements, or combined."""
     sizes = iter(enumerate(update.shape))
     boxes: list[tuple[int, int, int, int | None]] = []
     for d, start in enumerate(starts):

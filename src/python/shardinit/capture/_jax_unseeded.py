@@ -1,4 +1,4 @@
-"""Arrays of a JAX function with numbers that no key of JAX decides, as those of `numpy.random`."""
+"""Finds arrays of a JAX function with numbers that no key decides, as those of `numpy.random`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from ._jax_values import Apply, Draw, Known, Value, is_key, key_words
 
 @contextlib.contextmanager
 def other_generators() -> Iterator[None]:
-    """Has generators that a function makes or seeds itself give other numbers than elsewhere.
+    """Makes generators that a function makes or seeds itself give other numbers than elsewhere.
 
-    The second run of a function that draws from a generator which is there before gets other
-    numbers anyway.
+    A generator that exists before the function runs gives its second run other numbers anyway.
     """
     module: Any = getattr(np.random, "_generator", None)
     made, seeded, also = getattr(module, "PCG64", None), np.random.seed, random.seed
@@ -41,7 +40,7 @@ def unseeded(first: Mapping[str, Value], second: Mapping[str, Value]) -> list[st
 
 
 def _is_same(a: Value, b: Value, known: dict[tuple[int, int], bool]) -> bool:
-    """Whether two values are made in one way of the same numbers; `known` is what was found."""
+    """Whether two values are made alike of the same numbers; `known` keeps earlier answers."""
     stack = [(a, b)]
     while stack:
         x, y = stack[-1]

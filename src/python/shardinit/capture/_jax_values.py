@@ -1,4 +1,4 @@
-"""What an array of JAX holds: a graph of the primitives that made it, without their results."""
+"""The value of an array of JAX: a graph of the primitives that made it, without results."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Value:
 
     Attributes:
         dtype: a NumPy type, or JAX's type of random keys.
-        random: they depend on random numbers.
-        keyed: they descend from a random key, so that another seed may make others of them.
+        random: whether they depend on random numbers.
+        keyed: whether they descend from a random key, so that another seed may change them.
     """
 
     shape: tuple[int, ...]
@@ -32,7 +32,7 @@ class Value:
 
 @dataclasses.dataclass(eq=False)
 class Known(Value):
-    """Numbers that stand in the jaxpr, or that were computed, perhaps of keys."""
+    """Numbers that stand in the jaxpr, or that were computed, perhaps from keys."""
 
     data: Any
     keyed: bool = False
@@ -48,7 +48,7 @@ class Draw(Value):
     Attributes:
         kind: `uniform`, `normal`, `truncated_normal`, `orthogonal`, `integers` or `bits`.
         parameters: numbers by name.
-        keys: one key, or several, whose numbers are behind one another along the first dimensions.
+        keys: one key, or several, whose numbers follow one another along the first dimensions.
         order: a number that draws of the same key share.
     """
 
@@ -65,7 +65,7 @@ class Apply(Value):
     """A result of a primitive of JAX.
 
     Attributes:
-        result: which of its results.
+        result: the number of this result among those of the primitive.
     """
 
     primitive: Any
@@ -120,12 +120,12 @@ def inner_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
 
 
 def draws(jaxpr: Any) -> bool:
-    """Whether random numbers are made of keys anywhere in it."""
+    """Whether a jaxpr makes random numbers of keys anywhere in it."""
     for equation in jaxpr.eqns:
         inner = list(inner_jaxprs(equation.params))
         if equation.primitive.name in _BITS or any(map(draws, inner)):
             return True
-        # An operation makes of keys other keys, or their words, or else what they decide.
+        # An operation on keys makes other keys, or their words, or else random numbers.
         if not inner and equation.primitive.name != "random_unwrap" and (
             any(_is_key_of(v) for v in equation.invars)
             and not all(_is_key_of(v) for v in equation.outvars)
@@ -138,7 +138,7 @@ _BITS = ("random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform")
 
 
 def has_keys(jaxpr: Any) -> bool:
-    """Whether there are random keys anywhere in it, or numbers are drawn."""
+    """Whether a jaxpr has random keys anywhere in it, or draws numbers."""
     return any(
         equation.primitive.name in _BITS
         or any(map(_is_key_of, (*equation.invars, *equation.outvars)))

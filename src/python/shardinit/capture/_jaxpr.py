@@ -1,4 +1,4 @@
-"""The jaxpr of a JAX function as a graph of values, without their elements."""
+"""Makes of a JAX function's jaxpr a graph of values, without their elements."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from ._jax_values import (
 )
 from ._lines import JAX, Lines
 
-_ROUNDS = 256  # Most rounds of a loop that look at the random numbers of earlier ones.
-# What jax.random compiles by these names is one draw: its kind, and its arguments besides the key.
+_ROUNDS = 256  # A loop has at most so many rounds that look at random numbers of earlier ones.
+# A function that jax.random compiles by such a name is a draw: its kind, and its other arguments.
 _DRAWS: dict[str, tuple[str, dict[str, str]]] = {
     "_uniform": ("uniform", {"minval": "low", "maxval": "high"}),
     "_normal": ("normal", {}),
@@ -39,12 +39,12 @@ _DRAWS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 _RANDOM = os.path.join("jax", "_src", "random")
-# A product with zeros is zeros, as what a model is initialized with often is.
+# A product with zeros is zeros, and the inputs with which a model is initialized often are zeros.
 _PRODUCTS = ("dot_general", "conv_general_dilated")
 
 
 class Graph(Computed):
-    """The values of a jaxpr's results."""
+    """Finds the values of a jaxpr's results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Graph(Computed):
                 if draw is not None:
                     return [draw]
             if within is None and _is_of(inner.jaxpr, JAX):
-                # JAX traces such a function once, so its inner lines are those of the first call.
+                # JAX traces such a function only once, so its inner lines are of the first call.
                 within = self._origin(equation, None)
             return self._run(inner.jaxpr, inner.consts, inputs, within)
         if name in ("random_clone", "copy", "copy_p", "optimization_barrier", "stop_gradient"):
@@ -129,7 +129,7 @@ class Graph(Computed):
     def _draw(
         self, equation: Any, name: str, jaxpr: Any, inputs: tuple[Value, ...], within: Origin | None
     ) -> Value | None:
-        """One draw; None where it is not of the form that these functions have."""
+        """The value of a draw; None where it is not of the form that these functions have."""
         kind, names = _DRAWS[name]
         (variable,) = equation.outvars
         shape, dtype = tuple(variable.aval.shape), variable.aval.dtype
@@ -139,7 +139,7 @@ class Graph(Computed):
         if shape[: len(keys.shape)] != keys.shape:
             return None
         own = getattr(jaxpr.debug_info, "arg_names", None)
-        if own is not None and len(own) == len(inputs):  # JAX may forget how it was called.
+        if own is not None and len(own) == len(inputs):  # JAX may drop arguments of a call.
             arguments = list(own[1:])
             if set(arguments) != set(names):
                 return None
@@ -164,7 +164,7 @@ class Graph(Computed):
     def _cond(
         self, equation: Any, inputs: tuple[Value, ...], within: Origin | None
     ) -> Sequence[Value] | None:
-        """The branch that is taken; None where a random key decides it."""
+        """The results of the branch that is taken; None where a random key decides it."""
         if inputs[0].keyed:
             return None
         branches = equation.params["branches"]
@@ -176,13 +176,13 @@ class Graph(Computed):
     ) -> Sequence[Value] | None:
         """The results of a loop with keys or random numbers in it, one round after another.
 
-        None where these decide how many there are, or where there are many.
+        It is None where these decide how many rounds there are, or where there are too many.
         """
         p = equation.params
         test, body = p["cond_jaxpr"], p["body_jaxpr"]
         of_test, of_body = p["cond_nconsts"], p["body_nconsts"]
         if not any(value.keyed for value in inputs) and not has_keys(body.jaxpr):
-            return None  # JAX itself computes it.
+            return None  # JAX itself computes such a loop.
         carry: Sequence[Value] = inputs[of_test + of_body :]
         for _ in range(_ROUNDS):
             (goes_on,) = self._run(test.jaxpr, test.consts, [*inputs[:of_test], *carry], within)
@@ -200,9 +200,9 @@ class Graph(Computed):
         """The results of a loop of known length that draws.
 
         All rounds are followed at once where they do not look at random numbers of earlier ones,
-        and else one after another.
+        and otherwise one after another.
 
-        None where it draws nothing, or where there are too many rounds for that.
+        It is None where the loop draws nothing, or where there are too many rounds for that.
         """
         p = equation.params
         body, consts, carried = p["jaxpr"], p["num_consts"], p["num_carry"]
@@ -231,7 +231,7 @@ class Graph(Computed):
     def _traced(
         self, function: Any, arguments: Sequence[Value], within: Origin | None
     ) -> Sequence[Value]:
-        """The results of a function of arrays like these."""
+        """The results of a function that is traced on arrays like these."""
         shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype)  # type: ignore[no-untyped-call]
                   for value in arguments]  # fmt: skip
         traced = jax.make_jaxpr(function)(*shapes)
@@ -239,9 +239,9 @@ class Graph(Computed):
         return self._run(jaxpr, traced.consts, arguments, within)
 
     def _carried(self, equation: Any, inputs: tuple[Value, ...]) -> list[Value] | None:
-        """What each round of a loop is handed by the one before it, as one array for all rounds.
+        """The values that each round of a loop gets from the one before, in arrays of all rounds.
 
-        None where random numbers decide it.
+        It is None where random numbers decide them.
         """
         p = equation.params
         consts, carried, body = p["num_consts"], p["num_carry"], p["jaxpr"]
@@ -267,12 +267,12 @@ class Graph(Computed):
         ]
 
 def _is_of(jaxpr: Any, folder: str) -> bool:
-    """Whether a compiled function stands in this folder of JAX."""
+    """Whether a compiled function comes from this folder of JAX."""
     return folder in str(getattr(jaxpr.debug_info, "func_src_info", ""))
 
 
 def _one_by_one(params: dict[str, Any]) -> Any:
-    """A loop of known length as a function without it."""
+    """A function that does the rounds of a loop of known length one by one."""
     run = core.jaxpr_as_fun(params["jaxpr"])
     consts, carried = params["num_consts"], params["num_carry"]
     rounds = range(params["length"])
@@ -298,7 +298,7 @@ def _keyed_carry(params: dict[str, Any], inputs: Sequence[Value]) -> list[bool]:
     for j in range(carried):
         wanted = [i == j for i in range(len(body.outvars))]
         steps.append(partial_eval.dce_jaxpr(body, wanted))
-    for _ in range(carried):  # One round more may be keyed by each.
+    for _ in range(carried):  # Each pass may find one more keyed array.
         for j, (step, used) in enumerate(steps):
             keyed[consts + j] |= has_keys(step) or any(
                 k for k, is_used in zip(keyed, used, strict=True) if is_used

@@ -1,4 +1,4 @@
-"""Lines of Python: which are the user's, and which a framework's or the standard library's."""
+"""Tells the user's lines of Python from those of frameworks and of the standard library."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 JAX = os.sep + "jax" + os.sep
-# Frameworks of JAX, which only hand on what a program asks for.
+# These are frameworks on top of JAX, which only pass on what a program asks for.
 _FRAMEWORKS = (
     "jax", "jaxlib", "flax", "equinox", "haiku", "optax", "chex", "jaxtyping", "beartype", "jmp"
 )  # fmt: skip
 
 
 def is_standard(file: str) -> bool:
-    """Whether a file is one of Python's standard library, and not of a package installed there."""
+    """Whether a file is of Python's standard library, and not of a package installed there."""
     return file.startswith(_STANDARD) and "-packages" not in file
 
 
@@ -39,13 +39,13 @@ class Lines:
         self._frameworks = _folders(*_FRAMEWORKS)
 
     def of(self, equation: Any) -> str:
-        """The innermost line that is no framework's, else a framework's, as `file:line`."""
+        """The innermost line that is no framework's, or else a framework's, as `file:line`."""
         found = equation.source_info.traceback
         frames = found.frames if found is not None else ()
         return self._innermost((frame.file_name, frame.line_num) for frame in frames)
 
     def of_error(self, error: BaseException) -> str:
-        """The innermost line for the place where an error comes from, as `of` has it."""
+        """The innermost line, as of `of`, for the place that an error comes from."""
         frames = traceback.extract_tb(error.__traceback__)
         return self._innermost((frame.filename, frame.lineno) for frame in reversed(frames))
 
@@ -67,7 +67,7 @@ def _torch() -> tuple[str, ...]:
 
 
 def _is_users(file: str) -> bool:
-    """Whether a file has lines of a constructor, and not of PyTorch, which runs it, or ours."""
+    """Whether the lines of a file are the user's, and not PyTorch's or ours."""
     handed_on = file.startswith(("<", _OURS, *_torch()))
     return not (handed_on or file.endswith("transformers/initialization.py") or is_standard(file))
 
@@ -84,7 +84,7 @@ def user_line() -> str:
 
 
 def called_in(file: str) -> str:
-    """The outermost function of a file that the user's innermost line has called; "" for none."""
+    """The outermost function of `file` called by the user's innermost line; "" for none."""
     frame: types.FrameType | None = sys._getframe(1)
     found = ""
     while frame is not None and not _is_users(frame.f_code.co_filename):
@@ -95,7 +95,7 @@ def called_in(file: str) -> str:
 
 
 def users_frame(error: BaseException) -> str:
-    """The innermost line of an error's that is the user's, as `file:line`."""
+    """The innermost line of an error's traceback that is the user's, as `file:line`."""
     users = [
         f"{frame.filename}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""What the memory of fake tensors holds: a value for each storage, which has no memory itself."""
+"""Keeps a value for each storage of fake tensors, which has no memory itself."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 class _Storage:
-    """A storage's memory is that of a fake tensor; here is what it holds.
+    """The storage of a fake tensor, with the value that it holds.
 
     Attributes:
-        keep: so that no other storage gets its address.
+        keep: the storage, kept so that no other one gets its address.
         real: the memory that it stands for, if it was not made here or NumPy looks at it.
-        shared: what is written here has to be seen there, too.
+        shared: whether writes have to be seen in the real memory, too.
     """
 
     def __init__(self, keep: Any, value: Value, layout: Geometry) -> None:
@@ -45,7 +45,7 @@ class _Storage:
         self.layout = layout
         self.real: torch.UntypedStorage | None = None
         self.shared = False
-        self._was: Value = value  # The value of the real memory when it was last looked at.
+        self._was: Value = value  # It was in the real memory at the last look.
         self._bytes = b""
 
     def stand_for(self, real: torch.UntypedStorage, shared: bool) -> None:
@@ -53,7 +53,7 @@ class _Storage:
         self._bytes = self._bytes_now()
 
     def row(self, dtype: torch.dtype) -> torch.Tensor:
-        """All of the real memory as one row of elements."""
+        """The whole real memory as one row of elements."""
         assert self.real is not None
         empty = torch.empty(0, dtype=dtype, device=self.real.device)
         return empty.set_(self.real)  # type: ignore[no-any-return, unused-ignore]
@@ -67,7 +67,7 @@ class _Storage:
         return row.as_strided(self.layout.size, self.layout.stride, self.layout.offset)
 
     def look(self) -> None:
-        """Has the value be what is in the real memory now, which others may have written to."""
+        """Updates the value from the real memory, which others may have written to."""
         if self.real is None or (now := self._bytes_now()) == self._bytes:
             return
         if self.value is not self._was:
@@ -78,7 +78,7 @@ class _Storage:
         self._was, self._bytes = self.value, now
 
     def store(self) -> None:
-        """Has the real memory be what the value is now."""
+        """Writes the value to the real memory."""
         if not self.shared:
             return
         if self.value.random:
@@ -89,11 +89,11 @@ class _Storage:
 
 
 class Mode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """One for all fake tensors, also for those that are copied with all that they refer to.
+    """One mode for all fake tensors, even for copies of them with all that they refer to.
 
     Attributes:
-        recorder: what has to see all that is done with them; None when nothing has to.
-        seen: what is done now is what it does itself, or what it has seen.
+        recorder: the recorder that has to see every operation on them; None when there is none.
+        seen: whether the present operation is the recorder's own, or one that it has seen.
     """
 
     recorder: Recorder | None = None
@@ -138,9 +138,9 @@ class Memory:
     """The storages of fake tensors.
 
     Attributes:
-        mode: that of the fake tensors.
-        generator: PyTorch's.
-        blocked: why the constructor could not go on, if it could not, also where it did.
+        mode: the mode of the fake tensors.
+        generator: PyTorch's generator.
+        blocked: the reason that ended the capture, if any, even if the constructor went on.
     """
 
     def __init__(self, mode: Mode, generator: Watched) -> None:
@@ -156,7 +156,7 @@ class Memory:
         return self.blocked
 
     def value(self, tensor: torch.Tensor) -> Value:
-        """What a tensor holds now."""
+        """The value that a tensor holds now."""
         tensor = self.fake(tensor)
         storage = self._storage(tensor)
         view = geometry(tensor)
@@ -171,7 +171,7 @@ class Memory:
         )
 
     def storage_of(self, tensor: torch.Tensor) -> int:
-        """A number that tensors share whose memory is the same."""
+        """A number that is equal for tensors with the same memory."""
         return int(tensor.untyped_storage()._cdata)
 
     def write(self, tensor: torch.Tensor, value: Value) -> None:
@@ -202,7 +202,7 @@ class Memory:
         storage.store()
 
     def copied_memory(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of all the memory that a tensor is a part of, as one row."""
+        """A copy of the whole memory that a tensor is a part of, as one row."""
         storage = self._storage(tensor)
         with _disable_current_modes(), self.mode.sees(), self.mode:
             count = tensor.untyped_storage().nbytes() // tensor.element_size()
@@ -219,17 +219,17 @@ class Memory:
         return storage
 
     def enter(self, tensor: torch.Tensor, value: Value) -> None:
-        """A new storage: all of its memory is the tensor's."""
+        """Adds a new storage, whose whole memory is the tensor's."""
         keep = tensor.untyped_storage()
         layout = geometry(tensor)
         self._storages[int(keep._cdata)] = _Storage(keep, value, layout)
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        """Whether it is seen what the memory of a tensor holds."""
+        """Whether the value of a tensor's memory is followed."""
         return self.storage_of(tensor) in self._storages
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A fake tensor in place of a real one, which is a literal from then on."""
+        """Makes a fake tensor for a real one, which is a literal from then on."""
         if isinstance(tensor, FakeTensor):
             if tensor.fake_mode is not self.mode:
                 raise Blocked("a tensor of another capture, which something keeps, is used")
@@ -256,7 +256,7 @@ class Memory:
         return fake
 
     def numpy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of real memory, which NumPy may look at and write to."""
+        """Makes a tensor of real memory, which NumPy may read and write."""
         if not isinstance(tensor, FakeTensor):
             self._storage(self.fake(tensor)).shared = True
             return tensor

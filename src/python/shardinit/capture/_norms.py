@@ -1,4 +1,4 @@
-"""Tensors that are norms of others, as `weight_g` of weight_norm is of `weight_v`."""
+"""Finds tensors that are norms of others, as `weight_g` of weight_norm is of `weight_v`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ._tensor import Tensor, Text
 from ._values import Apply, Draw, Gather, Value, evaluate
 
 _NORMS = ("norm", "linalg_vector_norm", "norm_except_dim")
-_SAME = ("alias", "clone", "detach", "lift_fresh")  # They change no element.
+_SAME = ("alias", "clone", "detach", "lift_fresh")  # These operations change no element.
 
 
 def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | None:
-    """A tensor that holds norms of another one, for every seed.
+    """Makes a tensor that holds norms of another one, for every seed; None if it holds none.
 
-    It has to be made by such a function of the very elements of that one. Which norms they are is
-    seen with other random numbers, so it does not matter how they are arranged.
+    The value has to be made by a norm function of the very elements of that other tensor. Trying
+    other random numbers tells which norms they are, however the elements are arranged.
 
     Args:
-        others: path → what each tensor of the model holds.
+        others: path → the value of each tensor of the model.
     """
     norm = _moved(value)
     if not isinstance(norm, Apply) or norm.name not in _NORMS:
@@ -32,7 +32,7 @@ def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | N
     elements = _moved(next(norm.parts()))
     for other, of in others.items():
         shapes = len(value.shape) in (0, len(of.shape)) and all(
-            n in (1, m) for n, m in zip(value.shape, of.shape)  # noqa: B905  One may have no dimensions.
+            n in (1, m) for n, m in zip(value.shape, of.shape)  # noqa: B905  One may be a scalar.
         )
         if (
             other == path
@@ -55,14 +55,14 @@ def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | N
 
 
 def _moved(value: Value) -> Value:
-    """The value of which another one has the elements, all or some, wherever they are."""
+    """The value whose elements, all or some, this one has in whatever order."""
     while isinstance(value, Gather) or (isinstance(value, Apply) and value.name in _SAME):
         value = next(value.parts())
     return value
 
 
 def _numbers(draw: Draw) -> torch.Tensor:
-    """Any numbers of all signs and sizes, the same for the same draw."""
+    """Some numbers of all signs and sizes, the same for the same draw."""
     generator = torch.Generator().manual_seed(draw.order)
     if not draw.dtype.is_floating_point:
         return torch.randint(1, 100, draw.shape, generator=generator).to(draw.dtype)

@@ -1,4 +1,4 @@
-"""The operations of PyTorch, as expressions for an element of their results."""
+"""Says an element of the result of each operation of PyTorch by an expression."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Operation(At):
-    """Where an operation's result is asked for.
+    """An operation, and the place at which its result is asked for.
 
     Attributes:
-        a: its arguments by their names, defaults included.
+        a: the operation's arguments by their names, defaults included.
     """
 
     formula: Formula
@@ -84,7 +84,7 @@ def _sum(operator: str) -> Build:
         first, second, rounds = at.a["self"], at.a["other"], at.formula.rounds
         softplus = ["log", "neg", "expm1", "neg"]
         if operator == "+" and not rounds and _inner(second, softplus) is first:
-            # This is the inverse of softplus, for which x is needed once.
+            # This is the inverse of softplus in a form that uses x only once.
             return call("log", call("expm1", at.of("self")))
         alpha = at.number(at.a.get("alpha", 1))
         if rounds and alpha.value != 1 and at.value.dtype.itemsize == 2:
@@ -98,7 +98,7 @@ def _sum(operator: str) -> Build:
 
 
 def _inner(value: Any, operations: Sequence[str]) -> Any:
-    """The x of f(g(x)), for [f, g]; None for what is made in another way."""
+    """The x of f(g(x)), for [f, g]; None for a value that is made in another way."""
     for operation in operations:
         if not isinstance(value, Apply) or value.name != operation:
             return None
@@ -248,7 +248,7 @@ def _addcmul(at: Operation) -> Term:
     return binary("+", at.of("self"), binary("*", number(at.a.get("value", 1)), product))
 
 
-# Operations that compute nothing: an element is one of those that they are given.
+# These operations compute nothing: each element of a result is one of their inputs.
 CHOOSES = {
     "abs", "cat", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd", "copy",
     "detach_copy", "fill", "flip", "masked_fill", "maximum", "minimum", "neg", "sign", "stack",

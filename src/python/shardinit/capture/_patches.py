@@ -1,9 +1,9 @@
-"""Functions of PyTorch that are others while a constructor runs without memory.
+"""Replaces functions of PyTorch while a constructor runs without memory.
 
-They would look at random numbers, or do otherwise with tensors that have no memory.
+The originals would look at random numbers, or behave otherwise with tensors that have no memory.
 
-A function is changed itself, and no name of it, so it does not matter who keeps it under which name
-(as Transformers does), and nothing of this is left behind.
+The code of a function is changed, and none of its names, so aliases of it (as Transformers has)
+change, too, and nothing of this is left behind.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def at_work() -> Recorder | None:
-    """What records the constructor that calls, if it is recorded: not in threads of its own."""
+    """The recorder of the constructor that calls; None outside of one, and in its own threads."""
     for mode in _get_current_dispatch_mode_stack():
         if hasattr(mode, "copied_memory"):
             return mode  # type: ignore[return-value]
@@ -69,10 +69,10 @@ def patches() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _coded(function: Any, by: Any) -> Iterator[None]:
-    """Has a function do what another one does, which gets what it did before.
+    """Makes a function do what another one does, which is given the original.
 
-    In threads without a recorder it goes on as before. `by` has no variables but its arguments:
-    those around it are those of `function`.
+    In threads without a recorder the original runs. `by` has no variables but its arguments: its
+    globals are those of `function`.
     """
     code, keywords = function.__code__, function.__kwdefaults__
     before = types.FunctionType(
@@ -113,7 +113,7 @@ def _sparse(tensor, sparsity, std=0.01, generator=None):  # type: ignore[no-unty
 
 
 def drawn(name: str, tensor: Any, parameters: dict[str, float], generator: Any) -> Any:
-    """A function of torch.nn.init, as one draw."""
+    """Notes a call of a function of torch.nn.init as one draw."""
     recorder = at_work()
     if recorder is None:
         return _BEFORE[name](tensor, **parameters, generator=generator)
@@ -127,12 +127,12 @@ def drawn(name: str, tensor: Any, parameters: dict[str, float], generator: Any) 
     return tensor
 
 
-def _swap(a: Any, b: Any) -> None:  # Weak references to fake tensors forbid the real one.
+def _swap(a: Any, b: Any) -> None:  # The original refuses fake tensors with weak references.
     a.data, b.data = b.data, a.data
 
 
 def _apply(module: Any, function: Any, recurse: bool = True) -> Any:
-    """`Module._apply` as it is for tensors that have memory: it has another way with fake ones."""
+    """Does what `Module._apply` does with tensors that have memory, and not with fake ones."""
     if recurse:
         for child in module.children():
             child._apply(function)
@@ -152,9 +152,9 @@ def _apply(module: Any, function: Any, recurse: bool = True) -> Any:
 
 
 def _deepcopy(tensor: Any, memo: dict[int, Any], before: Any) -> Any:
-    """A copy of a tensor and of all the memory that it is a part of, as PyTorch makes it.
+    """Copies a tensor and the whole memory that it is a part of, as PyTorch does.
 
-    Buffers that share memory have copies that do, and parameters have not.
+    Copies of buffers that share memory share it, too, and those of parameters do not.
     """
     recorder = at_work()
     if recorder is None:
@@ -170,7 +170,7 @@ def _deepcopy(tensor: Any, memo: dict[int, Any], before: Any) -> Any:
             " protocol at the moment."
         )
     with torch.no_grad():
-        if isinstance(tensor, torch.nn.Parameter):  # It has a way of its own.
+        if isinstance(tensor, torch.nn.Parameter):  # Parameters copy themselves in their own way.
             copied = tensor.data.clone(memory_format=torch.preserve_format)
             memo[id(tensor)] = torch.nn.Parameter(copied, tensor.requires_grad)
             return memo[id(tensor)]
@@ -208,8 +208,8 @@ def _no_shape(cls: Any, *_: Any, **__: Any) -> Any:
 def _seed_is_not_asked_for() -> Iterator[None]:
     """Ends a capture whose constructor asks for the generator's seed.
 
-    The type of generators has no Python of its own, so its method stands in no namespace that can
-    be written to but the type's own.
+    Generators are of a type of C, so the only name of the method that can be replaced is in the
+    type's own namespace.
     """
     methods = gc.get_referents(torch._C.Generator.__dict__)[0]
     before = methods["initial_seed"]
@@ -236,7 +236,7 @@ _HOLD = ("dict", "list", "tuple", "_lru_list_elem")
 
 
 def _forget_fakes() -> None:
-    """Empties the caches of functions that keep tensors of this run, which have no memory."""
+    """Empties caches of functions, which would keep this run's tensors without memory."""
     kinds = (functools._lru_cache_wrapper,)
     for wrapper in [x for x in gc.get_objects() if type(x) in kinds]:
         found, left = gc.get_referents(wrapper), 4

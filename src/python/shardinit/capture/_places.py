@@ -1,4 +1,4 @@
-"""Where tensors begin in PyTorch's stream: a spec says it where one does not follow another."""
+"""The places of tensors in PyTorch's stream, said where one does not follow another."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ._tensor import Linear, Tensor
 
 
 def placed_tree(tensors: Sequence[Tensor]) -> tuple[Module, dict[str, str]]:
-    """The modules of tensors, folded, with their places in the stream of the engine torch_cpu.
+    """Makes the tree of modules, folded, with places in the stream of the engine torch_cpu.
 
     Returns:
-        The tree; path → why there is no place to name.
+        The tree; and path → why the tensor's place cannot be said.
     """
     if not any(tensor.place for tensor in tensors):
         return tree(tensors, {}), {}
@@ -31,7 +31,7 @@ def placed_tree(tensors: Sequence[Tensor]) -> tuple[Module, dict[str, str]]:
 
 
 def _as_drawn(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Tensors in the order in which they are drawn; others stay behind the tensor before them."""
+    """Tensors in the order of their draws; those not drawn stay after the tensor before them."""
     order, at = {}, -1
     for tensor in tensors:
         if tensor.place:
@@ -47,7 +47,7 @@ def _all_places(root: Module, tensors: Sequence[Tensor]) -> dict[str, dict[str, 
     for _, tensor, place in _drawn(root, tensors):
         position, spare = place.position, place.spare
         if position.after >= 0:
-            # Where this is not so, `_leave_out` has the message.
+            # `_leave_out` reports places for which this does not hold.
             skip = position.count - end.count if end.after == position.after else 0
             places[tensor.path] = {"skip": Linear(max(skip, 0))}
         else:
@@ -59,7 +59,7 @@ def _all_places(root: Module, tensors: Sequence[Tensor]) -> dict[str, dict[str, 
 
 
 def _leave_out(root: Module, tensors: Sequence[Tensor]) -> dict[str, str]:
-    """Takes out of the tree the places that follow from the tensor before."""
+    """Removes from the tree the places that follow from the tensor before; returns problems."""
     problems = {}
     following: dict[int, tuple[Leaf, bool]] = {}
     end: Words = Words(0)
@@ -80,7 +80,7 @@ def _leave_out(root: Module, tensors: Sequence[Tensor]) -> dict[str, str]:
         _, others = following.get(id(leaf), (leaf, True))
         following[id(leaf)] = leaf, others and follows
         end = place.end
-        # A number that is left over from before is not said where it is not used at once.
+        # A left-over number is not said where it is not used at once.
         left = place.left if asks or place.spare is None else "not said"
     for leaf, follows in following.values():
         if follows:
@@ -89,7 +89,7 @@ def _leave_out(root: Module, tensors: Sequence[Tensor]) -> dict[str, str]:
 
 
 def _drawn(root: Module, tensors: Sequence[Tensor]) -> list[tuple[Leaf, Tensor, Place]]:
-    """The tensors of which the engine keeps the order, in the order of the spec."""
+    """The tensors that the engine draws one after another, in the order of the spec."""
     of = {t.path: t for t in tensors if t.place and t.key == t.path}
     return [
         (leaf, of[path], place)
@@ -99,5 +99,5 @@ def _drawn(root: Module, tensors: Sequence[Tensor]) -> list[tuple[Leaf, Tensor, 
 
 
 def _asks(tensor: Tensor, place: Place) -> bool:
-    """Whether its first number may be one that is left over."""
+    """Whether a tensor's first number may be a left-over one."""
     return place.pairs and tensor.uses[0].draw.kind != "uniform"

@@ -1,4 +1,4 @@
-"""What random operations of PyTorch draw, by their names and arguments."""
+"""The draws of PyTorch's random operations, by their names and arguments."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-# Operation → kind of draw, and the names of its parameters with their defaults. How many words the
-# others take that draw is not known, if `drawn` does not know it.
+# Each operation has a kind of draw, and its parameters' names and defaults. The number of words
+# that any other random operation takes is not known, unless `drawn` knows it.
 _DRAWS = {
     "normal_": ("normal", ("mean", "std"), (0.0, 1.0)),
     "randn": ("normal", (), ()),
@@ -40,11 +40,11 @@ _NAMES = {"from": "low", "to": "high"}
 def held_by(low: int, high: int, dtype: torch.dtype) -> tuple[int, int]:
     """The ends of the range from which PyTorch draws whole numbers for an element type.
 
-    For floats they are the next that the type holds, as by `update_from` and `update_to` of
-    ATen/native/DistributionTemplates.h.
+    For floats they are the next numbers that the type holds, as by `update_from` and `update_to`
+    of ATen/native/DistributionTemplates.h.
 
     Raises:
-        RuntimeError: there is no number in it, as PyTorch has it.
+        RuntimeError: the range is empty; the error is PyTorch's.
     """
     if not dtype.is_floating_point:
         return low, high
@@ -68,7 +68,7 @@ def held_by(low: int, high: int, dtype: torch.dtype) -> tuple[int, int]:
 
 
 def why_not_drawn(tensor: torch.Tensor, generator: Any) -> str:
-    """Why a draw is not of PyTorch's CPU generator; "" if it is one."""
+    """Why a draw is not by PyTorch's CPU generator; "" if it is."""
     if not is_default(generator):
         move(generator)
         return "a generator of its own"
@@ -80,7 +80,7 @@ def why_not_drawn(tensor: torch.Tensor, generator: Any) -> str:
 def drawn(
     recorder: Recorder, name: str, a: dict[str, Any], tensor: torch.Tensor, origin: Origin
 ) -> Value:
-    """The result of a random operation, by its name and arguments; `tensor` has its memory."""
+    """The value of a random operation, by its name and arguments; `tensor` has its memory."""
     problem = why_not_drawn(tensor, a.get("generator"))
 
     def draw(kind: str, dtype: torch.dtype | None = None, **numbers: Any) -> Draw:
@@ -91,7 +91,7 @@ def drawn(
         return Apply(tuple(tensor.shape), dtype, origin, function, args, kwargs, 0)
 
     if name in ("bernoulli", "bernoulli_"):
-        # The probabilities of bernoulli(p) are its first argument, those of all others `p`.
+        # The first argument of bernoulli has the probabilities; in all other forms `p` has them.
         p = a.get("p", 0.5 if name == "bernoulli_" else a["self"])
         if not isinstance(p, Value):
             return draw("bernoulli", p=p)

@@ -1,4 +1,4 @@
-"""Runs a constructor without memory, and notes what each of its tensors holds."""
+"""Runs a constructor without memory, and notes the value of each of its tensors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ._values import (
 
 aten = torch.ops.aten
 
-# Operations whose results do not depend on the elements of their first argument.
+# The results of these operations do not depend on the elements of their first argument.
 _LOOK_AT_NO_ELEMENT = (
     "copy_", "fill_", "zero_", "full_like", "ones_like", "zeros_like", "new_full", "new_ones",
     "new_zeros",
@@ -47,8 +47,8 @@ class Recorder(Memory, TorchDispatchMode):
     """Follows every operation on fake tensors.
 
     Attributes:
-        draws: all that were made, in order.
-        stream: PyTorch's.
+        draws: all draws that were made, in order.
+        stream: the stream of PyTorch's generator.
     """
 
     def __init__(self, mode: Mode, seed: int) -> None:
@@ -66,13 +66,13 @@ class Recorder(Memory, TorchDispatchMode):
         problem: str = "",
         dtype: torch.dtype | None = None,
     ) -> Draw:
-        """Numbers for a tensor.
+        """Draws numbers for a tensor.
 
         Args:
-            tensor: whose shape and order of elements they have.
-            kind, parameters, origin, problem: as in `Draw`; with a problem they are not PyTorch's
-                generator's.
-            dtype: of the numbers; None is the tensor's.
+            tensor: the tensor whose shape and order of elements the numbers have.
+            kind, parameters, origin, problem: as in `Draw`; with a problem they are not of
+                PyTorch's generator.
+            dtype: the type of the numbers; None is the tensor's.
         """
         shape, order = tuple(tensor.shape), len(self.draws)
         dtype = dtype or tensor.dtype
@@ -82,7 +82,7 @@ class Recorder(Memory, TorchDispatchMode):
         else:
             self.generator.follow()
             taken, stride = shape, tensor.stride()
-            if dtype.is_complex:  # They are drawn as pairs of real numbers.
+            if dtype.is_complex:  # Complex numbers are drawn as pairs of real ones.
                 taken, stride = (*shape, 2), (*(2 * step for step in stride), 1)
                 problem = "complex numbers"
             place = self.stream.take(
@@ -113,7 +113,7 @@ class Recorder(Memory, TorchDispatchMode):
         parameters: dict[str, Any],
         place: Place,
     ) -> Draw | None:
-        """A draw of the very same numbers."""
+        """An earlier draw of the very same numbers, if there is one."""
         wanted = shape, dtype, kind, parameters, place
         for draw in self.draws:
             at = dataclasses.replace(draw.place, again=True)
@@ -122,7 +122,7 @@ class Recorder(Memory, TorchDispatchMode):
         return None
 
     def _fold(self, function: Any, args: Any, kwargs: Any, origin: Origin) -> Any:
-        """The result of what depends on values: they are computed, where no draw decides them."""
+        """The result of an operation that needs values, computed where no draw decides them."""
         values = replace((args, kwargs), self.value, torch.Tensor)
         for value in values_in(values):
             if value.random:
@@ -166,13 +166,13 @@ class Recorder(Memory, TorchDispatchMode):
             and (argument.name in kwargs or i < len(args))
         }
         if schema.name == "aten::set_" or torch.Tag.inplace_view in function.tags:
-            return function(*args, **kwargs)  # The tensor's elements are at another place now.
+            return function(*args, **kwargs)  # This moves the tensor to other elements.
         if not written and schema.returns and all(r.alias_info for r in schema.returns):
             result = function(*args, **kwargs)
             if isinstance(result, torch.Tensor) and not self.knows(result):
                 raise Blocked(f"{origin} gives a view of memory that is not seen")
             return result
-        # What an operation reads, it reads before it writes.
+        # An operation reads all its arguments before it writes.
         values: tuple[Any, Any] = replace((args, kwargs), self.value, torch.Tensor)
         try:
             result = function(*args, **kwargs)
@@ -195,7 +195,7 @@ class Recorder(Memory, TorchDispatchMode):
         outputs = list(result) if isinstance(result, (list, tuple)) else [result]
         typed = any(argument.name == "dtype" for argument in schema.arguments)
         if isinstance(result, torch.Tensor) and typed and next(values_in(values), None) is None:
-            values[1].setdefault("dtype", result.dtype)  # The default may be another one later.
+            values[1].setdefault("dtype", result.dtype)  # The default may change later.
         for i, tensor in enumerate(outputs):
             if not isinstance(tensor, torch.Tensor) or self.knows(tensor):
                 continue
@@ -218,7 +218,7 @@ class Recorder(Memory, TorchDispatchMode):
         made = [result] if isinstance(result, torch.Tensor) else result
         for tensor in list(written.values() or made):
             value: Value = Empty(tuple(tensor.shape), tensor.dtype, origin)
-            if tensor.device.type != "meta":  # On `meta` nothing is drawn.
+            if tensor.device.type != "meta":  # PyTorch draws nothing on `meta`.
                 value = drawn(self, name, arguments, tensor, origin)
             if written:
                 self.write(tensor, value)
@@ -229,7 +229,7 @@ class Recorder(Memory, TorchDispatchMode):
     def fill(
         self, tensor: torch.Tensor, kind: str, parameters: dict[str, float], generator: Any
     ) -> None:
-        """A tensor is filled by a function of torch.nn.init as a whole."""
+        """Notes that a function of torch.nn.init fills a whole tensor."""
         tensor = self.fake(tensor)
         origin = Origin(f"torch.nn.init.{kind}_", user_line())
         problem = why_not_drawn(tensor, generator)
@@ -250,14 +250,14 @@ def record(
 
     Args:
         make: returns the model.
-        dtype: PyTorch's default while it runs; None leaves it.
-        seed: that PyTorch's generator has.
+        dtype: PyTorch's default element type while it runs; None leaves it.
+        seed: the seed of PyTorch's generator.
 
     Returns:
-        What it returned, and what its tensors hold.
+        The model, and the values of its tensors.
 
     Raises:
-        Blocked: the constructor cannot run so.
+        Blocked: the constructor cannot run without memory.
     """
     mode = Mode(allow_non_fake_inputs=True)
     recorder = Recorder(mode, seed)

@@ -1,4 +1,4 @@
-"""How far a tensor's elements may be off where PyTorch and the tool round functions otherwise."""
+"""Finds how far a tensor's elements may be off where PyTorch and the tool round otherwise."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import torch
 from ._initializer import COMPUTED
 from ._values import Apply, Draw, Value, evaluate
 
-# What is not rounded in the same way everywhere: all else that an expression has is.
+# These functions are not rounded alike everywhere; everything else in an expression is.
 _FUNCTIONS = {
     "cos", "erfinv", "exp", "expm1", "log", "log1p", "pow", "rsqrt", "sin", "sqrt", "tanh",
 }  # fmt: skip
-_OFF = 2  # Units in the last place, of a function.
-_SAFE = 4  # Other numbers than these may be off by so much more.
+_OFF = 2  # A function's result may be off by so many ulps.
+_SAFE = 4  # The real numbers may be off by this factor more than those that are tried.
 
 
 def spread_of(path: str, values: Mapping[str, Value]) -> int:
-    """The units by which a tensor's elements move when results of all its functions move by two.
+    """The ulps by which a tensor's elements move when results of all its functions move by two.
 
-    The units are those of the last place, of themselves or of the largest element: behind
-    `log(exp(x) - 1)` a last bit may be a hundred.
+    An ulp is that of the element itself, or of the largest one. In `log(exp(x) - 1)` one ulp of the
+    inner function may become a hundred.
     """
     value = values[path]
     if not value.dtype.is_floating_point or math.prod(value.shape) > COMPUTED:
@@ -52,7 +52,7 @@ def _moved(sign: int, value: Value, made: torch.Tensor) -> torch.Tensor:
 
 
 def _numbers(draw: Draw) -> torch.Tensor:
-    """Numbers of the draw's distribution, as far as that matters: the same for the same draw."""
+    """Numbers roughly of the draw's distribution, the same for the same draw."""
     generator = torch.Generator().manual_seed(draw.order)
     p = draw.parameters
     made = torch.empty(draw.shape, dtype=torch.float64)

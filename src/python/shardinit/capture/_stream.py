@@ -1,8 +1,8 @@
-"""Where in the stream of PyTorch's CPU generator each draw of a constructor begins.
+"""Finds where in the stream of PyTorch's CPU generator each draw of a constructor begins.
 
-The generator gives 32-bit words. How many an operation takes is a matter of sizes and types alone,
-but for truncated normal numbers, which are drawn anew until none is outside: those that come after
-are counted from the end of that draw.
+The generator gives 32-bit words. Sizes and types alone decide how many an operation takes, except
+for truncated normal numbers, which are drawn anew until none is out of bounds: words after such a
+draw are counted from its end.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-TORCH_CPU = "torch_cpu"  # The engine that has this stream.
+TORCH_CPU = "torch_cpu"  # The engine of this name has this stream.
 
 _GROUP = 16  # Normal numbers of a contiguous tensor are made in groups of so many.
-# Normal numbers of 24 and of 53 random bits are no more standard deviations from their mean.
+# Normal numbers of 24 and of 53 random bits are at most so many standard deviations from the mean.
 _FARTHEST, _FARTHEST_OF_PAIRS = 5.78, 8.58
 _WIDE = 1 << 28  # Whole numbers of a larger range take 64 bits.
 
@@ -24,9 +24,9 @@ class Words:
     """A place in the stream.
 
     Attributes:
-        count: words before it: of all the stream, or of that behind the draw `after`.
-        after: the order of a draw of which only the seed decides how many words it takes; -1 is
-            none, and the place is a number.
+        count: the number of words before it, from the stream's beginning or the end of `after`.
+        after: the order of a draw whose number of words only the seed decides; -1 means that the
+            stream's beginning is meant.
     """
 
     count: int
@@ -38,17 +38,17 @@ class Words:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """What a draw takes of the stream.
+    """The words of the stream that a draw takes.
 
     Attributes:
         position: its first word.
         spare: the first of four words whose second normal number is left over from the draw
             before.
-        end, left: the same, of what is drawn next.
-        pairs: normal numbers are made two by two from four words, in f64.
-        strides: of its elements, in the order in which they are drawn.
-        problem: why there is no such place; "" if there is.
-        again: the constructor has set the generator back, and has drawn these words before.
+        end, left: the position and the spare words of the next draw.
+        pairs: whether normal numbers are made two by two from four words, in f64.
+        strides: the strides of its elements, in the order in which they are drawn.
+        problem: why the place is not known; "" if it is.
+        again: whether the constructor has set the generator back, and drawn these words before.
     """
 
     position: Words
@@ -67,7 +67,7 @@ def is_pairs(kind: str, size: int, contiguous: bool) -> bool:
 
 
 def strides_in_memory(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
-    """The place of an element in the order of memory, in which a tensor is filled."""
+    """The strides of elements in the order of memory, in which a tensor is filled."""
     result = [0] * len(shape)
     step = 1
     for d in sorted(range(len(shape)), key=lambda d: (stride[d], -d)):
@@ -77,21 +77,21 @@ def strides_in_memory(shape: Sequence[int], stride: Sequence[int]) -> tuple[int,
 
 
 def is_one_round(parameters: dict[str, float], pairs: bool) -> bool:
-    """Whether no number of `trunc_normal_` can be outside, whatever the seed."""
+    """Whether no number of `trunc_normal_` can be out of bounds, whatever the seed."""
     mean, std, a, b = (parameters[name] for name in ("mean", "std", "a", "b"))
     farthest = (_FARTHEST_OF_PAIRS if pairs else _FARTHEST) * std
     return a <= mean - farthest and mean + farthest <= b
 
 
 def _kept(parameters: dict[str, float]) -> float:
-    """How much of a normal distribution is between the bounds, as `trunc_normal_` computes it."""
+    """The part of a normal distribution between the bounds, as `trunc_normal_` computes it."""
     mean, std, a, b = (parameters[name] for name in ("mean", "std", "a", "b"))
     below = [(1 + math.erf((end - mean) / std / math.sqrt(2))) / 2 for end in (a, b)]
     return below[1] - below[0]
 
 
 def _words(kind: str, parameters: dict[str, float], size: int, dtype: str) -> int | None:
-    """The words that a draw takes, if it is none of normal numbers; None: they are not known."""
+    """The number of words that a draw takes, if it is not normal; None if it is not known."""
     match kind:
         case "uniform":
             return size * (2 if dtype == "float64" else 1)
@@ -110,13 +110,13 @@ def _words(kind: str, parameters: dict[str, float], size: int, dtype: str) -> in
 
 @dataclasses.dataclass(frozen=True)
 class Reached:
-    """How far the generator has come.
+    """The place in the stream that the generator has reached.
 
     Attributes:
         now, left: as `end` and `left` of a `Place`.
-        problem: why nobody knows how many words were taken; "" if it is known.
-        seed: what the constructor has seeded it with; None for the spec's.
-        draws: how many were made on the way from that seed.
+        problem: why the number of words that were taken is not known; "" if it is.
+        seed: the seed that the constructor has given it; None for the spec's.
+        draws: how many draws were made since that seed.
     """
 
     now: Words = Words(0)
@@ -135,10 +135,10 @@ class Stream:
         self._problem = ""
         self._seed: int | None = None
         self._draws = 0
-        self._most: dict[int | None, int] = {}  # Seed → draws that were made with it.
+        self._most: dict[int | None, int] = {}  # It counts for each seed the draws made with it.
 
     def lose(self, problem: str) -> None:
-        """From here on nobody knows where the generator is."""
+        """Notes that the generator's place is not known from here on."""
         self._problem = self._problem or problem
 
     def reached(self) -> Reached:
@@ -160,13 +160,13 @@ class Stream:
         contiguous: bool,
         name: str,
     ) -> Place:
-        """The place of the next draw.
+        """Takes the place of the next draw.
 
         Args:
-            order: of the draw.
+            order: the order of the draw.
             kind, parameters: as in `Draw`.
-            dtype: PyTorch's name.
-            name: of the operation, for messages.
+            dtype: PyTorch's name of the element type.
+            name: the name of the operation, for messages.
         """
         most = self._most.get(self._seed, 0)
         again = self._draws < most
@@ -192,7 +192,7 @@ class Stream:
                     if pairs and (size % 2 or spare is not None):
                         self.lose(f"only the seed decides what {name} has left over before")
         elif kind in ("orthogonal", "sparse"):
-            # A matrix of normal numbers, which PyTorch makes beside the tensor or in it.
+            # PyTorch draws a matrix of normal numbers, beside the tensor or in it.
             self._normal(size, dtype, size < _GROUP or (kind == "sparse" and not contiguous))
             if kind == "sparse":
                 self._now = self._now.plus(shape[1] * max(shape[0] - 1, 0))
@@ -215,7 +215,7 @@ class Stream:
         whole = size // _GROUP * _GROUP
         words = size
         if whole < size:
-            # f32 fills all of the tensor before it draws the last group anew.
+            # PyTorch fills the whole tensor before it draws the last group anew.
             words = (size if dtype in ("float32", "float64") else whole) + _GROUP
         double = 2 if dtype == "float64" else 1
         self._now = self._now.plus(double * words)

@@ -17,7 +17,7 @@ from ._expression import NoFormula, Origin
 from ._stream import TORCH_CPU, Place
 from ._walk import Use
 
-LONGEST = 4096  # Bytes of an expression.
+LONGEST = 4096  # An expression has at most so many bytes.
 BEHIND = (
     "only the seed decides where in the stream its numbers are, behind a truncated distribution,"
     " and an expression needs the place itself"
@@ -26,14 +26,14 @@ BEHIND = (
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """An expression, which stands in a spec without quotes where it can."""
+    """An expression, written in a spec without quotes where that is possible."""
 
     text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Linear:
-    """`constant + Σ factor * variable`, a whole number; the variables are those of repeats."""
+    """The whole number `constant + Σ factor * variable`; the variables are those of repeats."""
 
     constant: int
     factors: tuple[tuple[str, int], ...] = ()
@@ -52,12 +52,12 @@ Initializer = str | dict[str, dict[str, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """What a tensor is drawn by, if not by its path: `key: {ENGINE: …}`.
+    """The key that a tensor is drawn by, if not by its path: `key: {ENGINE: …}`.
 
     Attributes:
-        engine: the word for it.
-        steps: how it is made, in order, with numbers; a tuple of names and numbers in the place of
-            one is what Flax folds in.
+        engine: the word before the colon.
+        steps: the steps that make it, in order, each with a number, or with a tuple of names and
+            numbers that Flax folds in.
     """
 
     engine: str
@@ -69,16 +69,16 @@ class Tensor:
     """A tensor of a spec.
 
     Attributes:
-        uses: the draws of the constructor that its values are.
-        key: the path of the first tensor that has the same ones.
-        place: in PyTorch's stream, of what the engine torch_cpu draws; None of all else.
-        asked: of what it draws, the expression that asks for the same numbers, if there is one.
-        given: how it is drawn; None for the key of `key`.
-        fans: `out_in` or `in_out`, where its initializer looks at them.
-        axes: `in_axis` and the like, for what `fans` does not say.
-        table: what the file of `from_file` has.
-        of: the path of the tensor that it has norms of; "" for values of its own.
-        is_buffer: it is not trained.
+        uses: the draws of the constructor that give its values.
+        key: the path of the first tensor with the same draws.
+        place: its place in PyTorch's stream, if the engine torch_cpu draws it; else None.
+        asked: the expression that asks for the same numbers as torch_cpu's draw, if there is one.
+        given: the key that it is drawn by; None for that of the path `key`.
+        fans: `out_in` or `in_out`, if its initializer looks at fans.
+        axes: `in_axis` and the like, if `fans` cannot say them.
+        table: the content of the file of `from_file`.
+        of: the path of the tensor whose norms it has; "" if it has values of its own.
+        is_buffer: whether it is a buffer, which is not trained.
     """
 
     path: str
@@ -98,7 +98,7 @@ class Tensor:
 
 
 def share(tensors: list[Tensor], engine: str) -> dict[str, str]:
-    """Gives tensors of the same random numbers one key."""
+    """Gives one key to tensors of the same random numbers."""
     if engine == TORCH_CPU:
         return _tie_equal(tensors)
     problems: dict[str, str] = {}
@@ -125,7 +125,7 @@ def share(tensors: list[Tensor], engine: str) -> dict[str, str]:
 
 
 def _tie_equal(tensors: list[Tensor]) -> dict[str, str]:
-    """The engine torch_cpu draws for one tensor; others ask for the numbers in expressions."""
+    """Has torch_cpu draw for one of equal tensors; others ask for its numbers in expressions."""
     problems: dict[str, str] = {}
     first: dict[Any, Tensor] = {}
     drawn: set[int] = set()
@@ -147,7 +147,7 @@ def _tie_equal(tensors: list[Tensor]) -> dict[str, str]:
 
 
 def root(value: float) -> Number:
-    """1 / sqrt(n), where that is the very number."""
+    """The expression 1 / sqrt(n), if it is exactly this number."""
     if 0 < value < 1:
         n = round(1 / value**2)
         if n < 1 << 40 and 1 / math.sqrt(n) == value and len(repr(value)) > 10:
@@ -156,18 +156,18 @@ def root(value: float) -> Number:
 
 
 def from_file(content: bytes) -> Initializer:
-    """The elements of a file beside the spec, which is named by its content."""
+    """The initializer that reads elements from a file beside the spec, named by its content."""
     return {"file": {"": Text(f"tables/{hashlib.sha256(content).hexdigest()}.bin")}}
 
 
 def file_of(tensor: Tensor) -> str:
-    """The path of its file."""
+    """The path of a tensor's file."""
     assert isinstance(tensor.init, dict)
     return str(tensor.init["file"][""].text)
 
 
 def constant(value: float | int) -> Initializer:
-    """The initializer of which all elements are this number."""
+    """The initializer that makes all elements this number."""
     if value == 0 and math.copysign(1, value) > 0:
         return "zeros"
     return "ones" if value == 1 else {"constant": {"value": value}}
@@ -187,9 +187,9 @@ def expression(text: str, origin: Origin, **numbers: Linear) -> Initializer:
 
 
 def table(real: np.ndarray[Any, Any], short: Callable[[Any], float | int]) -> str | None:
-    """An expression that has each number by its place; None if there are too many.
+    """An expression that gives each number by its place; None if there are too many.
 
-    `short` says a number in few digits.
+    `short` returns a number with few digits.
     """
     places, kept = varying(real)
     if len(places) > 512:
@@ -203,12 +203,12 @@ def table(real: np.ndarray[Any, Any], short: Callable[[Any], float | int]) -> st
 
 
 def plain(value: float) -> str:
-    """A number as expressions have it, in which an exponent has no zero in front."""
+    """A number as expressions write it: an exponent has no leading zero."""
     return re.sub(r"e([+-])0*(\d)", lambda m: f"e{m[1].replace('+', '')}{m[2]}", repr(value))
 
 
 def varying(*arrays: np.ndarray[Any, Any]) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
-    """One place for each set of places that differ only in dimensions that change no array."""
+    """The dimensions along which an array changes, and all places that are 0 in the others."""
     shape = arrays[0].shape
     kept = tuple(
         d
@@ -216,7 +216,7 @@ def varying(*arrays: np.ndarray[Any, Any]) -> tuple[list[tuple[int, ...]], tuple
         if n > 1 and any(bool((x != np.take(x, [0], axis=d)).any()) for x in arrays)
     )
     if math.prod(shape[d] for d in kept) > LONGEST:
-        return [(0,) * len(shape)] * LONGEST, kept  # Too many for any use that is made of them.
+        return [(0,) * len(shape)] * LONGEST, kept  # So many are too many for every caller.
     places = []
     for index in np.ndindex(*(shape[d] for d in kept)):
         place = [0] * len(shape)
@@ -227,7 +227,7 @@ def varying(*arrays: np.ndarray[Any, Any]) -> tuple[list[tuple[int, ...]], tuple
 
 
 def at(place: tuple[int, ...], kept: Sequence[int]) -> str:
-    """The condition that an element is at a place, as far as these dimensions say."""
+    """The condition that an element has the place's indices in these dimensions."""
     return " * ".join(f"(i{d} == {place[d]})" for d in kept)
 
 
@@ -238,7 +238,7 @@ def gives(text: str, shape: Sequence[int], dtype: str, bits: bytes) -> bool:
 
 
 def make(text: str, shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any] | None:
-    """The elements that the tool makes of an expression; None if it refuses it."""
+    """Has the tool make the elements of an expression; None if it refuses it."""
     spec = (
         f"shardinit: 1\nname: attempt\ndtype: {dtype}\nmodules:\n"
         f'  x: {{shape: [{", ".join(map(str, shape))}], init: {{expr: "{text}"}}}}\n'

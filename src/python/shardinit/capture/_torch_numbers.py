@@ -1,4 +1,4 @@
-"""The numbers of PyTorch's CPU generator, as functions that a spec's expressions have for them."""
+"""Says the numbers of PyTorch's CPU generator by the functions that expressions have for them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ._stream import Words, is_one_round
 if TYPE_CHECKING:
     from ._values import Draw
 
-# Begins what stands for an element of a matrix that is drawn as a whole, for which no function is.
+# A text that begins so stands for an element of a matrix that is drawn whole, without a function.
 MATRIX = "#"
 _NO_SUCH = "no expression draws such values"
-_LARGEST = 1 << 53  # An f64 has all whole numbers up to this one.
+_LARGEST = 1 << 53  # An f64 holds all whole numbers up to this one.
 
 
 def rounded(term: Term, dtype: torch.dtype) -> Term:
@@ -37,8 +37,8 @@ def torch_term(draw: Draw, index: Term, mark: Callable[[Words], Term]) -> Term:
     """An element of a draw.
 
     Args:
-        index: which one, in the order in which they are drawn.
-        mark: what stands for a place of the stream in an expression.
+        index: its number in the order in which they are drawn.
+        mark: returns the text that stands for a place of the stream.
 
     Raises:
         NoFormula: the engine torch_cpu has no such numbers.
@@ -89,7 +89,7 @@ def torch_term(draw: Draw, index: Term, mark: Callable[[Words], Term]) -> Term:
 
 
 def _whole_number(draw: Draw, at: Term, index: Term) -> Term:
-    """A whole number within bounds, or of as many bits as PyTorch gives the type."""
+    """A whole number within bounds, or with the number of bits that PyTorch gives the type."""
     if draw.kind == "integers":
         low, high = draw.parameters["low"], draw.parameters["high"]
         if high - low > _LARGEST or abs(low) > _LARGEST:
@@ -106,7 +106,7 @@ def _whole_number(draw: Draw, at: Term, index: Term) -> Term:
 
 
 def _transformed(draw: Draw, unit: Term, p: dict[str, Term]) -> Term:
-    """A number of a distribution that PyTorch makes of an f64 from 0 to 1."""
+    """A number of a distribution for which PyTorch transforms an f64 from 0 to 1."""
     match draw.kind:
         case "bernoulli":
             return binary("<", unit, p["p"])

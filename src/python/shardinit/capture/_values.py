@@ -1,4 +1,4 @@
-"""What a tensor holds: a graph of the operations that made it, without their results."""
+"""The value of a tensor: a graph of the operations that made it, without their results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Value:
     """A tensor's elements, in row-major order of `shape`.
 
     Attributes:
-        random: they depend on random numbers.
+        random: whether they depend on random numbers.
     """
 
     shape: tuple[int, ...]
@@ -41,7 +41,7 @@ class Value:
 
 @dataclasses.dataclass(eq=False)
 class Literal(Value):
-    """Numbers that were there before, or that were computed while the constructor ran."""
+    """Numbers that existed before the constructor, or were computed while it ran."""
 
     data: torch.Tensor
 
@@ -58,10 +58,10 @@ class Draw(Value):
     Attributes:
         kind: `normal`, `uniform`, `trunc_normal`, ….
         parameters: numbers by name.
-        order: how many draws were made before, those that are not used included.
+        order: the number of draws before it, unused ones included.
         place: its words in the stream of PyTorch's generator.
         problem: why no engine has its values; "" if one has.
-        recipe: the function of torch.nn.init that drew them; "" for none.
+        recipe: the function of torch.nn.init that drew it; "" for none.
     """
 
     kind: str
@@ -81,9 +81,9 @@ class Apply(Value):
 
     Attributes:
         function: an `OpOverload`.
-        args, kwargs: its arguments, Values in place of tensors.
-        result: a number is that of an output; a name is that of an argument that is written to.
-        default: PyTorch's default element type when it ran, which decides those of results.
+        args, kwargs: its arguments, with Values in place of tensors.
+        result: the number of an output, or the name of an argument that is written to.
+        default: PyTorch's default element type when it ran, which decides the types of results.
     """
 
     function: Any
@@ -94,7 +94,7 @@ class Apply(Value):
 
     @property
     def name(self) -> str:
-        """The operation's, which is the same for those that write to their argument."""
+        """The operation's name, without the mark of those that write to their argument."""
         return str(self.function._schema.name).removeprefix("aten::").removesuffix("_")
 
     def parts(self) -> Iterator[Value]:
@@ -103,14 +103,14 @@ class Apply(Value):
 
 @dataclasses.dataclass(eq=False)
 class Geometry:
-    """Which elements of a storage a tensor is."""
+    """The shape, strides and offset by which a tensor lies in a storage."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
 
     def __eq__(self, other: object) -> bool:
-        """The same elements in the same order: strides of dimensions of size 1 mean nothing."""
+        """Compares elements and their order: strides of dimensions of size 1 mean nothing."""
         return (
             isinstance(other, Geometry)
             and self.size == other.size
@@ -164,7 +164,7 @@ def values_in(arguments: Any) -> Iterator[Value]:
 
 
 def replace(arguments: Any, function: Callable[[Any], Any], of: type) -> Any:
-    """Nested lists, tuples and dicts with `function` of what is an `of` in its place."""
+    """Applies `function` to every object of type `of` in nested lists, tuples and dicts."""
     if isinstance(arguments, of):
         return function(arguments)
     if isinstance(arguments, (list, tuple)):
@@ -184,11 +184,11 @@ def evaluate(
     draw: Callable[[Draw], torch.Tensor] | None = None,
     then: Callable[[Value, torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """The elements, computed by PyTorch itself.
+    """Has PyTorch itself compute the elements.
 
     Args:
-        draw: numbers to take in the place of random ones.
-        then: what becomes of the elements of each part.
+        draw: returns numbers to take in place of a draw's random ones.
+        then: applied to the elements of each part.
 
     Raises:
         ValueError: they depend on random numbers, or on memory that nothing was written to.
@@ -232,7 +232,7 @@ def _compute(value: Value, done: dict[int, torch.Tensor]) -> torch.Tensor:
             written: torch.Tensor = (
                 kwargs[value.result] if value.result in kwargs else args[names.index(value.result)]
             )
-            copy = written.clone()  # Others may still look at what was there.
+            copy = written.clone()  # Other values may still use the elements as they were.
             args, kwargs = replace(
                 (args, kwargs), lambda t: copy if t is written else t, torch.Tensor
             )
@@ -249,7 +249,7 @@ def _compute(value: Value, done: dict[int, torch.Tensor]) -> torch.Tensor:
         view.copy_(done[id(value.values)])
         return storage
     if isinstance(value, Empty):
-        # Nothing shows it where all of it is overwritten, and a NaN where it is not.
+        # If all of it is overwritten, this does not show; where it is not, a NaN does.
         filler = math.nan if value.dtype.is_floating_point or value.dtype.is_complex else 0
         return torch.full(value.shape, filler, dtype=value.dtype)
     raise ValueError(f"{value.origin} is random")

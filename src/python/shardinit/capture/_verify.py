@@ -1,4 +1,4 @@
-"""A captured spec against the model itself, of whichever framework."""
+"""Compares a captured spec with the model itself, of whichever framework."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from ._compare import (
 
 @dataclasses.dataclass(frozen=True)
 class Verified:
-    """What a comparison found, for each tensor that was compared, in the spec's order.
+    """The results of a comparison, for each tensor that was compared, in the spec's order.
 
     Attributes:
-        note: why nothing was compared, or what else has to be known; "" for nothing.
-        good: no tensor is different.
+        note: why nothing was compared, or another remark; "" for none.
+        good: whether no tensor is different.
     """
 
     tensors: tuple[Compared, ...]
@@ -50,7 +50,7 @@ class Verified:
         return all(tensor.result != "different" for tensor in self.tensors)
 
     def table(self) -> str:
-        """A text for people, in which layers that are alike stand once."""
+        """Returns a text for people, in which layers that are alike stand once."""
         lines = [*_groups([t for t in self.tensors if t.result != "different"])]
         lines += [
             (f"{t.path}", "1", f"different: {t.note}")
@@ -64,7 +64,7 @@ class Verified:
         return "\n".join([head, *body, "", self.summary(), *notes]) + "\n"
 
     def summary(self) -> str:
-        """One line."""
+        """Returns the result in one line."""
         parts = []
         for result in ("equal", "inexact", "alike", "different"):
             some = [t for t in self.tensors if t.result == result]
@@ -76,7 +76,7 @@ class Verified:
         return f"{len(self.tensors):,} tensors: {', '.join(parts)}"
 
 
-_NUMBER = re.compile(r"(?<![^._])\d+(?![^.])")  # `layers.0` and `layers_0`.
+_NUMBER = re.compile(r"(?<![^._])\d+(?![^.])")  # It matches in `layers.0` and `layers_0`.
 
 
 def _groups(tensors: Iterable[Compared]) -> list[tuple[str, str, str]]:
@@ -95,7 +95,7 @@ def _groups(tensors: Iterable[Compared]) -> list[tuple[str, str, str]]:
 
 
 def _span(name: str, some: Sequence[Compared]) -> str:
-    """`layers.{0…3}.weight` for `layers.*.weight`."""
+    """The name with its numbers, such as `layers.{0…3}.weight` for `layers.*.weight`."""
     numbers = zip(*(map(int, _NUMBER.findall(t.path)) for t in some), strict=True)
     for column in numbers:
         low, high = min(column), max(column)
@@ -105,7 +105,7 @@ def _span(name: str, some: Sequence[Compared]) -> str:
 
 # Models of more bytes are not made for a sample.
 LARGEST_SAMPLED = 1 << 30
-_WHOLE, _PART = 1 << 16, 1 << 14  # Elements of what is compared whole, and of a part of the others.
+_WHOLE, _PART = 1 << 16, 1 << 14  # Elements of a small tensor; of each part of a larger one.
 
 
 def verify(captured: Captured, tensors: str) -> Verified:
@@ -132,7 +132,7 @@ def verify(captured: Captured, tensors: str) -> Verified:
 
 
 def _worst(captured: Captured, *compared: Sequence[Compared]) -> tuple[Compared, ...]:
-    """For each tensor the comparison that found most."""
+    """For each tensor the comparison with the worst result."""
     found: dict[str, Compared] = {}
     for tensor in itertools.chain(*compared):
         before = found.setdefault(tensor.path, tensor)
@@ -160,7 +160,7 @@ def _whole(captured: Captured) -> list[Compared]:
 
 
 def compare(captured: Captured, real: Mapping[str, Real], folder: str) -> Verified:
-    """The tensors of a model and of a checkpoint of its spec."""
+    """Compares the tensors of a model with a checkpoint of its spec."""
     with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
         allowed = _allowed(captured, json.load(file)["tensors"])
     with open_checkpoint(folder) as checkpoint:
@@ -175,8 +175,8 @@ def compare(captured: Captured, real: Mapping[str, Real], folder: str) -> Verifi
 def _sample(captured: Captured, seed: int) -> list[Compared]:
     """Compares the first, the middle and the last of tensors that are alike, large ones in parts.
 
-    With another seed than the capture's own these are constants alone, where random numbers do not
-    follow the spec's seed.
+    Where random numbers do not follow the spec's seed, constants alone are compared with another
+    seed than the capture's own.
     """
     assert captured._real is not None
     real = captured._real(seed)
@@ -220,7 +220,7 @@ Box = tuple[slice, ...]
 
 
 def _parts(shape: tuple[int, ...]) -> list[Box]:
-    """A tensor, if it is small, or its beginning, its middle and its end."""
+    """The whole of a tensor, if it is small, or its beginning, its middle and its end."""
     if math.prod(shape) <= _WHOLE:
         return [tuple(slice(0, n) for n in shape)]
     left = _PART
@@ -243,7 +243,7 @@ def _compared(
     allowed: Mapping[str, Callable[[], Ulps]],
     box: Any,
 ) -> Compared:
-    """A tensor, or the box of it that is made."""
+    """Compares a tensor, or the box of it that is made."""
     shape, dtype = captured.tensors[path]
     exact = bool(engine_of(captured)) or path not in captured.drawn
     found = compare_bits(Compared(path, dtype, shape, "different"), real, made, exact, box)
@@ -255,7 +255,7 @@ def _compared(
 def _allowed(
     captured: Captured, planned: Sequence[Mapping[str, Any]]
 ) -> dict[str, Callable[[], Ulps]]:
-    """The ulps by which tensors may differ that the plan calls inexact."""
+    """The ulps by which a tensor that the plan calls inexact may differ."""
     if engine_of(captured) == "jax_threefry":
         return dict.fromkeys(captured.drawn, lambda: np.array(ULPS))
     if engine_of(captured) != "torch_cpu":

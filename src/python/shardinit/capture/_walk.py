@@ -1,4 +1,4 @@
-"""The walk from a tensor back to its draws, of any framework, which makes an expression."""
+"""The walk from a tensor of any framework back to its draws, which makes an expression."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ._expression import (
     where,
 )
 
-Ranges = dict[int, Range]  # Variable of an expression → the indices that are asked for.
-Indices = tuple[Index, ...]  # Which element of a value, by the element of the tensor.
-Part = Callable[[Indices, Ranges], Term]  # An element at an index, for some ranges.
-PartOf = Callable[[int, Indices, Ranges], Term]  # An element of one of several values.
+Ranges = dict[int, Range]  # They are, for each variable of an expression, the indices asked for.
+Indices = tuple[Index, ...]  # They give a value's element for each element of the tensor.
+Part = Callable[[Indices, Ranges], Term]  # It returns an element at an index, for some ranges.
+PartOf = Callable[[int, Indices, Ranges], Term]  # It does so for one of several values.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Use:
     """A draw in an expression.
 
     Attributes:
-        index: which of its elements, by the element of the tensor.
+        index: the draw's element for each element of the tensor.
         ranges: the elements of the tensor for which it is used.
-        branch: (a choice, which of its sides) around it.
+        branch: the choices around it, each with its side.
     """
 
     draw: Any
@@ -43,17 +43,17 @@ class Use:
     branch: tuple[tuple[int, int], ...]
 
     def excludes(self, other: Use) -> bool:
-        """No element uses both."""
+        """Whether no element uses both."""
         sides = dict(self.branch)
         return any(sides.get(choice, side) != side for choice, side in other.branch)
 
     def bounds(self) -> list[Range]:
-        """The draw's elements that are used lie within this box."""
+        """The box in which the draw's used elements lie."""
         ranges = dict(enumerate(self.ranges))
         return [i.bounds(ranges) for i in self.index]
 
     def continues(self, other: Use) -> bool:
-        """Each of the tensor's elements uses the same one of the draw, by whichever of both."""
+        """Whether each element of the tensor uses the same one of the draw in either use."""
         ranges = {
             d: (max(a[0], b[0]), min(a[1], b[1]))
             for d, (a, b) in enumerate(zip(self.ranges, other.ranges, strict=True))
@@ -63,19 +63,19 @@ class Use:
         )
 
     def apart(self, other: Use) -> bool:
-        """They use different elements of the draw."""
+        """Whether both use different elements of the draw."""
         return any(
             a[1] < b[0] or b[1] < a[0] for a, b in zip(self.bounds(), other.bounds(), strict=True)
         )
 
     def once(self) -> bool:
-        """Each of the tensor's elements uses another one of the draw."""
+        """Whether each element of the tensor uses another one of the draw."""
         used = {d for i in self.index for d, _ in i.factors}
         return all(low == high or d in used for d, (low, high) in enumerate(self.ranges))
 
 
 def check_uses(uses: Sequence[Use]) -> None:
-    """Whether draws of the spec's own, one for each place in the text, have the same distribution.
+    """Checks that the spec may draw anew at each place in the text without another distribution.
 
     Raises:
         NoFormula: one random number is used more than once.
@@ -113,7 +113,7 @@ class Walk:
 
     @contextlib.contextmanager
     def side(self, choice: int, side: int) -> Iterator[None]:
-        """Around what is asked for on one side of a choice."""
+        """A block around the requests on one side of a choice."""
         before = self._branch
         self._branch = (*before, (choice, side))
         yield
@@ -128,7 +128,7 @@ class Walk:
     ) -> Term:
         """An element of tensors of these sizes, one after another along a dimension.
 
-        `part` is asked for that of the n-th, at its own index, for what is within the ranges.
+        `part` returns an element of the n-th one, at its own index, for these ranges.
         """
         at = index[dimension]
         start = 0
@@ -192,8 +192,8 @@ class Walk:
             boxes: for each dimension of the tensor the box's start, step and count, and the
                 dimension of the values that lies along it, if there is one.
             rank: how many dimensions the values have.
-            base: the element that was there before.
-            origin: of the operation, for messages.
+            base: returns the element that was there before.
+            origin: the origin of the operation, for messages.
         """
         inside, conditions = dict(ranges), []
         source = [Index(0)] * rank
@@ -243,7 +243,7 @@ def _narrowed(
     """The variable of an index, and its range where the index is from `first` to `last`.
 
     Raises:
-        NoFormula: the index is more than a variable; `what` says it.
+        NoFormula: the index is more than a variable; `what` is its name in the message.
     """
     if not _is_variable(at):
         raise NoFormula(what, origin)
@@ -253,12 +253,12 @@ def _narrowed(
 
 @dataclasses.dataclass
 class At:
-    """Where an operation's result is asked for.
+    """A place at which the result of an operation is asked for.
 
     Attributes:
-        formula: who asks.
+        formula: the formula that asks.
         value: the result.
-        index: which of its elements.
+        index: the index of the element.
         ranges: the indices of the tensor for which it is asked.
     """
 
@@ -276,7 +276,7 @@ class At:
         """The element itself, by the operation of this name.
 
         Raises:
-            NoFormula: there is no such operation, or it says why no expression has the element.
+            NoFormula: there is no such operation, or no expression gives the element.
         """
         build = operations.get(name)
         if build is None:

@@ -1,4 +1,4 @@
-"""A spec's text."""
+"""Writes a spec's text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._fold import leaves
 from ._tensor import Initializer, Key, Linear, Tensor, Text, plain
 
 _DEFAULT_ENGINE = "philox4x32"
-# A module's member of such a name is written with the module's: `a.shape`.
+# A member with such a name is written with its module's name: `a.shape`.
 _KEYS = {"shape", "repeat", "fans", "when", "stage"}
 
 
@@ -30,9 +30,9 @@ def spec_text(
     config: Mapping[str, Any] | None,
     layouts: Sequence[str] = (),
 ) -> str:
-    """A spec of a tree of these tensors, in which equal initializers have names.
+    """The text of a spec of a tree, in which equal initializers have names.
 
-    `layouts`: its last lines.
+    `layouts` are its last lines.
     """
     elements: collections.Counter[str] = collections.Counter()
     for tensor in tensors:
@@ -61,7 +61,7 @@ def spec_text(
 
 
 def _names(tensors: Sequence[Leaf]) -> dict[str, tuple[str, int]]:
-    """Initializers with numbers that several tensors have: their text → name, how often."""
+    """Initializers with numbers that several tensors have: text → (name, number of uses)."""
     counts: collections.Counter[str] = collections.Counter()
     inits: dict[str, Initializer] = {}
     for leaf in tensors:
@@ -113,7 +113,7 @@ def _member(name: str) -> str:
 
 
 def _joined(module: Module) -> Iterator[tuple[str, Leaf | Module]]:
-    """Members; a module that is not repeated and has tensors alone is written line by line."""
+    """Yields members; those of an unrepeated module of tensors alone come under its name."""
     for name, member in module.members.items():
         if isinstance(member, Module) and not member.count:
             inner = list(_joined(member))
@@ -149,7 +149,7 @@ def _leaf(leaf: Leaf, dtype: str, names: Mapping[str, Any]) -> str:
 
 
 def _steps(key: Key) -> str:
-    """A mapping, or a list of mappings where a step comes twice."""
+    """The text of a key's steps: a mapping, or a list of mappings if a step comes twice."""
     texts: list[dict[str, str]] = [{}]
     for name, numbers in key.steps:
         if name in texts[-1]:
@@ -160,12 +160,12 @@ def _steps(key: Key) -> str:
     return maps[0] if len(maps) == 1 else f"[{', '.join(maps)}]"
 
 
-# Words that some readers take for other values than texts.
+# Some readers of YAML do not take these words for texts.
 _NO_TEXT = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
 def _statics(items: Sequence[Any]) -> str:
-    """A list of names and numbers, which stay such when they are read."""
+    """The text of a list of names and numbers, which stay such when they are read."""
     texts = [
         json.dumps(item) if isinstance(item, str) and item.lower() in _NO_TEXT
         else _word(item) if isinstance(item, str)
