@@ -195,7 +195,8 @@ class Formula(Walk):
         low = tuple(i.bounds(ranges)[0] for i in index)
         if all(i.bounds(ranges) == (a, a) for i, a in zip(index, low, strict=True)):
             return self.number(data[low], value.dtype)
-        words = np.ascontiguousarray(data).reshape(-1).view(f"u{data.itemsize}")  # Bits tell -0 from 0.
+        # Bits tell -0 from 0.
+        words = np.ascontiguousarray(data).reshape(-1).view(f"u{data.itemsize}")
         if data.size and bool((words == words[0]).all()):
             return self.number(data.reshape(-1)[0], value.dtype)
         if data.ndim == 1 and data.size <= 64:
