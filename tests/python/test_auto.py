@@ -242,7 +242,7 @@ mesh: {{axes: {{fsdp: 4, tensor: 2}}}}
 """)
     result = run_tool("plan", spec, "--sharding", "auto")
     assert result.returncode == 2
-    assert "`auto` cannot choose: no tensor says what ranks that share the work" in result.stderr
+    assert "`auto` cannot choose: no tensor names a dimension that ranks with the same tokens" in result.stderr
     spec.write_text(spec.read_text() + "training: {batch: tensor}\n")
     assert cost_of(spec, "--sharding", "auto")["cut_otherwise"] == 0
 

@@ -552,7 +552,7 @@ def test_manifest_that_is_no_json(tmp_path, text):
 
 def test_manifest_that_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "manifest.json")
-    with pytest.raises(shardinit.FormatError, match="no regular file"):
+    with pytest.raises(shardinit.FormatError, match="is not a regular file"):
         shardinit.open(tmp_path)
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "manifest.json").mkdir()

@@ -413,4 +413,4 @@ def test_places_have_an_end(tmp_path):
     plan = tmp_path / "out/plan.json"
     plan.write_text(plan.read_text().replace(str(last - 100), str(2**64 - 20)))
     result = run_tool("verify", tmp_path / "out")
-    assert result.returncode == 1 and "the key of `a`" in result.stderr, result.stderr
+    assert result.returncode == 1 and "cannot draw `a` with this key" in result.stderr, result.stderr
