@@ -141,7 +141,7 @@ def test_records_of_strangers(exports, tmp_path):
         ('"format": "dcp"', r'"format": "\u001b[2J"', r"format is '\\x1b\[2J', which cannot be printed"),
         (f'"size": {size}', f'"size": {size + 1}', f"has {size} bytes instead of {size + 1}"),
         (f'"size": {size}', '"size": 10', "ends past the end|is not a whole number"),
-        (f'"size": {size}', '"size": 1e9', "no whole number"),
+        (f'"size": {size}', '"size": 1e9', "is not a whole number"),
         ('"export_version": 2', '"export_version": 3', "has export version 3 and contract version 1"),
         ('"export_version": 2', '"export_version": true', "has export version True"),
         ('"path": "wide"', '"path": "../wide"', "which is not a path"),
