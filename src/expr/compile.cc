@@ -74,8 +74,8 @@ struct Meaning {
   }
 };
 
-// Whether the operation is exact, or every implementation rounds it once, to nearest. Some f32
-// square roots are not rounded so.
+// Returns true if the operation is exact, or if every implementation rounds it once, to nearest.
+// Some f32 square roots are not rounded so.
 bool IsRoundedOnce(ElementOp op) {
   using enum ElementOp;
   static constexpr ElementOp kOnce[] = {

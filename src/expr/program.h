@@ -47,7 +47,7 @@ struct Program {
     std::vector<double> numbers;  // the other arguments
   };
   std::vector<PlacedCall> placed;
-  // Whether frameworks may round some of these numbers, or what is computed of them, otherwise.
+  // True if frameworks may round some of these numbers, or results computed from them, otherwise.
   bool inexact = false;
 
   struct Instruction {

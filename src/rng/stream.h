@@ -25,7 +25,7 @@ inline constexpr uint64_t kNoSpare = ~uint64_t{0};
 // room to count on.
 inline constexpr uint64_t kLastPlace = uint64_t{1} << 62;
 
-// What decides which numbers of an engine a tensor takes: one of three.
+// One of three things decides which numbers of an engine a tensor takes: a path, words, or a place.
 struct DrawPath {
   std::string path;  // Tensors of one path take the same numbers. Empty: the tensor's own.
 };

@@ -27,7 +27,7 @@ class InitBinder {
   // Gives the tensor its distribution. `shape` is null if it is wrong: then only names and
   // arguments are checked. Mistakes in a named initializer are reported once.
   void Bind(const Leaf& leaf, const Shape* shape, Tensor* tensor);
-  // What the spec says of the last tensor's fans; nothing if that is wrong.
+  // Returns the fans that the spec gives the last tensor; nothing if they are wrong.
   const std::optional<FanSource>& fans() const { return fans_; }
 
  private:

@@ -1,5 +1,5 @@
-// What the graph asks of each random engine, a row for each: where the numbers of tensors begin,
-// and what the engine cannot draw.
+// The table of what the graph asks of each random engine: where the numbers of tensors begin, and
+// what the engine cannot draw.
 #pragma once
 
 #include <cstdint>

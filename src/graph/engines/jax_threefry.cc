@@ -14,7 +14,7 @@
 namespace shardinit {
 namespace {
 
-// What the functions of expressions draw.
+// The kinds of numbers that functions of expressions draw; `PlacedFunction::kind` has one.
 enum JaxKind : int { kJaxBits, kJaxNormal, kJaxTruncatedNormal, kJaxUniform };
 
 constexpr PlacedArgument kFirstWord = {"the first word of the key", 0},

@@ -8,7 +8,7 @@ namespace shardinit {
 
 extern const GraphEngine kGraphTorchCpu;
 
-// What the functions of expressions draw, `PlacedFunction::kind`.
+// The kinds of numbers that functions of expressions draw; `PlacedFunction::kind` has one.
 enum TorchKind : int {
   kTorchUniform,
   kTorchNormal,
