@@ -9,11 +9,11 @@
 #include "base/arithmetic.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
-#include "base/inputs.h"
+#include "base/file.h"
 #include "base/interrupt.h"
 #include "base/talk.h"
-#include "commands/application.h"
-#include "formats/hdf5/setup.h"
+#include "commands/command.h"
+#include "formats/hdf5/reader.h"
 #include "kernels/kernels.h"
 
 namespace shardinit {

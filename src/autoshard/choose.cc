@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
-#include <numeric>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -46,7 +45,7 @@ int DimensionOf(const Deed& deed, const StepWeight& weight) {
 // Whether a block has what the deed needs; `last` needs a second dimension.
 bool IsFor(const Deed& deed, const StepModel& model, const StepBlock& block) {
   if (deed.use == CutUse::kWhole || deed.use == CutUse::kGathered) return true;
-  return std::any_of(block.weights.begin(), block.weights.end(), [&](size_t w) {
+  return std::ranges::any_of(block.weights, [&](size_t w) {
     const StepWeight& weight = model.weights[w];
     const int d = DimensionOf(deed, weight);
     return d >= 0 && !(deed.last && d == SplitDimension(weight, false));
@@ -117,7 +116,7 @@ class WeightCutter {
     for (size_t d = weight_.is_list ? 1 : 0; d < weight_.shape.size(); ++d) {
       const int64_t extent = weight_.shape[d];
       if (extent / parts_[d] < parts) continue;
-      const bool is_stack = std::count(weight_.batch.begin(), weight_.batch.end(), d) > 0;
+      const bool is_stack = std::ranges::count(weight_.batch, d) > 0;
       const std::tuple rank = {extent % (parts_[d] * parts) == 0, !is_stack, parts_[d] == 1,
                                extent};
       if (best >= 0 && rank <= best_rank) continue;
@@ -140,8 +139,8 @@ bool IsDone(const StepModel& model, const StepBlock& block, const std::vector<Ax
   for (size_t i = 0; i < deeds.size(); ++i) {
     const CutUse meant = of_matrix[i]->use;
     if (meant == CutUse::kWhole || meant == CutUse::kGathered) continue;
-    if (std::none_of(uses.begin(), uses.end(),
-                     [&](const auto& of_weight) { return of_weight[deeds[i].axis] == meant; })) {
+    if (std::ranges::none_of(
+            uses, [&](const auto& of_weight) { return of_weight[deeds[i].axis] == meant; })) {
       return false;
     }
   }
@@ -188,8 +187,7 @@ struct Way {
 // them by memory.
 template <typename T>
 void KeepBest(std::vector<T>* ways) {
-  std::stable_sort(ways->begin(), ways->end(),
-                   [](const T& a, const T& b) { return a.costs < b.costs; });
+  std::ranges::stable_sort(*ways, [](const T& a, const T& b) { return a.costs < b.costs; });
   std::vector<T> kept;
   for (T& way : *ways) {
     const auto is_no_better = [&](const T& other) {
@@ -278,7 +276,7 @@ class Combiner {
   // Traces the choices back from the fastest state.
   std::vector<size_t> Trace(double* limit) const {
     const auto& last = states_.back();
-    const auto best = std::min_element(last.begin(), last.end(), [](const auto& a, const auto& b) {
+    const auto best = std::ranges::min_element(last, [](const auto& a, const auto& b) {
       return MostSeconds(a.costs) < MostSeconds(b.costs);
     });
     *limit = MostSeconds(best->costs);

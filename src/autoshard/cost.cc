@@ -44,11 +44,10 @@ class WeightCost {
       Compute();
     }
     // The weights of one layer, with their gradients, are whole at the same time.
-    const auto e = static_cast<double>(weight_.element_bytes);
     const double in_flight = held_ > 0 ? 2 * (gathered - shard) / weight_.layers : 0;
     const double state = model_.training.optimizer_bytes.value_or(
         kMomentBytes + (weight_.element_bytes < kMasterSize ? kMasterBytes : 0));
-    cost_.memory += held_ * (2 * shard + shard / e * state) + in_flight;
+    cost_.memory += held_ * (2 * shard + shard / e() * state) + in_flight;
     for (size_t a = 0; a < cuts_.size(); ++a) {
       cost_.communication += cost_.bytes[a] / axis(a).bandwidth;
     }
@@ -160,7 +159,7 @@ class WeightCost {
                         (split * sharing) / model_.training.flops;
     const auto cuts_any = [&](const std::vector<size_t>& dimensions) {
       return Parts(CutUse::kSplit, [&](size_t a) {
-        return std::count(dimensions.begin(), dimensions.end(), cuts_[a].dimension) > 0;
+        return std::ranges::count(dimensions, cuts_[a].dimension) > 0;
       });
     };
     // Sequence parallelism cuts the activations that no axis splits.
@@ -312,7 +311,7 @@ PartitionSpec PartitionOf(const AxisCuts& cuts, const std::vector<CutUse>& uses,
     partition.pins.push_back({static_cast<int>(*a), {rank % n}});
     rank /= n;
   }
-  std::sort(partition.pins.begin(), partition.pins.end());
+  std::ranges::sort(partition.pins);
   return partition;
 }
 

@@ -17,7 +17,7 @@ std::optional<Missing> MissingForCost(const StepModel& model) {
 std::optional<Missing> MissingForChoice(const StepModel& model) {
   if (auto missing = MissingForCost(model)) return missing;
   const auto& axes = model.training.axes;
-  if (std::none_of(axes.begin(), axes.end(), [](const StepAxis& axis) {
+  if (std::ranges::none_of(axes, [](const StepAxis& axis) {
         return axis.use == AxisUse::kComputation && axis.size > 1;
       })) {
     return {};

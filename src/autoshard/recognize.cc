@@ -9,6 +9,7 @@
 
 #include "autoshard/step.h"
 #include "base/checked_math.h"
+#include "base/table.h"
 
 namespace shardinit {
 namespace {
@@ -65,10 +66,6 @@ double Product(const Shape& shape, const std::vector<size_t>& dimensions) {
   return product;
 }
 
-bool Holds(const std::vector<size_t>& list, size_t d) {
-  return std::find(list.begin(), list.end(), d) != list.end();
-}
-
 class Recognizer {
  public:
   Recognizer(const std::vector<StepTensor>& tensors, size_t stages, StepModel* model)
@@ -95,9 +92,8 @@ class Recognizer {
     }
     for (size_t w = 0; w < layers.size(); ++w) {
       StepWeight& weight = model_.weights[w];
-      const bool is_stack = std::any_of(weight.batch.begin(), weight.batch.end(), [&](size_t d) {
-        return weight.names[d] == DimensionName::kExperts;
-      });
+      const bool is_stack = std::ranges::any_of(
+          weight.batch, [&](size_t d) { return weight.names[d] == DimensionName::kExperts; });
       if (layers[w].empty() || is_stack) continue;
       weight.is_list = true;
       weight.shape.insert(weight.shape.begin(), CeilDiv(experts[w], std::ssize(layers[w])));
@@ -135,9 +131,8 @@ class Recognizer {
     }
     model_.layers.clear();
     for (size_t s = 0; s < stages_; ++s) {
-      const auto own =
-          std::count_if(layers[s].begin(), layers[s].end(),
-                        [&](std::string_view layer) { return layers_of_all.count(layer) == 0; });
+      const auto own = std::ranges::count_if(
+          layers[s], [&](std::string_view layer) { return layers_of_all.count(layer) == 0; });
       model_.layers.push_back(
           std::max(1., static_cast<double>(own) + static_cast<double>(layers_of_all.size())));
       for (const StepWeight& weight : model_.weights) {
@@ -162,12 +157,13 @@ class Recognizer {
   void KeepFullest() {
     const auto is_below = [&](size_t s, size_t other) {
       return model_.layers[s] <= model_.layers[other] &&
-             std::all_of(model_.weights.begin(), model_.weights.end(),
-                         [&](const auto& weight) { return weight.held[s] <= weight.held[other]; });
+             std::ranges::all_of(model_.weights, [&](const auto& weight) {
+               return weight.held[s] <= weight.held[other];
+             });
     };
     std::vector<size_t> kept;
     for (size_t s = 0; s < stages_; ++s) {
-      if (std::any_of(kept.begin(), kept.end(), [&](size_t k) { return is_below(s, k); })) continue;
+      if (std::ranges::any_of(kept, [&](size_t k) { return is_below(s, k); })) continue;
       std::erase_if(kept, [&](size_t k) { return is_below(k, s); });
       kept.push_back(s);
     }
@@ -187,7 +183,7 @@ class Recognizer {
     weight->fused.assign(weight->shape.size(), 1);
     // A number for each head, such as a relative position's, is no matrix that activations meet.
     for (size_t d = 0; d < weight->shape.size() && weight->shape.size() == 2; ++d) {
-      if (weight->names[d] != DimensionName::kHeads || !Holds(weight->in, d)) continue;
+      if (weight->names[d] != DimensionName::kHeads || !Contains(weight->in, d)) continue;
       if (weight->shape[d] == model_.training.heads) weight->in = weight->out = {};
     }
     double experts = 1;
@@ -270,12 +266,12 @@ class Recognizer {
     const bool is_tied = weight.is_table && !HasHead();
     for (size_t d = 0; d < weight.shape.size(); ++d) {
       const bool is_vocabulary = weight.names[d] == DimensionName::kVocabulary;
-      if (weight.is_table && is_vocabulary && Holds(weight.in, d)) {
+      if (weight.is_table && is_vocabulary && Contains(weight.in, d)) {
         weight.split_sends[d] = (is_tied ? 4 : 2) * weight.outputs;
         if (is_tied) weight.logits = static_cast<double>(weight.shape[d]);
-      } else if (weight.is_table && !is_tied && Holds(weight.out, d)) {
+      } else if (weight.is_table && !is_tied && Contains(weight.out, d)) {
         weight.split_sends[d] = weight.outputs;
-      } else if (!weight.is_table && is_vocabulary && Holds(weight.out, d)) {
+      } else if (!weight.is_table && is_vocabulary && Contains(weight.out, d)) {
         weight.split_sends[d] = 2 * weight.inputs;
       }
     }
@@ -285,7 +281,7 @@ class Recognizer {
   }
 
   bool HasHead() const {
-    return std::any_of(model_.weights.begin(), model_.weights.end(), [](const StepWeight& weight) {
+    return std::ranges::any_of(model_.weights, [](const StepWeight& weight) {
       return !weight.is_table && weight.is_matrix() && KindOf(weight) == DimensionName::kVocabulary;
     });
   }
@@ -301,11 +297,11 @@ class Recognizer {
       const StepWeight& weight = model_.weights[w];
       if (of_experts) experts.insert(weight.shape[static_cast<size_t>(weight.experts)]);
       for (const size_t d : Named(weight, inner)) {
-        columns += Holds(weight.out, d);
-        if (Holds(weight.in, d)) contracted.insert(weight.shape[d]);
-        rows += Holds(weight.in, d);
+        columns += Contains(weight.out, d);
+        if (Contains(weight.in, d)) contracted.insert(weight.shape[d]);
+        rows += Contains(weight.in, d);
         // The pair does not explain a matrix whose dimension is neither.
-        is_clear &= !weight.is_matrix() || Holds(weight.out, d) || Holds(weight.in, d);
+        is_clear &= !weight.is_matrix() || Contains(weight.out, d) || Contains(weight.in, d);
       }
       is_clear &= Named(weight, inner).size() <= 1;
     }
@@ -322,7 +318,7 @@ class Recognizer {
       if (of_experts && weight.is_matrix()) weight.route_sends = RouteSends(weight, columns);
       if (!is_clear) continue;
       for (const size_t d : Named(weight, inner)) {
-        weight.split_sends[d] = Holds(weight.in, d) ? 4 * weight.outputs : 0;
+        weight.split_sends[d] = Contains(weight.in, d) ? 4 * weight.outputs : 0;
       }
     }
     return true;
@@ -382,8 +378,7 @@ void Recognize(const std::vector<StepTensor>& tensors, size_t stages, StepModel*
 }
 
 bool StepWeight::MaySplit() const {
-  return std::any_of(split_sends.begin(), split_sends.end(),
-                     [](double sends) { return sends >= 0; });
+  return std::ranges::any_of(split_sends, [](double sends) { return sends >= 0; });
 }
 
 }  // namespace shardinit

@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/inputs.h"
+#include "base/file.h"
 #include "base/interrupt.h"
+#include "base/sha256.h"
 
 namespace shardinit {
 namespace {

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "base/file.h"
-#include "base/sha256.h"
 
 namespace shardinit {
 

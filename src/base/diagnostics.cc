@@ -87,10 +87,11 @@ std::string Locate(const Span& span) {
 
 const Source* Diagnostics::Add(Source source) { return &sources_->emplace_back(std::move(source)); }
 
-void Diagnostics::Error(Span span, std::string message, std::string hint) {
+Reported Diagnostics::Error(Span span, std::string message, std::string hint) {
   all_.push_back({Diagnostic::Severity::kError, span, std::move(message), std::move(hint)});
   // A hostile file must not cost more than an honest one.
   if (++errors_ >= kMostErrors) ThrowIfErrors();
+  return {};
 }
 
 void Diagnostics::Note(Span span, std::string message) {

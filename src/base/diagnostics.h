@@ -1,8 +1,10 @@
 // Collects what is wrong with the user's input in every stage, and renders it once.
 #pragma once
 
+#include <concepts>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -19,6 +21,27 @@ struct Diagnostic {
   std::string hint;  // empty if there is nothing useful to suggest
 };
 
+// The result of a function that has reported a mistake, as its caller has it: nothing, null or
+// false.
+struct Reported {
+  template <typename T>
+  operator std::optional<T>() && {
+    return std::nullopt;
+  }
+  template <typename T>
+  operator T*() && {
+    return nullptr;
+  }
+  template <typename T>
+  operator std::unique_ptr<T>() && {
+    return nullptr;
+  }
+  template <std::same_as<bool> T>
+  operator T() && {
+    return false;
+  }
+};
+
 // Collects mistakes in the user's input. Stages report everything they find; nothing is printed
 // here. Owns the sources that spans point into.
 class Diagnostics {
@@ -29,7 +52,7 @@ class Diagnostics {
   const Source* Add(Source source);
 
   // Adds an error, and ends the run (throws InvalidSpec) at kMostErrors.
-  void Error(Span span, std::string message, std::string hint = {});
+  Reported Error(Span span, std::string message, std::string hint = {});
   // Adds a second place that belongs to the last error, such as a first definition.
   void Note(Span span, std::string message);
 

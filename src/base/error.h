@@ -37,6 +37,9 @@ class Error : public std::runtime_error {
 // the file system never can: it is read-only (EROFS) or has no such operation (EOPNOTSUPP, ENOSYS).
 Error SystemError(const std::string& action, const std::string& path, int error = errno);
 
+// Makes an Error (kConflict): something else is in the place of a folder that a user named.
+Error Conflict(std::string message);
+
 // Renders what is not a Diagnostic for users: `shardinit: error: …`, a hint.
 std::string RenderError(const std::string& message, const std::string& hint);
 

@@ -2,6 +2,8 @@
 
 #include <mpfr.h>
 
+#include "base/error.h"
+
 namespace shardinit::exact {
 namespace {
 
@@ -22,8 +24,10 @@ class DoubleRange {
   mpfr_exp_t emin_, emax_;  // MPFR's own range, which is per thread
 };
 
-// Frees the constants that MPFR computes once for each thread.
+// Frees the constants that MPFR computes once for each thread. An MPFR that shares them and its
+// range among threads would give wrong values, or crash.
 struct Constants {
+  Constants() { Check(mpfr_buildopt_tls_p() != 0, "MPFR was built for one thread"); }
   ~Constants() { mpfr_free_cache2(MPFR_FREE_LOCAL_CACHE); }
 };
 

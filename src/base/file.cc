@@ -6,13 +6,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
+#include <mutex>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
-#include "base/inputs.h"
 #include "base/interrupt.h"
-#include "base/local_path.h"
 
 namespace shardinit {
 
@@ -22,6 +24,12 @@ Fd OpenAt(int folder, const std::string& name, int flags, unsigned mode) {
     fd = openat(folder, name.c_str(), flags | O_CLOEXEC, mode);
   } while (fd < 0 && errno == EINTR);
   return Fd(fd);
+}
+
+Fd OpenToRead(const std::string& path) {
+  Fd fd = OpenAt(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
+  if (!fd) throw SystemError("read", path);
+  return fd;
 }
 
 std::string FolderOf(const std::string& path) {
@@ -90,8 +98,10 @@ std::string ReadFile(const std::string& path, size_t limit) {
   if (fstat(fd.get(), &info) != 0) throw SystemError("read", path);
   AddInput(info);
   if (!S_ISREG(info.st_mode)) {
-    throw Error(ExitCode::kUsage, fmt::format("`{}` is {}, not a file", path,
-                                              S_ISDIR(info.st_mode) ? "a folder" : "a device"));
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` is {}, not a file", path,
+                            S_ISDIR(info.st_mode) ? "a folder" : "a device"),
+                S_ISDIR(info.st_mode) ? "name a file in it" : "");
   }
   return ReadToEnd(fd.get(), path, limit);
 }
@@ -167,15 +177,17 @@ bool ReadAll(int fd, void* data, size_t size, int64_t offset) {
   return true;
 }
 
+void ReadExactly(int fd, const std::string& path, void* data, size_t size, int64_t offset) {
+  if (!ReadAll(fd, data, size, offset)) throw SystemError("read", path, errno != 0 ? errno : EIO);
+}
+
 void ReadRange(int fd, const std::string& path, int64_t offset, int64_t bytes,
                const std::function<void(std::string_view piece)>& visit) {
   std::string buffer(static_cast<size_t>(std::min<int64_t>(bytes, 1 << 20)), '\0');
   for (const int64_t end = offset + bytes; offset < end;) {
     ThrowIfInterrupted();
     const auto n = static_cast<size_t>(std::min<int64_t>(std::ssize(buffer), end - offset));
-    if (!ReadAll(fd, buffer.data(), n, offset)) {
-      throw SystemError("read", path, errno != 0 ? errno : EIO);
-    }
+    ReadExactly(fd, path, buffer.data(), n, offset);
     visit({buffer.data(), n});
     offset += static_cast<int64_t>(n);
   }
@@ -250,8 +262,12 @@ bool IsFolder(const std::string& path) {
 
 void RequireFolder(const std::string& path) {
   if (IsFolder(path)) return;
-  throw Error(ExitCode::kUsage, Exists(path) ? fmt::format("`{}` is a file, not a folder", path)
-                                             : fmt::format("there is no folder `{}`", path));
+  if (Exists(path)) {
+    throw Error(ExitCode::kUsage, fmt::format("`{}` is a file, not a folder", path),
+                "name the folder of a checkpoint or an export");
+  }
+  throw Error(ExitCode::kUsage, fmt::format("there is no folder `{}`", path),
+              "check the name of the folder");
 }
 
 bool IsEmptyFolder(const std::string& path) {
@@ -265,6 +281,55 @@ bool IsEmptyFolder(const std::string& path) {
 int64_t FileSize(const std::string& path) {
   struct stat info;
   return Look(path, false, &info) && S_ISREG(info.st_mode) ? info.st_size : -1;
+}
+
+namespace {
+
+bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+// Returns `s3` of `s3://bucket/x`, with schemes as in RFC 3986; empty if the path has none.
+std::string_view SchemeOf(std::string_view path) {
+  const std::string_view scheme = path.substr(0, std::min(path.find("://"), path.size()));
+  if (scheme.size() == path.size() || scheme.empty() || !IsLetter(scheme[0])) return {};
+  const bool is_scheme = std::all_of(scheme.begin(), scheme.end(), [](char c) {
+    return IsLetter(c) || (c >= '0' && c <= '9') || c == '+' || c == '.' || c == '-';
+  });
+  return is_scheme ? scheme : std::string_view();
+}
+
+}  // namespace
+
+void RequireLocal(const std::string& path) {
+  const std::string_view scheme = SchemeOf(path);
+  if (scheme.empty()) return;
+  throw Error(
+      ExitCode::kUsage,
+      fmt::format("`{}` is not a path of a file system, and shardinit knows no other store", path),
+      scheme == "file" ? "leave `file://` out"
+                       : fmt::format("use a local folder, and copy it to or from `{}://` with that "
+                                     "store's own tool",
+                                     scheme));
+}
+
+namespace {
+
+std::atomic<bool> remembers{false};
+std::mutex inputs_mutex;
+std::set<std::pair<dev_t, ino_t>> inputs;
+
+}  // namespace
+
+void RememberInputs() { remembers = true; }
+
+void AddInput(const struct stat& file) {
+  if (!remembers || !S_ISREG(file.st_mode)) return;
+  const std::lock_guard lock(inputs_mutex);
+  inputs.emplace(file.st_dev, file.st_ino);
+}
+
+bool IsInput(const struct stat& file) {
+  const std::lock_guard lock(inputs_mutex);
+  return inputs.contains({file.st_dev, file.st_ino});
 }
 
 }  // namespace shardinit

@@ -31,6 +31,11 @@ class Fd {
 // none with errno set on failure.
 Fd OpenAt(int folder, const std::string& name, int flags, unsigned mode = 0);
 
+// Opens a file for reading, without waiting for the writer of a FIFO. Throws Error (kWorld).
+Fd OpenToRead(const std::string& path);
+// Reads all of these bytes, or throws Error (kWorld).
+void ReadExactly(int fd, const std::string& path, void* data, size_t size, int64_t offset);
+
 // These split a path; `a/b/` is `b` in `a`, as `a/b` is.
 std::string FolderOf(const std::string& path);
 std::string NameOf(const std::string& path);
@@ -78,5 +83,19 @@ bool IsFolder(const std::string& path);  // a folder or a link to one
 void RequireFolder(const std::string& path);
 bool IsEmptyFolder(const std::string& path);
 int64_t FileSize(const std::string& path);  // -1: no such regular file
+
+// Throws Error (kUsage), with the way that works, if `path` begins with a scheme and `://`: else a
+// file or folder of that name would be made or looked for here.
+void RequireLocal(const std::string& path);
+
+// The files that this process has read for its user, which no result may replace, are remembered.
+
+// Makes AddInput remember inputs from now on. The library, which writes nothing, never calls this:
+// it keeps nothing between calls.
+void RememberInputs();
+
+// Files are known by device and inode, so by all their names. Safe to use from several threads.
+void AddInput(const struct stat& file);
+bool IsInput(const struct stat& file);
 
 }  // namespace shardinit

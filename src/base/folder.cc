@@ -19,20 +19,10 @@ constexpr std::string_view kMissing = "is missing", kLink = "is a link to elsewh
                            kNoFile = "is not a file", kTooLarge = "is larger than any such file";
 
 NameKind KindOf(int folder, const dirent* entry, const std::string& path) {
-  switch (entry->d_type) {
-    case DT_REG:
-      return NameKind::kFile;
-    case DT_DIR:
-      return NameKind::kFolder;
-    case DT_LNK:
-      return NameKind::kLink;
-    case DT_UNKNOWN:
-      break;  // some file systems do not say
-    default:
-      return NameKind::kOther;
-  }
-  struct stat info;
-  if (fstatat(folder, entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
+  struct stat info = {};
+  info.st_mode = DTTOIF(entry->d_type);
+  const bool is_known = entry->d_type != DT_UNKNOWN;  // Some file systems do not say.
+  if (!is_known && fstatat(folder, entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
     throw SystemError("read", path);
   }
   return S_ISREG(info.st_mode)   ? NameKind::kFile
@@ -92,9 +82,7 @@ std::string_view ReadIfFileAt(int folder, const std::string& name, const std::st
   if (!wrong.empty()) return wrong;
   if (static_cast<uint64_t>(size) > limit) return kTooLarge;
   text->resize(static_cast<size_t>(size));
-  if (!ReadAll(fd.get(), text->data(), text->size(), 0)) {
-    throw SystemError("read", path, errno != 0 ? errno : EIO);
-  }
+  ReadExactly(fd.get(), path, text->data(), text->size(), 0);
   return {};
 }
 

@@ -16,6 +16,7 @@ namespace {
 constexpr size_t kMaxDepth = 32;
 
 void AppendQuoted(std::string_view text, std::string* out) {
+  constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
   const auto is_plain = [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; };
   *out += '"';
   for (size_t i = 0; i < text.size(); ++i) {
@@ -24,37 +25,15 @@ void AppendQuoted(std::string_view text, std::string* out) {
     out->append(text, i, end - i);
     if ((i = end) == text.size()) break;
     const char c = text[i];
-    switch (c) {
-      case '"':
-        *out += "\\\"";
-        break;
-      case '\\':
-        *out += "\\\\";
-        break;
-      case '\b':
-        *out += "\\b";
-        break;
-      case '\f':
-        *out += "\\f";
-        break;
-      case '\n':
-        *out += "\\n";
-        break;
-      case '\r':
-        *out += "\\r";
-        break;
-      case '\t':
-        *out += "\\t";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          *out += fmt::format("\\u{:04x}", c);
-        } else if (const Character at = CharacterAt(text, i); !at.valid) {
-          *out += fmt::format("\\\\x{:02x}", static_cast<unsigned char>(c));
-        } else {
-          *out += text.substr(i, static_cast<size_t>(at.size));
-          i += static_cast<size_t>(at.size) - 1;
-        }
+    if (const size_t escape = kEscaped.find(c); escape != kEscaped.npos) {
+      (*out += '\\') += kLetters[escape];
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      *out += fmt::format("\\u{:04x}", c);
+    } else if (const Character at = CharacterAt(text, i); !at.valid) {
+      *out += fmt::format("\\\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      *out += text.substr(i, static_cast<size_t>(at.size));
+      i += static_cast<size_t>(at.size) - 1;
     }
   }
   *out += '"';
@@ -190,24 +169,6 @@ JsonWriter& JsonWriter::Value(double value) {
   Check(value - value == 0, "JSON has no NaN or infinity");
   // `-0` would be read back as an integer, which has no sign of zero.
   return Raw(value == 0 && std::signbit(value) ? "-0.0" : fmt::format("{}", value));
-}
-
-JsonWriter& JsonWriter::Integer(int64_t value) {
-  Separate();
-  text_ += fmt::format_int(value).str();
-  return *this;
-}
-
-JsonWriter& JsonWriter::Natural(uint64_t value) {
-  Separate();
-  text_ += fmt::format_int(value).str();
-  return *this;
-}
-
-JsonWriter& JsonWriter::Value(std::span<const int64_t> values) {
-  BeginArray();
-  for (const int64_t value : values) Integer(value);
-  return EndArray();
 }
 
 JsonWriter& JsonWriter::Raw(std::string_view json) {

@@ -5,12 +5,13 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json_fwd.hpp>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -56,13 +57,16 @@ class JsonWriter {
   JsonWriter& Value(std::string_view text);
   JsonWriter& Value(const char* text) { return Value(std::string_view(text)); }
   JsonWriter& Value(bool value) { return Raw(value ? "true" : "false"); }
-  JsonWriter& Value(std::signed_integral auto value) { return Integer(value); }
-  JsonWriter& Value(std::unsigned_integral auto value) { return Natural(value); }
+  JsonWriter& Value(std::integral auto value) { return Raw(std::to_string(value)); }
   JsonWriter& Value(double value);
-  JsonWriter& Null() { return Raw("null"); }
-  JsonWriter& Value(std::span<const int64_t> values);
-  JsonWriter& Value(const std::vector<int64_t>& values) {
-    return Value(std::span<const int64_t>(values));
+  JsonWriter& Value(std::nullptr_t) { return Raw("null"); }
+  // Writes an array of what is in a range, which may be ranges.
+  template <typename T>
+  requires(!std::convertible_to<const T&, std::string_view> &&
+           requires(const T& t) { std::begin(t); }) JsonWriter& Value(const T& values) {
+    BeginArray();
+    for (const auto& value : values) Value(value);
+    return EndArray();
   }
   JsonWriter& Raw(std::string_view json);
 
@@ -70,6 +74,11 @@ class JsonWriter {
   template <typename T>
   JsonWriter& Member(std::string_view key, const T& value) {
     return Key(key).Value(value);
+  }
+  // Writes null for a value that there is not.
+  template <typename T>
+  JsonWriter& MemberOrNull(std::string_view key, bool is_there, const T& value) {
+    return is_there ? Member(key, value) : Member(key, nullptr);
   }
 
   // Returns the text, with a newline; every Begin must have its End.
@@ -85,8 +94,6 @@ class JsonWriter {
   };
   JsonWriter& Begin(char bracket, Layout layout);
   JsonWriter& End(char bracket);
-  JsonWriter& Integer(int64_t value);
-  JsonWriter& Natural(uint64_t value);
   void Separate();
 
   std::string text_;

@@ -4,8 +4,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/fs.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -147,8 +149,7 @@ void RemoveTree(const Folder& parent, const std::string& name) {
 
 void RequireFree(const std::string& path) {
   if (!Exists(path) || IsEmptyFolder(path)) return;
-  throw Error(ExitCode::kConflict, fmt::format("`{}` exists", path),
-              "choose another folder with `-o`");
+  throw Conflict(fmt::format("`{}` exists", path));
 }
 
 // Renames `from` in `folder` to the name of `path`, which is in `parent`. Returns false if that is
@@ -173,8 +174,7 @@ std::string PathToTake(const std::string& path) {
   }
   std::error_code error;
   if (std::filesystem::is_symlink(plain, error)) {
-    throw Error(ExitCode::kConflict, fmt::format("`{}` is a link", plain),
-                "choose another folder with `-o`");
+    throw Conflict(fmt::format("`{}` is a link", plain));
   }
   return plain;
 }
@@ -265,8 +265,9 @@ bool NewFile::CommitNew() {
   Sync();
   const int folder = folder_.fd();
   const char *from = temporary_.c_str(), *to = name_.c_str();
-  // Some file systems know renameat2 with this flag, others only linkat.
-  if (renameat2(folder, from, folder, to, RENAME_NOREPLACE) == 0) {
+  // Some file systems know renameat2 with this flag, others only linkat. glibc has a function for
+  // it since 2.28, which older systems lack.
+  if (syscall(SYS_renameat2, folder, from, folder, to, RENAME_NOREPLACE) == 0) {
     temporary_.clear();
     folder_.Sync();
     return true;
@@ -412,8 +413,7 @@ void StagedFolder::Remove() { RemoveTree(parent_, name_); }
 void StagedFolder::Commit() {
   folder_.OpenSub(kStaged).Sync();
   if (!TakeFolderName(folder_, kStaged, parent_, path_)) {
-    throw Error(ExitCode::kConflict, fmt::format("`{}` has appeared meanwhile", path_),
-                "choose another folder with `-o`");
+    throw Conflict(fmt::format("`{}` has appeared meanwhile", path_));
   }
   Remove();
 }

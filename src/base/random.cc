@@ -1,6 +1,7 @@
 #include "base/random.h"
 
-#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,7 +13,9 @@ namespace shardinit {
 void FillRandom(void* out, size_t bytes) {
   auto* at = static_cast<uint8_t*>(out);
   while (bytes > 0) {
-    const ssize_t n = getrandom(at, std::min(bytes, size_t{256}), 0);  // the most at once
+    // glibc has a function for it since 2.25, which older systems lack. 256 bytes are the most at
+    // once.
+    const ssize_t n = syscall(SYS_getrandom, at, std::min(bytes, size_t{256}), 0);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) throw SystemError("read", "getrandom(2)");
     at += n;

@@ -14,9 +14,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/inputs.h"
+#include "base/file.h"
 #include "base/interrupt.h"
-#include "base/local_path.h"
 #include "base/new_file.h"
 
 namespace shardinit {
@@ -65,8 +64,10 @@ int StandardStreamOf(const struct stat& file, bool is_descriptor, const std::str
   return -1;
 }
 
-// Tells whether the marks stand in the beginning of the file; one that cannot be read has none.
+// Tells whether there are marks and they stand in the beginning of the file; one that cannot be
+// read has none.
 bool HasMarks(const std::string& path, const std::vector<std::string_view>& marks) {
+  if (marks.empty()) return false;
   const Fd fd = OpenAt(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
   std::string head(kMarkedBytes, '\0');
   const ssize_t size = fd ? pread(fd.get(), head.data(), head.size(), 0) : -1;
@@ -199,7 +200,9 @@ void ResultFile::RequireOurs(const Place& place) const {
   }
   throw Error(
       ExitCode::kConflict,
-      fmt::format("`{}` exists and is not a {} that this command wrote", path_, kind_.what),
+      kind_.marks.empty()
+          ? fmt::format("`{}` exists", path_)
+          : fmt::format("`{}` exists and is not a {} that this command wrote", path_, kind_.what),
       fmt::format("choose another name for `{}`, or replace it with `--force`", kind_.option));
 }
 

@@ -12,6 +12,7 @@ struct ResultKind {
   std::string_view option;  // `--html`
   std::string_view what;    // `page`
   // These stand in this order in the file's first bytes, the first of them at the very beginning.
+  // Without any, no file is known to be of this kind.
   std::vector<std::string_view> marks;
 };
 

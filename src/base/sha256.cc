@@ -10,8 +10,25 @@
 #include "base/error.h"
 #include "base/sha256_pair.h"
 
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
+#if defined(SHARDINIT_STATIC) && defined(__x86_64__)
+extern "C" void OPENSSL_cpuid_setup();
+extern "C" unsigned OPENSSL_ia32cap_P[4];  // CPUID's words, as OpenSSL's assembler reads them
+#elif defined(SHARDINIT_STATIC) && defined(__aarch64__)
+extern "C" unsigned OPENSSL_armcap_P;
+#endif
+
 namespace shardinit {
 namespace {
+
+#if defined(SHARDINIT_STATIC) && defined(__x86_64__)
+// A static libcrypto learns from its section `.init` which instructions there are. Some linkers
+// leave that section out, and hashes would take the slowest path.
+[[maybe_unused]] const bool kProcessorIsKnown = (OPENSSL_cpuid_setup(), true);
+#endif
 
 constexpr size_t kBlock = SHA256_CBLOCK;
 
@@ -81,10 +98,26 @@ Digest Sha256Of(std::string_view bytes) {
   return hash.Finish();
 }
 
+bool Sha256TakesInstructions() {
+#if defined(SHARDINIT_STATIC) && defined(__x86_64__)
+  return HasSha256Pair() && (OPENSSL_ia32cap_P[2] >> 29 & 1) != 0;
+#elif defined(SHARDINIT_STATIC) && defined(__aarch64__)
+  return (OPENSSL_armcap_P >> 4 & 1) != 0;
+#elif defined(__aarch64__)
+  return (getauxval(AT_HWCAP) & HWCAP_SHA2) != 0;
+#else
+  return HasSha256Pair();  // A shared libcrypto asks the same CPUID when it is loaded.
+#endif
+}
+
 std::array<uint8_t, 20> Sha1Of(std::string_view bytes) {
   std::array<uint8_t, 20> digest;
   static_assert(sizeof(digest) == SHA_DIGEST_LENGTH);
-  SHA1(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data());
+  // SHA1() would do, but it brings nearly all of a static libcrypto with it.
+  SHA_CTX sha;
+  Check(SHA1_Init(&sha) == 1 && SHA1_Update(&sha, bytes.data(), bytes.size()) == 1 &&
+            SHA1_Final(digest.data(), &sha) == 1,
+        "SHA1_Init");
   return digest;
 }
 

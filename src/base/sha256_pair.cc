@@ -3,6 +3,7 @@
 #include "base/error.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -28,11 +29,12 @@ constexpr int kLanes = 2;
 }  // namespace
 
 bool HasSha256Pair() {
-  static const bool kHas = __builtin_cpu_supports("sse4.1") && [] {
-    // CPUID leaf 7, EBX bit 29, is asked because GCC 12 and clang 14 do not know "sha" here.
-    unsigned eax = 7, ebx, ecx = 0, edx;
-    asm("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
-    return (ebx >> 29 & 1) != 0;
+  // Not __builtin_cpu_supports: some compilers do not know "sha", and some linkers leave out the
+  // code that fills its table, so that it says no to all.
+  static const bool kHas = [] {
+    unsigned eax, ebx, ecx, edx;
+    const bool sse41 = __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_SSE4_1) != 0;
+    return sse41 && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (ebx & bit_SHA) != 0;
   }();
   return kHas;
 }

@@ -1,7 +1,11 @@
 #include "base/suggest.h"
 
-#include <algorithm>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
+#include "base/table.h"
 #include "base/text.h"
 
 namespace shardinit {
@@ -10,6 +14,81 @@ namespace {
 constexpr size_t kMostCandidates = 4096;
 constexpr size_t kMostListed = 32;
 constexpr size_t kLongestName = 255;
+
+// Words that people bring from elsewhere, and the words that mean the same here.
+constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
+    {"act", "nonlinearity"},
+    {"activation", "nonlinearity"},
+    {"ceil", "ceil_div"},
+    {"dimensions", "shape"},
+    {"dims", "shape"},
+    {"distcp", "dcp"},
+    {"fill", "constant"},
+    {"flax", "zarr"},
+    {"full", "constant"},
+    {"gauss", "normal"},
+    {"gaussian", "normal"},
+    {"glorot", "xavier_normal"},
+    {"h5", "keras"},
+    {"hdf5", "keras"},
+    {"he", "kaiming_normal"},
+    {"hf", "safetensors"},
+    {"huggingface", "safetensors"},
+    {"int", "floor"},
+    {"jax", "zarr"},
+    {"kaiming", "kaiming_normal"},
+    {"loc", "mean"},
+    {"max", "high"},
+    {"maxval", "high"},
+    {"min", "low"},
+    {"minval", "low"},
+    {"mu", "mean"},
+    {"orbax", "zarr"},
+    {"power", "pow"},
+    {"pt", "dcp"},
+    {"pth", "dcp"},
+    {"pytorch", "dcp"},
+    {"randn", "normal"},
+    {"rand", "uniform"},
+    {"scale", "std"},
+    {"sigma", "std"},
+    {"size", "shape"},
+    {"stddev", "std"},
+    {"stdev", "std"},
+    {"torch", "dcp"},
+    {"torch", "out_in"},
+    {"pytorch", "out_in"},
+    {"jax", "in_out"},
+    {"flax", "in_out"},
+    {"keras", "in_out"},
+    {"transformers", "safetensors"},
+    {"xavier", "xavier_normal"},
+};
+
+std::string Lower(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return lower;
+}
+
+// Returns the candidate that differs in capitals alone, or that means the same; empty: none.
+std::string SameWord(std::string_view name, const std::vector<std::string>& candidates) {
+  const std::string lower = Lower(name);
+  for (const std::string& candidate : candidates) {
+    if (Lower(candidate) == lower) return candidate;
+  }
+  for (const auto& [other, own] : kSynonyms) {
+    if (other == lower && Contains(candidates, own)) return std::string(own);
+  }
+  return {};
+}
+
+// Returns the last word of `torch.nn.init.normal_`, without its `_`.
+std::string_view LastWord(std::string_view name) {
+  name.remove_prefix(name.rfind('.') + 1);
+  while (name.ends_with('_')) name.remove_suffix(1);
+  return name;
+}
 
 }  // namespace
 
@@ -39,6 +118,10 @@ size_t EditDistance(std::string_view a, std::string_view b, size_t limit) {
 
 std::string Closest(std::string_view name, const std::vector<std::string>& candidates) {
   if (name.empty() || name.size() > kLongestName) return {};
+  // This is a hint, not a search.
+  if (candidates.size() <= kMostCandidates) {
+    if (std::string same = SameWord(name, candidates); !same.empty()) return same;
+  }
   size_t limit = std::max<size_t>(1, name.size() / 3);
   std::string closest;
   const size_t count = std::min(candidates.size(), kMostCandidates);
@@ -61,10 +144,17 @@ std::string Closest(std::string_view name, const std::vector<std::string>& candi
       return candidates[i];
     }
   }
-  return {};
+  const std::string_view last = LastWord(name);
+  return last.size() == name.size() || last.empty() || count < candidates.size()
+             ? std::string()
+             : SameWord(last, candidates);
 }
 
 std::string DidYouMean(std::string_view name, const std::vector<std::string>& candidates) {
+  if (const std::string_view before = name.substr(0, name.find(':'));
+      before.size() < name.size() && Contains(candidates, before)) {
+    return fmt::format("a space is missing behind `{}:`", before);
+  }
   const std::string closest = Closest(name, candidates);
   if (!closest.empty()) return "did you mean " + Quote(closest) + "?";
   if (candidates.empty() || candidates.size() > kMostListed) return {};

@@ -1,13 +1,19 @@
-// Looks up rows of tables by their names. A table is a range of structs that have a `name`, or of
-// pointers to such.
+// Looks up values of lists, and rows of tables by their names. A table is a range of structs that
+// have a `name`, or of pointers to such.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
 
 namespace shardinit {
+
+template <typename List, typename Value>
+bool Contains(const List& list, const Value& value) {
+  return std::ranges::find(list, value) != std::ranges::end(list);
+}
 
 template <typename Row>
 const auto& RowBehind(const Row& row) {

@@ -6,10 +6,23 @@
 #include <cstdio>
 
 namespace shardinit {
+namespace {
+
+Loudness loudness_of_talk = Loudness::kNormal;  // set once, before any thread
+
+}  // namespace
 
 void Talk(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
+}
+
+void SetLoudness(Loudness loudness) { loudness_of_talk = loudness; }
+
+Loudness LoudnessOfTalk() { return loudness_of_talk; }
+
+void TalkUnlessQuiet(std::string_view text) {
+  if (loudness_of_talk != Loudness::kQuiet) Talk(text);
 }
 
 void OccupyStandardStreams() {

@@ -161,4 +161,20 @@ std::optional<int64_t> SizeInBytes(std::string_view text) {
   return bytes;
 }
 
+std::optional<int64_t> CountWithSuffix(std::string_view text) {
+  int64_t count = 0;
+  const char* last = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), last, count);
+  if (error != std::errc() || count < 0 || stop == last) return {};
+  text.remove_prefix(static_cast<size_t>(stop - text.data()));
+  constexpr std::string_view kLetters = "kMGT";
+  const size_t power = kLetters.find(text[0] == 'K' ? 'k' : text[0]);
+  const std::string_view suffix = text.substr(1);
+  if (power == kLetters.npos || !(suffix.empty() || suffix == "i")) return {};
+  for (size_t i = 0; i <= power; ++i) {
+    if (__builtin_mul_overflow(count, suffix == "i" ? 1024 : 1000, &count)) return {};
+  }
+  return count;
+}
+
 }  // namespace shardinit

@@ -41,4 +41,8 @@ std::string Quote(std::string_view text);
 // Reads `80`, `80G`, `80GiB` (of 1024) or `80GB` (of 1000) as bytes.
 std::optional<int64_t> SizeInBytes(std::string_view text);
 
+// Reads `4k`, `4M`, `4G`, `4T` (of 1000), or the same with `i` (of 1024), as a number; nothing for
+// other text.
+std::optional<int64_t> CountWithSuffix(std::string_view text);
+
 }  // namespace shardinit

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
+#include <cstdint>
 
 #include "base/error.h"
 #include "plan/plan.h"
@@ -25,19 +25,16 @@ std::string FirstDifference(std::string_view present, std::string_view wanted) {
   return fmt::format("there it is `{}`, here `{}`", shown(present), shown(wanted));
 }
 
-bool IsRankFileOrReceipt(std::string_view name) {
-  constexpr std::string_view kStart = "rank-";
-  if (!name.starts_with(kStart)) return false;
-  const size_t end = name.find_first_not_of("0123456789", kStart.size());
-  return end != name.npos && end >= kStart.size() + 5 &&
-         (name.substr(end) == ".h5" || name.substr(end) == ".json");
-}
+}  // namespace
 
 bool IsInRoot(std::string_view name) {
   return name == kPlanName || name == kIndexName || name == kManifestName || name == kDevicesName;
 }
 
-}  // namespace
+bool IsInRanks(std::string_view name, int64_t world_size) {
+  const int64_t rank = std::max(RankOf(name, ".h5"), RankOf(name, ".json"));
+  return rank >= 0 && rank < world_size;
+}
 
 bool IsManifestFor(std::string_view manifest, std::string_view plan_json) {
   const std::string claim =
@@ -82,21 +79,16 @@ bool CheckpointFolder::IsClaimed(const std::string& plan_json) const {
   // FindOther() goes first: whoever makes one of these files has made plan.json before.
   const std::string_view other = FindOther(plan_json);
   if (other == kExportName) {
-    throw Error(ExitCode::kConflict, fmt::format("`{}` holds an export", root_.path()),
-                "choose another folder with `-o`");
+    throw Conflict(fmt::format("`{}` holds an export", root_.path()));
   }
   if (!root_.Exists(kPlanName)) {
     if (other.empty()) return false;
-    throw Error(ExitCode::kConflict,
-                fmt::format("`{}` exists without the {} that says which plan it belongs to",
-                            root_.PathOf(other), kPlanName),
-                "choose another folder with `-o`");
+    throw Conflict(fmt::format("`{}` exists without the {} that says which plan it belongs to",
+                               root_.PathOf(other), kPlanName));
   }
   std::string present;
   if (!root_.Read(kPlanName, kPlanLimit, &present)) {
-    throw Error(ExitCode::kConflict,
-                fmt::format("`{}` is not a file that this tool wrote", root_.PathOf(kPlanName)),
-                "choose another folder with `-o`");
+    throw Conflict(fmt::format("`{}` is not a file that this tool wrote", root_.PathOf(kPlanName)));
   }
   if (present == plan_json) return true;
   if (present.empty()) return false;  // NewFile::CommitNew says whose it is.
@@ -147,10 +139,8 @@ void CheckpointFolder::RequireDevices(const std::string& devices_json) const {
 }
 
 void CheckpointFolder::ThrowLost() const {
-  throw Error(ExitCode::kConflict,
-              fmt::format("`{}` has lost its {}, or was given to another plan meanwhile",
-                          root_.path(), kPlanName),
-              "choose another folder with `-o`");
+  throw Conflict(fmt::format("`{}` has lost its {}, or was given to another plan meanwhile",
+                             root_.path(), kPlanName));
 }
 
 std::string CheckpointFolder::FirstForeign(int64_t world_size) const {
@@ -162,20 +152,14 @@ std::string CheckpointFolder::FirstForeign(int64_t world_size) const {
     });
   };
   look_in(root_, [](std::string_view name) { return name == "ranks" || IsInRoot(name); });
-  look_in(ranks_, [&](std::string_view name) {
-    int64_t rank = 0;
-    return IsRankFileOrReceipt(name) &&
-           std::from_chars(name.data() + name.find('-') + 1, name.data() + name.size(), rank).ec ==
-               std::errc() &&
-           rank < world_size &&
-           (name == NameOf(RankFile(rank)) || name == NameOf(ReceiptFile(rank)));
-  });
+  look_in(ranks_, [&](std::string_view name) { return IsInRanks(name, world_size); });
   return foreign;
 }
 
 void CheckpointFolder::RemoveLeftOvers(Others others) const {
   shardinit::RemoveLeftOvers(root_, IsInRoot, others);
-  shardinit::RemoveLeftOvers(ranks_, IsRankFileOrReceipt, others);
+  shardinit::RemoveLeftOvers(
+      ranks_, [](std::string_view name) { return IsInRanks(name, INT64_MAX); }, others);
 }
 
 }  // namespace shardinit

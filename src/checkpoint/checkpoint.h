@@ -4,26 +4,28 @@
 
 #include <sys/stat.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "base/new_file.h"
 #include "base/sha256.h"
+#include "spec/file_kind.h"
 
 namespace shardinit {
 
-// Names in the folder; those of ranks are in plan/plan.h.
-inline constexpr char kPlanName[] = "plan.json";
-inline constexpr char kManifestName[] = "manifest.json";
+// Names in the folder; others are in spec/file_kind.h, and those of ranks in plan/plan.h.
 inline constexpr char kIndexName[] = "index.h5";
 inline constexpr char kDevicesName[] = "devices.json";
-// The record of an export, beside its files, says where they come from and has the digest of every
-// byte. No checkpoint's folder has it.
-inline constexpr char kExportName[] = "shardinit-export.json";
 
 // The most bytes a plan.json and a manifest.json may have.
 inline constexpr size_t kPlanLimit = size_t{4} << 30;
 inline constexpr size_t kManifestLimit = size_t{4} << 30;
+
+// Return whether a checkpoint, of so many ranks, has a file of this name in its folder, or in the
+// folder of ranks.
+bool IsInRoot(std::string_view name);
+bool IsInRanks(std::string_view name, int64_t world_size);
 
 // Returns whether the text of a manifest says that its plan is this one.
 bool IsManifestFor(std::string_view manifest, std::string_view plan_json);

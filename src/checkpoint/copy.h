@@ -7,7 +7,7 @@
 // them, up to kFilesTogether. Boxes that nothing is taken from, and all but the first of several
 // replicas, are not read.
 //
-// Some bytes are read more than once, and are then the same each time (checkpoint/watched_box.h):
+// Some bytes are read more than once, and are then the same each time (checkpoint/sweep.h):
 // - bytes that files after the first pass want: each file reads its part, and short runs with what
 //   lies between them;
 // - bytes that go into another layout: once in order for the digest, and once where they go, as
@@ -26,7 +26,6 @@
 #include "checkpoint/file_tasks.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/sweep.h"
-#include "checkpoint/watched_box.h"
 #include "plan/plan.h"
 
 namespace shardinit {

@@ -15,7 +15,7 @@
 #include "checkpoint/receipt.h"
 #include "formats/hdf5/writer.h"
 #include "graph/engines/engines.h"
-#include "plan/devices.h"
+#include "plan/plan.h"
 #include "rng/stream.h"
 
 namespace shardinit {
@@ -83,12 +83,11 @@ void WriteHead(const Plan& plan, const Digest& plan_sha256, const std::optional<
   if (graph.drawn) out.Member("layout", graph.layout);
   out.Member("parameters", plan.parameters).Member("bytes", plan.bytes);
   out.Member("plan_sha256", ToHex(plan_sha256));
-  out.Key("index");
   if (index) {
-    out.BeginObject().Member("file", kIndexName).Member("size", index->size);
+    out.Key("index").BeginObject().Member("file", kIndexName).Member("size", index->size);
     out.Member("sha256", ToHex(index->sha256)).EndObject();
   } else {
-    out.Null();
+    out.Member("index", nullptr);
   }
 }
 
@@ -275,6 +274,7 @@ FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const 
 Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256) {
   const std::string path = folder + "/" + kPlanName;
   if (!Exists(path)) {
+    if (const auto wrong = WrongKind(folder, "a checkpoint")) throw *wrong;
     RequireFolder(folder);
     throw Error(ExitCode::kUsage,
                 fmt::format("`{}` is not a checkpoint: it has no {}", folder, kPlanName),
@@ -339,8 +339,8 @@ std::vector<bool> NamedRanks(const CheckpointFolder& folder, int64_t world_size)
   std::vector<bool> named(static_cast<size_t>(world_size));
   folder.ranks().ForEachName([&](const std::string& name) {
     ThrowIfInterrupted();
-    const auto rank = RankOfReceipt(name);
-    if (rank && *rank < world_size) named[static_cast<size_t>(*rank)] = true;
+    const int64_t rank = RankOf(name, ".json");
+    if (rank >= 0 && rank < world_size) named[static_cast<size_t>(rank)] = true;
   });
   return named;
 }

@@ -7,7 +7,6 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <vector>
 
 #include "base/error.h"
@@ -15,20 +14,13 @@
 #include "base/folder.h"
 #include "base/interrupt.h"
 #include "base/new_file.h"
-#include "base/text.h"
 #include "checkpoint/copy.h"
 #include "checkpoint/receipt.h"
 #include "checkpoint/verify.h"
-#include "plan/devices.h"
+#include "plan/plan.h"
 
 namespace shardinit {
 namespace {
-
-std::vector<int64_t> RanksOf(const Plan& plan) {
-  std::vector<int64_t> ranks(static_cast<size_t>(plan.world_size()));
-  std::iota(ranks.begin(), ranks.end(), int64_t{0});
-  return ranks;
-}
 
 // The copy of one request, and what of it is already there.
 class Resharding {
@@ -72,7 +64,7 @@ class Resharding {
   GenerateResult Fill(const StagedFolder& staged) {
     GenerateRequest request;
     request.folder = staged.staged();
-    request.ranks = RanksOf(to_);
+    request.ranks = AllRanks(to_.graph.mesh);
     request.workers = request_.workers;
     request.index = request_.index;
     request.source = &copy_;
@@ -153,7 +145,8 @@ class Resharding {
       throw Conflict("has other slices or devices");
     }
     RequireUndamaged();
-    CompareRanks(folder, RanksOf(to_), [&](int64_t) { throw Conflict("has other values"); });
+    CompareRanks(folder, AllRanks(to_.graph.mesh),
+                 [&](int64_t) { throw Conflict("has other values"); });
     MakeFolder(request_.folder);  // syncs its name, which a killed run may have left off the disk
     return true;
   }
@@ -181,7 +174,7 @@ class Resharding {
   Damage FindOthers(const std::string& staged) {
     const CheckpointFolder folder(staged);
     std::vector<int64_t> kept;
-    for (const int64_t rank : RanksOf(to_)) {
+    for (const int64_t rank : AllRanks(to_.graph.mesh)) {
       if (Exists(staged + "/" + ReceiptFile(rank))) kept.push_back(rank);
     }
     Damage damage = FindDamage(staged, to_, plan_sha256_, kept, request_.workers.jobs, nullptr);

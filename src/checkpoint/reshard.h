@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <string>
-#include <string_view>
 
 #include "checkpoint/manifest.h"
 #include "checkpoint/write.h"

@@ -1,16 +1,45 @@
-// Makes boxes of a tensor from boxes that are cut elsewhere, in one pass over both.
+// Makes boxes of a tensor from boxes that are cut elsewhere, in one pass over both, and watches
+// boxes in ranks' files that are read more than once.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "base/sha256.h"
-#include "checkpoint/watched_box.h"
 #include "formats/pieces.h"
 #include "generate/workers.h"
 
 namespace shardinit {
+
+// All who read some part of the box get the same bytes, or an error. So the digest of the box,
+// which one of them takes, is that of what the others read. Parts are compared by a random hash
+// (NH, of UMAC), which misses a difference with a probability of 2^-64; what is kept of them is
+// small.
+class WatchedBox {
+ public:
+  // The box is compared, and read, in cells of this many bytes: a power of two, 16 to kLargestCell.
+  WatchedBox(FilePiece piece, int64_t bytes, int64_t cell_bytes);
+
+  static constexpr int64_t kLargestCell = 64 << 10;
+
+  const FilePiece& piece() const { return piece_; }
+  // Reads bytes, from several threads. `fd` is the caller's; if it is empty, the file is opened.
+  // Throws Error (kWorld) if the file cannot be read or has other bytes than at another time.
+  void Read(Fd* fd, int64_t offset, int64_t bytes, void* out);
+
+ private:
+  using Fingerprint = unsigned __int128;
+  static Fingerprint FingerprintOf(const uint8_t* data, int64_t bytes);
+  void Compare(int64_t offset, int64_t bytes, const uint8_t* data);
+
+  const FilePiece piece_;
+  const int64_t bytes_, cell_bytes_;
+  std::mutex mutex_;
+  std::vector<Fingerprint> cells_;  // fingerprints of the first reads
+  std::vector<bool> read_;          // the cells that were read
+};
 
 // The elements of any box follow one another as they do in the whole tensor. So a pass over the
 // tensor's indices meets those of every box in the order in which its file and its digest have

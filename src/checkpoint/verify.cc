@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -15,19 +13,10 @@
 #include "base/new_file.h"
 #include "base/parallel.h"
 #include "checkpoint/manifest.h"
-#include "plan/devices.h"
+#include "plan/plan.h"
 
 namespace shardinit {
 namespace {
-
-// Returns the rank that has this name in `ranks`, as in `rank-00017`; -1: none has.
-int64_t RankOf(std::string_view name, std::string_view suffix) {
-  constexpr std::string_view kPrefix = "rank-";
-  if (!name.starts_with(kPrefix)) return -1;
-  int64_t rank = -1;
-  std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), rank);
-  return rank >= 0 && name == fmt::format("{}{:05}{}", kPrefix, rank, suffix) ? rank : -1;
-}
 
 class Verifier {
  public:
@@ -135,12 +124,7 @@ class Verifier {
   // An index that the manifest does not list belongs, too: a run leaves it that was killed before
   // its end.
   bool Belongs(std::string_view file, bool inner) const {
-    if (!inner) {
-      return file == kPlanName || file == kManifestName || file == kIndexName ||
-             file == kDevicesName;
-    }
-    const int64_t rank = std::max(RankOf(file, ".h5"), RankOf(file, ".json"));
-    return rank >= 0 && rank < plan_.world_size();
+    return inner ? IsInRanks(file, plan_.world_size()) : IsInRoot(file);
   }
 
   // Returns whether it is a temporary file, of a run that goes on or was killed: the next run
@@ -246,28 +230,16 @@ bool FileVerifier::Verify(const FileToVerify& file, const std::function<void(int
   return true;
 }
 
-int64_t BytesInFiles(const Plan& plan) {
-  const InitGraph& graph = plan.graph;
-  if (graph.replicas == Replicas::kDedupe) return plan.bytes;
-  int64_t all = 0;
-  for (const Tensor& tensor : graph.tensors) {
-    int64_t stored = 0;
-    if (__builtin_mul_overflow(tensor.bytes(), plan.ShardingOf(tensor).holders(), &stored) ||
-        __builtin_add_overflow(all, stored, &all)) {
-      return std::numeric_limits<int64_t>::max();
-    }
-  }
-  return all;
-}
-
 VerifyResult Verify(const std::string& folder, int jobs, const VerifyProgress& progress) {
   if (!Exists(folder + "/" + kManifestName)) {
+    const bool is_unfinished = Exists(folder + "/" + kPlanName);
+    const auto wrong = WrongKind(folder, "a checkpoint or an export");
+    if (wrong && !is_unfinished) throw *wrong;
     RequireFolder(folder);
     throw Error(ExitCode::kUsage,
                 fmt::format("`{}` is not a checkpoint: it has no {}", folder, kManifestName),
-                Exists(folder + "/" + kPlanName)
-                    ? fmt::format("it is unfinished: see `shardinit status {}`", folder)
-                    : "name a folder that `shardinit gen` or `shardinit export` wrote");
+                is_unfinished ? fmt::format("it is unfinished: see `shardinit status {}`", folder)
+                              : "name a folder that `shardinit gen` or `shardinit export` wrote");
   }
   std::string manifest, plan_json;
   const std::string_view bad_manifest =

@@ -63,9 +63,6 @@ class FileVerifier {
   std::atomic<int64_t> hashed_{0};
 };
 
-// Returns the bytes of data in all rank files; replicas count as often as they are stored.
-int64_t BytesInFiles(const Plan& plan);
-
 // Hashes every byte of every rank file, `jobs` at a time, and looks for names that do not belong.
 // They are damage if a reader of all files of that kind would take them for a part, else foreign.
 // No link is followed. HDF5 is not involved: the digests cover its metadata, too. Throws Error if

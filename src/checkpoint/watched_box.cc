@@ -1,14 +1,10 @@
-#include "checkpoint/watched_box.h"
-
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "base/checked_math.h"
-#include "base/error.h"
 #include "base/random.h"
+#include "checkpoint/sweep.h"
 
 namespace shardinit {
 namespace {

@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "base/folder.h"
 #include "base/interrupt.h"
-#include "checkpoint/rank_writer.h"
-#include "plan/devices.h"
+#include "formats/hdf5/writer.h"
+#include "plan/plan.h"
 
 namespace shardinit {
 namespace {
@@ -57,8 +57,21 @@ void RequireInPlace(const Folder& folder) {
 
 }  // namespace
 
-void CheckFolder(const Plan& plan, const std::string& folder) {
-  CheckpointFolder(folder).IsClaimed(WritePlan(plan));
+GenerateResult WhatIsLeft(const Plan& plan, const std::string& folder,
+                          const std::vector<int64_t>& ranks) {
+  const std::string plan_json = WritePlan(plan);
+  const CheckpointFolder checkpoint(folder);
+  std::vector<int64_t> left = ranks;
+  if (checkpoint.IsClaimed(plan_json)) {
+    const Digest plan_sha256 = Sha256Of(plan_json);
+    std::erase_if(left, [&](int64_t rank) {
+      ThrowIfInterrupted();
+      return FindReceipt(checkpoint, PlanRank(plan, rank), plan_sha256).has_value();
+    });
+  }
+  return {.written = std::ssize(left),
+          .skipped = std::ssize(ranks) - std::ssize(left),
+          .bytes = BytesIn(plan, left)};
 }
 
 Damage FindRepairs(const Plan& plan, const std::string& folder, const std::vector<int64_t>& ranks,
@@ -121,6 +134,35 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
   RequireInPlace(folder.root());
   folder.RequireDevices(devices_json);
   return result;
+}
+
+RankWriter::RankWriter(const CheckpointFolder& folder, const Plan& plan, RankPlan rank,
+                       const Digest& plan_sha256, WorkCounters* counters)
+    : folder_(folder),
+      rank_(std::move(rank)),
+      counters_(*counters),
+      layout_([&] {
+        const Timer timer(&counters_.metadata_ns);
+        return hdf5::LayOutRank(plan, rank_, plan_sha256);
+      }()),
+      file_(folder.ranks(), NameOf(RankFile(rank_.rank))) {
+  const Timer timer(&counters_.metadata_ns);
+  receipt_.plan_sha256 = plan_sha256;
+  receipt_.size = layout_.size();
+  for (const FileBox& box : layout_.boxes) receipt_.offsets.push_back(box.offset);
+  BeginFile(layout_, file_);
+  receipt_.metadata_sha256 = HashMetadata(file_.fd(), receipt_.size, rank_, receipt_.offsets);
+}
+
+std::vector<BoxTask> RankWriter::Tasks() { return TasksOf(layout_, file_, &receipt_.digests); }
+
+void RankWriter::Commit() {
+  const Timer timer(&counters_.sync_ns);
+  const auto require_plan = [&] { folder_.RequirePlan(receipt_.plan_sha256); };
+  file_.Commit(require_plan);
+  NewFile receipt(folder_.ranks(), NameOf(ReceiptFile(rank_.rank)));
+  receipt.Append(WriteReceipt(rank_, receipt_));
+  receipt.Commit(require_plan);
 }
 
 }  // namespace shardinit

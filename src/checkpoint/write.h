@@ -5,8 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "base/new_file.h"
 #include "checkpoint/file_tasks.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/receipt.h"
 #include "checkpoint/verify.h"
 #include "generate/workers.h"
 #include "plan/plan.h"
@@ -30,17 +32,43 @@ struct GenerateResult {
   bool complete = false;             // The folder has its manifest.
 };
 
-// Throws Error (kConflict) if `folder` exists and is for another plan.
-void CheckFolder(const Plan& plan, const std::string& folder);
+// Returns what Generate() would write of these ranks, and writes nothing. Throws Error (kConflict)
+// if `folder` exists and is for another plan.
+GenerateResult WhatIsLeft(const Plan& plan, const std::string& folder,
+                          const std::vector<int64_t>& ranks);
 
 // Returns what Generate() must make again of what `folder` holds. A plan.json that is missing or
 // changed is written again here, if the manifest says that the folder is this plan's. Throws as
-// CheckFolder() does.
+// WhatIsLeft() does.
 Damage FindRepairs(const Plan& plan, const std::string& folder, const std::vector<int64_t>& ranks,
                    int jobs, const VerifyProgress& progress);
 
 // Writes the files of these ranks, except those that exist with a valid receipt, and finalizes the
 // checkpoint if no rank is missing. Throws Error (kConflict) if the folder holds another plan.
 GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCounters* counters);
+
+// Leaves nothing behind unless Commit() was reached.
+class RankWriter {
+ public:
+  // Creates the temporary file, allocates its space and writes its metadata. `folder` must outlive
+  // it.
+  RankWriter(const CheckpointFolder& folder, const Plan& plan, RankPlan rank,
+             const Digest& plan_sha256, WorkCounters* counters);
+
+  // Returns what is to be written, as TasksOf does; valid as long as this object lives.
+  std::vector<BoxTask> Tasks();
+
+  // Brings the data to disk, puts the file in place, then writes its receipt. Call it when all
+  // tasks are done.
+  void Commit();
+
+ private:
+  const CheckpointFolder& folder_;
+  const RankPlan rank_;
+  WorkCounters& counters_;
+  Receipt receipt_;
+  const FileLayout layout_;
+  NewFile file_;
+};
 
 }  // namespace shardinit

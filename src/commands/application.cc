@@ -1,15 +1,23 @@
-#include "commands/application.h"
-
 #include <fmt/format.h>
 #include <hdf5.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <optional>
 
+#include "base/file.h"
+#include "base/interrupt.h"
 #include "base/json.h"
-#include "base/local_path.h"
+#include "base/result_file.h"
+#include "base/sha256.h"
 #include "base/suggest.h"
+#include "base/talk.h"
 #include "commands/command.h"
+#include "commands/options.h"
 #include "kernels/kernels.h"
 #include "plan/plan.h"
 #include "report/text.h"
@@ -24,6 +32,12 @@ constexpr char kCompiler[] = __VERSION__;  // includes the compiler's name
 #else
 constexpr char kCompiler[] = "GCC " __VERSION__;
 #endif
+
+std::string* printed = nullptr;  // takes what is printed, unless it is null
+
+double SecondsOf(const timeval& time) {
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+}
 
 // Formats help like CLI11, but without the blank lines and capital headings that would not fit a
 // man page.
@@ -47,9 +61,9 @@ void PrintVersion(bool json) {
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines).Member("version", kVersion);
   out.Member("contract_version", kContractVersion).Member("format_version", kFormatVersion);
-  out.Member("target", kernels::ActiveTarget()).Key("targets").BeginArray();
-  for (const std::string& target : kernels::Targets()) out.Value(target);
-  out.EndArray().Member("compiler", kCompiler);
+  out.Member("target", kernels::ActiveTarget()).Member("targets", kernels::Targets());
+  out.Member("sha256_instructions", Sha256TakesInstructions());
+  out.Member("compiler", kCompiler);
   out.Member("hdf5", fmt::format("{}.{}.{}", H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE));
   out.EndObject();
   Print(out.Finish());
@@ -107,6 +121,43 @@ std::vector<std::string> CommandNames() {
   throw Error(ExitCode::kUsage, fmt::format("{}: {}", words[0], what), help);
 }
 
+// Returns the help of a command, without the second of two blank lines between groups.
+std::string HelpOf(const CLI::App& app) {
+  std::string text = app.get_parent() == nullptr ? app.help() : app.help("shardinit");
+  for (size_t at = 0; (at = text.find("\n\n\n", at)) != text.npos;) text.erase(at, 1);
+  return text;
+}
+
+// Says what the process has cost so far.
+void TalkOfCost(const Stopwatch& time) {
+  struct rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  Talk(fmt::format("shardinit: {:.3f} s, {:.3f} s of processors, at most {} of memory, {}\n",
+                   time.seconds(), SecondsOf(usage.ru_utime) + SecondsOf(usage.ru_stime),
+                   InBytes(int64_t{usage.ru_maxrss} * 1024), kernels::ActiveTarget()));
+}
+
+// Runs a command. A file in place of standard output is looked at before the work, and again when
+// the command has read its inputs.
+ExitCode RunWith(const CommonOptions& common, const std::function<ExitCode()>& run) {
+  const Stopwatch time;
+  if (common.quiet && common.verbose) {
+    throw Error(ExitCode::kUsage, "`--quiet` and `--verbose` are opposites", "give one of them");
+  }
+  if (common.quiet) SetLoudness(Loudness::kQuiet);
+  if (common.verbose) SetLoudness(Loudness::kVerbose);
+  std::optional<ResultFile> file;
+  std::string text;
+  if (common.redirects()) {
+    file.emplace(ResultKind{"-o", "file", {}}, common.output, common.force);
+    printed = &text;
+  }
+  const ExitCode code = run();
+  if (file) file->Write(text);
+  if (common.verbose) TalkOfCost(time);
+  return code;
+}
+
 }  // namespace
 
 std::unique_ptr<Application> MakeApplication() {
@@ -127,8 +178,12 @@ std::unique_ptr<Application> MakeApplication() {
     sub->formatter(std::make_shared<HelpFormatter>());
     sub->set_help_flag("-h,--help", "Show this help");
     sub->footer(fmt::format("See shardinit-{}(1).", command->name));
-    sub->callback([application = application.get(), run = command->configure(*sub)] {
-      application->run = run;
+    const auto run = command->configure(*sub);
+    const auto common = std::make_shared<CommonOptions>();
+    common->AddTo(*sub);
+    sub->callback([application = application.get(), run, common, sub] {
+      if (common->redirects()) common->force = sub->count("--force") > 0;
+      application->run = [run, common] { return RunWith(*common, run); };
     });
   }
   return application;
@@ -149,7 +204,7 @@ ExitCode RunCommandLine(int argc, const char* const* argv) {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     const auto parsed = app.get_subcommands();
-    Print(parsed.empty() ? app.help() : parsed[0]->help("shardinit"));
+    Print(HelpOf(parsed.empty() ? app : *parsed[0]));
     return ExitCode::kOk;
   } catch (const CLI::ParseError& e) {
     ExplainUsage(app, e, words);
@@ -159,6 +214,35 @@ ExitCode RunCommandLine(int argc, const char* const* argv) {
     for (const std::string& value : option->results()) RequireLocal(value);
   }
   return application->run();
+}
+
+extern const Command kGen, kPlan, kValidate, kExplain, kGraph, kDiff, kDigest, kStats, kExport,
+    kProgram, kReshard, kVerify, kInspect, kFinalize, kStatus, kSchema, kList, kImport, kCompletion;
+
+std::span<const Command* const> Commands() {
+  static constexpr const Command* kCommands[] = {
+      &kGen,    &kPlan,   &kValidate, &kExplain, &kGraph,      &kDiff,    &kDigest,
+      &kStats,  &kExport, &kProgram,  &kReshard, &kVerify,     &kInspect, &kFinalize,
+      &kStatus, &kSchema, &kList,     &kImport,  &kCompletion,
+  };
+  return kCommands;
+}
+
+void PrintUnlessQuiet(std::string_view text) {
+  if (LoudnessOfTalk() != Loudness::kQuiet) Print(text);
+}
+
+void Print(std::string_view text) {
+  if (printed != nullptr) {
+    printed->append(text);
+    return;
+  }
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
+    return;
+  }
+  // A reader that has gone is no failure: `shardinit … | head`.
+  if (errno == EPIPE) throw Interrupted{SIGPIPE};
+  throw SystemError("write", "standard output");
 }
 
 }  // namespace shardinit

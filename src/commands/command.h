@@ -1,19 +1,16 @@
-// A subcommand has a name, options and an action. All subcommands are rows of commands.cc; help,
+// A subcommand has a name, options and an action. All subcommands are rows of application.cc; help,
 // man pages and completions are checked against these.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 
 #include "base/error.h"
-
-namespace CLI {
-class App;
-}
 
 namespace shardinit {
 
@@ -24,11 +21,22 @@ struct Command {
   std::function<ExitCode()> (*configure)(CLI::App& app);
 };
 
+// Configures a command with options that declare themselves when they are made, for `run`.
+template <typename Options>
+Options OptionsOf(ExitCode (*run)(const Options&));
+template <auto run>
+std::function<ExitCode()> Configure(CLI::App& app) {
+  return [options = std::make_shared<decltype(OptionsOf(run))>(app)] { return run(*options); };
+}
+
 // Returns the commands in the order of `shardinit --help`.
 std::span<const Command* const> Commands();
 
 // Prints data to standard output. Throws Error (kWorld) if it does not arrive.
 void Print(std::string_view text);
+
+// Prints what was done or found to be well, which --quiet leaves out.
+void PrintUnlessQuiet(std::string_view text);
 
 // Tells how long ago it was made.
 class Stopwatch {
@@ -39,5 +47,17 @@ class Stopwatch {
  private:
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
+
+struct Application {
+  CLI::App app;
+  bool version = false;
+  std::function<ExitCode()> run;  // runs the command that was parsed
+};
+
+std::unique_ptr<Application> MakeApplication();
+
+// Parses and runs the command line. Usage errors become Error (kUsage) with the command's usage as
+// their hint; `--help` and `--version` print and return kOk.
+ExitCode RunCommandLine(int argc, const char* const* argv);
 
 }  // namespace shardinit

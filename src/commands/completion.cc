@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <utility>
 
-#include "commands/application.h"
 #include "commands/command.h"
 #include "report/template.h"
 
@@ -11,6 +11,10 @@ namespace shardinit {
 namespace {
 
 struct CompletionOptions {
+  explicit CompletionOptions(CLI::App& app) {
+    app.add_option("SHELL", shell, "bash, zsh or fish")->required();
+  }
+
   std::string shell;
 };
 
@@ -119,29 +123,18 @@ std::string Fish(const CLI::App& root) {
 ExitCode RunCompletion(const CompletionOptions& options) {
   const std::unique_ptr<Application> application = MakeApplication();
   const CLI::App& root = application->app;
-  if (options.shell == "bash") {
-    Print(Bash(root));
-  } else if (options.shell == "zsh") {
-    Print(Zsh(root));
-  } else if (options.shell == "fish") {
-    Print(Fish(root));
-  } else {
-    throw Error(ExitCode::kUsage, fmt::format("no completions for `{}`", options.shell),
-                "use `bash`, `zsh` or `fish`");
+  for (const auto& [shell, write] : {std::pair("bash", &Bash), {"zsh", &Zsh}, {"fish", &Fish}}) {
+    if (options.shell != shell) continue;
+    Print(write(root));
+    return ExitCode::kOk;
   }
-  return ExitCode::kOk;
+  throw Error(ExitCode::kUsage, fmt::format("no completions for `{}`", options.shell),
+              "use `bash`, `zsh` or `fish`");
 }
 
 }  // namespace
 
-extern const Command kCompletion = {
-    .name = "completion",
-    .summary = "Print completions for a shell",
-    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<CompletionOptions>();
-      app.add_option("SHELL", options->shell, "bash, zsh or fish")->required();
-      return [options] { return RunCompletion(*options); };
-    },
-};
+extern const Command kCompletion = {"completion", "Print completions for a shell",
+                                    Configure<RunCompletion>};
 
 }  // namespace shardinit

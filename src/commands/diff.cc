@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <span>
+#include <utility>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -18,24 +18,34 @@ namespace shardinit {
 namespace {
 
 struct DiffOptions {
-  std::string before, after;
+  explicit DiffOptions(CLI::App& app) {
+    app.add_option("A", before, "Model spec, plan.json or folder of a checkpoint")->required();
+    app.add_option("B", after,
+                   "What to compare it with, likewise; default: A with what these options change");
+    spec.AddOverridesTo(app);
+    spec.AddLayoutTo(app);
+    AddOnly(app, &only);
+    AddJson(app, &json);
+  }
+
+  std::string before, after, only;
+  SpecOptions spec;  // without its path
   bool json = false;
 };
 
-// Tells whether JSON is a plan.json and not a config.json.
-bool IsPlan(std::string_view text) {
-  return text.find("\"format_version\"") != text.npos || text.find("\"model_type\"") == text.npos;
+// Tells whether the file is a plan.json. A damaged one has the name alone.
+bool IsPlan(const std::string& path) {
+  const FileKind* kind = KindOfPath(path);
+  return kind == &kPlanKind || (kind == nullptr && path.ends_with(".json"));
 }
 
-// Loads a checkpoint's folder, a plan.json, or a spec.
-Plan Load(const std::string& path) {
+// Loads a checkpoint's folder, a plan.json, or a spec, to which the options apply. `*is_spec`
+// becomes true for a spec.
+Plan Load(const std::string& path, SpecOptions spec, bool* is_spec) {
   Digest plan_sha256;
   if (path != "-" && IsFolder(path)) return LoadCheckpointPlan(path, &plan_sha256);
-  if (path.ends_with(".json")) {
-    const std::string text = ReadFile(path, kPlanLimit);
-    if (IsPlan(text)) return ReadPlan(text, path);
-  }
-  SpecOptions spec;
+  if (path != "-" && IsPlan(path)) return ReadPlan(ReadFile(path, kPlanLimit), path);
+  *is_spec = true;
   spec.request.path = path;
   return spec.Load();
 }
@@ -117,12 +127,37 @@ std::string InText(const PlanDifference& difference) {
                             difference.tensors.size() == 1 ? "s" : "", difference.equal);
 }
 
+// Without B, a spec is compared with itself under the options that change it.
+std::pair<Plan, Plan> LoadBoth(const DiffOptions& options) {
+  const bool alone = options.after.empty(), changes = options.spec.HasOverrides();
+  if (alone && !changes) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` is to be compared, but not with what", options.before),
+                "name another spec, plan.json or checkpoint, or what to change, with `--set`");
+  }
+  if (alone && options.before == "-") {
+    throw Error(ExitCode::kUsage, "standard input cannot be read twice", "name the spec's file");
+  }
+  bool has_spec = false;
+  std::pair<Plan, Plan> both;
+  both.first = Load(options.before, alone ? SpecOptions() : options.spec, &has_spec);
+  if (!alone || has_spec) {
+    both.second = Load(alone ? options.before : options.after, options.spec, &has_spec);
+  }
+  if (has_spec || !changes) return both;
+  throw Error(ExitCode::kUsage, "there is no spec here, and plans and checkpoints are fixed",
+              "`--set`, `--mesh`, `--sharding` and `--layout` are for specs");
+}
+
 ExitCode RunDiff(const DiffOptions& options) {
   if (options.before == "-" && options.after == "-") {
     throw Error(ExitCode::kUsage, "`-` stands twice, but standard input is one spec");
   }
-  const Plan before = Load(options.before), after = Load(options.after);
-  const PlanDifference difference = Compare(before, after);
+  const auto [before, after] = LoadBoth(options);
+  const PlanDifference difference = Compare(before, after, options.only);
+  if (!options.only.empty() && difference.tensors.empty() && difference.equal == 0) {
+    Matching(before.graph.logical(), options.only);  // says that there is none
+  }
   if (options.json) {
     Print(InJson(difference));
   } else if (difference.empty()) {
@@ -135,17 +170,8 @@ ExitCode RunDiff(const DiffOptions& options) {
 
 }  // namespace
 
-extern const Command kDiff = {
-    .name = "diff",
-    .summary = "Show which tensors differ between two specs, plans or checkpoints",
-    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<DiffOptions>();
-      app.add_option("A", options->before, "Model spec, plan.json or folder of a checkpoint")
-          ->required();
-      app.add_option("B", options->after, "What to compare it with, likewise")->required();
-      AddJson(app, &options->json);
-      return [options] { return RunDiff(*options); };
-    },
-};
+extern const Command kDiff = {"diff",
+                              "Show which tensors differ between two specs, plans or checkpoints",
+                              Configure<RunDiff>};
 
 }  // namespace shardinit

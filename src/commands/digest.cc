@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -22,6 +21,19 @@ namespace shardinit {
 namespace {
 
 struct DigestOptions {
+  explicit DigestOptions(CLI::App& app) {
+    spec.AddTo(app);
+    spec.AddLayoutTo(app);
+    AddOnly(app, &only);
+    AddText(app, "--check", "FILE", &check,
+            "Compare with a file that --write made; exit 1 if unequal");
+    AddText(app, "--write", "FILE", &write, "Write the digests to a file");
+    AddForce(app, &force);
+    work.AddJobsTo(app, "generate and hash");
+    work.AddProgressTo(app);
+    AddJson(app, &json);
+  }
+
   SpecOptions spec;
   WorkOptions work;
   std::string only, check, write;
@@ -33,8 +45,7 @@ std::string InJson(const Plan& plan, const std::vector<TensorDigest>& digests, b
   out.BeginObject(JsonWriter::kLines);
   out.Member("contract_version", kContractVersion).Member("name", plan.graph.name);
   out.Member("engine", plan.graph.engine).Member("seed", plan.graph.seed);
-  out.Key("model_digest");
-  all ? out.Value(ToHex(ModelDigest(digests))) : out.Null();
+  out.MemberOrNull("model_digest", all, ToHex(ModelDigest(digests)));
   out.Key("tensors").BeginArray(JsonWriter::kLines);
   for (const TensorDigest& digest : digests) {
     out.BeginObject().Member("path", digest.tensor->path);
@@ -157,35 +168,23 @@ ExitCode RunDigest(const DigestOptions& options) {
     if (all) text += fmt::format("{}  (model)\n", ToHex(ModelDigest(digests)));
     Print(text);
   } else if (differences.empty()) {
-    Print(fmt::format("{} {} equal to {}\n", Count(static_cast<int64_t>(digests.size()), "tensor"),
-                      digests.size() == 1 ? "is" : "are", Escape(options.check)));
+    PrintUnlessQuiet(fmt::format("{} {} equal to {}\n",
+                                 Count(static_cast<int64_t>(digests.size()), "tensor"),
+                                 digests.size() == 1 ? "is" : "are", Escape(options.check)));
   }
   for (const std::string& line : differences) Talk(Escape(line) + "\n");
   if (differences.empty()) return ExitCode::kOk;
-  Talk(fmt::format("shardinit: {} of {} tensors differ from {}\n", differences.size(),
-                   digests.size(), Escape(options.check)));
+  Talk(fmt::format("shardinit: {} to {}\n",
+                   Count(static_cast<int64_t>(differences.size()), "tensor is not equal",
+                         "tensors are not equal"),
+                   Escape(options.check)));
   return ExitCode::kDifferent;
 }
 
 }  // namespace
 
-extern const Command kDigest = {
-    .name = "digest",
-    .summary = "Compute SHA-256 digests of whole tensors, without writing them",
-    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<DigestOptions>();
-      options->spec.AddTo(app);
-      options->spec.AddLayoutTo(app);
-      AddOnly(app, &options->only);
-      AddText(app, "--check", "FILE", &options->check,
-              "Compare with a file that --write made; exit 1 if unequal");
-      AddText(app, "--write", "FILE", &options->write, "Write the digests to a file");
-      AddForce(app, &options->force);
-      options->work.AddJobsTo(app, "generate and hash");
-      options->work.AddProgressTo(app);
-      AddJson(app, &options->json);
-      return [options] { return RunDigest(*options); };
-    },
-};
+extern const Command kDigest = {"digest",
+                                "Compute SHA-256 digests of whole tensors, without writing them",
+                                Configure<RunDigest>};
 
 }  // namespace shardinit

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "base/glob.h"
 #include "base/suggest.h"
@@ -14,6 +13,18 @@ namespace shardinit {
 namespace {
 
 struct ExplainOptions {
+  explicit ExplainOptions(CLI::App& app) {
+    spec.AddTo(app);
+    spec.places = Places::kLeast;
+    spec.AddLayoutTo(app);
+    spec.AddReplicasTo(app);
+    spec.AddTrainingTo(app);
+    app.add_option("PATH", path, "Path of a tensor, or a pattern such as '**.q_proj.weight'")
+        ->required();
+    AddRank(app, &rank, "Show the boxes of this rank; default: the lowest that holds any");
+    AddJson(app, &json);
+  }
+
   SpecOptions spec;
   std::string path;
   int64_t rank = -1;  // not given: the first that holds the largest part
@@ -27,9 +38,7 @@ const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
 
 [[noreturn]] void ReportNoTensor(const std::string& path, const Plan& plan,
                                  const Explanation& why) {
-  const auto& left_out = why.left_out ? why.left_out
-                         : why.stored ? why.stored->left_out
-                                      : why.left_out;
+  const auto& left_out = why.left_out || !why.stored ? why.left_out : why.stored->left_out;
   if (left_out) {
     throw Error(
         ExitCode::kUsage,
@@ -101,24 +110,7 @@ ExitCode RunExplain(const ExplainOptions& options) {
 
 }  // namespace
 
-extern const Command kExplain = {
-    .name = "explain",
-    .summary = "Show where a tensor's values and sharding come from",
-    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<ExplainOptions>();
-      options->spec.AddTo(app);
-      options->spec.places = Places::kLeast;
-      options->spec.AddLayoutTo(app);
-      options->spec.AddReplicasTo(app);
-      options->spec.AddTrainingTo(app);
-      app.add_option("PATH", options->path,
-                     "Path of a tensor, or a pattern such as '**.q_proj.weight'")
-          ->required();
-      AddRank(app, &options->rank,
-              "Show the boxes of this rank; default: the lowest that holds any");
-      AddJson(app, &options->json);
-      return [options] { return RunExplain(*options); };
-    },
-};
+extern const Command kExplain = {"explain", "Show where a tensor's values and sharding come from",
+                                 Configure<RunExplain>};
 
 }  // namespace shardinit

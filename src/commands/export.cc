@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <map>
-#include <memory>
 #include <optional>
 
 #include "base/file.h"
@@ -22,6 +21,28 @@ namespace shardinit {
 namespace {
 
 struct ExportOptions {
+  explicit ExportOptions(CLI::App& app) {
+    spec.AddTo(app, "Model spec, `-` for standard input, or a checkpoint's folder");
+    spec.AddLayoutTo(app);
+    AddText(app, "--to", "FORMAT", &format,
+            fmt::format("Format: {}", fmt::join(FormatNames(), ", ")))
+        ->required();
+    AddText(app, "-o,--output", "DIR", &folder, "Folder to make")->required();
+    AddOnly(app, &only);
+    AddText(app, "--optimizer", "FILE|WORD", &optimizer,
+            fmt::format("{}: also the state of an optimizer at step 0: adamw",
+                        fmt::join(FormatsWithOptimizers(), ", ")));
+    for (const FormatOption* option : FormatOptions()) {
+      AddText(app, std::string(option->flag), "SIZE", &of_format[option],
+              fmt::format("{}: {}; default {}", fmt::join(FormatsWith(*option), ", "), option->help,
+                          option->default_text));
+    }
+    work.AddJobsTo(app, "generate");
+    work.AddMemoryTo(app);
+    work.AddProgressTo(app);
+    AddJson(app, &json);
+  }
+
   SpecOptions spec;
   WorkOptions work;
   std::string format, folder, only, optimizer;
@@ -63,11 +84,10 @@ OptionValues OptionsOf(const Format& format,
 // Loads the plan of a checkpoint, with its devices.
 Plan LoadPlanOf(const ExportOptions& options, Digest* plan_sha256) {
   const std::string& folder = options.spec.request.path;
-  if (!options.spec.request.sets.empty() || !options.spec.request.mesh.empty() ||
-      !options.spec.layout.empty()) {
+  if (options.spec.HasOverrides()) {
     throw Error(ExitCode::kUsage,
                 fmt::format("`{}` is a checkpoint, whose values are fixed", folder),
-                "`--set`, `--mesh` and `--layout` are for specs");
+                "`--set`, `--mesh`, `--sharding` and `--layout` are for specs");
   }
   Plan plan = LoadCheckpointPlan(folder, plan_sha256);
   RequireOutside(options.folder, folder);
@@ -96,11 +116,12 @@ void PrintExport(const ExportOptions& options, const Plan& plan, const ExportRes
     out.Member("seconds", seconds).EndObject();
     return Print(out.Finish());
   }
-  Talk(result.was_there ? fmt::format("shardinit: `{}` was there already\n", Escape(options.folder))
-                        : fmt::format("shardinit: wrote {}\n", InSpeed(result.bytes, seconds)));
-  Print(fmt::format("{}: {} of {} in {}, {}\n", Escape(options.folder),
-                    Count(result.tensors, "tensor"), plan.graph.name, Count(result.files, "file"),
-                    options.format));
+  TalkUnlessQuiet(result.was_there
+                      ? fmt::format("shardinit: `{}` was there already\n", Escape(options.folder))
+                      : fmt::format("shardinit: wrote {}\n", InSpeed(result.bytes, seconds)));
+  PrintUnlessQuiet(fmt::format("{}: {} of {} in {}, {}\n", Escape(options.folder),
+                               Count(result.tensors, "tensor"), plan.graph.name,
+                               Count(result.files, "file"), options.format));
 }
 
 ExitCode RunExport(const ExportOptions& options) {
@@ -142,32 +163,7 @@ ExitCode RunExport(const ExportOptions& options) {
 
 }  // namespace
 
-extern const Command kExport = {
-    .name = "export",
-    .summary = "Write a model in a format that other trainers read",
-    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<ExportOptions>();
-      options->spec.AddTo(app, "Model spec, `-` for standard input, or a checkpoint's folder");
-      options->spec.AddLayoutTo(app);
-      AddText(app, "--to", "FORMAT", &options->format,
-              fmt::format("Format: {}", fmt::join(FormatNames(), ", ")))
-          ->required();
-      AddText(app, "-o,--output", "DIR", &options->folder, "Folder to make")->required();
-      AddOnly(app, &options->only);
-      AddText(app, "--optimizer", "FILE|WORD", &options->optimizer,
-              fmt::format("{}: also the state of an optimizer at step 0: adamw",
-                          fmt::join(FormatsWithOptimizers(), ", ")));
-      for (const FormatOption* option : FormatOptions()) {
-        AddText(app, std::string(option->flag), "SIZE", &options->of_format[option],
-                fmt::format("{}: {}; default {}", fmt::join(FormatsWith(*option), ", "),
-                            option->help, option->default_text));
-      }
-      options->work.AddJobsTo(app, "generate");
-      options->work.AddMemoryTo(app);
-      options->work.AddProgressTo(app);
-      AddJson(app, &options->json);
-      return [options] { return RunExport(*options); };
-    },
-};
+extern const Command kExport = {"export", "Write a model in a format that other trainers read",
+                                Configure<RunExport>};
 
 }  // namespace shardinit

@@ -1,18 +1,22 @@
 #include <fmt/format.h>
 
-#include <memory>
-
-#include "base/json.h"
 #include "base/text.h"
 #include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
-#include "report/ranks.h"
+#include "report/facts.h"
+#include "report/text.h"
 
 namespace shardinit {
 namespace {
 
 struct FinalizeOptions {
+  explicit FinalizeOptions(CLI::App& app) {
+    app.add_option("DIR", folder, "Folder of the checkpoint")->required();
+    AddIndex(app, &index);
+    AddJson(app, &json);
+  }
+
   std::string folder, index = "auto";
   bool json = false;
 };
@@ -33,13 +37,11 @@ ExitCode RunFinalize(const FinalizeOptions& options) {
                 "generate them with `shardinit gen SPEC -o DIR --ranks …`");
   }
   if (options.json) {
-    JsonWriter out;
-    out.BeginObject(JsonWriter::kLines).Member("folder", options.folder).Member("complete", true);
-    out.Member("index", result.has_index).EndObject();
-    Print(out.Finish());
+    Print(
+        FactsInJson({{"folder", options.folder}, {"complete", true}, {"index", result.has_index}}));
   } else {
-    Print(fmt::format("{}: complete{}\n", Escape(options.folder),
-                      result.has_index ? "" : ", without index.h5"));
+    PrintUnlessQuiet(fmt::format("{}: complete{}\n", Escape(options.folder),
+                                 result.has_index ? "" : ", without index.h5"));
   }
   return ExitCode::kOk;
 }
@@ -47,15 +49,6 @@ ExitCode RunFinalize(const FinalizeOptions& options) {
 }  // namespace
 
 extern const Command kFinalize = {
-    .name = "finalize",
-    .summary = "Complete a checkpoint whose ranks were generated apart",
-    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<FinalizeOptions>();
-      app.add_option("DIR", options->folder, "Folder of the checkpoint")->required();
-      AddIndex(app, &options->index);
-      AddJson(app, &options->json);
-      return [options] { return RunFinalize(*options); };
-    },
-};
+    "finalize", "Complete a checkpoint whose ranks were generated apart", Configure<RunFinalize>};
 
 }  // namespace shardinit

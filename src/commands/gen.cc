@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <memory>
-
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "base/talk.h"
@@ -15,6 +13,23 @@ namespace shardinit {
 namespace {
 
 struct GenOptions {
+  explicit GenOptions(CLI::App& app) {
+    spec.AddTo(app);
+    spec.AddLayoutTo(app);
+    AddText(app, "-o,--output", "DIR", &folder, "Folder of the checkpoint")->required();
+    AddRanks(app, &ranks);
+    spec.AddReplicasTo(app);
+    AddIndex(app, &index);
+    work.AddJobsTo(app, "generate");
+    work.AddMemoryTo(app);
+    work.AddProgressTo(app);
+    app.add_flag("--repair", repair,
+                 "Check every byte of what is there, and make again what is damaged");
+    app.add_flag("--dry-run", dry_run, "Check the spec and the folder, write nothing");
+    app.add_flag("--stats", stats, "Show time and bytes of each stage");
+    AddJson(app, &json);
+  }
+
   SpecOptions spec;
   WorkOptions work;
   RankOptions ranks;
@@ -79,8 +94,7 @@ GenerateResult MakeRanks(const GenOptions& options, const Plan& plan, GenerateRe
                          ProgressMode mode, WorkCounters* counters) {
   const int64_t total = BytesIn(plan, request.ranks);
   if (options.dry_run) {
-    CheckFolder(plan, options.folder);
-    return {.bytes = total};
+    return WhatIsLeft(plan, options.folder, request.ranks);
   }
   try {
     if (options.repair) {
@@ -103,20 +117,24 @@ void PrintText(const GenOptions& options, const Plan& plan, int64_t ranks,
                const GenerateResult& result, double seconds) {
   const std::string folder = Escape(options.folder);
   if (options.dry_run) {
-    return Print(fmt::format("would write {} of {} for {} of {} to {}\n", InBytes(result.bytes),
-                             plan.graph.name, ranks, Count(plan.world_size(), "rank"), folder));
+    return Print(fmt::format(
+        "would write {} of {} for {} of {} to {}{}\n", InBytes(result.bytes), plan.graph.name,
+        result.written, Count(plan.world_size(), "rank"), folder,
+        result.skipped == 0 ? ""
+                            : fmt::format("; {} there already", Count(result.skipped, "rank"))));
   }
   if (result.written > 0)
-    Talk(fmt::format("shardinit: wrote {}\n", InSpeed(result.bytes, seconds)));
+    TalkUnlessQuiet(fmt::format("shardinit: wrote {}\n", InSpeed(result.bytes, seconds)));
   if (result.skipped > 0) {
-    Talk(fmt::format("shardinit: {} of {} {} there already\n", result.skipped, Count(ranks, "rank"),
-                     result.skipped == 1 ? "was" : "were"));
+    TalkUnlessQuiet(fmt::format("shardinit: {} of {} {} there already\n", result.skipped,
+                                Count(ranks, "rank"), result.skipped == 1 ? "was" : "were"));
   }
-  Print(result.complete
-            ? fmt::format("{}: {}, {}, complete\n", folder, Count(plan.parameters, "parameter"),
-                          Count(plan.world_size(), "rank"))
-            : fmt::format("{0}: unfinished: other ranks are missing; see `shardinit status {0}`\n",
-                          folder));
+  PrintUnlessQuiet(
+      result.complete
+          ? fmt::format("{}: {}, {}, complete\n", folder, Count(plan.parameters, "parameter"),
+                        Count(plan.world_size(), "rank"))
+          : fmt::format("{0}: unfinished: other ranks are missing; see `shardinit status {0}`\n",
+                        folder));
 }
 
 ExitCode RunGen(const GenOptions& options) {
@@ -138,34 +156,15 @@ ExitCode RunGen(const GenOptions& options) {
   const GenerateResult result = MakeRanks(options, plan, request, mode, &counters);
   const double seconds = time.seconds();
   if (options.json) PrintJson(options, plan, result, counters, plan_ns, seconds);
-  if (options.stats && (options.json || !options.dry_run)) PrintStats(counters, plan_ns, seconds);
+  const bool shows_stats = options.stats || LoudnessOfTalk() == Loudness::kVerbose;
+  if (shows_stats && (options.json || !options.dry_run)) PrintStats(counters, plan_ns, seconds);
   if (!options.json) PrintText(options, plan, std::ssize(request.ranks), result, seconds);
   return ExitCode::kOk;
 }
 
 }  // namespace
 
-extern const Command kGen = {
-    .name = "gen",
-    .summary = "Generate a checkpoint, or some ranks of it",
-    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<GenOptions>();
-      options->spec.AddTo(app);
-      options->spec.AddLayoutTo(app);
-      AddText(app, "-o,--output", "DIR", &options->folder, "Folder of the checkpoint")->required();
-      AddRanks(app, &options->ranks);
-      options->spec.AddReplicasTo(app);
-      AddIndex(app, &options->index);
-      options->work.AddJobsTo(app, "generate");
-      options->work.AddMemoryTo(app);
-      options->work.AddProgressTo(app);
-      app.add_flag("--repair", options->repair,
-                   "Check every byte of what is there, and make again what is damaged");
-      app.add_flag("--dry-run", options->dry_run, "Check the spec and the folder, write nothing");
-      app.add_flag("--stats", options->stats, "Show time and bytes of each stage");
-      AddJson(app, &options->json);
-      return [options] { return RunGen(*options); };
-    },
-};
+extern const Command kGen = {"gen", "Generate a checkpoint, or some ranks of it",
+                             Configure<RunGen>};
 
 }  // namespace shardinit

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "base/glob.h"
 #include "base/json.h"
@@ -16,6 +15,22 @@ namespace shardinit {
 namespace {
 
 struct GraphOptions {
+  explicit GraphOptions(CLI::App& app) {
+    spec.AddTo(app);
+    spec.places = Places::kLeast;
+    spec.AddLayoutTo(app, "Also show the tensors that this layout of the spec stores");
+    AddOnly(app, &only);
+    app.add_option("--depth", depth, "Open modules down to this level; default: all")
+        ->type_name("N")
+        ->check([](const std::string& text) {
+          return text.empty() || text.find_first_not_of("0123456789") != text.npos || text == "0"
+                     ? fmt::format("`{}` is not a number of levels", text)
+                     : std::string();
+        });
+    app.add_flag("--dot", dot, "Write a drawing for Graphviz");
+    AddJson(app, &json);
+  }
+
   SpecOptions spec;
   std::string only;
   int64_t depth = 0;  // 0: unlimited
@@ -81,8 +96,8 @@ Shown Choose(const Plan& plan, const std::string& only) {
 std::string InJson(const Shown& shown) {
   const InitGraph& graph = shown.plan.graph;
   JsonWriter out;
-  out.BeginObject(JsonWriter::kLines).Member("name", graph.name).Key("layout");
-  graph.drawn ? out.Value(graph.layout) : out.Null();
+  out.BeginObject(JsonWriter::kLines).Member("name", graph.name);
+  out.MemberOrNull("layout", graph.drawn != nullptr, graph.layout);
   out.Member("seed", graph.seed).Member("engine", graph.engine);
   WriteMesh(graph.mesh, out);
   out.Key("logical").BeginArray(JsonWriter::kLines);
@@ -283,26 +298,8 @@ ExitCode RunGraph(const GraphOptions& options) {
 
 }  // namespace
 
-extern const Command kGraph = {
-    .name = "graph",
-    .summary = "Show the tensors of a model as a tree of its modules, or draw them",
-    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<GraphOptions>();
-      options->spec.AddTo(app);
-      options->spec.places = Places::kLeast;
-      options->spec.AddLayoutTo(app);
-      AddOnly(app, &options->only);
-      app.add_option("--depth", options->depth, "Open modules down to this level; default: all")
-          ->type_name("N")
-          ->check([](const std::string& text) {
-            return text.empty() || text.find_first_not_of("0123456789") != text.npos || text == "0"
-                       ? fmt::format("`{}` is not a number of levels", text)
-                       : std::string();
-          });
-      app.add_flag("--dot", options->dot, "Write a drawing for Graphviz");
-      AddJson(app, &options->json);
-      return [options] { return RunGraph(*options); };
-    },
-};
+extern const Command kGraph = {"graph",
+                               "Show the tensors of a model as a tree of its modules, or draw them",
+                               Configure<RunGraph>};
 
 }  // namespace shardinit

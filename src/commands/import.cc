@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
-#include <memory>
-
+#include "base/file.h"
 #include "base/result_file.h"
 #include "base/text.h"
 #include "commands/command.h"
@@ -14,6 +13,13 @@ namespace shardinit {
 namespace {
 
 struct ImportOptions {
+  explicit ImportOptions(CLI::App& app) {
+    app.add_option("CONFIG", config, "A config.json or its folder, or `-` for standard input")
+        ->required();
+    AddText(app, "-o,--output", "FILE", &output, "The spec; default: standard output");
+    AddForce(app, &force);
+  }
+
   std::string config, output = "-";
   bool force = false;
 };
@@ -23,12 +29,14 @@ constexpr std::string_view kHeading = "# shardinit import ";
 ExitCode RunImport(const ImportOptions& options) {
   NodeStore store;
   Diagnostics diagnostics;
-  const Node* spec = LoadConfigJson(options.config, store, diagnostics);
+  const std::string config = options.config != "-" && IsFolder(options.config)
+                                 ? options.config + "/config.json"
+                                 : options.config;
+  const Node* spec = LoadConfigJson(config, store, diagnostics);
   diagnostics.ThrowIfErrors();
   Check(spec != nullptr, "a config.json without a mistake is a spec");
   const bool printed = options.output == "-";
-  const std::string text =
-      fmt::format("{}{}\n{}", kHeading, Escape(options.config), WriteYaml(*spec));
+  const std::string text = fmt::format("{}{}\n{}", kHeading, Escape(config), WriteYaml(*spec));
   // The text is read back, so the output is sure to be a spec.
   SpecRequest request{printed ? "<stdout>" : options.output, {}, {}};
   request.text = text;
@@ -41,25 +49,15 @@ ExitCode RunImport(const ImportOptions& options) {
                           options.force);
   output.Write(text);
   if (output.IsStandardOutput()) return ExitCode::kOk;
-  Print(fmt::format("{}: {}, {}, {}\n", Escape(options.output), plan.graph.name,
-                    Count(static_cast<int64_t>(plan.graph.tensors.size()), "tensor"),
-                    Count(plan.parameters, "parameter")));
+  PrintUnlessQuiet(fmt::format("{}: {}, {}, {}\n", Escape(options.output), plan.graph.name,
+                               Count(static_cast<int64_t>(plan.graph.tensors.size()), "tensor"),
+                               Count(plan.parameters, "parameter")));
   return ExitCode::kOk;
 }
 
 }  // namespace
 
 extern const Command kImport = {
-    .name = "import",
-    .summary = "Make a spec from a config.json of Hugging Face Transformers",
-    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<ImportOptions>();
-      app.add_option("CONFIG", options->config, "A config.json, or `-` for standard input")
-          ->required();
-      AddText(app, "-o,--output", "FILE", &options->output, "The spec; default: standard output");
-      AddForce(app, &options->force);
-      return [options] { return RunImport(*options); };
-    },
-};
+    "import", "Make a spec from a config.json of Hugging Face Transformers", Configure<RunImport>};
 
 }  // namespace shardinit

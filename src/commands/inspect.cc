@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
@@ -10,7 +9,6 @@
 #include "commands/command.h"
 #include "commands/options.h"
 #include "formats/hdf5/reader.h"
-#include "report/ranks.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -19,7 +17,13 @@ namespace {
 using nlohmann::json;
 
 struct InspectOptions {
-  std::string path;
+  explicit InspectOptions(CLI::App& app) {
+    app.add_option("PATH", path, "Folder of a checkpoint, or an HDF5 file of one")->required();
+    AddOnly(app, &only);
+    AddJson(app, &json);
+  }
+
+  std::string path, only;
   bool json = false;
 };
 
@@ -32,6 +36,7 @@ ExitCode InspectFolder(const InspectOptions& options) {
   const Plan plan = LoadCheckpointPlan(options.path, &plan_sha256);
   const bool complete = Exists(options.path + "/" + kManifestName);
   const InitGraph& graph = plan.graph;
+  const std::vector<const Tensor*> tensors = Matching(graph.tensors, options.only);
   if (options.json) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("folder", options.path).Member("complete", complete);
@@ -39,7 +44,8 @@ ExitCode InspectFolder(const InspectOptions& options) {
     out.Member("parameters", plan.parameters).Member("bytes", plan.bytes);
     out.Member("world_size", plan.world_size()).Member("plan_sha256", ToHex(plan_sha256));
     out.Key("tensors").BeginArray(JsonWriter::kLines);
-    for (const Tensor& tensor : graph.tensors) {
+    for (const Tensor* each : tensors) {
+      const Tensor& tensor = *each;
       out.BeginObject().Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
       out.Member("global_shape", tensor.shape);
       out.Member("shards", plan.ShardingOf(tensor).CountBoxes());
@@ -59,7 +65,8 @@ ExitCode InspectFolder(const InspectOptions& options) {
                                  complete ? "complete" : "unfinished");
   std::vector<std::vector<std::string>> rows = {
       {"path", "dtype", "global shape", "shards", "init"}};
-  for (const Tensor& tensor : graph.tensors) {
+  for (const Tensor* each : tensors) {
+    const Tensor& tensor = *each;
     rows.push_back({tensor.path, std::string(InfoOf(tensor.dtype).name), InShape(tensor.shape),
                     Grouped(plan.ShardingOf(tensor).CountBoxes()), InitText(tensor)});
     if (const std::string matrix = MatrixText(tensor); !matrix.empty())
@@ -101,21 +108,19 @@ ExitCode RunInspect(const InspectOptions& options) {
   if (!Exists(options.path)) {
     throw Error(ExitCode::kUsage, fmt::format("there is no file or folder `{}`", options.path));
   }
+  const FileKind* kind = KindOfPath(options.path);
+  const auto wrong = WrongKind(options.path, "a checkpoint or an HDF5 file of one");
+  if (wrong && kind != &kHdf5Kind) throw *wrong;
+  if (!options.only.empty()) {
+    throw Error(ExitCode::kUsage, "`--only` is for tensors, and this is one file of a checkpoint",
+                "name the checkpoint's folder");
+  }
   return InspectFile(options);
 }
 
 }  // namespace
 
-extern const Command kInspect = {
-    .name = "inspect",
-    .summary = "Show what a checkpoint or one of its files holds",
-    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<InspectOptions>();
-      app.add_option("PATH", options->path, "Folder of a checkpoint, or an HDF5 file of one")
-          ->required();
-      AddJson(app, &options->json);
-      return [options] { return RunInspect(*options); };
-    },
-};
+extern const Command kInspect = {"inspect", "Show what a checkpoint or one of its files holds",
+                                 Configure<RunInspect>};
 
 }  // namespace shardinit

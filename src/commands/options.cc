@@ -6,10 +6,8 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <numeric>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/parallel.h"
 #include "base/talk.h"
 #include "base/text.h"
@@ -115,6 +113,19 @@ std::vector<int64_t> ParseDevices(const std::string& text, const Mesh& mesh) {
 
 }  // namespace
 
+void CommonOptions::AddTo(CLI::App& app) {
+  constexpr char kGroup[] = "Options of every command";
+  if (app.get_option_no_throw("--output") == nullptr) {
+    AddText(app, "-o,--output", "FILE", &output, "Write what is printed to a new file")
+        ->group(kGroup);
+    if (app.get_option_no_throw("--force") == nullptr) {
+      app.add_flag("--force", force, "Replace a file, whoever wrote it")->group(kGroup);
+    }
+  }
+  app.add_flag("-q,--quiet", quiet, "Say nothing of what went well")->group(kGroup);
+  app.add_flag("-v,--verbose", verbose, "Say at the end what the run cost")->group(kGroup);
+}
+
 void SpecOptions::AddTo(CLI::App& app, const char* help) {
   app.add_option("SPEC", request.path, help)->required();
   AddOverridesTo(app);
@@ -134,19 +145,23 @@ void SpecOptions::AddOverridesTo(CLI::App& app) {
           "Shard tensors as this file or word says, instead of the spec");
 }
 
-void SpecOptions::AddLayoutTo(CLI::App& app) {
-  AddText(app, "--layout", "NAME", &layout, "Store the tensors in this layout of the spec");
+void SpecOptions::AddLayoutTo(CLI::App& app, const char* help) {
+  AddText(app, "--layout", "NAME", &layout, help);
+}
+
+bool SpecOptions::HasOverrides() const {
+  return !(request.sets.empty() && request.mesh.empty() && request.sharding.empty() &&
+           layout.empty());
 }
 
 std::optional<Replicas> SpecOptions::FindReplicas() const {
   if (replicas.empty()) return {};
-  return ChoiceOf("--replicas", replicas, {"dedupe", "full"}) == 0 ? Replicas::kDedupe
-                                                                   : Replicas::kFull;
+  return static_cast<Replicas>(ChoiceOf("--replicas", replicas, {"dedupe", "full"}));
 }
 
 void SpecOptions::AddTrainingTo(CLI::App& app) {
   AddText(app, "--tokens", "COUNT", &tokens,
-          "Tokens of a training step, for the cost of a sharding");
+          "Tokens of a training step, as in 4M, for the cost of a sharding");
   AddText(app, "--memory-per-rank", "SIZE", &memory_per_rank,
           "Memory of a rank that `sharding: auto` may use, as in 80G");
 }
@@ -157,13 +172,6 @@ Plan SpecOptions::Load() const {
 }
 
 Plan SpecOptions::Load(Diagnostics& diagnostics, PlanRequest wanted) const {
-  if (IsFolder(request.path)) {
-    throw Usage(
-        fmt::format("`{}` is a folder, not a file", request.path),
-        Exists(request.path + "/" + kPlanName)
-            ? fmt::format("of a checkpoint, `shardinit inspect {}` shows the tensors", request.path)
-            : "name a spec, which is a YAML file");
-  }
   wanted.spec = request;
   wanted.replicas = FindReplicas();
   wanted.layout = layout;
@@ -179,7 +187,7 @@ Plan SpecOptions::Load(Diagnostics& diagnostics, PlanRequest wanted) const {
 }
 
 void WorkOptions::AddJobsTo(CLI::App& app, const char* what_jobs_do) {
-  app.add_option("--jobs", jobs,
+  app.add_option("-j,--jobs", jobs,
                  fmt::format("Threads that {}; default: the cores this job may use", what_jobs_do))
       ->type_name("N")
       ->check([](const std::string& text) {
@@ -210,9 +218,7 @@ WorkerOptions WorkOptions::Workers(bool writes) const {
 }
 
 ProgressMode WorkOptions::Mode() const {
-  constexpr ProgressMode kModes[] = {ProgressMode::kAuto, ProgressMode::kAlways,
-                                     ProgressMode::kNever};
-  return kModes[ChoiceOf("--progress", progress, {"auto", "always", "never"})];
+  return static_cast<ProgressMode>(ChoiceOf("--progress", progress, {"auto", "always", "never"}));
 }
 
 void AddOnly(CLI::App& app, std::string* only) {
@@ -259,9 +265,7 @@ std::vector<int64_t> RankOptions::Ranks(const Mesh& mesh) const {
   }
   if (!devices.empty()) return ParseDevices(devices, mesh);
   if (!ranks.empty()) return ParseRanks(ranks, mesh.world_size());
-  std::vector<int64_t> all(static_cast<size_t>(mesh.world_size()));
-  std::iota(all.begin(), all.end(), int64_t{0});
-  return all;
+  return AllRanks(mesh);
 }
 
 void AddJson(CLI::App& app, bool* json) {
@@ -279,8 +283,7 @@ void AddIndex(CLI::App& app, std::string* index) {
 }
 
 IndexMode FindIndexMode(const std::string& name) {
-  constexpr IndexMode kModes[] = {IndexMode::kAuto, IndexMode::kAlways, IndexMode::kNever};
-  return kModes[ChoiceOf("--index", name, {"auto", "always", "never"})];
+  return static_cast<IndexMode>(ChoiceOf("--index", name, {"auto", "always", "never"}));
 }
 
 size_t ChoiceOf(std::string_view option, const std::string& value,

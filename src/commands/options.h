@@ -15,6 +15,16 @@
 
 namespace shardinit {
 
+// The options of every command.
+struct CommonOptions {
+  std::string output;  // where Print() goes; empty, or `-`: standard output
+  bool force = false, quiet = false, verbose = false;
+
+  // Adds --output and --force unless the command has its own.
+  void AddTo(CLI::App& app);
+  bool redirects() const { return !output.empty() && output != "-"; }
+};
+
 // The options SPEC, --set, --mesh, --sharding and, where commands add them, --layout, --replicas,
 // --tokens and --memory-per-rank.
 struct SpecOptions {
@@ -25,8 +35,11 @@ struct SpecOptions {
   void AddTo(CLI::App& app,
              const char* help = "Model spec or config.json, or `-` for standard input");
   void AddOverridesTo(CLI::App& app);  // --set, --mesh and --sharding alone
-  void AddLayoutTo(CLI::App& app);
+  void AddLayoutTo(CLI::App& app,
+                   const char* help = "Store the tensors in this layout of the spec");
   void AddReplicasTo(CLI::App& app);
+  // Tells whether --set, --mesh, --sharding or --layout is given, which are for specs alone.
+  bool HasOverrides() const;
   // Returns the value of --replicas.
   std::optional<Replicas> FindReplicas() const;
   void AddTrainingTo(CLI::App& app);  // --tokens, --memory-per-rank
@@ -82,7 +95,8 @@ void AddForce(CLI::App& app, bool* force);
 void AddIndex(CLI::App& app, std::string* index);
 IndexMode FindIndexMode(const std::string& name);
 
-// Returns the number of the word that the value of an option is. Throws Error (kUsage) for others.
+// Returns the number of the word that the value of an option is, in the order of an enumeration.
+// Throws Error (kUsage) for others.
 size_t ChoiceOf(std::string_view option, const std::string& value,
                 const std::vector<std::string_view>& words);
 

@@ -20,6 +20,23 @@ namespace shardinit {
 namespace {
 
 struct PlanOptions {
+  explicit PlanOptions(CLI::App& app) {
+    spec.AddTo(app);
+    spec.places = Places::kLeast;
+    spec.AddLayoutTo(app);
+    spec.AddReplicasTo(app);
+    spec.AddTrainingTo(app);
+    AddText(app, "--write", "FILE", &write,
+            "Also write the sharding to this file, as --sharding takes it");
+    AddRank(app, &rank, "Also list the boxes of this rank");
+    app.add_flag("--devices", devices, "Also list the device of each rank");
+    work.AddJobsTo(app, "would generate");
+    work.AddMemoryTo(app);
+    AddText(app, "--html", "FILE", &html, "Also write a page of pictures: mesh, ranks, boxes");
+    AddForce(app, &force);
+    AddJson(app, &json);
+  }
+
   SpecOptions spec;
   WorkOptions work;
   int64_t rank = -1;
@@ -312,28 +329,7 @@ ExitCode RunPlan(const PlanOptions& options) {
 
 }  // namespace
 
-extern const Command kPlan = {
-    .name = "plan",
-    .summary = "Show what would be generated and what each rank would hold",
-    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<PlanOptions>();
-      options->spec.AddTo(app);
-      options->spec.places = Places::kLeast;
-      options->spec.AddLayoutTo(app);
-      options->spec.AddReplicasTo(app);
-      options->spec.AddTrainingTo(app);
-      AddText(app, "--write", "FILE", &options->write,
-              "Also write the sharding to this file, as --sharding takes it");
-      AddRank(app, &options->rank, "Also list the boxes of this rank");
-      app.add_flag("--devices", options->devices, "Also list the device of each rank");
-      options->work.AddJobsTo(app, "would generate");
-      options->work.AddMemoryTo(app);
-      AddText(app, "--html", "FILE", &options->html,
-              "Also write a page of pictures: mesh, ranks, boxes");
-      AddForce(app, &options->force);
-      AddJson(app, &options->json);
-      return [options] { return RunPlan(*options); };
-    },
-};
+extern const Command kPlan = {"plan", "Show what would be generated and what each rank would hold",
+                              Configure<RunPlan>};
 
 }  // namespace shardinit

@@ -1,7 +1,6 @@
 #include "commands/plan_page.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -9,7 +8,7 @@
 #include <numeric>
 #include <optional>
 
-#include "commands/sharding_facts.h"
+#include "commands/tensor_facts.h"
 #include "graph/outline.h"
 #include "report/html.h"
 #include "report/text.h"

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <functional>
-#include <memory>
 #include <optional>
 
 #include "base/file.h"
@@ -17,6 +16,30 @@ namespace shardinit {
 namespace {
 
 struct ProgramOptions {
+  explicit ProgramOptions(CLI::App& app) {
+    spec.AddTo(app);
+    spec.AddLayoutTo(app);
+    AddOnly(app, &only);
+    AddRank(app, &rank, "The boxes of this rank alone, for one device");
+    app.add_flag("--stack", stack, "Layers that are alike as one tensor, made in a loop");
+    app.add_flag("--kinds", kinds,
+                 "A module for each kind of tensor, and a list of which tensor is which");
+    app.add_option("--arith", arithmetic,
+                   "How f32 is computed: f32, mixed with an argument that is 0, or f64")
+        ->type_name("f32|f64")
+        ->capture_default_str();
+    CLI::Option* annotate =
+        app.add_option("--annotate", annotations,
+                       "Which annotations say how results are sharded: mhlo, sdy or both")
+            ->type_name("WHICH")
+            ->capture_default_str();
+    app.add_flag("--portable", portable,
+                 "StableHLO alone, for a portable artifact: --annotate mhlo")
+        ->excludes(annotate);
+    AddText(app, "-o,--output", "PATH", &out, "File; with --kinds the folder. Default: printed");
+    AddForce(app, &force);
+  }
+
   SpecOptions spec;
   std::string out, only, arithmetic = "f32", annotations = "both";
   int64_t rank = -1;
@@ -30,33 +53,18 @@ std::string InJson(const Plan& plan, const ProgramRequest& request, int64_t rank
   out.Member("contract_version", kContractVersion).Member("name", plan.graph.name);
   out.Member("engine", plan.graph.engine).Member("seed", plan.graph.seed);
   WriteMesh(plan.graph.mesh, out);
-  out.Key("rank");
-  request.annotated() ? out.Null() : out.Value(rank);
+  out.MemberOrNull("rank", !request.annotated(), rank);
   out.Key("kinds").BeginArray(JsonWriter::kLines);
   for (const ProgramKind& kind : program.kinds) {
     out.BeginObject().Member("file", kind.name + ".mlir").Member("dtype", kind.dtype);
     out.Member("shape", kind.shape).Member("takes_zero", kind.needs_zero);
-    out.Key("partition").BeginArray();
-    for (const auto& axes : kind.partition) {
-      out.BeginArray();
-      for (const std::string& axis : axes) out.Value(axis);
-      out.EndArray();
-    }
-    out.EndArray().Key("tables").BeginArray();
-    for (const Shape& shape : kind.arguments) out.Value(shape);
-    out.EndArray().EndObject();
+    out.Member("partition", kind.partition).Member("tables", kind.arguments).EndObject();
   }
   out.EndArray().Key("tensors").BeginArray(JsonWriter::kLines);
   for (const ProgramTensor& tensor : program.tensors) {
     out.BeginObject().Member("path", tensor.path);
-    if (tensor.part > 0) out.Member("part", static_cast<int64_t>(tensor.part));
-    out.Member("kind", static_cast<int64_t>(tensor.kind)).Key("tables").BeginArray();
-    for (const std::vector<uint32_t>& words : tensor.arguments) {
-      out.BeginArray();
-      for (const uint32_t word : words) out.Value(static_cast<int64_t>(word));
-      out.EndArray();
-    }
-    out.EndArray().EndObject();
+    if (tensor.part > 0) out.Member("part", tensor.part);
+    out.Member("kind", tensor.kind).Member("tables", tensor.arguments).EndObject();
   }
   out.EndArray().EndObject();
   return out.Finish();
@@ -84,8 +92,7 @@ bool IsThere(const std::string& folder, const Plan& plan, const ProgramRequest& 
         there == text) {
       return;
     }
-    throw Error(ExitCode::kConflict, fmt::format("`{}` exists and holds something else", folder),
-                "choose another folder with `-o`");
+    throw Conflict(fmt::format("`{}` exists and holds something else", folder));
   });
   MakeFolder(folder);  // syncs its name, which a killed run may have left off the disk
   return true;
@@ -103,8 +110,7 @@ void WriteFolder(const std::string& path, const Plan& plan, const ProgramRequest
     file.Commit();
   });
   if (folder.Commit() || IsThere(path, plan, request, rank)) return;
-  throw Error(ExitCode::kConflict, fmt::format("`{}` has appeared meanwhile", path),
-              "choose another folder with `-o`");
+  throw Conflict(fmt::format("`{}` has appeared meanwhile", path));
 }
 
 ExitCode RunProgram(const ProgramOptions& options) {
@@ -157,35 +163,6 @@ ExitCode RunProgram(const ProgramOptions& options) {
 }  // namespace
 
 extern const Command kProgram = {
-    .name = "program",
-    .summary = "Write the init graph as a StableHLO program that XLA runs",
-    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<ProgramOptions>();
-      options->spec.AddTo(app);
-      options->spec.AddLayoutTo(app);
-      AddOnly(app, &options->only);
-      AddRank(app, &options->rank, "The boxes of this rank alone, for one device");
-      app.add_flag("--stack", options->stack,
-                   "Layers that are alike as one tensor, made in a loop");
-      app.add_flag("--kinds", options->kinds,
-                   "A module for each kind of tensor, and a list of which tensor is which");
-      app.add_option("--arith", options->arithmetic,
-                     "How f32 is computed: f32, mixed with an argument that is 0, or f64")
-          ->type_name("f32|f64")
-          ->capture_default_str();
-      CLI::Option* annotate =
-          app.add_option("--annotate", options->annotations,
-                         "Which annotations say how results are sharded: mhlo, sdy or both")
-              ->type_name("WHICH")
-              ->capture_default_str();
-      app.add_flag("--portable", options->portable,
-                   "StableHLO alone, for a portable artifact: --annotate mhlo")
-          ->excludes(annotate);
-      AddText(app, "-o,--out", "PATH", &options->out,
-              "File; with --kinds the folder. Default: printed");
-      AddForce(app, &options->force);
-      return [options] { return RunProgram(*options); };
-    },
-};
+    "program", "Write the init graph as a StableHLO program that XLA runs", Configure<RunProgram>};
 
 }  // namespace shardinit

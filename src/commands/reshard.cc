@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 
 #include <functional>
-#include <memory>
 
 #include "base/json.h"
 #include "base/talk.h"
 #include "base/text.h"
 #include "commands/command.h"
 #include "commands/options.h"
-#include "plan/devices.h"
 #include "plan/diff.h"
 #include "plan/reshard.h"
 #include "report/text.h"
@@ -19,6 +17,24 @@ namespace shardinit {
 namespace {
 
 struct ReshardOptions {
+  explicit ReshardOptions(CLI::App& app) {
+    app.add_option("DIR", from, "Folder of the checkpoint")->required();
+    AddText(app, "-o,--output", "DIR2", &folder, "Folder to make")->required();
+    AddText(app, "--spec", "SPEC", &spec.request.path,
+            "Spec of the same model, which says mesh, sharding and layout");
+    spec.AddOverridesTo(app);
+    spec.AddLayoutTo(app);
+    spec.AddReplicasTo(app);
+    app.add_option("--uneven", uneven,
+                   "Without --spec: what to do with a dimension that the mesh does not divide")
+        ->type_name("error|chunk");
+    AddIndex(app, &index);
+    work.AddJobsTo(app, "copy and hash");
+    work.AddMemoryTo(app);
+    work.AddProgressTo(app);
+    AddJson(app, &json);
+  }
+
   SpecOptions spec;  // its path is that of --spec
   WorkOptions work;
   std::string from, folder, uneven, index = "auto";
@@ -114,39 +130,19 @@ ExitCode RunReshard(const ReshardOptions& options) {
     return ExitCode::kOk;
   }
   if (result.bytes == 0) {
-    Talk(fmt::format("shardinit: nothing was left to copy to `{}`\n", Escape(options.folder)));
+    TalkUnlessQuiet(
+        fmt::format("shardinit: nothing was left to copy to `{}`\n", Escape(options.folder)));
   } else {
-    Talk(fmt::format("shardinit: copied {}\n", InSpeed(result.bytes, seconds)));
+    TalkUnlessQuiet(fmt::format("shardinit: copied {}\n", InSpeed(result.bytes, seconds)));
   }
-  Print(fmt::format("{}: {}, {}, complete\n", Escape(options.folder),
-                    Count(to.parameters, "parameter"), Count(to.world_size(), "rank")));
+  PrintUnlessQuiet(fmt::format("{}: {}, {}, complete\n", Escape(options.folder),
+                               Count(to.parameters, "parameter"), Count(to.world_size(), "rank")));
   return ExitCode::kOk;
 }
 
 }  // namespace
 
-extern const Command kReshard = {
-    .name = "reshard",
-    .summary = "Copy a checkpoint to another mesh or layout",
-    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<ReshardOptions>();
-      app.add_option("DIR", options->from, "Folder of the checkpoint")->required();
-      AddText(app, "-o,--output", "DIR2", &options->folder, "Folder to make")->required();
-      AddText(app, "--spec", "SPEC", &options->spec.request.path,
-              "Spec of the same model, which says mesh, sharding and layout");
-      options->spec.AddOverridesTo(app);
-      options->spec.AddLayoutTo(app);
-      options->spec.AddReplicasTo(app);
-      app.add_option("--uneven", options->uneven,
-                     "Without --spec: what to do with a dimension that the mesh does not divide")
-          ->type_name("error|chunk");
-      AddIndex(app, &options->index);
-      options->work.AddJobsTo(app, "copy and hash");
-      options->work.AddMemoryTo(app);
-      options->work.AddProgressTo(app);
-      AddJson(app, &options->json);
-      return [options] { return RunReshard(*options); };
-    },
-};
+extern const Command kReshard = {"reshard", "Copy a checkpoint to another mesh or layout",
+                                 Configure<RunReshard>};
 
 }  // namespace shardinit

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -35,6 +34,10 @@ constexpr std::pair<SpecKind, std::string_view> kDefinitions[] = {
     {SpecKind::kPaths, "files"},
     {SpecKind::kNumber, "number"},
     {SpecKind::kNumbers, "numbers"},
+    {SpecKind::kAssertions, "assertions"},
+    {SpecKind::kText, "text"},
+    {SpecKind::kCondition, "condition"},
+    {SpecKind::kVariables, "variables"},
     {SpecKind::kDType, "dtype"},
     {SpecKind::kAxes, "axes"},
     {SpecKind::kMesh, "mesh"},
@@ -67,17 +70,8 @@ void WriteInstance(std::string_view definition, JsonWriter& out) {
 }
 
 template <typename Words>
-void WriteWords(const Words& words, JsonWriter& out) {
-  out.BeginArray();
-  for (const auto& word : words) out.Value(std::string_view(word));
-  out.EndArray();
-}
-
-template <typename Words>
 std::string ListOf(const Words& words) {
-  JsonWriter out;
-  WriteWords(words, out);
-  return out.Take();
+  return JsonWriter().Value(words).Take();
 }
 
 void WriteKey(const SpecKey& key, JsonWriter& out) {
@@ -89,10 +83,9 @@ void WriteKey(const SpecKey& key, JsonWriter& out) {
   } else if (key.kind == SpecKind::kVersion) {
     out.Member("const", 1);
   } else if (key.kind == SpecKind::kChoice) {
-    WriteWords(key.words, out.Key("enum"));
+    out.Member("enum", key.words);
   } else if (key.kind == SpecKind::kEngine) {
-    WriteWords(EngineNames(), out.Key("enum"));
-    out.Member("default", Engines().front()->name);
+    out.Member("enum", EngineNames()).Member("default", Engines().front()->name);
   } else if (key.kind == SpecKind::kConfig) {
     out.Key("type").Raw(R"(["object", "null"])");
   } else {
@@ -124,11 +117,10 @@ void WriteInitializer(const Initializer& initializer, JsonWriter& out) {
     if (parameter.words.empty() || parameter.dimension) {
       WriteInstance("number", out);  // a name of an axis is an expression, too
     } else if (!parameter.number) {
-      WriteWords(parameter.words, out.Key("enum"));
+      out.Member("enum", parameter.words);
     } else {
       out.Key("anyOf").BeginArray().Raw(R"({"$ref": "#/definitions/number"})").BeginObject();
-      WriteWords(parameter.words, out.Key("enum"));
-      out.EndObject().EndArray();
+      out.Member("enum", parameter.words).EndObject().EndArray();
     }
     if (const auto* number = std::get_if<double>(&parameter.default_value)) {
       out.Member("default", *number);
@@ -140,7 +132,7 @@ void WriteInitializer(const Initializer& initializer, JsonWriter& out) {
     out.EndObject();
   }
   out.EndObject();
-  if (!required.empty()) WriteWords(required, out.Key("required"));
+  if (!required.empty()) out.Member("required", required);
   out.EndObject();
 }
 
@@ -165,9 +157,7 @@ void WriteOperation(const ViewOperation& operation, JsonWriter& out) {
     WriteKey(key, out);
     if (key.required) required.push_back(key.name);
   }
-  out.EndObject();
-  WriteWords(required, out.Key("required"));
-  out.EndObject();
+  out.EndObject().Member("required", required).EndObject();
 }
 
 // Returns the members that `write` writes, one below the other.
@@ -249,6 +239,7 @@ std::string Schema() {
   };
   const std::pair<const char*, SpecMapping> kMappings[] = {
       {"model", SpecMapping::kModel},
+      {"assertion", SpecMapping::kAssertion},
       {"mesh", SpecMapping::kMesh},
       {"training", SpecMapping::kTraining},
       {"tensor", SpecMapping::kTensor},

@@ -1,10 +1,9 @@
-#include "commands/sharding_facts.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
+#include "commands/tensor_facts.h"
 #include "report/text.h"
 
 namespace shardinit {

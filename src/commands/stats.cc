@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
-#include <memory>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -9,7 +9,6 @@
 #include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
-#include "report/bars.h"
 #include "report/text.h"
 #include "stats/measure.h"
 
@@ -17,6 +16,18 @@ namespace shardinit {
 namespace {
 
 struct StatsOptions {
+  explicit StatsOptions(CLI::App& app) {
+    app.add_option("SPEC|DIR", spec.request.path,
+                   "Model spec, or `-` for standard input; or folder of a checkpoint")
+        ->required();
+    spec.AddOverridesTo(app);
+    spec.AddLayoutTo(app, "Measure the tensors that this layout of the spec stores");
+    AddOnly(app, &only);
+    work.AddJobsTo(app, "generate or read, and count");
+    work.AddProgressTo(app);
+    AddJson(app, &json);
+  }
+
   SpecOptions spec;
   WorkOptions work;
   std::string only;
@@ -26,8 +37,8 @@ struct StatsOptions {
 std::string Short(double value) { return fmt::format("{:.6g}", value); }
 
 // Writes null for a sum of f64 elements that does not fit in an f64.
-void WriteIfFinite(double value, JsonWriter& out) {
-  std::isfinite(value) ? out.Value(value) : out.Null();
+void WriteIfFinite(const char* key, double value, JsonWriter& out) {
+  out.MemberOrNull(key, std::isfinite(value), value);
 }
 
 std::string InJson(const std::vector<Measurement>& results) {
@@ -38,27 +49,26 @@ std::string InJson(const std::vector<Measurement>& results) {
     out.Member("shape", m.tensor->shape).Member("init", InitText(*m.tensor));
     out.Member("not_finite", m.not_finite);
     if (m.moments.count > 0) {
-      WriteIfFinite(m.moments.mean, out.Key("mean"));
-      WriteIfFinite(m.moments.std(), out.Key("std"));
+      WriteIfFinite("mean", m.moments.mean, out);
+      WriteIfFinite("std", m.moments.std(), out);
       out.Member("min", m.moments.min).Member("max", m.moments.max);
       out.Key("quantiles").BeginArray();
       for (size_t i = 0; i < m.quantiles.size(); ++i) {
-        out.BeginArray().Value(kQuantiles[i]).Value(m.quantiles[i]).EndArray();
+        out.Value(std::array{kQuantiles[i], m.quantiles[i]});
       }
       out.EndArray().Member("histogram", m.histogram);
     }
-    out.Key("declared");
     if (m.declared) {
-      out.BeginObject().Member("mean", m.declared->mean).Member("std", m.declared->std).EndObject();
+      out.Key("declared").BeginObject().Member("mean", m.declared->mean);
+      out.Member("std", m.declared->std).EndObject();
     } else {
-      out.Null();
+      out.Member("declared", nullptr);
     }
-    out.Key("ks");
     if (m.fit) {
-      out.BeginObject().Member("distance", m.fit->distance);
+      out.Key("ks").BeginObject().Member("distance", m.fit->distance);
       out.Member("probability", m.fit->probability).EndObject();
     } else {
-      out.Null();
+      out.Member("ks", nullptr);
     }
     out.Member("as_declared", !m.is_wrong).EndObject();
   }
@@ -135,14 +145,16 @@ ExitCode RunStats(const StatsOptions& options) {
   const std::string& path = options.spec.request.path;
   const bool folder = IsFolder(path);
   Digest plan_sha256{};
-  if (folder && !(options.spec.request.sets.empty() && options.spec.request.mesh.empty())) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("`{}` is a checkpoint: `--set` and `--mesh` are for specs", path));
+  if (folder && options.spec.HasOverrides()) {
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format(
+            "`{}` is a checkpoint: `--set`, `--mesh`, `--sharding` and `--layout` are for specs",
+            path));
   }
   const Plan plan = folder ? LoadCheckpointPlan(path, &plan_sha256) : options.spec.Load();
-  // These are the drawn tensors, or in a checkpoint the stored ones.
-  const std::vector<const Tensor*> tensors =
-      Matching(folder ? plan.graph.tensors : plan.graph.logical(), options.only);
+  // These are the stored tensors, which without a layout are the drawn ones.
+  const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, options.only);
   int64_t bytes = 0;
   for (const Tensor* tensor : tensors) bytes += tensor->bytes();
   std::vector<Measurement> results;
@@ -170,20 +182,7 @@ ExitCode RunStats(const StatsOptions& options) {
 }  // namespace
 
 extern const Command kStats = {
-    .name = "stats",
-    .summary = "Measure the values of tensors and test them against what the spec declares",
-    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<StatsOptions>();
-      app.add_option("SPEC|DIR", options->spec.request.path,
-                     "Model spec, or `-` for standard input; or folder of a checkpoint")
-          ->required();
-      options->spec.AddOverridesTo(app);
-      AddOnly(app, &options->only);
-      options->work.AddJobsTo(app, "generate or read, and count");
-      options->work.AddProgressTo(app);
-      AddJson(app, &options->json);
-      return [options] { return RunStats(*options); };
-    },
-};
+    "stats", "Measure the values of tensors and test them against what the spec declares",
+    Configure<RunStats>};
 
 }  // namespace shardinit

@@ -1,13 +1,10 @@
 #include <fmt/format.h>
 
-#include <memory>
-
 #include "base/json.h"
 #include "base/text.h"
 #include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
-#include "report/ranks.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -16,6 +13,11 @@ namespace {
 constexpr size_t kMostRanges = 1000;  // for people
 
 struct StatusOptions {
+  explicit StatusOptions(CLI::App& app) {
+    app.add_option("DIR", folder, "Folder of the checkpoint")->required();
+    AddJson(app, &json);
+  }
+
   std::string folder;
   bool json = false;
 };
@@ -55,15 +57,7 @@ ExitCode RunStatus(const StatusOptions& options) {
 
 }  // namespace
 
-extern const Command kStatus = {
-    .name = "status",
-    .summary = "Show which ranks of a checkpoint are there",
-    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<StatusOptions>();
-      app.add_option("DIR", options->folder, "Folder of the checkpoint")->required();
-      AddJson(app, &options->json);
-      return [options] { return RunStatus(*options); };
-    },
-};
+extern const Command kStatus = {"status", "Show which ranks of a checkpoint are there",
+                                Configure<RunStatus>};
 
 }  // namespace shardinit

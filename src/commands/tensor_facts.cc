@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "commands/sharding_facts.h"
 #include "graph/engines/engines.h"
 #include "graph/outline.h"
 #include "graph/stored/pad.h"

@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <memory>
-
 #include "base/checked_file.h"
 #include "base/json.h"
 #include "base/talk.h"
@@ -14,6 +12,14 @@ namespace shardinit {
 namespace {
 
 struct ValidateOptions {
+  explicit ValidateOptions(CLI::App& app) {
+    app.add_option("SPEC", specs, "Model specs or config.json, or `-` for standard input")
+        ->required();
+    spec.AddOverridesTo(app);
+    spec.AddLayoutTo(app);
+    AddJson(app, &json);
+  }
+
   std::vector<std::string> specs;
   SpecOptions spec;  // without its path
   bool json = false;
@@ -55,9 +61,10 @@ ExitCode RunValidate(const ValidateOptions& options) {
       all = diagnostics.all();
       out.Member("valid", true).Member("name", plan.graph.name);
       if (!options.json) {
-        Print(fmt::format("{}: valid: {}, {}, {}, {}\n", Escape(path), plan.graph.name,
-                          Count(static_cast<int64_t>(plan.graph.tensors.size()), "tensor"),
-                          Count(plan.parameters, "parameter"), Count(plan.world_size(), "rank")));
+        PrintUnlessQuiet(
+            fmt::format("{}: valid: {}, {}, {}, {}\n", Escape(path), plan.graph.name,
+                        Count(static_cast<int64_t>(plan.graph.tensors.size()), "tensor"),
+                        Count(plan.parameters, "parameter"), Count(plan.world_size(), "rank")));
       }
       WriteDiagnostics(all, out);
       if (!options.json) Talk(Render(all));
@@ -83,19 +90,7 @@ ExitCode RunValidate(const ValidateOptions& options) {
 
 }  // namespace
 
-extern const Command kValidate = {
-    .name = "validate",
-    .summary = "Check specs, reporting every mistake with its place",
-    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<ValidateOptions>();
-      app.add_option("SPEC", options->specs,
-                     "Model specs or config.json, or `-` for standard input")
-          ->required();
-      options->spec.AddOverridesTo(app);
-      options->spec.AddLayoutTo(app);
-      AddJson(app, &options->json);
-      return [options] { return RunValidate(*options); };
-    },
-};
+extern const Command kValidate = {"validate", "Check specs, reporting every mistake with its place",
+                                  Configure<RunValidate>};
 
 }  // namespace shardinit

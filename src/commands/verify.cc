@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
 #include <mutex>
 #include <optional>
 
@@ -14,15 +13,30 @@
 #include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
-#include "export/compare.h"
 #include "export/export.h"
-#include "export/intact.h"
+#include "export/record.h"
 #include "report/text.h"
 
 namespace shardinit {
 namespace {
 
 struct VerifyOptions {
+  explicit VerifyOptions(CLI::App& app) {
+    app.add_option("DIR", folder,
+                   "Folder of the checkpoint or export, or, with --spec, of safetensors files, "
+                   "DCP files or "
+                   "zarr arrays")
+        ->required();
+    AddText(app, "--spec", "SPEC", &spec.request.path,
+            "Compare the values with those of this spec");
+    spec.AddOverridesTo(app);
+    spec.AddLayoutTo(app);
+    app.add_flag("--strict", strict, "Exit 1 if the folder has foreign names, too");
+    work.AddJobsTo(app, "read and hash");
+    work.AddProgressTo(app);
+    AddJson(app, &json);
+  }
+
   std::string folder;
   SpecOptions spec;
   WorkOptions work;
@@ -84,12 +98,13 @@ ExitCode RunAgainstSpec(const VerifyOptions& options) {
     out.EndObject();
     Print(out.Finish());
   } else if (equal) {
-    Print(fmt::format("{}: equal to {}: {}, {}{}\n", Escape(options.folder), plan.graph.name,
-                      Count(result.tensors, "tensor"), InBytes(result.bytes),
-                      result.optimizer_entries == 0
-                          ? ""
-                          : fmt::format("; not compared: {} of an optimizer",
-                                        Count(result.optimizer_entries, "entry", "entries"))));
+    PrintUnlessQuiet(
+        fmt::format("{}: equal to {}: {}, {}{}\n", Escape(options.folder), plan.graph.name,
+                    Count(result.tensors, "tensor"), InBytes(result.bytes),
+                    result.optimizer_entries == 0
+                        ? ""
+                        : fmt::format("; not compared: {} of an optimizer",
+                                      Count(result.optimizer_entries, "entry", "entries"))));
   }
   if (equal) return ExitCode::kOk;
   PrintFindings(result.findings);
@@ -123,7 +138,7 @@ void PrintIntact(const VerifyOptions& options, bool is_export, const VerifyResul
     out.EndObject();
     Print(out.Finish());
   } else if (result.findings.empty()) {
-    Print(fmt::format(
+    PrintUnlessQuiet(fmt::format(
         "{}: intact: {}, {}, {}{}\n", Escape(options.folder),
         Count(result.files, is_export ? "file" : "rank"), Count(result.boxes, "box", "boxes"),
         InBytes(result.bytes),
@@ -137,10 +152,9 @@ ExitCode RunVerify(const VerifyOptions& options) {
   const auto holds = [&](const char* name) { return Exists(options.folder + "/" + name); };
   const SpecOptions& spec = options.spec;
   const bool against_spec = !spec.request.path.empty();
-  if (!against_spec &&
-      (!spec.request.sets.empty() || !spec.request.mesh.empty() || !spec.layout.empty())) {
+  if (!against_spec && spec.HasOverrides()) {
     throw Error(ExitCode::kUsage,
-                "`--set`, `--mesh` and `--layout` are for a spec, and none is given",
+                "`--set`, `--mesh`, `--sharding` and `--layout` are for a spec, and none is given",
                 "add `--spec SPEC`");
   }
   if (against_spec && !holds(kPlanName)) {
@@ -171,26 +185,8 @@ ExitCode RunVerify(const VerifyOptions& options) {
 
 }  // namespace
 
-extern const Command kVerify = {
-    .name = "verify",
-    .summary = "Check every byte of a checkpoint or an export against its digests",
-    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<VerifyOptions>();
-      app.add_option("DIR", options->folder,
-                     "Folder of the checkpoint or export, or, with --spec, of safetensors files, "
-                     "DCP files or "
-                     "zarr arrays")
-          ->required();
-      AddText(app, "--spec", "SPEC", &options->spec.request.path,
-              "Compare the values with those of this spec");
-      options->spec.AddOverridesTo(app);
-      options->spec.AddLayoutTo(app);
-      app.add_flag("--strict", options->strict, "Exit 1 if the folder has foreign names, too");
-      options->work.AddJobsTo(app, "read and hash");
-      options->work.AddProgressTo(app);
-      AddJson(app, &options->json);
-      return [options] { return RunVerify(*options); };
-    },
-};
+extern const Command kVerify = {"verify",
+                                "Check every byte of a checkpoint or an export against its digests",
+                                Configure<RunVerify>};
 
 }  // namespace shardinit

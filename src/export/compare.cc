@@ -1,5 +1,3 @@
-#include "export/compare.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,10 +5,10 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/interrupt.h"
 #include "base/text.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/reader.h"
+#include "export/export.h"
 #include "formats/format.h"
 #include "report/text.h"
 
@@ -33,6 +31,10 @@ Contents ReadCheckpoint(const std::string& folder) {
 
 // Reads the first kind of files that the folder holds. `*name_of` says how they write a type.
 Contents Read(const std::string& folder, std::string_view (**name_of)(DType dtype)) {
+  if (!IsFolder(folder)) {
+    if (const auto wrong = WrongKind(folder, "the folder of a checkpoint or an export"))
+      throw *wrong;
+  }
   RequireFolder(folder);
   *name_of = NameOf;
   if (Exists(folder + "/" + kPlanName)) return ReadCheckpoint(folder);

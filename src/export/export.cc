@@ -103,8 +103,7 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
   // If several equal exports run at once, one gets the name, and the others find it there.
   result.was_there = IsThere(request.folder, WriteOrigin(plan, request), files);
   if (result.was_there) return result;
-  throw Error(ExitCode::kConflict, fmt::format("`{}` has appeared meanwhile", request.folder),
-              "choose another folder with `-o`");
+  throw Conflict(fmt::format("`{}` has appeared meanwhile", request.folder));
 }
 
 }  // namespace shardinit

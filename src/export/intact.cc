@@ -1,7 +1,3 @@
-#include "export/intact.h"
-
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <unordered_set>
 #include <utility>

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/overloaded.h"
 #include "base/text.h"
 #include "rng/stream.h"
 
@@ -15,28 +17,20 @@ namespace {
 
 constexpr int kExportVersion = 2;  // Version 1 had no digest of itself.
 
-struct HyperparameterWriter {
-  JsonWriter& out;
-
-  void operator()(std::nullptr_t) { out.Null(); }
-  void operator()(bool value) { out.Value(value); }
-  void operator()(double value) { out.Value(value); }
-  void operator()(const std::pair<double, double>& value) {
-    out.BeginArray().Value(value.first).Value(value.second).EndArray();
-  }
-};
-
 // Writes the optimizer as `--optimizer` takes it.
 void WriteOptimizer(const OptimizerSpec& spec, JsonWriter& out) {
   out.BeginObject().Key("adamw").BeginArray();
   for (const ParamGroup& group : spec.groups) {
-    out.BeginObject().Key("params").BeginArray();
-    for (const auto& pattern : group.params) out.Value(pattern.value);
-    out.EndArray();
+    out.BeginObject().Member("params", ValuesOf(group.params));
     if (spec.has_schedule) out.Member("schedule", true);
     for (const auto& [name, value] : group.hyperparameters) {
       out.Key(name);
-      std::visit(HyperparameterWriter{out}, value);
+      std::visit(
+          Overloaded{[&](const std::pair<double, double>& both) {
+                       out.Value(std::array{both.first, both.second});
+                     },
+                     [&](const OneOf<std::nullptr_t, bool, double> auto& one) { out.Value(one); }},
+          value);
     }
     out.EndObject();
   }
@@ -48,8 +42,7 @@ void BeginRecord(const Plan& plan, const ExportRequest& request, JsonWriter& out
   out.Member("contract_version", kContractVersion).Member("format", request.format->name);
   out.Member("name", plan.graph.name).Member("engine", plan.graph.engine);
   out.Member("seed", plan.graph.seed).Member("plan_sha256", ToHex(Sha256Of(WritePlan(plan))));
-  out.Key("only");
-  request.only.empty() ? out.Null() : out.Value(request.only);
+  out.MemberOrNull("only", !request.only.empty(), request.only);
   for (const FormatOption* option : request.format->options) {
     out.Member(option->member, request.options.at(option));
   }

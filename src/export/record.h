@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/verify.h"
 #include "export/export.h"
 
 namespace shardinit {
@@ -40,5 +41,9 @@ struct Record {
 
 // Reads untrusted text. Throws Error (kRefused) that names `path`.
 Record ReadRecord(std::string_view text, const std::string& path);
+
+// Hashes every byte of every file that shardinit-export.json lists, `jobs` at a time, and looks for
+// names that do not belong. No link is followed. Throws Error (kRefused) if that record is damaged.
+VerifyResult VerifyExport(const std::string& folder, int jobs, const VerifyProgress& progress);
 
 }  // namespace shardinit

@@ -3,12 +3,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <utility>
 
+#include "base/parse_number.h"
 #include "base/suggest.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "expr/program.h"
 #include "expr/tree.h"
@@ -19,37 +20,8 @@ namespace {
 // Returns 12 for `i12`, if the name begins with `letter`.
 std::optional<int> NumberedName(std::string_view name, char letter) {
   if (name.size() < 2 || name.size() > 4 || name[0] != letter) return {};
-  int number = 0;
-  const char* end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + 1, end, number);
-  if (error != std::errc() || stop != end) return {};
   if (name[1] == '0' && name.size() > 2) return {};
-  return number;
-}
-
-// How tightly an operator binds. This decides where the canonical text needs parentheses.
-enum Binding { kComparison = 1, kSum, kProduct, kUnary, kAtom };
-
-struct Symbol {
-  std::string_view text;
-  Binding power;
-  ElementOp op;
-};
-
-Symbol SymbolOf(Step::Op op) {
-  static constexpr std::pair<Step::Op, Symbol> kSymbols[] = {
-      {Step::Op::kAdd, {" + ", kSum, ElementOp::kAdd}},
-      {Step::Op::kSubtract, {" - ", kSum, ElementOp::kSubtract}},
-      {Step::Op::kMultiply, {" * ", kProduct, ElementOp::kMultiply}},
-      {Step::Op::kDivide, {" / ", kProduct, ElementOp::kDivide}},
-      {Step::Op::kLess, {" < ", kComparison, ElementOp::kLess}},
-      {Step::Op::kLessEqual, {" <= ", kComparison, ElementOp::kLessEqual}},
-      {Step::Op::kGreater, {" > ", kComparison, ElementOp::kGreater}},
-      {Step::Op::kGreaterEqual, {" >= ", kComparison, ElementOp::kGreaterEqual}},
-      {Step::Op::kEqual, {" == ", kComparison, ElementOp::kEqual}},
-      {Step::Op::kNotEqual, {" != ", kComparison, ElementOp::kNotEqual}},
-  };
-  return std::ranges::find(kSymbols, op, &std::pair<Step::Op, Symbol>::first)->second;
+  return ParseNumber<int>(name.substr(1));
 }
 
 // A step's result on the stack.
@@ -82,167 +54,58 @@ bool IsRoundedOnce(ElementOp op) {
       kNegate,       kAdd,   kSubtract, kMultiply, kDivide, kLess, kLessEqual, kGreater,
       kGreaterEqual, kEqual, kNotEqual, kWhere,    kMin,    kMax,  kClip,      kAbs,
       kFloor,        kMod,   kCeilDiv,  kRoundUp,  kF32,    kBf16, kF16};
-  return std::ranges::find(kOnce, op) != std::end(kOnce);
+  return Contains(kOnce, op);
 }
 
 std::string Parenthesized(const Item& item, Binding least) {
   return item.power >= least ? item.text : "(" + item.text + ")";
 }
 
-// Runs the postfix steps on a stack of their results: each is a number that is known now, or the
-// slot that will hold a tile of numbers.
-class Compiler {
+// The tensor that an expression is compiled for gives its names a meaning, and reports mistakes.
+class ElementNames {
  public:
-  Compiler(const Expr& expr, std::span<const int64_t> shape, std::span<const std::string> axes,
-           const Scope& constants, Diagnostics& diagnostics)
+  ElementNames(const Expr& expr, std::span<const int64_t> shape, std::span<const std::string> axes,
+               const Scope& constants, Diagnostics& diagnostics)
       : expr_(expr), shape_(shape), axes_(axes), constants_(constants), diagnostics_(diagnostics) {}
 
-  std::shared_ptr<const Program> Run() {
-    for (const Step& step : expr_.steps) {
-      const bool done = step.op == Step::Op::kLiteral ? Literal(step)
-                        : step.op == Step::Op::kName  ? Name(step)
-                        : step.op == Step::Op::kCall  ? Call(step)
-                                                      : Operation(step);
-      if (!done) return nullptr;
-    }
-    program_.result = SlotOf(stack_.back());
-    program_.text = std::move(stack_.back().text);
-    return std::make_shared<const Program>(std::move(program_));
-  }
-
- private:
-  // The functions for steps.
-
-  bool Literal(const Step& step) {
-    const auto value = Exactly(step, step.literal, "this number");
-    if (value) PushValue(*value);
-    return value.has_value();
-  }
-
-  bool Name(const Step& step) {
+  // Returns nothing after reporting a mistake, which may be that of a variable.
+  std::optional<Meaning> Find(const Step& step) {
     const std::string name(Text(step));
     std::vector<Meaning> meanings;
-    if (!FindMeanings(step, name, &meanings)) return false;
-    if (meanings.empty() && constants_.IsBroken(name)) return false;
+    if (!FindMeanings(step, name, &meanings)) return {};
+    if (meanings.empty() && constants_.IsBroken(name)) return {};
     if (meanings.empty()) {
-      Fail(step, fmt::format("unknown name {}", Quote(name)), Suggest(name));
-      return false;
+      return Fail(step, fmt::format("unknown name {}", Quote(name)), Suggest(name));
     }
     for (const Meaning& other : meanings) {
       if (other.SameAs(meanings[0])) continue;
-      Fail(
+      return Fail(
           step,
           fmt::format("{} has two meanings: {}, and {}", Quote(name), meanings[0].what, other.what),
-          "write the index by position, `i0`, the size `n0`, or rename the "
-          "variable");
-      return false;
+          "write the index by position, `i0`, the size `n0`, or rename the variable");
     }
-    if (meanings[0].value) {
-      PushValue(*meanings[0].value);
-    } else {
-      PushIndex(meanings[0].dimension);
-    }
-    return true;
+    return meanings[0];
   }
 
-  bool Operation(const Step& step) {
-    if (step.op == Step::Op::kNegate) {
-      const Item a = Pop();
-      return Push(step, ElementOp::kNegate, {&a, 1}, "-" + Parenthesized(a, kUnary), kUnary);
+  // Reports a whole number that no double holds, because it would become another number.
+  std::optional<double> Exactly(const Step& step, const Value& value, const std::string& what) {
+    const double number = ToDouble(value);
+    const int64_t* integer = std::get_if<int64_t>(&value);
+    if (integer == nullptr ||
+        (std::abs(number) < 0x1p63 && static_cast<int64_t>(number) == *integer)) {
+      return number;
     }
-    Item operands[2];
-    operands[1] = Pop();
-    operands[0] = Pop();
-    const Symbol symbol = SymbolOf(step.op);
-    if (symbol.op == ElementOp::kDivide && operands[1].value == 0) {
-      Fail(step, fmt::format("division by zero in {}", Quote(Text(step))));
-      return false;
-    }
-    // `a - (b - c)` and `(a < b) < c` keep their parentheses.
-    const Binding left = symbol.power == kComparison ? kSum : symbol.power;
-    const Binding right = static_cast<Binding>(symbol.power + 1);
-    return Push(step, symbol.op, operands,
-                Parenthesized(operands[0], left) + std::string(symbol.text) +
-                    Parenthesized(operands[1], right),
-                symbol.power);
+    return Fail(step, fmt::format("{} is {}, which f64 does not hold", what, *integer),
+                "elements are computed in f64, which holds all whole numbers up to 2^53");
   }
 
-  bool Call(const Step& step) {
-    const Function& function = *step.function;
-    if (function.draw) {
-      const Program::Slot slot = NewSlot();
-      program_.draws.push_back({slot, *function.draw});
-      Item item;
-      item.slot = slot;
-      item.text = fmt::format("{}()", function.name);
-      stack_.push_back(std::move(item));
-      return true;
-    }
-    std::vector<Item> operands(step.arguments);
-    for (size_t i = operands.size(); i-- > 0;) operands[i] = Pop();
-    if (function.placed) return PlacedCall(step, operands);
-    std::string text = fmt::format("{}(", function.name);
-    for (size_t i = 0; i < operands.size(); ++i) {
-      text += (i == 0 ? "" : ", ") + operands[i].text;
-    }
-    text += ")";
-    if (function.most_arguments >= 0) {
-      return Push(step, *function.element, operands, std::move(text), kAtom);
-    }
-    Item so_far = std::move(operands[0]);
-    for (size_t i = 1; i < operands.size(); ++i) {
-      Item pair[] = {std::move(so_far), std::move(operands[i])};
-      if (!Push(step, *function.element, pair, "", kAtom)) return false;
-      so_far = Pop();
-    }
-    if (!so_far.value) {
-      so_far.text = std::move(text);
-      so_far.power = kAtom;
-    }
-    stack_.push_back(std::move(so_far));
-    return true;
+  std::string_view Text(const Step& step) const { return expr_.TextOf(step); }
+
+  Reported Fail(const Step& step, std::string message, std::string hint = {}) {
+    return diagnostics_.Error(expr_.SpanOf(step), std::move(message), std::move(hint));
   }
 
-  // One argument is the number's place; the others are the same for all elements.
-  bool PlacedCall(const Step& step, const std::vector<Item>& operands) {
-    const Function& function = *step.function;
-    const PlacedFunction& placed = *function.placed;
-    Program::PlacedCall call = {&placed, 0, 0, program_.code.size(), {}};
-    std::string text = fmt::format("{}(", function.name);
-    for (size_t i = 0; i < operands.size(); ++i) {
-      text += (i == 0 ? "" : ", ") + operands[i].text;
-      if (i == placed.element) continue;
-      const auto& [name, least] = placed.arguments[i];
-      if (!operands[i].value) {
-        Fail(step, fmt::format("argument {} of {}, {}, is not the same for all elements", i + 1,
-                               Quote(function.name), name));
-        return false;
-      }
-      const double value = *operands[i].value;
-      if (least && !(value >= *least && value <= 0x1p53 && std::trunc(value) == value)) {
-        Fail(step,
-             fmt::format("argument {} of {}, {}, is {}, but must be a whole number from {} to 2^53",
-                         i + 1, Quote(function.name), name, value, *least));
-        return false;
-      }
-      call.numbers.push_back(value);
-    }
-    const Item& element = operands[placed.element];
-    call.element = SlotOf(element);
-    if (element.temporary) free_.push_back(element.slot);
-    Item item;
-    item.slot = call.out = FreeSlot();
-    item.temporary = true;
-    item.placed = true;
-    item.text = text + ")";
-    program_.placed.push_back(std::move(call));
-    program_.inexact |= placed.inexact;
-    stack_.push_back(std::move(item));
-    return true;
-  }
-
-  // The functions for names.
-
+ private:
   bool FindMeanings(const Step& step, const std::string& name, std::vector<Meaning>* meanings) {
     const int rank = static_cast<int>(shape_.size());
     if (const auto value = constants_.Find(name, diagnostics_)) {
@@ -254,8 +117,8 @@ class Compiler {
       const auto number = NumberedName(name, letter);
       if (!number) continue;
       if (*number >= rank) {
-        Fail(step, fmt::format("the tensor has no dimension {}, only {}", *number, Dimensions()));
-        return false;
+        return Fail(step,
+                    fmt::format("the tensor has no dimension {}, only {}", *number, Dimensions()));
       }
       AddDimension(*number, letter == 'n', meanings);
     }
@@ -265,12 +128,10 @@ class Compiler {
       if (rank >= 2) {
         AddDimension(name == "row" ? rank - 2 : rank - 1, false, meanings);
       } else if (meanings->empty()) {
-        Fail(step,
-             fmt::format("{} needs a tensor of two dimensions or more, "
-                         "but this one has {}",
-                         Quote(name), Dimensions()),
-             rank == 1 ? "the index is `i0`" : "");
-        return false;
+        return Fail(step,
+                    fmt::format("{} needs a tensor of two dimensions or more, but this one has {}",
+                                Quote(name), Dimensions()),
+                    rank == 1 ? "the index is `i0`" : "");
       }
     }
     constexpr std::string_view kSize = "size_";
@@ -311,19 +172,172 @@ class Compiler {
     return DidYouMean(name, names);
   }
 
-  // The functions for the stack and the program.
+  const Expr& expr_;
+  const std::span<const int64_t> shape_;
+  const std::span<const std::string> axes_;
+  const Scope& constants_;
+  Diagnostics& diagnostics_;
+};
 
-  // Reports a whole number that no double holds, because it would become another number.
-  std::optional<double> Exactly(const Step& step, const Value& value, const std::string& what) {
-    const double number = ToDouble(value);
-    const int64_t* integer = std::get_if<int64_t>(&value);
-    if (integer == nullptr ||
-        (std::abs(number) < 0x1p63 && static_cast<int64_t>(number) == *integer)) {
-      return number;
+// Runs the postfix steps on a stack of their results: each is a number that is known now, or the
+// slot that will hold a tile of numbers.
+class Compiler {
+ public:
+  explicit Compiler(ElementNames names) : names_(names) {}
+
+  std::shared_ptr<const Program> Run(const Expr& expr) {
+    for (const Step& step : expr.steps) {
+      const bool done = step.op == Step::Op::kLiteral  ? Literal(step)
+                        : step.op == Step::Op::kName   ? Name(step)
+                        : step.op == Step::Op::kCall   ? Call(step)
+                        : step.op == Step::Op::kDecide ? Truth(step, ElementOp::kNotEqual)
+                        : step.op == Step::Op::kNot    ? Truth(step, ElementOp::kEqual)
+                                                       : Operation(step);
+      if (!done) return nullptr;
     }
-    Fail(step, fmt::format("{} is {}, which f64 does not hold", what, *integer),
-         "elements are computed in f64, which holds all whole numbers up to 2^53");
-    return {};
+    program_.result = SlotOf(stack_.back());
+    program_.text = std::move(stack_.back().text);
+    return std::make_shared<const Program>(std::move(program_));
+  }
+
+ private:
+  bool Literal(const Step& step) {
+    const auto value = names_.Exactly(step, step.literal, "this number");
+    if (value) PushValue(*value);
+    return value.has_value();
+  }
+
+  bool Name(const Step& step) {
+    const auto meaning = names_.Find(step);
+    if (!meaning) return false;
+    if (meaning->value) {
+      PushValue(*meaning->value);
+    } else {
+      PushIndex(meaning->dimension);
+    }
+    return true;
+  }
+
+  bool Operation(const Step& step) {
+    if (step.op == Step::Op::kNegate) {
+      const Item a = Pop();
+      return Push(step, ElementOp::kNegate, {&a, 1}, "-" + Parenthesized(a, kUnary), kUnary);
+    }
+    const Operator& symbol = *step.binary;
+    const bool is_logical = symbol.power == kAnd || symbol.power == kOr;
+    if (is_logical && !Truth(step, ElementOp::kNotEqual)) return false;
+    Item operands[2];
+    operands[1] = Pop();
+    operands[0] = Pop();
+    if (is_logical || symbol.op == ElementOp::kMod) return InOldWords(step, operands);
+    if (symbol.op == ElementOp::kDivide && operands[1].value == 0) {
+      return names_.Fail(step, fmt::format("division by zero in {}", Quote(names_.Text(step))));
+    }
+    // `a - (b - c)` and `(a < b) < c` keep their parentheses.
+    const Binding left = symbol.power == kComparison ? kSum : symbol.power;
+    const Binding right = static_cast<Binding>(symbol.power + 1);
+    return Push(step, symbol.op, operands,
+                fmt::format("{} {} {}", Parenthesized(operands[0], left), symbol.text,
+                            Parenthesized(operands[1], right)),
+                symbol.power);
+  }
+
+  // Compares the last item with 0, which makes it a truth or the opposite of one. The text is one
+  // that every version of this program can read.
+  bool Truth(const Step& step, ElementOp comparison) {
+    Item operands[2];
+    operands[0] = Pop();
+    operands[1].value = 0;
+    std::string text = fmt::format("{} {} 0", Parenthesized(operands[0], kSum),
+                                   comparison == ElementOp::kEqual ? "==" : "!=");
+    return Push(step, comparison, operands, std::move(text), kComparison);
+  }
+
+  // Writes `a % b` as `mod(a, b)`, `a and b` as a product and `a or b` as `max(a, b)`.
+  bool InOldWords(const Step& step, std::span<const Item> operands) {
+    const ElementOp op = step.binary->op;
+    if (op == ElementOp::kMultiply) {
+      return Push(step, op, operands,
+                  fmt::format("{} * {}", Parenthesized(operands[0], kProduct),
+                              Parenthesized(operands[1], kUnary)),
+                  kProduct);
+    }
+    return Push(step, op, operands,
+                fmt::format("{}({}, {})", op == ElementOp::kMod ? "mod" : "max", operands[0].text,
+                            operands[1].text),
+                kAtom);
+  }
+
+  bool Call(const Step& step) {
+    const Function& function = *step.function;
+    if (function.draw) {
+      const Program::Slot slot = NewSlot();
+      program_.draws.push_back({slot, *function.draw});
+      Item item;
+      item.slot = slot;
+      item.text = fmt::format("{}()", function.name);
+      stack_.push_back(std::move(item));
+      return true;
+    }
+    std::vector<Item> operands(step.arguments);
+    for (size_t i = operands.size(); i-- > 0;) operands[i] = Pop();
+    if (function.placed) return PlacedCall(step, operands);
+    std::string text = fmt::format("{}(", function.name);
+    for (size_t i = 0; i < operands.size(); ++i) text += (i == 0 ? "" : ", ") + operands[i].text;
+    text += ")";
+    if (function.most_arguments >= 0) {
+      return Push(step, *function.element, operands, std::move(text), kAtom);
+    }
+    Item so_far = std::move(operands[0]);
+    for (size_t i = 1; i < operands.size(); ++i) {
+      Item pair[] = {std::move(so_far), std::move(operands[i])};
+      if (!Push(step, *function.element, pair, "", kAtom)) return false;
+      so_far = Pop();
+    }
+    if (!so_far.value) {
+      so_far.text = std::move(text);
+      so_far.power = kAtom;
+    }
+    stack_.push_back(std::move(so_far));
+    return true;
+  }
+
+  // One argument is the number's place; the others are the same for all elements.
+  bool PlacedCall(const Step& step, const std::vector<Item>& operands) {
+    const Function& function = *step.function;
+    const PlacedFunction& placed = *function.placed;
+    Program::PlacedCall call = {&placed, 0, 0, program_.code.size(), {}};
+    std::string text = fmt::format("{}(", function.name);
+    for (size_t i = 0; i < operands.size(); ++i) {
+      text += (i == 0 ? "" : ", ") + operands[i].text;
+      if (i == placed.element) continue;
+      const auto& [name, least] = placed.arguments[i];
+      if (!operands[i].value) {
+        return names_.Fail(
+            step, fmt::format("argument {} of {}, {}, is not the same for all elements", i + 1,
+                              Quote(function.name), name));
+      }
+      const double value = *operands[i].value;
+      if (least && !(value >= *least && value <= 0x1p53 && std::trunc(value) == value)) {
+        return names_.Fail(
+            step,
+            fmt::format("argument {} of {}, {}, is {}, but must be a whole number from {} to 2^53",
+                        i + 1, Quote(function.name), name, value, *least));
+      }
+      call.numbers.push_back(value);
+    }
+    const Item& element = operands[placed.element];
+    call.element = SlotOf(element);
+    if (element.temporary) free_.push_back(element.slot);
+    Item item;
+    item.slot = call.out = FreeSlot();
+    item.temporary = true;
+    item.placed = true;
+    item.text = text + ")";
+    program_.placed.push_back(std::move(call));
+    program_.inexact |= placed.inexact;
+    stack_.push_back(std::move(item));
+    return true;
   }
 
   void PushValue(double value) {
@@ -360,9 +374,9 @@ class Compiler {
     if (constant) {
       const double value = Apply(op, *operand(0).value, *operand(1).value, *operand(2).value);
       if (!std::isfinite(value)) {
-        Fail(step, fmt::format("{} is {}", Quote(Text(step)),
-                               std::isnan(value) ? "not a real number" : "too large for a float"));
-        return false;
+        return names_.Fail(
+            step, fmt::format("{} is {}", Quote(names_.Text(step)),
+                              std::isnan(value) ? "not a real number" : "too large for a float"));
       }
       PushValue(value);
       return true;
@@ -409,26 +423,10 @@ class Compiler {
     return item;
   }
 
-  std::string_view Text(const Step& step) const { return expr_.TextOf(step); }
-
-  void Fail(const Step& step, std::string message, std::string hint = {}) {
-    diagnostics_.Error(expr_.SpanOf(step), std::move(message), std::move(hint));
-  }
-
-  const Expr& expr_;
-  const std::span<const int64_t> shape_;
-  const std::span<const std::string> axes_;
-  const Scope& constants_;
-  Diagnostics& diagnostics_;
+  ElementNames names_;
   std::vector<Item> stack_;
   std::vector<Program::Slot> free_;
   Program program_;
-};
-
-class NoNames : public Scope {
- public:
-  std::optional<Value> Find(const std::string&, Diagnostics&) const override { return {}; }
-  std::vector<std::string> Names() const override { return {}; }
 };
 
 }  // namespace
@@ -443,14 +441,14 @@ std::shared_ptr<const Program> Compile(const Expr& expr, std::span<const int64_t
                       "a tensor of more than 2^53 elements has indices that f64 does not hold");
     return nullptr;
   }
-  auto program = Compiler(expr, shape, axes, constants, diagnostics).Run();
+  auto program = Compiler({expr, shape, axes, constants, diagnostics}).Run(expr);
   if (program == nullptr) return nullptr;
   // Numbers in place of names may make the text too long or too deep to be parsed.
   Diagnostics ignored;
   if (ParseExpr(program->text, {}, ignored) == nullptr) {
     diagnostics.Error(expr.span,
-                      fmt::format("with its variables replaced by their numbers this "
-                                  "expression is too long ({} bytes) or too deep",
+                      fmt::format("with its variables replaced by their numbers this expression is "
+                                  "too long ({} bytes) or too deep",
                                   program->text.size()),
                       "compute more of it under `vars`");
     return nullptr;
@@ -463,7 +461,8 @@ std::shared_ptr<const Program> CompileCanonical(std::string_view text,
   Diagnostics ignored;
   const ExprPtr expr = ParseExpr(text, {}, ignored);
   if (expr == nullptr) return nullptr;
-  auto program = Compile(*expr, shape, {}, NoNames(), ignored);
+  const LookupScope no_names([](std::string_view) { return std::nullopt; });
+  auto program = Compile(*expr, shape, {}, no_names, ignored);
   return program != nullptr && program->text == text ? program : nullptr;
 }
 

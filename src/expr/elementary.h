@@ -48,7 +48,6 @@ enum class ElementOp : uint8_t {
 // be null. `out` may be one of the operands.
 void Apply(ElementOp op, const double* a, const double* b, const double* c, double* out, size_t n);
 
-// Computes one value.
 double Apply(ElementOp op, double a, double b = 0, double c = 0);
 
 // sin and cos of larger arguments are NaN: a double of that size says too little about the angle to

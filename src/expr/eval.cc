@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 
 #include "base/checked_math.h"
 #include "base/suggest.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "expr/expr.h"
 #include "expr/program.h"
@@ -32,9 +32,11 @@ class Evaluation {
 
  private:
   std::optional<Value> Run(Value* const stack) {
-    Value* top = stack;  // one past the last value
+    Value* top = stack;                     // one past the last value
+    const Step* next = expr_.steps.data();  // the first step whose value counts
     for (const Step& step : expr_.steps) {
-      if (failed_) {  // No value can be computed, but other names may be wrong, too.
+      // Where no value can be computed, or is needed, names may be wrong all the same.
+      if (failed_ || &step < next) {
         if (step.op == Step::Op::kName) Look(step);
         continue;
       }
@@ -50,11 +52,21 @@ class Evaluation {
           top -= 1;
           value = Negate(step, top[0]);
           break;
+        case Step::Op::kNot:
+          top -= 1;
+          value = int64_t{!IsTrue(top[0])};
+          break;
+        case Step::Op::kDecide:
+          if (IsTrue(top[-1]) == (step.binary->power == kAnd)) continue;
+          next = &step + step.arguments + 1;
+          top -= 1;
+          value = int64_t{step.binary->power == kOr};
+          break;
         case Step::Op::kCall:
           top -= step.arguments;
           value = Call(step, {top, step.arguments});
           break;
-        default:
+        case Step::Op::kBinary:
           top -= 2;
           value = Binary(step, top[0], top[1]);
       }
@@ -70,12 +82,11 @@ class Evaluation {
     std::optional<Value> value = scope_.Find(name, diagnostics_);
     if (!value && scope_.IsBroken(name)) return std::nullopt;
     if (!value) {
-      if (std::find(unknown_.begin(), unknown_.end(), name) != unknown_.end()) return std::nullopt;
+      if (Contains(unknown_, name)) return std::nullopt;
       unknown_.push_back(name);
-      Fail(step, fmt::format("unknown name {}", Quote(name)),
-           IsElementName(name) ? "only elements have it, in `init: {expr: …}`"
-                               : DidYouMean(name, scope_.Names()));
-      return std::nullopt;
+      return Fail(step, fmt::format("unknown name {}", Quote(name)),
+                  IsElementName(name) ? "only elements have it, in `init: {expr: …}`"
+                                      : DidYouMean(name, scope_.Names()));
     }
     return Finite(step, *value);
   }
@@ -87,42 +98,54 @@ class Evaluation {
 
   std::optional<Value> Call(const Step& step, std::span<const Value> arguments) {
     if (step.function->call == nullptr) {
-      Fail(step,
-           fmt::format("{} differs from element to element, but one number is needed here",
-                       Quote(Text(step))),
-           "draw in `init: {expr: …}`");
-      return std::nullopt;
+      return Fail(step,
+                  fmt::format("{} differs from element to element, but one number is needed here",
+                              Quote(Text(step))),
+                  "draw in `init: {expr: …}`");
     }
     CallResult result = step.function->call(arguments);
     if (!result.value) {
       // "needs …" and "overflows …" continue the name of the function.
       const bool clause = result.problem.starts_with("the ");
-      Fail(step, clause ? result.problem : fmt::format("{} {}", Quote(Text(step)), result.problem));
-      return std::nullopt;
+      return Fail(
+          step, clause ? result.problem : fmt::format("{} {}", Quote(Text(step)), result.problem));
     }
     return Finite(step, *result.value);
   }
 
+  static bool IsTrue(const Value& value) { return ToDouble(value) != 0; }
+
+  // Computes as the function `mod` does.
+  std::optional<Value> Remainder(const Step& step, const Value& left, const Value& right) {
+    const Value arguments[2] = {left, right};
+    CallResult result = FindFunction("mod")->call({arguments, 2});
+    if (result.value) return *result.value;
+    return Fail(step, fmt::format("{} {}", Quote(Text(step)), result.problem));
+  }
+
   std::optional<Value> Binary(const Step& step, const Value& left, const Value& right) {
-    if (step.op == Step::Op::kDivide && ToDouble(right) == 0) {
-      Fail(step, fmt::format("division by zero in {}", Quote(Text(step))));
-      return std::nullopt;
+    const ElementOp op = step.binary->op;
+    // The first operand has not settled the result.
+    if (step.binary->power == kAnd || step.binary->power == kOr) return int64_t{IsTrue(right)};
+    if (op == ElementOp::kMod) return Remainder(step, left, right);
+    const double x = ToDouble(left), y = ToDouble(right);
+    if (op == ElementOp::kDivide && y == 0) {
+      return Fail(step, fmt::format("division by zero in {}", Quote(Text(step))));
     }
     const int64_t* a = std::get_if<int64_t>(&left);
     const int64_t* b = std::get_if<int64_t>(&right);
-    if (step.op >= Step::Op::kLess && step.op <= Step::Op::kNotEqual) {
-      const bool holds = a != nullptr && b != nullptr
-                             ? Holds(step.op, *a, *b)
-                             : Holds(step.op, ToDouble(left), ToDouble(right));
-      return int64_t{holds};
+    const bool are_integers = a != nullptr && b != nullptr;
+    if (step.binary->power == kComparison) {
+      const double holds = are_integers ? Apply(op, (*a > *b) - (*a < *b)) : Apply(op, x, y);
+      return int64_t{holds != 0};
     }
-    if (a != nullptr && b != nullptr) {
-      switch (step.op) {
-        case Step::Op::kAdd:
+    if (are_integers) {
+      switch (op) {
+        case ElementOp::kAdd:
           return Checked(step, Add(*a, *b), "+", *a, *b);
-        case Step::Op::kSubtract:
+        case ElementOp::kSubtract:
           return Checked(step, Subtract(*a, *b), "-", *a, *b);
-        case Step::Op::kMultiply:
+        case ElementOp::kMultiply:
           return Checked(step, Multiply(*a, *b), "*", *a, *b);
         default:
           // The only quotient of integers that overflows is a negation. Handling it here also keeps
@@ -131,56 +154,27 @@ class Evaluation {
           if (*a % *b == 0) return *a / *b;
       }
     }
-    const double x = ToDouble(left), y = ToDouble(right);
-    switch (step.op) {
-      case Step::Op::kAdd:
-        return Finite(step, x + y);
-      case Step::Op::kSubtract:
-        return Finite(step, x - y);
-      case Step::Op::kMultiply:
-        return Finite(step, x * y);
-      default:
-        return Finite(step, x / y);
-    }
-  }
-
-  template <typename T>
-  static bool Holds(Step::Op op, T a, T b) {
-    switch (op) {
-      case Step::Op::kLess:
-        return a < b;
-      case Step::Op::kLessEqual:
-        return a <= b;
-      case Step::Op::kGreater:
-        return a > b;
-      case Step::Op::kGreaterEqual:
-        return a >= b;
-      case Step::Op::kEqual:
-        return a == b;
-      default:
-        return a != b;
-    }
+    return Finite(step, Apply(op, x, y));
   }
 
   std::optional<Value> Checked(const Step& step, std::optional<int64_t> result, const char* op,
                                int64_t a, int64_t b) {
     if (result) return *result;
-    Fail(step, fmt::format("{} overflows 64-bit integers: {} {} {}", Quote(Text(step)), a, op, b),
-         "write one of the numbers with a decimal point to compute in floats");
-    return std::nullopt;
+    return Fail(step,
+                fmt::format("{} overflows 64-bit integers: {} {} {}", Quote(Text(step)), a, op, b),
+                "write one of the numbers with a decimal point to compute in floats");
   }
 
   std::optional<Value> Finite(const Step& step, const Value& value) {
     const double* number = std::get_if<double>(&value);
     if (number == nullptr || std::isfinite(*number)) return value;
-    Fail(step, fmt::format("{} is too large for a float", Quote(Text(step))));
-    return std::nullopt;
+    return Fail(step, fmt::format("{} is too large for a float", Quote(Text(step))));
   }
 
   std::string_view Text(const Step& step) const { return expr_.TextOf(step); }
 
-  void Fail(const Step& step, std::string message, std::string hint = {}) {
-    diagnostics_.Error(expr_.SpanOf(step), std::move(message), std::move(hint));
+  Reported Fail(const Step& step, std::string message, std::string hint = {}) {
+    return diagnostics_.Error(expr_.SpanOf(step), std::move(message), std::move(hint));
   }
 
   const Expr& expr_;
@@ -216,15 +210,13 @@ std::optional<int64_t> EvaluateInteger(const Expr& expr, const Scope& scope, int
   const std::optional<int64_t> integer = ExactInteger(*value);
   if (!integer) {
     const bool large = std::abs(ToDouble(*value)) > 0x1p53;
-    diagnostics.Error(expr.span,
-                      fmt::format("{} must be a whole number, {}", what, ButIs(expr, *value)),
-                      large ? "floats above 2^53 have no exact units; write it with integers" : "");
-    return std::nullopt;
+    return diagnostics.Error(
+        expr.span, fmt::format("{} must be a whole number, {}", what, ButIs(expr, *value)),
+        large ? "floats above 2^53 have no exact units; write it with integers" : "");
   }
   if (*integer < low || *integer > high) {
-    diagnostics.Error(
+    return diagnostics.Error(
         expr.span, fmt::format("{} must be {}, {}", what, Bounds(low, high), ButIs(expr, *value)));
-    return std::nullopt;
   }
   return integer;
 }

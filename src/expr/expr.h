@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -33,8 +34,15 @@ Span SpanOf(const Expr& expr);
 // The text that was parsed, as the user wrote it.
 const std::string& TextOf(const Expr& expr);
 
+// Returns the names that the expression uses, each once, in order.
+std::vector<std::string> NamesIn(const Expr& expr);
+
 // Whether the expression is only a name, which may stand for a word.
 bool IsName(const Expr& expr);
+
+// Returns true if expressions have a meaning of their own for a name: `and`, `or`, `not`, `true`,
+// `false`.
+bool IsReservedName(std::string_view name);
 
 // The names that an expression may use.
 class Scope {
@@ -46,7 +54,19 @@ class Scope {
   // expression that uses the name has no value either.
   virtual bool IsBroken(const std::string&) const { return false; }
   // The names to suggest ("did you mean").
-  virtual std::vector<std::string> Names() const = 0;
+  virtual std::vector<std::string> Names() const { return {}; }
+};
+
+class LookupScope : public Scope {
+ public:
+  using Lookup = std::function<std::optional<Value>(std::string_view name)>;
+  explicit LookupScope(Lookup find) : find_(std::move(find)) {}
+  std::optional<Value> Find(const std::string& name, Diagnostics&) const override {
+    return find_(name);
+  }
+
+ private:
+  const Lookup find_;
 };
 
 // These report an error at the guilty subexpression's span and return nothing: overflow, division

@@ -25,14 +25,13 @@ CallResult Sqrt(std::span<const Value> arguments) {
 
 template <bool kLargest>
 CallResult Extreme(std::span<const Value> arguments) {
-  const bool integers = std::all_of(arguments.begin(), arguments.end(), [](const Value& v) {
-    return std::holds_alternative<int64_t>(v);
-  });
+  const bool integers = std::ranges::all_of(
+      arguments, [](const Value& v) { return std::holds_alternative<int64_t>(v); });
   const auto less = [&](const Value& a, const Value& b) {
     return integers ? std::get<int64_t>(a) < std::get<int64_t>(b) : ToDouble(a) < ToDouble(b);
   };
-  const Value& found = kLargest ? *std::max_element(arguments.begin(), arguments.end(), less)
-                                : *std::min_element(arguments.begin(), arguments.end(), less);
+  const Value& found = kLargest ? *std::ranges::max_element(arguments, less)
+                                : *std::ranges::min_element(arguments, less);
   if (integers) return {found, {}};
   return {ToDouble(found), {}};
 }
@@ -105,27 +104,23 @@ CallResult CallPow(std::span<const Value> arguments) {
   return Real(exact::Pow(ToDouble(arguments[0]), ToDouble(arguments[1])), arguments);
 }
 
-CallResult CallErfInv(std::span<const Value> arguments) {
-  return Real(Apply(ElementOp::kErfInv, ToDouble(arguments[0])), arguments);
-}
-
 template <ElementOp kOp>
-CallResult CallRounded(std::span<const Value> arguments) {
+CallResult CallOne(std::span<const Value> arguments) {
   return Real(Apply(kOp, ToDouble(arguments[0])), arguments);
 }
 
 constexpr Function kFunctions[] = {
     {"abs", 1, 1, CallAbs, ElementOp::kAbs},
-    {"bf16", 1, 1, CallRounded<ElementOp::kBf16>, ElementOp::kBf16},
+    {"bf16", 1, 1, CallOne<ElementOp::kBf16>, ElementOp::kBf16},
     {"bits", 0, 0, nullptr, {}, Draw::kBits},
     {"ceil_div", 2, 2, CallCeilDiv, ElementOp::kCeilDiv},
     {"clip", 3, 3, CallClip, ElementOp::kClip},
     {"cos", 1, 1, Exact<exact::Cos>, ElementOp::kCos},
-    {"erf_inv", 1, 1, CallErfInv, ElementOp::kErfInv},
+    {"erf_inv", 1, 1, CallOne<ElementOp::kErfInv>, ElementOp::kErfInv},
     {"exp", 1, 1, Exact<exact::Exp>, ElementOp::kExp},
     {"expm1", 1, 1, Exact<exact::Expm1>, ElementOp::kExpm1},
-    {"f16", 1, 1, CallRounded<ElementOp::kF16>, ElementOp::kF16},
-    {"f32", 1, 1, CallRounded<ElementOp::kF32>, ElementOp::kF32},
+    {"f16", 1, 1, CallOne<ElementOp::kF16>, ElementOp::kF16},
+    {"f32", 1, 1, CallOne<ElementOp::kF32>, ElementOp::kF32},
     {"floor", 1, 1, CallFloor, ElementOp::kFloor},
     {"log", 1, 1, Exact<exact::Log>, ElementOp::kLog},
     {"log1p", 1, 1, Exact<exact::Log1p>, ElementOp::kLog1p},
@@ -160,6 +155,13 @@ bool EnterFunctions(std::span<const PlacedFunction> functions) {
 const Function* FindFunction(std::string_view name) {
   const Function* const found = FindNamed(kFunctions, name);
   return found != nullptr ? found : FindNamed(PlacedRows(), name);
+}
+
+std::vector<std::string> FunctionNames() {
+  std::vector<std::string> names = NamesOf(kFunctions);
+  for (std::string& name : NamesOf(PlacedRows())) names.push_back(std::move(name));
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 std::vector<std::string> FunctionsLike(std::string_view name) {

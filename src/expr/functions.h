@@ -55,8 +55,8 @@ struct Function {
 // Adds functions to those that expressions have, before main(). The rows must outlive all use.
 bool EnterFunctions(std::span<const PlacedFunction> functions);
 
-// Returns null if there is no such function.
 const Function* FindFunction(std::string_view name);
+std::vector<std::string> FunctionNames();  // with those of other frameworks, in order
 
 // Returns the names to suggest instead of `name`, which is no function's.
 std::vector<std::string> FunctionsLike(std::string_view name);

@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "base/suggest.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "expr/expr.h"
 #include "expr/tree.h"
@@ -24,6 +27,46 @@ struct SyntaxError {
   std::string message, hint;
 };
 
+// If one operator begins with another, the longer one comes first.
+constexpr Operator kOperators[] = {
+    {"<=", kComparison, ElementOp::kLessEqual},
+    {"<", kComparison, ElementOp::kLess},
+    {">=", kComparison, ElementOp::kGreaterEqual},
+    {">", kComparison, ElementOp::kGreater},
+    {"==", kComparison, ElementOp::kEqual},
+    {"!=", kComparison, ElementOp::kNotEqual},
+    {"+", kSum, ElementOp::kAdd},
+    {"-", kSum, ElementOp::kSubtract},
+    {"*", kProduct, ElementOp::kMultiply},
+    {"/", kProduct, ElementOp::kDivide},
+    {"%", kProduct, ElementOp::kMod},
+    {"and", kAnd, ElementOp::kMultiply},
+    {"or", kOr, ElementOp::kMax},
+};
+
+// Signs that look like operators, as in text that is copied from a page.
+constexpr std::pair<std::string_view, std::string_view> kForeignSigns[] = {
+    {"–", "-"}, {"—", "-"}, {"−", "-"}, {"×", "*"},  {"·", "*"},  {"⋅", "*"},
+    {"∗", "*"}, {"÷", "/"}, {"∕", "/"}, {"≤", "<="}, {"≥", ">="}, {"≠", "!="}};
+
+// Returns what `4k` may mean: 4096 and 4000.
+std::optional<std::pair<int64_t, int64_t>> WithoutSuffix(std::string_view number) {
+  constexpr std::string_view kSuffixes = "kmg";
+  constexpr int64_t kMost = 1000000;
+  int64_t value = 0;
+  const auto [stop, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+  number.remove_prefix(static_cast<size_t>(stop - number.data()));
+  if (error != std::errc() || number.empty() || value > kMost) return {};
+  const size_t power = kSuffixes.find(static_cast<char>(number[0] | 0x20));
+  if (power == kSuffixes.npos || !(number.size() == 1 || number.substr(1) == "i")) return {};
+  int64_t binary = value, decimal = value;
+  for (size_t i = 0; i <= power; ++i) {
+    binary *= 1024;
+    decimal *= 1000;
+  }
+  return {{binary, decimal}};
+}
+
 // A Pratt parser. Expression(power) reads everything that binds tighter than `power`.
 class Parser {
  public:
@@ -35,34 +78,6 @@ class Parser {
   }
 
  private:
-  struct Operator {
-    std::string_view text;
-    Step::Op op;
-    int power;
-  };
-  static constexpr int kComparison = 1, kSum = 2, kProduct = 3, kUnary = 4;
-  // If one operator begins with another, the longer one comes first.
-  static constexpr Operator kOperators[] = {
-      {"<=", Step::Op::kLessEqual, kComparison},
-      {"<", Step::Op::kLess, kComparison},
-      {">=", Step::Op::kGreaterEqual, kComparison},
-      {">", Step::Op::kGreater, kComparison},
-      {"==", Step::Op::kEqual, kComparison},
-      {"!=", Step::Op::kNotEqual, kComparison},
-      {"+", Step::Op::kAdd, kSum},
-      {"-", Step::Op::kSubtract, kSum},
-      {"*", Step::Op::kMultiply, kProduct},
-      {"/", Step::Op::kDivide, kProduct},
-  };
-
-  // Returns the operator at this place, or null.
-  const Operator* OperatorHere() const {
-    for (const Operator& op : kOperators) {
-      if (text_.substr(at_).starts_with(op.text)) return &op;
-    }
-    return nullptr;
-  }
-
   void Expression(int power) {
     if (++depth_ > kDeepest) {
       throw SyntaxError{at_, 1,
@@ -71,29 +86,49 @@ class Parser {
     }
     SkipSpace();
     const size_t begin = at_;
-    Operand();
+    Operand(power);
     bool compared = false;
     for (;;) {
       SkipSpace();
-      const Operator* next = OperatorHere();
-      if (next == nullptr || next->power <= power) break;
+      const auto* const next =
+          std::ranges::find_if(kOperators, [&](const Operator& each) { return Stands(each.text); });
+      if (next == std::end(kOperators) || next->power <= power) break;
       if (next->power == kComparison && std::exchange(compared, true)) {
         throw SyntaxError{at_, next->text.size(), "comparisons do not chain",
-                          "write `(a < b) * (b < c)`: each gives 1 or 0"};
+                          "write `a < b and b < c`"};
       }
       at_ += next->text.size();
+      const size_t decision = expr_.steps.size();
+      const bool is_logical = next->power == kAnd || next->power == kOr;
+      if (is_logical) Emit({.op = Step::Op::kDecide, .binary = next}, begin, 1);
       Expression(next->power);
-      Emit({.op = next->op}, begin, 2);
+      if (is_logical) expr_.steps[decision].arguments = expr_.steps.size() - decision;
+      Emit({.op = Step::Op::kBinary, .binary = next}, begin, 2);
     }
     --depth_;
   }
 
-  void Operand() {
+  // Tells whether an operator stands here; one that is a word is not the beginning of a name.
+  bool Stands(std::string_view text) const {
+    if (!text_.substr(at_).starts_with(text)) return false;
+    const size_t end = at_ + text.size();
+    return !IsNameStart(text[0]) || end >= text_.size() || !IsNamePart(text_[end]);
+  }
+
+  void Operand(int power) {
     const size_t begin = at_;
     const char c = at_ < text_.size() ? text_[at_] : '\0';
     if (IsDigit(c) || (c == '.' && at_ + 1 < text_.size() && IsDigit(text_[at_ + 1]))) {
       Number();
-    } else if (IsNameStart(c)) {
+    } else if (Stands("not")) {
+      if (power > kNot) {
+        throw SyntaxError{at_, 3, "`not` binds less tightly than the operator before it",
+                          "write `(not a)`, in parentheses"};
+      }
+      at_ += 3;
+      Expression(kNot);
+      Emit({.op = Step::Op::kNot}, begin, 1);
+    } else if (IsNameStart(c) && !Stands("and") && !Stands("or")) {
       NameOrCall();
     } else if (c == '-') {
       ++at_;
@@ -163,7 +198,10 @@ class Parser {
 
   [[noreturn]] void Malformed(size_t begin, std::string_view number) {
     std::string hint;
-    if (number.find('_') != std::string_view::npos) {
+    if (const auto value = WithoutSuffix(number)) {
+      hint =
+          fmt::format("a number has no suffix: write `{}`, or `{}`", value->first, value->second);
+    } else if (number.find('_') != std::string_view::npos) {
       std::string plain(number);
       std::erase(plain, '_');
       hint = fmt::format("write {}, without `_`", Quote(plain));
@@ -185,7 +223,12 @@ class Parser {
       Call(name, begin);
     } else {
       at_ = after_name;
-      Emit({.op = Step::Op::kName}, begin, 0);
+      const bool is_true = name == "true";
+      if (is_true || name == "false") {
+        Emit({.op = Step::Op::kLiteral, .literal = int64_t{is_true}}, begin, 0);
+      } else {
+        Emit({.op = Step::Op::kName}, begin, 0);
+      }
     }
   }
 
@@ -193,7 +236,8 @@ class Parser {
     const Function* function = FindFunction(name);
     if (function == nullptr) {
       throw SyntaxError{begin, name.size(), fmt::format("unknown function {}", Quote(name)),
-                        DidYouMean(name, FunctionsLike(name))};
+                        name == "range" ? "a repeat takes the count alone, as in `{layer: 4}`"
+                                        : DidYouMean(name, FunctionsLike(name))};
     }
     const size_t open = at_++;
     int count = 0;
@@ -257,15 +301,17 @@ class Parser {
     }
     const std::string_view found = text_.substr(at_, length);
     std::string hint;
+    for (const auto& [sign, own] : kForeignSigns) {
+      if (found == sign) hint = fmt::format("write `{}`", own);
+    }
     if (found == "+") hint = "a plus sign in front of a number is not needed";
     if (found == "." || found == "&" || found == "|" || found == "!" || found == "?")
-      hint = "operators are + - * / < <= > >= == != and parentheses";
-    if (found == "%") hint = "the remainder is `mod(a, b)`";
+      hint = "operators are + - * / % < <= > >= == != `and` `or` `not`, and parentheses";
     if (found == "^") hint = "a power is `pow(x, y)`";
     if (found == "=") hint = "to compare, write `==`";
     if (found == "if") hint = "write `where(condition, a, b)`";
-    if (found == "and") hint = "write `where(a, b, 0)`";
-    if (found == "or") hint = "write `where(a, 1, b)`";
+    if (found == "&" && text_.substr(at_).starts_with("&&")) hint = "write `and`";
+    if (found == "|" && text_.substr(at_).starts_with("||")) hint = "write `or`";
     for (std::string_view word : {".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF"}) {
       if (!text_.substr(at_).starts_with(word)) continue;
       throw SyntaxError{
@@ -315,6 +361,21 @@ ExprPtr ParseExpr(std::string_view text, Span span, Diagnostics& diagnostics) {
 Span SpanOf(const Expr& expr) { return expr.span; }
 
 const std::string& TextOf(const Expr& expr) { return expr.text; }
+
+std::vector<std::string> NamesIn(const Expr& expr) {
+  std::vector<std::string> names;
+  for (const Step& step : expr.steps) {
+    if (step.op != Step::Op::kName) continue;
+    std::string name(expr.TextOf(step));
+    if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
+  }
+  return names;
+}
+
+bool IsReservedName(std::string_view name) {
+  constexpr std::string_view kReserved[] = {"and", "or", "not", "true", "false"};
+  return Contains(kReserved, name);
+}
 
 bool IsName(const Expr& expr) {
   return expr.steps.size() == 1 && expr.steps[0].op == Step::Op::kName &&

@@ -12,29 +12,28 @@
 
 namespace shardinit {
 
+// How tightly an operator binds.
+enum Binding { kOr = 1, kAnd, kNot, kComparison, kSum, kProduct, kUnary, kAtom };
+
+// A binary operator: a row of the table in parse.cc. `and` and `or` are told apart by `power`;
+// their `op` joins two truths, each of which is 1 or 0.
+struct Operator {
+  std::string_view text;
+  Binding power;
+  ElementOp op;
+};
+
 struct Step {
-  enum class Op : uint8_t {
-    kLiteral,
-    kName,
-    kNegate,
-    kAdd,
-    kSubtract,
-    kMultiply,
-    kDivide,
-    kLess,
-    kLessEqual,
-    kGreater,
-    kGreaterEqual,
-    kEqual,
-    kNotEqual,
-    kCall,
-  };
+  // kDecide stands between the operands of `and` and `or`: if the first one settles the result, the
+  // second is not computed. Elements compute both.
+  enum class Op : uint8_t { kLiteral, kName, kNegate, kNot, kDecide, kBinary, kCall };
   Op op;
   // These give the subexpression that ends with this step, in Expr::text.
   uint16_t begin = 0;
   uint16_t length = 0;
-  uint16_t arguments = 0;  // for kCall
+  uint16_t arguments = 0;  // of a kCall; of a kDecide, the steps that may be left out
   Value literal{};
+  const Operator* binary = nullptr;
   const Function* function = nullptr;
 };
 

@@ -2,19 +2,59 @@
 // folder is read back. export/ makes the values, writes and compares.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
-#include "formats/contents.h"
-#include "formats/optimizer.h"
+#include "base/diagnostics.h"
+#include "formats/findings.h"
+#include "formats/pieces.h"
+#include "graph/graph.h"
 #include "plan/plan.h"
+#include "spec/optimizer.h"
 
 namespace shardinit {
+
+struct OptimizerState {
+  OptimizerSpec spec;
+  // The number of each tensor's parameter group in the spec. A tensor that is not here has no
+  // state.
+  std::unordered_map<const Tensor*, size_t> group_of;
+
+  bool has_hyperparameters() const { return !spec.groups[0].hyperparameters.empty(); }
+};
+
+// Finds the groups of a graph's tensors. Reports patterns that match none.
+OptimizerState BindOptimizer(OptimizerSpec spec, const InitGraph& graph, Diagnostics& diagnostics);
+
+// A tensor as the folder has it.
+struct Holding {
+  std::string file;   // the file that names it first
+  std::string dtype;  // the type as files of that kind write it
+  Shape shape;
+  std::vector<FilePiece> pieces;  // Together they are the whole tensor, none of it twice.
+};
+
+// Throws Error (kRefused) unless the pieces are the whole tensor, none of it twice.
+void RequireWhole(const std::string& name, const Holding& holding);
+
+// Returns the names in a folder, sorted.
+std::vector<std::string> NamesIn(const std::string& folder);
+
+struct Contents {
+  std::map<std::string, Holding> tensors;
+  Findings findings;  // Faults of the folder that keep no tensor from being read.
+  // Entries of an optimizer, which no spec has; they are not read.
+  int64_t optimizer_entries = 0;
+  // The prefix that tells the model's names from the optimizer's, unless it is part of them.
+  std::string_view prefix = {};
+};
 
 struct FileBox {
   const Tensor* tensor;
@@ -88,6 +128,7 @@ extern const FormatReader kSafetensorsReader, kDcpReader, kZarrReader;
 
 struct Format {
   std::string_view name;
+  std::string_view description;  // which files these are, and what loads them
   std::vector<FileLayout> (*lay_out)(const LayoutRequest& request);
   const FormatReader* reader = nullptr;  // Null: it is not read back.
   bool has_optimizers = false;           // Whether it writes the state of an optimizer.

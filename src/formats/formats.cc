@@ -1,7 +1,13 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "base/error.h"
+#include "base/folder.h"
 #include "base/table.h"
+#include "base/text.h"
 #include "formats/format.h"
+#include "report/text.h"
 
 namespace shardinit {
 
@@ -106,6 +112,36 @@ int64_t FileLayout::size() const {
   for (const FileBox& box : boxes) size = std::max(size, box.offset + BytesOf(box));
   for (const FileText& text : texts) size = std::max(size, text.offset + std::ssize(text.bytes));
   return size;
+}
+
+void RequireWhole(const std::string& name, const Holding& holding) {
+  int64_t count = 0;
+  std::vector<const Box*> boxes;
+  for (const FilePiece& piece : holding.pieces) {
+    count += ElementCount(piece.box.shape);
+    boxes.push_back(&piece.box);
+  }
+  if (const auto twice = FindOverlap(boxes)) {
+    throw Error(ExitCode::kRefused,
+                fmt::format("{} is in `{}` and `{}`", Quote(name),
+                            holding.pieces[twice->first].file, holding.pieces[twice->second].file));
+  }
+  int64_t whole = 1;
+  for (const int64_t extent : holding.shape) {
+    if (__builtin_mul_overflow(whole, extent, &whole)) whole = -1;
+  }
+  if (count != whole) {
+    throw Error(ExitCode::kRefused,
+                fmt::format("{} is not whole: its boxes have {} of the {} elements of {}",
+                            Quote(name), count, whole, InShape(holding.shape)));
+  }
+}
+
+std::vector<std::string> NamesIn(const std::string& folder) {
+  std::vector<std::string> names;
+  Folder::Open(folder).ForEachName([&](const std::string& name) { names.push_back(name); });
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 }  // namespace shardinit

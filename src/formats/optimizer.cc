@@ -1,5 +1,3 @@
-#include "formats/optimizer.h"
-
 #include <fmt/format.h>
 
 #include <string>
@@ -9,6 +7,7 @@
 #include "base/glob.h"
 #include "base/suggest.h"
 #include "base/text.h"
+#include "formats/format.h"
 #include "graph/stored/view.h"
 
 namespace shardinit {

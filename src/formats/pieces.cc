@@ -1,6 +1,5 @@
 #include "formats/pieces.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -128,9 +127,7 @@ std::optional<std::pair<size_t, size_t>> FindOverlap(const std::vector<const Box
 }
 
 void ReadPart(const FilePiece& piece, Fd* fd, int64_t offset, int64_t bytes, void* out) {
-  // With O_NONBLOCK, a FIFO that took the file's place makes nobody wait.
-  if (!*fd) *fd = OpenAt(AT_FDCWD, piece.file, O_RDONLY | O_NONBLOCK);
-  if (!*fd) throw SystemError("read", piece.file);
+  if (!*fd) *fd = OpenToRead(piece.file);
   errno = 0;
   if (ReadAll(fd->get(), out, static_cast<size_t>(bytes), piece.offset + offset)) return;
   if (errno != 0) throw SystemError("read", piece.file);

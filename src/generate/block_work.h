@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/sha256.h"
-#include "generate/counters.h"
 #include "generate/fill.h"
 #include "generate/workers.h"
 

@@ -1,5 +1,3 @@
-#include "generate/blocks.h"
-
 #include <fmt/format.h>
 #include <sys/mman.h>
 
@@ -8,6 +6,7 @@
 #include "base/error.h"
 #include "base/output_file.h"
 #include "base/parallel.h"
+#include "generate/workers.h"
 
 namespace shardinit {
 namespace {

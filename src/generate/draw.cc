@@ -1,7 +1,6 @@
-#include "generate/draw.h"
-
 #include <algorithm>
 
+#include "generate/filler.h"
 #include "kernels/kernels.h"
 
 namespace shardinit {

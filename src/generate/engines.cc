@@ -1,8 +1,36 @@
 #include "generate/engines.h"
 
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "graph/engines/jax_threefry.h"
+#include "kernels/kernels.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
+namespace {
+
+CalledNumbers JaxNumbersOf(const Program::PlacedCall& call, const Stream&) {
+  const auto make = [sampler = JaxSamplerOf(call), stream = JaxStreamOf(call)](
+                        uint64_t first, std::span<double> numbers) {
+    kernels::Fill(sampler, stream, first, numbers.size(), DType::f32, numbers.data());
+    DecodeInPlace(std::holds_alternative<BitsSampler>(sampler) ? DType::u32 : DType::f32, numbers);
+  };
+  // JAX's numbers cost the same wherever they are.
+  return {.elements = uint64_t{1} << 53, .longest_window = 1 << 10, .make = make};
+}
+
+}  // namespace
+
+extern constinit const FillEngine kFillJaxThreefry = {.engine = &kJaxThreefry,
+                                                      .numbers = JaxNumbersOf};
+
+void ThrowNoMemory(const OrthogonalSize& size) {
+  throw Error(ExitCode::kWorld,
+              fmt::format("cannot get {:.2g} bytes of memory for an orthogonal matrix of {} × {}",
+                          size.bytes, size.rows, size.columns),
+              "`shardinit plan` shows what each takes");
+}
 
 void DecodeInPlace(DType dtype, std::span<double> numbers) {
   // Encoded numbers take no more bytes than doubles: decoding from the last one on overwrites none

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <new>
 #include <span>
 
 #include "generate/filler.h"
@@ -14,6 +15,16 @@ namespace shardinit {
 // Makes a whole matrix, row-major.
 using MatrixMaker = void (*)(const Stream& stream, double gain, const OrthogonalSize& size,
                              float* values);
+
+[[noreturn]] void ThrowNoMemory(const OrthogonalSize& size);
+
+// Gets memory for numbers of a matrix, or throws Error (kWorld).
+template <typename T>
+std::unique_ptr<T[]> AllocateNumbers(int64_t count, const OrthogonalSize& size) {
+  std::unique_ptr<T[]> numbers(new (std::nothrow) T[static_cast<size_t>(count)]);
+  if (!numbers) ThrowNoMemory(size);
+  return numbers;
+}
 
 // The numbers of one call in an expression.
 struct CalledNumbers {

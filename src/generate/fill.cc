@@ -6,15 +6,10 @@
 #include "base/error.h"
 #include "base/overloaded.h"
 #include "base/parallel.h"
-#include "generate/draw.h"
 #include "generate/engines.h"
-#include "generate/expression.h"
-#include "generate/from_file.h"
-#include "generate/norm.h"
-#include "generate/normalized.h"
-#include "generate/orthogonal.h"
-#include "generate/sparse.h"
+#include "generate/filler.h"
 #include "generate/view.h"
+#include "init/sampled.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
@@ -68,31 +63,17 @@ std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
   if (const auto own = FillEngineOf(*tensor.stream.engine).filler) {
     if (Result filler = own(tensor)) return filler;
   }
-  const auto sample = [&](const Sampler& sampler) -> Result {
-    return std::make_unique<SampleFiller>(sampler, tensor);
-  };
   return std::visit(
       Overloaded{
           [&](const Constant& c) -> Result {
             return std::make_unique<ConstantFiller>(c.value, tensor.dtype);
           },
-          [&](const Uniform& u) { return sample(MakeUniform(u.low, u.high)); },
-          [&](const Normal& n) { return sample(MakeNormal(n.mean, n.std)); },
-          [&](const TruncatedNormal& t) {
-            return sample(MakeTruncatedNormal(t.mean, t.std, t.low, t.high));
+          [&](const Sampled auto& d) -> Result {
+            return std::make_unique<SampleFiller>(SamplerOf(d), tensor);
           },
-          [&](const Expression& e) -> Result {
-            return std::make_unique<ExpressionFiller>(e, tensor);
+          [&](const OneOf<Expression, Orthogonal, Sparse, Normalized, FromFile, Norm> auto& other) {
+            return MakeFiller(other, tensor);
           },
-          [&](const Orthogonal& o) -> Result {
-            return std::make_unique<OrthogonalFiller>(o, tensor);
-          },
-          [&](const Sparse& s) -> Result { return std::make_unique<SparseFiller>(s, tensor); },
-          [&](const Normalized& n) -> Result {
-            return std::make_unique<NormalizedFiller>(n, tensor);
-          },
-          [&](const FromFile& f) -> Result { return std::make_unique<FromFileFiller>(f, tensor); },
-          [&](const Norm&) -> Result { return std::make_unique<NormFiller>(tensor); },
       },
       tensor.distribution);
 }

@@ -1,10 +1,12 @@
-// Makes the elements of a drawn tensor.
+// A filler makes the elements of a drawn tensor; each kind of distribution has one.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 
-#include "tensor/box.h"
+#include "graph/graph.h"
+#include "rng/sampler.h"
 
 namespace shardinit {
 
@@ -30,5 +32,21 @@ class Filler {
   // Writes elements first … first + count - 1 of the runs, one run after another, as stored bytes.
   virtual void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const = 0;
 };
+
+// These makers are in a file each.
+std::unique_ptr<const Filler> MakeFiller(const Expression& expression, const Tensor& tensor);
+std::unique_ptr<const Filler> MakeFiller(const FromFile& from_file, const Tensor& tensor);
+std::unique_ptr<const Filler> MakeFiller(const Norm& norm, const Tensor& tensor);
+std::unique_ptr<const Filler> MakeFiller(const Normalized& normalized, const Tensor& tensor);
+std::unique_ptr<const Filler> MakeFiller(const Orthogonal& orthogonal, const Tensor& tensor);
+std::unique_ptr<const Filler> MakeFiller(const Sparse& sparse, const Tensor& tensor);
+
+// Elements drawn or computed at a time: few enough for an expression's slots to stay in the
+// first-level cache, enough to hide the cost of choosing an operation.
+inline constexpr int64_t kTile = 512;
+
+// Writes elements first … first + count - 1 of the runs, one run after another, encoded as `dtype`.
+void DrawRuns(const Runs& runs, const Sampler& sampler, Stream stream, int64_t first, int64_t count,
+              DType dtype, void* out);
 
 }  // namespace shardinit

@@ -1,28 +1,27 @@
-#include "generate/orthogonal.h"
+// Makes the values of an orthogonal matrix: it is made whole, once for all boxes of it that are at
+// work, and boxes are copied from it.
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <new>
 #include <tuple>
 #include <vector>
 
 #include "base/error.h"
 #include "generate/engines.h"
+#include "generate/filler.h"
 #include "generate/shared_work.h"
+#include "graph/graph.h"
 #include "kernels/kernels.h"
-#include "kernels/orthogonal.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
-
-void ThrowNoMemory(const OrthogonalSize& size) {
-  throw Error(ExitCode::kWorld,
-              fmt::format("cannot get {:.2g} bytes of memory for an orthogonal matrix of {} × {}",
-                          size.bytes, size.rows, size.columns),
-              "`shardinit plan` shows what each takes");
-}
+namespace {
 
 // The matrix has rows x columns elements. Its columns are orthonormal if they are fewer, else its
 // rows.
@@ -111,8 +110,6 @@ class WholeMatrix {
   SharedWork<Made> reflections_, panels_;
 };
 
-namespace {
-
 // Returns the matrix that boxes at work have already, or a new one.
 std::shared_ptr<WholeMatrix> FindMatrix(const Stream& stream, double gain, OrthogonalSize size) {
   static std::mutex mutex;
@@ -126,55 +123,70 @@ std::shared_ptr<WholeMatrix> FindMatrix(const Stream& stream, double gain, Ortho
   return matrix;
 }
 
+class OrthogonalFiller final : public Filler {
+ public:
+  OrthogonalFiller(const Orthogonal& orthogonal, const Tensor& tensor)
+      : dtype_(tensor.dtype),
+        shape_(tensor.shape),
+        stride_(tensor.shape.size()),
+        centre_(tensor.shape.size(), -1) {
+    const OrthogonalSize size = SizeOf(orthogonal, tensor.shape);
+    int64_t row = size.columns, column = 1;
+    for (size_t d = tensor.shape.size(); d-- > 0;) {
+      if (orthogonal.columns >> d & 1) {
+        stride_[d] = column;
+        column *= tensor.shape[d];
+      } else if (orthogonal.rows >> d & 1) {
+        stride_[d] = row;
+        row *= tensor.shape[d];
+      } else {
+        centre_[d] = (tensor.shape[d] - 1) / 2;
+      }
+    }
+    matrix_ = FindMatrix(tensor.stream, orthogonal.gain, size);
+  }
+
+  void Prepare() const override { matrix_->Values(); }
+
+  void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
+    const float* const values = matrix_->Values();
+    auto* to = static_cast<uint8_t*>(out);
+    const int64_t bytes = InfoOf(dtype_).bytes;
+    const size_t last = shape_.size() - 1;
+    Shape at(shape_.size());  // indices in the tensor
+    while (count > 0) {
+      const auto [index, in_run] = NeighboursAt(runs, first, count);
+      int64_t rest = index, base = 0;
+      bool zero = false;
+      for (size_t d = shape_.size(); d-- > 0;) {
+        at[d] = rest % shape_[d];
+        rest /= shape_[d];
+        base += at[d] * stride_[d];
+        zero |= d != last && centre_[d] >= 0 && at[d] != centre_[d];
+      }
+      // A stretch lies along the last dimension.
+      const int64_t n = std::min(in_run, shape_[last] - at[last]);
+      for (int64_t i = 0; i < n; ++i, to += bytes) {
+        const bool off = zero || (centre_[last] >= 0 && at[last] + i != centre_[last]);
+        Encode(off ? 0.0f : values[base + i * stride_[last]], dtype_, to);
+      }
+      first += n, count -= n;
+    }
+  }
+
+ private:
+  DType dtype_;
+  Shape shape_;
+  // For each dimension: how far apart its neighbours are in the matrix, and the only index along it
+  // where the matrix is, or -1.
+  Shape stride_, centre_;
+  std::shared_ptr<WholeMatrix> matrix_;
+};
+
 }  // namespace
 
-OrthogonalFiller::OrthogonalFiller(const Orthogonal& orthogonal, const Tensor& tensor)
-    : dtype_(tensor.dtype),
-      shape_(tensor.shape),
-      stride_(tensor.shape.size()),
-      centre_(tensor.shape.size(), -1) {
-  const OrthogonalSize size = SizeOf(orthogonal, tensor.shape);
-  int64_t row = size.columns, column = 1;
-  for (size_t d = tensor.shape.size(); d-- > 0;) {
-    if (orthogonal.columns >> d & 1) {
-      stride_[d] = column;
-      column *= tensor.shape[d];
-    } else if (orthogonal.rows >> d & 1) {
-      stride_[d] = row;
-      row *= tensor.shape[d];
-    } else {
-      centre_[d] = (tensor.shape[d] - 1) / 2;
-    }
-  }
-  matrix_ = FindMatrix(tensor.stream, orthogonal.gain, size);
-}
-
-void OrthogonalFiller::Prepare() const { matrix_->Values(); }
-
-void OrthogonalFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* out) const {
-  const float* const values = matrix_->Values();
-  auto* to = static_cast<uint8_t*>(out);
-  const int64_t bytes = InfoOf(dtype_).bytes;
-  const size_t last = shape_.size() - 1;
-  Shape at(shape_.size());  // indices in the tensor
-  while (count > 0) {
-    const auto [index, in_run] = NeighboursAt(runs, first, count);
-    int64_t rest = index, base = 0;
-    bool zero = false;
-    for (size_t d = shape_.size(); d-- > 0;) {
-      at[d] = rest % shape_[d];
-      rest /= shape_[d];
-      base += at[d] * stride_[d];
-      zero |= d != last && centre_[d] >= 0 && at[d] != centre_[d];
-    }
-    // A stretch lies along the last dimension.
-    const int64_t n = std::min(in_run, shape_[last] - at[last]);
-    for (int64_t i = 0; i < n; ++i, to += bytes) {
-      const bool off = zero || (centre_[last] >= 0 && at[last] + i != centre_[last]);
-      Encode(off ? 0.0f : values[base + i * stride_[last]], dtype_, to);
-    }
-    first += n, count -= n;
-  }
+std::unique_ptr<const Filler> MakeFiller(const Orthogonal& distribution, const Tensor& tensor) {
+  return std::make_unique<OrthogonalFiller>(distribution, tensor);
 }
 
 }  // namespace shardinit

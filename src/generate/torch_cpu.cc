@@ -9,7 +9,6 @@
 
 #include "base/interrupt.h"
 #include "generate/engines.h"
-#include "generate/orthogonal.h"
 #include "generate/shared_work.h"
 #include "kernels/torch_cpu.h"
 

@@ -9,12 +9,11 @@
 #include <list>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/interrupt.h"
-#include "base/new_file.h"
+#include "base/output_file.h"
 #include "base/parallel.h"
 #include "generate/block_work.h"
 #include "generate/fill.h"

@@ -14,18 +14,70 @@
 // for the writers. The result depends on none of this.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "base/sha256.h"
-#include "generate/blocks.h"
-#include "generate/counters.h"
 #include "graph/graph.h"
 
 namespace shardinit {
+
+struct WorkerOptions {
+  int jobs = 0;                // Threads that generate and hash; 0: as many as there are cores.
+  int writers = 0;             // Threads that write; 0: none, for digests.
+  int64_t memory = 160 << 20;  // the most bytes of all blocks
+};
+
+// The number of blocks and their size that `options` give; gen's memory is about their product.
+struct BlockLayout {
+  int64_t count, bytes;
+};
+BlockLayout BlocksFor(const WorkerOptions& options);
+
+// Holds the memory in which values are made, in pieces of one size. Not thread-safe: the caller
+// locks.
+class Blocks {
+ public:
+  // Throws Error (kWorld) if there is not that much memory.
+  explicit Blocks(const BlockLayout& layout);
+  ~Blocks();
+  Blocks(const Blocks&) = delete;
+
+  int64_t bytes() const { return layout_.bytes; }  // bytes per block
+  bool empty() const { return free_.empty(); }
+  uint8_t* Take();
+  void GiveBack(uint8_t* block) { free_.push_back(block); }
+
+ private:
+  const BlockLayout layout_;
+  void* memory_ = nullptr;
+  std::vector<uint8_t*> free_;
+};
+
+// The work done so far, and the time that all threads together spent on it.
+struct WorkCounters {
+  std::atomic<int64_t> generated_bytes{0}, hashed_bytes{0}, written_bytes{0}, direct_bytes{0};
+  std::atomic<int64_t> generate_ns{0}, hash_ns{0}, write_ns{0}, sync_ns{0}, metadata_ns{0},
+      finalize_ns{0};
+};
+
+// Adds the time of a scope to a counter.
+class Timer {
+ public:
+  explicit Timer(std::atomic<int64_t>* ns) : ns_(ns), start_(Clock::now()) {}
+  ~Timer() {
+    *ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start_).count();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::atomic<int64_t>* ns_;
+  Clock::time_point start_;
+};
 
 class OutputFile;
 

@@ -6,9 +6,11 @@
 #include <limits>
 #include <memory>
 
+#include "graph/assert.h"
 #include "graph/building.h"
 #include "graph/config.h"
 #include "graph/drawn/draw.h"
+#include "graph/drawn/initializer.h"
 #include "graph/drawn/norm.h"
 #include "graph/drawn/tie.h"
 #include "graph/sharded/mesh.h"
@@ -43,6 +45,7 @@ InitGraph BindModel(Building& building) {
     graph.engine = FindEngine(spec.engine->value)->name;
   }
   if (spec.replicas && spec.replicas->value == "full") graph.replicas = Replicas::kFull;
+  CheckAssertions(building);
   if (spec.config) graph.config = BindConfig(*spec.config, building.names, building.diagnostics);
   return graph;
 }
@@ -51,8 +54,7 @@ InitGraph BindModel(Building& building) {
 bool IsInDoubt(const ModelSpec& spec) {
   constexpr std::string_view kKeys[] = {"dtype", "vars",   "mesh", "rules",  "sharding",
                                         "init",  "uneven", "fans", "modules"};
-  return std::any_of(std::begin(kKeys), std::end(kKeys),
-                     [&](std::string_view key) { return spec.wrong.Has(key); });
+  return std::ranges::any_of(kKeys, [&](std::string_view key) { return spec.wrong.Has(key); });
 }
 
 // Simplifies partitions. This must wait until all views have inherited cuts: in a dimension of
@@ -79,24 +81,31 @@ struct LayoutStorer {
     std::vector<Tensor> chosen;
     for (const auto& layout : building.spec.layouts) {
       const bool is_chosen = layout.name.value == request.layout;
-      if (!is_chosen && !request.all_layouts && !Explains(is_chosen)) continue;
+      const bool is_reported = Reports(layout);
+      if (!is_reported && !Explains(is_chosen)) continue;
       if (is_chosen) {
         chosen = Store(layout, is_chosen);
       } else if (left_of_all > 0) {
         Store(layout, is_chosen);
-      } else if (unchecked == nullptr) {
+      } else if (is_reported && unchecked == nullptr) {
         unchecked = &layout.name;
       }
     }
-    if (unchecked != nullptr && request.all_layouts) {
-      building.diagnostics.Error(
-          unchecked->span,
-          fmt::format("other layouts fall into more than {} pieces, too many to check this one in "
-                      "the same run",
-                      kMaxPiecesOfAll),
-          "choose it with `--layout` to check it");
+    if (unchecked != nullptr) {
+      building.diagnostics.Error(unchecked->span,
+                                 fmt::format("other layouts fall into more than {} pieces, too "
+                                             "many to check this one in the same run",
+                                             kMaxPiecesOfAll),
+                                 "choose it with `--layout` to check it");
     }
     return chosen;
+  }
+
+  // Mistakes count in the chosen layout and, if all are asked for, in those of the spec's own file.
+  // One of an included file may store modules that the spec has left out or replaced.
+  bool Reports(const Named<LayoutSpec>& layout) const {
+    return layout.name.value == request.layout ||
+           (request.all_layouts && layout.name.span.source == building.spec.source);
   }
 
   bool Explains(bool is_chosen) const {
@@ -104,7 +113,7 @@ struct LayoutStorer {
   }
 
   std::vector<Tensor> Store(const Named<LayoutSpec>& layout, bool is_chosen) {
-    const bool reports = is_chosen || request.all_layouts;
+    const bool reports = Reports(layout);
     Explanation* const explanation = request.explanation;
     if (is_chosen && explanation != nullptr) {
       explanation->stored = std::make_unique<Explanation>();
@@ -146,9 +155,7 @@ void StoreLayouts(const Building& building, const BuildRequest& request, const P
 
 // Stores under a layout of its own if any tensor is to be padded. Called if no layout is chosen.
 void StorePadded(const Building& building, const Paddings& paddings, InitGraph* graph) {
-  if (std::none_of(paddings.begin(), paddings.end(), [](const auto& p) { return p.has_value(); })) {
-    return;
-  }
+  if (std::ranges::none_of(paddings, [](const auto& p) { return p.has_value(); })) return;
   std::vector<Tensor> stored;
   {
     const auto drawn = std::make_shared<std::vector<Tensor>>(std::move(graph->tensors));

@@ -2,12 +2,15 @@
 // a neutral value.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "base/diagnostics.h"
+#include "base/suggest.h"
 #include "graph/explanation.h"
 #include "graph/graph.h"
 #include "graph/scope.h"
@@ -71,7 +74,11 @@ struct WrittenTensors {
 };
 
 // Reports a name that is not among `known`; `kind` says what it should name.
-void ReportUnknown(std::string_view kind, const Located<std::string>& name,
-                   const std::vector<std::string>& known, Diagnostics& diagnostics);
+inline void ReportUnknown(std::string_view kind, const Located<std::string>& name,
+                          const std::vector<std::string>& known, Diagnostics& diagnostics) {
+  diagnostics.Error(
+      name.span, fmt::format("unknown {} `{}`", kind, name.value),
+      known.empty() ? fmt::format("the spec declares no {}", kind) : DidYouMean(name.value, known));
+}
 
 }  // namespace shardinit

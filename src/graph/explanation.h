@@ -66,7 +66,6 @@ struct Explanation {
   Span place;                       // of the tensor's name
   std::vector<Setting> variables;   // all variables that the tensor's expressions use
 
-  // A drawn tensor's shape and values.
   std::vector<Setting> dimensions;  // name: logical axis; text: expression; value: extent
   Span dtype, key, seed, engine;
   std::vector<Setting> initializers;  // from the tensor's own to the tool's
@@ -74,7 +73,6 @@ struct Explanation {
   Setting fans;                  // `fans` or axes that the spec gives
   std::vector<Working> working;  // steps from the arguments to the distribution
 
-  // How the tensor is cut.
   Span shard, stage;
   std::vector<Trial> rules;
   std::string block;                      // kind of the tensor's block, if a language compared ways

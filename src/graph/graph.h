@@ -34,6 +34,12 @@ struct Tensor {
   int64_t bytes() const { return elements() * InfoOf(dtype).bytes; }
 };
 
+inline std::vector<std::string> PathsOf(const std::vector<Tensor>& tensors) {
+  std::vector<std::string> paths;
+  for (const Tensor& tensor : tensors) paths.push_back(tensor.path);
+  return paths;
+}
+
 struct InitGraph {
   std::string name;
   std::string engine;

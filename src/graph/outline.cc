@@ -93,7 +93,6 @@ class OutlineBuilder {
     return Number(std::move(form));
   }
 
-  // Merges two outlines of the same form.
   static void Merge(Outline from, Outline* into) {
     into->count += from.count;
     into->bytes += from.bytes;

@@ -34,7 +34,6 @@ ViewOutline OutlineOfViews(const std::vector<const Tensor*>& stored);
 // Returns a text such as `stack axis=1 of 126 × layers.{0…125}.w`.
 std::string Describe(const ViewOutline& view);
 
-// Describes the distributions of the tensors of one place.
 std::string DescribeValues(const std::vector<const Tensor*>& drawn);
 
 }  // namespace shardinit

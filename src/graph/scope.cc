@@ -74,14 +74,16 @@ std::vector<std::string> SpecScope::Names() const {
   std::vector<std::string> names;
   for (const auto& [name, value] : loops_) names.push_back(name);
   for (const auto& [name, value] : defined_) names.push_back(name);
-  for (const auto& [name, var] : vars_) names.push_back(name);
-  std::sort(names.begin(), names.end());
+  for (const auto& [name, var] : vars_) {
+    if (var.state != Var::kBusy) names.push_back(name);  // No variable stands in its own value.
+  }
+  std::ranges::sort(names);
   return names;
 }
 
 bool SpecScope::Has(const std::string& name) const {
   const auto has = [&](const auto& list) {
-    return std::any_of(list.begin(), list.end(), [&](const auto& v) { return v.first == name; });
+    return std::ranges::any_of(list, [&](const auto& v) { return v.first == name; });
   };
   return vars_.count(name) != 0 || has(loops_) || has(defined_);
 }
@@ -92,8 +94,8 @@ void SpecScope::Define(const std::string& name, int64_t value) {
 
 std::string SpecScope::ChainTo(const std::string& name) const {
   constexpr ptrdiff_t kMostShown = 8;
-  const auto first = std::find_if(chain_.begin(), chain_.end(),
-                                  [&](const std::string* link) { return *link == name; });
+  const auto first =
+      std::ranges::find_if(chain_, [&](const std::string* link) { return *link == name; });
   if (chain_.end() - first < 2 || chain_.end() - first > kMostShown) return {};
   std::string chain = ": ";
   for (auto it = first; it != chain_.end(); ++it) chain += **it + " → ";

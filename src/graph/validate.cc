@@ -12,7 +12,7 @@
 
 #include "graph/drawn/tie.h"
 #include "graph/engines/engines.h"
-#include "rng/sampler.h"
+#include "init/sampled.h"
 
 namespace shardinit {
 namespace {
@@ -38,7 +38,7 @@ bool Before(const Name& a, const Name& b) {
 }
 
 void SortNames(std::vector<Name>& names) {
-  std::sort(names.begin(), names.end(), [](const Name& a, const Name& b) {
+  std::ranges::sort(names, [](const Name& a, const Name& b) {
     if (a.hash != b.hash) return a.hash < b.hash;
     return std::tie(a.text, a.tensor) < std::tie(b.text, b.tensor);
   });
@@ -79,8 +79,8 @@ void CheckPaths(const std::vector<Tensor>& all, const std::vector<const Span*>& 
     if (p == paths.size()) break;
     if (!Before(groups[k], paths[p])) inside.emplace_back(paths[p].tensor, groups[k].tensor);
   }
-  std::sort(equal.begin(), equal.end());
-  std::sort(inside.begin(), inside.end());
+  std::ranges::sort(equal);
+  std::ranges::sort(inside);
   for (const auto& [tensor, first] : equal) {
     diagnostics.Error(*places[tensor],
                       fmt::format("two tensors have the path `{}`", all[first].path));
@@ -110,7 +110,7 @@ void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& p
       order.emplace_back(stream.key, i);
     }
   }
-  std::sort(order.begin(), order.end());
+  std::ranges::sort(order);
   // Few tensors share a key, unless the engine has one key for all.
   const auto before = [&](const auto& a, const auto& b) {
     return std::tie(all[a.second].stream, a.second) < std::tie(all[b.second].stream, b.second);
@@ -151,6 +151,15 @@ std::optional<double> TheOnlyValue(const Distribution& distribution) {
     if (literal.slot == expression->program->result) return literal.value;
   }
   return {};
+}
+
+void ReportRefusal(const Tensor& tensor, const Span& place, std::string_view why,
+                   std::string_view choose, Diagnostics& diagnostics) {
+  const std::string_view engine = tensor.stream.engine->name;
+  diagnostics.Error(place,
+                    fmt::format("engine `{}` cannot draw `{}`, {}: {}", engine, tensor.path,
+                                InText(tensor.distribution), why),
+                    fmt::format("choose {}, or the engine `philox4x32`", choose));
 }
 
 }  // namespace
@@ -196,14 +205,9 @@ void CheckDraws(const std::vector<Tensor>& all, const std::vector<const Span*>& 
     const auto* t = std::get_if<TruncatedNormal>(&all[i].distribution);
     if (engine.refusal == nullptr || t == nullptr) continue;
     const auto [place, is_new] = known.try_emplace({t->std, t->low, t->high});
-    if (is_new) {
-      place->second = engine.refusal(MakeTruncatedNormal(t->mean, t->std, t->low, t->high));
-    }
+    if (is_new) place->second = engine.refusal(SamplerOf(*t));
     if (place->second.empty()) continue;
-    diagnostics.Error(*places[i],
-                      fmt::format("engine `{}` cannot draw `{}`, {}: {}", engine.name, all[i].path,
-                                  InText(all[i].distribution), place->second),
-                      "choose other parameters, or the engine `philox4x32`");
+    ReportRefusal(all[i], *places[i], place->second, "other parameters", diagnostics);
   }
 }
 
@@ -222,10 +226,7 @@ void CheckPlaced(const std::vector<Tensor>& all, const std::vector<const Span*>&
       continue;
     }
     if (const std::string why = RefusalOf(engine, all[i]); !why.empty()) {
-      diagnostics.Error(*places[i],
-                        fmt::format("engine `{}` cannot draw `{}`, {}: {}", engine.name,
-                                    all[i].path, InText(all[i].distribution), why),
-                        "choose another initializer or dtype, or the engine `philox4x32`");
+      ReportRefusal(all[i], *places[i], why, "another initializer or dtype", diagnostics);
     }
   }
 }

@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "base/overloaded.h"
+#include "init/sampled.h"
 
 namespace shardinit {
 namespace {
@@ -116,17 +117,16 @@ std::string MatrixInText(const Distribution& distribution, const Shape& shape) {
 }
 
 int64_t DrawsOf(const Distribution& distribution) {
-  return std::visit(
-      Overloaded{
-          [](const OneOf<Constant, FromFile, Norm> auto&) -> int64_t { return 0; },
-          [](const OneOf<Uniform, Normal, TruncatedNormal, Orthogonal, Normalized> auto&)
-              -> int64_t { return 1; },
-          [](const Sparse&) -> int64_t { return 2; },  // a value and a place
-          [](const Expression& e) -> int64_t {
-            return std::ssize(e.program->draws) + std::ssize(e.program->placed);
-          },
-      },
-      distribution);
+  return std::visit(Overloaded{
+                        [](const OneOf<Constant, FromFile, Norm> auto&) -> int64_t { return 0; },
+                        [](const Sampled auto&) -> int64_t { return 1; },
+                        [](const OneOf<Orthogonal, Normalized> auto&) -> int64_t { return 1; },
+                        [](const Sparse&) -> int64_t { return 2; },  // a value and a place
+                        [](const Expression& e) -> int64_t {
+                          return std::ssize(e.program->draws) + std::ssize(e.program->placed);
+                        },
+                    },
+                    distribution);
 }
 
 }  // namespace shardinit

@@ -137,7 +137,6 @@ struct Norm {
 using Distribution = std::variant<Constant, Uniform, Normal, TruncatedNormal, Expression,
                                   Orthogonal, Sparse, Normalized, FromFile, Norm>;
 
-// Calls body(member, value) for each member.
 template <typename D, typename Body>
 void ForEachMember(D&& distribution, const Body& body) {
   std::apply([&](const auto&... member) { (body(member, distribution.*member.place), ...); },

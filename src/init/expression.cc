@@ -18,27 +18,27 @@ constexpr Parameter kStartStep[] = {{"start", "the first element", 0.0},
 std::optional<std::string> Diagonal(Arguments, const Shape& shape, Span span,
                                     Diagnostics& diagnostics) {
   if (shape.size() == 2) return "where(row == col, gain, 0)";
-  diagnostics.Error(span, fmt::format("an identity matrix has 2 dimensions, but this tensor has {}",
-                                      shape.size()));
-  return {};
+  return diagnostics.Error(
+      span,
+      fmt::format("an identity matrix has 2 dimensions, but this tensor has {}", shape.size()));
 }
 
 // Does what torch.nn.init.dirac_ does: in each group, output channel d passes input channel d.
 std::optional<std::string> Dirac(Arguments a, const Shape& shape, Span span,
                                  Diagnostics& diagnostics) {
   if (shape.size() < 3 || shape.size() > 5) {
-    diagnostics.Error(span, fmt::format("`dirac` needs the 3 to 5 dimensions of a convolution's "
-                                        "weight, but this tensor has {}",
-                                        shape.size()));
-    return {};
+    return diagnostics.Error(
+        span,
+        fmt::format(
+            "`dirac` needs the 3 to 5 dimensions of a convolution's weight, but this tensor has {}",
+            shape.size()));
   }
   const double groups = a[0].value;
   const auto whole = static_cast<int64_t>(groups >= 1 && groups <= 0x1p53 ? groups : 0);
   if (whole == 0 || static_cast<double>(whole) != groups || shape[0] % whole != 0) {
-    diagnostics.Error(
+    return diagnostics.Error(
         a[0].span,
         fmt::format("`groups` is {}, but must divide dimension 0, which is {}", groups, shape[0]));
-    return {};
   }
   std::string text = "(mod(i0, n0 / groups) == i1)";
   for (size_t d = 2; d < shape.size(); ++d) text += fmt::format(" * (i{0} == floor(n{0} / 2))", d);
@@ -62,14 +62,13 @@ constexpr Parameter kStftParameters[] = {
 std::optional<std::string> Stft(Arguments a, const Shape& shape, Span span,
                                 Diagnostics& diagnostics) {
   if (shape.size() != 3 || shape[1] != 1 || shape[2] < 2) {
-    diagnostics.Error(span,
-                      "`stft` needs the shape [length of a frame, 1, half the length of the "
-                      "transform + 1], the last at least 2");
-    return {};
+    return diagnostics.Error(span,
+                             "`stft` needs the shape [length of a frame, 1, half the length of the "
+                             "transform + 1], the last at least 2");
   }
   if (a[3].value != 0 && a[3].value != 1) {
-    diagnostics.Error(a[3].span, fmt::format("`periodic` is {}, but must be 0 or 1", a[3].value));
-    return {};
+    return diagnostics.Error(a[3].span,
+                             fmt::format("`periodic` is {}, but must be 0 or 1", a[3].value));
   }
   constexpr double kTwoPi = 0x1.921fb54442d18p+2;
   const int64_t turn = 2 * (shape[2] - 1);
@@ -95,57 +94,45 @@ std::optional<std::string> Stft(Arguments a, const Shape& shape, Span span,
                        : a[2].word == "spectrum" ? sum
                                                  : 1;
   if (scale == 0) {
-    diagnostics.Error(span, fmt::format("this window of {} elements is 0 everywhere", shape[0]));
-    return {};
+    return diagnostics.Error(span,
+                             fmt::format("this window of {} elements is 0 everywhere", shape[0]));
   }
   return fmt::format("{} * {} / {}", part, window, scale);
 }
 
+constexpr Initializer kOfIndexRows[] = {
+    // `lower` is null, because lowering needs the spec's own expression.
+    {.name = "expr",
+     .description =
+         "each element as an expression over draws `normal() uniform() bits()`, indices `row col "
+         "index i0 i1` and names of axes, sizes `n0 n1`, and `vars`; such as \"where(row >= col, "
+         "normal() * 0.02, 0)\""},
+    {.name = "eye",
+     .description = "ones where the row is the column, else zeros",
+     .parameters = kDiagonalGain,
+     .formula = Diagonal},
+    {.name = "identity",
+     .description = "as `eye`",
+     .parameters = kDiagonalGain,
+     .formula = Diagonal},
+    {.name = "dirac",
+     .description = "the identity of a convolution, as torch.nn.init.dirac_",
+     .parameters = kGroups,
+     .formula = Dirac},
+    {.name = "arange",
+     .description = "start + step * index",
+     .parameters = kStartStep,
+     .formula = [](Arguments, const Shape&, Span, Diagnostics&) -> std::optional<std::string> {
+       return "start + step * index";
+     }},
+    {.name = "stft",
+     .description = "the kernel of a short-time Fourier transform, as of Keras",
+     .parameters = kStftParameters,
+     .formula = Stft},
+};
+
 }  // namespace
 
-// `lower` is null, because lowering needs the spec's own expression.
-extern const Initializer kExpr = {
-    .name = "expr",
-    .description =
-        "each element as an expression over draws `normal() uniform() bits()`, indices `row col "
-        "index "
-        "i0 i1` and names of axes, sizes `n0 n1`, and `vars`; such as "
-        "\"where(row >= col, normal() * 0.02, 0)\"",
-};
-
-extern const Initializer kEye = {
-    .name = "eye",
-    .description = "ones where the row is the column, else zeros",
-    .parameters = kDiagonalGain,
-    .formula = Diagonal,
-};
-extern const Initializer kIdentity = {
-    .name = "identity",
-    .description = "as `eye`",
-    .parameters = kDiagonalGain,
-    .formula = Diagonal,
-};
-extern const Initializer kDirac = {
-    .name = "dirac",
-    .description = "the identity of a convolution, as torch.nn.init.dirac_",
-    .parameters = kGroups,
-    .formula = Dirac,
-};
-
-extern const Initializer kStft = {
-    .name = "stft",
-    .description = "the kernel of a short-time Fourier transform, as of Keras",
-    .parameters = kStftParameters,
-    .formula = Stft,
-};
-
-extern const Initializer kArange = {
-    .name = "arange",
-    .description = "start + step * index",
-    .parameters = kStartStep,
-    .formula = [](Arguments, const Shape&, Span, Diagnostics&) -> std::optional<std::string> {
-      return "start + step * index";
-    },
-};
+extern constinit const std::span<const Initializer> kOfIndex = kOfIndexRows;
 
 }  // namespace shardinit

@@ -2,23 +2,18 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/error.h"
+#include "base/table.h"
 #include "init/formula.h"
 
 namespace shardinit {
 namespace {
 
-bool Holds(const std::vector<size_t>& dimensions, size_t d) {
-  return std::find(dimensions.begin(), dimensions.end(), d) != dimensions.end();
-}
-
 // Returns the dimensions that are not batch dimensions.
 std::vector<size_t> RestOf(const FanSource& source, size_t dimensions) {
   std::vector<size_t> rest;
   for (size_t d = 0; d < dimensions; ++d) {
-    if (!Holds(source.batch, d)) rest.push_back(d);
+    if (!Contains(source.batch, d)) rest.push_back(d);
   }
   return rest;
 }
@@ -44,10 +39,9 @@ std::optional<FanAxes> DirectionsOf(const FanSource& source, size_t dimensions) 
   return AxesOf(source.order.value_or(FanOrder::kOutIn), rest);
 }
 
-std::nullopt_t Fans::Report(std::string message, std::string hint, Diagnostics& diagnostics) const {
-  diagnostics.Error(place_, std::move(message), std::move(hint));
+Reported Fans::Report(std::string message, std::string hint, Diagnostics& diagnostics) const {
   reported_ = true;
-  return std::nullopt;
+  return diagnostics.Error(place_, std::move(message), std::move(hint));
 }
 
 // Products are exact integers, as a tensor has fewer than 2^63 elements. Each is rounded once, at
@@ -59,7 +53,8 @@ double Fans::Combine(std::string_view mode, const FanAxes& axes, std::string_vie
     std::string formula, numbers;
     for (const bool field : {false, true}) {
       for (size_t d = 0; d < shape_->size(); ++d) {
-        if (field ? Holds(own, d) || Holds(other, d) || Holds(source_->batch, d) : !Holds(own, d)) {
+        if (field ? Contains(own, d) || Contains(other, d) || Contains(source_->batch, d)
+                  : !Contains(own, d)) {
           continue;
         }
         product *= (*shape_)[d];
@@ -85,20 +80,15 @@ double Fans::Combine(std::string_view mode, const FanAxes& axes, std::string_vie
 }
 
 std::optional<double> Fans::Get(std::string_view mode, Diagnostics& diagnostics) const {
-  const auto report = [&](std::string message, std::string hint) {
-    return Report(std::move(message), std::move(hint), diagnostics);
-  };
-  if (shape_ == nullptr) {
-    return report(fmt::format("{} of no tensor", mode), {});
-  }
+  if (shape_ == nullptr) return Report(fmt::format("{} of no tensor", mode), {}, diagnostics);
   if (source_->axes) return Combine(mode, *source_->axes, "its axes");
   const std::vector<size_t> rest = RestOf(*source_, shape_->size());
   if (rest.size() < 2) {
-    return report(fmt::format("`{}` needs {}, which {} does not have", initializer_, mode,
+    return Report(fmt::format("`{}` needs {}, which {} does not have", initializer_, mode,
                               rest.empty() ? "a scalar" : "one dimension"),
                   rest.empty() ? "use an initializer without fans, such as `normal`"
-                               : "say what the dimension is, such as `in_axis: 0` or `out_axis: "
-                                 "0`");
+                               : "say what the dimension is, such as `in_axis: 0` or `out_axis: 0`",
+                  diagnostics);
   }
   const bool more = rest.size() > 2;
   const auto fan = [&](FanOrder order) {
@@ -112,18 +102,16 @@ std::optional<double> Fans::Get(std::string_view mode, Diagnostics& diagnostics)
   };
   const double out_in = silently(FanOrder::kOutIn);
   const double in_out = silently(FanOrder::kInOut);
-  if (out_in == in_out) {
-    return Combine(mode, AxesOf(FanOrder::kOutIn, rest), "either order");
-  }
-  return report(fmt::format("`{}` needs {}, which is {} if the shape is {} and {} if it "
-                            "is {}",
-                            initializer_, mode, out_in, NameOf(FanOrder::kOutIn, more), in_out,
-                            NameOf(FanOrder::kInOut, more)),
-                fmt::format("write `fans: out_in` (PyTorch) or `fans: in_out` (JAX, "
-                            "Keras){}",
-                            more ? ", or say which dimensions they are with `in_axis`, "
-                                   "`out_axis` and `batch_axis`"
-                                 : ""));
+  if (out_in == in_out) return Combine(mode, AxesOf(FanOrder::kOutIn, rest), "either order");
+  return Report(
+      fmt::format("`{}` needs {}, which is {} if the shape is {} and {} if it is {}", initializer_,
+                  mode, out_in, NameOf(FanOrder::kOutIn, more), in_out,
+                  NameOf(FanOrder::kInOut, more)),
+      fmt::format(
+          "write `fans: out_in` (PyTorch) or `fans: in_out` (JAX, Keras){}",
+          more ? ", or say which dimensions they are with `in_axis`, `out_axis` and `batch_axis`"
+               : ""),
+      diagnostics);
 }
 
 }  // namespace shardinit

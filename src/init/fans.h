@@ -56,7 +56,6 @@ struct Working {
 // until the initializer asks.
 class Fans {
  public:
-  // Makes fans without a tensor.
   Fans() = default;
   // The message names `initializer` and its `place` at the tensor.
   Fans(const Shape& shape, const FanSource& source, std::string_view initializer, Span place)
@@ -75,7 +74,7 @@ class Fans {
   const FanSource& source() const { return *source_; }
 
   // Reports a mistake of the tensor, not of the initializer.
-  std::nullopt_t Report(std::string message, std::string hint, Diagnostics& diagnostics) const;
+  Reported Report(std::string message, std::string hint, Diagnostics& diagnostics) const;
   bool reported() const { return reported_; }
 
   // Whether the caller wants to know how the numbers are computed.

@@ -5,33 +5,13 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/table.h"
 #include "expr/functions.h"
 
 namespace shardinit {
 namespace {
 
 using Bindings = std::initializer_list<Formula::Name>;
-
-const Formula::Name* Find(Bindings names, std::string_view name) {
-  for (const Formula::Name& known : names) {
-    if (known.name == name) return &known;
-  }
-  return nullptr;
-}
-
-class NameScope : public Scope {
- public:
-  explicit NameScope(Bindings names) : names_(names) {}
-  std::optional<Value> Find(const std::string& name, Diagnostics&) const override {
-    const Formula::Name* known = shardinit::Find(names_, name);
-    if (known == nullptr) return {};
-    return known->value;
-  }
-  std::vector<std::string> Names() const override { return {}; }
-
- private:
-  Bindings names_;
-};
 
 // Returns `text` with each name replaced by what `of` gives for it.
 template <typename F>
@@ -45,7 +25,7 @@ std::string Substitute(std::string_view text, Bindings names, F of) {
     text.remove_prefix(other);
     const size_t end = std::min(text.find_first_not_of(kWord), text.size());
     const std::string_view word = text.substr(0, end);
-    const Formula::Name* name = Find(names, word);
+    const Formula::Name* name = FindNamed(names, word);
     out += name != nullptr ? of(*name) : std::string(word);
     text.remove_prefix(end);
   }
@@ -62,7 +42,11 @@ Formula::Formula(std::string_view name, std::string_view text) : name_(name) {
 
 double Formula::operator()(Bindings names, const Fans& fans) const {
   Diagnostics diagnostics;
-  const auto value = EvaluateNumber(*expr_, NameScope(names), diagnostics);
+  const LookupScope scope([&](std::string_view name) {
+    const Name* known = FindNamed(names, name);
+    return known == nullptr ? std::nullopt : std::optional<Value>(known->value);
+  });
+  const auto value = EvaluateNumber(*expr_, scope, diagnostics);
   Check(value.has_value(), "a formula without a value");
   if (fans.explains()) {
     const std::string& text = TextOf(*expr_);

@@ -56,7 +56,6 @@ std::vector<std::string> InitializerNames();
 // of the samplers is a normal f32 number.
 bool CheckMagnitude(std::string_view name, const Argument& argument, Diagnostics& diagnostics);
 bool CheckNotNegative(std::string_view name, const Argument& argument, Diagnostics& diagnostics);
-// Does both checks.
 bool CheckScale(std::string_view name, const Argument& argument, Diagnostics& diagnostics);
 
 // Makes a normal distribution with mean 0. `cause` is the argument that decides the scale.

@@ -6,32 +6,19 @@
 
 namespace shardinit {
 
-extern const Initializer kZeros, kOnes, kConstant, kUniform, kRandomUniform, kNormal, kRandomNormal,
-    kTruncatedNormal, kTruncNormal, kXavierUniform, kXavierNormal, kKaimingUniform, kKaimingNormal,
-    kVarianceScaling, kGlorotUniform, kGlorotNormal, kHeUniform, kHeNormal, kLecunUniform,
-    kLecunNormal, kOrthogonal, kDeltaOrthogonal, kSparse, kNormalized, kExpr, kEye, kIdentity,
-    kDirac, kArange, kStft, kFile, kNorm;
+extern const std::span<const Initializer> kPlain, kKaimingXavier, kVarianceScaling, kOrthogonals,
+    kColumns, kOfIndex, kOfOthers;
 
 std::span<const Initializer* const> Initializers() {
-  static constexpr const Initializer* kInitializers[] = {
-      &kZeros,         &kOnes,
-      &kConstant,      &kUniform,
-      &kRandomUniform, &kNormal,
-      &kRandomNormal,  &kTruncatedNormal,
-      &kTruncNormal,   &kXavierUniform,
-      &kXavierNormal,  &kKaimingUniform,
-      &kKaimingNormal, &kVarianceScaling,
-      &kGlorotUniform, &kGlorotNormal,
-      &kHeUniform,     &kHeNormal,
-      &kLecunUniform,  &kLecunNormal,
-      &kOrthogonal,    &kDeltaOrthogonal,
-      &kSparse,        &kNormalized,
-      &kExpr,          &kEye,
-      &kIdentity,      &kDirac,
-      &kArange,        &kStft,
-      &kFile,          &kNorm,
-  };
-  return kInitializers;
+  static const std::vector<const Initializer*> all = [] {
+    std::vector<const Initializer*> rows;
+    for (const auto& table :
+         {kPlain, kKaimingXavier, kVarianceScaling, kOrthogonals, kColumns, kOfIndex, kOfOthers}) {
+      for (const Initializer& row : table) rows.push_back(&row);
+    }
+    return rows;
+  }();
+  return all;
 }
 
 const Initializer* FindInitializer(std::string_view name) {
@@ -42,19 +29,18 @@ std::vector<std::string> InitializerNames() { return NamesOf(Initializers()); }
 
 bool CheckMagnitude(std::string_view name, const Argument& argument, Diagnostics& diagnostics) {
   if (IsValidScale(argument.value)) return true;
-  diagnostics.Error(argument.span,
-                    fmt::format("`{}` is {}, but its magnitude must be 0 or from 2^-80 "
-                                "(8.3e-25) to 2^100 (1.3e30)",
-                                name, argument.value),
-                    "outside that range f32 arithmetic would not be exact on every machine");
-  return false;
+  return diagnostics.Error(
+      argument.span,
+      fmt::format(
+          "`{}` is {}, but its magnitude must be 0 or from 2^-80 (8.3e-25) to 2^100 (1.3e30)", name,
+          argument.value),
+      "outside that range f32 arithmetic would not be exact on every machine");
 }
 
 bool CheckNotNegative(std::string_view name, const Argument& argument, Diagnostics& diagnostics) {
   if (argument.value >= 0) return true;
-  diagnostics.Error(argument.span,
-                    fmt::format("`{}` is {}, but must not be negative", name, argument.value));
-  return false;
+  return diagnostics.Error(
+      argument.span, fmt::format("`{}` is {}, but must not be negative", name, argument.value));
 }
 
 bool CheckScale(std::string_view name, const Argument& argument, Diagnostics& diagnostics) {

@@ -16,8 +16,7 @@ constexpr auto kModes = std::span(kFanModes).first<2>();  // the fans themselves
 constexpr Parameter kXavier[] = {
     {"gain",
      "a factor of the standard deviation, not negative; or a nonlinearity, for the gain that "
-     "PyTorch "
-     "gives it",
+     "PyTorch gives it",
      1.0, kNonlinearities, true},
 };
 constexpr Parameter kKaiming[] = {
@@ -43,11 +42,10 @@ std::optional<double> XavierStd(Arguments a, const Fans& fans, Diagnostics& diag
 std::optional<double> KaimingStd(Arguments a, const Fans& fans, Diagnostics& diagnostics) {
   if (!CheckMagnitude("a", a[0], diagnostics)) return {};
   if (a[0].value != 0 && a[2].word != "leaky_relu") {
-    diagnostics.Error(a[0].span,
-                      fmt::format("`a` is {}, but only `leaky_relu` has a slope, and the "
-                                  "nonlinearity is `{}`",
-                                  a[0].value, a[2].word));
-    return {};
+    return diagnostics.Error(
+        a[0].span,
+        fmt::format("`a` is {}, but only `leaky_relu` has a slope, and the nonlinearity is `{}`",
+                    a[0].value, a[2].word));
   }
   const auto fan = fans.Get(a[1].word, diagnostics);
   if (!fan) return {};
@@ -73,36 +71,29 @@ std::optional<Distribution> AsUniform(Arguments a, const Fans& fans, Diagnostics
   return UniformOf(kBound({{"std", *std}}, fans), a[0].span, diagnostics);
 }
 
+constexpr Initializer kKaimingXavierRows[] = {
+    {.name = "xavier_uniform",
+     .description =
+         "uniform with the standard deviation gain * sqrt(2 / (fan_in + fan_out)), as of PyTorch",
+     .parameters = kXavier,
+     .lower = AsUniform<XavierStd>},
+    {.name = "xavier_normal",
+     .description =
+         "normal with the standard deviation gain * sqrt(2 / (fan_in + fan_out)), as of PyTorch",
+     .parameters = kXavier,
+     .lower = AsNormal<XavierStd>},
+    {.name = "kaiming_uniform",
+     .description = "uniform with the standard deviation gain / sqrt(fan), as of PyTorch",
+     .parameters = kKaiming,
+     .lower = AsUniform<KaimingStd>},
+    {.name = "kaiming_normal",
+     .description = "normal with the standard deviation gain / sqrt(fan), as of PyTorch",
+     .parameters = kKaiming,
+     .lower = AsNormal<KaimingStd>},
+};
+
 }  // namespace
 
-extern const Initializer kXavierUniform = {
-    .name = "xavier_uniform",
-    .description =
-        "uniform with the standard deviation gain * sqrt(2 / (fan_in + fan_out)), as of PyTorch",
-    .parameters = kXavier,
-    .lower = AsUniform<XavierStd>,
-};
-
-extern const Initializer kXavierNormal = {
-    .name = "xavier_normal",
-    .description =
-        "normal with the standard deviation gain * sqrt(2 / (fan_in + fan_out)), as of PyTorch",
-    .parameters = kXavier,
-    .lower = AsNormal<XavierStd>,
-};
-
-extern const Initializer kKaimingUniform = {
-    .name = "kaiming_uniform",
-    .description = "uniform with the standard deviation gain / sqrt(fan), as of PyTorch",
-    .parameters = kKaiming,
-    .lower = AsUniform<KaimingStd>,
-};
-
-extern const Initializer kKaimingNormal = {
-    .name = "kaiming_normal",
-    .description = "normal with the standard deviation gain / sqrt(fan), as of PyTorch",
-    .parameters = kKaiming,
-    .lower = AsNormal<KaimingStd>,
-};
+extern constinit const std::span<const Initializer> kKaimingXavier = kKaimingXavierRows;
 
 }  // namespace shardinit

@@ -17,8 +17,7 @@ constexpr Parameter kGainColumn[] = {
     kFactor,
     {"column_axis",
      "the dimension that is the columns, by position or name, all others being the rows; `out`: "
-     "the "
-     "one that `fans` says is the output",
+     "the one that `fans` says is the output",
      "out", kOut, true, true},
 };
 constexpr Parameter kGain[] = {kFactor};
@@ -44,11 +43,10 @@ std::optional<Distribution> MatrixOf(double gain, DimensionSet one, DimensionSet
   const OrthogonalSize size = SizeOf(orthogonal, fans.shape());
   if (size.operations <= kMaxOperations && size.bytes <= kMaxMatrixBytes) return orthogonal;
   return fans.Report(
-      fmt::format(
-          "this `{}` matrix is {} × {}: some {:.2g} operations and {:.2g} bytes of memory to "
-          "make it, but at most {:.0e} and {:.2g} are allowed",
-          name, size.rows, size.columns, size.operations, size.bytes, kMaxOperations,
-          kMaxMatrixBytes),
+      fmt::format("this `{}` matrix is {} × {}: some {:.2g} operations and {:.2g} bytes of memory "
+                  "to make it, but at most {:.0e} and {:.2g} are allowed",
+                  name, size.rows, size.columns, size.operations, size.bytes, kMaxOperations,
+                  kMaxMatrixBytes),
       "make it of several tensors; or use `normal` with `std` gain / sqrt of the longer side, "
       "whose columns are nearly orthogonal",
       diagnostics);
@@ -66,16 +64,14 @@ bool CheckArguments(std::string_view name, Arguments a, size_t lowest, size_t hi
   if (a[0].word.empty() && !CheckMagnitude("gain", a[0], diagnostics)) return false;
   const size_t rank = fans.shape().size();
   if (rank < lowest || rank > highest) {
-    fans.Report(fmt::format("`{}` needs {} dimensions, but this tensor has {}", name,
-                            highest > 5 ? "2 or more" : "3 to 5", rank),
-                "", diagnostics);
-    return false;
+    return fans.Report(fmt::format("`{}` needs {} dimensions, but this tensor has {}", name,
+                                   highest > 5 ? "2 or more" : "3 to 5", rank),
+                       "", diagnostics);
   }
   if (fans.source().batch.empty()) return true;
-  fans.Report(
+  return fans.Report(
       fmt::format("`{}` makes one matrix of a tensor, so `batch_axis` has no meaning", name),
       "make each matrix a tensor of its own, with `repeat`", diagnostics);
-  return false;
 }
 
 std::optional<Distribution> LowerOrthogonal(Arguments a, const Fans& fans,
@@ -92,8 +88,8 @@ std::optional<Distribution> LowerOrthogonal(Arguments a, const Fans& fans,
   } else {
     const int64_t all = ElementCount(shape), first = shape.front(), last = shape.back();
     return fans.Report(
-        fmt::format("`orthogonal` needs to know the matrix, which is {} × {} if the shape "
-                    "is [out, in, …] and {} × {} if it is […, in, out]",
+        fmt::format("`orthogonal` needs to know the matrix, which is {} × {} if the shape is [out, "
+                    "in, …] and {} × {} if it is […, in, out]",
                     first, all / first, all / last, last),
         "write `fans: out_in` (PyTorch), `fans: in_out` (JAX, Keras) or `column_axis`",
         diagnostics);
@@ -118,33 +114,31 @@ std::optional<Distribution> LowerDelta(Arguments a, const Fans& fans, Diagnostic
   for (const size_t d : axes->in) in *= shape[d];
   for (const size_t d : axes->out) out *= shape[d];
   if (out < in) {
-    return fans.Report(
-        fmt::format("`delta_orthogonal` needs at least as many outputs as inputs, but this "
-                    "tensor has {} and {}",
-                    out, in),
-        "lengths cannot be kept in fewer dimensions", diagnostics);
+    return fans.Report(fmt::format("`delta_orthogonal` needs at least as many outputs as inputs, "
+                                   "but this tensor has {} and {}",
+                                   out, in),
+                       "lengths cannot be kept in fewer dimensions", diagnostics);
   }
   return MatrixOf(GainOf(a[0], fans), SetOf(axes->in), SetOf(axes->out), "delta_orthogonal", fans,
                   diagnostics);
 }
 
+constexpr Initializer kOrthogonalsRows[] = {
+    {.name = "orthogonal",
+     .description =
+         "an orthogonal matrix, as of PyTorch, JAX and Keras: uniformly distributed among those "
+         "with orthonormal columns (or rows, if these are fewer), times `gain`",
+     .parameters = kGainColumn,
+     .lower = LowerOrthogonal},
+    {.name = "delta_orthogonal",
+     .description =
+         "a convolution that is an orthogonal matrix at its centre, else zeros, as of JAX",
+     .parameters = kGain,
+     .lower = LowerDelta},
+};
+
 }  // namespace
 
-extern const Initializer kOrthogonal = {
-    .name = "orthogonal",
-    .description =
-        "an orthogonal matrix, as of PyTorch, JAX and Keras: uniformly distributed among those "
-        "with "
-        "orthonormal columns (or rows, if these are fewer), times `gain`",
-    .parameters = kGainColumn,
-    .lower = LowerOrthogonal,
-};
-extern const Initializer kDeltaOrthogonal = {
-    .name = "delta_orthogonal",
-    .description =
-        "a convolution that is an orthogonal matrix at its centre, else zeros, as of JAX",
-    .parameters = kGain,
-    .lower = LowerDelta,
-};
+extern constinit const std::span<const Initializer> kOrthogonals = kOrthogonalsRows;
 
 }  // namespace shardinit

@@ -10,7 +10,6 @@
 namespace shardinit {
 namespace {
 
-// The inputs of a formula.
 struct Scaling {
   double scale, fan;
   std::string_view mode;
@@ -82,64 +81,50 @@ std::optional<Distribution> Scaled(double scale, std::string_view mode, Shaped f
   return form({scale, *fan, mode}, cause, fans, diagnostics);
 }
 
-// Lowers a case without parameters.
 template <int kScale, bool kAverage, Shaped kForm>
 std::optional<Distribution> Case(Arguments, const Fans& fans, Diagnostics& diagnostics) {
   return Scaled(kScale, kAverage ? "fan_avg" : "fan_in", kForm, {}, fans, diagnostics);
 }
 
+constexpr Initializer kVarianceScalingRows[] = {
+    // This is jax.nn.initializers.variance_scaling and keras.initializers.VarianceScaling.
+    {.name = "variance_scaling",
+     .description = "variance scale / fan, as of JAX and Keras",
+     .parameters = kScaling,
+     .lower = [](Arguments a, const Fans& fans,
+                 Diagnostics& diagnostics) -> std::optional<Distribution> {
+       if (!CheckScale("scale", a[0], diagnostics)) return {};
+       for (const Form& form : kForms) {
+         if (form.name != a[2].word) continue;
+         return Scaled(a[0].value, a[1].word, form.of, a[0].span, fans, diagnostics);
+       }
+       throw Bug("a distribution of the table");
+     }},
+    // Equations 12 and 16 of Glorot and Bengio 2010 have variance 2 / (fan_in + fan_out).
+    {.name = "glorot_uniform",
+     .description = "uniform with variance 2 / (fan_in + fan_out), as of JAX and Keras",
+     .lower = Case<1, true, EvenOf>},
+    {.name = "glorot_normal",
+     .description = "truncated normal with variance 2 / (fan_in + fan_out), as of JAX and Keras",
+     .lower = Case<1, true, TruncatedOf>},
+    // Equation 10 of He et al. 2015 has variance 2 / fan_in.
+    {.name = "he_uniform",
+     .description = "uniform with variance 2 / fan_in, as of JAX and Keras",
+     .lower = Case<2, false, EvenOf>},
+    {.name = "he_normal",
+     .description = "truncated normal with variance 2 / fan_in, as of JAX and Keras",
+     .lower = Case<2, false, TruncatedOf>},
+    // Equation 16 of LeCun et al. 1998 (Efficient BackProp) has variance 1 / fan_in.
+    {.name = "lecun_uniform",
+     .description = "uniform with variance 1 / fan_in, as of JAX and Keras",
+     .lower = Case<1, false, EvenOf>},
+    {.name = "lecun_normal",
+     .description = "truncated normal with variance 1 / fan_in, as of JAX and Keras",
+     .lower = Case<1, false, TruncatedOf>},
+};
+
 }  // namespace
 
-// This is jax.nn.initializers.variance_scaling and keras.initializers.VarianceScaling.
-extern const Initializer kVarianceScaling = {
-    .name = "variance_scaling",
-    .description = "variance scale / fan, as of JAX and Keras",
-    .parameters = kScaling,
-    .lower = [](Arguments a, const Fans& fans,
-                Diagnostics& diagnostics) -> std::optional<Distribution> {
-      if (!CheckScale("scale", a[0], diagnostics)) return {};
-      for (const Form& form : kForms) {
-        if (form.name != a[2].word) continue;
-        return Scaled(a[0].value, a[1].word, form.of, a[0].span, fans, diagnostics);
-      }
-      throw Bug("a distribution of the table");
-    },
-};
-
-// Equations 12 and 16 of Glorot and Bengio 2010 have variance 2 / (fan_in + fan_out).
-extern const Initializer kGlorotUniform = {
-    .name = "glorot_uniform",
-    .description = "uniform with variance 2 / (fan_in + fan_out), as of JAX and Keras",
-    .lower = Case<1, true, EvenOf>,
-};
-extern const Initializer kGlorotNormal = {
-    .name = "glorot_normal",
-    .description = "truncated normal with variance 2 / (fan_in + fan_out), as of JAX and Keras",
-    .lower = Case<1, true, TruncatedOf>,
-};
-
-// Equation 10 of He et al. 2015 has variance 2 / fan_in.
-extern const Initializer kHeUniform = {
-    .name = "he_uniform",
-    .description = "uniform with variance 2 / fan_in, as of JAX and Keras",
-    .lower = Case<2, false, EvenOf>,
-};
-extern const Initializer kHeNormal = {
-    .name = "he_normal",
-    .description = "truncated normal with variance 2 / fan_in, as of JAX and Keras",
-    .lower = Case<2, false, TruncatedOf>,
-};
-
-// Equation 16 of LeCun et al. 1998 (Efficient BackProp) has variance 1 / fan_in.
-extern const Initializer kLecunUniform = {
-    .name = "lecun_uniform",
-    .description = "uniform with variance 1 / fan_in, as of JAX and Keras",
-    .lower = Case<1, false, EvenOf>,
-};
-extern const Initializer kLecunNormal = {
-    .name = "lecun_normal",
-    .description = "truncated normal with variance 1 / fan_in, as of JAX and Keras",
-    .lower = Case<1, false, TruncatedOf>,
-};
+extern constinit const std::span<const Initializer> kVarianceScaling = kVarianceScalingRows;
 
 }  // namespace shardinit

@@ -14,15 +14,9 @@
 namespace shardinit::kernels {
 namespace {
 
-struct Entry {
-  void (*run)(const Job&) = nullptr;
-  void (*make_panel)(const PanelJob&) = nullptr;
-  int (*run_torch)(const TorchJob&) = nullptr;
-};
-
 // The key is Highway's number of the target: smaller is better.
-std::map<int64_t, Entry>& Entries() {
-  static std::map<int64_t, Entry> entries;
+std::map<int64_t, Backend>& Entries() {
+  static std::map<int64_t, Backend> entries;
   return entries;
 }
 
@@ -36,31 +30,18 @@ const Backend& Best() {
 
 }  // namespace
 
-bool EnterRun(int64_t target, void (*run)(const Job&)) {
-  Entries()[target].run = run;
-  return true;
-}
-
-bool EnterPanel(int64_t target, void (*make_panel)(const PanelJob&)) {
-  Entries()[target].make_panel = make_panel;
-  return true;
-}
-
-bool EnterTorch(int64_t target, int (*run_torch)(const TorchJob&)) {
-  Entries()[target].run_torch = run_torch;
-  return true;
-}
+Backend& BackendOf(int64_t target) { return Entries()[target]; }
 
 std::span<const Backend> Backends() {
   static const std::vector<Backend> backends = [] {
     std::vector<Backend> rows;
-    for (const auto& [target, entry] : Entries()) {
+    for (auto& [target, entry] : Entries()) {
       Check(entry.run != nullptr && entry.make_panel != nullptr && entry.run_torch != nullptr,
             "half a backend");
       // Scalar code is not among the targets that Highway asks the processor for.
-      const bool supported = target == HWY_SCALAR || (hwy::SupportedTargets() & target) != 0;
-      rows.push_back(
-          {hwy::TargetName(target), supported, entry.run, entry.make_panel, entry.run_torch});
+      entry.supported = target == HWY_SCALAR || (hwy::SupportedTargets() & target) != 0;
+      entry.name = hwy::TargetName(target);
+      rows.push_back(entry);
     }
     return rows;
   }();

@@ -2,31 +2,45 @@
 // Highway: each compiles the -inl.h files, which register themselves here.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 
-#include "kernels/job.h"
-#include "kernels/orthogonal.h"
+#include "kernels/kernels.h"
 #include "kernels/torch_cpu.h"
+#include "rng/sampler.h"
+#include "rng/stream.h"
+#include "tensor/dtype.h"
 
 namespace shardinit::kernels {
 
+// The job that one call of Fill or FillRows gives to a backend.
+struct Job {
+  const Sampler& sampler;
+  Stream stream;
+  uint64_t first, stride;
+  size_t rows, count;
+  DType dtype;
+  uint8_t* out;
+};
+
+// Runs a job with the engine's own readable reference, an element at a time.
+void RunReference(const Job& job);
+
 struct Backend {
   std::string name;
-  bool supported;  // whether this machine has it
-  void (*run)(const Job&);
-  void (*make_panel)(const PanelJob&);
-  int (*run_torch)(const TorchJob&);
+  bool supported = false;  // whether this machine has it
+  void (*run)(const Job&) = nullptr;
+  void (*make_panel)(const PanelJob&) = nullptr;
+  int (*run_torch)(const TorchJob&) = nullptr;
 };
 
 std::span<const Backend> Backends();  // all in this build, the best first
 // Returns the backend that ForceTarget chose, else the best that is supported.
 const Backend& ActiveBackend();
 
-// These register this build's code for one of Highway's targets, before main().
-bool EnterRun(int64_t target, void (*run)(const Job&));
-bool EnterPanel(int64_t target, void (*make_panel)(const PanelJob&));
-bool EnterTorch(int64_t target, int (*run_torch)(const TorchJob&));
+// Returns where this build's code for one of Highway's targets is entered, before main().
+Backend& BackendOf(int64_t target);
 
 }  // namespace shardinit::kernels

@@ -256,5 +256,5 @@ void RunJob(const Job& job) {
 HWY_AFTER_NAMESPACE();
 
 namespace shardinit::kernels::HWY_NAMESPACE {
-[[maybe_unused]] const bool kRunEntered = EnterRun(HWY_TARGET, &RunJob);
+[[maybe_unused]] const bool kRunEntered = (BackendOf(HWY_TARGET).run = &RunJob) != nullptr;
 }  // namespace shardinit::kernels::HWY_NAMESPACE

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/number.h"
 #include "kernels/backend.h"
-#include "kernels/job.h"
 #include "kernels/targets.h"
 #include "kernels/torch_cpu.h"
 #include "rng/coefficients.h"

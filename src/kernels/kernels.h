@@ -5,11 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
+#include "rng/orthogonal.h"
 #include "rng/sampler.h"
 #include "rng/stream.h"
 #include "tensor/dtype.h"
@@ -32,5 +33,19 @@ std::string ActiveTarget();
 // Uses only `name` from now on (`SHARDINIT_TARGET` does this at start-up); an empty name chooses
 // the best again. Returns false if this CPU or build does not have it.
 bool ForceTarget(std::string_view name);
+
+// The number of columns that are best made together: a multiple of every vector's length.
+inline constexpr int64_t kPanelColumns = 32;
+
+// Columns first … first + count - 1, count <= kPanelColumns, of the matrix of these reflections,
+// times `gain`. Row i of column first + c goes to out[i * row_stride + c * column_stride].
+struct PanelJob {
+  std::span<const ReflectionBlock> blocks;
+  int64_t rows, first, count;
+  double gain;
+  float* out;
+  int64_t row_stride, column_stride;
+};
+void MakePanel(const PanelJob& job);
 
 }  // namespace shardinit::kernels

@@ -89,5 +89,6 @@ void RunPanel(const PanelJob& job) {
 HWY_AFTER_NAMESPACE();
 
 namespace shardinit::kernels::HWY_NAMESPACE {
-[[maybe_unused]] const bool kPanelEntered = EnterPanel(HWY_TARGET, &RunPanel);
+[[maybe_unused]] const bool kPanelEntered =
+    (BackendOf(HWY_TARGET).make_panel = &RunPanel) != nullptr;
 }  // namespace shardinit::kernels::HWY_NAMESPACE

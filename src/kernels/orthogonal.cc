@@ -1,11 +1,11 @@
-#include "kernels/orthogonal.h"
+#include "rng/orthogonal.h"
 
 #include <algorithm>
 
 #include "base/number.h"
 #include "kernels/backend.h"
+#include "kernels/kernels.h"
 #include "kernels/targets.h"
-#include "rng/orthogonal.h"
 
 #define HWY_TARGET_INCLUDE "kernels/orthogonal-inl.h"
 #include <hwy/foreach_target.h>

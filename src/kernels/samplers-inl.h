@@ -83,19 +83,9 @@ struct OfJax {
   using Keys = ThreefryKeys;
   using F = wide::Floats<wide::Two<wide::Two<V1>>>;
   using U = wide::Words<wide::Two<wide::Two<U1>>>;
-  static HWY_INLINE F Of(const BitsSampler&, U words) { return FromBits(words); }
-  static HWY_INLINE F Of(const UniformSampler& s, U words) {
-    return samplers::JaxUniform<F>(s.low, s.span, words);
-  }
-  static HWY_INLINE F Of(const NormalSampler& s, U words) {
-    return samplers::JaxNormal<F>(s, words);
-  }
-  static HWY_INLINE F Of(const TruncatedNormalSampler& s, U words) {
-    return samplers::JaxTruncatedNormal<F>(s, words);
-  }
   template <class S>
   static HWY_INLINE Elements Make(const S& s, VU even, VU odd) {
-    const F both = Of(s, wide::Two(even.v, odd.v));
+    const F both = samplers::Jax<F>(s, U(wide::Two(even.v, odd.v)));
     return {both.v.a, both.v.b};
   }
 };

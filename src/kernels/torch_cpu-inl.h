@@ -243,5 +243,6 @@ int RunTorch(const TorchJob& job) {
 HWY_AFTER_NAMESPACE();
 
 namespace shardinit::kernels::HWY_NAMESPACE {
-[[maybe_unused]] const bool kTorchEntered = EnterTorch(HWY_TARGET, &RunTorch);
+[[maybe_unused]] const bool kTorchEntered =
+    (BackendOf(HWY_TARGET).run_torch = &RunTorch) != nullptr;
 }  // namespace shardinit::kernels::HWY_NAMESPACE

@@ -1,5 +1,3 @@
-#include "plan/devices.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "base/glob.h"
 #include "base/overloaded.h"
 #include "graph/engines/engines.h"
 #include "graph/stored/view.h"
@@ -77,11 +78,18 @@ void AddView(const Tensor& a, const Tensor& b, std::vector<Change>* changes) {
 // Calls `changes_of(a, b)` for each path that both have. Returns how many pairs are equal.
 template <typename F>
 int64_t CompareTensors(const std::vector<Tensor>& before, const std::vector<Tensor>& after,
-                       F changes_of, std::vector<TensorDifference>* differences) {
+                       std::string_view only, F changes_of,
+                       std::vector<TensorDifference>* differences) {
   int64_t equal = 0;
   std::unordered_map<std::string_view, const Tensor*> left;
-  for (const Tensor& tensor : before) left.emplace(tensor.path, &tensor);
+  const auto matches = [&](const Tensor& tensor) {
+    return only.empty() || PathMatches(only, tensor.path);
+  };
+  for (const Tensor& tensor : before) {
+    if (matches(tensor)) left.emplace(tensor.path, &tensor);
+  }
   for (const Tensor& tensor : after) {
+    if (!matches(tensor)) continue;
     const auto it = left.find(tensor.path);
     if (it == left.end()) {
       differences->push_back({tensor.path, false, true, {}});
@@ -103,7 +111,7 @@ int64_t CompareTensors(const std::vector<Tensor>& before, const std::vector<Tens
 
 }  // namespace
 
-PlanDifference Compare(const Plan& before, const Plan& after) {
+PlanDifference Compare(const Plan& before, const Plan& after, std::string_view only) {
   PlanDifference difference;
   const InitGraph &a = before.graph, &b = after.graph;
   AddIf(a.name != b.name, "name", a.name, b.name, &difference.changes);
@@ -119,7 +127,7 @@ PlanDifference Compare(const Plan& before, const Plan& after) {
 
   const bool apart = a.drawn || b.drawn;
   difference.equal = CompareTensors(
-      a.logical(), b.logical(),
+      a.logical(), b.logical(), only,
       [&](const Tensor& was, const Tensor& is) {
         std::vector<Change> changes;
         AddValues(was, is, a, b, &changes);
@@ -130,7 +138,7 @@ PlanDifference Compare(const Plan& before, const Plan& after) {
       &difference.tensors);
   if (!apart) return difference;
   CompareTensors(
-      a.tensors, b.tensors,
+      a.tensors, b.tensors, only,
       [&](const Tensor& was, const Tensor& is) {
         std::vector<Change> changes;
         AddView(was, is, &changes);

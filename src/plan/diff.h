@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plan/plan.h"
@@ -33,7 +34,8 @@ struct PlanDifference {
 };
 
 // Equal distributions that are drawn from equal keys are equal values. The sharding is which box
-// each rank holds, whatever the names of mesh axes.
-PlanDifference Compare(const Plan& before, const Plan& after);
+// each rank holds, whatever the names of mesh axes. Of tensors, only those are compared whose paths
+// match the pattern `only`, if it is not empty.
+PlanDifference Compare(const Plan& before, const Plan& after, std::string_view only = {});
 
 }  // namespace shardinit

@@ -20,7 +20,7 @@ struct PlanRequest {
   SpecRequest spec = {};
   std::optional<Replicas> replicas = {};
   std::string layout = {};   // Empty: the drawn tensors are stored as they are.
-  bool all_layouts = false;  // Whether to report mistakes in the other layouts.
+  bool all_layouts = false;  // Whether to report mistakes in the spec's other layouts.
   Places places = Places::kFound;
   Explanation* explanation = nullptr;  // If not null, this receives the notes on one tensor.
   // If not null, this receives what the sharding costs in training; it stays empty if the spec does

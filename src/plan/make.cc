@@ -190,10 +190,13 @@ RankPlan PlanRank(const Plan& plan, int64_t rank) {
 
 int64_t BytesIn(const Plan& plan, const std::vector<int64_t>& ranks) {
   int64_t sum = 0;
-  if (static_cast<int64_t>(ranks.size()) < plan.world_size()) {
-    for (const int64_t rank : ranks) sum += PlanRank(plan, rank).bytes();
-    return sum;
-  }
+  if (std::ssize(ranks) == plan.world_size()) return BytesInFiles(plan);
+  for (const int64_t rank : ranks) sum += PlanRank(plan, rank).bytes();
+  return sum;
+}
+
+int64_t BytesInFiles(const Plan& plan) {
+  int64_t sum = 0;
   // The sum needs no rank's plan: every element is in as many files as store it.
   for (const Tensor& tensor : plan.graph.tensors) {
     const int64_t copies =
@@ -210,12 +213,18 @@ int64_t BytesIn(const Plan& plan, const std::vector<int64_t>& ranks) {
 std::string RankFile(int64_t rank) { return fmt::format("ranks/rank-{:05}.h5", rank); }
 std::string ReceiptFile(int64_t rank) { return fmt::format("ranks/rank-{:05}.json", rank); }
 
-std::optional<int64_t> RankOfReceipt(const std::string& name) {
-  int64_t rank = 0;
-  const size_t dash = name.find('-') + 1;  // 0 if there is none.
-  const auto [end, error] = std::from_chars(name.data() + dash, name.data() + name.size(), rank);
-  if (error != std::errc() || rank < 0 || "ranks/" + name != ReceiptFile(rank)) return {};
-  return rank;
+int64_t RankOf(std::string_view name, std::string_view suffix) {
+  constexpr std::string_view kPrefix = "rank-";
+  if (!name.starts_with(kPrefix)) return -1;
+  int64_t rank = -1;
+  std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), rank);
+  return rank >= 0 && name == fmt::format("{}{:05}{}", kPrefix, rank, suffix) ? rank : -1;
+}
+
+std::vector<int64_t> AllRanks(const Mesh& mesh) {
+  std::vector<int64_t> ranks(static_cast<size_t>(mesh.world_size()));
+  std::iota(ranks.begin(), ranks.end(), int64_t{0});
+  return ranks;
 }
 
 std::string DatasetPath(const Tensor& tensor, size_t part) {

@@ -3,13 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/sha256.h"
 #include "graph/graph.h"
+#include "sharding/mesh.h"
 
 namespace shardinit {
 
@@ -59,12 +59,16 @@ Plan MakePlan(InitGraph graph);
 RankPlan PlanRank(const Plan& plan, int64_t rank);
 // Returns the bytes of these ranks' shards, each rank counted once; 2^63 - 1 if there are more.
 int64_t BytesIn(const Plan& plan, const std::vector<int64_t>& ranks);
+// Returns the same for all ranks: replicas count as often as they are stored.
+int64_t BytesInFiles(const Plan& plan);
+std::vector<int64_t> AllRanks(const Mesh& mesh);
 
 // These names are relative to the checkpoint's folder, or to the root of a file.
 std::string RankFile(int64_t rank);     // ranks/rank-00017.h5
 std::string ReceiptFile(int64_t rank);  // ranks/rank-00017.json
-// Returns the rank whose receipt has this name in the folder of ranks.
-std::optional<int64_t> RankOfReceipt(const std::string& name);
+// Returns the rank that has this name in the folder of ranks, as in `rank-00017`, with `suffix`
+// behind it; -1: none has.
+int64_t RankOf(std::string_view name, std::string_view suffix);
 // Returns `/model/layers/0/…`; the rank's further boxes have a suffix that no path has: `…@1`.
 std::string DatasetPath(const Tensor& tensor, size_t part = 0);
 
@@ -80,5 +84,15 @@ void WriteStored(const Tensor& tensor, const InitGraph& graph, JsonWriter& out);
 std::string WritePlan(const Plan& plan);
 // Throws Error (kRefused) if the text is not such a plan.
 Plan ReadPlan(std::string_view text, const std::string& path);
+
+// devices.json says which devices have the ranks of a checkpoint's mesh, unless rank r is simply on
+// device r. It is no part of the plan: it decides no byte of a rank's file. The text is canonical;
+// it is empty if there is nothing to say.
+std::string WriteDeviceLayout(const Mesh& mesh);
+// `mesh` has no device layout yet. Throws Error (kRefused) if the text is not such a file.
+DeviceLayout ReadDeviceLayout(std::string_view text, const std::string& path, const Mesh& mesh);
+
+// Writes the rank's member of `devices` in manifest.json and `plan --json`.
+void WriteDevice(const DeviceMap& devices, const Mesh& mesh, int64_t rank, JsonWriter& out);
 
 }  // namespace shardinit

@@ -33,30 +33,29 @@ void CheckTensors(std::vector<Tensor>& tensors, const std::string& path) try {
   ValidateTensors(tensors, std::vector<const Span*>(tensors.size(), &nowhere), {}, diagnostics);
   diagnostics.ThrowIfErrors();
   BindNorms(tensors,
-            [&](size_t, const NormProblem& problem) { RefusePlan(path, problem.message); });
+            [&](size_t, const NormProblem& problem) { RefusePlan(path, "{}", problem.message); });
 } catch (const InvalidSpec& e) {
-  RefusePlan(path, e.diagnostics().front().message);
+  RefusePlan(path, "{}", e.diagnostics().front().message);
 }
 
 // Reads the members that drawn and stored tensors have in common.
 Tensor ReadTensor(const json& in, const std::string& path) {
   Tensor tensor;
   tensor.path = in.at("path").get<std::string>();
-  if (!IsPath(tensor.path))
-    RefusePlan(path, fmt::format("no spec has the tensor path {}", Quote(tensor.path)));
+  if (!IsPath(tensor.path)) RefusePlan(path, "no spec has the tensor path {}", Quote(tensor.path));
   const auto dtype = FindDType(in.at("dtype").get<std::string>());
-  if (!dtype) RefusePlan(path, fmt::format("unknown dtype {}", in.at("dtype").dump()));
+  if (!dtype) RefusePlan(path, "unknown dtype {}", in.at("dtype").dump());
   tensor.dtype = *dtype;
   tensor.shape = in.at("global_shape").get<Shape>();
   if (tensor.shape.size() > 32) {
-    RefusePlan(path, fmt::format("`{}` has {} dimensions, but at most 32 are allowed", tensor.path,
-                                 tensor.shape.size()));
+    RefusePlan(path, "`{}` has {} dimensions, but at most 32 are allowed", tensor.path,
+               tensor.shape.size());
   }
   int64_t bytes = InfoOf(*dtype).bytes;
   for (const int64_t extent : tensor.shape) {
     if (extent < 1 || __builtin_mul_overflow(bytes, extent, &bytes)) {
-      RefusePlan(path, fmt::format("`{}` cannot have the shape [{}]", tensor.path,
-                                   fmt::join(tensor.shape, ", ")));
+      RefusePlan(path, "`{}` cannot have the shape [{}]", tensor.path,
+                 fmt::join(tensor.shape, ", "));
     }
   }
   return tensor;
@@ -74,7 +73,7 @@ void ReadSegments(const json& in, const Mesh& mesh, const std::string& path, Ten
     boxes *= segments[d];
   }
   if (!good)
-    RefuseTensor(path, "the `segments` of `{}` do not fit its shape and partition", tensor);
+    RefusePlan(path, "the `segments` of `{}` do not fit its shape and partition", tensor.path);
 }
 
 void ReadNested(const json& in, const Mesh& mesh, const std::string& path, Tensor& tensor) {
@@ -93,7 +92,7 @@ void ReadNested(const json& in, const Mesh& mesh, const std::string& path, Tenso
     }
   }
   if (!good || Simplified(partition, tensor.shape, mesh) != partition) {
-    RefuseTensor(path, "the `nested` axes of `{}` do not fit its shape and partition", tensor);
+    RefusePlan(path, "the `nested` axes of `{}` do not fit its shape and partition", tensor.path);
   }
 }
 
@@ -113,7 +112,7 @@ void ReadPins(const json& in, const Mesh& mesh, const std::vector<bool>& used,
     tensor.partition.pins.push_back(std::move(pin));
   }
   if (tensor.partition.pins.size() != in.size()) {
-    RefuseTensor(path, "the `stage` of `{}` does not fit the mesh", tensor);
+    RefusePlan(path, "the `stage` of `{}` does not fit the mesh", tensor.path);
   }
 }
 
@@ -125,15 +124,14 @@ void ReadPartition(const json& in, const InitGraph& graph, const std::string& pa
     for (const json& name : axes) {
       const int axis = graph.mesh.Find(name.get<std::string>());
       if (axis < 0 || used[axis])
-        RefuseTensor(path, "`{}` has a mesh axis twice, or one that the mesh lacks", tensor);
+        RefusePlan(path, "`{}` has a mesh axis twice, or one that the mesh lacks", tensor.path);
       used[axis] = true;
       tensor.partition.cuts.back().axes.push_back(axis);
     }
   }
   if (tensor.partition.cuts.size() != tensor.shape.size()) {
-    RefusePlan(path, fmt::format("the partition of `{}` has {}, but its shape {}", tensor.path,
-                                 Count(std::ssize(tensor.partition.cuts), "dimension"),
-                                 tensor.shape.size()));
+    RefusePlan(path, "the partition of `{}` has {}, but its shape {}", tensor.path,
+               Count(std::ssize(tensor.partition.cuts), "dimension"), tensor.shape.size());
   }
   if (in.contains("segments")) ReadSegments(in.at("segments"), graph.mesh, path, tensor);
   if (in.contains("nested")) ReadNested(in.at("nested"), graph.mesh, path, tensor);
@@ -151,14 +149,13 @@ class ViewReader {
     ViewNode root;
     Viewed viewed = ReadNode(in, 0, tensor, &root);
     if (viewed.arrangement.shape != tensor.shape) {
-      RefusePlan(path_, fmt::format("the `view` of `{}` gives the shape [{}] instead of [{}]",
-                                    tensor.path, fmt::join(viewed.arrangement.shape, ", "),
-                                    fmt::join(tensor.shape, ", ")));
+      RefusePlan(path_, "the `view` of `{}` gives the shape [{}] instead of [{}]", tensor.path,
+                 fmt::join(viewed.arrangement.shape, ", "), fmt::join(tensor.shape, ", "));
     }
     for (const Piece& piece : viewed.arrangement.pieces) {
       if (MisfitOf(Constant{piece.padding}, tensor.dtype).what.empty()) continue;
-      RefusePlan(path_, fmt::format("the padding of `{}` is {}, which its dtype does not hold",
-                                    tensor.path, piece.padding));
+      RefusePlan(path_, "the padding of `{}` is {}, which its dtype does not hold", tensor.path,
+                 piece.padding);
     }
     tensor.view =
         std::make_shared<View>(View{drawn_, std::move(root), std::move(viewed.arrangement.pieces)});
@@ -169,22 +166,20 @@ class ViewReader {
     if (in.is_string()) {
       const auto it = by_path_.find(in.get<std::string>());
       if (it == by_path_.end() || (*drawn_)[it->second].dtype != tensor.dtype || --budget_ <= 0) {
-        RefusePlan(path_,
-                   fmt::format("the `view` of `{}` has {}, which is unknown or of another dtype",
-                               tensor.path, Quote(in.get<std::string>())));
+        RefusePlan(path_, "the `view` of `{}` has {}, which is unknown or of another dtype",
+                   tensor.path, Quote(in.get<std::string>()));
       }
       node->tensor = it->second;
       return ViewedTensor(it->second, (*drawn_)[it->second]);
     }
     if (!in.is_object() || in.size() != 1 || depth == kMaxViewDepth) {
-      RefusePlan(
-          path_,
-          fmt::format("the `view` of `{}` has no single operation, or more than {} in one another",
-                      tensor.path, kMaxViewDepth));
+      RefusePlan(path_,
+                 "the `view` of `{}` has no single operation, or more than {} in one another",
+                 tensor.path, kMaxViewDepth);
     }
     node->operation = FindViewOperation(in.begin().key());
     if (node->operation == nullptr)
-      RefusePlan(path_, "unknown view operation " + Quote(in.begin().key()));
+      RefusePlan(path_, "unknown view operation {}", Quote(in.begin().key()));
     const json& body = in.begin().value();
     for (const ViewParameter& parameter : node->operation->parameters) {
       const json& value = body.at(std::string(parameter.name));
@@ -209,12 +204,13 @@ class ViewReader {
       read(operands);
     } else {
       if (!operands.is_array() || operands.empty())
-        RefuseTensor(path_, "the `view` of `{}` has an operation on nothing", tensor);
+        RefusePlan(path_, "the `view` of `{}` has an operation on nothing", tensor.path);
       for (const json& operand : operands) read(operand);
     }
     ViewProblem problem;
     auto viewed = Apply(*node->operation, std::move(of), node->arguments, &budget_, &problem);
-    if (!viewed) RefusePlan(path_, problem.message);
+    if (!viewed) RefusePlan(path_, "{}", problem.message);
+    node->shape = viewed->arrangement.shape;
     return std::move(*viewed);
   }
 
@@ -276,15 +272,14 @@ class PlanReader {
     }
     graph_.name = top.at("name").get<std::string>();
     if (!IsModelName(graph_.name))
-      RefusePlan(path_, fmt::format("no spec has the model name {}", Quote(graph_.name)));
+      RefusePlan(path_, "no spec has the model name {}", Quote(graph_.name));
     graph_.engine = top.at("engine").get<std::string>();
     if (const Engine* engine = FindEngine(graph_.engine);
         engine == nullptr || engine->name != graph_.engine) {
-      RefusePlan(path_, fmt::format("unknown engine `{}`", graph_.engine));
+      RefusePlan(path_, "unknown engine `{}`", graph_.engine);
     }
     if (!top.at("seed").is_number_unsigned())
-      RefusePlan(path_, fmt::format("`seed` must be a whole number from 0 on, not {}",
-                                    top.at("seed").dump()));
+      RefusePlan(path_, "`seed` must be a whole number from 0 on, not {}", top.at("seed").dump());
     graph_.seed = top.at("seed");
     ReadMesh(top.at("mesh"));
     graph_.replicas = top.at("replicas") == "full" ? Replicas::kFull : Replicas::kDedupe;
@@ -295,7 +290,7 @@ class PlanReader {
     if (top.contains("layout")) {
       graph_.layout = top.at("layout").get<std::string>();
       if (!IsIdentifier(graph_.layout))
-        RefusePlan(path_, fmt::format("no spec has the layout name {}", Quote(graph_.layout)));
+        RefusePlan(path_, "no spec has the layout name {}", Quote(graph_.layout));
       drawn_ = std::make_shared<std::vector<Tensor>>();
     }
   }
@@ -305,19 +300,19 @@ class PlanReader {
     mesh.axes = in.at("axes").get<std::vector<std::string>>();
     mesh.shape = in.at("shape").get<Shape>();
     if (mesh.axes.size() != mesh.shape.size())
-      RefusePlan(path_, fmt::format("`axes` and `shape` of the mesh have {} and {} entries",
-                                    mesh.axes.size(), mesh.shape.size()));
+      RefusePlan(path_, "`axes` and `shape` of the mesh have {} and {} entries", mesh.axes.size(),
+                 mesh.shape.size());
     for (size_t a = 0; a < mesh.axes.size(); ++a) {
       if (!IsIdentifier(mesh.axes[a]) || mesh.Find(mesh.axes[a]) != static_cast<int>(a)) {
-        RefusePlan(path_, fmt::format("the mesh has the axis {} twice, or no spec has such a name",
-                                      Quote(mesh.axes[a])));
+        RefusePlan(path_, "the mesh has the axis {} twice, or no spec has such a name",
+                   Quote(mesh.axes[a]));
       }
     }
     int64_t size = 1;
     for (const int64_t extent : mesh.shape) {
       if (extent < 1 || extent > kMaxWorldSize || (size *= extent) > kMaxWorldSize) {
-        RefusePlan(path_, fmt::format("the mesh [{}] has an axis below 1 or more than {} ranks",
-                                      fmt::join(mesh.shape, ", "), kMaxWorldSize));
+        RefusePlan(path_, "the mesh [{}] has an axis below 1 or more than {} ranks",
+                   fmt::join(mesh.shape, ", "), kMaxWorldSize);
       }
     }
   }
@@ -331,7 +326,7 @@ class PlanReader {
       if (std::holds_alternative<StreamPlace>(tensor.key) != has_place ||
           OtherEngine(tensor.distribution, engine) != nullptr ||
           !RefusalOf(engine, tensor).empty()) {
-        RefuseTensor(path_, "the engine cannot draw `{}` with this key", tensor);
+        RefusePlan(path_, "the engine cannot draw `{}` with this key", tensor.path);
       }
     }
     shardinit::AssignStreams(engine, graph_.seed, tensors);
@@ -362,15 +357,6 @@ class PlanReader {
 
 }  // namespace
 
-void RefusePlan(const std::string& path, std::string_view what) {
-  throw Error(ExitCode::kRefused, fmt::format("`{}` is not a plan of this tool: {}", path, what),
-              "give the plan.json as shardinit wrote it, unchanged");
-}
-
-void RefuseTensor(const std::string& path, std::string_view what, const Tensor& tensor) {
-  RefusePlan(path, fmt::format(fmt::runtime(what), tensor.path));
-}
-
 Plan ReadPlan(std::string_view text, const std::string& path) {
   try {
     PlanReader reader(path);
@@ -383,7 +369,7 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
     if (WritePlan(plan) != text) RefusePlan(path, "it is not written as this tool writes");
     return plan;
   } catch (const json::exception& e) {
-    RefusePlan(path, ComplaintOf(e));
+    RefusePlan(path, "{}", ComplaintOf(e));
   }
 }
 

@@ -46,7 +46,7 @@ class DistributionReader {
       });
       return distribution;
     }
-    RefuseInit("unknown initializer " + Quote(name));
+    RefuseInit("unknown initializer {}", Quote(name));
   }
 
   void ReadValue(const json& in, double* value) const { in.get_to(*value); }
@@ -57,7 +57,7 @@ class DistributionReader {
     for (const json& number : in) {
       const int64_t d = number;
       if (d < 0 || d >= std::ssize(shape_)) {
-        RefuseInit(fmt::format("it names dimension {}, but the tensor has {}", d, shape_.size()));
+        RefuseInit("it names dimension {}, but the tensor has {}", d, shape_.size());
       }
       *value |= DimensionSet{1} << d;
     }
@@ -78,7 +78,7 @@ class DistributionReader {
     });
     Diagnostics diagnostics;
     const auto lowered = FindInitializer(D::kName)->lower(arguments, Fans(), diagnostics);
-    if (!lowered) RefuseInit(diagnostics.all().front().message);
+    if (!lowered) RefuseInit("{}", diagnostics.all().front().message);
     if (*lowered != Distribution(distribution)) RefuseInit("its numbers give another distribution");
   }
   void CheckMembers(const Expression&) const {}
@@ -87,23 +87,21 @@ class DistributionReader {
     if (o.gain == 0 || !IsValidScale(o.gain) || (o.rows & o.columns) != 0 || o.columns == 0 ||
         (o.rows & -o.rows) > (o.columns & -o.columns) || o.rows == 0 ||
         size.operations > kMaxOperations || size.bytes > kMaxMatrixBytes) {
-      RefuseInit(fmt::format("no orthogonal matrix of {} × {} with the gain {} can be made",
-                             size.rows, size.columns, o.gain));
+      RefuseInit("no orthogonal matrix of {} × {} with the gain {} can be made", size.rows,
+                 size.columns, o.gain);
     }
   }
   void CheckMembers(const Sparse& s) const {
     if (shape_.size() != 2 || shape_[0] > kMaxSparseRows || s.zeros < 0 || s.zeros > shape_[0] ||
         s.std < 0 || !IsValidScale(s.std)) {
-      RefuseInit(
-          fmt::format("no tensor of the shape [{}] can have {} zeros in each column and std {}",
-                      fmt::join(shape_, ", "), s.zeros, s.std));
+      RefuseInit("no tensor of the shape [{}] can have {} zeros in each column and std {}",
+                 fmt::join(shape_, ", "), s.zeros, s.std);
     }
   }
   void CheckMembers(const Normalized& n) const {
     if (n.axis < 0 || n.axis >= std::ssize(shape_) || !(n.length > 0) || !IsValidScale(n.length)) {
-      RefuseInit(fmt::format(
-          "no tensor of the shape [{}] can have vectors of length {} along dimension {}",
-          fmt::join(shape_, ", "), n.length, n.axis));
+      RefuseInit("no tensor of the shape [{}] can have vectors of length {} along dimension {}",
+                 fmt::join(shape_, ", "), n.length, n.axis);
     }
   }
 
@@ -111,12 +109,14 @@ class DistributionReader {
   void CheckMembers(const FromFile& f) const {
     Digest digest;
     if (!FromHex(f.sha256, &digest)) {
-      RefuseInit(fmt::format("`sha256` must be 64 hexadecimal digits, not {}", Quote(f.sha256)));
+      RefuseInit("`sha256` must be 64 hexadecimal digits, not {}", Quote(f.sha256));
     }
   }
 
-  [[noreturn]] void RefuseInit(std::string_view what) const {
-    RefusePlan(path_, fmt::format("the `init` of `{}`: {}", tensor_.path, what));
+  template <typename... T>
+  [[noreturn]] void RefuseInit(fmt::format_string<T...> what, T&&... of) const {
+    RefusePlan(path_, "the `init` of `{}`: {}", tensor_.path,
+               fmt::format(what, std::forward<T>(of)...));
   }
 
   const Tensor& tensor_;
@@ -129,7 +129,7 @@ class DistributionReader {
 void ReadGivenKey(const json& in, const std::string& path, Tensor& tensor) {
   const auto number = [&](const json& value) {
     if (!value.is_number_unsigned() || value.get<uint64_t>() > kLastPlace) {
-      RefuseTensor(path, "the engine cannot draw `{}` with this key", tensor);
+      RefusePlan(path, "the engine cannot draw `{}` with this key", tensor.path);
     }
     return value.get<uint64_t>();
   };
@@ -139,12 +139,12 @@ void ReadGivenKey(const json& in, const std::string& path, Tensor& tensor) {
     return;
   }
   if (!in.contains("words"))
-    RefuseTensor(path, "the engine cannot draw `{}` with this key", tensor);
+    RefusePlan(path, "the engine cannot draw `{}` with this key", tensor.path);
   uint64_t words[2];
   for (const size_t i : {0, 1}) {
     words[i] = number(in.at("words").at(i));
     if (words[i] >> 32 != 0)
-      RefuseTensor(path, "the engine cannot draw `{}` with this key", tensor);
+      RefusePlan(path, "the engine cannot draw `{}` with this key", tensor.path);
   }
   tensor.key = KeyWords{words[1] << 32 | words[0]};
 }
@@ -154,11 +154,11 @@ void ReadGivenKey(const json& in, const std::string& path, Tensor& tensor) {
 void ReadDraw(const json& in, const std::string& path, Tensor& tensor) {
   tensor.distribution = DistributionReader(tensor, path).Read(in.at("init"));
   if (const Misfit misfit = MisfitOf(tensor.distribution, tensor.dtype); !misfit.what.empty()) {
-    RefusePlan(path, fmt::format("the values of `{}` {}", tensor.path, misfit.what));
+    RefusePlan(path, "the values of `{}` {}", tensor.path, misfit.what);
   }
   if (in.contains("kind")) {
     if (in.at("kind") != kBufferKind)
-      RefusePlan(path, fmt::format("the `kind` of `{}` must be `{}`", tensor.path, kBufferKind));
+      RefusePlan(path, "the `kind` of `{}` must be `{}`", tensor.path, kBufferKind);
     tensor.is_buffer = true;
   }
   if (in.contains("key") && in.at("key").is_object()) {
@@ -166,7 +166,7 @@ void ReadDraw(const json& in, const std::string& path, Tensor& tensor) {
   } else if (in.contains("key")) {
     const auto key = in.at("key").get<std::string>();
     if (FindBadText(key)) {
-      RefuseTensor(path, "the engine cannot draw `{}` with this key", tensor);
+      RefusePlan(path, "the engine cannot draw `{}` with this key", tensor.path);
     }
     tensor.key = DrawPath{key};
   }

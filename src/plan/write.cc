@@ -1,5 +1,6 @@
 // Writes plan.json: everything that decides the bytes of a checkpoint, in one order.
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -57,9 +58,8 @@ void WriteTensor(const Tensor& tensor, JsonWriter& out) {
 
 void WriteKey(const DrawKey& key, JsonWriter& out) {
   if (const auto* const words = std::get_if<KeyWords>(&key)) {
-    out.Key("key").BeginObject().Key("words").BeginArray();
-    out.Value(words->key & 0xFFFFFFFF).Value(words->key >> 32);
-    out.EndArray().EndObject();
+    out.Key("key").BeginObject();
+    out.Member("words", std::array{words->key & 0xFFFFFFFF, words->key >> 32}).EndObject();
   } else if (const std::string& path = std::get<DrawPath>(key).path; !path.empty()) {
     out.Member("key", path);
   }
@@ -85,9 +85,7 @@ void WriteInit(const Tensor& tensor, JsonWriter& out) {
 }  // namespace
 
 void WriteMesh(const Mesh& mesh, JsonWriter& out) {
-  out.Key("mesh").BeginObject().Key("axes").BeginArray();
-  for (const std::string& axis : mesh.axes) out.Value(axis);
-  out.EndArray().Member("shape", mesh.shape).EndObject();
+  out.Key("mesh").BeginObject().Member("axes", mesh.axes).Member("shape", mesh.shape).EndObject();
 }
 
 std::string_view NameOf(Replicas replicas) {

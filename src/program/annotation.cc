@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <numeric>
+#include <algorithm>
 
 #include "base/error.h"
 
@@ -42,7 +42,7 @@ std::string ShardingText(const Mesh& mesh, const PartitionSpec& partition, bool 
   for (const int axis : order) {
     if (number[axis] >= 0) permutation.push_back(number[axis]);
   }
-  if (std::is_sorted(permutation.begin(), permutation.end())) {
+  if (std::ranges::is_sorted(permutation)) {
     text += fmt::format("[{}]", mesh.world_size());
   } else {
     text += fmt::format("[{}]T({})", fmt::join(extents, ","), fmt::join(permutation, ","));

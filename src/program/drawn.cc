@@ -1,16 +1,14 @@
 #include "program/drawn.h"
 
-#include <bit>
 #include <limits>
 
 #include "base/error.h"
 #include "base/overloaded.h"
 #include "expr/elementary-inl.h"
-#include "graph/engines/jax_threefry.h"
+#include "init/sampled.h"
 #include "program/encode.h"
 #include "program/engine.h"
 #include "program/table.h"
-#include "rng/sampler.h"
 
 namespace shardinit::program {
 
@@ -73,34 +71,31 @@ struct Leaf {
   }
 };
 
+// The next word of a sampler, as whatever its member is.
+template <typename Next>
+struct NextMember {
+  operator Single() const { return FromBits(next()); }
+  operator Word32() const { return next(); }
+  const Next& next;
+};
+
 // Draws with a sampler of type S; next() gives the words of its members, one after another.
 template <typename S, typename Next>
-Single Sample(const ProgramEngine& engine, const Source& source, uint32_t draw, Next next) {
-  const auto number = [&] { return FromBits(next()); };
+Single Sample(const ProgramEngine& engine, const Source& source, uint32_t draw, const Next& next) {
+  const NextMember<Next> m{next};
   // Braced lists take the words from left to right.
   if constexpr (std::same_as<S, UniformSampler>) {
-    return engine.uniform({number(), number(), number()}, source, draw);
+    return engine.sample(UniformSamplerOf<Single, Word32>{m, m, m}, source, draw);
   } else if constexpr (std::same_as<S, NormalSampler>) {
-    return engine.normal({number(), number(), number()}, source, draw);
+    return engine.sample(NormalSamplerOf<Single, Word32>{m, m, m}, source, draw);
   } else {
     static_assert(std::same_as<S, TruncatedNormalSampler>);
-    const TruncatedNormalParameters s{number(),
-                                      number(),
-                                      {number(), number()},
-                                      {number(), number()},
-                                      next(),
-                                      next(),
-                                      number(),
-                                      number(),
-                                      number(),
-                                      number(),
-                                      number(),
-                                      number()};
-    return engine.truncated_normal(s, source, draw);
+    return engine.sample(
+        TruncatedNormalSamplerOf<Single, Word32>{m, m, {m, m}, {m, m}, m, m, m, m, m, m, m, m},
+        source, draw);
   }
 }
 
-// Draws with a sampler that is known.
 template <typename S>
 Double SampleKnown(const ProgramEngine& engine, const Source& source, uint32_t draw,
                    const S& sampler) {
@@ -120,9 +115,8 @@ Double StandardNormal(const ProgramEngine& engine, const Source& source, uint32_
   return SampleKnown(engine, source, draw, kSampler);
 }
 
-// Returns a number that JAX draws with the call's key: programs have no other placed numbers.
 Double PlacedNumber(const Program::PlacedCall& call, const Double& element, const Leaf& leaf) {
-  const uint64_t key = JaxStreamOf(call).key;
+  const uint64_t key = leaf.engine.stream_of(call).key;
   const Source source{static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),
                       ToWord(element)};
   const Double number = std::visit(
@@ -130,7 +124,7 @@ Double PlacedNumber(const Program::PlacedCall& call, const Double& element, cons
           [&](const BitsSampler&) { return ToDouble(Widen(leaf.engine.word(source, 0))); },
           [&](const auto& sampler) { return SampleKnown(leaf.engine, source, 0, sampler); },
       },
-      JaxSamplerOf(call));
+      leaf.engine.sampler_of(call));
   // A place that does not exist gives NaN.
   const Double none = std::numeric_limits<double>::quiet_NaN();
   const Double whole = Select<Double>(Floor(element) == element, number, none);
@@ -293,16 +287,14 @@ Value WriteNorm(const Leaf& leaf, const RowReader& words) {
 
 // The words of the row have not been taken yet.
 Value WriteElement(const Leaf& leaf, RowReader words) {
-  const auto sample = [&]<typename S>() {
-    const Source source = leaf.SourceOf(words);
-    return Encoded(SampleNext<S>(leaf.engine, source, words), leaf.tensor.dtype);
-  };
   return std::visit(
       Overloaded{
           [&](const Constant& c) { return ConstantOf(*leaf.out, c.value, leaf.tensor.dtype); },
-          [&](const Uniform&) { return sample.operator()<UniformSampler>(); },
-          [&](const Normal&) { return sample.operator()<NormalSampler>(); },
-          [&](const TruncatedNormal&) { return sample.operator()<TruncatedNormalSampler>(); },
+          [&](const Sampled auto& d) {
+            const Source source = leaf.SourceOf(words);
+            const Word32 value = SampleNext<decltype(SamplerOf(d))>(leaf.engine, source, words);
+            return Encoded(value, leaf.tensor.dtype);
+          },
           [&](const Expression& e) { return WriteExpression(e, leaf, words); },
           [&](const Orthogonal&) {
             return Encoded(words.At(leaf.tensor.elements(), LinearOf(leaf.tensor.shape, leaf.at)),

@@ -9,12 +9,10 @@
 namespace shardinit::program {
 namespace {
 
-// Returns the unsigned type of so many bytes.
 DType WordOf(int bytes) {
   return bytes == 8 ? DType::u64 : bytes == 4 ? DType::u32 : bytes == 2 ? DType::u16 : DType::u8;
 }
 
-// Drops the upper bytes of a word.
 Value Narrow(const Word32& word, int bytes) {
   const Word32 low = word & ((1u << (8 * bytes)) - 1);
   return word.in()->Convert(low.value(), WordOf(bytes));
@@ -24,10 +22,7 @@ Value Narrow(const Word32& word, int bytes) {
 
 Word32 RoundToF32(const Double& number) {
   Function* in = number.in();
-  if (in == nullptr) {
-    return std::bit_cast<uint32_t>(
-        static_cast<float>(std::bit_cast<double>(BitsOf(number).constant())));
-  }
+  if (in == nullptr) return std::bit_cast<uint32_t>(static_cast<float>(number.constant()));
   const Double size = Abs(number);
   // One unit in the last place of 2^-97 is 2^-149.
   const Word64 multiple = BitsOf(size + 0x1p-97) - std::bit_cast<uint64_t>(0x1p-97);
@@ -69,9 +64,7 @@ Value Encoded(const Word32& bits, DType dtype) {
 }
 
 Value EncodedNumber(const Double& number, DType dtype, Function* in) {
-  if (number.is_constant()) {
-    return ConstantOf(*in, std::bit_cast<double>(BitsOf(number).constant()), dtype);
-  }
+  if (number.is_constant()) return ConstantOf(*in, number.constant(), dtype);
   const DTypeInfo& info = InfoOf(dtype);
   if (dtype == DType::f64) return BitsOf(number).value();
   if (info.is_float()) return Encoded(RoundToF32(number), dtype);

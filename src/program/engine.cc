@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/overloaded.h"
+#include "base/table.h"
+#include "graph/engines/jax_threefry.h"
 #include "rng/engines.h"
 #include "rng/jax-samplers-inl.h"
 #include "rng/philox4x32.h"
@@ -22,16 +25,31 @@ Word32 WordOf(const Source& source, uint32_t draw) {
   const std::array<Word32, 4> words = BlockOf(source, draw);
   const Word32 place = LowWord(source.element & 3);
   const Flag odd = (place & 1) != 0;
-  return Select<Word32>((place & 2) != 0, Select<Word32>(odd, words[3], words[2]),
-                        Select<Word32>(odd, words[1], words[0]));
+  // Compilers differ in which argument of a call comes first, and here each writes a line.
+  const Word32 low = Select<Word32>(odd, words[1], words[0]);
+  const Word32 high = Select<Word32>(odd, words[3], words[2]);
+  return Select<Word32>((place & 2) != 0, high, low);
 }
 
-Single NormalOf(const NormalParameters& s, const Source& source, uint32_t draw) {
-  const std::array<Word32, 4> words = BlockOf(source, draw);
-  const Word32 place = LowWord(source.element & 3);
-  const Flag upper = (place & 2) != 0, second = (place & 1) != 0;
-  return samplers::Normal<Single>(s, Select<Word32>(upper, words[2], words[0]),
-                                  Select<Word32>(upper, words[3], words[1]), second);
+Single SampleOf(const ProgramSampler& sampler, const Source& source, uint32_t draw) {
+  return std::visit(Overloaded{
+                        [&](const BitsSampler&) { return FromBits(WordOf(source, draw)); },
+                        [&](const UniformSamplerOf<Single, Word32>& s) {
+                          return samplers::Uniform<Single>(s, WordOf(source, draw));
+                        },
+                        [&](const NormalSamplerOf<Single, Word32>& s) {
+                          const std::array<Word32, 4> words = BlockOf(source, draw);
+                          const Word32 place = LowWord(source.element & 3);
+                          const Flag upper = (place & 2) != 0, second = (place & 1) != 0;
+                          const Word32 angle = Select<Word32>(upper, words[3], words[1]);
+                          const Word32 radius = Select<Word32>(upper, words[2], words[0]);
+                          return samplers::Normal<Single>(s, radius, angle, second);
+                        },
+                        [&](const TruncatedNormalSamplerOf<Single, Word32>& s) {
+                          return samplers::TruncatedNormal<Single>(s, WordOf(source, draw));
+                        },
+                    },
+                    sampler);
 }
 
 Word32 JaxWordOf(const Source& source, uint32_t draw) {
@@ -42,33 +60,20 @@ Word32 JaxWordOf(const Source& source, uint32_t draw) {
   return words[0] ^ words[1];
 }
 
+Single JaxSampleOf(const ProgramSampler& sampler, const Source& source, uint32_t draw) {
+  const Word32 word = JaxWordOf(source, draw);
+  return std::visit([&](const auto& s) { return samplers::Jax<Single>(s, word); }, sampler);
+}
+
 constexpr ProgramEngine kEngines[] = {
-    {"philox4x32", WordOf,
-     [](const UniformParameters& s, const Source& source, uint32_t draw) {
-       return samplers::Uniform<Single>(s, WordOf(source, draw));
-     },
-     NormalOf,
-     [](const TruncatedNormalParameters& s, const Source& source, uint32_t draw) {
-       return samplers::TruncatedNormal<Single>(s, WordOf(source, draw));
-     }},
-    {"jax_threefry", JaxWordOf,
-     [](const UniformParameters& s, const Source& source, uint32_t draw) {
-       return samplers::JaxUniform<Single>(s.low, s.span, JaxWordOf(source, draw));
-     },
-     [](const NormalParameters& s, const Source& source, uint32_t draw) {
-       return samplers::JaxNormal<Single>(s, JaxWordOf(source, draw));
-     },
-     [](const TruncatedNormalParameters& s, const Source& source, uint32_t draw) {
-       return samplers::JaxTruncatedNormal<Single>(s, JaxWordOf(source, draw));
-     }},
+    {"philox4x32", WordOf, SampleOf},
+    {"jax_threefry", JaxWordOf, JaxSampleOf, JaxSamplerOf, JaxStreamOf},
 };
 
 }  // namespace
 
 const ProgramEngine& ProgramEngineOf(const Engine& engine) {
-  for (const ProgramEngine& row : kEngines) {
-    if (row.name == engine.name) return row;
-  }
+  if (const ProgramEngine* const row = FindNamed(kEngines, engine.name)) return *row;
   throw Error(ExitCode::kUsage, fmt::format("programs do not have the engine `{}`", engine.name));
 }
 

@@ -5,6 +5,7 @@
 
 #include "graph/graph.h"
 #include "program/number.h"
+#include "rng/sampler.h"
 
 namespace shardinit::program {
 
@@ -14,26 +15,15 @@ struct Source {
   Word64 element;  // row-major index in the tensor
 };
 
-// The members of the samplers (rng/sampler.h).
-struct UniformParameters {
-  Single low, span, last;
-};
-struct NormalParameters {
-  Single mean, scale, std;
-};
-struct TruncatedNormalParameters {
-  Single mean, std, tail[2], step[2];
-  Word32 sign_mask, sign_flip;
-  Single z_low, z_high, erf_low, erf_span, inside_low, inside_high;
-};
+using ProgramSampler = SamplerWith<Single, Word32>;
 
 struct ProgramEngine {
   std::string_view name;
   Word32 (*word)(const Source& source, uint32_t draw);
-  Single (*uniform)(const UniformParameters& s, const Source& source, uint32_t draw);
-  Single (*normal)(const NormalParameters& s, const Source& source, uint32_t draw);
-  Single (*truncated_normal)(const TruncatedNormalParameters& s, const Source& source,
-                             uint32_t draw);
+  Single (*sample)(const ProgramSampler& sampler, const Source& source, uint32_t draw);
+  // The sampler and the stream of a placed number; null if the engine has no such numbers.
+  Sampler (*sampler_of)(const Program::PlacedCall& call) = nullptr;
+  Stream (*stream_of)(const Program::PlacedCall& call) = nullptr;
 };
 
 // Throws Error (kUsage) if programs do not have the engine.

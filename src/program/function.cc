@@ -301,7 +301,6 @@ std::vector<Value> Function::EndRepeat(std::vector<Value> next) {
                       fmt::join(types, ", "));
   constants_ = std::move(repetition.constants);
   spread_ = std::move(repetition.spread);
-  // Each result gets its own number.
   std::vector<Value> results;
   for (size_t i = 1; i < next.size(); ++i) {
     const Value& state = repetition.state[i];

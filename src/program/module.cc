@@ -164,7 +164,6 @@ std::vector<uint32_t> JoinedTable(const Group& group, const std::vector<TensorPa
   return words;
 }
 
-// Returns the shape of so many tensors of one shape, one after another.
 Shape Stacked(int64_t count, Shape shape) {
   shape.insert(shape.begin(), count);
   return shape;
@@ -205,8 +204,7 @@ std::string LoopText(const Group& group, size_t number, const Functions::Entry& 
       "    }} do {{\n"
       "      %none = stablehlo.constant dense<0> : tensor<i32>\n"
       "      %one = stablehlo.constant dense<1> : tensor<i32>\n"
-      "{4}"
-      "      %made = {5}\n"
+      "{4}      %made = {5}\n"
       "      %slice = stablehlo.reshape %made : ({6}) -> {7}\n"
       "      %next = stablehlo.dynamic_update_slice %all, %slice, {8} : ({2}, {7}, {9}) -> {2}\n"
       "      %j = stablehlo.add %i, %one : tensor<i32>\n"
@@ -305,9 +303,7 @@ ProgramKinds WriteProgramKinds(const Plan& plan, const ProgramRequest& request,
         for (const int axis : cut.axes) axes.push_back(plan.graph.mesh.axes[axis]);
       }
       std::vector<std::string> arguments, tables;
-      if (entry.needs_zero) {
-        arguments.push_back(ArgumentText(request, "%zero", "tensor<ui32>"));
-      }
+      if (entry.needs_zero) arguments.push_back(ArgumentText(request, "%zero", "tensor<ui32>"));
       for (size_t t = 0; t < entry.arguments.size(); ++t) {
         tables.push_back(fmt::format("%t{}", t));
         arguments.push_back(

@@ -7,16 +7,14 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <type_traits>
-#include <utility>
 
 #include "base/number.h"
+#include "base/overloaded.h"
 #include "program/function.h"
 
 namespace shardinit::program {
 
-// A condition.
 class Flag {
  public:
   Flag(bool value) : value_{-1, DType::boolean, 0, value} {}
@@ -58,6 +56,7 @@ class Word {
   Value value() const { return value_; }
   bool is_constant() const { return in_ == nullptr; }
   T constant() const { return static_cast<T>(value_.bits); }
+  Value ValueIn(Function*) const { return value_; }
 
   friend Word operator+(Word a, Word b) {
     if (a.Is(0)) return b;
@@ -126,6 +125,7 @@ class Real {
 
   Function* in() const { return in_; }
   bool is_constant() const { return in_ == nullptr; }
+  T constant() const { return constant_; }
   // Returns the value in a function, with the type that it uses for T.
   Value ValueIn(Function* in) const {
     if (!is_constant()) return value_;
@@ -267,34 +267,22 @@ inline Double ToDouble(Word64 word) {
 inline Word64 ToWord(Double number) {
   Function* in = number.in();
   if (in == nullptr) {
-    const double constant = std::bit_cast<double>(BitsOf(number).constant());
+    const double constant = number.constant();
     return constant >= 0 && constant < 0x1p63 ? static_cast<uint64_t>(constant) : 0;
   }
   return {in, in->Bitcast(in->Convert(number.ValueIn(in), DType::i64), DType::u64)};
 }
 inline Double ToDouble(Single number) {
-  if (number.is_constant()) {
-    return {static_cast<double>(std::bit_cast<float>(BitsOf(number).constant()))};
-  }
+  if (number.is_constant()) return static_cast<double>(number.constant());
   return {number.in(), number.in()->Convert(number.ValueIn(number.in()), DType::f64)};
 }
 
-// These are Select<N>(…) of base/number.h.
-template <typename N>
-requires std::same_as<N, Single> || std::same_as<N, Double> N Select(Flag condition,
-                                                                     std::type_identity_t<N> yes,
-                                                                     std::type_identity_t<N> no) {
+// This is Select<N>(…) of base/number.h.
+template <OneOf<Single, Double, Word32, Word64> N>
+N Select(Flag condition, std::type_identity_t<N> yes, std::type_identity_t<N> no) {
   Function* in = condition.in();
   if (in == nullptr) return condition.constant() ? yes : no;
   return {in, in->Select(condition.value(), yes.ValueIn(in), no.ValueIn(in))};
-}
-template <typename N>
-requires std::same_as<N, Word32> || std::same_as<N, Word64> N Select(Flag condition,
-                                                                     std::type_identity_t<N> yes,
-                                                                     std::type_identity_t<N> no) {
-  Function* in = condition.in();
-  if (in == nullptr) return condition.constant() ? yes : no;
-  return {in, in->Select(condition.value(), yes.value(), no.value())};
 }
 
 inline bool AnyLess(const Single&, const Single&) { return true; }
@@ -310,9 +298,7 @@ inline Single FusedMultiplyAdd(const Single& a, const Single& b, const Single& c
   const Flag same_sign = (error > 0) != (sum <= 0);
   const Word64 odd = Select<Word64>(same_sign, bits + 1, bits - 1);
   const Double rounded = FromBits(Select<Word64>((error != 0) & ((bits & 1) == 0), odd, bits));
-  if (rounded.is_constant()) {
-    return static_cast<float>(std::bit_cast<double>(BitsOf(rounded).constant()));
-  }
+  if (rounded.is_constant()) return static_cast<float>(rounded.constant());
   Function* in = rounded.in();
   const Value nearest = in->Convert(rounded.ValueIn(in), DType::f32);
   return {in, in->Convert(nearest, Single::ElementIn(*in))};

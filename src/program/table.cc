@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "base/overloaded.h"
 #include "generate/fill.h"
+#include "init/sampled.h"
 #include "program/engine.h"
-#include "rng/sampler.h"
 
 namespace shardinit::program {
 namespace {
@@ -27,10 +27,9 @@ constexpr int64_t kMaxFileElements = 1 << 21;
 // Appends the elements of a file, each as words, the low one first.
 void AppendElements(const Tensor& tensor, std::vector<uint32_t>* words) {
   if (tensor.elements() > kMaxFileElements) {
-    Refuse(
-        fmt::format("`{}` has its {} elements from a file, but a program has such tensors "
-                    "of up to {} alone",
-                    tensor.path, tensor.elements(), kMaxFileElements));
+    Refuse(fmt::format(
+        "`{}` has its {} elements from a file, but a program has such tensors of up to {} alone",
+        tensor.path, tensor.elements(), kMaxFileElements));
   }
   const auto bytes = static_cast<size_t>(InfoOf(tensor.dtype).bytes);
   const auto count = static_cast<size_t>(tensor.elements());
@@ -54,17 +53,13 @@ void AppendRow(const Tensor& tensor, std::vector<uint32_t>* words) {
   }
   std::visit(
       Overloaded{
-          [&](const Uniform& u) { append(SamplerWords(MakeUniform(u.low, u.high))); },
-          [&](const Normal& n) { append(SamplerWords(MakeNormal(n.mean, n.std))); },
-          [&](const TruncatedNormal& t) {
-            append(SamplerWords(MakeTruncatedNormal(t.mean, t.std, t.low, t.high)));
-          },
+          [&](const Sampled auto& d) { append(SamplerWords(SamplerOf(d))); },
           [&](const Sparse& s) { append(SamplerWords(MakeNormal(0, s.std))); },
           [&](const Orthogonal&) {
             if (tensor.elements() > kMaxWrittenElements) {
               Refuse(
-                  fmt::format("`{}` is an orthogonal matrix of {} elements, but a program "
-                              "has such matrices of up to {} alone, as their values",
+                  fmt::format("`{}` is an orthogonal matrix of {} elements, but a program has such "
+                              "matrices of up to {} alone, as their values",
                               tensor.path, tensor.elements(), kMaxWrittenElements));
             }
             Tensor whole = tensor;
@@ -95,9 +90,8 @@ std::string KindOf(const Tensor& tensor) {
          std::visit(
              Overloaded{
                  // Their parameters are in the table.
-                 [](const OneOf<Uniform, Normal, TruncatedNormal, Orthogonal, FromFile> auto& d) {
-                   return std::string(d.kName);
-                 },
+                 [](const Sampled auto& d) { return std::string(d.kName); },
+                 [](const OneOf<Orthogonal, FromFile> auto& d) { return std::string(d.kName); },
                  [&](const Norm&) {
                    return fmt::format("norms of {} {}", InfoOf(tensor.measured->dtype).name,
                                       KindOf(*tensor.measured));

@@ -56,29 +56,8 @@ int64_t Integer(const ViewNode& node, size_t argument) {
   return std::get<int64_t>(node.arguments[argument]);
 }
 
-Shape ShapeOf(const std::vector<Tensor>& drawn, const ViewNode& node) {
-  if (node.operation == nullptr) return drawn[node.tensor].shape;
-  Shape shape = ShapeOf(drawn, node.of.front());
-  const std::string_view name = node.operation->name;
-  if (name == "stack") {
-    shape.insert(shape.begin() + Integer(node, 0), std::ssize(node.of));
-  } else if (name == "concat" || name == "interleave") {
-    for (size_t i = 1; i < node.of.size(); ++i) {
-      shape[Integer(node, 0)] += ShapeOf(drawn, node.of[i])[Integer(node, 0)];
-    }
-  } else if (name == "transpose") {
-    const Shape of = shape;
-    const auto& axes = std::get<std::vector<int64_t>>(node.arguments[0]);
-    for (size_t d = 0; d < axes.size(); ++d) shape[d] = of[axes[d]];
-  } else if (name == "reshape") {
-    shape = std::get<std::vector<int64_t>>(node.arguments[0]);
-  } else if (name == "pad") {
-    shape[Integer(node, 0)] = Integer(node, 1);
-  } else {
-    Check(name == "slice", "an operation of views that programs do not know");
-    shape[Integer(node, 0)] = Integer(node, 2) - Integer(node, 1);
-  }
-  return shape;
+const Shape& ShapeOf(const std::vector<Tensor>& drawn, const ViewNode& node) {
+  return node.operation == nullptr ? drawn[node.tensor].shape : node.shape;
 }
 
 // Writes a view as operations on an element's indices. Each element is computed from its own index

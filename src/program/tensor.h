@@ -1,7 +1,6 @@
 // A tensor's elements in a box, as a function of a program.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 
 #include "base/json.h"
@@ -13,15 +12,7 @@ namespace shardinit {
 namespace {
 
 void WriteScalar(const FactScalar& scalar, JsonWriter& out) {
-  std::visit(
-      [&](const auto& value) {
-        if constexpr (std::is_same_v<decltype(value), const std::nullptr_t&>) {
-          out.Null();
-        } else {
-          out.Value(value);
-        }
-      },
-      scalar);
+  std::visit([&](const auto& value) { out.Value(value); }, scalar);
 }
 
 void WriteMembers(const Facts& facts, JsonWriter& out);

@@ -32,25 +32,12 @@ std::string Shortened(std::string_view text) {
 std::string EscapeHtml(std::string_view text) {
   std::string out;
   for (const char c : Escape(Shortened(text))) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += c;
-    }
+    out += c == '&'    ? "&amp;"
+           : c == '<'  ? "&lt;"
+           : c == '>'  ? "&gt;"
+           : c == '"'  ? "&quot;"
+           : c == '\'' ? "&#39;"
+                       : std::string_view(&c, 1);
   }
   return out;
 }

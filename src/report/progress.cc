@@ -4,7 +4,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 
 #include "base/talk.h"
@@ -35,7 +34,8 @@ std::string InTime(double seconds) {
 
 Progress::Progress(ProgressMode mode, std::string verb, int64_t total_bytes, bool quiet)
     : verb_(std::move(verb)), total_(total_bytes) {
-  if (mode == ProgressMode::kNever || (mode == ProgressMode::kAuto && quiet)) {
+  if (mode == ProgressMode::kNever ||
+      (mode == ProgressMode::kAuto && (quiet || LoudnessOfTalk() == Loudness::kQuiet))) {
     style_ = Style::kNone;
   } else {
     style_ = IsTerminal() ? Style::kRepaint : Style::kLines;

@@ -1,8 +1,9 @@
-// Shows numbers and tables to people.
+// Shows numbers, tables and histograms to people.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,5 +32,20 @@ std::string Table(const std::vector<std::vector<std::string>>& rows, const std::
 std::string WithoutNumbers(std::string_view text, std::string_view separators = ".");
 // Returns one text for all that are equal without numbers: `layers.{0…125}.weight`.
 std::string AsOne(const std::vector<std::string_view>& texts, std::string_view separators = ".");
+
+// Writes ascending ranks as `0,3-5`, with `…` after `most` ranges. 0 is no limit.
+std::string RanksInText(const std::vector<int64_t>& ranks, size_t most = 0);
+
+struct BarStyle {
+  size_t width;  // columns for a line
+  bool blocks;   // Unicode's blocks, to an eighth of a column; else `#`
+};
+
+// Returns the style of standard output: the terminal's width, or 80 columns if it is no terminal,
+// and blocks where LC_ALL, LC_CTYPE or LANG say UTF-8.
+BarStyle BarStyleOfOutput();
+
+// Draws a line for each equal part of [min, max]: where it starts, and a bar as long as its count.
+std::string Bars(std::span<const int64_t> counts, double min, double max, const BarStyle& style);
 
 }  // namespace shardinit

@@ -12,6 +12,7 @@
 
 #include "base/number.h"
 #include "rng/coefficients.h"
+#include "rng/sampler.h"
 #include "rng/samplers-inl.h"
 
 namespace SHARDINIT_FORMULAS::samplers {
@@ -60,17 +61,27 @@ SHARDINIT_INLINE F JaxStandardNormal(F u) {
   return erf_inv * kSqrt2;
 }
 
-// `Sampler` is as in samplers-inl.h.
+// Returns the value that each sampler makes of a word.
 
-template <typename F, typename Sampler, typename U>
-SHARDINIT_INLINE F JaxNormal(const Sampler& s, U word) {
+template <typename F, typename U>
+SHARDINIT_INLINE F Jax(const BitsSampler&, U word) {
+  return FromBits(word);
+}
+
+template <typename F, typename N, typename W, typename U>
+SHARDINIT_INLINE F Jax(const UniformSamplerOf<N, W>& s, U word) {
+  return JaxUniform<F>(s.low, s.span, word);
+}
+
+template <typename F, typename N, typename W, typename U>
+SHARDINIT_INLINE F Jax(const NormalSamplerOf<N, W>& s, U word) {
   const F z = JaxStandardNormal<F>(JaxNormalUniform<F>(word));
   const F scaled = z * s.std;
   return scaled + s.mean;
 }
 
-template <typename F, typename Sampler, typename U>
-SHARDINIT_INLINE F JaxTruncatedNormal(const Sampler& s, U word) {
+template <typename F, typename N, typename W, typename U>
+SHARDINIT_INLINE F Jax(const TruncatedNormalSamplerOf<N, W>& s, U word) {
   const F z = JaxStandardNormal<F>(JaxUniform<F>(s.erf_low, s.erf_span, word));
   const F clamped = Min(Max(z, s.inside_low), s.inside_high);
   const F scaled = clamped * s.std;

@@ -1,9 +1,7 @@
 #include "rng/jax_threefry.h"
 
-#include <bit>
 #include <string_view>
 
-#include "base/overloaded.h"
 #include "rng/engines.h"
 #include "rng/jax-samplers-inl.h"
 #include "rng/threefry2x32.h"
@@ -45,16 +43,7 @@ uint32_t Word(const Stream& stream, uint64_t element) {
 
 float Sample(const Sampler& sampler, const Stream& stream, uint64_t element) {
   const uint32_t word = Word(stream, element);
-  return std::visit(
-      Overloaded{
-          [&](const BitsSampler&) { return std::bit_cast<float>(word); },
-          [&](const UniformSampler& s) { return samplers::JaxUniform<float>(s.low, s.span, word); },
-          [&](const NormalSampler& s) { return samplers::JaxNormal<float>(s, word); },
-          [&](const TruncatedNormalSampler& s) {
-            return samplers::JaxTruncatedNormal<float>(s, word);
-          },
-      },
-      sampler);
+  return std::visit([&](const auto& s) { return samplers::Jax<float>(s, word); }, sampler);
 }
 
 }  // namespace jax_threefry

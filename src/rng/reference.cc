@@ -1,10 +1,7 @@
 #include "rng/reference.h"
 
-#include <algorithm>
-#include <array>
 #include <bit>
 #include <cfloat>
-#include <cmath>
 
 #include "base/overloaded.h"
 #include "rng/engines.h"

@@ -21,16 +21,21 @@ inline constexpr double kMinCutoffProbability = 0x1p-90;
 // whole numbers. The dtype must be f32.
 struct BitsSampler {};
 
-struct UniformSampler {
-  float low, span;  // low + u * span, for u in [0, 1) with 24 bits…
-  float last;  // …and never above this, the largest normal f32 below `high`. JAX's values may be
-               // `high`.
+// The members of the samplers are numbers of type F and words of type W: plain ones, or those of a
+// program (program/engine.h).
+
+template <typename F, typename W>
+struct UniformSamplerOf {
+  F low, span;  // low + u * span, for u in [0, 1) with 24 bits…
+  F last;       // …and never above this, the largest normal f32 below `high`. JAX's values may be
+                // `high`.
 };
 
 // The radius of Box and Muller is sqrt(-2 ln u) * std = sqrt(-log2 u) * scale.
-struct NormalSampler {
-  float mean, scale;  // scale = std * sqrt(2 ln 2)
-  float std;
+template <typename F, typename W>
+struct NormalSamplerOf {
+  F mean, scale;  // scale = std * sqrt(2 ln 2)
+  F std;
 };
 
 // Samples by the inverse CDF. The word's top bit chooses a half of the probability between the
@@ -38,18 +43,26 @@ struct NormalSampler {
 // q = tail[half] + place * step[half] is the probability of a tail, relatively exact where it is
 // small. The quantile of q, its sign bit XORed with (word & sign_mask) ^ sign_flip, is the value in
 // standard deviations.
-struct TruncatedNormalSampler {
-  float mean, std;
-  float tail[2], step[2];
-  uint32_t sign_mask, sign_flip;
-  float z_low, z_high;  // cut-offs in standard deviations
+template <typename F, typename W>
+struct TruncatedNormalSamplerOf {
+  F mean, std;
+  F tail[2], step[2];
+  W sign_mask, sign_flip;
+  F z_low, z_high;  // cut-offs in standard deviations
   // JAX's value is sqrt(2) erf_inv(u) for u uniform in [erf_low, erf_low + erf_span], clamped to
   // [inside_low, inside_high].
-  float erf_low, erf_span;
-  float inside_low, inside_high;
+  F erf_low, erf_span;
+  F inside_low, inside_high;
 };
 
-using Sampler = std::variant<BitsSampler, UniformSampler, NormalSampler, TruncatedNormalSampler>;
+template <typename F, typename W>
+using SamplerWith = std::variant<BitsSampler, UniformSamplerOf<F, W>, NormalSamplerOf<F, W>,
+                                 TruncatedNormalSamplerOf<F, W>>;
+
+using UniformSampler = UniformSamplerOf<float, uint32_t>;
+using NormalSampler = NormalSamplerOf<float, uint32_t>;
+using TruncatedNormalSampler = TruncatedNormalSamplerOf<float, uint32_t>;
+using Sampler = SamplerWith<float, uint32_t>;
 
 // Needs low < high once both are rounded to f32.
 UniformSampler MakeUniform(double low, double high);

@@ -1,13 +1,11 @@
 #include "rng/torch_cpu.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <numeric>
 
-#include "base/overloaded.h"
 #include "expr/elementary.h"
 #include "rng/engines.h"
 #include "rng/mt19937.h"

@@ -68,9 +68,9 @@ std::string MisfitOf(const DeviceOrder& order, const Mesh& mesh) {
     if (places > 1) sizes.push_back(places);
     text += fmt::format("{}{}={}", a == 0 ? "" : ", ", mesh.axes[a], places);
   }
-  std::sort(sizes.begin(), sizes.end());
+  std::ranges::sort(sizes);
   std::vector<int64_t> wanted = {order.ring(), order.devices / order.ring()};
-  std::sort(wanted.begin(), wanted.end());
+  std::ranges::sort(wanted);
   if (devices == order.devices && (!order.has_shape || sizes == wanted)) return {};
   return fmt::format("`{}` needs slices of {} devices{}, but those of this mesh have {} ({})",
                      order.name, order.devices,

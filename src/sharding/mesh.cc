@@ -23,7 +23,7 @@ std::vector<int64_t> Mesh::CoordinateOf(int64_t rank) const {
 }
 
 int Mesh::Find(const std::string& axis) const {
-  const auto it = std::find(axes.begin(), axes.end(), axis);
+  const auto it = std::ranges::find(axes, axis);
   return it == axes.end() ? -1 : static_cast<int>(it - axes.begin());
 }
 

@@ -11,14 +11,11 @@ namespace shardinit {
 std::vector<int64_t> PartitionSpec::segments() const {
   std::vector<int64_t> all;
   for (const DimensionCut& cut : cuts) all.push_back(cut.segments);
-  return std::all_of(all.begin(), all.end(), [](int64_t n) { return n == 1; })
-             ? std::vector<int64_t>()
-             : all;
+  return std::ranges::all_of(all, [](int64_t n) { return n == 1; }) ? std::vector<int64_t>() : all;
 }
 
 bool PartitionSpec::IsNested() const {
-  return std::any_of(cuts.begin(), cuts.end(),
-                     [](const DimensionCut& cut) { return !cut.nested.empty(); });
+  return std::ranges::any_of(cuts, [](const DimensionCut& cut) { return !cut.nested.empty(); });
 }
 
 bool PartitionSpec::IsExtended() const {

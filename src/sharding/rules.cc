@@ -11,8 +11,7 @@ RulesResult ResolveRules(const std::vector<std::string>& logical_axes,
   std::vector<int> used;
   for (size_t r = 0; r < rules.size(); ++r) {
     const Rule& rule = rules[r];
-    const auto taken =
-        std::find_first_of(rule.axes.begin(), rule.axes.end(), used.begin(), used.end());
+    const auto taken = std::ranges::find_first_of(rule.axes, used);
     const bool applies = taken == rule.axes.end();
     for (size_t d = 0; d < logical_axes.size(); ++d) {
       if (logical_axes[d] != rule.logical || is_settled[d]) continue;

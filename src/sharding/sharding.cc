@@ -1,5 +1,7 @@
 #include "sharding/sharding.h"
 
+#include <algorithm>
+
 #include "base/checked_math.h"
 
 namespace shardinit {
@@ -116,7 +118,7 @@ std::vector<Sharding::Interval> Sharding::IntervalsOf(size_t dimension, int64_t 
 }
 
 bool Sharding::IsOn(int64_t rank) const {
-  return std::all_of(partition_.pins.begin(), partition_.pins.end(), [&](const Pin& pin) {
+  return std::ranges::all_of(partition_.pins, [&](const Pin& pin) {
     return std::binary_search(pin.indices.begin(), pin.indices.end(),
                               mesh_.IndexOf(rank, pin.axis));
   });
@@ -222,7 +224,7 @@ std::vector<int> Sharding::CuttingAxes() const {
   for (const DimensionCut& cut : partition_.cuts) {
     cutting.insert(cutting.end(), cut.axes.begin(), cut.axes.end());
   }
-  std::sort(cutting.begin(), cutting.end());
+  std::ranges::sort(cutting);
   return cutting;
 }
 
@@ -241,7 +243,7 @@ PartitionSpec Simplified(PartitionSpec partition, const Shape& shape, const Mesh
         // The axes before it may all have one rank.
         const auto before = cut.axes.begin() + static_cast<ptrdiff_t>(a);
         if (PartsOf(std::vector<int>(cut.axes.begin(), before), mesh) == 1) {
-          std::fill(joined.nested.begin(), joined.nested.end(), 0);
+          std::ranges::fill(joined.nested, 0);
           joined.nested[0] = cut.nested[a];
         }
         if (!CutAlike(shape[d], cut, joined, mesh)) continue;
@@ -268,8 +270,8 @@ bool CutAlike(int64_t extent, const DimensionCut& a, const DimensionCut& b, cons
   const Sharding by_a(mesh, Replicas::kFull, shape, of_a);
   const Sharding by_b(mesh, Replicas::kFull, shape, of_b);
   const std::vector<int64_t> ranks = RanksAlong(a.axes, mesh);
-  return std::all_of(ranks.begin(), ranks.end(),
-                     [&](int64_t rank) { return by_a.BoxesOn(rank) == by_b.BoxesOn(rank); });
+  return std::ranges::all_of(
+      ranks, [&](int64_t rank) { return by_a.BoxesOn(rank) == by_b.BoxesOn(rank); });
 }
 
 }  // namespace shardinit

@@ -29,7 +29,6 @@
 // rank may hold the most: 7 elements over 2, and each part in 3 segments over 2, are 2, 2, 3, 0.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 

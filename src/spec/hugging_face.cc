@@ -15,9 +15,10 @@
 #include "base/error.h"
 #include "base/parse_number.h"
 #include "base/suggest.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "expr/expr.h"
-#include "spec/include.h"
+#include "spec/shipped.h"
 
 namespace shardinit {
 namespace {
@@ -72,21 +73,6 @@ std::span<const Node::Entry> EntriesOf(const Node* node) {
   return node == nullptr ? std::span<const Node::Entry>() : node->entries;
 }
 
-// Returns the names in an expression, each once, in order.
-std::vector<std::string> NamesIn(std::string_view text) {
-  constexpr std::string_view kLetters =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789";
-  std::vector<std::string> names;
-  for (size_t at = 0; (at = text.find_first_of(kLetters, at)) != text.npos;) {
-    const size_t end = std::min(text.find_first_not_of(kLetters, at), text.size());
-    std::string name(text.substr(at, end - at));
-    if (std::find(names.begin(), names.end(), name) == names.end())
-      names.push_back(std::move(name));
-    at = end;
-  }
-  return names;
-}
-
 // Holds variables as far as they are known before there is a spec. Mistakes are found later.
 class Variables : public Scope {
  public:
@@ -102,7 +88,6 @@ class Variables : public Scope {
     --depth_;
     return value;
   }
-  std::vector<std::string> Names() const override { return {}; }
 
   std::optional<Value> Compute(const Node& node, Diagnostics& unused) const {
     if (!node.IsScalar()) return {};
@@ -140,7 +125,9 @@ class Importer {
     Node* last = NewMap();
     Add(last, "config", WriteConfig(Member(table, "omit")));
     parts_.push_back(last);
-    if (const Node* require = Member(table, "require")) Require(*require);
+    variables_.Add(Member(&family_, "vars"));
+    for (const Node* part : parts_) variables_.Add(Member(part, "vars"));
+    Require(Member(table, "require"));
     return parts_;
   }
 
@@ -244,8 +231,8 @@ class Importer {
     }
     for (const Node::Entry& entry : config_.entries) {
       const std::string_view key = entry.key->text;
-      if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-      const auto meant = std::find_if(absent.begin(), absent.end(), [key](std::string_view field) {
+      if (Contains(known, key)) continue;
+      const auto meant = std::ranges::find_if(absent, [key](std::string_view field) {
         return !field.empty() && IsNearMiss(key, field);
       });
       if (meant == absent.end()) continue;
@@ -266,24 +253,22 @@ class Importer {
     if (Member(&row, "count") != nullptr) {
       if (!given.IsScalar())
         return store_.NewScalar(store_.Keep(std::to_string(given.entries.size())), given.span);
-      diagnostics_.Error(given.span, fmt::format("{} must be an object or a list, not {}",
-                                                 Quote(name), Describe(given)));
-      return nullptr;
+      return diagnostics_.Error(given.span, fmt::format("{} must be an object or a list, not {}",
+                                                        Quote(name), Describe(given)));
     }
     if (Member(&row, "real") != nullptr) {
       const std::optional<double> number = NumberIn<double>(given);
       if (number && *number > 0 && std::isfinite(*number)) return &given;
-      diagnostics_.Error(given.span, fmt::format("{} must be a number above 0, not {}", Quote(name),
-                                                 DescribeNumber(given)));
-      return nullptr;
+      return diagnostics_.Error(given.span, fmt::format("{} must be a number above 0, not {}",
+                                                        Quote(name), DescribeNumber(given)));
     }
     const Node* least = Member(&row, "least");
     const int64_t lowest = least == nullptr ? 1 : NumberIn<int64_t>(*least).value();
     const std::optional<int64_t> number = NumberIn<int64_t>(given);
     if (number && *number >= lowest) return &given;
-    diagnostics_.Error(given.span, fmt::format("{} must be a whole number of at least {}, not {}",
-                                               Quote(name), lowest, DescribeNumber(given)));
-    return nullptr;
+    return diagnostics_.Error(
+        given.span, fmt::format("{} must be a whole number of at least {}, not {}", Quote(name),
+                                lowest, DescribeNumber(given)));
   }
 
   void ReportValue(const std::string& name, const Node& given, const Node& row,
@@ -316,11 +301,11 @@ class Importer {
       written.push_back(store_.Keep(field));
     }
     for (const Node::Entry& entry : config_.entries) {
-      if (std::find(written.begin(), written.end(), entry.key->text) == written.end())
+      if (!Contains(written, entry.key->text))
         Add(config, entry.key->text, ConfigValue(*entry.value));
     }
-    std::sort(config->entries.begin(), config->entries.end(),
-              [](const auto& a, const auto& b) { return a.key->text < b.key->text; });
+    std::ranges::sort(config->entries,
+                      [](const auto& a, const auto& b) { return a.key->text < b.key->text; });
     return config;
   }
 
@@ -349,26 +334,40 @@ class Importer {
     return store_.NewScalar(store_.Keep(fmt::format("{}.0", node.text)), node.span);
   }
 
-  void Require(const Node& sentences) {
-    Variables variables;
-    variables.Add(Member(&family_, "vars"));
-    for (const Node* part : parts_) variables.Add(Member(part, "vars"));
-    for (const Node::Entry& sentence : sentences.entries) {
-      Diagnostics unused;
-      const std::optional<Value> value = variables.Compute(*sentence.value, unused);
-      if (!value || std::visit([](auto number) { return number != 0; }, *value)) continue;
-      std::vector<std::string> said;
-      Span span = {config_.span.source, 0, 0, 0};
-      for (const std::string& name : NamesIn(sentence.value->text)) {
-        const auto field = named_.find(name);
-        if (field == named_.end() || field->second.second == nullptr) continue;
-        said.push_back(
-            fmt::format("`{}` is {}", field->second.first, Describe(*field->second.second)));
-        if (span.line == 0) span = field->second.second->span;
-      }
-      diagnostics_.Error(span, fmt::format("the model needs that {}{}{}", sentence.key->text,
-                                           said.empty() ? "" : ", but ", fmt::join(said, " and ")));
+  // Reports the sentences of the table, and the assertions of the family's spec, that do not hold
+  // of the fields.
+  void Require(const Node* sentences) {
+    for (const auto& [sentence, that] : EntriesOf(sentences)) {
+      if (!that->IsNull())
+        Require(fmt::format("the model needs that {}", sentence->text), ", but ", *that);
     }
+    for (const Node::Entry& entry : EntriesOf(Member(&family_, "assert"))) {
+      const Node* that = Member(entry.value, "that");
+      const Node* message = Member(entry.value, "message");
+      const Node& expression = that == nullptr ? *entry.value : *that;
+      Require(message == nullptr ? fmt::format("{} does not hold", Quote(expression.text))
+                                 : std::string(message->text),
+              ": ", expression);
+    }
+  }
+
+  // `joint` stands between the message and the values.
+  void Require(const std::string& message, std::string_view joint, const Node& that) {
+    Diagnostics unused;
+    const ExprPtr expr = that.IsScalar() ? ParseExpr(that.text, that.span, unused) : nullptr;
+    const auto value = expr == nullptr ? std::nullopt : Evaluate(*expr, variables_, unused);
+    if (!value || std::visit([](auto number) { return number != 0; }, *value)) return;
+    std::vector<std::string> said;
+    Span span = {config_.span.source, 0, 0, 0};
+    for (const std::string& name : NamesIn(*expr)) {
+      const auto field = named_.find(name);
+      if (field == named_.end() || field->second.second == nullptr) continue;
+      said.push_back(
+          fmt::format("`{}` is {}", field->second.first, Describe(*field->second.second)));
+      if (span.line == 0) span = field->second.second->span;
+    }
+    diagnostics_.Error(
+        span, fmt::format("{}{}{}", message, said.empty() ? "" : joint, fmt::join(said, " and ")));
   }
 
   const Node& config_;
@@ -377,6 +376,7 @@ class Importer {
   Diagnostics& diagnostics_;
   std::vector<const Node*> parts_;
   Node* vars_ = nullptr;
+  Variables variables_;
   // Each variable has its field and the field's value, which is null if it is not given.
   std::map<std::string, std::pair<std::string, const Node*>> named_;
 };
@@ -393,20 +393,19 @@ const Node* FindModelType(const Node& config, Diagnostics& diagnostics) {
   const std::vector<std::string> types = ModelTypes();
   const std::string known = fmt::format("`{}`", fmt::join(types, "`, `"));
   if (type == nullptr || !type->IsScalar()) {
-    diagnostics.Error(type == nullptr ? Span{config.span.source, 0, 0, 0} : type->span,
-                      type == nullptr
-                          ? "`model_type` is missing, which names the family"
-                          : fmt::format("`model_type` is a name, not {}", Describe(*type)),
-                      fmt::format("one of {}", known));
-    return nullptr;
+    return diagnostics.Error(type == nullptr ? Span{config.span.source, 0, 0, 0} : type->span,
+                             type == nullptr
+                                 ? "`model_type` is missing, which names the family"
+                                 : fmt::format("`model_type` is a name, not {}", Describe(*type)),
+                             fmt::format("one of {}", known));
   }
-  if (std::find(types.begin(), types.end(), type->text) != types.end()) return type;
+  if (Contains(types, type->text)) return type;
   const std::string closest = Closest(type->text, types);
-  diagnostics.Error(type->span, fmt::format("no family has the model type {}", Quote(type->text)),
-                    fmt::format("{}there are {}; {}",
-                                closest.empty() ? "" : fmt::format("did you mean `{}`? ", closest),
-                                known, CaptureHint(config)));
-  return nullptr;
+  return diagnostics.Error(
+      type->span, fmt::format("no family has the model type {}", Quote(type->text)),
+      fmt::format("{}there are {}; {}",
+                  closest.empty() ? "" : fmt::format("did you mean `{}`? ", closest), known,
+                  CaptureHint(config)));
 }
 
 std::string FamilyFile(std::string_view model_type) {

@@ -1,3 +1,4 @@
+// One long file: files name files that name files, and one class keeps which are open and loaded.
 #include "spec/include.h"
 
 #include <fmt/format.h>
@@ -7,14 +8,13 @@
 #include <map>
 #include <unordered_map>
 
-#include "base/embedded.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/local_path.h"
-#include "base/suggest.h"
 #include "base/text.h"
+#include "spec/file_kind.h"
 #include "spec/hugging_face.h"
 #include "spec/json.h"
+#include "spec/shipped.h"
 
 namespace shardinit {
 namespace {
@@ -29,45 +29,54 @@ const Source& AddSource(const std::string& name, std::string text, Diagnostics& 
   return *diagnostics.Add({name, std::move(text)});
 }
 
-bool IsShipped(std::string_view path) {
-  return path.starts_with(kShippedFolder) && path.substr(kShippedFolder.size()).starts_with('/');
-}
-
-// Returns the path of the file that is called `name` in a file of `folder`.
-std::string PathIn(const std::filesystem::path& folder, std::string_view name) {
-  const std::filesystem::path path = IsShipped(name) ? std::filesystem::path(name) : folder / name;
-  return IsShipped(path.string()) ? path.lexically_normal().string() : path.string();
-}
-
-// Reads a file of the disk or of configs/. Throws Error as base/file.h does.
-std::string ReadAnyFile(const std::string& path) {
-  if (!IsShipped(path)) return ReadFile(path, kLargestYaml);
-  std::vector<std::string> paths;
-  for (const EmbeddedFile& file : ShippedFiles()) {
-    paths.push_back(fmt::format("{}/{}", kShippedFolder, file.path));
-    if (paths.back() == path) return std::string(file.text);
+// Reads a file of the disk or of configs/. Throws Error as base/file.h does, and for a folder.
+std::string ReadAnyFile(const std::string& path, std::string_view wanted = kSpecKind.name) {
+  if (IsShipped(path)) return std::string(ReadShipped(path));
+  std::error_code error;  // ReadFile tells what is wrong with a name.
+  if (std::filesystem::is_directory(path, error)) {
+    if (const auto wrong = WrongKind(path, wanted)) throw *wrong;
   }
-  throw Error(ExitCode::kUsage, fmt::format("shardinit has no file {}", Quote(path)),
-              DidYouMean(path, paths));
+  return ReadFile(path, kLargestYaml);
 }
 
 // Reads a file that a spec names; reports a name that is wrong, and returns nothing. Throws Error
 // if the file is there and cannot be read, which is no mistake of the spec.
 std::optional<std::string> ReadNamedFile(const Node& name, const std::string& file,
-                                         std::string_view hint, Diagnostics& diagnostics) {
+                                         std::string_view hint, std::string_view wanted,
+                                         Diagnostics& diagnostics) {
   try {
     RequireLocal(std::string(name.text));
-    return ReadAnyFile(file);
+    return ReadAnyFile(file, wanted);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kUsage) {
       throw Error(error.code(), error.what(),
                   fmt::format("{}{}it is named at {}", error.hint(),
                               error.hint().empty() ? "" : "; ", PlaceOf(name.span)));
     }
-    diagnostics.Error(name.span, error.what(),
-                      error.hint().empty() ? std::string(hint) : error.hint());
-    return std::nullopt;
+    return diagnostics.Error(name.span, error.what(),
+                             error.hint().empty() ? std::string(hint) : error.hint());
   }
+}
+
+// Reads and parses a file that `name` names. Returns a null node if that fails, which is reported.
+const Node* ReadNamedTree(const Node& name, const std::string& file, NodeStore& store,
+                          Diagnostics& diagnostics) {
+  constexpr std::string_view kWanted = "a sharding";
+  const Node* tree = nullptr;
+  if (auto text = ReadNamedFile(name, file, "paths are relative to the file that has them", kWanted,
+                                diagnostics)) {
+    const FileKind* kind = KindOfText(file, *text);
+    if (kind != nullptr && kind != &kSpecKind) {
+      diagnostics.Error(name.span,
+                        fmt::format("{} is {}, not {}", Quote(file), kind->name, kWanted),
+                        HintOf(*kind, file));
+    } else {
+      tree = ParseYaml(AddSource(file, std::move(*text), diagnostics), 0, store, diagnostics);
+    }
+  }
+  if (tree != nullptr && !tree->IsNull()) return tree;
+  if (tree != nullptr) diagnostics.Error(name.span, fmt::format("{} is empty", Quote(file)));
+  return store.New(Node::Kind::kNull, name.span);
 }
 
 struct Parsed {
@@ -96,20 +105,25 @@ class Loader {
 
   // Loads a config.json without the family's file that it includes.
   const Node* LoadConfig(const std::string& path) {
-    const Source& source =
-        AddSource(path == "-" ? "<stdin>" : path, ReadFile(path, kLargestYaml), diagnostics_);
+    const bool is_input = path == "-";
+    const Source& source = AddSource(
+        is_input ? "<stdin>" : path,
+        is_input ? ReadFile(path, kLargestYaml) : ReadMain(path, kConfigKind.name), diagnostics_);
+    const FileKind* kind = KindOfText(path, source.text);
+    if (kind == &kSpecKind) {
+      return diagnostics_.Error({&source, 0, 0, 0}, "this is a spec already",
+                                "commands take it as it is");
+    }
+    if (kind != nullptr && kind != &kConfigKind) {
+      return diagnostics_.Error({&source, 0, 0, 0},
+                                fmt::format("this is {}, not {}", kind->name, kConfigKind.name),
+                                HintOf(*kind, source.name));
+    }
     const Node* root = ParseJsonTree(source, store_, diagnostics_);
     if (root == nullptr) return nullptr;
-    if (!root->IsMap()) {
-      diagnostics_.Error(root->span,
-                         fmt::format("a config.json is an object, not {}", Describe(*root)));
-      return nullptr;
-    }
-    if (root->Find("shardinit") != nullptr) {
-      diagnostics_.Error(root->span, "this is a spec already", "commands take it as it is");
-      return nullptr;
-    }
-    return Import(*root);
+    if (root->IsMap()) return Import(*root);
+    return diagnostics_.Error(root->span,
+                              fmt::format("a config.json is an object, not {}", Describe(*root)));
   }
 
   const Node* LoadMain(const std::string& path, const std::optional<std::string>& text) {
@@ -119,8 +133,40 @@ class Loader {
       return Load(path, *text, folder);
     }
     if (path == "-") return Load("<stdin>", ReadFile(path, kLargestYaml), "");
-    open_.push_back({Canonical(path), {}});
-    return Load(path, ReadFile(path, kLargestYaml), folder);
+    const std::string file = PathOfSpec({}, path);
+    open_.push_back({IsShipped(file) ? file : Canonical(file), {}});
+    const Node* root = Load(file, ReadMain(file), std::filesystem::path(file).parent_path());
+    if (root != nullptr) WarnOfShipped(path, file, {root->span.source, 0, 0, 0});
+    return root;
+  }
+
+  // Loads the value of `--sharding` over a spec. Names of files are relative to the working
+  // directory. A file may be a spec that says how to shard any model: what else it has, such as its
+  // mesh, then replaces the spec's, too.
+  const Node* LoadSharding(const Node& root, const Node& value) {
+    const bool is_word = value.IsScalar() && value.text.find_first_of("./") == value.text.npos;
+    const auto shipped =
+        is_word ? FindShipped(fmt::format("{}{}", kShippedShardings, value.text)) : std::nullopt;
+    const bool is_file = value.IsScalar() && (!is_word || shipped);
+    const std::string file = shipped ? *shipped : is_file ? PathOfSpec({}, value.text) : "";
+    const Node* tree = is_file ? ReadNamedTree(value, file, store_, diagnostics_)
+                               : LoadNamedFiles(value, {}, store_, diagnostics_);
+    if (is_file && tree->IsMap() && tree->Find("shardinit") != nullptr) {
+      if (tree->Find("modules") != nullptr) {
+        diagnostics_.Error(
+            value.span, fmt::format("{} is the spec of a model, not a sharding", Quote(value.text)),
+            "`shardinit list shardings` shows the shardings that are shipped");
+        return &root;
+      }
+      const Node* sharding = Complete(tree, std::filesystem::path(file).parent_path());
+      return MayShard(root, *sharding, value) ? Merge(root, *sharding, Context::kRoot) : &root;
+    }
+    Node* rest = store_.Copy(root);
+    std::erase_if(rest->entries, [](const Node::Entry& entry) {
+      return entry.key->text == "rules" || entry.key->text == "sharding";
+    });
+    rest->entries.push_back({store_.NewScalar("sharding", value.span), tree});
+    return rest;
   }
 
  private:
@@ -128,6 +174,65 @@ class Loader {
     std::string canonical;
     Span include;  // where the file was named
   };
+
+  // A sharding must change no value: it has keys that decide none, and no variable of the model.
+  bool MayShard(const Node& root, const Node& sharding, const Node& value) {
+    for (const Node::Entry& entry : sharding.entries) {
+      const std::string_view key = entry.key->text;
+      if (key == "shardinit" || key == "vars" || key == "assert" || key == "mesh" ||
+          key == "sharding" || key == "rules" || key == "uneven")
+        continue;
+      return diagnostics_.Error(
+          value.span,
+          fmt::format("{} has {}, which is not of a sharding", Quote(value.text), Quote(key)),
+          "name it in `include`, if what it says shall replace what the spec says");
+    }
+    const Node* own = root.Find("vars");
+    const Node* vars = sharding.Find("vars");
+    if (own == nullptr || vars == nullptr) return true;
+    for (const Node::Entry& entry : vars->entries) {
+      const Node* before = own->Find(entry.key->text);
+      if (before == nullptr || before->text == entry.value->text) continue;
+      // The variables of one shipped sharding give way to those of another.
+      const Source* source = before->span.source;
+      if (source != nullptr && IsShipped(source->name) &&
+          source->name.find(kShippedShardings) != std::string::npos)
+        continue;
+      return diagnostics_.Error(
+          value.span,
+          fmt::format("the sharding's variable {} is also one of the spec's",
+                      Quote(entry.key->text)),
+          "rename one of them, or name the sharding in `include`, where the last one counts");
+    }
+    return true;
+  }
+
+  // Reads the file of the command line; its name may be that of a shipped one, misspelt.
+  static std::string ReadMain(const std::string& file, std::string_view wanted = kSpecKind.name) {
+    try {
+      return ReadAnyFile(file, wanted);
+    } catch (const Error& error) {
+      const std::string hint = Exists(file) ? std::string() : HintForSpec(file);
+      if (hint.empty() || !error.hint().empty()) throw;
+      throw Error(error.code(), error.what(), hint);
+    }
+  }
+
+  // A file wins over a shipped spec of its name, which may not be what the user expects.
+  void WarnOfShipped(std::string_view name, const std::string& file, const Span& span) {
+    const auto shipped = IsShipped(file) ? std::nullopt : FindShipped(name);
+    if (!shipped) return;
+    diagnostics_.Note(span, fmt::format("{} is a file here, and not the shipped spec, which is {}",
+                                        Quote(name), Quote(*shipped)));
+  }
+
+  // Checks the version of a spec that was parsed, and adds the files that it names.
+  const Node* Complete(const Node* root, const std::filesystem::path& folder) {
+    CheckVersion(*root);
+    root = WithFiles(root, folder);
+    const Node* include = root->Find("include");
+    return include == nullptr ? root : WithIncludes(*root, *include, folder);
+  }
 
   // Returns one path for all names of a file, so that they compare equal.
   static std::string Canonical(const std::filesystem::path& path) {
@@ -137,22 +242,24 @@ class Loader {
   }
 
   const Node* Load(const std::string& name, std::string text, const std::filesystem::path& folder) {
-    const auto [parsed, is_config] =
-        ParseSpec(AddSource(name, std::move(text), diagnostics_), store_, diagnostics_);
+    const Source& source = AddSource(name, std::move(text), diagnostics_);
+    const FileKind* kind = KindOfText(name, source.text);
+    if (kind != nullptr && kind != &kSpecKind && kind != &kConfigKind) {
+      return diagnostics_.Error({&source, 0, 0, 0},
+                                fmt::format("this is {}, not a spec", kind->name),
+                                HintOf(*kind, name));
+    }
+    const auto [parsed, is_config] = ParseSpec(source, store_, diagnostics_);
     const Node* root = parsed == nullptr || !is_config ? parsed : Import(*parsed);
     if (root == nullptr) return nullptr;
     if (!root->IsMap()) {
-      diagnostics_.Error(root->span,
-                         root->IsNull()
-                             ? "the spec is empty"
-                             : fmt::format("a spec is a mapping, not {}", Describe(*root)),
-                         "a spec starts with `shardinit: 1`");
-      return nullptr;
+      return diagnostics_.Error(root->span,
+                                root->IsNull()
+                                    ? "the spec is empty"
+                                    : fmt::format("a spec is a mapping, not {}", Describe(*root)),
+                                "a spec starts with `shardinit: 1`");
     }
-    CheckVersion(*root);
-    root = WithFiles(root, folder);
-    const Node* include = root->Find("include");
-    return include == nullptr ? root : WithIncludes(*root, *include, folder);
+    return Complete(root, folder);
   }
 
   const Node* Import(const Node& config) {
@@ -182,8 +289,7 @@ class Loader {
   // Turns a list of axes, `[{pipe: 2}, {fsdp: 8}]`, into a map that replaces an included file's.
   const Node* ListedAxes(const Node& axes) {
     const bool is_list =
-        axes.IsSequence() &&
-        std::all_of(axes.entries.begin(), axes.entries.end(), [](const auto& axis) {
+        axes.IsSequence() && std::ranges::all_of(axes.entries, [](const auto& axis) {
           return axis.value->IsMap() && axis.value->entries.size() == 1;
         });
     if (!is_list) return &axes;
@@ -253,12 +359,12 @@ class Loader {
 
   const Node* Include(const Node& path, const std::filesystem::path& folder) {
     if (!path.IsScalar() || path.text.empty()) {
-      diagnostics_.Error(path.span,
-                         fmt::format("`include` takes the path of a file, not {}", Describe(path)),
-                         "write `include: base.yaml` or `include: [a.yaml, b.yaml]`");
-      return nullptr;
+      return diagnostics_.Error(
+          path.span, fmt::format("`include` takes the path of a file, not {}", Describe(path)),
+          "write `include: base.yaml` or `include: [a.yaml, b.yaml]`");
     }
-    const std::string file = PathIn(folder, path.text);
+    const std::string file = PathOfSpec(folder, path.text);
+    WarnOfShipped(path.text, file, path.span);
     const std::string canonical = IsShipped(file) ? file : Canonical(file);
     for (const OpenFile& open : open_) {
       if (open.canonical != canonical) continue;
@@ -267,15 +373,14 @@ class Loader {
       return nullptr;
     }
     if (open_.size() > kDeepestInclude) {
-      diagnostics_.Error(
+      return diagnostics_.Error(
           path.span, fmt::format("files are included more than {} levels deep", kDeepestInclude));
-      return nullptr;
     }
     // A file is loaded once, however often it is included.
     const auto [known, is_new] = loaded_.try_emplace(canonical, nullptr);
     if (!is_new) return known->second;
     auto text = ReadNamedFile(path, file, "paths are relative to the file that includes them",
-                              diagnostics_);
+                              kSpecKind.name, diagnostics_);
     if (!text) return nullptr;
     open_.push_back({canonical, path.span});
     const Node* root = Load(file, std::move(*text), std::filesystem::path(file).parent_path());
@@ -320,11 +425,26 @@ class Loader {
     }
   }
 
+  // Returns the entries of both lists, each once: a file may be included on several ways.
+  const Node* Joined(const Node& base, const Node& over) {
+    if (!base.IsSequence() || !over.IsSequence()) return &over;
+    Node* joined = store_.Copy(over);
+    joined->entries = base.entries;
+    for (const Node::Entry& entry : over.entries) {
+      if (std::ranges::none_of(base.entries,
+                               [&](const auto& known) { return known.value == entry.value; })) {
+        joined->entries.push_back(entry);
+      }
+    }
+    return joined;
+  }
+
   const Node* MergeValue(const Node& base, const Node::Entry& entry, const Node& map,
                          Context context) {
     const std::string_view key = entry.key->text;
     if (context == Context::kRoot) {
       if (key == "sharding") return entry.value;
+      if (key == "assert") return Joined(base, *entry.value);
       return Merge(base, *entry.value, key == "init" ? Context::kInits : Context::kOther);
     }
     const bool is_initializer =
@@ -352,15 +472,17 @@ const Node* LoadNamedFiles(const Node& value, const std::filesystem::path& folde
     return list;
   }
   if (!value.IsScalar() || value.text.find_first_of("./") == value.text.npos) return &value;
-  const std::string file = PathIn(folder, value.text);
-  const Node* tree = nullptr;
-  if (auto text =
-          ReadNamedFile(value, file, "paths are relative to the file that has them", diagnostics)) {
-    tree = ParseYaml(AddSource(file, std::move(*text), diagnostics), 0, store, diagnostics);
-  }
-  if (tree != nullptr && !tree->IsNull()) return tree;
-  if (tree != nullptr) diagnostics.Error(value.span, fmt::format("{} is empty", Quote(file)));
+  const Node* tree = ReadNamedTree(value, PathOfSpec(folder, value.text), store, diagnostics);
+  if (!tree->IsMap() || tree->Find("shardinit") == nullptr) return tree;
+  diagnostics.Error(value.span,
+                    fmt::format("{} is a spec, not a value of `sharding`", Quote(value.text)),
+                    fmt::format("name it in `include`: `include: [{}]`", value.text));
   return store.New(Node::Kind::kNull, value.span);
+}
+
+const Node* WithSharding(const Node& root, const Node& value, NodeStore& store,
+                         Diagnostics& diagnostics) {
+  return Loader(store, diagnostics).LoadSharding(root, value);
 }
 
 const Node* LoadTree(const std::string& path, const std::optional<std::string>& text,

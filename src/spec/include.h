@@ -11,16 +11,11 @@
 
 namespace shardinit {
 
-// The prefix of the paths of configs/ in specs and messages:
-// `<shardinit>/recipes/huggingface.yaml`. Those files are part of the program, so a spec that
-// includes them works wherever shardinit does.
-inline constexpr std::string_view kShippedFolder = "<shardinit>";
-
-// Reads `path` (`-`: standard input) unless `text` holds its content, parses it, and merges what
-// its `include` names underneath. Mappings are merged key by key; everything else of the including
-// file replaces what was included, and a later include replaces an earlier one. An initializer, a
-// `repeat`, a `sharding` and a list of mesh axes are replaced whole: a mixture of the two would be
-// one that nobody wrote.
+// Reads `path` (`-`: standard input, and a name that no file has: what is shipped under it) unless
+// `text` holds its content, parses it, and merges what its `include` names underneath. Mappings are
+// merged key by key; everything else of the including file replaces what was included, and a later
+// include replaces an earlier one. An initializer, a `repeat`, a `sharding` and a list of mesh axes
+// are replaced whole: a mixture of the two would be one that nobody wrote.
 //
 // A config.json of Hugging Face becomes a spec that includes its family's (spec/hugging_face.h).
 //
@@ -39,5 +34,11 @@ const Node* LoadConfigJson(const std::string& path, NodeStore& store, Diagnostic
 // that is wrong is reported and becomes a null node.
 const Node* LoadNamedFiles(const Node& value, const std::filesystem::path& folder, NodeStore& store,
                            Diagnostics& diagnostics);
+
+// Returns the spec with the value of `--sharding`, in which names of files are relative to the
+// working directory, and a word may be a shipped sharding's name. A file that is a spec without
+// modules replaces the mesh and the variables that it has, too.
+const Node* WithSharding(const Node& root, const Node& value, NodeStore& store,
+                         Diagnostics& diagnostics);
 
 }  // namespace shardinit

@@ -232,15 +232,13 @@ class JsonReader {
 
 const Node* ParseJsonTree(const Source& source, NodeStore& store, Diagnostics& diagnostics) {
   if (const std::optional<BadText> bad = FindBadText(source.text)) {
-    diagnostics.Error(SpanIn(source, bad->offset, 1), bad->what, "JSON is plain UTF-8 text");
-    return nullptr;
+    return diagnostics.Error(SpanIn(source, bad->offset, 1), bad->what, "JSON is plain UTF-8 text");
   }
   try {
     return JsonReader(source, store).Read();
   } catch (const NoJson& problem) {
-    diagnostics.Error(SpanIn(source, problem.offset, problem.length), problem.message,
-                      problem.hint);
-    return nullptr;
+    return diagnostics.Error(SpanIn(source, problem.offset, problem.length), problem.message,
+                             problem.hint);
   }
 }
 

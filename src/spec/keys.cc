@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <concepts>
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -17,40 +19,34 @@ namespace {
 
 // These read the values of rows: into a field of a spec, or by a method of the parser.
 
+// `kMethod` takes the entry or its value.
+template <auto kField, auto kMethod, typename T>
+void Into(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
+  if constexpr (std::invocable<decltype(kMethod), SpecParser&, const Node::Entry&>) {
+    out.*kField = std::invoke(kMethod, parser, entry);
+  } else {
+    out.*kField = std::invoke(kMethod, parser, *entry.value);
+  }
+}
 template <auto kField, typename T>
 void Number(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
   out.*kField = parser.ReadExpr(entry);
 }
-// Reads a number, also as `80GB`.
-template <auto kField, typename T>
-void Size(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
+// Reads a number that may have a suffix, such as `80GB` or `4M`.
+template <auto kField, auto kWithSuffix, typename T>
+void Scaled(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
   Node node = *entry.value;
-  const auto bytes = node.IsScalar() ? SizeInBytes(node.text) : std::nullopt;
-  if (bytes && node.text.find_first_of("KMGT") != node.text.npos) {
-    node.text = fmt::to_string(*bytes);
+  const auto value = node.IsScalar() ? kWithSuffix(node.text) : std::nullopt;
+  const std::string digits = fmt::to_string(value.value_or(0));
+  if (value && node.text.find_first_of("kKMGT") != node.text.npos) {
+    node.text = digits;
     node.quoted = false;
   }
   out.*kField = parser.ReadExpr({entry.key, &node});
 }
 template <auto kField, typename T>
-void Word(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
-  out.*kField = parser.ReadText(entry);
-}
-template <auto kField, typename T>
 void Choice(SpecParser& parser, const SpecKey& key, const Node::Entry& entry, T& out) {
   out.*kField = parser.ReadChoice(entry, key.words);
-}
-template <typename T>
-void Uneven(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
-  out.uneven = parser.ReadUneven(entry);
-}
-template <auto kField, typename T>
-void Dimensions(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
-  out.*kField = parser.ReadDimensions(entry);
-}
-template <auto kField, typename T>
-void MeshAxes(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
-  out.*kField = parser.ReadMeshAxisList(*entry.value);
 }
 // Reads numbers by the names of mesh axes.
 template <auto kField>
@@ -77,29 +73,28 @@ constexpr std::string_view kSliceOrders[] = {"outer", "inner"};
 constexpr SpecKey kUneven = {
     .name = "uneven",
     .description =
-        "what to do with a dimension that its mesh axes do not divide: `error`; "
-        "`chunk`, by which every shard has ceil(size / count) rows and the last ones "
-        "fewer or none; or `pad`, by which it is stored longer, by zeros or by the number of "
-        "`{pad: NUMBER}`; of a tensor: instead of the spec's",
+        "what to do with a dimension that its mesh axes do not divide: `error`; `chunk`, by which "
+        "every shard has ceil(size / count) rows and the last ones fewer or none; or `pad`, by "
+        "which it is stored longer, by zeros or by the number of `{pad: NUMBER}`; of a tensor: "
+        "instead of the spec's",
     .kind = SpecKind::kUneven};
 constexpr SpecKey kFans = {
     .name = "fans",
     .description =
-        "which dimensions fan_in and fan_out are counted over: `out_in`, [out, in, ...], "
-        "as in PyTorch; `in_out`, [..., in, out], as in JAX and Keras; the tensor's goes "
-        "before the module's, and that before the spec's",
+        "which dimensions fan_in and fan_out are counted over: `out_in`, [out, in, ...], as in "
+        "PyTorch; `in_out`, [..., in, out], as in JAX and Keras; the tensor's goes before the "
+        "module's, and that before the spec's",
     .kind = SpecKind::kChoice,
     .words = kFanOrders};
 constexpr SpecKey kWhen = {
     .name = "when",
     .description = "the tensor or module is left out where this is 0; such as `layer < 3`",
-    .kind = SpecKind::kNumber};
-constexpr SpecKey kRepeat = {
-    .name = "repeat",
-    .description =
-        "the variable and how often: members stand under <name>.0, <name>.1, … and may "
-        "use the variable",
-    .kind = SpecKind::kRepeat};
+    .kind = SpecKind::kCondition};
+constexpr SpecKey kRepeat = {.name = "repeat",
+                             .description =
+                                 "the variable and how often: members stand under <name>.0, "
+                                 "<name>.1, … and may use the variable",
+                             .kind = SpecKind::kRepeat};
 constexpr SpecKey kAxes = {
     .name = "axes",
     .description = "the logical axis of each dimension, which `rules` map to mesh axes; null: none",
@@ -118,15 +113,6 @@ constexpr SpecKey kStage = {
 constexpr SpecKey WithDefault(SpecKey key, std::string_view default_text) {
   key.default_text = default_text;
   return key;
-}
-
-void ReadRepeat(SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModuleSpec& module) {
-  module.repeat = parser.ReadCount(entry);
-}
-
-template <typename T>
-void Stage(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
-  out.stage = parser.ReadStage(entry);
 }
 
 template <typename T>
@@ -164,17 +150,20 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
     {{.name = "dtype",
       .description = "the element type of every tensor that has none of its own",
       .kind = SpecKind::kDType},
-     Word<&ModelSpec::dtype>},
+     Into<&ModelSpec::dtype, &SpecParser::ReadText>},
     {{.name = "engine", .description = "the random generator", .kind = SpecKind::kEngine},
-     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
-       if (parser.IsText(entry)) model.engine = parser.Text(*entry.value);
-     }},
+     Into<&ModelSpec::engine, &SpecParser::ReadText>},
     {{.name = "vars",
       .description = "names for numbers, for use in expressions; in any order",
-      .kind = SpecKind::kNumbers},
+      .kind = SpecKind::kVariables},
      [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
-       model.vars = parser.ReadExprs(entry, "variable");
+       model.vars = parser.ReadExprs(entry, kVariable);
      }},
+    {{.name = "assert",
+      .description = "what must hold of the variables, such as `heads % kv_heads == 0`; those of "
+                     "all included files must; null: not those",
+      .kind = SpecKind::kAssertions},
+     By<&SpecParser::ReadAssertions>},
     {{.name = "mesh", .description = "the grid of ranks", .kind = SpecKind::kMesh},
      By<&SpecParser::ReadMesh>},
     {{.name = "bandwidth",
@@ -202,7 +191,7 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
       .description = "initializers by name, for use in tensors",
       .kind = SpecKind::kInits},
      By<&SpecParser::ReadInits>},
-    {WithDefault(kUneven, "\"error\""), Uneven<ModelSpec>},
+    {WithDefault(kUneven, "\"error\""), Into<&ModelSpec::uneven, &SpecParser::ReadUneven>},
     {{.name = "replicas",
       .description = "where a shard goes that several ranks hold: `dedupe`, into the file of the "
                      "lowest; `full`, into the file of each",
@@ -232,11 +221,23 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
       .required = true},
      By<&SpecParser::ReadModules>},
     {{.name = "layouts",
-      .description =
-          "other ways to store the tensors, by name; --layout chooses one; null, for one "
-          "or all: not those of an included file",
+      .description = "other ways to store the tensors, by name; --layout chooses one; null, for "
+                     "one or all: not those of an included file",
       .kind = SpecKind::kLayouts},
      By<&SpecParser::ReadLayouts>},
+};
+
+extern const std::vector<KeyRow<AssertSpec>> kAssertKeys = {
+    {{.name = "that",
+      .description = "an expression, which holds unless it is 0",
+      .kind = SpecKind::kNumber,
+      .required = true,
+      .hint = "write it as in `{that: d == 2 * heads, message: d is not twice heads}`"},
+     Number<&AssertSpec::that>},
+    {{.name = "message",
+      .description = "what is wrong if it does not hold, for the error",
+      .kind = SpecKind::kText},
+     Into<&AssertSpec::message, &SpecParser::ReadText>},
 };
 
 extern const std::vector<KeyRow<ModelSpec>> kMeshKeys = {
@@ -270,15 +271,15 @@ extern const std::vector<KeyRow<ModelSpec>> kMeshKeys = {
 extern const std::vector<KeyRow<TrainingSpec>> kTrainingKeys = {
     {{.name = "tokens",
       .description = "how many tokens of a step pass through the ranks of one place on the batch "
-                     "axes, together",
+                     "axes, together, also as `4M` (of 1000) or `4Mi` (of 1024)",
       .kind = SpecKind::kNumber,
       .default_text = "8192"},
-     Number<&TrainingSpec::tokens>},
+     Scaled<&TrainingSpec::tokens, CountWithSuffix>},
     {{.name = "memory_per_rank",
       .description = "the bytes that a rank has for weights, gradients, the optimizer's state and "
                      "activations, also as `80GB`",
       .kind = SpecKind::kNumber},
-     Size<&TrainingSpec::memory_per_rank>},
+     Scaled<&TrainingSpec::memory_per_rank, SizeInBytes>},
     {{.name = "flops",
       .description = "operations a second that a rank computes",
       .kind = SpecKind::kNumber,
@@ -304,17 +305,17 @@ extern const std::vector<KeyRow<TrainingSpec>> kTrainingKeys = {
     {{.name = "batch",
       .description = "the mesh axes that divide the batch, instead of those with such names",
       .kind = SpecKind::kMeshAxes},
-     MeshAxes<&TrainingSpec::batch>},
+     Into<&TrainingSpec::batch, &SpecParser::ReadMeshAxisList>},
     {{.name = "expert",
       .description = "the mesh axes that divide the batch and have whole experts each, instead of "
                      "those with such names",
       .kind = SpecKind::kMeshAxes},
-     MeshAxes<&TrainingSpec::expert>},
+     Into<&TrainingSpec::expert, &SpecParser::ReadMeshAxisList>},
     {{.name = "computation",
-      .description = "the mesh axes that divide the work on the same tokens, instead of those with "
-                     "such names",
+      .description =
+          "the mesh axes that divide the work on the same tokens, instead of those with such names",
       .kind = SpecKind::kMeshAxes},
-     MeshAxes<&TrainingSpec::computation>},
+     Into<&TrainingSpec::computation, &SpecParser::ReadMeshAxisList>},
 };
 
 extern const std::vector<KeyRow<CutSpec>> kCutKeys = {
@@ -323,7 +324,7 @@ extern const std::vector<KeyRow<CutSpec>> kCutKeys = {
       .kind = SpecKind::kMeshAxes,
       .required = true,
       .hint = "write it as in `{axes: tensor, segments: 2}`"},
-     MeshAxes<&CutSpec::axes>},
+     Into<&CutSpec::axes, &SpecParser::ReadMeshAxisList>},
     {{.name = "segments",
       .description = "how many segments the dimension has; a rank has a part of each, such as of "
                      "gate and up, which lie one after the other",
@@ -341,7 +342,7 @@ extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
      By<&SpecParser::ReadShape>},
     {kAxes, By<&SpecParser::ReadTensorAxes>},
     {{.name = "dtype", .description = "instead of the spec's dtype", .kind = SpecKind::kDType},
-     Word<&TensorSpec::dtype>},
+     Into<&TensorSpec::dtype, &SpecParser::ReadText>},
     {{.name = "kind",
       .description = "what it is to a trainer: `parameter`, or `buffer`, which is not trained: it "
                      "counts as no parameter, and optimizers have no state of it",
@@ -354,12 +355,10 @@ extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
       .kind = SpecKind::kInit,
       .required = true,
       .hint = "name an initializer, such as `init: zeros`"},
-     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, TensorSpec& tensor) {
-       tensor.init = parser.ReadInit(*entry.value);
-     }},
+     Into<&TensorSpec::init, &SpecParser::ReadInit>},
     {kShard, By<&SpecParser::ReadShard>},
-    {kStage, Stage<TensorSpec>},
-    {kUneven, Uneven<TensorSpec>},
+    {kStage, Into<&TensorSpec::stage, &SpecParser::ReadStage>},
+    {kUneven, Into<&TensorSpec::uneven, &SpecParser::ReadUneven>},
     {{.name = "key",
       .description = "the path under which values are drawn, instead of the tensor's own: keeps "
                      "them through a renaming; or, of engine `jax_threefry`, how JAX derives its "
@@ -374,16 +373,16 @@ extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
     {{.name = "in_axis",
       .description = "the dimensions that are inputs, instead of `fans`",
       .kind = SpecKind::kDimensions},
-     Dimensions<&TensorSpec::in_axis>},
+     Into<&TensorSpec::in_axis, &SpecParser::ReadDimensions>},
     {{.name = "out_axis",
       .description = "the dimensions that are outputs, instead of `fans`",
       .kind = SpecKind::kDimensions},
-     Dimensions<&TensorSpec::out_axis>},
+     Into<&TensorSpec::out_axis, &SpecParser::ReadDimensions>},
     {{.name = "batch_axis",
       .description = "dimensions that count in no fan: layers of a stack, experts",
       .kind = SpecKind::kDimensions},
-     Dimensions<&TensorSpec::batch_axis>},
-    {kWhen, Number<&TensorSpec::when>},
+     Into<&TensorSpec::batch_axis, &SpecParser::ReadDimensions>},
+    {kWhen, Into<&TensorSpec::when, &SpecParser::ReadCondition>},
 };
 
 extern const std::vector<KeyRow<TensorSpec>> kStoredTensorKeys = {
@@ -392,31 +391,29 @@ extern const std::vector<KeyRow<TensorSpec>> kStoredTensorKeys = {
       .kind = SpecKind::kView,
       .required = true,
       .hint = "name a tensor of `modules`, as in `from: model.norm.weight`"},
-     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, TensorSpec& tensor) {
-       tensor.from = parser.ReadView(*entry.value);
-     }},
+     Into<&TensorSpec::from, &SpecParser::ReadView>},
     {kAxes, By<&SpecParser::ReadTensorAxes>},
     {kShard, By<&SpecParser::ReadShard>},
-    {kStage, Stage<TensorSpec>},
-    {kUneven, Uneven<TensorSpec>},
-    {kWhen, Number<&TensorSpec::when>},
+    {kStage, Into<&TensorSpec::stage, &SpecParser::ReadStage>},
+    {kUneven, Into<&TensorSpec::uneven, &SpecParser::ReadUneven>},
+    {kWhen, Into<&TensorSpec::when, &SpecParser::ReadCondition>},
 };
 
 extern const std::vector<KeyRow<ModuleSpec>> kModuleKeys = {
-    {kRepeat, ReadRepeat},
+    {kRepeat, Into<&ModuleSpec::repeat, &SpecParser::ReadCount>},
     {kFans, Choice<&ModuleSpec::fans>},
-    {kStage, Stage<ModuleSpec>},
-    {kWhen, Number<&ModuleSpec::when>},
+    {kStage, Into<&ModuleSpec::stage, &SpecParser::ReadStage>},
+    {kWhen, Into<&ModuleSpec::when, &SpecParser::ReadCondition>},
 };
 
 extern const std::vector<KeyRow<ModuleSpec>> kStoredModuleKeys = {
-    {kRepeat, ReadRepeat},
-    {kStage, Stage<ModuleSpec>},
-    {kWhen, Number<&ModuleSpec::when>},
+    {kRepeat, Into<&ModuleSpec::repeat, &SpecParser::ReadCount>},
+    {kStage, Into<&ModuleSpec::stage, &SpecParser::ReadStage>},
+    {kWhen, Into<&ModuleSpec::when, &SpecParser::ReadCondition>},
 };
 
 extern const std::vector<KeyRow<ModuleSpec>> kLayoutKeys = {
-    {kRepeat, ReadRepeat},
+    {kRepeat, Into<&ModuleSpec::repeat, &SpecParser::ReadCount>},
     {{.name = "stack",
       .description =
           "patterns of modules with numbered members, such as layers: the tensors that all members "
@@ -431,34 +428,18 @@ extern const std::vector<KeyRow<ModuleSpec>> kLayoutKeys = {
       .description = "patterns of tensors that are not stored",
       .kind = SpecKind::kPatterns},
      Globs<&LayoutSpec::omit>},
-    {kStage, Stage<ModuleSpec>},
-    {kWhen, Number<&ModuleSpec::when>},
+    {kStage, Into<&ModuleSpec::stage, &SpecParser::ReadStage>},
+    {kWhen, Into<&ModuleSpec::when, &SpecParser::ReadCondition>},
 };
 
 std::vector<SpecKey> KeysOf(SpecMapping mapping) {
-  switch (mapping) {
-    case SpecMapping::kModel:
-      return RowsOf(kModelKeys);
-    case SpecMapping::kMesh:
-      return RowsOf(kMeshKeys);
-    case SpecMapping::kTraining:
-      return RowsOf(kTrainingKeys);
-    case SpecMapping::kTensor:
-      return RowsOf(kTensorKeys);
-    case SpecMapping::kCut:
-      return RowsOf(kCutKeys);
-    case SpecMapping::kModule:
-      return RowsOf(kModuleKeys);
-    case SpecMapping::kLayout:
-      return RowsOf(kLayoutKeys);
-    case SpecMapping::kStoredTensor:
-      return RowsOf(kStoredTensorKeys);
-    case SpecMapping::kStoredModule:
-      return RowsOf(kStoredModuleKeys);
-    case SpecMapping::kOperation:
-      return OperationKeys();
-  }
-  return {};
+  // In the order of SpecMapping.
+  const std::vector<SpecKey> tables[] = {
+      RowsOf(kModelKeys),        RowsOf(kAssertKeys), RowsOf(kMeshKeys),
+      RowsOf(kTrainingKeys),     RowsOf(kTensorKeys), RowsOf(kCutKeys),
+      RowsOf(kModuleKeys),       RowsOf(kLayoutKeys), RowsOf(kStoredTensorKeys),
+      RowsOf(kStoredModuleKeys), OperationKeys()};
+  return tables[static_cast<size_t>(mapping)];
 }
 
 }  // namespace shardinit

@@ -12,15 +12,18 @@ namespace shardinit {
 // The ways to handle dimensions that mesh axes do not divide.
 inline constexpr std::string_view kUnevenPolicies[] = {"error", "chunk", "pad"};
 
-// The kind of value that a key takes.
 enum class SpecKind {
   kVersion,
   kName,
   kPaths,  // names of files
   kNumber,
   kNumbers,  // by name
-  kChoice,   // one of the row's words
+  kAssertions,
+  kCondition,
+  kVariables,  // by name
+  kChoice,     // one of the row's words
   kUneven,
+  kText,
   kDType,
   kEngine,
   kConfig,
@@ -61,6 +64,7 @@ struct SpecKey {
 
 enum class SpecMapping {
   kModel,
+  kAssertion,
   kMesh,
   kTraining,
   kTensor,

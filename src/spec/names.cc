@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/text.h"
+#include "expr/expr.h"
 
 namespace shardinit {
 namespace {
@@ -26,8 +27,7 @@ bool Report(const Node& name, const Judgement& bad, Diagnostics& diagnostics) {
     span.column += bad->offset + (name.quoted ? 1 : 0);
     span.length = bad->length;
   }
-  diagnostics.Error(span, bad->message, bad->hint);
-  return false;
+  return diagnostics.Error(span, bad->message, bad->hint);
 }
 
 // Describes the character at `offset`, which the rule excludes.
@@ -66,7 +66,6 @@ Judgement JudgeIdentifier(std::string_view text, std::string_view what) {
   return JudgeLength(what, text.size(), kLongestPart);
 }
 
-// Judges the part of a path from `begin` to `end`.
 Judgement JudgePart(std::string_view path, size_t begin, size_t end) {
   for (size_t i = begin; i < end; ++i) {
     if (IsWordCharacter(path[i]) || path[i] == '-') continue;
@@ -130,6 +129,12 @@ bool IsModelName(std::string_view text) { return !JudgeModelName(text); }
 
 bool CheckIdentifier(const Node& name, std::string_view what, Diagnostics& diagnostics) {
   return Report(name, JudgeIdentifier(name.text, what), diagnostics);
+}
+
+bool CheckVariable(const Node& name, Diagnostics& diagnostics) {
+  if (!IsReservedName(name.text)) return true;
+  return diagnostics.Error(name.span, fmt::format("{} is a word of expressions", Quote(name.text)),
+                           "choose another name for this variable");
 }
 
 bool CheckPath(const Node& name, size_t prefix, Diagnostics& diagnostics) {

@@ -2,7 +2,6 @@
 // of a terminal, so they are kept plain.
 #pragma once
 
-#include <string>
 #include <string_view>
 
 #include "base/diagnostics.h"
@@ -24,6 +23,8 @@ bool IsModelName(std::string_view text);
 // An identifier, [A-Za-z_][A-Za-z0-9_]*, names vars, mesh axes, logical axes and initializers.
 // `what` names the kind in messages: "mesh axis".
 bool CheckIdentifier(const Node& name, std::string_view what, Diagnostics& diagnostics);
+// Reports a variable whose name expressions have another meaning for, such as `and`.
+bool CheckVariable(const Node& name, Diagnostics& diagnostics);
 
 // A path is parts of letters, digits, `_` and `-`, separated by dots. `prefix` bytes of the path
 // stand in the modules around it.

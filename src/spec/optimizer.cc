@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <span>
 
 #include "base/parse_number.h"
 #include "base/suggest.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "spec/override.h"
 #include "spec/reader.h"
@@ -74,15 +74,15 @@ class OptimizerReader {
   }
 
  private:
-  void Error(const Node& node, std::string message, std::string hint = {}) {
-    diagnostics_.Error(node.span, std::move(message), std::move(hint));
+  Reported Error(const Node& node, std::string message, std::string hint = {}) {
+    return diagnostics_.Error(node.span, std::move(message), std::move(hint));
   }
 
   bool IsName(const Node& node) {
     if (node.text == kAdamW) return true;
-    Error(node, fmt::format("unknown optimizer {}", Quote(node.text)),
-          fmt::format("use `{}`, the only one; the name of a file has a dot or a slash", kAdamW));
-    return false;
+    return Error(
+        node, fmt::format("unknown optimizer {}", Quote(node.text)),
+        fmt::format("use `{}`, the only one; the name of a file has a dot or a slash", kAdamW));
   }
 
   ParamGroup ReadGroup(const Node& node, bool* has_schedule) {
@@ -100,12 +100,12 @@ class OptimizerReader {
             fmt::format("`schedule` must be `true` or `false`, not {}", Describe(*schedule)));
     }
     *has_schedule |= schedule != nullptr && schedule->text == "true";
-    std::vector<std::string> names = {"params", "schedule"};
-    for (const HyperRow& row : kHyperparameters) names.emplace_back(row.name);
+    std::vector<std::string> names = NamesOf(kHyperparameters);
+    names.insert(names.begin(), {"params", "schedule"});
     bool is_given = false;
     for (const Node::Entry& entry : node.entries) {
       is_given |= entry.value != params && entry.value != schedule;
-      if (std::find(names.begin(), names.end(), entry.key->text) != names.end()) continue;
+      if (Contains(names, entry.key->text)) continue;
       Error(*entry.key, fmt::format("a parameter group of AdamW has no {}", Quote(entry.key->text)),
             DidYouMean(entry.key->text, names));
     }
@@ -189,10 +189,11 @@ class OptimizerReader {
     for (size_t i = 0; i < groups.size(); ++i) {
       if (groups[i].hyperparameters.empty() == groups[0].hyperparameters.empty()) continue;
       const size_t without = groups[i].hyperparameters.empty() ? i : 0;
-      return Error(*list.entries[without].value,
-                   fmt::format("parameter group {} has no hyperparameters, and group {} has them",
-                               without, without == 0 ? i : 0),
-                   "give the run's hyperparameters to all groups, or to none");
+      Error(*list.entries[without].value,
+            fmt::format("parameter group {} has no hyperparameters, and group {} has them", without,
+                        without == 0 ? i : 0),
+            "give the run's hyperparameters to all groups, or to none");
+      return;
     }
   }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/suggest.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "spec/include.h"
 #include "spec/keys.h"
@@ -31,9 +32,7 @@ bool IsOfMesh(const Node& root, std::string_view path) {
   constexpr std::string_view kMesh = "mesh.";
   const Node* mesh = root.Find("mesh");
   if (!path.starts_with(kMesh) || mesh == nullptr || !mesh->IsMap()) return false;
-  const auto keys = KeysOf(SpecMapping::kMesh);
-  return std::any_of(keys.begin(), keys.end(),
-                     [&](const SpecKey& key) { return key.name == path.substr(kMesh.size()); });
+  return FindNamed(KeysOf(SpecMapping::kMesh), path.substr(kMesh.size())) != nullptr;
 }
 
 Span PlaceIn(const Source& source, size_t begin, size_t length) {
@@ -42,21 +41,18 @@ Span PlaceIn(const Source& source, size_t begin, size_t length) {
 }
 
 // The way from the root to the value that is set: nodes and the index of the entry taken in each.
-struct Way {
-  std::vector<std::pair<const Node*, size_t>> steps;
-};
+using Way = std::vector<std::pair<const Node*, size_t>>;
 
 class Finder {
  public:
   explicit Finder(std::string_view path) : path_(path) {}
 
-  // Finds path_ from byte `begin` on, below `node`.
   bool Find(const Node& node, size_t begin, Way& way) {
     for (const auto& [index, length] : Matches(node, begin)) {
-      way.steps.push_back({&node, index});
+      way.push_back({&node, index});
       const size_t next = begin + length + 1;
       if (next > path_.size() || Find(*node.entries[index].value, next, way)) return true;
-      way.steps.pop_back();
+      way.pop_back();
     }
     if (begin >= deepest_) {
       deepest_ = begin;
@@ -82,8 +78,7 @@ class Finder {
       if (rest.starts_with(key) && (rest.size() == key.size() || rest[key.size()] == '.'))
         found.push_back({i, key.size()});
     }
-    std::sort(found.begin(), found.end(),
-              [](const auto& a, const auto& b) { return a.second > b.second; });
+    std::ranges::sort(found, [](const auto& a, const auto& b) { return a.second > b.second; });
     return found;
   }
 
@@ -95,11 +90,11 @@ class Finder {
 // Suggests a key. Keys hold dots too: `embd.weight.init` is compared with `embed.weight` by its
 // first two parts.
 std::string SuggestKey(std::string_view rest, const std::vector<std::string>& keys) {
-  const auto dots = [](std::string_view text) { return std::count(text.begin(), text.end(), '.'); };
+  const auto dots = [](std::string_view text) { return std::ranges::count(text, '.'); };
   for (std::string_view prefix = rest; !prefix.empty();) {
     std::vector<std::string> alike;
-    std::copy_if(keys.begin(), keys.end(), std::back_inserter(alike),
-                 [&](const std::string& key) { return dots(key) == dots(prefix); });
+    std::ranges::copy_if(keys, std::back_inserter(alike),
+                         [&](const std::string& key) { return dots(key) == dots(prefix); });
     if (!Closest(prefix, alike).empty()) return DidYouMean(prefix, alike);
     const size_t dot = prefix.rfind('.');
     prefix = prefix.substr(0, dot == std::string_view::npos ? 0 : dot);
@@ -152,9 +147,9 @@ void ReportMissing(const Source& source, std::string_view path, const Finder& fi
 
 // Returns `root` with `value` at the end of `way`: nodes on the way are new, the rest is shared.
 const Node* Replace(const Way& way, const Node* value, NodeStore& store) {
-  for (size_t i = way.steps.size(); i-- > 0;) {
-    Node* copy = store.Copy(*way.steps[i].first);
-    copy->entries[way.steps[i].second].value = value;
+  for (size_t i = way.size(); i-- > 0;) {
+    Node* copy = store.Copy(*way[i].first);
+    copy->entries[way[i].second].value = value;
     value = copy;
   }
   return value;
@@ -181,10 +176,9 @@ const Node* ParseValue(const Source& source, size_t begin, NodeStore& store,
   const size_t first = std::min(text.find_first_not_of(' '), text.size());
   const bool flow = text.substr(first).starts_with('{') || text.substr(first).starts_with('[');
   if ((value->IsMap() || value->IsSequence()) && !flow) {
-    diagnostics.Error(PlaceIn(source, begin, text.size()),
-                      "a mapping or list on the command line needs brackets",
-                      value->IsMap() ? "write `{key: value}`" : "write `[a, b]`");
-    return nullptr;
+    return diagnostics.Error(PlaceIn(source, begin, text.size()),
+                             "a mapping or list on the command line needs brackets",
+                             value->IsMap() ? "write `{key: value}`" : "write `[a, b]`");
   }
   return value;
 }
@@ -205,7 +199,7 @@ const Node* ApplySet(const Node* root, const Source& source, NodeStore& store,
   Way way;
   if (finder.Find(*root, 0, way)) return Replace(way, value, store);
   const std::vector<std::string> defaulted = DefaultedKeys();
-  if (std::find(defaulted.begin(), defaulted.end(), path) != defaulted.end()) {
+  if (Contains(defaulted, path)) {
     return With(*root, PlaceIn(source, 0, path.size()), path, value, store);
   }
   if (IsOfMesh(*root, path)) {
@@ -223,8 +217,8 @@ const Node* ApplySet(const Node* root, const Source& source, NodeStore& store,
 bool IsClean(const Source& source, Diagnostics& diagnostics) {
   const std::optional<BadText> bad = FindBadText(source.text);
   if (!bad) return true;
-  diagnostics.Error({&source, 0, 0, 0}, fmt::format("{} in {}", bad->what, Quote(source.text)));
-  return false;
+  return diagnostics.Error({&source, 0, 0, 0},
+                           fmt::format("{} in {}", bad->what, Quote(source.text)));
 }
 
 }  // namespace
@@ -246,16 +240,11 @@ const Node* ApplyMesh(const Node* root, const std::string& mesh, NodeStore& stor
   Way way;
   Finder finder("mesh.axes");
   const Node* axes = nullptr;
-  if (finder.Find(*root, 0, way))
-    axes = way.steps.back().first->entries[way.steps.back().second].value;
-  if (axes == nullptr || !axes->IsMap()) {
-    // A malformed `mesh` is reported when it is read.
-    if (axes == nullptr && root->Find("mesh") == nullptr) {
-      diagnostics.Error({&source, 0, 0, 0}, "the spec declares no mesh",
-                        "declare its axes as `mesh: {axes: {data: 1}}`");
-    }
-    return root;
-  }
+  if (finder.Find(*root, 0, way)) axes = way.back().first->entries[way.back().second].value;
+  // Where the spec has no mesh, this is its mesh.
+  const bool declares = root->Find("mesh") == nullptr;
+  if (declares) axes = store.New(Node::Kind::kMap, PlaceIn(source, 0, source.text.size()));
+  if (axes == nullptr || !axes->IsMap()) return root;  // That is reported when it is read.
   std::vector<std::string> names;
   for (const Node::Entry& entry : axes->entries) names.emplace_back(entry.key->text);
 
@@ -273,7 +262,7 @@ const Node* ApplyMesh(const Node* root, const std::string& mesh, NodeStore& stor
                         "mesh axes have the form `axis=size,axis=size`");
     } else if (chosen->Find(name) != nullptr) {
       diagnostics.Error(name_span, fmt::format("mesh axis {} is given twice", Quote(name)));
-    } else if (axes->Find(name) == nullptr) {
+    } else if (!declares && axes->Find(name) == nullptr) {
       diagnostics.Error(name_span, fmt::format("the spec declares no mesh axis {}", Quote(name)),
                         DidYouMean(name, names));
     } else {
@@ -289,17 +278,18 @@ const Node* ApplyMesh(const Node* root, const std::string& mesh, NodeStore& stor
       chosen->entries.push_back({entry.key, store.NewScalar("1", entry.key->span)});
     }
   }
-  return Replace(way, chosen, store);
+  if (!declares) return Replace(way, chosen, store);
+  const Node* empty = store.New(Node::Kind::kMap, axes->span);
+  return With(*root, axes->span, "mesh", With(*empty, axes->span, "axes", chosen, store), store);
 }
 
 const Node* ApplySharding(const Node* root, const std::string& sharding, NodeStore& store,
                           Diagnostics& diagnostics) {
   if (sharding.empty()) return root;
-  const Node* value = ReadOption("--sharding", sharding, store, diagnostics);
-  if (value == nullptr) return root;
-  Node* rest = store.Copy(*root);
-  std::erase_if(rest->entries, [](const Node::Entry& entry) { return entry.key->text == "rules"; });
-  return With(*rest, value->span, "sharding", value, store);
+  const Source& source = *diagnostics.Add({"--sharding", sharding});
+  if (!IsClean(source, diagnostics)) return root;
+  const Node* value = ParseValue(source, 0, store, diagnostics);
+  return value == nullptr ? root : WithSharding(*root, *value, store, diagnostics);
 }
 
 const Node* ApplyTraining(const Node* root, const std::string& option, const std::string& key,
@@ -311,9 +301,7 @@ const Node* ApplyTraining(const Node* root, const std::string& option, const std
   const Node* training = root->Find("training");
   // A malformed `training` is reported when it is read.
   if (training != nullptr && !training->IsMap() && !training->IsNull()) return root;
-  if (training == nullptr || training->IsNull()) {
-    training = store.New(Node::Kind::kMap, place);
-  }
+  if (training == nullptr || training->IsNull()) training = store.New(Node::Kind::kMap, place);
   training = With(*training, place, store.Keep(key), number, store);
   return With(*root, place, "training", training, store);
 }

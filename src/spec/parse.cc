@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/suggest.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "spec/include.h"
 #include "spec/names.h"
@@ -43,10 +44,27 @@ void SpecParser::ReadConfig(const Node::Entry& entry, ModelSpec& model) {
   model.config = std::get<ConfigSpec::Map>(ReadConfigValue(*entry.value).value);
 }
 
+void SpecParser::ReadAssertions(const Node::Entry& entry, ModelSpec& model) {
+  // A null removes those of included files.
+  if (entry.value->IsNull() && !entry.value->ambiguous) return;
+  if (!IsSequence(entry, "list expressions, such as `[heads % kv_heads == 0]`") || !IsShort(entry))
+    return;
+  const std::vector<Node::Entry>& items = entry.value->entries;
+  for (size_t i = 0; i < items.size(); ++i) {
+    AssertSpec read;
+    if (items[i].value->IsMap()) {
+      ReadMap(*items[i].value, items[i].value->span, "an entry of `assert`", kAssertKeys, read);
+    } else if (!ReportCutCall(items, &i)) {
+      read.that = ReadExpr({entry.key, items[i].value}, "an entry of `assert`");
+    }
+    if (read.that != nullptr) model.assertions.push_back(std::move(read));
+  }
+}
+
 void SpecParser::ReadMesh(const Node::Entry& entry, ModelSpec& model) {
   if (!IsMap(entry, "write it as in `{axes: {data: 8}}`")) return;
   const std::vector<Node::Entry>& entries = entry.value->entries;
-  const bool is_flat = std::none_of(entries.begin(), entries.end(), [](const Node::Entry& axis) {
+  const bool is_flat = std::ranges::none_of(entries, [](const Node::Entry& axis) {
     return !Closest(axis.key->text, NamesOf(kMeshKeys)).empty();
   });
   if (is_flat && !entries.empty()) {
@@ -64,8 +82,7 @@ void SpecParser::ReadTraining(const Node::Entry& entry, ModelSpec& model) {
 
 void SpecParser::ReadRules(const Node::Entry& entry, ModelSpec& model) {
   constexpr std::string_view kForm =
-      "a rule has the form `{logical: axis}`, `{logical: [axis, axis]}` or "
-      "`{logical: null}`";
+      "a rule has the form `{logical: axis}`, `{logical: [axis, axis]}` or `{logical: null}`";
   // A null removes the `rules` of an included file.
   if (entry.value->IsNull() && !entry.value->ambiguous) return;
   model.has_rules = true;
@@ -146,9 +163,7 @@ void SpecParser::ReadModule(const Node::Entry& entry, size_t prefix, ModuleSpec&
 }
 
 void SpecParser::ReadGlobs(const Node::Entry& entry, std::vector<Located<std::string>>& globs) {
-  if (!IsSequence(entry, "list paths, in which `*` stands for anything") || !IsShort(entry)) {
-    return;
-  }
+  if (!IsSequence(entry, "list paths, in which `*` stands for anything") || !IsShort(entry)) return;
   for (const Node::Entry& item : entry.value->entries) {
     if (IsText({entry.key, item.value})) globs.push_back(Text(*item.value));
   }
@@ -220,7 +235,7 @@ void SpecParser::ReadNumbered(const Node& name, size_t prefix, ModuleSpec& modul
 bool SpecParser::IsTensor(const Node& map) const {
   const auto& keys = TensorKeys();
   if (map.Find(keys.front().name) != nullptr) return true;
-  return std::any_of(keys.begin(), keys.end(), [&](const KeyRow<TensorSpec>& key) {
+  return std::ranges::any_of(keys, [&](const KeyRow<TensorSpec>& key) {
     const Node* value = map.Find(key.name);
     if (value == nullptr || FindNamed(kModuleKeys, key.name) != nullptr) return false;
     // A layout's member may be a plain path.
@@ -283,10 +298,10 @@ std::optional<StageSpec> SpecParser::ReadStage(const Node::Entry& entry) {
 
 void SpecParser::ReadKey(const Node::Entry& entry, TensorSpec& tensor) {
   if (entry.value->IsMap()) {
-    ReadGivenKey(*entry.value, tensor);
-    return;
+    tensor.key = ReadGivenKey(*entry.value);
+  } else if (IsText(entry) && CheckKey(*entry.value, diagnostics())) {
+    tensor.key = Text(*entry.value);
   }
-  if (IsText(entry) && CheckKey(*entry.value, diagnostics())) tensor.key = Text(*entry.value);
 }
 
 void SpecParser::ReadTie(const Node::Entry& entry, TensorSpec& tensor) {
@@ -326,28 +341,27 @@ void SpecParser::CheckRank(TensorSpec& tensor) {
 bool SpecParser::IsShort(const Node::Entry& entry) {
   const size_t entries = entry.value->entries.size();
   if (entries <= kMostRules) return true;
-  Error(*entry.key, fmt::format("{} has {} entries, but may have at most {}",
-                                Quote(entry.key->text), entries, kMostRules));
-  return false;
+  return Error(*entry.key, fmt::format("{} has {} entries, but may have at most {}",
+                                       Quote(entry.key->text), entries, kMostRules));
 }
 
-bool WrongKeys::Has(std::string_view key) const {
-  return std::find(keys_.begin(), keys_.end(), key) != keys_.end();
-}
+bool WrongKeys::Has(std::string_view key) const { return Contains(keys_, key); }
 
 std::optional<ModelSpec> LoadSpec(const SpecRequest& request, Diagnostics& diagnostics) {
   NodeStore store;
   const Node* root = LoadTree(request.path, request.text, store, diagnostics);
   if (root == nullptr) return {};
+  ModelSpec spec;
+  spec.source = root->span.source;
   const size_t before = diagnostics.all().size();
+  // The sharding is first, since it may bring a mesh and variables that the others change.
+  root = ApplySharding(root, request.sharding, store, diagnostics);
   root = ApplySets(root, request.sets, store, diagnostics);
   root = ApplyMesh(root, request.mesh, store, diagnostics);
-  root = ApplySharding(root, request.sharding, store, diagnostics);
   for (const auto& [option, key, value] : request.training) {
     root = ApplyTraining(root, option, key, value, store, diagnostics);
   }
   const bool is_asked_for = diagnostics.all().size() == before;
-  ModelSpec spec;
   const Span whole_file = {root->span.source, 0, 0, 0};
   SpecParser(root->incomplete, diagnostics)
       .ReadMap(*root, whole_file, "the spec", kModelKeys, spec);

@@ -6,7 +6,6 @@
 
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/suggest.h"
@@ -26,6 +25,7 @@ struct KeyRow : SpecKey {
 };
 
 extern const std::vector<KeyRow<ModelSpec>> kModelKeys, kMeshKeys;
+extern const std::vector<KeyRow<AssertSpec>> kAssertKeys;
 extern const std::vector<KeyRow<TrainingSpec>> kTrainingKeys;
 // The first key of each table makes a mapping a tensor.
 extern const std::vector<KeyRow<TensorSpec>> kTensorKeys, kStoredTensorKeys;
@@ -42,9 +42,14 @@ class SpecParser : public SpecReader {
                const std::vector<KeyRow<T>>& keys, T& out) {
     NoteGaps(map);
     std::set<std::string> meant;  // keys that unknown ones are near; "": some key is near none
-    for (const Node::Entry& entry : map.entries) {
+    for (size_t i = 0; i < map.entries.size(); ++i) {
+      const Node::Entry& entry = map.entries[i];
       if (const KeyRow<T>* key = FindNamed(keys, entry.key->text)) {
         const size_t before = Faults();
+        if (ReportCutCall(map.entries, &i)) {
+          out.wrong.Add(key->name);
+          continue;
+        }
         key->read(*this, *key, entry, out);
         if (Faults() != before) out.wrong.Add(key->name);
         continue;
@@ -64,9 +69,9 @@ class SpecParser : public SpecReader {
     }
   }
 
-  // These read the keys of the spec.
   void ReadName(const Node::Entry& entry, ModelSpec& model);
   void ReadConfig(const Node::Entry& entry, ModelSpec& model);
+  void ReadAssertions(const Node::Entry& entry, ModelSpec& model);
   void ReadMesh(const Node::Entry& entry, ModelSpec& model);
   void ReadTraining(const Node::Entry& entry, ModelSpec& model);
   void ReadDevices(const Node::Entry& entry, ModelSpec& model);
@@ -75,7 +80,6 @@ class SpecParser : public SpecReader {
   void ReadModules(const Node::Entry& entry, ModelSpec& model);
   void ReadLayouts(const Node::Entry& entry, ModelSpec& model);
 
-  // These read the keys of modules and tensors.
   void ReadGlobs(const Node::Entry& entry, std::vector<Located<std::string>>& globs);
   void ReadShape(const Node::Entry& entry, TensorSpec& tensor);
   void ReadTensorAxes(const Node::Entry& entry, TensorSpec& tensor);

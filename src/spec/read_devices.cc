@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/local_path.h"
 #include "base/parse_number.h"
 #include "base/text.h"
 #include "spec/parser.h"

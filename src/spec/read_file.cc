@@ -40,9 +40,8 @@ std::optional<FileSpec> SpecReader::ReadFileSpec(const Node::Entry& entry) {
     if (path == nullptr) return std::nullopt;
   }
   if (!path->IsScalar() || path->text.empty()) {
-    Error(*path, fmt::format("`file` takes the path of a file, not {}", Describe(*path)),
-          "write `{file: {path: positions.bin, sha256: …}}`");
-    return std::nullopt;
+    return Error(*path, fmt::format("`file` takes the path of a file, not {}", Describe(*path)),
+                 "write `{file: {path: positions.bin, sha256: …}}`");
   }
   FileSpec file{Text(*path), {}};
   if (sha256 != nullptr) {

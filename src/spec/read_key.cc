@@ -40,18 +40,18 @@ constexpr std::string_view kTorchForm = "write it as in `key: {torch: {position:
 
 }  // namespace
 
-void SpecReader::ReadGivenKey(const Node& node, TensorSpec& tensor) {
+std::optional<KeySpec> SpecReader::ReadGivenKey(const Node& node) {
   NoteGaps(node);
-  if (node.entries.size() == 1 && node.entries[0].key->text == "jax") {
-    tensor.jax_key = ReadJaxKey(node, node.entries[0]);
-  } else if (node.entries.size() == 1 && node.entries[0].key->text == "torch") {
-    tensor.torch_key = ReadTorchKey(node, node.entries[0]);
-  } else if (!node.incomplete) {
+  const std::string_view kind = node.entries.size() == 1 ? node.entries[0].key->text : "";
+  if (kind == "jax") return ReadJaxKey(node, node.entries[0]);
+  if (kind == "torch") return ReadTorchKey(node, node.entries[0]);
+  if (!node.incomplete) {
     Error(node, "`key` must be a path, `{jax: …}` or `{torch: …}`", std::string(kJaxForm));
   }
+  return std::nullopt;
 }
 
-std::optional<TorchKeySpec> SpecReader::ReadTorchKey(const Node& node, const Node::Entry& entry) {
+std::optional<KeySpec> SpecReader::ReadTorchKey(const Node& node, const Node::Entry& entry) {
   const size_t faults = Faults();
   if (!IsMap(entry, kTorchForm)) return std::nullopt;
   NoteGaps(*entry.value);
@@ -70,11 +70,11 @@ std::optional<TorchKeySpec> SpecReader::ReadTorchKey(const Node& node, const Nod
   } else if (Faults() == faults && !key.position && !key.skip && !entry.value->incomplete) {
     Error(*entry.value, "`torch` has no `position`", std::string(kTorchForm));
   }
-  const bool good = Faults() == faults && (key.position || key.skip);
-  return good ? std::optional(std::move(key)) : std::nullopt;
+  if (Faults() != faults || (!key.position && !key.skip)) return std::nullopt;
+  return key;
 }
 
-std::optional<JaxKeySpec> SpecReader::ReadJaxKey(const Node& node, const Node::Entry& entry) {
+std::optional<KeySpec> SpecReader::ReadJaxKey(const Node& node, const Node::Entry& entry) {
   const size_t faults = Faults();
   const Node& steps = *entry.value;
   JaxKeySpec key = {node.span, {}};
@@ -95,7 +95,8 @@ std::optional<JaxKeySpec> SpecReader::ReadJaxKey(const Node& node, const Node::E
   if (Faults() == faults && key.steps.empty()) {
     Error(node, "this key has no step", std::string(kJaxForm));
   }
-  return Faults() == faults ? std::optional(std::move(key)) : std::nullopt;
+  if (Faults() != faults) return std::nullopt;
+  return key;
 }
 
 void SpecReader::ReadJaxSteps(const Node& map, JaxKeySpec* key) {

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/table.h"
 #include "base/text.h"
 #include "spec/keys.h"
 #include "spec/names.h"
@@ -46,8 +47,7 @@ std::vector<SpecKey> OperationKeys() {
 
 ViewSpec SpecReader::ReadView(const Node& node) {
   constexpr std::string_view kForm =
-      "name a tensor of `modules`, or write an operation such as "
-      "`{concat: {axis: 0, of: [a, b]}}`";
+      "name a tensor of `modules`, or write an operation such as `{concat: {axis: 0, of: [a, b]}}`";
   ViewSpec view;
   view.span = node.span;
   if (node.IsScalar() && !IsNumber(node) && !IsBoolean(node)) {
@@ -77,9 +77,8 @@ ViewSpec SpecReader::ReadView(const Node& node) {
 }
 
 void SpecReader::ReadViewArgument(const Node::Entry& item, ViewSpec& view) {
-  for (const OperationKey& key : kOperationKeys) {
-    if (key.name == item.key->text) return key.read(*this, item, view);
-  }
+  const OperationKey* const key = FindNamed(kOperationKeys, item.key->text);
+  if (key != nullptr) return key->read(*this, item, view);
   if (!CheckIdentifier(*item.key, "argument", diagnostics_)) return;
   ViewSpec::Argument argument = {Text(*item.key), item.value->IsSequence(), {}};
   if (argument.is_list) {

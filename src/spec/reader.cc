@@ -9,6 +9,7 @@
 
 #include "base/parse_number.h"
 #include "base/suggest.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "spec/keys.h"
 #include "spec/names.h"
@@ -19,9 +20,7 @@ namespace {
 bool IsNumberText(std::string_view text) {
   if (text.starts_with('-') || text.starts_with('+')) text.remove_prefix(1);
   const size_t digit = text.starts_with('.') ? 1 : 0;
-  if (text.size() <= digit || text[digit] < '0' || text[digit] > '9') {
-    return false;
-  }
+  if (text.size() <= digit || text[digit] < '0' || text[digit] > '9') return false;
   double unused;
   const char* end = text.data() + text.size();
   return text.starts_with("0x") || std::from_chars(text.data(), end, unused).ptr == end;
@@ -31,7 +30,7 @@ bool IsNumberText(std::string_view text) {
 int OpenParentheses(const Node& node) {
   if (!node.IsScalar() || node.quoted) return 0;
   const std::string_view text = node.text;
-  return std::count(text.begin(), text.end(), '(') - std::count(text.begin(), text.end(), ')');
+  return std::ranges::count(text, '(') - std::ranges::count(text, ')');
 }
 
 // Counts the entries from `begin` on that are pieces of one call, since YAML cuts `[max(a, b), c]`
@@ -46,6 +45,29 @@ size_t PiecesOfCall(const std::vector<Node::Entry>& entries, size_t begin) {
     if (open <= 0) return i - begin + 1;
   }
   return 1;
+}
+
+// Returns `[tensor, null]` for JAX's `P('tensor', None)`; empty for other text.
+std::string ListOfAxes(std::string_view text) {
+  if (!(text.starts_with("P(") || text.starts_with("PartitionSpec(")) || !text.ends_with(')'))
+    return {};
+  const size_t open = text.find('(');
+  std::string list(text.substr(open + 1, text.size() - open - 2));
+  std::erase_if(list, [](char c) { return c == '\'' || c == '"'; });
+  std::ranges::replace(list, '(', '[');
+  std::ranges::replace(list, ')', ']');
+  for (size_t at = 0; (at = list.find("None", at)) != list.npos;) list.replace(at, 4, "null");
+  return fmt::format("[{}]", list);
+}
+
+// Returns `normal` for PyTorch's `nn.init.normal_`; empty for other text.
+std::string NameOutsideTorch(std::string_view text) {
+  constexpr std::string_view kModule = "nn.init.";
+  const size_t at = text.find(kModule);
+  if (at == text.npos || (at > 0 && text.substr(0, at) != "torch.")) return {};
+  text.remove_prefix(at + kModule.size());
+  if (text.ends_with('_')) text.remove_suffix(1);
+  return std::string(text);
 }
 
 }  // namespace
@@ -82,6 +104,11 @@ ExprPtr SpecReader::ReadExpr(const Node::Entry& entry, std::string_view what) {
   return ParseExpr(node.text, span, diagnostics_);
 }
 
+ExprPtr SpecReader::ReadCondition(const Node::Entry& entry) {
+  const Node& node = *entry.value;
+  return IsBoolean(node) ? ParseExpr(node.text, node.span, diagnostics_) : ReadExpr(entry);
+}
+
 std::vector<Named<ExprPtr>> SpecReader::ReadExprs(const Node::Entry& entry, std::string_view what) {
   std::vector<Named<ExprPtr>> exprs;
   if (!IsMap(entry, "give numbers by name")) return exprs;
@@ -94,7 +121,10 @@ std::vector<Named<ExprPtr>> SpecReader::ReadExprs(const Node::Entry& entry, std:
     }
     Named<ExprPtr>& expr = exprs.emplace_back();
     expr.name = ReadIdentifier(name, what);
-    if (!ReportCutCall(items, &i)) expr.value = ReadExpr(items[i]);
+    const bool is_variable = what == kVariable;
+    if (is_variable && !CheckVariable(name, diagnostics_)) expr.name.value.clear();
+    if (ReportCutCall(items, &i)) continue;
+    expr.value = is_variable ? ReadCondition(items[i]) : ReadExpr(items[i]);
   }
   if (entry.value->incomplete) exprs.emplace_back();
   return exprs;
@@ -114,15 +144,15 @@ std::optional<Named<ExprPtr>> SpecReader::ReadCount(const Node::Entry& entry) {
   const std::string form = fmt::format("write it as in `{}: {{layer: 32}}`", entry.key->text);
   if (!IsMap(entry, form) || entry.value->incomplete) return std::nullopt;
   if (entry.value->entries.size() != 1) {
-    Error(*entry.value,
-          fmt::format("{} has one variable, not {}", Quote(entry.key->text),
-                      entry.value->entries.size()),
-          form);
-    return std::nullopt;
+    return Error(*entry.value,
+                 fmt::format("{} has one variable, not {}", Quote(entry.key->text),
+                             entry.value->entries.size()),
+                 form);
   }
   const Node::Entry& only = entry.value->entries[0];
   if (!CheckIdentifier(*only.key, fmt::format("{} variable", entry.key->text), diagnostics_))
     return std::nullopt;
+  if (!CheckVariable(*only.key, diagnostics_)) return std::nullopt;
   return Named<ExprPtr>{Text(*only.key), ReadExpr(only)};
 }
 
@@ -131,24 +161,17 @@ std::optional<Located<std::string>> SpecReader::ReadText(const Node::Entry& entr
   return Text(*entry.value);
 }
 
-std::optional<Located<std::string>> SpecReader::ReadWord(const Node::Entry& entry) {
-  if (!IsText(entry)) return std::nullopt;
-  if (!CheckIdentifier(*entry.value, Quote(entry.key->text), diagnostics_)) return std::nullopt;
-  return Text(*entry.value);
-}
-
 std::optional<Located<std::string>> SpecReader::ReadChoice(
     const Node::Entry& entry, std::span<const std::string_view> choices) {
   const Node& node = *entry.value;
-  if (node.IsScalar() && std::find(choices.begin(), choices.end(), node.text) != choices.end())
-    return Text(node);
+  if (node.IsScalar() && Contains(choices, node.text)) return Text(node);
   const std::vector<std::string> names(choices.begin(), choices.end());
   const std::span<const std::string> first(names.begin(), names.end() - 1);
-  Error(node,
-        fmt::format("{} must be `{}` or `{}`, not {}", Quote(entry.key->text),
-                    fmt::join(first, "`, `"), names.back(), Describe(node)),
-        node.IsScalar() && !Closest(node.text, names).empty() ? DidYouMean(node.text, names) : "");
-  return std::nullopt;
+  return Error(
+      node,
+      fmt::format("{} must be `{}` or `{}`, not {}", Quote(entry.key->text),
+                  fmt::join(first, "`, `"), names.back(), Describe(node)),
+      node.IsScalar() && !Closest(node.text, names).empty() ? DidYouMean(node.text, names) : "");
 }
 
 std::optional<UnevenSpec> SpecReader::ReadUneven(const Node::Entry& entry) {
@@ -213,11 +236,10 @@ std::optional<DimensionRef> SpecReader::ReadDimension(const Node::Entry& entry, 
   const int64_t position = ParseNumber<int64_t>(node.text).value_or(0);
   if (!node.IsScalar() || IsBoolean(node) ||
       (IsNumber(node) && fmt::format("{}", position) != node.text)) {
-    Error(node,
-          fmt::format("{} must name a dimension, not {}", Quote(entry.key->text), Describe(node)),
-          "write a name of the tensor's `axes` or a position, such as `-2` "
-          "for the last but one");
-    return std::nullopt;
+    return Error(
+        node,
+        fmt::format("{} must name a dimension, not {}", Quote(entry.key->text), Describe(node)),
+        "write a name of the tensor's `axes` or a position, such as `-2` for the last but one");
   }
   if (IsNumber(node)) return DimensionRef{position, node.span};
   if (!CheckIdentifier(node, "logical axis", diagnostics_)) return std::nullopt;
@@ -228,26 +250,28 @@ std::optional<InitSpec> SpecReader::ReadInit(const Node& node) {
   constexpr std::string_view kForm = "write a name, such as `zeros`, or `{normal: {std: 0.02}}`";
   if (node.IsScalar() && !IsNumber(node) && !IsBoolean(node)) {
     if (node.text.find('(') != std::string_view::npos) {
-      Error(node, fmt::format("an initializer is a name or a mapping, not {}", Quote(node.text)),
-            "arguments are a mapping, such as `{normal: {std: 0.02}}`");
-      return std::nullopt;
+      return Error(node,
+                   fmt::format("an initializer is a name or a mapping, not {}", Quote(node.text)),
+                   "arguments are a mapping, such as `{normal: {std: 0.02}}`");
+    }
+    if (const std::string plain = NameOutsideTorch(node.text); !plain.empty()) {
+      return Error(node, fmt::format("unknown initializer {}", Quote(node.text)),
+                   fmt::format("did you mean {}?", Quote(plain)));
     }
     if (!CheckIdentifier(node, "initializer", diagnostics_)) return std::nullopt;
     return InitSpec{Text(node), nullptr, {}};
   }
   if (NoteGaps(node)) return std::nullopt;
   if (!node.IsMap()) {
-    Error(node, fmt::format("an initializer is a name or a mapping, not {}", Describe(node)),
-          std::string(kForm));
-    return std::nullopt;
+    return Error(node, fmt::format("an initializer is a name or a mapping, not {}", Describe(node)),
+                 std::string(kForm));
   }
   if (size_t first = 0; !node.entries.empty() && ReportCutCall(node.entries, &first)) {
     return std::nullopt;
   }
   if (node.entries.size() != 1) {
-    Error(node, fmt::format("an initializer has one name, not {}", node.entries.size()),
-          std::string(kForm));
-    return std::nullopt;
+    return Error(node, fmt::format("an initializer has one name, not {}", node.entries.size()),
+                 std::string(kForm));
   }
   const Node::Entry& only = node.entries[0];
   if (!CheckIdentifier(*only.key, "initializer", diagnostics_)) return std::nullopt;
@@ -281,6 +305,12 @@ std::optional<InitSpec> SpecReader::ReadInit(const Node& node) {
 
 std::variant<ExprPtr, uint64_t> SpecReader::ReadSeed(const Node::Entry& entry) {
   const Node& node = *entry.value;
+  constexpr std::string_view kWords[] = {"random", "none", "None", "auto", "time"};
+  if (node.IsScalar() && Contains(kWords, node.text)) {
+    Error(node, fmt::format("`seed` must be a number, not {}", Quote(node.text)),
+          "write one, such as `seed: 0`: the same seed gives the same values in every run");
+    return ExprPtr();
+  }
   const bool is_digits =
       IsNumber(node) && node.text.find_first_not_of("0123456789") == std::string_view::npos;
   if (!is_digits || node.text.starts_with('0')) return ReadExpr(entry);
@@ -305,9 +335,7 @@ ConfigSpec SpecReader::ReadConfigValue(const Node& node) {
   }
   if (node.IsSequence()) {
     ConfigSpec::List list;
-    for (const Node::Entry& entry : node.entries) {
-      list.push_back(ReadConfigValue(*entry.value));
-    }
+    for (const Node::Entry& entry : node.entries) list.push_back(ReadConfigValue(*entry.value));
     return {std::move(list)};
   }
   if (node.text.starts_with("==")) return {std::string(node.text.substr(1))};
@@ -350,8 +378,15 @@ bool SpecReader::ReportCutNumber(const Node& before, const Node::Entry& entry) {
 bool SpecReader::ReportCutCall(const std::vector<Node::Entry>& items, size_t* at) {
   const size_t pieces = PiecesOfCall(items, *at);
   if (pieces == 1) return false;
+  std::string whole(items[*at].value->text);
+  for (size_t i = *at + 1; i < *at + pieces; ++i) {
+    const Node* key = items[i].key;
+    whole += fmt::format(", {}", key != nullptr ? key->text : items[i].value->text);
+  }
+  const std::string list = ListOfAxes(whole);
   Error(*items[*at].value, "a comma ends the value here, inside the parentheses",
-        "put the whole expression in quotes, such as \"max(a, b)\"");
+        list.empty() ? fmt::format("put the whole expression in quotes: `\"{}\"`", whole)
+                     : fmt::format("a list stands in brackets: `{}`", list));
   *at += pieces - 1;
   return true;
 }
@@ -359,37 +394,35 @@ bool SpecReader::ReportCutCall(const std::vector<Node::Entry>& items, size_t* at
 bool SpecReader::IsMap(const Node::Entry& entry, std::string_view hint) {
   NoteGaps(*entry.value);
   if (entry.value->IsMap()) return true;
-  ReportKind(entry, "a mapping", hint);
-  return false;
+  return ReportKind(entry, "a mapping", hint);
 }
 
 bool SpecReader::IsSequence(const Node::Entry& entry, std::string_view hint) {
   if (entry.value->IsSequence()) return true;
-  ReportKind(entry, "a list", hint);
-  return false;
+  if (const std::string list = ListOfAxes(entry.value->text); !list.empty()) {
+    return ReportKind(entry, "a list", fmt::format("a list stands in brackets: `{}`", list));
+  }
+  return ReportKind(entry, "a list", hint);
 }
 
 bool SpecReader::IsText(const Node::Entry& entry) {
   const Node& node = *entry.value;
   if (node.IsScalar() && !IsBoolean(node) && !IsNumber(node)) return true;
-  ReportKind(entry, "text", node.IsScalar() ? "put it in quotes" : "");
-  return false;
+  return ReportKind(entry, "text", node.IsScalar() ? "put it in quotes" : "");
 }
 
-void SpecReader::ReportKind(const Node::Entry& entry, std::string_view wanted,
-                            std::string_view hint) {
-  Error(
+Reported SpecReader::ReportKind(const Node::Entry& entry, std::string_view wanted,
+                                std::string_view hint) {
+  return Error(
       *entry.value,
       fmt::format("{} must be {}, not {}", Quote(entry.key->text), wanted, Describe(*entry.value)),
       std::string(hint));
 }
 
-void SpecReader::Error(const Node& node, std::string message, std::string hint) {
-  if (node.ambiguous) {
-    ++known_faults_;
-  } else {
-    ErrorAt(node.span, std::move(message), std::move(hint));
-  }
+Reported SpecReader::Error(const Node& node, std::string message, std::string hint) {
+  if (!node.ambiguous) return ErrorAt(node.span, std::move(message), std::move(hint));
+  ++known_faults_;
+  return {};
 }
 
 }  // namespace shardinit

@@ -16,6 +16,9 @@
 
 namespace shardinit {
 
+// Messages call one of `vars` this.
+inline constexpr std::string_view kVariable = "variable";
+
 class SpecReader {
  public:
   // `is_part` says that the rest of the spec is absent, so no key of a mapping counts as missing.
@@ -24,6 +27,8 @@ class SpecReader {
 
   // The readers return null, nothing or an empty value if the value is wrong.
   ExprPtr ReadExpr(const Node::Entry& entry, std::string_view what = {});
+  // Reads an expression that may be only `true` or `false`.
+  ExprPtr ReadCondition(const Node::Entry& entry);
   // Reads a mapping of names to expressions. An entry whose name is wrong stays in the result,
   // without a name.
   std::vector<Named<ExprPtr>> ReadExprs(const Node::Entry& entry, std::string_view what);
@@ -32,7 +37,6 @@ class SpecReader {
   // Reads `{variable: count}`, the form of `repeat` and `for`.
   std::optional<Named<ExprPtr>> ReadCount(const Node::Entry& entry);
   std::optional<Located<std::string>> ReadText(const Node::Entry& entry);
-  std::optional<Located<std::string>> ReadWord(const Node::Entry& entry);
   std::optional<Located<std::string>> ReadChoice(const Node::Entry& entry,
                                                  std::span<const std::string_view> choices);
   std::optional<UnevenSpec> ReadUneven(const Node::Entry& entry);
@@ -55,20 +59,18 @@ class SpecReader {
   ViewSpec ReadView(const Node& node);
   // Reads text with `{expressions}`, and does not check the text around them.
   PathSpec ReadPathSpec(const Node& node);
-  // Reads a `key` that is a mapping; sets neither kind if something in it is wrong.
-  void ReadGivenKey(const Node& node, TensorSpec& tensor);
+  // Reads a `key` that is a mapping; returns nothing if something in it is wrong.
+  std::optional<KeySpec> ReadGivenKey(const Node& node);
 
   bool IsMap(const Node::Entry& entry, std::string_view hint);
   bool IsSequence(const Node::Entry& entry, std::string_view hint);
   bool IsText(const Node::Entry& entry);
   static Located<std::string> Text(const Node& node) { return {std::string(node.text), node.span}; }
 
-  // These report and count mistakes.
-
   Diagnostics& diagnostics() { return diagnostics_; }
-  void Error(const Node& node, std::string message, std::string hint = {});
-  void ErrorAt(Span span, std::string message, std::string hint = {}) {
-    diagnostics_.Error(span, std::move(message), std::move(hint));
+  Reported Error(const Node& node, std::string message, std::string hint = {});
+  Reported ErrorAt(Span span, std::string message, std::string hint = {}) {
+    return diagnostics_.Error(span, std::move(message), std::move(hint));
   }
   // Grows with every mistake, be it new or reported before.
   size_t Faults() const { return diagnostics_.all().size() + known_faults_; }
@@ -79,19 +81,19 @@ class SpecReader {
     known_faults_ += map.incomplete;
     return map.incomplete;
   }
+  // Reports a call that YAML's commas have cut, and moves `*at` to its last piece.
+  bool ReportCutCall(const std::vector<Node::Entry>& items, size_t* at);
 
  private:
   std::optional<DimensionRef> ReadDimension(const Node::Entry& entry, const Node& node);
-  std::optional<JaxKeySpec> ReadJaxKey(const Node& node, const Node::Entry& entry);
-  std::optional<TorchKeySpec> ReadTorchKey(const Node& node, const Node::Entry& entry);
+  std::optional<KeySpec> ReadJaxKey(const Node& node, const Node::Entry& entry);
+  std::optional<KeySpec> ReadTorchKey(const Node& node, const Node::Entry& entry);
   void ReadJaxSteps(const Node& map, JaxKeySpec* key);
   void ReadStatics(const Node::Entry& entry, JaxKeySpec::Step* step);
   void ReadViewArgument(const Node::Entry& item, ViewSpec& view);
   // Reports `50,304` in braces, which is the number 50 and a key 304 without a value.
   bool ReportCutNumber(const Node& before, const Node::Entry& entry);
-  // Moves `*at` to the last piece of a call that YAML's commas have cut.
-  bool ReportCutCall(const std::vector<Node::Entry>& items, size_t* at);
-  void ReportKind(const Node::Entry& entry, std::string_view wanted, std::string_view hint);
+  Reported ReportKind(const Node::Entry& entry, std::string_view wanted, std::string_view hint);
   // Tells whether the node has quotes; `!!str 5` is `quoted` without any.
   static bool IsInQuotes(const Node& node) { return node.span.length == node.text.size() + 2; }
 

@@ -41,12 +41,11 @@ class WrongKeys {
 // Tells whether there may be more entries than are known; `wrong` says that they have a mistake.
 template <typename T>
 bool MayLack(const std::vector<Named<T>>& entries, bool wrong) {
-  return wrong &&
-         (entries.empty() || std::any_of(entries.begin(), entries.end(),
-                                         [](const auto& e) { return e.name.value.empty(); }));
+  return wrong && (entries.empty() || std::ranges::any_of(entries, [](const auto& e) {
+                     return e.name.value.empty();
+                   }));
 }
 
-// A file with the elements of a tensor.
 struct FileSpec {
   Located<std::string> path;    // as written: relative to the file that names it
   Located<std::string> sha256;  // 64 hexadecimal digits
@@ -65,7 +64,6 @@ struct InitSpec {
 // Mesh axes that cut one dimension, major first; empty: not cut (`null`).
 using AxisList = Located<std::vector<Located<std::string>>>;
 
-// The way `shard` cuts a dimension.
 struct CutSpec {
   AxisList axes;
   ExprPtr segments = nullptr;  // null: 1
@@ -137,6 +135,14 @@ struct JaxKeySpec {
   std::vector<Step> steps;  // begin with a seed or words
 };
 
+// A key decides which numbers a tensor takes: it is a path under which the tensor is drawn, a key
+// of JAX, or a place in the stream of torch_cpu.
+using KeySpec = std::variant<Located<std::string>, JaxKeySpec, TorchKeySpec>;
+
+inline Span SpanOf(const KeySpec& key) {
+  return std::visit([](const auto& each) { return each.span; }, key);
+}
+
 struct TensorSpec {
   Span span;  // span of the tensor's key
   WrongKeys wrong;
@@ -151,9 +157,7 @@ struct TensorSpec {
   std::optional<Located<std::vector<CutSpec>>> shard;
   std::optional<StageSpec> stage;  // instead of the module's
   std::optional<UnevenSpec> uneven;
-  std::optional<Located<std::string>> key;   // a path under which it is drawn; or
-  std::optional<JaxKeySpec> jax_key;         // a JAX key to draw with; or
-  std::optional<TorchKeySpec> torch_key;     // a place in the torch_cpu stream
+  std::optional<KeySpec> key;                // instead of the tensor's own path
   std::optional<Located<std::string>> tie;   // path of a tensor with the same values
   std::optional<Located<std::string>> fans;  // `out_in` or `in_out`
   std::optional<DimensionList> in_axis, out_axis, batch_axis;
@@ -176,6 +180,13 @@ struct ModuleSpec {
   std::optional<StageSpec> stage;            // for members without their own
   ExprPtr when;                              // null or 0 as in TensorSpec; covers all repeats
   std::vector<Named<ModuleMember>> members;  // names may hold dots
+};
+
+// Something that must hold of the variables, such as `heads % kv_heads == 0`.
+struct AssertSpec {
+  WrongKeys wrong;
+  ExprPtr that;                                 // holds unless it is 0
+  std::optional<Located<std::string>> message;  // what is wrong if it does not
 };
 
 // A rule, such as `{mlp: tensor}`; the first rule that applies wins.
@@ -220,6 +231,7 @@ struct TrainingSpec {
 
 struct ModelSpec {
   WrongKeys wrong;
+  const Source* source = nullptr;  // the file of the spec itself, which may include others
   Located<std::string> name;
   ExprPtr seed;                                 // null: 0, or large_seed
   std::optional<Located<uint64_t>> large_seed;  // a seed that expressions do not have
@@ -229,6 +241,7 @@ struct ModelSpec {
   std::optional<Located<std::string>> replicas;  // `dedupe` (default) or `full`
   std::optional<Located<std::string>> fans;      // absent: no order is assumed
   std::vector<Named<ExprPtr>> vars;
+  std::vector<AssertSpec> assertions;
   std::vector<Named<ExprPtr>> mesh;    // in order: row-major, last fastest
   std::vector<Named<ExprPtr>> slices;  // by axis: how many parts lie on different slices
   std::optional<Located<std::string>> slice_order;  // `outer` (default) or `inner`

@@ -23,7 +23,7 @@ bool IsWord(std::string_view text) {
   const bool is_other = lower == "true" || lower == "false" || lower == "null" || lower == "yes" ||
                         lower == "no" || lower == "on" || lower == "off";
   return !text.empty() && !is_other && (std::isalpha(text[0]) != 0 || text[0] == '<') &&
-         std::all_of(text.begin(), text.end(), is("<>/._-"));
+         std::ranges::all_of(text, is("<>/._-"));
 }
 
 // Tells whether text is a number, an expression or a word that YAML leaves as it is, also in

@@ -353,8 +353,7 @@ void Builder::Fail(const YAML::ParserException& error) {
   }
   if (what == YAML::ErrorMsg::FLOW_END) {
     // Events lag behind the scanner, so the bracket may not be in open_ yet.
-    const auto outermost =
-        std::find_if(open_.begin(), open_.end(), [](const Level& l) { return l.flow; });
+    const auto outermost = std::ranges::find_if(open_, [](const Level& l) { return l.flow; });
     const std::optional<size_t> bracket =
         text_.FindOpenBracket(outermost == open_.end() ? last_ : outermost->offset, offset);
     if (bracket) {
@@ -423,9 +422,9 @@ uint32_t FirstLongLine(std::string_view text) {
 
 }  // namespace
 
-const Node* Node::Find(std::string_view key) const {
+const Node::Entry* Node::FindEntry(std::string_view key) const {
   for (const Entry& entry : entries) {
-    if (entry.key != nullptr && entry.key->text == key) return entry.value;
+    if (entry.key != nullptr && entry.key->text == key) return &entry;
   }
   return nullptr;
 }
@@ -446,7 +445,7 @@ std::string Describe(const Node& node) {
 
 Span SpanIn(const Source& source, size_t offset, size_t length) {
   const std::string_view before = std::string_view(source.text).substr(0, offset);
-  const size_t line = std::count(before.begin(), before.end(), '\n') + 1;
+  const size_t line = std::ranges::count(before, '\n') + 1;
   const size_t column = offset - (before.rfind('\n') + 1) + 1;
   return {&source, static_cast<uint32_t>(line), static_cast<uint32_t>(column),
           static_cast<uint32_t>(std::max<size_t>(length, 1))};
@@ -458,25 +457,23 @@ const Node* ParseYaml(const Source& source, size_t begin, NodeStore& store,
   const bool utf16 = text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff") ||
                      (text.size() > 1 && (text[0] == '\0') != (text[1] == '\0'));
   if (utf16) {
-    diagnostics.Error({&source, 0, 0, 0}, "the file is not UTF-8 but UTF-16 or UTF-32",
-                      "save it as UTF-8");
-    return nullptr;
+    return diagnostics.Error({&source, 0, 0, 0}, "the file is not UTF-8 but UTF-16 or UTF-32",
+                             "save it as UTF-8");
   }
   if (const std::optional<BadText> bad = FindBadText(text)) {
-    diagnostics.Error(SpanIn(source, bad->offset, 1), bad->what, "a spec is plain UTF-8 text");
-    return nullptr;
+    return diagnostics.Error(SpanIn(source, bad->offset, 1), bad->what,
+                             "a spec is plain UTF-8 text");
   }
   if (const uint32_t line = FirstLongLine(source.text)) {
-    diagnostics.Error({&source, line, 1, 1},
-                      fmt::format("this line has more than {} bytes", kLongestLine),
-                      "write it as several lines");
-    return nullptr;
+    return diagnostics.Error({&source, line, 1, 1},
+                             fmt::format("this line has more than {} bytes", kLongestLine),
+                             "write it as several lines");
   }
   if (source.text.size() > kLongestLine && IsOneBracket(source.text)) {
-    diagnostics.Error({&source, 0, 0, 0},
-                      fmt::format("more than {} bytes stand in one pair of brackets", kLongestLine),
-                      "write the outermost mapping without braces, one key per line");
-    return nullptr;
+    return diagnostics.Error(
+        {&source, 0, 0, 0},
+        fmt::format("more than {} bytes stand in one pair of brackets", kLongestLine),
+        "write the outermost mapping without braces, one key per line");
   }
   ViewBuffer buffer(std::string_view(source.text).substr(begin));
   std::istream stream(&buffer);

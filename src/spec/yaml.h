@@ -45,8 +45,12 @@ struct Node {
   bool IsSequence() const { return kind == Kind::kSequence; }
   bool IsMap() const { return kind == Kind::kMap; }
 
-  // Returns a map's value, or null.
-  const Node* Find(std::string_view key) const;
+  // These return null if a map has no such key.
+  const Entry* FindEntry(std::string_view key) const;
+  const Node* Find(std::string_view key) const {
+    const Entry* const entry = FindEntry(key);
+    return entry == nullptr ? nullptr : entry->value;
+  }
 };
 
 // Names a node for messages about mistakes: "a list", "`4096`", "nothing".

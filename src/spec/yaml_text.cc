@@ -28,13 +28,13 @@ size_t YamlText::OffsetOf(int pos) const {
 }
 
 Span YamlText::SpanAt(size_t offset, size_t length) const {
-  const size_t line = std::upper_bound(lines_.begin(), lines_.end(), offset) - lines_.begin();
+  const size_t line = std::ranges::upper_bound(lines_, offset) - lines_.begin();
   return {&source_, static_cast<uint32_t>(line),
           static_cast<uint32_t>(offset - lines_[line - 1] + 1), static_cast<uint32_t>(length)};
 }
 
 size_t YamlText::LineEnd(size_t offset) const {
-  const auto next = std::upper_bound(lines_.begin(), lines_.end(), offset);
+  const auto next = std::ranges::upper_bound(lines_, offset);
   if (next == lines_.end()) return text_.size();
   size_t end = *next - 1;
   if (end > offset && text_[end - 1] == '\r') --end;
@@ -174,6 +174,30 @@ std::optional<size_t> YamlText::FindOpenQuote(size_t offset) const {
   return std::nullopt;
 }
 
+namespace {
+
+// Finds `name:example` in the line before the one that starts at `start`: without a space it is
+// text, which the next key goes on with.
+std::optional<SyntaxProblem> FindGluedKey(const YamlText& text, size_t start) {
+  if (start == 0) return {};
+  const std::string_view all = text.At(0);
+  const size_t before = all.rfind('\n', start - 1 > 0 ? start - 2 : 0);
+  const size_t begin = before == kNone || start < 2 ? 0 : before + 1;
+  const std::string_view line = all.substr(begin, start - 1 - begin);
+  const size_t indent = std::min(line.find_first_not_of(' '), line.size());
+  const size_t colon = line.find(':');
+  if (colon == kNone || colon + 1 >= line.size() || kBlank.find(line[colon + 1]) != kNone)
+    return {};
+  if (colon == indent || line.substr(indent, colon - indent).find_first_of(" \t#\"'{[") != kNone)
+    return {};
+  const std::string_view key = line.substr(indent, colon - indent);
+  return SyntaxProblem{text.SpanAt(begin + indent, colon + 1 - indent),
+                       fmt::format("a space is missing behind `{}:`", key),
+                       fmt::format("write `{}: {}`", key, line.substr(colon + 1))};
+}
+
+}  // namespace
+
 SyntaxProblem ExplainSyntax(std::string_view message, const YamlText& text, size_t offset) {
   const Span here = text.SpanAt(offset, 1);
   const std::string_view rest = text.At(offset);
@@ -191,9 +215,9 @@ SyntaxProblem ExplainSyntax(std::string_view message, const YamlText& text, size
             "is a line break missing?"};
   }
   if (has("illegal map value")) {
+    if (const auto glued = FindGluedKey(text, start)) return *glued;
     return {here, "a `:` cannot stand here",
-            "indent the key like its neighbours; text that holds `: ` needs "
-            "quotes"};
+            "indent the key like its neighbours; text that holds `: ` needs quotes"};
   }
   if (has("referenced anchor is not defined")) {
     return {text.WordSpan(offset), "this alias names nothing above it",
@@ -217,8 +241,7 @@ SyntaxProblem ExplainSyntax(std::string_view message, const YamlText& text, size
   }
   if (has("end of map") || has("end of seq")) {
     return {text.LineSpan(offset), "this does not belong to what stands before it",
-            "check the indentation; text after a closing quote or bracket "
-            "needs a line of its own"};
+            "check the indentation; text after a closing quote or bracket needs a line of its own"};
   }
   return {here, fmt::format("invalid YAML: {}", message), {}};
 }

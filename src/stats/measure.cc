@@ -1,12 +1,10 @@
 #include "stats/measure.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -192,11 +190,9 @@ StretchesOf Stored(const std::string& folder, const Plan& plan, const Digest& pl
     for (const Place& place : (*places)[index]) {
       stretches.push_back({place.elements, [=](int64_t first, int64_t count, void* out) {
                              const std::string path = folder + "/" + RankFile(place.rank);
-                             const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-                             if (!fd || !ReadAll(fd.get(), out, static_cast<size_t>(count * size),
-                                                 place.offset + first * size)) {
-                               throw SystemError("read", path, errno != 0 ? errno : EIO);
-                             }
+                             ReadExactly(OpenToRead(path).get(), path, out,
+                                         static_cast<size_t>(count * size),
+                                         place.offset + first * size);
                            }});
     }
     return stretches;

@@ -13,7 +13,7 @@
 #include "checkpoint/receipt.h"
 #include "export/record.h"
 #include "formats/dcp/unpickle.h"
-#include "formats/safetensors/reader.h"
+#include "formats/safetensors/file.h"
 #include "plan/plan.h"
 
 namespace shardinit {

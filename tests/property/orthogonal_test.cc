@@ -1,6 +1,5 @@
 // Tests random orthogonal matrices: the kernels give the reference's bits, and the
 // reference is orthogonal.
-#include "kernels/orthogonal.h"
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,7 @@
 #include "checkpoint/verify.h"
 #include "checkpoint/write.h"
 #include "export/export.h"
-#include "export/intact.h"
+#include "export/record.h"
 #include "support/hdf5_once.h"
 #include "support/random_plan.h"
 #include "support/spec_text.h"

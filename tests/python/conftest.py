@@ -14,9 +14,11 @@ KINDS = {
     "faults": "with kills, injected errors, full disks and damage",
     "slow": "takes long for what it finds",
 }
+# Tests of such files that the fast set has all the same: what they find was wrong before, and they take seconds.
+QUICK = "quick"
 FAULTS = {"test_copies", "test_copies_read_once", "test_faults", "test_full_disk", "test_json_numbers", "test_outputs",
           "test_power_loss"}
-SLOW = {"test_auto_presets", "test_builds", "test_determinism", "test_statistics"}
+SLOW = {"test_auto_presets", "test_builds", "test_debian_package", "test_determinism", "test_statistics", "test_wheel"}
 
 
 @functools.cache
@@ -28,13 +30,15 @@ def kinds_of(path):
 
 
 def pytest_configure(config):
-    for kind, what in KINDS.items():
+    for kind, what in {**KINDS, QUICK: "in the fast set, whatever kind its file has"}.items():
         config.addinivalue_line("markers", f"{kind}: {what}")
 
 
 def pytest_ignore_collect(collection_path, config):
     """Files of a kind that is not asked for are not even imported, since frameworks take long to load."""
     if collection_path.suffix == ".py" and collection_path.name.startswith("test_"):
+        if QUICK in config.option.markexpr and f"pytest.mark.{QUICK}" in collection_path.read_text():
+            return None
         return any(f"not {kind}" in config.option.markexpr for kind in kinds_of(collection_path)) or None
     return None
 

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import subprocess
 
 import h5py
@@ -84,6 +85,13 @@ def run_ok(*arguments, **options):
 
 def run_json(*arguments, **options):
     return json.loads(run_ok(*arguments, "--json", **options).stdout)
+
+
+# What `export` writes, as its help says; without a program conftest.py ends the run.
+FORMATS = re.search(r"--to FORMAT +Format: (.*)", run_ok("export", "--help").stdout)[1].split(", ") \
+    if BINARY.is_file() else []
+OF_NAMES = ["keras", "megatron"]  # These formats want tensors to have names of their own.
+OF_ANY = [format for format in FORMATS if format not in OF_NAMES]
 
 
 def tree_of(folder):

@@ -71,7 +71,7 @@ def test_layouts(tmp_path):
 
 
 @pytest.mark.parametrize("arguments, text", [([BEFORE, ROOT / "golden"], "is not a checkpoint"),
-                                             ([BEFORE, ROOT / "schemas/spec.schema.json"], "is not a plan of this tool")])
+                                             ([BEFORE, ROOT / "schemas/spec.schema.json"], "this is a JSON schema, not a spec")])
 def test_what_is_nothing_to_compare(arguments, text):
     result = run_tool("diff", *arguments)
     assert result.returncode in (2, 5) and text in result.stderr

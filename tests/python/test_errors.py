@@ -11,7 +11,7 @@ import shutil
 
 import pytest
 
-from support import run_ok, run_tool, tree_of
+from support import FORMATS, run_ok, run_tool, tree_of
 
 SPEC = """
 shardinit: 1
@@ -50,7 +50,7 @@ COMMANDS = {
     "finalize": "finalize unfinished",
     "finalize without an index": "finalize good --index never",
     **{f"export to {name}": f"export spec.yaml --to {name} -o out --jobs 1"
-       for name in ["safetensors", "dcp", "hf-dcp", "zarr", "keras"]},
+       for name in FORMATS if name != "megatron"},
     "export of a checkpoint": "export good --to dcp -o out --jobs 1",
     "reshard": "reshard good --mesh a=1 -o out --jobs 1",
     "verify": "verify good",

@@ -1,7 +1,7 @@
 // Sets HDF5 up once in a process of tests.
 #pragma once
 
-#include "formats/hdf5/setup.h"
+#include "formats/hdf5/reader.h"
 
 namespace shardinit {
 

@@ -26,7 +26,7 @@ std::string Refusal(const std::string& text) {
 
 TEST(JsonWriter, PutsInlineMembersOnOneLine) {
   JsonWriter out;
-  out.BeginObject().Member("a", 1).Member("b", "x").Key("c").Null();
+  out.BeginObject().Member("a", 1).Member("b", "x").Member("c", nullptr);
   out.Member("d", std::vector<int64_t>{1, -2, 3}).Member("e", true);
   out.Key("f").BeginArray().EndArray().Key("g").BeginObject().EndObject();
   out.EndObject();

@@ -160,7 +160,7 @@ TEST(Compile, Mistakes) {
             "  hint: write `mean + std * normal()`\n");
   EXPECT_EQ(Mistake("where(0 < row < 5, 1, 0)", "<"),
             "comparisons do not chain\n"
-            "  hint: write `(a < b) * (b < c)`: each gives 1 or 0\n");
+            "  hint: write `a < b and b < c`\n");
   EXPECT_EQ(Mistake("row = col", "="),
             "expected an operator, but found `=`\n  hint: to compare, write `==`\n");
   EXPECT_EQ(Mistake("row + log(d - 4)", "log(d - 4)"), "`log(d - 4)` is too large for a float\n");

@@ -41,7 +41,7 @@ std::string Print(const TensorSpec& tensor) {
     for (const CutSpec& cut : tensor.shard->value) out += " " + Print(cut.axes);
   }
   if (tensor.uneven) out += " uneven " + tensor.uneven->value;
-  if (tensor.key) out += " key " + tensor.key->value;
+  if (tensor.key) out += " key " + std::get<Located<std::string>>(*tensor.key).value;
   return out;
 }
 
@@ -193,7 +193,7 @@ TEST(LoadSpec, Tensors) {
        "parentheses\n"
        "  modules: {w: {shape: [max(1, 2), 3], init: ones}}\n"
        "                        ^^^^^\n"
-       "  hint: put the whole expression in quotes, such as \"max(a, b)\"\n"},
+       "  hint: put the whole expression in quotes: `\"max(1, 2)\"`\n"},
       {"modules: {w: {shape: [4], axes: [a, b], init: ones}}\n",
        "x.yaml:3:33: error: `axes` has 2 names, but the shape has 1 dimension\n"
        "  modules: {w: {shape: [4], axes: [a, b], init: ones}}\n"
@@ -535,9 +535,13 @@ TEST(Override, MeshGivesOrderAndSizes) {
             "`axis=size,axis=size`\n"
             "  tensr=2,fsdp=3,fsdp=3,tensor\n"
             "                        ^^^^^^\n");
-  EXPECT_EQ(MessagesFor("seed: 1\n", {}, "data=2"),
-            "--mesh: error: the spec declares no mesh\n"
-            "  hint: declare its axes as `mesh: {axes: {data: 1}}`\n");
+}
+
+TEST(Override, MeshDeclaresTheAxesOfASpecWithoutOne) {
+  EXPECT_EQ(Print(LoadText("shardinit: 1\nname: a\nmodules: {w: {shape: [], init: zeros}}\n", {},
+                           "data=2,model=3")
+                      .model.mesh),
+            "{data: 2, model: 3}");
 }
 
 TEST(LoadSpec, AFileThatCannotBeReadIsNotTheSpecsFault) {

@@ -10,7 +10,6 @@
 
 #include "base/checked_math.h"
 #include "base/error.h"
-#include "formats/dcp/item.h"
 #include "formats/dcp/pickle.h"
 #include "formats/foreign_names.h"
 #include "formats/pieces.h"
@@ -271,6 +270,7 @@ std::vector<FileLayout> LayOutCheckpoint(const LayoutRequest& request, const Key
 
 extern const Format kDcp = {
     .name = "dcp",
+    .description = "PyTorch Distributed Checkpoint, for torchtitan, FSDP2, Lightning and others",
     .lay_out =
         [](const LayoutRequest& request) {
           if (request.optimizer == nullptr) return dcp::LayOutCheckpoint(request, {}, {});

@@ -1,10 +1,9 @@
-#include "formats/dcp/item.h"
-
 #include <utility>
 
 #include "base/crc32.h"
 #include "base/error.h"
 #include "base/output_file.h"
+#include "formats/dcp/checkpoint.h"
 #include "formats/dcp/pickle.h"
 #include "formats/foreign_names.h"
 #include "formats/little_endian.h"

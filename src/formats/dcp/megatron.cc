@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "formats/dcp/checkpoint.h"
-#include "formats/dcp/item.h"
 #include "formats/dcp/pickle.h"
 
 namespace shardinit {
@@ -71,6 +70,7 @@ std::vector<FileLayout> LayOutMegatron(const LayoutRequest& request) {
 
 extern const Format kMegatron = {
     .name = "megatron",
+    .description = "Megatron-core's torch_dist, for Megatron-LM and NeMo",
     .lay_out = LayOutMegatron,
     .reader = &kDcpReader,
     .globbed = {"*.distcp"},

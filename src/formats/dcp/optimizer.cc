@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "formats/dcp/checkpoint.h"
-#include "formats/dcp/item.h"
 #include "formats/dcp/pickle.h"
 #include "graph/drawn/tie.h"
 

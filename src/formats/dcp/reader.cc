@@ -1,11 +1,8 @@
 // Reads folders of torch.distributed.checkpoint that anyone may have written. It trusts nothing in
 // them before it is checked.
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <map>
 #include <utility>
 
@@ -26,26 +23,27 @@ constexpr size_t kMetadataLimit = size_t{256} << 20;
 // The most bytes of a text in an item: its directory, its pickle.
 constexpr int64_t kMostInText = 1 << 20;
 
-[[noreturn]] void Refuse(const std::string& path, std::string_view what) {
+template <typename... T>
+[[noreturn]] void Refuse(const std::string& path, fmt::format_string<T...> what, T&&... of) {
   throw Error(ExitCode::kRefused,
-              fmt::format("cannot read `{}` as part of a DCP checkpoint: {}", Escape(path), what));
+              fmt::format("cannot read `{}` as part of a DCP checkpoint: {}", Escape(path),
+                          fmt::format(what, std::forward<T>(of)...)));
 }
 
 // Refuses a pickle that lacks this value.
 const Value& Need(const Value* value, const std::string& path, std::string_view what) {
-  if (value == nullptr) Refuse(path, fmt::format("it has no {}", what));
+  if (value == nullptr) Refuse(path, "it has no {}", what);
   return *value;
 }
 const std::string& TextOf(const Value* value, const std::string& path, std::string_view what) {
-  if (Need(value, path, what).kind != Value::Kind::kText)
-    Refuse(path, fmt::format("its {} is not text", what));
+  if (Need(value, path, what).kind != Value::Kind::kText) Refuse(path, "its {} is not text", what);
   return value->text;
 }
 int64_t NaturalOf(const Value* value, const std::string& path, std::string_view what) {
   constexpr int64_t kMost = int64_t{1} << 48;  // small enough for sums
   if (Need(value, path, what).kind != Value::Kind::kInt || value->number < 0 ||
       value->number > kMost) {
-    Refuse(path, fmt::format("its {} must be a whole number from 0 to 2^48", what));
+    Refuse(path, "its {} must be a whole number from 0 to 2^48", what);
   }
   return value->number;
 }
@@ -69,8 +67,7 @@ Shape ShapeOf(const Value* value, const std::string& path, std::string_view what
     value = arguments != nullptr ? arguments->At(0) : nullptr;
   }
   if (Need(value, path, what).kind != Value::Kind::kTuple || value->items.size() > kMaxRank) {
-    Refuse(path, fmt::format("its {} must be a tuple of at most {} sizes, below 2^59 together",
-                             what, kMaxRank));
+    Refuse(path, "its {} must be a tuple of at most {} sizes, below 2^59 together", what, kMaxRank);
   }
   Shape shape;
   int64_t count = 1;
@@ -78,8 +75,8 @@ Shape ShapeOf(const Value* value, const std::string& path, std::string_view what
     shape.push_back(NaturalOf(extent, path, what));
     if (__builtin_mul_overflow(count, std::max<int64_t>(1, shape.back()), &count) ||
         count >> 59 != 0) {
-      Refuse(path, fmt::format("its {} must be a tuple of at most {} sizes, below 2^59 together",
-                               what, kMaxRank));
+      Refuse(path, "its {} must be a tuple of at most {} sizes, below 2^59 together", what,
+             kMaxRank);
     }
   }
   return shape;
@@ -93,9 +90,7 @@ Shape ShapeOf(const Value* object, const char* name, const std::string& path) {
 class Archive {
  public:
   Archive(std::string path, int64_t offset, int64_t length)
-      : path_(std::move(path)), offset_(offset), length_(length) {
-    fd_ = Fd(open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!fd_) throw SystemError("read", path_);
+      : path_(std::move(path)), offset_(offset), length_(length), fd_(OpenToRead(path_)) {
     if (offset + length > FileSize(path_)) Refuse(path_, "an item lies beyond its end");
     ReadDirectory();
   }
@@ -136,9 +131,7 @@ class Archive {
   std::string Read(int64_t at, int64_t bytes) const {
     if (at < 0 || at + bytes > length_) Refuse(path_, "an item is not a zip archive");
     std::string text(static_cast<size_t>(bytes), '\0');
-    if (!ReadAll(fd_.get(), text.data(), text.size(), offset_ + at)) {
-      throw SystemError("read", path_, errno != 0 ? errno : EIO);
-    }
+    ReadExactly(fd_.get(), path_, text.data(), text.size(), offset_ + at);
     return text;
   }
 
@@ -202,7 +195,7 @@ class Archive {
 int64_t PlaceOf(const Archive& archive, const DTypeInfo& dtype, const Shape& shape) {
   const std::string& path = archive.path();
   const auto need = [&](bool is, std::string_view what) {
-    if (!is) Refuse(path, what);
+    if (!is) Refuse(path, "{}", what);
   };
   const Archive::Entry* const text = archive.Find("/data.pkl");
   need(text != nullptr, "an item has no data.pkl");
@@ -241,7 +234,7 @@ std::string PathIn(const std::string& folder, const std::string& name) {
   const std::string parts = "/" + name + "/";
   if (name.empty() || parts.find("//") != parts.npos || parts.find("/../") != parts.npos ||
       name.find('\0') != name.npos) {
-    Refuse(folder + "/" + kMetadata, fmt::format("{} is not in the folder", Quote(name)));
+    Refuse(folder + "/" + kMetadata, "{} is not in the folder", Quote(name));
   }
   return folder + "/" + name;
 }
@@ -278,23 +271,21 @@ Holding ReadTensor(const std::string& name, const Value& entry, const Places& pl
   for (const Value* chunk : Member(&entry, "chunks", path).items) {
     Box box{ShapeOf(chunk, "offsets", path), ShapeOf(chunk, "sizes", path)};
     if (box.shape.size() != holding.shape.size() || box.offset.size() != holding.shape.size()) {
-      Refuse(path, fmt::format("a chunk of {} does not have as many dimensions as the tensor",
-                               Quote(name)));
+      Refuse(path, "a chunk of {} does not have as many dimensions as the tensor", Quote(name));
     }
     for (size_t d = 0; d < box.shape.size(); ++d) {
       if (box.offset[d] + box.shape[d] > holding.shape[d]) {
-        Refuse(path, fmt::format("a chunk of {} lies outside the tensor's shape", Quote(name)));
+        Refuse(path, "a chunk of {} lies outside the tensor's shape", Quote(name));
       }
     }
     if (ElementCount(box.shape) == 0) continue;
     const auto place = places.find({name, box.offset});
-    if (place == places.end())
-      Refuse(path, fmt::format("it lists no file for a chunk of {}", Quote(name)));
+    if (place == places.end()) Refuse(path, "it lists no file for a chunk of {}", Quote(name));
     const Value* const info = place->second;
     const Value* const transforms =
         info->State() != nullptr ? info->State()->Find("transform_descriptors") : nullptr;
     if (transforms != nullptr && transforms->kind != Value::Kind::kNone) {
-      Refuse(path, fmt::format("a chunk of {} is transformed", Quote(name)));
+      Refuse(path, "a chunk of {} is transformed", Quote(name));
     }
     const std::string& file = TextOf(info, "relative_path", path);
     if (holding.pieces.empty()) holding.file = file;

@@ -1,11 +1,17 @@
 #include "formats/hdf5/build.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
+#include <cstring>
 #include <limits>
+#include <string_view>
 
 #include "base/error.h"
 #include "formats/hdf5/layout.h"
+#include "formats/hdf5/reader.h"
 
 namespace shardinit::hdf5 {
 namespace {
@@ -133,6 +139,82 @@ hid_t GroupStack::Open(const std::string& dataset, std::string* name) {
   open_.erase(open_.begin() + static_cast<ptrdiff_t>(depth), open_.end());
   *name = dataset.substr(start);
   return depth == 0 ? file_ : static_cast<hid_t>(open_.back().second);
+}
+
+namespace {
+
+hid_t StandardType(DType dtype) {
+  // HDF5's names are variables, which have their values once it has started.
+  const std::pair<DType, hid_t> types[] = {
+      {DType::f32, H5T_IEEE_F32LE}, {DType::f64, H5T_IEEE_F64LE},   {DType::i8, H5T_STD_I8LE},
+      {DType::i16, H5T_STD_I16LE},  {DType::i32, H5T_STD_I32LE},    {DType::i64, H5T_STD_I64LE},
+      {DType::u8, H5T_STD_U8LE},    {DType::u16, H5T_STD_U16LE},    {DType::u32, H5T_STD_U32LE},
+      {DType::u64, H5T_STD_U64LE},  {DType::boolean, H5T_STD_U8LE},
+  };
+  for (const auto& [known, type] : types) {
+    if (known == dtype) return type;
+  }
+  return H5I_INVALID_HID;
+}
+
+}  // namespace
+
+Datatype TypeOf(DType dtype) {
+  if (const hid_t standard = StandardType(dtype); standard >= 0) {
+    return {H5Tcopy(standard), "copy a type"};
+  }
+  const DTypeInfo& info = InfoOf(dtype);
+  const size_t bits = 8 * static_cast<size_t>(info.bytes);
+  const size_t mantissa = static_cast<size_t>(info.mantissa_bits);
+  const size_t exponent = static_cast<size_t>(info.exponent_bits);
+  Datatype type(H5Tcopy(H5T_IEEE_F32LE), "copy a type");
+  Require(H5Tset_fields(type, bits - 1, mantissa, exponent, 0, mantissa), "set a type's fields");
+  Require(H5Tset_precision(type, bits), "set a type's precision");
+  Require(H5Tset_size(type, bits / 8), "set a type's size");
+  Require(H5Tset_ebias(type, (size_t{1} << (exponent - 1)) - 1), "set a type's exponent bias");
+  return type;
+}
+
+std::string LastReason() {
+  std::string reason = "unknown reason";
+  H5Ewalk2(
+      H5E_DEFAULT, H5E_WALK_UPWARD,
+      [](unsigned n, const H5E_error2_t* e, void* out) -> herr_t {
+        if (n == 0 && e->desc != nullptr) *static_cast<std::string*>(out) = e->desc;
+        return 0;
+      },
+      &reason);
+  // The system's own reason stands somewhere in a paragraph of addresses.
+  constexpr std::string_view kMark = "error message = '";
+  if (const size_t start = reason.find(kMark); start != reason.npos) {
+    const size_t text = start + kMark.size();
+    return reason.substr(text, reason.find('\'', text) - text);
+  }
+  return reason;
+}
+
+void Fail(const std::string& doing) {
+  const std::string reason = LastReason();
+  ExitCode code = ExitCode::kWorld;
+  // SystemError() gives these errors their own code.
+  for (const int error : {EROFS, EOPNOTSUPP, ENOSYS}) {
+    if (reason == strerror(error)) code = SystemError(doing, "", error).code();
+  }
+  throw Error(code, fmt::format("HDF5 cannot {}: {}", doing, reason));
+}
+
+void SetUpLibrary() {
+  for (const char* name :
+       {"HDF5_PLUGIN_PATH", "HDF5_PLUGIN_PRELOAD", "HDF5_VDS_PREFIX", "HDF5_EXT_PREFIX",
+        "HDF5_EXTFILE_PREFIX", "HDF5_VOL_CONNECTOR", "HDF5_DRIVER", "HDF5_USE_FILE_LOCKING",
+        "HDF5_DISABLE_VERSION_CHECK", "HDF5_PREFER_PARALLEL_NATIVE"}) {
+    unsetenv(name);
+  }
+  // Without this, HDF5's own clean-up at exit would crash after a failed close.
+  Require(H5dont_atexit(), "start HDF5");
+  Require(H5open(), "start HDF5");
+  Require(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr), "silence HDF5");
+  Require(H5PLset_loading_state(0), "forbid HDF5 plugins");
 }
 
 }  // namespace shardinit::hdf5

@@ -1,11 +1,9 @@
-#include "formats/hdf5/keras_file.h"
-
 #include <span>
 
 #include "base/error.h"
 #include "formats/hdf5/build.h"
 #include "formats/hdf5/memory_file.h"
-#include "formats/hdf5/types.h"
+#include "formats/hdf5/writer.h"
 
 namespace shardinit::hdf5 {
 namespace {

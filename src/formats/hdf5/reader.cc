@@ -20,7 +20,7 @@
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "formats/hdf5/handle.h"
+#include "formats/hdf5/build.h"
 #include "formats/hdf5/layout.h"
 
 namespace shardinit::hdf5 {
@@ -30,7 +30,10 @@ constexpr int kMaxDepth = 64;
 constexpr int64_t kMaxObjects = 4'000'000;
 constexpr size_t kMaxText = 4096;
 
-[[noreturn]] void Refuse(const std::string& what) { throw Error(ExitCode::kRefused, what); }
+template <typename... T>
+[[noreturn]] void Refuse(fmt::format_string<T...> what, T&&... of) {
+  throw Error(ExitCode::kRefused, fmt::format(what, std::forward<T>(of)...));
+}
 
 // An attribute with what says whether it may be read.
 struct OpenAttribute {
@@ -62,7 +65,7 @@ bool Has(hid_t object, const char* name) {
 std::string ReadText(hid_t object, const char* name) {
   const OpenAttribute opened(object, name);
   if (!opened.IsShortText() || opened.extent() != H5S_SCALAR) {
-    Refuse(fmt::format("the attribute `{}` is not a short text", name));
+    Refuse("the attribute `{}` is not a short text", name);
   }
   std::string text(H5Tget_size(opened.type), '\0');
   opened.Read(opened.type, text.data());
@@ -76,7 +79,7 @@ std::vector<T> ReadList(hid_t object, const char* name, hid_t memory_type) {
   if (opened.extent() == H5S_NULL) return {};
   const hssize_t count = H5Sget_simple_extent_npoints(opened.space);
   if (H5Tget_class(opened.type) != H5T_INTEGER || count < 0 || count > 32) {
-    Refuse(fmt::format("the attribute `{}` is not a short list of integers", name));
+    Refuse("the attribute `{}` is not a short list of integers", name);
   }
   std::vector<T> values(static_cast<size_t>(count));
   opened.Read(memory_type, values.data());
@@ -93,7 +96,7 @@ std::vector<std::string> ReadTexts(hid_t object, const char* name) {
   if (opened.extent() == H5S_NULL) return {};
   const hssize_t count = H5Sget_simple_extent_npoints(opened.space);
   if (!opened.IsShortText() || count < 0 || count > 32) {
-    Refuse(fmt::format("the attribute `{}` is not a short list of texts", name));
+    Refuse("the attribute `{}` is not a short list of texts", name);
   }
   const size_t size = H5Tget_size(opened.type);
   std::string bytes(size * static_cast<size_t>(count), '\0');
@@ -128,7 +131,7 @@ void RefuseUnlimited(hid_t create, const std::string& path) {
     const Dataspace whole(H5Pget_virtual_vspace(create, i), "read a selection");
     const Dataspace source(H5Pget_virtual_srcspace(create, i), "read a selection");
     if (IsUnlimited(whole) || IsUnlimited(source)) {
-      Refuse(fmt::format("{} is made of other files without end", Quote(path)));
+      Refuse("{} is made of other files without end", Quote(path));
     }
   }
 }
@@ -139,7 +142,7 @@ class Lister {
   Lister(JsonWriter& out, size_t most) : out_(out), most_(most) {}
 
   void Group(hid_t group, const std::string& path, int depth) {
-    if (depth > kMaxDepth) Refuse(fmt::format("groups are nested over {} levels", kMaxDepth));
+    if (depth > kMaxDepth) Refuse("groups are nested over {} levels", kMaxDepth);
     for (const std::string& name : NamesIn(group)) Link(group, path + "/" + name, name, depth);
   }
 
@@ -156,7 +159,7 @@ class Lister {
     const herr_t ended = H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, nullptr, add, &names);
     Require(ended, "list a group");
     objects_ += std::ssize(names);
-    if (objects_ > kMaxObjects) Refuse(fmt::format("there are over {} objects", kMaxObjects));
+    if (objects_ > kMaxObjects) Refuse("there are over {} objects", kMaxObjects);
     if (ended > 0) Refuse("a link has no usable name");
     return names;
   }
@@ -164,7 +167,7 @@ class Lister {
   void Link(hid_t group, const std::string& path, const std::string& name, int depth) {
     H5L_info_t link;
     Require(H5Lget_info(group, name.c_str(), &link, H5P_DEFAULT), "read a link");
-    if (link.type != H5L_TYPE_HARD) Refuse(fmt::format("{} is a link to elsewhere", Quote(path)));
+    if (link.type != H5L_TYPE_HARD) Refuse("{} is a link to elsewhere", Quote(path));
     H5O_info_t object;
     Require(H5Oget_info_by_name(group, name.c_str(), &object, H5P_DEFAULT), "read an object");
     if (object.type == H5O_TYPE_GROUP) {
@@ -174,7 +177,7 @@ class Lister {
       const Dataset dataset(H5Dopen2(group, name.c_str(), H5P_DEFAULT), "open a dataset");
       Describe(dataset, path);
     } else {
-      Refuse(fmt::format("{} is neither a group nor a dataset", Quote(path)));
+      Refuse("{} is neither a group nor a dataset", Quote(path));
     }
   }
 
@@ -182,12 +185,12 @@ class Lister {
     const PropertyList create(H5Dget_create_plist(dataset), "read dataset properties");
     const H5D_layout_t layout = H5Pget_layout(create);
     if (H5Pget_external_count(create) > 0) {
-      Refuse(fmt::format("{} keeps its data in other files", Quote(path)));
+      Refuse("{} keeps its data in other files", Quote(path));
     }
     if (layout == H5D_VIRTUAL) RefuseUnlimited(create, path);
     const Dataspace space(H5Dget_space(dataset), "read a dataspace");
     const int rank = H5Sget_simple_extent_ndims(space);
-    if (rank < 0 || rank > 32) Refuse(fmt::format("{} has no shape", Quote(path)));
+    if (rank < 0 || rank > 32) Refuse("{} has no shape", Quote(path));
     std::vector<hsize_t> extents(static_cast<size_t>(rank));
     if (rank > 0) H5Sget_simple_extent_dims(space, extents.data(), nullptr);
     out_.BeginObject().Member("dataset", path);
@@ -205,8 +208,7 @@ class Lister {
     if (offset != HADDR_UNDEF) out_.Member("file_offset", static_cast<int64_t>(offset));
     out_.EndObject();
     if (out_.size() > most_) {
-      Refuse(fmt::format("its list of datasets has over {} bytes, too much for a file of this size",
-                         most_));
+      Refuse("its list of datasets has over {} bytes, too much for a file of this size", most_);
     }
   }
 
@@ -243,11 +245,7 @@ std::string Describe(int fd, size_t most) {
   for (const char* name : {kEngine, kPlanSha256}) {
     if (Has(file, name)) out.Member(name, ReadText(file, name));
   }
-  if (Has(file, kMeshAxes)) {
-    out.Key(kMeshAxes).BeginArray();
-    for (const std::string& axis : ReadTexts(file, kMeshAxes)) out.Value(axis);
-    out.EndArray();
-  }
+  if (Has(file, kMeshAxes)) out.Member(kMeshAxes, ReadTexts(file, kMeshAxes));
   for (const char* name : {kMeshShape, kCoordinate}) {
     if (Has(file, name)) out.Member(name, ReadIntegers(file, name));
   }
@@ -311,8 +309,7 @@ std::string Receive(int in, size_t most, std::chrono::milliseconds time) {
 }  // namespace
 
 std::string DescribeFile(const std::string& path, std::chrono::milliseconds time) {
-  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) throw SystemError("read", path);
+  const Fd fd = OpenToRead(path);
   struct stat info;
   if (fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
     throw Error(ExitCode::kUsage, fmt::format("`{}` is not a file", path));
@@ -339,13 +336,12 @@ std::string DescribeFile(const std::string& path, std::chrono::milliseconds time
   }
   ThrowIfInterrupted();
   if (!WIFEXITED(status) || answer.empty()) {
-    Refuse(
-        fmt::format("`{}` is refused: reading its structure crashed HDF5 or took too much", path));
+    Refuse("`{}` is refused: reading its structure crashed HDF5 or took too much", path);
   }
-  if (answer[0] != '+') Refuse(fmt::format("`{}` is refused: {}", path, answer.substr(1)));
+  if (answer[0] != '+') Refuse("`{}` is refused: {}", path, answer.substr(1));
   // By now the file may control the child.
   if (!nlohmann::json::accept(answer.begin() + 1, answer.end())) {
-    Refuse(fmt::format("`{}` is refused: reading it gave no description", path));
+    Refuse("`{}` is refused: reading it gave no description", path);
   }
   return answer.substr(1);
 }

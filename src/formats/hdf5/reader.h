@@ -14,4 +14,8 @@ namespace shardinit::hdf5 {
 std::string DescribeFile(const std::string& path,
                          std::chrono::milliseconds time = std::chrono::minutes(1));
 
+// Silences HDF5's own printing, forbids plugins and drops the environment variables that would
+// change what it reads and writes. Call it once, early.
+void SetUpLibrary();
+
 }  // namespace shardinit::hdf5

@@ -4,7 +4,6 @@
 #include "formats/hdf5/build.h"
 #include "formats/hdf5/layout.h"
 #include "formats/hdf5/memory_file.h"
-#include "formats/hdf5/types.h"
 #include "rng/stream.h"
 #include "tensor/encode.h"
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/sha256.h"
 #include "formats/format.h"
@@ -24,5 +25,11 @@ FileLayout LayOutIndex(std::string path, const Plan& plan, const Digest& plan_sh
 // reader keeps some of that when it opens the dataset.
 inline constexpr int64_t kMaxIndexBoxes = 2'000'000;
 inline constexpr int64_t kMaxTensorBoxes = 10'000;
+
+using DatasetNames = std::string (*)(const Tensor& tensor);  // `/layers/dense/vars/0`
+
+// Lays out a file with a dataset for each of these boxes. Its head has all that HDF5 writes. The
+// same boxes give the same bytes on every machine and HDF5 version.
+FileLayout LayOutKerasFile(std::string path, std::vector<FileBox> boxes, DatasetNames names);
 
 }  // namespace shardinit::hdf5

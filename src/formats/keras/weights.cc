@@ -10,7 +10,7 @@
 #include "base/json.h"
 #include "base/parse_number.h"
 #include "formats/format.h"
-#include "formats/hdf5/keras_file.h"
+#include "formats/hdf5/writer.h"
 
 namespace shardinit {
 namespace {
@@ -141,6 +141,7 @@ std::vector<FileLayout> LayOutKeras(const LayoutRequest& request) {
 
 extern const Format kKeras = {
     .name = "keras",
+    .description = ".weights.h5 files of Keras 3",
     .lay_out = LayOutKeras,
     .options = {&kMaxShardSize},
     .globbed = {"*.h5", "*.keras", "*.weights.json"},

@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "formats/foreign_names.h"
 #include "formats/format.h"
-#include "formats/safetensors/reader.h"
+#include "formats/safetensors/file.h"
 
 namespace shardinit {
 namespace safetensors {

@@ -1,11 +1,12 @@
-#include "formats/safetensors/header.h"
-
 #include <fmt/format.h>
+
+#include <array>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "formats/foreign_names.h"
 #include "formats/little_endian.h"
+#include "formats/safetensors/file.h"
 
 namespace shardinit::safetensors {
 namespace {
@@ -29,8 +30,8 @@ FileLayout LayOutFile(std::string path, std::vector<FileBox> boxes, const Metada
     out.Key(box.tensor->path)
         .BeginObject()
         .Member("dtype", ForeignNamesOf(box.tensor->dtype).safetensors);
-    out.Member("shape", box.box.shape).Key("data_offsets").BeginArray();
-    out.Value(box.offset).Value(end).EndArray().EndObject();
+    out.Member("shape", box.box.shape).Member("data_offsets", std::array{box.offset, end});
+    out.EndObject();
   }
   out.EndObject();
   std::string json = out.Take();

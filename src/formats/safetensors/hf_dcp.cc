@@ -6,7 +6,7 @@
 #include <unordered_set>
 
 #include "base/json.h"
-#include "formats/safetensors/header.h"
+#include "formats/safetensors/file.h"
 
 namespace shardinit {
 namespace {
@@ -55,6 +55,8 @@ std::vector<FileLayout> LayOutHfDcp(const LayoutRequest& request) {
 
 extern const Format kHfDcp = {
     .name = "hf-dcp",
+    .description =
+        "sharded safetensors of torch.distributed.checkpoint, for torchtitan and TorchTune",
     .lay_out = LayOutHfDcp,
     .reader = &kSafetensorsReader,
     .globbed = {"*.safetensors", "*.safetensors.index.json"},

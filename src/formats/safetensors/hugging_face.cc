@@ -8,7 +8,7 @@
 
 #include "base/json.h"
 #include "formats/foreign_names.h"
-#include "formats/safetensors/header.h"
+#include "formats/safetensors/file.h"
 #include "graph/stored/view.h"
 #include "tensor/encode.h"
 
@@ -179,6 +179,7 @@ std::vector<FileLayout> LayOutHuggingFace(const LayoutRequest& request) {
 
 extern const Format kSafetensors = {
     .name = "safetensors",
+    .description = "a folder as from the Hugging Face Hub, for Transformers, vLLM and others",
     .lay_out = LayOutHuggingFace,
     .reader = &kSafetensorsReader,
     .options = {&kMaxShardSize},

@@ -1,10 +1,6 @@
-#include "formats/safetensors/reader.h"
-
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -13,34 +9,31 @@
 #include "base/text.h"
 #include "formats/foreign_names.h"
 #include "formats/little_endian.h"
-#include "formats/safetensors/header.h"
+#include "formats/safetensors/file.h"
 
 namespace shardinit::safetensors {
 namespace {
 
 using nlohmann::json;
 
-[[noreturn]] void Refuse(const std::string& path, std::string_view what) {
-  throw Error(ExitCode::kRefused, fmt::format("`{}` is not a safetensors file: {}", path, what));
+template <typename... T>
+[[noreturn]] void Refuse(const std::string& path, fmt::format_string<T...> what, T&&... of) {
+  throw Error(ExitCode::kRefused, fmt::format("`{}` is not a safetensors file: {}", path,
+                                              fmt::format(what, std::forward<T>(of)...)));
 }
 
 std::string ReadJson(const std::string& path, int64_t* data) {
   const int64_t size = FileSize(path);
-  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) throw SystemError("read", path);
-  if (size < 8) Refuse(path, fmt::format("it has {} bytes, fewer than its header's length", size));
+  const Fd fd = OpenToRead(path);
+  if (size < 8) Refuse(path, "it has {} bytes, fewer than its header's length", size);
   char prefix[8];
-  const auto read = [&](void* out, size_t bytes, int64_t offset) {
-    if (!ReadAll(fd.get(), out, bytes, offset))
-      throw SystemError("read", path, errno != 0 ? errno : EIO);
-  };
-  read(prefix, sizeof prefix, 0);
+  ReadExactly(fd.get(), path, prefix, sizeof prefix, 0);
   const uint64_t length = FromLittleEndian({prefix, sizeof prefix});
   if (length > kMaxHeader || length > static_cast<uint64_t>(size) - sizeof prefix) {
-    Refuse(path, fmt::format("its header would have {} bytes, but the file has {}", length, size));
+    Refuse(path, "its header would have {} bytes, but the file has {}", length, size);
   }
   std::string text(length, '\0');
-  read(text.data(), text.size(), sizeof prefix);
+  ReadExactly(fd.get(), path, text.data(), text.size(), sizeof prefix);
   *data = static_cast<int64_t>(sizeof prefix + length);
   return text;
 }
@@ -48,17 +41,17 @@ std::string ReadJson(const std::string& path, int64_t* data) {
 Shape ReadShape(const json& in, const std::string& path, const std::string& name) {
   Shape shape;
   if (!in.is_array() || in.size() > kMaxRank)
-    Refuse(path, fmt::format("the shape of {} must be a list of at most {} whole numbers",
-                             Quote(name), kMaxRank));
+    Refuse(path, "the shape of {} must be a list of at most {} whole numbers", Quote(name),
+           kMaxRank);
   int64_t count = 1;
   for (const json& extent : in) {
     if (!extent.is_number_unsigned() || extent.get<uint64_t>() >> 62 != 0) {
-      Refuse(path, fmt::format("the shape of {} must be a list of at most {} whole numbers",
-                               Quote(name), kMaxRank));
+      Refuse(path, "the shape of {} must be a list of at most {} whole numbers", Quote(name),
+             kMaxRank);
     }
     shape.push_back(extent.get<int64_t>());
     if (shape.back() != 0 && __builtin_mul_overflow(count, shape.back(), &count)) {
-      Refuse(path, fmt::format("{} has more than 2^63 - 1 elements", Quote(name)));
+      Refuse(path, "{} has more than 2^63 - 1 elements", Quote(name));
     }
   }
   return shape;
@@ -67,16 +60,14 @@ Shape ReadShape(const json& in, const std::string& path, const std::string& name
 Entry ReadEntry(const std::string& name, const json& in, const std::string& path) {
   if (!in.is_object() || !in.contains("dtype") || !in.contains("shape") ||
       !in.contains("data_offsets") || !in["dtype"].is_string()) {
-    Refuse(path,
-           fmt::format("the entry of {} has no `dtype`, `shape` or `data_offsets`", Quote(name)));
+    Refuse(path, "the entry of {} has no `dtype`, `shape` or `data_offsets`", Quote(name));
   }
   const json& offsets = in["data_offsets"];
   if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
       !offsets[1].is_number_unsigned() || offsets[0] > offsets[1] ||
       offsets[1].get<uint64_t>() >> 62 != 0) {
-    Refuse(path,
-           fmt::format("the `data_offsets` of {} must be two whole numbers, the lower one first",
-                       Quote(name)));
+    Refuse(path, "the `data_offsets` of {} must be two whole numbers, the lower one first",
+           Quote(name));
   }
   Entry entry{name, in["dtype"].get<std::string>(), WholeOf(ReadShape(in["shape"], path, name)),
               offsets[0].get<int64_t>(), 0};
@@ -86,8 +77,8 @@ Entry ReadEntry(const std::string& name, const json& in, const std::string& path
   if (dtype != nullptr &&
       (__builtin_mul_overflow(ElementCount(entry.box.shape), int64_t{dtype->bytes}, &bytes) ||
        bytes != entry.bytes)) {
-    Refuse(path, fmt::format("{} has {} bytes, but its shape has {} elements of {}", Quote(name),
-                             entry.bytes, ElementCount(entry.box.shape), entry.dtype));
+    Refuse(path, "{} has {} bytes, but its shape has {} elements of {}", Quote(name), entry.bytes,
+           ElementCount(entry.box.shape), entry.dtype);
   }
   return entry;
 }
@@ -102,12 +93,12 @@ void PlaceBoxes(const json& metadata, const std::string& path, std::vector<Entry
   for (Entry& entry : *entries) {
     if (!places.is_object() || !places.contains(entry.name) || !places[entry.name].is_object() ||
         !places[entry.name].contains("saved_offsets")) {
-      Refuse(path, fmt::format("`DCP_SHARDING_INFO` has no offset for {}", Quote(entry.name)));
+      Refuse(path, "`DCP_SHARDING_INFO` has no offset for {}", Quote(entry.name));
     }
     entry.box.offset = ReadShape(places[entry.name]["saved_offsets"], path, entry.name);
     if (entry.box.offset.size() != entry.box.shape.size()) {
-      Refuse(path, fmt::format("the offset of {} has {} dimensions, but its shape {}",
-                               Quote(entry.name), entry.box.offset.size(), entry.box.shape.size()));
+      Refuse(path, "the offset of {} has {} dimensions, but its shape {}", Quote(entry.name),
+             entry.box.offset.size(), entry.box.shape.size());
     }
   }
 }
@@ -129,14 +120,14 @@ std::vector<Entry> ReadHeader(const std::string& path) {
   int64_t end = 0;
   for (Entry& entry : entries) {
     if (entry.offset != end) {
-      Refuse(path, fmt::format("{} begins at byte {} of the data, but the one before ends at {}",
-                               Quote(entry.name), entry.offset, end));
+      Refuse(path, "{} begins at byte {} of the data, but the one before ends at {}",
+             Quote(entry.name), entry.offset, end);
     }
     end += entry.bytes;
     entry.offset += data;
   }
   if (const int64_t size = FileSize(path); data + end != size) {
-    Refuse(path, fmt::format("it has {} bytes, but its header describes {}", size, data + end));
+    Refuse(path, "it has {} bytes, but its header describes {}", size, data + end);
   }
   return entries;
 }

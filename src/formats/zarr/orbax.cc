@@ -41,17 +41,16 @@ enum class Fill { kNone, kZero };
 
 std::string Array(DType dtype, const Shape& shape, const Shape& chunk, Fill fill) {
   JsonWriter out;
-  out.BeginObject().Member("chunks", chunk).Key("compressor").Null();
+  out.BeginObject().Member("chunks", chunk).Member("compressor", nullptr);
   out.Member("dimension_separator", ".").Member("dtype", ForeignNamesOf(dtype).zarr);
-  out.Key("fill_value");
   if (fill == Fill::kNone) {
-    out.Null();
+    out.Member("fill_value", nullptr);
   } else if (dtype == DType::boolean) {
-    out.Value(false);
+    out.Member("fill_value", false);
   } else {
-    out.Value(0);
+    out.Member("fill_value", 0);
   }
-  out.Key("filters").Null().Member("order", "C");
+  out.Member("filters", nullptr).Member("order", "C");
   out.Member("shape", shape).Member("zarr_format", 2).EndObject();
   return out.Finish();
 }
@@ -107,7 +106,7 @@ std::string Tree(const std::vector<TreeLeaf>& leaves, bool has_zeros) {
     out.EndObject().EndObject();
   }
   out.EndObject().Member("use_ocdbt", false).Member("use_zarr3", false);
-  out.Member("store_array_data_equal_to_fill_value", !has_zeros).Key("custom_metadata").Null();
+  out.Member("store_array_data_equal_to_fill_value", !has_zeros).Member("custom_metadata", nullptr);
   out.EndObject();
   return out.Finish();
 }
@@ -119,7 +118,7 @@ std::string Handler() {
   out.Member("item_handlers",
              "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler");
   out.Key("metrics").BeginObject().EndObject().Key("performance_metrics").BeginObject().EndObject();
-  out.Key("init_timestamp_nsecs").Null().Key("commit_timestamp_nsecs").Null();
+  out.Member("init_timestamp_nsecs", nullptr).Member("commit_timestamp_nsecs", nullptr);
   out.Key("custom_metadata").BeginObject().EndObject().EndObject();
   return out.Finish();
 }
@@ -228,6 +227,7 @@ std::vector<FileLayout> LayOut(const LayoutRequest& request) {
 
 extern const Format kZarr = {
     .name = "zarr",
+    .description = "arrays of zarr as Orbax writes them, for MaxText, Flax and Equinox",
     .lay_out = LayOut,
     .reader = &kZarrReader,
     .has_optimizers = true,

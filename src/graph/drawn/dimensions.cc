@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <span>
 
 #include "base/suggest.h"
@@ -28,11 +27,10 @@ bool FindDimensions(const TensorSpec& spec, const Shape& shape, std::span<Dimens
       if (!d) return false;
       std::string_view& by = (*taken)[*d];
       if (!by.empty()) {
-        diagnostics.Error(
+        return diagnostics.Error(
             ref.span, by == use.key
                           ? fmt::format("dimension {} is twice in `{}`", *d, use.key)
                           : fmt::format("dimension {} is in `{}` and in `{}`", *d, by, use.key));
-        return false;
       }
       by = use.key;
       use.dimensions.push_back(*d);
@@ -76,12 +74,11 @@ std::optional<FanSource> BindFans(const Leaf& leaf, const Shape& shape, const Bu
       if (taken[d].empty()) other.dimensions.push_back(d);
     }
     if (other.dimensions.size() > 1) {
-      building.diagnostics.Error(
+      return building.diagnostics.Error(
           given.list->span,
           fmt::format("`{}` leaves dimensions {}, and some of them may be the receptive field",
                       given.key, fmt::join(other.dimensions, ", ")),
           fmt::format("write `{}` too", other.key));
-      return {};
     }
   }
   source.axes = {uses[0].dimensions, uses[1].dimensions};
@@ -96,11 +93,10 @@ std::optional<size_t> FindDimension(const TensorSpec& spec, const Shape& shape,
     if (*position >= -rank && *position < rank) {
       return static_cast<size_t>(*position < 0 ? *position + rank : *position);
     }
-    diagnostics.Error(ref.span,
-                      fmt::format("`{}` is {}, but the tensor has {} dimension{}", key, *position,
-                                  rank, rank == 1 ? "" : "s"),
-                      rank == 0 ? "" : fmt::format("from {} to {}", -rank, rank - 1));
-    return {};
+    return diagnostics.Error(ref.span,
+                             fmt::format("`{}` is {}, but the tensor has {} dimension{}", key,
+                                         *position, rank, rank == 1 ? "" : "s"),
+                             rank == 0 ? "" : fmt::format("from {} to {}", -rank, rank - 1));
   }
   if (spec.wrong.Has("axes")) return {};
   const auto& name = std::get<std::string>(ref.value);
@@ -110,19 +106,17 @@ std::optional<size_t> FindDimension(const TensorSpec& spec, const Shape& shape,
     known.push_back(spec.axes->value[d].value);
     if (known.back() != name) continue;
     if (found) {
-      diagnostics.Error(
+      return diagnostics.Error(
           ref.span, fmt::format("dimensions {} and {} both have the name `{}`", *found, d, name),
           fmt::format("write a position, such as `{}: {}`", key, d));
-      return {};
     }
     found = d;
   }
   if (found) return found;
   std::erase(known, "");
-  diagnostics.Error(ref.span, fmt::format("the tensor has no axis `{}`", name),
-                    known.empty() ? "write a position, such as `-1` for the last dimension"
-                                  : DidYouMean(name, known));
-  return {};
+  return diagnostics.Error(ref.span, fmt::format("the tensor has no axis `{}`", name),
+                           known.empty() ? "write a position, such as `-1` for the last dimension"
+                                         : DidYouMean(name, known));
 }
 
 }  // namespace shardinit

@@ -5,10 +5,14 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
+#include <set>
+#include <tuple>
 
+#include "base/overloaded.h"
 #include "base/suggest.h"
 #include "base/text.h"
+#include "graph/drawn/expand.h"
+#include "graph/drawn/initializer.h"
 #include "graph/drawn/tie.h"
 #include "graph/engines/jax_threefry.h"
 #include "graph/sharded/stage.h"
@@ -18,19 +22,34 @@
 namespace shardinit {
 namespace {
 
-class Drawer : public LeafVisitor {
+void ReportUnknownDType(const Located<std::string>& name, Diagnostics& diagnostics) {
+  const auto meant = FindDTypeByOtherName(name.value);
+  diagnostics.Error(name.span, fmt::format("unknown dtype {}", Quote(name.value)),
+                    meant ? fmt::format("did you mean `{}`?", InfoOf(*meant).name)
+                          : DidYouMean(name.value, DTypeNames()));
+}
+
+// Turns leaves into tensors, except for how they are cut.
+class Drawer {
  public:
   Drawer(Building& building, const Mesh& mesh, bool keeps_fans, WrittenTensors* drawn)
-      : why_(building.why),
-        binder_(building),
+      : spec_(building.spec),
+        diagnostics_(building.diagnostics),
+        names_(building.names),
+        why_(building.why),
+        inits_(building),
         stages_(building, mesh),
         keeps_fans_(keeps_fans),
-        drawn_(*drawn) {}
+        drawn_(*drawn) {
+    for (size_t d = 0; d < kMaxRank; ++d) {
+      dimension_names_.push_back(fmt::format("dimension {}", d));
+    }
+  }
 
-  void Visit(const Leaf& leaf) override {
+  void Visit(const Leaf& leaf) {
     // The tensor is built in place: moving it takes longer than binding most of its parts.
     Tensor& tensor = drawn_.tensors.emplace_back();
-    const bool has_shape = binder_.Bind(leaf, &tensor);
+    const bool has_shape = Bind(leaf, &tensor);
     if (leaf.stage != nullptr) {
       why_.Note([&](Explanation& notes) { notes.stage = leaf.stage->span; });
       tensor.partition.pins = stages_.Bind(*leaf.stage);
@@ -38,7 +57,7 @@ class Drawer : public LeafVisitor {
     if (has_shape) {
       drawn_.places.push_back(&leaf.place);
       drawn_.specs.push_back(&leaf.spec);
-      if (keeps_fans_ && binder_.fans()) drawn_.fans.try_emplace(&leaf.spec, *binder_.fans());
+      if (keeps_fans_ && inits_.fans()) drawn_.fans.try_emplace(&leaf.spec, *inits_.fans());
     } else {
       drawn_.tensors.pop_back();
       drawn_.shapeless.push_back(&leaf.spec);
@@ -47,7 +66,7 @@ class Drawer : public LeafVisitor {
 
   // Reserves space: otherwise all tensors of a long repeat move each time that their number
   // doubles.
-  void Expect(int64_t more) override {
+  void Expect(int64_t more) {
     const size_t size = drawn_.tensors.size() + static_cast<size_t>(std::min(more, kMaxTensors));
     if (size <= drawn_.tensors.capacity()) return;
     const size_t wanted = std::max(size, 2 * drawn_.tensors.capacity());
@@ -57,19 +76,168 @@ class Drawer : public LeafVisitor {
   }
 
  private:
+  // Fills a new tensor; returns false if it has no shape.
+  bool Bind(const Leaf& leaf, Tensor* tensor) {
+    tensor->path = leaf.path;
+    BindDType(leaf, tensor);
+    tensor->is_buffer = leaf.spec.kind && leaf.spec.kind->value == kBufferKind;
+    // Without a shape there is no tensor, but its other mistakes are still reported.
+    const bool has_shape = BindShape(leaf.spec, tensor) && CountBytes(leaf.spec, *tensor);
+    inits_.Bind(leaf, has_shape ? &tensor->shape : nullptr, tensor);
+    if (has_shape) BindKey(leaf.spec, tensor);
+    why_.Note([&](Explanation& notes) {
+      if (spec_.seed) notes.seed = SpanOf(*spec_.seed);
+      if (spec_.large_seed) notes.seed = spec_.large_seed->span;
+      if (spec_.engine) notes.engine = spec_.engine->span;
+    });
+    return has_shape;
+  }
+
+  // If the dtype is wrong, the tensor stays f32, so that its other mistakes show, too.
+  void BindDType(const Leaf& leaf, Tensor* tensor) {
+    const TensorSpec& spec = leaf.spec;
+    const auto& name = spec.dtype ? spec.dtype : spec_.dtype;
+    if (!name && (spec.wrong.Has("dtype") || spec_.wrong.Has("dtype"))) return;
+    if (!name) {
+      diagnostics_.Error(leaf.place, fmt::format("tensor `{}` has no dtype", tensor->path),
+                         "give it a `dtype`, or the spec one at the top");
+      return;
+    }
+    const auto dtype = FindDType(name->value);
+    if (dtype) tensor->dtype = *dtype;
+    why_.Note([&](Explanation& notes) { notes.dtype = name->span; });
+    if (!dtype && spec.dtype) ReportUnknownDType(*spec.dtype, diagnostics_);
+  }
+
+  bool BindShape(const TensorSpec& spec, Tensor* tensor) {
+    if (spec.shape.size() > kMaxRank) {
+      return diagnostics_.Error(
+          spec.shape_span,
+          fmt::format("{} dimensions, but at most {} are allowed", spec.shape.size(), kMaxRank));
+    }
+    int64_t bytes = InfoOf(tensor->dtype).bytes;
+    bool good = !spec.wrong.Has("shape");
+    for (size_t d = 0; d < spec.shape.size(); ++d) {
+      if (!spec.shape[d]) continue;
+      const auto extent =
+          EvaluateInteger(*spec.shape[d], names_, 1, std::numeric_limits<int64_t>::max(),
+                          dimension_names_[d], diagnostics_);
+      good = good && extent;
+      if (!good) continue;
+      tensor->shape.push_back(*extent);
+      why_.Note([&](Explanation& notes) {
+        const bool named = spec.axes && d < spec.axes->value.size();
+        notes.dimensions.push_back({named ? spec.axes->value[d].value : "", TextOf(*spec.shape[d]),
+                                    fmt::to_string(*extent), SpanOf(*spec.shape[d])});
+      });
+      if (__builtin_mul_overflow(bytes, *extent, &bytes)) {
+        return diagnostics_.Error(
+            spec.shape_span, "this tensor has more than 2^63 - 1 bytes",
+            fmt::format("the dimensions up to here are {}", fmt::join(tensor->shape, " × ")));
+      }
+    }
+    return good;
+  }
+
+  bool CountBytes(const TensorSpec& spec, const Tensor& tensor) {
+    if (!__builtin_add_overflow(total_bytes_, tensor.bytes(), &total_bytes_)) return true;
+    return diagnostics_.Error(spec.shape_span,
+                              "with this tensor the model has more than 2^63 - 1 bytes");
+  }
+
+  // Returns null if no engine has that name.
+  const Engine* EngineOfSpec() const {
+    return spec_.engine ? FindEngine(spec_.engine->value) : Engines().front();
+  }
+
+  // Reports a key of a form that the spec's engine does not have.
+  void RequireForm(bool Engine::*has_form, std::string_view form, Span key) {
+    const Engine* const engine = EngineOfSpec();
+    if (engine == nullptr || engine->*has_form) return;
+    const auto other =
+        std::ranges::find_if(Engines(), [&](const Engine* each) { return each->*has_form; });
+    diagnostics_.Error(key, fmt::format("engine `{}` has no {}", engine->name, form),
+                       fmt::format("write `engine: {}` at the top of the spec, or a path as `key`",
+                                   (*other)->spec_name()));
+  }
+
+  void BindTorchKey(const TorchKeySpec& key, Tensor* tensor) {
+    RequireForm(&Engine::has_places, "places in a stream", key.span);
+    const auto number = [&](const Expr& expr, std::string_view what) {
+      return EvaluateInteger(expr, names_, 0, static_cast<int64_t>(kLastPlace), what, diagnostics_);
+    };
+    const auto position =
+        key.skip ? number(*key.skip, "`skip`") : number(*key.position, "`position`");
+    const auto spare = key.spare ? number(*key.spare, "`spare`") : std::nullopt;
+    if (!position || (key.spare && !spare)) return;
+    tensor->key =
+        StreamPlace{static_cast<uint64_t>(*position),
+                    spare ? static_cast<uint64_t>(*spare) : kNoSpare, key.skip != nullptr};
+  }
+
+  // Binds the key, in which `{layer}` stands for the number of the repeat around the tensor.
+  void BindKey(const TensorSpec& spec, Tensor* tensor) {
+    if (spec.key) why_.Note([&](Explanation& notes) { notes.key = SpanOf(*spec.key); });
+    const Located<std::string>* path_key = nullptr;
+    if (spec.key) {
+      std::visit(Overloaded{[&](const Located<std::string>& path) { path_key = &path; },
+                            [&](const JaxKeySpec& key) {
+                              RequireForm(&Engine::has_jax_keys, "keys of JAX", key.span);
+                              const auto words = EvaluateJaxKey(key, names_, diagnostics_);
+                              if (words) tensor->key = KeyWords{*words};
+                            },
+                            [&](const TorchKeySpec& key) { BindTorchKey(key, tensor); }},
+                 *spec.key);
+    }
+    const Engine* const engine = EngineOfSpec();
+    if (path_key != nullptr && engine != nullptr && engine->has_places) {
+      diagnostics_.Error(
+          path_key->span,
+          fmt::format("engine `{}` draws by the order of tensors, and has no keys of paths",
+                      engine->name),
+          "leave `key` out, or write `tie` for the values of another tensor");
+      return;
+    }
+    if (const auto* const key = spec.tie ? &*spec.tie : path_key) {
+      if (spec.tie && path_key != nullptr) ReportKeyOfTie(spec, diagnostics_);
+      why_.Note([&](Explanation& notes) { notes.key = key->span; });
+      const std::string path = names_.WithNumbers(key->value);
+      // A tensor that is tied to itself, the first of a repeat, may have another key.
+      if (path != tensor->path || std::holds_alternative<DrawPath>(tensor->key)) {
+        tensor->key = DrawPath{path};
+      }
+      // In a repeat that is wrong, even its variable may be unknown.
+      if (!names_.lacks()) CheckPlaceholders(spec.tie ? "tie" : "key", key->span, path);
+    }
+  }
+
+  // Reports a placeholder that is left after the numbers of repeats are filled in.
+  void CheckPlaceholders(std::string_view where, Span span, std::string_view key) {
+    const size_t begin = key.find('{'), end = key.find('}', begin);
+    if (begin == key.npos || end == key.npos) return;
+    if (!reported_.insert({span.source, span.line, span.column}).second)
+      return;  // by a layer before
+    std::vector<std::string> known;
+    for (const auto& loop : names_.loops()) known.push_back(loop.first);
+    const std::string_view name = key.substr(begin + 1, end - begin - 1);
+    diagnostics_.Error(
+        span,
+        fmt::format("`{{{}}}` in `{}` does not name a repeat around this tensor", name, where),
+        known.empty() ? "no `repeat` is around it" : DidYouMean(name, known));
+  }
+
+  std::set<std::tuple<const Source*, uint32_t, uint32_t>> reported_;  // wrong placeholders
+  const ModelSpec& spec_;
+  Diagnostics& diagnostics_;
+  SpecScope& names_;
   const Recorder& why_;
-  TensorBinder binder_;
+  InitBinder inits_;
   StageBinder stages_;
   const bool keeps_fans_;
   WrittenTensors& drawn_;
+  int64_t total_bytes_ = 0;
+  std::vector<std::string> dimension_names_;
 };
-
-void ReportUnknownDType(const Located<std::string>& name, Diagnostics& diagnostics) {
-  const auto meant = FindDTypeByOtherName(name.value);
-  diagnostics.Error(name.span, fmt::format("unknown dtype {}", Quote(name.value)),
-                    meant ? fmt::format("did you mean `{}`?", InfoOf(*meant).name)
-                          : DidYouMean(name.value, DTypeNames()));
-}
 
 }  // namespace
 
@@ -79,158 +247,10 @@ WrittenTensors DrawTensors(Building& building, const Mesh& mesh, bool keeps_fans
   if (dtype && !FindDType(dtype->value)) ReportUnknownDType(*dtype, building.diagnostics);
   WrittenTensors drawn;
   Drawer drawer(building, mesh, keeps_fans, &drawn);
-  drawn.all_visited = Expand(building.spec.modules, 0, building, drawer);
+  drawn.all_visited = Expand(
+      building.spec.modules, 0, building, [&](const Leaf& leaf) { drawer.Visit(leaf); },
+      [&](int64_t more) { drawer.Expect(more); });
   return drawn;
-}
-
-TensorBinder::TensorBinder(Building& building)
-    : spec_(building.spec),
-      diagnostics_(building.diagnostics),
-      names_(building.names),
-      why_(building.why),
-      inits_(building) {
-  for (size_t d = 0; d < kMaxRank; ++d) dimension_names_.push_back(fmt::format("dimension {}", d));
-}
-
-bool TensorBinder::Bind(const Leaf& leaf, Tensor* tensor) {
-  tensor->path = leaf.path;
-  BindDType(leaf, tensor);
-  tensor->is_buffer = leaf.spec.kind && leaf.spec.kind->value == kBufferKind;
-  // Without a shape there is no tensor, but its other mistakes are still reported.
-  const bool has_shape = BindShape(leaf.spec, tensor) && CountBytes(leaf.spec, *tensor);
-  inits_.Bind(leaf, has_shape ? &tensor->shape : nullptr, tensor);
-  if (has_shape) BindKey(leaf.spec, tensor);
-  why_.Note([&](Explanation& notes) {
-    if (spec_.seed) notes.seed = SpanOf(*spec_.seed);
-    if (spec_.large_seed) notes.seed = spec_.large_seed->span;
-    if (spec_.engine) notes.engine = spec_.engine->span;
-  });
-  return has_shape;
-}
-
-// If the dtype is wrong, the tensor stays f32, so that its other mistakes show, too.
-void TensorBinder::BindDType(const Leaf& leaf, Tensor* tensor) {
-  const TensorSpec& spec = leaf.spec;
-  const auto& name = spec.dtype ? spec.dtype : spec_.dtype;
-  if (!name && (spec.wrong.Has("dtype") || spec_.wrong.Has("dtype"))) return;
-  if (!name) {
-    diagnostics_.Error(leaf.place, fmt::format("tensor `{}` has no dtype", tensor->path),
-                       "give it a `dtype`, or the spec one at the top");
-    return;
-  }
-  const auto dtype = FindDType(name->value);
-  if (dtype) tensor->dtype = *dtype;
-  why_.Note([&](Explanation& notes) { notes.dtype = name->span; });
-  if (!dtype && spec.dtype) ReportUnknownDType(*spec.dtype, diagnostics_);
-}
-
-bool TensorBinder::BindShape(const TensorSpec& spec, Tensor* tensor) {
-  if (spec.shape.size() > kMaxRank) {
-    diagnostics_.Error(spec.shape_span, fmt::format("{} dimensions, but at most {} are allowed",
-                                                    spec.shape.size(), kMaxRank));
-    return false;
-  }
-  int64_t bytes = InfoOf(tensor->dtype).bytes;
-  bool good = !spec.wrong.Has("shape");
-  for (size_t d = 0; d < spec.shape.size(); ++d) {
-    if (!spec.shape[d]) continue;
-    const auto extent =
-        EvaluateInteger(*spec.shape[d], names_, 1, std::numeric_limits<int64_t>::max(),
-                        dimension_names_[d], diagnostics_);
-    good = good && extent;
-    if (!good) continue;
-    tensor->shape.push_back(*extent);
-    why_.Note([&](Explanation& notes) {
-      const bool named = spec.axes && d < spec.axes->value.size();
-      notes.dimensions.push_back({named ? spec.axes->value[d].value : "", TextOf(*spec.shape[d]),
-                                  fmt::to_string(*extent), SpanOf(*spec.shape[d])});
-    });
-    if (__builtin_mul_overflow(bytes, *extent, &bytes)) {
-      diagnostics_.Error(
-          spec.shape_span, "this tensor has more than 2^63 - 1 bytes",
-          fmt::format("the dimensions up to here are {}", fmt::join(tensor->shape, " × ")));
-      return false;
-    }
-  }
-  return good;
-}
-
-bool TensorBinder::CountBytes(const TensorSpec& spec, const Tensor& tensor) {
-  if (!__builtin_add_overflow(total_bytes_, tensor.bytes(), &total_bytes_)) return true;
-  diagnostics_.Error(spec.shape_span, "with this tensor the model has more than 2^63 - 1 bytes");
-  return false;
-}
-
-const Engine* TensorBinder::EngineOfSpec() const {
-  return spec_.engine ? FindEngine(spec_.engine->value) : Engines().front();
-}
-
-void TensorBinder::RequireForm(bool Engine::*has_form, std::string_view form, Span key) {
-  const Engine* const engine = EngineOfSpec();
-  if (engine == nullptr || engine->*has_form) return;
-  const auto other =
-      std::ranges::find_if(Engines(), [&](const Engine* each) { return each->*has_form; });
-  diagnostics_.Error(key, fmt::format("engine `{}` has no {}", engine->name, form),
-                     fmt::format("write `engine: {}` at the top of the spec, or a path as `key`",
-                                 (*other)->spec_name()));
-}
-
-void TensorBinder::BindTorchKey(const TorchKeySpec& key, Tensor* tensor) {
-  why_.Note([&](Explanation& notes) { notes.key = key.span; });
-  RequireForm(&Engine::has_places, "places in a stream", key.span);
-  const auto number = [&](const Expr& expr, std::string_view what) {
-    return EvaluateInteger(expr, names_, 0, static_cast<int64_t>(kLastPlace), what, diagnostics_);
-  };
-  const auto position =
-      key.skip ? number(*key.skip, "`skip`") : number(*key.position, "`position`");
-  const auto spare = key.spare ? number(*key.spare, "`spare`") : std::nullopt;
-  if (!position || (key.spare && !spare)) return;
-  tensor->key = StreamPlace{static_cast<uint64_t>(*position),
-                            spare ? static_cast<uint64_t>(*spare) : kNoSpare, key.skip != nullptr};
-}
-
-// Binds the key, in which `{layer}` stands for the number of the repeat around the tensor.
-void TensorBinder::BindKey(const TensorSpec& spec, Tensor* tensor) {
-  if (spec.jax_key) {
-    why_.Note([&](Explanation& notes) { notes.key = spec.jax_key->span; });
-    RequireForm(&Engine::has_jax_keys, "keys of JAX", spec.jax_key->span);
-    if (const auto key = EvaluateJaxKey(*spec.jax_key, names_, diagnostics_)) {
-      tensor->key = KeyWords{*key};
-    }
-  }
-  if (spec.torch_key) BindTorchKey(*spec.torch_key, tensor);
-  const Engine* const engine = EngineOfSpec();
-  if (spec.key && engine != nullptr && engine->has_places) {
-    diagnostics_.Error(spec.key->span,
-                       fmt::format("engine `{}` draws by the order of tensors, and has no keys of "
-                                   "paths",
-                                   engine->name),
-                       "leave `key` out, or write `tie` for the values of another tensor");
-    return;
-  }
-  if (const auto& key = spec.tie ? spec.tie : spec.key) {
-    if (spec.tie && spec.key) ReportKeyOfTie(spec, diagnostics_);
-    why_.Note([&](Explanation& notes) { notes.key = key->span; });
-    const std::string path = names_.WithNumbers(key->value);
-    // A tensor that is tied to itself, the first of a repeat, may have another key.
-    if (path != tensor->path || std::holds_alternative<DrawPath>(tensor->key)) {
-      tensor->key = DrawPath{path};
-    }
-    // In a repeat that is wrong, even its variable may be unknown.
-    if (!names_.lacks()) CheckPlaceholders(spec.tie ? "tie" : "key", key->span, path);
-  }
-}
-
-// Reports a placeholder that is left after the numbers of repeats are filled in.
-void TensorBinder::CheckPlaceholders(std::string_view where, Span span, std::string_view key) {
-  const size_t begin = key.find('{'), end = key.find('}', begin);
-  if (begin == key.npos || end == key.npos) return;
-  std::vector<std::string> known;
-  for (const auto& loop : names_.loops()) known.push_back(loop.first);
-  const std::string_view name = key.substr(begin + 1, end - begin - 1);
-  diagnostics_.Error(
-      span, fmt::format("`{{{}}}` in `{}` does not name a repeat around this tensor", name, where),
-      known.empty() ? "no `repeat` is around it" : DidYouMean(name, known));
 }
 
 }  // namespace shardinit

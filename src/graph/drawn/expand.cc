@@ -9,7 +9,6 @@
 namespace shardinit {
 namespace {
 
-// Returns the number of tensors in a module, with each repeat counted once.
 int64_t CountTensors(const ModuleSpec& module) {
   int64_t count = 0;
   for (const auto& member : module.members) {
@@ -29,11 +28,13 @@ const Located<std::string>* FansOf(const T& spec) {
 
 class Expander {
  public:
-  Expander(int64_t before, Building& building, LeafVisitor& visitor)
+  Expander(int64_t before, Building& building, const std::function<void(const Leaf&)>& visit,
+           const std::function<void(int64_t)>& expect)
       : building_(building),
         diagnostics_(building.diagnostics),
         names_(building.names),
-        visitor_(visitor),
+        visit_(visit),
+        expect_(expect),
         fans_(FansOf(building.spec)),
         made_(before) {}
 
@@ -101,7 +102,7 @@ class Expander {
       all_visited_ &= own.has_value();
       if (own) ExpandMembers(module, JoinPaths(around, *own), copies * *count);
       // The other iterations are likely to make as many tensors.
-      if (i == 0) visitor_.Expect((*count - 1) * (made_ - made_before));
+      if (i == 0 && expect_) expect_((*count - 1) * (made_ - made_before));
     }
   }
 
@@ -110,10 +111,10 @@ class Expander {
   std::optional<int64_t> CountOf(const ModuleSpec& module, int64_t copies) {
     const std::string& variable = module.repeat->name.value;
     if (names_.Has(variable)) {
-      diagnostics_.Error(module.repeat->name.span,
-                         fmt::format("`{}` already names a variable or an outer repeat", variable),
-                         "choose another name for this repeat");
-      return {};
+      return diagnostics_.Error(
+          module.repeat->name.span,
+          fmt::format("`{}` already names a variable or an outer repeat", variable),
+          "choose another name for this repeat");
     }
     const ExprPtr& times = module.repeat->value;
     const auto evaluated =
@@ -125,17 +126,15 @@ class Expander {
     const Span place = times ? SpanOf(*times) : module.repeat->name.span;
     const int64_t tensors = std::max<int64_t>(1, CountTensors(module));
     if (count > kMaxTensors / copies / tensors) {
-      diagnostics_.Error(
+      return diagnostics_.Error(
           place, fmt::format("this makes {} × {} × {} tensors, but a spec may have at most {}",
                              copies, count, tensors, kMaxTensors));
-      return {};
     }
     if (count * tensors > kMaxTensors - made_) {
-      diagnostics_.Error(
-          place, fmt::format("this makes {} × {} tensors after {} others, but a spec may have "
-                             "at most {}",
-                             count, tensors, made_, kMaxTensors));
-      return {};
+      return diagnostics_.Error(
+          place,
+          fmt::format("this makes {} × {} tensors after {} others, but a spec may have at most {}",
+                      count, tensors, made_, kMaxTensors));
     }
     return count;
   }
@@ -164,7 +163,7 @@ class Expander {
     }
     if (tensor.when) conditions_.push_back(tensor.when.get());
     building_.why.Begin(static_cast<size_t>(made_++), path, place, conditions_);
-    visitor_.Visit({path, tensor, place, fans_, tensor.stage ? &*tensor.stage : stage_});
+    visit_({path, tensor, place, fans_, tensor.stage ? &*tensor.stage : stage_});
     building_.why.End();
     if (tensor.when) conditions_.pop_back();
   }
@@ -172,7 +171,8 @@ class Expander {
   Building& building_;
   Diagnostics& diagnostics_;
   SpecScope& names_;
-  LeafVisitor& visitor_;
+  const std::function<void(const Leaf&)>& visit_;
+  const std::function<void(int64_t)>& expect_;
   const Located<std::string>* fans_;     // of the current module
   const StageSpec* stage_ = nullptr;     // of the current module
   std::vector<const Expr*> conditions_;  // each `when` around the current tensor
@@ -182,8 +182,10 @@ class Expander {
 
 }  // namespace
 
-bool Expand(const ModuleSpec& root, int64_t before, Building& building, LeafVisitor& visitor) {
-  Expander expander(before, building, visitor);
+bool Expand(const ModuleSpec& root, int64_t before, Building& building,
+            const std::function<void(const Leaf&)>& visit,
+            const std::function<void(int64_t)>& expect) {
+  Expander expander(before, building, visit, expect);
   expander.Expand(root, "", "", 1);
   return expander.all_visited();
 }

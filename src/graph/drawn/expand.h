@@ -2,6 +2,7 @@
 // few lines of a spec can make millions.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "graph/building.h"
@@ -18,20 +19,14 @@ struct Leaf {
   const StageSpec* stage;  // the tensor's own, or that of the modules around; null: none
 };
 
-class LeafVisitor {
- public:
-  virtual ~LeafVisitor() = default;
-  // Called while the scope has the numbers of the repeats around the tensor.
-  virtual void Visit(const Leaf& leaf) = 0;
-  // Announces how many tensors are likely to be visited next.
-  virtual void Expect(int64_t) {}
-};
-
-// Takes notes while it visits the tensor that is explained. `before` is the number of tensors that
-// exist already. A repeat ends at the first iteration that
-// reports anything, so that one mistake gives one message. Returns false if mistakes hide some of
-// the tensors.
-bool Expand(const ModuleSpec& root, int64_t before, Building& building, LeafVisitor& visitor);
+// Calls `visit` while the scope has the numbers of the repeats around the tensor, and takes notes
+// if the tensor is the one that is explained. `before` is the number of tensors that exist already.
+// `expect`, if given, learns how many tensors are likely to be visited next. A repeat ends at the
+// first iteration that reports anything, so that one mistake gives one message. Returns false if
+// mistakes hide some of the tensors.
+bool Expand(const ModuleSpec& root, int64_t before, Building& building,
+            const std::function<void(const Leaf&)>& visit,
+            const std::function<void(int64_t)>& expect = nullptr);
 
 // Returns `a.b`; either part may be empty.
 std::string JoinPaths(const std::string& path, const std::string& name);

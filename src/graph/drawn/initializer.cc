@@ -10,15 +10,14 @@
 #include "base/checked_file.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/local_path.h"
 #include "base/suggest.h"
+#include "base/table.h"
 #include "graph/drawn/dimensions.h"
 #include "graph/validate.h"
 
 namespace shardinit {
 namespace {
 
-// Returns the arguments for an explanation.
 std::vector<Setting> SettingsOf(const Initializer& initializer, const InitSpec& init,
                                 Arguments arguments) {
   std::vector<Setting> settings;
@@ -141,15 +140,13 @@ std::optional<Distribution> InitBinder::LowerRow(const Initializer& row, const I
                                 : row.lower(*arguments, *fans, diagnostics_);
 }
 
-// Reports arguments that the initializer does not have.
 bool InitBinder::CheckParameters(const Initializer& row, const InitSpec& init) {
   bool all_known = true;
   for (const auto& argument : init.arguments) {
     all_known &= !argument.name.value.empty();
     if (argument.name.value.empty()) continue;
-    std::vector<std::string> known;
-    for (const Parameter& parameter : row.parameters) known.emplace_back(parameter.name);
-    if (std::find(known.begin(), known.end(), argument.name.value) != known.end()) continue;
+    const std::vector<std::string> known = NamesOf(row.parameters);
+    if (Contains(known, argument.name.value)) continue;
     diagnostics_.Error(
         argument.name.span,
         fmt::format("`{}` has no parameter `{}`", init.name.value, argument.name.value),
@@ -171,8 +168,8 @@ std::optional<std::vector<Argument>> InitBinder::BindArguments(const Initializer
   bool complete = all_known;
   std::vector<Argument> arguments;
   for (const Parameter& parameter : row.parameters) {
-    const auto it = std::find_if(init.arguments.begin(), init.arguments.end(),
-                                 [&](const auto& a) { return a.name.value == parameter.name; });
+    const auto it = std::ranges::find_if(
+        init.arguments, [&](const auto& a) { return a.name.value == parameter.name; });
     if (it != init.arguments.end()) {
       const auto argument =
           it->value ? BindArgument(parameter, *it->value, tensor, shape) : std::nullopt;
@@ -199,14 +196,13 @@ std::optional<Argument> InitBinder::BindArgument(const Parameter& parameter, con
                                                  const TensorSpec& tensor, const Shape* shape) {
   const std::string& text = TextOf(expr);
   const Span span = SpanOf(expr);
-  const auto word = std::find(parameter.words.begin(), parameter.words.end(), text);
+  const auto word = std::ranges::find(parameter.words, text);
   if (word != parameter.words.end()) {
     if (!parameter.number || !names_.Has(text)) return Argument{0, span, *word};
-    diagnostics_.Error(
+    return diagnostics_.Error(
         span,
         fmt::format("`{}` is a word that `{}` takes, and a variable too", text, parameter.name),
         fmt::format("give the variable another name, or write `1 * {}` for its value", text));
-    return {};
   }
   if (parameter.number && IsName(expr) && names_.IsBroken(text)) return {};
   if (parameter.dimension) {
@@ -228,13 +224,12 @@ std::optional<Argument> InitBinder::BindArgument(const Parameter& parameter, con
     if (parameter.number) {
       for (const auto& name : names_.Names()) known.push_back(name);
     }
-    diagnostics_.Error(
+    return diagnostics_.Error(
         span,
         parameter.number
             ? fmt::format("`{}` must be a number or a known word, not `{}`", parameter.name, text)
             : fmt::format("unknown {} `{}`", parameter.name, text),
         DidYouMean(text, known));
-    return {};
   }
   const auto value = EvaluateNumber(expr, names_, diagnostics_);
   if (!value) return {};
@@ -245,16 +240,12 @@ std::optional<Distribution> InitBinder::LowerExpression(const InitSpec& init,
                                                         const TensorSpec& tensor,
                                                         const Shape* shape) {
   if (init.expr == nullptr) {
-    diagnostics_.Error(init.name.span, "`expr` needs an expression",
-                       "write `{expr: \"where(row >= col, normal() * 0.02, 0)\"}`");
-    return {};
+    return diagnostics_.Error(init.name.span, "`expr` needs an expression",
+                              "write `{expr: \"where(row >= col, normal() * 0.02, 0)\"}`");
   }
   // An expression may also name axes.
   if (shape == nullptr || tensor.wrong.Has("axes")) return {};
-  std::vector<std::string> axes;
-  if (tensor.axes) {
-    for (const auto& name : tensor.axes->value) axes.push_back(name.value);
-  }
+  const auto axes = tensor.axes ? ValuesOf(tensor.axes->value) : std::vector<std::string>();
   why_.Note([&](Explanation& notes) {
     notes.arguments.push_back({"expr", TextOf(*init.expr), {}, SpanOf(*init.expr)});
   });
@@ -265,17 +256,15 @@ std::optional<Distribution> InitBinder::LowerExpression(const InitSpec& init,
 std::optional<Distribution> InitBinder::LowerFile(const InitSpec& init, DType dtype,
                                                   const Shape* shape) {
   if (!init.file) {
-    diagnostics_.Error(init.name.span, "`file` needs the path of a file",
-                       "write `{file: {path: positions.bin, sha256: …}}`");
-    return {};
+    return diagnostics_.Error(init.name.span, "`file` needs the path of a file",
+                              "write `{file: {path: positions.bin, sha256: …}}`");
   }
   if (shape == nullptr) return {};
   const Located<std::string>&path = init.file->path, &sha256 = init.file->sha256;
   try {
     RequireLocal(path.value);
   } catch (const Error& error) {
-    diagnostics_.Error(path.span, error.what(), error.hint());
-    return {};
+    return diagnostics_.Error(path.span, error.what(), error.hint());
   }
   const std::filesystem::path folder = std::filesystem::path(path.span.source->name).parent_path();
   const std::string name = (folder / path.value).string();
@@ -317,9 +306,8 @@ bool InitBinder::CheckFile(const std::string& name, const Span& place, int64_t s
 
 std::optional<Distribution> InitBinder::LowerNorm(const InitSpec& init) {
   if (!init.of) {
-    diagnostics_.Error(init.name.span, "`norms` needs the path of a tensor",
-                       "write `{norms: {of: path.of.a.tensor}}`");
-    return {};
+    return diagnostics_.Error(init.name.span, "`norms` needs the path of a tensor",
+                              "write `{norms: {of: path.of.a.tensor}}`");
   }
   why_.Note([&](Explanation& notes) {
     notes.arguments.push_back({"of", init.of->value, {}, init.of->span});
@@ -332,24 +320,16 @@ std::optional<Distribution> InitBinder::LowerFormula(const Initializer& initiali
                                                      Span span) {
   const auto formula = initializer.formula(arguments, shape, span, diagnostics_);
   if (!formula) return {};
-  class ParameterScope : public Scope {
-   public:
-    ParameterScope(const Initializer& row, Arguments values) : row_(row), values_(values) {}
-    std::optional<Value> Find(const std::string& name, Diagnostics&) const override {
-      for (size_t i = 0; i < values_.size(); ++i) {
-        if (row_.parameters[i].name == name) return values_[i].value;
-      }
-      return {};
-    }
-    std::vector<std::string> Names() const override { return {}; }
-
-   private:
-    const Initializer& row_;
-    Arguments values_;
-  };
+  const LookupScope parameters([&](std::string_view name) {
+    const Parameter* known = FindNamed(initializer.parameters, name);
+    return known == nullptr
+               ? std::nullopt
+               : std::optional<Value>(
+                     arguments[static_cast<size_t>(known - initializer.parameters.data())].value);
+  });
   const ExprPtr expr = ParseExpr(*formula, span, diagnostics_);
   Check(expr != nullptr, "a formula that cannot be parsed");
-  return Intern(Compile(*expr, shape, {}, ParameterScope(initializer, arguments), diagnostics_));
+  return Intern(Compile(*expr, shape, {}, parameters, diagnostics_));
 }
 
 // Shares one program among all layers with the same text.

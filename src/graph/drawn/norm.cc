@@ -14,7 +14,6 @@
 namespace shardinit {
 namespace {
 
-// Returns an empty problem if there is none.
 NormProblem ProblemOf(const Tensor& norm, const Tensor& of) {
   if (std::holds_alternative<Norm>(of.distribution)) {
     return {fmt::format("`{}` holds norms itself", of.path),
@@ -28,11 +27,10 @@ NormProblem ProblemOf(const Tensor& norm, const Tensor& of) {
     good = norm.shape[d] == 1 || norm.shape[d] == of.shape[d];
   }
   if (good) return {};
-  return {
-      fmt::format("`{}` has the shape [{}], but norms of `{}` have that of [{}] with 1 for each "
-                  "dimension that they are over",
-                  norm.path, fmt::join(norm.shape, ", "), of.path, fmt::join(of.shape, ", ")),
-      "the norm of all elements may have the shape []"};
+  return {fmt::format("`{}` has the shape [{}], but norms of `{}` have that of [{}] with 1 for "
+                      "each dimension that they are over",
+                      norm.path, fmt::join(norm.shape, ", "), of.path, fmt::join(of.shape, ", ")),
+          "the norm of all elements may have the shape []"};
 }
 
 }  // namespace
@@ -48,9 +46,8 @@ void BindNorms(std::vector<Tensor>& tensors,
     }
     const auto of = by_path.find(norm->of);
     if (of == by_path.end()) {
-      std::vector<std::string> paths;
-      for (const Tensor& tensor : tensors) paths.push_back(tensor.path);
-      report(i, {fmt::format("no tensor is {}", Quote(norm->of)), DidYouMean(norm->of, paths)});
+      report(i, {fmt::format("no tensor is {}", Quote(norm->of)),
+                 DidYouMean(norm->of, PathsOf(tensors))});
     } else if (const NormProblem problem = ProblemOf(tensors[i], *of->second);
                !problem.message.empty()) {
       report(i, problem);

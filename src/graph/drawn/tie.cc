@@ -35,13 +35,66 @@ std::string DifferenceOf(const Tensor& tied, const Tensor& other) {
   return {};
 }
 
+// The mistake of a `tie`, told once for all tensors of a repeat.
+struct TieMistake {
+  Span place;
+  std::string message, hint;
+  int64_t tensors = 0;
+};
+
+class TieMistakes {
+ public:
+  void Add(const Span& place, std::string message, std::string hint) {
+    const auto same = std::ranges::find_if(mistakes_, [&](const TieMistake& known) {
+      return std::tie(known.place.source, known.place.line, known.place.column) ==
+             std::tie(place.source, place.line, place.column);
+    });
+    if (same == mistakes_.end()) {
+      mistakes_.push_back({place, std::move(message), std::move(hint), 1});
+    } else {
+      ++same->tensors;
+    }
+  }
+
+  void Report(Diagnostics& diagnostics) const {
+    for (const TieMistake& each : mistakes_) {
+      const std::string more =
+          each.tensors == 1
+              ? std::string()
+              : fmt::format("; {} tensors of the repeat have such a mistake", each.tensors);
+      diagnostics.Error(each.place, each.message + more, each.hint);
+    }
+  }
+
+ private:
+  std::vector<TieMistake> mistakes_;
+};
+
+// Reports why a tensor cannot have the values of `other`, which `is_tied` to a third one.
+bool MayTie(const Tensor& tensor, const Tensor& other, bool is_tied, const Span& place,
+            TieMistakes& mistakes) {
+  if (is_tied) {
+    mistakes.Add(place, fmt::format("`{}` is tied to another tensor itself", other.path),
+                 fmt::format("tie this one to `{}`, too", DrawPathOf(other)));
+    return false;
+  }
+  const std::string difference = DifferenceOf(tensor, other);
+  if (difference.empty()) return true;
+  mistakes.Add(place,
+               fmt::format("`{}` is tied to `{}`, but {}", tensor.path, other.path, difference),
+               "give both the same `shape`, `dtype` and `init`");
+  return false;
+}
+
+bool HasPathKey(const TensorSpec& spec) {
+  return std::holds_alternative<Located<std::string>>(*spec.key);
+}
+
 }  // namespace
 
 void ReportKeyOfTie(const TensorSpec& spec, Diagnostics& diagnostics) {
-  diagnostics.Error(spec.key       ? spec.key->span
-                    : spec.jax_key ? spec.jax_key->span
-                                   : spec.torch_key->span,
-                    "a tensor with `tie` has the other tensor's `key`", "remove one of the two");
+  diagnostics.Error(SpanOf(*spec.key), "a tensor with `tie` has the other tensor's `key`",
+                    "remove one of the two");
 }
 
 bool MadeAlike(const Tensor& a, const Tensor& b) { return DifferenceOf(a, b).empty(); }
@@ -56,6 +109,7 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
   std::unordered_map<std::string_view, size_t> numbers;
   for (size_t i = 0; i < drawn.tensors.size(); ++i) numbers.emplace(drawn.tensors[i].path, i);
   const TensorSpec* reported = nullptr;
+  TieMistakes mistakes;
   for (const size_t i : tied) {
     Tensor& tensor = drawn.tensors[i];
     const Located<std::string>& name = *drawn.specs[i]->tie;
@@ -63,39 +117,28 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
     if (tie == nullptr) continue;  // It is tied to itself, and has a key of its own.
     const auto found = numbers.find(tie->path);
     if (found == numbers.end()) {
-      std::vector<std::string> paths;
-      for (const Tensor& each : drawn.tensors) paths.push_back(each.path);
-      diagnostics.Error(name.span, fmt::format("no tensor is {}", Quote(tie->path)),
-                        DidYouMean(tie->path, paths));
+      mistakes.Add(name.span, fmt::format("no tensor is {}", Quote(tie->path)),
+                   DidYouMean(tie->path, PathsOf(drawn.tensors)));
       continue;
     }
     const Tensor& other = drawn.tensors[found->second];
     if (&other == &tensor) continue;
     const TensorSpec* const spec = drawn.specs[found->second];
     const TensorSpec* const own = drawn.specs[i];
-    if (own != spec && own != reported && (own->jax_key || own->torch_key)) {
+    if (own != spec && own != reported && own->key && !HasPathKey(*own)) {
       ReportKeyOfTie(*own, diagnostics);
       reported = own;  // reported once for a repeat
       continue;
     }
-    if (spec != nullptr && spec->tie && DrawPathOf(other) != other.path) {
-      diagnostics.Error(name.span, fmt::format("`{}` is tied to another tensor itself", other.path),
-                        fmt::format("tie this one to `{}`, too", DrawPathOf(other)));
-      continue;
-    }
-    if (const std::string difference = DifferenceOf(tensor, other); !difference.empty()) {
-      diagnostics.Error(
-          name.span,
-          fmt::format("`{}` is tied to `{}`, but {}", tensor.path, other.path, difference),
-          "give both the same `shape`, `dtype` and `init`");
-      continue;
-    }
+    const bool is_tied = spec != nullptr && spec->tie && DrawPathOf(other) != other.path;
+    if (!MayTie(tensor, other, is_tied, name.span, mistakes)) continue;
     if (std::holds_alternative<KeyWords>(other.key)) {
       tensor.key = other.key;
     } else {
       tensor.key = DrawPath{DrawPathOf(other)};
     }
   }
+  mistakes.Report(diagnostics);
 }
 
 std::unordered_set<const Tensor*> FindCopies(const InitGraph& graph) {
@@ -129,7 +172,7 @@ std::unordered_set<const Tensor*> FindCopies(const InitGraph& graph) {
     }
     const int64_t first = pieces.empty() ? Piece::kPadding : pieces[0].source;
     auto& others = seen[{first, tensor.shape}];
-    const bool is_copy = std::any_of(others.begin(), others.end(), [&](const auto& other) {
+    const bool is_copy = std::ranges::any_of(others, [&](const auto& other) {
       return other.first->dtype == tensor.dtype && other.second == pieces;
     });
     if (is_copy) {

@@ -75,11 +75,10 @@ const Engine* OtherEngine(const Distribution& distribution, const Engine& engine
 
 bool IsInexact(const Tensor& tensor) {
   if (tensor.view != nullptr) {
-    return std::any_of(tensor.view->pieces.begin(), tensor.view->pieces.end(),
-                       [&](const Piece& piece) {
-                         return piece.source != Piece::kPadding &&
-                                IsInexact((*tensor.view->drawn)[static_cast<size_t>(piece.source)]);
-                       });
+    return std::ranges::any_of(tensor.view->pieces, [&](const Piece& piece) {
+      return piece.source != Piece::kPadding &&
+             IsInexact((*tensor.view->drawn)[static_cast<size_t>(piece.source)]);
+    });
   }
   // Only a drawn tensor has a stream.
   const Tensor& drawn = tensor.measured != nullptr ? *tensor.measured : tensor;

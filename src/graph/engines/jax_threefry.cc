@@ -9,6 +9,7 @@
 #include "base/overloaded.h"
 #include "base/sha256.h"
 #include "graph/scope.h"
+#include "init/sampled.h"
 #include "rng/jax_threefry.h"
 
 namespace shardinit {
@@ -56,8 +57,10 @@ std::string RefusalOfJaxCall(const Program::PlacedCall& call) {
 
 std::string JaxRefusal(const Tensor& tensor) {
   return std::visit(
-      Overloaded{[](const OneOf<Constant, Uniform, Normal, TruncatedNormal, Orthogonal, Sparse,
-                                Normalized, FromFile, Norm> auto&) { return std::string(); },
+      Overloaded{[](const Sampled auto&) { return std::string(); },
+                 [](const OneOf<Constant, Orthogonal, Sparse, Normalized, FromFile, Norm> auto&) {
+                   return std::string();
+                 },
                  [](const Expression& expression) {
                    for (const Program::PlacedCall& call : expression.program->placed) {
                      if (std::string why = RefusalOfJaxCall(call); !why.empty()) return why;

@@ -77,8 +77,8 @@ std::string RefusalOfCutOffs(double low, double high) {
   const double kept = exact::NormalCdf(high) - exact::NormalCdf(low);
   if (kept > 0.3) return {};
   return fmt::format(
-      "PyTorch draws in another way where the cut-offs leave less than 30 % of the numbers, "
-      "here {:.3g} %",
+      "PyTorch draws in another way where the cut-offs leave less than 30 % of the numbers, here "
+      "{:.3g} %",
       100 * kept);
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <unordered_map>
-#include <utility>
 
 #include "autoshard/choose.h"
 #include "graph/languages/languages.h"
@@ -24,7 +23,8 @@ class AutoLanguage : public ShardingLanguage {
     const Training& training = *context_.building.training;
     const TrainingStep step = StepOf(drawn, training, context_.mesh, false);
     if (const auto missing = MissingForChoice(step.model)) {
-      return context_.Error(place_, "`auto` cannot choose: " + missing->what, missing->hint);
+      context_.Error(place_, "`auto` cannot choose: " + missing->what, missing->hint);
+      return;
     }
     FixedCuts given(step.model.weights.size());
     for (size_t i = 0; i < drawn.tensors.size(); ++i) {
@@ -57,9 +57,9 @@ class AutoLanguage : public ShardingLanguage {
     std::vector<Pin>& pins = cutting->partition.pins;
     for (const Pin& pin : chosen->second.pins) {
       const auto is_known = [&](const Pin& other) { return other.axis == pin.axis; };
-      if (std::none_of(pins.begin(), pins.end(), is_known)) pins.push_back(pin);
+      if (std::ranges::none_of(pins, is_known)) pins.push_back(pin);
     }
-    std::sort(pins.begin(), pins.end());
+    std::ranges::sort(pins);
     return true;
   }
 
@@ -69,19 +69,18 @@ class AutoLanguage : public ShardingLanguage {
  private:
   void Report(const Choice& choice, const Training& training) {
     if (choice.status == Choice::kTooMany) {
-      return context_.Error(place_,
-                            "these tensors can be sharded in too many ways to compare them all",
-                            "use a mesh of fewer axes");
+      context_.Error(place_, "these tensors can be sharded in too many ways to compare them all",
+                     "use a mesh of fewer axes");
+      return;
     }
     const ExprPtr& memory = context_.building.spec.training.memory_per_rank;
-    context_.Error(
-        memory == nullptr ? place_ : SpanOf(*memory),
-        fmt::format("`memory_per_rank` is {}{}, but weights, gradients, the optimizer's state and "
-                    "activations are at least {} on some rank",
-                    InBytes(static_cast<int64_t>(training.memory)),
-                    training.says_memory ? "" : " by default",
-                    InBytes(static_cast<int64_t>(choice.cost.memory))),
-        "use a larger mesh, or fewer `tokens`");
+    context_.Error(memory == nullptr ? place_ : SpanOf(*memory),
+                   fmt::format("`memory_per_rank` is {}{}, but weights, gradients, the optimizer's "
+                               "state and activations are at least {} on some rank",
+                               InBytes(static_cast<int64_t>(training.memory)),
+                               training.says_memory ? "" : " by default",
+                               InBytes(static_cast<int64_t>(choice.cost.memory))),
+                   "use a larger mesh, or fewer `tokens`");
   }
 
   LanguageContext& context_;

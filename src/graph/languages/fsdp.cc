@@ -4,9 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
+#include "base/table.h"
 #include "graph/languages/languages.h"
 #include "graph/languages/tensor_patterns.h"
 #include "report/text.h"
@@ -15,8 +15,7 @@ namespace shardinit {
 namespace {
 
 bool IsCut(const std::vector<DimensionCut>& cuts) {
-  return std::any_of(cuts.begin(), cuts.end(),
-                     [](const DimensionCut& cut) { return !cut.axes.empty(); });
+  return std::ranges::any_of(cuts, [](const DimensionCut& cut) { return !cut.axes.empty(); });
 }
 
 // Returns whether other languages have cut the tensor, or whether axes other than `own` cut the
@@ -25,10 +24,8 @@ bool IsCutByOthers(const TensorToCut& tensor, const Cutting& cutting, const std:
   if (cutting.says_cuts) return IsCut(cutting.partition.cuts);
   if (!tensor.is_view) return false;
   const auto& cuts = tensor.before->cuts;
-  return std::any_of(cuts.begin(), cuts.end(), [&](const DimensionCut& cut) {
-    return std::any_of(cut.axes.begin(), cut.axes.end(), [&](int axis) {
-      return std::find(own.begin(), own.end(), axis) == own.end();
-    });
+  return std::ranges::any_of(cuts, [&](const DimensionCut& cut) {
+    return std::ranges::any_of(cut.axes, [&](int axis) { return !Contains(own, axis); });
   });
 }
 
@@ -46,25 +43,45 @@ void NoteDimension(const LanguageContext& context, const char* name, const Span&
   });
 }
 
+// Returns null if the key is not given.
+const Node* ValueOf(const LanguageText& text, std::string_view key) {
+  return text.value == nullptr ? nullptr : text.value->Find(key);
+}
+
+// Makes a language of a mapping with its keys, all of which may be left out.
+template <typename Language>
+std::unique_ptr<ShardingLanguage> Read(LanguageContext& context, const LanguageText& text) {
+  const std::vector<std::string> keys(std::begin(Language::kKeys), std::end(Language::kKeys));
+  if (text.value != nullptr && !context.CheckKeys(*text.value, Language::kName, keys)) {
+    return nullptr;
+  }
+  return std::make_unique<Language>(context, text);
+}
+
 // Cuts tensors that are not cut yet along their largest dimension, the first one of equals, as
 // torch_xla/experimental/spmd_fully_sharded_data_parallel.py does.
 class FsdpLanguage : public ShardingLanguage {
  public:
-  FsdpLanguage(LanguageContext& context, std::vector<int> axes, Span place)
-      : context_(context), axes_(std::move(axes)), place_(place) {}
+  static constexpr char kName[] = "fsdp";
+  static constexpr std::string_view kKeys[] = {"axis"};
+
+  FsdpLanguage(LanguageContext& context, const LanguageText& text)
+      : context_(context),
+        axes_(context.Axes(ValueOf(text, "axis"), "fsdp", text.key)),
+        place_(text.key) {}
 
   bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
     if (tensor.path.empty() || IsCutByOthers(tensor, *cutting, axes_)) return true;
     cutting->says_cuts = true;
     if (tensor.shape.empty()) return true;
-    const auto largest = std::max_element(tensor.shape.begin(), tensor.shape.end());
+    const auto largest = std::ranges::max_element(tensor.shape);
     const auto dimension = static_cast<size_t>(largest - tensor.shape.begin());
     cutting->partition.cuts[dimension].axes = axes_;
     for (size_t d = 0; d < tensor.shape.size(); ++d) {
       if (!context_.building.why.is_taking()) break;
       const char* than = tensor.shape[d] == *largest ? "as large, and first" : "larger";
       NoteDimension(
-          context_, "fsdp", place_, d,
+          context_, kName, place_, d,
           d == dimension ? "" : fmt::format("dimension {} ({}) is {}", dimension, *largest, than));
     }
     return true;
@@ -80,9 +97,20 @@ class FsdpLanguage : public ShardingLanguage {
 // Cuts the first dimension that the axis divides, as torchax/mesh_util.py does.
 class FirstDivisibleLanguage : public OnceLanguage {
  public:
-  FirstDivisibleLanguage(LanguageContext& context, std::vector<int> axes, bool replicates,
-                         Span place)
-      : OnceLanguage(context), axes_(std::move(axes)), replicates_(replicates), place_(place) {}
+  static constexpr char kName[] = "first_divisible";
+  static constexpr std::string_view kKeys[] = {"axis", "replicate_unshardable"};
+
+  FirstDivisibleLanguage(LanguageContext& context, const LanguageText& text)
+      : OnceLanguage(context), place_(text.key) {
+    const Node* replicates = ValueOf(text, "replicate_unshardable");
+    if (replicates != nullptr && !IsBoolean(*replicates)) {
+      context.Error(replicates->span,
+                    fmt::format("`replicate_unshardable` is `true` or `false`, not {}",
+                                Describe(*replicates)));
+    }
+    replicates_ = replicates != nullptr && replicates->text == "true";
+    axes_ = context.Axes(ValueOf(text, "axis"), "fsdp", text.key);
+  }
 
   bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
     if (tensor.path.empty() || axes_.empty()) return true;  // no axis: a mistake
@@ -91,7 +119,7 @@ class FirstDivisibleLanguage : public OnceLanguage {
     const int64_t parts = PartsOf(axes_, context_.mesh);
     for (size_t d = 0; d < tensor.shape.size(); ++d) {
       const bool divides = tensor.shape[d] % parts == 0;
-      NoteDimension(context_, "first_divisible", place_, d,
+      NoteDimension(context_, kName, place_, d,
                     divides ? "" : fmt::format("{} does not divide it", parts));
       if (!divides) continue;
       cutting->partition.cuts[d].axes = axes_;
@@ -106,8 +134,8 @@ class FirstDivisibleLanguage : public OnceLanguage {
   }
 
  private:
-  const std::vector<int> axes_;
-  const bool replicates_;
+  std::vector<int> axes_;
+  bool replicates_;
   const Span place_;
 };
 
@@ -115,13 +143,14 @@ class FirstDivisibleLanguage : public OnceLanguage {
 // dimension, the first or another one, by those axes that do not cut the tensor yet.
 class FullyShardLanguage : public OnceLanguage {
  public:
-  FullyShardLanguage(LanguageContext& context, std::vector<int> axes, TensorPatterns patterns,
-                     std::vector<int64_t> dimensions, Span place)
+  static constexpr char kName[] = "fully_shard";
+  static constexpr std::string_view kKeys[] = {"axes", "dimensions"};
+
+  FullyShardLanguage(LanguageContext& context, const LanguageText& text)
       : OnceLanguage(context),
-        axes_(std::move(axes)),
-        patterns_(std::move(patterns)),
-        dimensions_(std::move(dimensions)),
-        place_(place) {}
+        patterns_(ReadDimensions(ValueOf(text, "dimensions"))),
+        axes_(context.Axes(ValueOf(text, "axes"), "fsdp", text.key)),
+        place_(text.key) {}
 
   bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
     if (tensor.path.empty()) return true;
@@ -130,9 +159,7 @@ class FullyShardLanguage : public OnceLanguage {
     cutting->says_cuts = true;
     std::vector<int> axes = axes_;
     for (const DimensionCut& cut : cutting->partition.cuts) {
-      std::erase_if(axes, [&](int axis) {
-        return std::find(cut.axes.begin(), cut.axes.end(), axis) != cut.axes.end();
-      });
+      std::erase_if(axes, [&](int axis) { return Contains(cut.axes, axis); });
     }
     const auto dimension = DimensionOf(tensor, !axes.empty());
     if (!dimension) return false;
@@ -140,9 +167,8 @@ class FullyShardLanguage : public OnceLanguage {
     DimensionCut& cut = cutting->partition.cuts[*dimension];
     if (*dimension > 0 && !CheckEven(tensor, cut, axes, *dimension)) return false;
     // fully_shard treats its own axes as one axis, which cuts what the other axes left.
-    const bool is_first = std::all_of(cut.axes.begin(), cut.axes.end(), [&](int axis) {
-      return std::find(axes_.begin(), axes_.end(), axis) != axes_.end();
-    });
+    const bool is_first =
+        std::ranges::all_of(cut.axes, [&](int axis) { return Contains(axes_, axis); });
     if (!is_first) {
       if (cut.nested.empty()) {
         cut.nested.assign(cut.axes.size(), 0);
@@ -152,7 +178,7 @@ class FullyShardLanguage : public OnceLanguage {
       cut.nested[cut.axes.size()] = 1;
     }
     cut.axes.insert(cut.axes.end(), axes.begin(), axes.end());
-    NoteDimension(context_, "fully_shard", place_, *dimension, "");
+    NoteDimension(context_, kName, place_, *dimension, "");
     return true;
   }
   void CheckUse() override {
@@ -160,29 +186,43 @@ class FullyShardLanguage : public OnceLanguage {
   }
   bool AllowsUneven() const override { return true; }
 
+ private:
   static constexpr int64_t kUnknown = -1;  // a dimension that is a mistake
 
- private:
+  // Returns the patterns, and puts their dimensions into dimensions_.
+  std::vector<Located<std::string>> ReadDimensions(const Node* written) {
+    std::vector<Located<std::string>> patterns;
+    if (written != nullptr && !written->IsMap()) {
+      context_.Error(
+          written->span, fmt::format("`dimensions` takes a mapping, not {}", Describe(*written)),
+          "map patterns of paths to dimensions, for tensors that are not sharded on the first");
+    } else if (written != nullptr) {
+      for (const Node::Entry& entry : written->entries) {
+        patterns.push_back(SpecReader::Text(*entry.key));
+        dimensions_.push_back(context_.Integer(entry, 0, 31).value_or(kUnknown));
+      }
+    }
+    return patterns;
+  }
+
   // Returns the dimension that the patterns give the tensor, or the first; nothing after a mistake.
   // The tensor must have it only if it is to be cut.
   std::optional<size_t> DimensionOf(const TensorToCut& tensor, bool is_cut) {
     const std::vector<size_t>& matches = patterns_.Match(tensor.path);
     if (matches.empty()) return 0;
     const auto is_unknown = [&](size_t match) { return dimensions_[match] == kUnknown; };
-    if (std::any_of(matches.begin(), matches.end(), is_unknown)) return {};
+    if (std::ranges::any_of(matches, is_unknown)) return {};
     const int64_t dimension = dimensions_[matches.front()];
     for (const size_t other : matches) {
       if (dimensions_[other] == dimension) continue;
-      ReportOnce(patterns_.all()[other].span,
-                 fmt::format("`{}` matches two patterns, for the dimensions {} and {}", tensor.path,
-                             dimension, dimensions_[other]));
-      return {};
+      return ReportOnce(patterns_.all()[other].span,
+                        fmt::format("`{}` matches two patterns, for the dimensions {} and {}",
+                                    tensor.path, dimension, dimensions_[other]));
     }
     if (is_cut && !tensor.shape.empty() && dimension >= std::ssize(tensor.shape)) {
-      ReportOnce(patterns_.all()[matches.front()].span,
-                 fmt::format("`{}` has {}, and so no dimension {}", tensor.path,
-                             Count(std::ssize(tensor.shape), "dimension"), dimension));
-      return {};
+      return ReportOnce(patterns_.all()[matches.front()].span,
+                        fmt::format("`{}` has {}, and so no dimension {}", tensor.path,
+                                    Count(std::ssize(tensor.shape), "dimension"), dimension));
     }
     return static_cast<size_t>(dimension);
   }
@@ -209,63 +249,11 @@ class FullyShardLanguage : public OnceLanguage {
     return true;
   }
 
-  const std::vector<int> axes_;
+  std::vector<int64_t> dimensions_;  // of each pattern
   TensorPatterns patterns_;
-  const std::vector<int64_t> dimensions_;  // of each pattern
+  const std::vector<int> axes_;
   const Span place_;
 };
-
-const Node* Value(const LanguageText& text, std::string_view key) {
-  return text.value == nullptr ? nullptr : text.value->Find(key);
-}
-
-bool CheckText(LanguageContext& context, const LanguageText& text, std::string_view name,
-               const std::vector<std::string>& keys) {
-  return text.value == nullptr || context.CheckKeys(*text.value, name, keys);
-}
-
-std::unique_ptr<ShardingLanguage> ReadFsdp(LanguageContext& context, const LanguageText& text) {
-  if (!CheckText(context, text, "fsdp", {"axis"})) return nullptr;
-  auto axes = context.Axes(Value(text, "axis"), "fsdp", text.key);
-  return std::make_unique<FsdpLanguage>(context, std::move(axes), text.key);
-}
-
-std::unique_ptr<ShardingLanguage> ReadFirstDivisible(LanguageContext& context,
-                                                     const LanguageText& text) {
-  if (!CheckText(context, text, "first_divisible", {"axis", "replicate_unshardable"})) {
-    return nullptr;
-  }
-  const Node* replicates = Value(text, "replicate_unshardable");
-  if (replicates != nullptr && !IsBoolean(*replicates)) {
-    context.Error(
-        replicates->span,
-        fmt::format("`replicate_unshardable` is `true` or `false`, not {}", Describe(*replicates)));
-  }
-  auto axes = context.Axes(Value(text, "axis"), "fsdp", text.key);
-  return std::make_unique<FirstDivisibleLanguage>(
-      context, std::move(axes), replicates != nullptr && replicates->text == "true", text.key);
-}
-
-std::unique_ptr<ShardingLanguage> ReadFullyShard(LanguageContext& context,
-                                                 const LanguageText& text) {
-  if (!CheckText(context, text, "fully_shard", {"axes", "dimensions"})) return nullptr;
-  std::vector<Located<std::string>> patterns;
-  std::vector<int64_t> dimensions;
-  const Node* written = Value(text, "dimensions");
-  if (written != nullptr && !written->IsMap()) {
-    context.Error(
-        written->span, fmt::format("`dimensions` takes a mapping, not {}", Describe(*written)),
-        "map patterns of paths to dimensions, for tensors that are not sharded on the first");
-  } else if (written != nullptr) {
-    for (const Node::Entry& entry : written->entries) {
-      patterns.push_back(SpecReader::Text(*entry.key));
-      dimensions.push_back(context.Integer(entry, 0, 31).value_or(FullyShardLanguage::kUnknown));
-    }
-  }
-  return std::make_unique<FullyShardLanguage>(
-      context, context.Axes(Value(text, "axes"), "fsdp", text.key),
-      TensorPatterns(std::move(patterns)), std::move(dimensions), text.key);
-}
 
 }  // namespace
 
@@ -275,7 +263,7 @@ extern const LanguageRow kFsdpLanguage = {
         "shards what is not sharded yet, by its largest dimension, the first of equals, over "
         "`axis`, as FSDPv2 of PyTorch/XLA does",
     .is_word = true,
-    .read = ReadFsdp,
+    .read = Read<FsdpLanguage>,
 };
 
 extern const LanguageRow kFirstDivisibleLanguage = {
@@ -284,7 +272,7 @@ extern const LanguageRow kFirstDivisibleLanguage = {
         "shards what is not sharded yet, by the first dimension that `axis` divides, as torchax "
         "does",
     .is_word = true,
-    .read = ReadFirstDivisible,
+    .read = Read<FirstDivisibleLanguage>,
 };
 
 extern const LanguageRow kFullyShardLanguage = {
@@ -293,7 +281,7 @@ extern const LanguageRow kFullyShardLanguage = {
         "shards all tensors further, by the first dimension over those `axes` that do not shard it "
         "yet, as fully_shard of PyTorch does after parallelize_module",
     .is_word = true,
-    .read = ReadFullyShard,
+    .read = Read<FullyShardLanguage>,
 };
 
 }  // namespace shardinit

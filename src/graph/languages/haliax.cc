@@ -7,8 +7,8 @@
 
 #include "base/suggest.h"
 #include "base/text.h"
-#include "graph/languages/axes.h"
 #include "graph/languages/languages.h"
+#include "graph/languages/rules.h"
 
 namespace shardinit {
 namespace {
@@ -112,9 +112,9 @@ class HaliaxLanguage : public ShardingLanguage {
 std::unique_ptr<ShardingLanguage> ReadHaliax(LanguageContext& context, const LanguageText& text) {
   const Node& map = *text.value;
   if (!map.IsMap()) {
-    context.Error(map.span, fmt::format("`haliax` takes a mapping of axes, not {}", Describe(map)),
-                  "write it as in `{haliax: {embed: fsdp, mlp: tensor}}`");
-    return nullptr;
+    return context.Error(map.span,
+                         fmt::format("`haliax` takes a mapping of axes, not {}", Describe(map)),
+                         "write it as in `{haliax: {embed: fsdp, mlp: tensor}}`");
   }
   std::vector<HaliaxEntry> entries;
   const size_t before = context.building.Reported();
@@ -150,8 +150,8 @@ std::unique_ptr<ShardingLanguage> ReadHaliax(LanguageContext& context, const Lan
 extern const LanguageRow kHaliaxLanguage = {
     .name = "haliax",
     .description =
-        "logical axes, each with mesh axes, in no order; `embed#2` is the second "
-        "`embed` of a tensor",
+        "logical axes, each with mesh axes, in no order; `embed#2` is the second `embed` of a "
+        "tensor",
     .is_word = false,
     .read = ReadHaliax,
 };

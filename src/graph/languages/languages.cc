@@ -5,9 +5,11 @@
 #include <algorithm>
 
 #include "base/suggest.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "graph/languages/rules.h"
 #include "graph/stored/store.h"
+#include "spec/shipped.h"
 
 namespace shardinit {
 
@@ -22,11 +24,7 @@ constexpr const LanguageRow* kLanguages[] = {
     &kFullyShardLanguage, &kPipelineLanguage, &kAutoLanguage,
 };
 
-const LanguageRow* FindLanguage(std::string_view name) {
-  const auto row = std::find_if(std::begin(kLanguages), std::end(kLanguages),
-                                [&](const LanguageRow* l) { return l->name == name; });
-  return row == std::end(kLanguages) ? nullptr : *row;
-}
+const LanguageRow* FindLanguage(std::string_view name) { return FindNamed(kLanguages, name); }
 
 std::vector<std::string> Words() {
   std::vector<std::string> words;
@@ -34,6 +32,18 @@ std::vector<std::string> Words() {
     if (language->is_word) words.emplace_back(language->name);
   }
   return words;
+}
+
+std::string HintForWord(std::string_view word) {
+  const std::string shipped = fmt::format("{}{}", kShippedShardings, word);
+  if (FindShipped(shipped)) {
+    return fmt::format("the shipped sharding of that name is `include: [{}]`", shipped);
+  }
+  return DidYouMean(word, Words()) +
+         (Closest(word, Words()).empty()
+              ? "; the name of a file has a dot or a slash, and `shardinit list shardings` shows "
+                "what is shipped"
+              : "");
 }
 
 // Adds the languages of one value of `sharding`: a word, a mapping of languages or a map of
@@ -58,11 +68,8 @@ class StackReader {
                      fmt::format("a file with a sharding names another one, {}", Quote(value.text)),
                      "name that one instead, or write here what it says");
     } else if (value.IsScalar()) {
-      context_.Error(
-          value.span, fmt::format("unknown sharding {}", Quote(value.text)),
-          DidYouMean(value.text, Words()) + (Closest(value.text, Words()).empty()
-                                                 ? "; the name of a file has a dot or a slash"
-                                                 : ""));
+      context_.Error(value.span, fmt::format("unknown sharding {}", Quote(value.text)),
+                     HintForWord(value.text));
     } else if (!context_.building.diagnostics.HasErrors()) {
       context_.Error(value.span, "nothing says how tensors are sharded",
                      "remove `sharding`, or name a file, a word or a language");
@@ -72,22 +79,20 @@ class StackReader {
  private:
   // Reads a mapping of languages if each key names one, or else a map of patterns.
   void ReadMap(const Node& map) {
-    const bool is_of_languages =
-        std::all_of(map.entries.begin(), map.entries.end(), [](const Node::Entry& entry) {
-          return entry.key->text == "uneven" || FindLanguage(entry.key->text) != nullptr;
-        });
-    for (const Node::Entry& entry : map.entries) {
-      if (entry.key->text != "uneven") continue;
+    const bool is_of_languages = std::ranges::all_of(map.entries, [](const Node::Entry& entry) {
+      return entry.key->text == "uneven" || FindLanguage(entry.key->text) != nullptr;
+    });
+    if (const Node::Entry* const uneven = map.FindEntry("uneven")) {
       if (stack_.uneven) {
-        context_.Error(entry.key->span, "`uneven` stands in `sharding` already",
+        context_.Error(uneven->key->span, "`uneven` stands in `sharding` already",
                        "it is for all tensors: say it once");
       }
-      stack_.uneven = context_.reader.ReadUneven(entry);
+      stack_.uneven = context_.reader.ReadUneven(*uneven);
     }
     if (map.entries.size() == 1 && map.entries[0].key->text == "uneven") {
-      return context_.Error(
-          map.span, "nothing says how tensors are sharded",
-          "write `uneven` beside languages or patterns, or at the top of the spec");
+      context_.Error(map.span, "nothing says how tensors are sharded",
+                     "write `uneven` beside languages or patterns, or at the top of the spec");
+      return;
     }
     if (!is_of_languages) return Add(kMapLanguage, {map.span, &map});
     for (const Node::Entry& entry : map.entries) {
@@ -163,13 +168,12 @@ std::vector<Located<std::string>> LanguageContext::Patterns(const Node::Entry& e
 bool LanguageContext::CheckKeys(const Node& map, std::string_view what,
                                 const std::vector<std::string>& keys) {
   if (!map.IsMap()) {
-    Error(map.span, fmt::format("`{}` takes a mapping, not {}", what, Describe(map)),
-          DidYouMean("", keys));
-    return false;
+    return Error(map.span, fmt::format("`{}` takes a mapping, not {}", what, Describe(map)),
+                 DidYouMean("", keys));
   }
   bool all_known = true;
   for (const Node::Entry& entry : map.entries) {
-    if (std::find(keys.begin(), keys.end(), entry.key->text) != keys.end()) continue;
+    if (Contains(keys, entry.key->text)) continue;
     Error(entry.key->span, fmt::format("unknown key {} in `{}`", Quote(entry.key->text), what),
           DidYouMean(entry.key->text, keys));
     all_known = false;

@@ -30,8 +30,8 @@ struct LanguageContext {
   std::vector<Located<std::string>> Patterns(const Node::Entry& entry);
   // Reports other keys than these, and a node that is not a mapping.
   bool CheckKeys(const Node& map, std::string_view what, const std::vector<std::string>& keys);
-  void Error(Span span, std::string message, std::string hint = {}) {
-    building.diagnostics.Error(span, std::move(message), std::move(hint));
+  Reported Error(Span span, std::string message, std::string hint = {}) {
+    return building.diagnostics.Error(span, std::move(message), std::move(hint));
   }
 
   Building& building;
@@ -46,11 +46,10 @@ struct LanguageContext {
 class OnceLanguage : public ShardingLanguage {
  protected:
   explicit OnceLanguage(LanguageContext& context) : context_(context) {}
-  // Returns false, as Cut() does then.
-  bool ReportOnce(Span span, std::string message, std::string hint = {}) {
+  Reported ReportOnce(Span span, std::string message, std::string hint = {}) {
     if (!is_reported_) context_.Error(span, std::move(message), std::move(hint));
     is_reported_ = true;
-    return false;
+    return {};
   }
 
   LanguageContext& context_;

@@ -5,14 +5,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "base/suggest.h"
 #include "base/text.h"
-#include "graph/languages/axes.h"
 #include "graph/languages/languages.h"
 #include "graph/languages/placements.h"
+#include "graph/languages/rules.h"
 #include "graph/languages/tensor_patterns.h"
 #include "report/text.h"
 
@@ -73,8 +72,7 @@ class MapReader {
       const Node::Entry& axis = map.entries[i];
       Node joined = *axis.value;
       std::string text(joined.text);
-      while (std::count(text.begin(), text.end(), '(') >
-                 std::count(text.begin(), text.end(), ')') &&
+      while (std::ranges::count(text, '(') > std::ranges::count(text, ')') &&
              i + 1 < map.entries.size() && map.entries[i + 1].value->IsNull()) {
         text += fmt::format(", {}", map.entries[++i].key->text);
       }
@@ -115,7 +113,6 @@ class MapReader {
     for (const PythonValue& item : value.items) AddItem(item, entry);
   }
 
-  // Adds the mesh axes of a dimension, or a placement.
   void AddItem(const PythonValue& item, MapEntry* entry) {
     if (IsPlacement(item)) {
       entry->is_placed = true;
@@ -204,19 +201,17 @@ class MapLanguage : public ShardingLanguage {
     }
     if (entry.cuts.size() > tensor.shape.size()) {
       entry.is_wrong = true;
-      context_.Error(entry.span,
-                     fmt::format("{} has {}, but `{}` has {}", entry.text,
-                                 Count(std::ssize(entry.cuts), "entry", "entries"), tensor.path,
-                                 Count(std::ssize(tensor.shape), "dimension")),
-                     "give at most one entry for each dimension");
-      return {};
+      return context_.Error(entry.span,
+                            fmt::format("{} has {}, but `{}` has {}", entry.text,
+                                        Count(std::ssize(entry.cuts), "entry", "entries"),
+                                        tensor.path, Count(std::ssize(tensor.shape), "dimension")),
+                            "give at most one entry for each dimension");
     }
     std::vector<DimensionCut> cuts = entry.cuts;
     cuts.resize(tensor.shape.size());
     return cuts;
   }
 
-  // Returns whether both cut the tensor alike, however they say it.
   bool AreAlike(std::vector<DimensionCut> a, std::vector<DimensionCut> b,
                 const TensorToCut& tensor) const {
     PartitionSpec first, second;
@@ -334,9 +329,9 @@ class MapLanguage : public ShardingLanguage {
 std::unique_ptr<ShardingLanguage> ReadMap(LanguageContext& context, const LanguageText& text) {
   const Node& map = *text.value;
   if (!map.IsMap()) {
-    context.Error(map.span, fmt::format("`map` takes a mapping of patterns, not {}", Describe(map)),
-                  "write it as in `{map: {model.norm.weight: [fsdp]}}`");
-    return nullptr;
+    return context.Error(map.span,
+                         fmt::format("`map` takes a mapping of patterns, not {}", Describe(map)),
+                         "write it as in `{map: {model.norm.weight: [fsdp]}}`");
   }
   std::vector<MapEntry> entries;
   bool is_wrong = map.incomplete;
@@ -355,8 +350,7 @@ std::unique_ptr<ShardingLanguage> ReadMap(LanguageContext& context, const Langua
 extern const LanguageRow kMapLanguage = {
     .name = "map",
     .description =
-        "patterns of paths, each with mesh axes for the dimensions or placements for "
-        "the mesh axes",
+        "patterns of paths, each with mesh axes for the dimensions or placements for the mesh axes",
     .is_word = false,
     .read = ReadMap,
 };

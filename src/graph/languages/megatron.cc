@@ -8,6 +8,8 @@
 
 #include <algorithm>
 
+#include "base/parse_number.h"
+#include "base/table.h"
 #include "graph/languages/languages.h"
 #include "graph/languages/tensor_patterns.h"
 #include "report/text.h"
@@ -22,15 +24,20 @@ enum Role { kColumn, kRow, kVocab, kExpert };
 
 class MegatronLanguage : public OnceLanguage {
  public:
-  // `experts` is their number: none if it is not known, and 0 if it is a mistake.
-  MegatronLanguage(LanguageContext& context, std::vector<int> axes, std::vector<int> expert_axes,
-                   std::optional<int64_t> experts, TensorPatterns patterns, std::vector<Role> roles)
-      : OnceLanguage(context),
-        axes_(std::move(axes)),
-        expert_axes_(std::move(expert_axes)),
-        experts_(experts),
-        patterns_(std::move(patterns)),
-        roles_(std::move(roles)) {}
+  MegatronLanguage(LanguageContext& context, const LanguageText& text)
+      : OnceLanguage(context), patterns_(ReadRoles(text)) {
+    const Node* axis = text.value->Find("axis");
+    if (axis != nullptr || std::ranges::any_of(roles_, [](Role role) { return role != kExpert; })) {
+      axes_ = context.Axes(axis, "tensor", text.key);
+    }
+    if (!Contains(roles_, kExpert)) return;
+    const size_t before = context.building.Reported();
+    expert_axes_ = context.Axes(text.value->Find("expert_axis"), "expert", text.key);
+    const bool knows_axes = context.building.Reported() == before;
+    if (const Node::Entry* const entry = text.value->FindEntry("num_experts")) {
+      experts_ = knows_axes ? ReadExperts(*entry) : 0;
+    }
+  }
 
   bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
     if (tensor.path.empty()) return true;
@@ -38,7 +45,7 @@ class MegatronLanguage : public OnceLanguage {
     if (matches.empty()) return true;
     std::vector<DimensionCut> cuts(tensor.shape.size());
     const auto is_expert = [&](size_t match) { return roles_[match] == kExpert; };
-    const auto expert = std::find_if(matches.begin(), matches.end(), is_expert);
+    const auto expert = std::ranges::find_if(matches, is_expert);
     bool is_one = false;  // the tensor is of one expert
     for (const size_t match : matches) {
       const auto number = is_expert(match) ? ExpertOf(match, tensor.path) : std::nullopt;
@@ -47,7 +54,7 @@ class MegatronLanguage : public OnceLanguage {
       if (!Place(match, *number, tensor, cutting)) return false;
       break;
     }
-    if (is_one && std::all_of(matches.begin(), matches.end(), is_expert)) return true;
+    if (is_one && std::ranges::all_of(matches, is_expert)) return true;
     // Dimension 0 is that of experts, unless the tensor is of one expert.
     const size_t first = expert != matches.end() && !is_one ? 1 : 0;
     if (first > 0) {
@@ -89,6 +96,45 @@ class MegatronLanguage : public OnceLanguage {
   }
 
  private:
+  // Returns the patterns, and puts their roles into roles_.
+  std::vector<Located<std::string>> ReadRoles(const LanguageText& text) {
+    std::vector<Located<std::string>> patterns;
+    bool says_role = false;
+    for (const Node::Entry& entry : text.value->entries) {
+      const auto role = std::ranges::find(kRoles, entry.key->text);
+      if (role == std::end(kRoles)) continue;
+      says_role = true;
+      for (auto& pattern : context_.Patterns(entry)) {
+        patterns.push_back(std::move(pattern));
+        roles_.push_back(static_cast<Role>(role - std::begin(kRoles)));
+      }
+    }
+    if (!says_role && !text.value->incomplete) {
+      context_.Error(text.key, "`megatron` gives no tensor a role",
+                     "write it as in `{megatron: {column: \"**.up_proj.weight\"}}`");
+    }
+    return patterns;
+  }
+
+  // Returns 0 after a mistake.
+  int64_t ReadExperts(const Node::Entry& entry) {
+    const auto experts = context_.Integer(entry, 1, kMostExperts);
+    if (!experts) return 0;
+    const int64_t ranks = PartsOf(expert_axes_, context_.mesh);
+    if (*experts % ranks == 0) return *experts;
+    std::vector<std::string_view> names;
+    for (const int axis : expert_axes_) {
+      names.push_back(context_.mesh.axes[static_cast<size_t>(axis)]);
+    }
+    const bool is_one = names.size() == 1;
+    context_.Error(
+        entry.value->span,
+        fmt::format("mesh ax{} `{}` ({}) do{} not divide {} experts", is_one ? "is" : "es",
+                    fmt::join(names, " × "), ranks, is_one ? "es" : "", *experts),
+        "use sizes that divide them: each rank has the same number of experts");
+    return 0;
+  }
+
   // Returns the expert of a path that a pattern ending in `.**` matches: the first number behind
   // the part that the rest of the pattern matches.
   std::optional<int64_t> ExpertOf(size_t match, std::string_view path) const {
@@ -98,7 +144,8 @@ class MegatronLanguage : public OnceLanguage {
     bool is_below = false;
     for (size_t start = 0; start < path.size();) {
       const size_t end = std::min(path.find('.', start), path.size());
-      const auto number = is_below ? NumberOf(path.substr(start, end - start)) : std::nullopt;
+      const auto number =
+          is_below ? ParseNumber<int64_t>(path.substr(start, end - start)) : std::nullopt;
       if (number) return number;
       is_below = is_below || PathMatches(around, path.substr(0, end));
       start = end + 1;
@@ -126,9 +173,7 @@ class MegatronLanguage : public OnceLanguage {
     }
     if (tensor.says_stage) return true;
     const Mesh& mesh = context_.mesh;
-    int64_t ranks = 1;
-    for (const int axis : expert_axes_) ranks *= mesh.shape[static_cast<size_t>(axis)];
-    int64_t rank = expert / (*experts_ / ranks);
+    int64_t rank = expert / (*experts_ / PartsOf(expert_axes_, mesh));
     std::vector<Pin>& pins = cutting->partition.pins;
     for (auto axis = expert_axes_.rbegin(); axis != expert_axes_.rend(); ++axis) {
       const int64_t extent = mesh.shape[static_cast<size_t>(*axis)];
@@ -137,8 +182,8 @@ class MegatronLanguage : public OnceLanguage {
       if (extent == 1) continue;
       // A view is where its sources are.
       const Pin pin = {*axis, {index}};
-      const auto known = std::find_if(pins.begin(), pins.end(),
-                                      [&](const Pin& other) { return other.axis == *axis; });
+      const auto known =
+          std::ranges::find_if(pins, [&](const Pin& other) { return other.axis == *axis; });
       if (known != pins.end() && *known != pin) continue;
       if (known == pins.end()) pins.push_back(pin);
       context_.building.why.Note([&](Explanation& notes) {
@@ -148,7 +193,7 @@ class MegatronLanguage : public OnceLanguage {
                               pattern.span});
       });
     }
-    std::sort(pins.begin(), pins.end());
+    std::ranges::sort(pins);
     return true;
   }
 
@@ -177,75 +222,19 @@ class MegatronLanguage : public OnceLanguage {
     return false;
   }
 
-  const std::vector<int> axes_, expert_axes_;
-  const std::optional<int64_t> experts_;
-  int64_t last_expert_ = -1;  // the last expert that is placed, and its pattern
+  std::vector<int> axes_, expert_axes_;
+  std::optional<int64_t> experts_;  // none: their number is not known; 0: it is a mistake
+  int64_t last_expert_ = -1;        // the last expert that is placed, and its pattern
   size_t last_match_ = 0;
+  std::vector<Role> roles_;  // of each pattern
   TensorPatterns patterns_;
-  const std::vector<Role> roles_;  // of each pattern
 };
-
-// Returns 0 after a mistake.
-int64_t ReadExperts(LanguageContext& context, const Node::Entry& entry,
-                    const std::vector<int>& axes) {
-  const auto experts = context.Integer(entry, 1, kMostExperts);
-  if (!experts) return 0;
-  int64_t ranks = 1;
-  std::vector<std::string_view> names;
-  for (const int axis : axes) {
-    ranks *= context.mesh.shape[static_cast<size_t>(axis)];
-    names.push_back(context.mesh.axes[static_cast<size_t>(axis)]);
-  }
-  if (*experts % ranks == 0) return *experts;
-  context.Error(
-      entry.value->span,
-      fmt::format("mesh ax{} `{}` ({}) do{} not divide {} experts", axes.size() == 1 ? "is" : "es",
-                  fmt::join(names, " × "), ranks, axes.size() == 1 ? "es" : "", *experts),
-      "use sizes that divide them: each rank has the same number of experts");
-  return 0;
-}
 
 std::unique_ptr<ShardingLanguage> ReadMegatron(LanguageContext& context, const LanguageText& text) {
   std::vector<std::string> keys = {"axis", "expert_axis", "num_experts"};
   keys.insert(keys.begin(), std::begin(kRoles), std::end(kRoles));
   if (!context.CheckKeys(*text.value, "megatron", keys)) return nullptr;
-  std::vector<Located<std::string>> patterns;
-  std::vector<Role> roles;
-  bool says_role = false;
-  for (const Node::Entry& entry : text.value->entries) {
-    const auto role = std::find(std::begin(kRoles), std::end(kRoles), entry.key->text);
-    if (role == std::end(kRoles)) continue;
-    says_role = true;
-    for (auto& pattern : context.Patterns(entry)) {
-      patterns.push_back(std::move(pattern));
-      roles.push_back(static_cast<Role>(role - std::begin(kRoles)));
-    }
-  }
-  if (!says_role && !text.value->incomplete) {
-    context.Error(text.key, "`megatron` gives no tensor a role",
-                  "write it as in `{megatron: {column: \"**.up_proj.weight\"}}`");
-  }
-  const bool has_experts = std::find(roles.begin(), roles.end(), kExpert) != roles.end();
-  std::vector<int> axes;
-  const Node* axis = text.value->Find("axis");
-  if (axis != nullptr ||
-      std::any_of(roles.begin(), roles.end(), [](Role r) { return r != kExpert; })) {
-    axes = context.Axes(axis, "tensor", text.key);
-  }
-  std::vector<int> expert_axes;
-  std::optional<int64_t> experts;
-  if (has_experts) {
-    const size_t before = context.building.Reported();
-    expert_axes = context.Axes(text.value->Find("expert_axis"), "expert", text.key);
-    const bool knows_axes = context.building.Reported() == before;
-    for (const Node::Entry& entry : text.value->entries) {
-      if (entry.key->text != "num_experts") continue;
-      experts = knows_axes ? ReadExperts(context, entry, expert_axes) : 0;
-    }
-  }
-  return std::make_unique<MegatronLanguage>(context, std::move(axes), std::move(expert_axes),
-                                            experts, TensorPatterns(std::move(patterns)),
-                                            std::move(roles));
+  return std::make_unique<MegatronLanguage>(context, text);
 }
 
 }  // namespace
@@ -253,8 +242,8 @@ std::unique_ptr<ShardingLanguage> ReadMegatron(LanguageContext& context, const L
 extern const LanguageRow kMegatronLanguage = {
     .name = "megatron",
     .description =
-        "patterns of paths by role: `column`, `row`, `vocab` over `axis`, `expert` "
-        "over `expert_axis`, and `num_experts`",
+        "patterns of paths by role: `column`, `row`, `vocab` over `axis`, `expert` over "
+        "`expert_axis`, and `num_experts`",
     .is_word = false,
     .read = ReadMegatron,
 };

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <set>
 
+#include "base/parse_number.h"
 #include "base/text.h"
 #include "graph/languages/languages.h"
 #include "graph/languages/stages.h"
@@ -75,7 +76,7 @@ class PipelineLanguage : public OnceLanguage {
     if (std::ssize(ranks) < context_.mesh.shape[static_cast<size_t>(text_.axis)]) {
       std::vector<Pin>& pins = cutting->partition.pins;
       pins.push_back({text_.axis, {ranks.begin(), ranks.end()}});
-      std::sort(pins.begin(), pins.end());
+      std::ranges::sort(pins);
     }
     context_.building.why.Note([&](Explanation& notes) {
       notes.pins.push_back({context_.mesh.axes[static_cast<size_t>(text_.axis)],
@@ -103,7 +104,8 @@ class PipelineLanguage : public OnceLanguage {
       for (size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', dot + 1)) {
         if (!PathMatches(before, path.substr(0, dot))) continue;
         const size_t end = std::min(path.find('.', dot + 1), path.size());
-        if (const auto layer = NumberOf(path.substr(dot + 1, end - dot - 1))) return layer;
+        if (const auto layer = ParseNumber<int64_t>(path.substr(dot + 1, end - dot - 1)))
+          return layer;
       }
     }
     return {};
@@ -188,11 +190,9 @@ class PipelineReader {
   }
 
   int64_t Integer(std::string_view key, int64_t fallback, int64_t low, int64_t high) {
-    for (const Node::Entry& entry : map_.entries) {
-      if (entry.key->text == key)
-        return Known(context_.Integer(entry, low, high)).value_or(fallback);
-    }
-    return fallback;
+    const Node::Entry* const entry = map_.FindEntry(key);
+    if (entry == nullptr) return fallback;
+    return Known(context_.Integer(*entry, low, high)).value_or(fallback);
   }
   // Notes a number that is not known. The mistake that hides it was reported elsewhere.
   std::optional<int64_t> Known(std::optional<int64_t> number) {
@@ -200,12 +200,9 @@ class PipelineReader {
     return number;
   }
   std::string_view Choice(std::string_view key, std::span<const std::string_view> words) {
-    for (const Node::Entry& entry : map_.entries) {
-      if (entry.key->text != key) continue;
-      const auto word = context_.reader.ReadChoice(entry, words);
-      return word ? *std::find(words.begin(), words.end(), word->value) : words[0];
-    }
-    return words[0];
+    const Node::Entry* const entry = map_.FindEntry(key);
+    const auto word = entry ? context_.reader.ReadChoice(*entry, words) : std::nullopt;
+    return word ? *std::ranges::find(words, word->value) : words[0];
   }
 
   void ReadStages(PipelineLanguage::Text* text) {
@@ -247,16 +244,16 @@ class PipelineReader {
     const std::pair<std::string_view, bool> by_ranks[] = {
         {"layers_in_first", counts.in_first.has_value()},
         {"layers_in_last", counts.in_last.has_value()}};
-    const std::pair<std::string_view, bool> listed[] = {{"stages", KeyOf("stages") != nullptr}};
+    const std::pair<std::string_view, bool> listed[] = {{"stages", map_.Find("stages") != nullptr}};
     const std::pair<std::string_view, bool> in_a_v[] = {{"style", is_v}};
-    const auto check = [&](const auto& some, const auto& others) {
+    const auto check = [&](const auto& some, const auto& others) -> bool {
       for (const auto& [key, is_said] : some) {
         for (const auto& [other, is_other_said] : others) {
           if (!is_said || !is_other_said) continue;
-          context_.Error(KeyOf(key)->span,
-                         fmt::format("`{}` and `{}` exclude one another", key, other),
-                         "`stages` says how many layers each stage has, as in `[9, 8, 8, 7]`");
-          return false;
+          return context_.Error(
+              map_.FindEntry(key)->key->span,
+              fmt::format("`{}` and `{}` exclude one another", key, other),
+              "`stages` says how many layers each stage has, as in `[9, 8, 8, 7]`");
         }
       }
       return true;
@@ -274,23 +271,22 @@ class PipelineReader {
       const auto distributed = Distribute(counts, &problem);
       if (!distributed) {
         const Node* count = map_.Find("count");
-        context_.Error(count->span, std::move(problem),
-                       "say how many layers each has, as in `stages: [9, 8, 8, 7]`, or "
-                       "`remainder: first`");
-        return {};
+        return context_.Error(
+            count->span, std::move(problem),
+            "say how many layers each has, as in `stages: [9, 8, 8, 7]`, or `remainder: first`");
       }
       of_stage = *distributed;
     } else if (!written->IsSequence()) {
-      context_.Error(written->span,
-                     fmt::format("`stages` takes a list, not {}", Describe(*written)),
-                     "list how many layers each stage has, as in `[9, 8, 8, 7]`");
-      return {};
-    } else if (std::any_of(written->entries.begin(), written->entries.end(),
-                           [](const Node::Entry& item) { return item.value->IsSequence(); })) {
+      return context_.Error(written->span,
+                            fmt::format("`stages` takes a list, not {}", Describe(*written)),
+                            "list how many layers each stage has, as in `[9, 8, 8, 7]`");
+    } else if (std::ranges::any_of(written->entries, [](const Node::Entry& item) {
+                 return item.value->IsSequence();
+               })) {
       return ListedStages(*written, counts);
     } else {
       for (const ExprPtr& expr :
-           context_.reader.ReadExprList({KeyOf("stages"), written}, "a number of layers")) {
+           context_.reader.ReadExprList(*map_.FindEntry("stages"), "a number of layers")) {
         const auto count =
             expr == nullptr ? std::nullopt : context_.Integer(*expr, 0, kMostLayers, "a stage");
         if (!Known(count)) return {};
@@ -299,9 +295,9 @@ class PipelineReader {
       if (!CheckStages(*written, of_stage.size(), counts)) return {};
       const int64_t sum = std::accumulate(of_stage.begin(), of_stage.end(), int64_t{0});
       if (sum != counts.layers) {
-        context_.Error(written->span, fmt::format("the stages have {} layers, but there are {}",
-                                                  sum, counts.layers));
-        return {};
+        return context_.Error(
+            written->span,
+            fmt::format("the stages have {} layers, but there are {}", sum, counts.layers));
       }
     }
     std::vector<int64_t> stages;
@@ -318,44 +314,35 @@ class PipelineReader {
     for (size_t s = 0; s < written.entries.size(); ++s) {
       const Node& list = *written.entries[s].value;
       if (!list.IsSequence()) {
-        context_.Error(list.span, "a list of stages is of numbers or of lists of layers");
-        return {};
+        return context_.Error(list.span, "a list of stages is of numbers or of lists of layers");
       }
       for (const ExprPtr& expr :
-           context_.reader.ReadExprList({KeyOf("stages"), &list}, "a layer")) {
+           context_.reader.ReadExprList({map_.FindEntry("stages")->key, &list}, "a layer")) {
         const auto layer = expr == nullptr
                                ? std::nullopt
                                : context_.Integer(*expr, 0, counts.layers - 1, "a layer");
         if (!Known(layer)) return {};
         if (stages[static_cast<size_t>(*layer)] >= 0) {
-          context_.Error(SpanOf(*expr), fmt::format("layer {} is on two stages, {} and {}", *layer,
-                                                    stages[static_cast<size_t>(*layer)], s));
-          return {};
+          return context_.Error(SpanOf(*expr),
+                                fmt::format("layer {} is on two stages, {} and {}", *layer,
+                                            stages[static_cast<size_t>(*layer)], s));
         }
         stages[static_cast<size_t>(*layer)] = static_cast<int64_t>(s);
       }
     }
-    const auto missing = std::find(stages.begin(), stages.end(), -1);
+    const auto missing = std::ranges::find(stages, -1);
     if (missing == stages.end()) return stages;
-    context_.Error(written.span, fmt::format("no stage has layer {}", missing - stages.begin()));
-    return {};
+    return context_.Error(written.span,
+                          fmt::format("no stage has layer {}", missing - stages.begin()));
   }
 
   bool CheckStages(const Node& written, size_t stages, const StageCounts& counts) {
     if (std::ssize(written.entries) == counts.stages() && std::cmp_equal(stages, counts.stages())) {
       return true;
     }
-    context_.Error(written.span,
-                   fmt::format("{} stages are listed, but there are {}: {} ranks × {} virtual",
-                               stages, counts.stages(), ranks_, counts.rounds));
-    return false;
-  }
-
-  const Node* KeyOf(std::string_view key) const {
-    for (const Node::Entry& entry : map_.entries) {
-      if (entry.key->text == key) return entry.key;
-    }
-    return nullptr;
+    return context_.Error(
+        written.span, fmt::format("{} stages are listed, but there are {}: {} ranks × {} virtual",
+                                  stages, counts.stages(), ranks_, counts.rounds));
   }
 
   LanguageContext& context_;

@@ -84,15 +84,14 @@ std::optional<Placement> ReadPlacement(const PythonValue& value, LanguageContext
   const std::string_view name =
       std::string_view(value.name).substr(value.name.rfind('.') + 1);  // npos + 1 is 0
   if (value.kind == PythonValue::kCall && name == "Partial") {
-    context.Error(value.span, "a weight cannot be `Partial`: its parts would have to be added up",
-                  "a checkpoint holds values; place it by `Replicate()` or `Shard(…)`");
-    return {};
+    return context.Error(value.span,
+                         "a weight cannot be `Partial`: its parts would have to be added up",
+                         "a checkpoint holds values; place it by `Replicate()` or `Shard(…)`");
   }
   const bool is_strided = name == "_StridedShard";
   if (value.kind != PythonValue::kCall || !(is_strided || name == "Shard" || name == "Replicate")) {
-    context.Error(value.span, fmt::format("{} is not a placement", Quote(value.text)),
-                  std::string(kPlacementForms));
-    return {};
+    return context.Error(value.span, fmt::format("{} is not a placement", Quote(value.text)),
+                         std::string(kPlacementForms));
   }
   const size_t arguments = name == "Replicate" ? 0 : is_strided ? 2 : 1;
   const PythonValue* dim = Argument(value, "dim", 0);
@@ -100,11 +99,10 @@ std::optional<Placement> ReadPlacement(const PythonValue& value, LanguageContext
   if (factor == nullptr) factor = Argument(value, "sf", 1);  // as PyTorch prints it
   if (value.items.size() != arguments || (arguments > 0 && dim == nullptr) ||
       (is_strided && factor == nullptr)) {
-    context.Error(value.span,
-                  fmt::format("`{}` takes {}, not these", name,
-                              Count(static_cast<int64_t>(arguments), "argument")),
-                  std::string(kPlacementForms));
-    return {};
+    return context.Error(value.span,
+                         fmt::format("`{}` takes {}, not these", name,
+                                     Count(static_cast<int64_t>(arguments), "argument")),
+                         std::string(kPlacementForms));
   }
   if (arguments == 0) return placement;
   const auto dimension = Number(*dim, -64, 64, "the dimension", context);
@@ -129,9 +127,9 @@ std::optional<std::vector<DimensionCut>> CutsOf(const std::vector<Placement>& pl
     if (placement.kind == Placement::kReplicate) continue;
     const int64_t d = placement.dimension < 0 ? placement.dimension + rank : placement.dimension;
     if (d < 0 || d >= rank) {
-      context.Error(placement.span, fmt::format("`{}` has {}, and so no dimension {}", tensor.path,
-                                                Count(rank, "dimension"), placement.dimension));
-      return {};
+      return context.Error(placement.span,
+                           fmt::format("`{}` has {}, and so no dimension {}", tensor.path,
+                                       Count(rank, "dimension"), placement.dimension));
     }
     axes[static_cast<size_t>(d)].push_back(static_cast<int>(a));
     segments[static_cast<size_t>(d)].push_back(placement.split_factor);
@@ -147,10 +145,9 @@ std::optional<std::vector<DimensionCut>> CutsOf(const std::vector<Placement>& pl
     cuts.push_back(CutOf(std::move(axes[d]), std::move(segments[d]), tensor.shape[d], mesh));
     if (PartsOf(cuts.back(), mesh) == 1) cuts.back().segments = 1;
     if (SegmentsOf(cuts.back()) > kMaxSegments / boxes) {
-      context.Error(place,
-                    fmt::format("the split_factors of `{}` make more than {} segments on a rank",
-                                tensor.path, kMaxSegments));
-      return {};
+      return context.Error(
+          place, fmt::format("the split_factors of `{}` make more than {} segments on a rank",
+                             tensor.path, kMaxSegments));
     }
     boxes *= SegmentsOf(cuts.back());
   }

@@ -3,14 +3,42 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 #include "base/suggest.h"
+#include "base/table.h"
 #include "base/text.h"
-#include "graph/languages/axes.h"
 #include "graph/languages/languages.h"
 
 namespace shardinit {
+namespace {
+
+void CollectAxes(const ModuleSpec& module, std::set<std::string>* axes) {
+  for (const auto& member : module.members) {
+    const auto* tensor = std::get_if<TensorSpec>(&member.value);
+    if (tensor == nullptr) {
+      CollectAxes(*std::get<std::unique_ptr<ModuleSpec>>(member.value), axes);
+    } else if (tensor->axes) {
+      for (const auto& name : tensor->axes->value) {
+        if (!name.value.empty()) axes->insert(name.value);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::set<std::string> LogicalAxes(const ModelSpec& spec) {
+  std::set<std::string> axes;
+  CollectAxes(spec.modules, &axes);
+  for (const auto& layout : spec.layouts) CollectAxes(layout.value.modules, &axes);
+  return axes;
+}
+
+std::string InText(const AxisList& axes) {
+  if (axes.value.empty()) return "null";
+  const std::vector<std::string> names = ValuesOf(axes.value);
+  return names.size() == 1 ? names[0] : fmt::format("[{}]", fmt::join(names, ", "));
+}
+
 RuleLanguage::RuleLanguage(Building& building, const Mesh& mesh, std::vector<RuleSpec> rules,
                            bool is_wrong, bool keeps_others)
     : building_(building), mesh_(mesh), written_(std::move(rules)), keeps_others_(keeps_others) {
@@ -20,9 +48,7 @@ RuleLanguage::RuleLanguage(Building& building, const Mesh& mesh, std::vector<Rul
     lacks_rules_ |= rule.logical.value.empty();
     std::vector<int> used;
     rules_.push_back({rule.logical.value, BindAxes(rule.axes, mesh, &used, building)});
-    if (std::find(logical_.begin(), logical_.end(), rule.logical.value) == logical_.end()) {
-      logical_.push_back(rule.logical.value);
-    }
+    if (!Contains(logical_, rule.logical.value)) logical_.push_back(rule.logical.value);
   }
   knows_rules_ =
       !is_wrong && !MayLack(spec.mesh, spec.wrong.Has("mesh")) && building.Reported() == before;
@@ -37,9 +63,7 @@ bool RuleLanguage::Cut(const TensorToCut& tensor, Cutting* cutting) {
   if (!knows_rules_ || axes.size() != tensor.shape.size()) return false;
   auto& resolved = known->second;
   if (resolved.partition.cuts.size() != axes.size()) {
-    std::vector<std::string> logical;
-    for (const auto& name : axes) logical.push_back(name.value);
-    resolved = ResolveRules(logical, rules_);
+    resolved = ResolveRules(ValuesOf(axes), rules_);
   }
   building_.why.Note([&](Explanation& notes) {
     for (const RuleTrial& trial : resolved.trials) notes.rules.push_back(Explain(trial));
@@ -62,7 +86,7 @@ void RuleLanguage::CheckNames(const AxisNames& axes) {
                       name.value));
     }
     if (!seen_.insert(name.value).second) continue;
-    if (std::find(logical_.begin(), logical_.end(), name.value) != logical_.end()) continue;
+    if (Contains(logical_, name.value)) continue;
     if (lacks_rules_ || keeps_others_) continue;
     unknown_logical_ = true;
     const std::string closest = DidYouMean(name.value, logical_);
@@ -112,9 +136,8 @@ std::unique_ptr<ShardingLanguage> ReadRuleList(LanguageContext& context, const L
   std::vector<RuleSpec> rules;
   bool keeps_others = false;  // `{*: null}`: axes that no rule names stay whole
   if (!list.IsSequence()) {
-    context.Error(list.span, fmt::format("`rules` takes a list, not {}", Describe(list)),
-                  std::string(kForm));
-    return nullptr;
+    return context.Error(list.span, fmt::format("`rules` takes a list, not {}", Describe(list)),
+                         std::string(kForm));
   }
   for (const Node::Entry& item : list.entries) {
     const Node& rule = *item.value;

@@ -11,6 +11,12 @@
 
 namespace shardinit {
 
+// Returns the logical axes of all tensors, including those of layouts and those that are left out.
+std::set<std::string> LogicalAxes(const ModelSpec& spec);
+
+// Returns `a`, `[a, b]` or `null`, as a rule has it.
+std::string InText(const AxisList& axes);
+
 class RuleLanguage : public ShardingLanguage {
  public:
   // Reports mistakes in the rules. `is_wrong`: a mistake in them was reported before.

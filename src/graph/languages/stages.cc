@@ -31,7 +31,7 @@ Counts DistributeByRanks(const StageCounts& of, std::string* problem) {
     *problem = fmt::format("{} layers cannot be divided equally among {} ranks", rest, between);
     return {};
   } else {
-    if (between > 0) std::fill(sizes.begin(), sizes.end(), rest / between);
+    if (between > 0) std::ranges::fill(sizes, rest / between);
     if (of.in_first) sizes.front() = *of.in_first;
     if (of.in_last) sizes.back() = *of.in_last;
   }

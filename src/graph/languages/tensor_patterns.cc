@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 
 #include "base/glob.h"
@@ -14,43 +13,18 @@
 #include "report/text.h"
 
 namespace shardinit {
-namespace {
-
-class PathCollector : public LeafVisitor {
- public:
-  PathCollector(bool is_drawn, std::vector<DeclaredPath>* paths)
-      : is_drawn_(is_drawn), paths_(*paths) {}
-
-  void Visit(const Leaf& leaf) override {
-    if (!seen_.insert(WithoutNumbers(leaf.path)).second) return;
-    paths_.push_back({leaf.path, leaf.spec.shape.size(), is_drawn_});
-  }
-
- private:
-  const bool is_drawn_;
-  std::vector<DeclaredPath>& paths_;
-  std::set<std::string> seen_;
-};
-
-}  // namespace
-
-std::optional<int64_t> NumberOf(std::string_view part) {
-  int64_t number = 0;
-  const char* end = part.data() + part.size();
-  const auto [stop, error] = std::from_chars(part.data(), end, number);
-  if (error != std::errc() || stop != end) return {};
-  return number;
-}
-
 std::vector<DeclaredPath> DeclaredPaths(const Building& building, const Mesh& mesh) {
   std::vector<DeclaredPath> paths;
   const auto collect = [&](const ModuleSpec& modules, bool is_drawn) {
     Diagnostics heard_elsewhere;
     Building apart(building, heard_elsewhere, nullptr);
     if (!is_drawn) DefineMeshSizes(mesh, &apart.names);
-    PathCollector collector(is_drawn, &paths);
+    std::set<std::string> seen;
     try {
-      Expand(modules, 0, apart, collector);
+      Expand(modules, 0, apart, [&](const Leaf& leaf) {
+        if (!seen.insert(WithoutNumbers(leaf.path)).second) return;
+        paths.push_back({leaf.path, leaf.spec.shape.size(), is_drawn});
+      });
     } catch (const InvalidSpec&) {  // too many mistakes
     }
   };
@@ -71,7 +45,7 @@ const std::vector<size_t>& TensorPatterns::Match(std::string_view path) {
 }
 
 bool TensorPatterns::AllUsed() const {
-  return std::all_of(used_.begin(), used_.end(), [](bool used) { return used; });
+  return std::ranges::all_of(used_, [](bool used) { return used; });
 }
 
 std::vector<size_t> TensorPatterns::Unused(const std::vector<DeclaredPath>& declared) {
@@ -98,7 +72,7 @@ namespace {
 // Returns the last parts of a path, as many as `like` has.
 std::string_view Ending(std::string_view path, std::string_view like) {
   size_t start = path.size() + 1;
-  for (auto dots = std::count(like.begin(), like.end(), '.'); dots >= 0 && start > 0; --dots) {
+  for (auto dots = std::ranges::count(like, '.'); dots >= 0 && start > 0; --dots) {
     start = start < 2 ? 0 : path.rfind('.', start - 2) + 1;
   }
   return path.substr(start);

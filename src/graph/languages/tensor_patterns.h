@@ -12,9 +12,6 @@
 
 namespace shardinit {
 
-// Returns the number that a part of a path is, if it is one.
-std::optional<int64_t> NumberOf(std::string_view part);
-
 // A tensor that a spec declares, drawn or of a layout.
 struct DeclaredPath {
   std::string path;

@@ -87,13 +87,12 @@ std::vector<Group> GroupsOf(const std::vector<Tensor>& tensors) {
   // A pattern must not match a tensor that is cut in another way.
   for (Group& group : groups) {
     if (group.pattern.find('*') == group.pattern.npos) continue;
-    group.is_one =
-        group.is_one && std::none_of(groups.begin(), groups.end(), [&](const Group& g) {
-          return &g != &group && PathMatches(group.pattern, g.tensors.front()->path) &&
-                 std::any_of(g.tensors.begin(), g.tensors.end(), [&](const Tensor* tensor) {
-                   return tensor->partition != group.tensors.front()->partition;
-                 });
-        });
+    group.is_one = group.is_one && std::ranges::none_of(groups, [&](const Group& g) {
+                     return &g != &group && PathMatches(group.pattern, g.tensors.front()->path) &&
+                            std::ranges::any_of(g.tensors, [&](const Tensor* tensor) {
+                              return tensor->partition != group.tensors.front()->partition;
+                            });
+                   });
   }
   return groups;
 }

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <unordered_map>
 
 #include "base/suggest.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "report/text.h"
 
@@ -96,8 +96,7 @@ class MeshBinder {
     if (devices.order.value.empty()) return BindIds(devices);
     const DeviceOrder* order = FindDeviceOrder(devices.order.value);
     if (order == nullptr) {
-      std::vector<std::string> names;
-      for (const DeviceOrder& each : DeviceOrders()) names.emplace_back(each.name);
+      const std::vector<std::string> names = NamesOf(DeviceOrders());
       const bool is_near = !Closest(devices.order.value, names).empty();
       Error(devices.order.span,
             fmt::format("unknown order of devices {}", Quote(devices.order.value)),

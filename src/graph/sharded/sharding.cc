@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/table.h"
 #include "graph/languages/languages.h"
 
 namespace shardinit {
@@ -28,7 +29,7 @@ std::vector<int> BindAxes(const AxisList& list, const Mesh& mesh, std::vector<in
     if (axis < 0) {
       if (MayLack(building.spec.mesh, building.spec.wrong.Has("mesh"))) continue;
       ReportUnknown("mesh axis", name, mesh.axes, building.diagnostics);
-    } else if (std::find(used->begin(), used->end(), axis) != used->end()) {
+    } else if (Contains(*used, axis)) {
       building.diagnostics.Error(
           name.span, fmt::format("mesh axis `{}` would shard a tensor twice", name.value),
           "each mesh axis may shard one dimension of a tensor, once");
@@ -103,9 +104,7 @@ void Sharder::SettlePins(const TensorSpec& spec, Tensor& tensor) {
 void Sharder::Note(const TensorSpec& spec, const Tensor& tensor) {
   building_.why.Note([&](Explanation& notes) {
     // Where no `stage` pins the tensor, languages did before one of them chose its cuts.
-    if (Chooses() && !spec.from && notes.stage.source == nullptr) {
-      notes.pins = std::move(settled_);
-    }
+    if (Chooses() && !spec.from && notes.stage.source == nullptr) notes.pins = std::move(settled_);
     if (spec.shard) {  // takes precedence over languages
       notes.shard = spec.shard->span;
       notes.rules.clear();
@@ -129,8 +128,8 @@ void Sharder::CheckUse() {
 }
 
 bool Sharder::Chooses() const {
-  return std::any_of(stack_.languages.begin(), stack_.languages.end(),
-                     [](const auto& language) { return language->Chooses(); });
+  return std::ranges::any_of(stack_.languages,
+                             [](const auto& language) { return language->Chooses(); });
 }
 
 bool Sharder::InheritsCuts(const TensorSpec& spec, const Tensor& tensor) {
@@ -146,9 +145,7 @@ std::optional<Cutting> Sharder::CuttingOf(const TensorSpec& spec, const TensorTo
   cutting.is_pinned = tensor.is_view || spec.stage || !cutting.partition.pins.empty();
   bool is_known = true;
   // Languages run even if `shard` takes precedence, so that their mistakes are reported.
-  for (const auto& language : stack_.languages) {
-    is_known &= language->Cut(tensor, &cutting);
-  }
+  for (const auto& language : stack_.languages) is_known &= language->Cut(tensor, &cutting);
   if (spec.shard) {
     cutting.partition.cuts = ExplicitOf(spec).cuts;
     cutting.partition.cuts.resize(tensor.shape.size());
@@ -198,7 +195,7 @@ bool Sharder::CheckFits(const TensorSpec& spec, const Span& place, const Tensor&
              "use fewer: each has at least one element");
     }
     for (const Pin& pin : tensor.partition.pins) {
-      if (std::find(cut.axes.begin(), cut.axes.end(), pin.axis) == cut.axes.end()) continue;
+      if (!Contains(cut.axes, pin.axis)) continue;
       fits = false;
       report(fmt::format("mesh axis `{}` would shard dimension {} of `{}`, whose stage is index {} "
                          "of that axis",
@@ -221,8 +218,8 @@ bool Sharder::AllowsUneven(const TensorSpec& spec) const {
   if (spec.wrong.Has("uneven")) return true;  // the policy is not known
   if (const UnevenSpec* policy = PolicyOf(spec)) return policy->value != "error";
   return model.wrong.Has("uneven") || model.wrong.Has("sharding") ||
-         std::any_of(stack_.languages.begin(), stack_.languages.end(),
-                     [](const auto& language) { return language->AllowsUneven(); });
+         std::ranges::any_of(stack_.languages,
+                             [](const auto& language) { return language->AllowsUneven(); });
 }
 
 std::optional<Padding> Sharder::CheckDivides(const TensorSpec& spec, const Tensor& tensor) {
@@ -254,8 +251,8 @@ std::optional<Padding> Sharder::CheckDivides(const TensorSpec& spec, const Tenso
                     axes.size() == 1 ? "axis" : "axes", fmt::join(axes, " × "), parts,
                     segments == 1 ? "" : fmt::format(" of {} segments", segments),
                     axes.size() == 1 ? "does" : "do", d, tensor.path, tensor.shape[d]),
-        fmt::format("use a multiple of {}, leave the dimension whole, or allow "
-                    "shorter last shards with `uneven: chunk`",
+        fmt::format("use a multiple of {}, leave the dimension whole, or allow shorter last shards "
+                    "with `uneven: chunk`",
                     divisor));
   }
   return {};

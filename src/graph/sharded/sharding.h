@@ -80,7 +80,6 @@ class Sharder {
   // Returns whether a view is cut as its sources are, because nothing else says how.
   bool InheritsCuts(const TensorSpec& spec, const Tensor& tensor);
   void CheckUse();
-  // Returns whether a language compares ways to cut tensors.
   bool Chooses() const;
 
  private:

@@ -42,7 +42,7 @@ std::vector<Pin> StageBinder::Bind(const StageSpec& stage) {
     if (indices.empty() || std::ssize(indices) == extent) continue;
     pins.push_back({axis, {indices.begin(), indices.end()}});
   }
-  std::sort(pins.begin(), pins.end());
+  std::ranges::sort(pins);
   return pins;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "autoshard/choose.h"
+#include "base/table.h"
 #include "graph/sharded/sharding.h"
 #include "init/fans.h"
 
@@ -38,14 +39,10 @@ constexpr std::string_view kComputationAxes[] = {"tensor",
 constexpr std::string_view kExpertAxes[] = {"expert", "expert_parallel", "experts", "ep"};
 constexpr std::string_view kPipelineAxes[] = {"pipe", "pipeline", "pp", "stage"};
 
-bool Holds(std::span<const std::string_view> names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 AxisUse UseOf(std::string_view name) {
-  if (Holds(kPipelineAxes, name)) return AxisUse::kStages;
-  if (Holds(kExpertAxes, name)) return AxisUse::kExperts;
-  return Holds(kComputationAxes, name) ? AxisUse::kComputation : AxisUse::kBatch;
+  if (Contains(kPipelineAxes, name)) return AxisUse::kStages;
+  if (Contains(kExpertAxes, name)) return AxisUse::kExperts;
+  return Contains(kComputationAxes, name) ? AxisUse::kComputation : AxisUse::kBatch;
 }
 
 // Returns the bandwidth of the slowest link along an axis.
@@ -100,8 +97,8 @@ class StepBuilder {
     size_t stride = 1;
     for (const size_t a : stage_axes_) {
       const auto extent = static_cast<size_t>(mesh_.shape[a]);
-      const auto pin = std::find_if(tensor.partition.pins.begin(), tensor.partition.pins.end(),
-                                    [a](const Pin& p) { return p.axis == static_cast<int>(a); });
+      const auto pin = std::ranges::find_if(
+          tensor.partition.pins, [a](const Pin& p) { return p.axis == static_cast<int>(a); });
       const bool is_pinned = pin != tensor.partition.pins.end();
       std::vector<size_t> further;
       for (size_t i = 0; i < (is_pinned ? pin->indices.size() : extent); ++i) {
@@ -152,7 +149,7 @@ class StepBuilder {
       for (size_t d = 0; d < rank; ++d) {
         weight.names[d] = DimensionNamed(spec.axes->value[d].value);
         // The experts of a router are its output; it is a plain matrix.
-        const bool is_batch = std::count(source.batch.begin(), source.batch.end(), d) > 0;
+        const bool is_batch = std::ranges::count(source.batch, d) > 0;
         if (weight.names[d] == DimensionName::kExperts && rank > 2 && !is_batch) {
           source.batch.push_back(d);
         }
@@ -189,7 +186,7 @@ int64_t InConfig(const Building& building, std::initializer_list<std::string_vie
   Diagnostics unheard;
   if (!building.spec.config) return 0;
   for (const auto& member : *building.spec.config) {
-    if (std::find(names.begin(), names.end(), member.name.value) == names.end()) continue;
+    if (!Contains(names, member.name.value)) continue;
     if (const auto* number = std::get_if<int64_t>(&member.value.value)) return *number;
     const auto* expr = std::get_if<ExprPtr>(&member.value.value);
     if (expr == nullptr || *expr == nullptr) continue;
@@ -199,7 +196,6 @@ int64_t InConfig(const Building& building, std::initializer_list<std::string_vie
   return 0;
 }
 
-// Reads `bandwidth` and `training`.
 class TrainingBinder {
  public:
   TrainingBinder(Building& building, const Mesh& mesh)
@@ -308,7 +304,6 @@ TrainingStep StepOf(const WrittenTensors& drawn, const Training& training, const
 
 namespace {
 
-// Returns the cuts of each weight.
 std::vector<AxisCuts> CutsOf(const WrittenTensors& drawn, const TrainingStep& step) {
   std::vector<AxisCuts> cuts(step.model.weights.size());
   for (size_t i = 0; i < drawn.tensors.size(); ++i) {
@@ -337,8 +332,8 @@ void NoteAlternatives(const WrittenTensors& drawn, const Training& training, con
   }
   std::vector<BlockCuts> ways = Strategies(model, block, FixedCuts(model.weights.size()));
   ways.insert(ways.begin(), chosen);
-  const auto at = static_cast<size_t>(
-      std::find(block.weights.begin(), block.weights.end(), weight) - block.weights.begin());
+  const auto at =
+      static_cast<size_t>(std::ranges::find(block.weights, weight) - block.weights.begin());
   const int64_t expert = ExpertOf(drawn.tensors[*notes.tensor].path);
   std::vector<Explanation::Alternative> all;
   for (const BlockCuts& way : ways) {
@@ -348,15 +343,15 @@ void NoteAlternatives(const WrittenTensors& drawn, const Training& training, con
         {PartitionOf(way[at], UsesOf(model, block, way)[at], model, model.weights[weight], expert),
          cost.seconds(), cost.padding, cost.memory, cost.memory <= training.memory});
   }
-  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+  std::ranges::stable_sort(all, [](const auto& a, const auto& b) {
     return std::pair(!a.fits, a.seconds) < std::pair(!b.fits, b.seconds);
   });
   notes.block = block.kind;
   // Among ways that cut this tensor alike, only the best one is noted.
   for (const auto& one : all) {
     const auto& known = notes.alternatives;
-    if (std::none_of(known.begin(), known.end(),
-                     [&](const auto& other) { return other.partition == one.partition; })) {
+    if (std::ranges::none_of(known,
+                             [&](const auto& other) { return other.partition == one.partition; })) {
       notes.alternatives.push_back(one);
     }
   }

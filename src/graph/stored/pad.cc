@@ -48,13 +48,16 @@ std::optional<ViewProblem> PadTensor(const Mesh& mesh, double value, Tensor* ten
     auto padded = Apply(pad, {std::move(viewed)}, arguments, budget, &problem);
     if (!padded) return problem;
     viewed = std::move(*padded);
-    root = {.operation = &pad, .arguments = std::move(arguments), .of = {std::move(root)}};
+    root = {.operation = &pad,
+            .shape = viewed.arrangement.shape,
+            .arguments = std::move(arguments),
+            .of = {std::move(root)}};
   }
   if (DepthOf(root) > kMaxViewDepth) {
-    return ViewProblem{fmt::format("with padding the view of `{}` has more than {} operations one "
-                                   "in another",
-                                   tensor->path, kMaxViewDepth),
-                       ""};
+    return ViewProblem{
+        fmt::format("with padding the view of `{}` has more than {} operations one in another",
+                    tensor->path, kMaxViewDepth),
+        ""};
   }
   tensor->shape = viewed.arrangement.shape;
   tensor->view = std::make_shared<View>(
@@ -99,15 +102,16 @@ void PadTensors(const Mesh& mesh, const Paddings& paddings, std::vector<Tensor>*
     if (paddings[i]) {
       padded = paddings.begin() + static_cast<ptrdiff_t>(i);
       if (const auto problem = PadTensor(mesh, paddings[i]->value, &tensor, &budget)) {
-        return diagnostics.Error(paddings[i]->place, problem->message, problem->hint);
+        diagnostics.Error(paddings[i]->place, problem->message, problem->hint);
+        return;
       }
     }
     int64_t of_tensor = 0;
     if (__builtin_mul_overflow(tensor.elements(), InfoOf(tensor.dtype).bytes, &of_tensor) ||
         __builtin_add_overflow(bytes, of_tensor, &bytes)) {
       // The bytes without padding were counted before.
-      return diagnostics.Error((*padded)->place,
-                               "with padding the model has more than 2^63 - 1 bytes");
+      diagnostics.Error((*padded)->place, "with padding the model has more than 2^63 - 1 bytes");
+      return;
     }
   }
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 
 #include "base/error.h"
 #include "tensor/coverage.h"
@@ -25,8 +24,8 @@ const std::string* PlainOf(const Tensor& tensor) {
 // Splits a piece until its loops are nested: each stride is larger than all later loops reach.
 void Nest(Piece piece, std::vector<Piece>* out, PieceBudget* budget) {
   auto& loops = piece.loops;
-  std::sort(loops.begin(), loops.end(),
-            [](const Piece::Loop& a, const Piece::Loop& b) { return a.stride > b.stride; });
+  std::ranges::sort(loops,
+                    [](const Piece::Loop& a, const Piece::Loop& b) { return a.stride > b.stride; });
   int64_t reach = 0;
   for (size_t l = loops.size(); l-- > 0; reach += (loops[l].extent - 1) * loops[l].stride) {
     if (loops[l].stride > reach) continue;
@@ -116,8 +115,8 @@ Rearrangement::Rearrangement(const InitGraph& from, const InitGraph& to)
 
 Viewed Rearrangement::ArrangementOf(const std::string& path) {
   const std::vector<Tensor>& logical = from_.logical();
-  const auto it = std::find_if(logical.begin(), logical.end(),
-                               [&](const Tensor& tensor) { return tensor.path == path; });
+  const auto it =
+      std::ranges::find_if(logical, [&](const Tensor& tensor) { return tensor.path == path; });
   if (it == logical.end()) ThrowCannot(path, "the checkpoint does not have it");
   const auto at = static_cast<size_t>(it - logical.begin());
   Viewed viewed;
@@ -128,10 +127,10 @@ Viewed Rearrangement::ArrangementOf(const std::string& path) {
   if (!from_.drawn) return viewed;
   auto pieces = Once(pieces_[at], it->elements());
   if (!pieces) {
-    ThrowCannot(path,
-                fmt::format("layout `{}` of the checkpoint does not hold each of its elements "
-                            "in one place",
-                            from_.layout));
+    ThrowCannot(
+        path,
+        fmt::format("layout `{}` of the checkpoint does not hold each of its elements in one place",
+                    from_.layout));
   }
   viewed.arrangement.pieces = std::move(*pieces);
   return viewed;

@@ -4,12 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <span>
 
 #include "base/glob.h"
+#include "base/parse_number.h"
 #include "base/suggest.h"
+#include "base/table.h"
 #include "graph/drawn/expand.h"
 #include "graph/sharded/sharding.h"
 #include "graph/sharded/stage.h"
@@ -26,7 +27,7 @@ Globs GlobsOf(const std::vector<Located<std::string>>& patterns) {
 
 // Makes the stored tensors: each is a view of drawn ones, and cut as these are unless the spec says
 // otherwise.
-class Storer : public LeafVisitor {
+class Storer {
  public:
   Storer(Building& building, const Mesh& mesh, Sharder& sharder,
          std::shared_ptr<const std::vector<Tensor>> drawn, PieceBudget* budget,
@@ -67,7 +68,7 @@ class Storer : public LeafVisitor {
   // Adds each stack as `{stack: {axis: 0, of: [...]}}` would.
   void AddStacks() {
     for (Stack& stack : stacks_) {
-      std::sort(stack.members.begin(), stack.members.end());
+      std::ranges::sort(stack.members);
       ViewSpec view;
       view.span = *stack.place;
       view.operation = {"stack", *stack.place};
@@ -83,9 +84,7 @@ class Storer : public LeafVisitor {
       const auto lowered = binder_.Lower(view);
       if (!lowered) continue;
       const Viewed& viewed = lowered->viewed;
-      const bool in_doubt =
-          viewed.pins_in_doubt ||
-          std::find(viewed.in_doubt.begin(), viewed.in_doubt.end(), true) != viewed.in_doubt.end();
+      const bool in_doubt = viewed.pins_in_doubt || Contains(viewed.in_doubt, true);
       if (in_doubt) {
         diagnostics_.Error(
             *stack.place,
@@ -120,7 +119,7 @@ class Storer : public LeafVisitor {
     std::vector<std::string> paths;
     for (size_t g = 0; g < keeps.size(); ++g) {
       if (keeps[g]) continue;
-      for (size_t i = paths.size(); i < drawn_.size(); ++i) paths.push_back(drawn_[i].path);
+      if (paths.empty()) paths = PathsOf(drawn_);
       diagnostics_.Error(
           layout.keep[g].span,
           fmt::format("`keep` names `{}`, but `modules` has no such tensor", layout.keep[g].value),
@@ -128,7 +127,7 @@ class Storer : public LeafVisitor {
     }
   }
 
-  void Visit(const Leaf& leaf) override {
+  void Visit(const Leaf& leaf) {
     const TensorSpec& spec = leaf.spec;
     if (!spec.wrong.empty()) return;
     why_.Note([&](Explanation& notes) { notes.view = spec.from->span; });
@@ -159,7 +158,7 @@ class Storer : public LeafVisitor {
     if ((!spec.axes || spec_.sharding) && !spec.shard) {
       tensor.partition.cuts = lowered->viewed.partition.cuts;
       const std::vector<bool>& in_doubt = lowered->viewed.in_doubt;
-      const auto doubt = std::find(in_doubt.begin(), in_doubt.end(), true);
+      const auto doubt = std::ranges::find(in_doubt, true);
       if (doubt != in_doubt.end() && sharder_.InheritsCuts(spec, tensor)) {
         diagnostics_.Error(
             leaf.place,
@@ -188,13 +187,13 @@ class Storer : public LeafVisitor {
   static std::optional<Numbered> FindNumber(const std::string& path, Globs& stacks) {
     for (size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', dot + 1)) {
       const size_t end = path.find('.', dot + 1);
-      int64_t number = 0;
-      const char* stop = path.data() + std::min(end, path.size());
-      const auto [last, error] = std::from_chars(path.data() + dot + 1, stop, number);
-      if (end == path.npos || last != stop || error != std::errc()) continue;
+      if (end == path.npos) continue;
+      const auto number =
+          ParseNumber<int64_t>(std::string_view(path).substr(dot + 1, end - dot - 1));
+      if (!number) continue;
       const std::string module = path.substr(0, dot);
       if (const std::vector<size_t>& matches = stacks.Match(module); !matches.empty()) {
-        return Numbered{matches.front(), number, module + path.substr(end)};
+        return Numbered{matches.front(), *number, module + path.substr(end)};
       }
     }
     return {};
@@ -206,7 +205,6 @@ class Storer : public LeafVisitor {
                            found == 1 ? "y" : "ies", tensor.path, fmt::join(tensor.shape, ", ")));
   }
 
-  // Adds a tensor that is kept or stacked.
   void AddKept(const LoweredView& lowered, const Span& place, Tensor tensor) {
     why_.Begin(stored_.tensors.size(), tensor.path, place, {});
     why_.Note([&](Explanation& notes) { notes.view = place; });
@@ -240,7 +238,6 @@ class Storer : public LeafVisitor {
   int64_t total_bytes_ = 0;
 };
 
-// Finds the stored pieces of each drawn tensor.
 class PiecesOf {
  public:
   PiecesOf(const std::vector<Tensor>& stored, size_t drawn) : begins_(drawn + 2) {
@@ -328,7 +325,8 @@ WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
   storer.FindStacks(layout.value);
   storer.Keep(layout.value);
   storer.AddStacks();
-  Expand(layout.value.modules, std::ssize(stored.tensors), building, storer);
+  Expand(layout.value.modules, std::ssize(stored.tensors), building,
+         [&](const Leaf& leaf) { storer.Visit(leaf); });
   sharder.Shard(stored);
   for (size_t i = 0; i < stored.specs.size() && stored.specs[i] == nullptr; ++i) {
     // All tensors of a stack have the padding of the first.

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <set>
 
+#include "base/diagnostics.h"
 #include "base/overloaded.h"
+#include "base/table.h"
 
 namespace shardinit {
 namespace {
@@ -16,8 +18,7 @@ using Arguments = std::vector<ViewArgument>;
 std::string Text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 const Shape& ShapeOf(const Viewed& viewed) { return viewed.arrangement.shape; }
 
-std::optional<Viewed> Wrong(ViewProblem* problem, int parameter, std::string message,
-                            std::string hint = {}) {
+Reported Wrong(ViewProblem* problem, int parameter, std::string message, std::string hint = {}) {
   *problem = {std::move(message), std::move(hint), parameter};
   return {};
 }
@@ -29,9 +30,9 @@ bool BindAxis(int64_t rank, const Shape& shape, Arguments& arguments, ViewProble
     axis += axis < 0 ? rank : 0;
     return true;
   }
-  Wrong(problem, 0, fmt::format("axis {} is out of range: the shape is {}", axis, Text(shape)),
-        rank == 0 ? "a scalar has no axes" : fmt::format("use {} to {}", -rank, rank - 1));
-  return false;
+  return Wrong(problem, 0,
+               fmt::format("axis {} is out of range: the shape is {}", axis, Text(shape)),
+               rank == 0 ? "a scalar has no axes" : fmt::format("use {} to {}", -rank, rank - 1));
 }
 
 // Joins tensors that are put side by side: a dimension that all cut alike stays cut.
@@ -95,16 +96,15 @@ bool BindConcat(std::string_view name, const std::vector<Viewed>& of, Arguments&
   int64_t elements = 0;
   for (const Viewed& viewed : of) {
     if (!FitsAlong(axis, shape, ShapeOf(viewed))) {
-      Wrong(problem, -1,
-            fmt::format("`{}` along axis {} needs shapes that are equal but for that axis, but "
-                        "`{}` is {} and `{}` {}",
-                        name, axis, of.front().name, Text(shape), viewed.name,
-                        Text(ShapeOf(viewed))));
-      return false;
+      return Wrong(
+          problem, -1,
+          fmt::format("`{}` along axis {} needs shapes that are equal but for that axis, but "
+                      "`{}` is {} and `{}` {}",
+                      name, axis, of.front().name, Text(shape), viewed.name,
+                      Text(ShapeOf(viewed))));
     }
     if (__builtin_add_overflow(elements, ElementCount(ShapeOf(viewed)), &elements)) {
-      Wrong(problem, -1, "this tensor has more than 2^63 - 1 elements");
-      return false;
+      return Wrong(problem, -1, "this tensor has more than 2^63 - 1 elements");
     }
   }
   return true;
@@ -290,16 +290,7 @@ const std::vector<ViewOperation>& ViewOperations() {
 }
 
 const ViewOperation* FindViewOperation(std::string_view name) {
-  for (const ViewOperation& operation : ViewOperations()) {
-    if (operation.name == name) return &operation;
-  }
-  return nullptr;
-}
-
-std::vector<std::string> ViewOperationNames() {
-  std::vector<std::string> names;
-  for (const ViewOperation& operation : ViewOperations()) names.emplace_back(operation.name);
-  return names;
+  return FindNamed(ViewOperations(), name);
 }
 
 Viewed ViewedTensor(size_t index, const Tensor& tensor) {
@@ -354,7 +345,7 @@ bool AreEqual(const View& a, const View& b) {
 bool IsBuffer(const Tensor& tensor) {
   if (!tensor.view) return tensor.is_buffer;
   const View& view = *tensor.view;
-  return std::all_of(view.pieces.begin(), view.pieces.end(), [&](const Piece& piece) {
+  return std::ranges::all_of(view.pieces, [&](const Piece& piece) {
     return piece.source == Piece::kPadding ||
            (*view.drawn)[static_cast<size_t>(piece.source)].is_buffer;
   });

@@ -52,12 +52,12 @@ struct ViewOperation {
 
 const std::vector<ViewOperation>& ViewOperations();
 const ViewOperation* FindViewOperation(std::string_view name);
-std::vector<std::string> ViewOperationNames();
 
 // A view as it was written, with its expressions evaluated.
 struct ViewNode {
   const ViewOperation* operation = nullptr;  // null: a drawn tensor as it is
   size_t tensor = 0;                         // index in `drawn`
+  Shape shape = {};                          // of an operation's result
   std::vector<ViewArgument> arguments;
   std::vector<ViewNode> of;
 };

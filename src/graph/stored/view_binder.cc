@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "base/suggest.h"
+#include "base/table.h"
 #include "graph/validate.h"
 
 namespace shardinit {
@@ -40,8 +40,7 @@ std::optional<LoweredView> ViewBinder::Lower(const ViewSpec& spec) {
   for (const Piece& piece : viewed->arrangement.pieces) {
     const std::string misfit = MisfitOfPadding(piece.padding, first_->dtype);
     if (misfit.empty()) continue;
-    diagnostics_.Error(spec.span, misfit);
-    return {};
+    return diagnostics_.Error(spec.span, misfit);
   }
   return Finish(std::move(root), std::move(*viewed));
 }
@@ -67,26 +66,21 @@ std::optional<Viewed> ViewBinder::LowerTensor(const ViewSpec& spec, ViewNode* no
   const std::string& path = *evaluated;
   const auto it = by_path_.find(path);
   if (it == by_path_.end()) {
-    std::vector<std::string> known;
-    for (const Tensor& tensor : *drawn_) known.push_back(tensor.path);
-    diagnostics_.Error(spec.span, fmt::format("`modules` has no tensor `{}`", path),
-                       DidYouMean(path, known));
-    return {};
+    return diagnostics_.Error(spec.span, fmt::format("`modules` has no tensor `{}`", path),
+                              DidYouMean(path, PathsOf(*drawn_)));
   }
   const Tensor& tensor = (*drawn_)[it->second];
   if (first_ == nullptr) first_ = &tensor;
   if (tensor.dtype != first_->dtype) {
-    diagnostics_.Error(
+    return diagnostics_.Error(
         spec.span,
         fmt::format("`{}` is {}, but `{}`, in the same tensor, is {}", path,
                     InfoOf(tensor.dtype).name, first_->path, InfoOf(first_->dtype).name),
         "a stored tensor has one dtype: make them equal under `modules`");
-    return {};
   }
   if (--budget_ <= 0) {
-    diagnostics_.Error(spec.span,
-                       fmt::format("the layout falls into more than {} pieces", kMaxPieces));
-    return {};
+    return diagnostics_.Error(spec.span,
+                              fmt::format("the layout falls into more than {} pieces", kMaxPieces));
   }
   node->tensor = it->second;
   return ViewedTensor(it->second, tensor);
@@ -96,26 +90,27 @@ std::optional<Viewed> ViewBinder::LowerOperation(const ViewSpec& spec, int depth
   const Located<std::string>& name = spec.operation;
   node->operation = FindViewOperation(name.value);
   if (node->operation == nullptr) {
-    diagnostics_.Error(name.span, fmt::format("unknown operation `{}`", name.value),
-                       DidYouMean(name.value, ViewOperationNames()));
-    return {};
+    return diagnostics_.Error(name.span, fmt::format("unknown operation `{}`", name.value),
+                              DidYouMean(name.value, NamesOf(ViewOperations())));
   }
   if (depth == kMaxViewDepth) {
-    diagnostics_.Error(name.span,
-                       fmt::format("more than {} operations within one another", kMaxViewDepth));
-    return {};
+    return diagnostics_.Error(
+        name.span, fmt::format("more than {} operations within one another", kMaxViewDepth));
   }
   if (!node->operation->many && (spec.is_list || spec.loop)) {
-    diagnostics_.Error(name.span, fmt::format("`{}` takes one tensor, not a list", name.value),
-                       "write `of: PATH` or `of: {OPERATION: …}`");
-    return {};
+    return diagnostics_.Error(name.span,
+                              fmt::format("`{}` takes one tensor, not a list", name.value),
+                              "write `of: PATH` or `of: {OPERATION: …}`");
   }
   const bool bound = BindArguments(spec, node);
   std::vector<Viewed> of;
   if (!LowerOperands(spec, depth, node, &of) || !bound) return {};
   ViewProblem problem;
   auto viewed = Apply(*node->operation, std::move(of), node->arguments, &budget_, &problem);
-  if (viewed) return viewed;
+  if (viewed) {
+    node->shape = viewed->arrangement.shape;
+    return viewed;
+  }
   Span span = name.span;
   if (problem.parameter >= 0) {
     const auto& parameter = node->operation->parameters[static_cast<size_t>(problem.parameter)];
@@ -123,8 +118,7 @@ std::optional<Viewed> ViewBinder::LowerOperation(const ViewSpec& spec, int depth
       if (argument.name.value == parameter.name) span = argument.name.span;
     }
   }
-  diagnostics_.Error(span, problem.message, problem.hint);
-  return {};
+  return diagnostics_.Error(span, problem.message, problem.hint);
 }
 
 bool ViewBinder::LowerOperands(const ViewSpec& spec, int depth, ViewNode* node,
@@ -141,10 +135,10 @@ bool ViewBinder::LowerOperands(const ViewSpec& spec, int depth, ViewNode* node,
   if (!spec.loop) return lower_all();
   const std::string& variable = spec.loop->name.value;
   if (names_.Has(variable)) {
-    diagnostics_.Error(spec.loop->name.span,
-                       fmt::format("`{}` already names a variable or an outer repeat", variable),
-                       "choose another name");
-    return false;
+    return diagnostics_.Error(
+        spec.loop->name.span,
+        fmt::format("`{}` already names a variable or an outer repeat", variable),
+        "choose another name");
   }
   if (!spec.loop->value) return false;
   const auto count = EvaluateInteger(*spec.loop->value, names_, 1, kMaxOperands,
@@ -163,13 +157,10 @@ bool ViewBinder::BindArguments(const ViewSpec& spec, ViewNode* node) {
   const std::vector<ViewParameter>& parameters = node->operation->parameters;
   bool good = true;
   for (const ViewSpec::Argument& argument : spec.arguments) {
-    const auto known =
-        std::any_of(parameters.begin(), parameters.end(),
-                    [&](const ViewParameter& p) { return p.name == argument.name.value; });
-    if (known) continue;
-    std::vector<std::string> names = {"of"};
-    if (node->operation->many) names.emplace_back("for");
-    for (const ViewParameter& parameter : parameters) names.emplace_back(parameter.name);
+    if (FindNamed(parameters, argument.name.value) != nullptr) continue;
+    std::vector<std::string> names = NamesOf(parameters);
+    if (node->operation->many) names.insert(names.begin(), "for");
+    names.insert(names.begin(), "of");
     diagnostics_.Error(
         argument.name.span,
         fmt::format("`{}` has no argument `{}`", node->operation->name, argument.name.value),
@@ -178,8 +169,8 @@ bool ViewBinder::BindArguments(const ViewSpec& spec, ViewNode* node) {
   }
   const bool misspelt = !good;
   for (const ViewParameter& parameter : parameters) {
-    const auto it = std::find_if(spec.arguments.begin(), spec.arguments.end(),
-                                 [&](const auto& a) { return a.name.value == parameter.name; });
+    const auto it = std::ranges::find_if(
+        spec.arguments, [&](const auto& a) { return a.name.value == parameter.name; });
     std::optional<ViewArgument> value = parameter.default_value;
     if (it != spec.arguments.end()) {
       value = BindArgument(parameter, *it);
@@ -197,10 +188,9 @@ std::optional<ViewArgument> ViewBinder::BindArgument(const ViewParameter& parame
                                                      const ViewSpec::Argument& argument) {
   const bool wants_list = parameter.kind == ViewParameter::kIntegers;
   if (argument.is_list != wants_list) {
-    diagnostics_.Error(argument.name.span,
-                       wants_list ? fmt::format("`{}` must be a list", parameter.name)
-                                  : fmt::format("`{}` must be one number", parameter.name));
-    return {};
+    return diagnostics_.Error(argument.name.span,
+                              wants_list ? fmt::format("`{}` must be a list", parameter.name)
+                                         : fmt::format("`{}` must be one number", parameter.name));
   }
   std::vector<int64_t> integers;
   for (const ExprPtr& value : argument.values) {

@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -28,7 +27,6 @@ class ViewBinder {
   ViewBinder(std::shared_ptr<const std::vector<Tensor>> drawn, Building& building,
              PieceBudget* budget);
 
-  // Returns nothing after reporting a mistake.
   std::optional<LoweredView> Lower(const ViewSpec& spec);
   // Returns the view of a tensor that is kept as it is.
   LoweredView Keep(size_t tensor);

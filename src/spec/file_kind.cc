@@ -1,0 +1,140 @@
+#include "spec/file_kind.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/file.h"
+
+namespace shardinit {
+
+constexpr FileKind kSpecKind = {
+    "a spec", "`shardinit plan {0}` shows it, and `shardinit gen {0} -o DIR` makes its checkpoint"};
+constexpr FileKind kConfigKind = {
+    "a config.json of Hugging Face",
+    "`shardinit import {} -o model.yaml` makes a spec of it; what takes a spec takes it as it is"};
+constexpr FileKind kPlanKind = {"the plan of a checkpoint",
+                                "`shardinit diff {} SPEC` compares it with a spec; `shardinit "
+                                "inspect DIR` shows the checkpoint's folder"};
+constexpr FileKind kHdf5Kind = {"an HDF5 file", "`shardinit inspect {}` shows what it holds"};
+
+namespace {
+
+constexpr FileKind kCheckpoint = {
+    "a checkpoint",
+    "`shardinit inspect {}` shows it; `verify`, `stats`, `diff`, `export` and "
+    "`reshard` take it, too"};
+constexpr FileKind kExport = {
+    "an export",
+    "`shardinit verify {0}` checks its bytes, and `shardinit verify {0} --spec SPEC` "
+    "its values; other commands take the spec or checkpoint that it was made of"};
+constexpr FileKind kModelFolder = {"a folder with a config.json",
+                                   "`{}/config.json` takes the place of a spec"};
+constexpr FileKind kManifest = {"the manifest of a checkpoint",
+                                "name the folder: `shardinit verify DIR`"};
+constexpr FileKind kReceipt = {"the receipt of a rank",
+                               "name the folder of the checkpoint: `shardinit verify DIR`"};
+constexpr FileKind kRecord = {"the record of an export", "name the folder: `shardinit verify DIR`"};
+constexpr FileKind kDigests = {"a list of digests",
+                               "`shardinit digest SPEC --check {}` compares a spec with it"};
+constexpr FileKind kIndex = {
+    "the index of safetensors files",
+    "`shardinit verify DIR --spec SPEC` compares their folder with a spec"};
+constexpr FileKind kSafetensors = {
+    "a safetensors file", "`shardinit verify DIR --spec SPEC` compares its folder with a spec"};
+constexpr FileKind kArchive = {
+    "a ZIP archive, as `torch.save` writes",
+    "`shardinit verify DIR --spec SPEC` reads safetensors files, DCP files and zarr arrays"};
+constexpr FileKind kPython = {
+    "Python source",
+    "`shardinit-capture torch MODULE:CALLABLE -o model.yaml` makes a spec of the "
+    "class or function that makes a model"};
+
+constexpr FileKind kSchema = {
+    "a JSON schema",
+    "editors read it; a spec names it in its first line: `# yaml-language-server: $schema={}`"};
+
+constexpr size_t kHead = 64 << 10;  // The bytes of a file that are looked at.
+
+// JSON files are known by their first key, then by a key that they alone have; the first row
+// counts.
+constexpr struct {
+  std::string_view first, key;  // `first` is empty: any
+  const FileKind* kind;
+} kJsonKinds[] = {
+    {"\"export_version\"", "", &kRecord},
+    {"\"format_version\"", "\"metadata_sha256\"", &kReceipt},
+    {"\"format_version\"", "\n \"plan_sha256\"", &kManifest},
+    {"\"format_version\"", "", &kPlanKind},
+    {"\"contract_version\"", "\"model_digest\"", &kDigests},
+    {"\"$schema\"", "", &kSchema},
+    {"", "\"shardinit\"", &kSpecKind},
+    {"", "\"weight_map\"", &kIndex},
+    {"", "\"model_type\"", &kConfigKind},
+};
+
+bool IsSafetensors(std::string_view text) {
+  // The length of a header, in eight bytes, is followed by a JSON object.
+  return text.size() > 9 && text.substr(4, 4) == std::string_view("\0\0\0\0", 4) &&
+         text.substr(8, 2) == "{\"";
+}
+
+// Returns the first bytes of a file, without waiting for a writer; empty: they cannot be read.
+std::string HeadOf(const std::string& path) {
+  const Fd fd = OpenAt(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
+  struct stat info;
+  if (!fd || fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return {};
+  std::string head(std::min<size_t>(kHead, static_cast<size_t>(info.st_size)), '\0');
+  return ReadAll(fd.get(), head.data(), head.size(), 0) ? head : std::string();
+}
+
+}  // namespace
+
+const FileKind* KindOfText(std::string_view name, std::string_view text) {
+  text = text.substr(0, kHead);
+  if (text.starts_with("\x89HDF\r\n\x1a\n")) return &kHdf5Kind;
+  if (text.starts_with("PK\x03\x04")) return &kArchive;
+  if (IsSafetensors(text)) return &kSafetensors;
+  if (name.ends_with(".py")) return &kPython;
+  constexpr std::string_view kSpace = " \t\r\n";
+  const size_t brace = std::min(text.find_first_not_of(kSpace), text.size());
+  if (text.substr(brace).starts_with('{')) {
+    const size_t first = std::min(text.find_first_not_of(kSpace, brace + 1), text.size());
+    for (const auto& row : kJsonKinds) {
+      if (text.substr(first).starts_with(row.first) && text.find(row.key) != text.npos)
+        return row.kind;
+    }
+    return nullptr;
+  }
+  const bool is_spec = text.starts_with("shardinit:") || text.find("\nshardinit:") != text.npos;
+  return is_spec ? &kSpecKind : nullptr;
+}
+
+const FileKind* KindOfPath(const std::string& path) try {
+  if (!IsFolder(path)) return KindOfText(path, HeadOf(path));
+  const auto holds = [&](std::string_view name) {
+    return Exists(fmt::format("{}/{}", path, name));
+  };
+  if (holds(kPlanName)) return &kCheckpoint;
+  if (holds(kExportName)) return &kExport;
+  return holds("config.json") ? &kModelFolder : nullptr;
+} catch (const Error&) {
+  return nullptr;  // What cannot be read is reported by who reads it.
+}
+
+std::string HintOf(const FileKind& kind, std::string_view path) {
+  if (path.starts_with('<')) path = "FILE";  // It is standard input.
+  return fmt::format(fmt::runtime(kind.hint), path);
+}
+
+std::optional<Error> WrongKind(const std::string& path, std::string_view wanted) {
+  const FileKind* kind = KindOfPath(path);
+  if (kind == nullptr) return {};
+  return Error(ExitCode::kUsage, fmt::format("`{}` is {}, not {}", path, kind->name, wanted),
+               HintOf(*kind, path));
+}
+
+}  // namespace shardinit

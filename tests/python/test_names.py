@@ -1,0 +1,150 @@
+"""Names of what is shipped, wherever a spec or a sharding can be named; and a mesh from the command line."""
+
+import json
+
+import pytest
+
+import clients  # noqa: F401  (where the package is)
+import shardinit
+from support import CONFIGS, FORMATS, ROOT, TINY, run_json, run_ok, run_tool
+
+MODELS = [config.stem for config in CONFIGS]
+SHARDINGS = sorted(path.stem for path in (ROOT / "configs/sharding").glob("*.yaml"))
+ALONE = """
+shardinit: 1
+name: alone
+dtype: f32
+modules:
+  embed: {shape: [64, 16], axes: [vocab, embed], init: {normal: {std: 0.02}}}
+  layers: {repeat: {l: 4}, up: {shape: [32, 16], axes: [mlp, embed], init: {normal: {std: 0.02}}}}
+"""
+
+
+def plan_of(*arguments, **options):
+    """The plan as JSON, or what is wrong with it."""
+    result = run_tool("plan", *arguments, "--json", **options)
+    return result.returncode, result.stdout
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_by_its_name(name, tmp_path):
+    assert plan_of(name, cwd=tmp_path) == plan_of(ROOT / f"configs/{name}.yaml")
+    (tmp_path / "x.yaml").write_text(f"shardinit: 1\ninclude: [{name}]\n")
+    assert plan_of("x.yaml", cwd=tmp_path) == plan_of(name)
+
+
+def test_every_command_that_takes_a_spec(tmp_path):
+    assert run_ok("digest", "llama3-tiny").stdout == run_ok("digest", TINY).stdout
+    run_ok("gen", "llama3-tiny", "-o", "llama3-tiny", cwd=tmp_path)  # A folder is no spec.
+    run_ok("gen", "llama3-tiny", "-o", "llama3-tiny", cwd=tmp_path)
+    assert "equal to llama3-tiny" in run_ok("verify", "llama3-tiny", "--spec", "llama3-tiny", cwd=tmp_path).stdout
+    assert run_json("inspect", tmp_path / "llama3-tiny")["name"] == "llama3-tiny"
+
+
+def test_a_file_of_that_name_wins_and_a_note_says_so(tmp_path):
+    (tmp_path / "llama3-tiny").write_text(ALONE)
+    result = run_ok("validate", "llama3-tiny", cwd=tmp_path)
+    assert "alone, 5 tensors" in result.stdout
+    assert "`llama3-tiny` is a file here, and not the shipped spec, which is `<shardinit>/llama3-tiny.yaml`" in result.stderr
+    other = run_ok("validate", "<shardinit>/llama3-tiny.yaml", cwd=tmp_path)
+    assert "5,768,448 parameters" in other.stdout and other.stderr == ""
+
+
+@pytest.mark.parametrize("name, hint", [
+    ("llama3-tny", "did you mean `llama3-tiny`?"), ("bloom-176b", "`shardinit list models`"),
+    ("org/model", "download the model's config.json"), ("<shardinit>/lama3-tiny.yaml", "did you mean")])
+def test_a_wrong_name(name, hint, tmp_path):
+    result = run_tool("plan", name, cwd=tmp_path)
+    assert result.returncode == 2 and hint in result.stderr and name in result.stderr
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_a_sharding_brings_its_axes(sharding, tmp_path):
+    """It does what a spec does that includes it behind the model."""
+    (tmp_path / "copy.yaml").write_text((ROOT / f"configs/sharding/{sharding}.yaml").read_text().replace(
+        "include: ", "include: <shardinit>/sharding/"))
+    done = 0
+    for model in ["llama3-tiny", "llama3.1-70b", "mixtral-8x7b", "gpt2-xl"]:
+        (tmp_path / "both.yaml").write_text(f"shardinit: 1\ninclude: [{model}, sharding/{sharding}]\n")
+        status, wanted = plan_of("both.yaml", cwd=tmp_path)
+        for named in (sharding, "copy.yaml"):
+            found = plan_of(model, "--sharding", named, cwd=tmp_path)
+            assert found[0] == status, (model, named)
+            # torchprime's is no spec, and so no file to include.
+            assert found[1] == wanted or sharding == "torchprime-405b", (model, named)
+        done += status == 0
+    assert done or sharding == "torchprime-405b"
+
+
+def test_sizes_of_the_axes_that_a_sharding_brings():
+    asked = ("llama3.1-70b", "--sharding", "torchtitan")
+    by_mesh = run_json("plan", *asked, "--mesh", "fsdp=32,tensor=8")
+    assert by_mesh["world_size"] == 256
+    by_set = run_json("plan", *asked, "--set", "vars.fsdp=32", "--set", "vars.tensor=8")
+    for plan in (by_set, by_mesh):  # The order of its axes is the file's, or the option's.
+        plan["mesh"] = sorted(zip(plan["mesh"]["axes"], plan["mesh"]["shape"]))
+    assert by_set == by_mesh
+
+
+@pytest.mark.parametrize("sharding, message", [
+    (ROOT / "configs/gpt2-xl.yaml", "is the spec of a model, not a sharding"),
+    ("torchtitn", "unknown sharding `torchtitn`"), ("llama3-tiny", "unknown sharding `llama3-tiny`")])
+def test_what_is_no_sharding(sharding, message):
+    result = run_tool("plan", "llama3-tiny", "--sharding", sharding)
+    assert result.returncode == 2 and message in result.stderr
+
+
+def test_a_sharding_by_name_in_a_spec_is_an_include(tmp_path):
+    for value in ("torchtitan", "<shardinit>/sharding/torchtitan.yaml"):
+        (tmp_path / "x.yaml").write_text(f"shardinit: 1\ninclude: llama3-tiny\nsharding: {value}\n")
+        result = run_tool("plan", "x.yaml", cwd=tmp_path)
+        assert result.returncode == 2 and "include: [" in result.stderr and "x.yaml:3:11" in result.stderr
+
+
+def test_a_mesh_for_a_spec_without_one(tmp_path):
+    (tmp_path / "x.yaml").write_text(ALONE)
+    plan = run_json("plan", tmp_path / "x.yaml", "--mesh", "fsdp=4,tensor=2", "--sharding", "fsdp")
+    assert plan["world_size"] == 8
+    with_mesh = ALONE + "mesh: {axes: {fsdp: 4, tensor: 2}}\nsharding: fsdp\n"
+    (tmp_path / "y.yaml").write_text(with_mesh)
+    assert run_json("plan", tmp_path / "y.yaml") == plan
+    wrong = run_tool("plan", tmp_path / "x.yaml", "--mesh", "fsdp=4,fsdp=2,3x=2,b=0")
+    assert wrong.returncode == 2 and "given twice" in wrong.stderr and "`3x`" in wrong.stderr
+
+
+def test_python_knows_the_names():
+    with shardinit.open_spec("llama3-tiny") as named, shardinit.open_spec(TINY) as file:
+        assert list(named.tensors) == list(file.tensors)
+
+
+def test_list():
+    listed = run_json("list")
+    names = {kind: [entry["name"] for entry in entries] for kind, entries in listed.items()}
+    assert sorted(names["models"]) == sorted(MODELS) and sorted(names["shardings"]) == SHARDINGS
+    assert sorted(names["formats"]) == sorted(FORMATS)
+    schema = json.loads((ROOT / "schemas/spec.schema.json").read_text())
+    assert all(f'"{name}"' in json.dumps(schema) for name in names["initializers"] + names["languages"])
+    assert all(entry["description"] for kind, entries in listed.items() if kind != "functions" for entry in entries)
+    for kind in names:
+        assert run_json("list", kind) == {kind: listed[kind]}
+        text = run_ok("list", kind).stdout
+        assert all(f"  {name}" in text for name in names[kind])
+    wrong = run_tool("list", "model")
+    assert wrong.returncode == 2 and "`models`" in wrong.stderr
+
+
+@pytest.mark.parametrize("text, message", [
+    ("seed: 5\n", "has `seed`, which is not of a sharding"),
+    ("init: {norm: zeros}\n", "has `init`, which is not of a sharding"),
+    ("include: llama3.1-8b\n", "which is not of a sharding"),
+    ("vars: {d: 64}\n", "variable `d` is also one of the spec's")])
+def test_a_sharding_changes_no_value(text, message, tmp_path):
+    (tmp_path / "x.yaml").write_text("shardinit: 1\nmesh: {axes: {a: 1}}\nsharding: {'**': [a]}\n" + text)
+    result = run_tool("digest", "llama3-tiny", "--sharding", "x.yaml", cwd=tmp_path)
+    assert result.returncode == 2 and message in result.stderr and "--sharding:1:1" in result.stderr
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_digests_are_the_same_under_each_sharding(sharding):
+    result = run_tool("digest", "llama3-tiny", "--sharding", sharding)
+    assert result.returncode == 2 or result.stdout == run_ok("digest", TINY).stdout
