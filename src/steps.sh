@@ -2,7 +2,8 @@
 # repository's root, by a POSIX shell.
 
 # Runs the rest of its arguments as one named step: says its name and how long
-# it took, keeps its output in build/log/NAME.log, and shows it all on failure.
+# it took, keeps its output in build/log/NAME.log, and shows it all on failure,
+# with $step_hint if there is one: what the user can do.
 Step() {
   step_name=$1; shift
   mkdir -p build/log
@@ -16,6 +17,7 @@ Step() {
     echo "FAILED (status $step_status)"
     cat "$step_log" >&2
     echo "$(basename "$0"): \`$step_name\` failed; the log above is $PWD/$step_log" >&2
+    [ -z "${step_hint:-}" ] || echo "  hint: $step_hint" >&2
     exit 1
   fi
 }
@@ -55,4 +57,21 @@ InstallPackages() {
   Step 'update package lists' AsRoot apt-get update
   Step 'install packages' AsRoot env DEBIAN_FRONTEND=noninteractive \
     apt-get install -y --no-install-recommends $missing
+}
+
+# Sets `apt` to an apt-get with a state of its own in FOLDER, for packages and sources of another kind
+# of machine, of which this machine's dpkg knows nothing: many could not stand beside its own.
+DebianApt() {
+  mkdir -p "$1/lists/partial" "$1/archives/partial" "$1/sources" || return
+  : > "$1/status"
+  for list in /etc/apt/sources.list /etc/apt/sources.list.d/*; do
+    case $list in
+      *.sources) sed 's/^Types: deb$/Types: deb deb-src/' "$list" > "$1/sources/${list##*/}" ;;
+      *.list) sed -n 'p; s/^deb /deb-src /p' "$list" > "$1/sources/${list##*/}" ;;
+    esac
+  done
+  apt="apt-get -o APT::Architecture=$2 -o APT::Architectures::=$2
+    -o Dir::State=$1 -o Dir::State::status=$1/status -o Dir::Etc::SourceList=/dev/null
+    -o Dir::Etc::SourceParts=$1/sources -o Dir::Cache=$1 -o Debug::NoLocking=1 -o APT::Sandbox::User=root"
+  $apt update
 }

@@ -12,15 +12,16 @@
 #   build      the program, the library and the tests, in build/release
 #   unit       the unit tests (needs build)
 #   fast       what most mistakes break: the unit tests and the quick command tests (needs build)
-#   clang      a build with clang, and its unit tests
-#   O0         builds with clang -O0 and with g++ -O0, every file alone
+#   clang      a build with clang without its optimizer, every file alone, and its unit tests
+#   pip        `pip install` of this clone, built by g++ without its optimizer
 #   aarch64    a build for aarch64, which runs here under qemu
+#   wheel      the wheels for x86_64 and aarch64, and bare systems of Debian to install one in
 #   commands   all command tests (needs build; compares with the builds named before it)
 set -eu
 cd "$(dirname "$0")/.."
 . src/steps.sh
 
-all='packages format build unit clang O0 aarch64 commands'
+all='packages format build unit clang pip aarch64 wheel commands'
 [ "${1:-}" != --list ] || { sed -n 's/^#   \([a-zO0-9]*   .*\)/\1/p' tests/run.sh; exit; }
 for phase in "$@"; do
   case " $all fast " in *" $phase "*) ;;
@@ -30,8 +31,8 @@ done
 build_packages='cmake g++ libcli11-dev libdeflate-dev libfmt-dev libhdf5-dev libhwy-dev
   libmpfr-dev libssl-dev libyaml-cpp-dev ninja-build nlohmann-json3-dev pkg-config'
 # chromium, the largest of them, is what `plan --html` is looked at with.
-test_packages='bindfs chromium clang clang-format fish g++-aarch64-linux-gnu libbenchmark-dev libgtest-dev mandoc
-  qemu-user-static strace zsh'
+test_packages='bindfs chromium clang clang-format debootstrap dpkg-dev fish g++-aarch64-linux-gnu libbenchmark-dev
+  libgtest-dev mandoc qemu-user-static strace zsh'
 # Of another machine's Debian: what build_packages has of libraries.
 arm64_packages='libcli11-dev libdeflate-dev libfmt-dev libhdf5-dev libhwy-dev libmpfr-dev libssl-dev
   libstdc++-12-dev libyaml-cpp-dev nlohmann-json3-dev'
@@ -67,26 +68,18 @@ Build() {
   cmake --build --preset "$preset" --parallel "$jobs" ${1:+--target "$@"}
 }
 
-# What is installed, in build/NAME, without an optimizer, by a compiler for C and one for C++: each file
-# compiled alone, so that each includes what it uses, and warnings are errors.
-Variant() {
-  cmake -S . -B "build/$1" -G Ninja -DBUILD_TESTING=OFF -DCMAKE_BUILD_TYPE=None \
-    -DCMAKE_C_COMPILER="$2" -DCMAKE_CXX_COMPILER="$3" \
-    -DCMAKE_CXX_FLAGS='-O0 -Werror' || return
-  cmake --build "build/$1" --parallel "$jobs" --target shardinit shardinit_library
+# What `pip install` of a clone installs, in build/clone: here without an optimizer, and warnings are errors.
+Clone() {
+  rm -rf build/clone && CMAKE_BUILD_PARALLEL_LEVEL=$jobs build/venv/bin/python -m pip install --no-deps \
+    --disable-pip-version-check -C build-dir="$PWD/build/gcc-O0" -C cmake.build-type=None \
+    -C cmake.define.CMAKE_CXX_FLAGS='-O0 -Werror' --target build/clone src/python
 }
 
 # The libraries of Debian for arm64, unpacked into build/arm64: this machine's dpkg knows nothing of
 # them, for many of their packages could not stand beside its own.
 Arm64Libraries() {
   [ ! -f build/arm64/complete ] || return 0
-  rm -rf build/arm64 && mkdir -p build/arm64/apt/lists/partial build/arm64/apt/archives/partial ||
-    return
-  : > build/arm64/apt/status
-  apt="apt-get -o APT::Architecture=arm64 -o APT::Architectures::=arm64
-    -o Dir::State=$PWD/build/arm64/apt -o Dir::State::status=$PWD/build/arm64/apt/status
-    -o Dir::Cache=$PWD/build/arm64/apt -o Debug::NoLocking=1 -o APT::Sandbox::User=root"
-  $apt update || return
+  rm -rf build/arm64 && DebianApt "$PWD/build/arm64/apt" arm64 || return
   $apt install -y --no-install-recommends --download-only $arm64_packages || return
   for package in build/arm64/apt/archives/*.deb; do
     dpkg-deb -x "$package" build/arm64 || return
@@ -94,7 +87,8 @@ Arm64Libraries() {
   rm -r build/arm64/apt && touch build/arm64/complete
 }
 
-# The program for aarch64, and as build/aarch64/run/shardinit what runs it here.
+# The program for aarch64, and as build/aarch64/run/shardinit what runs it here. That of the wheel cannot
+# stand for it: Highway has its kernels for SVE with GCC alone.
 Aarch64() {
   Arm64Libraries || return
   cmake -S . -B build/aarch64 -G Ninja --toolchain "$PWD/tests/aarch64.cmake" -DBUILD_TESTING=OFF \
@@ -104,6 +98,35 @@ Aarch64() {
   printf '#!/bin/sh\nexec qemu-aarch64-static -L "%s" "%s" "$@"\n' "$PWD/build/arm64" \
     "$PWD/build/aarch64/src/shardinit" > build/aarch64/run/shardinit
   chmod +x build/aarch64/run/shardinit
+}
+
+# Both wheels, in build/wheels, and meanwhile the bare systems: making those uses the network and the disk.
+Wheels() {
+  BareSystems & systems=$!
+  rm -rf build/wheels
+  sh src/wheel.sh build/wheels x86_64 && sh src/wheel.sh build/wheels aarch64
+  wheels=$?
+  wait "$systems" && return "$wheels"
+}
+
+BareSystems() {
+  BareSystem bookworm python3,python3-pip && BareSystem bullseye python3 && BareWheels
+}
+
+# Debian RELEASE with the named packages and nothing else, in build/bare/RELEASE.
+BareSystem() {
+  [ ! -f "build/bare/$1.complete" ] || return 0
+  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1)
+  mkdir -p build/bare && AsRoot rm -rf "build/bare/$1" &&
+  AsRoot debootstrap --variant=minbase --include="$2" "$1" "$PWD/build/bare/$1" "${mirror:-http://deb.debian.org/debian}" &&
+  touch "build/bare/$1.complete"
+}
+
+# What the wheel needs and h5py, for the Python of Debian 12: the bare system has no network.
+BareWheels() {
+  build/venv/bin/python -m pip download --disable-pip-version-check --no-deps --only-binary=:all: \
+    --python-version 3.11 --platform "manylinux_2_28_$(uname -m)" --platform "manylinux_2_27_$(uname -m)" \
+    --platform "manylinux2014_$(uname -m)" -c tests/requirements.txt -d build/bare/wheels numpy h5py
 }
 
 # The unit tests of build/NAME: one process, in a folder of its own.
@@ -143,15 +166,17 @@ for phase in ${*:-$all}; do
     build) Step 'build' Build default ;;
     unit) Tests 'unit tests' UnitTests release ;;
     fast) Tests 'unit tests' UnitTests release
-          Tests 'fast command tests' CommandTests -m 'not slow and not faults and not clients' ;;
-    clang) Step 'build with clang' Build clang
+          Tests 'fast command tests' CommandTests -m 'quick or not slow and not faults and not clients' ;;
+    clang) Step 'build with clang -O0' Build clang
            others="$others build/clang/src/shardinit"
-           Tests 'unit tests, clang' UnitTests clang ;;
-    O0) Step 'build with clang -O0' Variant clang-O0 clang clang++
-        Step 'build with g++ -O0' Variant gcc-O0 gcc g++
-        others="$others build/clang-O0/src/shardinit build/gcc-O0/src/shardinit" ;;
+           Tests 'unit tests, clang -O0' UnitTests clang ;;
+    pip) Step 'pip install of a clone, by g++ -O0' Clone
+         others="$others build/clone/bin/shardinit" ;;
     aarch64) Step 'build for aarch64' Aarch64
              others="$others build/aarch64/run/shardinit" ;;
+    wheel) Step 'wheels and bare systems' Wheels
+           # The optimizer of clang is tried with this one.
+           others="$others build/wheel/$(uname -m)/build/shardinit/src/shardinit" ;;
     commands) Tests 'command tests' CommandTests ;;
   esac
 done

@@ -1,0 +1,431 @@
+"""The wheels for both kinds of machine, as strangers meet them: on Debian 12 with python3 and pip alone, on
+Debian 11, beside PyTorch. `sh tests/run.sh wheel` makes them in build/wheels, and the bare systems in
+build/bare."""
+
+import json
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from documents import EXAMPLES, INSTALL, README, README_FILES, steady
+from support import BINARY, CLEAN, ROOT, TINY, run_json, run_ok, tree_of
+from test_determinism import OF_ALL_KINDS
+
+BARE = ROOT / "build/bare"
+HERE = platform.machine()
+KINDS = ("x86_64", "aarch64")
+FUNCTIONS = set(re.findall(r"\b(shardinit_\w+)\(", re.sub(
+    r"/\*.*?\*/", "", (ROOT / "src/library/shardinit.h").read_text(), flags=re.S)))
+
+
+def wheel_of(kind):
+    wheels = sorted((ROOT / "build/wheels").glob(f"*{kind}.whl"))
+    if not wheels:
+        pytest.skip(f"there is no wheel for {kind} in build/wheels: `sh tests/run.sh wheel` makes it")
+    wheel, = wheels
+    return wheel
+
+
+class Wheel:
+    """An unpacked wheel, and a command that runs its program here."""
+
+    def __init__(self, kind, folder):
+        self.kind, self.path = kind, wheel_of(kind)
+        with zipfile.ZipFile(self.path) as file:
+            file.extractall(folder)
+        self.data, = folder.glob("shardinit-*.data")
+        self.info, = folder.glob("shardinit-*.dist-info")
+        self.share = self.data / "data/share"
+        self.files = self.data / "scripts/shardinit", folder / "shardinit/libshardinit.so.1"
+        self.program = self.files[0]
+        self.program.chmod(0o755)
+        if kind != HERE:  # As CMake ran it, for the completions.
+            self.program = folder / "run"
+            self.program.write_text(f"#!/bin/sh\nexec qemu-{kind}-static -L "
+                                    f"'{ROOT}/build/wheel/{kind}/libc' '{self.files[0]}' \"$@\"\n")
+            self.program.chmod(0o755)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def wheel(request, tmp_path_factory):
+    return Wheel(request.param, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory):
+    """The wheel of this kind of machine."""
+    return Wheel(HERE, tmp_path_factory.mktemp("mine"))
+
+
+def readelf(file, *options):
+    return subprocess.run(["readelf", "-W", *options, file], check=True, capture_output=True,
+                          text=True).stdout
+
+
+# As files -------------------------------------------------------------------------------------------
+
+def test_needs_nothing_but_an_old_glibc(wheel):
+    for file in wheel.files:
+        needed = re.findall(r"\(NEEDED\).*\[(.+)\]", readelf(file, "-d"))
+        assert needed and set(needed) <= {
+            "libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1",
+            "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+        assert "RPATH" not in readelf(file, "-d") and "RUNPATH" not in readelf(file, "-d")
+        wanted = re.findall(r"Name: (\w+?)_([\d.]+) ", readelf(file, "--version-info"))
+        assert {name for name, _ in wanted} == {"GLIBC"}
+        assert max(tuple(map(int, number.split("."))) for _, number in wanted) <= (2, 17)
+    tags = (wheel.info / "WHEEL").read_text()
+    assert f"Tag: py3-none-manylinux_2_17_{wheel.kind}\n" in tags
+    assert f"-py3-none-manylinux2014_{wheel.kind}.manylinux_2_17_{wheel.kind}.whl" in wheel.path.name
+
+
+def test_exports_its_functions_and_nothing_else(wheel):
+    symbols = [line.split() for line in readelf(wheel.files[1], "--dyn-syms").splitlines()
+               if re.match(r" *\d+:", line)]
+    names = {words[7].partition("@@")[0] for words in symbols if words[3] != "OBJECT" and words[6] != "UND"
+             and len(words) > 7}
+    assert len(names) == 11 and names == FUNCTIONS
+
+
+def test_is_hardened(wheel):
+    for file in wheel.files:
+        segments = readelf(file, "-l")
+        assert re.search(r"Type: +DYN", readelf(file, "-h"))
+        assert "GNU_RELRO" in segments and "NOW" in readelf(file, "-d")
+        flags, = re.findall(r"GNU_STACK .* (\S+) +0\w*$", segments, re.M)
+        assert flags == "RW"
+        imports = set(re.findall(r" UND (\w+)", readelf(file, "--dyn-syms")))
+        assert any(name.endswith("_chk") for name in imports)
+        # zig has this function of its own, which is seen before stripping.
+        built = ROOT / f"build/wheel/{wheel.kind}/build/shardinit/src" / file.name
+        assert re.search(r" FUNC .* __stack_chk_fail$", readelf(built, "-s"), re.M)
+    commands = json.loads((ROOT / f"build/wheel/{wheel.kind}/build/shardinit/compile_commands.json").read_text())
+    for each in commands:
+        assert "-D_FORTIFY_SOURCE=2" in each["command"]
+        assert "-D_LIBCPP_HARDENING_MODE=_LIBCPP_HARDENING_MODE_FAST" in each["command"]
+        assert "-DSHARDINIT_STATIC" in each["command"]
+
+
+def test_does_not_know_where_it_was_built(wheel):
+    for file in wheel.files:
+        assert os.fsencode(ROOT) not in file.read_bytes()
+
+
+def test_has_one_time(wheel):
+    """That of the commit: a wheel that is made again has the same bytes."""
+    with zipfile.ZipFile(wheel.path) as file:
+        assert len({each.date_time for each in file.infolist()}) == 1
+
+
+def test_pages_configs_and_completions_are_inside(wheel):
+    pages = {page.name: page.read_bytes() for page in (wheel.share / "man").glob("man?/*")}
+    assert pages == {page.name: page.read_bytes() for page in (ROOT / "man").iterdir()}
+    for folder in ("configs", "schemas"):
+        assert tree_of(wheel.share / "shardinit" / folder) == tree_of(ROOT / folder)
+    for shell, place in [("bash", "bash-completion/completions/shardinit"),
+                         ("zsh", "zsh/site-functions/_shardinit"),
+                         ("fish", "fish/vendor_completions.d/shardinit.fish")]:
+        assert (wheel.share / place).read_text() == run_ok("completion", shell).stdout
+
+
+def test_licences_of_all_that_is_linked_in_are_inside(wheel):
+    folder = wheel.info / "licenses/licenses"
+    notice = (folder / "NOTICE").read_text()
+    linked = re.findall(r"[\w+-]+", re.search(r"^  (HDF5.*?)\n  (GMP and MPFR),", notice, re.M | re.S)[1])
+    names = {*linked, "GMP", "MPFR"}
+    assert {file.name for file in folder.iterdir()} == {*names, "LICENSE", "NOTICE", "LGPL-3", "GPL-3"}
+    assert (folder / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+    assert "GNU LESSER GENERAL PUBLIC LICENSE" in (folder / "LGPL-3").read_text()
+    for name in names:
+        assert re.search("copyright", (folder / name).read_text(), re.I), name
+    # What the linker took, by the archives' names.
+    archives = {"hdf5_serial": "HDF5", "sz": "libaec", "aec": "libaec", "z": "zlib", "yaml-cpp": "yaml-cpp",
+                "hwy": "Highway", "deflate": "libdeflate", "mpfr": "MPFR", "gmp": "GMP", "crypto": "OpenSSL"}
+    taken = set(re.findall(r"/lib([\w-]+)\.a\b", (
+        ROOT / f"build/wheel/{wheel.kind}/build/shardinit/build.ninja").read_text())) - {"shardinit_core"}
+    assert taken == set(archives) and set(archives.values()) <= names
+
+
+def test_one_version(wheel):
+    version = run_json("--version")["version"]
+    assert wheel.path.name.startswith(f"shardinit-{version}-py3-none-")
+    assert wheel.info.name == f"shardinit-{version}.dist-info"
+    assert f"\nVersion: {version}\n" in (wheel.info / "METADATA").read_text()
+    assert run_json("--version", binary=wheel.program)["version"] == version
+    # What `pip install ./src/python` would install, without building it.
+    report = subprocess.run(
+        [ROOT / "build/wheel/tools/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+         "--dry-run", "--no-deps", "--no-build-isolation", "--report", "-", ROOT / "src/python"],
+        check=True, capture_output=True, text=True, timeout=120).stdout
+    assert json.loads(report)["install"][0]["metadata"]["version"] == version
+
+
+# As a program -----------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("config", [TINY, ROOT / "configs/dtypes.yaml", ROOT / "configs/expressions.yaml",
+                                    OF_ALL_KINDS], ids=lambda c: getattr(c, "stem", "of-all-kinds"))
+def test_values(wheel, config, tmp_path):
+    if config is OF_ALL_KINDS:
+        config = tmp_path / "kinds.yaml"
+        config.write_text(OF_ALL_KINDS)
+    wanted = run_json("digest", config)
+    for target in run_json("--version", binary=wheel.program)["targets"]:
+        found = run_json("digest", config, binary=wheel.program, env={"SHARDINIT_TARGET": target})
+        assert found == wanted, target
+
+
+@pytest.mark.parametrize("config", [TINY, ROOT / "configs/dtypes.yaml"], ids=lambda c: c.stem)
+def test_programs(wheel, config):
+    """Those of the engine philox4x32 that have no expressions. In others the lines of an operation's two
+    operands may change places, since a compiler may evaluate either first."""
+    asked = "program", config, "--rank", 0
+    assert run_ok(*asked, binary=wheel.program).stdout == run_ok(*asked).stdout
+
+
+def test_files(wheel, tmp_path):
+    for binary, folder in [(BINARY, "a"), (wheel.program, "b")]:
+        run_ok("gen", TINY, "-o", tmp_path / folder, binary=binary)
+    assert tree_of(tmp_path / "a") == tree_of(tmp_path / "b")
+
+
+def test_takes_the_fast_kernels(mine):
+    """A compiler or a linker may leave them out silently, and values are the same."""
+    wanted, found = run_json("--version"), run_json("--version", binary=mine.program)
+    assert (found["target"], found["targets"]) == (wanted["target"], wanted["targets"])
+
+
+def test_takes_the_instructions_for_sha_256(wheel):
+    """The program says what OpenSSL's code itself looks at, which a variable of its own changes."""
+    if wheel.kind == HERE and not run_json("--version")["sha256_instructions"]:
+        pytest.skip("this processor has none; those that qemu knows have")
+    name, without = {"x86_64": ("OPENSSL_ia32cap", ":~0x20000000"), "aarch64": ("OPENSSL_armcap", "0")}[wheel.kind]
+    for env, takes in [({}, True), ({name: without}, False)]:
+        assert run_json("--version", binary=wheel.program, env=env)["sha256_instructions"] is takes
+
+
+def test_goldens(mine):
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "tests/python/test_golden.py"],
+        capture_output=True, text=True, timeout=300,
+        env={**CLEAN, "SHARDINIT": str(mine.program), "LC_ALL": "C"})
+    assert done.returncode == 0, done.stdout
+    passed, = re.findall(r"^(\d+) passed in", done.stdout, re.M)
+    assert int(passed) == sum(1 for _ in (ROOT / "golden").iterdir()) + 1
+
+
+# Installed --------------------------------------------------------------------------------------------
+
+class System:
+    """A bare system of Debian, over which a folder collects what changes."""
+
+    def __init__(self, release, folder):
+        if os.geteuid() != 0:
+            pytest.skip("only root can work in another root")
+        self.lower, self.folder = BARE / release, folder
+        if not self.lower.with_suffix(".complete").exists():
+            pytest.skip(f"there is no {self.lower.relative_to(ROOT)}: debootstrap did not make it")
+        for name in ("changes", "work", "root"):
+            (folder / name).mkdir()
+        tried = self.within("exit")
+        if tried.returncode != 0:  # As in most containers.
+            pytest.skip(f"a root cannot be put together here: {tried.stderr.strip()}")
+
+    def within(self, script, *binds, **options):
+        """Runs a shell's script on this machine, for which alone the system is put together."""
+        root = self.folder / "root"
+        mounts = [f"mount -t overlay overlay -o lowerdir={self.lower},upperdir={self.folder}/changes,"
+                  f"workdir={self.folder}/work {root}", f"mount -t proc proc {root}/proc"]
+        for host, guest in binds:
+            mounts.append(f"mkdir -p {root}{guest}; mount --bind {host} {root}{guest}")
+        return subprocess.run(["unshare", "--mount", "--net", "sh", "-ec", "\n".join([*mounts, script])],
+                              capture_output=True, text=True, timeout=300, **options)
+
+    def run(self, script, *binds, **env):
+        """Runs a script in that system, without a network, and returns what it prints."""
+        variables = " ".join(f"{name}={value}" for name, value in env.items())
+        done = self.within(f"exec env -i PATH=/usr/local/bin:/usr/bin:/bin {variables} /usr/sbin/chroot "
+                           f'{self.folder}/root sh -ec "$SCRIPT"', *binds, env={**os.environ, "SCRIPT": script})
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def made(self, path):
+        """What a script wrote at that path."""
+        return self.folder / "changes" / path.lstrip("/")
+
+
+READ = """
+import shardinit
+spec = "/usr/local/share/shardinit/configs/llama3-tiny.yaml"
+with shardinit.open("/out/tiny") as checkpoint, shardinit.open_spec(spec) as made:
+    assert len(checkpoint.tensors) > 10
+    for path in checkpoint.tensors:
+        assert checkpoint.read(path, verify=True).tobytes() == made.generate(path).tobytes(), path
+import h5py
+with h5py.File("/out/tiny/index.h5") as index:
+    print("in HDF5:", sum(1 for _ in index.keys()) > 0)
+print(shardinit.open_spec(spec).library_version)
+"""
+
+
+def install_lines():
+    """What src/Containerfile runs after it has python3 and pip."""
+    text = (ROOT / "src/Containerfile").read_text().replace("\\\n", " ")
+    line, = [line for line in text.splitlines() if "pip install" in line]
+    return re.sub(r"^RUN (--\S+ +)*", "", line)
+
+
+@pytest.fixture(scope="module")
+def debian12(mine, tmp_path_factory):
+    system = System("bookworm", tmp_path_factory.mktemp("debian12"))
+    others = BARE / "wheels"  # NumPy and h5py: there is no network in there.
+    system.run(f"{install_lines()}\npip install h5py", (mine.path.parent, "/wheels"), (others, "/others"),
+               PIP_NO_INDEX=1, PIP_FIND_LINKS="/others", PIP_BREAK_SYSTEM_PACKAGES=1)
+    return system
+
+
+def test_debian_12_with_python3_and_pip_alone(debian12, tmp_path):
+    out = debian12.run("""
+        if command -v cc || command -v cmake; then exit 1; fi
+        shardinit --version
+        shardinit gen /usr/local/share/shardinit/configs/llama3-tiny.yaml -o /out/tiny
+        shardinit verify /out/tiny
+        shardinit digest /usr/local/share/shardinit/configs/llama3-tiny.yaml --json > /out/digest.json
+        python3 -m shardinit --version
+        shardinit-capture --help
+        """)
+    assert out.count(run_ok("--version").stdout) == 2 and "usage: shardinit-capture" in out
+    assert json.loads(debian12.made("/out/digest.json").read_text()) == run_json("digest", TINY)
+    run_ok("gen", TINY, "-o", tmp_path / "tiny")
+    assert tree_of(debian12.made("/out/tiny")) == tree_of(tmp_path / "tiny")
+    # The library needs neither PATH nor a variable.
+    debian12.made("/out/read.py").write_text(READ)
+    said = debian12.run("exec /usr/bin/env -i /usr/bin/python3 /out/read.py")
+    assert said == f"in HDF5: True\n{run_json('--version')['version']}\n"
+
+
+def test_first_hour(debian12):
+    """A new user's: every step of README after the installation, in its order, with the wheel alone."""
+    folder = debian12.made("/new")
+    folder.mkdir()
+    for name, text in README_FILES.items():
+        (folder / name).write_text(text)
+    debian12.run("test -s /new/model.yaml && test ! -e /new/configs")
+    for (language, text), expected in EXAMPLES:
+        assert language == "sh"
+        said = debian12.run(f"cd /new\n{{ {text.replace(INSTALL, '')} }} 2>&1 || :")
+        assert steady(said) == steady(expected), text
+    shown = re.findall(r"`(shardinit [^`]+)`", README)  # In sentences.
+    assert len(shown) >= 3
+    for command in shown:
+        debian12.run(f"cd /new && {command}")
+
+
+LOAD = """
+import ctypes
+library = ctypes.CDLL("/wheel/shardinit/libshardinit.so.1")
+library.shardinit_version.restype = ctypes.c_char_p
+handle, message = ctypes.c_void_p(), ctypes.c_void_p()
+class Source(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("path", ctypes.c_char_p), ("rest", ctypes.c_void_p * 6)]
+source = Source(ctypes.sizeof(Source), b"/wheel/spec.yaml")
+status = library.shardinit_open(ctypes.byref(source), ctypes.byref(handle), ctypes.byref(message))
+assert status == 0, ctypes.string_at(message.value)
+values = (ctypes.c_float * 1000)()
+assert library.shardinit_fill(handle, 0, None, None, values, ctypes.c_size_t(4000), 1, None) == 0
+print(bytes(values).hex(), library.shardinit_version().decode())
+"""
+ONE = "shardinit: 1\nname: one\ndtype: f32\nmodules: {w: {shape: [1000], init: {normal: {std: 1}}}}\n"
+
+
+def test_debian_11(tmp_path, mine):
+    system = System("bullseye", tmp_path)
+    folder = mine.data.parent
+    (folder / "spec.yaml").write_text(ONE)
+    (folder / "load.py").write_text(LOAD)
+    out = system.run(f"""
+        cd /wheel/{mine.data.name}
+        scripts/shardinit digest data/share/shardinit/configs/llama3-tiny.yaml --json > /digest.json
+        scripts/shardinit gen /wheel/spec.yaml -o /one
+        python3 --version
+        python3 /wheel/load.py
+        """, (folder, "/wheel"))
+    assert json.loads(system.made("/digest.json").read_text()) == run_json("digest", TINY)
+    run_ok("gen", folder / "spec.yaml", "-o", tmp_path / "one")
+    assert tree_of(system.made("/one")) == tree_of(tmp_path / "one")
+    *_, python, values = out.splitlines()
+    assert python.startswith("Python 3.9.")
+    wanted = subprocess.run([sys.executable, "-c", LOAD.replace("/wheel", str(folder))], check=True,
+                            capture_output=True, text=True).stdout
+    assert values + "\n" == wanted and len(values) > 8000
+
+
+BESIDE_TORCH = """
+import sys
+import torch
+import shardinit, shardinit.torch
+assert shardinit.__file__.startswith(sys.prefix), shardinit.__file__
+with torch.device("meta"):
+    model = torch.nn.Linear(64, 32)
+shardinit.torch.init_(model, sys.argv[1])
+with shardinit.open_spec(sys.argv[1]) as spec:
+    for path in ("weight", "bias"):
+        assert model.state_dict()[path].numpy().tobytes() == spec.generate(path).tobytes()
+assert torch.equal(torch.ones(3).exp(), torch.ones(3).exp())
+print(shardinit._native.program())
+"""
+
+
+def test_beside_torch(mine, tmp_path):
+    """In an environment that sees the packages of this one, but no checkout and no PATH."""
+    pytest.importorskip("torch")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    site, = (tmp_path / "venv/lib").glob("python3*/site-packages")
+    import torch  # Here, where a skip has been decided.
+    (site / "others.pth").write_text(f"{pathlib.Path(torch.__file__).parents[1]}\n")
+    subprocess.run([sys.executable, "-m", "pip", "--python", tmp_path / "venv/bin/python", "install", "--quiet",
+                    "--disable-pip-version-check", "--no-index", "--no-deps", mine.path], check=True)
+    (tmp_path / "spec.yaml").write_text(
+        "shardinit: 1\nname: linear\ndtype: f32\nmodules:\n"
+        "  weight: {shape: [32, 64], init: {normal: {std: 1}}}\n  bias: {shape: [32], init: zeros}\n")
+    done = subprocess.run([tmp_path / "venv/bin/python", "-c", BESIDE_TORCH, tmp_path / "spec.yaml"],
+                          cwd=tmp_path, capture_output=True, text=True, timeout=120, env={"HOME": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{tmp_path}/venv/bin/shardinit\n"
+
+
+def test_pip_install_of_a_clone(tmp_path):
+    """With this system's libraries and compiler: `sh tests/run.sh pip` has done it, without the optimizer."""
+    site = ROOT / "build/clone"
+    if not site.is_dir():
+        pytest.skip("there is no build/clone: `sh tests/run.sh pip` makes it")
+    assert (site / "shardinit/py.typed").is_file()
+    run_ok("gen", TINY, "-o", tmp_path / "tiny", binary=site / "bin/shardinit")
+    assert run_json("digest", TINY, binary=site / "bin/shardinit") == run_json("digest", TINY)
+    code = f"""
+import shardinit
+checkpoint, made = shardinit.open({str(tmp_path / "tiny")!r}), shardinit.open_spec({str(TINY)!r})
+name = "model.norm.weight"
+assert checkpoint.read(name).tobytes() == made.generate(name).tobytes()
+print(shardinit.__file__, shardinit._native.library()._name, checkpoint.seed)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                           env={"PYTHONPATH": str(site)}).stdout
+    package = site / "shardinit"
+    assert found == f"{package}/__init__.py {package}/libshardinit.so.1 0\n"
+
+
+# As an image ------------------------------------------------------------------------------------------
+
+def test_the_image(mine):
+    """Its text: the line that installs is run by debian12."""
+    text = (ROOT / "src/Containerfile").read_text()
+    assert re.findall(r"^FROM (\S+)$", text, re.M) == ["docker.io/library/debian:12-slim"]
+    source, = re.findall(r"source=(\S+?),target=/wheels\b", text)
+    assert ROOT / source == mine.path.parent
+    assert re.findall(r"^ENTRYPOINT (.*)$", text, re.M) == ['["shardinit"]']
