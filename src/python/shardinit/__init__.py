@@ -4,9 +4,9 @@ From the checkpoints and exports that shardinit writes, or from a spec, without 
 
     import shardinit
 
-    checkpoint = shardinit.open("DIR")
-    checkpoint.tensors["lm_head.weight"].global_shape      # (128256, 16384)
-    rows = checkpoint.read("lm_head.weight", slice(0, 1024))
+    checkpoint = shardinit.open("DIR")                     # a mapping of tensors by path
+    checkpoint["lm_head.weight"].shape                     # (128256, 16384)
+    rows = checkpoint["lm_head.weight"][:1024]             # these bytes are read, no others
 
     with shardinit.open_spec("SPEC") as spec:
         rows = spec.generate("lm_head.weight", slice(0, 1024))
@@ -40,12 +40,13 @@ from ._errors import (
 from ._export import Export
 from ._manifest import Device, Shard, StoredTensorInfo
 from ._source import Mesh, Slices, Source, TensorInfo
-from ._spec import Sets, Spec, SpecTensorInfo, as_spec
+from ._spec import AnySpec, Sets, Spec, SpecTensorInfo, as_spec
+from ._view import TensorView
 
 if TYPE_CHECKING:
     from . import capture, jax, torch
 
-# The program and the library have this version in CMakeLists.txt; a test holds the two equal.
+# The one place of it: CMakeLists.txt and pyproject.toml read this line.
 __version__ = "0.1.0"
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "SpecTensorInfo",
     "StoredTensorInfo",
     "TensorInfo",
+    "TensorView",
     "UnknownTensorError",
     "__version__",
     "capture",
@@ -95,7 +97,7 @@ def open(folder: str | os.PathLike[str], *, rank: int | None = None) -> Checkpoi
 
 
 def open_spec(
-    path: str | os.PathLike[str] | None = None,
+    path: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     *,
     text: str | None = None,
     set: Sets = (),
@@ -107,7 +109,8 @@ def open_spec(
 
     Args:
         path: a YAML file. With `text` no file is read: messages use this name, and ``include`` and
-            the ``file`` of tensors look in its folder.
+            the ``file`` of tensors look in its folder. A mapping is the spec itself, as
+            ``yaml.safe_load`` returns it: strings, numbers, bools and None in dicts and lists.
         text: the spec itself.
         set: overrides, as ``shardinit --set`` takes them: ``{"seed": 7}`` or ``["seed=7"]``.
         mesh: another mesh: ``{"fsdp": 8}`` or ``"fsdp=8"``. Values do not depend on it.
@@ -117,13 +120,14 @@ def open_spec(
 
     Raises:
         SpecError: the spec is invalid; the message has every mistake with its place.
+        TypeError, ValueError: a mapping has what YAML cannot hold; the message has its place.
         LibraryError: libshardinit is not installed, or of another version.
     """
     return Spec(path, text=text, set=set, mesh=mesh, layout=layout, threads=threads)
 
 
 def generate(
-    spec: str | os.PathLike[str] | Spec,
+    spec: AnySpec,
     path: str,
     slices: Slices = None,
     *,
@@ -137,7 +141,7 @@ def generate(
     A spec that is used more than once is better opened once, by `open_spec`.
 
     Args:
-        spec: a YAML file, or a spec that is open.
+        spec: a YAML file, a mapping as for `open_spec`, or a spec that is open.
         path, slices, threads, out: as for `Spec.generate`.
         set, layout: as for `open_spec`; not for a spec that is open.
 
@@ -152,3 +156,7 @@ def __getattr__(name: str) -> Any:
     if name in ("capture", "jax", "torch"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

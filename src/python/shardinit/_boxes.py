@@ -26,17 +26,7 @@ _MAX_THREADS = 32
 
 
 class Boxes(Source):
-    """What is read box by box from the files of a folder: a `Checkpoint` or an `Export`.
-
-    It may be used by several threads at once. Files are opened when a tensor is read.
-
-    Attributes:
-        folder: where it lies.
-        tensors: path → `StoredTensorInfo`, in the order of the spec.
-        name, engine, seed: as in the spec.
-        plan_sha256: digest of the plan: the same for the same spec and mesh.
-        bytes_read: bytes of tensors read from files so far.
-    """
+    """What is read box by box from the files of a folder: a `Checkpoint` or an `Export`."""
 
     tensors: Mapping[str, StoredTensorInfo]
     name: str
@@ -58,12 +48,8 @@ class Boxes(Source):
             self._files.clear()
 
     def info(self, path: str) -> StoredTensorInfo:
-        """The `StoredTensorInfo` of a path.
-
-        Raises:
-            UnknownTensorError: there is no such tensor.
-        """
-        return cast("StoredTensorInfo", self._find(path))
+        """The `StoredTensorInfo` of a path; UnknownTensorError if there is none."""
+        return cast("StoredTensorInfo", super().info(path))
 
     def read(
         self, path: str, slices: Slices = None, *, verify: bool = False, out: Array | None = None
@@ -99,38 +85,32 @@ class Boxes(Source):
             DamageError: a file is missing or truncated, or a digest is wrong.
             FormatError: manifest, receipts or record say what cannot be.
         """
-        info = self.info(path)
-        start, extent, kept = region(info, slices)
-        # The pieces are found before memory is taken: a manifest that lies can ask for a lot of it.
-        pieces = self._pieces(info, start, extent)
-        array = words_for(info, tuple(extent[d] for d in kept), out)
-        jobs = self._jobs(info, pieces, start, expanded(array, extent, kept), verify)
+        array, jobs = self._planned(path, slices, out, verify)
         if array.nbytes <= SLAB:  # This is done sooner than threads are started.
             run(jobs, 1)
         else:
             self.run(jobs)
-        return array.view(info.numpy_dtype) if out is None else out
+        return array.view(self.info(path).numpy_dtype) if out is None else out
 
-    def jobs(
-        self, path: str, slices: Slices, out: Array, *, verify: bool = False
-    ) -> list[Job]:
+    def jobs(self, path: str, slices: Slices, out: Array, *, verify: bool = False) -> list[Job]:
         """The jobs of a `read` into `out`: one for each box, or for each part of a large box."""
-        info = self.info(path)
-        start, extent, kept = region(info, slices)
-        array = words_for(info, tuple(extent[d] for d in kept), out)
-        pieces = self._pieces(info, start, extent)
-        return self._jobs(info, pieces, start, expanded(array, extent, kept), verify)
+        return self._planned(path, slices, out, verify)[1]
 
     def run(self, jobs: list[Job]) -> None:
         """Does `jobs` on all cores that the process may use."""
         run(jobs, min(_MAX_THREADS, len(os.sched_getaffinity(0))))
 
-    def _pieces(
-        self, info: StoredTensorInfo, start: Shape, extent: Shape
-    ) -> list[tuple[Shard, int]]:
-        if 0 in extent:
-            return []
-        return [self._locate(info, replicas) for replicas in info.grid.touched(start, extent)]
+    def _planned(
+        self, path: str, slices: Slices, out: Array | None, verify: bool
+    ) -> tuple[Words, list[Job]]:
+        """The memory that a `read` fills, and its jobs."""
+        info = self.info(path)
+        start, extent, kept = region(info, slices)
+        # The pieces are found before memory is taken: a manifest that lies can ask for a lot of it.
+        touched = () if 0 in extent else info.grid.touched(start, extent)
+        pieces = [self._locate(info, replicas) for replicas in touched]
+        array = words_for(info, tuple(extent[d] for d in kept), out)
+        return array, self._jobs(info, pieces, start, expanded(array, extent, kept), verify)
 
     def _jobs(
         self,
@@ -147,19 +127,15 @@ class Boxes(Source):
                 min(s + n, o + m)
                 for s, n, o, m in zip(start, whole.shape, shard.offset, shard.shape, strict=True)
             )
-            # The `...` makes a scalar an array, too, and not a copy of its value.
-            part: list[Any] = [
-                slice(a - s, b - s) for a, b, s in zip(low, high, start, strict=True)
-            ]
-            into = whole[(*part, ...)]
+            part: Any = [slice(a - s, b - s) for a, b, s in zip(low, high, start, strict=True)]
+            into = whole[(*part, ...)]  # The `...` makes a scalar an array, too, and not a copy.
             within = tuple(a - o for a, o in zip(low, shard.offset, strict=True))
             if verify:
                 found.append(partial(self._read_verified, info, shard, at, within, into))
                 continue
             for first, some in slabs(into):
-                found.append(
-                    partial(self._read, shard, at, tuple(map(operator.add, within, first)), some)
-                )
+                begin = tuple(map(operator.add, within, first))
+                found.append(partial(self._read, shard, at, begin, some))
         return found
 
     def _read(self, shard: Shard, at: int, within: Shape, into: Words) -> None:

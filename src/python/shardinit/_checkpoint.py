@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from types import MappingProxyType
 from typing import Any
 
 from . import _dtypes, _manifest
@@ -16,21 +15,15 @@ from ._partition import Partition, parse_partitions
 from ._regular import read_regular, refuse_link
 from ._result_file import require_local
 from ._source import Box, Source
+from ._view import Infos
 
 Folder = str | os.PathLike[str] | Source
 
 
 def as_source(folder: Folder, instead: str = "shardinit.open_spec") -> Source:
-    """Returns an open checkpoint, export or spec: this one, or that of a folder.
+    """Returns an open checkpoint, export or spec: this one, or that of a folder, as `open` does.
 
-    Args:
-        folder: what the user gave.
-        instead: the function that takes a spec's file, for the message about one.
-
-    Raises:
-        NotACheckpointError: it is something else; the message says which function takes it.
-        FormatError: as `shardinit.open`.
-        TypeError: it is neither a path nor open.
+    `instead` is the function that takes a spec's file, for the NotACheckpointError about one.
     """
     if isinstance(folder, Source):
         return folder
@@ -103,13 +96,10 @@ class Checkpoint(Boxes):
         for name in _manifest.BESIDE:  # Read later, or by other programs.
             refuse_link(self.folder, name)
         self._manifest = of
-        self.tensors = MappingProxyType(of.tensors)
+        self.tensors = Infos(of.tensors)
         self.mesh = of.mesh
-        self.name = of.name
-        self.engine = of.engine
-        self.seed = of.seed
-        self.parameters = of.parameters
-        self.bytes = of.bytes
+        self.name, self.engine, self.seed = of.name, of.engine, of.seed
+        self.parameters, self.bytes = of.parameters, of.bytes
         self.world_size = len(of.ranks)
         self.replicas = of.replicas
         self.plan_sha256 = of.plan_sha256
@@ -125,31 +115,16 @@ class Checkpoint(Boxes):
         )
 
     def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
-        """For each dimension of a tensor the mesh axes that shard it, the major one first.
-
-        Raises:
-            UnknownTensorError: there is no such tensor.
-            DamageError: ``plan.json`` is missing, or is another one.
-        """
+        """See `Source.partition_spec`; DamageError if ``plan.json`` is missing or another one."""
         return self._partition(path).axes
 
     def is_extended(self, path: str) -> bool:
-        """See `Source.is_extended`.
-
-        Raises:
-            DamageError: ``plan.json`` is missing, or is another one.
-        """
-        partition = self._partition(path)
-        return (
-            bool(partition.stage) or any(partition.nested) or any(n > 1 for n in partition.segments)
-        )
+        """See `Source.is_extended`; DamageError as `partition_spec`."""
+        of = self._partition(path)
+        return bool(of.stage) or any(of.nested) or any(n > 1 for n in of.segments)
 
     def boxes(self, path: str, rank: int) -> list[Box]:
-        """See `Source.boxes`.
-
-        Raises:
-            DamageError: ``plan.json`` is missing, or is another one.
-        """
+        """See `Source.boxes`; DamageError as `partition_spec`."""
         partition = self._partition(path)
         self._check_rank(rank)
         return partition.boxes(self.info(path).global_shape, self.mesh, rank)
@@ -166,7 +141,6 @@ class Checkpoint(Boxes):
         return self._partitions[path]
 
     def _locate(self, info: StoredTensorInfo, replicas: list[Shard]) -> tuple[Shard, int]:
-        """Finds, of the replicas of a box, one whose file is there, and its place in that file."""
         problem: Exception | None = None
         for shard in sorted(replicas, key=lambda s: s.rank != self._rank):
             try:

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class ShardinitError(Exception):
-    """Base class of every error that this package raises on its own account."""
+    """Base class of every error that this package raises on its own account.
+
+    Errors can be pickled, so that those of another process arrive with all that they say.
+    """
+
+    def __reduce__(self) -> Any:  # The constructors of subclasses do not take the message.
+        return _loaded, (type(self), self.args, dict(self.__dict__))
+
+
+def _loaded(kind: type[ShardinitError], args: tuple[Any, ...], state: Any) -> ShardinitError:
+    made = kind.__new__(kind, *args)
+    made.__dict__.update(state)
+    return made
 
 
 class NotACheckpointError(ShardinitError):
@@ -90,6 +103,13 @@ class MismatchError(ShardinitError):
         if hint:
             lines.append(f"  hint: {hint}")
         super().__init__("\n".join(lines))
+
+    def with_hint(self, hint: str) -> MismatchError:
+        """Returns the same error, with a hint if it has none."""
+        text = str(self)
+        made = MismatchError(text if "\n  hint: " in text else f"{text}\n  hint: {hint}")
+        made.__dict__.update(self.__dict__)
+        return made
 
 
 class CaptureError(ShardinitError):

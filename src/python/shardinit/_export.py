@@ -10,7 +10,6 @@ import errno
 import hashlib
 import math
 import os
-from types import MappingProxyType
 from typing import Any, NoReturn
 
 from . import _dtypes
@@ -20,6 +19,7 @@ from ._json import as_digest, as_int, as_list, as_object, as_path, as_shape, as_
 from ._manifest import CONTRACT_VERSION, Shard, StoredTensorInfo
 from ._regular import read_regular
 from ._source import Box, Mesh, Shape
+from ._view import Infos
 
 RECORD = "shardinit-export.json"
 
@@ -43,12 +43,7 @@ class Export(Boxes):
     noun = "export"
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """See `shardinit.open`.
-
-        Raises:
-            FormatError: the record says what cannot be, or is of another version.
-            DamageError: the record does not have its own digest.
-        """
+        """See `shardinit.open`; DamageError if the record does not have its own digest."""
         super().__init__(os.fspath(folder))
         path = os.path.join(self.folder, RECORD)
         text = read_regular(self.folder, RECORD)
@@ -84,12 +79,8 @@ class Export(Boxes):
                 if kinds.setdefault(tensor, kind) != kind:
                     raise FormatError(f"{RECORD}: boxes of `{tensor}` are not of one tensor")
                 shards.setdefault(tensor, []).append({**box, "rank": number})
-        self.tensors = MappingProxyType(
-            {
-                tensor: StoredTensorInfo(tensor, *kinds[tensor], parts, RECORD)
-                for tensor, parts in shards.items()
-            }
-        )
+        infos = {t: StoredTensorInfo(t, *kinds[t], parts, RECORD) for t, parts in shards.items()}
+        self.tensors = Infos(infos)
         self.parameters = sum(info.size for info in self.tensors.values())
         self.bytes = sum(info.nbytes for info in self.tensors.values())
 
@@ -137,11 +128,7 @@ class Export(Boxes):
 
     @property
     def mesh(self) -> Mesh:  # type: ignore[override]
-        """An export does not know its mesh.
-
-        Raises:
-            NotACheckpointError: always.
-        """
+        """An export does not know its mesh: this raises NotACheckpointError."""
         self._refuse()
 
     def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:

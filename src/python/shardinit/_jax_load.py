@@ -84,12 +84,8 @@ def fill_tree(
 ) -> Any:
     """Fills a pytree, as `shardinit.jax.fill` does.
 
-    Args:
-        tree, shardings, rename, strict: as for `shardinit.jax.fill`.
-        opened: the checkpoint, spec or program that has the tensors.
-        make: makes the tensors that it is given shardings of.
-        default: the sharding of a leaf that has none, where there are no `shardings`.
-        mesh: its devices are those that shardings must be over; None is any.
+    A leaf without a sharding has the `default` one, where there are no `shardings`. These must be
+    over the devices of `mesh`, if it is given.
     """
     devices = None if mesh is None else frozenset(mesh.devices.flat)
     sharding_of = _chooser(shardings, default, mesh, devices)
@@ -106,11 +102,10 @@ def fill_tree(
             missing.append(path)
             continue
         info = opened.info(path)
-        found = sharding_of(info, leaf)
+        found = chosen[path] = sharding_of(info, leaf)
         if isinstance(found, str):
             mismatching[path] = found
             continue
-        chosen[path] = found
         why = _mismatch(info, found, devices)
         if tuple(leaf.shape) != info.global_shape:
             why = f"shape {list(info.global_shape)} in the {opened.noun}, {list(leaf.shape)} here"
@@ -124,10 +119,8 @@ def fill_tree(
         what = f"cannot load {opened.where} into {type(tree).__name__}"
         raise MismatchError(what, missing, unexpected, mismatching, noun=opened.noun)
     arrays = make(chosen)
-    filled = [
-        leaf if path is None else arrays[path]
-        for path, (_, leaf) in zip(paths, leaves, strict=True)
-    ]
+    every = zip(paths, leaves, strict=True)
+    filled = [leaf if path is None else arrays[path] for path, (_, leaf) in every]
     return jax.tree_util.tree_unflatten(structure, filled)
 
 
@@ -203,9 +196,7 @@ def _mismatch(info: TensorInfo, sharding: Any, devices: frozenset[Any] | None) -
 
 
 def reader(opened: Source, verify: bool) -> Make:
-    return lambda chosen: {
-        path: _array(opened, path, each, verify) for path, each in chosen.items()
-    }
+    return lambda chosen: {p: _array(opened, p, each, verify) for p, each in chosen.items()}
 
 
 def _array(checkpoint: Source, path: str, sharding: Sharding, verify: bool) -> jax.Array:
@@ -228,14 +219,12 @@ def streams_of(tree: Any) -> frozenset[str]:
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         return frozenset()
-    leaves = jax.tree_util.tree_flatten_with_path(
-        tree, is_leaf=lambda node: isinstance(node, nnx.RngState)
-    )[0]
-    found = [(keys, leaf) for keys, leaf in leaves if isinstance(leaf, nnx.RngState)]
+    flat = jax.tree_util.tree_flatten_with_path
     return frozenset(
         jax.tree_util.keystr((*keys, *inner))
-        for keys, state in found
-        for inner, _ in jax.tree_util.tree_flatten_with_path(state)[0]
+        for keys, leaf in flat(tree, is_leaf=lambda node: isinstance(node, nnx.RngState))[0]
+        if isinstance(leaf, nnx.RngState)
+        for inner, _ in flat(leaf)[0]
     )
 
 
@@ -243,10 +232,7 @@ def own_sharding(leaf: Any, mesh: Mesh | None) -> Sharding | None:
     """A leaf's sharding; None if it has none.
 
     Skeletons that are made under ``jax.set_mesh`` have shardings over an ``AbstractMesh``: these
-    become shardings over `mesh`, or over the mesh that is set.
-
-    Raises:
-        MismatchError: that mesh does not have the sharding's axes.
+    become shardings over `mesh`, or over the mesh that is set, if it has their axes.
     """
     own: Sharding | None = getattr(leaf, "sharding", None)
     if not isinstance(own, NamedSharding) or not isinstance(own.mesh, AbstractMesh):
@@ -294,15 +280,8 @@ def path_of(keys: Iterable[Any]) -> str:
 
 def parts_of(keys: Iterable[Any]) -> list[str]:
     """The names of JAX's key path."""
-    parts = []
-    for key in keys:
-        for attribute in ("name", "key", "idx"):  # GetAttrKey; DictKey and others; SequenceKey.
-            if hasattr(key, attribute):
-                parts.append(str(getattr(key, attribute)))
-                break
-        else:
-            parts.append(str(key))
-    return parts
+    names = ("name", "key", "idx")  # Those of GetAttrKey; DictKey and others; SequenceKey.
+    return [str(next((getattr(k, name) for name in names if hasattr(k, name)), k)) for k in keys]
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -79,8 +79,7 @@ class Program:
     def partitions(self, mesh: Mesh) -> dict[str, Partition]:
         """How its annotations shard its tensors: for each dimension the axes, the major one first.
 
-        Raises:
-            MismatchError: the mesh lacks an axis that shards a tensor.
+        MismatchError is raised if the mesh lacks an axis that shards a tensor.
         """
         sizes = {} if self.grid is None else dict(zip(*dataclasses.astuple(self.grid), strict=True))
         one = {axis for axis, size in sizes.items() if size == 1 and axis not in mesh.axis_names}
@@ -94,29 +93,19 @@ class Program:
         return cuts
 
     def compiled(self, mesh: Mesh, shardings: Mapping[str, Sharding]) -> Iterator[Compiled]:
-        """Yields the compiled programs of the tensors that have a sharding.
-
-        Calls that differ in their arguments alone share one.
-        """
+        """Yields the compiled programs of the tensors that have a sharding."""
         for call in self._calls:
             wanted = tuple(i for i, path in enumerate(call.paths) if path in shardings)
             if not wanted:
                 continue
-            cuts = tuple(shardings[call.paths[i]] for i in wanted)
+            paths = tuple(call.paths[i] for i in wanted)
             with _in_persistent_cache():
-                program = _compile(call.module, wanted, cuts, mesh)
-            yield Compiled(program, tuple(call.paths[i] for i in wanted), call.arguments)
+                # Calls that differ in their arguments alone share one.
+                program = _compile(call.module, wanted, tuple(map(shardings.get, paths)), mesh)
+            yield Compiled(program, paths, call.arguments)
 
     def make(self, mesh: Mesh, shardings: Mapping[str, Sharding]) -> dict[str, jax.Array]:
-        """Runs the program.
-
-        Args:
-            mesh: the devices that run it.
-            shardings: path → sharding of each tensor to make, over these devices.
-
-        Returns:
-            Path → array, of each path of `shardings`.
-        """
+        """Has a mesh's devices make the tensors that have a sharding, over these devices."""
         made: dict[str, jax.Array] = {}
         for each in self.compiled(mesh, shardings):
             made.update(zip(each.paths, each.program(*each.arguments), strict=True))
@@ -137,16 +126,8 @@ def open_program(
 ) -> Program:
     """Opens a program from a folder of ``--kinds``, a module's file, or a spec.
 
-    Args:
-        path: the folder, a file ``*.mlir``, or a YAML file.
-        mesh: for a spec, the sizes of its axes.
-        whole: for a spec, whether to shard nothing, since its own sharding does not matter.
-        set, layout: as for `shardinit.open_spec`, for a spec.
-
-    Raises:
-        TypeError: `set` or `layout` is given, and `path` is not a spec.
-        FormatError: `path` is neither a program that ``shardinit program`` wrote nor a spec.
-        SpecError, LibraryError, MismatchError: as `shardinit.jax.run`.
+    A spec's axes have the sizes of `mesh`; with `whole` nothing is sharded, since the spec's own
+    sharding does not matter. Errors are those of `shardinit.jax.run`.
     """
     name = os.fspath(path)
     require_local(name)

@@ -288,5 +288,3 @@ def parse_receipt(text: bytes, path: str, rank: int, manifest: Manifest) -> dict
             raise FormatError(f"{what} is there twice")
         extents[key] = extent
     return extents
-
-

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import glob
+import importlib.metadata
 import os
 import shutil
 import subprocess
 import threading
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 from ._errors import LibraryError, SpecError
 
@@ -75,49 +77,27 @@ class Tensor(ctypes.Structure):
     )
 
 
-_Handle = ctypes.c_void_p
+_Handle, _Int = ctypes.c_void_p, ctypes.c_int64
 _Message = ctypes.POINTER(ctypes.c_void_p)
 _FUNCTIONS = {
     "open": (ctypes.c_int, ctypes.POINTER(Source), ctypes.POINTER(_Handle), _Message),
     "close": (None, _Handle),
     "describe": (ctypes.POINTER(Info), _Handle),
     "tensor_at": (ctypes.POINTER(Tensor), _Handle, ctypes.c_int64),
-    "fill": (
-        ctypes.c_int,
-        _Handle,
-        ctypes.c_int64,
-        _Numbers,
-        _Numbers,
-        ctypes.c_void_p,
-        ctypes.c_size_t,
-        ctypes.c_int32,
-        _Message,
-    ),
-    "boxes": (
-        ctypes.c_int,
-        _Handle,
-        ctypes.c_int64,
-        ctypes.c_int64,
-        _Numbers,
-        _Numbers,
-        ctypes.c_int64,
-        _Numbers,
-        _Message,
-    ),
+    "fill": (ctypes.c_int, _Handle, _Int, _Numbers, _Numbers, ctypes.c_void_p, ctypes.c_size_t,
+             ctypes.c_int32, _Message),
+    "boxes": (ctypes.c_int, _Handle, _Int, _Int, _Numbers, _Numbers, _Int, _Numbers, _Message),
     "free": (None, ctypes.c_void_p),
     "version": (ctypes.c_char_p,),
     "abi_version": (ctypes.c_int32,),
-}
+}  # fmt: skip
 
 
 def library() -> ctypes.CDLL:
-    """The library, loaded when it is first asked for.
+    """The library, loaded when it is first asked for; LibraryError if there is none that fits.
 
-    It is the library that ``SHARDINIT_LIBRARY`` names, else one beside the program `shardinit` in
-    ``PATH``, else one that the system's loader finds.
-
-    Raises:
-        LibraryError: there is none, or it is of another version.
+    It is the library that ``SHARDINIT_LIBRARY`` names, else the one of this package's wheel, else one
+    beside the program `shardinit` in ``PATH``, else one that the system's loader finds.
     """
     global _library
     with _lock:
@@ -139,8 +119,8 @@ def _load() -> ctypes.CDLL:
     raise LibraryError(
         f"{NAME} cannot be loaded:\n"
         + "\n".join(tried)
-        + "\n  hint: install shardinit (`sh src/install.sh`), or name the library's file in "
-        "SHARDINIT_LIBRARY"
+        + "\n  hint: install shardinit's wheel, or build it (`sh src/install.sh`), or name the library's "
+        "file in SHARDINIT_LIBRARY"
     )
 
 
@@ -149,6 +129,7 @@ def _candidates() -> Iterator[str]:
     if named:  # A user who names a library does not want another one.
         yield os.path.abspath(named)
         return
+    yield from glob.glob(os.path.join(glob.escape(os.path.dirname(__file__)), NAME))
     program = shutil.which("shardinit")
     if program:
         folder = os.path.dirname(os.path.realpath(program))
@@ -158,10 +139,10 @@ def _candidates() -> Iterator[str]:
 
 
 def program() -> str:
-    """The program ``shardinit``: beside the library that ``SHARDINIT_LIBRARY`` names, or in PATH.
+    """The program ``shardinit``, of the same installation as the library if that is possible.
 
-    Raises:
-        LibraryError: there is none.
+    It is beside the library that ``SHARDINIT_LIBRARY`` names, else in this package's wheel, else in
+    PATH.
     """
     named = os.environ.get("SHARDINIT_LIBRARY")
     if named:
@@ -169,21 +150,25 @@ def program() -> str:
         places = [os.path.join(folder, place) for place in (".", "../bin", "../../bin")]
         if found := shutil.which("shardinit", path=os.pathsep.join(places)):
             return found
-    if found := shutil.which("shardinit"):
+    if found := _installed_program() or shutil.which("shardinit"):
         return found
     raise LibraryError(
         "the program `shardinit` is not in PATH\n"
-        "  hint: install it (`sh src/install.sh`), or add its folder to PATH"
+        "  hint: install shardinit's wheel, or build it (`sh src/install.sh`), or add its folder to PATH"
     )
 
 
-def run(*arguments: str) -> str:
-    """Runs ``shardinit``, and returns what it prints.
+def _installed_program() -> str | None:
+    """The program that was installed with this package, which need not be in PATH."""
+    if not os.path.exists(os.path.join(os.path.dirname(__file__), NAME)):
+        return None  # A checkout on PYTHONPATH is not what an installed wheel of that name is.
+    files = importlib.metadata.files("shardinit") or ()
+    programs = (os.path.realpath(file.locate()) for file in files if file.name == "shardinit")
+    return next((path for path in programs if os.access(path, os.X_OK)), None)
 
-    Raises:
-        LibraryError: there is no program.
-        SpecError: the program failed; the text is what it reported.
-    """
+
+def run(*arguments: str) -> str:
+    """Runs ``shardinit``, and returns what it prints; SpecError has what it reports."""
     done = subprocess.run(
         [program(), *arguments],
         stdin=subprocess.DEVNULL,
@@ -214,13 +199,10 @@ def _declare(loaded: ctypes.CDLL, path: str) -> None:
         )
 
 
-def check(status: int, message: ctypes.c_void_p) -> None:
-    """Raises the error that a function of the library reported, and releases its message.
-
-    Raises:
-        SpecError: the function reported an error.
-    """
-    text = ""
+def call(name: str, *arguments: Any) -> None:
+    """Calls a function of the library; SpecError has what it reports."""
+    message, text = ctypes.c_void_p(), ""
+    status = getattr(library(), f"shardinit_{name}")(*arguments, ctypes.byref(message))
     if message.value is not None:
         text = ctypes.string_at(message.value).decode(errors="replace")
         library().shardinit_free(message)

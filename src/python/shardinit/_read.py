@@ -37,11 +37,7 @@ _local = threading.local()
 
 
 class BoxFile:
-    """A file that boxes are read from; closed with the last reference to it.
-
-    Attributes:
-        bytes_read: bytes that were read, gaps of less than a page included.
-    """
+    """A file that boxes are read from; closed with the last reference to it."""
 
     def __init__(self, file: Any, name: str) -> None:
         self._file = file
@@ -51,14 +47,9 @@ class BoxFile:
     def read(self, at: int, shape: tuple[int, ...], start: tuple[int, ...], into: Words) -> int:
         """Fills `into` from the region at `start` of a box, and returns the bytes it read.
 
-        Args:
-            at: where the box begins in the file.
-            shape: the box's shape; it is row-major.
-            start: where the region begins in the box; `into.shape` is its shape.
-            into: unsigned integers as wide as an element, with any strides.
-
-        Raises:
-            DamageError: the file ends before the region does.
+        The box, of this shape and row-major, begins at the byte `at`. `into` has the shape of the
+        region, any strides, and unsigned integers as wide as an element. DamageError is raised if
+        the file ends before the region does.
         """
         if into.size == 0:
             return 0
@@ -71,11 +62,7 @@ class BoxFile:
         return self._region(at, strides[:cut], into)
 
     def read_hashed(self, at: int, box: Words) -> str:
-        """Fills `box`, which is C-contiguous, from `at` on; returns its SHA-256 in hexadecimal.
-
-        Raises:
-            DamageError: the file ends before the box does.
-        """
+        """Fills `box`, which is C-contiguous, from `at` on; returns its SHA-256 in hexadecimal."""
         digest = hashlib.sha256()
         rest = box.reshape(-1).view(np.uint8)
         for first in range(0, len(rest), _BUFFER):

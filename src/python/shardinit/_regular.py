@@ -63,11 +63,7 @@ def open_regular(folder: str, name: str) -> Any:
 
 
 def refuse_link(folder: str, name: str) -> None:
-    """Refuses a link that stands in for a file which is not opened; no file at all is not a link.
-
-    Raises:
-        FormatError: it is a symbolic link.
-    """
+    """Raises FormatError for a link in the place of a file which is not opened, if one is there."""
     path = os.path.join(folder, name)
     with contextlib.suppress(FileNotFoundError):
         _no_link(os.lstat(path), path)

@@ -72,11 +72,7 @@ class ResultFile:
         self._require_ours(*self._find())
 
     def write(self, text: str) -> None:
-        """Writes a regular file whole or not at all, and into others as a shell's ``>`` does.
-
-        Raises:
-            ValueError, OSError: as for the constructor.
-        """
+        """Writes a regular file whole or not at all, and into others as a shell's ``>`` does."""
         data = text.encode()
         while True:
             path, present = self._find()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import EllipsisType, TracebackType
 from typing import Any, ClassVar, NoReturn, SupportsIndex, TypeVar, cast
@@ -14,6 +15,7 @@ import numpy as np
 
 from . import _dtypes
 from ._errors import UnknownTensorError
+from ._view import TensorView, table_of
 
 Shape = tuple[int, ...]
 Box = tuple[Shape, Shape]  # A box is its offset and its shape.
@@ -48,6 +50,11 @@ class TensorInfo:
     global_shape: Shape
 
     @property
+    def shape(self) -> Shape:
+        """Shape of the whole tensor: `global_shape`."""
+        return self.global_shape
+
+    @property
     def size(self) -> int:
         """Elements of the whole tensor."""
         return math.prod(self.global_shape)
@@ -68,8 +75,11 @@ class TensorInfo:
         return _dtypes.is_bits(self.dtype)
 
 
-class Source(ABC):
+class Source(Mapping[str, TensorView], ABC):
     """A source of parts of tensors: a `Checkpoint`, an `Export` or a `Spec`.
+
+    It is a mapping that cannot be changed, from the path of a tensor to a `TensorView`, which reads
+    nothing until it is indexed. Two sources are equal only if they are the same object.
 
     Attributes:
         tensors: path → `TensorInfo`, in the order of the spec.
@@ -82,6 +92,32 @@ class Source(ABC):
     mesh: Mesh
     noun: ClassVar[str]
     where: str
+
+    def __getitem__(self, path: str) -> TensorView:
+        """The tensor of a path, of which nothing is read yet; UnknownTensorError if none has it."""
+        return TensorView(self, path)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self.tensors
+
+    def __len__(self) -> int:
+        """How many tensors there are."""
+        return len(self.tensors)
+
+    def __iter__(self) -> Iterator[str]:
+        """The paths of the tensors, in the order of `tensors`."""
+        return iter(self.tensors)
+
+    def __bool__(self) -> bool:
+        return True  # One without tensors is there all the same.
+
+    # A mapping would compare all elements.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def _repr_html_(self) -> str:
+        """A table of the first tensors, for notebooks."""
+        return table_of(repr(self).strip("<>"), self.tensors)
 
     def __enter__(self: Self) -> Self:
         return self
@@ -119,24 +155,24 @@ class Source(ABC):
             "another where it is loaded: pickle its path, and open it there"
         )
 
-    def _find(self, path: str) -> Any:
-        if path not in self.tensors:
-            raise UnknownTensorError(path, self.tensors, self.noun)
-        return self.tensors[path]
-
     def info(self, path: str) -> TensorInfo:
         """The `TensorInfo` of a path.
 
         Raises:
             UnknownTensorError: there is no such tensor.
         """
-        return cast("TensorInfo", self._find(path))
+        if path not in self.tensors:
+            raise UnknownTensorError(path, self.tensors, self.noun)
+        return cast("TensorInfo", self.tensors[path])
 
     @abstractmethod
     def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
         """For each dimension of a tensor the mesh axes that shard it, the major one first.
 
         It does not have segments, axes that shard one after the other, or stages: `boxes` has them.
+
+        Raises:
+            UnknownTensorError: there is no such tensor.
         """
 
     @abstractmethod
@@ -195,21 +231,16 @@ class Source(ABC):
         extent = []
         for dimension in range(len(info.global_shape)):
             lengths = {offset[dimension]: shape[dimension] for offset, shape in boxes}
-            place: dict[int, int] = {}
-            end = 0
-            for start in sorted(lengths):
-                place[start] = end
-                end += lengths[start]
-            places.append(place)
-            extent.append(end)
+            starts = sorted(lengths)
+            ends = list(itertools.accumulate(lengths[start] for start in starts))
+            places.append(dict(zip(starts, [0, *ends], strict=False)))
+            extent.append(ends[-1])
         array = words_for(info, tuple(extent), out)
         jobs: list[Job] = []
         for offset, shape in boxes:
             there = tuple(slice(o, o + n) for o, n in zip(offset, shape, strict=True))
-            here: list[Any] = [
-                slice(place[o], place[o] + n)
-                for place, o, n in zip(places, offset, shape, strict=True)
-            ]
+            sides = zip(places, offset, shape, strict=True)
+            here: Any = [slice(place[o], place[o] + n) for place, o, n in sides]
             jobs += self.jobs(path, there, array[(*here, ...)], verify=verify)
         self.run(jobs)
         return array.view(info.numpy_dtype) if out is None else out
@@ -226,9 +257,7 @@ class Source(ABC):
         """Reads a tensor, or a part of it; see `Checkpoint.read` and `Spec.generate`."""
 
     @abstractmethod
-    def jobs(
-        self, path: str, slices: Slices, out: Array, *, verify: bool = False
-    ) -> list[Job]:
+    def jobs(self, path: str, slices: Slices, out: Array, *, verify: bool = False) -> list[Job]:
         """The jobs of a `read` into `out`, for `run`, in any order and together with others."""
 
     @abstractmethod

@@ -10,14 +10,15 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
 
 from . import _native
 from ._errors import SpecError
+from ._mapping import text_of
 from ._source import Array, Box, Job, Mesh, Shape, Slices, Source, TensorInfo, region, words_for
+from ._view import Infos
 
 Sets = Mapping[str, Any] | Iterable[str]
 
@@ -55,7 +56,7 @@ class Spec(Source):
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | None = None,
+        path: str | os.PathLike[str] | Mapping[str, Any] | None = None,
         *,
         text: str | None = None,
         set: Sets = (),
@@ -65,6 +66,13 @@ class Spec(Source):
     ) -> None:
         """See `shardinit.open_spec`."""
         self._handle: _Handle | None = None
+        if isinstance(path, Mapping):
+            if isinstance(path, Source):
+                raise TypeError(f"{path.where} is open already: open_spec() takes a file or a dict")
+            if text is not None:
+                raise TypeError("open_spec() takes a mapping or a `text`, not both: each is a spec")
+            text = text_of(path)
+            path = None
         if path is None and text is None:
             raise TypeError("open_spec() needs the path of a spec, or its text")
         if path is not None and text is None:
@@ -99,7 +107,7 @@ class Spec(Source):
                 bool(tensor.extended),
             )
             tensors[info.path] = info
-        self.tensors: Mapping[str, SpecTensorInfo] = MappingProxyType(tensors)
+        self.tensors: Mapping[str, SpecTensorInfo] = Infos(tensors)
         self._handle = handle
         if of.warnings:
             warnings.warn(of.warnings.decode().rstrip("\n"), stacklevel=3)
@@ -115,19 +123,11 @@ class Spec(Source):
         self._handle = None
 
     def info(self, path: str) -> SpecTensorInfo:
-        """The `SpecTensorInfo` of a path.
-
-        Raises:
-            UnknownTensorError: there is no such tensor.
-        """
-        return cast("SpecTensorInfo", self._find(path))
+        """The `SpecTensorInfo` of a path; UnknownTensorError if there is none."""
+        return cast("SpecTensorInfo", super().info(path))
 
     def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
-        """For each dimension of a tensor the mesh axes that shard it, the major one first.
-
-        Raises:
-            UnknownTensorError: there is no such tensor.
-        """
+        """See `Source.partition_spec`."""
         return self.info(path).partition_spec
 
     def is_extended(self, path: str) -> bool:
@@ -135,11 +135,7 @@ class Spec(Source):
         return self.info(path)._extended
 
     def boxes(self, path: str, rank: int) -> list[Box]:
-        """See `Source.boxes`.
-
-        Raises:
-            ValueError: the spec is closed.
-        """
+        """See `Source.boxes`; a ValueError, too, if the spec is closed."""
         info = self.info(path)
         self._check_rank(rank)
         dimensions = len(info.global_shape)
@@ -147,19 +143,9 @@ class Spec(Source):
         while True:  # The first call only tells how many boxes there are.
             numbers = ctypes.c_int64 * (count * dimensions)
             offsets, shapes, found = numbers(), numbers(), ctypes.c_int64()
-            handle = self._open()
-            message = ctypes.c_void_p()
-            status = handle.library.shardinit_boxes(
-                handle.value,
-                info._index,
-                rank,
-                offsets,
-                shapes,
-                count,
-                ctypes.byref(found),
-                ctypes.byref(message),
-            )
-            _native.check(status, message)
+            handle = self._open()  # This keeps the spec until the call returns, whoever closes it.
+            at, into = (handle.value, info._index, rank), (offsets, shapes, count)
+            _native.call("boxes", *at, *into, ctypes.byref(found))
             if found.value == count:
                 break
             count = found.value
@@ -210,9 +196,7 @@ class Spec(Source):
         """Does what `generate` does, by the name of checkpoints; `verify` has nothing to check."""
         return self.generate(path, slices, out=out)
 
-    def jobs(
-        self, path: str, slices: Slices, out: Array, *, verify: bool = False
-    ) -> list[Job]:
+    def jobs(self, path: str, slices: Slices, out: Array, *, verify: bool = False) -> list[Job]:
         """The only job: one call of `generate`."""
         return [lambda: self.generate(path, slices, out=out)]
 
@@ -231,39 +215,25 @@ class Spec(Source):
     ) -> None:
         handle = self._open()  # This keeps the spec until the call returns, whoever closes it.
         numbers = ctypes.c_int64 * len(extent)
-        message = ctypes.c_void_p()
-        status = handle.library.shardinit_fill(
-            handle.value,
-            info._index,
-            numbers(*start),
-            numbers(*extent),
-            out.ctypes.data,
-            math.prod(extent) * out.itemsize,
-            threads,
-            ctypes.byref(message),
-        )
-        _native.check(status, message)
+        part = handle.value, info._index, numbers(*start), numbers(*extent)
+        size = math.prod(extent) * out.itemsize
+        _native.call("fill", *part, out.ctypes.data, size, threads)
+
+
+AnySpec = str | os.PathLike[str] | Mapping[str, Any] | Spec
 
 
 def as_spec(
-    spec: str | os.PathLike[str] | Spec,
+    spec: AnySpec,
     set: Sets = (),
     layout: str | None = None,
     instead: str = "shardinit.open",
 ) -> Spec:
-    """Returns an open spec, for its values: this one, or that of a file.
+    """Returns an open spec, for its values: this one, or what `open_spec` makes of a file or dict.
 
     Values do not depend on the mesh, so it need not divide the tensors: the mesh of a large model
-    does not divide those of a small one.
-
-    Args:
-        spec: what the user gave.
-        set, layout: as for `shardinit.open_spec`.
-        instead: the function that takes a checkpoint, for the message about one.
-
-    Raises:
-        TypeError: it is no spec, or an open one for which `set` or `layout` is given.
-        SpecError, LibraryError: as `shardinit.open_spec`.
+    does not divide those of a small one. `instead` is the function that takes a checkpoint, for the
+    TypeError about one.
     """
     if isinstance(spec, Spec):
         if set or layout is not None:
@@ -271,9 +241,10 @@ def as_spec(
         return spec
     if isinstance(spec, Source):
         raise TypeError(f"{spec.where} is a {spec.noun}, not a spec: {instead}() takes it")
-    if not isinstance(spec, (str, os.PathLike)):
+    if not isinstance(spec, (str, os.PathLike, Mapping)):
         raise TypeError(f"a spec is a YAML file or an open spec, not {type(spec).__name__}")
-    _refuse_folder(spec, instead)
+    if not isinstance(spec, Mapping):
+        _refuse_folder(spec, instead)
     with contextlib.suppress(SpecError):
         return Spec(spec, set=set, layout=layout)
     return Spec(spec, set=[*overrides(set), "uneven=chunk"], layout=layout)
@@ -317,11 +288,7 @@ class _Handle:
             mesh=None if mesh is None else _c_string(mesh),
             layout=None if layout is None else _c_string(layout),
         )
-        message = ctypes.c_void_p()
-        status = self.library.shardinit_open(
-            ctypes.byref(source), ctypes.byref(self.value), ctypes.byref(message)
-        )
-        _native.check(status, message)
+        _native.call("open", ctypes.byref(source), ctypes.byref(self.value))
 
     def __del__(self) -> None:
         if self.value:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
-import os
 import sys
 import threading
 import weakref
@@ -18,7 +17,7 @@ from torch import nn
 
 from . import _torch_cpu
 from ._errors import MismatchError
-from ._spec import Sets, Spec, as_spec
+from ._spec import AnySpec, Sets, as_spec
 from ._torch_loading import LoadResult, fill_models
 from ._torch_names import without_wrappers
 from ._torch_slots import slots_of
@@ -39,7 +38,7 @@ class Built:
 
 @contextlib.contextmanager
 def from_spec(
-    spec: str | os.PathLike[str] | Spec,
+    spec: AnySpec,
     *,
     set: Sets = (),
     layout: str | None = None,
@@ -72,7 +71,7 @@ def from_spec(
     gets, so a copy of a layer has the layer's values, as long as the layer's model still exists.
 
     Args:
-        spec: a YAML file, or a spec that is open.
+        spec: a YAML file, a mapping as for `shardinit.open_spec`, or a spec that is open.
         set, layout: as for `shardinit.open_spec`; not for a spec that is open.
         strict, prefix, rename, cast: as for `load_into`.
         device: where the block makes tensors, as by ``torch.device(device)``, and where parameters
@@ -219,11 +218,12 @@ def _init(self: nn.Module, *arguments: Any, **options: Any) -> None:
 def _new(cls: type, data: Any = None, *arguments: Any, **options: Any) -> Any:
     block = _blocks.get(threading.get_ident())
     plain = cls is nn.Parameter and type(data) in (torch.Tensor, nn.Parameter)
-    if block is None or block.copying or not plain or data.is_meta or _in_zero_init():
+    zero = sys.modules.get(_ZERO_INIT)  # DeepSpeed partitions what is made, and needs its memory.
+    in_zero = zero is not None and zero.zero_init_context > 0
+    if block is None or block.copying or not plain or data.is_meta or in_zero:
         return _plain["new"].__func__(cls, data, *arguments, **options)
-    made = _plain["new"].__func__(
-        cls, torch.empty_like(data, device="meta"), *arguments, **options
-    )
+    empty = torch.empty_like(data, device="meta")
+    made = _plain["new"].__func__(cls, empty, *arguments, **options)
     block.parameter(made, data.device)
     return made
 
@@ -249,9 +249,3 @@ def _copy_module(self: nn.Module, memo: dict[int, Any]) -> Any:
     if block is not None:
         block.copy(self, made)
     return made
-
-
-def _in_zero_init() -> bool:
-    """Whether DeepSpeed partitions parameters as they are made, for which they need memory."""
-    zero = sys.modules.get(_ZERO_INIT)
-    return zero is not None and zero.zero_init_context > 0

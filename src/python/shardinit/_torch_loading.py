@@ -10,7 +10,6 @@ persistent buffer has been written, or is named.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -75,9 +74,12 @@ class _Loading:
         model: nn.Module,
         source: Source,
         prefix: str,
+        place: str,
         rename: Callable[[str], str] | None,
         cast: bool,
     ) -> None:
+        if rename is None:
+            prefix, place = prefix + place, ""
         self.model, self.source, self.prefix, self.cast = model, source, prefix, cast
         self.failed = f"cannot load {source.where} into {type(model).__name__}"
         self.slots = slots_of(model)
@@ -97,7 +99,7 @@ class _Loading:
                 "StateDictType.FULL_STATE_DICT), or give FullyShardedDataParallel a device_mesh, "
                 "with which they are DTensors",
             )
-        self.paths = paths_of(tensors, source.tensors, prefix, rename)
+        self.paths = paths_of(tensors, source.tensors, prefix, place, rename)
         self.inverses = (
             inverses_of(model, tensors, self.paths, source.tensors) if rename is None else []
         )
@@ -122,14 +124,10 @@ class _Loading:
                 mismatching[inverse.path] = why
         for name in self.overlapping:
             mismatching[self.prefix + name] = "shares a part of its memory with another tensor"
-        known = set(self.paths.values())
-        unexpected = [
-            p for p in self.source.tensors if p.startswith(self.prefix) and p not in known
-        ]
-        forgotten = [] if self.by_hooks else [self.prefix + slot.name for slot in self.rest]
-        computed = [
-            self.prefix + s.name for s in self.slots if not s.persistent and s.tensor.is_meta
-        ]
+        known, prefix = set(self.paths.values()), self.prefix
+        unexpected = [p for p in self.source.tensors if p.startswith(prefix) and p not in known]
+        forgotten = [] if self.by_hooks else [prefix + slot.name for slot in self.rest]
+        computed = [prefix + s.name for s in self.slots if not s.persistent and s.tensor.is_meta]
         missing += forgotten + computed
         if mismatching or (strict and (missing or unexpected)):
             hint = ""
@@ -245,9 +243,7 @@ def fill_models(
         places: for each model the prefix of its names, in addition to `prefix` and `rename`.
     """
     loadings = [
-        _Loading(model, source, prefix + place, rename, cast)
-        if rename is None
-        else _Loading(model, source, prefix, partial(_renamed, rename, place), cast)
+        _Loading(model, source, prefix, place, rename, cast)
         for model, place in zip(models, places, strict=True)
     ]
     misfits = [loading.check(strict) for loading in loadings]
@@ -265,10 +261,6 @@ def fill_models(
         on_meta = [slot.name for slot in slots_of(loading.model) if slot.tensor.is_meta]
         results.append(LoadResult(missing + forgotten, unexpected, on_meta))
     return results
-
-
-def _renamed(rename: Callable[[str], str], place: str, name: str) -> str:
-    return rename(place + name)
 
 
 def _misfits(

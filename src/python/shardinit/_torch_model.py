@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import torch
@@ -10,7 +9,7 @@ from torch import nn
 
 from . import _torch_cpu
 from ._checkpoint import Folder, as_source
-from ._spec import Sets, Spec, as_spec
+from ._spec import AnySpec, Sets, as_spec
 from ._torch_loading import LoadResult, fill_models
 
 
@@ -74,7 +73,7 @@ def load_into(
 
 def init_(
     model: nn.Module,
-    spec: str | os.PathLike[str] | Spec,
+    spec: AnySpec,
     *,
     set: Sets = (),
     layout: str | None = None,
@@ -92,7 +91,7 @@ def init_(
 
     Args:
         model: the model.
-        spec: a YAML file, or a spec that is open.
+        spec: a YAML file, a mapping as for `shardinit.open_spec`, or a spec that is open.
         set, layout: as for `shardinit.open_spec`; not for a spec that is open.
         strict, prefix, rename, device, cast: as for `load_into`.
 

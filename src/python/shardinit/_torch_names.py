@@ -46,11 +46,12 @@ def paths_of(
     names: Iterable[str],
     known: Mapping[str, Any],
     prefix: str,
+    place: str,
     rename: Callable[[str], str] | None,
 ) -> dict[str, str]:
     """The path of each name: by `rename`, or by leaving out wrappers until the path is known."""
     if rename is not None:
-        return {name: prefix + rename(name) for name in names}
+        return {name: prefix + rename(place + name) for name in names}
     paths = {name: prefix + name for name in names}
     taken = {path for path in paths.values() if path in known}
     for name, path in paths.items():

@@ -52,11 +52,8 @@ def slots_of(model: nn.Module) -> list[Slot]:
     slots = []
     for name, module in model.named_modules():
         dot = "." if name else ""
-        for key, parameter in module._parameters.items():
-            if parameter is not None:
-                slots.append(Slot(f"{name}{dot}{key}", module, key, True))
-        for key, buffer in module._buffers.items():
-            if buffer is not None:
+        for key, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None:  # The set has names of buffers alone.
                 persistent = key not in module._non_persistent_buffers_set
                 slots.append(Slot(f"{name}{dot}{key}", module, key, persistent))
     return slots
@@ -98,11 +95,8 @@ def entries_of(
 ) -> list[Entry]:
     """The tensors of a state dict, each once; `paths` has for each name its path in the source."""
     held = {id(slot.tensor) for slot in slots}
-    storages = {
-        _storage(slot.tensor): slot.tensor.element_size()
-        for slot in slots
-        if not slot.tensor.is_meta
-    }
+    real = [slot.tensor for slot in slots if not slot.tensor.is_meta]
+    storages = {_storage(tensor): tensor.element_size() for tensor in real}
     entries: dict[Any, Entry] = {}
     for name, tensor in tensors.items():
         entry = entries.setdefault(_look(tensor), Entry(tensor))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -46,8 +47,8 @@ def fill_local(checkpoint: Source, path: str, tensor: torch.Tensor, verify: bool
             "a local shard has another shape than its placements say",
             mismatching={path: f"{list(local_shape)} by {placements}, {list(local.shape)} here"},
         )
-    parts = [fill(checkpoint, path, there, local[here], verify=verify) for there, here in boxes]
-    return [job for part in parts for job in part]
+    parts = (fill(checkpoint, path, there, local[here], verify=verify) for there, here in boxes)
+    return list(itertools.chain.from_iterable(parts))
 
 
 def fill(

@@ -7,6 +7,7 @@
     model = shardinit.jax.fill(skeleton, "DIR", shardings)       # any pytree
     arrays = shardinit.jax.init_sharded("SPEC", shardings)       # without files
     arrays = shardinit.jax.run("SPEC", mesh)                     # made by the devices themselves
+    model = shardinit.jax.init_model(Model, mesh, shardings)     # captured, sharded, and filled
 
 But for `run`, every array is made by ``jax.make_array_from_callback``: a process reads or makes
 the slices of its own devices, and each slice once. A sharding has to divide a tensor evenly, as
@@ -28,24 +29,26 @@ try:
     import jax
 except ImportError as error:
     raise ImportError('shardinit.jax needs JAX: pip install "jax[cpu]"') from error
-from jax.sharding import Mesh, NamedSharding, Sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
+from . import _jax_load
 from ._checkpoint import Folder, as_source
 from ._errors import MismatchError
-from ._jax_load import (
-    Shardings,
-    choose,
-    fill_tree,
-    load_arrays,
-    named_sharding,
-    nest,
-    path_of,
-    reader,
-)
+from ._jax_load import Shardings, choose, fill_tree, load_arrays, nest, path_of, reader
 from ._source import TensorInfo
-from ._spec import Sets, Spec, as_spec
+from ._spec import AnySpec, Sets, as_spec
 
-__all__ = ["fill", "init_sharded", "load", "mesh_of", "nest", "path_of", "run", "shardings_of"]
+__all__ = [
+    "fill",
+    "init_model",
+    "init_sharded",
+    "load",
+    "mesh_of",
+    "nest",
+    "path_of",
+    "run",
+    "shardings_of",
+]
 
 
 def load(
@@ -81,7 +84,7 @@ def load(
 
 
 def init_sharded(
-    spec: str | os.PathLike[str] | Spec,
+    spec: AnySpec,
     shardings: Shardings = None,
     *,
     set: Sets = (),
@@ -92,7 +95,7 @@ def init_sharded(
     """Makes tensors of a spec as global arrays, without files: for each device its slice alone.
 
     Args:
-        spec: a YAML file, or a spec that is open.
+        spec: a YAML file, a mapping as for `shardinit.open_spec`, or a spec that is open.
         set, layout: as for `shardinit.open_spec`; not for a spec that is open.
         shardings, keys, nested: as for `load`.
 
@@ -103,9 +106,8 @@ def init_sharded(
         MismatchError: as `load`.
         SpecError, LibraryError: as `shardinit.open_spec`.
     """
-    return load(
-        as_spec(spec, set, layout, "shardinit.jax.load"), shardings, keys=keys, nested=nested
-    )
+    opened = as_spec(spec, set, layout, "shardinit.jax.load")
+    return load(opened, shardings, keys=keys, nested=nested)
 
 
 def fill(
@@ -125,11 +127,10 @@ def fill(
     Args:
         tree: leaves with a shape and a dtype (``jax.ShapeDtypeStruct`` or arrays) are
             replaced; others stay as they are.
-        checkpoint: a folder, or a checkpoint or spec that is open.
+        checkpoint, verify: as for `load`.
         shardings: as for `load`. None takes the leaf's own sharding, if it has one.
         rename: a leaf's name, as `path_of` makes it, → its path in the checkpoint.
         strict: whether it is an error if the checkpoint has more tensors.
-        verify: check the digests of all boxes that are touched.
 
     Returns:
         A tree of the same structure, its arrays as `load` returns them.
@@ -211,12 +212,68 @@ def run(
     cuts = opened.partitions(mesh) if shardings is None else {}
 
     def default(info: TensorInfo) -> Sharding:
-        return named_sharding(mesh, cuts[info.path])
+        return _jax_load.named_sharding(mesh, cuts[info.path])
 
     if tree is not None:
         return fill_tree(tree, opened, make, shardings, default, rename, strict, mesh)
     chosen = default if shardings is None else shardings
     return load_arrays(opened, make, chosen, keys, nested, devices)
+
+
+def init_model(
+    make: Callable[..., Any],
+    mesh: Mesh,
+    shardings: Shardings | PartitionSpec | Mapping[str, Any] = None,
+    spec: AnySpec | None = None,
+    *,
+    seed: int | None = None,
+    engine: str | None = None,
+    set: Sets = (),
+    layout: str | None = None,
+    rename: Callable[[str], str] | None = None,
+    on_devices: bool = False,
+) -> Any:
+    """Makes a model whose arrays are sharded over a mesh, for each device its slices alone.
+
+        model = shardinit.jax.init_model(lambda key: Model(config, key=key), mesh, shardings)
+
+    Without a spec the function is captured, as by `shardinit.capture.jax`. Its shapes are those of
+    ``jax.eval_shape``, and then its arrays are filled as by `fill`: no device and no process makes
+    an array whole that is sharded. Keys of JAX in the model are those that the function makes.
+
+    Args:
+        make: a class or function that returns a pytree: a model of Equinox or Flax NNX, or the
+            variables of Flax Linen or Haiku. A parameter ``key`` or ``rng`` gets
+            ``jax.random.key(seed)``, and ``rngs`` a ``flax.nnx.Rngs(seed)``. It is called several
+            times, and has to do the same each time.
+        mesh: the devices.
+        shardings: as for `load`, over these devices; a ``PartitionSpec`` is one over the mesh. None
+            is a leaf's own sharding, or how the spec shards its tensors, over the axes of the same
+            names. What neither shards is whole on every device.
+        spec: a YAML file, a mapping as for `shardinit.open_spec`, or a spec that is open. None
+            captures the function.
+        seed, engine: of the capture: ``engine="jax_threefry"`` gives the numbers that the function
+            gives itself, as `shardinit.capture.jax` says. By default 0 and ``philox4x32``.
+        set, layout: as for `shardinit.open_spec`; for a spec that is not open.
+        rename: a leaf's name, as `path_of` makes it, → its path in the spec.
+        on_devices: have the devices make the values, as `run` does, which `spec` has to be a file
+            for. None of the values changes.
+
+    Returns:
+        What `make` returns, with ``jax.Array``s over the mesh.
+
+    Raises:
+        CaptureError: no spec can stand for the function, or it fails: all its arrays that cannot be
+            followed are named, with the reason.
+        MismatchError: the spec is of another model, the mesh lacks an axis, or shardings are over
+            other devices or do not divide an array; all that differs is named.
+        TypeError: the arguments do not go together.
+        SpecError, LibraryError: as `shardinit.open_spec`, and with `on_devices` as `run`.
+    """
+    from . import _jax_init_model as of  # No other function needs what this imports.
+
+    options = (seed, engine, set, layout, rename, on_devices)
+    return of.init_model(make, mesh, shardings, spec, *options)
 
 
 def mesh_of(checkpoint: Folder, devices: Iterable[Any] | None = None) -> Mesh:
@@ -226,7 +283,7 @@ def mesh_of(checkpoint: Folder, devices: Iterable[Any] | None = None) -> Mesh:
         arrays = shardinit.jax.load("DIR", shardinit.jax.shardings_of("DIR", mesh))
 
     Args:
-        checkpoint: a folder, or a checkpoint or spec that is open.
+        checkpoint: as for `load`.
         devices: the devices to use; None is ``jax.devices()``. Where the spec's mesh has ``slices``
             or ``devices``, each goes by its id to the place that the manifest gives it; otherwise
             they are taken in their order, as they always are for an open spec.
@@ -276,6 +333,8 @@ def shardings_of(checkpoint: Folder, mesh: Mesh) -> dict[str, NamedSharding]:
     }
     if mismatching:
         raise MismatchError(f"cannot shard {opened.where}", mismatching=mismatching)
-    return {path: named_sharding(mesh, spec) for path, spec in specs.items()}
+    return {path: _jax_load.named_sharding(mesh, spec) for path, spec in specs.items()}
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)

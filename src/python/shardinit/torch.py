@@ -7,6 +7,7 @@
     shardinit.torch.init_(model, "SPEC")                 # the same, without files
     with shardinit.torch.from_spec("SPEC"):              # made without memory, and filled
         model = Model()
+    model = shardinit.torch.init_model(Model, mesh=mesh) # captured, sharded, and filled
     dcp.load(state_dict, storage_reader=shardinit.torch.StorageReader("DIR"))
 
 Bytes are read from the files, or made, straight into the memory of CPU tensors; for other
@@ -29,6 +30,7 @@ import torch
 from ._checkpoint import Folder, as_source
 from ._errors import MismatchError
 from ._torch_from_spec import Built, from_spec
+from ._torch_init_model import init_model
 from ._torch_loading import LoadResult
 from ._torch_model import init_, load_into
 
@@ -42,6 +44,7 @@ __all__ = [
     "dtype_of",
     "from_spec",
     "init_",
+    "init_model",
     "load_dtensor",
     "load_into",
     "load_state_dict",
@@ -61,7 +64,7 @@ def load_state_dict(
         checkpoint: a folder, or a checkpoint or spec that is open.
         keys: the paths to read; None is all.
         device: where the tensors are to be.
-        verify: check the digests of all boxes.
+        verify: check the digests of all boxes that are touched.
 
     Returns:
         Path → contiguous tensor of the stored dtype and the global shape, in the order
@@ -98,12 +101,11 @@ def load_dtensor(
     """Reads this process's part of a tensor.
 
     Args:
-        checkpoint: a folder, or a checkpoint or spec that is open.
+        checkpoint, verify: as for `load_state_dict`.
         path: the tensor.
         mesh: a ``DeviceMesh``.
         placements: for each of its dimensions ``Shard``, ``Replicate`` or ``_StridedShard``.
         device: where the local tensor is to be; None is the mesh's device type.
-        verify: check the digests of all boxes that the part touches.
 
     Returns:
         A ``DTensor`` of the global shape and the stored dtype.
@@ -135,3 +137,7 @@ def __getattr__(name: str) -> Any:
 
         return StorageReader
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -16,10 +16,11 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import _torch_cpu
 from .._dtypes import NAMES, called
@@ -66,6 +67,24 @@ class Captured:
     layout: str | None = None
     seed: int = 0
     _inputs: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        name = re.search("^name: (.*)$", self.text, re.M)
+        return (
+            f"<shardinit.capture.Captured{f': {name[1]}' if name else ''}, "
+            f"{len(self.tensors)} tensors, seed {self.seed}>"
+        )
+
+    def __reduce__(self) -> NoReturn:
+        """Refuses to be pickled.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            "a captured spec cannot be pickled, since it keeps its constructor: write() it, and "
+            "open the file there"
+        )
 
     def write(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Writes the spec to a file, and its `tables` below the folder that it is in.
@@ -165,8 +184,7 @@ def torch(
 
     if engine == _torch_cpu.NAME:
         engine = "torch_cpu"
-    if engine not in ENGINES:
-        raise ValueError(f"unknown engine `{engine}`: `engine` is one of {', '.join(ENGINES)}")
+    check_engine(engine, ENGINES)
     if not -(2**63) <= seed < 2**64:
         raise ValueError(f"a seed is in -2^63 … 2^64 - 1, and {seed} is not")
     if buffers not in ("persistent", "all"):
@@ -246,18 +264,13 @@ def hf(
     architectures = getattr(config, "architectures", None) or []
     of = getattr(transformers, architectures[0], None) if architectures else None
     if architectures and of is None:
-        raise CaptureError(
-            f"Transformers {transformers.__version__} has no class `{architectures[0]}`, the"
-            " config's architecture"
-        )
+        wanted = f"`{architectures[0]}`, the config's architecture"
+        raise CaptureError(f"Transformers {transformers.__version__} has no class {wanted}")
     kept = dtype if dtype is not None else getattr(config, "dtype", None)
     build: Any = of._from_config if of else transformers.AutoModel.from_config
     options = {} if kept is None else {"dtype": _dtype(kept)}
-    written = {
-        key: value
-        for key, value in json.loads(config.to_json_string(use_diff=True)).items()
-        if key != "transformers_version"
-    }
+    written = json.loads(config.to_json_string(use_diff=True))
+    written.pop("transformers_version", None)
     if architectures:
         written["architectures"] = architectures
     captured = torch(
@@ -270,6 +283,12 @@ def hf(
         config=written,
     )
     return dataclasses.replace(captured, _inputs=inputs)
+
+
+def check_engine(engine: str, engines: tuple[str, ...]) -> None:
+    """Raises ValueError for an engine that is none of these."""
+    if engine not in engines:
+        raise ValueError(f"unknown engine `{engine}`: `engine` is one of {', '.join(engines)}")
 
 
 def _load_config(path: pathlib.Path) -> Any:
@@ -288,9 +307,8 @@ def _load_config(path: pathlib.Path) -> Any:
     try:
         return AutoConfig.for_model(model_type, **numbers)
     except ValueError:
-        raise CaptureError(
-            f"Transformers does not know the model type `{model_type}` of {path}"
-        ) from None
+        why = f"Transformers does not know the model type `{model_type}` of {path}"
+        raise CaptureError(why) from None
 
 
 def _dtype(dtype: str | _torch.dtype) -> _torch.dtype:
@@ -303,3 +321,7 @@ def _dtype(dtype: str | _torch.dtype) -> _torch.dtype:
             found: _torch.dtype = getattr(pytorch, called(name))
             return found
     raise ValueError(f"unknown element type `{dtype}`: it is one of {', '.join(NAMES)}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

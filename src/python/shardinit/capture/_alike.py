@@ -67,14 +67,10 @@ class Module:
 Node = Leaf | Module
 
 
-def union_of(nodes: Sequence[Node | None], at: Sequence[int], variable: str, count: int) -> Node:
-    """Unites the nodes of several layers.
+def union_of(nodes: Sequence[Node | None], at: Sequence[int], variable: str) -> Node:
+    """Unites the nodes of several layers, whose number is called `variable`.
 
-    Args:
-        nodes: for each layer in `at` its node, or None if it has none.
-        at: the layers that could have one.
-        variable: the name of the layers' number.
-        count: how many layers there are.
+    `nodes` has for each layer in `at`, which could have one, its node or None.
     """
     there = [(layer, node) for layer, node in zip(at, nodes, strict=True) if node is not None]
     layers = [layer for layer, _ in there]
@@ -89,29 +85,20 @@ def union_of(nodes: Sequence[Node | None], at: Sequence[int], variable: str, cou
         copies = not own and all(leaf.key == first.path for leaf in leaves)
         if len({leaf.copies for leaf in leaves}) > 1:
             raise Unlike
-        shape = tuple(
-            _common([leaf.shape[d] for leaf in leaves], layers, variable)
-            for d in range(len(first.shape))
-        )
-        return Leaf(
-            path,
-            shape,
-            first.dtype,
-            _common_init([leaf.init for leaf in leaves], layers, variable),
-            path if own else _key_path([leaf.key for leaf in leaves], layers, variable),
-            both(first.when, when),
-            first.place
-            if copies
-            else _common_numbers([leaf.place for leaf in leaves], layers, variable),
-            first.given
-            if copies
-            else _common_key([leaf.given for leaf in leaves], layers, variable),
-            first.axes,
-            copies or first.copies,
-            first.is_buffer,
+        sizes = zip(*(leaf.shape for leaf in leaves), strict=True)
+        drawn = [first] * len(leaves) if copies else leaves
+        return dataclasses.replace(
+            first,
+            path=path,
+            shape=tuple(_common(column, layers, variable) for column in sizes),
+            init=_common_init([leaf.init for leaf in leaves], layers, variable),
+            key=path if own else _key_path([leaf.key for leaf in leaves], layers, variable),
+            when=both(first.when, when),
+            place=_common_numbers([leaf.place for leaf in drawn], layers, variable),
+            given=_common_key([leaf.given for leaf in drawn], layers, variable),
+            copies=copies or first.copies,
         )
     modules = [node for _, node in there if isinstance(node, Module)]
-    first_module = modules[0]
     same = {(module.count, module.variable, module.when) for module in modules}
     if len(modules) < len(there) or len(same) > 1:
         raise Unlike
@@ -119,10 +106,9 @@ def union_of(nodes: Sequence[Node | None], at: Sequence[int], variable: str, cou
     for module in modules:
         names.update(dict.fromkeys(module.members))
     members = {
-        name: union_of([m.members.get(name) for m in modules], layers, variable, count)
-        for name in names
+        name: union_of([m.members.get(name) for m in modules], layers, variable) for name in names
     }
-    return Module(members, first_module.variable, first_module.count, both(first_module.when, when))
+    return dataclasses.replace(modules[0], members=members, when=both(modules[0].when, when))
 
 
 def both(a: str, b: str) -> str:
@@ -188,10 +174,7 @@ def _progressions(some: Sequence[int], other: Sequence[int], variable: str) -> l
 
 
 def _path(paths: Sequence[str], layers: Sequence[int], variable: str) -> str:
-    """Unites the paths of several layers.
-
-    An expression takes the place of each number that differs between layers.
-    """
+    """Unites paths of layers: an expression takes the place of each number that differs."""
     if len(set(paths)) == 1:
         return paths[0]
     pieces = [re.split(r"(\d+)", path) for path in paths]
@@ -281,19 +264,11 @@ def _common_key(keys: Sequence[Key | None], layers: Sequence[int], variable: str
     there = [key for key in keys if key is not None]
     if len({(key.engine, tuple((name, len(n)) for name, n in key.steps)) for key in there}) > 1:
         raise Unlike
-    return Key(
-        first.engine,
-        tuple(
-            (
-                name,
-                tuple(
-                    _common([key.steps[i][1][j] for key in there], layers, variable)
-                    for j in range(len(numbers))
-                ),
-            )
-            for i, (name, numbers) in enumerate(first.steps)
-        ),
-    )
+    steps = []
+    for i, (name, _) in enumerate(first.steps):
+        columns = zip(*(key.steps[i][1] for key in there), strict=True)
+        steps.append((name, tuple(_common(column, layers, variable) for column in columns)))
+    return Key(first.engine, tuple(steps))
 
 
 def _common_init(inits: Sequence[Initializer], layers: Sequence[int], variable: str) -> Initializer:
@@ -343,17 +318,12 @@ def _places(values: Sequence[Linear], layers: Sequence[int], variable: str) -> L
         classes: dict[int, list[tuple[int, int]]] = {}
         for layer, at in points:
             classes.setdefault(layer % period, []).append((layer // period, at))
-        steps = {
-            (b[1] - a[1]) / (b[0] - a[0])
-            for some in classes.values()
-            for a, b in itertools.pairwise(some)
-        }
+        pairs = itertools.chain.from_iterable(map(itertools.pairwise, classes.values()))
+        steps = {(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairs}
         if len(steps) != 1 or not (step := steps.pop()).is_integer():
             continue
         rests = {rest: some[0][1] - int(step) * some[0][0] for rest, some in classes.items()}
-        *before, (_, text) = [
-            (rest, Linear(at, values[0].factors).text) for rest, at in rests.items()
-        ]
+        *before, (_, text) = [(r, Linear(at, values[0].factors).text) for r, at in rests.items()]
         for rest, other in reversed(before):
             text = f"where(mod({variable}, {period}) == {rest}, {other}, {text})"
         return Text(f"{int(step)} * floor({variable} / {period}) + {text}")

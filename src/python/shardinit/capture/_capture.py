@@ -24,7 +24,7 @@ from ._record import Recorder, record
 from ._spread import spread_of
 from ._stream import TORCH_CPU
 from ._tensor import Tensor
-from ._values import Blocked, Value
+from ._values import Blocked, Value, default_dtype
 
 
 def capture(
@@ -50,14 +50,11 @@ def capture(
     except Blocked as error:
         raise CaptureError(f"the constructor cannot be followed: {error}") from error
     except Exception as error:
-        where = users_frame(error)
-        raise CaptureError(
-            f"the constructor failed: {type(error).__name__}: {error}\n  at {where}"
-        ) from error
+        why = f"{type(error).__name__}: {error}\n  at {users_frame(error)}"
+        raise CaptureError(f"the constructor failed: {why}") from error
+    called = type(model).__name__
     if not isinstance(model, torch.nn.Module):
-        raise CaptureError(
-            f"the constructor returned {type(model).__name__}, not a `torch.nn.Module`"
-        )
+        raise CaptureError(f"the constructor returned {called}, not a `torch.nn.Module`")
     state = _state(model, all_buffers)
     tensors, problems, values = _tensors(state, recorder, engine)
     buffers = {path for path, _ in model.named_buffers(remove_duplicate=False)}
@@ -67,11 +64,10 @@ def capture(
         tensors,
         problems,
         paths=state,
-        name=name or type(model).__name__,
+        name=name or called,
         seed=seed,
         engine=engine,
-        comment=f"{type(model).__name__}, captured by shardinit-capture from PyTorch"
-        f" {torch.__version__}.",
+        comment=f"{called}, captured by shardinit-capture from PyTorch {torch.__version__}.",
         config=config,
     )
     return dataclasses.replace(
@@ -86,22 +82,15 @@ def _real(
     make: Callable[[], Any], dtype: torch.dtype | None, seed: int, all_buffers: bool
 ) -> dict[str, Real]:
     """Makes the tensors of the model itself."""
-    before = torch.get_default_dtype()
-    with torch.random.fork_rng(devices=()):
+    with torch.random.fork_rng(devices=()), default_dtype(dtype), torch.device("cpu"):
+        torch.manual_seed(seed)
         try:
-            if dtype is not None:
-                torch.set_default_dtype(dtype)
-            torch.manual_seed(seed)
-            with torch.device("cpu"):
-                try:
-                    state = _state(make(), all_buffers)
-                except Exception as error:
-                    raise CaptureError(
-                        f"the constructor fails when it is not captured: {type(error).__name__}:"
-                        f" {error}\n  at {users_frame(error)}"
-                    ) from error
-        finally:
-            torch.set_default_dtype(before)
+            state = _state(make(), all_buffers)
+        except Exception as error:
+            raise CaptureError(
+                f"the constructor fails when it is not captured: {type(error).__name__}: {error}"
+                f"\n  at {users_frame(error)}"
+            ) from error
     return {path: _real_tensor(tensor.detach()) for path, tensor in state.items()}
 
 
@@ -115,11 +104,8 @@ def _real_tensor(tensor: torch.Tensor) -> Real:
 
 
 def _state(model: torch.nn.Module, all_buffers: bool) -> dict[str, torch.Tensor]:
-    state = {
-        path: tensor
-        for path, tensor in model.state_dict(keep_vars=True).items()
-        if isinstance(tensor, torch.Tensor)
-    }
+    every = model.state_dict(keep_vars=True).items()
+    state = {path: tensor for path, tensor in every if isinstance(tensor, torch.Tensor)}
     if all_buffers:
         for path, buffer in model.named_buffers(remove_duplicate=False):
             state.setdefault(path, buffer)

@@ -50,7 +50,6 @@ def _run(options: argparse.Namespace) -> int:
             sys.stdout.write(captured.text)
         else:
             captured.write(options.output, force=options.force)
-        if options.output != "-":
             print(f"{options.output}: {len(captured.tensors):,} tensors", file=sys.stderr)
         return 0 if options.verify == "none" else _verify(captured, options)
     except (ShardinitError, ValueError) as error:
@@ -106,8 +105,8 @@ def _parser() -> argparse.ArgumentParser:
     hf = sources.add_parser("hf", help="a config.json of Hugging Face's Transformers")
     hf.add_argument("config", metavar="CONFIG", help="the config.json, or its folder")
     for source in (torch, hf, jax):
-        source.add_argument("-o", "--output", required=True, metavar="FILE",
-                            help="where the spec goes; `-` is the standard output")  # fmt: skip
+        source.add_argument("-o", "--output", default="-", metavar="FILE",
+                            help="where the spec goes; default: standard output, `-`")  # fmt: skip
         source.add_argument("--force", action="store_true",
                             help="replace a file, whoever wrote it")  # fmt: skip
         source.add_argument("--name", help="of the spec; else that of the class")

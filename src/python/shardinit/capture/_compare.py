@@ -154,11 +154,9 @@ def words_of(made: np.ndarray[Any, Any]) -> Words:
 
 def _ordered(words: Words) -> np.ndarray[Any, Any]:
     """Floats as whole numbers, such that neighbours become neighbours."""
-    wide = words.astype(np.int64)
-    lowest = int(np.iinfo(words.dtype).min) if words.dtype != np.uint8 else -128
-    if words.dtype == np.uint8:
-        wide = wide.astype(np.int8).astype(np.int64)
-    return np.where(wide < 0, lowest - wide, wide)
+    signed = words.view(np.int8) if words.dtype == np.uint8 else words
+    wide = signed.astype(np.int64)
+    return np.where(wide < 0, int(np.iinfo(signed.dtype).min) - wide, wide)
 
 
 def _moments(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import operator as op
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -61,15 +63,10 @@ class Index:
         return Index.of(constant, {d: f for d, f in self.factors if d not in fixed})
 
     def text(self) -> Term:
-        term: Term | None = None
+        term = number(0)
         for d, f in self.factors:
-            part = Term(f"i{d}") if f == 1 else binary("*", number(f), Term(f"i{d}"))
-            term = part if term is None else binary("+", term, part)
-        if term is None:
-            return number(self.constant)
-        if not self.constant:
-            return term
-        sign = "+" if self.constant > 0 else "-"
+            term = binary("+", term, binary("*", number(f), Term(f"i{d}")))
+        sign = "+" if self.constant >= 0 else "-"
         return binary(sign, term, number(abs(self.constant)))
 
 
@@ -116,16 +113,9 @@ class Term:
 
 _BINDS = {"<": 1, "<=": 1, ">": 1, ">=": 1, "==": 1, "!=": 1, "+": 2, "-": 2, "*": 3, "/": 3}
 _FOLDS: dict[str, Callable[[Any, Any], Any]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "<": lambda a, b: int(a < b),
-    "<=": lambda a, b: int(a <= b),
-    ">": lambda a, b: int(a > b),
-    ">=": lambda a, b: int(a >= b),
-    "==": lambda a, b: int(a == b),
-    "!=": lambda a, b: int(a != b),
-}
+    "+": op.add, "-": op.sub, "*": op.mul,
+    "<": op.lt, "<=": op.le, ">": op.gt, ">=": op.ge, "==": op.eq, "!=": op.ne,
+}  # fmt: skip
 
 
 def number(value: float | int | bool) -> Term:
@@ -134,18 +124,11 @@ def number(value: float | int | bool) -> Term:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise NoFormula(f"a spec has no number {value}")
-        if (
-            value.is_integer()
-            and abs(value) < 2**53
-            and not (value == 0 and 1 / _signed(value) < 0)
-        ):
+        is_negative_zero = value == 0 and math.copysign(1, value) < 0
+        if value.is_integer() and abs(value) < 2**53 and not is_negative_zero:
             value = int(value)
     text = repr(value)
     return Term(text, 4 if text.startswith("-") else 9, value)
-
-
-def _signed(value: float) -> float:
-    return math.copysign(1e-300, value)
 
 
 def binary(operator: str, left: Term, right: Term) -> Term:
@@ -193,13 +176,7 @@ def where(condition: Term, yes: Term, no: Term) -> Term:
 
 
 def both(conditions: Sequence[Term]) -> Term:
-    conditions = [c for c in conditions if c.value != 1]
-    if not conditions:
-        return number(1)
-    term = conditions[0]
-    for condition in conditions[1:]:
-        term = binary("*", term, condition)
-    return term
+    return functools.reduce(functools.partial(binary, "*"), conditions, number(1))
 
 
 def identity(shape: Sequence[int]) -> tuple[Index, ...]:
@@ -224,9 +201,7 @@ def divide(index: Index, by: int, ranges: Mapping[int, Range]) -> tuple[Index, I
     if low // by != high // by:
         raise NoFormula("elements in another order than a slice's")
     shift = low // by
-    return Index(whole.constant + shift, whole.factors), Index(
-        rest.constant - shift * by, rest.factors
-    )
+    return whole.plus(Index(shift)), rest.plus(Index(-shift * by))
 
 
 def chosen(at: Term, terms: Sequence[tuple[int, Term]]) -> Term:

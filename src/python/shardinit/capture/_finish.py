@@ -18,11 +18,7 @@ LAYOUT = "pytree"  # The layout of this name stores arrays that are drawn in par
 
 
 def check_path(path: str) -> None:
-    """Refuses a path that a spec cannot have.
-
-    Raises:
-        NoFormula: a spec cannot have it.
-    """
+    """Raises NoFormula for a path that a spec cannot have."""
     if not is_path(path):
         raise NoFormula("its name has characters that a path of a spec cannot have")
 
@@ -44,18 +40,19 @@ def finish(
 
     Args:
         tensors: the tensors that a spec can say.
-        problems: path → why a spec cannot say it, for the others.
+        problems: path → why a spec cannot say it, for the others; they are a CaptureError.
         paths: the paths of all, in the model's order.
         name: the spec's name; characters that it cannot have are replaced.
-        comment: the comment at the spec's beginning.
-        layouts: the text at its end.
+        comment, layouts: the comment at the spec's beginning, and the text at its end.
         stored: path → (shape, dtype) of the tensors that a layout stores, if there is one.
-
-    Raises:
-        CaptureError: there are problems.
     """
     captured_as = {t.path: (t.shape, t.dtype) for t in tensors} if stored is None else stored
-    problems = {**problems, **share(tensors, engine), **_empty(captured_as)}
+    empty = {
+        path: f"its shape is {list(shape)}, and a spec has no tensor without elements"
+        for path, (shape, _) in captured_as.items()
+        if 0 in shape
+    }
+    problems = {**problems, **share(tensors, engine), **empty}
     root, without_place = placed_tree(tensors)
     problems |= without_place
     problems = {path: problems[path] for path in paths if path in problems}
@@ -89,14 +86,6 @@ def finish(
     return captured
 
 
-def _empty(tensors: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, str]:
-    return {
-        path: f"its shape is {list(shape)}, and a spec has no tensor without elements"
-        for path, (shape, _) in tensors.items()
-        if 0 in shape
-    }
-
-
 def _check(captured: Captured) -> None:
     """Checks that the tool itself reads from the spec what was captured."""
     try:
@@ -105,9 +94,5 @@ def _check(captured: Captured) -> None:
     except LibraryError:
         return  # Values that need the library were checked with it.
     if read != captured.tensors:
-        different = sorted(
-            path
-            for path in {*read, *captured.tensors}
-            if read.get(path) != captured.tensors.get(path)
-        )
-        raise AssertionError(f"the spec does not say what was captured: {different[:5]}")
+        different = {path for path, _ in {*read.items()} ^ {*captured.tensors.items()}}
+        raise AssertionError(f"the spec does not say what was captured: {sorted(different)[:5]}")

@@ -14,12 +14,9 @@ from ._tensor import Tensor
 def tree(
     tensors: Sequence[Tensor], places: Mapping[str, dict[str, Any]], fold: bool = True
 ) -> Module:
-    """Makes the tree of modules that tensors are in.
+    """Makes the tree of modules that tensors are in, which has the order of the spec.
 
-    Args:
-        tensors: the tensors, in the order of the spec.
-        places: path → `Leaf.place`.
-        fold: whether layers that are alike stand once.
+    `places` has the `Leaf.place` of paths. With `fold`, layers that are alike stand once.
     """
     root = Module()
     for tensor in tensors:
@@ -79,10 +76,7 @@ def _numbered(module: Module) -> dict[_Form, dict[int, str]]:
 
 
 def _parts(module: Module, some: Mapping[int, str]) -> Iterator[Sequence[int]]:
-    """Yields numbers of members that could be one repeat: all of them, or those that look alike.
-
-    They are equally far apart.
-    """
+    """Yields numbers, equally far apart, of members that could be one repeat: all, or like ones."""
     if _step(list(some)) and _repeat([module.members[name] for name in some.values()], "_"):
         yield list(some)
         return
@@ -132,7 +126,7 @@ def _fold_part(module: Module, form: _Form, names: Mapping[int, str], variable: 
 def _repeat(layers: Sequence[Node], variable: str) -> Module | None:
     """Makes one module of several, if they are alike enough."""
     try:
-        union = union_of(layers, range(len(layers)), variable, len(layers))
+        union = union_of(layers, range(len(layers)), variable)
     except Unlike:
         return None
     every = sum(layer.leaves() for layer in layers)

@@ -29,7 +29,7 @@ from ._operations import CHOOSES, OPERATIONS, Operation
 from ._stream import Words
 from ._torch_numbers import rounded, torch_term
 from ._values import Apply, Draw, Empty, Gather, Geometry, Literal, Scatter, Value, evaluate
-from ._walk import Ranges, Walk
+from ._walk import At, Ranges, Walk
 
 _LOOKED_AT = 1 << 16  # At most so many elements are computed to see if they are one number.
 
@@ -75,7 +75,8 @@ class Formula(Walk):
                 # Elements of a storage lie in the order in which they were drawn.
                 flat = _place(value.layout, value.view, index)
                 return self._draw(base, index, ranges, flat.text())
-            return self.of(value.base, _through(value.layout, value.view, index, ranges), ranges)
+            flat = _place(value.layout, value.view, index)
+            return self.of(value.base, _unflatten(flat, value.layout, ranges), ranges)
         if isinstance(value, Scatter):
             return self._scatter(value, index, ranges)
         if isinstance(value, Literal):
@@ -102,11 +103,7 @@ class Formula(Walk):
         return Term(name)
 
     def _draw(
-        self,
-        draw: Draw,
-        index: tuple[Index, ...],
-        ranges: Ranges,
-        flat: Term | None = None,
+        self, draw: Draw, index: tuple[Index, ...], ranges: Ranges, flat: Term | None = None
     ) -> Term:
         if draw.problem:
             raise NoFormula(draw.problem, draw.origin)
@@ -166,14 +163,11 @@ class Formula(Walk):
         boxes = _boxes(value.layout, value.view)
         if boxes is None:
             raise NoFormula("a part of a tensor that is not a slice is written to", value.origin)
-        return self.overwritten(
+        return At(self, value, index, ranges).overwritten(
             boxes,
             len(value.view.size),
-            index,
-            ranges,
             lambda: self.of(value.base, index, ranges),
             lambda source, inside: self.of(value.values, source, inside),
-            value.origin,
         )
 
 
@@ -246,13 +240,6 @@ def _boxes(layout: Geometry, view: Geometry) -> list[tuple[int, int, int, int | 
     return boxes
 
 
-def _through(
-    layout: Geometry, view: Geometry, index: tuple[Index, ...], ranges: Mapping[int, Range]
-) -> tuple[Index, ...]:
-    """The index in the storage of an element of a view."""
-    return _unflatten(_place(layout, view, index), layout, ranges)
-
-
 def _place(layout: Geometry, view: Geometry, index: tuple[Index, ...]) -> Index:
     """The number of elements of memory before an element of a view."""
     flat = Index(view.offset - layout.offset)
@@ -272,7 +259,3 @@ def _unflatten(flat: Index, layout: Geometry, ranges: Mapping[int, Range]) -> tu
             continue
         result[d], flat = divide(flat, layout.stride[d], ranges)
     return tuple(result)
-
-
-
-

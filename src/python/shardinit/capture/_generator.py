@@ -70,10 +70,8 @@ class Watched:
             seed = same.initial_seed()
             fresh = torch.Generator().manual_seed(seed).get_state().numpy().tobytes()
         if fresh == self._last:
-            problem = (
-                f"the constructor seeds PyTorch's generator with {seed}, and the spec's seed is"
-                f" {self._seed}"
-            )
+            problem = f"the constructor seeds PyTorch's generator with {seed}"
+            problem += f", and the spec's seed is {self._seed}"
             return Reached(problem=problem, seed=seed)
         raise Blocked(
             "PyTorch's generator is moved by what is not seen, as a thread's draws, or is set to a"

@@ -25,9 +25,9 @@ from ._tensor import (
     at,
     constant,
     expression,
-    from_file,
     gives,
     make,
+    of_numbers,
     plain,
     root,
     table,
@@ -41,26 +41,14 @@ COMPUTED = 1 << 27  # At most so many elements are compared with the real ones.
 
 
 def tensor_of(path: str, value: Value, engine: str) -> Tensor:
-    """Makes the tensor of a spec that holds a value.
-
-    Args:
-        path: the path of the tensor.
-        value: the value that it holds.
-        engine: the spec's engine.
-
-    Raises:
-        NoFormula: a spec cannot say what the tensor holds.
-    """
+    """Makes the tensor of a spec that holds a value; NoFormula if a spec cannot say it."""
     dtype = name_of(value.dtype)
     if not dtype:
         raise NoFormula(f"a spec has no {value.dtype}".replace("torch.", ""), value.origin)
     if not math.prod(value.shape):
         return Tensor(path, value.shape, dtype, "zeros", [], path)
     if not value.random:
-        fixed = _fixed(value, dtype)
-        if isinstance(fixed, bytes):
-            return Tensor(path, value.shape, dtype, from_file(fixed), [], path, table=fixed)
-        return Tensor(path, value.shape, dtype, fixed, [], path)
+        return of_numbers(path, value.shape, dtype, _fixed(value, dtype))
     if engine == TORCH_CPU:
         formula = Formula(value, _fixed_text)
         if not formula.uses:
@@ -118,10 +106,11 @@ def _filling(draw: Draw, value: Value) -> str:
         if value.shape[d] > 1
     )
     marks: dict[Words, Term] = {}
-    term = torch_term(
-        draw, Term(index or "0", 2), lambda words: marks.setdefault(words, Term(f"@{len(marks)}@"))
-    )
-    return term.text
+
+    def mark(words: Words) -> Term:
+        return marks.setdefault(words, Term(f"@{len(marks)}@"))
+
+    return torch_term(draw, Term(index or "0", 2), mark).text
 
 
 def _placed(text: str, formula: Formula) -> Initializer | None:
@@ -153,19 +142,15 @@ def _filled_with(draw: Draw, shape: tuple[int, ...]) -> Initializer | None:
 def _drawn(formula: Formula, shape: tuple[int, ...]) -> Initializer:
     text = formula.term.text
     draw = formula.uses[0].draw
-    if len(formula.uses) == 1 and text == Formula(_whole(draw)).term.text:
-        init = _filled_with(draw, shape)
-        if init is not None:
-            return init
+    whole = dataclasses.replace(draw, problem="")
+    is_whole = len(formula.uses) == 1 and text == Formula(whole).term.text
+    if is_whole and (init := _filled_with(draw, shape)) is not None:
+        return init
     scaled = re.fullmatch(r"normal\(\)(?: \* ([\d.e-]+))?(?: ([+-]) ([\d.e-]+))?", text)
     if scaled:
         std, sign, mean = scaled.groups()
         return _normal(float((sign or "") + (mean or "0")), float(std or 1), shape, "")
     return expression(text, draw.origin)
-
-
-def _whole(draw: Draw) -> Draw:
-    return dataclasses.replace(draw, problem="")
 
 
 def _normal(mean: float, std: float, shape: tuple[int, ...], recipe: str) -> Initializer:
@@ -252,11 +237,7 @@ def _found(text: str | None, real: torch.Tensor, shape: tuple[int, ...], dtype: 
 
 
 def _fixed_text(value: Value) -> str:
-    """An expression with the bits of a value without random numbers, for use beside random ones.
-
-    Raises:
-        NoFormula: no expression gives them.
-    """
+    """An expression with the bits of a value without random numbers, for use beside random ones."""
     try:
         text = Formula(value).term.text
     except NoFormula:

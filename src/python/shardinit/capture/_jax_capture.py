@@ -17,7 +17,7 @@ import numpy as np
 from .._dtypes import name_of
 from .._errors import CaptureError, CaptureWarning
 from .._jax_load import parts_of, path_of
-from . import Captured
+from . import Captured, check_engine
 from ._compare import WORDS, Real
 from ._finish import LAYOUT, finish
 from ._jax_divide import Made
@@ -45,9 +45,9 @@ def capture(
     called = str(getattr(make, "__name__", "model")).replace("<lambda>", "model")
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         graph = Graph()
-        arrays = _traced(lambda: _call(make, args, kwargs, keys), graph)
+        arrays = _traced(lambda: call(make, args, kwargs, keys), graph)
         with other_generators():
-            again = _traced(lambda: _call(make, args, kwargs, keys), Graph())
+            again = _traced(lambda: call(make, args, kwargs, keys), Graph())
         if different := unseeded(arrays, again):
             warnings.warn(
                 f"no key of JAX decides the numbers of {_listed(different)}, which are other ones"
@@ -85,8 +85,7 @@ def capture(
 
 
 def _check(engine: str, seed: int) -> None:
-    if engine not in ENGINES:
-        raise ValueError(f"unknown engine `{engine}`: `engine` is one of {', '.join(ENGINES)}")
+    check_engine(engine, ENGINES)
     if engine != "jax_threefry":
         return
     if not jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
@@ -123,7 +122,7 @@ def _real(
     """Runs the function as it is, where JAX compiles each operation by itself, for its arrays."""
     paths: list[str] = []
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        leaves = _arrays(_call(make, args, kwargs, seed), paths)
+        leaves = _arrays(call(make, args, kwargs, seed), paths)
         # Arrays of NumPy may have 64 bits, of which JAX makes 32.
         arrays = [np.asarray(jnp.asarray(leaf)) for leaf in leaves]
     return dict(zip(paths, map(_real_array, arrays), strict=True))
@@ -138,7 +137,7 @@ def _real_array(array: np.ndarray[Any, Any]) -> Real:
     )
 
 
-def _call(
+def call(
     make: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], seed: int
 ) -> Any:
     """Calls `make`, with a key if it asks for one."""
@@ -207,5 +206,3 @@ def _spec_path(path: str) -> str:
     """The path in a spec: Haiku's module `mlp/~/linear_0` is `mlp.linear_0` here."""
     parts = (part for name in path.split(".") for part in name.split("/"))
     return ".".join(part for part in parts if part and part != "~") or "value"
-
-

@@ -51,11 +51,7 @@ class Computed:
             return False
 
     def interval(self, value: Value) -> tuple[int, int]:
-        """The interval that whole numbers lie within.
-
-        Raises:
-            NoFormula: it is not known.
-        """
+        """The interval that whole numbers lie within; NoFormula if it is not known."""
         kind = np.dtype(value.dtype).kind
         if kind == "b":
             return 0, 1
@@ -107,11 +103,7 @@ class Computed:
         return (low, high) if within else (int(info.min), int(info.max))
 
     def identify(self, draw: Draw) -> None:
-        """Sets the order of a draw that is asked for.
-
-        Raises:
-            NoFormula: its key also draws other numbers, so that both are not independent.
-        """
+        """Sets the order of a draw that is asked for; NoFormula if its key draws others, too."""
         try:
             key: Any = key_words(self.compute(draw.keys)).tobytes()
         except NoFormula:
@@ -124,25 +116,16 @@ class Computed:
         draw.order = first.order
 
     def words(self, draw: Draw, index: tuple[Index, ...]) -> np.ndarray[Any, Any]:
-        """The two words of the key that draws the element at an index.
-
-        Raises:
-            NoFormula: the key does not have two words, or random numbers decide it.
-        """
+        """The two words of the key that draws the element at an index."""
         words: np.ndarray[Any, Any] = key_words(self.compute(draw.keys))
         words = words[tuple(i.constant for i in index[: len(draw.keys.shape)])]
         if words.shape != (2,):
-            raise NoFormula(
-                "its key is not one of JAX's default generator, threefry2x32", draw.origin
-            )
+            why = "its key is not one of JAX's default generator, threefry2x32"
+            raise NoFormula(why, draw.origin)
         return words
 
     def compute(self, value: Value) -> Any:
-        """Has JAX compute the elements of a value that no random key decides, or keys.
-
-        Raises:
-            NoFormula: a random key decides the elements, or they are too many.
-        """
+        """Has JAX compute the elements of a value that no random key decides, or keys."""
         if value.keyed and not value.random and not is_key(value.dtype):
             why = "no expression follows what is made of a random key"
             raise NoFormula(why, _maker(value).origin)

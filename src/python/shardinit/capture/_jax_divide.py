@@ -91,12 +91,8 @@ class Made:
             if path in ("stack", "keep", "omit"):
                 self.problems[path] = "its name is a word of layouts, which divide it: rename it"
                 continue
-            of = before
-            variables = []
-            for number in range(len(array.dimensions)):
-                variables.append(f"i{number}" if len(array.dimensions) > 1 else "i")
-                of += f".{{{variables[-1]}}}"
-            of += after
+            rank = len(array.dimensions)
+            variables = [f"i{number}" for number in range(rank)] if rank > 1 else ["i"]
             try:
                 for place in itertools.product(*map(range, array.counts)):
                     part = f"{before}.{'.'.join(map(str, place))}{after}"
@@ -105,17 +101,15 @@ class Made:
             except NoFormula as error:
                 self.problems[path] = str(error)
                 continue
-            view = f'"{of}"'
+            view = f'"{before}{"".join(f".{{{name}}}" for name in variables)}{after}"'
             # The axis that was added last belongs to the outermost view.
             order = sorted(
                 zip(array.dimensions, variables, array.counts, strict=True), reverse=True
             )
             for n, (dimension, variable, count) in enumerate(order):
                 inner = sum(1 for other, _, _ in order[n + 1 :] if other < dimension)
-                view = (
-                    f"{{stack: {{axis: {dimension - inner}, for: {{{variable}: {count}}},"
-                    f" of: {view}}}}}"
-                )
+                counted = f"axis: {dimension - inner}, for: {{{variable}: {count}}}"
+                view = f"{{stack: {{{counted}, of: {view}}}}}"
             lines.append(f"    {path}: {{from: {view}}}")
         stored = [path for path in self._whole if path in self.tensors]
         if stored:
@@ -156,9 +150,8 @@ class Made:
 
     def _like(self, path: str, dimensions: tuple[int, ...]) -> _Divided | None:
         value = self._whole[path]
-        if value.random or len(value.shape) <= max(dimensions):
-            return None
-        return _Divided(value, dimensions)
+        is_large = len(value.shape) > max(dimensions)
+        return _Divided(value, dimensions) if is_large and not value.random else None
 
     def separate(self) -> None:
         """Makes tensors that share random numbers with others ask for them by JAX's keys."""

@@ -213,5 +213,3 @@ _COARSE = 1 << 20  # Numbers of 24 bits are all whole numbers below this, and on
 def has_no_text(term: Term) -> bool:
     """Whether a term has a draw that only an initializer can say."""
     return any(f"<{kind}>" in term.text for kind in ("uniform", "truncated_normal", "orthogonal"))
-
-

@@ -24,8 +24,8 @@ from ._tensor import (
     Text,
     constant,
     expression,
-    from_file,
     gives,
+    of_numbers,
     root,
     table,
 )
@@ -37,11 +37,7 @@ _CUT_OFF = 0.87962566103423978  # The standard deviation of a normal distributio
 
 
 def dtype_name(value: Value) -> str:
-    """A spec's name of a value's element type.
-
-    Raises:
-        NoFormula: specs have no such type.
-    """
+    """A spec's name of a value's element type; NoFormula if specs have no such type."""
     name = name_of(value.dtype)
     if not name:
         raise NoFormula(f"a spec has no {value.dtype}", value.origin)
@@ -49,15 +45,9 @@ def dtype_name(value: Value) -> str:
 
 
 def fixed(path: str, value: Value, graph: Graph, place: Mapping[int, int]) -> Tensor:
-    """Makes a tensor without random numbers, with JAX's bits.
-
-    `place` has for a dimension the only index that is asked for.
-    """
+    """Makes a tensor without random numbers, with JAX's bits; see `drawn`."""
     shape = tuple(n for d, n in enumerate(value.shape) if d not in place)
-    init = _fixed(value, graph, place, shape)
-    if isinstance(init, bytes):
-        return Tensor(path, shape, dtype_name(value), from_file(init), [], path, table=init)
-    return Tensor(path, shape, dtype_name(value), init, [], path)
+    return of_numbers(path, shape, dtype_name(value), _fixed(value, graph, place, shape))
 
 
 def _fixed(
@@ -67,8 +57,9 @@ def _fixed(
     term = None
     with contextlib.suppress(NoFormula):
         term = Formula(value, graph, place, exact=value.random).term
-    if term is not None and term.value is not None and not _is_negative_zero(term.value):
-        return constant(_number(term.value, value.dtype))
+    found = None if term is None else term.value
+    if found is not None and (found != 0 or math.copysign(1, found) > 0):
+        return constant(short(np.asarray(found).astype(value.dtype), value.dtype))
     if value.random and term is not None:  # It is an overwritten part of a random value.
         return constant(term.value) if term.value is not None else _expression(term, value.origin)
     whole = np.asarray(graph.compute(value))
@@ -102,11 +93,9 @@ def _attempts(term: Term | None, real: np.ndarray[Any, Any], dtype: Any) -> Iter
 
 
 def drawn(path: str, value: Value, graph: Graph, place: Mapping[int, int], by_keys: bool) -> Tensor:
-    """Makes a tensor of random numbers.
+    """Makes a tensor of random numbers: with `by_keys`, those of JAX's keys.
 
-    Args:
-        place: dimension → the only index of it that is asked for.
-        by_keys: whether the numbers are those of JAX's keys.
+    `place` has for a dimension the only index that is asked for.
     """
     formula = Formula(value, graph, place, exact=by_keys)
     check_uses(formula.uses)
@@ -116,24 +105,13 @@ def drawn(path: str, value: Value, graph: Graph, place: Mapping[int, int], by_ke
     given = key_of(formula, shape, graph, path) if by_keys else None
     init, axes = _initializer(formula, shape, by_keys)
     name = init if isinstance(init, str) else next(iter(init))
-    return Tensor(
-        path,
-        shape,
-        dtype_name(value),
-        init,
-        formula.uses,
-        path,
-        given=given,
-        fans="in_out" if name in _FAN_NAMES else "",
-        axes=axes,
-    )
+    fans = "in_out" if name in _FAN_NAMES else ""
+    kind = path, shape, dtype_name(value)
+    return Tensor(*kind, init, formula.uses, path, given=given, fans=fans, axes=axes)
 
 
 def placed(path: str, value: Value, graph: Graph, place: Mapping[int, int]) -> Tensor:
-    """Makes a tensor whose numbers are asked for one by one, by JAX's keys.
-
-    They are asked for in any order, and as often as they are used. The tensor has no `uses`.
-    """
+    """Makes a tensor without `uses`: its numbers are asked for one by one, by JAX's keys."""
     formula = Formula(value, graph, place, exact=True, placed=True)
     if not formula.is_placed:
         return fixed(path, value, graph, place)
@@ -245,9 +223,8 @@ def _fans(
     # A part of a draw has other fans.
     if [math.prod(shape[d] for d in w) for w in where] != list(draw.shape):
         return None
-    if any(i.constant for i in use.index[batch:]) or sorted(d for w in where for d in w) != [
-        d for d, n in enumerate(shape) if n > 1
-    ]:
+    counted = [d for d, n in enumerate(shape) if n > 1]
+    if any(i.constant for i in use.index[batch:]) or sorted(itertools.chain(*where)) != counted:
         return None
     axes: tuple[tuple[str, Any], ...] = ()
     behind = [d for w in where[:batch] for d in w]
@@ -255,15 +232,8 @@ def _fans(
     if behind or where[-2:] != [[last - 2], [last - 1]]:
         if not where[-2] or not where[-1]:
             return None
-        axes = tuple(
-            (name, found[0] if len(found) == 1 else tuple(found))
-            for name, found in (
-                ("in_axis", where[-2]),
-                ("out_axis", where[-1]),
-                ("batch_axis", sorted(behind)),
-            )
-            if found
-        )
+        names = {"in_axis": where[-2], "out_axis": where[-1], "batch_axis": sorted(behind)}
+        axes = tuple((k, d[0] if len(d) == 1 else tuple(d)) for k, d in names.items() if d)
     return sizes[-2] * field, sizes[-1] * field, axes
 
 
@@ -273,10 +243,9 @@ def _orthogonal(use: Use, shape: tuple[int, ...], scale: float, shift: float) ->
         raise NoFormula("such random values are changed", draw.origin)
     dimensions = [[d for d, _ in index.factors] for index in use.index]
     columns = [d for d in dimensions if len(d) == 1]
-    counted = sorted(d for some in dimensions for d in some)
-    if any(i.constant for i in use.index) or not columns or counted != [
-        d for d, n in enumerate(shape) if n > 1
-    ]:  # fmt: skip
+    counted = [d for d, n in enumerate(shape) if n > 1]
+    is_whole = sorted(itertools.chain(*dimensions)) == counted
+    if any(i.constant for i in use.index) or not columns or not is_whole:
         raise NoFormula("a part of an orthogonal matrix", draw.origin)
     numbers: dict[str, Any] = {} if abs(scale) == 1 else {"gain": abs(scale)}
     if len(shape) > 2:
@@ -303,28 +272,15 @@ def divided_by(value: Value, graph: Graph, by_keys: bool) -> tuple[int, ...]:
     if by_keys:
         with contextlib.suppress(NoFormula):
             return dimensions_of_keys(formula)
-    stacked = [
-        d
-        for d, n in enumerate(value.shape)
-        if n > 1 and formula.uses
-        if all(use.ranges[d][0] == use.ranges[d][1] for use in formula.uses)
-    ]
+    ranges = [use.ranges for use in formula.uses]
+    counts = [d for d, n in enumerate(value.shape) if n > 1 and ranges]
+    stacked = [d for d in counts if all(r[d][0] == r[d][1] for r in ranges)]
     if len({id(use.draw) for use in formula.uses}) == 1 or not stacked:
         return ()
     inner: tuple[int, ...] = ()
     if by_keys:
-        first = next(i for i in range(value.shape[stacked[0]])
-                     if any(use.ranges[stacked[0]][0] == i for use in formula.uses))  # fmt: skip
+        first = min(r[stacked[0]][0] for r in ranges)
         with contextlib.suppress(NoFormula):
             found = dimensions_of_keys(Formula(value, graph, {stacked[0]: first}, exact=True))
             inner = tuple(d + (d >= stacked[0]) for d in found)
     return stacked[0], *inner
-
-
-def _is_negative_zero(value: float | int) -> bool:
-    return value == 0 and math.copysign(1, value) < 0
-
-
-def _number(value: float | int, dtype: Any) -> float | int:
-    """A number as the element type holds it."""
-    return short(np.asarray(value).astype(dtype), dtype)

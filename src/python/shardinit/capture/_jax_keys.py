@@ -17,23 +17,17 @@ from ._jax_numbers import draw_is_of_one_key, place_of
 from ._jax_values import key_words
 from ._jaxpr import Graph
 from ._tensor import Key
-from ._walk import check_uses
+from ._walk import Use, check_uses
 
 _STEPS = 4  # A key with more steps in its derivation is shorter when said by its words.
 
 
 def dimensions_of_keys(formula: Formula) -> tuple[int, ...]:
-    """The dimensions that count the keys of a draw, outermost first; none for one key.
-
-    Raises:
-        NoFormula: a spec cannot say which key draws which elements.
-    """
+    """The dimensions that count the keys of a draw, outermost first; none for one key."""
     check_uses(formula.uses)
     if not formula.uses:
         return ()
-    if len(formula.uses) > 1:
-        raise NoFormula("numbers of several draws are in one array", formula.uses[1].draw.origin)
-    (use,) = formula.uses
+    use = _only_use(formula)
     found = []
     for index, n in zip(use.index, use.draw.keys.shape, strict=False):
         if n == 1:
@@ -44,15 +38,15 @@ def dimensions_of_keys(formula: Formula) -> tuple[int, ...]:
     return tuple(found)
 
 
-def key_of(formula: Formula, shape: tuple[int, ...], graph: Graph, path: str) -> Key:
-    """The key of a tensor that is one draw of JAX.
-
-    Raises:
-        NoFormula: the tensor's elements are not all numbers of one key, in order.
-    """
+def _only_use(formula: Formula) -> Use:
     if len(formula.uses) > 1:
         raise NoFormula("numbers of several draws are in one array", formula.uses[1].draw.origin)
-    (use,) = formula.uses
+    return formula.uses[0]
+
+
+def key_of(formula: Formula, shape: tuple[int, ...], graph: Graph, path: str) -> Key:
+    """The key of a tensor that is one draw of JAX, all of whose elements it draws, in order."""
+    use = _only_use(formula)
     draw = use.draw
     if draw.kind == "integers" and not draw_is_of_one_key(draw):
         raise NoFormula("whole numbers below what is not a power of two, which need two keys",

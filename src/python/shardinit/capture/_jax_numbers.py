@@ -55,14 +55,9 @@ def as_jax_does(draw: Draw, scale: float = 1, shift: float = 0) -> Scaled:
 
     A text whose expression would have other bits has a word in angle brackets.
     """
-    text = f"<{draw.kind}>"
-    if draw.kind == "normal":
-        text = "normal()"
-    elif draw.kind == "uniform" and is_unit(draw):
-        text = "uniform()"
-    term = Term(text)
+    term = Term("normal()" if draw.kind == "normal" else f"<{draw.kind}>")
     if draw.kind == "uniform" and is_unit(draw):
-        term = above(draw, term)
+        term = above(draw, Term("uniform()"))
     if scale != 1:
         term = rounding(binary("*", term, number(exactly(scale, draw.dtype))), draw.dtype)
     if shift:
@@ -105,10 +100,8 @@ def rounding(term: Term, dtype: Any) -> Term:
 
 def bounds(draw: Draw, scale: float, shift: float) -> tuple[float, float]:
     """The bounds of uniform numbers, or those of truncated ones in standard deviations."""
-    low, high = (
-        rounded(short(draw.parameters[end], draw.dtype) * scale + shift, draw.dtype)
-        for end in ("low", "high")
-    )
+    ends = (short(draw.parameters[end], draw.dtype) for end in ("low", "high"))
+    low, high = (rounded(end * scale + shift, draw.dtype) for end in ends)
     return low, high
 
 
@@ -145,10 +138,8 @@ def of_bits(draw: Draw, word: Term) -> Term:
 
     A bf16 is made from a word's lower 8 bits, of which it keeps 7, an f16 from 16, of which it
     keeps 10. XLA rounds each operation to bf16. A product and sum of f16 are rounded once where the
-    processor has a fused operation for them (AVX512-FP16), and twice elsewhere.
-
-    Raises:
-        NoFormula: the type is another one, or the f16 is not the same on all processors.
+    processor has a fused operation for them (AVX512-FP16), and twice elsewhere: NoFormula is raised
+    where these differ.
     """
     dtype = np.dtype(draw.dtype)
     if str(dtype) not in ("bfloat16", "float16"):

@@ -120,13 +120,8 @@ def _digits(dtype: Any) -> int:
 
 def _power(at: Operation) -> Term:
     by = number(at.params["y"]) if "y" in at.params else at.of(1)
-    if np.dtype(at.value.dtype).kind in "iu":
-        return whole(at, call("pow", at.of(0), by))
-    return _rounded(at, call("pow", at.of(0), by))
-
-
-def _clamped(at: Operation) -> Term:
-    return call("clip", at.of(1), at.of(0), at.of(2))
+    is_whole = np.dtype(at.value.dtype).kind in "iu"
+    return (whole if is_whole else _rounded)(at, call("pow", at.of(0), by))
 
 
 def _logical(build: Callable[..., Term]) -> Build:
@@ -142,16 +137,6 @@ def _select(at: Operation) -> Term:
     if len(at.inputs) != 3:
         raise NoFormula("a choice of more than two")
     return at.chosen(lambda: at.of(0), lambda: at.of(2), lambda: at.of(1))
-
-
-def _iota(at: Operation) -> Term:
-    dimension: int = at.params["dimension"]
-    return at.index[dimension].text()
-
-
-def _broadcast(at: Operation) -> Term:
-    dimensions = at.params["broadcast_dimensions"]
-    return at.at(at.inputs[0], [at.index[d] for d in dimensions])
 
 
 def _reshape(at: Operation) -> Term:
@@ -171,39 +156,39 @@ def _reshape(at: Operation) -> Term:
 
 
 def _squeeze(at: Operation) -> Term:
-    removed = {d % len(at.inputs[0].shape) for d in at.params["dimensions"]}
-    kept = iter(at.index)
-    return at.at(
-        at.inputs[0],
-        [Index(0) if d in removed else next(kept) for d in range(len(at.inputs[0].shape))],
-    )
-
-
-def _expand(at: Operation) -> Term:
-    added = set(at.params["dimensions"])
-    return at.at(at.inputs[0], [i for d, i in enumerate(at.index) if d not in added])
-
-
-def _transpose(at: Operation) -> Term:
-    index = [Index(0)] * len(at.index)
-    for i, d in zip(at.index, at.params["permutation"], strict=True):
-        index[d] = i
+    rank, kept = len(at.inputs[0].shape), iter(at.index)
+    removed = {d % rank for d in at.params["dimensions"]}
+    index = [Index(0) if d in removed else next(kept) for d in range(rank)]
     return at.at(at.inputs[0], index)
 
 
+def _expand(at: Operation) -> Term:
+    return _picked(at, [d for d in range(len(at.index)) if d not in at.params["dimensions"]])
+
+
+def _transpose(at: Operation) -> Term:
+    order = at.params["permutation"]
+    return _picked(at, [order.index(d) for d in range(len(order))])
+
+
+def _picked(at: Operation, dimensions: Sequence[int]) -> Term:
+    """An element of the input, whose dimensions are these of the result."""
+    return at.at(at.inputs[0], [at.index[d] for d in dimensions])
+
+
 def _slice(at: Operation) -> Term:
-    starts, steps = at.params["start_indices"], at.params["strides"]
-    return _part(at, starts, steps or [1] * len(starts))
+    return _part(at, at.params["start_indices"], at.params["strides"])
 
 
-def _part(at: Operation, starts: Sequence[int], steps: Sequence[int]) -> Term:
-    index = [Index(int(a)).plus(i, int(s)) for i, a, s in zip(at.index, starts, steps, strict=True)]
+def _part(at: Operation, starts: Sequence[int], steps: Sequence[int] | None = None) -> Term:
+    by = steps or [1] * len(starts)
+    index = [Index(int(a)).plus(i, int(s)) for i, a, s in zip(at.index, starts, by, strict=True)]
     return at.at(at.inputs[0], index)
 
 
 def _dynamic_slice(at: Operation) -> Term:
     sizes, shape = at.params["slice_sizes"], at.inputs[0].shape
-    return _part(at, _within(at.starts(1), sizes, shape), [1] * len(shape))
+    return _part(at, _within(at.starts(1), sizes, shape))
 
 
 def _within(starts: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) -> list[int]:
@@ -211,20 +196,13 @@ def _within(starts: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) -
     return [min(max(a, 0), n - k) for a, k, n in zip(starts, sizes, shape, strict=True)]
 
 
-def _concatenate(at: Operation) -> Term:
-    return at.joined(at.inputs, at.params["dimension"])
-
-
 def _stack(at: Operation) -> Term:
     axis = at.params["axis"]
-    return at.formula.joined(
-        [1] * len(at.inputs),
-        axis,
-        at.index,
-        at.ranges,
-        lambda n, index, ranges: at.at(
-            at.inputs[n], tuple(i for d, i in enumerate(index) if d != axis), ranges),
-    )
+
+    def part(n: int, index: tuple[Index, ...], ranges: Ranges) -> Term:
+        return at.at(at.inputs[n], (*index[:axis], *index[axis + 1 :]), ranges)
+
+    return at.formula.joined([1] * len(at.inputs), axis, at.index, at.ranges, part)
 
 
 def _unstack(at: Operation) -> Term:
@@ -247,9 +225,8 @@ def _squared(at: Operation) -> Term:
 
 
 def _split(at: Operation) -> Term:
-    axis, sizes = at.params["axis"], at.params["sizes"]
-    starts = [sum(sizes[: at.value.result]) if d == axis else 0 for d in range(len(at.index))]
-    return _part(at, starts, [1] * len(starts))
+    axis, before = at.params["axis"], sum(at.params["sizes"][: at.value.result])
+    return _part(at, [before if d == axis else 0 for d in range(len(at.index))])
 
 
 def _pad(at: Operation) -> Term:
@@ -266,10 +243,8 @@ def _gather(at: Operation) -> Term:
     shape = at.inputs[0].shape
     starts = _within(starts, at.params["slice_sizes"], shape)
     kept = iter(at.index)
-    return at.at(
-        at.inputs[0],
-        [Index(a) if d in removed else next(kept).plus(Index(a)) for d, a in enumerate(starts)],
-    )
+    index = [Index(a) if d in removed else next(kept).plus(Index(a)) for d, a in enumerate(starts)]
+    return at.at(at.inputs[0], index)
 
 
 def _place(at: Operation, place: Value, mapped: str, removed: str) -> tuple[list[int], set[int]]:
@@ -288,9 +263,8 @@ def _scatter(combine: Callable[[Operation, Term, Term], Term] | None) -> Build:
     """An element of a scatter of one slice, the form that a write to whole numbers has."""
 
     def of(at: Operation) -> Term:
-        starts, removed = _place(
-            at, at.inputs[1], "scatter_dims_to_operand_dims", "inserted_window_dims"
-        )
+        names = "scatter_dims_to_operand_dims", "inserted_window_dims"
+        starts, removed = _place(at, at.inputs[1], *names)
         return _overwritten(at, at.inputs[2], starts, removed, combine)
 
     return of
@@ -322,13 +296,8 @@ def _overwritten(
             return made
         return combine(at, at.at(at.inputs[0], at.index, inside), made)
 
-    return at.formula.overwritten(
-        boxes,
-        len(update.shape),
-        at.index,
-        at.ranges,
-        lambda: at.at(at.inputs[0], at.index),
-        values,
+    return at.overwritten(
+        boxes, len(update.shape), lambda: at.at(at.inputs[0], at.index), values
     )
 
 
@@ -340,10 +309,10 @@ OPERATIONS: dict[str, Build] = {
     "abs": lambda at: call("abs", at.of(0)),
     "add": _operator("+"),
     "and": _logical(lambda x, y: binary("*", x, y)),
-    "broadcast_in_dim": _broadcast,
+    "broadcast_in_dim": lambda at: _picked(at, at.params["broadcast_dimensions"]),
     "ceil": lambda at: minus(call("floor", minus(at.of(0)))),
-    "clamp": _clamped,
-    "concatenate": _concatenate,
+    "clamp": lambda at: call("clip", at.of(1), at.of(0), at.of(2)),
+    "concatenate": lambda at: at.joined(at.inputs, at.params["dimension"]),
     "convert_element_type": _converted,
     "div": _divided,
     "dynamic_slice": _dynamic_slice,
@@ -356,7 +325,7 @@ OPERATIONS: dict[str, Build] = {
     "ge": _operator(">="),
     "gt": _operator(">"),
     "integer_pow": _power,
-    "iota": _iota,
+    "iota": lambda at: at.index[at.params["dimension"]].text(),
     "le": _operator("<="),
     "lt": _operator("<"),
     "max": lambda at: call("max", at.of(0), at.of(1)),

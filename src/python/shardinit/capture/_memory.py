@@ -15,16 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ._expression import Origin
 from ._generator import Watched
 from ._lines import user_line
-from ._values import (
-    Blocked,
-    Gather,
-    Geometry,
-    Literal,
-    Scatter,
-    Value,
-    contiguous,
-    evaluate,
-)
+from ._values import Blocked, Gather, Geometry, Literal, Scatter, Value, contiguous, evaluate
 
 if TYPE_CHECKING:
     from ._record import Recorder
@@ -166,9 +157,8 @@ class Memory:
             raise Blocked("a view of memory with another sign")
         if view == storage.layout:
             return storage.value
-        return Gather(
-            view.size, tensor.dtype, storage.value.origin, storage.value, storage.layout, view
-        )
+        of = storage.value
+        return Gather(view.size, tensor.dtype, of.origin, of, storage.layout, view)
 
     def storage_of(self, tensor: torch.Tensor) -> int:
         """A number that is equal for tensors with the same memory."""
@@ -180,24 +170,13 @@ class Memory:
         view = geometry(tensor)
         if any(n > 1 and not step for n, step in zip(view.size, view.stride, strict=True)):
             raise Blocked("elements are written to that are one number in memory")
-        if view == storage.layout or (
-            _is_row_major(view)
-            and _is_row_major(storage.layout)
-            and (
-                math.prod(view.size) == math.prod(storage.layout.size)
-                and view.offset == storage.layout.offset
-            )
-        ):
+        layout, base = storage.layout, storage.value
+        same = math.prod(view.size) == math.prod(layout.size) and view.offset == layout.offset
+        if view == layout or (_is_row_major(view) and _is_row_major(layout) and same):
             storage.value, storage.layout = value, view
         else:
             storage.value = Scatter(
-                storage.layout.size,
-                storage.value.dtype,
-                value.origin,
-                storage.value,
-                storage.layout,
-                view,
-                value,
+                layout.size, base.dtype, value.origin, base, layout, view, value
             )
         storage.store()
 
@@ -221,8 +200,7 @@ class Memory:
     def enter(self, tensor: torch.Tensor, value: Value) -> None:
         """Adds a new storage, whose whole memory is the tensor's."""
         keep = tensor.untyped_storage()
-        layout = geometry(tensor)
-        self._storages[int(keep._cdata)] = _Storage(keep, value, layout)
+        self._storages[int(keep._cdata)] = _Storage(keep, value, geometry(tensor))
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether the value of a tensor's memory is followed."""

@@ -18,13 +18,10 @@ _SAME = ("alias", "clone", "detach", "lift_fresh")  # These operations change no
 
 
 def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | None:
-    """Makes a tensor that holds norms of another one, for every seed; None if it holds none.
+    """Makes a tensor that holds norms of one of the `others`, for every seed; None if of none.
 
     The value has to be made by a norm function of the very elements of that other tensor. Trying
     other random numbers tells which norms they are, however the elements are arranged.
-
-    Args:
-        others: path → the value of each tensor of the model.
     """
     norm = _moved(value)
     if not isinstance(norm, Apply) or norm.name not in _NORMS:

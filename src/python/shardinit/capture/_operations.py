@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -148,17 +149,15 @@ def _cast(at: Operation) -> Term:
 
 
 def _clamp(at: Operation) -> Term:
-    low, high, term = at.a.get("min"), at.a.get("max"), at.of("self")
-    if low is not None and high is not None:
-        return call("clip", term, at.element(low), at.element(high))
-    if low is not None:
-        return call("max", term, at.element(low))
-    return term if high is None else call("min", term, at.element(high))
+    term, bounds = at.of("self"), [at.a.get(name) for name in ("min", "max")]
+    given = [at.element(bound) for bound in bounds if bound is not None]
+    name = "clip" if len(given) == 2 else "min" if bounds[0] is None else "max"
+    return call(name, term, *given) if given else term
 
 
 def _arange(at: Operation) -> Term:
-    step = number(at.a.get("step", 1))
-    return affine(at.index[0].text(), step, number(at.a.get("start", 0)))
+    ends = (number(at.a.get(name, usual)) for name, usual in (("step", 1), ("start", 0)))
+    return affine(at.index[0].text(), *ends)
 
 
 def _linspace(at: Operation) -> Term:
@@ -233,9 +232,7 @@ def _power(at: Operation) -> Term:
 
 
 def _choice(condition: str, yes: str, no: str) -> Build:
-    return lambda at: at.chosen(
-        lambda: at.of(condition), lambda: at.of(yes), lambda: at.of(no)
-    )
+    return lambda at: at.chosen(*(functools.partial(at.of, name) for name in (condition, yes, no)))
 
 
 def _addcmul(at: Operation) -> Term:

@@ -41,10 +41,7 @@ def held_by(low: int, high: int, dtype: torch.dtype) -> tuple[int, int]:
     """The ends of the range from which PyTorch draws whole numbers for an element type.
 
     For floats they are the next numbers that the type holds, as by `update_from` and `update_to`
-    of ATen/native/DistributionTemplates.h.
-
-    Raises:
-        RuntimeError: the range is empty; the error is PyTorch's.
+    of ATen/native/DistributionTemplates.h. An empty range is PyTorch's RuntimeError.
     """
     if not dtype.is_floating_point:
         return low, high

@@ -29,6 +29,7 @@ from ._values import (
     Empty,
     Literal,
     Value,
+    default_dtype,
     evaluate,
     replace,
     values_in,
@@ -66,13 +67,9 @@ class Recorder(Memory, TorchDispatchMode):
         problem: str = "",
         dtype: torch.dtype | None = None,
     ) -> Draw:
-        """Draws numbers for a tensor.
+        """Draws numbers with the shape and order of elements of a tensor, and its type or `dtype`.
 
-        Args:
-            tensor: the tensor whose shape and order of elements the numbers have.
-            kind, parameters, origin, problem: as in `Draw`; with a problem they are not of
-                PyTorch's generator.
-            dtype: the type of the numbers; None is the tensor's.
+        With a problem they are not of PyTorch's generator; see `Draw` for all else.
         """
         shape, order = tuple(tensor.shape), len(self.draws)
         dtype = dtype or tensor.dtype
@@ -85,41 +82,19 @@ class Recorder(Memory, TorchDispatchMode):
             if dtype.is_complex:  # Complex numbers are drawn as pairs of real ones.
                 taken, stride = (*shape, 2), (*(2 * step for step in stride), 1)
                 problem = "complex numbers"
-            place = self.stream.take(
-                order,
-                kind,
-                parameters,
-                taken,
-                stride,
-                str(dtype.to_real()).removeprefix("torch."),
-                tensor.is_contiguous(),
-                str(origin),
-            )
+            real, dense = str(dtype.to_real()).removeprefix("torch."), tensor.is_contiguous()
+            lies = taken, stride, real, dense
+            place = self.stream.take(order, kind, parameters, *lies, str(origin))
             self.generator.draw()
-            if place.again:
-                before = self._drawn_before(shape, dtype, kind, parameters, place)
-                if before is not None:
-                    return before
+            wanted = shape, dtype, kind, parameters, place
+            for draw in self.draws if place.again else ():
+                at = dataclasses.replace(draw.place, again=True)
+                if (draw.shape, draw.dtype, draw.kind, draw.parameters, at) == wanted:
+                    return draw  # These very numbers were drawn before.
         recipe = called_in(str(torch.nn.init.__file__))
         draw = Draw(shape, dtype, origin, kind, parameters, order, place, problem, recipe)
         self.draws.append(draw)
         return draw
-
-    def _drawn_before(
-        self,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        kind: str,
-        parameters: dict[str, Any],
-        place: Place,
-    ) -> Draw | None:
-        """An earlier draw of the very same numbers, if there is one."""
-        wanted = shape, dtype, kind, parameters, place
-        for draw in self.draws:
-            at = dataclasses.replace(draw.place, again=True)
-            if (draw.shape, draw.dtype, draw.kind, draw.parameters, at) == wanted:
-                return draw
-        return None
 
     def _fold(self, function: Any, args: Any, kwargs: Any, origin: Origin) -> Any:
         """The result of an operation that needs values, computed where no draw decides them."""
@@ -188,10 +163,8 @@ class Recorder(Memory, TorchDispatchMode):
             for tensor in target if isinstance(target, (list, tuple)) else [target]:
                 if not isinstance(target, torch.Tensor):
                     raise Blocked(f"{origin} writes to a list of tensors")
-                self.write(
-                    tensor,
-                    Apply(tuple(tensor.shape), tensor.dtype, origin, function, *values, argument),
-                )
+                kind = tuple(tensor.shape), tensor.dtype
+                self.write(tensor, Apply(*kind, origin, function, *values, argument))
         outputs = list(result) if isinstance(result, (list, tuple)) else [result]
         typed = any(argument.name == "dtype" for argument in schema.arguments)
         if isinstance(result, torch.Tensor) and typed and next(values_in(values), None) is None:
@@ -246,39 +219,26 @@ def first_draw(value: Value) -> Draw:
 def record(
     make: Callable[[], Any], dtype: torch.dtype | None, seed: int
 ) -> tuple[Any, Recorder]:
-    """Runs a constructor on fake tensors.
+    """Runs a constructor on fake tensors, and returns the model and the values of its tensors.
 
-    Args:
-        make: returns the model.
-        dtype: PyTorch's default element type while it runs; None leaves it.
-        seed: the seed of PyTorch's generator.
-
-    Returns:
-        The model, and the values of its tensors.
-
-    Raises:
-        Blocked: the constructor cannot run without memory.
+    `dtype` is PyTorch's default element type while it runs, and `seed` the generator's. Blocked is
+    raised for a constructor that cannot run without memory.
     """
     mode = Mode(allow_non_fake_inputs=True)
     recorder = Recorder(mode, seed)
-    before = torch.get_default_dtype()
-    try:
-        if dtype is not None:
-            torch.set_default_dtype(dtype)
-        with (
-            warnings.catch_warnings(),
-            recorder.generator.watched(),
-            patches(),
-            mode.recorded(recorder),
-            mode,
-            recorder,
-            torch.device("cpu"),
-        ):
-            warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
-            model = make()
-            recorder.generator.follow()
-    finally:
-        torch.set_default_dtype(before)
+    with (
+        default_dtype(dtype),
+        warnings.catch_warnings(),
+        recorder.generator.watched(),
+        patches(),
+        mode.recorded(recorder),
+        mode,
+        recorder,
+        torch.device("cpu"),
+    ):
+        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
+        model = make()
+        recorder.generator.follow()
     if recorder.blocked is not None:
         raise recorder.blocked
     return model, recorder

@@ -61,11 +61,6 @@ class Place:
     again: bool = False
 
 
-def is_pairs(kind: str, size: int, contiguous: bool) -> bool:
-    """Whether normal numbers are made two by two, and not in groups of 16."""
-    return kind == "log_normal" or size < _GROUP or not contiguous
-
-
 def strides_in_memory(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
     """The strides of elements in the order of memory, in which a tensor is filled."""
     result = [0] * len(shape)
@@ -108,7 +103,7 @@ def _words(kind: str, parameters: dict[str, float], size: int, dtype: str) -> in
     return None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Reached:
     """The place in the stream that the generator has reached.
 
@@ -130,24 +125,19 @@ class Stream:
     """The generator while the constructor runs."""
 
     def __init__(self) -> None:
-        self._now = Words(0)
-        self._left: Words | None = None
-        self._problem = ""
-        self._seed: int | None = None
-        self._draws = 0
+        self._at = Reached()
         self._most: dict[int | None, int] = {}  # It counts for each seed the draws made with it.
 
     def lose(self, problem: str) -> None:
         """Notes that the generator's place is not known from here on."""
-        self._problem = self._problem or problem
+        self._at.problem = self._at.problem or problem
 
     def reached(self) -> Reached:
-        return Reached(self._now, self._left, self._problem, self._seed, self._draws)
+        return dataclasses.replace(self._at)
 
     def go(self, to: Reached) -> None:
         """Goes on from a place where it was before, or from elsewhere."""
-        self._now, self._left, self._problem = to.now, to.left, to.problem
-        self._seed, self._draws = to.seed, to.draws
+        self._at = dataclasses.replace(to)
 
     def take(
         self,
@@ -160,57 +150,50 @@ class Stream:
         contiguous: bool,
         name: str,
     ) -> Place:
-        """Takes the place of the next draw.
-
-        Args:
-            order: the order of the draw.
-            kind, parameters: as in `Draw`.
-            dtype: PyTorch's name of the element type.
-            name: the name of the operation, for messages.
-        """
-        most = self._most.get(self._seed, 0)
-        again = self._draws < most
-        self._draws += 1
-        self._most[self._seed] = max(most, self._draws)
+        """Takes the place of the next draw; `name` is the operation's, for messages."""
+        at = self._at
+        most = self._most.get(at.seed, 0)
+        again = at.draws < most
+        at.draws += 1
+        self._most[at.seed] = max(most, at.draws)
         size = math.prod(shape)
-        before, spare = self._now, self._left
-        pairs = is_pairs(kind, size, contiguous)
-        problem = self._problem
+        before, spare, problem = at.now, at.left, at.problem
+        # Normal numbers are made two by two, or in groups of 16.
+        pairs = kind == "log_normal" or size < _GROUP or not contiguous
         if not size or problem:
             pass
         elif kind in ("normal", "log_normal", "trunc_normal"):
             if kind == "trunc_normal" and _kept(parameters) <= 0.3:
                 self.lose(f"how many words {name} took before is only known by drawing them")
-                problem = (
-                    "PyTorch draws in another way where the cut-offs leave less than 30 % of the"
-                    " numbers"
-                )
+                problem = "PyTorch draws in another way where the cut-offs leave less than 30 % of"
+                problem += " the numbers"
             else:
                 self._normal(size, dtype, pairs)
                 if kind == "trunc_normal" and not is_one_round(parameters, pairs):
-                    self._now = Words(0, order)
+                    at.now = Words(0, order)
                     if pairs and (size % 2 or spare is not None):
                         self.lose(f"only the seed decides what {name} has left over before")
         elif kind in ("orthogonal", "sparse"):
             # PyTorch draws a matrix of normal numbers, beside the tensor or in it.
             self._normal(size, dtype, size < _GROUP or (kind == "sparse" and not contiguous))
             if kind == "sparse":
-                self._now = self._now.plus(shape[1] * max(shape[0] - 1, 0))
+                at.now = at.now.plus(shape[1] * max(shape[0] - 1, 0))
         else:
             words = _words(kind, parameters, size, dtype)
             if words is None:
                 self.lose(f"how many words {name} took before is not known")
             else:
-                self._now = self._now.plus(words)
+                at.now = at.now.plus(words)
         strides = strides_in_memory(shape, stride)
-        return Place(before, spare, self._now, self._left, pairs, strides, problem, again)
+        return Place(before, spare, at.now, at.left, pairs, strides, problem, again)
 
     def _normal(self, size: int, dtype: str, pairs: bool) -> None:
+        at = self._at
         if pairs:
-            alone = size - (self._left is not None)
+            alone = size - (at.left is not None)
             words = (alone + 1) // 2 * 4
-            self._left = self._now.plus(words - 4) if alone % 2 else None
-            self._now = self._now.plus(words)
+            at.left = at.now.plus(words - 4) if alone % 2 else None
+            at.now = at.now.plus(words)
             return
         whole = size // _GROUP * _GROUP
         words = size
@@ -218,4 +201,4 @@ class Stream:
             # PyTorch fills the whole tensor before it draws the last group anew.
             words = (size if dtype in ("float32", "float64") else whole) + _GROUP
         double = 2 if dtype == "float64" else 1
-        self._now = self._now.plus(double * words)
+        at.now = at.now.plus(double * words)

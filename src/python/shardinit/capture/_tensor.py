@@ -76,7 +76,7 @@ class Tensor:
         given: the key that it is drawn by; None for that of the path `key`.
         fans: `out_in` or `in_out`, if its initializer looks at fans.
         axes: `in_axis` and the like, if `fans` cannot say them.
-        table: the content of the file of `from_file`.
+        table: the content of its file, if `init` names one.
         of: the path of the tensor whose norms it has; "" if it has values of its own.
         is_buffer: whether it is a buffer, which is not trained.
     """
@@ -155,9 +155,12 @@ def root(value: float) -> Number:
     return value
 
 
-def from_file(content: bytes) -> Initializer:
-    """The initializer that reads elements from a file beside the spec, named by its content."""
-    return {"file": {"": Text(f"tables/{hashlib.sha256(content).hexdigest()}.bin")}}
+def of_numbers(path: str, shape: tuple[int, ...], dtype: str, init: Initializer | bytes) -> Tensor:
+    """A tensor without random numbers: of an initializer, or of its bytes, which are in a file."""
+    if not isinstance(init, bytes):
+        return Tensor(path, shape, dtype, init, [], path)
+    file = Text(f"tables/{hashlib.sha256(init).hexdigest()}.bin")  # Its content names it.
+    return Tensor(path, shape, dtype, {"file": {"": file}}, [], path, table=init)
 
 
 def file_of(tensor: Tensor) -> str:
@@ -174,23 +177,15 @@ def constant(value: float | int) -> Initializer:
 
 
 def expression(text: str, origin: Origin, **numbers: Linear) -> Initializer:
-    """The initializer that is this expression, with numbers for the names in it.
-
-    Raises:
-        NoFormula: a spec has no expression of this length.
-    """
+    """The initializer that is this expression, if not too long, with numbers for its names."""
     if len(text) > LONGEST:
-        raise NoFormula(
-            f"its expression has {len(text)} characters, {LONGEST} is the limit", origin
-        )
+        why = f"its expression has {len(text)} characters, {LONGEST} is the limit"
+        raise NoFormula(why, origin)
     return {"expr": {"": Text(text), **numbers}}
 
 
 def table(real: np.ndarray[Any, Any], short: Callable[[Any], float | int]) -> str | None:
-    """An expression that gives each number by its place; None if there are too many.
-
-    `short` returns a number with few digits.
-    """
+    """An expression that gives each number, made `short`, by its place; None for too many."""
     places, kept = varying(real)
     if len(places) > 512:
         return None
@@ -217,13 +212,7 @@ def varying(*arrays: np.ndarray[Any, Any]) -> tuple[list[tuple[int, ...]], tuple
     )
     if math.prod(shape[d] for d in kept) > LONGEST:
         return [(0,) * len(shape)] * LONGEST, kept  # So many are too many for every caller.
-    places = []
-    for index in np.ndindex(*(shape[d] for d in kept)):
-        place = [0] * len(shape)
-        for d, i in zip(kept, index, strict=True):
-            place[d] = i
-        places.append(tuple(place))
-    return places, kept
+    return list(np.ndindex(*(n if d in kept else 1 for d, n in enumerate(shape)))), kept
 
 
 def at(place: tuple[int, ...], kept: Sequence[int]) -> str:

@@ -34,14 +34,10 @@ def rounded(term: Term, dtype: torch.dtype) -> Term:
 
 
 def torch_term(draw: Draw, index: Term, mark: Callable[[Words], Term]) -> Term:
-    """An element of a draw.
+    """An element of a draw, if the engine torch_cpu has such numbers.
 
-    Args:
-        index: its number in the order in which they are drawn.
-        mark: returns the text that stands for a place of the stream.
-
-    Raises:
-        NoFormula: the engine torch_cpu has no such numbers.
+    `index` is its number in the order in which they are drawn, and `mark` returns the text that
+    stands for a place of the stream.
     """
     place, size = draw.place, number(math.prod(draw.shape))
     if place.problem:

@@ -184,18 +184,14 @@ def evaluate(
     draw: Callable[[Draw], torch.Tensor] | None = None,
     then: Callable[[Value, torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """Has PyTorch itself compute the elements.
+    """Has PyTorch itself compute the elements, with NaN for memory that nothing was written to.
 
-    Args:
-        draw: returns numbers to take in place of a draw's random ones.
-        then: applied to the elements of each part.
-
-    Raises:
-        ValueError: they depend on random numbers, or on memory that nothing was written to.
+    `draw` returns numbers to take in place of a draw's random ones, which are a ValueError without
+    it; `then` is applied to the elements of each part.
     """
     done: dict[int, torch.Tensor] = {}
     stack = [value]
-    with _disable_current_modes(), torch.no_grad(), _default_dtype_kept():
+    with _disable_current_modes(), torch.no_grad(), default_dtype():
         while stack:
             top = stack[-1]
             missing = [part for part in top.parts() if id(part) not in done]
@@ -213,9 +209,12 @@ def evaluate(
 
 
 @contextlib.contextmanager
-def _default_dtype_kept() -> Iterator[None]:
+def default_dtype(dtype: torch.dtype | None = None) -> Iterator[None]:
+    """Sets PyTorch's default element type, unless it is None, and restores it at the end."""
     before = torch.get_default_dtype()
     try:
+        if dtype is not None:
+            torch.set_default_dtype(dtype)
         yield
     finally:
         torch.set_default_dtype(before)
@@ -233,9 +232,8 @@ def _compute(value: Value, done: dict[int, torch.Tensor]) -> torch.Tensor:
                 kwargs[value.result] if value.result in kwargs else args[names.index(value.result)]
             )
             copy = written.clone()  # Other values may still use the elements as they were.
-            args, kwargs = replace(
-                (args, kwargs), lambda t: copy if t is written else t, torch.Tensor
-            )
+            given = args, kwargs
+            args, kwargs = replace(given, lambda t: copy if t is written else t, torch.Tensor)
             value.function(*args, **kwargs)
             return copy
         results = value.function(*args, **kwargs)

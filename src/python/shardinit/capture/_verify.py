@@ -52,11 +52,8 @@ class Verified:
     def table(self) -> str:
         """Returns a text for people, in which layers that are alike stand once."""
         lines = [*_groups([t for t in self.tensors if t.result != "different"])]
-        lines += [
-            (f"{t.path}", "1", f"different: {t.note}")
-            for t in self.tensors
-            if t.result == "different"
-        ]
+        different = [t for t in self.tensors if t.result == "different"]
+        lines += [(t.path, "1", f"different: {t.note}") for t in different]
         wide = [max(len(line[i]) for line in [*lines, ("tensor", "tensors")]) for i in (0, 1)]
         head = f"{'tensor':{wide[0]}}  {'tensors':>{wide[1]}}  result"
         body = [f"{a:{wide[0]}}  {b:>{wide[1]}}  {c}" for a, b, c in lines]
@@ -84,14 +81,11 @@ def _groups(tensors: Iterable[Compared]) -> list[tuple[str, str, str]]:
     for t in tensors:
         name = _NUMBER.sub("*", t.path)
         groups.setdefault((name, t.result), []).append(t)
-    return [
-        (
-            _span(name, some),
-            f"{len(some):,}",
-            result if result != "inexact" else f"inexact, by {in_ulps(max(t.ulps for t in some))}",
-        )
-        for (name, result), some in groups.items()
-    ]
+    rows = []
+    for (name, result), some in groups.items():
+        by = f", by {in_ulps(max(t.ulps for t in some))}" if result == "inexact" else ""
+        rows.append((_span(name, some), f"{len(some):,}", result + by))
+    return rows
 
 
 def _span(name: str, some: Sequence[Compared]) -> str:
@@ -163,13 +157,11 @@ def compare(captured: Captured, real: Mapping[str, Real], folder: str) -> Verifi
     """Compares the tensors of a model with a checkpoint of its spec."""
     with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
         allowed = _allowed(captured, json.load(file)["tensors"])
-    with open_checkpoint(folder) as checkpoint:
-        return Verified(
-            tuple(
-                _compared(captured, path, real.get(path), checkpoint.read(path), allowed, ...)
-                for path in captured.tensors
-            )
-        )
+    with open_checkpoint(folder) as opened:
+        return Verified(tuple(
+            _compared(captured, path, real.get(path), opened.read(path), allowed, ...)
+            for path in captured.tensors
+        ))  # fmt: skip
 
 
 def _sample(captured: Captured, seed: int) -> list[Compared]:
@@ -207,13 +199,8 @@ def _sampled(captured: Captured) -> list[str]:
     kinds: dict[Any, list[str]] = {}
     for path, kind in captured.tensors.items():
         kinds.setdefault((_NUMBER.sub("*", path), kind), []).append(path)
-    return list(
-        dict.fromkeys(
-            path
-            for paths in kinds.values()
-            for path in (paths[0], paths[len(paths) // 2], paths[-1])
-        )
-    )
+    some = ((paths[0], paths[len(paths) // 2], paths[-1]) for paths in kinds.values())
+    return list(dict.fromkeys(itertools.chain.from_iterable(some)))
 
 
 Box = tuple[slice, ...]
@@ -260,9 +247,10 @@ def _allowed(
         return dict.fromkeys(captured.drawn, lambda: np.array(ULPS))
     if engine_of(captured) != "torch_cpu":
         return {}
-    inexact = {t["path"]: t.get("init", {}) for t in planned if t.get("inexact")}
     return {
-        path: functools.partial(_allowed_of, captured, path, init) for path, init in inexact.items()
+        t["path"]: functools.partial(_allowed_of, captured, t["path"], t.get("init", {}))
+        for t in planned
+        if t.get("inexact")
     }
 
 
@@ -276,5 +264,3 @@ def _allowed_of(captured: Captured, path: str, init: Any) -> Ulps:
         terms = math.prod(captured.tensors[init["norms"]["of"]][0]) // math.prod(shape)
         allowed += math.ceil(error_of_sum(terms) * 2 ** digits(dtype))
     return allowed
-
-

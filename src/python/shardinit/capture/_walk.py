@@ -75,11 +75,7 @@ class Use:
 
 
 def check_uses(uses: Sequence[Use]) -> None:
-    """Checks that the spec may draw anew at each place in the text without another distribution.
-
-    Raises:
-        NoFormula: one random number is used more than once.
-    """
+    """Raises NoFormula if a number is used twice, which a spec would draw anew at each place."""
     for n, use in enumerate(uses):
         if not use.once():
             raise NoFormula("one random number is in several elements", use.draw.origin)
@@ -151,86 +147,6 @@ class Walk:
             term = where(binary("<", at.text(), number(end)), piece, term)
         return term
 
-    def padded(
-        self,
-        before: Sequence[int],
-        shape: Sequence[int],
-        index: Indices,
-        ranges: Ranges,
-        inside: Part,
-        filler: Term,
-    ) -> Term:
-        """An element of a tensor of this shape, with so many others `before` it, and any behind."""
-        moved, conditions, within = list(index), [], dict(ranges)
-        for dimension in reversed(range(len(index))):
-            at = index[dimension].plus(Index(before[dimension]), -1)
-            low, high = at.bounds(ranges)
-            n = shape[dimension]
-            if low < 0 or high >= n:
-                what = "a part of a tensor that is padded"
-                d, within[d] = _narrowed(at, 0, n - 1, ranges, what)
-                if low < 0:
-                    conditions.append(binary(">=", Term(f"i{d}"), number(-at.constant)))
-                if high >= n:
-                    conditions.append(binary("<", Term(f"i{d}"), number(n - at.constant)))
-            moved[dimension] = at if n > 1 else Index(0)
-        return where(both(conditions), inside(tuple(moved), within), filler)
-
-    def overwritten(
-        self,
-        boxes: Sequence[tuple[int, int, int, int | None]],
-        rank: int,
-        index: Indices,
-        ranges: Ranges,
-        base: Callable[[], Term],
-        values: Part,
-        origin: Origin | None = None,
-    ) -> Term:
-        """An element of a tensor of which a box was overwritten with values.
-
-        Args:
-            boxes: for each dimension of the tensor the box's start, step and count, and the
-                dimension of the values that lies along it, if there is one.
-            rank: how many dimensions the values have.
-            base: returns the element that was there before.
-            origin: the origin of the operation, for messages.
-        """
-        inside, conditions = dict(ranges), []
-        source = [Index(0)] * rank
-        for i, (start, step, count, dimension) in zip(index, boxes, strict=True):
-            last = start + step * (count - 1)
-            low, high = i.bounds(ranges)
-            if high < start or low > last:
-                return base()
-            if low < start or high > last:
-                d, inside[d] = _narrowed(
-                    i, start, last, ranges, "a part of a part is written to", origin
-                )
-                variable = Term(f"i{d}")
-                if inside[d][0] == inside[d][1]:
-                    conditions.append(binary("==", variable, number(inside[d][0])))
-                else:
-                    if low < start:
-                        conditions.append(binary(">=", variable, number(start - i.constant)))
-                    if high > last:
-                        conditions.append(binary("<=", variable, number(last - i.constant)))
-            offset = i.plus(Index(start), -1)
-            if step > 1:
-                if not _is_variable(i):
-                    raise NoFormula("every few elements of a part are written to", origin)
-                rest = call("mod", offset.text(), number(step))
-                conditions.append(binary("==", rest, number(0)))
-                offset = Divided(offset.constant, offset.factors, step)
-            if dimension is not None:
-                source[dimension] = offset
-        choice = self.choice()
-        with self.side(choice, 1):
-            term = values(tuple(source), inside)
-        if not conditions:
-            return term
-        with self.side(choice, 0):
-            return where(both(conditions), term, base())
-
 
 def _is_variable(at: Index) -> bool:
     """Whether an index is one of the expression's variables, perhaps with a number added."""
@@ -242,8 +158,7 @@ def _narrowed(
 ) -> tuple[int, Range]:
     """The variable of an index, and its range where the index is from `first` to `last`.
 
-    Raises:
-        NoFormula: the index is more than a variable; `what` is its name in the message.
+    An index that is more than a variable is a NoFormula, in whose message it is called `what`.
     """
     if not _is_variable(at):
         raise NoFormula(what, origin)
@@ -273,11 +188,7 @@ class At:
         return self.formula.of(value, fixed, ranges or self.ranges)
 
     def built(self, operations: Mapping[str, Callable[[Any], Term]], name: str) -> Term:
-        """The element itself, by the operation of this name.
-
-        Raises:
-            NoFormula: there is no such operation, or no expression gives the element.
-        """
+        """The element itself, by the operation of this name; NoFormula if there is none."""
         build = operations.get(name)
         if build is None:
             raise NoFormula("no expression has this operation", self.value.origin)
@@ -298,14 +209,71 @@ class At:
 
     def padded(self, value: Any, before: Sequence[int], filler: Term) -> Term:
         """An element of a value with so many others `before` it along each dimension."""
-        return self.formula.padded(
-            before,
-            value.shape,
-            self.index,
-            self.ranges,
-            lambda index, ranges: self.at(value, index, ranges),
-            filler,
-        )
+        moved, conditions, within = list(self.index), [], dict(self.ranges)
+        for dimension in reversed(range(len(moved))):
+            at = moved[dimension].plus(Index(before[dimension]), -1)
+            low, high = at.bounds(self.ranges)
+            n = value.shape[dimension]
+            if low < 0 or high >= n:
+                what = "a part of a tensor that is padded"
+                d, within[d] = _narrowed(at, 0, n - 1, self.ranges, what)
+                if low < 0:
+                    conditions.append(binary(">=", Term(f"i{d}"), number(-at.constant)))
+                if high >= n:
+                    conditions.append(binary("<", Term(f"i{d}"), number(n - at.constant)))
+            moved[dimension] = at
+        return where(both(conditions), self.at(value, moved, within), filler)
+
+    def overwritten(
+        self,
+        boxes: Sequence[tuple[int, int, int, int | None]],
+        rank: int,
+        base: Callable[[], Term],
+        values: Part,
+    ) -> Term:
+        """An element of a tensor of which a box was overwritten with values.
+
+        Args:
+            boxes: for each dimension of the tensor the box's start, step and count, and the
+                dimension of the values that lies along it, if there is one.
+            rank: how many dimensions the values have.
+            base: returns the element that was there before.
+            values: returns an element of the values, at its own index.
+        """
+        inside, conditions, origin = dict(self.ranges), [], self.value.origin
+        source = [Index(0)] * rank
+        for i, (start, step, count, dimension) in zip(self.index, boxes, strict=True):
+            last = start + step * (count - 1)
+            low, high = i.bounds(self.ranges)
+            if high < start or low > last:
+                return base()
+            if low < start or high > last:
+                what = "a part of a part is written to"
+                d, inside[d] = _narrowed(i, start, last, self.ranges, what, origin)
+                variable = Term(f"i{d}")
+                if inside[d][0] == inside[d][1]:
+                    conditions.append(binary("==", variable, number(inside[d][0])))
+                else:
+                    if low < start:
+                        conditions.append(binary(">=", variable, number(start - i.constant)))
+                    if high > last:
+                        conditions.append(binary("<=", variable, number(last - i.constant)))
+            offset = i.plus(Index(start), -1)
+            if step > 1:
+                if not _is_variable(i):
+                    raise NoFormula("every few elements of a part are written to", origin)
+                rest = call("mod", offset.text(), number(step))
+                conditions.append(binary("==", rest, number(0)))
+                offset = Divided(offset.constant, offset.factors, step)
+            if dimension is not None:
+                source[dimension] = offset
+        choice = self.formula.choice()
+        with self.formula.side(choice, 1):
+            term = values(tuple(source), inside)
+        if not conditions:
+            return term
+        with self.formula.side(choice, 0):
+            return where(both(conditions), term, base())
 
     def turned(self, value: Any, dimensions: Sequence[int]) -> Term:
         """An element of a value whose order is reversed along some dimensions."""

@@ -100,16 +100,12 @@ def _module(module: Module, indent: str, dtype: str, names: Mapping[str, Any]) -
         if isinstance(member, Leaf):
             yield f"{indent}{name}: {_leaf(member, dtype, names)}"
             continue
-        yield f"{indent}{_member(name)}:"
+        yield f'{indent}"{name}":' if name.startswith("{") else f"{indent}{name}:"
         if member.when:
             yield f"{indent}  when: {_scalar(Text(member.when))}"
         if member.count:
             yield f"{indent}  repeat: {{{member.variable}: {member.count}}}"
         yield from _module(member, indent + "  ", dtype, names)
-
-
-def _member(name: str) -> str:
-    return f'"{name}"' if name.startswith("{") else name
 
 
 def _joined(module: Module) -> Iterator[tuple[str, Leaf | Module]]:

@@ -1,0 +1,282 @@
+"""`init_model`: from a class to a sharded model, by way of a capture, `from_spec` and FSDP2."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+from typing import cast as cast_type
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parameter import is_lazy
+
+from ._errors import CaptureError, MismatchError
+from ._spec import AnySpec, Sets, Spec, as_spec
+from ._torch_from_spec import from_spec
+from ._torch_slots import slots_of
+
+M = TypeVar("M", bound=nn.Module)
+
+_DEPTH = 4  # So many lists and dicts in one another are looked into for tensors.
+
+
+def init_model(
+    make: Callable[[], M],
+    spec: AnySpec | None = None,
+    *,
+    mesh: DeviceMesh | None = None,
+    shard: Callable[[M], Any] | None = None,
+    seed: int | None = None,
+    engine: str | None = None,
+    dtype: torch.dtype | None = None,
+    set: Sets = (),
+    layout: str | None = None,
+    rename: Callable[[str], str] | None = None,
+    cast: bool = False,
+) -> M:
+    """Makes a model whose parameters are sharded over a mesh, each process its own shards alone.
+
+        model = shardinit.torch.init_model(lambda: Model(config), mesh=mesh)
+
+    Without a spec the constructor is captured, as by `shardinit.capture.torch`. Then the model is
+    made on ``meta``, sharded, and filled, as in a block of `from_spec`. No process makes a whole
+    tensor that is sharded, and none waits for another. A constructor that computes tensors which
+    are in no state dict, or looks at values, is called again with memory for what it computes: only
+    what it makes parameters of is then whole for a moment, one after the other.
+
+    Args:
+        make: a class or function without arguments that returns the model. It is called several
+            times, and has to do the same each time.
+        spec: a YAML file, a mapping as for `shardinit.open_spec`, or a spec that is open. None
+            captures the constructor.
+        mesh: the ``DeviceMesh`` over which ``fully_shard`` shards the model: one dimension, or two
+            for replicas of shards. Each element of an ``nn.ModuleList`` or ``nn.ModuleDict`` is
+            sharded on its own, and then the rest. None shards nothing, unless there is `shard`.
+        shard: a function that shards the model in place of this, as ``parallelize_module`` would;
+            what it returns is returned, if that is a module.
+        seed, engine: of the capture: ``engine="torch_cpu"`` gives the values that the constructor
+            gives after ``torch.manual_seed(seed)``, bit for bit, but for what shardinit-values(7)
+            names, as normal numbers of 64 bits. By default 0 and ``philox4x32``.
+        dtype: PyTorch's default element type while `make` runs.
+        set, layout: as for `shardinit.open_spec`; for a spec that is not open.
+        rename, cast: as for `load_into`.
+
+    Returns:
+        The model, its tensors on the devices of the mesh.
+
+    Raises:
+        CaptureError: no spec can stand for the constructor, or a tensor that is in no state dict
+            is drawn at random or made of parameters: all are named, with the reason.
+        MismatchError: the spec is of another model, and all that differs is named; or this process
+            is not in the mesh.
+        TypeError: the arguments do not go together.
+        SpecError, LibraryError: as `shardinit.open_spec`.
+    """
+    _check(make, mesh)
+    if spec is None:
+        if set or layout is not None:
+            raise TypeError("`set` and `layout` are for a spec: give `seed` for another seed")
+        from . import capture
+
+        captured = capture.torch(make, seed=seed or 0, dtype=dtype, engine=engine or "philox4x32")
+        opened, hint = captured.spec(), ""
+    else:
+        if seed is not None or engine is not None:
+            raise TypeError(
+                "`seed` and `engine` are for a capture, and here is a spec, which has its own: "
+                'give `set={"seed": 7}`'
+            )
+        opened = as_spec(spec, set, layout, instead="shardinit.torch.load_into")
+        hint = (
+            "the spec is of another model: leave it out, and this one's constructor is captured; "
+            "or say in `rename` how the names differ"
+        )
+    if shard is None and mesh is not None:
+
+        def shard(model: M) -> None:
+            _shard_fully(model, mesh)
+
+    try:
+        return _made(make, opened, shard, mesh, dtype, rename, cast)
+    except MismatchError as error:
+        raise (error.with_hint(hint) if hint else error) from None
+
+
+def _check(make: Any, mesh: Any) -> None:
+    if isinstance(make, nn.Module):
+        raise TypeError(
+            f"init_model() makes the model itself: give the class {type(make).__name__}, or a "
+            "function that calls it; init_() fills a model that is there already"
+        )
+    if not callable(make):
+        raise TypeError(
+            f"init_model() calls its first argument, and {type(make).__name__} cannot be called: "
+            "give a class or a function, as `lambda: Model(config)`"
+        )
+    with contextlib.suppress(ValueError):  # Some functions of C have no signature.
+        try:
+            inspect.signature(make).bind()
+        except TypeError as error:
+            name = getattr(make, "__name__", type(make).__name__)
+            raise TypeError(
+                f"init_model() calls {name}() without arguments: {error}; give it a function "
+                f"that has them, as `lambda: {name}(config)`"
+            ) from None
+    if mesh is None:
+        return
+    if not isinstance(mesh, DeviceMesh):
+        raise TypeError(
+            f"`mesh` is a torch.distributed.device_mesh.DeviceMesh, not {type(mesh).__name__}: "
+            "make one with init_device_mesh()"
+        )
+    if mesh.get_coordinate() is None:
+        raise MismatchError(
+            f"process {torch.distributed.get_rank()} is not in the mesh, which has {mesh.size()} "
+            f"of {torch.distributed.get_world_size()} processes: make a mesh of all of them, or "
+            "call init_model() in its processes alone"
+        )
+
+
+def _made(
+    make: Callable[[], M],
+    opened: Spec,
+    shard: Callable[[M], Any] | None,
+    mesh: DeviceMesh | None,
+    dtype: torch.dtype | None,
+    rename: Callable[[str], str] | None,
+    cast: bool,
+) -> M:
+    from .capture._values import default_dtype
+
+    with from_spec(opened, rename=rename, cast=cast):
+        with default_dtype(dtype), torch.random.fork_rng(devices=()):
+            made = _without_memory(make)
+            model: M = _with_memory(make) if made is None else made
+        if shard is not None:
+            sharded = shard(model)
+            model = cast_type("M", sharded) if isinstance(sharded, nn.Module) else model
+    left = {name: each for name, each in _outside(model) if each.is_meta}
+    if left:
+        why = "it is made of parameters, or shares their memory, and these get their values later"
+        raise _refused(model, dict.fromkeys(left, why))
+    if mesh is not None:
+        for slot in slots_of(model):  # Those that nobody sharded, as buffers.
+            if slot.tensor.device.type != mesh.device_type:
+                slot.tensor.data = slot.tensor.data.to(mesh.device_type)
+    return model
+
+
+def _without_memory(make: Callable[[], M]) -> M | None:
+    """The model on ``meta``; None if something of it needs memory."""
+    with torch.device("meta"):
+        try:
+            model = make()
+        except Exception:  # If this is not for want of values, it is raised the next time, too.
+            return None
+    _require_model(model)
+    return None if any(each.is_meta for _, each in _outside(model)) else model
+
+
+def _with_memory(make: Callable[[], M]) -> M:
+    """The model with memory for all but its parameters; CaptureError if chance decides the rest."""
+    found: list[dict[str, torch.Tensor]] = []
+    for seed in (1, 0):
+        torch.manual_seed(seed)
+        model = make()
+        _require_model(model)
+        found.append(dict(_outside(model)))
+    why = "it is drawn at random, and in no state dict: make it a parameter or persistent buffer"
+    drawn = [name for name, each in found[1].items() if not _equal(each, found[0].get(name))]
+    if drawn:
+        raise _refused(model, dict.fromkeys(drawn, why))
+    return model
+
+
+def _require_model(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise CaptureError(
+            f"the constructor returned {type(model).__name__}, not a `torch.nn.Module`"
+        )
+    lazy = [slot.name for slot in slots_of(model) if is_lazy(slot.tensor)]
+    if lazy:
+        why = "it has no shape before the model has seen data: use the module that takes its sizes"
+        raise _refused(model, dict.fromkeys(lazy, why))
+
+
+def _refused(model: nn.Module, problems: dict[str, str]) -> CaptureError:
+    return CaptureError(f"{type(model).__name__} cannot be made in shards:", problems)
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor | None) -> bool:
+    if b is None or a.is_meta or b.is_meta:
+        return b is not None and a.is_meta == b.is_meta
+    same = (a.dtype, a.shape) == (b.dtype, b.shape)
+    return same and torch.equal(_bytes(a), _bytes(b))
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _outside(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors of a model that are in no state dict: other buffers, and those of attributes."""
+    slots = slots_of(model)
+    held = {id(slot.tensor) for slot in slots if slot.persistent}
+    for name, module in model.named_modules():
+        dot = "." if name else ""
+        own = {k: v for k, v in vars(module).items() if k not in ("_parameters", "_buffers")}
+        for key, value in (*module._buffers.items(), *own.items()):
+            for tensor in _tensors(value, _DEPTH):
+                if id(tensor) not in held:
+                    yield f"{name}{dot}{key}", tensor
+
+
+def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth and isinstance(value, (list, tuple, frozenset)):
+        for each in value:
+            yield from _tensors(each, depth - 1)
+    elif depth and isinstance(value, dict):
+        for each in value.values():
+            yield from _tensors(each, depth - 1)
+
+
+def _shard_fully(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Shards each layer on its own, and then the rest, which gathers one layer at a time."""
+    from torch.distributed.fsdp import fully_shard
+
+    if mesh.ndim > 2:
+        raise MismatchError(
+            f"the mesh has {mesh.ndim} dimensions, and fully_shard takes one that shards, after "
+            "one that replicates: give a part of the mesh, or in `shard` a function that shards"
+        )
+    parts = list(_parts(model))
+    holders: dict[int, dict[int, None]] = {}  # Parameter → the parts that have it, or none of them.
+    within = {id(each): id(part) for part in parts for each in part.modules()}
+    for module in model.modules():
+        for parameter in module._parameters.values():
+            holders.setdefault(id(parameter), {})[within.get(id(module), 0)] = None
+    for part in parts:  # A parameter that several parts share is with the rest.
+        if all(len(holders[id(parameter)]) == 1 for parameter in part.parameters()):
+            fully_shard(part, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def _parts(module: nn.Module) -> Iterator[nn.Module]:
+    """The outermost elements of lists and dicts of modules, each once."""
+    lists = nn.ModuleList, nn.ModuleDict
+    seen: dict[int, None] = {}
+
+    def walk(of: nn.Module) -> Iterator[nn.Module]:
+        for child in of.children():
+            if not isinstance(of, lists) or isinstance(child, lists):
+                yield from walk(child)
+            elif id(child) not in seen and any(True for _ in child.parameters()):
+                seen[id(child)] = None
+                yield child
+
+    return walk(module)
