@@ -96,6 +96,7 @@ def wanted(source, tmp_path):
     return tree_of(tmp_path / "wanted")
 
 
+@pytest.mark.quick
 def test_ranks_that_are_there_are_compared(source, wanted, tmp_path):
     part = killed(source, tmp_path, *MESH)
     done = len(list(part.glob("checkpoint/ranks/*.json")))
@@ -106,6 +107,7 @@ def test_ranks_that_are_there_are_compared(source, wanted, tmp_path):
     assert tree_of(tmp_path / "to") == wanted and not list(tmp_path.glob(".to*"))
 
 
+@pytest.mark.quick
 def test_equal_ranks_are_kept(source, wanted, tmp_path):
     part = killed(source, tmp_path, *MESH)
     done = len(list(part.glob("checkpoint/ranks/*.json")))
@@ -113,6 +115,7 @@ def test_equal_ranks_are_kept(source, wanted, tmp_path):
     assert tree_of(tmp_path / "to") == wanted
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", ["notes", "ranks/notes", "ranks/rank-00004.h5", "sub/a", "ranks/rank-1.json"])
 def test_foreign_names_are_not_adopted(name, source, wanted, tmp_path):
     part = killed(source, tmp_path, *MESH)

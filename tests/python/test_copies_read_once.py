@@ -66,6 +66,7 @@ def test_each_byte_is_read_once(command, memory, tmp_path):
         assert times.min() == times.max() == 1
 
 
+@pytest.mark.quick
 def test_what_more_ranks_than_are_open_together_want_is_read_again(tmp_path):
     """The last 6 of 70 ranks that share each box read their part of it, and compare."""
     (tmp_path / "spec.yaml").write_text(TENSORS)

@@ -1,9 +1,7 @@
-"""The program does what the documents say.
+"""The program does what the documents say: README.md, the manual pages and the guides among them.
 
-In README.md, a block marked `sh` that is followed by one marked `text` is a
-command and what it prints; `python` and `text` likewise. Text between the two
-may be anything. Other blocks are not run.
-"""
+documents.py says which of their blocks are run. Commands of guides that need frameworks are run by
+test_python_readme.py."""
 
 import copy
 import hashlib
@@ -12,17 +10,19 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 
 import jsonschema
 import ml_dtypes
 import numpy as np
 import pytest
+import yaml
 
-from support import BINARY, CLEAN, CONFIGS, RECIPES, ROOT, TINY, run_json, run_ok, run_tool
+from documents import (BLOCKS, EXAMPLES, GUIDES, INSTALL, PAGES, README, README_FILES, commands_of, displays, files_of,
+                       make_place, needs_frameworks, others_of, run_block, run_guide, steady)
+from support import CONFIGS, FORMATS, LAYOUTS, RECIPES, ROOT, TINY, run_json, run_ok, run_tool
 
-README = (ROOT / "README.md").read_text()
-PAGES = sorted((ROOT / "man").glob("*.[1357]"))
+MODELS = (ROOT / "man/shardinit-models.7").read_text()
+GITHUB = ROOT / ".github"
 HELP = run_ok("--help").stdout
 
 
@@ -86,6 +86,12 @@ def test_pages_have_the_options_of_help(command):
     help_text = run_ok(command, "--help").stdout
     assert options_of_page(ROOT / f"man/shardinit-{command}.1") == options_of(help_text)
     assert f"See shardinit-{command}(1)." in help_text
+
+
+def test_the_page_of_export_has_the_formats_of_help():
+    listed = (ROOT / "man/shardinit-export.1").read_text().split(".Ss Formats")[1].split("\n.El")[0]
+    assert sorted(FORMATS) == sorted(name.replace("\\-", "-") for name in re.findall(r"^\.It Cm (\S+)$", listed, re.M))
+    assert len(FORMATS) == len(set(FORMATS)) >= 6
 
 
 def test_the_main_page_has_the_options_of_help():
@@ -161,54 +167,52 @@ def test_exit_statuses():
     codes = set(re.findall(r"= (\d+),", declared)) | {"128+N"}
     body = re.search(r"^EXIT STATUS\n((?:(?: .*)?\n)+)", manual(ROOT / "man/shardinit.1"), re.M)[1]
     assert set(re.findall(r"^ {5}(\S+)", body, re.M)) == codes
-    assert set(re.findall(r"^\| (\d+|128\+N) \|", README, re.M)) == codes
+    guide = (ROOT / "man/shardinit-guide-cluster.7").read_text()
+    assert set(re.findall(r"^\.It (\d+|128\+N) Ta ", guide, re.M)) == codes
 
 
 # README -----------------------------------------------------------------------
 
-# (language, text) of every fenced block, in order.
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.M | re.S)
-EXAMPLES = [(a, b[1]) for a, b in zip(BLOCKS, BLOCKS[1:]) if a[0] in ("sh", "python") and b[0] == "text"]
-
-
-def steady(text):
-    """Output without the parts that differ between runs and machines."""
-    text = re.sub(r"in [\d.]+ s \([\d.]+ GB/s\)", "in TIME", text)
-    return re.sub(r"(memory +)[\d.]+ MB", r"\1SIZE", text)
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """Where the README's commands run: `/tmp` of the text is this folder."""
-    folder = tmp_path_factory.mktemp("readme")
-    (folder / "configs").symlink_to(ROOT / "configs")
-    for language, text in BLOCKS:
-        if language == "yaml":
-            (folder / re.match(r"# ([\w.]+\.yaml)\n", text)[1]).write_text(text)
+    folder = make_place(tmp_path_factory.mktemp("readme"), README_FILES)
     run_ok("gen", TINY, "-o", folder / "tiny")
     return folder
-
-
-def run_block(language, text, folder):
-    text = text.replace("sh src/install.sh && ", "").replace("/tmp/", f"{folder}/")
-    command = ["bash", "-c", text] if language == "sh" else [sys.executable, "-c", text]
-    env = {**CLEAN, "PATH": f"{BINARY.parent}:{os.environ['PATH']}", "PYTHONPATH": ROOT / "src/python"}
-    result = subprocess.run(command, cwd=folder, env=env, text=True, stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
-    return result.stdout.replace(f"{folder}/", "/tmp/")
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e[0][1].splitlines()[0][:40])
 def test_readme_examples(example, place):
     (language, text), expected = example
-    if "install.sh" in text:
+    if INSTALL in text:
         shutil.rmtree(place / "tiny")
     assert steady(run_block(language, text, place)) == steady(expected)
 
 
-def test_readme_has_examples_of_both_kinds():
+def test_readme_and_guides_have_examples():
     languages = [language for (language, _), _ in EXAMPLES]
-    assert languages.count("sh") >= 3 and languages.count("python") == 2
+    assert languages.count("sh") >= 5
+    assert all(len(commands_of(page)) >= 3 for page in GUIDES)
+    assert len(GUIDES) == 9
+
+
+def test_the_readme_is_short():
+    """What is longer belongs into a page or a guide."""
+    assert len(README.splitlines()) < 200
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.stem)
+def test_guide(page, tmp_path):
+    run_guide(page, tmp_path, lambda command: not needs_frameworks(command))
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.stem)
+def test_files_of_a_guide_are_used(page):
+    """A file that no command and no other file names would not be tested."""
+    files, commands = files_of(page), "".join(command.text for command in commands_of(page))
+    for name in files:
+        assert name in commands + "".join(text for other, text in files.items() if other != name), name
+    assert all(re.match(r"\S", text) for text in others_of(page))
 
 
 def snippet(text, place):
@@ -222,9 +226,12 @@ def digest_of(path):
     return run_json("digest", TINY, "--only", path)["tensors"][0]["sha256"]
 
 
-def test_readme_snippet_reads_the_right_values(place):
-    text = next(text for language, text in BLOCKS if language == "python")
-    names = snippet(text, place)
+def test_snippet_of_the_format_page_reads_the_right_values(place, capsys):
+    """The display after it has what it prints."""
+    shown = displays(ROOT / "man/shardinit-format.5")
+    number, = (number for number, text in enumerate(shown) if text.startswith("import "))
+    names = snippet(shown[number], place)
+    assert capsys.readouterr().out == shown[number + 1]
     weight, part, (row, column) = names["weight"], names["part"], names["offset"]
     assert weight.dtype == ml_dtypes.bfloat16
     assert hashlib.sha256(weight.tobytes()).hexdigest() == digest_of("model.embed_tokens.weight")
@@ -236,43 +243,96 @@ def test_readme_snippet_reads_the_right_values(place):
     assert abs(values.mean()) < 1e-4 and abs(values.std() - 0.02) < 1e-4
 
 
-def test_snippet_of_the_format_page_reads_the_right_values(place):
-    page = (ROOT / "man/shardinit-format.5").read_text()
-    text, = re.findall(r"^\.Bd -literal\n(import .*?)^\.Ed$", page, re.M | re.S)
-    weight = snippet(text, place)["weight"]
-    assert hashlib.sha256(weight.tobytes()).hexdigest() == digest_of("model.embed_tokens.weight")
+SHELL = [text for language, text in BLOCKS if language == "sh"] + [
+    text for page in GUIDES for text in [*(command.text for command in commands_of(page)),
+                                         *(text for name, text in files_of(page).items() if name.endswith(".sh"))]]
 
 
-@pytest.mark.parametrize("block", [b for b in BLOCKS if b[0] == "sh"], ids=lambda b: b[1].splitlines()[0][:40])
-def test_readme_commands_exist(block):
-    subprocess.run(["sh", "-n", "-c", block[1]], check=True)
-    for command, arguments in re.findall(r"\bshardinit ([a-z]+)([^\n]*)", block[1]):
-        options = set(re.findall(r"(?<!\S)(--?[a-z]+)", arguments.split("#")[0]))
+@pytest.mark.parametrize("text", SHELL, ids=lambda text: text.splitlines()[0][:40])
+def test_commands_of_documents_exist(text):
+    subprocess.run(["bash", "-n", "-c", text], check=True)
+    for command, arguments in re.findall(r"\bshardinit ([a-z]+)((?:\\\n|[^\n])*)", text):
+        options = set(re.findall(r"(?<!\S)(--?[a-z][a-z-]*)", re.split(r"[#|>;]", arguments)[0]))
         assert command in COMMANDS
         known = {name for head in options_of(run_ok(command, "--help").stdout) for name in head.split()[0].split(",")}
         assert options <= known
 
 
-def test_readme_names_files_that_exist():
-    for link in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / link).is_file(), link
-    assert {path.name for path in CONFIGS} <= set(re.findall(r"`([\w.-]+\.yaml)`", README))
-    for path in re.findall(r"\b((?:configs|src|tests|schemas)/[\w./-]+\.\w+)", README):
+DOCUMENTS = [ROOT / "README.md", ROOT / "tests/bench/README.md", *sorted(GITHUB.glob("*.md"))]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_name_files_that_exist(document):
+    text = document.read_text()
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (document.parent / link).is_file(), link
+    for image in re.findall(r'<img src="([^"]*)"', text):
+        assert (document.parent / image).is_file(), image
+    for path in re.findall(r"\b((?:configs|src|tests|schemas|man)/[\w./-]+\.\w+)", text):
         assert (ROOT / path).is_file(), path
+
+
+def test_the_readme_leads_to_every_document():
     for page in PAGES:
         assert f"(man/{page.name})" in README
+    for document in [*DOCUMENTS[1:], GITHUB / "CITATION.cff", ROOT / "LICENSE", ROOT / "src/python/README.md"]:
+        assert f"({document.relative_to(ROOT)}" in README, document
 
 
-def test_readme_has_the_numbers_of_the_models():
-    rows = re.findall(r"^\| `([\w.-]+\.yaml)` \| ([\d,]+) \| ([\d,]+) \|$", README, re.M)
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_pages_name_files_that_exist(page):
+    for path in re.findall(r"\b((?:configs|src|tests|schemas)/[\w./-]+\.\w+)", page.read_text().replace("\\-", "-")):
+        assert (ROOT / path).is_file(), path
+
+
+def test_the_page_of_models_has_their_numbers():
+    rows = re.findall(r"^\.It Pa ([\w.-]+\.yaml) Ta ([\d,]+) Ta ([\d,]+)$", MODELS, re.M)
     assert len(rows) == len(CONFIGS) - 3  # Without the tiny Llama, expressions and dtypes.
-    assert {path.stem for path in RECIPES} <= set(re.findall(r"`([\w-]+)`", README))
+    assert {path.name for path in CONFIGS} <= set(re.findall(r"([\w.-]+\.yaml)", MODELS))
+    recipes = " , ".join(re.findall(r"^\.It Pa (.*)$", MODELS.split(".Ss Recipes")[1].split(".Ss ")[0], re.M))
+    assert {path.stem for path in RECIPES} == set(recipes.split(" , "))
     for name, parameters, ranks in rows:
         plan = run_json("plan", ROOT / "configs" / name)
         assert (f"{plan['parameters']:,}", f"{plan['world_size']:,}") == (parameters, ranks), name
 
 
-@pytest.mark.parametrize("document", ["README.md", "src/README.md"])
+def test_the_page_of_models_has_the_layouts():
+    rows = re.findall(r"^\.It Pa ([\w-]+)\.yaml Ta ([a-z_, ]+)$", MODELS, re.M)
+    assert dict(rows).keys() == {path.stem for path in LAYOUTS}
+    for name, layouts in rows:
+        text = (ROOT / f"configs/layouts/{name}.yaml").read_text().split("\nlayouts:\n")[1]
+        assert layouts.split(", ") == re.findall(r"^  (\w+):(?! null)", text, re.M), name
+
+
+def test_changes_and_citation_have_the_versions(tmp_path):
+    versions = json.loads(run_ok("--version", "--json").stdout)
+    run_ok("export", TINY, "--to", "safetensors", "-o", tmp_path / "out")
+    versions |= json.loads((tmp_path / "out/shardinit-export.json").read_text())
+    abi = re.search(r"^#define (SHARDINIT_ABI_VERSION) (\d+)$", (ROOT / "src/library/shardinit.h").read_text(), re.M)
+    changes = (GITHUB / "CHANGELOG.md").read_text()
+    assert re.search(r"^## (\S+)", changes, re.M)[1] == versions["version"]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\d+)", changes, re.M))
+    assert rows == {abi[1]: abi[2], **{name: str(versions[name]) for name in (
+        "contract_version", "format_version", "export_version")}}
+    citation = yaml.safe_load((GITHUB / "CITATION.cff").read_text())
+    assert citation["version"] == versions["version"]
+    assert citation.keys() >= {"cff-version", "message", "title", "authors"}
+
+
+def test_contributing_names_presets_and_phases():
+    text = (GITHUB / "CONTRIBUTING.md").read_text()
+    presets = {preset["name"] for preset in json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]}
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.M)) == presets
+    named = set(re.findall(r"--preset (\w+)", text))
+    assert named and named <= presets
+    phases = subprocess.run(["sh", ROOT / "tests/run.sh", "--list"], capture_output=True, text=True, check=True).stdout
+    words = {word for line in re.findall(r"^sh tests/run\.sh([ a-z]*)(?:#|$)", text, re.M) for word in line.split()}
+    assert len(words) >= 4 and words <= {line.split()[0] for line in phases.splitlines()}
+    for block in re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S):
+        subprocess.run(["bash", "-n", "-c", block], check=True)
+
+
+@pytest.mark.parametrize("document", ["README.md", "src/README.md", ".github/CONTRIBUTING.md"])
 def test_documents_name_files_of_the_source(document):
     text = (ROOT / document).read_text()
     for path in re.findall(r"`((?:[a-z0-9_]+/)+[a-z0-9_-]+\.(?:cc|h|def))`", text):
@@ -497,10 +557,13 @@ def test_dtypes(offered):
 def test_initializers(offered):
     # There are more than a message lists.
     names = {name for path in (ROOT / "src/init").glob("*.cc")
-             for name in re.findall(r'^(?:    |extern const Initializer \w+ = {)\.name = "(\w+)"', path.read_text(), re.M)}
+             for name in re.findall(r'^    {\.name = "(\w+)"', path.read_text(), re.M)}
     object_form, = [s for s in SPEC["definitions"]["initializer"]["anyOf"] if "properties" in s]
     assert names == set(object_form["properties"])
-    assert in_spec_page(names) and all(f"`{name}`" in README for name in names)
+    guide = (ROOT / "man/shardinit-guide-initializer.7").read_text()
+    listed = guide.split(".Ss Those that are there")[1].split(".Ss ")[0]
+    assert in_spec_page(names) and names == set(re.findall(r"(?<!\w)[a-z]+(?:_[a-z]+)*(?!\w)", "".join(
+        re.findall(r"^\.Ic (.*\n)", listed, re.M))))
     for name, schema in object_form["properties"].items():
         if schema.get("properties"):
             given = "".join(f"{p}: 1, " for p in schema.get("required", []))

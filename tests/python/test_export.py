@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 import pytest
-from support import AWKWARD, BINARY, CLEAN, DTYPES, reassemble, run_json, run_ok, run_tool, tree_of
+from support import AWKWARD, BINARY, CLEAN, DTYPES, FORMATS, OF_ANY, reassemble, run_json, run_ok, run_tool, tree_of
 from test_faults import BIG, small_disk  # noqa: F401
 
 NAMES = {"F32": "f32", "F64": "f64", "F16": "f16", "BF16": "bf16"}
@@ -282,7 +282,7 @@ def test_a_checkpoint_gives_what_its_spec_gives(arguments, spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "gen", *arguments)
     if "--replicas" in arguments:
         arguments = ["--set", "replicas=full"]
-    for to in ["safetensors", "dcp", "hf-dcp", "zarr"]:
+    for to in OF_ANY:
         export(spec, to, tmp_path / f"spec-{to}", *arguments)
         export(tmp_path / "gen", to, tmp_path / f"folder-{to}", "--memory", "1M")
         assert tree_of(tmp_path / f"spec-{to}") == tree_of(tmp_path / f"folder-{to}")
@@ -342,7 +342,7 @@ modules:
 """
 
 
-@pytest.fixture(scope="module", params=["safetensors", "dcp", "hf-dcp", "zarr", "keras"])
+@pytest.fixture(scope="module", params=[name for name in FORMATS if name != "megatron"])
 def layers(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("layers")
     (folder / "spec.yaml").write_text(LAYERS)

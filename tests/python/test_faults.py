@@ -849,6 +849,7 @@ def inodes(folder):
 RANK_1 = {"ranks/rank-00001.h5", "ranks/rank-00001.json", "index.h5", "manifest.json"}
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name, damage, again", [
     ("ranks/rank-00001.h5", "data", RANK_1), ("ranks/rank-00001.h5", "head", RANK_1),
     ("ranks/rank-00001.h5", "link", RANK_1), ("ranks/rank-00001.h5", "cut", RANK_1),
@@ -885,6 +886,7 @@ def test_gen_repairs_what_verify_finds(name, damage, again, good, damaged, spec,
     assert inodes(damaged) == before
 
 
+@pytest.mark.quick
 def test_repair_by_ranks_and_of_an_unfinished_folder(good, spec, tmp_path):
     out = tmp_path / "out"
     run_ok("gen", spec, "-o", out, "--ranks", "0,1", "--repair")  # Nothing is there yet.

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from full_disk import BLOCK, KINDS, Full, mounted, used
-from support import ROOT, run_ok, run_tool, tree_of
+from support import FORMATS, ROOT, run_ok, run_tool, tree_of
 from test_outputs import CONFIG, OUTPUTS, PYTHON, is_whole, write
 
 SPEC = """
@@ -28,7 +28,7 @@ FOLDERS = {
     "gen with devices": ["gen", "spec.yaml", "--set", "mesh.devices=[5, 3]", "-o"],
     "gen --index always": ["gen", "spec.yaml", "--index", "always", "-o"],
     **{f"export --to {format}": ["export", "keras.yaml" if format == "keras" else "spec.yaml", "--to", format, "-o"]
-       for format in ("safetensors", "dcp", "hf-dcp", "zarr", "keras", "megatron")},
+       for format in FORMATS},
     "export of a checkpoint": ["export", "source", "--to", "dcp", "-o"],
     "export --optimizer": ["export", "spec.yaml", "--to", "dcp", "--optimizer", "adamw", "-o"],
     "reshard": ["reshard", "source", "--mesh", "a=4", "-o"],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from changing import changing
 from generated import generated, given
-from support import ROOT, TINY, run_ok, run_tool, tree_of
+from support import OF_ANY, ROOT, TINY, run_ok, run_tool, tree_of
 
 AXES = "xyz"
 LAYOUTS = f"""
@@ -56,7 +56,7 @@ def cases(draw):
         return {**case, "layouts": [draw(names), draw(names)]}
     case["tensors"] = draw(st.lists(tensors(), min_size=1, max_size=4))
     case["mesh"] = draw(meshes())
-    case["to"] = draw(st.one_of(st.sampled_from(["safetensors", "dcp", "hf-dcp", "zarr"]), meshes()))
+    case["to"] = draw(st.one_of(st.sampled_from(OF_ANY), meshes()))
     case["replicas"] = draw(st.sampled_from(["dedupe", "full"]))
     return case
 

@@ -481,7 +481,7 @@ WRONG = {  # What the file says, or how a Llama's is changed → the message, wi
     "capture": ({"architectures": ["LlamaModel"]}, "config.json -o model.yaml` makes a spec of any model of Transformers"),
     "dtype": ({"torch_dtype": "int8"}, "`torch_dtype` is `int8`, which the family"),
     "heads": ({"num_attention_heads": 5, "num_key_value_heads": 5}, "config.json:4:17: error: the model needs that hidden_size is a multiple of num_attention_heads, but `hidden_size` is `48` and `num_attention_heads` is `5`"),
-    "groups": ({"num_key_value_heads": 3}, "num_attention_heads is a multiple of num_key_value_heads, but `num_attention_heads` is `4` and `num_key_value_heads` is `3`"),
+    "groups": ({"num_key_value_heads": 3}, "heads is not a multiple of kv_heads: `num_attention_heads` is `4` and `num_key_value_heads` is `3`"),
     "padding": ({"pad_token_id": 96}, "pad_token_id is below vocab_size, but `pad_token_id` is `96` and `vocab_size` is `96`"),
 }
 

@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
-from support import BINARY, ROOT, run_ok, run_tool, tree_of
+from support import BINARY, OF_ANY, ROOT, run_ok, run_tool, tree_of
 
 SPEC = """
 shardinit: 1
@@ -68,15 +68,12 @@ def write_header(path, text):
     path.write_bytes(len(text.encode()).to_bytes(8, "little") + text.encode() + data[8 + size:])
 
 
-FORMATS = ["safetensors", "dcp", "hf-dcp", "zarr", "megatron"]
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("numbers")
     (folder / "spec.yaml").write_text(SPEC)
     run_ok("gen", "spec.yaml", "-o", "checkpoint", cwd=folder)
-    for format in FORMATS:
+    for format in (*OF_ANY, "megatron"):
         run_ok("export", "spec.yaml", "--to", format, "-o", format, cwd=folder)
     run_ok("export", "spec.yaml", "--to", "safetensors", "--max-shard-size", "100", "-o", "many", cwd=folder)
     run_ok("digest", "spec.yaml", "--write", "digest.json", cwd=folder)

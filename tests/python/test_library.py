@@ -4,6 +4,7 @@ import ctypes
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 
@@ -53,9 +54,13 @@ def test_the_known_answers_are_installed(prefix):
     assert (prefix / "share/shardinit/conformance.json").read_bytes() == wanted
 
 
-def test_the_example_of_the_page(prefix, tmp_path):
+def write_the_example_of_the_page(folder):
     source, = re.findall(r"^\.Bd -literal\n(#include.*?)^\.Ed$", PAGE, re.M | re.S)
-    (tmp_path / "rows.c").write_text(source.replace("\\e", "\\"))
+    (folder / "rows.c").write_text(source.replace("\\e", "\\"))
+
+
+def test_the_example_of_the_page(prefix, tmp_path):
+    write_the_example_of_the_page(tmp_path)
     config, = prefix.rglob("shardinit.pc")
     flags = output("pkg-config", "--cflags", "--libs", "shardinit", text=True,
                    env={**CLEAN, "PKG_CONFIG_PATH": config.parent}).split()
@@ -77,6 +82,33 @@ def test_the_example_of_the_page(prefix, tmp_path):
     program = run_tool("validate", tmp_path / "bad.yaml")
     assert bad.returncode == 2 and bad.stderr.decode() == program.stderr != ""
     assert rows(TINY, "model.norm.weight", 0, 1).returncode == 2
+
+
+PROJECT = """
+cmake_minimum_required(VERSION 3.22)
+project(rows VERSION 1.0 LANGUAGES C)
+find_package(shardinit {version} REQUIRED)
+add_executable(rows rows.c)
+target_link_libraries(rows shardinit::shardinit)
+"""
+
+
+def test_find_package(prefix, tmp_path):
+    """Of a copy, since an installation can be moved."""
+    shutil.copytree(prefix, tmp_path / "moved", symlinks=True)
+    write_the_example_of_the_page(tmp_path)
+    version = run_json("--version")["version"]
+    configure = ["cmake", "-S", tmp_path, "-B", tmp_path / "build", "-G", "Ninja",
+                 f"-DCMAKE_PREFIX_PATH={tmp_path / 'moved'}", "-DCMAKE_C_FLAGS=-Wall -Wextra -Werror"]
+    (tmp_path / "CMakeLists.txt").write_text(PROJECT.format(version=version))
+    output(*configure)
+    output("cmake", "--build", tmp_path / "build")
+    words = reassemble(gen_ok(TINY, tmp_path))["lm_head.weight"][1]
+    made = output(tmp_path / "build/rows", TINY, "lm_head.weight", 1000, 24, env=CLEAN)
+    assert made == words[1000:1024].tobytes()
+    (tmp_path / "CMakeLists.txt").write_text(PROJECT.format(version=f"{int(version.split('.')[0]) + 1}.0"))
+    refused = subprocess.run([*map(str, configure)], capture_output=True, text=True, timeout=120)
+    assert refused.returncode != 0 and 'compatible with requested version "' in " ".join(refused.stderr.split())
 
 
 @pytest.mark.parametrize("compiler", [["cc", "-std=c99"], ["c++", "-std=c++11"]], ids=" ".join)

@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-from support import BINARY, CLEAN, ROOT, TINY, run_json, run_ok, run_tool, tree_of
+from support import BINARY, CLEAN, OF_ANY, ROOT, TINY, run_json, run_ok, run_tool, tree_of
 
 SPEC = """
 shardinit: 1
@@ -70,6 +70,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_only_what_the_option_wrote_is_replaced(name, folder):
     out = folder / "out"
@@ -222,6 +223,7 @@ READ = {
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("case", READ)
 def test_no_input_is_replaced(case, folder):
     """An input is replaced by none of its names, not even with --force."""
@@ -320,6 +322,7 @@ def test_hard_links_keep_what_they_had(folder):
 STORES = ["s3://bucket/x", "gs://bucket/x", "hf://org/model", "file:///tmp/x", "S3+a.b-c://x"]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("store", STORES)
 def test_other_stores_are_refused_everywhere(store, folder):
     run_ok("gen", "spec.yaml", "-o", "ckpt", cwd=folder)
@@ -388,7 +391,7 @@ def test_check_names_tensors_that_the_spec_lacks(name, options, folder):
 FOREIGN = ["tokenizer.json", "notes.txt", ".gitattributes", "model.bin.txt", "README.md"]
 
 
-@pytest.mark.parametrize("format", ["checkpoint", "safetensors", "dcp", "hf-dcp", "zarr", "keras"])
+@pytest.mark.parametrize("format", ["checkpoint", *OF_ANY, "keras"])
 def test_foreign_files_are_named_and_are_no_damage(format, folder):
     layout = "modules:\n  layers.dense.vars:\n    \"0\": {shape: [4, 6], init: zeros}\n"
     spec = SPEC if format != "keras" else SPEC.split("modules")[0].replace("mesh: {axes: {a: 2}}\n", "") + layout

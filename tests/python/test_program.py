@@ -264,7 +264,7 @@ WHOLE_ARGUMENTS = {"constant": "5", "index": "(i1 * 6 + i2 + 1)", "one": "(i0 + 
 def calls_of():
     """Path → expression: each function and operator, with each kind of argument at each place."""
     rows = re.findall(r'^    \{"(\w+)", (\d), (-?\d),', (ROOT / "src/expr/functions.cc").read_text(), re.MULTILINE)
-    operators = re.findall(r'\{"(\S+)", Step::Op::', (ROOT / "src/expr/parse.cc").read_text())
+    operators = re.findall(r'\{"(\S+)", k\w+, ElementOp::', (ROOT / "src/expr/parse.cc").read_text())
     assert len(rows) >= 24 and len(operators) >= 10
     calls = {}
     for name, low, high in rows:  # If any number of arguments is allowed, two are taken.

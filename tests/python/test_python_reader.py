@@ -682,36 +682,3 @@ def test_mutated_manifests(awkward, tmp_path):
         except shardinit.ShardinitError:
             refused += 1
     assert refused > 200
-
-
-# ---- The package.
-
-
-def test_pip_install(tiny, tmp_path):
-    pip = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--disable-pip-version-check",
-            "--target",
-            tmp_path / "site",
-            PACKAGE,
-        ],
-        capture_output=True,
-        text=True,
-    )
-    assert pip.returncode == 0, pip.stderr
-    assert (tmp_path / "site/shardinit/py.typed").is_file()
-    code = f"import shardinit; print(shardinit.__file__, shardinit.open({str(tiny)!r}).seed)"
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
-    ).stdout
-    assert found == f"{tmp_path}/site/shardinit/__init__.py 0\n"

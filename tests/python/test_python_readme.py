@@ -1,4 +1,5 @@
-"""Every line of Python in the package's README runs, in a process of its own."""
+"""Every line of Python in the package's README runs, in a process of its own, and every guide that needs
+frameworks, from its first command to its last."""
 
 import os
 import re
@@ -8,6 +9,7 @@ import sys
 import pytest
 
 from clients import PACKAGE, client_of, gen_ok
+from documents import GUIDES, commands_of, files_of, needs_frameworks, run_guide
 from support import TINY
 
 BLOCKS = re.findall(
@@ -82,7 +84,8 @@ LINEAR = DENSE.replace("kernel: {shape: [16, 32]", "weight: {shape: [32, 16]")
 
 # Title in the README → packages, spec, lines before, lines after.
 CASES = {
-    "NumPy": ([], TINY, "", "assert rows.shape == (1024, 256) and (checked == 1).all()"),
+    "NumPy": ([], TINY, "", "assert rows.shape == (1024, 256) and (checked == 1).all()\n"
+              "assert first.shape == (16, 256) and sum(sizes.values()) == checkpoint.bytes"),
     "PyTorch": (["torch"], MODEL, TORCH + "model = Model()\n", LOADED),
     "A model on `meta`": (["torch"], MODEL, TORCH, LOADED),
     "Transformers": (
@@ -128,6 +131,13 @@ CASES = {
     ),
     "A model from a spec": (["torch"], MODEL, TORCH + GLOO, LOADED),
     "Two lines in a trainer": (["torch"], MODEL, TORCH + GLOO, LOADED),
+    "One call": (
+        ["torch"],
+        MODEL,
+        TORCH + GLOO,
+        LOADED + "torch.manual_seed(7)\nreal = Model()\n"
+        "assert all(torch.equal(a.full_tensor(), b) for a, b in zip(same.parameters(), real.parameters(), strict=True))",
+    ),
     "JAX from a spec": (
         ["jax"],
         TINY,
@@ -141,6 +151,14 @@ CASES = {
         JAX + "import equinox\nModel = lambda key: equinox.nn.Linear(16, 32, key=key)\n",
         "arrays = {'weight': model.weight, 'bias': model.bias}\n" + ARRAYS +
         "assert model.weight.sharding.mesh == mesh",
+    ),
+    "One call for JAX": (
+        ["jax", "equinox"],
+        LINEAR,
+        JAX + "import equinox\nModel = lambda key: equinox.nn.Linear(16, 32, key=key)\n",
+        "real = Model(jax.random.key(7))\n"
+        "assert (same.weight == real.weight).all() and (same.bias == real.bias).all()\n"
+        "assert model.weight.sharding.spec == shardings['weight'] and model.weight.sharding.mesh == mesh",
     ),
     "Capture": (
         ["torch"],
@@ -184,3 +202,29 @@ def test_example(title, tmp_path):
         env={**os.environ, "PYTHONPATH": f"{PACKAGE}:{here}"},
     )
     assert result.returncode == 0, result.stderr
+
+
+def packages_of(page):
+    """What the Python of a guide imports, and what its captures need."""
+    texts = [text for name, text in files_of(page).items() if name.endswith(".py")]
+    commands = [command.text for command in commands_of(page)]
+    names = re.findall(r"^(?:import|from) (jax|numpy|torch|transformers)\b", "".join(texts), re.M)
+    names += re.findall(r"^shardinit-capture (torch|jax)\b", "\n".join(commands), re.M)
+    return {*names, *(name for text in commands for name in re.findall(r"\b(equinox)\.", text))}
+
+
+WITH_FRAMEWORKS = [page for page in GUIDES if any(map(needs_frameworks, commands_of(page)))]
+
+
+def test_guides_with_frameworks_are_found():
+    assert {page.stem.removeprefix("shardinit-guide-") for page in WITH_FRAMEWORKS} == {
+        "initializer", "maxtext", "transformers"}
+    assert packages_of(next(page for page in GUIDES if page.stem.endswith("-transformers"))) == {
+        "equinox", "jax", "torch", "transformers"}
+
+
+@pytest.mark.parametrize("page", WITH_FRAMEWORKS, ids=lambda page: page.stem)
+def test_guide(page, tmp_path):
+    for package in packages_of(page):
+        client_of(package)
+    run_guide(page, tmp_path, lambda command: True)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from clients import FLAX, PACKAGE, bits_of, client_of, gen_ok
+from documents import displays
 from support import ROOT, TINY, reassemble, run_json, run_ok, sha256_of
 
 jax = client_of("jax")
@@ -300,9 +301,8 @@ with shardinit.open_spec(sys.argv[1]) as spec:
         out_of(child)
 
 
-def test_the_lines_of_the_readme_run_the_file_without_this_package(tmp_path, tiny):
-    readme = (ROOT / "README.md").read_text()
-    code, = (text for text in re.findall(r"```python\n(.*?)```", readme, re.S) if "compile_and_load" in text)
+def test_the_lines_of_the_manual_run_the_file_without_this_package(tmp_path, tiny):
+    code, = (text for text in displays(ROOT / "man/shardinit-program.1") if "compile_and_load" in text)
     assert "import shardinit" not in code and len(code.splitlines()) <= 15
     run_ok("program", TINY, "-o", tmp_path / "tiny.mlir")
     code += """

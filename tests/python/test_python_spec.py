@@ -310,7 +310,7 @@ def test_the_library_is_found_or_asked_for(tmp_path):
 
     none = python(SHARDINIT_LIBRARY=str(tmp_path / "none.so"))
     assert none.returncode and "LibraryError: libshardinit.so.1 cannot be loaded:" in none.stderr
-    assert "none.so" in none.stderr and "hint: install shardinit (`sh src/install.sh`)" in none.stderr
+    assert "none.so" in none.stderr and "hint: install shardinit's wheel, or build it (`sh src/install.sh`)" in none.stderr
     wrong = python(SHARDINIT_LIBRARY="/lib/x86_64-linux-gnu/libm.so.6")
     assert wrong.returncode and "is not libshardinit.so.1: it has no shardinit_open" in wrong.stderr
     assert python(SHARDINIT_LIBRARY=str(LIBRARY)).stdout == "256\n"

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import pytest
 from clients import PACKAGE, client_of, gen_ok
+from documents import GUIDES, others_of
 from support import ROOT, TINY, run_ok
 
 HERE = pathlib.Path(__file__).parent
@@ -149,6 +150,18 @@ def test_lines_lead_to_headings():
     for row, link in linked.items():
         assert not link or link[1] in anchors, row
         assert (row.run_by == "test_python_readme.py::test_example") <= bool(link), row
+
+
+LINES_IN_GUIDES = [(page, line) for page in GUIDES for text in others_of(page) for line in text.splitlines()]
+
+
+def test_lines_of_trainers_in_guides_are_those_of_rows():
+    """Of rows that are tested, up to the name of the folder."""
+    assert {page.stem.removeprefix("shardinit-guide-") for page, _ in LINES_IN_GUIDES} == {
+        "maxtext", "megatron", "torchtitan"}
+    tested = {line for row in ROWS if row.run_by != "untested" for line in code_of(row.lines)}
+    for page, line in LINES_IN_GUIDES:
+        assert re.sub(r"/tmp/\w+", "DIR", line) in tested, (page.name, line)
 
 
 AS_THEY_STAND = [row for row in ROWS if row.run_by == "test_readme_trainers.py::test_row"]

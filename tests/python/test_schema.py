@@ -40,6 +40,7 @@ LAYOUT = HEAD + ("mesh: {axes: {data: 1}}\nmodules: {w: {shape: [4, 6], init: on
                  "layouts:\n  x: ")
 
 VALID = {
+    "when is boolean": BODY + "{shape: [4], init: zeros, when: true}\n",
     "smallest": HEAD + "modules: {w: {shape: [], init: zeros}}\n",
     "top level": HEAD + "seed: 5\nengine: philox4x32\nuneven: chunk\nreplicas: full\n"
                         "vars: {d: 4, e: 2 * d, f: 0x10, g: 1e-5}\n"
@@ -206,8 +207,8 @@ INVALID = {
     "repeat of two": HEAD + "modules: {repeat: {i: 1, j: 2}, w: {shape: [], init: zeros}}\n",
     "repeat is a number": HEAD + "modules: {repeat: 2, w: {shape: [], init: zeros}}\n",
     "empty key": BODY + "{shape: [4], init: zeros, key: ''}\n",
+    "size is boolean": BODY + "{shape: [true], init: zeros}\n",
     "when is a map": HEAD + "modules: {when: {w: {shape: [], init: zeros}}, v: {shape: [], init: zeros}}\n",
-    "when is boolean": BODY + "{shape: [4], init: zeros, when: true}\n",
     "a module has only when": HEAD + "modules: {m: {when: 1}}\n",
     "a layout is empty": LAYOUT + "{}\n",
     "a layout only omits": LAYOUT + "{omit: ['*']}\n",

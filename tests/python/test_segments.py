@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clients import bits_of, client_of
-from support import DTYPES, ROOT, read_raw, reassemble, run_json, run_ok, run_tool, sha256_of, text_of, tree_of
+from support import DTYPES, OF_ANY, ROOT, read_raw, reassemble, run_json, run_ok, run_tool, sha256_of, text_of, tree_of
 
 import shardinit
 
@@ -120,7 +120,7 @@ def test_verify_sees_each_box(tmp_path):
     assert file.read_bytes() == good
 
 
-@pytest.mark.parametrize("to", ["safetensors", "dcp", "hf-dcp", "zarr"])
+@pytest.mark.parametrize("to", OF_ANY)
 @pytest.mark.parametrize("of", ["spec", "checkpoint"])
 def test_exports_hold_the_same(to, of, tmp_path):
     source = SPEC
@@ -253,7 +253,7 @@ def test_axes_one_after_the_other(replicas, tmp_path):
     assert run_json("explain", spec, "both")["partition"] == "[a then b, -]"
     assert run_json("explain", spec, "behind")["partition"] == "[-, a then b in 3 segments]"
     assert run_json("explain", spec, "front")["partition"] == "[a in 3 segments then b]"
-    for to in ("safetensors", "dcp", "hf-dcp", "zarr"):
+    for to in OF_ANY:
         run_ok("export", tmp_path / "out", "--to", to, "-o", tmp_path / to)
         run_ok("verify", tmp_path / to, "--spec", spec)
     refused = run_tool("plan", spec, "--write", tmp_path / "map.yaml")
