@@ -6,6 +6,7 @@
 
 #include "base/checked_file.h"
 #include "base/error.h"
+#include "base/sha256.h"
 #include "support/spec_text.h"
 
 namespace shardinit {
