@@ -8,8 +8,6 @@ namespace {
 
 using Name = DimensionName;
 
-constexpr double kSmall = 1e-9;  // Relative differences are smaller.
-
 // The axis fsdp has 8 ranks at 10 bytes a second, tensor 4 at 100; there are 5 tokens.
 StepModel TwoAxes() {
   StepModel model;
