@@ -235,13 +235,15 @@ std::vector<std::string> HelpOn(const std::string& name) {
   const KindsOfValues kinds;
   std::vector<HelpPage> pages = PagesOfKeys(name, false, kinds);
   for (const KindOfNames& kind : KindsOfNames()) {
-    if (kind.name == name) texts.push_back(InText(kind));
     for (const NameEntry& entry : kind.entries()) {
       if (IsNameOf(kind, entry, name)) pages.push_back(PageOfName(kind, entry));
     }
   }
   for (HelpPage& page : PagesOfKeys(name, true, kinds)) pages.push_back(std::move(page));
   for (const HelpPage& page : pages) texts.push_back(InText(page));
+  for (const KindOfNames& kind : KindsOfNames()) {
+    if (kind.name == name) texts.push_back(InText(kind));
+  }
   return texts;
 }
 

@@ -259,13 +259,13 @@ std::string RulesOver(const Mesh& mesh) {
   std::vector<std::string> lines = {
       "# Which mesh axis shards the dimensions with these names in `axes` of tensors.", "rules:"};
   const auto add = [&](std::string_view logical, const std::string& axes) {
-    if (!axes.empty()) lines.push_back(fmt::format("  - {{{}: {}}}", logical, axes));
+    lines.push_back(fmt::format("  - {{{}: {}}}", logical, axes.empty() ? "null" : axes));
   };
   std::string rest = fmt::to_string(fmt::join(others, ", "));
   if (others.size() > 1) rest = "[" + rest + "]";
   for (const char* logical : {"vocab", "heads", "mlp", "table_columns"}) add(logical, work);
   for (const char* logical : {"embed", "table_rows"}) add(logical, rest);
-  add("norm", "null");
+  add("norm", "");
   return Joined(lines);
 }
 

@@ -45,8 +45,8 @@ def test_pages_of_keys_say_what_the_schema_says(place):
         page = flat(run_ok("help", place + key).stdout)
         assert page.startswith(f"{key}: a key of ") and flat(schema["description"]) in page, key
         if "default" in schema:
-            assert f"default {schema['default'] if isinstance(schema['default'], str) else json.dumps(schema['default'])}" \
-                in page.replace("4e+14", "400e12"), key
+            shown, default = re.search(r" default (\S+) ", page)[1], schema["default"]
+            assert shown == default or float(shown) == default, key
         assert all(word in page for word in schema.get("enum", [])), key
         assert re.search(r"page shardinit-[a-z-]+\([157]\)", page)
 
@@ -185,7 +185,7 @@ def test_new_from_a_model_with_flags(tmp_path):
 
 @pytest.mark.parametrize("arguments, words", [
     (["--from", "llama3-tny"], "did you mean `llama3-tiny`?"), (["--from", "gpt2-xl", "--kv-heads", "4"], "no variable `kv_heads`"),
-    (["--init", "bert"], "no recipe `bert` for decoders"), (["--width", "100", "--heads", "7"], "not a multiple of the number of heads, 7"),
+    (["--init", "mamba"], "no recipe `mamba` for decoders"), (["--width", "100", "--heads", "7"], "not a multiple of the number of heads, 7"),
     (["--width", "96", "--heads", "6", "--kv-heads", "4"], "`--heads 6` is not a multiple of `--kv-heads 4`"), (["--layers", "0"], "use a whole number from 1"),
     (["--layers", "4k"], "use a whole number from 1"), (["--mesh", "fsdp"], "axis=size"), (["--dtype", "float99"], "float99"),
     (["--sharding", "torchtitn"], "torchtitn"), (["a/b"], "a/b")])
