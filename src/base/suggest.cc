@@ -63,6 +63,8 @@ constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
     {"keras", "in_out"},
     {"transformers", "safetensors"},
     {"xavier", "xavier_normal"},
+    {"gspmd", "mhlo"},
+    {"shardy", "sdy"},
 };
 
 std::string Lower(std::string_view text) {

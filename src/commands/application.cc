@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -14,10 +13,10 @@
 #include "base/json.h"
 #include "base/result_file.h"
 #include "base/sha256.h"
-#include "base/suggest.h"
 #include "base/talk.h"
 #include "commands/command.h"
 #include "commands/options.h"
+#include "commands/usage.h"
 #include "kernels/kernels.h"
 #include "plan/plan.h"
 #include "report/text.h"
@@ -69,65 +68,6 @@ void PrintVersion(bool json) {
   Print(out.Finish());
 }
 
-std::vector<std::string> CommandNames() {
-  std::vector<std::string> names;
-  for (const Command* command : Commands()) names.emplace_back(command->name);
-  return names;
-}
-
-// Explains usage errors by the words themselves: of a mistyped command CLI11 says only that one is
-// required, and a mistyped option swallows its value.
-[[noreturn]] void ExplainUsage(const CLI::App& root, const CLI::ParseError& error,
-                               const std::vector<std::string>& words) {
-  if (words.empty()) {
-    throw Error(ExitCode::kUsage, "no command given", "see `shardinit --help`");
-  }
-  const auto names = CommandNames();
-  const CLI::App* app = nullptr;
-  for (const CLI::App* sub : root.get_subcommands({})) {
-    if (sub->get_name() == words[0]) app = sub;
-  }
-  if (app == nullptr) {
-    const bool is_option = words[0].starts_with("-");
-    const std::string closest =
-        Closest(words[0], is_option ? std::vector<std::string>{"--help", "--version"} : names);
-    throw Error(
-        ExitCode::kUsage,
-        fmt::format("{} `{}`", is_option ? "there is no option" : "unknown command", words[0]),
-        closest.empty() ? "see `shardinit --help`" : fmt::format("did you mean `{}`?", closest));
-  }
-  const std::string help = fmt::format("see `shardinit {} --help`", words[0]);
-  for (size_t i = 1; i < words.size() && words[i] != "--"; ++i) {
-    const std::string name = words[i].substr(0, words[i].find('='));
-    if (!name.starts_with("-") || name == "-") continue;
-    if (name.find_first_not_of("0123456789", 1) == name.npos) continue;  // a negative number
-    std::vector<std::string> known;
-    bool found = false;
-    for (const CLI::Option* option : app->get_options()) {
-      for (const std::string& l : option->get_lnames()) known.push_back("--" + l);
-      for (const std::string& s : option->get_snames()) known.push_back("-" + s);
-    }
-    for (const std::string& option : known) {
-      found |= option == name || (option.size() == 2 && name.starts_with(option));
-    }
-    if (found) continue;
-    const std::string closest = Closest(name, known);
-    throw Error(ExitCode::kUsage, fmt::format("`{}` has no option `{}`", words[0], name),
-                closest.empty() ? help : fmt::format("did you mean `{}`?", closest));
-  }
-  std::string what = error.what();
-  // A word becomes lower-case; the name of an argument, such as SPEC, stays.
-  if (what.size() > 1 && std::islower(what[1])) what[0] = static_cast<char>(std::tolower(what[0]));
-  throw Error(ExitCode::kUsage, fmt::format("{}: {}", words[0], what), help);
-}
-
-// Returns the help of a command, without the second of two blank lines between groups.
-std::string HelpOf(const CLI::App& app) {
-  std::string text = app.get_parent() == nullptr ? app.help() : app.help("shardinit");
-  for (size_t at = 0; (at = text.find("\n\n\n", at)) != text.npos;) text.erase(at, 1);
-  return text;
-}
-
 // Says what the process has cost so far.
 void TalkOfCost(const Stopwatch& time) {
   struct rusage usage = {};
@@ -172,6 +112,12 @@ ExitCode RunWith(const CommonOptions& common, const std::function<ExitCode()>& r
 
 }  // namespace
 
+std::string HelpOf(const CLI::App& app) {
+  std::string text = app.get_parent() == nullptr ? app.help() : app.help("shardinit");
+  for (size_t at = 0; (at = text.find("\n\n\n", at)) != text.npos;) text.erase(at, 1);
+  return text;
+}
+
 std::unique_ptr<Application> MakeApplication() {
   auto application = std::make_unique<Application>();
   CLI::App& app = application->app;
@@ -192,7 +138,7 @@ std::unique_ptr<Application> MakeApplication() {
     sub->footer(fmt::format("See shardinit-{}(1).", command->name));
     const auto run = command->configure(*sub);
     const auto common = std::make_shared<CommonOptions>();
-    common->AddTo(*sub);
+    if (command->pass_on == nullptr) common->AddTo(*sub);
     sub->callback([application = application.get(), run, common, sub] {
       if (common->redirects()) common->force = sub->count("--force") > 0;
       application->run = [run, common] { return RunWith(*common, run); };
@@ -210,8 +156,14 @@ ExitCode RunCommandLine(int argc, const char* const* argv) {
     PrintVersion(given("--json"));
     return ExitCode::kOk;
   }
+  for (const Command* command : Commands()) {
+    if (command->pass_on != nullptr && !words.empty() && words[0] == command->name) {
+      command->pass_on(words);
+    }
+  }
   const auto application = MakeApplication();
   CLI::App& app = application->app;
+  RefuseMisplaced(app, words);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -229,13 +181,14 @@ ExitCode RunCommandLine(int argc, const char* const* argv) {
 }
 
 extern const Command kGen, kPlan, kValidate, kExplain, kGraph, kDiff, kDigest, kStats, kExport,
-    kProgram, kReshard, kVerify, kInspect, kFinalize, kStatus, kSchema, kList, kImport, kCompletion;
+    kProgram, kReshard, kVerify, kInspect, kFinalize, kStatus, kSchema, kList, kHelp, kNew, kImport,
+    kCapture, kCompletion;
 
 std::span<const Command* const> Commands() {
   static constexpr const Command* kCommands[] = {
-      &kGen,    &kPlan,   &kValidate, &kExplain, &kGraph,      &kDiff,    &kDigest,
-      &kStats,  &kExport, &kProgram,  &kReshard, &kVerify,     &kInspect, &kFinalize,
-      &kStatus, &kSchema, &kList,     &kImport,  &kCompletion,
+      &kGen,    &kPlan,    &kValidate, &kExplain, &kGraph,   &kDiff,       &kDigest, &kStats,
+      &kExport, &kProgram, &kReshard,  &kVerify,  &kInspect, &kFinalize,   &kStatus, &kSchema,
+      &kList,   &kHelp,    &kNew,      &kImport,  &kCapture, &kCompletion,
   };
   return kCommands;
 }

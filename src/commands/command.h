@@ -8,7 +8,9 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 
@@ -19,6 +21,9 @@ struct Command {
   std::string_view summary;
   // Declares the options on `app` and returns what to run once they are parsed.
   std::function<ExitCode()> (*configure)(CLI::App& app);
+  // Not null: the words are another program's, with its own options. Becomes that program, or
+  // returns if it is not here.
+  void (*pass_on)(const std::vector<std::string>& words) = nullptr;
 };
 
 // Configures a command with options that declare themselves when they are made, for `run`.
@@ -59,6 +64,9 @@ struct Application {
 };
 
 std::unique_ptr<Application> MakeApplication();
+
+// Returns the help of a command, without the second of two blank lines between groups.
+std::string HelpOf(const CLI::App& app);
 
 // Parses and runs the command line. Usage errors become Error (kUsage) with the command's usage as
 // their hint; `--help` and `--version` print and return kOk.

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 
+#include "base/file.h"
 #include "base/glob.h"
 #include "base/suggest.h"
+#include "base/text.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "commands/tensor_facts.h"
 #include "report/text.h"
+#include "spec/shipped.h"
 
 namespace shardinit {
 namespace {
@@ -79,7 +82,20 @@ const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
               hint.empty() ? "`shardinit graph SPEC` shows the paths" : hint);
 }
 
+// Tells whether a word names a file or what is shipped.
+bool IsSpec(const std::string& word) {
+  const std::string path = PathOfSpec({}, word);
+  return IsShipped(path) || Exists(path);
+}
+
 ExitCode RunExplain(const ExplainOptions& options) {
+  const std::string& spec = options.spec.request.path;
+  if (spec != "-" && !IsSpec(spec) && IsSpec(options.path)) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("{} is no spec, but {} is", Quote(spec), Quote(options.path)),
+                fmt::format("the spec is first: `shardinit explain {} {}`", Escape(options.path),
+                            Escape(spec)));
+  }
   Diagnostics diagnostics;  // owns the places
   Explanation why;
   why.pattern = options.path;

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/suggest.h"
 #include "base/talk.h"
 #include "base/text.h"
 #include "graph/stored/view.h"
@@ -290,8 +291,10 @@ size_t ChoiceOf(std::string_view option, const std::string& value,
                 const std::vector<std::string_view>& words) {
   const auto word = std::find(words.begin(), words.end(), value);
   if (word != words.end()) return static_cast<size_t>(word - words.begin());
+  const std::string closest = Closest(value, {words.begin(), words.end()});
   throw Usage(fmt::format("`{} {}`: use `{}` or `{}`", option, value,
-                          fmt::join(words.begin(), words.end() - 1, "`, `"), words.back()));
+                          fmt::join(words.begin(), words.end() - 1, "`, `"), words.back()),
+              closest.empty() ? closest : fmt::format("did you mean `{}`?", closest));
 }
 
 std::string NotEmpty(const std::string& value) {

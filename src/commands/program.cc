@@ -114,15 +114,8 @@ void WriteFolder(const std::string& path, const Plan& plan, const ProgramRequest
 }
 
 ExitCode RunProgram(const ProgramOptions& options) {
-  if (options.arithmetic != "f32" && options.arithmetic != "f64") {
-    throw Error(ExitCode::kUsage, fmt::format("`--arith` is `{}`", options.arithmetic),
-                "use `f32` or `f64`");
-  }
-  if (options.annotations != "both" && options.annotations != "mhlo" &&
-      options.annotations != "sdy") {
-    throw Error(ExitCode::kUsage, fmt::format("`--annotate` is `{}`", options.annotations),
-                "use `mhlo`, `sdy` or `both`");
-  }
+  ChoiceOf("--arith", options.arithmetic, {"f32", "f64"});
+  ChoiceOf("--annotate", options.annotations, {"mhlo", "sdy", "both"});
   if (options.kinds && options.stack) {
     throw Error(ExitCode::kUsage, "`--kinds` and `--stack` are two different forms",
                 "use one of them");

@@ -1,6 +1,9 @@
 // Prints the JSON Schema of specs: a template, filled in from the tables that read specs, which are
 // keys, initializers, operations of views, languages of `sharding`, element types and engines.
+#include "commands/schema.h"
+
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
@@ -12,6 +15,7 @@
 
 #include "base/json.h"
 #include "commands/command.h"
+#include "commands/names.h"
 #include "expr/expr.h"
 #include "graph/languages/languages.h"
 #include "graph/stored/view.h"
@@ -76,10 +80,8 @@ std::string ListOf(const Words& words) {
 
 void WriteKey(const SpecKey& key, JsonWriter& out) {
   out.Key(key.name).BeginObject().Member("description", key.description);
-  const auto definition = std::find_if(std::begin(kDefinitions), std::end(kDefinitions),
-                                       [&](const auto& row) { return row.first == key.kind; });
-  if (definition != std::end(kDefinitions)) {
-    WriteInstance(definition->second, out);
+  if (const std::string_view definition = DefinitionOf(key.kind); !definition.empty()) {
+    WriteInstance(definition, out);
   } else if (key.kind == SpecKind::kVersion) {
     out.Member("const", 1);
   } else if (key.kind == SpecKind::kChoice) {
@@ -222,7 +224,15 @@ void AddInitializers(TemplateValues* values) {
   });
 }
 
-std::string Schema() {
+}  // namespace
+
+std::string_view DefinitionOf(SpecKind kind) {
+  const auto found = std::find_if(std::begin(kDefinitions), std::end(kDefinitions),
+                                  [&](const auto& row) { return row.first == kind; });
+  return found == std::end(kDefinitions) ? std::string_view() : found->second;
+}
+
+std::string SpecSchema() {
   std::vector<std::string_view> orders;
   for (const DeviceOrder& order : DeviceOrders()) orders.push_back(order.name);
   TemplateValues values = {
@@ -232,6 +242,7 @@ std::string Schema() {
       {"largest device", fmt::to_string(kMaxDeviceId)},
       {"element types", ListOf(DTypeNames())},
       {"uneven", ListOf(kUnevenPolicies)},
+      {"functions", fmt::to_string(fmt::join(FunctionPhrases(), "; "))},
       {"device orders", ListOf(orders)},
       {"operations", Members([](JsonWriter& out) {
          for (const ViewOperation& operation : ViewOperations()) WriteOperation(operation, out);
@@ -255,14 +266,12 @@ std::string Schema() {
   return FillTemplate("spec.schema.json", values);
 }
 
-}  // namespace
-
 extern const Command kSchema = {
     .name = "schema",
     .summary = "Print the JSON Schema of specs, for editors",
     .configure = [](CLI::App&) -> std::function<ExitCode()> {
       return [] {
-        Print(Schema());
+        Print(SpecSchema());
         return ExitCode::kOk;
       };
     },

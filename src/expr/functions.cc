@@ -110,31 +110,37 @@ CallResult CallOne(std::span<const Value> arguments) {
 }
 
 constexpr Function kFunctions[] = {
-    {"abs", 1, 1, CallAbs, ElementOp::kAbs},
-    {"bf16", 1, 1, CallOne<ElementOp::kBf16>, ElementOp::kBf16},
-    {"bits", 0, 0, nullptr, {}, Draw::kBits},
-    {"ceil_div", 2, 2, CallCeilDiv, ElementOp::kCeilDiv},
-    {"clip", 3, 3, CallClip, ElementOp::kClip},
-    {"cos", 1, 1, Exact<exact::Cos>, ElementOp::kCos},
-    {"erf_inv", 1, 1, CallOne<ElementOp::kErfInv>, ElementOp::kErfInv},
-    {"exp", 1, 1, Exact<exact::Exp>, ElementOp::kExp},
-    {"expm1", 1, 1, Exact<exact::Expm1>, ElementOp::kExpm1},
-    {"f16", 1, 1, CallOne<ElementOp::kF16>, ElementOp::kF16},
-    {"f32", 1, 1, CallOne<ElementOp::kF32>, ElementOp::kF32},
-    {"floor", 1, 1, CallFloor, ElementOp::kFloor},
-    {"log", 1, 1, Exact<exact::Log>, ElementOp::kLog},
-    {"log1p", 1, 1, Exact<exact::Log1p>, ElementOp::kLog1p},
-    {"max", 1, -1, Extreme<true>, ElementOp::kMax},
-    {"min", 1, -1, Extreme<false>, ElementOp::kMin},
-    {"mod", 2, 2, CallMod, ElementOp::kMod},
-    {"normal", 0, 0, nullptr, {}, Draw::kNormal},
-    {"pow", 2, 2, CallPow, ElementOp::kPow},
-    {"round_up", 2, 2, CallRoundUp, ElementOp::kRoundUp},
-    {"sin", 1, 1, Exact<exact::Sin>, ElementOp::kSin},
-    {"sqrt", 1, 1, Sqrt, ElementOp::kSqrt},
-    {"tanh", 1, 1, Exact<exact::Tanh>, ElementOp::kTanh},
-    {"uniform", 0, 0, nullptr, {}, Draw::kUniform},
-    {"where", 3, 3, CallWhere, ElementOp::kWhere},
+    {"abs", "the magnitude of a", 1, 1, CallAbs, ElementOp::kAbs},
+    {"bf16", "a rounded to bf16, ties to even", 1, 1, CallOne<ElementOp::kBf16>, ElementOp::kBf16},
+    {"bits", "a random whole number from 0 to 4294967295 for each element", 0, 0, nullptr,
+     std::nullopt, Draw::kBits},
+    {"ceil_div", "a / b, rounded up", 2, 2, CallCeilDiv, ElementOp::kCeilDiv},
+    {"clip", "a, but at least b and at most c", 3, 3, CallClip, ElementOp::kClip},
+    {"cos", "the cosine of a", 1, 1, Exact<exact::Cos>, ElementOp::kCos},
+    {"erf_inv", "the number whose error function is a", 1, 1, CallOne<ElementOp::kErfInv>,
+     ElementOp::kErfInv},
+    {"exp", "e to the power of a", 1, 1, Exact<exact::Exp>, ElementOp::kExp},
+    {"expm1", "e to the power of a, less 1, without the error of the subtraction", 1, 1,
+     Exact<exact::Expm1>, ElementOp::kExpm1},
+    {"f16", "a rounded to f16, ties to even", 1, 1, CallOne<ElementOp::kF16>, ElementOp::kF16},
+    {"f32", "a rounded to f32, ties to even", 1, 1, CallOne<ElementOp::kF32>, ElementOp::kF32},
+    {"floor", "the largest whole number up to a", 1, 1, CallFloor, ElementOp::kFloor},
+    {"log", "the natural logarithm of a", 1, 1, Exact<exact::Log>, ElementOp::kLog},
+    {"log1p", "the natural logarithm of 1 + a, without the error of the addition", 1, 1,
+     Exact<exact::Log1p>, ElementOp::kLog1p},
+    {"max", "the largest of its arguments", 1, -1, Extreme<true>, ElementOp::kMax},
+    {"min", "the smallest of its arguments", 1, -1, Extreme<false>, ElementOp::kMin},
+    {"mod", "the remainder of a / b, from 0 to b - 1, as `a % b`", 2, 2, CallMod, ElementOp::kMod},
+    {"normal", "a random number for each element, of mean 0 and standard deviation 1", 0, 0,
+     nullptr, std::nullopt, Draw::kNormal},
+    {"pow", "a to the power of b", 2, 2, CallPow, ElementOp::kPow},
+    {"round_up", "the smallest multiple of b from a on", 2, 2, CallRoundUp, ElementOp::kRoundUp},
+    {"sin", "the sine of a", 1, 1, Exact<exact::Sin>, ElementOp::kSin},
+    {"sqrt", "the square root of a", 1, 1, Sqrt, ElementOp::kSqrt},
+    {"tanh", "the hyperbolic tangent of a", 1, 1, Exact<exact::Tanh>, ElementOp::kTanh},
+    {"uniform", "a random number from 0 to below 1 for each element", 0, 0, nullptr, std::nullopt,
+     Draw::kUniform},
+    {"where", "b if a is not 0, else c", 3, 3, CallWhere, ElementOp::kWhere},
 };
 
 std::vector<Function>& PlacedRows() {
@@ -147,7 +153,8 @@ std::vector<Function>& PlacedRows() {
 bool EnterFunctions(std::span<const PlacedFunction> functions) {
   for (const PlacedFunction& row : functions) {
     const int arguments = static_cast<int>(row.arguments.size());
-    PlacedRows().push_back({row.name, arguments, arguments, nullptr, {}, {}, &row});
+    PlacedRows().push_back(
+        {row.name, row.description, arguments, arguments, nullptr, {}, {}, &row});
   }
   return true;
 }

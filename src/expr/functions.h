@@ -33,6 +33,7 @@ struct PlacedArgument {
 // these numbers enters its functions here, and gives them their meaning.
 struct PlacedFunction {
   std::string_view name;
+  std::string_view description;  // a phrase
   std::span<const PlacedArgument> arguments;
   size_t element;  // the argument that differs from element to element; others are the same for all
   int kind;        // which numbers these are, to what makes them
@@ -42,6 +43,7 @@ struct PlacedFunction {
 
 struct Function {
   std::string_view name;
+  std::string_view description;  // a phrase, in which a is the first argument, b the second one
   int least_arguments;
   int most_arguments;  // -1 for any number
   // Computes one number. Null if only elements have the function.

@@ -142,6 +142,26 @@ std::string AndMore(size_t count, std::string_view what) {
   return fmt::format("… and {} more; `--json` has all\n", Count(static_cast<int64_t>(count), what));
 }
 
+std::string Wrapped(std::string_view text, size_t width, size_t indent) {
+  std::string out;
+  size_t column = indent;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(word.size() + 1, text.size()));
+    const size_t size = WidthOf(word);
+    if (column > indent && column + 1 + size > width) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (column > indent) {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += size;
+  }
+  return out;
+}
+
 std::string WithoutNumbers(std::string_view text, std::string_view separators) {
   std::string out;
   ForEachPart(text, separators, [&](std::string_view part, std::string_view separator) {

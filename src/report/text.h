@@ -27,6 +27,10 @@ std::string AndMore(size_t count, std::string_view what);
 std::string Table(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right,
                   size_t total = 0);
 
+// Breaks text at spaces into lines that end before column `width`; those after the first begin at
+// column `indent`, and so does the first, but without its spaces.
+std::string Wrapped(std::string_view text, size_t width, size_t indent);
+
 // Replaces numbers by `*`. A number stands alone between separators, which are dots in a path; the
 // result is a pattern that matches all tensors of a repeat.
 std::string WithoutNumbers(std::string_view text, std::string_view separators = ".");

@@ -57,9 +57,14 @@ template <auto kField>
 void Globs(SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModuleSpec&) {
   parser.ReadGlobs(entry, parser.layout()->*kField);
 }
+// `kMethod` may take the row, for its hint.
 template <auto kMethod, typename T>
-void By(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
-  (parser.*kMethod)(entry, out);
+void By(SpecParser& parser, const SpecKey& key, const Node::Entry& entry, T& out) {
+  if constexpr (std::invocable<decltype(kMethod), SpecParser&, const Node::Entry&, T&>) {
+    std::invoke(kMethod, parser, entry, out);
+  } else {
+    std::invoke(kMethod, parser, key, entry, out);
+  }
 }
 // Skips keys that were handled when files were merged into one tree.
 void Nothing(SpecParser&, const SpecKey&, const Node::Entry&, ModelSpec&) {}
@@ -98,11 +103,15 @@ constexpr SpecKey kRepeat = {.name = "repeat",
 constexpr SpecKey kAxes = {
     .name = "axes",
     .description = "the logical axis of each dimension, which `rules` map to mesh axes; null: none",
-    .kind = SpecKind::kLogicalAxes};
+    .kind = SpecKind::kLogicalAxes,
+    .hint = "list one logical axis for each dimension"};
 constexpr SpecKey kShard = {
     .name = "shard",
     .description = "the mesh axes of each dimension, instead of `axes` and rules",
-    .kind = SpecKind::kShard};
+    .kind = SpecKind::kShard,
+    .hint =
+        "list one entry for each dimension: `axis`, `[axis, axis]`, `{axes: axis, segments: 2}` or "
+        "`null`"};
 constexpr SpecKey kStage = {
     .name = "stage",
     .description =
@@ -162,9 +171,13 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
     {{.name = "assert",
       .description = "what must hold of the variables, such as `heads % kv_heads == 0`; those of "
                      "all included files must; null: not those",
-      .kind = SpecKind::kAssertions},
+      .kind = SpecKind::kAssertions,
+      .hint = "list expressions, such as `[heads % kv_heads == 0]`"},
      By<&SpecParser::ReadAssertions>},
-    {{.name = "mesh", .description = "the grid of ranks", .kind = SpecKind::kMesh},
+    {{.name = "mesh",
+      .description = "the grid of ranks",
+      .kind = SpecKind::kMesh,
+      .hint = "write it as in `{axes: {data: 8}}`"},
      By<&SpecParser::ReadMesh>},
     {{.name = "bandwidth",
       .description =
@@ -173,11 +186,14 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
      OfMeshAxes<&ModelSpec::bandwidth>},
     {{.name = "training",
       .description = "facts about a training step, for the cost of a sharding",
-      .kind = SpecKind::kTraining},
+      .kind = SpecKind::kTraining,
+      .hint = "write it as in `{tokens: 8192}`"},
      By<&SpecParser::ReadTraining>},
     {{.name = "rules",
       .description = "logical axis to mesh axes, tried in order; repeat a name for a fallback",
-      .kind = SpecKind::kRules},
+      .kind = SpecKind::kRules,
+      .hint =
+          "a rule has the form `{logical: axis}`, `{logical: [axis, axis]}` or `{logical: null}`"},
      By<&SpecParser::ReadRules>},
     {{.name = "sharding",
       .description =
@@ -189,7 +205,8 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
      }},
     {{.name = "init",
       .description = "initializers by name, for use in tensors",
-      .kind = SpecKind::kInits},
+      .kind = SpecKind::kInits,
+      .hint = "write it as in `{base: {normal: {std: 0.02}}}`"},
      By<&SpecParser::ReadInits>},
     {WithDefault(kUneven, "\"error\""), Into<&ModelSpec::uneven, &SpecParser::ReadUneven>},
     {{.name = "replicas",
@@ -203,7 +220,8 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
     {{.name = "config",
       .description = "what `export --to safetensors` writes to config.json; text that begins with "
                      "`=` is an expression over `vars`; null: not that of an included file",
-      .kind = SpecKind::kConfig},
+      .kind = SpecKind::kConfig,
+      .hint = "write it as in `{model_type: llama}`"},
      By<&SpecParser::ReadConfig>},
     {{.name = "config_json",
       .description = "in the file of a family: how a config.json of Hugging Face becomes a spec "
@@ -218,12 +236,14 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
     {{.name = "modules",
       .description = "the tensors, in a tree",
       .kind = SpecKind::kModules,
-      .required = true},
+      .required = true,
+      .hint = "name modules and tensors, as in `{w: {shape: [8, 16], init: zeros}}`"},
      By<&SpecParser::ReadModules>},
     {{.name = "layouts",
       .description = "other ways to store the tensors, by name; --layout chooses one; null, for "
                      "one or all: not those of an included file",
-      .kind = SpecKind::kLayouts},
+      .kind = SpecKind::kLayouts,
+      .hint = "it has layouts by name"},
      By<&SpecParser::ReadLayouts>},
 };
 

@@ -59,7 +59,8 @@ struct SpecKey {
   std::span<const std::string_view> words = {};
   std::string_view default_text = {};  // as JSON; empty: no default
   bool required = false;
-  std::string_view hint = {};  // what to do if a required key is missing
+  // How to write it, for `help`, for a value of another kind, and if a required key is missing.
+  std::string_view hint = {};
 };
 
 enum class SpecMapping {

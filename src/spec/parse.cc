@@ -33,10 +33,10 @@ void SpecParser::ReadName(const Node::Entry& entry, ModelSpec& model) {
   if (IsText(entry) && CheckModelName(*entry.value, diagnostics())) model.name = Text(*entry.value);
 }
 
-void SpecParser::ReadConfig(const Node::Entry& entry, ModelSpec& model) {
+void SpecParser::ReadConfig(const SpecKey& key, const Node::Entry& entry, ModelSpec& model) {
   // A null removes the `config` of an included file.
   if (entry.value->IsNull() && !entry.value->ambiguous) return;
-  if (!IsMap(entry, "write it as in `{model_type: llama}`")) return;
+  if (!IsMap(entry, key.hint)) return;
   if (entry.value->height > kConfigDepth) {
     Error(*entry.value, fmt::format("`config` is nested over {} levels", kConfigDepth));
     return;
@@ -44,11 +44,10 @@ void SpecParser::ReadConfig(const Node::Entry& entry, ModelSpec& model) {
   model.config = std::get<ConfigSpec::Map>(ReadConfigValue(*entry.value).value);
 }
 
-void SpecParser::ReadAssertions(const Node::Entry& entry, ModelSpec& model) {
+void SpecParser::ReadAssertions(const SpecKey& key, const Node::Entry& entry, ModelSpec& model) {
   // A null removes those of included files.
   if (entry.value->IsNull() && !entry.value->ambiguous) return;
-  if (!IsSequence(entry, "list expressions, such as `[heads % kv_heads == 0]`") || !IsShort(entry))
-    return;
+  if (!IsSequence(entry, key.hint) || !IsShort(entry)) return;
   const std::vector<Node::Entry>& items = entry.value->entries;
   for (size_t i = 0; i < items.size(); ++i) {
     AssertSpec read;
@@ -61,8 +60,8 @@ void SpecParser::ReadAssertions(const Node::Entry& entry, ModelSpec& model) {
   }
 }
 
-void SpecParser::ReadMesh(const Node::Entry& entry, ModelSpec& model) {
-  if (!IsMap(entry, "write it as in `{axes: {data: 8}}`")) return;
+void SpecParser::ReadMesh(const SpecKey& key, const Node::Entry& entry, ModelSpec& model) {
+  if (!IsMap(entry, key.hint)) return;
   const std::vector<Node::Entry>& entries = entry.value->entries;
   const bool is_flat = std::ranges::none_of(entries, [](const Node::Entry& axis) {
     return !Closest(axis.key->text, NamesOf(kMeshKeys)).empty();
@@ -75,18 +74,16 @@ void SpecParser::ReadMesh(const Node::Entry& entry, ModelSpec& model) {
   }
 }
 
-void SpecParser::ReadTraining(const Node::Entry& entry, ModelSpec& model) {
-  if (!IsMap(entry, "write it as in `{tokens: 8192}`")) return;
+void SpecParser::ReadTraining(const SpecKey& key, const Node::Entry& entry, ModelSpec& model) {
+  if (!IsMap(entry, key.hint)) return;
   ReadMap(*entry.value, entry.key->span, "`training`", kTrainingKeys, model.training);
 }
 
-void SpecParser::ReadRules(const Node::Entry& entry, ModelSpec& model) {
-  constexpr std::string_view kForm =
-      "a rule has the form `{logical: axis}`, `{logical: [axis, axis]}` or `{logical: null}`";
+void SpecParser::ReadRules(const SpecKey& key, const Node::Entry& entry, ModelSpec& model) {
   // A null removes the `rules` of an included file.
   if (entry.value->IsNull() && !entry.value->ambiguous) return;
   model.has_rules = true;
-  if (!IsSequence(entry, kForm) || !IsShort(entry)) return;
+  if (!IsSequence(entry, key.hint) || !IsShort(entry)) return;
   for (const Node::Entry& item : entry.value->entries) {
     const Node& rule = *item.value;
     RuleSpec& read = model.rules.emplace_back();
@@ -95,7 +92,7 @@ void SpecParser::ReadRules(const Node::Entry& entry, ModelSpec& model) {
       Error(rule,
             rule.IsMap() ? fmt::format("a rule has one entry, not {}", rule.entries.size())
                          : fmt::format("a rule is a mapping, not {}", Describe(rule)),
-            std::string(kForm));
+            std::string(key.hint));
       continue;
     }
     const Node::Entry& only = rule.entries[0];
@@ -103,8 +100,8 @@ void SpecParser::ReadRules(const Node::Entry& entry, ModelSpec& model) {
   }
 }
 
-void SpecParser::ReadInits(const Node::Entry& entry, ModelSpec& model) {
-  if (!IsMap(entry, "write it as in `{base: {normal: {std: 0.02}}}`")) return;
+void SpecParser::ReadInits(const SpecKey& key, const Node::Entry& entry, ModelSpec& model) {
+  if (!IsMap(entry, key.hint)) return;
   for (const Node::Entry& item : entry.value->entries) {
     Named<InitSpec>& init = model.inits.emplace_back();
     init.name = ReadIdentifier(*item.key, "initializer");
@@ -113,13 +110,13 @@ void SpecParser::ReadInits(const Node::Entry& entry, ModelSpec& model) {
   if (entry.value->incomplete) model.inits.emplace_back();
 }
 
-void SpecParser::ReadModules(const Node::Entry& entry, ModelSpec& model) {
-  if (IsMap(entry, "it has modules and tensors by name")) ReadModule(entry, 0, model.modules);
+void SpecParser::ReadModules(const SpecKey& key, const Node::Entry& entry, ModelSpec& model) {
+  if (IsMap(entry, key.hint)) ReadModule(entry, 0, model.modules);
 }
 
-void SpecParser::ReadLayouts(const Node::Entry& entry, ModelSpec& model) {
+void SpecParser::ReadLayouts(const SpecKey& key, const Node::Entry& entry, ModelSpec& model) {
   if (entry.value->IsNull()) return;  // removes the layouts of an included file
-  if (!IsMap(entry, "it has layouts by name")) return;
+  if (!IsMap(entry, key.hint)) return;
   for (const Node::Entry& item : entry.value->entries) {
     if (item.value->IsNull()) continue;  // removes this layout of an included file
     if (!CheckIdentifier(*item.key, "layout", diagnostics()) ||
@@ -243,14 +240,14 @@ bool SpecParser::IsTensor(const Node& map) const {
   });
 }
 
-void SpecParser::ReadShape(const Node::Entry& entry, TensorSpec& tensor) {
+void SpecParser::ReadShape(const SpecKey& key, const Node::Entry& entry, TensorSpec& tensor) {
   tensor.shape_span = entry.value->span;
-  shape_is_list_ = IsSequence(entry, "list the dimensions, such as `[8, 16]`; `[]` is a scalar");
+  shape_is_list_ = IsSequence(entry, key.hint);
   if (shape_is_list_) tensor.shape = ReadExprList(entry, "a dimension");
 }
 
-void SpecParser::ReadTensorAxes(const Node::Entry& entry, TensorSpec& tensor) {
-  if (!IsSequence(entry, "list one logical axis for each dimension")) return;
+void SpecParser::ReadTensorAxes(const SpecKey& key, const Node::Entry& entry, TensorSpec& tensor) {
+  if (!IsSequence(entry, key.hint)) return;
   auto& axes = tensor.axes.emplace();
   axes.span = entry.value->span;
   for (const Node::Entry& item : entry.value->entries) {
@@ -259,11 +256,8 @@ void SpecParser::ReadTensorAxes(const Node::Entry& entry, TensorSpec& tensor) {
   }
 }
 
-void SpecParser::ReadShard(const Node::Entry& entry, TensorSpec& tensor) {
-  if (!IsSequence(entry,
-                  "list one entry for each dimension: `axis`, `[axis, axis]`, `{axes: axis, "
-                  "segments: 2}` or `null`"))
-    return;
+void SpecParser::ReadShard(const SpecKey& key, const Node::Entry& entry, TensorSpec& tensor) {
+  if (!IsSequence(entry, key.hint)) return;
   auto& shard = tensor.shard.emplace();
   shard.span = entry.value->span;
   for (const Node::Entry& item : entry.value->entries) shard.value.push_back(ReadCut(*item.value));

@@ -70,20 +70,20 @@ class SpecParser : public SpecReader {
   }
 
   void ReadName(const Node::Entry& entry, ModelSpec& model);
-  void ReadConfig(const Node::Entry& entry, ModelSpec& model);
-  void ReadAssertions(const Node::Entry& entry, ModelSpec& model);
-  void ReadMesh(const Node::Entry& entry, ModelSpec& model);
-  void ReadTraining(const Node::Entry& entry, ModelSpec& model);
+  void ReadConfig(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
+  void ReadAssertions(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
+  void ReadMesh(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
+  void ReadTraining(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
   void ReadDevices(const Node::Entry& entry, ModelSpec& model);
-  void ReadRules(const Node::Entry& entry, ModelSpec& model);
-  void ReadInits(const Node::Entry& entry, ModelSpec& model);
-  void ReadModules(const Node::Entry& entry, ModelSpec& model);
-  void ReadLayouts(const Node::Entry& entry, ModelSpec& model);
+  void ReadRules(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
+  void ReadInits(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
+  void ReadModules(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
+  void ReadLayouts(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
 
   void ReadGlobs(const Node::Entry& entry, std::vector<Located<std::string>>& globs);
-  void ReadShape(const Node::Entry& entry, TensorSpec& tensor);
-  void ReadTensorAxes(const Node::Entry& entry, TensorSpec& tensor);
-  void ReadShard(const Node::Entry& entry, TensorSpec& tensor);
+  void ReadShape(const SpecKey& key, const Node::Entry& entry, TensorSpec& tensor);
+  void ReadTensorAxes(const SpecKey& key, const Node::Entry& entry, TensorSpec& tensor);
+  void ReadShard(const SpecKey& key, const Node::Entry& entry, TensorSpec& tensor);
   std::optional<StageSpec> ReadStage(const Node::Entry& entry);
   void ReadKey(const Node::Entry& entry, TensorSpec& tensor);
   void ReadTie(const Node::Entry& entry, TensorSpec& tensor);

@@ -166,7 +166,7 @@ TEST(LoadSpec, Tensors) {
        "x.yaml:3:22: error: `shape` must be a list, not `4`\n"
        "  modules: {w: {shape: 4, init: ones, axes: [a]}}\n"
        "                       ^\n"
-       "  hint: list the dimensions, such as `[8, 16]`; `[]` is a scalar\n"},
+       "  hint: list its dimensions, such as `shape: [8, 16]`; `[]` is a scalar\n"},
       {"modules: {w: {shape: [4, null], init: ones}}\n",
        "x.yaml:3:26: error: a dimension must be a number or an expression, not "
        "nothing\n"

@@ -25,10 +25,11 @@ constexpr PlacedArgument kOfKey[] = {kFirstWord, kSecondWord, kJaxElement},
                          kOfKeyWithin[] = {kFirstWord, kSecondWord, kJaxElement, {"low"}, {"high"}};
 
 constexpr PlacedFunction kJaxFunctions[] = {
-    {"jax_bits", kOfKey, 2, kJaxBits, DType::f32},
-    {"jax_normal", kOfKey, 2, kJaxNormal, DType::f32},
-    {"jax_truncated_normal", kOfKeyWithin, 2, kJaxTruncatedNormal, DType::f32},
-    {"jax_uniform", kOfKeyWithin, 2, kJaxUniform, DType::f32},
+    {"jax_bits", "a word of jax.random.bits", kOfKey, 2, kJaxBits, DType::f32},
+    {"jax_normal", "a number of jax.random.normal", kOfKey, 2, kJaxNormal, DType::f32},
+    {"jax_truncated_normal", "a number of jax.random.truncated_normal", kOfKeyWithin, 2,
+     kJaxTruncatedNormal, DType::f32},
+    {"jax_uniform", "a number of jax.random.uniform", kOfKeyWithin, 2, kJaxUniform, DType::f32},
 };
 
 std::string RefusalOfJaxCall(const Program::PlacedCall& call) {

@@ -30,28 +30,37 @@ constexpr PlacedArgument kOfUniform[] = {kPlace, kElement, kLow, kHigh},
                          kOfInteger[] = {kPlace, kElement, {"the size of the range", 1}},
                          kOfWord[] = {kPlace}, kOfPermutation[] = {kPlace, kSize, kElement};
 
+constexpr std::string_view kNormalNumber = "a number of Tensor.normal_";
+constexpr std::string_view kPairedNumber =
+    "a number of Tensor.normal_ in memory that is not contiguous";
+constexpr std::string_view kTruncatedNumber = "a number of torch.nn.init.trunc_normal_";
+constexpr std::string_view kUniformNumber = "a number of Tensor.uniform_";
 // PyTorch uses the C library's functions for normal numbers in f64.
 constexpr bool kInexact = true;
 constexpr PlacedFunction kTorchFunctions[] = {
-    {"torch_normal", kOfNormal, 3, kTorchNormal, DType::f32},
-    {"torch_normal_bf16", kOfNormal, 3, kTorchNormal, DType::bf16},
-    {"torch_normal_f16", kOfNormal, 3, kTorchNormal, DType::f16},
-    {"torch_normal_f64", kOfNormal, 3, kTorchNormal, DType::f64, kInexact},
-    {"torch_pairs", kOfPairs, 2, kTorchPairs, DType::f32},
-    {"torch_pairs_bf16", kOfPairs, 2, kTorchPairs, DType::bf16},
-    {"torch_pairs_f16", kOfPairs, 2, kTorchPairs, DType::f16},
-    {"torch_pairs_f64", kOfPairs, 2, kTorchPairs, DType::f64, kInexact},
-    {"torch_permutation", kOfPermutation, 2, kTorchPermutation, DType::f32},
-    {"torch_randint", kOfInteger, 1, kTorchInteger, DType::f32},
-    {"torch_trunc_normal", kOfTruncated, 3, kTorchTruncatedNormal, DType::f32},
-    {"torch_trunc_normal_bf16", kOfTruncated, 3, kTorchTruncatedNormal, DType::bf16},
-    {"torch_trunc_normal_f16", kOfTruncated, 3, kTorchTruncatedNormal, DType::f16},
-    {"torch_trunc_normal_f64", kOfTruncated, 3, kTorchTruncatedNormal, DType::f64, kInexact},
-    {"torch_uniform", kOfUniform, 1, kTorchUniform, DType::f32},
-    {"torch_uniform_bf16", kOfUniform, 1, kTorchUniform, DType::bf16},
-    {"torch_uniform_f16", kOfUniform, 1, kTorchUniform, DType::f16},
-    {"torch_uniform_f64", kOfUniform, 1, kTorchUniform, DType::f64},
-    {"torch_word", kOfWord, 0, kTorchWord, DType::f32},
+    {"torch_normal", kNormalNumber, kOfNormal, 3, kTorchNormal, DType::f32},
+    {"torch_normal_bf16", kNormalNumber, kOfNormal, 3, kTorchNormal, DType::bf16},
+    {"torch_normal_f16", kNormalNumber, kOfNormal, 3, kTorchNormal, DType::f16},
+    {"torch_normal_f64", kNormalNumber, kOfNormal, 3, kTorchNormal, DType::f64, kInexact},
+    {"torch_pairs", kPairedNumber, kOfPairs, 2, kTorchPairs, DType::f32},
+    {"torch_pairs_bf16", kPairedNumber, kOfPairs, 2, kTorchPairs, DType::bf16},
+    {"torch_pairs_f16", kPairedNumber, kOfPairs, 2, kTorchPairs, DType::f16},
+    {"torch_pairs_f64", kPairedNumber, kOfPairs, 2, kTorchPairs, DType::f64, kInexact},
+    {"torch_permutation", "an element of torch.randperm", kOfPermutation, 2, kTorchPermutation,
+     DType::f32},
+    {"torch_randint", "a number of torch.randint", kOfInteger, 1, kTorchInteger, DType::f32},
+    {"torch_trunc_normal", kTruncatedNumber, kOfTruncated, 3, kTorchTruncatedNormal, DType::f32},
+    {"torch_trunc_normal_bf16", kTruncatedNumber, kOfTruncated, 3, kTorchTruncatedNormal,
+     DType::bf16},
+    {"torch_trunc_normal_f16", kTruncatedNumber, kOfTruncated, 3, kTorchTruncatedNormal,
+     DType::f16},
+    {"torch_trunc_normal_f64", kTruncatedNumber, kOfTruncated, 3, kTorchTruncatedNormal, DType::f64,
+     kInexact},
+    {"torch_uniform", kUniformNumber, kOfUniform, 1, kTorchUniform, DType::f32},
+    {"torch_uniform_bf16", kUniformNumber, kOfUniform, 1, kTorchUniform, DType::bf16},
+    {"torch_uniform_f16", kUniformNumber, kOfUniform, 1, kTorchUniform, DType::f16},
+    {"torch_uniform_f64", kUniformNumber, kOfUniform, 1, kTorchUniform, DType::f64},
+    {"torch_word", "a word of 32 bits of PyTorch's stream", kOfWord, 0, kTorchWord, DType::f32},
 };
 
 torch_cpu::TruncatedNormal CutOff(const TruncatedNormal& t) {

@@ -1,0 +1,48 @@
+// Hands its words to shardinit-capture, which is a program of the Python package.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "commands/command.h"
+
+namespace shardinit {
+namespace {
+
+constexpr char kProgram[] = "shardinit-capture";
+
+// Runs the program that a wheel puts beside this one, else that of PATH. Returns if there is none.
+void RunCaptureWith(const std::vector<std::string>& words) {
+  std::error_code error;
+  const auto folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  std::string program = (folder / kProgram).string();
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  for (const std::string& path : {program, std::string(kProgram)}) {
+    execvp(path.c_str(), arguments.data());
+    if (errno != ENOENT && errno != ENOTDIR) throw SystemError("run", path);
+  }
+}
+
+}  // namespace
+
+extern const Command kCapture = {
+    .name = "capture",
+    .summary = "Make a spec from a constructor of PyTorch or JAX",
+    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
+      app.prefix_command();
+      app.add_option("ARGUMENT...", "The arguments of shardinit-capture, a program in Python");
+      return []() -> ExitCode {
+        throw Error(ExitCode::kUsage, fmt::format("`{}` is not installed", kProgram),
+                    "`pip install shardinit-*.whl` installs it, and from a clone "
+                    "`pip install ./src/python`; it needs PyTorch or JAX");
+      };
+    },
+    .pass_on = RunCaptureWith,
+};
+
+}  // namespace shardinit
