@@ -92,6 +92,9 @@ std::string_view LastWord(std::string_view name) {
   return name;
 }
 
+// Returns by how many letters a misspelt name may differ.
+size_t LimitFor(std::string_view name) { return std::max<size_t>(1, name.size() / 3); }
+
 }  // namespace
 
 size_t EditDistance(std::string_view a, std::string_view b, size_t limit) {
@@ -118,13 +121,27 @@ size_t EditDistance(std::string_view a, std::string_view b, size_t limit) {
   return last[b.size()];
 }
 
+bool IsMisspelt(std::string_view name, std::string_view candidate) {
+  if (name.size() > kLongestName) return false;
+  if (Lower(name) == Lower(candidate)) return name != candidate;
+  const auto without_digits = [](std::string_view text) {
+    std::string letters(text);
+    std::erase_if(letters, [](char c) { return c >= '0' && c <= '9'; });
+    return letters;
+  };
+  if (without_digits(name) == without_digits(candidate)) return false;
+  const size_t limit = LimitFor(name);
+  const size_t distance = EditDistance(name, candidate, limit);
+  return distance <= limit && distance < std::max(name.size(), candidate.size());
+}
+
 std::string Closest(std::string_view name, const std::vector<std::string>& candidates) {
   if (name.empty() || name.size() > kLongestName) return {};
   // This is a hint, not a search.
   if (candidates.size() <= kMostCandidates) {
     if (std::string same = SameWord(name, candidates); !same.empty()) return same;
   }
-  size_t limit = std::max<size_t>(1, name.size() / 3);
+  size_t limit = LimitFor(name);
   std::string closest;
   const size_t count = std::min(candidates.size(), kMostCandidates);
   for (size_t i = 0; i < count && limit > 0; ++i) {

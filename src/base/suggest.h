@@ -11,6 +11,10 @@ namespace shardinit {
 // letters that are swapped count as one (the distance of optimal string alignment).
 size_t EditDistance(std::string_view a, std::string_view b, size_t limit);
 
+// Tells whether `name` may be a misspelling of `candidate`: it differs in capitals alone, or by at
+// most max(1, length / 3) letters. Another number in a name is meant.
+bool IsMisspelt(std::string_view name, std::string_view candidate);
+
 // Returns the candidate that differs in capitals alone, or that means the same (`gaussian`,
 // `normal`); else the candidate with the smallest distance, if that is at most max(1, length / 3);
 // the first of equals. Else returns the first one that begins with the name, or that the name

@@ -11,6 +11,7 @@
 #include "base/parse_number.h"
 #include "base/suggest.h"
 #include "base/text.h"
+#include "graph/languages/rules.h"
 #include "plan/load.h"
 
 namespace shardinit {
@@ -35,6 +36,11 @@ Mesh ReadMeshOption(const std::string& text, const Mesh& known) {
       throw WrongMesh(fmt::format("`--mesh`: {} is not of the form `axis=size`", Quote(item)),
                       "write it as in `--mesh fsdp=8,tensor=4`");
     }
+    if (known.axes.empty()) {
+      throw WrongMesh(
+          fmt::format("the checkpoint has no mesh, so nothing says what {} shards", Quote(name)),
+          "add `--sharding`, such as `--sharding fsdpv2`, or give the spec, with `--spec`");
+    }
     if (known.Find(name) < 0) {
       throw WrongMesh(fmt::format("the checkpoint's mesh has no axis {}", Quote(name)),
                       DidYouMean(name, known.axes));
@@ -56,6 +62,20 @@ Mesh ReadMeshOption(const std::string& text, const Mesh& known) {
   // The devices are known only for the same mesh.
   if (mesh.axes == known.axes && mesh.shape == known.shape) mesh.devices = known.devices;
   return mesh;
+}
+
+// Loads the plan that has the new cuts. A sharding by logical axes cannot be followed.
+Plan LoadCut(const PlanRequest& request, Diagnostics& diagnostics) {
+  try {
+    return LoadPlan(request, diagnostics);
+  } catch (const InvalidSpec& e) {
+    const bool has_axes = std::ranges::none_of(
+        e.diagnostics(), [](const Diagnostic& d) { return d.hint == kNoLogicalAxes; });
+    if (has_axes) throw;
+    throw WrongMesh(fmt::format("{} shards by logical axes, which a checkpoint does not have",
+                                Quote("--sharding " + request.spec.sharding)),
+                    "give the spec that the checkpoint was made from, with `--spec`");
+  }
 }
 
 }  // namespace
@@ -104,11 +124,15 @@ Plan CutAs(const Plan& plan, const std::string& path, const std::string& mesh,
   JsonWriter spec;
   spec.BeginObject(JsonWriter::kLines).Member("shardinit", 1).Member("name", before.name);
   if (!uneven.empty()) spec.Member("uneven", uneven);
-  spec.Key("mesh").BeginObject().Key("axes").BeginObject();
-  for (size_t a = 0; a < before.mesh.axes.size(); ++a) {
-    spec.Member(before.mesh.axes[a], before.mesh.shape[a]);
+  // Of a checkpoint without a mesh, `--mesh` or the sharding declares one.
+  if (!before.mesh.axes.empty()) {
+    spec.Key("mesh").BeginObject().Key("axes").BeginObject();
+    for (size_t a = 0; a < before.mesh.axes.size(); ++a) {
+      spec.Member(before.mesh.axes[a], before.mesh.shape[a]);
+    }
+    spec.EndObject().EndObject();
   }
-  spec.EndObject().EndObject().Key("modules").BeginObject(JsonWriter::kLines);
+  spec.Key("modules").BeginObject(JsonWriter::kLines);
   for (const Tensor& tensor : before.tensors) {
     spec.Key(tensor.path).BeginObject().Member("shape", tensor.shape);
     spec.Member("dtype", InfoOf(tensor.dtype).name).Member("init", "zeros").EndObject();
@@ -119,7 +143,7 @@ Plan CutAs(const Plan& plan, const std::string& path, const std::string& mesh,
   request.spec.text = spec.Finish();
   request.spec.mesh = mesh;
   request.spec.sharding = sharding;
-  const Plan cut = LoadPlan(request, diagnostics);
+  const Plan cut = LoadCut(request, diagnostics);
 
   if (cut.graph.drawn) {
     throw WrongMesh(

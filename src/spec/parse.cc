@@ -14,6 +14,7 @@
 #include "spec/names.h"
 #include "spec/override.h"
 #include "spec/parser.h"
+#include "spec/set.h"
 
 namespace shardinit {
 namespace {

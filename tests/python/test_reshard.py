@@ -133,6 +133,25 @@ def test_another_sharding_without_the_spec(tmp_path, tiny_layouts, layout):
         assert tree_of(tmp_path / "to-fsdp") == tree_of(wanted)
 
 
+def test_what_a_checkpoint_does_not_say(tmp_path):
+    """It has no logical axes. A mesh is declared where it has none, and a sharding says what that shards."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmodules: {w: {shape: [8, 12], init: {normal: {std: 1}}}}\n")
+    source = gen(tmp_path / "from", spec)
+    result = run_tool("reshard", source, "--sharding", "torchtitan", "-o", tmp_path / "to")
+    assert result.returncode == 2 and result.stderr.endswith(
+        "error: `--sharding torchtitan` shards by logical axes, which a checkpoint does not have\n"
+        "  hint: give the spec that the checkpoint was made from, with `--spec`\n")
+    result = run_tool("reshard", source, "--mesh", "fsdp=2", "-o", tmp_path / "to")
+    assert result.returncode == 2 and result.stderr.endswith(
+        "error: the checkpoint has no mesh, so nothing says what `fsdp` shards\n"
+        "  hint: add `--sharding`, such as `--sharding fsdpv2`, or give the spec, with `--spec`\n")
+    for number, options in enumerate([["--mesh", "fsdp=2"], []]):
+        options += ["--sharding", "fsdpv2"]
+        run_ok("reshard", source, *options, "-o", tmp_path / f"to-{number}")
+        assert tree_of(tmp_path / f"to-{number}") == tree_of(gen(tmp_path / f"wanted-{number}", spec, *options))
+
+
 LAYOUT_NAMES = ["", "torchtitan", "megatron", "maxtext", "kerashub"]
 
 

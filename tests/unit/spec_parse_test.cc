@@ -464,6 +464,28 @@ TEST(Override, ReplacesKeysOfAnyDepth) {
             "    bias (1 7 ) init ones{}\n");
 }
 
+TEST(Override, AddsWhatTheSpecLacks) {
+  const ModelSpec model =
+      ModelWith({"vars.heads=4", "+vars.D=5", "vars.d2=6", "init.base.normal.std=0.5",
+                 "mesh.axes.pipe=2", "mesh.slices.pipe=2", "training.tokens=9", "rules.+={c: null}",
+                 "rules.2={e: fsdp}", "assert.0=heads == 4", "config.of.name=a",
+                 "modules.model.q.weight={shape: [heads], init: base}",
+                 "modules.model.embed.weight.dtype=f32", "modules.model.embed.bias.shape.+=3"});
+  EXPECT_EQ(Print(model.vars), "{d: 1, heads: 4, D: 5, d2: 6}");
+  EXPECT_EQ(model.inits[0].name.value, "base");
+  EXPECT_EQ(Print(model.mesh), "{fsdp: 8, tensor: 4, pipe: 2}");
+  EXPECT_EQ(Print(model.slices), "{pipe: 2}");
+  EXPECT_EQ(TextOf(*model.training.tokens), "9");
+  EXPECT_EQ(model.rules.size(), 3u);
+  EXPECT_EQ(model.assertions.size(), 1u);
+  EXPECT_EQ(Print(model.modules),
+            "model\n"
+            "  embed.weight (d ) dtype f32 init ones{}\n"
+            "  embed\n"
+            "    bias (1 2 3 ) init ones{}\n"
+            "  q.weight (heads ) init base{}\n");
+}
+
 TEST(Override, MistakesShowTheOverride) {
   const struct {
     std::string set, expected;
@@ -471,23 +493,35 @@ TEST(Override, MistakesShowTheOverride) {
       {"sed=1",
        "--set:1:1: error: the spec has no key `sed`\n  sed=1\n  ^^^\n"
        "  hint: did you mean `seed`?\n"},
-      {"vars.e=1",
-       "--set:1:6: error: `vars` has no key `e`\n  vars.e=1\n       ^\n"
-       "  hint: the only one is `d`\n"},
+      {"vars.D=1",
+       "--set:1:6: error: `vars` has no key `D`\n  vars.D=1\n       ^\n"
+       "  hint: did you mean `d`? `+vars.D=…` adds it\n"},
+      {"+vars.d=1",
+       "--set:1:2: error: the spec has `vars.d` already\n  +vars.d=1\n   ^^^^^^\n"
+       "  hint: leave out the `+` to set it\n"},
+      {"training.tokns=1",
+       "--set:1:10: error: `training` has no key `tokns`\n  training.tokns=1\n"
+       "           ^^^^^\n"
+       "  hint: did you mean `tokens`?\n"},
+      {"layouts.x.",
+       "--set:1:1: error: an override has the form `path=value`\n  layouts.x.\n"
+       "  ^^^^^^^^^^\n"
+       "  hint: write it as in `--set seed=1`\n"},
       {"modules.model.embed.weigth.init=ones",
        "--set:1:21: error: `modules.model.embed` has no key `weigth.init`\n"
        "  modules.model.embed.weigth.init=ones\n"
        "                      ^^^^^^^^^^^\n"
-       "  hint: the only one is `bias`\n"},
+       "  hint: a tensor is added whole, as in `modules.model.embed.weigth={shape: [8, 16], init: "
+       "zeros}`\n"},
       {"modules.model.embd.weight.init=ones",
        "--set:1:15: error: `modules.model` has no key `embd.weight.init`\n"
        "  modules.model.embd.weight.init=ones\n"
        "                ^^^^^^^^^^^^^^^^\n"
        "  hint: did you mean `embed.weight`?\n"},
-      {"rules.1={a: b}",
-       "--set:1:7: error: `rules` has no item `1`\n  rules.1={a: b}\n"
+      {"rules.2={a: b}",
+       "--set:1:7: error: `rules` has no item `2`\n  rules.2={a: b}\n"
        "        ^\n"
-       "  hint: it is a list of 1; items count from 0\n"},
+       "  hint: it is a list of 1; items count from 0, and `+` adds one\n"},
       {"vars.d.x=1",
        "--set:1:8: error: `vars.d` has no keys, so there is no `x`\n"
        "  vars.d.x=1\n         ^\n"

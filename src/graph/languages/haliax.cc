@@ -74,7 +74,7 @@ class HaliaxLanguage : public ShardingLanguage {
                                        Quote(entry.name.value))
                          : fmt::format("no tensor has the logical axis `{}`", name),
                      names.count(name) != 0 ? "remove it"
-                     : known.empty()        ? "no tensor names its `axes`"
+                     : known.empty()        ? kNoLogicalAxes
                                             : DidYouMean(name, known));
     }
   }

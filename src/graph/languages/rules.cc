@@ -121,7 +121,7 @@ void RuleLanguage::CheckUse() {
     const std::vector<std::string> seen(written.begin(), written.end());
     building_.diagnostics.Error(
         rule.logical.span, fmt::format("no tensor has the logical axis `{}`", rule.logical.value),
-        seen.empty() ? "no tensor names its `axes`" : DidYouMean(rule.logical.value, seen));
+        seen.empty() ? kNoLogicalAxes : DidYouMean(rule.logical.value, seen));
   }
 }
 

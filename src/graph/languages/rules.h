@@ -11,6 +11,9 @@
 
 namespace shardinit {
 
+// The hint for a sharding by logical axes where no tensor has any.
+inline constexpr char kNoLogicalAxes[] = "no tensor names its `axes`";
+
 // Returns the logical axes of all tensors, including those of layouts and those that are left out.
 std::set<std::string> LogicalAxes(const ModelSpec& spec);
 

@@ -1,0 +1,74 @@
+#include "spec/room.h"
+
+#include <utility>
+
+#include "base/table.h"
+
+namespace shardinit {
+namespace {
+
+// Returns what is in a module, whose members begin at step `first` of the way.
+Room RoomInModule(const std::vector<WayStep>& way, size_t first, const Node* at) {
+  const bool is_stored = way[0].key == "layouts";
+  const auto keys_of_module = [&](size_t step) {
+    if (!is_stored) return KeysOf(SpecMapping::kModule);
+    return KeysOf(step == first ? SpecMapping::kLayout : SpecMapping::kStoredModule);
+  };
+  for (size_t i = first; i < way.size(); ++i) {
+    // What is in the value of a key is judged when it is read.
+    if (IsWholeTensor(way[i].from) || FindNamed(keys_of_module(i), way[i].key) != nullptr) {
+      return {.takes_names = true};
+    }
+  }
+  if (IsWholeTensor(at)) {
+    return {.keys = KeysOf(is_stored ? SpecMapping::kStoredTensor : SpecMapping::kTensor)};
+  }
+  return {.keys = keys_of_module(way.size()), .takes_names = true, .has_members = true};
+}
+
+}  // namespace
+
+Room RoomAt(const std::vector<WayStep>& way, const Node* at) {
+  const std::vector<SpecKey> of_model = KeysOf(SpecMapping::kModel);
+  if (way.empty()) {
+    std::vector<SpecKey> keys = of_model;
+    // These are settled when files are read.
+    std::erase_if(keys, [](const SpecKey& key) {
+      return key.kind == SpecKind::kPaths || key.kind == SpecKind::kConfigJson;
+    });
+    return {.keys = std::move(keys)};
+  }
+  const SpecKey* key = FindNamed(of_model, way[0].key);
+  if (key == nullptr) return {};
+  const bool is_first = way.size() == 1;
+  switch (key->kind) {
+    case SpecKind::kMesh:
+      return is_first ? Room{.keys = KeysOf(SpecMapping::kMesh)} : Room{.takes_names = true};
+    case SpecKind::kTraining:
+      return is_first ? Room{.keys = KeysOf(SpecMapping::kTraining)} : Room{};
+    case SpecKind::kAssertions:
+      return is_first ? Room{.is_list = true} : Room{.keys = KeysOf(SpecMapping::kAssertion)};
+    case SpecKind::kRules:
+      return {.is_list = is_first};
+    case SpecKind::kSharding:
+      return {.takes_names = true, .has_members = true};  // patterns of paths hold dots
+    case SpecKind::kVariables:
+    case SpecKind::kNumbers:
+    case SpecKind::kInits:
+    case SpecKind::kConfig:
+      return {.takes_names = true};
+    case SpecKind::kModules:
+      return RoomInModule(way, 1, at);
+    case SpecKind::kLayouts:
+      return is_first ? Room{.takes_names = true} : RoomInModule(way, 2, at);
+    default:
+      return {};
+  }
+}
+
+bool IsWholeTensor(const Node* member) {
+  return member != nullptr && member->IsMap() &&
+         (member->Find("shape") != nullptr || member->Find("from") != nullptr);
+}
+
+}  // namespace shardinit
