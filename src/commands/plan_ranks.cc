@@ -97,7 +97,7 @@ class RankPictures {
       Chart chart;
       const auto most = static_cast<double>(std::max<int64_t>(1, plan_.max_rank_bytes));
       const double width = 1 / static_cast<double>(places_.size());
-      const double gap = places_.size() <= kMostPlaces ? 0.1 * width : 0;
+      const double gap = std::ssize(places_) <= kShortRun ? 0.05 * width : 0;
       for (size_t i = 0; i < places_.size(); ++i) {
         const Place& place = places_[i];
         const double x = width * static_cast<double>(i);

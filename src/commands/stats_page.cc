@@ -49,16 +49,18 @@ std::vector<MeasuredGroup> MeasuredGroupsOf(const std::vector<Measurement>& resu
 
 std::string InDigits(double value) { return fmt::format("{:.3g}", value); }
 
-// Returns the values at both ends of what `get` has for the tensors that have finite elements.
+// Returns the values at both ends of what `get` has for the tensors that have finite elements. A
+// sum of elements may not be finite, though they are.
 template <typename F>
 std::string RangeOf(const Results& results, F get) {
   double least = std::numeric_limits<double>::infinity(), most = -least;
   for (const Measurement* m : results) {
-    if (m->moments.count == 0) continue;
-    least = std::min<double>(least, get(*m));
-    most = std::max<double>(most, get(*m));
+    const double value = m->moments.count == 0 ? std::nan("") : get(*m);
+    if (!std::isfinite(value)) continue;
+    least = std::min(least, value);
+    most = std::max(most, value);
   }
-  if (!(least <= most)) return "-";
+  if (least > most) return "-";
   const std::string low = InDigits(least), high = InDigits(most);
   return low == high ? low : low + " … " + high;
 }
