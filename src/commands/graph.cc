@@ -1,13 +1,12 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-
-#include "base/glob.h"
 #include "base/json.h"
+#include "base/result_file.h"
 #include "commands/command.h"
+#include "commands/graph_page.h"
+#include "commands/graph_tensors.h"
 #include "commands/options.h"
 #include "graph/outline.h"
-#include "graph/stored/view.h"
 #include "report/graphviz.h"
 #include "report/text.h"
 
@@ -28,70 +27,18 @@ struct GraphOptions {
                      : std::string();
         });
     app.add_flag("--dot", dot, "Write a drawing for Graphviz");
+    AddText(app, "--html", "FILE", &html,
+            "Also write a page of pictures: bytes, and a tree of modules");
+    AddForce(app, &force);
     AddJson(app, &json);
   }
 
   SpecOptions spec;
   std::string only;
   int64_t depth = 0;  // 0: unlimited
-  bool dot = false, json = false;
+  bool dot = false, force = false, json = false;
+  std::string html;  // a file; empty: none
 };
-
-using Tensors = std::vector<const Tensor*>;
-
-// The tensors that are shown. Without a layout the drawn tensors are the stored ones.
-struct Shown {
-  const Plan& plan;
-  Tensors drawn, stored;
-  std::vector<int64_t> uses;  // with a layout: by drawn tensor, its uses
-
-  // Counts stored tensors that are a drawn one that is used elsewhere, too.
-  int64_t CountTies(const Tensors& tensors) const {
-    return std::count_if(tensors.begin(), tensors.end(), [&](const Tensor* tensor) {
-      return tensor->view && tensor->view->root.operation == nullptr &&
-             uses[tensor->view->root.tensor] > 1;
-    });
-  }
-};
-
-template <typename F>
-void ForEachSource(const ViewNode& node, F f) {
-  if (node.operation == nullptr) f(node.tensor);
-  for (const ViewNode& of : node.of) ForEachSource(of, f);
-}
-
-// Chooses the tensors whose path matches; of a layout, those that match or are made of a drawn one
-// that does, and all drawn ones that these are made of.
-Shown Choose(const Plan& plan, const std::string& only) {
-  const InitGraph& graph = plan.graph;
-  if (!graph.drawn) {
-    const Tensors all = Matching(graph.tensors, only);
-    return {plan, all, all, {}};
-  }
-  const auto matches = [&](const Tensor& tensor) {
-    return only.empty() || PathMatches(only, tensor.path);
-  };
-  const std::vector<Tensor>& drawn = *graph.drawn;
-  std::vector<bool> matching(drawn.size());
-  for (size_t i = 0; i < drawn.size(); ++i) matching[i] = matches(drawn[i]);
-  Shown shown{plan, {}, {}, std::vector<int64_t>(drawn.size())};
-  std::vector<bool> is_shown = matching;
-  for (const Tensor& tensor : graph.tensors) {
-    bool wanted = matches(tensor);
-    ForEachSource(tensor.view->root, [&](size_t i) {
-      wanted = wanted || matching[i];
-      ++shown.uses[i];
-    });
-    if (!wanted) continue;
-    shown.stored.push_back(&tensor);
-    ForEachSource(tensor.view->root, [&](size_t i) { is_shown[i] = true; });
-  }
-  for (size_t i = 0; i < drawn.size(); ++i) {
-    if (is_shown[i]) shown.drawn.push_back(&drawn[i]);
-  }
-  if (shown.drawn.empty()) Matching(graph.tensors, only);  // throws Error that says so
-  return shown;
-}
 
 std::string InJson(const Shown& shown) {
   const InitGraph& graph = shown.plan.graph;
@@ -113,34 +60,6 @@ std::string InJson(const Shown& shown) {
   }
   out.EndArray().EndObject();
   return out.Finish();
-}
-
-std::string Heading(const Shown& shown) {
-  const InitGraph& graph = shown.plan.graph;
-  int64_t parameters = 0, bytes = 0;
-  for (const Tensor* tensor : shown.drawn) parameters += ParametersOf(*tensor);
-  for (const Tensor* tensor : shown.stored) bytes += tensor->bytes();
-  std::string text = graph.name;
-  if (graph.drawn) text += ", layout " + graph.layout;
-  text += ": " + Count(std::ssize(shown.drawn), "tensor");
-  if (graph.drawn) text += fmt::format(" stored as {}", Grouped(std::ssize(shown.stored)));
-  return text + fmt::format(", {}, {}, {}{}", Count(parameters, "parameter"), InBytes(bytes),
-                            Count(shown.plan.world_size(), "rank"), MeshText(graph.mesh));
-}
-
-// The columns of a tensor, or of several that stand as one.
-struct TensorText {
-  std::string dtype, shape, partition, values;
-};
-
-TensorText TextOf(const Tensors& tensors, const Shown& shown) {
-  const Tensor& tensor = *tensors.front();
-  std::string values = tensor.view ? Describe(OutlineOfViews(tensors)) : DescribeValues(tensors);
-  const int64_t ties = shown.CountTies(tensors);
-  if (ties > 0)
-    values += ties == std::ssize(tensors) ? " (tied)" : fmt::format(" ({} tied)", Grouped(ties));
-  return {std::string(InfoOf(tensor.dtype).name), InShape(tensor.shape),
-          InText(tensor.partition, shown.plan.graph.mesh), std::move(values)};
 }
 
 using TreeRows = std::vector<std::vector<std::string>>;
@@ -172,7 +91,7 @@ std::string InTree(const Shown& shown, const GraphOptions& options) {
     return "\n" + Table(rows, {false, true, true, false, false, false, false});
   };
   std::string text =
-      Heading(shown) + "\n" + table(shown.drawn, graph.drawn ? "drawn" : "tensor", "values");
+      HeadingOf(shown) + "\n" + table(shown.drawn, graph.drawn ? "drawn" : "tensor", "values");
   if (graph.drawn) text += table(shown.stored, "stored", "view");
   return text;
 }
@@ -184,7 +103,7 @@ class Drawing {
   Drawing(const Shown& shown, int64_t depth)
       : shown_(shown),
         depth_(depth),
-        out_(shown.plan.graph.name, Heading(shown)),
+        out_(shown.plan.graph.name, HeadingOf(shown)),
         node_of_(shown.plan.graph.logical().size(), -1) {}
 
   std::string Draw() {
@@ -279,6 +198,11 @@ class Drawing {
   std::vector<int64_t> node_of_;  // by drawn tensor; -1: it is not shown
 };
 
+const ResultKind kGraphPage = {
+    "--html",
+    "page",
+    {"<!DOCTYPE html>\n", "<meta name=\"generator\" content=\"shardinit graph\">"}};
+
 ExitCode RunGraph(const GraphOptions& options) {
   if (options.dot && options.json) {
     throw Error(ExitCode::kUsage, "`--dot` and `--json` are two different forms",
@@ -290,6 +214,10 @@ ExitCode RunGraph(const GraphOptions& options) {
   }
   const Plan plan = options.spec.Load();
   const Shown shown = Choose(plan, options.only);
+  if (!options.html.empty()) {
+    const ResultFile page(kGraphPage, options.html, options.force);
+    page.Write(GraphPage(shown, options.depth));
+  }
   Print(options.json  ? InJson(shown)
         : options.dot ? Drawing(shown, options.depth).Draw()
                       : InTree(shown, options));

@@ -5,48 +5,25 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <optional>
 
+#include "commands/plan_ranks.h"
 #include "commands/tensor_facts.h"
-#include "graph/outline.h"
-#include "report/html.h"
+#include "commands/tensor_groups.h"
 #include "report/text.h"
+#include "report/tiles.h"
 
 namespace shardinit {
 namespace {
 
-// These limits keep a page below about 2 MB, and the work for it below about a second.
-constexpr int64_t kMostRanks = 1024;       // ranks that are drawn
-constexpr int64_t kMostLoads = 1 << 20;    // sums for their loads
-constexpr int64_t kMostAmounts = 16;       // amounts of bytes in a table
-constexpr int64_t kMostGroups = 400;       // groups of tensors
+// These limits keep a page below about 1.5 MB, and the work for it below about a second.
+constexpr size_t kMostGroups = 400;        // groups of tensors
 constexpr int64_t kMostBoxes = 1024;       // boxes of one tensor
 constexpr int64_t kMostBoxesOfAll = 5000;  // boxes of all tensors
+constexpr int64_t kMostLabels = 64;        // boxes of one tensor that have room for a number
 constexpr int64_t kMostTried = 1 << 16;    // ranks tried for the boxes of one tensor
-
-std::string ColourOfSlice(int64_t slice) {
-  // Neighbours have distant hues, whatever their number.
-  return fmt::format("hsl({},90%,35%)", slice * 137 % 360);
-}
-
-// Tensors that stand in one line.
-struct TensorGroup {
-  std::string name;
-  const Outline* outline;
-};
-
-void AddGroups(const Outline& outline, const std::string& prefix,
-               std::vector<TensorGroup>* groups) {
-  for (const Outline& member : outline.members) {
-    const std::string name = prefix + member.name;
-    if (member.members.empty()) {
-      groups->push_back({name, &member});
-    } else {
-      AddGroups(member, name + ".", groups);
-    }
-  }
-}
 
 // Places boxes of a tensor on a plane of one or two of its dimensions.
 class Plane {
@@ -74,16 +51,17 @@ class Plane {
   double width() const { return width_; }
   double height() const { return height_; }
 
-  Svg::Rectangle At(const Box& box) const {
-    const auto [x, width] = Along(box, across_, width_);
-    const auto [y, height] = Along(box, down_, height_);
+  TileArea At(const Box& box) const {
+    const auto [x, width] = Along(box, across_);
+    const auto [y, height] = Along(box, down_);
     return {x, y, width, height};
   }
 
   std::string Describe() const {
     if (shape_.size() < 2) return {};
     return fmt::format(
-        "Dimension {} goes down, dimension {} to the right, not to scale.{}", *down_, *across_,
+        "Dimension {} ({}) goes down, dimension {} ({}) to the right, not to scale.{}", *down_,
+        shape_[*down_], *across_, shape_[*across_],
         hides_ ? " A further dimension is sharded: boxes that differ in it alone hide one another."
                : "");
   }
@@ -95,10 +73,10 @@ class Plane {
   double Extent(Dimension d) const {
     return d ? std::max(1.0, static_cast<double>(shape_[*d])) : 1.0;
   }
-  std::array<double, 2> Along(const Box& box, Dimension d, double pixels) const {
-    if (!d) return {0, pixels};
-    const double unit = pixels / Extent(d);
-    return {static_cast<double>(box.offset[*d]) * unit, static_cast<double>(box.shape[*d]) * unit};
+  std::array<double, 2> Along(const Box& box, Dimension d) const {
+    if (!d) return {0, 1};
+    return {static_cast<double>(box.offset[*d]) / Extent(d),
+            static_cast<double>(box.shape[*d]) / Extent(d)};
   }
 
   const Shape& shape_;
@@ -109,177 +87,127 @@ class Plane {
 
 class PlanPageWriter {
  public:
-  PlanPageWriter(const Plan& plan, const std::vector<TensorKind>& kinds, const Balance& balance)
-      : plan_(plan),
-        mesh_(plan.graph.mesh),
-        kinds_(kinds),
-        balance_(balance),
-        ranks_(std::min(mesh_.world_size(), kMostRanks)),
-        page_(plan.graph.name) {}
+  explicit PlanPageWriter(const Plan& plan)
+      : plan_(plan), mesh_(plan.graph.mesh), outline_(OutlineOf(Pointers(plan.graph.tensors))) {
+    all_ = GroupsOf(outline_);
+    groups_.assign(all_.begin(),
+                   all_.begin() + static_cast<std::ptrdiff_t>(std::min(all_.size(), kMostGroups)));
+    AddBoxes();  // which says where the other parts may lead to
+  }
 
-  std::string Write(const Facts& facts) {
-    std::vector<std::vector<HtmlLink>> rows;
-    for (const std::vector<std::string>& row : FactRows(facts)) {
-      rows.push_back({{row[0], ""}, {row[1], ""}});
+  // Adds the bytes of groups, coloured by how they are sharded.
+  void AddTreemap(HtmlPage* page) const {
+    page->Heading("Bytes by group");
+    page->Paragraph(fmt::format(
+        "{}: tensors that differ only in the numbers of their paths are one. A colour is a way to "
+        "be sharded.",
+        Count(std::ssize(all_), "group") + " of tensors"));
+    std::map<std::string, std::string> colours;
+    std::vector<std::pair<std::string, std::string>> legend;
+    for (const TensorGroup& group : groups_) {
+      const std::string partition = PartitionOf(group);
+      const auto [it, is_new] = colours.try_emplace(partition, ColourOfKind(colours.size()));
+      if (is_new && legend.size() < kMostNamed) legend.emplace_back(it->second, partition);
     }
-    page_.Table("plan", {}, rows, {});
-    if (std::ssize(kinds_) * ranks_ <= kMostLoads) {
-      for (int64_t rank = 0; rank < ranks_; ++rank) loads_.push_back(LoadOf(plan_, kinds_, rank));
+    page->Legend(0, legend);
+    AddTreemaps(
+        groups_,
+        {"treemap", [&](size_t g) { return HtmlColours{colours.at(PartitionOf(groups_[g]))}; },
+         [&](size_t g) { return IdOf(g); }},
+        page);
+  }
+
+  void AddTensors(HtmlPage* page) const {
+    page->Heading("Tensors");
+    page->Filter();
+    if (groups_.size() < all_.size()) {
+      page->Paragraph(fmt::format("The first {} groups of {} are shown.", kMostGroups,
+                                  Grouped(std::ssize(all_))));
     }
-    AddMesh();
-    AddLoads();
-    AddTensors();
-    return page_.Finish();
+    std::vector<std::vector<HtmlCell>> rows;
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      const Outline& group = *groups_[g].outline;
+      const Tensor& tensor = *group.tensors.front();
+      const Sharding sharding = plan_.ShardingOf(tensor);
+      rows.push_back({{groups_[g].name, IdOf(g)},
+                      {Grouped(group.count)},
+                      {InBytes(group.bytes)},
+                      {std::string(InfoOf(tensor.dtype).name)},
+                      {InShape(tensor.shape)},
+                      {PartitionOf(groups_[g])},
+                      {Grouped(sharding.CountBoxes())},
+                      {Grouped(sharding.holders())}});
+    }
+    page->Table("tensors",
+                {{"tensor", HtmlColumn::kPath},
+                 {"tensors", HtmlColumn::kNumber},
+                 {"size", HtmlColumn::kNumber},
+                 {"dtype"},
+                 {"shape"},
+                 {"partition"},
+                 {"boxes", HtmlColumn::kNumber},
+                 {"holders", HtmlColumn::kNumber}},
+                rows, true);
+    page->Heading("Boxes");
+    page->Paragraph(
+        "The first tensor of each group, sharded: a box has the colour of the lowest rank that "
+        "holds it.");
+    for (const std::string& boxes : boxes_) page->Add(boxes);
+    if (boxes_.size() < all_.size()) {
+      page->Paragraph(
+          fmt::format("The boxes of the other {} are left out, to keep this page small.",
+                      Count(std::ssize(all_) - std::ssize(boxes_), "group")));
+    }
   }
 
  private:
-  std::string LoadText(int64_t rank) const {
-    if (loads_.empty()) return {};
-    const RankLoad& load = loads_[static_cast<size_t>(rank)];
-    return fmt::format("; holds {} bytes, {} of them in its file", Grouped(load.held),
-                       Grouped(load.stored));
+  static constexpr size_t kMostNamed = 24;  // partitions in the legend
+
+  static std::vector<const Tensor*> Pointers(const std::vector<Tensor>& tensors) {
+    std::vector<const Tensor*> pointers;
+    for (const Tensor& tensor : tensors) pointers.push_back(&tensor);
+    return pointers;
   }
 
-  void NoteRanks() {
-    if (ranks_ == mesh_.world_size()) return;
-    page_.Paragraph(fmt::format("The first {} of {} are drawn.", Grouped(ranks_),
-                                Count(mesh_.world_size(), "rank")));
+  std::string PartitionOf(const TensorGroup& group) const {
+    return InText(group.outline->tensors.front()->partition, mesh_);
   }
 
-  void AddMesh() {
-    const DeviceMap devices(mesh_);
-    const int64_t slices = mesh_.devices.slice_count();
-    page_.Heading("Mesh");
-    page_.Paragraph(fmt::format(
-        "{}{}, row-major, the last axis fastest: each place has the colour of its "
-        "rank, here and below, and the id of its device.",
-        Count(mesh_.world_size(), "rank"), mesh_.axes.empty() ? "" : " of " + InText(mesh_)));
-    if (slices > 1) {
-      page_.Paragraph(fmt::format("{} of {}: the bar below a place has the colour of its slice.",
-                                  Count(slices, "slice"),
-                                  Count(mesh_.world_size() / slices, "device")));
-    }
-    NoteRanks();
-    constexpr int64_t kColumns = 32;
-    constexpr double kWidth = 30, kHeight = 24, kGap = 6, kLabel = 60;
-    // Neighbours on the last axis stand together.
-    const int64_t last = mesh_.shape.empty() ? 1 : mesh_.shape.back();
-    const int64_t run = last > kColumns ? kColumns : last;
-    const int64_t columns = std::min(ranks_, kColumns / run * run);
-    const int64_t lines = (ranks_ + columns - 1) / columns;
-    const double width =
-        kLabel + static_cast<double>(columns) * kWidth + static_cast<double>(columns / run) * kGap;
-    Svg picture(width, static_cast<double>(lines) * (kHeight + kGap), "mesh", "mesh");
-    for (int64_t rank = 0; rank < ranks_; ++rank) {
-      const int64_t column = rank % columns, line = rank / columns;
-      const double x =
-          kLabel + static_cast<double>(column) * kWidth + static_cast<double>(column / run) * kGap;
-      const double y = static_cast<double>(line) * (kHeight + kGap);
-      const Device device = devices.At(rank);
-      if (column == 0) picture.Text(0, y + 15, fmt::format("rank {}", rank));
-      picture.Rect(
-          {x, y, kWidth, kHeight}, ColourOf(rank, mesh_.world_size()),
-          fmt::format("rank {} at {}: device {} in slice {}{}", rank,
-                      InShape(mesh_.CoordinateOf(rank)), device.id, device.slice, LoadText(rank)));
-      if (slices > 1) picture.Rect({x, y + kHeight - 5, kWidth, 5}, ColourOfSlice(device.slice));
-      if (device.id < 100'000) {
-        picture.Text(x + kWidth / 2, y + 14, fmt::to_string(device.id), "in");
-      }
-    }
-    page_.Picture(picture);
+  // Returns the id of the picture of a group's boxes, or nothing if it is left out.
+  std::string IdOf(size_t group) const {
+    return group < boxes_.size() ? fmt::format("t{}", group) : "";
   }
 
-  void AddLoads() {
-    page_.Heading("Bytes per rank");
-    if (!loads_.empty()) {
-      page_.Paragraph("What each rank holds; the darker part is in its file.");
-      NoteRanks();
-      constexpr double kHeight = 120, kWidth = 1000, kLabel = 70;
-      const double bar = std::min(30.0, kWidth / static_cast<double>(ranks_));
-      const auto most = static_cast<double>(std::max<int64_t>(1, plan_.max_rank_bytes));
-      Svg picture(kLabel + bar * static_cast<double>(ranks_), kHeight + 4, "bytes per rank",
-                  "loads");
-      picture.Text(0, 10, InBytes(plan_.max_rank_bytes));
-      picture.Text(0, kHeight, "0 B");
-      for (int64_t rank = 0; rank < ranks_; ++rank) {
-        const RankLoad& load = loads_[static_cast<size_t>(rank)];
-        const double x = kLabel + bar * static_cast<double>(rank);
-        const double held = kHeight * static_cast<double>(load.held) / most;
-        const double stored = kHeight * static_cast<double>(load.stored) / most;
-        const std::string title = fmt::format("rank {}{}", rank, LoadText(rank));
-        picture.Rect({x, kHeight - held, bar, held}, "#9fb4cc", title);
-        if (load.stored > 0) picture.Rect({x, kHeight - stored, bar, stored}, "#3d6fa8", title);
-      }
-      page_.Picture(picture);
-    } else {
-      page_.Paragraph("Not drawn: there are too many different tensors.");
-    }
-    if (balance_.ranks.empty()) return;
-    std::vector<std::vector<HtmlLink>> rows;
-    for (const auto& [bytes, ranks] : balance_.ranks) {
-      if (std::ssize(rows) == kMostAmounts) break;
-      rows.push_back({{Grouped(bytes), ""}, {InBytes(bytes), ""}, {Grouped(ranks), ""}});
-    }
-    page_.Table("amounts", {"bytes held", "", "ranks"}, rows, {true, true, true});
-    if (balance_.ranks.size() > rows.size()) {
-      page_.Paragraph(fmt::format("The least {} of {} different amounts.", rows.size(),
-                                  Grouped(std::ssize(balance_.ranks))));
-    }
-  }
-
-  void AddTensors() {
-    std::vector<const Tensor*> tensors;
-    for (const Tensor& tensor : plan_.graph.tensors) tensors.push_back(&tensor);
-    const Outline outline = OutlineOf(tensors);
-    std::vector<TensorGroup> groups;
-    AddGroups(outline, "", &groups);
-    page_.Heading("Tensors");
-    const size_t shown = std::min<size_t>(kMostGroups, groups.size());
-    page_.Paragraph(fmt::format(
-        "{} as {}: tensors that differ only in the numbers of their paths are one group.",
-        Count(outline.count, "tensor"), Count(std::ssize(groups), "group")));
-    if (shown < groups.size()) {
-      page_.Paragraph(fmt::format("The first {} groups are shown.", Grouped(kMostGroups)));
-    }
-    std::vector<std::vector<HtmlLink>> rows;
-    for (size_t g = 0; g < shown; ++g) {
-      const Outline& group = *groups[g].outline;
-      const Tensor& tensor = *group.tensors.front();
-      const Sharding sharding = plan_.ShardingOf(tensor);
-      rows.push_back({{groups[g].name, fmt::format("t{}", g)},
-                      {Grouped(group.count), ""},
-                      {InBytes(group.bytes), ""},
-                      {std::string(InfoOf(tensor.dtype).name), ""},
-                      {InShape(tensor.shape), ""},
-                      {InText(tensor.partition, mesh_), ""},
-                      {Grouped(sharding.CountBoxes()), ""},
-                      {Grouped(sharding.holders()), ""}});
-    }
-    page_.Table("tensors",
-                {"tensor", "tensors", "size", "dtype", "shape", "partition", "boxes", "holders"},
-                rows, {false, true, true, false, false, false, true, true});
-    page_.Heading("Boxes");
-    page_.Paragraph(
-        "The first tensor of each group, sharded: a box has the colour of the lowest rank that "
-        "holds it.");
+  void AddBoxes() {
     int64_t left = kMostBoxesOfAll;
-    size_t drawn = 0;
-    for (; drawn < shown && left > 0; ++drawn) {
-      AddBoxes(groups[drawn], drawn, std::min(left, kMostBoxes), &left);
-    }
-    if (drawn < groups.size()) {
-      page_.Paragraph(
-          fmt::format("The boxes of the other {} are left out, to keep this page small.",
-                      Count(std::ssize(groups) - static_cast<int64_t>(drawn), "group")));
+    for (size_t g = 0; g < groups_.size() && left > 0; ++g) {
+      const Tensor& tensor = *groups_[g].outline->tensors.front();
+      const std::vector<Tile> tiles = BoxesOf(tensor, std::min(left, kMostBoxes));
+      left -= std::ssize(tiles);
+      const Sharding sharding = plan_.ShardingOf(tensor);
+      const Plane plane(tensor, mesh_);
+      const int64_t boxes = sharding.CountBoxes();
+      HtmlPage part;
+      part.BeginDetails(fmt::format("{} {} {}", tensor.path, InShape(tensor.shape),
+                                    InText(tensor.partition, mesh_)),
+                        g == 0, "one");
+      part.Paragraph(fmt::format("{}, each held by {}. {}{}", Count(boxes, "box", "boxes"),
+                                 Count(sharding.holders(), "rank"), plane.Describe(),
+                                 std::ssize(tiles) < boxes ? fmt::format(" {} of them are drawn.",
+                                                                         Grouped(std::ssize(tiles)))
+                                                           : ""));
+      part.Add(
+          TilesInHtml(fmt::format("t{}", g), tensor.path, plane.width(), plane.height(), tiles));
+      part.EndDetails();
+      boxes_.push_back(part.body());
     }
   }
 
-  // Adds the boxes of one tensor, at most `most`.
-  void AddBoxes(const TensorGroup& group, size_t number, int64_t most, int64_t* left) {
-    const Tensor& tensor = *group.outline->tensors.front();
+  // Returns the boxes of a tensor, at most `most`.
+  std::vector<Tile> BoxesOf(const Tensor& tensor, int64_t most) const {
     const Sharding sharding = plan_.ShardingOf(tensor);
     const Plane plane(tensor, mesh_);
-    Svg picture(plane.width(), plane.height(), tensor.path, fmt::format("t{}", number));
+    const bool has_labels = sharding.CountBoxes() <= kMostLabels;
     const std::string replicas =
         sharding.holders() > 1 ? " and " + Count(sharding.holders() - 1, "replica") : "";
     // First holders are at the lowest index of all axes that cut nothing.
@@ -287,44 +215,41 @@ class PlanPageWriter {
     for (const DimensionCut& cut : tensor.partition.cuts) {
       for (const int axis : cut.axes) step = std::min(step, mesh_.StrideOf(axis));
     }
-    int64_t drawn = 0, tried = 0;
+    std::vector<Tile> tiles;
+    int64_t tried = 0;
     for (int64_t rank = sharding.LowestRank();
-         rank < mesh_.world_size() && drawn < most && tried < kMostTried; rank += step, ++tried) {
+         rank < mesh_.world_size() && std::ssize(tiles) < most && tried < kMostTried;
+         rank += step, ++tried) {
       if (!sharding.IsFirstHolder(rank)) continue;
       for (const Box& box : sharding.BoxesOn(rank)) {
-        if (drawn == most) break;
-        ++drawn;
-        picture.Rect(plane.At(box), ColourOf(rank, mesh_.world_size()),
-                     fmt::format("rank {}{}: {}", rank, replicas, InSlices(box)));
+        if (std::ssize(tiles) == most) break;
+        tiles.push_back({.area = plane.At(box),
+                         .colours = {ColourOf(rank, mesh_.world_size())},
+                         .title = fmt::format("rank {}{}: {}", rank, replicas, InSlices(box)),
+                         .label = has_labels ? fmt::to_string(rank) : ""});
       }
     }
-    *left -= drawn;
-    page_.BeginDetails(fmt::format("{} {} {}", tensor.path, InShape(tensor.shape),
-                                   InText(tensor.partition, mesh_)),
-                       number == 0);
-    const int64_t boxes = sharding.CountBoxes();
-    page_.Paragraph(
-        fmt::format("{}, each held by {}. {}{}", Count(boxes, "box", "boxes"),
-                    Count(sharding.holders(), "rank"), plane.Describe(),
-                    drawn < boxes ? fmt::format(" {} of them are drawn.", Grouped(drawn)) : ""));
-    page_.Picture(picture);
-    page_.EndDetails();
+    return tiles;
   }
 
   const Plan& plan_;
   const Mesh& mesh_;
-  const std::vector<TensorKind>& kinds_;
-  const Balance& balance_;
-  const int64_t ranks_;          // ranks that are drawn
-  std::vector<RankLoad> loads_;  // loads of these, or none
-  HtmlPage page_;
+  const Outline outline_;
+  std::vector<TensorGroup> all_, groups_;  // `groups_` are those that are shown
+  std::vector<std::string> boxes_;         // of the first groups
 };
 
 }  // namespace
 
 std::string PlanPage(const Plan& plan, const Facts& facts, const std::vector<TensorKind>& kinds,
                      const Balance& balance) {
-  return PlanPageWriter(plan, kinds, balance).Write(facts);
+  HtmlPage page;
+  page.Facts("plan", FactRows(facts));
+  AddRankPictures(plan, kinds, balance, &page);
+  const PlanPageWriter tensors(plan);
+  tensors.AddTreemap(&page);
+  tensors.AddTensors(&page);
+  return page.Finish("plan", plan.graph.name);
 }
 
 }  // namespace shardinit

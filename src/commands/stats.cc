@@ -2,12 +2,15 @@
 
 #include <array>
 #include <cmath>
+#include <optional>
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/result_file.h"
 #include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
+#include "commands/stats_page.h"
 #include "report/text.h"
 #include "stats/measure.h"
 
@@ -24,13 +27,16 @@ struct StatsOptions {
     AddOnly(app, &only);
     work.AddJobsTo(app, "generate or read, and count");
     work.AddProgressTo(app);
+    AddText(app, "--html", "FILE", &html, "Also write a page of pictures: histograms, quantiles");
+    AddForce(app, &force);
     AddJson(app, &json);
   }
 
   SpecOptions spec;
   WorkOptions work;
   std::string only;
-  bool json = false;
+  std::string html;  // a file; empty: none
+  bool force = false, json = false;
 };
 
 std::string Short(double value) { return fmt::format("{:.6g}", value); }
@@ -138,6 +144,11 @@ std::string Complaint(const Measurement& m) {
   return fmt::format("{}: is not as declared ({}): {}\n", m.tensor->path, InitText(*m.tensor), why);
 }
 
+const ResultKind kStatsPage = {
+    "--html",
+    "page",
+    {"<!DOCTYPE html>\n", "<meta name=\"generator\" content=\"shardinit stats\">"}};
+
 ExitCode RunStats(const StatsOptions& options) {
   const int jobs = options.work.Jobs();
   const ProgressMode mode = options.work.Mode();
@@ -156,6 +167,8 @@ ExitCode RunStats(const StatsOptions& options) {
   const bool stored = folder || !options.spec.layout.empty();
   const std::vector<const Tensor*> tensors =
       Matching(stored ? plan.graph.tensors : plan.graph.logical(), options.only);
+  std::optional<ResultFile> page;
+  if (!options.html.empty()) page.emplace(kStatsPage, options.html, options.force);
   int64_t bytes = 0;
   for (const Tensor* tensor : tensors) bytes += tensor->bytes();
   std::vector<Measurement> results;
@@ -165,6 +178,7 @@ ExitCode RunStats(const StatsOptions& options) {
     Progress progress(mode, "measuring", bytes, options.json);
     results = Measure(tensors, stretches, jobs, [&](int64_t done) { progress.Update(done); });
   }
+  if (page) page->Write(StatsPage(plan.graph.name, results));
   Print(options.json          ? InJson(results)
         : results.size() == 1 ? InFull(results[0])
                               : InTable(results));

@@ -1,11 +1,12 @@
-// Makes a page of HTML that stands alone: no script, nothing from elsewhere, light or dark as the
-// reader's system is. Its policy lets it use nothing but itself, whatever may ever stand in it. The
-// page around what is added here is templates/page.html. All text is escaped here.
+// Makes a page of HTML that stands alone: nothing from elsewhere, light or dark as the reader's
+// system is. Its policy lets it use nothing but itself, and run nothing but the one script of
+// templates/page.html, the page around what is added here. All text is escaped here.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace shardinit {
@@ -13,50 +14,75 @@ namespace shardinit {
 // Escapes text for use between tags and in quotes: a user's text cannot end either, nor reverse a
 // line. A text that is longer than any name a spec may have is shortened in the middle.
 std::string EscapeHtml(std::string_view text);
+// Escapes a path, whose lines may end after its dots and underscores: so no word is broken.
+std::string PathInHtml(std::string_view path);
+// Writes a number to a thousandth, without zeros at its end.
+std::string NumberInHtml(double value);
 
-struct HtmlLink {
-  std::string text, id;  // without an id: text alone
-};
-
-// A picture has a size in pixels and consists of rectangles that show their titles when a pointer
-// is over them.
-class Svg {
- public:
-  // `name` describes the picture to those who do not see it.
-  Svg(double width, double height, std::string_view name, std::string_view id = {});
-
-  struct Rectangle {
-    double x, y, width, height;
-  };
-  void Rect(const Rectangle& at, std::string_view fill, std::string_view title = {});
-  void Text(double x, double y, std::string_view text, std::string_view style = {});
-  std::string Finish() const { return out_ + "</svg>\n"; }
-
- private:
-  std::string out_;
-};
-
-// Returns a colour for each of `count` things: neighbours differ, and the hue goes once around.
+// These colours are for CSS's oklch(), where equal lightness looks equal: dark text can be read on
+// each of them. ColourOf() is for `count` things in a row: neighbours differ, and the hue goes once
+// around. ColourOfKind() has distant hues for neighbours, whatever their number.
 std::string ColourOf(int64_t number, int64_t count);
+std::string ColourOfKind(size_t number);
+
+struct HtmlCell {
+  std::string text, id = {};  // the text is a link to an id; without one: text alone
+};
+
+struct HtmlColumn {
+  enum Kind { kText, kPath, kNumber };
+  std::string name;
+  Kind kind = kText;
+};
+
+// A colour by each of two properties of a tensor, of which the reader chooses one.
+struct HtmlColours {
+  std::string first, second = {};  // without a second one the first is always taken
+  std::string Style() const;       // for `class="k"`
+};
 
 class HtmlPage {
  public:
-  explicit HtmlPage(std::string_view title) : title_(title) {}
-
   void Heading(std::string_view text);
-  void Paragraph(std::string_view text);
-  // Adds a table. The first row is the head; the columns of `right` are aligned to the right.
-  void Table(std::string_view id, const std::vector<std::string>& head,
-             const std::vector<std::vector<HtmlLink>>& rows, const std::vector<bool>& right);
-  void Picture(const Svg& picture);
-  // Begins a part that opens on a click or by a link to an id within it; one is open at a time.
-  void BeginDetails(std::string_view summary, bool open);
+  void Paragraph(std::string_view text, bool is_bad = false);
+  // Adds names with values, for people.
+  void Facts(std::string_view id, const std::vector<std::vector<std::string>>& rows);
+  // Adds a table. The rows of tensors become cards where the screen is narrow, and the filter hides
+  // them.
+  void Table(std::string_view id, const std::vector<HtmlColumn>& columns,
+             const std::vector<std::vector<HtmlCell>>& rows, bool of_tensors = false);
+  // Adds what hides tensors that do not have the words that the reader types.
+  void Filter();
+  // Lets the reader choose which of the colours of HtmlColours are shown.
+  void ChooseColours(std::string_view first, std::string_view second);
+  // Adds what the colours mean. `by` is 0 or 1, as they are chosen.
+  void Legend(int by, const std::vector<std::pair<std::string, std::string>>& colours_and_texts);
+  // Begins a part that opens on a click or by a link to an id within it. Of those with an equal
+  // group one is open at a time.
+  void BeginDetails(std::string_view summary, bool open, std::string_view group = {});
   void EndDetails() { body_ += "</details>\n"; }
+  void BeginPart(std::string_view kind) { body_ += "<div class=\"" + EscapeHtml(kind) + "\">\n"; }
+  void EndPart() { body_ += "</div>\n"; }
 
-  std::string Finish() const;
+  // A line of a tree has a bar, which is a part of the whole and begins where that of the line
+  // before it ended.
+  struct Line {
+    std::string name, count, size, what = {};
+    double from = 0, part = 0;  // of 1
+    HtmlColours colours = {};
+  };
+  void BeginBranch(const Line& line, bool open);
+  void EndBranch() { body_ += "</details>\n"; }
+  void Leaf(const Line& line);
+
+  // Adds HTML that another file of report/ has made.
+  void Add(std::string_view html) { body_ += html; }
+
+  const std::string& body() const { return body_; }
+  // Returns the whole page, which `shardinit COMMAND` made.
+  std::string Finish(std::string_view command, std::string_view title) const;
 
  private:
-  const std::string title_;
   std::string body_;
 };
 

@@ -41,6 +41,8 @@ OUTPUTS = {
     "program -o": (["program", "spec.yaml", "-o"], "module @\"small\" "),
     "plan --write": (["plan", "spec.yaml", "--write"], "# The sharding of small over the mesh "),
     "plan --html": (["plan", "spec.yaml", "--html"], "<!DOCTYPE html>\n"),
+    "graph --html": (["graph", "spec.yaml", "--html"], "<!DOCTYPE html>\n"),
+    "stats --html": (["stats", "spec.yaml", "--html"], "<!DOCTYPE html>\n"),
     "digest --write": (["digest", "spec.yaml", "--write"], '{\n "contract_version": '),
     "import -o": (["import", "config.json", "-o"], "# shardinit import config.json\n"),
     "capture -o": (["torch", "torch.nn:Linear", "--args", "[3, 2]", "--verify", "none", "-o"], "# Linear, captured by shardinit-capture "),
@@ -59,7 +61,7 @@ def write(name, path, *options, folder, **more):
 
 def is_whole(name, text):
     """Whether it is all of the one result that the option writes."""
-    end = {"program -o": "}\n", "plan --html": "</html>\n", "digest --write": "}\n"}.get(name, "\n")
+    end = "</html>\n" if name.endswith("--html") else "}\n" if name in ("program -o", "digest --write") else "\n"
     return text.startswith(OUTPUTS[name][1]) and text.endswith(end)
 
 
@@ -214,6 +216,8 @@ READ = {
     "program": (["program", "main.yaml", "-o", "PATH"], ["main.yaml", "base.yaml", "map.yaml", "ids.txt", "table.bin"]),
     "plan --write": (["plan", "main.yaml", "--write", "PATH"], ["main.yaml", "base.yaml", "map.yaml", "ids.txt", "table.bin"]),
     "plan --html": (["plan", "main.yaml", "--html", "PATH"], ["main.yaml", "base.yaml", "map.yaml", "table.bin"]),
+    "graph --html": (["graph", "main.yaml", "--html", "PATH"], ["main.yaml", "base.yaml", "map.yaml", "table.bin"]),
+    "stats --html": (["stats", "main.yaml", "--html", "PATH"], ["main.yaml", "base.yaml", "map.yaml", "table.bin"]),
     "--sharding": (["plan", "spec.yaml", "--sharding", "./own.yaml", "--write", "PATH"], ["spec.yaml", "own.yaml"]),
     "digest": (["digest", "main.yaml", "--write", "PATH"], ["main.yaml", "base.yaml", "table.bin"]),
     "digest --check": (["digest", "spec.yaml", "--check", "list.json", "--write", "PATH"], ["spec.yaml", "list.json"]),

@@ -1,5 +1,8 @@
-"""Reads `plan --html` as a parser does, and as a browser does."""
+"""Reads the pages of `plan --html`, `graph --html` and `stats --html` as a parser does, and as a browser does."""
 
+import base64
+import hashlib
+import html
 import json
 import re
 import shutil
@@ -13,20 +16,20 @@ import pytest
 from support import ROOT, TINY, run_json, run_ok, run_tool
 
 BIG = ROOT / "configs/llama3.1-405b.yaml"
-VOID = {"meta"}
+VOID = {"meta", "wbr", "input"}
 
 # These would end a tag, a quote, a title or a line's direction.
 HOSTILE = """</title><script>alert(1)</script>"'&amp;<img src=x onerror=alert(2)>"""
 
 
 class Page(HTMLParser):
-    """The text of rectangles by the id of their picture, rows of tables by id, and all tags, which
-    must nest."""
+    """What pictures show by their id, rows of tables by id, and all tags, which must nest."""
 
     def __init__(self, text):
         super().__init__()
         self.tags, self.attributes, self.open = [], [], []
         self.boxes, self.tables, self.text, self.title = {}, {}, "", ""
+        self.picture = None
         self.feed(text)
         self.close()
         assert self.open == []
@@ -37,10 +40,10 @@ class Page(HTMLParser):
         self.attributes += [(tag, *pair) for pair in attributes.items()]
         if tag not in VOID:
             self.open.append(tag)
-        if tag == "svg":
+        if attributes.get("class") in ("tiles", "mesh"):
             self.boxes[attributes["id"]] = self.picture = []
-        elif tag == "rect":
-            self.picture.append({**attributes, "title": ""})
+        elif tag in ("i", "a") and "title" in attributes:
+            self.picture.append(attributes)
         elif tag == "table":
             self.tables[attributes["id"]] = self.table = []
         elif tag == "tr":
@@ -56,22 +59,26 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if "rect" in self.open:
-            self.picture[-1]["title"] += data
-        elif "td" in self.open or "th" in self.open:
+        if "td" in self.open or "th" in self.open:
             self.table[-1][-1] += data
-        elif "title" in self.open:
+        elif "title" in self.open and "svg" not in self.open:
             self.title += data
-        elif "style" not in self.open:
+        elif not {"style", "script"} & set(self.open):
             self.text += data
 
     def titles(self, picture):
-        return [box["title"] for box in self.boxes[picture] if box["title"]]
+        return [box["title"] for box in self.boxes[picture]]
+
+    def areas(self, picture):
+        """Left, top, width and height of each box, in per cent."""
+        for box in self.boxes[picture]:
+            top, right, bottom, left = map(float, re.match(r"inset:(\S+)% (\S+)% (\S+)% (\S+)%;", box["style"]).groups())
+            yield left, top, 100 - left - right, 100 - top - bottom
 
 
-def write(folder, *arguments):
-    path = folder / "page.html"
-    run_ok("plan", "--html", path, *arguments)
+def write(folder, *arguments, command="plan"):
+    path = folder / ("page.html" if command == "plan" else f"{command}.html")
+    run_ok(command, "--html", path, *arguments)
     return path
 
 
@@ -97,6 +104,9 @@ def test_numbers_are_those_of_the_plan(tmp_path):
     assert sum(number(row[1]) * number(row[6]) for row in tensors) == plan["box_count"]
     for device, title in zip(plan["devices"], page.titles("mesh"), strict=True):
         assert title.startswith("rank {rank} at {coordinate}: device {id} in slice {slice}; ".format(**device))
+    shown = {g[0]: g[2] for g in tensors}
+    for name, size in re.findall(r"(\S+(?: 1\}\S*)?): \d+ tensors?, ([\d.]+ \w+), ", "\n".join(page.titles("treemap0"))):
+        assert shown[name] == size
     for rank, title in enumerate(page.titles("mesh")):
         held, stored = map(number, re.search(r"holds ([\d,]+) bytes, ([\d,]+) of them", title).groups())
         assert stored == run_json("plan", TINY, "--rank", rank)["rank_bytes"]
@@ -123,11 +133,8 @@ def test_boxes_fill_the_picture_once(tmp_path):
     page = Page(write(tmp_path, TINY).read_text())
     for name, boxes in page.boxes.items():
         if re.fullmatch(r"t\d+", name):
-            area = sum(float(box["width"]) * float(box["height"]) for box in boxes)
-            right = max(float(box["x"]) + float(box["width"]) for box in boxes)
-            below = max(float(box["y"]) + float(box["height"]) for box in boxes)
-            assert area == pytest.approx(right * below, rel=1e-3)
-            assert len({box["fill"] for box in boxes}) == len(boxes)
+            assert sum(width * height for _, _, width, height in page.areas(name)) == pytest.approx(1e4, rel=1e-3)
+            assert len({re.search("--i:([^;]*)", box["style"])[1] for box in boxes}) == len(boxes)
 
 
 def test_slices_and_devices(tmp_path):
@@ -139,7 +146,7 @@ def test_slices_and_devices(tmp_path):
     found = [tuple(map(int, re.search(r"device (\d+) in slice (\d+)", title).groups()))
              for title in page.titles("mesh")]
     assert found == [(d["id"], d["slice"]) for d in devices]
-    bars = [box["fill"] for box in page.boxes["mesh"] if not box["title"]]
+    bars = [re.search("--c:([^;]*)", box["style"])[1] for box in page.boxes["mesh"]]
     assert len(bars) == 8 and len(set(bars)) == 2
     assert [bar == bars[0] for bar in bars] == [d["slice"] == devices[0]["slice"] for d in devices]
 
@@ -156,25 +163,41 @@ def test_no_name_breaks_out(tmp_path, name, key, axis):
         assert result.returncode == 2 and "spec.yaml:" in result.stderr
         assert not (tmp_path / "page.html").exists()
         return
-    text = (tmp_path / "page.html").read_text()
-    page = Page(text)
-    assert {"script", "img"} & set(page.tags) == set()
-    assert page.tags.count("title") == 1 + text.count("</title></rect>")
-    assert not [a for a in page.attributes if a[1].startswith("on")]
+    for command in COMMANDS:
+        text = write(tmp_path, spec, command=command).read_text()
+        page = Page(text)
+        assert page.tags.count("script") == 1 and "img" not in page.tags and "alert" not in page.text.replace(HOSTILE, "")
+        assert page.title == name
+        assert not [a for a in page.attributes if a[1].startswith("on")]
 
 
-@pytest.mark.parametrize("spec", [TINY, BIG], ids=lambda path: path.stem)
-def test_stands_alone(tmp_path, spec):
-    text = write(tmp_path, spec).read_text()
+COMMANDS = ["plan", "graph", "stats"]
+
+
+@pytest.mark.parametrize("command, spec", [("plan", TINY), ("plan", BIG), ("graph", TINY), ("graph", BIG), ("stats", TINY)],
+                         ids=lambda value: value if isinstance(value, str) else value.stem)
+def test_stands_alone(tmp_path, command, spec):
+    path = write(tmp_path, spec, command=command)
+    text = path.read_text()
     page = Page(text)
-    assert "script" not in page.tags and "link" not in page.tags and "@import" not in text
+    assert "link" not in page.tags and "@import" not in text and "url(" not in text
     for tag, name, value in page.attributes:
-        assert name not in ("src", "srcset", "xlink:href") and (name != "href" or value.startswith("#t"))
-    assert "url(" not in text and "default-src 'none'" in text
+        assert name not in ("src", "srcset", "xlink:href") and (name != "href" or value.startswith("#"))
     assert re.findall(r"https?://[^\"' ]*", text) == ["http://www.w3.org/2000/svg"] * text.count("<svg ")
-    assert len(text) < 2_000_000
-    targets = {value for tag, name, value in page.attributes if name == "href"}
-    assert targets <= {"#" + name for name in page.boxes}
+    assert len(text) < 1_500_000
+    ids = {value for tag, name, value in page.attributes if name == "id"}
+    assert {value[1:] for tag, name, value in page.attributes if name == "href"} <= ids
+    again = path.read_bytes()
+    assert write(tmp_path, spec, command=command).read_bytes() == again
+
+
+def test_only_the_filter_runs(tmp_path):
+    """The policy knows the page's one script by its hash: report/templates/page.html has both."""
+    text = write(tmp_path, TINY).read_text()
+    [script] = re.findall("<script>(.*?)</script>", text, re.DOTALL)
+    hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = re.search('http-equiv="Content-Security-Policy" content="([^"]*)"', text)[1]
+    assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{hash}'"
 
 
 def test_size_is_bounded(tmp_path):
@@ -185,11 +208,105 @@ def test_size_is_bounded(tmp_path):
                           for n in range(1100)))
     page = Page(write(tmp_path, spec).read_text())
     assert (tmp_path / "page.html").stat().st_size < 2_000_000
-    for sentence in ("The first 1,024 of 16,777,216 ranks are drawn.", "The first 400 groups are shown.",
-                     "1,024 of them are drawn.", "Not drawn: there are too many different tensors.",
+    assert len(page.titles("mesh")) == 64
+    for sentence in ("a place stands for 262,144 ranks.", "The first 400 groups of 1,100 are shown.",
+                     "1,024 of them are drawn.", "Not drawn: there are too many different tensors and ranks.",
                      "are left out, to keep this page small"):
         assert sentence in page.text
     assert run_json("plan", spec)["min_rank_bytes"] is None
+    assert write(tmp_path, spec, command="graph").stat().st_size < 2_500_000
+
+
+@pytest.mark.parametrize("mesh, places, second", [
+    ("fsdp: 1024", 1024, "rank 1 at [1]"), ("fsdp: 3000", 60, "ranks 50–99 at [50–99]"),
+    ("fsdp: 1031", 61, "ranks 17–33 at [17–33]"), ("data: 4, fsdp: 512", 64, "ranks 32–63 at [0, 32–63]"),
+    ("data: 128, fsdp: 3, tensor: 4", 64, "ranks 24–47 at [2–3, 0–2, 0–3]")])
+def test_more_ranks_are_summarized(tmp_path, mesh, places, second):
+    """The places are for all ranks, in order, and say the least and the most that one of theirs holds."""
+    axis = mesh.split(":")[0]
+    spec = spec_of(tmp_path, f"name: m\ndtype: f32\nuneven: chunk\nmesh: {{axes: {{{mesh}}}}}\nrules: [{{a: {axis}}}]\n"
+                "modules: {w: {shape: [2000, 2], axes: [a, null], init: zeros}}\n")
+    page, plan = Page(write(tmp_path, spec).read_text()), run_json("plan", spec)
+    titles = page.titles("mesh")
+    assert len(titles) == places and titles[1].startswith(second)
+    ranks = [tuple(map(int, (m[1], m[2] or m[1]))) for m in (re.match(r"ranks? (\d+)(?:–(\d+))? at", t) for t in titles)]
+    assert ranks[0][0] == 0 and ranks[-1][1] == plan["world_size"] - 1
+    assert all(before[1] + 1 == next[0] for before, next in zip(ranks, ranks[1:]))
+    held = [re.search(r"holds? ([\d,]+)(?: to ([\d,]+))? bytes", title).groups() for title in titles]
+    assert min(number(low) for low, _ in held) == plan["min_rank_bytes"]
+    assert max(number(high or low) for low, high in held) == plan["max_rank_bytes"]
+
+
+def sizes_of(page):
+    """Names and sizes in the tree of `graph --html`, in its order, by their place in the text."""
+    return re.findall(r'<div class="leaf f">.*?</i>(.*?)</span>.*?<span class="n">(.*?)</span>', page.replace("<wbr>", ""))
+
+
+def test_tree_has_the_tensors_in_order(tmp_path):
+    text = write(tmp_path, "deepseek-v3", command="graph").read_text()
+    leaves = sizes_of(text)
+    printed = run_ok("graph", "deepseek-v3").stdout
+    rows = re.findall(r"^ *(\S+) +[\d,]+ +([\d.]+ \w+)  (?:bf16|f32) ", printed, re.MULTILINE)
+    assert leaves == rows and leaves[0][0] == "embed_tokens.weight" and leaves[-1][0] == "lm_head.weight"
+    # A bar begins where the one before it ends, and together they are the whole.
+    bars = [tuple(map(float, pair)) for pair in re.findall(
+        r'<div class="leaf f">.*?<span class="bar"><i class="k" style="left:([\d.]+)%;width:([\d.]+)%', text)]
+    assert len(bars) == len(leaves) and sum(width for _, width in bars) == pytest.approx(100, abs=0.1)
+    for (left, width), (next, _) in zip(bars, bars[1:]):
+        assert next == pytest.approx(left + width, abs=0.01)
+    # Areas are bytes: what is too small has the next treemap.
+    page, plan = Page(text), run_json("plan", "deepseek-v3")
+    areas = [width * height / 1e4 for _, _, width, height in page.areas("drawn0")]
+    assert sum(areas) == pytest.approx(1, abs=1e-3)
+    experts = 58 * 256 * 4096 * 7168 * 2 / plan["bytes"]
+    assert areas[0] == pytest.approx(experts, abs=1e-3) and "experts.gate_up_proj" in page.titles("drawn0")[0]
+    assert page.titles("drawn1")[0].startswith("model.embed_tokens.weight: ") and "lm_head" in page.titles("drawn1")[-2]
+
+
+def test_graph_of_a_layout_and_of_a_part(tmp_path):
+    text = write(tmp_path, TINY, "--layout", "maxtext", "--only", "**.q_proj.*", "--depth", "1", command="graph").read_text()
+    page = Page(text)
+    assert {"drawn0", "stored0"} <= page.boxes.keys() and "Stored by layout maxtext" in page.text
+    assert [name for name, _ in sizes_of(text)][0].endswith("q_proj.weight") and "stack" in text
+    assert "k_proj" not in text and '<details class="branch" open>' not in text
+
+
+def test_values_are_those_that_are_measured(tmp_path):
+    page = Page(write(tmp_path, TINY, "--only", "model.layers.*.self_attn.q_proj.weight", command="stats").read_text())
+    measured = run_json("stats", TINY, "--only", "model.layers.*.self_attn.q_proj.weight")["tensors"]
+    [row] = page.tables["groups"][1:]
+    assert row[0] == "model.layers.{0, 1}.self_attn.q_proj.weight" and row[1] == "2" and row[-1] == "yes"
+    assert float(row[5]) == pytest.approx(min(m["min"] for m in measured), rel=5e-3)
+    assert float(row[6]) == pytest.approx(max(m["max"] for m in measured), rel=5e-3)
+    text = html.unescape((tmp_path / "stats.html").read_text())
+    for m in measured:
+        part = 100 * max(m["histogram"]) / sum(m["histogram"])
+        assert m["path"] in text and f"<span>{part:.3g} %</span>" in text
+        for count in m["histogram"]:
+            assert not count or f"<title>{count:,} element" in text
+
+
+def test_a_checkpoint_that_is_other_than_declared(tmp_path):
+    spec = spec_of(tmp_path, "name: m\ndtype: f32\nmodules: {w: {shape: [1000], init: ones}}\n")
+    run_ok("gen", spec, "-o", tmp_path / "c")
+    [path] = (tmp_path / "c/ranks").glob("*.h5")
+    data = path.read_bytes()
+    path.write_bytes(data.replace(struct.pack("<f", 1.0) * 8, struct.pack("<ff", 1.5, float("nan")) * 4, 1))
+    result = run_tool("stats", tmp_path / "c", "--html", tmp_path / "page.html")
+    page = Page((tmp_path / "page.html").read_text())
+    assert result.returncode == 1 and "1 tensor is not as declared." in page.text and page.tables["groups"][1][-1] == "no: 1"
+
+
+@pytest.mark.parametrize("values, said", [([1.5] * 6, "All elements are 1.5."), ([float("nan")] * 6, "No element is finite."),
+                                          ([-1.7e308, 1.7e308] * 3, "<svg")], ids=["equal", "none", "largest"])
+def test_values_without_a_range(tmp_path, values, said):
+    data = struct.pack("<6d", *values)
+    (tmp_path / "values.bin").write_bytes(data)
+    spec = spec_of(tmp_path, "name: m\ndtype: f64\nmodules: {w: {shape: [6], init: {file: {path: values.bin, sha256: "
+                   + hashlib.sha256(data).hexdigest() + "}}}}\n")
+    text = write(tmp_path, spec, command="stats").read_text()
+    page = Page(text)
+    assert page.tables["groups"][1][0] == "w" and said in text and not re.search(r"\b(inf|nan)\b", text.split("<main>")[1])
 
 
 def test_least_mean_and_padding(tmp_path):
@@ -221,8 +338,9 @@ def test_balance_is_that_of_all_ranks(case):
     assert plan["imbalance"] == pytest.approx(max(ranks) * len(ranks) / sum(ranks))
 
 
-def test_standard_output_is_refused(tmp_path):
-    result = run_tool("plan", "--html", "-", TINY, cwd=tmp_path)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_standard_output_is_refused(tmp_path, command):
+    result = run_tool(command, "--html", "-", TINY, cwd=tmp_path)
     assert result.returncode == 2 and "`--html` needs the name of a file" in result.stderr
     assert not (tmp_path / "-").exists()
 
@@ -249,8 +367,8 @@ def test_browser_reads_the_numbers(tmp_path):
     path = write(tmp_path, spec)
     seen = chromium(tmp_path, "--dump-dom", f"{path.as_uri()}#t1")
     page, written = Page(seen), Page(path.read_text())
-    assert page.title == "m" and "script" not in page.tags
-    assert page.tables == written.tables and page.boxes == written.boxes
+    assert page.title == "m" and page.tables == written.tables
+    assert {name: page.titles(name) for name in page.boxes} == {name: written.titles(name) for name in written.boxes}
     assert page.titles("t1") == [f"rank {rank}: [{2 * rank}:{2 * rank + 2}]" for rank in range(4)]
     # The link to a tensor's boxes shows them, and closes those that were shown.
     assert [' open=""' in tag for tag in re.findall("<details[^>]*>", seen)] == [False, True]
@@ -272,3 +390,71 @@ def test_browser_follows_the_reader(tmp_path, scheme, colour):
     chromium(tmp_path, f"--screenshot={tmp_path}/page.png", f"--blink-settings=preferredColorScheme={scheme}",
              write(tmp_path, TINY).as_uri())
     assert pixel((tmp_path / "page.png").read_bytes()) == colour
+
+
+# Measures a page in a frame as wide as a phone: what is wider than it, and the least contrast of texts on colours.
+# Chromium's own window is never narrower than 500 pixels. The page's script runs as its policy lets it.
+MEASURE = """<!DOCTYPE html><body><iframe id="page" style="border:0;width:WIDTHpx;height:800px"></iframe><script>
+const frame = document.getElementById('page'), found = {};
+const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+const light = colour => {
+  canvas.fillStyle = colour;
+  canvas.fillRect(0, 0, 1, 1);
+  const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map(v => linear(v / 255));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const backOf = e => {
+  for (; e; e = e.parentElement) {
+    const back = getComputedStyle(e).backgroundColor;
+    if (back !== 'rgba(0, 0, 0, 0)') return back;
+  }
+};
+frame.onload = () => {
+  const page = frame.contentDocument, box = page.getElementById('filter');
+  found.width = page.documentElement.scrollWidth;
+  found.dark = frame.contentWindow.matchMedia('(prefers-color-scheme: dark)').matches;
+  found.contrast = 99, found.texts = 0;
+  const texts = page.createTreeWalker(page.body, NodeFilter.SHOW_TEXT);
+  for (let node; node = texts.nextNode();) {
+    const e = node.parentElement;
+    if (!node.data.trim() || e.closest('script, svg, option')) continue;
+    const a = light(frame.contentWindow.getComputedStyle(e).color), b = light(backOf(e));
+    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    ++found.texts;
+    if (contrast < found.contrast) { found.contrast = contrast; found.least = node.data; }
+  }
+  const shown = () => [...page.querySelectorAll('tr.f, .leaf.f')].filter(e => e.getClientRects().length).length;
+  found.before = shown();
+  box.value = 'NORM wei';
+  box.dispatchEvent(new Event('input'));
+  found.after = shown();
+  box.value = 'nothing has this name';
+  box.dispatchEvent(new Event('input'));
+  found.none = shown(), found.said = page.getElementById('found').textContent;
+  document.body.dataset.found = JSON.stringify(found);
+};
+frame.srcdoc = PAGE;
+</script></body>"""
+
+
+@browser
+@pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
+@pytest.mark.parametrize("command, spec", [("plan", "deepseek-v3"), ("graph", "deepseek-v3"), ("stats", "llama3-tiny"),
+                                           ("plan", "many"), ("plan", "one")])
+def test_browser_shows_it_on_a_phone(tmp_path, command, spec, scheme):
+    if spec in ("many", "one"):
+        spec = spec_of(tmp_path, {"many": "name: many\ndtype: f32\nuneven: chunk\nmesh: {axes: {fsdp: 3000}}\n"
+                                          "rules: [{a: fsdp}]\nmodules: {norm.weight: {shape: [8000], axes: [a], init: ones}}\n",
+                                  "one": "name: one\ndtype: f32\nmodules: {norm.weight: {shape: [4], init: zeros}}\n"}[spec])
+    text = write(tmp_path, spec, command=command).read_text()
+    for width in (390, 1600):
+        frame = MEASURE.replace("WIDTH", str(width)).replace("PAGE", json.dumps(text).replace("</", "<\\/"))
+        (tmp_path / "frame.html").write_text(frame)
+        dom = chromium(tmp_path, "--dump-dom", f"--blink-settings=preferredColorScheme={scheme}", "--window-size=1700,900",
+                       (tmp_path / "frame.html").as_uri())
+        found = json.loads(html.unescape(re.search('data-found="([^"]*)"', dom)[1]))
+        assert found["width"] <= width and found["dark"] == (scheme == 0)
+        assert found["texts"] > 10 and found["contrast"] >= 4.5, found
+        assert found["before"] >= found["after"] > 0 == found["none"] and found["said"]
+        assert found["before"] > found["after"] or found["before"] == 1
