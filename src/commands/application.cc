@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "base/colour.h"
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/json.h"
@@ -137,6 +138,21 @@ void TalkOfCost(const Stopwatch& time) {
                    InBytes(int64_t{usage.ru_maxrss} * 1024), kernels::ActiveTarget()));
 }
 
+constexpr std::string_view kColourModes[] = {"auto", "always", "never"};
+
+// Obeys --color before anything is parsed: mistakes of the command line are coloured, too.
+void ChooseColoursBy(const std::vector<std::string>& words) {
+  ColourMode mode = ColourMode::kAuto;
+  for (size_t i = 0; i < words.size() && words[i] != "--"; ++i) {
+    for (size_t m = 0; m < std::size(kColourModes); ++m) {
+      const std::string_view name = kColourModes[m];
+      const bool apart = words[i] == "--color" && i + 1 < words.size() && words[i + 1] == name;
+      if (apart || words[i] == fmt::format("--color={}", name)) mode = static_cast<ColourMode>(m);
+    }
+  }
+  ChooseColours(mode);
+}
+
 // Runs a command. A file in place of standard output is looked at before the work, and again when
 // the command has read its inputs.
 ExitCode RunWith(const CommonOptions& common, const std::function<ExitCode()>& run) {
@@ -146,9 +162,11 @@ ExitCode RunWith(const CommonOptions& common, const std::function<ExitCode()>& r
   }
   if (common.quiet) SetLoudness(Loudness::kQuiet);
   if (common.verbose) SetLoudness(Loudness::kVerbose);
+  ChoiceOf("--color", common.color, {std::begin(kColourModes), std::end(kColourModes)});
   std::optional<ResultFile> file;
   std::string text;
   if (common.redirects()) {
+    NeverColour(Channel::kOutput);
     file.emplace(ResultKind{"-o", "file", {}}, common.output, common.force);
     printed = &text;
   }
@@ -194,6 +212,7 @@ ExitCode RunCommandLine(int argc, const char* const* argv) {
   const auto given = [&words](const char* word) {
     return std::find(words.begin(), words.end(), word) != words.end();
   };
+  ChooseColoursBy(words);
   if (words.size() <= 2 && (given("--version") || given("-V"))) {
     PrintVersion(given("--json"));
     return ExitCode::kOk;
