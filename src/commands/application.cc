@@ -18,6 +18,7 @@
 #include "base/suggest.h"
 #include "base/talk.h"
 #include "commands/command.h"
+#include "commands/complete.h"
 #include "commands/options.h"
 #include "kernels/kernels.h"
 #include "plan/plan.h"
@@ -212,6 +213,10 @@ ExitCode RunCommandLine(int argc, const char* const* argv) {
   const auto given = [&words](const char* word) {
     return std::find(words.begin(), words.end(), word) != words.end();
   };
+  if (!words.empty() && words[0] == "__complete") {
+    Complete({words.begin() + 1, words.end()});
+    return ExitCode::kOk;
+  }
   ChooseColoursBy(words);
   if (words.size() <= 2 && (given("--version") || given("-V"))) {
     PrintVersion(given("--json"));

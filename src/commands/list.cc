@@ -82,7 +82,8 @@ struct ListOptions {
     std::string names;
     for (const Kind& each : kKinds)
       names += fmt::format("{}{}", names.empty() ? "" : "|", each.name);
-    app.add_option("KIND", kind, fmt::format("One of {}; default: all of them", names));
+    app.add_option("KIND", kind, fmt::format("One of {}; default: all of them", names))
+        ->type_name(names);
     AddJson(app, &json);
   }
 

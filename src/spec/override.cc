@@ -19,10 +19,7 @@ namespace {
 std::vector<std::string> DefaultedKeys() {
   std::vector<std::string> names;
   for (const SpecKey& key : KeysOf(SpecMapping::kModel)) {
-    const bool is_scalar = key.kind == SpecKind::kNumber || key.kind == SpecKind::kChoice ||
-                           key.kind == SpecKind::kUneven || key.kind == SpecKind::kDType ||
-                           key.kind == SpecKind::kEngine;
-    if (is_scalar) names.emplace_back(key.name);
+    if (IsScalar(key)) names.emplace_back(key.name);
   }
   return names;
 }
