@@ -7,6 +7,8 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "base/colour.h"
+#include "base/error.h"
 #include "base/text.h"
 
 namespace shardinit {
@@ -16,8 +18,14 @@ namespace {
 constexpr size_t kLongestLine = 120;
 constexpr size_t kBeforeCaret = 40;
 
-std::string_view NameOf(Diagnostic::Severity severity) {
-  return severity == Diagnostic::Severity::kNote ? "note" : "error";
+struct SeverityText {
+  std::string_view name;
+  Role role;
+};
+
+SeverityText TextOf(Diagnostic::Severity severity) {
+  if (severity == Diagnostic::Severity::kNote) return {"note", Role::kNote};
+  return {"error", Role::kError};
 }
 
 std::string_view LineOf(std::string_view text, uint32_t line) {
@@ -43,7 +51,7 @@ size_t CharacterStart(std::string_view text, size_t offset) {
 }
 
 // Returns the source line, and carets under the `length` bytes from `start`.
-std::string Excerpt(std::string_view line, size_t start, size_t length) {
+std::string Excerpt(std::string_view line, size_t start, size_t length, Role role) {
   size_t begin = 0, end = line.size();
   if (line.size() > kLongestLine) {
     if (start > kBeforeCaret) begin = CharacterStart(line, start - kBeforeCaret);
@@ -71,7 +79,9 @@ std::string Excerpt(std::string_view line, size_t start, size_t length) {
   carets.resize(last);
   if (end < line.size()) shown += "…";
   while (shown.ends_with(' ') || shown.ends_with('\t')) shown.pop_back();
-  return fmt::format("  {}\n  {}\n", shown, carets);
+  const size_t first = std::min(carets.find('^'), carets.size());
+  return fmt::format("  {}\n  {}{}\n", shown, carets.substr(0, first),
+                     Paint(role, carets.substr(first), Channel::kTalk));
 }
 
 // Returns `file:line:column`, or the file alone.
@@ -114,16 +124,17 @@ std::string Render(const Diagnostic& diagnostic) {
   std::string out;
   std::string_view line;
   if (span.source != nullptr) {
-    out = Locate(span) + ": ";
+    out = Paint(Role::kStrong, Locate(span) + ":", Channel::kTalk) + " ";
     if (span.line > 0) line = LineOf(span.source->text, span.line);
   }
-  out += fmt::format("{}: {}\n", NameOf(diagnostic.severity), Escape(diagnostic.message));
+  const auto [name, role] = TextOf(diagnostic.severity);
+  out += fmt::format("{} {}\n", Paint(role, fmt::format("{}:", name), Channel::kTalk),
+                     Escape(diagnostic.message));
   if (span.source != nullptr && span.line > 0) {
     const size_t start = std::min<size_t>(span.column - 1, line.size());
-    out += Excerpt(line, start, std::max<uint32_t>(span.length, 1));
+    out += Excerpt(line, start, std::max<uint32_t>(span.length, 1), role);
   }
-  if (!diagnostic.hint.empty()) out += fmt::format("  hint: {}\n", Escape(diagnostic.hint));
-  return out;
+  return out + RenderHint(diagnostic.hint);
 }
 
 std::string Render(const std::vector<Diagnostic>& diagnostics, size_t limit) {

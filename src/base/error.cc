@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "base/colour.h"
 #include "base/text.h"
 
 namespace shardinit {
@@ -23,9 +24,14 @@ Error Conflict(std::string message) {
 }
 
 std::string RenderError(const std::string& message, const std::string& hint) {
-  std::string out = fmt::format("shardinit: error: {}\n", Escape(message));
-  if (!hint.empty()) out += fmt::format("  hint: {}\n", Escape(hint));
-  return out;
+  return fmt::format("shardinit: {} {}\n", Paint(Role::kError, "error:", Channel::kTalk),
+                     Escape(message)) +
+         RenderHint(hint);
+}
+
+std::string RenderHint(std::string_view hint) {
+  if (hint.empty()) return {};
+  return fmt::format("  {} {}\n", Paint(Role::kHint, "hint:", Channel::kTalk), Escape(hint));
 }
 
 void Check(bool condition, const char* what, const char* file, int line) {

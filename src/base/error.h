@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace shardinit {
 
@@ -42,6 +43,8 @@ Error Conflict(std::string message);
 
 // Renders what is not a Diagnostic for users: `shardinit: error: …`, a hint.
 std::string RenderError(const std::string& message, const std::string& hint);
+// Renders a line below an error or warning; nothing for an empty hint.
+std::string RenderHint(std::string_view hint);
 
 // A bug in shardinit; the message names the place.
 class Bug : public std::logic_error {

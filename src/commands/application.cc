@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "base/colour.h"
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/json.h"
@@ -15,6 +16,7 @@
 #include "base/sha256.h"
 #include "base/talk.h"
 #include "commands/command.h"
+#include "commands/complete.h"
 #include "commands/options.h"
 #include "commands/usage.h"
 #include "kernels/kernels.h"
@@ -88,6 +90,21 @@ class Printed {
   std::string text_;
 };
 
+constexpr std::string_view kColourModes[] = {"auto", "always", "never"};
+
+// Obeys --color before anything is parsed: mistakes of the command line are coloured, too.
+void ChooseColoursBy(const std::vector<std::string>& words) {
+  ColourMode mode = ColourMode::kAuto;
+  for (size_t i = 0; i < words.size() && words[i] != "--"; ++i) {
+    for (size_t m = 0; m < std::size(kColourModes); ++m) {
+      const std::string_view name = kColourModes[m];
+      const bool apart = words[i] == "--color" && i + 1 < words.size() && words[i + 1] == name;
+      if (apart || words[i] == fmt::format("--color={}", name)) mode = static_cast<ColourMode>(m);
+    }
+  }
+  ChooseColours(mode);
+}
+
 // Runs a command. A file in place of standard output is looked at before the work, and again when
 // the command has read its inputs.
 ExitCode RunWith(const CommonOptions& common, const std::function<ExitCode()>& run) {
@@ -97,8 +114,10 @@ ExitCode RunWith(const CommonOptions& common, const std::function<ExitCode()>& r
   }
   if (common.quiet) SetLoudness(Loudness::kQuiet);
   if (common.verbose) SetLoudness(Loudness::kVerbose);
+  ChoiceOf("--color", common.color, {std::begin(kColourModes), std::end(kColourModes)});
   ExitCode code;
   if (common.redirects()) {
+    NeverColour(Channel::kOutput);
     const ResultFile file({"-o", "file", {}}, common.output, common.force);
     const Printed taken;
     code = run();
@@ -152,6 +171,11 @@ ExitCode RunCommandLine(int argc, const char* const* argv) {
   const auto given = [&words](const char* word) {
     return std::find(words.begin(), words.end(), word) != words.end();
   };
+  if (!words.empty() && words[0] == "__complete") {
+    Complete({words.begin() + 1, words.end()});
+    return ExitCode::kOk;
+  }
+  ChooseColoursBy(words);
   if (words.size() <= 2 && (given("--version") || given("-V"))) {
     PrintVersion(given("--json"));
     return ExitCode::kOk;

@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "base/colour.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/manifest.h"
@@ -88,9 +89,15 @@ std::string InJson(const PlanDifference& difference) {
   return out.Finish();
 }
 
+std::string InLine(const Change& change) {
+  return fmt::format("{}: {} → {}\n", change.what, Paint(Role::kBad, change.before),
+                     Paint(Role::kGood, change.after));
+}
+
 // Shows tensors of a repeat that changed alike as one line.
 std::string InLines(const std::vector<TensorDifference>& tensors) {
   struct Line {
+    Role role;
     std::string head, changes;
     int64_t tensors = 0;
   };
@@ -98,20 +105,20 @@ std::string InLines(const std::vector<TensorDifference>& tensors) {
   std::map<std::pair<std::string, std::string>, size_t> places;
   for (const TensorDifference& tensor : tensors) {
     std::string changes;
-    for (const Change& change : tensor.changes) {
-      changes += fmt::format("  {}: {} → {}\n", change.what, change.before, change.after);
-    }
-    const char mark = !tensor.before ? '+' : !tensor.after ? '-' : '~';
+    for (const Change& change : tensor.changes) changes += "  " + InLine(change);
+    const auto [mark, role] = !tensor.before  ? std::pair('+', Role::kGood)
+                              : !tensor.after ? std::pair('-', Role::kBad)
+                                              : std::pair('~', Role::kChanged);
     const std::string head = fmt::format("{} {}", mark, WithoutNumbers(tensor.path));
     const auto [it, is_new] = places.try_emplace({head, changes}, lines.size());
-    if (is_new) lines.push_back({fmt::format("{} {}", mark, tensor.path), changes});
+    if (is_new) lines.push_back({role, fmt::format("{} {}", mark, tensor.path), changes});
     Line& line = lines[it->second];
     if (++line.tensors == 2) line.head = head;
   }
   std::string text;
   const size_t shown = std::min(lines.size(), kMostRows);
   for (const Line& line : std::span(lines.data(), shown)) {
-    text += line.head;
+    text += Paint(line.role, line.head);
     if (line.tensors > 1) text += fmt::format(" ({})", Count(line.tensors, "tensor"));
     text += "\n" + line.changes;
   }
@@ -120,9 +127,7 @@ std::string InLines(const std::vector<TensorDifference>& tensors) {
 
 std::string InText(const PlanDifference& difference) {
   std::string text;
-  for (const Change& change : difference.changes) {
-    text += fmt::format("{}: {} → {}\n", change.what, change.before, change.after);
-  }
+  for (const Change& change : difference.changes) text += InLine(change);
   text += InLines(difference.tensors);
   if (!difference.stored.empty()) text += "stored:\n" + InLines(difference.stored);
   return text + fmt::format("{} differ{}, {} equal\n",

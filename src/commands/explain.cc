@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/colour.h"
 #include "base/file.h"
 #include "base/glob.h"
 #include "base/suggest.h"
@@ -116,7 +117,7 @@ ExitCode RunExplain(const ExplainOptions& options) {
     Print(FactsInJson(facts));
   } else {
     Print(fmt::format(
-        "{}{}{}\n\n{}", tensor.path,
+        "{}{}{}\n\n{}", Paint(Role::kStrong, tensor.path),
         tensor.view ? fmt::format(", stored in layout {}", plan.graph.layout) : "",
         matches == 1 ? "" : fmt::format(" (the first of {} that match)", Grouped(matches)),
         FactsInText(facts)));

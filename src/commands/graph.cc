@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "base/colour.h"
 #include "base/json.h"
 #include "base/result_file.h"
 #include "commands/command.h"
@@ -68,8 +69,10 @@ void AddTree(const Outline& outline, const GraphOptions& options, const Shown& s
              TreeRows* rows) {
   for (const Outline& member : outline.members) {
     const std::string indent(static_cast<size_t>(2 * level), ' ');
-    rows->push_back({indent + member.name, Grouped(member.count), InBytes(member.bytes)});
-    if (member.members.empty()) {
+    const bool is_module = !member.members.empty();
+    rows->push_back({indent + (is_module ? Paint(Role::kStrong, member.name) : member.name),
+                     Grouped(member.count), InBytes(member.bytes)});
+    if (!is_module) {
       const TensorText text = TextOf(member.tensors, shown);
       rows->back().insert(rows->back().end(),
                           {text.dtype, text.shape, text.partition, text.values});

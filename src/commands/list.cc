@@ -15,9 +15,9 @@ namespace {
 
 struct ListOptions {
   explicit ListOptions(CLI::App& app) {
-    app.add_option(
-        "KIND", kind,
-        fmt::format("One of {}; default: all of them", fmt::join(NamesOf(KindsOfNames()), "|")));
+    const std::string names = fmt::format("{}", fmt::join(NamesOf(KindsOfNames()), "|"));
+    app.add_option("KIND", kind, fmt::format("One of {}; default: all of them", names))
+        ->type_name(names);
     AddJson(app, &json);
   }
 

@@ -123,6 +123,9 @@ void CommonOptions::AddTo(CLI::App& app) {
       app.add_flag("--force", force, "Replace a file, whoever wrote it")->group(kGroup);
     }
   }
+  AddText(app, "--color", "auto|always|never", &color,
+          "Colour text for people; default auto: in a terminal")
+      ->group(kGroup);
   app.add_flag("-q,--quiet", quiet, "Say nothing of what went well")->group(kGroup);
   app.add_flag("-v,--verbose", verbose, "Say at the end what the run cost")->group(kGroup);
 }

@@ -19,6 +19,7 @@ namespace shardinit {
 struct CommonOptions {
   std::string output;  // where Print() goes; empty, or `-`: standard output
   bool force = false, quiet = false, verbose = false;
+  std::string color = "auto";
 
   // Adds --output and --force unless the command has its own.
   void AddTo(CLI::App& app);

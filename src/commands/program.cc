@@ -29,9 +29,8 @@ struct ProgramOptions {
         ->type_name("f32|f64")
         ->capture_default_str();
     CLI::Option* annotate =
-        app.add_option("--annotate", annotations,
-                       "Which annotations say how results are sharded: mhlo, sdy or both")
-            ->type_name("WHICH")
+        app.add_option("--annotate", annotations, "Which annotations say how results are sharded")
+            ->type_name("mhlo|sdy|both")
             ->capture_default_str();
     app.add_flag("--portable", portable,
                  "StableHLO alone, for a portable artifact: --annotate mhlo")

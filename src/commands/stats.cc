@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "base/colour.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/result_file.h"
@@ -82,9 +83,11 @@ std::string InJson(const std::vector<Measurement>& results) {
 }
 
 std::string Verdict(const Measurement& m) {
-  if (m.is_wrong) return "no";
-  if (m.not_finite > 0) return fmt::format("-, {} NaN or infinite", Grouped(m.not_finite));
-  return m.declared ? "yes" : "-";
+  if (m.is_wrong) return Paint(Role::kBad, "no");
+  if (m.not_finite > 0) {
+    return Paint(Role::kWarning, fmt::format("-, {} NaN or infinite", Grouped(m.not_finite)));
+  }
+  return m.declared ? Paint(Role::kGood, "yes") : "-";
 }
 
 std::string InTable(const std::vector<Measurement>& results) {
@@ -102,8 +105,9 @@ std::string InTable(const std::vector<Measurement>& results) {
 // Shows one tensor with all measurements.
 std::string InFull(const Measurement& m) {
   const Tensor& tensor = *m.tensor;
-  std::string text = fmt::format("{}: {} {}, {}\n\n", tensor.path, InfoOf(tensor.dtype).name,
-                                 InShape(tensor.shape), InitText(tensor));
+  std::string text =
+      fmt::format("{}: {} {}, {}\n\n", Paint(Role::kStrong, tensor.path), InfoOf(tensor.dtype).name,
+                  InShape(tensor.shape), InitText(tensor));
   const auto declared = [&](double DeclaredMoments::*member) {
     return m.declared ? Short((*m.declared).*member) : "";
   };
@@ -141,7 +145,9 @@ std::string Complaint(const Measurement& m) {
   } else {
     why = fmt::format("its values go from {} to {}", m.moments.min, m.moments.max);
   }
-  return fmt::format("{}: is not as declared ({}): {}\n", m.tensor->path, InitText(*m.tensor), why);
+  return fmt::format("{}: {} ({}): {}\n", Paint(Role::kStrong, m.tensor->path, Channel::kTalk),
+                     Paint(Role::kBad, "is not as declared", Channel::kTalk), InitText(*m.tensor),
+                     why);
 }
 
 const ResultKind kStatsPage = {

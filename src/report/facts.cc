@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/colour.h"
 #include "base/json.h"
 #include "report/text.h"
 
@@ -137,7 +138,12 @@ std::string FactsInText(const Facts& facts) {
       tables += fmt::format("\n{}\n\n{}", fact->row.text, TableInText(*table));
     }
   }
-  return Table(FactRows(facts), {false, false, false}) + tables;
+  Rows rows = FactRows(facts);
+  for (auto& row : rows) {
+    row[0] = Paint(Role::kStrong, row[0]);
+    row[2] = Paint(Role::kFaint, row[2]);
+  }
+  return Table(rows, {false, false, false}) + tables;
 }
 
 }  // namespace shardinit

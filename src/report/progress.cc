@@ -4,19 +4,12 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <cstdlib>
-
+#include "base/colour.h"
 #include "base/talk.h"
 #include "report/text.h"
 
 namespace shardinit {
 namespace {
-
-bool IsTerminal() {
-  const char* term = std::getenv("TERM");
-  const std::string_view kind = term != nullptr ? term : "";
-  return isatty(STDERR_FILENO) && !kind.empty() && kind != "dumb";
-}
 
 size_t TerminalWidth() {
   winsize size = {};
@@ -38,7 +31,7 @@ Progress::Progress(ProgressMode mode, std::string verb, int64_t total_bytes, boo
       (mode == ProgressMode::kAuto && (quiet || LoudnessOfTalk() == Loudness::kQuiet))) {
     style_ = Style::kNone;
   } else {
-    style_ = IsTerminal() ? Style::kRepaint : Style::kLines;
+    style_ = IsTerminal(Channel::kTalk) ? Style::kRepaint : Style::kLines;
   }
 }
 

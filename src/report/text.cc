@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/colour.h"
 #include "base/parse_number.h"
 #include "base/text.h"
 
@@ -21,6 +22,10 @@ namespace {
 size_t WidthOf(std::string_view text) {
   size_t width = 0;
   for (size_t i = 0; i < text.size();) {
+    if (const size_t code = CodeSize(text.substr(i)); code > 0) {
+      i += code;
+      continue;
+    }
     const Character c = CharacterAt(text, i);
     width += static_cast<size_t>(DisplayWidth(c.code));
     i += static_cast<size_t>(c.size);

@@ -452,6 +452,19 @@ extern const std::vector<KeyRow<ModuleSpec>> kLayoutKeys = {
     {kWhen, Into<&ModuleSpec::when, &SpecParser::ReadCondition>},
 };
 
+bool IsScalar(const SpecKey& key) {
+  switch (key.kind) {
+    case SpecKind::kNumber:
+    case SpecKind::kChoice:
+    case SpecKind::kUneven:
+    case SpecKind::kDType:
+    case SpecKind::kEngine:
+      return true;
+    default:
+      return false;
+  }
+}
+
 std::vector<SpecKey> KeysOf(SpecMapping mapping) {
   // In the order of SpecMapping.
   const std::vector<SpecKey> tables[] = {

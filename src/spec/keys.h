@@ -77,6 +77,9 @@ enum class SpecMapping {
   kOperation,  // an operation of views, without the operation's own keys
 };
 
+// Tells whether the key has one value, which stands for itself.
+bool IsScalar(const SpecKey& key);
+
 std::vector<SpecKey> KeysOf(SpecMapping mapping);
 std::vector<SpecKey> OperationKeys();  // keys of kOperation (read_view.cc)
 

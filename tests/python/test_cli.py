@@ -388,24 +388,6 @@ def test_unknown_option_of_each_command(command):
     assert result.returncode == 2 and "--jsno" in result.stderr
 
 
-@pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])
-def test_completions_are_scripts_of_their_shell(shell):
-    script = run_ok("completion", shell).stdout
-    for command in COMMANDS:
-        assert command in script
-    assert "dry-run" in script
-    subprocess.run([shell, "-n", "/dev/stdin"], input=script, text=True, check=True)
-
-
-def test_bash_completes_commands_and_options():
-    script = run_ok("completion", "bash").stdout + """
-      COMP_WORDS=(shardinit va); COMP_CWORD=1; _shardinit; echo "${COMPREPLY[@]}"
-      COMP_WORDS=(shardinit gen --dry); COMP_CWORD=2; _shardinit; echo "${COMPREPLY[@]}"
-    """
-    result = subprocess.run(["bash"], input=script, capture_output=True, text=True, check=True)
-    assert result.stdout.split() == ["validate", "--dry-run"] and not result.stderr
-
-
 # Documents --------------------------------------------------------------------
 
 def options(text):

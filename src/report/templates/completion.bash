@@ -1,16 +1,29 @@
 _shardinit() {
-  local word="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}" words
-  if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W "{{commands}}--help --version" -- "$word"))
-    return
+  # bash cuts words at `=` and `:`; these are whole, up to the cursor.
+  local rest="${COMP_LINE:0:COMP_POINT}" words=() part n=-1
+  for part in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
+    case "$rest" in [[:space:]]*) n=$((n + 1)) ;; *) [ "$n" -ge 0 ] || n=0 ;; esac
+    rest="${rest#"${rest%%[![:space:]]*}"}"
+    part="${rest:0:${#part}}"
+    rest="${rest:${#part}}"
+    words[n]="${words[n]}${part//[\"\'\\]/}"
+  done
+  local word="${words[n]}" cut= line files=
+  # bash has `cut` already, and replaces what is behind it.
+  case "$2" in *[=:]*) ;; *) cut="${word%"${word##*[=:]}"}" ;; esac
+  COMPREPLY=()
+  while IFS= read -r line; do
+    if [ "$line" = :files ]; then
+      files=1
+    else
+      line="${line%%$'\t'*}"
+      COMPREPLY+=("${line#"$cut"}")
+    fi
+  done < <("$1" __complete "${words[@]:1}" 2>/dev/null)
+  case "${#COMPREPLY[@]}:$files:${COMPREPLY[0]}" in 1::*[=.,]) compopt -o nospace ;; esac
+  if [ -n "$files" ]; then
+    compopt -o filenames
+    while IFS= read -r line; do COMPREPLY+=("$line"); done < <(compgen -f -- "${word#"$cut"}")
   fi
-  case "${COMP_WORDS[1]}:$previous" in
-{{values}}  esac
-  case "${COMP_WORDS[1]}" in
-{{cases}}  esac
-  case "$word" in
-    -*) COMPREPLY=($(compgen -W "$words" -- "$word")) ;;
-    *) COMPREPLY=($(compgen -f -- "$word")) ;;
-  esac
 }
-complete -o filenames -F _shardinit shardinit
+complete -o nosort -F _shardinit shardinit
