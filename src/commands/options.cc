@@ -169,7 +169,7 @@ void SpecOptions::AddTrainingTo(CLI::App& app) {
 
 Warnings SpecOptions::FindWarnings(bool are_data) const {
   if (!deny.empty()) {
-    ChoiceOf("--deny", deny, {"warnings"});
+    if (deny != "warnings") throw Usage(fmt::format("`--deny {}`: use `warnings`", deny));
     return Warnings::kDeny;
   }
   const bool are_said = says_warnings && LoudnessOfTalk() != Loudness::kQuiet;

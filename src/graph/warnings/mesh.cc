@@ -112,7 +112,8 @@ void WarnOfEmptyRanks(const WarningContext& context) {
       place->name.span,
       fmt::format("{} of {} ranks hold{} nothing: rank {}, at {}, has no part of any tensor", count,
                   world, count == 1 ? "s" : "", empty[0], fmt::join(coordinate, ", ")),
-      fmt::format("make {} smaller, or shard larger dimensions, or more stages, over {}",
+      fmt::format("make {} smaller, or give each rank along {} a stage, or a part of a "
+                  "larger dimension",
                   fmt::join(names, " or "), names.size() == 1 ? "it" : "them"));
 }
 
