@@ -18,14 +18,16 @@ namespace {
 constexpr size_t kLongestLine = 120;
 constexpr size_t kBeforeCaret = 40;
 
+// How each severity is shown, in the order of the enumeration.
 struct SeverityText {
   std::string_view name;
   Role role;
 };
+constexpr SeverityText kSeverities[] = {
+    {"note", Role::kNote}, {"warning", Role::kWarning}, {"error", Role::kError}};
 
-SeverityText TextOf(Diagnostic::Severity severity) {
-  if (severity == Diagnostic::Severity::kNote) return {"note", Role::kNote};
-  return {"error", Role::kError};
+const SeverityText& TextOf(Diagnostic::Severity severity) {
+  return kSeverities[static_cast<size_t>(severity)];
 }
 
 std::string_view LineOf(std::string_view text, uint32_t line) {
@@ -95,6 +97,8 @@ std::string Locate(const Span& span) {
 
 }  // namespace
 
+std::string_view NameOf(Diagnostic::Severity severity) { return TextOf(severity).name; }
+
 const Source* Diagnostics::Add(Source source) { return &sources_->emplace_back(std::move(source)); }
 
 Reported Diagnostics::Error(Span span, std::string message, std::string hint) {
@@ -104,8 +108,20 @@ Reported Diagnostics::Error(Span span, std::string message, std::string hint) {
   return {};
 }
 
+void Diagnostics::Warning(Span span, std::string message, std::string hint) {
+  all_.push_back({Diagnostic::Severity::kWarning, span, std::move(message), std::move(hint)});
+}
+
 void Diagnostics::Note(Span span, std::string message) {
   all_.push_back({Diagnostic::Severity::kNote, span, std::move(message), {}});
+}
+
+void Diagnostics::DenyWarnings() {
+  for (Diagnostic& diagnostic : all_) {
+    if (diagnostic.severity != Diagnostic::Severity::kWarning) continue;
+    diagnostic.severity = Diagnostic::Severity::kError;
+    ++errors_;
+  }
 }
 
 void Diagnostics::ThrowIfErrors() const {
@@ -137,37 +153,51 @@ std::string Render(const Diagnostic& diagnostic) {
   return out + RenderHint(diagnostic.hint);
 }
 
-std::string Render(const std::vector<Diagnostic>& diagnostics, size_t limit) {
-  // An error stays together with its notes.
-  struct Group {
-    size_t begin, end;
-    std::tuple<size_t, uint32_t, uint32_t> place;
-  };
+namespace {
+
+// An error or a warning, which stays together with its notes.
+struct Group {
+  size_t begin, end;
+  std::tuple<size_t, uint32_t, uint32_t> place;
+  Diagnostic::Severity severity;
+};
+
+std::vector<Group> ByPlace(const std::vector<Diagnostic>& diagnostics) {
   std::vector<Group> groups;
   std::unordered_map<const Source*, size_t> order;
   for (size_t i = 0; i < diagnostics.size(); ++i) {
-    const Span& span = diagnostics[i].span;
-    if (diagnostics[i].severity == Diagnostic::Severity::kNote && !groups.empty()) {
+    const auto& [severity, span, message, hint] = diagnostics[i];
+    if (severity == Diagnostic::Severity::kNote && !groups.empty()) {
       groups.back().end = i + 1;
       continue;
     }
     const size_t source = order.try_emplace(span.source, order.size()).first->second;
-    groups.push_back({i, i + 1, {source, span.line, span.column}});
+    groups.push_back({i, i + 1, {source, span.line, span.column}, severity});
   }
-  std::stable_sort(groups.begin(), groups.end(),
-                   [](const Group& a, const Group& b) { return a.place < b.place; });
+  std::ranges::stable_sort(groups, {}, &Group::place);
+  return groups;
+}
 
+// Returns the line that counts those beyond the `most` that are shown; empty if there are none.
+std::string AndMore(size_t count, size_t most, std::string_view what, std::string_view then) {
+  if (count <= most) return {};
+  return fmt::format("… and {}{} more {}{}{}\n",
+                     count >= Diagnostics::kMostErrors && then.empty() ? "at least " : "",
+                     count - most, what, count - most > 1 ? "s" : "", then);
+}
+
+}  // namespace
+
+std::string Render(const std::vector<Diagnostic>& diagnostics, size_t errors, size_t warnings) {
   std::string out;
-  const size_t shown = std::min(limit, groups.size()), more = groups.size() - shown;
-  for (size_t g = 0; g < shown; ++g) {
-    for (size_t i = groups[g].begin; i < groups[g].end; ++i) out += Render(diagnostics[i]);
+  size_t of_errors = 0, of_warnings = 0;
+  for (const Group& group : ByPlace(diagnostics)) {
+    const bool is_warning = group.severity == Diagnostic::Severity::kWarning;
+    if (is_warning ? of_warnings++ >= warnings : of_errors++ >= errors) continue;
+    for (size_t i = group.begin; i < group.end; ++i) out += Render(diagnostics[i]);
   }
-  if (groups.size() >= Diagnostics::kMostErrors) {
-    out += fmt::format("… and at least {} more errors\n", more);
-  } else if (more > 0) {
-    out += fmt::format("… and {} more error{}\n", more, more > 1 ? "s" : "");
-  }
-  return out;
+  return out + AndMore(of_errors, errors, "error", "") +
+         AndMore(of_warnings, warnings, "warning", "; `shardinit validate` shows all");
 }
 
 }  // namespace shardinit

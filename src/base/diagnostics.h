@@ -7,6 +7,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/source.h"
@@ -14,12 +15,14 @@
 namespace shardinit {
 
 struct Diagnostic {
-  enum class Severity { kNote, kError };
+  enum class Severity { kNote, kWarning, kError };
   Severity severity;
   Span span;  // null span.source: only the message is shown
   std::string message;
   std::string hint;  // empty if there is nothing useful to suggest
 };
+
+std::string_view NameOf(Diagnostic::Severity severity);  // `error`, as users see it
 
 // The result of a function that has reported a mistake, as its caller has it: nothing, null or
 // false.
@@ -53,7 +56,10 @@ class Diagnostics {
 
   // Adds an error, and ends the run (throws InvalidSpec) at kMostErrors.
   Reported Error(Span span, std::string message, std::string hint = {});
-  // Adds a second place that belongs to the last error, such as a first definition.
+  // Adds something that may be meant, unless the user denies warnings. Passes count what was
+  // reported to know whether their input is right, so only the last one warns.
+  void Warning(Span span, std::string message, std::string hint);
+  // Adds a second place that belongs to the last error or warning, such as a first definition.
   void Note(Span span, std::string message);
 
   const std::vector<Diagnostic>& all() const { return all_; }
@@ -61,6 +67,8 @@ class Diagnostics {
   size_t errors() const { return errors_; }
   bool HasErrors() const { return errors_ > 0; }
 
+  // Makes every warning an error.
+  void DenyWarnings();
   // Ends a stage: throws InvalidSpec if any error was reported.
   void ThrowIfErrors() const;
 
@@ -91,7 +99,9 @@ std::string PlaceOf(const Span& span);
 // characters of the user's text are escaped. A span whose line is 0 is the whole file.
 std::string Render(const Diagnostic& diagnostic);
 
-// Renders all of them, by place, at most `limit` errors, with a last line that counts the rest.
-std::string Render(const std::vector<Diagnostic>& diagnostics, size_t limit = 20);
+// Renders all of them, by place, at most so many errors and warnings, and then lines that count the
+// rest of each.
+std::string Render(const std::vector<Diagnostic>& diagnostics, size_t errors = 20,
+                   size_t warnings = 8);
 
 }  // namespace shardinit

@@ -51,6 +51,7 @@ Plan Load(const std::string& path, SpecOptions spec, bool* is_spec) {
   if (path != "-" && IsPlan(path)) return ReadPlan(ReadFile(path, kPlanLimit), path);
   *is_spec = true;
   spec.request.path = path;
+  spec.says_warnings = false;  // They are about one spec, and would be said of both.
   return spec.Load();
 }
 

@@ -147,6 +147,7 @@ void SpecOptions::AddOverridesTo(CLI::App& app) {
   AddText(app, "--mesh", "AXIS=SIZE,...", &request.mesh, "Use this mesh, as in fsdp=8,tensor=4");
   AddText(app, "--sharding", "FILE|WORD", &request.sharding,
           "Shard tensors as this file or word says, instead of the spec");
+  AddText(app, "--deny", "warnings", &deny, "Take warnings of the spec for errors");
 }
 
 void SpecOptions::AddLayoutTo(CLI::App& app, const char* help) {
@@ -170,6 +171,15 @@ void SpecOptions::AddTrainingTo(CLI::App& app) {
           "Memory of a rank that `sharding: auto` may use, as in 80G");
 }
 
+Warnings SpecOptions::FindWarnings(bool are_data) const {
+  if (!deny.empty()) {
+    if (deny != "warnings") throw Usage(fmt::format("`--deny {}`: use `warnings`", deny));
+    return Warnings::kDeny;
+  }
+  const bool are_said = says_warnings && LoudnessOfTalk() != Loudness::kQuiet;
+  return are_said || are_data ? Warnings::kReport : Warnings::kIgnore;
+}
+
 Plan SpecOptions::Load() const {
   Diagnostics diagnostics;
   return Load(diagnostics, {});
@@ -180,6 +190,7 @@ Plan SpecOptions::Load(Diagnostics& diagnostics, PlanRequest wanted) const {
   wanted.replicas = FindReplicas();
   wanted.layout = layout;
   wanted.places = places;
+  wanted.warnings = FindWarnings();
   auto* training = &wanted.spec.training;
   if (!tokens.empty()) training->push_back({"--tokens", "tokens", tokens});
   if (!memory_per_rank.empty()) {

@@ -26,16 +26,17 @@ struct CommonOptions {
   bool redirects() const { return !output.empty() && output != "-"; }
 };
 
-// The options SPEC, --set, --mesh, --sharding and, where commands add them, --layout, --replicas,
-// --tokens and --memory-per-rank.
+// The options SPEC, --set, --mesh, --sharding, --deny and, where commands add them, --layout,
+// --replicas, --tokens and --memory-per-rank.
 struct SpecOptions {
   SpecRequest request;
-  std::string replicas, layout, tokens, memory_per_rank;
+  std::string deny, replicas, layout, tokens, memory_per_rank;
   Places places = Places::kFound;
+  bool says_warnings = true;
 
   void AddTo(CLI::App& app,
              const char* help = "Model spec or config.json, or `-` for standard input");
-  void AddOverridesTo(CLI::App& app);  // --set, --mesh and --sharding alone
+  void AddOverridesTo(CLI::App& app);  // --set, --mesh, --sharding and --deny alone
   void AddLayoutTo(CLI::App& app,
                    const char* help = "Store the tensors in this layout of the spec");
   void AddReplicasTo(CLI::App& app);
@@ -44,6 +45,8 @@ struct SpecOptions {
   // Returns the value of --replicas.
   std::optional<Replicas> FindReplicas() const;
   void AddTrainingTo(CLI::App& app);  // --tokens, --memory-per-rank
+  // Returns what to do about warnings, which --quiet leaves out unless they are data.
+  Warnings FindWarnings(bool are_data = false) const;
   // Loads the plan and prints the spec's warnings to standard error. The places in an `explanation`
   // live as long as `diagnostics`.
   Plan Load() const;

@@ -26,10 +26,9 @@ struct ValidateOptions {
 };
 
 void WriteDiagnostics(const std::vector<Diagnostic>& diagnostics, JsonWriter& out) {
-  static constexpr const char* kSeverities[] = {"note", "error"};
   out.Key("diagnostics").BeginArray(JsonWriter::kLines);
   for (const Diagnostic& d : diagnostics) {
-    out.BeginObject().Member("severity", kSeverities[static_cast<int>(d.severity)]);
+    out.BeginObject().Member("severity", NameOf(d.severity));
     if (d.span.source != nullptr) {
       out.Member("file", d.span.source->name).Member("line", d.span.line);
       out.Member("column", d.span.column).Member("length", d.span.length);
@@ -39,6 +38,11 @@ void WriteDiagnostics(const std::vector<Diagnostic>& diagnostics, JsonWriter& ou
     out.EndObject();
   }
   out.EndArray();
+}
+
+std::string RenderAll(const std::vector<Diagnostic>& diagnostics) {
+  constexpr size_t kMostErrors = 20;  // Further ones say little more, unlike warnings.
+  return Render(diagnostics, kMostErrors, kMostRows);
 }
 
 ExitCode RunValidate(const ValidateOptions& options) {
@@ -53,6 +57,7 @@ ExitCode RunValidate(const ValidateOptions& options) {
       PlanRequest request{options.spec.request, {}, options.spec.layout, true};
       request.spec.path = path;
       request.places = Places::kLeast;
+      request.warnings = options.spec.FindWarnings(options.json);
       const Plan plan = LoadPlan(request, diagnostics);
       for (const Tensor& tensor : plan.graph.logical()) {
         const auto* const from = std::get_if<FromFile>(&tensor.distribution);
@@ -67,12 +72,12 @@ ExitCode RunValidate(const ValidateOptions& options) {
                         Count(plan.parameters, "parameter"), Count(plan.world_size(), "rank")));
       }
       WriteDiagnostics(all, out);
-      if (!options.json) Talk(Render(all));
+      if (!options.json) Talk(RenderAll(all));
     } catch (const InvalidSpec& e) {
       valid = false;
       out.Member("valid", false);
       WriteDiagnostics(e.diagnostics(), out);
-      if (!options.json) Talk(Render(e.diagnostics()));
+      if (!options.json) Talk(RenderAll(e.diagnostics()));
     } catch (const Error& e) {
       // A spec that is not there is that spec's mistake; the others are still checked.
       if (e.code() != ExitCode::kUsage) throw;

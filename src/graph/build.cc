@@ -19,6 +19,7 @@
 #include "graph/stored/pad.h"
 #include "graph/stored/store.h"
 #include "graph/validate.h"
+#include "graph/warnings/warnings.h"
 #include "rng/engines.h"
 
 namespace shardinit {
@@ -182,8 +183,8 @@ WrittenTensors DrawAndCut(Building& building, const BuildRequest& request, const
   Sharder sharder(building, graph.mesh);
 
   // Expand modules and repeats; bind shape, element type and values of each tensor.
-  WrittenTensors drawn =
-      DrawTensors(building, graph.mesh, sharder.Chooses() || request.cost != nullptr);
+  WrittenTensors drawn = DrawTensors(building, graph.mesh,
+                                     sharder.Chooses() || request.cost != nullptr || request.warns);
 
   // Cut all tensors together.
   sharder.Shard(drawn);
@@ -238,6 +239,7 @@ InitGraph BuildGraph(const ModelSpec& spec, const BuildRequest& request, Diagnos
     if (request.explanation != nullptr) NotePadded(graph, drawn.paddings, *request.explanation);
   }
   Simplify(graph.mesh, &graph.tensors);
+  if (request.warns && !diagnostics.HasErrors()) ReportWarnings(building, graph, drawn);
   return graph;
 }
 

@@ -21,6 +21,8 @@ struct BuildRequest {
   // harm unless it is chosen.
   bool all_layouts = true;
   Places places = Places::kFound;
+  // Also report what is probably not meant, if there is no mistake.
+  bool warns = false;
   // If not null, this gets the notes on one drawn tensor and on one that `layout` stores.
   Explanation* explanation = nullptr;
   // If not null, this gets the cost of the sharding of the drawn tensors, or stays empty if the

@@ -98,6 +98,7 @@ shardinit_source ReadSource(const shardinit_source* given) {
 
 PlanRequest RequestOf(const shardinit_source& source) {
   PlanRequest request;
+  request.warnings = Warnings::kReport;
   SpecRequest& spec = request.spec;
   if (source.text != nullptr) {
     spec.path = source.path == nullptr ? "<text>" : source.path;

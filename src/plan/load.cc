@@ -51,9 +51,11 @@ Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics) {
                                {.layout = request.layout,
                                 .all_layouts = request.all_layouts,
                                 .places = request.places,
+                                .warns = request.warnings != Warnings::kIgnore,
                                 .explanation = request.explanation,
                                 .cost = request.cost},
                                diagnostics);
+  if (request.warnings == Warnings::kDeny) diagnostics.DenyWarnings();
   diagnostics.ThrowIfErrors();
   if (request.replicas) graph.replicas = *request.replicas;
 

@@ -15,6 +15,9 @@ namespace shardinit {
 struct Explanation;  // graph/explanation.h
 struct StepCost;     // autoshard/cost.h
 
+// What becomes of a spec that has no mistake, but something that is probably not meant.
+enum class Warnings { kIgnore, kReport, kDeny };
+
 // The changes that a command line or a program may make to a spec.
 struct PlanRequest {
   SpecRequest spec = {};
@@ -22,13 +25,15 @@ struct PlanRequest {
   std::string layout = {};   // Empty: the drawn tensors are stored as they are.
   bool all_layouts = false;  // Whether to report mistakes in the spec's other layouts.
   Places places = Places::kFound;
+  Warnings warnings = Warnings::kIgnore;
   Explanation* explanation = nullptr;  // If not null, this receives the notes on one tensor.
   // If not null, this receives what the sharding costs in training; it stays empty if the spec does
   // not say enough.
   StepCost* cost = nullptr;
 };
 
-// Throws InvalidSpec with everything that is wrong; warnings stay in `diagnostics`.
+// Throws InvalidSpec with everything that is wrong; warnings that are
+// not denied stay in `diagnostics`.
 Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics);
 
 // Returns the tensors whose paths match the pattern of `--only`, or all if it is empty. Throws

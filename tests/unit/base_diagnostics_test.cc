@@ -96,6 +96,32 @@ TEST(Render, CountsWhatIsOverTheLimit) {
   EXPECT_EQ(Render(diagnostics.all(), 22).substr(22 * 10), "… and 1 more error\n");
 }
 
+TEST(Render, CountsWarningsApartFromErrors) {
+  Diagnostics diagnostics;
+  const Source* source = diagnostics.Add({"a", "1\n2\n3\n"});
+  diagnostics.Warning({source, 2, 1, 1}, "odd", "do");
+  diagnostics.Warning({source, 3, 1, 1}, "odder", {});
+  diagnostics.Error({source, 1, 1, 1}, "no");
+  EXPECT_EQ(Render(diagnostics.all()),
+            "a:1:1: error: no\n  1\n  ^\n"
+            "a:2:1: warning: odd\n  2\n  ^\n  hint: do\n"
+            "a:3:1: warning: odder\n  3\n  ^\n");
+  EXPECT_EQ(Render(diagnostics.all(), 0, 1),
+            "a:2:1: warning: odd\n  2\n  ^\n  hint: do\n"
+            "… and 1 more error\n"
+            "… and 1 more warning; `shardinit validate` shows all\n");
+}
+
+TEST(Diagnostics, WarningsAreNoErrorsUntilTheyAreDenied) {
+  Diagnostics diagnostics;
+  diagnostics.Warning({}, "odd", {});
+  EXPECT_FALSE(diagnostics.HasErrors());
+  diagnostics.ThrowIfErrors();
+  diagnostics.DenyWarnings();
+  EXPECT_EQ(Render(diagnostics.all()), "error: odd\n");
+  EXPECT_THROW(diagnostics.ThrowIfErrors(), InvalidSpec);
+}
+
 TEST(Diagnostics, EndsTheRunWhenThereAreTooMany) {
   Diagnostics diagnostics;
   const auto flood = [&] {

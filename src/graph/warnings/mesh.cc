@@ -1,0 +1,120 @@
+// Ranks that do no more than others: those along an axis that shards nothing, and those that hold
+// nothing.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/table.h"
+#include "graph/warnings/warnings.h"
+#include "sharding/sharding.h"
+
+namespace shardinit {
+namespace {
+
+// Returns the axes that shard or pin any tensor.
+std::set<int> BusyAxes(const InitGraph& graph) {
+  std::set<int> busy;
+  for (const Tensor& tensor : graph.tensors) {
+    if (busy.size() == graph.mesh.axes.size()) break;
+    for (const DimensionCut& cut : tensor.partition.cuts)
+      busy.insert(cut.axes.begin(), cut.axes.end());
+    for (const Pin& pin : tensor.partition.pins) busy.insert(pin.axis);
+  }
+  return busy;
+}
+
+// Returns the axes on whose indices it depends whether a rank holds any of the tensor: those that
+// pin it, and those that may leave parts without elements.
+std::vector<int> AxesThatMatter(const Tensor& tensor, const Mesh& mesh) {
+  std::vector<int> axes;
+  for (const Pin& pin : tensor.partition.pins) axes.push_back(pin.axis);
+  for (size_t d = 0; d < tensor.partition.cuts.size(); ++d) {
+    const DimensionCut& cut = tensor.partition.cuts[d];
+    if (tensor.shape[d] % DivisorOf(cut, mesh) == 0) continue;
+    axes.insert(axes.end(), cut.axes.begin(), cut.axes.end());
+  }
+  return axes;
+}
+
+// Returns the ranks that hold nothing, of those that have index 0 on all axes but `axes`; the
+// others hold as much as these.
+std::vector<int64_t> EmptyRanks(const InitGraph& graph, std::set<int>* axes) {
+  for (const Tensor& tensor : graph.tensors) {
+    const std::vector<int> more = AxesThatMatter(tensor, graph.mesh);
+    if (more.empty()) return {};  // Every rank holds some of this one.
+    axes->insert(more.begin(), more.end());
+  }
+  std::vector<int64_t> empty = RanksAlong({axes->begin(), axes->end()}, graph.mesh);
+  std::vector<const Tensor*> seen;  // Layers have the same few partitions.
+  constexpr size_t kMostSeen = 64;
+  for (const Tensor& tensor : graph.tensors) {
+    if (empty.empty()) break;
+    const auto is_same = [&](const Tensor* other) {
+      return other->partition == tensor.partition && other->shape == tensor.shape;
+    };
+    if (std::ranges::any_of(seen, is_same)) continue;
+    if (seen.size() == kMostSeen) seen.erase(seen.begin());
+    seen.push_back(&tensor);
+    const Sharding sharding(graph.mesh, graph.replicas, tensor.shape, tensor.partition);
+    std::erase_if(
+        empty, [&](int64_t rank) { return sharding.IsOn(rank) && sharding.ElementsOn(rank) > 0; });
+  }
+  return empty;
+}
+
+}  // namespace
+
+void WarnOfIdleMeshAxes(const WarningContext& context) {
+  const ModelSpec& spec = context.building.spec;
+  const Mesh& mesh = context.graph.mesh;
+  const std::set<int> busy = BusyAxes(context.graph);
+  std::vector<std::string> batch;
+  if (spec.training.batch) batch = ValuesOf(spec.training.batch->value);
+  for (const auto& axis : spec.mesh) {
+    const int a = mesh.Find(axis.name.value);
+    if (a < 0 || busy.count(a) != 0 || Contains(batch, axis.name.value)) continue;
+    const int64_t size = mesh.shape[static_cast<size_t>(a)];
+    if (size == 1) continue;
+    std::vector<std::string> all = batch;
+    all.push_back(axis.name.value);
+    context.Warn(axis.name.span,
+                 fmt::format("mesh axis `{}` shards nothing: the {} ranks along it hold the same",
+                             axis.name.value, size),
+                 fmt::format("shard a dimension with it, or say that it divides the batch alone: "
+                             "`training: {{batch: [{}]}}`",
+                             fmt::join(all, ", ")));
+  }
+}
+
+void WarnOfEmptyRanks(const WarningContext& context) {
+  const Mesh& mesh = context.graph.mesh;
+  std::set<int> axes;
+  const std::vector<int64_t> empty = EmptyRanks(context.graph, &axes);
+  if (empty.empty()) return;
+  int64_t along = 1;
+  std::vector<std::string> names, coordinate;
+  for (const int a : axes) {
+    const auto axis = static_cast<size_t>(a);
+    along *= mesh.shape[axis];
+    names.push_back(fmt::format("`{}`", mesh.axes[axis]));
+    coordinate.push_back(fmt::format("{} {}", mesh.axes[axis], mesh.IndexOf(empty[0], a)));
+  }
+  const int64_t world = mesh.world_size();
+  const int64_t count = std::ssize(empty) * (world / along);
+  const auto place = std::ranges::find_if(context.building.spec.mesh, [&](const auto& axis) {
+    return axis.name.value == mesh.axes[static_cast<size_t>(*axes.begin())];
+  });
+  context.Warn(
+      place->name.span,
+      fmt::format("{} of {} ranks hold{} nothing: rank {}, at {}, has no part of any tensor", count,
+                  world, count == 1 ? "s" : "", empty[0], fmt::join(coordinate, ", ")),
+      fmt::format("make {} smaller, or give each rank along {} a stage, or a part of a "
+                  "larger dimension",
+                  fmt::join(names, " or "), names.size() == 1 ? "it" : "them"));
+}
+
+}  // namespace shardinit

@@ -1,0 +1,118 @@
+"""What is shipped gives no warning, and warnings go wherever specs are loaded."""
+
+import json
+import re
+
+import pytest
+import yaml
+
+from support import ROOT, run_json, run_ok, run_tool
+
+MODELS = sorted(p.stem for p in (ROOT / "configs").glob("*.yaml"))
+RECIPES = sorted(p.stem for p in (ROOT / "configs/recipes").glob("*.yaml"))
+SHARDINGS = sorted(p.stem for p in (ROOT / "configs/sharding").glob("*.yaml"))
+ODD = "shardinit: 1\nname: m\ndtype: f32\nvars: {unused: 1}\nmodules: {w: {shape: [4], init: zeros}}\n"
+
+
+def diagnostics(*arguments):
+    reports = json.loads(run_tool("validate", "--json", *arguments).stdout)
+    return [(report["spec"], each) for report in reports for each in report["diagnostics"]]
+
+
+def test_shipped_specs_are_quiet():
+    assert diagnostics(*MODELS) == []
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipes_are_quiet(recipe, tmp_path):
+    """Each model under each recipe that has what the model needs."""
+    paths = []
+    for model in MODELS:
+        path = tmp_path / f"{model}.yaml"
+        path.write_text(f"shardinit: 1\ninclude: [{model}, <shardinit>/recipes/{recipe}.yaml]\nname: {model}\n"
+                        + ("vars: {base_d: 256}\n" if recipe == "megatron-mup" else ""))
+        paths.append(path)
+    reports = json.loads(run_tool("validate", "--json", *paths).stdout)
+    assert any(report["valid"] for report in reports)
+    assert [report for report in reports if report["valid"] and report["diagnostics"]] == []
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_shardings_are_quiet(sharding):
+    reports = json.loads(run_tool("validate", "--json", "--sharding", sharding, *MODELS).stdout)
+    assert any(report["valid"] for report in reports)
+    assert [report for report in reports if report["valid"] and report["diagnostics"]] == []
+
+
+def test_families_are_quiet(tmp_path):
+    for family in sorted(p.stem for p in (ROOT / "configs/huggingface").glob("[a-z]*.yaml")):
+        config = tmp_path / f"{family}.json"
+        config.write_text(json.dumps({"model_type": family}))
+        assert diagnostics(config) == [], family
+
+
+# `a: [1, 2]`, or a list of lines that begin with a dash.
+ASSERTIONS = re.compile(r"^assert:.*\n(?:  - .*\n)*", re.M)
+
+
+@pytest.mark.parametrize("model", [m for m in MODELS if ASSERTIONS.search((ROOT / f"configs/{m}.yaml").read_text())])
+def test_assertions_change_no_plan(model, tmp_path):
+    for folder in ("recipes", "layouts"):
+        (tmp_path / folder).symlink_to(ROOT / "configs" / folder)
+    for path in (ROOT / "configs").glob("*.yaml"):
+        (tmp_path / path.name).write_text(ASSERTIONS.sub("", path.read_text()))
+    plans = []
+    for spec in (ROOT / f"configs/{model}.yaml", tmp_path / f"{model}.yaml"):
+        run_ok("plan", spec, "--write", tmp_path / f"{len(plans)}.json")
+        plans.append((tmp_path / f"{len(plans)}.json").read_bytes())
+    assert plans[0] == plans[1]
+
+
+@pytest.mark.parametrize("model, change", [
+    ("llama3.1-8b", "kv_heads=5"), ("gpt2-xl", "d=1601"), ("gpt-neox-20b", "d=6145"), ("mamba-2.8b", "d_inner=2561"),
+    ("t5-11b", "buckets=31"), ("deepseek-v3", "rope_dim=63"), ("bert-large", "heads=15"), ("vit-l-16", "image=225"),
+    ("mamba2-2.7b", "groups=3")])
+def test_assertions_hold_what_they_say(model, change):
+    result = run_tool("validate", model, "--set", f"vars.{change}")
+    name, value = change.split("=")
+    assert result.returncode == 2 and f"`{name}` is {value}" in result.stderr
+
+
+@pytest.fixture
+def odd(tmp_path):
+    path = tmp_path / "odd.yaml"
+    path.write_text(ODD)
+    return path
+
+
+@pytest.mark.parametrize("command", ["plan", "validate", "explain", "graph", "digest", "stats", "gen"])
+def test_commands_warn_and_deny(command, odd, tmp_path):
+    more = {"explain": ["w"], "gen": ["-o", tmp_path / "out"]}.get(command, [])
+    result = run_tool(command, odd, *more)
+    assert result.returncode == 0
+    assert "odd.yaml:4:8: warning: nothing uses the variable `unused`" in result.stderr
+    assert "warning" not in run_tool(command, odd, "-q", *(["w"] if command == "explain" else []),
+                                     *(["-o", tmp_path / "out2"] if command == "gen" else [])).stderr
+    denied = run_tool(command, odd, "--deny", "warnings", *more)
+    assert denied.returncode == 2 and "odd.yaml:4:8: error: nothing uses the variable `unused`" in denied.stderr
+
+
+def test_diff_is_about_the_difference(odd):
+    arguments = ("diff", odd, "--set", "seed=1")
+    assert run_tool(*arguments).stderr == ""
+    assert run_tool(*arguments, "--deny", "warnings").returncode == 2
+
+
+def test_what_is_meant_is_quiet(tmp_path):
+    """The values that a hint offers in place of others are equal to them."""
+    spec = {"shardinit": 1, "name": "m", "dtype": "f32", "fans": "out_in", "modules": {
+        "a": {"shape": [64, 64], "init": {"normal": {"std": 30}}, "key": "k"},
+        "b": {"shape": [64, 64], "init": {"uniform": {"low": -96, "high": 160}}, "key": "l"}}}
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(spec))
+    before = run_json("digest", path)
+    for (_, each), tensor in zip(diagnostics(path), ("a", "b"), strict=True):
+        spec["modules"][tensor]["init"] = yaml.safe_load(re.search(r"`(\{expr: .*\})`", each["hint"])[1])
+    path.write_text(yaml.safe_dump(spec))
+    assert diagnostics(path) == []
+    assert run_json("digest", path)["tensors"] == before["tensors"]
