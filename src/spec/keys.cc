@@ -61,6 +61,12 @@ template <auto kMethod, typename T>
 void By(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
   (parser.*kMethod)(entry, out);
 }
+template <typename T>
+void Initializer(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
+  if (auto init = parser.ReadInit(*entry.value)) {
+    out.init = std::make_shared<const InitSpec>(*std::move(init));
+  }
+}
 // Skips keys that were handled when files were merged into one tree.
 void Nothing(SpecParser&, const SpecKey&, const Node::Entry&, ModelSpec&) {}
 
@@ -78,6 +84,16 @@ constexpr SpecKey kUneven = {
         "which it is stored longer, by zeros or by the number of `{pad: NUMBER}`; of a tensor: "
         "instead of the spec's",
     .kind = SpecKind::kUneven};
+constexpr SpecKey kDType = {
+    .name = "dtype",
+    .description =
+        "the element type; the tensor's goes before the module's, and that before the "
+        "spec's",
+    .kind = SpecKind::kDType};
+constexpr SpecKey kInit = {
+    .name = "init",
+    .description = "how elements are made; the tensor's goes before the module's",
+    .kind = SpecKind::kInit};
 constexpr SpecKey kFans = {
     .name = "fans",
     .description =
@@ -341,8 +357,7 @@ extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
       .hint = "list its dimensions, such as `shape: [8, 16]`; `[]` is a scalar"},
      By<&SpecParser::ReadShape>},
     {kAxes, By<&SpecParser::ReadTensorAxes>},
-    {{.name = "dtype", .description = "instead of the spec's dtype", .kind = SpecKind::kDType},
-     Into<&TensorSpec::dtype, &SpecParser::ReadText>},
+    {kDType, Into<&TensorSpec::dtype, &SpecParser::ReadText>},
     {{.name = "kind",
       .description = "what it is to a trainer: `parameter`, or `buffer`, which is not trained: it "
                      "counts as no parameter, and optimizers have no state of it",
@@ -350,12 +365,7 @@ extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
       .words = kTensorKinds,
       .default_text = "\"parameter\""},
      Choice<&TensorSpec::kind>},
-    {{.name = "init",
-      .description = "how its elements are made",
-      .kind = SpecKind::kInit,
-      .required = true,
-      .hint = "name an initializer, such as `init: zeros`"},
-     Into<&TensorSpec::init, &SpecParser::ReadInit>},
+    {kInit, Initializer},
     {kShard, By<&SpecParser::ReadShard>},
     {kStage, Into<&TensorSpec::stage, &SpecParser::ReadStage>},
     {kUneven, Into<&TensorSpec::uneven, &SpecParser::ReadUneven>},
@@ -401,6 +411,8 @@ extern const std::vector<KeyRow<TensorSpec>> kStoredTensorKeys = {
 
 extern const std::vector<KeyRow<ModuleSpec>> kModuleKeys = {
     {kRepeat, Into<&ModuleSpec::repeat, &SpecParser::ReadCount>},
+    {kDType, Into<&ModuleSpec::dtype, &SpecParser::ReadText>},
+    {kInit, Initializer},
     {kFans, Choice<&ModuleSpec::fans>},
     {kStage, Into<&ModuleSpec::stage, &SpecParser::ReadStage>},
     {kWhen, Into<&ModuleSpec::when, &SpecParser::ReadCondition>},

@@ -22,6 +22,15 @@ constexpr int kConfigDepth = 16;  // a plan may have 32 levels
 // Each tensor is compared with every entry of these lists.
 constexpr size_t kMostRules = 1000;
 
+// Tells whether a value is a tensor or a module with tensors, which may be called as a key is.
+bool HoldsTensor(const Node& value) {
+  if (!value.IsMap()) return false;
+  const Node* shape = value.Find("shape");
+  return (shape != nullptr && shape->IsSequence()) ||
+         std::ranges::any_of(value.entries,
+                             [](const Node::Entry& entry) { return HoldsTensor(*entry.value); });
+}
+
 std::string Count(size_t n, std::string_view one, std::string_view many = {}) {
   if (n == 1) return fmt::format("1 {}", one);
   return many.empty() ? fmt::format("{} {}s", n, one) : fmt::format("{} {}", n, many);
@@ -114,7 +123,35 @@ void SpecParser::ReadInits(const Node::Entry& entry, ModelSpec& model) {
 }
 
 void SpecParser::ReadModules(const Node::Entry& entry, ModelSpec& model) {
-  if (IsMap(entry, "it has modules and tensors by name")) ReadModule(entry, 0, model.modules);
+  if (!IsMap(entry, "it has modules and tensors by name")) return;
+  ReadModule(entry, 0, model.modules);
+  GiveDefaults(model.modules);
+}
+
+void SpecParser::GiveDefaults(ModuleSpec& module) {
+  const auto give = [&](auto& to) {
+    if (!to.dtype && !to.wrong.Has("dtype")) {
+      to.dtype = module.dtype;
+      if (module.wrong.Has("dtype")) to.wrong.Add("dtype");
+    }
+    if (!to.init && !to.wrong.Has("init")) {
+      to.init = module.init;
+      if (module.wrong.Has("init")) to.wrong.Add("init");
+    }
+  };
+  for (auto& [name, member] : module.members) {
+    if (auto* const inner = std::get_if<std::unique_ptr<ModuleSpec>>(&member)) {
+      give(**inner);
+      GiveDefaults(**inner);
+      continue;
+    }
+    auto& tensor = std::get<TensorSpec>(member);
+    give(tensor);
+    if (tensor.init || tensor.wrong.Has("init")) continue;
+    ErrorAt(tensor.span, fmt::format("tensor {} has no `init`", Quote(name.value)),
+            "name an initializer, such as `init: zeros`");
+    tensor.wrong.Add("init");
+  }
 }
 
 void SpecParser::ReadLayouts(const Node::Entry& entry, ModelSpec& model) {
@@ -145,13 +182,14 @@ void SpecParser::ReadModule(const Node::Entry& entry, size_t prefix, ModuleSpec&
   for (const Node::Entry& item : entry.value->entries) {
     const KeyRow<ModuleSpec>* key = FindNamed(keys, item.key->text);
     const size_t before = Faults();
-    if (key != nullptr) {
+    if (key != nullptr && !HoldsTensor(*item.value)) {
       key->read(*this, *key, item, module);
     } else if (IsNumbered(item) || CheckPath(*item.key, prefix, diagnostics())) {
       ReadMember(item, prefix + item.key->text.size() + 1, module);
     }
     // The values of `keep` and `stack` name members, too.
-    has_members |= key == nullptr || key->name == "keep" || key->name == "stack";
+    has_members |=
+        key == nullptr || HoldsTensor(*item.value) || key->name == "keep" || key->name == "stack";
     if (Faults() == before) continue;
     // A wrong member may be a misspelt key.
     const std::string closest = Closest(item.key->text, NamesOf(keys));
@@ -235,6 +273,12 @@ void SpecParser::ReadNumbered(const Node& name, size_t prefix, ModuleSpec& modul
 bool SpecParser::IsTensor(const Node& map) const {
   const auto& keys = TensorKeys();
   if (map.Find(keys.front().name) != nullptr) return true;
+  const bool has_default = map.Find("dtype") != nullptr || map.Find("init") != nullptr;
+  const bool has_members = std::ranges::any_of(map.entries, [](const Node::Entry& entry) {
+    const bool is_key = FindNamed(kModuleKeys, entry.key->text) != nullptr;
+    return is_key ? HoldsTensor(*entry.value) : entry.value->IsMap();
+  });
+  if (layout_ == nullptr && has_default && !has_members) return true;
   return std::ranges::any_of(keys, [&](const KeyRow<TensorSpec>& key) {
     const Node* value = map.Find(key.name);
     if (value == nullptr || FindNamed(kModuleKeys, key.name) != nullptr) return false;

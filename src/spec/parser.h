@@ -95,10 +95,12 @@ class SpecParser : public SpecReader {
   // bytes of the path before these names.
   void ReadModule(const Node::Entry& entry, size_t prefix, ModuleSpec& module);
   void ReadMember(const Node::Entry& item, size_t prefix, ModuleSpec& module);
-  // A mapping with a shape (in a layout, with a `from`) is a tensor. So is one that has a tensor's
-  // key with a value that no module's member has: its shape was forgotten. `fans` and `when` may be
-  // a module's.
+  // A mapping with a shape (in a layout, with a `from`) is a tensor. So is one whose shape was
+  // forgotten: it has a tensor's key that is no module's, with a value that no member has, or it
+  // has `dtype` or `init`, and no members.
   bool IsTensor(const Node& map) const;
+  // Gives `dtype` and `init` to the tensors in the module that have none.
+  void GiveDefaults(ModuleSpec& module);
   bool IsNumbered(const Node::Entry& item) const;
   // Reads the name of a numbered module, which has been read; `prefix` counts the name, too.
   void ReadNumbered(const Node& name, size_t prefix, ModuleSpec& module);

@@ -152,7 +152,7 @@ struct TensorSpec {
   std::optional<Located<std::vector<Located<std::string>>>> axes;
   std::optional<Located<std::string>> dtype;
   std::optional<Located<std::string>> kind;  // `parameter` or kBufferKind
-  std::optional<InitSpec> init;
+  std::shared_ptr<const InitSpec> init;      // null: absent
   // The explicit PartitionSpec, which may be shorter than the rank.
   std::optional<Located<std::vector<CutSpec>>> shard;
   std::optional<StageSpec> stage;  // instead of the module's
@@ -176,8 +176,11 @@ struct ModuleSpec {
   // The name, such as `layers_{layer}`, if it holds the number of the repeat: members stand
   // directly under it.
   std::optional<PathSpec> numbered;
-  std::optional<Located<std::string>> fans;  // for members without their own
-  std::optional<StageSpec> stage;            // for members without their own
+  // These are for members without their own. The parser gives `dtype` and `init` to the tensors.
+  std::optional<Located<std::string>> dtype;
+  std::shared_ptr<const InitSpec> init;
+  std::optional<Located<std::string>> fans;
+  std::optional<StageSpec> stage;
   ExprPtr when;                              // null or 0 as in TensorSpec; covers all repeats
   std::vector<Named<ModuleMember>> members;  // names may hold dots
 };
