@@ -22,21 +22,21 @@ constexpr int kConfigDepth = 16;  // a plan may have 32 levels
 // Each tensor is compared with every entry of these lists.
 constexpr size_t kMostRules = 1000;
 
-// Tells whether a value is a tensor or a module with tensors, which may be called as a key is.
-bool HoldsTensor(const Node& value) {
-  if (!value.IsMap()) return false;
-  const Node* shape = value.Find("shape");
-  return (shape != nullptr && shape->IsSequence()) ||
-         std::ranges::any_of(value.entries,
-                             [](const Node::Entry& entry) { return HoldsTensor(*entry.value); });
-}
-
 std::string Count(size_t n, std::string_view one, std::string_view many = {}) {
   if (n == 1) return fmt::format("1 {}", one);
   return many.empty() ? fmt::format("{} {}s", n, one) : fmt::format("{} {}", n, many);
 }
 
 }  // namespace
+
+bool HoldsTensor(const Node& value) {
+  if (!value.IsMap()) return false;
+  const Node* shape = value.Find("shape");
+  const Node* block = value.Find("block");
+  return (shape != nullptr && shape->IsSequence()) || (block != nullptr && block->IsScalar()) ||
+         std::ranges::any_of(value.entries,
+                             [](const Node::Entry& entry) { return HoldsTensor(*entry.value); });
+}
 
 void SpecParser::ReadName(const Node::Entry& entry, ModelSpec& model) {
   if (IsText(entry) && CheckModelName(*entry.value, diagnostics())) model.name = Text(*entry.value);
@@ -124,7 +124,7 @@ void SpecParser::ReadInits(const Node::Entry& entry, ModelSpec& model) {
 
 void SpecParser::ReadModules(const Node::Entry& entry, ModelSpec& model) {
   if (!IsMap(entry, "it has modules and tensors by name")) return;
-  ReadModule(entry, 0, model.modules);
+  ReadModule(entry, 0, kModuleKeys, model.modules);
   GiveDefaults(model.modules);
 }
 
@@ -136,12 +136,15 @@ void SpecParser::GiveDefaults(ModuleSpec& module) {
     }
     if (!to.init && !to.wrong.Has("init")) {
       to.init = module.init;
+      to.init_around = module.init_around;
       if (module.wrong.Has("init")) to.wrong.Add("init");
     }
   };
   for (auto& [name, member] : module.members) {
     if (auto* const inner = std::get_if<std::unique_ptr<ModuleSpec>>(&member)) {
+      const bool has_own = (*inner)->init != nullptr;
       give(**inner);
+      if ((*inner)->arguments && !has_own) ++(*inner)->init_around;
       GiveDefaults(**inner);
       continue;
     }
@@ -165,20 +168,18 @@ void SpecParser::ReadLayouts(const Node::Entry& entry, ModelSpec& model) {
     Named<LayoutSpec> layout = {Text(*item.key), {}};
     layout_ = &layout.value;
     const size_t before = Faults();
-    ReadModule(item, 0, layout.value.modules);
+    ReadModule(item, 0, kLayoutKeys, layout.value.modules);
     layout.value.wrong = Faults() != before || item.value->incomplete;
     layout_ = nullptr;
     model.layouts.push_back(std::move(layout));
   }
 }
 
-void SpecParser::ReadModule(const Node::Entry& entry, size_t prefix, ModuleSpec& module) {
+void SpecParser::ReadModule(const Node::Entry& entry, size_t prefix,
+                            const std::vector<KeyRow<ModuleSpec>>& keys, ModuleSpec& module) {
   module.span = entry.key->span;
   NoteGaps(*entry.value);
-  const auto& keys = layout_ == nullptr ? kModuleKeys
-                     : prefix == 0      ? kLayoutKeys
-                                        : kStoredModuleKeys;
-  bool has_members = false;
+  bool has_members = &keys == &kModuleKeys && blocks_.Use(*entry.value, prefix, module, *this);
   for (const Node::Entry& item : entry.value->entries) {
     const KeyRow<ModuleSpec>* key = FindNamed(keys, item.key->text);
     const size_t before = Faults();
@@ -198,6 +199,10 @@ void SpecParser::ReadModule(const Node::Entry& entry, size_t prefix, ModuleSpec&
   }
   if (!has_members && !IsPart(*entry.value))
     Error(*entry.key, fmt::format("module {} is empty", Quote(entry.key->text)));
+}
+
+void SpecParser::ReadModuleVariables(const Node::Entry& entry, ModuleSpec& module) {
+  module.vars = ReadVariables(entry, kVariable);
 }
 
 void SpecParser::ReadGlobs(const Node::Entry& entry, std::vector<Located<std::string>>& globs) {
@@ -237,7 +242,7 @@ void SpecParser::ReadMember(const Node::Entry& item, size_t prefix, ModuleSpec& 
     module.members.push_back({Text(*item.key), std::move(tensor)});
   } else {
     auto child = std::make_unique<ModuleSpec>();
-    ReadModule(item, prefix, *child);
+    ReadModule(item, prefix, layout_ == nullptr ? kModuleKeys : kStoredModuleKeys, *child);
     if (IsNumbered(item)) ReadNumbered(*item.key, prefix, *child);
     module.members.push_back({Text(*item.key), std::move(child)});
   }
@@ -276,7 +281,7 @@ bool SpecParser::IsTensor(const Node& map) const {
   const bool has_default = map.Find("dtype") != nullptr || map.Find("init") != nullptr;
   const bool has_members = std::ranges::any_of(map.entries, [](const Node::Entry& entry) {
     const bool is_key = FindNamed(kModuleKeys, entry.key->text) != nullptr;
-    return is_key ? HoldsTensor(*entry.value) : entry.value->IsMap();
+    return is_key ? entry.key->text == "block" || HoldsTensor(*entry.value) : entry.value->IsMap();
   });
   if (layout_ == nullptr && has_default && !has_members) return true;
   return std::ranges::any_of(keys, [&](const KeyRow<TensorSpec>& key) {
@@ -407,8 +412,9 @@ std::optional<ModelSpec> LoadSpec(const SpecRequest& request, Diagnostics& diagn
   }
   const bool is_asked_for = diagnostics.all().size() == before;
   const Span whole_file = {root->span.source, 0, 0, 0};
-  SpecParser(root->incomplete, diagnostics)
-      .ReadMap(*root, whole_file, "the spec", kModelKeys, spec);
+  SpecParser parser(root->incomplete, diagnostics);
+  parser.ReadBlocks(*root);
+  parser.ReadMap(*root, whole_file, "the spec", kModelKeys, spec);
   if (spec.has_rules && spec.sharding) {
     diagnostics.Error(spec.sharding->root->span, "a spec has `rules` or `sharding`, not both",
                       "`sharding: {rules: [...]}` has rules beside other languages");

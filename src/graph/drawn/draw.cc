@@ -52,6 +52,7 @@ class Drawer {
     const bool has_shape = Bind(leaf, &tensor);
     if (leaf.stage != nullptr) {
       why_.Note([&](Explanation& notes) { notes.stage = leaf.stage->span; });
+      const SpecScope::Outside outside(names_, leaf.blocks_of_stage);
       tensor.partition.pins = stages_.Bind(*leaf.stage);
     }
     if (has_shape) {
@@ -219,8 +220,7 @@ class Drawer {
     const size_t begin = key.find('{'), end = key.find('}', begin);
     if (begin == key.npos || end == key.npos) return;
     if (!IsNew(span)) return;  // reported by a layer before
-    std::vector<std::string> known;
-    for (const auto& loop : names_.loops()) known.push_back(loop.first);
+    const std::vector<std::string> known = names_.LoopNames();
     const std::string_view name = key.substr(begin + 1, end - begin - 1);
     diagnostics_.Error(
         span,
