@@ -51,6 +51,9 @@ constexpr std::pair<SpecKind, std::string_view> kDefinitions[] = {
     {SpecKind::kSharding, "sharding"},
     {SpecKind::kInits, "initializers"},
     {SpecKind::kLayouts, "layouts"},
+    {SpecKind::kBlocks, "blocks"},
+    {SpecKind::kBlock, "identifier"},
+    {SpecKind::kNames, "names"},
     {SpecKind::kShape, "shape"},
     {SpecKind::kLogicalAxes, "logicalAxes"},
     {SpecKind::kMeshAxes, "meshAxes"},
@@ -185,8 +188,9 @@ void AddMapping(const std::string& name, SpecMapping mapping, TemplateValues* va
   std::vector<std::string_view> required, beside_members;
   for (const SpecKey& key : keys) {
     if (key.required) required.push_back(key.name);
-    // These two stand for members.
-    if (key.name != "keep" && key.name != "stack") beside_members.push_back(key.name);
+    // These stand for members.
+    if (key.name != "keep" && key.name != "stack" && key.name != "block")
+      beside_members.push_back(key.name);
   }
   (*values)["required of " + name] = ListOf(required);
   (*values)["keys beside members of " + name] = ListOf(beside_members);
@@ -256,6 +260,7 @@ std::string SpecSchema() {
       {"tensor", SpecMapping::kTensor},
       {"cut", SpecMapping::kCut},
       {"module", SpecMapping::kModule},
+      {"block", SpecMapping::kBlock},
       {"layout", SpecMapping::kLayout},
       {"stored module", SpecMapping::kStoredModule},
       {"stored tensor", SpecMapping::kStoredTensor},

@@ -26,10 +26,11 @@ std::optional<int> NumberedName(std::string_view name, char letter) {
 
 // A step's result on the stack.
 struct Item {
-  std::optional<double> value;  // the value if it is known now,
-  Program::Slot slot = 0;       // else the slot that will hold it
-  bool temporary = false;       // The slot is free once this is used.
-  bool placed = false;          // It holds numbers of another framework.
+  std::optional<std::string> constant_text = {};  // It is text, which can only be compared.
+  std::optional<double> value;                    // the value if it is known now,
+  Program::Slot slot = 0;                         // else the slot that will hold it
+  bool temporary = false;                         // The slot is free once this is used.
+  bool placed = false;                            // It holds numbers of another framework.
   std::string text;
   Binding power = kAtom;
 };
@@ -74,6 +75,10 @@ class ElementNames {
     std::vector<Meaning> meanings;
     if (!FindMeanings(step, name, &meanings)) return {};
     if (meanings.empty() && constants_.IsBroken(name)) return {};
+    if (meanings.empty() && constants_.FindVariable(name, diagnostics_) != nullptr) {
+      return Fail(step, fmt::format("{} is a list, but one number is needed here", Quote(name)),
+                  fmt::format("write `{}[0]` for its first item, or `len({})`", name, name));
+    }
     if (meanings.empty()) {
       return Fail(step, fmt::format("unknown name {}", Quote(name)), Suggest(name));
     }
@@ -85,6 +90,24 @@ class ElementNames {
           "write the index by position, `i0`, the size `n0`, or rename the variable");
     }
     return meanings[0];
+  }
+
+  // Returns null if the name is not one of text, or has another meaning, too.
+  const VarValue* FindText(const Step& step) {
+    const std::string name(Text(step));
+    if (constants_.Find(name, diagnostics_)) return nullptr;
+    const VarValue* constant = constants_.FindVariable(name, diagnostics_);
+    return constant == nullptr || constant->is_list ? nullptr : constant;
+  }
+
+  // Returns null, and reports it, if the step's name is no list.
+  const VarValue* FindList(const Step& step) {
+    const std::string name(expr_.NameOf(step));
+    if (constants_.IsBroken(name)) return nullptr;
+    const VarValue* constant = constants_.FindVariable(name, diagnostics_);
+    if (constant != nullptr && constant->is_list) return constant;
+    return Fail(step, fmt::format("{} is no list", Quote(name)),
+                DidYouMean(name, constants_.Names()));
   }
 
   // Reports a whole number that no double holds, because it would become another number.
@@ -188,12 +211,19 @@ class Compiler {
   std::shared_ptr<const Program> Run(const Expr& expr) {
     for (const Step& step : expr.steps) {
       const bool done = step.op == Step::Op::kLiteral  ? Literal(step)
+                        : step.op == Step::Op::kText   ? PushText(expr.NameOf(step))
                         : step.op == Step::Op::kName   ? Name(step)
+                        : step.op == Step::Op::kIndex  ? ListItem(step)
+                        : step.op == Step::Op::kLength ? Length(step)
                         : step.op == Step::Op::kCall   ? Call(step)
                         : step.op == Step::Op::kDecide ? Truth(step, ElementOp::kNotEqual)
                         : step.op == Step::Op::kNot    ? Truth(step, ElementOp::kEqual)
                                                        : Operation(step);
       if (!done) return nullptr;
+    }
+    if (stack_.back().constant_text) {
+      IsText(expr.steps.back());
+      return nullptr;
     }
     program_.result = SlotOf(stack_.back());
     program_.text = std::move(stack_.back().text);
@@ -207,7 +237,68 @@ class Compiler {
     return value.has_value();
   }
 
+  Reported IsText(const Step& step) {
+    return names_.Fail(
+        step,
+        Quote(names_.Text(step)) +
+            (IsAtom(step) ? " is text, but elements are numbers" : " computes with text"),
+        "text can only be compared, by `==` and `!=`");
+  }
+
+  bool PushText(std::string_view text) {
+    Item item;
+    item.constant_text = text;
+    stack_.push_back(std::move(item));
+    return true;
+  }
+
+  bool PushItem(const Step& step, const VarItem& item) {
+    if (const auto* text = std::get_if<std::string>(&item)) return PushText(*text);
+    const bool is_double = std::holds_alternative<double>(item);
+    const auto value = names_.Exactly(
+        step, is_double ? Value(std::get<double>(item)) : Value(std::get<int64_t>(item)),
+        Quote(names_.Text(step)));
+    if (value) PushValue(*value);
+    return value.has_value();
+  }
+
+  // Elements have an item of a list only if it is the same for all of them.
+  bool ListItem(const Step& step) {
+    const Item at = Pop();
+    if (at.constant_text) return IsText(step);
+    if (!at.value) {
+      return names_.Fail(step, fmt::format("the index in {} is not the same for all elements",
+                                           Quote(names_.Text(step))));
+    }
+    const VarValue* list = names_.FindList(step);
+    if (list == nullptr) return false;
+    const auto index = ExactInteger(*at.value);
+    if (index && *index >= 0 && *index < std::ssize(list->items)) {
+      return PushItem(step, list->items[static_cast<size_t>(*index)]);
+    }
+    return names_.Fail(step, fmt::format("{} asks for item {} of {}", Quote(names_.Text(step)),
+                                         *at.value, list->items.size()));
+  }
+
+  bool Length(const Step& step) {
+    const VarValue* list = names_.FindList(step);
+    if (list != nullptr) PushValue(static_cast<double>(list->items.size()));
+    return list != nullptr;
+  }
+
+  bool Compare(const Step& step, const Item& left, const Item& right) {
+    const ElementOp op = step.binary->op;
+    if (!left.constant_text || !right.constant_text ||
+        (op != ElementOp::kEqual && op != ElementOp::kNotEqual)) {
+      return IsText(step);
+    }
+    const bool are_equal = *left.constant_text == *right.constant_text;
+    PushValue(are_equal == (op == ElementOp::kEqual) ? 1 : 0);
+    return true;
+  }
+
   bool Name(const Step& step) {
+    if (const VarValue* text = names_.FindText(step)) return PushItem(step, text->items[0]);
     const auto meaning = names_.Find(step);
     if (!meaning) return false;
     if (meaning->value) {
@@ -229,6 +320,9 @@ class Compiler {
     Item operands[2];
     operands[1] = Pop();
     operands[0] = Pop();
+    if (operands[0].constant_text || operands[1].constant_text) {
+      return Compare(step, operands[0], operands[1]);
+    }
     if (is_logical || symbol.op == ElementOp::kMod) return InOldWords(step, operands);
     if (symbol.op == ElementOp::kDivide && operands[1].value == 0) {
       return names_.Fail(step, fmt::format("division by zero in {}", Quote(names_.Text(step))));
@@ -281,6 +375,9 @@ class Compiler {
     }
     std::vector<Item> operands(step.arguments);
     for (size_t i = operands.size(); i-- > 0;) operands[i] = Pop();
+    for (const Item& operand : operands) {
+      if (operand.constant_text) return IsText(step);
+    }
     if (function.placed) return PlacedCall(step, operands);
     std::string text = fmt::format("{}(", function.name);
     for (size_t i = 0; i < operands.size(); ++i) text += (i == 0 ? "" : ", ") + operands[i].text;
@@ -370,7 +467,10 @@ class Compiler {
       return operands[i < operands.size() ? i : 0];
     };
     bool constant = true;
-    for (const Item& item : operands) constant &= item.value.has_value();
+    for (const Item& item : operands) {
+      if (item.constant_text) return IsText(step);
+      constant &= item.value.has_value();
+    }
     if (constant) {
       const double value = Apply(op, *operand(0).value, *operand(1).value, *operand(2).value);
       if (!std::isfinite(value)) {

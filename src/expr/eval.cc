@@ -15,61 +15,61 @@
 namespace shardinit {
 namespace {
 
+// A result on the stack; text can only be compared.
+struct Operand {
+  Operand() = default;
+  Operand(const Value& number) : value(number) {}
+  Operand(int64_t number) : value(number) {}
+  Operand(double number) : value(number) {}
+
+  Value value{};
+  std::optional<std::string_view> text;
+};
+
 class Evaluation {
  public:
   Evaluation(const Expr& expr, const Scope& scope, Diagnostics& diagnostics)
       : expr_(expr), scope_(scope), diagnostics_(diagnostics) {}
 
-  std::optional<Value> Run() {
+  std::optional<Operand> Run() {
     constexpr size_t kUsualStack = 8;
     if (expr_.stack <= kUsualStack) {
-      std::array<Value, kUsualStack> stack;
+      std::array<Operand, kUsualStack> stack;
       return Run(stack.data());
     }
-    std::vector<Value> stack(expr_.stack);
+    std::vector<Operand> stack(expr_.stack);
     return Run(stack.data());
   }
 
+  // Returns the number that is needed here, and reports text.
+  std::optional<Value> NumberOf(const Step& step, const Operand& operand) {
+    if (!operand.text) return operand.value;
+    return Fail(step,
+                Quote(Text(step)) + (IsAtom(step) ? " is text, but a number is needed here"
+                                                  : " computes with text"),
+                "text can only be compared, by `==` and `!=`");
+  }
+
  private:
-  std::optional<Value> Run(Value* const stack) {
-    Value* top = stack;                     // one past the last value
+  std::optional<Operand> Run(Operand* const stack) {
+    Operand* top = stack;                   // one past the last value
     const Step* next = expr_.steps.data();  // the first step whose value counts
     for (const Step& step : expr_.steps) {
       // Where no value can be computed, or is needed, names may be wrong all the same.
       if (failed_ || &step < next) {
-        if (step.op == Step::Op::kName) Look(step);
+        Skip(step);
         continue;
       }
-      std::optional<Value> value;
-      switch (step.op) {
-        case Step::Op::kLiteral:
-          value = step.literal;
-          break;
-        case Step::Op::kName:
-          value = Look(step);
-          break;
-        case Step::Op::kNegate:
-          top -= 1;
-          value = Negate(step, top[0]);
-          break;
-        case Step::Op::kNot:
-          top -= 1;
-          value = int64_t{!IsTrue(top[0])};
-          break;
-        case Step::Op::kDecide:
-          if (IsTrue(top[-1]) == (step.binary->power == kAnd)) continue;
-          next = &step + step.arguments + 1;
-          top -= 1;
-          value = int64_t{step.binary->power == kOr};
-          break;
-        case Step::Op::kCall:
-          top -= step.arguments;
-          value = Call(step, {top, step.arguments});
-          break;
-        case Step::Op::kBinary:
-          top -= 2;
-          value = Binary(step, top[0], top[1]);
+      if (step.op == Step::Op::kDecide) {
+        const auto decided = NumberOf(step, top[-1]);
+        if (decided && IsTrue(*decided) == (step.binary->power == kAnd)) continue;
+        next = &step + step.arguments + 1;
+        if (decided) top[-1] = int64_t{step.binary->power == kOr};
+        failed_ = !decided;
+        continue;
       }
+      top -= OperandsOf(step);
+      const std::optional<Operand> value = Compute(step, top);
       failed_ = !value;
       if (value) *top++ = *value;
     }
@@ -77,18 +77,141 @@ class Evaluation {
     return stack[0];
   }
 
-  std::optional<Value> Look(const Step& step) {
-    const std::string name(Text(step));
-    std::optional<Value> value = scope_.Find(name, diagnostics_);
-    if (!value && scope_.IsBroken(name)) return std::nullopt;
-    if (!value) {
-      if (Contains(unknown_, name)) return std::nullopt;
-      unknown_.push_back(name);
-      return Fail(step, fmt::format("unknown name {}", Quote(name)),
-                  IsElementName(name) ? "only elements have it, in `init: {expr: …}`"
-                                      : DidYouMean(name, scope_.Names()));
+  static size_t OperandsOf(const Step& step) {
+    switch (step.op) {
+      case Step::Op::kNegate:
+      case Step::Op::kNot:
+      case Step::Op::kIndex:
+        return 1;
+      case Step::Op::kBinary:
+        return 2;
+      case Step::Op::kCall:
+        return step.arguments;
+      default:
+        return 0;
     }
-    return Finite(step, *value);
+  }
+
+  std::optional<Operand> Compute(const Step& step, const Operand* operands) {
+    switch (step.op) {
+      case Step::Op::kLiteral:
+        return step.literal;
+      case Step::Op::kText:
+        return TextOperand(expr_.NameOf(step));
+      case Step::Op::kName:
+        return Look(step);
+      case Step::Op::kLength:
+        if (const VarValue* list = ListOf(step)) return static_cast<int64_t>(list->items.size());
+        return std::nullopt;
+      case Step::Op::kIndex:
+        return ItemAt(step, operands[0]);
+      default:
+        break;
+    }
+    const bool compares = step.op == Step::Op::kBinary && (step.binary->op == ElementOp::kEqual ||
+                                                           step.binary->op == ElementOp::kNotEqual);
+    if (compares && (operands[0].text || operands[1].text)) {
+      return Compare(step, operands[0], operands[1]);
+    }
+    std::array<Value, 4> few;
+    const size_t count = OperandsOf(step);
+    std::vector<Value> many(count > few.size() ? count : 0);
+    const std::span<Value> numbers(many.empty() ? few.data() : many.data(), count);
+    for (size_t i = 0; i < count; ++i) {
+      const auto number = NumberOf(step, operands[i]);
+      if (!number) return std::nullopt;
+      numbers[i] = *number;
+    }
+    return ComputeNumber(step, numbers);
+  }
+
+  std::optional<Operand> ComputeNumber(const Step& step, std::span<const Value> numbers) {
+    const std::optional<Value> number =
+        step.op == Step::Op::kNegate ? Negate(step, numbers[0])
+        : step.op == Step::Op::kNot  ? Value(int64_t{!IsTrue(numbers[0])})
+        : step.op == Step::Op::kCall ? Call(step, numbers)
+                                     : Binary(step, numbers[0], numbers[1]);
+    if (!number) return std::nullopt;
+    return *number;
+  }
+
+  std::optional<Operand> Compare(const Step& step, const Operand& left, const Operand& right) {
+    if (left.text && right.text) {
+      return int64_t{(*left.text == *right.text) == (step.binary->op == ElementOp::kEqual)};
+    }
+    return Fail(step, fmt::format("{} compares text with a number", Quote(Text(step))),
+                "text stands in quotes, as in `kind == 'attention'`");
+  }
+
+  static Operand TextOperand(std::string_view text) {
+    Operand operand;
+    operand.text = text;
+    return operand;
+  }
+
+  static Operand OperandOf(const VarItem& item) {
+    if (const auto* text = std::get_if<std::string>(&item)) return TextOperand(*text);
+    if (const auto* number = std::get_if<double>(&item)) return *number;
+    return std::get<int64_t>(item);
+  }
+
+  void Skip(const Step& step) {
+    if (step.op == Step::Op::kName) Look(step);
+    if (step.op == Step::Op::kIndex || step.op == Step::Op::kLength) ListOf(step);
+  }
+
+  std::optional<Operand> Look(const Step& step) {
+    const std::string name(Text(step));
+    if (const auto value = scope_.Find(name, diagnostics_)) return Number(step, *value);
+    if (scope_.IsBroken(name)) return std::nullopt;
+    const VarValue* constant = scope_.FindVariable(name, diagnostics_);
+    if (constant == nullptr) return Unknown(step, name);
+    if (!constant->is_list) return OperandOf(constant->items[0]);
+    return Fail(step,
+                fmt::format("{} is a list of {}, but one number is needed here", Quote(name),
+                            constant->items.size()),
+                fmt::format("write `{}[0]` for its first item, or `len({})`", name, name));
+  }
+
+  std::optional<Operand> Number(const Step& step, const Value& value) {
+    if (const auto finite = Finite(step, value)) return *finite;
+    return std::nullopt;
+  }
+
+  Reported Unknown(const Step& step, const std::string& name) {
+    if (Contains(unknown_, name)) return {};
+    unknown_.push_back(name);
+    return Fail(step, fmt::format("unknown name {}", Quote(name)),
+                IsElementName(name) ? "only elements have it, in `init: {expr: …}`"
+                                    : DidYouMean(name, scope_.Names()));
+  }
+
+  // Returns null, and reports it, if the name is no list.
+  const VarValue* ListOf(const Step& step) {
+    const std::string name(expr_.NameOf(step));
+    const auto number = scope_.Find(name, diagnostics_);
+    if (!number && scope_.IsBroken(name)) return nullptr;
+    const VarValue* constant = number ? nullptr : scope_.FindVariable(name, diagnostics_);
+    if (!number && constant == nullptr) return Unknown(step, name);
+    if (constant != nullptr && constant->is_list) return constant;
+    return Fail(step,
+                fmt::format("{} is {}, not a list", Quote(name), number ? "a number" : "text"),
+                "a list stands in brackets, as in `vars: {widths: [64, 128]}`");
+  }
+
+  std::optional<Operand> ItemAt(const Step& step, const Operand& at) {
+    const VarValue* list = ListOf(step);
+    const auto number = list == nullptr ? std::nullopt : NumberOf(step, at);
+    if (!number) return std::nullopt;
+    const auto index = ExactInteger(*number);
+    const size_t size = list->items.size();
+    if (index && *index >= 0 && static_cast<size_t>(*index) < size) {
+      return OperandOf(list->items[static_cast<size_t>(*index)]);
+    }
+    return Fail(step,
+                fmt::format("{} asks for item {}, but {} has {}", Quote(Text(step)),
+                            FormatValue(*number), Quote(expr_.NameOf(step)),
+                            size == 1 ? "one item, 0" : fmt::format("items 0 to {}", size - 1)));
   }
 
   std::optional<Value> Negate(const Step& step, const Value& value) {
@@ -199,7 +322,21 @@ std::string Bounds(int64_t low, int64_t high) {
 }  // namespace
 
 std::optional<Value> Evaluate(const Expr& expr, const Scope& scope, Diagnostics& diagnostics) {
-  return Evaluation(expr, scope, diagnostics).Run();
+  Evaluation evaluation(expr, scope, diagnostics);
+  const auto result = evaluation.Run();
+  return result ? evaluation.NumberOf(expr.steps.back(), *result) : std::nullopt;
+}
+
+std::optional<VarValue> EvaluateVariable(const Expr& expr, const Scope& scope,
+                                         Diagnostics& diagnostics) {
+  if (IsName(expr)) {
+    const VarValue* constant = scope.FindVariable(TextOf(expr), diagnostics);
+    if (constant != nullptr) return *constant;
+  }
+  const auto result = Evaluation(expr, scope, diagnostics).Run();
+  if (!result) return std::nullopt;
+  if (result->text) return VarValue{false, {std::string(*result->text)}};
+  return VarValue{false, {std::visit([](auto number) { return VarItem(number); }, result->value)}};
 }
 
 std::optional<int64_t> EvaluateInteger(const Expr& expr, const Scope& scope, int64_t low,

@@ -19,6 +19,13 @@ namespace shardinit {
 
 using Value = std::variant<int64_t, double>;
 
+// What a name may stand for: a number, text, or a list of these. Text can only be compared.
+using VarItem = std::variant<int64_t, double, std::string>;
+struct VarValue {
+  bool is_list = false;
+  std::vector<VarItem> items;  // one if it is no list
+};
+
 // An immutable syntax tree; every node keeps its place in the user's text.
 class Expr;
 using ExprPtr = std::shared_ptr<const Expr>;
@@ -50,6 +57,9 @@ class Scope {
   virtual ~Scope() = default;
   // Returns nothing if the name is unknown or broken.
   virtual std::optional<Value> Find(const std::string& name, Diagnostics& diagnostics) const = 0;
+  // Returns what the name stands for; null if the name is unknown, broken or that of a number
+  // alone.
+  virtual const VarValue* FindVariable(const std::string&, Diagnostics&) const { return nullptr; }
   // Whether the name's own mistake has been reported, so that one mistake gives one message: an
   // expression that uses the name has no value either.
   virtual bool IsBroken(const std::string&) const { return false; }
@@ -72,6 +82,10 @@ class LookupScope : public Scope {
 // These report an error at the guilty subexpression's span and return nothing: overflow, division
 // by zero, NaN or infinity, unknown names, wrong arity. They report nothing about a broken name.
 std::optional<Value> Evaluate(const Expr& expr, const Scope& scope, Diagnostics& diagnostics);
+
+// The same for an expression that may give text, or be the name of a list.
+std::optional<VarValue> EvaluateVariable(const Expr& expr, const Scope& scope,
+                                         Diagnostics& diagnostics);
 
 // Also reports an error unless the result is an integer in [low, high]. `what` names it in the
 // message: "dimension 0", "axis `fsdp`".

@@ -130,6 +130,8 @@ class Parser {
       Emit({.op = Step::Op::kNot}, begin, 1);
     } else if (IsNameStart(c) && !Stands("and") && !Stands("or")) {
       NameOrCall();
+    } else if (c == '\'') {
+      QuotedText();
     } else if (c == '-') {
       ++at_;
       Expression(kUnary);
@@ -220,7 +222,9 @@ class Parser {
     const size_t after_name = at_;
     SkipSpace();
     if (at_ < text_.size() && text_[at_] == '(') {
-      Call(name, begin);
+      name == "len" ? Length(begin) : Call(name, begin);
+    } else if (at_ < text_.size() && text_[at_] == '[') {
+      Index(begin);
     } else {
       at_ = after_name;
       const bool is_true = name == "true";
@@ -230,6 +234,41 @@ class Parser {
         Emit({.op = Step::Op::kName}, begin, 0);
       }
     }
+  }
+
+  // Text has no escapes, and so no quote.
+  void QuotedText() {
+    const size_t begin = at_;
+    const size_t end = text_.find('\'', begin + 1);
+    if (end == text_.npos) throw SyntaxError{begin, 1, "`'` is never closed", {}};
+    at_ = end + 1;
+    Emit({.op = Step::Op::kText}, begin, 0);
+  }
+
+  void Index(size_t begin) {
+    const size_t open = at_++;
+    Expression(0);
+    SkipSpace();
+    if (at_ >= text_.size()) throw SyntaxError{open, 1, "`[` is never closed", {}};
+    if (text_[at_] != ']') Unexpected("an operator or `]`");
+    ++at_;
+    Emit({.op = Step::Op::kIndex}, begin, 1);
+  }
+
+  void Length(size_t begin) {
+    const size_t open = at_++;
+    SkipSpace();
+    const size_t name = at_;
+    while (at_ < text_.size() && IsNamePart(text_[at_])) ++at_;
+    const size_t end = at_;
+    SkipSpace();
+    const bool is_open = at_ >= text_.size();
+    if (end == name || !IsNameStart(text_[name]) || (!is_open && text_[at_] != ')')) {
+      throw SyntaxError{begin, end - begin, "`len` takes the name of a list",
+                        "write it as in `len(widths)`"};
+    }
+    Close(open);
+    Emit({.op = Step::Op::kLength, .arguments = static_cast<uint16_t>(name - begin)}, begin, 0);
   }
 
   void Call(std::string_view name, size_t begin) {
@@ -365,8 +404,10 @@ const std::string& TextOf(const Expr& expr) { return expr.text; }
 std::vector<std::string> NamesIn(const Expr& expr) {
   std::vector<std::string> names;
   for (const Step& step : expr.steps) {
-    if (step.op != Step::Op::kName) continue;
-    std::string name(expr.TextOf(step));
+    const bool has_name =
+        step.op == Step::Op::kName || step.op == Step::Op::kIndex || step.op == Step::Op::kLength;
+    if (!has_name) continue;
+    std::string name(expr.NameOf(step));
     if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
   }
   return names;

@@ -26,16 +26,35 @@ struct Operator {
 struct Step {
   // kDecide stands between the operands of `and` and `or`: if the first one settles the result, the
   // second is not computed. Elements compute both.
-  enum class Op : uint8_t { kLiteral, kName, kNegate, kNot, kDecide, kBinary, kCall };
+  // kIndex takes an item of a list, whose name begins the subexpression, and kLength counts them.
+  enum class Op : uint8_t {
+    kLiteral,
+    kText,
+    kName,
+    kIndex,
+    kLength,
+    kNegate,
+    kNot,
+    kDecide,
+    kBinary,
+    kCall
+  };
   Op op;
   // These give the subexpression that ends with this step, in Expr::text.
   uint16_t begin = 0;
   uint16_t length = 0;
-  uint16_t arguments = 0;  // of a kCall; of a kDecide, the steps that may be left out
+  // Of a kCall; of a kDecide, the steps that may be left out; of a kIndex and a kLength, the place
+  // of the list's name after `begin`.
+  uint16_t arguments = 0;
   Value literal{};
   const Operator* binary = nullptr;
   const Function* function = nullptr;
 };
+
+// Tells whether the step computes nothing of other steps' values.
+inline bool IsAtom(const Step& step) {
+  return step.op == Step::Op::kText || step.op == Step::Op::kName || step.op == Step::Op::kIndex;
+}
 
 class Expr {
  public:
@@ -47,6 +66,14 @@ class Expr {
   // These describe the subexpression that ends with `step`.
   std::string_view TextOf(const Step& step) const {
     return std::string_view(text).substr(step.begin, step.length);
+  }
+  // The name that the step looks up, without what is around it, or the text between quotes.
+  std::string_view NameOf(const Step& step) const {
+    const std::string_view whole = TextOf(step);
+    if (step.op == Step::Op::kText) return whole.substr(1, whole.size() - 2);
+    if (step.op == Step::Op::kName) return whole;
+    const std::string_view rest = whole.substr(step.arguments);
+    return rest.substr(0, rest.find_first_of(" \t[)"));
   }
   Span SpanOf(const Step& step) const {
     Span part = span;

@@ -26,8 +26,14 @@ json Bind(const ConfigSpec& spec, const Scope& names, Diagnostics& diagnostics) 
             return array;
           },
           [&](const ExprPtr& expr) {
-            const auto value = expr == nullptr ? std::nullopt : Evaluate(*expr, names, diagnostics);
-            return value ? std::visit([](auto number) { return json(number); }, *value) : json();
+            const auto value =
+                expr == nullptr ? std::nullopt : EvaluateVariable(*expr, names, diagnostics);
+            if (!value) return json();
+            json items = json::array();
+            for (const VarItem& item : value->items) {
+              items.push_back(std::visit([](const auto& scalar) { return json(scalar); }, item));
+            }
+            return value->is_list ? items : items[0];
           },
           [](const auto& scalar) { return json(scalar); },
       },

@@ -45,12 +45,13 @@ bool Recorder::IsWanted(const std::string& path) const {
 }
 
 void Recorder::Find(size_t tensor, const std::string& path, const Span& place,
-                    std::span<const Expr* const> conditions) {
+                    std::span<const Condition> conditions) {
   if (!IsWanted(path)) return;
   notes_->tensor = tensor;
   notes_->place = place;
   Take(true);
-  for (const Expr* when : conditions) {
+  for (const auto& [when, blocks] : conditions) {
+    const SpecScope::Outside outside(names_, blocks);
     Diagnostics heard_before;
     const auto value = EvaluateNumber(*when, names_, heard_before);
     notes_->conditions.push_back(

@@ -87,6 +87,12 @@ struct Explanation {
   std::unique_ptr<Explanation> stored;  // with a layout: explanation of a tensor that it stores
 };
 
+// A `when` that is true, and the number of blocks around the place where it is written.
+struct Condition {
+  const Expr* when;
+  size_t blocks;
+};
+
 // Through this passes take notes, whether anybody asked for an explanation or not.
 class Recorder {
  public:
@@ -96,7 +102,7 @@ class Recorder {
   // Begins to take notes if the tensor is the first that matches. `conditions` are those that are
   // true here, outermost first.
   void Begin(size_t tensor, const std::string& path, const Span& place,
-             std::span<const Expr* const> conditions) {
+             std::span<const Condition> conditions) {
     if (notes_ != nullptr) Find(tensor, path, place, conditions);
   }
   // Begins again, in a later pass, if Begin() found this tensor.
@@ -123,7 +129,7 @@ class Recorder {
  private:
   bool IsWanted(const std::string& path) const;
   void Find(size_t tensor, const std::string& path, const Span& place,
-            std::span<const Expr* const> conditions);
+            std::span<const Condition> conditions);
   void Take(bool takes);  // also of the variables that expressions use
   void NoteLeftOut(const std::string& path, const TensorSpec& tensor, const Expr& when);
   void NoteLeftOut(const std::string& path, const ModuleSpec& module, const Expr& when);

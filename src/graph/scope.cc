@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "expr/functions.h"
@@ -12,84 +13,196 @@ namespace {
 
 constexpr size_t kMaxVarDepth = 256;
 
+std::string TextOf(const VarSpec& var) {
+  std::string text;
+  for (const ExprPtr& item : var.items) {
+    text += (text.empty() ? "" : ", ") + (item == nullptr ? "" : shardinit::TextOf(*item));
+  }
+  return var.is_list ? fmt::format("[{}]", text) : text;
+}
+
 }  // namespace
 
-SpecScope::SpecScope(const std::vector<Named<ExprPtr>>& vars, bool lacks, Diagnostics& diagnostics)
+SpecScope::SpecScope(const std::vector<Named<VarSpec>>& vars, bool lacks, Diagnostics& diagnostics)
     : lacks_(lacks) {
   for (const auto& var : vars) {
     if (!var.name.value.empty()) vars_.try_emplace(var.name.value, Var{&var});
   }
   // Every variable is evaluated, used or not, so that its mistakes show.
   for (const auto& var : vars) {
-    if (Find(var.name.value, diagnostics) || !var.name.value.empty() || !var.value) continue;
-    Evaluate(*var.value, *this, diagnostics);
+    if (var.name.value.empty()) {
+      Evaluate(var.value, diagnostics);
+    } else {
+      FindVariable(var.name.value, diagnostics);
+    }
   }
 }
 
-std::optional<Value> SpecScope::Find(const std::string& name, Diagnostics& diagnostics) const {
-  for (const auto* list : {&loops_, &defined_}) {
-    for (const auto& [variable, number] : *list) {
-      if (variable != name) continue;
-      if (trace_ != nullptr) Note(name, {}, number, {});
-      return Value(number);
+std::optional<VarValue> SpecScope::Evaluate(const VarSpec& var, Diagnostics& diagnostics) const {
+  VarValue list = {true, {}};
+  bool is_good = true;
+  for (const ExprPtr& expr : var.items) {
+    auto value = expr == nullptr ? std::nullopt : EvaluateVariable(*expr, *this, diagnostics);
+    is_good &= value.has_value();
+    if (!var.is_list) return value;
+    if (!value) continue;
+    if (value->is_list) {
+      diagnostics.Error(SpanOf(*expr), fmt::format("`{}` is a list, in a list", TextOf(*expr)),
+                        "an item is a number or text");
+      is_good = false;
+    } else {
+      list.items.push_back(std::move(value->items[0]));
     }
   }
+  if (!is_good) return {};
+  return list;
+}
+
+std::optional<Value> SpecScope::Find(const std::string& name, Diagnostics& diagnostics) const {
+  const VarValue* constant = FindVariable(name, diagnostics);
+  if (constant == nullptr || constant->is_list) return {};
+  if (const auto* integer = std::get_if<int64_t>(&constant->items[0])) return *integer;
+  if (const auto* number = std::get_if<double>(&constant->items[0])) return *number;
+  return {};
+}
+
+SpecScope::Local* SpecScope::FindLocal(const std::string& name) const {
+  const size_t end = std::min(end_, locals_.size());
+  for (size_t i = begin_; i < end; ++i) {
+    if (locals_[i].name == name) return &locals_[i];
+  }
+  return nullptr;
+}
+
+const VarValue* SpecScope::FindVariable(const std::string& name, Diagnostics& diagnostics) const {
+  if (Local* local = FindLocal(name)) {
+    if (local->var.named != nullptr) return ValueOf(local->var, diagnostics);
+    if (trace_ != nullptr) Note(name, {}, *local->var.value, {});
+    return &*local->var.value;
+  }
+  for (const auto& [variable, value] : defined_) {
+    if (variable != name) continue;
+    if (trace_ != nullptr) Note(name, {}, value, {});
+    return &value;
+  }
   const auto it = vars_.find(name);
-  if (it == vars_.end()) return {};
-  Var& var = it->second;
+  return it == vars_.end() ? nullptr : ValueOf(it->second, diagnostics);
+}
+
+const VarValue* SpecScope::ValueOf(Var& var, Diagnostics& diagnostics) const {
+  const std::string& name = var.named->name.value;
+  const auto value = [&] { return var.value ? &*var.value : nullptr; };
   if (var.state == Var::kDone) {
     if (trace_ != nullptr) Trace(var);
-    return var.value;
+    return value();
   }
   if (var.state == Var::kBusy) {
     diagnostics.Error(var.named->name.span,
                       fmt::format("`{}` is defined by itself{}", name, ChainTo(name)));
     var.state = Var::kDone;
-    return var.value;
+    return value();
   }
   if (chain_.size() == kMaxVarDepth) {
     diagnostics.Error(
         var.named->name.span,
         fmt::format("`{}` stands behind a chain of {} variables", name, chain_.size()));
     var.state = Var::kDone;
-    return var.value;
+    return value();
   }
   var.state = Var::kBusy;
-  chain_.push_back(&var.named->name.value);
-  if (var.named->value) {
-    const auto value = Evaluate(*var.named->value, *this, diagnostics);
-    if (value && var.state == Var::kBusy) var.value = *value;
-  }
+  chain_.push_back(&name);
+  const auto computed = Evaluate(var.named->value, diagnostics);
+  if (computed && var.state == Var::kBusy) var.value = *computed;
   chain_.pop_back();
   var.state = Var::kDone;
-  return var.value;
+  return value();
 }
 
 bool SpecScope::IsBroken(const std::string& name) const {
+  if (const Local* local = FindLocal(name)) return !local->var.value;
+  if (IsDefined(name)) return false;
   const auto var = vars_.find(name);
   return var == vars_.end() ? lacks_ : !var->second.value;
 }
 
 std::vector<std::string> SpecScope::Names() const {
+  // No variable stands in its own value.
   std::vector<std::string> names;
-  for (const auto& [name, value] : loops_) names.push_back(name);
+  for (size_t i = begin_; i < std::min(end_, locals_.size()); ++i) {
+    if (locals_[i].var.state != Var::kBusy) names.push_back(locals_[i].name);
+  }
   for (const auto& [name, value] : defined_) names.push_back(name);
   for (const auto& [name, var] : vars_) {
-    if (var.state != Var::kBusy) names.push_back(name);  // No variable stands in its own value.
+    if (var.state != Var::kBusy) names.push_back(name);
   }
   std::ranges::sort(names);
   return names;
 }
 
+std::vector<std::string> SpecScope::LoopNames() const {
+  std::vector<std::string> names;
+  for (size_t i = begin_; i < std::min(end_, locals_.size()); ++i) {
+    if (locals_[i].var.named == nullptr) names.push_back(locals_[i].name);
+  }
+  return names;
+}
+
+bool SpecScope::IsDefined(const std::string& name) const {
+  return std::ranges::any_of(defined_, [&](const auto& each) { return each.first == name; });
+}
+
 bool SpecScope::Has(const std::string& name) const {
-  const auto has = [&](const auto& list) {
-    return std::ranges::any_of(list, [&](const auto& v) { return v.first == name; });
-  };
-  return vars_.count(name) != 0 || has(loops_) || has(defined_);
+  return vars_.count(name) != 0 || FindLocal(name) != nullptr || IsDefined(name);
 }
 
 void SpecScope::Define(const std::string& name, int64_t value) {
-  if (!Has(name)) defined_.emplace_back(name, value);
+  if (!Has(name)) defined_.emplace_back(name, VarValue{false, {value}});
+}
+
+SpecScope::Variables::Variables(SpecScope& scope, const std::vector<Named<VarSpec>>& vars,
+                                Diagnostics& diagnostics)
+    : scope_(scope), before_(scope.locals_.size()) {
+  for (const auto& var : vars) {
+    const std::string& name = var.name.value;
+    if (name.empty()) continue;
+    if (scope.Has(name)) {
+      diagnostics.Error(var.name.span,
+                        fmt::format("`{}` already names a variable or a repeat around it", name),
+                        "choose another name for this variable");
+      continue;
+    }
+    scope.locals_.push_back({name, {&var}});
+  }
+  for (size_t i = before_; i < scope.locals_.size(); ++i) {
+    scope.FindVariable(scope.locals_[i].name, diagnostics);
+  }
+}
+
+SpecScope::Block::Block(SpecScope& scope, const std::vector<Named<VarSpec>>& arguments,
+                        Diagnostics& diagnostics)
+    : scope_(scope), before_(scope.locals_.size()) {
+  std::vector<Local> computed;
+  for (const auto& argument : arguments) {
+    const std::string& name = argument.name.value;
+    Var var = {&argument, Var::kDone, scope.Evaluate(argument.value, diagnostics), true};
+    if (scope.vars_.count(name) != 0 || scope.IsDefined(name)) {
+      diagnostics.Error(
+          argument.name.span,
+          fmt::format("the argument `{}` has the name of one of the spec's variables", name),
+          "choose another name for one of them");
+    } else {
+      computed.push_back({name, std::move(var)});
+    }
+  }
+  std::ranges::move(computed, std::back_inserter(scope.locals_));
+  scope.blocks_.push_back(before_);
+  scope.begin_ = before_;
+}
+
+SpecScope::Block::~Block() {
+  scope_.locals_.resize(before_);
+  scope_.blocks_.pop_back();
+  scope_.begin_ = scope_.blocks_.back();
 }
 
 std::string SpecScope::ChainTo(const std::string& name) const {
@@ -102,31 +215,48 @@ std::string SpecScope::ChainTo(const std::string& name) const {
   return chain + name;
 }
 
-bool SpecScope::Note(const std::string& name, std::string text, const Value& value,
+bool SpecScope::Note(const std::string& name, std::string text, const VarValue& value,
                      Span span) const {
   for (const auto& use : *trace_) {
     if (use.name == name) return false;
   }
-  trace_->push_back({name, std::move(text), FormatValue(value), span});
+  trace_->push_back({name, std::move(text), FormatVariable(value), span});
   return true;
 }
 
 void SpecScope::Trace(const Var& var) const {
-  const ExprPtr& expr = var.named->value;
-  if (!expr || !var.value || !Note(var.named->name.value, TextOf(*expr), *var.value, SpanOf(*expr)))
+  const auto& [name, spec] = *var.named;
+  if (!var.value || !Note(name.value, TextOf(spec), *var.value, spec.span) || var.is_argument) {
     return;
+  }
   Diagnostics heard_before;
-  Evaluate(*expr, *this, heard_before);
+  Evaluate(spec, heard_before);
 }
 
 std::string SpecScope::WithNumbers(std::string path) const {
-  for (const auto& [variable, index] : loops_) {
-    const std::string placeholder = "{" + variable + "}";
+  for (size_t i = begin_; i < std::min(end_, locals_.size()); ++i) {
+    const auto& [variable, var] = locals_[i];
+    if (var.named != nullptr) continue;
+    const std::string placeholder = "{" + variable + "}", number = FormatVariable(*var.value);
     for (size_t at = 0; (at = path.find(placeholder, at)) != std::string::npos;) {
-      path.replace(at, placeholder.size(), fmt::format_int(index).str());
+      path.replace(at, placeholder.size(), number);
+      at += number.size();
     }
   }
   return path;
+}
+
+std::string FormatVariable(const VarValue& constant) {
+  std::string text;
+  for (const VarItem& item : constant.items) {
+    const auto* word = std::get_if<std::string>(&item);
+    const auto* number = std::get_if<double>(&item);
+    text += text.empty() ? "" : ", ";
+    text += word != nullptr     ? *word
+            : number != nullptr ? FormatValue(*number)
+                                : fmt::format_int(std::get<int64_t>(item)).str();
+  }
+  return constant.is_list ? fmt::format("[{}]", text) : text;
 }
 
 std::optional<std::string> EvaluatePath(const PathSpec& path, const Scope& names,

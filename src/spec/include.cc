@@ -192,7 +192,7 @@ class Loader {
     if (own == nullptr || vars == nullptr) return true;
     for (const Node::Entry& entry : vars->entries) {
       const Node* before = own->Find(entry.key->text);
-      if (before == nullptr || before->text == entry.value->text) continue;
+      if (before == nullptr || (before->IsScalar() && before->text == entry.value->text)) continue;
       // The variables of one shipped sharding give way to those of another.
       const Source* source = before->span.source;
       if (source != nullptr && IsShipped(source->name) &&

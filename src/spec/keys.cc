@@ -66,8 +66,15 @@ void By(SpecParser& parser, const SpecKey& key, const Node::Entry& entry, T& out
     std::invoke(kMethod, parser, key, entry, out);
   }
 }
-// Skips keys that were handled when files were merged into one tree.
-void Nothing(SpecParser&, const SpecKey&, const Node::Entry&, ModelSpec&) {}
+template <typename T>
+void Initializer(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
+  if (auto init = parser.ReadInit(*entry.value)) {
+    out.init = std::make_shared<const InitSpec>(*std::move(init));
+  }
+}
+// Skips keys that were handled when files were merged into one tree, or are read with others.
+template <typename T>
+void Nothing(SpecParser&, const SpecKey&, const Node::Entry&, T&) {}
 
 constexpr std::string_view kFanOrders[] = {"out_in", "in_out"};
 constexpr std::string_view kReplicaPolicies[] = {"dedupe", "full"};
@@ -83,6 +90,22 @@ constexpr SpecKey kUneven = {
         "which it is stored longer, by zeros or by the number of `{pad: NUMBER}`; of a tensor: "
         "instead of the spec's",
     .kind = SpecKind::kUneven};
+constexpr SpecKey kVars = {
+    .name = "vars",
+    .description =
+        "names for numbers, texts and lists, for use in expressions in the module; in "
+        "any order, and in a repeat of its variable, too",
+    .kind = SpecKind::kVariables};
+constexpr SpecKey kDType = {
+    .name = "dtype",
+    .description =
+        "the element type; the tensor's goes before the module's, and that before the "
+        "spec's",
+    .kind = SpecKind::kDType};
+constexpr SpecKey kInit = {
+    .name = "init",
+    .description = "how elements are made; the tensor's goes before the module's",
+    .kind = SpecKind::kInit};
 constexpr SpecKey kFans = {
     .name = "fans",
     .description =
@@ -97,8 +120,9 @@ constexpr SpecKey kWhen = {
     .kind = SpecKind::kCondition};
 constexpr SpecKey kRepeat = {.name = "repeat",
                              .description =
-                                 "the variable and how often: members stand under <name>.0, "
-                                 "<name>.1, … and may use the variable",
+                                 "the variable and how often, or the list whose items it has: "
+                                 "members stand under <name>.0, <name>.1, … and may use the "
+                                 "variable",
                              .kind = SpecKind::kRepeat};
 constexpr SpecKey kAxes = {
     .name = "axes",
@@ -163,10 +187,10 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
     {{.name = "engine", .description = "the random generator", .kind = SpecKind::kEngine},
      Into<&ModelSpec::engine, &SpecParser::ReadText>},
     {{.name = "vars",
-      .description = "names for numbers, for use in expressions; in any order",
+      .description = "names for numbers, texts and lists, for use in expressions; in any order",
       .kind = SpecKind::kVariables},
      [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
-       model.vars = parser.ReadExprs(entry, kVariable);
+       model.vars = parser.ReadVariables(entry, kVariable);
      }},
     {{.name = "assert",
       .description = "what must hold of the variables, such as `heads % kv_heads == 0`; those of "
@@ -232,6 +256,10 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
       .description = "files to start from, relative to this one or below `<shardinit>/`, which are "
                      "those that shardinit has; this file's keys replace theirs",
       .kind = SpecKind::kPaths},
+     Nothing},
+    {{.name = "blocks",
+      .description = "modules with arguments by name, for use in `modules` and in other blocks",
+      .kind = SpecKind::kBlocks},
      Nothing},
     {{.name = "modules",
       .description = "the tensors, in a tree",
@@ -361,8 +389,7 @@ extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
       .hint = "list its dimensions, such as `shape: [8, 16]`; `[]` is a scalar"},
      By<&SpecParser::ReadShape>},
     {kAxes, By<&SpecParser::ReadTensorAxes>},
-    {{.name = "dtype", .description = "instead of the spec's dtype", .kind = SpecKind::kDType},
-     Into<&TensorSpec::dtype, &SpecParser::ReadText>},
+    {kDType, Into<&TensorSpec::dtype, &SpecParser::ReadText>},
     {{.name = "kind",
       .description = "what it is to a trainer: `parameter`, or `buffer`, which is not trained: it "
                      "counts as no parameter, and optimizers have no state of it",
@@ -370,12 +397,7 @@ extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
       .words = kTensorKinds,
       .default_text = "\"parameter\""},
      Choice<&TensorSpec::kind>},
-    {{.name = "init",
-      .description = "how its elements are made",
-      .kind = SpecKind::kInit,
-      .required = true,
-      .hint = "name an initializer, such as `init: zeros`"},
-     Into<&TensorSpec::init, &SpecParser::ReadInit>},
+    {kInit, Initializer},
     {kShard, By<&SpecParser::ReadShard>},
     {kStage, Into<&TensorSpec::stage, &SpecParser::ReadStage>},
     {kUneven, Into<&TensorSpec::uneven, &SpecParser::ReadUneven>},
@@ -420,20 +442,45 @@ extern const std::vector<KeyRow<TensorSpec>> kStoredTensorKeys = {
 };
 
 extern const std::vector<KeyRow<ModuleSpec>> kModuleKeys = {
-    {kRepeat, Into<&ModuleSpec::repeat, &SpecParser::ReadCount>},
+    {kRepeat, Into<&ModuleSpec::repeat, &SpecParser::ReadRepeat>},
+    {kVars, By<&SpecParser::ReadModuleVariables>},
+    {kDType, Into<&ModuleSpec::dtype, &SpecParser::ReadText>},
+    {kInit, Initializer},
+    {kFans, Choice<&ModuleSpec::fans>},
+    {kStage, Into<&ModuleSpec::stage, &SpecParser::ReadStage>},
+    {kWhen, Into<&ModuleSpec::when, &SpecParser::ReadCondition>},
+    {{.name = "block",
+      .description = "one of `blocks`, whose members the module has before its own",
+      .kind = SpecKind::kBlock},
+     By<&SpecParser::ReadBlockName>},
+    {{.name = "args",
+      .description = "the block's arguments, by name",
+      .kind = SpecKind::kVariables},
+     Nothing},
+};
+
+extern const std::vector<KeyRow<ModuleSpec>> kBlockKeys = {
+    {{.name = "args",
+      .description = "names of arguments, which expressions in the block may use",
+      .kind = SpecKind::kNames},
+     Nothing},
+    {kRepeat, Into<&ModuleSpec::repeat, &SpecParser::ReadRepeat>},
+    {kVars, By<&SpecParser::ReadModuleVariables>},
+    {kDType, Into<&ModuleSpec::dtype, &SpecParser::ReadText>},
+    {kInit, Initializer},
     {kFans, Choice<&ModuleSpec::fans>},
     {kStage, Into<&ModuleSpec::stage, &SpecParser::ReadStage>},
     {kWhen, Into<&ModuleSpec::when, &SpecParser::ReadCondition>},
 };
 
 extern const std::vector<KeyRow<ModuleSpec>> kStoredModuleKeys = {
-    {kRepeat, Into<&ModuleSpec::repeat, &SpecParser::ReadCount>},
+    {kRepeat, Into<&ModuleSpec::repeat, &SpecParser::ReadRepeat>},
     {kStage, Into<&ModuleSpec::stage, &SpecParser::ReadStage>},
     {kWhen, Into<&ModuleSpec::when, &SpecParser::ReadCondition>},
 };
 
 extern const std::vector<KeyRow<ModuleSpec>> kLayoutKeys = {
-    {kRepeat, Into<&ModuleSpec::repeat, &SpecParser::ReadCount>},
+    {kRepeat, Into<&ModuleSpec::repeat, &SpecParser::ReadRepeat>},
     {{.name = "stack",
       .description =
           "patterns of modules with numbered members, such as layers: the tensors that all members "
@@ -471,7 +518,7 @@ std::vector<SpecKey> KeysOf(SpecMapping mapping) {
       RowsOf(kModelKeys),        RowsOf(kAssertKeys), RowsOf(kMeshKeys),
       RowsOf(kTrainingKeys),     RowsOf(kTensorKeys), RowsOf(kCutKeys),
       RowsOf(kModuleKeys),       RowsOf(kLayoutKeys), RowsOf(kStoredTensorKeys),
-      RowsOf(kStoredModuleKeys), OperationKeys()};
+      RowsOf(kStoredModuleKeys), RowsOf(kBlockKeys),  OperationKeys()};
   return tables[static_cast<size_t>(mapping)];
 }
 

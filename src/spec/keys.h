@@ -34,7 +34,10 @@ enum class SpecKind {
   kTraining,
   kRules,
   kSharding,
-  kInits,  // by name
+  kInits,   // by name
+  kBlocks,  // by name
+  kBlock,   // the name of one
+  kNames,
   kModules,
   kLayouts,
   kShape,
@@ -74,6 +77,7 @@ enum class SpecMapping {
   kLayout,
   kStoredTensor,
   kStoredModule,
+  kBlock,
   kOperation,  // an operation of views, without the operation's own keys
 };
 

@@ -30,6 +30,15 @@ std::string Count(size_t n, std::string_view one, std::string_view many = {}) {
 
 }  // namespace
 
+bool HoldsTensor(const Node& value) {
+  if (!value.IsMap()) return false;
+  const Node* shape = value.Find("shape");
+  const Node* block = value.Find("block");
+  return (shape != nullptr && shape->IsSequence()) || (block != nullptr && block->IsScalar()) ||
+         std::ranges::any_of(value.entries,
+                             [](const Node::Entry& entry) { return HoldsTensor(*entry.value); });
+}
+
 void SpecParser::ReadName(const Node::Entry& entry, ModelSpec& model) {
   if (IsText(entry) && CheckModelName(*entry.value, diagnostics())) model.name = Text(*entry.value);
 }
@@ -112,7 +121,38 @@ void SpecParser::ReadInits(const SpecKey& key, const Node::Entry& entry, ModelSp
 }
 
 void SpecParser::ReadModules(const SpecKey& key, const Node::Entry& entry, ModelSpec& model) {
-  if (IsMap(entry, key.hint)) ReadModule(entry, 0, model.modules);
+  if (!IsMap(entry, key.hint)) return;
+  ReadModule(entry, 0, kModuleKeys, model.modules);
+  GiveDefaults(model.modules);
+}
+
+void SpecParser::GiveDefaults(ModuleSpec& module) {
+  const auto give = [&](auto& to) {
+    if (!to.dtype && !to.wrong.Has("dtype")) {
+      to.dtype = module.dtype;
+      if (module.wrong.Has("dtype")) to.wrong.Add("dtype");
+    }
+    if (!to.init && !to.wrong.Has("init")) {
+      to.init = module.init;
+      to.init_around = module.init_around;
+      if (module.wrong.Has("init")) to.wrong.Add("init");
+    }
+  };
+  for (auto& [name, member] : module.members) {
+    if (auto* const inner = std::get_if<std::unique_ptr<ModuleSpec>>(&member)) {
+      const bool has_own = (*inner)->init != nullptr;
+      give(**inner);
+      if ((*inner)->arguments && !has_own) ++(*inner)->init_around;
+      GiveDefaults(**inner);
+      continue;
+    }
+    auto& tensor = std::get<TensorSpec>(member);
+    give(tensor);
+    if (tensor.init || tensor.wrong.Has("init")) continue;
+    ErrorAt(tensor.span, fmt::format("tensor {} has no `init`", Quote(name.value)),
+            "name an initializer, such as `init: zeros`");
+    tensor.wrong.Add("init");
+  }
 }
 
 void SpecParser::ReadLayouts(const SpecKey& key, const Node::Entry& entry, ModelSpec& model) {
@@ -126,30 +166,29 @@ void SpecParser::ReadLayouts(const SpecKey& key, const Node::Entry& entry, Model
     Named<LayoutSpec> layout = {Text(*item.key), {}};
     layout_ = &layout.value;
     const size_t before = Faults();
-    ReadModule(item, 0, layout.value.modules);
+    ReadModule(item, 0, kLayoutKeys, layout.value.modules);
     layout.value.wrong = Faults() != before || item.value->incomplete;
     layout_ = nullptr;
     model.layouts.push_back(std::move(layout));
   }
 }
 
-void SpecParser::ReadModule(const Node::Entry& entry, size_t prefix, ModuleSpec& module) {
+void SpecParser::ReadModule(const Node::Entry& entry, size_t prefix,
+                            const std::vector<KeyRow<ModuleSpec>>& keys, ModuleSpec& module) {
   module.span = entry.key->span;
   NoteGaps(*entry.value);
-  const auto& keys = layout_ == nullptr ? kModuleKeys
-                     : prefix == 0      ? kLayoutKeys
-                                        : kStoredModuleKeys;
-  bool has_members = false;
+  bool has_members = &keys == &kModuleKeys && blocks_.Use(*entry.value, prefix, module, *this);
   for (const Node::Entry& item : entry.value->entries) {
     const KeyRow<ModuleSpec>* key = FindNamed(keys, item.key->text);
     const size_t before = Faults();
-    if (key != nullptr) {
+    if (key != nullptr && !HoldsTensor(*item.value)) {
       key->read(*this, *key, item, module);
     } else if (IsNumbered(item) || CheckPath(*item.key, prefix, diagnostics())) {
       ReadMember(item, prefix + item.key->text.size() + 1, module);
     }
     // The values of `keep` and `stack` name members, too.
-    has_members |= key == nullptr || key->name == "keep" || key->name == "stack";
+    has_members |=
+        key == nullptr || HoldsTensor(*item.value) || key->name == "keep" || key->name == "stack";
     if (Faults() == before) continue;
     // A wrong member may be a misspelt key.
     const std::string closest = Closest(item.key->text, NamesOf(keys));
@@ -158,6 +197,10 @@ void SpecParser::ReadModule(const Node::Entry& entry, size_t prefix, ModuleSpec&
   }
   if (!has_members && !IsPart(*entry.value))
     Error(*entry.key, fmt::format("module {} is empty", Quote(entry.key->text)));
+}
+
+void SpecParser::ReadModuleVariables(const Node::Entry& entry, ModuleSpec& module) {
+  module.vars = ReadVariables(entry, kVariable);
 }
 
 void SpecParser::ReadGlobs(const Node::Entry& entry, std::vector<Located<std::string>>& globs) {
@@ -197,7 +240,7 @@ void SpecParser::ReadMember(const Node::Entry& item, size_t prefix, ModuleSpec& 
     module.members.push_back({Text(*item.key), std::move(tensor)});
   } else {
     auto child = std::make_unique<ModuleSpec>();
-    ReadModule(item, prefix, *child);
+    ReadModule(item, prefix, layout_ == nullptr ? kModuleKeys : kStoredModuleKeys, *child);
     if (IsNumbered(item)) ReadNumbered(*item.key, prefix, *child);
     module.members.push_back({Text(*item.key), std::move(child)});
   }
@@ -233,6 +276,12 @@ void SpecParser::ReadNumbered(const Node& name, size_t prefix, ModuleSpec& modul
 bool SpecParser::IsTensor(const Node& map) const {
   const auto& keys = TensorKeys();
   if (map.Find(keys.front().name) != nullptr) return true;
+  const bool has_default = map.Find("dtype") != nullptr || map.Find("init") != nullptr;
+  const bool has_members = std::ranges::any_of(map.entries, [](const Node::Entry& entry) {
+    const bool is_key = FindNamed(kModuleKeys, entry.key->text) != nullptr;
+    return is_key ? entry.key->text == "block" || HoldsTensor(*entry.value) : entry.value->IsMap();
+  });
+  if (layout_ == nullptr && has_default && !has_members) return true;
   return std::ranges::any_of(keys, [&](const KeyRow<TensorSpec>& key) {
     const Node* value = map.Find(key.name);
     if (value == nullptr || FindNamed(kModuleKeys, key.name) != nullptr) return false;
@@ -358,8 +407,9 @@ std::optional<ModelSpec> LoadSpec(const SpecRequest& request, Diagnostics& diagn
   }
   const bool is_asked_for = diagnostics.errors() == before;
   const Span whole_file = {root->span.source, 0, 0, 0};
-  SpecParser(root->incomplete, diagnostics)
-      .ReadMap(*root, whole_file, "the spec", kModelKeys, spec);
+  SpecParser parser(root->incomplete, diagnostics);
+  parser.ReadBlocks(*root);
+  parser.ReadMap(*root, whole_file, "the spec", kModelKeys, spec);
   if (spec.has_rules && spec.sharding) {
     diagnostics.Error(spec.sharding->root->span, "a spec has `rules` or `sharding`, not both",
                       "`sharding: {rules: [...]}` has rules beside other languages");

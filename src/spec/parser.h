@@ -11,6 +11,7 @@
 #include "base/suggest.h"
 #include "base/table.h"
 #include "base/text.h"
+#include "spec/blocks.h"
 #include "spec/keys.h"
 #include "spec/reader.h"
 
@@ -30,7 +31,11 @@ extern const std::vector<KeyRow<TrainingSpec>> kTrainingKeys;
 // The first key of each table makes a mapping a tensor.
 extern const std::vector<KeyRow<TensorSpec>> kTensorKeys, kStoredTensorKeys;
 extern const std::vector<KeyRow<CutSpec>> kCutKeys;
-extern const std::vector<KeyRow<ModuleSpec>> kModuleKeys, kLayoutKeys, kStoredModuleKeys;
+extern const std::vector<KeyRow<ModuleSpec>> kModuleKeys, kBlockKeys, kLayoutKeys,
+    kStoredModuleKeys;
+
+// Tells whether a value is a tensor or a module with tensors, which may be called as a key is.
+bool HoldsTensor(const Node& value);
 
 class SpecParser : public SpecReader {
  public:
@@ -80,6 +85,18 @@ class SpecParser : public SpecReader {
   void ReadModules(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
   void ReadLayouts(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
 
+  void ReadModuleVariables(const Node::Entry& entry, ModuleSpec& module);
+  // The name of a block, which was used.
+  void ReadBlockName(const Node::Entry& entry, ModuleSpec&) {
+    if (entry.value->IsMap()) IsText(entry);
+  }
+  // Reads `blocks` of the spec's tree, before anything that uses one.
+  void ReadBlocks(const Node& root) { blocks_.Read(root, *this); }
+  // Reads modules and tensors; in a layout, modules and stored tensors. `prefix` counts the bytes
+  // of the path before these names.
+  void ReadModule(const Node::Entry& entry, size_t prefix,
+                  const std::vector<KeyRow<ModuleSpec>>& keys, ModuleSpec& module);
+
   void ReadGlobs(const Node::Entry& entry, std::vector<Located<std::string>>& globs);
   void ReadShape(const SpecKey& key, const Node::Entry& entry, TensorSpec& tensor);
   void ReadTensorAxes(const SpecKey& key, const Node::Entry& entry, TensorSpec& tensor);
@@ -91,14 +108,13 @@ class SpecParser : public SpecReader {
   LayoutSpec* layout() { return layout_; }
 
  private:
-  // These read modules and tensors; in a layout, modules and stored tensors. `prefix` counts the
-  // bytes of the path before these names.
-  void ReadModule(const Node::Entry& entry, size_t prefix, ModuleSpec& module);
   void ReadMember(const Node::Entry& item, size_t prefix, ModuleSpec& module);
-  // A mapping with a shape (in a layout, with a `from`) is a tensor. So is one that has a tensor's
-  // key with a value that no module's member has: its shape was forgotten. `fans` and `when` may be
-  // a module's.
+  // A mapping with a shape (in a layout, with a `from`) is a tensor. So is one whose shape was
+  // forgotten: it has a tensor's key that is no module's, with a value that no member has, or it
+  // has `dtype` or `init`, and no members.
   bool IsTensor(const Node& map) const;
+  // Gives `dtype` and `init` to the tensors in the module that have none.
+  void GiveDefaults(ModuleSpec& module);
   bool IsNumbered(const Node::Entry& item) const;
   // Reads the name of a numbered module, which has been read; `prefix` counts the name, too.
   void ReadNumbered(const Node& name, size_t prefix, ModuleSpec& module);
@@ -110,6 +126,7 @@ class SpecParser : public SpecReader {
   CutSpec ReadCut(const Node& node);
   bool IsShort(const Node::Entry& entry);
 
+  SpecBlocks blocks_;
   LayoutSpec* layout_ = nullptr;  // the layout that is being read
   bool shape_is_list_ = false;    // whether the current tensor's shape is a list
 };

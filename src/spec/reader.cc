@@ -121,10 +121,7 @@ std::vector<Named<ExprPtr>> SpecReader::ReadExprs(const Node::Entry& entry, std:
     }
     Named<ExprPtr>& expr = exprs.emplace_back();
     expr.name = ReadIdentifier(name, what);
-    const bool is_variable = what == kVariable;
-    if (is_variable && !CheckVariable(name, diagnostics_)) expr.name.value.clear();
-    if (ReportCutCall(items, &i)) continue;
-    expr.value = is_variable ? ReadCondition(items[i]) : ReadExpr(items[i]);
+    if (!ReportCutCall(items, &i)) expr.value = ReadExpr(items[i]);
   }
   if (entry.value->incomplete) exprs.emplace_back();
   return exprs;
@@ -140,9 +137,9 @@ std::vector<ExprPtr> SpecReader::ReadExprList(const Node::Entry& entry, std::str
   return exprs;
 }
 
-std::optional<Named<ExprPtr>> SpecReader::ReadCount(const Node::Entry& entry) {
+const Node::Entry* SpecReader::OnlyVariable(const Node::Entry& entry) {
   const std::string form = fmt::format("write it as in `{}: {{layer: 32}}`", entry.key->text);
-  if (!IsMap(entry, form) || entry.value->incomplete) return std::nullopt;
+  if (!IsMap(entry, form) || entry.value->incomplete) return nullptr;
   if (entry.value->entries.size() != 1) {
     return Error(*entry.value,
                  fmt::format("{} has one variable, not {}", Quote(entry.key->text),
@@ -150,10 +147,88 @@ std::optional<Named<ExprPtr>> SpecReader::ReadCount(const Node::Entry& entry) {
                  form);
   }
   const Node::Entry& only = entry.value->entries[0];
-  if (!CheckIdentifier(*only.key, fmt::format("{} variable", entry.key->text), diagnostics_))
-    return std::nullopt;
-  if (!CheckVariable(*only.key, diagnostics_)) return std::nullopt;
-  return Named<ExprPtr>{Text(*only.key), ReadExpr(only)};
+  const bool is_good =
+      CheckIdentifier(*only.key, fmt::format("{} variable", entry.key->text), diagnostics_) &&
+      CheckVariable(*only.key, diagnostics_);
+  return is_good ? &only : nullptr;
+}
+
+std::optional<Named<ExprPtr>> SpecReader::ReadCount(const Node::Entry& entry) {
+  const Node::Entry* only = OnlyVariable(entry);
+  if (only == nullptr) return std::nullopt;
+  return Named<ExprPtr>{Text(*only->key), ReadExpr(*only)};
+}
+
+std::optional<Named<VarSpec>> SpecReader::ReadRepeat(const Node::Entry& entry) {
+  const Node::Entry* only = OnlyVariable(entry);
+  if (only == nullptr) return std::nullopt;
+  return Named<VarSpec>{Text(*only->key),
+                        only->value->IsSequence()
+                            ? ReadVariable(*only)
+                            : VarSpec{false, {ReadExpr(*only)}, only->value->span}};
+}
+
+VarSpec SpecReader::ReadVariable(const Node::Entry& entry) {
+  const Node& node = *entry.value;
+  const bool has_text =
+      node.IsMap() && node.entries.size() == 1 && node.entries[0].key->text == "text";
+  const Node::Entry value = has_text ? node.entries[0] : entry;
+  VarSpec variable = {value.value->IsSequence(), {}, node.span};
+  const auto read = [&](const Node::Entry& item, std::string_view what) {
+    return has_text                 ? ReadVariableText(item)
+           : IsBoolean(*item.value) ? ReadCondition(item)
+                                    : ReadExpr(item, what);
+  };
+  if (!variable.is_list) {
+    variable.items.push_back(read({entry.key, value.value}, {}));
+    return variable;
+  }
+  const std::vector<Node::Entry>& items = value.value->entries;
+  const std::string what = fmt::format("an item of {}", Quote(entry.key->text));
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Node::Entry item = {entry.key, items[i].value};
+    variable.items.push_back(ReportCutCall(items, &i) ? nullptr : read(item, what));
+  }
+  if (items.empty()) {
+    Error(node, fmt::format("the list {} is empty", Quote(entry.key->text)));
+    variable.items.push_back(nullptr);
+  }
+  return variable;
+}
+
+// Makes text an expression as it could have been written, in quotes.
+ExprPtr SpecReader::ReadVariableText(const Node::Entry& entry) {
+  const Node& node = *entry.value;
+  if (!IsText(entry)) return nullptr;
+  if (node.text.find('\'') != node.text.npos) {
+    Error(node, fmt::format("the text {} has a quote", Quote(node.text)), "choose one without `'`");
+    return nullptr;
+  }
+  return ParseExpr(fmt::format("'{}'", node.text), node.span, diagnostics_);
+}
+
+std::vector<Named<VarSpec>> SpecReader::ReadVariables(const Node::Entry& entry,
+                                                      std::string_view what) {
+  std::vector<Named<VarSpec>> variables;
+  if (!IsMap(entry, "give numbers by name")) return variables;
+  const std::vector<Node::Entry>& items = entry.value->entries;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Node& name = *items[i].key;
+    if (i > 0 && ReportCutNumber(*items[i - 1].value, items[i])) {
+      variables.back().value.items[0] = nullptr;
+      continue;
+    }
+    Named<VarSpec>& variable = variables.emplace_back();
+    variable.name = ReadIdentifier(name, what);
+    if (!CheckVariable(name, diagnostics_)) variable.name.value.clear();
+    if (ReportCutCall(items, &i)) {
+      variable.value.items.push_back(nullptr);
+    } else {
+      variable.value = ReadVariable(items[i]);
+    }
+  }
+  if (entry.value->incomplete) variables.emplace_back().value.items.push_back(nullptr);
+  return variables;
 }
 
 std::optional<Located<std::string>> SpecReader::ReadText(const Node::Entry& entry) {

@@ -32,10 +32,16 @@ class SpecReader {
   // Reads a mapping of names to expressions. An entry whose name is wrong stays in the result,
   // without a name.
   std::vector<Named<ExprPtr>> ReadExprs(const Node::Entry& entry, std::string_view what);
+  // Reads the value of a variable: an expression, `{text: attention}`, or a list of expressions or
+  // texts.
+  VarSpec ReadVariable(const Node::Entry& entry);
+  // Reads a mapping of names to such values.
+  std::vector<Named<VarSpec>> ReadVariables(const Node::Entry& entry, std::string_view what);
   // Reads a list of expressions; `what` names one of them.
   std::vector<ExprPtr> ReadExprList(const Node::Entry& entry, std::string_view what);
-  // Reads `{variable: count}`, the form of `repeat` and `for`.
+  // Reads `{variable: count}`, the form of `for`, and of `repeat`, which also takes a list.
   std::optional<Named<ExprPtr>> ReadCount(const Node::Entry& entry);
+  std::optional<Named<VarSpec>> ReadRepeat(const Node::Entry& entry);
   std::optional<Located<std::string>> ReadText(const Node::Entry& entry);
   std::optional<Located<std::string>> ReadChoice(const Node::Entry& entry,
                                                  std::span<const std::string_view> choices);
@@ -76,6 +82,8 @@ class SpecReader {
   size_t Faults() const { return diagnostics_.errors() + known_faults_; }
   // Tells whether the map may have entries beyond those that are known.
   bool IsPart(const Node& map) const { return map.incomplete || is_part_; }
+  // Counts a mistake that was reported before.
+  void NoteFault() { ++known_faults_; }
   // Returns true if entries of the map were left out, so that their number says nothing.
   bool NoteGaps(const Node& map) {
     known_faults_ += map.incomplete;
@@ -85,6 +93,9 @@ class SpecReader {
   bool ReportCutCall(const std::vector<Node::Entry>& items, size_t* at);
 
  private:
+  ExprPtr ReadVariableText(const Node::Entry& entry);
+  // Returns null, and reports it, if `{variable: …}` is not the value of a `repeat` or a `for`.
+  const Node::Entry* OnlyVariable(const Node::Entry& entry);
   std::optional<DimensionRef> ReadDimension(const Node::Entry& entry, const Node& node);
   std::optional<KeySpec> ReadJaxKey(const Node& node, const Node::Entry& entry);
   std::optional<KeySpec> ReadTorchKey(const Node& node, const Node::Entry& entry);

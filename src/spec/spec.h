@@ -46,6 +46,13 @@ bool MayLack(const std::vector<Named<T>>& entries, bool wrong) {
                    }));
 }
 
+// A variable's value: a number, text, or a list of these. An expression is null if it is wrong.
+struct VarSpec {
+  bool is_list = false;
+  std::vector<ExprPtr> items;  // one if it is no list
+  Span span;
+};
+
 struct FileSpec {
   Located<std::string> path;    // as written: relative to the file that names it
   Located<std::string> sha256;  // 64 hexadecimal digits
@@ -152,7 +159,8 @@ struct TensorSpec {
   std::optional<Located<std::vector<Located<std::string>>>> axes;
   std::optional<Located<std::string>> dtype;
   std::optional<Located<std::string>> kind;  // `parameter` or kBufferKind
-  std::optional<InitSpec> init;
+  std::shared_ptr<const InitSpec> init;      // null: absent
+  size_t init_around = 0;  // how many blocks' borders lie between the tensor and its `init`
   // The explicit PartitionSpec, which may be shorter than the rank.
   std::optional<Located<std::vector<CutSpec>>> shard;
   std::optional<StageSpec> stage;  // instead of the module's
@@ -172,12 +180,21 @@ struct ModuleSpec {
   Span span;
   WrongKeys wrong;
   // With `repeat: {layer: layers}` members stand under <0>, <1>, … and may use `layer`.
-  std::optional<Named<ExprPtr>> repeat;
+  // A repeat over a list gives `layer` its items.
+  std::optional<Named<VarSpec>> repeat;
+  std::vector<Named<VarSpec>> vars;  // for all below, once for each repeat
+  // This is what a block has, with its arguments: only these and the variables of the spec are
+  // known in it.
+  std::optional<std::vector<Named<VarSpec>>> arguments;
   // The name, such as `layers_{layer}`, if it holds the number of the repeat: members stand
   // directly under it.
   std::optional<PathSpec> numbered;
-  std::optional<Located<std::string>> fans;  // for members without their own
-  std::optional<StageSpec> stage;            // for members without their own
+  // These are for members without their own. The parser gives `dtype` and `init` to the tensors.
+  std::optional<Located<std::string>> dtype;
+  std::shared_ptr<const InitSpec> init;
+  size_t init_around = 0;  // as a tensor's
+  std::optional<Located<std::string>> fans;
+  std::optional<StageSpec> stage;
   ExprPtr when;                              // null or 0 as in TensorSpec; covers all repeats
   std::vector<Named<ModuleMember>> members;  // names may hold dots
 };
@@ -240,7 +257,7 @@ struct ModelSpec {
   std::optional<UnevenSpec> uneven;              // absent: `error`
   std::optional<Located<std::string>> replicas;  // `dedupe` (default) or `full`
   std::optional<Located<std::string>> fans;      // absent: no order is assumed
-  std::vector<Named<ExprPtr>> vars;
+  std::vector<Named<VarSpec>> vars;
   std::vector<AssertSpec> assertions;
   std::vector<Named<ExprPtr>> mesh;    // in order: row-major, last fastest
   std::vector<Named<ExprPtr>> slices;  // by axis: how many parts lie on different slices

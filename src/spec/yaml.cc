@@ -339,14 +339,14 @@ void Builder::Fail(const YAML::ParserException& error) {
     // The bracket caused the problems that were found after it.
     std::erase_if(problems_, [&](const Problem& p) { return p.offset > level.offset; });
     const bool map = level.node->IsMap();
-    // A bracket may stand within a word: `[layers.{i}.weight]`.
+    // A bracket may stand within a word: `[layers.{i}.weight]`, `[widths[i]]`.
     const std::string_view text = text_.At(0);
-    const size_t brace = text.find_last_of('{', offset);
-    const bool in_word = brace != text.npos && brace > level.offset &&
-                         text.find_first_of(" \t\n[{,:", brace - 1) != brace - 1;
+    const size_t inner = text.find_last_of("{[", offset);
+    const bool in_word = inner != text.npos && inner > level.offset &&
+                         text.find_first_of(" \t\n[{,:", inner - 1) != inner - 1;
     Add(level.offset, text_.SpanAt(level.offset, 1),
         fmt::format("`{}` is never closed", map ? '{' : '['),
-        in_word ? "text that holds `{` needs quotes here"
+        in_word ? fmt::format("text that holds `{}` needs quotes here", text[inner])
                 : fmt::format("a `{}` or a comma is missing at or before line {}", map ? '}' : ']',
                               text_.SpanAt(offset, 1).line));
     return;

@@ -1,6 +1,7 @@
 """What a spec says briefly equals what it says at length: random expressions against Python's values."""
 
 import ast
+import json
 import re
 
 import yaml
@@ -81,3 +82,194 @@ def test_what_is_settled_is_not_computed(tmp_path):
     spec = {"vars": {"n": 0, "x": "n > 0 and 8 / n > 2", "y": "n == 0 or 8 % n == 0"},
             "modules": {"w": {"shape": ["1 + x + 2 * y"], "init": "zeros"}}}
     assert digests(spec, tmp_path) == digests({"modules": {"w": {"shape": [3], "init": "zeros"}}}, tmp_path)
+
+
+class Names:
+    """What expressions may use in a module, by kind; `taken` has the names around it, too."""
+
+    def __init__(self, numbers=(), lists=(), texts=(), text_lists=(), taken=(), in_block=False):
+        self.numbers, self.lists, self.texts, self.text_lists = map(list, (numbers, lists, texts, text_lists))
+        self.taken, self.in_block = set(taken), in_block
+
+    def copy(self):
+        return Names(self.numbers, self.lists, self.texts, self.text_lists, self.taken, self.in_block)
+
+    def add(self, kind):
+        name = next(f"v{n}" for n in range(100) if f"v{n}" not in self.taken)
+        self.taken.add(name)
+        getattr(self, kind).append(name)
+        return name
+
+
+@st.composite
+def numbers_of(draw, names):
+    """A whole number from 1 on, as text."""
+    kind = draw(st.sampled_from(["literal", "name", "item", "len", "sum", "compare"]))
+    if kind == "name" and names.numbers:
+        return f"1 + {draw(st.sampled_from(names.numbers))}"
+    if kind == "item" and names.lists:
+        name = draw(st.sampled_from(names.lists))
+        index = f"{draw(st.sampled_from(names.numbers))} % len({name})" if names.numbers else "0"
+        return f"{name}[{index}]"
+    if kind == "len" and names.lists + names.text_lists:
+        return f"len({draw(st.sampled_from(names.lists + names.text_lists))})"
+    if kind == "sum" and names.numbers:
+        return f"2 + {draw(st.sampled_from(names.numbers))}"
+    if kind == "compare" and names.texts:
+        return f"1 + ({draw(st.sampled_from(names.texts))} {draw(st.sampled_from(['==', '!=']))} 'b')"
+    return str(draw(st.integers(1, 3)))
+
+
+@st.composite
+def variables(draw, names, kind):
+    """The value of a variable of some kind, as YAML has it."""
+    if kind == "numbers":
+        return draw(numbers_of(names))
+    if kind == "lists":
+        if names.lists and draw(st.booleans()):
+            return draw(st.sampled_from(names.lists))
+        return [draw(numbers_of(names)) for _ in range(draw(st.integers(1, 3)))]
+    words = st.sampled_from(["a", "b", "c d"])
+    if kind == "texts":
+        if names.texts and draw(st.booleans()):
+            return draw(st.sampled_from(names.texts))
+        return f"'{draw(words)}'" if draw(st.booleans()) else {"text": draw(words)}
+    return {"text": draw(st.lists(words, min_size=1, max_size=3))}
+
+
+KINDS = ["numbers", "lists", "texts", "text_lists"]
+
+
+@st.composite
+def modules(draw, names, blocks, depth):
+    """A module that uses names and those blocks: {name: (kinds of its arguments, …)}."""
+    names = names.copy()
+    module = {}
+    repeat = draw(st.sampled_from(["none", "none", "count", "items", "list"]))
+    if repeat == "count":
+        count = draw(numbers_of(names))
+        module["repeat"] = {names.add("numbers"): count}
+    elif repeat == "items" or (repeat == "list" and not names.lists):
+        items = [draw(numbers_of(names)) for _ in range(draw(st.integers(1, 3)))]
+        module["repeat"] = {names.add("numbers"): items}
+    elif repeat == "list":
+        over = draw(st.sampled_from(names.lists))
+        module["repeat"] = {names.add("numbers"): over}
+    if draw(st.booleans()):
+        module["vars"] = {}
+        for _ in range(draw(st.integers(1, 2))):
+            kind = draw(st.sampled_from(KINDS))
+            value = draw(variables(names, kind))
+            module["vars"][names.add(kind)] = value
+    if draw(st.booleans()):
+        module["dtype"] = draw(st.sampled_from(["f32", "bf16"]))
+    if draw(st.booleans()):
+        module["init"] = "ones" if draw(st.booleans()) else {"constant": {"value": draw(numbers_of(names))}}
+    if blocks and draw(st.booleans()):
+        block = draw(st.sampled_from(sorted(blocks)))
+        module |= {"block": block, "args": {arg: draw(variables(names, kind)) for arg, kind in blocks[block].items()}}
+    for i in range(draw(st.integers(1, 2))):
+        if depth and draw(st.booleans()):
+            module[f"m{i}"] = draw(modules(names, blocks, depth - 1))
+            continue
+        module[f"t{i}"] = {"shape": [draw(numbers_of(names)), 2]}
+        if draw(st.booleans()):
+            module[f"t{i}"]["init"] = {"constant": {"value": draw(numbers_of(names))}}
+        if names.texts and draw(st.booleans()):
+            module[f"t{i}"]["when"] = f"{draw(st.sampled_from(names.texts))} == 'a' or {draw(numbers_of(names))} > 1"
+    return module
+
+
+@st.composite
+def briefs(draw):
+    spec_names = Names()
+    spec = {"vars": {}, "blocks": {}}
+    for kind in KINDS:
+        value = draw(variables(spec_names, kind))
+        spec["vars"][spec_names.add(kind)] = value
+    blocks = {}
+    for b in range(draw(st.integers(0, 2))):
+        names = spec_names.copy()
+        kinds = draw(st.lists(st.sampled_from(KINDS), max_size=3))
+        args = {names.add(kind): kind for kind in kinds}
+        body = {"inner": draw(modules(names, blocks, 1)), "t": {"shape": [draw(numbers_of(names))]}}
+        spec["blocks"][f"b{b}"] = {"args": list(args), **body} if args else body
+        blocks[f"b{b}"] = args
+    spec["modules"] = {"init": "ones", "dtype": "f64", "top": draw(modules(spec_names, blocks, 2)),
+                       "w": {"shape": [2]}}
+    return spec
+
+
+def python_value(value, env):
+    if isinstance(value, dict):
+        return value["text"]
+    if isinstance(value, list):
+        return [python_value(item, env) for item in value]
+    return eval(str(value), {"__builtins__": {}, "len": len}, env)
+
+
+def initializer(init, env):
+    """The initializer (or the dtype) with numbers in place of expressions."""
+    if isinstance(init, str):
+        return init
+    return {kind: {key: python_value(value, env) for key, value in arguments.items()}
+            for kind, arguments in init.items()}
+
+
+def flattened(spec):
+    """The tensors of a brief spec, written out: what the words mean, in Python."""
+    spec_env = {}
+    for name, value in spec["vars"].items():
+        spec_env[name] = python_value(value, spec_env)
+    tensors = {}
+
+    def visit(module, path, env, defaults):
+        steps = [(path, {})]
+        if "repeat" in module:
+            ((name, over),) = module["repeat"].items()
+            over = python_value(over, env)
+            items = over if isinstance(over, list) else range(over)
+            steps = [(f"{path}.{i}", {name: item}) for i, item in enumerate(items)]
+        for inner, own in steps:
+            here = env | own
+            for name, value in module.get("vars", {}).items():
+                here[name] = python_value(value, here)
+            given = defaults | {key: initializer(module[key], here) for key in ("dtype", "init") if key in module}
+            if "block" in module:
+                values = {arg: python_value(value, here) for arg, value in module["args"].items()}
+                visit(spec["blocks"][module["block"]], inner, spec_env | values, given)
+            for name, member in module.items():
+                if not isinstance(member, dict) or name in ("repeat", "vars", "init", "args"):
+                    continue
+                if "shape" not in member:
+                    visit(member, f"{inner}.{name}".strip("."), here, given)
+                elif python_value(member.get("when", "1"), here):
+                    tensors[f"{inner}.{name}".strip(".")] = {
+                        "shape": [python_value(extent, here) for extent in member["shape"]],
+                        "dtype": given["dtype"], "init": initializer(member.get("init", given["init"]), here)}
+
+    visit(spec["modules"], "", spec_env, {})
+    return {"modules": tensors}
+
+
+def numbers_plain(value):
+    """The same without quotes around numbers, which would be text."""
+    if isinstance(value, dict):
+        return {key: numbers_plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [numbers_plain(item) for item in value]
+    return int(value) if str(value).isdigit() else value
+
+
+def planned(spec, folder):
+    path = folder / "spec.yaml"
+    path.write_text(json.dumps(numbers_plain({"shardinit": 1, "name": "m", **spec})))
+    return run_ok("plan", path, "--rank", "0", "--json").stdout
+
+
+@generated(100)
+@given(spec=briefs())
+def test_generated_language(spec, tmp_path_factory):
+    """Blocks, lists, texts, variables and defaults of modules make the tensors that are written out by hand."""
+    folder = tmp_path_factory.mktemp("language")
+    assert planned(spec, folder) == planned(flattened(spec), folder)

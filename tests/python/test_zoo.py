@@ -3,9 +3,11 @@ configurations: all names, shapes and buffers; of tiny models, every tensor's va
 against those that the class's constructor draws; and the loss before the first step."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
+import operator
 import os
 import pathlib
 
@@ -36,7 +38,7 @@ class Model:
 
     def make(self, **changes):
         model = getattr(transformers, self.of)
-        return model(model.config_class(**{**self.config, **changes}))
+        return model(model.config_class(**nested({**self.config, **changes})))
 
     def tiny_config(self):
         return {self.variables[name]: value for name, value in self.tiny.items() if name in self.variables}
@@ -44,6 +46,15 @@ class Model:
     def make_tiny(self, seed):
         torch.manual_seed(seed)
         return state_of(self.make(**self.tiny_config()))
+
+
+def nested(fields):
+    """`a.b` is the field b of the configuration a."""
+    config = {}
+    for field, value in fields.items():
+        *inner, last = field.split(".")
+        functools.reduce(lambda part, name: part.setdefault(name, {}), inner, config)[last] = value
+    return config
 
 
 def state_of(model):
@@ -56,6 +67,10 @@ LLAMA = {"d": "hidden_size", "ff": "intermediate_size", "layers": "num_hidden_la
          "heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "head_dim": "head_dim",
          "vocab": "vocab_size"}
 LLAMA_TINY = {"d": 128, "ff": 192, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 32, "vocab": 512}
+
+
+TOWER = {"width": "hidden_size", "ff": "intermediate_size", "layers": "num_hidden_layers",
+         "heads": "num_attention_heads"}
 
 
 def llama(of, parameters, config, variables={}, tiny={}):
@@ -122,6 +137,16 @@ MODELS = {
         "d": "d_model", "ff": "d_ff", "layers": "num_layers", "heads": "num_heads", "head_dim": "d_kv",
         "buckets": "relative_attention_num_buckets", "vocab": "vocab_size",
     }, {"d": 96, "ff": 160, "layers": 2, "heads": 8, "head_dim": 24, "buckets": 16, "vocab": 512}),
+    "clip-vit-b-32": Model("CLIPModel", 151_277_313, {}, {
+        "d": "projection_dim",
+        **{f"text_{name}": f"text_config.{field}" for name, field in TOWER.items()}, "vocab": "text_config.vocab_size",
+        "positions": "text_config.max_position_embeddings",
+        **{f"vision_{name}": f"vision_config.{field}" for name, field in TOWER.items()},
+        "image": "vision_config.image_size", "patch": "vision_config.patch_size",
+        "channels": "vision_config.num_channels",
+    }, {"d": 96, "text_width": 64, "text_ff": 128, "text_layers": 2, "text_heads": 4, "vocab": 512, "positions": 40,
+        "vision_width": 96, "vision_ff": 160, "vision_layers": 3, "vision_heads": 4, "image": 32, "patch": 4,
+        "channels": 2}),
     "bert-large": Model("BertForPreTraining", 336_226_108, {
         "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
     }, {
@@ -233,7 +258,7 @@ def test_from_pretrained(name, tmp_path):
     vocabulary = said.get("vocab_size", math.inf)
     assert all(id is None or id < vocabulary for key, id in said.items() if key.endswith("_token_id"))
     for field, value in {**model.config, **model.tiny_config(), "architectures": [model.of]}.items():
-        assert getattr(made.config, field) == value, field
+        assert operator.attrgetter(field)(made.config) == value, field
     with shardinit.open_spec(spec, set=[f"{key}={value}" for key, value in sets.items()],
                              mesh=whole_one(spec)[1]) as opened:
         state = state_of(made)

@@ -52,6 +52,7 @@ class Drawer {
     const bool has_shape = Bind(leaf, &tensor);
     if (leaf.stage != nullptr) {
       why_.Note([&](Explanation& notes) { notes.stage = leaf.stage->span; });
+      const SpecScope::Outside outside(names_, leaf.blocks_of_stage);
       tensor.partition.pins = stages_.Bind(*leaf.stage);
     }
     if (has_shape) {
@@ -106,7 +107,10 @@ class Drawer {
     const auto dtype = FindDType(name->value);
     if (dtype) tensor->dtype = *dtype;
     why_.Note([&](Explanation& notes) { notes.dtype = name->span; });
-    if (!dtype && spec.dtype) ReportUnknownDType(*spec.dtype, diagnostics_);
+    // A module's is that of several tensors.
+    if (!dtype && spec.dtype && IsNew(spec.dtype->span)) {
+      ReportUnknownDType(*spec.dtype, diagnostics_);
+    }
   }
 
   bool BindShape(const TensorSpec& spec, Tensor* tensor) {
@@ -215,10 +219,8 @@ class Drawer {
   void CheckPlaceholders(std::string_view where, Span span, std::string_view key) {
     const size_t begin = key.find('{'), end = key.find('}', begin);
     if (begin == key.npos || end == key.npos) return;
-    if (!reported_.insert({span.source, span.line, span.column}).second)
-      return;  // by a layer before
-    std::vector<std::string> known;
-    for (const auto& loop : names_.loops()) known.push_back(loop.first);
+    if (!IsNew(span)) return;  // reported by a layer before
+    const std::vector<std::string> known = names_.LoopNames();
     const std::string_view name = key.substr(begin + 1, end - begin - 1);
     diagnostics_.Error(
         span,
@@ -226,7 +228,12 @@ class Drawer {
         known.empty() ? "no `repeat` is around it" : DidYouMean(name, known));
   }
 
-  std::set<std::tuple<const Source*, uint32_t, uint32_t>> reported_;  // wrong placeholders
+  // Tells whether a mistake at this place has not been reported yet.
+  bool IsNew(const Span& span) {
+    return reported_.insert({span.source, span.line, span.column}).second;
+  }
+
+  std::set<std::tuple<const Source*, uint32_t, uint32_t>> reported_;
   const ModelSpec& spec_;
   Diagnostics& diagnostics_;
   SpecScope& names_;

@@ -41,6 +41,16 @@ class Expander {
   // `around` is the path of the enclosing module.
   void Expand(const ModuleSpec& module, const std::string& around, const std::string& name,
               int64_t copies) {
+    if (!module.arguments) return ExpandVisible(module, around, name, copies);
+    const SpecScope::Block block(names_, *module.arguments, diagnostics_);
+    ExpandVisible(module, around, name, copies);
+  }
+
+  bool all_visited() const { return all_visited_; }
+
+ private:
+  void ExpandVisible(const ModuleSpec& module, const std::string& around, const std::string& name,
+                     int64_t copies) {
     if (!IsThere(module)) {
       if (module.when) building_.why.LeaveOut(JoinPaths(around, name), module);
       return;
@@ -48,17 +58,19 @@ class Expander {
     const Located<std::string>* const fans_around = fans_;
     if (const auto* fans = FansOf(module)) fans_ = fans;
     const StageSpec* const stage_around = stage_;
-    if (module.stage) stage_ = &*module.stage;
-    if (module.when) conditions_.push_back(module.when.get());
+    const size_t blocks_around = blocks_of_stage_;
+    if (module.stage) {
+      stage_ = &*module.stage;
+      blocks_of_stage_ = names_.blocks();
+    }
+    if (module.when) conditions_.push_back({module.when.get(), names_.blocks()});
     ExpandModule(module, around, name, copies);
     if (module.when) conditions_.pop_back();
     fans_ = fans_around;
     stage_ = stage_around;
+    blocks_of_stage_ = blocks_around;
   }
 
-  bool all_visited() const { return all_visited_; }
-
- private:
   // Returns whether `when` keeps a tensor or a module. If `when` itself is wrong, the answer is no,
   // since what may be left out may have mistakes.
   template <typename T>
@@ -85,7 +97,9 @@ class Expander {
 
   void Repeat(const ModuleSpec& module, const std::string& around, const std::string& name,
               int64_t copies) {
-    const auto count = CountOf(module, copies);
+    const auto over = ListOf(module);
+    const bool is_wrong = module.repeat->value.is_list && !over;
+    const auto count = is_wrong ? std::nullopt : CountOf(module, over ? &*over : nullptr, copies);
     all_visited_ &= count.has_value();
     if (!count) return;
     SpecScope::Loop loop(names_, module.repeat->name.value);
@@ -96,7 +110,7 @@ class Expander {
         all_visited_ = false;
         break;
       }
-      loop.Set(i);
+      loop.Set(over ? over->items[static_cast<size_t>(i)] : VarItem(i));
       const auto own = module.numbered ? EvaluatePath(*module.numbered, names_, diagnostics_)
                                        : std::optional(JoinPaths(name, fmt::format_int(i).str()));
       all_visited_ &= own.has_value();
@@ -106,9 +120,22 @@ class Expander {
     }
   }
 
-  // Returns how often a module is repeated; nothing if its variable or the number of tensors is
-  // wrong. If the count itself is wrong, one iteration is enough to find other mistakes.
-  std::optional<int64_t> CountOf(const ModuleSpec& module, int64_t copies) {
+  // Returns the list that a module is repeated over; nothing if it is repeated by a number, or the
+  // list is wrong.
+  std::optional<VarValue> ListOf(const ModuleSpec& module) {
+    const VarSpec& over = module.repeat->value;
+    const ExprPtr& only = over.items[0];
+    if (over.is_list) return names_.Evaluate(over, diagnostics_);
+    if (only == nullptr || !IsName(*only)) return {};
+    const VarValue* list = names_.FindVariable(TextOf(*only), diagnostics_);
+    if (list == nullptr || !list->is_list) return {};
+    return *list;
+  }
+
+  // Returns how often a module is repeated, over a list if that is not null; nothing if its
+  // variable or the number of tensors is wrong. If the count itself is wrong, one iteration is
+  // enough to find other mistakes.
+  std::optional<int64_t> CountOf(const ModuleSpec& module, const VarValue* over, int64_t copies) {
     const std::string& variable = module.repeat->name.value;
     if (names_.Has(variable)) {
       return diagnostics_.Error(
@@ -116,14 +143,17 @@ class Expander {
           fmt::format("`{}` already names a variable or an outer repeat", variable),
           "choose another name for this repeat");
     }
-    const ExprPtr& times = module.repeat->value;
-    const auto evaluated =
-        !times ? std::nullopt
-               : EvaluateInteger(*times, names_, 1, kMaxTensors,
-                                 fmt::format("the count of `{}`", variable), diagnostics_);
+    const VarSpec& times = module.repeat->value;
+    std::optional<int64_t> evaluated;
+    if (over != nullptr) {
+      evaluated = std::ssize(over->items);
+    } else if (!times.is_list && times.items[0] != nullptr) {
+      evaluated = EvaluateInteger(*times.items[0], names_, 1, kMaxTensors,
+                                  fmt::format("the count of `{}`", variable), diagnostics_);
+    }
     const int64_t count = evaluated.value_or(1);
     all_visited_ &= evaluated.has_value();
-    const Span place = times ? SpanOf(*times) : module.repeat->name.span;
+    const Span place = times.span;
     const int64_t tensors = std::max<int64_t>(1, CountTensors(module));
     if (count > kMaxTensors / copies / tensors) {
       return diagnostics_.Error(
@@ -140,6 +170,9 @@ class Expander {
   }
 
   void ExpandMembers(const ModuleSpec& module, const std::string& path, int64_t copies) {
+    const SpecScope::Variables variables(names_, module.vars, diagnostics_);
+    const bool lacks = names_.lacks();
+    names_.Lack(lacks || MayLack(module.vars, module.wrong.Has("vars")));
     for (const auto& member : module.members) {
       if (const auto* tensor = std::get_if<TensorSpec>(&member.value)) {
         Visit(*tensor, member.name.span, JoinPaths(path, member.name.value));
@@ -148,6 +181,7 @@ class Expander {
                copies);
       }
     }
+    names_.Lack(lacks);
   }
 
   void Visit(const TensorSpec& tensor, const Span& place, const std::string& path) {
@@ -161,9 +195,10 @@ class Expander {
       all_visited_ = false;
       return;
     }
-    if (tensor.when) conditions_.push_back(tensor.when.get());
+    if (tensor.when) conditions_.push_back({tensor.when.get(), names_.blocks()});
     building_.why.Begin(static_cast<size_t>(made_++), path, place, conditions_);
-    visit_({path, tensor, place, fans_, tensor.stage ? &*tensor.stage : stage_});
+    visit_({path, tensor, place, fans_, tensor.stage ? &*tensor.stage : stage_,
+            tensor.stage ? names_.blocks() : blocks_of_stage_});
     building_.why.End();
     if (tensor.when) conditions_.pop_back();
   }
@@ -173,9 +208,10 @@ class Expander {
   SpecScope& names_;
   const std::function<void(const Leaf&)>& visit_;
   const std::function<void(int64_t)>& expect_;
-  const Located<std::string>* fans_;     // of the current module
-  const StageSpec* stage_ = nullptr;     // of the current module
-  std::vector<const Expr*> conditions_;  // each `when` around the current tensor
+  const Located<std::string>* fans_;  // of the current module
+  const StageSpec* stage_ = nullptr;  // of the current module
+  size_t blocks_of_stage_ = 0;
+  std::vector<Condition> conditions_;  // each `when` around the current tensor
   int64_t made_;
   bool all_visited_ = true;
 };

@@ -17,6 +17,7 @@ struct Leaf {
   // `fans` of the modules around; null: none; an empty word: it is wrong.
   const Located<std::string>* fans;
   const StageSpec* stage;  // the tensor's own, or that of the modules around; null: none
+  size_t blocks_of_stage;  // the blocks around the place where it is written
 };
 
 // Calls `visit` while the scope has the numbers of the repeats around the tensor, and takes notes

@@ -61,11 +61,8 @@ InitBinder::InitBinder(Building& building)
 void InitBinder::Bind(const Leaf& leaf, const Shape* shape, Tensor* tensor) {
   const TensorSpec& spec = leaf.spec;
   fans_.reset();
-  if (!spec.init && spec.wrong.Has("init")) return;
-  if (!spec.init) {
-    diagnostics_.Error(leaf.place, fmt::format("tensor `{}` has no `init`", tensor->path));
-    return;
-  }
+  if (!spec.init) return;
+  const SpecScope::Outside outside(names_, names_.blocks() - spec.init_around);
   const InitSpec* const init = Follow(*spec.init);
   if (init == nullptr || bad_inits_.count(init) != 0) return;
   if (shape != nullptr) fans_ = BindFans(leaf, *shape, building_);

@@ -22,6 +22,9 @@ class StageBinder {
    public:
     MeshScope(const SpecScope& names, const Mesh& mesh) : names_(names), mesh_(mesh) {}
     std::optional<Value> Find(const std::string& name, Diagnostics& diagnostics) const override;
+    const VarValue* FindVariable(const std::string& name, Diagnostics& diagnostics) const override {
+      return names_.FindVariable(name, diagnostics);
+    }
     bool IsBroken(const std::string& name) const override { return names_.IsBroken(name); }
     std::vector<std::string> Names() const override;
 

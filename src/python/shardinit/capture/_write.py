@@ -16,7 +16,7 @@ from ._tensor import Initializer, Key, Linear, Tensor, Text, plain
 
 _DEFAULT_ENGINE = "philox4x32"
 # A member with such a name is written with its module's name: `a.shape`.
-_KEYS = {"shape", "repeat", "fans", "when", "stage"}
+_KEYS = {"shape", "repeat", "vars", "dtype", "init", "fans", "when", "stage", "block", "args"}
 
 
 def spec_text(
