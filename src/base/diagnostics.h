@@ -57,6 +57,8 @@ class Diagnostics {
   void Note(Span span, std::string message);
 
   const std::vector<Diagnostic>& all() const { return all_; }
+  // Counts errors; what is only noted stops nothing.
+  size_t errors() const { return errors_; }
   bool HasErrors() const { return errors_ > 0; }
 
   // Ends a stage: throws InvalidSpec if any error was reported.

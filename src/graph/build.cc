@@ -212,7 +212,7 @@ WrittenTensors DrawAndCut(Building& building, const BuildRequest& request, const
 }  // namespace
 
 InitGraph BuildGraph(const ModelSpec& spec, const BuildRequest& request, Diagnostics& diagnostics) {
-  const size_t before = diagnostics.all().size();
+  const size_t before = diagnostics.errors();
   Building building(spec, diagnostics, request.explanation);
   const size_t variables = building.Reported();
   InitGraph graph = BindModel(building);

@@ -42,7 +42,7 @@ struct Building {
   Recorder why;
   const Training* training = nullptr;  // null until it is bound, and for layouts
 
-  size_t Reported() const { return diagnostics.all().size(); }
+  size_t Reported() const { return diagnostics.errors(); }
 };
 
 // `uneven: pad` of one tensor: the value that fills it up until its shards are equal.
@@ -60,7 +60,8 @@ struct WrittenTensors {
   std::vector<const TensorSpec*> specs;      // null if a layout keeps or stacks the tensor
   std::vector<const TensorSpec*> shapeless;  // not in `tensors`, as their shapes are wrong
   bool all_visited = true;  // false: mistakes in repeats or `when` hide some tensors
-  Paddings paddings;  // of tensors that are uneven and are to be padded, found when they are cut
+  Paddings
+      paddings;  // of tensors that are uneven and are to be padded, found when they are sharded
   // If a sharding is chosen or its cost is asked for: the fans of all drawn tensors of a spec.
   std::unordered_map<const TensorSpec*, FanSource> fans;
 

@@ -235,10 +235,10 @@ void CheckPlaced(const std::vector<Tensor>& all, const std::vector<const Span*>&
 
 void ValidateTensors(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                      const std::vector<const TensorSpec*>& specs, Diagnostics& diagnostics) {
-  const size_t before = diagnostics.all().size();
+  const size_t before = diagnostics.errors();
   CheckPaths(all, places, diagnostics);
   // Equal paths have equal streams, too, and were reported.
-  if (diagnostics.all().size() == before) CheckKeys(all, places, specs, diagnostics);
+  if (diagnostics.errors() == before) CheckKeys(all, places, specs, diagnostics);
   CheckDraws(all, places, diagnostics);
   CheckPlaced(all, places, diagnostics);
 }

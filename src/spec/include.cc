@@ -269,11 +269,11 @@ class Loader {
     file->text = store_.Keep(FamilyFile(type->text));
     const Node* family = Include(*file, {});
     if (family == nullptr) return nullptr;
-    const size_t before = diagnostics_.all().size();
+    const size_t before = diagnostics_.errors();
     const Node* spec = nullptr;
     for (const Node* part : ImportConfig(config, *family, store_, diagnostics_))
       spec = spec == nullptr ? part : Merge(*spec, *part, Context::kRoot);
-    return diagnostics_.all().size() == before ? spec : nullptr;
+    return diagnostics_.errors() == before ? spec : nullptr;
   }
 
   // Replaces names of files in `sharding`, which are relative to `folder`, and lists of mesh axes.

@@ -353,7 +353,7 @@ std::optional<ModelSpec> LoadSpec(const SpecRequest& request, Diagnostics& diagn
   if (root == nullptr) return {};
   ModelSpec spec;
   spec.source = root->span.source;
-  const size_t before = diagnostics.all().size();
+  const size_t before = diagnostics.errors();
   // The sharding is first, since it may bring a mesh and variables that the others change.
   root = ApplySharding(root, request.sharding, store, diagnostics);
   root = ApplySets(root, request.sets, store, diagnostics);
@@ -361,7 +361,7 @@ std::optional<ModelSpec> LoadSpec(const SpecRequest& request, Diagnostics& diagn
   for (const auto& [option, key, value] : request.training) {
     root = ApplyTraining(root, option, key, value, store, diagnostics);
   }
-  const bool is_asked_for = diagnostics.all().size() == before;
+  const bool is_asked_for = diagnostics.errors() == before;
   const Span whole_file = {root->span.source, 0, 0, 0};
   SpecParser(root->incomplete, diagnostics)
       .ReadMap(*root, whole_file, "the spec", kModelKeys, spec);

@@ -73,7 +73,7 @@ class SpecReader {
     return diagnostics_.Error(span, std::move(message), std::move(hint));
   }
   // Grows with every mistake, be it new or reported before.
-  size_t Faults() const { return diagnostics_.all().size() + known_faults_; }
+  size_t Faults() const { return diagnostics_.errors() + known_faults_; }
   // Tells whether the map may have entries beyond those that are known.
   bool IsPart(const Node& map) const { return map.incomplete || is_part_; }
   // Returns true if entries of the map were left out, so that their number says nothing.

@@ -141,6 +141,20 @@ def test_as_many_shapes_as_tensors_take_linear_time(spec):
     assert seconds[1] < 8 * seconds[0] + 1
 
 
+def test_wrong_ties_of_many_tensors_take_linear_time(spec):
+    """The names that are alike were searched for each of them: 16,000 took a minute."""
+    text = ("modules:\n  layers:\n    repeat: {{i: {}}}\n    v: {{shape: [2], init: zeros}}\n"
+            "    w: {{shape: [2], init: zeros, tie: 'layer.{{i}}.v'}}\n")
+    seconds = []
+    for count in (4_000, 32_000):
+        result, taken = timed("plan", spec(text.format(count)))
+        assert result.returncode == 2, result.stderr
+        assert (f"no tensor is `layer.0.v`; {count} tensors of the repeat have such a mistake" in result.stderr
+                and "hint: did you mean `layers.0.v`?" in result.stderr)
+        seconds.append(taken)
+    assert seconds[1] < 16 * seconds[0] + 1
+
+
 @pytest.mark.parametrize("pattern", ["layers.{}.*", "*.{}.a.w", "*.{}.*"])
 def test_many_patterns_take_no_longer_than_a_few(pattern, spec):
     patterns = ", ".join(f"'{pattern.format(i)}'" for i in range(900))

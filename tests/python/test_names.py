@@ -50,6 +50,16 @@ def test_a_file_of_that_name_wins_and_a_note_says_so(tmp_path):
     assert "5,768,448 parameters" in other.stdout and other.stderr == ""
 
 
+def test_such_a_note_of_a_sharding_is_no_mistake(tmp_path):
+    """With `--sharding`, a file that includes one of a shipped name was "a bug in shardinit"."""
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part/sharding").mkdir()
+    (tmp_path / "part/sharding/megatron").write_text("shardinit: 1\nvars: {rows: 2}\n")
+    (tmp_path / "part/mine.yaml").write_text("shardinit: 1\ninclude: sharding/megatron\nmesh: {axes: {fsdp: 4}}\nsharding: fsdp\n")
+    result = run_ok("validate", "llama3-tiny", "--sharding", "part/mine.yaml", cwd=tmp_path)
+    assert "`sharding/megatron` is a file here, and not the shipped spec" in result.stderr and ", 8 ranks" in result.stdout
+
+
 @pytest.mark.parametrize("name, hint", [
     ("llama3-tny", "did you mean `llama3-tiny`?"), ("bloom-176b", "`shardinit list models`"),
     ("org/model", "download the model's config.json"), ("<shardinit>/lama3-tiny.yaml", "did you mean")])

@@ -71,14 +71,14 @@ void InitBinder::Bind(const Leaf& leaf, const Shape* shape, Tensor* tensor) {
   if (shape != nullptr) fans_ = BindFans(leaf, *shape, building_);
   Fans fans = fans_ ? Fans(*shape, *fans_, init->name.value, spec.init->name.span) : Fans();
   why_.Note([&](Explanation& notes) { fans.ExplainIn(notes.working); });
-  const size_t before = diagnostics_.all().size();
+  const size_t before = diagnostics_.errors();
   if (const auto distribution = Lower(*init, spec, tensor->dtype, shape, fans_ ? &fans : nullptr)) {
     tensor->distribution = *distribution;
   }
   if (const auto [what, hint] = MisfitOf(tensor->distribution, tensor->dtype); !what.empty()) {
     diagnostics_.Error(init->name.span, fmt::format("values of `{}` {}", tensor->path, what), hint);
   }
-  if (diagnostics_.all().size() != before && !fans.reported()) bad_inits_.insert(init);
+  if (diagnostics_.errors() != before && !fans.reported()) bad_inits_.insert(init);
 }
 
 // Follows the spec's own names to one of the tool's initializers; null: they are wrong.

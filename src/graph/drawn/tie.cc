@@ -9,6 +9,7 @@
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/suggest.h"
@@ -35,29 +36,27 @@ std::string DifferenceOf(const Tensor& tied, const Tensor& other) {
   return {};
 }
 
-// The mistake of a `tie`, told once for all tensors of a repeat.
-struct TieMistake {
-  Span place;
-  std::string message, hint;
-  int64_t tensors = 0;
-};
-
+// Collects mistakes of ties, each told once for all tensors of a repeat.
 class TieMistakes {
  public:
-  void Add(const Span& place, std::string message, std::string hint) {
-    const auto same = std::ranges::find_if(mistakes_, [&](const TieMistake& known) {
-      return std::tie(known.place.source, known.place.line, known.place.column) ==
-             std::tie(place.source, place.line, place.column);
-    });
-    if (same == mistakes_.end()) {
-      mistakes_.push_back({place, std::move(message), std::move(hint), 1});
+  // Adds a tensor's mistake. `describe` returns its message and its hint, and is called once for a
+  // place, since it may search all tensors.
+  template <typename F>
+  void Add(const Span& place, F describe) {
+    const auto [known, is_new] =
+        places_.try_emplace({place.source, place.line, place.column}, mistakes_.size());
+    if (!is_new) {
+      ++mistakes_[known->second].tensors;
+    } else if (mistakes_.size() == Diagnostics::kMostErrors) {
+      places_.erase(known);  // The run ends before it would be told.
     } else {
-      ++same->tensors;
+      const auto [message, hint] = describe();
+      mistakes_.push_back({place, message, hint, 1});
     }
   }
 
   void Report(Diagnostics& diagnostics) const {
-    for (const TieMistake& each : mistakes_) {
+    for (const Mistake& each : mistakes_) {
       const std::string more =
           each.tensors == 1
               ? std::string()
@@ -67,22 +66,33 @@ class TieMistakes {
   }
 
  private:
-  std::vector<TieMistake> mistakes_;
+  struct Mistake {
+    Span place;
+    std::string message, hint;
+    int64_t tensors;
+  };
+
+  std::vector<Mistake> mistakes_;
+  std::map<std::tuple<const Source*, uint32_t, uint32_t>, size_t> places_;
 };
 
 // Reports why a tensor cannot have the values of `other`, which `is_tied` to a third one.
 bool MayTie(const Tensor& tensor, const Tensor& other, bool is_tied, const Span& place,
             TieMistakes& mistakes) {
   if (is_tied) {
-    mistakes.Add(place, fmt::format("`{}` is tied to another tensor itself", other.path),
-                 fmt::format("tie this one to `{}`, too", DrawPathOf(other)));
+    mistakes.Add(place, [&] {
+      return std::pair{fmt::format("`{}` is tied to another tensor itself", other.path),
+                       fmt::format("tie this one to `{}`, too", DrawPathOf(other))};
+    });
     return false;
   }
   const std::string difference = DifferenceOf(tensor, other);
   if (difference.empty()) return true;
-  mistakes.Add(place,
-               fmt::format("`{}` is tied to `{}`, but {}", tensor.path, other.path, difference),
-               "give both the same `shape`, `dtype` and `init`");
+  mistakes.Add(place, [&] {
+    return std::pair{
+        fmt::format("`{}` is tied to `{}`, but {}", tensor.path, other.path, difference),
+        std::string("give both the same `shape`, `dtype` and `init`")};
+  });
   return false;
 }
 
@@ -117,8 +127,10 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
     if (tie == nullptr) continue;  // It is tied to itself, and has a key of its own.
     const auto found = numbers.find(tie->path);
     if (found == numbers.end()) {
-      mistakes.Add(name.span, fmt::format("no tensor is {}", Quote(tie->path)),
-                   DidYouMean(tie->path, PathsOf(drawn.tensors)));
+      mistakes.Add(name.span, [&] {
+        return std::pair{fmt::format("no tensor is {}", Quote(tie->path)),
+                         DidYouMean(tie->path, PathsOf(drawn.tensors))};
+      });
       continue;
     }
     const Tensor& other = drawn.tensors[found->second];
