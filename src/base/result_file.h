@@ -28,7 +28,7 @@ struct ResultKind {
 // folder cannot be written, or the owner cannot be kept, the file is written in place if it can be.
 class ResultFile {
  public:
-  // It is made when the command has read its inputs (base/inputs.h), and before the work: throws
+  // It is made when the command has read its inputs (base/file.h), and before the work: throws
   // Error if Write() would.
   ResultFile(ResultKind kind, std::string path, bool force);
 

@@ -137,6 +137,17 @@ void TalkOfCost(const Stopwatch& time) {
                    InBytes(int64_t{usage.ru_maxrss} * 1024), kernels::ActiveTarget()));
 }
 
+// Takes what is printed, as long as it is there.
+class Printed {
+ public:
+  Printed() { printed = &text_; }
+  ~Printed() { printed = nullptr; }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
 // Runs a command. A file in place of standard output is looked at before the work, and again when
 // the command has read its inputs.
 ExitCode RunWith(const CommonOptions& common, const std::function<ExitCode()>& run) {
@@ -146,14 +157,15 @@ ExitCode RunWith(const CommonOptions& common, const std::function<ExitCode()>& r
   }
   if (common.quiet) SetLoudness(Loudness::kQuiet);
   if (common.verbose) SetLoudness(Loudness::kVerbose);
-  std::optional<ResultFile> file;
-  std::string text;
+  ExitCode code;
   if (common.redirects()) {
-    file.emplace(ResultKind{"-o", "file", {}}, common.output, common.force);
-    printed = &text;
+    const ResultFile file({"-o", "file", {}}, common.output, common.force);
+    const Printed taken;
+    code = run();
+    file.Write(taken.text());
+  } else {
+    code = run();
   }
-  const ExitCode code = run();
-  if (file) file->Write(text);
   if (common.verbose) TalkOfCost(time);
   return code;
 }
@@ -230,6 +242,11 @@ std::span<const Command* const> Commands() {
 
 void PrintUnlessQuiet(std::string_view text) {
   if (LoudnessOfTalk() != Loudness::kQuiet) Print(text);
+}
+
+void Report(std::string_view finding, bool is_json) {
+  Talk(finding);
+  if (printed != nullptr && !is_json) printed->append(finding);
 }
 
 void Print(std::string_view text) {

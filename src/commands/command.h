@@ -35,6 +35,10 @@ std::span<const Command* const> Commands();
 // Prints data to standard output. Throws Error (kWorld) if it does not arrive.
 void Print(std::string_view text);
 
+// Tells what is wrong with what was examined: on standard error, and where `-o` writes a report for
+// people. In JSON it is among the rest.
+void Report(std::string_view finding, bool is_json);
+
 // Prints what was done or found to be well, which --quiet leaves out.
 void PrintUnlessQuiet(std::string_view text);
 

@@ -33,10 +33,13 @@ struct DiffOptions {
   bool json = false;
 };
 
-// Tells whether the file is a plan.json. A damaged one has the name alone.
+// Tells whether the file is a plan.json. A damaged one has the name alone; a config.json may say
+// late what it is.
 bool IsPlan(const std::string& path) {
   const FileKind* kind = KindOfPath(path);
-  return kind == &kPlanKind || (kind == nullptr && path.ends_with(".json"));
+  if (kind != nullptr || !path.ends_with(".json")) return kind == &kPlanKind;
+  kind = KindOfText(path, ReadFile(path, kPlanLimit));
+  return kind == nullptr || kind == &kPlanKind;
 }
 
 // Loads a checkpoint's folder, a plan.json, or a spec, to which the options apply. `*is_spec`

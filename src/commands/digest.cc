@@ -9,7 +9,6 @@
 #include "base/glob.h"
 #include "base/json.h"
 #include "base/result_file.h"
-#include "base/talk.h"
 #include "base/text.h"
 #include "commands/command.h"
 #include "commands/options.h"
@@ -172,12 +171,13 @@ ExitCode RunDigest(const DigestOptions& options) {
                                  Count(static_cast<int64_t>(digests.size()), "tensor"),
                                  digests.size() == 1 ? "is" : "are", Escape(options.check)));
   }
-  for (const std::string& line : differences) Talk(Escape(line) + "\n");
+  for (const std::string& line : differences) Report(Escape(line) + "\n", options.json);
   if (differences.empty()) return ExitCode::kOk;
-  Talk(fmt::format("shardinit: {} to {}\n",
-                   Count(static_cast<int64_t>(differences.size()), "tensor is not equal",
-                         "tensors are not equal"),
-                   Escape(options.check)));
+  Report(fmt::format("shardinit: {} to {}\n",
+                     Count(static_cast<int64_t>(differences.size()), "tensor is not equal",
+                           "tensors are not equal"),
+                     Escape(options.check)),
+         options.json);
   return ExitCode::kDifferent;
 }
 

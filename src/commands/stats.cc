@@ -5,7 +5,6 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "base/talk.h"
 #include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
@@ -153,8 +152,10 @@ ExitCode RunStats(const StatsOptions& options) {
             path));
   }
   const Plan plan = folder ? LoadCheckpointPlan(path, &plan_sha256) : options.spec.Load();
-  // These are the stored tensors, which without a layout are the drawn ones.
-  const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, options.only);
+  // A spec may store its tensors padded without a layout, and padding has no distribution.
+  const bool stored = folder || !options.spec.layout.empty();
+  const std::vector<const Tensor*> tensors =
+      Matching(stored ? plan.graph.tensors : plan.graph.logical(), options.only);
   int64_t bytes = 0;
   for (const Tensor* tensor : tensors) bytes += tensor->bytes();
   std::vector<Measurement> results;
@@ -171,11 +172,12 @@ ExitCode RunStats(const StatsOptions& options) {
   for (const Measurement& m : results) {
     if (!m.is_wrong) continue;
     ++wrong;
-    Talk(Complaint(m));
+    Report(Complaint(m), options.json);
   }
   if (wrong == 0) return ExitCode::kOk;
-  Talk(fmt::format("shardinit: {} of {} not as declared\n", wrong,
-                   Count(std::ssize(results), "tensor")));
+  Report(fmt::format("shardinit: {} of {} not as declared\n", wrong,
+                     Count(std::ssize(results), "tensor")),
+         options.json);
   return ExitCode::kDifferent;
 }
 

@@ -8,7 +8,6 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "base/talk.h"
 #include "base/text.h"
 #include "checkpoint/manifest.h"
 #include "commands/command.h"
@@ -43,13 +42,17 @@ struct VerifyOptions {
   bool strict = false, json = false;
 };
 
-void PrintFindings(const Findings& findings, std::string_view what = {}) {
+void ReportFindings(const VerifyOptions& options, const Findings& findings,
+                    std::string_view what = {}) {
   for (const Finding& finding : findings) {
-    Talk(Escape(fmt::format("{}{}{}{}{}{}", finding.file, finding.file.empty() ? "" : ": ", what,
-                            finding.tensor, finding.tensor.empty() ? "" : " ", finding.message)) +
-         "\n");
+    Report(Escape(fmt::format("{}{}{}{}{}{}", finding.file, finding.file.empty() ? "" : ": ", what,
+                              finding.tensor, finding.tensor.empty() ? "" : " ", finding.message)) +
+               "\n",
+           options.json);
   }
-  if (findings.more() > 0) Talk(fmt::format("and {} more\n", Grouped(findings.more())));
+  if (findings.more() > 0) {
+    Report(fmt::format("and {} more\n", Grouped(findings.more())), options.json);
+  }
 }
 
 void AddFindings(const Findings& findings, JsonWriter& out) {
@@ -70,9 +73,11 @@ void AddForeign(const Findings& foreign, JsonWriter& out) {
 // Under --strict a foreign name is a difference, though no damage.
 ExitCode ResultOf(const VerifyOptions& options, const Findings& foreign) {
   if (foreign.empty() || !options.strict) return ExitCode::kOk;
-  Talk(fmt::format("shardinit: `{}` is intact, but {} in it {} foreign, which `--strict` forbids\n",
-                   Escape(options.folder), Count(foreign.count(), "name"),
-                   foreign.count() == 1 ? "is" : "are"));
+  Report(
+      fmt::format("shardinit: `{}` is intact, but {} in it {} foreign, which `--strict` forbids\n",
+                  Escape(options.folder), Count(foreign.count(), "name"),
+                  foreign.count() == 1 ? "is" : "are"),
+      options.json);
   return ExitCode::kDifferent;
 }
 
@@ -107,9 +112,10 @@ ExitCode RunAgainstSpec(const VerifyOptions& options) {
                                       Count(result.optimizer_entries, "entry", "entries"))));
   }
   if (equal) return ExitCode::kOk;
-  PrintFindings(result.findings);
-  Talk(fmt::format("shardinit: `{}` differs from {}: {}\n", Escape(options.folder), plan.graph.name,
-                   Count(result.findings.count(), "finding")));
+  ReportFindings(options, result.findings);
+  Report(fmt::format("shardinit: `{}` differs from {}: {}\n", Escape(options.folder),
+                     plan.graph.name, Count(result.findings.count(), "finding")),
+         options.json);
   return ExitCode::kDifferent;
 }
 
@@ -167,19 +173,20 @@ ExitCode RunVerify(const VerifyOptions& options) {
   // An export has no ranks, but a record.
   const bool is_export = !holds(kManifestName) && !holds(kPlanName) && holds(kExportName);
   const VerifyResult result = CheckBytes(options, is_export);
-  PrintFindings(result.foreign, "is foreign: ");
+  ReportFindings(options, result.foreign, "is foreign: ");
   if (against_spec && result.findings.empty()) {
     const ExitCode code = ResultOf(options, result.foreign);
     return std::max(code, RunAgainstSpec(options));
   }
   PrintIntact(options, is_export, result);
   if (result.findings.empty()) return ResultOf(options, result.foreign);
-  PrintFindings(result.findings);
-  Talk(fmt::format("shardinit: `{}` is damaged: {}\n  hint: {}\n", Escape(options.folder),
-                   Count(result.findings.count(), "finding"),
-                   is_export ? "remove it, and export again; move away what does not belong to it"
-                             : "run the `shardinit gen` that wrote it with `--repair`; move away "
-                               "what does not belong to it"));
+  ReportFindings(options, result.findings);
+  Report(fmt::format("shardinit: `{}` is damaged: {}\n  hint: {}\n", Escape(options.folder),
+                     Count(result.findings.count(), "finding"),
+                     is_export ? "remove it, and export again; move away what does not belong to it"
+                               : "run the `shardinit gen` that wrote it with `--repair`; move away "
+                                 "what does not belong to it"),
+         options.json);
   return ExitCode::kDifferent;
 }
 

@@ -139,7 +139,10 @@ void RequireWhole(const std::string& name, const Holding& holding) {
 
 std::vector<std::string> NamesIn(const std::string& folder) {
   std::vector<std::string> names;
-  Folder::Open(folder).ForEachName([&](const std::string& name) { names.push_back(name); });
+  Walk(folder, [&](const std::string& name, NameKind) {
+    names.push_back(name);
+    return false;
+  });
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -57,7 +57,7 @@ constexpr FileKind kSchema = {
     "a JSON schema",
     "editors read it; a spec names it in its first line: `# yaml-language-server: $schema={}`"};
 
-constexpr size_t kHead = 64 << 10;  // The bytes of a file that are looked at.
+constexpr size_t kHead = 64 << 10;  // The bytes of a file that KindOfPath looks at.
 
 // JSON files are known by their first key, then by a key that they alone have; the first row
 // counts.
@@ -94,7 +94,6 @@ std::string HeadOf(const std::string& path) {
 }  // namespace
 
 const FileKind* KindOfText(std::string_view name, std::string_view text) {
-  text = text.substr(0, kHead);
   if (text.starts_with("\x89HDF\r\n\x1a\n")) return &kHdf5Kind;
   if (text.starts_with("PK\x03\x04")) return &kArchive;
   if (IsSafetensors(text)) return &kSafetensors;

@@ -313,6 +313,23 @@ def test_options_of_every_command(good, tmp_path):
     assert refused.returncode == 2 and "would be lost" in refused.stderr and spec.read_text().startswith("#")
 
 
+def test_what_is_found_to_be_wrong_is_in_the_file_of_a_report(good, tmp_path):
+    out, report = tmp_path / "out", tmp_path / "report"
+    shutil.copytree(good, out)
+    os.truncate(out / "ranks/rank-00001.h5", 5)
+    run_ok("digest", TINY, "--write", tmp_path / "digests")
+    for command in [["verify", out], ["digest", TINY, "--set", "seed=1", "--check", tmp_path / "digests"]]:
+        printed = run_tool(*command)
+        written = run_tool(*command, "-o", report)
+        assert printed.returncode == written.returncode == 1 and written.stdout == ""
+        assert report.read_text() == written.stderr == printed.stderr != ""
+        json_ = run_tool(*command, "--json", "-o", report, "--force")
+        assert json.loads(report.read_text()) == json.loads(run_tool(*command, "--json").stdout) and json_.stderr == printed.stderr
+        report.unlink()
+    missing = run_tool("verify", tmp_path / "missing", "-o", report)
+    assert missing.returncode == 2 and not report.exists()
+
+
 def test_quiet_and_verbose(good, tmp_path):
     out = tmp_path / "out"
     for command in [["gen", TINY, "-o", out], ["gen", TINY, "-o", out], ["export", TINY, "--to", "zarr", "-o", tmp_path / "zarr"],

@@ -70,6 +70,13 @@ def test_layouts(tmp_path):
     assert views and all(measured[path]["declared"] is None for path in views)
 
 
+def test_a_config_that_says_late_what_it_is(tmp_path):
+    """Behind 64 KiB of other fields it was read as a damaged plan."""
+    config = {"labels": {str(i): 20 * "x" for i in range(4000)}, **json.loads((ROOT / "golden/import_config/config.json").read_text())}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert "no difference" in run_ok("diff", tmp_path / "config.json", tmp_path / "config.json").stdout
+
+
 @pytest.mark.parametrize("arguments, text", [([BEFORE, ROOT / "golden"], "is not a checkpoint"),
                                              ([BEFORE, ROOT / "schemas/spec.schema.json"], "this is a JSON schema, not a spec")])
 def test_what_is_nothing_to_compare(arguments, text):

@@ -95,6 +95,18 @@ def test_threads(made):
     assert run_ok(*command, "--jobs", 1).stdout == run_ok(*command, "--jobs", 5).stdout
 
 
+def test_padding_is_no_value_of_a_tensor(tmp_path):
+    """A spec's tensors are measured as they are drawn, not as `uneven: pad` stores them."""
+    (tmp_path / "spec.yaml").write_text(
+        "shardinit: 1\nname: padded\nmesh: {axes: {data: 4}}\nuneven: pad\nmodules:\n"
+        "  u: {shape: [5, 1000], dtype: f32, init: {uniform: {low: 1, high: 2}}, shard: [data, null]}\n")
+    drawn, = run_json("stats", tmp_path / "spec.yaml")["tensors"]
+    assert drawn["shape"] == [5, 1000] and drawn["min"] >= 1 and drawn["ks"]["probability"] > 1e-9 and drawn["as_declared"]
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    stored, = run_json("stats", tmp_path / "out")["tensors"]
+    assert stored["shape"] == [8, 1000] and stored["min"] == 0 and stored["ks"] is stored["declared"] is None
+
+
 def test_other_values_are_found(made, tmp_path):
     run_ok("gen", made / "spec.yaml", "-o", tmp_path / "out", "--set", "mesh.axes.a=1", "--set", "mesh.axes.b=1")
     path = tmp_path / "out/ranks/rank-00000.h5"
