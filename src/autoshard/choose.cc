@@ -36,7 +36,7 @@ int SplitDimension(const StepWeight& weight, bool last) {
   return found;
 }
 
-// Returns the dimension that the deed cuts, or -1 if it cuts none or gathers the weight.
+// Returns the dimension that the deed shards, or -1 if it shards none or gathers the weight.
 int DimensionOf(const Deed& deed, const StepWeight& weight) {
   if (deed.use == CutUse::kRouted) return weight.experts;
   return deed.use == CutUse::kSplit ? SplitDimension(weight, deed.last) : -1;
@@ -71,7 +71,7 @@ std::vector<AxisDeeds> DeedsOf(const StepModel& model, const StepBlock& block) {
   return all;
 }
 
-// Cuts one weight as the axes ask, where that is possible.
+// Shards one weight as the axes ask, where that is possible.
 class WeightCutter {
  public:
   WeightCutter(const StepModel& model, const StepWeight& weight)
@@ -108,7 +108,7 @@ class WeightCutter {
 
  private:
   // Prefers a dimension that falls into equal parts, then one that is no stack, then one that
-  // nothing else cuts, then the largest, then the first. A weight that is too small for all ranks
+  // nothing else shards, then the largest, then the first. A weight that is too small for all ranks
   // stays whole.
   int GatheredDimension(int64_t parts) const {
     int best = -1;
@@ -147,8 +147,8 @@ bool IsDone(const StepModel& model, const StepBlock& block, const std::vector<Ax
   return true;
 }
 
-// The costs of one way to cut a block, or several: the memory of each stage, then the seconds. In a
-// search for the least memory, no memory is bounded, and memory takes the place of the seconds.
+// The costs of one way to shard a block, or several: the memory of each stage, then the seconds. In
+// a search for the least memory, no memory is bounded, and memory takes the place of the seconds.
 using Costs = std::vector<double>;
 
 Costs CostsOf(const StageCosts& stages, bool memory_alone) {
@@ -177,7 +177,7 @@ Costs BoundOf(const std::vector<T>& ways, F choose) {
   return bound;
 }
 
-// One way to cut a block, under some options.
+// One way to shard a block, under some options.
 struct Way {
   Costs costs;
   size_t strategy;

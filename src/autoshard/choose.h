@@ -9,11 +9,11 @@
 
 namespace shardinit {
 
-// The ways to cut the weights of one block, each way once. Each mesh axis leaves them whole or, if
-// its ranks have different tokens, cuts them to be gathered (for vectors the choice may differ from
-// that for matrices). An axis for computation may also split the block, and one for experts may
-// route. A weight with an entry in `fixed` is cut as the entry says. Returns nothing if there are
-// too many ways.
+// The ways to shard the weights of one block, each way once. Each mesh axis leaves them whole or,
+// if its ranks have different tokens, shards them to be gathered (for vectors the choice may differ
+// from that for matrices). An axis for computation may also split the block, and one for experts
+// may route. A weight with an entry in `fixed` is sharded as the entry says. Returns nothing if
+// there are too many ways.
 using BlockCuts = std::vector<AxisCuts>;                 // for each of the block's weights
 using FixedCuts = std::vector<std::optional<AxisCuts>>;  // for each weight of the model
 std::vector<BlockCuts> Strategies(const StepModel& model, const StepBlock& block,

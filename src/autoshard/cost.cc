@@ -16,7 +16,7 @@ double Exchange(double bytes, int64_t n) {
   return bytes * static_cast<double>(n - 1) / static_cast<double>(n);
 }
 
-// Returns in how many parts sequence parallelism cuts the activations between blocks.
+// Returns in how many parts sequence parallelism shards the activations between blocks.
 double SequenceParts(const StepModel& model, const StepOptions& options) {
   double parts = 1;
   for (const StepAxis& axis : model.training.axes) {
@@ -27,7 +27,7 @@ double SequenceParts(const StepModel& model, const StepOptions& options) {
   return parts;
 }
 
-// The cost of one weight, cut in one way, on the ranks of a stage that hold `held` of it.
+// The cost of one weight, sharded in one way, on the ranks of a stage that hold `held` of it.
 class WeightCost {
  public:
   WeightCost(const StepModel& model, const StepWeight& weight, const AxisCuts& cuts,
@@ -162,7 +162,7 @@ class WeightCost {
         return std::ranges::count(dimensions, cuts_[a].dimension) > 0;
       });
     };
-    // Sequence parallelism cuts the activations that no axis splits.
+    // Sequence parallelism shards the activations that no axis splits.
     const double of_in = cuts_any(weight_.in), of_out = cuts_any(weight_.out);
     const double in = weight_.inputs / (of_in > 1 ? of_in : SequenceParts(model_, options_));
     const double out = weight_.outputs / (of_out > 1 ? of_out : SequenceParts(model_, options_));

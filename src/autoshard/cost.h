@@ -13,7 +13,7 @@
 
 namespace shardinit {
 
-// The dimension that a mesh axis cuts, or -1, and the number of segments.
+// The dimension that a mesh axis shards, or -1, and the number of segments.
 struct AxisCut {
   AxisCut(int d = -1, int64_t in_segments = 1) : dimension(d), segments(in_segments) {}
 
@@ -26,7 +26,7 @@ using AxisCuts = std::vector<AxisCut>;  // for each mesh axis
 
 // The use of a mesh axis for a weight.
 enum class CutUse {
-  kWhole,     // The axis does not cut the weight.
+  kWhole,     // The axis does not shard the weight.
   kGathered,  // The weight is put together for each use, as fully_shard does.
   kSplit,     // Each rank has whole heads, hidden units, or tokens of the vocabulary.
   kRouted,    // Each rank has whole experts, to which tokens are sent.
@@ -50,8 +50,8 @@ struct StepCost {
   double communication = 0, computation = 0;  // seconds in a step
   double memory = 0;  // bytes: weights, gradients, the optimizer's state, activations
   // These are for all stages together. `padding` is the bytes that equal shards of weights would
-  // add to the tensors. `cut_otherwise` counts the matrices that ranks with the same tokens cut for
-  // another use than to split them or to route tokens.
+  // add to the tensors. `cut_otherwise` counts the matrices that ranks with the same tokens shard
+  // for another use than to split them or to route tokens.
   double padding = 0, cut_otherwise = 0;
   std::vector<double> bytes = {};  // sent in a step over each axis of the mesh
   StepOptions options = {};
@@ -63,10 +63,10 @@ struct StepCost {
 };
 using StageCosts = std::vector<StepCost>;  // for each of StepModel's stages
 
-// Returns how a partition cuts a weight. Experts that are separate tensors are also cut by the axes
-// that they are pinned to.
+// Returns how a partition shards a weight. Experts that are separate tensors are also sharded by
+// the axes that they are pinned to.
 AxisCuts CutsOf(const PartitionSpec& partition, const StepModel& model, const StepWeight& weight);
-// Returns the partition of one tensor; `expert` is its number, or -1. If several axes cut a
+// Returns the partition of one tensor; `expert` is its number, or -1. If several axes shard a
 // dimension, those that split or route are the major ones, as with FSDP within tensor parallelism.
 PartitionSpec PartitionOf(const AxisCuts& cuts, const std::vector<CutUse>& uses,
                           const StepModel& model, const StepWeight& weight, int64_t expert);
@@ -74,7 +74,7 @@ PartitionSpec PartitionOf(const AxisCuts& cuts, const std::vector<CutUse>& uses,
 // Returns the use of each axis for each weight of a block.
 std::vector<std::vector<CutUse>> UsesOf(const StepModel& model, const StepBlock& block,
                                         const std::vector<AxisCuts>& cuts);
-// Returns the cost of a block whose weights are cut in these ways.
+// Returns the cost of a block whose weights are sharded in these ways.
 StageCosts CostOf(const StepModel& model, const StepBlock& block, const std::vector<AxisCuts>& cuts,
                   const StepOptions& options);
 // Returns the cost that belongs to no block: what layers keep.

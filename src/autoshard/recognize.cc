@@ -1,5 +1,5 @@
 // Recognizes the blocks of a model by names of dimensions, widths and paths. Weights that fit no
-// block are cut only for storage.
+// block are sharded only for storage.
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -286,7 +286,8 @@ class Recognizer {
     });
   }
 
-  // Recognizes matrices cut by columns, then by rows: the latter contract what the former produce.
+  // Recognizes matrices sharded by columns, then by rows: the latter contract what the former
+  // produce.
   bool Pair(DimensionName kind, StepBlock* block) {
     const bool of_experts = kind == DimensionName::kExperts;
     const DimensionName inner = of_experts ? DimensionName::kHidden : kind;

@@ -72,7 +72,7 @@ struct StepWeight {
   std::vector<int64_t> fused;
 
   bool is_matrix() const { return !in.empty() && !out.empty(); }
-  // Returns the number of segments into which an axis cuts the dimension that it splits. All that
+  // Returns the number of segments into which an axis shards the dimension that it splits. All that
   // heads produce may also lie together, head by head.
   int64_t SegmentsOf(size_t d) const { return names[d] == DimensionName::kHeads ? 1 : fused[d]; }
   bool MaySplit(size_t d, int64_t segments) const {
@@ -81,7 +81,7 @@ struct StepWeight {
   bool MaySplit() const;  // along any dimension
 };
 
-// Weights that axes with shared work cut together.
+// Weights that axes with shared work shard together.
 struct StepBlock {
   std::string_view kind;  // in the words of shardinit-auto(7)
   int64_t units = 0;      // Axes that split the block divide this number of whole heads; 0 if any

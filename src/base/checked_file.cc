@@ -4,25 +4,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/interrupt.h"
 #include "base/sha256.h"
 
 namespace shardinit {
 namespace {
 
-constexpr int64_t kPiece = 1 << 20;  // bytes that are hashed at a time
-
-void ReadOrThrow(const Fd& fd, void* out, int64_t size, int64_t offset, const std::string& path) {
-  errno = 0;
-  if (ReadAll(fd.get(), out, static_cast<size_t>(size), offset)) return;
-  if (errno != 0) throw SystemError("read", path);
-  throw Error(ExitCode::kWorld, fmt::format("`{}` ends before byte {}", path, offset + size),
-              "leave it as it is while it is read");
+uint8_t LargestByte(std::string_view bytes) {
+  const auto* const begin = reinterpret_cast<const uint8_t*>(bytes.data());
+  return *std::max_element(begin, begin + bytes.size());
 }
 
 }  // namespace
@@ -51,15 +45,10 @@ void CheckedFile::Check() const {
   const Fd fd = Open(&checked_info_);
   Sha256 hash;
   uint8_t largest = 0;
-  std::vector<uint8_t> piece(static_cast<size_t>(std::min(kPiece, size_)));
-  for (int64_t at = 0; at < size_; at += kPiece) {
-    ThrowIfInterrupted();
-    const int64_t size = std::min(kPiece, size_ - at);
-    ReadOrThrow(fd, piece.data(), size, at, path_);
-    hash.Update(piece.data(), static_cast<size_t>(size));
-    if (of_bools_)
-      largest = std::max(largest, *std::max_element(piece.begin(), piece.begin() + size));
-  }
+  ReadRange(fd.get(), path_, 0, size_, [&](std::string_view piece) {
+    hash.Update(piece);
+    if (of_bools_) largest = std::max(largest, LargestByte(piece));
+  });
   const std::string found = ToHex(hash.Finish());
   if (found != sha256_) {
     throw Error(
@@ -86,7 +75,7 @@ CheckedFile::Reader::Reader(const CheckedFile& file) : file_(file) {
 }
 
 void CheckedFile::Reader::Read(int64_t offset, int64_t size, void* out) const {
-  ReadOrThrow(fd_, out, size, offset, file_.path_);
+  ReadExactly(fd_.get(), file_.path_, out, static_cast<size_t>(size), offset);
 }
 
 }  // namespace shardinit

@@ -178,7 +178,10 @@ bool ReadAll(int fd, void* data, size_t size, int64_t offset) {
 }
 
 void ReadExactly(int fd, const std::string& path, void* data, size_t size, int64_t offset) {
-  if (!ReadAll(fd, data, size, offset)) throw SystemError("read", path, errno != 0 ? errno : EIO);
+  if (ReadAll(fd, data, size, offset)) return;
+  if (errno != 0) throw SystemError("read", path);
+  throw Error(ExitCode::kWorld, fmt::format("`{}` ends before byte {}", path, offset + size),
+              "leave it as it is while it is read");
 }
 
 void ReadRange(int fd, const std::string& path, int64_t offset, int64_t bytes,

@@ -32,7 +32,7 @@ class Plane {
     std::vector<size_t> dimensions(shape_.size());
     std::iota(dimensions.begin(), dimensions.end(), 0);
     const auto parts = [&](size_t d) { return PartsOf(tensor.partition.cuts[d], mesh); };
-    // Cut dimensions come first, then the longest.
+    // Sharded dimensions come first, then the longest.
     std::stable_sort(dimensions.begin(), dimensions.end(), [&](size_t a, size_t b) {
       if ((parts(a) > 1) != (parts(b) > 1)) return parts(a) > 1;
       return parts(a) == 1 && shape_[a] > shape_[b];
@@ -210,7 +210,7 @@ class PlanPageWriter {
     const bool has_labels = sharding.CountBoxes() <= kMostLabels;
     const std::string replicas =
         sharding.holders() > 1 ? " and " + Count(sharding.holders() - 1, "replica") : "";
-    // First holders are at the lowest index of all axes that cut nothing.
+    // First holders are at the lowest index of all axes that shard nothing.
     int64_t step = mesh_.world_size();
     for (const DimensionCut& cut : tensor.partition.cuts) {
       for (const int axis : cut.axes) step = std::min(step, mesh_.StrideOf(axis));

@@ -76,7 +76,7 @@ Fact FactOfBoxes(const Subject& subject) {
       "box", std::move(members), {.label = fmt::format("rank {}", rank), .text = std::move(text)}};
 }
 
-// Lists ways to cut the tensor, with the cost of all tensors then. People see the best ones.
+// Lists ways to shard the tensor, with the cost of all tensors then. People see the best ones.
 Fact FactOfAlternatives(const Subject& subject) {
   constexpr size_t kMostRows = 6;
   FactList list;

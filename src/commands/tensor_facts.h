@@ -46,7 +46,7 @@ Fact FactOf(std::string_view key, const std::vector<Setting>& settings, F label)
   return {key, std::move(list)};
 }
 
-// Says how the tensor is cut and why, and what the subject's rank has of it.
+// Says how the tensor is sharded and why, and what the subject's rank has of it.
 void AddSharding(const Subject& subject, Facts* facts);
 
 }  // namespace shardinit

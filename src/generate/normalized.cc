@@ -1,5 +1,5 @@
 // Makes vectors of one length along a dimension: normal vectors, divided by their lengths. A shard
-// that cuts these vectors draws them whole.
+// that shards these vectors draws them whole.
 #include <algorithm>
 #include <array>
 #include <cmath>

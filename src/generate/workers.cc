@@ -65,6 +65,25 @@ int64_t Bytes(const BoxTask& task) {
   return ElementCount(task.box.shape) * InfoOf(task.tensor->dtype).bytes;
 }
 
+// Returns pointers, since the tasks themselves are large and can be a million.
+std::vector<BoxTask*> LargestFirst(std::vector<BoxTask>& tasks) {
+  std::vector<std::pair<int64_t, BoxTask*>> order;
+  order.reserve(tasks.size());
+  for (BoxTask& task : tasks) order.emplace_back(-Bytes(task), &task);
+  std::sort(order.begin(), order.end());
+  std::vector<BoxTask*> sorted(order.size());
+  std::ranges::transform(order, sorted.begin(), &std::pair<int64_t, BoxTask*>::second);
+  return sorted;
+}
+
+void WriteBlock(const Block& block, WorkCounters& counters) {
+  const Timer timer(&counters.write_ns);
+  for (const BoxWrite& write : block.writes) {
+    counters.direct_bytes += write.file->Write(write.data, write.bytes, write.offset);
+    counters.written_bytes += write.bytes;
+  }
+}
+
 // The work of a generating thread on one of its two boxes.
 struct Lane {
   bool busy() const { return work.box != nullptr; }
@@ -91,18 +110,14 @@ class Workers::Pool {
   ~Pool() { Stop(); }
 
   void Submit(std::vector<BoxTask> tasks, std::function<void()> done) {
-    // Sort pointers, not the tasks themselves, which are large and can be a million.
-    std::vector<std::pair<int64_t, BoxTask*>> order;
-    order.reserve(tasks.size());
-    for (BoxTask& task : tasks) order.emplace_back(-Bytes(task), &task);
-    std::sort(order.begin(), order.end());
+    const std::vector<BoxTask*> order = LargestFirst(tasks);
     auto group = std::make_shared<Group>();
     group->done = std::move(done);
     group->unfinished = static_cast<int64_t>(tasks.size());
     const bool empty = tasks.empty();
     {
       const std::lock_guard lock(mutex_);
-      for (const auto& [bytes, task] : order) {
+      for (BoxTask* task : order) {
         std::vector<Preparation> needs;
         if (!task->source && !task->pass) needs = PreparationsOf(*task->tensor, task->box);
         auto& queue = needs.empty() ? pending_ : pending_prepared_;
@@ -329,16 +344,8 @@ class Workers::Pool {
         block = std::move(unwritten_.front());
         unwritten_.pop_front();
       }
-      WriteBlock(block);
+      WriteBlock(block, counters_);
       FinishBlock(block);
-    }
-  }
-
-  void WriteBlock(const Block& block) {
-    const Timer timer(&counters_.write_ns);
-    for (const BoxWrite& write : block.writes) {
-      counters_.direct_bytes += write.file->Write(write.data, write.bytes, write.offset);
-      counters_.written_bytes += write.bytes;
     }
   }
 

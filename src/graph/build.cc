@@ -51,15 +51,15 @@ InitGraph BindModel(Building& building) {
   return graph;
 }
 
-// Returns whether a mistake affects which tensors are drawn, or how they are cut.
+// Returns whether a mistake affects which tensors are drawn, or how they are sharded.
 bool IsInDoubt(const ModelSpec& spec) {
   constexpr std::string_view kKeys[] = {"dtype", "vars",   "mesh", "rules",  "sharding",
                                         "init",  "uneven", "fans", "modules"};
   return std::ranges::any_of(kKeys, [&](std::string_view key) { return spec.wrong.Has(key); });
 }
 
-// Simplifies partitions. This must wait until all views have inherited cuts: in a dimension of
-// another extent, equal cuts may have different borders.
+// Simplifies partitions. This must wait until all views have inherited shardings: in a dimension of
+// another extent, equal shardings may have different borders.
 void Simplify(const Mesh& mesh, std::vector<Tensor>* tensors) {
   for (Tensor& tensor : *tensors) {
     tensor.partition = Simplified(std::move(tensor.partition), tensor.shape, mesh);
@@ -178,7 +178,7 @@ void NotePadded(const InitGraph& graph, const Paddings& paddings, Explanation& n
                           paddings[*notes.tensor]->place});
 }
 
-// Returns all drawn tensors, cut over the mesh and with their streams.
+// Returns all drawn tensors, sharded over the mesh and with their streams.
 WrittenTensors DrawAndCut(Building& building, const BuildRequest& request, const InitGraph& graph) {
   Sharder sharder(building, graph.mesh);
 
@@ -186,7 +186,7 @@ WrittenTensors DrawAndCut(Building& building, const BuildRequest& request, const
   WrittenTensors drawn = DrawTensors(building, graph.mesh,
                                      sharder.Chooses() || request.cost != nullptr || request.warns);
 
-  // Cut all tensors together.
+  // Shard all tensors together.
   sharder.Shard(drawn);
   sharder.CheckUse();
 

@@ -37,7 +37,7 @@ struct Explanation {
     std::string outcome;  // empty: the rule settled the dimension
   };
 
-  // One way to cut the tensor together with its block, while all other blocks stay as they are.
+  // One way to shard the tensor together with its block, while all other blocks stay as they are.
   struct Alternative {
     PartitionSpec partition;
     double seconds, padding, memory;  // cost of the whole model (autoshard/cost.h)
@@ -77,7 +77,7 @@ struct Explanation {
   std::vector<Trial> rules;
   std::string block;                      // kind of the tensor's block, if a language compared ways
   std::vector<Alternative> alternatives;  // those that fit first, then by seconds
-  std::vector<Setting> mesh;              // axes that cut the tensor
+  std::vector<Setting> mesh;              // axes that shard the tensor
   std::vector<Setting> pins;              // a mesh axis, and the indices on it that hold the tensor
 
   // The places of a drawn tensor, in the chosen layout or in all. If no drawn tensor matches, this

@@ -1,4 +1,5 @@
-// Which sampler draws the elements of a distribution, if each is made of its own random words.
+// Tells which sampler draws the elements of a distribution, if each is made of its own random
+// words.
 #pragma once
 
 #include "init/distribution.h"

@@ -23,7 +23,7 @@ void Fill(const Sampler& sampler, Stream stream, uint64_t first, size_t count, D
           void* out);
 
 // Writes `rows` runs of `count` elements each, packed one after another; run r starts at
-// first + r * stride. This is a tile of a shard that is cut along its last dimensions.
+// first + r * stride. This is a tile of a box that is sharded along its last dimensions.
 void FillRows(const Sampler& sampler, Stream stream, uint64_t first, uint64_t stride, size_t rows,
               size_t count, DType dtype, void* out);
 

@@ -36,7 +36,7 @@ struct Balance {
   // has them.
   int64_t padding = 0;
   // Maps a number of bytes to the number of ranks that hold so many. BalanceOf() enumerates only
-  // the indices on axes that make a difference: those that cut something into unequal parts, or
+  // the indices on axes that make a difference: those that shard something into unequal parts, or
   // that something is pinned to. The map is empty if that still takes more than a million sums.
   std::map<int64_t, int64_t> ranks = {};
 };

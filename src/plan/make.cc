@@ -80,7 +80,7 @@ class LargestRank {
     }
   }
 
-  // Returns the searched axes that cut the tensor so that ranks which differ in them alone hold
+  // Returns the searched axes that shard the tensor so that ranks which differ in them alone hold
   // different numbers of bytes.
   std::vector<int> UnevenAxes(const Tensor& tensor) const {
     std::vector<int> uneven;

@@ -10,8 +10,8 @@ namespace shardinit {
 
 // `mesh` has the form `fsdp=8,tensor=4` and names axes of the plan's mesh; axes that it leaves out
 // get size 1 and come last. Throws Error (kUsage) if `mesh` has another form, if its axes do not
-// divide a dimension that they cut, unless `allows_uneven`, or if tensors are pinned to indices of
-// an axis that changes. The new mesh has no device layout unless it equals the plan's.
+// divide a dimension that they shard, unless `allows_uneven`, or if tensors are pinned to indices
+// of an axis that changes. The new mesh has no device layout unless it equals the plan's.
 Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven);
 
 // Shards every stored tensor as `sharding` says, which is a file or a word of the languages that

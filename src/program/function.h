@@ -46,8 +46,8 @@ std::string TypeText(const Shape& shape, DType element);
 
 class Function {
  public:
-  // The arguments are %zero, if needed, and those that are added. With `partitioned`, XLA cuts the
-  // domain over devices.
+  // The arguments are %zero, if needed, and those that are added. With `partitioned`, XLA shards
+  // the domain over devices.
   Function(Shape domain, Arithmetic arithmetic, bool partitioned);
 
   Arithmetic arithmetic() const { return arithmetic_; }
@@ -67,8 +67,8 @@ class Function {
   bool needs_zero() const { return needs_zero_; }
 
   // Returns 0, 1, 2, … along a dimension. In a partitioned function, two dimensions of the same
-  // extent get two values: compilers would merge them into one, which cannot be cut as both are,
-  // and devices would gather what they lack of it.
+  // extent get two values: compilers would merge them into one, which cannot be sharded as both
+  // are, and devices would gather what they lack of it.
   Value Iota(int dimension);
   // Applies `stablehlo.<operation>` to each element.
   Value Elementwise(std::string_view operation, std::span<const Value> operands, DType element,

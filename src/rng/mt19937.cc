@@ -155,7 +155,8 @@ using mt19937::kState;
 // Beyond this many words, a jump is faster than making the words between.
 constexpr uint64_t kNear = 4 << 20;
 
-// The last power is kept: where rows of a tensor are cut, jumps of one distance follow one another.
+// The last power is kept: where rows of a tensor are sharded, jumps of one distance follow one
+// another.
 const mt19937::Polynomial& PowerOfTFor(uint64_t distance) {
   thread_local uint64_t known = 0;
   thread_local std::unique_ptr<const mt19937::Polynomial> polynomial;

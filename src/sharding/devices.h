@@ -1,4 +1,4 @@
-// Which device has which place in a mesh. This decides no value, box or file: ranks remain
+// The place of each device in a mesh. It decides no value, box or file: ranks remain
 // row-major coordinates, whichever device has them.
 //
 // Devices lie in slices, with fast links (ICI) within a slice and slow ones (DCN) between slices.

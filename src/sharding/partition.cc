@@ -55,7 +55,7 @@ int64_t PartsOf(const DimensionCut& cut, const Mesh& mesh) {
 
 int64_t DivisorOf(const DimensionCut& cut, const Mesh& mesh) {
   if (cut.nested.empty()) return PartsOf(cut, mesh) * cut.segments;
-  // Each axis cuts what is left: the extent divided by all parts before it.
+  // Each axis shards what is left: the extent divided by all parts before it.
   int64_t divisor = 1, parts = 1;
   for (size_t a = 0; a < cut.axes.size(); ++a) {
     parts *= mesh.shape[cut.axes[a]];

@@ -1,4 +1,4 @@
-// Which mesh axes cut which dimension of a tensor, and which ranks hold any of it.
+// A tensor's partition: which mesh axes shard each dimension, and which ranks hold any of it.
 #pragma once
 
 #include <compare>
@@ -12,20 +12,20 @@
 
 namespace shardinit {
 
-// How one dimension is cut: into `segments` first, and each of these over the axes. So a rank has a
-// part of every segment, for example of gate and up, which lie behind one another. (This is
+// How one dimension is sharded: into `segments` first, and each of these over the axes. So a rank
+// has a part of every segment, for example of gate and up, which lie behind one another. (This is
 // DTensor's _StridedShard with split_factor = segments.)
 //
-// In a nested cut, each axis cuts what the axes before it left to a rank, as DTensor's placements
-// do. Its borders differ where the axes do not divide the dimension.
+// In a nested sharding, each axis shards what the axes before it left to a rank, as DTensor's
+// placements do. Its borders differ where the axes do not divide the dimension.
 struct DimensionCut {
   DimensionCut() = default;
   DimensionCut(std::vector<int> by) : axes(std::move(by)) {}
   DimensionCut(std::initializer_list<int> by) : axes(by) {}
 
   std::vector<int> axes;  // mesh axes, the major one first
-  int64_t segments = 1;   // 1 if no axis cuts, or if the cut is nested
-  // For each axis: the number of segments in which it cuts what is left, or 0 if it acts as one
+  int64_t segments = 1;   // 1 if no axis shards, or if the sharding is nested
+  // For each axis: the number of segments in which it shards what is left, or 0 if it acts as one
   // with the axis before it. Empty if all axes act as one.
   std::vector<int64_t> nested = {};
 
@@ -36,7 +36,7 @@ struct DimensionCut {
 inline constexpr int64_t kMaxSegments = 1 << 16;
 
 // Only ranks with one of these indices on the axis hold any of the tensor, as for a pipeline's
-// stage. The axis cuts nothing. The indices are ascending, and not all of the axis.
+// stage. The axis shards nothing. The indices are ascending, and not all of the axis.
 struct Pin {
   int axis;
   std::vector<int64_t> indices;

@@ -1,24 +1,24 @@
 // The distribution of one tensor over ranks: which boxes a rank holds, which ranks hold equal
 // boxes, and which of these stores them. No other code computes ranks from coordinates or boxes.
 //
-// A PartitionSpec names, for each dimension, the mesh axes that cut it; the first of several is the
-// major one. A dimension of n elements over axes (a, b) has k = |a| * |b| parts, and the rank at
-// coordinate c holds part
+// A PartitionSpec names, for each dimension, the mesh axes that shard it; the first of several is
+// the major one. A dimension of n elements over axes (a, b) has k = |a| * |b| parts, and the rank
+// at coordinate c holds part
 //
 //   p = c[a] * |b| + c[b]     the elements [min(n, p*w), min(n, (p+1)*w)),
 //                             w = ceil(n / k)
 //
 // This is the rule of torch.chunk, DTensor's Shard and torch_xla: 10 elements over 4 parts are 3,
 // 3, 3, 1, and 5 over 4 are 2, 2, 1, 0. (JAX allows only k that divides n, where all rules agree.)
-// With s segments, the dimension is first cut into s parts by the same rule, and the rank holds
+// With s segments, the dimension is first split into s parts by the same rule, and the rank holds
 // part p of each: up to s boxes, which is the rule of DTensor's _StridedShard. With segments in
 // several dimensions a rank's boxes are all their combinations.
 //
-// Nested axes go one after the other: each cuts what those before it left to the rank, put side by
-// side, into segments and these into parts, as DTensor does. 10 elements over (a, b) of 2 and 2 are
-// 3, 2, 3, 2.
+// Nested axes go one after the other: each shards what those before it left to the rank, put side
+// by side, into segments and these into parts, as DTensor does. 10 elements over (a, b) of 2 and 2
+// are 3, 2, 3, 2.
 //
-// Ranks that differ only on axes that cut no dimension hold replicas. The one at coordinate 0 on
+// Ranks that differ only on axes that shard no dimension hold replicas. The one at coordinate 0 on
 // all such axes, which is the lowest, is the first replica. If the tensor is pinned to indices of
 // an axis, only ranks with these indices hold replicas, and the lowest of the indices takes the
 // place of 0.
@@ -92,8 +92,8 @@ class Sharding {
   struct Interval {
     int64_t start, length;
   };
-  // The effect of a mesh axis that cuts: of two ranks r and r + stride, one step apart on the axis,
-  // each holds the next part. 0 segments: the axis acts as one with the step before.
+  // The effect of a mesh axis that shards: of two ranks r and r + stride, one step apart on the
+  // axis, each holds the next part. 0 segments: the axis acts as one with the step before.
   struct Step {
     int64_t segments, stride, parts;
     bool operator==(const Step&) const = default;
@@ -105,10 +105,10 @@ class Sharding {
     bool operator==(const Place&) const = default;
   };
 
-  // Returns part number `part` of an extent that is cut in `parts`.
+  // Returns part number `part` of an extent that is split in `parts`.
   static Interval Chunk(int64_t extent, int64_t parts, int64_t part);
-  // Returns part number `part` of the joined `intervals`, cut in segments and these in parts; none
-  // of the results is empty.
+  // Returns part number `part` of the joined `intervals`, split in segments and these in parts;
+  // none of the results is empty.
   static std::vector<Interval> Take(const std::vector<Interval>& intervals, int64_t segments,
                                     int64_t parts, int64_t part);
   std::vector<Interval> IntervalsOf(size_t dimension, int64_t rank) const;
@@ -125,7 +125,8 @@ class Sharding {
 
 template <typename F>
 void Sharding::ForEachBox(F visit) const {
-  // Only the axes that cut the tensor move; on all others the first holder is at its lowest index.
+  // Only the axes that shard the tensor move; on all others the first holder is at its lowest
+  // index.
   const std::vector<int> axes = CuttingAxes();
   for (int64_t rank = LowestRank();;) {
     const std::vector<Box> boxes = BoxesOn(rank);
@@ -149,8 +150,8 @@ void Sharding::ForEachBox(F visit) const {
 // only where needed.
 PartitionSpec Simplified(PartitionSpec partition, const Shape& shape, const Mesh& mesh);
 
-// Whether each rank holds the same of a dimension of this extent. Both cuts have the same axes, in
-// any order.
+// Whether each rank holds the same of a dimension of this extent. Both shardings have the same
+// axes, in any order.
 bool CutAlike(int64_t extent, const DimensionCut& a, const DimensionCut& b, const Mesh& mesh);
 
 }  // namespace shardinit

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <unordered_map>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -14,6 +13,7 @@
 #include "spec/file_kind.h"
 #include "spec/hugging_face.h"
 #include "spec/json.h"
+#include "spec/merge.h"
 #include "spec/shipped.h"
 
 namespace shardinit {
@@ -21,8 +21,6 @@ namespace {
 
 constexpr size_t kDeepestInclude = 16;
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-
-enum class Context { kRoot, kInits, kTensor, kOther };
 
 const Source& AddSource(const std::string& name, std::string text, Diagnostics& diagnostics) {
   if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
@@ -159,7 +157,7 @@ class Loader {
         return &root;
       }
       const Node* sharding = Complete(tree, std::filesystem::path(file).parent_path());
-      return MayShard(root, *sharding, value) ? Merge(root, *sharding, Context::kRoot) : &root;
+      return MayShard(root, *sharding, value) ? Merge(root, *sharding) : &root;
     }
     Node* rest = store_.Copy(root);
     std::erase_if(rest->entries, [](const Node::Entry& entry) {
@@ -272,7 +270,7 @@ class Loader {
     const size_t before = diagnostics_.errors();
     const Node* spec = nullptr;
     for (const Node* part : ImportConfig(config, *family, store_, diagnostics_))
-      spec = spec == nullptr ? part : Merge(*spec, *part, Context::kRoot);
+      spec = spec == nullptr ? part : Merge(*spec, *part);
     return diagnostics_.errors() == before ? spec : nullptr;
   }
 
@@ -346,15 +344,14 @@ class Loader {
       const Node* included = Include(path, folder);
       // A key that is absent here may stand in the missing file.
       rest->incomplete |= included == nullptr || included->incomplete;
-      if (included != nullptr)
-        merged = merged == nullptr ? included : Merge(*merged, *included, Context::kRoot);
+      if (included != nullptr) merged = merged == nullptr ? included : Merge(*merged, *included);
     };
     if (include.IsSequence()) {
       for (const Node::Entry& entry : include.entries) add(*entry.value);
     } else {
       add(include);
     }
-    return merged == nullptr ? rest : Merge(*merged, *rest, Context::kRoot);
+    return merged == nullptr ? rest : Merge(*merged, *rest);
   }
 
   const Node* Include(const Node& path, const std::filesystem::path& folder) {
@@ -388,70 +385,8 @@ class Loader {
     return loaded_[canonical] = root;
   }
 
-  const Node* Merge(const Node& base, const Node& over, Context context) {
-    if (&base == &over || !base.IsMap() || !over.IsMap() || over.whole) return &over;
-    if (!store_.Count(base.entries.size() + over.entries.size())) {
-      diagnostics_.Error(
-          over.span,
-          fmt::format("the spec and its includes have more than {} values", NodeStore::kMostNodes));
-      diagnostics_.ThrowIfErrors();
-    }
-    std::unordered_map<std::string_view, size_t> places;
-    Node* merged = store_.Copy(over);
-    merged->entries = base.entries;
-    merged->incomplete |= base.incomplete;
-    merged->whole = base.whole;
-    if (context == Context::kRoot) DropReplaced(over, merged);
-    for (size_t i = 0; i < merged->entries.size(); ++i) places[merged->entries[i].key->text] = i;
-    for (const Node::Entry& entry : over.entries) {
-      const auto place = places.find(entry.key->text);
-      if (place == places.end()) {
-        merged->entries.push_back(entry);
-        continue;
-      }
-      Node::Entry& slot = merged->entries[place->second];
-      slot = {entry.key, MergeValue(*slot.value, entry, over, context)};
-    }
-    return merged;
-  }
-
-  // Drops the other one of `rules` and `sharding`, which say the same thing in two ways.
-  static void DropReplaced(const Node& over, Node* merged) {
-    for (const auto& [key, other] : {std::pair{"rules", "sharding"}, {"sharding", "rules"}}) {
-      if (over.Find(key) == nullptr || over.Find(other) != nullptr) continue;
-      std::erase_if(merged->entries, [&, name = std::string_view(other)](const Node::Entry& entry) {
-        return entry.key->text == name;
-      });
-    }
-  }
-
-  // Returns the entries of both lists, each once: a file may be included on several ways.
-  const Node* Joined(const Node& base, const Node& over) {
-    if (!base.IsSequence() || !over.IsSequence()) return &over;
-    Node* joined = store_.Copy(over);
-    joined->entries = base.entries;
-    for (const Node::Entry& entry : over.entries) {
-      if (std::ranges::none_of(base.entries,
-                               [&](const auto& known) { return known.value == entry.value; })) {
-        joined->entries.push_back(entry);
-      }
-    }
-    return joined;
-  }
-
-  const Node* MergeValue(const Node& base, const Node::Entry& entry, const Node& map,
-                         Context context) {
-    const std::string_view key = entry.key->text;
-    if (context == Context::kRoot) {
-      if (key == "sharding") return entry.value;
-      if (key == "assert") return Joined(base, *entry.value);
-      return Merge(base, *entry.value, key == "init" ? Context::kInits : Context::kOther);
-    }
-    const bool is_initializer =
-        context == Context::kInits ||
-        (key == "init" && (map.Find("shape") != nullptr || entry.value->entries.size() == 1));
-    if (is_initializer || key == "repeat") return entry.value;
-    return Merge(base, *entry.value, Context::kOther);
+  const Node* Merge(const Node& base, const Node& over) {
+    return MergeSpecs(base, over, store_, diagnostics_);
   }
 
   NodeStore& store_;

@@ -42,7 +42,7 @@ enum class SpecKind {
   kLayouts,
   kShape,
   kLogicalAxes,
-  kMeshAxes,  // axes that cut a dimension
+  kMeshAxes,  // axes that shard a dimension
   kShard,
   kStage,
   kInit,

@@ -68,7 +68,7 @@ struct InitSpec {
   std::optional<Located<std::string>> of = {};  // for `norms`, which has no arguments
 };
 
-// Mesh axes that cut one dimension, major first; empty: not cut (`null`).
+// Mesh axes that shard one dimension, major first; empty: not sharded (`null`).
 using AxisList = Located<std::vector<Located<std::string>>>;
 
 struct CutSpec {

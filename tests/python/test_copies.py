@@ -155,6 +155,7 @@ def test_a_stranger_cannot_prepare_it(source, wanted, tmp_path):
     assert len(names) == 3
 
 
+@pytest.mark.quick
 def test_the_source_is_part_of_what_is_gone_on_with(source, wanted, tmp_path):
     """Two checkpoints of one plan: the copy of the second holds nothing of the first's."""
     other = shutil.copytree(source, tmp_path / "other")

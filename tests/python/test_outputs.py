@@ -373,6 +373,7 @@ def test_a_local_folder_may_have_such_a_name(folder):
     run_ok("verify", "./s3://x", cwd=folder)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name, options", [("digest", []), ("digest", ["--only", "*"]), ("digest", ["--only", "w*"])])
 def test_check_names_tensors_that_the_spec_lacks(name, options, folder):
     """A list may have tensors that `--only` leaves out, but no others."""

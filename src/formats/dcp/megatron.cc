@@ -1,7 +1,7 @@
 // Lays out the folder that Megatron-core calls `torch_dist`: a checkpoint of
-// torch.distributed.checkpoint. metadata.json names the format, and common.pt has what is not cut.
-// Each module that can compute in 8 bits has an object for the state of that, `_extra_state`, which
-// is empty.
+// torch.distributed.checkpoint. metadata.json names the format, and common.pt has what is not
+// sharded. Each module that can compute in 8 bits has an object for the state of that,
+// `_extra_state`, which is empty.
 #include <fmt/format.h>
 
 #include "base/error.h"

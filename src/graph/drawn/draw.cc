@@ -29,7 +29,7 @@ void ReportUnknownDType(const Located<std::string>& name, Diagnostics& diagnosti
                           : DidYouMean(name.value, DTypeNames()));
 }
 
-// Turns leaves into tensors, except for how they are cut.
+// Turns leaves into tensors, except for how they are sharded.
 class Drawer {
  public:
   Drawer(Building& building, const Mesh& mesh, bool keeps_fans, WrittenTensors* drawn)

@@ -49,7 +49,7 @@ class AutoLanguage : public ShardingLanguage {
   }
 
   bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
-    if (tensor.is_view) return true;  // a view is cut as its sources are
+    if (tensor.is_view) return true;  // a view is sharded as its sources are
     const auto chosen = chosen_.find(tensor.path);
     if (chosen == chosen_.end()) return true;
     cutting->partition.cuts = chosen->second.cuts;

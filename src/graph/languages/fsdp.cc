@@ -1,5 +1,5 @@
 // Languages that look at shapes alone: FSDPv2 of torch_xla, SingleAxisSharder of torchax, and
-// fully_shard of PyTorch, which cuts further what others have cut.
+// fully_shard of PyTorch, which shards further what others have sharded.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,8 +18,8 @@ bool IsCut(const std::vector<DimensionCut>& cuts) {
   return std::ranges::any_of(cuts, [](const DimensionCut& cut) { return !cut.axes.empty(); });
 }
 
-// Returns whether other languages have cut the tensor, or whether axes other than `own` cut the
-// sources of a view.
+// Returns whether other languages have sharded the tensor, or whether axes other than `own` shard
+// the sources of a view.
 bool IsCutByOthers(const TensorToCut& tensor, const Cutting& cutting, const std::vector<int>& own) {
   if (cutting.says_cuts) return IsCut(cutting.partition.cuts);
   if (!tensor.is_view) return false;
@@ -58,8 +58,8 @@ std::unique_ptr<ShardingLanguage> Read(LanguageContext& context, const LanguageT
   return std::make_unique<Language>(context, text);
 }
 
-// Cuts tensors that are not cut yet along their largest dimension, the first one of equals, as
-// torch_xla/experimental/spmd_fully_sharded_data_parallel.py does.
+// Shards tensors that are not sharded yet along their largest dimension, the first one of equals,
+// as torch_xla/experimental/spmd_fully_sharded_data_parallel.py does.
 class FsdpLanguage : public ShardingLanguage {
  public:
   static constexpr char kName[] = "fsdp";
@@ -94,7 +94,7 @@ class FsdpLanguage : public ShardingLanguage {
   const Span place_;
 };
 
-// Cuts the first dimension that the axis divides, as torchax/mesh_util.py does.
+// Shards the first dimension that the axis divides, as torchax/mesh_util.py does.
 class FirstDivisibleLanguage : public OnceLanguage {
  public:
   static constexpr char kName[] = "first_divisible";
@@ -139,8 +139,8 @@ class FirstDivisibleLanguage : public OnceLanguage {
   const Span place_;
 };
 
-// Works as torch.distributed.fsdp.fully_shard after parallelize_module: cuts each part of a
-// dimension, the first or another one, by those axes that do not cut the tensor yet.
+// Works as torch.distributed.fsdp.fully_shard after parallelize_module: shards each part of a
+// dimension, the first or another one, by those axes that do not shard the tensor yet.
 class FullyShardLanguage : public OnceLanguage {
  public:
   static constexpr char kName[] = "fully_shard";
@@ -154,7 +154,7 @@ class FullyShardLanguage : public OnceLanguage {
 
   bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
     if (tensor.path.empty()) return true;
-    // A view of a tensor that is cut stays cut like it.
+    // A view of a tensor that is sharded stays sharded like it.
     if (tensor.is_view && !cutting->says_cuts) return true;
     cutting->says_cuts = true;
     std::vector<int> axes = axes_;
@@ -166,7 +166,7 @@ class FullyShardLanguage : public OnceLanguage {
     if (tensor.shape.empty() || axes.empty()) return true;
     DimensionCut& cut = cutting->partition.cuts[*dimension];
     if (*dimension > 0 && !CheckEven(tensor, cut, axes, *dimension)) return false;
-    // fully_shard treats its own axes as one axis, which cuts what the other axes left.
+    // fully_shard treats its own axes as one axis, which shards what the other axes left.
     const bool is_first =
         std::ranges::all_of(cut.axes, [&](int axis) { return Contains(axes_, axis); });
     if (!is_first) {
@@ -206,7 +206,7 @@ class FullyShardLanguage : public OnceLanguage {
   }
 
   // Returns the dimension that the patterns give the tensor, or the first; nothing after a mistake.
-  // The tensor must have it only if it is to be cut.
+  // The tensor must have it only if it is to be sharded.
   std::optional<size_t> DimensionOf(const TensorToCut& tensor, bool is_cut) {
     const std::vector<size_t>& matches = patterns_.Match(tensor.path);
     if (matches.empty()) return 0;
@@ -227,7 +227,7 @@ class FullyShardLanguage : public OnceLanguage {
     return static_cast<size_t>(dimension);
   }
 
-  // PyTorch's fully_shard cuts other dimensions than the first only into equal parts.
+  // PyTorch's fully_shard shards other dimensions than the first only into equal parts.
   bool CheckEven(const TensorToCut& tensor, const DimensionCut& before,
                  const std::vector<int>& axes, size_t dimension) {
     const Mesh& mesh = context_.mesh;

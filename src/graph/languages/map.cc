@@ -1,6 +1,7 @@
-// A map from patterns of paths to how the tensors are cut. The cuts are written as in torchprime's
-// configs/model/sharding (dimensions in order, each null, a mesh axis or a list of them), in
-// Python's words (`P('fsdp', None)`), or as a placement for each mesh axis (`{fsdp: Shard(0)}`).
+// A map from patterns of paths to how the tensors are sharded. The shardings are written as in
+// torchprime's configs/model/sharding (dimensions in order, each null, a mesh axis or a list of
+// them), in Python's words (`P('fsdp', None)`), or as a placement for each mesh axis (`{fsdp:
+// Shard(0)}`).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,11 +19,11 @@
 namespace shardinit {
 namespace {
 
-// One pattern and its cuts, as written. Mesh axes are looked up when it matches a tensor, because
-// patterns of activations may name other axes.
+// One pattern and its shardings, as written. Mesh axes are looked up when it matches a tensor,
+// because patterns of activations may name other axes.
 struct MapEntry {
   Located<std::string> pattern;
-  Span span;  // of its cuts
+  Span span;  // of its shardings
   std::string text;
   std::vector<AxisList> dimensions;  // empty if `is_placed`
   bool is_placed = false;

@@ -1,6 +1,6 @@
 // Megatron's tensor parallelism by the roles of layers, whose weights are [out, in]
-// (megatron/core/tensor_parallel/layers.py): ColumnParallelLinear cuts outputs together with the
-// bias; RowParallelLinear cuts inputs, and its bias is whole; VocabParallelEmbedding cuts rows.
+// (megatron/core/tensor_parallel/layers.py): ColumnParallelLinear shards outputs together with the
+// bias; RowParallelLinear shards inputs, and its bias is whole; VocabParallelEmbedding shards rows.
 // Whole experts go to the ranks of another axis, equally many to each and in order
 // (transformer/moe/moe_layer.py).
 #include <fmt/format.h>

@@ -30,7 +30,7 @@ std::optional<int64_t> Number(const PythonValue& value, int64_t low, int64_t hig
   return context.Integer(*expr, low, high, what);
 }
 
-// Cuts by the axes in this order: each cuts what those before it left.
+// Shards by the axes in this order: each shards what those before it left.
 DimensionCut InSteps(std::vector<int> axes, std::vector<int64_t> segments) {
   DimensionCut cut(std::move(axes));
   if (cut.axes.size() == 1) {
@@ -42,8 +42,8 @@ DimensionCut InSteps(std::vector<int> axes, std::vector<int64_t> segments) {
 }
 
 // Returns the steps of parallelize_module and fully_shard in the order in which they came, none of
-// them in segments. fully_shard cut by an axis if its split_factor is the product of the sizes of
-// axes behind it. Returns nothing if some split_factor is no such product.
+// them in segments. fully_shard has sharded by an axis if its split_factor is the product of the
+// sizes of axes behind it. Returns nothing if some split_factor is no such product.
 std::optional<DimensionCut> AsFullyShard(const DimensionCut& steps, const Mesh& mesh) {
   std::vector<int> axes;
   for (size_t a = steps.axes.size(); a-- > 0;) {
@@ -58,7 +58,8 @@ std::optional<DimensionCut> AsFullyShard(const DimensionCut& steps, const Mesh& 
   return InSteps(axes, std::vector<int64_t>(axes.size(), 1));
 }
 
-// Returns DTensor's cut of a dimension of this extent, in a form that holds for other extents, too.
+// Returns DTensor's sharding of a dimension of this extent, in a form that holds for other extents,
+// too.
 DimensionCut CutOf(std::vector<int> axes, std::vector<int64_t> segments, int64_t extent,
                    const Mesh& mesh) {
   DimensionCut steps = InSteps(std::move(axes), std::move(segments));

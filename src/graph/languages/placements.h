@@ -1,5 +1,5 @@
-// Converts DTensor's placements, which say what each mesh axis cuts, into cuts of dimensions, which
-// say by which axes each dimension is cut.
+// Converts DTensor's placements, which say what each mesh axis shards, into shardings of
+// dimensions, which say by which axes each dimension is sharded.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,11 @@ bool IsPlacement(const PythonValue& value);
 // Reports a value that is not a placement, and `Partial`.
 std::optional<Placement> ReadPlacement(const PythonValue& value, LanguageContext& context);
 
-// Converts `placements`, one for each mesh axis in the mesh's order, as DTensor cuts: each axis
-// cuts the parts that the axes before it made, and a strided one cuts each of them in split_factor
-// segments. If an axis is strided by the axes behind it, and the result is the same, it cuts after
-// them: this is how fully_shard cuts what parallelize_module left. Reports what cannot be.
+// Converts `placements`, one for each mesh axis in the mesh's order, as DTensor shards: each axis
+// shards the parts that the axes before it made, and a strided one shards each of them in
+// split_factor segments. If an axis is strided by the axes behind it, and the result is the same,
+// it shards after them: this is how fully_shard shards what parallelize_module left. Reports what
+// cannot be.
 std::optional<std::vector<DimensionCut>> CutsOf(const std::vector<Placement>& placements,
                                                 const TensorToCut& tensor,
                                                 LanguageContext& context);

@@ -17,9 +17,9 @@
 namespace shardinit {
 namespace {
 
-// Writes DTensor's placements, which can have segments. DTensor cuts in the order of the mesh, so
+// Writes DTensor's placements, which can have segments. DTensor shards in the order of the mesh, so
 // the split_factor of an axis counts the segments, and the parts of axes that are major to it but
-// cut later.
+// shard later.
 std::string InPlacements(const PartitionSpec& partition, const Mesh& mesh) {
   std::map<int, std::string> placements;
   for (size_t d = 0; d < partition.cuts.size(); ++d) {
@@ -56,8 +56,8 @@ std::string InYaml(const PartitionSpec& partition, const Mesh& mesh) {
   return is_whole ? "null" : fmt::format("[{}]", fmt::join(dimensions, ", "));
 }
 
-// Returns whether a map can say how the tensor is cut. If there are segments, the parts must be
-// equal, as then their borders do not depend on the order in which axes cut.
+// Returns whether a map can say how the tensor is sharded. If there are segments, the parts must be
+// equal, as then their borders do not depend on the order in which axes shard.
 bool IsWritable(const Tensor& tensor, const Mesh& mesh) {
   const PartitionSpec& partition = tensor.partition;
   if (!partition.pins.empty() || partition.IsNested()) return false;
@@ -71,7 +71,7 @@ bool IsWritable(const Tensor& tensor, const Mesh& mesh) {
 struct Group {
   std::string pattern;
   std::vector<const Tensor*> tensors;
-  bool is_one = true;  // all are cut alike
+  bool is_one = true;  // all are sharded alike
 };
 
 std::vector<Group> GroupsOf(const std::vector<Tensor>& tensors) {
@@ -84,7 +84,7 @@ std::vector<Group> GroupsOf(const std::vector<Tensor>& tensors) {
     group.tensors.push_back(&tensor);
     group.is_one &= tensor.partition == group.tensors.front()->partition;
   }
-  // A pattern must not match a tensor that is cut in another way.
+  // A pattern must not match a tensor that is sharded in another way.
   for (Group& group : groups) {
     if (group.pattern.find('*') == group.pattern.npos) continue;
     group.is_one = group.is_one && std::ranges::none_of(groups, [&](const Group& g) {

@@ -94,7 +94,7 @@ void Sharder::SettlePins(const TensorSpec& spec, Tensor& tensor) {
     if (language->Pins()) language->Cut(SeenOf(spec, tensor), &cutting);
   }
   tensor.partition.pins = std::move(cutting.partition.pins);
-  // The dimensions are noted when they are cut.
+  // The dimensions are noted when they are sharded.
   building_.why.Note([&](Explanation& notes) {
     notes.rules.clear();
     settled_ = std::exchange(notes.pins, {});
@@ -103,7 +103,7 @@ void Sharder::SettlePins(const TensorSpec& spec, Tensor& tensor) {
 
 void Sharder::Note(const TensorSpec& spec, const Tensor& tensor) {
   building_.why.Note([&](Explanation& notes) {
-    // Where no `stage` pins the tensor, languages did before one of them chose its cuts.
+    // Where no `stage` pins the tensor, languages did before one of them chose its shardings.
     if (Chooses() && !spec.from && notes.stage.source == nullptr) notes.pins = std::move(settled_);
     if (spec.shard) {  // takes precedence over languages
       notes.shard = spec.shard->span;
@@ -133,7 +133,7 @@ bool Sharder::Chooses() const {
 }
 
 bool Sharder::InheritsCuts(const TensorSpec& spec, const Tensor& tensor) {
-  building_.why.End();  // what decides is noted when the tensor is cut
+  building_.why.End();  // what decides is noted when the tensor is sharded
   const auto cutting = CuttingOf(spec, SeenOf(spec, tensor));
   return cutting && !cutting->says_cuts;
 }
@@ -172,7 +172,7 @@ const PartitionSpec& Sharder::ExplicitOf(const TensorSpec& spec) {
           EvaluateInteger(*written.segments, building_.names, 1, kMaxSegments / boxes, "`segments`",
                           building_.diagnostics)
               .value_or(1);
-      // A dimension that nothing cuts is one box.
+      // A dimension that nothing shards is one box.
       if (PartsOf(cut, mesh_) > 1) boxes *= cut.segments = segments;
     }
   }

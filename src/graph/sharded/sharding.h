@@ -1,4 +1,4 @@
-// The third pass: how the tensors of a graph are cut over its mesh.
+// The third pass: how the tensors of a graph are sharded over its mesh.
 #pragma once
 
 #include <map>
@@ -21,37 +21,38 @@ struct TensorToCut {
   // Empty if path and shape are unknown: then only its axes are checked.
   std::string_view path;
   const Shape& shape;
-  const AxisNames* axes;        // one per dimension, owned by the spec; null: none
-  const PartitionSpec* before;  // its pins and, for a view, the cuts of its sources; may be null
+  const AxisNames* axes;  // one per dimension, owned by the spec; null: none
+  const PartitionSpec*
+      before;  // its pins and, for a view, the shardings of its sources; may be null
   bool is_view;
   bool says_stage;  // has a `stage` of its own
 };
 
 // The result of the languages for a tensor so far.
 struct Cutting {
-  PartitionSpec partition;  // one cut per dimension
-  bool says_cuts = false;   // false: a view is cut as its sources are
+  PartitionSpec partition;  // one sharding per dimension
+  bool says_cuts = false;   // false: a view is sharded as its sources are
   bool is_pinned = false;   // its pins are settled, even if there are none
 };
 
-// A way to say how tensors are cut that have no `shard` of their own. Rules on logical axes are one
-// (graph/languages/rules.h); languages.cc lists all.
+// A way to say how tensors are sharded that have no `shard` of their own. Rules on logical axes are
+// one (graph/languages/rules.h); languages.cc lists all.
 class ShardingLanguage {
  public:
   virtual ~ShardingLanguage() = default;
-  // Called before tensors are cut, with all of them (drawn ones, or those of a layout) and their
-  // pins. `fixed` has the partition of each tensor with a `shard` of its own, and null for the
-  // others.
+  // Called before tensors are sharded, with all of them (drawn ones, or those of a layout) and
+  // their pins. `fixed` has the partition of each tensor with a `shard` of its own, and null for
+  // the others.
   virtual void Look(const WrittenTensors& /*drawn*/,
                     const std::vector<const PartitionSpec*>& /*fixed*/) {}
   // Changes `cutting` if it has something to say. On a mistake it reports why it cannot, once for
   // all tensors with the mistake, and returns false. It notes what decided.
   virtual bool Cut(const TensorToCut& tensor, Cutting* cutting) = 0;
-  // Reports entries that apply to no tensor. Called after all drawn tensors are cut.
+  // Reports entries that apply to no tensor. Called after all drawn tensors are sharded.
   virtual void CheckUse() {}
   // Returns whether its framework makes shorter last shards, so that no one need ask for them.
   virtual bool AllowsUneven() const { return false; }
-  // Returns whether it compares ways to cut a tensor.
+  // Returns whether it compares ways to shard a tensor.
   virtual bool Chooses() const { return false; }
   // Returns whether it says which ranks hold a tensor, which is settled before any Look().
   virtual bool Pins() const { return false; }
@@ -74,10 +75,10 @@ class Sharder {
  public:
   Sharder(Building& building, const Mesh& mesh);
 
-  // Cuts the tensors; one whose spec says nothing stays as it is. Mistakes are reported once for
+  // Shards the tensors; one whose spec says nothing stays as it is. Mistakes are reported once for
   // each TensorSpec, whatever the repeats around it.
   void Shard(WrittenTensors& written);
-  // Returns whether a view is cut as its sources are, because nothing else says how.
+  // Returns whether a view is sharded as its sources are, because nothing else says how.
   bool InheritsCuts(const TensorSpec& spec, const Tensor& tensor);
   void CheckUse();
   bool Chooses() const;
@@ -90,7 +91,7 @@ class Sharder {
   // Notes what languages do not.
   void Note(const TensorSpec& spec, const Tensor& tensor);
   const PartitionSpec& ExplicitOf(const TensorSpec& spec);
-  // Checks that each segment has elements and that no pinned axis cuts the tensor.
+  // Checks that each segment has elements and that no pinned axis shards the tensor.
   bool CheckFits(const TensorSpec& spec, const Span& place, const Tensor& tensor);
   const UnevenSpec* PolicyOf(const TensorSpec& spec) const;  // null: nothing is said
   bool AllowsUneven(const TensorSpec& spec) const;

@@ -347,7 +347,7 @@ void NoteAlternatives(const WrittenTensors& drawn, const Training& training, con
     return std::pair(!a.fits, a.seconds) < std::pair(!b.fits, b.seconds);
   });
   notes.block = block.kind;
-  // Among ways that cut this tensor alike, only the best one is noted.
+  // Among ways that shard this tensor alike, only the best one is noted.
   for (const auto& one : all) {
     const auto& known = notes.alternatives;
     if (std::ranges::none_of(known,

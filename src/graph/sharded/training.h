@@ -20,11 +20,11 @@ struct TrainingStep {
   std::vector<size_t> weights;  // index of each tensor's weight
 };
 
-// `drawn` has fans. `by_partition`: tensors that are cut differently are not equal.
+// `drawn` has fans. `by_partition`: tensors that are sharded differently are not equal.
 TrainingStep StepOf(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
                     bool by_partition);
 
-// Notes the cost of each way to cut the block of the tensor that is explained.
+// Notes the cost of each way to shard the block of the tensor that is explained.
 void NoteAlternatives(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
                       Explanation& notes);
 

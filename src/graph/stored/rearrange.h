@@ -9,7 +9,7 @@
 
 namespace shardinit {
 
-// Returns whether both have the same elements, however they are cut.
+// Returns whether both have the same elements, however they are sharded.
 bool AreStoredAlike(const Tensor& a, const Tensor& b);
 
 // Rearranges the tensors of one graph for another of the same model; both must outlive it.

@@ -25,8 +25,8 @@ Globs GlobsOf(const std::vector<Located<std::string>>& patterns) {
   return Globs(ValuesOf(patterns), Stars::kRuns);
 }
 
-// Makes the stored tensors: each is a view of drawn ones, and cut as these are unless the spec says
-// otherwise.
+// Makes the stored tensors: each is a view of drawn ones, and sharded as these are unless the spec
+// says otherwise.
 class Storer {
  public:
   Storer(Building& building, const Mesh& mesh, Sharder& sharder,

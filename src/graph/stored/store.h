@@ -9,7 +9,7 @@
 
 namespace shardinit {
 
-// Returns the layout's tensors, cut over the mesh and padded. `paddings` are those of the drawn
+// Returns the layout's tensors, sharded over the mesh and padded. `paddings` are those of the drawn
 // tensors; tensors that are kept or stacked inherit them. `building` serves this layout alone;
 // `budget` is the number of pieces that it may still take.
 WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,

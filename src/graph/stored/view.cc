@@ -35,7 +35,7 @@ bool BindAxis(int64_t rank, const Shape& shape, Arguments& arguments, ViewProble
                rank == 0 ? "a scalar has no axes" : fmt::format("use {} to {}", -rank, rank - 1));
 }
 
-// Joins tensors that are put side by side: a dimension that all cut alike stays cut.
+// Joins tensors that are put side by side: a dimension that all shard alike stays sharded.
 Viewed Together(const std::vector<Viewed>& of) {
   const Viewed& first = of.front();
   Viewed out{{}, first.partition, first.in_doubt, first.name, first.pins_in_doubt};
@@ -186,7 +186,7 @@ std::optional<Viewed> ApplyReshape(std::vector<Viewed> of, Arguments& arguments,
   Viewed out{
       {}, PartitionSpec(shape.size()), std::vector<bool>(shape.size()), in.name, in.pins_in_doubt};
   out.partition.pins = in.partition.pins;
-  // Equal leading and trailing dimensions stay cut.
+  // Equal leading and trailing dimensions stay sharded.
   const size_t both = std::min(shape.size(), before.size());
   size_t kept = 0;
   for (; kept < both && shape[kept] == before[kept]; ++kept) {

@@ -29,11 +29,11 @@ struct ViewProblem {
   int parameter = -1;  // -1: the tensors are wrong
 };
 
-// An operand or a result: its arrangement, and its cuts unless the spec says otherwise.
+// An operand or a result: its arrangement, and its shardings unless the spec says otherwise.
 struct Viewed {
   Arrangement arrangement;
   PartitionSpec partition;
-  std::vector<bool> in_doubt;  // dimensions that its tensors cut differently
+  std::vector<bool> in_doubt;  // dimensions that its tensors shard differently
   std::string name;            // its first tensor, for messages
   bool pins_in_doubt = false;  // its tensors are on different ranks
 };

@@ -124,7 +124,7 @@ class Compiled:
 def open_program(
     path: str | os.PathLike[str], mesh: Mesh, whole: bool, set: Sets, layout: str | None
 ) -> Program:
-    """Opens a program from a folder of ``--kinds``, a module's file, or a spec.
+    """Opens a program that `mesh` runs, from a folder of ``--kinds``, a module's file, or a spec.
 
     A spec's axes have the sizes of `mesh`; with `whole` nothing is sharded, since the spec's own
     sharding does not matter. Errors are those of `shardinit.jax.run`.
@@ -133,10 +133,13 @@ def open_program(
     require_local(name)
     folder = os.path.isdir(name)
     if not folder and not name.endswith(".mlir"):
-        return _of_spec(name, mesh, whole, set, layout)
-    if set or layout is not None:
+        program = _of_spec(name, mesh, whole, set, layout)
+    elif set or layout is not None:
         raise TypeError(f"`set` and `layout` are for a spec: `{name}` is a program already")
-    return _of_folder(name, f"`{name}`") if folder else _of_file(name)
+    else:
+        program = _of_folder(name, f"`{name}`") if folder else _of_file(name)
+    program.check(mesh)
+    return program
 
 
 def _of_file(name: str) -> Program:

@@ -17,7 +17,7 @@ from torch import nn
 
 from . import _torch_cpu
 from ._errors import MismatchError
-from ._spec import AnySpec, Sets, as_spec
+from ._spec import AnySpec, Sets, Spec, as_spec
 from ._torch_loading import LoadResult, fill_models
 from ._torch_names import without_wrappers
 from ._torch_slots import slots_of
@@ -93,25 +93,7 @@ def from_spec(
     built = Built()
     with _entered(block), contextlib.nullcontext() if device is None else torch.device(device):
         yield built
-    models = block.models()
-    if not models:
-        raise MismatchError(
-            f"nothing was filled from {opened.where}",
-            hint="its block made no model that is still there: call the constructor in it",
-        )
-    # The device is not passed on to the filling, since DTensors are on the device of their mesh.
-    with contextlib.nullcontext() if block.device is None else block.device:
-        results = fill_models(
-            models,
-            opened,
-            strict,
-            prefix,
-            rename,
-            cast=cast,
-            devices=block.devices,
-            places=[block.place(model, models) for model in models],
-        )
-    built.results.update(zip(models, results, strict=True))
+    built.results.update(block.fill(opened, strict, prefix, rename, cast))
 
 
 class _Block:
@@ -153,6 +135,28 @@ class _Block:
                     within = without_wrappers(name)
                     return self.place(other, models) + (f"{within}." if within else "")
         return ""
+
+    def fill(
+        self,
+        spec: Spec,
+        strict: bool,
+        prefix: str,
+        rename: Callable[[str], str] | None,
+        cast: bool,
+    ) -> dict[nn.Module, LoadResult]:
+        models = self.models()
+        if not models:
+            raise MismatchError(
+                f"nothing was filled from {spec.where}",
+                hint="its block made no model that is still there: call the constructor in it",
+            )
+        places = [self.place(model, models) for model in models]
+        # The device is not passed on, since DTensors are on the device of their mesh.
+        with contextlib.nullcontext() if self.device is None else self.device:
+            results = fill_models(
+                models, spec, strict, prefix, rename, None, cast, devices=self.devices, places=places
+            )
+        return dict(zip(models, results, strict=True))
 
     def parameter(self, made: torch.Tensor, device: torch.device) -> None:
         if not self._said:

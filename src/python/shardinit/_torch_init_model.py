@@ -20,6 +20,10 @@ from ._torch_slots import slots_of
 
 M = TypeVar("M", bound=nn.Module)
 
+_OF_ANOTHER_MODEL = (
+    "the spec is of another model: leave it out, and this one's constructor is captured; or say in "
+    "`rename` how the names differ"
+)
 _DEPTH = 4  # So many lists and dicts in one another are looked into for tensors.
 
 
@@ -76,33 +80,36 @@ def init_model(
         SpecError, LibraryError: as `shardinit.open_spec`.
     """
     _check(make, mesh)
-    if spec is None:
-        if set or layout is not None:
-            raise TypeError("`set` and `layout` are for a spec: give `seed` for another seed")
-        from . import capture
+    opened = _opened(make, spec, set, layout, seed, engine, dtype)
+    try:
+        return _made(make, opened, shard, mesh, dtype, rename, cast)
+    except MismatchError as error:
+        raise (error if spec is None else error.with_hint(_OF_ANOTHER_MODEL)) from None
 
-        captured = capture.torch(make, seed=seed or 0, dtype=dtype, engine=engine or "philox4x32")
-        opened, hint = captured.spec(), ""
-    else:
+
+def _opened(
+    make: Callable[[], Any],
+    spec: AnySpec | None,
+    sets: Sets,
+    layout: str | None,
+    seed: int | None,
+    engine: str | None,
+    dtype: torch.dtype | None,
+) -> Spec:
+    """The spec that the user gave, or else that of the constructor."""
+    if spec is not None:
         if seed is not None or engine is not None:
             raise TypeError(
                 "`seed` and `engine` are for a capture, and here is a spec, which has its own: "
                 'give `set={"seed": 7}`'
             )
-        opened = as_spec(spec, set, layout, instead="shardinit.torch.load_into")
-        hint = (
-            "the spec is of another model: leave it out, and this one's constructor is captured; "
-            "or say in `rename` how the names differ"
-        )
-    if shard is None and mesh is not None:
+        return as_spec(spec, sets, layout, instead="shardinit.torch.load_into")
+    if sets or layout is not None:
+        raise TypeError("`set` and `layout` are for a spec: give `seed` for another seed")
+    from . import capture
 
-        def shard(model: M) -> None:
-            _shard_fully(model, mesh)
-
-    try:
-        return _made(make, opened, shard, mesh, dtype, rename, cast)
-    except MismatchError as error:
-        raise (error.with_hint(hint) if hint else error) from None
+    captured = capture.torch(make, seed=seed or 0, dtype=dtype, engine=engine or "philox4x32")
+    return captured.spec()
 
 
 def _check(make: Any, mesh: Any) -> None:
@@ -158,6 +165,8 @@ def _made(
         if shard is not None:
             sharded = shard(model)
             model = cast_type("M", sharded) if isinstance(sharded, nn.Module) else model
+        elif mesh is not None:
+            _shard_fully(model, mesh)
     left = {name: each for name, each in _outside(model) if each.is_meta}
     if left:
         why = "it is made of parameters, or shares their memory, and these get their values later"

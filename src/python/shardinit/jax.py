@@ -18,6 +18,7 @@ Functions that take a checkpoint also take an open spec (`shardinit.open_spec`).
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -193,31 +194,30 @@ def run(
         TypeError: the arguments do not go together.
     """
     from ._jax_program import open_program  # No other function needs what this imports.
-
-    if not isinstance(mesh, Mesh):
-        raise TypeError(f"`mesh` is a jax.sharding.Mesh, not {type(mesh).__name__}")
-    if not isinstance(program, (str, os.PathLike)):
-        raise TypeError(f"a program is a file or a folder, not {type(program).__name__}")
-    if tree is None and (rename is not None or not strict):
-        raise TypeError("`rename` and `strict` are for a `tree`")
-    if tree is not None and (keys is not None or nested):
-        raise TypeError("a `tree` says which tensors there are: give no `keys`, and not `nested`")
+    _check_run(program, mesh, tree, keys is not None or nested, rename is not None or not strict)
     opened = open_program(program, mesh, shardings is not None, set, layout)
-    opened.check(mesh)
-    devices = frozenset(mesh.devices.flat)
-
-    def make(chosen: Mapping[str, Sharding]) -> dict[str, jax.Array]:
-        return opened.make(mesh, chosen)
-
-    cuts = opened.partitions(mesh) if shardings is None else {}
+    make = functools.partial(opened.make, mesh)
+    partitions = opened.partitions(mesh) if shardings is None else {}
 
     def default(info: TensorInfo) -> Sharding:
-        return _jax_load.named_sharding(mesh, cuts[info.path])
+        return _jax_load.named_sharding(mesh, partitions[info.path])
 
     if tree is not None:
         return fill_tree(tree, opened, make, shardings, default, rename, strict, mesh)
     chosen = default if shardings is None else shardings
-    return load_arrays(opened, make, chosen, keys, nested, devices)
+    return load_arrays(opened, make, chosen, keys, nested, frozenset(mesh.devices.flat))
+
+
+def _check_run(program: Any, mesh: Any, tree: Any, chooses: bool, fits: bool) -> None:
+    """Checks arguments of `run`: those that choose tensors, and those that fit names to a tree."""
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"`mesh` is a jax.sharding.Mesh, not {type(mesh).__name__}")
+    if not isinstance(program, (str, os.PathLike)):
+        raise TypeError(f"a program is a file or a folder, not {type(program).__name__}")
+    if tree is None and fits:
+        raise TypeError("`rename` and `strict` are for a `tree`")
+    if tree is not None and chooses:
+        raise TypeError("a `tree` says which tensors there are: give no `keys`, and not `nested`")
 
 
 def init_model(

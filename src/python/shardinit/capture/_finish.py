@@ -47,11 +47,8 @@ def finish(
         stored: path → (shape, dtype) of the tensors that a layout stores, if there is one.
     """
     captured_as = {t.path: (t.shape, t.dtype) for t in tensors} if stored is None else stored
-    empty = {
-        path: f"its shape is {list(shape)}, and a spec has no tensor without elements"
-        for path, (shape, _) in captured_as.items()
-        if 0 in shape
-    }
+    no_elements = "its shape is {}, and a spec has no tensor without elements"
+    empty = {p: no_elements.format(list(s)) for p, (s, _) in captured_as.items() if 0 in s}
     problems = {**problems, **share(tensors, engine), **empty}
     root, without_place = placed_tree(tensors)
     problems |= without_place
