@@ -12,7 +12,7 @@ import pytest
 from documents import GUIDES, others_of
 from support import BINARY, CLEAN, CONFIGS, FAMILIES, RECIPES, ROOT, TINY, run_json, run_ok, run_tool, tree_of
 
-COMMANDS = ["gen", "plan", "validate", "explain", "graph", "diff", "digest", "stats", "export", "program", "reshard", "inspect", "verify", "finalize", "status"]
+COMMANDS = ["gen", "plan", "validate", "explain", "graph", "diff", "digest", "stats", "export", "program", "reshard", "inspect", "verify", "finalize", "status", "help", "new"]
 
 
 @pytest.fixture(scope="module")
@@ -296,7 +296,7 @@ def test_a_checkpoint_is_no_spec(tmp_path):
 
 def test_options_of_every_command(good, tmp_path):
     for command in [["plan", TINY], ["graph", TINY], ["explain", TINY, "lm_head.weight"], ["diff", TINY, good, "--json"], ["list"],
-                    ["schema"], ["status", good, "--json"], ["inspect", good], ["digest", TINY, "--only", "**.norm.weight"]]:
+                    ["schema"], ["help", "gen"], ["new"], ["new", "--from", "llama3-tiny"], ["status", good, "--json"], ["inspect", good], ["digest", TINY, "--only", "**.norm.weight"]]:
         printed = run_tool(*command)
         written = run_tool(*command, "-o", tmp_path / "out", "-q")
         assert (written.returncode, written.stdout) == (printed.returncode, "")

@@ -467,8 +467,8 @@ def test_llama_405b_as_one_module(tmp_path):
 # Mistakes ------------------------------------------------------------------------
 
 @pytest.mark.parametrize("arguments, message", [
-    (["--arith", "f16"], "`--arith` is `f16`"),
-    (["--annotate", "all"], "`--annotate` is `all`"),
+    (["--arith", "f16"], "`--arith f16`: use `f32` or `f64`"),
+    (["--annotate", "all"], "`--annotate all`: use `mhlo`, `sdy` or `both`"),
     (["--annotate", "sdy", "--portable"], "--annotate excludes --portable"),
     (["--kinds"], "`--kinds` writes a folder"),
     (["--kinds", "--stack", "-o", "x"], "two different forms"),

@@ -120,7 +120,8 @@ TEST(LoadSpec, NeedsVersionNameAndModules) {
             "x.yaml: error: the spec has no `shardinit`\n"
             "  hint: start with `shardinit: 1`, the version of the format\n"
             "x.yaml: error: the spec has no `name`\n"
-            "x.yaml: error: the spec has no `modules`\n");
+            "x.yaml: error: the spec has no `modules`\n"
+            "  hint: name modules and tensors, as in `{w: {shape: [8, 16], init: zeros}}`\n");
   EXPECT_EQ(LoadText("").messages,
             "x.yaml: error: the spec is empty\n"
             "  hint: a spec starts with `shardinit: 1`\n");
