@@ -18,6 +18,7 @@
 #include "base/talk.h"
 #include "commands/command.h"
 #include "commands/options.h"
+#include "commands/refusals.h"
 #include "kernels/kernels.h"
 #include "plan/plan.h"
 #include "report/text.h"
@@ -111,9 +112,12 @@ std::vector<std::string> CommandNames() {
       found |= option == name || (option.size() == 2 && name.starts_with(option));
     }
     if (found) continue;
-    const std::string closest = Closest(name, known);
+    const std::string refused = HintForRefused(words[0], name);
+    const std::string closest = refused.empty() ? Closest(name, known) : std::string();
     throw Error(ExitCode::kUsage, fmt::format("`{}` has no option `{}`", words[0], name),
-                closest.empty() ? help : fmt::format("did you mean `{}`?", closest));
+                !refused.empty()  ? refused
+                : closest.empty() ? help
+                                  : fmt::format("did you mean `{}`?", closest));
   }
   std::string what = error.what();
   // A word becomes lower-case; the name of an argument, such as SPEC, stays.

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/glob.h"
 #include "base/suggest.h"
@@ -71,12 +72,37 @@ const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
         fmt::format("`{}` is not a tensor, but the module of {}", path, Count(members, "tensor")),
         fmt::format("`{}.**` explains the first of them", path));
   }
+  if (hint.empty()) hint = HintForNumber(path, Candidates(plan, false));
   if (hint.empty()) {
     hint = path.find('*') == path.npos ? DidYouMean(path, paths)
                                        : HintForPattern(path, Candidates(plan, false));
   }
   throw Error(ExitCode::kUsage, fmt::format("no tensor has the path `{}`", path),
               hint.empty() ? "`shardinit graph SPEC` shows the paths" : hint);
+}
+
+// Lists the tensors that a pattern matches, those that differ in numbers alone as one.
+std::string ListOf(const std::string& pattern, const std::vector<Tensor>& tensors) {
+  constexpr size_t kMostListed = 16;
+  std::vector<std::pair<std::string, int64_t>> groups;
+  for (const Tensor& tensor : tensors) {
+    if (!PathMatches(pattern, tensor.path)) continue;
+    const std::string path = WithoutNumbers(tensor.path);
+    const auto group = std::ranges::find(groups, path, &std::pair<std::string, int64_t>::first);
+    if (group == groups.end()) {
+      groups.emplace_back(path, 1);
+    } else {
+      ++group->second;
+    }
+  }
+  if (groups.size() < 2) return {};
+  std::string list;
+  for (size_t i = 0; i < std::min(groups.size(), kMostListed); ++i) {
+    list += fmt::format("  {} ({})\n", groups[i].first, Count(groups[i].second, "tensor"));
+  }
+  if (groups.size() > kMostListed)
+    list += fmt::format("  and {} more\n", groups.size() - kMostListed);
+  return list;
 }
 
 ExitCode RunExplain(const ExplainOptions& options) {
@@ -100,10 +126,10 @@ ExitCode RunExplain(const ExplainOptions& options) {
     Print(FactsInJson(facts));
   } else {
     Print(fmt::format(
-        "{}{}{}\n\n{}", tensor.path,
+        "{}{}{}\n{}\n{}", tensor.path,
         tensor.view ? fmt::format(", stored in layout {}", plan.graph.layout) : "",
         matches == 1 ? "" : fmt::format(" (the first of {} that match)", Grouped(matches)),
-        FactsInText(facts)));
+        ListOf(options.path, tensors), FactsInText(facts)));
   }
   return ExitCode::kOk;
 }
