@@ -4,25 +4,67 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "plan/plan.h"
 
 namespace shardinit {
 namespace {
 
-// Returns the first lines that differ, to show what is different.
+using Members = std::vector<std::pair<std::string_view, std::string_view>>;
+
+// Returns the line of a plan at byte `begin`, as `"key": value` or as those in braces.
+Members MembersOf(std::string_view text, size_t begin) {
+  std::string_view line = text.substr(std::min(text.size(), begin));
+  line = line.substr(0, line.find('\n'));
+  line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+  if (line.ends_with(',')) line.remove_suffix(1);
+  if (line.starts_with('{') && line.ends_with('}')) line = line.substr(1, line.size() - 2);
+  Members members;
+  while (line.starts_with('"')) {
+    const size_t colon = line.find("\": ");
+    if (colon == line.npos) break;
+    size_t end = colon + 3;
+    bool in_text = false;
+    for (int depth = 0; end < line.size() && (in_text || depth > 0 || line[end] != ','); ++end) {
+      const char c = line[end];
+      if (c == '"' && line[end - 1] != '\\') in_text = !in_text;
+      if (!in_text) depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
+    }
+    members.emplace_back(line.substr(1, colon - 1), line.substr(colon + 3, end - colon - 3));
+    line.remove_prefix(std::min(end + 2, line.size()));
+  }
+  return members;
+}
+
+// Says which is the first value that differs.
 std::string FirstDifference(std::string_view present, std::string_view wanted) {
   size_t line = 0;
   for (size_t i = 0; i < std::min(present.size(), wanted.size()) && present[i] == wanted[i]; ++i) {
     if (present[i] == '\n') line = i + 1;
   }
-  const auto shown = [line](std::string_view text) {
-    text = text.substr(std::min(text.size(), line));
-    text = text.substr(0, std::min(text.find('\n'), size_t{100}));
-    return text.substr(std::min(text.find_first_not_of(' '), text.size()));
+  const Members there = MembersOf(present, line), here = MembersOf(wanted, line);
+  for (size_t i = 0; i < std::min(there.size(), here.size()); ++i) {
+    if (there[i] == here[i]) continue;
+    if (there[i].first != here[i].first) break;
+    // The first member of a tensor is its path.
+    const bool is_of_tensor = i > 0;
+    return fmt::format("{}{} is {} there, and {} here", Quote(there[i].first),
+                       is_of_tensor ? fmt::format(" of {}", there[0].second) : "",
+                       Quote(there[i].second), Quote(here[i].second));
+  }
+  const auto tensors_in = [](std::string_view plan) {
+    constexpr std::string_view kTensor = "\n  {\"path\": ";
+    int64_t count = 0;
+    for (size_t at = 0; (at = plan.find(kTensor, at)) != plan.npos; at += kTensor.size()) ++count;
+    return count;
   };
-  return fmt::format("there it is `{}`, here `{}`", shown(present), shown(wanted));
+  return fmt::format("it has {} tensors there, and {} here", tensors_in(present),
+                     tensors_in(wanted));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/colour.h"
 #include "base/file.h"
@@ -75,6 +76,7 @@ const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
         fmt::format("`{}` is not a tensor, but the module of {}", path, Count(members, "tensor")),
         fmt::format("`{}.**` explains the first of them", path));
   }
+  if (hint.empty()) hint = HintForNumber(path, Candidates(plan, false));
   if (hint.empty()) {
     hint = path.find('*') == path.npos ? DidYouMean(path, paths)
                                        : HintForPattern(path, Candidates(plan, false));
@@ -87,6 +89,30 @@ const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
 bool IsSpec(const std::string& word) {
   const std::string path = PathOfSpec({}, word);
   return IsShipped(path) || Exists(path);
+}
+
+// Lists the tensors that a pattern matches, those that differ in numbers alone as one.
+std::string ListOf(const std::string& pattern, const std::vector<Tensor>& tensors) {
+  constexpr size_t kMostListed = 16;
+  std::vector<std::pair<std::string, int64_t>> groups;
+  for (const Tensor& tensor : tensors) {
+    if (!PathMatches(pattern, tensor.path)) continue;
+    const std::string path = WithoutNumbers(tensor.path);
+    const auto group = std::ranges::find(groups, path, &std::pair<std::string, int64_t>::first);
+    if (group == groups.end()) {
+      groups.emplace_back(path, 1);
+    } else {
+      ++group->second;
+    }
+  }
+  if (groups.size() < 2) return {};
+  std::string list;
+  for (size_t i = 0; i < std::min(groups.size(), kMostListed); ++i) {
+    list += fmt::format("  {} ({})\n", groups[i].first, Count(groups[i].second, "tensor"));
+  }
+  if (groups.size() > kMostListed)
+    list += fmt::format("  and {} more\n", groups.size() - kMostListed);
+  return list;
 }
 
 ExitCode RunExplain(const ExplainOptions& options) {
@@ -117,10 +143,10 @@ ExitCode RunExplain(const ExplainOptions& options) {
     Print(FactsInJson(facts));
   } else {
     Print(fmt::format(
-        "{}{}{}\n\n{}", Paint(Role::kStrong, tensor.path),
+        "{}{}{}\n{}\n{}", Paint(Role::kStrong, tensor.path),
         tensor.view ? fmt::format(", stored in layout {}", plan.graph.layout) : "",
         matches == 1 ? "" : fmt::format(" (the first of {} that match)", Grouped(matches)),
-        FactsInText(facts)));
+        ListOf(options.path, tensors), FactsInText(facts)));
   }
   return ExitCode::kOk;
 }

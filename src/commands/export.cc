@@ -126,6 +126,7 @@ void PrintExport(const ExportOptions& options, const Plan& plan, const ExportRes
 
 ExitCode RunExport(const ExportOptions& options) {
   const Stopwatch time;
+  RequireFolderName(options.folder);
   ExportRequest request;
   request.format = FormatOf(options.format);
   request.folder = options.folder;

@@ -139,6 +139,7 @@ void PrintText(const GenOptions& options, const Plan& plan, int64_t ranks,
 
 ExitCode RunGen(const GenOptions& options) {
   const Stopwatch time;
+  RequireFolderName(options.folder);
   GenerateRequest request;
   request.folder = options.folder;
   request.workers = options.work.Workers(true);

@@ -328,6 +328,19 @@ int64_t ParseSize(std::string_view option, const std::string& text, int64_t leas
               fmt::format("write a larger size: `{} 160MiB`", option));
 }
 
+void RequireFolderName(const std::string& folder) {
+  std::error_code error;
+  if (std::filesystem::is_directory(folder, error)) return;
+  const std::filesystem::path path(folder);
+  const std::string ending = path.extension();
+  for (const char* of_file : {".safetensors", ".distcp", ".pt", ".pth", ".bin", ".h5", ".hdf5",
+                              ".keras", ".npz", ".json", ".yaml"}) {
+    if (ending != of_file) continue;
+    throw Usage(fmt::format("`{}` is named as a file, and a folder of files is made", folder),
+                fmt::format("name a folder, as in `-o {}`", path.stem().string()));
+  }
+}
+
 void RequireOutside(const std::string& folder, const std::string& checkpoint) {
   std::error_code error;
   const auto path = std::filesystem::weakly_canonical(folder, error);

@@ -94,6 +94,7 @@ Plan NewPlan(const ReshardOptions& options, const Plan& from) {
 
 ExitCode RunReshard(const ReshardOptions& options) {
   const Stopwatch time;
+  RequireFolderName(options.folder);
   Digest plan_sha256{};
   Plan from = LoadCheckpointPlan(options.from, &plan_sha256);
   RequireOutside(options.folder, options.from);

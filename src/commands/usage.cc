@@ -11,6 +11,7 @@
 #include "base/suggest.h"
 #include "base/table.h"
 #include "commands/command.h"
+#include "commands/refusals.h"
 #include "spec/keys.h"
 
 namespace shardinit {
@@ -75,6 +76,8 @@ std::string HintForOption(const std::vector<std::string>& words, size_t at,
                        : has_next          ? words[at + 1]
                                            : "VALUE");
   }
+  const std::string refused = HintForRefused(words[0], name);
+  if (!refused.empty()) return refused;
   const std::string closest = Closest(name, known);
   return closest.empty() ? fmt::format("see `shardinit {} --help`", words[0])
                          : fmt::format("did you mean `{}`?", closest);

@@ -34,8 +34,8 @@ bool HoldsGlobbed(const std::string& folder, const std::string& name, const Form
   return false;
 }
 
-// Finds names that do not belong to the export. They are damage in the record's folders, which are
-// the export's alone, and where a reader would take them for a part; else they are foreign. Returns
+// Finds names that do not belong to the export. They are damage where a reader would take them for
+// a part; else they are foreign. Returns
 // the names of the record's files that are files and not reached by a link.
 std::unordered_set<std::string> FindFiles(const std::string& folder, const Record& record,
                                           VerifyResult* result) {
@@ -53,8 +53,12 @@ std::unordered_set<std::string> FindFiles(const std::string& folder, const Recor
     } else if (kind == NameKind::kLink && (is_folder || recorded.contains(name))) {
       result->findings.Add({name, "", "is a link to elsewhere"});
     } else if (name != kExportName && !(is_folder && kind == NameKind::kFolder)) {
+      // Readers take what begins with a digit in the folder of an array for a chunk.
+      const size_t slash = name.rfind('/');
+      const bool is_like_a_chunk =
+          slash != name.npos && name[slash + 1] >= '0' && name[slash + 1] <= '9';
       const bool is_like_a_part =
-          name.find('/') != name.npos || is_folder || recorded.contains(name) ||
+          is_like_a_chunk || is_folder || recorded.contains(name) ||
           IsGlobbed(name, *record.format) ||
           (kind == NameKind::kFolder && HoldsGlobbed(folder, name, *record.format));
       (is_like_a_part ? result->findings : result->foreign)

@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <set>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
 #include "base/glob.h"
+#include "base/parse_number.h"
 #include "base/suggest.h"
 #include "base/text.h"
 #include "graph/build.h"
@@ -37,6 +41,17 @@ std::string WithAnyDepth(std::string_view pattern) {
   return deep;
 }
 
+// Splits a path at its dots.
+std::vector<std::string_view> PartsOf(std::string_view path) {
+  std::vector<std::string_view> parts;
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    parts.push_back(path.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
 }  // namespace
 
 Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics) {
@@ -63,7 +78,32 @@ Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics) {
   return MakePlan(std::move(graph));
 }
 
+std::string HintForNumber(const std::string& path, const std::vector<Tensor>& tensors) {
+  const std::vector<std::string_view> wanted = PartsOf(path);
+  for (size_t i = 1; i < wanted.size(); ++i) {
+    const std::optional<int64_t> number = ParseNumber<int64_t>(wanted[i]);
+    if (!number) continue;
+    int64_t least = std::numeric_limits<int64_t>::max(), most = -1;
+    bool found = false;
+    for (const Tensor& tensor : tensors) {
+      const std::vector<std::string_view> parts = PartsOf(tensor.path);
+      for (size_t k = 1; k < parts.size(); ++k) {
+        if (parts[k - 1] != wanted[i - 1]) continue;
+        const std::optional<int64_t> other = ParseNumber<int64_t>(parts[k]);
+        if (!other) continue;
+        found |= *other == *number;
+        least = std::min(least, *other);
+        most = std::max(most, *other);
+      }
+    }
+    if (found || most < 0) continue;
+    return fmt::format("{} has the numbers {} to {}", Quote(wanted[i - 1]), least, most);
+  }
+  return {};
+}
+
 std::string HintForPattern(const std::string& pattern, const std::vector<Tensor>& tensors) {
+  if (std::string hint = HintForNumber(pattern, tensors); !hint.empty()) return hint;
   const std::string deep = WithAnyDepth(pattern);
   for (const std::string& wider : {deep, "**." + deep, deep + ".**", "**." + deep + ".**"}) {
     const auto matches = std::count_if(tensors.begin(), tensors.end(), [&](const Tensor& tensor) {

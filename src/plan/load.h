@@ -40,6 +40,10 @@ Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics);
 // Error (kUsage) if there are none.
 std::vector<const Tensor*> Matching(const std::vector<Tensor>& tensors, const std::string& only);
 
+// Returns a hint for a path, or a pattern, with a number that no module has: the numbers that there
+// are. Empty if that is not what is wrong.
+std::string HintForNumber(const std::string& path, const std::vector<Tensor>& tensors);
+
 // Returns a hint for a pattern that matches none of the tensors: a wider one that matches some, if
 // it has more or fewer parts than paths have, else paths that are like it, as patterns.
 std::string HintForPattern(const std::string& pattern, const std::vector<Tensor>& tensors);

@@ -66,8 +66,14 @@ std::optional<Viewed> ViewBinder::LowerTensor(const ViewSpec& spec, ViewNode* no
   const std::string& path = *evaluated;
   const auto it = by_path_.find(path);
   if (it == by_path_.end()) {
-    return diagnostics_.Error(spec.span, fmt::format("`modules` has no tensor `{}`", path),
-                              DidYouMean(path, PathsOf(*drawn_)));
+    // A list of many paths helps nobody.
+    constexpr size_t kMostListed = 8;
+    const std::vector<std::string> paths = PathsOf(*drawn_);
+    const bool is_listed = paths.size() <= kMostListed || !Closest(path, paths).empty();
+    return diagnostics_.Error(
+        spec.span, fmt::format("`modules` has no tensor `{}`", path),
+        is_listed ? DidYouMean(path, paths)
+                  : "leave out what is stored of it, with `when: false` beside its `from`");
   }
   const Tensor& tensor = (*drawn_)[it->second];
   if (first_ == nullptr) first_ = &tensor;

@@ -16,6 +16,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import sys
 import re
 import tempfile
 import weakref
@@ -259,7 +260,7 @@ def hf(
 
     inputs: tuple[str, ...] = ()
     if isinstance(config, (str, os.PathLike)):
-        inputs = (os.fspath(config),)
+        inputs = () if config == "-" else (os.fspath(config),)
         config = _load_config(pathlib.Path(config))
     architectures = getattr(config, "architectures", None) or []
     of = getattr(transformers, architectures[0], None) if architectures else None
@@ -296,7 +297,7 @@ def _load_config(path: pathlib.Path) -> Any:
 
     require_local(str(path))
     try:
-        numbers = json.loads(path.read_text())
+        numbers = json.loads(sys.stdin.read() if str(path) == "-" else path.read_text())
     except OSError as error:
         raise CaptureError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:

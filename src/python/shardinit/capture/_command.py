@@ -50,7 +50,7 @@ def _run(options: argparse.Namespace) -> int:
             sys.stdout.write(captured.text)
         else:
             captured.write(options.output, force=options.force)
-            print(f"{options.output}: {len(captured.tensors):,} tensors", file=sys.stderr)
+            _say(options, f"{options.output}: {len(captured.tensors):,} tensors")
         return 0 if options.verify == "none" else _verify(captured, options)
     except (ShardinitError, ValueError) as error:
         return _complain(str(error), _WRONG if not isinstance(error, LibraryError) else 3)
@@ -72,13 +72,18 @@ def _verify(captured: Captured, options: argparse.Namespace) -> int:
             raise
         verified = Verified((), f"not verified: {error}")
     if not verified.tensors:
-        print(f"{options.output}: {verified.note}", file=sys.stderr)
-    elif options.verify == "all" or not verified.good:
+        _say(options, f"{options.output}: {verified.note}")
+    elif options.verify == "all" or options.verbose or not verified.good:
         print(verified.table(), end="", file=sys.stderr if options.output == "-" else sys.stdout)
     else:
         summary = f"compared with the constructor: {verified.summary()}"
-        print(f"{options.output}: {summary}", file=sys.stderr)
+        _say(options, f"{options.output}: {summary}")
     return 0 if verified.good else _DIFFERENT
+
+
+def _say(options: argparse.Namespace, text: str) -> None:
+    if not options.quiet:
+        print(text, file=sys.stderr)
 
 
 def _complain(text: str, status: int) -> int:
@@ -103,12 +108,17 @@ def _parser() -> argparse.ArgumentParser:
             help="an object of keyword arguments, or a list of positional ones",
         )
     hf = sources.add_parser("hf", help="a config.json of Hugging Face's Transformers")
-    hf.add_argument("config", metavar="CONFIG", help="the config.json, or its folder")
+    hf.add_argument("config", metavar="CONFIG", help="the config.json, its folder, or `-` for standard input")
     for source in (torch, hf, jax):
         source.add_argument("-o", "--output", default="-", metavar="FILE",
                             help="where the spec goes; default: standard output, `-`")  # fmt: skip
         source.add_argument("--force", action="store_true",
                             help="replace a file, whoever wrote it")  # fmt: skip
+        loudness = source.add_mutually_exclusive_group()
+        loudness.add_argument("-q", "--quiet", action="store_true",
+                              help="say nothing of what went well")  # fmt: skip
+        loudness.add_argument("-v", "--verbose", action="store_true",
+                              help="show each tensor that was compared")  # fmt: skip
         source.add_argument("--name", help="of the spec; else that of the class")
         source.add_argument("--seed", type=_seed, default=0, help="of the spec (default: 0)")
         source.add_argument("--engine", default="philox4x32",
@@ -175,7 +185,11 @@ def _find(text: str) -> Any:
     try:
         found: Any = importlib.import_module(module)
     except ImportError as error:
-        raise CaptureError(f"cannot import `{module}`: {error}") from None
+        hint = ""
+        if module.endswith(".py"):
+            name = module.removesuffix(".py").removeprefix("./").replace("/", ".")
+            hint = f"\n  hint: name the module, not its file: `{name}:{names}`"
+        raise CaptureError(f"cannot import `{module}`: {error}{hint}") from None
     for name in names.split("."):
         if not hasattr(found, name):
             raise CaptureError(f"`{module}` has no `{names}`")
