@@ -62,11 +62,14 @@ class RankPictures {
   void AddMesh() {
     const int64_t slices = mesh_.devices.slice_count();
     page_.Heading("Mesh");
-    const std::string of = mesh_.axes.empty() ? "" : " of " + InText(mesh_);
-    page_.Paragraph(fmt::format(
-        "{}{}, the last axis fastest. A place has the number of its {}, the index on each axis "
-        "below it, and a colour, which is that of its rank in the boxes, too.",
-        Count(mesh_.world_size(), "rank"), of, single_ ? "rank" : "ranks"));
+    if (mesh_.axes.empty()) {
+      page_.Paragraph("1 rank: there is no mesh.");
+    } else {
+      page_.Paragraph(fmt::format(
+          "{} of {}, the last axis fastest. A place has the number of its {}, the index on each "
+          "axis below it, and a colour, which is that of its rank in the boxes, too.",
+          Count(mesh_.world_size(), "rank"), InText(mesh_), single_ ? "rank" : "ranks"));
+    }
     if (!single_) {
       page_.Paragraph(fmt::format("There are too many ranks to show each: a place stands for {}.",
                                   Count(places_[0].end, "rank")));

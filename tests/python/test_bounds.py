@@ -85,7 +85,7 @@ MANY = ("mesh: {axes: {p: 16, q: 16}}\nmodules:\n  layers:\n    repeat: {i: 5000
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
-@pytest.mark.parametrize("command", ["validate", "plan", "plan --html page.html", "plan --write map.yaml", "graph",
+@pytest.mark.parametrize("command", ["validate", "plan", "plan --html page.html", "graph --html page.html", "plan --write map.yaml", "graph",
                                      "graph --json", "explain", "diff", "digest", "gen -o out", "export --to dcp -o out",
                                      "program", "program --kinds -o out"])
 def test_a_signal_ends_what_plans(command, number, spec, tmp_path):

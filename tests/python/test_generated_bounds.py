@@ -33,7 +33,7 @@ LARGE = [0, 1, 2, 900, 1001, 20480, 2**17, 2**18, 4_000_001, 2**24, 2**24 + 1, 2
 # Valid specs. In each one number is replaced, wherever it stands: so what has the same number keeps it. Texts
 # `<7: …#…>` are 7 items, numbered. The commands are those that look at what the spec is about.
 HEAD = "shardinit: 1\nname: x\ndtype: f32\n"
-PLANS = ["validate", "plan", "plan --json", "plan --rank 0", "graph", "explain **", "diff spec.yaml", "plan --html page.html",
+PLANS = ["validate", "plan", "plan --json", "plan --rank 0", "graph", "explain **", "diff spec.yaml", "plan --html page.html", "graph --html page.html",
          "graph --json", "plan --devices", "plan --write map.yaml", "explain ** --json", "program --only **.1.**", "graph --depth 1"]
 MAKES = ["digest", "stats", "gen -o out", "gen -o out --ranks 0", "export --to dcp -o out", "export --to safetensors -o out",
          "export --to zarr -o out", "program -o out", "program --stack", "program --kinds -o out", "program --rank 0"]
