@@ -80,7 +80,7 @@ class LineReader {
   bool only_positionals_ = false;
 };
 
-void AddOptions(const CLI::App& command, Candidates* found) {
+void AddOptions(const CLI::App& command, Offer* found) {
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : Spellings(*option)) {
       found->words.push_back({name, option->get_description()});
@@ -88,8 +88,8 @@ void AddOptions(const CLI::App& command, Candidates* found) {
   }
 }
 
-Candidates AtCursor(const CLI::App& root, std::span<const std::string> words) {
-  Candidates found;
+Offer AtCursor(const CLI::App& root, std::span<const std::string> words) {
+  Offer found;
   const std::string& word = words.back();
   if (words.size() == 1) {
     for (const CLI::App* command : root.get_subcommands({})) {
@@ -106,14 +106,14 @@ Candidates AtCursor(const CLI::App& root, std::span<const std::string> words) {
   for (const std::string& each : words.subspan(1, words.size() - 2)) reader.Read(each);
   const auto [option, begin] = reader.Next(word);
   if (option != nullptr) {
-    found = ValuesOf(*command, *option, reader.line(), std::string_view(word).substr(begin));
+    found = OfferFor(*command, *option, reader.line(), std::string_view(word).substr(begin));
     for (Candidate& each : found.words) each.text.insert(0, word, 0, begin);
   }
   if (option == nullptr || word == "-") AddOptions(*command, &found);
   return found;
 }
 
-std::string CandidatesInLines(const Candidates& found, std::string_view word) {
+std::string OfferInLines(const Offer& found, std::string_view word) {
   constexpr size_t kMost = 1000;
   std::string text;
   size_t count = 0;
@@ -148,7 +148,7 @@ void Complete(const std::vector<std::string>& words) {
   std::signal(SIGALRM, [](int) { _exit(0); });
   alarm(kMostSeconds);
   try {
-    Print(CandidatesInLines(AtCursor(MakeApplication()->app, words), words.back()));
+    Print(OfferInLines(AtCursor(MakeApplication()->app, words), words.back()));
   } catch (const std::exception&) {
     // A spec may be wrong while it is written, and its commands say why.
   }

@@ -16,7 +16,7 @@ struct Candidate {
   std::string about = {};  // for people
 };
 
-struct Candidates {
+struct Offer {
   std::vector<Candidate> words = {};
   bool files = false;  // names of files, too, which shells list better
 };
@@ -35,8 +35,8 @@ std::vector<std::string> Spellings(const CLI::Option& option);
 
 // Returns the values that an option or argument of a command may have; `typed` is what is there of
 // the value. Most of them need not begin with it.
-Candidates ValuesOf(const CLI::App& command, const CLI::Option& option, const TypedLine& line,
-                    std::string_view typed);
+Offer OfferFor(const CLI::App& command, const CLI::Option& option, const TypedLine& line,
+               std::string_view typed);
 
 // Prints what may stand there, a line for each: the text, a tab, what it is; at the end `:files` if
 // files may stand there. Prints nothing if that is not known or takes long.

@@ -93,26 +93,26 @@ std::vector<Candidate> ByPart(const std::vector<Candidate>& names, std::string_v
 }
 
 template <typename Rows>
-void AddRows(const Rows& rows, Candidates* found) {
+void AddRows(const Rows& rows, Offer* found) {
   for (const auto* row : rows) {
     found->words.push_back({std::string(row->name), std::string(row->description)});
   }
 }
 
-void AddShipped(std::string_view folder, Candidates* found) {
+void AddShipped(std::string_view folder, Offer* found) {
   for (ShippedSpec& spec : ShippedIn(folder)) {
     found->words.push_back({spec.name.substr(folder.size()), std::move(spec.title)});
   }
 }
 
-Candidates Specs(const TypedLine&, std::string_view) {
-  Candidates found{.files = true};
+Offer Specs(const TypedLine&, std::string_view) {
+  Offer found{.files = true};
   AddShipped("", &found);
   return found;
 }
 
-Candidates Shardings(const TypedLine&, std::string_view) {
-  Candidates found{.files = true};
+Offer Shardings(const TypedLine&, std::string_view) {
+  Offer found{.files = true};
   AddShipped(kShippedShardings, &found);
   for (const LanguageRow* language : Languages()) {
     if (!language->is_word) continue;
@@ -121,18 +121,18 @@ Candidates Shardings(const TypedLine&, std::string_view) {
   return found;
 }
 
-Candidates FormatsToWrite(const TypedLine&, std::string_view) {
-  Candidates found;
+Offer FormatsToWrite(const TypedLine&, std::string_view) {
+  Offer found;
   AddRows(Formats(), &found);
   return found;
 }
 
-Candidates Optimizers(const TypedLine&, std::string_view) {
+Offer Optimizers(const TypedLine&, std::string_view) {
   return {.words = {{"adamw", "AdamW of PyTorch"}}, .files = true};
 }
 
-Candidates Layouts(const TypedLine& line, std::string_view) {
-  Candidates found;
+Offer Layouts(const TypedLine& line, std::string_view) {
+  Offer found;
   Diagnostics diagnostics;
   for (const auto& layout : SpecOnLine(RequestOnLine(line), diagnostics).layouts) {
     found.words.push_back({layout.name.value});
@@ -141,8 +141,8 @@ Candidates Layouts(const TypedLine& line, std::string_view) {
 }
 
 // Offers the axes that are not there yet, behind those that are.
-Candidates MeshAxes(const TypedLine& line, std::string_view typed) {
-  Candidates found;
+Offer MeshAxes(const TypedLine& line, std::string_view typed) {
+  Offer found;
   Diagnostics diagnostics;
   const std::string before(typed.substr(0, typed.rfind(',') + 1));
   for (const auto& axis : SpecOnLine(RequestOnLine(line), diagnostics).mesh) {
@@ -153,7 +153,7 @@ Candidates MeshAxes(const TypedLine& line, std::string_view typed) {
   return found;
 }
 
-void AddValuesOfKey(const SpecKey& key, Candidates* found) {
+void AddValuesOfKey(const SpecKey& key, Offer* found) {
   const std::string begin = std::string(key.name) + "=";
   for (const std::string_view word : key.words) found->words.push_back({begin + std::string(word)});
   if (key.kind == SpecKind::kUneven) {
@@ -170,9 +170,9 @@ void AddValuesOfKey(const SpecKey& key, Candidates* found) {
 }
 
 // Offers the keys with one value, variables and sizes of the mesh; behind a key its words.
-Candidates Settings(const TypedLine& line, std::string_view typed) {
+Offer Settings(const TypedLine& line, std::string_view typed) {
   const auto keys = KeysOf(SpecMapping::kModel);
-  Candidates found;
+  Offer found;
   if (const size_t end = typed.find('='); end != typed.npos) {
     const SpecKey* key = FindNamed(keys, typed.substr(0, end));
     if (key != nullptr) AddValuesOfKey(*key, &found);
@@ -194,7 +194,7 @@ Candidates Settings(const TypedLine& line, std::string_view typed) {
   return {.words = ByPart(names, typed)};
 }
 
-Candidates TensorPaths(const TypedLine& line, std::string_view typed) {
+Offer TensorPaths(const TypedLine& line, std::string_view typed) {
   const Plan plan = PlanOnLine(line);
   std::vector<Candidate> names;
   const auto add = [&names](const std::vector<Tensor>& tensors) {
@@ -211,7 +211,7 @@ Candidates TensorPaths(const TypedLine& line, std::string_view typed) {
 // By an option's last spelling, or an argument's name. A command's own stands behind its name.
 constexpr struct {
   std::string_view name;
-  Candidates (*values)(const TypedLine& line, std::string_view typed);
+  Offer (*values)(const TypedLine& line, std::string_view typed);
 } kCompleters[] = {
     {"SPEC", Specs},
     {"SPEC|DIR", Specs},
@@ -244,15 +244,15 @@ std::vector<Candidate> FixedWords(std::string_view type) {
 
 }  // namespace
 
-Candidates ValuesOf(const CLI::App& command, const CLI::Option& option, const TypedLine& line,
-                    std::string_view typed) {
+Offer OfferFor(const CLI::App& command, const CLI::Option& option, const TypedLine& line,
+               std::string_view typed) {
   const bool is_argument = option.get_positional();
   const std::string name = is_argument ? option.get_name() : Spellings(option).back();
   for (const auto& [of, values] : kCompleters) {
     if (of == name || of == command.get_name() + " " + name) return values(line, typed);
   }
   const std::string type = option.get_type_name();
-  Candidates found{.words = FixedWords(type)};
+  Offer found{.words = FixedWords(type)};
   for (const std::string_view word : {"FILE", "DIR", "PATH", "CONFIG"}) {
     found.files |= (is_argument ? name : type).find(word) != name.npos;
   }
