@@ -214,12 +214,14 @@ double ProbabilityOfOne(const Tensor& tensor, const Moments& moments, double* nu
 // Returns how a spec says that it means the standard deviation of these values.
 std::string HintForMeant(const Distribution& distribution) {
   if (const auto* n = std::get_if<Normal>(&distribution)) {
-    return fmt::format("if it is meant, `{{expr: \"{}normal() * {}\"}}` says so",
-                       n->mean == 0 ? "" : fmt::format("{} + ", n->mean), n->std);
+    return fmt::format(
+        "if it is meant, `{{expr: \"{}normal() * {}\"}}` has such values, but for rounding",
+        n->mean == 0 ? "" : fmt::format("{} + ", n->mean), n->std);
   }
   if (const auto* u = std::get_if<Uniform>(&distribution)) {
-    return fmt::format("if it is meant, `{{expr: \"{} + uniform() * {}\"}}` says so", u->low,
-                       u->high - u->low);
+    return fmt::format(
+        "if it is meant, `{{expr: \"{} + uniform() * {}\"}}` has such values, but for rounding",
+        u->low, u->high - u->low);
   }
   return "if it is meant, `-q` leaves warnings out";
 }
@@ -234,7 +236,7 @@ std::optional<Oddity> DeviationOf(const Tensor& tensor, const TensorSpec& spec,
   if (!rules || rules->Has(moments->std)) return {};
   const bool is_large = moments->std > rules->high;
   return Oddity{
-      fmt::format("have the standard deviation {:.3g}, {:.3g} times {} that rules give for fans of "
+      fmt::format("have the standard deviation {:.3g}, {:.0f} times {} that rules give for fans of "
                   "{} and {}, {:.3g}",
                   moments->std, is_large ? moments->std / rules->high : rules->low / moments->std,
                   is_large ? "the largest" : "smaller than the smallest", rules->fan_in,
