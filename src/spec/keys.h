@@ -65,6 +65,12 @@ struct SpecKey {
   std::string_view hint = {};  // what to do if a required key is missing
 };
 
+// Tells whether a member of a module may have the key's name.
+constexpr bool MayBeNamesake(const SpecKey& key) {
+  return key.kind == SpecKind::kVariables || key.kind == SpecKind::kDType ||
+         key.kind == SpecKind::kInit || key.kind == SpecKind::kBlock;
+}
+
 enum class SpecMapping {
   kModel,
   kAssertion,
