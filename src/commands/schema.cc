@@ -81,9 +81,14 @@ std::string ListOf(const Words& words) {
   return JsonWriter().Value(words).Take();
 }
 
-void WriteKey(const SpecKey& key, JsonWriter& out) {
+void WriteKey(const SpecKey& key, JsonWriter& out, bool of_module = false) {
   out.Key(key.name).BeginObject().Member("description", key.description);
-  if (const std::string_view definition = DefinitionOf(key.kind); !definition.empty()) {
+  const std::string_view definition = DefinitionOf(key.kind);
+  if (of_module && MayBeNamesake(key)) {
+    out.Key("anyOf").Raw(
+        fmt::format(R"([{{"$ref": "#/definitions/{}"}}, {{"$ref": "#/definitions/namesake"}}])",
+                    definition));
+  } else if (!definition.empty()) {
     WriteInstance(definition, out);
   } else if (key.kind == SpecKind::kVersion) {
     out.Member("const", 1);
@@ -183,7 +188,8 @@ std::string Members(const F& write) {
 void AddMapping(const std::string& name, SpecMapping mapping, TemplateValues* values) {
   const Keys keys = KeysOf(mapping);
   (*values)["keys of " + name] = Members([&](JsonWriter& out) {
-    for (const SpecKey& key : keys) WriteKey(key, out);
+    const bool of_module = mapping == SpecMapping::kModule || mapping == SpecMapping::kBlock;
+    for (const SpecKey& key : keys) WriteKey(key, out, of_module);
   });
   std::vector<std::string_view> required, beside_members;
   for (const SpecKey& key : keys) {

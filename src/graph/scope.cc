@@ -226,9 +226,9 @@ bool SpecScope::Note(const std::string& name, std::string text, const VarValue& 
 
 void SpecScope::Trace(const Var& var) const {
   const auto& [name, spec] = *var.named;
-  if (!var.value || !Note(name.value, TextOf(spec), *var.value, spec.span) || var.is_argument) {
-    return;
-  }
+  if (!var.value) return;
+  const Span span = spec.is_list ? spec.span : SpanOf(*spec.items[0]);
+  if (!Note(name.value, TextOf(spec), *var.value, span) || var.is_argument) return;
   Diagnostics heard_before;
   Evaluate(spec, heard_before);
 }

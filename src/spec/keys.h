@@ -66,6 +66,12 @@ struct SpecKey {
   std::string_view hint = {};
 };
 
+// Tells whether a member of a module may have the key's name.
+constexpr bool MayBeNamesake(const SpecKey& key) {
+  return key.kind == SpecKind::kVariables || key.kind == SpecKind::kDType ||
+         key.kind == SpecKind::kInit || key.kind == SpecKind::kBlock;
+}
+
 enum class SpecMapping {
   kModel,
   kAssertion,

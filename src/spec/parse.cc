@@ -39,6 +39,10 @@ bool HoldsTensor(const Node& value) {
                              [](const Node::Entry& entry) { return HoldsTensor(*entry.value); });
 }
 
+bool IsNamesake(const SpecKey& key, const Node& value) {
+  return MayBeNamesake(key) && HoldsTensor(value);
+}
+
 void SpecParser::ReadName(const Node::Entry& entry, ModelSpec& model) {
   if (IsText(entry) && CheckModelName(*entry.value, diagnostics())) model.name = Text(*entry.value);
 }
@@ -181,14 +185,14 @@ void SpecParser::ReadModule(const Node::Entry& entry, size_t prefix,
   for (const Node::Entry& item : entry.value->entries) {
     const KeyRow<ModuleSpec>* key = FindNamed(keys, item.key->text);
     const size_t before = Faults();
-    if (key != nullptr && !HoldsTensor(*item.value)) {
+    if (key != nullptr && !IsNamesake(*key, *item.value)) {
       key->read(*this, *key, item, module);
     } else if (IsNumbered(item) || CheckPath(*item.key, prefix, diagnostics())) {
       ReadMember(item, prefix + item.key->text.size() + 1, module);
     }
     // The values of `keep` and `stack` name members, too.
-    has_members |=
-        key == nullptr || HoldsTensor(*item.value) || key->name == "keep" || key->name == "stack";
+    has_members |= key == nullptr || IsNamesake(*key, *item.value) || key->name == "keep" ||
+                   key->name == "stack";
     if (Faults() == before) continue;
     // A wrong member may be a misspelt key.
     const std::string closest = Closest(item.key->text, NamesOf(keys));
@@ -278,8 +282,9 @@ bool SpecParser::IsTensor(const Node& map) const {
   if (map.Find(keys.front().name) != nullptr) return true;
   const bool has_default = map.Find("dtype") != nullptr || map.Find("init") != nullptr;
   const bool has_members = std::ranges::any_of(map.entries, [](const Node::Entry& entry) {
-    const bool is_key = FindNamed(kModuleKeys, entry.key->text) != nullptr;
-    return is_key ? entry.key->text == "block" || HoldsTensor(*entry.value) : entry.value->IsMap();
+    const KeyRow<ModuleSpec>* key = FindNamed(kModuleKeys, entry.key->text);
+    if (key == nullptr) return entry.value->IsMap();
+    return key->kind == SpecKind::kBlock || IsNamesake(*key, *entry.value);
   });
   if (layout_ == nullptr && has_default && !has_members) return true;
   return std::ranges::any_of(keys, [&](const KeyRow<TensorSpec>& key) {

@@ -34,8 +34,10 @@ extern const std::vector<KeyRow<CutSpec>> kCutKeys;
 extern const std::vector<KeyRow<ModuleSpec>> kModuleKeys, kBlockKeys, kLayoutKeys,
     kStoredModuleKeys;
 
-// Tells whether a value is a tensor or a module with tensors, which may be called as a key is.
+// Tells whether a value is a tensor or a module with tensors.
 bool HoldsTensor(const Node& value);
+// Tells whether a member of a module has the key's name, which is the older use of these names.
+bool IsNamesake(const SpecKey& key, const Node& value);
 
 class SpecParser : public SpecReader {
  public:

@@ -68,6 +68,13 @@ VALID = {
     "names with numbers": HEAD + "modules:\n  m_{i}:\n    repeat: {i: 2}\n    '{j + 1}.{2 * j}':\n      repeat: {j: 2}\n"
                                "      w: {shape: [i + 1], init: ones}\n",
     "a module that is called init": HEAD + "modules: {init: {w: {shape: [1], init: ones}}}\n",
+    "a module that is called block": HEAD + "modules: {block: {w: {shape: [1], init: ones}}}\n",
+    "lists and texts": HEAD + "vars: {d: [1, 2], k: {text: [a, b]}, l: {text: a}}\n"
+                              "modules: {w: {shape: ['d[0] + len(k)'], when: \"k[1] == 'b'\", init: ones}}\n",
+    "variables and defaults of a module": HEAD + "modules: {vars: {n: 2}, init: ones, dtype: f32, w: {shape: [n]}}\n",
+    "a repeat over a list": HEAD + "modules: {m: {repeat: {n: [1, 2]}, w: {shape: [n], init: ones}}}\n",
+    "blocks": HEAD + "blocks: {b: {args: [n], w: {shape: [n], init: ones}}}\n"
+                     "modules: {m: {block: b, args: {n: 2}}}\n",
     "key of JAX": BODY.replace("mesh", "engine: jax_threefry\nmesh")
                   + "{shape: [4], init: {normal: {std: 1}}, key: {jax: {seed: 2 * 3, split: [3, 1], fold_in: 7}}}\n",
     "names in a key": BODY.replace("mesh", "engine: jax_threefry\nmesh")
@@ -164,7 +171,6 @@ INVALID = {
     "rule of none": HEAD + "rules: [{}]\nmodules: {w: {shape: [], init: zeros}}\n",
     "rule to a number": HEAD + "rules: [{a: 1}]\nmodules: {w: {shape: [], init: zeros}}\n",
     "tensor is a number": BODY + "4\n",
-    "tensor without init": BODY + "{shape: [4]}\n",
     "tensor without shape": BODY + "{init: zeros}\n",
     "shape is a number": BODY + "{shape: 4, init: zeros}\n",
     "shape with null": BODY + "{shape: [null], init: zeros}\n",
@@ -181,6 +187,10 @@ INVALID = {
     "zeros with an argument": BODY + "{shape: [4], init: {zeros: {value: 1}}}\n",
     "unknown fans": HEAD + "fans: out-in\nmodules: {w: {shape: [], init: zeros}}\n",
     "fans twice": BODY + "{shape: [2, 3], init: he_normal, fans: out_in, in_axis: 0}\n",
+    "arguments of a block by name": HEAD + "blocks: {b: {args: {n: 2}, w: {shape: [2], init: ones}}}\n"
+                                          "modules: {m: {block: b}}\n",
+    "a block is a list": HEAD + "blocks: {b: {w: {shape: [2], init: ones}}}\nmodules: {m: {block: [b]}}\n",
+    "an empty list": HEAD + "vars: {n: []}\nmodules: {w: {shape: [2], init: ones}}\n",
     "fans are a map": HEAD + "modules: {fans: {w: {shape: [], init: zeros}}, w: {shape: [], init: zeros}}\n",
     "a module has only fans": HEAD + "modules: {m: {repeat: {i: 2}, fans: out_in}}\n",
     "dimension is a fraction": BODY + "{shape: [2, 3], init: he_normal, in_axis: 0.5}\n",

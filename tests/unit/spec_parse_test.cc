@@ -16,6 +16,20 @@ std::string Print(const std::vector<Named<ExprPtr>>& values) {
   return "{" + out + "}";
 }
 
+std::string Print(const VarSpec& variable) {
+  std::string out;
+  for (const ExprPtr& item : variable.items) out += (out.empty() ? "" : ", ") + TextOf(*item);
+  return variable.is_list ? "[" + out + "]" : out;
+}
+
+std::string Print(const std::vector<Named<VarSpec>>& variables) {
+  std::string out;
+  for (const auto& [name, value] : variables) {
+    out += (out.empty() ? "" : ", ") + name.value + ": " + Print(value);
+  }
+  return "{" + out + "}";
+}
+
 std::string Print(const InitSpec& init) { return init.name.value + Print(init.arguments); }
 
 std::string Print(const AxisList& axes) {
@@ -49,7 +63,7 @@ std::string Print(const ModuleSpec& module, const std::string& indent = "") {
   std::string out;
   if (module.repeat) {
     out +=
-        indent + "repeat " + module.repeat->name.value + " " + TextOf(*module.repeat->value) + "\n";
+        indent + "repeat " + module.repeat->name.value + " " + Print(module.repeat->value) + "\n";
   }
   for (const Named<ModuleMember>& member : module.members) {
     out += indent + member.name.value;
