@@ -184,13 +184,12 @@ Offer Settings(const TypedLine& line, std::string_view typed) {
   }
   Diagnostics diagnostics;
   const ModelSpec spec = SpecOnLine(RequestOnLine(line), diagnostics);
-  const auto add = [&names](const char* begin, const std::vector<Named<ExprPtr>>& values) {
-    for (const auto& [name, value] : values) {
-      names.push_back({begin + name.value + "=", value ? TextOf(*value) : ""});
-    }
+  const auto add = [&names](const char* begin, const std::string& name, std::string value) {
+    names.push_back({begin + name + "=", std::move(value)});
   };
-  add("vars.", spec.vars);
-  add("mesh.axes.", spec.mesh);
+  for (const auto& [name, value] : spec.vars) add("vars.", name.value, TextOf(value));
+  for (const auto& [name, value] : spec.mesh)
+    add("mesh.axes.", name.value, value ? TextOf(*value) : "");
   return {.words = ByPart(names, typed)};
 }
 

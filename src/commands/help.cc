@@ -48,6 +48,7 @@ constexpr KeyPlace kKeyPlaces[] = {
     {SpecMapping::kModule, "module", "a module"},
     {SpecMapping::kTensor, "tensor", "a tensor"},
     {SpecMapping::kCut, "shard", "an entry of `shard`"},
+    {SpecMapping::kBlock, "block", "a block"},
     {SpecMapping::kLayout, "layout", "a layout"},
     {SpecMapping::kStoredModule, "stored_module", "a module of a layout"},
     {SpecMapping::kStoredTensor, "stored_tensor", "a stored tensor of a layout"},

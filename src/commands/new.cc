@@ -110,7 +110,7 @@ std::vector<std::pair<std::string, std::string>> VariablesOf(const SpecRequest& 
   diagnostics.ThrowIfErrors();
   std::vector<std::pair<std::string, std::string>> variables;
   for (const auto& variable : spec->vars) {
-    variables.emplace_back(variable.name.value, TextOf(*variable.value));
+    variables.emplace_back(variable.name.value, TextOf(variable.value));
   }
   return variables;
 }

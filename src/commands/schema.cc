@@ -85,9 +85,8 @@ void WriteKey(const SpecKey& key, JsonWriter& out, bool of_module = false) {
   out.Key(key.name).BeginObject().Member("description", key.description);
   const std::string_view definition = DefinitionOf(key.kind);
   if (of_module && MayBeNamesake(key)) {
-    out.Key("anyOf").Raw(
-        fmt::format(R"([{{"$ref": "#/definitions/{}"}}, {{"$ref": "#/definitions/namesake"}}])",
-                    definition));
+    out.Key("anyOf").Raw(fmt::format(
+        R"([{{"$ref": "#/definitions/{}"}}, {{"$ref": "#/definitions/namesake"}}])", definition));
   } else if (!definition.empty()) {
     WriteInstance(definition, out);
   } else if (key.kind == SpecKind::kVersion) {

@@ -13,14 +13,6 @@ namespace {
 
 constexpr size_t kMaxVarDepth = 256;
 
-std::string TextOf(const VarSpec& var) {
-  std::string text;
-  for (const ExprPtr& item : var.items) {
-    text += (text.empty() ? "" : ", ") + (item == nullptr ? "" : shardinit::TextOf(*item));
-  }
-  return var.is_list ? fmt::format("[{}]", text) : text;
-}
-
 }  // namespace
 
 SpecScope::SpecScope(const std::vector<Named<VarSpec>>& vars, bool lacks, Diagnostics& diagnostics)

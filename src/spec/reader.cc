@@ -168,6 +168,14 @@ std::optional<Named<VarSpec>> SpecReader::ReadRepeat(const Node::Entry& entry) {
                             : VarSpec{false, {ReadExpr(*only)}, only->value->span}};
 }
 
+std::string TextOf(const VarSpec& var) {
+  std::string text;
+  for (const ExprPtr& item : var.items) {
+    text += (text.empty() ? "" : ", ") + (item == nullptr ? "" : TextOf(*item));
+  }
+  return var.is_list ? fmt::format("[{}]", text) : text;
+}
+
 VarSpec SpecReader::ReadVariable(const Node::Entry& entry) {
   const Node& node = *entry.value;
   const bool has_text =

@@ -52,6 +52,7 @@ struct VarSpec {
   std::vector<ExprPtr> items;  // one if it is no list
   Span span;
 };
+std::string TextOf(const VarSpec& var);  // as in a file: `4 * d`, `[1, 2]`
 
 struct FileSpec {
   Located<std::string> path;    // as written: relative to the file that names it

@@ -44,7 +44,9 @@ std::optional<HeadCount> CountAt(std::string_view name, const ExprPtr& expr, Spa
 std::optional<HeadCount> CountOf(std::string_view name, const Building& building) {
   const ModelSpec& spec = building.spec;
   for (const auto& var : spec.vars) {
-    if (var.name.value == name) return CountAt(name, var.value, var.name.span, building);
+    if (var.name.value != name) continue;
+    if (var.value.is_list) return {};
+    return CountAt(name, var.value.items[0], var.name.span, building);
   }
   if (!spec.config) return {};
   for (const auto& member : *spec.config) {

@@ -16,7 +16,8 @@ class UseCollector {
   NameUses Run(const ModelSpec& spec) {
     Add(spec.seed);
     if (spec.uneven) Add(spec.uneven->padding);
-    for (const auto* list : {&spec.vars, &spec.mesh, &spec.slices, &spec.bandwidth}) Add(*list);
+    Add(spec.vars);
+    for (const auto* list : {&spec.mesh, &spec.slices, &spec.bandwidth}) Add(*list);
     for (const AssertSpec& assertion : spec.assertions) Add(assertion.that);
     const TrainingSpec& t = spec.training;
     for (const ExprPtr& expr : {t.tokens, t.memory_per_rank, t.flops, t.optimizer_bytes, t.heads,
@@ -49,6 +50,12 @@ class UseCollector {
   template <typename T>
   void Add(const std::optional<T>& value) {
     if (value) Add(*value);
+  }
+
+  void Add(const VarSpec& var) { Add(var.items); }
+
+  void Add(const std::shared_ptr<const InitSpec>& init) {
+    if (init != nullptr) Add(*init);
   }
 
   void Add(const InitSpec& init) {
@@ -124,6 +131,8 @@ class UseCollector {
 
   void Add(const ModuleSpec& module) {
     Add(module.repeat);
+    Add(module.vars);
+    Add(module.arguments);
     Add(module.numbered);
     Add(module.stage);
     Add(module.when);
