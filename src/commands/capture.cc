@@ -12,17 +12,17 @@
 namespace shardinit {
 namespace {
 
-constexpr char kProgram[] = "shardinit-capture";
+constexpr char kCaptureProgram[] = "shardinit-capture";
 
 // Runs the program that a wheel puts beside this one, else that of PATH. Returns if there is none.
 void RunCaptureWith(const std::vector<std::string>& words) {
   std::error_code error;
   const auto folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-  std::string program = (folder / kProgram).string();
+  std::string program = (folder / kCaptureProgram).string();
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
-  for (const std::string& path : {program, std::string(kProgram)}) {
+  for (const std::string& path : {program, std::string(kCaptureProgram)}) {
     execvp(path.c_str(), arguments.data());
     if (errno != ENOENT && errno != ENOTDIR) throw SystemError("run", path);
   }
@@ -37,7 +37,7 @@ extern const Command kCapture = {
       app.prefix_command();
       app.add_option("ARGUMENT...", "The arguments of shardinit-capture, a program in Python");
       return []() -> ExitCode {
-        throw Error(ExitCode::kUsage, fmt::format("`{}` is not installed", kProgram),
+        throw Error(ExitCode::kUsage, fmt::format("`{}` is not installed", kCaptureProgram),
                     "`pip install shardinit-*.whl` installs it, and from a clone "
                     "`pip install ./src/python`; it needs PyTorch or JAX");
       };

@@ -31,9 +31,9 @@ struct SizeFlag {
   std::string_view otherwise;  // its value where no flag gives one
 };
 
-enum Size { kWidth, kHidden, kLayers, kHeads, kKvHeads, kHeadDim, kVocab, kSizes };
+enum Size { kWidth, kHidden, kLayers, kHeads, kKvHeads, kHeadDim, kVocab, kAllSizes };
 
-constexpr SizeFlag kSizeFlags[kSizes] = {
+constexpr SizeFlag kSizeFlags[kAllSizes] = {
     {"d", "--width,--hidden", "The model's width; default 512", "512"},
     {"ff", "--ff", "Hidden units of an MLP; default 8/3 of the width, rounded up to 256s",
      "round_up(ceil_div(8 * d, 3), 256)"},
@@ -64,7 +64,7 @@ struct NewOptions {
   explicit NewOptions(CLI::App& app) {
     app.add_option("NAME", name, "The model's name; default model");
     AddText(app, "--from", "MODEL", &from, "Start from this shipped model");
-    for (int i = 0; i < kSizes; ++i) {
+    for (int i = 0; i < kAllSizes; ++i) {
       app.add_option(kSizeFlags[i].flags, sizes[i], kSizeFlags[i].help)
           ->type_name("N")
           ->check(IsSize);
@@ -77,7 +77,7 @@ struct NewOptions {
   }
 
   std::string name = "model", from, mesh, sharding, dtype, init;
-  int64_t sizes[kSizes] = {};  // 0: not given
+  int64_t sizes[kAllSizes] = {};  // 0: not given
 };
 
 Error BadFlag(std::string message, std::string hint) {
@@ -195,7 +195,7 @@ void SetVariables(Draft* draft) {
         "each head of keys and values serves as many heads as every other");
   }
   std::vector<std::string> lines;
-  for (int i = 0; i < kSizes; ++i) {
+  for (int i = 0; i < kAllSizes; ++i) {
     const int64_t size = i == kHeads ? heads : sizes[i];
     lines.push_back(fmt::format("{}: {}", kSizeFlags[i].name,
                                 size > 0 ? fmt::to_string(size) : kSizeFlags[i].otherwise));
@@ -218,7 +218,7 @@ void SetVariablesOfModel(const Mesh& mesh, Draft* draft) {
     if (size > 0) given.push_back(fmt::format("  {}: {}", name, size));
     if (size == 0) others.push_back(fmt::format("#   {}: {}", name, text));
   }
-  for (int i = 0; i < kSizes; ++i) {
+  for (int i = 0; i < kAllSizes; ++i) {
     const std::string_view name = kSizeFlags[i].name;
     if (options.sizes[i] == 0 || std::ranges::any_of(variables, [&](const auto& variable) {
           return variable.first == name;
@@ -308,7 +308,7 @@ std::string CommandLineOf(const NewOptions& options) {
     if (!value.empty()) line += fmt::format(" {} {}", flag, value);
   };
   add("--from", options.from);
-  for (int i = 0; i < kSizes; ++i) {
+  for (int i = 0; i < kAllSizes; ++i) {
     const std::string_view flags = kSizeFlags[i].flags;
     if (options.sizes[i] > 0)
       add(flags.substr(0, flags.find(',')), fmt::to_string(options.sizes[i]));

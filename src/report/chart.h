@@ -9,8 +9,8 @@ namespace shardinit {
 
 struct ChartFrame {
   std::string title;
-  std::string y, top, bottom;  // the vertical axis
-  std::string x, left, right;  // the horizontal axis
+  std::string y, top, bottom;                 // the vertical axis
+  std::string x = {}, left = {}, right = {};  // the horizontal axis
 };
 
 // What is in a chart has coordinates from 0 to 1, to the right and up.

@@ -16,7 +16,7 @@ struct WayStep {
 };
 
 struct Room {
-  std::vector<SpecKey> keys;  // those of its table
+  std::vector<SpecKey> keys = {};  // those of its table
   bool is_list = false;
   bool takes_names = false;  // any other key, whose value is judged when it is read
   bool has_members = false;  // these keys are members of a module: they may hold dots
