@@ -81,7 +81,7 @@ std::string SuggestKey(std::string_view rest, const std::vector<std::string>& ke
     const size_t dot = prefix.rfind('.');
     prefix = prefix.substr(0, dot == std::string_view::npos ? 0 : dot);
   }
-  return DidYouMean(rest, keys);
+  return DidYouMean(rest.substr(0, rest.find('.')), keys);
 }
 
 // Suggests a whole path for one that lacks a key on its way: `vars.d` for `d`, `mesh.axes.fsdp` for
