@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "base/suggest.h"
 #include "base/table.h"
 #include "base/text.h"

@@ -366,7 +366,11 @@ def test_published_file_is_the_spec_of_configs(name, tmp_path):
     assert differences["equal_tensors"] + len(differences["tensors"]) > 100
 
 
-@pytest.mark.parametrize("name", sorted(set(MODELS) - SAME_AS_ANOTHER))
+# No family of `import` has two towers.
+WITHOUT_FAMILY = {"clip-vit-b-32"}
+
+
+@pytest.mark.parametrize("name", sorted(set(MODELS) - SAME_AS_ANOTHER - WITHOUT_FAMILY))
 def test_exported_file_is_the_same_model(name, tmp_path):
     """The config.json that `export` writes, imported: the same digests."""
     spec = preset(name, tmp_path)

@@ -439,7 +439,7 @@ LIKE_PARTS = {
     "safetensors": ["model-00002-of-00002.safetensors", "adapter.safetensors", "model.safetensors.index.json"],
     "hf-dcp": ["shard-00009-model-00001-of-00001.safetensors"],
     "dcp": ["__7_0.distcp"],
-    "zarr": ["w/9.9", "w/notes", "more/.zarray", "zarr.json", "manifest.ocdbt"],
+    "zarr": ["w/9.9", "more/.zarray", "zarr.json", "manifest.ocdbt"],
 }
 
 

@@ -51,6 +51,9 @@ std::vector<int64_t> EmptyRanks(const InitGraph& graph, std::set<int>* axes) {
   std::vector<int64_t> empty = RanksAlong({axes->begin(), axes->end()}, graph.mesh);
   std::vector<const Tensor*> seen;  // Layers have the same few partitions.
   constexpr size_t kMostSeen = 64;
+  // A stage for each of many tensors would take long, and more than this is no slip of a mesh.
+  constexpr int64_t kMostWork = 1 << 22;
+  int64_t work = 0;
   for (const Tensor& tensor : graph.tensors) {
     if (empty.empty()) break;
     const auto is_same = [&](const Tensor* other) {
@@ -59,6 +62,8 @@ std::vector<int64_t> EmptyRanks(const InitGraph& graph, std::set<int>* axes) {
     if (std::ranges::any_of(seen, is_same)) continue;
     if (seen.size() == kMostSeen) seen.erase(seen.begin());
     seen.push_back(&tensor);
+    work += std::ssize(empty);
+    if (work > kMostWork) return {};
     const Sharding sharding(graph.mesh, graph.replicas, tensor.shape, tensor.partition);
     std::erase_if(
         empty, [&](int64_t rank) { return sharding.IsOn(rank) && sharding.ElementsOn(rank) > 0; });
