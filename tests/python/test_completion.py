@@ -57,7 +57,7 @@ def test_commands_and_options():
     "gen x --color": "auto always never",
     "program x --annotate": "mhlo sdy both",
     "completion": "bash zsh fish",
-    "list": "models recipes shardings layouts languages initializers functions engines formats",
+    "list": "models recipes shardings layouts languages initializers functions operations engines formats",
 }.items())
 def test_fixed_words(line, words):
     assert offered(*line.split(), "") == (words.split(), False)

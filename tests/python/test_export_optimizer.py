@@ -306,7 +306,7 @@ layouts:
     run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "gen", "--layout", "other")
     for source in tmp_path / "spec.yaml", tmp_path / "gen":
         more = ["--layout", "other"] if source.suffix else []
-        out = tmp_path / f"out{source.suffix}"
+        out = tmp_path / f"out-{source.stem}"
         run_ok("export", source, "--to", "dcp", "-o", out, "--optimizer", "adamw", *more)
         entries = pickle.loads((out / ".metadata").read_bytes()).state_dict_metadata
         sizes = {name.split(".state.")[1].removesuffix(".exp_avg"): list(entry.size)

@@ -263,7 +263,7 @@ WHOLE_ARGUMENTS = {"constant": "5", "index": "(i1 * 6 + i2 + 1)", "one": "(i0 + 
 
 def calls_of():
     """Path → expression: each function and operator, with each kind of argument at each place."""
-    rows = re.findall(r'^    \{"(\w+)", (\d), (-?\d),', (ROOT / "src/expr/functions.cc").read_text(), re.MULTILINE)
+    rows = re.findall(r'^    \{"(\w+)",\s+"[^"]*",\s+(\d), (-?\d),', (ROOT / "src/expr/functions.cc").read_text(), re.MULTILINE)
     operators = re.findall(r'\{"(\S+)", k\w+, ElementOp::', (ROOT / "src/expr/parse.cc").read_text())
     assert len(rows) >= 24 and len(operators) >= 10
     calls = {}

@@ -116,16 +116,17 @@ def test_another_sharding(tmp_path):
 def test_another_sharding_without_the_spec(tmp_path, tiny_layouts, layout):
     for sharding in ("map.yaml", "fsdp"):
         where = {"cwd": tmp_path}
-        source = gen(tmp_path / f"from-{sharding}", tiny_layouts, "--mesh", "fsdp=2", *layout_of(layout))
+        to = tmp_path / f"to-{sharding.partition('.')[0]}"
+        source = gen(tmp_path / f"from-{sharding.partition('.')[0]}", tiny_layouts, "--mesh", "fsdp=2", *layout_of(layout))
         before = reassemble(source)
         (tmp_path / "map.yaml").write_text(json.dumps({
             path: [None, "fsdp"] for path, (_, words) in before.items() if words.ndim == 2}))
-        run_ok("reshard", source, "--sharding", sharding, "--mesh", "fsdp=4", "-o", f"to-{sharding}", **where)
-        run_ok("verify", tmp_path / f"to-{sharding}")
-        after = reassemble(tmp_path / f"to-{sharding}")
+        run_ok("reshard", source, "--sharding", sharding, "--mesh", "fsdp=4", "-o", to, **where)
+        run_ok("verify", to)
+        after = reassemble(to)
         assert {p: (d, w.tobytes()) for p, (d, w) in after.items()} == {
             p: (d, w.tobytes()) for p, (d, w) in before.items()}
-        for path, shards in shards_of(tmp_path / f"to-{sharding}").items():
+        for path, shards in shards_of(to).items():
             if sharding == "map.yaml" and len(before[path][1].shape) == 2:
                 assert [s["offset"][0] for s in shards] == [0] * 4, path
     if not layout:  # Where the spec has no `shard`, as gen with the same option.

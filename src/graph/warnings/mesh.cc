@@ -82,6 +82,8 @@ void WarnOfIdleMeshAxes(const WarningContext& context) {
   for (const auto& axis : spec.mesh) {
     const int a = mesh.Find(axis.name.value);
     if (a < 0 || busy.count(a) != 0 || Contains(batch, axis.name.value)) continue;
+    // Axes of an included file, or of --mesh, may be there for the replicas of a batch.
+    if (!context.IsOwn(axis.name.span) && !busy.empty()) continue;
     const int64_t size = mesh.shape[static_cast<size_t>(a)];
     if (size == 1) continue;
     std::vector<std::string> all = batch;
