@@ -224,7 +224,7 @@ def test_status_and_finalize_of_many_ranks(tmp_path, spec):
 def test_ranks_that_are_missing_here_and_there(tmp_path, spec):
     """The list for people ends after a thousand stretches, that for programs does not."""
     folder = ranks_of(spec, tmp_path, 4096)
-    run_ok("gen", tmp_path / "spec.yaml", "-o", folder, "--ranks", ",".join(map(str, range(0, 4096, 2))))
+    run_ok("gen", tmp_path / "spec.yaml", "-o", folder, "--ranks", ",".join(map(str, range(0, 4096, 2))), timeout=900)
     shutil.copy(folder / "ranks/rank-00000.json", folder / "ranks/rank-1.json")  # No name of a receipt.
     (folder / "ranks/rank-99999999999999999999.json").touch()
     text = run_ok("status", folder).stdout
