@@ -11,7 +11,7 @@ namespace shardinit {
 enum class Channel { kOutput, kTalk };  // standard output, standard error
 enum class ColourMode { kAuto, kAlways, kNever };
 
-// What a piece of text is, which decides its colour.
+// The role of a piece of text decides its colour.
 enum class Role {
   kError,
   kWarning,

@@ -17,7 +17,7 @@ namespace {
 
 constexpr unsigned kMostSeconds = 2;  // A shell stands still until the answer is there.
 
-// What a word is a value of.
+// Names the option or argument that a word is a value of.
 struct Expected {
   const CLI::Option* option = nullptr;
   size_t begin = 0;  // where the value begins in the word

@@ -1,4 +1,4 @@
-// What each option and argument may be: names of the program, and what the spec on the line has.
+// Lists the values of options and arguments: names of the program, and those of the spec there.
 #include <algorithm>
 #include <cstdlib>
 #include <optional>

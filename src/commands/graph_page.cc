@@ -18,7 +18,7 @@ constexpr int64_t kMostLines = 2000;     // lines of the tree
 constexpr size_t kMostNamed = 24;        // kinds in a legend
 constexpr size_t kMostOpenGroups = 100;  // groups of tensors of a tree that is open from the start
 
-// What tensors have in common, with a colour for each.
+// Groups tensors by what they have in common, with a colour for each group.
 class ColouredKinds {
  public:
   // Returns the colour of a kind, and counts the tensors.

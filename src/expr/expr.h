@@ -19,7 +19,7 @@ namespace shardinit {
 
 using Value = std::variant<int64_t, double>;
 
-// What a name may stand for: a number, text, or a list of these. Text can only be compared.
+// The value of a name is a number, text, or a list of these. Text can only be compared.
 using VarItem = std::variant<int64_t, double, std::string>;
 struct VarValue {
   bool is_list = false;

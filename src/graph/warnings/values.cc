@@ -62,7 +62,7 @@ std::optional<Moments> MomentsOf(const Tensor& tensor) {
       tensor.distribution);
 }
 
-// What is odd about a tensor's values, and what to do about it.
+// Says what is odd about the values of a tensor, and what to do about it.
 struct Oddity {
   std::string what, hint;
 };
