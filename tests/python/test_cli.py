@@ -338,7 +338,7 @@ def test_quiet_and_verbose(good, tmp_path):
         result = run_ok(*command, "-q")
         assert result.stdout + result.stderr == "", command
         result = run_ok(*command, "-v")
-        assert re.fullmatch(r"shardinit: [\d.]+ s, [\d.]+ s of processors, at most [\d.]+ MB of memory, \w+",
+        assert re.fullmatch(r"shardinit: [\d.]+ s, [\d.]+ s of processors, at most [\d.]+ [MG]B of memory, \w+",
                             result.stderr.splitlines()[-1])
     (out / "ranks/rank-00001.h5").write_bytes(b"")
     assert "damaged" in run_tool("verify", out, "--quiet").stderr

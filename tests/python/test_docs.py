@@ -254,7 +254,9 @@ def test_commands_of_documents_exist(text):
     for command, arguments in re.findall(r"\bshardinit ([a-z]+)((?:\\\n|[^\n])*)", text):
         options = set(re.findall(r"(?<!\S)(--?[a-z][a-z-]*)", re.split(r"[#|>;]", arguments)[0]))
         assert command in COMMANDS
-        known = {name for head in options_of(run_ok(command, "--help").stdout) for name in head.split()[0].split(",")}
+        help_text = run_ok(command, "--help").stdout
+        heads = options_of(help_text) + [line.strip() for line in section_of(help_text, "Options of every command")]
+        known = {name for head in heads for name in head.split()[0].split(",")}
         assert options <= known
 
 
