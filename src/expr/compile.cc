@@ -202,6 +202,44 @@ class ElementNames {
   Diagnostics& diagnostics_;
 };
 
+// A program in the making, whose slots are used again.
+struct Code {
+  Program::Slot New() { return program.slots++; }
+
+  Program::Slot Temporary() {
+    if (free.empty()) return New();
+    const Program::Slot slot = free.back();
+    free.pop_back();
+    return slot;
+  }
+
+  void Release(const Item& item) {
+    if (item.temporary) free.push_back(item.slot);
+  }
+
+  Program::Slot Of(const Item& item) {
+    if (!item.value) return item.slot;
+    for (const Program::Literal& literal : program.literals) {
+      if (std::bit_cast<uint64_t>(literal.value) == std::bit_cast<uint64_t>(*item.value)) {
+        return literal.slot;
+      }
+    }
+    program.literals.push_back({New(), *item.value});
+    return program.literals.back().slot;
+  }
+
+  Program::Slot OfIndex(int dimension) {
+    for (const Program::Index& index : program.indices) {
+      if (index.dimension == dimension) return index.slot;
+    }
+    program.indices.push_back({New(), dimension});
+    return program.indices.back().slot;
+  }
+
+  Program program = {};
+  std::vector<Program::Slot> free = {};
+};
+
 // Runs the postfix steps on a stack of their results: each is a number that is known now, or the
 // slot that will hold a tile of numbers.
 class Compiler {
@@ -225,9 +263,9 @@ class Compiler {
       IsText(expr.steps.back());
       return nullptr;
     }
-    program_.result = SlotOf(stack_.back());
-    program_.text = std::move(stack_.back().text);
-    return std::make_shared<const Program>(std::move(program_));
+    code_.program.result = code_.Of(stack_.back());
+    code_.program.text = std::move(stack_.back().text);
+    return std::make_shared<const Program>(std::move(code_.program));
   }
 
  private:
@@ -365,8 +403,8 @@ class Compiler {
   bool Call(const Step& step) {
     const Function& function = *step.function;
     if (function.draw) {
-      const Program::Slot slot = NewSlot();
-      program_.draws.push_back({slot, *function.draw});
+      const Program::Slot slot = code_.New();
+      code_.program.draws.push_back({slot, *function.draw});
       Item item;
       item.slot = slot;
       item.text = fmt::format("{}()", function.name);
@@ -403,7 +441,7 @@ class Compiler {
   bool PlacedCall(const Step& step, const std::vector<Item>& operands) {
     const Function& function = *step.function;
     const PlacedFunction& placed = *function.placed;
-    Program::PlacedCall call = {&placed, 0, 0, program_.code.size(), {}};
+    Program::PlacedCall call = {&placed, 0, 0, code_.program.code.size(), {}};
     std::string text = fmt::format("{}(", function.name);
     for (size_t i = 0; i < operands.size(); ++i) {
       text += (i == 0 ? "" : ", ") + operands[i].text;
@@ -424,15 +462,15 @@ class Compiler {
       call.numbers.push_back(value);
     }
     const Item& element = operands[placed.element];
-    call.element = SlotOf(element);
-    if (element.temporary) free_.push_back(element.slot);
+    call.element = code_.Of(element);
+    code_.Release(element);
     Item item;
-    item.slot = call.out = FreeSlot();
+    item.slot = call.out = code_.Temporary();
     item.temporary = true;
     item.placed = true;
     item.text = text + ")";
-    program_.placed.push_back(std::move(call));
-    program_.inexact |= placed.inexact;
+    code_.program.placed.push_back(std::move(call));
+    code_.program.inexact |= placed.inexact;
     stack_.push_back(std::move(item));
     return true;
   }
@@ -448,14 +486,7 @@ class Compiler {
   void PushIndex(int dimension) {
     Item item;
     item.text = dimension == Program::kLinear ? "index" : fmt::format("i{}", dimension);
-    for (const Program::Index& index : program_.indices) {
-      if (index.dimension != dimension) continue;
-      item.slot = index.slot;
-      stack_.push_back(std::move(item));
-      return;
-    }
-    item.slot = NewSlot();
-    program_.indices.push_back({item.slot, dimension});
+    item.slot = code_.OfIndex(dimension);
     stack_.push_back(std::move(item));
   }
 
@@ -482,39 +513,18 @@ class Compiler {
       return true;
     }
     Item result;
-    const Program::Slot a = SlotOf(operand(0)), b = SlotOf(operand(1)), c = SlotOf(operand(2));
-    for (const Item& item : operands) {
-      if (item.temporary) free_.push_back(item.slot);
-    }
-    result.slot = FreeSlot();
+    const Program::Slot a = code_.Of(operand(0)), b = code_.Of(operand(1)),
+                        c = code_.Of(operand(2));
+    for (const Item& item : operands) code_.Release(item);
+    result.slot = code_.Temporary();
     result.temporary = true;
     for (const Item& item : operands) result.placed |= item.placed;
-    program_.inexact |= result.placed && !IsRoundedOnce(op);
+    code_.program.inexact |= result.placed && !IsRoundedOnce(op);
     result.text = std::move(text);
     result.power = power;
-    program_.code.push_back({op, result.slot, a, b, c});
+    code_.program.code.push_back({op, result.slot, a, b, c});
     stack_.push_back(std::move(result));
     return true;
-  }
-
-  Program::Slot SlotOf(const Item& item) {
-    if (!item.value) return item.slot;
-    for (const Program::Literal& literal : program_.literals) {
-      if (std::bit_cast<uint64_t>(literal.value) == std::bit_cast<uint64_t>(*item.value)) {
-        return literal.slot;
-      }
-    }
-    program_.literals.push_back({NewSlot(), *item.value});
-    return program_.literals.back().slot;
-  }
-
-  Program::Slot NewSlot() { return program_.slots++; }
-
-  Program::Slot FreeSlot() {
-    if (free_.empty()) return NewSlot();
-    const Program::Slot slot = free_.back();
-    free_.pop_back();
-    return slot;
   }
 
   Item Pop() {
@@ -525,8 +535,7 @@ class Compiler {
 
   ElementNames names_;
   std::vector<Item> stack_;
-  std::vector<Program::Slot> free_;
-  Program program_;
+  Code code_;
 };
 
 }  // namespace

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <optional>
 #include <utility>
 
 #include "base/suggest.h"
-#include "base/table.h"
 #include "base/text.h"
 #include "expr/expr.h"
 #include "expr/tree.h"
@@ -46,8 +44,8 @@ constexpr Operator kOperators[] = {
 
 // Signs that look like operators, as in text that is copied from a page.
 constexpr std::pair<std::string_view, std::string_view> kForeignSigns[] = {
-    {"–", "-"}, {"—", "-"}, {"−", "-"}, {"×", "*"},  {"·", "*"},  {"⋅", "*"},
-    {"∗", "*"}, {"÷", "/"}, {"∕", "/"}, {"≤", "<="}, {"≥", ">="}, {"≠", "!="}};
+    {"–", "-"}, {"—", "-"}, {"−", "-"},  {"×", "*"},  {"·", "*"},  {"⋅", "*"},    {"∗", "*"},
+    {"÷", "/"}, {"∕", "/"}, {"≤", "<="}, {"≥", ">="}, {"≠", "!="}, {"&&", "and"}, {"||", "or"}};
 
 // Returns what `4k` may mean: 4096 and 4000.
 std::optional<std::pair<int64_t, int64_t>> WithoutSuffix(std::string_view number) {
@@ -340,17 +338,15 @@ class Parser {
     }
     const std::string_view found = text_.substr(at_, length);
     std::string hint;
-    for (const auto& [sign, own] : kForeignSigns) {
-      if (found == sign) hint = fmt::format("write `{}`", own);
-    }
     if (found == "+") hint = "a plus sign in front of a number is not needed";
     if (found == "." || found == "&" || found == "|" || found == "!" || found == "?")
       hint = "operators are + - * / % < <= > >= == != `and` `or` `not`, and parentheses";
     if (found == "^") hint = "a power is `pow(x, y)`";
     if (found == "=") hint = "to compare, write `==`";
     if (found == "if") hint = "write `where(condition, a, b)`";
-    if (found == "&" && text_.substr(at_).starts_with("&&")) hint = "write `and`";
-    if (found == "|" && text_.substr(at_).starts_with("||")) hint = "write `or`";
+    for (const auto& [sign, own] : kForeignSigns) {
+      if (Stands(sign)) hint = fmt::format("write `{}`", own);
+    }
     for (std::string_view word : {".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF"}) {
       if (!text_.substr(at_).starts_with(word)) continue;
       throw SyntaxError{
@@ -395,32 +391,6 @@ ExprPtr ParseExpr(std::string_view text, Span span, Diagnostics& diagnostics) {
   }
   expr->steps.shrink_to_fit();
   return expr;
-}
-
-Span SpanOf(const Expr& expr) { return expr.span; }
-
-const std::string& TextOf(const Expr& expr) { return expr.text; }
-
-std::vector<std::string> NamesIn(const Expr& expr) {
-  std::vector<std::string> names;
-  for (const Step& step : expr.steps) {
-    const bool has_name =
-        step.op == Step::Op::kName || step.op == Step::Op::kIndex || step.op == Step::Op::kLength;
-    if (!has_name) continue;
-    std::string name(expr.NameOf(step));
-    if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
-  }
-  return names;
-}
-
-bool IsReservedName(std::string_view name) {
-  constexpr std::string_view kReserved[] = {"and", "or", "not", "true", "false"};
-  return Contains(kReserved, name);
-}
-
-bool IsName(const Expr& expr) {
-  return expr.steps.size() == 1 && expr.steps[0].op == Step::Op::kName &&
-         expr.steps[0].length == expr.text.size();
 }
 
 }  // namespace shardinit

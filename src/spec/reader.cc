@@ -1,3 +1,5 @@
+// One long file: a value of a spec is made of others (a list of names, a name of an axis), so that
+// each kind is read here, once.
 #include "spec/reader.h"
 
 #include <fmt/format.h>

@@ -1,0 +1,113 @@
+// Reads the keys of a tensor that other mappings do not have.
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+
+#include "base/text.h"
+#include "spec/names.h"
+#include "spec/parser.h"
+
+namespace shardinit {
+namespace {
+
+std::string Count(size_t n, std::string_view one, std::string_view many = {}) {
+  if (n == 1) return fmt::format("1 {}", one);
+  return many.empty() ? fmt::format("{} {}s", n, one) : fmt::format("{} {}", n, many);
+}
+
+}  // namespace
+
+void SpecParser::ReadShape(const SpecKey& key, const Node::Entry& entry, TensorSpec& tensor) {
+  tensor.shape_span = entry.value->span;
+  shape_is_list_ = IsSequence(entry, key.hint);
+  if (shape_is_list_) tensor.shape = ReadExprList(entry, "a dimension");
+}
+
+void SpecParser::ReadTensorAxes(const SpecKey& key, const Node::Entry& entry, TensorSpec& tensor) {
+  if (!IsSequence(entry, key.hint)) return;
+  auto& axes = tensor.axes.emplace();
+  axes.span = entry.value->span;
+  for (const Node::Entry& item : entry.value->entries) {
+    axes.value.push_back(item.value->IsNull() ? Located<std::string>{"", item.value->span}
+                                              : ReadAxisName(*item.value, "logical axis"));
+  }
+}
+
+void SpecParser::ReadShard(const SpecKey& key, const Node::Entry& entry, TensorSpec& tensor) {
+  if (!IsSequence(entry, key.hint)) return;
+  auto& shard = tensor.shard.emplace();
+  shard.span = entry.value->span;
+  for (const Node::Entry& item : entry.value->entries) shard.value.push_back(ReadCut(*item.value));
+}
+
+CutSpec SpecParser::ReadCut(const Node& node) {
+  if (!node.IsMap()) return {ReadMeshAxisList(node)};
+  CutSpec cut;
+  ReadMap(node, node.span, "an entry of `shard`", kCutKeys, cut);
+  return cut;
+}
+
+std::optional<StageSpec> SpecParser::ReadStage(const Node::Entry& entry) {
+  StageSpec stage = {{}, entry.value->span};
+  if (entry.value->IsNull()) return stage;
+  if (!IsMap(entry, "give indices on mesh axes, such as `{pipe: 0}`")) return {};
+  for (const Node::Entry& item : entry.value->entries) {
+    auto& on = stage.value.emplace_back();
+    on.name = ReadAxisName(*item.key, "mesh axis");
+    if (item.value->IsSequence()) {
+      on.value = ReadExprList(item, "an index");
+      if (item.value->entries.empty()) {
+        Error(*item.value, fmt::format("{} lists no index", Quote(item.key->text)),
+              "list an index, or leave the tensor out with `when: 0`");
+      }
+    } else {
+      on.value.push_back(ReadExpr(item));
+    }
+  }
+  return stage;
+}
+
+void SpecParser::ReadKey(const Node::Entry& entry, TensorSpec& tensor) {
+  if (entry.value->IsMap()) {
+    tensor.key = ReadGivenKey(*entry.value);
+  } else if (IsText(entry) && CheckKey(*entry.value, diagnostics())) {
+    tensor.key = Text(*entry.value);
+  }
+}
+
+void SpecParser::ReadTie(const Node::Entry& entry, TensorSpec& tensor) {
+  if (IsText(entry) && CheckKey(*entry.value, diagnostics())) tensor.tie = Text(*entry.value);
+}
+
+void SpecParser::CheckFans(const TensorSpec& tensor) {
+  if (!tensor.fans || !(tensor.in_axis || tensor.out_axis)) return;
+  ErrorAt(tensor.fans->span,
+          fmt::format("a tensor with `{}` has no use for `fans`",
+                      tensor.in_axis ? "in_axis" : "out_axis"),
+          "remove one of the two");
+}
+
+void SpecParser::CheckRank(TensorSpec& tensor) {
+  // Without a good shape there is nothing to compare with.
+  if (tensor.shape_span.source == nullptr || !shape_is_list_) return;
+  const size_t rank = tensor.shape.size();
+  if (tensor.axes && tensor.axes->value.size() != rank) {
+    tensor.wrong.Add("axes");
+    ErrorAt(tensor.axes->span,
+            fmt::format("`axes` has {}, but the shape has {}",
+                        Count(tensor.axes->value.size(), "name"), Count(rank, "dimension")),
+            "name one logical axis for each dimension; `null` for none");
+    diagnostics().Note(tensor.shape_span, "the shape");
+  }
+  if (tensor.shard && tensor.shard->value.size() > rank) {
+    ErrorAt(tensor.shard->span,
+            fmt::format("`shard` has {}, but the shape has {}",
+                        Count(tensor.shard->value.size(), "entry", "entries"),
+                        Count(rank, "dimension")),
+            "give at most one entry for each dimension");
+    diagnostics().Note(tensor.shape_span, "the shape");
+  }
+}
+
+}  // namespace shardinit
