@@ -127,6 +127,30 @@ std::vector<std::string> Differences(const std::string& path, ExpectedDigests ex
   return lines;
 }
 
+std::vector<TensorDigest> SortedDigests(const std::vector<const Tensor*>& tensors,
+                                        const WorkerOptions& workers, ProgressMode mode,
+                                        bool is_json) {
+  int64_t bytes = 0;
+  for (const Tensor* tensor : tensors) bytes += tensor->bytes();
+  WorkCounters counters;
+  Progress progress(mode, "hashing", bytes, is_json);
+  std::vector<TensorDigest> digests = DigestTensors(
+      tensors, workers, [&](const WorkCounters& c) { progress.Update(c.hashed_bytes); }, &counters);
+  std::ranges::sort(digests, {},
+                    [](const TensorDigest& each) { return std::string_view(each.tensor->path); });
+  return digests;
+}
+
+// The text that people see; `all` says that the model's digest can be told.
+std::string InLines(const std::vector<TensorDigest>& digests, bool all) {
+  std::string text;
+  for (const TensorDigest& digest : digests) {
+    text += fmt::format("{}  {}\n", ToHex(digest.sha256), digest.tensor->path);
+  }
+  if (all) text += fmt::format("{}  (model)\n", ToHex(ModelDigest(digests)));
+  return text;
+}
+
 ExitCode RunDigest(const DigestOptions& options) {
   const WorkerOptions workers = options.work.Workers(false);
   const ProgressMode mode = options.work.Mode();
@@ -136,20 +160,8 @@ ExitCode RunDigest(const DigestOptions& options) {
   std::optional<ResultFile> written;
   if (!options.write.empty()) written.emplace(kDigestsKind, options.write, options.force);
   const std::vector<const Tensor*> tensors = Matching(plan.graph.logical(), options.only);
-  int64_t bytes = 0;
-  for (const Tensor* tensor : tensors) bytes += tensor->bytes();
   const bool all = tensors.size() == plan.graph.logical().size();
-  std::vector<TensorDigest> digests;
-  {
-    WorkCounters counters;
-    Progress progress(mode, "hashing", bytes, options.json);
-    digests = DigestTensors(
-        tensors, workers, [&](const WorkCounters& c) { progress.Update(c.hashed_bytes); },
-        &counters);
-  }
-  std::sort(digests.begin(), digests.end(), [](const TensorDigest& a, const TensorDigest& b) {
-    return a.tensor->path < b.tensor->path;
-  });
+  const std::vector<TensorDigest> digests = SortedDigests(tensors, workers, mode, options.json);
   std::string json;
   if (options.json || written) json = InJson(plan, digests, all);
   std::vector<std::string> differences;
@@ -160,12 +172,7 @@ ExitCode RunDigest(const DigestOptions& options) {
   if (options.json) {
     Print(json);
   } else if (options.check.empty()) {
-    std::string text;
-    for (const TensorDigest& digest : digests) {
-      text += fmt::format("{}  {}\n", ToHex(digest.sha256), digest.tensor->path);
-    }
-    if (all) text += fmt::format("{}  (model)\n", ToHex(ModelDigest(digests)));
-    Print(text);
+    Print(InLines(digests, all));
   } else if (differences.empty()) {
     PrintUnlessQuiet(fmt::format("{} {} equal to {}\n",
                                  Count(static_cast<int64_t>(digests.size()), "tensor"),

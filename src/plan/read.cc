@@ -162,6 +162,23 @@ class ViewReader {
   }
 
  private:
+  static void ReadArguments(const json& body, ViewNode* node) {
+    for (const ViewParameter& parameter : node->operation->parameters) {
+      const json& value = body.at(std::string(parameter.name));
+      switch (parameter.kind) {
+        case ViewParameter::kInteger:
+          node->arguments.emplace_back(value.get<int64_t>());
+          break;
+        case ViewParameter::kNumber:
+          node->arguments.emplace_back(value.get<double>());
+          break;
+        case ViewParameter::kIntegers:
+          node->arguments.emplace_back(value.get<Shape>());
+          break;
+      }
+    }
+  }
+
   Viewed ReadNode(const json& in, int depth, const Tensor& tensor, ViewNode* node) {
     if (in.is_string()) {
       const auto it = by_path_.find(in.get<std::string>());
@@ -181,20 +198,7 @@ class ViewReader {
     if (node->operation == nullptr)
       RefusePlan(path_, "unknown view operation {}", Quote(in.begin().key()));
     const json& body = in.begin().value();
-    for (const ViewParameter& parameter : node->operation->parameters) {
-      const json& value = body.at(std::string(parameter.name));
-      switch (parameter.kind) {
-        case ViewParameter::kInteger:
-          node->arguments.emplace_back(value.get<int64_t>());
-          break;
-        case ViewParameter::kNumber:
-          node->arguments.emplace_back(value.get<double>());
-          break;
-        case ViewParameter::kIntegers:
-          node->arguments.emplace_back(value.get<Shape>());
-          break;
-      }
-    }
+    ReadArguments(body, node);
     std::vector<Viewed> of;
     const auto read = [&](const json& operand) {
       of.push_back(ReadNode(operand, depth + 1, tensor, &node->of.emplace_back()));

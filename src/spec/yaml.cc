@@ -108,6 +108,7 @@ class Builder : public YAML::EventHandler {
   void Attach(const Node* node, size_t offset, bool is_alias = false);
   void AttachKey(Level& level, const Node* key, size_t offset, bool is_alias);
   void DropDuplicates(Node& map);
+  void FailUnclosed(const Level& level, size_t offset);
   void CheckTag(const std::string& tag, Node::Kind kind, const YAML::Mark& mark);
   void SetAnchor(YAML::anchor_t anchor, const Node* node, Span span);
   void Add(size_t offset, Span span, std::string message, std::string hint = {}) {
@@ -328,27 +329,29 @@ void Builder::SetAnchor(YAML::anchor_t anchor, const Node* node, Span span) {
   anchors_[anchor - 1] = {node, span};
 }
 
+void Builder::FailUnclosed(const Level& level, size_t offset) {
+  // The bracket caused the problems that were found after it.
+  std::erase_if(problems_, [&](const Problem& p) { return p.offset > level.offset; });
+  const bool map = level.node->IsMap();
+  // A bracket may stand within a word: `[layers.{i}.weight]`, `[widths[i]]`.
+  const std::string_view text = text_.At(0);
+  const size_t inner = text.find_last_of("{[", offset);
+  const bool in_word = inner != text.npos && inner > level.offset &&
+                       text.find_first_of(" \t\n[{,:", inner - 1) != inner - 1;
+  Add(level.offset, text_.SpanAt(level.offset, 1),
+      fmt::format("`{}` is never closed", map ? '{' : '['),
+      in_word ? fmt::format("text that holds `{}` needs quotes here", text[inner])
+              : fmt::format("a `{}` or a comma is missing at or before line {}", map ? '}' : ']',
+                            text_.SpanAt(offset, 1).line));
+}
+
 // Explains yaml-cpp's message. Its mark is often where it gave up, so this looks for the unclosed
 // bracket or quote.
 void Builder::Fail(const YAML::ParserException& error) {
   const size_t offset = text_.OffsetOf(std::max(error.mark.pos, 0));
   const std::string& what = error.msg;
-  const bool in_flow = !open_.empty() && open_.back().flow;
-  if (in_flow && what.find("flow not found") != std::string::npos) {
-    const Level& level = open_.back();
-    // The bracket caused the problems that were found after it.
-    std::erase_if(problems_, [&](const Problem& p) { return p.offset > level.offset; });
-    const bool map = level.node->IsMap();
-    // A bracket may stand within a word: `[layers.{i}.weight]`, `[widths[i]]`.
-    const std::string_view text = text_.At(0);
-    const size_t inner = text.find_last_of("{[", offset);
-    const bool in_word = inner != text.npos && inner > level.offset &&
-                         text.find_first_of(" \t\n[{,:", inner - 1) != inner - 1;
-    Add(level.offset, text_.SpanAt(level.offset, 1),
-        fmt::format("`{}` is never closed", map ? '{' : '['),
-        in_word ? fmt::format("text that holds `{}` needs quotes here", text[inner])
-                : fmt::format("a `{}` or a comma is missing at or before line {}", map ? '}' : ']',
-                              text_.SpanAt(offset, 1).line));
+  if (!open_.empty() && open_.back().flow && what.find("flow not found") != std::string::npos) {
+    FailUnclosed(open_.back(), offset);
     return;
   }
   if (what == YAML::ErrorMsg::FLOW_END) {

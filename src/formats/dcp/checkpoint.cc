@@ -210,6 +210,23 @@ std::string Joined(const Keys& keys) {
   return name;
 }
 
+// Puts the items in the file; `wholes` holds the boxes of the entries.
+void AddExtras(const Extras& extras, FileLayout* file, std::deque<Box>* wholes,
+               std::vector<Entry>* entries) {
+  std::vector<int64_t> offsets;  // the offsets of the items
+  for (const std::string& item : extras.items) {
+    offsets.push_back(std::ssize(file->head));
+    file->head += item;
+  }
+  for (const Extras::Entry& extra : extras.entries) {
+    const Box* const box =
+        extra.tensor ? &wholes->emplace_back(WholeOf(extra.tensor->second)) : nullptr;
+    const Slice slice = {box, &file->path, offsets[extra.item],
+                         std::ssize(extras.items[extra.item])};
+    entries->push_back({Joined(extra.keys), extra.keys, extra.tensor, {slice}});
+  }
+}
+
 }  // namespace
 
 std::vector<FileLayout> LayOutCheckpoint(const LayoutRequest& request, const Keys& prefix,
@@ -244,19 +261,8 @@ std::vector<FileLayout> LayOutCheckpoint(const LayoutRequest& request, const Key
     }
   }
   FileLayout archives{"__0_1.distcp", ""};
-  std::vector<int64_t> offsets;  // the offsets of the items
-  for (const std::string& item : extras.items) {
-    offsets.push_back(std::ssize(archives.head));
-    archives.head += item;
-  }
   std::deque<Box> wholes;
-  for (const Extras::Entry& extra : extras.entries) {
-    const Box* const box =
-        extra.tensor ? &wholes.emplace_back(WholeOf(extra.tensor->second)) : nullptr;
-    const Slice slice = {box, &archives.path, offsets[extra.item],
-                         std::ssize(extras.items[extra.item])};
-    entries.push_back({Joined(extra.keys), extra.keys, extra.tensor, {slice}});
-  }
+  AddExtras(extras, &archives, &wholes, &entries);
   for (const Entry& entry : entries) {
     if (entry.tensor) CheckWhole(entry.tensor->second, entry.slices);
   }
