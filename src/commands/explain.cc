@@ -19,11 +19,7 @@ namespace {
 
 struct ExplainOptions {
   explicit ExplainOptions(CLI::App& app) {
-    spec.AddTo(app);
-    spec.places = Places::kLeast;
-    spec.AddLayoutTo(app);
-    spec.AddReplicasTo(app);
-    spec.AddTrainingTo(app);
+    spec.AddAllTo(app);
     app.add_option("PATH", path, "Path of a tensor, or a pattern such as '**.q_proj.weight'")
         ->required();
     AddRank(app, &rank, "Show the boxes of this rank; default: the lowest that holds any");

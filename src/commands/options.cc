@@ -164,7 +164,11 @@ std::optional<Replicas> SpecOptions::FindReplicas() const {
   return static_cast<Replicas>(ChoiceOf("--replicas", replicas, {"dedupe", "full"}));
 }
 
-void SpecOptions::AddTrainingTo(CLI::App& app) {
+void SpecOptions::AddAllTo(CLI::App& app) {
+  AddTo(app);
+  AddLayoutTo(app);
+  AddReplicasTo(app);
+  places = Places::kLeast;
   AddText(app, "--tokens", "COUNT", &tokens,
           "Tokens of a training step, as in 4M, for the cost of a sharding");
   AddText(app, "--memory-per-rank", "SIZE", &memory_per_rank,

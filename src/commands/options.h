@@ -40,11 +40,12 @@ struct SpecOptions {
   void AddLayoutTo(CLI::App& app,
                    const char* help = "Store the tensors in this layout of the spec");
   void AddReplicasTo(CLI::App& app);
+  // Adds all of them, for commands that show a plan.
+  void AddAllTo(CLI::App& app);
   // Tells whether --set, --mesh, --sharding or --layout is given, which are for specs alone.
   bool HasOverrides() const;
   // Returns the value of --replicas.
   std::optional<Replicas> FindReplicas() const;
-  void AddTrainingTo(CLI::App& app);  // --tokens, --memory-per-rank
   // Returns what to do about warnings, which --quiet leaves out unless they are data.
   Warnings FindWarnings(bool are_data = false) const;
   // Loads the plan and prints the spec's warnings to standard error. The places in an `explanation`

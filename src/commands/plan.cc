@@ -21,11 +21,7 @@ namespace {
 
 struct PlanOptions {
   explicit PlanOptions(CLI::App& app) {
-    spec.AddTo(app);
-    spec.places = Places::kLeast;
-    spec.AddLayoutTo(app);
-    spec.AddReplicasTo(app);
-    spec.AddTrainingTo(app);
+    spec.AddAllTo(app);
     AddText(app, "--write", "FILE", &write,
             "Also write the sharding to this file, as --sharding takes it");
     AddRank(app, &rank, "Also list the boxes of this rank");

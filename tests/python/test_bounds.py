@@ -118,27 +118,25 @@ def test_a_signal_ends_status_and_finalize_of_many_ranks(tmp_path, spec):
 
 # Time -------------------------------------------------------------------------------------------
 
+def planned(path, status):
+    result, seconds = timed("plan", path)
+    assert result.returncode == status, result.stderr
+    return result, seconds
+
+
 def test_stages_of_many_tensors_take_linear_time(spec):
     """There are as many stages as tensors: it was quadratic, and took minutes."""
     text = ("mesh: {{axes: {{p: {0}}}}}\nmodules:\n  layers:\n    repeat: {{i: {0}}}\n"
             "    w: {{shape: [8], init: zeros, stage: {{p: i}}}}\n")
-    seconds = []
-    for count in (100_000, 400_000):
-        result, taken = timed("plan", spec(text.format(count)))
-        assert result.returncode == 0, result.stderr
-        seconds.append(taken)
-    assert seconds[1] < 8 * seconds[0] + 1
+    few, many = (planned(spec(text.format(count)), 0)[1] for count in (100_000, 400_000))
+    assert many < 8 * few + 1
 
 
 def test_as_many_shapes_as_tensors_take_linear_time(spec):
     """The cost of a sharding compared each with all before it: 131,072 took ten minutes."""
     text = "modules:\n  layers:\n    repeat: {{i: {}}}\n    w: {{shape: [i + 1], init: zeros}}\n"
-    seconds = []
-    for count in (30_000, 120_000):
-        result, taken = timed("plan", spec(text.format(count)))
-        assert result.returncode == 0, result.stderr
-        seconds.append(taken)
-    assert seconds[1] < 8 * seconds[0] + 1
+    few, many = (planned(spec(text.format(count)), 0)[1] for count in (30_000, 120_000))
+    assert many < 8 * few + 1
 
 
 def test_wrong_ties_of_many_tensors_take_linear_time(spec):
@@ -147,8 +145,7 @@ def test_wrong_ties_of_many_tensors_take_linear_time(spec):
             "    w: {{shape: [2], init: zeros, tie: 'layer.{{i}}.v'}}\n")
     seconds = []
     for count in (4_000, 32_000):
-        result, taken = timed("plan", spec(text.format(count)))
-        assert result.returncode == 2, result.stderr
+        result, taken = planned(spec(text.format(count)), 2)
         assert (f"no tensor is `layer.0.v`; {count} tensors of the repeat have such a mistake" in result.stderr
                 and "hint: did you mean `layers.0.v`?" in result.stderr)
         seconds.append(taken)

@@ -41,36 +41,15 @@ def test_instruction_sets(target, digest):
     assert digest_of(env={"SHARDINIT_TARGET": target}) == digest
 
 
-# Distributions that the configs below have none of.
-OF_ALL_KINDS = """
-shardinit: 1
-name: kinds
-dtype: f32
-init: {cut: {truncated_normal: {mean: 1, std: 2, low: -3, high: 1.5}}}
-modules:
-  tall: {shape: [70, 40], init: {orthogonal: {gain: 2}}}
-  wide: {shape: [9, 100], init: orthogonal, dtype: bf16}
-  sparse: {shape: [300, 20], init: {sparse: {sparsity: 0.3}}, dtype: f16}
-  unit: {shape: [40, 33], init: {normalized: {axis: 1}}}
-  across: {shape: [40, 33], init: {normalized: {axis: 0}}, dtype: f64}
-  f32: {shape: [3001], init: cut}
-  f64: {shape: [3001], init: cut, dtype: f64}
-  f16: {shape: [3001], init: cut, dtype: f16}
-  bf16: {shape: [3001], init: cut, dtype: bf16}
-  f8a: {shape: [3001], init: cut, dtype: f8e4m3fn}
-  f8b: {shape: [3001], init: cut, dtype: f8e5m2}
-  tiny: {shape: [3001], init: {expr: "i0 * 3e-45"}}
-"""
+of_all_kinds = pytest.mark.parametrize(
+    "config", [TINY, ROOT / "configs/dtypes.yaml", ROOT / "configs/expressions.yaml", ROOT / "tests/python/kinds.yaml"],
+    ids=lambda config: config.stem)
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=lambda other: pathlib.Path(other).parts[-3])
-@pytest.mark.parametrize("config", [TINY, ROOT / "configs/dtypes.yaml", ROOT / "configs/expressions.yaml",
-                                    OF_ALL_KINDS], ids=lambda c: getattr(c, "stem", "of-all-kinds"))
-def test_compilers_and_their_instruction_sets(other, config, tmp_path):
+@of_all_kinds
+def test_compilers_and_their_instruction_sets(other, config):
     """All instruction sets that an emulator has for another machine's binary."""
-    if config is OF_ALL_KINDS:
-        config = tmp_path / "kinds.yaml"
-        config.write_text(OF_ALL_KINDS)
     mine = run_json("digest", config)
     for target in run_json("--version", binary=ROOT / other)["targets"]:
         env = {"SHARDINIT_TARGET": target}

@@ -17,6 +17,7 @@ import torch.distributed.checkpoint as dcp  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor  # noqa: E402
+from torch_processes import spawn_it  # noqa: E402
 
 TORCH = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16,
          "f8e4m3fn": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2, "bool": torch.bool,
@@ -211,21 +212,6 @@ def test_layouts_and_patterns(tmp_path):
 
 
 # Several processes --------------------------------------------------------------
-
-
-def enter(rank, world, folder, work, arguments):
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
-    try:
-        work(*arguments)
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
-
-
-def spawn_it(world, folder, work, *arguments):
-    torch.multiprocessing.spawn(enter, (world, str(folder), work, arguments), nprocs=world)
 
 
 def locals_are_equal(state, whole):

@@ -21,6 +21,7 @@ from torch.distributed.checkpoint import state_dict  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.distributed.tensor import DTensor, distribute_tensor  # noqa: E402
+from torch_processes import spawn_it  # noqa: E402
 
 SPEC = """
 shardinit: 1
@@ -388,19 +389,8 @@ def sharded(folder, values):
     are_equal(model, optimizer, wanted, by_hand)
 
 
-def enter(rank, world, folder, out, values):
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
-    try:
-        sharded(out, values)
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
-
-
 def test_fsdp_in_two_processes(export, values, tmp_path):
-    torch.multiprocessing.spawn(enter, (2, str(tmp_path), str(export("inline", INLINE)), values), nprocs=2)
+    spawn_it(2, tmp_path, sharded, str(export("inline", INLINE)), values)
 
 
 @pytest.mark.parametrize(("optimizer", "message"), [

@@ -42,20 +42,9 @@ class Block(nn.Module):
         return x + self.down(torch.relu(self.up(self.norm(x)))) + x @ self.mix
 
 
-class Net(nn.Module):
+class Net(Toy):
     def __init__(self, width=24, tied=False):
-        super().__init__()
-        self.embed = nn.Embedding(50, width)
-        self.layers = nn.ModuleList(Block(width) for _ in range(3))
-        self.head = nn.Linear(width, 50, bias=False)
-        if tied:
-            self.head.weight = self.embed.weight
-
-    def forward(self, x):
-        x = self.embed(x)
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(x)
+        super().__init__(tied, width, lambda: Block(width), 3)
 
 
 class Rotary(Net):

@@ -172,6 +172,16 @@ def test_several_boxes_on_a_rank_and_types_to_come(tmp_path):
     assert checkpoint.read("count") == 7 and checkpoint.read("count").dtype == np.int64
 
 
+def output_of(code):
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": PACKAGE},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
 def test_without_ml_dtypes_bf16_is_bits(tiny):
     code = (
         "import sys; sys.modules['ml_dtypes'] = None\n"
@@ -180,13 +190,7 @@ def test_without_ml_dtypes_bf16_is_bits(tiny):
         "assert c.tensors['lm_head.weight'].is_bits\n"
         "import hashlib; print(a.dtype, hashlib.sha256(a.tobytes()).hexdigest())"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": PACKAGE},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
+    found = output_of(code).split()
     assert found == ["uint16", digest_of(reassemble(tiny)["lm_head.weight"][1].tobytes())]
 
 
@@ -199,13 +203,7 @@ def test_needs_numpy_alone(tiny):
         "    try: getattr(shardinit, name)\n"
         "    except ImportError as error: print(error)\n"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": PACKAGE},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    found = output_of(code)
     assert found == (
         "shardinit.torch needs PyTorch: pip install torch\n"
         'shardinit.jax needs JAX: pip install "jax[cpu]"\n'

@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import os
 
 import numpy as np
 import pytest
@@ -14,12 +13,12 @@ from support import TINY, reassemble
 torch = client_of("torch")
 
 import shardinit
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import Partial, _StridedShard
+from torch_processes import spawn_it
 
 MODEL = """
 shardinit: 1
@@ -53,11 +52,11 @@ class Layer(nn.Module):
 
 
 class Toy(nn.Module):
-    def __init__(self, tied=False):
+    def __init__(self, tied=False, width=24, layer=Layer, layers=2):
         super().__init__()
-        self.embed = nn.Embedding(50, 24)
-        self.layers = nn.ModuleList([Layer(), Layer()])
-        self.head = nn.Linear(24, 50, bias=False)
+        self.embed = nn.Embedding(50, width)
+        self.layers = nn.ModuleList(layer() for _ in range(layers))
+        self.head = nn.Linear(width, 50, bias=False)
         if tied:
             self.head.weight = self.embed.weight
 
@@ -332,23 +331,6 @@ def test_partial_is_refused(tmp_path):
 
 
 # ---- Several processes.
-
-
-def enter(rank, world, folder, work, arguments):
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world
-    )
-    try:
-        work(*arguments)
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
-
-
-def spawn_it(world, folder, work, *arguments):
-    torch.multiprocessing.spawn(enter, (world, str(folder), work, arguments), nprocs=world)
 
 
 def whole_one(folder):

@@ -193,6 +193,23 @@ def test_hostile_folders_are_refused(spec, tensors, tmp_path):
     assert verify(tmp_path, spec).returncode in (3, 5)
 
 
+def damaged(good, generator, ends, signs):
+    """Changes a few places, most of them before one of `ends`. A byte may become one of `signs`."""
+    data = bytearray(good)
+    for _ in range(generator.choice([1, 1, 2, 5])):
+        at = generator.randrange(generator.choice([*ends, len(data)]))
+        kind = generator.randrange(4)
+        if kind == 0:
+            data[at] ^= 1 << generator.randrange(8)
+        elif kind == 1:
+            data[at] = generator.choice(signs)
+        elif kind == 2:
+            del data[at : at + generator.randrange(1, 9)]
+        else:
+            data[at:at] = data[at : at + generator.randrange(1, 40)]
+    return data
+
+
 def test_mutated_files_never_crash(spec, tensors, tmp_path):
     generator = random.Random(6)
     write_tensors(tmp_path / "good", {k: tensors[k] for k in ["vector", "short", "deep"]})
@@ -200,18 +217,7 @@ def test_mutated_files_never_crash(spec, tensors, tmp_path):
     header = 8 + struct.unpack_from("<Q", good)[0]
     seen = set()
     for _ in range(150):
-        data = bytearray(good)
-        for _ in range(generator.choice([1, 1, 2, 5])):
-            at = generator.randrange(generator.choice([8, header, header, len(data)]))
-            kind = generator.randrange(4)
-            if kind == 0:
-                data[at] ^= 1 << generator.randrange(8)
-            elif kind == 1:
-                data[at] = generator.choice(b'0123456789"[]{},:-e.\\\x00\xff')
-            elif kind == 2:
-                del data[at : at + generator.randrange(1, 9)]
-            else:
-                data[at:at] = data[at : at + generator.randrange(1, 40)]
+        data = damaged(good, generator, [8, header, header], b'0123456789"[]{},:-e.\\\x00\xff')
         (tmp_path / "x.safetensors").write_bytes(data)
         result = verify(tmp_path, spec, "--jobs", 1)
         assert result.returncode in (0, 1, 5), result.stderr
@@ -382,18 +388,7 @@ def test_mutated_dcp_files_never_crash(name, spec, stock, tmp_path):
     folder = shutil.copytree(stock, tmp_path / "dcp")
     good, seen = (folder / name).read_bytes(), set()
     for _ in range(100):
-        data = bytearray(good)
-        for _ in range(generator.choice([1, 1, 2, 5])):
-            at = generator.randrange(generator.choice([2000, len(data)]))
-            kind = generator.randrange(4)
-            if kind == 0:
-                data[at] ^= 1 << generator.randrange(8)
-            elif kind == 1:
-                data[at] = generator.choice(b"(.)]}XcNRQKMJ\x80\x81\x85\x8a\x94PK\0\xff")
-            elif kind == 2:
-                del data[at : at + generator.randrange(1, 9)]
-            else:
-                data[at:at] = data[at : at + generator.randrange(1, 40)]
+        data = damaged(good, generator, [2000], b"(.)]}XcNRQKMJ\x80\x81\x85\x8a\x94PK\0\xff")
         (folder / name).write_bytes(data)
         result = verify(folder, spec, "--jobs", 1)
         assert result.returncode in (0, 1, 5), result.stderr

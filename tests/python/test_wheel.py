@@ -15,7 +15,7 @@ import pytest
 
 from documents import EXAMPLES, INSTALL, README, README_FILES, steady
 from support import BINARY, CLEAN, ROOT, TINY, run_json, run_ok, tree_of
-from test_determinism import OF_ALL_KINDS
+from test_determinism import of_all_kinds
 
 BARE = ROOT / "build/bare"
 HERE = platform.machine()
@@ -168,12 +168,8 @@ def test_one_version(wheel):
 
 # As a program -----------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("config", [TINY, ROOT / "configs/dtypes.yaml", ROOT / "configs/expressions.yaml",
-                                    OF_ALL_KINDS], ids=lambda c: getattr(c, "stem", "of-all-kinds"))
-def test_values(wheel, config, tmp_path):
-    if config is OF_ALL_KINDS:
-        config = tmp_path / "kinds.yaml"
-        config.write_text(OF_ALL_KINDS)
+@of_all_kinds
+def test_values(wheel, config):
     wanted = run_json("digest", config)
     for target in run_json("--version", binary=wheel.program)["targets"]:
         found = run_json("digest", config, binary=wheel.program, env={"SHARDINIT_TARGET": target})
