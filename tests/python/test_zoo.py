@@ -1,9 +1,10 @@
-"""configs/ against Transformers' own classes, made here from the published
-configurations: all names, shapes and buffers; of tiny models, every tensor's values
+"""configs/ against the classes of Transformers, Diffusers, PEFT and MLX LM, made here from the
+published configurations: all names, shapes and buffers; of tiny models, every tensor's values
 against those that the class's constructor draws; and the loss before the first step."""
 
 import dataclasses
 import functools
+import importlib
 import itertools
 import json
 import math
@@ -45,7 +46,80 @@ class Model:
 
     def make_tiny(self, seed):
         torch.manual_seed(seed)
-        return state_of(self.make(**self.tiny_config()))
+        return self.state(self.make(**self.tiny_config()))
+
+    def state(self, made):
+        return state_of(made)
+
+    def buffers(self, made):
+        return {path for path, _ in made.named_buffers()}
+
+
+class Diffuser(Model):
+    """`of` is a class of Diffusers."""
+
+    def make(self, **changes):
+        return getattr(client_of("diffusers"), self.of)(**{**self.config, **changes})
+
+    def load(self, folder):
+        """What export has named as Transformers does."""
+        index = folder / "model.safetensors.index.json"
+        index.rename(folder / f"diffusion_pytorch_{index.name}")
+        made, info = getattr(client_of("diffusers"), self.of).from_pretrained(folder, output_loading_info=True)
+        assert not any(info.values()), info
+        return self.state(made)
+
+
+class Adapters(Model):
+    """LoRA's, by PEFT, of a class of Transformers."""
+
+    def make(self, **changes):
+        peft = client_of("peft")
+        config = peft.LoraConfig(r=changes.pop("r", 16), target_modules="all-linear", task_type="CAUSAL_LM")
+        return peft.get_peft_model(super().make(**changes), config)
+
+    def state(self, made):
+        return client_of("peft").get_peft_model_state_dict(made)
+
+    def load(self, folder):
+        """PEFT's own folder, with the exported adapters in place of its own."""
+        peft, made = client_of("peft"), self.make(**self.tiny_config())
+        made.save_pretrained(folder / "peft")
+        (folder / "model.safetensors").rename(folder / "peft/adapter_model.safetensors")
+        return self.state(peft.PeftModel.from_pretrained(made.unload(), folder / "peft"))
+
+
+class OpenElm(Model):
+    """MLX LM's class, which loads apple/OpenELM's files: those of the Hub have their class there."""
+
+    def module(self):
+        return client_of("mlx_lm.models.openelm")
+
+    def make(self, **changes):
+        return self.module().Model(self.module().ModelArgs.from_dict({**self.config, **changes}))
+
+    def state(self, made):
+        flat = importlib.import_module("mlx.utils").tree_flatten(made.parameters())
+        return {path: torch.empty(array.shape, device="meta") for path, array in flat}
+
+    def buffers(self, made):
+        return set()
+
+    def make_tiny(self, seed):
+        """The values of OpenELMModel.reset_parameters in apple/OpenELM's modeling_openelm.py."""
+        torch.manual_seed(seed)
+        config = self.tiny_config()
+        residual = config["model_dim"]**-0.5 * (2 * config["num_transformer_layers"])**-0.5
+        return {path: torch.ones(tensor.shape) if "norm" in path else torch.randn(tensor.shape) * (
+                    residual if path.endswith(("out_proj.weight", "ffn.proj_2.weight")) else tensor.shape[1]**-0.5)
+                for path, tensor in self.state(self.make(**config)).items()}
+
+    def load(self, folder):
+        arrays = client_of("mlx.core").load(str(folder / "model.safetensors"))
+        config = json.loads((folder / "config.json").read_text())
+        made = self.module().Model(self.module().ModelArgs.from_dict(config))
+        made.load_weights(list(arrays.items()), strict=True)
+        return {path: torch.from_numpy(np.array(array)) for path, array in arrays.items()}
 
 
 def nested(fields):
@@ -59,7 +133,7 @@ def nested(fields):
 
 def state_of(model):
     """path → tensor of what a checkpoint holds: a tied one once."""
-    tied = set(model._tied_weights_keys or ()) if getattr(model.config, "tie_word_embeddings", False) else set()
+    tied = set(getattr(model, "_tied_weights_keys", None) or ()) if getattr(model.config, "tie_word_embeddings", False) else set()
     return {path: tensor for path, tensor in model.state_dict().items() if path not in tied}
 
 
@@ -73,10 +147,12 @@ TOWER = {"width": "hidden_size", "ff": "intermediate_size", "layers": "num_hidde
          "heads": "num_attention_heads"}
 
 
+LLAMA_8B = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "vocab_size": 128256}
+
+
 def llama(of, parameters, config, variables={}, tiny={}):
-    config = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
-              "num_attention_heads": 32, "num_key_value_heads": 8, **config}
-    return Model(of, parameters, config, {**LLAMA, **variables}, {**LLAMA_TINY, **tiny})
+    return Model(of, parameters, {**LLAMA_8B, "vocab_size": 32000, **config}, {**LLAMA, **variables}, {**LLAMA_TINY, **tiny})
 
 
 MODELS = {
@@ -147,6 +223,35 @@ MODELS = {
     }, {"d": 96, "text_width": 64, "text_ff": 128, "text_layers": 2, "text_heads": 4, "vocab": 512, "positions": 40,
         "vision_width": 96, "vision_ff": 160, "vision_layers": 3, "vision_heads": 4, "image": 32, "patch": 4,
         "channels": 2}),
+    "convnext-tiny-224": Model("ConvNextForImageClassification", 28_589_128, {"num_labels": 1000}, {
+        "widths": "hidden_sizes", "depths": "depths", "image": "image_size", "patch": "patch_size",
+        "channels": "num_channels", "classes": "num_labels",
+    }, {"widths": [32, 48, 64, 80], "depths": [1, 2, 1, 2], "image": 32, "patch": 4, "channels": 2, "classes": 50}),
+    "jamba-v0.1": Model("JambaForCausalLM", 51_570_323_328, {}, {
+        **{name: field for name, field in LLAMA.items() if name != "head_dim"}, "experts": "num_experts",
+        "attn_period": "attn_layer_period", "attn_offset": "attn_layer_offset", "expert_period": "expert_layer_period",
+        "expert_offset": "expert_layer_offset", "state": "mamba_d_state", "conv_kernel": "mamba_d_conv",
+    }, {**LLAMA_TINY, "layers": 4, "experts": 4, "attn_period": 3, "attn_offset": 2, "expert_offset": 0, "state": 8,
+        "conv_kernel": 3}),
+    "stable-diffusion-1.5-unet": Diffuser("UNet2DConditionModel", 859_520_964, {"cross_attention_dim": 768}, {
+        "widths": "block_out_channels", "resnets": "layers_per_block", "context": "cross_attention_dim",
+        "heads": "attention_head_dim", "groups": "norm_num_groups", "image": "sample_size",
+    }, {"widths": [16, 24, 32, 40], "resnets": 1, "context": 48, "heads": 4, "groups": 8, "image": 16}),
+    "dit-xl-2": Diffuser("DiTTransformer2DModel", 749_826_464, {"out_channels": 8}, {
+        "heads": "num_attention_heads", "head_dim": "attention_head_dim", "layers": "num_layers", "image": "sample_size",
+        "patch": "patch_size", "classes": "num_embeds_ada_norm", "channels": "in_channels",
+    }, {"heads": 4, "head_dim": 12, "layers": 2, "image": 16, "patch": 4, "classes": 30}),
+    "llama3.1-8b-lora": Adapters("LlamaForCausalLM", 41_943_040, LLAMA_8B, {**LLAMA, "rank": "r"}, {**LLAMA_TINY, "rank": 8}),
+    "openelm-270m": OpenElm("OpenELMForCausalLM", 271_527_168, {
+        "model_type": "openelm", "model_dim": 1280, "head_dim": 64, "num_transformer_layers": 16, "vocab_size": 32000,
+        "ffn_dim_divisor": 256, "num_query_heads": [12] * 5 + [16] * 7 + [20] * 4,
+        "num_kv_heads": [3] * 5 + [4] * 7 + [5] * 4,
+        "ffn_multipliers": [round(multiplier, 2) for multiplier in np.linspace(0.5, 4.0, 16).tolist()],
+    }, {
+        "d": "model_dim", "head_dim": "head_dim", "layers": "num_transformer_layers", "heads": "num_query_heads",
+        "kv_heads": "num_kv_heads", "ff_multipliers": "ffn_multipliers", "ff_divisor": "ffn_dim_divisor", "vocab": "vocab_size",
+    }, {"d": 96, "head_dim": 16, "layers": 3, "heads": [2, 4, 6], "kv_heads": [1, 2, 3], "ff_multipliers": [0.5, 1.4, 2.7],
+        "ff_divisor": 64, "vocab": 256}),
     "bert-large": Model("BertForPreTraining", 336_226_108, {
         "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
     }, {
@@ -189,12 +294,12 @@ def test_names_and_shapes(name):
     model, spec = MODELS[name], spec_of(name)
     with torch.device("meta"):
         made = model.make()
-    state, parameters = state_of(made), {path for path, _ in made.named_parameters()}
+    state, buffers = model.state(made), model.buffers(made)
     plan = run_json("plan", spec, "--rank", 0, *whole_one(spec))
     assert {box["path"]: box["global_shape"] for box in plan["boxes"]} == \
         {path: list(tensor.shape) for path, tensor in state.items()}
     assert plan["parameters"] == model.parameters == \
-        sum(tensor.numel() for path, tensor in state.items() if path in parameters)
+        sum(tensor.numel() for path, tensor in state.items() if path not in buffers)
 
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - SAME_AS_ANOTHER))
@@ -238,7 +343,29 @@ def check_distribution(made, eager, path):
 TINY_CONFIG = {"deepseek-v3": {"n_group": 2, "topk_group": 1, "num_experts_per_tok": 2}}
 
 
-@pytest.mark.parametrize("name", sorted(set(MODELS) - SAME_AS_ANOTHER))
+def assert_bits(state, spec, sets):
+    """Every tensor has the bits of the spec's."""
+    with shardinit.open_spec(spec, set=[f"{key}={value}" for key, value in sets.items()],
+                             mesh=whole_one(spec)[1]) as opened:
+        assert state.keys() == opened.tensors.keys()
+        for path, tensor in state.items():
+            words = tensor.contiguous().view(getattr(torch, f"uint{8 * tensor.element_size()}")).numpy()
+            assert (words == bits_of(opened.generate(path))).all(), path
+
+
+OTHERS = {name for name, model in MODELS.items() if type(model) is not Model}
+
+
+@pytest.mark.parametrize("name", sorted(OTHERS))
+def test_others_load_exports(name, tmp_path):
+    model, spec, out = MODELS[name], spec_of(name), tmp_path / "export"
+    sets = {f"vars.{variable}": value for variable, value in model.tiny.items()}
+    size = "100KB" if isinstance(model, Diffuser) else "1GB"
+    run_ok("export", spec, "--to", "safetensors", "-o", out, "--max-shard-size", size, *whole_one(spec), *sets_of(sets))
+    assert_bits(model.load(out), spec, sets)
+
+
+@pytest.mark.parametrize("name", sorted(set(MODELS) - SAME_AS_ANOTHER - OTHERS))
 def test_from_pretrained(name, tmp_path):
     """What `export` writes is all that Transformers needs: config.json makes the model, all keys
     match, all bits are there, the loss is that of the constructor's model. And back: what
@@ -259,13 +386,7 @@ def test_from_pretrained(name, tmp_path):
     assert all(id is None or id < vocabulary for key, id in said.items() if key.endswith("_token_id"))
     for field, value in {**model.config, **model.tiny_config(), "architectures": [model.of]}.items():
         assert operator.attrgetter(field)(made.config) == value, field
-    with shardinit.open_spec(spec, set=[f"{key}={value}" for key, value in sets.items()],
-                             mesh=whole_one(spec)[1]) as opened:
-        state = state_of(made)
-        assert state.keys() == opened.tensors.keys()
-        for path, tensor in state.items():
-            words = tensor.contiguous().view(getattr(torch, f"uint{8 * tensor.element_size()}")).numpy()
-            assert (words == bits_of(opened.generate(path))).all(), path
+    assert_bits(state_of(made), spec, sets)
     if "LM" in model.of:
         torch.manual_seed(0)
         loss, eager = loss_of(made.float()), loss_of(cls(made.config).float())

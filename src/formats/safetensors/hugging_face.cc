@@ -146,6 +146,8 @@ void RemoveUnknownTokens(nlohmann::json& object, bool padding_alone,
 // Returns the spec's `config`, with what follows from the spec.
 std::string ConfigText(const InitGraph& graph) {
   nlohmann::json config = nlohmann::json::parse(graph.config);
+  // Diffusers' configurations have no type, and their classes take no such argument.
+  if (config.contains("_class_name")) return config.dump(2) + "\n";
   if (const std::string_view dtype = DTypeOf(graph.tensors); !dtype.empty()) {
     if (!config.contains("dtype") && !config.contains("torch_dtype")) config["dtype"] = dtype;
     SetDType(config, dtype);
