@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace shardinit {
@@ -62,6 +63,16 @@ void NeverColour(Channel stream) { is_coloured[static_cast<size_t>(stream)] = fa
 std::string Paint(Role role, std::string_view text, Channel stream) {
   if (text.empty() || !is_coloured[static_cast<size_t>(stream)]) return std::string(text);
   return fmt::format("\x1b[{}m{}\x1b[0m", CodeOf(role), text);
+}
+
+std::string WithoutColour(std::string_view text) {
+  std::string plain;
+  while (!text.empty()) {
+    const size_t code = CodeSize(text);
+    if (code == 0) plain += text[0];
+    text.remove_prefix(std::max<size_t>(code, 1));
+  }
+  return plain;
 }
 
 size_t CodeSize(std::string_view text) {

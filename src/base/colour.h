@@ -36,6 +36,9 @@ void NeverColour(Channel stream);
 // Returns text for `stream`, which has a colour if the stream has.
 std::string Paint(Role role, std::string_view text, Channel stream = Channel::kOutput);
 
+// Returns painted text as it was before.
+std::string WithoutColour(std::string_view text);
+
 // Returns the bytes of the code that `text` starts with, which takes no column; 0 without one.
 size_t CodeSize(std::string_view text);
 

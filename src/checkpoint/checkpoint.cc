@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "plan/plan.h"
+#include "report/text.h"
 
 namespace shardinit {
 namespace {
@@ -41,6 +42,12 @@ Members MembersOf(std::string_view text, size_t begin) {
   return members;
 }
 
+// Returns a JSON value as people write it: text without its quotes.
+std::string AsWritten(std::string_view json) {
+  const bool is_text = json.size() > 1 && json.starts_with('"');
+  return Quote(is_text ? json.substr(1, json.size() - 2) : json);
+}
+
 // Says which is the first value that differs.
 std::string FirstDifference(std::string_view present, std::string_view wanted) {
   size_t line = 0;
@@ -54,8 +61,8 @@ std::string FirstDifference(std::string_view present, std::string_view wanted) {
     // The first member of a tensor is its path.
     const bool is_of_tensor = i > 0;
     return fmt::format("{}{} is {} there, and {} here", Quote(there[i].first),
-                       is_of_tensor ? fmt::format(" of {}", there[0].second) : "",
-                       Quote(there[i].second), Quote(here[i].second));
+                       is_of_tensor ? " of " + AsWritten(there[0].second) : "",
+                       AsWritten(there[i].second), AsWritten(here[i].second));
   }
   const auto tensors_in = [](std::string_view plan) {
     constexpr std::string_view kTensor = "\n  {\"path\": ";
@@ -63,8 +70,8 @@ std::string FirstDifference(std::string_view present, std::string_view wanted) {
     for (size_t at = 0; (at = plan.find(kTensor, at)) != plan.npos; at += kTensor.size()) ++count;
     return count;
   };
-  return fmt::format("it has {} tensors there, and {} here", tensors_in(present),
-                     tensors_in(wanted));
+  return fmt::format("it has {} there, and {} here", Count(tensors_in(present), "tensor"),
+                     Count(tensors_in(wanted), "tensor"));
 }
 
 }  // namespace

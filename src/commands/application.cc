@@ -223,7 +223,7 @@ void PrintUnlessQuiet(std::string_view text) {
 
 void Report(std::string_view finding, bool is_json) {
   Talk(finding);
-  if (printed != nullptr && !is_json) printed->append(finding);
+  if (printed != nullptr && !is_json) printed->append(WithoutColour(finding));
 }
 
 void Print(std::string_view text) {

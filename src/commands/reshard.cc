@@ -104,7 +104,7 @@ ExitCode RunReshard(const ReshardOptions& options) {
       options.spec.request.path.empty()) {
     Talk(
         "shardinit: the devices of the new mesh are not known; the new checkpoint says nothing of "
-        "slices and devices\n  hint: give the spec, with `--spec`\n");
+        "slices and devices\n  hint: give the spec, with `--spec SPEC`\n");
   }
   WorkCounters counters;
   const ReshardRequest request = {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/suggest.h"
 #include "base/table.h"
 #include "commands/command.h"
@@ -111,6 +112,12 @@ void ExplainOption(const CLI::App& app, const CLI::ParseError& error) {
 void RefuseMisplaced(const CLI::App& root, const std::vector<std::string>& words) {
   const CLI::App* const app = words.empty() ? nullptr : FindApp(root, words[0]);
   if (app == nullptr) return;
+  const auto mesh = std::ranges::find(words, "--mesh");
+  if (words.end() - mesh > 2 && mesh[2].find('=') != mesh[2].npos && !mesh[2].starts_with('-') &&
+      !Exists(mesh[2])) {
+    ThrowUsage(fmt::format("`{}` is not part of `--mesh {}`", mesh[2], mesh[1]),
+               fmt::format("join the axes with a comma: `--mesh {},{}`", mesh[1], mesh[2]));
+  }
   const std::vector<std::string> known = OptionNames(*app);
   for (size_t i = 1; i < words.size() && words[i] != "--"; ++i) {
     const std::string name = words[i].substr(0, words[i].find('='));
@@ -139,11 +146,6 @@ void ExplainUsage(const CLI::App& root, const CLI::ParseError& error,
                HintForOption(words, i, known));
   }
   ExplainOption(*app, error);
-  const auto mesh = std::ranges::find(words, "--mesh");
-  if (words.end() - mesh > 2 && mesh[2].find('=') != mesh[2].npos && !mesh[2].starts_with('-')) {
-    ThrowUsage(fmt::format("`{}` is not part of `--mesh {}`", mesh[2], mesh[1]),
-               fmt::format("join the axes with a comma: `--mesh {},{}`", mesh[1], mesh[2]));
-  }
   std::string what = error.what();
   // A word becomes lower-case; the name of an argument, such as SPEC, stays.
   if (what.size() > 1 && std::islower(what[1])) what[0] = static_cast<char>(std::tolower(what[0]));

@@ -2,7 +2,6 @@
 
 #include "base/checked_file.h"
 #include "base/json.h"
-#include "base/talk.h"
 #include "base/text.h"
 #include "commands/command.h"
 #include "commands/options.h"
@@ -72,19 +71,19 @@ ExitCode RunValidate(const ValidateOptions& options) {
                         Count(plan.parameters, "parameter"), Count(plan.world_size(), "rank")));
       }
       WriteDiagnostics(all, out);
-      if (!options.json) Talk(RenderAll(all));
+      if (!options.json) Report(RenderAll(all), false);
     } catch (const InvalidSpec& e) {
       valid = false;
       out.Member("valid", false);
       WriteDiagnostics(e.diagnostics(), out);
-      if (!options.json) Talk(RenderAll(e.diagnostics()));
+      if (!options.json) Report(RenderAll(e.diagnostics()), false);
     } catch (const Error& e) {
       // A spec that is not there is that spec's mistake; the others are still checked.
       if (e.code() != ExitCode::kUsage) throw;
       valid = false;
       out.Member("valid", false);
       WriteDiagnostics({{Diagnostic::Severity::kError, {}, e.what(), e.hint()}}, out);
-      if (!options.json) Talk(RenderError(e.what(), e.hint()));
+      if (!options.json) Report(RenderError(e.what(), e.hint()), false);
     }
     out.EndObject();
   }

@@ -182,6 +182,7 @@ class ElementNames {
   }
 
   std::string Suggest(const std::string& name) const {
+    if (std::string place = constants_.PlaceOf(name); !place.empty()) return place;
     std::vector<std::string> names = constants_.Names();
     names.emplace_back("index");
     for (size_t d = 0; d < shape_.size(); ++d) {

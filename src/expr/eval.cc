@@ -181,9 +181,10 @@ class Evaluation {
   Reported Unknown(const Step& step, const std::string& name) {
     if (Contains(unknown_, name)) return {};
     unknown_.push_back(name);
+    const std::string place =
+        IsElementName(name) ? "only elements have it, in `init: {expr: …}`" : scope_.PlaceOf(name);
     return Fail(step, fmt::format("unknown name {}", Quote(name)),
-                IsElementName(name) ? "only elements have it, in `init: {expr: …}`"
-                                    : DidYouMean(name, scope_.Names()));
+                place.empty() ? DidYouMean(name, scope_.Names()) : place);
   }
 
   // Returns null, and reports it, if the name is no list.

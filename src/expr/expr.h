@@ -65,6 +65,8 @@ class Scope {
   virtual bool IsBroken(const std::string&) const { return false; }
   // The names to suggest ("did you mean").
   virtual std::vector<std::string> Names() const { return {}; }
+  // Returns where a name is known that is unknown here; empty: nowhere.
+  virtual std::string PlaceOf(const std::string&) const { return {}; }
 };
 
 class LookupScope : public Scope {

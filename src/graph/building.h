@@ -28,7 +28,7 @@ struct Building {
   Building(const ModelSpec& model, Diagnostics& reports, Explanation* explanation)
       : spec(model),
         diagnostics(reports),
-        names(model.vars, MayLack(model.vars, model.wrong.Has("vars")), reports),
+        names(model.vars, MayLack(model.vars, model.wrong.Has("vars")), model.modules, reports),
         why(explanation, names) {}
   // Knows the variables of `other`, whose mistakes were reported; everything else is apart from it.
   Building(const Building& other, Diagnostics& reports, Explanation* explanation)

@@ -6,17 +6,44 @@
 #include <iterator>
 #include <limits>
 
+#include "base/suggest.h"
+#include "base/text.h"
 #include "expr/functions.h"
+#include "expr/program.h"
+#include "graph/drawn/expand.h"
 
 namespace shardinit {
 namespace {
 
 constexpr size_t kMaxVarDepth = 256;
 
+// Returns what `name` is in the first module that gives it to what is below; empty: none does.
+std::string MeaningBelow(const ModuleSpec& module, const std::string& path,
+                         const std::string& name) {
+  const auto has = [&](const std::vector<Named<VarSpec>>& vars) {
+    return std::ranges::any_of(vars, [&](const auto& var) { return var.name.value == name; });
+  };
+  if (module.repeat && module.repeat->name.value == name) {
+    return fmt::format("the variable of the repeat {}", Quote(path));
+  }
+  if (has(module.vars)) return fmt::format("a variable of the module {}", Quote(path));
+  if (module.arguments && has(*module.arguments)) {
+    return fmt::format("an argument of the block at {}", Quote(path));
+  }
+  for (const auto& member : module.members) {
+    const auto* below = std::get_if<std::unique_ptr<ModuleSpec>>(&member.value);
+    if (below == nullptr) continue;
+    std::string meaning = MeaningBelow(**below, JoinPaths(path, member.name.value), name);
+    if (!meaning.empty()) return meaning;
+  }
+  return {};
+}
+
 }  // namespace
 
-SpecScope::SpecScope(const std::vector<Named<VarSpec>>& vars, bool lacks, Diagnostics& diagnostics)
-    : lacks_(lacks) {
+SpecScope::SpecScope(const std::vector<Named<VarSpec>>& vars, bool lacks, const ModuleSpec& modules,
+                     Diagnostics& diagnostics)
+    : lacks_(lacks), modules_(&modules) {
   for (const auto& var : vars) {
     if (!var.name.value.empty()) vars_.try_emplace(var.name.value, Var{&var});
   }
@@ -33,6 +60,12 @@ SpecScope::SpecScope(const std::vector<Named<VarSpec>>& vars, bool lacks, Diagno
 std::optional<VarValue> SpecScope::Evaluate(const VarSpec& var, Diagnostics& diagnostics) const {
   VarValue list = {true, {}};
   bool is_good = true;
+  if (!var.is_list && var.items[0] != nullptr && IsUnknownWord(*var.items[0], diagnostics)) {
+    const std::string word = TextOf(*var.items[0]), names = DidYouMean(word, Names());
+    return diagnostics.Error(
+        SpanOf(*var.items[0]), fmt::format("unknown name {}", Quote(word)),
+        fmt::format("{}{}text is `{{text: {}}}`", names, names.empty() ? "" : "; ", word));
+  }
   for (const ExprPtr& expr : var.items) {
     auto value = expr == nullptr ? std::nullopt : EvaluateVariable(*expr, *this, diagnostics);
     is_good &= value.has_value();
@@ -48,6 +81,13 @@ std::optional<VarValue> SpecScope::Evaluate(const VarSpec& var, Diagnostics& dia
   }
   if (!is_good) return {};
   return list;
+}
+
+bool SpecScope::IsUnknownWord(const Expr& expr, Diagnostics& diagnostics) const {
+  if (!IsName(expr)) return false;
+  const std::string name(TextOf(expr));
+  return FindVariable(name, diagnostics) == nullptr && !IsBroken(name) && PlaceOf(name).empty() &&
+         !IsElementName(name);
 }
 
 std::optional<Value> SpecScope::Find(const std::string& name, Diagnostics& diagnostics) const {
@@ -129,6 +169,15 @@ std::vector<std::string> SpecScope::Names() const {
   }
   std::ranges::sort(names);
   return names;
+}
+
+std::string SpecScope::PlaceOf(const std::string& name) const {
+  if (std::ranges::find(locals_, name, &Local::name) != locals_.end()) {
+    return fmt::format("a block knows only its `args`: add {} to them", Quote(name));
+  }
+  const std::string meaning = MeaningBelow(*modules_, {}, name);
+  if (meaning.empty()) return {};
+  return fmt::format("{} is {}, and known only below it", Quote(name), meaning);
 }
 
 std::vector<std::string> SpecScope::LoopNames() const {

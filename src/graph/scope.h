@@ -30,8 +30,9 @@ class SpecScope : public Scope {
   };
 
  public:
-  // `lacks`: there may be variables that are not known.
-  SpecScope(const std::vector<Named<VarSpec>>& vars, bool lacks, Diagnostics& diagnostics);
+  // `lacks`: there may be variables that are not known. `modules` have names of their own.
+  SpecScope(const std::vector<Named<VarSpec>>& vars, bool lacks, const ModuleSpec& modules,
+            Diagnostics& diagnostics);
 
   std::optional<Value> Find(const std::string& name, Diagnostics& diagnostics) const override;
   const VarValue* FindVariable(const std::string& name, Diagnostics& diagnostics) const override;
@@ -39,6 +40,7 @@ class SpecScope : public Scope {
   // Evaluates what may be a list, or the name of one.
   std::optional<VarValue> Evaluate(const VarSpec& var, Diagnostics& diagnostics) const;
   std::vector<std::string> Names() const override;
+  std::string PlaceOf(const std::string& name) const override;
   bool Has(const std::string& name) const;
 
   // Adds a variable of the tool's own, unless one of `vars` has its name.
@@ -127,6 +129,8 @@ class SpecScope : public Scope {
   // Returns false if the name is recorded already.
   bool Note(const std::string& name, std::string text, const VarValue& value, Span span) const;
   bool IsDefined(const std::string& name) const;
+  // Tells whether an expression is a name that is known nowhere, which may be meant as text.
+  bool IsUnknownWord(const Expr& expr, Diagnostics& diagnostics) const;
   // Returns null if no variable of a module or a repeat has the name.
   Local* FindLocal(const std::string& name) const;
   // Evaluates a variable on first use; returns null if it is wrong.
@@ -135,6 +139,7 @@ class SpecScope : public Scope {
   void Trace(const Var& var) const;
 
   bool lacks_;
+  const ModuleSpec* modules_;
   mutable std::unordered_map<std::string, Var> vars_;
   mutable std::vector<const std::string*> chain_;  // variables being evaluated, outermost first
   std::vector<std::pair<std::string, VarValue>> defined_;

@@ -39,7 +39,7 @@ Mesh ReadMeshOption(const std::string& text, const Mesh& known) {
     if (known.axes.empty()) {
       throw WrongMesh(
           fmt::format("the checkpoint has no mesh, so nothing says what {} shards", Quote(name)),
-          "add `--sharding`, such as `--sharding fsdpv2`, or give the spec, with `--spec`");
+          "add `--sharding`, such as `--sharding fsdpv2`, or give the spec, with `--spec SPEC`");
     }
     if (known.Find(name) < 0) {
       throw WrongMesh(fmt::format("the checkpoint's mesh has no axis {}", Quote(name)),
@@ -74,7 +74,7 @@ Plan LoadCut(const PlanRequest& request, Diagnostics& diagnostics) {
     if (has_axes) throw;
     throw WrongMesh(fmt::format("{} shards by logical axes, which a checkpoint does not have",
                                 Quote("--sharding " + request.spec.sharding)),
-                    "give the spec that the checkpoint was made from, with `--spec`");
+                    "give the spec that the checkpoint was made from, with `--spec SPEC`");
   }
 }
 
@@ -95,7 +95,7 @@ Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven) {
         throw WrongMesh(fmt::format("`{}` is on a stage of mesh axis `{}`, and the plan does not "
                                     "say which stage that is on an axis of another size",
                                     tensor.path, before.axes[static_cast<size_t>(pin.axis)]),
-                        "give the spec, with `--spec`");
+                        "give the spec, with `--spec SPEC`");
       }
       pin.axis = axis;
     }
@@ -149,7 +149,7 @@ Plan CutAs(const Plan& plan, const std::string& path, const std::string& mesh,
     throw WrongMesh(
         "`uneven: pad` changes shapes, and a checkpoint does not say what they were without "
         "padding",
-        "give the spec, with `--spec`, or use `uneven: chunk`");
+        "give the spec, with `--spec SPEC`, or use `uneven: chunk`");
   }
   InitGraph graph = before;
   if (cut.graph.mesh.axes != before.mesh.axes || cut.graph.mesh.shape != before.mesh.shape) {

@@ -406,6 +406,8 @@ def test_command(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     done = command("hf", ".", "-o", "llama.yaml", folder=tmp_path)
     assert done.returncode == 0, done.stderr
+    piped = command("hf", "-", input=json.dumps(CONFIG), folder=tmp_path)
+    assert piped.returncode == 0 and piped.stdout == (tmp_path / "llama.yaml").read_text(), piped.stderr
     run_ok("gen", tmp_path / "llama.yaml", "-o", tmp_path / "out")
     run_ok("export", tmp_path / "out", "-o", tmp_path / "hf", "--to", "safetensors")
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
@@ -423,7 +425,12 @@ def test_command(tmp_path):
 def test_mistakes_of_the_command(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "lama"}')
     (tmp_path / "none.json").write_text("[1")
+    (tmp_path / "my.py").write_text("class Up: pass\n")
     for arguments, status, words in [
+        (("torch", "my.py:Up", "-o", "x"), 2, "hint: name the module, not its file: `my:Up`"),
+        (("torch", "../sub/my.py:Up", "-o", "x"), 2, "cannot import `../sub/my.py`"),
+        (("torch", "./my.py:Up", "-o", "x"), 2, "hint: name the module, not its file: `my:Up`"),
+        (("torch", "./:Up", "-o", "x"), 2, "`./:Up` is not MODULE:CALLABLE"),
         (("torch", "torch.nn.Linear", "-o", "x"), 2, "`torch.nn.Linear` is not MODULE:CALLABLE"),
         (("torch", "no.such:Model", "-o", "x"), 2, "cannot import `no.such`"),
         (("torch", "torch.nn:Linea", "-o", "x"), 2, "`torch.nn` has no `Linea`"),
@@ -434,8 +441,10 @@ def test_mistakes_of_the_command(tmp_path):
         (("hf", "config.json", "-o", "x"), 2, "does not know the model type `lama`"),
         (("hf", "none.json", "-o", "x"), 2, "is not JSON"),
         (("hf", "nothing.json", "-o", "x"), 2, "cannot read nothing.json: No such file"),
+        (("hf", "./-", "-o", "x"), 2, "cannot read ./-: No such file"),
+        (("hf", "-", "-o", "x"), 2, "standard input has no `model_type`: it is not a Hugging Face config"),
     ]:
-        done = command(*arguments, folder=tmp_path)
+        done = command(*arguments, input="{}", folder=tmp_path)
         assert (done.returncode, done.stdout) == (status, ""), (arguments, done.stderr)
         assert done.stderr.startswith("shardinit-capture: error: ") and words in done.stderr, (arguments, done.stderr)
         assert not (tmp_path / "x").exists()

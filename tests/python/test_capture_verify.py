@@ -73,6 +73,25 @@ def test_a_sample_is_compared_by_default(command):
         assert "[7, 7] is" in done.stdout
 
 
+def test_quiet_says_nothing_of_what_went_well_and_verbose_more(command):
+    words = {"model": "torch.nn:Linear"}
+    assert command([2, 3], **words).stderr == "x.yaml: 2 tensors\nx.yaml: compared with the constructor: 2 tensors: 0 equal, 2 alike\n"
+    for quiet in ("-q", "--quiet"):
+        assert command([2, 3], quiet, **words) == (0, "", "")
+    for verbose in ("-v", "--verbose"):
+        done = command([2, 3], verbose, **words)
+        assert (done.returncode, done.stderr) == (0, "x.yaml: 2 tensors\n")
+        assert re.search(r"^weight +1 +alike", done.stdout, re.M) and re.search(r"^bias +1 +alike", done.stdout, re.M)
+    # What went wrong is said, however quiet it is.
+    done = command("chance", "-q")
+    assert done.returncode == 1 and re.search(r"^chance +1 +different: ", done.stdout, re.M) and "warning: the constructor drew" in done.stderr
+    done = command([2], "-q", **words)
+    assert done.returncode == 2 and done.stderr.startswith("shardinit-capture: error: ")
+    with pytest.raises(SystemExit) as status:
+        command([2, 3], "-q", "-v", **words)
+    assert status.value.code == 2
+
+
 def test_what_cannot_be_compared_is_said(command, monkeypatch):
     done = command([100000, 100000], model="torch.nn:Linear")
     assert (done.returncode, done.stdout) == (0, "")

@@ -328,6 +328,25 @@ def test_what_is_found_to_be_wrong_is_in_the_file_of_a_report(good, tmp_path):
         report.unlink()
     missing = run_tool("verify", tmp_path / "missing", "-o", report)
     assert missing.returncode == 2 and not report.exists()
+    (tmp_path / "bad.yaml").write_text("shardinit: 1\nname: m\nmodules: {w: {shape: [3], inti: zeros, dtype: f32}}\n")
+    for specs in [["bad.yaml"], [TINY, "bad.yaml", "missing.yaml"]]:
+        alone = [run_tool("validate", each, cwd=tmp_path) for each in specs]
+        written = run_tool("validate", *specs, "-o", report, "--color", "always", cwd=tmp_path)
+        assert (written.returncode, written.stdout) == (2, "") and "\x1b[" in written.stderr
+        assert report.read_text() == "".join(each.stdout + each.stderr for each in alone)
+        report.unlink()
+
+
+def test_a_folder_of_another_plan_says_the_first_difference(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: m\ndtype: f32\nvars: {d: 8}\nmodules:\n  a.b: {shape: [d, 2], init: zeros}\n")
+    run_ok("gen", spec, "-o", tmp_path / "out")
+    for changed, difference in [("seed=1", "`seed` is `0` there, and `1` here"), ("name=other", "`name` is `m` there, and `other` here"),
+                                ("vars.d=9", "`global_shape` of `a.b` is `[8, 2]` there, and `[9, 2]` here"),
+                                ("dtype=bf16", "`dtype` of `a.b` is `f32` there, and `bf16` here"),
+                                ("+modules.c={shape: [3], init: zeros}", "it has 1 tensor there, and 2 tensors here")]:
+        result = run_tool("gen", spec, "-o", tmp_path / "out", "--set", changed)
+        assert result.returncode == 4 and f"holds another plan: {difference}\n" in result.stderr, result.stderr
 
 
 def test_quiet_and_verbose(good, tmp_path):

@@ -97,7 +97,7 @@ def test_segments_and_stages(tmp_path):
         assert tree_of(tmp_path / f"to-{mesh}") == tree_of(wanted)
         assert tree_of(tmp_path / f"back-{mesh}") == tree_of(source)
     result = run_tool("reshard", source, "--mesh", "pipe=1", "-o", tmp_path / "to")
-    assert result.returncode == 2 and "give the spec, with `--spec`" in result.stderr
+    assert result.returncode == 2 and "give the spec, with `--spec SPEC`" in result.stderr
 
 
 def test_another_sharding(tmp_path):
@@ -142,11 +142,11 @@ def test_what_a_checkpoint_does_not_say(tmp_path):
     result = run_tool("reshard", source, "--sharding", "torchtitan", "-o", tmp_path / "to")
     assert result.returncode == 2 and result.stderr.endswith(
         "error: `--sharding torchtitan` shards by logical axes, which a checkpoint does not have\n"
-        "  hint: give the spec that the checkpoint was made from, with `--spec`\n")
+        "  hint: give the spec that the checkpoint was made from, with `--spec SPEC`\n")
     result = run_tool("reshard", source, "--mesh", "fsdp=2", "-o", tmp_path / "to")
     assert result.returncode == 2 and result.stderr.endswith(
         "error: the checkpoint has no mesh, so nothing says what `fsdp` shards\n"
-        "  hint: add `--sharding`, such as `--sharding fsdpv2`, or give the spec, with `--spec`\n")
+        "  hint: add `--sharding`, such as `--sharding fsdpv2`, or give the spec, with `--spec SPEC`\n")
     for number, options in enumerate([["--mesh", "fsdp=2"], []]):
         options += ["--sharding", "fsdpv2"]
         run_ok("reshard", source, *options, "-o", tmp_path / f"to-{number}")

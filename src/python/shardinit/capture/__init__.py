@@ -261,7 +261,7 @@ def hf(
     inputs: tuple[str, ...] = ()
     if isinstance(config, (str, os.PathLike)):
         inputs = () if config == "-" else (os.fspath(config),)
-        config = _load_config(pathlib.Path(config))
+        config = _load_config(os.fspath(config))
     architectures = getattr(config, "architectures", None) or []
     of = getattr(transformers, architectures[0], None) if architectures else None
     if architectures and of is None:
@@ -292,23 +292,24 @@ def check_engine(engine: str, engines: tuple[str, ...]) -> None:
         raise ValueError(f"unknown engine `{engine}`: `engine` is one of {', '.join(engines)}")
 
 
-def _load_config(path: pathlib.Path) -> Any:
+def _load_config(path: str) -> Any:
     from transformers import AutoConfig
 
-    require_local(str(path))
+    require_local(path)
+    source = "standard input" if path == "-" else path
     try:
-        numbers = json.loads(sys.stdin.read() if str(path) == "-" else path.read_text())
+        numbers = json.loads(sys.stdin.read() if path == "-" else pathlib.Path(path).read_text())
     except OSError as error:
-        raise CaptureError(f"cannot read {path}: {error.strerror}") from None
+        raise CaptureError(f"cannot read {source}: {error.strerror}") from None
     except ValueError as error:
-        raise CaptureError(f"{path} is not JSON: {error}") from None
+        raise CaptureError(f"{source} is not JSON: {error}") from None
     if not isinstance(numbers, dict) or not isinstance(numbers.get("model_type"), str):
-        raise CaptureError(f"{path} has no `model_type`: it is not a Hugging Face config")
+        raise CaptureError(f"{source} has no `model_type`: it is not a Hugging Face config")
     model_type = numbers.pop("model_type")
     try:
         return AutoConfig.for_model(model_type, **numbers)
     except ValueError:
-        why = f"Transformers does not know the model type `{model_type}` of {path}"
+        why = f"Transformers does not know the model type `{model_type}` of {source}"
         raise CaptureError(why) from None
 
 

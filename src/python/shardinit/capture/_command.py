@@ -177,7 +177,8 @@ def _capture(options: argparse.Namespace) -> Any:
 
 
 def _find(text: str) -> Any:
-    module, colon, names = text.partition(":")
+    written, colon, names = text.partition(":")
+    module = written.lstrip("./")  # The import of a relative name needs a package.
     if not colon or not module or not names:
         raise CaptureError(f"`{text}` is not MODULE:CALLABLE, as in `my.models:Llama`")
     if "" not in sys.path:
@@ -187,9 +188,9 @@ def _find(text: str) -> Any:
     except ImportError as error:
         hint = ""
         if module.endswith(".py"):
-            name = module.removesuffix(".py").removeprefix("./").replace("/", ".")
+            name = module.removesuffix(".py").replace("/", ".")
             hint = f"\n  hint: name the module, not its file: `{name}:{names}`"
-        raise CaptureError(f"cannot import `{module}`: {error}{hint}") from None
+        raise CaptureError(f"cannot import `{written}`: {error}{hint}") from None
     for name in names.split("."):
         if not hasattr(found, name):
             raise CaptureError(f"`{module}` has no `{names}`")
