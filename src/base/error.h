@@ -39,7 +39,7 @@ class Error : public std::runtime_error {
 Error SystemError(const std::string& action, const std::string& path, int error = errno);
 
 // Makes an Error (kConflict): something else is in the place of a folder that a user named.
-Error Conflict(std::string message);
+Error Conflict(const std::string& message);
 
 // Renders what is not a Diagnostic for users: `shardinit: error: …`, a hint.
 std::string RenderError(const std::string& message, const std::string& hint);
