@@ -1,5 +1,5 @@
 # The interface library shardinit_libraries is all that shardinit is made from. Linked statically, it
-# needs archives of position-independent code, which Debian lacks for three of them: src/wheel.sh
+# needs archives of position-independent code, which Debian lacks for four of them: src/wheel.sh
 # builds those.
 add_library(shardinit_libraries INTERFACE)
 find_package(CLI11 REQUIRED)

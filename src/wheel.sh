@@ -40,6 +40,9 @@ root=$PWD/build/wheel/$arch tools=$PWD/build/wheel/tools
 triplet=$arch-linux-gnu
 jobs=$(nproc)
 
+# For both kinds of machine at once, too: the first one installs packages and tools.
+mkdir -p build/wheel
+exec 9> build/wheel/lock && flock 9
 InstallPackages ca-certificates cmake dpkg-dev g++ m4 make ninja-build python3 python3-venv xz-utils \
   $([ "$arch" = "$here" ] || echo qemu-user-static)
 
@@ -202,6 +205,7 @@ export SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/
 export ZIG_GLOBAL_CACHE_DIR="$PWD/build/wheel/zig" ZIG_LOCAL_CACHE_DIR="$PWD/build/wheel/zig"
 step_hint="the tools come from the registry that pip uses: $pins"
 Step 'tools' Tools
+exec 9>&-
 step_hint='packages and sources come from where /etc/apt/sources.list.d says, also those for other machines'
 Step "packages for $arch" Packages
 Compiler

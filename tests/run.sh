@@ -100,13 +100,21 @@ Aarch64() {
   chmod +x build/aarch64/run/shardinit
 }
 
-# Both wheels, in build/wheels, and meanwhile the bare systems: making those uses the network and the disk.
+# Waits for all processes that are named; fails if one of them did.
+All() {
+  all_status=0
+  for process in "$@"; do wait "$process" || all_status=1; done
+  return "$all_status"
+}
+
+# Both wheels, in build/wheels, and the bare systems, all at once: making those uses the network and the
+# disk, and what configures a wheel's libraries one core.
 Wheels() {
-  BareSystems & systems=$!
   rm -rf build/wheels
-  sh src/wheel.sh build/wheels x86_64 && sh src/wheel.sh build/wheels aarch64
-  wheels=$?
-  wait "$systems" && return "$wheels"
+  BareSystems & systems=$!
+  sh src/wheel.sh build/wheels x86_64 & wheel=$!
+  sh src/wheel.sh build/wheels aarch64 & other=$!
+  All "$systems" "$wheel" "$other"
 }
 
 BareSystems() {
@@ -129,21 +137,39 @@ BareWheels() {
     --platform "manylinux2014_$(uname -m)" -c tests/requirements.txt -d build/bare/wheels numpy h5py
 }
 
-# The unit tests of build/NAME: one process, in a folder of its own.
+# The unit tests of build/NAME: as many processes as cores, each in a folder of its own.
 UnitTests() {
-  folder=$PWD/build/$1/tests/scratch report=$PWD/build/results/unit-$1.xml
-  rm -rf "$folder" && mkdir -p "$folder" || return
-  (cd "$folder" && timeout 600 ../shardinit_tests --gtest_brief=1 --gtest_output=xml:"$report")
+  folder=$PWD/build/$1/tests/scratch report=$PWD/build/results/unit-$1
+  processes=
+  rm -rf "$folder"
+  for shard in $(seq 0 $((jobs - 1))); do
+    mkdir -p "$folder/$shard" || return
+    (cd "$folder/$shard" && GTEST_TOTAL_SHARDS=$jobs GTEST_SHARD_INDEX=$shard \
+      timeout 600 ../../shardinit_tests --gtest_brief=1 --gtest_output=xml:"$report-$shard.xml") &
+    processes="$processes $!"
+  done
+  All $processes
 }
 
+# Python compiles what it imports, and the tests import a part of these packages.
 Venv() {
   [ -x build/venv/bin/python ] || python3 -m venv build/venv || return
-  build/venv/bin/python -m pip install --disable-pip-version-check \
+  build/venv/bin/python -m pip install --disable-pip-version-check --no-compile \
     -r tests/requirements.txt -r tests/requirements-clients.txt || return
   # Without what they need for anything but their modules: trainers need hundreds of MB. MaxText wants
   # Python 3.12, for a kernel of TPUs.
-  build/venv/bin/python -m pip install --disable-pip-version-check --no-deps --ignore-requires-python \
-    -r tests/requirements-no-deps.txt
+  build/venv/bin/python -m pip install --disable-pip-version-check --no-compile --no-deps \
+    --ignore-requires-python -r tests/requirements-no-deps.txt
+}
+
+# Debian's packages and Python's, at once once there is Python: each waits for the network, and unpacks on
+# one core.
+Packages() {
+  [ -z "$python_packages" ] || InstallPackages $python_packages
+  mkdir -p build/log
+  Venv > build/log/pip.log 2>&1 & venv=$!
+  InstallPackages $build_packages $test_packages
+  Step 'python packages' eval 'wait "$venv" || { cat build/log/pip.log; false; }'
 }
 
 Format() {
@@ -160,8 +186,7 @@ CommandTests() {
 others=  # What was built beside build/release; the command tests compare with it.
 for phase in ${*:-$all}; do
   case $phase in
-    packages) InstallPackages $build_packages $test_packages $python_packages
-              Step 'python packages' Venv ;;
+    packages) Packages ;;
     format) Tests 'format' Format ;;
     build) Step 'build' Build default ;;
     unit) Tests 'unit tests' UnitTests release ;;

@@ -19,8 +19,8 @@ Error SystemError(const std::string& action, const std::string& path, int error)
                fmt::format("cannot {} `{}`: {}", action, path, strerror(error)), std::move(hint));
 }
 
-Error Conflict(std::string message) {
-  return Error(ExitCode::kConflict, std::move(message), "choose another folder with `-o`");
+Error Conflict(const std::string& message) {
+  return Error(ExitCode::kConflict, message, "choose another folder with `-o`");
 }
 
 std::string RenderError(const std::string& message, const std::string& hint) {

@@ -24,8 +24,8 @@ enum class ExitCode {
 // to which path, and why it failed.
 class Error : public std::runtime_error {
  public:
-  Error(ExitCode code, std::string message, std::string hint = {})
-      : std::runtime_error(std::move(message)), code_(code), hint_(std::move(hint)) {}
+  Error(ExitCode code, const std::string& message, std::string hint = {})
+      : std::runtime_error(message), code_(code), hint_(std::move(hint)) {}
   ExitCode code() const { return code_; }
   const std::string& hint() const { return hint_; }
 
@@ -39,7 +39,7 @@ class Error : public std::runtime_error {
 Error SystemError(const std::string& action, const std::string& path, int error = errno);
 
 // Makes an Error (kConflict): something else is in the place of a folder that a user named.
-Error Conflict(std::string message);
+Error Conflict(const std::string& message);
 
 // Renders what is not a Diagnostic for users: `shardinit: error: …`, a hint.
 std::string RenderError(const std::string& message, const std::string& hint);

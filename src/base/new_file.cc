@@ -22,7 +22,7 @@
 namespace shardinit {
 namespace {
 
-constexpr time_t kOldSeconds = 6 * 3600;  // since the last byte was written
+constexpr time_t kOldSeconds = time_t{6} * 3600;  // since the last byte was written
 constexpr size_t kDigits = 16;
 
 // Returns the boot id of the running kernel, which reveals nothing about it. Where it cannot be

@@ -80,8 +80,8 @@ struct NewOptions {
   int64_t sizes[kAllSizes] = {};  // 0: not given
 };
 
-Error BadFlag(std::string message, std::string hint) {
-  return {ExitCode::kUsage, std::move(message), std::move(hint)};
+Error BadFlag(const std::string& message, std::string hint) {
+  return {ExitCode::kUsage, message, std::move(hint)};
 }
 
 std::string Joined(const std::vector<std::string>& lines) {
@@ -133,14 +133,22 @@ std::vector<std::string> RecipesOfDecoders() {
   return names;
 }
 
+// Tells whether a model of that name is shipped; names of other parts have a folder.
+bool IsModel(const std::string& name) { return FindShipped(name) && !Contains(name, '/'); }
+
 void SetIncludes(Draft* draft) {
   const NewOptions& options = draft->options;
   if (!options.from.empty()) {
-    if (!FindShipped(options.from) || options.from.find('/') != options.from.npos) {
+    if (!IsModel(options.from)) {
       throw BadFlag(fmt::format("there is no shipped model {}", Quote(options.from)),
                     HintForSpec(options.from));
     }
     draft->includes.push_back(options.from);
+  } else if (IsModel(options.name)) {
+    throw BadFlag(
+        fmt::format("{} is shipped, and NAME is that of a new model", Quote(options.name)),
+        fmt::format("start from it with `shardinit new mine --from {}`, or take another name",
+                    options.name));
   }
   if (!options.init.empty()) {
     const std::vector<std::string> recipes = RecipesOfDecoders();

@@ -18,8 +18,8 @@
 namespace shardinit {
 namespace {
 
-Error Usage(std::string message, std::string hint = {}) {
-  return Error(ExitCode::kUsage, std::move(message), std::move(hint));
+Error Usage(const std::string& message, std::string hint = {}) {
+  return Error(ExitCode::kUsage, message, std::move(hint));
 }
 
 // Takes a decimal number off the front of `*text`.

@@ -41,8 +41,8 @@ std::vector<std::string> OptionNames(const CLI::App& app) {
   return names;
 }
 
-[[noreturn]] void ThrowUsage(std::string message, std::string hint) {
-  throw Error(ExitCode::kUsage, std::move(message), std::move(hint));
+[[noreturn]] void ThrowUsage(const std::string& message, std::string hint) {
+  throw Error(ExitCode::kUsage, message, std::move(hint));
 }
 
 // Explains a first word that is no command.

@@ -70,7 +70,7 @@ shardinit_status Guarded(char** message, const Body& body) noexcept {
   }
 }
 
-Error Usage(std::string message) { return Error(ExitCode::kUsage, std::move(message)); }
+Error Usage(const std::string& message) { return Error(ExitCode::kUsage, message); }
 
 // The first header's struct ended with `layout`.
 constexpr size_t kFirstSourceSize =

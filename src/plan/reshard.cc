@@ -17,8 +17,8 @@
 namespace shardinit {
 namespace {
 
-Error WrongMesh(std::string message, std::string hint = {}) {
-  return Error(ExitCode::kUsage, std::move(message), std::move(hint));
+Error WrongMesh(const std::string& message, std::string hint = {}) {
+  return Error(ExitCode::kUsage, message, std::move(hint));
 }
 
 Mesh ReadMeshOption(const std::string& text, const Mesh& known) {

@@ -19,9 +19,8 @@ constexpr int64_t kMaxWrittenElements = 1 << 16;
 // The elements of files have no other form, so this limit is larger.
 constexpr int64_t kMaxFileElements = 1 << 21;
 
-[[noreturn]] void Refuse(std::string what) {
-  throw Error(ExitCode::kUsage, std::move(what),
-              "leave it out with `--only`, and take it from `gen`");
+[[noreturn]] void Refuse(const std::string& what) {
+  throw Error(ExitCode::kUsage, what, "leave it out with `--only`, and take it from `gen`");
 }
 
 // Appends the elements of a file, each as words, the low one first.

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <span>
 #include <string_view>
@@ -260,7 +261,7 @@ std::string Bars(std::span<const int64_t> counts, double min, double max, const 
   std::string text;
   for (size_t i = 0; i < counts.size(); ++i) {
     const double part = most == 0 ? 0 : static_cast<double>(counts[i]) / static_cast<double>(most);
-    const std::string bar = Bar(static_cast<int64_t>(part * room * 8 + 0.5), style.blocks);
+    const std::string bar = Bar(std::lround(part * room * 8), style.blocks);
     text += fmt::format("{:>{}}{}{}\n", labels[i], widest, bar.empty() ? "" : "  ", bar);
   }
   return text;

@@ -87,7 +87,6 @@ def steady(text):
 
 def make_place(folder, files):
     """A folder in which the commands of a document run: `/tmp` of the text is this folder."""
-    (folder / "configs").symlink_to(ROOT / "configs")
     for name, text in files.items():
         (folder / name).write_text(text.replace("/tmp/", f"{folder}/"))
     programs = folder / ".bin"

@@ -263,11 +263,24 @@ def test_commands_of_documents_exist(text):
 DOCUMENTS = [ROOT / "README.md", ROOT / "tests/bench/README.md", *sorted(GITHUB.glob("*.md"))]
 
 
+def sections_of(document):
+    """The names by which links lead to the headings of a document, in order."""
+    text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S)
+    return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.M)]
+
+
+def test_the_readme_begins_with_its_contents():
+    """Before the table that compares, in the order of its sections."""
+    listed = re.findall(r"\]\(#([^)]*)\)", README.split("\n| ")[0])
+    assert len(listed) > 3 and listed == sections_of(ROOT / "README.md")[1:]
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_name_files_that_exist(document):
     text = document.read_text()
-    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
-        assert (document.parent / link).is_file(), link
+    for link, section in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text):
+        assert (document.parent / link).is_file() or not link, link
+        assert not section or section in sections_of(document.parent / link if link else document), section
     for image in re.findall(r'<img src="([^"]*)"', text):
         assert (document.parent / image).is_file(), image
     for path in re.findall(r"\b((?:configs|src|tests|schemas|man)/[\w./-]+\.\w+)", text):

@@ -416,6 +416,23 @@ print(shardinit.__file__, shardinit._native.library()._name, checkpoint.seed)
     assert found == f"{package}/__init__.py {package}/libshardinit.so.1 0\n"
 
 
+def test_uvx(mine, tmp_path):
+    """It runs what a wheel has without installing it; without a network it takes NumPy from a folder."""
+    uvx = pathlib.Path(sys.executable).with_name("uvx")
+    assert uvx.exists(), f"there is no {uvx}: `sh tests/run.sh packages` installs uv"
+    if not (BARE / "wheels").is_dir():
+        pytest.skip("there is no build/bare/wheels: `sh tests/run.sh wheel` makes it")
+    for command, wanted in [("shardinit --version", run_ok("--version").stdout),
+                            ("shardinit digest llama3-tiny --json", run_ok("digest", "llama3-tiny", "--json").stdout),
+                            ("shardinit-capture --version",
+                             f"shardinit-capture {run_json('--version')['version']}\n")]:
+        done = subprocess.run([uvx, "--no-config", "--offline", "--no-index", "--find-links", BARE / "wheels",
+                               "--python", sys.executable, "--from", mine.path.name, *command.split()],
+                              cwd=mine.path.parent, capture_output=True, text=True, timeout=120,
+                              env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+        assert (done.returncode, done.stdout) == (0, wanted), done.stderr
+
+
 # As an image ------------------------------------------------------------------------------------------
 
 def test_the_image(mine):

@@ -38,6 +38,7 @@ std::optional<LoweredView> ViewBinder::Lower(const ViewSpec& spec) {
   auto viewed = LowerNode(spec, 0, &root);
   if (!viewed) return {};
   for (const Piece& piece : viewed->arrangement.pieces) {
+    // What could be lowered has a tensor. NOLINTNEXTLINE(clang-analyzer-core.NullDereference)
     const std::string misfit = MisfitOfPadding(piece.padding, first_->dtype);
     if (misfit.empty()) continue;
     return diagnostics_.Error(spec.span, misfit);

@@ -96,8 +96,8 @@ _FUNCTIONS = {
 def library() -> ctypes.CDLL:
     """The library, loaded when it is first asked for; LibraryError if there is none that fits.
 
-    It is the library that ``SHARDINIT_LIBRARY`` names, else the one of this package's wheel, else one
-    beside the program `shardinit` in ``PATH``, else one that the system's loader finds.
+    It is the library that ``SHARDINIT_LIBRARY`` names, else the one of this package's wheel, else
+    one beside the program `shardinit` in ``PATH``, else one that the system's loader finds.
     """
     global _library
     with _lock:
@@ -119,8 +119,8 @@ def _load() -> ctypes.CDLL:
     raise LibraryError(
         f"{NAME} cannot be loaded:\n"
         + "\n".join(tried)
-        + "\n  hint: install shardinit's wheel, or build it (`sh src/install.sh`), or name the library's "
-        "file in SHARDINIT_LIBRARY"
+        + "\n  hint: install shardinit's wheel, or build it (`sh src/install.sh`), or name "
+        "the library's file in SHARDINIT_LIBRARY"
     )
 
 
@@ -154,7 +154,8 @@ def program() -> str:
         return found
     raise LibraryError(
         "the program `shardinit` is not in PATH\n"
-        "  hint: install shardinit's wheel, or build it (`sh src/install.sh`), or add its folder to PATH"
+        "  hint: install shardinit's wheel, or build it (`sh src/install.sh`), or add its folder "
+        "to PATH"
     )
 
 

@@ -154,8 +154,9 @@ class _Block:
         # The device is not passed on, since DTensors are on the device of their mesh.
         with contextlib.nullcontext() if self.device is None else self.device:
             results = fill_models(
-                models, spec, strict, prefix, rename, None, cast, devices=self.devices, places=places
-            )
+                models, spec, strict, prefix, rename, None, cast,
+                devices=self.devices, places=places,
+            )  # fmt: skip
         return dict(zip(models, results, strict=True))
 
     def parameter(self, made: torch.Tensor, device: torch.device) -> None:

@@ -16,8 +16,8 @@ import dataclasses
 import json
 import os
 import pathlib
-import sys
 import re
+import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping

@@ -108,7 +108,8 @@ def _parser() -> argparse.ArgumentParser:
             help="an object of keyword arguments, or a list of positional ones",
         )
     hf = sources.add_parser("hf", help="a config.json of Hugging Face's Transformers")
-    hf.add_argument("config", metavar="CONFIG", help="the config.json, its folder, or `-` for standard input")
+    hf.add_argument("config", metavar="CONFIG",
+                    help="the config.json, its folder, or `-` for standard input")  # fmt: skip
     for source in (torch, hf, jax):
         source.add_argument("-o", "--output", default="-", metavar="FILE",
                             help="where the spec goes; default: standard output, `-`")  # fmt: skip

@@ -1,0 +1,31 @@
+"""mypy and ruff find nothing in the Python package. src/python/pyproject.toml says what they look for."""
+
+import subprocess
+import sys
+
+import pytest
+
+from clients import client_of
+from support import ROOT
+
+SOURCES = ROOT / "src/python"
+
+
+def check(*arguments):
+    return subprocess.run([sys.executable, "-m", *map(str, arguments)], cwd=SOURCES, capture_output=True, text=True,
+                          timeout=600)
+
+
+@pytest.mark.quick
+def test_ruff():
+    done = check("ruff", "check", "--no-cache", ".")
+    assert (done.returncode, done.stdout) == (0, "All checks passed!\n"), done.stdout + done.stderr
+
+
+def test_mypy(tmp_path):
+    """With the types of the frameworks: what is not installed would be taken for anything."""
+    for framework in ("torch", "jax"):
+        client_of(framework)
+    done = check("mypy", "--cache-dir", tmp_path, "shardinit")
+    files = len(list((SOURCES / "shardinit").rglob("*.py")))
+    assert done.stdout == f"Success: no issues found in {files} source files\n", done.stdout + done.stderr
