@@ -15,16 +15,20 @@ constexpr size_t kMaxWays = 1 << 16, kMaxStates = 1 << 20;
 // An action of an axis on the matrices of a block.
 struct Deed {
   AxisUse by;
-  CutUse use;
+  AxisStrategy use;
   bool last = false;  // If several dimensions of a matrix may be split, this is the last one, not
                       // the first.
 };
 constexpr Deed kDeeds[] = {
-    {AxisUse::kBatch, CutUse::kWhole},        {AxisUse::kBatch, CutUse::kGathered},
-    {AxisUse::kExperts, CutUse::kWhole},      {AxisUse::kExperts, CutUse::kGathered},
-    {AxisUse::kExperts, CutUse::kRouted},     {AxisUse::kComputation, CutUse::kWhole},
-    {AxisUse::kComputation, CutUse::kSplit},  {AxisUse::kComputation, CutUse::kSplit, true},
-    {AxisUse::kComputation, CutUse::kRouted},
+    {AxisUse::kBatch, AxisStrategy::kWhole},
+    {AxisUse::kBatch, AxisStrategy::kGathered},
+    {AxisUse::kExperts, AxisStrategy::kWhole},
+    {AxisUse::kExperts, AxisStrategy::kGathered},
+    {AxisUse::kExperts, AxisStrategy::kRouted},
+    {AxisUse::kComputation, AxisStrategy::kWhole},
+    {AxisUse::kComputation, AxisStrategy::kSplit},
+    {AxisUse::kComputation, AxisStrategy::kSplit, true},
+    {AxisUse::kComputation, AxisStrategy::kRouted},
 };
 
 // Returns the first or the last dimension that may be split, or -1.
@@ -38,13 +42,13 @@ int SplitDimension(const StepWeight& weight, bool last) {
 
 // Returns the dimension that the deed shards, or -1 if it shards none or gathers the weight.
 int DimensionOf(const Deed& deed, const StepWeight& weight) {
-  if (deed.use == CutUse::kRouted) return weight.experts;
-  return deed.use == CutUse::kSplit ? SplitDimension(weight, deed.last) : -1;
+  if (deed.use == AxisStrategy::kRouted) return weight.experts;
+  return deed.use == AxisStrategy::kSplit ? SplitDimension(weight, deed.last) : -1;
 }
 
 // Whether a block has what the deed needs; `last` needs a second dimension.
 bool IsFor(const Deed& deed, const StepModel& model, const StepBlock& block) {
-  if (deed.use == CutUse::kWhole || deed.use == CutUse::kGathered) return true;
+  if (deed.use == AxisStrategy::kWhole || deed.use == AxisStrategy::kGathered) return true;
   return std::ranges::any_of(block.weights, [&](size_t w) {
     const StepWeight& weight = model.weights[w];
     const int d = DimensionOf(deed, weight);
@@ -72,38 +76,38 @@ std::vector<AxisDeeds> DeedsOf(const StepModel& model, const StepBlock& block) {
 }
 
 // Shards one weight as the axes ask, where that is possible.
-class WeightCutter {
+class WeightSharder {
  public:
-  WeightCutter(const StepModel& model, const StepWeight& weight)
+  WeightSharder(const StepModel& model, const StepWeight& weight)
       : axes_(model.training.axes), weight_(weight), parts_(weight.shape.size(), 1) {}
 
-  AxisCuts Run(const std::vector<AxisDeeds>& deeds, const std::vector<const Deed*>& of_matrix,
-               const std::vector<bool>& gathers_vector) {
-    AxisCuts cuts(axes_.size());
+  AxisPlacements Run(const std::vector<AxisDeeds>& deeds, const std::vector<const Deed*>& of_matrix,
+                     const std::vector<bool>& gathers_vector) {
+    AxisPlacements placements(axes_.size());
     std::vector<size_t> gathered;
     int64_t parts = 1;
     for (const size_t a : weight_.pinned) {
       if (!weight_.is_list || axes_[a].size == 1) continue;
-      cuts[a] = weight_.experts;
+      placements[a] = weight_.experts;
       parts_[static_cast<size_t>(weight_.experts)] *= axes_[a].size;
     }
     for (size_t i = 0; i < deeds.size(); ++i) {
       const size_t a = deeds[i].axis;
-      if (cuts[a].dimension >= 0) continue;
+      if (placements[a].dimension >= 0) continue;
       const Deed& deed = *of_matrix[i];
       const int d = DimensionOf(deed, weight_);
       if (d >= 0) {
-        const bool splits = deed.use == CutUse::kSplit;
-        cuts[a] = {d, splits ? weight_.SegmentsOf(static_cast<size_t>(d)) : 1};
+        const bool splits = deed.use == AxisStrategy::kSplit;
+        placements[a] = {d, splits ? weight_.SegmentsOf(static_cast<size_t>(d)) : 1};
         parts_[static_cast<size_t>(d)] *= axes_[a].size;
-      } else if (weight_.is_matrix() ? deed.use == CutUse::kGathered : gathers_vector[i]) {
+      } else if (weight_.is_matrix() ? deed.use == AxisStrategy::kGathered : gathers_vector[i]) {
         gathered.push_back(a);
         parts *= axes_[a].size;
       }
     }
     const int d = parts > 1 ? GatheredDimension(parts) : -1;
-    for (const size_t a : gathered) cuts[a] = d;
-    return cuts;
+    for (const size_t a : gathered) placements[a] = d;
+    return placements;
   }
 
  private:
@@ -134,11 +138,11 @@ class WeightCutter {
 // Returns true if the axes that were chosen to split or to route really do. Otherwise they would
 // cut through a head, a unit or an expert.
 bool IsDone(const StepModel& model, const StepBlock& block, const std::vector<AxisDeeds>& deeds,
-            const std::vector<const Deed*>& of_matrix, const BlockCuts& cuts) {
-  const auto uses = UsesOf(model, block, cuts);
+            const std::vector<const Deed*>& of_matrix, const BlockPlacements& placements) {
+  const auto uses = UsesOf(model, block, placements);
   for (size_t i = 0; i < deeds.size(); ++i) {
-    const CutUse meant = of_matrix[i]->use;
-    if (meant == CutUse::kWhole || meant == CutUse::kGathered) continue;
+    const AxisStrategy meant = of_matrix[i]->use;
+    if (meant == AxisStrategy::kWhole || meant == AxisStrategy::kGathered) continue;
     if (std::ranges::none_of(
             uses, [&](const auto& of_weight) { return of_weight[deeds[i].axis] == meant; })) {
       return false;
@@ -296,7 +300,7 @@ class Combiner {
 };
 
 // Finds the fastest choice that fits, or that of least memory. Returns its seconds, or its memory.
-double Search(const StepModel& model, const std::vector<std::vector<BlockCuts>>& strategies,
+double Search(const StepModel& model, const std::vector<std::vector<BlockPlacements>>& strategies,
               bool memory_alone, Choice* choice) {
   double best = std::numeric_limits<double>::infinity();
   bool gave_up = false;
@@ -314,22 +318,23 @@ double Search(const StepModel& model, const std::vector<std::vector<BlockCuts>>&
                       model.training.memory);
     const auto found = combiner.Run(&best, &gave_up);
     if (!found) continue;
-    choice->cuts.assign(model.weights.size(), {});
+    choice->placements.assign(model.weights.size(), {});
     for (size_t b = 0; b < blocks.size(); ++b) {
-      const BlockCuts& cuts = strategies[b][blocks[b][(*found)[b]].strategy];
-      for (size_t i = 0; i < cuts.size(); ++i) choice->cuts[model.blocks[b].weights[i]] = cuts[i];
+      const BlockPlacements& placements = strategies[b][blocks[b][(*found)[b]].strategy];
+      for (size_t i = 0; i < placements.size(); ++i)
+        choice->placements[model.blocks[b].weights[i]] = placements[i];
     }
   }
-  choice->status = gave_up                ? Choice::kTooMany
-                   : choice->cuts.empty() ? Choice::kTooLittleMemory
-                                          : Choice::kFound;
+  choice->status = gave_up                      ? Choice::kTooMany
+                   : choice->placements.empty() ? Choice::kTooLittleMemory
+                                                : Choice::kFound;
   return best;
 }
 
 }  // namespace
 
-std::vector<BlockCuts> Strategies(const StepModel& model, const StepBlock& block,
-                                  const FixedCuts& fixed) {
+std::vector<BlockPlacements> Strategies(const StepModel& model, const StepBlock& block,
+                                        const FixedPlacements& fixed) {
   const std::vector<AxisDeeds> deeds = DeedsOf(model, block);
   bool has_vectors = false, has_matrices = false;
   for (const size_t w : block.weights) {
@@ -347,8 +352,8 @@ std::vector<BlockCuts> Strategies(const StepModel& model, const StepBlock& block
     ways *= base;
     if (ways > kMaxWays) return {};
   }
-  std::set<BlockCuts> seen;
-  std::vector<BlockCuts> strategies;
+  std::set<BlockPlacements> seen;
+  std::vector<BlockPlacements> strategies;
   std::vector<const Deed*> of_matrix(deeds.size());
   std::vector<bool> gathers_vector(deeds.size());
   for (size_t number = 0; number < ways; ++number) {
@@ -361,29 +366,29 @@ std::vector<BlockCuts> Strategies(const StepModel& model, const StepBlock& block
         gathers_vector[i - deeds.size()] = digit > 0;
       }
     }
-    BlockCuts cuts;
+    BlockPlacements placements;
     for (const size_t w : block.weights) {
-      cuts.push_back(
+      placements.push_back(
           fixed[w] ? *fixed[w]
-                   : WeightCutter(model, model.weights[w]).Run(deeds, of_matrix, gathers_vector));
+                   : WeightSharder(model, model.weights[w]).Run(deeds, of_matrix, gathers_vector));
     }
-    if (IsDone(model, block, deeds, of_matrix, cuts) && seen.insert(cuts).second) {
-      strategies.push_back(std::move(cuts));
+    if (IsDone(model, block, deeds, of_matrix, placements) && seen.insert(placements).second) {
+      strategies.push_back(std::move(placements));
     }
   }
   return strategies;
 }
 
-Choice Choose(const StepModel& model, const FixedCuts& fixed) {
+Choice Choose(const StepModel& model, const FixedPlacements& fixed) {
   Choice choice;
-  std::vector<std::vector<BlockCuts>> strategies;
+  std::vector<std::vector<BlockPlacements>> strategies;
   for (const StepBlock& block : model.blocks) {
     strategies.push_back(Strategies(model, block, fixed));
     if (strategies.back().empty()) choice.status = Choice::kTooMany;
   }
   if (choice.status == Choice::kTooMany) return choice;
   Search(model, strategies, false, &choice);
-  if (choice.status == Choice::kFound) choice.cost = CostOf(model, choice.cuts);
+  if (choice.status == Choice::kFound) choice.cost = CostOf(model, choice.placements);
   if (choice.status == Choice::kTooLittleMemory) {
     Choice least;
     choice.cost.memory = Search(model, strategies, true, &least);

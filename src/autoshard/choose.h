@@ -14,10 +14,10 @@ namespace shardinit {
 // from that for matrices). An axis for computation may also split the block, and one for experts
 // may route. A weight with an entry in `fixed` is sharded as the entry says. Returns nothing if
 // there are too many ways.
-using BlockCuts = std::vector<AxisCuts>;                 // for each of the block's weights
-using FixedCuts = std::vector<std::optional<AxisCuts>>;  // for each weight of the model
-std::vector<BlockCuts> Strategies(const StepModel& model, const StepBlock& block,
-                                  const FixedCuts& fixed);
+using BlockPlacements = std::vector<AxisPlacements>;  // for each of the block's weights
+using FixedPlacements = std::vector<std::optional<AxisPlacements>>;  // for each weight of the model
+std::vector<BlockPlacements> Strategies(const StepModel& model, const StepBlock& block,
+                                        const FixedPlacements& fixed);
 
 struct Choice {
   enum Status {
@@ -26,10 +26,10 @@ struct Choice {
     kTooMany,          // There are too many ways: the search gave up and knows nothing.
   };
   Status status = kFound;
-  std::vector<AxisCuts> cuts;  // for each weight
+  std::vector<AxisPlacements> placements;  // for each weight
   StepCost cost;
 };
 
-Choice Choose(const StepModel& model, const FixedCuts& fixed);
+Choice Choose(const StepModel& model, const FixedPlacements& fixed);
 
 }  // namespace shardinit

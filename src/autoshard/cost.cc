@@ -30,10 +30,15 @@ double SequenceParts(const StepModel& model, const StepOptions& options) {
 // The cost of one weight, sharded in one way, on the ranks of a stage that hold `held` of it.
 class WeightCost {
  public:
-  WeightCost(const StepModel& model, const StepWeight& weight, const AxisCuts& cuts,
-             const std::vector<CutUse>& uses, const StepOptions& options, double held)
-      : model_(model), weight_(weight), cuts_(cuts), uses_(uses), options_(options), held_(held) {
-    cost_.bytes.resize(cuts.size());
+  WeightCost(const StepModel& model, const StepWeight& weight, const AxisPlacements& placements,
+             const std::vector<AxisStrategy>& uses, const StepOptions& options, double held)
+      : model_(model),
+        weight_(weight),
+        placements_(placements),
+        uses_(uses),
+        options_(options),
+        held_(held) {
+    cost_.bytes.resize(placements.size());
   }
 
   StepCost Run() {
@@ -48,7 +53,7 @@ class WeightCost {
     const double state = model_.training.optimizer_bytes.value_or(
         kMomentBytes + (weight_.element_bytes < kMasterSize ? kMasterBytes : 0));
     cost_.memory += held_ * (2 * shard + shard / e() * state) + in_flight;
-    for (size_t a = 0; a < cuts_.size(); ++a) {
+    for (size_t a = 0; a < placements_.size(); ++a) {
       cost_.communication += cost_.bytes[a] / axis(a).bandwidth;
     }
     return std::move(cost_);
@@ -68,14 +73,14 @@ class WeightCost {
 
   // Returns the product of the sizes of the axes with this use for which `holds`.
   template <typename F>
-  double Parts(CutUse use, F holds) const {
+  double Parts(AxisStrategy use, F holds) const {
     double parts = 1;
-    for (size_t a = 0; a < cuts_.size(); ++a) {
+    for (size_t a = 0; a < placements_.size(); ++a) {
       if (uses_[a] == use && holds(a)) parts *= static_cast<double>(axis(a).size);
     }
     return parts;
   }
-  double Parts(CutUse use) const {
+  double Parts(AxisStrategy use) const {
     return Parts(use, [](size_t) { return true; });
   }
   // Returns the bytes of the largest shard.
@@ -83,8 +88,8 @@ class WeightCost {
     double shard = e(), whole = e(), padded = e();
     for (size_t d = 0; d < weight_.shape.size(); ++d) {
       int64_t parts = 1;
-      for (size_t a = 0; a < cuts_.size(); ++a) {
-        if (cuts_[a].dimension == static_cast<int>(d)) parts *= axis(a).size;
+      for (size_t a = 0; a < placements_.size(); ++a) {
+        if (placements_[a].dimension == static_cast<int>(d)) parts *= axis(a).size;
       }
       const auto part = static_cast<double>(CeilDiv(weight_.shape[d], parts));
       shard *= part;
@@ -100,17 +105,18 @@ class WeightCost {
   double SendWeights(double shard) {
     double gathered = shard;
     for (const bool of_computation : {false, true}) {
-      for (size_t a = 0; a < cuts_.size(); ++a) {
-        if (uses_[a] != CutUse::kGathered || IsComputation(a) != of_computation) continue;
+      for (size_t a = 0; a < placements_.size(); ++a) {
+        if (uses_[a] != AxisStrategy::kGathered || IsComputation(a) != of_computation) continue;
         gathered *= static_cast<double>(axis(a).size);
-        if (of_computation && weight_.is_matrix()) cost_.cut_otherwise = Matrices();
+        if (of_computation && weight_.is_matrix()) cost_.sharded_otherwise = Matrices();
         // Ranks with the same tokens have the same gradients, and send none.
         const double times = HasOtherTokens(a) ? 3 : 2;
         cost_.bytes[a] += times * held_ * Exchange(gathered, axis(a).size);
       }
     }
-    for (size_t a = 0; a < cuts_.size(); ++a) {
-      if (uses_[a] != CutUse::kWhole || axis(a).use == AxisUse::kStages || !HasOtherTokens(a)) {
+    for (size_t a = 0; a < placements_.size(); ++a) {
+      if (uses_[a] != AxisStrategy::kWhole || axis(a).use == AxisUse::kStages ||
+          !HasOtherTokens(a)) {
         continue;
       }
       cost_.bytes[a] += 2 * held_ * Exchange(shard, axis(a).size);
@@ -125,22 +131,23 @@ class WeightCost {
   void SendActivations() {
     // With recompute, the forward pass of a layer runs once more.
     const double again = options_.recompute && weight_.is_in_layer ? 1.5 : 1;
-    const double sharing = Parts(CutUse::kRouted, [&](size_t a) { return IsComputation(a); });
-    for (size_t a = 0; a < cuts_.size(); ++a) {
+    const double sharing = Parts(AxisStrategy::kRouted, [&](size_t a) { return IsComputation(a); });
+    for (size_t a = 0; a < placements_.size(); ++a) {
       const int64_t n = axis(a).size;
-      if (uses_[a] == CutUse::kSplit) {
-        const double sent = weight_.split_sends[static_cast<size_t>(cuts_[a].dimension)];
+      if (uses_[a] == AxisStrategy::kSplit) {
+        const double sent = weight_.split_sends[static_cast<size_t>(placements_[a].dimension)];
         cost_.bytes[a] += again * Exchange(tokens() * passes() * sent * e(), n);
-      } else if (uses_[a] == CutUse::kRouted) {
+      } else if (uses_[a] == AxisStrategy::kRouted) {
         const double sent = tokens() / sharing * passes() * weight_.route_sends;
         cost_.bytes[a] += again * Exchange(sent * e(), n);
       }
       // These ranks have the same tokens before and after the weight, but different ones here
       // (is_rejoined), or the other way round (is_joined).
-      const bool is_rejoined = IsComputation(a) && uses_[a] == CutUse::kRouted &&
+      const bool is_rejoined = IsComputation(a) && uses_[a] == AxisStrategy::kRouted &&
                                !options_.sequence_parallel && weight_.route_sends > 0;
-      const bool is_joined = IsComputation(a) && options_.sequence_parallel &&
-                             (uses_[a] == CutUse::kWhole || uses_[a] == CutUse::kGathered);
+      const bool is_joined =
+          IsComputation(a) && options_.sequence_parallel &&
+          (uses_[a] == AxisStrategy::kWhole || uses_[a] == AxisStrategy::kGathered);
       if (is_rejoined) {
         cost_.bytes[a] += again * Exchange(tokens() * runs() * weight_.route_sends * e(), n);
       } else if (is_joined) {
@@ -152,18 +159,18 @@ class WeightCost {
 
   // Adds the computation, and the activations kept for the backward pass: inputs and outputs.
   void Compute() {
-    const double split = Parts(CutUse::kSplit);
-    const double sharing = Parts(CutUse::kRouted, [&](size_t a) { return IsComputation(a); });
+    const double split = Parts(AxisStrategy::kSplit);
+    const double sharing = Parts(AxisStrategy::kRouted, [&](size_t a) { return IsComputation(a); });
     const bool runs_twice = options_.recompute && weight_.is_in_layer;
     cost_.computation = (runs_twice ? 8 : 6) * tokens() * passes() * weight_.operations /
                         (split * sharing) / model_.training.flops;
-    const auto cuts_any = [&](const std::vector<size_t>& dimensions) {
-      return Parts(CutUse::kSplit, [&](size_t a) {
-        return std::ranges::count(dimensions, cuts_[a].dimension) > 0;
+    const auto shards_any = [&](const std::vector<size_t>& dimensions) {
+      return Parts(AxisStrategy::kSplit, [&](size_t a) {
+        return std::ranges::count(dimensions, placements_[a].dimension) > 0;
       });
     };
     // Sequence parallelism shards the activations that no axis splits.
-    const double of_in = cuts_any(weight_.in), of_out = cuts_any(weight_.out);
+    const double of_in = shards_any(weight_.in), of_out = shards_any(weight_.out);
     const double in = weight_.inputs / (of_in > 1 ? of_in : SequenceParts(model_, options_));
     const double out = weight_.outputs / (of_out > 1 ? of_out : SequenceParts(model_, options_));
     const double kept = runs_twice && held_ > 0 ? weight_.share : passes();
@@ -172,8 +179,8 @@ class WeightCost {
 
   const StepModel& model_;
   const StepWeight& weight_;
-  const AxisCuts& cuts_;
-  const std::vector<CutUse>& uses_;
+  const AxisPlacements& placements_;
+  const std::vector<AxisStrategy>& uses_;
   const StepOptions& options_;
   const double held_;
   StepCost cost_;
@@ -183,23 +190,28 @@ class WeightCost {
 // weights that this concerns and leave the others.
 class BlockUses {
  public:
-  BlockUses(const StepModel& model, const StepBlock& block, const std::vector<AxisCuts>& cuts)
-      : model_(model), block_(block), cuts_(cuts), units_(block.units), experts_(block.experts) {}
+  BlockUses(const StepModel& model, const StepBlock& block,
+            const std::vector<AxisPlacements>& placements)
+      : model_(model),
+        block_(block),
+        placements_(placements),
+        units_(block.units),
+        experts_(block.experts) {}
 
-  std::vector<std::vector<CutUse>> Run() {
+  std::vector<std::vector<AxisStrategy>> Run() {
     const auto& axes = model_.training.axes;
-    uses_.assign(cuts_.size(), std::vector<CutUse>(axes.size(), CutUse::kWhole));
+    uses_.assign(placements_.size(), std::vector<AxisStrategy>(axes.size(), AxisStrategy::kWhole));
     for (size_t a = 0; a < axes.size(); ++a) {
       for (size_t i = 0; i < uses_.size(); ++i) {
-        if (cuts_[i][a].dimension >= 0) uses_[i][a] = CutUse::kGathered;
+        if (placements_[i][a].dimension >= 0) uses_[i][a] = AxisStrategy::kGathered;
       }
       const int64_t n = axes[a].size;
       if (n == 1) continue;
       const bool shares = axes[a].use == AxisUse::kComputation;
-      if (shares && units_ % n == 0 && AllAre(a, CutUse::kSplit)) {
+      if (shares && units_ % n == 0 && AllAre(a, AxisStrategy::kSplit)) {
         units_ /= n;
       } else if ((shares || axes[a].use == AxisUse::kExperts) && experts_ % n == 0 &&
-                 AllAre(a, CutUse::kRouted)) {
+                 AllAre(a, AxisStrategy::kRouted)) {
         experts_ /= n;
       }
     }
@@ -208,17 +220,18 @@ class BlockUses {
 
  private:
   const StepWeight& weight(size_t i) const { return model_.weights[block_.weights[i]]; }
-  bool Concerns(CutUse use, size_t i) const {
-    return use == CutUse::kSplit ? weight(i).MaySplit() : weight(i).experts >= 0;
+  bool Concerns(AxisStrategy use, size_t i) const {
+    return use == AxisStrategy::kSplit ? weight(i).MaySplit() : weight(i).experts >= 0;
   }
 
   // If all weights concerned allow this use, records it and returns true.
-  bool AllAre(size_t a, CutUse use) {
+  bool AllAre(size_t a, AxisStrategy use) {
     bool any = false;
     for (size_t i = 0; i < uses_.size(); ++i) {
       if (!Concerns(use, i)) continue;
       any = true;
-      if (use == CutUse::kSplit ? !Splits(a, i) : cuts_[i][a].dimension != weight(i).experts) {
+      if (use == AxisStrategy::kSplit ? !Splits(a, i)
+                                      : placements_[i][a].dimension != weight(i).experts) {
         return false;
       }
     }
@@ -229,12 +242,12 @@ class BlockUses {
   }
 
   bool Splits(size_t a, size_t i) const {
-    const auto& [dimension, segments] = cuts_[i][a];
+    const auto& [dimension, segments] = placements_[i][a];
     if (dimension < 0) return false;
     const auto d = static_cast<size_t>(dimension);
     int64_t parts = segments * model_.training.axes[a].size;
     for (size_t b = 0; b < a; ++b) {
-      if (uses_[i][b] == CutUse::kSplit && cuts_[i][b].dimension == dimension) {
+      if (uses_[i][b] == AxisStrategy::kSplit && placements_[i][b].dimension == dimension) {
         parts *= model_.training.axes[b].size;
       }
     }
@@ -243,9 +256,9 @@ class BlockUses {
 
   const StepModel& model_;
   const StepBlock& block_;
-  const std::vector<AxisCuts>& cuts_;
+  const std::vector<AxisPlacements>& placements_;
   int64_t units_, experts_;
-  std::vector<std::vector<CutUse>> uses_;
+  std::vector<std::vector<AxisStrategy>> uses_;
 };
 
 }  // namespace
@@ -255,7 +268,7 @@ void StepCost::Add(const StepCost& other) {
   computation += other.computation;
   memory += other.memory;
   padding += other.padding;
-  cut_otherwise += other.cut_otherwise;
+  sharded_otherwise += other.sharded_otherwise;
   bytes.resize(std::max(bytes.size(), other.bytes.size()));
   for (size_t a = 0; a < other.bytes.size(); ++a) bytes[a] += other.bytes[a];
 }
@@ -266,40 +279,41 @@ bool StepCost::IsBetter(const StepCost& other, double memory_limit) const {
   return fits ? seconds() < other.seconds() : memory < other.memory;
 }
 
-AxisCuts CutsOf(const PartitionSpec& partition, const StepModel& model, const StepWeight& weight) {
-  AxisCuts cuts(model.training.axes.size());
-  for (size_t d = 0; d < partition.cuts.size(); ++d) {
-    const DimensionCut& cut = partition.cuts[d];
-    int64_t segments = cut.segments;
-    for (size_t i = 0; i < cut.axes.size(); ++i) {
-      if (i < cut.nested.size() && cut.nested[i] > 0) segments = cut.nested[i];
-      const auto a = static_cast<size_t>(cut.axes[i]);
+AxisPlacements PlacementsOf(const PartitionSpec& partition, const StepModel& model,
+                            const StepWeight& weight) {
+  AxisPlacements placements(model.training.axes.size());
+  for (size_t d = 0; d < partition.dimensions.size(); ++d) {
+    const DimensionPartition& by = partition.dimensions[d];
+    int64_t segments = by.segments;
+    for (size_t i = 0; i < by.axes.size(); ++i) {
+      if (i < by.nested.size() && by.nested[i] > 0) segments = by.nested[i];
+      const auto a = static_cast<size_t>(by.axes[i]);
       if (model.training.axes[a].size == 1) continue;
-      cuts[a] = {static_cast<int>(d + (weight.is_list ? 1 : 0)), segments};
+      placements[a] = {static_cast<int>(d + (weight.is_list ? 1 : 0)), segments};
     }
   }
   for (const size_t a : weight.pinned) {
-    if (weight.is_list) cuts[a] = 0;
+    if (weight.is_list) placements[a] = 0;
   }
-  return cuts;
+  return placements;
 }
 
-PartitionSpec PartitionOf(const AxisCuts& cuts, const std::vector<CutUse>& uses,
+PartitionSpec PartitionOf(const AxisPlacements& placements, const std::vector<AxisStrategy>& uses,
                           const StepModel& model, const StepWeight& weight, int64_t expert) {
   const size_t first = weight.is_list ? 1 : 0;
   PartitionSpec partition(weight.shape.size() - first);
   std::vector<size_t> pinning;
   for (const bool is_gathered : {false, true}) {
-    for (size_t a = 0; a < cuts.size(); ++a) {
-      const auto& [dimension, segments] = cuts[a];
-      if (dimension < 0 || (uses[a] == CutUse::kGathered) != is_gathered) continue;
+    for (size_t a = 0; a < placements.size(); ++a) {
+      const auto& [dimension, segments] = placements[a];
+      if (dimension < 0 || (uses[a] == AxisStrategy::kGathered) != is_gathered) continue;
       if (dimension == 0 && weight.is_list) {
         pinning.push_back(a);
         continue;
       }
-      DimensionCut& cut = partition.cuts[static_cast<size_t>(dimension) - first];
-      cut.axes.push_back(static_cast<int>(a));
-      cut.segments = std::max(cut.segments, segments);
+      DimensionPartition& by = partition.dimensions[static_cast<size_t>(dimension) - first];
+      by.axes.push_back(static_cast<int>(a));
+      by.segments = std::max(by.segments, segments);
     }
   }
   // Each rank gets as many experts as the others, in order.
@@ -315,19 +329,20 @@ PartitionSpec PartitionOf(const AxisCuts& cuts, const std::vector<CutUse>& uses,
   return partition;
 }
 
-std::vector<std::vector<CutUse>> UsesOf(const StepModel& model, const StepBlock& block,
-                                        const std::vector<AxisCuts>& cuts) {
-  return BlockUses(model, block, cuts).Run();
+std::vector<std::vector<AxisStrategy>> UsesOf(const StepModel& model, const StepBlock& block,
+                                              const std::vector<AxisPlacements>& placements) {
+  return BlockUses(model, block, placements).Run();
 }
 
-StageCosts CostOf(const StepModel& model, const StepBlock& block, const std::vector<AxisCuts>& cuts,
-                  const StepOptions& options) {
+StageCosts CostOf(const StepModel& model, const StepBlock& block,
+                  const std::vector<AxisPlacements>& placements, const StepOptions& options) {
   StageCosts costs(model.layers.size());
-  const auto uses = UsesOf(model, block, cuts);
+  const auto uses = UsesOf(model, block, placements);
   for (size_t i = 0; i < block.weights.size(); ++i) {
     const StepWeight& weight = model.weights[block.weights[i]];
     for (size_t s = 0; s < costs.size(); ++s) {
-      costs[s].Add(WeightCost(model, weight, cuts[i], uses[i], options, weight.held[s]).Run());
+      costs[s].Add(
+          WeightCost(model, weight, placements[i], uses[i], options, weight.held[s]).Run());
     }
   }
   return costs;
@@ -346,13 +361,13 @@ StageCosts CostBeside(const StepModel& model, const StepOptions& options) {
   return costs;
 }
 
-StepCost CostOf(const StepModel& model, const std::vector<AxisCuts>& cuts) {
+StepCost CostOf(const StepModel& model, const std::vector<AxisPlacements>& placements) {
   std::optional<StepCost> best;
   for (const StepOptions& options : kAllStepOptions) {
     StageCosts costs = CostBeside(model, options);
     for (const StepBlock& block : model.blocks) {
-      std::vector<AxisCuts> of_block;
-      for (const size_t w : block.weights) of_block.push_back(cuts[w]);
+      std::vector<AxisPlacements> of_block;
+      for (const size_t w : block.weights) of_block.push_back(placements[w]);
       const StageCosts more = CostOf(model, block, of_block, options);
       for (size_t s = 0; s < costs.size(); ++s) costs[s].Add(more[s]);
     }

@@ -14,18 +14,18 @@
 namespace shardinit {
 
 // The dimension that a mesh axis shards, or -1, and the number of segments.
-struct AxisCut {
-  AxisCut(int d = -1, int64_t in_segments = 1) : dimension(d), segments(in_segments) {}
+struct AxisPlacement {
+  AxisPlacement(int d = -1, int64_t in_segments = 1) : dimension(d), segments(in_segments) {}
 
   int dimension;
   int64_t segments;
 
-  auto operator<=>(const AxisCut&) const = default;
+  auto operator<=>(const AxisPlacement&) const = default;
 };
-using AxisCuts = std::vector<AxisCut>;  // for each mesh axis
+using AxisPlacements = std::vector<AxisPlacement>;  // for each mesh axis
 
 // The use of a mesh axis for a weight.
-enum class CutUse {
+enum class AxisStrategy {
   kWhole,     // The axis does not shard the weight.
   kGathered,  // The weight is put together for each use, as fully_shard does.
   kSplit,     // Each rank has whole heads, hidden units, or tokens of the vocabulary.
@@ -50,9 +50,9 @@ struct StepCost {
   double communication = 0, computation = 0;  // seconds in a step
   double memory = 0;  // bytes: weights, gradients, the optimizer's state, activations
   // These are for all stages together. `padding` is the bytes that equal shards of weights would
-  // add to the tensors. `cut_otherwise` counts the matrices that ranks with the same tokens shard
-  // for another use than to split them or to route tokens.
-  double padding = 0, cut_otherwise = 0;
+  // add to the tensors. `sharded_otherwise` counts the matrices that ranks with the same tokens
+  // shard for another use than to split them or to route tokens.
+  double padding = 0, sharded_otherwise = 0;
   std::vector<double> bytes = {};  // sent in a step over each axis of the mesh
   StepOptions options = {};
 
@@ -65,22 +65,23 @@ using StageCosts = std::vector<StepCost>;  // for each of StepModel's stages
 
 // Returns how a partition shards a weight. Experts that are separate tensors are also sharded by
 // the axes that they are pinned to.
-AxisCuts CutsOf(const PartitionSpec& partition, const StepModel& model, const StepWeight& weight);
+AxisPlacements PlacementsOf(const PartitionSpec& partition, const StepModel& model,
+                            const StepWeight& weight);
 // Returns the partition of one tensor; `expert` is its number, or -1. If several axes shard a
 // dimension, those that split or route are the major ones, as with FSDP within tensor parallelism.
-PartitionSpec PartitionOf(const AxisCuts& cuts, const std::vector<CutUse>& uses,
+PartitionSpec PartitionOf(const AxisPlacements& placements, const std::vector<AxisStrategy>& uses,
                           const StepModel& model, const StepWeight& weight, int64_t expert);
 
 // Returns the use of each axis for each weight of a block.
-std::vector<std::vector<CutUse>> UsesOf(const StepModel& model, const StepBlock& block,
-                                        const std::vector<AxisCuts>& cuts);
+std::vector<std::vector<AxisStrategy>> UsesOf(const StepModel& model, const StepBlock& block,
+                                              const std::vector<AxisPlacements>& placements);
 // Returns the cost of a block whose weights are sharded in these ways.
-StageCosts CostOf(const StepModel& model, const StepBlock& block, const std::vector<AxisCuts>& cuts,
-                  const StepOptions& options);
+StageCosts CostOf(const StepModel& model, const StepBlock& block,
+                  const std::vector<AxisPlacements>& placements, const StepOptions& options);
 // Returns the cost that belongs to no block: what layers keep.
 StageCosts CostBeside(const StepModel& model, const StepOptions& options);
 // Returns the cost of all weights, with the best options: a step takes as long as its slowest
 // stage, and each rank needs no more memory than the fullest one.
-StepCost CostOf(const StepModel& model, const std::vector<AxisCuts>& cuts);
+StepCost CostOf(const StepModel& model, const std::vector<AxisPlacements>& placements);
 
 }  // namespace shardinit

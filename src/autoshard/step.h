@@ -117,8 +117,8 @@ DimensionName DimensionNamed(std::string_view name);
 // Fills in what is recognized: blocks, and how often tokens pass weights.
 void Recognize(const std::vector<StepTensor>& tensors, size_t stages, StepModel* model);
 
-// What is missing to compute a step's cost, or to choose. The functions return nothing if nothing
-// is missing.
+// A fact that is missing to compute a step's cost, or to choose. The functions return nothing if
+// nothing is missing.
 struct Missing {
   std::string what, hint;
 };

@@ -3,7 +3,7 @@
 //
 // Only bytes with the digests of the receipts are copied: the bytes that are hashed are the ones
 // that go into the copy. A box that is copied as it is has its digest if the copy has it. Boxes
-// that are cut elsewhere are read in one pass (checkpoint/sweep.h) over all files that have some of
+// with other borders are read in one pass (checkpoint/sweep.h) over all files that have some of
 // them, up to kFilesTogether. Boxes that nothing is taken from, and all but the first of several
 // replicas, are not read.
 //

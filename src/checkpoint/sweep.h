@@ -1,4 +1,4 @@
-// Makes boxes of a tensor from boxes that are cut elsewhere, in one pass over both, and watches
+// Makes boxes of a tensor from boxes with other borders, in one pass over both, and watches
 // boxes in ranks' files that are read more than once.
 #pragma once
 

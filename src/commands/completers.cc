@@ -207,7 +207,8 @@ Offer TensorPaths(const TypedLine& line, std::string_view typed) {
   return {.words = ByPart(names, typed)};
 }
 
-// By an option's last spelling, or an argument's name. A command's own stands behind its name.
+// Rows are found by an option's last spelling or an argument's name. One for a single command has
+// the command's name before it.
 constexpr struct {
   std::string_view name;
   Offer (*values)(const TypedLine& line, std::string_view typed);

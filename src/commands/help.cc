@@ -48,7 +48,7 @@ constexpr KeyPlace kKeyPlaces[] = {
     {SpecMapping::kTraining, "training", "`training`", "shardinit-auto(7)"},
     {SpecMapping::kModule, "module", "a module"},
     {SpecMapping::kTensor, "tensor", "a tensor"},
-    {SpecMapping::kCut, "shard", "an entry of `shard`"},
+    {SpecMapping::kShard, "shard", "an entry of `shard`"},
     {SpecMapping::kBlock, "block", "a block"},
     {SpecMapping::kLayout, "layout", "a layout"},
     {SpecMapping::kStoredModule, "stored_module", "a module of a layout"},

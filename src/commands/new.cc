@@ -45,8 +45,8 @@ constexpr SizeFlag kSizeFlags[kAllSizes] = {
     {"vocab", "--vocab", "Rows of the embedding table; default 32000", "32000"},
 };
 
-// What a decoder's tensors take their initializers from: the names of recipes, and what stands for
-// them where no recipe is included.
+// A decoder's tensors take their initializers from the names of recipes. Where no recipe is
+// included, the other name stands for it.
 constexpr std::pair<std::string_view, std::string_view> kUses[] = {
     {"embedding", "linear"}, {"query", "linear"},           {"key", "linear"},
     {"value", "linear"},     {"attention_out", "residual"}, {"mlp_gate", "linear"},

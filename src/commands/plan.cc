@@ -135,16 +135,16 @@ Fact FactOfCost(const Mesh& mesh, const StepCost& cost) {
                 {"memory", memory},
                 {"recompute", cost.options.recompute},
                 {"sequence_parallel", cost.options.sequence_parallel},
-                {"cut_otherwise", static_cast<int64_t>(cost.cut_otherwise)}},
+                {"cut_otherwise", static_cast<int64_t>(cost.sharded_otherwise)}},
           {.label = "step",
            .text = fmt::format("{} of communication{}; {} of computation; {} on a rank{}{}",
                                InSeconds(cost.communication), sent, InSeconds(cost.computation),
                                InBytes(memory), cost.options.recompute ? ", recomputed" : "",
                                cost.options.sequence_parallel ? ", sequence parallel" : "") +
-                   (cost.cut_otherwise == 0
+                   (cost.sharded_otherwise == 0
                         ? ""
                         : fmt::format("; {} sharded as auto never does",
-                                      Count(static_cast<int64_t>(cost.cut_otherwise), "matrix",
+                                      Count(static_cast<int64_t>(cost.sharded_otherwise), "matrix",
                                             "matrices"))),
            .section = kFiles}};
 }

@@ -31,7 +31,7 @@ class Plane {
   explicit Plane(const Tensor& tensor, const Mesh& mesh) : shape_(tensor.shape) {
     std::vector<size_t> dimensions(shape_.size());
     std::iota(dimensions.begin(), dimensions.end(), 0);
-    const auto parts = [&](size_t d) { return PartsOf(tensor.partition.cuts[d], mesh); };
+    const auto parts = [&](size_t d) { return PartsOf(tensor.partition.dimensions[d], mesh); };
     // Sharded dimensions come first, then the longest.
     std::stable_sort(dimensions.begin(), dimensions.end(), [&](size_t a, size_t b) {
       if ((parts(a) > 1) != (parts(b) > 1)) return parts(a) > 1;
@@ -212,8 +212,8 @@ class PlanPageWriter {
         sharding.holders() > 1 ? " and " + Count(sharding.holders() - 1, "replica") : "";
     // First holders are at the lowest index of all axes that shard nothing.
     int64_t step = mesh_.world_size();
-    for (const DimensionCut& cut : tensor.partition.cuts) {
-      for (const int axis : cut.axes) step = std::min(step, mesh_.StrideOf(axis));
+    for (const DimensionPartition& by : tensor.partition.dimensions) {
+      for (const int axis : by.axes) step = std::min(step, mesh_.StrideOf(axis));
     }
     std::vector<Tile> tiles;
     int64_t tried = 0;

@@ -82,8 +82,8 @@ Plan NewPlan(const ReshardOptions& options, const Plan& from) {
   Plan to = from;
   if (!request.sharding.empty()) {
     Diagnostics diagnostics;
-    to = CutAs(from, fmt::format("{}/{} as a spec", options.from, kPlanName), request.mesh,
-               request.sharding, options.uneven, diagnostics);
+    to = ShardAs(from, fmt::format("{}/{} as a spec", options.from, kPlanName), request.mesh,
+                 request.sharding, options.uneven, diagnostics);
     Talk(Render(diagnostics.all()));
   } else if (!request.mesh.empty()) {
     to = OnMesh(from, request.mesh, options.uneven == "chunk");

@@ -263,7 +263,7 @@ std::string SpecSchema() {
       {"mesh", SpecMapping::kMesh},
       {"training", SpecMapping::kTraining},
       {"tensor", SpecMapping::kTensor},
-      {"cut", SpecMapping::kCut},
+      {"cut", SpecMapping::kShard},
       {"module", SpecMapping::kModule},
       {"block", SpecMapping::kBlock},
       {"layout", SpecMapping::kLayout},

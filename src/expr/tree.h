@@ -43,8 +43,8 @@ struct Step {
   // These give the subexpression that ends with this step, in Expr::text.
   uint16_t begin = 0;
   uint16_t length = 0;
-  // Of a kCall; of a kDecide, the steps that may be left out; of a kIndex and a kLength, the place
-  // of the list's name after `begin`.
+  // A kCall has so many arguments, and a kDecide may leave out so many steps. For a kIndex and a
+  // kLength this is the place of the list's name after `begin`.
   uint16_t arguments = 0;
   Value literal{};
   const Operator* binary = nullptr;

@@ -78,7 +78,7 @@ class SharedRuns {
 
 // Returns the dimension along which boxes begin in the most places: a sweep along it meets few
 // boxes together.
-size_t MostCut(const std::vector<const Box*>& boxes) {
+size_t MostDivided(const std::vector<const Box*>& boxes) {
   size_t most = 0, dimension = 0;
   for (size_t d = 0; d < boxes[0]->shape.size(); ++d) {
     std::unordered_set<int64_t> begins;
@@ -106,7 +106,7 @@ bool Overlap(const Box& a, const Box& b) {
 std::optional<std::pair<size_t, size_t>> FindOverlap(const std::vector<const Box*>& boxes) {
   if (boxes.size() < 2) return std::nullopt;
   if (boxes[0]->shape.empty()) return std::pair<size_t, size_t>(0, 1);
-  const size_t along = MostCut(boxes);
+  const size_t along = MostDivided(boxes);
   std::vector<size_t> order(boxes.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {

@@ -1,6 +1,6 @@
 // Makes, hashes and writes boxes on all cores, as fast as the slowest of the three allows.
 //
-// A box is cut into blocks. Any thread generates blocks in any order. Whoever holds the box's hash
+// A box is divided into blocks. Any thread generates blocks in any order. Whoever holds the box's hash
 // hashes them in order (SHA-256 is sequential). Threads of their own write them in any order, so
 // that disk and CPU overlap. A thread keeps to two boxes while there are others to take: it hashes
 // each piece while that is in its cache, and both boxes' in the time of one. When no box is left to

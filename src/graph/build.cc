@@ -179,7 +179,8 @@ void NotePadded(const InitGraph& graph, const Paddings& paddings, Explanation& n
 }
 
 // Returns all drawn tensors, sharded over the mesh and with their streams.
-WrittenTensors DrawAndCut(Building& building, const BuildRequest& request, const InitGraph& graph) {
+WrittenTensors DrawAndShard(Building& building, const BuildRequest& request,
+                            const InitGraph& graph) {
   Sharder sharder(building, graph.mesh);
 
   // Expand modules and repeats; bind shape, element type and values of each tensor.
@@ -223,7 +224,7 @@ InitGraph BuildGraph(const ModelSpec& spec, const BuildRequest& request, Diagnos
   graph.mesh = BindMesh(building);
   const Training training = BindTraining(building, graph.mesh);
   building.training = &training;
-  WrittenTensors drawn = DrawAndCut(building, request, graph);
+  WrittenTensors drawn = DrawAndShard(building, request, graph);
   graph.tensors = std::move(drawn.tensors);
   // If not all tensors are known, nothing can be said about how they are stored.
   if (building.Reported() != before + of_model || IsInDoubt(spec)) return {};

@@ -83,9 +83,9 @@ class OutlineBuilder {
                                          : WithoutNumbers(InText(tensor.distribution), kNumberEnds);
     std::string form =
         fmt::format("{} {} {}", InfoOf(tensor.dtype).name, fmt::join(tensor.shape, ","), what);
-    for (const DimensionCut& cut : tensor.partition.cuts) {
-      form += fmt::format(" [{}/{}/{}]", fmt::join(cut.axes, ","), cut.segments,
-                          fmt::join(cut.nested, ","));
+    for (const DimensionPartition& by : tensor.partition.dimensions) {
+      form += fmt::format(" [{}/{}/{}]", fmt::join(by.axes, ","), by.segments,
+                          fmt::join(by.nested, ","));
     }
     for (const Pin& pin : tensor.partition.pins) {
       form += fmt::format(" {}@{}", pin.axis, fmt::join(pin.indices, ","));

@@ -163,11 +163,11 @@ struct shardinit_spec {
     strings.reserve(count);
     partitions.reserve(count);
     for (const Tensor& tensor : graph.tensors) {
-      std::vector<std::string>& cuts = strings.emplace_back();
-      for (const DimensionCut& cut : tensor.partition.cuts) {
-        cuts.push_back(PartitionInText(cut.axes, graph.mesh));
+      std::vector<std::string>& dimensions = strings.emplace_back();
+      for (const DimensionPartition& by : tensor.partition.dimensions) {
+        dimensions.push_back(PartitionInText(by.axes, graph.mesh));
       }
-      partitions.push_back(PointersTo(cuts));
+      partitions.push_back(PointersTo(dimensions));
       const DTypeInfo& dtype = InfoOf(tensor.dtype);
       numbers[tensor.path] = static_cast<int64_t>(tensors.size());
       tensors.push_back({.path = tensor.path.c_str(),

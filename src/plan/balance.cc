@@ -26,9 +26,9 @@ void AddTo(std::string* key, int64_t number) {
 void AddUnequalAxes(const Tensor& tensor, const Mesh& mesh, std::set<int>* axes) {
   for (const Pin& pin : tensor.partition.pins) axes->insert(pin.axis);
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
-    const DimensionCut& cut = tensor.partition.cuts[d];
-    if (tensor.shape[d] % DivisorOf(cut, mesh) == 0) continue;
-    axes->insert(cut.axes.begin(), cut.axes.end());
+    const DimensionPartition& by = tensor.partition.dimensions[d];
+    if (tensor.shape[d] % DivisorOf(by, mesh) == 0) continue;
+    axes->insert(by.axes.begin(), by.axes.end());
   }
 }
 
@@ -43,13 +43,13 @@ std::vector<TensorKind> KindsOf(const Plan& plan) {
     AddTo(&key, InfoOf(tensor.dtype).bytes);
     AddTo(&key, std::ssize(tensor.shape));
     for (size_t d = 0; d < tensor.shape.size(); ++d) {
-      const DimensionCut& cut = tensor.partition.cuts[d];
+      const DimensionPartition& by = tensor.partition.dimensions[d];
       AddTo(&key, tensor.shape[d]);
-      AddTo(&key, cut.segments);
-      AddTo(&key, std::ssize(cut.axes));
-      for (const int axis : cut.axes) AddTo(&key, axis);
-      AddTo(&key, std::ssize(cut.nested));
-      for (const int64_t segments : cut.nested) AddTo(&key, segments);
+      AddTo(&key, by.segments);
+      AddTo(&key, std::ssize(by.axes));
+      for (const int axis : by.axes) AddTo(&key, axis);
+      AddTo(&key, std::ssize(by.nested));
+      for (const int64_t segments : by.nested) AddTo(&key, segments);
     }
     for (const Pin& pin : tensor.partition.pins) {
       AddTo(&key, pin.axis);

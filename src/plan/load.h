@@ -15,7 +15,7 @@ namespace shardinit {
 struct Explanation;  // graph/explanation.h
 struct StepCost;     // autoshard/cost.h
 
-// What becomes of a spec that has no mistake, but something that is probably not meant.
+// A spec without mistakes may say something that is hardly meant: this says what becomes of it.
 enum class Warnings { kIgnore, kReport, kDeny };
 
 // The changes that a command line or a program may make to a spec.

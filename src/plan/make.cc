@@ -51,12 +51,12 @@ class LargestRank {
     const size_t before = axes_.size();
     for (const Tensor& tensor : plan_.graph.tensors) {
       const Sharding sharding = plan_.ShardingOf(tensor);
-      for (const DimensionCut& cut : tensor.partition.cuts) {
-        if (cut.nested.empty()) continue;
+      for (const DimensionPartition& by : tensor.partition.dimensions) {
+        if (by.nested.empty()) continue;
         if (sharding.LargestRank() != sharding.LowestRank() ||
-            std::any_of(cut.axes.begin(), cut.axes.end(),
+            std::any_of(by.axes.begin(), by.axes.end(),
                         [&](int axis) { return axes_.contains(axis); })) {
-          axes_.insert(cut.axes.begin(), cut.axes.end());
+          axes_.insert(by.axes.begin(), by.axes.end());
         }
       }
     }
@@ -85,9 +85,9 @@ class LargestRank {
   std::vector<int> UnevenAxes(const Tensor& tensor) const {
     std::vector<int> uneven;
     for (size_t d = 0; d < tensor.shape.size(); ++d) {
-      const DimensionCut& cut = tensor.partition.cuts[d];
-      if (tensor.shape[d] % DivisorOf(cut, mesh_) == 0) continue;
-      std::copy_if(cut.axes.begin(), cut.axes.end(), std::back_inserter(uneven),
+      const DimensionPartition& by = tensor.partition.dimensions[d];
+      if (tensor.shape[d] % DivisorOf(by, mesh_) == 0) continue;
+      std::copy_if(by.axes.begin(), by.axes.end(), std::back_inserter(uneven),
                    [&](int axis) { return axes_.contains(axis); });
     }
     return uneven;

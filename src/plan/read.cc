@@ -66,10 +66,10 @@ void ReadSegments(const json& in, const Mesh& mesh, const std::string& path, Ten
   bool good = segments.size() == tensor.shape.size();
   int64_t boxes = 1;
   for (size_t d = 0; good && d < segments.size(); ++d) {
-    DimensionCut& cut = tensor.partition.cuts[d];
-    cut.segments = segments[d];
+    DimensionPartition& by = tensor.partition.dimensions[d];
+    by.segments = segments[d];
     good = segments[d] >= 1 && segments[d] <= kMaxSegments / boxes &&
-           segments[d] <= tensor.shape[d] && (segments[d] == 1 || PartsOf(cut, mesh) > 1);
+           segments[d] <= tensor.shape[d] && (segments[d] == 1 || PartsOf(by, mesh) > 1);
     boxes *= segments[d];
   }
   if (!good)
@@ -79,14 +79,14 @@ void ReadSegments(const json& in, const Mesh& mesh, const std::string& path, Ten
 void ReadNested(const json& in, const Mesh& mesh, const std::string& path, Tensor& tensor) {
   const auto nested = in.get<std::vector<std::vector<int64_t>>>();
   PartitionSpec& partition = tensor.partition;
-  bool good = nested.size() == partition.cuts.size();
+  bool good = nested.size() == partition.dimensions.size();
   int64_t boxes = 1;
   for (size_t d = 0; good && d < nested.size(); ++d) {
-    DimensionCut& cut = partition.cuts[d];
-    cut.nested = nested[d];
-    good = cut.nested.empty() ||
-           (cut.nested.size() == cut.axes.size() && cut.segments == 1 && cut.nested[0] > 0);
-    for (const int64_t segments : cut.nested) {
+    DimensionPartition& by = partition.dimensions[d];
+    by.nested = nested[d];
+    good = by.nested.empty() ||
+           (by.nested.size() == by.axes.size() && by.segments == 1 && by.nested[0] > 0);
+    for (const int64_t segments : by.nested) {
       good = good && segments >= 0 && segments <= kMaxSegments / boxes;
       if (good) boxes *= std::max<int64_t>(1, segments);
     }
@@ -120,18 +120,18 @@ void ReadPartition(const json& in, const InitGraph& graph, const std::string& pa
                    Tensor& tensor) {
   std::vector<bool> used(graph.mesh.axes.size());
   for (const json& axes : in.at("partition_spec")) {
-    tensor.partition.cuts.emplace_back();
+    tensor.partition.dimensions.emplace_back();
     for (const json& name : axes) {
       const int axis = graph.mesh.Find(name.get<std::string>());
       if (axis < 0 || used[axis])
         RefusePlan(path, "`{}` has a mesh axis twice, or one that the mesh lacks", tensor.path);
       used[axis] = true;
-      tensor.partition.cuts.back().axes.push_back(axis);
+      tensor.partition.dimensions.back().axes.push_back(axis);
     }
   }
-  if (tensor.partition.cuts.size() != tensor.shape.size()) {
+  if (tensor.partition.dimensions.size() != tensor.shape.size()) {
     RefusePlan(path, "the partition of `{}` has {}, but its shape {}", tensor.path,
-               Count(std::ssize(tensor.partition.cuts), "dimension"), tensor.shape.size());
+               Count(std::ssize(tensor.partition.dimensions), "dimension"), tensor.shape.size());
   }
   if (in.contains("segments")) ReadSegments(in.at("segments"), graph.mesh, path, tensor);
   if (in.contains("nested")) ReadNested(in.at("nested"), graph.mesh, path, tensor);
@@ -237,7 +237,7 @@ class PlanReader {
       if (!drawn_ || views_)
         RefusePlan(path_, "`logical` must come before `tensors`, and needs a `layout`");
       Tensor& tensor = drawn_->emplace_back(ReadTensor(element, path_));
-      tensor.partition.cuts.resize(tensor.shape.size());
+      tensor.partition.dimensions.resize(tensor.shape.size());
       ReadDraw(element, path_, tensor);
       Count(tensor);
       return true;

@@ -64,8 +64,8 @@ Mesh ReadMeshOption(const std::string& text, const Mesh& known) {
   return mesh;
 }
 
-// Loads the plan that has the new cuts. A sharding by logical axes cannot be followed.
-Plan LoadCut(const PlanRequest& request, Diagnostics& diagnostics) {
+// Loads the plan that has the new shardings. A sharding by logical axes cannot be followed.
+Plan LoadResharded(const PlanRequest& request, Diagnostics& diagnostics) {
   try {
     return LoadPlan(request, diagnostics);
   } catch (const InvalidSpec& e) {
@@ -100,12 +100,12 @@ Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven) {
       pin.axis = axis;
     }
     std::sort(tensor.partition.pins.begin(), tensor.partition.pins.end());
-    for (size_t d = 0; d < tensor.partition.cuts.size(); ++d) {
-      DimensionCut& cut = tensor.partition.cuts[d];
-      for (int& axis : cut.axes) axis = axis_of(axis);
+    for (size_t d = 0; d < tensor.partition.dimensions.size(); ++d) {
+      DimensionPartition& by = tensor.partition.dimensions[d];
+      for (int& axis : by.axes) axis = axis_of(axis);
       // A spec on this mesh has one segment there, too.
-      if (PartsOf(cut, graph.mesh) == 1) cut.segments = 1;
-      const int64_t parts = DivisorOf(cut, graph.mesh);
+      if (PartsOf(by, graph.mesh) == 1) by.segments = 1;
+      const int64_t parts = DivisorOf(by, graph.mesh);
       if (allows_uneven || tensor.shape[d] % parts == 0) continue;
       throw WrongMesh(
           fmt::format(
@@ -118,13 +118,13 @@ Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven) {
   return MakePlan(std::move(graph));
 }
 
-Plan CutAs(const Plan& plan, const std::string& path, const std::string& mesh,
-           const std::string& sharding, const std::string& uneven, Diagnostics& diagnostics) {
+Plan ShardAs(const Plan& plan, const std::string& path, const std::string& mesh,
+             const std::string& sharding, const std::string& uneven, Diagnostics& diagnostics) {
   const InitGraph& before = plan.graph;
   JsonWriter spec;
   spec.BeginObject(JsonWriter::kLines).Member("shardinit", 1).Member("name", before.name);
   if (!uneven.empty()) spec.Member("uneven", uneven);
-  // Of a checkpoint without a mesh, `--mesh` or the sharding declares one.
+  // If the checkpoint has no mesh, `--mesh` or the sharding declares one.
   if (!before.mesh.axes.empty()) {
     spec.Key("mesh").BeginObject().Key("axes").BeginObject();
     for (size_t a = 0; a < before.mesh.axes.size(); ++a) {
@@ -143,20 +143,21 @@ Plan CutAs(const Plan& plan, const std::string& path, const std::string& mesh,
   request.spec.text = spec.Finish();
   request.spec.mesh = mesh;
   request.spec.sharding = sharding;
-  const Plan cut = LoadCut(request, diagnostics);
+  const Plan resharded = LoadResharded(request, diagnostics);
 
-  if (cut.graph.drawn) {
+  if (resharded.graph.drawn) {
     throw WrongMesh(
         "`uneven: pad` changes shapes, and a checkpoint does not say what they were without "
         "padding",
         "give the spec, with `--spec SPEC`, or use `uneven: chunk`");
   }
   InitGraph graph = before;
-  if (cut.graph.mesh.axes != before.mesh.axes || cut.graph.mesh.shape != before.mesh.shape) {
-    graph.mesh = cut.graph.mesh;
+  if (resharded.graph.mesh.axes != before.mesh.axes ||
+      resharded.graph.mesh.shape != before.mesh.shape) {
+    graph.mesh = resharded.graph.mesh;
   }
   std::unordered_map<std::string_view, const Tensor*> by_path;
-  for (const Tensor& tensor : cut.graph.tensors) by_path.emplace(tensor.path, &tensor);
+  for (const Tensor& tensor : resharded.graph.tensors) by_path.emplace(tensor.path, &tensor);
   for (Tensor& tensor : graph.tensors) tensor.partition = by_path.at(tensor.path)->partition;
   return MakePlan(std::move(graph));
 }

@@ -18,7 +18,7 @@ Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven);
 // specs have. `mesh` is as above; if it is empty, the mesh stays. `uneven` is as in a spec, or
 // empty. Names of logical axes are not known. Throws InvalidSpec, whose messages call the plan a
 // spec named `path`.
-Plan CutAs(const Plan& plan, const std::string& path, const std::string& mesh,
-           const std::string& sharding, const std::string& uneven, Diagnostics& diagnostics);
+Plan ShardAs(const Plan& plan, const std::string& path, const std::string& mesh,
+             const std::string& sharding, const std::string& uneven, Diagnostics& diagnostics);
 
 }  // namespace shardinit

@@ -100,9 +100,9 @@ void WriteDrawn(const Tensor& tensor, JsonWriter& out) {
 void WriteStored(const Tensor& tensor, const InitGraph& graph, JsonWriter& out) {
   WriteTensor(tensor, out);
   out.Key("partition_spec").BeginArray();
-  for (const DimensionCut& cut : tensor.partition.cuts) {
+  for (const DimensionPartition& by : tensor.partition.dimensions) {
     out.BeginArray();
-    for (const int axis : cut.axes) out.Value(graph.mesh.axes[axis]);
+    for (const int axis : by.axes) out.Value(graph.mesh.axes[axis]);
     out.EndArray();
   }
   out.EndArray();
@@ -111,7 +111,7 @@ void WriteStored(const Tensor& tensor, const InitGraph& graph, JsonWriter& out) 
   }
   if (tensor.partition.IsNested()) {
     out.Key("nested").BeginArray();
-    for (const DimensionCut& cut : tensor.partition.cuts) out.Value(cut.nested);
+    for (const DimensionPartition& by : tensor.partition.dimensions) out.Value(by.nested);
     out.EndArray();
   }
   if (!tensor.partition.pins.empty()) {

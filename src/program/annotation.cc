@@ -14,17 +14,17 @@ std::string ShardingText(const Mesh& mesh, const PartitionSpec& partition, bool 
   std::vector<int> order;  // mesh axes in the order in which they number the parts
   std::vector<int64_t> parts;
   if (stacked) parts.push_back(1);
-  for (const DimensionCut& cut : partition.cuts) {
-    parts.push_back(PartsOf(cut, mesh));
-    order.insert(order.end(), cut.axes.begin(), cut.axes.end());
+  for (const DimensionPartition& by : partition.dimensions) {
+    parts.push_back(PartsOf(by, mesh));
+    order.insert(order.end(), by.axes.begin(), by.axes.end());
   }
-  int64_t cut_in = 1, copies = 1;
-  for (const int64_t count : parts) cut_in *= count;
-  if (cut_in == 1) return "{replicated}";
-  std::vector<bool> cuts(mesh.axes.size());
-  for (const int axis : order) cuts[axis] = true;
-  for (size_t axis = 0; axis < cuts.size(); ++axis) {
-    if (cuts[axis]) continue;
+  int64_t parts_in_all = 1, copies = 1;
+  for (const int64_t count : parts) parts_in_all *= count;
+  if (parts_in_all == 1) return "{replicated}";
+  std::vector<bool> shards(mesh.axes.size());
+  for (const int axis : order) shards[axis] = true;
+  for (size_t axis = 0; axis < shards.size(); ++axis) {
+    if (shards[axis]) continue;
     order.push_back(static_cast<int>(axis));
     copies *= mesh.shape[axis];
   }
@@ -54,9 +54,9 @@ std::string ShardingText(const Mesh& mesh, const PartitionSpec& partition, bool 
 std::string ShardyText(const Mesh& mesh, const PartitionSpec& partition, bool stacked) {
   std::vector<std::string> dimensions;
   if (stacked) dimensions.emplace_back("{}");
-  for (const DimensionCut& cut : partition.cuts) {
+  for (const DimensionPartition& by : partition.dimensions) {
     std::vector<std::string> axes;
-    for (const int axis : cut.axes) axes.push_back(fmt::format("\"{}\"", mesh.axes[axis]));
+    for (const int axis : by.axes) axes.push_back(fmt::format("\"{}\"", mesh.axes[axis]));
     dimensions.push_back(fmt::format("{{{}}}", fmt::join(axes, ", ")));
   }
   return fmt::format("#sdy.sharding<@mesh, [{}]>", fmt::join(dimensions, ", "));
@@ -77,11 +77,11 @@ void RequireAnnotation(const Mesh& mesh, const Tensor& tensor) {
                 "write the program of one rank with `--rank R`");
   };
   if (!tensor.partition.pins.empty()) refuse("is on a part of the mesh");
-  for (size_t d = 0; d < tensor.partition.cuts.size(); ++d) {
-    const DimensionCut& cut = tensor.partition.cuts[d];
-    if (cut.segments > 1) refuse(fmt::format("is sharded in {} segments", cut.segments));
-    if (!cut.nested.empty()) refuse("is sharded by one axis after the other");
-    const int64_t parts = PartsOf(cut, mesh);
+  for (size_t d = 0; d < tensor.partition.dimensions.size(); ++d) {
+    const DimensionPartition& by = tensor.partition.dimensions[d];
+    if (by.segments > 1) refuse(fmt::format("is sharded in {} segments", by.segments));
+    if (!by.nested.empty()) refuse("is sharded by one axis after the other");
+    const int64_t parts = PartsOf(by, mesh);
     if (tensor.shape[d] % parts != 0) {
       refuse(
           fmt::format("has {} elements in {} parts along dimension {}", tensor.shape[d], parts, d));

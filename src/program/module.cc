@@ -298,9 +298,9 @@ ProgramKinds WriteProgramKinds(const Plan& plan, const ProgramRequest& request,
       kind.shape = one.box.shape;
       kind.needs_zero = entry.needs_zero;
       kind.arguments = entry.arguments;
-      for (const DimensionCut& cut : one.tensor->partition.cuts) {
+      for (const DimensionPartition& by : one.tensor->partition.dimensions) {
         auto& axes = kind.partition.emplace_back();
-        for (const int axis : cut.axes) axes.push_back(plan.graph.mesh.axes[axis]);
+        for (const int axis : by.axes) axes.push_back(plan.graph.mesh.axes[axis]);
       }
       std::vector<std::string> arguments, tables;
       if (entry.needs_zero) arguments.push_back(ArgumentText(request, "%zero", "tensor<ui32>"));

@@ -2,8 +2,7 @@
 // row-major coordinates, whichever device has them.
 //
 // Devices lie in slices, with fast links (ICI) within a slice and slow ones (DCN) between slices.
-// Of an axis of n = s * m places, s parts lie on different slices, and m places within each.
-// Index i is at
+// An axis of n = s * m places has s parts on different slices, with m places in each. Index i is at
 //
 //   outer: part i / m, place i % m      parts follow one another, as np.block joins slices in JAX
 //                                       and MaxText

@@ -10,12 +10,13 @@ namespace shardinit {
 
 std::vector<int64_t> PartitionSpec::segments() const {
   std::vector<int64_t> all;
-  for (const DimensionCut& cut : cuts) all.push_back(cut.segments);
+  for (const DimensionPartition& by : dimensions) all.push_back(by.segments);
   return std::ranges::all_of(all, [](int64_t n) { return n == 1; }) ? std::vector<int64_t>() : all;
 }
 
 bool PartitionSpec::IsNested() const {
-  return std::ranges::any_of(cuts, [](const DimensionCut& cut) { return !cut.nested.empty(); });
+  return std::ranges::any_of(dimensions,
+                             [](const DimensionPartition& by) { return !by.nested.empty(); });
 }
 
 bool PartitionSpec::IsExtended() const {
@@ -24,18 +25,18 @@ bool PartitionSpec::IsExtended() const {
 
 std::string InText(const PartitionSpec& spec, const Mesh& mesh) {
   std::string text;
-  for (const DimensionCut& cut : spec.cuts) {
+  for (const DimensionPartition& by : spec.dimensions) {
     std::string entry;
-    int64_t segments = cut.segments;
+    int64_t segments = by.segments;
     const auto end_step = [&] {
       if (segments != 1) entry += fmt::format(" in {} segments", segments);
     };
-    for (size_t a = 0; a < cut.axes.size(); ++a) {
-      const bool is_step = !cut.nested.empty() && cut.nested[a] > 0;
+    for (size_t a = 0; a < by.axes.size(); ++a) {
+      const bool is_step = !by.nested.empty() && by.nested[a] > 0;
       if (is_step && a > 0) end_step();
-      if (is_step) segments = cut.nested[a];
+      if (is_step) segments = by.nested[a];
       if (a > 0) entry += is_step ? " then " : "+";
-      entry += mesh.axes[cut.axes[a]];
+      entry += mesh.axes[by.axes[a]];
     }
     end_step();
     text += (text.empty() ? "" : ", ") + (entry.empty() ? "-" : entry);
@@ -47,31 +48,31 @@ std::string InText(const PartitionSpec& spec, const Mesh& mesh) {
   return text;
 }
 
-int64_t PartsOf(const DimensionCut& cut, const Mesh& mesh) {
+int64_t PartsOf(const DimensionPartition& by, const Mesh& mesh) {
   int64_t parts = 1;
-  for (const int axis : cut.axes) parts *= mesh.shape[axis];
+  for (const int axis : by.axes) parts *= mesh.shape[axis];
   return parts;
 }
 
-int64_t DivisorOf(const DimensionCut& cut, const Mesh& mesh) {
-  if (cut.nested.empty()) return PartsOf(cut, mesh) * cut.segments;
+int64_t DivisorOf(const DimensionPartition& by, const Mesh& mesh) {
+  if (by.nested.empty()) return PartsOf(by, mesh) * by.segments;
   // Each axis shards what is left: the extent divided by all parts before it.
   int64_t divisor = 1, parts = 1;
-  for (size_t a = 0; a < cut.axes.size(); ++a) {
-    parts *= mesh.shape[cut.axes[a]];
+  for (size_t a = 0; a < by.axes.size(); ++a) {
+    parts *= mesh.shape[by.axes[a]];
     divisor = std::lcm(divisor, parts);
-    int64_t step = parts * std::max<int64_t>(1, cut.nested[a]);
-    for (size_t b = a + 1; b < cut.axes.size() && cut.nested[b] == 0; ++b) {
-      step *= mesh.shape[cut.axes[b]];
+    int64_t step = parts * std::max<int64_t>(1, by.nested[a]);
+    for (size_t b = a + 1; b < by.axes.size() && by.nested[b] == 0; ++b) {
+      step *= mesh.shape[by.axes[b]];
     }
     divisor = std::lcm(divisor, step);
   }
   return divisor;
 }
 
-int64_t SegmentsOf(const DimensionCut& cut) {
-  int64_t segments = cut.segments;
-  for (const int64_t of_axis : cut.nested) segments *= std::max<int64_t>(1, of_axis);
+int64_t SegmentsOf(const DimensionPartition& by) {
+  int64_t segments = by.segments;
+  for (const int64_t of_axis : by.nested) segments *= std::max<int64_t>(1, of_axis);
   return segments;
 }
 

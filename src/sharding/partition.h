@@ -18,10 +18,10 @@ namespace shardinit {
 //
 // In a nested sharding, each axis shards what the axes before it left to a rank, as DTensor's
 // placements do. Its borders differ where the axes do not divide the dimension.
-struct DimensionCut {
-  DimensionCut() = default;
-  DimensionCut(std::vector<int> by) : axes(std::move(by)) {}
-  DimensionCut(std::initializer_list<int> by) : axes(by) {}
+struct DimensionPartition {
+  DimensionPartition() = default;
+  DimensionPartition(std::vector<int> by) : axes(std::move(by)) {}
+  DimensionPartition(std::initializer_list<int> by) : axes(by) {}
 
   std::vector<int> axes;  // mesh axes, the major one first
   int64_t segments = 1;   // 1 if no axis shards, or if the sharding is nested
@@ -29,7 +29,7 @@ struct DimensionCut {
   // with the axis before it. Empty if all axes act as one.
   std::vector<int64_t> nested = {};
 
-  bool operator==(const DimensionCut&) const = default;
+  bool operator==(const DimensionPartition&) const = default;
 };
 
 // The limit for all dimensions of a tensor together: it bounds the number of boxes of one rank.
@@ -46,11 +46,11 @@ struct Pin {
 
 struct PartitionSpec {
   PartitionSpec() = default;
-  explicit PartitionSpec(size_t dimensions) : cuts(dimensions) {}
-  PartitionSpec(std::initializer_list<DimensionCut> of) : cuts(of) {}
+  explicit PartitionSpec(size_t rank) : dimensions(rank) {}
+  PartitionSpec(std::initializer_list<DimensionPartition> of) : dimensions(of) {}
 
-  std::vector<DimensionCut> cuts;  // one per dimension
-  std::vector<Pin> pins = {};      // by axis, ascending
+  std::vector<DimensionPartition> dimensions;  // one per dimension
+  std::vector<Pin> pins = {};                  // by axis, ascending
 
   bool operator==(const PartitionSpec&) const = default;
 
@@ -67,12 +67,12 @@ struct PartitionSpec {
 std::string InText(const PartitionSpec& spec, const Mesh& mesh);
 
 // Returns the number of parts of a dimension, or of each of its segments.
-int64_t PartsOf(const DimensionCut& cut, const Mesh& mesh);
+int64_t PartsOf(const DimensionPartition& by, const Mesh& mesh);
 
 // Returns a number: if it divides the extent, all parts of the dimension are equally long.
-int64_t DivisorOf(const DimensionCut& cut, const Mesh& mesh);
+int64_t DivisorOf(const DimensionPartition& by, const Mesh& mesh);
 
 // Returns an upper bound of a rank's boxes along the dimension.
-int64_t SegmentsOf(const DimensionCut& cut);
+int64_t SegmentsOf(const DimensionPartition& by);
 
 }  // namespace shardinit

@@ -17,7 +17,7 @@ RulesResult ResolveRules(const std::vector<std::string>& logical_axes,
       if (logical_axes[d] != rule.logical || is_settled[d]) continue;
       result.trials.push_back({r, d, applies ? -1 : *taken});
       if (!applies) break;
-      result.partition.cuts[d] = rule.axes;
+      result.partition.dimensions[d] = rule.axes;
       is_settled[d] = true;
       used.insert(used.end(), rule.axes.begin(), rule.axes.end());
       break;

@@ -14,11 +14,11 @@ void Sharding::FindBoxesOn(int64_t rank, std::vector<Box>* boxes) const {
     box->offset[d] = interval.start;
     box->shape[d] = interval.length;
   };
-  for (size_t d = 0; d < partition_.cuts.size(); ++d) {
-    const DimensionCut& cut = partition_.cuts[d];
-    if (cut.axes.empty()) continue;
-    if (cut.segments == 1 && cut.nested.empty()) {
-      const Interval interval = Chunk(shape_[d], PartsOf(cut, mesh_), PartOf(d, rank));
+  for (size_t d = 0; d < partition_.dimensions.size(); ++d) {
+    const DimensionPartition& by = partition_.dimensions[d];
+    if (by.axes.empty()) continue;
+    if (by.segments == 1 && by.nested.empty()) {
+      const Interval interval = Chunk(shape_[d], PartsOf(by, mesh_), PartOf(d, rank));
       if (interval.length == 0) return boxes->clear();
       for (Box& box : *boxes) set(d, interval, &box);
       continue;
@@ -35,17 +35,17 @@ void Sharding::FindBoxesOn(int64_t rank, std::vector<Box>* boxes) const {
 int64_t Sharding::ElementsOn(int64_t rank) const {
   if (!IsOn(rank)) return 0;
   int64_t elements = 1;
-  for (size_t d = 0; d < partition_.cuts.size(); ++d) {
-    const DimensionCut& cut = partition_.cuts[d];
-    if (!cut.nested.empty()) {
+  for (size_t d = 0; d < partition_.dimensions.size(); ++d) {
+    const DimensionPartition& by = partition_.dimensions[d];
+    if (!by.nested.empty()) {
       int64_t extent = 0;
       for (const Interval& interval : IntervalsOf(d, rank)) extent += interval.length;
       elements *= extent;
       continue;
     }
-    const int64_t n = shape_[d], segment = CeilDiv(n, cut.segments);
+    const int64_t n = shape_[d], segment = CeilDiv(n, by.segments);
     const auto extent_of = [&](int64_t whole) {
-      return Chunk(whole, PartsOf(cut, mesh_), PartOf(d, rank)).length;
+      return Chunk(whole, PartsOf(by, mesh_), PartOf(d, rank)).length;
     };
     elements *= n == 0 ? 0 : n / segment * extent_of(segment) + extent_of(n % segment);
   }
@@ -54,7 +54,7 @@ int64_t Sharding::ElementsOn(int64_t rank) const {
 
 int64_t Sharding::PartOf(size_t dimension, int64_t rank) const {
   int64_t part = 0;
-  for (const int axis : partition_.cuts[dimension].axes) {
+  for (const int axis : partition_.dimensions[dimension].axes) {
     part = part * mesh_.shape[axis] + mesh_.IndexOf(rank, axis);
   }
   return part;
@@ -91,18 +91,18 @@ std::vector<Sharding::Interval> Sharding::Take(const std::vector<Interval>& inte
 }
 
 std::vector<Sharding::Interval> Sharding::IntervalsOf(size_t dimension, int64_t rank) const {
-  const DimensionCut& cut = partition_.cuts[dimension];
+  const DimensionPartition& by = partition_.dimensions[dimension];
   std::vector<Interval> left = {{0, shape_[dimension]}};
-  if (cut.nested.empty()) {
-    return Take(left, cut.segments, PartsOf(cut, mesh_), PartOf(dimension, rank));
+  if (by.nested.empty()) {
+    return Take(left, by.segments, PartsOf(by, mesh_), PartOf(dimension, rank));
   }
-  for (size_t a = 0; a < cut.axes.size();) {
-    const int64_t segments = cut.nested[a];
+  for (size_t a = 0; a < by.axes.size();) {
+    const int64_t segments = by.nested[a];
     int64_t parts = 1, part = 0;
     do {
-      parts *= mesh_.shape[cut.axes[a]];
-      part = part * mesh_.shape[cut.axes[a]] + mesh_.IndexOf(rank, cut.axes[a]);
-    } while (++a < cut.axes.size() && cut.nested[a] == 0);
+      parts *= mesh_.shape[by.axes[a]];
+      part = part * mesh_.shape[by.axes[a]] + mesh_.IndexOf(rank, by.axes[a]);
+    } while (++a < by.axes.size() && by.nested[a] == 0);
     left = Take(left, segments, parts, part);
   }
   // Adjacent intervals become one.
@@ -132,10 +132,11 @@ int64_t Sharding::LowestRank() const {
 
 int64_t Sharding::LargestRank() const {
   int64_t largest = LowestRank();
-  for (size_t d = 0; d < partition_.cuts.size(); ++d) {
-    if (SegmentsOf(partition_.cuts[d]) == 1 || partition_.cuts[d].nested.empty()) continue;
+  for (size_t d = 0; d < partition_.dimensions.size(); ++d) {
+    if (SegmentsOf(partition_.dimensions[d]) == 1 || partition_.dimensions[d].nested.empty())
+      continue;
     int64_t most = -1, at = 0;
-    for (const int64_t rank : RanksAlong(partition_.cuts[d].axes, mesh_)) {
+    for (const int64_t rank : RanksAlong(partition_.dimensions[d].axes, mesh_)) {
       int64_t extent = 0;
       for (const Interval& interval : IntervalsOf(d, rank)) extent += interval.length;
       if (extent > most) at = rank;
@@ -148,15 +149,15 @@ int64_t Sharding::LargestRank() const {
 
 int64_t Sharding::FirstHolder(int64_t rank) const {
   int64_t first = LowestRank();
-  for (const DimensionCut& cut : partition_.cuts) {
-    for (const int axis : cut.axes) first += mesh_.IndexOf(rank, axis) * mesh_.StrideOf(axis);
+  for (const DimensionPartition& by : partition_.dimensions) {
+    for (const int axis : by.axes) first += mesh_.IndexOf(rank, axis) * mesh_.StrideOf(axis);
   }
   return first;
 }
 
 int64_t Sharding::holders() const {
   int64_t holders = mesh_.world_size();
-  for (const DimensionCut& cut : partition_.cuts) holders /= PartsOf(cut, mesh_);
+  for (const DimensionPartition& by : partition_.dimensions) holders /= PartsOf(by, mesh_);
   for (const Pin& pin : partition_.pins) {
     holders = holders / mesh_.shape[pin.axis] * std::ssize(pin.indices);
   }
@@ -165,17 +166,17 @@ int64_t Sharding::holders() const {
 
 int64_t Sharding::CountBoxes() const {
   int64_t count = 1;
-  for (size_t d = 0; d < partition_.cuts.size(); ++d) {
-    const DimensionCut& cut = partition_.cuts[d];
-    if (!cut.nested.empty()) {
+  for (size_t d = 0; d < partition_.dimensions.size(); ++d) {
+    const DimensionPartition& by = partition_.dimensions[d];
+    if (!by.nested.empty()) {
       int64_t along = 0;
-      for (const int64_t rank : RanksAlong(cut.axes, mesh_))
+      for (const int64_t rank : RanksAlong(by.axes, mesh_))
         along += std::ssize(IntervalsOf(d, rank));
       count *= along;
       continue;
     }
-    const int64_t n = shape_[d], parts = PartsOf(cut, mesh_);
-    const int64_t segment = CeilDiv(n, cut.segments);
+    const int64_t n = shape_[d], parts = PartsOf(by, mesh_);
+    const int64_t segment = CeilDiv(n, by.segments);
     const auto parts_of = [&](int64_t extent) {
       return extent == 0 ? 0 : CeilDiv(extent, CeilDiv(extent, parts));
     };
@@ -191,12 +192,12 @@ bool Sharding::operator==(const Sharding& other) const {
 
 std::vector<Sharding::Steps> Sharding::StepsOf() const {
   std::vector<Steps> all;
-  for (const DimensionCut& cut : partition_.cuts) {
+  for (const DimensionPartition& by : partition_.dimensions) {
     Steps& steps = all.emplace_back();
-    int64_t segments = cut.segments;  // segments of the next step
-    for (size_t a = 0; a < cut.axes.size(); ++a) {
-      if (!cut.nested.empty() && cut.nested[a] > 0) segments = cut.nested[a];
-      const Step step{segments, mesh_.StrideOf(cut.axes[a]), mesh_.shape[cut.axes[a]]};
+    int64_t segments = by.segments;  // segments of the next step
+    for (size_t a = 0; a < by.axes.size(); ++a) {
+      if (!by.nested.empty() && by.nested[a] > 0) segments = by.nested[a];
+      const Step step{segments, mesh_.StrideOf(by.axes[a]), mesh_.shape[by.axes[a]]};
       if (step.parts == 1) continue;
       segments = 0;
       // Two axes that follow one another act as one.
@@ -219,47 +220,48 @@ std::vector<Sharding::Place> Sharding::PlacesOf() const {
   return places;
 }
 
-std::vector<int> Sharding::CuttingAxes() const {
-  std::vector<int> cutting;
-  for (const DimensionCut& cut : partition_.cuts) {
-    cutting.insert(cutting.end(), cut.axes.begin(), cut.axes.end());
+std::vector<int> Sharding::ShardingAxes() const {
+  std::vector<int> sharding;
+  for (const DimensionPartition& by : partition_.dimensions) {
+    sharding.insert(sharding.end(), by.axes.begin(), by.axes.end());
   }
-  std::ranges::sort(cutting);
-  return cutting;
+  std::ranges::sort(sharding);
+  return sharding;
 }
 
 PartitionSpec Simplified(PartitionSpec partition, const Shape& shape, const Mesh& mesh) {
-  for (size_t d = 0; d < partition.cuts.size(); ++d) {
-    DimensionCut& cut = partition.cuts[d];
-    if (cut.nested.empty()) continue;
+  for (size_t d = 0; d < partition.dimensions.size(); ++d) {
+    DimensionPartition& by = partition.dimensions[d];
+    if (by.nested.empty()) continue;
     // Joins each step with the one before it, the later ones first. A step that could not be joined
     // may be after an earlier one was, so this repeats.
     for (bool is_new = true; is_new;) {
       is_new = false;
-      for (size_t a = cut.axes.size(); a-- > 1;) {
-        if (cut.nested[a] == 0) continue;
-        DimensionCut joined = cut;
+      for (size_t a = by.axes.size(); a-- > 1;) {
+        if (by.nested[a] == 0) continue;
+        DimensionPartition joined = by;
         joined.nested[a] = 0;
         // The axes before it may all have one rank.
-        const auto before = cut.axes.begin() + static_cast<ptrdiff_t>(a);
-        if (PartsOf(std::vector<int>(cut.axes.begin(), before), mesh) == 1) {
+        const auto before = by.axes.begin() + static_cast<ptrdiff_t>(a);
+        if (PartsOf(std::vector<int>(by.axes.begin(), before), mesh) == 1) {
           std::ranges::fill(joined.nested, 0);
-          joined.nested[0] = cut.nested[a];
+          joined.nested[0] = by.nested[a];
         }
-        if (!CutAlike(shape[d], cut, joined, mesh)) continue;
-        cut = std::move(joined);
+        if (!ShardAlike(shape[d], by, joined, mesh)) continue;
+        by = std::move(joined);
         is_new = true;
       }
     }
-    if (std::all_of(cut.nested.begin() + 1, cut.nested.end(), [](int64_t n) { return n == 0; })) {
-      cut.segments = PartsOf(cut, mesh) == 1 ? 1 : std::min(cut.nested[0], shape[d]);
-      cut.nested.clear();
+    if (std::all_of(by.nested.begin() + 1, by.nested.end(), [](int64_t n) { return n == 0; })) {
+      by.segments = PartsOf(by, mesh) == 1 ? 1 : std::min(by.nested[0], shape[d]);
+      by.nested.clear();
     }
   }
   return partition;
 }
 
-bool CutAlike(int64_t extent, const DimensionCut& a, const DimensionCut& b, const Mesh& mesh) {
+bool ShardAlike(int64_t extent, const DimensionPartition& a, const DimensionPartition& b,
+                const Mesh& mesh) {
   // If no axis has segments and all parts are equal, only the order of the axes counts.
   if (a.axes == b.axes && SegmentsOf(a) == 1 && SegmentsOf(b) == 1 &&
       extent % PartsOf(a, mesh) == 0) {

@@ -113,9 +113,9 @@ class Sharding {
                                     int64_t parts, int64_t part);
   std::vector<Interval> IntervalsOf(size_t dimension, int64_t rank) const;
   int64_t PartOf(size_t dimension, int64_t rank) const;
-  std::vector<Steps> StepsOf() const;    // one per dimension
-  std::vector<Place> PlacesOf() const;   // one per pin
-  std::vector<int> CuttingAxes() const;  // ascending
+  std::vector<Steps> StepsOf() const;     // one per dimension
+  std::vector<Place> PlacesOf() const;    // one per pin
+  std::vector<int> ShardingAxes() const;  // ascending
 
   const Mesh& mesh_;
   const Replicas replicas_;
@@ -127,7 +127,7 @@ template <typename F>
 void Sharding::ForEachBox(F visit) const {
   // Only the axes that shard the tensor move; on all others the first holder is at its lowest
   // index.
-  const std::vector<int> axes = CuttingAxes();
+  const std::vector<int> axes = ShardingAxes();
   for (int64_t rank = LowestRank();;) {
     const std::vector<Box> boxes = BoxesOn(rank);
     for (size_t part = 0; part < boxes.size(); ++part) visit(rank, part, boxes[part]);
@@ -152,6 +152,7 @@ PartitionSpec Simplified(PartitionSpec partition, const Shape& shape, const Mesh
 
 // Whether each rank holds the same of a dimension of this extent. Both shardings have the same
 // axes, in any order.
-bool CutAlike(int64_t extent, const DimensionCut& a, const DimensionCut& b, const Mesh& mesh);
+bool ShardAlike(int64_t extent, const DimensionPartition& a, const DimensionPartition& b,
+                const Mesh& mesh);
 
 }  // namespace shardinit

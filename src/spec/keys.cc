@@ -366,19 +366,19 @@ extern const std::vector<KeyRow<TrainingSpec>> kTrainingKeys = {
      Into<&TrainingSpec::computation, &SpecParser::ReadMeshAxisList>},
 };
 
-extern const std::vector<KeyRow<CutSpec>> kCutKeys = {
+extern const std::vector<KeyRow<ShardSpec>> kShardKeys = {
     {{.name = "axes",
       .description = "the mesh axes that shard each segment",
       .kind = SpecKind::kMeshAxes,
       .required = true,
       .hint = "write it as in `{axes: tensor, segments: 2}`"},
-     Into<&CutSpec::axes, &SpecParser::ReadMeshAxisList>},
+     Into<&ShardSpec::axes, &SpecParser::ReadMeshAxisList>},
     {{.name = "segments",
       .description = "how many segments the dimension has; a rank has a part of each, such as of "
                      "gate and up, which lie one after the other",
       .kind = SpecKind::kNumber,
       .default_text = "1"},
-     Number<&CutSpec::segments>},
+     Number<&ShardSpec::segments>},
 };
 
 extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
@@ -516,7 +516,7 @@ std::vector<SpecKey> KeysOf(SpecMapping mapping) {
   // In the order of SpecMapping.
   const std::vector<SpecKey> tables[] = {
       RowsOf(kModelKeys),        RowsOf(kAssertKeys), RowsOf(kMeshKeys),
-      RowsOf(kTrainingKeys),     RowsOf(kTensorKeys), RowsOf(kCutKeys),
+      RowsOf(kTrainingKeys),     RowsOf(kTensorKeys), RowsOf(kShardKeys),
       RowsOf(kModuleKeys),       RowsOf(kLayoutKeys), RowsOf(kStoredTensorKeys),
       RowsOf(kStoredModuleKeys), RowsOf(kBlockKeys),  OperationKeys()};
   return tables[static_cast<size_t>(mapping)];

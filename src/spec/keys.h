@@ -78,7 +78,7 @@ enum class SpecMapping {
   kMesh,
   kTraining,
   kTensor,
-  kCut,  // an entry of a tensor's `shard`
+  kShard,  // an entry of a tensor's `shard`
   kModule,
   kLayout,
   kStoredTensor,

@@ -30,7 +30,7 @@ extern const std::vector<KeyRow<AssertSpec>> kAssertKeys;
 extern const std::vector<KeyRow<TrainingSpec>> kTrainingKeys;
 // The first key of each table makes a mapping a tensor.
 extern const std::vector<KeyRow<TensorSpec>> kTensorKeys, kStoredTensorKeys;
-extern const std::vector<KeyRow<CutSpec>> kCutKeys;
+extern const std::vector<KeyRow<ShardSpec>> kShardKeys;
 extern const std::vector<KeyRow<ModuleSpec>> kModuleKeys, kBlockKeys, kLayoutKeys,
     kStoredModuleKeys;
 
@@ -125,7 +125,7 @@ class SpecParser : public SpecReader {
   }
   void CheckFans(const TensorSpec& tensor);
   void CheckRank(TensorSpec& tensor);
-  CutSpec ReadCut(const Node& node);
+  ShardSpec ReadShardEntry(const Node& node);
   bool IsShort(const Node::Entry& entry);
 
   SpecBlocks blocks_;

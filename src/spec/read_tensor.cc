@@ -38,14 +38,15 @@ void SpecParser::ReadShard(const SpecKey& key, const Node::Entry& entry, TensorS
   if (!IsSequence(entry, key.hint)) return;
   auto& shard = tensor.shard.emplace();
   shard.span = entry.value->span;
-  for (const Node::Entry& item : entry.value->entries) shard.value.push_back(ReadCut(*item.value));
+  for (const Node::Entry& item : entry.value->entries)
+    shard.value.push_back(ReadShardEntry(*item.value));
 }
 
-CutSpec SpecParser::ReadCut(const Node& node) {
+ShardSpec SpecParser::ReadShardEntry(const Node& node) {
   if (!node.IsMap()) return {ReadMeshAxisList(node)};
-  CutSpec cut;
-  ReadMap(node, node.span, "an entry of `shard`", kCutKeys, cut);
-  return cut;
+  ShardSpec by;
+  ReadMap(node, node.span, "an entry of `shard`", kShardKeys, by);
+  return by;
 }
 
 std::optional<StageSpec> SpecParser::ReadStage(const Node::Entry& entry) {

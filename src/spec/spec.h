@@ -72,7 +72,7 @@ struct InitSpec {
 // Mesh axes that shard one dimension, major first; empty: not sharded (`null`).
 using AxisList = Located<std::vector<Located<std::string>>>;
 
-struct CutSpec {
+struct ShardSpec {
   AxisList axes;
   ExprPtr segments = nullptr;  // null: 1
   WrongKeys wrong = {};
@@ -163,7 +163,7 @@ struct TensorSpec {
   std::shared_ptr<const InitSpec> init;      // null: absent
   size_t init_around = 0;  // how many blocks' borders lie between the tensor and its `init`
   // The explicit PartitionSpec, which may be shorter than the rank.
-  std::optional<Located<std::vector<CutSpec>>> shard;
+  std::optional<Located<std::vector<ShardSpec>>> shard;
   std::optional<StageSpec> stage;  // instead of the module's
   std::optional<UnevenSpec> uneven;
   std::optional<KeySpec> key;                // instead of the tensor's own path

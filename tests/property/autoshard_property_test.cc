@@ -80,17 +80,17 @@ StepModel RandomModel(Dice& dice) {
 
 // Calls visit(cuts) with every combination of the strategies of blocks.
 template <typename F>
-void ForEachSharding(const StepModel& model, const std::vector<std::vector<BlockCuts>>& ways,
+void ForEachSharding(const StepModel& model, const std::vector<std::vector<BlockPlacements>>& ways,
                      F visit) {
   std::vector<size_t> digits(ways.size(), 0);
   while (true) {
-    std::vector<AxisCuts> cuts(model.weights.size());
+    std::vector<AxisPlacements> placements(model.weights.size());
     for (size_t b = 0; b < digits.size(); ++b) {
       for (size_t i = 0; i < model.blocks[b].weights.size(); ++i) {
-        cuts[model.blocks[b].weights[i]] = ways[b][digits[b]][i];
+        placements[model.blocks[b].weights[i]] = ways[b][digits[b]][i];
       }
     }
-    visit(cuts);
+    visit(placements);
     size_t b = 0;
     while (b < digits.size() && ++digits[b] == ways[b].size()) digits[b++] = 0;
     if (b == digits.size()) return;
@@ -104,8 +104,8 @@ TEST(ChooseProperty, NoShardingIsBelowTheOneChosen) {
   for (int round = 0; round < 1600; ++round) {
     SCOPED_TRACE(fmt::format("round {}", round));
     StepModel model = RandomModel(dice);
-    FixedCuts fixed(model.weights.size());
-    std::vector<std::vector<BlockCuts>> ways;
+    FixedPlacements fixed(model.weights.size());
+    std::vector<std::vector<BlockPlacements>> ways;
     int64_t combinations = 1;
     for (const StepBlock& block : model.blocks) {
       const auto free = Strategies(model, block, fixed);
@@ -123,8 +123,8 @@ TEST(ChooseProperty, NoShardingIsBelowTheOneChosen) {
       model.training.memory = free.cost.memory * static_cast<double>(dice.Throw(40, 100)) / 100;
     }
     std::optional<StepCost> least;
-    ForEachSharding(model, ways, [&](const std::vector<AxisCuts>& cuts) {
-      const StepCost cost = CostOf(model, cuts);
+    ForEachSharding(model, ways, [&](const std::vector<AxisPlacements>& placements) {
+      const StepCost cost = CostOf(model, placements);
       if (!least || cost.IsBetter(*least, model.training.memory)) least = cost;
     });
     const Choice found = Choose(model, fixed);
@@ -138,21 +138,21 @@ TEST(ChooseProperty, NoShardingIsBelowTheOneChosen) {
     EXPECT_LE(found.cost.memory, model.training.memory);
     EXPECT_NEAR(found.cost.seconds(), least->seconds(), 1e-9 * least->seconds());
     for (size_t w = 0; w < fixed.size(); ++w) {
-      EXPECT_EQ(found.cuts[w], fixed[w].value_or(found.cuts[w]));
+      EXPECT_EQ(found.placements[w], fixed[w].value_or(found.placements[w]));
     }
     bound_by_memory += free.cost.memory > model.training.memory;
     several += combinations > 30;
     with_stages += model.layers.size() > 1;
     with_options += found.cost.options != StepOptions{};
     for (const StepBlock& block : model.blocks) {
-      std::vector<AxisCuts> cuts;
+      std::vector<AxisPlacements> placements;
       for (const size_t w : block.weights) {
-        cuts.push_back(found.cuts[w]);
+        placements.push_back(found.placements[w]);
         with_lists += model.weights[w].is_list;
       }
-      for (const auto& of_weight : UsesOf(model, block, cuts)) {
-        split += std::count(of_weight.begin(), of_weight.end(), CutUse::kSplit) > 0;
-        routed += std::count(of_weight.begin(), of_weight.end(), CutUse::kRouted) > 0;
+      for (const auto& of_weight : UsesOf(model, block, placements)) {
+        split += std::count(of_weight.begin(), of_weight.end(), AxisStrategy::kSplit) > 0;
+        routed += std::count(of_weight.begin(), of_weight.end(), AxisStrategy::kRouted) > 0;
       }
     }
   }
@@ -173,16 +173,17 @@ TEST(StrategiesProperty, RanksThatShareTokensSplitOrRouteOrLeaveWhole) {
   for (int round = 0; round < 1000; ++round) {
     const StepModel model = RandomModel(dice);
     for (const StepBlock& block : model.blocks) {
-      for (const BlockCuts& cuts : Strategies(model, block, FixedCuts(model.weights.size()))) {
-        const auto uses = UsesOf(model, block, cuts);
+      for (const BlockPlacements& placements :
+           Strategies(model, block, FixedPlacements(model.weights.size()))) {
+        const auto uses = UsesOf(model, block, placements);
         for (size_t i = 0; i < uses.size(); ++i) {
           int64_t parts = 1;
           for (size_t a = 0; a < uses[i].size(); ++a) {
             const StepAxis& axis = model.training.axes[a];
-            ASSERT_TRUE(axis.use != AxisUse::kStages || uses[i][a] == CutUse::kWhole);
+            ASSERT_TRUE(axis.use != AxisUse::kStages || uses[i][a] == AxisStrategy::kWhole);
             if (axis.use != AxisUse::kComputation) continue;
-            ASSERT_NE(uses[i][a], CutUse::kGathered) << "round " << round;
-            if (uses[i][a] == CutUse::kSplit) parts *= axis.size;
+            ASSERT_NE(uses[i][a], AxisStrategy::kGathered) << "round " << round;
+            if (uses[i][a] == AxisStrategy::kSplit) parts *= axis.size;
           }
           if (block.kind == "attention") {
             ASSERT_EQ(model.training.heads % parts, 0);

@@ -25,7 +25,7 @@ Tensor Make(const std::string& text, Shape shape, DType dtype = DType::f64) {
   tensor.dtype = dtype;
   tensor.distribution = Expression{CompileCanonical(text, tensor.shape)};
   EXPECT_NE(std::get<Expression>(tensor.distribution).program, nullptr) << text;
-  tensor.partition.cuts.resize(tensor.shape.size());
+  tensor.partition.dimensions.resize(tensor.shape.size());
   tensor.stream.key = KeyOf(3, tensor.path);
   return tensor;
 }

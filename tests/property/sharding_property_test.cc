@@ -41,7 +41,7 @@ std::vector<std::vector<int64_t>> Chunks(const std::vector<int64_t>& list, int64
 }
 
 // The indices of the rank's part of a dimension, by the definition: a list for each box.
-std::vector<std::vector<int64_t>> IndicesOf(const DimensionCut& cut, int64_t extent,
+std::vector<std::vector<int64_t>> IndicesOf(const DimensionPartition& by, int64_t extent,
                                             const Mesh& mesh, int64_t rank) {
   std::vector<int64_t> left(static_cast<size_t>(extent));
   std::iota(left.begin(), left.end(), 0);
@@ -50,9 +50,8 @@ std::vector<std::vector<int64_t>> IndicesOf(const DimensionCut& cut, int64_t ext
     size_t part = 0;
     int64_t parts = 1;
     for (; a < b; ++a) {
-      const int64_t size = mesh.shape[static_cast<size_t>(cut.axes[a])];
-      part =
-          part * static_cast<size_t>(size) + static_cast<size_t>(mesh.IndexOf(rank, cut.axes[a]));
+      const int64_t size = mesh.shape[static_cast<size_t>(by.axes[a])];
+      part = part * static_cast<size_t>(size) + static_cast<size_t>(mesh.IndexOf(rank, by.axes[a]));
       parts *= size;
     }
     std::vector<std::vector<int64_t>> held;
@@ -61,11 +60,11 @@ std::vector<std::vector<int64_t>> IndicesOf(const DimensionCut& cut, int64_t ext
     }
     return held;
   };
-  if (cut.nested.empty()) return take(cut.segments, 0, cut.axes.size());
-  for (size_t a = 0, b = 0; a < cut.axes.size(); a = b) {
-    for (b = a + 1; b < cut.axes.size() && cut.nested[b] == 0;) ++b;
+  if (by.nested.empty()) return take(by.segments, 0, by.axes.size());
+  for (size_t a = 0, b = 0; a < by.axes.size(); a = b) {
+    for (b = a + 1; b < by.axes.size() && by.nested[b] == 0;) ++b;
     std::vector<int64_t> all;
-    for (const auto& held : take(cut.nested[a], a, b)) {
+    for (const auto& held : take(by.nested[a], a, b)) {
       all.insert(all.end(), held.begin(), held.end());
     }
     left = std::move(all);
@@ -92,7 +91,7 @@ std::vector<Box> ByDefinition(const Layout& layout, int64_t rank) {
     std::vector<Box> more;
     for (const Box& box : boxes) {
       for (const auto& held :
-           IndicesOf(layout.partition.cuts[d], layout.shape[d], layout.mesh, rank)) {
+           IndicesOf(layout.partition.dimensions[d], layout.shape[d], layout.mesh, rank)) {
         if (held.empty()) continue;
         more.push_back(box);
         more.back().offset.push_back(held.front());

@@ -19,7 +19,7 @@
 namespace shardinit {
 namespace {
 
-// Returns boxes that cover the shape without overlap: each is divided in two while `cuts`
+// Returns boxes that cover the shape without overlap: each is divided in two while `dimensions`
 // lasts.
 std::vector<Box> CutUp(const Shape& shape, int64_t cuts, Random& random) {
   std::vector<Box> boxes = {WholeOf(shape)};

@@ -45,7 +45,7 @@ Plan ExtendedPlan() {
                   .replicas = Replicas::kDedupe,
                   .tensors = {}};
   graph.mesh.devices.ids = std::make_shared<std::vector<int64_t>>(std::vector<int64_t>{3, 1, 0, 2});
-  DimensionCut segments = {0}, nested = {0, 1};
+  DimensionPartition segments = {0}, nested = {0, 1};
   segments.segments = 2;
   nested.nested = {1, 1};
   graph.tensors = {

@@ -85,12 +85,12 @@ inline std::string PrintTensors(const InitGraph& graph) {
   for (const Tensor& tensor : graph.tensors) {
     out += fmt::format("{} {} [{}] {}", tensor.path, InfoOf(tensor.dtype).name,
                        fmt::join(tensor.shape, ", "), Print(tensor.distribution));
-    for (const DimensionCut& cut : tensor.partition.cuts) {
+    for (const DimensionPartition& by : tensor.partition.dimensions) {
       std::vector<std::string> names;
-      for (const int axis : cut.axes) names.push_back(graph.mesh.axes[axis]);
+      for (const int axis : by.axes) names.push_back(graph.mesh.axes[axis]);
       out += fmt::format(" ({}{})", fmt::join(names, ", "),
-                         cut.segments == 1 ? "" : fmt::format(" / {}", cut.segments));
-      if (!cut.nested.empty()) out += fmt::format(" nested {}", fmt::join(cut.nested, ", "));
+                         by.segments == 1 ? "" : fmt::format(" / {}", by.segments));
+      if (!by.nested.empty()) out += fmt::format(" nested {}", fmt::join(by.nested, ", "));
     }
     for (const Pin& pin : tensor.partition.pins) {
       out += fmt::format(" on {} {}", graph.mesh.axes[pin.axis], fmt::join(pin.indices, ", "));

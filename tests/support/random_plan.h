@@ -81,26 +81,26 @@ inline PartitionSpec RandomPartition(Random& random, const Mesh& mesh, const Sha
       continue;
     }
     const int64_t d = random.In(0, static_cast<int64_t>(shape.size()) - 1);
-    spec.cuts[static_cast<size_t>(d)].axes.push_back(axis);
+    spec.dimensions[static_cast<size_t>(d)].axes.push_back(axis);
   }
   std::sort(spec.pins.begin(), spec.pins.end());
   for (size_t d = 0; d < shape.size(); ++d) {
-    if (random.Chance(2) && spec.cuts[d].axes.size() > 1) {
-      for (size_t a = 0; a < spec.cuts[d].axes.size(); ++a) {
+    if (random.Chance(2) && spec.dimensions[d].axes.size() > 1) {
+      for (size_t a = 0; a < spec.dimensions[d].axes.size(); ++a) {
         const bool has_segments = random.Chance(3);
-        spec.cuts[d].nested.push_back(random.In(a == 0, has_segments ? 3 : 1));
+        spec.dimensions[d].nested.push_back(random.In(a == 0, has_segments ? 3 : 1));
       }
       continue;
     }
-    if (PartsOf(spec.cuts[d], mesh) == 1 || shape[d] == 1 || !random.Chance(3)) continue;
-    spec.cuts[d].segments = random.In(2, std::min<int64_t>(shape[d], 5));
+    if (PartsOf(spec.dimensions[d], mesh) == 1 || shape[d] == 1 || !random.Chance(3)) continue;
+    spec.dimensions[d].segments = random.In(2, std::min<int64_t>(shape[d], 5));
   }
   return Simplified(std::move(spec), shape, mesh);
 }
 
 inline Tensor MakeTensor(std::string path, DType dtype, Shape shape, Distribution distribution,
                          PartitionSpec partition = {}) {
-  partition.cuts.resize(shape.size());
+  partition.dimensions.resize(shape.size());
   Tensor tensor{.path = std::move(path),
                 .dtype = dtype,
                 .shape = std::move(shape),

@@ -92,19 +92,19 @@ TEST(Recognize, WhatIsFusedIsSplitInSegments) {
   EXPECT_TRUE(model.weights[0].MaySplit(0, 2));
   EXPECT_FALSE(model.weights[0].MaySplit(0, 1));
   EXPECT_FALSE(model.weights[1].MaySplit(1, 2));
-  const auto use = [&](AxisCut of_fused, AxisCut of_down) {
+  const auto use = [&](AxisPlacement of_fused, AxisPlacement of_down) {
     return UsesOf(model, model.blocks[0], {{-1, of_fused}, {-1, of_down}})[0][1];
   };
-  EXPECT_EQ(use({0, 2}, 1), CutUse::kSplit);
-  EXPECT_EQ(use(0, 1), CutUse::kGathered);
-  EXPECT_EQ(use({0, 4}, 1), CutUse::kGathered);
-  EXPECT_EQ(use({0, 2}, {1, 2}), CutUse::kGathered);
+  EXPECT_EQ(use({0, 2}, 1), AxisStrategy::kSplit);
+  EXPECT_EQ(use(0, 1), AxisStrategy::kGathered);
+  EXPECT_EQ(use({0, 4}, 1), AxisStrategy::kGathered);
+  EXPECT_EQ(use({0, 2}, {1, 2}), AxisStrategy::kGathered);
   bool splits = false;
-  for (const BlockCuts& cuts : Strategies(model, model.blocks[0], FixedCuts(2))) {
-    if (cuts[0][1].dimension < 0) continue;
+  for (const BlockPlacements& placements : Strategies(model, model.blocks[0], FixedPlacements(2))) {
+    if (placements[0][1].dimension < 0) continue;
     splits = true;
-    EXPECT_EQ(cuts[0][1], AxisCut(0, 2));
-    EXPECT_EQ(cuts[1][1], AxisCut(1));
+    EXPECT_EQ(placements[0][1], AxisPlacement(0, 2));
+    EXPECT_EQ(placements[1][1], AxisPlacement(1));
   }
   EXPECT_TRUE(splits);
   // It costs as much as a gate and an up projection in two tensors.
@@ -115,8 +115,8 @@ TEST(Recognize, WhatIsFusedIsSplitInSegments) {
   Tensors({"layers.*.gate", "layers.*.up", "layers.*.down"}, &two);
   const StepCost fused = CostOf(model, {{1, {0, 2}}, {0, 1}});
   EXPECT_EQ(fused.bytes, CostOf(two, {{1, 0}, {1, 0}, {0, 1}}).bytes);
-  EXPECT_EQ(fused.cut_otherwise, 0);
-  EXPECT_EQ(CostOf(model, {{1, 0}, {0, 1}}).cut_otherwise, 4);
+  EXPECT_EQ(fused.sharded_otherwise, 0);
+  EXPECT_EQ(CostOf(model, {{1, 0}, {0, 1}}).sharded_otherwise, 4);
 }
 
 TEST(Recognize, WhatIsNoMultipleIsNotSplit) {
@@ -147,26 +147,26 @@ StepModel Attention(int64_t heads, int64_t kv_heads) {
 }
 
 TEST(Uses, HeadsAreWhole) {
-  const std::vector<AxisCuts> cuts = {{-1, 0}, {-1, 0}, {-1, 1}};
+  const std::vector<AxisPlacements> placements = {{-1, 0}, {-1, 0}, {-1, 1}};
   // 4 ranks and 2 heads of keys: sharding is for storage alone.
   const StepModel model = Attention(8, 2);
-  EXPECT_EQ(UsesOf(model, model.blocks[0], cuts)[0][1], CutUse::kGathered);
-  EXPECT_EQ(Strategies(model, model.blocks[0], FixedCuts(3)).size(), 2U);
+  EXPECT_EQ(UsesOf(model, model.blocks[0], placements)[0][1], AxisStrategy::kGathered);
+  EXPECT_EQ(Strategies(model, model.blocks[0], FixedPlacements(3)).size(), 2U);
   const StepModel four = Attention(8, 4);
-  EXPECT_EQ(UsesOf(four, four.blocks[0], cuts)[0][1], CutUse::kSplit);
-  EXPECT_EQ(Strategies(four, four.blocks[0], FixedCuts(3)).size(), 4U);
+  EXPECT_EQ(UsesOf(four, four.blocks[0], placements)[0][1], AxisStrategy::kSplit);
+  EXPECT_EQ(Strategies(four, four.blocks[0], FixedPlacements(3)).size(), 4U);
 }
 
 TEST(Uses, ABlockIsSplitAsAWhole) {
   const StepModel model = UpAndDown();
   const auto uses = UsesOf(model, model.blocks[0], {{-1, 0}, {-1, -1}});
-  EXPECT_EQ(uses[0][1], CutUse::kGathered);
-  EXPECT_EQ(uses[1][1], CutUse::kWhole);
+  EXPECT_EQ(uses[0][1], AxisStrategy::kGathered);
+  EXPECT_EQ(uses[1][1], AxisStrategy::kWhole);
 }
 
-double Sent(const StepModel& model, const std::vector<AxisCuts>& cuts, size_t axis,
+double Sent(const StepModel& model, const std::vector<AxisPlacements>& placements, size_t axis,
             StepOptions options = {}) {
-  return CostOf(model, model.blocks[0], cuts, options)[0].bytes[axis];
+  return CostOf(model, model.blocks[0], placements, options)[0].bytes[axis];
 }
 
 TEST(Cost, WeightsAreGatheredTwiceAndGradientsScattered) {
@@ -191,7 +191,7 @@ TEST(Cost, HybridShardingReducesWhatIsScattered) {
 
 TEST(Cost, ColumnsAndRowsReduceOnce) {
   const StepModel model = UpAndDown();
-  const std::vector<AxisCuts> split = {{-1, 0}, {-1, 1}};
+  const std::vector<AxisPlacements> split = {{-1, 0}, {-1, 1}};
   // Two layers, in both passes 2 · 5 tokens · 32 · 2 bytes · 3/4.
   EXPECT_EQ(Sent(model, split, 1), 2 * 4 * 5 * 32 * 2 * 0.75);
   EXPECT_EQ(Sent(model, split, 1, {.sequence_parallel = true}), 1920);
@@ -206,8 +206,8 @@ TEST(Cost, ColumnsAndRowsReduceOnce) {
 TEST(Cost, ComputationIsThatOfARank) {
   StepModel model = UpAndDown();
   model.training.flops = 10;
-  const auto seconds = [&](const std::vector<AxisCuts>& cuts, StepOptions options) {
-    return CostOf(model, model.blocks[0], cuts, options)[0].computation;
+  const auto seconds = [&](const std::vector<AxisPlacements>& placements, StepOptions options) {
+    return CostOf(model, model.blocks[0], placements, options)[0].computation;
   };
   EXPECT_EQ(seconds({{-1, -1}, {-1, -1}}, {}), 6 * 5 * 4 * 2048 / 10.);
   EXPECT_EQ(seconds({{1, 0}, {0, 1}}, {}), 6 * 5 * 2048 / 10.);
@@ -217,8 +217,8 @@ TEST(Cost, ComputationIsThatOfARank) {
 TEST(Cost, MemoryHasGradientsTheOptimizerAndActivations) {
   StepModel model = UpAndDown();
   model.training.optimizer_bytes.reset();
-  const auto memory = [&](const std::vector<AxisCuts>& cuts, StepOptions options) {
-    return CostOf(model, model.blocks[0], cuts, options)[0].memory;
+  const auto memory = [&](const std::vector<AxisPlacements>& placements, StepOptions options) {
+    return CostOf(model, model.blocks[0], placements, options)[0].memory;
   };
   // 2 + 2 bytes, 12 of Adam's; in and out of four matrices.
   const double weights = 4. * 2048 * 16, activations = 4. * 5 * 96 * 2;
@@ -283,9 +283,10 @@ TEST(Cost, ExpertsThatAreTensorsOfTheirOwnCostWhatAStackCosts) {
     ASSERT_EQ(list.blocks[0].kind, "experts");
     EXPECT_EQ(list.blocks[0].experts, 4);
     for (const StepOptions& options : kAllStepOptions) {
-      for (const BlockCuts& cuts : Strategies(stack, stack.blocks[0], FixedCuts(2))) {
-        const StepCost a = CostOf(stack, stack.blocks[0], cuts, options)[0];
-        const StepCost b = CostOf(list, list.blocks[0], cuts, options)[0];
+      for (const BlockPlacements& placements :
+           Strategies(stack, stack.blocks[0], FixedPlacements(2))) {
+        const StepCost a = CostOf(stack, stack.blocks[0], placements, options)[0];
+        const StepCost b = CostOf(list, list.blocks[0], placements, options)[0];
         EXPECT_EQ(a.bytes, b.bytes);
         EXPECT_EQ(a.memory, b.memory);
         EXPECT_EQ(a.computation, b.computation);
@@ -298,21 +299,21 @@ TEST(Cost, ExpertsThatArePinnedAreSentTokens) {
   const StepModel model = ListOfExperts(AxisUse::kExperts, {1});
   // A tensor [128, 32] is on one of four ranks and sharded over the other axis.
   PartitionSpec partition(2);
-  partition.cuts[1].axes = {0};
+  partition.dimensions[1].axes = {0};
   partition.pins = {{1, {2}}};
-  const AxisCuts cuts = CutsOf(partition, model, model.weights[0]);
-  EXPECT_EQ(cuts, (AxisCuts{2, 0}));
-  EXPECT_EQ(Sent(model, {cuts, cuts}, 1), 2 * 2 * 4 * 5 * 32 * 2 * 0.75);
-  EXPECT_EQ(Sent(model, {cuts, cuts}, 0), 2 * 3 * (128 + 64) * 32 * 2 * 7. / 8);
+  const AxisPlacements placements = PlacementsOf(partition, model, model.weights[0]);
+  EXPECT_EQ(placements, (AxisPlacements{2, 0}));
+  EXPECT_EQ(Sent(model, {placements, placements}, 1), 2 * 2 * 4 * 5 * 32 * 2 * 0.75);
+  EXPECT_EQ(Sent(model, {placements, placements}, 0), 2 * 3 * (128 + 64) * 32 * 2 * 7. / 8);
   // The choice goes back to the tensor of each expert.
-  const auto uses = UsesOf(model, model.blocks[0], {cuts, cuts});
+  const auto uses = UsesOf(model, model.blocks[0], {placements, placements});
   for (const int64_t expert : {0, 1, 2, 3}) {
     partition.pins = {{1, {expert}}};
-    EXPECT_EQ(PartitionOf(cuts, uses[0], model, model.weights[0], expert), partition);
+    EXPECT_EQ(PartitionOf(placements, uses[0], model, model.weights[0], expert), partition);
   }
   // A tensor with a stage stays there.
-  for (const BlockCuts& way : Strategies(model, model.blocks[0], FixedCuts(2))) {
-    EXPECT_EQ(way[0][1], AxisCut(0));
+  for (const BlockPlacements& way : Strategies(model, model.blocks[0], FixedPlacements(2))) {
+    EXPECT_EQ(way[0][1], AxisPlacement(0));
   }
 }
 
@@ -335,7 +336,7 @@ TEST(Cost, AStepTakesAsLongAsTheSlowestStage) {
   EXPECT_EQ(model.weights[0].held, (std::vector<double>{1, 2}));
   EXPECT_EQ(model.weights[2].held, (std::vector<double>{1, 0}));
   // The tensors of each stage are a model of their own.
-  const std::vector<AxisCuts> cuts = {{1, 0}, {0, 1}, {0, -1}, {1, -1}};
+  const std::vector<AxisPlacements> placements = {{1, 0}, {0, 1}, {0, -1}, {1, -1}};
   std::vector<StepCost> alone;
   for (const size_t stage : {0, 1}) {
     std::vector<StepTensor> own;
@@ -346,13 +347,13 @@ TEST(Cost, AStepTakesAsLongAsTheSlowestStage) {
     Recognize(own, 1, &of_stage);
     StageCosts costs = CostBeside(of_stage, {});
     for (const StepBlock& block : of_stage.blocks) {
-      std::vector<AxisCuts> of_block;
-      for (const size_t w : block.weights) of_block.push_back(cuts[w]);
+      std::vector<AxisPlacements> of_block;
+      for (const size_t w : block.weights) of_block.push_back(placements[w]);
       costs[0].Add(CostOf(of_stage, block, of_block, {})[0]);
     }
     alone.push_back(costs[0]);
   }
-  const StepCost cost = CostOf(model, cuts);
+  const StepCost cost = CostOf(model, placements);
   ASSERT_EQ(cost.options, StepOptions{});
   EXPECT_GT(alone[0].memory, alone[1].memory);
   EXPECT_GT(alone[0].seconds(), alone[1].seconds());
@@ -362,17 +363,18 @@ TEST(Cost, AStepTakesAsLongAsTheSlowestStage) {
   // The slowest stage need not be the fullest.
   model.training.flops = 100;
   for (StepAxis& axis : model.training.axes) axis.bandwidth = 1e9;
-  EXPECT_EQ(CostOf(model, cuts).memory, alone[0].memory);
-  EXPECT_EQ(CostOf(model, cuts).computation, 6 * 5 * (4 * 2048 / 4 + 16 * 32) / 100.);
+  EXPECT_EQ(CostOf(model, placements).memory, alone[0].memory);
+  EXPECT_EQ(CostOf(model, placements).computation, 6 * 5 * (4 * 2048 / 4 + 16 * 32) / 100.);
 }
 
 TEST(Strategies, ExpertsGoTogether) {
   const StepModel model = Experts(AxisUse::kExperts);
-  const auto ways = Strategies(model, model.blocks[0], FixedCuts(2));
+  const auto ways = Strategies(model, model.blocks[0], FixedPlacements(2));
   // With and without fsdp, experts have nothing, the same axes, or axes of their own.
   EXPECT_EQ(ways.size(), 6U);
-  for (const BlockCuts& cuts : ways) {
-    EXPECT_EQ(UsesOf(model, model.blocks[0], cuts)[0], UsesOf(model, model.blocks[0], cuts)[1]);
+  for (const BlockPlacements& placements : ways) {
+    EXPECT_EQ(UsesOf(model, model.blocks[0], placements)[0],
+              UsesOf(model, model.blocks[0], placements)[1]);
   }
 }
 
@@ -381,8 +383,8 @@ TEST(Strategies, WhatIsUnknownIsNeverCutByRanksThatShareTokens) {
   model.weights = {Matrix({64, 32}, {Name::kNone, Name::kNone}), Vector(64, Name::kNone)};
   Tensors({"layers.*.w", "layers.*.b"}, &model);
   for (const StepBlock& block : model.blocks) {
-    const auto ways = Strategies(model, block, FixedCuts(2));
-    EXPECT_EQ(ways, (std::vector<BlockCuts>{{{-1, -1}}, {{0, -1}}}));
+    const auto ways = Strategies(model, block, FixedPlacements(2));
+    EXPECT_EQ(ways, (std::vector<BlockPlacements>{{{-1, -1}}, {{0, -1}}}));
   }
 }
 
@@ -392,24 +394,26 @@ TEST(Choose, FreesMemoryWhereThatIsCheapest) {
   model.weights = {Vector(64, Name::kNone)};
   Tensors({"norm"}, &model);
   // 16 bytes for each of 64 elements.
-  EXPECT_EQ(Choose(model, {{}}).cuts[0], (AxisCuts{-1, -1}));
+  EXPECT_EQ(Choose(model, {{}}).placements[0], (AxisPlacements{-1, -1}));
   model.training.memory = 1024;
-  EXPECT_EQ(Choose(model, {{}}).cuts[0], (AxisCuts{-1, -1}));
+  EXPECT_EQ(Choose(model, {{}}).placements[0], (AxisPlacements{-1, -1}));
   model.training.memory = 1023;
-  EXPECT_EQ(Choose(model, {{}}).cuts[0], (AxisCuts{0, -1}));
+  EXPECT_EQ(Choose(model, {{}}).placements[0], (AxisPlacements{0, -1}));
   model.training.memory = 100;
   const Choice none = Choose(model, {{}});
   EXPECT_EQ(none.status, Choice::kTooLittleMemory);
   EXPECT_EQ(none.cost.memory, 128 + 2 * 128 * 7 / 8);
-  EXPECT_EQ(Choose(model, {AxisCuts{-1, 0}}).cost.padding, 0);
+  EXPECT_EQ(Choose(model, {AxisPlacements{-1, 0}}).cost.padding, 0);
 }
 
 TEST(Choose, SplitsWhereComputationCostsMore) {
   StepModel model = UpAndDown();
   model.training.tokens = 5000;
-  EXPECT_EQ(Choose(model, FixedCuts(2)).cuts, (std::vector<AxisCuts>{{-1, -1}, {-1, -1}}));
+  EXPECT_EQ(Choose(model, FixedPlacements(2)).placements,
+            (std::vector<AxisPlacements>{{-1, -1}, {-1, -1}}));
   model.training.flops = 1;
-  EXPECT_EQ(Choose(model, FixedCuts(2)).cuts, (std::vector<AxisCuts>{{-1, 0}, {-1, 1}}));
+  EXPECT_EQ(Choose(model, FixedPlacements(2)).placements,
+            (std::vector<AxisPlacements>{{-1, 0}, {-1, 1}}));
 }
 
 TEST(Missing, NobodyGuesses) {

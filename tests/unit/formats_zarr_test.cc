@@ -25,7 +25,7 @@ Chunks ChunksOf(const Shape& shape, const Shape& parts) {
   for (size_t d = 0; d < shape.size(); ++d) {
     graph.mesh.axes.push_back("a" + std::to_string(d));
     graph.mesh.shape.push_back(parts[d]);
-    partition.cuts.push_back({static_cast<int>(d)});
+    partition.dimensions.push_back({static_cast<int>(d)});
   }
   graph.tensors.push_back(MakeTensor("w", DType::f32, shape, Normal{0, 1}, partition));
   const Plan plan = MakePlan(std::move(graph));
@@ -56,8 +56,8 @@ TEST(Zarr, ChunkLengths) {
       {{12, 5}, 3},         {{28, 5}, 4},  // 6, 6, 6, 6, 4: neither 6 nor 5 divides 28.
       {{128256, 512}, 192},                // 251 does not divide it.
   };
-  for (const auto& [cut, length] : kLengths) {
-    const auto [extent, parts] = cut;
+  for (const auto& [by, length] : kLengths) {
+    const auto [extent, parts] = by;
     EXPECT_EQ(ChunksOf({extent}, {parts}), (Chunks{{length}, extent / length}))
         << extent << " / " << parts;
   }

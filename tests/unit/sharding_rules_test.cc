@@ -59,15 +59,15 @@ Resolved ByDefinition(const std::vector<std::string>& logical, const std::vector
   for (int r = 0; r < static_cast<int>(rules.size()); ++r) {
     const Rule& rule = rules[static_cast<size_t>(r)];
     bool taken = false;
-    for (const DimensionCut& cut : result.spec.cuts) {
-      for (const int axis : cut.axes) {
+    for (const DimensionPartition& by : result.spec.dimensions) {
+      for (const int axis : by.axes) {
         taken |= std::find(rule.axes.begin(), rule.axes.end(), axis) != rule.axes.end();
       }
     }
     size_t d = 0;
     while (d < logical.size() && (logical[d] != rule.logical || result.fired[d] >= 0)) ++d;
     if (taken || d == logical.size()) continue;
-    result.spec.cuts[d] = rule.axes;
+    result.spec.dimensions[d] = rule.axes;
     result.fired[d] = r;
   }
   return result;

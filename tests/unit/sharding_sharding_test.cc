@@ -23,14 +23,14 @@ Box BoxAt(const Shape& shape, const PartitionSpec& spec, const Mesh& mesh,
 
 bool IsFirstHolder(const PartitionSpec& spec, const std::vector<int64_t>& coordinate) {
   const Mesh mesh{std::vector<std::string>(coordinate.size()), Shape(coordinate.size(), 6)};
-  const Shape shape(spec.cuts.size(), 6);
+  const Shape shape(spec.dimensions.size(), 6);
   return Sharding(mesh, Replicas::kDedupe, shape, spec).IsFirstHolder(RankOf(mesh, coordinate));
 }
 
-DimensionCut InSegments(std::vector<int> axes, int64_t segments) {
-  DimensionCut cut(std::move(axes));
-  cut.segments = segments;
-  return cut;
+DimensionPartition InSegments(std::vector<int> axes, int64_t segments) {
+  DimensionPartition by(std::move(axes));
+  by.segments = segments;
+  return by;
 }
 
 int64_t CountBoxes(const Shape& shape, const PartitionSpec& spec, const Mesh& mesh) {
@@ -157,10 +157,10 @@ TEST(BoxesOn, AreInRowMajorOrderOfSegments) {
       (std::vector<Box>{{{0, 2}, {1, 2}}, {{0, 6}, {1, 2}}, {{2, 2}, {1, 2}}, {{2, 6}, {1, 2}}}));
 }
 
-DimensionCut Nested(std::vector<int> axes, std::vector<int64_t> segments) {
-  DimensionCut cut(std::move(axes));
-  cut.nested = std::move(segments);
-  return cut;
+DimensionPartition Nested(std::vector<int> axes, std::vector<int64_t> segments) {
+  DimensionPartition by(std::move(axes));
+  by.nested = std::move(segments);
+  return by;
 }
 
 // DTensor's [Shard(0), Shard(0)] divides 10 elements into 5 and 5, and each into 3 and 2.
@@ -175,7 +175,7 @@ TEST(BoxesOn, OfNestedAxes) {
   }
   EXPECT_EQ(sharding.CountBoxes(), 4);
   EXPECT_EQ(InText(spec, mesh), "[x then y]");
-  EXPECT_EQ(DivisorOf(spec.cuts[0], mesh), 4);
+  EXPECT_EQ(DivisorOf(spec.dimensions[0], mesh), 4);
 }
 
 // With [Shard(0), _StridedShard(0, split_factor=3)] of 7 elements, not the first rank has the most.
@@ -192,22 +192,22 @@ TEST(BoxesOn, OfSegmentsOfWhatIsLeft) {
   EXPECT_EQ(sharding.LowestRank(), 0);
   EXPECT_EQ(sharding.CountBoxes(), 5);
   EXPECT_EQ(InText(spec, mesh), "[x then y in 3 segments]");
-  EXPECT_EQ(DivisorOf(spec.cuts[0], mesh), 12);
+  EXPECT_EQ(DivisorOf(spec.dimensions[0], mesh), 12);
 }
 
 TEST(Simplified, NestsOnlyWhatMustBe) {
   const Mesh mesh{{"x", "y", "one"}, {2, 2, 1}};
-  const auto simple = [&](DimensionCut cut, int64_t extent) {
-    return Simplified({std::move(cut)}, {extent}, mesh).cuts[0];
+  const auto simple = [&](DimensionPartition by, int64_t extent) {
+    return Simplified({std::move(by)}, {extent}, mesh).dimensions[0];
   };
-  EXPECT_EQ(simple(Nested({0, 1}, {1, 1}), 8), DimensionCut({0, 1}));
-  EXPECT_EQ(simple(Nested({0, 1}, {1, 1}), 7), DimensionCut({0, 1}));  // 2, 2, 2, 1.
+  EXPECT_EQ(simple(Nested({0, 1}, {1, 1}), 8), DimensionPartition({0, 1}));
+  EXPECT_EQ(simple(Nested({0, 1}, {1, 1}), 7), DimensionPartition({0, 1}));  // 2, 2, 2, 1.
   EXPECT_EQ(simple(Nested({0, 1}, {1, 1}), 10), Nested({0, 1}, {1, 1}));
   EXPECT_EQ(simple(Nested({0, 2, 1}, {1, 1, 1}), 10), Nested({0, 2, 1}, {1, 1, 0}));
   EXPECT_EQ(simple(Nested({2, 0}, {1, 3}), 12), InSegments({2, 0}, 3));
   EXPECT_EQ(simple(Nested({2, 0}, {5, 3}), 2), InSegments({2, 0}, 2));
   EXPECT_EQ(simple(Nested({0, 1}, {2, 2}), 8), InSegments({0, 1}, 2));
-  EXPECT_EQ(simple(Nested({2}, {2}), 8), DimensionCut({2}));
+  EXPECT_EQ(simple(Nested({2}, {2}), 8), DimensionPartition({2}));
 }
 
 // A plan is read only if its partitions are in the simplest form.
@@ -227,7 +227,7 @@ TEST(Simplified, IsSimpleAfterwards) {
 TEST(Sharding, HoldsAPinnedTensorOnThoseRanksAlone) {
   const Mesh mesh{{"pipe", "x", "y"}, {3, 2, 2}};
   const Shape shape = {6};
-  PartitionSpec spec = {DimensionCut{2}};
+  PartitionSpec spec = {DimensionPartition{2}};
   spec.pins = {{0, {1, 2}}};
   const Sharding sharding(mesh, Replicas::kDedupe, shape, spec);
   EXPECT_EQ(sharding.BoxesOn(0), std::vector<Box>());

@@ -52,7 +52,7 @@ std::string Print(const TensorSpec& tensor) {
   if (tensor.init) out += " init " + Print(*tensor.init);
   if (tensor.shard) {
     out += " shard";
-    for (const CutSpec& cut : tensor.shard->value) out += " " + Print(cut.axes);
+    for (const ShardSpec& by : tensor.shard->value) out += " " + Print(by.axes);
   }
   if (tensor.uneven) out += " uneven " + tensor.uneven->value;
   if (tensor.key) out += " key " + std::get<Located<std::string>>(*tensor.key).value;

@@ -84,7 +84,7 @@ typedef struct shardinit_tensor {
   const int64_t* shape; /* Of the whole tensor. */
   int64_t elements;
   int64_t bytes;
-  /* For each dimension the mesh axes that cut it, the major one first,
+  /* For each dimension the mesh axes that by it, the major one first,
    * separated by commas: "fsdp,tensor"; "" if it is whole on every rank. */
   const char* const* partition;
 } shardinit_tensor;

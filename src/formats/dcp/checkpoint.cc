@@ -22,9 +22,9 @@ namespace {
 // export knows nothing of. Smaller chunks take longer, at half a millisecond each.
 constexpr int64_t kMostInChunk = 16 << 20;
 
-// Cuts a box into equal parts of that size or less, along the first dimension, or along the next
-// one if one index of the first is too much. Their number is a power of two where possible, since
-// FSDP's often is: then its shards are chunks, or whole numbers of them.
+// Divides a box into equal chunks of that size or less, along the first dimension, or along the
+// next one if one index of the first is too much. Their number is a power of two where possible,
+// since FSDP's often is: then its shards are chunks, or whole numbers of them.
 std::vector<Box> CutIntoChunks(const Box& box, int64_t element_bytes) {
   if (box.shape.empty()) return {box};
   size_t cut = 0;

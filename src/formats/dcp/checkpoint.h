@@ -38,7 +38,7 @@ std::string MakeArchive(std::string pickle);
 // The place of a value in nested dictionaries and lists. Joined by dots, the keys are its name.
 using Keys = std::vector<std::variant<std::string, int64_t>>;
 
-// What a folder has besides the tensors of a plan.
+// Things that a folder has besides the tensors of a plan.
 struct Extras {
   struct Entry {
     Keys keys;

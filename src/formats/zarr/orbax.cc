@@ -16,9 +16,9 @@
 namespace shardinit {
 namespace {
 
-// Returns the length of the chunks of a dimension that is cut in `parts`: a shard if all shards are
-// equally long. If they are not, it is nearly a shard, since all chunks must be equally long, or
-// the whole dimension.
+// Returns the length of the chunks of a dimension that is sharded in `parts`: a shard if all shards
+// are equally long. If they are not, it is nearly a shard, since all chunks must be equally long,
+// or the whole dimension.
 int64_t ChunkOf(int64_t extent, int64_t parts) {
   const int64_t shard = CeilDiv(extent, parts);
   for (int64_t chunk = shard; 2 * chunk > shard; --chunk) {
@@ -30,8 +30,8 @@ int64_t ChunkOf(int64_t extent, int64_t parts) {
 Shape ChunkOf(const Tensor& tensor, const Mesh& mesh) {
   Shape chunk;
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
-    const DimensionCut& cut = tensor.partition.cuts[d];
-    chunk.push_back(ChunkOf(tensor.shape[d], DivisorOf(cut, mesh)));
+    const DimensionPartition& by = tensor.partition.dimensions[d];
+    chunk.push_back(ChunkOf(tensor.shape[d], DivisorOf(by, mesh)));
   }
   return chunk;
 }

@@ -26,35 +26,36 @@ class AutoLanguage : public ShardingLanguage {
       context_.Error(place_, "`auto` cannot choose: " + missing->what, missing->hint);
       return;
     }
-    FixedCuts given(step.model.weights.size());
+    FixedPlacements given(step.model.weights.size());
     for (size_t i = 0; i < drawn.tensors.size(); ++i) {
       const size_t w = step.weights[i];
-      if (fixed[i] != nullptr) given[w] = CutsOf(*fixed[i], step.model, step.model.weights[w]);
+      if (fixed[i] != nullptr)
+        given[w] = PlacementsOf(*fixed[i], step.model, step.model.weights[w]);
     }
     const Choice choice = Choose(step.model, given);
     if (choice.status != Choice::kFound) return Report(choice, training);
-    std::vector<std::vector<CutUse>> uses(choice.cuts.size());
+    std::vector<std::vector<AxisStrategy>> uses(choice.placements.size());
     for (const StepBlock& block : step.model.blocks) {
-      BlockCuts cuts;
-      for (const size_t w : block.weights) cuts.push_back(choice.cuts[w]);
-      const auto of_block = UsesOf(step.model, block, cuts);
-      for (size_t i = 0; i < cuts.size(); ++i) uses[block.weights[i]] = of_block[i];
+      BlockPlacements placements;
+      for (const size_t w : block.weights) placements.push_back(choice.placements[w]);
+      const auto of_block = UsesOf(step.model, block, placements);
+      for (size_t i = 0; i < placements.size(); ++i) uses[block.weights[i]] = of_block[i];
     }
     for (size_t i = 0; i < drawn.tensors.size(); ++i) {
       const std::string& path = drawn.tensors[i].path;
       const size_t w = step.weights[i];
-      chosen_.emplace(path, PartitionOf(choice.cuts[w], uses[w], step.model, step.model.weights[w],
-                                        ExpertOf(path)));
+      chosen_.emplace(path, PartitionOf(choice.placements[w], uses[w], step.model,
+                                        step.model.weights[w], ExpertOf(path)));
     }
   }
 
-  bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
+  bool Shard(const TensorToShard& tensor, TensorSharding* sharding) override {
     if (tensor.is_view) return true;  // a view is sharded as its sources are
     const auto chosen = chosen_.find(tensor.path);
     if (chosen == chosen_.end()) return true;
-    cutting->partition.cuts = chosen->second.cuts;
-    cutting->says_cuts = true;
-    std::vector<Pin>& pins = cutting->partition.pins;
+    sharding->partition.dimensions = chosen->second.dimensions;
+    sharding->says_sharding = true;
+    std::vector<Pin>& pins = sharding->partition.pins;
     for (const Pin& pin : chosen->second.pins) {
       const auto is_known = [&](const Pin& other) { return other.axis == pin.axis; };
       if (std::ranges::none_of(pins, is_known)) pins.push_back(pin);

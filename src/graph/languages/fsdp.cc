@@ -14,18 +14,20 @@
 namespace shardinit {
 namespace {
 
-bool IsCut(const std::vector<DimensionCut>& cuts) {
-  return std::ranges::any_of(cuts, [](const DimensionCut& cut) { return !cut.axes.empty(); });
+bool IsSharded(const std::vector<DimensionPartition>& dimensions) {
+  return std::ranges::any_of(dimensions,
+                             [](const DimensionPartition& by) { return !by.axes.empty(); });
 }
 
 // Returns whether other languages have sharded the tensor, or whether axes other than `own` shard
 // the sources of a view.
-bool IsCutByOthers(const TensorToCut& tensor, const Cutting& cutting, const std::vector<int>& own) {
-  if (cutting.says_cuts) return IsCut(cutting.partition.cuts);
+bool IsShardedByOthers(const TensorToShard& tensor, const TensorSharding& sharding,
+                       const std::vector<int>& own) {
+  if (sharding.says_sharding) return IsSharded(sharding.partition.dimensions);
   if (!tensor.is_view) return false;
-  const auto& cuts = tensor.before->cuts;
-  return std::ranges::any_of(cuts, [&](const DimensionCut& cut) {
-    return std::ranges::any_of(cut.axes, [&](int axis) { return !Contains(own, axis); });
+  const auto& dimensions = tensor.before->dimensions;
+  return std::ranges::any_of(dimensions, [&](const DimensionPartition& by) {
+    return std::ranges::any_of(by.axes, [&](int axis) { return !Contains(own, axis); });
   });
 }
 
@@ -70,13 +72,13 @@ class FsdpLanguage : public ShardingLanguage {
         axes_(context.Axes(ValueOf(text, "axis"), "fsdp", text.key)),
         place_(text.key) {}
 
-  bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
-    if (tensor.path.empty() || IsCutByOthers(tensor, *cutting, axes_)) return true;
-    cutting->says_cuts = true;
+  bool Shard(const TensorToShard& tensor, TensorSharding* sharding) override {
+    if (tensor.path.empty() || IsShardedByOthers(tensor, *sharding, axes_)) return true;
+    sharding->says_sharding = true;
     if (tensor.shape.empty()) return true;
     const auto largest = std::ranges::max_element(tensor.shape);
     const auto dimension = static_cast<size_t>(largest - tensor.shape.begin());
-    cutting->partition.cuts[dimension].axes = axes_;
+    sharding->partition.dimensions[dimension].axes = axes_;
     for (size_t d = 0; d < tensor.shape.size(); ++d) {
       if (!context_.building.why.is_taking()) break;
       const char* than = tensor.shape[d] == *largest ? "as large, and first" : "larger";
@@ -112,17 +114,17 @@ class FirstDivisibleLanguage : public OnceLanguage {
     axes_ = context.Axes(ValueOf(text, "axis"), "fsdp", text.key);
   }
 
-  bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
+  bool Shard(const TensorToShard& tensor, TensorSharding* sharding) override {
     if (tensor.path.empty() || axes_.empty()) return true;  // no axis: a mistake
-    if (IsCutByOthers(tensor, *cutting, axes_)) return true;
-    cutting->says_cuts = true;
+    if (IsShardedByOthers(tensor, *sharding, axes_)) return true;
+    sharding->says_sharding = true;
     const int64_t parts = PartsOf(axes_, context_.mesh);
     for (size_t d = 0; d < tensor.shape.size(); ++d) {
       const bool divides = tensor.shape[d] % parts == 0;
       NoteDimension(context_, kName, place_, d,
                     divides ? "" : fmt::format("{} does not divide it", parts));
       if (!divides) continue;
-      cutting->partition.cuts[d].axes = axes_;
+      sharding->partition.dimensions[d].axes = axes_;
       return true;
     }
     if (replicates_) return true;
@@ -152,32 +154,32 @@ class FullyShardLanguage : public OnceLanguage {
         axes_(context.Axes(ValueOf(text, "axes"), "fsdp", text.key)),
         place_(text.key) {}
 
-  bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
+  bool Shard(const TensorToShard& tensor, TensorSharding* sharding) override {
     if (tensor.path.empty()) return true;
     // A view of a tensor that is sharded stays sharded like it.
-    if (tensor.is_view && !cutting->says_cuts) return true;
-    cutting->says_cuts = true;
+    if (tensor.is_view && !sharding->says_sharding) return true;
+    sharding->says_sharding = true;
     std::vector<int> axes = axes_;
-    for (const DimensionCut& cut : cutting->partition.cuts) {
-      std::erase_if(axes, [&](int axis) { return Contains(cut.axes, axis); });
+    for (const DimensionPartition& by : sharding->partition.dimensions) {
+      std::erase_if(axes, [&](int axis) { return Contains(by.axes, axis); });
     }
     const auto dimension = DimensionOf(tensor, !axes.empty());
     if (!dimension) return false;
     if (tensor.shape.empty() || axes.empty()) return true;
-    DimensionCut& cut = cutting->partition.cuts[*dimension];
-    if (*dimension > 0 && !CheckEven(tensor, cut, axes, *dimension)) return false;
+    DimensionPartition& by = sharding->partition.dimensions[*dimension];
+    if (*dimension > 0 && !CheckEven(tensor, by, axes, *dimension)) return false;
     // fully_shard treats its own axes as one axis, which shards what the other axes left.
     const bool is_first =
-        std::ranges::all_of(cut.axes, [&](int axis) { return Contains(axes_, axis); });
+        std::ranges::all_of(by.axes, [&](int axis) { return Contains(axes_, axis); });
     if (!is_first) {
-      if (cut.nested.empty()) {
-        cut.nested.assign(cut.axes.size(), 0);
-        cut.nested.front() = std::exchange(cut.segments, 1);
+      if (by.nested.empty()) {
+        by.nested.assign(by.axes.size(), 0);
+        by.nested.front() = std::exchange(by.segments, 1);
       }
-      cut.nested.resize(cut.axes.size() + axes.size(), 0);
-      cut.nested[cut.axes.size()] = 1;
+      by.nested.resize(by.axes.size() + axes.size(), 0);
+      by.nested[by.axes.size()] = 1;
     }
-    cut.axes.insert(cut.axes.end(), axes.begin(), axes.end());
+    by.axes.insert(by.axes.end(), axes.begin(), axes.end());
     NoteDimension(context_, kName, place_, *dimension, "");
     return true;
   }
@@ -207,7 +209,7 @@ class FullyShardLanguage : public OnceLanguage {
 
   // Returns the dimension that the patterns give the tensor, or the first; nothing after a mistake.
   // The tensor must have it only if it is to be sharded.
-  std::optional<size_t> DimensionOf(const TensorToCut& tensor, bool is_cut) {
+  std::optional<size_t> DimensionOf(const TensorToShard& tensor, bool is_sharded) {
     const std::vector<size_t>& matches = patterns_.Match(tensor.path);
     if (matches.empty()) return 0;
     const auto is_unknown = [&](size_t match) { return dimensions_[match] == kUnknown; };
@@ -219,7 +221,7 @@ class FullyShardLanguage : public OnceLanguage {
                         fmt::format("`{}` matches two patterns, for the dimensions {} and {}",
                                     tensor.path, dimension, dimensions_[other]));
     }
-    if (is_cut && !tensor.shape.empty() && dimension >= std::ssize(tensor.shape)) {
+    if (is_sharded && !tensor.shape.empty() && dimension >= std::ssize(tensor.shape)) {
       return ReportOnce(patterns_.all()[matches.front()].span,
                         fmt::format("`{}` has {}, and so no dimension {}", tensor.path,
                                     Count(std::ssize(tensor.shape), "dimension"), dimension));
@@ -228,7 +230,7 @@ class FullyShardLanguage : public OnceLanguage {
   }
 
   // PyTorch's fully_shard shards other dimensions than the first only into equal parts.
-  bool CheckEven(const TensorToCut& tensor, const DimensionCut& before,
+  bool CheckEven(const TensorToShard& tensor, const DimensionPartition& before,
                  const std::vector<int>& axes, size_t dimension) {
     const Mesh& mesh = context_.mesh;
     const int64_t parts = PartsOf(axes, mesh);

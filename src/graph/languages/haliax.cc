@@ -27,10 +27,10 @@ class HaliaxLanguage : public ShardingLanguage {
     for (HaliaxEntry& entry : entries_) by_name_[entry.name.value] = &entry;
   }
 
-  bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
+  bool Shard(const TensorToShard& tensor, TensorSharding* sharding) override {
     if (tensor.axes == nullptr) return true;
     const AxisNames& axes = *tensor.axes;
-    std::vector<DimensionCut> cuts(axes.size());
+    std::vector<DimensionPartition> partitions(axes.size());
     std::map<std::string, int> times;
     std::map<int, size_t> dimensions;  // mesh axis → dimension
     for (size_t d = 0; d < axes.size(); ++d) {
@@ -43,7 +43,7 @@ class HaliaxLanguage : public ShardingLanguage {
         ReportTwice(*entry, axis, axes, other->second, d, tensor);
         return false;
       }
-      cuts[d].axes = entry->axes;
+      partitions[d].axes = entry->axes;
       context_.building.why.Note([&](Explanation& notes) {
         notes.rules.push_back(
             {d,
@@ -55,8 +55,8 @@ class HaliaxLanguage : public ShardingLanguage {
       });
     }
     if (is_wrong_ || axes.size() != tensor.shape.size()) return false;
-    cutting->partition.cuts = std::move(cuts);
-    cutting->says_cuts = true;
+    sharding->partition.dimensions = std::move(partitions);
+    sharding->says_sharding = true;
     return true;
   }
 
@@ -89,7 +89,7 @@ class HaliaxLanguage : public ShardingLanguage {
   }
 
   void ReportTwice(const HaliaxEntry& entry, int axis, const AxisNames& axes, size_t first,
-                   size_t second, const TensorToCut& tensor) {
+                   size_t second, const TensorToShard& tensor) {
     if (!reported_.insert(&axes).second) return;
     const bool is_same = axes[first].value == axes[second].value;
     context_.Error(

@@ -31,7 +31,7 @@ struct MapEntry {
 
   // Bound when the first tensor matches.
   bool is_bound = false, is_wrong = false;
-  std::vector<DimensionCut> cuts;
+  std::vector<DimensionPartition> partitions;
   std::vector<Placement> placements;  // one for each axis of the mesh
 };
 
@@ -163,24 +163,24 @@ class MapLanguage : public ShardingLanguage {
   MapLanguage(LanguageContext& context, std::vector<MapEntry> entries)
       : context_(context), entries_(std::move(entries)), patterns_(PatternsOf(entries_)) {}
 
-  bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
+  bool Shard(const TensorToShard& tensor, TensorSharding* sharding) override {
     if (tensor.path.empty()) return true;
     const std::vector<size_t>& matches = patterns_.Match(tensor.path);
-    std::optional<std::vector<DimensionCut>> cuts;
+    std::optional<std::vector<DimensionPartition>> dimensions;
     for (const size_t index : matches) {
-      auto other = CutsBy(entries_[index], tensor);
+      auto other = DimensionsBy(entries_[index], tensor);
       if (!other) return false;
-      if (!cuts) {
-        cuts = std::move(other);
-      } else if (*other != *cuts && !AreAlike(*other, *cuts, tensor)) {
+      if (!dimensions) {
+        dimensions = std::move(other);
+      } else if (*other != *dimensions && !AreAlike(*other, *dimensions, tensor)) {
         ReportConflict(matches.front(), index, tensor);
         return false;
       }
       Note(entries_[index], tensor, index != matches.front());
     }
-    if (!cuts) return true;
-    cutting->partition.cuts = std::move(*cuts);
-    cutting->says_cuts = true;
+    if (!dimensions) return true;
+    sharding->partition.dimensions = std::move(*dimensions);
+    sharding->says_sharding = true;
     return true;
   }
 
@@ -192,32 +192,33 @@ class MapLanguage : public ShardingLanguage {
 
  private:
   // Returns nothing if the entry is wrong, which is reported once.
-  std::optional<std::vector<DimensionCut>> CutsBy(MapEntry& entry, const TensorToCut& tensor) {
+  std::optional<std::vector<DimensionPartition>> DimensionsBy(MapEntry& entry,
+                                                              const TensorToShard& tensor) {
     if (!entry.is_bound) Bind(&entry);
     if (entry.is_wrong) return {};
     if (entry.is_placed) {
-      auto cuts = CutsOf(entry.placements, tensor, context_);
-      entry.is_wrong = !cuts;
-      return cuts;
+      auto dimensions = DimensionsOf(entry.placements, tensor, context_);
+      entry.is_wrong = !dimensions;
+      return dimensions;
     }
-    if (entry.cuts.size() > tensor.shape.size()) {
+    if (entry.partitions.size() > tensor.shape.size()) {
       entry.is_wrong = true;
       return context_.Error(entry.span,
                             fmt::format("{} has {}, but `{}` has {}", entry.text,
-                                        Count(std::ssize(entry.cuts), "entry", "entries"),
+                                        Count(std::ssize(entry.partitions), "entry", "entries"),
                                         tensor.path, Count(std::ssize(tensor.shape), "dimension")),
                             "give at most one entry for each dimension");
     }
-    std::vector<DimensionCut> cuts = entry.cuts;
-    cuts.resize(tensor.shape.size());
-    return cuts;
+    std::vector<DimensionPartition> dimensions = entry.partitions;
+    dimensions.resize(tensor.shape.size());
+    return dimensions;
   }
 
-  bool AreAlike(std::vector<DimensionCut> a, std::vector<DimensionCut> b,
-                const TensorToCut& tensor) const {
+  bool AreAlike(std::vector<DimensionPartition> a, std::vector<DimensionPartition> b,
+                const TensorToShard& tensor) const {
     PartitionSpec first, second;
-    first.cuts = std::move(a);
-    second.cuts = std::move(b);
+    first.dimensions = std::move(a);
+    second.dimensions = std::move(b);
     return Simplified(std::move(first), tensor.shape, context_.mesh) ==
            Simplified(std::move(second), tensor.shape, context_.mesh);
   }
@@ -229,7 +230,7 @@ class MapLanguage : public ShardingLanguage {
     const size_t before = building.Reported();
     std::vector<int> used;
     for (const AxisList& axes : entry->dimensions) {
-      entry->cuts.emplace_back(BindAxes(axes, mesh, &used, building));
+      entry->partitions.emplace_back(BindAxes(axes, mesh, &used, building));
     }
     if (entry->is_placed) BindPlacements(entry);
     entry->is_wrong = building.Reported() != before ||
@@ -261,7 +262,7 @@ class MapLanguage : public ShardingLanguage {
     }
   }
 
-  void ReportConflict(size_t first, size_t second, const TensorToCut& tensor) {
+  void ReportConflict(size_t first, size_t second, const TensorToShard& tensor) {
     if (!conflicts_.insert({first, second}).second) return;
     const MapEntry& a = entries_[first];
     const MapEntry& b = entries_[second];
@@ -272,7 +273,7 @@ class MapLanguage : public ShardingLanguage {
     context_.building.diagnostics.Note(a.pattern.span, "the other pattern");
   }
 
-  void Note(const MapEntry& entry, const TensorToCut& tensor, bool is_same) const {
+  void Note(const MapEntry& entry, const TensorToShard& tensor, bool is_same) const {
     context_.building.why.Note([&](Explanation& notes) {
       const Located<std::string>& pattern = entry.pattern;
       const std::string text = fmt::format("{}: {}", pattern.value, entry.text);

@@ -39,11 +39,11 @@ class MegatronLanguage : public OnceLanguage {
     }
   }
 
-  bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
+  bool Shard(const TensorToShard& tensor, TensorSharding* sharding) override {
     if (tensor.path.empty()) return true;
     const std::vector<size_t>& matches = patterns_.Match(tensor.path);
     if (matches.empty()) return true;
-    std::vector<DimensionCut> cuts(tensor.shape.size());
+    std::vector<DimensionPartition> dimensions(tensor.shape.size());
     const auto is_expert = [&](size_t match) { return roles_[match] == kExpert; };
     const auto expert = std::ranges::find_if(matches, is_expert);
     bool is_one = false;  // the tensor is of one expert
@@ -51,7 +51,7 @@ class MegatronLanguage : public OnceLanguage {
       const auto number = is_expert(match) ? ExpertOf(match, tensor.path) : std::nullopt;
       if (!number) continue;
       is_one = true;
-      if (!Place(match, *number, tensor, cutting)) return false;
+      if (!Place(match, *number, tensor, sharding)) return false;
       break;
     }
     if (is_one && std::ranges::all_of(matches, is_expert)) return true;
@@ -59,7 +59,7 @@ class MegatronLanguage : public OnceLanguage {
     const size_t first = expert != matches.end() && !is_one ? 1 : 0;
     if (first > 0) {
       if (tensor.shape.empty()) return ReportRank(*expert, tensor);
-      cuts[0].axes = expert_axes_;
+      dimensions[0].axes = expert_axes_;
       Note(*expert, 0);
     }
     std::optional<size_t> role;
@@ -70,16 +70,16 @@ class MegatronLanguage : public OnceLanguage {
     }
     if (role) {
       const size_t dimension = first + (roles_[*role] == kRow ? 1 : 0);
-      if (dimension < cuts.size()) {
-        cuts[dimension].axes = axes_;
+      if (dimension < dimensions.size()) {
+        dimensions[dimension].axes = axes_;
         Note(*role, dimension);
-      } else if (roles_[*role] != kRow || cuts.size() != dimension) {
+      } else if (roles_[*role] != kRow || dimensions.size() != dimension) {
         // Only the bias of a row layer may lack the dimension: it is whole.
         return ReportRank(*role, tensor);
       }
     }
-    cutting->partition.cuts = std::move(cuts);
-    cutting->says_cuts = true;
+    sharding->partition.dimensions = std::move(dimensions);
+    sharding->says_sharding = true;
     return true;
   }
 
@@ -154,7 +154,7 @@ class MegatronLanguage : public OnceLanguage {
   }
 
   // Pins the tensor to the ranks that have the expert.
-  bool Place(size_t match, int64_t expert, const TensorToCut& tensor, Cutting* cutting) {
+  bool Place(size_t match, int64_t expert, const TensorToShard& tensor, TensorSharding* sharding) {
     const Located<std::string>& pattern = patterns_.all()[match];
     if (experts_ == 0) return false;
     if (!experts_) {
@@ -174,7 +174,7 @@ class MegatronLanguage : public OnceLanguage {
     if (tensor.says_stage) return true;
     const Mesh& mesh = context_.mesh;
     int64_t rank = expert / (*experts_ / PartsOf(expert_axes_, mesh));
-    std::vector<Pin>& pins = cutting->partition.pins;
+    std::vector<Pin>& pins = sharding->partition.pins;
     for (auto axis = expert_axes_.rbegin(); axis != expert_axes_.rend(); ++axis) {
       const int64_t extent = mesh.shape[static_cast<size_t>(*axis)];
       const int64_t index = rank % extent;
@@ -205,14 +205,14 @@ class MegatronLanguage : public OnceLanguage {
     });
   }
 
-  bool ReportRank(size_t match, const TensorToCut& tensor) {
+  bool ReportRank(size_t match, const TensorToShard& tensor) {
     return ReportOnce(
         patterns_.all()[match].span,
         fmt::format("`{}` has {}, too few for the role `{}`", tensor.path,
                     Count(std::ssize(tensor.shape), "dimension"), kRoles[roles_[match]]));
   }
 
-  bool ReportConflict(size_t a, size_t b, const TensorToCut& tensor) {
+  bool ReportConflict(size_t a, size_t b, const TensorToShard& tensor) {
     if (is_reported_) return false;
     ReportOnce(patterns_.all()[b].span,
                fmt::format("`{}` has two roles, `{}` and `{}`", tensor.path, kRoles[roles_[a]],

@@ -41,10 +41,10 @@ class PipelineLanguage : public OnceLanguage {
           return all;
         }()) {}
 
-  bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
+  bool Shard(const TensorToShard& tensor, TensorSharding* sharding) override {
     if (tensor.path.empty()) return true;
     if (text_.axis < 0) return false;
-    if (cutting->is_pinned) return true;  // a view is where its sources are
+    if (sharding->is_pinned) return true;  // a view is where its sources are
     std::set<int64_t> ranks;
     std::string why;
     for (const size_t end : ends_.Match(tensor.path)) {
@@ -72,9 +72,9 @@ class PipelineLanguage : public OnceLanguage {
       return Report(fmt::format("no stage has `{}`", tensor.path));
     }
     // A pin to all ranks need not be said.
-    cutting->is_pinned = true;
+    sharding->is_pinned = true;
     if (std::ssize(ranks) < context_.mesh.shape[static_cast<size_t>(text_.axis)]) {
-      std::vector<Pin>& pins = cutting->partition.pins;
+      std::vector<Pin>& pins = sharding->partition.pins;
       pins.push_back({text_.axis, {ranks.begin(), ranks.end()}});
       std::ranges::sort(pins);
     }

@@ -31,20 +31,20 @@ std::optional<int64_t> Number(const PythonValue& value, int64_t low, int64_t hig
 }
 
 // Shards by the axes in this order: each shards what those before it left.
-DimensionCut InSteps(std::vector<int> axes, std::vector<int64_t> segments) {
-  DimensionCut cut(std::move(axes));
-  if (cut.axes.size() == 1) {
-    cut.segments = segments.front();
+DimensionPartition InSteps(std::vector<int> axes, std::vector<int64_t> segments) {
+  DimensionPartition by(std::move(axes));
+  if (by.axes.size() == 1) {
+    by.segments = segments.front();
   } else {
-    cut.nested = std::move(segments);
+    by.nested = std::move(segments);
   }
-  return cut;
+  return by;
 }
 
 // Returns the steps of parallelize_module and fully_shard in the order in which they came, none of
 // them in segments. fully_shard has sharded by an axis if its split_factor is the product of the
 // sizes of axes behind it. Returns nothing if some split_factor is no such product.
-std::optional<DimensionCut> AsFullyShard(const DimensionCut& steps, const Mesh& mesh) {
+std::optional<DimensionPartition> AsFullyShard(const DimensionPartition& steps, const Mesh& mesh) {
   std::vector<int> axes;
   for (size_t a = steps.axes.size(); a-- > 0;) {
     size_t place = 0;
@@ -60,14 +60,14 @@ std::optional<DimensionCut> AsFullyShard(const DimensionCut& steps, const Mesh& 
 
 // Returns DTensor's sharding of a dimension of this extent, in a form that holds for other extents,
 // too.
-DimensionCut CutOf(std::vector<int> axes, std::vector<int64_t> segments, int64_t extent,
-                   const Mesh& mesh) {
-  DimensionCut steps = InSteps(std::move(axes), std::move(segments));
+DimensionPartition DimensionPartitionOf(std::vector<int> axes, std::vector<int64_t> segments,
+                                        int64_t extent, const Mesh& mesh) {
+  DimensionPartition steps = InSteps(std::move(axes), std::move(segments));
   steps.segments = std::min(steps.segments, extent);  // any further segments of DTensor are empty
   if (SegmentsOf(steps) == 1 || steps.nested.empty()) return steps;
   const auto other = AsFullyShard(steps, mesh);
   const bool is_other =
-      other && (extent % PartsOf(steps, mesh) == 0 || CutAlike(extent, steps, *other, mesh));
+      other && (extent % PartsOf(steps, mesh) == 0 || ShardAlike(extent, steps, *other, mesh));
   return is_other ? *other : steps;
 }
 
@@ -116,9 +116,9 @@ std::optional<Placement> ReadPlacement(const PythonValue& value, LanguageContext
   return placement;
 }
 
-std::optional<std::vector<DimensionCut>> CutsOf(const std::vector<Placement>& placements,
-                                                const TensorToCut& tensor,
-                                                LanguageContext& context) {
+std::optional<std::vector<DimensionPartition>> DimensionsOf(
+    const std::vector<Placement>& placements, const TensorToShard& tensor,
+    LanguageContext& context) {
   const Mesh& mesh = context.mesh;
   const int64_t rank = std::ssize(tensor.shape);
   std::vector<std::vector<int>> axes(tensor.shape.size());
@@ -135,24 +135,25 @@ std::optional<std::vector<DimensionCut>> CutsOf(const std::vector<Placement>& pl
     axes[static_cast<size_t>(d)].push_back(static_cast<int>(a));
     segments[static_cast<size_t>(d)].push_back(placement.split_factor);
   }
-  std::vector<DimensionCut> cuts;
+  std::vector<DimensionPartition> dimensions;
   int64_t boxes = 1;
   for (size_t d = 0; d < axes.size(); ++d) {
     if (axes[d].empty()) {
-      cuts.emplace_back();
+      dimensions.emplace_back();
       continue;
     }
     const Span place = placements[static_cast<size_t>(axes[d].front())].span;
-    cuts.push_back(CutOf(std::move(axes[d]), std::move(segments[d]), tensor.shape[d], mesh));
-    if (PartsOf(cuts.back(), mesh) == 1) cuts.back().segments = 1;
-    if (SegmentsOf(cuts.back()) > kMaxSegments / boxes) {
+    dimensions.push_back(
+        DimensionPartitionOf(std::move(axes[d]), std::move(segments[d]), tensor.shape[d], mesh));
+    if (PartsOf(dimensions.back(), mesh) == 1) dimensions.back().segments = 1;
+    if (SegmentsOf(dimensions.back()) > kMaxSegments / boxes) {
       return context.Error(
           place, fmt::format("the split_factors of `{}` make more than {} segments on a rank",
                              tensor.path, kMaxSegments));
     }
-    boxes *= SegmentsOf(cuts.back());
+    boxes *= SegmentsOf(dimensions.back());
   }
-  return cuts;
+  return dimensions;
 }
 
 }  // namespace shardinit

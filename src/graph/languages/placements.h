@@ -30,8 +30,8 @@ std::optional<Placement> ReadPlacement(const PythonValue& value, LanguageContext
 // split_factor segments. If an axis is strided by the axes behind it, and the result is the same,
 // it shards after them: this is how fully_shard shards what parallelize_module left. Reports what
 // cannot be.
-std::optional<std::vector<DimensionCut>> CutsOf(const std::vector<Placement>& placements,
-                                                const TensorToCut& tensor,
-                                                LanguageContext& context);
+std::optional<std::vector<DimensionPartition>> DimensionsOf(
+    const std::vector<Placement>& placements, const TensorToShard& tensor,
+    LanguageContext& context);
 
 }  // namespace shardinit

@@ -55,21 +55,21 @@ RuleLanguage::RuleLanguage(Building& building, const Mesh& mesh, std::vector<Rul
   lacks_rules_ |= written_.empty() && is_wrong;
 }
 
-bool RuleLanguage::Cut(const TensorToCut& tensor, Cutting* cutting) {
+bool RuleLanguage::Shard(const TensorToShard& tensor, TensorSharding* sharding) {
   if (tensor.axes == nullptr) return true;
   const AxisNames& axes = *tensor.axes;
   const auto [known, is_new] = resolved_.try_emplace(&axes);
   if (is_new) CheckNames(axes);
   if (!knows_rules_ || axes.size() != tensor.shape.size()) return false;
   auto& resolved = known->second;
-  if (resolved.partition.cuts.size() != axes.size()) {
+  if (resolved.partition.dimensions.size() != axes.size()) {
     resolved = ResolveRules(ValuesOf(axes), rules_);
   }
   building_.why.Note([&](Explanation& notes) {
     for (const RuleTrial& trial : resolved.trials) notes.rules.push_back(Explain(trial));
   });
-  cutting->partition.cuts = resolved.partition.cuts;
-  cutting->says_cuts = true;
+  sharding->partition.dimensions = resolved.partition.dimensions;
+  sharding->says_sharding = true;
   return true;
 }
 

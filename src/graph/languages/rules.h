@@ -27,7 +27,7 @@ class RuleLanguage : public ShardingLanguage {
   RuleLanguage(Building& building, const Mesh& mesh, std::vector<RuleSpec> rules, bool is_wrong,
                bool keeps_others = false);
 
-  bool Cut(const TensorToCut& tensor, Cutting* cutting) override;
+  bool Shard(const TensorToShard& tensor, TensorSharding* sharding) override;
   void CheckUse() override;
 
  private:

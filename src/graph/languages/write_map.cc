@@ -22,16 +22,16 @@ namespace {
 // shard later.
 std::string InPlacements(const PartitionSpec& partition, const Mesh& mesh) {
   std::map<int, std::string> placements;
-  for (size_t d = 0; d < partition.cuts.size(); ++d) {
-    const DimensionCut& cut = partition.cuts[d];
-    for (size_t i = 0; i < cut.axes.size(); ++i) {
-      int64_t segments = cut.segments;
+  for (size_t d = 0; d < partition.dimensions.size(); ++d) {
+    const DimensionPartition& by = partition.dimensions[d];
+    for (size_t i = 0; i < by.axes.size(); ++i) {
+      int64_t segments = by.segments;
       for (size_t major = 0; major < i; ++major) {
-        if (cut.axes[major] < cut.axes[i]) continue;
-        segments *= mesh.shape[static_cast<size_t>(cut.axes[major])];
+        if (by.axes[major] < by.axes[i]) continue;
+        segments *= mesh.shape[static_cast<size_t>(by.axes[major])];
       }
-      placements[cut.axes[i]] = fmt::format(
-          "{}: {}", mesh.axes[static_cast<size_t>(cut.axes[i])],
+      placements[by.axes[i]] = fmt::format(
+          "{}: {}", mesh.axes[static_cast<size_t>(by.axes[i])],
           segments == 1 ? fmt::format("Shard({})", d)
                         : fmt::format("_StridedShard({}, split_factor={})", d, segments));
     }
@@ -45,9 +45,9 @@ std::string InYaml(const PartitionSpec& partition, const Mesh& mesh) {
   if (partition.IsExtended()) return InPlacements(partition, mesh);
   std::vector<std::string> dimensions;
   bool is_whole = true;
-  for (const DimensionCut& cut : partition.cuts) {
+  for (const DimensionPartition& by : partition.dimensions) {
     std::vector<std::string> axes;
-    for (const int axis : cut.axes) axes.push_back(mesh.axes[static_cast<size_t>(axis)]);
+    for (const int axis : by.axes) axes.push_back(mesh.axes[static_cast<size_t>(axis)]);
     is_whole &= axes.empty();
     dimensions.push_back(axes.empty()       ? "null"
                          : axes.size() == 1 ? axes[0]
@@ -62,7 +62,7 @@ bool IsWritable(const Tensor& tensor, const Mesh& mesh) {
   const PartitionSpec& partition = tensor.partition;
   if (!partition.pins.empty() || partition.IsNested()) return false;
   for (size_t d = 0; d < tensor.shape.size() && partition.IsExtended(); ++d) {
-    if (tensor.shape[d] % DivisorOf(partition.cuts[d], mesh) != 0) return false;
+    if (tensor.shape[d] % DivisorOf(partition.dimensions[d], mesh) != 0) return false;
   }
   return true;
 }
@@ -124,7 +124,7 @@ std::string WriteShardingMap(const InitGraph& graph) {
                               tensor.path, InText(tensor.partition, graph.mesh)));
     }
     for (size_t d = 0; d < tensor.shape.size(); ++d) {
-      is_even &= tensor.shape[d] % PartsOf(tensor.partition.cuts[d], graph.mesh) == 0;
+      is_even &= tensor.shape[d] % PartsOf(tensor.partition.dimensions[d], graph.mesh) == 0;
     }
   }
   std::string text = fmt::format("# The sharding of {} over the mesh {}.\n{}map:\n", graph.name,

@@ -14,7 +14,7 @@ namespace {
 
 const AxisNames* AxesOf(const TensorSpec& spec) { return spec.axes ? &spec.axes->value : nullptr; }
 
-TensorToCut SeenOf(const TensorSpec& spec, const Tensor& tensor) {
+TensorToShard SeenOf(const TensorSpec& spec, const Tensor& tensor) {
   return {tensor.path,       tensor.shape,          AxesOf(spec),
           &tensor.partition, spec.from.has_value(), spec.stage.has_value()};
 }
@@ -54,10 +54,10 @@ void Sharder::Shard(WrittenTensors& written) {
     if (written.specs[i] == nullptr) continue;
     Tensor& tensor = written.tensors[i];
     const TensorSpec& spec = *written.specs[i];
-    tensor.partition.cuts.resize(tensor.shape.size());
+    tensor.partition.dimensions.resize(tensor.shape.size());
     if (!building_.diagnostics.HasErrors()) building_.why.Resume(i);
-    if (auto cutting = CuttingOf(spec, SeenOf(spec, tensor))) {
-      tensor.partition = std::move(cutting->partition);
+    if (auto sharding = ShardingOf(spec, SeenOf(spec, tensor))) {
+      tensor.partition = std::move(sharding->partition);
     }
     Note(spec, tensor);
     building_.why.End();
@@ -68,7 +68,7 @@ void Sharder::Shard(WrittenTensors& written) {
   // Report the mistakes in the axes of tensors without a shape.
   const Shape unknown;
   for (const TensorSpec* spec : written.shapeless) {
-    CuttingOf(*spec, {{}, unknown, AxesOf(*spec), nullptr, false, false});
+    ShardingOf(*spec, {{}, unknown, AxesOf(*spec), nullptr, false, false});
   }
 }
 
@@ -86,14 +86,14 @@ void Sharder::Look(WrittenTensors& written) {
 }
 
 void Sharder::SettlePins(const TensorSpec& spec, Tensor& tensor) {
-  Cutting cutting;
-  cutting.partition.cuts.resize(tensor.shape.size());
-  cutting.partition.pins = tensor.partition.pins;
-  cutting.is_pinned = spec.stage.has_value();
+  TensorSharding sharding;
+  sharding.partition.dimensions.resize(tensor.shape.size());
+  sharding.partition.pins = tensor.partition.pins;
+  sharding.is_pinned = spec.stage.has_value();
   for (const auto& language : stack_.languages) {
-    if (language->Pins()) language->Cut(SeenOf(spec, tensor), &cutting);
+    if (language->Pins()) language->Shard(SeenOf(spec, tensor), &sharding);
   }
-  tensor.partition.pins = std::move(cutting.partition.pins);
+  tensor.partition.pins = std::move(sharding.partition.pins);
   // The dimensions are noted when they are sharded.
   building_.why.Note([&](Explanation& notes) {
     notes.rules.clear();
@@ -110,8 +110,8 @@ void Sharder::Note(const TensorSpec& spec, const Tensor& tensor) {
       notes.rules.clear();
       notes.pins.clear();
     }
-    for (const DimensionCut& cut : tensor.partition.cuts) {
-      for (const int axis : cut.axes) {
+    for (const DimensionPartition& by : tensor.partition.dimensions) {
+      for (const int axis : by.axes) {
         const auto& written = building_.spec.mesh[static_cast<size_t>(axis)];
         if (!written.value) continue;
         notes.mesh.push_back({written.name.value, TextOf(*written.value),
@@ -132,48 +132,50 @@ bool Sharder::Chooses() const {
                              [](const auto& language) { return language->Chooses(); });
 }
 
-bool Sharder::InheritsCuts(const TensorSpec& spec, const Tensor& tensor) {
+bool Sharder::InheritsSharding(const TensorSpec& spec, const Tensor& tensor) {
   building_.why.End();  // what decides is noted when the tensor is sharded
-  const auto cutting = CuttingOf(spec, SeenOf(spec, tensor));
-  return cutting && !cutting->says_cuts;
+  const auto sharding = ShardingOf(spec, SeenOf(spec, tensor));
+  return sharding && !sharding->says_sharding;
 }
 
-std::optional<Cutting> Sharder::CuttingOf(const TensorSpec& spec, const TensorToCut& tensor) {
-  Cutting cutting;
-  cutting.partition.cuts.resize(tensor.shape.size());
-  if (tensor.before != nullptr) cutting.partition.pins = tensor.before->pins;
-  cutting.is_pinned = tensor.is_view || spec.stage || !cutting.partition.pins.empty();
+std::optional<TensorSharding> Sharder::ShardingOf(const TensorSpec& spec,
+                                                  const TensorToShard& tensor) {
+  TensorSharding sharding;
+  sharding.partition.dimensions.resize(tensor.shape.size());
+  if (tensor.before != nullptr) sharding.partition.pins = tensor.before->pins;
+  sharding.is_pinned = tensor.is_view || spec.stage || !sharding.partition.pins.empty();
   bool is_known = true;
   // Languages run even if `shard` takes precedence, so that their mistakes are reported.
-  for (const auto& language : stack_.languages) is_known &= language->Cut(tensor, &cutting);
+  for (const auto& language : stack_.languages) is_known &= language->Shard(tensor, &sharding);
   if (spec.shard) {
-    cutting.partition.cuts = ExplicitOf(spec).cuts;
-    cutting.partition.cuts.resize(tensor.shape.size());
-    cutting.says_cuts = true;
+    sharding.partition.dimensions = ExplicitOf(spec).dimensions;
+    sharding.partition.dimensions.resize(tensor.shape.size());
+    sharding.says_sharding = true;
   } else if (!is_known || spec.wrong.Has("axes") || spec.wrong.Has("shard")) {
     return {};
   }
-  if (tensor.is_view && !cutting.says_cuts) cutting.partition.cuts = tensor.before->cuts;
-  return cutting;
+  if (tensor.is_view && !sharding.says_sharding)
+    sharding.partition.dimensions = tensor.before->dimensions;
+  return sharding;
 }
 
 const PartitionSpec& Sharder::ExplicitOf(const TensorSpec& spec) {
   const auto [it, is_new] = explicit_.try_emplace(&spec);
   // An explanation has the variables that are used even if the tensor is not the first of its spec.
   if (is_new || building_.why.is_taking()) {
-    it->second.cuts.clear();
+    it->second.dimensions.clear();
     std::vector<int> used;
     int64_t boxes = 1;
-    for (const CutSpec& written : spec.shard->value) {
-      DimensionCut& cut =
-          it->second.cuts.emplace_back(BindAxes(written.axes, mesh_, &used, building_));
+    for (const ShardSpec& written : spec.shard->value) {
+      DimensionPartition& by =
+          it->second.dimensions.emplace_back(BindAxes(written.axes, mesh_, &used, building_));
       if (written.segments == nullptr) continue;
       const int64_t segments =
           EvaluateInteger(*written.segments, building_.names, 1, kMaxSegments / boxes, "`segments`",
                           building_.diagnostics)
               .value_or(1);
       // A dimension that nothing shards is one box.
-      if (PartsOf(cut, mesh_) > 1) boxes *= cut.segments = segments;
+      if (PartsOf(by, mesh_) > 1) boxes *= by.segments = segments;
     }
   }
   return it->second;
@@ -187,15 +189,15 @@ bool Sharder::CheckFits(const TensorSpec& spec, const Span& place, const Tensor&
   };
   bool fits = true;
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
-    const DimensionCut& cut = tensor.partition.cuts[d];
-    if (cut.segments > tensor.shape[d]) {
+    const DimensionPartition& by = tensor.partition.dimensions[d];
+    if (by.segments > tensor.shape[d]) {
       fits = false;
       report(fmt::format("dimension {} of `{}` ({}) cannot have {} segments", d, tensor.path,
-                         tensor.shape[d], cut.segments),
+                         tensor.shape[d], by.segments),
              "use fewer: each has at least one element");
     }
     for (const Pin& pin : tensor.partition.pins) {
-      if (!Contains(cut.axes, pin.axis)) continue;
+      if (!Contains(by.axes, pin.axis)) continue;
       fits = false;
       report(fmt::format("mesh axis `{}` would shard dimension {} of `{}`, whose stage is index {} "
                          "of that axis",
@@ -225,8 +227,8 @@ bool Sharder::AllowsUneven(const TensorSpec& spec) const {
 std::optional<Padding> Sharder::CheckDivides(const TensorSpec& spec, const Tensor& tensor) {
   bool divides = true;
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
-    const DimensionCut& cut = tensor.partition.cuts[d];
-    divides = divides && tensor.shape[d] % DivisorOf(cut, mesh_) == 0;
+    const DimensionPartition& by = tensor.partition.dimensions[d];
+    divides = divides && tensor.shape[d] % DivisorOf(by, mesh_) == 0;
   }
   const UnevenSpec* policy = PolicyOf(spec);
   if (policy != nullptr && policy->value == "pad" && !spec.wrong.Has("uneven")) {
@@ -239,12 +241,12 @@ std::optional<Padding> Sharder::CheckDivides(const TensorSpec& spec, const Tenso
   }
   if (divides || AllowsUneven(spec) || !reported_.insert(&spec).second) return {};
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
-    const DimensionCut& cut = tensor.partition.cuts[d];
-    const int64_t parts = PartsOf(cut, mesh_);
-    const int64_t divisor = DivisorOf(cut, mesh_), segments = SegmentsOf(cut);
+    const DimensionPartition& by = tensor.partition.dimensions[d];
+    const int64_t parts = PartsOf(by, mesh_);
+    const int64_t divisor = DivisorOf(by, mesh_), segments = SegmentsOf(by);
     if (tensor.shape[d] % divisor == 0) continue;
     std::vector<std::string> axes;
-    for (const int axis : cut.axes) axes.push_back("`" + mesh_.axes[axis] + "`");
+    for (const int axis : by.axes) axes.push_back("`" + mesh_.axes[axis] + "`");
     building_.diagnostics.Error(
         spec.from ? spec.span : SpanOf(*spec.shape[d]),
         fmt::format("mesh {} {} ({}){} {} not divide dimension {} of `{}` ({})",

@@ -17,7 +17,7 @@ namespace shardinit {
 using AxisNames = std::vector<Located<std::string>>;  // one per dimension; empty: no name
 
 // A tensor as languages see it.
-struct TensorToCut {
+struct TensorToShard {
   // Empty if path and shape are unknown: then only its axes are checked.
   std::string_view path;
   const Shape& shape;
@@ -29,10 +29,10 @@ struct TensorToCut {
 };
 
 // The result of the languages for a tensor so far.
-struct Cutting {
-  PartitionSpec partition;  // one sharding per dimension
-  bool says_cuts = false;   // false: a view is sharded as its sources are
-  bool is_pinned = false;   // its pins are settled, even if there are none
+struct TensorSharding {
+  PartitionSpec partition;     // one sharding per dimension
+  bool says_sharding = false;  // false: a view is sharded as its sources are
+  bool is_pinned = false;      // its pins are settled, even if there are none
 };
 
 // A way to say how tensors are sharded that have no `shard` of their own. Rules on logical axes are
@@ -45,9 +45,9 @@ class ShardingLanguage {
   // the others.
   virtual void Look(const WrittenTensors& /*drawn*/,
                     const std::vector<const PartitionSpec*>& /*fixed*/) {}
-  // Changes `cutting` if it has something to say. On a mistake it reports why it cannot, once for
+  // Changes `sharding` if it has something to say. On a mistake it reports why it cannot, once for
   // all tensors with the mistake, and returns false. It notes what decided.
-  virtual bool Cut(const TensorToCut& tensor, Cutting* cutting) = 0;
+  virtual bool Shard(const TensorToShard& tensor, TensorSharding* sharding) = 0;
   // Reports entries that apply to no tensor. Called after all drawn tensors are sharded.
   virtual void CheckUse() {}
   // Returns whether its framework makes shorter last shards, so that no one need ask for them.
@@ -79,7 +79,7 @@ class Sharder {
   // each TensorSpec, whatever the repeats around it.
   void Shard(WrittenTensors& written);
   // Returns whether a view is sharded as its sources are, because nothing else says how.
-  bool InheritsCuts(const TensorSpec& spec, const Tensor& tensor);
+  bool InheritsSharding(const TensorSpec& spec, const Tensor& tensor);
   void CheckUse();
   bool Chooses() const;
 
@@ -87,7 +87,7 @@ class Sharder {
   // Settles pins, then shows all tensors to the languages. Called if one of them chooses.
   void Look(WrittenTensors& written);
   void SettlePins(const TensorSpec& spec, Tensor& tensor);
-  std::optional<Cutting> CuttingOf(const TensorSpec& spec, const TensorToCut& tensor);
+  std::optional<TensorSharding> ShardingOf(const TensorSpec& spec, const TensorToShard& tensor);
   // Notes what languages do not.
   void Note(const TensorSpec& spec, const Tensor& tensor);
   const PartitionSpec& ExplicitOf(const TensorSpec& spec);

@@ -127,7 +127,7 @@ class StepBuilder {
     for (const size_t w : known) {
       const Tensor& first = *firsts_[w];
       if (first.dtype == tensor.dtype && step_.model.weights[w].pinned == pinned &&
-          (!by_partition || first.partition.cuts == tensor.partition.cuts)) {
+          (!by_partition || first.partition.dimensions == tensor.partition.dimensions)) {
         return w;
       }
     }
@@ -304,14 +304,14 @@ TrainingStep StepOf(const WrittenTensors& drawn, const Training& training, const
 
 namespace {
 
-std::vector<AxisCuts> CutsOf(const WrittenTensors& drawn, const TrainingStep& step) {
-  std::vector<AxisCuts> cuts(step.model.weights.size());
+std::vector<AxisPlacements> PlacementsOf(const WrittenTensors& drawn, const TrainingStep& step) {
+  std::vector<AxisPlacements> placements(step.model.weights.size());
   for (size_t i = 0; i < drawn.tensors.size(); ++i) {
     const size_t w = step.weights[i];
-    if (cuts[w].empty())
-      cuts[w] = CutsOf(drawn.tensors[i].partition, step.model, step.model.weights[w]);
+    if (placements[w].empty())
+      placements[w] = PlacementsOf(drawn.tensors[i].partition, step.model, step.model.weights[w]);
   }
-  return cuts;
+  return placements;
 }
 
 }  // namespace
@@ -324,21 +324,22 @@ void NoteAlternatives(const WrittenTensors& drawn, const Training& training, con
   if (MissingForCost(model)) return;
   const size_t weight = step.weights[*notes.tensor];
   const StepBlock& block = model.blocks[static_cast<size_t>(model.weights[weight].block)];
-  std::vector<AxisCuts> cuts = CutsOf(drawn, step);
-  BlockCuts chosen;
+  std::vector<AxisPlacements> placements = PlacementsOf(drawn, step);
+  BlockPlacements chosen;
   for (const size_t w : block.weights) {
-    chosen.push_back(cuts[w]);
+    chosen.push_back(placements[w]);
     model.weights[w].pinned.clear();  // a language may have chosen them, too
   }
-  std::vector<BlockCuts> ways = Strategies(model, block, FixedCuts(model.weights.size()));
+  std::vector<BlockPlacements> ways =
+      Strategies(model, block, FixedPlacements(model.weights.size()));
   ways.insert(ways.begin(), chosen);
   const auto at =
       static_cast<size_t>(std::ranges::find(block.weights, weight) - block.weights.begin());
   const int64_t expert = ExpertOf(drawn.tensors[*notes.tensor].path);
   std::vector<Explanation::Alternative> all;
-  for (const BlockCuts& way : ways) {
-    for (size_t i = 0; i < way.size(); ++i) cuts[block.weights[i]] = way[i];
-    const StepCost cost = CostOf(model, cuts);
+  for (const BlockPlacements& way : ways) {
+    for (size_t i = 0; i < way.size(); ++i) placements[block.weights[i]] = way[i];
+    const StepCost cost = CostOf(model, placements);
     all.push_back(
         {PartitionOf(way[at], UsesOf(model, block, way)[at], model, model.weights[weight], expert),
          cost.seconds(), cost.padding, cost.memory, cost.memory <= training.memory});
@@ -361,7 +362,7 @@ std::optional<StepCost> CostOf(const WrittenTensors& drawn, const Training& trai
                                const Mesh& mesh) {
   const TrainingStep step = StepOf(drawn, training, mesh, true);
   if (MissingForCost(step.model)) return {};
-  return CostOf(step.model, CutsOf(drawn, step));
+  return CostOf(step.model, PlacementsOf(drawn, step));
 }
 
 }  // namespace shardinit

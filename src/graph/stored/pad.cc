@@ -30,10 +30,10 @@ std::optional<ViewProblem> PadTensor(const Mesh& mesh, double value, Tensor* ten
                 std::vector<bool>(tensor->shape.size()),
                 tensor->path};
   for (size_t d = 0; d < tensor->shape.size(); ++d) {
-    const DimensionCut& cut = tensor->partition.cuts[d];
-    const int64_t divisor = DivisorOf(cut, mesh), extent = tensor->shape[d];
+    const DimensionPartition& by = tensor->partition.dimensions[d];
+    const int64_t divisor = DivisorOf(by, mesh), extent = tensor->shape[d];
     if (extent % divisor == 0) continue;
-    if (SegmentsOf(cut) > 1) {
+    if (SegmentsOf(by) > 1) {
       return ViewProblem{fmt::format("dimension {} of `{}` ({}) has segments, which padding at its "
                                      "end does not make equal",
                                      d, tensor->path, extent),

@@ -156,10 +156,10 @@ class Storer {
     }
     // A language of `sharding` may ignore `axes`.
     if ((!spec.axes || spec_.sharding) && !spec.shard) {
-      tensor.partition.cuts = lowered->viewed.partition.cuts;
+      tensor.partition.dimensions = lowered->viewed.partition.dimensions;
       const std::vector<bool>& in_doubt = lowered->viewed.in_doubt;
       const auto doubt = std::ranges::find(in_doubt, true);
-      if (doubt != in_doubt.end() && sharder_.InheritsCuts(spec, tensor)) {
+      if (doubt != in_doubt.end() && sharder_.InheritsSharding(spec, tensor)) {
         diagnostics_.Error(
             leaf.place,
             fmt::format("the tensors of `{}` are sharded in different ways along its dimension {}",

@@ -40,10 +40,11 @@ Viewed Together(const std::vector<Viewed>& of) {
   const Viewed& first = of.front();
   Viewed out{{}, first.partition, first.in_doubt, first.name, first.pins_in_doubt};
   for (const Viewed& viewed : of) {
-    for (size_t d = 0; d < out.partition.cuts.size(); ++d) {
-      if (viewed.partition.cuts[d] == out.partition.cuts[d] && !viewed.in_doubt[d]) continue;
+    for (size_t d = 0; d < out.partition.dimensions.size(); ++d) {
+      if (viewed.partition.dimensions[d] == out.partition.dimensions[d] && !viewed.in_doubt[d])
+        continue;
       out.in_doubt[d] = true;
-      out.partition.cuts[d] = {};
+      out.partition.dimensions[d] = {};
     }
     out.pins_in_doubt |= viewed.partition.pins != out.partition.pins || viewed.pins_in_doubt;
   }
@@ -77,7 +78,7 @@ std::optional<Viewed> ApplyStack(std::vector<Viewed> of, Arguments& arguments, P
   if (shape.size() == kMaxRank) return Wrong(problem, -1, "more than 32 dimensions");
   const auto axis = std::get<int64_t>(arguments[0]);
   Viewed out = Together(of);
-  out.partition.cuts.emplace(out.partition.cuts.begin() + axis);
+  out.partition.dimensions.emplace(out.partition.dimensions.begin() + axis);
   out.in_doubt.insert(out.in_doubt.begin() + axis, false);
   int64_t elements;
   if (__builtin_mul_overflow(ElementCount(shape), std::ssize(of), &elements)) {
@@ -160,7 +161,7 @@ std::optional<Viewed> ApplyTranspose(std::vector<Viewed> of, Arguments& argument
   Viewed out{{}, {}, {}, in.name, in.pins_in_doubt};
   out.partition.pins = in.partition.pins;
   for (const int64_t axis : axes) {
-    out.partition.cuts.push_back(in.partition.cuts[static_cast<size_t>(axis)]);
+    out.partition.dimensions.push_back(in.partition.dimensions[static_cast<size_t>(axis)]);
     out.in_doubt.push_back(in.in_doubt[static_cast<size_t>(axis)]);
   }
   out.arrangement = Transpose(std::move(in.arrangement), axes, budget);
@@ -190,12 +191,12 @@ std::optional<Viewed> ApplyReshape(std::vector<Viewed> of, Arguments& arguments,
   const size_t both = std::min(shape.size(), before.size());
   size_t kept = 0;
   for (; kept < both && shape[kept] == before[kept]; ++kept) {
-    out.partition.cuts[kept] = in.partition.cuts[kept];
+    out.partition.dimensions[kept] = in.partition.dimensions[kept];
     out.in_doubt[kept] = in.in_doubt[kept];
   }
   for (size_t e = 1; kept + e <= both && shape[shape.size() - e] == before[before.size() - e];
        ++e) {
-    out.partition.cuts[shape.size() - e] = in.partition.cuts[before.size() - e];
+    out.partition.dimensions[shape.size() - e] = in.partition.dimensions[before.size() - e];
     out.in_doubt[shape.size() - e] = in.in_doubt[before.size() - e];
   }
   out.arrangement = Reshape(std::move(in.arrangement), shape);

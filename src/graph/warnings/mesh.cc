@@ -20,8 +20,8 @@ std::set<int> BusyAxes(const InitGraph& graph) {
   std::set<int> busy;
   for (const Tensor& tensor : graph.tensors) {
     if (busy.size() == graph.mesh.axes.size()) break;
-    for (const DimensionCut& cut : tensor.partition.cuts)
-      busy.insert(cut.axes.begin(), cut.axes.end());
+    for (const DimensionPartition& by : tensor.partition.dimensions)
+      busy.insert(by.axes.begin(), by.axes.end());
     for (const Pin& pin : tensor.partition.pins) busy.insert(pin.axis);
   }
   return busy;
@@ -32,10 +32,10 @@ std::set<int> BusyAxes(const InitGraph& graph) {
 std::vector<int> AxesThatMatter(const Tensor& tensor, const Mesh& mesh) {
   std::vector<int> axes;
   for (const Pin& pin : tensor.partition.pins) axes.push_back(pin.axis);
-  for (size_t d = 0; d < tensor.partition.cuts.size(); ++d) {
-    const DimensionCut& cut = tensor.partition.cuts[d];
-    if (tensor.shape[d] % DivisorOf(cut, mesh) == 0) continue;
-    axes.insert(axes.end(), cut.axes.begin(), cut.axes.end());
+  for (size_t d = 0; d < tensor.partition.dimensions.size(); ++d) {
+    const DimensionPartition& by = tensor.partition.dimensions[d];
+    if (tensor.shape[d] % DivisorOf(by, mesh) == 0) continue;
+    axes.insert(axes.end(), by.axes.begin(), by.axes.end());
   }
   return axes;
 }

@@ -115,7 +115,7 @@ class UseCollector {
     Add(tensor.shape);
     Add(tensor.init);
     if (tensor.shard) {
-      for (const CutSpec& cut : tensor.shard->value) Add(cut.segments);
+      for (const ShardSpec& by : tensor.shard->value) Add(by.segments);
     }
     Add(tensor.stage);
     if (tensor.uneven) Add(tensor.uneven->padding);
