@@ -103,6 +103,14 @@ struct Draft {
   }
 };
 
+// Returns a variable's value as a spec has it: texts, which expressions have in quotes, are marked.
+std::string WrittenText(const VarSpec& variable) {
+  const std::string text = TextOf(variable);
+  const std::string first = variable.items.empty() ? "" : TextOf(*variable.items[0]);
+  const bool is_text = first.starts_with('\'') && first.find('\'', 1) + 1 == first.size();
+  return is_text ? fmt::format("{{text: {}}}", text) : text;
+}
+
 // Returns the variables of a spec and of all that it includes, with their texts.
 std::vector<std::pair<std::string, std::string>> VariablesOf(const SpecRequest& request) {
   Diagnostics diagnostics;
@@ -110,7 +118,7 @@ std::vector<std::pair<std::string, std::string>> VariablesOf(const SpecRequest& 
   diagnostics.ThrowIfErrors();
   std::vector<std::pair<std::string, std::string>> variables;
   for (const auto& variable : spec->vars) {
-    variables.emplace_back(variable.name.value, TextOf(variable.value));
+    variables.emplace_back(variable.name.value, WrittenText(variable.value));
   }
   return variables;
 }

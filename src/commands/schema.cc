@@ -50,6 +50,7 @@ constexpr std::pair<SpecKind, std::string_view> kDefinitions[] = {
     {SpecKind::kRules, "rules"},
     {SpecKind::kSharding, "sharding"},
     {SpecKind::kInits, "initializers"},
+    {SpecKind::kMultipliers, "multipliers"},
     {SpecKind::kLayouts, "layouts"},
     {SpecKind::kBlocks, "blocks"},
     {SpecKind::kBlock, "identifier"},

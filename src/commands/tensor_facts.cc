@@ -119,6 +119,12 @@ void AddInitializer(const Subject& subject, Facts* facts) {
     values.row.text = InText(tensor.distribution) + InexactInText(subject);
   }
   facts->push_back(std::move(values));
+  if (!why.multipliers.empty()) {
+    facts->push_back(
+        FactOf("multipliers", why.multipliers, [](const Setting& multiplier, bool is_first) {
+          return (is_first ? "multiply " : "         ") + multiplier.name;
+        }));
+  }
   if (std::string matrix = MatrixInText(tensor.distribution, tensor.shape); !matrix.empty()) {
     facts->push_back({"matrix", std::move(matrix), {.label = "matrix"}});
   }

@@ -70,6 +70,7 @@ struct Explanation {
   Span dtype, key, seed, engine;
   std::vector<Setting> initializers;  // from the tensor's own to the tool's
   std::vector<Setting> arguments;
+  std::vector<Setting> multipliers;
   Setting fans;                  // `fans` or axes that the spec gives
   std::vector<Working> working;  // steps from the arguments to the distribution
 

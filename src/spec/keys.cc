@@ -232,6 +232,13 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
       .kind = SpecKind::kInits,
       .hint = "write it as in `{base: {normal: {std: 0.02}}}`"},
      By<&SpecParser::ReadInits>},
+    {{.name = "multipliers",
+      .description = "by what a trainer multiplies, for the tensors of each initializer of `init`: "
+                     "numbers that `explain` shows and that change no value; null: not those of an "
+                     "included file",
+      .kind = SpecKind::kMultipliers,
+      .hint = "write it as in `{head: {output: 1 / 8}}`"},
+     By<&SpecParser::ReadMultipliers>},
     {WithDefault(kUneven, "\"error\""), Into<&ModelSpec::uneven, &SpecParser::ReadUneven>},
     {{.name = "replicas",
       .description = "where a shard goes that several ranks hold: `dedupe`, into the file of the "

@@ -35,6 +35,7 @@ enum class SpecKind {
   kRules,
   kSharding,
   kInits,   // by name
+  kMultipliers,
   kBlocks,  // by name
   kBlock,   // the name of one
   kNames,

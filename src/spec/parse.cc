@@ -119,6 +119,16 @@ void SpecParser::ReadInits(const SpecKey& key, const Node::Entry& entry, ModelSp
   if (entry.value->incomplete) model.inits.emplace_back();
 }
 
+void SpecParser::ReadMultipliers(const SpecKey& key, const Node::Entry& entry, ModelSpec& model) {
+  // A null removes those of an included file.
+  if (entry.value->IsNull() || !IsMap(entry, key.hint)) return;
+  for (const Node::Entry& item : entry.value->entries) {
+    if (item.value->IsNull()) continue;
+    Located<std::string> name = ReadIdentifier(*item.key, "initializer");
+    model.multipliers.push_back({std::move(name), ReadExprs(item, "multiplier")});
+  }
+}
+
 void SpecParser::ReadModules(const SpecKey& key, const Node::Entry& entry, ModelSpec& model) {
   if (!IsMap(entry, key.hint)) return;
   ReadModule(entry, 0, kModuleKeys, model.modules);

@@ -84,6 +84,7 @@ class SpecParser : public SpecReader {
   void ReadDevices(const Node::Entry& entry, ModelSpec& model);
   void ReadRules(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
   void ReadInits(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
+  void ReadMultipliers(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
   void ReadModules(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
   void ReadLayouts(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
 

@@ -55,6 +55,7 @@ Room RoomAt(const std::vector<WayStep>& way, const Node* at) {
     case SpecKind::kVariables:
     case SpecKind::kNumbers:
     case SpecKind::kInits:
+    case SpecKind::kMultipliers:
     case SpecKind::kConfig:
       return {.takes_names = true};
     case SpecKind::kModules:

@@ -270,6 +270,8 @@ struct ModelSpec {
   std::vector<RuleSpec> rules;
   std::shared_ptr<const NodeTree> sharding;  // read by each language (graph/languages/)
   std::vector<Named<InitSpec>> inits;
+  // By initializer: by what a trainer multiplies, such as `{head: {output: 1 / 8}}`.
+  std::vector<Named<std::vector<Named<ExprPtr>>>> multipliers;
   std::optional<ConfigSpec::Map> config;
   ModuleSpec modules;
   std::vector<Named<LayoutSpec>> layouts;

@@ -63,6 +63,9 @@ VALID = {
     "mesh without axes": HEAD + "mesh: {axes: {}}\nmodules: {w: {shape: [3], init: ones}}\n",
     "named initializers": HEAD + "init: {a: {normal: {std: 0.02}}, b: a}\n"
                                  "modules: {w: {shape: [3], init: b}}\n",
+    "multipliers": HEAD + "init: {a: ones}\nmultipliers: {a: {output: 1 / 8, learning_rate: 2}}\n"
+                          "modules: {w: {shape: [3], init: a}}\n",
+    "multipliers that are dropped": HEAD + "multipliers: null\nmodules: {w: {shape: [3], init: ones}}\n",
     "modules": HEAD + "modules:\n  m.n:\n    repeat: {i: 2}\n    o: {w: {shape: [i + 1], init: ones}}\n"
                       "    0: {shape: [], init: ones}\n",
     "names with numbers": HEAD + "modules:\n  m_{i}:\n    repeat: {i: 2}\n    '{j + 1}.{2 * j}':\n      repeat: {j: 2}\n"

@@ -148,11 +148,11 @@ TOWER = {"width": "hidden_size", "ff": "intermediate_size", "layers": "num_hidde
 
 
 LLAMA_8B = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-            "num_key_value_heads": 8, "vocab_size": 128256}
+            "num_key_value_heads": 8}
 
 
 def llama(of, parameters, config, variables={}, tiny={}):
-    return Model(of, parameters, {**LLAMA_8B, "vocab_size": 32000, **config}, {**LLAMA, **variables}, {**LLAMA_TINY, **tiny})
+    return Model(of, parameters, {**LLAMA_8B, **config}, {**LLAMA, **variables}, {**LLAMA_TINY, **tiny})
 
 
 MODELS = {
@@ -241,7 +241,8 @@ MODELS = {
         "heads": "num_attention_heads", "head_dim": "attention_head_dim", "layers": "num_layers", "image": "sample_size",
         "patch": "patch_size", "classes": "num_embeds_ada_norm", "channels": "in_channels",
     }, {"heads": 4, "head_dim": 12, "layers": 2, "image": 16, "patch": 4, "classes": 30}),
-    "llama3.1-8b-lora": Adapters("LlamaForCausalLM", 41_943_040, LLAMA_8B, {**LLAMA, "rank": "r"}, {**LLAMA_TINY, "rank": 8}),
+    "llama3.1-8b-lora": Adapters("LlamaForCausalLM", 41_943_040, {**LLAMA_8B, "vocab_size": 128256}, {
+        **LLAMA, "rank": "r"}, {**LLAMA_TINY, "rank": 8}),
     "openelm-270m": OpenElm("OpenELMForCausalLM", 271_527_168, {
         "model_type": "openelm", "model_dim": 1280, "head_dim": 64, "num_transformer_layers": 16, "vocab_size": 32000,
         "ffn_dim_divisor": 256, "num_query_heads": [12] * 5 + [16] * 7 + [20] * 4,
@@ -443,6 +444,9 @@ DECODERS = {  # Names that are missing are as `linear`; but norms are 1, biases 
         "key": normal_init(D**-0.5), "value": normal_init(D**-0.5), "attention_out": normal_init(80**-0.5), "mlp_down": fan_of(FF),
         "expert_gate_up": fan_of(EXPERTS * EXPERT_FF), "expert_down": fan_of(EXPERTS * D)},
     "megatron": {"linear": normal_init(0.02), **dict.fromkeys(["attention_out", "mlp_down", "expert_down"], normal_init(0.02 / DEPTH))},
+    "mup": {
+        "linear": normal_init(0.02 / 2),
+        **dict.fromkeys(["embedding", "positions", "router", "head"], normal_init(0.02))},
     "megatron-mup": {
         "linear": normal_init(0.02 / 2), "embedding": normal_init(0.02), "positions": normal_init(0.02), "head": normal_init(0.02),
         **dict.fromkeys(["attention_out", "mlp_down", "expert_down"], normal_init(0.02 / DEPTH / 2))},
@@ -479,7 +483,7 @@ def test_every_recipe_is_tested():
 @pytest.mark.parametrize("recipe", DECODERS)
 def test_recipes(recipe, tmp_path):
     variables = {"d": D, "ff": FF, "head_dim": HEAD, "experts": EXPERTS, "expert_ff": EXPERT_FF, "layers": L}
-    if recipe == "megatron-mup":
+    if "mup" in recipe:
         variables["base_d"] = D // 4
     members = {name: {"shape": shape, "init": name, **({"batch_axis": 0} if len(shape) == 3 else {})}
                for name, shape in NAMES.items()}
@@ -496,6 +500,68 @@ def test_recipes(recipe, tmp_path):
         if kind != "expr":
             values = pytest.approx(values, rel=1e-12)
         assert found[f"layers.{LAYER}.{name}"] == {kind: values}, name
+
+
+def explained(spec, path, *arguments):
+    """What `explain` says of a tensor: its multipliers by name, and everything."""
+    facts = run_json("explain", spec, path, *arguments)
+    return {each["name"]: float(each["value"]) for each in facts.get("multipliers", [])}, facts
+
+
+def of_width(heads):
+    """Variables of a decoder with so many heads, which have 16 dimensions at every width."""
+    return {"d": 16 * heads, "ff": 40 * heads, "heads": heads, "kv_heads": heads // 2, "head_dim": 16, "layers": 2,
+            "vocab": 512}
+
+
+@pytest.mark.parametrize("name", ["llama3.1-8b", "qwen2.5-72b", "mixtral-8x7b"])
+def test_mup_is_that_of_its_package(name, tmp_path, monkeypatch):
+    """`mup` itself, on models of Transformers of three widths: what it draws, how its optimizer and its
+    head multiply. The recipe says the same of every matrix."""
+    mup, model = client_of("mup"), MODELS[name]
+    drawn = []
+    monkeypatch.setattr("mup.init._no_grad_normal_", lambda tensor, mean, std: drawn.append((mean, std)))
+
+    def made(heads):
+        with torch.device("meta"):
+            made = model.make(**{model.variables[key]: value for key, value in of_width(heads).items()})
+            made.lm_head = mup.MuReadout(16 * heads, 512, bias=False)
+        return made
+
+    wide = mup.set_base_shapes(made(16), made(4), delta=made(6))
+    groups = mup.MuAdamW(wide.parameters(), lr=1.0, weight_decay=1.0).param_groups
+    of_group = {id(parameter): group for group in groups for parameter in group["params"]}
+    spec = with_recipe(name, "mup", tmp_path)
+    sets = {f"vars.{key}": value for key, value in {**of_width(16), "base_d": 64}.items()}
+    plan = {box["path"] for box in run_json("plan", spec, "--rank", 0, *whole_one(spec), *sets_of(sets))["boxes"]}
+    parameters = dict(wide.named_parameters())
+    assert plan == set(parameters)
+    for path, parameter in parameters.items():
+        if "layers.1." in path:
+            continue
+        multipliers, facts = explained(spec, path, *sets_of(sets))
+        group = of_group[id(parameter)]
+        assert multipliers.pop("learning_rate", 1) == group["lr"], path
+        assert multipliers.pop("weight_decay", 1) == group["weight_decay"], path
+        output = {"output": wide.lm_head.output_mult / wide.lm_head.width_mult()} if parameter.infshape.ninf() == 1 else {}
+        assert multipliers == (output if path == "lm_head.weight" or "mlp.gate.weight" in path else {}), path
+        if parameter.dim() > 1:
+            mup.init.normal_(parameter, std=0.02)
+            arguments = {each["name"]: float(each["value"]) for each in facts["arguments"]}
+            assert arguments == {"mean": drawn[-1][0], "std": pytest.approx(drawn[-1][1], rel=1e-12)}, path
+
+
+def test_multipliers_of_megatron(tmp_path):
+    """As transformer_config.py and get_mup_config_overrides of Megatron-core say; its releases have no muP yet."""
+    spec = with_recipe("llama3.1-8b", "megatron-mup", tmp_path)
+    adam = {"learning_rate": 0.25, "adam_eps": 0.25}
+    layer = "model.layers.0."
+    for path, expected in {
+            "model.embed_tokens.weight": {}, "lm_head.weight": {"output": 0.25, **adam},
+            layer + "self_attn.q_proj.weight": {"softmax_scale": 1 / 128, **adam}, layer + "self_attn.k_proj.weight": adam,
+            layer + "self_attn.o_proj.weight": adam, layer + "mlp.down_proj.weight": adam,
+            layer + "input_layernorm.weight": {}}.items():
+        assert explained(spec, path, "--set", "vars.base_d=1024")[0] == expected, path
 
 
 @pytest.mark.parametrize("name, distribution, shape, in_axis, out_axis, divisor", [

@@ -46,6 +46,13 @@ void CheckInitNames(const ModelSpec& spec, Diagnostics& diagnostics) {
                         "choose another name");
     }
   }
+  std::vector<std::string> known;
+  for (const auto& init : spec.inits) known.push_back(init.name.value);
+  if (MayLack(spec.inits, spec.wrong.Has("init"))) return;
+  for (const auto& [name, numbers] : spec.multipliers) {
+    if (name.value.empty() || Contains(known, name.value)) continue;
+    ReportUnknown("initializer of `init`", name, known, diagnostics);
+  }
 }
 
 InitBinder::InitBinder(Building& building)
@@ -75,6 +82,7 @@ void InitBinder::Bind(const Leaf& leaf, const Shape* shape, Tensor* tensor) {
   if (const auto [what, hint] = MisfitOf(tensor->distribution, tensor->dtype); !what.empty()) {
     diagnostics_.Error(init->name.span, fmt::format("values of `{}` {}", tensor->path, what), hint);
   }
+  BindMultipliers(*spec.init);
   if (diagnostics_.errors() != before && !fans.reported()) bad_inits_.insert(init);
 }
 
@@ -97,6 +105,36 @@ const InitSpec* InitBinder::Follow(const InitSpec& own) {
       return nullptr;
     }
     init = it->second;
+  }
+}
+
+// Evaluates the multipliers of all names that lead to the initializer; the first name that has one
+// of a kind counts.
+void InitBinder::BindMultipliers(const InitSpec& own) {
+  const auto& all = building_.spec.multipliers;
+  std::vector<std::string> known;
+  const InitSpec* init = all.empty() ? nullptr : &own;
+  while (init != nullptr) {
+    const std::string& initializer = init->name.value;
+    const auto at =
+        std::ranges::find_if(all, [&](const auto& each) { return each.name.value == initializer; });
+    for (size_t i = 0; at != all.end() && i < at->value.size(); ++i) {
+      BindMultiplier(at->value[i], &known);
+    }
+    const auto next = inits_.find(initializer);
+    init = next == inits_.end() ? nullptr : next->second;
+  }
+}
+
+void InitBinder::BindMultiplier(const Named<ExprPtr>& multiplier, std::vector<std::string>* known) {
+  const std::string& name = multiplier.name.value;
+  if (multiplier.value == nullptr || Contains(*known, name)) return;
+  known->push_back(name);
+  const Expr& expr = *multiplier.value;
+  if (const auto value = EvaluateNumber(expr, names_, diagnostics_)) {
+    why_.Note([&](Explanation& notes) {
+      notes.multipliers.push_back({name, TextOf(expr), fmt::format("{}", *value), SpanOf(expr)});
+    });
   }
 }
 

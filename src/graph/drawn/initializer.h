@@ -16,7 +16,8 @@
 
 namespace shardinit {
 
-// Reports initializers of the spec that have the name of one of the tool's own.
+// Reports initializers of the spec that have the name of one of the tool's own, and multipliers of
+// unknown ones.
 void CheckInitNames(const ModelSpec& spec, Diagnostics& diagnostics);
 
 class InitBinder {
@@ -32,6 +33,8 @@ class InitBinder {
  private:
   void Report(const InitSpec& init, const Span& place, const char* mistake);
   const InitSpec* Follow(const InitSpec& own);
+  void BindMultipliers(const InitSpec& own);
+  void BindMultiplier(const Named<ExprPtr>& multiplier, std::vector<std::string>* known);
   std::optional<Distribution> Lower(const InitSpec& init, const TensorSpec& tensor, DType dtype,
                                     const Shape* shape, const Fans* fans);
   std::optional<Distribution> LowerRow(const Initializer& row, const InitSpec& init,

@@ -27,6 +27,7 @@ class UseCollector {
     for (const RuleSpec& rule : spec.rules) uses_.of_sharding.insert(rule.logical.value);
     if (spec.sharding) AddSharding(*spec.sharding->root);
     for (const auto& init : spec.inits) Add(init.value);
+    Add(spec.multipliers);
     if (spec.config) Add(ConfigSpec{*spec.config});
     Add(spec.modules);
     for (const auto& layout : spec.layouts) Add(layout.value.modules);
