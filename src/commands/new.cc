@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@
 #include "report/text.h"
 #include "spec/include.h"
 #include "spec/shipped.h"
+#include "tensor/dtype.h"
 
 namespace shardinit {
 namespace {
@@ -54,10 +56,13 @@ constexpr std::pair<std::string_view, std::string_view> kUses[] = {
     {"head", "linear"}};
 
 std::string IsSize(const std::string& text) {
-  const bool is_whole = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
-  return is_whole && text.find_first_not_of('0') != text.npos
+  constexpr int64_t kLargest = INT32_MAX;
+  int64_t size = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
+  const bool is_whole = error == std::errc() && end == text.data() + text.size();
+  return is_whole && size >= 1 && size <= kLargest
              ? std::string()
-             : fmt::format("`{}`: use a whole number from 1", text);
+             : fmt::format("`{}`: use a whole number from 1 to {}", text, kLargest);
 }
 
 struct NewOptions {
@@ -201,9 +206,9 @@ void SetVariables(Draft* draft) {
     while (sizes[kHeadDim] == 0 && width % heads != 0 && heads > unit) heads -= unit;
   }
   if (sizes[kHeadDim] == 0 && width % heads != 0) {
-    throw BadFlag(
-        fmt::format("the width, {}, is not a multiple of the number of heads, {}", width, heads),
-        "use another number of heads, or say their size with `--head-dim`");
+    throw BadFlag(fmt::format("the width, {}, is not a multiple of {}, {}", width,
+                              sizes[kHeads] > 0 ? "the number of heads" : "`--kv-heads`", heads),
+                  "use another number of heads, or say their size with `--head-dim`");
   }
   if (sizes[kKvHeads] > 0 && heads % sizes[kKvHeads] != 0) {
     throw BadFlag(
@@ -337,6 +342,12 @@ std::string CommandLineOf(const NewOptions& options) {
 }
 
 ExitCode RunNew(const NewOptions& options) {
+  if (!options.dtype.empty() && !FindDType(options.dtype)) {
+    const auto meant = FindDTypeByOtherName(options.dtype);
+    throw BadFlag(fmt::format("unknown dtype {}", Quote(options.dtype)),
+                  meant ? fmt::format("did you mean `{}`?", InfoOf(*meant).name)
+                        : DidYouMean(options.dtype, DTypeNames()));
+  }
   const bool is_own = options.from.empty();
   Draft draft = {options, is_own ? "new.yaml" : "new-from.yaml"};
   TemplateValues& values = draft.values;

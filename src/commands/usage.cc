@@ -146,6 +146,14 @@ void ExplainUsage(const CLI::App& root, const CLI::ParseError& error,
                HintForOption(words, i, known));
   }
   ExplainOption(*app, error);
+  if (const auto set = std::ranges::find(words, "--set"); words.end() - set > 2) {
+    const bool has_value = set[1].find('=') != set[1].npos;
+    const bool is_next = set[2].find('=') != set[2].npos && !set[2].starts_with('-');
+    if (has_value ? is_next : std::string_view(error.what()).ends_with(": " + set[2])) {
+      ThrowUsage(fmt::format("`{}` is not part of `--set {}`", set[2], set[1]),
+                 fmt::format("write `--set {}{}{}`", set[1], has_value ? " --set " : "=", set[2]));
+    }
+  }
   std::string what = error.what();
   // A word becomes lower-case; the name of an argument, such as SPEC, stays.
   if (what.size() > 1 && std::islower(what[1])) what[0] = static_cast<char>(std::tolower(what[0]));

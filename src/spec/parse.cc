@@ -233,10 +233,13 @@ void SpecParser::ReadMember(const Node::Entry& item, size_t prefix, ModuleSpec& 
                       Describe(*item.value)),
           "name a tensor of `modules`, or write `{from: …}`");
   } else if (!item.value->IsMap()) {
-    Error(*item.value,
-          fmt::format("{} must be a tensor or a module, which are mappings, not {}",
-                      Quote(item.key->text), Describe(*item.value)),
-          "a tensor has the form `{shape: [8, 16], init: zeros}`");
+    Error(
+        *item.value,
+        fmt::format("{} must be a tensor or a module, which are mappings, not {}",
+                    Quote(item.key->text), Describe(*item.value)),
+        (item.value->IsNull() ? fmt::format("`{}: {{when: false}}` leaves it out; ", item.key->text)
+                              : std::string()) +
+            "a tensor has the form `{shape: [8, 16], init: zeros}`");
   } else if (IsTensor(*item.value)) {
     TensorSpec tensor;
     tensor.span = item.key->span;

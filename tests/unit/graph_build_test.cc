@@ -152,7 +152,8 @@ TEST(Repeat, ItsVariableEndsWithIt) {
                      "  v: {shape: [layer], init: zeros}\n"),
             "x.yaml:8:15: error: unknown name `layer`\n"
             "    v: {shape: [layer], init: zeros}\n"
-            "                ^^^^^\n");
+            "                ^^^^^\n"
+            "  hint: `layer` is the variable of the repeat `a`, and known only below it\n");
 }
 
 TEST(Repeat, MayNotHideANameOrBeUsedTwiceAround) {

@@ -96,7 +96,7 @@ std::optional<size_t> FindDimension(const TensorSpec& spec, const Shape& shape,
     return diagnostics.Error(ref.span,
                              fmt::format("`{}` is {}, but the tensor has {} dimension{}", key,
                                          *position, rank, rank == 1 ? "" : "s"),
-                             rank == 0 ? "" : fmt::format("from {} to {}", -rank, rank - 1));
+                             rank == 0 ? "" : fmt::format("use {} to {}", -rank, rank - 1));
   }
   if (spec.wrong.Has("axes")) return {};
   const auto& name = std::get<std::string>(ref.value);
