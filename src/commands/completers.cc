@@ -220,6 +220,7 @@ constexpr struct {
     {"explain PATH", TensorPaths},
     {"--only", TensorPaths},
     {"--layout", Layouts},
+    {"--from-layout", Layouts},
     {"--mesh", MeshAxes},
     {"--set", Settings},
     {"--sharding", Shardings},

@@ -11,6 +11,7 @@
 #include "base/result_file.h"
 #include "base/text.h"
 #include "commands/command.h"
+#include "commands/folders.h"
 #include "commands/options.h"
 #include "generate/digests.h"
 #include "report/text.h"
@@ -21,7 +22,7 @@ namespace {
 
 struct DigestOptions {
   explicit DigestOptions(CLI::App& app) {
-    spec.AddTo(app);
+    spec.AddTo(app, "Model spec or config.json, `-` for standard input, or a folder of tensors");
     spec.AddLayoutTo(app);
     AddOnly(app, &only);
     AddText(app, "--check", "FILE", &check,
@@ -130,23 +131,32 @@ std::vector<std::string> Differences(const std::string& path, ExpectedDigests ex
 ExitCode RunDigest(const DigestOptions& options) {
   const WorkerOptions workers = options.work.Workers(false);
   const ProgressMode mode = options.work.Mode();
-  const Plan plan = options.spec.Load();
+  const std::string& path = options.spec.request.path;
+  std::optional<TensorFolder> folder;
+  if (MayHoldTensors(path)) {
+    RequireNoOverrides(options.spec);
+    SayFolder(folder.emplace(path));
+  }
+  const Plan loaded = folder ? Plan() : options.spec.Load();
+  const Plan& plan = folder ? folder->plan() : loaded;
   ExpectedDigests expected;
   if (!options.check.empty()) expected = ReadDigests(options.check);
   std::optional<ResultFile> written;
   if (!options.write.empty()) written.emplace(kDigestsKind, options.write, options.force);
-  const std::vector<const Tensor*> tensors = Matching(plan.graph.logical(), options.only);
+  const std::vector<const Tensor*> tensors =
+      Matching(folder ? plan.graph.tensors : plan.graph.logical(), options.only);
   int64_t bytes = 0;
   for (const Tensor* tensor : tensors) bytes += tensor->bytes();
-  const bool all = tensors.size() == plan.graph.logical().size();
+  const bool all = tensors.size() == (folder ? plan.graph.tensors : plan.graph.logical()).size();
   std::vector<TensorDigest> digests;
   {
     WorkCounters counters;
     Progress progress(mode, "hashing", bytes, options.json);
     digests = DigestTensors(
         tensors, workers, [&](const WorkCounters& c) { progress.Update(c.hashed_bytes); },
-        &counters);
+        &counters, folder ? [&](const Tensor& t) { return folder->ElementsOf(t); } : SourceOf());
   }
+  if (folder) folder->RequireUnchanged();
   std::sort(digests.begin(), digests.end(), [](const TensorDigest& a, const TensorDigest& b) {
     return a.tensor->path < b.tensor->path;
   });

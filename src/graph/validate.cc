@@ -178,7 +178,8 @@ Misfit MisfitOf(const Distribution& distribution, DType dtype) {
             "choose another dtype or another value"};
   }
   if (std::holds_alternative<Expression>(distribution) ||
-      std::holds_alternative<FromFile>(distribution)) {
+      std::holds_alternative<FromFile>(distribution) ||
+      std::holds_alternative<FromSource>(distribution)) {
     return {};
   }
   return {fmt::format("are fractions, but {} holds {}", info.name, WhatItHolds(dtype)),

@@ -19,7 +19,7 @@ struct Largest {
     return std::max(std::fabs(u.low), std::fabs(u.high));
   }
   double operator()(const Normal& n) const { return std::fabs(n.mean) + 7 * n.std; }
-  double operator()(const OneOf<Expression, FromFile, Norm> auto&) const { return 0; }
+  double operator()(const OneOf<Expression, FromFile, FromSource, Norm> auto&) const { return 0; }
   double operator()(const Orthogonal& o) const { return std::fabs(o.gain); }
   double operator()(const Sparse& s) const { return 7 * s.std; }
   double operator()(const Normalized& n) const { return n.length; }
@@ -111,22 +111,23 @@ std::string MatrixInText(const Distribution& distribution, const Shape& shape) {
                                              ElementCount(shape) / elements, elements, n.axis);
                         },
                         [](const OneOf<Constant, Uniform, Normal, TruncatedNormal, Expression,
-                                       FromFile, Norm> auto&) { return std::string(); },
+                                       FromFile, FromSource, Norm> auto&) { return std::string(); },
                     },
                     distribution);
 }
 
 int64_t DrawsOf(const Distribution& distribution) {
-  return std::visit(Overloaded{
-                        [](const OneOf<Constant, FromFile, Norm> auto&) -> int64_t { return 0; },
-                        [](const Sampled auto&) -> int64_t { return 1; },
-                        [](const OneOf<Orthogonal, Normalized> auto&) -> int64_t { return 1; },
-                        [](const Sparse&) -> int64_t { return 2; },  // a value and a place
-                        [](const Expression& e) -> int64_t {
-                          return std::ssize(e.program->draws) + std::ssize(e.program->placed);
-                        },
-                    },
-                    distribution);
+  return std::visit(
+      Overloaded{
+          [](const OneOf<Constant, FromFile, FromSource, Norm> auto&) -> int64_t { return 0; },
+          [](const Sampled auto&) -> int64_t { return 1; },
+          [](const OneOf<Orthogonal, Normalized> auto&) -> int64_t { return 1; },
+          [](const Sparse&) -> int64_t { return 2; },  // a value and a place
+          [](const Expression& e) -> int64_t {
+            return std::ssize(e.program->draws) + std::ssize(e.program->placed);
+          },
+      },
+      distribution);
 }
 
 }  // namespace shardinit

@@ -123,6 +123,15 @@ struct FromFile {
   static constexpr auto kMembers = std::tuple(Member{"sha256", &FromFile::sha256, "with SHA-256"});
 };
 
+// The elements are those of a tensor that exists, which a source has: a folder of tensors.
+struct FromSource {
+  std::string source, tensor;  // the names of the source, and of the tensor in it
+
+  static constexpr std::string_view kName = "source";
+  static constexpr auto kMembers = std::tuple(Member{"source", &FromSource::source, ""},
+                                              Member{"tensor", &FromSource::tensor, ""});
+};
+
 // The Euclidean norms of another tensor's elements, taken over the dimensions whose extent is 1
 // here, or over all dimensions.
 struct Norm {
@@ -135,7 +144,7 @@ struct Norm {
 // A visitor names each alternative (OneOf names several that are alike), so that the compiler
 // points at each place that lacks a new one.
 using Distribution = std::variant<Constant, Uniform, Normal, TruncatedNormal, Expression,
-                                  Orthogonal, Sparse, Normalized, FromFile, Norm>;
+                                  Orthogonal, Sparse, Normalized, FromFile, FromSource, Norm>;
 
 template <typename D, typename Body>
 void ForEachMember(D&& distribution, const Body& body) {

@@ -106,6 +106,9 @@ class DistributionReader {
   }
 
   void CheckMembers(const Norm&) const {}  // CheckTensors() checks it, once all tensors are read.
+  void CheckMembers(const FromSource& s) const {
+    if (s.source.empty() || s.tensor.empty()) RefuseInit("it names no tensor of a source");
+  }
   void CheckMembers(const FromFile& f) const {
     Digest digest;
     if (!FromHex(f.sha256, &digest)) {

@@ -59,9 +59,8 @@ std::string RefusalOfJaxCall(const Program::PlacedCall& call) {
 std::string JaxRefusal(const Tensor& tensor) {
   return std::visit(
       Overloaded{[](const Sampled auto&) { return std::string(); },
-                 [](const OneOf<Constant, Orthogonal, Sparse, Normalized, FromFile, Norm> auto&) {
-                   return std::string();
-                 },
+                 [](const OneOf<Constant, Orthogonal, Sparse, Normalized, FromFile, FromSource,
+                                Norm> auto&) { return std::string(); },
                  [](const Expression& expression) {
                    for (const Program::PlacedCall& call : expression.program->placed) {
                      if (std::string why = RefusalOfJaxCall(call); !why.empty()) return why;

@@ -131,7 +131,7 @@ std::string TorchRefusal(const Tensor& tensor) {
   }
   return std::visit(
       Overloaded{
-          [](const OneOf<Constant, FromFile, Norm> auto&) { return std::string(); },
+          [](const OneOf<Constant, FromFile, FromSource, Norm> auto&) { return std::string(); },
           [&](const OneOf<Uniform, Normal> auto&) { return RefusalOfType(tensor); },
           [&](const TruncatedNormal& t) {
             const std::string why = RefusalOfCutOffs(t.low, t.high);
@@ -215,9 +215,8 @@ bool IsTorchInexact(const Tensor& tensor) {
           [](const Expression& e) { return e.program->inexact; },
           [](const Uniform&) { return false; },
           [](const OneOf<Orthogonal, Norm> auto&) { return true; },
-          [&](const OneOf<Constant, Normal, TruncatedNormal, Sparse, Normalized, FromFile> auto&) {
-            return tensor.dtype == DType::f64;
-          },
+          [&](const OneOf<Constant, Normal, TruncatedNormal, Sparse, Normalized, FromFile,
+                          FromSource> auto&) { return tensor.dtype == DType::f64; },
       },
       tensor.distribution);
 }
@@ -249,7 +248,8 @@ torch_cpu::Drawn TorchDrawsOf(const Tensor& tensor) {
           [](const Sparse& s) -> Draw {
             return torch_cpu::Normal{0, s.std};
           },
-          [](const OneOf<Constant, Expression, Normalized, FromFile, Norm> auto&) -> Draw {
+          [](const OneOf<Constant, Expression, Normalized, FromFile, FromSource, Norm> auto&)
+              -> Draw {
             Check(false, "draws of PyTorch for a tensor that has none");
             return {};
           },

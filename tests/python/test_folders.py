@@ -1,0 +1,218 @@
+"""Folders that other tools wrote: their traps are errors or warnings with names, and nothing is lost in silence."""
+
+import json
+import pathlib
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+from clients import client_of
+from support import run_ok, run_tool
+
+torch = client_of("torch")
+safetensors_torch = client_of("safetensors.torch")
+
+STATE = {"model.embed_tokens.weight": torch.arange(32.0).reshape(8, 4), "lm_head.weight": torch.ones(8, 4)}
+
+
+def refused(*arguments, code=None):
+    result = run_tool(*arguments)
+    assert result.returncode != 0 and (code is None or result.returncode == code), result
+    return result.stderr
+
+
+def hub(folder, state=STATE, name="model.safetensors", **config):
+    folder.mkdir(exist_ok=True)
+    safetensors_torch.save_file(state, folder / name)
+    if config:
+        (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_tied_config_with_another_head(tmp_path):
+    """Transformers would untie them in silence: both stay, and a message says so."""
+    folder = hub(tmp_path / "in", tie_word_embeddings=True)
+    result = run_tool("convert", folder, "--to", "dcp", "-o", tmp_path / "out")
+    assert result.returncode == 0 and "ties `lm_head.weight`" in result.stderr
+    assert run_ok("diff", folder, tmp_path / "out", "--values").stdout == "no difference: 2 tensors\n"
+    same = {name: STATE["lm_head.weight"].clone() for name in STATE}
+    folder = hub(tmp_path / "same", same, tie_word_embeddings=True)
+    assert "ties" not in run_tool("digest", folder).stderr
+
+
+def test_index_that_names_another_file(tmp_path):
+    """The headers count; the index is a list of files."""
+    folder = tmp_path / "in"
+    hub(folder, {"a": torch.ones(2)}, "model-00001-of-00002.safetensors")
+    hub(folder, {"b": torch.zeros(2)}, "model-00002-of-00002.safetensors")
+    index = folder / "model.safetensors.index.json"
+    files = ["model-00002-of-00002.safetensors", "model-00001-of-00002.safetensors"]
+    index.write_text(json.dumps({"weight_map": dict(zip("ab", files))}))
+    result = run_tool("digest", folder)
+    assert result.returncode == 0 and "model.safetensors.index.json: a is not in" in result.stderr
+    index.write_text(json.dumps({"weight_map": {"a": files[1]}}))
+    assert "is not part of the model" in run_tool("digest", folder).stderr
+    index.write_text(json.dumps({"weight_map": {"a": files[1], "b": "model-00003.safetensors"}}))
+    assert "`model-00003.safetensors`, which is missing" in refused("digest", folder)
+    index.unlink()
+    (folder / files[0]).unlink()
+    assert f"`{files[0]}` is missing" in refused("digest", folder)
+
+
+def test_single_file_beside_an_index(tmp_path):
+    folder = hub(tmp_path / "in")
+    hub(folder, {"a": torch.ones(2)}, "model-00001-of-00001.safetensors")
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "model-00001-of-00001.safetensors"}}))
+    assert "`model.safetensors` stands beside" in refused("convert", folder, "--to", "dcp", "-o", tmp_path / "out")
+
+
+@pytest.mark.parametrize("bit", ["conj", "neg"])
+def test_views_whose_bytes_are_not_their_values(tmp_path, bit):
+    value = torch.complex(torch.ones(3), torch.ones(3)).conj()
+    torch.save({"a": value if bit == "conj" else value.imag}, tmp_path / "in.pt")
+    assert f"the bit `{bit}`" in refused("digest", tmp_path / "in.pt", code=5)
+
+
+def rewritten(path, to, change, compression=zipfile.ZIP_STORED):
+    """A copy of an archive in which `change(name, data)` gives each file."""
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(to, "w", compression) as new:
+        for name in old.namelist():
+            new.writestr(name, change(name, old.read(name)))
+    return to
+
+
+def test_big_endian_and_compressed_archives(tmp_path):
+    torch.save(STATE, tmp_path / "in.pt")
+    big = rewritten(tmp_path / "in.pt", tmp_path / "big.pt",
+                    lambda name, data: b"big" if name.endswith("byteorder") else data)
+    assert "big-endian" in refused("digest", big, code=5)
+    packed = rewritten(tmp_path / "in.pt", tmp_path / "packed.pt", lambda name, data: data, zipfile.ZIP_DEFLATED)
+    assert "compressed" in refused("digest", packed, code=5)
+    plain = rewritten(tmp_path / "in.pt", tmp_path / "plain.pt", lambda name, data: data)
+    assert run_ok("digest", plain).stdout == run_ok("digest", tmp_path / "in.pt").stdout
+
+
+def test_legacy_file_of_a_linear_layer(tmp_path):
+    """A count of 12 elements stands before 48 bytes."""
+    layer = torch.nn.Linear(4, 3)
+    torch.save(layer.state_dict(), tmp_path / "in.pt", _use_new_zipfile_serialization=False)
+    weight = layer.weight.detach().numpy().tobytes()
+    data = (tmp_path / "in.pt").read_bytes()
+    assert (12).to_bytes(8, "little") + weight in data
+    safetensors_torch.save_file(layer.state_dict(), tmp_path / "as.safetensors")
+    assert run_ok("diff", tmp_path / "in.pt", tmp_path / "as.safetensors", "--values").stdout == "no difference: 2 tensors\n"
+
+
+def test_what_would_have_to_run_is_refused(tmp_path):
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pt")
+    assert "whose code would have to run" in refused("digest", tmp_path / "module.pt", code=5)
+    torch.save({"optimizer": {}, "epoch": 1}, tmp_path / "no.pt")
+    assert "it holds no model: its keys are `optimizer`, `epoch`" in refused("digest", tmp_path / "no.pt", code=5)
+    quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+    torch.save({"a": torch.ones(2), "q": quantized}, tmp_path / "q.pt")
+    assert "_rebuild_qtensor" in refused("digest", tmp_path / "q.pt", code=5)
+    torch.save({"a": torch.ones(2), "s": torch.eye(3).to_sparse()}, tmp_path / "s.pt")
+    assert "_rebuild_sparse_tensor" in refused("digest", tmp_path / "s.pt", code=5)
+
+
+def test_strided_tensors(tmp_path):
+    base = torch.arange(24.0).reshape(4, 6)
+    state = {"rows": base[:, 1:4], "transposed": base.t(), "expanded": torch.ones(1).expand(3, 2), "tied": base}
+    torch.save(state, tmp_path / "in.pt")
+    safetensors_torch.save_file({n: t.contiguous().clone() for n, t in state.items()}, tmp_path / "as.safetensors")
+    assert run_ok("diff", tmp_path / "in.pt", tmp_path / "as.safetensors", "--values").stdout == "no difference: 4 tensors\n"
+    torch.save({"large": torch.zeros(1000, 1000).t()}, tmp_path / "large.pt")
+    assert "save `tensor.contiguous()`" in refused("digest", tmp_path / "large.pt", code=5)
+
+
+def test_folders_that_are_known_and_not_read(tmp_path):
+    for name, words in {"zero_to_fp32.py": "python zero_to_fp32.py . OUT", "manifest.ocdbt": "use_ocdbt=False",
+                        "zarr.json": "use_compression=False"}.items():
+        folder = tmp_path / name.replace(".", "_")
+        folder.mkdir()
+        (folder / name).write_text("{}")
+        assert words in refused("inspect", folder, code=5)
+    (tmp_path / "empty").mkdir()
+    assert "holds no safetensors files or DCP files or zarr arrays or PyTorch files" in refused("digest", tmp_path / "empty", code=2)
+    both = hub(tmp_path / "both")
+    (both / "w").mkdir()
+    (both / "w/.zarray").write_text(json.dumps({"zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "<f4",
+                                                "compressor": None, "filters": None, "order": "C", "fill_value": 0}))
+    (both / "w/0").write_bytes(bytes(4))
+    assert "holds safetensors files and zarr arrays" in refused("digest", both, code=2)
+
+
+def test_tensors_that_cannot_be_carried(tmp_path):
+    state = {"a": torch.ones(2), "c": torch.complex(torch.ones(2), torch.ones(2)), "z": torch.zeros(0)}
+    folder = hub(tmp_path / "in", state)
+    assert "cannot copy `c`" in refused("convert", folder, "--to", "dcp", "-o", tmp_path / "out", code=5)
+    assert "has no elements" in refused("convert", folder, "--to", "dcp", "-o", tmp_path / "out", "--drop", "c", code=5)
+    run_ok("convert", folder, "--to", "dcp", "-o", tmp_path / "out", "--drop", "c", "--drop", "z")
+    assert "no tensor matches `--drop x`" in refused("convert", folder, "--to", "dcp", "-o", tmp_path / "y", "--drop", "x",
+                                                    "--drop", "c", "--drop", "z")
+
+
+def test_another_source_is_never_taken_for_the_first(tmp_path):
+    folder = hub(tmp_path / "in")
+    for form in ["dcp", "hdf5"]:
+        out = tmp_path / form
+        run_ok("convert", folder, "--to", form, "-o", out)
+        before = {f: f.read_bytes() for f in out.rglob("*") if f.is_file()}
+        assert "was there already" in run_tool("convert", folder, "--to", form, "-o", out).stderr
+        other = hub(tmp_path / f"other-{form}", {**STATE, "lm_head.weight": torch.zeros(8, 4)})
+        renamed = tmp_path / "moved"
+        folder.rename(renamed)
+        other.rename(folder)
+        assert "has other values" in refused("convert", folder, "--to", form, "-o", out)
+        assert before == {f: f.read_bytes() for f in out.rglob("*") if f.is_file()}
+        shutil.rmtree(folder)
+        renamed.rename(folder)
+
+
+def test_links_of_a_cache_are_followed(tmp_path):
+    hub(tmp_path / "blobs")
+    folder = tmp_path / "snapshot"
+    folder.mkdir()
+    (folder / "model.safetensors").symlink_to("../blobs/model.safetensors")
+    assert run_ok("digest", folder).stdout == run_ok("digest", tmp_path / "blobs").stdout
+
+
+def test_out_of_the_ordinary(tmp_path):
+    state = {"w": torch.ones(4, 3), "bad": torch.tensor([1.0, float("nan"), float("inf")])}
+    state["w"][1:3] = 0
+    found = {t["path"]: t for t in json.loads(run_ok("stats", hub(tmp_path / "in", state), "--json").stdout)["tensors"]}
+    assert found["bad"]["not_finite"] == 2 and found["w"]["zero_rows"] == 2 and found["bad"]["zero_rows"] == 0
+
+
+def test_values_are_compared_bit_by_bit(tmp_path):
+    a, b = np.zeros((3, 4), "f4"), np.zeros((3, 4), "f4")
+    b[1, 2] = -0.0
+    a[2, 3], b[2, 3] = np.array([0x7FC00001, 0x7FC00002], "u4").view("f4")
+    hub(tmp_path / "a", {"w": torch.from_numpy(a)})
+    hub(tmp_path / "b", {"w": torch.from_numpy(b)})
+    result = run_tool("diff", tmp_path / "a", tmp_path / "b", "--values")
+    assert result.returncode == 1 and "values: 2 of 12 elements differ, the first at [1, 2]" in result.stdout
+
+
+def test_types_change_only_when_asked(tmp_path):
+    values = torch.cat([torch.randn(1000) * 10.0 ** k for k in range(-3, 4)])
+    values[:4] = torch.tensor([float("nan"), -0.0, float("inf"), 1e-40])
+    state = {"w": values.reshape(7, 1000), "d": values.double(), "w_scale_inv": values[:8].clone(),
+             "q": values.to(torch.float8_e4m3fn), "i": torch.arange(3)}
+    folder = hub(tmp_path / "in", state)
+    result = run_tool("convert", folder, "--to", "safetensors", "--dtype", "bf16", "-o", tmp_path / "out")
+    assert "2 tensors become bf16; 3 of other types stay" in result.stderr
+    found = safetensors_torch.load_file(tmp_path / "out/model.safetensors")
+    for name in "w", "d":
+        wanted = state[name].bfloat16()
+        assert torch.equal(found[name].isnan(), wanted.isnan())
+        kept = ~wanted.isnan()
+        assert torch.equal(found[name].view(torch.int16)[kept], wanted.view(torch.int16)[kept])
+    assert torch.equal(found["w_scale_inv"].view(torch.int32), state["w_scale_inv"].view(torch.int32))
+    assert torch.equal(found["q"].view(torch.uint8), state["q"].view(torch.uint8))
+    hub(tmp_path / "large", {"w": torch.full((3,), 1e6)})
+    assert "`w` has the value 1000000, which f16 does not hold" in refused(
+        "convert", tmp_path / "large", "--to", "dcp", "--dtype", "f16", "-o", tmp_path / "no", code=2)
+    assert "no floating-point type" in refused("convert", folder, "--to", "dcp", "--dtype", "i8", "-o", tmp_path / "no")
