@@ -1,7 +1,5 @@
 #include "generate/fill.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -57,20 +55,6 @@ class SampleFiller final : public Filler {
   const DType dtype_;
 };
 
-// Stands for the elements of a folder that was copied, which are not made.
-class CopiedFiller final : public Filler {
- public:
-  explicit CopiedFiller(std::string path) : path_(std::move(path)) {}
-
-  void Fill(const Runs&, int64_t, int64_t, void*) const override {
-    throw Error(ExitCode::kUsage,
-                fmt::format("`{}` cannot be made again: its values are those of a folder", path_));
-  }
-
- private:
-  const std::string path_;
-};
-
 }  // namespace
 
 std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
@@ -87,10 +71,8 @@ std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
           [&](const Sampled auto& d) -> Result {
             return std::make_unique<SampleFiller>(SamplerOf(d), tensor);
           },
-          [&](const FromSource&) -> Result { return std::make_unique<CopiedFiller>(tensor.path); },
-          [&](const OneOf<Expression, Orthogonal, Sparse, Normalized, FromFile, Norm> auto& other) {
-            return MakeFiller(other, tensor);
-          },
+          [&](const OneOf<Expression, Orthogonal, Sparse, Normalized, FromFile, FromSource,
+                          RowsLike, Parts, Norm> auto& other) { return MakeFiller(other, tensor); },
       },
       tensor.distribution);
 }
@@ -104,7 +86,7 @@ std::vector<Preparation> PreparationsOf(const Tensor& tensor, const Box& box) {
             return {{&tensor, static_cast<int64_t>(SizeOf(o, tensor.shape).bytes)}};
           },
           [](const OneOf<Constant, Uniform, Normal, TruncatedNormal, Expression, Sparse, Normalized,
-                         FromFile, FromSource, Norm> auto&) { return Result(); },
+                         FromFile, FromSource, RowsLike, Parts, Norm> auto&) { return Result(); },
       },
       tensor.distribution);
 }

@@ -166,6 +166,12 @@ void ReportRefusal(const Tensor& tensor, const Span& place, std::string_view why
 
 Misfit MisfitOf(const Distribution& distribution, DType dtype) {
   const DTypeInfo& info = InfoOf(dtype);
+  if (const auto* parts = std::get_if<Parts>(&distribution)) {
+    for (const Part& part : parts->of->parts) {
+      if (Misfit misfit = MisfitOf(part.distribution, dtype); !misfit.what.empty()) return misfit;
+    }
+    return {};
+  }
   if (info.is_float()) {
     const double largest = LargestMagnitude(distribution);
     if (largest <= LargestOf(dtype)) return {};

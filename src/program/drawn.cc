@@ -302,6 +302,9 @@ Value WriteElement(const Leaf& leaf, RowReader words) {
           },
           [&](const OneOf<FromFile, FromSource> auto&) { return WriteStored(leaf, words); },
           [&](const Norm&) { return WriteNorm(leaf, words); },
+          [](const OneOf<RowsLike, Parts> auto&) -> Value {
+            throw Bug("a distribution that no program has");
+          },
           [&](const Sparse& s) { return WriteSparse(s, leaf, words); },
           [&](const Normalized& n) { return WriteNormalized(n, leaf, words); },
       },

@@ -34,9 +34,10 @@ enum class SpecKind {
   kTraining,
   kRules,
   kSharding,
-  kInits,   // by name
-  kBlocks,  // by name
-  kBlock,   // the name of one
+  kInits,    // by name
+  kSources,  // by name
+  kBlocks,   // by name
+  kBlock,    // the name of one
   kNames,
   kModules,
   kLayouts,
@@ -74,6 +75,7 @@ constexpr bool MayBeNamesake(const SpecKey& key) {
 
 enum class SpecMapping {
   kModel,
+  kSource,
   kAssertion,
   kMesh,
   kTraining,

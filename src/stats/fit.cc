@@ -34,7 +34,7 @@ struct Cumulative {
     return Between(t.low, z) / Between(t.low, t.high);
   }
   double operator()(const OneOf<Expression, Orthogonal, Sparse, Normalized, FromFile, FromSource,
-                                Norm> auto&) const {
+                                RowsLike, Parts, Norm> auto&) const {
     throw Bug("a distribution with no closed form");
   }
 };
@@ -57,29 +57,29 @@ double ProbabilityAbove(double x) {
 
 std::optional<DeclaredMoments> DeclaredMomentsOf(const Distribution& distribution) {
   using Result = std::optional<DeclaredMoments>;
-  return std::visit(Overloaded{
-                        [](const Constant& c) -> Result {
-                          return {{c.value, 0}};
-                        },
-                        [](const Uniform& u) -> Result {
-                          return {{(u.low + u.high) / 2, (u.high - u.low) / std::sqrt(12.0)}};
-                        },
-                        [](const Normal& n) -> Result {
-                          return {{n.mean, n.std}};
-                        },
-                        [](const TruncatedNormal& t) -> Result {
-                          const double all = Between(t.low, t.high);
-                          const double shift = (Density(t.low) - Density(t.high)) / all;
-                          const double spread =
-                              1 + (t.low * Density(t.low) - t.high * Density(t.high)) / all;
-                          return {{t.mean + t.std * shift,
-                                   t.std * std::sqrt(std::max(0.0, spread - shift * shift))}};
-                        },
-                        // These have no closed form.
-                        [](const OneOf<Expression, Orthogonal, Sparse, Normalized, FromFile,
-                                       FromSource, Norm> auto&) -> Result { return {}; },
-                    },
-                    distribution);
+  return std::visit(
+      Overloaded{
+          [](const Constant& c) -> Result {
+            return {{c.value, 0}};
+          },
+          [](const Uniform& u) -> Result {
+            return {{(u.low + u.high) / 2, (u.high - u.low) / std::sqrt(12.0)}};
+          },
+          [](const Normal& n) -> Result {
+            return {{n.mean, n.std}};
+          },
+          [](const TruncatedNormal& t) -> Result {
+            const double all = Between(t.low, t.high);
+            const double shift = (Density(t.low) - Density(t.high)) / all;
+            const double spread = 1 + (t.low * Density(t.low) - t.high * Density(t.high)) / all;
+            return {
+                {t.mean + t.std * shift, t.std * std::sqrt(std::max(0.0, spread - shift * shift))}};
+          },
+          // These have no closed form.
+          [](const OneOf<Expression, Orthogonal, Sparse, Normalized, FromFile, FromSource, RowsLike,
+                         Parts, Norm> auto&) -> Result { return {}; },
+      },
+      distribution);
 }
 
 std::optional<Fit> FitOf(std::span<const Bin> bins, const Distribution& distribution) {

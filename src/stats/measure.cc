@@ -23,10 +23,12 @@ namespace {
 constexpr int64_t kBlock = 4 << 20;   // bytes that one thread takes at a time
 constexpr int64_t kTile = 128 << 10;  // bytes that are made and counted while in the cache
 
-// Returns whether the tensor's elements may be NaN or infinite: those of a file may.
+// Returns whether the tensor's elements may be NaN or infinite: those of a file or a source may.
 bool MayBeAnything(const Tensor& tensor) {
   if (tensor.view == nullptr) {
-    return IsOfSource(tensor) || std::holds_alternative<FromFile>(tensor.distribution);
+    return std::holds_alternative<FromFile>(tensor.distribution) ||
+           std::holds_alternative<FromSource>(tensor.distribution) ||
+           std::holds_alternative<Parts>(tensor.distribution);
   }
   return std::any_of(tensor.view->pieces.begin(), tensor.view->pieces.end(), [&](const Piece& p) {
     return p.source != Piece::kPadding &&

@@ -216,3 +216,67 @@ def test_types_change_only_when_asked(tmp_path):
     assert "`w` has the value 1000000, which f16 does not hold" in refused(
         "convert", tmp_path / "large", "--to", "dcp", "--dtype", "f16", "-o", tmp_path / "no", code=2)
     assert "no floating-point type" in refused("convert", folder, "--to", "dcp", "--dtype", "i8", "-o", tmp_path / "no")
+
+
+LAYOUTS = ["stacked", "hf", "torchtitan", "meta", "megatron", "torch_dist", "kerashub"]
+
+
+def random_bits_of(cls, config, folder):
+    """A folder of Transformers, of which all bits of all elements are drawn: NaN with payloads and -0 are there."""
+    cls(config).to(torch.bfloat16).save_pretrained(folder)
+    state = safetensors_torch.load_file(folder / "model.safetensors")
+    bits = torch.Generator().manual_seed(3)
+    state = {name: torch.randint(-(1 << 15), 1 << 15, t.shape, generator=bits, dtype=torch.int16).view(torch.bfloat16)
+             for name, t in state.items()}
+    safetensors_torch.save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2"])
+def test_layouts_there_and_back(tmp_path, family):
+    """Stacked, fused, interleaved and padded: through every layout the bits come back, and on their way they are
+    the same in 1 and 8 jobs."""
+    transformers = client_of("transformers")
+    config = getattr(transformers, f"{family}Config")(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=130, max_position_embeddings=64)
+    folder = random_bits_of(getattr(transformers, f"{family}ForCausalLM"), config, tmp_path / "in")
+    config = folder / "config.json"
+    tested = 0
+    for layout in LAYOUTS:
+        there, eight, back = (tmp_path / f"{layout}-{what}" for what in ("there", "eight", "back"))
+        result = run_tool("convert", folder, "--to", "dcp", "--layout", layout, "-o", there, "-j", 1)
+        if "has no layout" in result.stderr:
+            continue
+        assert result.returncode == 0, result
+        tested += 1
+        run_ok("convert", folder, "--to", "dcp", "--layout", layout, "-o", eight, "-j", 8)
+        for file in there.iterdir():
+            assert file.read_bytes() == (eight / file.name).read_bytes(), file
+        run_ok("convert", there, "--to", "safetensors", "--spec", config, "--from-layout", layout, "-o", back)
+        assert "no difference" in run_ok("diff", folder, back, "--values").stdout
+    assert tested >= 3
+    # Through a checkpoint on a mesh.
+    run_ok("convert", folder, "--to", "hdf5", "--layout", "torch_dist", "--mesh", "tensor=2", "-o", tmp_path / "own")
+    run_ok("verify", tmp_path / "own", "-q")
+    run_ok("convert", tmp_path / "own", "--to", "megatron", "-o", tmp_path / "megatron")
+    run_ok("convert", tmp_path / "megatron", "--to", "safetensors", "--spec", config, "--from-layout", "torch_dist",
+           "-o", tmp_path / "end")
+    assert "no difference" in run_ok("diff", folder, tmp_path / "end", "--values").stdout
+
+
+def test_layouts_that_do_not_fit(tmp_path):
+    transformers = client_of("transformers")
+    config = transformers.LlamaConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
+                                      vocab_size=8)
+    folder = random_bits_of(transformers.LlamaForCausalLM, config, tmp_path / "in")
+    out = tmp_path / "out"
+    assert "the folder has no `tok_embeddings.weight`" in refused(
+        "convert", folder, "--to", "dcp", "--from-layout", "torchtitan", "-o", out, code=2)
+    state = safetensors_torch.load_file(folder / "model.safetensors")
+    hub(folder, {**state, "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})
+    assert "but not in the model's own names" in refused("convert", folder, "--to", "dcp", "--layout", "meta", "-o", out)
+    run_ok("convert", folder, "--to", "dcp", "--layout", "meta", "--drop", "**.inv_freq", "-o", out)
+    hub(folder, {**state, "lm_head.weight": torch.ones(9, 16).bfloat16()})
+    assert "`lm_head.weight` is [9, 16] in the folder, but [8, 16]" in refused(
+        "convert", folder, "--to", "dcp", "--layout", "meta", "-o", tmp_path / "x", code=2)

@@ -61,6 +61,9 @@ std::string JaxRefusal(const Tensor& tensor) {
       Overloaded{[](const Sampled auto&) { return std::string(); },
                  [](const OneOf<Constant, Orthogonal, Sparse, Normalized, FromFile, FromSource,
                                 Norm> auto&) { return std::string(); },
+                 [](const OneOf<RowsLike, Parts> auto& d) {
+                   return std::string(DrawsOf(d) > 0 ? kRandomRows : "");
+                 },
                  [](const Expression& expression) {
                    for (const Program::PlacedCall& call : expression.program->placed) {
                      if (std::string why = RefusalOfJaxCall(call); !why.empty()) return why;
