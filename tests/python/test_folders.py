@@ -1,12 +1,13 @@
 """Folders that other tools wrote: their traps are errors or warnings with names, and nothing is lost in silence."""
 
 import json
-import pathlib
+import os
 import shutil
 import zipfile
 
 import numpy as np
 import pytest
+from changing import changing
 from clients import client_of
 from support import run_ok, run_tool
 
@@ -280,3 +281,64 @@ def test_layouts_that_do_not_fit(tmp_path):
     hub(folder, {**state, "lm_head.weight": torch.ones(9, 16).bfloat16()})
     assert "`lm_head.weight` is [9, 16] in the folder, but [8, 16]" in refused(
         "convert", folder, "--to", "dcp", "--layout", "meta", "-o", tmp_path / "x", code=2)
+
+
+def wide(folder):
+    """Two tensors that are read in several parts."""
+    bits = torch.Generator().manual_seed(5)
+    hub(folder, {name: torch.randint(-99, 99, (300, 1000), generator=bits).float() for name in "ab"})
+    file = folder / "model.safetensors"
+    os.utime(file, (1_700_000_000, 1_700_000_000))
+    return file
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("form", ["dcp", "hdf5"])
+@pytest.mark.parametrize("what", ["xor", "cut", "swap"])
+def test_sources_that_change_under_way(tmp_path, form, what):
+    """Before any read of the source, it changes: there is an error and no output, or the output has the values that
+    the source had."""
+    folder = tmp_path / "in"
+    file = wide(folder)
+    before = file.read_bytes()
+    wanted = run_ok("digest", folder).stdout
+    arguments = ["convert", folder, "--to", form, "-j", 1, "--memory", "4M", "--sharding", "fsdpv2", "--mesh", "fsdp=3"]
+    count = tmp_path / "count"
+    run_ok(*arguments, "-o", tmp_path / "whole", env=changing(folder, count=count))
+    reads = int(count.read_text().split()[0])
+    other = tmp_path / "other"
+    for read in sorted({1, 2, 3, reads // 2, reads - 1, reads}):
+        file.unlink()
+        file.write_bytes(before)
+        os.utime(file, (1_700_000_000, 1_700_000_000))
+        shutil.copy2(file, other)
+        with_what = {"xor": len(before) - 5000, "cut": len(before) - 5000, "swap": other}[what]
+        if what == "swap":
+            data = bytearray(before)
+            data[-5000] ^= 1
+            other.write_bytes(data)
+        out = tmp_path / f"out-{read}"
+        result = run_tool(*arguments, "-o", out, env=changing(folder, f"{read} {what} {file} {with_what}"))
+        if result.returncode == 0:
+            assert run_ok("digest", out).stdout == wanted, read
+        else:
+            assert result.returncode in (3, 5) and file.name in result.stderr, result
+            assert not out.exists()
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("form", ["dcp", "hdf5"])
+def test_conversions_that_are_killed(tmp_path, form):
+    """A run that is killed anywhere is completed by the same command, with the same bytes."""
+    folder = tmp_path / "in"
+    wide(folder)
+    arguments = ["convert", folder, "--to", form, "-j", 2, "--sharding", "fsdpv2", "--mesh", "fsdp=3"]
+    count = tmp_path / "count"
+    run_ok(*arguments, "-o", tmp_path / "whole", env=changing(folder, count=count))
+    wanted = {f.relative_to(tmp_path / "whole"): f.read_bytes() for f in (tmp_path / "whole").rglob("*") if f.is_file()}
+    steps = int(count.read_text().split()[1])
+    for kill in sorted({1, 2, steps // 2, steps - 1, steps}):
+        out = tmp_path / f"out-{kill}"
+        assert run_tool(*arguments, "-o", out, env=changing(folder, kill=kill)).returncode < 0
+        run_ok(*arguments, "-o", out)
+        assert wanted == {f.relative_to(out): f.read_bytes() for f in out.rglob("*") if f.is_file()}, kill
