@@ -44,7 +44,7 @@ struct ConvertOptions {
         ->allow_extra_args(false);
     AddText(app, "--dtype", "TYPE", &dtype,
             "Round floating-point tensors to this type, but not those of 8 bits nor their scales");
-    exporting.work.AddJobsTo(app, "copy and hash");
+    exporting.AddWorkTo(app, "copy and hash");
   }
 
   std::string from, from_layout, dtype;

@@ -24,7 +24,7 @@ struct ExportOptions {
     AddText(app, "--optimizer", "FILE|WORD", &optimizer,
             fmt::format("{}: also the state of an optimizer at step 0: adamw",
                         fmt::join(FormatsWithOptimizers(), ", ")));
-    exporting.work.AddJobsTo(app, "generate");
+    exporting.AddWorkTo(app, "generate");
   }
 
   SpecOptions spec;

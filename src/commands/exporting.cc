@@ -74,11 +74,15 @@ void ExportingOptions::AddTo(CLI::App& app, const std::vector<std::string>& othe
   AddText(app, "--to", "FORMAT", &format, fmt::format("Format: {}", fmt::join(names, ", ")))
       ->required();
   AddText(app, "-o,--output", "DIR", &folder, "Folder to make")->required();
+}
+
+void ExportingOptions::AddWorkTo(CLI::App& app, const char* what_jobs_do) {
   for (const FormatOption* option : FormatOptions()) {
     AddText(app, std::string(option->flag), "SIZE", &of_format[option],
             fmt::format("{}: {}; default {}", fmt::join(FormatsWith(*option), ", "), option->help,
                         option->default_text));
   }
+  work.AddJobsTo(app, what_jobs_do);
   work.AddMemoryTo(app);
   work.AddProgressTo(app);
   AddJson(app, &json);

@@ -14,6 +14,8 @@ namespace shardinit {
 struct ExportingOptions {
   // `others` are names of formats that are no exports.
   void AddTo(CLI::App& app, const std::vector<std::string>& others = {});
+  // Adds the options of formats, and of how the work is done.
+  void AddWorkTo(CLI::App& app, const char* what_jobs_do);
 
   std::string format, folder;
   std::map<const FormatOption*, std::string> of_format;  // as given
