@@ -39,6 +39,10 @@ struct Reported {
   operator std::unique_ptr<T>() && {
     return nullptr;
   }
+  template <typename T>
+  operator std::shared_ptr<T>() && {
+    return nullptr;
+  }
   template <std::same_as<bool> T>
   operator T() && {
     return false;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <iterator>
 #include <list>
 #include <map>
@@ -12,9 +13,9 @@
 #include <unordered_map>
 
 #include "base/error.h"
-#include "base/folder.h"
 #include "generate/view.h"
 #include "graph/stored/rearrange.h"
+#include "tensor/encode.h"
 
 namespace shardinit {
 namespace {
@@ -47,6 +48,27 @@ class StoredFiller final : public Filler {
   const int bytes_;
 };
 
+// Returns the source's elements, of type `from`, as those of a tensor. A number is rounded once, to
+// nearest even.
+BoxElements Converting(BoxElements source, DType from, const Tensor& tensor) {
+  return [source = std::move(source), from, to = tensor.dtype, path = tensor.path](
+             int64_t first, int64_t count, void* out) {
+    const int bytes = InfoOf(from).bytes;
+    std::vector<uint8_t> elements(static_cast<size_t>(count * bytes));
+    source(first, count, elements.data());
+    auto* at = static_cast<uint8_t*>(out);
+    for (int64_t i = 0; i < count; ++i, at += InfoOf(to).bytes) {
+      const double value = Decode(&elements[static_cast<size_t>(i * bytes)], from);
+      const bool is_lost = std::isinf(value) && InfoOf(to).kind == DTypeKind::kFiniteFloat;
+      if (is_lost || (std::isfinite(value) && !Holds(to, value))) {
+        throw Error(ExitCode::kUsage, fmt::format("`{}` has the value {}, which {} does not hold",
+                                                  path, value, InfoOf(to).name));
+      }
+      EncodeNumber(value, to, at);
+    }
+  };
+}
+
 // A shorter run is read with what is around it: to compare a part of a cell, all of it is read.
 constexpr int64_t kSmallestCell = 4 << 10;
 
@@ -64,33 +86,19 @@ bool Transposes(const View& view) {
 
 }  // namespace
 
-CheckpointCopy::CheckpointCopy(const std::string& folder, const Plan& from,
-                               const Digest& plan_sha256, const Plan& to)
-    : folder_(folder),
-      from_(from),
+FolderCopy::FolderCopy(const TensorFolder& from, const Plan& to)
+    : folder_(from),
+      from_(from.plan()),
       to_(to.graph.tensors),
       is_wanted_again_(to.graph.replicas == Replicas::kFull),
-      reader_(folder, from, plan_sha256) {
-  std::string manifest;
-  if (!ReadIfFile(folder + "/" + kManifestName, kManifestLimit, &manifest).empty()) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("`{}` is unfinished: it has no {}", folder, kManifestName),
-                fmt::format("see `shardinit status {}`", folder));
-  }
-  std::optional<FileEntry> index;
-  if (!ClaimedIndex(manifest, &index) ||
-      !IsManifestOf(manifest, from, plan_sha256, reader_.receipts(), index)) {
-    throw Damaged(folder,
-                  fmt::format("{} does not match the plan and the receipts", kManifestName));
-  }
-  manifest_sha256_ = Sha256Of(manifest);
-  for (const Tensor& tensor : from.graph.tensors) {
-    watched_.emplace_back(reader_.PiecesOf(tensor).size());
+      identity_(from.Identify()) {
+  for (const Tensor& tensor : from_.graph.tensors) {
+    watched_.emplace_back(folder_.PiecesOf(tensor).size());
   }
   FindOrigins(to);
 }
 
-void CheckpointCopy::FindOrigins(const Plan& to) {
+void FolderCopy::FindOrigins(const Plan& to) {
   std::unordered_map<std::string_view, const Tensor*> stored;
   for (const Tensor& tensor : from_.graph.tensors) stored.emplace(tensor.path, &tensor);
   std::optional<Rearrangement> rearrangement;
@@ -103,26 +111,33 @@ void CheckpointCopy::FindOrigins(const Plan& to) {
     }
     if (!rearrangement) rearrangement.emplace(from_.graph, to.graph);
     origin.view = rearrangement->ViewOf(tensor);
+    // Elements of another type are converted when they are in their places.
+    for (const Piece& piece : origin.view.view->pieces) {
+      if (piece.source == Piece::kPadding) continue;
+      origin.view.dtype = from_.graph.tensors[static_cast<size_t>(piece.source)].dtype;
+      break;
+    }
   }
 }
 
-const CheckpointCopy::Origin& CheckpointCopy::OriginOf(const BoxTask& task) const {
+const FolderCopy::Origin& FolderCopy::OriginOf(const BoxTask& task) const {
   return origins_[static_cast<size_t>(task.tensor - to_.data())];
 }
 
-std::shared_ptr<WatchedBox>& CheckpointCopy::WatchedAt(const Tensor& stored, size_t number) {
+std::shared_ptr<WatchedBox>& FolderCopy::WatchedAt(const Tensor& stored, size_t number) {
   return watched_[static_cast<size_t>(&stored - from_.graph.tensors.data())][number];
 }
 
-std::shared_ptr<WatchedBox> CheckpointCopy::Watch(const Tensor& stored, size_t number,
-                                                  int64_t cell_bytes, std::vector<BoxTask>* tasks,
-                                                  std::vector<Checked>* checked) {
+std::shared_ptr<WatchedBox> FolderCopy::Watch(const Tensor& stored, size_t number,
+                                              int64_t cell_bytes, std::vector<BoxTask>* tasks,
+                                              std::vector<Checked>* checked) {
   std::shared_ptr<WatchedBox>& watched = WatchedAt(stored, number);
   if (watched) return watched;
-  const FilePiece& piece = reader_.PiecesOf(stored)[number];
+  const FilePiece& piece = folder_.PiecesOf(stored)[number];
   const int64_t element = InfoOf(stored.dtype).bytes;
   watched =
       std::make_shared<WatchedBox>(piece, ElementCount(piece.box.shape) * element, cell_bytes);
+  if (folder_.DigestsOf(stored) == nullptr) return watched;
   const auto found = std::make_shared<Digest>();
   BoxTask task = {&stored, piece.box, {}, found.get()};
   task.source = [watched, found, element](int64_t first, int64_t count, void* out) {
@@ -130,22 +145,34 @@ std::shared_ptr<WatchedBox> CheckpointCopy::Watch(const Tensor& stored, size_t n
     watched->Read(&fd, first * element, count * element, out);
   };
   tasks->push_back(std::move(task));
-  checked->push_back({&stored, &piece, &reader_.DigestsOf(stored)[number], found});
+  checked->push_back({&stored, &piece, found});
   return watched;
 }
 
-void CheckpointCopy::Require(const Checked& box) const {
-  if (*box.found == *box.wanted) return;
-  throw Damaged(folder_, fmt::format("{}: the box of `{}` at [{}] has other data than was written",
-                                     box.piece->file, box.tensor->path,
-                                     fmt::join(box.piece->box.offset, ", ")));
+void FolderCopy::Require(const Checked& box) {
+  folder_.RequireUnchanged(*box.piece);
+  if (!box.found) return;
+  const std::vector<Digest>* const digests = folder_.DigestsOf(*box.tensor);
+  if (digests == nullptr) {
+    const std::lock_guard lock(mutex_);
+    const auto [first, is_new] = found_.emplace(box.piece, *box.found);
+    if (!is_new && first->second != *box.found) ThrowChanged(*box.piece);
+    return;
+  }
+  const size_t number = static_cast<size_t>(box.piece - folder_.PiecesOf(*box.tensor).data());
+  if (*box.found == (*digests)[number]) return;
+  throw Damaged(
+      folder_.path(),
+      fmt::format("{}: the box of `{}` at [{}] has other data than was written", box.piece->file,
+                  box.tensor->path, fmt::join(box.piece->box.offset, ", ")));
 }
 
-BoxElements CheckpointCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
-                                    std::vector<BoxTask>* tasks, std::vector<Checked>* checked) {
+BoxElements FolderCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
+                                std::vector<BoxTask>* tasks, std::vector<Checked>* checked) {
   std::vector<std::shared_ptr<WatchedBox>> parts;
-  for (size_t p = 0; p < reader_.PiecesOf(stored).size(); ++p) {
+  for (size_t p = 0; p < folder_.PiecesOf(stored).size(); ++p) {
     parts.push_back(Watch(stored, p, cell_bytes, tasks, checked));
+    checked->push_back({&stored, &folder_.PiecesOf(stored)[p], nullptr});
   }
   return [parts, whole = WholeOf(stored.shape), element = InfoOf(stored.dtype).bytes](
              int64_t first, int64_t count, void* out) {
@@ -158,18 +185,18 @@ BoxElements CheckpointCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
   };
 }
 
-const FilePiece* CheckpointCopy::FindWhole(const BoxTask& task) const {
+const FilePiece* FolderCopy::FindWhole(const BoxTask& task) const {
   const Tensor* const same = OriginOf(task).same;
   if (same == nullptr) return nullptr;
-  const std::vector<FilePiece>& pieces = reader_.PiecesOf(*same);
+  const std::vector<FilePiece>& pieces = folder_.PiecesOf(*same);
   const auto whole = std::find_if(pieces.begin(), pieces.end(),
                                   [&](const FilePiece& piece) { return piece.box == task.box; });
   return whole == pieces.end() ? nullptr : &*whole;
 }
 
-std::vector<CheckpointCopy::Cut> CheckpointCopy::Separate(const Tensor& stored,
-                                                          std::vector<BoxTask> tasks) {
-  const std::vector<FilePiece>& pieces = reader_.PiecesOf(stored);
+std::vector<FolderCopy::Cut> FolderCopy::Separate(const Tensor& stored,
+                                                  std::vector<BoxTask> tasks) {
+  const std::vector<FilePiece>& pieces = folder_.PiecesOf(stored);
   std::list<Cut> cuts;
   for (BoxTask& task : tasks) {
     Cut cut;
@@ -196,24 +223,25 @@ std::vector<CheckpointCopy::Cut> CheckpointCopy::Separate(const Tensor& stored,
   return {std::make_move_iterator(cuts.begin()), std::make_move_iterator(cuts.end())};
 }
 
-void CheckpointCopy::Wanted::Add(const Box& box) {
+void FolderCopy::Wanted::Add(const Box& box) {
   if (std::find(by.begin(), by.end(), box) != by.end()) return;
   by.push_back(box);
   missing -= SharedElements(piece->box, box);
 }
 
-BoxTask CheckpointCopy::Sweeping(const Tensor& stored, Cut cut, std::vector<Checked>* checked) {
+BoxTask FolderCopy::Sweeping(const Tensor& stored, Cut cut, std::vector<Checked>* checked) {
   const int64_t element = InfoOf(stored.dtype).bytes;
   std::vector<Sweep::Source> sources;
   for (const size_t p : cut.pieces) {
-    const FilePiece& piece = reader_.PiecesOf(stored)[p];
+    const FilePiece& piece = folder_.PiecesOf(stored)[p];
     std::shared_ptr<WatchedBox>& watched = WatchedAt(stored, p);
     if (watched) {
       sources.push_back({&piece, watched, nullptr});
+      checked->push_back({&stored, &piece, nullptr});
       continue;
     }
     const auto found = std::make_shared<Digest>();
-    checked->push_back({&stored, &piece, &reader_.DigestsOf(stored)[p], found});
+    checked->push_back({&stored, &piece, found});
     Wanted wanted(piece);
     int64_t run = wanted.missing;
     for (const BoxTask& task : cut.tasks) {
@@ -232,11 +260,11 @@ BoxTask CheckpointCopy::Sweeping(const Tensor& stored, Cut cut, std::vector<Chec
   return task;
 }
 
-bool CheckpointCopy::IsEnough(const std::vector<BoxTask>& tasks) {
+bool FolderCopy::IsEnough(const std::vector<BoxTask>& tasks) {
   for (const BoxTask& task : tasks) {
     const Tensor* const same = OriginOf(task).same;
     if (same == nullptr || FindWhole(task) != nullptr) continue;
-    const std::vector<FilePiece>& pieces = reader_.PiecesOf(*same);
+    const std::vector<FilePiece>& pieces = folder_.PiecesOf(*same);
     for (size_t p = 0; p < pieces.size(); ++p) {
       if (!Overlap(pieces[p].box, task.box) || WatchedAt(*same, p)) continue;
       const auto [wanted, is_new] = wanted_.try_emplace(&pieces[p], pieces[p]);
@@ -249,7 +277,7 @@ bool CheckpointCopy::IsEnough(const std::vector<BoxTask>& tasks) {
   return unfinished_ == 0 || ++files_ == kFilesTogether;
 }
 
-std::function<void()> CheckpointCopy::Open(std::vector<BoxTask>* tasks) {
+std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
   std::vector<Checked> checked;
   std::vector<BoxTask> opened;
   std::map<const Tensor*, std::vector<BoxTask>> cut;  // tasks by the tensor that they come from
@@ -265,10 +293,11 @@ std::function<void()> CheckpointCopy::Open(std::vector<BoxTask>* tasks) {
       task.source = [filler](int64_t first, int64_t count, void* out) {
         filler->Fill(first, count, out);
       };
+      if (origin.view.dtype != task.tensor->dtype) {
+        task.source = Converting(std::move(task.source), origin.view.dtype, *task.tensor);
+      }
     } else if (const FilePiece* const whole = FindWhole(task)) {
-      const std::vector<FilePiece>& pieces = reader_.PiecesOf(*origin.same);
-      const auto number = static_cast<size_t>(whole - pieces.data());
-      checked.push_back({origin.same, whole, &reader_.DigestsOf(*origin.same)[number],
+      checked.push_back({origin.same, whole,
                          std::shared_ptr<const Digest>(std::shared_ptr<void>(), task.digest)});
       task.source = [whole, element = InfoOf(task.tensor->dtype).bytes](int64_t first,
                                                                         int64_t count, void* out) {

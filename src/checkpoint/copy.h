@@ -1,11 +1,13 @@
-// Takes the boxes of a plan from a checkpoint of the same plan or of another one: of the same
-// model, on another mesh or in another layout.
+// Takes the boxes of a plan from a folder of tensors of the same plan or of another one: of the
+// same model, on another mesh or in another layout.
 //
-// Only bytes with the digests of the receipts are copied: the bytes that are hashed are the ones
-// that go into the copy. A box that is copied as it is has its digest if the copy has it. Boxes
-// with other borders are read in one pass (checkpoint/sweep.h) over all files that have some of
-// them, up to kFilesTogether. Boxes that nothing is taken from, and all but the first of several
-// replicas, are not read.
+// Of a checkpoint, only bytes with the digests of the receipts are copied: the bytes that are
+// hashed are the ones that go into the copy. Other folders record no digests: their files must be
+// as they were when the folder was opened, and a box that is read again must have the digest that
+// it had. A box that is copied as it is has its digest if the copy has it. Boxes with other borders
+// are read in one pass (checkpoint/sweep.h) over all files that have some of them, up to
+// kFilesTogether. Boxes that nothing is taken from, and all but the first of several replicas, are
+// not read.
 //
 // Some bytes are read more than once, and are then the same each time (checkpoint/sweep.h):
 // - bytes that files after the first pass want: each file reads its part, and short runs with what
@@ -17,29 +19,30 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "checkpoint/file_tasks.h"
-#include "checkpoint/reader.h"
+#include "checkpoint/folder.h"
 #include "checkpoint/sweep.h"
 #include "plan/plan.h"
 
 namespace shardinit {
 
 // The arguments of its constructor must outlive it.
-class CheckpointCopy final : public TaskSource {
+class FolderCopy final : public TaskSource {
  public:
-  // Throws Error (kUsage) if `folder`, of plan `from`, has no complete checkpoint or not all that
-  // `to` stores, and (kDifferent) if its receipts are not those of its manifest.
-  CheckpointCopy(const std::string& folder, const Plan& from, const Digest& plan_sha256,
-                 const Plan& to);
+  // Throws Error (kUsage) if `from` is an unfinished checkpoint or has not all that `to` stores,
+  // and (kDifferent) if its receipts are not those of its manifest.
+  FolderCopy(const TensorFolder& from, const Plan& to);
 
-  // Returns the digest of the manifest that is copied from.
-  const Digest& manifest_sha256() const { return manifest_sha256_; }
+  // Returns what says what is copied: TensorFolder::Identify().
+  const Digest& identity() const { return identity_; }
 
   // The tasks are boxes of `to`. The function that Open returns checks the digests of those boxes
   // of `from` that no call before asked for, and throws Error (kDifferent) if one is not the digest
@@ -54,12 +57,11 @@ class CheckpointCopy final : public TaskSource {
     Tensor view = {};  // A view of all that `from` stores, if no tensor is the same.
   };
 
-  // A box of the checkpoint, with its digests.
+  // A box of the folder, with its digests.
   struct Checked {
     const Tensor* tensor;
     const FilePiece* piece;
-    const Digest* wanted;
-    std::shared_ptr<const Digest> found;
+    std::shared_ptr<const Digest> found;  // null: it is not hashed
   };
 
   // Boxes of one tensor to make, and the boxes of `from` that have elements of them.
@@ -81,12 +83,12 @@ class CheckpointCopy final : public TaskSource {
 
   void FindOrigins(const Plan& to);
   const Origin& OriginOf(const BoxTask& task) const;
-  // Returns the box of the checkpoint that equals the task's, or null.
+  // Returns the box of the folder that equals the task's, or null.
   const FilePiece* FindWhole(const BoxTask& task) const;
   // Separates the tasks of one tensor; those to make in one pass stay together.
   std::vector<Cut> Separate(const Tensor& stored, std::vector<BoxTask> tasks);
   BoxTask Sweeping(const Tensor& stored, Cut cut, std::vector<Checked>* checked);
-  void Require(const Checked& box) const;
+  void Require(const Checked& box);
   // Returns who reads piece `number` of a stored tensor in parts; null: nobody does.
   std::shared_ptr<WatchedBox>& WatchedAt(const Tensor& stored, size_t number);
   // Watches piece `number` of a stored tensor. The first time it also adds the task and the check
@@ -97,15 +99,16 @@ class CheckpointCopy final : public TaskSource {
   BoxElements PartsOf(const Tensor& stored, int64_t cell_bytes, std::vector<BoxTask>* tasks,
                       std::vector<Checked>* checked);
 
-  const std::string folder_;
+  const TensorFolder& folder_;
   const Plan& from_;
   const std::vector<Tensor>& to_;
   const bool is_wanted_again_;  // Whether several files have equal boxes.
-  const CheckpointReader reader_;
-  Digest manifest_sha256_;
+  const Digest identity_;
   std::vector<Origin> origins_;  // the origin of each tensor of `to`
   // For each tensor of `from`, its boxes that are read in parts.
   std::vector<std::vector<std::shared_ptr<WatchedBox>>> watched_;
+  std::mutex mutex_;
+  std::map<const FilePiece*, Digest> found_;  // of boxes whose digests are not recorded
 
   // Counts what IsEnough was called with since the last Open.
   int64_t files_ = 0;

@@ -97,6 +97,11 @@ std::vector<BoxTask> TasksOf(const FileLayout& layout, const OutputFile& file,
 
 void FinishFile(const std::vector<uint32_t>& crcs, FileLayout* layout, const OutputFile& file) {
   if (layout->crcs.empty()) return;
+  PutCrcs(crcs, layout);
+  WriteTexts(*layout, file);
+}
+
+void PutCrcs(const std::vector<uint32_t>& crcs, FileLayout* layout) {
   std::string* text = &layout->head;
   int64_t offset = 0;
   size_t next = 0;
@@ -111,7 +116,6 @@ void FinishFile(const std::vector<uint32_t>& crcs, FileLayout* layout, const Out
           static_cast<char>(crcs[place.box] >> (8 * i) & 0xff);
     }
   }
-  WriteTexts(*layout, file);
 }
 
 }  // namespace shardinit

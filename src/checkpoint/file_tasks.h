@@ -75,6 +75,9 @@ void BeginFile(const FileLayout& layout, OutputFile& file);
 std::vector<BoxTask> TasksOf(const FileLayout& layout, const OutputFile& file,
                              std::vector<Digest>* digests, std::vector<uint32_t>* crcs = nullptr);
 
+// Puts the CRCs of the boxes into the texts where they stand.
+void PutCrcs(const std::vector<uint32_t>& crcs, FileLayout* layout);
+
 // Puts the CRCs of the boxes into the texts, if they stand there, and writes the texts. Call it
 // when all boxes are made.
 void FinishFile(const std::vector<uint32_t>& crcs, FileLayout* layout, const OutputFile& file);

@@ -226,10 +226,18 @@ FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const 
                         IndexMode index) {
   FinalizeResult result;
   std::vector<ReceiptEntry> ranks;
+  SourceDigests sources;
   result.missing =
       MissingRanks(folder, plan, plan_sha256, [&](const RankPlan& rank, const Receipt& receipt) {
         if (std::ssize(ranks) == rank.rank) {  // No rank is missing so far.
           ranks.push_back(EntryOf(plan, rank, receipt));
+          if (const std::string difference = sources.Add(rank.rank, receipt); !difference.empty()) {
+            throw Error(
+                ExitCode::kConflict,
+                fmt::format("`{}` is not one checkpoint: {}", folder.root().path(), difference),
+                "make all ranks of the same source, in a new folder, and give its `digest` "
+                "in the spec");
+          }
         }
       });
   if (!result.missing.empty()) return result;

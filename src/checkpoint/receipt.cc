@@ -5,16 +5,66 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "graph/stored/view.h"
 
 namespace shardinit {
 namespace {
 using nlohmann::json;
+
+// Calls `visit` for each tensor of a source that the tensor's elements come from.
+void ForEachSourceOf(const Tensor& tensor,
+                     const std::function<void(const std::string& source, const std::string& name,
+                                              const SourceTensorPtr& data)>& visit) {
+  if (tensor.view != nullptr) {
+    for (const Piece& piece : tensor.view->pieces) {
+      if (piece.source == Piece::kPadding) continue;
+      ForEachSourceOf((*tensor.view->drawn)[static_cast<size_t>(piece.source)], visit);
+    }
+    return;
+  }
+  ForEachSource(tensor.distribution, visit);
+  if (tensor.measured != nullptr) ForEachSourceOf(*tensor.measured, visit);
+}
+
 }  // namespace
+
+std::vector<ReadSource> SourcesRead(const Plan& plan, const RankPlan& rank) {
+  std::vector<ReadSource> sources;
+  if (plan.graph.sources.empty()) return sources;
+  const auto is_pinned = [&](const std::string& source) {
+    return std::ranges::any_of(plan.graph.sources, [&](const SourcePin& pin) {
+      return pin.name == source && !pin.digest.empty();
+    });
+  };
+  std::set<std::pair<std::string, std::string>> known;
+  for (const Shard& shard : rank.shards) {
+    ForEachSourceOf(*shard.tensor, [&](const std::string& source, const std::string& name,
+                                       const SourceTensorPtr& data) {
+      if (data == nullptr || is_pinned(source) || !known.insert({source, name}).second) return;
+      sources.push_back({source, name, data->Check()});
+    });
+  }
+  std::ranges::sort(sources);
+  return sources;
+}
+
+std::string SourceDigests::Add(int64_t rank, const Receipt& receipt) {
+  for (const ReadSource& read : receipt.sources) {
+    const auto [it, is_new] = known_.try_emplace({read.source, read.tensor}, rank, read.sha256);
+    const auto& [other, sha256] = it->second;
+    if (is_new || sha256 == read.sha256) continue;
+    return fmt::format("rank {} was made of {} of source {} with SHA-256 {}, but rank {} with {}",
+                       rank, Quote(read.tensor), Quote(read.source),
+                       ToHex(read.sha256).substr(0, 12), other, ToHex(sha256).substr(0, 12));
+  }
+  return {};
+}
 
 std::string WriteReceipt(const RankPlan& rank, const Receipt& receipt) {
   JsonWriter out;
@@ -24,6 +74,14 @@ std::string WriteReceipt(const RankPlan& rank, const Receipt& receipt) {
   out.Member("file", RankFile(rank.rank)).Member("size", receipt.size);
   out.Member("plan_sha256", ToHex(receipt.plan_sha256));
   out.Member("metadata_sha256", ToHex(receipt.metadata_sha256));
+  if (!receipt.sources.empty()) {
+    out.Key("sources").BeginArray(JsonWriter::kLines);
+    for (const ReadSource& read : receipt.sources) {
+      out.BeginObject().Member("source", read.source).Member("tensor", read.tensor);
+      out.Member("sha256", ToHex(read.sha256)).EndObject();
+    }
+    out.EndArray();
+  }
   out.Key("boxes").BeginArray(JsonWriter::kLines);
   for (size_t i = 0; i < rank.shards.size(); ++i) {
     const Shard& shard = rank.shards[i];
@@ -62,6 +120,12 @@ Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPl
       throw refuse(fmt::format("its `size` is {}, but must not be negative", receipt.size));
     receipt.plan_sha256 = digest_in(top.at("plan_sha256"));
     receipt.metadata_sha256 = digest_in(top.at("metadata_sha256"));
+    if (!top.contains("sources")) return;
+    for (const json& read : top.at("sources")) {
+      receipt.sources.push_back({read.at("source").get<std::string>(),
+                                 read.at("tensor").get<std::string>(),
+                                 digest_in(read.at("sha256"))});
+    }
   };
   size_t boxes = 0;
   const auto read_box = [&](const json& top, const std::string& key, const json& box) {

@@ -2,9 +2,12 @@
 // in place, and proves that the file is whole.
 #pragma once
 
+#include <compare>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/sha256.h"
@@ -13,12 +16,34 @@
 
 namespace shardinit {
 
+// A tensor of a source without a pin, from which values of the rank were made.
+struct ReadSource {
+  std::string source, tensor;
+  Digest sha256;
+
+  auto operator<=>(const ReadSource&) const = default;
+};
+
+// Returns those that the rank's boxes take elements of, in order. A plan that was read has none.
+std::vector<ReadSource> SourcesRead(const Plan& plan, const RankPlan& rank);
+
 struct Receipt {
   int64_t size = 0;  // size of the rank file
   Digest plan_sha256{};
   Digest metadata_sha256{};      // digest of all bytes that belong to no box, in order
   std::vector<int64_t> offsets;  // offsets in the file, one per shard of the rank's plan
   std::vector<Digest> digests;   // digest of each box's bytes
+  std::vector<ReadSource> sources = {};
+};
+
+// Compares what the ranks of one checkpoint were made of.
+class SourceDigests {
+ public:
+  // Returns what differs from a rank that was added before; empty: nothing does.
+  std::string Add(int64_t rank, const Receipt& receipt);
+
+ private:
+  std::map<std::pair<std::string, std::string>, std::pair<int64_t, Digest>> known_;
 };
 
 std::string WriteReceipt(const RankPlan& rank, const Receipt& receipt);

@@ -30,11 +30,11 @@ class Resharding {
         to_(*request.to),
         plan_json_(WritePlan(to_)),
         plan_sha256_(Sha256Of(plan_json_)),
-        copy_(request.from_folder, *request.from, request.from_sha256, to_),
+        copy_(*request.from, to_),
         counters_(counters) {}
 
   GenerateResult Run() {
-    const Digest key = Sha256Of(ToHex(copy_.manifest_sha256()) + ToHex(plan_sha256_));
+    const Digest key = Sha256Of(ToHex(copy_.identity()) + ToHex(plan_sha256_));
     const GenerateResult there = {.skipped = to_.world_size(), .complete = true};
     if (IsThere()) {
       StagedFolder::RemoveLeftOvers(request_.folder, key);
@@ -194,7 +194,7 @@ class Resharding {
   const Plan& to_;
   const std::string plan_json_;
   const Digest plan_sha256_;
-  CheckpointCopy copy_;
+  FolderCopy copy_;
   WorkCounters* const counters_;
 };
 

@@ -1,10 +1,11 @@
-// Copies a checkpoint to another mesh or layout: as Generate() does, with the checkpoint's boxes as
-// the source of elements, into a folder beside the new one that gets its name at the end.
+// Makes a checkpoint of a folder of tensors: as Generate() does, with the folder's boxes as the
+// source of elements, into a folder beside the new one that gets its name at the end.
 #pragma once
 
 #include <functional>
 #include <string>
 
+#include "checkpoint/folder.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/write.h"
 #include "generate/workers.h"
@@ -14,9 +15,7 @@
 namespace shardinit {
 
 struct ReshardRequest {
-  std::string from_folder;
-  const Plan* from;
-  Digest from_sha256;  // of plan.json in `from_folder`
+  const TensorFolder* from;
   const Plan* to;
   std::string folder;  // the one to make
   WorkerOptions workers;
@@ -29,7 +28,7 @@ struct ReshardRequest {
 
 // Goes on with what an interrupted call left, after a comparison with the source. If `folder` holds
 // this very copy, all ranks are skipped. Throws Error (kConflict) if it holds anything else, and
-// what CheckpointCopy and Generate throw.
+// what FolderCopy and Generate throw.
 GenerateResult Reshard(const ReshardRequest& request, WorkCounters* counters);
 
 }  // namespace shardinit

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/fingerprint.h"
 #include "base/sha256.h"
 #include "formats/pieces.h"
 #include "generate/workers.h"
@@ -14,9 +15,8 @@
 namespace shardinit {
 
 // All who read some part of the box get the same bytes, or an error. So the digest of the box,
-// which one of them takes, is that of what the others read. Parts are compared by a random hash
-// (NH, of UMAC), which misses a difference with a probability of 2^-64; what is kept of them is
-// small.
+// which one of them takes, is that of what the others read. Parts are compared by their
+// fingerprints, which are small.
 class WatchedBox {
  public:
   // The box is compared, and read, in cells of this many bytes: a power of two, 16 to kLargestCell.
@@ -30,8 +30,6 @@ class WatchedBox {
   void Read(Fd* fd, int64_t offset, int64_t bytes, void* out);
 
  private:
-  using Fingerprint = unsigned __int128;
-  static Fingerprint FingerprintOf(const uint8_t* data, int64_t bytes);
   void Compare(int64_t offset, int64_t bytes, const uint8_t* data);
 
   const FilePiece piece_;

@@ -97,6 +97,9 @@ class Verifier {
       return false;
     }
     *entry = EntryOf(plan_, rank, receipt);
+    if (std::string difference = sources_.Add(rank.rank, receipt); !difference.empty()) {
+      Find(receipt_file, std::move(difference));
+    }
     VerifyRankFile(rank, receipt);
     ++files_.result.files;
     return true;
@@ -170,6 +173,7 @@ class Verifier {
   const Plan& plan_;
   const Digest plan_sha256_;
   FileVerifier files_;
+  SourceDigests sources_;
 };
 
 VerifyResult OneFinding(std::string file, std::string message) {

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "base/checked_math.h"
-#include "base/random.h"
 #include "checkpoint/sweep.h"
 
 namespace shardinit {
@@ -19,31 +18,6 @@ WatchedBox::WatchedBox(FilePiece piece, int64_t bytes, int64_t cell_bytes)
       cell_bytes_(cell_bytes),
       cells_(static_cast<size_t>(CeilDiv(bytes, cell_bytes))),
       read_(cells_.size()) {}
-
-WatchedBox::Fingerprint WatchedBox::FingerprintOf(const uint8_t* data, int64_t bytes) {
-  static const std::vector<uint64_t> key = [] {
-    std::vector<uint64_t> words(kLargestCell / sizeof(uint64_t));
-    FillRandom(words.data(), words.size() * sizeof(uint64_t));
-    return words;
-  }();
-  Fingerprint sums[2] = {0, 0};  // Two sums do not wait for one another.
-  const uint64_t* next = key.data();
-  const auto add = [&next](const void* from, size_t size, Fingerprint* sum) {
-    uint64_t pair[2] = {0, 0};
-    memcpy(pair, from, size);
-    *sum += static_cast<Fingerprint>(pair[0] + next[0]) * (pair[1] + next[1]);
-    next += 2;
-  };
-  int64_t at = 0;
-  for (; at + 32 <= bytes; at += 32) {
-    add(data + at, 16, &sums[0]);
-    add(data + at + 16, 16, &sums[1]);
-  }
-  for (; at < bytes; at += 16) {
-    add(data + at, static_cast<size_t>(std::min<int64_t>(16, bytes - at)), &sums[0]);
-  }
-  return sums[0] + sums[1];
-}
 
 void WatchedBox::Read(Fd* fd, int64_t offset, int64_t bytes, void* out) {
   auto* to = static_cast<uint8_t*>(out);

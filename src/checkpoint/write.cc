@@ -139,6 +139,7 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
 RankWriter::RankWriter(const CheckpointFolder& folder, const Plan& plan, RankPlan rank,
                        const Digest& plan_sha256, WorkCounters* counters)
     : folder_(folder),
+      plan_(plan),
       rank_(std::move(rank)),
       counters_(*counters),
       layout_([&] {
@@ -160,6 +161,7 @@ void RankWriter::Commit() {
   const Timer timer(&counters_.sync_ns);
   const auto require_plan = [&] { folder_.RequirePlan(receipt_.plan_sha256); };
   file_.Commit(require_plan);
+  receipt_.sources = SourcesRead(plan_, rank_);
   NewFile receipt(folder_.ranks(), NameOf(ReceiptFile(rank_.rank)));
   receipt.Append(WriteReceipt(rank_, receipt_));
   receipt.Commit(require_plan);

@@ -50,8 +50,8 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
 // Leaves nothing behind unless Commit() was reached.
 class RankWriter {
  public:
-  // Creates the temporary file, allocates its space and writes its metadata. `folder` must outlive
-  // it.
+  // Creates the temporary file, allocates its space and writes its metadata. `folder` and
+  // `plan` must outlive it.
   RankWriter(const CheckpointFolder& folder, const Plan& plan, RankPlan rank,
              const Digest& plan_sha256, WorkCounters* counters);
 
@@ -64,6 +64,7 @@ class RankWriter {
 
  private:
   const CheckpointFolder& folder_;
+  const Plan& plan_;
   const RankPlan rank_;
   WorkCounters& counters_;
   Receipt receipt_;

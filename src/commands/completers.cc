@@ -221,6 +221,7 @@ constexpr struct {
     {"explain PATH", TensorPaths},
     {"--only", TensorPaths},
     {"--layout", Layouts},
+    {"--from-layout", Layouts},
     {"--mesh", MeshAxes},
     {"--set", Settings},
     {"--sharding", Shardings},

@@ -12,6 +12,8 @@
 #include "base/json.h"
 #include "checkpoint/manifest.h"
 #include "commands/command.h"
+#include "commands/diff_folders.h"
+#include "commands/folders.h"
 #include "commands/options.h"
 #include "report/text.h"
 
@@ -20,18 +22,22 @@ namespace {
 
 struct DiffOptions {
   explicit DiffOptions(CLI::App& app) {
-    app.add_option("A", before, "Model spec, plan.json or folder of a checkpoint")->required();
+    app.add_option("A", before, "Model spec, plan.json or folder of tensors")->required();
     app.add_option("B", after,
                    "What to compare it with, likewise; default: A with what these options change");
     spec.AddOverridesTo(app);
     spec.AddLayoutTo(app);
     AddOnly(app, &only);
+    app.add_flag("--values", values, "Compare all elements of two folders of tensors, bit by bit");
+    work.AddJobsTo(app, "read and compare");
+    work.AddProgressTo(app);
     AddJson(app, &json);
   }
 
   std::string before, after, only;
   SpecOptions spec;  // without its path
-  bool json = false;
+  WorkOptions work;  // for --values
+  bool values = false, json = false;
 };
 
 // Tells whether the file is a plan.json. A damaged one has the name alone; a config.json may say
@@ -136,6 +142,23 @@ std::string InText(const PlanDifference& difference) {
                             difference.tensors.size() == 1 ? "s" : "", difference.equal);
 }
 
+// Tells whether only the tensors of a folder can be compared: what other tools wrote has no plan.
+bool IsForeign(const std::string& path) {
+  return MayHoldTensors(path) && !Exists(path + "/" + kPlanName);
+}
+
+// Requires what values can be compared of.
+void RequireFolders(const DiffOptions& options) {
+  RequireNoOverrides(options.spec);
+  for (const std::string& path : {options.before, options.after}) {
+    if (!path.empty() && MayHoldTensors(path)) continue;
+    throw Error(ExitCode::kUsage,
+                path.empty() ? "values are to be compared, but not with which"
+                             : fmt::format("`{}` is no folder of tensors, and has no values", path),
+                "name two folders; `shardinit verify DIR --spec SPEC` compares one with a spec");
+  }
+}
+
 // Without B, a spec is compared with itself under the options that change it.
 std::pair<Plan, Plan> LoadBoth(const DiffOptions& options) {
   const bool alone = options.after.empty(), changes = options.spec.HasOverrides();
@@ -161,6 +184,11 @@ std::pair<Plan, Plan> LoadBoth(const DiffOptions& options) {
 ExitCode RunDiff(const DiffOptions& options) {
   if (options.before == "-" && options.after == "-") {
     throw Error(ExitCode::kUsage, "`-` stands twice, but standard input is one spec");
+  }
+  if (options.values || IsForeign(options.before) || IsForeign(options.after)) {
+    RequireFolders(options);
+    return DiffFolders({options.before, options.after, options.only, options.values, options.json},
+                       options.work);
   }
   const auto [before, after] = LoadBoth(options);
   const PlanDifference difference = Compare(before, after, options.only);

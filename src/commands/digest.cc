@@ -11,6 +11,7 @@
 #include "base/result_file.h"
 #include "base/text.h"
 #include "commands/command.h"
+#include "commands/folders.h"
 #include "commands/options.h"
 #include "generate/digests.h"
 #include "report/text.h"
@@ -21,7 +22,7 @@ namespace {
 
 struct DigestOptions {
   explicit DigestOptions(CLI::App& app) {
-    spec.AddTo(app);
+    spec.AddTo(app, "Model spec or config.json, `-` for standard input, or a folder of tensors");
     spec.AddLayoutTo(app);
     AddOnly(app, &only);
     AddText(app, "--check", "FILE", &check,
@@ -127,15 +128,18 @@ std::vector<std::string> Differences(const std::string& path, ExpectedDigests ex
   return lines;
 }
 
+// `folder` has the values; null: they are generated.
 std::vector<TensorDigest> SortedDigests(const std::vector<const Tensor*>& tensors,
-                                        const WorkerOptions& workers, ProgressMode mode,
-                                        bool is_json) {
+                                        const TensorFolder* folder, const WorkerOptions& workers,
+                                        ProgressMode mode, bool is_json) {
   int64_t bytes = 0;
   for (const Tensor* tensor : tensors) bytes += tensor->bytes();
   WorkCounters counters;
   Progress progress(mode, "hashing", bytes, is_json);
   std::vector<TensorDigest> digests = DigestTensors(
-      tensors, workers, [&](const WorkCounters& c) { progress.Update(c.hashed_bytes); }, &counters);
+      tensors, workers, [&](const WorkCounters& c) { progress.Update(c.hashed_bytes); }, &counters,
+      folder ? [&](const Tensor& t) { return folder->ElementsOf(t); } : SourceOf());
+  if (folder) folder->RequireUnchanged();
   std::ranges::sort(digests, {},
                     [](const TensorDigest& each) { return std::string_view(each.tensor->path); });
   return digests;
@@ -154,14 +158,23 @@ std::string InLines(const std::vector<TensorDigest>& digests, bool all) {
 ExitCode RunDigest(const DigestOptions& options) {
   const WorkerOptions workers = options.work.Workers(false);
   const ProgressMode mode = options.work.Mode();
-  const Plan plan = options.spec.Load();
+  const std::string& path = options.spec.request.path;
+  std::optional<TensorFolder> folder;
+  if (MayHoldTensors(path)) {
+    RequireNoOverrides(options.spec);
+    SayFolder(folder.emplace(path));
+  }
+  const Plan loaded = folder ? Plan() : options.spec.Load();
+  const Plan& plan = folder ? folder->plan() : loaded;
   ExpectedDigests expected;
   if (!options.check.empty()) expected = ReadDigests(options.check);
   std::optional<ResultFile> written;
   if (!options.write.empty()) written.emplace(kDigestsKind, options.write, options.force);
-  const std::vector<const Tensor*> tensors = Matching(plan.graph.logical(), options.only);
-  const bool all = tensors.size() == plan.graph.logical().size();
-  const std::vector<TensorDigest> digests = SortedDigests(tensors, workers, mode, options.json);
+  const std::vector<Tensor>& known = folder ? plan.graph.tensors : plan.graph.logical();
+  const std::vector<const Tensor*> tensors = Matching(known, options.only);
+  const bool all = tensors.size() == known.size();
+  const std::vector<TensorDigest> digests =
+      SortedDigests(tensors, folder ? &*folder : nullptr, workers, mode, options.json);
   std::string json;
   if (options.json || written) json = InJson(plan, digests, all);
   std::vector<std::string> differences;

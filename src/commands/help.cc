@@ -43,6 +43,7 @@ struct KeyPlace {
 
 constexpr KeyPlace kKeyPlaces[] = {
     {SpecMapping::kModel, "", "the spec"},
+    {SpecMapping::kSource, "sources", "a source"},
     {SpecMapping::kAssertion, "assert", "an entry of `assert`"},
     {SpecMapping::kMesh, "mesh", "`mesh`"},
     {SpecMapping::kTraining, "training", "`training`", "shardinit-auto(7)"},

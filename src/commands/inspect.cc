@@ -5,8 +5,10 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "checkpoint/folder.h"
 #include "checkpoint/manifest.h"
 #include "commands/command.h"
+#include "commands/folders.h"
 #include "commands/options.h"
 #include "formats/hdf5/reader.h"
 #include "report/text.h"
@@ -18,7 +20,10 @@ using nlohmann::json;
 
 struct InspectOptions {
   explicit InspectOptions(CLI::App& app) {
-    app.add_option("PATH", path, "Folder of a checkpoint, or an HDF5 file of one")->required();
+    app.add_option("PATH", path,
+                   "Folder or file with tensors, in any format that is read; or an HDF5 file of "
+                   "a checkpoint")
+        ->required();
     AddOnly(app, &only);
     AddJson(app, &json);
   }
@@ -76,6 +81,45 @@ ExitCode InspectFolder(const InspectOptions& options) {
   return ExitCode::kOk;
 }
 
+// Shows tensors that no plan of this tool describes.
+ExitCode InspectOther(const InspectOptions& options) {
+  const TensorFolder folder(options.path);
+  const Plan& plan = folder.plan();
+  const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, options.only);
+  if (options.json) {
+    JsonWriter out;
+    out.BeginObject(JsonWriter::kLines).Member("folder", options.path);
+    out.Member("files", folder.what()).Member("bytes", plan.bytes);
+    out.Key("warnings").Value(folder.warnings()).Key("others").BeginObject();
+    for (const auto& [name, count] : folder.others()) out.Member(name, count);
+    out.EndObject().Key("unread").BeginObject();
+    for (const auto& [name, why] : folder.unread()) out.Member(name, why);
+    out.EndObject().Key("tensors").BeginArray(JsonWriter::kLines);
+    for (const Tensor* tensor : tensors) {
+      out.BeginObject().Member("path", tensor->path).Member("dtype", InfoOf(tensor->dtype).name);
+      out.Member("global_shape", tensor->shape);
+      out.Member("shards", folder.PiecesOf(*tensor).size());
+      out.Member("file", folder.PiecesOf(*tensor).front().file).EndObject();
+    }
+    out.EndArray().EndObject();
+    Print(out.Finish());
+    return ExitCode::kOk;
+  }
+  SayFolder(folder, false);
+  std::vector<std::vector<std::string>> rows = {
+      {"path", "dtype", "global shape", "pieces", "file"}};
+  for (const Tensor* tensor : tensors) {
+    const std::vector<FilePiece>& pieces = folder.PiecesOf(*tensor);
+    rows.push_back({tensor->path, std::string(InfoOf(tensor->dtype).name), InShape(tensor->shape),
+                    Grouped(std::ssize(pieces)), Escape(NameOf(pieces.front().file))});
+  }
+  Print(fmt::format("{}: {}: {} in {}, {}\n\n", Escape(options.path), folder.what(),
+                    Count(plan.parameters, "element"),
+                    Count(std::ssize(plan.graph.tensors), "tensor"), InBytes(plan.bytes)) +
+        Table(rows, {false, false, false, true, false}));
+  return ExitCode::kOk;
+}
+
 ExitCode InspectFile(const InspectOptions& options) {
   const std::string description = hdf5::DescribeFile(options.path);
   if (options.json) {
@@ -104,7 +148,9 @@ ExitCode InspectFile(const InspectOptions& options) {
 }
 
 ExitCode RunInspect(const InspectOptions& options) {
-  if (IsFolder(options.path)) return InspectFolder(options);
+  const bool is_own = Exists(options.path + "/" + kPlanName);
+  if (is_own && IsFolder(options.path)) return InspectFolder(options);
+  if (MayHoldTensors(options.path)) return InspectOther(options);
   if (!Exists(options.path)) {
     throw Error(ExitCode::kUsage, fmt::format("there is no file or folder `{}`", options.path));
   }
@@ -120,7 +166,7 @@ ExitCode RunInspect(const InspectOptions& options) {
 
 }  // namespace
 
-extern const Command kInspect = {"inspect", "Show what a checkpoint or one of its files holds",
-                                 Configure<RunInspect>};
+extern const Command kInspect = {
+    "inspect", "Show what a folder of tensors, or a file of one, holds", Configure<RunInspect>};
 
 }  // namespace shardinit

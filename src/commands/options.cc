@@ -12,6 +12,7 @@
 #include "base/suggest.h"
 #include "base/talk.h"
 #include "base/text.h"
+#include "checkpoint/source.h"
 #include "graph/stored/view.h"
 #include "report/text.h"
 
@@ -147,6 +148,9 @@ void SpecOptions::AddOverridesTo(CLI::App& app) {
   AddText(app, "--mesh", "AXIS=SIZE,...", &request.mesh, "Use this mesh, as in fsdp=8,tensor=4");
   AddText(app, "--sharding", "FILE|WORD", &request.sharding,
           "Shard tensors as this file or word says, instead of the spec");
+  AddText(app, "--source", "NAME=DIR", &request.sources,
+          "Take this folder for a source of the spec; repeatable")
+      ->allow_extra_args(false);
   AddText(app, "--deny", "warnings", &deny, "Take warnings of the spec for errors");
 }
 
@@ -155,8 +159,8 @@ void SpecOptions::AddLayoutTo(CLI::App& app, const char* help) {
 }
 
 bool SpecOptions::HasOverrides() const {
-  return !(request.sets.empty() && request.mesh.empty() && request.sharding.empty() &&
-           layout.empty());
+  return !(request.sets.empty() && request.sources.empty() && request.mesh.empty() &&
+           request.sharding.empty() && layout.empty());
 }
 
 std::optional<Replicas> SpecOptions::FindReplicas() const {
@@ -191,6 +195,7 @@ Plan SpecOptions::Load() const {
 
 Plan SpecOptions::Load(Diagnostics& diagnostics, PlanRequest wanted) const {
   wanted.spec = request;
+  wanted.open_source = OpenSource;
   wanted.replicas = FindReplicas();
   wanted.layout = layout;
   wanted.places = places;

@@ -26,7 +26,8 @@ struct CommonOptions {
   bool redirects() const { return !output.empty() && output != "-"; }
 };
 
-// The options SPEC, --set, --mesh, --sharding, --deny and, where commands add them, --layout,
+// The options SPEC, --set, --mesh, --sharding, --source, --deny and, where commands add them,
+// --layout,
 // --replicas, --tokens and --memory-per-rank.
 struct SpecOptions {
   SpecRequest request;
@@ -36,13 +37,14 @@ struct SpecOptions {
 
   void AddTo(CLI::App& app,
              const char* help = "Model spec or config.json, or `-` for standard input");
-  void AddOverridesTo(CLI::App& app);  // --set, --mesh, --sharding and --deny alone
+  void AddOverridesTo(CLI::App& app);  // --set, --mesh, --sharding, --source and --deny alone
   void AddLayoutTo(CLI::App& app,
                    const char* help = "Store the tensors in this layout of the spec");
   void AddReplicasTo(CLI::App& app);
   // Adds all of them, for commands that show a plan.
   void AddAllTo(CLI::App& app);
-  // Tells whether --set, --mesh, --sharding or --layout is given, which are for specs alone.
+  // Tells whether --set, --mesh, --sharding, --source or --layout is given, which are for specs
+  // alone.
   bool HasOverrides() const;
   // Returns the value of --replicas.
   std::optional<Replicas> FindReplicas() const;

@@ -8,6 +8,7 @@
 #include "base/talk.h"
 #include "base/text.h"
 #include "commands/command.h"
+#include "commands/folders.h"
 #include "commands/options.h"
 #include "plan/diff.h"
 #include "plan/reshard.h"
@@ -95,10 +96,11 @@ Plan NewPlan(const ReshardOptions& options, const Plan& from) {
 ExitCode RunReshard(const ReshardOptions& options) {
   const Stopwatch time;
   RequireFolderName(options.folder);
-  Digest plan_sha256{};
-  Plan from = LoadCheckpointPlan(options.from, &plan_sha256);
+  const TensorFolder folder(options.from);
+  const Plan& from = folder.plan();
   RequireOutside(options.folder, options.from);
-  LoadDevices(CheckpointFolder(options.from), &from);
+  SayFolder(folder);
+  RequireAllRead(folder);
   const Plan to = NewPlan(options, from);
   if (!from.graph.mesh.devices.IsPlain() && to.graph.mesh.devices.IsPlain() &&
       options.spec.request.path.empty()) {
@@ -108,9 +110,7 @@ ExitCode RunReshard(const ReshardOptions& options) {
   }
   WorkCounters counters;
   const ReshardRequest request = {
-      .from_folder = options.from,
-      .from = &from,
-      .from_sha256 = plan_sha256,
+      .from = &folder,
       .to = &to,
       .folder = options.folder,
       .workers = options.work.Workers(true),

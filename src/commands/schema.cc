@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/table.h"
 #include "commands/command.h"
 #include "commands/names.h"
 #include "expr/expr.h"
@@ -51,6 +52,7 @@ constexpr std::pair<SpecKind, std::string_view> kDefinitions[] = {
     {SpecKind::kSharding, "sharding"},
     {SpecKind::kInits, "initializers"},
     {SpecKind::kMultipliers, "multipliers"},
+    {SpecKind::kSources, "sources"},
     {SpecKind::kLayouts, "layouts"},
     {SpecKind::kBlocks, "blocks"},
     {SpecKind::kBlock, "identifier"},
@@ -222,8 +224,9 @@ void AddLanguages(TemplateValues* values) {
 void AddInitializers(TemplateValues* values) {
   (*values)["initializers"] = Members([&](JsonWriter& out) {
     for (const Initializer* initializer : Initializers()) {
-      // The template has these two, whose arguments are no parameters.
-      if (initializer->name == "file" || initializer->name == "norms") {
+      // The template has these, whose arguments are no parameters.
+      constexpr std::string_view kWritten[] = {"file", "norms", "source", "rows_like", "parts"};
+      if (Contains(kWritten, initializer->name)) {
         JsonWriter description;
         (*values)[fmt::format("description of {}", initializer->name)] =
             description.Value(initializer->description).Take();
@@ -260,6 +263,7 @@ std::string SpecSchema() {
   };
   const std::pair<const char*, SpecMapping> kMappings[] = {
       {"model", SpecMapping::kModel},
+      {"source", SpecMapping::kSource},
       {"assertion", SpecMapping::kAssertion},
       {"mesh", SpecMapping::kMesh},
       {"training", SpecMapping::kTraining},

@@ -5,11 +5,10 @@
 #include <optional>
 
 #include "base/colour.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "base/result_file.h"
-#include "checkpoint/manifest.h"
 #include "commands/command.h"
+#include "commands/folders.h"
 #include "commands/options.h"
 #include "commands/stats_page.h"
 #include "report/text.h"
@@ -21,7 +20,7 @@ namespace {
 struct StatsOptions {
   explicit StatsOptions(CLI::App& app) {
     app.add_option("SPEC|DIR", spec.request.path,
-                   "Model spec, or `-` for standard input; or folder of a checkpoint")
+                   "Model spec, or `-` for standard input; or folder of tensors")
         ->required();
     spec.AddOverridesTo(app);
     spec.AddLayoutTo(app, "Measure the tensors that this layout of the spec stores");
@@ -47,13 +46,14 @@ void WriteIfFinite(const char* key, double value, JsonWriter& out) {
   out.MemberOrNull(key, std::isfinite(value), value);
 }
 
-std::string InJson(const std::vector<Measurement>& results) {
+std::string InJson(const std::vector<Measurement>& results, bool has_rows) {
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines).Key("tensors").BeginArray(JsonWriter::kLines);
   for (const Measurement& m : results) {
     out.BeginObject().Member("path", m.tensor->path).Member("dtype", InfoOf(m.tensor->dtype).name);
     out.Member("shape", m.tensor->shape).Member("init", InitText(*m.tensor));
     out.Member("not_finite", m.not_finite);
+    if (has_rows) out.Member("zero_rows", m.zero_rows);
     if (m.moments.count > 0) {
       WriteIfFinite("mean", m.moments.mean, out);
       WriteIfFinite("std", m.moments.std(), out);
@@ -86,6 +86,10 @@ std::string Verdict(const Measurement& m) {
   if (m.is_wrong) return Paint(Role::kBad, "no");
   if (m.not_finite > 0) {
     return Paint(Role::kWarning, fmt::format("-, {} NaN or infinite", Grouped(m.not_finite)));
+  }
+  // A folder's values are what they are; of a spec, zeros are declared.
+  if (m.zero_rows > 0 && IsOfSource(*m.tensor)) {
+    return Paint(Role::kWarning, fmt::format("-, {} of zeros", Count(m.zero_rows, "row")));
   }
   return m.declared ? Paint(Role::kGood, "yes") : "-";
 }
@@ -121,6 +125,7 @@ std::string InFull(const Measurement& m) {
   }
   rows.push_back({"max", Short(m.moments.max)});
   if (m.not_finite > 0) rows.push_back({"NaN or infinite", Grouped(m.not_finite)});
+  if (m.zero_rows > 0) rows.push_back({"rows of zeros", Grouped(m.zero_rows)});
   if (m.fit) {
     rows.push_back({"KS distance", fmt::format("{:.3g}", m.fit->distance)});
     rows.push_back({"probability", fmt::format("{:.3g}", m.fit->probability)});
@@ -159,18 +164,20 @@ ExitCode RunStats(const StatsOptions& options) {
   const int jobs = options.work.Jobs();
   const ProgressMode mode = options.work.Mode();
   const std::string& path = options.spec.request.path;
-  const bool folder = IsFolder(path);
-  Digest plan_sha256{};
-  if (folder && options.spec.HasOverrides()) {
+  const bool is_folder = MayHoldTensors(path);
+  if (is_folder && options.spec.HasOverrides()) {
     throw Error(
         ExitCode::kUsage,
         fmt::format(
             "`{}` is a checkpoint: `--set`, `--mesh`, `--sharding` and `--layout` are for specs",
             path));
   }
-  const Plan plan = folder ? LoadCheckpointPlan(path, &plan_sha256) : options.spec.Load();
+  std::optional<TensorFolder> folder;
+  if (is_folder) SayFolder(folder.emplace(path));
+  const Plan loaded = is_folder ? Plan() : options.spec.Load();
+  const Plan& plan = is_folder ? folder->plan() : loaded;
   // A spec may store its tensors padded without a layout, and padding has no distribution.
-  const bool stored = folder || !options.spec.layout.empty();
+  const bool stored = is_folder || !options.spec.layout.empty();
   const std::vector<const Tensor*> tensors =
       Matching(stored ? plan.graph.tensors : plan.graph.logical(), options.only);
   std::optional<ResultFile> page;
@@ -179,13 +186,13 @@ ExitCode RunStats(const StatsOptions& options) {
   for (const Tensor* tensor : tensors) bytes += tensor->bytes();
   std::vector<Measurement> results;
   {
-    const StretchesOf stretches =
-        folder ? Stored(path, plan, plan_sha256, tensors) : Generated(tensors);
+    const StretchesOf stretches = folder ? Stored(*folder, tensors) : Generated(tensors);
     Progress progress(mode, "measuring", bytes, options.json);
     results = Measure(tensors, stretches, jobs, [&](int64_t done) { progress.Update(done); });
   }
+  if (folder) folder->RequireUnchanged();
   if (page) page->Write(StatsPage(plan.graph.name, results));
-  Print(options.json          ? InJson(results)
+  Print(options.json          ? InJson(results, folder.has_value())
         : results.size() == 1 ? InFull(results[0])
                               : InTable(results));
   int64_t wrong = 0;

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "checkpoint/folder.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/reader.h"
 #include "export/export.h"
@@ -29,25 +30,23 @@ Contents ReadCheckpoint(const std::string& folder) {
   return contents;
 }
 
-// Reads the first kind of files that the folder holds. `*name_of` says how they write a type.
-Contents Read(const std::string& folder, std::string_view (**name_of)(DType dtype)) {
-  if (!IsFolder(folder)) {
-    if (const auto wrong = WrongKind(folder, "the folder of a checkpoint or an export"))
-      throw *wrong;
-  }
-  RequireFolder(folder);
+// Reads what a folder holds. `*name_of` says how its files write a type.
+Contents Read(const std::string& folder, std::function<std::string_view(DType)>* name_of) {
   *name_of = NameOf;
-  if (Exists(folder + "/" + kPlanName)) return ReadCheckpoint(folder);
-  std::vector<std::string_view> kinds;
-  for (const FormatReader* reader : FormatReaders()) {
-    *name_of = reader->name_of;
-    if (auto contents = reader->read(folder)) return *std::move(contents);
-    kinds.push_back(reader->what);
+  if (IsFolder(folder) && Exists(folder + "/" + kPlanName)) return ReadCheckpoint(folder);
+  const FormatReader* reader = nullptr;
+  Contents contents = ReadForeign(folder, &reader);
+  *name_of = [reader](DType dtype) { return ForeignNamesOf(dtype).*reader->dtype; };
+  return contents;
+}
+
+// Counts what is of an optimizer, or of another part of a run.
+int64_t CountOptimizer(const Contents& contents) {
+  int64_t count = 0;
+  for (const auto& [name, entries] : contents.others) {
+    if (name != "objects" && name != "_extra_state") count += entries;
   }
-  throw Error(
-      ExitCode::kUsage,
-      fmt::format("`{}` is not a checkpoint and holds no {}", folder, fmt::join(kinds, " or ")),
-      "name a folder that `shardinit gen` or `shardinit export` wrote, or Hugging Face's tools");
+  return count;
 }
 
 // Removes the prefix from all names that begin with it, unless more of them are paths with it.
@@ -74,7 +73,8 @@ struct Pair {
 // Finds the tensors that the folder has as the plan does; the others are findings.
 std::vector<Pair> FindPairs(const std::map<std::string, Holding>& holdings, const Plan& plan,
                             const std::unordered_set<std::string_view>& paths,
-                            std::string_view (*name_of)(DType dtype), Comparison* result) {
+                            const std::function<std::string_view(DType)>& name_of,
+                            Comparison* result) {
   std::vector<Pair> pairs;
   for (const Tensor& tensor : plan.graph.tensors) {
     const auto it = holdings.find(tensor.path);
@@ -108,13 +108,13 @@ Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOpti
                    const std::function<void(const WorkCounters& counters)>& progress,
                    WorkCounters* counters) {
   Comparison result;
-  std::string_view (*name_of)(DType dtype);
+  std::function<std::string_view(DType)> name_of;
   Contents contents = Read(folder, &name_of);
   std::unordered_set<std::string_view> paths;
   for (const Tensor& tensor : plan.graph.tensors) paths.insert(tensor.path);
   if (!contents.prefix.empty()) RemovePrefix(contents.prefix, paths, &contents.tensors);
   result.findings = std::move(contents.findings);
-  result.optimizer_entries = contents.optimizer_entries;
+  result.optimizer_entries = CountOptimizer(contents);
   std::vector<Pair> pairs = FindPairs(contents.tensors, plan, paths, name_of, &result);
 
   std::vector<BoxTask> tasks;

@@ -13,6 +13,7 @@
 #include "checkpoint/file_tasks.h"
 #include "export/record.h"
 #include "plan/load.h"
+#include "plan/relayout.h"
 
 namespace shardinit {
 namespace {
@@ -44,6 +45,49 @@ bool IsThere(const std::string& folder, const std::string& origin,
     }
   }
   throw Error(ExitCode::kConflict, fmt::format("`{}` exists and {}", folder, what), hint);
+}
+
+// Makes the values once more, without writing them, and returns the record of an export of them.
+std::string MakeRecord(const Plan& plan, const ExportRequest& request,
+                       std::vector<FileLayout> files, int64_t bytes, WorkCounters* counters) {
+  std::vector<std::vector<Digest>> digests(files.size());
+  std::vector<std::vector<uint32_t>> crcs(files.size());
+  WorkerOptions workers = request.workers;
+  workers.writers = 0;
+  FileGroups groups(workers, counters, request.source, kFilesAtOnce, [&](int64_t) {
+    if (request.progress) request.progress(*counters, bytes);
+  });
+  for (size_t f = 0; f < files.size(); ++f) {
+    ThrowIfInterrupted();
+    digests[f].resize(files[f].boxes.size());
+    crcs[f].resize(files[f].boxes.size());
+    std::vector<BoxTask> tasks;
+    for (size_t b = 0; b < files[f].boxes.size(); ++b) {
+      const FileBox& box = files[f].boxes[b];
+      tasks.push_back({box.tensor, box.box, {}, &digests[f][b]});
+      if (!files[f].crcs.empty()) tasks.back().crc = &crcs[f][b];
+    }
+    groups.WaitForRoom();
+    groups.Add(std::move(tasks), [&files, &crcs, f] {
+      if (!files[f].crcs.empty()) PutCrcs(crcs[f], &files[f]);
+    });
+  }
+  groups.Finish();
+  return WriteRecord(plan, request, files, digests);
+}
+
+// A plan does not say what the values of a source are. Throws Error (kConflict) if the export that
+// is there has other ones.
+void RequireSameValues(const Plan& plan, const ExportRequest& request,
+                       const std::vector<FileLayout>& files, int64_t bytes,
+                       WorkCounters* counters) {
+  const std::vector<Tensor>& tensors = plan.graph.logical();
+  if (request.source == nullptr || std::none_of(tensors.begin(), tensors.end(), IsOfSource)) return;
+  std::string record;
+  ReadFileIfExists(request.folder + "/" + kExportName, kRecordLimit, &record);
+  if (record == MakeRecord(plan, request, files, bytes, counters)) return;
+  throw Error(ExitCode::kConflict, fmt::format("`{}` exists and has other values", request.folder),
+              "choose another folder with `-o`, or remove this one");
 }
 
 // Writes the files, whose texts get the CRCs of boxes, and at last their record.
@@ -94,7 +138,10 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
   for (const Tensor* tensor : tensors) result.bytes += tensor->bytes();
   for (const FileLayout& file : files) total += file.size();
   result.was_there = IsThere(request.folder, WriteOrigin(plan, request), files);
-  if (result.was_there) return result;
+  if (result.was_there) {
+    RequireSameValues(plan, request, files, result.bytes, counters);
+    return result;
+  }
   // All files are written beside the folder, which gets its name when all are there.
   NewFolder target(request.folder);
   CheckFreeSpace(target.folder().fd(), total, request.folder);

@@ -1,5 +1,6 @@
 // One long file: all steps of an expression work on one stack of numbers, slots and texts.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
@@ -123,6 +124,8 @@ class ElementNames {
   }
 
   std::string_view Text(const Step& step) const { return expr_.TextOf(step); }
+  Span PlaceOf(const Step& step) const { return expr_.SpanOf(step); }
+  std::span<const int64_t> shape() const { return shape_; }
 
   Reported Fail(const Step& step, std::string message, std::string hint = {}) {
     return diagnostics_.Error(expr_.SpanOf(step), std::move(message), std::move(hint));
@@ -245,7 +248,8 @@ struct Code {
 // slot that will hold a tile of numbers.
 class Compiler {
  public:
-  explicit Compiler(ElementNames names) : names_(names) {}
+  Compiler(ElementNames names, const SourceFinder& find_source)
+      : names_(names), find_source_(find_source) {}
 
   std::shared_ptr<const Program> Run(const Expr& expr) {
     for (const Step& step : expr.steps) {
@@ -414,6 +418,7 @@ class Compiler {
     }
     std::vector<Item> operands(step.arguments);
     for (size_t i = operands.size(); i-- > 0;) operands[i] = Pop();
+    if (function.takes_source) return TakeSource(step, operands);
     for (const Item& operand : operands) {
       if (operand.constant_text) return IsText(step);
     }
@@ -476,6 +481,72 @@ class Compiler {
     return true;
   }
 
+  // `source('base', 'w', i0, i1)`: texts come first, then an index for each dimension of the tensor
+  // that the source has.
+  bool TakeSource(const Step& step, std::vector<Item>& operands) {
+    size_t texts = 0;
+    while (texts < operands.size() && operands[texts].constant_text) ++texts;
+    for (size_t i = texts; i < operands.size(); ++i) {
+      if (operands[i].constant_text) return IsText(step);
+    }
+    if (texts == 0 || texts > 2) {
+      return names_.Fail(step, "`source` takes the name of a source, then that of a tensor or none",
+                         "write it as in `source('base')` or `source('base', 'w', i0, i1)`");
+    }
+    Program::SourceCall call{*operands[0].constant_text, {}, nullptr, {}, 0, 0, 0};
+    if (find_source_ == nullptr) {
+      if (texts < 2) return names_.Fail(step, "`source` names no tensor");
+      call.tensor = *operands[1].constant_text;
+    } else {
+      const auto found = find_source_(
+          call.source, texts < 2 ? nullptr : &*operands[1].constant_text, names_.PlaceOf(step));
+      if (!found) return false;
+      call.tensor = found->tensor;
+      call.data = found->data;
+    }
+    operands.erase(operands.begin(), operands.begin() + static_cast<ptrdiff_t>(texts));
+    if (call.data != nullptr && !CompleteIndices(step, *call.data, operands)) return false;
+    std::string text = fmt::format("source('{}', '{}'", call.source, call.tensor);
+    for (const Item& operand : operands) {
+      text += ", " + operand.text;
+      call.index.push_back(code_.Of(operand));
+    }
+    for (const Item& operand : operands) code_.Release(operand);
+    call.before = code_.program.code.size();
+    call.placed_before = code_.program.placed.size();
+    Item item;
+    item.slot = call.out = code_.Temporary();
+    item.temporary = true;
+    item.text = text + ")";
+    code_.program.sources.push_back(std::move(call));
+    stack_.push_back(std::move(item));
+    return true;
+  }
+
+  // Gives the call the element's own indices if it has none.
+  bool CompleteIndices(const Step& step, const SourceTensor& data, std::vector<Item>& operands) {
+    const size_t rank = data.shape().size();
+    if (operands.size() == rank) return true;
+    if (!operands.empty()) {
+      return names_.Fail(step,
+                         fmt::format("`source` needs an index for each dimension of [{}], not {}",
+                                     fmt::join(data.shape(), ", "), operands.size()),
+                         "or give none, for the element's own");
+    }
+    if (!std::ranges::equal(data.shape(), names_.shape())) {
+      return names_.Fail(
+          step,
+          fmt::format("{} has the shape [{}], but the tensor has [{}]", data.text(),
+                      fmt::join(data.shape(), ", "), fmt::join(names_.shape(), ", ")),
+          "give an index for each dimension of the source, as in `source('base', i0 % 4096, i1)`");
+    }
+    for (size_t d = 0; d < rank; ++d) {
+      PushIndex(static_cast<int>(d));
+      operands.push_back(Pop());
+    }
+    return true;
+  }
+
   void PushValue(double value) {
     Item item;
     item.value = value;
@@ -535,6 +606,7 @@ class Compiler {
   }
 
   ElementNames names_;
+  const SourceFinder& find_source_;
   std::vector<Item> stack_;
   Code code_;
 };
@@ -543,7 +615,7 @@ class Compiler {
 
 std::shared_ptr<const Program> Compile(const Expr& expr, std::span<const int64_t> shape,
                                        std::span<const std::string> axes, const Scope& constants,
-                                       Diagnostics& diagnostics) {
+                                       Diagnostics& diagnostics, const SourceFinder& find_source) {
   double elements = 1;
   for (const int64_t extent : shape) elements *= static_cast<double>(extent);
   if (elements > 0x1p53) {
@@ -551,7 +623,7 @@ std::shared_ptr<const Program> Compile(const Expr& expr, std::span<const int64_t
                       "a tensor of more than 2^53 elements has indices that f64 does not hold");
     return nullptr;
   }
-  auto program = Compiler({expr, shape, axes, constants, diagnostics}).Run(expr);
+  auto program = Compiler({expr, shape, axes, constants, diagnostics}, find_source).Run(expr);
   if (program == nullptr) return nullptr;
   // Numbers in place of names may make the text too long or too deep to be parsed.
   Diagnostics ignored;

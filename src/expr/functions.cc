@@ -136,6 +136,14 @@ constexpr Function kFunctions[] = {
     {"pow", "a to the power of b", 2, 2, CallPow, ElementOp::kPow},
     {"round_up", "the smallest multiple of b from a on", 2, 2, CallRoundUp, ElementOp::kRoundUp},
     {"sin", "the sine of a", 1, 1, Exact<exact::Sin>, ElementOp::kSin},
+    {.name = "source",
+     .description =
+         "the element at these indices of a tensor that the source a has, `source('base', "
+         "'w', i0, i1)`; without them, at those of the element",
+     .least_arguments = 1,
+     .most_arguments = -1,
+     .call = nullptr,
+     .takes_source = true},
     {"sqrt", "the square root of a", 1, 1, Sqrt, ElementOp::kSqrt},
     {"tanh", "the hyperbolic tangent of a", 1, 1, Exact<exact::Tanh>, ElementOp::kTanh},
     {"uniform", "a random number from 0 to below 1 for each element", 0, 0, nullptr, std::nullopt,

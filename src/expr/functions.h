@@ -52,6 +52,7 @@ struct Function {
   std::optional<ElementOp> element = {};
   std::optional<Draw> draw = {};
   const PlacedFunction* placed = nullptr;
+  bool takes_source = false;  // Its first arguments are texts, and it takes elements of a source.
 };
 
 // Adds functions to those that expressions have, before main(). The rows must outlive all use.

@@ -128,7 +128,7 @@ class Parser {
       Emit({.op = Step::Op::kNot}, begin, 1);
     } else if (IsNameStart(c) && !Stands("and") && !Stands("or")) {
       NameOrCall();
-    } else if (c == '\'') {
+    } else if (c == '\'' || c == '"') {
       QuotedText();
     } else if (c == '-') {
       ++at_;
@@ -237,8 +237,11 @@ class Parser {
   // Text has no escapes, and so no quote.
   void QuotedText() {
     const size_t begin = at_;
-    const size_t end = text_.find('\'', begin + 1);
-    if (end == text_.npos) throw SyntaxError{begin, 1, "`'` is never closed", {}};
+    const char quote = text_[begin];
+    const size_t end = text_.find(quote, begin + 1);
+    if (end == text_.npos) {
+      throw SyntaxError{begin, 1, fmt::format("`{}` is never closed", quote), {}};
+    }
     at_ = end + 1;
     Emit({.op = Step::Op::kText}, begin, 0);
   }

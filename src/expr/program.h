@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +14,7 @@
 #include "expr/elementary.h"
 #include "expr/expr.h"
 #include "expr/functions.h"
+#include "tensor/source.h"
 
 namespace shardinit {
 
@@ -47,6 +50,17 @@ struct Program {
     std::vector<double> numbers;  // the other arguments
   };
   std::vector<PlacedCall> placed;
+
+  struct SourceCall {  // takes elements of a tensor that exists
+    std::string source, tensor;
+    SourceTensorPtr data;  // null in a plan that was read
+    std::vector<Slot> index;
+    Slot out;
+    size_t before;         // as a PlacedCall's
+    size_t placed_before;  // how many of `placed` are before the call
+  };
+  std::vector<SourceCall> sources;
+
   // True if frameworks may round some of these numbers, or results computed from them, otherwise.
   bool inexact = false;
 
@@ -58,12 +72,22 @@ struct Program {
   Slot slots = 0, result = 0;
 };
 
+// Finds the tensor that `source` has under a name: `tensor` as it is written, or the name of the
+// tensor at hand if that is null. Returns nothing after reporting that there is none, at `place`.
+struct FoundSource {
+  std::string tensor;
+  SourceTensorPtr data;
+};
+using SourceFinder = std::function<std::optional<FoundSource>(
+    const std::string& source, const std::string* tensor, const Span& place)>;
+
 // Compiles for a tensor of `shape` whose dimensions have the names `axes` (which may be empty, as
 // may each name). `constants` are the spec's variables. Reports errors at their place in the
 // expression and returns null.
 std::shared_ptr<const Program> Compile(const Expr& expr, std::span<const int64_t> shape,
                                        std::span<const std::string> axes, const Scope& constants,
-                                       Diagnostics& diagnostics);
+                                       Diagnostics& diagnostics,
+                                       const SourceFinder& find_source = nullptr);
 
 // Returns the program with this `text`, or null if there is none.
 std::shared_ptr<const Program> CompileCanonical(std::string_view text,

@@ -14,6 +14,7 @@
 
 #include "base/diagnostics.h"
 #include "formats/findings.h"
+#include "formats/foreign_names.h"
 #include "formats/pieces.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
@@ -50,8 +51,10 @@ std::vector<std::string> NamesIn(const std::string& folder);
 struct Contents {
   std::map<std::string, Holding> tensors;
   Findings findings;  // Faults of the folder that keep no tensor from being read.
-  // Entries of an optimizer, which no spec has; they are not read.
-  int64_t optimizer_entries = 0;
+  // What is not the model, and not read: how many entries there are under a name, as `optimizer`.
+  std::map<std::string, int64_t> others = {};
+  // What is missing of the model, as a sentence; empty: nothing.
+  std::string lost = {};
   // The prefix that tells the model's names from the optimizer's, unless it is part of them.
   std::string_view prefix = {};
 };
@@ -117,14 +120,16 @@ struct LayoutRequest {
 
 // Reads a folder back, whoever wrote it. Formats with the same kind of files share one.
 struct FormatReader {
-  std::string_view what;                     // the kind of files: `zarr arrays`
-  std::string_view (*name_of)(DType dtype);  // the name of a type in those files
+  std::string_view what;                  // the kind of files: `zarr arrays`
+  std::string_view ForeignNames::*dtype;  // the name of a type in those files
   // None: there is nothing of that kind in the folder. Throws Error (kRefused) if what is there is
   // hostile or damaged.
   std::optional<Contents> (*read)(const std::string& folder);
+  // Reads a file that stands alone. Null: there is none of that kind.
+  Contents (*read_file)(const std::string& path) = nullptr;
 };
 
-extern const FormatReader kSafetensorsReader, kDcpReader, kZarrReader;
+extern const FormatReader kSafetensorsReader, kDcpReader, kZarrReader, kTorchReader;
 
 struct Format {
   std::string_view name;
@@ -139,7 +144,8 @@ struct Format {
 };
 
 std::span<const Format* const> Formats();
-// These list each reader and each option once.
+// These list each reader and each option once; readers stand in the order in which a folder is read
+// as the first that finds something in it.
 std::vector<const FormatReader*> FormatReaders();
 std::vector<const FormatOption*> FormatOptions();
 // Returns the names of the formats that write the states of optimizers.

@@ -55,6 +55,7 @@ std::vector<const FormatReader*> FormatReaders() {
   for (const Format* format : Formats()) {
     if (format->reader != nullptr) AddNew(format->reader, &readers);
   }
+  readers.push_back(&kTorchReader);  // files that no format writes
   return readers;
 }
 

@@ -13,12 +13,14 @@ namespace shardinit {
 
 std::vector<TensorDigest> DigestTensors(
     const std::vector<const Tensor*>& tensors, const WorkerOptions& options,
-    const std::function<void(const WorkCounters& counters)>& progress, WorkCounters* counters) {
+    const std::function<void(const WorkCounters& counters)>& progress, WorkCounters* counters,
+    const SourceOf& source) {
   std::vector<TensorDigest> digests;
   for (const Tensor* tensor : tensors) digests.push_back({tensor, {}});
   std::vector<BoxTask> tasks;
   for (TensorDigest& digest : digests) {
     tasks.push_back({digest.tensor, WholeOf(digest.tensor->shape), {}, &digest.sha256});
+    if (source) tasks.back().source = source(*digest.tensor);
   }
   Workers workers(options, counters);
   workers.Submit(std::move(tasks), nullptr);

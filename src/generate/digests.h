@@ -15,11 +15,15 @@ struct TensorDigest {
   Digest sha256;  // hash of the whole tensor, row-major and little-endian
 };
 
+// Gives the source of a tensor's elements.
+using SourceOf = std::function<BoxElements(const Tensor& tensor)>;
+
 // Returns the digests of these whole tensors, without writing anything. Calls `progress` about ten
-// times a second.
+// times a second. Without a source, elements are generated.
 std::vector<TensorDigest> DigestTensors(
     const std::vector<const Tensor*>& tensors, const WorkerOptions& options,
-    const std::function<void(const WorkCounters& counters)>& progress, WorkCounters* counters);
+    const std::function<void(const WorkCounters& counters)>& progress, WorkCounters* counters,
+    const SourceOf& source = nullptr);
 
 // Returns the SHA-256 of the sorted lines `path dtype [shape] sha256`: it is the same on every mesh
 // and in every layout.

@@ -71,9 +71,8 @@ std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
           [&](const Sampled auto& d) -> Result {
             return std::make_unique<SampleFiller>(SamplerOf(d), tensor);
           },
-          [&](const OneOf<Expression, Orthogonal, Sparse, Normalized, FromFile, Norm> auto& other) {
-            return MakeFiller(other, tensor);
-          },
+          [&](const OneOf<Expression, Orthogonal, Sparse, Normalized, FromFile, FromSource,
+                          RowsLike, Parts, Norm> auto& other) { return MakeFiller(other, tensor); },
       },
       tensor.distribution);
 }
@@ -87,7 +86,7 @@ std::vector<Preparation> PreparationsOf(const Tensor& tensor, const Box& box) {
             return {{&tensor, static_cast<int64_t>(SizeOf(o, tensor.shape).bytes)}};
           },
           [](const OneOf<Constant, Uniform, Normal, TruncatedNormal, Expression, Sparse, Normalized,
-                         FromFile, Norm> auto&) { return Result(); },
+                         FromFile, FromSource, RowsLike, Parts, Norm> auto&) { return Result(); },
       },
       tensor.distribution);
 }

@@ -36,8 +36,11 @@ class Filler {
 // These makers are in a file each.
 std::unique_ptr<const Filler> MakeFiller(const Expression& expression, const Tensor& tensor);
 std::unique_ptr<const Filler> MakeFiller(const FromFile& from_file, const Tensor& tensor);
+std::unique_ptr<const Filler> MakeFiller(const FromSource& from_source, const Tensor& tensor);
 std::unique_ptr<const Filler> MakeFiller(const Norm& norm, const Tensor& tensor);
 std::unique_ptr<const Filler> MakeFiller(const Normalized& normalized, const Tensor& tensor);
+std::unique_ptr<const Filler> MakeFiller(const RowsLike& rows_like, const Tensor& tensor);
+std::unique_ptr<const Filler> MakeFiller(const Parts& parts, const Tensor& tensor);
 std::unique_ptr<const Filler> MakeFiller(const Orthogonal& orthogonal, const Tensor& tensor);
 std::unique_ptr<const Filler> MakeFiller(const Sparse& sparse, const Tensor& tensor);
 

@@ -16,6 +16,7 @@
 #include "graph/sharded/mesh.h"
 #include "graph/sharded/sharding.h"
 #include "graph/sharded/training.h"
+#include "graph/sources.h"
 #include "graph/stored/pad.h"
 #include "graph/stored/store.h"
 #include "graph/validate.h"
@@ -224,8 +225,11 @@ InitGraph BuildGraph(const ModelSpec& spec, const BuildRequest& request, Diagnos
   graph.mesh = BindMesh(building);
   const Training training = BindTraining(building, graph.mesh);
   building.training = &training;
+  SourceTable sources(spec, request.open_source);
+  building.sources = &sources;
   WrittenTensors drawn = DrawAndShard(building, request, graph);
   graph.tensors = std::move(drawn.tensors);
+  graph.sources = sources.pins();
   // If not all tensors are known, nothing can be said about how they are stored.
   if (building.Reported() != before + of_model || IsInDoubt(spec)) return {};
   if (graph.tensors.empty()) {

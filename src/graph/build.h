@@ -25,6 +25,7 @@ struct BuildRequest {
   bool warns = false;
   // If not null, this gets the notes on one drawn tensor and on one that `layout` stores.
   Explanation* explanation = nullptr;
+  SourceOpener open_source = nullptr;  // null: sources cannot be opened
   // If not null, this gets the cost of the sharding of the drawn tensors, or stays empty if the
   // spec does not say enough.
   StepCost* cost = nullptr;

@@ -18,7 +18,8 @@
 
 namespace shardinit {
 
-struct Training;  // autoshard/cost.h
+class SourceTable;  // graph/sources.h
+struct Training;    // autoshard/cost.h
 
 // The most tensors that a repeat or a model may have.
 inline constexpr int64_t kMaxTensors = 4'000'000;
@@ -41,6 +42,7 @@ struct Building {
   SpecScope names;
   Recorder why;
   const Training* training = nullptr;  // null until it is bound, and for layouts
+  SourceTable* sources = nullptr;      // null for layouts
 
   size_t Reported() const { return diagnostics.errors(); }
 };

@@ -40,14 +40,21 @@ inline std::vector<std::string> PathsOf(const std::vector<Tensor>& tensors) {
   return paths;
 }
 
+// A source that tensors take elements of.
+struct SourcePin {
+  std::string name;
+  std::string digest;  // of all its tensors, in hexadecimal digits; empty: it may be any
+};
+
 struct InitGraph {
   std::string name;
   std::string engine;
   uint64_t seed = 0;
   Mesh mesh;
   Replicas replicas = Replicas::kDedupe;
-  std::string config = {};      // JSON in one line with sorted keys; empty: none
-  std::vector<Tensor> tensors;  // stored tensors, in the order of the spec
+  std::string config = {};              // JSON in one line with sorted keys; empty: none
+  std::vector<SourcePin> sources = {};  // in the order of the spec
+  std::vector<Tensor> tensors;          // stored tensors, in the order of the spec
   // The name of the layout, if there is one, and the drawn tensors that its views refer to.
   std::string layout = {};
   std::shared_ptr<const std::vector<Tensor>> drawn = nullptr;

@@ -300,6 +300,26 @@ std::string FormatVariable(const VarValue& constant) {
   return constant.is_list ? fmt::format("[{}]", text) : text;
 }
 
+std::optional<PathSpec> ParsePath(const std::string& text, Span place, Diagnostics& diagnostics) {
+  PathSpec path = {{text, place}, {}};
+  for (size_t at = 0; at < text.size();) {
+    const size_t open = std::min(text.find('{', at), text.size());
+    PathSpec::Part part = {text.substr(at, open - at), nullptr};
+    at = open;
+    if (open < text.size()) {
+      const size_t close = text.find('}', open);
+      if (close == text.npos) {
+        return diagnostics.Error(place, fmt::format("`{}` has a `{{` without its `}}`", text));
+      }
+      part.number = ParseExpr(text.substr(open + 1, close - open - 1), place, diagnostics);
+      if (part.number == nullptr) return {};
+      at = close + 1;
+    }
+    path.parts.push_back(std::move(part));
+  }
+  return path;
+}
+
 std::optional<std::string> EvaluatePath(const PathSpec& path, const Scope& names,
                                         Diagnostics& diagnostics) {
   std::string text;

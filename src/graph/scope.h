@@ -153,6 +153,8 @@ class SpecScope : public Scope {
 // Returns the text of a number, of text, or of a list of these: `[64, 128]`.
 std::string FormatVariable(const VarValue& constant);
 
+// Reads a path with expressions in braces, all of which stand at `place`.
+std::optional<PathSpec> ParsePath(const std::string& text, Span place, Diagnostics& diagnostics);
 // Returns nothing if a number in the path is wrong, which is reported.
 std::optional<std::string> EvaluatePath(const PathSpec& path, const Scope& names,
                                         Diagnostics& diagnostics);

@@ -166,6 +166,12 @@ void ReportRefusal(const Tensor& tensor, const Span& place, std::string_view why
 
 Misfit MisfitOf(const Distribution& distribution, DType dtype) {
   const DTypeInfo& info = InfoOf(dtype);
+  if (const auto* parts = std::get_if<Parts>(&distribution)) {
+    for (const Part& part : parts->of->parts) {
+      if (Misfit misfit = MisfitOf(part.distribution, dtype); !misfit.what.empty()) return misfit;
+    }
+    return {};
+  }
   if (info.is_float()) {
     const double largest = LargestMagnitude(distribution);
     if (largest <= LargestOf(dtype)) return {};
@@ -178,7 +184,8 @@ Misfit MisfitOf(const Distribution& distribution, DType dtype) {
             "choose another dtype or another value"};
   }
   if (std::holds_alternative<Expression>(distribution) ||
-      std::holds_alternative<FromFile>(distribution)) {
+      std::holds_alternative<FromFile>(distribution) ||
+      std::holds_alternative<FromSource>(distribution)) {
     return {};
   }
   return {fmt::format("are fractions, but {} holds {}", info.name, WhatItHolds(dtype)),

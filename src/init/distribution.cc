@@ -19,7 +19,16 @@ struct Largest {
     return std::max(std::fabs(u.low), std::fabs(u.high));
   }
   double operator()(const Normal& n) const { return std::fabs(n.mean) + 7 * n.std; }
-  double operator()(const OneOf<Expression, FromFile, Norm> auto&) const { return 0; }
+  double operator()(const OneOf<Expression, FromFile, FromSource, RowsLike, Norm> auto&) const {
+    return 0;
+  }
+  double operator()(const Parts& p) const {
+    double largest = 0;
+    for (const Part& part : p.of->parts) {
+      largest = std::max(largest, LargestMagnitude(part.distribution));
+    }
+    return largest;
+  }
   double operator()(const Orthogonal& o) const { return std::fabs(o.gain); }
   double operator()(const Sparse& s) const { return 7 * s.std; }
   double operator()(const Normalized& n) const { return n.length; }
@@ -42,6 +51,21 @@ std::string ValueInText(const OneOf<double, int64_t> auto& value) {
 std::string ValueInText(const DimensionSet& set) { return DimensionsInText(set); }
 std::string ValueInText(const ProgramPtr& program) { return program->text; }
 std::string ValueInText(const std::string& text) { return text; }
+std::string ValueInText(const PartsPtr& of) {
+  std::string text;
+  for (const Part& part : of->parts) {
+    text += fmt::format("{}{} of {}", text.empty() ? "[" : ", ", part.length,
+                        InText(part.distribution));
+  }
+  return text + "]";
+}
+std::string ValueInText(const std::vector<ProgramPtr>& programs) {
+  std::string text;
+  for (const ProgramPtr& program : programs) {
+    text += (text.empty() ? "[" : ", ") + program->text;
+  }
+  return text.empty() ? text : text + "]";
+}
 
 }  // namespace
 
@@ -80,8 +104,10 @@ std::string InText(const Distribution& distribution) {
         std::string text(each.kName);
         ForEachMember(each, [&](const auto& member, const auto& value) {
           if (member.words == nullptr) return;
+          const std::string in_text = ValueInText(value);
+          if (in_text.empty()) return;
           if (*member.words != '\0') text.append(" ").append(member.words);
-          text.append(" ").append(ValueInText(value));
+          text.append(" ").append(in_text);
         });
         return text;
       },
@@ -89,44 +115,84 @@ std::string InText(const Distribution& distribution) {
 }
 
 std::string MatrixInText(const Distribution& distribution, const Shape& shape) {
-  return std::visit(Overloaded{
-                        [&](const Orthogonal& o) {
-                          const OrthogonalSize size = SizeOf(o, shape);
-                          std::string text = fmt::format(
-                              "{} × {}, rows of {}, columns of {}", size.rows, size.columns,
-                              DimensionsInText(o.rows), DimensionsInText(o.columns));
-                          for (size_t d = 0; d < shape.size(); ++d) {
-                            if ((o.rows | o.columns) >> d & 1) continue;
-                            text += fmt::format(", at {} of dimension {}", (shape[d] - 1) / 2, d);
-                          }
-                          return text;
-                        },
-                        [&](const Sparse& s) {
-                          return fmt::format("{} × {}, in each column {} zeros of {}", shape[0],
-                                             shape[1], s.zeros, shape[0]);
-                        },
-                        [&](const Normalized& n) {
-                          const int64_t elements = shape[static_cast<size_t>(n.axis)];
-                          return fmt::format("{} vectors of {} elements, along dimension {}",
-                                             ElementCount(shape) / elements, elements, n.axis);
-                        },
-                        [](const OneOf<Constant, Uniform, Normal, TruncatedNormal, Expression,
-                                       FromFile, Norm> auto&) { return std::string(); },
-                    },
-                    distribution);
+  return std::visit(
+      Overloaded{
+          [&](const Orthogonal& o) {
+            const OrthogonalSize size = SizeOf(o, shape);
+            std::string text =
+                fmt::format("{} × {}, rows of {}, columns of {}", size.rows, size.columns,
+                            DimensionsInText(o.rows), DimensionsInText(o.columns));
+            for (size_t d = 0; d < shape.size(); ++d) {
+              if ((o.rows | o.columns) >> d & 1) continue;
+              text += fmt::format(", at {} of dimension {}", (shape[d] - 1) / 2, d);
+            }
+            return text;
+          },
+          [&](const Sparse& s) {
+            return fmt::format("{} × {}, in each column {} zeros of {}", shape[0], shape[1],
+                               s.zeros, shape[0]);
+          },
+          [&](const Normalized& n) {
+            const int64_t elements = shape[static_cast<size_t>(n.axis)];
+            return fmt::format("{} vectors of {} elements, along dimension {}",
+                               ElementCount(shape) / elements, elements, n.axis);
+          },
+          [](const OneOf<Constant, Uniform, Normal, TruncatedNormal, Expression, FromFile,
+                         FromSource, RowsLike, Parts, Norm> auto&) { return std::string(); },
+      },
+      distribution);
 }
 
 int64_t DrawsOf(const Distribution& distribution) {
-  return std::visit(Overloaded{
-                        [](const OneOf<Constant, FromFile, Norm> auto&) -> int64_t { return 0; },
-                        [](const Sampled auto&) -> int64_t { return 1; },
-                        [](const OneOf<Orthogonal, Normalized> auto&) -> int64_t { return 1; },
-                        [](const Sparse&) -> int64_t { return 2; },  // a value and a place
-                        [](const Expression& e) -> int64_t {
-                          return std::ssize(e.program->draws) + std::ssize(e.program->placed);
-                        },
-                    },
-                    distribution);
+  return std::visit(
+      Overloaded{
+          [](const OneOf<Constant, FromFile, FromSource, Norm> auto&) -> int64_t { return 0; },
+          [](const RowsLike& r) -> int64_t { return r.std > 0 ? 1 : 0; },
+          [](const Parts& p) -> int64_t {
+            int64_t draws = 0;
+            for (const Part& part : p.of->parts) draws += DrawsOf(part.distribution);
+            return draws;
+          },
+          [](const Sampled auto&) -> int64_t { return 1; },
+          [](const OneOf<Orthogonal, Normalized> auto&) -> int64_t { return 1; },
+          [](const Sparse&) -> int64_t { return 2; },  // a value and a place
+          [](const Expression& e) -> int64_t {
+            return std::ssize(e.program->draws) + std::ssize(e.program->placed);
+          },
+      },
+      distribution);
+}
+
+bool IsSame(const PartsPtr& a, const PartsPtr& b) {
+  return std::ranges::equal(a->parts, b->parts, [](const Part& x, const Part& y) {
+    return x.length == y.length && x.distribution == y.distribution;
+  });
+}
+
+void ForEachSource(const Distribution& distribution,
+                   const std::function<void(const std::string& source, const std::string& tensor,
+                                            const SourceTensorPtr& data)>& visit) {
+  std::visit(Overloaded{
+                 [&](const OneOf<FromSource, RowsLike> auto& of) {
+                   visit(of.source, of.tensor, of.data);
+                   if constexpr (requires { of.index; }) {
+                     for (const ProgramPtr& program : of.index) {
+                       ForEachSource(Expression{program}, visit);
+                     }
+                   }
+                 },
+                 [&](const Expression& e) {
+                   for (const Program::SourceCall& call : e.program->sources) {
+                     visit(call.source, call.tensor, call.data);
+                   }
+                 },
+                 [&](const Parts& p) {
+                   for (const Part& part : p.of->parts) ForEachSource(part.distribution, visit);
+                 },
+                 [](const OneOf<Constant, Uniform, Normal, TruncatedNormal, Orthogonal, Sparse,
+                                Normalized, FromFile, Norm> auto&) {},
+             },
+             distribution);
 }
 
 }  // namespace shardinit

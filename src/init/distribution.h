@@ -2,7 +2,9 @@
 // the operations of each alternative.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,6 +15,7 @@
 
 #include "expr/program.h"
 #include "tensor/box.h"
+#include "tensor/source.h"
 
 namespace shardinit {
 
@@ -123,6 +126,49 @@ struct FromFile {
   static constexpr auto kMembers = std::tuple(Member{"sha256", &FromFile::sha256, "with SHA-256"});
 };
 
+// The elements are those of a tensor that exists, which a source of the spec has.
+struct FromSource {
+  std::string source, tensor;  // the names of the source, and of the tensor in it
+  // The index of each element in that tensor, an expression for each of its dimensions. Without
+  // any, the shapes are equal, and so are the indices.
+  std::vector<ProgramPtr> index = {};
+  SourceTensorPtr data = nullptr;  // null in a plan that was read, as a FromFile's `file`
+
+  static constexpr std::string_view kName = "source";
+  static constexpr auto kMembers = std::tuple(Member{"source", &FromSource::source, ""},
+                                              Member{"tensor", &FromSource::tensor, ""},
+                                              Member{"index", &FromSource::index, "at"});
+};
+
+// Vectors along all dimensions but `axis` (rows, if it is 0) around the mean of those that a
+// source's tensor has: each element is normal with `std` times the standard deviation there.
+struct RowsLike {
+  std::string source, tensor;
+  int64_t axis;
+  int64_t rows;  // The first so many of the source count.
+  double std;
+  SourceTensorPtr data = nullptr;  // null in a plan that was read
+
+  static constexpr std::string_view kName = "rows_like";
+  static constexpr auto kMembers =
+      std::tuple(Member{"source", &RowsLike::source, ""}, Member{"tensor", &RowsLike::tensor, ""},
+                 Member{"axis", &RowsLike::axis, "axis"}, Member{"rows", &RowsLike::rows, "rows"},
+                 Member{"std", &RowsLike::std, "std"});
+};
+
+// Along dimension `axis` one part follows another, each made as a tensor of its own shape. The
+// draws of a part have the numbers after those of the parts before it.
+struct PartList;
+using PartsPtr = std::shared_ptr<const PartList>;
+struct Parts {
+  int64_t axis;
+  PartsPtr of;
+
+  static constexpr std::string_view kName = "parts";
+  static constexpr auto kMembers =
+      std::tuple(Member{"axis", &Parts::axis, "along dimension"}, Member{"of", &Parts::of, ""});
+};
+
 // The Euclidean norms of another tensor's elements, taken over the dimensions whose extent is 1
 // here, or over all dimensions.
 struct Norm {
@@ -134,8 +180,27 @@ struct Norm {
 
 // A visitor names each alternative (OneOf names several that are alike), so that the compiler
 // points at each place that lacks a new one.
-using Distribution = std::variant<Constant, Uniform, Normal, TruncatedNormal, Expression,
-                                  Orthogonal, Sparse, Normalized, FromFile, Norm>;
+using Distribution =
+    std::variant<Constant, Uniform, Normal, TruncatedNormal, Expression, Orthogonal, Sparse,
+                 Normalized, FromFile, FromSource, RowsLike, Parts, Norm>;
+
+struct Part {
+  int64_t length;  // along the axis
+  Distribution distribution;
+};
+struct PartList {
+  std::vector<Part> parts;
+};
+// The shape of a part of a tensor.
+inline Shape ShapeOf(const Part& part, const Parts& parts, Shape whole) {
+  whole[static_cast<size_t>(parts.axis)] = part.length;
+  return whole;
+}
+// Calls `visit` with each tensor of a source that the distribution takes elements of, as the names
+// of both and the tensor.
+void ForEachSource(const Distribution& distribution,
+                   const std::function<void(const std::string& source, const std::string& tensor,
+                                            const SourceTensorPtr& data)>& visit);
 
 template <typename D, typename Body>
 void ForEachMember(D&& distribution, const Body& body) {
@@ -145,6 +210,11 @@ void ForEachMember(D&& distribution, const Body& body) {
 
 inline bool IsSame(const auto& a, const auto& b) { return a == b; }
 inline bool IsSame(const ProgramPtr& a, const ProgramPtr& b) { return a->text == b->text; }
+inline bool IsSame(const std::vector<ProgramPtr>& a, const std::vector<ProgramPtr>& b) {
+  return std::ranges::equal(a, b, [](const auto& x, const auto& y) { return IsSame(x, y); });
+}
+
+bool IsSame(const PartsPtr& a, const PartsPtr& b);
 
 template <typename D>
 requires requires { D::kMembers; }
@@ -168,7 +238,7 @@ inline constexpr double kMaxOperations = 2e14, kMaxMatrixBytes = 64e9;
 
 // No element is farther from 0 than this: a normal sample is never 7 standard deviations from its
 // mean (shardinit-values(7)). This is 0 for expressions and norms, whose elements are checked one
-// by one when they are made, and for files, which have elements of the tensor's type.
+// by one when they are made, for sources, and for files, which have elements of the tensor's type.
 double LargestMagnitude(const Distribution& distribution);
 
 // The distribution as text, such as `normal mean 0 std 0.02`.

@@ -229,6 +229,17 @@ constexpr Initializer kOfOthersRows[] = {
      .description = "Euclidean norms of another tensor's elements, over the dimensions that are 1 "
                     "here, as the "
                     "`weight_g` of torch.nn.utils.weight_norm"},
+    // `lower` is null, because lowering needs the sources of the spec.
+    {.name = "source",
+     .description =
+         "the elements of a tensor that a source of the spec has: of the same path, or of "
+         "another one, at the same or at other indices"},
+    {.name = "rows_like",
+     .description = "rows around the mean of the rows that a source's tensor has, with a share of "
+                    "their standard deviation"},
+    {.name = "parts",
+     .description = "several initializers that fill a dimension one behind the other, each for as "
+                    "many indices as its source has, and the last for the rest"},
 };
 
 }  // namespace

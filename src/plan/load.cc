@@ -68,6 +68,7 @@ Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics) {
                                 .places = request.places,
                                 .warns = request.warnings != Warnings::kIgnore,
                                 .explanation = request.explanation,
+                                .open_source = request.open_source,
                                 .cost = request.cost},
                                diagnostics);
   if (request.warnings == Warnings::kDeny) diagnostics.DenyWarnings();

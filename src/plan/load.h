@@ -27,6 +27,7 @@ struct PlanRequest {
   Places places = Places::kFound;
   Warnings warnings = Warnings::kIgnore;
   Explanation* explanation = nullptr;  // If not null, this receives the notes on one tensor.
+  SourceOpener open_source = nullptr;  // null: a spec with sources cannot be loaded
   // If not null, this receives what the sharding costs in training; it stays empty if the spec does
   // not say enough.
   StepCost* cost = nullptr;

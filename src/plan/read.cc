@@ -287,6 +287,13 @@ class PlanReader {
     graph_.seed = top.at("seed");
     ReadMesh(top.at("mesh"));
     graph_.replicas = top.at("replicas") == "full" ? Replicas::kFull : Replicas::kDedupe;
+    if (top.contains("sources")) {
+      for (const json& source : top.at("sources")) {
+        const json& digest = source.at("digest");
+        graph_.sources.push_back({source.at("name").get<std::string>(),
+                                  digest.is_null() ? "" : digest.get<std::string>()});
+      }
+    }
     if (top.contains("config")) {
       if (!top.at("config").is_object()) RefusePlan(path_, "`config` is not an object");
       graph_.config = top.at("config").dump();

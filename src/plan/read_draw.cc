@@ -50,7 +50,10 @@ class DistributionReader {
   }
 
   void ReadValue(const json& in, double* value) const { in.get_to(*value); }
-  void ReadValue(const json& in, int64_t* value) const { in.get_to(*value); }
+  void ReadValue(const json& in, int64_t* value) const {
+    in.get_to(*value);
+    axis_ = *value;
+  }
   void ReadValue(const json& in, std::string* value) const { in.get_to(*value); }
   void ReadValue(const json& in, DimensionSet* value) const {
     *value = 0;
@@ -61,6 +64,22 @@ class DistributionReader {
       }
       *value |= DimensionSet{1} << d;
     }
+  }
+  void ReadValue(const json& in, std::vector<ProgramPtr>* value) const {
+    for (const json& each : in) ReadValue(each, &value->emplace_back());
+  }
+  void ReadValue(const json& in, PartsPtr* value) const {
+    PartList list;
+    for (const json& each : in) {
+      Tensor part = tensor_;
+      const int64_t length = each.at("length"), axis = axis_;
+      if (axis < 0 || axis >= std::ssize(shape_) || length < 0) {
+        RefuseInit("it has a part of length {} along dimension {}", length, axis);
+      }
+      part.shape[static_cast<size_t>(axis)] = length;
+      list.parts.push_back({length, DistributionReader(part, path_).Read(each.at("init"))});
+    }
+    *value = std::make_shared<const PartList>(std::move(list));
   }
   void ReadValue(const json& in, ProgramPtr* value) const {
     *value = CompileCanonical(in.get<std::string>(), shape_);
@@ -106,6 +125,27 @@ class DistributionReader {
   }
 
   void CheckMembers(const Norm&) const {}  // CheckTensors() checks it, once all tensors are read.
+  void CheckMembers(const RowsLike& r) const {
+    if (r.source.empty() || r.tensor.empty() || r.axis < 0 || r.axis >= std::ssize(shape_) ||
+        r.rows < 1 || r.std < 0 || !IsValidScale(r.std)) {
+      RefuseInit("no rows can be like {} rows along dimension {}, with std {}", r.rows, r.axis,
+                 r.std);
+    }
+  }
+  void CheckMembers(const Parts& p) const {
+    int64_t length = 0;
+    for (const Part& part : p.of->parts) {
+      length += part.length;
+      if (std::holds_alternative<Parts>(part.distribution)) RefuseInit("a part has parts");
+    }
+    if (length != shape_[static_cast<size_t>(p.axis)]) {
+      RefuseInit("its parts have {} of the {} indices of dimension {}", length,
+                 shape_[static_cast<size_t>(p.axis)], p.axis);
+    }
+  }
+  void CheckMembers(const FromSource& s) const {
+    if (s.source.empty() || s.tensor.empty()) RefuseInit("it names no tensor of a source");
+  }
   void CheckMembers(const FromFile& f) const {
     Digest digest;
     if (!FromHex(f.sha256, &digest)) {
@@ -123,6 +163,7 @@ class DistributionReader {
 
   const Shape& shape_;
   const std::string& path_;
+  mutable int64_t axis_ = -1;  // the number that was read last: of parts, their axis
 };
 
 // Reads a key that is not a path: two words, or a place in a stream.

@@ -18,6 +18,21 @@ void WriteValue(int64_t value, JsonWriter& out) { out.Value(value); }
 void WriteValue(DimensionSet set, JsonWriter& out) { out.Value(DimensionsOf(set)); }
 void WriteValue(const std::string& text, JsonWriter& out) { out.Value(text); }
 void WriteValue(const ProgramPtr& program, JsonWriter& out) { out.Value(program->text); }
+void WriteDistribution(const Distribution& distribution, JsonWriter& out);
+void WriteValue(const PartsPtr& of, JsonWriter& out) {
+  out.BeginArray();
+  for (const Part& part : of->parts) {
+    out.BeginObject().Member("length", part.length).Key("init");
+    WriteDistribution(part.distribution, out);
+    out.EndObject();
+  }
+  out.EndArray();
+}
+void WriteValue(const std::vector<ProgramPtr>& programs, JsonWriter& out) {
+  out.BeginArray();
+  for (const ProgramPtr& program : programs) WriteValue(program, out);
+  out.EndArray();
+}
 
 void WriteDistribution(const Distribution& distribution, JsonWriter& out) {
   std::visit(
@@ -136,6 +151,14 @@ std::string WritePlan(const Plan& plan) {
   WriteMesh(graph.mesh, out);
   out.Member("replicas", NameOf(graph.replicas));
   if (!graph.config.empty()) out.Key("config").Raw(graph.config);
+  if (!graph.sources.empty()) {
+    out.Key("sources").BeginArray();
+    for (const SourcePin& source : graph.sources) {
+      out.BeginObject().Member("name", source.name);
+      out.MemberOrNull("digest", !source.digest.empty(), source.digest).EndObject();
+    }
+    out.EndArray();
+  }
   if (graph.drawn) {
     out.Member("layout", graph.layout).Key("logical").BeginArray(JsonWriter::kLines);
     for (const Tensor& tensor : *graph.drawn) {

@@ -300,8 +300,11 @@ Value WriteElement(const Leaf& leaf, RowReader words) {
             return Encoded(words.At(leaf.tensor.elements(), LinearOf(leaf.tensor.shape, leaf.at)),
                            leaf.tensor.dtype);
           },
-          [&](const FromFile&) { return WriteStored(leaf, words); },
+          [&](const OneOf<FromFile, FromSource> auto&) { return WriteStored(leaf, words); },
           [&](const Norm&) { return WriteNorm(leaf, words); },
+          [](const OneOf<RowsLike, Parts> auto&) -> Value {
+            throw Bug("a distribution that no program has");
+          },
           [&](const Sparse& s) { return WriteSparse(s, leaf, words); },
           [&](const Normalized& n) { return WriteNormalized(n, leaf, words); },
       },

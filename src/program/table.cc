@@ -67,7 +67,7 @@ void AppendRow(const Tensor& tensor, std::vector<uint32_t>* words) {
             FillBox(whole, WholeOf(whole.shape), 1, bits.data());
             append(bits);
           },
-          [&](const FromFile&) { AppendElements(tensor, words); },
+          [&](const OneOf<FromFile, FromSource> auto&) { AppendElements(tensor, words); },
           [&](const Norm& n) {
             if (std::holds_alternative<Sparse>(tensor.measured->distribution)) {
               Refuse(fmt::format("`{}` holds norms of the sparse `{}`, which no program makes",
@@ -76,7 +76,17 @@ void AppendRow(const Tensor& tensor, std::vector<uint32_t>* words) {
             ProgramEngineOf(*tensor.measured->stream.engine);
             AppendRow(*tensor.measured, words);
           },
-          [](const OneOf<Constant, Expression, Normalized> auto&) {},
+          [&](const OneOf<RowsLike, Parts> auto& d) {
+            Refuse(fmt::format("`{}` has {}, which no program makes", tensor.path,
+                               std::string_view(d.kName)));
+          },
+          [&](const Expression& e) {
+            if (e.program->sources.empty()) return;
+            Refuse(
+                fmt::format("`{}` computes with elements of the source `{}`, which no program has",
+                            tensor.path, e.program->sources.front().source));
+          },
+          [](const OneOf<Constant, Normalized> auto&) {},
       },
       tensor.distribution);
 }
@@ -86,21 +96,22 @@ void AppendRow(const Tensor& tensor, std::vector<uint32_t>* words) {
 std::string KindOf(const Tensor& tensor) {
   std::string kind = fmt::format("{} ", tensor.shape);
   return kind +
-         std::visit(
-             Overloaded{
-                 // Their parameters are in the table.
-                 [](const Sampled auto& d) { return std::string(d.kName); },
-                 [](const OneOf<Orthogonal, FromFile> auto& d) { return std::string(d.kName); },
-                 [&](const Norm&) {
-                   return fmt::format("norms of {} {}", InfoOf(tensor.measured->dtype).name,
-                                      KindOf(*tensor.measured));
-                 },
-                 [](const Sparse& s) { return fmt::format("sparse {}", s.zeros); },
-                 [](const OneOf<Constant, Expression, Normalized> auto& d) {
-                   return InText(Distribution(d));
-                 },
-             },
-             tensor.distribution);
+         std::visit(Overloaded{
+                        // Their parameters are in the table.
+                        [](const Sampled auto& d) { return std::string(d.kName); },
+                        [](const OneOf<Orthogonal, FromFile, FromSource> auto& d) {
+                          return std::string(d.kName);
+                        },
+                        [&](const Norm&) {
+                          return fmt::format("norms of {} {}", InfoOf(tensor.measured->dtype).name,
+                                             KindOf(*tensor.measured));
+                        },
+                        [](const Sparse& s) { return fmt::format("sparse {}", s.zeros); },
+                        [](const OneOf<Constant, Expression, Normalized, RowsLike, Parts> auto& d) {
+                          return InText(Distribution(d));
+                        },
+                    },
+                    tensor.distribution);
 }
 
 Table TableOf(const std::vector<const Tensor*>& tensors) {

@@ -25,12 +25,12 @@ namespace {
 
 constexpr FileKind kCheckpoint = {
     "a checkpoint",
-    "`shardinit inspect {}` shows it; `verify`, `stats`, `diff`, `export` and "
+    "`shardinit inspect {}` shows it; `verify`, `stats`, `diff`, `export`, `convert` and "
     "`reshard` take it, too"};
 constexpr FileKind kExport = {
     "an export",
     "`shardinit verify {0}` checks its bytes, and `shardinit verify {0} --spec SPEC` "
-    "its values; other commands take the spec or checkpoint that it was made of"};
+    "its values; `inspect`, `stats`, `digest`, `diff` and `convert` take it, too"};
 constexpr FileKind kModelFolder = {"a folder with a config.json",
                                    "`{}/config.json` takes the place of a spec"};
 constexpr FileKind kManifest = {"the manifest of a checkpoint",
@@ -43,11 +43,12 @@ constexpr FileKind kDigests = {"a list of digests",
 constexpr FileKind kIndex = {
     "the index of safetensors files",
     "`shardinit verify DIR --spec SPEC` compares their folder with a spec"};
-constexpr FileKind kSafetensors = {
-    "a safetensors file", "`shardinit verify DIR --spec SPEC` compares its folder with a spec"};
-constexpr FileKind kArchive = {
-    "a ZIP archive, as `torch.save` writes",
-    "`shardinit verify DIR --spec SPEC` reads safetensors files, DCP files and zarr arrays"};
+constexpr FileKind kSafetensors = {"a safetensors file",
+                                   "`shardinit inspect {}` shows it; `stats`, `digest`, `diff` and "
+                                   "`convert` take it, too"};
+constexpr FileKind kArchive = {"a ZIP archive, as `torch.save` writes",
+                               "`shardinit inspect {}` shows it; `stats`, `digest`, `diff` and "
+                               "`convert` take it, too"};
 constexpr FileKind kPython = {
     "Python source",
     "`shardinit-capture torch MODULE:CALLABLE -o model.yaml` makes a spec of the "

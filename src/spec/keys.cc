@@ -227,6 +227,11 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
      [](SpecParser&, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
        if (!entry.value->IsNull()) model.sharding = CopyTree(*entry.value);
      }},
+    {{.name = "sources",
+      .description = "folders of tensors that exist, by name, for `init: {source: NAME}`",
+      .kind = SpecKind::kSources,
+      .hint = "write it as in `{base: {path: ../llama}}`"},
+     By<&SpecParser::ReadSources>},
     {{.name = "init",
       .description = "initializers by name, for use in tensors",
       .kind = SpecKind::kInits,
@@ -293,6 +298,20 @@ extern const std::vector<KeyRow<AssertSpec>> kAssertKeys = {
       .description = "what is wrong if it does not hold, for the error",
       .kind = SpecKind::kText},
      Into<&AssertSpec::message, &SpecParser::ReadText>},
+};
+
+extern const std::vector<KeyRow<SourceSpec>> kSourceKeys = {
+    {{.name = "path",
+      .description =
+          "the folder, relative to the file that has it; `--source NAME=DIR` gives another",
+      .kind = SpecKind::kText},
+     Into<&SourceSpec::path, &SpecParser::ReadText>},
+    {{.name = "digest",
+      .description = "what the folder must hold: the digest that `shardinit digest` prints as "
+                     "`(model)`, or a file that its `--write` made, of which only the tensors that "
+                     "are used are checked; without it, the source may be any",
+      .kind = SpecKind::kText},
+     Into<&SourceSpec::digest, &SpecParser::ReadText>},
 };
 
 extern const std::vector<KeyRow<ModelSpec>> kMeshKeys = {
@@ -521,11 +540,19 @@ bool IsScalar(const SpecKey& key) {
 
 std::vector<SpecKey> KeysOf(SpecMapping mapping) {
   // In the order of SpecMapping.
-  const std::vector<SpecKey> tables[] = {
-      RowsOf(kModelKeys),        RowsOf(kAssertKeys), RowsOf(kMeshKeys),
-      RowsOf(kTrainingKeys),     RowsOf(kTensorKeys), RowsOf(kShardKeys),
-      RowsOf(kModuleKeys),       RowsOf(kLayoutKeys), RowsOf(kStoredTensorKeys),
-      RowsOf(kStoredModuleKeys), RowsOf(kBlockKeys),  OperationKeys()};
+  const std::vector<SpecKey> tables[] = {RowsOf(kModelKeys),
+                                         RowsOf(kSourceKeys),
+                                         RowsOf(kAssertKeys),
+                                         RowsOf(kMeshKeys),
+                                         RowsOf(kTrainingKeys),
+                                         RowsOf(kTensorKeys),
+                                         RowsOf(kShardKeys),
+                                         RowsOf(kModuleKeys),
+                                         RowsOf(kLayoutKeys),
+                                         RowsOf(kStoredTensorKeys),
+                                         RowsOf(kStoredModuleKeys),
+                                         RowsOf(kBlockKeys),
+                                         OperationKeys()};
   return tables[static_cast<size_t>(mapping)];
 }
 

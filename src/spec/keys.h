@@ -34,10 +34,11 @@ enum class SpecKind {
   kTraining,
   kRules,
   kSharding,
-  kInits,   // by name
+  kInits,  // by name
   kMultipliers,
-  kBlocks,  // by name
-  kBlock,   // the name of one
+  kSources,  // by name
+  kBlocks,   // by name
+  kBlock,    // the name of one
   kNames,
   kModules,
   kLayouts,
@@ -75,6 +76,7 @@ constexpr bool MayBeNamesake(const SpecKey& key) {
 
 enum class SpecMapping {
   kModel,
+  kSource,
   kAssertion,
   kMesh,
   kTraining,

@@ -78,7 +78,8 @@ class Merger {
     }
     const bool is_initializer =
         context == Context::kInits ||
-        (key == "init" && (map.Find("shape") != nullptr || entry.value->entries.size() == 1));
+        (key == "init" && (map.Find("shape") != nullptr || entry.value->entries.size() == 1 ||
+                           entry.value->Find("source") != nullptr));
     if (is_initializer || key == "repeat") return entry.value;
     return Merge(base, *entry.value, Context::kOther);
   }

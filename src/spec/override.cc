@@ -83,6 +83,36 @@ const Node* ApplyTraining(const Node* root, const std::string& option, const std
   return With(*root, place, "training", training, store);
 }
 
+const Node* ApplySource(const Node* root, const std::string& source, NodeStore& store,
+                        Diagnostics& diagnostics) {
+  const Source* const option = AddOption("--source", source, diagnostics);
+  if (option == nullptr) return root;
+  const std::string_view text = option->text;
+  const size_t equals = text.find('=');
+  if (equals == text.npos || equals == 0 || equals + 1 == text.size()) {
+    diagnostics.Error(PlaceIn(*option, 0, text.size()), "a source has the form `name=folder`");
+    return root;
+  }
+  const std::string_view name = text.substr(0, equals);
+  const Node* const sources = root->Find("sources");
+  const Node* const declared = sources != nullptr ? sources->Find(name) : nullptr;
+  if (declared == nullptr) {
+    std::vector<std::string> names;
+    if (sources != nullptr) {
+      for (const Node::Entry& entry : sources->entries) names.emplace_back(entry.key->text);
+    }
+    diagnostics.Error(PlaceIn(*option, 0, name.size()),
+                      fmt::format("the spec declares no source {}", Quote(name)),
+                      DidYouMean(name, names));
+    return root;
+  }
+  const std::string_view folder = text.substr(equals + 1);
+  const Span place = PlaceIn(*option, equals + 1, folder.size());
+  const Node* const map = declared->IsMap() ? declared : store.New(Node::Kind::kMap, place);
+  const Node* const path = With(*map, place, "path", store.NewScalar(folder, place), store);
+  return With(*root, place, "sources", With(*sources, place, name, path, store), store);
+}
+
 const Node* ReadOption(const std::string& option, const std::string& text, NodeStore& store,
                        Diagnostics& diagnostics) {
   const Source* source = AddOption(option, text, diagnostics);

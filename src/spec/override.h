@@ -19,6 +19,10 @@ const Node* ApplyMesh(const Node* root, const std::string& mesh, NodeStore& stor
 const Node* ApplySharding(const Node* root, const std::string& sharding, NodeStore& store,
                           Diagnostics& diagnostics);
 
+// `source` is like `base=DIR`: the folder of a source that the spec declares.
+const Node* ApplySource(const Node* root, const std::string& source, NodeStore& store,
+                        Diagnostics& diagnostics);
+
 // Sets a key of `training`, which the spec may lack, to a number.
 const Node* ApplyTraining(const Node* root, const std::string& option, const std::string& key,
                           const std::string& value, NodeStore& store, Diagnostics& diagnostics);

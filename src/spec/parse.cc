@@ -109,6 +109,17 @@ void SpecParser::ReadRules(const SpecKey& key, const Node::Entry& entry, ModelSp
   }
 }
 
+void SpecParser::ReadSources(const SpecKey& key, const Node::Entry& entry, ModelSpec& model) {
+  if (!IsMap(entry, key.hint)) return;
+  for (const Node::Entry& item : entry.value->entries) {
+    Named<SourceSpec>& source = model.sources.emplace_back();
+    source.name = ReadIdentifier(*item.key, "source");
+    if (!IsMap(item, "write it as in `{path: ../llama}`")) continue;
+    ReadMap(*item.value, item.key->span, fmt::format("source {}", Quote(item.key->text)),
+            kSourceKeys, source.value);
+  }
+}
+
 void SpecParser::ReadInits(const SpecKey& key, const Node::Entry& entry, ModelSpec& model) {
   if (!IsMap(entry, key.hint)) return;
   for (const Node::Entry& item : entry.value->entries) {
@@ -323,6 +334,9 @@ std::optional<ModelSpec> LoadSpec(const SpecRequest& request, Diagnostics& diagn
   root = ApplySharding(root, request.sharding, store, diagnostics);
   root = ApplySets(root, request.sets, store, diagnostics);
   root = ApplyMesh(root, request.mesh, store, diagnostics);
+  for (const std::string& source : request.sources) {
+    root = ApplySource(root, source, store, diagnostics);
+  }
   for (const auto& [option, key, value] : request.training) {
     root = ApplyTraining(root, option, key, value, store, diagnostics);
   }

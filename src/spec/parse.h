@@ -12,10 +12,11 @@ namespace shardinit {
 
 // A spec file and the command-line overrides that the user asked for.
 struct SpecRequest {
-  std::string path;               // a file, or `-` for standard input
-  std::vector<std::string> sets;  // `mesh.axes.fsdp=8`; a later one wins
-  std::string mesh;               // `fsdp=8,tensor=4`; empty: as in the spec
-  std::string sharding = {};      // a file or a word; empty: as in the spec
+  std::string path;                       // a file, or `-` for standard input
+  std::vector<std::string> sets;          // `mesh.axes.fsdp=8`; a later one wins
+  std::string mesh;                       // `fsdp=8,tensor=4`; empty: as in the spec
+  std::string sharding = {};              // a file or a word; empty: as in the spec
+  std::vector<std::string> sources = {};  // `base=DIR`; a later one wins
   // A key of `training` with its value, from an option.
   struct OfTraining {
     std::string option, key, value;

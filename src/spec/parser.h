@@ -27,6 +27,7 @@ struct KeyRow : SpecKey {
 
 extern const std::vector<KeyRow<ModelSpec>> kModelKeys, kMeshKeys;
 extern const std::vector<KeyRow<AssertSpec>> kAssertKeys;
+extern const std::vector<KeyRow<SourceSpec>> kSourceKeys;
 extern const std::vector<KeyRow<TrainingSpec>> kTrainingKeys;
 // The first key of each table makes a mapping a tensor.
 extern const std::vector<KeyRow<TensorSpec>> kTensorKeys, kStoredTensorKeys;
@@ -83,6 +84,7 @@ class SpecParser : public SpecReader {
   void ReadTraining(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
   void ReadDevices(const Node::Entry& entry, ModelSpec& model);
   void ReadRules(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
+  void ReadSources(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
   void ReadInits(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
   void ReadMultipliers(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
   void ReadModules(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);

@@ -354,6 +354,12 @@ std::optional<InitSpec> SpecReader::ReadInit(const Node& node) {
   if (size_t first = 0; !node.entries.empty() && ReportCutCall(node.entries, &first)) {
     return std::nullopt;
   }
+  if (const Node* source = node.Find("source")) {
+    auto from = ReadFromSource(node, false);
+    if (from == nullptr) return std::nullopt;
+    const Span place = source->span;
+    return InitSpec{{"source", place}, nullptr, {}, {}, {}, std::move(from)};
+  }
   if (node.entries.size() != 1) {
     return Error(node, fmt::format("an initializer has one name, not {}", node.entries.size()),
                  std::string(kForm));
@@ -369,6 +375,16 @@ std::optional<InitSpec> SpecReader::ReadInit(const Node& node) {
     std::optional<FileSpec> file = ReadFileSpec(only);
     if (!file) return std::nullopt;
     return InitSpec{Text(*only.key), nullptr, {}, std::move(file)};
+  }
+  if (only.key->text == "rows_like") {
+    auto from = ReadFromSource(*only.value, true);
+    if (from == nullptr) return std::nullopt;
+    return InitSpec{Text(*only.key), nullptr, {}, {}, {}, std::move(from)};
+  }
+  if (only.key->text == "parts") {
+    auto parts = ReadParts(*only.value);
+    if (parts == nullptr) return std::nullopt;
+    return InitSpec{Text(*only.key), nullptr, {}, {}, {}, nullptr, std::move(parts)};
   }
   if (only.key->text == "norms") {
     const bool is_of = only.value->IsMap() && only.value->entries.size() == 1 &&

@@ -58,6 +58,10 @@ class SpecReader {
   // Reads `file: path` or `file: {path: …, sha256: …}`; returns nothing if something in it is
   // wrong.
   std::optional<FileSpec> ReadFileSpec(const Node::Entry& entry);
+  // Reads `{source: base, tensor: …, index: […]}`, whose first key is `source`, or the value of
+  // `rows_like` or `parts`; returns null if something in it is wrong.
+  std::shared_ptr<const FromSourceSpec> ReadFromSource(const Node& map, bool of_rows);
+  std::shared_ptr<const PartsSpec> ReadParts(const Node& map);
   // Reads a scalar as JSON would. Text that begins with `=` is an expression, in quotes or not;
   // text that begins with `==` is text that begins with one `=`.
   ConfigSpec ReadConfigValue(const Node& node);

@@ -46,6 +46,8 @@ Room RoomAt(const std::vector<WayStep>& way, const Node* at) {
       return is_first ? Room{.keys = KeysOf(SpecMapping::kMesh)} : Room{.takes_names = true};
     case SpecKind::kTraining:
       return is_first ? Room{.keys = KeysOf(SpecMapping::kTraining)} : Room{};
+    case SpecKind::kSources:
+      return is_first ? Room{.takes_names = true} : Room{.keys = KeysOf(SpecMapping::kSource)};
     case SpecKind::kAssertions:
       return is_first ? Room{.is_list = true} : Room{.keys = KeysOf(SpecMapping::kAssertion)};
     case SpecKind::kRules:

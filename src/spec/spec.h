@@ -59,14 +59,19 @@ struct FileSpec {
   Located<std::string> sha256;  // 64 hexadecimal digits
 };
 
+struct FromSourceSpec;
+struct PartsSpec;
+
 // An initializer: `base`, `ones` (no arguments), `{normal: {mean: 0, std: 0.02}}`, `{expr: "…"}`,
-// `{file: …}` or `{norms: {of: …}}`.
+// `{file: …}`, `{norms: {of: …}}`, `{source: …}`, `{rows_like: …}` or `{parts: …}`.
 struct InitSpec {
   Located<std::string> name;
-  ExprPtr expr;                                 // for `expr`, which has no arguments
-  std::vector<Named<ExprPtr>> arguments;        // in the order they are written
-  std::optional<FileSpec> file = {};            // for `file`, which has no arguments
-  std::optional<Located<std::string>> of = {};  // for `norms`, which has no arguments
+  ExprPtr expr;                                     // for `expr`, which has no arguments
+  std::vector<Named<ExprPtr>> arguments;            // in the order they are written
+  std::optional<FileSpec> file = {};                // for `file`, which has no arguments
+  std::optional<Located<std::string>> of = {};      // for `norms`, which has no arguments
+  std::shared_ptr<const FromSourceSpec> from = {};  // for `source` and `rows_like`
+  std::shared_ptr<const PartsSpec> parts = {};
 };
 
 // Mesh axes that shard one dimension, major first; empty: not sharded (`null`).
@@ -99,6 +104,29 @@ struct PathSpec {
     ExprPtr number;  // follows the text; null: none
   };
   std::vector<Part> parts;
+};
+
+// A folder of tensors that exist.
+struct SourceSpec {
+  WrongKeys wrong;
+  std::optional<Located<std::string>> path;    // relative to the file that has it
+  std::optional<Located<std::string>> digest;  // of all tensors, or a file with digests
+};
+
+// What an initializer takes of a source: `{source: base, tensor: …, index: […], rows: …}`.
+struct FromSourceSpec {
+  Located<std::string> source;
+  std::optional<PathSpec> tensor = {};  // absent: the path of the tensor that is made
+  std::optional<Located<std::vector<ExprPtr>>> index = {};
+  ExprPtr rows = nullptr;  // null: all
+  ExprPtr std = nullptr;   // of `rows_like`
+};
+
+// Initializers that fill a dimension one behind the other.
+struct PartsSpec {
+  Span span;
+  std::optional<DimensionList> axis = {};  // absent: the first
+  std::vector<InitSpec> of = {};
 };
 
 // The source of a stored tensor's elements: a tensor of `modules`, or an operation such as
@@ -269,6 +297,7 @@ struct ModelSpec {
   bool has_rules = false;
   std::vector<RuleSpec> rules;
   std::shared_ptr<const NodeTree> sharding;  // read by each language (graph/languages/)
+  std::vector<Named<SourceSpec>> sources;
   std::vector<Named<InitSpec>> inits;
   // By initializer: by what a trainer multiplies, such as `{head: {output: 1 / 8}}`.
   std::vector<Named<std::vector<Named<ExprPtr>>>> multipliers;

@@ -33,8 +33,8 @@ struct Cumulative {
     const double z = std::clamp((x - t.mean) / t.std, t.low, t.high);
     return Between(t.low, z) / Between(t.low, t.high);
   }
-  double operator()(
-      const OneOf<Expression, Orthogonal, Sparse, Normalized, FromFile, Norm> auto&) const {
+  double operator()(const OneOf<Expression, Orthogonal, Sparse, Normalized, FromFile, FromSource,
+                                RowsLike, Parts, Norm> auto&) const {
     throw Bug("a distribution with no closed form");
   }
 };
@@ -76,8 +76,8 @@ std::optional<DeclaredMoments> DeclaredMomentsOf(const Distribution& distributio
                 {t.mean + t.std * shift, t.std * std::sqrt(std::max(0.0, spread - shift * shift))}};
           },
           // These have no closed form.
-          [](const OneOf<Expression, Orthogonal, Sparse, Normalized, FromFile, Norm> auto&)
-              -> Result { return {}; },
+          [](const OneOf<Expression, Orthogonal, Sparse, Normalized, FromFile, FromSource, RowsLike,
+                         Parts, Norm> auto&) -> Result { return {}; },
       },
       distribution);
 }

@@ -7,15 +7,13 @@
 #include <cmath>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/interrupt.h"
 #include "base/parallel.h"
-#include "checkpoint/receipt.h"
 #include "generate/fill.h"
 #include "graph/stored/view.h"
+#include "stats/zero_rows.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
@@ -25,9 +23,13 @@ namespace {
 constexpr int64_t kBlock = 4 << 20;   // bytes that one thread takes at a time
 constexpr int64_t kTile = 128 << 10;  // bytes that are made and counted while in the cache
 
-// Returns whether the tensor's elements may be NaN or infinite: those of a file may.
+// Returns whether the tensor's elements may be NaN or infinite: those of a file or a source may.
 bool MayBeAnything(const Tensor& tensor) {
-  if (tensor.view == nullptr) return std::holds_alternative<FromFile>(tensor.distribution);
+  if (tensor.view == nullptr) {
+    return std::holds_alternative<FromFile>(tensor.distribution) ||
+           std::holds_alternative<FromSource>(tensor.distribution) ||
+           std::holds_alternative<Parts>(tensor.distribution);
+  }
   return std::any_of(tensor.view->pieces.begin(), tensor.view->pieces.end(), [&](const Piece& p) {
     return p.source != Piece::kPadding &&
            MayBeAnything((*tensor.view->drawn)[static_cast<size_t>(p.source)]);
@@ -59,6 +61,7 @@ class Work {
         const int64_t count = std::min(kTile / size, block.end - first);
         block.stretch->read(first, count, tile.data());
         block.moments.Append(tally.Add(tile.data(), count));
+        block.zero_rows.Add(tile.data(), count);
         first += count;
         done(count * size);
       }
@@ -83,6 +86,7 @@ class Work {
     }
     const Moments& moments = result.moments;
     result.not_finite = tally_->count() - moments.count;
+    result.zero_rows = CountZeroRows();
     for (const double part : kQuantiles) {
       const double quantile = Within(moments, Quantile(bins, part));
       // A bin of wide integers ends between two of them.
@@ -114,7 +118,23 @@ class Work {
     const Stretch* stretch;
     int64_t first, end;
     Moments moments;
+    ZeroRows zero_rows;
   };
+
+  int64_t CountZeroRows() const {
+    int64_t count = 0;
+    const Stretch* stretch = nullptr;
+    ZeroRows rows(tensor_.dtype, 0, 0);
+    for (const Block& block : blocks_) {
+      if (block.stretch != stretch) {
+        count += rows.count();
+        rows = ZeroRows(tensor_.dtype, block.stretch->row, 0);
+        stretch = block.stretch;
+      }
+      rows.Append(block.zero_rows);
+    }
+    return count + rows.count();
+  }
 
   // The first thread calls this, so that waiting tensors hold no memory.
   void Begin() {
@@ -125,7 +145,11 @@ class Work {
     const int64_t elements = kBlock / InfoOf(tensor_.dtype).bytes;
     for (const Stretch& stretch : stretches_) {
       for (int64_t first = 0; first < stretch.elements; first += elements) {
-        blocks_.push_back({&stretch, first, std::min(stretch.elements, first + elements), {}});
+        blocks_.push_back({&stretch,
+                           first,
+                           std::min(stretch.elements, first + elements),
+                           {},
+                           ZeroRows(tensor_.dtype, stretch.row, first)});
       }
     }
   }
@@ -161,39 +185,19 @@ StretchesOf Generated(const std::vector<const Tensor*>& tensors) {
   };
 }
 
-StretchesOf Stored(const std::string& folder, const Plan& plan, const Digest& plan_sha256,
-                   const std::vector<const Tensor*>& tensors) {
-  struct Place {
-    int64_t rank, offset, elements;
-  };
-  const auto places = std::make_shared<std::vector<std::vector<Place>>>(tensors.size());
-  std::unordered_map<const Tensor*, size_t> indices;
-  for (size_t i = 0; i < tensors.size(); ++i) indices.emplace(tensors[i], i);
-  const CheckpointFolder checkpoint(folder);
-  for (int64_t r = 0; r < plan.world_size(); ++r) {
-    const RankPlan rank = PlanRank(plan, r);
-    const auto receipt = FindReceipt(checkpoint, rank, plan_sha256);
-    if (!receipt) {
-      throw Error(ExitCode::kUsage, fmt::format("rank {} of `{}` is missing or damaged", r, folder),
-                  fmt::format("`shardinit verify {}` tells more", folder));
-    }
-    for (size_t i = 0; i < rank.shards.size(); ++i) {
-      const Shard& shard = rank.shards[i];
-      const auto wanted = indices.find(shard.tensor);
-      if (wanted == indices.end() || !plan.ShardingOf(*shard.tensor).IsFirstHolder(r)) continue;
-      (*places)[wanted->second].push_back({r, receipt->offsets[i], ElementCount(shard.box.shape)});
-    }
-  }
-  return [&tensors, places, folder](size_t index) {
-    const int64_t size = InfoOf(tensors[index]->dtype).bytes;
+StretchesOf Stored(const TensorFolder& folder, const std::vector<const Tensor*>& tensors) {
+  return [&folder, &tensors](size_t index) {
+    const Tensor& tensor = *tensors[index];
+    const int64_t size = InfoOf(tensor.dtype).bytes;
     std::vector<Stretch> stretches;
-    for (const Place& place : (*places)[index]) {
-      stretches.push_back({place.elements, [=](int64_t first, int64_t count, void* out) {
-                             const std::string path = folder + "/" + RankFile(place.rank);
-                             ReadExactly(OpenToRead(path).get(), path, out,
-                                         static_cast<size_t>(count * size),
-                                         place.offset + first * size);
-                           }});
+    for (const FilePiece& piece : folder.PiecesOf(tensor)) {
+      const Shape& shape = piece.box.shape;
+      const bool has_rows = shape.size() > 1 && shape.back() == tensor.shape.back();
+      const auto read = [&piece, size](int64_t first, int64_t count, void* out) {
+        Fd fd;
+        ReadPart(piece, &fd, first * size, count * size, out);
+      };
+      stretches.push_back({ElementCount(shape), read, has_rows ? shape.back() : 0});
     }
     return stretches;
   };

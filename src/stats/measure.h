@@ -1,5 +1,4 @@
-// Measures what the values of tensors are like, generated on the fly or read from the rank files of
-// a checkpoint.
+// Measures what the values of tensors are like, generated on the fly or read from a folder.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/folder.h"
 #include "plan/plan.h"
 #include "stats/fit.h"
 #include "stats/tally.h"
@@ -18,6 +18,7 @@ struct Measurement {
   const Tensor* tensor = nullptr;
   Moments moments;                          // moments of the finite elements
   int64_t not_finite = 0;                   // elements that are NaN or infinite
+  int64_t zero_rows = 0;                    // rows of zeros of a matrix in a folder
   std::vector<double> quantiles;            // quantiles at kQuantiles
   std::vector<int64_t> histogram;           // kBars equal parts from min to max
   std::optional<DeclaredMoments> declared;  // None: the tensor is a view.
@@ -37,15 +38,15 @@ using ReadElements = std::function<void(int64_t first, int64_t count, void* out)
 struct Stretch {
   int64_t elements;
   ReadElements read;  // called from several threads
+  int64_t row = 0;    // elements of a row; 0: rows are not looked at
 };
 // Returns the stretches that together are the tensor of this index in the list.
 using StretchesOf = std::function<std::vector<Stretch>(size_t index)>;
 
 StretchesOf Generated(const std::vector<const Tensor*>& tensors);
-// Reads each box from the first rank file that holds it. Throws Error if a rank is missing. It does
-// not check that the bytes are those that were written; `verify` does.
-StretchesOf Stored(const std::string& folder, const Plan& plan, const Digest& plan_sha256,
-                   const std::vector<const Tensor*>& tensors);
+// Reads each box of a folder once. It does not check that the bytes are those that were written;
+// `verify` does.
+StretchesOf Stored(const TensorFolder& folder, const std::vector<const Tensor*>& tensors);
 
 // The result does not depend on `jobs`. `progress` receives the bytes so far, from several threads.
 std::vector<Measurement> Measure(const std::vector<const Tensor*>& tensors,

@@ -106,7 +106,8 @@ def test_what_is_installed_is_hardened(name):
 def test_a_distribution_that_was_forgotten_does_not_compile(place, tmp_path):
     """Everywhere that looks at each: else its values would be zeros, or its plan none."""
     header = (ROOT / "src/init/distribution.h").read_text()
-    forgotten = header.replace("Normalized, FromFile, Norm>;", "Normalized, FromFile, Norm, Forgotten>;")
+    forgotten = header.replace("FromFile, FromSource, RowsLike, Parts, Norm>;",
+                               "FromFile, FromSource, RowsLike, Parts, Norm, Forgotten>;")
     forgotten = forgotten.replace("\nusing Distribution =", """
 struct Forgotten {
   double value;

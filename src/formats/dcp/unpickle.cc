@@ -22,7 +22,7 @@ constexpr size_t kMostValues = size_t{1} << 25;
 class Machine {
  public:
   Machine(std::string_view in, const std::string& path)
-      : in_(in), path_(path), joined_left_(in.size()) {}
+      : in_(in), all_(in.size()), path_(path), joined_left_(in.size()) {}
 
   Pickle Run() {
     while (true) {
@@ -31,6 +31,7 @@ class Machine {
       Step(opcode);
     }
     pickle_.root = Pop();
+    pickle_.bytes = all_ - in_.size();
     return std::move(pickle_);
   }
 
@@ -135,9 +136,20 @@ class Machine {
     joined_left_ -= length;
     Push(Kind::kGlobal)->text = names[0]->text + "." + names[1]->text;
   }
+  // An OrderedDict is a dictionary here.
+  void Call() {
+    std::vector<Value*> items = PopItems(2);
+    const bool is_dict = items[0]->kind == Kind::kGlobal &&
+                         items[0]->text == "collections.OrderedDict" && items[1]->items.empty();
+    is_dict ? PushItems(Kind::kDict, {}) : PushItems(Kind::kObject, std::move(items));
+  }
   void Build() {
     Value* const state = Pop();
     Value* const object = Pop();
+    if (object->kind == Kind::kDict) {  // `_metadata` of a state_dict
+      stack_.push_back(object);
+      return;
+    }
     if (object->kind != Kind::kObject) Refuse("it gives a state to a value that is not an object");
     object->items.push_back(state);
     stack_.push_back(object);
@@ -154,9 +166,7 @@ class Machine {
     static constexpr auto kSkipBytes = [](Machine& m, uint64_t n) { m.SkipBytes(n); };
     static constexpr auto kInt = [](Machine& m, uint64_t n) { m.PushInt(static_cast<int64_t>(n)); };
     static constexpr auto kText = [](Machine& m, uint64_t n) { m.PushText(m.Take(n)); };
-    static constexpr auto kObject = [](Machine& m, uint64_t) {
-      m.PushItems(Kind::kObject, m.PopItems(2));
-    };
+    static constexpr auto kObject = [](Machine& m, uint64_t) { m.Call(); };
     static constexpr auto kMemorize = [](Machine& m, uint64_t n) { m.Memorize(n); };
     static constexpr auto kRecall = [](Machine& m, uint64_t n) { m.Recall(n); };
     static constexpr Operation kOperations[] = {
@@ -216,6 +226,7 @@ class Machine {
   }
 
   std::string_view in_;
+  const size_t all_;
   const std::string& path_;
   Pickle pickle_;
   std::vector<Value*> stack_;

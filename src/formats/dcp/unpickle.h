@@ -46,6 +46,7 @@ struct Value {
 struct Pickle {
   std::deque<Value> values;
   const Value* root = nullptr;
+  size_t bytes = 0;  // The pickle has so many of the bytes that were given.
 };
 
 // Throws Error (kRefused) that names `path` if it is damaged, or has what checkpoints do not have.

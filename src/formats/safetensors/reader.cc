@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -22,9 +23,12 @@ template <typename... T>
                                               fmt::format(what, std::forward<T>(of)...)));
 }
 
-std::string ReadJson(const std::string& path, int64_t* data) {
-  const int64_t size = FileSize(path);
+// A cache of the Hub has links to its files.
+std::string ReadJson(const std::string& path, int64_t* data, int64_t* file_size) {
   const Fd fd = OpenToRead(path);
+  struct stat info;
+  if (fstat(fd.get(), &info) != 0) throw SystemError("read", path);
+  const int64_t size = *file_size = info.st_size;
   if (size < 8) Refuse(path, "it has {} bytes, fewer than its header's length", size);
   char prefix[8];
   ReadExactly(fd.get(), path, prefix, sizeof prefix, 0);
@@ -106,8 +110,8 @@ void PlaceBoxes(const json& metadata, const std::string& path, std::vector<Entry
 }  // namespace
 
 std::vector<Entry> ReadHeader(const std::string& path) {
-  int64_t data = 0;
-  const json in = ParseJson(ReadJson(path, &data), path);
+  int64_t data = 0, size = 0;
+  const json in = ParseJson(ReadJson(path, &data, &size), path);
   if (!in.is_object()) Refuse(path, "its header is not an object");
   std::vector<Entry> entries;
   for (const auto& [name, value] : in.items()) {
@@ -126,7 +130,7 @@ std::vector<Entry> ReadHeader(const std::string& path) {
     end += entry.bytes;
     entry.offset += data;
   }
-  if (const int64_t size = FileSize(path); data + end != size) {
+  if (data + end != size) {
     Refuse(path, "it has {} bytes, but its header describes {}", size, data + end);
   }
   return entries;

@@ -22,9 +22,11 @@ using nlohmann::json;
 constexpr char kDescription[] = "/.zarray";
 constexpr size_t kDescriptionLimit = 1 << 20;
 
-[[noreturn]] void RefuseArray(const std::string& folder, std::string_view what) {
+[[noreturn]] void RefuseArray(const std::string& folder, std::string_view what,
+                              std::string_view hint = {}) {
   throw Error(ExitCode::kRefused,
-              fmt::format("cannot read `{}` as a zarr array: {}", Escape(folder), what));
+              fmt::format("cannot read `{}` as a zarr array: {}", Escape(folder), what),
+              std::string(hint));
 }
 
 // Reads extents that are small enough for sums of two, with a product that fits.
@@ -57,7 +59,8 @@ Holding ReadArray(const std::string& folder, std::string file) {
     RefuseArray(folder, "its `zarr_format` is not 2");
   for (const char* key : {"compressor", "filters"}) {
     if (!in.value(key, json()).is_null())
-      RefuseArray(folder, fmt::format("it has a `{}`, which shardinit does not read", key));
+      RefuseArray(folder, fmt::format("it has a `{}`, which shardinit does not read", key),
+                  kOrbaxLine);
   }
   if (in.value("order", json()) != "C") RefuseArray(folder, "its `order` is not C");
   const json separator = in.value("dimension_separator", json("."));
@@ -100,7 +103,7 @@ std::optional<Contents> ReadFolder(const std::string& folder) {
   if (has_optimizer) contents.prefix = kParams;
   for (const std::string& name : names) {
     if (has_optimizer && (is_state(name) || name == "step")) {
-      ++contents.optimizer_entries;
+      ++contents.others[is_state(name) ? "opt_state" : "step"];
       continue;
     }
     if (!name.starts_with(kParams)) contents.prefix = {};
@@ -114,7 +117,7 @@ std::optional<Contents> ReadFolder(const std::string& folder) {
 
 extern const FormatReader kZarrReader = {
     .what = "zarr arrays",
-    .name_of = [](DType dtype) { return ForeignNamesOf(dtype).zarr; },
+    .dtype = &ForeignNames::zarr,
     .read = zarr::ReadFolder,
 };
 

@@ -76,6 +76,8 @@ void InitBinder::Bind(const Leaf& leaf, const Shape* shape, Tensor* tensor) {
   Fans fans = fans_ ? Fans(*shape, *fans_, init->name.value, spec.init->name.span) : Fans();
   why_.Note([&](Explanation& notes) { fans.ExplainIn(notes.working); });
   const size_t before = diagnostics_.errors();
+  path_ = tensor->path;
+  of_tensor_ = false;
   if (const auto distribution = Lower(*init, spec, tensor->dtype, shape, fans_ ? &fans : nullptr)) {
     tensor->distribution = *distribution;
   }
@@ -83,7 +85,7 @@ void InitBinder::Bind(const Leaf& leaf, const Shape* shape, Tensor* tensor) {
     diagnostics_.Error(init->name.span, fmt::format("values of `{}` {}", tensor->path, what), hint);
   }
   BindMultipliers(*spec.init);
-  if (diagnostics_.errors() != before && !fans.reported()) bad_inits_.insert(init);
+  if (diagnostics_.errors() != before && !fans.reported() && !of_tensor_) bad_inits_.insert(init);
 }
 
 // Follows the spec's own names to one of the tool's initializers; null: they are wrong.
@@ -150,6 +152,9 @@ std::optional<Distribution> InitBinder::Lower(const InitSpec& init, const Tensor
   if (init.name.value.empty()) return {};
   if (init.name.value == "file") return LowerFile(init, dtype, shape);
   if (init.name.value == "norms") return LowerNorm(init);
+  if (init.name.value == "source") return LowerSource(init, tensor, shape);
+  if (init.name.value == "rows_like") return LowerRowsLike(init, shape);
+  if (init.name.value == "parts") return LowerParts(init, tensor, dtype, shape, fans);
   if (init.name.value == "expr") return LowerExpression(init, tensor, shape);
   const Initializer* row = FindInitializer(init.name.value);
   if (row != nullptr) return LowerRow(*row, init, tensor, shape, fans);
@@ -284,7 +289,7 @@ std::optional<Distribution> InitBinder::LowerExpression(const InitSpec& init,
   why_.Note([&](Explanation& notes) {
     notes.arguments.push_back({"expr", TextOf(*init.expr), {}, SpanOf(*init.expr)});
   });
-  return Intern(Compile(*init.expr, *shape, axes, names_, diagnostics_));
+  return Intern(Compile(*init.expr, *shape, axes, names_, diagnostics_, SourcesOf(*init.expr)));
 }
 
 // Checks only the size of the file; its bytes are checked when they are needed.

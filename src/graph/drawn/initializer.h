@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "graph/drawn/expand.h"
+#include "graph/sources.h"
 #include "init/initializer.h"
 
 namespace shardinit {
@@ -52,6 +53,20 @@ class InitBinder {
   bool CheckFile(const std::string& name, const Span& place, int64_t size, const Shape& shape,
                  DType dtype);
   std::optional<Distribution> LowerNorm(const InitSpec& init);
+  // These are in from_source.cc.
+  std::optional<Distribution> LowerSource(const InitSpec& init, const TensorSpec& tensor,
+                                          const Shape* shape);
+  std::optional<Distribution> LowerRowsLike(const InitSpec& init, const Shape* shape);
+  std::optional<Distribution> LowerParts(const InitSpec& init, const TensorSpec& tensor,
+                                         DType dtype, const Shape* shape, const Fans* fans);
+  SourceTensorPtr FindSource(const FromSourceSpec& from, std::string* name);
+  bool CheckSourceShape(const FromSourceSpec& from, const SourceTensor& data, const Shape& shape,
+                        std::optional<size_t> but);
+  std::optional<std::vector<ProgramPtr>> BindIndex(const FromSourceSpec& from,
+                                                   const SourceTensor& data,
+                                                   const TensorSpec& tensor, const Shape& shape);
+  std::optional<int64_t> LengthOf(const InitSpec& part, size_t axis);
+  SourceFinder SourcesOf(const Expr& expr);
   std::optional<Distribution> LowerFormula(const Initializer& initializer, Arguments arguments,
                                            const Shape& shape, Span span);
   std::optional<Distribution> Intern(std::shared_ptr<const Program> program);
@@ -61,6 +76,10 @@ class InitBinder {
   SpecScope& names_;
   const Recorder& why_;
   std::optional<FanSource> fans_;
+  std::string path_;                 // the tensor at hand
+  std::optional<size_t> part_axis_;  // the axis of its parts, while one of them is lowered
+  bool of_tensor_ = false;  // Whether a mistake concerns that tensor alone, and not all that have
+                            // its initializer.
   std::unordered_map<std::string, const InitSpec*> inits_;
   std::unordered_set<const InitSpec*> bad_inits_;
   std::unordered_map<std::string, std::shared_ptr<const Program>> programs_;  // by text

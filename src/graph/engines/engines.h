@@ -12,6 +12,10 @@
 
 namespace shardinit {
 
+// Why other engines than the default one do not draw what the tool alone has.
+inline constexpr std::string_view kRandomRows =
+    "no framework draws rows of a source, or parts of a tensor";
+
 // How to find where tensors of a sequential stream begin. The count of numbers that a truncated
 // normal tensor of torch_cpu takes depends on the numbers: kFound makes them all to count them,
 // kLeast assumes the smallest count.

@@ -59,8 +59,10 @@ std::string RefusalOfJaxCall(const Program::PlacedCall& call) {
 std::string JaxRefusal(const Tensor& tensor) {
   return std::visit(
       Overloaded{[](const Sampled auto&) { return std::string(); },
-                 [](const OneOf<Constant, Orthogonal, Sparse, Normalized, FromFile, Norm> auto&) {
-                   return std::string();
+                 [](const OneOf<Constant, Orthogonal, Sparse, Normalized, FromFile, FromSource,
+                                Norm> auto&) { return std::string(); },
+                 [](const OneOf<RowsLike, Parts> auto& d) {
+                   return std::string(DrawsOf(d) > 0 ? kRandomRows : "");
                  },
                  [](const Expression& expression) {
                    for (const Program::PlacedCall& call : expression.program->placed) {

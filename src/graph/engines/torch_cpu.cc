@@ -131,7 +131,10 @@ std::string TorchRefusal(const Tensor& tensor) {
   }
   return std::visit(
       Overloaded{
-          [](const OneOf<Constant, FromFile, Norm> auto&) { return std::string(); },
+          [](const OneOf<Constant, FromFile, FromSource, Norm> auto&) { return std::string(); },
+          [](const OneOf<RowsLike, Parts> auto& d) {
+            return std::string(DrawsOf(d) > 0 ? kRandomRows : "");
+          },
           [&](const OneOf<Uniform, Normal> auto&) { return RefusalOfType(tensor); },
           [&](const TruncatedNormal& t) {
             const std::string why = RefusalOfCutOffs(t.low, t.high);
@@ -214,10 +217,9 @@ bool IsTorchInexact(const Tensor& tensor) {
       Overloaded{
           [](const Expression& e) { return e.program->inexact; },
           [](const Uniform&) { return false; },
-          [](const OneOf<Orthogonal, Norm> auto&) { return true; },
-          [&](const OneOf<Constant, Normal, TruncatedNormal, Sparse, Normalized, FromFile> auto&) {
-            return tensor.dtype == DType::f64;
-          },
+          [](const OneOf<Orthogonal, Norm, RowsLike, Parts> auto&) { return true; },
+          [&](const OneOf<Constant, Normal, TruncatedNormal, Sparse, Normalized, FromFile,
+                          FromSource> auto&) { return tensor.dtype == DType::f64; },
       },
       tensor.distribution);
 }
@@ -234,27 +236,28 @@ extern constinit const GraphEngine kGraphTorchCpu = {
 
 torch_cpu::Drawn TorchDrawsOf(const Tensor& tensor) {
   using torch_cpu::Draw;
-  const Draw draw = std::visit(
-      Overloaded{
-          [](const Uniform& u) -> Draw {
-            return torch_cpu::Uniform{u.low, u.high};
-          },
-          [](const Normal& n) -> Draw {
-            return torch_cpu::Normal{n.mean, n.std};
-          },
-          [](const TruncatedNormal& t) -> Draw { return CutOff(t); },
-          [](const Orthogonal&) -> Draw {
-            return torch_cpu::Normal{0, 1};
-          },
-          [](const Sparse& s) -> Draw {
-            return torch_cpu::Normal{0, s.std};
-          },
-          [](const OneOf<Constant, Expression, Normalized, FromFile, Norm> auto&) -> Draw {
-            Check(false, "draws of PyTorch for a tensor that has none");
-            return {};
-          },
-      },
-      tensor.distribution);
+  const Draw draw =
+      std::visit(Overloaded{
+                     [](const Uniform& u) -> Draw {
+                       return torch_cpu::Uniform{u.low, u.high};
+                     },
+                     [](const Normal& n) -> Draw {
+                       return torch_cpu::Normal{n.mean, n.std};
+                     },
+                     [](const TruncatedNormal& t) -> Draw { return CutOff(t); },
+                     [](const Orthogonal&) -> Draw {
+                       return torch_cpu::Normal{0, 1};
+                     },
+                     [](const Sparse& s) -> Draw {
+                       return torch_cpu::Normal{0, s.std};
+                     },
+                     [](const OneOf<Constant, Expression, Normalized, FromFile, FromSource,
+                                    RowsLike, Parts, Norm> auto&) -> Draw {
+                       Check(false, "draws of PyTorch for a tensor that has none");
+                       return {};
+                     },
+                 },
+                 tensor.distribution);
   return {draw, tensor.stream, static_cast<uint64_t>(tensor.elements()), tensor.dtype};
 }
 

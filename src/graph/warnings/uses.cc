@@ -63,6 +63,15 @@ class UseCollector {
     uses_.initializers.insert(init.name.value);
     Add(init.expr);
     Add(init.arguments);
+    if (init.from != nullptr) {
+      Add(init.from->tensor);
+      if (init.from->index) Add(init.from->index->value);
+      Add(init.from->rows);
+      Add(init.from->std);
+    }
+    if (init.parts != nullptr) {
+      for (const InitSpec& each : init.parts->of) Add(each);
+    }
   }
 
   void Add(const PathSpec& path) {

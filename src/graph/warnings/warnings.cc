@@ -5,13 +5,14 @@ namespace shardinit {
 using WarningCheck = void(const WarningContext& context);
 
 WarningCheck WarnOfUnusedVariables, WarnOfUnusedInitializers, WarnOfLoneAxes, WarnOfIdleMeshAxes,
-    WarnOfEmptyRanks, WarnOfDeviations, WarnOfRounding, WarnOfHeads;
+    WarnOfEmptyRanks, WarnOfDeviations, WarnOfRounding, WarnOfHeads, WarnOfSources;
 
 namespace {
 
 constexpr WarningCheck* kWarningChecks[] = {
     WarnOfUnusedVariables, WarnOfUnusedInitializers, WarnOfLoneAxes, WarnOfIdleMeshAxes,
     WarnOfEmptyRanks,      WarnOfDeviations,         WarnOfRounding, WarnOfHeads,
+    WarnOfSources,
 };
 
 }  // namespace

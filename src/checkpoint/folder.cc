@@ -1,0 +1,289 @@
+#include "checkpoint/folder.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/folder.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "checkpoint/manifest.h"
+#include "formats/zarr/chunks.h"
+#include "report/text.h"
+#include "rng/engines.h"
+#include "spec/names.h"
+
+namespace shardinit {
+namespace {
+
+constexpr size_t kConfigLimit = 16 << 20;
+
+const FormatReader* ReaderOfFile(const std::string& path) {
+  constexpr std::string_view kTorch[] = {".bin", ".pt", ".pth", ".ckpt"};
+  if (path.ends_with(".safetensors")) return &kSafetensorsReader;
+  const bool is_torch = std::any_of(std::begin(kTorch), std::end(kTorch),
+                                    [&](std::string_view end) { return path.ends_with(end); });
+  return is_torch ? &kTorchReader : nullptr;
+}
+
+// Refuses folders of formats that are known and not read.
+void RefuseKnown(const std::string& folder) {
+  const auto refuse = [&](std::string_view what, std::string_view hint) {
+    throw Error(ExitCode::kRefused, fmt::format("`{}` {}", folder, what), std::string(hint));
+  };
+  for (const std::string& name : NamesIn(folder)) {
+    if (name == "manifest.ocdbt") {
+      refuse("is a checkpoint of Orbax in OCDBT, which is not read", kOrbaxLine);
+    }
+    if (name == "zero_to_fp32.py" || name.ends_with("_optim_states.pt")) {
+      refuse("is a checkpoint of DeepSpeed, whose parts are not read",
+             "run `python zero_to_fp32.py . OUT` in it, which writes the model, in f32, to OUT");
+    }
+    if (name == "zarr.json" || Exists(fmt::format("{}/{}/zarr.json", folder, name))) {
+      refuse("holds arrays of zarr 3, which are not read", kOrbaxLine);
+    }
+  }
+}
+
+// Returns the folder within `folder` that has the tensors, for folders of several steps or items.
+std::string ItemIn(const std::string& folder) {
+  std::string text;
+  if (ReadFileIfExists(folder + "/latest_checkpointed_iteration.txt", 64, &text)) {
+    while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+    const bool is_number =
+        !text.empty() && text.size() <= 9 && text.find_first_not_of("0123456789") == text.npos;
+    const std::string name = text == "release" ? text
+                             : is_number       ? fmt::format("iter_{:07}", std::stoi(text))
+                                               : "";
+    if (name.empty()) {
+      throw Error(ExitCode::kRefused,
+                  fmt::format("`{}/latest_checkpointed_iteration.txt` has no iteration, but {}",
+                              folder, Quote(text)));
+    }
+    return fmt::format("{}/{}", folder, name);
+  }
+  for (const char* name : {"default", "items"}) {
+    const std::string item = fmt::format("{}/{}", folder, name);
+    if (Exists(item + "/_METADATA") || Exists(item + "/manifest.ocdbt")) return item;
+  }
+  return folder;
+}
+
+[[noreturn]] void ThrowNone(const std::string& folder) {
+  std::vector<std::string_view> kinds;
+  for (const FormatReader* reader : FormatReaders()) kinds.push_back(reader->what);
+  throw Error(
+      ExitCode::kUsage,
+      fmt::format("`{}` is not a checkpoint and holds no {}", folder, fmt::join(kinds, " or ")),
+      "name a folder that `shardinit gen` or `shardinit export` wrote, or Hugging Face's tools");
+}
+
+// Takes the stat of each file below a folder, of those that links lead to, too.
+void StatFiles(const std::string& path, std::map<std::string, struct stat>* files) {
+  struct stat info;
+  if (!IsFolder(path)) {
+    if (stat(path.c_str(), &info) == 0) files->emplace(path, info);
+    return;
+  }
+  Walk(path, [&](const std::string& name, NameKind kind) {
+    if (kind == NameKind::kFolder) return true;
+    const std::string file = path + "/" + name;
+    if (stat(file.c_str(), &info) == 0) files->emplace(file, info);
+    return false;
+  });
+}
+
+// Returns the config.json of a folder as plans have it; empty: there is none.
+std::string ConfigIn(const std::string& folder) {
+  std::string text;
+  const std::string path = folder + "/config.json";
+  if (!IsFolder(folder) || !ReadFileIfExists(path, kConfigLimit, &text)) return {};
+  const nlohmann::json config = ParseJson(text, path);
+  return config.is_object() ? config.dump() : "";
+}
+
+}  // namespace
+
+bool MayHoldTensors(const std::string& path) {
+  return path != "-" && (IsFolder(path) || (ReaderOfFile(path) != nullptr && Exists(path)));
+}
+
+Contents ReadForeign(const std::string& path, const FormatReader** reader) {
+  if (!IsFolder(path)) {
+    *reader = ReaderOfFile(path);
+    if (*reader != nullptr && Exists(path)) return (*reader)->read_file(path);
+    if (const auto wrong = WrongKind(path, "the folder of a checkpoint or an export")) throw *wrong;
+  }
+  RequireFolder(path);
+  RefuseKnown(path);
+  std::optional<Contents> contents;
+  for (const FormatReader* candidate : FormatReaders()) {
+    auto found = candidate->read(path);
+    if (!found) continue;
+    if (!contents) {
+      *reader = candidate;
+      contents = std::move(found);
+      continue;
+    }
+    // Hugging Face's tools write, and load, one of these beside the other.
+    if (*reader == &kSafetensorsReader && candidate == &kTorchReader) {
+      contents->findings.Add({"pytorch_model.bin", "", "is not read: safetensors files are there"});
+      continue;
+    }
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` holds {} and {}", path, (*reader)->what, candidate->what),
+                "move away what is not to be read");
+  }
+  if (!contents) ThrowNone(path);
+  return *std::move(contents);
+}
+
+TensorFolder::TensorFolder(const std::string& path) : path_(path) {
+  if (IsFolder(path) && Exists(path + "/" + kPlanName)) {
+    ReadCheckpoint();
+  } else {
+    ReadOther();
+  }
+}
+
+void TensorFolder::ReadCheckpoint() {
+  what_ = "rank files";
+  plan_ = LoadCheckpointPlan(path_, &plan_sha256_);
+  LoadDevices(CheckpointFolder(path_), &plan_);
+  reader_.emplace(path_, plan_, plan_sha256_);
+}
+
+void TensorFolder::ReadOther() {
+  const std::string folder = IsFolder(path_) ? ItemIn(path_) : path_;
+  StatFiles(folder, &files_);
+  const FormatReader* reader = nullptr;
+  Contents contents = ReadForeign(folder, &reader);
+  if (!contents.lost.empty()) {
+    throw Error(ExitCode::kRefused,
+                fmt::format("`{}` is not one whole model: {}", path_, contents.lost));
+  }
+  what_ = reader->what;
+  for (const Finding& finding : contents.findings) {
+    warnings_.push_back(fmt::format("{}: {}{}{}", finding.file, finding.tensor,
+                                    finding.tensor.empty() ? "" : " ", finding.message));
+  }
+  if (contents.findings.more() > 0) {
+    warnings_.push_back(fmt::format("and {} more", Grouped(contents.findings.more())));
+  }
+  others_ = std::move(contents.others);
+  InitGraph graph;
+  graph.engine = kPhilox4x32.name;
+  graph.name = NameOf(path_);
+  if (!IsModelName(graph.name)) graph.name = "model";
+  graph.config = ConfigIn(folder);
+  for (auto& [stored, holding] : contents.tensors) {
+    std::string name = stored;
+    if (!contents.prefix.empty() && name.starts_with(contents.prefix)) {
+      name = name.substr(contents.prefix.size());
+    }
+    AddTensor(name, holding, *reader, &graph.tensors);
+  }
+  plan_ = MakePlan(std::move(graph));
+}
+
+void TensorFolder::AddTensor(const std::string& name, Holding& holding, const FormatReader& reader,
+                             std::vector<Tensor>* tensors) {
+  const DTypeInfo* const dtype = FindDType(reader.dtype, holding.dtype);
+  if (dtype == nullptr) {
+    unread_[name] =
+        fmt::format("has the type {}, which shardinit does not have", Quote(holding.dtype));
+  } else if (!IsPath(name)) {
+    unread_[name] = "has a name that no spec can have";
+  } else if (ElementCount(holding.shape) == 0) {
+    unread_[name] = fmt::format("has no elements: its shape is {}", InShape(holding.shape));
+  } else if (!tensors->empty() && tensors->back().path == name) {
+    unread_[name] = "is there twice";
+  } else {
+    Tensor tensor;
+    tensor.path = name;
+    tensor.dtype = dtype->dtype;
+    tensor.shape = holding.shape;
+    tensor.distribution = ValuesOfSource(name);
+    tensor.partition = PartitionSpec(tensor.shape.size());
+    tensors->push_back(std::move(tensor));
+    pieces_.push_back(std::move(holding.pieces));
+  }
+}
+
+const std::vector<FilePiece>& TensorFolder::PiecesOf(const Tensor& tensor) const {
+  if (reader_) return reader_->PiecesOf(tensor);
+  return pieces_.at(static_cast<size_t>(&tensor - plan_.graph.tensors.data()));
+}
+
+const std::vector<Digest>* TensorFolder::DigestsOf(const Tensor& tensor) const {
+  return reader_ ? &reader_->DigestsOf(tensor) : nullptr;
+}
+
+BoxElements TensorFolder::ElementsOf(const Tensor& tensor) const {
+  return [&pieces = PiecesOf(tensor), element = InfoOf(tensor.dtype).bytes,
+          whole = WholeOf(tensor.shape)](int64_t first, int64_t count, void* out) {
+    ReadPieces(pieces, element, whole, first, count, out);
+  };
+}
+
+Digest TensorFolder::Identify() const {
+  if (!reader_) {
+    Sha256 hash;
+    for (const auto& [file, info] : files_) {
+      hash.Update(fmt::format("{} {} {} {} {}\n", file, info.st_ino, info.st_size,
+                              info.st_mtim.tv_sec, info.st_mtim.tv_nsec));
+    }
+    return hash.Finish();
+  }
+  std::string manifest;
+  if (!ReadIfFile(path_ + "/" + kManifestName, kManifestLimit, &manifest).empty()) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` is unfinished: it has no {}", path_, kManifestName),
+                fmt::format("see `shardinit status {}`", path_));
+  }
+  std::optional<FileEntry> index;
+  if (!ClaimedIndex(manifest, &index) ||
+      !IsManifestOf(manifest, plan_, plan_sha256_, reader_->receipts(), index)) {
+    throw Error(ExitCode::kDifferent,
+                fmt::format("`{}` is damaged: {} does not match the plan and the receipts", path_,
+                            kManifestName),
+                fmt::format("`shardinit verify {}` says what else is", path_));
+  }
+  return Sha256Of(manifest);
+}
+
+void TensorFolder::RequireUnchanged(const FilePiece& piece) const {
+  if (reader_) return;
+  struct stat now;
+  const auto then = files_.find(piece.file);
+  if (then == files_.end() || stat(piece.file.c_str(), &now) != 0 ||
+      !AreUnchanged(then->second, now)) {
+    ThrowChanged(piece);
+  }
+}
+
+void TensorFolder::RequireUnchanged() const {
+  for (const std::vector<FilePiece>& pieces : pieces_) {
+    for (const FilePiece& piece : pieces) RequireUnchanged(piece);
+  }
+}
+
+void TensorFolder::Replace(Plan plan) {
+  Check(!reader_, "a checkpoint keeps its plan");
+  std::map<std::string_view, size_t> places;
+  for (size_t i = 0; i < plan_.graph.tensors.size(); ++i) {
+    places.emplace(plan_.graph.tensors[i].path, i);
+  }
+  std::vector<std::vector<FilePiece>> pieces;
+  for (const Tensor& tensor : plan.graph.tensors) {
+    pieces.push_back(std::move(pieces_.at(places.at(tensor.path))));
+  }
+  pieces_ = std::move(pieces);
+  plan_ = std::move(plan);
+}
+
+}  // namespace shardinit

@@ -1,0 +1,92 @@
+// A folder of tensors in any format that is read, or a file of them, as a plan and the places of
+// its elements: a checkpoint of this tool, its exports, and what other tools write.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/sha256.h"
+#include "checkpoint/reader.h"
+#include "formats/format.h"
+#include "generate/workers.h"
+#include "plan/plan.h"
+#include "plan/relayout.h"
+
+namespace shardinit {
+
+// Returns whether the path is a folder, or a file that may hold tensors: an option that takes a
+// spec takes such a folder, too.
+bool MayHoldTensors(const std::string& path);
+
+// Reads the first kind of files that a folder holds, or a file. Throws Error: kUsage if there is
+// none, or several kinds, and kRefused for folders and files that cannot be read.
+Contents ReadForeign(const std::string& path, const FormatReader** reader);
+
+class TensorFolder {
+ public:
+  // Throws Error: kUsage if there are no tensors, and kRefused if what is there is hostile,
+  // damaged, or nothing that is read.
+  explicit TensorFolder(const std::string& path);
+  TensorFolder(TensorFolder&&) = default;
+
+  const std::string& path() const { return path_; }
+  // The kind of files, as in `zarr arrays`.
+  std::string_view what() const { return what_; }
+  // The tensors as they are stored. Those of other tools stand in the order of their names, are not
+  // sharded, and their values are those of the source kSourceName.
+  const Plan& plan() const { return plan_; }
+  bool is_checkpoint() const { return reader_.has_value(); }
+  const Digest& plan_sha256() const { return plan_sha256_; }
+
+  // These have each box of a tensor once, and the digest of each that the folder records. The
+  // tensor is one of the plan.
+  const std::vector<FilePiece>& PiecesOf(const Tensor& tensor) const;
+  // Null: the folder records none.
+  const std::vector<Digest>* DigestsOf(const Tensor& tensor) const;
+
+  // Returns what reads elements of a whole tensor. The folder must outlive it.
+  BoxElements ElementsOf(const Tensor& tensor) const;
+
+  // Takes what says what the folder holds, but not its values: a checkpoint's manifest, else all
+  // names, places, sizes and times of files. Throws Error if a checkpoint is unfinished or not as
+  // its manifest says.
+  Digest Identify() const;
+  // Throws Error (kWorld) if the file of a piece is not as it was when the folder was opened.
+  void RequireUnchanged(const FilePiece& piece) const;
+  void RequireUnchanged() const;  // all files
+
+  // Sentences about what is not as a user may expect it.
+  const std::vector<std::string>& warnings() const { return warnings_; }
+  // What is not the model, and not read: how many entries there are under a name.
+  const std::map<std::string, int64_t>& others() const { return others_; }
+  // Why a tensor is none of the plan's: names of tensors with what is wrong.
+  const std::map<std::string, std::string>& unread() const { return unread_; }
+
+  // Gives the tensors, which stay where they are, another plan: it has the same paths, types and
+  // shapes.
+  void Replace(Plan plan);
+
+ private:
+  void ReadCheckpoint();
+  void ReadOther();
+  void AddTensor(const std::string& name, Holding& holding, const FormatReader& reader,
+                 std::vector<Tensor>* tensors);
+
+  const std::string path_;
+  std::string_view what_;
+  Plan plan_;
+  Digest plan_sha256_{};
+  std::optional<CheckpointReader> reader_;      // of a checkpoint of this tool
+  std::vector<std::vector<FilePiece>> pieces_;  // else, in the order of the plan
+  std::map<std::string, struct stat> files_;
+  std::vector<std::string> warnings_;
+  std::map<std::string, int64_t> others_;
+  std::map<std::string, std::string> unread_;
+};
+
+}  // namespace shardinit

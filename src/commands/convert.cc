@@ -1,0 +1,219 @@
+// Carries tensors that exist from one format to another: values move, and never change.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/file.h"
+#include "base/glob.h"
+#include "base/json.h"
+#include "base/talk.h"
+#include "base/text.h"
+#include "checkpoint/copy.h"
+#include "checkpoint/folder.h"
+#include "checkpoint/reshard.h"
+#include "commands/command.h"
+#include "commands/exporting.h"
+#include "commands/folders.h"
+#include "commands/options.h"
+#include "export/export.h"
+#include "plan/load.h"
+#include "plan/relayout.h"
+#include "plan/reshard.h"
+#include "report/text.h"
+
+namespace shardinit {
+namespace {
+
+constexpr char kOwnFormat[] = "hdf5";  // a checkpoint of this tool
+
+struct ConvertOptions {
+  explicit ConvertOptions(CLI::App& app) {
+    app.add_option("DIR", from, "Folder or file with tensors, in any format that is read")
+        ->required();
+    exporting.AddTo(app, {kOwnFormat});
+    AddText(app, "--spec", "SPEC", &spec.request.path,
+            "Spec of the model, for layouts, a mesh and a sharding; default: the folder's "
+            "config.json");
+    AddText(app, "--from-layout", "NAME", &from_layout,
+            "Layout of the spec that the folder has; default, and `hub`: the model's own names");
+    spec.AddLayoutTo(app, "Layout of the spec to write; default, and `hub`: the model's own names");
+    spec.AddOverridesTo(app);
+    AddText(app, "--drop", "GLOB", &drop,
+            "Leave out the tensors of DIR whose names match; repeatable")
+        ->allow_extra_args(false);
+    AddText(app, "--dtype", "TYPE", &dtype,
+            "Round floating-point tensors to this type, but not those of 8 bits nor their scales");
+    exporting.AddWorkTo(app, "copy and hash");
+  }
+
+  std::string from, from_layout, dtype;
+  std::vector<std::string> drop;
+  SpecOptions spec;  // its path is that of --spec
+  ExportingOptions exporting;
+
+  bool has_layouts() const {
+    return !from_layout.empty() || !spec.layout.empty() || !spec.request.path.empty();
+  }
+};
+
+// `hub` stands for the names that the model has at Hugging Face, which are those of a config.json's
+// spec.
+std::string LayoutNamed(const std::string& name) { return name == "hub" ? "" : name; }
+
+// Returns the plan of a folder without the tensors that are dropped.
+Plan WithoutDropped(const ConvertOptions& options, const TensorFolder& folder) {
+  InitGraph graph = folder.plan().graph;
+  for (const std::string& pattern : options.drop) {
+    const auto matches = [&](const auto& path) { return PathMatches(pattern, path); };
+    const auto& unread = folder.unread();
+    if (std::none_of(graph.tensors.begin(), graph.tensors.end(),
+                     [&](const Tensor& tensor) { return matches(tensor.path); }) &&
+        std::none_of(unread.begin(), unread.end(),
+                     [&](const auto& tensor) { return matches(tensor.first); })) {
+      throw Error(ExitCode::kUsage, fmt::format("no tensor matches `--drop {}`", pattern),
+                  HintForPattern(pattern, folder.plan().graph.tensors));
+    }
+  }
+  std::erase_if(graph.tensors,
+                [&](const Tensor& tensor) { return MatchesAny(options.drop, tensor.path); });
+  if (graph.tensors.empty()) {
+    throw Error(ExitCode::kUsage, "`--drop` leaves no tensor out of those that are to be copied",
+                "use a pattern that matches fewer");
+  }
+  return MakePlan(std::move(graph));
+}
+
+// Loads the spec in a layout.
+Plan LoadIn(const ConvertOptions& options, const std::string& layout, bool says_warnings) {
+  SpecOptions spec = options.spec;
+  spec.says_warnings = says_warnings;
+  spec.layout = LayoutNamed(layout);
+  if (spec.request.path.empty()) {
+    spec.request.path = options.from + "/config.json";
+    if (!IsFolder(options.from) || !Exists(spec.request.path)) {
+      throw Error(ExitCode::kUsage,
+                  fmt::format("`{}` has no config.json, so nothing says what a layout is of it",
+                              options.from),
+                  "give the model's spec, with `--spec`");
+    }
+  }
+  return spec.Load();
+}
+
+// Returns the plan to write. The folder gets the plan that says how its tensors are related to the
+// model's.
+Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
+  Plan to = WithoutDropped(options, *folder);
+  const SpecRequest& request = options.spec.request;
+  if (options.has_layouts()) {
+    RequireForeign(*folder);
+    folder->Replace(to);
+    Relayout both = RelayoutOf(folder->plan(), LoadIn(options, options.from_layout, false),
+                               LoadIn(options, options.spec.layout, true));
+    folder->Replace(std::move(both.from));
+    return std::move(both.to);
+  }
+  if (!request.sets.empty()) {
+    throw Error(ExitCode::kUsage, "`--set` is for a spec, and none is given", "add `--spec SPEC`");
+  }
+  if (!request.sharding.empty()) {
+    Diagnostics diagnostics;
+    to = ShardAs(to, fmt::format("{} as a spec", options.from), request.mesh, request.sharding, "",
+               diagnostics);
+    Talk(Render(diagnostics.all()));
+  } else if (!request.mesh.empty()) {
+    to = OnMesh(to, request.mesh, false);
+  }
+  return to;
+}
+
+// Returns whether a tensor has the scales of others, which are of 8 or 4 bits.
+bool IsScale(const Tensor& tensor) {
+  return tensor.path.ends_with("_scale_inv") || tensor.path.ends_with("_scale") ||
+         tensor.path.ends_with("_scales");
+}
+
+// Gives the tensors the type that was asked for, and says which change.
+Plan Retyped(const ConvertOptions& options, Plan to) {
+  if (options.dtype.empty()) return to;
+  const auto dtype = FindDType(options.dtype);
+  if (!dtype || !InfoOf(*dtype).is_float()) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("`--dtype {}` is no floating-point type", options.dtype),
+                "use `bf16`, `f32`, `f16` or `f64`");
+  }
+  int64_t changed = 0, kept = 0;
+  Plan retyped = WithTypes(std::move(to), [&](const Tensor& tensor) {
+    const DTypeInfo& info = InfoOf(tensor.dtype);
+    if (tensor.dtype == *dtype) return *dtype;
+    const bool changes = info.is_float() && info.bytes > 1 && !IsScale(tensor);
+    ++(changes ? changed : kept);
+    return changes ? *dtype : tensor.dtype;
+  });
+  TalkUnlessQuiet(fmt::format("shardinit: {} become{} {}; {} of other types stay{}\n",
+                              Count(changed, "tensor"), changed == 1 ? "s" : "", options.dtype,
+                              Grouped(kept), kept == 1 ? "s" : ""));
+  return retyped;
+}
+
+ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from, const Plan& to) {
+  const Stopwatch time;
+  const ExportingOptions& exporting = options.exporting;
+  WorkCounters counters;
+  const ReshardRequest request = {
+      .from = &from,
+      .to = &to,
+      .folder = exporting.folder,
+      .workers = exporting.work.Workers(true),
+      .progress = exporting.work.Mode(),
+      .is_quiet = exporting.json,
+      .warn = [](const std::string& s) { Talk(fmt::format("shardinit: {}\n", Escape(s))); }};
+  const GenerateResult result = Reshard(request, &counters);
+  if (exporting.json) {
+    JsonWriter out;
+    out.BeginObject(JsonWriter::kLines).Member("name", to.graph.name);
+    out.Member("folder", exporting.folder).Member("format", kOwnFormat);
+    out.Member("tensors", to.graph.tensors.size()).Member("files", to.world_size());
+    out.Member("bytes", to.bytes).Member("was_there", result.bytes == 0);
+    out.Member("seconds", time.seconds()).EndObject();
+    Print(out.Finish());
+    return ExitCode::kOk;
+  }
+  TalkUnlessQuiet(
+      result.bytes == 0
+          ? fmt::format("shardinit: `{}` was there already\n", Escape(exporting.folder))
+          : fmt::format("shardinit: wrote {}\n", InSpeed(result.bytes, time.seconds())));
+  PrintUnlessQuiet(fmt::format("{}: {} of {} in {}, {}\n", Escape(exporting.folder),
+                               Count(std::ssize(to.graph.tensors), "tensor"), to.graph.name,
+                               Count(to.world_size(), "file"), kOwnFormat));
+  return ExitCode::kOk;
+}
+
+ExitCode RunConvert(const ConvertOptions& options) {
+  const ExportingOptions& exporting = options.exporting;
+  RequireFolderName(exporting.folder);
+  const bool is_own = exporting.format == kOwnFormat;
+  if (!is_own) FormatOf(exporting.format, {kOwnFormat});
+  if (!MayHoldTensors(options.from)) {
+    if (const auto wrong = WrongKind(options.from, "a folder of tensors")) throw *wrong;
+  }
+  TensorFolder folder(options.from);
+  RequireOutside(exporting.folder, options.from);
+  SayFolder(folder);
+  RequireAllRead(folder, options.drop);
+  const Plan to = Retyped(options, NewPlanOf(options, &folder));
+  if (is_own) return WriteCheckpoint(options, folder, to);
+  ExportRequest request = exporting.Request();
+  FolderCopy copy(folder, to);
+  request.source = &copy;
+  return RunExporting(exporting, to, std::move(request));
+}
+
+}  // namespace
+
+extern const Command kConvert = {
+    "convert", "Carry tensors that exist to another format or layout, value by value",
+    Configure<RunConvert>};
+
+}  // namespace shardinit

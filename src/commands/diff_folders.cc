@@ -1,0 +1,170 @@
+#include "commands/diff_folders.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "base/glob.h"
+#include "base/interrupt.h"
+#include "base/json.h"
+#include "base/parallel.h"
+#include "checkpoint/folder.h"
+#include "commands/command.h"
+#include "commands/folders.h"
+#include "report/text.h"
+
+namespace shardinit {
+namespace {
+
+constexpr int64_t kDiffBlock = 4 << 20;  // bytes that a thread compares at a time
+
+// A path that either folder has, and how the tensors differ.
+struct Pair {
+  std::string path;
+  const Tensor *before, *after;  // null: the folder has no such tensor
+  std::string form;              // what differs of type and shape; empty: nothing
+  std::atomic<int64_t> unequal{0};
+  std::atomic<int64_t> first{-1};  // a place, in row-major order, of an element that differs
+
+  bool differs() const {
+    return before == nullptr || after == nullptr || !form.empty() || unequal > 0;
+  }
+};
+using Pairs = std::map<std::string, Pair>;
+
+std::string Form(const Tensor& tensor) {
+  return fmt::format("{} {}", InfoOf(tensor.dtype).name, InShape(tensor.shape));
+}
+
+Pairs PairsOf(const Plan& before, const Plan& after, const std::string& only) {
+  Pairs pairs;
+  const auto add = [&](const Plan& plan, const Tensor* Pair::*side) {
+    for (const Tensor& tensor : plan.graph.tensors) {
+      if (!only.empty() && !PathMatches(only, tensor.path)) continue;
+      pairs[tensor.path].*side = &tensor;
+    }
+  };
+  add(before, &Pair::before);
+  add(after, &Pair::after);
+  for (auto& [path, pair] : pairs) {
+    if (pair.before == nullptr || pair.after == nullptr) continue;
+    const std::string was = Form(*pair.before), is = Form(*pair.after);
+    if (was != is) pair.form = fmt::format("{} → {}", was, is);
+  }
+  return pairs;
+}
+
+void CompareBlock(const TensorFolder& before, const TensorFolder& after, int64_t first,
+                  int64_t count, Pair* pair) {
+  const int element = InfoOf(pair->before->dtype).bytes;
+  std::vector<uint8_t> left(static_cast<size_t>(count * element)), right(left.size());
+  before.ElementsOf (*pair->before)(first, count, left.data());
+  after.ElementsOf (*pair->after)(first, count, right.data());
+  if (left == right) return;
+  for (int64_t i = 0; i < count; ++i) {
+    if (memcmp(&left[static_cast<size_t>(i * element)], &right[static_cast<size_t>(i * element)],
+               static_cast<size_t>(element)) == 0) {
+      continue;
+    }
+    ++pair->unequal;
+    int64_t lowest = pair->first;
+    while ((lowest < 0 || first + i < lowest) &&
+           !pair->first.compare_exchange_weak(lowest, first + i)) {
+      continue;
+    }
+  }
+}
+
+void CompareValues(const TensorFolder& before, const TensorFolder& after, const WorkOptions& work,
+                   bool is_quiet, Pairs* pairs) {
+  struct Block {
+    Pair* pair;
+    int64_t first, count;
+  };
+  std::vector<Block> blocks;
+  int64_t bytes = 0;
+  for (auto& [path, pair] : *pairs) {
+    if (pair.before == nullptr || pair.after == nullptr || !pair.form.empty()) continue;
+    const int64_t most = kDiffBlock / InfoOf(pair.before->dtype).bytes;
+    const int64_t elements = pair.before->elements();
+    bytes += pair.before->bytes();
+    for (int64_t first = 0; first < elements; first += most) {
+      blocks.push_back({&pair, first, std::min(most, elements - first)});
+    }
+  }
+  Progress progress(work.Mode(), "comparing", bytes, is_quiet);
+  std::atomic<int64_t> done{0};
+  ParallelFor(std::ssize(blocks), work.Jobs(), [&](int64_t b) {
+    ThrowIfInterrupted();
+    const Block& block = blocks[static_cast<size_t>(b)];
+    CompareBlock(before, after, block.first, block.count, block.pair);
+    progress.Update(done += block.count * InfoOf(block.pair->before->dtype).bytes);
+  });
+  before.RequireUnchanged();
+  after.RequireUnchanged();
+}
+
+std::string IndexText(int64_t place, const Shape& shape) {
+  std::vector<int64_t> index(shape.size());
+  for (size_t d = shape.size(); d-- > 0; place /= shape[d]) index[d] = place % shape[d];
+  return InShape(index);
+}
+
+void PrintPairs(const Pairs& pairs, int64_t equal, bool values, bool json) {
+  const int64_t unequal = std::ssize(pairs) - equal;
+  if (json) {
+    JsonWriter out;
+    out.BeginObject(JsonWriter::kLines).Member("equal", unequal == 0);
+    out.Member("values_compared", values).Member("equal_tensors", equal);
+    out.Key("tensors").BeginArray(JsonWriter::kLines);
+    for (const auto& [path, pair] : pairs) {
+      if (!pair.differs()) continue;
+      const bool both = pair.before != nullptr && pair.after != nullptr;
+      out.BeginObject().Member("path", path);
+      out.Member("kind", both ? "changed" : pair.before == nullptr ? "added" : "removed");
+      if (both) out.Member("form", pair.form).Member("unequal_elements", pair.unequal.load());
+      out.EndObject();
+    }
+    out.EndArray().EndObject();
+    return Print(out.Finish());
+  }
+  std::string text;
+  for (const auto& [path, pair] : pairs) {
+    if (!pair.differs()) continue;
+    if (pair.before == nullptr || pair.after == nullptr) {
+      text += fmt::format("{} {}\n", pair.before == nullptr ? "+" : "-", path);
+    } else if (!pair.form.empty()) {
+      text += fmt::format("~ {}\n  form: {}\n", path, pair.form);
+    } else {
+      text += fmt::format("~ {}\n  values: {} of {} differ, the first at {}\n", path,
+                          Grouped(pair.unequal), Count(pair.before->elements(), "element"),
+                          IndexText(pair.first, pair.before->shape));
+    }
+  }
+  text += unequal == 0 ? fmt::format("no difference: {}", Count(equal, "tensor"))
+                       : fmt::format("{} differ{}, {} equal", Count(unequal, "tensor"),
+                                     unequal == 1 ? "s" : "", Grouped(equal));
+  Print(text + (values ? "\n" : " in name, type and shape; `--values` compares the elements\n"));
+}
+
+}  // namespace
+
+ExitCode DiffFolders(const FolderDiff& diff, const WorkOptions& work) {
+  const TensorFolder before(diff.before), after(diff.after);
+  SayFolder(before, diff.values);
+  SayFolder(after, diff.values);
+  Pairs pairs = PairsOf(before.plan(), after.plan(), diff.only);
+  if (pairs.empty()) Matching(before.plan().graph.tensors, diff.only);  // says that there is none
+  if (diff.values) CompareValues(before, after, work, diff.json, &pairs);
+  int64_t equal = 0;
+  for (const auto& [path, pair] : pairs) equal += !pair.differs();
+  PrintPairs(pairs, equal, diff.values, diff.json);
+  return equal == std::ssize(pairs) ? ExitCode::kOk : ExitCode::kDifferent;
+}
+
+}  // namespace shardinit

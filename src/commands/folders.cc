@@ -1,0 +1,112 @@
+#include "commands/folders.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/glob.h"
+#include "base/json.h"
+#include "base/talk.h"
+#include "base/text.h"
+#include "formats/pieces.h"
+#include "report/text.h"
+
+namespace shardinit {
+namespace {
+
+const Tensor* FindTensor(const Plan& plan, std::string_view path) {
+  const auto found = std::find_if(plan.graph.tensors.begin(), plan.graph.tensors.end(),
+                                  [&](const Tensor& tensor) { return tensor.path == path; });
+  return found == plan.graph.tensors.end() ? nullptr : &*found;
+}
+
+// Compares two tensors of one shape and type until an element differs.
+bool AreEqual(const TensorFolder& folder, const Tensor& a, const Tensor& b) {
+  const int element = InfoOf(a.dtype).bytes;
+  constexpr int64_t kBytes = 1 << 20;
+  std::vector<uint8_t> left(kBytes), right(kBytes);
+  const Box whole = WholeOf(a.shape);
+  for (int64_t first = 0; first < a.elements(); first += kBytes / element) {
+    const int64_t count = std::min<int64_t>(kBytes / element, a.elements() - first);
+    ReadPieces(folder.PiecesOf(a), element, whole, first, count, left.data());
+    ReadPieces(folder.PiecesOf(b), element, whole, first, count, right.data());
+    if (memcmp(left.data(), right.data(), static_cast<size_t>(count * element)) != 0) return false;
+  }
+  return true;
+}
+
+// Transformers keeps a head that differs from the embedding, and so unties them in silence.
+void SayIfUntied(const TensorFolder& folder) {
+  const Plan& plan = folder.plan();
+  if (folder.is_checkpoint() || plan.graph.config.empty()) return;
+  const auto config = nlohmann::json::parse(plan.graph.config, nullptr, false);
+  if (!config.is_object() || config.value("tie_word_embeddings", nlohmann::json()) != true) return;
+  const Tensor* const head = FindTensor(plan, "lm_head.weight");
+  const Tensor* const table = FindTensor(plan, "model.embed_tokens.weight");
+  if (head == nullptr || table == nullptr) return;
+  if (head->shape == table->shape && head->dtype == table->dtype &&
+      AreEqual(folder, *head, *table)) {
+    return;
+  }
+  Talk(fmt::format(
+      "shardinit: `{}`: config.json ties `lm_head.weight` to the embedding, but the file has one "
+      "that differs; both are read as they are\n",
+      Escape(folder.path())));
+}
+
+}  // namespace
+
+bool MatchesAny(const std::vector<std::string>& patterns, const std::string& path) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const std::string& pattern) { return PathMatches(pattern, path); });
+}
+
+void SayFolder(const TensorFolder& folder, bool reads_values) {
+  const std::string path = Escape(folder.path());
+  for (const std::string& warning : folder.warnings()) {
+    Talk(fmt::format("shardinit: `{}`: {}\n", path, Escape(warning)));
+  }
+  for (const auto& [name, why] : folder.unread()) {
+    Talk(fmt::format("shardinit: `{}`: {} {}: it is not read\n", path, Quote(name), Escape(why)));
+  }
+  if (!folder.others().empty()) {
+    std::string text;
+    for (const auto& [name, count] : folder.others()) {
+      text += fmt::format("{}{} of {}", text.empty() ? "" : ", ", Count(count, "entry", "entries"),
+                          Quote(name));
+    }
+    TalkUnlessQuiet(fmt::format("shardinit: `{}`: not the model, and not read: {}\n", path, text));
+  }
+  if (reads_values) SayIfUntied(folder);
+}
+
+void RequireForeign(const TensorFolder& folder) {
+  if (!folder.is_checkpoint()) return;
+  throw Error(
+      ExitCode::kUsage,
+      fmt::format("`{}` is a checkpoint, which knows its own layout", folder.path()),
+      fmt::format("`shardinit reshard {} --spec SPEC --layout NAME -o DIR2` gives it another, "
+                  "and `convert` takes DIR2",
+                  folder.path()));
+}
+
+void RequireNoOverrides(const SpecOptions& spec) {
+  if (!spec.HasOverrides()) return;
+  throw Error(ExitCode::kUsage,
+              fmt::format("`{}` is a checkpoint, whose values are fixed", spec.request.path),
+              "`--set`, `--mesh`, `--sharding` and `--layout` are for specs");
+}
+
+void RequireAllRead(const TensorFolder& folder, const std::vector<std::string>& dropped) {
+  for (const auto& [name, why] : folder.unread()) {
+    if (MatchesAny(dropped, name)) continue;
+    throw Error(ExitCode::kRefused,
+                fmt::format("cannot copy {} of `{}`: it {}", Quote(name), folder.path(), why),
+                "`shardinit convert` leaves it out with `--drop`");
+  }
+}
+
+}  // namespace shardinit

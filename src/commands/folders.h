@@ -1,0 +1,30 @@
+// What commands say of folders of tensors.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "checkpoint/folder.h"
+#include "commands/options.h"
+
+namespace shardinit {
+
+// Returns whether a path matches any of the patterns.
+bool MatchesAny(const std::vector<std::string>& patterns, const std::string& path);
+
+// Tells what a user may not expect of a folder, and what in it is not the model. With
+// `reads_values` that includes what has to be read: whether a head that a config ties to the
+// embedding differs.
+void SayFolder(const TensorFolder& folder, bool reads_values = true);
+
+// Throws Error (kUsage) if a folder is a checkpoint of this tool, which `reshard` gives layouts.
+void RequireForeign(const TensorFolder& folder);
+
+// Throws Error (kUsage) if options were given that change a spec, for a folder of tensors.
+void RequireNoOverrides(const SpecOptions& spec);
+
+// Throws Error (kRefused) if a tensor of the folder is not read and matches none of the patterns:
+// nothing is to be lost in silence.
+void RequireAllRead(const TensorFolder& folder, const std::vector<std::string>& dropped = {});
+
+}  // namespace shardinit

@@ -1,0 +1,82 @@
+// Reads what `torch.save` writes, without running any of it: a zip archive with a pickle, which
+// describes tensors, and a file for each storage that has their elements. Nothing is trusted before
+// it is checked.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/file.h"
+#include "formats/dcp/unpickle.h"
+#include "formats/pieces.h"
+#include "tensor/box.h"
+
+namespace shardinit::dcp {
+
+// Throws Error (kRefused).
+[[noreturn]] void RefuseSaved(const std::string& path, std::string_view what);
+
+template <typename... T>
+[[noreturn]] void Refuse(const std::string& path, fmt::format_string<T...> what, T&&... of) {
+  RefuseSaved(path, fmt::format(what, std::forward<T>(of)...));
+}
+
+// These refuse a pickle that lacks this value, or has it otherwise.
+const Value& Need(const Value* value, const std::string& path, std::string_view what);
+const std::string& TextOf(const Value* value, const std::string& path, std::string_view what);
+int64_t NaturalOf(const Value* value, const std::string& path, std::string_view what);
+Shape ShapeOf(const Value* value, const std::string& path, std::string_view what);
+
+// A part of a file: the archive that `torch.save` made of something.
+class Archive {
+ public:
+  Archive(std::string path, int64_t offset, int64_t length);
+
+  const std::string& path() const { return path_; }
+
+  struct Entry {
+    int64_t header, size;
+    bool stored;
+  };
+  // Finds a file by the end of its name, which begins with the archive's name. Null: there is none.
+  const Entry* Find(std::string_view end) const;
+  // Returns the place of the entry's bytes in the file.
+  int64_t DataOf(const Entry& entry) const;
+  std::string Text(const Entry& entry, int64_t most) const;
+
+ private:
+  std::string Read(int64_t at, int64_t bytes) const;
+  void ReadDirectory();
+
+  const std::string path_;
+  const int64_t offset_, length_;
+  Fd fd_;
+  std::vector<std::pair<std::string, Entry>> entries_;
+};
+
+// A tensor as a pickle describes it.
+struct SavedTensor {
+  std::string dtype;  // the name in the module `torch`; that of a storage if no type has it
+  Shape shape, strides;
+  int64_t first = 0;    // elements of the storage before the tensor's first
+  std::string storage;  // the key of the storage
+  int64_t storage_bytes = 0;
+};
+
+// Returns whether calling this would make a tensor.
+bool IsTensor(const Value& value);
+// Throws Error (kRefused) for tensors whose elements are not the bytes of a storage.
+SavedTensor TensorOf(const Value& value, const std::string& path);
+
+// Returns where the elements of a tensor lie, whose storage begins at `offset` in the file: runs of
+// a tensor that is not contiguous are pieces of their own. `box` is the place of the tensor in a
+// larger one, with its shape. Throws Error (kRefused) if there are too many.
+std::vector<FilePiece> PiecesOf(const SavedTensor& tensor, int element_bytes, const Box& box,
+                                const std::string& path, int64_t offset);
+
+}  // namespace shardinit::dcp

@@ -1,0 +1,72 @@
+// Computes the numbers of a program (expr/program.h) for elements of a tensor.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "expr/program.h"
+#include "generate/engines.h"
+#include "generate/source_cells.h"
+#include "graph/graph.h"
+
+namespace shardinit {
+
+// The numbers of one call in an expression. It is safe to use from several threads.
+class PlacedNumbers {
+ public:
+  PlacedNumbers(const Program::PlacedCall& call, const Stream& stream);
+
+  // The numbers that one thread has at hand, since callers ask for neighbours one after another.
+  struct Window {
+    uint64_t first = 0;
+    std::vector<double> values = {};
+  };
+
+  // Sets out[i] to number element[i], or to NaN if there is none.
+  void Get(const double* element, size_t count, Window& window, double* out) const;
+
+ private:
+  CalledNumbers called_;
+};
+
+// It is safe to use from several threads.
+class Evaluator {
+ public:
+  Evaluator(ProgramPtr program, const Tensor& tensor);
+
+  // What one thread has at hand.
+  struct State {
+    std::vector<double> slots;
+    std::vector<PlacedNumbers::Window> windows;
+    std::vector<SourceCells> cells;
+  };
+  State Begin() const;
+
+  // Returns the numbers of elements first … first + count - 1 of the runs, up to kTile. They are
+  // good until the next call with this state. Throws Error as sources do, and kUsage for an index
+  // that a source does not have.
+  const double* Evaluate(const Runs& runs, int64_t first, int64_t count, State& state) const;
+
+ private:
+  void FillIndices(const Runs& runs, int64_t first, int64_t count, double* slots) const;
+  void FillDraws(const Runs& runs, int64_t first, int64_t count, double* slots) const;
+  void Call(size_t before, const Runs& runs, int64_t first, int64_t count, State& state,
+            size_t* placed, size_t* source) const;
+  void Take(const Program::SourceCall& call, const Runs& runs, int64_t first, int64_t count,
+            State& state, size_t source) const;
+  [[noreturn]] void RefuseIndex(const Program::SourceCall& call, int64_t linear, int64_t at,
+                                const State& state) const;
+
+  const ProgramPtr program_;
+  const std::string path_;
+  const Shape shape_;
+  const Stream stream_;
+  std::vector<PlacedNumbers> placed_;  // one for each call of the program
+};
+
+// Returns the index of an element as text: `[3, 4]`.
+std::string IndexInText(const Shape& shape, int64_t linear);
+
+}  // namespace shardinit

@@ -1,0 +1,123 @@
+// Gives the values of a tensor from a source, `init: {source: …}`: its bytes, or, where the types
+// differ, its numbers.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "generate/evaluator.h"
+#include "generate/filler.h"
+#include "generate/source_cells.h"
+#include "graph/graph.h"
+#include "tensor/convert.h"
+#include "tensor/encode.h"
+
+namespace shardinit {
+namespace {
+
+class FromSourceFiller final : public Filler {
+ public:
+  FromSourceFiller(const FromSource& from, const Tensor& tensor)
+      : from_(from), path_(tensor.path), dtype_(tensor.dtype), shape_(tensor.shape) {
+    for (const ProgramPtr& program : from.index) {
+      index_.push_back(std::make_unique<Evaluator>(program, tensor));
+    }
+  }
+
+  // Throws Error as the source does, and kUsage for an element that the tensor's type cannot hold,
+  // or whose index is none of the source's.
+  void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
+    ::shardinit::Check(from_.data != nullptr,
+                       "values of a plan that was read, and not made of a spec");
+    SourceCells cells(*from_.data);
+    auto* const at = static_cast<uint8_t*>(out);
+    const int64_t bytes = InfoOf(dtype_).bytes;
+    if (!index_.empty()) return FillByIndex(runs, first, count, cells, at);
+    for (int64_t done = 0; done < count;) {
+      auto [linear, length] = NeighboursAt(runs, first + done, count - done);
+      Copy(cells, linear, &length, runs, first + done, at + done * bytes);
+      done += length;
+    }
+  }
+
+ private:
+  void FillByIndex(const Runs& runs, int64_t first, int64_t count, SourceCells& cells,
+                   uint8_t* at) const {
+    std::vector<Evaluator::State> states;
+    for (const auto& evaluator : index_) states.push_back(evaluator->Begin());
+    std::array<int64_t, kTile> places;
+    std::vector<const double*> index(index_.size());
+    for (int64_t made; count > 0; first += made, count -= made) {
+      made = std::min(count, kTile);
+      for (size_t d = 0; d < index_.size(); ++d) {
+        index[d] = index_[d]->Evaluate(runs, first, made, states[d]);
+      }
+      const int64_t good = FindPlaces(from_.data->shape(), index, made, places.data());
+      if (good < made) RefuseIndex(runs, first + good, index, good);
+      for (int64_t done = 0; done < made;) {
+        int64_t length = 1;
+        while (done + length < made && places[done + length] == places[done] + length) ++length;
+        Copy(cells, places[done], &length, runs, first + done, at);
+        at += length * InfoOf(dtype_).bytes;
+        done += length;
+      }
+    }
+  }
+
+  // Copies up to `*length` elements of the source, from `place` on, and sets `*length` to how many
+  // it has copied. They are those of the runs from `first` on.
+  void Copy(SourceCells& cells, int64_t place, int64_t* length, const Runs& runs, int64_t first,
+            uint8_t* out) const {
+    const DType dtype = from_.data->dtype();
+    const uint8_t* const from = cells.At(place, length);
+    const int64_t read = InfoOf(dtype).bytes, made = InfoOf(dtype_).bytes;
+    if (dtype == dtype_) {
+      std::memcpy(out, from, static_cast<size_t>(*length * made));
+      return;
+    }
+    for (int64_t i = 0; i < *length; ++i) {
+      if (Convert(from + i * read, dtype, dtype_, out + i * made)) continue;
+      throw Error(
+          ExitCode::kUsage,
+          fmt::format("element {} of `{}` is {} in {}, which {} does not hold",
+                      TextOf(runs, first + i), path_, Decode(from + i * read, dtype),
+                      from_.data->text(), InfoOf(dtype_).name),
+          fmt::format("the source has {}: choose a `dtype` that holds it", InfoOf(dtype).name));
+    }
+  }
+
+  std::string TextOf(const Runs& runs, int64_t element) const {
+    return IndexInText(shape_, NeighboursAt(runs, element, 1).index);
+  }
+
+  [[noreturn]] void RefuseIndex(const Runs& runs, int64_t element,
+                                const std::vector<const double*>& index, int64_t i) const {
+    std::vector<double> at;
+    for (const double* each : index) at.push_back(each[i]);
+    throw Error(ExitCode::kUsage,
+                fmt::format("element {} of `{}` would be element [{}] of {}, which has the shape "
+                            "[{}]",
+                            TextOf(runs, element), path_, fmt::join(at, ", "), from_.data->text(),
+                            fmt::join(from_.data->shape(), ", ")),
+                "give an `index` that is in the source for all elements");
+  }
+
+  const FromSource from_;
+  const std::string path_;
+  const DType dtype_;
+  const Shape shape_;
+  std::vector<std::unique_ptr<const Evaluator>> index_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Filler> MakeFiller(const FromSource& distribution, const Tensor& tensor) {
+  return std::make_unique<FromSourceFiller>(distribution, tensor);
+}
+
+}  // namespace shardinit

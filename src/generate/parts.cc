@@ -1,0 +1,63 @@
+// Makes tensors that have parts, `init: {parts: …}`: each part is made as a tensor of its own.
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "generate/fill.h"
+#include "generate/filler.h"
+#include "graph/graph.h"
+
+namespace shardinit {
+namespace {
+
+class PartsFiller final : public Filler {
+ public:
+  PartsFiller(const Parts& parts, const Tensor& tensor) : bytes_(InfoOf(tensor.dtype).bytes) {
+    const auto axis = static_cast<size_t>(parts.axis);
+    int64_t inner = 1;
+    for (size_t d = axis + 1; d < tensor.shape.size(); ++d) inner *= tensor.shape[d];
+    block_ = tensor.shape[axis] * inner;
+    Tensor own = tensor;
+    int64_t begin = 0;
+    for (const Part& part : parts.of->parts) {
+      own.shape = ShapeOf(part, parts, tensor.shape);
+      own.distribution = part.distribution;
+      fillers_.push_back({begin, part.length * inner, FillerOf(own)});
+      begin += part.length * inner;
+      own.stream =
+          DrawOf(own.stream, own.stream.draw + static_cast<uint32_t>(DrawsOf(own.distribution)));
+    }
+  }
+
+  void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
+    auto* at = static_cast<uint8_t*>(out);
+    for (int64_t made; count > 0; first += made, count -= made, at += made * bytes_) {
+      const auto [linear, in_run] = NeighboursAt(runs, first, count);
+      const int64_t place = linear % block_;
+      const auto own = std::find_if(fillers_.begin(), fillers_.end(), [&](const OwnFiller& each) {
+        return place < each.begin + each.length;
+      });
+      made = std::min(in_run, own->begin + own->length - place);
+      const int64_t start = linear / block_ * own->length + place - own->begin;
+      own->filler->Fill(Runs(start, {}, made), 0, made, at);
+    }
+  }
+
+ private:
+  // Of each stretch of `block_` elements it makes `length`, from `begin` on.
+  struct OwnFiller {
+    int64_t begin, length;
+    std::unique_ptr<const Filler> filler;
+  };
+  const int64_t bytes_;
+  int64_t block_;
+  std::vector<OwnFiller> fillers_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Filler> MakeFiller(const Parts& distribution, const Tensor& tensor) {
+  return std::make_unique<PartsFiller>(distribution, tensor);
+}
+
+}  // namespace shardinit

@@ -1,0 +1,122 @@
+// Makes rows that are like those of a source, `init: {rows_like: …}`.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/interrupt.h"
+#include "generate/evaluator.h"
+#include "generate/filler.h"
+#include "generate/source_cells.h"
+#include "graph/graph.h"
+#include "tensor/encode.h"
+
+namespace shardinit {
+namespace {
+
+// Returns the mean of each column, then the standard deviation of each. Sums are in f64, row by
+// row; a column is what a row has at one place.
+std::vector<double> MomentsOf(const RowsLike& like) {
+  const SourceTensor& data = *like.data;
+  const Shape& shape = data.shape();
+  int64_t outer = 1, inner = 1;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    (static_cast<int64_t>(d) < like.axis ? outer : inner) *= shape[d];
+  }
+  const int64_t extent = shape[static_cast<size_t>(like.axis)], bytes = InfoOf(data.dtype()).bytes;
+  inner /= extent;
+  const int64_t columns = outer * inner;
+  std::vector<double> moments(static_cast<size_t>(2 * columns));
+  for (const bool is_second : {false, true}) {
+    SourceCells cells(data);
+    double* const sums = moments.data() + (is_second ? columns : 0);
+    for (int64_t o = 0; o < outer; ++o) {
+      // The elements of these rows follow one another.
+      const int64_t begin = o * extent * inner, end = begin + like.rows * inner;
+      for (int64_t at = begin, column = 0; at < end;) {
+        ThrowIfInterrupted();
+        int64_t count = end - at;
+        const uint8_t* from = cells.At(at, &count);
+        at += count;
+        for (; count > 0; --count, from += bytes) {
+          const int64_t c = o * inner + column;
+          if (++column == inner) column = 0;
+          const double value = Decode(from, data.dtype());
+          const double apart = value - moments[static_cast<size_t>(c)];
+          sums[c] += is_second ? apart * apart : value;
+        }
+      }
+    }
+    for (int64_t c = 0; c < columns; ++c) sums[c] /= static_cast<double>(like.rows);
+  }
+  for (int64_t c = columns; c < 2 * columns; ++c) {
+    moments[static_cast<size_t>(c)] = std::sqrt(moments[static_cast<size_t>(c)]);
+  }
+  return moments;
+}
+
+class RowsLikeFiller final : public Filler {
+ public:
+  RowsLikeFiller(const RowsLike& like, const Tensor& tensor)
+      : like_(like),
+        path_(tensor.path),
+        dtype_(tensor.dtype),
+        shape_(tensor.shape),
+        stream_(tensor.stream) {
+    for (size_t d = static_cast<size_t>(like.axis) + 1; d < shape_.size(); ++d) inner_ *= shape_[d];
+    block_ = shape_[static_cast<size_t>(like.axis)] * inner_;
+  }
+
+  // Throws Error as the source does, and kUsage for an element that the tensor's type cannot hold.
+  void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
+    ::shardinit::Check(like_.data != nullptr,
+                       "values of a plan that was read, and not made of a spec");
+    const auto moments = like_.data->Computed(
+        fmt::format("rows {} along {}", like_.rows, like_.axis), [&] { return MomentsOf(like_); });
+    const double* const mean = moments->data();
+    const double* const std = mean + moments->size() / 2;
+    static const Sampler kNormal = MakeNormal(0, 1);
+    std::array<float, kTile> drawn = {};
+    auto* at = static_cast<uint8_t*>(out);
+    for (int64_t made; count > 0; first += made, count -= made) {
+      made = std::min(count, kTile);
+      if (like_.std > 0) DrawRuns(runs, kNormal, stream_, first, made, DType::f32, drawn.data());
+      for (int64_t i = 0; i < made; ++i, at += InfoOf(dtype_).bytes) {
+        const int64_t linear = NeighboursAt(runs, first + i, 1).index;
+        const int64_t column = linear / block_ * inner_ + linear % inner_;
+        const double spread = like_.std * std[column];
+        const double value = mean[column] + spread * static_cast<double>(drawn[i]);
+        if (!Holds(dtype_, value)) Refuse(linear, value);
+        EncodeNumber(value, dtype_, at);
+      }
+    }
+  }
+
+ private:
+  [[noreturn]] void Refuse(int64_t linear, double value) const {
+    throw Error(ExitCode::kUsage,
+                fmt::format("element {} of `{}` is {}, which {} does not hold",
+                            IndexInText(shape_, linear), path_, value, InfoOf(dtype_).name),
+                fmt::format("it is the mean of a column of {}", like_.data->text()));
+  }
+
+  const RowsLike like_;
+  const std::string path_;
+  const DType dtype_;
+  const Shape shape_;
+  const Stream stream_;
+  int64_t inner_ = 1, block_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Filler> MakeFiller(const RowsLike& distribution, const Tensor& tensor) {
+  return std::make_unique<RowsLikeFiller>(distribution, tensor);
+}
+
+}  // namespace shardinit

@@ -1,0 +1,166 @@
+#include "plan/relayout.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+#include <memory>
+#include <set>
+
+#include "base/error.h"
+#include "graph/stored/view.h"
+
+namespace shardinit {
+namespace {
+
+// The type of each of the model's tensors, by its path.
+using KnownTensors = std::map<std::string, DType>;
+
+std::string LayoutText(const Plan& plan) {
+  return plan.graph.layout.empty() ? "the model's own names"
+                                   : fmt::format("the layout `{}`", plan.graph.layout);
+}
+
+// Throws unless both have the same tensors of the same shapes.
+void RequireStoredSo(const Plan& folder, const Plan& from) {
+  std::map<std::string_view, const Tensor*> there;
+  for (const Tensor& tensor : folder.graph.tensors) there.emplace(tensor.path, &tensor);
+  for (const Tensor& tensor : from.graph.tensors) {
+    const auto found = there.find(tensor.path);
+    if (found == there.end()) {
+      throw Error(ExitCode::kUsage,
+                  fmt::format("the folder has no `{}`, which {} of `{}` has", tensor.path,
+                              LayoutText(from), from.graph.name),
+                  "give the layout that the folder has, with `--from-layout`");
+    }
+    const Shape& shape = found->second->shape;
+    if (shape != tensor.shape) {
+      throw Error(ExitCode::kUsage,
+                  fmt::format("`{}` is [{}] in the folder, but [{}] in {} of `{}`", tensor.path,
+                              fmt::join(shape, ", "), fmt::join(tensor.shape, ", "),
+                              LayoutText(from), from.graph.name),
+                  "give the spec of the model that is in the folder, with `--spec` and `--set`");
+    }
+    there.erase(found);
+  }
+  if (there.empty()) return;
+  throw Error(ExitCode::kUsage,
+              fmt::format("`{}` is in the folder, but not in {} of `{}`{}", there.begin()->first,
+                          LayoutText(from), from.graph.name,
+                          there.size() == 1 ? "" : fmt::format(" (and {} more)", there.size() - 1)),
+              "leave it out with `--drop`, or give another `--from-layout`");
+}
+
+// Calls `visit` with each of the model's tensors that a stored one holds any of.
+template <typename F>
+void ForEachHeld(const Tensor& stored, F visit) {
+  if (!stored.view) return visit(stored);
+  std::set<int64_t> sources;
+  for (const Piece& piece : stored.view->pieces) {
+    if (piece.source != Piece::kPadding) sources.insert(piece.source);
+  }
+  for (const int64_t source : sources) visit((*stored.view->drawn)[static_cast<size_t>(source)]);
+}
+
+KnownTensors KnownOf(const Plan& folder, const Plan& from) {
+  std::map<std::string_view, const Tensor*> there;
+  for (const Tensor& tensor : folder.graph.tensors) there.emplace(tensor.path, &tensor);
+  KnownTensors known;
+  for (const Tensor& stored : from.graph.tensors) {
+    const DType dtype = there.at(stored.path)->dtype;
+    ForEachHeld(stored, [&](const Tensor& of) {
+      const auto [place, is_new] = known.emplace(of.path, dtype);
+      if (is_new || place->second == dtype) return;
+      throw Error(ExitCode::kUsage,
+                  fmt::format("the folder has parts of `{}` as {} and as {}", of.path,
+                              InfoOf(place->second).name, InfoOf(dtype).name));
+    });
+  }
+  return known;
+}
+
+// Gives the model's tensors, and those that are stored, their types and values.
+void Take(const KnownTensors& known, InitGraph* graph) {
+  const auto take = [&](Tensor* tensor) {
+    const auto found = known.find(tensor->path);
+    if (found == known.end()) return;
+    tensor->dtype = found->second;
+    tensor->distribution = ValuesOfSource(tensor->path);
+    tensor->stream = {};
+    tensor->key = {};
+    tensor->measured = nullptr;
+  };
+  if (!graph->drawn) {
+    for (Tensor& tensor : graph->tensors) take(&tensor);
+    return;
+  }
+  auto drawn = std::make_shared<std::vector<Tensor>>(*graph->drawn);
+  for (Tensor& tensor : *drawn) take(&tensor);
+  for (Tensor& stored : graph->tensors) {
+    if (!stored.view) {
+      take(&stored);
+      continue;
+    }
+    const Tensor* first = nullptr;
+    ForEachHeld(stored, [&](const Tensor& of) {
+      const Tensor& now = (*drawn)[static_cast<size_t>(&of - stored.view->drawn->data())];
+      if (first == nullptr) first = &now;
+      if (first->dtype == now.dtype) return;
+      throw Error(ExitCode::kUsage,
+                  fmt::format("layout `{}` puts `{}` ({}) and `{}` ({}) together in `{}`",
+                              graph->layout, first->path, InfoOf(first->dtype).name, now.path,
+                              InfoOf(now.dtype).name, stored.path));
+    });
+    View view = *stored.view;
+    view.drawn = drawn;
+    stored.view = std::make_shared<View>(std::move(view));
+    if (first != nullptr) stored.dtype = first->dtype;
+  }
+  graph->drawn = std::move(drawn);
+}
+
+// Throws if the new layout leaves out one of the model's tensors that the folder has.
+void RequireKept(const KnownTensors& known, const Plan& to) {
+  std::set<std::string> kept;
+  for (const Tensor& stored : to.graph.tensors) {
+    ForEachHeld(stored, [&](const Tensor& of) { kept.insert(of.path); });
+  }
+  for (const auto& [path, dtype] : known) {
+    if (kept.contains(path)) continue;
+    throw Error(ExitCode::kUsage,
+                fmt::format("{} of `{}` has no `{}`, which is in the folder", LayoutText(to),
+                            to.graph.name, path),
+                "leave it out with `--drop`");
+  }
+}
+
+}  // namespace
+
+Distribution ValuesOfSource(const std::string& name) {
+  return FromSource{.source = kSourceName, .tensor = name};
+}
+
+bool IsOfSource(const Tensor& tensor) {
+  return std::holds_alternative<FromSource>(tensor.distribution);
+}
+
+Relayout RelayoutOf(const Plan& folder, Plan from, Plan to) {
+  RequireStoredSo(folder, from);
+  const KnownTensors known = KnownOf(folder, from);
+  RequireKept(known, to);
+  for (Plan* plan : {&from, &to}) {
+    Take(known, &plan->graph);
+    plan->graph.engine = folder.graph.engine;
+    plan->graph.seed = 0;
+  }
+  return {MakePlan(std::move(from.graph)), MakePlan(std::move(to.graph))};
+}
+
+Plan WithTypes(Plan plan, const std::function<DType(const Tensor& tensor)>& type_of) {
+  KnownTensors known;
+  for (const Tensor& tensor : plan.graph.logical()) known.emplace(tensor.path, type_of(tensor));
+  Take(known, &plan.graph);
+  return MakePlan(std::move(plan.graph));
+}
+
+}  // namespace shardinit

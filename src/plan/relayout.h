@@ -1,0 +1,34 @@
+// Relates the tensors that a folder holds to those of a model's spec, to store them in another
+// layout.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "plan/plan.h"
+
+namespace shardinit {
+
+// The name of the source in plans of folders whose values no spec declares.
+inline constexpr char kSourceName[] = "folder";
+
+// Returns how the tensor of this name has its values.
+Distribution ValuesOfSource(const std::string& name);
+bool IsOfSource(const Tensor& tensor);
+
+struct Relayout {
+  Plan from;  // The folder's tensors as what they hold of the model's.
+  Plan to;    // the model's tensors as they are to be stored
+};
+
+// `folder` has the tensors as they are stored; `from` and `to` are plans of one spec, in the layout
+// of the folder and in the new one. Tensors keep the types that they have in the folder. Throws
+// Error (kUsage) if the folder is not stored as `from` says, or if the new layout leaves out any of
+// it.
+Relayout RelayoutOf(const Plan& folder, Plan from, Plan to);
+
+// Gives the tensors of a model, and those that store them, other types. Throws Error (kUsage) if a
+// stored tensor would have several.
+Plan WithTypes(Plan plan, const std::function<DType(const Tensor& tensor)>& type_of);
+
+}  // namespace shardinit

@@ -1,0 +1,14 @@
+// Elements of one type as elements of another.
+#pragma once
+
+#include "tensor/dtype.h"
+
+namespace shardinit {
+
+// Writes the element of `from` at `in` as one of `to`. A number becomes a float by one rounding, to
+// nearest even, and to fewer than 32 bits over f32, as every initializer rounds. NaN stays NaN, and
+// infinities stay where the type has them. Returns false if the type does not hold the number: if
+// it is too large, no whole number, or a whole number that would be rounded.
+bool Convert(const void* in, DType from, DType to, void* out);
+
+}  // namespace shardinit

@@ -1,0 +1,344 @@
+"""Folders that other tools wrote: their traps are errors or warnings with names, and nothing is lost in silence."""
+
+import json
+import os
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+from changing import changing
+from clients import client_of
+from support import run_ok, run_tool
+
+torch = client_of("torch")
+safetensors_torch = client_of("safetensors.torch")
+
+STATE = {"model.embed_tokens.weight": torch.arange(32.0).reshape(8, 4), "lm_head.weight": torch.ones(8, 4)}
+
+
+def refused(*arguments, code=None):
+    result = run_tool(*arguments)
+    assert result.returncode != 0 and (code is None or result.returncode == code), result
+    return result.stderr
+
+
+def hub(folder, state=STATE, name="model.safetensors", **config):
+    folder.mkdir(exist_ok=True)
+    safetensors_torch.save_file(state, folder / name)
+    if config:
+        (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_tied_config_with_another_head(tmp_path):
+    """Transformers would untie them in silence: both stay, and a message says so."""
+    folder = hub(tmp_path / "in", tie_word_embeddings=True)
+    result = run_tool("convert", folder, "--to", "dcp", "-o", tmp_path / "out")
+    assert result.returncode == 0 and "ties `lm_head.weight`" in result.stderr
+    assert run_ok("diff", folder, tmp_path / "out", "--values").stdout == "no difference: 2 tensors\n"
+    same = {name: STATE["lm_head.weight"].clone() for name in STATE}
+    folder = hub(tmp_path / "same", same, tie_word_embeddings=True)
+    assert "ties" not in run_tool("digest", folder).stderr
+
+
+def test_index_that_names_another_file(tmp_path):
+    """The headers count; the index is a list of files."""
+    folder = tmp_path / "in"
+    hub(folder, {"a": torch.ones(2)}, "model-00001-of-00002.safetensors")
+    hub(folder, {"b": torch.zeros(2)}, "model-00002-of-00002.safetensors")
+    index = folder / "model.safetensors.index.json"
+    files = ["model-00002-of-00002.safetensors", "model-00001-of-00002.safetensors"]
+    index.write_text(json.dumps({"weight_map": dict(zip("ab", files))}))
+    result = run_tool("digest", folder)
+    assert result.returncode == 0 and "model.safetensors.index.json: a is not in" in result.stderr
+    index.write_text(json.dumps({"weight_map": {"a": files[1]}}))
+    assert "is not part of the model" in run_tool("digest", folder).stderr
+    index.write_text(json.dumps({"weight_map": {"a": files[1], "b": "model-00003.safetensors"}}))
+    assert "`model-00003.safetensors`, which is missing" in refused("digest", folder)
+    index.unlink()
+    (folder / files[0]).unlink()
+    assert f"`{files[0]}` is missing" in refused("digest", folder)
+
+
+def test_single_file_beside_an_index(tmp_path):
+    folder = hub(tmp_path / "in")
+    hub(folder, {"a": torch.ones(2)}, "model-00001-of-00001.safetensors")
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "model-00001-of-00001.safetensors"}}))
+    assert "`model.safetensors` stands beside" in refused("convert", folder, "--to", "dcp", "-o", tmp_path / "out")
+
+
+@pytest.mark.parametrize("bit", ["conj", "neg"])
+def test_views_whose_bytes_are_not_their_values(tmp_path, bit):
+    value = torch.complex(torch.ones(3), torch.ones(3)).conj()
+    torch.save({"a": value if bit == "conj" else value.imag}, tmp_path / "in.pt")
+    assert f"the bit `{bit}`" in refused("digest", tmp_path / "in.pt", code=5)
+
+
+def rewritten(path, to, change, compression=zipfile.ZIP_STORED):
+    """A copy of an archive in which `change(name, data)` gives each file."""
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(to, "w", compression) as new:
+        for name in old.namelist():
+            new.writestr(name, change(name, old.read(name)))
+    return to
+
+
+def test_big_endian_and_compressed_archives(tmp_path):
+    torch.save(STATE, tmp_path / "in.pt")
+    big = rewritten(tmp_path / "in.pt", tmp_path / "big.pt",
+                    lambda name, data: b"big" if name.endswith("byteorder") else data)
+    assert "big-endian" in refused("digest", big, code=5)
+    packed = rewritten(tmp_path / "in.pt", tmp_path / "packed.pt", lambda name, data: data, zipfile.ZIP_DEFLATED)
+    assert "compressed" in refused("digest", packed, code=5)
+    plain = rewritten(tmp_path / "in.pt", tmp_path / "plain.pt", lambda name, data: data)
+    assert run_ok("digest", plain).stdout == run_ok("digest", tmp_path / "in.pt").stdout
+
+
+def test_legacy_file_of_a_linear_layer(tmp_path):
+    """A count of 12 elements stands before 48 bytes."""
+    layer = torch.nn.Linear(4, 3)
+    torch.save(layer.state_dict(), tmp_path / "in.pt", _use_new_zipfile_serialization=False)
+    weight = layer.weight.detach().numpy().tobytes()
+    data = (tmp_path / "in.pt").read_bytes()
+    assert (12).to_bytes(8, "little") + weight in data
+    safetensors_torch.save_file(layer.state_dict(), tmp_path / "as.safetensors")
+    assert run_ok("diff", tmp_path / "in.pt", tmp_path / "as.safetensors", "--values").stdout == "no difference: 2 tensors\n"
+
+
+def test_what_would_have_to_run_is_refused(tmp_path):
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pt")
+    assert "whose code would have to run" in refused("digest", tmp_path / "module.pt", code=5)
+    torch.save({"optimizer": {}, "epoch": 1}, tmp_path / "no.pt")
+    assert "it holds no model: its keys are `optimizer`, `epoch`" in refused("digest", tmp_path / "no.pt", code=5)
+    quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+    torch.save({"a": torch.ones(2), "q": quantized}, tmp_path / "q.pt")
+    assert "_rebuild_qtensor" in refused("digest", tmp_path / "q.pt", code=5)
+    torch.save({"a": torch.ones(2), "s": torch.eye(3).to_sparse()}, tmp_path / "s.pt")
+    assert "_rebuild_sparse_tensor" in refused("digest", tmp_path / "s.pt", code=5)
+
+
+def test_strided_tensors(tmp_path):
+    base = torch.arange(24.0).reshape(4, 6)
+    state = {"rows": base[:, 1:4], "transposed": base.t(), "expanded": torch.ones(1).expand(3, 2), "tied": base}
+    torch.save(state, tmp_path / "in.pt")
+    safetensors_torch.save_file({n: t.contiguous().clone() for n, t in state.items()}, tmp_path / "as.safetensors")
+    assert run_ok("diff", tmp_path / "in.pt", tmp_path / "as.safetensors", "--values").stdout == "no difference: 4 tensors\n"
+    torch.save({"large": torch.zeros(1000, 1000).t()}, tmp_path / "large.pt")
+    assert "save `tensor.contiguous()`" in refused("digest", tmp_path / "large.pt", code=5)
+
+
+def test_folders_that_are_known_and_not_read(tmp_path):
+    for name, words in {"zero_to_fp32.py": "python zero_to_fp32.py . OUT", "manifest.ocdbt": "use_ocdbt=False",
+                        "zarr.json": "use_compression=False"}.items():
+        folder = tmp_path / name.replace(".", "_")
+        folder.mkdir()
+        (folder / name).write_text("{}")
+        assert words in refused("inspect", folder, code=5)
+    (tmp_path / "empty").mkdir()
+    assert "holds no safetensors files or DCP files or zarr arrays or PyTorch files" in refused("digest", tmp_path / "empty", code=2)
+    both = hub(tmp_path / "both")
+    (both / "w").mkdir()
+    (both / "w/.zarray").write_text(json.dumps({"zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "<f4",
+                                                "compressor": None, "filters": None, "order": "C", "fill_value": 0}))
+    (both / "w/0").write_bytes(bytes(4))
+    assert "holds safetensors files and zarr arrays" in refused("digest", both, code=2)
+
+
+def test_tensors_that_cannot_be_carried(tmp_path):
+    state = {"a": torch.ones(2), "c": torch.complex(torch.ones(2), torch.ones(2)), "z": torch.zeros(0)}
+    folder = hub(tmp_path / "in", state)
+    assert "cannot copy `c`" in refused("convert", folder, "--to", "dcp", "-o", tmp_path / "out", code=5)
+    assert "has no elements" in refused("convert", folder, "--to", "dcp", "-o", tmp_path / "out", "--drop", "c", code=5)
+    run_ok("convert", folder, "--to", "dcp", "-o", tmp_path / "out", "--drop", "c", "--drop", "z")
+    assert "no tensor matches `--drop x`" in refused("convert", folder, "--to", "dcp", "-o", tmp_path / "y", "--drop", "x",
+                                                    "--drop", "c", "--drop", "z")
+
+
+def test_another_source_is_never_taken_for_the_first(tmp_path):
+    folder = hub(tmp_path / "in")
+    for form in ["dcp", "hdf5"]:
+        out = tmp_path / form
+        run_ok("convert", folder, "--to", form, "-o", out)
+        before = {f: f.read_bytes() for f in out.rglob("*") if f.is_file()}
+        assert "was there already" in run_tool("convert", folder, "--to", form, "-o", out).stderr
+        other = hub(tmp_path / f"other-{form}", {**STATE, "lm_head.weight": torch.zeros(8, 4)})
+        renamed = tmp_path / "moved"
+        folder.rename(renamed)
+        other.rename(folder)
+        assert "has other values" in refused("convert", folder, "--to", form, "-o", out)
+        assert before == {f: f.read_bytes() for f in out.rglob("*") if f.is_file()}
+        shutil.rmtree(folder)
+        renamed.rename(folder)
+
+
+def test_links_of_a_cache_are_followed(tmp_path):
+    hub(tmp_path / "blobs")
+    folder = tmp_path / "snapshot"
+    folder.mkdir()
+    (folder / "model.safetensors").symlink_to("../blobs/model.safetensors")
+    assert run_ok("digest", folder).stdout == run_ok("digest", tmp_path / "blobs").stdout
+
+
+def test_out_of_the_ordinary(tmp_path):
+    state = {"w": torch.ones(4, 3), "bad": torch.tensor([1.0, float("nan"), float("inf")])}
+    state["w"][1:3] = 0
+    found = {t["path"]: t for t in json.loads(run_ok("stats", hub(tmp_path / "in", state), "--json").stdout)["tensors"]}
+    assert found["bad"]["not_finite"] == 2 and found["w"]["zero_rows"] == 2 and found["bad"]["zero_rows"] == 0
+
+
+def test_values_are_compared_bit_by_bit(tmp_path):
+    a, b = np.zeros((3, 4), "f4"), np.zeros((3, 4), "f4")
+    b[1, 2] = -0.0
+    a[2, 3], b[2, 3] = np.array([0x7FC00001, 0x7FC00002], "u4").view("f4")
+    hub(tmp_path / "a", {"w": torch.from_numpy(a)})
+    hub(tmp_path / "b", {"w": torch.from_numpy(b)})
+    result = run_tool("diff", tmp_path / "a", tmp_path / "b", "--values")
+    assert result.returncode == 1 and "values: 2 of 12 elements differ, the first at [1, 2]" in result.stdout
+
+
+def test_types_change_only_when_asked(tmp_path):
+    values = torch.cat([torch.randn(1000) * 10.0 ** k for k in range(-3, 4)])
+    values[:4] = torch.tensor([float("nan"), -0.0, float("inf"), 1e-40])
+    state = {"w": values.reshape(7, 1000), "d": values.double(), "w_scale_inv": values[:8].clone(),
+             "q": values.to(torch.float8_e4m3fn), "i": torch.arange(3)}
+    folder = hub(tmp_path / "in", state)
+    result = run_tool("convert", folder, "--to", "safetensors", "--dtype", "bf16", "-o", tmp_path / "out")
+    assert "2 tensors become bf16; 3 of other types stay" in result.stderr
+    found = safetensors_torch.load_file(tmp_path / "out/model.safetensors")
+    for name in "w", "d":
+        wanted = state[name].bfloat16()
+        assert torch.equal(found[name].isnan(), wanted.isnan())
+        kept = ~wanted.isnan()
+        assert torch.equal(found[name].view(torch.int16)[kept], wanted.view(torch.int16)[kept])
+    assert torch.equal(found["w_scale_inv"].view(torch.int32), state["w_scale_inv"].view(torch.int32))
+    assert torch.equal(found["q"].view(torch.uint8), state["q"].view(torch.uint8))
+    hub(tmp_path / "large", {"w": torch.full((3,), 1e6)})
+    assert "`w` has the value 1000000, which f16 does not hold" in refused(
+        "convert", tmp_path / "large", "--to", "dcp", "--dtype", "f16", "-o", tmp_path / "no", code=2)
+    assert "no floating-point type" in refused("convert", folder, "--to", "dcp", "--dtype", "i8", "-o", tmp_path / "no")
+
+
+LAYOUTS = ["stacked", "hf", "torchtitan", "meta", "megatron", "torch_dist", "kerashub"]
+
+
+def random_bits_of(cls, config, folder):
+    """A folder of Transformers, of which all bits of all elements are drawn: NaN with payloads and -0 are there."""
+    cls(config).to(torch.bfloat16).save_pretrained(folder)
+    state = safetensors_torch.load_file(folder / "model.safetensors")
+    bits = torch.Generator().manual_seed(3)
+    state = {name: torch.randint(-(1 << 15), 1 << 15, t.shape, generator=bits, dtype=torch.int16).view(torch.bfloat16)
+             for name, t in state.items()}
+    safetensors_torch.save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2"])
+def test_layouts_there_and_back(tmp_path, family):
+    """Stacked, fused, interleaved and padded: through every layout the bits come back, and on their way they are
+    the same in 1 and 8 jobs."""
+    transformers = client_of("transformers")
+    config = getattr(transformers, f"{family}Config")(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=130, max_position_embeddings=64)
+    folder = random_bits_of(getattr(transformers, f"{family}ForCausalLM"), config, tmp_path / "in")
+    config = folder / "config.json"
+    tested = 0
+    for layout in LAYOUTS:
+        there, eight, back = (tmp_path / f"{layout}-{what}" for what in ("there", "eight", "back"))
+        result = run_tool("convert", folder, "--to", "dcp", "--layout", layout, "-o", there, "-j", 1)
+        if "has no layout" in result.stderr:
+            continue
+        assert result.returncode == 0, result
+        tested += 1
+        run_ok("convert", folder, "--to", "dcp", "--layout", layout, "-o", eight, "-j", 8)
+        for file in there.iterdir():
+            assert file.read_bytes() == (eight / file.name).read_bytes(), file
+        run_ok("convert", there, "--to", "safetensors", "--spec", config, "--from-layout", layout, "-o", back)
+        assert "no difference" in run_ok("diff", folder, back, "--values").stdout
+    assert tested >= 3
+    # Through a checkpoint on a mesh.
+    run_ok("convert", folder, "--to", "hdf5", "--layout", "torch_dist", "--mesh", "tensor=2", "-o", tmp_path / "own")
+    run_ok("verify", tmp_path / "own", "-q")
+    run_ok("convert", tmp_path / "own", "--to", "megatron", "-o", tmp_path / "megatron")
+    run_ok("convert", tmp_path / "megatron", "--to", "safetensors", "--spec", config, "--from-layout", "torch_dist",
+           "-o", tmp_path / "end")
+    assert "no difference" in run_ok("diff", folder, tmp_path / "end", "--values").stdout
+
+
+def test_layouts_that_do_not_fit(tmp_path):
+    transformers = client_of("transformers")
+    config = transformers.LlamaConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
+                                      vocab_size=8)
+    folder = random_bits_of(transformers.LlamaForCausalLM, config, tmp_path / "in")
+    out = tmp_path / "out"
+    assert "the folder has no `tok_embeddings.weight`" in refused(
+        "convert", folder, "--to", "dcp", "--from-layout", "torchtitan", "-o", out, code=2)
+    state = safetensors_torch.load_file(folder / "model.safetensors")
+    hub(folder, {**state, "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})
+    assert "but not in the model's own names" in refused("convert", folder, "--to", "dcp", "--layout", "meta", "-o", out)
+    run_ok("convert", folder, "--to", "dcp", "--layout", "meta", "--drop", "**.inv_freq", "-o", out)
+    hub(folder, {**state, "lm_head.weight": torch.ones(9, 16).bfloat16()})
+    assert "`lm_head.weight` is [9, 16] in the folder, but [8, 16]" in refused(
+        "convert", folder, "--to", "dcp", "--layout", "meta", "-o", tmp_path / "x", code=2)
+
+
+def wide(folder):
+    """Two tensors that are read in several parts."""
+    bits = torch.Generator().manual_seed(5)
+    hub(folder, {name: torch.randint(-99, 99, (300, 1000), generator=bits).float() for name in "ab"})
+    file = folder / "model.safetensors"
+    os.utime(file, (1_700_000_000, 1_700_000_000))
+    return file
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("form", ["dcp", "hdf5"])
+@pytest.mark.parametrize("what", ["xor", "cut", "swap"])
+def test_sources_that_change_under_way(tmp_path, form, what):
+    """Before any read of the source, it changes: there is an error and no output, or the output has the values that
+    the source had."""
+    folder = tmp_path / "in"
+    file = wide(folder)
+    before = file.read_bytes()
+    wanted = run_ok("digest", folder).stdout
+    arguments = ["convert", folder, "--to", form, "-j", 1, "--memory", "4M", "--sharding", "fsdpv2", "--mesh", "fsdp=3"]
+    count = tmp_path / "count"
+    run_ok(*arguments, "-o", tmp_path / "whole", env=changing(folder, count=count))
+    reads = int(count.read_text().split()[0])
+    other = tmp_path / "other"
+    for read in sorted({1, 2, 3, reads // 2, reads - 1, reads}):
+        file.unlink()
+        file.write_bytes(before)
+        os.utime(file, (1_700_000_000, 1_700_000_000))
+        shutil.copy2(file, other)
+        with_what = {"xor": len(before) - 5000, "cut": len(before) - 5000, "swap": other}[what]
+        if what == "swap":
+            data = bytearray(before)
+            data[-5000] ^= 1
+            other.write_bytes(data)
+        out = tmp_path / f"out-{read}"
+        result = run_tool(*arguments, "-o", out, env=changing(folder, f"{read} {what} {file} {with_what}"))
+        if result.returncode == 0:
+            assert run_ok("digest", out).stdout == wanted, read
+        else:
+            assert result.returncode in (3, 5) and file.name in result.stderr, result
+            assert not out.exists()
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("form", ["dcp", "hdf5"])
+def test_conversions_that_are_killed(tmp_path, form):
+    """A run that is killed anywhere is completed by the same command, with the same bytes."""
+    folder = tmp_path / "in"
+    wide(folder)
+    arguments = ["convert", folder, "--to", form, "-j", 2, "--sharding", "fsdpv2", "--mesh", "fsdp=3"]
+    count = tmp_path / "count"
+    run_ok(*arguments, "-o", tmp_path / "whole", env=changing(folder, count=count))
+    wanted = {f.relative_to(tmp_path / "whole"): f.read_bytes() for f in (tmp_path / "whole").rglob("*") if f.is_file()}
+    steps = int(count.read_text().split()[1])
+    for kill in sorted({1, 2, steps // 2, steps - 1, steps}):
+        out = tmp_path / f"out-{kill}"
+        assert run_tool(*arguments, "-o", out, env=changing(folder, kill=kill)).returncode < 0
+        run_ok(*arguments, "-o", out)
+        assert wanted == {f.relative_to(out): f.read_bytes() for f in out.rglob("*") if f.is_file()}, kill

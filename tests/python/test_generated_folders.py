@@ -1,0 +1,159 @@
+"""Random folders of tensors, written by the packages that own the formats; `convert` carries each from format to
+format, and the packages read the end of the chain: SHA-256 of every tensor is kept."""
+
+import hashlib
+import json
+import pathlib
+import tempfile
+
+import ml_dtypes
+import numpy as np
+from clients import client_of
+from generated import generated, given
+from hypothesis import strategies as st
+from support import run_ok, run_tool
+
+torch = client_of("torch")
+safetensors_torch = client_of("safetensors.torch")
+dcp = client_of("torch.distributed.checkpoint")
+ocp = client_of("orbax.checkpoint")
+
+DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16,
+          "f8e4m3fn": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2, "i8": torch.int8, "i16": torch.int16,
+          "i32": torch.int32, "i64": torch.int64, "u8": torch.uint8, "u16": torch.uint16, "u32": torch.uint32,
+          "u64": torch.uint64, "bool": torch.bool}
+# Orbax is given arrays of NumPy.
+OF_NUMPY = {"bf16": ml_dtypes.bfloat16, "f8e4m3fn": ml_dtypes.float8_e4m3fn, "f8e5m2": ml_dtypes.float8_e5m2}
+PLAIN = {"f32": "f4", "f64": "f8", "f16": "f2", "bool": "?", **{f"{k}{8 * n}": f"{k}{n}" for k in "iu" for n in (1, 2, 4, 8)}}
+WRITERS = ["safetensors", "sharded", "bin", "pt", "legacy", "dcp", "run", "zarr"]
+FORMATS = ["safetensors", "dcp", "hf-dcp", "zarr", "hdf5"]
+
+
+def bytes_of(tensor):
+    """The elements as they lie in memory, whatever is NaN."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+@st.composite
+def tensors(draw):
+    """Names, types and shapes, and a seed of the bits: all bits of an element are drawn, so NaN with any payload, -0
+    and subnormal numbers are among them."""
+    names = draw(st.lists(st.sampled_from(
+        ["model.embed_tokens.weight", "model.layers.0.mlp.up.weight", "model.layers.0.mlp.up.bias",
+         "model.layers.10.norm.weight", "model.layers.2.norm.weight", "lm_head.weight", "a", "b.c", "step_size"]),
+        min_size=1, max_size=5, unique=True))
+    return {name: (draw(st.sampled_from(sorted(DTYPES))),
+                   tuple(draw(st.lists(st.sampled_from([1, 2, 3, 5, 8, 33]), max_size=3)))) for name in names}
+
+
+def made(forms, seed):
+    bits = np.random.default_rng(seed)
+    state = {}
+    for name, (dtype, shape) in forms.items():
+        size = DTYPES[dtype].itemsize * int(np.prod(shape))
+        raw = bits.integers(0, 2 if dtype == "bool" else 256, size, dtype=np.uint8)
+        state[name] = torch.from_numpy(raw).view(DTYPES[dtype]).reshape(shape)
+    return state
+
+
+def write(writer, forms, state, folder):
+    """Writes the tensors, and returns the path to give."""
+    path = folder / "in"
+    if writer in ("bin", "safetensors", "sharded"):
+        path.mkdir()
+    if writer == "safetensors":
+        safetensors_torch.save_file(state, path / "model.safetensors")
+    elif writer == "sharded":
+        weight_map = {}
+        for i, name in enumerate(state):
+            file = f"model-{i + 1:05}-of-{len(state):05}.safetensors"
+            safetensors_torch.save_file({name: state[name]}, path / file)
+            weight_map[name] = file
+        (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    elif writer == "bin":
+        torch.save(state, path / "pytorch_model.bin")
+    elif writer in ("pt", "legacy"):
+        path = folder / "in.pt"
+        strided = {name: torch.nn.Parameter(t, requires_grad=False) if t.dim() != 2 else t.t().contiguous().t()
+                   for name, t in state.items()}
+        torch.save({"state_dict": strided, "optimizer": {"state": {}}, "epoch": 3}, path,
+                   _use_new_zipfile_serialization=writer == "pt")
+    elif writer == "dcp":
+        dcp.save(dict(state), checkpoint_id=path)
+    elif writer == "run":
+        dcp.save({"model": state, "optim": {"state": {"w": {"exp_avg": torch.zeros(3)}}}, "step": 5}, checkpoint_id=path)
+    else:
+        tree = {name: np.frombuffer(bytes_of(t), OF_NUMPY.get(forms[name][0]) or PLAIN[forms[name][0]])
+                .reshape(t.shape) for name, t in state.items()}
+        ocp.PyTreeCheckpointer(use_ocdbt=False, use_compression=False).save(path, tree)
+    return path
+
+
+def read(form, folder, forms):
+    """The bytes of each tensor, by the package that owns the format."""
+    if form == "safetensors":
+        return {n: bytes_of(t) for n, t in safetensors_torch.load_file(folder / "model.safetensors").items()}
+    state = {name: torch.zeros(shape, dtype=DTYPES[dtype]) for name, (dtype, shape) in forms.items()}
+    if form == "dcp":
+        dcp.load(state, checkpoint_id=folder)
+    else:
+        dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(str(folder)))
+    return {name: bytes_of(t) for name, t in state.items()}
+
+
+@st.composite
+def cases(draw):
+    return (draw(st.sampled_from(WRITERS)), draw(tensors()), draw(st.integers(0, 1 << 30)),
+            draw(st.lists(st.sampled_from(FORMATS), max_size=2)), draw(st.sampled_from(["safetensors", "dcp"])),
+            draw(st.sampled_from([1, 8])))
+
+
+@generated(40)
+@given(case=cases())
+def test_generated_folders(case):
+    writer, forms, seed, through, last, jobs = case
+    state = made(forms, seed)
+    wanted = {name: bytes_of(t) for name, t in state.items()}
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        at = write(writer, forms, state, folder)
+        digests = {line.split()[1]: line.split()[0] for line in run_ok("digest", at).stdout.splitlines()}
+        for tensor, data in wanted.items():
+            assert digests[tensor] == hashlib.sha256(data).hexdigest(), tensor
+        for step, form in enumerate([*through, last]):
+            to = folder / f"{step}-{form}"
+            run_ok("convert", at, "--to", form, "-o", to, "-j", jobs, "-q")
+            run_ok("verify", to, "-q")
+            at = to
+        assert read(last, at, forms) == wanted
+        assert run_tool("diff", folder / f"{len(through)}-{last}", at, "--values").returncode == 0
+
+
+def damage(path, kind):
+    """Damages the largest file that `write` made."""
+    files = sorted(f for f in ([path] if path.is_file() else path.rglob("*")) if f.is_file() and f.name[0] != ".")
+    largest = max(files, key=lambda f: (f.stat().st_size, str(f)))
+    data = largest.read_bytes()
+    if kind == "truncated":
+        largest.write_bytes(data[:-1])
+    elif kind == "empty":
+        largest.write_bytes(b"")
+    else:
+        largest.unlink()
+
+
+@generated(20)
+@given(case=st.tuples(st.sampled_from([w for w in WRITERS if w != "zarr"]), tensors(), st.integers(0, 1 << 30),
+                      st.sampled_from(["truncated", "empty", "lost"])))
+def test_generated_damage(case):
+    """A damaged folder gives an error, and no output."""
+    writer, forms, seed, kind = case
+    if (writer, kind) == ("run", "truncated"):
+        kind = "lost"  # what is cut off may be none of the model's
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        path = write(writer, forms, made(forms, seed), folder)
+        damage(path, kind)
+        result = run_tool("convert", path, "--to", "dcp", "-o", folder / "out")
+        assert result.returncode in (2, 3, 4, 5), result
+        assert "error:" in result.stderr and not (folder / "out").exists(), result

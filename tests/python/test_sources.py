@@ -1,0 +1,262 @@
+"""Values from models that exist: `sources`, and the initializers `source`, `rows_like` and `parts`."""
+
+import json
+import shutil
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+from support import reassemble, run_ok, run_tool
+
+WORDS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}
+RNG = np.random.default_rng(7)
+EMBED = RNG.normal(size=(20, 6)).astype(np.float32)
+TENSORS = {
+    "embed.weight": EMBED,
+    "half.weight": RNG.normal(size=(8, 6)).astype(ml_dtypes.bfloat16),
+    "double": np.array([1.0, np.pi, 1e-300, -0.0]),
+    "ids": np.array([[1, 2, 3], [4, 5, 2**40 + 1]], np.int64),
+    "odd": np.array([0x7FC00001, 0xFF800001, 0x80000000, 0x7F800000, 1], "<u4").view(np.float32),
+    **{f"layers.{i}.w": np.full((4, 6), i, np.float32) + np.arange(24, dtype=np.float32).reshape(4, 6) / 32 for i in range(4)},
+}
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A folder as Hugging Face's tools write it."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    safetensors.numpy.save_file(TENSORS, folder / "model.safetensors")
+    return folder
+
+
+def spec_of(tmp_path, modules, sources="base: {path: model}", head="", name="spec.yaml"):
+    path = tmp_path / name
+    path.write_text(f"shardinit: 1\nname: grown\ndtype: f32\nsources: {{{sources}}}\n{head}modules:\n"
+                    + "".join(f"  {line}\n" for line in modules.strip().split("\n")))
+    return path
+
+
+def values_of(spec, *options):
+    """path → words, of a new checkpoint."""
+    out = spec.parent / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    run_ok("gen", spec, "-o", out, *options)
+    return {path: words for path, (_, words) in reassemble(out).items()}
+
+
+def words(array):
+    return np.ascontiguousarray(array).view(WORDS[array.dtype.itemsize])
+
+
+def test_a_tensor_of_the_same_path_is_taken_byte_by_byte(tmp_path, model):
+    spec = spec_of(tmp_path, """
+embed.weight: {shape: [20, 6], init: {source: base}, shard: [t]}
+half.weight: {shape: [8, 6], init: {source: base}, dtype: bf16, shard: [null, t]}
+ids: {shape: [2, 3], init: {source: base}, dtype: i64}
+odd: {shape: [5], init: {source: base}}
+double: {shape: [4], init: {source: base}, dtype: f64}
+""", head="mesh: {axes: {t: 2}}\n")
+    made = values_of(spec)
+    for path, found in made.items():
+        assert np.array_equal(found, words(TENSORS[path])), path
+    # The digests are those of the source's own bytes, so a generated model is compared as any other.
+    text = run_ok("digest", spec).stdout
+    assert run_ok("digest", spec, "--mesh", "t=1", "-j", "1").stdout == text
+    run_ok("verify", tmp_path / "out")
+
+
+def test_another_type_is_rounded_once(tmp_path, model):
+    spec = spec_of(tmp_path, """
+embed.weight: {shape: [20, 6], init: {source: base}, dtype: bf16}
+half.weight: {shape: [8, 6], init: {source: base}, dtype: f32}
+double: {shape: [4], init: {source: base}}
+""")
+    made = values_of(spec)
+    assert np.array_equal(made["embed.weight"], words(EMBED.astype(ml_dtypes.bfloat16)))
+    assert np.array_equal(made["half.weight"], words(TENSORS["half.weight"].astype(np.float32)))
+    assert np.array_equal(made["double"], words(TENSORS["double"].astype(np.float32)))
+
+
+@pytest.mark.parametrize("line, message", [
+    ("ids: {shape: [2, 3], init: {source: base}}", "element [1, 2] of `ids` is 1099511627777"),
+    ("embed.weight: {shape: [20, 6], init: {source: base}, dtype: i8}", "which i8 does not hold"),
+    ("odd: {shape: [5], init: {source: base}, dtype: f8e4m3fn}", "element [3] of `odd` is inf"),
+    ("w: {shape: [4, 6], init: {source: base, tensor: embed.weight, index: [i0 + 17, i1]}}",
+     "element [3, 0] of `w` would be element [20, 0]"),
+    ("w: {shape: [4, 6], init: {expr: \"source('base', 'embed.weight', i0 / 2, i1)\"}}",
+     "element [1, 0] of `w` takes element [0.5, 0]"),
+])
+def test_what_a_type_or_the_source_does_not_have_is_an_error(tmp_path, model, line, message):
+    result = run_tool("gen", spec_of(tmp_path, line), "-o", tmp_path / "out")
+    assert result.returncode == 2 and message in result.stderr, result.stderr
+
+
+def test_names_are_expressions_over_repeats(tmp_path, model):
+    spec = spec_of(tmp_path, """
+layers:
+  repeat: {layer: layers}
+  w: {shape: [4, 6], init: {source: base, tensor: "layers.{floor(layer * 4 / layers)}.w"}}
+""", head="vars: {layers: 8}\n")
+    made = values_of(spec)
+    for layer in range(8):
+        assert np.array_equal(made[f"layers.{layer}.w"], words(TENSORS[f"layers.{layer * 4 // 8}.w"]))
+
+
+def test_indices_are_expressions_over_elements(tmp_path, model):
+    spec = spec_of(tmp_path, """
+tiled: {shape: [40, 12], init: {source: base, tensor: embed.weight, index: [i0 % 20, i1 % 6]}, shard: [t, null]}
+turned: {shape: [6, 20], init: {source: base, tensor: embed.weight, index: [i1, i0]}, shard: [null, t]}
+row: {shape: [6], init: {source: base, tensor: embed.weight, index: [7, i0]}}
+""", head="mesh: {axes: {t: 4}}\n")
+    made = values_of(spec)
+    assert np.array_equal(made["tiled"], words(np.tile(EMBED, (2, 2))))
+    assert np.array_equal(made["turned"], words(EMBED.T))
+    assert np.array_equal(made["row"], words(EMBED[7]))
+
+
+def test_expressions_compute_with_elements(tmp_path, model):
+    spec = spec_of(tmp_path, """
+mean: {shape: [4, 6], init: {expr: "0.25 * source('base', 'layers.0.w') + 0.75 * source('base', 'layers.3.w')"}}
+embed.weight: {shape: [20, 6], init: {expr: "source('base') + 0.01 * normal()"}}
+noise: {shape: [20, 6], key: embed.weight, init: {expr: "0.01 * normal()"}, dtype: f64}
+half.weight: {shape: [8, 6], init: {expr: "2 * source('base', 7 - i0, i1)"}, dtype: bf16}
+""".replace("key: embed.weight, ", ""))
+    made = values_of(spec)
+    a, b = (TENSORS[f"layers.{i}.w"].astype(np.float64) for i in (0, 3))
+    assert np.array_equal(made["mean"], words((0.25 * a + 0.75 * b).astype(np.float32)))
+    assert np.array_equal(made["half.weight"], words((2 * TENSORS["half.weight"][::-1].astype(np.float32)).astype(ml_dtypes.bfloat16)))
+    moved = made["embed.weight"].view(np.float32) - EMBED
+    assert 0.005 < moved.std() < 0.02
+
+
+def rows_like(table, rows, axis=0):
+    """The mean and the standard deviation of each column, summed row by row in f64."""
+    first = np.moveaxis(table.astype(np.float64), axis, 0)[:rows]
+    mean, square = np.zeros(first.shape[1:]), np.zeros(first.shape[1:])
+    for row in first:
+        mean += row
+    mean /= rows
+    for row in first:
+        square += (row - mean) * (row - mean)
+    return mean, np.sqrt(square / rows)
+
+
+@pytest.mark.parametrize("share", [None, 0, 0.5])
+def test_a_longer_vocabulary(tmp_path, model, share):
+    std = "" if share is None else f", std: {share}"
+    spec = spec_of(tmp_path, f"""
+embed.weight: {{shape: [24, 6], init: {{parts: {{of: [{{source: base}}, {{rows_like: {{source: base{std}}}}}]}}}}, shard: [t]}}
+turned: {{shape: [20, 9], init: {{parts: {{axis: 1, of: [{{source: base, tensor: embed.weight}}, zeros]}}}}}}
+""", head="mesh: {axes: {t: 1}}\n")
+    made = values_of(spec)
+    found = made["embed.weight"].view(np.float32)
+    assert np.array_equal(made["embed.weight"][:20], words(EMBED))
+    mean, deviation = rows_like(EMBED, 20)
+    share = np.sqrt(1e-9) if share is None else share
+    apart = (found[20:] - mean) / np.maximum(deviation * share, 1e-30)
+    if share == 0:
+        assert np.array_equal(found[20:], np.broadcast_to(mean.astype(np.float32), (4, 6)))
+    else:
+        assert np.abs(found[20:] - mean).max() < 7 * share * deviation.max() + 1e-7
+        assert len(np.unique(made["embed.weight"][20:])) > 10
+    if share == 0.5:
+        assert 0.5 < apart.std() < 1.6 and abs(apart.mean()) < 0.7
+    assert np.array_equal(made["turned"].view(np.float32), np.pad(EMBED, ((0, 0), (0, 3))))
+    for mesh in (2, 3, 4, 8):
+        again = values_of(spec, "--mesh", f"t={mesh}", "-j", "8")
+        assert np.array_equal(again["embed.weight"], made["embed.weight"])
+
+
+def test_rows_that_pad_a_table_do_not_count(tmp_path, model):
+    spec = spec_of(tmp_path, """
+embed.weight: {shape: [18, 6], init: {parts: {of: [{source: base, rows: 15}, {rows_like: {source: base, rows: 15, std: 0}}]}}}
+""")
+    found = values_of(spec)["embed.weight"].view(np.float32)
+    assert np.array_equal(found[:15], EMBED[:15])
+    assert np.array_equal(found[15:], np.broadcast_to(rows_like(EMBED, 15)[0].astype(np.float32), (3, 6)))
+
+
+@pytest.mark.parametrize("line, message", [
+    ("other.weight: {shape: [2], init: {source: base}}", "source `base` has no tensor `other.weight`"),
+    ("embed.weight: {shape: [21, 6], init: {source: base}}", "`embed.weight` is [21, 6], but `embed.weight` of source `base` is [20, 6]"),
+    ("w: {shape: [2], init: {source: bose}}", "unknown source `bose`"),
+    ("w: {shape: [2], init: {source: base, tensor: embed.weight, index: [i0]}}", "`index` has 1 expressions"),
+    ("w: {shape: [2], init: {source: base, tensor: embed.weight, index: [i0, uniform()]}}", "an index cannot be random"),
+    ("embed.weight: {shape: [9, 6], init: {parts: {of: [{source: base}, zeros]}}}", "the parts of `embed.weight` are longer"),
+    ("embed.weight: {shape: [9, 6], init: {parts: {of: [ones, zeros]}}}", "the length of the part `ones` is not known"),
+])
+def test_mistakes_have_both_places(tmp_path, model, line, message):
+    result = run_tool("validate", spec_of(tmp_path, line))
+    assert result.returncode == 2 and message in result.stderr, result.stderr
+    assert "spec.yaml:6:" in result.stderr
+    if "base" in message and "`base`" in message:
+        assert "the source is" in result.stderr
+
+
+def test_a_pin_holds_the_source_to_its_bytes(tmp_path, model):
+    line = "embed.weight: {shape: [20, 6], init: {source: base}}"
+    everything = spec_of(tmp_path, "\n".join(
+        f"{name}: {{shape: {list(value.shape)}, init: {{source: base}}, dtype: {dtype}}}"
+        for (name, value), dtype in zip(TENSORS.items(), ["f32", "bf16", "f64", "i64"] + 5 * ["f32"])), name="all.yaml")
+    run_ok("digest", everything, "--write", tmp_path / "pins.json")
+    digest = run_ok("digest", everything).stdout.strip().split("\n")[-1].split()[0]
+    pinned = spec_of(tmp_path, line, sources=f"base: {{path: model, digest: {digest}}}", name="pinned.yaml")
+    of_file = spec_of(tmp_path, line, sources="base: {path: model, digest: pins.json}", name="of_file.yaml")
+    result = run_tool("validate", spec_of(tmp_path, line))
+    assert result.returncode == 0 and "source `base` has no `digest`" in result.stderr
+    for spec in (pinned, of_file):
+        assert run_tool("validate", spec).stderr == ""
+        values_of(spec)
+        assert f'"sources": [{{"name": "base", "digest": "{digest}"}}]' in (tmp_path / "out/plan.json").read_text()
+        assert "sources" not in (tmp_path / "out/ranks/rank-00000.json").read_text()
+    changed = {**TENSORS, "ids": TENSORS["ids"] + 1}
+    safetensors.numpy.save_file(changed, model / "model.safetensors")
+    values_of(of_file)  # which needs no other tensor
+    result = run_tool("gen", pinned, "-o", tmp_path / "new")
+    assert result.returncode == 2 and f"not {digest}" in result.stderr, result.stderr
+    safetensors.numpy.save_file({**TENSORS, "embed.weight": EMBED + 1}, model / "model.safetensors")
+    result = run_tool("gen", of_file, "-o", tmp_path / "new2")
+    assert result.returncode == 2 and "has the SHA-256" in result.stderr, result.stderr
+
+
+def test_ranks_of_other_bytes_never_become_one_checkpoint(tmp_path, model):
+    spec = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}, shard: [t]}",
+                   head="mesh: {axes: {t: 2}}\n")
+    out = tmp_path / "out"
+    run_ok("gen", spec, "-o", out, "--ranks", "0")
+    (read,) = json.loads((out / "ranks/rank-00000.json").read_text())["sources"]
+    assert (read["source"], read["tensor"]) == ("base", "embed.weight") and len(read["sha256"]) == 64
+    (tmp_path / "copy").mkdir()
+    safetensors.numpy.save_file({"embed.weight": EMBED + 1}, tmp_path / "copy/model.safetensors")
+    result = run_tool("gen", spec, "-o", out, "--ranks", "1", "--source", f"base={tmp_path / 'copy'}")
+    assert result.returncode == 4 and "is not one checkpoint" in result.stderr, result.stderr
+    assert not (out / "manifest.json").exists()
+    assert run_tool("finalize", out).returncode == 4
+    result = run_tool("verify", out)
+    assert result.returncode != 0
+    (out / "ranks/rank-00001.json").unlink()
+    run_ok("gen", spec, "-o", out)
+    run_ok("verify", out)
+
+
+def test_a_truncated_source_is_an_error(tmp_path, model):
+    spec = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}}")
+    file = model / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-8])
+    result = run_tool("gen", spec, "-o", tmp_path / "out")
+    assert result.returncode in (2, 5) and "model.safetensors" in result.stderr, result.stderr
+
+
+def test_checkpoints_are_sources_too(tmp_path, model):
+    spec = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}, shard: [t]}",
+                   head="mesh: {axes: {t: 4}}\n")
+    values_of(spec)
+    shutil.move(tmp_path / "out", tmp_path / "first")
+    again = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}}", sources="base: {path: first}", name="again.yaml")
+    assert np.array_equal(values_of(again)["embed.weight"], words(EMBED))
+    dcp = tmp_path / "dcp"
+    run_ok("export", spec, "--to", "dcp", "-o", dcp)
+    again = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}}", sources="base: {path: dcp}", name="again.yaml")
+    assert np.array_equal(values_of(again)["embed.weight"], words(EMBED))
