@@ -120,7 +120,7 @@ Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
   if (!request.sharding.empty()) {
     Diagnostics diagnostics;
     to = ShardAs(to, fmt::format("{} as a spec", options.from), request.mesh, request.sharding, "",
-               diagnostics);
+                 diagnostics);
     Talk(Render(diagnostics.all()));
   } else if (!request.mesh.empty()) {
     to = OnMesh(to, request.mesh, false);
