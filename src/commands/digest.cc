@@ -128,9 +128,33 @@ std::vector<std::string> Differences(const std::string& path, ExpectedDigests ex
   return lines;
 }
 
+// Takes the digests of tensors in a folder or, if it is null, of those that are made. They stand in
+// the order of paths.
+std::vector<TensorDigest> TakeDigests(const DigestOptions& options, const WorkerOptions& workers,
+                                      const std::vector<const Tensor*>& tensors,
+                                      const TensorFolder* folder) {
+  int64_t bytes = 0;
+  for (const Tensor* tensor : tensors) bytes += tensor->bytes();
+  SourceOf source;
+  if (folder != nullptr) source = [=](const Tensor& tensor) { return folder->ElementsOf(tensor); };
+  std::vector<TensorDigest> digests;
+  {
+    WorkCounters counters;
+    Progress progress(options.work.Mode(), "hashing", bytes, options.json);
+    digests = DigestTensors(
+        tensors, workers, [&](const WorkCounters& c) { progress.Update(c.hashed_bytes); },
+        &counters, source);
+  }
+  if (folder != nullptr) folder->RequireUnchanged();
+  std::sort(digests.begin(), digests.end(), [](const TensorDigest& a, const TensorDigest& b) {
+    return a.tensor->path < b.tensor->path;
+  });
+  return digests;
+}
+
 ExitCode RunDigest(const DigestOptions& options) {
   const WorkerOptions workers = options.work.Workers(false);
-  const ProgressMode mode = options.work.Mode();
+  options.work.Mode();  // says what is wrong with it
   const std::string& path = options.spec.request.path;
   std::optional<TensorFolder> folder;
   if (MayHoldTensors(path)) {
@@ -145,21 +169,9 @@ ExitCode RunDigest(const DigestOptions& options) {
   if (!options.write.empty()) written.emplace(kDigestsKind, options.write, options.force);
   const std::vector<const Tensor*> tensors =
       Matching(folder ? plan.graph.tensors : plan.graph.logical(), options.only);
-  int64_t bytes = 0;
-  for (const Tensor* tensor : tensors) bytes += tensor->bytes();
   const bool all = tensors.size() == (folder ? plan.graph.tensors : plan.graph.logical()).size();
-  std::vector<TensorDigest> digests;
-  {
-    WorkCounters counters;
-    Progress progress(mode, "hashing", bytes, options.json);
-    digests = DigestTensors(
-        tensors, workers, [&](const WorkCounters& c) { progress.Update(c.hashed_bytes); },
-        &counters, folder ? [&](const Tensor& t) { return folder->ElementsOf(t); } : SourceOf());
-  }
-  if (folder) folder->RequireUnchanged();
-  std::sort(digests.begin(), digests.end(), [](const TensorDigest& a, const TensorDigest& b) {
-    return a.tensor->path < b.tensor->path;
-  });
+  const std::vector<TensorDigest> digests =
+      TakeDigests(options, workers, tensors, folder ? &*folder : nullptr);
   std::string json;
   if (options.json || written) json = InJson(plan, digests, all);
   std::vector<std::string> differences;
