@@ -112,7 +112,8 @@ bool MayHoldTensors(const std::string& path) {
   return path != "-" && (IsFolder(path) || (ReaderOfFile(path) != nullptr && Exists(path)));
 }
 
-Contents ReadForeign(const std::string& path, const FormatReader** reader) {
+Contents ReadForeign(const std::string& given, const FormatReader** reader) {
+  const std::string path = IsFolder(given) ? ItemIn(given) : given;
   if (!IsFolder(path)) {
     *reader = ReaderOfFile(path);
     if (*reader != nullptr && Exists(path)) return (*reader)->read_file(path);

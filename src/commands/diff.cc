@@ -152,6 +152,10 @@ void RequireFolders(const DiffOptions& options) {
   RequireNoOverrides(options.spec);
   for (const std::string& path : {options.before, options.after}) {
     if (!path.empty() && MayHoldTensors(path)) continue;
+    // What is wrong with the other one comes first.
+    for (const std::string& other : {options.before, options.after}) {
+      if (IsForeign(other)) static_cast<void>(TensorFolder(other));
+    }
     throw Error(ExitCode::kUsage,
                 path.empty() ? "values are to be compared, but not with which"
                              : fmt::format("`{}` is no folder of tensors, and has no values", path),

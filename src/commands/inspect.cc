@@ -111,7 +111,7 @@ ExitCode InspectOther(const InspectOptions& options) {
   for (const Tensor* tensor : tensors) {
     const std::vector<FilePiece>& pieces = folder.PiecesOf(*tensor);
     rows.push_back({tensor->path, std::string(InfoOf(tensor->dtype).name), InShape(tensor->shape),
-                    Grouped(std::ssize(pieces)), Escape(NameOf(pieces.front().file))});
+                    Grouped(std::ssize(pieces)), Escape(shardinit::NameOf(pieces.front().file))});
   }
   Print(fmt::format("{}: {}: {} in {}, {}\n\n", Escape(options.path), folder.what(),
                     Count(plan.parameters, "element"),

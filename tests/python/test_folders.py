@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from changing import changing
 from clients import client_of
-from support import run_ok, run_tool
+from support import TINY, run_ok, run_tool
 
 torch = client_of("torch")
 safetensors_torch = client_of("safetensors.torch")
@@ -342,3 +342,18 @@ def test_conversions_that_are_killed(tmp_path, form):
         assert run_tool(*arguments, "-o", out, env=changing(folder, kill=kill)).returncode < 0
         run_ok(*arguments, "-o", out)
         assert wanted == {f.relative_to(out): f.read_bytes() for f in out.rglob("*") if f.is_file()}, kill
+
+
+def test_steps_of_runs_are_found(tmp_path):
+    """Megatron-core names the last iteration in a file, Orbax's managers put items into folders."""
+    run_ok("gen", TINY, "-o", tmp_path / "own")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "latest_checkpointed_iteration.txt").write_text("20")
+    run_ok("export", TINY, "--to", "dcp", "-o", run / "iter_0000020")
+    run_ok("export", TINY, "--to", "zarr", "-o", tmp_path / "step/items")
+    for folder in run, tmp_path / "step":
+        assert "no difference" in run_ok("diff", tmp_path / "own", folder, "--values").stdout
+        run_ok("verify", folder, "--spec", TINY)
+    (run / "latest_checkpointed_iteration.txt").write_text("../..")
+    assert "has no iteration, but `../..`" in refused("digest", run, code=5)
