@@ -1,5 +1,6 @@
 """Values from models that exist: `sources`, and the initializers `source`, `rows_like` and `parts`."""
 
+import hashlib
 import json
 import shutil
 
@@ -7,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
+from changing import changing
 from support import reassemble, run_ok, run_tool
 
 WORDS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}
@@ -292,3 +294,29 @@ def test_folders_on_the_command_line(tmp_path, model, option, message):
     assert result.returncode == 2 and message in result.stderr, result.stderr
     assert "source `base` has no folder" in run_tool("validate", spec).stderr
     run_ok("validate", spec, "--source", "base=model", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("change", ["xor", "cut"])
+def test_a_source_that_changes_meanwhile_gives_its_first_values_or_an_error(tmp_path, model, change):
+    safetensors.numpy.save_file({"w": RNG.normal(size=(300, 256)).astype(np.float32)}, model / "model.safetensors")
+    file = model / "model.safetensors"
+    old = file.read_bytes()
+    spec = spec_of(tmp_path, "w: {shape: [301, 256], init: {parts: {of: [{source: base}, {rows_like: {source: base}}]}}}")
+    run = ["gen", spec, "-j", "1", "-o"]
+    run_ok(*run, tmp_path / "first", env=changing(model, count=tmp_path / "reads"))
+    reads = int((tmp_path / "reads").read_text().split()[0])
+    assert reads > 10
+    at = len(old) - 5000 if change == "xor" else len(old) // 2
+    outcomes = set()
+    for read in range(2, reads + 1, max(1, reads // 12)):
+        file.write_bytes(old)
+        result = run_tool(*run, tmp_path / f"out{read}", env=changing(model, f"{read} {change} {file} {at}"))
+        outcomes.add(result.returncode)
+        if result.returncode:
+            assert "model.safetensors" in result.stderr, result.stderr
+            continue
+        # The receipt has the digest of what the values are of.
+        (kept,) = json.loads((tmp_path / f"out{read}/ranks/rank-00000.json").read_text())["sources"]
+        made = reassemble(tmp_path / f"out{read}")["w"][1]
+        assert hashlib.sha256(made[:300].tobytes()).hexdigest() == kept["sha256"]
+    assert 3 in outcomes
