@@ -231,7 +231,8 @@ FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const 
       MissingRanks(folder, plan, plan_sha256, [&](const RankPlan& rank, const Receipt& receipt) {
         if (std::ssize(ranks) == rank.rank) {  // No rank is missing so far.
           ranks.push_back(EntryOf(plan, rank, receipt));
-          if (const std::string difference = sources.Add(rank.rank, receipt); !difference.empty()) {
+          if (const std::string difference = sources.Add(plan, rank, receipt);
+              !difference.empty()) {
             throw Error(
                 ExitCode::kConflict,
                 fmt::format("`{}` is not one checkpoint: {}", folder.root().path(), difference),

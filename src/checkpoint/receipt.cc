@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
@@ -34,34 +35,52 @@ void ForEachSourceOf(const Tensor& tensor,
 
 }  // namespace
 
-std::vector<ReadSource> SourcesRead(const Plan& plan, const RankPlan& rank) {
-  std::vector<ReadSource> sources;
-  if (plan.graph.sources.empty()) return sources;
-  const auto is_pinned = [&](const std::string& source) {
-    return std::ranges::any_of(plan.graph.sources, [&](const SourcePin& pin) {
-      return pin.name == source && !pin.digest.empty();
-    });
-  };
-  std::set<std::pair<std::string, std::string>> known;
+namespace {
+
+// Returns the tensors of sources without a pin that the rank's boxes take elements of.
+std::map<std::pair<std::string, std::string>, SourceTensorPtr> UnpinnedOf(const Plan& plan,
+                                                                          const RankPlan& rank) {
+  std::map<std::pair<std::string, std::string>, SourceTensorPtr> unpinned;
+  std::set<std::string> pinned;
+  for (const SourcePin& pin : plan.graph.sources) {
+    if (!pin.digest.empty()) pinned.insert(pin.name);
+  }
+  if (pinned.size() == plan.graph.sources.size()) return unpinned;
   for (const Shard& shard : rank.shards) {
     ForEachSourceOf(*shard.tensor, [&](const std::string& source, const std::string& name,
                                        const SourceTensorPtr& data) {
-      if (data == nullptr || is_pinned(source) || !known.insert({source, name}).second) return;
-      sources.push_back({source, name, data->Check()});
+      if (pinned.count(source) == 0) unpinned.emplace(std::pair(source, name), data);
     });
   }
-  std::ranges::sort(sources);
+  return unpinned;
+}
+
+}  // namespace
+
+std::vector<ReadSource> SourcesRead(const Plan& plan, const RankPlan& rank) {
+  std::vector<ReadSource> sources;
+  for (const auto& [name, data] : UnpinnedOf(plan, rank)) {
+    if (data != nullptr) sources.push_back({name.first, name.second, data->Check()});
+  }
   return sources;
 }
 
-std::string SourceDigests::Add(int64_t rank, const Receipt& receipt) {
+std::string SourceDigests::Add(const Plan& plan, const RankPlan& rank, const Receipt& receipt) {
   for (const ReadSource& read : receipt.sources) {
-    const auto [it, is_new] = known_.try_emplace({read.source, read.tensor}, rank, read.sha256);
+    const auto [it, is_new] =
+        known_.try_emplace({read.source, read.tensor}, rank.rank, read.sha256);
     const auto& [other, sha256] = it->second;
     if (is_new || sha256 == read.sha256) continue;
     return fmt::format("rank {} was made of {} of source {} with SHA-256 {}, but rank {} with {}",
-                       rank, Quote(read.tensor), Quote(read.source),
+                       rank.rank, Quote(read.tensor), Quote(read.source),
                        ToHex(read.sha256).substr(0, 12), other, ToHex(sha256).substr(0, 12));
+  }
+  if (UnpinnedOf(plan, rank).empty()) return {};
+  // A rank that was copied from another checkpoint says nothing of sources.
+  (receipt.sources.empty() ? untold_ : told_) = rank.rank;
+  if (told_ >= 0 && untold_ >= 0) {
+    return fmt::format("rank {} was copied, and rank {} was made of sources that may be others",
+                       untold_, told_);
   }
   return {};
 }

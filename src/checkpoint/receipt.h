@@ -40,9 +40,10 @@ struct Receipt {
 class SourceDigests {
  public:
   // Returns what differs from a rank that was added before; empty: nothing does.
-  std::string Add(int64_t rank, const Receipt& receipt);
+  std::string Add(const Plan& plan, const RankPlan& rank, const Receipt& receipt);
 
  private:
+  int64_t told_ = -1, untold_ = -1;  // A rank that says what it was made of, and one that does not.
   std::map<std::pair<std::string, std::string>, std::pair<int64_t, Digest>> known_;
 };
 

@@ -97,7 +97,7 @@ class Verifier {
       return false;
     }
     *entry = EntryOf(plan_, rank, receipt);
-    if (std::string difference = sources_.Add(rank.rank, receipt); !difference.empty()) {
+    if (std::string difference = sources_.Add(plan_, rank, receipt); !difference.empty()) {
       Find(receipt_file, std::move(difference));
     }
     VerifyRankFile(rank, receipt);

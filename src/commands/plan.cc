@@ -178,6 +178,27 @@ void AddFactsOfBalance(const Plan& plan, const Balance& balance, int64_t stored_
                      .section = kFiles}});
 }
 
+// A process that makes all values reads each tensor of a source once to hash it, and then takes
+// elements from it.
+Fact FactOfSources(const InitGraph& graph) {
+  std::map<std::pair<std::string, std::string>, int64_t> bytes;
+  for (const Tensor& tensor : graph.logical()) {
+    ForEachSource(tensor.distribution, [&](const std::string& source, const std::string& name,
+                                           const SourceTensorPtr& data) {
+      if (data != nullptr) bytes[{source, name}] = data->elements() * InfoOf(data->dtype()).bytes;
+    });
+  }
+  int64_t all = 0;
+  for (const auto& [name, each] : bytes) all += each;
+  return {"source_bytes",
+          all,
+          {.label = "sources",
+           .text = fmt::format(
+               "{} of {}, {} to be read", Count(static_cast<int64_t>(bytes.size()), "tensor"),
+               Count(static_cast<int64_t>(graph.sources.size()), "source"), InBytes(all)),
+           .section = kFiles}};
+}
+
 // Returns the bytes of padding, which is stored and not drawn.
 int64_t PaddingIn(const InitGraph& graph) {
   int64_t bytes = 0;
@@ -233,6 +254,7 @@ Facts FactsOfPlan(const PlanOptions& options, const Plan& plan, const Balance& b
        {.label = "memory",
         .text = InBytes(memory) + " for data on its way to the disk",
         .section = kFiles}}};
+  if (!graph.sources.empty()) facts.push_back(FactOfSources(graph));
   if (padding > 0) facts.push_back({"stored_padding_bytes", padding});
   AddFactsOfBalance(plan, balance, padding, &facts);
   if (!cost.bytes.empty() && plan.world_size() > 1) facts.push_back(FactOfCost(graph.mesh, cost));

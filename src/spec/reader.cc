@@ -366,6 +366,11 @@ std::optional<InitSpec> SpecReader::ReadInit(const Node& node) {
   }
   const Node::Entry& only = node.entries[0];
   if (!CheckIdentifier(*only.key, "initializer", diagnostics_)) return std::nullopt;
+  return ReadInitOf(only);
+}
+
+// Reads an initializer's arguments, which some have in a form of their own.
+std::optional<InitSpec> SpecReader::ReadInitOf(const Node::Entry& only) {
   if (only.key->text == "expr") {
     const ExprPtr expr = ReadExpr(only, "`expr`");
     if (expr == nullptr) return std::nullopt;

@@ -97,6 +97,7 @@ class SpecReader {
   bool ReportCutCall(const std::vector<Node::Entry>& items, size_t* at);
 
  private:
+  std::optional<InitSpec> ReadInitOf(const Node::Entry& only);
   ExprPtr ReadVariableText(const Node::Entry& entry);
   // Returns null, and reports it, if `{variable: …}` is not the value of a `repeat` or a `for`.
   const Node::Entry* OnlyVariable(const Node::Entry& entry);

@@ -1,5 +1,6 @@
 """Values from models that exist: `sources`, and the initializers `source`, `rows_like` and `parts`."""
 
+import hashlib
 import json
 import shutil
 
@@ -7,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
+from changing import changing
 from support import reassemble, run_ok, run_tool
 
 WORDS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}
@@ -260,3 +262,61 @@ def test_checkpoints_are_sources_too(tmp_path, model):
     run_ok("export", spec, "--to", "dcp", "-o", dcp)
     again = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}}", sources="base: {path: dcp}", name="again.yaml")
     assert np.array_equal(values_of(again)["embed.weight"], words(EMBED))
+
+
+def test_a_copied_rank_does_not_stand_beside_one_of_another_source(tmp_path, model):
+    spec = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}, shard: [t]}",
+                   head="mesh: {axes: {t: 2}}\n")
+    run_ok("gen", spec, "-o", tmp_path / "first", "--mesh", "t=1")
+    out = tmp_path / "out"
+    run_ok("reshard", tmp_path / "first", "--mesh", "t=2", "-o", out)
+    run_ok("verify", out)
+    (out / "ranks/rank-00001.json").unlink()
+    result = run_tool("gen", spec, "-o", out)
+    assert result.returncode == 4 and "rank 0 was copied" in result.stderr, result.stderr
+
+
+def test_plan_says_how_much_is_read(tmp_path, model):
+    spec = spec_of(tmp_path, """
+embed.weight: {shape: [24, 6], init: {parts: {of: [{source: base}, {rows_like: {source: base}}]}}}
+w: {shape: [4, 6], init: {expr: "source('base', 'layers.1.w') + source('base', 'half.weight', i0, i1)"}}
+""")
+    (line,) = [line for line in run_ok("plan", spec).stdout.splitlines() if line.startswith("sources ")]
+    assert line.split(None, 1)[1] == "3 tensors of 1 source, 672 B to be read"
+
+
+@pytest.mark.parametrize("option, message", [
+    ("bose=model", "the spec declares no source `bose`"), ("base", "a source has the form `name=folder`"),
+    ("base=missing", "there is no folder `missing`")])
+def test_folders_on_the_command_line(tmp_path, model, option, message):
+    spec = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}}", sources="base: {}")
+    result = run_tool("validate", spec, "--source", option, cwd=tmp_path)
+    assert result.returncode == 2 and message in result.stderr, result.stderr
+    assert "source `base` has no folder" in run_tool("validate", spec).stderr
+    run_ok("validate", spec, "--source", "base=model", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("change", ["xor", "cut"])
+def test_a_source_that_changes_meanwhile_gives_its_first_values_or_an_error(tmp_path, model, change):
+    safetensors.numpy.save_file({"w": RNG.normal(size=(300, 256)).astype(np.float32)}, model / "model.safetensors")
+    file = model / "model.safetensors"
+    old = file.read_bytes()
+    spec = spec_of(tmp_path, "w: {shape: [301, 256], init: {parts: {of: [{source: base}, {rows_like: {source: base}}]}}}")
+    run = ["gen", spec, "-j", "1", "-o"]
+    run_ok(*run, tmp_path / "first", env=changing(model, count=tmp_path / "reads"))
+    reads = int((tmp_path / "reads").read_text().split()[0])
+    assert reads > 10
+    at = len(old) - 5000 if change == "xor" else len(old) // 2
+    outcomes = set()
+    for read in range(2, reads + 1, max(1, reads // 12)):
+        file.write_bytes(old)
+        result = run_tool(*run, tmp_path / f"out{read}", env=changing(model, f"{read} {change} {file} {at}"))
+        outcomes.add(result.returncode)
+        if result.returncode:
+            assert "model.safetensors" in result.stderr, result.stderr
+            continue
+        # The receipt has the digest of what the values are of.
+        (kept,) = json.loads((tmp_path / f"out{read}/ranks/rank-00000.json").read_text())["sources"]
+        made = reassemble(tmp_path / f"out{read}")["w"][1]
+        assert hashlib.sha256(made[:300].tobytes()).hexdigest() == kept["sha256"]
+    assert 3 in outcomes

@@ -9,7 +9,8 @@ import yaml
 from support import ROOT, run_ok, run_tool
 
 MODELS = sorted(p.stem for p in (ROOT / "configs").glob("*.yaml"))
-RECIPES = sorted(p.stem for p in (ROOT / "configs/recipes").glob("*.yaml"))
+# Those with sources need a model that exists: test_recipes_of_models.py.
+RECIPES = sorted(p.stem for p in (ROOT / "configs/recipes").glob("*.yaml") if "\nsources:" not in p.read_text())
 SHARDINGS = sorted(p.stem for p in (ROOT / "configs/sharding").glob("*.yaml"))
 ODD = "shardinit: 1\nname: m\ndtype: f32\nvars: {unused: 1}\nmodules: {w: {shape: [4], init: zeros}}\n"
 

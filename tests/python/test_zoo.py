@@ -477,6 +477,8 @@ def test_every_recipe_is_tested():
     for path in CONFIGS:
         include = yaml.safe_load(path.read_text()).get("include", [])
         used |= {pathlib.Path(name).stem for name in ([include] if isinstance(include, str) else include)}
+    of_models = (ROOT / "tests/python/test_recipes_of_models.py").read_text()
+    used |= {path.stem for path in RECIPES if f'"recipes/{path.stem}"' in of_models}
     assert {path.stem for path in RECIPES} <= used
 
 
