@@ -1,12 +1,12 @@
 // Makes, hashes and writes boxes on all cores, as fast as the slowest of the three allows.
 //
-// A box is divided into blocks. Any thread generates blocks in any order. Whoever holds the box's hash
-// hashes them in order (SHA-256 is sequential). Threads of their own write them in any order, so
-// that disk and CPU overlap. A thread keeps to two boxes while there are others to take: it hashes
-// each piece while that is in its cache, and both boxes' in the time of one. When no box is left to
-// take, threads generate ahead for the boxes at work, so that even a single large box runs at the
-// speed of one core's SHA-256, not at that of one core doing everything. Large boxes go first,
-// which keeps the end of a job short.
+// A box is divided into blocks. Any thread generates blocks in any order. Whoever holds the box's
+// hash hashes them in order (SHA-256 is sequential). Threads of their own write them in any order,
+// so that disk and CPU overlap. A thread keeps to two boxes while there are others to take: it
+// hashes each piece while that is in its cache, and both boxes' in the time of one. When no box is
+// left to take, threads generate ahead for the boxes at work, so that even a single large box runs
+// at the speed of one core's SHA-256, not at that of one core doing everything. Large boxes go
+// first, which keeps the end of a job short.
 //
 // A pass over several boxes is one thread's work: it goes on in order, block by block.
 //
