@@ -285,7 +285,7 @@ TEST(FanAxes, MustBeThere) {
             "dimensions\n"
             "    w: {shape: [2, 4], init: he_normal, in_axis: 2}\n"
             "                                                 ^\n"
-            "  hint: from -2 to 1\n");
+            "  hint: use -2 to 1\n");
   EXPECT_EQ(FanMessages("shape: [], init: zeros, batch_axis: -1"),
             "x.yaml:5:43: error: `batch_axis` is -1, but the tensor has 0 "
             "dimensions\n"

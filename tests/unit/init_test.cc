@@ -52,7 +52,9 @@ TEST(Initializers, AreTheseInThisOrder) {
                                                           "expr",           "eye",
                                                           "identity",       "dirac",
                                                           "arange",         "stft",
-                                                          "file",           "norms"}));
+                                                          "file",           "norms",
+                                                          "source",         "rows_like",
+                                                          "parts"}));
   EXPECT_EQ(FindInitializer("none"), nullptr);
   EXPECT_EQ(FindInitializer("normal")->name, "normal");
 }
