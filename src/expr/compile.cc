@@ -131,6 +131,13 @@ class ElementNames {
     return diagnostics_.Error(expr_.SpanOf(step), std::move(message), std::move(hint));
   }
 
+  Reported IsText(const Step& step) {
+    return Fail(step,
+                Quote(Text(step)) +
+                    (IsAtom(step) ? " is text, but elements are numbers" : " computes with text"),
+                "text can only be compared, by `==` and `!=`");
+  }
+
  private:
   bool FindMeanings(const Step& step, const std::string& name, std::vector<Meaning>* meanings) {
     const int rank = static_cast<int>(shape_.size());
@@ -240,9 +247,78 @@ struct Code {
     return program.indices.back().slot;
   }
 
+  // Returns a result that is yet to be computed.
+  Item Result(std::string text) {
+    Item item;
+    item.slot = Temporary();
+    item.temporary = true;
+    item.text = std::move(text);
+    return item;
+  }
+
+  // Returns what the call gives for these indices.
+  Item Take(Program::SourceCall call, const std::vector<Item>& indices) {
+    std::string text = fmt::format("source('{}', '{}'", call.source, call.tensor);
+    for (const Item& index : indices) {
+      text += ", " + index.text;
+      call.index.push_back(Of(index));
+    }
+    for (const Item& index : indices) Release(index);
+    call.before = program.code.size();
+    call.placed_before = program.placed.size();
+    Item item = Result(text + ")");
+    call.out = item.slot;
+    program.sources.push_back(std::move(call));
+    return item;
+  }
+
   Program program = {};
   std::vector<Program::Slot> free = {};
 };
+
+// Finds what `source('base', 'w', i0, i1)` names: texts come first, then an index for each
+// dimension of the tensor that the source has, or none for the element's own. Takes the texts out
+// of the operands. Returns nothing after reporting a mistake.
+std::optional<Program::SourceCall> NamedSource(const Step& step, std::vector<Item>& operands,
+                                               ElementNames& names,
+                                               const SourceFinder& find_source) {
+  const auto is_text = [](const Item& item) { return item.constant_text.has_value(); };
+  const auto indices = std::ranges::find_if_not(operands, is_text);
+  if (std::any_of(indices, operands.end(), is_text)) return names.IsText(step);
+  const auto texts = indices - operands.begin();
+  if (texts == 0 || texts > 2) {
+    return names.Fail(step, "`source` takes the name of a source, then that of a tensor or none",
+                      "write it as in `source('base')` or `source('base', 'w', i0, i1)`");
+  }
+  Program::SourceCall call{*operands[0].constant_text, {}, nullptr, {}, 0, 0, 0};
+  if (find_source == nullptr) {
+    if (texts < 2) return names.Fail(step, "`source` names no tensor");
+    call.tensor = *operands[1].constant_text;
+  } else {
+    const auto found = find_source(call.source, texts < 2 ? nullptr : &*operands[1].constant_text,
+                                   names.PlaceOf(step));
+    if (!found) return {};
+    call.tensor = found->tensor;
+    call.data = found->data;
+  }
+  operands.erase(operands.begin(), indices);
+  if (call.data == nullptr) return call;
+  const auto shape = call.data->shape();
+  if (!operands.empty() && operands.size() != shape.size()) {
+    return names.Fail(step,
+                      fmt::format("`source` needs an index for each dimension of [{}], not {}",
+                                  fmt::join(shape, ", "), operands.size()),
+                      "or give none, for the element's own");
+  }
+  if (operands.empty() && !std::ranges::equal(shape, names.shape())) {
+    return names.Fail(
+        step,
+        fmt::format("{} has the shape [{}], but the tensor has [{}]", call.data->text(),
+                    fmt::join(shape, ", "), fmt::join(names.shape(), ", ")),
+        "give an index for each dimension of the source, as in `source('base', i0 % 4096, i1)`");
+  }
+  return call;
+}
 
 // Runs the postfix steps on a stack of their results: each is a number that is known now, or the
 // slot that will hold a tile of numbers.
@@ -265,7 +341,7 @@ class Compiler {
       if (!done) return nullptr;
     }
     if (stack_.back().constant_text) {
-      IsText(expr.steps.back());
+      names_.IsText(expr.steps.back());
       return nullptr;
     }
     code_.program.result = code_.Of(stack_.back());
@@ -278,14 +354,6 @@ class Compiler {
     const auto value = names_.Exactly(step, step.literal, "this number");
     if (value) PushValue(*value);
     return value.has_value();
-  }
-
-  Reported IsText(const Step& step) {
-    return names_.Fail(
-        step,
-        Quote(names_.Text(step)) +
-            (IsAtom(step) ? " is text, but elements are numbers" : " computes with text"),
-        "text can only be compared, by `==` and `!=`");
   }
 
   bool PushText(std::string_view text) {
@@ -308,7 +376,7 @@ class Compiler {
   // Elements have an item of a list only if it is the same for all of them.
   bool ListItem(const Step& step) {
     const Item at = Pop();
-    if (at.constant_text) return IsText(step);
+    if (at.constant_text) return names_.IsText(step);
     if (!at.value) {
       return names_.Fail(step, fmt::format("the index in {} is not the same for all elements",
                                            Quote(names_.Text(step))));
@@ -333,7 +401,7 @@ class Compiler {
     const ElementOp op = step.binary->op;
     if (!left.constant_text || !right.constant_text ||
         (op != ElementOp::kEqual && op != ElementOp::kNotEqual)) {
-      return IsText(step);
+      return names_.IsText(step);
     }
     const bool are_equal = *left.constant_text == *right.constant_text;
     PushValue(are_equal == (op == ElementOp::kEqual) ? 1 : 0);
@@ -420,7 +488,7 @@ class Compiler {
     for (size_t i = operands.size(); i-- > 0;) operands[i] = Pop();
     if (function.takes_source) return TakeSource(step, operands);
     for (const Item& operand : operands) {
-      if (operand.constant_text) return IsText(step);
+      if (operand.constant_text) return names_.IsText(step);
     }
     if (function.placed) return PlacedCall(step, operands);
     std::string text = fmt::format("{}(", function.name);
@@ -470,80 +538,25 @@ class Compiler {
     const Item& element = operands[placed.element];
     call.element = code_.Of(element);
     code_.Release(element);
-    Item item;
-    item.slot = call.out = code_.Temporary();
-    item.temporary = true;
+    Item item = code_.Result(text + ")");
+    call.out = item.slot;
     item.placed = true;
-    item.text = text + ")";
     code_.program.placed.push_back(std::move(call));
     code_.program.inexact |= placed.inexact;
     stack_.push_back(std::move(item));
     return true;
   }
 
-  // `source('base', 'w', i0, i1)`: texts come first, then an index for each dimension of the tensor
-  // that the source has.
   bool TakeSource(const Step& step, std::vector<Item>& operands) {
-    size_t texts = 0;
-    while (texts < operands.size() && operands[texts].constant_text) ++texts;
-    for (size_t i = texts; i < operands.size(); ++i) {
-      if (operands[i].constant_text) return IsText(step);
+    auto call = NamedSource(step, operands, names_, find_source_);
+    if (!call) return false;
+    if (operands.empty() && call->data != nullptr) {
+      for (size_t d = 0; d < call->data->shape().size(); ++d) {
+        PushIndex(static_cast<int>(d));
+        operands.push_back(Pop());
+      }
     }
-    if (texts == 0 || texts > 2) {
-      return names_.Fail(step, "`source` takes the name of a source, then that of a tensor or none",
-                         "write it as in `source('base')` or `source('base', 'w', i0, i1)`");
-    }
-    Program::SourceCall call{*operands[0].constant_text, {}, nullptr, {}, 0, 0, 0};
-    if (find_source_ == nullptr) {
-      if (texts < 2) return names_.Fail(step, "`source` names no tensor");
-      call.tensor = *operands[1].constant_text;
-    } else {
-      const auto found = find_source_(
-          call.source, texts < 2 ? nullptr : &*operands[1].constant_text, names_.PlaceOf(step));
-      if (!found) return false;
-      call.tensor = found->tensor;
-      call.data = found->data;
-    }
-    operands.erase(operands.begin(), operands.begin() + static_cast<ptrdiff_t>(texts));
-    if (call.data != nullptr && !CompleteIndices(step, *call.data, operands)) return false;
-    std::string text = fmt::format("source('{}', '{}'", call.source, call.tensor);
-    for (const Item& operand : operands) {
-      text += ", " + operand.text;
-      call.index.push_back(code_.Of(operand));
-    }
-    for (const Item& operand : operands) code_.Release(operand);
-    call.before = code_.program.code.size();
-    call.placed_before = code_.program.placed.size();
-    Item item;
-    item.slot = call.out = code_.Temporary();
-    item.temporary = true;
-    item.text = text + ")";
-    code_.program.sources.push_back(std::move(call));
-    stack_.push_back(std::move(item));
-    return true;
-  }
-
-  // Gives the call the element's own indices if it has none.
-  bool CompleteIndices(const Step& step, const SourceTensor& data, std::vector<Item>& operands) {
-    const size_t rank = data.shape().size();
-    if (operands.size() == rank) return true;
-    if (!operands.empty()) {
-      return names_.Fail(step,
-                         fmt::format("`source` needs an index for each dimension of [{}], not {}",
-                                     fmt::join(data.shape(), ", "), operands.size()),
-                         "or give none, for the element's own");
-    }
-    if (!std::ranges::equal(data.shape(), names_.shape())) {
-      return names_.Fail(
-          step,
-          fmt::format("{} has the shape [{}], but the tensor has [{}]", data.text(),
-                      fmt::join(data.shape(), ", "), fmt::join(names_.shape(), ", ")),
-          "give an index for each dimension of the source, as in `source('base', i0 % 4096, i1)`");
-    }
-    for (size_t d = 0; d < rank; ++d) {
-      PushIndex(static_cast<int>(d));
-      operands.push_back(Pop());
-    }
+    stack_.push_back(code_.Take(*std::move(call), operands));
     return true;
   }
 
@@ -571,7 +584,7 @@ class Compiler {
     };
     bool constant = true;
     for (const Item& item : operands) {
-      if (item.constant_text) return IsText(step);
+      if (item.constant_text) return names_.IsText(step);
       constant &= item.value.has_value();
     }
     if (constant) {
@@ -584,15 +597,12 @@ class Compiler {
       PushValue(value);
       return true;
     }
-    Item result;
     const Program::Slot a = code_.Of(operand(0)), b = code_.Of(operand(1)),
                         c = code_.Of(operand(2));
     for (const Item& item : operands) code_.Release(item);
-    result.slot = code_.Temporary();
-    result.temporary = true;
+    Item result = code_.Result(std::move(text));
     for (const Item& item : operands) result.placed |= item.placed;
     code_.program.inexact |= result.placed && !IsRoundedOnce(op);
-    result.text = std::move(text);
     result.power = power;
     code_.program.code.push_back({op, result.slot, a, b, c});
     stack_.push_back(std::move(result));

@@ -65,6 +65,21 @@ std::optional<std::pair<int64_t, int64_t>> WithoutSuffix(std::string_view number
   return {{binary, decimal}};
 }
 
+[[noreturn]] void Malformed(size_t begin, std::string_view number) {
+  std::string hint;
+  if (const auto value = WithoutSuffix(number)) {
+    hint = fmt::format("a number has no suffix: write `{}`, or `{}`", value->first, value->second);
+  } else if (number.find('_') != std::string_view::npos) {
+    std::string plain(number);
+    std::erase(plain, '_');
+    hint = fmt::format("write {}, without `_`", Quote(plain));
+  } else if (number.find_first_not_of("0123456789.") != std::string_view::npos &&
+             number[0] != '.') {
+    hint = "a product needs `*`, and a name cannot start with a digit";
+  }
+  throw SyntaxError{begin, number.size(), fmt::format("malformed number {}", Quote(number)), hint};
+}
+
 // A Pratt parser. Expression(power) reads everything that binds tighter than `power`.
 class Parser {
  public:
@@ -194,23 +209,6 @@ class Parser {
   bool IsExponent(size_t begin) const {
     const char before = text_[at_ - 1];
     return (before == 'e' || before == 'E') && !text_.substr(begin).starts_with("0x");
-  }
-
-  [[noreturn]] void Malformed(size_t begin, std::string_view number) {
-    std::string hint;
-    if (const auto value = WithoutSuffix(number)) {
-      hint =
-          fmt::format("a number has no suffix: write `{}`, or `{}`", value->first, value->second);
-    } else if (number.find('_') != std::string_view::npos) {
-      std::string plain(number);
-      std::erase(plain, '_');
-      hint = fmt::format("write {}, without `_`", Quote(plain));
-    } else if (number.find_first_not_of("0123456789.") != std::string_view::npos &&
-               number[0] != '.') {
-      hint = "a product needs `*`, and a name cannot start with a digit";
-    }
-    throw SyntaxError{begin, number.size(), fmt::format("malformed number {}", Quote(number)),
-                      hint};
   }
 
   void NameOrCall() {
