@@ -4,15 +4,19 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/glob.h"
 #include "base/json.h"
 #include "base/talk.h"
 #include "base/text.h"
+#include "export/record.h"
 #include "formats/pieces.h"
 #include "report/text.h"
+#include "spec/file_kind.h"
 
 namespace shardinit {
 namespace {
@@ -81,6 +85,41 @@ void SayFolder(const TensorFolder& folder, bool reads_values) {
     TalkUnlessQuiet(fmt::format("shardinit: `{}`: not the model, and not read: {}\n", path, text));
   }
   if (reads_values) SayIfUntied(folder);
+}
+
+void TakeRecord(TensorFolder* folder) {
+  const std::string path = fmt::format("{}/{}", folder->place(), kExportName);
+  std::string text;
+  if (folder->is_checkpoint() || !IsFolder(folder->place()) ||
+      !ReadFileIfExists(path, kManifestLimit, &text)) {
+    return;
+  }
+  Record record;
+  try {
+    record = ReadRecord(text, path);
+  } catch (const Error& e) {
+    if (e.code() != ExitCode::kRefused) throw;
+    return Talk(fmt::format("shardinit: {}: no bytes are compared with it\n", Escape(e.what())));
+  }
+  std::map<std::pair<std::string, int64_t>, const RecordedFile::Part*> parts;
+  for (const RecordedFile& file : record.files) {
+    const std::string at = fmt::format("{}/{}", folder->place(), file.path);
+    if (file.boxes > 0 && FileSize(at) != file.size) {
+      throw Error(ExitCode::kDifferent,
+                  fmt::format("`{}` is damaged: {} does not have the {} bytes that were written",
+                              folder->path(), Quote(file.path), file.size),
+                  fmt::format("`shardinit verify {}` says what else is; if it was changed on "
+                              "purpose, remove its {}",
+                              folder->path(), kExportName));
+    }
+    for (const RecordedFile::Part& part : file.parts) {
+      if (!part.tensor.empty()) parts[{at, part.offset}] = &part;
+    }
+  }
+  folder->TakeDigests([&](const FilePiece& piece, int64_t bytes) -> const Digest* {
+    const auto found = parts.find({piece.file, piece.offset});
+    return found == parts.end() || found->second->bytes != bytes ? nullptr : &found->second->digest;
+  });
 }
 
 void RequireForeign(const TensorFolder& folder) {

@@ -17,6 +17,10 @@ bool MatchesAny(const std::vector<std::string>& patterns, const std::string& pat
 // embedding differs.
 void SayFolder(const TensorFolder& folder, bool reads_values = true);
 
+// Takes the digests that the record of an export has: bytes that are copied are compared with them.
+// Throws Error (kDifferent) if a file with elements is missing, or of another size.
+void TakeRecord(TensorFolder* folder);
+
 // Throws Error (kUsage) if a folder is a checkpoint of this tool, which `reshard` gives layouts.
 void RequireForeign(const TensorFolder& folder);
 
