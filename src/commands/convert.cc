@@ -158,6 +158,7 @@ Plan Retyped(const ConvertOptions& options, Plan to) {
 }
 
 ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from, const Plan& to) {
+  RequireModules(to);
   const Stopwatch time;
   const ExportingOptions& exporting = options.exporting;
   WorkCounters counters;

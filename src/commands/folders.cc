@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -137,6 +138,21 @@ void RequireNoOverrides(const SpecOptions& spec) {
   throw Error(ExitCode::kUsage,
               fmt::format("`{}` is a checkpoint, whose values are fixed", spec.request.path),
               "`--set`, `--mesh`, `--sharding` and `--layout` are for specs");
+}
+
+void RequireModules(const Plan& plan) {
+  std::set<std::string_view> paths;
+  for (const Tensor& tensor : plan.graph.tensors) paths.insert(tensor.path);
+  for (const std::string_view path : paths) {
+    for (size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', dot + 1)) {
+      if (!paths.contains(path.substr(0, dot))) continue;
+      throw Error(ExitCode::kUsage,
+                  fmt::format("`{}` is a tensor, and `{}` would lie in it, which no checkpoint has",
+                              path.substr(0, dot), path),
+                  "`shardinit convert` writes other formats with `--to`, and leaves one out with "
+                  "`--drop`");
+    }
+  }
 }
 
 void RequireAllRead(const TensorFolder& folder, const std::vector<std::string>& dropped) {

@@ -27,6 +27,10 @@ void RequireForeign(const TensorFolder& folder);
 // Throws Error (kUsage) if options were given that change a spec, for a folder of tensors.
 void RequireNoOverrides(const SpecOptions& spec);
 
+// Throws Error (kUsage) if a tensor's name is also that of a module of another, as no spec has it:
+// files of HDF5 would have a group in the place of a tensor.
+void RequireModules(const Plan& plan);
+
 // Throws Error (kRefused) if a tensor of the folder is not read and matches none of the patterns:
 // nothing is to be lost in silence.
 void RequireAllRead(const TensorFolder& folder, const std::vector<std::string>& dropped = {});

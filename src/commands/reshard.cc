@@ -103,6 +103,7 @@ ExitCode RunReshard(const ReshardOptions& options) {
   TakeRecord(&folder);
   RequireAllRead(folder);
   const Plan to = NewPlan(options, from);
+  RequireModules(to);
   if (!from.graph.mesh.devices.IsPlain() && to.graph.mesh.devices.IsPlain() &&
       options.spec.request.path.empty()) {
     Talk(
