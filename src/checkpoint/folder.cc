@@ -143,7 +143,7 @@ Contents ReadForeign(const std::string& given, const FormatReader** reader) {
   return *std::move(contents);
 }
 
-TensorFolder::TensorFolder(const std::string& path) : path_(path) {
+TensorFolder::TensorFolder(const std::string& path) : path_(path), place_(path) {
   if (IsFolder(path) && Exists(path + "/" + kPlanName)) {
     ReadCheckpoint();
   } else {
@@ -159,7 +159,8 @@ void TensorFolder::ReadCheckpoint() {
 }
 
 void TensorFolder::ReadOther() {
-  const std::string folder = IsFolder(path_) ? ItemIn(path_) : path_;
+  if (IsFolder(path_)) place_ = ItemIn(path_);
+  const std::string& folder = place_;
   StatFiles(folder, &files_);
   const FormatReader* reader = nullptr;
   Contents contents = ReadForeign(folder, &reader);
@@ -188,6 +189,14 @@ void TensorFolder::ReadOther() {
     }
     AddTensor(name, holding, *reader, &graph.tensors);
   }
+  if (graph.tensors.empty()) {
+    const auto first = unread_.begin();
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format(
+            "`{}` has no tensor that is read{}", path_,
+            unread_.empty() ? "" : fmt::format(": {} {}", Quote(first->first), first->second)));
+  }
   plan_ = MakePlan(std::move(graph));
 }
 
@@ -200,7 +209,8 @@ void TensorFolder::AddTensor(const std::string& name, Holding& holding, const Fo
   } else if (!IsPath(name)) {
     unread_[name] = "has a name that no spec can have";
   } else if (ElementCount(holding.shape) == 0) {
-    unread_[name] = fmt::format("has no elements: its shape is {}", InShape(holding.shape));
+    unread_[name] =
+        fmt::format("{}: it is {} {}", kNoElements, dtype->name, InShape(holding.shape));
   } else if (!tensors->empty() && tensors->back().path == name) {
     unread_[name] = "is there twice";
   } else {
@@ -221,7 +231,21 @@ const std::vector<FilePiece>& TensorFolder::PiecesOf(const Tensor& tensor) const
 }
 
 const std::vector<Digest>* TensorFolder::DigestsOf(const Tensor& tensor) const {
-  return reader_ ? &reader_->DigestsOf(tensor) : nullptr;
+  if (reader_) return &reader_->DigestsOf(tensor);
+  const auto found = digests_.find(tensor.path);
+  return found == digests_.end() ? nullptr : &found->second;
+}
+
+void TensorFolder::TakeDigests(const FindDigest& find) {
+  for (const Tensor& tensor : plan_.graph.tensors) {
+    const std::vector<FilePiece>& pieces = PiecesOf(tensor);
+    std::vector<Digest> digests;
+    for (const FilePiece& piece : pieces) {
+      const int64_t bytes = ElementCount(piece.box.shape) * InfoOf(tensor.dtype).bytes;
+      if (const Digest* const digest = find(piece, bytes)) digests.push_back(*digest);
+    }
+    if (digests.size() == pieces.size()) digests_[tensor.path] = std::move(digests);
+  }
 }
 
 BoxElements TensorFolder::ElementsOf(const Tensor& tensor) const {

@@ -4,6 +4,7 @@
 
 #include <sys/stat.h>
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -27,6 +28,9 @@ bool MayHoldTensors(const std::string& path);
 // none, or several kinds, and kRefused for folders and files that cannot be read.
 Contents ReadForeign(const std::string& path, const FormatReader** reader);
 
+// How the reason begins for a tensor without elements that it is not read.
+inline constexpr std::string_view kNoElements = "has no elements";
+
 class TensorFolder {
  public:
   // Throws Error: kUsage if there are no tensors, and kRefused if what is there is hostile,
@@ -35,6 +39,8 @@ class TensorFolder {
   TensorFolder(TensorFolder&&) = default;
 
   const std::string& path() const { return path_; }
+  // The folder within that one, or the file, that has the tensors.
+  const std::string& place() const { return place_; }
   // The kind of files, as in `zarr arrays`.
   std::string_view what() const { return what_; }
   // The tensors as they are stored. Those of other tools stand in the order of their names, are not
@@ -46,8 +52,13 @@ class TensorFolder {
   // These have each box of a tensor once, and the digest of each that the folder records. The
   // tensor is one of the plan.
   const std::vector<FilePiece>& PiecesOf(const Tensor& tensor) const;
-  // Null: the folder records none.
+  // Null: none are known.
   const std::vector<Digest>* DigestsOf(const Tensor& tensor) const;
+
+  // Takes digests of boxes that something else records; `find` returns null for a box without one.
+  // A tensor has them if all its boxes have.
+  using FindDigest = std::function<const Digest*(const FilePiece& piece, int64_t bytes)>;
+  void TakeDigests(const FindDigest& find);
 
   // Returns what reads elements of a whole tensor. The folder must outlive it.
   BoxElements ElementsOf(const Tensor& tensor) const;
@@ -78,11 +89,13 @@ class TensorFolder {
                  std::vector<Tensor>* tensors);
 
   const std::string path_;
+  std::string place_;
   std::string_view what_;
   Plan plan_;
   Digest plan_sha256_{};
-  std::optional<CheckpointReader> reader_;      // of a checkpoint of this tool
-  std::vector<std::vector<FilePiece>> pieces_;  // else, in the order of the plan
+  std::optional<CheckpointReader> reader_;              // of a checkpoint of this tool
+  std::vector<std::vector<FilePiece>> pieces_;          // else, in the order of the plan
+  std::map<std::string, std::vector<Digest>> digests_;  // by the path of a tensor
   std::map<std::string, struct stat> files_;
   std::vector<std::string> warnings_;
   std::map<std::string, int64_t> others_;

@@ -131,7 +131,7 @@ Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
 // Returns whether a tensor has the scales of others, which are of 8 or 4 bits.
 bool IsScale(const Tensor& tensor) {
   return tensor.path.ends_with("_scale_inv") || tensor.path.ends_with("_scale") ||
-         tensor.path.ends_with("_scales");
+         tensor.path.ends_with("_scales") || tensor.path.ends_with(".scales");
 }
 
 // Gives the tensors the type that was asked for, and says which change.
@@ -158,6 +158,7 @@ Plan Retyped(const ConvertOptions& options, Plan to) {
 }
 
 ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from, const Plan& to) {
+  RequireModules(to);
   const Stopwatch time;
   const ExportingOptions& exporting = options.exporting;
   WorkCounters counters;
@@ -201,6 +202,7 @@ ExitCode RunConvert(const ConvertOptions& options) {
   TensorFolder folder(options.from);
   RequireOutside(exporting.folder, options.from);
   SayFolder(folder);
+  TakeRecord(&folder);
   RequireAllRead(folder, options.drop);
   const Plan to = Retyped(options, NewPlanOf(options, &folder));
   if (is_own) return WriteCheckpoint(options, folder, to);

@@ -13,6 +13,7 @@
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "base/parallel.h"
+#include "base/text.h"
 #include "checkpoint/folder.h"
 #include "commands/command.h"
 #include "commands/folders.h"
@@ -39,6 +40,22 @@ using Pairs = std::map<std::string, Pair>;
 
 std::string Form(const Tensor& tensor) {
   return fmt::format("{} {}", InfoOf(tensor.dtype).name, InShape(tensor.shape));
+}
+
+// Adds what is not read of either folder, which is then never equal, except for tensors without
+// elements that are alike.
+void AddUnread(const TensorFolder& before, const TensorFolder& after, const std::string& only,
+               Pairs* pairs) {
+  for (const TensorFolder* folder : {&before, &after}) {
+    const TensorFolder& other = folder == &before ? after : before;
+    for (const auto& [name, why] : folder->unread()) {
+      if (!only.empty() && !PathMatches(only, name)) continue;
+      const auto there = other.unread().find(name);
+      const bool is_like = there != other.unread().end() && there->second == why;
+      if (is_like && why.starts_with(kNoElements)) continue;
+      (*pairs)[name].form = fmt::format("not compared: in {} it {}", Quote(folder->path()), why);
+    }
+  }
 }
 
 Pairs PairsOf(const Plan& before, const Plan& after, const std::string& only) {
@@ -126,7 +143,12 @@ void PrintPairs(const Pairs& pairs, int64_t equal, bool values, bool json) {
       if (!pair.differs()) continue;
       const bool both = pair.before != nullptr && pair.after != nullptr;
       out.BeginObject().Member("path", path);
-      out.Member("kind", both ? "changed" : pair.before == nullptr ? "added" : "removed");
+      const bool is_unread = !both && !pair.form.empty();
+      out.Member("kind", is_unread                ? "unread"
+                         : both                   ? "changed"
+                         : pair.before == nullptr ? "added"
+                                                  : "removed");
+      if (is_unread) out.Member("form", pair.form);
       if (both) out.Member("form", pair.form).Member("unequal_elements", pair.unequal.load());
       out.EndObject();
     }
@@ -136,7 +158,7 @@ void PrintPairs(const Pairs& pairs, int64_t equal, bool values, bool json) {
   std::string text;
   for (const auto& [path, pair] : pairs) {
     if (!pair.differs()) continue;
-    if (pair.before == nullptr || pair.after == nullptr) {
+    if (pair.form.empty() && (pair.before == nullptr || pair.after == nullptr)) {
       text += fmt::format("{} {}\n", pair.before == nullptr ? "+" : "-", path);
     } else if (!pair.form.empty()) {
       text += fmt::format("~ {}\n  form: {}\n", path, pair.form);
@@ -159,6 +181,7 @@ ExitCode DiffFolders(const FolderDiff& diff, const WorkOptions& work) {
   SayFolder(before, diff.values);
   SayFolder(after, diff.values);
   Pairs pairs = PairsOf(before.plan(), after.plan(), diff.only);
+  AddUnread(before, after, diff.only, &pairs);
   if (pairs.empty()) Matching(before.plan().graph.tensors, diff.only);  // says that there is none
   if (diff.values) CompareValues(before, after, work, diff.json, &pairs);
   int64_t equal = 0;

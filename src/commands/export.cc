@@ -62,6 +62,7 @@ ExitCode RunExport(const ExportOptions& options) {
   if (MayHoldTensors(options.spec.request.path)) {
     folder.emplace(OpenFolder(options));
     SayFolder(*folder);
+    TakeRecord(&*folder);
     RequireAllRead(*folder);
     copy.emplace(*folder, folder->plan());
     request.source = &*copy;

@@ -4,15 +4,20 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/glob.h"
 #include "base/json.h"
 #include "base/talk.h"
 #include "base/text.h"
+#include "export/record.h"
 #include "formats/pieces.h"
 #include "report/text.h"
+#include "spec/file_kind.h"
 
 namespace shardinit {
 namespace {
@@ -83,6 +88,41 @@ void SayFolder(const TensorFolder& folder, bool reads_values) {
   if (reads_values) SayIfUntied(folder);
 }
 
+void TakeRecord(TensorFolder* folder) {
+  const std::string path = fmt::format("{}/{}", folder->place(), kExportName);
+  std::string text;
+  if (folder->is_checkpoint() || !IsFolder(folder->place()) ||
+      !ReadFileIfExists(path, kManifestLimit, &text)) {
+    return;
+  }
+  Record record;
+  try {
+    record = ReadRecord(text, path);
+  } catch (const Error& e) {
+    if (e.code() != ExitCode::kRefused) throw;
+    return Talk(fmt::format("shardinit: {}: no bytes are compared with it\n", Escape(e.what())));
+  }
+  std::map<std::pair<std::string, int64_t>, const RecordedFile::Part*> parts;
+  for (const RecordedFile& file : record.files) {
+    const std::string at = fmt::format("{}/{}", folder->place(), file.path);
+    if (file.boxes > 0 && FileSize(at) != file.size) {
+      throw Error(ExitCode::kDifferent,
+                  fmt::format("`{}` is damaged: {} does not have the {} bytes that were written",
+                              folder->path(), Quote(file.path), file.size),
+                  fmt::format("`shardinit verify {}` says what else is; if it was changed on "
+                              "purpose, remove its {}",
+                              folder->path(), kExportName));
+    }
+    for (const RecordedFile::Part& part : file.parts) {
+      if (!part.tensor.empty()) parts[{at, part.offset}] = &part;
+    }
+  }
+  folder->TakeDigests([&](const FilePiece& piece, int64_t bytes) -> const Digest* {
+    const auto found = parts.find({piece.file, piece.offset});
+    return found == parts.end() || found->second->bytes != bytes ? nullptr : &found->second->digest;
+  });
+}
+
 void RequireForeign(const TensorFolder& folder) {
   if (!folder.is_checkpoint()) return;
   throw Error(
@@ -98,6 +138,21 @@ void RequireNoOverrides(const SpecOptions& spec) {
   throw Error(ExitCode::kUsage,
               fmt::format("`{}` is a checkpoint, whose values are fixed", spec.request.path),
               "`--set`, `--mesh`, `--sharding` and `--layout` are for specs");
+}
+
+void RequireModules(const Plan& plan) {
+  std::set<std::string_view> paths;
+  for (const Tensor& tensor : plan.graph.tensors) paths.insert(tensor.path);
+  for (const std::string_view path : paths) {
+    for (size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', dot + 1)) {
+      if (!paths.contains(path.substr(0, dot))) continue;
+      throw Error(ExitCode::kUsage,
+                  fmt::format("`{}` is a tensor, and `{}` would lie in it, which no checkpoint has",
+                              path.substr(0, dot), path),
+                  "`shardinit convert` writes other formats with `--to`, and leaves one out with "
+                  "`--drop`");
+    }
+  }
 }
 
 void RequireAllRead(const TensorFolder& folder, const std::vector<std::string>& dropped) {

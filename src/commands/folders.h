@@ -17,11 +17,19 @@ bool MatchesAny(const std::vector<std::string>& patterns, const std::string& pat
 // embedding differs.
 void SayFolder(const TensorFolder& folder, bool reads_values = true);
 
+// Takes the digests that the record of an export has: bytes that are copied are compared with them.
+// Throws Error (kDifferent) if a file with elements is missing, or of another size.
+void TakeRecord(TensorFolder* folder);
+
 // Throws Error (kUsage) if a folder is a checkpoint of this tool, which `reshard` gives layouts.
 void RequireForeign(const TensorFolder& folder);
 
 // Throws Error (kUsage) if options were given that change a spec, for a folder of tensors.
 void RequireNoOverrides(const SpecOptions& spec);
+
+// Throws Error (kUsage) if a tensor's name is also that of a module of another, as no spec has it:
+// files of HDF5 would have a group in the place of a tensor.
+void RequireModules(const Plan& plan);
 
 // Throws Error (kRefused) if a tensor of the folder is not read and matches none of the patterns:
 // nothing is to be lost in silence.

@@ -96,12 +96,14 @@ Plan NewPlan(const ReshardOptions& options, const Plan& from) {
 ExitCode RunReshard(const ReshardOptions& options) {
   const Stopwatch time;
   RequireFolderName(options.folder);
-  const TensorFolder folder(options.from);
+  TensorFolder folder(options.from);
   const Plan& from = folder.plan();
   RequireOutside(options.folder, options.from);
   SayFolder(folder);
+  TakeRecord(&folder);
   RequireAllRead(folder);
   const Plan to = NewPlan(options, from);
+  RequireModules(to);
   if (!from.graph.mesh.devices.IsPlain() && to.graph.mesh.devices.IsPlain() &&
       options.spec.request.path.empty()) {
     Talk(

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -33,6 +34,8 @@ using FindStorage = std::function<Stored(const std::string& key)>;
 
 // The tensors of a state_dict, whose values lie one in another at most so deep.
 constexpr int kMostLevels = 16;
+// The most entries of all of them.
+constexpr int64_t kMostEntries = 1 << 22;
 
 class StateDict {
  public:
@@ -95,19 +98,55 @@ class StateDict {
   void AddAll(const Value& dict, const std::string& prefix, int level) {
     if (level == kMostLevels) Refuse(path_, "its dictionaries lie too deep in one another");
     for (size_t i = 0; i + 1 < dict.items.size(); i += 2) {
-      const std::string name = prefix + KeyIn(*dict.items[i]);
-      const Value& value = *dict.items[i + 1];
-      if (IsTensor(value)) {
-        Add(name, value);
-      } else if (value.kind == Value::Kind::kDict) {
-        AddAll(value, name + ".", level + 1);
-      } else if (value.Maker().starts_with("torch._utils._rebuild")) {
-        Refuse(path_, "{} is made by {}, which is not read", Quote(name),
-               Quote(std::string(value.Maker())));
-      } else {
-        ++contents_.others[name.ends_with("_extra_state") ? "_extra_state" : "objects"];
+      const Value &key = *dict.items[i], &value = *dict.items[i + 1];
+      if (key.kind != Value::Kind::kText && key.kind != Value::Kind::kInt && HasTensor(value)) {
+        Refuse(path_, "the key of a tensor in {} is neither text nor a whole number",
+               prefix.empty() ? "the dictionary" : Quote(prefix.substr(0, prefix.size() - 1)));
       }
+      AddValue(prefix + KeyIn(key), value, level);
     }
+  }
+
+  void AddValue(const std::string& name, const Value& value, int level) {
+    // Dictionaries may hold the same one many times, and so multiply.
+    if (++visited_ > kMostEntries) Refuse(path_, "it has more than {} entries", kMostEntries);
+    if (IsTensor(value)) return Add(name, value);
+    if (value.kind == Value::Kind::kDict) return AddAll(value, name + ".", level + 1);
+    if (value.Maker().starts_with("torch._utils._rebuild")) {
+      Refuse(path_, "{} is made by {}, which is not read", Quote(name),
+             Quote(std::string(value.Maker())));
+    }
+    const bool is_state = name.ends_with("_extra_state");
+    if (is_state || !HasTensor(value)) {
+      ++contents_.others[is_state ? "_extra_state" : "objects"];
+      return;
+    }
+    if (value.kind != Value::Kind::kList && value.kind != Value::Kind::kTuple) {
+      Refuse(path_,
+             "{} is a {} with tensors, whose code would have to run: save its `state_dict()`",
+             Quote(name), Quote(std::string(value.Maker())));
+    }
+    if (level == kMostLevels) Refuse(path_, "its lists lie too deep in one another");
+    // torch.distributed.checkpoint names the items of a list so, too.
+    for (size_t i = 0; i < value.items.size(); ++i) {
+      AddValue(fmt::format("{}.{}", name, i), *value.items[i], level + 1);
+    }
+  }
+
+  // Returns whether there is a tensor anywhere in a value, which may hold itself.
+  bool HasTensor(const Value& value) {
+    std::set<const Value*> seen;
+    std::vector<const Value*> rest = {&value};
+    while (!rest.empty()) {
+      const Value* const next = rest.back();
+      rest.pop_back();
+      if (IsTensor(*next)) return true;
+      if (without_.contains(next) || !seen.insert(next).second) continue;
+      rest.insert(rest.end(), next->items.begin(), next->items.end());
+      rest.insert(rest.end(), next->held.begin(), next->held.end());
+    }
+    without_.merge(seen);
+    return false;
   }
 
   void Add(const std::string& name, const Value& value) {
@@ -130,6 +169,8 @@ class StateDict {
   const std::string& path_;
   const FindStorage& find_;
   Contents contents_;
+  int64_t visited_ = 0;
+  std::set<const Value*> without_;  // values without a tensor
 };
 
 Contents ReadArchive(const std::string& path, int64_t size) {

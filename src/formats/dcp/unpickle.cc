@@ -90,8 +90,11 @@ class Machine {
   void Add(Kind kind, std::vector<Value*> items) {
     Value* const to = Pop();
     stack_.push_back(to);
-    // Items of a set, or of a container of a class of its own, are dropped.
-    if (to->kind == Kind::kNone || to->kind == Kind::kObject) return;
+    if (to->kind == Kind::kNone) return;  // Items of a set are dropped.
+    if (to->kind == Kind::kObject) {
+      to->held.insert(to->held.end(), items.begin(), items.end());
+      return;
+    }
     if (to->kind != kind || (kind == Kind::kDict && items.size() % 2 != 0)) {
       Refuse("it adds items to a value that is not a container");
     }
@@ -136,11 +139,13 @@ class Machine {
     joined_left_ -= length;
     Push(Kind::kGlobal)->text = names[0]->text + "." + names[1]->text;
   }
-  // An OrderedDict is a dictionary here.
+  // An OrderedDict and a defaultdict are dictionaries here.
   void Call() {
     std::vector<Value*> items = PopItems(2);
-    const bool is_dict = items[0]->kind == Kind::kGlobal &&
-                         items[0]->text == "collections.OrderedDict" && items[1]->items.empty();
+    const bool is_dict =
+        items[0]->kind == Kind::kGlobal &&
+        ((items[0]->text == "collections.OrderedDict" && items[1]->items.empty()) ||
+         (items[0]->text == "collections.defaultdict" && items[1]->items.size() <= 1));
     is_dict ? PushItems(Kind::kDict, {}) : PushItems(Kind::kObject, std::move(items));
   }
   void Build() {

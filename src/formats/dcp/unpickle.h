@@ -40,6 +40,7 @@ struct Value {
   int64_t number = 0;
   std::string text = {};
   std::vector<Value*> items = {};
+  std::vector<Value*> held = {};  // what is added to an object, as to a container of a class
 };
 
 // Owns all values. They may hold one another, and themselves.

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "formats/foreign_names.h"
@@ -90,12 +91,53 @@ Holding ReadArray(const std::string& folder, std::string file) {
   return array;
 }
 
+// Refuses arrays in folders that are not arrays, as groups of zarr have them.
+void RefuseNested(const std::string& folder) {
+  Walk(folder, [&](const std::string& name, NameKind kind) {
+    if (kind != NameKind::kFolder) return false;
+    if (!Exists(folder + "/" + name + kDescription)) return true;
+    if (name.find('/') == name.npos) return false;
+    throw Error(
+        ExitCode::kRefused,
+        fmt::format("`{}` has the array {} in a group, which is not read", folder, Quote(name)),
+        std::string(kOrbaxLine));
+  });
+}
+
+// Finds an array that is missing among those of the tree that Orbax describes.
+void RequireTree(const std::string& folder, Contents* contents) {
+  constexpr size_t kTreeLimit = 256 << 20;
+  std::string text;
+  const std::string path = folder + "/_METADATA";
+  if (!ReadFileIfExists(path, kTreeLimit, &text)) return;
+  const json in = ParseJson(text, path);
+  const json tree = in.is_object() ? in.value("tree_metadata", json()) : json();
+  if (!tree.is_object()) return;
+  for (const auto& [key, leaf] : tree.items()) {
+    const json about = leaf.is_object() ? leaf.value("value_metadata", json()) : json();
+    const json keys = leaf.is_object() ? leaf.value("key_metadata", json()) : json();
+    if (!about.is_object() || !keys.is_array()) continue;
+    const json type = about.value("value_type", json());
+    if (type != "np.ndarray" && type != "jax.Array" && type != "scalar") continue;
+    std::string name;
+    for (const json& part : keys) {
+      const json of = part.is_object() ? part.value("key", json()) : json();
+      name += (name.empty() ? "" : ".") + (of.is_string() ? of.get<std::string>() : of.dump());
+    }
+    if (contents->lost.empty() && !Exists(folder + "/" + name + kDescription)) {
+      contents->lost = fmt::format("_METADATA lists {}, which is not there", Quote(name));
+    }
+  }
+}
+
 std::optional<Contents> ReadFolder(const std::string& folder) {
   std::vector<std::string> names = NamesIn(folder);
   std::erase_if(
       names, [&](const std::string& name) { return !Exists(folder + "/" + name + kDescription); });
   if (names.empty()) return std::nullopt;
+  RefuseNested(folder);
   Contents contents;
+  RequireTree(folder, &contents);
   // Beside the state of an optimizer, as in Flax's TrainState, the model is `params`.
   constexpr std::string_view kParams = "params.";
   const auto is_state = [](const std::string& name) { return name.starts_with("opt_state."); };

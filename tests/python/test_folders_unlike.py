@@ -1,0 +1,96 @@
+"""Folders unlike those that this tool writes: what is damaged, missing, hidden in classes or not read is never passed
+over."""
+
+import collections
+import shutil
+
+import pytest
+from clients import client_of
+from support import run_ok, run_tool
+from test_folders import STATE, hub, refused
+
+torch = client_of("torch")
+
+
+class Held(dict):
+    """A dictionary of a class: what is in it would have to be added by the class."""
+
+
+def test_tensors_in_lists_and_classes(tmp_path):
+    """Items of a list are named as torch.distributed.checkpoint names them; nothing with tensors is passed over."""
+    state = {"w": torch.ones(1), "a": [torch.ones(2), {"b": torch.zeros(2)}, 3], "d": collections.defaultdict(dict)}
+    state["d"]["x"] = torch.ones(5)
+    torch.save(state, tmp_path / "in.pt")
+    names = [line.split()[1] for line in run_ok("digest", tmp_path / "in.pt").stdout.splitlines()]
+    assert names == ["a.0", "a.1.b", "d.x", "w", "(model)"]
+    for value in collections.Counter({"x": torch.ones(2)}), Held(x=torch.ones(2)):
+        torch.save({"w": torch.ones(1), "o": value}, tmp_path / "class.pt")
+        assert f".{type(value).__name__}` with tensors" in refused("digest", tmp_path / "class.pt", code=5)
+    torch.save({"w": torch.ones(1), (1, 2): torch.ones(1)}, tmp_path / "key.pt")
+    assert "neither text nor a whole number" in refused("digest", tmp_path / "key.pt", code=5)
+
+
+def test_dictionaries_that_multiply(tmp_path):
+    """Thirty entries that are one dictionary, fourteen deep, are 30^14 entries."""
+    inner = {}
+    for _ in range(14):
+        inner = {str(i): inner for i in range(30)}
+    torch.save({"w": torch.ones(1), "d": inner}, tmp_path / "in.pt")
+    assert "entries" in refused("digest", tmp_path / "in.pt", code=5)
+    items = [torch.ones(1)]
+    items.append(items)
+    torch.save({"w": torch.ones(1), "l": items}, tmp_path / "cycle.pt")
+    assert "too deep" in refused("digest", tmp_path / "cycle.pt", code=5)
+
+
+def test_arrays_that_are_missing_or_in_groups(tmp_path):
+    hub(tmp_path / "in")
+    out = tmp_path / "zarr"
+    run_ok("convert", tmp_path / "in", "--to", "zarr", "-o", out)
+    (out / "group").mkdir()
+    shutil.copytree(out / "lm_head.weight", out / "group/w")
+    assert "the array `group/w` in a group" in refused("digest", out, code=5)
+    shutil.rmtree(out / "group")
+    shutil.rmtree(out / "lm_head.weight")
+    assert "_METADATA lists `lm_head.weight`, which is not there" in refused("digest", out, code=5)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "dcp", "hf-dcp", "zarr"])
+def test_exports_that_are_damaged(tmp_path, form):
+    """Bytes that are copied are compared with the record, whole or in parts."""
+    folder = hub(tmp_path / "in")
+    export = tmp_path / "export"
+    run_ok("convert", folder, "--to", form, "-o", export)
+    parts = ["--to", "hdf5", "--mesh", "fsdp=3", "--sharding", "fsdpv2"]
+    run_ok("convert", export, *parts, "-o", tmp_path / "whole")
+    assert "no difference" in run_ok("diff", folder, tmp_path / "whole", "--values").stdout
+    wanted = STATE["model.embed_tokens.weight"].numpy().tobytes()
+    file, data = next((f, f.read_bytes()) for f in export.rglob("*") if f.is_file() and wanted in f.read_bytes())
+    at = data.find(wanted) + 5
+    file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1:])
+    out = tmp_path / "out"
+    for arguments in ["convert", export, "--to", "dcp"], ["convert", export, *parts], ["reshard", export]:
+        assert "has other data than was written" in refused(*arguments, "-o", out, code=1)
+        assert not out.exists()
+    record = export / "shardinit-export.json"
+    record.write_text(record.read_text().replace('"seed": 0', '"seed": 1'))
+    assert "no bytes are compared with it" in run_ok("convert", export, "--to", "dcp", "-o", out).stderr
+
+
+def test_names_in_one_another(tmp_path):
+    folder = hub(tmp_path / "in", {"w": torch.ones(1), "w.0": torch.ones(2)})
+    for arguments in ["convert", folder, "--to", "hdf5"], ["reshard", folder]:
+        assert "`w` is a tensor, and `w.0` would lie in it" in refused(*arguments, "-o", tmp_path / "out", code=2)
+    run_ok("convert", folder, "--to", "dcp", "-o", tmp_path / "out")
+
+
+def test_tensors_that_are_not_read_are_not_equal(tmp_path):
+    state = {"w": torch.ones(2), "c": torch.complex(torch.ones(2), torch.ones(2))}
+    one, two = hub(tmp_path / "one", state), hub(tmp_path / "two", {"w": state["w"]})
+    for other in one, two:
+        result = run_tool("diff", one, other, "--values")
+        assert result.returncode == 1 and "~ c\n  form: not compared" in result.stdout, result
+    assert run_ok("diff", one, two, "--values", "--only", "w").stdout == "no difference: 1 tensor\n"
+    empty = hub(tmp_path / "empty", {"w": state["w"], "z": torch.zeros(0)})
+    assert run_ok("diff", empty, empty, "--values").stdout == "no difference: 1 tensor\n"
+    assert "has no tensor that is read" in refused("digest", hub(tmp_path / "none", {}), code=2)
