@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "generate/filler.h"
 #include "graph/engines/engines.h"
+#include "tensor/convert.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
@@ -140,7 +141,13 @@ void Evaluator::Take(const Program::SourceCall& call, const Runs& runs, int64_t 
     while (done + length < count && places[done + length] == places[done] + length) ++length;
     const uint8_t* const from = state.cells[source].At(places[done], &length);
     for (int64_t i = 0; i < length; ++i) {
-      out[done + i] = Decode(from + i * InfoOf(dtype).bytes, dtype);
+      const uint8_t* const at = from + i * InfoOf(dtype).bytes;
+      out[done + i] = Decode(at, dtype);
+      if (IsDecodedExactly(at, dtype, out[done + i])) continue;
+      throw Error(ExitCode::kUsage,
+                  fmt::format("element {} of {} is a whole number beyond 2^53, which f64 rounds",
+                              IndexInText(call.data->shape(), places[done] + i), call.data->text()),
+                  "expressions compute in f64: take it with `{source: …}` and its own `dtype`");
     }
     done += length;
   }

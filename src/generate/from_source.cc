@@ -37,7 +37,10 @@ class FromSourceFiller final : public Filler {
     SourceCells cells(*from_.data);
     auto* const at = static_cast<uint8_t*>(out);
     const int64_t bytes = InfoOf(dtype_).bytes;
-    if (!index_.empty()) return FillByIndex(runs, first, count, cells, at);
+    // A scalar of the source has an empty index, and fills tensors of all shapes.
+    if (!index_.empty() || from_.data->shape().empty()) {
+      return FillByIndex(runs, first, count, cells, at);
+    }
     for (int64_t done = 0; done < count;) {
       auto [linear, length] = NeighboursAt(runs, first + done, count - done);
       Copy(cells, linear, &length, runs, first + done, at + done * bytes);

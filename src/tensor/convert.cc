@@ -7,9 +7,7 @@
 #include "tensor/encode.h"
 
 namespace shardinit {
-namespace {
 
-// Returns whether a double is the whole number at `in`.
 bool IsDecodedExactly(const void* in, DType dtype, double value) {
   uint64_t bits = 0;
   if (dtype != DType::i64 && dtype != DType::u64) return true;
@@ -17,8 +15,6 @@ bool IsDecodedExactly(const void* in, DType dtype, double value) {
   if (dtype == DType::u64) return value < 0x1p64 && static_cast<uint64_t>(value) == bits;
   return value < 0x1p63 && static_cast<int64_t>(value) == static_cast<int64_t>(bits);
 }
-
-}  // namespace
 
 bool Convert(const void* in, DType from, DType to, void* out) {
   const double value = Decode(in, from);

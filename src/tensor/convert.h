@@ -5,6 +5,10 @@
 
 namespace shardinit {
 
+// Returns whether `value`, which Decode() returned for the element at `in`, is that very number:
+// larger whole numbers of 64 bits are rounded.
+bool IsDecodedExactly(const void* in, DType dtype, double value);
+
 // Writes the element of `from` at `in` as one of `to`. A number becomes a float by one rounding, to
 // nearest even, and to fewer than 32 bits over f32, as every initializer rounds. NaN stays NaN, and
 // infinities stay where the type has them. Returns false if the type does not hold the number: if

@@ -19,6 +19,8 @@ TENSORS = {
     "half.weight": RNG.normal(size=(8, 6)).astype(ml_dtypes.bfloat16),
     "double": np.array([1.0, np.pi, 1e-300, -0.0]),
     "ids": np.array([[1, 2, 3], [4, 5, 2**40 + 1]], np.int64),
+    "large": np.array([1, 2**53 + 1], np.int64),
+    "scalar": np.array(2.5, np.float32),
     "odd": np.array([0x7FC00001, 0xFF800001, 0x80000000, 0x7F800000, 1], "<u4").view(np.float32),
     **{f"layers.{i}.w": np.full((4, 6), i, np.float32) + np.arange(24, dtype=np.float32).reshape(4, 6) / 32 for i in range(4)},
 }
@@ -89,6 +91,8 @@ double: {shape: [4], init: {source: base}}
      "element [3, 0] of `w` would be element [20, 0]"),
     ("w: {shape: [4, 6], init: {expr: \"source('base', 'embed.weight', i0 / 2, i1)\"}}",
      "element [1, 0] of `w` takes element [0.5, 0]"),
+    ("large: {shape: [2], init: {expr: \"source('base')\"}, dtype: f64}",
+     "element [1] of `large` of source `base` is a whole number beyond 2^53, which f64 rounds"),
 ])
 def test_what_a_type_or_the_source_does_not_have_is_an_error(tmp_path, model, line, message):
     result = run_tool("gen", spec_of(tmp_path, line), "-o", tmp_path / "out")
@@ -111,11 +115,17 @@ def test_indices_are_expressions_over_elements(tmp_path, model):
 tiled: {shape: [40, 12], init: {source: base, tensor: embed.weight, index: [i0 % 20, i1 % 6]}, shard: [t, null]}
 turned: {shape: [6, 20], init: {source: base, tensor: embed.weight, index: [i1, i0]}, shard: [null, t]}
 row: {shape: [6], init: {source: base, tensor: embed.weight, index: [7, i0]}}
+taken: {shape: [3, 6], init: {source: base, tensor: embed.weight, index: ["source('base', 'ids', 0, i0)", i1]}}
+everywhere: {shape: [8, 3], init: {source: base, tensor: scalar, index: []}, shard: [t, null]}
 """, head="mesh: {axes: {t: 4}}\n")
     made = values_of(spec)
     assert np.array_equal(made["tiled"], words(np.tile(EMBED, (2, 2))))
     assert np.array_equal(made["turned"], words(EMBED.T))
     assert np.array_equal(made["row"], words(EMBED[7]))
+    assert np.array_equal(made["taken"], words(EMBED[TENSORS["ids"][0]]))
+    assert np.array_equal(made["everywhere"], words(np.full((8, 3), 2.5, np.float32)))
+    read = json.loads((tmp_path / "out/ranks/rank-00000.json").read_text())["sources"]
+    assert [each["tensor"] for each in read] == ["embed.weight", "ids", "scalar"]
 
 
 def test_expressions_compute_with_elements(tmp_path, model):
@@ -201,7 +211,7 @@ def test_a_pin_holds_the_source_to_its_bytes(tmp_path, model):
     line = "embed.weight: {shape: [20, 6], init: {source: base}}"
     everything = spec_of(tmp_path, "\n".join(
         f"{name}: {{shape: {list(value.shape)}, init: {{source: base}}, dtype: {dtype}}}"
-        for (name, value), dtype in zip(TENSORS.items(), ["f32", "bf16", "f64", "i64"] + 5 * ["f32"])), name="all.yaml")
+        for (name, value), dtype in zip(TENSORS.items(), ["f32", "bf16", "f64", "i64", "i64"] + 6 * ["f32"])), name="all.yaml")
     run_ok("digest", everything, "--write", tmp_path / "pins.json")
     digest = run_ok("digest", everything).stdout.strip().split("\n")[-1].split()[0]
     pinned = spec_of(tmp_path, line, sources=f"base: {{path: model, digest: {digest}}}", name="pinned.yaml")

@@ -72,7 +72,7 @@ std::optional<std::vector<ProgramPtr>> InitBinder::BindIndex(const FromSourceSpe
   std::vector<ProgramPtr> index;
   for (const ExprPtr& expr : from.index->value) {
     if (expr == nullptr) return {};
-    ProgramPtr program = Compile(*expr, shape, axes, names_, diagnostics_);
+    ProgramPtr program = Compile(*expr, shape, axes, names_, diagnostics_, SourcesOf(*expr));
     if (program == nullptr) return {};
     if (!program->draws.empty() || !program->placed.empty()) {
       return diagnostics_.Error(SpanOf(*expr), "an index cannot be random",
