@@ -53,7 +53,7 @@ std::string InJson(const std::vector<Measurement>& results, bool has_rows) {
     out.BeginObject().Member("path", m.tensor->path).Member("dtype", InfoOf(m.tensor->dtype).name);
     out.Member("shape", m.tensor->shape).Member("init", InitText(*m.tensor));
     out.Member("not_finite", m.not_finite);
-    if (has_rows) out.Member("zero_rows", m.zero_rows);
+    if (has_rows && IsOfSource(*m.tensor)) out.Member("zero_rows", m.zero_rows);
     if (m.moments.count > 0) {
       WriteIfFinite("mean", m.moments.mean, out);
       WriteIfFinite("std", m.moments.std(), out);

@@ -169,7 +169,7 @@ class Workers::Pool {
   void Fail(std::exception_ptr failure) {
     {
       const std::lock_guard lock(mutex_);
-      if (!failure_) failure_ = failure;
+      if (!failure_) failure_ = std::move(failure);
     }
     Stop();
   }

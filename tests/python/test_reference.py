@@ -33,8 +33,9 @@ def test_all_is_in_the_file():
     kinds = {next(iter(v["init"])) for v in VECTORS}
     listed = re.search(r"^An object with one key, the distribution,(.*?)^see$",
                        (ROOT / "man/shardinit-format.5").read_text(), re.M | re.S)[1]
-    # Only the engine torch_cpu has norms of other tensors; test_norms.py holds them to PyTorch.
-    assert kinds == set(re.findall(r"^\.Ic (\w+)$", listed, re.M)) - {"norms"}
+    # Only the engine torch_cpu has norms of other tensors; test_norms.py holds them to PyTorch. Elements of sources
+    # are in test_sources.py, beside NumPy.
+    assert kinds == set(re.findall(r"^\.Ic (\w+)$", listed, re.M)) - {"norms", "source", "rows_like", "parts", "length"}
     assert {v["dtype"] for v in VECTORS} == set(reference.SIZES)
     assert {v["engine"] for v in VECTORS} == set(reference.ENGINES)
     texts = [v["init"]["expr"]["text"] for v in VECTORS if "expr" in v["init"]]
