@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <iterator>
 #include <list>
 #include <map>
@@ -15,6 +14,7 @@
 #include "base/error.h"
 #include "generate/view.h"
 #include "graph/stored/rearrange.h"
+#include "tensor/convert.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
@@ -48,8 +48,7 @@ class StoredFiller final : public Filler {
   const int bytes_;
 };
 
-// Returns the source's elements, of type `from`, as those of a tensor. A number is rounded once, to
-// nearest even.
+// Returns the source's elements, of type `from`, as those of a tensor.
 BoxElements Converting(BoxElements source, DType from, const Tensor& tensor) {
   return [source = std::move(source), from, to = tensor.dtype, path = tensor.path](
              int64_t first, int64_t count, void* out) {
@@ -57,14 +56,12 @@ BoxElements Converting(BoxElements source, DType from, const Tensor& tensor) {
     std::vector<uint8_t> elements(static_cast<size_t>(count * bytes));
     source(first, count, elements.data());
     auto* at = static_cast<uint8_t*>(out);
-    for (int64_t i = 0; i < count; ++i, at += InfoOf(to).bytes) {
-      const double value = Decode(&elements[static_cast<size_t>(i * bytes)], from);
-      const bool is_lost = std::isinf(value) && InfoOf(to).kind == DTypeKind::kFiniteFloat;
-      if (is_lost || (std::isfinite(value) && !Holds(to, value))) {
+    for (const uint8_t* element = elements.data(); count > 0; --count, element += bytes) {
+      if (!Convert(element, from, to, at)) {
         throw Error(ExitCode::kUsage, fmt::format("`{}` has the value {}, which {} does not hold",
-                                                  path, value, InfoOf(to).name));
+                                                  path, Decode(element, from), InfoOf(to).name));
       }
-      EncodeNumber(value, to, at);
+      at += InfoOf(to).bytes;
     }
   };
 }

@@ -73,7 +73,7 @@ class TensorFolder {
 
   // Sentences about what is not as a user may expect it.
   const std::vector<std::string>& warnings() const { return warnings_; }
-  // What is not the model, and not read: how many entries there are under a name.
+  // Counts, by name, the entries that are not of the model and are not read.
   const std::map<std::string, int64_t>& others() const { return others_; }
   // Why a tensor is none of the plan's: names of tensors with what is wrong.
   const std::map<std::string, std::string>& unread() const { return unread_; }

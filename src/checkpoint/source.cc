@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,50 +15,13 @@
 #include "base/error.h"
 #include "base/fingerprint.h"
 #include "base/interrupt.h"
-#include "base/json.h"
 #include "base/text.h"
 #include "checkpoint/folder.h"
+#include "generate/digests.h"
 #include "report/text.h"
 
 namespace shardinit {
 namespace {
-
-// What a file with digests says of a tensor.
-struct PinnedTensor {
-  std::string dtype, sha256;
-  Shape shape;
-};
-using PinnedTensors = std::map<std::string, PinnedTensor>;
-
-// A line of the text whose hash is the digest of a folder.
-std::string LineOf(const std::string& name, std::string_view dtype, const Shape& shape,
-                   const std::string& sha256) {
-  return fmt::format("{} {} [{}] {}\n", name, dtype, fmt::join(shape, ","), sha256);
-}
-
-std::string DigestOf(std::vector<std::string> lines) {
-  std::sort(lines.begin(), lines.end());
-  Sha256 hash;
-  for (const std::string& line : lines) hash.Update(line);
-  return ToHex(hash.Finish());
-}
-
-// Reads a file that `digest --write` made.
-PinnedTensors ReadPins(const std::string& path) {
-  PinnedTensors pins;
-  try {
-    const nlohmann::json in = ParseJson(ReadFile(path, size_t{1} << 30), path);
-    for (const auto& tensor : in.at("tensors")) {
-      pins[tensor.at("path").get<std::string>()] = {tensor.at("dtype").get<std::string>(),
-                                                    tensor.at("sha256").get<std::string>(),
-                                                    tensor.at("shape").get<Shape>()};
-    }
-  } catch (const nlohmann::json::exception&) {
-    throw Error(ExitCode::kRefused, fmt::format("`{}` is not a list of digests", path),
-                "make one with `shardinit digest … --write FILE`, or give the digest itself");
-  }
-  return pins;
-}
 
 // A tensor, and what tells whether it is the one that is wanted.
 struct FoundTensor {
@@ -85,7 +47,7 @@ class SourceFiles final : public SourceFolder, public std::enable_shared_from_th
  private:
   const SourceRequest request_;
   std::map<std::string, FoundTensor> tensors_;
-  std::optional<PinnedTensors> pins_;
+  std::optional<RecordedDigests> pins_;
   std::string pin_;
   int64_t cell_bytes_;
   mutable std::mutex mutex_, checking_;
@@ -96,7 +58,7 @@ class SourceFiles final : public SourceFolder, public std::enable_shared_from_th
 class CheckedTensor final : public SourceTensor {
  public:
   CheckedTensor(const std::string& name, std::shared_ptr<const SourceFiles> folder,
-                const FoundTensor& found, const PinnedTensor* pin, int64_t cell_bytes)
+                const FoundTensor& found, const RecordedDigest* pin, int64_t cell_bytes)
       : SourceTensor(fmt::format("{} of source {}", Quote(name), Quote(folder->request().name)),
                      *found.dtype, found.shape, cell_bytes),
         folder_(std::move(folder)),
@@ -156,7 +118,7 @@ class CheckedTensor final : public SourceTensor {
 
   const std::shared_ptr<const SourceFiles> folder_;
   const FoundTensor& found_;
-  const PinnedTensor* const pin_;
+  const RecordedDigest* const pin_;
   mutable std::mutex mutex_;
   mutable std::optional<Digest> digest_;
   mutable std::vector<Fingerprint> prints_;  // of all cells, once there is a digest
@@ -176,7 +138,7 @@ std::map<std::string, FoundTensor> ReadTensors(const std::string& path) {
 
 SourceFiles::SourceFiles(const SourceRequest& request)
     : request_(request), tensors_(ReadTensors(request.folder)) {
-  // What is kept of all tensors stays below 32 MiB for folders of up to 2 TB.
+  // The fingerprints of all tensors take less than 32 MiB for folders of up to 2 TB.
   int64_t bytes = 0;
   for (const auto& [name, found] : tensors_) {
     if (found.dtype) bytes += ElementCount(found.shape) * InfoOf(*found.dtype).bytes;
@@ -185,12 +147,8 @@ SourceFiles::SourceFiles(const SourceRequest& request)
   while (cell_bytes_ < kLargestPrint && bytes / cell_bytes_ > 1 << 20) cell_bytes_ *= 2;
   pin_ = request.digest;
   if (!request.is_file) return;
-  pins_ = ReadPins(request.digest);
-  std::vector<std::string> lines;
-  for (const auto& [name, pin] : *pins_) {
-    lines.push_back(LineOf(name, pin.dtype, pin.shape, pin.sha256));
-  }
-  pin_ = DigestOf(std::move(lines));
+  pins_ = ReadDigests(request.digest);
+  pin_ = ToHex(ModelDigest(*pins_));
 }
 
 SourceTensorPtr SourceFiles::Find(const std::string& name) const {
@@ -201,7 +159,7 @@ SourceTensorPtr SourceFiles::Find(const std::string& name) const {
     throw Error(ExitCode::kUsage,
                 fmt::format("{} in `{}` {}", Quote(name), found.file, Escape(found.why)));
   }
-  const PinnedTensor* pin = nullptr;
+  const RecordedDigest* pin = nullptr;
   if (pins_) {
     const auto of = pins_->find(name);
     if (of == pins_->end()) {
@@ -236,13 +194,13 @@ void SourceFiles::CheckAll() const {
   if (request_.is_file || request_.digest.empty()) return;
   const std::lock_guard lock(checking_);
   if (checked_) return;
-  std::vector<std::string> lines;
+  RecordedDigests digests;
   for (const auto& [name, found] : tensors_) {
     const SourceTensorPtr tensor = Find(name);
     const Digest digest = static_cast<const CheckedTensor&>(*tensor).CheckAlone();
-    lines.push_back(LineOf(name, InfoOf(*found.dtype).name, found.shape, ToHex(digest)));
+    digests[name] = {std::string(InfoOf(*found.dtype).name), ToHex(digest), found.shape};
   }
-  if (const std::string digest = DigestOf(std::move(lines)); digest != request_.digest) {
+  if (const std::string digest = ToHex(ModelDigest(digests)); digest != request_.digest) {
     throw Error(ExitCode::kUsage,
                 fmt::format("source {} in `{}` has the digest {}, not {}", Quote(request_.name),
                             request_.folder, digest, request_.digest),

@@ -17,6 +17,7 @@
 #include "commands/folders.h"
 #include "commands/options.h"
 #include "export/export.h"
+#include "graph/stored/view.h"
 #include "plan/load.h"
 #include "plan/relayout.h"
 #include "plan/reshard.h"
@@ -101,6 +102,25 @@ Plan LoadIn(const ConvertOptions& options, const std::string& layout, bool says_
   return spec.Load();
 }
 
+// Says how many elements of a folder only pad its tensors: what they are is not looked at, and they
+// are not copied.
+void SayPadding(const TensorFolder& folder) {
+  int64_t elements = 0, tensors = 0;
+  for (const Tensor& tensor : folder.plan().graph.tensors) {
+    int64_t padding = 0;
+    if (!tensor.view) continue;
+    for (const Piece& piece : tensor.view->pieces) {
+      if (piece.source == Piece::kPadding) padding += piece.elements();
+    }
+    elements += padding;
+    tensors += padding > 0;
+  }
+  if (elements == 0) return;
+  Talk(fmt::format("shardinit: `{}`: {} of {} that its layout only pads with {} left out\n",
+                   Escape(folder.path()), Count(elements, "element"), Count(tensors, "tensor"),
+                   elements == 1 ? "is" : "are"));
+}
+
 // Returns the plan to write. The folder gets the plan that says how its tensors are related to the
 // model's.
 Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
@@ -112,6 +132,7 @@ Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
     Relayout both = RelayoutOf(folder->plan(), LoadIn(options, options.from_layout, false),
                                LoadIn(options, options.spec.layout, true));
     folder->Replace(std::move(both.from));
+    SayPadding(*folder);
     return std::move(both.to);
   }
   if (!request.sets.empty()) {

@@ -152,7 +152,7 @@ void RequireFolders(const DiffOptions& options) {
   RequireNoOverrides(options.spec);
   for (const std::string& path : {options.before, options.after}) {
     if (!path.empty() && MayHoldTensors(path)) continue;
-    // What is wrong with the other one comes first.
+    // If the other one is wrong, that is said first.
     for (const std::string& other : {options.before, options.after}) {
       if (IsForeign(other)) static_cast<void>(TensorFolder(other));
     }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
@@ -62,44 +61,9 @@ const ResultKind kDigestsKind = {
     "list of digests",
     {"{\n \"contract_version\": ", ",\n \"model_digest\": ", ",\n \"tensors\": ["}};
 
-struct ExpectedDigest {
-  std::string dtype, sha256;
-  Shape shape;
-};
-using ExpectedDigests = std::map<std::string, ExpectedDigest>;
-
-// Reads a file that `--write` or `--json` made.
-ExpectedDigests ReadDigests(const std::string& path) {
-  const nlohmann::json in = ParseJson(ReadFile(path, size_t{1} << 30), path);
-  ExpectedDigests expected;
-  const auto refuse = [&](const std::string& why) {
-    return Error(ExitCode::kRefused, fmt::format("`{}` is not a list of digests{}", path, why),
-                 "make one with `shardinit digest SPEC --write FILE`");
-  };
-  try {
-    if (const auto& version = in.at("contract_version");
-        version.get<int64_t>() != kContractVersion) {
-      throw refuse(fmt::format(" of this version: its contract_version is {} instead of {}",
-                               version.dump(), kContractVersion));
-    }
-    static_cast<void>(in.at("seed").get<uint64_t>());  // decides nothing, but must be a seed
-    for (const auto& tensor : in.at("tensors")) {
-      const auto name = tensor.at("path").get<std::string>();
-      ExpectedDigest digest{tensor.at("dtype").get<std::string>(),
-                            tensor.at("sha256").get<std::string>(),
-                            tensor.at("shape").get<Shape>()};
-      const bool is_new = expected.emplace(name, std::move(digest)).second;
-      if (!is_new) throw refuse(fmt::format(": it has {} twice", Quote(name)));
-    }
-  } catch (const nlohmann::json::exception&) {
-    throw refuse("");
-  }
-  return expected;
-}
-
 // Returns the differences from the file, one line each. A tensor that only the file has is a
 // difference if it matches `only`.
-std::vector<std::string> Differences(const std::string& path, ExpectedDigests expected,
+std::vector<std::string> Differences(const std::string& path, RecordedDigests expected,
                                      const std::vector<TensorDigest>& digests,
                                      const std::string& only) {
   std::vector<std::string> lines;
@@ -110,7 +74,7 @@ std::vector<std::string> Differences(const std::string& path, ExpectedDigests ex
       lines.push_back(fmt::format("{}: is not in {}", tensor.path, path));
       continue;
     }
-    const ExpectedDigest& e = it->second;
+    const RecordedDigest& e = it->second;
     const auto dtype = InfoOf(tensor.dtype).name;
     if (e.dtype != dtype || e.shape != tensor.shape) {
       lines.push_back(fmt::format("{}: is {} {}, but {} has {} {}", tensor.path, dtype,
@@ -166,7 +130,7 @@ ExitCode RunDigest(const DigestOptions& options) {
   }
   const Plan loaded = folder ? Plan() : options.spec.Load();
   const Plan& plan = folder ? folder->plan() : loaded;
-  ExpectedDigests expected;
+  RecordedDigests expected;
   if (!options.check.empty()) expected = ReadDigests(options.check);
   std::optional<ResultFile> written;
   if (!options.write.empty()) written.emplace(kDigestsKind, options.write, options.force);

@@ -1,4 +1,4 @@
-// What `export` and `convert` have in common: a format with its options, and the writing.
+// `export` and `convert` share this: a format with its options, and the writing.
 #pragma once
 
 #include <map>

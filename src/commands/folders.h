@@ -1,4 +1,4 @@
-// What commands say of folders of tensors.
+// Commands ask here for what is remarkable about a folder of tensors, and what of it they refuse.
 #pragma once
 
 #include <string>

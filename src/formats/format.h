@@ -51,9 +51,9 @@ std::vector<std::string> NamesIn(const std::string& folder);
 struct Contents {
   std::map<std::string, Holding> tensors;
   Findings findings;  // Faults of the folder that keep no tensor from being read.
-  // What is not the model, and not read: how many entries there are under a name, as `optimizer`.
+  // Counts, by names such as `optimizer`, the entries that are not of the model and are not read.
   std::map<std::string, int64_t> others = {};
-  // What is missing of the model, as a sentence; empty: nothing.
+  // A sentence that says what is missing of the model; empty: nothing.
   std::string lost = {};
   // The prefix that tells the model's names from the optimizer's, unless it is part of them.
   std::string_view prefix = {};

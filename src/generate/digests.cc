@@ -4,9 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <string>
+#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "report/text.h"
+#include "rng/stream.h"
 #include "tensor/dtype.h"
 
 namespace shardinit {
@@ -30,17 +36,52 @@ std::vector<TensorDigest> DigestTensors(
   return digests;
 }
 
-Digest ModelDigest(const std::vector<TensorDigest>& tensors) {
+RecordedDigests ReadDigests(const std::string& path) {
+  const nlohmann::json in = ParseJson(ReadFile(path, size_t{1} << 30), path);
+  RecordedDigests digests;
+  const auto refuse = [&](const std::string& why) {
+    return Error(ExitCode::kRefused, fmt::format("`{}` is not a list of digests{}", path, why),
+                 "make one with `shardinit digest SPEC --write FILE`");
+  };
+  try {
+    if (const auto& version = in.at("contract_version");
+        version.get<int64_t>() != kContractVersion) {
+      throw refuse(fmt::format(" of this version: its contract_version is {} instead of {}",
+                               version.dump(), kContractVersion));
+    }
+    static_cast<void>(in.at("seed").get<uint64_t>());  // decides nothing, but must be a seed
+    for (const auto& tensor : in.at("tensors")) {
+      const auto name = tensor.at("path").get<std::string>();
+      RecordedDigest digest{tensor.at("dtype").get<std::string>(),
+                            tensor.at("sha256").get<std::string>(),
+                            tensor.at("shape").get<Shape>()};
+      const bool is_new = digests.emplace(name, std::move(digest)).second;
+      if (!is_new) throw refuse(fmt::format(": it has {} twice", Quote(name)));
+    }
+  } catch (const nlohmann::json::exception&) {
+    throw refuse("");
+  }
+  return digests;
+}
+
+Digest ModelDigest(const RecordedDigests& tensors) {
   std::vector<std::string> lines;
-  for (const TensorDigest& digest : tensors) {
-    lines.push_back(fmt::format("{} {} [{}] {}\n", digest.tensor->path,
-                                InfoOf(digest.tensor->dtype).name,
-                                fmt::join(digest.tensor->shape, ","), ToHex(digest.sha256)));
+  for (const auto& [path, tensor] : tensors) {
+    lines.push_back(fmt::format("{} {} [{}] {}\n", path, tensor.dtype, fmt::join(tensor.shape, ","),
+                                tensor.sha256));
   }
   std::sort(lines.begin(), lines.end());
   Sha256 hash;
   for (const std::string& line : lines) hash.Update(line);
   return hash.Finish();
+}
+
+Digest ModelDigest(const std::vector<TensorDigest>& tensors) {
+  RecordedDigests digests;
+  for (const auto& [tensor, sha256] : tensors) {
+    digests[tensor->path] = {std::string(InfoOf(tensor->dtype).name), ToHex(sha256), tensor->shape};
+  }
+  return ModelDigest(digests);
 }
 
 }  // namespace shardinit

@@ -1,7 +1,9 @@
-// Takes the digests of whole tensors, whatever the mesh and the layout.
+// Takes the digests of whole tensors, whatever the mesh and the layout, and reads files of such.
 #pragma once
 
 #include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "base/sha256.h"
@@ -25,8 +27,19 @@ std::vector<TensorDigest> DigestTensors(
     const std::function<void(const WorkCounters& counters)>& progress, WorkCounters* counters,
     const SourceOf& source = nullptr);
 
+// A file of digests says this of a tensor.
+struct RecordedDigest {
+  std::string dtype, sha256;
+  Shape shape;
+};
+using RecordedDigests = std::map<std::string, RecordedDigest>;
+
+// Reads a file that `digest --write` or `digest --json` made. Throws Error (kRefused).
+RecordedDigests ReadDigests(const std::string& path);
+
 // Returns the SHA-256 of the sorted lines `path dtype [shape] sha256`: it is the same on every mesh
 // and in every layout.
 Digest ModelDigest(const std::vector<TensorDigest>& tensors);
+Digest ModelDigest(const RecordedDigests& tensors);
 
 }  // namespace shardinit

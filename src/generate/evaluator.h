@@ -36,7 +36,7 @@ class Evaluator {
  public:
   Evaluator(ProgramPtr program, const Tensor& tensor);
 
-  // What one thread has at hand.
+  // Each thread has a state of its own.
   struct State {
     std::vector<double> slots;
     std::vector<PlacedNumbers::Window> windows;

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/suggest.h"
 #include "base/text.h"
 
@@ -79,6 +80,11 @@ std::shared_ptr<const SourceFolder> SourceTable::Open(const Named<SourceSpec>& s
     Digest bytes;
     request.is_file = !FromHex(digest->value, &bytes);
     request.digest = request.is_file ? Resolved(*digest) : digest->value;
+    if (request.is_file && !Exists(request.digest)) {
+      return diagnostics.Error(digest->span, fmt::format("there is no file `{}`", request.digest),
+                               "give 64 hexadecimal digits in lower case, or a file that "
+                               "`shardinit digest DIR --write FILE` made");
+    }
     request.place =
         fmt::format("{}:{}:{}", digest->span.source->name, digest->span.line, digest->span.column);
   }

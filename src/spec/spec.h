@@ -113,7 +113,7 @@ struct SourceSpec {
   std::optional<Located<std::string>> digest;  // of all tensors, or a file with digests
 };
 
-// What an initializer takes of a source: `{source: base, tensor: …, index: […], rows: …}`.
+// An initializer takes this of a source: `{source: base, tensor: …, index: […], rows: …}`.
 struct FromSourceSpec {
   Located<std::string> source;
   std::optional<PathSpec> tensor = {};  // absent: the path of the tensor that is made

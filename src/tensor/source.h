@@ -75,7 +75,7 @@ class SourceFolder {
   virtual std::string pin() const = 0;
 };
 
-// What a spec says of a source.
+// A spec says this of a source.
 struct SourceRequest {
   std::string name;
   std::string folder;

@@ -48,12 +48,12 @@ PIPELINES = {
         "pipe data expert context tensor",
         "2 2 4 1 1, 2 4 8 1 2, 2 2 4 2 1, 2 8 8 1 4, 2 16 4 1 8, 4 2 4 1 2, 4 2 8 1 4, 4 4 8 1 1, 4 2 2 2 2, 4 16 8 1 2"),
 }
-# The choice is exact among strategies of blocks; `fsdpv2` shards tensors one by one, which costs less (by up to 6 %)
-# where convolutions, or layers of many widths, are no such blocks, or fits where `auto` does not.
-NOT_BLOCKS = {"convnext-tiny-224", "jamba-v0.1", "openelm-270m", "stable-diffusion-1.5-unet"}
-MODELS = [path.stem for path in CONFIGS
-          if path.stem not in NOT_BLOCKS | {"dtypes", "expressions"}]  # The last two are no models.
-WITH_EXPERTS = {"mixtral-8x7b", "deepseek-v3"}
+MODELS = [path.stem for path in CONFIGS if path.stem not in ("dtypes", "expressions")]  # These are no models.
+WITH_EXPERTS = {"mixtral-8x7b", "deepseek-v3", "jamba-v0.1"}
+# `fsdpv2` shards tensors one by one, which no combination of strategies of blocks does. On these degrees of `data` and
+# `fsdp` that costs less, by at most 6 %, or fits where no combination does: shardinit-auto(7) says so.
+ONE_BY_ONE = {"convnext-tiny-224": [(4, 128)], "openelm-270m": [(4, 128)], "stable-diffusion-1.5-unet": [(4, 8), (8, 8)],
+              "jamba-v0.1": [(1, 64), (1, 256), (4, 128)]}
 WITH_STAGES = ["llama3.1-8b", "llama3.1-405b", "gemma-2-9b", "mixtral-8x7b", "deepseek-v3"]
 
 
@@ -94,11 +94,18 @@ def compare(spec, model, preset, degrees, beside=()):
     spec.write_text(f"{text}sharding: {json.dumps(['auto', *beside])}\n"
                     f"training: {{memory_per_rank: {hand['memory'] + 1}}}\n")
     result = run_tool("plan", "--json", spec)
+    one_by_one = preset == "fsdpv2" and tuple(degrees.values()) in ONE_BY_ONE.get(model, [])
+    if result.returncode != 0 and one_by_one:
+        assert "`memory_per_rank` is " in result.stderr, result.stderr
+        return True
     if result.returncode != 0:  # All ranks would compute the same.
         assert "`auto` cannot choose: no tensor says what ranks" in result.stderr, (preset, degrees)
         return False
     auto = json.loads(result.stdout)["cost"]
     assert auto["memory"] <= hand["memory"] + 1, (preset, degrees)
+    if one_by_one:
+        assert hand["seconds"] * (1 + 1e-9) < auto["seconds"] <= hand["seconds"] * 1.06, (preset, degrees, hand, auto)
+        return True
     assert auto["seconds"] <= hand["seconds"] * (1 + 1e-9), (preset, degrees, hand, auto)
     assert auto["cut_otherwise"] == 0, (preset, degrees)
     return True

@@ -72,6 +72,7 @@ def names(kind):
 
 def test_shipped_names_and_files():
     assert offered("plan", "") == (names("models"), True)
+    assert offered("verify", "x", "--spec", "llama3.1-8")[0] == ["llama3.1-8b-lora", "llama3.1-8b"]
     assert offered("verify", "x", "--spec", "llama3.1-4")[0] == ["llama3.1-405b"]
     assert offered("diff", "x", "gpt2") == (["gpt2-xl"], True)
     shardings, files = offered("plan", "llama3.1-8b", "--sharding", "")

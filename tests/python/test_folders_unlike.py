@@ -77,6 +77,38 @@ def test_exports_that_are_damaged(tmp_path, form):
     assert "no bytes are compared with it" in run_ok("convert", export, "--to", "dcp", "-o", out).stderr
 
 
+def test_names_of_a_run_without_an_optimizer(tmp_path):
+    """`step` and `scaler.w` may be a model's; beside an optimizer they are counted."""
+    state = {"scaler.w": torch.ones(3), "step": torch.ones(1), "w": torch.ones(2)}
+    folder = hub(tmp_path / "in", state)
+    run_ok("convert", folder, "--to", "dcp", "-o", tmp_path / "dcp")
+    assert run_ok("digest", tmp_path / "dcp").stdout == run_ok("digest", folder).stdout
+    nested = {"scaler": {"w": torch.ones(3)}, "step": torch.ones(1), "w": torch.ones(2)}
+    dcp = client_of("torch.distributed.checkpoint")
+    dcp.save(nested, checkpoint_id=tmp_path / "alone", no_dist=True)
+    assert run_ok("digest", tmp_path / "alone").stdout == run_ok("digest", folder).stdout
+    dcp.save(nested | {"optimizer": {"state": {"w": torch.zeros(2)}}}, checkpoint_id=tmp_path / "run", no_dist=True)
+    result = run_ok("digest", tmp_path / "run")
+    assert [line.split()[1] for line in result.stdout.splitlines()] == ["w", "(model)"]
+    assert "1 entry of `optimizer`, 1 entry of `scaler`, 1 entry of `step`" in result.stderr
+
+
+def test_what_pads_is_said_to_be_left_out(tmp_path):
+    (tmp_path / "spec.yaml").write_text("""
+shardinit: 1
+name: padded
+dtype: f32
+modules: {w: {shape: [10, 4], init: zeros}}
+layouts: {padded: {w: {from: {pad: {axis: 0, to: 16, of: w}}}}}
+""")
+    whole = torch.randn(16, 4)
+    out = tmp_path / "out"
+    result = run_ok("convert", hub(tmp_path / "in", {"w": whole}), "--to", "safetensors", "--spec", tmp_path / "spec.yaml",
+                    "--from-layout", "padded", "-o", out)
+    assert "24 elements of 1 tensor that its layout only pads with are left out" in result.stderr
+    assert "no difference" in run_ok("diff", out, hub(tmp_path / "rows", {"w": whole[:10].clone()}), "--values").stdout
+
+
 def test_names_in_one_another(tmp_path):
     folder = hub(tmp_path / "in", {"w": torch.ones(1), "w.0": torch.ones(2)})
     for arguments in ["convert", folder, "--to", "hdf5"], ["reshard", folder]:

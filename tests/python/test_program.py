@@ -12,6 +12,7 @@ import sys
 import h5py
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import conformance
 from clients import client_of, gen_ok
@@ -141,8 +142,16 @@ SPECIAL_TENSORS = {
     "stft": "shape: [16, 1, 8], shard: [a, null, b], init: {stft: {side: real}}",
     "normalized": "init: {normalized: {axis: 0}}",
     "norms": "shape: [1, 8], shard: [null, b], init: {norms: {of: normal}}",
+    "source": "init: {source: base, tensor: w}",
     "file": f"init: {{file: {table_file(FILES.name, bytes(range(256)) * 2)}}}",
 }
+
+
+def source_folder(folder):
+    """A folder of tensors with `w`, which has other bits in each element."""
+    path = pathlib.Path(folder, "model.safetensors")
+    safetensors.numpy.save_file({"w": np.linspace(-3, 5, 128, dtype="<f4").reshape(16, 8)}, path)
+    return folder
 
 
 def tensor_of(name):
@@ -156,8 +165,8 @@ def tensor_of(name):
     return f"{{{text}}}"
 
 
-# Those of sources are refused by `program`, or written as tables; test_sources.py has them.
-INITIALIZERS = sorted(SCHEMA["initializer"]["anyOf"][1]["properties"].keys() - {"source", "rows_like", "parts"})
+REFUSED = {"rows_like", "parts"}  # `program` says so.
+INITIALIZERS = sorted(SCHEMA["initializer"]["anyOf"][1]["properties"].keys() - REFUSED)
 VIEWS = {
     "stack": "{stack: {axis: 1, of: [w0, w1, w2, w3]}}",
     "concat": "{concat: {axis: 0, of: [v, w4]}}",
@@ -178,7 +187,7 @@ def test_every_view_operation_has_its_program():
 
 
 def everything(devices, engine):
-    head = f"shardinit: 1\nname: everything\nengine: {engine}\nseed: 5\ndtype: f32\nmesh: {{axes: {{a: {max(1, devices // 2)}, b: {min(2, devices)}}}}}\n"
+    head = f"shardinit: 1\nname: everything\nsources: {{base: {{path: {source_folder(FILES.name)}}}}}\nengine: {engine}\nseed: 5\ndtype: f32\nmesh: {{axes: {{a: {max(1, devices // 2)}, b: {min(2, devices)}}}}}\n"
     return head + "modules:\n" + "".join(f"  {name}: {tensor_of(name)}\n" for name in INITIALIZERS)
 
 
@@ -215,6 +224,16 @@ def test_everything_is_as_gen_writes_it(tmp_path, engine, arithmetic, devices):
     for path, parts in results.items():
         for rank, words in enumerate(parts):
             assert np.array_equal(words, stored(made, path, rank)), (path, rank)
+
+
+@pytest.mark.parametrize("init", ["{parts: {of: [{source: base, tensor: w}, zeros]}}",
+                                  "{rows_like: {source: base, tensor: w}}"])
+def test_what_no_program_makes_is_refused(tmp_path, init):
+    assert {init[1:].split(":")[0]} <= REFUSED
+    (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: x\ndtype: f32\nsources: {{base: {{path: {source_folder(tmp_path)}}}}}\n"
+                                        f"modules: {{x: {{shape: [20, 8], init: {init}}}}}\n")
+    result = run_tool("program", tmp_path / "spec.yaml", "-o", tmp_path / "p.mlir")
+    assert result.returncode == 2 and "`x`" in result.stderr and not (tmp_path / "p.mlir").exists(), result.stderr
 
 
 def test_norms_of_every_type_and_distribution(tmp_path):

@@ -257,8 +257,10 @@ def test_errors_are_those_of_the_program():
             continue  # Layouts that are not chosen are checked by `validate` alone.
         if case.name == "bad_spec_is_folder":
             continue  # Python says more: that it may be a checkpoint, and what takes one.
-        if case.name == "bad_source":
-            continue  # The library reads no folders, and says so.
+        if case.name == "bad_source":  # The library reads no folders.
+            with contextlib.chdir(case), pytest.raises(shardinit.SpecError, match="this library reads no folders of tensors"):
+                shardinit.open_spec(path)
+            continue
         with contextlib.chdir(case), pytest.raises(shardinit.SpecError) as caught:
             shardinit.open_spec(path, set=sets, mesh="".join(meshes) or None)
         assert caught.value.code == 2

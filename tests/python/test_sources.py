@@ -231,6 +231,11 @@ def test_a_pin_holds_the_source_to_its_bytes(tmp_path, model):
     safetensors.numpy.save_file({**TENSORS, "embed.weight": EMBED + 1}, model / "model.safetensors")
     result = run_tool("gen", of_file, "-o", tmp_path / "new2")
     assert result.returncode == 2 and "has the SHA-256" in result.stderr, result.stderr
+    twice = json.loads((tmp_path / "pins.json").read_text())
+    twice["tensors"] *= 2
+    (tmp_path / "pins.json").write_text(json.dumps(twice))
+    result = run_tool("digest", of_file)
+    assert result.returncode == 2 and "twice" in result.stderr, result.stderr
 
 
 def test_ranks_of_other_bytes_never_become_one_checkpoint(tmp_path, model):

@@ -138,14 +138,17 @@ Holding ReadTensor(const std::string& name, const Value& entry, const Places& pl
 
 constexpr std::string_view kModel = "model", kModelPrefix = "model.";
 
-// What stands beside a model in the state of a run, by the first key.
-bool IsOfRun(std::string_view key) {
-  constexpr std::string_view kNames[] = {
-      "optim",         "optimizer", "optimizers",  "opt_state",   "lr_scheduler",
-      "lr_schedulers", "scheduler", "train_state", "dataloader",  "rng",
-      "rng_state",     "step",      "epoch",       "loss_scaler", "scaler",
-  };
-  return std::find(std::begin(kNames), std::end(kNames), key) != std::end(kNames);
+constexpr std::string_view kOptimizers[] = {"optim", "optimizer", "optimizers", "opt_state"};
+// These stand beside a model and its optimizer in the state of a run. A model may have such names
+// itself, so that alone they are taken for the model.
+constexpr std::string_view kBesideOptimizers[] = {
+    "lr_scheduler", "lr_schedulers", "scheduler", "train_state", "dataloader", "rng",
+    "rng_state",    "step",          "epoch",     "loss_scaler", "scaler",
+};
+
+template <size_t n>
+bool IsOneOf(const std::string_view (&names)[n], std::string_view key) {
+  return std::find(std::begin(names), std::end(names), key) != std::end(names);
 }
 
 // The first key of each name: `planner_data` knows where it ends, else it ends at the first dot.
@@ -164,6 +167,9 @@ class FirstKeys {
     }
     bool all_of_run = true;
     for (size_t i = 0; i + 1 < entries.items.size(); i += 2) {
+      has_optimizer_ |= IsOneOf(kOptimizers, KeyOf(entries.items[i]->text).text);
+    }
+    for (size_t i = 0; i + 1 < entries.items.size(); i += 2) {
       const std::string& name = entries.items[i]->text;
       const Key key = KeyOf(name);
       const bool is_model = key.text == kModel && key.is_nested;
@@ -176,7 +182,7 @@ class FirstKeys {
     has_model_ |= has_others_ && all_of_run && keys_.empty();
   }
 
-  // Whether the model is what stands under `model`.
+  // Tells whether the model is what stands under `model`.
   bool has_model() const { return has_model_; }
   // Returns the key under which an entry is that is not the model; empty: it is the model.
   std::string OtherOf(const std::string& name) const {
@@ -191,6 +197,10 @@ class FirstKeys {
     bool is_nested;
   };
 
+  bool IsOfRun(std::string_view key) const {
+    return has_optimizer_ && (IsOneOf(kOptimizers, key) || IsOneOf(kBesideOptimizers, key));
+  }
+
   Key KeyOf(const std::string& name) const {
     const auto known = keys_.find(name);
     if (known != keys_.end()) return known->second;
@@ -200,7 +210,7 @@ class FirstKeys {
 
   const Value* planned_;
   std::unordered_map<std::string, Key> keys_;
-  bool has_model_ = false, has_others_ = false;
+  bool has_model_ = false, has_others_ = false, has_optimizer_ = false;
 };
 
 std::optional<Contents> ReadFolder(const std::string& folder) {

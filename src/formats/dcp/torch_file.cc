@@ -194,7 +194,7 @@ Contents ReadArchive(const std::string& path, int64_t size) {
   return StateDict(path, find).Read(*pickle.root);
 }
 
-// What `torch.save` begins files with that are no archives: the pickle of a number.
+// `torch.save` begins files that are no archives with this pickle of a number.
 constexpr std::string_view kMagic(
     "\x80\x02\x8a\nl\xfc\x9c"
     "F\xf9 j\xa8P\x19.",

@@ -11,7 +11,7 @@
 
 namespace shardinit {
 
-// What to do about arrays that are not read.
+// This hint says what to do about arrays that are not read.
 inline constexpr std::string_view kOrbaxLine =
     "write it with `ocp.PyTreeCheckpointer(use_ocdbt=False, use_compression=False).save(path, "
     "tree)`";
