@@ -37,6 +37,7 @@ enum class SpecKind {
   kInits,  // by name
   kMultipliers,
   kSources,  // by name
+  kMustHave,
   kBlocks,   // by name
   kBlock,    // the name of one
   kNames,
@@ -77,6 +78,7 @@ constexpr bool MayBeNamesake(const SpecKey& key) {
 enum class SpecMapping {
   kModel,
   kSource,
+  kMustHave,  // an entry of a source's `must_have`
   kAssertion,
   kMesh,
   kTraining,
