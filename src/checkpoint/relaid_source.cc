@@ -80,8 +80,7 @@ class RelaidTensor final : public SourceTensor {
     for (int64_t number = 0; number < CeilDiv(elements(), cell_elements()); ++number) {
       ThrowIfInterrupted();
       ReadCell(number, cell.data());
-      const int64_t count =
-          std::min(cell_elements(), elements() - number * cell_elements());
+      const int64_t count = std::min(cell_elements(), elements() - number * cell_elements());
       hash.Update(cell.data(), static_cast<size_t>(count * InfoOf(dtype()).bytes));
     }
     digest_ = hash.Finish();
@@ -108,8 +107,7 @@ class RelaidTensor final : public SourceTensor {
   mutable std::optional<Digest> digest_;
 };
 
-class RelaidSource final : public SourceFolder,
-                           public std::enable_shared_from_this<RelaidSource> {
+class RelaidSource final : public SourceFolder, public std::enable_shared_from_this<RelaidSource> {
  public:
   RelaidSource(SourceRequest request, std::shared_ptr<const SourceFolder> stored, Relayout plans)
       : request_(std::move(request)),
@@ -168,9 +166,8 @@ bool HasLayout(const SourceRequest& request, const std::string& spec) {
   Diagnostics diagnostics;
   const auto model = LoadSpec({.path = spec}, diagnostics);
   diagnostics.ThrowIfErrors();
-  return std::ranges::any_of(model->layouts, [&](const auto& layout) {
-    return layout.name.value == request.layout;
-  });
+  return std::ranges::any_of(
+      model->layouts, [&](const auto& layout) { return layout.name.value == request.layout; });
 }
 
 Plan LoadIn(const SourceRequest& request, const std::string& spec, const std::string& layout) {
@@ -188,9 +185,12 @@ Plan LoadIn(const SourceRequest& request, const std::string& spec, const std::st
   return LoadPlan(wanted, diagnostics);
 }
 
+using FileOf = std::function<std::string(const std::string& name)>;
+
 // Returns the tensors of `stored` that `from` has, as a plan. Throws Error unless it has all of
 // them, of the same shapes.
-Plan StoredAs(const SourceRequest& request, const SourceFolder& stored, const Plan& from) {
+Plan StoredAs(const SourceRequest& request, const SourceFolder& stored, const FileOf& file_of,
+              const Plan& from) {
   InitGraph graph;
   graph.name = from.graph.name;
   for (const Tensor& wanted : from.graph.tensors) {
@@ -202,12 +202,12 @@ Plan StoredAs(const SourceRequest& request, const SourceFolder& stored, const Pl
                   "give the layout that the folder has, and the `spec` of the model in it");
     }
     if (found->shape() != wanted.shape) {
-      throw Error(ExitCode::kUsage,
-                  fmt::format("{} in `{}` is [{}], but [{}] in the layout {} of {}",
-                              Quote(wanted.path), request.folder, fmt::join(found->shape(), ", "),
-                              fmt::join(wanted.shape, ", "), Quote(request.layout),
-                              Quote(from.graph.name)),
-                  "give the `spec` of the model that is in the folder, with its sizes");
+      throw Error(
+          ExitCode::kUsage,
+          fmt::format("{} in `{}` is [{}], but [{}] in the layout {} of {}", Quote(wanted.path),
+                      file_of(wanted.path), fmt::join(found->shape(), ", "),
+                      fmt::join(wanted.shape, ", "), Quote(request.layout), Quote(from.graph.name)),
+          "give the `spec` of the model that is in the folder, with its sizes");
     }
     Tensor tensor;
     tensor.path = wanted.path;
@@ -222,7 +222,8 @@ Plan StoredAs(const SourceRequest& request, const SourceFolder& stored, const Pl
 }  // namespace
 
 std::shared_ptr<const SourceFolder> InLayoutOfSpec(
-    const SourceRequest& request, const std::shared_ptr<const SourceFolder>& stored) {
+    const SourceRequest& request, const std::shared_ptr<const SourceFolder>& stored,
+    const FileOf& file_of) {
   const std::string spec = SpecOf(request);
   const bool is_hub = request.layout == kHubLayout;
   if (spec.empty()) {
@@ -234,9 +235,9 @@ std::shared_ptr<const SourceFolder> InLayoutOfSpec(
   }
   Plan to = LoadIn(request, spec, {});
   Plan from = LoadIn(request, spec, is_hub && !HasLayout(request, spec) ? "" : request.layout);
-  const Plan folder = StoredAs(request, *stored, from);
-  return std::make_shared<const RelaidSource>(
-      request, stored, RelayoutOf(folder, std::move(from), std::move(to)));
+  const Plan folder = StoredAs(request, *stored, file_of, from);
+  return std::make_shared<const RelaidSource>(request, stored,
+                                              RelayoutOf(folder, std::move(from), std::move(to)));
 }
 
 }  // namespace shardinit

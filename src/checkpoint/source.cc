@@ -45,6 +45,8 @@ class SourceFiles final : public SourceFolder, public std::enable_shared_from_th
   void CheckAll() const;
   const SourceRequest& request() const { return request_; }
   bool is_checkpoint() const { return is_checkpoint_; }
+  // The file that has a tensor of the folder, or the first of its parts.
+  const std::string& FileOf(const std::string& name) const { return tensors_.at(name).file; }
 
  private:
   const SourceRequest request_;
@@ -224,7 +226,7 @@ std::shared_ptr<const SourceFolder> OpenSource(const SourceRequest& request) {
                             request.folder),
                 "leave out the `layout` of the source");
   }
-  return InLayoutOfSpec(request, files);
+  return InLayoutOfSpec(request, files, [&](const auto& name) { return files->FileOf(name); });
 }
 
 }  // namespace shardinit

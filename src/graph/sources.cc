@@ -147,10 +147,9 @@ bool SourceTable::Has(const Named<SourceSpec>& source, const MustHaveSpec& wante
   if (wanted.shape) {
     shape.emplace();
     for (const ExprPtr& expr : wanted.shape->value) {
-      const auto extent = expr == nullptr
-                              ? std::nullopt
-                              : EvaluateInteger(*expr, names_, 0, kLargestExtent, "a dimension",
-                                                diagnostics);
+      const auto extent = expr == nullptr ? std::nullopt
+                                          : EvaluateInteger(*expr, names_, 0, kLargestExtent,
+                                                            "a dimension", diagnostics);
       if (!extent) return true;
       shape->push_back(*extent);
     }
@@ -168,23 +167,23 @@ bool SourceTable::Has(const Named<SourceSpec>& source, const MustHaveSpec& wante
       return false;
     }
     if (tensor->shape() == *shape) continue;
-    diagnostics.Error(wanted.shape->span,
-                      fmt::format("source {} has {} as [{}], not [{}]", Quote(source.name.value),
-                                  Quote(name), fmt::join(tensor->shape(), ", "),
-                                  fmt::join(*shape, ", ")),
-                      HintFor(wanted.shape->value, names_));
+    diagnostics.Error(
+        wanted.shape->span,
+        fmt::format("source {} has {} as [{}], not [{}]", Quote(source.name.value), Quote(name),
+                    fmt::join(tensor->shape(), ", "), fmt::join(*shape, ", ")),
+        HintFor(wanted.shape->value, names_));
     return false;
   }
   if (wanted.count == nullptr) {
     if (found > 0) return true;
-    diagnostics.Error(wanted.tensor->span,
-                      fmt::format("source {} has no tensor {}", Quote(source.name.value),
-                                  Quote(pattern)),
-                      DidYouMean(pattern, folder.Names()));
+    diagnostics.Error(
+        wanted.tensor->span,
+        fmt::format("source {} has no tensor {}", Quote(source.name.value), Quote(pattern)),
+        DidYouMean(pattern, folder.Names()));
     return false;
   }
-  const auto count = EvaluateInteger(*wanted.count, names_, 0, kLargestExtent, "`count`",
-                                     diagnostics);
+  const auto count =
+      EvaluateInteger(*wanted.count, names_, 0, kLargestExtent, "`count`", diagnostics);
   if (!count || *count == found) return true;
   diagnostics.Error(SpanOf(*wanted.count),
                     fmt::format("source {} has {} tensors {}, not {}", Quote(source.name.value),

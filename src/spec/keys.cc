@@ -574,20 +574,13 @@ bool IsScalar(const SpecKey& key) {
 
 std::vector<SpecKey> KeysOf(SpecMapping mapping) {
   // In the order of SpecMapping.
-  const std::vector<SpecKey> tables[] = {RowsOf(kModelKeys),
-                                         RowsOf(kSourceKeys),
-                                         RowsOf(kMustHaveKeys),
-                                         RowsOf(kAssertKeys),
-                                         RowsOf(kMeshKeys),
-                                         RowsOf(kTrainingKeys),
-                                         RowsOf(kTensorKeys),
-                                         RowsOf(kShardKeys),
-                                         RowsOf(kModuleKeys),
-                                         RowsOf(kLayoutKeys),
-                                         RowsOf(kStoredTensorKeys),
-                                         RowsOf(kStoredModuleKeys),
-                                         RowsOf(kBlockKeys),
-                                         OperationKeys()};
+  const std::vector<SpecKey> tables[] = {RowsOf(kModelKeys),        RowsOf(kSourceKeys),
+                                         RowsOf(kMustHaveKeys),     RowsOf(kAssertKeys),
+                                         RowsOf(kMeshKeys),         RowsOf(kTrainingKeys),
+                                         RowsOf(kTensorKeys),       RowsOf(kShardKeys),
+                                         RowsOf(kModuleKeys),       RowsOf(kLayoutKeys),
+                                         RowsOf(kStoredTensorKeys), RowsOf(kStoredModuleKeys),
+                                         RowsOf(kBlockKeys),        OperationKeys()};
   return tables[static_cast<size_t>(mapping)];
 }
 

@@ -38,8 +38,8 @@ enum class SpecKind {
   kMultipliers,
   kSources,  // by name
   kMustHave,
-  kBlocks,   // by name
-  kBlock,    // the name of one
+  kBlocks,  // by name
+  kBlock,   // the name of one
   kNames,
   kModules,
   kLayouts,

@@ -109,9 +109,9 @@ struct PathSpec {
 // What a source must have: tensors whose names match a pattern, all of one shape.
 struct MustHaveSpec {
   WrongKeys wrong;
-  std::optional<Located<std::string>> tensor;         // the pattern
+  std::optional<Located<std::string>> tensor;          // the pattern
   std::optional<Located<std::vector<ExprPtr>>> shape;  // absent: any
-  ExprPtr count;                                      // how many there are; null: at least one
+  ExprPtr count;                                       // how many there are; null: at least one
 };
 
 // A folder of tensors that exist.

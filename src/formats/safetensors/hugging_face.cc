@@ -178,9 +178,9 @@ std::vector<FileLayout> LayOutHuggingFace(const LayoutRequest& request) {
   }
   std::vector<FileLayout> files;
   if (parts.size() == 1) {
-    files.push_back(safetensors::LayOutFile(
-        is_adapter ? "adapter_model.safetensors" : "model.safetensors", std::move(parts[0]),
-        kMetadata));
+    files.push_back(
+        safetensors::LayOutFile(is_adapter ? "adapter_model.safetensors" : "model.safetensors",
+                                std::move(parts[0]), kMetadata));
   }
   for (size_t i = 0; parts.size() > 1 && i < parts.size(); ++i) {
     files.push_back(safetensors::LayOutFile(
