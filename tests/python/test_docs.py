@@ -193,7 +193,7 @@ def test_readme_and_guides_have_examples():
     languages = [language for (language, _), _ in EXAMPLES]
     assert languages.count("sh") >= 5
     assert all(len(commands_of(page)) >= 3 for page in GUIDES)
-    assert len(GUIDES) == 9
+    assert len(GUIDES) == 10
 
 
 def test_the_readme_is_short():
