@@ -82,11 +82,9 @@ class Adapters(Model):
         return client_of("peft").get_peft_model_state_dict(made)
 
     def load(self, folder):
-        """PEFT's own folder, with the exported adapters in place of its own."""
+        """The folder that was exported is one of PEFT's."""
         peft, made = client_of("peft"), self.make(**self.tiny_config())
-        made.save_pretrained(folder / "peft")
-        (folder / "model.safetensors").rename(folder / "peft/adapter_model.safetensors")
-        return self.state(peft.PeftModel.from_pretrained(made.unload(), folder / "peft"))
+        return self.state(peft.PeftModel.from_pretrained(made.unload(), folder))
 
 
 class OpenElm(Model):
