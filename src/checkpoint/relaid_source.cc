@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
@@ -17,7 +18,6 @@
 #include "base/interrupt.h"
 #include "base/text.h"
 #include "generate/filler.h"
-#include "generate/source_cells.h"
 #include "generate/view.h"
 #include "graph/stored/rearrange.h"
 #include "plan/load.h"
@@ -34,40 +34,88 @@ constexpr std::string_view kHubLayout = "hub";
 // layout transposes.
 constexpr int64_t kPlainCell = 1 << 20, kTransposedCell = 4 << 20;
 
-// Copies elements of a stored tensor. It keeps what it has read, and is for one thread.
+using Bytes = std::shared_ptr<const std::vector<uint8_t>>;
+
+// The cells of stored tensors that were read last: where a layout transposes, each is needed many
+// times. It is safe to use from several threads.
+class CellCache {
+ public:
+  Bytes Get(const SourceTensor& tensor, int64_t cell) {
+    const std::pair<const SourceTensor*, int64_t> key(&tensor, cell);
+    {
+      const std::lock_guard lock(mutex_);
+      const auto known = cells_.find(key);
+      if (known != cells_.end()) return known->second;
+    }
+    const int64_t count =
+        std::min(tensor.cell_elements(), tensor.elements() - cell * tensor.cell_elements());
+    auto bytes = std::make_shared<std::vector<uint8_t>>(count * InfoOf(tensor.dtype()).bytes);
+    tensor.ReadCell(cell, bytes->data());
+    const std::lock_guard lock(mutex_);
+    if (!cells_.emplace(key, bytes).second) return bytes;
+    order_.push_back(key);
+    held_ += std::ssize(*bytes);
+    while (held_ > kMostBytes && order_.size() > 1) {
+      const auto oldest = cells_.find(order_.front());
+      held_ -= std::ssize(*oldest->second);
+      cells_.erase(oldest);
+      order_.pop_front();
+    }
+    return bytes;
+  }
+
+ private:
+  static constexpr int64_t kMostBytes = 48 << 20;
+  std::mutex mutex_;
+  std::map<std::pair<const SourceTensor*, int64_t>, Bytes> cells_;
+  std::deque<std::pair<const SourceTensor*, int64_t>> order_;  // oldest first
+  int64_t held_ = 0;
+};
+
+// Copies elements of a stored tensor. It is for one thread.
 class CellsFiller final : public Filler {
  public:
-  explicit CellsFiller(SourceTensorPtr data) : data_(std::move(data)), cells_(*data_) {}
+  CellsFiller(const SourceTensor& data, CellCache& cache) : data_(data), cache_(cache) {}
 
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
-    const int64_t bytes = InfoOf(data_->dtype()).bytes;
+    const int64_t bytes = InfoOf(data_.dtype()).bytes;
     auto* to = static_cast<uint8_t*>(out);
     for (int64_t done = 0; done < count;) {
       auto [linear, length] = NeighboursAt(runs, first + done, count - done);
-      const uint8_t* const from = cells_.At(linear, &length);
-      std::memcpy(to + done * bytes, from, static_cast<size_t>(length * bytes));
+      const int64_t cell = linear / data_.cell_elements();
+      if (cell != number_) {
+        held_ = cache_.Get(data_, cell);
+        number_ = cell;
+      }
+      const int64_t in_cell = linear - cell * data_.cell_elements();
+      length = std::min(length, std::ssize(*held_) / bytes - in_cell);
+      std::memcpy(to + done * bytes, held_->data() + in_cell * bytes,
+                  static_cast<size_t>(length * bytes));
       done += length;
     }
   }
 
  private:
-  const SourceTensorPtr data_;
-  mutable SourceCells cells_;
+  const SourceTensor& data_;
+  CellCache& cache_;
+  mutable int64_t number_ = -1;
+  mutable Bytes held_;
 };
 
 class RelaidTensor final : public SourceTensor {
  public:
   // `view` is of tensors that `data` has, by their paths.
-  // `owner` keeps what the view is of.
+  // `owner` keeps what the view is of, and the cache.
   RelaidTensor(std::string text, Tensor view, std::map<std::string, SourceTensorPtr> data,
-               std::shared_ptr<const SourceFolder> owner)
+               std::shared_ptr<const SourceFolder> owner, CellCache& cache)
       : SourceTensor(std::move(text), view.dtype, view.shape,
-                     ViewFiller(view, WholeOf(view.shape), FillerFor(data)).transposes()
+                     ViewFiller(view, WholeOf(view.shape), FillerFor(data, cache)).transposes()
                          ? kTransposedCell
                          : kPlainCell),
         view_(std::move(view)),
         data_(std::move(data)),
-        owner_(std::move(owner)) {}
+        owner_(std::move(owner)),
+        cache_(cache) {}
 
   // Every byte that is read is compared with what was hashed, so this digest is that of what
   // others read.
@@ -89,20 +137,22 @@ class RelaidTensor final : public SourceTensor {
 
   void ReadCell(int64_t cell, void* out) const override {
     const int64_t first = cell * cell_elements();
-    const ViewFiller filler(view_, WholeOf(shape()), FillerFor(data_));
+    const ViewFiller filler(view_, WholeOf(shape()), FillerFor(data_, cache_));
     filler.Fill(first, std::min(cell_elements(), elements() - first), out);
   }
 
  private:
-  static ViewFiller::FillerFunction FillerFor(const std::map<std::string, SourceTensorPtr>& data) {
-    return [&data](const Tensor& stored) {
-      return std::make_unique<const CellsFiller>(data.at(stored.path));
+  static ViewFiller::FillerFunction FillerFor(const std::map<std::string, SourceTensorPtr>& data,
+                                              CellCache& cache) {
+    return [&](const Tensor& stored) {
+      return std::make_unique<const CellsFiller>(*data.at(stored.path), cache);
     };
   }
 
   const Tensor view_;
   const std::map<std::string, SourceTensorPtr> data_;
   const std::shared_ptr<const SourceFolder> owner_;
+  CellCache& cache_;
   mutable std::mutex mutex_;
   mutable std::optional<Digest> digest_;
 };
@@ -132,7 +182,7 @@ class RelaidSource final : public SourceFolder, public std::enable_shared_from_t
     }
     const auto made = std::make_shared<const RelaidTensor>(
         fmt::format("{} of source {}", Quote(name), Quote(request_.name)), std::move(view),
-        std::move(data), shared_from_this());
+        std::move(data), shared_from_this(), cache_);
     opened = made;
     return made;
   }
@@ -150,6 +200,7 @@ class RelaidSource final : public SourceFolder, public std::enable_shared_from_t
   const std::shared_ptr<const SourceFolder> stored_;
   const Relayout plans_;
   mutable Rearrangement rearrangement_;
+  mutable CellCache cache_;
   std::map<std::string, const Tensor*> tensors_;
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::weak_ptr<const SourceTensor>> opened_;
@@ -164,7 +215,9 @@ std::string SpecOf(const SourceRequest& request) {
 
 bool HasLayout(const SourceRequest& request, const std::string& spec) {
   Diagnostics diagnostics;
-  const auto model = LoadSpec({.path = spec}, diagnostics);
+  SpecRequest of;
+  of.path = spec;
+  const auto model = LoadSpec(of, diagnostics);
   diagnostics.ThrowIfErrors();
   return std::ranges::any_of(
       model->layouts, [&](const auto& layout) { return layout.name.value == request.layout; });
