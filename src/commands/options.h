@@ -71,14 +71,17 @@ struct WorkOptions {
   ProgressMode Mode() const;
 };
 
-// The options --ranks and --devices.
+// The options --ranks, --devices and --part.
 struct RankOptions {
-  std::string ranks, devices;
+  std::string ranks, devices, part;
 
-  // Returns the ranks asked for, ascending; all ranks by default. Throws Error (kUsage).
-  std::vector<int64_t> Ranks(const Mesh& mesh) const;
+  // Returns the ranks asked for, ascending; all ranks by default. A part may have none. Throws
+  // Error (kUsage).
+  std::vector<int64_t> Ranks(const Plan& plan) const;
 };
 void AddRanks(CLI::App& app, RankOptions* options);
+// Throws Error (kUsage) if this is no number of parts that an option may have.
+void RequirePartCount(std::string_view option, int64_t count);
 
 // Adds `--only GLOB`, for Matching().
 void AddOnly(CLI::App& app, std::string* only);
