@@ -17,6 +17,7 @@
 #include "base/interrupt.h"
 #include "base/text.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/relaid_source.h"
 #include "generate/digests.h"
 #include "report/text.h"
 
@@ -43,9 +44,13 @@ class SourceFiles final : public SourceFolder, public std::enable_shared_from_th
   // Hashes all tensors if the request has the digest of the folder.
   void CheckAll() const;
   const SourceRequest& request() const { return request_; }
+  bool is_checkpoint() const { return is_checkpoint_; }
+  // The file that has a tensor of the folder, or the first of its parts.
+  const std::string& FileOf(const std::string& name) const { return tensors_.at(name).file; }
 
  private:
   const SourceRequest request_;
+  bool is_checkpoint_ = false;
   std::map<std::string, FoundTensor> tensors_;
   std::optional<RecordedDigests> pins_;
   std::string pin_;
@@ -124,8 +129,9 @@ class CheckedTensor final : public SourceTensor {
   mutable std::vector<Fingerprint> prints_;  // of all cells, once there is a digest
 };
 
-std::map<std::string, FoundTensor> ReadTensors(const std::string& path) {
+std::map<std::string, FoundTensor> ReadTensors(const std::string& path, bool* is_checkpoint) {
   const TensorFolder folder(path);
+  *is_checkpoint = folder.is_checkpoint();
   std::map<std::string, FoundTensor> tensors;
   for (const Tensor& tensor : folder.plan().graph.tensors) {
     const std::vector<FilePiece>& pieces = folder.PiecesOf(tensor);
@@ -137,7 +143,7 @@ std::map<std::string, FoundTensor> ReadTensors(const std::string& path) {
 }
 
 SourceFiles::SourceFiles(const SourceRequest& request)
-    : request_(request), tensors_(ReadTensors(request.folder)) {
+    : request_(request), tensors_(ReadTensors(request.folder, &is_checkpoint_)) {
   // The fingerprints of all tensors take less than 32 MiB for folders of up to 2 TB.
   int64_t bytes = 0;
   for (const auto& [name, found] : tensors_) {
@@ -212,7 +218,15 @@ void SourceFiles::CheckAll() const {
 }  // namespace
 
 std::shared_ptr<const SourceFolder> OpenSource(const SourceRequest& request) {
-  return std::make_shared<SourceFiles>(request);
+  const auto files = std::make_shared<SourceFiles>(request);
+  if (request.layout.empty()) return files;
+  if (files->is_checkpoint()) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` is a checkpoint, whose tensors have the names that its plan says",
+                            request.folder),
+                "leave out the `layout` of the source");
+  }
+  return InLayoutOfSpec(request, files, [&](const auto& name) { return files->FileOf(name); });
 }
 
 }  // namespace shardinit

@@ -53,6 +53,7 @@ constexpr std::pair<SpecKind, std::string_view> kDefinitions[] = {
     {SpecKind::kInits, "initializers"},
     {SpecKind::kMultipliers, "multipliers"},
     {SpecKind::kSources, "sources"},
+    {SpecKind::kMustHave, "mustHave"},
     {SpecKind::kLayouts, "layouts"},
     {SpecKind::kBlocks, "blocks"},
     {SpecKind::kBlock, "identifier"},
@@ -264,6 +265,7 @@ std::string SpecSchema() {
   const std::pair<const char*, SpecMapping> kMappings[] = {
       {"model", SpecMapping::kModel},
       {"source", SpecMapping::kSource},
+      {"must have", SpecMapping::kMustHave},
       {"assertion", SpecMapping::kAssertion},
       {"mesh", SpecMapping::kMesh},
       {"training", SpecMapping::kTraining},

@@ -225,7 +225,7 @@ InitGraph BuildGraph(const ModelSpec& spec, const BuildRequest& request, Diagnos
   graph.mesh = BindMesh(building);
   const Training training = BindTraining(building, graph.mesh);
   building.training = &training;
-  SourceTable sources(spec, request.open_source);
+  SourceTable sources(spec, building.names, request.open_source);
   building.sources = &sources;
   WrittenTensors drawn = DrawAndShard(building, request, graph);
   graph.tensors = std::move(drawn.tensors);

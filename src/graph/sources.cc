@@ -1,20 +1,45 @@
 #include "graph/sources.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
+#include <limits>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/glob.h"
 #include "base/suggest.h"
 #include "base/text.h"
+#include "expr/functions.h"
 
 namespace shardinit {
 namespace {
 
+constexpr int64_t kLargestExtent = std::numeric_limits<int64_t>::max();
+
 // Returns a path of the file that has it as one of the current folder.
 std::string Resolved(const Located<std::string>& path) {
   return (std::filesystem::path(path.span.source->name).parent_path() / path.value).string();
+}
+
+// Returns what to do about another shape or number: which variables the spec's is made of.
+std::string HintFor(const std::vector<ExprPtr>& expressions, const SpecScope& names) {
+  std::set<std::string> used;
+  for (const ExprPtr& expr : expressions) {
+    for (std::string& name : NamesIn(*expr)) used.insert(std::move(name));
+  }
+  std::vector<std::string> values;
+  for (const std::string& name : used) {
+    Diagnostics heard_before;
+    if (const auto number = names.Find(name, heard_before)) {
+      values.push_back(fmt::format("`{}` is {}", name, FormatValue(*number)));
+    }
+  }
+  if (values.empty()) return "name the folder of another model";
+  return fmt::format("{}: set what the model has, or name the folder of another",
+                     fmt::join(values, " and "));
 }
 
 }  // namespace
@@ -38,7 +63,10 @@ SourceTensorPtr SourceTable::Find(const Located<std::string>& source, const std:
                                            : DidYouMean(source.value, names));
   }
   const auto [it, is_new] = folders_.try_emplace(source.value);
-  if (is_new && declared->value.wrong.empty()) it->second = Open(*declared, diagnostics);
+  if (is_new && declared->value.wrong.empty()) {
+    it->second = Open(*declared, diagnostics);
+    if (it->second != nullptr && !HasAll(*declared, *it->second, diagnostics)) it->second = nullptr;
+  }
   const auto& folder = it->second;
   if (folder == nullptr) return nullptr;
   try {
@@ -76,6 +104,12 @@ std::shared_ptr<const SourceFolder> SourceTable::Open(const Named<SourceSpec>& s
   SourceRequest request;
   request.name = source.name.value;
   request.folder = Resolved(*path);
+  if (source.value.layout) request.layout = source.value.layout->value;
+  if (source.value.spec) {
+    request.spec = Resolved(*source.value.spec);
+    // Else it is the name of a spec that is part of the program.
+    if (!Exists(request.spec)) request.spec = source.value.spec->value;
+  }
   if (digest) {
     Digest bytes;
     request.is_file = !FromHex(digest->value, &bytes);
@@ -94,6 +128,68 @@ std::shared_ptr<const SourceFolder> SourceTable::Open(const Named<SourceSpec>& s
     if (error.code() != ExitCode::kUsage && error.code() != ExitCode::kRefused) throw;
     return diagnostics.Error(path->span, error.what(), error.hint());
   }
+}
+
+bool SourceTable::HasAll(const Named<SourceSpec>& source, const SourceFolder& folder,
+                         Diagnostics& diagnostics) const {
+  const size_t before = diagnostics.errors();
+  for (const MustHaveSpec& wanted : source.value.must_have) {
+    if (!wanted.wrong.empty() || !wanted.tensor) continue;
+    if (!Has(source, wanted, folder, diagnostics)) NotePlace(source.name.value, diagnostics);
+  }
+  return diagnostics.errors() == before;
+}
+
+bool SourceTable::Has(const Named<SourceSpec>& source, const MustHaveSpec& wanted,
+                      const SourceFolder& folder, Diagnostics& diagnostics) const {
+  const std::string& pattern = wanted.tensor->value;
+  std::optional<Shape> shape;
+  if (wanted.shape) {
+    shape.emplace();
+    for (const ExprPtr& expr : wanted.shape->value) {
+      const auto extent = expr == nullptr ? std::nullopt
+                                          : EvaluateInteger(*expr, names_, 0, kLargestExtent,
+                                                            "a dimension", diagnostics);
+      if (!extent) return true;
+      shape->push_back(*extent);
+    }
+  }
+  int64_t found = 0;
+  for (const std::string& name : folder.Names()) {
+    if (!PathMatches(pattern, name)) continue;
+    ++found;
+    if (!shape) continue;
+    SourceTensorPtr tensor;
+    try {
+      tensor = folder.Find(name);
+    } catch (const Error& error) {
+      diagnostics.Error(wanted.tensor->span, error.what(), error.hint());
+      return false;
+    }
+    if (tensor->shape() == *shape) continue;
+    diagnostics.Error(
+        wanted.shape->span,
+        fmt::format("source {} has {} as [{}], not [{}]", Quote(source.name.value), Quote(name),
+                    fmt::join(tensor->shape(), ", "), fmt::join(*shape, ", ")),
+        HintFor(wanted.shape->value, names_));
+    return false;
+  }
+  if (wanted.count == nullptr) {
+    if (found > 0) return true;
+    diagnostics.Error(
+        wanted.tensor->span,
+        fmt::format("source {} has no tensor {}", Quote(source.name.value), Quote(pattern)),
+        DidYouMean(pattern, folder.Names()));
+    return false;
+  }
+  const auto count =
+      EvaluateInteger(*wanted.count, names_, 0, kLargestExtent, "`count`", diagnostics);
+  if (!count || *count == found) return true;
+  diagnostics.Error(SpanOf(*wanted.count),
+                    fmt::format("source {} has {} tensors {}, not {}", Quote(source.name.value),
+                                found, Quote(pattern), *count),
+                    HintFor({wanted.count}, names_));
+  return false;
 }
 
 std::vector<SourcePin> SourceTable::pins() const {

@@ -8,6 +8,7 @@
 
 #include "base/diagnostics.h"
 #include "graph/graph.h"
+#include "graph/scope.h"
 #include "spec/spec.h"
 #include "tensor/source.h"
 
@@ -15,8 +16,9 @@ namespace shardinit {
 
 class SourceTable {
  public:
-  // `open` may be null: then nothing can be opened.
-  SourceTable(const ModelSpec& spec, SourceOpener open) : spec_(spec), open_(std::move(open)) {}
+  // `names` are the spec's variables. `open` may be null: then nothing can be opened.
+  SourceTable(const ModelSpec& spec, const SpecScope& names, SourceOpener open)
+      : spec_(spec), names_(names), open_(std::move(open)) {}
 
   // Returns the tensor that a source has under a name; null after reporting, at `place`, that there
   // is none. What is wrong with a source is reported once.
@@ -35,7 +37,14 @@ class SourceTable {
   std::shared_ptr<const SourceFolder> Open(const Named<SourceSpec>& source,
                                            Diagnostics& diagnostics) const;
 
+  // Reports what the source must have and has not.
+  bool HasAll(const Named<SourceSpec>& source, const SourceFolder& folder,
+              Diagnostics& diagnostics) const;
+  bool Has(const Named<SourceSpec>& source, const MustHaveSpec& wanted, const SourceFolder& folder,
+           Diagnostics& diagnostics) const;
+
   const ModelSpec& spec_;
+  const SpecScope names_;  // without those of repeats
   const SourceOpener open_;
   std::unordered_map<std::string, std::shared_ptr<const SourceFolder>> folders_;  // null: wrong
 };

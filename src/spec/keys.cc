@@ -312,6 +312,40 @@ extern const std::vector<KeyRow<SourceSpec>> kSourceKeys = {
                      "are used are checked; without it, the source may be any",
       .kind = SpecKind::kText},
      Into<&SourceSpec::digest, &SpecParser::ReadText>},
+    {{.name = "layout",
+      .description = "the layout that the folder has, of `spec`; names are then those of `spec`, "
+                     "and with `hub`, if that has no such layout, they are already",
+      .kind = SpecKind::kText},
+     Into<&SourceSpec::layout, &SpecParser::ReadText>},
+    {{.name = "spec",
+      .description = "the spec of the model in the folder, for `layout`: a file, relative to the "
+                     "one that has it, or a name; default: the folder's config.json",
+      .kind = SpecKind::kText},
+     Into<&SourceSpec::spec, &SpecParser::ReadText>},
+    {{.name = "must_have",
+      .description = "tensors that the folder must have; another shape or number is an error",
+      .kind = SpecKind::kMustHave,
+      .hint = "write it as in `[{tensor: \"layers.*.up.weight\", shape: [ff, d], count: layers}]`"},
+     By<&SpecParser::ReadMustHave>},
+};
+
+extern const std::vector<KeyRow<MustHaveSpec>> kMustHaveKeys = {
+    {{.name = "tensor",
+      .description = "a pattern of names: `*` is a part of a name or some of it, `**` any number "
+                     "of parts",
+      .kind = SpecKind::kText,
+      .required = true,
+      .hint = "write it as in `{tensor: \"layers.*.up.weight\", shape: [ff, d]}`"},
+     Into<&MustHaveSpec::tensor, &SpecParser::ReadText>},
+    {{.name = "shape",
+      .description = "the shape of each of them; without it, any",
+      .kind = SpecKind::kShape,
+      .hint = "list its dimensions, as in `[ff, d]`"},
+     By<&SpecParser::ReadMustHaveShape>},
+    {{.name = "count",
+      .description = "how many there are; without it, at least one",
+      .kind = SpecKind::kNumber},
+     Number<&MustHaveSpec::count>},
 };
 
 extern const std::vector<KeyRow<ModelSpec>> kMeshKeys = {
@@ -540,19 +574,13 @@ bool IsScalar(const SpecKey& key) {
 
 std::vector<SpecKey> KeysOf(SpecMapping mapping) {
   // In the order of SpecMapping.
-  const std::vector<SpecKey> tables[] = {RowsOf(kModelKeys),
-                                         RowsOf(kSourceKeys),
-                                         RowsOf(kAssertKeys),
-                                         RowsOf(kMeshKeys),
-                                         RowsOf(kTrainingKeys),
-                                         RowsOf(kTensorKeys),
-                                         RowsOf(kShardKeys),
-                                         RowsOf(kModuleKeys),
-                                         RowsOf(kLayoutKeys),
-                                         RowsOf(kStoredTensorKeys),
-                                         RowsOf(kStoredModuleKeys),
-                                         RowsOf(kBlockKeys),
-                                         OperationKeys()};
+  const std::vector<SpecKey> tables[] = {RowsOf(kModelKeys),        RowsOf(kSourceKeys),
+                                         RowsOf(kMustHaveKeys),     RowsOf(kAssertKeys),
+                                         RowsOf(kMeshKeys),         RowsOf(kTrainingKeys),
+                                         RowsOf(kTensorKeys),       RowsOf(kShardKeys),
+                                         RowsOf(kModuleKeys),       RowsOf(kLayoutKeys),
+                                         RowsOf(kStoredTensorKeys), RowsOf(kStoredModuleKeys),
+                                         RowsOf(kBlockKeys),        OperationKeys()};
   return tables[static_cast<size_t>(mapping)];
 }
 

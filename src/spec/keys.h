@@ -37,8 +37,9 @@ enum class SpecKind {
   kInits,  // by name
   kMultipliers,
   kSources,  // by name
-  kBlocks,   // by name
-  kBlock,    // the name of one
+  kMustHave,
+  kBlocks,  // by name
+  kBlock,   // the name of one
   kNames,
   kModules,
   kLayouts,
@@ -77,6 +78,7 @@ constexpr bool MayBeNamesake(const SpecKey& key) {
 enum class SpecMapping {
   kModel,
   kSource,
+  kMustHave,  // an entry of a source's `must_have`
   kAssertion,
   kMesh,
   kTraining,

@@ -74,6 +74,8 @@ class Merger {
     if (context == Context::kRoot) {
       if (key == "sharding") return entry.value;
       if (key == "assert") return Joined(base, *entry.value);
+      // The config of adapters has none of what their model's has.
+      if (key == "config" && entry.value->Find("peft_type") != nullptr) return entry.value;
       return Merge(base, *entry.value, key == "init" ? Context::kInits : Context::kOther);
     }
     const bool is_initializer =

@@ -120,6 +120,26 @@ void SpecParser::ReadSources(const SpecKey& key, const Node::Entry& entry, Model
   }
 }
 
+void SpecParser::ReadMustHave(const SpecKey& key, const Node::Entry& entry, SourceSpec& source) {
+  if (!IsSequence(entry, key.hint) || !IsShort(entry)) return;
+  for (const Node::Entry& item : entry.value->entries) {
+    if (!item.value->IsMap()) {
+      Error(*item.value,
+            fmt::format("an entry of `must_have` is a mapping, not {}", Describe(*item.value)),
+            std::string(key.hint));
+      continue;
+    }
+    MustHaveSpec& wanted = source.must_have.emplace_back();
+    ReadMap(*item.value, item.value->span, "an entry of `must_have`", kMustHaveKeys, wanted);
+  }
+}
+
+void SpecParser::ReadMustHaveShape(const SpecKey& key, const Node::Entry& entry,
+                                   MustHaveSpec& wanted) {
+  if (!IsSequence(entry, key.hint)) return;
+  wanted.shape = {ReadExprList(entry, "a dimension"), entry.value->span};
+}
+
 void SpecParser::ReadInits(const SpecKey& key, const Node::Entry& entry, ModelSpec& model) {
   if (!IsMap(entry, key.hint)) return;
   for (const Node::Entry& item : entry.value->entries) {

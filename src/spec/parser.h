@@ -28,6 +28,7 @@ struct KeyRow : SpecKey {
 extern const std::vector<KeyRow<ModelSpec>> kModelKeys, kMeshKeys;
 extern const std::vector<KeyRow<AssertSpec>> kAssertKeys;
 extern const std::vector<KeyRow<SourceSpec>> kSourceKeys;
+extern const std::vector<KeyRow<MustHaveSpec>> kMustHaveKeys;
 extern const std::vector<KeyRow<TrainingSpec>> kTrainingKeys;
 // The first key of each table makes a mapping a tensor.
 extern const std::vector<KeyRow<TensorSpec>> kTensorKeys, kStoredTensorKeys;
@@ -85,6 +86,8 @@ class SpecParser : public SpecReader {
   void ReadDevices(const Node::Entry& entry, ModelSpec& model);
   void ReadRules(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
   void ReadSources(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
+  void ReadMustHave(const SpecKey& key, const Node::Entry& entry, SourceSpec& source);
+  void ReadMustHaveShape(const SpecKey& key, const Node::Entry& entry, MustHaveSpec& wanted);
   void ReadInits(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
   void ReadMultipliers(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
   void ReadModules(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);

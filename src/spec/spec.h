@@ -106,11 +106,22 @@ struct PathSpec {
   std::vector<Part> parts;
 };
 
+// What a source must have: tensors whose names match a pattern, all of one shape.
+struct MustHaveSpec {
+  WrongKeys wrong;
+  std::optional<Located<std::string>> tensor;          // the pattern
+  std::optional<Located<std::vector<ExprPtr>>> shape;  // absent: any
+  ExprPtr count;                                       // how many there are; null: at least one
+};
+
 // A folder of tensors that exist.
 struct SourceSpec {
   WrongKeys wrong;
   std::optional<Located<std::string>> path;    // relative to the file that has it
   std::optional<Located<std::string>> digest;  // of all tensors, or a file with digests
+  std::optional<Located<std::string>> layout;  // of the spec of the model in the folder
+  std::optional<Located<std::string>> spec;    // absent: the folder's config.json
+  std::vector<MustHaveSpec> must_have;
 };
 
 // An initializer takes this of a source: `{source: base, tensor: …, index: […], rows: …}`.

@@ -82,6 +82,8 @@ struct SourceRequest {
   std::string digest;    // of the whole folder, or a file with digests; empty: none is given
   bool is_file = false;  // Whether `digest` is a file.
   std::string place;     // where the user gave the digest, for messages
+  std::string layout;    // of the spec of the model that is in the folder; empty: names as stored
+  std::string spec;      // a file or a name; empty: the folder's config.json
 };
 // Opens a folder of tensors. Throws Error.
 using SourceOpener = std::function<std::shared_ptr<const SourceFolder>(const SourceRequest&)>;

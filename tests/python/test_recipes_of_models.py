@@ -1,36 +1,17 @@
 """Recipes that start from a model that exists: what the new model computes, in Transformers."""
 
+import json
 import os
 
 import numpy as np
 import pytest
 from clients import client_of
-from support import ROOT, run_ok
+from grown_models import TINY, TOKENS, TRAINED, logits_of, make, refused, tensors_of, write
+from safetensors.torch import load_file
+from support import ROOT, reassemble, run_ok, run_tool
 
 torch = client_of("torch")
 transformers = client_of("transformers")
-
-TINY = "d: 32, ff: 48, layers: %d, heads: 4, kv_heads: 2, head_dim: 8, vocab: %d"
-TOKENS = torch.arange(2 * 24).reshape(2, 24) % 300
-
-
-def make(folder, name, recipes, layers=4, vocab=300, variables="", more="", source=None):
-    """A folder as Hugging Face's tools write it, of a tiny Llama with these recipes."""
-    include = [os.path.relpath(ROOT / f"configs/{path}.yaml", folder) for path in ("llama3.1-8b", *recipes)]
-    spec = folder / f"{name}.yaml"
-    spec.write_text(f"shardinit: 1\ninclude: [{', '.join(include)}]\nname: {name}\ndtype: f32\nuneven: chunk\n"
-                    f"vars: {{{TINY % (layers, vocab)}{variables}}}\n{more}")
-    options = [] if source is None else ["--source", f"base={source}"]
-    run_ok("export", spec, "--to", "safetensors", "-o", folder / name, *options)
-    return spec
-
-
-def logits_of(folder, dtype=torch.float32):
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, output_loading_info=True, dtype=dtype, attn_implementation="eager")
-    assert not info["missing_keys"] and not info["unexpected_keys"], info
-    with torch.no_grad():
-        return model, model.eval()(TOKENS).logits
 
 
 def test_a_longer_vocabulary_keeps_what_the_model_computes(tmp_path):
@@ -59,6 +40,58 @@ def mean_of(model):
     return model.get_input_embeddings().weight[:300].detach().double().mean(0)
 
 
+GROWN = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "vocab_size": 300, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+TABLES = ("model.embed_tokens.weight", "lm_head.weight")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_rows_of_resize_token_embeddings(tmp_path, tied):
+    """355 tokens, padded to a multiple of 8, with a head that is the table and with one of its own."""
+    torch.manual_seed(5)
+    old = transformers.LlamaForCausalLM(transformers.LlamaConfig(tie_word_embeddings=tied, **GROWN))
+    for table in {old.model.embed_tokens.weight, old.lm_head.weight}:
+        torch.nn.init.normal_(table, 0.02, 0.05)
+    old.save_pretrained(tmp_path / "base")
+    _, before = logits_of(tmp_path / "base")
+    old.resize_token_embeddings(355, pad_to_multiple_of=8, mean_resizing=True)
+    assert old.config.vocab_size == 360
+    old.config.save_pretrained(tmp_path / "config")
+    recipe = os.path.relpath(ROOT / "configs/recipes/longer-vocabulary.yaml", tmp_path)
+    spec = tmp_path / "grown.yaml"
+    spec.write_text(f"shardinit: 1\ninclude: [config/config.json, {recipe}]\nname: grown\ndtype: f32\nuneven: chunk\n"
+                    "sources: {base: {path: base}}\n")
+    run_ok("export", spec, "--to", "safetensors", "-o", tmp_path / "grown")
+    made, rows = tensors_of(tmp_path / "grown"), tensors_of(tmp_path / "base")
+    assert made.keys() == rows.keys() and ("lm_head.weight" in made) != tied
+    new, after = logits_of(tmp_path / "grown")
+    assert torch.equal(after[..., :300], before) and after.shape[-1] == 360
+    assert (new.lm_head.weight is new.model.embed_tokens.weight) == tied
+    for name in [name for name in TABLES if name in made]:
+        ours, theirs = made[name], old.get_parameter(name).detach()
+        assert torch.equal(ours[:300], rows[name]) and torch.equal(theirs[:300], rows[name])
+        mean, deviation = rows[name].double().mean(0), rows[name].double().std(0, correction=0)
+        for each in (ours, theirs):
+            assert ((each[300:].double() - mean).abs() < 6 * 3.17e-5 * deviation + 1e-8).all()
+            assert (each[300:].bfloat16() == mean.float().bfloat16()).double().mean() > 0.95
+    assert all(torch.equal(value, rows[name]) for name, value in made.items() if name not in TABLES)
+    # The same on all degrees of tensor parallelism, and in stages.
+    values = {path: words for path, (_, words) in reassembled(spec, tmp_path / "one").items()}
+    for tensor in (2, 3, 4, 5, 6, 7, 8):
+        again = reassembled(spec, tmp_path / f"tp{tensor}", "--mesh", f"fsdp=1,tensor={tensor}")
+        assert all(np.array_equal(again[path][1], value) for path, value in values.items())
+    stages = spec.with_name("stages.yaml")
+    megatron = os.path.relpath(ROOT / "configs/sharding/megatron.yaml", tmp_path)
+    stages.write_text(f"shardinit: 1\ninclude: [grown.yaml, {megatron}]\nvars: {{tensor: 4, pipe: 2}}\n")
+    again = reassembled(stages, tmp_path / "pp")
+    assert all(np.array_equal(again[path][1], value) for path, value in values.items())
+
+
+def reassembled(spec, out, *options):
+    run_ok("gen", spec, "-o", out, *options)
+    return reassemble(out)
+
+
 @pytest.mark.parametrize("layers", [6, 8])
 def test_new_layers_of_llama_pro_change_nothing(tmp_path, layers):
     make(tmp_path, "base", [], more="init: {linear: {normal: {std: 0.1}}}\n")
@@ -80,3 +113,167 @@ def test_the_average_of_two_models(tmp_path):
         expected = 0.25 * a.get_parameter(name).double() + 0.75 * b.get_parameter(name).double()
         assert torch.equal(tensor, expected.float()), name
     assert np.isfinite(both.lm_head.weight.detach().numpy()).all()
+
+
+# More layers, wider ones ------------------------------------------------------
+
+def test_solar_has_copies_of_layers(tmp_path):
+    make(tmp_path, "base", [], layers=8, more=TRAINED)
+    make(tmp_path, "deeper", ["recipes/solar"], layers=12, variables=", base_layers: 8", source=tmp_path / "base")
+    old, new = tensors_of(tmp_path / "base"), tensors_of(tmp_path / "deeper")
+    layers = [*range(6), *range(2, 8)]  # mergekit's passthrough of [0, 6) and [2, 8).
+    expected = {name: old[name] for name in old if "layers" not in name}
+    for layer, of in enumerate(layers):
+        expected |= {name.replace(f"layers.{of}.", f"layers.{layer}."): value for name, value in old.items()
+                     if f"layers.{of}." in name}
+    assert new.keys() == expected.keys() and all(torch.equal(value, expected[name]) for name, value in new.items())
+    # As in the model with its layers in that order.
+    base, _ = logits_of(tmp_path / "base")
+    base.model.layers = torch.nn.ModuleList([base.model.layers[of] for of in layers])
+    base.config.num_hidden_layers = 12
+    deeper, after = logits_of(tmp_path / "deeper")
+    assert len(deeper.model.layers) == 12
+    with torch.no_grad():
+        assert torch.equal(base(TOKENS, use_cache=False).logits, after)
+
+
+def test_solar_of_layers_with_norms_and_biases(tmp_path):
+    """Whatever a layer has is that of the other layer."""
+    layer = "modules: {model: {layers: {self_attn: {q_norm.weight: {shape: [8], axes: [norm], init: norm}, " \
+            "q_proj.bias: {shape: [32], axes: [heads], init: bias}}}}}\n"
+    make(tmp_path, "base", [], more=layer + "init: {norm: {normal: {std: 1}}, bias: norm}\n")
+    make(tmp_path, "deeper", ["recipes/solar"], layers=6, variables=", base_layers: 4", more=layer, source=tmp_path / "base")
+    old, new = tensors_of(tmp_path / "base"), tensors_of(tmp_path / "deeper")
+    for place, of in enumerate([0, 1, 2, 1, 2, 3]):
+        for name in ("q_norm.weight", "q_proj.bias"):
+            assert torch.equal(new[f"model.layers.{place}.self_attn.{name}"], old[f"model.layers.{of}.self_attn.{name}"])
+
+
+@pytest.mark.parametrize("recipe, layers", [("solar", 6), ("llama-pro", 6)])
+def test_deeper_models_know_how_many_layers_there_are(tmp_path, recipe, layers):
+    make(tmp_path, "base", [], layers=5)
+    refused(tmp_path, "deeper", [f"recipes/{recipe}"], "has 5 tensors `model.layers.*.input_layernorm.weight`, not 4",
+            "`base_layers` is 4", layers=layers, variables=", base_layers: 4", source=tmp_path / "base")
+    narrow = run_tool("validate", tmp_path / "deeper.yaml", "--source", f"base={tmp_path / 'base'}", "--set", "vars.d=64")
+    assert "`model.layers.0.input_layernorm.weight` as [32], not [64]" in narrow.stderr, narrow.stderr
+
+
+def test_llama_pro_refuses_outputs_with_a_bias(tmp_path):
+    bias = "modules: {model: {layers: {self_attn: {o_proj.bias: {shape: [32], axes: [norm], init: bias}}}}}\n"
+    make(tmp_path, "base", [], more=bias)
+    refused(tmp_path, "deeper", ["recipes/llama-pro"], "has 4 tensors `model.layers.*.self_attn.o_proj.bias`, not 0",
+            layers=6, variables=", base_layers: 4", more=bias, source=tmp_path / "base")
+
+
+WIDE = "d: %d, ff: %d, layers: 2, heads: %d, kv_heads: %d, head_dim: 8, vocab: 300, base_d: 32, base_ff: 64, base_heads: 4, base_kv_heads: 2"
+
+
+@pytest.mark.parametrize("times, of_ff", [(2, 2), (3, 3), (2, 4)])
+def test_hypercloning_computes_what_the_model_does(tmp_path, times, of_ff):
+    make(tmp_path, "base", [], layers=2, more=TRAINED)
+    wider = write(tmp_path, "wider", ["recipes/hypercloning"])
+    sizes = WIDE % (32 * times, 64 * of_ff, 4 * times, 2 * times)
+    wider.write_text(wider.read_text().replace(f"vars: {{{TINY % (4, 300)}}}", f"vars: {{{sizes}}}"))
+    run_ok("export", wider, "--to", "safetensors", "-o", tmp_path / "wider", "--source", f"base={tmp_path / 'base'}")
+    (old, before), (new, after) = logits_of(tmp_path / "base"), logits_of(tmp_path / "wider")
+    assert new.config.hidden_size == 32 * times
+    assert (after - before).abs().max() < 1e-5 * before.abs().max()
+    by = {"mlp.down_proj": of_ff}
+    for name, value in new.state_dict().items():
+        table = old.state_dict()[name]
+        repeats = [n // m for n, m in zip(value.shape, table.shape)]
+        divided = 1 if "norm" in name or "embed" in name else by.get(name.split(".", 3)[-1].removesuffix(".weight"), times)
+        assert torch.equal(value, torch.tile(table, repeats) / divided), name
+    # The head of a model that ties it is made of the table.
+    tied = "init: {head: {expr: \"source('base', 'model.embed_tokens.weight', i0, i1 % base_d) / (d / base_d)\"}}\n"
+    (tmp_path / "tied.yaml").write_text(f"shardinit: 1\ninclude: wider.yaml\n{tied}")
+    run_ok("export", tmp_path / "tied.yaml", "--to", "safetensors", "-o", tmp_path / "tied", "--source", f"base={tmp_path / 'base'}")
+    old.lm_head.weight = old.model.embed_tokens.weight
+    with torch.no_grad():
+        assert (logits_of(tmp_path / "tied")[1] - old(TOKENS).logits).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("change, message", [
+    ("base_d=16", "`model.embed_tokens.weight` as [300, 32], not [300, 16]"),
+    ("base_ff=32", "`model.layers.0.mlp.up_proj.weight` as [64, 32], not [32, 32]"),
+    ("d=72", "the width is no multiple of the model's: `d` is 72 and `base_d` is 32"),
+    ("kv_heads=2", "groups of heads have another size than the model's"),
+])
+def test_hypercloning_knows_the_model(tmp_path, change, message):
+    make(tmp_path, "base", [], layers=2)
+    wider = write(tmp_path, "wider", ["recipes/hypercloning"])
+    wider.write_text(wider.read_text().replace(TINY % (4, 300), WIDE % (64, 128, 8, 4)))
+    result = run_tool("validate", wider, "--source", f"base={tmp_path / 'base'}", "--set", f"vars.{change}")
+    assert result.returncode == 2 and message in result.stderr and "configs/recipes/hypercloning.yaml:" in result.stderr, result.stderr
+
+
+# Other heads, adapters --------------------------------------------------------
+
+def test_a_fresh_head_of_the_same_kind(tmp_path):
+    make(tmp_path, "base", [], more=TRAINED)
+    make(tmp_path, "fresh", ["recipes/fresh-head"], more="seed: 5\n", variables=", head_std: 0.3", source=tmp_path / "base")
+    old, new = tensors_of(tmp_path / "base"), tensors_of(tmp_path / "fresh")
+    assert all(torch.equal(value, old[name]) for name, value in new.items() if name != "lm_head.weight")
+    assert 0.29 < new["lm_head.weight"].std() < 0.31
+    refused(tmp_path, "wrong", ["recipes/fresh-head"], "`model.embed_tokens.weight` is [301, 32]", "is [300, 32]",
+            vocab=301, source=tmp_path / "base")
+
+
+def test_a_head_of_another_kind(tmp_path):
+    make(tmp_path, "base", [], more=TRAINED)
+    make(tmp_path, "scores", ["recipes/fresh-head"], more="config: {architectures: [LlamaForSequenceClassification], num_labels: 3, "
+         "pad_token_id: 0}\nmodules: {lm_head.weight: {when: 0}, score.weight: {shape: [3, d], axes: [null, embed], init: head}}\n",
+         source=tmp_path / "base")
+    model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "scores", output_loading_info=True, attn_implementation="eager", dtype=torch.float32)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and model.score.weight.shape == (3, 32)
+    base, _ = logits_of(tmp_path / "base")
+    with torch.no_grad():
+        assert torch.equal(base.model(TOKENS).last_hidden_state, model.eval().model(TOKENS).last_hidden_state)
+
+
+def test_adapters_are_a_folder_of_peft(tmp_path):
+    peft = client_of("peft")
+    make(tmp_path, "base", [], more=TRAINED)
+    spec = write(tmp_path, "adapters", ["recipes/lora"], variables=", rank: 4, alpha: 12",
+                 more="init: {lora_B: {normal: {std: 0.2}}}\n")
+    run_ok("export", spec, "--to", "safetensors", "-o", tmp_path / "adapters")
+    assert {path.name for path in (tmp_path / "adapters").iterdir() if not path.name.startswith(".")} >= {
+        "adapter_model.safetensors", "adapter_config.json"}
+    config = json.loads((tmp_path / "adapters/adapter_config.json").read_text())
+    assert config["peft_type"] == "LORA" and config["r"] == 4 and "model_type" not in config and "dtype" not in config
+    made = load_file(tmp_path / "adapters/adapter_model.safetensors")
+    base, before = logits_of(tmp_path / "base")
+    weights = {name: value.detach().clone() for name, value in base.state_dict().items()}
+    model = peft.PeftModel.from_pretrained(base, tmp_path / "adapters").eval()
+    # A file that does not fit only gives a warning, and the base's output: so look at each tensor.
+    held = peft.get_peft_model_state_dict(model)
+    assert held.keys() == made.keys() and len(made) == 4 * 7 * 2
+    assert all(torch.equal(held[name], value) for name, value in made.items())
+    assert all((value != 0).any() for value in made.values())
+    with torch.no_grad():
+        after = model(TOKENS).logits
+        assert (after - before).abs().max() > 0.01
+        merged = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32,
+                                                                   attn_implementation="eager").eval()
+        for name in {name.rsplit(".lora_", 1)[0] for name in made}:
+            a, b = made[f"{name}.lora_A.weight"], made[f"{name}.lora_B.weight"]
+            target = name.removeprefix("base_model.model.") + ".weight"
+            merged.get_parameter(target).copy_(weights[target] + 12 / 4 * (b @ a))
+        assert (merged(TOKENS).logits - after).abs().max() < 1e-5 * after.abs().max()
+    run_ok("verify", tmp_path / "adapters", "--spec", spec)
+
+
+def test_adapters_of_b_that_is_zero_change_nothing_and_those_of_no_rank_are_refused(tmp_path):
+    peft = client_of("peft")
+    make(tmp_path, "base", [], more=TRAINED)
+    spec = write(tmp_path, "adapters", ["recipes/lora"])
+    run_ok("export", spec, "--to", "safetensors", "-o", tmp_path / "adapters")
+    base, before = logits_of(tmp_path / "base")
+    model = peft.PeftModel.from_pretrained(base, tmp_path / "adapters").eval()
+    with torch.no_grad():
+        assert torch.equal(model(TOKENS).logits, before)
+    result = run_tool("validate", spec, "--set", "vars.rank=0")
+    assert result.returncode == 2 and "configs/recipes/lora.yaml:" in result.stderr and "`rank` is 0" in result.stderr
+    result = run_tool("export", spec, "--to", "safetensors", "-o", tmp_path / "more", "--max-shard-size", "1KB")
+    assert result.returncode == 2 and "but PEFT reads one" in result.stderr and "--max-shard-size" in result.stderr

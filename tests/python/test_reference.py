@@ -10,11 +10,12 @@ import tempfile
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import conformance
 import reference
 from clients import PACKAGE, bits_of
-from support import ROOT, TINY, run_json, run_ok, table_file
+from support import ROOT, TINY, reassemble, run_json, run_ok, table_file
 
 sys.path.insert(0, str(PACKAGE))
 import shardinit
@@ -196,12 +197,12 @@ def test_initializers_become_what_the_page_says(tmp_path):
 
 # Whole plans ------------------------------------------------------------------
 
-def same(folder, *arguments):
+def same(folder, *arguments, sources=None):
     """The digests of a spec, from the tool and by the reference from plan.json."""
     run_ok("gen", *arguments, "-o", folder)
     wanted = run_json("digest", *arguments)
     plan = json.loads((pathlib.Path(folder) / "plan.json").read_text())
-    model, digests = reference.digests_of(plan)
+    model, digests = reference.digests_of(plan, sources=sources)
     inits = {t["path"]: (t["dtype"], t["global_shape"], t["init"]) for t in plan.get("logical", plan["tensors"])}
     for tensor in wanted["tensors"]:
         assert digests.pop(tensor["path"]) == tensor["sha256"], inits[tensor["path"]]
@@ -316,3 +317,66 @@ def test_random_plans(seed, tmp_path):
     spec = {"shardinit": 1, "name": "random", "seed": rng.choice([0, 7, 2**63 - 1]), "modules": tensors}
     (tmp_path / "spec.yaml").write_text(json.dumps(spec, indent=1))
     same(tmp_path / "out", tmp_path / "spec.yaml")
+
+
+# Sources ----------------------------------------------------------------------
+
+SOURCE_TYPES = {"f32": "<f4", "f64": "<f8", "f16": "<f2", "i8": "i1", "u16": "<u2"}
+
+
+def draw_source(rng, number):
+    """A tensor of a model, as NumPy has it, and as the reference."""
+    dtype = rng.choice(list(SOURCE_TYPES))
+    shape = [rng.choice([1, 2, 5, 9]) for _ in range(rng.choice([1, 2, 2, 3]))]
+    values = np.random.default_rng(number).normal(1, 20, size=shape)
+    values = (np.abs(values) if dtype[0] == "u" else values).astype(SOURCE_TYPES[dtype])
+    return values, reference.SourceTensor(dtype, shape, values.view(f"<u{values.itemsize}"))
+
+
+def draw_of_source(rng, name, tensor):
+    """A tensor that takes elements of the source's, as the text of a spec."""
+    axis, more = rng.randrange(len(tensor.shape)), rng.randint(1, 6)
+    longer = [n + more * (d == axis) for d, n in enumerate(tensor.shape)]
+    turned = ", ".join(f"{n - 1} - i{d}" for d, n in enumerate(tensor.shape))
+    share = rng.choice(["", ", std: 0", ", std: 0.5", ", std: 3"])
+    rows = rng.choice(["", f", rows: {rng.randint(1, tensor.shape[axis])}"])
+    dtype = rng.choice(["f32", "f64", "bf16", "f16"])
+    part = rng.choice([f"{{rows_like: {{source: base, tensor: {name}{share}{rows}}}}}", "{normal: {std: 2}}",
+                       "{expr: \"normal() + i0 + 10 * uniform()\"}"])
+    return rng.choice([
+        (tensor.shape, tensor.dtype, f"{{source: base, tensor: {name}}}"),
+        (tensor.shape, dtype, f"{{source: base, tensor: {name}, index: [{turned}]}}"),
+        (tensor.shape, dtype, f"{{expr: \"source('base', '{name}', {turned}) * 0.3 + normal()\"}}"),
+        (tensor.shape, dtype, f"{{rows_like: {{source: base, tensor: {name}{share}}}}}"),
+        *2 * [(longer, dtype, f"{{parts: {{axis: {axis}, of: [{{source: base, tensor: {name}}}, {part}]}}}}")]])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_tensors_of_sources(seed, tmp_path):
+    rng = Random(seed)
+    drawn = {f"w{number}": draw_source(rng, 100 * seed + number) for number in range(6)}
+    safetensors.numpy.save_file({name: values for name, (values, _) in drawn.items()}, tmp_path / "model.safetensors")
+    lines = []
+    for number in range(30):
+        name = rng.choice(list(drawn))
+        shape, dtype, init = draw_of_source(rng, name, drawn[name][1])
+        lines.append(f"  t{number}: {{shape: {shape}, dtype: {dtype}, init: {init}}}\n")
+    (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: x\nseed: {seed}\nsources: {{base: {{path: model.safetensors}}}}\n"
+                                        "modules:\n" + "".join(lines))
+    same(tmp_path / "out", tmp_path / "spec.yaml", sources={("base", name): of for name, (_, of) in drawn.items()})
+
+
+def test_the_known_answer_of_rows_like(tmp_path):
+    page = (ROOT / "man/shardinit-values.7").read_text().replace("\\-", "-")
+    rows, share, bits = re.search(r"^rows_like of((?: \[[-\d ]+\])+), std ([\d.]+)\n((?:    [0-9a-f ]+\n){2})", page, re.M).groups()
+    table = np.array([row.split() for row in re.findall(r"\[(.*?)\]", rows)], np.float32)
+    tensor = reference.SourceTensor("f32", table.shape, table.view("<u4"))
+    init = {"rows_like": {"source": "base", "tensor": "w", "axis": 0, "rows": len(table), "std": float(share)}}
+    words = reference.elements_of("philox4x32", 0, "w", "f32", [4, table.shape[1]], init, np.arange(8),
+                                  sources={("base", "w"): tensor})
+    assert [f"{word:08x}" for word in words] == bits.split()
+    safetensors.numpy.save_file({"w": table}, tmp_path / "model.safetensors")
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\nsources: {base: {path: model.safetensors}}\nmodules:\n"
+                                        f"  w: {{shape: [4, 2], dtype: f32, init: {{rows_like: {{source: base, std: {share}}}}}}}\n")
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    assert [f"{word:08x}" for word in reassemble(tmp_path / "out")["w"][1].ravel()] == bits.split()

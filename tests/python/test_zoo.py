@@ -477,7 +477,7 @@ def test_every_recipe_is_tested():
     for path in CONFIGS:
         include = yaml.safe_load(path.read_text()).get("include", [])
         used |= {pathlib.Path(name).stem for name in ([include] if isinstance(include, str) else include)}
-    of_models = (ROOT / "tests/python/test_recipes_of_models.py").read_text()
+    of_models = "".join((ROOT / f"tests/python/test_recipes_of_{name}.py").read_text() for name in ("models", "experts"))
     used |= {path.stem for path in RECIPES if f'"recipes/{path.stem}"' in of_models}
     assert {path.stem for path in RECIPES} <= used
 

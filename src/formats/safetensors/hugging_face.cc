@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "base/json.h"
 #include "formats/foreign_names.h"
 #include "formats/safetensors/file.h"
@@ -143,11 +144,16 @@ void RemoveUnknownTokens(nlohmann::json& object, bool padding_alone,
   }
 }
 
+// Returns whether the tensors are adapters of another model, which PEFT loads.
+bool IsOfAdapters(const InitGraph& graph) {
+  return !graph.config.empty() && nlohmann::json::parse(graph.config).contains("peft_type");
+}
+
 // Returns the spec's `config`, with what follows from the spec.
 std::string ConfigText(const InitGraph& graph) {
   nlohmann::json config = nlohmann::json::parse(graph.config);
-  // Diffusers' configurations have no type, and their classes take no such argument.
-  if (config.contains("_class_name")) return config.dump(2) + "\n";
+  // Diffusers' configurations have no type, and their classes take no such argument; nor do PEFT's.
+  if (config.contains("_class_name") || IsOfAdapters(graph)) return config.dump(2) + "\n";
   if (const std::string_view dtype = DTypeOf(graph.tensors); !dtype.empty()) {
     if (!config.contains("dtype") && !config.contains("torch_dtype")) config["dtype"] = dtype;
     SetDType(config, dtype);
@@ -162,9 +168,19 @@ std::vector<FileLayout> LayOutHuggingFace(const LayoutRequest& request) {
     tensors.push_back({{tensor, WholeOf(tensor->shape), 0}});
   }
   auto parts = DistributeToFiles(tensors, request.options.at(&kMaxShardSize));
+  const InitGraph& graph = request.plan.graph;
+  const bool is_adapter = IsOfAdapters(graph);
+  if (is_adapter && parts.size() > 1) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("adapters in {} files of at most {} bytes each, but PEFT reads one",
+                            parts.size(), request.options.at(&kMaxShardSize)),
+                fmt::format("give a larger {}", kMaxShardSize.flag));
+  }
   std::vector<FileLayout> files;
   if (parts.size() == 1) {
-    files.push_back(safetensors::LayOutFile("model.safetensors", std::move(parts[0]), kMetadata));
+    files.push_back(
+        safetensors::LayOutFile(is_adapter ? "adapter_model.safetensors" : "model.safetensors",
+                                std::move(parts[0]), kMetadata));
   }
   for (size_t i = 0; parts.size() > 1 && i < parts.size(); ++i) {
     files.push_back(safetensors::LayOutFile(
@@ -172,8 +188,9 @@ std::vector<FileLayout> LayOutHuggingFace(const LayoutRequest& request) {
         kMetadata));
   }
   if (parts.size() > 1) files.push_back(Index(files));
-  const InitGraph& graph = request.plan.graph;
-  if (!graph.config.empty()) files.push_back({"config.json", ConfigText(graph)});
+  if (!graph.config.empty()) {
+    files.push_back({is_adapter ? "adapter_config.json" : "config.json", ConfigText(graph)});
+  }
   return files;
 }
 

@@ -15,6 +15,8 @@
 namespace shardinit {
 namespace {
 
+constexpr std::string_view kRest = ".**";
+
 constexpr int64_t kMostRows = std::numeric_limits<int64_t>::max();
 
 // Effectively the deviation of Transformers' `resize_token_embeddings`: the root of 1e-9.
@@ -22,9 +24,28 @@ constexpr double kRowsStd = 3.1622776601683795e-05;
 
 }  // namespace
 
+// Returns the name that a path stands for. One that ends in `.**` has there the parts of the
+// tensor's own path behind as many parts.
+std::optional<std::string> InitBinder::NameInSource(const PathSpec& path, const Span& place) {
+  std::optional<std::string> name = EvaluatePath(path, names_, diagnostics_);
+  if (!name || !name->ends_with(kRest)) return name;
+  name->resize(name->size() - kRest.size());
+  size_t at = 0;
+  for (auto parts = 1 + std::ranges::count(*name, '.'); parts > 0 && at != path_.npos; --parts) {
+    at = path_.find('.', at + (at > 0));
+  }
+  if (at != path_.npos) return *name + path_.substr(at);
+  of_tensor_ = true;
+  return diagnostics_.Error(place,
+                            fmt::format("`{}` has no more parts than {}, whose `**` stands for "
+                                        "those",
+                                        path_, Quote(path.text.value)),
+                            "give this tensor an initializer of its own");
+}
+
 SourceTensorPtr InitBinder::FindSource(const FromSourceSpec& from, std::string* name) {
   const std::optional<std::string> tensor =
-      from.tensor ? EvaluatePath(*from.tensor, names_, diagnostics_) : path_;
+      from.tensor ? NameInSource(*from.tensor, from.tensor->text.span) : path_;
   if (!tensor) return nullptr;
   *name = *tensor;
   SourceTensorPtr found = building_.sources->Find(from.source, *tensor, diagnostics_);
@@ -98,7 +119,7 @@ SourceFinder InitBinder::SourcesOf(const Expr&) {
     if (tensor != nullptr) {
       const auto path = ParsePath(*tensor, place, diagnostics_);
       if (!path) return {};
-      name = EvaluatePath(*path, names_, diagnostics_);
+      name = NameInSource(*path, place);
     }
     if (!name) return {};
     if (name->find('\'') != name->npos) {

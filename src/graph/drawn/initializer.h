@@ -59,6 +59,7 @@ class InitBinder {
   std::optional<Distribution> LowerRowsLike(const InitSpec& init, const Shape* shape);
   std::optional<Distribution> LowerParts(const InitSpec& init, const TensorSpec& tensor,
                                          DType dtype, const Shape* shape, const Fans* fans);
+  std::optional<std::string> NameInSource(const PathSpec& path, const Span& place);
   SourceTensorPtr FindSource(const FromSourceSpec& from, std::string* name);
   bool CheckSourceShape(const FromSourceSpec& from, const SourceTensor& data, const Shape& shape,
                         std::optional<size_t> but);

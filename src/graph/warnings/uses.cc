@@ -27,6 +27,12 @@ class UseCollector {
     for (const RuleSpec& rule : spec.rules) uses_.of_sharding.insert(rule.logical.value);
     if (spec.sharding) AddSharding(*spec.sharding->root);
     for (const auto& init : spec.inits) Add(init.value);
+    for (const auto& source : spec.sources) {
+      for (const MustHaveSpec& wanted : source.value.must_have) {
+        if (wanted.shape) Add(wanted.shape->value);
+        Add(wanted.count);
+      }
+    }
     Add(spec.multipliers);
     if (spec.config) Add(ConfigSpec{*spec.config});
     Add(spec.modules);

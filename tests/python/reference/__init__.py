@@ -9,6 +9,7 @@ where the files are those that tensors are taken from.
 """
 
 import hashlib
+import re
 
 import numpy as np
 
@@ -16,14 +17,14 @@ from .expressions import DRAWS, FUNCTIONS, Expression
 from .matrices import normalized, orthogonal, sparse
 from .jax_threefry import fold_in, multiply_add, threefry
 from .samplers import JaxKey, blocks_of, f32, f64, key_of, normal, truncated_normal, u32, u64, uniform, words_of
+from .sources import SMALL_FLOATS, SourceTensor, rows_like
 
 CONTRACT_VERSION = 1
 ENGINES = {"philox4x32": int, "jax_threefry": JaxKey}  # How each knows its keys.
 
-# Bytes and, of floats but f64, the bits of the mantissa and the bias (shardinit-format(5)).
+# Bytes (shardinit-format(5)).
 SIZES = {"f32": 4, "f64": 8, "bf16": 2, "f16": 2, "f8e4m3fn": 1, "f8e5m2": 1, "i8": 1, "i16": 2,
          "i32": 4, "i64": 8, "u8": 1, "u16": 2, "u32": 4, "u64": 8, "bool": 1}
-SMALL_FLOATS = {"bf16": (7, 127), "f16": (10, 15), "f8e4m3fn": (3, 7), "f8e5m2": (2, 15)}
 LARGEST = {"bf16": 0x7F7F, "f16": 0x7BFF, "f8e4m3fn": 0x7E, "f8e5m2": 0x7B}  # These are their bits.
 
 
@@ -59,11 +60,13 @@ def encode_exactly(values, dtype):
     return stored.view(f"u{SIZES[dtype]}")
 
 
-def elements_of(engine, seed, path, dtype, shape, init, indices, files=()):
+def elements_of(engine, seed, path, dtype, shape, init, indices, files=(), sources=None, draw=0):
     """The elements of a tensor with these row-major indices (i64), as unsigned integers that hold
     their bits. `path` is its `key`, if it has one; `init` as in plan.json; `files` are the contents
-    of files."""
+    of files, `sources` a SourceTensor for each pair of names, and `draw` the first of its draws."""
     (kind, parameters), = init.items()
+    if kind == "parts":
+        return elements_of_parts(engine, seed, path, dtype, shape, parameters, indices, sources, draw)
     if kind == "file":
         content, = {file for file in files if hashlib.sha256(file).hexdigest() == parameters["sha256"]}
         return np.frombuffer(content, f"<u{SIZES[dtype]}")[indices]
@@ -72,14 +75,23 @@ def elements_of(engine, seed, path, dtype, shape, init, indices, files=()):
     if kind == "constant":
         return encode_exactly(np.full(len(indices), p["value"], f64), dtype)
     if kind == "expr":
-        return encode_exactly(np.ascontiguousarray(Expression(p["text"], key, shape, indices).value), dtype)
+        value = Expression(p["text"], key, shape, indices, sources, draw).value
+        return encode_exactly(np.ascontiguousarray(value), dtype)
+    if kind == "source":
+        tensor = sources[p["source"], p["tensor"]]
+        index = [Expression(text, key, shape, indices, sources).value for text in p["index"]]
+        at = tensor.places(index) if index else indices
+        return tensor.words[at] if tensor.dtype == dtype else encode_exactly(tensor.numbers[at], dtype)
+    if kind == "rows_like":
+        return encode_exactly(rows_like(key, draw, shape, indices, sources[p["source"], p["tensor"]],
+                                        p["axis"], p["rows"], p["std"]), dtype)
     with np.errstate(all="ignore"):
         if kind == "uniform":
-            values = uniform(key, 0, indices, p["low"], p["high"])
+            values = uniform(key, draw, indices, p["low"], p["high"])
         elif kind == "normal":
-            values = normal(key, 0, indices, p["mean"], p["std"])
+            values = normal(key, draw, indices, p["mean"], p["std"])
         elif kind == "truncated_normal":
-            values = truncated_normal(key, 0, indices, p["mean"], p["std"], p["low"], p["high"])
+            values = truncated_normal(key, draw, indices, p["mean"], p["std"], p["low"], p["high"])
         elif kind == "orthogonal":
             values = orthogonal(key, shape, indices, p["gain"], p["rows"], p["columns"])
         elif kind == "sparse":
@@ -88,6 +100,30 @@ def elements_of(engine, seed, path, dtype, shape, init, indices, files=()):
             assert kind == "normalized"
             values = normalized(key, shape, indices, p["axis"], p["length"])
     return encode(values, dtype)
+
+
+def draws_of(init):
+    """How many draws a part takes."""
+    (kind, parameters), = init.items()
+    if kind == "expr":
+        return len(re.findall(r"\b(?:normal|uniform|bits)\(", parameters["text"]))
+    return int(kind in ("uniform", "normal", "truncated_normal") or (kind == "rows_like" and parameters["std"] > 0))
+
+
+def elements_of_parts(engine, seed, path, dtype, shape, parameters, indices, sources, draw):
+    axis, own = parameters["axis"], list(shape)
+    at = np.unravel_index(indices, shape)
+    made, begin = np.zeros(len(indices), f"u{SIZES[dtype]}"), 0
+    for part in parameters["of"]:
+        own[axis] = part["length"]
+        here = (at[axis] >= begin) & (at[axis] < begin + part["length"])
+        inner = [c[here] - (begin if d == axis else 0) for d, c in enumerate(at)]
+        if here.any():
+            made[here] = elements_of(engine, seed, path, dtype, own, part["init"], np.ravel_multi_index(inner, own),
+                                     (), sources, draw)
+        begin += part["length"]
+        draw += draws_of(part["init"])
+    return made
 
 
 def indices_of(global_shape, offset, shape):
@@ -103,23 +139,23 @@ def indices_of(global_shape, offset, shape):
 CHUNK = 1 << 18  # So many elements are made at a time; a matrix is made whole.
 
 
-def tensor_digest(plan, tensor, files):
+def tensor_digest(plan, tensor, files, sources):
     shape, dtype = tensor["global_shape"], tensor["dtype"]
     count = int(np.prod(shape, dtype=np.int64))
     chunk = count if next(iter(tensor["init"])) in ("orthogonal", "sparse") else CHUNK
     digest = hashlib.sha256()
     for begin in range(0, count, chunk):
         words = elements_of(plan["engine"], plan["seed"], tensor.get("key", tensor["path"]), dtype, shape, tensor["init"],
-                            np.arange(begin, min(begin + chunk, count)), files)
+                            np.arange(begin, min(begin + chunk, count)), files, sources)
         digest.update(words.astype(words.dtype.newbyteorder("<")).tobytes())
     return digest.hexdigest()
 
 
-def digests_of(plan, files=()):
+def digests_of(plan, files=(), sources=None):
     """(digest of the model, path → digest of the tensor)"""
     assert plan["contract_version"] == CONTRACT_VERSION
     tensors = {tensor["path"]: tensor for tensor in plan.get("logical", plan["tensors"])}
-    digests = {path: tensor_digest(plan, tensor, files) for path, tensor in tensors.items()}
+    digests = {path: tensor_digest(plan, tensor, files, sources) for path, tensor in tensors.items()}
     lines = sorted(f"{path} {t['dtype']} [{','.join(map(str, t['global_shape']))}] {digests[path]}\n".encode()
                    for path, t in tensors.items())
     return hashlib.sha256(b"".join(lines)).hexdigest(), digests

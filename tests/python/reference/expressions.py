@@ -322,10 +322,11 @@ OPERATORS = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide}
 class Expression:
     """The value of a text at elements of a tensor, f64."""
 
-    def __init__(self, text, key, shape, indices):
-        self.parts = re.findall(r"\d+(?:\.\d+)?(?:e[+-]\d+)?|[a-z_]\w*|[<>=!]=|[-+*/<>(),]|\S", text)
+    def __init__(self, text, key, shape, indices, sources=None, first_draw=0):
+        self.sources = sources
+        self.parts = re.findall(r"'[^']*'|\d+(?:\.\d+)?(?:e[+-]\d+)?|[a-z_]\w*|[<>=!]=|[-+*/<>(),]|\S", text)
         self.at = 0
-        self.key, self.shape, self.indices, self.draws = key, shape, indices, 0
+        self.key, self.shape, self.indices, self.draws = key, shape, indices, first_draw
         with np.errstate(all="ignore"):
             self.value = np.broadcast_to(self.comparison(), indices.shape)
         assert self.at == len(self.parts), text
@@ -373,11 +374,25 @@ class Expression:
             assert self.next(")")
             self.draws += 1
             return DRAWS[part](self.key, self.draws - 1, self.indices)
+        if part == "source":
+            return self.source()
         arguments = [self.comparison()]
         while self.next(","):
             arguments.append(self.comparison())
         assert self.next(")")
         return FUNCTIONS[part](*arguments)
+
+    def source(self):
+        names, index = [], []
+        while not self.next(")"):
+            self.next(",")
+            if self.parts[self.at][0] == "'":
+                names.append(self.parts[self.at][1:-1])
+                self.at += 1
+            else:
+                index.append(np.broadcast_to(self.comparison(), self.indices.shape))
+        tensor = self.sources[tuple(names)]
+        return tensor.numbers[tensor.places(index)]
 
     def index(self, name):
         if name == "index":

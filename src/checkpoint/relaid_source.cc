@@ -1,0 +1,243 @@
+#include "checkpoint/relaid_source.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/checked_math.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/interrupt.h"
+#include "base/text.h"
+#include "generate/filler.h"
+#include "generate/source_cells.h"
+#include "generate/view.h"
+#include "graph/stored/rearrange.h"
+#include "plan/load.h"
+#include "plan/relayout.h"
+
+namespace shardinit {
+namespace {
+
+// The names that a model has at Hugging Face. They are those of its spec unless that has a layout
+// of this name.
+constexpr std::string_view kHubLayout = "hub";
+
+// Each cell is made of cells of the stored tensors. Larger ones read those fewer times where a
+// layout transposes.
+constexpr int64_t kPlainCell = 1 << 20, kTransposedCell = 4 << 20;
+
+// Copies elements of a stored tensor. It keeps what it has read, and is for one thread.
+class CellsFiller final : public Filler {
+ public:
+  explicit CellsFiller(SourceTensorPtr data) : data_(std::move(data)), cells_(*data_) {}
+
+  void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
+    const int64_t bytes = InfoOf(data_->dtype()).bytes;
+    auto* to = static_cast<uint8_t*>(out);
+    for (int64_t done = 0; done < count;) {
+      auto [linear, length] = NeighboursAt(runs, first + done, count - done);
+      const uint8_t* const from = cells_.At(linear, &length);
+      std::memcpy(to + done * bytes, from, static_cast<size_t>(length * bytes));
+      done += length;
+    }
+  }
+
+ private:
+  const SourceTensorPtr data_;
+  mutable SourceCells cells_;
+};
+
+class RelaidTensor final : public SourceTensor {
+ public:
+  // `view` is of tensors that `data` has, by their paths.
+  // `owner` keeps what the view is of.
+  RelaidTensor(std::string text, Tensor view, std::map<std::string, SourceTensorPtr> data,
+               std::shared_ptr<const SourceFolder> owner)
+      : SourceTensor(std::move(text), view.dtype, view.shape,
+                     ViewFiller(view, WholeOf(view.shape), FillerFor(data)).transposes()
+                         ? kTransposedCell
+                         : kPlainCell),
+        view_(std::move(view)),
+        data_(std::move(data)),
+        owner_(std::move(owner)) {}
+
+  // Every byte that is read is compared with what was hashed, so this digest is that of what
+  // others read.
+  Digest Check() const override {
+    const std::lock_guard lock(mutex_);
+    if (digest_) return *digest_;
+    Sha256 hash;
+    std::vector<uint8_t> cell(
+        static_cast<size_t>(std::min(cell_elements(), elements()) * InfoOf(dtype()).bytes));
+    for (int64_t number = 0; number < CeilDiv(elements(), cell_elements()); ++number) {
+      ThrowIfInterrupted();
+      ReadCell(number, cell.data());
+      const int64_t count = std::min(cell_elements(), elements() - number * cell_elements());
+      hash.Update(cell.data(), static_cast<size_t>(count * InfoOf(dtype()).bytes));
+    }
+    digest_ = hash.Finish();
+    return *digest_;
+  }
+
+  void ReadCell(int64_t cell, void* out) const override {
+    const int64_t first = cell * cell_elements();
+    const ViewFiller filler(view_, WholeOf(shape()), FillerFor(data_));
+    filler.Fill(first, std::min(cell_elements(), elements() - first), out);
+  }
+
+ private:
+  static ViewFiller::FillerFunction FillerFor(const std::map<std::string, SourceTensorPtr>& data) {
+    return [&data](const Tensor& stored) {
+      return std::make_unique<const CellsFiller>(data.at(stored.path));
+    };
+  }
+
+  const Tensor view_;
+  const std::map<std::string, SourceTensorPtr> data_;
+  const std::shared_ptr<const SourceFolder> owner_;
+  mutable std::mutex mutex_;
+  mutable std::optional<Digest> digest_;
+};
+
+class RelaidSource final : public SourceFolder, public std::enable_shared_from_this<RelaidSource> {
+ public:
+  RelaidSource(SourceRequest request, std::shared_ptr<const SourceFolder> stored, Relayout plans)
+      : request_(std::move(request)),
+        stored_(std::move(stored)),
+        plans_(std::move(plans)),
+        rearrangement_(plans_.from.graph, plans_.to.graph) {
+    for (const Tensor& tensor : plans_.to.graph.tensors) tensors_.emplace(tensor.path, &tensor);
+  }
+
+  SourceTensorPtr Find(const std::string& name) const override {
+    const auto it = tensors_.find(name);
+    if (it == tensors_.end()) return nullptr;
+    const std::lock_guard lock(mutex_);
+    std::weak_ptr<const SourceTensor>& opened = opened_[name];
+    if (SourceTensorPtr known = opened.lock()) return known;
+    Tensor view = rearrangement_.ViewOf(*it->second);
+    std::map<std::string, SourceTensorPtr> data;
+    for (const Piece& piece : view.view->pieces) {
+      if (piece.source == Piece::kPadding) continue;
+      const Tensor& of = (*view.view->drawn)[static_cast<size_t>(piece.source)];
+      if (!data.contains(of.path)) data[of.path] = stored_->Find(of.path);
+    }
+    const auto made = std::make_shared<const RelaidTensor>(
+        fmt::format("{} of source {}", Quote(name), Quote(request_.name)), std::move(view),
+        std::move(data), shared_from_this());
+    opened = made;
+    return made;
+  }
+
+  std::vector<std::string> Names() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : tensors_) names.push_back(name);
+    return names;
+  }
+
+  std::string pin() const override { return stored_->pin(); }
+
+ private:
+  const SourceRequest request_;
+  const std::shared_ptr<const SourceFolder> stored_;
+  const Relayout plans_;
+  mutable Rearrangement rearrangement_;
+  std::map<std::string, const Tensor*> tensors_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, std::weak_ptr<const SourceTensor>> opened_;
+};
+
+// Returns the file with the spec of the model that is in the folder; empty: there is none.
+std::string SpecOf(const SourceRequest& request) {
+  if (!request.spec.empty()) return request.spec;
+  const std::string config = request.folder + "/config.json";
+  return IsFolder(request.folder) && Exists(config) ? config : std::string();
+}
+
+bool HasLayout(const SourceRequest& request, const std::string& spec) {
+  Diagnostics diagnostics;
+  const auto model = LoadSpec({.path = spec}, diagnostics);
+  diagnostics.ThrowIfErrors();
+  return std::ranges::any_of(
+      model->layouts, [&](const auto& layout) { return layout.name.value == request.layout; });
+}
+
+Plan LoadIn(const SourceRequest& request, const std::string& spec, const std::string& layout) {
+  PlanRequest wanted;
+  wanted.spec.path = spec;
+  wanted.layout = layout;
+  wanted.places = Places::kLeast;
+  wanted.open_source = [&](const SourceRequest& inner) -> std::shared_ptr<const SourceFolder> {
+    throw Error(ExitCode::kUsage,
+                fmt::format("the spec of source {} has a source itself, {}", Quote(request.name),
+                            Quote(inner.name)),
+                "give the spec that the folder was made of, without it");
+  };
+  Diagnostics diagnostics;
+  return LoadPlan(wanted, diagnostics);
+}
+
+using FileOf = std::function<std::string(const std::string& name)>;
+
+// Returns the tensors of `stored` that `from` has, as a plan. Throws Error unless it has all of
+// them, of the same shapes.
+Plan StoredAs(const SourceRequest& request, const SourceFolder& stored, const FileOf& file_of,
+              const Plan& from) {
+  InitGraph graph;
+  graph.name = from.graph.name;
+  for (const Tensor& wanted : from.graph.tensors) {
+    const SourceTensorPtr found = stored.Find(wanted.path);
+    if (found == nullptr) {
+      throw Error(ExitCode::kUsage,
+                  fmt::format("`{}` has no {}, which the layout {} of {} has", request.folder,
+                              Quote(wanted.path), Quote(request.layout), Quote(from.graph.name)),
+                  "give the layout that the folder has, and the `spec` of the model in it");
+    }
+    if (found->shape() != wanted.shape) {
+      throw Error(
+          ExitCode::kUsage,
+          fmt::format("{} in `{}` is [{}], but [{}] in the layout {} of {}", Quote(wanted.path),
+                      file_of(wanted.path), fmt::join(found->shape(), ", "),
+                      fmt::join(wanted.shape, ", "), Quote(request.layout), Quote(from.graph.name)),
+          "give the `spec` of the model that is in the folder, with its sizes");
+    }
+    Tensor tensor;
+    tensor.path = wanted.path;
+    tensor.shape = wanted.shape;
+    tensor.dtype = found->dtype();
+    tensor.partition = PartitionSpec(tensor.shape.size());
+    graph.tensors.push_back(std::move(tensor));
+  }
+  return MakePlan(std::move(graph));
+}
+
+}  // namespace
+
+std::shared_ptr<const SourceFolder> InLayoutOfSpec(
+    const SourceRequest& request, const std::shared_ptr<const SourceFolder>& stored,
+    const FileOf& file_of) {
+  const std::string spec = SpecOf(request);
+  const bool is_hub = request.layout == kHubLayout;
+  if (spec.empty()) {
+    if (is_hub) return stored;
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` has no config.json, so nothing says what the layout {} is of it",
+                            request.folder, Quote(request.layout)),
+                "give the spec of the model that is in the folder, as `spec` beside `layout`");
+  }
+  Plan to = LoadIn(request, spec, {});
+  Plan from = LoadIn(request, spec, is_hub && !HasLayout(request, spec) ? "" : request.layout);
+  const Plan folder = StoredAs(request, *stored, file_of, from);
+  return std::make_shared<const RelaidSource>(request, stored,
+                                              RelayoutOf(folder, std::move(from), std::move(to)));
+}
+
+}  // namespace shardinit

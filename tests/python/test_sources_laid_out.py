@@ -1,0 +1,245 @@
+"""Sources in the layouts of trainers: `layout` and `spec` of a source, and what a source must have."""
+
+import json
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+from changing import changing
+from support import ROOT, reassemble, run_json, run_ok, run_tool
+
+SIZES = {"d": 32, "ff": 48, "layers": 3, "heads": 4, "kv_heads": 2, "head_dim": 8, "vocab": 300}
+LAYOUTS = ["torchtitan", "megatron", "torch_dist", "maxtext", "kerashub", "stacked"]
+
+
+def write(folder, name, **more):
+    """A spec of a tiny Llama; `more` are lines of it by key."""
+    path = folder / f"{name}.yaml"
+    lines = {"include": ROOT / "configs/llama3.1-8b.yaml", "name": name, "dtype": "f32", "uneven": "chunk",
+             "mesh": "{axes: {fsdp: 1, tensor: 2}}", "vars": json.dumps(SIZES).replace('"', ""), **more}
+    path.write_text("shardinit: 1\n" + "".join(f"{key}: {value}\n" for key, value in lines.items()))
+    return path
+
+
+def values_of(spec, *options):
+    out = spec.parent / f"{spec.stem}-out"
+    run_ok("gen", spec, "-o", out, *options)
+    return {path: words for path, (_, words) in reassemble(out).items()}
+
+
+ALL = "{" + ", ".join(f"{name}: {{source: base}}" for name in (
+    "linear", "embedding", "query", "key", "value", "attention_out", "mlp_gate", "mlp_up", "mlp_down", "head", "norm")) + "}"
+
+
+@pytest.fixture
+def base(tmp_path):
+    """A model whose norms are no constants, and its values."""
+    spec = write(tmp_path, "base", init="{norm: {normal: {mean: 1, std: 0.1}}}")
+    return spec, values_of(spec)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_source_in_the_layout_of_a_trainer(tmp_path, base, layout):
+    spec, values = base
+    run_ok("export", spec, "--to", "safetensors", "--layout", layout, "-o", tmp_path / "stored")
+    stored = safetensors.numpy.load_file(tmp_path / "stored/model.safetensors")
+    assert stored.keys() != values.keys()
+    new = write(tmp_path, "new", init=ALL, sources=f"{{base: {{path: stored, layout: {layout}, spec: base.yaml}}}}")
+    made = values_of(new)
+    assert made.keys() == values.keys() and all(np.array_equal(made[path], values[path]) for path in made)
+    # The same on any mesh, in any layout of its own, and with any number of jobs.
+    text = run_ok("digest", new).stdout
+    for mesh in ("fsdp=2,tensor=2", "fsdp=1,tensor=1"):
+        assert run_ok("digest", new, "--mesh", mesh, "-j", "1").stdout == text
+    assert text == run_ok("digest", spec).stdout
+    # Receipts have the digests of the model's tensors, which are the same in every layout.
+    read = json.loads((tmp_path / "new-out/ranks/rank-00000.json").read_text())["sources"]
+    wanted = {tensor["path"]: tensor["sha256"] for tensor in run_json("digest", spec)["tensors"]}
+    assert {each["tensor"]: each["sha256"] for each in read} == wanted
+
+
+@pytest.mark.parametrize("format", ["dcp", "zarr"])
+def test_other_formats(tmp_path, base, format):
+    spec, values = base
+    layout = {"dcp": "torchtitan", "zarr": "maxtext"}[format]
+    run_ok("export", spec, "--to", format, "--layout", layout, "-o", tmp_path / "stored")
+    made = values_of(write(tmp_path, "new", init=ALL, sources=f"{{base: {{path: stored, layout: {layout}, spec: base.yaml}}}}"))
+    assert all(np.array_equal(made[path], values[path]) for path in values)
+
+
+def test_rows_that_pad_a_vocabulary_are_none_of_its_rows(tmp_path, base):
+    """Megatron's vocabulary is longer than the model's. What its rows hold is not looked at."""
+    spec, values = base
+    run_ok("export", spec, "--to", "safetensors", "--layout", "megatron", "-o", tmp_path / "stored")
+    file = tmp_path / "stored/model.safetensors"
+    stored = safetensors.numpy.load_file(file)
+    name = next(name for name in stored if "word_embeddings" in name)
+    assert stored[name].shape[0] > 300
+    for table in (name, "output_layer.weight"):
+        stored[table][300:] = np.nan
+    safetensors.numpy.save_file(stored, file)
+    longer = "{parts: {axis: 0, of: [{source: base}, {rows_like: {source: base, std: 0}}]}}"
+    init = ALL.replace("embedding: {source: base}", f"embedding: {longer}").replace("head: {source: base}", f"head: {longer}")
+    new = write(tmp_path, "new", init=init, vars=json.dumps({**SIZES, "vocab": 310}).replace('"', ""),
+                sources="{base: {path: stored, layout: megatron, spec: base.yaml}}")
+    made = values_of(new)
+    for path in ("model.embed_tokens.weight", "lm_head.weight"):
+        assert np.array_equal(made[path][:300], values[path])
+        rows = values[path].view(np.float32).astype(np.float64)
+        mean = np.zeros(32)
+        for row in rows:
+            mean += row
+        assert np.array_equal(made[path][300:].view(np.float32), np.broadcast_to((mean / 300).astype(np.float32), (10, 32)))
+
+
+def test_the_names_of_the_hub(tmp_path):
+    """Mixtral's experts are matrices there; of a Llama the names are the model's own."""
+    sizes = json.dumps({**SIZES, "experts": 4}).replace('"', "")
+    spec = write(tmp_path, "base", include=ROOT / "configs/mixtral-8x7b.yaml", vars=sizes,
+                 mesh="{axes: {fsdp: 1, expert: 1, tensor: 1}}")
+    values = values_of(spec)
+    run_ok("export", spec, "--to", "safetensors", "--layout", "hub", "-o", tmp_path / "stored")
+    assert "model.layers.0.block_sparse_moe.experts.3.w2.weight" in safetensors.numpy.load_file(
+        tmp_path / "stored/model.safetensors")
+    assert (tmp_path / "stored/config.json").exists()
+    init = ALL[:-1] + ", router: {source: base}, expert_gate_up: {source: base}, expert_down: {source: base}}"
+    of_spec = "{base: {path: stored, layout: hub, spec: base.yaml}}"
+    for sources in (of_spec, "{base: {path: stored, layout: hub}}"):  # the latter by the folder's config.json
+        new = write(tmp_path, "new", include=ROOT / "configs/mixtral-8x7b.yaml", vars=sizes, init=init, sources=sources,
+                    mesh="{axes: {fsdp: 1, expert: 2, tensor: 1}}")
+        assert run_ok("digest", new).stdout == run_ok("digest", spec).stdout
+    assert all(np.array_equal(value, values[path]) for path, value in values_of(new).items())
+    dense = write(tmp_path, "dense")
+    run_ok("export", dense, "--to", "safetensors", "-o", tmp_path / "plain")
+    for more in ("", ", spec: dense.yaml"):
+        again = write(tmp_path, "again", init=ALL, sources=f"{{base: {{path: plain, layout: hub{more}}}}}")
+        assert run_ok("digest", again).stdout == run_ok("digest", dense).stdout
+    (tmp_path / "plain/config.json").unlink()
+    again = write(tmp_path, "again", init=ALL, sources="{base: {path: plain, layout: hub}}")
+    assert run_ok("digest", again).stdout == run_ok("digest", dense).stdout
+
+
+def test_a_type_is_rounded_and_a_pin_is_of_what_is_stored(tmp_path, base):
+    spec, values = base
+    run_ok("export", spec, "--to", "safetensors", "--layout", "torch_dist", "-o", tmp_path / "stored")
+    digest = run_ok("digest", tmp_path / "stored").stdout.strip().split("\n")[-1].split()[0]
+    source = f"path: stored, layout: torch_dist, spec: base.yaml, digest: {digest}"
+    made = values_of(write(tmp_path, "new", init=ALL, dtype="bf16", sources=f"{{base: {{{source}}}}}"))
+    for path, value in made.items():
+        assert np.array_equal(value, values[path].view(np.float32).astype(ml_dtypes.bfloat16).view("u2")), path
+    wrong = write(tmp_path, "wrong", init=ALL, sources=f"{{base: {{{source.replace(digest, 'a' * 64)}}}}}")
+    result = run_tool("gen", wrong, "-o", tmp_path / "x")
+    assert result.returncode == 2 and f"has the digest {digest}, not aaa" in result.stderr, result.stderr
+    run_ok("digest", tmp_path / "stored", "--write", tmp_path / "pins.json")
+    file = tmp_path / "stored/model.safetensors"
+    stored = safetensors.numpy.load_file(file)
+    stored["decoder.final_layernorm.weight"][3] += 1
+    safetensors.numpy.save_file(stored, file)
+    of_file = write(tmp_path, "of_file", init=ALL, sources=f"{{base: {{{source.replace(digest, 'pins.json')}}}}}")
+    result = run_tool("gen", of_file, "-o", tmp_path / "y")
+    assert result.returncode == 2 and "`decoder.final_layernorm.weight` of source `base`" in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("source, change, message", [
+    ("layout: torchtitan, spec: base.yaml", None, "has no `tok_embeddings.weight`, which the layout `torchtitan` of `base` has"),
+    ("layout: megatron, spec: wide.yaml", None, "stored/model.safetensors` is [512, 32], but [512, 64] in the layout `megatron` of `wide`"),
+    ("layout: megatron, spec: deep.yaml", None, "has no `decoder.layers.3."),
+    ("layout: megatrom, spec: base.yaml", None, "the spec has no layout `megatrom`"),
+    ("layout: torchtitan", None, "nothing says what the layout `torchtitan` is of it"),
+    ("layout: megatron, spec: new.yaml", None, "the spec of source `base` has a source itself, `base`"),
+    ("layout: megatron, spec: none.yaml", None, "none.yaml"),
+    ("layout: megatron, spec: base.yaml", "output_layer.weight", "has no `output_layer.weight`"),
+])
+def test_a_folder_that_does_not_fit_the_layout(tmp_path, base, source, change, message):
+    spec, _ = base
+    run_ok("export", spec, "--to", "safetensors", "--layout", "megatron", "-o", tmp_path / "stored")
+    (tmp_path / "stored/config.json").unlink()
+    write(tmp_path, "wide", vars=json.dumps({**SIZES, "d": 64}).replace('"', ""))
+    write(tmp_path, "deep", vars=json.dumps({**SIZES, "layers": 4}).replace('"', ""))
+    if change:
+        file = tmp_path / "stored/model.safetensors"
+        stored = safetensors.numpy.load_file(file)
+        del stored[change]
+        safetensors.numpy.save_file(stored, file)
+    new = write(tmp_path, "new", init=ALL, sources=f"{{base: {{path: stored, {source}}}}}")
+    result = run_tool("validate", new)
+    assert result.returncode == 2 and message in result.stderr, result.stderr
+
+
+def test_checkpoints_have_no_layout(tmp_path, base):
+    new = write(tmp_path, "new", init=ALL, sources="{base: {path: base-out, layout: megatron, spec: base.yaml}}")
+    result = run_tool("validate", new)
+    assert result.returncode == 2 and "is a checkpoint" in result.stderr and "new.yaml:" in result.stderr
+
+
+@pytest.mark.parametrize("change", ["xor", "cut"])
+def test_a_source_that_changes_meanwhile(tmp_path, base, change):
+    spec, _ = base
+    run_ok("export", spec, "--to", "safetensors", "--layout", "maxtext", "-o", tmp_path / "stored")
+    new = write(tmp_path, "new", init=ALL, sources="{base: {path: stored, layout: maxtext, spec: base.yaml}}",
+                mesh="{axes: {fsdp: 1, tensor: 1}}")
+    file = tmp_path / "stored/model.safetensors"
+    old = file.read_bytes()
+    run = ["gen", new, "-j", "1", "-o"]
+    run_ok(*run, tmp_path / "first", env=changing(file.parent, count=tmp_path / "reads"))
+    reads = int((tmp_path / "reads").read_text().split()[0])
+    at = len(old) - 5000 if change == "xor" else len(old) // 2
+    outcomes = set()
+    for read in range(2, reads + 1, max(1, reads // 12)):
+        file.write_bytes(old)
+        result = run_tool(*run, tmp_path / f"out{read}", env=changing(file.parent, f"{read} {change} {file} {at}"))
+        outcomes.add(result.returncode)
+        if result.returncode:
+            assert "model.safetensors" in result.stderr, result.stderr
+            continue
+        # What the receipt has the digests of is what was written.
+        kept = json.loads((tmp_path / f"out{read}/ranks/rank-00000.json").read_text())["sources"]
+        text = run_ok("digest", tmp_path / f"out{read}", "--json").stdout
+        assert {each["sha256"] for each in kept} == {each["sha256"] for each in json.loads(text)["tensors"]}
+    assert 3 in outcomes
+
+
+MODEL = {"layers.0.w": np.zeros((4, 6), np.float32), "layers.1.w": np.zeros((4, 6), np.float32), "x": np.zeros(3, np.float32)}
+
+
+@pytest.mark.parametrize("wanted, message", [
+    ("{tensor: layers.*.w, shape: [d, 6], count: 2}", None),
+    ("{tensor: layers.*.w}", None),
+    ("{tensor: y, count: 0}", None),
+    ("{tensor: layers.*.w, shape: [d, 5]}", "source `base` has `layers.0.w` as [4, 6], not [4, 5]"),
+    ("{tensor: layers.*.w, shape: [d]}", "source `base` has `layers.0.w` as [4, 6], not [4]"),
+    ("{tensor: layers.*.w, count: d}", "source `base` has 2 tensors `layers.*.w`, not 4"),
+    ("{tensor: layer.*.w, shape: [d, 6]}", "source `base` has no tensor `layer.*.w`"),
+    ("{tensor: layers.*.w, shape: [e]}", "unknown name `e`"),
+    ("{shape: [4]}", "has no `tensor`"),
+    ("{tensor: x, shapes: [3]}", "unknown key `shapes`"),
+    ("layers.*.w", "is a mapping, not"),
+])
+def test_what_a_source_must_have(tmp_path, wanted, message):
+    safetensors.numpy.save_file(MODEL, tmp_path / "model.safetensors")
+    (tmp_path / "spec.yaml").write_text(
+        f"shardinit: 1\nname: x\ndtype: f32\nvars: {{d: 4}}\nsources:\n  base:\n    path: model.safetensors\n    must_have: [{wanted}]\n"
+        "modules: {x: {shape: [3], init: {source: base}}, v: {shape: [d], init: zeros}}\n")
+    result = run_tool("validate", tmp_path / "spec.yaml")
+    if message is None:
+        assert result.returncode == 0, result.stderr
+        return
+    assert result.returncode == 2 and message in result.stderr and "spec.yaml:" in result.stderr, result.stderr
+    if "as [" in message or "tensors `" in message:
+        assert "the source is" in result.stderr and "`d` is 4" in result.stderr
+
+
+def test_a_name_takes_the_rest_of_the_path(tmp_path):
+    safetensors.numpy.save_file({f"layers.{i}.a.w": np.full(3, i, np.float32) for i in range(4)}, tmp_path / "model.safetensors")
+    spec = tmp_path / "spec.yaml"
+    text = ("shardinit: 1\nname: x\ndtype: f32\nsources: {base: {path: model.safetensors}}\nmodules:\n  layers:\n"
+            "    repeat: {i: 4}\n    a.w: {shape: [3], init: {source: base, tensor: \"layers.{3 - i}.**\"}}\n"
+            "    b.w: {shape: [3], init: {expr: \"2 * source('base', 'layers.{i}.a.**')\"}}\n")
+    spec.write_text(text)
+    made = values_of(spec)
+    assert [made[f"layers.{i}.a.w"].view(np.float32)[0] for i in range(4)] == [3, 2, 1, 0]
+    assert [made[f"layers.{i}.b.w"].view(np.float32)[0] for i in range(4)] == [0, 2, 4, 6]
+    spec.write_text(text.replace(".a.**", ".a.w.x.**"))
+    result = run_tool("validate", spec)
+    assert result.returncode == 2 and "`layers.0.b.w` has no more parts than `layers.{i}.a.w.x.**`" in result.stderr, result.stderr
