@@ -4,6 +4,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "base/colour.h"
 #include "base/talk.h"
 #include "report/text.h"

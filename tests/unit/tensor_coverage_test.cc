@@ -1,6 +1,7 @@
 // Tests large cases; views_property_test.cc has the small ones.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <random>
 
