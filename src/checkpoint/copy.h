@@ -23,7 +23,6 @@
 #include <memory>
 #include <mutex>
 #include <set>
-#include <string>
 #include <unordered_map>
 #include <vector>
 

@@ -5,7 +5,6 @@
 #include <fstream>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/text.h"

@@ -289,7 +289,7 @@ std::optional<Contents> ReadTorchFolder(const std::string& folder) {
   const auto index = ReadWeightMap(folder, kIndexFile);
   KeepListed(index, kIndexFile, kWholeFile, &files, &contents);
   for (const std::string& file : files) {
-    Contents of = ReadTorchFile(folder + "/" + file);
+    Contents of = ReadTorchFile(fmt::format("{}/{}", folder, file));
     for (auto& [name, holding] : of.tensors) {
       const auto [there, is_new] = contents.tensors.emplace(name, std::move(holding));
       if (!is_new) {

@@ -143,7 +143,9 @@ class Lister {
 
   void Group(hid_t group, const std::string& path, int depth) {
     if (depth > kMaxDepth) Refuse("groups are nested over {} levels", kMaxDepth);
-    for (const std::string& name : NamesIn(group)) Link(group, path + "/" + name, name, depth);
+    for (const std::string& name : NamesIn(group)) {
+      Link(group, fmt::format("{}/{}", path, name), name, depth);
+    }
   }
 
  private:

@@ -315,7 +315,7 @@ void CheckCoverage(const Located<std::string>& name, const LayoutSpec& layout,
 }  // namespace
 
 WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
-                           std::shared_ptr<const std::vector<Tensor>> drawn,
+                           const std::shared_ptr<const std::vector<Tensor>>& drawn,
                            const Paddings& paddings, Building& building, PieceBudget* budget) {
   const size_t before = building.Reported();
   DefineMeshSizes(mesh, &building.names);
