@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kLargestBlock = 4 << 20;  // Larger writes are no faster.
 // A longer block has longer runs of a source whose elements it has in another order.
-constexpr int64_t kLongBlock = 16 << 20;
+constexpr int64_t kLongestBlock = 16 << 20;
 constexpr int64_t kSmallestBlock = 256 << 10;
 
 }  // namespace
@@ -25,7 +25,7 @@ BlockLayout BlocksFor(const WorkerOptions& options) {
   const int64_t wanted = 3 * int64_t{jobs} + 2 * int64_t{options.writers};
   const int64_t bytes =
       std::clamp(options.memory / wanted / kDirectUnit * kDirectUnit, kSmallestBlock,
-                 options.has_long_blocks ? kLongBlock : kLargestBlock);
+                 options.has_long_blocks ? kLongestBlock : kLargestBlock);
   return {std::clamp<int64_t>(options.memory / bytes, 2, wanted), bytes};
 }
 
