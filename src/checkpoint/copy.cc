@@ -10,12 +10,12 @@
 #include <map>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 
 #include "base/error.h"
 #include "generate/view.h"
 #include "graph/stored/rearrange.h"
 #include "tensor/convert.h"
-#include "tensor/encode.h"
 
 namespace shardinit {
 namespace {
@@ -33,6 +33,8 @@ Error Damaged(const std::string& folder, const std::string& what) {
 class StoredFiller final : public Filler {
  public:
   StoredFiller(BoxElements elements, int bytes) : elements_(std::move(elements)), bytes_(bytes) {}
+
+  bool wants_long_stretches() const override { return true; }
 
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
     auto* at = static_cast<uint8_t*>(out);
@@ -58,8 +60,9 @@ BoxElements Converting(BoxElements source, DType from, const Tensor& tensor) {
     auto* at = static_cast<uint8_t*>(out);
     for (const uint8_t* element = elements.data(); count > 0; --count, element += bytes) {
       if (!Convert(element, from, to, at)) {
-        throw Error(ExitCode::kUsage, fmt::format("`{}` has the value {}, which {} does not hold",
-                                                  path, Decode(element, from), InfoOf(to).name));
+        throw Error(ExitCode::kUsage,
+                    fmt::format("`{}` has the value {}, which {} does not hold", path,
+                                NumberInText(element, from), InfoOf(to).name));
       }
       at += InfoOf(to).bytes;
     }
@@ -67,11 +70,30 @@ BoxElements Converting(BoxElements source, DType from, const Tensor& tensor) {
 }
 
 // A shorter run is read with what is around it: to compare a part of a cell, all of it is read.
-constexpr int64_t kSmallestCell = 4 << 10;
+constexpr int64_t kSmallestCell = 4 << 10, kLargestCell = 64 << 10;
 
 int64_t CellBytes(int64_t run_bytes) {
   return std::clamp(static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(run_bytes))),
-                    kSmallestCell, WatchedBox::kLargestCell);
+                    kSmallestCell, kLargestCell);
+}
+
+// Returns the numbers, in the whole tensor, of a box's first element and of the one behind its
+// last.
+std::pair<int64_t, int64_t> ReachOf(const Box& box, const Shape& shape) {
+  int64_t first = 0, last = 0;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    first = first * shape[d] + box.offset[d];
+    last = last * shape[d] + box.offset[d] + box.shape[d] - 1;
+  }
+  return {first, last + 1};
+}
+
+// Returns the size of the cells of a model's tensors of so many bytes, at least `least`: all of
+// their fingerprints together, 16 bytes each, are to take 64 MiB at most.
+int64_t CellOfAll(int64_t least, int64_t bytes) {
+  int64_t cell = least;
+  while (cell < kLargestPrint && bytes / cell > 1 << 22) cell *= 2;
+  return cell;
 }
 
 // Returns whether elements that lie side by side in the view do not lie so in its source.
@@ -108,6 +130,7 @@ void FolderCopy::FindOrigins(const Plan& to) {
     }
     if (!rearrangement) rearrangement.emplace(from_.graph, to.graph);
     origin.view = rearrangement->ViewOf(tensor);
+    transposes_ |= Transposes(*origin.view.view);
     // Elements of another type are converted when they are in their places.
     for (const Piece& piece : origin.view.view->pieces) {
       if (piece.source == Piece::kPadding) continue;
@@ -166,18 +189,26 @@ void FolderCopy::Require(const Checked& box) {
 
 BoxElements FolderCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
                                 std::vector<BoxTask>* tasks, std::vector<Checked>* checked) {
-  std::vector<std::shared_ptr<WatchedBox>> parts;
-  for (size_t p = 0; p < folder_.PiecesOf(stored).size(); ++p) {
-    parts.push_back(Watch(stored, p, cell_bytes, tasks, checked));
-    checked->push_back({&stored, &folder_.PiecesOf(stored)[p], nullptr});
+  const std::vector<FilePiece>& pieces = folder_.PiecesOf(stored);
+  std::vector<std::shared_ptr<WatchedBox>> watched(pieces.size());
+  for (size_t p = 0; p < pieces.size(); ++p) {
+    checked->push_back({&stored, &pieces[p], nullptr});
+    if (cell_bytes == 0) continue;
+    watched[p] = Watch(stored, p, CellOfAll(cell_bytes, from_.bytes), tasks, checked);
   }
-  return [parts, whole = WholeOf(stored.shape), element = InfoOf(stored.dtype).bytes](
-             int64_t first, int64_t count, void* out) {
-    for (const auto& part : parts) {
-      Fd fd;
-      ReadPiece(
-          part->piece().box, element, whole, first, count, out,
-          [&](int64_t offset, int64_t bytes, void* to) { part->Read(&fd, offset, bytes, to); });
+  std::vector<std::pair<int64_t, int64_t>> reach;  // the first element of each, and behind the last
+  for (const FilePiece& piece : pieces) reach.push_back(ReachOf(piece.box, stored.shape));
+  return [this, &pieces, watched, reach, whole = WholeOf(stored.shape),
+          element = InfoOf(stored.dtype).bytes](int64_t first, int64_t count, void* out) {
+    for (size_t p = 0; p < pieces.size(); ++p) {
+      const FilePiece& piece = pieces[p];
+      if (reach[p].second <= first || reach[p].first >= first + count) continue;
+      ReadPiece(piece.box, element, whole, first, count, out,
+                [&](int64_t offset, int64_t bytes, void* to) {
+                  const auto fd = open_files_.Open(piece.file);
+                  if (watched[p]) return watched[p]->Read(fd.get(), offset, bytes, to);
+                  ReadPart(piece, fd.get(), offset, bytes, to);
+                });
     }
   };
 }
@@ -281,9 +312,14 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
   for (BoxTask& task : *tasks) {
     const Origin& origin = OriginOf(task);
     if (origin.same == nullptr) {
-      const int64_t cell = Transposes(*origin.view.view) ? kSmallestCell : WatchedBox::kLargestCell;
+      const bool transposes = Transposes(*origin.view.view);
       const auto filler =
           std::make_shared<const ViewFiller>(origin.view, task.box, [&](const Tensor& stored) {
+            // Of a transposed tensor short runs are wanted. Where no digest of it is to be taken,
+            // they are read alone, each once for each place that it goes to.
+            const int64_t cell = !transposes                            ? kLargestCell
+                                 : folder_.DigestsOf(stored) != nullptr ? kSmallestCell
+                                                                        : 0;
             return std::make_unique<StoredFiller>(PartsOf(stored, cell, &opened, &checked),
                                                   InfoOf(stored.dtype).bytes);
           });

@@ -12,8 +12,10 @@
 // Some bytes are read more than once, and are then the same each time (checkpoint/sweep.h):
 // - bytes that files after the first pass want: each file reads its part, and short runs with what
 //   lies between them;
-// - bytes that go into another layout: once in order for the digest, and once where they go, as
-//   their order is another one;
+// - bytes that go into another layout: once in order for the digest, if there is one, and once
+// where
+//   they go, as their order is another one. Transposed elements that have no digest are read there
+//   alone, and not compared;
 // - a box that several files have as it is, or in equal parts: once for each of them, with its
 //   digest each time, unless they are in one pass.
 #pragma once
@@ -48,6 +50,7 @@ class FolderCopy final : public TaskSource {
   // that was written.
   bool IsEnough(const std::vector<BoxTask>& tasks) override;
   std::function<void()> Open(std::vector<BoxTask>* tasks) override;
+  bool wants_long_stretches() const override { return transposes_; }
 
  private:
   // The source of a tensor of `to`: the same tensor, or elements of several.
@@ -94,7 +97,8 @@ class FolderCopy final : public TaskSource {
   // of its digest.
   std::shared_ptr<WatchedBox> Watch(const Tensor& stored, size_t number, int64_t cell_bytes,
                                     std::vector<BoxTask>* tasks, std::vector<Checked>* checked);
-  // Returns all of a stored tensor, read from pieces that are watched.
+  // Returns all of a stored tensor, read from pieces that are watched in cells of about so many
+  // bytes; 0: they are not watched.
   BoxElements PartsOf(const Tensor& stored, int64_t cell_bytes, std::vector<BoxTask>* tasks,
                       std::vector<Checked>* checked);
 
@@ -104,8 +108,10 @@ class FolderCopy final : public TaskSource {
   const bool is_wanted_again_;  // Whether several files have equal boxes.
   const Digest identity_;
   std::vector<Origin> origins_;  // the origin of each tensor of `to`
+  bool transposes_ = false;      // any of them
   // For each tensor of `from`, its boxes that are read in parts.
   std::vector<std::vector<std::shared_ptr<WatchedBox>>> watched_;
+  OpenFiles open_files_;
   std::mutex mutex_;
   std::map<const FilePiece*, Digest> found_;  // of boxes whose digests are not recorded
 

@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/talk.h"
 #include "base/text.h"
+#include "checkpoint/source.h"
 #include "export/record.h"
 #include "formats/pieces.h"
 #include "report/text.h"
@@ -121,6 +122,10 @@ void TakeRecord(TensorFolder* folder) {
     const auto found = parts.find({piece.file, piece.offset});
     return found == parts.end() || found->second->bytes != bytes ? nullptr : &found->second->digest;
   });
+}
+
+std::shared_ptr<const SourceFolder> OpenRecorded(const SourceRequest& request) {
+  return OpenSource(request, TakeRecord);
 }
 
 void RequireForeign(const TensorFolder& folder) {

@@ -13,7 +13,7 @@
 #include "base/suggest.h"
 #include "base/talk.h"
 #include "base/text.h"
-#include "checkpoint/source.h"
+#include "commands/folders.h"
 #include "graph/stored/view.h"
 #include "plan/part.h"
 #include "report/text.h"
@@ -218,7 +218,7 @@ Plan SpecOptions::Load() const {
 
 Plan SpecOptions::Load(Diagnostics& diagnostics, PlanRequest wanted) const {
   wanted.spec = request;
-  wanted.open_source = OpenSource;
+  wanted.open_source = OpenRecorded;
   wanted.replicas = FindReplicas();
   wanted.layout = layout;
   wanted.places = places;

@@ -47,6 +47,26 @@ bool IsThere(const std::string& folder, const std::string& origin,
   throw Error(ExitCode::kConflict, fmt::format("`{}` exists and {}", folder, what), hint);
 }
 
+// Refuses a tensor whose name is that of a file beside the tensors, where formats have a folder or
+// a file for each tensor.
+void RequireNamesApart(const std::vector<FileLayout>& files) {
+  std::set<std::string_view> names = {kExportName};
+  for (const FileLayout& file : files) {
+    if (file.boxes.empty()) names.insert(file.path);
+  }
+  for (const FileLayout& file : files) {
+    if (file.boxes.empty()) continue;
+    const std::string folder = file.path.substr(0, file.path.find('/'));
+    if (!names.contains(folder)) continue;
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("`{}` is the name of a tensor, and of a file of the format",
+                    file.boxes.front().tensor->path),
+        "leave it out, with `convert --drop` or `export --only`, or store it under another name "
+        "with a layout of the spec");
+  }
+}
+
 // Makes the values once more, without writing them, and returns the record of an export of them.
 std::string MakeRecord(const Plan& plan, const ExportRequest& request,
                        std::vector<FileLayout> files, int64_t bytes, WorkCounters* counters) {
@@ -131,6 +151,7 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
   const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, request.only);
   std::vector<FileLayout> files = request.format->lay_out(
       {plan, tensors, request.options, request.optimizer ? &*request.optimizer : nullptr});
+  RequireNamesApart(files);
   ExportResult result;
   result.tensors = static_cast<int64_t>(tensors.size());
   result.files = static_cast<int64_t>(files.size());

@@ -313,9 +313,7 @@ std::string Receive(int in, size_t most, std::chrono::milliseconds time) {
 std::string DescribeFile(const std::string& path, std::chrono::milliseconds time) {
   const Fd fd = OpenToRead(path);
   struct stat info;
-  if (fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    throw Error(ExitCode::kUsage, fmt::format("`{}` is not a file", path));
-  }
+  if (fstat(fd.get(), &info) != 0) throw SystemError("read", path);
   const size_t most = MostText(info.st_size);
   const SignalsWait signals;  // Signals wait until the child has ended.
   int ends[2];
