@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "checkpoint/stored_filler.h"
 #include "generate/view.h"
 #include "graph/stored/rearrange.h"
 #include "tensor/convert.h"
@@ -28,25 +29,6 @@ Error Damaged(const std::string& folder, const std::string& what) {
   return Error(ExitCode::kDifferent, fmt::format("`{}` is damaged: {}", folder, what),
                fmt::format("`shardinit verify {}` says what else is", folder));
 }
-
-// Gives elements of a stored tensor, by their index in all of it.
-class StoredFiller final : public Filler {
- public:
-  StoredFiller(BoxElements elements, int bytes) : elements_(std::move(elements)), bytes_(bytes) {}
-
-  void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
-    auto* at = static_cast<uint8_t*>(out);
-    while (count > 0) {
-      const auto [index, n] = NeighboursAt(runs, first, count);
-      elements_(index, n, at);
-      first += n, count -= n, at += n * bytes_;
-    }
-  }
-
- private:
-  const BoxElements elements_;
-  const int bytes_;
-};
 
 // Returns the source's elements, of type `from`, as those of a tensor.
 BoxElements Converting(BoxElements source, DType from, const Tensor& tensor) {

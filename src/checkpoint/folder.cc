@@ -225,13 +225,21 @@ void TensorFolder::AddTensor(const std::string& name, Holding& holding, const Fo
   }
 }
 
+size_t TensorFolder::PlaceOf(const Tensor& tensor) const {
+  return static_cast<size_t>(&tensor - plan_.graph.tensors.data());
+}
+
+const Tensor& TensorFolder::WrittenOf(const Tensor& tensor) const {
+  return written_ ? *written_of_.at(PlaceOf(tensor)) : tensor;
+}
+
 const std::vector<FilePiece>& TensorFolder::PiecesOf(const Tensor& tensor) const {
-  if (reader_) return reader_->PiecesOf(tensor);
-  return pieces_.at(static_cast<size_t>(&tensor - plan_.graph.tensors.data()));
+  if (reader_) return reader_->PiecesOf(WrittenOf(tensor));
+  return pieces_.at(PlaceOf(tensor));
 }
 
 const std::vector<Digest>* TensorFolder::DigestsOf(const Tensor& tensor) const {
-  if (reader_) return &reader_->DigestsOf(tensor);
+  if (reader_) return &reader_->DigestsOf(WrittenOf(tensor));
   const auto found = digests_.find(tensor.path);
   return found == digests_.end() ? nullptr : &found->second;
 }
@@ -272,7 +280,7 @@ Digest TensorFolder::Identify() const {
   }
   std::optional<FileEntry> index;
   if (!ClaimedIndex(manifest, &index) ||
-      !IsManifestOf(manifest, plan_, plan_sha256_, reader_->receipts(), index)) {
+      !IsManifestOf(manifest, written_ ? *written_ : plan_, plan_sha256_, reader_->receipts(), index)) {
     throw Error(ExitCode::kDifferent,
                 fmt::format("`{}` is damaged: {} does not match the plan and the receipts", path_,
                             kManifestName),
@@ -298,10 +306,19 @@ void TensorFolder::RequireUnchanged() const {
 }
 
 void TensorFolder::Replace(Plan plan) {
-  Check(!reader_, "a checkpoint keeps its plan");
   std::map<std::string_view, size_t> places;
   for (size_t i = 0; i < plan_.graph.tensors.size(); ++i) {
     places.emplace(plan_.graph.tensors[i].path, i);
+  }
+  if (reader_) {
+    std::vector<const Tensor*> written_of;
+    for (const Tensor& tensor : plan.graph.tensors) {
+      written_of.push_back(&WrittenOf(plan_.graph.tensors[places.at(tensor.path)]));
+    }
+    written_of_ = std::move(written_of);
+    if (!written_) written_ = std::move(plan_);
+    plan_ = std::move(plan);
+    return;
   }
   std::vector<std::vector<FilePiece>> pieces;
   for (const Tensor& tensor : plan.graph.tensors) {

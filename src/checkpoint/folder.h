@@ -85,6 +85,9 @@ class TensorFolder {
  private:
   void ReadCheckpoint();
   void ReadOther();
+  size_t PlaceOf(const Tensor& tensor) const;  // in the plan
+  // Returns the tensor of the plan that a checkpoint was written by.
+  const Tensor& WrittenOf(const Tensor& tensor) const;
   void AddTensor(const std::string& name, Holding& holding, const FormatReader& reader,
                  std::vector<Tensor>* tensors);
 
@@ -94,6 +97,8 @@ class TensorFolder {
   Plan plan_;
   Digest plan_sha256_{};
   std::optional<CheckpointReader> reader_;              // of a checkpoint of this tool
+  std::optional<Plan> written_;                         // its own plan, once it has another one
+  std::vector<const Tensor*> written_of_;               // then, those tensors in the plan's order
   std::vector<std::vector<FilePiece>> pieces_;          // else, in the order of the plan
   std::map<std::string, std::vector<Digest>> digests_;  // by the path of a tensor
   std::map<std::string, struct stat> files_;

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "base/file.h"
 #include "base/glob.h"
 #include "base/json.h"
 #include "base/talk.h"
 #include "base/text.h"
+#include "checkpoint/alike.h"
 #include "checkpoint/copy.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/reshard.h"
@@ -37,8 +39,8 @@ struct ConvertOptions {
             "Spec of the model, for layouts, a mesh and a sharding; default: the folder's "
             "config.json");
     AddText(app, "--from-layout", "NAME", &from_layout,
-            "Layout of the spec that the folder has; default, and `hub`: the model's own names");
-    spec.AddLayoutTo(app, "Layout of the spec to write; default, and `hub`: the model's own names");
+            "Layout of the spec that the folder has; default: `hub`, the names on the Hub");
+    spec.AddLayoutTo(app, "Layout of the spec to write; default: `hub`, the names on the Hub");
     spec.AddOverridesTo(app);
     AddText(app, "--drop", "GLOB", &drop,
             "Leave out the tensors of DIR whose names match; repeatable")
@@ -58,9 +60,8 @@ struct ConvertOptions {
   }
 };
 
-// `hub` stands for the names that the model has at Hugging Face, which are those of a config.json's
-// spec.
-std::string LayoutNamed(const std::string& name) { return name == "hub" ? "" : name; }
+// The names on the Hub: those of the model, where the spec has no such layout.
+constexpr char kHub[] = "hub";
 
 // Returns the plan of a folder without the tensors that are dropped.
 Plan WithoutDropped(const ConvertOptions& options, const TensorFolder& folder) {
@@ -89,7 +90,8 @@ Plan WithoutDropped(const ConvertOptions& options, const TensorFolder& folder) {
 Plan LoadIn(const ConvertOptions& options, const std::string& layout, bool says_warnings) {
   SpecOptions spec = options.spec;
   spec.says_warnings = says_warnings;
-  spec.layout = LayoutNamed(layout);
+  spec.layout = layout.empty() ? kHub : layout;
+  spec.layout_is_optional = spec.layout == kHub;
   if (spec.request.path.empty()) {
     spec.request.path = options.from + "/config.json";
     if (!IsFolder(options.from) || !Exists(spec.request.path)) {
@@ -127,11 +129,16 @@ Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
   Plan to = WithoutDropped(options, *folder);
   const SpecRequest& request = options.spec.request;
   if (options.has_layouts()) {
-    RequireForeign(*folder);
+    std::set<std::string> there;
+    for (const Tensor& tensor : folder->plan().graph.tensors) there.insert(tensor.path);
     folder->Replace(to);
-    Relayout both = RelayoutOf(folder->plan(), LoadIn(options, options.from_layout, false),
-                               LoadIn(options, options.spec.layout, true));
+    Relayout both = RelayoutOf(
+        folder->plan(), LoadIn(options, options.from_layout, false),
+        LoadIn(options, options.spec.layout, true), [&](const std::string& path) {
+          return there.contains(path) && MatchesAny(options.drop, path);
+        });
     folder->Replace(std::move(both.from));
+    RequireAlike(*folder);
     SayPadding(*folder);
     return std::move(both.to);
   }

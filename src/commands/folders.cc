@@ -123,16 +123,6 @@ void TakeRecord(TensorFolder* folder) {
   });
 }
 
-void RequireForeign(const TensorFolder& folder) {
-  if (!folder.is_checkpoint()) return;
-  throw Error(
-      ExitCode::kUsage,
-      fmt::format("`{}` is a checkpoint, which knows its own layout", folder.path()),
-      fmt::format("`shardinit reshard {} --spec SPEC --layout NAME -o DIR2` gives it another, "
-                  "and `convert` takes DIR2",
-                  folder.path()));
-}
-
 void RequireNoOverrides(const SpecOptions& spec) {
   if (!spec.HasOverrides()) return;
   throw Error(ExitCode::kUsage,

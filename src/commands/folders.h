@@ -21,9 +21,6 @@ void SayFolder(const TensorFolder& folder, bool reads_values = true);
 // Throws Error (kDifferent) if a file with elements is missing, or of another size.
 void TakeRecord(TensorFolder* folder);
 
-// Throws Error (kUsage) if a folder is a checkpoint of this tool, which `reshard` gives layouts.
-void RequireForeign(const TensorFolder& folder);
-
 // Throws Error (kUsage) if options were given that change a spec, for a folder of tensors.
 void RequireNoOverrides(const SpecOptions& spec);
 

@@ -9,6 +9,8 @@
 
 #include "base/error.h"
 #include "graph/stored/view.h"
+#include "rng/engines.h"
+#include "tensor/coverage.h"
 
 namespace shardinit {
 namespace {
@@ -119,18 +121,48 @@ void Take(const KnownTensors& known, InitGraph* graph) {
   graph->drawn = std::move(drawn);
 }
 
-// Throws if the new layout leaves out one of the model's tensors that the folder has.
-void RequireKept(const KnownTensors& known, const Plan& to) {
-  std::set<std::string> kept;
-  for (const Tensor& stored : to.graph.tensors) {
-    ForEachHeld(stored, [&](const Tensor& of) { kept.insert(of.path); });
+// Counts the elements that a plan stores of each of the model's tensors, by their paths; a count is
+// missing if it would take minutes.
+std::map<std::string, std::optional<int64_t>> CountStored(const Plan& plan) {
+  std::map<std::string, std::optional<int64_t>> counts;
+  if (!plan.graph.drawn) {
+    for (const Tensor& tensor : plan.graph.tensors) counts[tensor.path] = tensor.elements();
+    return counts;
   }
-  for (const auto& [path, dtype] : known) {
-    if (kept.contains(path)) continue;
-    throw Error(ExitCode::kUsage,
-                fmt::format("{} of `{}` has no `{}`, which is in the folder", LayoutText(to),
-                            to.graph.name, path),
-                "leave it out with `--drop`");
+  std::vector<std::vector<const Piece*>> pieces(plan.graph.drawn->size());
+  for (const Tensor& stored : plan.graph.tensors) {
+    for (const Piece& piece : stored.view->pieces) {
+      if (piece.source != Piece::kPadding) {
+        pieces[static_cast<size_t>(piece.source)].push_back(&piece);
+      }
+    }
+  }
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (!pieces[i].empty()) counts[(*plan.graph.drawn)[i].path] = CountHeld(pieces[i]);
+  }
+  return counts;
+}
+
+// Throws if the new layout leaves out any of the model that the folder has.
+void RequireKept(const Plan& from, const Plan& to) {
+  const auto kept = CountStored(to);
+  for (const auto& [path, elements] : CountStored(from)) {
+    const auto found = kept.find(path);
+    if (found == kept.end()) {
+      throw Error(ExitCode::kUsage,
+                  fmt::format("{} of `{}` has no `{}`, which is in the folder", LayoutText(to),
+                              to.graph.name, path),
+                  "leave it out with `--drop`");
+    }
+    if (elements && found->second == elements) continue;
+    const auto text = [](const std::optional<int64_t>& count) {
+      return count ? fmt::format("{}", *count) : "an unknown number";
+    };
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("{} of `{}` holds {} of the {} elements of `{}` that are in the folder",
+                    LayoutText(to), to.graph.name, text(found->second), text(elements), path),
+        "give a `--layout` that holds all of them");
   }
 }
 
@@ -144,13 +176,15 @@ bool IsOfSource(const Tensor& tensor) {
   return std::holds_alternative<FromSource>(tensor.distribution);
 }
 
-Relayout RelayoutOf(const Plan& folder, Plan from, Plan to) {
+Relayout RelayoutOf(const Plan& folder, Plan from, Plan to,
+                    const std::function<bool(const std::string& path)>& is_dropped) {
+  std::erase_if(from.graph.tensors, [&](const Tensor& tensor) { return is_dropped(tensor.path); });
   RequireStoredSo(folder, from);
   const KnownTensors known = KnownOf(folder, from);
-  RequireKept(known, to);
+  RequireKept(from, to);
   for (Plan* plan : {&from, &to}) {
     Take(known, &plan->graph);
-    plan->graph.engine = folder.graph.engine;
+    plan->graph.engine = kPhilox4x32.name;  // which draws nothing
     plan->graph.seed = 0;
   }
   return {MakePlan(std::move(from.graph)), MakePlan(std::move(to.graph))};
