@@ -1,5 +1,5 @@
-// Tensors of a folder that hold the same elements of a model, as a head that is tied to the table of
-// tokens, or a norm with two names.
+// Tensors of a folder that hold the same elements of a model, as a head that is tied to the table
+// of tokens, or a norm with two names.
 #pragma once
 
 #include "checkpoint/folder.h"

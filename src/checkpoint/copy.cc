@@ -84,7 +84,8 @@ void FolderCopy::FindOrigins(const Plan& to) {
   for (const Tensor& tensor : to.graph.tensors) {
     Origin& origin = origins_.emplace_back();
     const auto same = stored.find(tensor.path);
-    if (same != stored.end() && AreStoredAlike(*same->second, tensor)) {
+    if (same != stored.end() && AreStoredAlike(*same->second, tensor) &&
+        folder_.WideningOf(*same->second) == nullptr) {
       origin.same = same->second;
       continue;
     }
@@ -113,12 +114,13 @@ std::shared_ptr<WatchedBox> FolderCopy::Watch(const Tensor& stored, size_t numbe
   std::shared_ptr<WatchedBox>& watched = WatchedAt(stored, number);
   if (watched) return watched;
   const FilePiece& piece = folder_.PiecesOf(stored)[number];
-  const int64_t element = InfoOf(stored.dtype).bytes;
+  const int64_t element = StoredBytes(stored);
   watched =
       std::make_shared<WatchedBox>(piece, ElementCount(piece.box.shape) * element, cell_bytes);
   if (folder_.DigestsOf(stored) == nullptr) return watched;
   const auto found = std::make_shared<Digest>();
-  BoxTask task = {&stored, piece.box, {}, found.get()};
+  const Widening* const widening = folder_.WideningOf(stored);
+  BoxTask task = {widening == nullptr ? &stored : &widening->numbers, piece.box, {}, found.get()};
   task.source = [watched, found, element](int64_t first, int64_t count, void* out) {
     Fd fd;
     watched->Read(&fd, first * element, count * element, out);
@@ -153,8 +155,18 @@ BoxElements FolderCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
     parts.push_back(Watch(stored, p, cell_bytes, tasks, checked));
     checked->push_back({&stored, &folder_.PiecesOf(stored)[p], nullptr});
   }
-  return [parts, whole = WholeOf(stored.shape), element = InfoOf(stored.dtype).bytes](
-             int64_t first, int64_t count, void* out) {
+  const Widening* const widening = folder_.WideningOf(stored);
+  if (widening != nullptr) {
+    for (const FilePiece& piece : folder_.ScalesOf(*widening)) {
+      checked->push_back({&stored, &piece, nullptr});
+    }
+    // Its bytes lie apart in files, and are watched only if something is known of them.
+    if (folder_.DigestsOf(stored) == nullptr) return folder_.ElementsOf(stored);
+  }
+  const Tensor& as_stored = widening == nullptr ? stored : widening->numbers;
+  BoxElements elements = [parts, whole = WholeOf(as_stored.shape),
+                          element = InfoOf(as_stored.dtype).bytes](int64_t first, int64_t count,
+                                                                   void* out) {
     for (const auto& part : parts) {
       Fd fd;
       ReadPiece(
@@ -162,6 +174,18 @@ BoxElements FolderCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
           [&](int64_t offset, int64_t bytes, void* to) { part->Read(&fd, offset, bytes, to); });
     }
   };
+  if (widening == nullptr) return elements;
+  const std::vector<FilePiece>& pieces = folder_.ScalesOf(*widening);
+  return Widen(*widening, std::move(elements),
+               [&pieces, bytes = InfoOf(widening->scales.dtype).bytes,
+                whole = WholeOf(widening->scales.shape)](int64_t first, int64_t count, void* out) {
+                 ReadPieces(pieces, bytes, whole, first, count, out);
+               });
+}
+
+int64_t FolderCopy::StoredBytes(const Tensor& stored) const {
+  const Widening* const widening = folder_.WideningOf(stored);
+  return InfoOf(widening == nullptr ? stored.dtype : widening->numbers.dtype).bytes;
 }
 
 const FilePiece* FolderCopy::FindWhole(const BoxTask& task) const {

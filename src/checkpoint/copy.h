@@ -95,6 +95,7 @@ class FolderCopy final : public TaskSource {
   // of its digest.
   std::shared_ptr<WatchedBox> Watch(const Tensor& stored, size_t number, int64_t cell_bytes,
                                     std::vector<BoxTask>* tasks, std::vector<Checked>* checked);
+  int64_t StoredBytes(const Tensor& stored) const;  // of an element, in the folder
   // Returns all of a stored tensor, read from pieces that are watched.
   BoxElements PartsOf(const Tensor& stored, int64_t cell_bytes, std::vector<BoxTask>* tasks,
                       std::vector<Checked>* checked);

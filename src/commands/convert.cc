@@ -47,6 +47,7 @@ struct ConvertOptions {
         ->allow_extra_args(false);
     AddText(app, "--dtype", "TYPE", &dtype,
             "Round floating-point tensors to this type, but not those of 8 bits nor their scales");
+    AddRanks(app, &ranks);
     exporting.AddWorkTo(app, "copy and hash");
   }
 
@@ -54,7 +55,9 @@ struct ConvertOptions {
   std::vector<std::string> drop;
   SpecOptions spec;  // its path is that of --spec
   ExportingOptions exporting;
+  RankOptions ranks;
 
+  bool has_ranks() const { return !ranks.ranks.empty() || !ranks.devices.empty(); }
   bool has_layouts() const {
     return !from_layout.empty() || !spec.layout.empty() || !spec.request.path.empty();
   }
@@ -132,11 +135,11 @@ Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
     std::set<std::string> there;
     for (const Tensor& tensor : folder->plan().graph.tensors) there.insert(tensor.path);
     folder->Replace(to);
-    Relayout both = RelayoutOf(
-        folder->plan(), LoadIn(options, options.from_layout, false),
-        LoadIn(options, options.spec.layout, true), [&](const std::string& path) {
-          return there.contains(path) && MatchesAny(options.drop, path);
-        });
+    Relayout both =
+        RelayoutOf(folder->plan(), LoadIn(options, options.from_layout, false),
+                   LoadIn(options, options.spec.layout, true), [&](const std::string& path) {
+                     return there.contains(path) && MatchesAny(options.drop, path);
+                   });
     folder->Replace(std::move(both.from));
     RequireAlike(*folder);
     SayPadding(*folder);
@@ -162,27 +165,53 @@ bool IsScale(const Tensor& tensor) {
          tensor.path.ends_with("_scales") || tensor.path.ends_with(".scales");
 }
 
-// Gives the tensors the type that was asked for, and says which change.
-Plan Retyped(const ConvertOptions& options, Plan to) {
-  if (options.dtype.empty()) return to;
+// Returns the type that was asked for.
+DType AskedType(const ConvertOptions& options) {
   const auto dtype = FindDType(options.dtype);
   if (!dtype || !InfoOf(*dtype).is_float()) {
     throw Error(ExitCode::kUsage,
                 fmt::format("`--dtype {}` is no floating-point type", options.dtype),
                 "use `bf16`, `f32`, `f16` or `f64`");
   }
+  return *dtype;
+}
+
+// Applies the scales of tensors of 8 and 4 bits, if another type was asked for. Returns how many
+// tensors have that type now.
+int64_t Widened(const ConvertOptions& options, TensorFolder* folder) {
+  if (options.dtype.empty()) return 0;
+  const DType dtype = AskedType(options);
+  if (InfoOf(dtype).bytes == 1) return 0;
+  return folder->Widen(dtype,
+                       [&](const std::string& path) { return MatchesAny(options.drop, path); });
+}
+
+// Gives the tensors the type that was asked for, and says which change; `widened` have it already.
+Plan Retyped(const ConvertOptions& options, Plan to, int64_t widened) {
+  if (options.dtype.empty()) return to;
+  const DType dtype = AskedType(options);
   int64_t changed = 0, kept = 0;
   Plan retyped = WithTypes(std::move(to), [&](const Tensor& tensor) {
     const DTypeInfo& info = InfoOf(tensor.dtype);
-    if (tensor.dtype == *dtype) return *dtype;
+    if (tensor.dtype == dtype) return dtype;
     const bool changes = info.is_float() && info.bytes > 1 && !IsScale(tensor);
     ++(changes ? changed : kept);
-    return changes ? *dtype : tensor.dtype;
+    return changes ? dtype : tensor.dtype;
   });
+  if (widened > 0) {
+    TalkUnlessQuiet(fmt::format("shardinit: {} with scales {} {}\n", Count(widened, "tensor"),
+                                widened == 1 ? "becomes" : "become", options.dtype));
+  }
   TalkUnlessQuiet(fmt::format("shardinit: {} become{} {}; {} of other types stay{}\n",
                               Count(changed, "tensor"), changed == 1 ? "s" : "", options.dtype,
                               Grouped(kept), kept == 1 ? "s" : ""));
   return retyped;
+}
+
+// Says what decides the values beside the new plan, so that ranks that are made from other bytes,
+// or as others, never become one folder.
+std::string ClaimOf(const ConvertOptions& options, const TensorFolder& from) {
+  return fmt::format("{}\n{}\n", ToHex(from.IdentifyAnywhere()), options.from_layout);
 }
 
 ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from, const Plan& to) {
@@ -195,6 +224,8 @@ ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from
       .to = &to,
       .folder = exporting.folder,
       .workers = exporting.work.Workers(true),
+      .ranks = options.has_ranks() ? options.ranks.Ranks(to.graph.mesh) : std::vector<int64_t>(),
+      .claim = ClaimOf(options, from),
       .progress = exporting.work.Mode(),
       .is_quiet = exporting.json,
       .warn = [](const std::string& s) { Talk(fmt::format("shardinit: {}\n", Escape(s))); }};
@@ -205,6 +236,7 @@ ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from
     out.Member("folder", exporting.folder).Member("format", kOwnFormat);
     out.Member("tensors", to.graph.tensors.size()).Member("files", to.world_size());
     out.Member("bytes", to.bytes).Member("was_there", result.bytes == 0);
+    if (options.has_ranks()) out.Member("complete", result.complete);
     out.Member("seconds", time.seconds()).EndObject();
     Print(out.Finish());
     return ExitCode::kOk;
@@ -213,6 +245,11 @@ ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from
       result.bytes == 0
           ? fmt::format("shardinit: `{}` was there already\n", Escape(exporting.folder))
           : fmt::format("shardinit: wrote {}\n", InSpeed(result.bytes, time.seconds())));
+  if (!result.complete) {
+    PrintUnlessQuiet(
+        fmt::format("{}: unfinished: other ranks are missing\n", Escape(exporting.folder)));
+    return ExitCode::kOk;
+  }
   PrintUnlessQuiet(fmt::format("{}: {} of {} in {}, {}\n", Escape(exporting.folder),
                                Count(std::ssize(to.graph.tensors), "tensor"), to.graph.name,
                                Count(to.world_size(), "file"), kOwnFormat));
@@ -232,11 +269,14 @@ ExitCode RunConvert(const ConvertOptions& options) {
   SayFolder(folder);
   TakeRecord(&folder);
   RequireAllRead(folder, options.drop);
-  const Plan to = Retyped(options, NewPlanOf(options, &folder));
+  const int64_t widened = Widened(options, &folder);
+  const Plan to = Retyped(options, NewPlanOf(options, &folder), widened);
   if (is_own) return WriteCheckpoint(options, folder, to);
   ExportRequest request = exporting.Request();
   FolderCopy copy(folder, to);
   request.source = &copy;
+  if (options.has_ranks()) request.ranks = options.ranks.Ranks(to.graph.mesh);
+  request.claim = ClaimOf(options, folder);
   return RunExporting(exporting, to, std::move(request));
 }
 
