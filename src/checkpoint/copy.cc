@@ -15,8 +15,6 @@
 #include "checkpoint/stored_filler.h"
 #include "generate/view.h"
 #include "graph/stored/rearrange.h"
-#include "tensor/convert.h"
-#include "tensor/encode.h"
 
 namespace shardinit {
 namespace {
@@ -28,24 +26,6 @@ constexpr int64_t kFilesTogether = 64;
 Error Damaged(const std::string& folder, const std::string& what) {
   return Error(ExitCode::kDifferent, fmt::format("`{}` is damaged: {}", folder, what),
                fmt::format("`shardinit verify {}` says what else is", folder));
-}
-
-// Returns the source's elements, of type `from`, as those of a tensor.
-BoxElements Converting(BoxElements source, DType from, const Tensor& tensor) {
-  return [source = std::move(source), from, to = tensor.dtype, path = tensor.path](
-             int64_t first, int64_t count, void* out) {
-    const int bytes = InfoOf(from).bytes;
-    std::vector<uint8_t> elements(static_cast<size_t>(count * bytes));
-    source(first, count, elements.data());
-    auto* at = static_cast<uint8_t*>(out);
-    for (const uint8_t* element = elements.data(); count > 0; --count, element += bytes) {
-      if (!Convert(element, from, to, at)) {
-        throw Error(ExitCode::kUsage, fmt::format("`{}` has the value {}, which {} does not hold",
-                                                  path, Decode(element, from), InfoOf(to).name));
-      }
-      at += InfoOf(to).bytes;
-    }
-  };
 }
 
 // A shorter run is read with what is around it: to compare a part of a cell, all of it is read.
@@ -65,10 +45,11 @@ bool Transposes(const View& view) {
 
 }  // namespace
 
-FolderCopy::FolderCopy(const TensorFolder& from, const Plan& to)
+FolderCopy::FolderCopy(const TensorFolder& from, const Plan& to, Losses* losses)
     : folder_(from),
       from_(from.plan()),
       to_(to.graph.tensors),
+      losses_(losses),
       is_wanted_again_(to.graph.replicas == Replicas::kFull),
       identity_(from.Identify()) {
   for (const Tensor& tensor : from_.graph.tensors) {
@@ -85,7 +66,8 @@ void FolderCopy::FindOrigins(const Plan& to) {
     Origin& origin = origins_.emplace_back();
     const auto same = stored.find(tensor.path);
     if (same != stored.end() && AreStoredAlike(*same->second, tensor) &&
-        folder_.WideningOf(*same->second) == nullptr) {
+        folder_.WideningOf(*same->second) == nullptr &&
+        (losses_ == nullptr || same->second->convention == tensor.convention)) {
       origin.same = same->second;
       continue;
     }
@@ -94,7 +76,9 @@ void FolderCopy::FindOrigins(const Plan& to) {
     // Elements of another type are converted when they are in their places.
     for (const Piece& piece : origin.view.view->pieces) {
       if (piece.source == Piece::kPadding) continue;
-      origin.view.dtype = from_.graph.tensors[static_cast<size_t>(piece.source)].dtype;
+      const Tensor& stored = from_.graph.tensors[static_cast<size_t>(piece.source)];
+      origin.view.dtype = stored.dtype;
+      origin.convention = stored.convention;
       break;
     }
   }
@@ -296,7 +280,10 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
       task.source = [filler](int64_t first, int64_t count, void* out) {
         filler->Fill(first, count, out);
       };
-      if (origin.view.dtype != task.tensor->dtype) {
+      if (losses_ != nullptr && origin.convention != task.tensor->convention) {
+        task.source = Rescaling(std::move(task.source), origin.view.dtype, origin.convention,
+                                *task.tensor, losses_);
+      } else if (origin.view.dtype != task.tensor->dtype) {
         task.source = Converting(std::move(task.source), origin.view.dtype, *task.tensor);
       }
     } else if (const FilePiece* const whole = FindWhole(task)) {

@@ -31,7 +31,7 @@ class Resharding {
         to_(*request.to),
         plan_json_(WritePlan(to_)),
         plan_sha256_(Sha256Of(plan_json_)),
-        copy_(*request.from, to_),
+        copy_(*request.from, to_, request.losses),
         counters_(counters) {}
 
   GenerateResult Run() {

@@ -47,6 +47,8 @@ struct ConvertOptions {
         ->allow_extra_args(false);
     AddText(app, "--dtype", "TYPE", &dtype,
             "Round floating-point tensors to this type, but not those of 8 bits nor their scales");
+    app.add_flag("--inexact", inexact,
+                 "Change values as the layouts' trainers do, and say how many do not come back");
     AddRanks(app, &ranks);
     exporting.AddWorkTo(app, "copy and hash");
   }
@@ -56,6 +58,7 @@ struct ConvertOptions {
   SpecOptions spec;  // its path is that of --spec
   ExportingOptions exporting;
   RankOptions ranks;
+  bool inexact = false;
 
   bool has_ranks() const { return !ranks.ranks.empty() || !ranks.devices.empty(); }
   bool has_layouts() const {
@@ -126,6 +129,25 @@ void SayPadding(const TensorFolder& folder) {
                    elements == 1 ? "is" : "are"));
 }
 
+// Throws Error (kUsage) if values change and nobody said that they may.
+void RequireMayChange(const ConvertOptions& options, const std::vector<std::string>& changed) {
+  if (changed.empty() || options.inexact) return;
+  throw Error(ExitCode::kUsage,
+              fmt::format("the values of {} change, such as those of `{}`: the layout's trainer "
+                          "multiplies or adds to them, and rounding may lose bits",
+                          Count(std::ssize(changed), "tensor"), changed.front()),
+              "with `--inexact` they are changed, and the run says how many elements would not "
+              "come back");
+}
+
+// Says what was changed, and what of it is lost.
+void SayLosses(const Losses& losses) {
+  if (losses.changed == 0) return;
+  Talk(fmt::format(
+      "shardinit: {} changed, as the layout's trainer has them; {} of these would not come back\n",
+      Count(losses.changed, "element"), Grouped(losses.lost)));
+}
+
 // Returns the plan to write. The folder gets the plan that says how its tensors are related to the
 // model's.
 Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
@@ -140,6 +162,7 @@ Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
                    LoadIn(options, options.spec.layout, true), [&](const std::string& path) {
                      return there.contains(path) && MatchesAny(options.drop, path);
                    });
+    RequireMayChange(options, both.changed);
     folder->Replace(std::move(both.from));
     RequireAlike(*folder);
     SayPadding(*folder);
@@ -219,6 +242,7 @@ ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from
   const Stopwatch time;
   const ExportingOptions& exporting = options.exporting;
   WorkCounters counters;
+  Losses losses;
   const ReshardRequest request = {
       .from = &from,
       .to = &to,
@@ -226,10 +250,12 @@ ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from
       .workers = exporting.work.Workers(true),
       .ranks = options.has_ranks() ? options.ranks.Ranks(to.graph.mesh) : std::vector<int64_t>(),
       .claim = ClaimOf(options, from),
+      .losses = &losses,
       .progress = exporting.work.Mode(),
       .is_quiet = exporting.json,
       .warn = [](const std::string& s) { Talk(fmt::format("shardinit: {}\n", Escape(s))); }};
   const GenerateResult result = Reshard(request, &counters);
+  SayLosses(losses);
   if (exporting.json) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("name", to.graph.name);
@@ -273,11 +299,14 @@ ExitCode RunConvert(const ConvertOptions& options) {
   const Plan to = Retyped(options, NewPlanOf(options, &folder), widened);
   if (is_own) return WriteCheckpoint(options, folder, to);
   ExportRequest request = exporting.Request();
-  FolderCopy copy(folder, to);
+  Losses losses;
+  FolderCopy copy(folder, to, &losses);
   request.source = &copy;
   if (options.has_ranks()) request.ranks = options.ranks.Ranks(to.graph.mesh);
   request.claim = ClaimOf(options, folder);
-  return RunExporting(exporting, to, std::move(request));
+  const ExitCode code = RunExporting(exporting, to, std::move(request));
+  SayLosses(losses);
+  return code;
 }
 
 }  // namespace

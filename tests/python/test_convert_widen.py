@@ -127,16 +127,16 @@ def test_mxfp4_as_transformers_widens_it(tmp_path, dtype, shape):
 def test_what_is_not_known_is_refused(tmp_path):
     weight, scales = blocks((300, 200))
 
-    def refused(state, block=(128, 128), *arguments):
+    def refused(state, block=(128, 128), dtype="bf16"):
         name = f"in-{len(list(tmp_path.iterdir()))}"
         folder = folder_of(tmp_path / name, state, block)
-        result = run_tool("convert", folder, "--to", "safetensors", "--dtype", "bf16", "-o", tmp_path / "out", *arguments)
+        result = run_tool("convert", folder, "--to", "safetensors", "--dtype", dtype, "-o", tmp_path / "out")
         assert result.returncode == 2 and not (tmp_path / "out").exists(), result
         return result.stderr
 
     assert "weight_block_size" in refused({"w": weight, "w_scale_inv": scales}, None)
     assert "blocks of 64 x 128 need [5, 2]" in refused({"w": weight, "w_scale_inv": scales}, (64, 128))
-    assert "is [0, 1], and not two sizes" in refused({"w": weight, "w_scale_inv": scales}, (0, 1))
+    assert "is [0,1], and not two sizes" in refused({"w": weight, "w_scale_inv": scales}, (0, 1))
     assert "not a matrix of f8e4m3fn" in refused({"w": weight.view(torch.float8_e5m2), "w_scale_inv": scales})
     assert "nothing says how `w_scale` scales it" in refused({"w": weight, "w_scale": torch.ones(1)})
     codes = torch.zeros(1, 2, 3, 8, dtype=torch.uint8)
@@ -144,7 +144,7 @@ def test_what_is_not_known_is_refused(tmp_path):
     codes = torch.zeros(1, 2, 3, 16, dtype=torch.uint8) + 7
     far = torch.full((1, 2, 3), 255, dtype=torch.uint8)
     assert "has a scale of 2^128" in refused({"x_blocks": codes, "x_scales": far})
-    assert "which f16 does not hold" in refused({"x_blocks": codes, "x_scales": far - 5}, None, "--dtype", "f16")
+    assert "which f16 does not hold" in refused({"x_blocks": codes, "x_scales": far - 5}, None, "f16")
 
 
 def test_scales_that_a_record_does_not_have(tmp_path):
