@@ -28,6 +28,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "checkpoint/converting.h"
 #include "checkpoint/file_tasks.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/sweep.h"
@@ -40,7 +41,8 @@ class FolderCopy final : public TaskSource {
  public:
   // Throws Error (kUsage) if `from` is an unfinished checkpoint or has not all that `to` stores,
   // and (kDifferent) if its receipts are not those of its manifest.
-  FolderCopy(const TensorFolder& from, const Plan& to);
+  // With `losses`, values go from the convention of the one into that of the other.
+  FolderCopy(const TensorFolder& from, const Plan& to, Losses* losses = nullptr);
 
   // Returns what says what is copied: TensorFolder::Identify().
   const Digest& identity() const { return identity_; }
@@ -56,7 +58,8 @@ class FolderCopy final : public TaskSource {
   // The source of a tensor of `to`: the same tensor, or elements of several.
   struct Origin {
     const Tensor* same = nullptr;
-    Tensor view = {};  // A view of all that `from` stores, if no tensor is the same.
+    Tensor view = {};            // A view of all that `from` stores, if no tensor is the same.
+    Convention convention = {};  // of what it is a view of
   };
 
   // A box of the folder, with its digests.
@@ -97,6 +100,7 @@ class FolderCopy final : public TaskSource {
   // of its digest.
   std::shared_ptr<WatchedBox> Watch(const Tensor& stored, size_t number, int64_t cell_bytes,
                                     std::vector<BoxTask>* tasks, std::vector<Checked>* checked);
+  int64_t StoredBytes(const Tensor& stored) const;  // of an element, in the folder
   // Returns all of a stored tensor, read from pieces that are watched in cells of about so many
   // bytes; 0: they are not watched.
   BoxElements PartsOf(const Tensor& stored, int64_t cell_bytes, std::vector<BoxTask>* tasks,
@@ -105,6 +109,7 @@ class FolderCopy final : public TaskSource {
   const TensorFolder& folder_;
   const Plan& from_;
   const std::vector<Tensor>& to_;
+  Losses* const losses_;
   const bool is_wanted_again_;  // Whether several files have equal boxes.
   const Digest identity_;
   std::vector<Origin> origins_;  // the origin of each tensor of `to`

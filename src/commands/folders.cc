@@ -128,16 +128,6 @@ std::shared_ptr<const SourceFolder> OpenRecorded(const SourceRequest& request) {
   return OpenSource(request, TakeRecord);
 }
 
-void RequireForeign(const TensorFolder& folder) {
-  if (!folder.is_checkpoint()) return;
-  throw Error(
-      ExitCode::kUsage,
-      fmt::format("`{}` is a checkpoint, which knows its own layout", folder.path()),
-      fmt::format("`shardinit reshard {} --spec SPEC --layout NAME -o DIR2` gives it another, "
-                  "and `convert` takes DIR2",
-                  folder.path()));
-}
-
 void RequireNoOverrides(const SpecOptions& spec) {
   if (!spec.HasOverrides()) return;
   throw Error(ExitCode::kUsage,

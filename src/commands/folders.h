@@ -24,9 +24,6 @@ void TakeRecord(TensorFolder* folder);
 // Opens a source of a spec, with its record.
 std::shared_ptr<const SourceFolder> OpenRecorded(const SourceRequest& request);
 
-// Throws Error (kUsage) if a folder is a checkpoint of this tool, which `reshard` gives layouts.
-void RequireForeign(const TensorFolder& folder);
-
 // Throws Error (kUsage) if options were given that change a spec, for a folder of tensors.
 void RequireNoOverrides(const SpecOptions& spec);
 

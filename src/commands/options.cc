@@ -221,6 +221,7 @@ Plan SpecOptions::Load(Diagnostics& diagnostics, PlanRequest wanted) const {
   wanted.open_source = OpenRecorded;
   wanted.replicas = FindReplicas();
   wanted.layout = layout;
+  wanted.layout_is_optional = layout_is_optional;
   wanted.places = places;
   wanted.warnings = FindWarnings();
   auto* training = &wanted.spec.training;

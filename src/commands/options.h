@@ -34,6 +34,7 @@ struct SpecOptions {
   std::string deny, replicas, layout, tokens, memory_per_rank;
   Places places = Places::kFound;
   bool says_warnings = true;
+  bool layout_is_optional = false;  // as of PlanRequest
 
   void AddTo(CLI::App& app,
              const char* help = "Model spec or config.json, or `-` for standard input");

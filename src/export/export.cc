@@ -9,8 +9,10 @@
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/new_file.h"
+#include "base/shared_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file_tasks.h"
+#include "export/parts.h"
 #include "export/record.h"
 #include "plan/load.h"
 #include "plan/relayout.h"
@@ -149,8 +151,9 @@ void WriteFiles(const Plan& plan, const ExportRequest& request, std::vector<File
 
 ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters* counters) {
   const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, request.only);
-  std::vector<FileLayout> files = request.format->lay_out(
-      {plan, tensors, request.options, request.optimizer ? &*request.optimizer : nullptr});
+  const LayoutRequest layout = {plan, tensors, request.options,
+                                request.optimizer ? &*request.optimizer : nullptr};
+  std::vector<FileLayout> files = request.format->lay_out(layout);
   RequireNamesApart(files);
   ExportResult result;
   result.tensors = static_cast<int64_t>(tensors.size());
@@ -161,7 +164,19 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
   result.was_there = IsThere(request.folder, WriteOrigin(plan, request), files);
   if (result.was_there) {
     RequireSameValues(plan, request, files, result.bytes, counters);
+    if (!request.ranks.empty()) {
+      SharedFolder::RemoveLeftOvers(request.folder, WriteOrigin(plan, request) + request.claim);
+    }
     return result;
+  }
+  if (!request.ranks.empty()) {
+    ExportRanks(plan, request, std::move(files), counters, &result);
+    if (!result.missing.empty()) return result;
+    // If several processes found all ranks, one gave the folder its name.
+    if (IsThere(request.folder, WriteOrigin(plan, request), request.format->lay_out(layout))) {
+      return result;
+    }
+    throw Conflict(fmt::format("`{}` could not get its name", request.folder));
   }
   // All files are written beside the folder, which gets its name when all are there.
   NewFolder target(request.folder);
