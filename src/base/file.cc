@@ -26,9 +26,22 @@ Fd OpenAt(int folder, const std::string& name, int flags, unsigned mode) {
   return Fd(fd);
 }
 
+namespace {
+
+[[noreturn]] void ThrowNoFile(const std::string& path, const struct stat& info) {
+  throw Error(
+      ExitCode::kUsage,
+      fmt::format("`{}` is {}, not a file", path, S_ISDIR(info.st_mode) ? "a folder" : "a device"),
+      S_ISDIR(info.st_mode) ? "name a file in it" : "");
+}
+
+}  // namespace
+
 Fd OpenToRead(const std::string& path) {
   Fd fd = OpenAt(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
-  if (!fd) throw SystemError("read", path);
+  struct stat info;
+  if (!fd || fstat(fd.get(), &info) != 0) throw SystemError("read", path);
+  if (!S_ISREG(info.st_mode)) ThrowNoFile(path, info);
   return fd;
 }
 
@@ -97,12 +110,7 @@ std::string ReadFile(const std::string& path, size_t limit) {
   if (!fd) throw SystemError("read", path);
   if (fstat(fd.get(), &info) != 0) throw SystemError("read", path);
   AddInput(info);
-  if (!S_ISREG(info.st_mode)) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("`{}` is {}, not a file", path,
-                            S_ISDIR(info.st_mode) ? "a folder" : "a device"),
-                S_ISDIR(info.st_mode) ? "name a file in it" : "");
-  }
+  if (!S_ISREG(info.st_mode)) ThrowNoFile(path, info);
   return ReadToEnd(fd.get(), path, limit);
 }
 

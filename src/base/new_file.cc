@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "base/take_folder.h"
 
 namespace shardinit {
 namespace {
@@ -134,49 +135,9 @@ time_t LastChange(const std::string& path) {
   return last;
 }
 
-// Removes a folder and all in it, never through a link.
-void RemoveTree(const Folder& parent, const std::string& name) {
-  {
-    const Folder folder = parent.OpenSub(name);
-    std::vector<std::string> inside;
-    folder.ForEachName([&](const std::string& other) { inside.push_back(other); });
-    for (const std::string& other : inside) {
-      if (unlinkat(folder.fd(), other.c_str(), 0) != 0) RemoveTree(folder, other);
-    }
-  }
-  unlinkat(parent.fd(), name.c_str(), AT_REMOVEDIR);
-}
-
 void RequireFree(const std::string& path) {
   if (!Exists(path) || IsEmptyFolder(path)) return;
   throw Conflict(fmt::format("`{}` exists", path));
-}
-
-// Renames `from` in `folder` to the name of `path`, which is in `parent`. Returns false if that is
-// taken: a folder replaces no more than an empty folder.
-bool TakeFolderName(const Folder& folder, const std::string& from, const Folder& parent,
-                    const std::string& path) {
-  if (renameat(folder.fd(), from.c_str(), parent.fd(), shardinit::NameOf(path).c_str()) != 0) {
-    if (errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR) return false;
-    throw SystemError("create", path);
-  }
-  parent.Sync();
-  return true;
-}
-
-// Returns `path` without slashes at its end; it must be a name that a new folder can take.
-std::string PathToTake(const std::string& path) {
-  std::string plain = path.substr(0, path.find_last_not_of('/') + 1);
-  const std::string name = shardinit::NameOf(plain);
-  if (name.empty() || name == "." || name == "..") {
-    throw Error(ExitCode::kUsage, fmt::format("`{}` is not the name of a new folder", path),
-                "name one with `-o`");
-  }
-  std::error_code error;
-  if (std::filesystem::is_symlink(plain, error)) {
-    throw Conflict(fmt::format("`{}` is a link", plain));
-  }
-  return plain;
 }
 
 // Returns a path through the folder's descriptor.

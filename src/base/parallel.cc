@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <mutex>
@@ -47,7 +49,7 @@ int AvailableCores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) cores = CPU_COUNT(&set);
   if (const double quota = CgroupQuota(); quota > 0) {
-    cores = std::min(cores, static_cast<int>(quota + 0.5));
+    cores = std::min(cores, static_cast<int>(std::lround(quota)));
   }
   return std::max(1, cores);
 }

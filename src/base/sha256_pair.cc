@@ -61,7 +61,7 @@ __attribute__((target("sha,sse4.1"))) void CompressSha256Pair(uint32_t* const st
       cdgh_before[l] = cdgh[l];
     }
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) {  // four rounds each
+    for (ptrdiff_t i = 0; i < 16; ++i) {  // four rounds each
 #pragma GCC unroll 2
       for (int l = 0; l < kLanes; ++l) {
         __m128i* const w = words[l];

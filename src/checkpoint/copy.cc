@@ -10,12 +10,12 @@
 #include <map>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 
 #include "base/error.h"
+#include "checkpoint/stored_filler.h"
 #include "generate/view.h"
 #include "graph/stored/rearrange.h"
-#include "tensor/convert.h"
-#include "tensor/encode.h"
 
 namespace shardinit {
 namespace {
@@ -29,49 +29,31 @@ Error Damaged(const std::string& folder, const std::string& what) {
                fmt::format("`shardinit verify {}` says what else is", folder));
 }
 
-// Gives elements of a stored tensor, by their index in all of it.
-class StoredFiller final : public Filler {
- public:
-  StoredFiller(BoxElements elements, int bytes) : elements_(std::move(elements)), bytes_(bytes) {}
-
-  void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
-    auto* at = static_cast<uint8_t*>(out);
-    while (count > 0) {
-      const auto [index, n] = NeighboursAt(runs, first, count);
-      elements_(index, n, at);
-      first += n, count -= n, at += n * bytes_;
-    }
-  }
-
- private:
-  const BoxElements elements_;
-  const int bytes_;
-};
-
-// Returns the source's elements, of type `from`, as those of a tensor.
-BoxElements Converting(BoxElements source, DType from, const Tensor& tensor) {
-  return [source = std::move(source), from, to = tensor.dtype, path = tensor.path](
-             int64_t first, int64_t count, void* out) {
-    const int bytes = InfoOf(from).bytes;
-    std::vector<uint8_t> elements(static_cast<size_t>(count * bytes));
-    source(first, count, elements.data());
-    auto* at = static_cast<uint8_t*>(out);
-    for (const uint8_t* element = elements.data(); count > 0; --count, element += bytes) {
-      if (!Convert(element, from, to, at)) {
-        throw Error(ExitCode::kUsage, fmt::format("`{}` has the value {}, which {} does not hold",
-                                                  path, Decode(element, from), InfoOf(to).name));
-      }
-      at += InfoOf(to).bytes;
-    }
-  };
-}
-
 // A shorter run is read with what is around it: to compare a part of a cell, all of it is read.
-constexpr int64_t kSmallestCell = 4 << 10;
+constexpr int64_t kSmallestCell = 4 << 10, kLargestCell = 64 << 10;
 
 int64_t CellBytes(int64_t run_bytes) {
   return std::clamp(static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(run_bytes))),
-                    kSmallestCell, WatchedBox::kLargestCell);
+                    kSmallestCell, kLargestCell);
+}
+
+// Returns the numbers, in the whole tensor, of a box's first element and of the one behind its
+// last.
+std::pair<int64_t, int64_t> ReachOf(const Box& box, const Shape& shape) {
+  int64_t first = 0, last = 0;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    first = first * shape[d] + box.offset[d];
+    last = last * shape[d] + box.offset[d] + box.shape[d] - 1;
+  }
+  return {first, last + 1};
+}
+
+// Returns the size of the cells of a model's tensors of so many bytes, at least `least`: all of
+// their fingerprints together, 16 bytes each, are to take 64 MiB at most.
+int64_t CellOfAll(int64_t least, int64_t bytes) {
+  int64_t cell = least;
+  while (cell < kLargestPrint && bytes / cell > 1 << 22) cell *= 2;
+  return cell;
 }
 
 // Returns whether elements that lie side by side in the view do not lie so in its source.
@@ -83,10 +65,11 @@ bool Transposes(const View& view) {
 
 }  // namespace
 
-FolderCopy::FolderCopy(const TensorFolder& from, const Plan& to)
+FolderCopy::FolderCopy(const TensorFolder& from, const Plan& to, Losses* losses)
     : folder_(from),
       from_(from.plan()),
       to_(to.graph.tensors),
+      losses_(losses),
       is_wanted_again_(to.graph.replicas == Replicas::kFull),
       identity_(from.Identify()) {
   for (const Tensor& tensor : from_.graph.tensors) {
@@ -102,16 +85,21 @@ void FolderCopy::FindOrigins(const Plan& to) {
   for (const Tensor& tensor : to.graph.tensors) {
     Origin& origin = origins_.emplace_back();
     const auto same = stored.find(tensor.path);
-    if (same != stored.end() && AreStoredAlike(*same->second, tensor)) {
+    if (same != stored.end() && AreStoredAlike(*same->second, tensor) &&
+        folder_.WideningOf(*same->second) == nullptr &&
+        (losses_ == nullptr || same->second->convention == tensor.convention)) {
       origin.same = same->second;
       continue;
     }
     if (!rearrangement) rearrangement.emplace(from_.graph, to.graph);
     origin.view = rearrangement->ViewOf(tensor);
+    transposes_ |= Transposes(*origin.view.view);
     // Elements of another type are converted when they are in their places.
     for (const Piece& piece : origin.view.view->pieces) {
       if (piece.source == Piece::kPadding) continue;
-      origin.view.dtype = from_.graph.tensors[static_cast<size_t>(piece.source)].dtype;
+      const Tensor& stored = from_.graph.tensors[static_cast<size_t>(piece.source)];
+      origin.view.dtype = stored.dtype;
+      origin.convention = stored.convention;
       break;
     }
   }
@@ -131,12 +119,13 @@ std::shared_ptr<WatchedBox> FolderCopy::Watch(const Tensor& stored, size_t numbe
   std::shared_ptr<WatchedBox>& watched = WatchedAt(stored, number);
   if (watched) return watched;
   const FilePiece& piece = folder_.PiecesOf(stored)[number];
-  const int64_t element = InfoOf(stored.dtype).bytes;
+  const int64_t element = StoredBytes(stored);
   watched =
       std::make_shared<WatchedBox>(piece, ElementCount(piece.box.shape) * element, cell_bytes);
   if (folder_.DigestsOf(stored) == nullptr) return watched;
   const auto found = std::make_shared<Digest>();
-  BoxTask task = {&stored, piece.box, {}, found.get()};
+  const Widening* const widening = folder_.WideningOf(stored);
+  BoxTask task = {widening == nullptr ? &stored : &widening->numbers, piece.box, {}, found.get()};
   task.source = [watched, found, element](int64_t first, int64_t count, void* out) {
     Fd fd;
     watched->Read(&fd, first * element, count * element, out);
@@ -166,20 +155,50 @@ void FolderCopy::Require(const Checked& box) {
 
 BoxElements FolderCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
                                 std::vector<BoxTask>* tasks, std::vector<Checked>* checked) {
-  std::vector<std::shared_ptr<WatchedBox>> parts;
-  for (size_t p = 0; p < folder_.PiecesOf(stored).size(); ++p) {
-    parts.push_back(Watch(stored, p, cell_bytes, tasks, checked));
-    checked->push_back({&stored, &folder_.PiecesOf(stored)[p], nullptr});
+  const std::vector<FilePiece>& pieces = folder_.PiecesOf(stored);
+  std::vector<std::shared_ptr<WatchedBox>> watched(pieces.size());
+  for (size_t p = 0; p < pieces.size(); ++p) {
+    checked->push_back({&stored, &pieces[p], nullptr});
+    if (cell_bytes == 0) continue;
+    watched[p] = Watch(stored, p, CellOfAll(cell_bytes, from_.bytes), tasks, checked);
   }
-  return [parts, whole = WholeOf(stored.shape), element = InfoOf(stored.dtype).bytes](
-             int64_t first, int64_t count, void* out) {
-    for (const auto& part : parts) {
-      Fd fd;
-      ReadPiece(
-          part->piece().box, element, whole, first, count, out,
-          [&](int64_t offset, int64_t bytes, void* to) { part->Read(&fd, offset, bytes, to); });
+  const Widening* const widening = folder_.WideningOf(stored);
+  if (widening != nullptr) {
+    for (const FilePiece& piece : folder_.ScalesOf(*widening)) {
+      checked->push_back({&stored, &piece, nullptr});
+    }
+    // Its bytes lie apart in files, and are watched only if something is known of them.
+    if (folder_.DigestsOf(stored) == nullptr) return folder_.ElementsOf(stored);
+  }
+  const Tensor& as_stored = widening == nullptr ? stored : widening->numbers;
+  std::vector<std::pair<int64_t, int64_t>> reach;  // the first element of each, and behind the last
+  for (const FilePiece& piece : pieces) reach.push_back(ReachOf(piece.box, as_stored.shape));
+  BoxElements elements = [this, &pieces, watched, reach, whole = WholeOf(as_stored.shape),
+                          element = InfoOf(as_stored.dtype).bytes](int64_t first, int64_t count,
+                                                                   void* out) {
+    for (size_t p = 0; p < pieces.size(); ++p) {
+      const FilePiece& piece = pieces[p];
+      if (reach[p].second <= first || reach[p].first >= first + count) continue;
+      ReadPiece(piece.box, element, whole, first, count, out,
+                [&](int64_t offset, int64_t bytes, void* to) {
+                  const auto fd = open_files_.Open(piece.file);
+                  if (watched[p]) return watched[p]->Read(fd.get(), offset, bytes, to);
+                  ReadPart(piece, fd.get(), offset, bytes, to);
+                });
     }
   };
+  if (widening == nullptr) return elements;
+  const std::vector<FilePiece>& scales = folder_.ScalesOf(*widening);
+  return Widen(*widening, std::move(elements),
+               [&scales, bytes = InfoOf(widening->scales.dtype).bytes,
+                whole = WholeOf(widening->scales.shape)](int64_t first, int64_t count, void* out) {
+                 ReadPieces(scales, bytes, whole, first, count, out);
+               });
+}
+
+int64_t FolderCopy::StoredBytes(const Tensor& stored) const {
+  const Widening* const widening = folder_.WideningOf(stored);
+  return InfoOf(widening == nullptr ? stored.dtype : widening->numbers.dtype).bytes;
 }
 
 const FilePiece* FolderCopy::FindWhole(const BoxTask& task) const {
@@ -281,16 +300,24 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
   for (BoxTask& task : *tasks) {
     const Origin& origin = OriginOf(task);
     if (origin.same == nullptr) {
-      const int64_t cell = Transposes(*origin.view.view) ? kSmallestCell : WatchedBox::kLargestCell;
+      const bool transposes = Transposes(*origin.view.view);
       const auto filler =
           std::make_shared<const ViewFiller>(origin.view, task.box, [&](const Tensor& stored) {
+            // Of a transposed tensor short runs are wanted. Where no digest of it is to be taken,
+            // they are read alone, each once for each place that it goes to.
+            const int64_t cell = !transposes                            ? kLargestCell
+                                 : folder_.DigestsOf(stored) != nullptr ? kSmallestCell
+                                                                        : 0;
             return std::make_unique<StoredFiller>(PartsOf(stored, cell, &opened, &checked),
                                                   InfoOf(stored.dtype).bytes);
           });
       task.source = [filler](int64_t first, int64_t count, void* out) {
         filler->Fill(first, count, out);
       };
-      if (origin.view.dtype != task.tensor->dtype) {
+      if (losses_ != nullptr && origin.convention != task.tensor->convention) {
+        task.source = Rescaling(std::move(task.source), origin.view.dtype, origin.convention,
+                                *task.tensor, losses_);
+      } else if (origin.view.dtype != task.tensor->dtype) {
         task.source = Converting(std::move(task.source), origin.view.dtype, *task.tensor);
       }
     } else if (const FilePiece* const whole = FindWhole(task)) {

@@ -12,8 +12,10 @@
 // Some bytes are read more than once, and are then the same each time (checkpoint/sweep.h):
 // - bytes that files after the first pass want: each file reads its part, and short runs with what
 //   lies between them;
-// - bytes that go into another layout: once in order for the digest, and once where they go, as
-//   their order is another one;
+// - bytes that go into another layout: once in order for the digest, if there is one, and once
+// where
+//   they go, as their order is another one. Transposed elements that have no digest are read there
+//   alone, and not compared;
 // - a box that several files have as it is, or in equal parts: once for each of them, with its
 //   digest each time, unless they are in one pass.
 #pragma once
@@ -23,10 +25,10 @@
 #include <memory>
 #include <mutex>
 #include <set>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "checkpoint/converting.h"
 #include "checkpoint/file_tasks.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/sweep.h"
@@ -39,7 +41,8 @@ class FolderCopy final : public TaskSource {
  public:
   // Throws Error (kUsage) if `from` is an unfinished checkpoint or has not all that `to` stores,
   // and (kDifferent) if its receipts are not those of its manifest.
-  FolderCopy(const TensorFolder& from, const Plan& to);
+  // With `losses`, values go from the convention of the one into that of the other.
+  FolderCopy(const TensorFolder& from, const Plan& to, Losses* losses = nullptr);
 
   // Returns what says what is copied: TensorFolder::Identify().
   const Digest& identity() const { return identity_; }
@@ -49,12 +52,14 @@ class FolderCopy final : public TaskSource {
   // that was written.
   bool IsEnough(const std::vector<BoxTask>& tasks) override;
   std::function<void()> Open(std::vector<BoxTask>* tasks) override;
+  bool wants_long_stretches() const override { return transposes_; }
 
  private:
   // The source of a tensor of `to`: the same tensor, or elements of several.
   struct Origin {
     const Tensor* same = nullptr;
-    Tensor view = {};  // A view of all that `from` stores, if no tensor is the same.
+    Tensor view = {};            // A view of all that `from` stores, if no tensor is the same.
+    Convention convention = {};  // of what it is a view of
   };
 
   // A box of the folder, with its digests.
@@ -95,18 +100,23 @@ class FolderCopy final : public TaskSource {
   // of its digest.
   std::shared_ptr<WatchedBox> Watch(const Tensor& stored, size_t number, int64_t cell_bytes,
                                     std::vector<BoxTask>* tasks, std::vector<Checked>* checked);
-  // Returns all of a stored tensor, read from pieces that are watched.
+  int64_t StoredBytes(const Tensor& stored) const;  // of an element, in the folder
+  // Returns all of a stored tensor, read from pieces that are watched in cells of about so many
+  // bytes; 0: they are not watched.
   BoxElements PartsOf(const Tensor& stored, int64_t cell_bytes, std::vector<BoxTask>* tasks,
                       std::vector<Checked>* checked);
 
   const TensorFolder& folder_;
   const Plan& from_;
   const std::vector<Tensor>& to_;
+  Losses* const losses_;
   const bool is_wanted_again_;  // Whether several files have equal boxes.
   const Digest identity_;
   std::vector<Origin> origins_;  // the origin of each tensor of `to`
+  bool transposes_ = false;      // any of them
   // For each tensor of `from`, its boxes that are read in parts.
   std::vector<std::vector<std::shared_ptr<WatchedBox>>> watched_;
+  OpenFiles open_files_;
   std::mutex mutex_;
   std::map<const FilePiece*, Digest> found_;  // of boxes whose digests are not recorded
 

@@ -13,6 +13,11 @@ void WriteTexts(const FileLayout& layout, const OutputFile& file) {
   for (const FileText& text : layout.texts) file.WriteText(text.bytes, text.offset);
 }
 
+WorkerOptions For(const TaskSource* source, WorkerOptions options) {
+  options.has_long_blocks = source != nullptr && source->wants_long_stretches();
+  return options;
+}
+
 }  // namespace
 
 FileGroups::FileGroups(const WorkerOptions& options, WorkCounters* counters, TaskSource* source,
@@ -22,7 +27,7 @@ FileGroups::FileGroups(const WorkerOptions& options, WorkCounters* counters, Tas
       every_tick_([this, every_tick = std::move(every_tick)] {
         if (every_tick) every_tick(done_);
       }),
-      workers_(options, counters) {}
+      workers_(For(source, options), counters) {}
 
 void FileGroups::WaitForRoom() {
   while (files_.empty() && added_ - done_ >= at_once_) {

@@ -27,6 +27,8 @@ class TaskSource {
   // all of them are done and before any of the files gets its name; it throws if the elements are
   // not the right ones.
   virtual std::function<void()> Open(std::vector<BoxTask>* tasks) = 0;
+  // Returns whether many elements at once take less time than the same in parts.
+  virtual bool wants_long_stretches() const { return false; }
 };
 
 // Has workers do the tasks of files, in groups of files that are best opened together.

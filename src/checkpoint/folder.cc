@@ -225,14 +225,23 @@ void TensorFolder::AddTensor(const std::string& name, Holding& holding, const Fo
   }
 }
 
+size_t TensorFolder::PlaceOf(const Tensor& tensor) const {
+  return static_cast<size_t>(&tensor - plan_.graph.tensors.data());
+}
+
+const Tensor& TensorFolder::WrittenOf(const Tensor& tensor) const {
+  return written_ ? *written_of_.at(PlaceOf(tensor)) : tensor;
+}
+
 const std::vector<FilePiece>& TensorFolder::PiecesOf(const Tensor& tensor) const {
-  if (reader_) return reader_->PiecesOf(tensor);
-  return pieces_.at(static_cast<size_t>(&tensor - plan_.graph.tensors.data()));
+  if (reader_) return reader_->PiecesOf(WrittenOf(tensor));
+  return pieces_.at(PlaceOf(tensor));
 }
 
 const std::vector<Digest>* TensorFolder::DigestsOf(const Tensor& tensor) const {
-  if (reader_) return &reader_->DigestsOf(tensor);
-  const auto found = digests_.find(tensor.path);
+  if (reader_) return &reader_->DigestsOf(WrittenOf(tensor));
+  const Widening* const widening = WideningOf(tensor);
+  const auto found = digests_.find(widening == nullptr ? tensor.path : widening->numbers.path);
   return found == digests_.end() ? nullptr : &found->second;
 }
 
@@ -249,10 +258,16 @@ void TensorFolder::TakeDigests(const FindDigest& find) {
 }
 
 BoxElements TensorFolder::ElementsOf(const Tensor& tensor) const {
-  return [&pieces = PiecesOf(tensor), element = InfoOf(tensor.dtype).bytes,
-          whole = WholeOf(tensor.shape)](int64_t first, int64_t count, void* out) {
-    ReadPieces(pieces, element, whole, first, count, out);
+  const auto elements_of = [](const std::vector<FilePiece>& pieces, const Tensor& stored) {
+    return [&pieces, element = InfoOf(stored.dtype).bytes, whole = WholeOf(stored.shape)](
+               int64_t first, int64_t count, void* out) {
+      ReadPieces(pieces, element, whole, first, count, out);
+    };
   };
+  const Widening* const widening = WideningOf(tensor);
+  if (widening == nullptr) return elements_of(PiecesOf(tensor), tensor);
+  return shardinit::Widen(*widening, elements_of(PiecesOf(tensor), widening->numbers),
+                          elements_of(ScalesOf(*widening), widening->scales));
 }
 
 Digest TensorFolder::Identify() const {
@@ -271,14 +286,25 @@ Digest TensorFolder::Identify() const {
                 fmt::format("see `shardinit status {}`", path_));
   }
   std::optional<FileEntry> index;
-  if (!ClaimedIndex(manifest, &index) ||
-      !IsManifestOf(manifest, plan_, plan_sha256_, reader_->receipts(), index)) {
+  if (!ClaimedIndex(manifest, &index) || !IsManifestOf(manifest, written_ ? *written_ : plan_,
+                                                       plan_sha256_, reader_->receipts(), index)) {
     throw Error(ExitCode::kDifferent,
                 fmt::format("`{}` is damaged: {} does not match the plan and the receipts", path_,
                             kManifestName),
                 fmt::format("`shardinit verify {}` says what else is", path_));
   }
   return Sha256Of(manifest);
+}
+
+Digest TensorFolder::IdentifyAnywhere() const {
+  if (reader_) return Identify();
+  Sha256 hash;
+  for (const auto& [file, info] : files_) {
+    hash.Update(fmt::format("{} {} {} {}\n",
+                            IsFolder(place_) ? file.substr(place_.size()) : NameOf(file),
+                            info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec));
+  }
+  return hash.Finish();
 }
 
 void TensorFolder::RequireUnchanged(const FilePiece& piece) const {
@@ -297,15 +323,28 @@ void TensorFolder::RequireUnchanged() const {
   }
 }
 
-void TensorFolder::Replace(Plan plan) {
-  Check(!reader_, "a checkpoint keeps its plan");
+void TensorFolder::Replace(Plan plan, const std::map<std::string, std::string>& stored_as) {
+  const auto name_of = [&](const Tensor& tensor) -> const std::string& {
+    const auto found = stored_as.find(tensor.path);
+    return found == stored_as.end() ? tensor.path : found->second;
+  };
   std::map<std::string_view, size_t> places;
   for (size_t i = 0; i < plan_.graph.tensors.size(); ++i) {
     places.emplace(plan_.graph.tensors[i].path, i);
   }
+  if (reader_) {
+    std::vector<const Tensor*> written_of;
+    for (const Tensor& tensor : plan.graph.tensors) {
+      written_of.push_back(&WrittenOf(plan_.graph.tensors[places.at(name_of(tensor))]));
+    }
+    written_of_ = std::move(written_of);
+    if (!written_) written_ = std::move(plan_);
+    plan_ = std::move(plan);
+    return;
+  }
   std::vector<std::vector<FilePiece>> pieces;
   for (const Tensor& tensor : plan.graph.tensors) {
-    pieces.push_back(std::move(pieces_.at(places.at(tensor.path))));
+    pieces.push_back(std::move(pieces_.at(places.at(name_of(tensor)))));
   }
   pieces_ = std::move(pieces);
   plan_ = std::move(plan);

@@ -13,6 +13,7 @@
 
 #include "base/sha256.h"
 #include "checkpoint/reader.h"
+#include "checkpoint/widen.h"
 #include "formats/format.h"
 #include "generate/workers.h"
 #include "plan/plan.h"
@@ -67,6 +68,8 @@ class TensorFolder {
   // names, places, sizes and times of files. Throws Error if a checkpoint is unfinished or not as
   // its manifest says.
   Digest Identify() const;
+  // Does the same, but is equal on other machines and for copies of the folder that kept its times.
+  Digest IdentifyAnywhere() const;
   // Throws Error (kWorld) if the file of a piece is not as it was when the folder was opened.
   void RequireUnchanged(const FilePiece& piece) const;
   void RequireUnchanged() const;  // all files
@@ -78,13 +81,25 @@ class TensorFolder {
   // Why a tensor is none of the plan's: names of tensors with what is wrong.
   const std::map<std::string, std::string>& unread() const { return unread_; }
 
+  // Makes tensors of 8 or 4 bits with scales those that they stand for, of another type, but none
+  // whose names match: FindWidenings(). Returns how many.
+  int64_t Widen(DType dtype, const std::function<bool(const std::string& path)>& is_dropped);
+  // How a tensor is made of others, which are where PiecesOf() says and ScalesOf(); null: it is
+  // stored.
+  const Widening* WideningOf(const Tensor& tensor) const;
+  const std::vector<FilePiece>& ScalesOf(const Widening& widening) const;
+
   // Gives the tensors, which stay where they are, another plan: it has the same paths, types and
-  // shapes.
-  void Replace(Plan plan);
+  // shapes, or `stored_as` has the paths that its tensors have now.
+  void Replace(Plan plan, const std::map<std::string, std::string>& stored_as = {});
 
  private:
   void ReadCheckpoint();
   void ReadOther();
+  size_t PlaceOf(const Tensor& tensor) const;  // in the plan
+  // Returns the tensor of the plan that a checkpoint was written by.
+  const Tensor& WrittenOf(const Tensor& tensor) const;
+  void RequireRecorded(const Tensor& tensor) const;  // or throws Error (kDifferent)
   void AddTensor(const std::string& name, Holding& holding, const FormatReader& reader,
                  std::vector<Tensor>* tensors);
 
@@ -94,8 +109,15 @@ class TensorFolder {
   Plan plan_;
   Digest plan_sha256_{};
   std::optional<CheckpointReader> reader_;              // of a checkpoint of this tool
+  std::optional<Plan> written_;                         // its own plan, once it has another one
+  std::vector<const Tensor*> written_of_;               // then, those tensors in the plan's order
   std::vector<std::vector<FilePiece>> pieces_;          // else, in the order of the plan
   std::map<std::string, std::vector<Digest>> digests_;  // by the path of a tensor
+  struct Widened {
+    Widening widening;
+    std::vector<FilePiece> scales;
+  };
+  std::map<std::string, Widened> widened_;  // by the path of what is made
   std::map<std::string, struct stat> files_;
   std::vector<std::string> warnings_;
   std::map<std::string, int64_t> others_;

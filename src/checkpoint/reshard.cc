@@ -14,6 +14,7 @@
 #include "base/folder.h"
 #include "base/interrupt.h"
 #include "base/new_file.h"
+#include "base/shared_folder.h"
 #include "checkpoint/copy.h"
 #include "checkpoint/receipt.h"
 #include "checkpoint/verify.h"
@@ -30,7 +31,7 @@ class Resharding {
         to_(*request.to),
         plan_json_(WritePlan(to_)),
         plan_sha256_(Sha256Of(plan_json_)),
-        copy_(*request.from, to_),
+        copy_(*request.from, to_, request.losses),
         counters_(counters) {}
 
   GenerateResult Run() {
@@ -38,12 +39,15 @@ class Resharding {
     const GenerateResult there = {.skipped = to_.world_size(), .complete = true};
     if (IsThere()) {
       StagedFolder::RemoveLeftOvers(request_.folder, key);
+      if (!request_.ranks.empty()) SharedFolder::RemoveLeftOvers(request_.folder, Claim());
       return there;
     }
+    if (!request_.ranks.empty()) return RunRanks();
     StagedFolder staged(request_.folder, key,
                         [&](const std::string& folder) { return MayGoOn(folder); });
     try {
-      const GenerateResult result = Fill(staged);
+      const GenerateResult result = Fill(staged.staged(), AllRanks(to_.graph.mesh),
+                                         staged.is_old() ? FindOthers(staged.staged()) : Damage());
       staged.Commit();
       return result;
     } catch (const Error& e) {
@@ -61,14 +65,30 @@ class Resharding {
   }
 
  private:
-  GenerateResult Fill(const StagedFolder& staged) {
+  std::string Claim() const { return fmt::format("{}\n{}", ToHex(plan_sha256_), request_.claim); }
+
+  // Makes some ranks. The process that makes the last one gives the folder its name.
+  GenerateResult RunRanks() {
+    SharedFolder shared(request_.folder, Claim());
+    try {
+      const GenerateResult result = Fill(shared.files(), request_.ranks, {});
+      if (result.complete) shared.Commit();
+      return result;
+    } catch (const Error& e) {
+      // Another process made the last rank, and the folder has its name.
+      if (e.code() != ExitCode::kWorld || !Exists(request_.folder + "/" + kManifestName)) throw;
+      return {.skipped = std::ssize(request_.ranks), .complete = true};
+    }
+  }
+
+  GenerateResult Fill(const std::string& folder, const std::vector<int64_t>& ranks, Damage damage) {
     GenerateRequest request;
-    request.folder = staged.staged();
-    request.ranks = AllRanks(to_.graph.mesh);
+    request.folder = folder;
+    request.ranks = ranks;
     request.workers = request_.workers;
     request.index = request_.index;
     request.source = &copy_;
-    if (staged.is_old()) request.damage = FindOthers(request.folder);
+    request.damage = std::move(damage);
     Progress progress(request_.progress, "copying", BytesIn(to_, request.ranks), request_.is_quiet);
     request.progress = [&](const WorkCounters& c, int64_t done, int64_t ranks) {
       progress.Update(c.written_bytes, ranks > 1 ? fmt::format("rank {} of {}", done, ranks) : "");

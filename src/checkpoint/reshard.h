@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "checkpoint/converting.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/write.h"
@@ -20,6 +21,11 @@ struct ReshardRequest {
   std::string folder;  // the one to make
   WorkerOptions workers;
   IndexMode index = IndexMode::kAuto;
+  // If not empty, only these ranks are made, ascending, and other processes make the others: of
+  // the same `claim`, which says what else than the plan decides the values.
+  std::vector<int64_t> ranks = {};
+  std::string claim = {};
+  Losses* losses = nullptr;  // as of FolderCopy
   ProgressMode progress = ProgressMode::kNever;
   bool is_quiet = false;  // as of Progress
   // Called with a sentence about each thing that is not as a user may expect it.

@@ -24,6 +24,8 @@
 namespace shardinit {
 namespace {
 
+using TakeRecord = std::function<void(TensorFolder* folder)>;
+
 // A tensor, and what tells whether it is the one that is wanted.
 struct FoundTensor {
   Shape shape;
@@ -31,11 +33,60 @@ struct FoundTensor {
   std::string why;             // why there is no type
   std::string file;
   std::vector<FilePiece> pieces;
+  std::vector<Digest> recorded;  // of the pieces; empty: none are known
+};
+
+// Reading many cells at once takes less time.
+constexpr int64_t kStretch = 128 << 10;
+
+// Hashes the boxes of a tensor while all of its elements go by in row-major order: those of each
+// box follow one another as its digest has them.
+class BoxHashes {
+ public:
+  BoxHashes(const std::vector<FilePiece>& pieces, const Shape& shape, int element_bytes)
+      : whole_(WholeOf(shape)), bytes_(element_bytes) {
+    for (const FilePiece& piece : pieces) boxes_.push_back({&piece.box});
+  }
+
+  void Add(int64_t first, int64_t count, const uint8_t* elements) {
+    const std::vector<int64_t> behind = IndicesOf(first + count);
+    std::vector<uint8_t> part;
+    for (Hashed& box : boxes_) {
+      const int64_t end = ElementsBefore(behind, *box.box);
+      if (end == box.done) continue;
+      part.resize(static_cast<size_t>((end - box.done) * bytes_));
+      CopyPiece(whole_, bytes_, elements, first, *box.box, box.done, end - box.done, part.data());
+      box.hash.Update(part.data(), part.size());
+      box.done = end;
+    }
+  }
+
+  Digest Finish(size_t box) { return boxes_[box].hash.Finish(); }
+
+ private:
+  struct Hashed {
+    const Box* box;
+    int64_t done = 0;  // elements
+    Sha256 hash = {};
+  };
+
+  std::vector<int64_t> IndicesOf(int64_t place) const {
+    std::vector<int64_t> indices(whole_.shape);
+    for (size_t d = indices.size(); d-- > 0; place /= whole_.shape[d]) {
+      // The first dimension's index may equal its extent, behind all elements.
+      indices[d] = d > 0 ? place % whole_.shape[d] : place;
+    }
+    return indices;
+  }
+
+  const Box whole_;
+  const int bytes_;
+  std::vector<Hashed> boxes_;
 };
 
 class SourceFiles final : public SourceFolder, public std::enable_shared_from_this<SourceFiles> {
  public:
-  explicit SourceFiles(const SourceRequest& request);
+  SourceFiles(const SourceRequest& request, const TakeRecord& take_record);
 
   SourceTensorPtr Find(const std::string& name) const override;
   std::vector<std::string> Names() const override;
@@ -47,6 +98,7 @@ class SourceFiles final : public SourceFolder, public std::enable_shared_from_th
   bool is_checkpoint() const { return is_checkpoint_; }
   // The file that has a tensor of the folder, or the first of its parts.
   const std::string& FileOf(const std::string& name) const { return tensors_.at(name).file; }
+  std::shared_ptr<Fd> Open(const std::string& file) const { return open_files_.Open(file); }
 
  private:
   const SourceRequest request_;
@@ -55,6 +107,7 @@ class SourceFiles final : public SourceFolder, public std::enable_shared_from_th
   std::optional<RecordedDigests> pins_;
   std::string pin_;
   int64_t cell_bytes_;
+  mutable OpenFiles open_files_;
   mutable std::mutex mutex_, checking_;
   mutable std::map<std::string, std::weak_ptr<const SourceTensor>> opened_;
   mutable bool checked_ = false;
@@ -79,13 +132,20 @@ class CheckedTensor final : public SourceTensor {
     const std::lock_guard lock(mutex_);
     if (digest_) return *digest_;
     std::vector<Fingerprint> prints;
-    std::vector<uint8_t> cell(static_cast<size_t>(cell_elements() * InfoOf(dtype()).bytes));
+    const int bytes = InfoOf(dtype()).bytes;
+    const int64_t stretch = std::max<int64_t>(1, kStretch / bytes / cell_elements());
+    prints.reserve(static_cast<size_t>(Cells()));
+    std::vector<uint8_t> cells(static_cast<size_t>(stretch * cell_elements() * bytes));
     Sha256 hash;
-    for (int64_t number = 0; number < CeilDiv(elements(), cell_elements()); ++number) {
+    std::optional<BoxHashes> boxes;
+    if (found_.recorded.size() > 1) boxes.emplace(found_.pieces, shape(), bytes);
+    for (int64_t number = 0; number < Cells(); number += stretch) {
       ThrowIfInterrupted();
-      const int64_t bytes = Read(number, cell.data());
-      hash.Update(cell.data(), static_cast<size_t>(bytes));
-      prints.push_back(FingerprintOf(cell.data(), bytes));
+      const int64_t count = Read(number, stretch, cells.data());
+      hash.Update(cells.data(), static_cast<size_t>(count * bytes));
+      if (boxes) boxes->Add(number * cell_elements(), count, cells.data());
+      ForEachCell(count, cells.data(),
+                  [&](int64_t, Fingerprint print) { prints.push_back(print); });
     }
     const Digest digest = hash.Finish();
     if (pin_ != nullptr && ToHex(digest) != pin_->sha256) {
@@ -94,31 +154,58 @@ class CheckedTensor final : public SourceTensor {
                               ToHex(digest), pin_->sha256, folder_->request().digest),
                   fmt::format("its `digest` is at {}", folder_->request().place));
     }
+    for (size_t p = 0; p < found_.recorded.size(); ++p) {
+      if ((boxes ? boxes->Finish(p) : digest) != found_.recorded[p]) ThrowDamaged(p);
+    }
     prints_ = std::move(prints);
     digest_ = digest;
     return digest;
   }
 
-  void ReadCell(int64_t cell, void* out) const override {
+  void ReadCells(int64_t first, int64_t count, void* out) const override {
     Check();
-    const int64_t bytes = Read(cell, out);
-    if (FingerprintOf(static_cast<const uint8_t*>(out), bytes) ==
-        prints_[static_cast<size_t>(cell)]) {
-      return;
-    }
-    throw Error(ExitCode::kWorld,
-                fmt::format("`{}` was changed while {} was read", found_.file, text()),
-                "leave it as it is, and run the same command again");
+    const auto* const cells = static_cast<const uint8_t*>(out);
+    ForEachCell(Read(first, count, out), cells, [&](int64_t cell, Fingerprint print) {
+      if (print == prints_[static_cast<size_t>(first + cell)]) return;
+      throw Error(ExitCode::kWorld,
+                  fmt::format("`{}` was changed while {} was read", found_.file, text()),
+                  "leave it as it is, and run the same command again");
+    });
   }
 
  private:
-  // Returns the bytes of the cell.
-  int64_t Read(int64_t cell, void* out) const {
+  int64_t Cells() const { return CeilDiv(elements(), cell_elements()); }
+
+  // Returns how many elements there are in up to `count` cells.
+  int64_t Read(int64_t cell, int64_t count, void* out) const {
     const int64_t first = cell * cell_elements();
-    const int64_t count = std::min(cell_elements(), elements() - first);
-    const int bytes = InfoOf(dtype()).bytes;
-    ReadPieces(found_.pieces, bytes, WholeOf(shape()), first, count, out);
-    return count * bytes;
+    const int64_t read = std::min(count * cell_elements(), elements() - first);
+    for (const FilePiece& piece : found_.pieces) {
+      ReadPiece(piece.box, InfoOf(dtype()).bytes, WholeOf(shape()), first, read, out,
+                [&](int64_t offset, int64_t bytes, void* to) {
+                  ReadPart(piece, folder_->Open(piece.file).get(), offset, bytes, to);
+                });
+    }
+    return read;
+  }
+
+  // Calls `visit` with the number and the fingerprint of each cell of so many elements.
+  template <typename Visit>
+  void ForEachCell(int64_t elements, const uint8_t* data, const Visit& visit) const {
+    const int64_t bytes = elements * InfoOf(dtype()).bytes;
+    const int64_t cell = cell_elements() * InfoOf(dtype()).bytes;
+    for (int64_t at = 0; at < bytes; at += cell) {
+      visit(at / cell, FingerprintOf(data + at, std::min(cell, bytes - at)));
+    }
+  }
+
+  [[noreturn]] void ThrowDamaged(size_t piece) const {
+    const std::string& path = folder_->request().folder;
+    throw Error(ExitCode::kDifferent,
+                fmt::format("`{}` is damaged: {}: {} has other data at [{}] than was written", path,
+                            found_.pieces[piece].file, text(),
+                            fmt::join(found_.pieces[piece].box.offset, ", ")),
+                fmt::format("`shardinit verify {}` says what else is", path));
   }
 
   const std::shared_ptr<const SourceFiles> folder_;
@@ -129,28 +216,33 @@ class CheckedTensor final : public SourceTensor {
   mutable std::vector<Fingerprint> prints_;  // of all cells, once there is a digest
 };
 
-std::map<std::string, FoundTensor> ReadTensors(const std::string& path, bool* is_checkpoint) {
-  const TensorFolder folder(path);
+std::map<std::string, FoundTensor> ReadTensors(const std::string& path,
+                                               const TakeRecord& take_record, bool* is_checkpoint) {
+  TensorFolder folder(path);
   *is_checkpoint = folder.is_checkpoint();
+  take_record(&folder);
   std::map<std::string, FoundTensor> tensors;
   for (const Tensor& tensor : folder.plan().graph.tensors) {
     const std::vector<FilePiece>& pieces = folder.PiecesOf(tensor);
     const std::string file = folder.is_checkpoint() ? path : pieces.front().file;
-    tensors[tensor.path] = {tensor.shape, tensor.dtype, {}, file, pieces};
+    const std::vector<Digest>* const digests = folder.DigestsOf(tensor);
+    tensors[tensor.path] = {tensor.shape, tensor.dtype, {}, file, pieces, {}};
+    if (digests != nullptr) tensors[tensor.path].recorded = *digests;
   }
-  for (const auto& [name, why] : folder.unread()) tensors[name] = {{}, {}, why, path, {}};
+  for (const auto& [name, why] : folder.unread()) tensors[name] = {{}, {}, why, path, {}, {}};
   return tensors;
 }
 
-SourceFiles::SourceFiles(const SourceRequest& request)
-    : request_(request), tensors_(ReadTensors(request.folder, &is_checkpoint_)) {
-  // The fingerprints of all tensors take less than 32 MiB for folders of up to 2 TB.
+SourceFiles::SourceFiles(const SourceRequest& request, const TakeRecord& take_record)
+    : request_(request), tensors_(ReadTensors(request.folder, take_record, &is_checkpoint_)) {
+  // The fingerprints of all tensors take less than 32 MiB for folders of up to 2 TB. In smaller
+  // folders less is read around an element that is wanted alone.
   int64_t bytes = 0;
   for (const auto& [name, found] : tensors_) {
     if (found.dtype) bytes += ElementCount(found.shape) * InfoOf(*found.dtype).bytes;
   }
-  cell_bytes_ = 64 << 10;
-  while (cell_bytes_ < kLargestPrint && bytes / cell_bytes_ > 1 << 20) cell_bytes_ *= 2;
+  cell_bytes_ = 4 << 10;
+  while (cell_bytes_ < kLargestPrint && bytes / cell_bytes_ >= 1 << 21) cell_bytes_ *= 2;
   pin_ = request.digest;
   if (!request.is_file) return;
   pins_ = ReadDigests(request.digest);
@@ -217,8 +309,9 @@ void SourceFiles::CheckAll() const {
 
 }  // namespace
 
-std::shared_ptr<const SourceFolder> OpenSource(const SourceRequest& request) {
-  const auto files = std::make_shared<SourceFiles>(request);
+std::shared_ptr<const SourceFolder> OpenSource(const SourceRequest& request,
+                                               const TakeRecord& take_record) {
+  const auto files = std::make_shared<SourceFiles>(request, take_record);
   if (request.layout.empty()) return files;
   if (files->is_checkpoint()) {
     throw Error(ExitCode::kUsage,

@@ -2,8 +2,10 @@
 // Face's tools or trainers wrote.
 #pragma once
 
+#include <functional>
 #include <memory>
 
+#include "checkpoint/folder.h"
 #include "tensor/source.h"
 
 namespace shardinit {
@@ -12,8 +14,12 @@ namespace shardinit {
 // must be what was hashed: it is compared in cells. If the request has the digest of the folder,
 // all of its tensors are hashed then, before anybody gets an element.
 //
+// `take_record` gives the folder the digests that are recorded of it elsewhere than in receipts. A
+// tensor of which digests are recorded must have them.
+//
 // Throws Error: kUsage if there is no such folder, or the file of the request lists no digests;
-// kRefused if what is there is hostile or damaged.
-std::shared_ptr<const SourceFolder> OpenSource(const SourceRequest& request);
+// kRefused if what is there is hostile or damaged; and as `take_record` does.
+std::shared_ptr<const SourceFolder> OpenSource(
+    const SourceRequest& request, const std::function<void(TensorFolder* folder)>& take_record);
 
 }  // namespace shardinit

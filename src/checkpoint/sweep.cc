@@ -116,19 +116,6 @@ std::vector<int64_t> Sweep::IndicesOf(int64_t place) const {
   return indices;
 }
 
-int64_t Sweep::ElementsBefore(const std::vector<int64_t>& indices, const Box& box) {
-  int64_t before = 0;
-  for (size_t d = 0; d < indices.size(); ++d) {
-    // `before` counts over the dimensions up to this one. It is a number whose bases are the box's
-    // extents.
-    const int64_t index = indices[d] - box.offset[d];
-    before = before * box.shape[d] + std::clamp<int64_t>(index, 0, box.shape[d]);
-    if (index >= 0 && index < box.shape[d]) continue;
-    for (++d; d < indices.size(); ++d) before *= box.shape[d];
-  }
-  return before;
-}
-
 void Sweep::Advance(int64_t bytes, bool reads) {
   const auto is_within = [&](int64_t place) {
     const std::vector<int64_t> indices = IndicesOf(place);

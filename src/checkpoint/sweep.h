@@ -19,10 +19,9 @@ namespace shardinit {
 // fingerprints, which are small.
 class WatchedBox {
  public:
-  // The box is compared, and read, in cells of this many bytes: a power of two, 16 to kLargestCell.
+  // The box is compared, and read, in cells of this many bytes: a power of two, 16 to
+  // kLargestPrint.
   WatchedBox(FilePiece piece, int64_t bytes, int64_t cell_bytes);
-
-  static constexpr int64_t kLargestCell = 64 << 10;
 
   const FilePiece& piece() const { return piece_; }
   // Reads bytes, from several threads. `fd` is the caller's; if it is empty, the file is opened.
@@ -84,8 +83,6 @@ class Sweep final : public BoxPass {
   // Places number the elements of `hull_` in row-major order. This is the place behind a box's last
   // element.
   int64_t PlaceBehind(const Box& box) const;
-  // Counts the elements of a box before the place with these indices.
-  static int64_t ElementsBefore(const std::vector<int64_t>& indices, const Box& box);
   std::vector<int64_t> IndicesOf(int64_t place) const;
 
   template <typename Visit>

@@ -28,7 +28,7 @@ void WatchedBox::Read(Fd* fd, int64_t offset, int64_t bytes, void* out) {
     ReadPart(piece_, fd, offset, bytes, to);
     return Compare(offset, bytes, to);
   }
-  if (end_cell - begin_cell > kSmallRead) {
+  if (end_cell - begin_cell > std::max(kSmallRead, cell_bytes_)) {
     // Whole cells are read directly to their place.
     const int64_t first = CeilDiv(offset, cell_bytes_) * cell_bytes_;
     const int64_t last = end == bytes_ ? end : end / cell_bytes_ * cell_bytes_;

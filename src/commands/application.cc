@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <optional>
 
 #include "base/colour.h"
 #include "base/file.h"

@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
 #include <exception>
-#include <optional>
 #include <span>
 
 #include "base/text.h"

@@ -1,7 +1,6 @@
 // Lists the values of options and arguments: names of the program, and those of the spec there.
 #include <algorithm>
 #include <cstdlib>
-#include <optional>
 #include <set>
 
 #include "base/file.h"

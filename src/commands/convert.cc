@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "base/file.h"
 #include "base/glob.h"
 #include "base/json.h"
 #include "base/talk.h"
 #include "base/text.h"
+#include "checkpoint/alike.h"
 #include "checkpoint/copy.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/reshard.h"
@@ -37,14 +39,17 @@ struct ConvertOptions {
             "Spec of the model, for layouts, a mesh and a sharding; default: the folder's "
             "config.json");
     AddText(app, "--from-layout", "NAME", &from_layout,
-            "Layout of the spec that the folder has; default, and `hub`: the model's own names");
-    spec.AddLayoutTo(app, "Layout of the spec to write; default, and `hub`: the model's own names");
+            "Layout of the spec that the folder has; default: `hub`, the names on the Hub");
+    spec.AddLayoutTo(app, "Layout of the spec to write; default: `hub`, the names on the Hub");
     spec.AddOverridesTo(app);
     AddText(app, "--drop", "GLOB", &drop,
             "Leave out the tensors of DIR whose names match; repeatable")
         ->allow_extra_args(false);
     AddText(app, "--dtype", "TYPE", &dtype,
             "Round floating-point tensors to this type, but not those of 8 bits nor their scales");
+    app.add_flag("--inexact", inexact,
+                 "Change values as the layouts' trainers do, and say how many do not come back");
+    AddRanks(app, &ranks);
     exporting.AddWorkTo(app, "copy and hash");
   }
 
@@ -52,15 +57,17 @@ struct ConvertOptions {
   std::vector<std::string> drop;
   SpecOptions spec;  // its path is that of --spec
   ExportingOptions exporting;
+  RankOptions ranks;
+  bool inexact = false;
 
+  bool has_ranks() const { return !ranks.ranks.empty() || !ranks.devices.empty(); }
   bool has_layouts() const {
     return !from_layout.empty() || !spec.layout.empty() || !spec.request.path.empty();
   }
 };
 
-// `hub` stands for the names that the model has at Hugging Face, which are those of a config.json's
-// spec.
-std::string LayoutNamed(const std::string& name) { return name == "hub" ? "" : name; }
+// The names on the Hub: those of the model, where the spec has no such layout.
+constexpr char kHub[] = "hub";
 
 // Returns the plan of a folder without the tensors that are dropped.
 Plan WithoutDropped(const ConvertOptions& options, const TensorFolder& folder) {
@@ -89,7 +96,8 @@ Plan WithoutDropped(const ConvertOptions& options, const TensorFolder& folder) {
 Plan LoadIn(const ConvertOptions& options, const std::string& layout, bool says_warnings) {
   SpecOptions spec = options.spec;
   spec.says_warnings = says_warnings;
-  spec.layout = LayoutNamed(layout);
+  spec.layout = layout.empty() ? kHub : layout;
+  spec.layout_is_optional = spec.layout == kHub;
   if (spec.request.path.empty()) {
     spec.request.path = options.from + "/config.json";
     if (!IsFolder(options.from) || !Exists(spec.request.path)) {
@@ -121,17 +129,42 @@ void SayPadding(const TensorFolder& folder) {
                    elements == 1 ? "is" : "are"));
 }
 
+// Throws Error (kUsage) if values change and nobody said that they may.
+void RequireMayChange(const ConvertOptions& options, const std::vector<std::string>& changed) {
+  if (changed.empty() || options.inexact) return;
+  throw Error(ExitCode::kUsage,
+              fmt::format("the values of {} change, such as those of `{}`: the layout's trainer "
+                          "multiplies or adds to them, and rounding may lose bits",
+                          Count(std::ssize(changed), "tensor"), changed.front()),
+              "with `--inexact` they are changed, and the run says how many elements would not "
+              "come back");
+}
+
+// Says what was changed, and what of it is lost.
+void SayLosses(const Losses& losses) {
+  if (losses.changed == 0) return;
+  Talk(fmt::format(
+      "shardinit: {} changed, as the layout's trainer has them; {} of these would not come back\n",
+      Count(losses.changed, "element"), Grouped(losses.lost)));
+}
+
 // Returns the plan to write. The folder gets the plan that says how its tensors are related to the
 // model's.
 Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
   Plan to = WithoutDropped(options, *folder);
   const SpecRequest& request = options.spec.request;
   if (options.has_layouts()) {
-    RequireForeign(*folder);
+    std::set<std::string> there;
+    for (const Tensor& tensor : folder->plan().graph.tensors) there.insert(tensor.path);
     folder->Replace(to);
-    Relayout both = RelayoutOf(folder->plan(), LoadIn(options, options.from_layout, false),
-                               LoadIn(options, options.spec.layout, true));
+    Relayout both =
+        RelayoutOf(folder->plan(), LoadIn(options, options.from_layout, false),
+                   LoadIn(options, options.spec.layout, true), [&](const std::string& path) {
+                     return there.contains(path) && MatchesAny(options.drop, path);
+                   });
+    RequireMayChange(options, both.changed);
     folder->Replace(std::move(both.from));
+    RequireAlike(*folder);
     SayPadding(*folder);
     return std::move(both.to);
   }
@@ -155,27 +188,53 @@ bool IsScale(const Tensor& tensor) {
          tensor.path.ends_with("_scales") || tensor.path.ends_with(".scales");
 }
 
-// Gives the tensors the type that was asked for, and says which change.
-Plan Retyped(const ConvertOptions& options, Plan to) {
-  if (options.dtype.empty()) return to;
+// Returns the type that was asked for.
+DType AskedType(const ConvertOptions& options) {
   const auto dtype = FindDType(options.dtype);
   if (!dtype || !InfoOf(*dtype).is_float()) {
     throw Error(ExitCode::kUsage,
                 fmt::format("`--dtype {}` is no floating-point type", options.dtype),
                 "use `bf16`, `f32`, `f16` or `f64`");
   }
+  return *dtype;
+}
+
+// Applies the scales of tensors of 8 and 4 bits, if another type was asked for. Returns how many
+// tensors have that type now.
+int64_t Widened(const ConvertOptions& options, TensorFolder* folder) {
+  if (options.dtype.empty()) return 0;
+  const DType dtype = AskedType(options);
+  if (InfoOf(dtype).bytes == 1) return 0;
+  return folder->Widen(dtype,
+                       [&](const std::string& path) { return MatchesAny(options.drop, path); });
+}
+
+// Gives the tensors the type that was asked for, and says which change; `widened` have it already.
+Plan Retyped(const ConvertOptions& options, Plan to, int64_t widened) {
+  if (options.dtype.empty()) return to;
+  const DType dtype = AskedType(options);
   int64_t changed = 0, kept = 0;
   Plan retyped = WithTypes(std::move(to), [&](const Tensor& tensor) {
     const DTypeInfo& info = InfoOf(tensor.dtype);
-    if (tensor.dtype == *dtype) return *dtype;
+    if (tensor.dtype == dtype) return dtype;
     const bool changes = info.is_float() && info.bytes > 1 && !IsScale(tensor);
     ++(changes ? changed : kept);
-    return changes ? *dtype : tensor.dtype;
+    return changes ? dtype : tensor.dtype;
   });
+  if (widened > 0) {
+    TalkUnlessQuiet(fmt::format("shardinit: {} with scales {} {}\n", Count(widened, "tensor"),
+                                widened == 1 ? "becomes" : "become", options.dtype));
+  }
   TalkUnlessQuiet(fmt::format("shardinit: {} become{} {}; {} of other types stay{}\n",
                               Count(changed, "tensor"), changed == 1 ? "s" : "", options.dtype,
                               Grouped(kept), kept == 1 ? "s" : ""));
   return retyped;
+}
+
+// Says what decides the values beside the new plan, so that ranks that are made from other bytes,
+// or as others, never become one folder.
+std::string ClaimOf(const ConvertOptions& options, const TensorFolder& from) {
+  return fmt::format("{}\n{}\n", ToHex(from.IdentifyAnywhere()), options.from_layout);
 }
 
 ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from, const Plan& to) {
@@ -183,21 +242,27 @@ ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from
   const Stopwatch time;
   const ExportingOptions& exporting = options.exporting;
   WorkCounters counters;
+  Losses losses;
   const ReshardRequest request = {
       .from = &from,
       .to = &to,
       .folder = exporting.folder,
       .workers = exporting.work.Workers(true),
+      .ranks = options.has_ranks() ? options.ranks.Ranks(to.graph.mesh) : std::vector<int64_t>(),
+      .claim = ClaimOf(options, from),
+      .losses = &losses,
       .progress = exporting.work.Mode(),
       .is_quiet = exporting.json,
       .warn = [](const std::string& s) { Talk(fmt::format("shardinit: {}\n", Escape(s))); }};
   const GenerateResult result = Reshard(request, &counters);
+  SayLosses(losses);
   if (exporting.json) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("name", to.graph.name);
     out.Member("folder", exporting.folder).Member("format", kOwnFormat);
     out.Member("tensors", to.graph.tensors.size()).Member("files", to.world_size());
     out.Member("bytes", to.bytes).Member("was_there", result.bytes == 0);
+    if (options.has_ranks()) out.Member("complete", result.complete);
     out.Member("seconds", time.seconds()).EndObject();
     Print(out.Finish());
     return ExitCode::kOk;
@@ -206,6 +271,11 @@ ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from
       result.bytes == 0
           ? fmt::format("shardinit: `{}` was there already\n", Escape(exporting.folder))
           : fmt::format("shardinit: wrote {}\n", InSpeed(result.bytes, time.seconds())));
+  if (!result.complete) {
+    PrintUnlessQuiet(
+        fmt::format("{}: unfinished: other ranks are missing\n", Escape(exporting.folder)));
+    return ExitCode::kOk;
+  }
   PrintUnlessQuiet(fmt::format("{}: {} of {} in {}, {}\n", Escape(exporting.folder),
                                Count(std::ssize(to.graph.tensors), "tensor"), to.graph.name,
                                Count(to.world_size(), "file"), kOwnFormat));
@@ -225,12 +295,18 @@ ExitCode RunConvert(const ConvertOptions& options) {
   SayFolder(folder);
   TakeRecord(&folder);
   RequireAllRead(folder, options.drop);
-  const Plan to = Retyped(options, NewPlanOf(options, &folder));
+  const int64_t widened = Widened(options, &folder);
+  const Plan to = Retyped(options, NewPlanOf(options, &folder), widened);
   if (is_own) return WriteCheckpoint(options, folder, to);
   ExportRequest request = exporting.Request();
-  FolderCopy copy(folder, to);
+  Losses losses;
+  FolderCopy copy(folder, to, &losses);
   request.source = &copy;
-  return RunExporting(exporting, to, std::move(request));
+  if (options.has_ranks()) request.ranks = options.ranks.Ranks(to.graph.mesh);
+  request.claim = ClaimOf(options, folder);
+  const ExitCode code = RunExporting(exporting, to, std::move(request));
+  SayLosses(losses);
+  return code;
 }
 
 }  // namespace

@@ -5,8 +5,6 @@
 #include <atomic>
 #include <cstring>
 #include <map>
-#include <optional>
-#include <set>
 #include <vector>
 
 #include "base/glob.h"

@@ -32,25 +32,33 @@ OptionValues ValuesFor(const Format& format,
 }
 
 void PrintExport(const ExportingOptions& options, const Plan& plan, const ExportResult& result,
-                 double seconds) {
+                 bool has_ranks, double seconds) {
   if (options.json) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("name", plan.graph.name);
     out.Member("folder", options.folder).Member("format", options.format);
     out.Member("tensors", result.tensors).Member("files", result.files);
     out.Member("bytes", result.bytes).Member("was_there", result.was_there);
+    if (has_ranks) out.Member("missing_ranks", result.missing);
     out.Member("seconds", seconds).EndObject();
     return Print(out.Finish());
   }
   TalkUnlessQuiet(result.was_there
                       ? fmt::format("shardinit: `{}` was there already\n", Escape(options.folder))
                       : fmt::format("shardinit: wrote {}\n", InSpeed(result.bytes, seconds)));
+  if (!result.missing.empty()) return PrintUnfinished(options.folder, result.missing);
   PrintUnlessQuiet(fmt::format("{}: {} of {} in {}, {}\n", Escape(options.folder),
                                Count(result.tensors, "tensor"), plan.graph.name,
                                Count(result.files, "file"), options.format));
 }
 
 }  // namespace
+
+void PrintUnfinished(const std::string& folder, const std::vector<int64_t>& missing) {
+  PrintUnlessQuiet(fmt::format("{}: unfinished: {} {} missing, the first is {}\n", Escape(folder),
+                               Count(std::ssize(missing), "rank"),
+                               missing.size() == 1 ? "is" : "are", missing.front()));
+}
 
 const Format* FormatOf(const std::string& name, std::vector<std::string> others) {
   if (const Format* format = FindFormat(name)) return format;
@@ -110,7 +118,7 @@ ExitCode RunExporting(const ExportingOptions& options, const Plan& plan, ExportR
     };
     result = Export(plan, request, &counters);
   }
-  PrintExport(options, plan, result, time.seconds());
+  PrintExport(options, plan, result, !request.ranks.empty(), time.seconds());
   return ExitCode::kOk;
 }
 

@@ -33,6 +33,9 @@ const Format* FormatOf(const std::string& name, std::vector<std::string> others 
 Error NotForFormat(std::string_view flag, const Format& format,
                    const std::vector<std::string>& others);
 
+// Says that other processes have not made these ranks yet.
+void PrintUnfinished(const std::string& folder, const std::vector<int64_t>& missing);
+
 // Makes the export, and prints what was made.
 ExitCode RunExporting(const ExportingOptions& options, const Plan& plan, ExportRequest request);
 

@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/talk.h"
 #include "base/text.h"
+#include "checkpoint/source.h"
 #include "export/record.h"
 #include "formats/pieces.h"
 #include "report/text.h"
@@ -123,14 +124,8 @@ void TakeRecord(TensorFolder* folder) {
   });
 }
 
-void RequireForeign(const TensorFolder& folder) {
-  if (!folder.is_checkpoint()) return;
-  throw Error(
-      ExitCode::kUsage,
-      fmt::format("`{}` is a checkpoint, which knows its own layout", folder.path()),
-      fmt::format("`shardinit reshard {} --spec SPEC --layout NAME -o DIR2` gives it another, "
-                  "and `convert` takes DIR2",
-                  folder.path()));
+std::shared_ptr<const SourceFolder> OpenRecorded(const SourceRequest& request) {
+  return OpenSource(request, TakeRecord);
 }
 
 void RequireNoOverrides(const SpecOptions& spec) {

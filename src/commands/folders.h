@@ -1,6 +1,7 @@
 // Commands ask here for what is remarkable about a folder of tensors, and what of it they refuse.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,8 @@ void SayFolder(const TensorFolder& folder, bool reads_values = true);
 // Takes the digests that the record of an export has: bytes that are copied are compared with them.
 // Throws Error (kDifferent) if a file with elements is missing, or of another size.
 void TakeRecord(TensorFolder* folder);
-
-// Throws Error (kUsage) if a folder is a checkpoint of this tool, which `reshard` gives layouts.
-void RequireForeign(const TensorFolder& folder);
+// Opens a source of a spec, with its record.
+std::shared_ptr<const SourceFolder> OpenRecorded(const SourceRequest& request);
 
 // Throws Error (kUsage) if options were given that change a spec, for a folder of tensors.
 void RequireNoOverrides(const SpecOptions& spec);

@@ -150,7 +150,7 @@ ExitCode RunGen(const GenOptions& options) {
                 fmt::format("`shardinit verify {}` says what is damaged", options.folder));
   }
   const Plan plan = options.spec.Load();
-  request.ranks = options.ranks.Ranks(plan.graph.mesh);
+  request.ranks = options.ranks.Ranks(plan);
   const int64_t plan_ns = time.ns();
 
   WorkCounters counters;

@@ -1,7 +1,6 @@
 // Chooses and describes the tensors that `graph` shows.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>

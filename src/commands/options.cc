@@ -6,14 +6,16 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/suggest.h"
 #include "base/talk.h"
 #include "base/text.h"
-#include "checkpoint/source.h"
+#include "commands/folders.h"
 #include "graph/stored/view.h"
+#include "plan/part.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -82,6 +84,27 @@ std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size) {
     }
     for (int64_t rank = range.first; rank <= range.last; ++rank) ranks.push_back(rank);
   }
+  return ranks;
+}
+
+// Reads `2/8`, part 2 of the parts 0 to 7, and returns its ranks.
+std::vector<int64_t> RanksOfPart(const std::string& text, const Plan& plan) {
+  std::string_view rest = text;
+  int64_t index = 0, count = 0;
+  const bool is_part = TakeNumber(&rest, &index) && rest.starts_with('/') &&
+                       (rest.remove_prefix(1), TakeNumber(&rest, &count)) && rest.empty();
+  if (!is_part) {
+    throw Usage(fmt::format("`--part {}` is not a part", text),
+                "write it as in `0/8`, for the first of 8");
+  }
+  RequirePartCount("--part", count);
+  if (index >= count) {
+    throw Usage(fmt::format("`--part {}`: parts count from 0", text),
+                fmt::format("use parts from `0/{0}` to `{1}/{0}`", count, count - 1));
+  }
+  const std::vector<int64_t> first = RanksOfParts(plan, count);
+  std::vector<int64_t> ranks;
+  for (int64_t rank = first[index]; rank < first[index + 1]; ++rank) ranks.push_back(rank);
   return ranks;
 }
 
@@ -195,9 +218,10 @@ Plan SpecOptions::Load() const {
 
 Plan SpecOptions::Load(Diagnostics& diagnostics, PlanRequest wanted) const {
   wanted.spec = request;
-  wanted.open_source = OpenSource;
+  wanted.open_source = OpenRecorded;
   wanted.replicas = FindReplicas();
   wanted.layout = layout;
+  wanted.layout_is_optional = layout_is_optional;
   wanted.places = places;
   wanted.warnings = FindWarnings();
   auto* training = &wanted.spec.training;
@@ -281,12 +305,26 @@ void AddRanks(CLI::App& app, RankOptions* options) {
   AddText(app, "--ranks", "LIST", &options->ranks, "Only these ranks, as in 0,3-5; default: all");
   AddText(app, "--devices", "LIST", &options->devices,
           "Only the ranks on these devices, by their ids");
+  AddText(app, "--part", "I/N", &options->part,
+          "Only part I, from 0, of the ranks cut into N parts of equal bytes");
 }
 
-std::vector<int64_t> RankOptions::Ranks(const Mesh& mesh) const {
-  if (!ranks.empty() && !devices.empty()) {
-    throw Usage("`--ranks` and `--devices` both say what to make", "give one of them");
+void RequirePartCount(std::string_view option, int64_t count) {
+  constexpr int64_t kMost = 1'000'000;
+  if (count > 0 && count <= kMost) return;
+  throw Usage(fmt::format("`{}`: there cannot be {}", option, Count(count, "part")),
+              fmt::format("use a number from 1 to {}", kMost));
+}
+
+std::vector<int64_t> RankOptions::Ranks(const Plan& plan) const {
+  const Mesh& mesh = plan.graph.mesh;
+  if (!ranks.empty() + !devices.empty() + !part.empty() > 1) {
+    throw Usage(
+        fmt::format("`{}` and `{}` both say what to make", ranks.empty() ? "--devices" : "--ranks",
+                    part.empty() ? "--devices" : "--part"),
+        "give one of them");
   }
+  if (!part.empty()) return RanksOfPart(part, plan);
   if (!devices.empty()) return ParseDevices(devices, mesh);
   if (!ranks.empty()) return ParseRanks(ranks, mesh.world_size());
   return AllRanks(mesh);

@@ -34,6 +34,7 @@ struct SpecOptions {
   std::string deny, replicas, layout, tokens, memory_per_rank;
   Places places = Places::kFound;
   bool says_warnings = true;
+  bool layout_is_optional = false;  // as of PlanRequest
 
   void AddTo(CLI::App& app,
              const char* help = "Model spec or config.json, or `-` for standard input");
@@ -71,14 +72,17 @@ struct WorkOptions {
   ProgressMode Mode() const;
 };
 
-// The options --ranks and --devices.
+// The options --ranks, --devices and --part.
 struct RankOptions {
-  std::string ranks, devices;
+  std::string ranks, devices, part;
 
-  // Returns the ranks asked for, ascending; all ranks by default. Throws Error (kUsage).
-  std::vector<int64_t> Ranks(const Mesh& mesh) const;
+  // Returns the ranks asked for, ascending; all ranks by default. A part may have none. Throws
+  // Error (kUsage).
+  std::vector<int64_t> Ranks(const Plan& plan) const;
 };
 void AddRanks(CLI::App& app, RankOptions* options);
+// Throws Error (kUsage) if this is no number of parts that an option may have.
+void RequirePartCount(std::string_view option, int64_t count);
 
 // Adds `--only GLOB`, for Matching().
 void AddOnly(CLI::App& app, std::string* only);

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <functional>
-
 #include "base/json.h"
 #include "base/talk.h"
 #include "base/text.h"

@@ -96,7 +96,7 @@ class Treemaps {
                                            PartOf(weights[i], all_));
       if (i == groups.size()) {
         const std::string name = Count(std::ssize(small), "smaller group");
-        tiles.push_back({areas[i], {"0.8 0 0"}, name + ": " + size, name, size});
+        tiles.push_back({areas[i], {"0.8 0 0"}, fmt::format("{}: {}", name, size), name, size});
         continue;
       }
       const TensorGroup& group = groups_[groups[i]];

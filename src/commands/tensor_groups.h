@@ -1,7 +1,6 @@
 // Shows tensors on pages, in groups that differ only in the numbers of their paths.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>

@@ -3,8 +3,8 @@
 #include "base/checked_file.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "checkpoint/source.h"
 #include "commands/command.h"
+#include "commands/folders.h"
 #include "commands/options.h"
 #include "report/text.h"
 
@@ -57,7 +57,7 @@ ExitCode RunValidate(const ValidateOptions& options) {
       PlanRequest request{options.spec.request, {}, options.spec.layout, true};
       request.spec.path = path;
       request.places = Places::kLeast;
-      request.open_source = OpenSource;
+      request.open_source = OpenRecorded;
       request.warnings = options.spec.FindWarnings(options.json);
       const Plan plan = LoadPlan(request, diagnostics);
       for (const Tensor& tensor : plan.graph.logical()) {

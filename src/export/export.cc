@@ -9,8 +9,10 @@
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/new_file.h"
+#include "base/shared_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file_tasks.h"
+#include "export/parts.h"
 #include "export/record.h"
 #include "plan/load.h"
 #include "plan/relayout.h"
@@ -45,6 +47,26 @@ bool IsThere(const std::string& folder, const std::string& origin,
     }
   }
   throw Error(ExitCode::kConflict, fmt::format("`{}` exists and {}", folder, what), hint);
+}
+
+// Refuses a tensor whose name is that of a file beside the tensors, where formats have a folder or
+// a file for each tensor.
+void RequireNamesApart(const std::vector<FileLayout>& files) {
+  std::set<std::string_view> names = {kExportName};
+  for (const FileLayout& file : files) {
+    if (file.boxes.empty()) names.insert(file.path);
+  }
+  for (const FileLayout& file : files) {
+    if (file.boxes.empty()) continue;
+    const std::string folder = file.path.substr(0, file.path.find('/'));
+    if (!names.contains(folder)) continue;
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("`{}` is the name of a tensor, and of a file of the format",
+                    file.boxes.front().tensor->path),
+        "leave it out, with `convert --drop` or `export --only`, or store it under another name "
+        "with a layout of the spec");
+  }
 }
 
 // Makes the values once more, without writing them, and returns the record of an export of them.
@@ -129,8 +151,10 @@ void WriteFiles(const Plan& plan, const ExportRequest& request, std::vector<File
 
 ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters* counters) {
   const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, request.only);
-  std::vector<FileLayout> files = request.format->lay_out(
-      {plan, tensors, request.options, request.optimizer ? &*request.optimizer : nullptr});
+  const LayoutRequest layout = {plan, tensors, request.options,
+                                request.optimizer ? &*request.optimizer : nullptr};
+  std::vector<FileLayout> files = request.format->lay_out(layout);
+  RequireNamesApart(files);
   ExportResult result;
   result.tensors = static_cast<int64_t>(tensors.size());
   result.files = static_cast<int64_t>(files.size());
@@ -140,7 +164,19 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
   result.was_there = IsThere(request.folder, WriteOrigin(plan, request), files);
   if (result.was_there) {
     RequireSameValues(plan, request, files, result.bytes, counters);
+    if (!request.ranks.empty()) {
+      SharedFolder::RemoveLeftOvers(request.folder, WriteOrigin(plan, request) + request.claim);
+    }
     return result;
+  }
+  if (!request.ranks.empty()) {
+    ExportRanks(plan, request, std::move(files), counters, &result);
+    if (!result.missing.empty()) return result;
+    // If several processes found all ranks, one gave the folder its name.
+    if (IsThere(request.folder, WriteOrigin(plan, request), request.format->lay_out(layout))) {
+      return result;
+    }
+    throw Conflict(fmt::format("`{}` could not get its name", request.folder));
   }
   // All files are written beside the folder, which gets its name when all are there.
   NewFolder target(request.folder);

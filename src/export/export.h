@@ -20,6 +20,10 @@ struct ExportRequest {
   OptionValues options;                          // options of the format
   std::optional<OptimizerState> optimizer = {};  // The optimizer of the plan's tensors.
   TaskSource* source = nullptr;                  // Null: values are generated.
+  // If not empty, only these ranks are made, ascending, and other processes make the others: of
+  // the same `claim`, which says what else than the plan decides the values.
+  std::vector<int64_t> ranks = {};
+  std::string claim = {};
   WorkerOptions workers;
   // Called about ten times a second; `total` is the number of bytes there will be.
   std::function<void(const WorkCounters& counters, int64_t total)> progress;
@@ -30,6 +34,7 @@ struct ExportResult {
   int64_t bytes = 0;  // bytes of tensors
   // Whether a complete export of the same plan was there, so that nothing was done.
   bool was_there = false;
+  std::vector<int64_t> missing = {};  // The ranks that other processes have not made yet.
 };
 
 // Throws Error (kConflict) if the folder is there and holds anything else.

@@ -126,12 +126,40 @@ std::optional<std::pair<size_t, size_t>> FindOverlap(const std::vector<const Box
   return std::nullopt;
 }
 
+int64_t ElementsBefore(const std::vector<int64_t>& indices, const Box& box) {
+  int64_t before = 0;
+  for (size_t d = 0; d < indices.size(); ++d) {
+    // `before` counts over the dimensions up to this one. It is a number whose bases are the box's
+    // extents.
+    const int64_t index = indices[d] - box.offset[d];
+    before = before * box.shape[d] + std::clamp<int64_t>(index, 0, box.shape[d]);
+    if (index >= 0 && index < box.shape[d]) continue;
+    for (++d; d < indices.size(); ++d) before *= box.shape[d];
+  }
+  return before;
+}
+
 void ReadPart(const FilePiece& piece, Fd* fd, int64_t offset, int64_t bytes, void* out) {
   if (!*fd) *fd = OpenToRead(piece.file);
   errno = 0;
   if (ReadAll(fd->get(), out, static_cast<size_t>(bytes), piece.offset + offset)) return;
   if (errno != 0) throw SystemError("read", piece.file);
   ThrowChanged(piece);  // The file has become shorter.
+}
+
+std::shared_ptr<Fd> OpenFiles::Open(const std::string& path) {
+  const std::lock_guard lock(mutex_);
+  if (const auto known = by_path_.find(path); known != by_path_.end()) {
+    files_.splice(files_.begin(), files_, known->second);
+    return files_.front().second;
+  }
+  files_.emplace_front(path, std::make_shared<Fd>(OpenToRead(path)));
+  by_path_.emplace(files_.front().first, files_.begin());
+  if (files_.size() > kMost) {
+    by_path_.erase(files_.back().first);
+    files_.pop_back();
+  }
+  return files_.front().second;
 }
 
 void ThrowChanged(const FilePiece& piece) {

@@ -3,8 +3,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -26,9 +31,27 @@ int64_t SharedElements(const Box& a, const Box& b);
 // Returns the first two found among boxes of one tensor that share an element.
 std::optional<std::pair<size_t, size_t>> FindOverlap(const std::vector<const Box*>& boxes);
 
+// Counts the elements of a box before the place with these indices in its tensor. The first index
+// may equal its extent, behind all elements.
+int64_t ElementsBefore(const std::vector<int64_t>& indices, const Box& box);
+
 // Reads bytes of a piece, from `offset` in it on. `fd` is its file; if `fd` is empty, it is opened.
 // Throws Error (kWorld).
 void ReadPart(const FilePiece& piece, Fd* fd, int64_t offset, int64_t bytes, void* out);
+// Opens files that are read in many parts once, and not for each part. It keeps those that were
+// asked for last, and is safe to use from several threads.
+class OpenFiles {
+ public:
+  // Throws Error as OpenToRead() does.
+  std::shared_ptr<Fd> Open(const std::string& path);
+
+ private:
+  static constexpr size_t kMost = 64;
+  std::mutex mutex_;
+  std::list<std::pair<std::string, std::shared_ptr<Fd>>> files_;  // the last one first
+  std::unordered_map<std::string_view, decltype(files_)::iterator> by_path_;
+};
+
 // Throws Error (kWorld), which says that the piece's file has changed.
 [[noreturn]] void ThrowChanged(const FilePiece& piece);
 

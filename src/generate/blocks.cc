@@ -12,6 +12,8 @@ namespace shardinit {
 namespace {
 
 constexpr int64_t kLargestBlock = 4 << 20;  // Larger writes are no faster.
+// A longer block has longer runs of a source whose elements it has in another order.
+constexpr int64_t kLongestBlock = 16 << 20;
 constexpr int64_t kSmallestBlock = 256 << 10;
 
 }  // namespace
@@ -21,8 +23,9 @@ BlockLayout BlocksFor(const WorkerOptions& options) {
   // Each generating thread holds two blocks and has one more waiting for its hash; each writer
   // holds one and has one waiting.
   const int64_t wanted = 3 * int64_t{jobs} + 2 * int64_t{options.writers};
-  const int64_t bytes = std::clamp(options.memory / wanted / kDirectUnit * kDirectUnit,
-                                   kSmallestBlock, kLargestBlock);
+  const int64_t bytes =
+      std::clamp(options.memory / wanted / kDirectUnit * kDirectUnit, kSmallestBlock,
+                 options.has_long_blocks ? kLongestBlock : kLargestBlock);
   return {std::clamp<int64_t>(options.memory / bytes, 2, wanted), bytes};
 }
 

@@ -22,9 +22,12 @@ class ExpressionFiller final : public Filler {
   ExpressionFiller(const Expression& expression, const Tensor& tensor)
       : evaluator_(expression.program, tensor),
         text_(expression.program->text),
+        takes_sources_(!expression.program->sources.empty()),
         path_(tensor.path),
         dtype_(tensor.dtype),
         shape_(tensor.shape) {}
+
+  bool wants_long_stretches() const override { return takes_sources_; }
 
   // Throws Error as Evaluator does, and kUsage for an element that is not a number, or that the
   // tensor's type cannot hold.
@@ -85,7 +88,9 @@ class ExpressionFiller final : public Filler {
   }
 
   const Evaluator evaluator_;
-  const std::string text_, path_;
+  const std::string text_;
+  const bool takes_sources_;
+  const std::string path_;
   const DType dtype_;
   const Shape shape_;
 };

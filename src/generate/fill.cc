@@ -110,7 +110,9 @@ void BoxFiller::Fill(int64_t first, int64_t count, void* out) const {
   drawn_ ? drawn_->Fill(runs_, first, count, out) : view_->Fill(first, count, out);
 }
 
-bool BoxFiller::wants_long_stretches() const { return view_ && view_->transposes(); }
+bool BoxFiller::wants_long_stretches() const {
+  return drawn_ ? drawn_->wants_long_stretches() : view_->transposes();
+}
 
 void FillBox(const Tensor& tensor, const Box& box, int jobs, void* out) {
   const int64_t elements = ElementCount(box.shape);

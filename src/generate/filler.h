@@ -29,6 +29,9 @@ class Filler {
   // Does what BoxFiller::Prepare does.
   virtual void Prepare() const {}
 
+  // Returns whether many elements at once take less time than the same in parts.
+  virtual bool wants_long_stretches() const { return false; }
+
   // Writes elements first … first + count - 1 of the runs, one run after another, as stored bytes.
   virtual void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const = 0;
 };

@@ -1,8 +1,6 @@
 // Makes the values of an orthogonal matrix: it is made whole, once for all boxes of it that are at
 // work, and boxes are copied from it.
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <map>

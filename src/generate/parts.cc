@@ -29,6 +29,11 @@ class PartsFiller final : public Filler {
     }
   }
 
+  bool wants_long_stretches() const override {
+    return std::any_of(fillers_.begin(), fillers_.end(),
+                       [](const OwnFiller& each) { return each.filler->wants_long_stretches(); });
+  }
+
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
     auto* at = static_cast<uint8_t*>(out);
     for (int64_t made; count > 0; first += made, count -= made, at += made * bytes_) {

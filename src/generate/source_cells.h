@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "base/checked_math.h"
 #include "tensor/source.h"
 
 namespace shardinit {
@@ -16,34 +18,61 @@ class SourceCells {
   explicit SourceCells(const SourceTensor& tensor)
       : tensor_(tensor),
         bytes_(InfoOf(tensor.dtype()).bytes),
+        longest_(std::max<int64_t>(1, kStretch / (tensor.cell_elements() * bytes_))),
         cells_(static_cast<size_t>(
-            std::clamp<int64_t>(kBytes / (tensor.cell_elements() * bytes_), 2, 64))) {}
+            std::clamp<int64_t>(kBytes / (tensor.cell_elements() * bytes_), 2, 256))) {}
 
   // Returns where the element of this row-major index is in memory, with those that follow it:
   // `*count` is how many there are, and becomes at most that. It is good until the next call.
   const uint8_t* At(int64_t element, int64_t* count) {
-    const int64_t number = element / tensor_.cell_elements(), in_cell = tensor_.cell_elements();
-    const int64_t begin = number * in_cell, end = std::min(begin + in_cell, tensor_.elements());
-    Cell& cell = cells_[static_cast<size_t>(number) % cells_.size()];
-    if (cell.number != number) {
-      cell.number = -1;  // so that nothing is taken from it if reading fails
-      cell.bytes.resize(static_cast<size_t>((end - begin) * bytes_));
-      tensor_.ReadCell(number, cell.bytes.data());
-      cell.number = number;
-    }
-    *count = std::min(*count, end - element);
-    return cell.bytes.data() + (element - begin) * bytes_;
+    const int64_t in_cell = tensor_.cell_elements(), number = element / in_cell;
+    if (number >= stretch_.number && number < stretch_.end) return In(stretch_, element, count);
+    const int64_t wanted = (element + *count - 1) / in_cell - number + 1;
+    // Those who read cell after cell read more of them at a time.
+    ahead_ = number == next_ ? std::min(2 * ahead_, longest_) : 1;
+    const int64_t many = std::min(std::max(wanted, ahead_), longest_);
+    Cells& cells = many > 1 ? stretch_ : cells_[Slot(number)];
+    if (many > 1 || cells.number != number) Read(number, many, &cells);
+    next_ = cells.end;
+    return In(cells, element, count);
   }
 
  private:
-  static constexpr int64_t kBytes = 2 << 20;
-  struct Cell {
-    int64_t number = -1;
+  // The most bytes of cells that are kept, and of those that are read together.
+  static constexpr int64_t kBytes = 2 << 20, kStretch = 256 << 10;
+  // Cells that follow one another, from `number` to before `end`.
+  struct Cells {
+    int64_t number = -1, end = -1;
     std::vector<uint8_t> bytes = {};
   };
+
+  // Cells that lie at equal distances, as those of a column do, have slots of their own.
+  size_t Slot(int64_t number) const {
+    return static_cast<size_t>((static_cast<uint64_t>(number) * 0x9e3779b97f4a7c15) >> 32) %
+           cells_.size();
+  }
+
+  void Read(int64_t number, int64_t many, Cells* cells) {
+    const int64_t in_cell = tensor_.cell_elements(), begin = number * in_cell;
+    const int64_t end = std::min(begin + many * in_cell, tensor_.elements());
+    *cells = {-1, -1, std::move(cells->bytes)};  // so that nothing is taken if reading fails
+    cells->bytes.resize(static_cast<size_t>((end - begin) * bytes_));
+    tensor_.ReadCells(number, CeilDiv(end - begin, in_cell), cells->bytes.data());
+    cells->number = number;
+    cells->end = number + CeilDiv(end - begin, in_cell);
+  }
+
+  const uint8_t* In(const Cells& cells, int64_t element, int64_t* count) const {
+    const int64_t at = element - cells.number * tensor_.cell_elements();
+    *count = std::min(*count, std::ssize(cells.bytes) / bytes_ - at);
+    return cells.bytes.data() + at * bytes_;
+  }
+
   const SourceTensor& tensor_;
-  const int64_t bytes_;
-  std::vector<Cell> cells_;
+  const int64_t bytes_, longest_;
+  int64_t next_ = -1, ahead_ = 1;  // the cell behind those of the last call
+  Cells stretch_;
+  std::vector<Cells> cells_;
 };
 
 // Sets places[i] to the row-major index of the element at index[0][i], index[1][i], …. Returns the

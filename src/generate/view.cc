@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -14,6 +15,8 @@ constexpr size_t kLeaf = 4;  // The most pieces that are looked at one by one.
 constexpr int64_t kDirect = 512;
 constexpr int64_t kScratch = 16 << 10;  // Bytes; they stay in the first-level cache.
 constexpr int64_t kLongestRun = 256;    // Elements; fewer runs fit if they are longer.
+// Of what is read, and not made, a run takes a call, and these stay in the second-level cache.
+constexpr int64_t kLongScratch = 256 << 10, kLongestRead = 2048;
 
 // Moves runs of `run` elements to their places: element i of run j to i * run_stride + j * stride.
 template <typename Word>
@@ -263,10 +266,14 @@ void ViewFiller::MakeMoved(const Piece& part, uint8_t* out) const {
   };
   const Piece::Loop along = take([](const Piece::Loop& loop) { return loop.from == 1; });
   const Piece::Loop across = take([](const Piece::Loop&) { return true; });
-  alignas(64) uint8_t scratch[kScratch];
-  const int64_t longest = std::min(along.extent, kLongestRun);
-  const int64_t most = std::min(across.extent, kScratch / element_bytes_ / longest);
   const Filler& filler = *fillers_[static_cast<size_t>(part.source)];
+  const bool is_long = filler.wants_long_stretches();
+  const int64_t longest = std::min(along.extent, is_long ? kLongestRead : kLongestRun);
+  const int64_t most =
+      std::min(across.extent, (is_long ? kLongScratch : kScratch) / element_bytes_ / longest);
+  alignas(64) uint8_t near[kScratch];
+  std::vector<uint8_t> far(static_cast<size_t>(is_long ? longest * most * element_bytes_ : 0));
+  uint8_t* const scratch = is_long ? far.data() : near;
   ForEach(loops.data(), loops.data() + loops.size(), part.base, part.from,
           [&](int64_t base, int64_t from) {
             for (int64_t i = 0; i < along.extent; i += longest) {

@@ -30,6 +30,8 @@ struct WorkerOptions {
   int jobs = 0;                // Threads that generate and hash; 0: as many as there are cores.
   int writers = 0;             // Threads that write; 0: none, for digests.
   int64_t memory = 160 << 20;  // the most bytes of all blocks
+  // Blocks are longer than is best for writing, as far as the memory allows.
+  bool has_long_blocks = false;
 };
 
 // The number of blocks and their size that `options` give; gen's memory is about their product.

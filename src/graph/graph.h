@@ -17,6 +17,15 @@ namespace shardinit {
 struct View;
 
 // A drawn tensor has a distribution; a tensor that is put together from drawn ones has a view.
+// What a trainer has done to values that it stores, and a conversion of trained values has to do:
+// they are multiplied by `times`, and `plus` is added. On the way back that is subtracted, and they
+// are multiplied by `back` or, where that is 0, divided by `times`.
+struct Convention {
+  float times = 1, back = 0, plus = 0;
+  bool changes() const { return times != 1 || plus != 0; }
+  bool operator==(const Convention& other) const = default;
+};
+
 struct Tensor {
   std::string path;
   DrawKey key = {};  // from `key:` or `tie:`; under an engine of places, where the tensor begins
@@ -29,6 +38,7 @@ struct Tensor {
   std::shared_ptr<const View> view = nullptr;  // null: the tensor is drawn
   // The tensor whose norms this one holds, which is set once all tensors are known; else null.
   std::shared_ptr<const Tensor> measured = nullptr;
+  Convention convention = {};  // of a stored tensor; only conversions regard it
 
   int64_t elements() const { return ElementCount(shape); }
   int64_t bytes() const { return elements() * InfoOf(dtype).bytes; }

@@ -20,10 +20,14 @@
 namespace shardinit {
 namespace {
 
-void CheckLayout(const ModelSpec& spec, const std::string& layout) {
+// Returns the layout to store the tensors in. Throws Error (kUsage) if the spec must have it, and
+// has not.
+std::string LayoutOf(const ModelSpec& spec, const PlanRequest& request) {
+  const std::string& layout = request.layout;
   std::vector<std::string> names;
   for (const auto& known : spec.layouts) names.push_back(known.name.value);
-  if (layout.empty() || std::find(names.begin(), names.end(), layout) != names.end()) return;
+  if (layout.empty() || std::find(names.begin(), names.end(), layout) != names.end()) return layout;
+  if (request.layout_is_optional) return "";
   throw Error(ExitCode::kUsage, fmt::format("the spec has no layout {}", Quote(layout)),
               names.empty() ? "it declares none; see `layouts` in shardinit-spec(5)"
                             : DidYouMean(layout, names));
@@ -58,12 +62,12 @@ Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics) {
   const std::optional<ModelSpec> spec = LoadSpec(request.spec, diagnostics);
   if (!spec) diagnostics.ThrowIfErrors();
   Check(spec.has_value(), "a spec without a mistake is there");
-  if (!diagnostics.HasErrors()) CheckLayout(*spec, request.layout);
+  const std::string layout = diagnostics.HasErrors() ? request.layout : LayoutOf(*spec, request);
 
   // Resolve every name, expression, shape and rule. Beyond this point no expression is evaluated
   // and no name is looked up.
   InitGraph graph = BuildGraph(*spec,
-                               {.layout = request.layout,
+                               {.layout = layout,
                                 .all_layouts = request.all_layouts,
                                 .places = request.places,
                                 .warns = request.warnings != Warnings::kIgnore,

@@ -22,8 +22,9 @@ enum class Warnings { kIgnore, kReport, kDeny };
 struct PlanRequest {
   SpecRequest spec = {};
   std::optional<Replicas> replicas = {};
-  std::string layout = {};   // Empty: the drawn tensors are stored as they are.
-  bool all_layouts = false;  // Whether to report mistakes in the spec's other layouts.
+  std::string layout = {};         // Empty: the drawn tensors are stored as they are.
+  bool layout_is_optional = false;  // So they are, too, if the spec has no such layout.
+  bool all_layouts = false;         // Whether to report mistakes in the spec's other layouts.
   Places places = Places::kFound;
   Warnings warnings = Warnings::kIgnore;
   Explanation* explanation = nullptr;  // If not null, this receives the notes on one tensor.

@@ -1,5 +1,6 @@
 // Reads how plan.json says that tensors are drawn.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 

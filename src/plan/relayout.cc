@@ -9,6 +9,8 @@
 
 #include "base/error.h"
 #include "graph/stored/view.h"
+#include "rng/engines.h"
+#include "tensor/coverage.h"
 
 namespace shardinit {
 namespace {
@@ -19,6 +21,62 @@ using KnownTensors = std::map<std::string, DType>;
 std::string LayoutText(const Plan& plan) {
   return plan.graph.layout.empty() ? "the model's own names"
                                    : fmt::format("the layout `{}`", plan.graph.layout);
+}
+
+// Calls `visit` with each of the model's tensors that a stored one holds any of.
+template <typename F>
+void ForEachHeld(const Tensor& stored, F visit) {
+  if (!stored.view) return visit(stored);
+  std::set<int64_t> sources;
+  for (const Piece& piece : stored.view->pieces) {
+    if (piece.source != Piece::kPadding) sources.insert(piece.source);
+  }
+  for (const int64_t source : sources) visit((*stored.view->drawn)[static_cast<size_t>(source)]);
+}
+
+// Counts the elements that a plan stores of each of the model's tensors, by their paths; a count is
+// missing if it would take minutes.
+std::map<std::string, std::optional<int64_t>> CountStored(const Plan& plan) {
+  std::map<std::string, std::optional<int64_t>> counts;
+  if (!plan.graph.drawn) {
+    for (const Tensor& tensor : plan.graph.tensors) counts[tensor.path] = tensor.elements();
+    return counts;
+  }
+  std::vector<std::vector<const Piece*>> pieces(plan.graph.drawn->size());
+  for (const Tensor& stored : plan.graph.tensors) {
+    for (const Piece& piece : stored.view->pieces) {
+      if (piece.source != Piece::kPadding) {
+        pieces[static_cast<size_t>(piece.source)].push_back(&piece);
+      }
+    }
+  }
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (!pieces[i].empty()) counts[(*plan.graph.drawn)[i].path] = CountHeld(pieces[i]);
+  }
+  return counts;
+}
+
+// Takes out of `from` the tensors that the folder lacks, if it has all their elements elsewhere: a
+// norm may have either of two names, and a tied head need not be there.
+void TakeOutTwins(const Plan& folder, Plan* from) {
+  if (!from->graph.drawn) return;
+  std::set<std::string_view> there;
+  for (const Tensor& tensor : folder.graph.tensors) there.insert(tensor.path);
+  Plan rest = *from;
+  if (std::erase_if(rest.graph.tensors,
+                    [&](const Tensor& tensor) { return !there.contains(tensor.path); }) == 0) {
+    return;
+  }
+  const auto all = CountStored(*from), left = CountStored(rest);
+  std::erase_if(from->graph.tensors, [&](const Tensor& tensor) {
+    if (there.contains(tensor.path)) return false;
+    bool is_elsewhere = true;
+    ForEachHeld(tensor, [&](const Tensor& of) {
+      const auto found = left.find(of.path);
+      is_elsewhere &= found != left.end() && found->second && found->second == all.at(of.path);
+    });
+    return is_elsewhere;
+  });
 }
 
 // Throws unless both have the same tensors of the same shapes.
@@ -49,17 +107,6 @@ void RequireStoredSo(const Plan& folder, const Plan& from) {
                           LayoutText(from), from.graph.name,
                           there.size() == 1 ? "" : fmt::format(" (and {} more)", there.size() - 1)),
               "leave it out with `--drop`, or give another `--from-layout`");
-}
-
-// Calls `visit` with each of the model's tensors that a stored one holds any of.
-template <typename F>
-void ForEachHeld(const Tensor& stored, F visit) {
-  if (!stored.view) return visit(stored);
-  std::set<int64_t> sources;
-  for (const Piece& piece : stored.view->pieces) {
-    if (piece.source != Piece::kPadding) sources.insert(piece.source);
-  }
-  for (const int64_t source : sources) visit((*stored.view->drawn)[static_cast<size_t>(source)]);
 }
 
 KnownTensors KnownOf(const Plan& folder, const Plan& from) {
@@ -119,19 +166,54 @@ void Take(const KnownTensors& known, InitGraph* graph) {
   graph->drawn = std::move(drawn);
 }
 
-// Throws if the new layout leaves out one of the model's tensors that the folder has.
-void RequireKept(const KnownTensors& known, const Plan& to) {
-  std::set<std::string> kept;
-  for (const Tensor& stored : to.graph.tensors) {
-    ForEachHeld(stored, [&](const Tensor& of) { kept.insert(of.path); });
+// Throws if the new layout leaves out any of the model that the folder has.
+void RequireKept(const Plan& from, const Plan& to) {
+  const auto kept = CountStored(to);
+  for (const auto& [path, elements] : CountStored(from)) {
+    const auto found = kept.find(path);
+    if (found == kept.end()) {
+      throw Error(ExitCode::kUsage,
+                  fmt::format("{} of `{}` has no `{}`, which is in the folder", LayoutText(to),
+                              to.graph.name, path),
+                  "leave it out with `--drop`");
+    }
+    if (elements && found->second == elements) continue;
+    const auto text = [](const std::optional<int64_t>& count) {
+      return count ? fmt::format("{}", *count) : "an unknown number";
+    };
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("{} of `{}` holds {} of the {} elements of `{}` that are in the folder",
+                    LayoutText(to), to.graph.name, text(found->second), text(elements), path),
+        "give a `--layout` that holds all of them");
   }
-  for (const auto& [path, dtype] : known) {
-    if (kept.contains(path)) continue;
-    throw Error(ExitCode::kUsage,
-                fmt::format("{} of `{}` has no `{}`, which is in the folder", LayoutText(to),
-                            to.graph.name, path),
-                "leave it out with `--drop`");
+}
+
+// Returns the convention in which a plan stores each of the model's tensors, by their paths.
+std::map<std::string, Convention> ConventionsOf(const Plan& plan) {
+  std::map<std::string, Convention> conventions;
+  for (const Tensor& stored : plan.graph.tensors) {
+    ForEachHeld(stored, [&](const Tensor& of) {
+      const auto [place, is_new] = conventions.emplace(of.path, stored.convention);
+      if (is_new || place->second == stored.convention) return;
+      throw Error(ExitCode::kUsage, fmt::format("{} of `{}` has parts of `{}` in two conventions",
+                                                LayoutText(plan), plan.graph.name, of.path));
+    });
   }
+  return conventions;
+}
+
+std::vector<std::string> ChangedBetween(const Plan& from, const Plan& to) {
+  std::vector<std::string> changed;
+  const std::map<std::string, Convention> there = ConventionsOf(to);
+  for (const auto& [path, convention] : ConventionsOf(from)) {
+    const auto found = there.find(path);
+    if (found != there.end() && found->second != convention &&
+        (found->second.changes() || convention.changes())) {
+      changed.push_back(path);
+    }
+  }
+  return changed;
 }
 
 }  // namespace
@@ -144,16 +226,20 @@ bool IsOfSource(const Tensor& tensor) {
   return std::holds_alternative<FromSource>(tensor.distribution);
 }
 
-Relayout RelayoutOf(const Plan& folder, Plan from, Plan to) {
+Relayout RelayoutOf(const Plan& folder, Plan from, Plan to,
+                    const std::function<bool(const std::string& path)>& is_dropped) {
+  std::erase_if(from.graph.tensors, [&](const Tensor& tensor) { return is_dropped(tensor.path); });
+  TakeOutTwins(folder, &from);
   RequireStoredSo(folder, from);
   const KnownTensors known = KnownOf(folder, from);
-  RequireKept(known, to);
+  RequireKept(from, to);
   for (Plan* plan : {&from, &to}) {
     Take(known, &plan->graph);
-    plan->graph.engine = folder.graph.engine;
+    plan->graph.engine = kPhilox4x32.name;  // which draws nothing
     plan->graph.seed = 0;
   }
-  return {MakePlan(std::move(from.graph)), MakePlan(std::move(to.graph))};
+  std::vector<std::string> changed = ChangedBetween(from, to);
+  return {MakePlan(std::move(from.graph)), MakePlan(std::move(to.graph)), std::move(changed)};
 }
 
 Plan WithTypes(Plan plan, const std::function<DType(const Tensor& tensor)>& type_of) {

@@ -19,13 +19,16 @@ bool IsOfSource(const Tensor& tensor);
 struct Relayout {
   Plan from;  // The folder's tensors as what they hold of the model's.
   Plan to;    // the model's tensors as they are to be stored
+  // The model's tensors whose values the two layouts have in other conventions.
+  std::vector<std::string> changed;
 };
 
 // `folder` has the tensors as they are stored; `from` and `to` are plans of one spec, in the layout
-// of the folder and in the new one. Tensors keep the types that they have in the folder. Throws
-// Error (kUsage) if the folder is not stored as `from` says, or if the new layout leaves out any of
-// it.
-Relayout RelayoutOf(const Plan& folder, Plan from, Plan to);
+// of the folder and in the new one. Tensors keep the types that they have in the folder, which need
+// not have those that are dropped. Throws Error (kUsage) if the folder is not stored as `from`
+// says, or if the new layout leaves out any of it.
+Relayout RelayoutOf(const Plan& folder, Plan from, Plan to,
+                    const std::function<bool(const std::string& path)>& is_dropped);
 
 // Gives the tensors of a model, and those that store them, other types. Throws Error (kUsage) if a
 // stored tensor would have several.

@@ -4,6 +4,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cmath>
+#include <utility>
+
 #include "base/colour.h"
 #include "base/talk.h"
 #include "report/text.h"
@@ -17,7 +20,7 @@ size_t TerminalWidth() {
 }
 
 std::string InTime(double seconds) {
-  const auto s = static_cast<int64_t>(seconds + 0.5);
+  const int64_t s = std::llround(seconds);
   if (s < 60) return fmt::format("{} s", s);
   if (s < 3600) return fmt::format("{}:{:02} min", s / 60, s % 60);
   return fmt::format("{}:{:02} h", s / 3600, s / 60 % 60);

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "base/diagnostics.h"
 #include "spec/yaml.h"

@@ -494,6 +494,23 @@ extern const std::vector<KeyRow<TensorSpec>> kStoredTensorKeys = {
       .required = true,
       .hint = "name a tensor of `modules`, as in `from: model.norm.weight`"},
      Into<&TensorSpec::from, &SpecParser::ReadView>},
+    {{.name = "times",
+      .description = "the factor, of f32, by which the trainer has these values: `convert` "
+                     "multiplies by it, and generated values are stored as they are",
+      .kind = SpecKind::kNumber,
+      .default_text = "1"},
+     Number<&TensorSpec::times>},
+    {{.name = "back",
+      .description = "the factor, of f32, that `convert` multiplies by on the way back, where it "
+                     "does not divide by `times`",
+      .kind = SpecKind::kNumber},
+     Number<&TensorSpec::back>},
+    {{.name = "plus",
+      .description = "what the trainer has added to these values: `convert` adds it, and subtracts "
+                     "it on the way back",
+      .kind = SpecKind::kNumber,
+      .default_text = "0"},
+     Number<&TensorSpec::plus>},
     {kAxes, By<&SpecParser::ReadTensorAxes>},
     {kShard, By<&SpecParser::ReadShard>},
     {kStage, Into<&TensorSpec::stage, &SpecParser::ReadStage>},

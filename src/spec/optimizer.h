@@ -1,6 +1,7 @@
 // Reads `export --optimizer`: the optimizer whose state before the first step is written, too.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <utility>

@@ -211,6 +211,7 @@ struct TensorSpec {
   std::optional<DimensionList> in_axis, out_axis, batch_axis;
   ExprPtr when;                  // null: always there; 0: no such tensor
   std::optional<ViewSpec> from;  // in a layout, instead of a shape and an initializer
+  ExprPtr times, back, plus;     // then, what a conversion does to values; null: nothing
 };
 
 struct ModuleSpec;

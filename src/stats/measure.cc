@@ -1,7 +1,5 @@
 #include "stats/measure.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>

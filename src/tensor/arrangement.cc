@@ -1,6 +1,7 @@
 #include "tensor/arrangement.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/checked_math.h"

@@ -1,5 +1,7 @@
 #include "tensor/convert.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -14,6 +16,13 @@ bool IsDecodedExactly(const void* in, DType dtype, double value) {
   std::memcpy(&bits, in, sizeof bits);
   if (dtype == DType::u64) return value < 0x1p64 && static_cast<uint64_t>(value) == bits;
   return value < 0x1p63 && static_cast<int64_t>(value) == static_cast<int64_t>(bits);
+}
+
+std::string NumberInText(const void* in, DType dtype) {
+  uint64_t bits = 0;
+  if (dtype != DType::i64 && dtype != DType::u64) return fmt::to_string(Decode(in, dtype));
+  std::memcpy(&bits, in, sizeof bits);
+  return dtype == DType::u64 ? fmt::to_string(bits) : fmt::to_string(static_cast<int64_t>(bits));
 }
 
 bool Convert(const void* in, DType from, DType to, void* out) {

@@ -8,7 +8,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -49,8 +48,9 @@ class SourceTensor {
     if (numbers == nullptr) numbers = std::make_shared<const std::vector<double>>(compute());
     return numbers;
   }
-  // Reads one cell. Throws as Check() does, and kWorld if the cell is no longer as it was.
-  virtual void ReadCell(int64_t cell, void* out) const = 0;
+  // Reads cells that follow one another. Throws as Check() does, and kWorld if one is no longer as
+  // it was.
+  virtual void ReadCells(int64_t first, int64_t count, void* out) const = 0;
 
  private:
   const std::string text_;

@@ -320,6 +320,46 @@ def load_rows(options, folder):
 # Copying, from a checkpoint that is in the page cache as far as that holds it.
 
 
+def seconds_of_copy(to, *command):
+    start = time.monotonic()
+    run_command(*command, to)
+    if command[0] == "cp":
+        for file in to.rglob("*"):
+            if file.is_file():
+                with open(file, "rb") as opened:
+                    os.fsync(opened.fileno())
+    return time.monotonic() - start
+
+
+def convert_rows(options, folder, out):
+    """A folder of safetensors files to other formats and layouts, against cp of its files."""
+    binary, source, spec = options.binary, folder / "convert-source", folder / "convert.yaml"
+    layers = max(2, round(options.gigabytes * 1e9 / (LAYER * 2)) // 2 * 2)
+    spec.write_text(SPEC.format(engine="philox4x32", dtype="bf16", ranks=1, shape=list(SHAPE), layers=layers,
+                                init=INITS["normal"]).replace(", shard: [data]", "") + """
+layouts:
+  turned: {l: {repeat: {i: LAYERS}, w: {from: {transpose: {axes: [1, 0], of: "layers.{i}.weight"}}}}}
+  woven: {l: {repeat: {i: LAYERS / 2}, w: {from: {interleave: {axis: 0, groups: 8, of: [
+    "layers.{2 * i}.weight", "layers.{2 * i + 1}.weight"]}}}}}
+  stacked: {l: {from: {stack: {axis: 0, for: {i: LAYERS}, of: "layers.{i}.weight"}}}}
+""".replace("LAYERS", str(layers)))
+
+    def row(name, *command):
+        def work():
+            if not source.exists():
+                run_command(binary, "export", spec, "--to", "safetensors", "--max-shard-size", "1GB", "-o", source)
+                (source / "shardinit-export.json").unlink()
+            return seconds_of_copy(out / "copy", *command)
+        return Row("convert", name, 0, layers * LAYER * 2, work)
+
+    yield row("cp -r, fsync of each file", "cp", "-r", source)
+    for form in ["safetensors", "dcp", "hdf5", "zarr"]:
+        yield row(f"convert --to {form}", binary, "convert", source, "--to", form, "-o")
+    for layout in ["stacked", "woven", "turned"]:
+        yield row(f"convert --to dcp, {layout}", binary, "convert", source, "--to", "dcp", "--spec", spec, "--layout",
+                  layout, "-o")
+
+
 def reshard_rows(options, folder, out):
     """A checkpoint of four ranks to another mesh, against cp of its files."""
     binary, source = options.binary, folder / "reshard-source"
@@ -332,14 +372,7 @@ def reshard_rows(options, folder, out):
         def work():
             if not source.exists():
                 run_command(binary, "gen", spec, "-o", source)
-            start = time.monotonic()
-            run_command(*command, out / "copy")
-            if command[0] == "cp":
-                for file in (out / "copy").rglob("*"):
-                    if file.is_file():
-                        with open(file, "rb") as opened:
-                            os.fsync(opened.fileno())
-            return time.monotonic() - start
+            return seconds_of_copy(out / "copy", *command)
         return Row("reshard", name, 0, layers * LAYER * 2, work)
 
     yield row("cp -r, fsync of each file", "cp", "-r", source)
@@ -377,6 +410,7 @@ def all_rows(options, folder, out):
     yield from library_rows(options, folder)
     yield from load_rows(options, folder)
     yield from reshard_rows(options, folder, out)
+    yield from convert_rows(options, folder, out)
     yield from kernel_rows(options)
     # These are slower, but only the rate matters.
     yield from rival_rows(options, folder, out, max(1, layers // 16))

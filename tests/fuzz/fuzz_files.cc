@@ -5,7 +5,6 @@
 #include <fstream>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -13,6 +12,8 @@
 #include "checkpoint/receipt.h"
 #include "export/record.h"
 #include "formats/dcp/unpickle.h"
+#include "formats/foreign_names.h"
+#include "formats/format.h"
 #include "formats/safetensors/file.h"
 #include "plan/plan.h"
 
@@ -66,6 +67,20 @@ void TrySafetensors(const std::string& text) {
   if (end >= 0 && end != static_cast<int64_t>(text.size())) abort();
 }
 
+// What is read lies in the file.
+void TryTorchFile(const std::string& text) {
+  static const std::string path = "/dev/shm/shardinit-fuzz-" + std::to_string(std::rand()) + ".pt";
+  std::ofstream(path, std::ios::binary) << text;
+  const Contents contents = kTorchReader.read_file(path);
+  for (const auto& [name, holding] : contents.tensors) {
+    const DTypeInfo* const dtype = FindDType(kTorchReader.dtype, holding.dtype);
+    for (const FilePiece& piece : holding.pieces) {
+      const int64_t bytes = ElementCount(piece.box.shape) * dtype->bytes;
+      if (piece.offset < 0 || piece.offset + bytes > static_cast<int64_t>(text.size())) abort();
+    }
+  }
+}
+
 void TryRecord(const std::string& text) {
   for (const RecordedFile& file : ReadRecord(WithDigest(text), "shardinit-export.json").files) {
     int64_t end = 0;
@@ -102,6 +117,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         break;
       case 'e':
         TryRecord(text);
+        break;
+      case 't':
+        TryTorchFile(text);
         break;
       case 'k':
         TryPickle(text);

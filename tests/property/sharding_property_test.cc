@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "plan/part.h"
 #include "plan/plan.h"
 #include "support/random_plan.h"
 
@@ -320,21 +321,25 @@ TEST(Sharding, CoordinatesNumberTheRanks) {
 }
 
 // Compares a plan's totals with its ranks, for whole models.
+// Returns a plan of a few tensors of all kinds on a mesh of a few ranks.
+Plan RandomPlan(Random& random) {
+  InitGraph graph{
+      .name = "x", .engine = "philox4x32", .seed = 1, .mesh = RandomMesh(random), .tensors = {}};
+  const int64_t tensors = random.In(1, 6);
+  for (int64_t t = 0; t < tensors; ++t) {
+    Shape shape = RandomShape(random, 500);
+    PartitionSpec partition = RandomPartition(random, graph.mesh, shape);
+    const auto dtype = DTypes()[static_cast<size_t>(random.In(0, std::ssize(DTypes()) - 1))].dtype;
+    graph.tensors.push_back(MakeTensor("t" + std::to_string(t), dtype, std::move(shape),
+                                       Normal{0, 1}, std::move(partition)));
+  }
+  return MakePlan(std::move(graph));
+}
+
 TEST(Sharding, PlansAddUp) {
   Random random(10);
   for (int i = 0; i < 200 && !testing::Test::HasFailure(); ++i) {
-    InitGraph graph{
-        .name = "x", .engine = "philox4x32", .seed = 1, .mesh = RandomMesh(random), .tensors = {}};
-    const int64_t tensors = random.In(1, 6);
-    for (int64_t t = 0; t < tensors; ++t) {
-      Shape shape = RandomShape(random, 500);
-      PartitionSpec partition = RandomPartition(random, graph.mesh, shape);
-      const auto dtype =
-          DTypes()[static_cast<size_t>(random.In(0, std::ssize(DTypes()) - 1))].dtype;
-      graph.tensors.push_back(MakeTensor("t" + std::to_string(t), dtype, std::move(shape),
-                                         Normal{0, 1}, std::move(partition)));
-    }
-    Plan plan = MakePlan(std::move(graph));
+    Plan plan = RandomPlan(random);
     int64_t bytes = 0, boxes = 0, most = 0, all = 0;
     for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
       const RankPlan made = PlanRank(plan, rank);
@@ -356,6 +361,32 @@ TEST(Sharding, PlansAddUp) {
     }
     EXPECT_EQ(most, plan.max_rank_bytes);
     EXPECT_GE(all, plan.bytes);
+  }
+}
+
+TEST(Sharding, PartsAreAllRanksInTurnAndAsEqualAsRanksAllow) {
+  Random random(11);
+  for (int i = 0; i < 300 && !testing::Test::HasFailure(); ++i) {
+    Plan plan = RandomPlan(random);
+    if (random.In(0, 1) == 0) plan.graph.replicas = Replicas::kFull;
+    std::vector<int64_t> bytes;
+    for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
+      bytes.push_back(PlanRank(plan, rank).bytes());
+    }
+    const int64_t all = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+    const int64_t most = *std::max_element(bytes.begin(), bytes.end());
+    for (int64_t count = 1; count <= 9; ++count) {
+      const std::vector<int64_t> first = RanksOfParts(plan, count);
+      ASSERT_EQ(std::ssize(first), count + 1);
+      EXPECT_EQ(first.front(), 0);
+      EXPECT_EQ(first.back(), plan.world_size());
+      EXPECT_TRUE(std::is_sorted(first.begin(), first.end()));
+      for (size_t part = 0; part < static_cast<size_t>(count); ++part) {
+        const int64_t of_part = std::accumulate(bytes.begin() + first[part],
+                                                bytes.begin() + first[part + 1], int64_t{0});
+        EXPECT_LE(count * of_part, all + count * most) << "part " << part << " of " << count;
+      }
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 // Compares random trees of views with a plain evaluator that moves one element
 // at a time. Every stretch of every box equals that part of the whole.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -102,7 +102,7 @@ def test_what_is_installed_is_hardened(name):
 
 @pytest.mark.parametrize("place", [
     "init/distribution.cc", "stats/fit.cc", "generate/fill.cc", "plan/read_draw.cc", "program/drawn.cc",
-    "graph/engines/jax_threefry.cc", "graph/engines/torch_cpu.cc"])
+    "graph/engines/jax_threefry.cc", "graph/engines/torch_cpu.cc", "graph/warnings/values.cc"])
 def test_a_distribution_that_was_forgotten_does_not_compile(place, tmp_path):
     """Everywhere that looks at each: else its values would be zeros, or its plan none."""
     header = (ROOT / "src/init/distribution.h").read_text()

@@ -1,6 +1,7 @@
 """Specs captured from PyTorch against the very constructors: names, shapes, element types; the bits
 of what no random number decides; the distributions of what one does."""
 
+import io
 import json
 import math
 import re
@@ -19,6 +20,7 @@ transformers = client_of("transformers")
 import shardinit
 import shardinit.capture
 from shardinit._dtypes import name_of
+from shardinit.capture._command import main
 from torch import nn
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4}
@@ -422,10 +424,12 @@ def test_command(tmp_path):
             assert tensor.dtype == torch.float32 and torch.equal(model.state_dict()[path], tensor), path
 
 
-def test_mistakes_of_the_command(tmp_path):
+def test_mistakes_of_the_command(tmp_path, monkeypatch, capsys):
     (tmp_path / "config.json").write_text('{"model_type": "lama"}')
     (tmp_path / "none.json").write_text("[1")
     (tmp_path / "my.py").write_text("class Up: pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
     for arguments, status, words in [
         (("torch", "my.py:Up", "-o", "x"), 2, "hint: name the module, not its file: `my:Up`"),
         (("torch", "../sub/my.py:Up", "-o", "x"), 2, "cannot import `../sub/my.py`"),
@@ -444,10 +448,14 @@ def test_mistakes_of_the_command(tmp_path):
         (("hf", "./-", "-o", "x"), 2, "cannot read ./-: No such file"),
         (("hf", "-", "-o", "x"), 2, "standard input has no `model_type`: it is not a Hugging Face config"),
     ]:
-        done = command(*arguments, input="{}", folder=tmp_path)
-        assert (done.returncode, done.stdout) == (status, ""), (arguments, done.stderr)
-        assert done.stderr.startswith("shardinit-capture: error: ") and words in done.stderr, (arguments, done.stderr)
+        monkeypatch.setattr(sys, "stdin", io.StringIO("{}"))
+        assert main(list(arguments)) == status, arguments
+        out, err = capsys.readouterr()
+        assert out == "" and err.startswith("shardinit-capture: error: ") and words in err, (arguments, err)
         assert not (tmp_path / "x").exists()
+        if words == "hint: name the module, not its file: `my:Up`":  # The process says the same.
+            done = command(*arguments, folder=tmp_path)
+            assert (done.returncode, done.stdout, done.stderr) == (status, "", err)
 
 
 def test_the_page_has_the_options_of_help(tmp_path):

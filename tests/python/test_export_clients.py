@@ -124,9 +124,11 @@ def torch_types():
 
 
 def test_hf_dcp_onto_another_mesh(export, expected, tmp_path):
-    torch = client_of("torch")
+    client_of("torch")
+    from torch_processes import start
+
     out = export("hf-dcp", "--mesh", "a=3,b=2")
-    torch.multiprocessing.spawn(distributed_one, (4, str(tmp_path), str(out), expected), nprocs=4)
+    start(4, distributed_one, 4, str(tmp_path), str(out), expected)
 
 
 def test_hf_dcp_in_one_process(export, expected):

@@ -12,6 +12,7 @@ from support import ROOT, reassemble, run_ok, run_tool
 
 torch = client_of("torch")
 client_of("megatron.core")
+from torch_processes import start  # noqa: E402
 
 SIZES = {"d": 64, "ff": 128, "layers": 4, "heads": 8, "kv_heads": 4, "head_dim": 8, "vocab": 512}
 EXPERTS = 6  # It differs from the number of layers: both are parts of the names of states.
@@ -64,7 +65,7 @@ def load_it(rank, world, rendezvous, folder, expected, experts, degrees, strict)
 
 def spawn_it(world, rendezvous, *arguments):
     rendezvous.mkdir()
-    torch.multiprocessing.spawn(load_it, (world, str(rendezvous), *arguments), nprocs=world)
+    start(world, load_it, world, str(rendezvous), *arguments)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 over."""
 
 import collections
+import os
 import shutil
 
 import pytest
@@ -126,3 +127,36 @@ def test_tensors_that_are_not_read_are_not_equal(tmp_path):
     empty = hub(tmp_path / "empty", {"w": state["w"], "z": torch.zeros(0)})
     assert run_ok("diff", empty, empty, "--values").stdout == "no difference: 1 tensor\n"
     assert "has no tensor that is read" in refused("digest", hub(tmp_path / "none", {}), code=2)
+
+
+def test_what_is_no_file_is_called_so(tmp_path):
+    """A pipe with the name of a file is not a file of no bytes, and nobody waits for its writer."""
+    for name in "model.safetensors", "pytorch_model.bin":
+        folder = tmp_path / name
+        folder.mkdir()
+        os.mkfifo(folder / name)
+        for path in folder, folder / name:
+            assert f"{name}` is a device, not a file" in refused("digest", path, code=2)
+
+
+@pytest.mark.parametrize("name", ["_METADATA", "_CHECKPOINT_METADATA", "shardinit-export.json"])
+def test_names_of_files_of_a_format(tmp_path, name):
+    folder = hub(tmp_path / "in", {name: torch.ones(1), "w": torch.ones(2)})
+    message = refused("convert", folder, "--to", "zarr", "-o", tmp_path / "out", code=2)
+    assert f"`{name}` is the name of a tensor, and of a file of the format" in message
+    assert not (tmp_path / "out").exists()
+    run_ok("convert", folder, "--to", "zarr", "--drop", name, "-o", tmp_path / "out")
+    run_ok("convert", folder, "--to", "dcp", "-o", tmp_path / "dcp")
+
+
+def test_numbers_that_are_refused_are_said_exactly(tmp_path):
+    folder = hub(tmp_path / "in", {"w": torch.tensor([1, 2**62 + 1])})
+    (tmp_path / "spec.yaml").write_text("""
+shardinit: 1
+name: exact
+dtype: f64
+sources: {base: {path: in}}
+modules: {w: {shape: [2], init: {source: base}}}
+""")
+    message = refused("digest", tmp_path / "spec.yaml", code=2)
+    assert f"element [1] of `w` is {2**62 + 1} in" in message and folder.exists()

@@ -396,7 +396,7 @@ def test_beside_torch(mine, tmp_path):
 
 
 def test_pip_install_of_a_clone(tmp_path):
-    """With this system's libraries and compiler: `sh tests/run.sh pip` has done it, without the optimizer."""
+    """With this system's libraries: `sh tests/run.sh pip` has done it, by clang and without its optimizer."""
     site = ROOT / "build/clone"
     if not site.is_dir():
         pytest.skip("there is no build/clone: `sh tests/run.sh pip` makes it")

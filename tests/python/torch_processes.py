@@ -1,9 +1,15 @@
 """Runs a function in processes that talk to each other through PyTorch's gloo."""
 
+import multiprocessing
 import os
 
 import torch
 import torch.distributed as dist
+
+# Processes are forked from one that has imported these and done nothing else: importing them takes each
+# some seconds. Its environment is that of the first test that starts any.
+multiprocessing.set_forkserver_preload([
+    "torch", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp", "torch.distributed.tensor.parallel"])
 
 
 def enter(rank, world, folder, work, arguments):
@@ -17,5 +23,10 @@ def enter(rank, world, folder, work, arguments):
         dist.destroy_process_group()
 
 
+def start(world, work, *arguments):
+    """Calls `work(rank, *arguments)` in as many processes, and waits for them; raises what one of them raises."""
+    torch.multiprocessing.start_processes(work, arguments, nprocs=world, start_method="forkserver")
+
+
 def spawn_it(world, folder, work, *arguments):
-    torch.multiprocessing.spawn(enter, (world, str(folder), work, arguments), nprocs=world)
+    start(world, enter, world, str(folder), work, arguments)

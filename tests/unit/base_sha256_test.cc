@@ -3,6 +3,7 @@
 // Example Values, SHA256.pdf and SHA2_Additional.pdf).
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 #include "base/sha256.h"

@@ -2,8 +2,6 @@
 // with the readable reference. tests/python/test_torch_cpu.py has PyTorch itself.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstring>
 #include <random>
 #include <string>
 #include <vector>

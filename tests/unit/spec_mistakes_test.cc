@@ -2,8 +2,6 @@
 // none.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "support/graph_text.h"
 
 namespace shardinit {

@@ -1,7 +1,7 @@
 // Tests large cases; views_property_test.cc has the small ones.
 #include <gtest/gtest.h>
 
-#include <numeric>
+#include <algorithm>
 #include <random>
 
 #include "tensor/coverage.h"

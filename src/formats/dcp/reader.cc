@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "formats/dcp/archive.h"
 #include "formats/dcp/saved.h"
 #include "formats/foreign_names.h"
 #include "formats/format.h"

@@ -1,43 +1,17 @@
 #include "formats/dcp/saved.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cstdint>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "formats/foreign_names.h"
-#include "formats/little_endian.h"
 
 namespace shardinit::dcp {
 namespace {
 
-// The most bytes of an archive's directory, and the most pieces of a tensor that is not contiguous.
-constexpr int64_t kMostDirectory = 64 << 20, kMostRuns = 1 << 16;
-
-int64_t Field(std::string_view in, size_t at, size_t bytes) {
-  const uint64_t value = FromLittleEndian({in.data() + at, bytes});
-  return static_cast<int64_t>(std::min(value, uint64_t{1} << 60));  // small enough for sums
-}
-
-// ZIP64's extra field has those of uncompressed size, compressed size and offset that do not fit.
-// Both sizes of a stored file are equal.
-void TakeLargeFields(std::string_view extra, Archive::Entry* entry) {
-  constexpr int64_t kMany = 0xffffffff;
-  while (extra.size() >= 4) {
-    const int64_t id = Field(extra, 0, 2);
-    std::string_view field = extra.substr(4);
-    field = field.substr(0, std::min(field.size(), static_cast<size_t>(Field(extra, 2, 2))));
-    extra.remove_prefix(4 + field.size());
-    if (id != 1) continue;
-    if (entry->size == kMany && field.size() >= 16) {
-      entry->size = Field(field, 0, 8);
-      field.remove_prefix(16);
-    }
-    if (entry->header == kMany && field.size() >= 8) entry->header = Field(field, 0, 8);
-  }
-}
+// The most pieces of a tensor that is not contiguous.
+constexpr int64_t kMostRuns = 1 << 16;
 
 // Refuses the bits that say that the values are other numbers than the bytes.
 void RefuseBits(const Value* metadata, const std::string& path) {
@@ -103,79 +77,6 @@ Shape ShapeOf(const Value* value, const std::string& path, std::string_view what
     }
   }
   return shape;
-}
-
-Archive::Archive(std::string path, int64_t offset, int64_t length)
-    : path_(std::move(path)), offset_(offset), length_(length), fd_(OpenToRead(path_)) {
-  struct stat info;
-  if (fstat(fd_.get(), &info) != 0 || offset > info.st_size || length > info.st_size - offset) {
-    Refuse(path_, "an item lies beyond its end");
-  }
-  ReadDirectory();
-}
-
-const Archive::Entry* Archive::Find(std::string_view end) const {
-  for (const auto& [name, entry] : entries_) {
-    if (name.size() > end.size() && name.ends_with(end)) return &entry;
-  }
-  return nullptr;
-}
-
-int64_t Archive::DataOf(const Entry& entry) const {
-  constexpr int64_t kFixed = 30;
-  if (!entry.stored) {
-    Refuse(path_, "its data are compressed: load it with PyTorch, and save it again");
-  }
-  const std::string header = Read(entry.header, kFixed);
-  if (!header.starts_with("PK\3\4")) Refuse(path_, "an item's zip directory is damaged");
-  const int64_t at = entry.header + kFixed + Field(header, 26, 2) + Field(header, 28, 2);
-  if (at + entry.size > length_) Refuse(path_, "an item's data lie beyond its end");
-  return offset_ + at;
-}
-
-std::string Archive::Text(const Entry& entry, int64_t most) const {
-  if (entry.size > most) Refuse(path_, "an item's pickle is too long");
-  return Read(DataOf(entry) - offset_, entry.size);
-}
-
-// Reads bytes; `at` counts from the beginning of the archive.
-std::string Archive::Read(int64_t at, int64_t bytes) const {
-  if (at < 0 || at + bytes > length_) Refuse(path_, "an item is not a zip archive");
-  std::string text(static_cast<size_t>(bytes), '\0');
-  ReadExactly(fd_.get(), path_, text.data(), text.size(), offset_ + at);
-  return text;
-}
-
-// Follows PKWARE's APPNOTE.TXT, 4.3.12 to 4.3.16.
-void Archive::ReadDirectory() {
-  constexpr int64_t kEnd = 22, kLocator = 20, kEnd64 = 56, kMostComment = 0xffff;
-  constexpr int64_t kMany = 0xffffffff;
-  const int64_t tail = std::min(length_, kEnd + kMostComment);
-  const std::string last = Read(length_ - tail, tail);
-  const size_t found = last.rfind("PK\5\6");
-  if (found == last.npos || found + kEnd > last.size())
-    Refuse(path_, "an item is not a zip archive");
-  int64_t size = Field(last, found + 12, 4), at = Field(last, found + 16, 4);
-  if (size == kMany || at == kMany) {
-    const int64_t locator = length_ - tail + static_cast<int64_t>(found) - kLocator;
-    const std::string end = Read(Field(Read(locator, kLocator), 8, 8), kEnd64);
-    size = Field(end, 40, 8);
-    at = Field(end, 48, 8);
-  }
-  if (size > kMostDirectory) Refuse(path_, "an item has a directory that is too long");
-  const std::string directory = Read(at, size);
-  constexpr size_t kFixed = 46;
-  for (std::string_view rest = directory; rest.size() >= kFixed;) {
-    const auto name = static_cast<size_t>(Field(rest, 28, 2));
-    const auto extra = static_cast<size_t>(Field(rest, 30, 2));
-    const size_t all = kFixed + name + extra + static_cast<size_t>(Field(rest, 32, 2));
-    if (!rest.starts_with("PK\1\2") || all > rest.size())
-      Refuse(path_, "an item's zip directory is damaged");
-    Entry entry{Field(rest, 42, 4), Field(rest, 24, 4), Field(rest, 10, 2) == 0};
-    TakeLargeFields(rest.substr(kFixed + name, extra), &entry);
-    entries_.emplace_back(rest.substr(kFixed, name), entry);
-    rest.remove_prefix(all);
-  }
 }
 
 bool IsTensor(const Value& value) {

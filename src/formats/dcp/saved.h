@@ -1,6 +1,6 @@
-// Reads what `torch.save` writes, without running any of it: a zip archive with a pickle, which
-// describes tensors, and a file for each storage that has their elements. Nothing is trusted before
-// it is checked.
+// Reads what `torch.save` writes, without running any of it: a zip archive (formats/dcp/archive.h)
+// with a pickle, which describes tensors, and a file for each storage that has their elements.
+// Nothing is trusted before it is checked.
 #pragma once
 
 #include <fmt/format.h>
@@ -8,10 +8,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "base/file.h"
 #include "formats/dcp/unpickle.h"
 #include "formats/pieces.h"
 #include "tensor/box.h"
@@ -31,33 +29,6 @@ const Value& Need(const Value* value, const std::string& path, std::string_view 
 const std::string& TextOf(const Value* value, const std::string& path, std::string_view what);
 int64_t NaturalOf(const Value* value, const std::string& path, std::string_view what);
 Shape ShapeOf(const Value* value, const std::string& path, std::string_view what);
-
-// A part of a file: the archive that `torch.save` made of something.
-class Archive {
- public:
-  Archive(std::string path, int64_t offset, int64_t length);
-
-  const std::string& path() const { return path_; }
-
-  struct Entry {
-    int64_t header, size;
-    bool stored;
-  };
-  // Finds a file by the end of its name, which begins with the archive's name. Null: there is none.
-  const Entry* Find(std::string_view end) const;
-  // Returns the place of the entry's bytes in the file.
-  int64_t DataOf(const Entry& entry) const;
-  std::string Text(const Entry& entry, int64_t most) const;
-
- private:
-  std::string Read(int64_t at, int64_t bytes) const;
-  void ReadDirectory();
-
-  const std::string path_;
-  const int64_t offset_, length_;
-  Fd fd_;
-  std::vector<std::pair<std::string, Entry>> entries_;
-};
 
 // A tensor as a pickle describes it.
 struct SavedTensor {

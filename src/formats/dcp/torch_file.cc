@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "formats/dcp/archive.h"
 #include "formats/dcp/saved.h"
 #include "formats/foreign_names.h"
 #include "formats/format.h"
@@ -289,7 +290,7 @@ std::optional<Contents> ReadTorchFolder(const std::string& folder) {
   const auto index = ReadWeightMap(folder, kIndexFile);
   KeepListed(index, kIndexFile, kWholeFile, &files, &contents);
   for (const std::string& file : files) {
-    Contents of = ReadTorchFile(folder + "/" + file);
+    Contents of = ReadTorchFile(fmt::format("{}/{}", folder, file));
     for (auto& [name, holding] : of.tensors) {
       const auto [there, is_new] = contents.tensors.emplace(name, std::move(holding));
       if (!is_new) {

@@ -77,7 +77,7 @@ struct MemoryDriver {
       driver.name = "shardinit_memory";
       driver.maxaddr = static_cast<haddr_t>(INT64_MAX);
       driver.fc_degree = H5F_CLOSE_SEMI;
-      driver.fapl_size = sizeof(MemoryFile*);
+      driver.fapl_size = sizeof(void*);  // The list holds the address of a MemoryFile.
       driver.open = Open;
       driver.close = Close;
       driver.query = Query;

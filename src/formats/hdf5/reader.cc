@@ -143,7 +143,9 @@ class Lister {
 
   void Group(hid_t group, const std::string& path, int depth) {
     if (depth > kMaxDepth) Refuse("groups are nested over {} levels", kMaxDepth);
-    for (const std::string& name : NamesIn(group)) Link(group, path + "/" + name, name, depth);
+    for (const std::string& name : NamesIn(group)) {
+      Link(group, fmt::format("{}/{}", path, name), name, depth);
+    }
   }
 
  private:
@@ -311,9 +313,7 @@ std::string Receive(int in, size_t most, std::chrono::milliseconds time) {
 std::string DescribeFile(const std::string& path, std::chrono::milliseconds time) {
   const Fd fd = OpenToRead(path);
   struct stat info;
-  if (fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    throw Error(ExitCode::kUsage, fmt::format("`{}` is not a file", path));
-  }
+  if (fstat(fd.get(), &info) != 0) throw SystemError("read", path);
   const size_t most = MostText(info.st_size);
   const SignalsWait signals;  // Signals wait until the child has ended.
   int ends[2];

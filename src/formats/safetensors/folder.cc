@@ -48,7 +48,9 @@ std::optional<Contents> ReadFolder(const std::string& folder) {
   Contents contents;
   const auto index = ReadWeightMap(folder, kIndexFile);
   KeepListed(index, kIndexFile, kWholeFile, &files, &contents);
-  for (const std::string& file : files) AddFile(folder + "/" + file, file, &contents);
+  for (const std::string& file : files) {
+    AddFile(fmt::format("{}/{}", folder, file), file, &contents);
+  }
   RequireAllWhole(contents);
   CheckWeightMap(index, kIndexFile, &contents);
   return contents;

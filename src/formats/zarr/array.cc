@@ -124,7 +124,7 @@ void RequireTree(const std::string& folder, Contents* contents) {
       const json of = part.is_object() ? part.value("key", json()) : json();
       name += (name.empty() ? "" : ".") + (of.is_string() ? of.get<std::string>() : of.dump());
     }
-    if (contents->lost.empty() && !Exists(folder + "/" + name + kDescription)) {
+    if (contents->lost.empty() && !Exists(fmt::format("{}/{}{}", folder, name, kDescription))) {
       contents->lost = fmt::format("_METADATA lists {}, which is not there", Quote(name));
     }
   }
@@ -149,7 +149,8 @@ std::optional<Contents> ReadFolder(const std::string& folder) {
       continue;
     }
     if (!name.starts_with(kParams)) contents.prefix = {};
-    contents.tensors[name] = ReadArray(folder + "/" + name, Escape(name) + kDescription);
+    contents.tensors[name] =
+        ReadArray(fmt::format("{}/{}", folder, name), Escape(name) + kDescription);
   }
   return contents;
 }

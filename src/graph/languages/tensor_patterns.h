@@ -1,8 +1,6 @@
 // Patterns of tensors' paths, as Stars::kParts has them, that a spec gives.
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -74,7 +74,7 @@ bool IsPadded(const InitGraph& graph) {
                     [](const Tensor& a, const Tensor& b) { return a.path == b.path; });
 }
 
-std::vector<Tensor> StoredAsDrawn(std::shared_ptr<const std::vector<Tensor>> drawn) {
+std::vector<Tensor> StoredAsDrawn(const std::shared_ptr<const std::vector<Tensor>>& drawn) {
   std::vector<Tensor> stored;
   stored.reserve(drawn->size());
   for (size_t i = 0; i < drawn->size(); ++i) {

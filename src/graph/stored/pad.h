@@ -17,7 +17,7 @@ inline constexpr std::string_view kPaddedLayout = "padded";
 bool IsPadded(const InitGraph& graph);
 
 // Returns each drawn tensor unchanged, as a stored one.
-std::vector<Tensor> StoredAsDrawn(std::shared_ptr<const std::vector<Tensor>> drawn);
+std::vector<Tensor> StoredAsDrawn(const std::shared_ptr<const std::vector<Tensor>>& drawn);
 
 // Pads views at the end of each dimension that its mesh axes do not divide, up to the next size
 // that they divide. Reports what cannot be padded.

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <span>
 
@@ -33,6 +34,7 @@ class Storer {
          std::shared_ptr<const std::vector<Tensor>> drawn, PieceBudget* budget,
          WrittenTensors* stored)
       : spec_(building.spec),
+        names_(building.names),
         sharder_(sharder),
         diagnostics_(building.diagnostics),
         why_(building.why),
@@ -168,10 +170,33 @@ class Storer {
         return;
       }
     }
+    tensor.convention = ConventionOf(spec, leaf);
     Add(*lowered, leaf.place, &spec, std::move(tensor));
   }
 
  private:
+  Convention ConventionOf(const TensorSpec& spec, const Leaf& leaf) {
+    Convention convention;
+    const auto take = [&](const ExprPtr& expr, float* out) {
+      if (expr == nullptr) return;
+      if (const auto number = EvaluateNumber(*expr, names_, diagnostics_)) {
+        *out = static_cast<float>(*number);
+      }
+    };
+    take(spec.times, &convention.times);
+    take(spec.back, &convention.back);
+    take(spec.plus, &convention.plus);
+    if (convention.times == 1) convention.back = 0;  // it undoes `times`
+    if (!std::isfinite(convention.times) || convention.times == 0 ||
+        !std::isfinite(convention.back) || !std::isfinite(convention.plus)) {
+      diagnostics_.Error(leaf.place,
+                         "`times` must be a number of f32 other than 0, and `back` and "
+                         "`plus` numbers of f32");
+      return {};
+    }
+    return convention;
+  }
+
   struct Stack {
     std::string path;
     const Span* place;                                // of the pattern
@@ -226,6 +251,7 @@ class Storer {
   }
 
   const ModelSpec& spec_;
+  const SpecScope& names_;
   Sharder& sharder_;
   Diagnostics& diagnostics_;
   Recorder& why_;
@@ -315,7 +341,7 @@ void CheckCoverage(const Located<std::string>& name, const LayoutSpec& layout,
 }  // namespace
 
 WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
-                           std::shared_ptr<const std::vector<Tensor>> drawn,
+                           const std::shared_ptr<const std::vector<Tensor>>& drawn,
                            const Paddings& paddings, Building& building, PieceBudget* budget) {
   const size_t before = building.Reported();
   DefineMeshSizes(mesh, &building.names);

@@ -13,7 +13,7 @@ namespace shardinit {
 // tensors; tensors that are kept or stacked inherit them. `building` serves this layout alone;
 // `budget` is the number of pieces that it may still take.
 WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
-                           std::shared_ptr<const std::vector<Tensor>> drawn,
+                           const std::shared_ptr<const std::vector<Tensor>>& drawn,
                            const Paddings& paddings, Building& building, PieceBudget* budget);
 
 // Defines `mesh_AXIS`, since some layouts depend on how many ranks share a tensor.

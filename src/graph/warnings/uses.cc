@@ -1,6 +1,7 @@
 #include "graph/warnings/uses.h"
 
 #include <cctype>
+#include <initializer_list>
 #include <string_view>
 #include <utility>
 

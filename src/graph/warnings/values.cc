@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -57,7 +56,8 @@ std::optional<Moments> MomentsOf(const Tensor& tensor) {
             const double spread = 1 + (moment(t.low) - moment(t.high)) / kept - shift * shift;
             return Moments{t.mean + t.std * shift, t.std * std::sqrt(std::max(spread, 0.))};
           },
-          [](const auto&) -> Result { return {}; },
+          [](const OneOf<Constant, Expression, Normalized, FromFile, FromSource, RowsLike, Parts,
+                         Norm> auto&) -> Result { return {}; },
       },
       tensor.distribution);
 }

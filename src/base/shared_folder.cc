@@ -1,0 +1,84 @@
+#include "base/shared_folder.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+
+#include "base/error.h"
+#include "base/new_file.h"
+#include "base/take_folder.h"
+
+namespace shardinit {
+namespace {
+
+constexpr char kClaim[] = "claim", kFiles[] = "files", kNotes[] = "notes";
+
+std::string PartsOf(const std::string& path) { return path + ".parts"; }
+
+// Tells whether a folder was made for the claim; false: for none yet. Throws if for another one.
+bool IsClaimed(const Folder& folder, const std::string& claim) {
+  std::string there;
+  if (!folder.Read(kClaim, claim.size() + 1, &there)) {
+    if (!folder.Exists(kClaim)) return false;
+  } else if (there == claim) {
+    return true;
+  }
+  throw Error(
+      ExitCode::kConflict,
+      fmt::format("`{}` was begun from another source, or with other options", folder.path()),
+      "give all runs the same options, and copies of the source with its times, as of "
+      "`cp -a`; or remove the folder to begin anew");
+}
+
+// Removes what is left when the files have their name: the claim at last, since it tells whose the
+// rest is.
+void RemoveRest(const Folder& parent, const Folder& folder, const std::string& name) {
+  for (const char* const sub : {kNotes, kFiles}) {
+    if (folder.Exists(sub)) RemoveTree(folder, sub);
+  }
+  folder.Remove(kClaim);
+  RemoveTree(parent, name);
+}
+
+}  // namespace
+
+SharedFolder::SharedFolder(const std::string& path, const std::string& claim)
+    : path_(PathToTake(path)),
+      parent_(Folder::Make(FolderOf(path_))),
+      folder_(Folder::Make(PartsOf(path_))) {
+  if (!IsClaimed(folder_, claim)) {
+    NewFile file(folder_, kClaim);
+    file.Append(claim);
+    // Only the first of several processes gives it the name.
+    file.CommitNew();
+    if (!IsClaimed(folder_, claim)) Check(false, "a claim is there");
+  }
+  folder_.MakeSub(kFiles);
+  notes_ = folder_.MakeSub(kNotes);
+}
+
+void SharedFolder::RemoveLeftOvers(const std::string& path, const std::string& claim) {
+  const std::string plain = PathToTake(path);
+  const Folder folder = Folder::Open(PartsOf(plain));
+  if (!folder) return;
+  if (!IsEmptyFolder(folder.path()) && !IsClaimed(folder, claim)) return;
+  RemoveRest(Folder::Open(FolderOf(plain)), folder, NameOf(PartsOf(plain)));
+}
+
+std::string SharedFolder::files() const { return fmt::format("{}/{}", PartsOf(path_), kFiles); }
+
+bool SharedFolder::Commit() {
+  const Folder files = folder_.OpenSub(kFiles);
+  if (!files) return false;
+  files.Sync();
+  try {
+    if (!TakeFolderName(folder_, kFiles, parent_, path_)) return false;
+  } catch (const Error&) {
+    if (folder_.Exists(kFiles)) throw;
+    return false;
+  }
+  RemoveRest(parent_, folder_, NameOf(PartsOf(path_)));
+  return true;
+}
+
+}  // namespace shardinit

@@ -1,0 +1,88 @@
+#include "checkpoint/converting.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+#include "tensor/convert.h"
+#include "tensor/encode.h"
+
+namespace shardinit {
+namespace {
+
+[[noreturn]] void ThrowNotHeld(const Tensor& tensor, const void* element, DType from) {
+  throw Error(ExitCode::kUsage,
+              fmt::format("`{}` has the value {}, which {} does not hold", tensor.path,
+                          NumberInText(element, from), InfoOf(tensor.dtype).name));
+}
+
+// Takes a value out of one convention and into another. A step that changes nothing is left out, as
+// it would change -0.
+template <typename T>
+T Between(T value, const Convention& from, const Convention& to) {
+  if (from.plus != 0) value -= static_cast<T>(from.plus);
+  if (from.times != 1) {
+    value = from.back != 0 ? value * static_cast<T>(from.back) : value / static_cast<T>(from.times);
+  }
+  if (to.times != 1) value *= static_cast<T>(to.times);
+  if (to.plus != 0) value += static_cast<T>(to.plus);
+  return value;
+}
+
+// Writes an element of another convention. Returns false if the type does not hold it.
+bool Change(const void* in, DType from, const Convention& of_source, DType to,
+            const Convention& convention, void* out) {
+  const double value = Decode(in, from);
+  if (from == DType::f64) {
+    const double changed = Between(value, of_source, convention);
+    return (std::isfinite(changed) || !std::isfinite(value)) &&
+           Convert(&changed, DType::f64, to, out);
+  }
+  const float changed = Between(static_cast<float>(value), of_source, convention);
+  return (std::isfinite(changed) || !std::isfinite(value)) &&
+         Convert(&changed, DType::f32, to, out);
+}
+
+}  // namespace
+
+BoxElements Converting(BoxElements source, DType from, const Tensor& tensor) {
+  return [source = std::move(source), from, &tensor](int64_t first, int64_t count, void* out) {
+    const int bytes = InfoOf(from).bytes;
+    std::vector<uint8_t> elements(static_cast<size_t>(count * bytes));
+    source(first, count, elements.data());
+    auto* at = static_cast<uint8_t*>(out);
+    for (const uint8_t* element = elements.data(); count > 0; --count, element += bytes) {
+      if (!Convert(element, from, tensor.dtype, at)) ThrowNotHeld(tensor, element, from);
+      at += InfoOf(tensor.dtype).bytes;
+    }
+  };
+}
+
+BoxElements Rescaling(BoxElements source, DType from, const Convention& of_source,
+                      const Tensor& tensor, Losses* losses) {
+  return [source = std::move(source), from, of_source, &tensor, losses](int64_t first,
+                                                                        int64_t count, void* out) {
+    const auto bytes = static_cast<size_t>(InfoOf(from).bytes);
+    std::vector<uint8_t> elements(static_cast<size_t>(count) * bytes);
+    source(first, count, elements.data());
+    auto* at = static_cast<uint8_t*>(out);
+    int64_t lost = 0;
+    uint64_t back;
+    losses->changed += count;
+    for (const uint8_t* element = elements.data(); count > 0; --count, element += bytes) {
+      if (!Change(element, from, of_source, tensor.dtype, tensor.convention, at)) {
+        ThrowNotHeld(tensor, element, from);
+      }
+      const bool returns = Change(at, tensor.dtype, tensor.convention, from, of_source, &back) &&
+                           memcmp(&back, element, bytes) == 0;
+      lost += !returns;
+      at += InfoOf(tensor.dtype).bytes;
+    }
+    losses->lost += lost;
+  };
+}
+
+}  // namespace shardinit

@@ -1,0 +1,25 @@
+// Elements of a source as those of another type, or in another convention.
+#pragma once
+
+#include <atomic>
+
+#include "generate/workers.h"
+#include "graph/graph.h"
+
+namespace shardinit {
+
+// Counts elements that were changed, and how many of them the way back would not give again, bit by
+// bit.
+struct Losses {
+  std::atomic<int64_t> changed{0}, lost{0};
+};
+
+// Returns the source's elements, of type `from`, as those of a tensor.
+BoxElements Converting(BoxElements source, DType from, const Tensor& tensor);
+
+// Does the same for a source that has another convention. It is computed in f32, or for f64 in
+// that, and rounded once to the tensor's type.
+BoxElements Rescaling(BoxElements source, DType from, const Convention& of_source,
+                      const Tensor& tensor, Losses* losses);
+
+}  // namespace shardinit

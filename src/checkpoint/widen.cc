@@ -1,0 +1,214 @@
+#include "checkpoint/widen.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "tensor/convert.h"
+#include "tensor/encode.h"
+
+namespace shardinit {
+namespace {
+
+constexpr char kBlocksEnd[] = "_blocks", kScalesEnd[] = "_scales", kScaleInvEnd[] = "_scale_inv";
+constexpr int64_t kMxNumbers = 32;  // to a scale
+constexpr float kE2M1[] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
+
+[[noreturn]] void ThrowUnknown(const std::string& path, const std::string& why) {
+  throw Error(ExitCode::kUsage, fmt::format("`{}` cannot be widened: {}", path, why),
+              "leave out `--dtype`, and it is carried as it is");
+}
+
+int64_t Quotient(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Returns the size of a block. It is in the config alone: shapes do not tell it where blocks are
+// cut.
+std::pair<int64_t, int64_t> BlockOf(const std::string& config, const std::string& path) {
+  const auto json = nlohmann::json::parse(config, nullptr, false);
+  const nlohmann::json* quantization = json.is_object() && json.contains("quantization_config")
+                                           ? &json["quantization_config"]
+                                           : nullptr;
+  if (quantization == nullptr || !quantization->is_object() ||
+      !quantization->contains("weight_block_size")) {
+    ThrowUnknown(path,
+                 "no config.json beside it says, under quantization_config, the "
+                 "weight_block_size");
+  }
+  const nlohmann::json& size = (*quantization)["weight_block_size"];
+  if (!size.is_array() || size.size() != 2 || !size[0].is_number_unsigned() ||
+      !size[1].is_number_unsigned() || size[0] == 0 || size[1] == 0 || size[0] > 1 << 30 ||
+      size[1] > 1 << 30) {
+    ThrowUnknown(path, fmt::format("weight_block_size of config.json is {}, and not two sizes",
+                                   size.dump()));
+  }
+  return {size[0].get<int64_t>(), size[1].get<int64_t>()};
+}
+
+Widening BlocksOf(const Tensor& numbers, const Tensor& scales, const std::string& config,
+                  DType dtype) {
+  if (numbers.dtype != DType::f8e4m3fn || numbers.shape.size() != 2 || scales.dtype != DType::f32) {
+    ThrowUnknown(
+        numbers.path,
+        fmt::format("it is {} with {} dimensions and scales of {}, not a matrix of "
+                    "f8e4m3fn with scales of f32",
+                    InfoOf(numbers.dtype).name, numbers.shape.size(), InfoOf(scales.dtype).name));
+  }
+  const auto [rows, columns] = BlockOf(config, numbers.path);
+  const Shape grid = {Quotient(numbers.shape[0], rows), Quotient(numbers.shape[1], columns)};
+  if (scales.shape != grid) {
+    ThrowUnknown(numbers.path,
+                 fmt::format("`{}` is [{}], but blocks of {} x {} need [{}]", scales.path,
+                             fmt::join(scales.shape, ", "), rows, columns, fmt::join(grid, ", ")));
+  }
+  Widening widening = {Scheme::kBlocks, numbers, scales, rows, columns, numbers};
+  widening.made.dtype = dtype;
+  return widening;
+}
+
+Widening Mxfp4Of(const Tensor& numbers, const Tensor& scales, const std::string& path,
+                 DType dtype) {
+  const Shape& shape = numbers.shape;
+  Shape wanted = shape;
+  if (!wanted.empty()) wanted.pop_back();
+  if (numbers.dtype != DType::u8 || scales.dtype != DType::u8 || shape.size() != 4 ||
+      shape[3] != kMxNumbers / 2 || scales.shape != wanted) {
+    ThrowUnknown(numbers.path,
+                 fmt::format("it is {} [{}] and `{}` {} [{}], not u8 [experts, rows, groups, 16] "
+                             "and u8 [experts, rows, groups]",
+                             InfoOf(numbers.dtype).name, fmt::join(shape, ", "), scales.path,
+                             InfoOf(scales.dtype).name, fmt::join(scales.shape, ", ")));
+  }
+  Widening widening = {Scheme::kMxfp4, numbers, scales, 1, kMxNumbers, numbers};
+  widening.made.path = path;
+  widening.made.dtype = dtype;
+  widening.made.shape = {shape[0], shape[2] * kMxNumbers, shape[1]};
+  widening.made.partition = PartitionSpec(3);
+  widening.made.distribution = ValuesOfSource(path);
+  return widening;
+}
+
+void Put(const Widening& widening, float number, uint8_t* out) {
+  if (Convert(&number, DType::f32, widening.made.dtype, out)) return;
+  throw Error(ExitCode::kUsage,
+              fmt::format("`{}` has the value {}, which {} does not hold", widening.made.path,
+                          number, InfoOf(widening.made.dtype).name));
+}
+
+// Makes elements of one row of a matrix.
+void WidenRow(const Widening& widening, const BoxElements& numbers, const BoxElements& scales,
+              int64_t first, int64_t count, uint8_t* out) {
+  const int64_t width = widening.made.shape[1], row = first / width, column = first % width;
+  const int64_t begin = column / widening.columns, end = (column + count - 1) / widening.columns;
+  std::vector<float> of_blocks(static_cast<size_t>(end - begin + 1));
+  scales(row / widening.rows * widening.scales.shape[1] + begin, end - begin + 1, of_blocks.data());
+  std::vector<uint8_t> codes(static_cast<size_t>(count));
+  numbers(first, count, codes.data());
+  for (int64_t i = 0; i < count; ++i) {
+    const float scale = of_blocks[static_cast<size_t>((column + i) / widening.columns - begin)];
+    Put(widening, DecodeF8E4M3Fn(codes[static_cast<size_t>(i)]) * scale, out);
+    out += InfoOf(widening.made.dtype).bytes;
+  }
+}
+
+// Makes numbers that lie side by side: those of some rows, in columns of the result, which is
+// transposed. `first` and `count` are of an expert's numbers.
+void WidenTile(const Widening& widening, const BoxElements& numbers, const BoxElements& scales,
+               int64_t expert, int64_t first, int64_t count, uint8_t* out) {
+  const int64_t rows = widening.made.shape[2], depth = widening.made.shape[1];
+  const int64_t low = first / rows, high = (first + count - 1) / rows;
+  const int64_t byte = low / 2, group = low / kMxNumbers;
+  std::vector<uint8_t> codes(static_cast<size_t>(high / 2 - byte + 1));
+  std::vector<uint8_t> exponents(static_cast<size_t>(high / kMxNumbers - group + 1));
+  const int64_t bytes = InfoOf(widening.made.dtype).bytes;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t begin = std::max(low, Quotient(first - row, rows));
+    const int64_t end = std::min(high, (first + count - 1 - row) / rows);
+    if (first + count - 1 < row || begin > end) continue;
+    const int64_t at = expert * rows + row;
+    numbers(at * (depth / 2) + byte, std::ssize(codes), codes.data());
+    scales(at * (depth / kMxNumbers) + group, std::ssize(exponents), exponents.data());
+    for (int64_t d = begin; d <= end; ++d) {
+      const uint8_t pair = codes[static_cast<size_t>(d / 2 - byte)];
+      const int code = d % 2 == 0 ? pair & 15 : pair >> 4;
+      const int exponent = exponents[static_cast<size_t>(d / kMxNumbers - group)];
+      const float sign = (code & 8) != 0 ? -1.0F : 1.0F;
+      const float number = std::ldexp(sign * kE2M1[code & 7], exponent - 127);
+      if (exponent == 255 || std::isinf(number)) {
+        throw Error(ExitCode::kUsage,
+                    fmt::format("`{}` has a scale of 2^{}, which no number of f32 has",
+                                widening.scales.path, exponent - 127));
+      }
+      Put(widening, number, out + (d * rows + row - first) * bytes);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Widening> FindWidenings(
+    const Plan& plan, DType dtype, const std::function<bool(const std::string& path)>& is_dropped) {
+  std::map<std::string, const Tensor*> there;
+  for (const Tensor& tensor : plan.graph.tensors) {
+    if (!is_dropped(tensor.path)) there.emplace(tensor.path, &tensor);
+  }
+  const auto find = [&](const std::string& path) {
+    const auto found = there.find(path);
+    return found == there.end() ? nullptr : found->second;
+  };
+  std::vector<Widening> widenings;
+  for (const auto& [path, tensor] : there) {
+    if (path.ends_with(kBlocksEnd) && tensor->dtype == DType::u8) {
+      const std::string made = path.substr(0, path.size() - sizeof kBlocksEnd + 1);
+      const Tensor* const scales = find(made + kScalesEnd);
+      if (scales == nullptr) continue;
+      if (there.contains(made)) ThrowUnknown(path, fmt::format("`{}` is there, too", made));
+      widenings.push_back(Mxfp4Of(*tensor, *scales, made, dtype));
+      continue;
+    }
+    const DTypeInfo& info = InfoOf(tensor->dtype);
+    if (!info.is_float() || info.bytes > 1) continue;
+    if (const Tensor* const scales = find(path + kScaleInvEnd)) {
+      widenings.push_back(BlocksOf(*tensor, *scales, plan.graph.config, dtype));
+      continue;
+    }
+    for (const char* const other : {"_scale", "_scales", ".scales", "_scale_2"}) {
+      if (!there.contains(path + other)) continue;
+      ThrowUnknown(path, fmt::format("nothing says how `{}{}` scales it", path, other));
+    }
+  }
+  return widenings;
+}
+
+BoxElements Widen(const Widening& widening, BoxElements numbers, BoxElements scales) {
+  return [widening, numbers = std::move(numbers), scales = std::move(scales)](
+             int64_t first, int64_t count, void* out) {
+    const Shape& shape = widening.made.shape;
+    const bool is_matrix = widening.scheme == Scheme::kBlocks;
+    const int64_t part = is_matrix ? shape[1] : shape[1] * shape[2];
+    auto* at = static_cast<uint8_t*>(out);
+    while (count > 0) {
+      const int64_t now = std::min(count, part - first % part);
+      if (is_matrix) {
+        WidenRow(widening, numbers, scales, first, now, at);
+      } else {
+        WidenTile(widening, numbers, scales, first / part, first % part, now, at);
+      }
+      first += now, count -= now, at += now * InfoOf(widening.made.dtype).bytes;
+    }
+  };
+}
+
+std::string WithoutQuantization(const std::string& config) {
+  auto json = nlohmann::json::parse(config, nullptr, false);
+  if (!json.is_object()) return config;
+  json.erase("quantization_config");
+  return json.dump();
+}
+
+}  // namespace shardinit

@@ -1,0 +1,122 @@
+"""Several runs of `convert --ranks` make one folder: its bytes are those of one run, and before all ranks are there it
+has no name."""
+
+import concurrent.futures
+import json
+import os
+
+import pytest
+from changing import changing
+from clients import client_of
+from support import run_ok, run_tool
+
+torch = client_of("torch")
+safetensors_torch = client_of("safetensors.torch")
+
+FORMATS = {"safetensors": ["--max-shard-size", "3000"], "dcp": [], "zarr": [], "hdf5": []}
+SPLIT = ["--sharding", "fsdpv2", "--mesh", "fsdp=8"]
+
+
+def source(folder):
+    folder.mkdir()
+    bits = torch.Generator().manual_seed(7)
+    state = {f"layers.{i}.w": torch.randint(0, 256, (24, 10 + i), generator=bits, dtype=torch.int32) for i in range(7)}
+    safetensors_torch.save_file({**state, "b": torch.arange(5.0)}, folder / "model.safetensors")
+    return folder
+
+
+def files_of(folder):
+    return {f.relative_to(folder): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_eight_runs_write_what_one_writes(tmp_path, form):
+    folder = source(tmp_path / "in")
+    arguments = ["convert", folder, "--to", form, *FORMATS[form], *SPLIT]
+    run_ok(*arguments, "-o", tmp_path / "one")
+    out, parts = tmp_path / "out", tmp_path / "out.parts"
+    for rank in [3, 0, 7, 1, 2, 6, 5]:
+        result = run_ok(*arguments, "-o", out, "--ranks", rank)
+        assert "unfinished" in result.stdout and not out.exists() and parts.is_dir()
+    # A rank that is there is not made again.
+    before = {f: f.stat().st_mtime_ns for f in (parts / "files").rglob("*") if f.is_file()}
+    assert "unfinished" in run_ok(*arguments, "-o", out, "--ranks", "0-3").stdout
+    assert before == {f: f.stat().st_mtime_ns for f in before}
+    # Nothing takes it for a checkpoint or an export.
+    assert run_tool("verify", parts / "files").returncode != 0
+    run_ok(*arguments, "-o", out, "--ranks", "4")
+    assert files_of(out) == files_of(tmp_path / "one") and not parts.exists()
+    assert "was there already" in run_tool(*arguments, "-o", out, "--ranks", "2").stderr
+    assert files_of(out) == files_of(tmp_path / "one") and not parts.exists()
+    run_ok("verify", out)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_eight_runs_at_once(tmp_path, form):
+    folder = source(tmp_path / "in")
+    arguments = ["convert", folder, "--to", form, *FORMATS[form], *SPLIT]
+    run_ok(*arguments, "-o", tmp_path / "one")
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        runs = [pool.submit(run_tool, *arguments, "-o", tmp_path / "out", "--ranks", rank, "-j", 1) for rank in range(8)]
+        assert [run.result().returncode for run in runs] == [0] * 8, [run.result().stderr for run in runs]
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "one")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "one", "out"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_runs_from_other_sources_do_not_join(tmp_path, form):
+    folder = source(tmp_path / "in")
+    arguments = ["--to", form, *FORMATS[form], *SPLIT, "-o", tmp_path / "out"]
+    run_ok("convert", folder, *arguments, "--ranks", "0-3")
+    before = files_of(tmp_path / "out.parts")
+    # A copy with its times is the same source.
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    result = run_tool("convert", other, *arguments, "--ranks", "4-7")
+    assert result.returncode == 4 and "was begun from another source" in result.stderr, result
+    result = run_tool("convert", folder, *arguments, "--dtype", "bf16", "--ranks", "4-7")
+    assert result.returncode == 4 and "with other options" in result.stderr, result
+    assert files_of(tmp_path / "out.parts") == before
+    stat = (folder / "model.safetensors").stat()
+    os.utime(other / "model.safetensors", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    other.rename(tmp_path / "elsewhere")
+    folder.rename(tmp_path / "gone")
+    (tmp_path / "elsewhere").rename(folder)
+    run_ok("convert", folder, *arguments, "--ranks", "4-7")
+    run_ok("verify", tmp_path / "out")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("form", FORMATS)
+def test_runs_that_are_killed(tmp_path, form):
+    """The same command makes what a killed run left open, wherever it was killed."""
+    folder = source(tmp_path / "in")
+    arguments = ["convert", folder, "--to", form, *FORMATS[form], *SPLIT, "-j", 1]
+    run_ok(*arguments, "-o", tmp_path / "one")
+    run_ok(*arguments, "-o", tmp_path / "two", "--ranks", "0-3")
+    count = tmp_path / "count"
+    run_ok(*arguments, "-o", tmp_path / "two", "--ranks", "4-7", env=changing(folder, count=count))
+    steps = int(count.read_text().split()[1])
+    for kill in sorted({1, 2, 3, steps // 2, steps - 2, steps - 1, steps}):
+        out = tmp_path / f"out-{kill}"
+        run_ok(*arguments, "-o", out, "--ranks", "0-3")
+        assert run_tool(*arguments, "-o", out, "--ranks", "4-7", env=changing(folder, kill=kill)).returncode < 0
+        run_ok(*arguments, "-o", out, "--ranks", "4-7")
+        assert files_of(out) == files_of(tmp_path / "one"), kill
+        assert not (tmp_path / f"out-{kill}.parts").exists(), kill
+
+
+def test_mistakes(tmp_path):
+    folder = source(tmp_path / "in")
+    arguments = ["convert", folder, "--to", "dcp", *SPLIT, "-o", tmp_path / "out"]
+    assert run_tool(*arguments, "--ranks", "8").returncode == 2
+    report = json.loads(run_ok(*arguments, "--ranks", "1,3", "--json").stdout)
+    assert report["missing_ranks"] == [0, 2, 4, 5, 6, 7]
+    # A receipt counts only with its files.
+    run_ok(*arguments, "--ranks", "0,2,4-6")
+    next(f for f in sorted((tmp_path / "out.parts/files").iterdir())).unlink()
+    assert "unfinished: 1 rank is missing" in run_ok(*arguments, "--ranks", "7").stdout
+    assert not (tmp_path / "out").exists()
+    run_ok(*arguments, "--ranks", "0-7")
+    run_ok("verify", tmp_path / "out")

@@ -1,0 +1,76 @@
+"""`convert` between the files of the Hub and torchtitan's DCP against torchtitan's own state-dict adapters, bit for bit."""
+
+import dataclasses
+
+import pytest
+from clients import client_of
+from support import run_ok
+from test_generated_converts import trained
+from titan_models import DEEPSEEK, LLAMA, deepseek_config, llama_config, titan
+
+torch = client_of("torch")
+client_of("torchtitan")
+dcp = client_of("torch.distributed.checkpoint")
+safetensors_torch = client_of("safetensors.torch")
+
+SMALL = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "hidden_size": 24, "intermediate_size": 10,
+         "num_hidden_layers": 3, "vocab_size": 50, "tie_word_embeddings": False, "pad_token_id": None}
+OF_LLAMA = {"num_attention_heads": LLAMA["heads"], "num_key_value_heads": LLAMA["kv_heads"], "hidden_size": LLAMA["d"],
+            "intermediate_size": LLAMA["ff"], "num_hidden_layers": LLAMA["layers"], "vocab_size": LLAMA["vocab"],
+            "head_dim": LLAMA["head_dim"]}
+OF_DEEPSEEK = {
+    "num_attention_heads": DEEPSEEK["heads"], "num_key_value_heads": DEEPSEEK["heads"], "hidden_size": DEEPSEEK["d"],
+    "intermediate_size": DEEPSEEK["ff"], "moe_intermediate_size": DEEPSEEK["expert_ff"],
+    "num_hidden_layers": DEEPSEEK["layers"], "first_k_dense_replace": DEEPSEEK["dense_layers"],
+    "n_routed_experts": DEEPSEEK["experts"], "n_shared_experts": DEEPSEEK["shared_experts"],
+    "qk_nope_head_dim": DEEPSEEK["nope_dim"], "qk_rope_head_dim": DEEPSEEK["rope_dim"], "v_head_dim": DEEPSEEK["value_dim"],
+    "q_lora_rank": DEEPSEEK["query_rank"], "kv_lora_rank": DEEPSEEK["kv_rank"], "vocab_size": DEEPSEEK["vocab"],
+    "n_group": 2, "topk_group": 1}
+
+
+def adapter_of(family, tied):
+    if family == "Llama":
+        llama3 = titan("torchtitan.models.llama3")
+        return llama3.Llama3StateDictAdapter(llama_config(llama3, "tied" if tied else None), None)
+    if family == "DeepseekV3":
+        deepseek = titan("torchtitan.models.deepseek_v3")
+        return deepseek.DeepSeekV3StateDictAdapter(deepseek_config(deepseek), None)
+    qwen3 = titan("torchtitan.models.qwen3")
+    config = qwen3._debugmodel_moe("flex") if family == "Qwen3Moe" else qwen3._debugmodel("flex")
+    return qwen3.Qwen3StateDictAdapter(dataclasses.replace(config, enable_weight_tying=tied), None)
+
+
+CASES = {"Llama": OF_LLAMA, "Qwen3": {}, "Qwen3Moe": {"num_experts": 64, "moe_intermediate_size": 5}, "DeepseekV3": OF_DEEPSEEK}
+
+
+def same(made, wanted):
+    assert made.keys() == wanted.keys()
+    for path, tensor in wanted.items():
+        assert made[path].dtype == tensor.dtype and made[path].shape == tensor.shape, path
+        a, b = (t.contiguous().reshape(-1).view(torch.uint8) for t in (made[path], tensor))
+        assert torch.equal(a, b), path
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("family, tied", [("Llama", False), ("Llama", True), ("Qwen3", False), ("Qwen3", True),
+                                          ("Qwen3Moe", False), ("DeepseekV3", False)])
+def test_there_and_back(tmp_path, family, tied, dtype):
+    config = {**SMALL, "dtype": dtype, "tie_word_embeddings": tied, **CASES[family]}
+    if family == "DeepseekV3":
+        del config["head_dim"]
+    state = trained(family, config, 3, tmp_path / "in")
+    adapter = adapter_of(family, tied)
+    wanted = adapter.from_hf(dict(state))
+    run_ok("convert", tmp_path / "in", "--layout", "torchtitan", "--to", "dcp", "-o", tmp_path / "titan")
+    made = {name: torch.zeros(t.shape, dtype=t.dtype) for name, t in wanted.items()}
+    dcp.load(made, checkpoint_id=tmp_path / "titan")
+    same(made, wanted)
+    # torchtitan's own file of it comes back, to what its adapter gives.
+    dcp.save(wanted, checkpoint_id=tmp_path / "theirs")
+    run_ok("convert", tmp_path / "theirs", "--spec", tmp_path / "in/config.json", "--from-layout", "torchtitan", "--to",
+           "safetensors", "-o", tmp_path / "back")
+    back = safetensors_torch.load_file(tmp_path / "back/model.safetensors")
+    same(back, state)
+    given = adapter.to_hf(dict(wanted))
+    given = {name: t for name, t in given.items() if name in state}
+    same(given, state)

@@ -1,0 +1,161 @@
+"""Tensors of 8 and 4 bits with scales: carried as they are, or widened as torch's and Transformers' own functions do."""
+
+import json
+
+import pytest
+from clients import client_of
+from support import run_ok, run_tool
+
+torch = client_of("torch")
+safetensors_torch = client_of("safetensors.torch")
+
+DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
+
+
+def folder_of(path, state, block=(128, 128)):
+    path.mkdir()
+    safetensors_torch.save_file(state, path / "model.safetensors", metadata={"format": "pt"})
+    config = {"model_type": "none", "hidden_size": 8}
+    if block:
+        config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": list(block)}
+    (path / "config.json").write_text(json.dumps(config))
+    weight_map = {name: "model.safetensors" for name in state}
+    (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return path
+
+
+def blocks(shape, block=(128, 128), seed=0, least=-8):
+    """A matrix of all codes but NaN, with scales from very small to large ones."""
+    bits = torch.Generator().manual_seed(seed)
+    codes = torch.randint(0, 256, shape, generator=bits, dtype=torch.uint8)
+    codes[(codes & 127) == 127] = 0x80  # it is -0
+    grid = [-(-n // b) for n, b in zip(shape, block)]
+    scales = torch.randn(grid, generator=bits) * 10.0 ** torch.randint(least, 3, grid, generator=bits)
+    return codes.view(torch.float8_e4m3fn), scales
+
+
+def same(a, b):
+    assert a.dtype == b.dtype and a.shape == b.shape
+    bits = {2: torch.int16, 4: torch.int32, 1: torch.uint8}[a.element_size()]
+    assert torch.equal(a.contiguous().view(bits), b.contiguous().view(bits))
+
+
+def load(folder):
+    return safetensors_torch.load_file(folder / "model.safetensors")
+
+
+SHAPES = [(128, 128), (300, 200), (576, 384), (1, 1), (129, 127), (256, 1000)]
+
+
+@pytest.mark.parametrize("form", ["safetensors", "dcp", "hdf5"])
+def test_carried_as_they_are(tmp_path, form):
+    state = {}
+    for i, shape in enumerate(SHAPES):
+        state[f"l{i}.weight"], state[f"l{i}.weight_scale_inv"] = blocks(shape, seed=i)
+    state["e_blocks"] = torch.randint(0, 256, (2, 6, 3, 16), dtype=torch.uint8)
+    state["e_scales"] = torch.randint(0, 256, (2, 6, 3), dtype=torch.uint8)
+    folder = folder_of(tmp_path / "in", state)
+    run_ok("convert", folder, "--to", form, "-o", tmp_path / "there")
+    run_ok("convert", tmp_path / "there", "--to", "safetensors", "-o", tmp_path / "back")
+    found = load(tmp_path / "back")
+    assert found.keys() == state.keys()
+    for name, tensor in state.items():
+        same(found[name], tensor)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_blocks_as_torch_widens_them(tmp_path, dtype):
+    """torch's reader of such folders, which torchtitan uses, cuts blocks at the edges."""
+    module = client_of("torch.distributed.checkpoint.quantized_hf_storage")
+    dcp = client_of("torch.distributed.checkpoint")
+    state = {"norm.weight": torch.randn(7)}
+    for i, shape in enumerate(SHAPES):
+        state[f"l{i}.weight"], state[f"l{i}.weight_scale_inv"] = blocks(shape, seed=i)
+    folder = folder_of(tmp_path / "in", state)
+    wanted = {name: torch.zeros(t.shape, dtype=DTYPES[dtype]) for name, t in state.items() if "scale" not in name}
+    reader = module.QuantizedHuggingFaceStorageReader(str(folder), target_dtype=DTYPES[dtype], block_size=128)
+    dcp.load(wanted, storage_reader=reader)
+    result = run_tool("convert", folder, "--to", "safetensors", "--dtype", dtype, "-o", tmp_path / "out")
+    assert result.returncode == 0 and f"{len(SHAPES)} tensors with scales become {dtype}" in result.stderr, result
+    found = load(tmp_path / "out")
+    assert found.keys() == wanted.keys()
+    for i, _ in enumerate(SHAPES):
+        product = state[f"l{i}.weight"].float() * state[f"l{i}.weight_scale_inv"].repeat_interleave(
+            128, 0).repeat_interleave(128, 1)[:SHAPES[i][0], :SHAPES[i][1]]
+        same(found[f"l{i}.weight"], product.to(DTYPES[dtype]))
+        same(found[f"l{i}.weight"], wanted[f"l{i}.weight"])
+    assert "quantization_config" not in json.loads((tmp_path / "out/config.json").read_text())
+    # In parts of files, to a checkpoint on a mesh, and from a record: the same numbers.
+    run_ok("convert", folder, "--to", "hdf5", "--dtype", dtype, "--sharding", "fsdpv2", "--mesh", "fsdp=3", "-o", tmp_path / "own",
+           "-j", 1, "--memory", "1M")
+    run_ok("convert", folder, "--to", "dcp", "-o", tmp_path / "dcp")
+    (tmp_path / "dcp/config.json").write_text((folder / "config.json").read_text())
+    run_ok("convert", tmp_path / "dcp", "--to", "safetensors", "--dtype", dtype, "-o", tmp_path / "from-dcp")
+    for other in "own", "from-dcp":
+        assert "no difference" in run_ok("diff", tmp_path / "out", tmp_path / other, "--values").stdout
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_blocks_as_transformers_widens_them(tmp_path, dtype):
+    fp8 = client_of("transformers.integrations.finegrained_fp8")
+    state = {}
+    state["w.weight"], state["w.weight_scale_inv"] = blocks((256, 384))
+    folder = folder_of(tmp_path / "in", state)
+    run_ok("convert", folder, "--to", "safetensors", "--dtype", dtype, "-o", tmp_path / "out")
+    wanted = fp8.Fp8Dequantize(None)._dequantize_one(state["w.weight"], state["w.weight_scale_inv"], DTYPES[dtype])
+    same(load(tmp_path / "out")["w.weight"], wanted)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(2, 6, 3), (1, 1, 1), (3, 128, 10), (1, 700, 33)])
+def test_mxfp4_as_transformers_widens_it(tmp_path, dtype, shape):
+    mxfp4 = client_of("transformers.integrations.mxfp4")
+    bits = torch.Generator().manual_seed(1)
+    state = {"a.down_proj_blocks": torch.randint(0, 256, (*shape, 16), generator=bits, dtype=torch.uint8),
+             "a.down_proj_scales": torch.randint(2, 250, shape, generator=bits, dtype=torch.uint8),
+             "bias": torch.ones(3, dtype=torch.bfloat16)}
+    folder = folder_of(tmp_path / "in", state, None)
+    wanted = mxfp4.convert_moe_packed_tensors(state["a.down_proj_blocks"], state["a.down_proj_scales"])
+    for options in [], ["--memory", "1M", "-j", 1]:
+        out = tmp_path / f"out-{len(options)}"
+        run_ok("convert", folder, "--to", "safetensors", "--dtype", dtype, "-o", out, *options)
+        found = load(out)
+        assert found.keys() == {"a.down_proj", "bias"}
+        same(found["a.down_proj"], wanted.to(DTYPES[dtype]))
+
+
+def test_what_is_not_known_is_refused(tmp_path):
+    weight, scales = blocks((300, 200))
+
+    def refused(state, block=(128, 128), dtype="bf16"):
+        name = f"in-{len(list(tmp_path.iterdir()))}"
+        folder = folder_of(tmp_path / name, state, block)
+        result = run_tool("convert", folder, "--to", "safetensors", "--dtype", dtype, "-o", tmp_path / "out")
+        assert result.returncode == 2 and not (tmp_path / "out").exists(), result
+        return result.stderr
+
+    assert "weight_block_size" in refused({"w": weight, "w_scale_inv": scales}, None)
+    assert "blocks of 64 x 128 need [5, 2]" in refused({"w": weight, "w_scale_inv": scales}, (64, 128))
+    assert "is [0,1], and not two sizes" in refused({"w": weight, "w_scale_inv": scales}, (0, 1))
+    assert "not a matrix of f8e4m3fn" in refused({"w": weight.view(torch.float8_e5m2), "w_scale_inv": scales})
+    assert "nothing says how `w_scale` scales it" in refused({"w": weight, "w_scale": torch.ones(1)})
+    codes = torch.zeros(1, 2, 3, 8, dtype=torch.uint8)
+    assert "not u8 [experts, rows, groups, 16]" in refused({"x_blocks": codes, "x_scales": codes[..., 0].clone()})
+    codes = torch.zeros(1, 2, 3, 16, dtype=torch.uint8) + 7
+    far = torch.full((1, 2, 3), 255, dtype=torch.uint8)
+    assert "has a scale of 2^128" in refused({"x_blocks": codes, "x_scales": far})
+    assert "which f16 does not hold" in refused({"x_blocks": codes, "x_scales": far - 5}, None, "f16")
+
+
+def test_scales_that_a_record_does_not_have(tmp_path):
+    """Bytes of scales that an export's record has another digest of are not used."""
+    state = dict(zip(["w.weight", "w.weight_scale_inv"], blocks((300, 200))))
+    folder = folder_of(tmp_path / "in", state)
+    run_ok("convert", folder, "--to", "safetensors", "-o", tmp_path / "out")
+    file = tmp_path / "out/model.safetensors"
+    data = bytearray(file.read_bytes())
+    at = data.find(state["w.weight_scale_inv"].numpy().tobytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+    result = run_tool("convert", tmp_path / "out", "--to", "dcp", "--dtype", "bf16", "-o", tmp_path / "no")
+    assert result.returncode == 1 and "`w.weight_scale_inv` has other data than was written" in result.stderr, result

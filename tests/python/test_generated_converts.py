@@ -1,0 +1,197 @@
+"""Tiny models of Transformers, whose elements have any bits, go through layouts and formats of trainers and back:
+SHA-256 of every tensor is kept, in 1 and 8 jobs the files are the same, and nothing is lost in silence."""
+
+import hashlib
+import json
+import pathlib
+import tempfile
+
+import numpy as np
+from clients import client_of
+from generated import generated, given
+from hypothesis import strategies as st
+from support import run_ok, run_tool
+
+torch = client_of("torch")
+transformers = client_of("transformers")
+safetensors_torch = client_of("safetensors.torch")
+
+# The class, what its configuration has beside the common sizes, and its layouts. Those marked with * are for a model
+# whose head is not tied to its table of tokens.
+FAMILIES = {
+    "Llama": ({}, "hf stacked torchtitan meta* megatron torch_dist kerashub*"),
+    "Mistral": ({}, "hf stacked torchtitan meta* megatron torch_dist kerashub*"),
+    "Qwen2": ({}, "hf stacked megatron torch_dist"),
+    "Qwen3": ({}, "hf stacked torchtitan megatron torch_dist maxtext*"),
+    "Gemma2": ({}, "hf stacked"),
+    "Mixtral": ({"num_local_experts": 3}, "hub hf stacked megatron torch_dist"),
+    "Qwen3Moe": ({"num_experts": 3, "moe_intermediate_size": 12},
+                 "hub hf stacked torchtitan megatron torch_dist maxtext*"),
+    "DeepseekV3": ({"n_routed_experts": 4, "moe_intermediate_size": 12, "q_lora_rank": 12, "kv_lora_rank": 10,
+                    "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 6, "n_group": 2, "topk_group": 1,
+                    "first_k_dense_replace": 1, "n_shared_experts": 1}, "hub hf stacked torchtitan*"),
+}
+
+
+def layouts_of(family, tied):
+    """Layouts, and the formats that their names can be in."""
+    names = [name for name in FAMILIES[family][1].split() if not (tied and name.endswith("*"))]
+    for name in (name.rstrip("*") for name in names):
+        yield from ((name, form) for form in ["safetensors", "dcp", "zarr", "hdf5"])
+        if name == "torch_dist":
+            yield name, "megatron"
+
+
+@st.composite
+def cases(draw):
+    family = draw(st.sampled_from(sorted(FAMILIES)))
+    tied = draw(st.booleans())
+    kv_heads, groups = draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 2, 3]))
+    head_dim = draw(st.sampled_from([2, 4, 6]))
+    heads = kv_heads * groups
+    config = {
+        "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim,
+        "hidden_size": heads * head_dim * (1 if family in ("Llama", "Qwen2") else draw(st.sampled_from([1, 2]))),
+        "intermediate_size": draw(st.sampled_from([8, 10, 24])), "num_hidden_layers": draw(st.sampled_from([1, 2, 3])),
+        "vocab_size": draw(st.sampled_from([17, 128, 130])), "tie_word_embeddings": tied, "pad_token_id": None,
+        "dtype": draw(st.sampled_from(["bfloat16", "float32", "float16"])), **FAMILIES[family][0]}
+    if family == "DeepseekV3":
+        del config["head_dim"]
+    steps = draw(st.lists(st.sampled_from(list(layouts_of(family, tied))), min_size=1, max_size=3))
+    return family, config, steps, draw(st.integers(0, 1 << 30)), draw(st.sampled_from([1, 8]))
+
+
+def bytes_of(tensor):
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def digests_of(folder):
+    """SHA-256 of each tensor of safetensors files."""
+    found = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        found |= {name: hashlib.sha256(bytes_of(t)).hexdigest() for name, t in safetensors_torch.load_file(file).items()}
+    return found
+
+
+def trained(family, config, seed, folder):
+    """A folder as Transformers saves it, of which all bits of all elements are drawn: NaN with payloads, infinities, -0
+    and subnormal numbers are among them."""
+    settings = getattr(transformers, f"{family}Config")(**config)
+    dtype = getattr(torch, config["dtype"])
+    getattr(transformers, f"{family}ForCausalLM")(settings).to(dtype).save_pretrained(folder)
+    bits = np.random.default_rng(seed)
+    state = {name: torch.from_numpy(bits.integers(0, 256, t.numel() * t.element_size(), dtype=np.uint8))
+             .view(t.dtype).reshape(t.shape)
+             for name, t in safetensors_torch.load_file(folder / "model.safetensors").items()}
+    safetensors_torch.save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    return state
+
+
+def files_of(folder):
+    return {f.relative_to(folder): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+@generated(24)
+@given(case=cases())
+def test_generated_converts(case):
+    family, config, steps, seed, jobs = case
+    with tempfile.TemporaryDirectory() as name:
+        root = pathlib.Path(name)
+        trained(family, config, seed, root / "in")
+        wanted = digests_of(root / "in")
+        spec = root / "in/config.json"
+        at, layout = root / "in", "hub"
+        for number, (to, form) in enumerate(steps):
+            out = root / str(number)
+            arguments = ["convert", at, "--spec", spec, "--from-layout", layout, "--layout", to, "--to", form, "-q"]
+            run_ok(*arguments, "-o", out, "-j", jobs)
+            if number == 0:
+                run_ok(*arguments, "-o", root / "again", "-j", 9 - jobs)
+                assert files_of(out) == files_of(root / "again")
+            run_ok("verify", out, "-q")
+            at, layout = out, to
+        run_ok("convert", at, "--spec", spec, "--from-layout", layout, "--to", "safetensors", "-o", root / "out", "-q")
+        assert digests_of(root / "out") == wanted
+        of, report = getattr(transformers, f"{family}ForCausalLM").from_pretrained(root / "out", output_loading_info=True)
+        assert not any(report.values()), report
+
+
+@st.composite
+def lost(draw):
+    """A folder with one tensor more, less, or of another shape."""
+    return draw(st.sampled_from(sorted(FAMILIES))), draw(st.sampled_from(["more", "less", "longer"])), draw(
+        st.integers(0, 1 << 30))
+
+
+@generated(12)
+@given(case=lost(), other=cases())
+def test_generated_losses(case, other):
+    """A tensor that reaches no output is an error with its name, and so is one that is missing; with `--drop` it is
+    left out, and all others are there."""
+    family, kind, seed = case
+    _, config, steps, _, _ = other
+    config = {**config, "tie_word_embeddings": False, "head_dim": 4, **FAMILIES[family][0]}
+    config["hidden_size"] = 4 * config["num_attention_heads"]
+    if family == "DeepseekV3":
+        del config["head_dim"]
+    with tempfile.TemporaryDirectory() as name:
+        root = pathlib.Path(name)
+        state = trained(family, config, seed, root / "in")
+        names = sorted(state)
+        chosen = names[seed % len(names)]
+        if kind == "more":
+            changed = chosen + "_extra" if seed % 2 else chosen.replace("model.layers.0.", "model.layers.7.")
+            changed = changed if changed != chosen else "extra"
+            state[changed] = torch.ones(3)
+        elif kind == "less":
+            changed = chosen
+            del state[chosen]
+        else:
+            changed = chosen
+            state[chosen] = torch.cat([state[chosen], state[chosen][:1]])
+        safetensors_torch.save_file(state, root / "in/model.safetensors", metadata={"format": "pt"})
+        to = [to for to, _ in layouts_of(family, False)][seed % len(list(layouts_of(family, False)))]
+        arguments = ["convert", root / "in", "--to", "dcp", "--layout", to]
+        result = run_tool(*arguments, "-o", root / "out")
+        assert result.returncode == 2 and f"`{changed}`" in result.stderr and not (root / "out").exists(), result
+        if kind != "more":
+            return
+        run_ok(*arguments, "--drop", changed, "-o", root / "out", "-q")
+        run_ok("convert", root / "out", "--spec", root / "in/config.json", "--from-layout", to, "--to", "safetensors",
+               "-o", root / "back", "-q")
+        wanted = digests_of(root / "in")
+        del wanted[changed]
+        assert digests_of(root / "back") == wanted
+
+
+def test_equal_elements_that_differ(tmp_path):
+    """What a layout holds twice, as a tied head, must be the same in both places, or one is named."""
+    config = {"num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": 16, "head_dim": 8, "vocab_size": 17,
+              "intermediate_size": 12, "num_hidden_layers": 2, "tie_word_embeddings": True, "dtype": "bfloat16"}
+    trained("Llama", config, 1, tmp_path / "in")
+    spec = tmp_path / "in/config.json"
+    run_ok("convert", tmp_path / "in", "--layout", "torchtitan", "--to", "safetensors", "-o", tmp_path / "titan")
+    file = tmp_path / "titan/model.safetensors"
+    state = safetensors_torch.load_file(file)
+    state["lm_head.weight"].view(torch.int16)[3, 5] ^= 1
+    safetensors_torch.save_file(state, file)
+    (tmp_path / "titan/shardinit-export.json").unlink()
+    arguments = ["convert", tmp_path / "titan", "--spec", spec, "--from-layout", "torchtitan", "--to", "safetensors"]
+    result = run_tool(*arguments, "-o", tmp_path / "out")
+    assert result.returncode == 2 and "`tok_embeddings.weight`" in result.stderr, result
+    assert "`lm_head.weight`" in result.stderr and "[3, 5]" in result.stderr and not (tmp_path / "out").exists()
+    run_ok(*arguments, "--drop", "lm_head.weight", "-o", tmp_path / "out")
+    assert digests_of(tmp_path / "out") == digests_of(tmp_path / "in")
+
+
+def test_elements_that_a_layout_omits(tmp_path):
+    """A layout may leave out a part of a tensor for a model that is drawn, but not one that exists."""
+    (tmp_path / "in").mkdir()
+    safetensors_torch.save_file({"w": torch.ones(4, 3), "v": torch.ones(2)}, tmp_path / "in/model.safetensors")
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(json.dumps({
+        "shardinit": 1, "name": "x", "dtype": "f32", "mesh": {"axes": {"a": 1}},
+        "modules": {"w": {"shape": [4, 3], "init": "ones"}, "v": {"shape": [2], "init": "ones"}},
+        "layouts": {"half": {"omit": ["w"], "w": {"from": {"slice": {"axis": 0, "stop": 2, "of": "w"}}}, "v": "v"}}}))
+    result = run_tool("convert", tmp_path / "in", "--spec", spec, "--layout", "half", "--to", "dcp", "-o", tmp_path / "out")
+    assert result.returncode == 2 and "holds 6 of the 12 elements of `w`" in result.stderr, result

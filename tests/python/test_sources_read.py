@@ -1,0 +1,176 @@
+"""How sources of a spec are read: what is recorded of them is compared, no more is read than is needed, and a
+source that is changed, replaced or cut meanwhile gives its first values or an error."""
+
+import hashlib
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from changing import changing
+from support import reassemble, run_ok, run_tool
+
+RNG = np.random.default_rng(11)
+
+
+def source(folder, **tensors):
+    folder.mkdir(exist_ok=True)
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def spec_of(tmp_path, modules, path="model"):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(f"shardinit: 1\nname: grown\ndtype: f32\nsources: {{base: {{path: {path}}}}}\nmodules: {modules}\n")
+    return spec
+
+
+@pytest.mark.parametrize("form", ["safetensors", "dcp", "zarr", "hdf5"])
+@pytest.mark.parametrize("mesh", [1, 3])
+def test_what_is_recorded_of_a_source_is_compared(tmp_path, form, mesh):
+    """Of an export its record, of a checkpoint its receipts, of whole tensors and of shards by rows or columns."""
+    table = RNG.normal(size=(30, 300)).astype(np.float32)
+    folder = source(tmp_path / "in", w=table, v=np.ascontiguousarray(table.T))
+    out = tmp_path / "model"
+    run_ok("convert", folder, "--to", form, "--mesh", f"fsdp={mesh}", "--sharding", "fsdpv2", "-o", out)
+    spec = spec_of(tmp_path, "{v: {shape: [300, 30], init: {source: base}}, "
+                             "w: {shape: [300, 30], init: {source: base, index: [i1, i0]}}}")
+    lines = run_ok("digest", spec).stdout.splitlines()
+    assert [line.split()[0] for line in lines[:2]] == [hashlib.sha256(table.T.tobytes()).hexdigest()] * 2
+    wanted = table[7, 40:60].tobytes()
+    file, data = next((f, f.read_bytes()) for f in out.rglob("*") if f.is_file() and wanted in f.read_bytes())
+    at = data.find(wanted) + 5
+    file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1:])
+    result = run_tool("gen", spec, "-o", tmp_path / "out")
+    assert result.returncode == 1 and "`w` of source `base` has other data" in result.stderr, result
+    assert file.name in result.stderr if mesh > 1 and form != "hdf5" else True
+    assert not (tmp_path / "out/manifest.json").exists()
+    # Without what was written of it, the folder is what it is.
+    if form != "hdf5":
+        (out / "shardinit-export.json").unlink()
+        run_ok("digest", spec)
+
+
+def test_a_permuted_source_is_read_about_once(tmp_path):
+    table = RNG.normal(size=(1024, 2048)).astype(np.float32)
+    folder = source(tmp_path / "model", w=table)
+    spec = spec_of(tmp_path, "{w: {shape: [2048, 1024], init: {source: base, index: [i1, i0]}}}")
+    log = tmp_path / "log"
+    result = run_ok("digest", spec, "-j", "2", env=changing(folder, log=log))
+    assert result.stdout.split()[0] == hashlib.sha256(np.ascontiguousarray(table.T).tobytes()).hexdigest()
+    # Once for its digest, and once or twice where it goes.
+    assert sum(int(line.split()[2]) for line in log.read_text().splitlines()) < 3.1 * table.nbytes
+
+
+@pytest.mark.parametrize("index", ["[7 - i0, i1]", "[i0, 4095 - i1]", "[i0, i1 ^ 1]", "[(i0 * 5) % 8, (i1 * 1021) % 4096]"])
+def test_any_order_gives_the_elements(tmp_path, index):
+    """More elements than are taken at once, in orders in which cells come again and again."""
+    table = RNG.integers(0, 1 << 16, size=(8, 4096)).astype(np.float32)
+    source(tmp_path / "model", w=table)
+    index = index.replace("i1 ^ 1", "i1 + 1 - 2 * (i1 % 2)")
+    spec = spec_of(tmp_path, f"{{w: {{shape: [300, 8, 4096], init: {{source: base, index: {index.replace('i1', 'i2').replace('i0', 'i1')}}}}}}}")
+    i, j = np.meshgrid(np.arange(8), np.arange(4096), indexing="ij")
+    rows = eval(index.split(", ")[0].strip("["), {"i0": i, "i1": j})
+    columns = eval(index.split(", ")[1].strip("]"), {"i0": i, "i1": j})
+    wanted = np.broadcast_to(table[rows, columns], (300, 8, 4096))
+    assert run_ok("digest", spec).stdout.split()[0] == hashlib.sha256(wanted.tobytes()).hexdigest()
+
+
+SPEC = ("{a: {shape: [600, 500], init: {source: base}}, b: {shape: [500, 600], init: {source: base, tensor: a, index: [i1, i0]}}, "
+        "c: {shape: [610, 500], init: {parts: {of: [{source: base, tensor: a}, {rows_like: {source: base, tensor: a}}]}}}}")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("change", ["xor", "cut", "swap"])
+def test_a_source_that_is_changed_or_replaced_under_way(tmp_path, change):
+    folder = source(tmp_path / "model", a=RNG.normal(size=(600, 500)).astype(np.float32))
+    file, other = folder / "model.safetensors", tmp_path / "other"
+    old = file.read_bytes()
+    spec = spec_of(tmp_path, SPEC)
+    run = ["gen", spec, "-j", "1", "--memory", "4M", "-o"]
+    run_ok(*run, tmp_path / "first", env=changing(folder, count=tmp_path / "reads"))
+    reads = int((tmp_path / "reads").read_text().split()[0])
+    assert reads > 10
+    at = len(old) // 2 + 2000
+    outcomes = set()
+    for read in sorted({2, 3, 4, reads - 1, reads, *range(5, reads, max(1, reads // 12))}):
+        file.write_bytes(old)
+        other.write_bytes(old[:at] + bytes([old[at] ^ 1]) + old[at + 1:])
+        result = run_tool(*run, tmp_path / f"out{read}", env=changing(folder, f"{read} {change} {file} {at if change != 'swap' else other}"))
+        outcomes.add(result.returncode)
+        if result.returncode:
+            assert result.returncode in (3, 5) and "model.safetensors" in result.stderr, result.stderr
+            assert not (tmp_path / f"out{read}/manifest.json").exists()
+            continue
+        # The receipt has the digest of what all the values are of.
+        (kept,) = json.loads((tmp_path / f"out{read}/ranks/rank-00000.json").read_text())["sources"]
+        made = {path: words for path, (_, words) in reassemble(tmp_path / f"out{read}").items()}
+        for of in made["a"], made["b"].T, made["c"][:600]:
+            assert hashlib.sha256(np.ascontiguousarray(of).tobytes()).hexdigest() == kept["sha256"]
+    assert outcomes <= {0, 3, 5} and (3 in outcomes or change == "swap")
+
+
+@pytest.mark.faults
+def test_runs_with_a_source_that_are_killed(tmp_path):
+    """A run that is killed anywhere is completed by the same command, with the same bytes."""
+    folder = source(tmp_path / "model", a=RNG.normal(size=(600, 500)).astype(np.float32))
+    spec = spec_of(tmp_path, SPEC)
+    run = ["gen", spec, "-j", "2", "-o"]
+    count = tmp_path / "count"
+    run_ok(*run, tmp_path / "whole", env=changing(folder, count=count))
+    wanted = {f.relative_to(tmp_path / "whole"): f.read_bytes() for f in (tmp_path / "whole").rglob("*") if f.is_file()}
+    reads, steps = map(int, count.read_text().split())
+    kills = [("step", k) for k in sorted({1, 2, steps // 2, steps - 1, steps})]
+    kills += [("read", k) for k in sorted({1, 2, reads // 2, reads})]
+    for kind, kill in kills:
+        out = tmp_path / f"out-{kind}-{kill}"
+        how = changing(folder, kill=kill) if kind == "step" else changing(folder, f"{kill} kill - -")
+        killed = run_tool(*run, out, env=how)
+        assert killed.returncode < 0 or kind == "read", killed
+        run_ok(*run, out)
+        assert wanted == {f.relative_to(out): f.read_bytes() for f in out.rglob("*") if f.is_file()}, (kind, kill)
+        shutil.rmtree(out)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("change", ["xor", "cut", "swap"])
+def test_conversions_to_another_layout_of_a_source_that_changes(tmp_path, change, recorded):
+    """Transposed and joined tensors: with digests that are recorded, and without."""
+    folder = source(tmp_path / "in", a=RNG.normal(size=(600, 500)).astype(np.float32), b=RNG.normal(size=(70, 500)).astype(np.float32))
+    if recorded:
+        run_ok("convert", folder, "--to", "safetensors", "-o", tmp_path / "export")
+        folder = tmp_path / "export"
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("""
+shardinit: 1
+name: turned
+dtype: f32
+modules: {a: {shape: [600, 500], init: zeros}, b: {shape: [70, 500], init: zeros}}
+layouts:
+  turned:
+    t: {from: {transpose: {axes: [1, 0], of: a}}}
+    j: {from: {concat: {axis: 0, of: [a, b]}}}
+""")
+    file, other = folder / "model.safetensors", tmp_path / "other"
+    old = file.read_bytes()
+    run = ["convert", folder, "--to", "dcp", "--spec", spec, "--layout", "turned", "-j", 1, "--memory", "4M"]
+    run_ok(*run, "-o", tmp_path / "whole", env=changing(folder, count=tmp_path / "count"))
+    wanted = run_ok("digest", tmp_path / "whole").stdout
+    reads = int((tmp_path / "count").read_text().split()[0])
+    at = len(old) // 2
+    for read in sorted({1, 2, 3, reads // 3, reads // 2, reads - 1, reads}):
+        file.unlink()
+        file.write_bytes(old)
+        os.utime(file, (1_700_000_000, 1_700_000_000))
+        other.write_bytes(old[:at] + bytes([old[at] ^ 1]) + old[at + 1:])
+        os.utime(other, (1_700_000_000, 1_700_000_000))
+        out = tmp_path / f"out-{read}"
+        result = run_tool(*run, "-o", out, env=changing(folder, f"{read} {change} {file} {at if change != 'swap' else other}"))
+        if result.returncode == 0:
+            assert run_ok("digest", out).stdout == wanted, read
+        else:
+            assert result.returncode in (1, 3, 5) and file.name in result.stderr, result
+            assert not out.exists()
