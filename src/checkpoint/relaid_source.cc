@@ -289,8 +289,18 @@ std::shared_ptr<const SourceFolder> InLayoutOfSpec(
   Plan to = LoadIn(request, spec, {});
   Plan from = LoadIn(request, spec, is_hub && !HasLayout(request, spec) ? "" : request.layout);
   const Plan folder = StoredAs(request, *stored, file_of, from);
-  return std::make_shared<const RelaidSource>(request, stored,
-                                              RelayoutOf(folder, std::move(from), std::move(to)));
+  Relayout plans =
+      RelayoutOf(folder, std::move(from), std::move(to), [](const std::string&) { return false; });
+  // A source's elements are those of its files: nothing here computes others.
+  if (!plans.changed.empty()) {
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format(
+            "the trainer of the layout {} multiplies or adds to values, such as those of {}",
+            Quote(request.layout), Quote(plans.changed.front())),
+        "carry the folder to `hub` with `shardinit convert … --inexact`, and take that");
+  }
+  return std::make_shared<const RelaidSource>(request, stored, std::move(plans));
 }
 
 }  // namespace shardinit
