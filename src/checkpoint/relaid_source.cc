@@ -50,7 +50,7 @@ class CellCache {
     const int64_t count =
         std::min(tensor.cell_elements(), tensor.elements() - cell * tensor.cell_elements());
     auto bytes = std::make_shared<std::vector<uint8_t>>(count * InfoOf(tensor.dtype()).bytes);
-    tensor.ReadCell(cell, bytes->data());
+    tensor.ReadCells(cell, 1, bytes->data());
     const std::lock_guard lock(mutex_);
     if (!cells_.emplace(key, bytes).second) return bytes;
     order_.push_back(key);
@@ -127,7 +127,7 @@ class RelaidTensor final : public SourceTensor {
         static_cast<size_t>(std::min(cell_elements(), elements()) * InfoOf(dtype()).bytes));
     for (int64_t number = 0; number < CeilDiv(elements(), cell_elements()); ++number) {
       ThrowIfInterrupted();
-      ReadCell(number, cell.data());
+      ReadCells(number, 1, cell.data());
       const int64_t count = std::min(cell_elements(), elements() - number * cell_elements());
       hash.Update(cell.data(), static_cast<size_t>(count * InfoOf(dtype()).bytes));
     }
@@ -135,10 +135,10 @@ class RelaidTensor final : public SourceTensor {
     return *digest_;
   }
 
-  void ReadCell(int64_t cell, void* out) const override {
-    const int64_t first = cell * cell_elements();
+  void ReadCells(int64_t first, int64_t count, void* out) const override {
+    const int64_t begin = first * cell_elements();
     const ViewFiller filler(view_, WholeOf(shape()), FillerFor(data_, cache_));
-    filler.Fill(first, std::min(cell_elements(), elements() - first), out);
+    filler.Fill(begin, std::min(count * cell_elements(), elements() - begin), out);
   }
 
  private:
