@@ -201,8 +201,7 @@ for phase in ${*:-$all}; do
     clang) Step 'build with clang -O0' Build clang
            others="$others build/clang/src/shardinit"
            Tests 'unit tests, clang -O0' UnitTests clang ;;
-    pip) Step 'pip install of a clone' Clone
-         others="$others build/clone/bin/shardinit" ;;
+    pip) Step 'pip install of a clone' Clone ;;
     aarch64) Step 'build for aarch64' Aarch64
              others="$others build/aarch64/run/shardinit" ;;
     wheel) Step 'wheels and bare systems' Wheels
