@@ -91,7 +91,7 @@ Arm64Libraries() {
 }
 
 # The program for aarch64, and as build/aarch64/run/shardinit what runs it here. That of the wheel cannot
-# stand for it: Highway has its kernels for SVE with GCC alone.
+# stand for it: Highway has its kernels for SVE with GCC alone. -O1 compiles in three quarters of the time of -O2.
 Aarch64() {
   Arm64Libraries || return
   cmake -S . -B build/aarch64 -G Ninja --toolchain "$PWD/tests/aarch64.cmake" -DBUILD_TESTING=OFF \
