@@ -163,7 +163,8 @@ Libraries() {
   ! IsComplete "$root/libraries-complete" || return 0
   rm -rf "$root/build" "$root/built" || return
   { Gmp && Mpfr; } & numbers=$!
-  CMakeLibrary yaml-cpp -DYAML_CPP_BUILD_TESTS=OFF -DYAML_CPP_BUILD_TOOLS=OFF &&
+  CMakeLibrary yaml-cpp -DYAML_CPP_BUILD_TESTS=OFF -DYAML_CPP_BUILD_TOOLS=OFF -DYAML_CPP_BUILD_CONTRIB=OFF \
+    -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=0 &&
   CMakeLibrary highway -DHWY_ENABLE_TESTS=OFF -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_CONTRIB=OFF
   others=$?
   wait "$numbers" && [ "$others" -eq 0 ] && echo "$pins" > "$root/libraries-complete"

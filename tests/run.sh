@@ -91,7 +91,7 @@ Arm64Libraries() {
 }
 
 # The program for aarch64, and as build/aarch64/run/shardinit what runs it here. That of the wheel cannot
-# stand for it: Highway has its kernels for SVE with GCC alone.
+# stand for it: Highway has its kernels for SVE with GCC alone. -O1 compiles in three quarters of the time of -O2.
 Aarch64() {
   Arm64Libraries || return
   cmake -S . -B build/aarch64 -G Ninja --toolchain "$PWD/tests/aarch64.cmake" -DBUILD_TESTING=OFF \
@@ -201,8 +201,7 @@ for phase in ${*:-$all}; do
     clang) Step 'build with clang -O0' Build clang
            others="$others build/clang/src/shardinit"
            Tests 'unit tests, clang -O0' UnitTests clang ;;
-    pip) Step 'pip install of a clone' Clone
-         others="$others build/clone/bin/shardinit" ;;
+    pip) Step 'pip install of a clone' Clone ;;
     aarch64) Step 'build for aarch64' Aarch64
              others="$others build/aarch64/run/shardinit" ;;
     wheel) Step 'wheels and bare systems' Wheels

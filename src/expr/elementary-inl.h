@@ -30,11 +30,6 @@ template <typename F>
 using BitsIn = decltype(BitsOf(std::declval<F>()));
 
 template <typename F>
-auto IsNaN(F x) {
-  return x != x;  // NOLINT(misc-redundant-expression): a NaN alone differs from itself.
-}
-
-template <typename F>
 struct Two {
   F hi, lo;
 };
@@ -257,7 +252,8 @@ F Pow(F x, F y) {
   F result = Select<F>(x < 0, of_negative, power);
   result = Select<F>(base == 0, of_zero, result);
   result = Select<F>(base == kInfinity, Select<F>(x < 0, kNaN, of_infinity), result);
-  result = Select<F>(IsNaN(x) | IsNaN(y), kNaN, result);
+  // NOLINTNEXTLINE(misc-redundant-expression): a NaN alone differs from itself.
+  result = Select<F>((x != x) | (y != y), kNaN, result);
   return Select<F>(y == 0, 1, result);
 }
 
@@ -454,8 +450,8 @@ F Rounded(const Format& format, F x) {
   const double shift = 1.5 * static_cast<double>(uint64_t{1} << (52 - format.mantissa_bits));
   const F large = bounded * shift;
   const F near = (x + large) - large;
-  const F finite =
-      Select<F>(Abs(near) <= format.largest, near, Select<F>(IsNaN(x), kNaN, kInfinity));
+  // NOLINTNEXTLINE(misc-redundant-expression): a NaN alone differs from itself.
+  const F finite = Select<F>(Abs(near) <= format.largest, near, Select<F>(x == x, kInfinity, kNaN));
   return CopySign(finite, x);
 }
 
