@@ -54,7 +54,8 @@ ExitCode RunValidate(const ValidateOptions& options) {
     std::vector<Diagnostic> all;
     out.BeginObject().Member("spec", path);
     try {
-      PlanRequest request{options.spec.request, {}, options.spec.layout, true};
+      PlanRequest request = {
+          .spec = options.spec.request, .layout = options.spec.layout, .all_layouts = true};
       request.spec.path = path;
       request.places = Places::kLeast;
       request.open_source = OpenRecorded;

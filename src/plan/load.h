@@ -22,7 +22,7 @@ enum class Warnings { kIgnore, kReport, kDeny };
 struct PlanRequest {
   SpecRequest spec = {};
   std::optional<Replicas> replicas = {};
-  std::string layout = {};         // Empty: the drawn tensors are stored as they are.
+  std::string layout = {};          // Empty: the drawn tensors are stored as they are.
   bool layout_is_optional = false;  // So they are, too, if the spec has no such layout.
   bool all_layouts = false;         // Whether to report mistakes in the spec's other layouts.
   Places places = Places::kFound;
