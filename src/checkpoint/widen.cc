@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "plan/relayout.h"
 #include "tensor/convert.h"
 #include "tensor/encode.h"
 

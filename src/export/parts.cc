@@ -12,6 +12,7 @@
 #include "base/new_file.h"
 #include "base/shared_folder.h"
 #include "export/record.h"
+#include "spec/file_kind.h"
 
 namespace shardinit {
 namespace {
