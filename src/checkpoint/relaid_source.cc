@@ -117,6 +117,8 @@ class RelaidTensor final : public SourceTensor {
         owner_(std::move(owner)),
         cache_(cache) {}
 
+  const std::string& file() const override { return data_.begin()->second->file(); }
+
   // Every byte that is read is compared with what was hashed, so this digest is that of what
   // others read.
   Digest Check() const override {

@@ -39,10 +39,10 @@ class Resharding {
     const GenerateResult there = {.skipped = to_.world_size(), .complete = true};
     if (IsThere()) {
       StagedFolder::RemoveLeftOvers(request_.folder, key);
-      if (!request_.ranks.empty()) SharedFolder::RemoveLeftOvers(request_.folder, Claim());
+      if (request_.ranks) SharedFolder::RemoveLeftOvers(request_.folder, Claim());
       return there;
     }
-    if (!request_.ranks.empty()) return RunRanks();
+    if (request_.ranks) return RunRanks();
     StagedFolder staged(request_.folder, key,
                         [&](const std::string& folder) { return MayGoOn(folder); });
     try {
@@ -71,13 +71,13 @@ class Resharding {
   GenerateResult RunRanks() {
     SharedFolder shared(request_.folder, Claim());
     try {
-      const GenerateResult result = Fill(shared.files(), request_.ranks, {});
+      const GenerateResult result = Fill(shared.files(), *request_.ranks, {});
       if (result.complete) shared.Commit();
       return result;
     } catch (const Error& e) {
       // Another process made the last rank, and the folder has its name.
       if (e.code() != ExitCode::kWorld || !Exists(request_.folder + "/" + kManifestName)) throw;
-      return {.skipped = std::ssize(request_.ranks), .complete = true};
+      return {.skipped = std::ssize(*request_.ranks), .complete = true};
     }
   }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "checkpoint/converting.h"
@@ -21,9 +22,9 @@ struct ReshardRequest {
   std::string folder;  // the one to make
   WorkerOptions workers;
   IndexMode index = IndexMode::kAuto;
-  // If not empty, only these ranks are made, ascending, and other processes make the others: of
+  // If given, only these ranks are made, ascending, and other processes make the others: of
   // the same `claim`, which says what else than the plan decides the values.
-  std::vector<int64_t> ranks = {};
+  std::optional<std::vector<int64_t>> ranks = {};
   std::string claim = {};
   Losses* losses = nullptr;  // as of FolderCopy
   ProgressMode progress = ProgressMode::kNever;

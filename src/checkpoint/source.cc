@@ -123,6 +123,8 @@ class CheckedTensor final : public SourceTensor {
         found_(found),
         pin_(pin) {}
 
+  const std::string& file() const override { return found_.file; }
+
   Digest Check() const override {
     folder_->CheckAll();
     return CheckAlone();

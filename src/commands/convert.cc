@@ -60,7 +60,6 @@ struct ConvertOptions {
   RankOptions ranks;
   bool inexact = false;
 
-  bool has_ranks() const { return !ranks.ranks.empty() || !ranks.devices.empty(); }
   bool has_layouts() const {
     return !from_layout.empty() || !spec.layout.empty() || !spec.request.path.empty();
   }
@@ -248,7 +247,7 @@ ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from
       .to = &to,
       .folder = exporting.folder,
       .workers = exporting.work.Workers(true),
-      .ranks = options.has_ranks() ? options.ranks.Ranks(to.graph.mesh) : std::vector<int64_t>(),
+      .ranks = options.ranks.Some(to),
       .claim = ClaimOf(options, from),
       .losses = &losses,
       .progress = exporting.work.Mode(),
@@ -262,7 +261,7 @@ ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from
     out.Member("folder", exporting.folder).Member("format", kOwnFormat);
     out.Member("tensors", to.graph.tensors.size()).Member("files", to.world_size());
     out.Member("bytes", to.bytes).Member("was_there", result.bytes == 0);
-    if (options.has_ranks()) out.Member("complete", result.complete);
+    if (request.ranks) out.Member("complete", result.complete);
     out.Member("seconds", time.seconds()).EndObject();
     Print(out.Finish());
     return ExitCode::kOk;
@@ -302,7 +301,7 @@ ExitCode RunConvert(const ConvertOptions& options) {
   Losses losses;
   FolderCopy copy(folder, to, &losses);
   request.source = &copy;
-  if (options.has_ranks()) request.ranks = options.ranks.Ranks(to.graph.mesh);
+  request.ranks = options.ranks.Some(to);
   request.claim = ClaimOf(options, folder);
   const ExitCode code = RunExporting(exporting, to, std::move(request));
   SayLosses(losses);

@@ -118,7 +118,7 @@ ExitCode RunExporting(const ExportingOptions& options, const Plan& plan, ExportR
     };
     result = Export(plan, request, &counters);
   }
-  PrintExport(options, plan, result, !request.ranks.empty(), time.seconds());
+  PrintExport(options, plan, result, request.ranks.has_value(), time.seconds());
   return ExitCode::kOk;
 }
 

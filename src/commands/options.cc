@@ -330,6 +330,11 @@ std::vector<int64_t> RankOptions::Ranks(const Plan& plan) const {
   return AllRanks(mesh);
 }
 
+std::optional<std::vector<int64_t>> RankOptions::Some(const Plan& plan) const {
+  if (ranks.empty() && devices.empty() && part.empty()) return {};
+  return Ranks(plan);
+}
+
 void AddJson(CLI::App& app, bool* json) {
   app.add_flag("--json", *json, "Write JSON to standard output");
 }

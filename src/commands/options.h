@@ -79,6 +79,8 @@ struct RankOptions {
   // Returns the ranks asked for, ascending; all ranks by default. A part may have none. Throws
   // Error (kUsage).
   std::vector<int64_t> Ranks(const Plan& plan) const;
+  // Returns the ranks asked for; nothing if no option asks for some.
+  std::optional<std::vector<int64_t>> Some(const Plan& plan) const;
 };
 void AddRanks(CLI::App& app, RankOptions* options);
 // Throws Error (kUsage) if this is no number of parts that an option may have.

@@ -20,9 +20,9 @@ struct ExportRequest {
   OptionValues options;                          // options of the format
   std::optional<OptimizerState> optimizer = {};  // The optimizer of the plan's tensors.
   TaskSource* source = nullptr;                  // Null: values are generated.
-  // If not empty, only these ranks are made, ascending, and other processes make the others: of
+  // If given, only these ranks are made, ascending, and other processes make the others: of
   // the same `claim`, which says what else than the plan decides the values.
-  std::vector<int64_t> ranks = {};
+  std::optional<std::vector<int64_t>> ranks = {};
   std::string claim = {};
   WorkerOptions workers;
   // Called about ten times a second; `total` is the number of bytes there will be.

@@ -164,7 +164,7 @@ void ExportRanks(const Plan& plan, const ExportRequest& request, std::vector<Fil
   ExportParts parts(plan, request, std::move(files));
   SharedFolder shared(request.folder, WriteOrigin(plan, request) + request.claim);
   std::vector<int64_t> left;
-  for (const int64_t rank : request.ranks) {
+  for (const int64_t rank : *request.ranks) {
     if (!TakeReceipt(&parts, rank, shared)) left.push_back(rank);
   }
   result->bytes = 0;

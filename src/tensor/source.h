@@ -30,6 +30,8 @@ class SourceTensor {
 
   // Says which it is, for messages: `` `w` of the source `base` ``.
   const std::string& text() const { return text_; }
+  // Returns the file that has it, or the first of them; of a checkpoint, its folder.
+  virtual const std::string& file() const = 0;
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
   int64_t elements() const { return ElementCount(shape_); }

@@ -49,10 +49,17 @@ SourceTensorPtr InitBinder::FindSource(const FromSourceSpec& from, std::string* 
   *name = *tensor;
   SourceTensorPtr found = building_.sources->Find(from.source, *tensor, diagnostics_);
   of_tensor_ |= found == nullptr;  // Other tensors may be there.
+  return found;
+}
+
+SourceTensorPtr InitBinder::TakeSource(const FromSourceSpec& from, std::string* name) {
+  SourceTensorPtr found = FindSource(from, name);
+  if (name->empty()) return found;
   why_.Note([&](Explanation& notes) {
     notes.arguments.push_back({"source", from.source.value, {}, from.source.span});
     notes.arguments.push_back({"tensor", from.tensor ? from.tensor->text.value : *name, *name,
                                from.tensor ? from.tensor->text.span : Span()});
+    if (found) notes.arguments.push_back({"file", found->file(), {}, {}});
   });
   return found;
 }
@@ -130,6 +137,7 @@ SourceFinder InitBinder::SourcesOf(const Expr&) {
     if (data == nullptr) return {};
     why_.Note([&](Explanation& notes) {
       notes.arguments.push_back({"source", source + " " + *name, {}, place});
+      notes.arguments.push_back({"file", data->file(), {}, {}});
     });
     return FoundSource{*name, std::move(data)};
   };
@@ -144,7 +152,7 @@ std::optional<Distribution> InitBinder::LowerSource(const InitSpec& init, const 
   if (shape == nullptr) return {};
   const FromSourceSpec& from = *init.from;
   FromSource lowered{from.source.value, {}};
-  lowered.data = FindSource(from, &lowered.tensor);
+  lowered.data = TakeSource(from, &lowered.tensor);
   if (lowered.data == nullptr) return {};
   if (from.rows != nullptr && !part_axis_) {
     return diagnostics_.Error(SpanOf(*from.rows), "`rows` is the length of a part",
@@ -179,7 +187,7 @@ std::optional<Distribution> InitBinder::LowerRowsLike(const InitSpec& init, cons
   if (shape->empty()) {
     return diagnostics_.Error(init.name.span, "a scalar has no rows", "use `{source: base}`");
   }
-  lowered.data = FindSource(from, &lowered.tensor);
+  lowered.data = TakeSource(from, &lowered.tensor);
   const auto axis = static_cast<size_t>(lowered.axis);
   if (lowered.data == nullptr || !CheckSourceShape(from, *lowered.data, *shape, axis)) return {};
   lowered.rows = lowered.data->shape()[axis];

@@ -61,6 +61,8 @@ class InitBinder {
                                          DType dtype, const Shape* shape, const Fans* fans);
   std::optional<std::string> NameInSource(const PathSpec& path, const Span& place);
   SourceTensorPtr FindSource(const FromSourceSpec& from, std::string* name);
+  // Does the same, and notes that the tensor has its values there.
+  SourceTensorPtr TakeSource(const FromSourceSpec& from, std::string* name);
   bool CheckSourceShape(const FromSourceSpec& from, const SourceTensor& data, const Shape& shape,
                         std::optional<size_t> but);
   std::optional<std::vector<ProgramPtr>> BindIndex(const FromSourceSpec& from,
