@@ -52,6 +52,19 @@ def test_eight_runs_write_what_one_writes(tmp_path, form):
 
 
 @pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("count", [3, 11])
+def test_parts_of_ranks(tmp_path, form, count):
+    """Of eleven parts of eight ranks some have nothing to do."""
+    arguments = ["convert", source(tmp_path / "in"), "--to", form, *FORMATS[form], *SPLIT]
+    run_ok(*arguments, "-o", tmp_path / "one")
+    for part in range(count):
+        run_ok(*arguments, "-o", tmp_path / "out", "--part", f"{part}/{count}")
+        assert part > 0 or not (tmp_path / "out").exists()
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "one")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "one", "out"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
 def test_eight_runs_at_once(tmp_path, form):
     folder = source(tmp_path / "in")
     arguments = ["convert", folder, "--to", form, *FORMATS[form], *SPLIT]

@@ -59,7 +59,7 @@ SourceTensorPtr InitBinder::TakeSource(const FromSourceSpec& from, std::string* 
     notes.arguments.push_back({"source", from.source.value, {}, from.source.span});
     notes.arguments.push_back({"tensor", from.tensor ? from.tensor->text.value : *name, *name,
                                from.tensor ? from.tensor->text.span : Span()});
-    if (found) notes.arguments.push_back({"file", found->file(), {}, {}});
+    if (found) notes.arguments.push_back({"file", found->file(), {}, from.source.span});
   });
   return found;
 }
@@ -137,7 +137,7 @@ SourceFinder InitBinder::SourcesOf(const Expr&) {
     if (data == nullptr) return {};
     why_.Note([&](Explanation& notes) {
       notes.arguments.push_back({"source", source + " " + *name, {}, place});
-      notes.arguments.push_back({"file", data->file(), {}, {}});
+      notes.arguments.push_back({"file", data->file(), {}, place});
     });
     return FoundSource{*name, std::move(data)};
   };
