@@ -19,7 +19,7 @@ SOURCES = sorted({path for folder in FOLDERS for ending in ("cc", "h") for path 
 # The header → names in `std` that it declares. A name may have several.
 DECLARED = {
     "algorithm": """adjacent_find all_of any_of binary_search clamp copy copy_if copy_n count count_if equal fill fill_n
-        find find_if includes is_sorted lower_bound max max_element min min_element minmax minmax_element none_of
+        find find_if includes is_sorted lower_bound max max_element min min_element minmax minmax_element mismatch none_of
         nth_element remove_if replace reverse set_difference shuffle sort stable_sort transform unique upper_bound
         ranges""",
     "array": "array tuple_size_v get",
@@ -63,7 +63,7 @@ DECLARED = {
     "mutex": "call_once lock_guard mutex once_flag unique_lock",
     "new": "bad_alloc nothrow",
     "numbers": "numbers",
-    "numeric": "accumulate gcd iota lcm",
+    "numeric": "accumulate gcd iota lcm partial_sum",
     "optional": "nullopt optional",
     "random": "mt19937 mt19937_64 uniform_int_distribution",
     "ranges": "views",
