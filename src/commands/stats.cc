@@ -1,16 +1,21 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <cmath>
+#include <map>
 #include <optional>
+#include <set>
 
 #include "base/colour.h"
+#include "base/glob.h"
 #include "base/json.h"
 #include "base/result_file.h"
 #include "commands/command.h"
 #include "commands/folders.h"
 #include "commands/options.h"
 #include "commands/stats_page.h"
+#include "export/export.h"
 #include "report/text.h"
 #include "stats/measure.h"
 
@@ -19,9 +24,10 @@ namespace {
 
 struct StatsOptions {
   explicit StatsOptions(CLI::App& app) {
-    app.add_option("SPEC|DIR", spec.request.path,
-                   "Model spec, or `-` for standard input; or folder of tensors")
+    app.add_option("SPEC|DIR", path, "Model spec, or `-` for standard input; or folder of tensors")
         ->required();
+    AddText(app, "--spec", "SPEC", &spec.request.path,
+            "Of a folder: test its values against this spec, and say which are still its own");
     spec.AddOverridesTo(app);
     spec.AddLayoutTo(app, "Measure the tensors that this layout of the spec stores");
     AddOnly(app, &only);
@@ -32,7 +38,8 @@ struct StatsOptions {
     AddJson(app, &json);
   }
 
-  SpecOptions spec;
+  std::string path;
+  SpecOptions spec;  // its path is that of --spec
   WorkOptions work;
   std::string only;
   std::string html;  // a file; empty: none
@@ -46,14 +53,44 @@ void WriteIfFinite(const char* key, double value, JsonWriter& out) {
   out.MemberOrNull(key, std::isfinite(value), value);
 }
 
-std::string InJson(const std::vector<Measurement>& results, bool has_rows) {
+// What a spec says of a folder: the tensors of the two, side by side.
+struct AgainstSpec {
+  Plan plan;
+  Comparison comparison;
+};
+
+// Returns the tensors of the spec that the folder has not.
+std::vector<std::string> MissingOf(const AgainstSpec& against, const std::string& only) {
+  std::set<const Tensor*> there;
+  for (const ComparedTensor& compared : against.comparison.compared) {
+    there.insert(compared.tensor);
+  }
+  std::vector<std::string> missing;
+  for (const Tensor& tensor : against.plan.graph.tensors) {
+    const bool is_wanted = only.empty() || PathMatches(only, tensor.path);
+    if (is_wanted && there.count(&tensor) == 0) missing.push_back(tensor.path);
+  }
+  return missing;
+}
+
+struct Results {
+  std::vector<Measurement> measured;
+  bool is_folder = false;
+  std::string spec;                  // the name of the model that --spec has; empty: there is none
+  std::vector<std::string> missing;  // the spec's tensors that the folder has not
+  std::vector<std::string> other_form;  // the folder's, of another type or shape in the spec
+  std::vector<std::string> unknown;     // the folder's that the spec has not
+};
+
+std::string InJson(const Results& all) {
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines).Key("tensors").BeginArray(JsonWriter::kLines);
-  for (const Measurement& m : results) {
+  for (const Measurement& m : all.measured) {
     out.BeginObject().Member("path", m.tensor->path).Member("dtype", InfoOf(m.tensor->dtype).name);
-    out.Member("shape", m.tensor->shape).Member("init", InitText(*m.tensor));
-    out.Member("not_finite", m.not_finite);
-    if (has_rows && IsOfSource(*m.tensor)) out.Member("zero_rows", m.zero_rows);
+    out.Member("shape", m.tensor->shape).Member("init", InitText(*m.declaring));
+    out.Member("not_finite", m.not_finite());
+    out.Member("nan", m.nans).Member("infinite", m.infinities);
+    if (all.is_folder && IsOfSource(*m.tensor)) out.Member("zero_rows", m.zero_rows);
     if (m.moments.count > 0) {
       WriteIfFinite("mean", m.moments.mean, out);
       WriteIfFinite("std", m.moments.std(), out);
@@ -76,17 +113,32 @@ std::string InJson(const std::vector<Measurement>& results, bool has_rows) {
     } else {
       out.Member("ks", nullptr);
     }
-    out.Member("as_declared", !m.is_wrong).EndObject();
+    out.Member("as_declared", !m.is_wrong);
+    if (!all.spec.empty()) {
+      out.MemberOrNull("is_initial", m.is_initial.has_value(), m.is_initial.value_or(false));
+    }
+    out.EndObject();
   }
-  out.EndArray().EndObject();
+  out.EndArray();
+  if (!all.spec.empty()) {
+    out.Member("missing", all.missing).Member("other_form", all.other_form);
+    out.Member("not_in_spec", all.unknown);
+  }
+  out.EndObject();
   return out.Finish();
 }
 
+// Returns `2 NaN, 1 infinite`, of those that there are.
+std::string NotFinite(const Measurement& m) {
+  const std::string nans = m.nans > 0 ? Grouped(m.nans) + " NaN" : "";
+  const std::string infinities = m.infinities > 0 ? Grouped(m.infinities) + " infinite" : "";
+  return nans + (nans.empty() || infinities.empty() ? "" : ", ") + infinities;
+}
+
 std::string Verdict(const Measurement& m) {
+  if (m.is_initial == true) return Paint(Role::kWarning, "initial");
   if (m.is_wrong) return Paint(Role::kBad, "no");
-  if (m.not_finite > 0) {
-    return Paint(Role::kWarning, fmt::format("-, {} NaN or infinite", Grouped(m.not_finite)));
-  }
+  if (m.not_finite() > 0) return Paint(Role::kWarning, "-, " + NotFinite(m));
   // A folder's values are what they are; of a spec, zeros are declared.
   if (m.zero_rows > 0 && IsOfSource(*m.tensor)) {
     return Paint(Role::kWarning, fmt::format("-, {} of zeros", Count(m.zero_rows, "row")));
@@ -111,7 +163,7 @@ std::string InFull(const Measurement& m) {
   const Tensor& tensor = *m.tensor;
   std::string text =
       fmt::format("{}: {} {}, {}\n\n", Paint(Role::kStrong, tensor.path), InfoOf(tensor.dtype).name,
-                  InShape(tensor.shape), InitText(tensor));
+                  InShape(tensor.shape), InitText(*m.declaring));
   const auto declared = [&](double DeclaredMoments::*member) {
     return m.declared ? Short((*m.declared).*member) : "";
   };
@@ -124,7 +176,8 @@ std::string InFull(const Measurement& m) {
     rows.push_back({fmt::format("{:g}%", 100 * kQuantiles[i]), Short(m.quantiles[i])});
   }
   rows.push_back({"max", Short(m.moments.max)});
-  if (m.not_finite > 0) rows.push_back({"NaN or infinite", Grouped(m.not_finite)});
+  if (m.nans > 0) rows.push_back({"NaN", Grouped(m.nans)});
+  if (m.infinities > 0) rows.push_back({"infinite", Grouped(m.infinities)});
   if (m.zero_rows > 0) rows.push_back({"rows of zeros", Grouped(m.zero_rows)});
   if (m.fit) {
     rows.push_back({"KS distance", fmt::format("{:.3g}", m.fit->distance)});
@@ -139,9 +192,9 @@ std::string InFull(const Measurement& m) {
 
 std::string Complaint(const Measurement& m) {
   std::string why;
-  if (m.not_finite > 0) {
-    why =
-        Count(m.not_finite, "element") + (m.not_finite == 1 ? " is" : " are") + " NaN or infinite";
+  if (m.not_finite() > 0) {
+    why = fmt::format("{} {} NaN or infinite ({})", Count(m.not_finite(), "element"),
+                      m.not_finite() == 1 ? "is" : "are", NotFinite(m));
   } else if (m.fit) {
     why = fmt::format(
         "chance alone would give values this far from it (KS distance {:.3g}) with "
@@ -160,21 +213,139 @@ const ResultKind kStatsPage = {
     "page",
     {"<!DOCTYPE html>\n", "<meta name=\"generator\" content=\"shardinit stats\">"}};
 
-ExitCode RunStats(const StatsOptions& options) {
-  const int jobs = options.work.Jobs();
-  const ProgressMode mode = options.work.Mode();
-  const std::string& path = options.spec.request.path;
-  const bool is_folder = MayHoldTensors(path);
-  if (is_folder && options.spec.HasOverrides()) {
+// Returns a line that names the first of the tensors; empty: there are none. `one` and `several`
+// say what they are.
+std::string Named(const std::vector<std::string>& names, std::string_view one,
+                  std::string_view several) {
+  if (names.empty()) return {};
+  constexpr size_t kMostNamed = 8;
+  const auto count = std::ssize(names);
+  std::string text = fmt::format(
+      "{} {}: {}", Count(count, "tensor"), count == 1 ? one : several,
+      fmt::join(names.begin(), names.begin() + std::min<int64_t>(count, kMostNamed), ", "));
+  if (names.size() > kMostNamed) text += fmt::format(" and {} more", Grouped(count - kMostNamed));
+  return text + "\n";
+}
+
+// Says what of a folder's tensors is out of the ordinary.
+std::string Remarks(const Results& all) {
+  std::vector<std::string> initial, constant;
+  for (const Measurement& m : all.measured) {
+    if (m.is_initial == true) {
+      initial.push_back(m.tensor->path);
+    } else if (IsOfSource(*m.tensor) && m.moments.count > 1 && m.not_finite() == 0 &&
+               m.moments.min == m.moments.max) {
+      constant.push_back(fmt::format("{} ({})", m.tensor->path, Short(m.moments.min)));
+    }
+  }
+  std::string text = Named(initial, fmt::format("is exactly as {} initializes it", all.spec),
+                           fmt::format("are exactly as {} initializes them", all.spec));
+  if (!all.spec.empty() && initial.empty()) {
+    text = fmt::format("no tensor is exactly as {} initializes it\n", all.spec);
+  }
+  text += Named(constant, "has one number in all its elements",
+                "have one number each in all their elements");
+  text += Named(all.other_form, fmt::format("is of another type or shape in {}", all.spec),
+                fmt::format("are of another type or shape in {}", all.spec));
+  text += Named(all.unknown, fmt::format("is not in {}", all.spec),
+                fmt::format("are not in {}", all.spec));
+  text += Named(all.missing, fmt::format("of {} is not in the folder", all.spec),
+                fmt::format("of {} are not in the folder", all.spec));
+  return text.empty() ? "" : "\n" + text;
+}
+
+// Loads the spec of --spec and compares the folder with it. What `*against` holds is pointed into.
+void CompareWithSpec(const StatsOptions& options, AgainstSpec* against) {
+  against->plan = options.spec.Load();
+  WorkCounters counters;
+  Progress progress(options.work.Mode(), "comparing", against->plan.bytes, options.json);
+  against->comparison = Compare(
+      options.path, against->plan, options.work.Workers(false),
+      [&](const WorkCounters& c) { progress.Update(c.hashed_bytes / 2); }, &counters, options.only);
+}
+
+// Returns what declares each of the tensors, and says in `all` which the spec has otherwise.
+std::vector<const Tensor*> DeclaringOf(const std::vector<const Tensor*>& tensors,
+                                       const AgainstSpec& against, Results* all) {
+  std::map<std::string_view, const ComparedTensor*> by_name;
+  for (const ComparedTensor& compared : against.comparison.compared) {
+    by_name.emplace(compared.name, &compared);
+  }
+  std::vector<const Tensor*> declaring;
+  for (const Tensor* tensor : tensors) {
+    const auto found = by_name.find(tensor->path);
+    declaring.push_back(tensor);
+    if (found == by_name.end()) {
+      all->unknown.push_back(tensor->path);
+    } else if (found->second->outcome == ComparedTensor::Outcome::kOtherForm) {
+      all->other_form.push_back(tensor->path);
+    } else {
+      declaring.back() = found->second->tensor;
+    }
+  }
+  return declaring;
+}
+// Says of each tensor that the spec has in the same form whether it is as the spec makes it.
+void SayInitial(const AgainstSpec& against, std::vector<Measurement>* results) {
+  std::set<const Tensor*> equal;
+  for (const ComparedTensor& compared : against.comparison.compared) {
+    if (compared.outcome == ComparedTensor::Outcome::kEqual) equal.insert(compared.tensor);
+  }
+  for (Measurement& m : *results) {
+    if (m.declaring != m.tensor) m.is_initial = equal.count(m.declaring) != 0;
+  }
+}
+
+// Refuses options that do not go together.
+void RequireFitting(const StatsOptions& options, bool is_folder) {
+  const bool has_spec = !options.spec.request.path.empty();
+  if (!is_folder && has_spec) {
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("`{}` is not a folder of tensors, and `--spec` is for one", options.path));
+  }
+  if (is_folder && !has_spec && options.spec.HasOverrides()) {
     throw Error(
         ExitCode::kUsage,
         fmt::format(
             "`{}` is a checkpoint: `--set`, `--mesh`, `--sharding` and `--layout` are for specs",
-            path));
+            options.path),
+        "add `--spec SPEC` to compare it with one");
   }
+}
+
+void PrintResults(const Results& all, bool json) {
+  const auto& measured = all.measured;
+  Print(json ? InJson(all)
+             : (measured.size() == 1 ? InFull(measured[0]) : InTable(measured)) + Remarks(all));
+}
+
+// Complains about tensors that are not what they declare themselves.
+ExitCode Judge(const std::vector<Measurement>& results, bool json) {
+  int64_t wrong = 0;
+  for (const Measurement& m : results) {
+    if (!m.is_wrong) continue;
+    ++wrong;
+    Report(Complaint(m), json);
+  }
+  if (wrong == 0) return ExitCode::kOk;
+  Report(fmt::format("shardinit: {} of {} not as declared\n", wrong,
+                     Count(std::ssize(results), "tensor")),
+         json);
+  return ExitCode::kDifferent;
+}
+
+ExitCode RunStats(const StatsOptions& options) {
+  const int jobs = options.work.Jobs();
+  const ProgressMode mode = options.work.Mode();
+  const bool is_folder = MayHoldTensors(options.path);
+  RequireFitting(options, is_folder);
+  Results all;
   std::optional<TensorFolder> folder;
-  if (is_folder) SayFolder(folder.emplace(path));
-  const Plan loaded = is_folder ? Plan() : options.spec.Load();
+  if (is_folder) SayFolder(folder.emplace(options.path));
+  SpecOptions generated = options.spec;
+  generated.request.path = options.path;
+  const Plan loaded = is_folder ? Plan() : generated.Load();
   const Plan& plan = is_folder ? folder->plan() : loaded;
   // A spec may store its tensors padded without a layout, and padding has no distribution.
   const bool stored = is_folder || !options.spec.layout.empty();
@@ -182,30 +353,28 @@ ExitCode RunStats(const StatsOptions& options) {
       Matching(stored ? plan.graph.tensors : plan.graph.logical(), options.only);
   std::optional<ResultFile> page;
   if (!options.html.empty()) page.emplace(kStatsPage, options.html, options.force);
+  std::optional<AgainstSpec> against;
+  if (!options.spec.request.path.empty()) {
+    CompareWithSpec(options, &against.emplace());
+    all.spec = against->plan.graph.name;
+    all.missing = MissingOf(*against, options.only);
+  }
+  const auto declaring = against ? DeclaringOf(tensors, *against, &all) : tensors;
   int64_t bytes = 0;
   for (const Tensor* tensor : tensors) bytes += tensor->bytes();
-  std::vector<Measurement> results;
+  all.is_folder = is_folder;
   {
     const StretchesOf stretches = folder ? Stored(*folder, tensors) : Generated(tensors);
     Progress progress(mode, "measuring", bytes, options.json);
-    results = Measure(tensors, stretches, jobs, [&](int64_t done) { progress.Update(done); });
+    all.measured =
+        Measure(tensors, declaring, stretches, jobs, [&](int64_t done) { progress.Update(done); });
   }
   if (folder) folder->RequireUnchanged();
-  if (page) page->Write(StatsPage(plan.graph.name, results));
-  Print(options.json          ? InJson(results, folder.has_value())
-        : results.size() == 1 ? InFull(results[0])
-                              : InTable(results));
-  int64_t wrong = 0;
-  for (const Measurement& m : results) {
-    if (!m.is_wrong) continue;
-    ++wrong;
-    Report(Complaint(m), options.json);
-  }
-  if (wrong == 0) return ExitCode::kOk;
-  Report(fmt::format("shardinit: {} of {} not as declared\n", wrong,
-                     Count(std::ssize(results), "tensor")),
-         options.json);
-  return ExitCode::kDifferent;
+  if (against) SayInitial(*against, &all.measured);
+  if (page) page->Write(StatsPage(plan.graph.name, all.measured));
+  PrintResults(all, options.json);
+  // Trained values are not what a spec declares, and `verify --spec` is there to say so.
+  return against ? ExitCode::kOk : Judge(all.measured, options.json);
 }
 
 }  // namespace

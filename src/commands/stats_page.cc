@@ -208,10 +208,11 @@ class StatsPageWriter {
 
  private:
   void AddOverview() {
-    int64_t elements = 0, wrong = 0, untested = 0;
+    int64_t elements = 0, wrong = 0, untested = 0, initial = 0;
     for (const Measurement& m : results_) {
-      elements += m.moments.count + m.not_finite;
+      elements += m.moments.count + m.not_finite();
       wrong += m.is_wrong;
+      initial += m.is_initial.value_or(false);
       untested += !m.is_wrong && !m.declared;
     }
     page_.Heading("Overview");
@@ -225,6 +226,10 @@ class StatsPageWriter {
                                     : fmt::format("None is found to be other than declared; {} "
                                                   "cannot be tested.",
                                                   Grouped(untested)));
+    }
+    if (initial > 0) {
+      page_.Paragraph(Count(initial, "tensor") + (initial == 1 ? " is" : " are") +
+                      " exactly as the spec initializes " + (initial == 1 ? "it." : "them."));
     }
     AddSpread();
     page_.Filter();

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/glob.h"
 #include "base/text.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/manifest.h"
@@ -50,7 +51,8 @@ int64_t CountOptimizer(const Contents& contents) {
 }
 
 // Removes the prefix from all names that begin with it, unless more of them are paths with it.
-void RemovePrefix(std::string_view prefix, const std::unordered_set<std::string_view>& paths,
+// Returns whether it did.
+bool RemovePrefix(std::string_view prefix, const std::unordered_set<std::string_view>& paths,
                   std::map<std::string, Holding>* tensors) {
   std::map<std::string, Holding> renamed;
   int64_t as_they_are = 0, without = 0;
@@ -60,13 +62,16 @@ void RemovePrefix(std::string_view prefix, const std::unordered_set<std::string_
     without += paths.count(rest) != 0;
     renamed.emplace(std::move(rest), holding);
   }
-  if (without >= as_they_are) *tensors = std::move(renamed);
+  if (without < as_they_are) return false;
+  *tensors = std::move(renamed);
+  return true;
 }
 
 // A tensor of the plan, and what the folder holds of it.
 struct Pair {
   const Tensor* tensor;
   const Holding* holding;
+  size_t place;  // in the list of compared tensors
   Digest wanted{}, held{};
 };
 
@@ -74,9 +79,13 @@ struct Pair {
 std::vector<Pair> FindPairs(const std::map<std::string, Holding>& holdings, const Plan& plan,
                             const std::unordered_set<std::string_view>& paths,
                             const std::function<std::string_view(DType)>& name_of,
-                            Comparison* result) {
+                            const std::string& only, Comparison* result) {
+  const auto is_wanted = [&](const std::string& path) {
+    return only.empty() || PathMatches(only, path);
+  };
   std::vector<Pair> pairs;
   for (const Tensor& tensor : plan.graph.tensors) {
+    if (!is_wanted(tensor.path)) continue;
     const auto it = holdings.find(tensor.path);
     if (it == holdings.end()) {
       result->findings.Add({"", tensor.path, "is missing"});
@@ -84,18 +93,22 @@ std::vector<Pair> FindPairs(const std::map<std::string, Holding>& holdings, cons
     }
     const Holding& holding = it->second;
     const std::string_view dtype = name_of(tensor.dtype);
-    if (holding.dtype != dtype || holding.shape != tensor.shape) {
+    const bool has_form = holding.dtype == dtype && holding.shape == tensor.shape;
+    result->compared.push_back(
+        {tensor.path, &tensor,
+         has_form ? ComparedTensor::Outcome::kEqual : ComparedTensor::Outcome::kOtherForm});
+    if (!has_form) {
       result->findings.Add({holding.file, tensor.path,
                             fmt::format("is {} {}, but the spec has {} {}", Escape(holding.dtype),
                                         InShape(holding.shape), dtype, InShape(tensor.shape))});
     } else {
-      pairs.push_back({&tensor, &holding});
+      pairs.push_back({&tensor, &holding, result->compared.size() - 1});
       ++result->tensors;
       result->bytes += tensor.bytes();
     }
   }
   for (const auto& [name, holding] : holdings) {
-    if (paths.count(name) == 0) {
+    if (paths.count(name) == 0 && is_wanted(name)) {
       result->findings.Add({holding.file, Escape(name), "is not in the spec"});
     }
   }
@@ -106,16 +119,23 @@ std::vector<Pair> FindPairs(const std::map<std::string, Holding>& holdings, cons
 
 Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOptions& options,
                    const std::function<void(const WorkCounters& counters)>& progress,
-                   WorkCounters* counters) {
+                   WorkCounters* counters, const std::string& only) {
   Comparison result;
   std::function<std::string_view(DType)> name_of;
   Contents contents = Read(folder, &name_of);
   std::unordered_set<std::string_view> paths;
   for (const Tensor& tensor : plan.graph.tensors) paths.insert(tensor.path);
-  if (!contents.prefix.empty()) RemovePrefix(contents.prefix, paths, &contents.tensors);
+  const bool keeps_prefix =
+      !contents.prefix.empty() && !RemovePrefix(contents.prefix, paths, &contents.tensors);
   result.findings = std::move(contents.findings);
   result.optimizer_entries = CountOptimizer(contents);
-  std::vector<Pair> pairs = FindPairs(contents.tensors, plan, paths, name_of, &result);
+  std::vector<Pair> pairs = FindPairs(contents.tensors, plan, paths, name_of, only, &result);
+  for (ComparedTensor& compared : result.compared) {
+    // A folder's own plan is always without it.
+    if (keeps_prefix && compared.name.starts_with(contents.prefix)) {
+      compared.name.erase(0, contents.prefix.size());
+    }
+  }
 
   std::vector<BoxTask> tasks;
   for (Pair& pair : pairs) {
@@ -135,6 +155,7 @@ Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOpti
   }
   for (const Pair& pair : pairs) {
     if (pair.held == pair.wanted) continue;
+    result.compared[pair.place].outcome = ComparedTensor::Outcome::kOtherValues;
     result.findings.Add(
         {pair.holding->file, pair.tensor->path,
          fmt::format("has other values: sha256 {} instead of {}", ToHex(pair.held).substr(0, 12),

@@ -40,17 +40,27 @@ struct ExportResult {
 // Throws Error (kConflict) if the folder is there and holds anything else.
 ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters* counters);
 
+// A tensor that both a folder and a plan have.
+struct ComparedTensor {
+  enum class Outcome { kEqual, kOtherValues, kOtherForm };  // The form is type and shape.
+  std::string name;      // in the plan of a TensorFolder of the folder
+  const Tensor* tensor;  // the plan's
+  Outcome outcome;
+};
+
 struct Comparison {
-  int64_t tensors = 0, bytes = 0;  // tensors and bytes whose values were compared
-  int64_t optimizer_entries = 0;   // entries of an optimizer's state, which is not compared
-  Findings findings;               // Empty: all are equal.
+  int64_t tensors = 0, bytes = 0;        // tensors and bytes whose values were compared
+  int64_t optimizer_entries = 0;         // entries of an optimizer's state, which is not compared
+  std::vector<ComparedTensor> compared;  // in the order of the plan
+  Findings findings;                     // Empty: all are equal.
 };
 
 // Compares the safetensors files, DCP files or zarr arrays of a folder, whoever wrote them,
 // or an intact checkpoint, with the values of the plan. Throws Error (kRefused) if a file is
-// hostile or damaged, and kUsage if there is nothing to compare.
+// hostile or damaged, and kUsage if there is nothing to compare. `only` is a pattern over the paths
+// of the plan; empty: all tensors.
 Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOptions& options,
                    const std::function<void(const WorkCounters& counters)>& progress,
-                   WorkCounters* counters);
+                   WorkCounters* counters, const std::string& only = {});
 
 }  // namespace shardinit

@@ -43,8 +43,9 @@ double Within(const Moments& moments, double value) {
 // adds that to the others'.
 class Work {
  public:
-  Work(const Tensor& tensor, std::function<std::vector<Stretch>()> stretches)
-      : tensor_(tensor), make_stretches_(std::move(stretches)) {}
+  Work(const Tensor& tensor, const Tensor& declaring,
+       std::function<std::vector<Stretch>()> stretches)
+      : tensor_(tensor), declaring_(declaring), make_stretches_(std::move(stretches)) {}
 
   // Does the work of one of `slices` threads. Returns true to the one that ends last.
   bool Run(int64_t slices, const std::function<void(int64_t)>& done) {
@@ -76,6 +77,7 @@ class Work {
   Measurement Finish() {
     Measurement result;
     result.tensor = &tensor_;
+    result.declaring = &declaring_;
     const std::vector<Bin> bins = tally_->Bins();
     if (tally_->is_exact()) {
       result.moments = MomentsOf(bins);
@@ -83,7 +85,8 @@ class Work {
       for (const Block& block : blocks_) result.moments.Append(block.moments);
     }
     const Moments& moments = result.moments;
-    result.not_finite = tally_->count() - moments.count;
+    result.nans = tally_->nans();
+    result.infinities = tally_->count() - moments.count - result.nans;
     result.zero_rows = CountZeroRows();
     for (const double part : kQuantiles) {
       const double quantile = Within(moments, Quantile(bins, part));
@@ -98,16 +101,7 @@ class Work {
       const int bar = moments.max > moments.min ? std::min(kBars - 1, static_cast<int>(place)) : 0;
       result.histogram[static_cast<size_t>(bar)] += bin.count;
     }
-    if (tensor_.view == nullptr) {
-      result.declared = DeclaredMomentsOf(tensor_.distribution);
-      result.fit = FitOf(bins, tensor_.distribution);
-    }
-    result.is_wrong = (result.not_finite > 0 && !MayBeAnything(tensor_)) ||
-                      (result.fit && result.fit->probability < kLeastProbability);
-    if (result.declared && result.declared->std == 0) {
-      const double value = StoredConstant(result.declared->mean);
-      result.is_wrong |= moments.min != value || moments.max != value;
-    }
+    Test(bins, &result);
     return result;
   }
 
@@ -118,6 +112,20 @@ class Work {
     Moments moments;
     ZeroRows zero_rows;
   };
+
+  // Compares the elements with what is declared.
+  void Test(const std::vector<Bin>& bins, Measurement* result) const {
+    if (declaring_.view == nullptr) {
+      result->declared = DeclaredMomentsOf(declaring_.distribution);
+      result->fit = FitOf(bins, declaring_.distribution);
+    }
+    result->is_wrong = (result->not_finite() > 0 && !MayBeAnything(declaring_)) ||
+                       (result->fit && result->fit->probability < kLeastProbability);
+    if (result->declared && result->declared->std == 0) {
+      const double value = StoredConstant(result->declared->mean);
+      result->is_wrong |= result->moments.min != value || result->moments.max != value;
+    }
+  }
 
   int64_t CountZeroRows() const {
     int64_t count = 0;
@@ -162,6 +170,7 @@ class Work {
   }
 
   const Tensor& tensor_;
+  const Tensor& declaring_;
   std::function<std::vector<Stretch>()> make_stretches_;
   std::mutex mutex_;
   std::vector<Stretch> stretches_;
@@ -202,6 +211,7 @@ StretchesOf Stored(const TensorFolder& folder, const std::vector<const Tensor*>&
 }
 
 std::vector<Measurement> Measure(const std::vector<const Tensor*>& tensors,
+                                 const std::vector<const Tensor*>& declaring,
                                  const StretchesOf& stretches, int jobs,
                                  const std::function<void(int64_t bytes)>& progress) {
   std::vector<Measurement> results(tensors.size());
@@ -213,7 +223,8 @@ std::vector<Measurement> Measure(const std::vector<const Tensor*>& tensors,
   std::vector<std::unique_ptr<Work>> works(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     const int64_t count = std::clamp<int64_t>(tensors[i]->bytes() / kBlock, 1, jobs);
-    works[i] = std::make_unique<Work>(*tensors[i], [&stretches, i] { return stretches(i); });
+    works[i] = std::make_unique<Work>(*tensors[i], *declaring[i],
+                                      [&stretches, i] { return stretches(i); });
     for (int64_t s = 0; s < count; ++s) slices.push_back({i, count});
   }
   std::atomic<int64_t> bytes{0};

@@ -15,8 +15,9 @@ namespace shardinit {
 
 struct Measurement {
   const Tensor* tensor = nullptr;
-  Moments moments;                          // moments of the finite elements
-  int64_t not_finite = 0;                   // elements that are NaN or infinite
+  const Tensor* declaring = nullptr;  // the same, or that of a spec for a folder's tensor
+  Moments moments;                    // moments of the finite elements
+  int64_t nans = 0, infinities = 0;
   int64_t zero_rows = 0;                    // rows of zeros of a matrix in a folder
   std::vector<double> quantiles;            // quantiles at kQuantiles
   std::vector<int64_t> histogram;           // kBars equal parts from min to max
@@ -25,6 +26,11 @@ struct Measurement {
   // The elements are not what the tensor declares: one is not finite and may not be (a file's may),
   // a constant has another value, or a fit as bad has less probability than kLeastProbability.
   bool is_wrong = false;
+  // Whether the elements are, to the bit, those of the spec's tensor, for who compares them; none:
+  // the spec has no such tensor, or there is no spec.
+  std::optional<bool> is_initial;
+
+  int64_t not_finite() const { return nans + infinities; }
 };
 
 inline constexpr double kQuantiles[] = {0.001, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999};
@@ -47,8 +53,11 @@ StretchesOf Generated(const std::vector<const Tensor*>& tensors);
 // `verify` does.
 StretchesOf Stored(const TensorFolder& folder, const std::vector<const Tensor*>& tensors);
 
-// The result does not depend on `jobs`. `progress` receives the bytes so far, from several threads.
+// The values are tested against what `declaring` says of each tensor, in the same order, which has
+// the type and shape of the tensor. The result does not depend on `jobs`. `progress` receives the
+// bytes so far, from several threads.
 std::vector<Measurement> Measure(const std::vector<const Tensor*>& tensors,
+                                 const std::vector<const Tensor*>& declaring,
                                  const StretchesOf& stretches, int jobs,
                                  const std::function<void(int64_t bytes)>& progress);
 

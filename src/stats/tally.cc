@@ -97,6 +97,11 @@ Moments MomentsOf(const T* values, int64_t count) {
   return moments;
 }
 
+template <typename T>
+int64_t CountNans(const T* values, int64_t count) {
+  return std::count_if(values, values + count, [](T x) { return std::isnan(x); });
+}
+
 }  // namespace
 
 void Moments::Append(const Moments& next) {
@@ -143,7 +148,9 @@ Moments Tally::Add(const void* elements, int64_t count) {
   if (dtype_ == DType::f32) {
     const auto* in = static_cast<const float*>(elements);
     count_by([&](int64_t i) { return f32_key(in[i]); });
-    return MomentsOf(in, count);
+    const Moments moments = MomentsOf(in, count);
+    if (moments.count < count) wide_nans_ += CountNans(in, count);
+    return moments;
   }
   std::vector<double> values(static_cast<size_t>(count));
   const auto* in = static_cast<const uint8_t*>(elements);
@@ -157,10 +164,13 @@ Moments Tally::Add(const void* elements, int64_t count) {
     return f32_key(
         static_cast<float>(std::isfinite(value) ? std::clamp(value, -kMost, kMost) : value));
   });
-  return MomentsOf(values.data(), count);
+  const Moments moments = MomentsOf(values.data(), count);
+  if (moments.count < count) wide_nans_ += CountNans(values.data(), count);
+  return moments;
 }
 
 void Tally::Merge(const Tally& other) {
+  wide_nans_ += other.wide_nans_;
   for (size_t t = 0; t < counts_.size(); ++t) {
     for (size_t i = 0; i < counts_[t].size(); ++i) counts_[t][i] += other.counts_[t][i];
   }
@@ -169,6 +179,15 @@ void Tally::Merge(const Tally& other) {
 int64_t Tally::count() const {
   int64_t count = 0;
   for (size_t key = 0; key < counts_[0].size(); ++key) count += CountOf(key);
+  return count;
+}
+
+int64_t Tally::nans() const {
+  if (!narrow_) return wide_nans_;
+  int64_t count = 0;
+  for (size_t key = 0; key < counts_[0].size(); ++key) {
+    if (CountOf(key) > 0 && std::isnan(ValueOf(key, dtype_))) count += CountOf(key);
+  }
   return count;
 }
 

@@ -41,8 +41,9 @@ class Tally {
   Moments Add(const void* elements, int64_t count);
   void Merge(const Tally& other);
 
-  std::vector<Bin> Bins() const;             // finite, with elements, ascending
-  int64_t count() const;                     // also counts what is not finite
+  std::vector<Bin> Bins() const;  // finite, with elements, ascending
+  int64_t count() const;          // also counts what is not finite
+  int64_t nans() const;
   bool is_exact() const { return narrow_; }  // Whether a bin is one value.
 
  private:
@@ -51,6 +52,8 @@ class Tally {
   bool narrow_;
   // Two tables take turns: an element that equals the one before does not wait for it.
   std::array<std::vector<int64_t>, 2> counts_;
+  // NaN among elements of wider types: some of them share a bin's bits with infinity.
+  int64_t wide_nans_ = 0;
 };
 
 // Returns the moments of elements that are known by bins of one value each.
