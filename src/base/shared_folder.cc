@@ -30,6 +30,20 @@ bool IsClaimed(const Folder& folder, const std::string& claim) {
       "`cp -a`; or remove the folder to begin anew");
 }
 
+// Throws Error unless the folder, which had no claim, holds nothing of anybody else's.
+void RequireNobodys(const Folder& folder, const std::string& claim) {
+  std::string other;
+  folder.ForEachName([&](const std::string& name) {
+    if (name != kClaim && NameOfTemporary(name) != kClaim) other = name;
+  });
+  // Another process may have begun meanwhile.
+  if (other.empty() || IsClaimed(folder, claim)) return;
+  throw Error(ExitCode::kConflict,
+              fmt::format("`{}` is there, and is not of a run that makes parts: it holds `{}`",
+                          folder.path(), other),
+              "move it away, or choose another output folder with `-o`");
+}
+
 // Removes what is left when the files have their name: the claim at last, since it tells whose the
 // rest is.
 void RemoveRest(const Folder& parent, const Folder& folder, const std::string& name) {
@@ -45,8 +59,9 @@ void RemoveRest(const Folder& parent, const Folder& folder, const std::string& n
 SharedFolder::SharedFolder(const std::string& path, const std::string& claim)
     : path_(PathToTake(path)),
       parent_(Folder::Make(FolderOf(path_))),
-      folder_(Folder::Make(PartsOf(path_))) {
+      folder_(parent_.MakeSub(NameOf(PartsOf(path_)))) {
   if (!IsClaimed(folder_, claim)) {
+    RequireNobodys(folder_, claim);
     NewFile file(folder_, kClaim);
     file.Append(claim);
     // Only the first of several processes gives it the name.

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "plan/relayout.h"
@@ -112,7 +113,14 @@ void WidenRow(const Widening& widening, const BoxElements& numbers, const BoxEle
   numbers(first, count, codes.data());
   for (int64_t i = 0; i < count; ++i) {
     const float scale = of_blocks[static_cast<size_t>((column + i) / widening.columns - begin)];
-    Put(widening, DecodeF8E4M3Fn(codes[static_cast<size_t>(i)]) * scale, out);
+    const float code = DecodeF8E4M3Fn(codes[static_cast<size_t>(i)]);
+    if (std::isinf(code * scale) && std::isfinite(scale)) {
+      throw Error(ExitCode::kUsage,
+                  fmt::format("`{}` has the value {} with the scale {}, whose product f32 does not "
+                              "hold",
+                              widening.made.path, code, scale));
+    }
+    Put(widening, code * scale, out);
     out += InfoOf(widening.made.dtype).bytes;
   }
 }
@@ -150,11 +158,54 @@ void WidenTile(const Widening& widening, const BoxElements& numbers, const BoxEl
   }
 }
 
+using TensorsByPath = std::map<std::string, const Tensor*>;
+
+// Throws Error if a tensor that is not widened is one of those that scales belong to, by all that
+// is known: what it stands for would be lost.
+void RequireUnscaled(const Tensor& tensor, const TensorsByPath& there) {
+  const std::string& path = tensor.path;
+  if (path.ends_with(kScaleInvEnd)) {
+    ThrowUnknown(path, fmt::format("there is no `{}`, which it scales",
+                                   path.substr(0, path.size() - sizeof kScaleInvEnd + 1)));
+  }
+  if (InfoOf(tensor.dtype).bytes > 1 || InfoOf(tensor.dtype).kind == DTypeKind::kBool) return;
+  const std::string around = path.substr(0, path.rfind('.') + 1);
+  for (auto other = there.lower_bound(around.empty() ? path : around);
+       other != there.end() && other->first.starts_with(around.empty() ? path : around); ++other) {
+    const std::string_view rest = std::string_view(other->first).substr(around.size());
+    if (other->second == &tensor ||
+        (rest.find("scale") == rest.npos && rest.find("absmax") == rest.npos && rest != "SCB")) {
+      continue;
+    }
+    ThrowUnknown(path, fmt::format("nothing says how `{}` scales it", other->first));
+  }
+}
+
+// Throws Error if what is left as it is has scales, or should have.
+void RequireNoneLeft(const std::vector<Widening>& widenings, const TensorsByPath& there,
+                     const std::string& config) {
+  const auto json = nlohmann::json::parse(config, nullptr, false);
+  const bool is_quantized = json.is_object() && json.contains("quantization_config");
+  std::set<std::string> used;
+  for (const Widening& widening : widenings) {
+    used.insert({widening.numbers.path, widening.scales.path});
+  }
+  for (const auto& [path, tensor] : there) {
+    if (used.contains(path)) continue;
+    RequireUnscaled(*tensor, there);
+    const DTypeInfo& info = InfoOf(tensor->dtype);
+    if (info.bytes > 1 || !(info.is_float() || path.ends_with(kBlocksEnd))) continue;
+    if (is_quantized || !widenings.empty()) {
+      ThrowUnknown(path, "it has no scales, as other tensors have, or as config.json says");
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<Widening> FindWidenings(
     const Plan& plan, DType dtype, const std::function<bool(const std::string& path)>& is_dropped) {
-  std::map<std::string, const Tensor*> there;
+  TensorsByPath there;
   for (const Tensor& tensor : plan.graph.tensors) {
     if (!is_dropped(tensor.path)) there.emplace(tensor.path, &tensor);
   }
@@ -176,13 +227,9 @@ std::vector<Widening> FindWidenings(
     if (!info.is_float() || info.bytes > 1) continue;
     if (const Tensor* const scales = find(path + kScaleInvEnd)) {
       widenings.push_back(BlocksOf(*tensor, *scales, plan.graph.config, dtype));
-      continue;
-    }
-    for (const char* const other : {"_scale", "_scales", ".scales", "_scale_2"}) {
-      if (!there.contains(path + other)) continue;
-      ThrowUnknown(path, fmt::format("nothing says how `{}{}` scales it", path, other));
     }
   }
+  RequireNoneLeft(widenings, there, plan.graph.config);
   return widenings;
 }
 

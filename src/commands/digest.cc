@@ -127,7 +127,7 @@ ExitCode RunDigest(const DigestOptions& options) {
     RequireNoOverrides(options.spec);
     SayFolder(folder.emplace(path));
   }
-  const Plan loaded = folder ? Plan() : options.spec.Load();
+  const Plan loaded = folder ? Plan() : options.spec.LoadToMake();
   const Plan& plan = folder ? folder->plan() : loaded;
   RecordedDigests expected;
   if (!options.check.empty()) expected = ReadDigests(options.check);

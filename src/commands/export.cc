@@ -67,7 +67,7 @@ ExitCode RunExport(const ExportOptions& options) {
     copy.emplace(*folder, folder->plan());
     request.source = &*copy;
   }
-  const Plan loaded = folder ? Plan() : options.spec.Load();
+  const Plan loaded = folder ? Plan() : options.spec.LoadToMake();
   const Plan& plan = folder ? folder->plan() : loaded;
   if (optimizer) {
     request.optimizer = BindOptimizer(*std::move(optimizer), plan.graph, diagnostics);

@@ -149,7 +149,7 @@ ExitCode RunGen(const GenOptions& options) {
     throw Error(ExitCode::kUsage, "`--dry-run` writes nothing, so it repairs nothing",
                 fmt::format("`shardinit verify {}` says what is damaged", options.folder));
   }
-  const Plan plan = options.spec.Load();
+  const Plan plan = options.spec.LoadToMake();
   request.ranks = options.ranks.Ranks(plan);
   const int64_t plan_ns = time.ns();
 

@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "commands/folders.h"
 #include "graph/stored/view.h"
+#include "plan/conventions.h"
 #include "plan/part.h"
 #include "report/text.h"
 
@@ -231,6 +232,19 @@ Plan SpecOptions::Load(Diagnostics& diagnostics, PlanRequest wanted) const {
   }
   Plan plan = LoadPlan(wanted, diagnostics);
   Talk(Render(diagnostics.all()));
+  return plan;
+}
+
+Plan SpecOptions::LoadToMake() const {
+  Plan plan = Load();
+  RequireConventions(plan);
+  const std::vector<std::string> shifted = ShiftedTensors(plan);
+  if (!shifted.empty()) {
+    TalkUnlessQuiet(fmt::format(
+        "shardinit: the trainer of this layout has another convention for {}, such as {}: values "
+        "are written as the spec has them\n",
+        Count(std::ssize(shifted), "tensor"), Quote(shifted.front())));
+  }
   return plan;
 }
 

@@ -54,6 +54,9 @@ struct SpecOptions {
   // Loads the plan and prints the spec's warnings to standard error. The places in an `explanation`
   // live as long as `diagnostics`.
   Plan Load() const;
+  // Does the same for a command that makes the values. Throws Error (kUsage) if the layout would
+  // give elements of a source another meaning.
+  Plan LoadToMake() const;
   // `wanted` says what else to find.
   Plan Load(Diagnostics& diagnostics, PlanRequest wanted) const;
 };

@@ -123,7 +123,7 @@ ExitCode RunProgram(const ProgramOptions& options) {
   if (options.kinds && printed) {
     throw Error(ExitCode::kUsage, "`--kinds` writes a folder of modules", "name it with `-o DIR`");
   }
-  const Plan plan = options.spec.Load();
+  const Plan plan = options.spec.LoadToMake();
   std::optional<ResultFile> out;
   if (!options.kinds && !printed) {
     out.emplace(

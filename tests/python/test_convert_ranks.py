@@ -4,6 +4,7 @@ has no name."""
 import concurrent.futures
 import json
 import os
+import shutil
 
 import pytest
 from changing import changing
@@ -133,3 +134,20 @@ def test_mistakes(tmp_path):
     assert not (tmp_path / "out").exists()
     run_ok(*arguments, "--ranks", "0-7")
     run_ok("verify", tmp_path / "out")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path, form):
+    arguments = ["convert", source(tmp_path / "in"), "--to", form, *FORMATS[form], *SPLIT, "-o", tmp_path / "out", "--ranks"]
+    parts = tmp_path / "out.parts"
+    for name in ("mine", "files/other"):
+        (parts / name).parent.mkdir(parents=True, exist_ok=True)
+        (parts / name).write_text("hi\n")
+        result = run_tool(*arguments, "0-7")
+        assert result.returncode == 4 and "is not of a run that makes parts" in result.stderr, result
+        assert (parts / name).read_text() == "hi\n" and not (tmp_path / "out").exists()
+        shutil.rmtree(parts)
+    (tmp_path / "elsewhere").mkdir()
+    parts.symlink_to("elsewhere")
+    result = run_tool(*arguments, "0-7")
+    assert result.returncode == 4 and parts.is_symlink() and not list((tmp_path / "elsewhere").iterdir()), result

@@ -139,6 +139,19 @@ def test_what_is_not_known_is_refused(tmp_path):
     assert "is [0,1], and not two sizes" in refused({"w": weight, "w_scale_inv": scales}, (0, 1))
     assert "not a matrix of f8e4m3fn" in refused({"w": weight.view(torch.float8_e5m2), "w_scale_inv": scales})
     assert "nothing says how `w_scale` scales it" in refused({"w": weight, "w_scale": torch.ones(1)})
+    # A tensor whose scales are missing, are of another name, or are alone, would stand for other numbers.
+    two = {"a": weight, "a_scale_inv": scales}
+    assert "`b` cannot be widened" in refused({**two, "b": weight.clone()})
+    assert "there is no `b`, which it scales" in refused({**two, "b_scale_inv": scales.clone()})
+    assert "it has no scales" in refused({"w": weight})
+    for name, dtype in (("m.scale", torch.float32), ("m.scale_weight", torch.float32), ("m.weight.scale", torch.bfloat16)):
+        assert f"nothing says how `{name}` scales it" in refused({"m.weight": weight, name: torch.ones(1, dtype=dtype)}, None)
+    for codes, name in ((torch.int8, "m.SCB"), (torch.uint8, "m.weight_scale_2"), (torch.uint8, "m.weight.absmax")):
+        assert f"nothing says how `{name}` scales it" in refused(
+            {"m.weight": torch.ones(4, 4, dtype=codes), name: torch.ones(4)}, None)
+    largest = torch.full((300, 200), 0x7E, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    for dtype in DTYPES:
+        assert "whose product f32 does not hold" in refused({"w": largest, "w_scale_inv": torch.full((3, 2), 1e37)}, dtype=dtype)
     codes = torch.zeros(1, 2, 3, 8, dtype=torch.uint8)
     assert "not u8 [experts, rows, groups, 16]" in refused({"x_blocks": codes, "x_scales": codes[..., 0].clone()})
     codes = torch.zeros(1, 2, 3, 16, dtype=torch.uint8) + 7

@@ -258,3 +258,15 @@ def test_a_name_takes_the_rest_of_the_path(tmp_path):
     spec.write_text(text.replace(".a.**", ".a.w.x.**"))
     result = run_tool("validate", spec)
     assert result.returncode == 2 and "`layers.0.b.w` has no more parts than `layers.{i}.a.w.x.**`" in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("command", ["gen", "export", "digest"])
+def test_a_layout_with_other_values_takes_none_of_a_source(tmp_path, base, command):
+    """MaxText reads other numbers as the same model: `convert` alone changes them."""
+    run_ok("export", base[0], "--to", "safetensors", "-o", tmp_path / "stored")
+    new = write(tmp_path, "new", init=ALL, sources="{base: {path: stored}}")
+    output = {"gen": ["-o", tmp_path / "x"], "export": ["--to", "safetensors", "-o", tmp_path / "x"], "digest": []}[command]
+    result = run_tool(command, new, "--layout", "maxtext", *output)
+    assert result.returncode == 2 and "shardinit convert … --inexact" in result.stderr, result
+    assert not (tmp_path / "x").exists()
+    run_ok(command, new, "--layout", "torchtitan", *output)
