@@ -185,6 +185,10 @@ def test_out_of_the_ordinary(tmp_path):
     state["w"][1:3] = 0
     found = {t["path"]: t for t in json.loads(run_ok("stats", hub(tmp_path / "in", state), "--json").stdout)["tensors"]}
     assert found["bad"]["not_finite"] == 2 and found["w"]["zero_rows"] == 2 and found["bad"]["zero_rows"] == 0
+    assert found["bad"]["nan"] == found["bad"]["infinite"] == 1 and "is_initial" not in found["bad"]
+    state["z"] = torch.full((5,), -2.5)
+    text = run_ok("stats", hub(tmp_path / "z", state)).stdout
+    assert "-, 1 NaN, 1 infinite\n" in text and text.endswith("\n\n1 tensor has one number in all its elements: z (-2.5)\n")
 
 
 def test_values_are_compared_bit_by_bit(tmp_path):

@@ -70,6 +70,30 @@ TEST(Tally, LeavesOutWhatIsNotFinite) {
   EXPECT_EQ(tally.Bins()[0].count, 98);
 }
 
+// The payloads of some NaN are in bits that bins of wide types drop.
+TEST(Tally, CountsNaNApart) {
+  const uint32_t wide[] = {0x7F800000, 0x7F800001, 0xFFC00000, 0xFF800000, 0x3F800000};
+  Tally f32(DType::f32);
+  f32.Add(wide, 5);
+  EXPECT_EQ(f32.nans(), 2);
+  const uint64_t widest[] = {0x7FF0000000000001, 0xFFF0000000000000, 0x7FEFFFFFFFFFFFFF};
+  Tally f64(DType::f64);
+  f64.Add(widest, 3);
+  EXPECT_EQ(f64.nans(), 1);
+  const uint16_t narrow[] = {0x7F80, 0x7F81, 0xFFC0, 0x3F80};
+  Tally bf16(DType::bf16), more(DType::bf16);
+  bf16.Add(narrow, 4);
+  more.Add(narrow, 2);
+  bf16.Merge(more);
+  f32.Merge(f32);
+  EXPECT_EQ(bf16.nans(), 3);
+  EXPECT_EQ(f32.nans(), 4);
+  const uint8_t tiny[] = {0x7F, 0xFF, 0x7E};  // This type has no infinity.
+  Tally f8(DType::f8e4m3fn);
+  f8.Add(tiny, 3);
+  EXPECT_EQ(f8.nans(), 2);
+}
+
 // The values have every sign and magnitude, also those that only f64 has.
 TEST(Tally, BinsOfWideTypesHoldTheirValues) {
   for (const double value :
