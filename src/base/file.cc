@@ -28,9 +28,9 @@ Fd OpenAt(int folder, const std::string& name, int flags, unsigned mode) {
 
 namespace {
 
-[[noreturn]] void ThrowNoFile(const std::string& path, const struct stat& info) {
+[[noreturn]] void ThrowNoFile(const std::string& path, const struct stat& info, ExitCode code) {
   throw Error(
-      ExitCode::kUsage,
+      code,
       fmt::format("`{}` is {}, not a file", path, S_ISDIR(info.st_mode) ? "a folder" : "a device"),
       S_ISDIR(info.st_mode) ? "name a file in it" : "");
 }
@@ -41,7 +41,9 @@ Fd OpenToRead(const std::string& path) {
   Fd fd = OpenAt(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
   struct stat info;
   if (!fd || fstat(fd.get(), &info) != 0) throw SystemError("read", path);
-  if (!S_ISREG(info.st_mode)) ThrowNoFile(path, info);
+  if (!S_ISREG(info.st_mode)) {
+    ThrowNoFile(path, info, S_ISDIR(info.st_mode) ? ExitCode::kWorld : ExitCode::kUsage);
+  }
   return fd;
 }
 
@@ -110,7 +112,7 @@ std::string ReadFile(const std::string& path, size_t limit) {
   if (!fd) throw SystemError("read", path);
   if (fstat(fd.get(), &info) != 0) throw SystemError("read", path);
   AddInput(info);
-  if (!S_ISREG(info.st_mode)) ThrowNoFile(path, info);
+  if (!S_ISREG(info.st_mode)) ThrowNoFile(path, info, ExitCode::kUsage);
   return ReadToEnd(fd.get(), path, limit);
 }
 

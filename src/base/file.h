@@ -32,7 +32,7 @@ class Fd {
 Fd OpenAt(int folder, const std::string& name, int flags, unsigned mode = 0);
 
 // Opens a file for reading, without waiting for the writer of a FIFO. Throws Error: kUsage if it is
-// no regular file, else kWorld.
+// a device, else kWorld.
 Fd OpenToRead(const std::string& path);
 // Reads all of these bytes, or throws Error (kWorld).
 void ReadExactly(int fd, const std::string& path, void* data, size_t size, int64_t offset);

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "plan/relayout.h"
 #include "tensor/convert.h"
 #include "tensor/encode.h"
@@ -164,10 +165,6 @@ using TensorsByPath = std::map<std::string, const Tensor*>;
 // is known: what it stands for would be lost.
 void RequireUnscaled(const Tensor& tensor, const TensorsByPath& there) {
   const std::string& path = tensor.path;
-  if (path.ends_with(kScaleInvEnd)) {
-    ThrowUnknown(path, fmt::format("there is no `{}`, which it scales",
-                                   path.substr(0, path.size() - sizeof kScaleInvEnd + 1)));
-  }
   if (InfoOf(tensor.dtype).bytes > 1 || InfoOf(tensor.dtype).kind == DTypeKind::kBool) return;
   const std::string around = path.substr(0, path.rfind('.') + 1);
   for (auto other = there.lower_bound(around.empty() ? path : around);
@@ -193,11 +190,14 @@ void RequireNoneLeft(const std::vector<Widening>& widenings, const TensorsByPath
   for (const auto& [path, tensor] : there) {
     if (used.contains(path)) continue;
     RequireUnscaled(*tensor, there);
+    if (!is_quantized && widenings.empty()) continue;
+    if (path.ends_with(kScaleInvEnd)) {
+      ThrowUnknown(path, fmt::format("there is no `{}`, which it scales",
+                                     path.substr(0, path.size() - sizeof kScaleInvEnd + 1)));
+    }
     const DTypeInfo& info = InfoOf(tensor->dtype);
     if (info.bytes > 1 || !(info.is_float() || path.ends_with(kBlocksEnd))) continue;
-    if (is_quantized || !widenings.empty()) {
-      ThrowUnknown(path, "it has no scales, as other tensors have, or as config.json says");
-    }
+    ThrowUnknown(path, "it has no scales, as other tensors have, or as config.json says");
   }
 }
 

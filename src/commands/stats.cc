@@ -73,7 +73,7 @@ std::vector<std::string> MissingOf(const AgainstSpec& against, const std::string
   return missing;
 }
 
-struct Results {
+struct StatsResults {
   std::vector<Measurement> measured;
   bool is_folder = false;
   std::string spec;                  // the name of the model that --spec has; empty: there is none
@@ -82,7 +82,7 @@ struct Results {
   std::vector<std::string> unknown;     // the folder's that the spec has not
 };
 
-std::string InJson(const Results& all) {
+std::string InJson(const StatsResults& all) {
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines).Key("tensors").BeginArray(JsonWriter::kLines);
   for (const Measurement& m : all.measured) {
@@ -228,7 +228,7 @@ std::string Named(const std::vector<std::string>& names, std::string_view one,
 }
 
 // Says what of a folder's tensors is out of the ordinary.
-std::string Remarks(const Results& all) {
+std::string Remarks(const StatsResults& all) {
   std::vector<std::string> initial, constant;
   for (const Measurement& m : all.measured) {
     if (m.is_initial == true) {
@@ -266,7 +266,7 @@ void CompareWithSpec(const StatsOptions& options, AgainstSpec* against) {
 
 // Returns what declares each of the tensors, and says in `all` which the spec has otherwise.
 std::vector<const Tensor*> DeclaringOf(const std::vector<const Tensor*>& tensors,
-                                       const AgainstSpec& against, Results* all) {
+                                       const AgainstSpec& against, StatsResults* all) {
   std::map<std::string_view, const ComparedTensor*> by_name;
   for (const ComparedTensor& compared : against.comparison.compared) {
     by_name.emplace(compared.name, &compared);
@@ -314,7 +314,7 @@ void RequireFitting(const StatsOptions& options, bool is_folder) {
   }
 }
 
-void PrintResults(const Results& all, bool json) {
+void PrintResults(const StatsResults& all, bool json) {
   const auto& measured = all.measured;
   Print(json ? InJson(all)
              : (measured.size() == 1 ? InFull(measured[0]) : InTable(measured)) + Remarks(all));
@@ -340,7 +340,7 @@ ExitCode RunStats(const StatsOptions& options) {
   const ProgressMode mode = options.work.Mode();
   const bool is_folder = MayHoldTensors(options.path);
   RequireFitting(options, is_folder);
-  Results all;
+  StatsResults all;
   std::optional<TensorFolder> folder;
   if (is_folder) SayFolder(folder.emplace(options.path));
   SpecOptions generated = options.spec;
