@@ -277,3 +277,47 @@ def test_adapters_of_b_that_is_zero_change_nothing_and_those_of_no_rank_are_refu
     assert result.returncode == 2 and "configs/recipes/lora.yaml:" in result.stderr and "`rank` is 0" in result.stderr
     result = run_tool("export", spec, "--to", "safetensors", "-o", tmp_path / "more", "--max-shard-size", "1KB")
     assert result.returncode == 2 and "but PEFT reads one" in result.stderr and "--max-shard-size" in result.stderr
+
+
+# Models that a recipe was not written for -------------------------------------
+
+def tiny(folder, name, config, sizes, recipe=None, more=""):
+    include = [config, *([f"recipes/{recipe}"] if recipe else [])]
+    (folder / f"{name}.yaml").write_text(f"shardinit: 1\ninclude: [{', '.join(include)}]\nname: {name}\ndtype: f32\n"
+                                         f"uneven: chunk\nvars: {{{sizes}}}\n{more}")
+    return folder / f"{name}.yaml"
+
+
+GEMMA = "d: 32, ff: 64, heads: 4, kv_heads: 2, head_dim: 8, vocab: 300, layers: "
+
+
+@pytest.mark.parametrize("recipe", ["solar", "llama-pro"])
+def test_layers_that_differ_by_their_number_are_not_moved(tmp_path, recipe):
+    run_ok("export", tiny(tmp_path, "base", "gemma-2-9b", GEMMA + "4"), "--to", "safetensors", "-o", tmp_path / "base")
+    deeper = tiny(tmp_path, "deeper", "gemma-2-9b", GEMMA + "6, base_layers: 4", recipe)
+    result = run_tool("validate", deeper, "--source", f"base={tmp_path / 'base'}")
+    assert result.returncode == 2 and "pre_feedforward_layernorm.weight`, not 0" in result.stderr, result.stderr
+
+
+def test_hypercloning_refuses_a_tied_head(tmp_path):
+    run_ok("export", tiny(tmp_path, "base", "gemma-2-9b", GEMMA + "2"), "--to", "safetensors", "-o", tmp_path / "base")
+    wider = tiny(tmp_path, "wider", "gemma-2-9b", "d: 64, ff: 128, layers: 2, heads: 8, kv_heads: 4, head_dim: 8, vocab: 300, "
+                 "base_d: 32, base_ff: 64, base_heads: 4, base_kv_heads: 2", "hypercloning")
+    result = run_tool("validate", wider, "--source", f"base={tmp_path / 'base'}")
+    assert result.returncode == 2 and "`lm_head.weight`" in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("config, sizes", [
+    ("t5-11b", "d: 32, ff: 64, layers: 2, heads: 4, head_dim: 8, vocab: 64"),
+    ("mamba-2.8b", "d: 32, layers: 2, vocab: 64"), ("mamba2-2.7b", "d: 64, layers: 2, vocab: 64"),
+    ("bert-large", "d: 32, ff: 64, layers: 2, heads: 4, vocab: 64"), ("gpt2-xl", "d: 128, layers: 2, vocab: 64"),
+    ("vit-l-16", "d: 32, ff: 64, layers: 2, heads: 4"), ("openelm-270m", ""), ("gpt-neox-20b", "d: 192, layers: 2, vocab: 64")])
+def test_a_fresh_head_leaves_all_else(tmp_path, config, sizes):
+    """Every tensor but a head is that of the base, whatever roles the config's initializers have."""
+    run_ok("export", tiny(tmp_path, "base", config, sizes, more="seed: 1\n"), "--to", "safetensors", "-o", tmp_path / "base")
+    fresh = tiny(tmp_path, "fresh", config, sizes, "fresh-head", "seed: 2\n")
+    run_ok("export", fresh, "--to", "safetensors", "-o", tmp_path / "fresh", "--source", f"base={tmp_path / 'base'}")
+    old, new = tensors_of(tmp_path / "base"), tensors_of(tmp_path / "fresh")
+    changed = {name for name, value in new.items() if not torch.equal(value, old[name])}
+    assert old.keys() == new.keys() and all(
+        any(head in name for head in ("head", "embed_out", "classifier")) for name in changed), changed
