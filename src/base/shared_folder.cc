@@ -2,7 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
+#include <filesystem>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/new_file.h"
@@ -74,6 +75,9 @@ SharedFolder::SharedFolder(const std::string& path, const std::string& claim)
 
 void SharedFolder::RemoveLeftOvers(const std::string& path, const std::string& claim) {
   const std::string plain = PathToTake(path);
+  std::error_code error;
+  if (!std::filesystem::is_directory(std::filesystem::symlink_status(PartsOf(plain), error)))
+    return;
   const Folder folder = Folder::Open(PartsOf(plain));
   if (!folder) return;
   if (!IsEmptyFolder(folder.path()) && !IsClaimed(folder, claim)) return;

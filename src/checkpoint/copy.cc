@@ -303,7 +303,7 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
       const bool transposes = Transposes(*origin.view.view);
       const auto filler =
           std::make_shared<const ViewFiller>(origin.view, task.box, [&](const Tensor& stored) {
-            // Of a transposed tensor short runs are wanted. Where no digest of it is to be taken,
+            // A transposed tensor is wanted in short runs. Where no digest of it is to be taken,
             // they are read alone, each once for each place that it goes to.
             const int64_t cell = !transposes                            ? kLargestCell
                                  : folder_.DigestsOf(stored) != nullptr ? kSmallestCell

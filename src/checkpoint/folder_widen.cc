@@ -1,4 +1,4 @@
-// What of a folder's tensors is made of others: see widen.h.
+// A folder's tensors that are made of two stored ones each, numbers and scales, as widen.h says.
 #include <fmt/format.h>
 
 #include <map>

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/checked_math.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "plan/relayout.h"
@@ -28,22 +29,22 @@ constexpr float kE2M1[] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
               "leave out `--dtype`, and it is carried as it is");
 }
 
-int64_t Quotient(int64_t a, int64_t b) { return (a + b - 1) / b; }
+// Returns the quantization_config of a config.json; null if it has none.
+nlohmann::json QuantizationOf(const std::string& config) {
+  const auto json = nlohmann::json::parse(config, nullptr, false);
+  return json.is_object() ? json.value("quantization_config", nlohmann::json()) : nlohmann::json();
+}
 
 // Returns the size of a block. It is in the config alone: shapes do not tell it where blocks are
 // cut.
 std::pair<int64_t, int64_t> BlockOf(const std::string& config, const std::string& path) {
-  const auto json = nlohmann::json::parse(config, nullptr, false);
-  const nlohmann::json* quantization = json.is_object() && json.contains("quantization_config")
-                                           ? &json["quantization_config"]
-                                           : nullptr;
-  if (quantization == nullptr || !quantization->is_object() ||
-      !quantization->contains("weight_block_size")) {
+  const nlohmann::json quantization = QuantizationOf(config);
+  if (!quantization.is_object() || !quantization.contains("weight_block_size")) {
     ThrowUnknown(path,
                  "no config.json beside it says, under quantization_config, the "
                  "weight_block_size");
   }
-  const nlohmann::json& size = (*quantization)["weight_block_size"];
+  const nlohmann::json& size = quantization["weight_block_size"];
   if (!size.is_array() || size.size() != 2 || !size[0].is_number_unsigned() ||
       !size[1].is_number_unsigned() || size[0] == 0 || size[1] == 0 || size[0] > 1 << 30 ||
       size[1] > 1 << 30) {
@@ -63,7 +64,7 @@ Widening BlocksOf(const Tensor& numbers, const Tensor& scales, const std::string
                     InfoOf(numbers.dtype).name, numbers.shape.size(), InfoOf(scales.dtype).name));
   }
   const auto [rows, columns] = BlockOf(config, numbers.path);
-  const Shape grid = {Quotient(numbers.shape[0], rows), Quotient(numbers.shape[1], columns)};
+  const Shape grid = {CeilDiv(numbers.shape[0], rows), CeilDiv(numbers.shape[1], columns)};
   if (scales.shape != grid) {
     ThrowUnknown(numbers.path,
                  fmt::format("`{}` is [{}], but blocks of {} x {} need [{}]", scales.path,
@@ -137,7 +138,7 @@ void WidenTile(const Widening& widening, const BoxElements& numbers, const BoxEl
   std::vector<uint8_t> exponents(static_cast<size_t>(high / kMxNumbers - group + 1));
   const int64_t bytes = InfoOf(widening.made.dtype).bytes;
   for (int64_t row = 0; row < rows; ++row) {
-    const int64_t begin = std::max(low, Quotient(first - row, rows));
+    const int64_t begin = std::max(low, CeilDiv(first - row, rows));
     const int64_t end = std::min(high, (first + count - 1 - row) / rows);
     if (first + count - 1 < row || begin > end) continue;
     const int64_t at = expert * rows + row;
@@ -181,8 +182,7 @@ void RequireUnscaled(const Tensor& tensor, const TensorsByPath& there) {
 // Throws Error if what is left as it is has scales, or should have.
 void RequireNoneLeft(const std::vector<Widening>& widenings, const TensorsByPath& there,
                      const std::string& config) {
-  const auto json = nlohmann::json::parse(config, nullptr, false);
-  const bool is_quantized = json.is_object() && json.contains("quantization_config");
+  const bool is_quantized = !QuantizationOf(config).is_null();
   std::set<std::string> used;
   for (const Widening& widening : widenings) {
     used.insert({widening.numbers.path, widening.scales.path});

@@ -27,7 +27,7 @@ struct StatsOptions {
     app.add_option("SPEC|DIR", path, "Model spec, or `-` for standard input; or folder of tensors")
         ->required();
     AddText(app, "--spec", "SPEC", &spec.request.path,
-            "Of a folder: test its values against this spec, and say which are still its own");
+            "Test a folder's values against this spec, and say which are still as it makes them");
     spec.AddOverridesTo(app);
     spec.AddLayoutTo(app, "Measure the tensors that this layout of the spec stores");
     AddOnly(app, &only);
@@ -53,7 +53,7 @@ void WriteIfFinite(const char* key, double value, JsonWriter& out) {
   out.MemberOrNull(key, std::isfinite(value), value);
 }
 
-// What a spec says of a folder: the tensors of the two, side by side.
+// A spec beside a folder: the tensors of both, compared.
 struct AgainstSpec {
   Plan plan;
   Comparison comparison;

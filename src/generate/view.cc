@@ -15,7 +15,8 @@ constexpr size_t kLeaf = 4;  // The most pieces that are looked at one by one.
 constexpr int64_t kDirect = 512;
 constexpr int64_t kScratch = 16 << 10;  // Bytes; they stay in the first-level cache.
 constexpr int64_t kLongestRun = 256;    // Elements; fewer runs fit if they are longer.
-// Of what is read, and not made, a run takes a call, and these stay in the second-level cache.
+// A run that is read, and not made, takes a call, so these are longer: they stay in the
+// second-level cache.
 constexpr int64_t kLongScratch = 256 << 10, kLongestRead = 2048;
 
 // Moves runs of `run` elements to their places: element i of run j to i * run_stride + j * stride.

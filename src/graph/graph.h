@@ -17,8 +17,8 @@ namespace shardinit {
 struct View;
 
 // A drawn tensor has a distribution; a tensor that is put together from drawn ones has a view.
-// What a trainer has done to values that it stores, and a conversion of trained values has to do:
-// they are multiplied by `times`, and `plus` is added. On the way back that is subtracted, and they
+// A trainer may store values in a convention of its own, and conversions follow it: values are
+// multiplied by `times`, and `plus` is added. On the way back that is subtracted, and they
 // are multiplied by `back` or, where that is 0, divided by `times`.
 struct Convention {
   float times = 1, back = 0, plus = 0;

@@ -106,7 +106,7 @@ struct PathSpec {
   std::vector<Part> parts;
 };
 
-// What a source must have: tensors whose names match a pattern, all of one shape.
+// A source must have these: tensors whose names match a pattern, all of one shape.
 struct MustHaveSpec {
   WrongKeys wrong;
   std::optional<Located<std::string>> tensor;          // the pattern

@@ -26,8 +26,8 @@ struct Measurement {
   // The elements are not what the tensor declares: one is not finite and may not be (a file's may),
   // a constant has another value, or a fit as bad has less probability than kLeastProbability.
   bool is_wrong = false;
-  // Whether the elements are, to the bit, those of the spec's tensor, for who compares them; none:
-  // the spec has no such tensor, or there is no spec.
+  // This is true if the elements are, to the bit, those of the spec's tensor. It has no value if
+  // the spec has no such tensor, or if there is no spec.
   std::optional<bool> is_initial;
 
   int64_t not_finite() const { return nans + infinities; }

@@ -9,7 +9,7 @@ import shutil
 import pytest
 from changing import changing
 from clients import client_of
-from support import run_ok, run_tool
+from support import run_ok, run_tool, tree_of
 
 torch = client_of("torch")
 safetensors_torch = client_of("safetensors.torch")
@@ -24,10 +24,6 @@ def source(folder):
     state = {f"layers.{i}.w": torch.randint(0, 256, (24, 10 + i), generator=bits, dtype=torch.int32) for i in range(7)}
     safetensors_torch.save_file({**state, "b": torch.arange(5.0)}, folder / "model.safetensors")
     return folder
-
-
-def files_of(folder):
-    return {f.relative_to(folder): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -46,9 +42,9 @@ def test_eight_runs_write_what_one_writes(tmp_path, form):
     # Nothing takes it for a checkpoint or an export.
     assert run_tool("verify", parts / "files").returncode != 0
     run_ok(*arguments, "-o", out, "--ranks", "4")
-    assert files_of(out) == files_of(tmp_path / "one") and not parts.exists()
+    assert tree_of(out) == tree_of(tmp_path / "one") and not parts.exists()
     assert "was there already" in run_tool(*arguments, "-o", out, "--ranks", "2").stderr
-    assert files_of(out) == files_of(tmp_path / "one") and not parts.exists()
+    assert tree_of(out) == tree_of(tmp_path / "one") and not parts.exists()
     run_ok("verify", out)
 
 
@@ -61,7 +57,7 @@ def test_parts_of_ranks(tmp_path, form, count):
     for part in range(count):
         run_ok(*arguments, "-o", tmp_path / "out", "--part", f"{part}/{count}")
         assert part > 0 or not (tmp_path / "out").exists()
-    assert files_of(tmp_path / "out") == files_of(tmp_path / "one")
+    assert tree_of(tmp_path / "out") == tree_of(tmp_path / "one")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "one", "out"]
 
 
@@ -73,7 +69,7 @@ def test_eight_runs_at_once(tmp_path, form):
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         runs = [pool.submit(run_tool, *arguments, "-o", tmp_path / "out", "--ranks", rank, "-j", 1) for rank in range(8)]
         assert [run.result().returncode for run in runs] == [0] * 8, [run.result().stderr for run in runs]
-    assert files_of(tmp_path / "out") == files_of(tmp_path / "one")
+    assert tree_of(tmp_path / "out") == tree_of(tmp_path / "one")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "one", "out"]
 
 
@@ -82,7 +78,7 @@ def test_runs_from_other_sources_do_not_join(tmp_path, form):
     folder = source(tmp_path / "in")
     arguments = ["--to", form, *FORMATS[form], *SPLIT, "-o", tmp_path / "out"]
     run_ok("convert", folder, *arguments, "--ranks", "0-3")
-    before = files_of(tmp_path / "out.parts")
+    before = tree_of(tmp_path / "out.parts")
     # A copy with its times is the same source.
     other = tmp_path / "other"
     other.mkdir()
@@ -91,7 +87,7 @@ def test_runs_from_other_sources_do_not_join(tmp_path, form):
     assert result.returncode == 4 and "was begun from another source" in result.stderr, result
     result = run_tool("convert", folder, *arguments, "--dtype", "bf16", "--ranks", "4-7")
     assert result.returncode == 4 and "with other options" in result.stderr, result
-    assert files_of(tmp_path / "out.parts") == before
+    assert tree_of(tmp_path / "out.parts") == before
     stat = (folder / "model.safetensors").stat()
     os.utime(other / "model.safetensors", ns=(stat.st_atime_ns, stat.st_mtime_ns))
     other.rename(tmp_path / "elsewhere")
@@ -117,7 +113,7 @@ def test_runs_that_are_killed(tmp_path, form):
         run_ok(*arguments, "-o", out, "--ranks", "0-3")
         assert run_tool(*arguments, "-o", out, "--ranks", "4-7", env=changing(folder, kill=kill)).returncode < 0
         run_ok(*arguments, "-o", out, "--ranks", "4-7")
-        assert files_of(out) == files_of(tmp_path / "one"), kill
+        assert tree_of(out) == tree_of(tmp_path / "one"), kill
         assert not (tmp_path / f"out-{kill}.parts").exists(), kill
 
 
@@ -151,3 +147,8 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path, form):
     parts.symlink_to("elsewhere")
     result = run_tool(*arguments, "0-7")
     assert result.returncode == 4 and parts.is_symlink() and not list((tmp_path / "elsewhere").iterdir()), result
+    # Nor does a run that has nothing to do touch it.
+    parts.unlink()
+    run_ok(*arguments, "0-7")
+    parts.symlink_to("elsewhere")
+    assert "was there already" in run_ok(*arguments, "0-7").stderr and parts.is_symlink()
