@@ -29,7 +29,7 @@ class Server:
         """What the server answers: status and body."""
         connection = http.client.HTTPConnection(*self.address, timeout=60)
         try:
-            connection.request(method, path, body, {"Authorization": "none", **(headers or {})})
+            connection.request(method, path, body, headers or {})
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:
@@ -49,7 +49,7 @@ class Server:
 
     def requests(self):
         """(method, path) of all requests so far."""
-        return re.findall(r'"([A-Z]+) (\S+) HTTP', self._log.read_text())
+        return re.findall(r"([A-Z]+) (\S+) HTTP/1", self._log.read_text())
 
     @contextlib.contextmanager
     def counted(self):

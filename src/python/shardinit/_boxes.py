@@ -81,14 +81,26 @@ class Boxes(Source):
         if array.nbytes <= SLAB:  # This is done sooner than threads are started.
             self._files.run(jobs, 1)
         else:
-            self.run(jobs)
+            self._run(jobs)
         return array.view(self.info(path).numpy_dtype) if out is None else out
+
+    @abstractmethod
+    def check(self) -> None:
+        """Checks that every file is there, with the size that it must have; reads no tensor.
+
+        HDF5 gives no error where a rank file is missing, but numbers that were never there: call
+        this before other programs read ``index.h5``.
+
+        Raises:
+            DamageError: a file is missing, has another size, or is a receipt of another plan.
+            FormatError: receipts say what cannot be.
+        """
 
     def jobs(self, path: str, slices: Slices, out: Array, *, verify: bool = False) -> list[Job]:
         """The jobs of a `read` into `out`: one for each box, or for each part of a large box."""
         return self._planned(path, slices, out, verify)[1]
 
-    def run(self, jobs: list[Job]) -> None:
+    def _run(self, jobs: list[Job]) -> None:
         """Does `jobs` on all cores that the process may use."""
         self._files.run(jobs, min(_MAX_THREADS, len(os.sched_getaffinity(0))))
 

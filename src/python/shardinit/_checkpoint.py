@@ -18,6 +18,8 @@ from ._source import Box, Source
 from ._store import StoreFiles, is_squeezed, local_path
 from ._view import Infos
 
+_TOGETHER = 256  # So many receipts are read at a time.
+
 Folder = str | os.PathLike[str] | Source
 
 
@@ -168,6 +170,15 @@ class Checkpoint(Boxes):
             self._partitions = parse_partitions(text, name, self._manifest)
         return self._partitions[path]
 
+    def check(self) -> None:
+        """See `Boxes.check`."""
+        for first in range(0, self.world_size, _TOGETHER):
+            ranks = range(first, min(first + _TOGETHER, self.world_size))
+            self._files.expect([self._name(r, "json") for r in ranks], map(self._name, ranks))
+            for rank in ranks:
+                self._read_receipt(rank)
+                self._files.check(self._name(rank), self._manifest.ranks[rank].size)
+
     def _expect(self, touched: list[list[Shard]]) -> None:
         ranks = {self._in_order(replicas)[0].rank for replicas in touched}
         receipts = [self._name(rank, "json") for rank in ranks if rank not in self._receipts]
@@ -203,14 +214,17 @@ class Checkpoint(Boxes):
 
     def _receipt(self, rank: int) -> dict[Any, _manifest.Extent]:
         if rank not in self._receipts:
-            name = self._name(rank, "json")
-            path = self._files.path(name)
-            try:
-                text = self._files.read(name)
-            except FileNotFoundError:
-                raise DamageError(f"`{path}` is missing") from None
-            self._receipts[rank] = _manifest.parse_receipt(text, path, rank, self._manifest)
+            self._receipts[rank] = self._read_receipt(rank)
         return self._receipts[rank]
+
+    def _read_receipt(self, rank: int) -> dict[Any, _manifest.Extent]:
+        name = self._name(rank, "json")
+        path = self._files.path(name)
+        try:
+            text = self._files.read(name)
+        except FileNotFoundError:
+            raise DamageError(f"`{path}` is missing") from None
+        return _manifest.parse_receipt(text, path, rank, self._manifest)
 
     def _name(self, rank: int, suffix: str = "h5") -> str:
         if rank >= self.world_size:

@@ -105,6 +105,12 @@ class Export(Boxes):
         self._places[key] = at
         return path, (dtype, as_shape(box.get("global_shape"), f"{what}: global_shape"))
 
+    def check(self) -> None:
+        """See `Boxes.check`."""
+        self._files.expect((), [name for name, _ in self._sizes])
+        for name, size in self._sizes:
+            self._files.check(name, size)
+
     def _expect(self, touched: list[list[Shard]]) -> None:
         self._files.expect((), {self._sizes[replicas[0].rank][0] for replicas in touched})
 

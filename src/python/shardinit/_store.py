@@ -28,6 +28,7 @@ _BLOCK = 16 << 20  # A request is for so many bytes at most, since several at on
 _BATCH = 256 << 20  # So many bytes are in memory at most, besides the arrays that they go to.
 _AT_ONCE = 32  # So many objects are looked at together.
 
+_S3 = ("s3", "s3a")
 _URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*::)*([A-Za-z][A-Za-z0-9+.-]*)://")
 _SQUEEZED = re.compile(r"(s3|s3a|gs|gcs|az|abfs|https?):/(?=[^/])")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*", re.ASCII)
@@ -69,7 +70,8 @@ class StoreFiles(Files):
         try:
             import fsspec  # type: ignore[import-untyped, unused-ignore]
         except ImportError as error:
-            raise ImportError(f"reading `{shown}` needs fsspec: pip install fsspec") from error
+            package = '"shardinit[s3]"' if kind[1] in _S3 else "fsspec"
+            raise ImportError(f"reading `{shown}` needs fsspec: pip install {package}") from error
         _require_version(kind[1])
         # An instance of its own: lists of objects that others have kept may be old.
         made = fsspec.core.url_to_fs(url, **{**(options or {}), "skip_instance_cache": True})
@@ -77,14 +79,15 @@ class StoreFiles(Files):
         self._root = str(made[1])
         self._texts: dict[str, bytes] = {}
         self._seen: dict[str, _Look] = {}
+        self._bucket = True  # Or the store has said that there is none.
 
     def path(self, name: str) -> str:
         """See `Files.path`."""
         return self.name + ("" if self.name.endswith("/") else "/") + name
 
     def why_no_folder(self) -> str:
-        """Nothing: a store has no folders."""
-        return ""
+        """See `Files.why_no_folder`; a store has no folders, but may have buckets."""
+        return "" if self._bucket else "there is no such bucket"
 
     def holds(self, name: str) -> bool:
         """See `Files.holds`; the next `read` takes what has come."""
@@ -100,6 +103,8 @@ class StoreFiles(Files):
             return self._texts.pop(name)
         found = self._text([name])[0]
         if isinstance(found, FileNotFoundError):
+            code = getattr(found.__cause__, "response", {}).get("Error", {}).get("Code")
+            self._bucket = code != "NoSuchBucket"
             raise found
         if isinstance(found, BaseException):
             raise self._trouble(found, name) from found
@@ -419,7 +424,7 @@ def _plain(found: Any, path: str) -> Any:
 
 def _require_version(kind: str) -> None:
     """Refuses an s3fs of years ago, which pip chooses if boto3 is asked for beside it."""
-    if kind not in ("s3", "s3a"):
+    if kind not in _S3:
         return
     from importlib import metadata
 
