@@ -74,7 +74,8 @@ class Boxes(Source):
                 array of NumPy.
             ValueError: a slice has a step, or `out` another shape or type, is read-only, or
                 may have elements in the same memory.
-            DamageError: a file is missing or truncated, or a digest is wrong.
+            DamageError: a file is missing, truncated or, in a store, replaced meanwhile; or a
+                digest is wrong.
             FormatError: manifest, receipts or record say what cannot be.
         """
         array, jobs = self._planned(path, slices, out, verify)
@@ -112,7 +113,8 @@ class Boxes(Source):
         start, extent, kept = region(info, slices)
         # The pieces are found before memory is taken: a manifest that lies can ask for a lot of it.
         touched = [] if 0 in extent else list(info.grid.touched(start, extent))
-        self._expect(touched)
+        if self._files.far:
+            self._expect(touched)
         pieces = [self._locate(info, replicas) for replicas in touched]
         array = words_for(info, tuple(extent[d] for d in kept), out)
         return array, self._jobs(pieces, start, expanded(array, extent, kept), verify)
@@ -137,8 +139,9 @@ class Boxes(Source):
             found += self._files.jobs(box, within, into, verify)
         return found
 
+    @abstractmethod
     def _expect(self, touched: list[list[Shard]]) -> None:
-        """Learns which boxes are read next: a store is asked for what is known of them at once."""
+        """Asks for what is known of the files of boxes, all at once."""
 
     @abstractmethod
     def _locate(self, info: StoredTensorInfo, replicas: list[Shard]) -> StoredBox:

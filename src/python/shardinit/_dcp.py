@@ -31,7 +31,7 @@ class StorageReader(_StorageReader):
     and no others. Nothing is unpickled.
 
     Args:
-        checkpoint: a folder, or a checkpoint that is open.
+        checkpoint: a folder or URL, or a checkpoint that is open.
         prefix: what stands before the checkpoint's paths in the flattened names of
             the state dict, such as ``model.`` for ``{"model": model.state_dict()}``.
         verify: check the digests of all boxes that are touched.

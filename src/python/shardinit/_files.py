@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
@@ -58,7 +59,10 @@ class Files(ABC):
     Attributes:
         name: the folder, as messages say it.
         bytes_read: bytes of boxes that were read so far, with what lay between them.
+        far: whether each answer takes long, so that many should be asked for at once.
     """
+
+    far: ClassVar[bool] = False
 
     def __init__(self, name: str) -> None:
         """Keeps the name, and reads nothing."""
@@ -96,7 +100,7 @@ class Files(ABC):
         """Raises DamageError if a file is missing, or does not have `size` bytes."""
 
     def expect(self, texts: Iterable[str], boxes: Iterable[str]) -> None:  # noqa: B027
-        """Learns which files will be read next, whole or for their boxes."""
+        """Learns which files will be read next, whole or for their boxes; of use if they are `far`."""
 
     @abstractmethod
     def jobs(self, box: StoredBox, within: Shape, into: Words, verify: bool) -> list[Job]:

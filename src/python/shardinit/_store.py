@@ -55,6 +55,8 @@ class StoreFiles(Files):
     there is another look, unless digests show that the bytes are right.
     """
 
+    far = True
+
     def __init__(self, url: str, options: Mapping[str, Any] | None) -> None:
         """Connects to nothing yet.
 
@@ -105,6 +107,8 @@ class StoreFiles(Files):
         if isinstance(found, FileNotFoundError):
             code = getattr(found.__cause__, "response", {}).get("Error", {}).get("Code")
             self._bucket = code != "NoSuchBucket"
+            raise found
+        if isinstance(found, FormatError):
             raise found
         if isinstance(found, BaseException):
             raise self._trouble(found, name) from found
@@ -257,8 +261,6 @@ class StoreFiles(Files):
 
     def _trouble(self, error: BaseException, name: str) -> Exception:
         """The error to raise: of this package, or one of the system's that names the object."""
-        if isinstance(error, FormatError):
-            return error
         path = self.path(name)
         if isinstance(error, FileNotFoundError):
             return DamageError(f"`{path}` is missing")

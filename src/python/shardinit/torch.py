@@ -62,7 +62,7 @@ def load_state_dict(
     """Reads whole tensors.
 
     Args:
-        checkpoint: a folder, or a checkpoint or spec that is open.
+        checkpoint: a folder or URL, or a checkpoint or spec that is open.
         keys: the paths to read; None is all.
         device: where the tensors are to be.
         verify: check the digests of all boxes that are touched.
