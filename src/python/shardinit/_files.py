@@ -100,7 +100,7 @@ class Files(ABC):
         """Raises DamageError if a file is missing, or does not have `size` bytes."""
 
     def expect(self, texts: Iterable[str], boxes: Iterable[str]) -> None:  # noqa: B027
-        """Learns which files will be read next, whole or for their boxes; of use if they are `far`."""
+        """Learns which files are read next, whole or for their boxes; of use if they are `far`."""
 
     @abstractmethod
     def jobs(self, box: StoredBox, within: Shape, into: Words, verify: bool) -> list[Job]:
