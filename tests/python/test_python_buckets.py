@@ -560,6 +560,34 @@ def test_wrong_key_of_a_server_that_checks(tiny, server, options):
     assert shardinit.open(tiny[1], storage_options=options).name == "llama3-tiny"
 
 
+def test_trouble_of_fsspec_itself(tiny, options):
+    """As in a process that was forked from one with a file system that is open."""
+    checkpoint = shardinit.open(tiny[1], storage_options=options)
+    checkpoint.check()
+
+    def failing(*_, **__):
+        raise RuntimeError("not fork-safe")
+
+    checkpoint._files._fs.cat_ranges = failing
+    with pytest.raises(OSError, match="the store failed: not fork-safe: '.*ranks/rank-0000.*json'"):
+        checkpoint.check()
+
+
+def test_several_threads(options, tiny):
+    """Two threads read at once; and a checkpoint that is closed reads again."""
+    here, path = shardinit.open(tiny[0]), "model.layers.0.mlp.down_proj.weight"
+    wanted = bits_of(here.read(path))
+    with shardinit.open(tiny[1], storage_options=options) as checkpoint:
+        found = []
+        threads = [threading.Thread(target=lambda: found.append(checkpoint.read(path))) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found.append(checkpoint.read(path))
+    assert len(found) == 7 and all(np.array_equal(bits_of(each), wanted) for each in found)
+
+
 HOSTILE = ["../manifest.json", "/manifest.json", "ranks//x", "%2e%2e/manifest.json", "a?versionId=1", "a#b", "a b", ""]
 
 

@@ -101,9 +101,8 @@ class StoreFiles(Files):
 
     def read(self, name: str) -> bytes:
         """See `Files.read`."""
-        if name in self._texts:
-            return self._texts.pop(name)
-        found = self._text([name])[0]
+        kept = self._texts.pop(name, None)
+        found = self._text([name])[0] if kept is None else kept
         if isinstance(found, FileNotFoundError):
             code = getattr(found.__cause__, "response", {}).get("Error", {}).get("Code")
             self._bucket = code != "NoSuchBucket"
@@ -208,7 +207,11 @@ class StoreFiles(Files):
             return []
         paths = [self._path_of(name) for name, _, _ in ranges]
         starts, ends = [start for _, start, _ in ranges], [end for _, _, end in ranges]
-        found: list[Any] = self._fs.cat_ranges(paths, starts, ends, on_error="return")
+        found: list[Any]
+        try:
+            found = self._fs.cat_ranges(paths, starts, ends, on_error="return")
+        except Exception as error:  # Of fsspec itself, as in a process that was forked.
+            found = [error] * len(paths)
         return [_plain(each, path) for each, path in zip(found, paths, strict=True)]
 
     def _text(self, names: list[str]) -> list[bytes | Exception]:
