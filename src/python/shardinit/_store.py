@@ -143,10 +143,12 @@ class StoreFiles(Files):
 
     def run(self, jobs: list[Job], threads: int) -> None:
         """Does jobs, all ranges of all boxes together; `threads` are those of fsspec."""
-        parts = [job for job in jobs if isinstance(job, _Part) and job.files is self]
-        for others in jobs:
-            if not any(others is part for part in parts):
-                others()
+        parts: list[_Part] = []
+        for job in jobs:
+            if isinstance(job, _Part) and job.files is self:
+                parts.append(job)
+            else:
+                job()
         self._fill(parts)
 
     def close(self) -> None:
