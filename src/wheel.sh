@@ -64,7 +64,7 @@ Packages() {
   [ ! -f "$root/packages-complete" ] || return 0
   rm -rf "$root" && mkdir -p "$root/debian" "$root/source" "$root/packages" || return
   DebianApt "$root/apt" "$debian" || return
-  (cd "$root/packages" && $apt download libaec-dev libcli11-dev libdeflate-dev libfmt-dev libfmt9 \
+  (cd "$root/packages" && $apt download libaec-dev libcli11-dev libcurl4-openssl-dev libdeflate-dev libfmt-dev libfmt9 \
     libhdf5-dev libssl-dev nlohmann-json3-dev zlib1g-dev) || return
   for package in "$root"/packages/*.deb; do
     dpkg-deb -x "$package" "$root/debian" || return

@@ -28,13 +28,13 @@ for phase in "$@"; do
     *) echo "run.sh: there is no phase \`$phase\`; sh tests/run.sh --list" >&2; exit 2 ;; esac
 done
 
-build_packages='cmake g++ libcli11-dev libdeflate-dev libfmt-dev libhdf5-dev libhwy-dev
+build_packages='cmake g++ libcli11-dev libcurl4-openssl-dev libdeflate-dev libfmt-dev libhdf5-dev libhwy-dev
   libmpfr-dev libssl-dev libyaml-cpp-dev ninja-build nlohmann-json3-dev pkg-config'
 # chromium, the largest of them, is what `plan --html` is looked at with.
 test_packages='bindfs chromium clang clang-format debootstrap dpkg-dev fish g++-aarch64-linux-gnu libbenchmark-dev
   libgtest-dev mandoc qemu-user-static strace zsh'
 # Of another machine's Debian: what build_packages has of libraries.
-arm64_packages='libcli11-dev libdeflate-dev libfmt-dev libhdf5-dev libhwy-dev libmpfr-dev libssl-dev
+arm64_packages='libcli11-dev libcurl4-openssl-dev libdeflate-dev libfmt-dev libhdf5-dev libhwy-dev libmpfr-dev libssl-dev
   libstdc++-12-dev libyaml-cpp-dev nlohmann-json3-dev'
 
 python_packages=

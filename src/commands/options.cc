@@ -394,6 +394,24 @@ int64_t ParseSize(std::string_view option, const std::string& text, int64_t leas
               fmt::format("write a larger size: `{} 160MiB`", option));
 }
 
+namespace {
+constexpr char kUrlValidator[] = "url";
+}  // namespace
+
+CLI::Option* TakesUrl(CLI::Option* option) {
+  return option->check(
+      CLI::Validator([](std::string&) { return std::string(); }, "", kUrlValidator));
+}
+
+bool MayBeUrl(const CLI::Option& option) {
+  try {
+    // CLI11 has it only of an option that may be changed, and changes nothing.
+    return const_cast<CLI::Option&>(option).get_validator(kUrlValidator) != nullptr;
+  } catch (const CLI::OptionNotFound&) {
+    return false;
+  }
+}
+
 void RequireFolderName(const std::string& folder) {
   std::error_code error;
   if (std::filesystem::is_directory(folder, error)) return;

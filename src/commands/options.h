@@ -120,6 +120,10 @@ size_t ChoiceOf(std::string_view option, const std::string& value,
 // not the default.
 std::string NotEmpty(const std::string& value);
 
+// Lets an option or argument take the URL of a folder in a bucket as well as a path.
+CLI::Option* TakesUrl(CLI::Option* option);
+bool MayBeUrl(const CLI::Option& option);
+
 // Adds an option whose value is text, or a list of such, and is not empty. `type` is its name in
 // the help.
 template <typename T>
