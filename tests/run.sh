@@ -81,13 +81,13 @@ Clone() {
 # The libraries of Debian for arm64, unpacked into build/arm64: this machine's dpkg knows nothing of
 # them, for many of their packages could not stand beside its own.
 Arm64Libraries() {
-  [ ! -f build/arm64/complete ] || return 0
+  [ "$(cat build/arm64/complete 2>/dev/null)" != "$arm64_packages" ] || return 0
   rm -rf build/arm64 && DebianApt "$PWD/build/arm64/apt" arm64 || return
   $apt install -y --no-install-recommends --download-only $arm64_packages || return
   for package in build/arm64/apt/archives/*.deb; do
     dpkg-deb -x "$package" build/arm64 || return
   done
-  rm -r build/arm64/apt && touch build/arm64/complete
+  rm -r build/arm64/apt && echo "$arm64_packages" > build/arm64/complete
 }
 
 # The program for aarch64, and as build/aarch64/run/shardinit what runs it here. That of the wheel cannot
@@ -168,12 +168,18 @@ Venv() {
   build/venv/bin/python -m compileall -qq -j "$jobs" -x '/tests?/' build/venv/lib || :
 }
 
+# A server of objects, with an environment of its own: what it needs, and how old, is not for others.
+StoreVenv() {
+  [ -x build/moto/bin/python ] || python3 -m venv build/moto || return
+  build/moto/bin/python -m pip install --disable-pip-version-check -r tests/requirements-store.txt
+}
+
 # Debian's packages and Python's, at once once there is Python: each waits for the network, and unpacks on
 # one core.
 Packages() {
   [ -z "$python_packages" ] || InstallPackages $python_packages
   mkdir -p build/log
-  Venv > build/log/pip.log 2>&1 & venv=$!
+  { Venv && StoreVenv; } > build/log/pip.log 2>&1 & venv=$!
   InstallPackages $build_packages $test_packages
   Step 'python packages' eval 'wait "$venv" || { cat build/log/pip.log; false; }'
 }

@@ -35,10 +35,11 @@ std::string CodeOf(const Response& response) { return XmlText(response.body, "Co
 bool IsPassing(const Response& response) {
   if (response.status == 0) return !response.is_hopeless;
   if (response.status / 100 == 2) return true;  // with an error in it
+  if (response.status == 501) return false;     // It will not be made meanwhile.
   const std::string code = CodeOf(response);
-  return response.status == 429 || response.status == 408 ||
-         (response.status >= 500 && response.status != 501) || code == "SlowDown" ||
-         code == "RequestTimeout" || code == "RequestTimeTooSkewed" || code == "InternalError";
+  return response.status == 429 || response.status == 408 || response.status >= 500 ||
+         code == "SlowDown" || code == "RequestTimeout" || code == "RequestTimeTooSkewed" ||
+         code == "InternalError";
 }
 
 // Waits for a random time that doubles with each attempt, so that thousands do not come back at
@@ -99,13 +100,14 @@ Request Store::RequestFor(const std::string& method, const std::string& key) con
   return {.method = method, .scheme = scheme_, .host = host_, .path = base_ + "/" + key};
 }
 
-Response Store::Send(Request request, const std::string& doing, size_t limit) {
+Response Store::Send(Request request, const std::string& doing, size_t limit, int attempts) {
+  if (attempts == 0) attempts = attempts_;
   if (request.method == "PUT" || request.method == "POST") {
     request.headers["content-type"] = "application/octet-stream";
   }
   Response response;
   bool has_renewed = false, has_moved = false;
-  for (int attempt = 0; attempt < attempts_; ++attempt) {
+  for (int attempt = 0; attempt < attempts; ++attempt) {
     if (attempt > 0) WaitBefore(attempt - 1);
     ThrowIfInterrupted();
     const Credentials credentials = credentials_.Get();
@@ -317,11 +319,11 @@ bool Store::CompleteUpload(const std::string& name, const std::string& upload,
   Throw(response, doing);
 }
 
-void Store::EndUpload(const std::string& name, const std::string& upload) {
+void Store::EndUpload(const std::string& name, const std::string& upload, int attempts) {
   Request request = RequestFor("DELETE", url_.KeyOf(name));
   request.query = {{"uploadId", upload}};
   const std::string doing = fmt::format("end an upload of `{}`", UrlOf(name));
-  const Response response = Send(std::move(request), doing);
+  const Response response = Send(std::move(request), doing, 1 << 20, attempts);
   if (response.status / 100 != 2 && response.status != 404) Throw(response, doing);
 }
 

@@ -59,15 +59,17 @@ class Store {
   // it this one, or the upload was ended, or the store asks to begin anew.
   bool CompleteUpload(const std::string& name, const std::string& upload,
                       const std::vector<std::string>& etags);
-  // Ends an upload and gives its parts back. None of that name is no failure.
-  void EndUpload(const std::string& name, const std::string& upload);
+  // Ends an upload and gives its parts back. None of that name is no failure. `attempts` is how
+  // often it is tried; 0: as often as all else.
+  void EndUpload(const std::string& name, const std::string& upload, int attempts = 0);
   void ListUploads(
       const std::function<void(const std::string& name, const std::string& upload)>& visit);
 
  private:
   Request RequestFor(const std::string& method, const std::string& key) const;
   // Sends until there is an answer that trying again would not change.
-  Response Send(Request request, const std::string& doing, size_t limit = size_t{1} << 30);
+  Response Send(Request request, const std::string& doing, size_t limit = size_t{1} << 30,
+                int attempts = 0);
   [[noreturn]] void Throw(const Response& response, const std::string& doing) const;
   // Throws unless the answer is a list, in an element of this name.
   void RequireList(const Response& response, const std::string& root,

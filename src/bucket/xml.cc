@@ -15,7 +15,7 @@ void AppendCodePoint(unsigned code, std::string* text) {
     return;
   }
   const int more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
-  text->push_back(static_cast<char>((0xf00 >> more & 0xff) | code >> (6 * more)));
+  text->push_back(static_cast<char>((0xff00 >> (more + 1) & 0xff) | code >> (6 * more)));
   for (int i = more; i-- > 0;) {
     text->push_back(static_cast<char>(0x80 | (code >> (6 * i) & 0x3f)));
   }

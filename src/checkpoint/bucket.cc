@@ -18,7 +18,9 @@
 namespace shardinit {
 namespace {
 
-constexpr char kPlanKey[] = "plan-sha256";  // metadata of a rank's file
+// Metadata of a rank's file, and of plan.json.
+constexpr char kPlanKey[] = "plan-sha256";
+constexpr char kClaimKey[] = "claim";
 
 // Requests of small objects under way at once.
 constexpr int kRequestsAtOnce = 16;
@@ -26,6 +28,10 @@ constexpr int kRequestsAtOnce = 16;
 constexpr size_t kFewRanks = 32;
 // How often something is tried that another writer may spoil each time.
 constexpr int kTries = 5;
+
+Metadata MetadataOf(const std::string& claim) {
+  return claim.empty() ? Metadata() : Metadata{{kClaimKey, claim}};
+}
 
 // Reads pieces of an object ahead of the one that is visited.
 void ReadObject(Store& store, const std::string& name, const ObjectInfo& info,
@@ -68,10 +74,12 @@ bool BucketCheckpoint::IsClaimed(const std::string& plan_json) {
   return false;
 }
 
-void BucketCheckpoint::Claim(const std::string& plan_json) {
+void BucketCheckpoint::Claim(const std::string& plan_json, const std::string& claim) {
   IsClaimed(plan_json);
+  const Metadata metadata = MetadataOf(claim);
   // The second time must fail, whoever made it.
-  if (store_.PutNew(kPlanName, plan_json) && store_.PutNew(kPlanName, plan_json)) {
+  if (store_.PutNew(kPlanName, plan_json, metadata) &&
+      store_.PutNew(kPlanName, plan_json, metadata)) {
     throw Error(ExitCode::kUsage,
                 fmt::format("the store of `{}` ignores the condition `If-None-Match: *`: two runs "
                             "could mix their files there",
@@ -81,12 +89,18 @@ void BucketCheckpoint::Claim(const std::string& plan_json) {
   if (!IsClaimed(plan_json)) ThrowLost();
   const std::optional<ObjectInfo> info = store_.Head(kPlanName);
   if (!info || info->size != std::ssize(plan_json)) ThrowLost();
+  if (info->metadata != metadata) {
+    throw Error(ExitCode::kConflict,
+                fmt::format("`{}` holds this plan with values from elsewhere", store_.url().text()),
+                "choose another folder with `-o`, or copy the same source as before");
+  }
   plan_etag_ = info->etag;
 }
 
-void BucketCheckpoint::RequireConditionalUploads(const std::string& plan_json) {
+void BucketCheckpoint::RequireConditionalUploads(const std::string& plan_json,
+                                                 const std::string& claim) {
   // If this were completed, plan.json would be replaced by itself.
-  const std::string upload = store_.BeginUpload(kPlanName, {});
+  const std::string upload = store_.BeginUpload(kPlanName, MetadataOf(claim));
   const std::optional<std::string> etag = store_.PutPart(kPlanName, upload, 1, plan_json);
   // Without a part, a `finalize` has ended the upload: others know this store.
   if (!etag) return;
@@ -263,9 +277,7 @@ FileEntry BucketCheckpoint::PutIndex(const Plan& plan, const Digest& plan_sha256
     }
     if (!info) continue;  // A `finalize` with another `--index` ended the upload.
     if (info->size == entry.size && info->metadata["sha256"] == digest) return entry;
-    Sha256 present;
-    ReadObject(store_, kIndexName, *info, [&](std::string_view piece) { present.Update(piece); });
-    if (present.Finish() == entry.sha256) return entry;
+    if (info->size == entry.size && HashObject(kIndexName, *info) == entry.sha256) return entry;
     break;
   }
   throw Error(ExitCode::kConflict,
@@ -304,6 +316,12 @@ FinalizeResult BucketCheckpoint::Finalize(const Plan& plan, const Digest& plan_s
     }
   });
   return result;
+}
+
+Digest BucketCheckpoint::HashObject(const std::string& name, const ObjectInfo& info) {
+  Sha256 hash;
+  ReadObject(store_, name, info, [&](std::string_view piece) { hash.Update(piece); });
+  return hash.Finish();
 }
 
 void BucketCheckpoint::CompareRank(const RankPlan& rank, const Receipt& receipt,

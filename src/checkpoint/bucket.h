@@ -30,11 +30,11 @@ class BucketCheckpoint {
   // Returns whether plan.json is there. Throws Error (kConflict) if it is another plan, or if there
   // are other files of a checkpoint or an export without it.
   bool IsClaimed(const std::string& plan_json);
-  // Makes it the place of this plan. Throws Error (kConflict) if it is another plan's, and (kUsage)
-  // if the store would let another writer replace it.
-  void Claim(const std::string& plan_json);
+  // Makes it the place of this plan and of this `claim`. Throws Error (kConflict) if it is
+  // another's, and (kUsage) if the store would let another writer replace it.
+  void Claim(const std::string& plan_json, const std::string& claim);
   // Throws Error (kUsage) if the store would let another writer replace what is completed.
-  void RequireConditionalUploads(const std::string& plan_json);
+  void RequireConditionalUploads(const std::string& plan_json, const std::string& claim);
   // Throws Error (kConflict) unless plan.json is there and has this digest.
   void RequirePlan(const Digest& plan_sha256);
 
@@ -52,6 +52,11 @@ class BucketCheckpoint {
   // Returns whether the rank's file is there. Throws Error (kConflict) if it is not of this plan.
   bool HasRankFile(int64_t rank, int64_t size, const Digest& plan_sha256);
 
+  // Returns the rank's receipt, as the function of that name does for a folder. `sizes` are those
+  // of ranks' files that are known already.
+  std::optional<Receipt> FindReceipt(const RankPlan& rank, const Digest& plan_sha256,
+                                     bool detached = false,
+                                     const std::map<int64_t, int64_t>* sizes = nullptr);
   // Returns those of the ranks, which are ascending, that have no valid receipt, or, unless
   // `detached`, no file of the size that it says. `found` sees the others, ascending.
   std::vector<int64_t> MissingRanks(const Plan& plan, const Digest& plan_sha256,
@@ -64,17 +69,16 @@ class BucketCheckpoint {
   FinalizeResult Finalize(const Plan& plan, const Digest& plan_sha256, IndexMode index,
                           bool detached = false);
 
-  // Reads a rank's file and calls `differ` with the path of each tensor whose box has other bytes
-  // than the receipt says, or with an empty path if the rest of the file has. `progress` receives
-  // the bytes of each step.
+  // Returns the SHA-256 of an object.
+  Digest HashObject(const std::string& name, const ObjectInfo& info);
+  // Reads a rank's file, tells of each box that has other bytes than the receipt says, and whether
+  // the rest of the file has. `progress` receives the bytes of each step.
   void CompareRank(const RankPlan& rank, const Receipt& receipt, const ObjectInfo& info,
                    const std::function<void(size_t box)>& box_differs,
                    const std::function<void()>& metadata_differs,
                    const std::function<void(int64_t bytes)>& progress = {});
 
  private:
-  std::optional<Receipt> FindReceipt(const RankPlan& rank, const Digest& plan_sha256, bool detached,
-                                     const std::map<int64_t, int64_t>* sizes);
   FileEntry PutIndex(const Plan& plan, const Digest& plan_sha256);
   [[noreturn]] void ThrowLost() const;
 

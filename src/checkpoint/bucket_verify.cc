@@ -69,10 +69,11 @@ class BucketVerifier {
       return;
     }
     if (index) {
-      const std::optional<std::string> there = bucket_.store().Get(kIndexName, kManifestLimit);
+      const std::optional<ObjectInfo> there = bucket_.store().Head(kIndexName);
       if (!there) {
         Find(kIndexName, "", "is missing, but the manifest lists it");
-      } else if (std::ssize(*there) != index->size || Sha256Of(*there) != index->sha256) {
+      } else if (there->size != index->size ||
+                 bucket_.HashObject(kIndexName, *there) != index->sha256) {
         Find(kIndexName, "", "is damaged: its digest is not the one in the manifest");
       }
     }

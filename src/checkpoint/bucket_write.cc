@@ -26,9 +26,15 @@ constexpr int kRounds = 5;
 // A rank on its way into the bucket.
 class RankObject {
  public:
+  // A copy has values that do not follow from the plan.
   RankObject(BucketCheckpoint* bucket, const Plan& plan, RankPlan rank, const Digest& plan_sha256,
-             WorkCounters* counters)
-      : bucket_(*bucket), plan_(plan), rank_(std::move(rank)), counters_(*counters), layout_([&] {
+             bool is_copy, WorkCounters* counters)
+      : bucket_(*bucket),
+        plan_(plan),
+        rank_(std::move(rank)),
+        is_copy_(is_copy),
+        counters_(*counters),
+        layout_([&] {
           const Timer timer(&counters_.metadata_ns);
           return hdf5::LayOutRank(plan, rank_, plan_sha256);
         }()) {
@@ -62,7 +68,7 @@ class RankObject {
       return false;
     }
     receipt_.sources = SourcesRead(plan_, rank_);
-    if (!is_own && !receipt_.sources.empty()) RequireSameSources();
+    if (!is_own && (is_copy_ || !receipt_.sources.empty())) RequireSameSources();
     require_plan();
     bucket_.PutText(ReceiptFile(rank_.rank), WriteReceipt(rank_, receipt_));
     return true;
@@ -90,6 +96,7 @@ class RankObject {
   BucketCheckpoint& bucket_;
   const Plan& plan_;
   const RankPlan rank_;
+  const bool is_copy_;
   WorkCounters& counters_;
   Receipt receipt_;
   const FileLayout layout_;
@@ -108,8 +115,8 @@ std::vector<int64_t> MakeRanks(BucketCheckpoint& bucket, const Plan& plan,
   for (const int64_t r : ranks) {
     ThrowIfInterrupted();
     files.WaitForRoom();
-    const auto object =
-        std::make_shared<RankObject>(&bucket, plan, PlanRank(plan, r), plan_sha256, counters);
+    const auto object = std::make_shared<RankObject>(&bucket, plan, PlanRank(plan, r), plan_sha256,
+                                                     source != nullptr, counters);
     files.Add(object->Tasks(), [&, object, r] {
       if (object->Commit()) return;
       const std::lock_guard lock(mutex);
@@ -140,7 +147,7 @@ GenerateResult GenerateInBucket(const Plan& plan, const GenerateRequest& request
   const Digest plan_sha256 = Sha256Of(plan_json);
   const SignalsWait signals;  // The caller says what becomes of the ranks that are done.
   BucketCheckpoint bucket(request.folder);
-  bucket.Claim(plan_json);
+  bucket.Claim(plan_json, request.claim);
   const std::string devices_json = WriteDeviceLayout(plan.graph.mesh);
   bucket.ClaimDevices(devices_json);
 
@@ -149,7 +156,7 @@ GenerateResult GenerateInBucket(const Plan& plan, const GenerateRequest& request
   result.skipped = std::ssize(request.ranks) - std::ssize(left);
   result.written = std::ssize(left);
   result.bytes = BytesIn(plan, left);
-  if (!left.empty()) bucket.RequireConditionalUploads(plan_json);
+  if (!left.empty()) bucket.RequireConditionalUploads(plan_json, request.claim);
   WorkerOptions workers = request.workers;
   workers.writers = kUploads;
   workers.in_order = true;

@@ -1,5 +1,8 @@
 #include "checkpoint/object.h"
 
+#include <fmt/format.h>
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -13,15 +16,6 @@ namespace {
 constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kLeastPart = 8 * kMiB, kMostParts = 10'000;
 
-// Copies what of `bytes`, which begin at `offset`, lies within `out`, which begins at `begin`.
-void CopyInto(std::string* out, int64_t begin, std::string_view bytes, int64_t offset) {
-  const int64_t from = std::max(begin, offset);
-  const int64_t to = std::min(begin + std::ssize(*out), offset + std::ssize(bytes));
-  if (from >= to) return;
-  std::memcpy(out->data() + (from - begin), bytes.data() + (from - offset),
-              static_cast<size_t>(to - from));
-}
-
 // Calls `visit` with the head and the texts that reach into [begin, end).
 void ForEachText(const FileLayout& layout, int64_t begin, int64_t end,
                  const std::function<void(std::string_view text, int64_t offset)>& visit) {
@@ -34,16 +28,37 @@ void ForEachText(const FileLayout& layout, int64_t begin, int64_t end,
   }
 }
 
-// Returns what is in [begin, begin + bytes) beside the boxes.
-std::string WithoutData(const FileLayout& layout, int64_t begin, int64_t bytes) {
-  std::string blank(static_cast<size_t>(bytes), '\0');
+// Puts what is in [begin, begin + bytes) beside boxes and zeros into `out`.
+void PutTexts(const FileLayout& layout, int64_t begin, int64_t bytes, char* out) {
   ForEachText(layout, begin, begin + bytes, [&](std::string_view text, int64_t offset) {
-    CopyInto(&blank, begin, text, offset);
+    const int64_t from = std::max(begin, offset);
+    const int64_t to = std::min(begin + bytes, offset + std::ssize(text));
+    if (from >= to) return;
+    std::memcpy(out + (from - begin), text.data() + (from - offset),
+                static_cast<size_t>(to - from));
   });
-  return blank;
 }
 
 }  // namespace
+
+Pages::Pages(int64_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  void* const pages = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) {
+    throw Error(ExitCode::kWorld,
+                fmt::format("cannot get {} bytes of memory for a part of an object", bytes),
+                "use fewer threads (`--jobs`) or less memory (`--memory`)");
+  }
+  data_ = static_cast<char*>(pages);
+}
+
+Pages::Pages(Pages&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+Pages::~Pages() {
+  if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
+}
 
 int64_t PartBytes(int64_t size) {
   return std::max(kLeastPart, CeilDiv(CeilDiv(size, kMostParts), kMiB) * kMiB);
@@ -61,7 +76,9 @@ void ForEachGap(const FileLayout& layout,
   for (const auto& [begin, end] : boxes) {
     while (at < begin) {
       const int64_t bytes = std::min(begin - at, kMiB);
-      visit(WithoutData(layout, at, bytes));
+      std::string gap(static_cast<size_t>(bytes), '\0');
+      PutTexts(layout, at, bytes, gap.data());
+      visit(gap);
       at += bytes;
     }
     at = std::max(at, end);
@@ -93,7 +110,7 @@ Object::Object(Store* store, std::string name, const FileLayout& layout, Metadat
 Object::~Object() {
   if (upload_.empty() || is_named_ || is_lost_) return;
   try {
-    store_.EndUpload(name_, upload_);
+    store_.EndUpload(name_, upload_, 1);  // A store that is gone must not hold up the error.
   } catch (...) {
     // The store has parts of nothing then, until `finalize` or its own rules end the upload.
   }
@@ -101,9 +118,11 @@ Object::~Object() {
 
 int64_t Object::parts() const { return std::max<int64_t>(1, CeilDiv(size_, part_bytes_)); }
 
-std::string Object::Blank(int64_t number) const {
-  const int64_t begin = number * part_bytes_;
-  return WithoutData(layout_, begin, std::min(part_bytes_, size_ - begin));
+Pages Object::Blank(int64_t number) const {
+  const int64_t begin = number * part_bytes_, bytes = std::min(part_bytes_, size_ - begin);
+  Pages blank(bytes);
+  PutTexts(layout_, begin, bytes, blank.data());
+  return blank;
 }
 
 void Object::Send(int64_t number, std::string_view bytes) const {
@@ -138,14 +157,14 @@ int64_t Object::Write(const void* data, int64_t bytes, int64_t offset) const {
       part = &begun_.try_emplace(number, std::move(made)).first->second;
     }
     // Others write other bytes of it meanwhile. It stays where it is until all are there.
-    std::memcpy(part->bytes.data() + (offset - begin), piece.data(), piece.size());
+    std::memcpy(part->pages.data() + (offset - begin), piece.data(), piece.size());
     {
       const std::lock_guard lock(mutex_);
       part->wanted -= std::ssize(piece);
       // An object of one part waits for Complete().
       if (part->wanted == 0 && !upload_.empty()) whole = begun_.extract(number);
     }
-    if (whole) Send(number, whole.mapped().bytes);
+    if (whole) Send(number, whole.mapped().pages.text());
     rest.remove_prefix(piece.size());
     offset += std::ssize(piece);
   }
@@ -156,10 +175,11 @@ bool Object::Complete(const std::function<void()>& before_name) {
   if (upload_.empty()) {
     if (before_name) before_name();
     const auto part = begun_.begin();
-    return store_.PutNew(name_, part == begun_.end() ? Blank(0) : part->second.bytes, metadata_);
+    const Pages pages = part == begun_.end() ? Blank(0) : std::move(part->second.pages);
+    return store_.PutNew(name_, pages.text(), metadata_);
   }
   for (int64_t number = 0; number < parts() && !is_lost_; ++number) {
-    if (data_in_[static_cast<size_t>(number)] == 0) Send(number, Blank(number));
+    if (data_in_[static_cast<size_t>(number)] == 0) Send(number, Blank(number).text());
   }
   if (is_lost_) return false;
   Check(begun_.empty(), "a part that lacks data");

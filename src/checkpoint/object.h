@@ -18,6 +18,24 @@
 
 namespace shardinit {
 
+// Zeroed memory of its own, which goes back to the system at once: that of a general allocator
+// would stay with the threads that used it.
+class Pages {
+ public:
+  // Throws Error (kWorld) if there is not that much memory.
+  explicit Pages(int64_t bytes);
+  Pages(Pages&& other) noexcept;
+  Pages& operator=(Pages&&) = delete;
+  ~Pages();
+
+  char* data() const { return data_; }
+  std::string_view text() const { return {data_, static_cast<size_t>(bytes_)}; }
+
+ private:
+  char* data_ = nullptr;
+  int64_t bytes_;
+};
+
 // Returns the size of the parts of an object: it follows from the object's size alone.
 int64_t PartBytes(int64_t size);
 
@@ -41,13 +59,13 @@ class Object : public Sink {
 
  private:
   struct Part {
-    std::string bytes;
+    Pages pages;
     int64_t wanted;  // bytes of boxes that are not there yet
   };
 
   int64_t parts() const;
   // Returns what part `number`, from 0 on, is without data.
-  std::string Blank(int64_t number) const;
+  Pages Blank(int64_t number) const;
   void Send(int64_t number, std::string_view bytes) const;
 
   Store& store_;

@@ -9,10 +9,12 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "base/mount.h"
 #include "base/parallel.h"
 #include "base/suggest.h"
 #include "base/talk.h"
 #include "base/text.h"
+#include "bucket/url.h"
 #include "commands/folders.h"
 #include "graph/stored/view.h"
 #include "plan/conventions.h"
@@ -413,6 +415,8 @@ bool MayBeUrl(const CLI::Option& option) {
 }
 
 void RequireFolderName(const std::string& folder) {
+  if (IsBucketUrl(folder)) return;
+  RequireNoBucketMount(folder);
   std::error_code error;
   if (std::filesystem::is_directory(folder, error)) return;
   const std::filesystem::path path(folder);
@@ -426,6 +430,7 @@ void RequireFolderName(const std::string& folder) {
 }
 
 void RequireOutside(const std::string& folder, const std::string& checkpoint) {
+  if (IsBucketUrl(folder)) return;
   std::error_code error;
   const auto path = std::filesystem::weakly_canonical(folder, error);
   const auto within = path.lexically_relative(std::filesystem::canonical(checkpoint, error));

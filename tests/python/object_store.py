@@ -152,6 +152,8 @@ class Store:
 
     def answer(self, handler):
         body = handler.rfile.read(int(handler.headers.get("content-length", 0)))
+        if len(body) < int(handler.headers.get("content-length", 0)):
+            return self.drop(handler)  # Its client was killed.
         request = Request(handler.command, handler.path, dict(handler.headers.items()), body)
         wrong = error_of_signature(request, self.secrets)
         with self.lock:
@@ -167,7 +169,7 @@ class Store:
         if fault == "slow":
             time.sleep(0.5)
         if isinstance(fault, int):
-            codes = {409: "ConditionalRequestConflict", 412: "PreconditionFailed", 503: "SlowDown"}
+            codes = {409: "ConditionalRequestConflict", 412: "PreconditionFailed", 501: "NotImplemented", 503: "SlowDown"}
             return self.reply(handler, fault, self.error(codes.get(fault, "InternalError"), "injected"))
         if fault == "error200":
             return self.reply(handler, 200, self.error("InternalError", "injected"))
