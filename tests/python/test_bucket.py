@@ -421,23 +421,24 @@ def test_copies_into_a_bucket(specs, object_store, tmp_path):
 
 def test_conversions_into_a_bucket_tell_sources_apart(object_store, tmp_path):
     for name, value in (("first", 1), ("second", 2)):
-        (tmp_path / name).mkdir()
+        (tmp_path / name / "model").mkdir(parents=True)
         safetensors.numpy.save_file({"w": np.full((64, 64), value, np.float32), "v": np.full(9, value, np.float32)},
-                                    tmp_path / name / "model.safetensors")
-    words = ["--to", "shardinit"]
-    run_ok("convert", "first", "-o", "local", *words, cwd=tmp_path)
-    ok(object_store, "convert", "first", "-o", URL, *words, folder=tmp_path)
+                                    tmp_path / name / "model/model.safetensors")
+        os.utime(tmp_path / name / "model/model.safetensors", (value, value))
+    words = ["--to", "hdf5"]
+    run_ok("convert", "first/model", "-o", "local", *words, cwd=tmp_path)
+    ok(object_store, "convert", "first/model", "-o", URL, *words, folder=tmp_path)
     assert_is(object_store, tmp_path / "local")
-    assert "was there already" in ok(object_store, "convert", "first", "-o", URL, *words, folder=tmp_path).stderr
-    done = tool(object_store, "convert", "second", "-o", URL, *words, folder=tmp_path)
+    assert "was there already" in ok(object_store, "convert", "first/model", "-o", URL, *words, folder=tmp_path).stderr
+    done = tool(object_store, "convert", "second/model", "-o", URL, *words, folder=tmp_path)
     assert done.returncode == 4 and "other values" in done.stderr
     # Nothing but plan.json is there: it says of which source.
     for name in object_store.names():
         if not name.endswith("plan.json"):
             object_store.remove(name)
-    done = tool(object_store, "convert", "second", "-o", URL, *words, folder=tmp_path)
+    done = tool(object_store, "convert", "second/model", "-o", URL, *words, folder=tmp_path)
     assert done.returncode == 4 and "with values from elsewhere" in done.stderr
-    ok(object_store, "convert", "first", "-o", URL, *words, folder=tmp_path)
+    ok(object_store, "convert", "first/model", "-o", URL, *words, folder=tmp_path)
     assert_is(object_store, tmp_path / "local")
 
 
