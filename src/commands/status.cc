@@ -17,7 +17,7 @@ constexpr size_t kMostRanges = 1000;  // for people
 
 struct StatusOptions {
   explicit StatusOptions(CLI::App& app) {
-    app.add_option("DIR", folder, "Folder of the checkpoint")->required();
+    TakesUrl(app.add_option("DIR", folder, "Folder of the checkpoint"))->required();
     app.add_option("--missing-parts", parts,
                    "Only print which of N parts, as `gen --part` has them, lack a rank")
         ->type_name("N");
@@ -45,9 +45,7 @@ ExitCode RunStatus(const StatusOptions& options) {
   Digest plan_sha256;
   if (options.parts != 0) RequirePartCount("--missing-parts", options.parts);
   const Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
-  const CheckpointFolder folder(options.folder);
-  const std::vector<int64_t> missing = MissingRanks(folder, plan, plan_sha256);
-  const bool has_manifest = folder.root().Exists(kManifestName);
+  const auto [missing, has_manifest] = LookForRanks(options.folder, plan, plan_sha256);
   const bool complete = has_manifest && missing.empty();
   const std::vector<int64_t> parts =
       options.parts == 0 ? std::vector<int64_t>() : MissingParts(plan, options.parts, missing);

@@ -101,7 +101,7 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
   int64_t made_bytes = 0;
   for (size_t b = 0; b < boxes.size(); ++b) {
     // Nothing is written here: a file is no more than its address.
-    const auto* file = reinterpret_cast<const OutputFile*>(&digests[b]);
+    const auto* file = reinterpret_cast<const Sink*>(&digests[b]);
     tasks.push_back({&tensor, boxes[b], {file, random.In(0, 8999)}, &digests[b]});
     tasks.back().crc = &crcs[b];
     made.emplace_back(static_cast<size_t>(ElementCount(boxes[b].shape) * size), '\0');
