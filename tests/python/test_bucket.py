@@ -468,6 +468,9 @@ def test_many_ranks_are_listed_by_pages(object_store, tmp_path):
                                         "modules: {w: {shape: [1040], axes: [r], init: {normal: {std: 1}}}}\n")
     run_ok("gen", "spec.yaml", "-o", "local", cwd=tmp_path)
     ok(object_store, "gen", "spec.yaml", "-o", URL, "--ranks", "0-516,518-519", folder=tmp_path)
+    # A rank that no list has takes three requests: its file, a look at plan.json, its receipt.
+    assert len([kind for kind, key in object_store.log if "/ranks/" in key]) == 2 * 519
+    assert len(object_store.log) < 3 * 519 + 30
     assert "missing: 517" in ok(object_store, "status", URL).stdout
     ok(object_store, "gen", "spec.yaml", "-o", URL, "--ranks", "517", folder=tmp_path)
     files = files_of(tmp_path / "local")
@@ -478,6 +481,13 @@ def test_many_ranks_are_listed_by_pages(object_store, tmp_path):
     assert "520 of 520 ranks were there already" in ok(object_store, "gen", "spec.yaml", "-o", URL, folder=tmp_path).stderr
     assert len(object_store.log) < 520 + 20 and object_store.log.count(("list", "")) == 2
     assert object_store.refused == []
+
+
+def test_the_store_tells_the_region(object_store, specs):
+    ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs, AWS_REGION="")
+    assert {wrong for wrong, *_ in object_store.refused} == {"another region"} and len(object_store.refused) == 1
+    object_store.refused.clear()
+    assert_is(object_store, specs / "one")
 
 
 def test_a_bucket_that_is_not_there(object_store, specs):
