@@ -462,6 +462,40 @@ def test_finalize_without_the_data(specs, object_store, tmp_path):
     assert done.returncode == 3 and not (tmp_path / "d/manifest.json").exists()
 
 
+def test_many_ranks_are_listed_by_pages(object_store, tmp_path):
+    """Of 520 ranks the store lists 1,040 objects, 1,000 at a time."""
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 520}}\nrules: [{r: x}]\n"
+                                        "modules: {w: {shape: [1040], axes: [r], init: {normal: {std: 1}}}}\n")
+    run_ok("gen", "spec.yaml", "-o", "local", cwd=tmp_path)
+    ok(object_store, "gen", "spec.yaml", "-o", URL, "--ranks", "0-516,518-519", folder=tmp_path)
+    # A rank that no list has takes three requests: its file, a look at plan.json, its receipt.
+    assert len([kind for kind, key in object_store.log if "/ranks/" in key]) == 2 * 519
+    assert len(object_store.log) < 3 * 519 + 30
+    assert "missing: 517" in ok(object_store, "status", URL).stdout
+    ok(object_store, "gen", "spec.yaml", "-o", URL, "--ranks", "517", folder=tmp_path)
+    files = files_of(tmp_path / "local")
+    for name in ("manifest.json", "index.h5", "plan.json", "ranks/rank-00000.h5", "ranks/rank-00517.json", "ranks/rank-00519.h5"):
+        assert object_store.get("models/a/" + name) == files[name]
+    assert "intact: 520 ranks" in ok(object_store, "verify", URL).stdout
+    object_store.log.clear()
+    assert "520 of 520 ranks were there already" in ok(object_store, "gen", "spec.yaml", "-o", URL, folder=tmp_path).stderr
+    assert len(object_store.log) < 520 + 20 and object_store.log.count(("list", "")) == 2
+    assert object_store.refused == []
+
+
+def test_the_store_tells_the_region(object_store, specs):
+    ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs, AWS_REGION="")
+    assert {wrong for wrong, *_ in object_store.refused} == {"another region"} and len(object_store.refused) == 1
+    object_store.refused.clear()
+    assert_is(object_store, specs / "one")
+
+
+def test_a_bucket_that_is_not_there(object_store, specs):
+    for words in (["gen", "one.yaml", "-o"], ["status"], ["verify"], ["finalize"]):
+        done = tool(object_store, *words, "s3://nowhere/x", folder=specs)
+        assert done.returncode == 2 and "404 NoSuchBucket" in done.stderr and "make the bucket first" in done.stderr
+
+
 def test_memory_is_a_few_parts_and_no_disk(object_store, tmp_path):
     """A rank of 40 parts, of boxes larger and smaller than a part."""
     (tmp_path / "spec.yaml").write_text(
