@@ -92,7 +92,13 @@ std::string InYamlBlock(const std::string& lines) {
     is_plain &= character.code == '\n' || IsPlainInYaml(character.code);
     at += static_cast<size_t>(character.size);
   }
-  return is_plain ? "|\n  " + lines.substr(0, lines.size() - 1) : InYamlScalar(lines);
+  if (!is_plain) return InYamlScalar(lines);
+  std::string block = "|\n  ";
+  for (const char c : lines.substr(0, lines.size() - 1)) {
+    block += c;
+    if (c == '\n') block += "  ";
+  }
+  return block;
 }
 
 std::string InJsonText(std::string_view text) {

@@ -364,9 +364,10 @@ std::span<const JobEngine> JobEngines() {
 }
 
 JobsOptions::JobsOptions(CLI::App& app) {
-  app.add_option("ENGINE", engine, "What runs the jobs")
+  const std::string names = fmt::format("{}", fmt::join(NamesOf(JobEngines()), "|"));
+  app.add_option("ENGINE", engine, fmt::format("What runs the jobs: {}", names))
       ->required()
-      ->type_name(fmt::format("{}", fmt::join(NamesOf(JobEngines()), "|")));
+      ->type_name(names);
   spec.AddTo(app, "Model spec or config.json");
   spec.AddLayoutTo(app);
   spec.AddReplicasTo(app);
@@ -521,8 +522,8 @@ void PlaceInContainers(const JobsOptions& options, const std::vector<std::string
     moved = job->spec;
     BringSpec(options, path, job);
   }
-  std::vector<std::string> read = InputPaths();
-  read.insert(read.end(), sources.begin(), sources.end());
+  std::vector<std::string> read = sources;
+  for (std::string& file : InputPaths()) read.push_back(std::move(file));
   for (const std::string& file : read) {
     const std::string absolute = Absolute(file);
     if (absolute != moved && !IsBelow(absolute, job->mount)) throw NotSeen(absolute, *job);
@@ -531,10 +532,6 @@ void PlaceInContainers(const JobsOptions& options, const std::vector<std::string
 
 // Returns the path of the spec that holds in another folder, too.
 std::string LastingPath(const SpecRequest& request) {
-  if (request.path == "-") {
-    throw BadJob("a job cannot read the standard input of this command",
-                 "name the file that has the spec");
-  }
   const std::string path = PathOfSpec({}, request.path);
   if (IsShipped(path)) return path;
   if (!fs::is_regular_file(path)) {
@@ -548,6 +545,10 @@ ExitCode RunJobs(const JobsOptions& options) {
   const JobEngine& engine = EngineOf(options);
   RequireFlags(options, engine);
   const int64_t parts = PartsOf(options, engine);
+  if (options.spec.request.path == "-") {
+    throw BadJob("a job cannot read the standard input of this command",
+                 "name the file that has the spec");
+  }
   std::vector<std::string> sources;
   PlanRequest request;
   request.open_source = OpenAndNote(&sources);

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -104,6 +105,9 @@ class Slurm:
         daemon = self.daemons.pop(f"n{node}")
         kill_tree(daemon.pid)
         daemon.wait()
+        # What runs a job's step is no child of the daemon, but writes to its log.
+        for step in users_of(self.folder / f"log/slurmd-n{node}.log"):
+            kill_tree(step)
 
     def run(self, *command):
         return self._run(*map(str, command)).strip()
@@ -127,11 +131,23 @@ class Slurm:
         self.run("scontrol", "update", f"JobId={number}", "StartTime=now")
 
     def stop(self):
+        for node in range(1, NODES + 1):
+            self.kill_node(node)
         for daemon in self.daemons.values():
             kill_tree(daemon.pid)
             daemon.wait()
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
             os.kill(int((self.folder / "munge/pid").read_text()), signal.SIGTERM)
+
+
+def users_of(path):
+    """The processes that have a file open."""
+    found = set()
+    for link in pathlib.Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(link) == str(path):
+                found.add(int(link.parts[2]))
+    return found
 
 
 def kill_tree(pid):
@@ -143,12 +159,11 @@ def kill_tree(pid):
 
 
 @pytest.fixture(scope="session")
-def slurm(tmp_path_factory):
+def slurm():
     if not shutil.which("slurmctld") or not shutil.which("munged") or os.geteuid() != 0:
         pytest.skip("not tested: needs slurm-wlm and munge, and root")
-    base = tmp_path_factory.getbasetemp()
-    for folder in (base, base.parent):
-        folder.chmod(0o755)
-    cluster = Slurm(tmp_path_factory.mktemp("slurm"))
-    yield cluster
-    cluster.stop()
+    # Not in pytest's own folder: each run of pytest closes that to other users, and munged is one.
+    with tempfile.TemporaryDirectory(prefix="slurm-") as folder:
+        cluster = Slurm(pathlib.Path(folder))
+        yield cluster
+        cluster.stop()

@@ -8,33 +8,43 @@ import time
 
 import pytest
 from conftest import wait_for
-from support import run_ok, run_tool, tree_of
+from support import BINARY, run_ok, run_tool, tree_of
 
 SPEC = """
 shardinit: 1
 name: slurm
 dtype: f32
-mesh: {axes: {a: SIZE}}
+mesh: {axes: {a: 16}}
 rules: [{rows: a}]
 modules:
   l:
     repeat: {i: 8}
-    w: {shape: [ROWS, 1024], axes: [rows, null], init: {normal: {std: 1}}}
+    w: {shape: [1024, 1024], axes: [rows, null], init: {normal: {std: 1}}}
 """
 
 
 @pytest.fixture
 def made(tmp_path):
-    """Returns a function that writes a spec and a script of jobs, and makes the folder that they have to make."""
-    def make(*options, ranks=16, rows=4096):
+    """Returns a function that writes a spec and a script of jobs, and makes the folder that they have to make. A run of
+    `gen` waits first for as many seconds as `set_delay` says."""
+    def make(*options):
         (tmp_path / "a folder").mkdir()
         spec = tmp_path / "a folder/it's $HOME.yaml"
-        spec.write_text(SPEC.replace("SIZE", str(ranks)).replace("ROWS", str(rows)))
+        spec.write_text(SPEC)
         run_ok("gen", spec, "-o", tmp_path / "whole")
+        wrapper = tmp_path / "shardinit"
+        wrapper.write_text(f'#!/bin/sh\n[ "$1" != gen ] || sleep $(cat {tmp_path}/delay)\nexec {BINARY} "$@"\n')
+        wrapper.chmod(0o755)
+        set_delay(tmp_path, 0)
         script = tmp_path / "job.sh"
-        script.write_text(run_ok("jobs", "slurm", spec, "-o", tmp_path / 'out "$(x)"', *options).stdout)
+        text = run_ok("jobs", "slurm", spec, "-o", tmp_path / 'out "$(x)"', *options).stdout
+        script.write_text(text.replace("shardinit=shardinit", f"shardinit={wrapper}"))
         return script, tmp_path / 'out "$(x)"'
     return make
+
+
+def set_delay(tmp_path, seconds):
+    (tmp_path / "delay").write_text(str(seconds))
 
 
 def log_of(tmp_path, job):
@@ -52,7 +62,7 @@ def test_a_job_of_four_nodes(slurm, made, tmp_path):
     job = slurm.submit("--wait", script, cwd=tmp_path)
     assert slurm.job(job)["ExitCode"] == "0:0", log_of(tmp_path, job)
     assert tree_of(out) == tree_of(tmp_path / "whole")
-    assert log_of(tmp_path, job).count("shardinit: wrote 33.6 MB") == 4
+    assert log_of(tmp_path, job).count("shardinit: wrote 8.4 MB") == 4
     # Another number of nodes makes the same, and finds it.
     job = slurm.submit("--wait", "--nodes=3", script, cwd=tmp_path)
     assert slurm.job(job)["NumNodes"] == "3" and tree_of(out) == tree_of(tmp_path / "whole")
@@ -70,16 +80,18 @@ def test_a_task_sees_all_cores(slurm, tmp_path):
 
 def test_a_killed_run_is_queued_again(slurm, made, tmp_path):
     """The job queues itself after a killed task, three times at most."""
-    script, out = made("--nodes", 2, rows=32768)
+    script, out = made("--nodes", 2)
+    set_delay(tmp_path, 20)
     job = slurm.submit(script, cwd=tmp_path)
     for restart in range(4):
         os.kill(wait_for(lambda: processes_of(out))[0], signal.SIGKILL)
         if restart < 3:
             wait_for(lambda: f"Restarts={restart + 1}" in slurm.run("scontrol", "show", "job", job))
-            assert not processes_of(out) or wait_for(lambda: not processes_of(out))
+            wait_for(lambda: not processes_of(out))
             slurm.begin_now(job)
     ended = slurm.end_of(job)
     assert ended["JobState"] == "FAILED" and ended["ExitCode"] == "137:0", log_of(tmp_path, job)
+    set_delay(tmp_path, 0)
     job = slurm.submit("--wait", script, cwd=tmp_path)
     assert slurm.job(job)["ExitCode"] == "0:0" and tree_of(out) == tree_of(tmp_path / "whole")
 
@@ -94,11 +106,13 @@ def test_mistakes_are_not_tried_again(slurm, made, tmp_path):
 
 def test_the_limit_of_time(slurm, made, tmp_path):
     """A minute before it the job queues itself; what was done stays."""
-    script, out = made("--nodes", 1, ranks=64, rows=131072)
+    script, out = made("--nodes", 1)
+    set_delay(tmp_path, 300)
     # A limit of a minute is over at once.
     job = slurm.submit("--time=1", script, cwd=tmp_path)
     wait_for(lambda: slurm.job(job)["Restarts"] == "1", 100)
-    assert not processes_of(out) or wait_for(lambda: not processes_of(out))
+    wait_for(lambda: not processes_of(out))
+    set_delay(tmp_path, 0)
     slurm.run("scontrol", "update", f"JobId={job}", "TimeLimit=30")
     slurm.begin_now(job)
     assert slurm.end_of(job, 300)["ExitCode"] == "0:0", log_of(tmp_path, job)
@@ -107,11 +121,13 @@ def test_the_limit_of_time(slurm, made, tmp_path):
 
 def test_a_lost_node(slurm, made, tmp_path):
     """Slurm queues the job again; with fewer nodes the parts are others."""
-    script, out = made("--nodes", 4, rows=65536)
+    script, out = made("--nodes", 4)
+    set_delay(tmp_path, 30)
     job = slurm.submit(script, cwd=tmp_path)
     wait_for(lambda: len(processes_of(out)) == 4)
     slurm.kill_node(4)
     wait_for(lambda: slurm.job(job)["Restarts"] == "1", 120)
+    set_delay(tmp_path, 0)
     slurm.run("scontrol", "update", f"JobId={job}", "NumNodes=3")
     slurm.begin_now(job)
     try:
@@ -123,7 +139,8 @@ def test_a_lost_node(slurm, made, tmp_path):
 
 
 def test_two_jobs_on_one_folder(slurm, made, tmp_path):
-    script, out = made("--nodes", 2, rows=32768)
+    script, out = made("--nodes", 2)
+    set_delay(tmp_path, 2)
     jobs = [slurm.submit(script, cwd=tmp_path), slurm.submit("--nodes=1", script, cwd=tmp_path)]
     for job in jobs:
         assert slurm.end_of(job)["ExitCode"] == "0:0", log_of(tmp_path, job)
