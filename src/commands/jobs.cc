@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -150,14 +149,20 @@ bool MayBeRelative(const SpecRequest& request) {
                      [&](const std::string& source) { return !value_of(source).starts_with('/'); });
 }
 
-std::string Absolute(const std::string& path) {
-  std::string absolute = fs::absolute(path).lexically_normal().string();
-  while (absolute.size() > 1 && absolute.ends_with('/')) absolute.pop_back();
-  return absolute;
+bool HasParent(const fs::path& path) { return std::ranges::find(path, "..") != path.end(); }
+
+// Returns a path without needless parts. What is above a folder is that of what a link leads to, so
+// `..` stays.
+std::string Plain(const fs::path& path) {
+  std::string plain = (HasParent(path) ? path : path.lexically_normal()).string();
+  while (plain.size() > 1 && plain.ends_with('/')) plain.pop_back();
+  return plain;
 }
 
+std::string Absolute(const std::string& path) { return Plain(fs::absolute(path)); }
+
 bool IsBelow(const std::string& path, const std::string& folder) {
-  return folder == "/" || path.starts_with(folder + "/");
+  return !HasParent(path) && (folder == "/" || path.starts_with(folder + "/"));
 }
 
 std::string TitleOf(const Job& job) {
@@ -512,8 +517,7 @@ void PlaceInContainers(const JobsOptions& options, const std::vector<std::string
   job->mount = Absolute(job->mount);
   const std::string here = Absolute(".");
   job->directory = here == job->mount || IsBelow(here, job->mount) ? here : job->mount;
-  job->folder = (fs::path(job->directory) / options.folder).lexically_normal().string();
-  while (job->folder.ends_with('/')) job->folder.pop_back();
+  job->folder = Plain(fs::path(job->directory) / options.folder);
   if (!IsBelow(job->folder, job->mount)) throw NotSeen(job->folder, *job);
   const std::string& path = options.spec.request.path;
   std::string moved;

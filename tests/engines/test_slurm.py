@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import wait_for
+from slurm import wait_for
 from support import BINARY, run_ok, run_tool, tree_of
 
 SPEC = """
@@ -53,7 +53,7 @@ def log_of(tmp_path, job):
 
 def processes_of(folder):
     """The runs of shardinit that write to the folder."""
-    found = subprocess.run(["ps", "-e", "-o", "pid=,comm=,args="], text=True, stdout=subprocess.PIPE).stdout
+    found = subprocess.run(["ps", "-eww", "-o", "pid=,comm=,args="], text=True, stdout=subprocess.PIPE).stdout
     return [int(line.split()[0]) for line in found.splitlines() if line.split()[1] == "shardinit" and str(folder) in line]
 
 

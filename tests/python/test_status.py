@@ -50,7 +50,7 @@ def stopped(tmp_path):
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_for(lambda: [f for f in os.listdir(out / "ranks") if "rank-00002.h5" in f])
     run.send_signal(signal.SIGSTOP)
-    yield out, run
+    yield out
     run.kill()
     run.wait()
 
@@ -66,7 +66,7 @@ def test_bytes(spec, tmp_path):
 
 
 def test_stuck_ranks(stopped):
-    out, run = stopped
+    out = stopped
     status = run_json("status", out, "--stuck", "0.5")
     assert [each["rank"] for each in status["unfinished"]] == [2] and 0 <= status["unfinished"][0]["age"] < 60
     wait_for(lambda: run_json("status", out, "--stuck", "0.5")["stuck"] == [2])
@@ -86,7 +86,7 @@ def test_stuck_ranks(stopped):
 
 def test_several_stuck_ranks(stopped, spec, tmp_path):
     """The oldest come first, and people see five."""
-    name = next(stopped[0].glob("ranks/*rank-00002.h5*")).name
+    name = next(stopped.glob("ranks/*rank-00002.h5*")).name
     out = tmp_path / "many"
     run_ok("gen", spec, "--mesh", "a=64", "-o", out, "--ranks", "0")
     now = time.time()
@@ -193,7 +193,7 @@ def test_prometheus(spec, tmp_path):
 
 
 def test_prometheus_of_stuck_ranks(stopped):
-    out, run = stopped
+    out = stopped
     partial = next(out.glob("ranks/*rank-00002.h5*"))
     os.utime(partial, (1.5e9, 1.5e9 + 0.25))
     metrics = metrics_of(run_ok("status", out, "--prometheus").stdout)
