@@ -91,9 +91,9 @@ class Slurm:
 
     def kill_node(self, node):
         """As if the machine were gone: the daemon and what it started."""
-        daemon = self.daemons.pop(f"n{node}")
-        kill_tree(daemon.pid)
-        daemon.wait()
+        if daemon := self.daemons.pop(f"n{node}", None):
+            kill_tree(daemon.pid)
+            daemon.wait()
         # What runs a job's step is no child of the daemon, but writes to its log.
         for step in users_of(self.folder / f"log/slurmd-n{node}.log"):
             kill_tree(step)

@@ -123,15 +123,15 @@ def test_a_lost_node(slurm, made, tmp_path):
     """Slurm queues the job again; with fewer nodes the parts are others."""
     script, out = made("--nodes", 4)
     set_delay(tmp_path, 30)
-    job = slurm.submit(script, cwd=tmp_path)
+    job = slurm.submit("--nodes=3-4", script, cwd=tmp_path)
     wait_for(lambda: len(processes_of(out)) == 4)
     slurm.kill_node(4)
-    wait_for(lambda: slurm.job(job)["Restarts"] == "1", 120)
-    set_delay(tmp_path, 0)
-    slurm.run("scontrol", "update", f"JobId={job}", "NumNodes=3")
-    slurm.begin_now(job)
     try:
-        assert slurm.end_of(job)["ExitCode"] == "0:0", log_of(tmp_path, job)
+        wait_for(lambda: slurm.job(job)["Restarts"] == "1", 120)
+        set_delay(tmp_path, 0)
+        slurm.begin_now(job)
+        ended = slurm.end_of(job)
+        assert (ended["ExitCode"], ended["NumNodes"]) == ("0:0", "3"), log_of(tmp_path, job)
     finally:
         slurm.start_node(4)
     assert tree_of(out) == tree_of(tmp_path / "whole")
