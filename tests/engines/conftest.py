@@ -14,7 +14,7 @@ import tempfile
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
-from slurm import Slurm  # noqa: E402
+from slurm import Slurm, wait_for  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -24,5 +24,8 @@ def slurm():
     # Not in pytest's own folder: each run of pytest closes that to other users, and munged is one.
     with tempfile.TemporaryDirectory(prefix="slurm-") as folder:
         cluster = Slurm(pathlib.Path(folder))
-        yield cluster
-        cluster.stop()
+        try:
+            wait_for(cluster.has_begun)
+            yield cluster
+        finally:
+            cluster.stop()

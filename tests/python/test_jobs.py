@@ -531,3 +531,21 @@ def test_the_templates_are_those_of_the_engines():
     assert names == {*ENGINES, "slurm-array", "kubernetes-spec", "kubernetes-volume", "skypilot-run"}
     help_text = run_ok("jobs", "--help").stdout
     assert re.search(r"What runs the jobs: (\S+)", help_text)[1].split("|") == ENGINES
+
+
+def test_any_text_in_yaml_and_json(tmp_path):
+    """Folders with any characters come back from YAML as they are, and from JSON within a shell's script."""
+    draw = random.Random(7)
+    ranges = [(2, 0x20), (0x20, 0x7f), (0x7f, 0xa1), (0x300, 0x3a0), (0x2000, 0x2070), (0xfe00, 0x10000), (0x10000, 0x110000)]
+    write_program(tmp_path / "bin/aws", SAYS_WORDS)
+    for _ in range(12):
+        name = "".join(chr(draw.randrange(*draw.choice(ranges))) for _ in range(30)).replace("/", "_").strip(".")
+        job = next(yaml.safe_load_all(jobs("kubernetes", "llama3-tiny", tmp_path / name, tmp_path=tmp_path)))
+        assert expanded(job["spec"]["template"]["spec"]["containers"][0]["args"][2], {}) == f"--output={tmp_path / name}"
+        run = yaml.safe_load(jobs("skypilot", "llama3-tiny", tmp_path / name, tmp_path=tmp_path))["run"]
+        assert f"--output={tmp_path / name}" in run.replace("'\\''", "'")
+        (tmp_path / "said").unlink(missing_ok=True)
+        run_script(jobs("batch", "llama3-tiny", tmp_path / name, tmp_path=tmp_path), tmp_path, SAID=str(tmp_path / "said"))
+        register = words_said(tmp_path)[0]
+        definition = json.loads(register[register.index("--cli-input-json") + 1])
+        assert f"--output={tmp_path / name}" in definition["containerProperties"]["command"]
