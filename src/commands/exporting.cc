@@ -32,14 +32,14 @@ OptionValues ValuesFor(const Format& format,
 }
 
 void PrintExport(const ExportingOptions& options, const Plan& plan, const ExportResult& result,
-                 bool has_ranks, double seconds) {
+                 bool is_shared, double seconds) {
   if (options.json) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("name", plan.graph.name);
     out.Member("folder", options.folder).Member("format", options.format);
     out.Member("tensors", result.tensors).Member("files", result.files);
     out.Member("bytes", result.bytes).Member("was_there", result.was_there);
-    if (has_ranks) out.Member("missing_ranks", result.missing);
+    if (is_shared) out.Member("missing_ranks", result.missing);
     out.Member("seconds", seconds).EndObject();
     return Print(out.Finish());
   }
@@ -109,6 +109,11 @@ ExportRequest ExportingOptions::Request() const {
   return request;
 }
 
+void AskFor(const RankOptions& options, const Plan& plan, ExportRequest* request) {
+  request->part = options.FindPart();
+  if (!request->part) request->ranks = options.Some(plan);
+}
+
 ExitCode RunExporting(const ExportingOptions& options, const Plan& plan, ExportRequest request) {
   const Stopwatch time;
   const ProgressMode mode = options.work.Mode();
@@ -122,7 +127,7 @@ ExitCode RunExporting(const ExportingOptions& options, const Plan& plan, ExportR
     };
     result = Export(plan, request, &counters);
   }
-  PrintExport(options, plan, result, request.ranks.has_value(), time.seconds());
+  PrintExport(options, plan, result, request.is_shared(), time.seconds());
   return ExitCode::kOk;
 }
 

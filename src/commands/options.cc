@@ -90,8 +90,8 @@ std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size) {
   return ranks;
 }
 
-// Reads `2/8`, part 2 of the parts 0 to 7, and returns its ranks.
-std::vector<int64_t> RanksOfPart(const std::string& text, const Plan& plan) {
+// Reads `2/8`, part 2 of the parts 0 to 7.
+JobPart ParsePart(const std::string& text) {
   std::string_view rest = text;
   int64_t index = 0, count = 0;
   const bool is_part = TakeNumber(&rest, &index) && rest.starts_with('/') &&
@@ -105,9 +105,16 @@ std::vector<int64_t> RanksOfPart(const std::string& text, const Plan& plan) {
     throw Usage(fmt::format("`--part {}`: parts count from 0", text),
                 fmt::format("use parts from `0/{0}` to `{1}/{0}`", count, count - 1));
   }
-  const std::vector<int64_t> first = RanksOfParts(plan, count);
+  return {index, count};
+}
+
+// Returns the ranks of a part.
+std::vector<int64_t> RanksOf(const JobPart& part, const Plan& plan) {
+  const std::vector<int64_t> first = RanksOfParts(plan, part.count);
   std::vector<int64_t> ranks;
-  for (int64_t rank = first[index]; rank < first[index + 1]; ++rank) ranks.push_back(rank);
+  for (int64_t rank = first[part.index]; rank < first[part.index + 1]; ++rank) {
+    ranks.push_back(rank);
+  }
   return ranks;
 }
 
@@ -221,7 +228,7 @@ Plan SpecOptions::Load() const {
 
 Plan SpecOptions::Load(Diagnostics& diagnostics, PlanRequest wanted) const {
   wanted.spec = request;
-  wanted.open_source = OpenRecorded;
+  if (!wanted.open_source) wanted.open_source = OpenRecorded;
   wanted.replicas = FindReplicas();
   wanted.layout = layout;
   wanted.layout_is_optional = layout_is_optional;
@@ -321,8 +328,11 @@ void AddRanks(CLI::App& app, RankOptions* options) {
   AddText(app, "--ranks", "LIST", &options->ranks, "Only these ranks, as in 0,3-5; default: all");
   AddText(app, "--devices", "LIST", &options->devices,
           "Only the ranks on these devices, by their ids");
-  AddText(app, "--part", "I/N", &options->part,
-          "Only part I, from 0, of the ranks cut into N parts of equal bytes");
+  AddPart(app, &options->part, "Only part I, from 0, of the ranks cut into N parts of equal bytes");
+}
+
+void AddPart(CLI::App& app, std::string* part, const char* what) {
+  AddText(app, "--part", "I/N", part, what);
 }
 
 void RequirePartCount(std::string_view option, int64_t count) {
@@ -332,15 +342,20 @@ void RequirePartCount(std::string_view option, int64_t count) {
               fmt::format("use a number from 1 to {}", kMost));
 }
 
-std::vector<int64_t> RankOptions::Ranks(const Plan& plan) const {
-  const Mesh& mesh = plan.graph.mesh;
+std::optional<JobPart> RankOptions::FindPart() const {
   if (!ranks.empty() + !devices.empty() + !part.empty() > 1) {
     throw Usage(
         fmt::format("`{}` and `{}` both say what to make", ranks.empty() ? "--devices" : "--ranks",
                     part.empty() ? "--devices" : "--part"),
         "give one of them");
   }
-  if (!part.empty()) return RanksOfPart(part, plan);
+  if (part.empty()) return {};
+  return ParsePart(part);
+}
+
+std::vector<int64_t> RankOptions::Ranks(const Plan& plan) const {
+  const Mesh& mesh = plan.graph.mesh;
+  if (const auto asked = FindPart()) return RanksOf(*asked, plan);
   if (!devices.empty()) return ParseDevices(devices, mesh);
   if (!ranks.empty()) return ParseRanks(ranks, mesh.world_size());
   return AllRanks(mesh);

@@ -11,6 +11,7 @@
 #include "checkpoint/manifest.h"
 #include "generate/workers.h"
 #include "plan/load.h"
+#include "plan/part.h"
 #include "report/progress.h"
 
 namespace shardinit {
@@ -84,8 +85,12 @@ struct RankOptions {
   std::vector<int64_t> Ranks(const Plan& plan) const;
   // Returns the ranks asked for; nothing if no option asks for some.
   std::optional<std::vector<int64_t>> Some(const Plan& plan) const;
+  // Returns the value of --part; nothing if it is not given. Throws Error (kUsage).
+  std::optional<JobPart> FindPart() const;
 };
 void AddRanks(CLI::App& app, RankOptions* options);
+// Adds `--part I/N` alone.
+void AddPart(CLI::App& app, std::string* part, const char* what);
 // Throws Error (kUsage) if this is no number of parts that an option may have.
 void RequirePartCount(std::string_view option, int64_t count);
 
