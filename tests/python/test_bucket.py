@@ -609,6 +609,155 @@ def test_credentials_of_a_container(object_store, services, tmp_path):
     assert object_store.refused == []
     done = tool(object_store, "status", URL, **container)
     assert done.returncode == 3 and "the container's service: it answered 404" in done.stderr
+    for host in ("example.com", "127.example.com", "127.0.0.1.example.com:80", "[2001:db8::1]"):
+        done = tool(object_store, "status", URL, **NO_KEYS, AWS_CONTAINER_CREDENTIALS_FULL_URI=f"http://{host}/keys")
+        assert done.returncode == 2 and "neither https nor" in done.stderr
+
+
+def test_credentials_of_a_machine_and_their_renewal(object_store, services):
+    """Keys that the store says have expired, and those that expire soon, are asked for again."""
+    asked = []
+    path = "/latest/meta-data/iam/security-credentials/"
+    tokens = iter(f"session-{i}" for i in range(100))
+
+    def give(headers, _):
+        if headers["x-aws-ec2-metadata-token"] != "t":
+            return None
+        asked.append(next(tokens))
+        return json.dumps({**credentials(object_store, asked[-1]), "Token": asked[-1], "Expiration": later(life)})
+
+    services.answers["PUT", "/latest/api/token"] = lambda headers, _: headers["x-aws-ec2-metadata-token-ttl-seconds"] and "t"
+    services.answers["GET", path] = lambda headers, _: headers["x-aws-ec2-metadata-token"] == "t" and "role" or None
+    services.answers["GET", path + "role"] = give
+    machine = {**NO_KEYS, "AWS_EC2_METADATA_DISABLED": "", "AWS_EC2_METADATA_SERVICE_ENDPOINT": services.url}
+    life = 3600
+    ok(object_store, "gen", TINY, "-o", URL, "--ranks", "0", **machine)
+    assert len(asked) == 1
+
+    def change(request):
+        """The keys change when the first rank is written."""
+        if request.kind == "put" and request.key.endswith(".h5") and len(asked) == 2:
+            object_store.secrets["AKIDROLE"] = ("role/secret", "another")
+        return None
+
+    object_store.faults = change
+    ok(object_store, "gen", TINY, "-o", URL, "--ranks", "1", **machine)
+    assert len(asked) == 3 and {wrong for wrong, *_ in object_store.refused} == {"another session token"}
+    object_store.faults, life = None, 200
+    before = len(asked)
+    ok(object_store, "status", URL, **machine)
+    assert len(asked) - before > 3  # Each request finds that they end within five minutes.
+
+
+def test_credentials_of_a_web_identity(object_store, services, tmp_path):
+    (tmp_path / "token").write_text("header.payload.signature")
+    keys = credentials(object_store, "session")
+
+    def assume(_, body):
+        form = dict(part.split("=") for part in body.split("&"))
+        if form["Action"] != "AssumeRoleWithWebIdentity" or form["WebIdentityToken"] != "header.payload.signature":
+            return None
+        assert form["RoleArn"] == "arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fr"
+        return ("<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>"
+                f"<AccessKeyId>{keys['AccessKeyId']}</AccessKeyId><SecretAccessKey>{keys['SecretAccessKey']}</SecretAccessKey>"
+                f"<SessionToken>session</SessionToken><Expiration>{later(3600)}</Expiration></Credentials>"
+                "</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>")
+
+    services.answers["POST", "/"] = assume
+    role = {**NO_KEYS, "AWS_ROLE_ARN": "arn:aws:iam::1:role/r", "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token"),
+            "AWS_ENDPOINT_URL_STS": services.url}
+    ok(object_store, "gen", TINY, "-o", URL, **role)
+    assert object_store.refused == []
+    (tmp_path / "token").write_text("another")
+    done = tool(object_store, "status", URL, **role)
+    assert done.returncode == 3 and "STS for the role `arn:aws:iam::1:role/r`: it answered 404" in done.stderr
+
+
+NO_LIBCURL = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+void* dlopen(const char* name, int flags) {
+  void* (*real)(const char*, int) = (void* (*)(const char*, int))dlsym(RTLD_NEXT, "dlopen");
+  return real(name && strstr(name, "libcurl") ? "/nonexistent/libcurl.so.4" : name, flags);
+}
+"""
+
+
+def test_a_program_without_libcurl_says_so(object_store, tmp_path):
+    """HDF5 of Debian brings libcurl along, so that a library before all others hides it."""
+    (tmp_path / "hide.c").write_text(NO_LIBCURL)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "hide.so", tmp_path / "hide.c", "-ldl"], check=True)
+    for words in (["status", URL], ["gen", TINY, "-o", URL]):
+        done = tool(object_store, *words, LD_PRELOAD=str(tmp_path / "hide.so"))
+        assert done.returncode == 2 and "cannot load libcurl, which URLs need: " in done.stderr and "libcurl4" in done.stderr
+    assert object_store.log == []
+    ok(object_store, "gen", TINY, "-o", tmp_path / "local", LD_PRELOAD=str(tmp_path / "hide.so"))
+
+
+@pytest.mark.parametrize("subtype, words", [("rclone", "is in a mount of an object store"), ("gcsfuse", "own tool"), ("bindfs", "")])
+def test_buckets_that_are_mounted_are_refused(subtype, words, specs, tmp_path):
+    """Mounts of FUSE that say so; others are as good as any folder."""
+    if not shutil.which("bindfs") or not os.access("/dev/fuse", os.W_OK):
+        pytest.skip("not tested: there is no FUSE here")
+    (tmp_path / "back").mkdir(), (tmp_path / "mount point").mkdir()
+    if subprocess.run(["bindfs", "--no-allow-other", "-o", f"subtype={subtype}", tmp_path / "back", tmp_path / "mount point"],
+                      check=False).returncode:
+        pytest.skip("not tested: FUSE cannot mount here")
+    try:
+        for words_of in (["gen", "one.yaml"], ["reshard", "one"], ["export", "one", "--to", "safetensors"]):
+            done = run_tool(*words_of, "-o", tmp_path / "mount point/new/folder", cwd=specs)
+            assert done.returncode == (2 if words else 0) and words in done.stderr, done
+            assert list((tmp_path / "back").iterdir()) == [] or not words
+            shutil.rmtree(tmp_path / "back/new", ignore_errors=True)
+            if words:
+                assert f"on `{tmp_path}/mount point`" in done.stderr
+    finally:
+        subprocess.run(["fusermount", "-u", tmp_path / "mount point"], check=True)
+
+
+@pytest.fixture
+def services():
+    """A server of credentials, as a container, a machine on EC2 and STS have it: `answers` is by method and path, and
+    may look at the request's headers and body."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def answer(self):
+            body = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
+            found = server.answers.get((self.command, self.path), lambda headers, body: None)(self.headers, body)
+            self.send_response(404 if found is None else 200)
+            self.end_headers()
+            self.wfile.write((found or "nothing").encode())
+
+        do_GET = do_PUT = do_POST = answer
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.answers = {}
+        server.url = f"http://127.0.0.1:{server.server_address[1]}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def later(seconds):
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds))
+
+
+NO_KEYS = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
+
+
+def test_credentials_of_a_container(object_store, services, tmp_path):
+    (tmp_path / "token").write_text("let me in\n")
+    given = {**credentials(object_store, "session"), "Token": "session", "Expiration": later(3600)}
+    services.answers["GET", "/v1/keys?id=1"] = lambda headers, _: headers["authorization"] == "let me in" and json.dumps(given) or None
+    container = {**NO_KEYS, "AWS_CONTAINER_CREDENTIALS_FULL_URI": services.url + "/v1/keys?id=1"}
+    ok(object_store, "gen", TINY, "-o", URL, **container, AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=str(tmp_path / "token"))
+    assert object_store.refused == []
+    done = tool(object_store, "status", URL, **container)
+    assert done.returncode == 3 and "the container's service: it answered 404" in done.stderr
     done = tool(object_store, "status", URL, **NO_KEYS, AWS_CONTAINER_CREDENTIALS_FULL_URI="http://example.com/keys")
     assert done.returncode == 2 and "neither https nor" in done.stderr
 
