@@ -1,5 +1,7 @@
 #include "formats/hdf5/writer.h"
 
+#include <map>
+
 #include "base/interrupt.h"
 #include "formats/hdf5/build.h"
 #include "formats/hdf5/layout.h"
@@ -87,15 +89,22 @@ FileLayout LayOutIndex(std::string path, const Plan& plan, const Digest& plan_sh
   WritePlanAttributes(file, plan, plan_sha256, kinds);
   {
     GroupStack groups(file);
+    std::map<DType, PropertyList> properties_of;
     std::string name;
     for (const Tensor& tensor : plan.graph.tensors) {
       const hid_t group = groups.Open(DatasetPath(tensor), &name);
       const hid_t type = kinds.ElementOf(tensor.dtype);
-      const PropertyList create = DatasetProperties();
-      // A missing piece must not read as plausible numbers.
-      uint8_t missing[8];
-      EncodeMissing(tensor.dtype, missing);
-      Require(H5Pset_fill_value(create, type, missing), "set the fill value");
+      auto of = properties_of.find(tensor.dtype);
+      if (of == properties_of.end()) {
+        of = properties_of.emplace(tensor.dtype, DatasetProperties()).first;
+        // A missing piece must not read as plausible numbers.
+        uint8_t missing[8];
+        EncodeMissing(tensor.dtype, missing);
+        Require(H5Pset_fill_value(of->second, type, missing), "set the fill value");
+      }
+      const PropertyList& create = of->second;
+      // This forgets the boxes of the last tensor: the list is as if it were new.
+      Require(H5Pset_layout(create, H5D_CONTIGUOUS), "set the layout");
       const Dataspace whole = SpaceOf(tensor.shape);
       plan.ShardingOf(tensor).ForEachBox([&](int64_t rank, size_t part, const Box& box) {
         ThrowIfInterrupted();
