@@ -213,10 +213,14 @@ void NewFile::TakeName() {
     }
   }
   temporary_.clear();
-  folder_.Sync();
 }
 
 void NewFile::Commit(const std::function<void()>& before_name) {
+  CommitUnsynced(before_name);
+  folder_.Sync();
+}
+
+void NewFile::CommitUnsynced(const std::function<void()>& before_name) {
   Sync();
   if (before_name) before_name();
   TakeName();
@@ -247,6 +251,7 @@ bool NewFile::CommitNew() {
     if (errno != EEXIST) {
       if (OpenAt(folder, name_, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666)) {
         TakeName();
+        folder_.Sync();
         return true;
       }
       if (errno != EEXIST) throw SystemError("create", path());
@@ -258,6 +263,7 @@ bool NewFile::CommitNew() {
   }
   if (folder_.FileSize(name_) != 0) return false;
   TakeName();
+  folder_.Sync();
   return true;
 }
 

@@ -23,6 +23,9 @@ class NewFile : public OutputFile {
   // meanwhile, as by a finalize() that had no need of it, a file of the same size that has the name
   // is this one: two that write a name of a checkpoint write the same bytes.
   void Commit(const std::function<void()>& before_name = {});
+  // Does the same, except that the name may not be on the disk yet: the caller syncs the folder,
+  // once for the names of many files.
+  void CommitUnsynced(const std::function<void()>& before_name);
   // Returns false, with nothing done, if another file has the name already and is not empty.
   bool CommitNew();
 

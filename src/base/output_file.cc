@@ -12,6 +12,11 @@
 #include "base/interrupt.h"
 
 namespace shardinit {
+namespace {
+
+constexpr int64_t kLeastDirect = 65536;
+
+}  // namespace
 
 OutputFile::OutputFile(const Folder& folder, const std::string& name)
     : OutputFile(folder.PathOf(name), folder.Create(name)) {}
@@ -42,6 +47,8 @@ int64_t OutputFile::Write(const void* data, int64_t bytes, int64_t offset) const
   const int64_t head = std::min(bytes, (kDirectUnit - offset % kDirectUnit) % kDirectUnit);
   const bool is_aligned = reinterpret_cast<uintptr_t>(from + head) % kDirectUnit == 0;
   int64_t direct = direct_ && is_aligned ? (bytes - head) / kDirectUnit * kDirectUnit : 0;
+  // The cache joins small writes; past it each of them would wait for the disk.
+  if (bytes < kLeastDirect) direct = 0;
   if (direct > 0 &&
       !WriteAll(direct_.get(), from + head, static_cast<size_t>(direct), offset + head)) {
     if (errno != EINVAL) throw SystemError("write", path());

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/comparison.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/interrupt.h"
@@ -44,23 +45,6 @@ void WriteDevices(const Mesh& mesh, JsonWriter& out,
   }
   out.EndArray();
 }
-
-// Compares a text that is passed on in pieces with the beginning of `wanted`.
-class Comparison {
- public:
-  explicit Comparison(std::string_view wanted) : rest_(wanted) {}
-
-  void Add(std::string_view text) {
-    equal_ = equal_ && rest_.starts_with(text);
-    rest_.remove_prefix(std::min(rest_.size(), text.size()));
-  }
-  bool equal() const { return equal_; }
-  bool at_end() const { return rest_.empty(); }
-
- private:
-  std::string_view rest_;
-  bool equal_ = true;
-};
 
 // Returns whether the text of a manifest lists the devices of this mesh, which must have some.
 bool ListsDevicesOf(std::string_view manifest, const Mesh& mesh) {
@@ -172,7 +156,8 @@ FileEntry HashFile(int fd, const std::string& path) {
 }
 
 ReceiptEntry EntryOf(const Plan& plan, const RankPlan& rank, const Receipt& receipt) {
-  ReceiptEntry entry{receipt.size, Sha256Of(WriteReceipt(rank, receipt)), {}, receipt.digests};
+  ReceiptEntry entry{receipt.size, receipt.sha256, {}, receipt.digests};
+  entry.tensors.reserve(rank.shards.size());
   for (const Shard& shard : rank.shards) {
     entry.tensors.push_back(static_cast<uint32_t>(shard.tensor - plan.graph.tensors.data()));
   }
@@ -389,14 +374,10 @@ RanksThere LookForRanks(const std::string& folder, const Plan& plan, const Diges
   return {MissingRanks(there, plan, plan_sha256), there.root().Exists(kManifestName)};
 }
 
-bool LacksRank(const CheckpointFolder& folder, const Plan& plan, const Digest& plan_sha256) {
+bool LacksRank(const CheckpointFolder& folder, const Plan& plan) {
   for (int64_t r = 0; r < plan.world_size(); ++r) {
     ThrowIfInterrupted();
-    // A name that is not there gives an answer at once, without the rank's plan.
-    if (!folder.ranks().Exists(NameOf(ReceiptFile(r))) ||
-        !FindReceipt(folder, PlanRank(plan, r), plan_sha256)) {
-      return true;
-    }
+    if (!folder.ranks().Exists(NameOf(ReceiptFile(r)))) return true;
   }
   return false;
 }

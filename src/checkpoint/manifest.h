@@ -35,6 +35,7 @@ struct ReceiptEntry {
   std::vector<Digest> digests;    // digest of each box
 };
 
+// The receipt must have been read.
 ReceiptEntry EntryOf(const Plan& plan, const RankPlan& rank, const Receipt& receipt);
 
 // Writes the manifest, which follows from the plan with its devices, all receipts and the index
@@ -103,7 +104,8 @@ struct RanksThere {
 };
 RanksThere LookForRanks(const std::string& folder, const Plan& plan, const Digest& plan_sha256);
 
-// Returns whether a rank has no valid receipt; it looks no further than the first.
-bool LacksRank(const CheckpointFolder& folder, const Plan& plan, const Digest& plan_sha256);
+// Returns whether a rank has no receipt by its name; it looks no further than the first, and reads
+// none: among thousands of ranks, each of which looks when it is done, this ends at once.
+bool LacksRank(const CheckpointFolder& folder, const Plan& plan);
 
 }  // namespace shardinit

@@ -34,6 +34,7 @@ struct Receipt {
   std::vector<int64_t> offsets;  // offsets in the file, one per shard of the rank's plan
   std::vector<Digest> digests;   // digest of each box's bytes
   std::vector<ReadSource> sources = {};
+  Digest sha256{};  // digest of the text that it was read from
 };
 
 // Compares what the ranks of one checkpoint were made of.
@@ -47,12 +48,21 @@ class SourceDigests {
   std::map<std::pair<std::string, std::string>, std::pair<int64_t, Digest>> known_;
 };
 
-std::string WriteReceipt(const RankPlan& rank, const Receipt& receipt);
+// Passes the text on in pieces: that of many boxes can be larger than their data.
+void WriteReceipt(const RankPlan& rank, const Receipt& receipt,
+                  const std::function<void(std::string_view)>& append);
+std::string WriteReceipt(const RankPlan& rank, const Receipt& receipt);  // the whole text
 
 // Throws Error (kRefused) if the text is not the receipt of this rank of this plan.
 Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPlan& rank);
 
-// Does the same, but returns nothing unless the text is what this tool writes for this plan.
+// Does what ReadReceipt() does, ten times as fast, and returns nothing if WriteReceipt() would not
+// write that text: what this tool did not write proves nothing.
+std::optional<Receipt> ReadWritten(std::string_view text, const std::string& path,
+                                   const RankPlan& rank);
+
+// Does the same, but returns nothing either if the receipt is one of another plan, or cannot be
+// read.
 std::optional<Receipt> OwnReceipt(std::string_view text, const std::string& path,
                                   const RankPlan& rank, const Digest& plan_sha256);
 

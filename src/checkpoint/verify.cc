@@ -68,11 +68,12 @@ class Verifier {
         Find(receipt_file, std::string(wrong));
         return false;
       }
-      receipt = ReadReceipt(text, receipt_file, rank);
-      if (WriteReceipt(rank, receipt) != text) {
+      std::optional<Receipt> written = ReadWritten(text, receipt_file, rank);
+      if (!written) {
         Find(receipt_file, "is damaged: it is not what this tool wrote");
         return false;
       }
+      receipt = *std::move(written);
     } catch (const Error& e) {
       if (e.code() == ExitCode::kWorld) throw;
       Find(receipt_file, fmt::format("is damaged: {}", e.what()));

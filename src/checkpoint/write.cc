@@ -97,10 +97,10 @@ Damage FindRepairs(const Plan& plan, const std::string& folder, const std::vecto
 GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCounters* counters) {
   if (IsBucketUrl(request.folder)) return GenerateInBucket(plan, request, counters);
   GenerateResult result;
-  const std::string plan_json = WritePlan(plan);
+  std::string plan_json = WritePlan(plan);
   const Digest plan_sha256 = Sha256Of(plan_json);
   const SignalsWait signals;  // The caller says what becomes of the ranks that are done.
-  const CheckpointFolder folder(request.folder, plan_json);
+  const CheckpointFolder folder(request.folder, std::exchange(plan_json, {}));
   const std::string devices_json = WriteDeviceLayout(plan.graph.mesh);
   folder.WriteDevices(devices_json);
   RemoveManifestOfOthers(folder, plan.graph.mesh);
@@ -108,35 +108,35 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
 
   // WriteRanks() releases its blocks before files that describe other files take memory.
   WriteRanks(plan, request, folder, plan_sha256, counters, &result);
-  // A killed run may have left names that are visible but not yet on the disk.
-  if (result.skipped > 0) folder.ranks().Sync();
+  // This brings the names of receipts to the disk, those of a killed run, too.
+  folder.ranks().Sync();
 
   // From here on, only files that describe other files are written.
-  const bool all = static_cast<int64_t>(request.ranks.size()) == plan.world_size();
-  if (!all && LacksRank(folder, plan, plan_sha256)) {
+  const auto return_in_place = [&] {
     RequireInPlace(folder.root());
     folder.RequireDevices(devices_json);
     return result;
-  }
+  };
+  const bool all = static_cast<int64_t>(request.ranks.size()) == plan.world_size();
+  if (!all && LacksRank(folder, plan)) return return_in_place();
   if (result.written == 0 && !request.damage.completion &&
       IsFinalized(folder, WantsIndex(plan, request.index))) {
-    result.complete = true;
-    folder.RemoveLeftOvers(Others::kAll);
-  } else {
-    const auto start = std::chrono::steady_clock::now();
-    const FinalizeResult finalized = Finalize(folder, plan, plan_sha256, request.index);
-    result.complete = finalized.missing.empty();
-    counters->finalize_ns += (std::chrono::steady_clock::now() - start).count();
-    if (all && !result.complete) {
-      throw Error(ExitCode::kWorld,
-                  fmt::format("`{}` is unfinished: {} of {} ranks were complete and are gone",
-                              request.folder, finalized.missing.size(), plan.world_size()),
-                  "stop what removes or damages files there, and run the same command again");
-    }
+    // The receipts of the other ranks are there, but nothing has read them.
+    result.complete = all || MissingRanks(folder, plan, plan_sha256).empty();
+    if (result.complete) folder.RemoveLeftOvers(Others::kAll);
+    return return_in_place();
   }
-  RequireInPlace(folder.root());
-  folder.RequireDevices(devices_json);
-  return result;
+  const auto start = std::chrono::steady_clock::now();
+  const FinalizeResult finalized = Finalize(folder, plan, plan_sha256, request.index);
+  result.complete = finalized.missing.empty();
+  counters->finalize_ns += (std::chrono::steady_clock::now() - start).count();
+  if (all && !result.complete) {
+    throw Error(ExitCode::kWorld,
+                fmt::format("`{}` is unfinished: {} of {} ranks were complete and are gone",
+                            request.folder, finalized.missing.size(), plan.world_size()),
+                "stop what removes or damages files there, and run the same command again");
+  }
+  return return_in_place();
 }
 
 RankWriter::RankWriter(const CheckpointFolder& folder, const Plan& plan, RankPlan rank,
@@ -155,19 +155,26 @@ RankWriter::RankWriter(const CheckpointFolder& folder, const Plan& plan, RankPla
   receipt_.size = layout_.size();
   for (const FileBox& box : layout_.boxes) receipt_.offsets.push_back(box.offset);
   BeginFile(layout_, file_);
+  layout_.texts = {};  // They are on their way to the disk.
   receipt_.metadata_sha256 = HashMetadata(file_.fd(), receipt_.size, rank_, receipt_.offsets);
 }
 
 std::vector<BoxTask> RankWriter::Tasks() { return TasksOf(layout_, &file_, &receipt_.digests); }
 
+// What a rank costs the disk, at least, whatever the number of ranks:
+// - the file's data is synced, then the file gets its name: whatever has that name is whole;
+// - the folder is synced, so that no receipt is ever there without the file that it vouches for;
+// - the receipt's data is synced, then it gets its name, in the same way.
+// The receipts' names need no order, so Generate() syncs the folder once for all of them. If the
+// power fails before, their ranks are made again.
 void RankWriter::Commit() {
   const Timer timer(&counters_.sync_ns);
   const auto require_plan = [&] { folder_.RequirePlan(receipt_.plan_sha256); };
   file_.Commit(require_plan);
   receipt_.sources = SourcesRead(plan_, rank_);
   NewFile receipt(folder_.ranks(), NameOf(ReceiptFile(rank_.rank)));
-  receipt.Append(WriteReceipt(rank_, receipt_));
-  receipt.Commit(require_plan);
+  WriteReceipt(rank_, receipt_, [&](std::string_view text) { receipt.Append(text); });
+  receipt.CommitUnsynced(require_plan);
 }
 
 }  // namespace shardinit

@@ -60,8 +60,8 @@ class RankWriter {
   // Returns what is to be written, as TasksOf does; valid as long as this object lives.
   std::vector<BoxTask> Tasks();
 
-  // Brings the data to disk, puts the file in place, then writes its receipt. Call it when all
-  // tasks are done.
+  // Brings the data to disk, puts the file in place, then writes its receipt, whose name is on the
+  // disk once the folder is synced. Call it when all tasks are done.
   void Commit();
 
  private:
@@ -70,7 +70,7 @@ class RankWriter {
   const RankPlan rank_;
   WorkCounters& counters_;
   Receipt receipt_;
-  const FileLayout layout_;
+  FileLayout layout_;
   NewFile file_;
 };
 

@@ -63,7 +63,7 @@ class Row:
 
 
 def run_command(*arguments):
-    """Runs a command; returns its peak memory in bytes."""
+    """Runs a command; returns what it used: the peak of its memory in kB, and seconds of all its threads."""
     process = subprocess.Popen([str(a) for a in arguments], stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True)
     message = process.stderr.read()
@@ -71,7 +71,7 @@ def run_command(*arguments):
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
         sys.exit(f"run.py: {' '.join(map(str, arguments))}: exit {process.returncode}\n{message}")
-    return usage.ru_maxrss * 1024
+    return usage
 
 
 def clear(folder):
@@ -446,17 +446,19 @@ def compare(options, folder, out):
 
 def growth(options, folder, out):
     binary = options.binary
-    print(f"{'what':14}{'n':>10}{'command':>10}{'GB':>8}{'seconds':>9}{'GB/s':>7}{'peak MB':>9}")
+    print(f"{'what':14}{'n':>10}{'command':>10}{'GB':>8}{'seconds':>9}{'of CPUs':>9}{'GB/s':>7}{'peak MB':>9}")
 
-    def measure(what, n, command, size, *arguments):
+    def measure(what, n, command, size, *arguments, name=None, keep=False):
         if command == "gen":
             arguments = [*arguments, "-o", out / "checkpoint"]
         start = time.monotonic()
-        peak = run_command(binary, command, *arguments)
+        usage = run_command(binary, command, *arguments)
         took = time.monotonic() - start
-        clear(out)
-        print(f"{what:14}{n:>10}{command:>10}{size / 1e9:8.2f}{took:9.2f}{size / 1e9 / took:7.2f}"
-              f"{peak / 1e6:9.0f}", flush=True)
+        if not keep:
+            clear(out)
+        print(f"{what:14}{n:>10}{name or command:>10}{size / 1e9:8.2f}{took:9.2f}"
+              f"{usage.ru_utime + usage.ru_stime:9.2f}{size / 1e9 / took:7.2f}{usage.ru_maxrss * 1024 / 1e6:9.0f}",
+              flush=True)
 
     spec = folder / "growth.yaml"
     gigabytes = 1
@@ -478,8 +480,21 @@ def growth(options, folder, out):
             measure("tensors", tensors, "gen", tensors * 2048, spec)
     for ranks in [1, 8, 64, 512, 4096, 16384]:
         write_spec(spec, "bf16", "normal", 16, ranks, shape=(16384, 2048))
-        measure("ranks", ranks, "plan", 16 * 16384 * 2048 * 2, spec)
-        measure("ranks", ranks, "gen", 16 * 16384 * 2048 * 2, spec)
+        size = 16 * 16384 * 2048 * 2
+        measure("ranks", ranks, "plan", size, spec)
+        measure("ranks", ranks, "gen", size, spec, keep=True)
+        measure("ranks", ranks, "gen", size, spec, name="again", keep=True)
+        for command in ["status", "finalize", "verify"]:
+            measure("ranks", ranks, command, size, out / "checkpoint", keep=True)
+        for file in (out / "checkpoint/ranks").glob("rank-00000.*"):
+            file.unlink()
+        measure("ranks", ranks, "gen", size, spec, "--ranks", 0, name="one rank")
+    # As many tensors and ranks as Llama 3.1 405B has on 512 ranks, but hardly any data: receipts are all there is.
+    write_spec(spec, "bf16", "normal", 1137, 512, shape=(512, 8))
+    measure("receipts", 512, "gen", 1137 * 512 * 16, spec, keep=True)
+    for command in ["status", "finalize", "verify"]:
+        measure("receipts", 512, command, 1137 * 512 * 16, out / "checkpoint", keep=True)
+    clear(out)
     write_spec(spec, "bf16", "normal", 60)
     for jobs in range(1, len(os.sched_getaffinity(0)) + 1):
         for command in ["gen", "digest"]:

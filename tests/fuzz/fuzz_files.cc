@@ -48,7 +48,8 @@ void TryReceipt(const std::string& text) {
     const int64_t end = receipt.offsets[i] + rank.shards[i].bytes();
     if (receipt.offsets[i] < 0 || end > receipt.size) abort();
   }
-  WriteReceipt(rank, receipt);
+  const bool is_own = WriteReceipt(rank, receipt) == text;
+  if (ReadWritten(text, "rank.json", rank).has_value() != is_own) abort();
 }
 
 void TryManifest(const std::string& text) {

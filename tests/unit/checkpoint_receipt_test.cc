@@ -81,6 +81,101 @@ TEST(WriteReceipt, IsCanonical) {
   EXPECT_EQ(WriteReceipt(PlanRank(plan, 0), SmallReceipt()), SmallText());
 }
 
+TEST(ReadWritten, IsTheInverse) {
+  const Plan plan = SmallPlan();
+  const auto receipt = ReadWritten(SmallText(), "r.json", PlanRank(plan, 0));
+  const Receipt expected = SmallReceipt();
+  ASSERT_TRUE(receipt.has_value());
+  EXPECT_EQ(receipt->size, expected.size);
+  EXPECT_EQ(receipt->plan_sha256, expected.plan_sha256);
+  EXPECT_EQ(receipt->metadata_sha256, expected.metadata_sha256);
+  EXPECT_EQ(receipt->offsets, expected.offsets);
+  EXPECT_EQ(receipt->digests, expected.digests);
+  EXPECT_EQ(receipt->sha256, Sha256Of(SmallText()));
+  EXPECT_EQ(ReadReceipt(SmallText(), "r.json", PlanRank(plan, 0)).sha256, Sha256Of(SmallText()));
+}
+
+// Changes each byte of a receipt in several ways. What is read quickly must be what ReadReceipt()
+// reads, and of a text that WriteReceipt() would not write nothing may be left.
+TEST(ReadWritten, TakesNoOtherText) {
+  const Plan plan = SmallPlan();
+  const RankPlan rank = PlanRank(plan, 0);
+  const std::string text = SmallText();
+  int taken = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    for (const char c : {'0', '7', 'a', '"', ' ', static_cast<char>(text[i] ^ 1)}) {
+      std::string other = text;
+      other[i] = c;
+      std::optional<Receipt> read, written;
+      try {
+        read = ReadReceipt(other, "r.json", rank);
+      } catch (const Error&) {
+      }
+      try {
+        written = ReadWritten(other, "r.json", rank);
+      } catch (const Error&) {
+      }
+      const bool is_canonical = read && WriteReceipt(rank, *read) == other;
+      ASSERT_EQ(written.has_value(), is_canonical) << other;
+      if (!written) continue;
+      ASSERT_EQ(WriteReceipt(rank, *written), other);
+      ASSERT_EQ(written->sha256, Sha256Of(other));
+      ++taken;
+    }
+  }
+  EXPECT_GT(taken, 100);  // Other digests and offsets are those of other receipts.
+}
+
+TEST(ReadWritten, IsNotMisledByNames) {
+  InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}};
+  for (const char* path : {"\"file_offset\": 9", "\"sha256\": \"0", "b", "\n \"boxes\": ["}) {
+    graph.tensors.push_back(MakeTensor(path, DType::f32, {4}, Constant{1}));
+  }
+  const Plan plan = MakePlan(std::move(graph));
+  const RankPlan rank = PlanRank(plan, 0);
+  Receipt receipt{.size = 4096, .offsets = {2048, 2064, 2080, 2096}, .digests = {}};
+  for (const char* box : {"a", "b", "c", "d"}) receipt.digests.push_back(Sha256Of(box));
+  const std::string text = WriteReceipt(rank, receipt);
+  const auto written = ReadWritten(text, "r.json", rank);
+  ASSERT_TRUE(written.has_value());
+  EXPECT_EQ(written->offsets, receipt.offsets);
+  EXPECT_EQ(written->digests, receipt.digests);
+}
+
+TEST(WriteReceipt, PassesOnThatOfManyBoxesInPieces) {
+  InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}};
+  for (int i = 0; i < 20'000; ++i) {
+    graph.tensors.push_back(MakeTensor("t" + std::to_string(i), DType::f32, {}, Constant{1}));
+  }
+  const Plan plan = MakePlan(std::move(graph));
+  const RankPlan rank = PlanRank(plan, 0);
+  Receipt receipt;
+  receipt.size = 1 << 20;
+  for (int i = 0; i < 20'000; ++i) {
+    receipt.offsets.push_back(4 * i);
+    receipt.digests.push_back(Sha256Of(std::to_string(i)));
+  }
+  size_t pieces = 0, longest = 0;
+  std::string text;
+  WriteReceipt(rank, receipt, [&](std::string_view piece) {
+    ++pieces;
+    longest = std::max(longest, piece.size());
+    text += piece;
+  });
+  EXPECT_GT(text.size(), size_t{3} << 20);
+  EXPECT_LT(longest, size_t{2} << 20);
+  EXPECT_GT(pieces, 2u);
+  const auto written = ReadWritten(text, "r.json", rank);
+  ASSERT_TRUE(written.has_value());
+  EXPECT_EQ(written->digests, receipt.digests);
+  text[text.size() / 2] ^= 1;  // In whichever piece it is, another text is not taken.
+  try {
+    const auto other = ReadWritten(text, "r.json", rank);
+    EXPECT_TRUE(!other || WriteReceipt(rank, *other) == text);
+  } catch (const Error&) {
+  }
+}
+
 TEST(ReadReceipt, IsTheInverse) {
   const Plan plan = SmallPlan();
   const Receipt receipt = ReadReceipt(SmallText(), "r.json", PlanRank(plan, 0));

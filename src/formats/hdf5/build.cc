@@ -16,21 +16,19 @@
 namespace shardinit::hdf5 {
 namespace {
 
-Dataspace Scalar() { return {H5Screate(H5S_SCALAR), "make a dataspace"}; }
-
-Dataspace Line(size_t length) {
-  // An empty list has no extent, so it is an empty dataspace.
-  if (length == 0) return {H5Screate(H5S_NULL), "make a dataspace"};
-  const hsize_t extent = length;
-  return {H5Screate_simple(1, &extent, nullptr), "make a dataspace"};
-}
-
-Datatype TextOf(size_t size) {
+Datatype MakeText(size_t size) {
   Datatype type(H5Tcopy(H5T_C_S1), "copy a type");
   Require(H5Tset_size(type, size), "size a text");
   Require(H5Tset_cset(type, H5T_CSET_UTF8), "set a text's encoding");
   if (size != H5T_VARIABLE) Require(H5Tset_strpad(type, H5T_STR_NULLPAD), "pad a text");
   return type;
+}
+
+// Returns what `known` has for the key, which is made first if it is not there.
+template <typename Key, typename Value, typename Make>
+hid_t Find(std::map<Key, Value>& known, const Key& key, Make make) {
+  const auto found = known.find(key);
+  return found != known.end() ? found->second : known.emplace(key, make()).first->second;
 }
 
 }  // namespace
@@ -61,56 +59,78 @@ PropertyList DatasetProperties() {
 }
 
 Dataspace SpaceOf(const Shape& shape) {
-  if (shape.empty()) return Scalar();
+  if (shape.empty()) return {H5Screate(H5S_SCALAR), "make a dataspace"};
   const std::vector<hsize_t> extents(shape.begin(), shape.end());
   return {H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr),
           "make a dataspace"};
 }
 
+hid_t Kinds::ElementOf(DType dtype) {
+  return Find(elements_, dtype, [&] { return TypeOf(dtype); });
+}
+
+hid_t Kinds::TextOf(size_t size) {
+  return Find(texts_, size, [&] { return MakeText(size); });
+}
+
+hid_t Kinds::Scalar() {
+  if (!scalar_) scalar_.emplace(SpaceOf({}));
+  return *scalar_;
+}
+
+hid_t Kinds::LineOf(size_t length) {
+  return Find(lines_, length, [&] {
+    if (length == 0) return Dataspace(H5Screate(H5S_NULL), "make a dataspace");
+    return SpaceOf({static_cast<int64_t>(length)});
+  });
+}
+
 void AttributeWriter::Text(const char* name, std::string_view text) {
-  const Datatype type = TextOf(std::max<size_t>(1, text.size()));
+  const hid_t type = kinds_.TextOf(std::max<size_t>(1, text.size()));
   const std::string padded = text.empty() ? std::string(1, '\0') : std::string(text);
-  Write(name, type, type, Scalar(), padded.data());
+  Write(name, type, type, kinds_.Scalar(), padded.data());
 }
 
 void AttributeWriter::VariableText(const char* name, const std::string& text) {
-  const Datatype type = TextOf(H5T_VARIABLE);
+  const hid_t type = kinds_.TextOf(H5T_VARIABLE);
   const char* start = text.c_str();
-  Write(name, type, type, Scalar(), &start);
+  Write(name, type, type, kinds_.Scalar(), &start);
 }
 
 void AttributeWriter::Integer(const char* name, int64_t value) {
-  Write(name, H5T_STD_I64LE, H5T_NATIVE_INT64, Scalar(), &value);
+  Write(name, H5T_STD_I64LE, H5T_NATIVE_INT64, kinds_.Scalar(), &value);
 }
 
 void AttributeWriter::Natural(const char* name, uint64_t value) {
   if (value <= std::numeric_limits<int64_t>::max()) {
     Integer(name, static_cast<int64_t>(value));
   } else {
-    Write(name, H5T_STD_U64LE, H5T_NATIVE_UINT64, Scalar(), &value);
+    Write(name, H5T_STD_U64LE, H5T_NATIVE_UINT64, kinds_.Scalar(), &value);
   }
 }
 
 void AttributeWriter::Integers(const char* name, const std::vector<int64_t>& values) {
-  Write(name, H5T_STD_I64LE, H5T_NATIVE_INT64, Line(values.size()), values.data());
+  const hid_t line = kinds_.LineOf(values.size());
+  Write(name, H5T_STD_I64LE, H5T_NATIVE_INT64, line, values.empty() ? nullptr : values.data());
 }
 
 void AttributeWriter::Texts(const char* name, const std::vector<std::string>& texts) {
   size_t longest = 1;
   for (const std::string& text : texts) longest = std::max(longest, text.size());
-  const Datatype type = TextOf(longest);
+  const hid_t type = kinds_.TextOf(longest);
   std::string bytes;
   for (const std::string& text : texts) bytes.append(text).append(longest - text.size(), '\0');
-  Write(name, type, type, Line(texts.size()), bytes.data());
+  const hid_t line = kinds_.LineOf(texts.size());
+  Write(name, type, type, line, texts.empty() ? nullptr : bytes.data());
 }
 
-void AttributeWriter::Write(const char* name, hid_t file_type, hid_t memory_type,
-                            const Dataspace& space, const void* data) {
+// An empty dataspace has no data.
+void AttributeWriter::Write(const char* name, hid_t file_type, hid_t memory_type, hid_t space,
+                            const void* data) {
   Attribute attribute(H5Acreate2(object_, name, file_type, space, H5P_DEFAULT, H5P_DEFAULT),
                       "create an attribute");
-  if (H5Sget_simple_extent_type(space) != H5S_NULL) {
-    Require(H5Awrite(attribute, memory_type, data), "write an attribute");
-  }
+  if (data != nullptr) Require(H5Awrite(attribute, memory_type, data), "write an attribute");
+  attribute.Close("close an attribute");
 }
 
 GroupStack::GroupStack(hid_t file)

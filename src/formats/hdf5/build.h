@@ -6,6 +6,8 @@
 #include <hdf5.h>
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -69,9 +71,33 @@ void CloseFile(File& file);
 PropertyList DatasetProperties();
 Dataspace SpaceOf(const Shape& shape);
 
+// Returns the HDF5 type of an element type.
+//
+// Builds floats of less than 32 bits field by field: HDF5 1.10 does not know them, and HDF5 2
+// recognizes the results as its own H5T_FLOAT_BFLOAT16LE, H5T_IEEE_F16LE, H5T_FLOAT_F8E4M3 and
+// H5T_FLOAT_F8E5M2. A bool is a uint8.
+Datatype TypeOf(DType dtype);
+
+// Types and dataspaces that a file's datasets and attributes have in common. To make one takes
+// HDF5 longer than to use it, and a file may have a million attributes.
+class Kinds {
+ public:
+  hid_t ElementOf(DType dtype);
+  hid_t TextOf(size_t size);  // H5T_VARIABLE: of any length
+  hid_t Scalar();
+  hid_t LineOf(size_t length);  // An empty list has no extent, so it is an empty dataspace.
+
+ private:
+  std::map<DType, Datatype> elements_;
+  std::map<size_t, Datatype> texts_;
+  std::map<size_t, Dataspace> lines_;
+  std::optional<Dataspace> scalar_;
+};
+
 class AttributeWriter {
  public:
-  explicit AttributeWriter(hid_t object) : object_(object) {}
+  // `kinds` must outlive it.
+  AttributeWriter(hid_t object, Kinds& kinds) : object_(object), kinds_(kinds) {}
 
   void Text(const char* name, std::string_view text);
   // Writes text for readers that take no other kind. It lies in a heap of the file.
@@ -84,10 +110,10 @@ class AttributeWriter {
   void Texts(const char* name, const std::vector<std::string>& texts);
 
  private:
-  void Write(const char* name, hid_t file_type, hid_t memory_type, const Dataspace& space,
-             const void* data);
+  void Write(const char* name, hid_t file_type, hid_t memory_type, hid_t space, const void* data);
 
   hid_t object_;
+  Kinds& kinds_;
 };
 
 // Makes groups one by one, without times (H5Pset_create_intermediate_group would give them some),
@@ -104,12 +130,5 @@ class GroupStack {
   PropertyList create_;
   std::vector<std::pair<std::string, Group>> open_;
 };
-
-// Returns the HDF5 type of an element type.
-//
-// Builds floats of less than 32 bits field by field: HDF5 1.10 does not know them, and HDF5 2
-// recognizes the results as its own H5T_FLOAT_BFLOAT16LE, H5T_IEEE_F16LE, H5T_FLOAT_F8E4M3 and
-// H5T_FLOAT_F8E5M2. A bool is a uint8.
-Datatype TypeOf(DType dtype);
 
 }  // namespace shardinit::hdf5

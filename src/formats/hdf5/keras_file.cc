@@ -43,6 +43,7 @@ void CreateDatasets(MemoryFile& memory, const std::vector<FileBox>& boxes, Datas
   Require(H5Pset_fill_time(create, H5D_FILL_TIME_NEVER), "turn off filling");
   {
     GroupStack groups(file);
+    Kinds kinds;
     std::string name;
     for (const FileBox& box : boxes) {
       const hid_t group = groups.Open(names(*box.tensor), &name);
@@ -50,7 +51,7 @@ void CreateDatasets(MemoryFile& memory, const std::vector<FileBox>& boxes, Datas
                                  SpaceOf(box.box.shape), H5P_DEFAULT, create, H5P_DEFAULT),
                       "create a dataset");
       if (box.tensor->dtype == DType::bf16)
-        AttributeWriter(dataset).VariableText("dtype", "bfloat16");
+        AttributeWriter(dataset, kinds).VariableText("dtype", "bfloat16");
       dataset.Close("close a dataset");
     }
   }

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <string_view>
+#include <utility>
 #if H5_VERSION_GE(1, 13, 2)
 #include <H5FDdevelop.h>
 #endif
@@ -122,47 +124,45 @@ void MemoryFile::Read(int64_t offset, int64_t bytes, char* out) const {
        page != pages_.end() && page->first < offset + bytes; ++page) {
     const int64_t begin = std::max(offset, page->first);
     const int64_t end = std::min(offset + bytes, page->first + kPage);
-    std::copy(page->second->begin() + (begin - page->first),
-              page->second->begin() + (end - page->first), out + (begin - offset));
+    page->second.copy(out + (begin - offset), static_cast<size_t>(end - begin),
+                      static_cast<size_t>(begin - page->first));
   }
 }
 
 void MemoryFile::Write(int64_t offset, int64_t bytes, const char* in) {
   for (int64_t at = offset; at < offset + bytes;) {
     const int64_t start = at / kPage * kPage, end = std::min(offset + bytes, start + kPage);
-    std::unique_ptr<Page>& page = pages_[start];
-    if (!page) page = std::make_unique<Page>();
-    std::copy(in + (at - offset), in + (end - offset), page->begin() + (at - start));
+    std::string& page = pages_[start];
+    if (page.empty()) page.resize(kPage);
+    std::copy(in + (at - offset), in + (end - offset), page.data() + (at - start));
     at = end;
   }
   size_ = std::max(size_, offset + bytes);
 }
 
-void MemoryFile::TakeText(int64_t begin, int64_t end, std::vector<FileText>* texts) {
-  FileText text{begin, {}};
-  const auto take = [&] {
-    const size_t first = text.bytes.find_first_not_of('\0');
-    if (first != text.bytes.npos) {
-      text.bytes.resize(text.bytes.find_last_not_of('\0') + 1);
-      text.bytes.erase(0, first);
-      texts->push_back({text.offset + static_cast<int64_t>(first), std::move(text.bytes)});
-    }
-    text.bytes.clear();
-  };
-  while (!pages_.empty() && pages_.begin()->first < end) {
-    const auto& [start, page] = *pages_.begin();
+void MemoryFile::TakeTexts(int64_t begin, int64_t end, std::vector<FileText>* texts) {
+  while (begin < end && !pages_.empty() && pages_.begin()->first < end) {
+    auto& [start, page] = *pages_.begin();
     const int64_t from = std::max(begin, start), to = std::min(end, start + kPage);
     if (from < to) {
-      if (text.offset + std::ssize(text.bytes) != from) {
-        take();
-        text.offset = from;
+      const auto bytes = std::string_view(page).substr(static_cast<size_t>(from - start),
+                                                       static_cast<size_t>(to - from));
+      if (const size_t first = bytes.find_first_not_of('\0'); first != bytes.npos) {
+        const size_t last = bytes.find_last_not_of('\0');
+        const size_t skipped = static_cast<size_t>(from - start) + first;
+        texts->push_back({start + static_cast<int64_t>(skipped), {}});
+        // Most pages are taken whole, and are not copied.
+        if (to == start + kPage && first == 0 && from == start) {
+          page.resize(last + 1);
+          texts->back().bytes = std::move(page);
+        } else {
+          texts->back().bytes = bytes.substr(first, last + 1 - first);
+        }
       }
-      text.bytes.append(page->data() + (from - start), static_cast<size_t>(to - from));
     }
     if (start + kPage > end) break;
     pages_.erase(pages_.begin());
   }
-  take();
 }
 
 FileLayout MemoryFile::Take(std::string path, std::vector<FileBox> boxes) {
@@ -172,10 +172,10 @@ FileLayout MemoryFile::Take(std::string path, std::vector<FileBox> boxes) {
   std::sort(places.begin(), places.end());
   int64_t begin = 0;
   for (const auto& [offset, bytes] : places) {
-    TakeText(begin, offset, &layout.texts);
+    TakeTexts(begin, offset, &layout.texts);
     begin = offset + bytes;
   }
-  TakeText(begin, size_, &layout.texts);
+  TakeTexts(begin, size_, &layout.texts);
   return layout;
 }
 

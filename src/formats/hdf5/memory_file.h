@@ -2,9 +2,9 @@
 // file is.
 #pragma once
 
-#include <array>
 #include <map>
-#include <memory>
+#include <string>
+#include <vector>
 
 #include "formats/format.h"
 #include "formats/hdf5/build.h"
@@ -25,17 +25,17 @@ class MemoryFile {
  private:
   friend struct MemoryDriver;
 
-  static constexpr int64_t kPage = 4096;
-  using Page = std::array<char, kPage>;
+  // Metadata comes in blocks of up to 1 MiB, so most pages are full.
+  static constexpr int64_t kPage = 65536;
 
   PropertyList AccessFor(const FileProperties& properties);
   void Read(int64_t offset, int64_t bytes, char* out) const;
   void Write(int64_t offset, int64_t bytes, const char* in);
-  // Appends the bytes from `begin` to `end` as a text without zeros at its ends; appends none if
-  // all are zeros. Forgets all pages before `end`.
-  void TakeText(int64_t begin, int64_t end, std::vector<FileText>* texts);
+  // Appends the bytes from `begin` to `end` as texts, each without zeros at its ends, and none for
+  // a page where all are zeros. Forgets all pages before `end`.
+  void TakeTexts(int64_t begin, int64_t end, std::vector<FileText>* texts);
 
-  std::map<int64_t, std::unique_ptr<Page>> pages_;  // By offset; absent pages are zeros.
+  std::map<int64_t, std::string> pages_;  // By offset; absent pages are zeros.
   int64_t size_ = 0;
 };
 

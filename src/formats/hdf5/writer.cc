@@ -1,5 +1,7 @@
 #include "formats/hdf5/writer.h"
 
+#include <map>
+
 #include "base/interrupt.h"
 #include "formats/hdf5/build.h"
 #include "formats/hdf5/layout.h"
@@ -18,8 +20,8 @@ void SelectBox(hid_t space, const Box& box) {
           "select a box");
 }
 
-void WritePlanAttributes(hid_t file, const Plan& plan, const Digest& plan_sha256) {
-  AttributeWriter attributes(file);
+void WritePlanAttributes(hid_t file, const Plan& plan, const Digest& plan_sha256, Kinds& kinds) {
+  AttributeWriter attributes(file, kinds);
   attributes.Integer(kFormatVersionName, plan.format_version);
   attributes.Integer(kContractVersionName, kContractVersion);
   attributes.Text(kEngine, plan.graph.engine);
@@ -36,8 +38,9 @@ FileLayout LayOutRank(const Plan& plan, const RankPlan& rank, const Digest& plan
   const FileProperties properties(H5F_LIBVER_V18, static_cast<int64_t>(rank.shards.size()));
   MemoryFile memory;
   File file = memory.Create(properties);
-  WritePlanAttributes(file, plan, plan_sha256);
-  AttributeWriter attributes(file);
+  Kinds kinds;
+  WritePlanAttributes(file, plan, plan_sha256, kinds);
+  AttributeWriter attributes(file, kinds);
   attributes.Integer(kRank, rank.rank);
   attributes.Integers(kCoordinate, rank.coordinate);
 
@@ -54,10 +57,10 @@ FileLayout LayOutRank(const Plan& plan, const RankPlan& rank, const Digest& plan
     for (const Shard& shard : rank.shards) {
       ThrowIfInterrupted();
       const hid_t group = groups.Open(DatasetPath(*shard.tensor, shard.part), &name);
-      Dataset dataset(H5Dcreate2(group, name.c_str(), TypeOf(shard.tensor->dtype),
+      Dataset dataset(H5Dcreate2(group, name.c_str(), kinds.ElementOf(shard.tensor->dtype),
                                  SpaceOf(shard.box.shape), H5P_DEFAULT, create, H5P_DEFAULT),
                       "create a dataset");
-      AttributeWriter about(dataset);
+      AttributeWriter about(dataset, kinds);
       about.Text(kPath, shard.tensor->path);
       about.Text(kDType, InfoOf(shard.tensor->dtype).name);
       about.Integers(kGlobalShape, shard.tensor->shape);
@@ -82,18 +85,26 @@ FileLayout LayOutIndex(std::string path, const Plan& plan, const Digest& plan_sh
   Require(H5Pset_evict_on_close(properties.access, long_lists), "keep the cache small");
   MemoryFile memory;
   File file = memory.Create(properties);
-  WritePlanAttributes(file, plan, plan_sha256);
+  Kinds kinds;
+  WritePlanAttributes(file, plan, plan_sha256, kinds);
   {
     GroupStack groups(file);
+    std::map<DType, PropertyList> properties_of;
     std::string name;
     for (const Tensor& tensor : plan.graph.tensors) {
       const hid_t group = groups.Open(DatasetPath(tensor), &name);
-      const Datatype type = TypeOf(tensor.dtype);
-      const PropertyList create = DatasetProperties();
-      // A missing piece must not read as plausible numbers.
-      uint8_t missing[8];
-      EncodeMissing(tensor.dtype, missing);
-      Require(H5Pset_fill_value(create, type, missing), "set the fill value");
+      const hid_t type = kinds.ElementOf(tensor.dtype);
+      auto of = properties_of.find(tensor.dtype);
+      if (of == properties_of.end()) {
+        of = properties_of.emplace(tensor.dtype, DatasetProperties()).first;
+        // A missing piece must not read as plausible numbers.
+        uint8_t missing[8];
+        EncodeMissing(tensor.dtype, missing);
+        Require(H5Pset_fill_value(of->second, type, missing), "set the fill value");
+      }
+      const PropertyList& create = of->second;
+      // This forgets the boxes of the last tensor: the list is as if it were new.
+      Require(H5Pset_layout(create, H5D_CONTIGUOUS), "set the layout");
       const Dataspace whole = SpaceOf(tensor.shape);
       plan.ShardingOf(tensor).ForEachBox([&](int64_t rank, size_t part, const Box& box) {
         ThrowIfInterrupted();
@@ -106,7 +117,7 @@ FileLayout LayOutIndex(std::string path, const Plan& plan, const Digest& plan_sh
       Dataset dataset(H5Dcreate2(group, name.c_str(), type, SpaceOf(tensor.shape), H5P_DEFAULT,
                                  create, H5P_DEFAULT),
                       "create a virtual dataset");
-      AttributeWriter about(dataset);
+      AttributeWriter about(dataset, kinds);
       about.Text(kPath, tensor.path);
       about.Text(kDType, InfoOf(tensor.dtype).name);
       about.Integers(kGlobalShape, tensor.shape);

@@ -1,0 +1,125 @@
+"""What a rank costs the disk and the file system. strace counts the calls, so that what is linear stays linear."""
+
+import collections
+import re
+import sys
+
+import pytest
+
+from support import run_json, run_ok, tree_of
+
+SPEC = """
+shardinit: 1
+name: costs
+dtype: f32
+mesh: {{axes: {{a: {ranks}}}}}
+modules:
+  w: {{shape: [{ranks}, 16], init: {{normal: {{std: 1}}}}, shard: [a, null]}}
+  v: {{shape: [{ranks}, 3], init: ones, shard: [a, null]}}
+"""
+KINDS = {"renames": ["rename", "renameat", "renameat2", "link", "linkat"], "data": ["fdatasync"], "folders": ["fsync"],
+         "opens": ["open", "openat", "openat2"],
+         "stats": ["stat", "lstat", "fstat", "newfstatat", "fstatat64", "statx", "access", "faccessat", "faccessat2"]}
+FEW, MANY = 8, 40
+
+
+@pytest.fixture
+def spec(tmp_path):
+    def make(ranks):
+        path = tmp_path / f"spec{ranks}.yaml"
+        path.write_text(SPEC.format(ranks=ranks))
+        return path
+    return make
+
+
+@pytest.fixture
+def count(tmp_path):
+    """Runs a command and returns how many calls of each kind it makes."""
+    def run(*arguments):
+        log = tmp_path / "strace.log"
+        calls = ",".join(f"?{call}" for names in KINDS.values() for call in names)
+        jobs = ["--jobs", 1] if arguments[0] in ("gen", "verify") else []
+        run_ok(*arguments, *jobs, wrap=["strace", "-f", "-qq", "-o", log, "-e", f"trace={calls}"])
+        seen = collections.Counter(re.findall(r"^\d+ +(\w+)\(", log.read_text(), re.M))
+        return {kind: sum(seen[call] for call in names) for kind, names in KINDS.items()}
+    return run
+
+
+def each(more, fewer):
+    """The calls of each further rank, which must be the same for all of them."""
+    assert all((more[kind] - fewer[kind]) % (MANY - FEW) == 0 for kind in KINDS), (more, fewer)
+    return {kind: (more[kind] - fewer[kind]) // (MANY - FEW) for kind in KINDS}
+
+
+def test_a_fresh_rank(spec, count, tmp_path):
+    """RankWriter::Commit() says what each of them is for."""
+    few, many = (count("gen", spec(n), "-o", tmp_path / f"{n}") for n in (FEW, MANY))
+    cost = each(many, few)
+    assert {kind: cost[kind] for kind in ("renames", "data", "folders")} == {"renames": 2, "data": 2, "folders": 1}
+    # Both files, the first past the cache, too; the receipt, which is looked for before and read at the end.
+    assert cost["opens"] == 5 and cost["stats"] <= 8
+
+
+def test_a_rank_alone(spec, count, tmp_path):
+    """An array job of single ranks is not quadratic: all but the last read no other rank's files."""
+    costs, last = [], []
+    for n in (FEW, MANY):
+        out = tmp_path / f"{n}"
+        run_ok("gen", spec(n), "-o", out, "--ranks", f"0-{n - 3}")
+        costs.append(count("gen", spec(n), "-o", out, "--ranks", n - 2))
+        assert run_json("status", out)["missing_ranks"] == str(n - 1)
+        last.append(count("gen", spec(n), "-o", out, "--ranks", n - 1))
+        assert run_json("status", out)["complete"]
+        run_ok("gen", spec(n), "-o", tmp_path / "whole")
+        assert tree_of(out) == tree_of(tmp_path / "whole")
+        run_ok("verify", out)
+        for path in sorted((tmp_path / "whole").rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        (tmp_path / "whole").rmdir()
+    assert each(costs[1], costs[0]) == {"renames": 0, "data": 0, "folders": 0, "opens": 0, "stats": 1}
+    assert costs[0]["renames"] == costs[0]["data"] == 2 and costs[0]["folders"] <= 4
+    assert each(last[1], last[0]) == {"renames": 0, "data": 0, "folders": 0, "opens": 1, "stats": 3}
+
+
+@pytest.mark.parametrize("command, opens, stats",
+                         [("gen", 1, 2), ("status", 1, 2), ("finalize", 1, 2), ("verify", 2, 2)])
+def test_a_rank_that_is_there(command, opens, stats, spec, count, tmp_path):
+    costs = []
+    for n in (FEW, MANY):
+        out = tmp_path / f"{n}"
+        run_ok("gen", spec(n), "-o", out)
+        costs.append(count(*([command, spec(n), "-o", out] if command == "gen" else [command, out])))
+    assert each(costs[1], costs[0]) == {"renames": 0, "data": 0, "folders": 0, "opens": opens, "stats": stats}
+
+
+# A process begins with the peak of the one that starts it, so a small one starts the command.
+START = """
+import os, sys
+child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)])
+_, status, usage = os.wait4(child, 0)
+print(usage.ru_maxrss)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def peak_of(*arguments):
+    """The peak of a command's memory, in bytes."""
+    return 1024 * int(run_ok(*arguments, wrap=[sys.executable, "-SEc", START]).stdout)
+
+
+def test_memory_of_many_tensors_in_one_file(tmp_path):
+    """The metadata of a file and its receipt are in memory once. 100,000 tensors take 240 MB."""
+    (tmp_path / "spec.yaml").write_text("""
+shardinit: 1
+name: many
+dtype: bf16
+modules:
+  layers:
+    repeat: {layer: 20000}
+    weight: {shape: [8, 128], init: {normal: {std: 0.02}}}
+""")
+    out = tmp_path / "out"
+    assert peak_of("gen", tmp_path / "spec.yaml", "-o", out) < 152e6
+    assert peak_of("finalize", out) < 140e6
+    assert peak_of("verify", out) < 52e6
+    assert peak_of("status", out) < 47e6
