@@ -175,12 +175,8 @@ Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPl
   }
 }
 
-std::optional<Receipt> FindReceipt(const CheckpointFolder& folder, const RankPlan& rank,
-                                   const Digest& plan_sha256) {
-  const Folder& ranks = folder.ranks();
-  const std::string path = folder.root().PathOf(ReceiptFile(rank.rank));
-  std::string text;
-  if (!ranks.Read(NameOf(path), ReceiptLimit(rank.shards.size()), &text)) return {};
+std::optional<Receipt> OwnReceipt(std::string_view text, const std::string& path,
+                                  const RankPlan& rank, const Digest& plan_sha256) {
   Receipt receipt;
   try {
     receipt = ReadReceipt(text, path, rank);
@@ -188,10 +184,19 @@ std::optional<Receipt> FindReceipt(const CheckpointFolder& folder, const RankPla
     return {};
   }
   // A receipt that this tool did not write proves nothing.
-  if (receipt.plan_sha256 != plan_sha256 || WriteReceipt(rank, receipt) != text ||
-      ranks.FileSize(NameOf(RankFile(rank.rank))) != receipt.size) {
+  if (receipt.plan_sha256 != plan_sha256 || WriteReceipt(rank, receipt) != text) return {};
+  return receipt;
+}
+
+std::optional<Receipt> FindReceipt(const CheckpointFolder& folder, const RankPlan& rank,
+                                   const Digest& plan_sha256, bool detached) {
+  const Folder& ranks = folder.ranks();
+  const std::string path = folder.root().PathOf(ReceiptFile(rank.rank));
+  std::string text;
+  if (!ranks.Read(NameOf(path), ReceiptLimit(rank.shards.size()), &text)) return {};
+  std::optional<Receipt> receipt = OwnReceipt(text, path, rank, plan_sha256);
+  if (receipt && !detached && ranks.FileSize(NameOf(RankFile(rank.rank))) != receipt->size)
     return {};
-  }
   return receipt;
 }
 

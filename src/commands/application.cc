@@ -14,6 +14,7 @@
 #include "base/result_file.h"
 #include "base/sha256.h"
 #include "base/talk.h"
+#include "bucket/url.h"
 #include "commands/command.h"
 #include "commands/complete.h"
 #include "commands/options.h"
@@ -198,7 +199,9 @@ ExitCode RunCommandLine(int argc, const char* const* argv) {
   }
   // A name of another kind of store would be made or looked for here as a folder `s3:`.
   for (const CLI::Option* option : app.get_subcommands()[0]->get_options()) {
-    for (const std::string& value : option->results()) RequireLocal(value);
+    for (const std::string& value : option->results()) {
+      if (!MayBeUrl(*option) || !IsBucketUrl(value)) RequireLocal(value);
+    }
   }
   return application->run();
 }

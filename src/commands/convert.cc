@@ -155,7 +155,7 @@ Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
   if (options.has_layouts()) {
     std::set<std::string> there;
     for (const Tensor& tensor : folder->plan().graph.tensors) there.insert(tensor.path);
-    folder->Replace(to);
+    folder->Replace(std::move(to));
     Relayout both =
         RelayoutOf(folder->plan(), LoadIn(options, options.from_layout, false),
                    LoadIn(options, options.spec.layout, true), [&](const std::string& path) {

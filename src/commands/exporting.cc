@@ -81,7 +81,10 @@ void ExportingOptions::AddTo(CLI::App& app, const std::vector<std::string>& othe
   names.insert(names.end(), others.begin(), others.end());
   AddText(app, "--to", "FORMAT", &format, fmt::format("Format: {}", fmt::join(names, ", ")))
       ->required();
-  AddText(app, "-o,--output", "DIR", &folder, "Folder to make")->required();
+  CLI::Option* const output = AddText(app, "-o,--output", "DIR", &folder, "Folder to make");
+  output->required();
+  // Checkpoints can be in buckets, of which `others` has the format.
+  if (!others.empty()) TakesUrl(output);
 }
 
 void ExportingOptions::AddWorkTo(CLI::App& app, const char* what_jobs_do) {
@@ -97,6 +100,7 @@ void ExportingOptions::AddWorkTo(CLI::App& app, const char* what_jobs_do) {
 }
 
 ExportRequest ExportingOptions::Request() const {
+  RequireLocal(folder);
   ExportRequest request;
   request.format = FormatOf(format);
   request.folder = folder;

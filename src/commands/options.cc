@@ -9,10 +9,12 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "base/mount.h"
 #include "base/parallel.h"
 #include "base/suggest.h"
 #include "base/talk.h"
 #include "base/text.h"
+#include "bucket/url.h"
 #include "commands/folders.h"
 #include "graph/stored/view.h"
 #include "plan/conventions.h"
@@ -409,7 +411,27 @@ int64_t ParseSize(std::string_view option, const std::string& text, int64_t leas
               fmt::format("write a larger size: `{} 160MiB`", option));
 }
 
+namespace {
+constexpr char kUrlValidator[] = "url";
+}  // namespace
+
+CLI::Option* TakesUrl(CLI::Option* option) {
+  return option->check(
+      CLI::Validator([](std::string&) { return std::string(); }, "", kUrlValidator));
+}
+
+bool MayBeUrl(const CLI::Option& option) {
+  try {
+    // CLI11 has it only of an option that may be changed, and changes nothing.
+    return const_cast<CLI::Option&>(option).get_validator(kUrlValidator) != nullptr;
+  } catch (const CLI::OptionNotFound&) {
+    return false;
+  }
+}
+
 void RequireFolderName(const std::string& folder) {
+  if (IsBucketUrl(folder)) return;
+  RequireNoBucketMount(folder);
   std::error_code error;
   if (std::filesystem::is_directory(folder, error)) return;
   const std::filesystem::path path(folder);
@@ -423,6 +445,7 @@ void RequireFolderName(const std::string& folder) {
 }
 
 void RequireOutside(const std::string& folder, const std::string& checkpoint) {
+  if (IsBucketUrl(folder)) return;
   std::error_code error;
   const auto path = std::filesystem::weakly_canonical(folder, error);
   const auto within = path.lexically_relative(std::filesystem::canonical(checkpoint, error));

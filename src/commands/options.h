@@ -125,6 +125,10 @@ size_t ChoiceOf(std::string_view option, const std::string& value,
 // not the default.
 std::string NotEmpty(const std::string& value);
 
+// Lets an option or argument take the URL of a folder in a bucket as well as a path.
+CLI::Option* TakesUrl(CLI::Option* option);
+bool MayBeUrl(const CLI::Option& option);
+
 // Adds an option whose value is text, or a list of such, and is not empty. `type` is its name in
 // the help.
 template <typename T>
@@ -137,7 +141,8 @@ CLI::Option* AddText(CLI::App& app, const std::string& name, const char* type, T
 // GB, TB of 1000. Throws Error (kUsage) for other text, and below `least`.
 int64_t ParseSize(std::string_view option, const std::string& text, int64_t least);
 
-// Throws Error (kUsage) if `folder`, which a command makes, is named as a file of another tool.
+// Throws Error (kUsage) if `folder`, which a command makes, is named as a file of another tool, or
+// is in a bucket that is mounted.
 void RequireFolderName(const std::string& folder);
 
 // Throws Error (kUsage) if `folder`, a new folder, is within the checkpoint that is copied: it

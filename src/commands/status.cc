@@ -14,6 +14,7 @@
 #include "base/new_file.h"
 #include "base/parse_number.h"
 #include "base/text.h"
+#include "bucket/url.h"
 #include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
@@ -36,7 +37,7 @@ std::string IsSeconds(const std::string& text) {
 
 struct StatusOptions {
   explicit StatusOptions(CLI::App& app) {
-    app.add_option("DIR", folder, "Folder of the checkpoint")->required();
+    TakesUrl(app.add_option("DIR", folder, "Folder of the checkpoint"))->required();
     app.add_option("--missing-parts", parts,
                    "Only print which of N parts, as `gen --part` has them, lack a rank")
         ->type_name("N");
@@ -80,7 +81,6 @@ struct Watched {
   const StatusOptions& options;
   const Plan& plan;
   const Digest& plan_sha256;
-  const CheckpointFolder folder;
   const int64_t bytes = BytesInFiles(plan);
 };
 
@@ -121,14 +121,19 @@ std::vector<UnfinishedRank> UnfinishedIn(const Folder& ranks, const std::vector<
 Look LookAt(const Watched& watched) {
   const Plan& plan = watched.plan;
   Look look;
-  look.missing = MissingRanks(watched.folder, plan, watched.plan_sha256);
-  look.has_manifest = watched.folder.root().Exists(kManifestName);
+  const std::string& folder = watched.options.folder;
+  RanksThere there = LookForRanks(folder, plan, watched.plan_sha256);
+  look.missing = std::move(there.missing);
+  look.has_manifest = there.has_manifest;
   look.complete = look.has_manifest && look.missing.empty();
   look.bytes_done = watched.bytes - (look.missing.empty() ? 0 : BytesIn(plan, look.missing));
   if (watched.options.parts > 0) {
     look.parts = MissingParts(plan, watched.options.parts, look.missing);
   }
-  if (watched.folder.ranks()) look.unfinished = UnfinishedIn(watched.folder.ranks(), look.missing);
+  // In a bucket nothing is seen of what is not done.
+  if (IsBucketUrl(folder)) return look;
+  const CheckpointFolder local(folder);
+  if (local.ranks()) look.unfinished = UnfinishedIn(local.ranks(), look.missing);
   return look;
 }
 
@@ -292,9 +297,8 @@ void Watch(const StatusOptions& options, const Plan& plan, const Digest& plan_sh
   std::deque<Past> past;
   const Stopwatch time;
   const bool repaints = !options.json && IsTerminal(Channel::kOutput);
+  const Watched watched = {options, plan, plan_sha256};
   while (true) {
-    // The folder is opened anew: its ranks may lie in one that was not there before.
-    const Watched watched = {options, plan, plan_sha256, CheckpointFolder(options.folder)};
     Look look = LookAt(watched);
     past.push_back({time.seconds(), look.bytes_done});
     while (past.size() > 2 && past[1].seconds < past.back().seconds - kWindow) past.pop_front();
@@ -339,7 +343,7 @@ ExitCode RunStatus(const StatusOptions& options) {
     Watch(options, plan, plan_sha256);
     return ExitCode::kOk;
   }
-  const Watched watched = {options, plan, plan_sha256, CheckpointFolder(options.folder)};
+  const Watched watched = {options, plan, plan_sha256};
   const Look look = LookAt(watched);
   Print(options.json         ? InJson(watched, look)
         : options.prometheus ? InMetrics(watched, look)

@@ -132,7 +132,7 @@ void WriteFiles(const Plan& plan, const ExportRequest& request, std::vector<File
       groups.WaitForRoom();
       const auto file = std::make_shared<OutputFile>(folder, path);
       BeginFile(files[f], *file);
-      groups.Add(TasksOf(files[f], *file, &digests[f], &crcs[f]),
+      groups.Add(TasksOf(files[f], file.get(), &digests[f], &crcs[f]),
                  [file, counters, layout = &files[f], &sums = crcs[f]] {
                    const Timer timer(&counters->sync_ns);
                    FinishFile(sums, layout, *file);

@@ -155,7 +155,7 @@ void WriteShares(ExportParts* parts, const std::vector<int64_t>& shares, const S
     const auto writing = std::make_shared<Writing>(root, parts->files[f].path);
     BeginFile(parts->files[f], writing->file);
     parts->is_finished[f] = true;
-    groups.Add(TasksOf(parts->files[f], writing->file, &parts->digests[f], &parts->crcs[f]),
+    groups.Add(TasksOf(parts->files[f], &writing->file, &parts->digests[f], &parts->crcs[f]),
                [writing, counters, layout = &parts->files[f], &sums = parts->crcs[f]] {
                  const Timer timer(&counters->sync_ns);
                  FinishFile(sums, layout, writing->file);
