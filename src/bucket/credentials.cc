@@ -191,11 +191,14 @@ bool CredentialSource::FromContainer(Credentials* found) {
   if (!relative.empty()) url = "http://169.254.170.2" + relative;
   if (url.empty()) return false;
   Request request = RequestFor("GET", url, "AWS_CONTAINER_CREDENTIALS_FULL_URI");
-  const std::string host = request.host.substr(0, request.host.rfind(':'));
+  const size_t port = request.host.ends_with(']') ? request.host.npos : request.host.rfind(':');
+  const std::string host = request.host.substr(0, port);
   // Keys must not cross a network in plain text.
-  const bool is_here = host == "localhost" || host.starts_with("127.") || host == "[::1]" ||
-                       host == "169.254.170.2" || host == "169.254.170.23" ||
-                       host == "[fd00:ec2::23]";
+  const bool is_here =
+      host == "localhost" ||
+      (host.starts_with("127.") && host.find_first_not_of("0123456789.") == host.npos) ||
+      host == "[::1]" || host == "169.254.170.2" || host == "169.254.170.23" ||
+      host == "[fd00:ec2::23]";
   if (request.scheme != "https" && !is_here) {
     throw Error(ExitCode::kUsage,
                 fmt::format("AWS_CONTAINER_CREDENTIALS_FULL_URI is {}, which is neither https nor "

@@ -15,8 +15,9 @@ namespace shardinit {
 
 struct Request {
   std::string method;
-  std::string scheme, host;  // `https`, and a name with a port unless it is the scheme's own
-  std::string path;          // begins with a slash; nothing in it is encoded
+  std::string scheme = {};  // `https`
+  std::string host = {};    // with a port unless it is the scheme's own
+  std::string path = {};    // begins with a slash; nothing in it is encoded
   std::vector<std::pair<std::string, std::string>> query = {};  // not encoded
   std::map<std::string, std::string> headers = {};              // names in lower case
   std::string_view body = {};

@@ -165,7 +165,7 @@ void Store::Throw(const Response& response, const std::string& doing) const {
   } else if (response.status == 403) {
     hint = "shardinit-bucket(7) says where credentials are looked for, and what they must allow";
   }
-  throw Error(ExitCode::kWorld,
+  throw Error(code == "NoSuchBucket" ? ExitCode::kUsage : ExitCode::kWorld,
               fmt::format("cannot {}: the store answered {}{}{}{}{}", doing, response.status,
                           code.empty() ? "" : " ", Escape(code), message.empty() ? "" : ": ",
                           Escape(message)),

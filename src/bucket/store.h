@@ -68,7 +68,7 @@ class Store {
  private:
   Request RequestFor(const std::string& method, const std::string& key) const;
   // Sends until there is an answer that trying again would not change.
-  Response Send(Request request, const std::string& doing, size_t limit = size_t{1} << 30,
+  Response Send(Request request, const std::string& doing, size_t limit = size_t{64} << 20,
                 int attempts = 0);
   [[noreturn]] void Throw(const Response& response, const std::string& doing) const;
   // Throws unless the answer is a list, in an element of this name.

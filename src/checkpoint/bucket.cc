@@ -174,35 +174,32 @@ bool BucketCheckpoint::HasRankFile(int64_t rank, int64_t size, const Digest& pla
 }
 
 std::optional<Receipt> BucketCheckpoint::FindReceipt(const RankPlan& rank,
-                                                     const Digest& plan_sha256, bool detached,
-                                                     const std::map<int64_t, int64_t>* sizes) {
+                                                     const Digest& plan_sha256, bool detached) {
   const std::string name = ReceiptFile(rank.rank);
   const std::optional<std::string> text = store_.Get(name, ReceiptLimit(rank.shards.size()));
   if (!text) return {};
   std::optional<Receipt> receipt = OwnReceipt(*text, UrlOf(name), rank, plan_sha256);
   if (!receipt || detached) return receipt;
-  int64_t size = -1;
-  if (sizes != nullptr) {
-    const auto it = sizes->find(rank.rank);
-    if (it != sizes->end()) size = it->second;
+  if (sizes_) {
+    const auto listed = sizes_->find(rank.rank);
+    if (listed != sizes_->end() && listed->second == receipt->size) return receipt;
   }
-  if (size != receipt->size) {
-    const std::optional<ObjectInfo> info = store_.Head(RankFile(rank.rank));
-    if (!info || info->size != receipt->size) return {};
-  }
+  const std::optional<ObjectInfo> info = store_.Head(RankFile(rank.rank));
+  if (!info || info->size != receipt->size) return {};
   return receipt;
 }
 
 std::vector<int64_t> BucketCheckpoint::MissingRanks(const Plan& plan, const Digest& plan_sha256,
                                                     const std::vector<int64_t>& ranks,
                                                     const ReceiptVisitor& found, bool detached) {
-  std::map<int64_t, int64_t> sizes;  // of ranks' files
   std::vector<bool> named(static_cast<size_t>(plan.world_size()));
   const bool lists = ranks.size() > kFewRanks;
+  sizes_.reset();
   if (lists) {
+    sizes_.emplace();
     store_.List("ranks/", [&](std::string_view name, int64_t size) {
       name.remove_prefix(name.find('/') + 1);
-      if (const int64_t rank = RankOf(name, ".h5"); rank >= 0) sizes[rank] = size;
+      if (const int64_t rank = RankOf(name, ".h5"); rank >= 0) (*sizes_)[rank] = size;
       if (const int64_t rank = RankOf(name, ".json"); rank >= 0 && rank < plan.world_size()) {
         named[static_cast<size_t>(rank)] = true;
       }
@@ -220,10 +217,11 @@ std::vector<int64_t> BucketCheckpoint::MissingRanks(const Plan& plan, const Dige
     std::vector<Look> looks(std::min(at_once, ranks.size() - begin));
     ParallelFor(std::ssize(looks), kRequestsAtOnce, [&](int64_t i) {
       const int64_t r = ranks[begin + static_cast<size_t>(i)];
-      if (lists && !named[static_cast<size_t>(r)]) return;
+      // Who is to make a manifest of all asks for each: a store may list new names late.
+      if (lists && !named[static_cast<size_t>(r)] && !found) return;
       Look& look = looks[static_cast<size_t>(i)];
       look.rank = PlanRank(plan, r);
-      look.receipt = FindReceipt(look.rank, plan_sha256, detached, lists ? &sizes : nullptr);
+      look.receipt = FindReceipt(look.rank, plan_sha256, detached);
     });
     for (size_t i = 0; i < looks.size(); ++i) {
       if (!looks[i].receipt) missing.push_back(ranks[begin + i]);

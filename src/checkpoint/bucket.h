@@ -51,12 +51,12 @@ class BucketCheckpoint {
 
   // Returns whether the rank's file is there. Throws Error (kConflict) if it is not of this plan.
   bool HasRankFile(int64_t rank, int64_t size, const Digest& plan_sha256);
+  // Returns false if the rank's file was not there when MissingRanks() listed all.
+  bool MayHaveRankFile(int64_t rank) const { return !sizes_ || sizes_->contains(rank); }
 
-  // Returns the rank's receipt, as the function of that name does for a folder. `sizes` are those
-  // of ranks' files that are known already.
+  // Returns the rank's receipt, as the function of that name does for a folder.
   std::optional<Receipt> FindReceipt(const RankPlan& rank, const Digest& plan_sha256,
-                                     bool detached = false,
-                                     const std::map<int64_t, int64_t>* sizes = nullptr);
+                                     bool detached = false);
   // Returns those of the ranks, which are ascending, that have no valid receipt, or, unless
   // `detached`, no file of the size that it says. `found` sees the others, ascending.
   std::vector<int64_t> MissingRanks(const Plan& plan, const Digest& plan_sha256,
@@ -83,7 +83,8 @@ class BucketCheckpoint {
   [[noreturn]] void ThrowLost() const;
 
   Store store_;
-  std::string plan_etag_;  // of the plan.json that was compared
+  std::string plan_etag_;                            // of the plan.json that was compared
+  std::optional<std::map<int64_t, int64_t>> sizes_;  // of ranks' files, when they were listed
 };
 
 // These do for a URL what the functions without `Bucket` do for a folder.

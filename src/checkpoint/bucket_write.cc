@@ -45,7 +45,10 @@ class RankObject {
     Sha256 metadata;
     ForEachGap(layout_, [&](std::string_view bytes) { metadata.Update(bytes); });
     receipt_.metadata_sha256 = metadata.Finish();
-    if (bucket_.HasRankFile(rank_.rank, receipt_.size, plan_sha256)) return;
+    if (bucket_.MayHaveRankFile(rank_.rank) &&
+        bucket_.HasRankFile(rank_.rank, receipt_.size, plan_sha256)) {
+      return;
+    }
     object_ = std::make_unique<Object>(&bucket_.store(), RankFile(rank_.rank), layout_,
                                        Metadata{{"plan-sha256", ToHex(plan_sha256)}});
   }
@@ -69,7 +72,7 @@ class RankObject {
     }
     receipt_.sources = SourcesRead(plan_, rank_);
     if (!is_own && (is_copy_ || !receipt_.sources.empty())) RequireSameSources();
-    require_plan();
+    if (!is_own) require_plan();
     bucket_.PutText(ReceiptFile(rank_.rank), WriteReceipt(rank_, receipt_));
     return true;
   }

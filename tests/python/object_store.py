@@ -54,7 +54,7 @@ def error_of_signature(request, secrets, region=REGION, now=None):
         return f"unknown key {key}"
     secret, token = secrets[key]
     if scope_region != region:
-        return f"region {scope_region}"
+        return "another region"
     if headers.get("x-amz-security-token") != token:
         return "another session token"
     stamp = datetime.datetime.strptime(headers["x-amz-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=datetime.timezone.utc)
@@ -156,8 +156,9 @@ class Store:
                 self.refused.append((wrong, request.method, request.target))
             fault = None if wrong or self.faults is None else self.faults(request)
         if wrong:
-            code = "ExpiredToken" if wrong == "another session token" else "SignatureDoesNotMatch"
-            return self.reply(handler, 400 if code == "ExpiredToken" else 403, self.error(code, wrong))
+            codes = {"another session token": (400, "ExpiredToken"), "another region": (400, "AuthorizationHeaderMalformed")}
+            status, code = codes.get(wrong, (403, "SignatureDoesNotMatch"))
+            return self.reply(handler, status, self.error(code, wrong), {"x-amz-bucket-region": REGION})
         if fault == "drop":
             return self.drop(handler)
         if fault == "slow":

@@ -362,8 +362,6 @@ def test_other_stores_are_refused_by_the_package(folder, monkeypatch):
     import shardinit.capture
 
     monkeypatch.chdir(folder)
-    with pytest.raises(ValueError, match="not a path of a file system"):
-        shardinit.open("s3://bucket/x")
     with pytest.raises(shardinit.SpecError, match="not a path of a file system"):
         shardinit.open_spec("s3://bucket/x")
     with pytest.raises(ValueError, match="not a path of a file system"):
