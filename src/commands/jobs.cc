@@ -17,6 +17,7 @@
 #include "base/table.h"
 #include "base/talk.h"
 #include "base/text.h"
+#include "bucket/url.h"
 #include "commands/command.h"
 #include "commands/folders.h"
 #include "commands/job_text.h"
@@ -102,11 +103,11 @@ enum class Sees {
 
 struct JobEngine {
   std::string_view name, file;  // of configs/jobs/
-  Sees sees;
-  bool brings_spec;
-  int64_t least, most;  // parts
-  std::string_view limit;
-  std::vector<JobFlag> takes, needs;
+  Sees sees = Sees::kAll;
+  bool brings_spec = false, takes_urls = false;
+  int64_t least = 1, most = 1'000'000;  // parts
+  std::string_view limit = {};          // why there are no fewer or more; empty: nobody wants such
+  std::vector<JobFlag> takes = {}, needs = {};
   void (*fill)(const Job& job, TemplateValues* values);
 };
 
@@ -160,6 +161,11 @@ std::string Plain(const fs::path& path) {
 }
 
 std::string Absolute(const std::string& path) { return Plain(fs::absolute(path)); }
+
+// Tells whether the name is that of something else in each process, such as an open file.
+bool IsOfProcess(const std::string& path) {
+  return path.starts_with("/proc/") || path.starts_with("/dev/");
+}
 
 bool IsBelow(const std::string& path, const std::string& folder) {
   return !HasParent(path) && (folder == "/" || path.starts_with(folder + "/"));
@@ -298,72 +304,53 @@ void FillBatch(const Job& job, TemplateValues* values) {
   (*values)["queue"] = InShell(job.options.queue);
 }
 
-constexpr char kNoLimit[] = "";
 constexpr char kArrayLimit[] = "Slurm's default MaxArraySize allows an array of 1,001 tasks";
 
 std::span<const JobEngine> JobEngines() {
   static const JobEngine kEngines[] = {
-      {"slurm",
-       "slurm.sh.in",
-       Sees::kAll,
-       false,
-       1,
-       1'000'000,
-       kNoLimit,
-       {kNodes, kArray},
-       {},
-       FillShell},
-      {"kubernetes",
-       "kubernetes.yaml.in",
-       Sees::kVolume,
-       true,
-       1,
-       100'000,
-       "an Indexed Job has at most 100,000 pods at a time",
-       {kNodes, kImage, kVolume, kStorageClass, kMount},
-       {kImage},
-       FillKubernetes},
-      {"mpi", "mpi.sh.in", Sees::kAll, false, 1, 1'000'000, kNoLimit, {kNodes}, {}, FillShell},
-      {"batch",
-       "batch.sh.in",
-       Sees::kVolume,
-       false,
-       2,
-       10'000,
-       "an array of AWS Batch has 2 to 10,000 jobs",
-       {kNodes, kImage, kVolume, kMount, kQueue},
-       {kImage, kVolume, kQueue},
-       FillBatch},
-      {"argo",
-       "argo.yaml.in",
-       Sees::kVolume,
-       true,
-       1,
-       100'000,
-       "more steps than that are no workflow",
-       {kNodes, kImage, kVolume, kMount},
-       {kImage, kVolume},
-       FillArgo},
-      {"skypilot",
-       "skypilot.yaml.in",
-       Sees::kVolume,
-       true,
-       1,
-       1'000'000,
-       kNoLimit,
-       {kNodes, kImage, kVolume, kMount},
-       {kImage, kVolume},
-       FillSkyPilot},
-      {"object-store",
-       "object-store.sh.in",
-       Sees::kAll,
-       false,
-       1,
-       1,
-       kNoLimit,
-       {},
-       {},
-       FillObjectStore},
+      {.name = "slurm",
+       .file = "slurm.sh.in",
+       .takes_urls = true,
+       .takes = {kNodes, kArray},
+       .fill = FillShell},
+      {.name = "kubernetes",
+       .file = "kubernetes.yaml.in",
+       .sees = Sees::kVolume,
+       .brings_spec = true,
+       .most = 100'000,
+       .limit = "an Indexed Job has at most 100,000 pods at a time",
+       .takes = {kNodes, kImage, kVolume, kStorageClass, kMount},
+       .needs = {kImage},
+       .fill = FillKubernetes},
+      {.name = "mpi",
+       .file = "mpi.sh.in",
+       .takes_urls = true,
+       .takes = {kNodes},
+       .fill = FillShell},
+      {.name = "batch",
+       .file = "batch.sh.in",
+       .sees = Sees::kVolume,
+       .least = 2,
+       .most = 10'000,
+       .limit = "an array of AWS Batch has 2 to 10,000 jobs",
+       .takes = {kNodes, kImage, kVolume, kMount, kQueue},
+       .needs = {kImage, kVolume, kQueue},
+       .fill = FillBatch},
+      {.name = "argo",
+       .file = "argo.yaml.in",
+       .sees = Sees::kVolume,
+       .brings_spec = true,
+       .takes = {kNodes, kImage, kVolume, kMount},
+       .needs = {kImage, kVolume},
+       .fill = FillArgo},
+      {.name = "skypilot",
+       .file = "skypilot.yaml.in",
+       .sees = Sees::kVolume,
+       .brings_spec = true,
+       .takes = {kNodes, kImage, kVolume, kMount},
+       .needs = {kImage, kVolume},
+       .fill = FillSkyPilot},
+      {.name = "object-store", .file = "object-store.sh.in", .most = 1, .fill = FillObjectStore},
   };
   return kEngines;
 }
@@ -376,8 +363,8 @@ JobsOptions::JobsOptions(CLI::App& app) {
   spec.AddTo(app, "Model spec or config.json");
   spec.AddLayoutTo(app);
   spec.AddReplicasTo(app);
-  AddText(app, "-o,--output", "DIR", &folder,
-          "Folder of the checkpoint; object-store: REMOTE:PATH of rclone")
+  TakesUrl(AddText(app, "-o,--output", "DIR", &folder,
+                   "Folder of the checkpoint; object-store: REMOTE:PATH of rclone"))
       ->required();
   app.add_option("--nodes", nodes, "Parts, each on a node of its own; default 1, batch: 2")
       ->type_name("N")
@@ -527,7 +514,9 @@ void PlaceInContainers(const JobsOptions& options, const std::vector<std::string
     BringSpec(options, path, job);
   }
   std::vector<std::string> read = sources;
-  for (std::string& file : InputPaths()) read.push_back(std::move(file));
+  for (std::string& file : InputPaths()) {
+    if (!IsOfProcess(file)) read.push_back(std::move(file));
+  }
   for (const std::string& file : read) {
     const std::string absolute = Absolute(file);
     if (absolute != moved && !IsBelow(absolute, job->mount)) throw NotSeen(absolute, *job);
@@ -538,7 +527,7 @@ void PlaceInContainers(const JobsOptions& options, const std::vector<std::string
 std::string LastingPath(const SpecRequest& request) {
   const std::string path = PathOfSpec({}, request.path);
   if (IsShipped(path)) return path;
-  if (!fs::is_regular_file(path)) {
+  if (!fs::is_regular_file(path) || IsOfProcess(Absolute(path))) {
     throw BadJob(fmt::format("`{}` is no file that a job can read later", path),
                  "write the spec to a file");
   }
@@ -549,6 +538,12 @@ ExitCode RunJobs(const JobsOptions& options) {
   const JobEngine& engine = EngineOf(options);
   RequireFlags(options, engine);
   const int64_t parts = PartsOf(options, engine);
+  if (IsBucketUrl(options.folder) && !engine.takes_urls) {
+    throw BadJob(fmt::format("`{}` writes to no URL", engine.name),
+                 engine.name == "object-store"
+                     ? "name a remote of rclone, or use `shardinit gen -o URL`, which needs none"
+                     : "name a folder on the volume; `slurm` and `mpi` take URLs");
+  }
   if (options.spec.request.path == "-") {
     throw BadJob("a job cannot read the standard input of this command",
                  "name the file that has the spec");
@@ -567,6 +562,8 @@ ExitCode RunJobs(const JobsOptions& options) {
                    "name it as in `-o store:bucket/checkpoint`; `rclone listremotes` shows them");
     }
     while (job.folder.ends_with('/')) job.folder.pop_back();
+  } else if (IsBucketUrl(options.folder)) {
+    job.folder = options.folder;
   } else {
     RequireFolderName(options.folder);
     job.folder = Absolute(options.folder);

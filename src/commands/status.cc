@@ -7,7 +7,6 @@
 #include <map>
 #include <optional>
 #include <thread>
-#include <utility>
 
 #include "base/colour.h"
 #include "base/interrupt.h"
@@ -121,20 +120,20 @@ std::vector<UnfinishedRank> UnfinishedIn(const Folder& ranks, const std::vector<
 
 Look LookAt(const Watched& watched) {
   const Plan& plan = watched.plan;
-  const std::string& folder = watched.options.folder;
   Look look;
-  RanksThere found = LookForRanks(folder, plan, watched.plan_sha256);
-  look.missing = std::move(found.missing);
-  look.has_manifest = found.has_manifest;
+  const std::string& folder = watched.options.folder;
+  RanksThere there = LookForRanks(folder, plan, watched.plan_sha256);
+  look.missing = std::move(there.missing);
+  look.has_manifest = there.has_manifest;
   look.complete = look.has_manifest && look.missing.empty();
   look.bytes_done = watched.bytes - (look.missing.empty() ? 0 : BytesIn(plan, look.missing));
   if (watched.options.parts > 0) {
     look.parts = MissingParts(plan, watched.options.parts, look.missing);
   }
-  // A bucket shows nothing of what is under way.
+  // In a bucket nothing is seen of what is not done.
   if (IsBucketUrl(folder)) return look;
-  const CheckpointFolder there(folder);
-  if (there.ranks()) look.unfinished = UnfinishedIn(there.ranks(), look.missing);
+  const CheckpointFolder local(folder);
+  if (local.ranks()) look.unfinished = UnfinishedIn(local.ranks(), look.missing);
   return look;
 }
 
@@ -298,8 +297,8 @@ void Watch(const StatusOptions& options, const Plan& plan, const Digest& plan_sh
   std::deque<Past> past;
   const Stopwatch time;
   const bool repaints = !options.json && IsTerminal(Channel::kOutput);
+  const Watched watched = {options, plan, plan_sha256};
   while (true) {
-    const Watched watched = {options, plan, plan_sha256};
     Look look = LookAt(watched);
     past.push_back({time.seconds(), look.bytes_done});
     while (past.size() > 2 && past[1].seconds < past.back().seconds - kWindow) past.pop_front();

@@ -25,7 +25,7 @@ def slurm():
     with tempfile.TemporaryDirectory(prefix="slurm-") as folder:
         cluster = Slurm(pathlib.Path(folder))
         try:
-            wait_for(cluster.has_begun)
+            wait_for(cluster.is_idle)
             yield cluster
         finally:
             cluster.stop()

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pathlib
 import pwd
 import signal
 import socket
@@ -78,7 +77,7 @@ class Slurm:
         for node in range(1, NODES + 1):
             self.start_node(node)
 
-    def has_begun(self):
+    def is_idle(self):
         with contextlib.suppress(subprocess.CalledProcessError):
             return self.run("sinfo", "-h", "-o", "%T %D").split() == ["idle", str(NODES)]
 
@@ -140,10 +139,10 @@ class Slurm:
 def users_of(path):
     """The processes that have a file open."""
     found = set()
-    for link in pathlib.Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            if os.readlink(link) == str(path):
-                found.add(int(link.parts[2]))
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # It has ended meanwhile.
+            if any(os.readlink(f"/proc/{process}/fd/{fd}") == str(path) for fd in os.listdir(f"/proc/{process}/fd")):
+                found.add(int(process))
     return found
 
 

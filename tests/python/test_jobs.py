@@ -144,6 +144,12 @@ def test_relative_names_hold_elsewhere(tmp_path):
         shutil.rmtree(tmp_path / "here/whole")
 
 
+@pytest.mark.parametrize("engine", SHELL)
+def test_urls_stay_as_they_are(tmp_path, engine):
+    text = jobs(engine, "llama3-tiny", "s3://bucket/it's/x", tmp_path=tmp_path)
+    assert text.count("'s3://bucket/it'\\''s/x'") == 1 and "'--output=s3://bucket/it'\\''s/x'" in text
+
+
 def test_a_model_of_the_program_is_not_a_file_of_the_node(tmp_path):
     """A file of a model's name in the folder of the job is not read."""
     write_program(tmp_path / "bin/srun", STARTS_ONE["slurm"][1])
@@ -440,11 +446,22 @@ modules: {a: {shape: [66, 32], init: {source: base}}}
     (["kubernetes", "llama3-tiny", "-o", "out", "--image", "x", "--volume", "v", "--nodes", "100001"], "100,000 pods"),
     (["batch", "llama3-tiny", "-o", "out", "--image", "x", "--volume", "fs-1"], "`batch` needs `--queue`"),
     (["object-store", "llama3-tiny", "-o", "bucket/x"], "is no remote of rclone"),
+    (["object-store", "llama3-tiny", "-o", "s3://bucket/x"], "writes to no URL"),
+    (["kubernetes", "llama3-tiny", "-o", "s3://bucket/x", "--image", "x", "--volume", "v"], "writes to no URL"),
+    (["slurm", "llama3-tiny", "-o", "gs://bucket/x"], "gs://bucket/x"),
     (["object-store", "llama3-tiny", "-o", "s:bucket/x", "--nodes", "2"], "`--nodes` is not for `object-store`"),
 ])
 def test_mistakes(tmp_path, words, message):
     result = run_tool("jobs", *words, cwd=tmp_path)
     assert result.returncode == 2 and not result.stdout and message in result.stderr, result.stderr
+
+
+def test_an_open_file_is_none_of_the_job(tmp_path):
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    for name in ("/dev/stdin", "/proc/self/fd/0"):
+        with open(tmp_path / "spec.yaml") as spec:
+            result = run_tool("jobs", "slurm", name, "-o", "out", stdin=spec)
+        assert result.returncode == 2 and "no file that a job can read later" in result.stderr
 
 
 def test_names_that_are_not_utf8(tmp_path):
