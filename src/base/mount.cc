@@ -80,9 +80,9 @@ void RequireNoBucketMount(const std::string& folder) {
   throw Error(
       ExitCode::kUsage,
       fmt::format(
-          "`{}` is in a mount of an object store ({} on {}): files may not be there yet when "
+          "`{}` is in a mount of an object store (`{}` on `{}`): files may not be there yet when "
           "it says so, and two runs could mix their files",
-          Escape(folder), Quote(mount->source), Quote(mount->place)),
+          Escape(folder), Escape(mount->source), Escape(mount->place)),
       mount->type == "fuse.gcsfuse"
           ? "write to a local folder, and copy that with the store's own tool"
           : "if the store is S3 or alike, give its URL, `-o s3://BUCKET/PREFIX`; else write to a "
