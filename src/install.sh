@@ -10,7 +10,7 @@ set -eu
 # Everything is linked dynamically, and not as SHARDINIT_STATIC would have it: Debian has no archive of
 # Highway, and those of GMP, MPFR and yaml-cpp are not position-independent, as libshardinit must be.
 # src/wheel.sh builds these four for wheels, which takes more packages and minutes.
-packages='cmake g++ libcli11-dev libdeflate-dev libfmt-dev libhdf5-dev libhwy-dev
+packages='cmake g++ libcli11-dev libcurl4-openssl-dev libdeflate-dev libfmt-dev libhdf5-dev libhwy-dev
   libmpfr-dev libssl-dev libyaml-cpp-dev ninja-build nlohmann-json3-dev pkg-config'
 
 prefix=/usr/local

@@ -6,6 +6,9 @@ find_package(CLI11 REQUIRED)
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
+# libcurl is loaded where a URL is used, so that nothing else needs it; this takes its headers alone.
+find_path(CURL_INCLUDE curl/curl.h PATH_SUFFIXES ${CMAKE_LIBRARY_ARCHITECTURE} REQUIRED)
+target_include_directories(shardinit_libraries SYSTEM INTERFACE ${CURL_INCLUDE})
 
 if(SHARDINIT_STATIC)
   set(CMAKE_FIND_LIBRARY_SUFFIXES .a)

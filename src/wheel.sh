@@ -58,14 +58,16 @@ Tools() {
   "$tools/bin/pip" install --disable-pip-version-check $pins && echo "$pins" > "$tools/complete"
 }
 
+# Of libcurl only the headers are taken: it is loaded where it is needed.
+debian_packages='libaec-dev libcli11-dev libcurl4-openssl-dev libdeflate-dev libfmt-dev libfmt9 libhdf5-dev libssl-dev nlohmann-json3-dev zlib1g-dev'
+
 # Debian's packages for that kind of machine, unpacked in $root/debian without what they depend on:
 # headers of another libc must not be among them. And the sources, in $root/source.
 Packages() {
-  [ ! -f "$root/packages-complete" ] || return 0
+  [ "$(cat "$root/packages-complete" 2>/dev/null)" != "$debian_packages" ] || return 0
   rm -rf "$root" && mkdir -p "$root/debian" "$root/source" "$root/packages" || return
   DebianApt "$root/apt" "$debian" || return
-  (cd "$root/packages" && $apt download libaec-dev libcli11-dev libdeflate-dev libfmt-dev libfmt9 \
-    libhdf5-dev libssl-dev nlohmann-json3-dev zlib1g-dev) || return
+  (cd "$root/packages" && $apt download $debian_packages) || return
   for package in "$root"/packages/*.deb; do
     dpkg-deb -x "$package" "$root/debian" || return
   done
@@ -77,7 +79,7 @@ Packages() {
   for name in gmp highway mpfr4 yaml-cpp; do
     ln -s "$(cd "$root/source/" && ls -d "${name%4}"*/ | head -n 1)" "$root/source/$name" || return
   done
-  rm -r "$root/apt" "$root/packages" && touch "$root/packages-complete"
+  rm -r "$root/apt" "$root/packages" && echo "$debian_packages" > "$root/packages-complete"
 }
 
 # Writes FILE from standard input unless it says so already: CMake and ccache look at its time.

@@ -7,7 +7,7 @@
 #
 # The last line counts the tests of all phases: `N passed, N failed`.
 #
-#   packages   packages of Debian, and of Python in build/venv
+#   packages   packages of Debian, and of Python in build/venv and build/moto
 #   format     clang-format agrees with every file of C++
 #   build      the program, the library and the tests, in build/release
 #   unit       the unit tests (needs build)
@@ -28,13 +28,13 @@ for phase in "$@"; do
     *) echo "run.sh: there is no phase \`$phase\`; sh tests/run.sh --list" >&2; exit 2 ;; esac
 done
 
-build_packages='cmake g++ libcli11-dev libdeflate-dev libfmt-dev libhdf5-dev libhwy-dev
+build_packages='cmake g++ libcli11-dev libcurl4-openssl-dev libdeflate-dev libfmt-dev libhdf5-dev libhwy-dev
   libmpfr-dev libssl-dev libyaml-cpp-dev ninja-build nlohmann-json3-dev pkg-config'
 # chromium, the largest of them, is what `plan --html` is looked at with.
-test_packages='bindfs chromium clang clang-format debootstrap dpkg-dev fish g++-aarch64-linux-gnu libbenchmark-dev
-  libgtest-dev mandoc qemu-user-static strace zsh'
+test_packages='bindfs chromium clang clang-format debootstrap dpkg-dev fish g++-aarch64-linux-gnu hdf5-tools
+  libbenchmark-dev libgtest-dev mandoc qemu-user-static rclone shellcheck strace zsh'
 # Of another machine's Debian: what build_packages has of libraries.
-arm64_packages='libcli11-dev libdeflate-dev libfmt-dev libhdf5-dev libhwy-dev libmpfr-dev libssl-dev
+arm64_packages='libcli11-dev libcurl4-openssl-dev libdeflate-dev libfmt-dev libhdf5-dev libhwy-dev libmpfr-dev libssl-dev
   libstdc++-12-dev libyaml-cpp-dev nlohmann-json3-dev'
 
 python_packages=
@@ -81,13 +81,13 @@ Clone() {
 # The libraries of Debian for arm64, unpacked into build/arm64: this machine's dpkg knows nothing of
 # them, for many of their packages could not stand beside its own.
 Arm64Libraries() {
-  [ ! -f build/arm64/complete ] || return 0
+  [ "$(cat build/arm64/complete 2>/dev/null)" != "$arm64_packages" ] || return 0
   rm -rf build/arm64 && DebianApt "$PWD/build/arm64/apt" arm64 || return
   $apt install -y --no-install-recommends --download-only $arm64_packages || return
   for package in build/arm64/apt/archives/*.deb; do
     dpkg-deb -x "$package" build/arm64 || return
   done
-  rm -r build/arm64/apt && touch build/arm64/complete
+  rm -r build/arm64/apt && echo "$arm64_packages" > build/arm64/complete
 }
 
 # The program for aarch64, and as build/aarch64/run/shardinit what runs it here. That of the wheel cannot
@@ -168,12 +168,18 @@ Venv() {
   build/venv/bin/python -m compileall -qq -j "$jobs" -x '/tests?/' build/venv/lib || :
 }
 
+# moto's server, apart from the rest: pip would change versions of packages there to what it needs.
+Moto() {
+  [ -x build/moto/bin/python ] || python3 -m venv build/moto || return
+  build/moto/bin/python -m pip install --disable-pip-version-check -r tests/requirements-moto.txt
+}
+
 # Debian's packages and Python's, at once once there is Python: each waits for the network, and unpacks on
 # one core.
 Packages() {
   [ -z "$python_packages" ] || InstallPackages $python_packages
   mkdir -p build/log
-  Venv > build/log/pip.log 2>&1 & venv=$!
+  { Venv && Moto; } > build/log/pip.log 2>&1 & venv=$!
   InstallPackages $build_packages $test_packages
   Step 'python packages' eval 'wait "$venv" || { cat build/log/pip.log; false; }'
 }

@@ -15,5 +15,7 @@ struct EmbeddedFile {
 std::span<const EmbeddedFile> ShippedFiles();
 // Returns the files of report/templates/, ordered by path.
 std::span<const EmbeddedFile> TemplateFiles();
+// Returns the files of configs/jobs/, ordered by path.
+std::span<const EmbeddedFile> JobFiles();
 
 }  // namespace shardinit

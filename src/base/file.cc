@@ -100,7 +100,7 @@ std::string ReadToEnd(int fd, const std::string& path, size_t limit) {
 std::string ReadFile(const std::string& path, size_t limit) {
   struct stat info;
   if (path == "-") {
-    if (fstat(STDIN_FILENO, &info) == 0) AddInput(info);
+    if (fstat(STDIN_FILENO, &info) == 0) AddInput(info, path);
     return ReadToEnd(STDIN_FILENO, "standard input", limit);
   }
   RequireLocal(path);
@@ -111,7 +111,7 @@ std::string ReadFile(const std::string& path, size_t limit) {
   }
   if (!fd) throw SystemError("read", path);
   if (fstat(fd.get(), &info) != 0) throw SystemError("read", path);
-  AddInput(info);
+  AddInput(info, path);
   if (!S_ISREG(info.st_mode)) ThrowNoFile(path, info, ExitCode::kUsage);
   return ReadToEnd(fd.get(), path, limit);
 }
@@ -317,7 +317,10 @@ void RequireLocal(const std::string& path) {
   if (scheme.empty()) return;
   throw Error(
       ExitCode::kUsage,
-      fmt::format("`{}` is not a path of a file system, and shardinit knows no other store", path),
+      fmt::format("`{}` is not a path of a file system, and {}", path,
+                  scheme == "s3" ? "such a URL stands only for a checkpoint, after `status`, "
+                                   "`finalize`, `verify` and the `-o` of commands that make one"
+                                 : "shardinit knows no other store than `s3://`"),
       scheme == "file" ? "leave `file://` out"
                        : fmt::format("use a local folder, and copy it to or from `{}://` with that "
                                      "store's own tool",
@@ -329,20 +332,27 @@ namespace {
 std::atomic<bool> remembers{false};
 std::mutex inputs_mutex;
 std::set<std::pair<dev_t, ino_t>> inputs;
+std::set<std::string> input_paths;
 
 }  // namespace
 
 void RememberInputs() { remembers = true; }
 
-void AddInput(const struct stat& file) {
+void AddInput(const struct stat& file, const std::string& path) {
   if (!remembers || !S_ISREG(file.st_mode)) return;
   const std::lock_guard lock(inputs_mutex);
   inputs.emplace(file.st_dev, file.st_ino);
+  input_paths.insert(path);
 }
 
 bool IsInput(const struct stat& file) {
   const std::lock_guard lock(inputs_mutex);
   return inputs.contains({file.st_dev, file.st_ino});
+}
+
+std::vector<std::string> InputPaths() {
+  const std::lock_guard lock(inputs_mutex);
+  return {input_paths.begin(), input_paths.end()};
 }
 
 }  // namespace shardinit

@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace shardinit {
 
@@ -96,7 +97,9 @@ void RequireLocal(const std::string& path);
 void RememberInputs();
 
 // Files are known by device and inode, so by all their names. Safe to use from several threads.
-void AddInput(const struct stat& file);
+void AddInput(const struct stat& file, const std::string& path);
 bool IsInput(const struct stat& file);
+// Returns the paths by which they were opened, ascending.
+std::vector<std::string> InputPaths();
 
 }  // namespace shardinit

@@ -13,8 +13,16 @@ namespace shardinit {
 // Offsets and sizes are multiples of this where data goes past the cache (O_DIRECT).
 inline constexpr int64_t kDirectUnit = 4096;
 
+// Bytes go here that are made in any order.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  // Writes from any thread, and returns how many bytes went past the cache. Throws Error (kWorld).
+  virtual int64_t Write(const void* data, int64_t bytes, int64_t offset) const = 0;
+};
+
 // Every failure is thrown (kWorld).
-class OutputFile {
+class OutputFile : public Sink {
  public:
   // Creates a new file, in a folder that nobody else writes.
   OutputFile(const Folder& folder, const std::string& name);
@@ -29,8 +37,7 @@ class OutputFile {
   // work, not after. From now on data goes past the cache, where the file system can do that.
   void Reserve(int64_t size);
   void Resize(int64_t size);  // fills what it adds with zeros
-  // Writes from any thread, and returns how many bytes went past the cache.
-  int64_t Write(const void* data, int64_t bytes, int64_t offset) const;
+  int64_t Write(const void* data, int64_t bytes, int64_t offset) const override;
   // Writes through the cache: for data that shares pages with other data.
   void WriteText(std::string_view text, int64_t offset) const;
   void Sync();

@@ -85,6 +85,12 @@ bool IsInRanks(std::string_view name, int64_t world_size) {
   return rank >= 0 && rank < world_size;
 }
 
+void ThrowOtherPlan(const std::string& place, std::string_view present, std::string_view wanted) {
+  throw Error(ExitCode::kConflict,
+              fmt::format("`{}` holds another plan: {}", place, FirstDifference(present, wanted)),
+              "choose another folder with `-o`, or give the same spec and options as before");
+}
+
 bool IsManifestFor(std::string_view manifest, std::string_view plan_json) {
   const std::string claim =
       fmt::format("\n \"plan_sha256\": \"{}\",\n", ToHex(Sha256Of(plan_json)));
@@ -141,10 +147,7 @@ bool CheckpointFolder::IsClaimed(const std::string& plan_json) const {
   }
   if (present == plan_json) return true;
   if (present.empty()) return false;  // NewFile::CommitNew says whose it is.
-  throw Error(
-      ExitCode::kConflict,
-      fmt::format("`{}` holds another plan: {}", root_.path(), FirstDifference(present, plan_json)),
-      "choose another folder with `-o`, or give the same spec and options as before");
+  ThrowOtherPlan(root_.path(), present, plan_json);
 }
 
 void CheckpointFolder::RequirePlan(const Digest& plan_sha256) const {

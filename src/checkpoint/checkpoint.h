@@ -27,6 +27,10 @@ inline constexpr size_t kManifestLimit = size_t{4} << 30;
 bool IsInRoot(std::string_view name);
 bool IsInRanks(std::string_view name, int64_t world_size);
 
+// Throws Error (kConflict): `place` holds `present` as its plan.json, and not `wanted`.
+[[noreturn]] void ThrowOtherPlan(const std::string& place, std::string_view present,
+                                 std::string_view wanted);
+
 // Returns whether the text of a manifest says that its plan is this one.
 bool IsManifestFor(std::string_view manifest, std::string_view plan_json);
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
+#include <limits>
 #include <list>
 #include <map>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "checkpoint/stored_filler.h"
 #include "generate/view.h"
 #include "graph/stored/rearrange.h"
+#include "tensor/arrangement.h"
 
 namespace shardinit {
 namespace {
@@ -61,6 +63,24 @@ bool Transposes(const View& view) {
   return std::any_of(view.pieces.begin(), view.pieces.end(), [](const Piece& piece) {
     return !piece.loops.empty() && piece.loops.back().from != 1;
   });
+}
+
+// Returns the fewest elements that lie side by side in a box of the view and in what it is a view
+// of.
+int64_t ShortestRun(const Tensor& tensor, const Box& box) {
+  PieceBudget budget = std::numeric_limits<PieceBudget>::max();
+  int64_t shortest = ElementCount(box.shape);
+  for (const Piece& piece : BoxOf({tensor.shape, tensor.view->pieces}, box, &budget).pieces) {
+    if (piece.source == Piece::kPadding) continue;
+    int64_t run = 1;
+    for (size_t l = piece.loops.size(); l-- > 0;) {
+      const Piece::Loop& loop = piece.loops[l];
+      if (loop.stride != run || loop.from != run) break;
+      run *= loop.extent;
+    }
+    shortest = std::min(shortest, run);
+  }
+  return shortest;
 }
 
 }  // namespace
@@ -256,14 +276,20 @@ BoxTask FolderCopy::Sweeping(const Tensor& stored, Cut cut, std::vector<Checked>
       checked->push_back({&stored, &piece, nullptr});
       continue;
     }
-    const auto found = std::make_shared<Digest>();
-    checked->push_back({&stored, &piece, found});
     Wanted wanted(piece);
     int64_t run = wanted.missing;
     for (const BoxTask& task : cut.tasks) {
       wanted.Add(task.box);
       if (Overlap(piece.box, task.box)) run = std::min(run, RunLength(piece.box, task.box));
     }
+    // Nobody asks for the digest of a box of which nothing is known and a part is wanted once.
+    if (wanted.missing > 0 && !is_wanted_again_ && folder_.DigestsOf(stored) == nullptr) {
+      sources.push_back({&piece, nullptr, nullptr});
+      checked->push_back({&stored, &piece, nullptr});
+      continue;
+    }
+    const auto found = std::make_shared<Digest>();
+    checked->push_back({&stored, &piece, found});
     if (wanted.missing > 0 || is_wanted_again_) {
       watched = std::make_shared<WatchedBox>(piece, ElementCount(piece.box.shape) * element,
                                              CellBytes(run * element));
@@ -301,15 +327,18 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
     const Origin& origin = OriginOf(task);
     if (origin.same == nullptr) {
       const bool transposes = Transposes(*origin.view.view);
+      const int64_t run = ShortestRun(origin.view, task.box);
       const auto filler =
           std::make_shared<const ViewFiller>(origin.view, task.box, [&](const Tensor& stored) {
-            // A transposed tensor is wanted in short runs. Where no digest of it is to be taken,
-            // they are read alone, each once for each place that it goes to.
-            const int64_t cell = !transposes                            ? kLargestCell
-                                 : folder_.DigestsOf(stored) != nullptr ? kSmallestCell
-                                                                        : 0;
-            return std::make_unique<StoredFiller>(PartsOf(stored, cell, &opened, &checked),
-                                                  InfoOf(stored.dtype).bytes);
+            const int bytes = InfoOf(stored.dtype).bytes;
+            int64_t cell = transposes ? kSmallestCell : kLargestCell;
+            // Short runs, as those of a transposed tensor, are read alone where no digest is to be
+            // taken, each once for each place that it goes to.
+            if (folder_.DigestsOf(stored) == nullptr &&
+                run * bytes < CellOfAll(cell, from_.bytes)) {
+              cell = 0;
+            }
+            return std::make_unique<StoredFiller>(PartsOf(stored, cell, &opened, &checked), bytes);
           });
       task.source = [filler](int64_t first, int64_t count, void* out) {
         filler->Fill(first, count, out);

@@ -7,15 +7,14 @@
 // it had. A box that is copied as it is has its digest if the copy has it. Boxes with other borders
 // are read in one pass (checkpoint/sweep.h) over all files that have some of them, up to
 // kFilesTogether. Boxes that nothing is taken from, and all but the first of several replicas, are
-// not read.
+// not read, nor is what no file wants of boxes without a recorded digest.
 //
 // Some bytes are read more than once, and are then the same each time (checkpoint/sweep.h):
-// - bytes that files after the first pass want: each file reads its part, and short runs with what
-//   lies between them;
+// - bytes of boxes with recorded digests that files after the first pass want: each file reads its
+//   part, and short runs with what lies between them;
 // - bytes that go into another layout: once in order for the digest, if there is one, and once
-// where
-//   they go, as their order is another one. Transposed elements that have no digest are read there
-//   alone, and not compared;
+//   where they go, as their order is another one. Short runs, as those of transposed tensors, that
+//   have no digest are read there alone, and not compared;
 // - a box that several files have as it is, or in equal parts: once for each of them, with its
 //   digest each time, unless they are in one pass.
 #pragma once

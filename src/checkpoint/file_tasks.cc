@@ -87,14 +87,14 @@ void BeginFile(const FileLayout& layout, OutputFile& file) {
   file.Resize(layout.size());
 }
 
-std::vector<BoxTask> TasksOf(const FileLayout& layout, const OutputFile& file,
+std::vector<BoxTask> TasksOf(const FileLayout& layout, const Sink* file,
                              std::vector<Digest>* digests, std::vector<uint32_t>* crcs) {
   std::vector<BoxTask> tasks;
   digests->resize(layout.boxes.size());
   if (!layout.crcs.empty()) crcs->resize(layout.boxes.size());
   for (size_t b = 0; b < layout.boxes.size(); ++b) {
     const FileBox& box = layout.boxes[b];
-    tasks.push_back({box.tensor, box.box, {&file, box.offset}, &(*digests)[b]});
+    tasks.push_back({box.tensor, box.box, {file, box.offset}, &(*digests)[b]});
     if (!layout.crcs.empty()) tasks.back().crc = &(*crcs)[b];
   }
   return tasks;

@@ -72,9 +72,10 @@ class FileGroups {
 // them.
 void BeginFile(const FileLayout& layout, OutputFile& file);
 
-// Returns tasks for the file's boxes. Their digests come in the same order, and so do their CRCs,
-// if the layout has places for these. All arguments must live until the tasks are done.
-std::vector<BoxTask> TasksOf(const FileLayout& layout, const OutputFile& file,
+// Returns tasks for the file's boxes; a null file is for their digests alone. Digests come in
+// the same order, and so do CRCs, if the layout has places for these. All arguments must live until
+// the tasks are done.
+std::vector<BoxTask> TasksOf(const FileLayout& layout, const Sink* file,
                              std::vector<Digest>* digests, std::vector<uint32_t>* crcs = nullptr);
 
 // Puts the CRCs of the boxes into the texts where they stand.

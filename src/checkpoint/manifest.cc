@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/json.h"
+#include "checkpoint/bucket.h"
 #include "checkpoint/file_tasks.h"
 #include "checkpoint/receipt.h"
 #include "formats/hdf5/writer.h"
@@ -207,25 +208,27 @@ bool IsFinalized(const CheckpointFolder& folder, bool wants_index) {
          (index ? root.FileSize(kIndexName) == index->size : !root.Exists(kIndexName));
 }
 
+void RequireOneSource(const std::string& place, const std::string& difference) {
+  if (difference.empty()) return;
+  throw Error(ExitCode::kConflict, fmt::format("`{}` is not one checkpoint: {}", place, difference),
+              "make all ranks of the same source, in a new folder, and give its `digest` "
+              "in the spec");
+}
+
 FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const Digest& plan_sha256,
-                        IndexMode index) {
+                        IndexMode index, bool detached) {
   FinalizeResult result;
   std::vector<ReceiptEntry> ranks;
   SourceDigests sources;
-  result.missing =
-      MissingRanks(folder, plan, plan_sha256, [&](const RankPlan& rank, const Receipt& receipt) {
+  result.missing = MissingRanks(
+      folder, plan, plan_sha256,
+      [&](const RankPlan& rank, const Receipt& receipt) {
         if (std::ssize(ranks) == rank.rank) {  // No rank is missing so far.
           ranks.push_back(EntryOf(plan, rank, receipt));
-          if (const std::string difference = sources.Add(plan, rank, receipt);
-              !difference.empty()) {
-            throw Error(
-                ExitCode::kConflict,
-                fmt::format("`{}` is not one checkpoint: {}", folder.root().path(), difference),
-                "make all ranks of the same source, in a new folder, and give its `digest` "
-                "in the spec");
-          }
+          RequireOneSource(folder.root().path(), sources.Add(plan, rank, receipt));
         }
-      });
+      },
+      detached);
   if (!result.missing.empty()) return result;
   // Names that a killed run left are brought to disk before the manifest.
   folder.ranks().Sync();
@@ -266,6 +269,7 @@ FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const 
 }
 
 Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256) {
+  if (IsBucketUrl(folder)) return LoadBucketPlan(folder, plan_sha256);
   const std::string path = folder + "/" + kPlanName;
   if (!Exists(path)) {
     if (const auto wrong = WrongKind(folder, "a checkpoint")) throw *wrong;
@@ -342,7 +346,8 @@ std::vector<bool> NamedRanks(const CheckpointFolder& folder, int64_t world_size)
 }  // namespace
 
 std::vector<int64_t> MissingRanks(const CheckpointFolder& folder, const Plan& plan,
-                                  const Digest& plan_sha256, const ReceiptVisitor& found) {
+                                  const Digest& plan_sha256, const ReceiptVisitor& found,
+                                  bool detached) {
   std::vector<int64_t> missing;
   const std::vector<bool> named = NamedRanks(folder, plan.world_size());
   for (int64_t r = 0; r < plan.world_size(); ++r) {
@@ -352,11 +357,21 @@ std::vector<int64_t> MissingRanks(const CheckpointFolder& folder, const Plan& pl
     }
     ThrowIfInterrupted();
     const RankPlan rank = PlanRank(plan, r);
-    const auto receipt = FindReceipt(folder, rank, plan_sha256);
+    const auto receipt = FindReceipt(folder, rank, plan_sha256, detached);
     if (!receipt) missing.push_back(r);
     if (receipt && found) found(rank, *receipt);
   }
   return missing;
+}
+
+RanksThere LookForRanks(const std::string& folder, const Plan& plan, const Digest& plan_sha256) {
+  if (IsBucketUrl(folder)) {
+    BucketCheckpoint bucket(folder);
+    return {bucket.MissingRanks(plan, plan_sha256, AllRanks(plan.graph.mesh)),
+            bucket.store().Head(kManifestName).has_value()};
+  }
+  const CheckpointFolder there(folder);
+  return {MissingRanks(there, plan, plan_sha256), there.root().Exists(kManifestName)};
 }
 
 bool LacksRank(const CheckpointFolder& folder, const Plan& plan, int64_t near) {

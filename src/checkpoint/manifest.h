@@ -65,8 +65,13 @@ bool IsManifestOf(std::string_view manifest, const Plan& plan, const Digest& pla
 
 // Once every rank has its receipt, writes index.h5 and then manifest.json. Two processes may do
 // this at once: they write the same bytes.
+//
+// With `detached` the files of ranks are elsewhere, and receipts stand for them.
 FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const Digest& plan_sha256,
-                        IndexMode index);
+                        IndexMode index, bool detached = false);
+
+// Throws Error (kConflict) if there is a difference between the sources of the ranks in `place`.
+void RequireOneSource(const std::string& place, const std::string& difference);
 
 // Returns whether `plan` gets an index.h5 in this mode: with kAuto, if the index is worth its size.
 bool WantsIndex(const Plan& plan, IndexMode mode);
@@ -86,10 +91,19 @@ Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256);
 
 using ReceiptVisitor = std::function<void(const RankPlan& rank, const Receipt& receipt)>;
 
-// Returns the ranks of `plan` that have no valid receipt in `folder`. `found` sees the others,
-// ascending.
+// Returns the ranks of `plan` that have no valid receipt in `folder`, as FindReceipt() says.
+// `found` sees the others, ascending.
 std::vector<int64_t> MissingRanks(const CheckpointFolder& folder, const Plan& plan,
-                                  const Digest& plan_sha256, const ReceiptVisitor& found = {});
+                                  const Digest& plan_sha256, const ReceiptVisitor& found = {},
+                                  bool detached = false);
+
+// What `status` shows of a checkpoint, by its path or URL.
+struct RanksThere {
+  std::vector<int64_t> missing;
+  bool has_manifest;
+};
+RanksThere LookForRanks(const std::string& folder, const Plan& plan, const Digest& plan_sha256);
+
 // Returns whether a rank has no receipt by its name. It reads none, and looks no further than the
 // first, from rank `near` in both directions: where thousands of processes make a rank each,
 // whatever their order, it mostly looks at one or two.

@@ -265,22 +265,27 @@ std::optional<Receipt> ReadWritten(std::string_view text, const std::string& pat
   return IsReceiptOf(text, rank, *receipt) ? receipt : std::nullopt;
 }
 
-std::optional<Receipt> FindReceipt(const CheckpointFolder& folder, const RankPlan& rank,
-                                   const Digest& plan_sha256) {
-  const Folder& ranks = folder.ranks();
-  const std::string path = folder.root().PathOf(ReceiptFile(rank.rank));
-  std::string text;
-  if (!ranks.Read(NameOf(path), ReceiptLimit(rank.shards.size()), &text)) return {};
+std::optional<Receipt> OwnReceipt(std::string_view text, const std::string& path,
+                                  const RankPlan& rank, const Digest& plan_sha256) {
   std::optional<Receipt> receipt;
   try {
     receipt = ReadWritten(text, path, rank);
   } catch (const Error&) {
     return {};
   }
-  if (!receipt || receipt->plan_sha256 != plan_sha256 ||
-      ranks.FileSize(NameOf(RankFile(rank.rank))) != receipt->size) {
+  if (!receipt || receipt->plan_sha256 != plan_sha256) return {};
+  return receipt;
+}
+
+std::optional<Receipt> FindReceipt(const CheckpointFolder& folder, const RankPlan& rank,
+                                   const Digest& plan_sha256, bool detached) {
+  const Folder& ranks = folder.ranks();
+  const std::string path = folder.root().PathOf(ReceiptFile(rank.rank));
+  std::string text;
+  if (!ranks.Read(NameOf(path), ReceiptLimit(rank.shards.size()), &text)) return {};
+  std::optional<Receipt> receipt = OwnReceipt(text, path, rank, plan_sha256);
+  if (receipt && !detached && ranks.FileSize(NameOf(RankFile(rank.rank))) != receipt->size)
     return {};
-  }
   return receipt;
 }
 

@@ -56,15 +56,19 @@ std::string WriteReceipt(const RankPlan& rank, const Receipt& receipt);  // the 
 // Throws Error (kRefused) if the text is not the receipt of this rank of this plan.
 Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPlan& rank);
 
-// Does what ReadReceipt() does, ten times as fast, and returns nothing if WriteReceipt() would not
-// write that text: what this tool did not write proves nothing.
+// Does what ReadReceipt() does, three times as fast, and returns nothing if WriteReceipt() would
+// not write that text: what this tool did not write proves nothing.
 std::optional<Receipt> ReadWritten(std::string_view text, const std::string& path,
                                    const RankPlan& rank);
 
-// Returns the rank's receipt if it is there, belongs to this plan, and the rank file has the size
-// that it says. A damaged one counts as missing.
+// Does the same, and returns nothing if the text is of another plan, or no receipt at all.
+std::optional<Receipt> OwnReceipt(std::string_view text, const std::string& path,
+                                  const RankPlan& rank, const Digest& plan_sha256);
+
+// Returns the rank's receipt if it is there, belongs to this plan, and, unless `detached`, the rank
+// file has the size that it says. A damaged one counts as missing.
 std::optional<Receipt> FindReceipt(const CheckpointFolder& folder, const RankPlan& rank,
-                                   const Digest& plan_sha256);
+                                   const Digest& plan_sha256, bool detached = false);
 
 // Hashes the bytes of a rank file that belong to no box, in order.
 Digest HashMetadata(int fd, int64_t size, const RankPlan& rank,

@@ -15,6 +15,7 @@
 #include "base/interrupt.h"
 #include "base/new_file.h"
 #include "base/shared_folder.h"
+#include "checkpoint/bucket.h"
 #include "checkpoint/copy.h"
 #include "checkpoint/receipt.h"
 #include "checkpoint/verify.h"
@@ -35,6 +36,7 @@ class Resharding {
         counters_(counters) {}
 
   GenerateResult Run() {
+    if (IsBucketUrl(request_.folder)) return RunInBucket();
     const Digest key = Sha256Of(ToHex(copy_.identity()) + ToHex(plan_sha256_));
     const GenerateResult there = {.skipped = to_.world_size(), .complete = true};
     if (IsThere()) {
@@ -67,6 +69,26 @@ class Resharding {
  private:
   std::string Claim() const { return fmt::format("{}\n{}", ToHex(plan_sha256_), request_.claim); }
 
+  // Makes ranks in a bucket. Those that are there are made once more, and compared.
+  GenerateResult RunInBucket() {
+    const std::vector<int64_t> ranks = request_.ranks ? *request_.ranks : AllRanks(to_.graph.mesh);
+    BucketCheckpoint bucket(request_.folder);
+    if (bucket.IsClaimed(plan_json_)) {
+      const std::vector<int64_t> missing = bucket.MissingRanks(to_, plan_sha256_, ranks);
+      std::vector<int64_t> there;
+      std::set_difference(ranks.begin(), ranks.end(), missing.begin(), missing.end(),
+                          std::back_inserter(there));
+      CompareRanks([&](const RankPlan& rank) { return bucket.FindReceipt(rank, plan_sha256_); },
+                   there, [&](int64_t) { throw Conflict("has other values"); });
+    }
+    try {
+      return Fill(request_.folder, ranks, {});
+    } catch (const Interrupted&) {
+      request_.warn("interrupted; ranks that are done stay, and the same command makes the rest");
+      throw;
+    }
+  }
+
   // Makes some ranks. The process that makes the last one gives the folder its name.
   GenerateResult RunRanks() {
     SharedFolder shared(request_.folder, Claim());
@@ -88,6 +110,9 @@ class Resharding {
     request.workers = request_.workers;
     request.index = request_.index;
     request.source = &copy_;
+    if (IsBucketUrl(folder)) {
+      request.claim = ToHex(Sha256Of(ToHex(request_.from->IdentifyAnywhere()) + Claim()));
+    }
     request.damage = std::move(damage);
     Progress progress(request_.progress, "copying", BytesIn(to_, request.ranks), request_.is_quiet);
     request.progress = [&](const WorkCounters& c, int64_t done, int64_t ranks) {
@@ -108,8 +133,9 @@ class Resharding {
   }
 
   // Makes the boxes of these ranks once more, without writing, and calls `differs` with each rank
-  // whose receipt in `folder` is missing or has other digests.
-  void CompareRanks(const CheckpointFolder& folder, const std::vector<int64_t>& ranks,
+  // whose receipt, as `find` has it, is missing or has other digests.
+  void CompareRanks(const std::function<std::optional<Receipt>(const RankPlan& rank)>& find,
+                    const std::vector<int64_t>& ranks,
                     const std::function<void(int64_t rank)>& differs) {
     Progress progress(request_.progress, "comparing", BytesIn(to_, ranks), request_.is_quiet);
     FileGroups files(WithoutWriters(), counters_, &copy_, 2,
@@ -117,7 +143,7 @@ class Resharding {
     for (const int64_t r : ranks) {
       ThrowIfInterrupted();
       const RankPlan rank = PlanRank(to_, r);
-      const auto receipt = FindReceipt(folder, rank, plan_sha256_);
+      const auto receipt = find(rank);
       if (!receipt) {
         differs(r);
         continue;
@@ -165,8 +191,8 @@ class Resharding {
       throw Conflict("has other slices or devices");
     }
     RequireUndamaged();
-    CompareRanks(folder, AllRanks(to_.graph.mesh),
-                 [&](int64_t) { throw Conflict("has other values"); });
+    CompareRanks([&](const RankPlan& rank) { return FindReceipt(folder, rank, plan_sha256_); },
+                 AllRanks(to_.graph.mesh), [&](int64_t) { throw Conflict("has other values"); });
     MakeFolder(request_.folder);  // syncs its name, which a killed run may have left off the disk
     return true;
   }
@@ -202,10 +228,12 @@ class Resharding {
     std::set_difference(kept.begin(), kept.end(), damage.ranks.begin(), damage.ranks.end(),
                         std::back_inserter(whole));
     std::mutex mutex;
-    CompareRanks(folder, whole, [&](int64_t rank) {
-      const std::lock_guard lock(mutex);
-      damage.ranks.push_back(rank);
-    });
+    CompareRanks([&](const RankPlan& rank) { return FindReceipt(folder, rank, plan_sha256_); },
+                 whole,
+                 [&](int64_t rank) {
+                   const std::lock_guard lock(mutex);
+                   damage.ranks.push_back(rank);
+                 });
     std::sort(damage.ranks.begin(), damage.ranks.end());
     return damage;
   }

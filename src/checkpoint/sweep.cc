@@ -21,6 +21,17 @@ Box HullOf(const Box& a, const Box& b) {
   return hull;
 }
 
+// The boxes share an element.
+Box SharedBox(const Box& a, const Box& b) {
+  Box shared = a;
+  for (size_t d = 0; d < a.shape.size(); ++d) {
+    shared.offset[d] = std::max(a.offset[d], b.offset[d]);
+    shared.shape[d] =
+        std::min(a.offset[d] + a.shape[d], b.offset[d] + b.shape[d]) - shared.offset[d];
+  }
+  return shared;
+}
+
 // Updates two hashes at once, since that takes the time of one.
 class HashQueue {
  public:
@@ -59,25 +70,27 @@ class HashQueue {
 
 Sweep::Sweep(const std::vector<Source>& sources, std::vector<BoxTask> tasks)
     : element_(InfoOf(tasks.front().tensor->dtype).bytes), hull_(tasks.front().box) {
-  for (const Source& source : sources) {
-    if (!source.digest) {
-      compared_.push_back(source);
-      continue;
-    }
-    Read& read = reads_.emplace_back();
-    read.box = source.piece->box;
-    read.source = source;
-  }
   for (BoxTask& task : tasks) {
     auto made = std::find_if(makes_.begin(), makes_.end(),
                              [&](const Made& other) { return other.box == task.box; });
     if (made == makes_.end()) {
       made = makes_.emplace(makes_.end());
       made->box = task.box;
+      hull_ = HullOf(hull_, task.box);
     }
     made->tasks.push_back(std::move(task));
   }
-  ForEachStream([&](Stream& stream) { hull_ = HullOf(hull_, stream.box); });
+  const Box wanted = hull_;
+  for (const Source& source : sources) {
+    if (!source.digest && source.watched) {
+      compared_.push_back(source);
+      continue;
+    }
+    Read& read = reads_.emplace_back();
+    read.box = source.digest ? source.piece->box : SharedBox(source.piece->box, wanted);
+    read.source = source;
+    hull_ = HullOf(hull_, read.box);
+  }
   ForEachStream([&](Stream& stream) { stream.end = PlaceBehind(stream.box); });
 }
 
@@ -163,9 +176,12 @@ void Sweep::ReadSources() {
     const int64_t offset = read.done * element_, bytes = read.elements() * element_;
     if (read.source.watched) {
       read.source.watched->Read(&fd, offset, bytes, read.data);
-    } else {
-      ReadPart(*read.source.piece, &fd, offset, bytes, read.data);
+      continue;
     }
+    ReadPiece(read.source.piece->box, element_, read.box, read.done, read.elements(), read.data,
+              [&](int64_t at, int64_t size, void* to) {
+                ReadPart(*read.source.piece, &fd, at, size, to);
+              });
   }
 }
 
@@ -210,7 +226,7 @@ int64_t Sweep::Make(uint8_t* memory, int64_t bytes, std::vector<BoxWrite>* write
 
   HashQueue read_hashes, made_hashes;
   for (Read& read : reads_) {
-    read_hashes.Add(&read.hash, read.data, read.elements() * element_);
+    if (read.source.digest) read_hashes.Add(&read.hash, read.data, read.elements() * element_);
   }
   int64_t made_bytes = 0;
   for (Made& made : makes_) {
@@ -239,7 +255,9 @@ void Sweep::Settle() {
   place_ = next_place_;
   ForEachStream([](Stream& stream) { stream.done = stream.next; });
   if (!IsDone()) return;
-  for (Read& read : reads_) *read.source.digest = read.hash.Finish();
+  for (Read& read : reads_) {
+    if (read.source.digest) *read.source.digest = read.hash.Finish();
+  }
   for (Made& made : makes_) {
     const Digest digest = made.hash.Finish();
     for (const BoxTask& task : made.tasks) {

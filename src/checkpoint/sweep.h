@@ -50,7 +50,7 @@ class Sweep final : public BoxPass {
     // The other readers of the piece. Null: there are none, and every element is wanted here.
     std::shared_ptr<WatchedBox> watched;
     // Receives the digest, for which all of the piece is read. Null: another pass takes the digest,
-    // and this one reads only what is wanted.
+    // or nobody does, and this one reads only what is wanted.
     std::shared_ptr<Digest> digest;
   };
 
@@ -62,7 +62,8 @@ class Sweep final : public BoxPass {
   bool IsDone() const override;
 
  private:
-  // A box with a digest. The current step covers its elements from `done` to before `next`.
+  // A box that is gone through in order. The current step covers its elements from `done` to before
+  // `next`.
   struct Stream {
     int64_t elements() const { return next - done; }
 
@@ -96,10 +97,10 @@ class Sweep final : public BoxPass {
   void Settle();
 
   const int element_;
-  std::vector<Read> reads_;       // sources whose digest is taken
-  std::vector<Source> compared_;  // the other sources
+  std::vector<Read> reads_;       // sources that are read in order
+  std::vector<Source> compared_;  // those that are watched, and hashed by others
   std::vector<Made> makes_;
-  Box hull_;                // the hull of all boxes that are read for their digests or made
+  Box hull_;                // the hull of all boxes that are read in order or made
   int64_t place_ = 0;       // All elements before this place are done.
   int64_t next_place_ = 0;  // the end of the current step
 };

@@ -12,6 +12,7 @@
 #include "base/interrupt.h"
 #include "base/new_file.h"
 #include "base/parallel.h"
+#include "checkpoint/bucket.h"
 #include "checkpoint/manifest.h"
 #include "plan/plan.h"
 
@@ -52,21 +53,6 @@ class Verifier {
     });
     std::sort(ranks.begin(), ranks.end());
     return ranks;
-  }
-
-  // Finds the ranks that have no receipt, by ranges: there may be millions.
-  void FindMissing(const std::vector<int64_t>& present) {
-    int64_t next = 0;
-    const auto find = [&](int64_t end) {
-      if (next < end) {
-        Find(ReceiptFile(next),
-             end - next == 1 ? "is missing"
-                             : fmt::format("is missing, and so are those up to rank {}", end - 1));
-      }
-      next = end + 1;
-    };
-    for (const int64_t rank : present) find(rank);
-    find(plan_.world_size());
   }
 
   // Returns whether the receipt is valid. Adds a finding unless the rank's file is what the receipt
@@ -203,6 +189,21 @@ std::string ReadDevices(const std::string& folder, std::string_view manifest, Pl
 
 }  // namespace
 
+void FindMissingRanges(const std::vector<int64_t>& present, int64_t world_size,
+                       const std::function<void(std::string file, std::string message)>& find) {
+  int64_t next = 0;
+  const auto find_until = [&](int64_t end) {
+    if (next < end) {
+      find(ReceiptFile(next),
+           end - next == 1 ? "is missing"
+                           : fmt::format("is missing, and so are those up to rank {}", end - 1));
+    }
+    next = end + 1;
+  };
+  for (const int64_t rank : present) find_until(rank);
+  find_until(world_size);
+}
+
 void FileVerifier::Find(std::string file, std::string_view tensor, std::string message) {
   const std::lock_guard lock(mutex_);
   result.findings.Add({std::move(file), std::string(tensor), std::move(message)});
@@ -236,6 +237,7 @@ bool FileVerifier::Verify(const FileToVerify& file, const std::function<void(int
 }
 
 VerifyResult Verify(const std::string& folder, int jobs, const VerifyProgress& progress) {
+  if (IsBucketUrl(folder)) return VerifyBucket(folder, jobs, progress);
   if (!Exists(folder + "/" + kManifestName)) {
     const bool is_unfinished = Exists(folder + "/" + kPlanName);
     const auto wrong = WrongKind(folder, "a checkpoint or an export");
@@ -265,7 +267,9 @@ VerifyResult Verify(const std::string& folder, int jobs, const VerifyProgress& p
   const std::string bad_devices = ReadDevices(folder, manifest, &plan);
   Verifier verifier(folder, plan, plan_sha256, jobs, BytesInFiles(plan), progress);
   const std::vector<int64_t> present = verifier.List();
-  verifier.FindMissing(present);
+  FindMissingRanges(present, plan.world_size(), [&](std::string file, std::string message) {
+    verifier.Find(std::move(file), std::move(message));
+  });
   bool receipts = static_cast<int64_t>(present.size()) == plan.world_size();
   std::vector<ReceiptEntry> entries;
   for (const int64_t rank : present) {

@@ -39,6 +39,10 @@ struct FileToVerify {
   std::string place = {};  // stands before the bytes in messages, as in `rank 3, `
 };
 
+// Finds the ranks that have no receipt, by ranges: there may be millions. `present` ascends.
+void FindMissingRanges(const std::vector<int64_t>& present, int64_t world_size,
+                       const std::function<void(std::string file, std::string message)>& find);
+
 // Finds what is wrong with the files of a folder. No link is followed.
 class FileVerifier {
  public:

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/folder.h"
 #include "base/interrupt.h"
+#include "checkpoint/bucket.h"
 #include "formats/hdf5/writer.h"
 #include "plan/plan.h"
 
@@ -59,6 +60,7 @@ void RequireInPlace(const Folder& folder) {
 
 GenerateResult WhatIsLeft(const Plan& plan, const std::string& folder,
                           const std::vector<int64_t>& ranks) {
+  if (IsBucketUrl(folder)) return WhatIsLeftInBucket(plan, folder, ranks);
   const std::string plan_json = WritePlan(plan);
   const CheckpointFolder checkpoint(folder);
   std::vector<int64_t> left = ranks;
@@ -93,6 +95,7 @@ Damage FindRepairs(const Plan& plan, const std::string& folder, const std::vecto
 }
 
 GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCounters* counters) {
+  if (IsBucketUrl(request.folder)) return GenerateInBucket(plan, request, counters);
   GenerateResult result;
   std::string plan_json = WritePlan(plan);
   const Digest plan_sha256 = Sha256Of(plan_json);
@@ -157,7 +160,7 @@ RankWriter::RankWriter(const CheckpointFolder& folder, const Plan& plan, RankPla
   receipt_.metadata_sha256 = HashMetadata(file_.fd(), receipt_.size, rank_, receipt_.offsets);
 }
 
-std::vector<BoxTask> RankWriter::Tasks() { return TasksOf(layout_, file_, &receipt_.digests); }
+std::vector<BoxTask> RankWriter::Tasks() { return TasksOf(layout_, &file_, &receipt_.digests); }
 
 // What a rank costs the disk, at least, whatever the number of ranks:
 // - the file's data is synced, then the file gets its name: whatever has that name is whole;

@@ -14,6 +14,7 @@
 #include "base/result_file.h"
 #include "base/sha256.h"
 #include "base/talk.h"
+#include "bucket/url.h"
 #include "commands/command.h"
 #include "commands/complete.h"
 #include "commands/options.h"
@@ -198,20 +199,22 @@ ExitCode RunCommandLine(int argc, const char* const* argv) {
   }
   // A name of another kind of store would be made or looked for here as a folder `s3:`.
   for (const CLI::Option* option : app.get_subcommands()[0]->get_options()) {
-    for (const std::string& value : option->results()) RequireLocal(value);
+    for (const std::string& value : option->results()) {
+      if (!MayBeUrl(*option) || !IsBucketUrl(value)) RequireLocal(value);
+    }
   }
   return application->run();
 }
 
 extern const Command kGen, kPlan, kValidate, kExplain, kGraph, kDiff, kDigest, kStats, kExport,
-    kProgram, kReshard, kConvert, kVerify, kInspect, kFinalize, kStatus, kSchema, kList, kHelp,
-    kNew, kImport, kCapture, kCompletion;
+    kProgram, kReshard, kConvert, kVerify, kInspect, kFinalize, kStatus, kJobs, kSchema, kList,
+    kHelp, kNew, kImport, kCapture, kCompletion;
 
 std::span<const Command* const> Commands() {
   static constexpr const Command* kCommands[] = {
-      &kGen,    &kPlan,    &kValidate, &kExplain, &kGraph,  &kDiff,    &kDigest,     &kStats,
-      &kExport, &kProgram, &kReshard,  &kConvert, &kVerify, &kInspect, &kFinalize,   &kStatus,
-      &kSchema, &kList,    &kHelp,     &kNew,     &kImport, &kCapture, &kCompletion,
+      &kGen,    &kPlan,    &kValidate, &kExplain, &kGraph,  &kDiff,    &kDigest,   &kStats,
+      &kExport, &kProgram, &kReshard,  &kConvert, &kVerify, &kInspect, &kFinalize, &kStatus,
+      &kJobs,   &kSchema,  &kList,     &kHelp,    &kNew,    &kImport,  &kCapture,  &kCompletion,
   };
   return kCommands;
 }

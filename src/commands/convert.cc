@@ -155,7 +155,7 @@ Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
   if (options.has_layouts()) {
     std::set<std::string> there;
     for (const Tensor& tensor : folder->plan().graph.tensors) there.insert(tensor.path);
-    folder->Replace(to);
+    folder->Replace(std::move(to));
     Relayout both =
         RelayoutOf(folder->plan(), LoadIn(options, options.from_layout, false),
                    LoadIn(options, options.spec.layout, true), [&](const std::string& path) {
@@ -230,12 +230,6 @@ Plan Retyped(const ConvertOptions& options, Plan to, int64_t widened) {
   return retyped;
 }
 
-// Says what decides the values beside the new plan, so that ranks that are made from other bytes,
-// or as others, never become one folder.
-std::string ClaimOf(const ConvertOptions& options, const TensorFolder& from) {
-  return fmt::format("{}\n{}\n", ToHex(from.IdentifyAnywhere()), options.from_layout);
-}
-
 ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from, const Plan& to) {
   RequireModules(to);
   const Stopwatch time;
@@ -248,7 +242,7 @@ ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from
       .folder = exporting.folder,
       .workers = exporting.work.Workers(true),
       .ranks = options.ranks.Some(to),
-      .claim = ClaimOf(options, from),
+      .claim = ClaimOf(from, options.from_layout),
       .losses = &losses,
       .progress = exporting.work.Mode(),
       .is_quiet = exporting.json,
@@ -301,8 +295,8 @@ ExitCode RunConvert(const ConvertOptions& options) {
   Losses losses;
   FolderCopy copy(folder, to, &losses);
   request.source = &copy;
-  request.ranks = options.ranks.Some(to);
-  request.claim = ClaimOf(options, folder);
+  AskFor(options.ranks, to, &request);
+  request.claim = ClaimOf(folder, options.from_layout);
   const ExitCode code = RunExporting(exporting, to, std::move(request));
   SayLosses(losses);
   return code;

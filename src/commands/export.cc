@@ -21,6 +21,7 @@ struct ExportOptions {
     spec.AddLayoutTo(app);
     exporting.AddTo(app);
     AddOnly(app, &only);
+    AddRanks(app, &ranks);
     AddText(app, "--optimizer", "FILE|WORD", &optimizer,
             fmt::format("{}: also the state of an optimizer at step 0: adamw",
                         fmt::join(FormatsWithOptimizers(), ", ")));
@@ -29,6 +30,7 @@ struct ExportOptions {
 
   SpecOptions spec;
   ExportingOptions exporting;
+  RankOptions ranks;
   std::string only, optimizer;
 };
 
@@ -66,6 +68,7 @@ ExitCode RunExport(const ExportOptions& options) {
     RequireAllRead(*folder);
     copy.emplace(*folder, folder->plan());
     request.source = &*copy;
+    request.claim = ClaimOf(*folder);
   }
   const Plan loaded = folder ? Plan() : options.spec.LoadToMake();
   const Plan& plan = folder ? folder->plan() : loaded;
@@ -73,6 +76,7 @@ ExitCode RunExport(const ExportOptions& options) {
     request.optimizer = BindOptimizer(*std::move(optimizer), plan.graph, diagnostics);
     diagnostics.ThrowIfErrors();
   }
+  AskFor(options.ranks, plan, &request);
   return RunExporting(options.exporting, plan, std::move(request));
 }
 

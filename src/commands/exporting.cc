@@ -32,14 +32,14 @@ OptionValues ValuesFor(const Format& format,
 }
 
 void PrintExport(const ExportingOptions& options, const Plan& plan, const ExportResult& result,
-                 bool has_ranks, double seconds) {
+                 bool is_shared, double seconds) {
   if (options.json) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("name", plan.graph.name);
     out.Member("folder", options.folder).Member("format", options.format);
     out.Member("tensors", result.tensors).Member("files", result.files);
     out.Member("bytes", result.bytes).Member("was_there", result.was_there);
-    if (has_ranks) out.Member("missing_ranks", result.missing);
+    if (is_shared) out.Member("missing_ranks", result.missing);
     out.Member("seconds", seconds).EndObject();
     return Print(out.Finish());
   }
@@ -81,7 +81,10 @@ void ExportingOptions::AddTo(CLI::App& app, const std::vector<std::string>& othe
   names.insert(names.end(), others.begin(), others.end());
   AddText(app, "--to", "FORMAT", &format, fmt::format("Format: {}", fmt::join(names, ", ")))
       ->required();
-  AddText(app, "-o,--output", "DIR", &folder, "Folder to make")->required();
+  CLI::Option* const output = AddText(app, "-o,--output", "DIR", &folder, "Folder to make");
+  output->required();
+  // Checkpoints can be in buckets, of which `others` has the format.
+  if (!others.empty()) TakesUrl(output);
 }
 
 void ExportingOptions::AddWorkTo(CLI::App& app, const char* what_jobs_do) {
@@ -97,12 +100,18 @@ void ExportingOptions::AddWorkTo(CLI::App& app, const char* what_jobs_do) {
 }
 
 ExportRequest ExportingOptions::Request() const {
+  RequireLocal(folder);
   ExportRequest request;
   request.format = FormatOf(format);
   request.folder = folder;
   request.options = ValuesFor(*request.format, of_format);
   request.workers = work.Workers(true);
   return request;
+}
+
+void AskFor(const RankOptions& options, const Plan& plan, ExportRequest* request) {
+  request->part = options.FindPart();
+  if (!request->part) request->ranks = options.Some(plan);
 }
 
 ExitCode RunExporting(const ExportingOptions& options, const Plan& plan, ExportRequest request) {
@@ -118,7 +127,7 @@ ExitCode RunExporting(const ExportingOptions& options, const Plan& plan, ExportR
     };
     result = Export(plan, request, &counters);
   }
-  PrintExport(options, plan, result, request.ranks.has_value(), time.seconds());
+  PrintExport(options, plan, result, request.is_shared(), time.seconds());
   return ExitCode::kOk;
 }
 

@@ -36,6 +36,9 @@ Error NotForFormat(std::string_view flag, const Format& format,
 // Says that other processes have not made these ranks yet.
 void PrintUnfinished(const std::string& folder, const std::vector<int64_t>& missing);
 
+// Asks for the ranks or the part that the options say. `plan` is that of the request.
+void AskFor(const RankOptions& options, const Plan& plan, ExportRequest* request);
+
 // Makes the export, and prints what was made.
 ExitCode RunExporting(const ExportingOptions& options, const Plan& plan, ExportRequest request);
 

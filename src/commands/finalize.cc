@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
+#include "checkpoint/bucket.h"
 #include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
@@ -12,23 +13,37 @@ namespace {
 
 struct FinalizeOptions {
   explicit FinalizeOptions(CLI::App& app) {
-    app.add_option("DIR", folder, "Folder of the checkpoint")->required();
+    TakesUrl(app.add_option("DIR", folder, "Folder of the checkpoint"))->required();
+    app.add_flag("--detached", detached, "The ranks' files are elsewhere: take receipts alone");
     AddIndex(app, &index);
     AddJson(app, &json);
   }
 
   std::string folder, index = "auto";
-  bool json = false;
+  bool detached = false, json = false;
 };
+
+FinalizeResult FinalizeFolder(const FinalizeOptions& options, IndexMode index, Plan plan,
+                              const Digest& plan_sha256) {
+  const CheckpointFolder folder(options.folder);
+  LoadDevices(folder, &plan);
+  RequireListedDevices(folder, plan.graph.mesh);
+  return Finalize(folder, plan, plan_sha256, index, options.detached);
+}
+
+FinalizeResult FinalizeInBucket(const FinalizeOptions& options, IndexMode index, Plan plan,
+                                const Digest& plan_sha256) {
+  BucketCheckpoint bucket(options.folder);
+  bucket.LoadDevices(&plan);
+  return bucket.Finalize(plan, plan_sha256, index, options.detached);
+}
 
 ExitCode RunFinalize(const FinalizeOptions& options) {
   const IndexMode index = FindIndexMode(options.index);
   Digest plan_sha256;
-  Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
-  const CheckpointFolder folder(options.folder);
-  LoadDevices(folder, &plan);
-  RequireListedDevices(folder, plan.graph.mesh);
-  const FinalizeResult result = Finalize(folder, plan, plan_sha256, index);
+  const Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
+  const FinalizeResult result = (IsBucketUrl(options.folder) ? FinalizeInBucket : FinalizeFolder)(
+      options, index, plan, plan_sha256);
   if (!result.missing.empty()) {
     throw Error(ExitCode::kWorld,
                 fmt::format("cannot finalize `{}`: {} of {} ranks have no valid receipt: {}",

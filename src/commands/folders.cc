@@ -135,6 +135,10 @@ void RequireNoOverrides(const SpecOptions& spec) {
               "`--set`, `--mesh`, `--sharding` and `--layout` are for specs");
 }
 
+std::string ClaimOf(const TensorFolder& from, const std::string& layout) {
+  return fmt::format("{}\n{}\n", ToHex(from.IdentifyAnywhere()), layout);
+}
+
 void RequireModules(const Plan& plan) {
   std::set<std::string_view> paths;
   for (const Tensor& tensor : plan.graph.tensors) paths.insert(tensor.path);

@@ -24,6 +24,10 @@ void TakeRecord(TensorFolder* folder);
 // Opens a source of a spec, with its record.
 std::shared_ptr<const SourceFolder> OpenRecorded(const SourceRequest& request);
 
+// Says what decides the values of a copy beside its plan, so that ranks that are made from other
+// bytes, or as others, never become one folder. `layout` is the one that the folder has.
+std::string ClaimOf(const TensorFolder& from, const std::string& layout = {});
+
 // Throws Error (kUsage) if options were given that change a spec, for a folder of tensors.
 void RequireNoOverrides(const SpecOptions& spec);
 

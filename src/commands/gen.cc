@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/talk.h"
 #include "base/text.h"
+#include "bucket/url.h"
 #include "checkpoint/write.h"
 #include "commands/command.h"
 #include "commands/options.h"
@@ -16,7 +17,7 @@ struct GenOptions {
   explicit GenOptions(CLI::App& app) {
     spec.AddTo(app);
     spec.AddLayoutTo(app);
-    AddText(app, "-o,--output", "DIR", &folder, "Folder of the checkpoint")->required();
+    TakesUrl(AddText(app, "-o,--output", "DIR", &folder, "Folder of the checkpoint"))->required();
     AddRanks(app, &ranks);
     spec.AddReplicasTo(app);
     AddIndex(app, &index);
@@ -148,6 +149,13 @@ ExitCode RunGen(const GenOptions& options) {
   if (options.repair && options.dry_run) {
     throw Error(ExitCode::kUsage, "`--dry-run` writes nothing, so it repairs nothing",
                 fmt::format("`shardinit verify {}` says what is damaged", options.folder));
+  }
+  if (options.repair && IsBucketUrl(options.folder)) {
+    throw Error(
+        ExitCode::kUsage, "`--repair` is for folders: objects in a bucket are never replaced",
+        fmt::format("remove with the store's own tool what `shardinit verify {}` finds, and "
+                    "run the same command without it",
+                    options.folder));
   }
   const Plan plan = options.spec.LoadToMake();
   request.ranks = options.ranks.Ranks(plan);

@@ -9,10 +9,12 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "base/mount.h"
 #include "base/parallel.h"
 #include "base/suggest.h"
 #include "base/talk.h"
 #include "base/text.h"
+#include "bucket/url.h"
 #include "commands/folders.h"
 #include "graph/stored/view.h"
 #include "plan/conventions.h"
@@ -88,8 +90,8 @@ std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size) {
   return ranks;
 }
 
-// Reads `2/8`, part 2 of the parts 0 to 7, and returns its ranks.
-std::vector<int64_t> RanksOfPart(const std::string& text, const Plan& plan) {
+// Reads `2/8`, part 2 of the parts 0 to 7.
+JobPart ParsePart(const std::string& text) {
   std::string_view rest = text;
   int64_t index = 0, count = 0;
   const bool is_part = TakeNumber(&rest, &index) && rest.starts_with('/') &&
@@ -103,9 +105,16 @@ std::vector<int64_t> RanksOfPart(const std::string& text, const Plan& plan) {
     throw Usage(fmt::format("`--part {}`: parts count from 0", text),
                 fmt::format("use parts from `0/{0}` to `{1}/{0}`", count, count - 1));
   }
-  const std::vector<int64_t> first = RanksOfParts(plan, count);
+  return {index, count};
+}
+
+// Returns the ranks of a part.
+std::vector<int64_t> RanksOf(const JobPart& part, const Plan& plan) {
+  const std::vector<int64_t> first = RanksOfParts(plan, part.count);
   std::vector<int64_t> ranks;
-  for (int64_t rank = first[index]; rank < first[index + 1]; ++rank) ranks.push_back(rank);
+  for (int64_t rank = first[part.index]; rank < first[part.index + 1]; ++rank) {
+    ranks.push_back(rank);
+  }
   return ranks;
 }
 
@@ -219,7 +228,7 @@ Plan SpecOptions::Load() const {
 
 Plan SpecOptions::Load(Diagnostics& diagnostics, PlanRequest wanted) const {
   wanted.spec = request;
-  wanted.open_source = OpenRecorded;
+  if (!wanted.open_source) wanted.open_source = OpenRecorded;
   wanted.replicas = FindReplicas();
   wanted.layout = layout;
   wanted.layout_is_optional = layout_is_optional;
@@ -319,8 +328,11 @@ void AddRanks(CLI::App& app, RankOptions* options) {
   AddText(app, "--ranks", "LIST", &options->ranks, "Only these ranks, as in 0,3-5; default: all");
   AddText(app, "--devices", "LIST", &options->devices,
           "Only the ranks on these devices, by their ids");
-  AddText(app, "--part", "I/N", &options->part,
-          "Only part I, from 0, of the ranks cut into N parts of equal bytes");
+  AddPart(app, &options->part, "Only part I, from 0, of the ranks cut into N parts of equal bytes");
+}
+
+void AddPart(CLI::App& app, std::string* part, const char* what) {
+  AddText(app, "--part", "I/N", part, what);
 }
 
 void RequirePartCount(std::string_view option, int64_t count) {
@@ -330,15 +342,20 @@ void RequirePartCount(std::string_view option, int64_t count) {
               fmt::format("use a number from 1 to {}", kMost));
 }
 
-std::vector<int64_t> RankOptions::Ranks(const Plan& plan) const {
-  const Mesh& mesh = plan.graph.mesh;
+std::optional<JobPart> RankOptions::FindPart() const {
   if (!ranks.empty() + !devices.empty() + !part.empty() > 1) {
     throw Usage(
         fmt::format("`{}` and `{}` both say what to make", ranks.empty() ? "--devices" : "--ranks",
                     part.empty() ? "--devices" : "--part"),
         "give one of them");
   }
-  if (!part.empty()) return RanksOfPart(part, plan);
+  if (part.empty()) return {};
+  return ParsePart(part);
+}
+
+std::vector<int64_t> RankOptions::Ranks(const Plan& plan) const {
+  const Mesh& mesh = plan.graph.mesh;
+  if (const auto asked = FindPart()) return RanksOf(*asked, plan);
   if (!devices.empty()) return ParseDevices(devices, mesh);
   if (!ranks.empty()) return ParseRanks(ranks, mesh.world_size());
   return AllRanks(mesh);
@@ -394,7 +411,27 @@ int64_t ParseSize(std::string_view option, const std::string& text, int64_t leas
               fmt::format("write a larger size: `{} 160MiB`", option));
 }
 
+namespace {
+constexpr char kUrlValidator[] = "url";
+}  // namespace
+
+CLI::Option* TakesUrl(CLI::Option* option) {
+  return option->check(
+      CLI::Validator([](std::string&) { return std::string(); }, "", kUrlValidator));
+}
+
+bool MayBeUrl(const CLI::Option& option) {
+  try {
+    // CLI11 has it only of an option that may be changed, and changes nothing.
+    return const_cast<CLI::Option&>(option).get_validator(kUrlValidator) != nullptr;
+  } catch (const CLI::OptionNotFound&) {
+    return false;
+  }
+}
+
 void RequireFolderName(const std::string& folder) {
+  if (IsBucketUrl(folder)) return;
+  RequireNoBucketMount(folder);
   std::error_code error;
   if (std::filesystem::is_directory(folder, error)) return;
   const std::filesystem::path path(folder);
@@ -408,6 +445,7 @@ void RequireFolderName(const std::string& folder) {
 }
 
 void RequireOutside(const std::string& folder, const std::string& checkpoint) {
+  if (IsBucketUrl(folder)) return;
   std::error_code error;
   const auto path = std::filesystem::weakly_canonical(folder, error);
   const auto within = path.lexically_relative(std::filesystem::canonical(checkpoint, error));

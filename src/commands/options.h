@@ -11,6 +11,7 @@
 #include "checkpoint/manifest.h"
 #include "generate/workers.h"
 #include "plan/load.h"
+#include "plan/part.h"
 #include "report/progress.h"
 
 namespace shardinit {
@@ -84,8 +85,12 @@ struct RankOptions {
   std::vector<int64_t> Ranks(const Plan& plan) const;
   // Returns the ranks asked for; nothing if no option asks for some.
   std::optional<std::vector<int64_t>> Some(const Plan& plan) const;
+  // Returns the value of --part; nothing if it is not given. Throws Error (kUsage).
+  std::optional<JobPart> FindPart() const;
 };
 void AddRanks(CLI::App& app, RankOptions* options);
+// Adds `--part I/N` alone.
+void AddPart(CLI::App& app, std::string* part, const char* what);
 // Throws Error (kUsage) if this is no number of parts that an option may have.
 void RequirePartCount(std::string_view option, int64_t count);
 
@@ -120,6 +125,10 @@ size_t ChoiceOf(std::string_view option, const std::string& value,
 // not the default.
 std::string NotEmpty(const std::string& value);
 
+// Lets an option or argument take the URL of a folder in a bucket as well as a path.
+CLI::Option* TakesUrl(CLI::Option* option);
+bool MayBeUrl(const CLI::Option& option);
+
 // Adds an option whose value is text, or a list of such, and is not empty. `type` is its name in
 // the help.
 template <typename T>
@@ -132,7 +141,8 @@ CLI::Option* AddText(CLI::App& app, const std::string& name, const char* type, T
 // GB, TB of 1000. Throws Error (kUsage) for other text, and below `least`.
 int64_t ParseSize(std::string_view option, const std::string& text, int64_t least);
 
-// Throws Error (kUsage) if `folder`, which a command makes, is named as a file of another tool.
+// Throws Error (kUsage) if `folder`, which a command makes, is named as a file of another tool, or
+// is in a bucket that is mounted.
 void RequireFolderName(const std::string& folder);
 
 // Throws Error (kUsage) if `folder`, a new folder, is within the checkpoint that is copied: it

@@ -25,6 +25,8 @@ struct PlanOptions {
     AddText(app, "--write", "FILE", &write,
             "Also write the sharding to this file, as --sharding takes it");
     AddRank(app, &rank, "Also list the boxes of this rank");
+    AddPart(app, &ranks.part,
+            "Also say what is part I, from 0, of the ranks cut into N of equal bytes");
     app.add_flag("--devices", devices, "Also list the device of each rank");
     work.AddJobsTo(app, "would generate");
     work.AddMemoryTo(app);
@@ -35,6 +37,7 @@ struct PlanOptions {
 
   SpecOptions spec;
   WorkOptions work;
+  RankOptions ranks;  // of which there is --part alone
   int64_t rank = -1;
   bool devices = false, force = false, json = false;
   std::string write;
@@ -264,6 +267,24 @@ Facts FactsOfPlan(const PlanOptions& options, const Plan& plan, const Balance& b
   return facts;
 }
 
+// Says what a job with this part would write.
+Fact FactOfPart(const Plan& plan, const JobPart& part, const std::vector<int64_t>& ranks) {
+  const int64_t bytes = BytesIn(plan, ranks);
+  const std::string text = RanksInText(ranks);
+  return {"part",
+          Facts{{"index", part.index},
+                {"count", part.count},
+                {"ranks", text},
+                {"rank_count", std::ssize(ranks)},
+                {"bytes", bytes}},
+          {.label = "part",
+           .text = ranks.empty() ? fmt::format("{}/{}: no ranks", part.index, part.count)
+                                 : fmt::format("{}/{}: {} {}, {} in {}", part.index, part.count,
+                                               ranks.size() == 1 ? "rank" : "ranks", text,
+                                               InBytes(bytes), Count(std::ssize(ranks), "file")),
+           .section = kFiles}};
+}
+
 // `mesh` must outlive the fact.
 Fact FactOfDevices(const Mesh& mesh) {
   const auto devices = std::make_shared<const DeviceMap>(mesh);
@@ -338,6 +359,9 @@ ExitCode RunPlan(const PlanOptions& options) {
   const std::vector<TensorKind> kinds = KindsOf(plan);
   const Balance balance = BalanceOf(plan, kinds);
   Facts facts = FactsOfPlan(options, plan, balance, cost);
+  if (const auto part = options.ranks.FindPart()) {
+    facts.push_back(FactOfPart(plan, *part, options.ranks.Ranks(plan)));
+  }
   if (page) page->Write(PlanPage(plan, facts, kinds, balance));
   if (options.devices) facts.push_back(FactOfDevices(plan.graph.mesh));
   if (options.rank >= 0) AddFactsOfRank(plan, options.rank, &facts);

@@ -18,7 +18,7 @@ namespace {
 struct ReshardOptions {
   explicit ReshardOptions(CLI::App& app) {
     app.add_option("DIR", from, "Folder of the checkpoint")->required();
-    AddText(app, "-o,--output", "DIR2", &folder, "Folder to make")->required();
+    TakesUrl(AddText(app, "-o,--output", "DIR2", &folder, "Folder to make"))->required();
     AddText(app, "--spec", "SPEC", &spec.request.path,
             "Spec of the same model, which says mesh, sharding and layout");
     spec.AddOverridesTo(app);
@@ -27,6 +27,7 @@ struct ReshardOptions {
     app.add_option("--uneven", uneven,
                    "Without --spec: what to do with a dimension that the mesh does not divide")
         ->type_name("error|chunk");
+    AddRanks(app, &ranks);
     AddIndex(app, &index);
     work.AddJobsTo(app, "copy and hash");
     work.AddMemoryTo(app);
@@ -36,6 +37,7 @@ struct ReshardOptions {
 
   SpecOptions spec;  // its path is that of --spec
   WorkOptions work;
+  RankOptions ranks;
   std::string from, folder, uneven, index = "auto";
   bool json = false;
 };
@@ -115,6 +117,8 @@ ExitCode RunReshard(const ReshardOptions& options) {
       .folder = options.folder,
       .workers = options.work.Workers(true),
       .index = FindIndexMode(options.index),
+      .ranks = options.ranks.Some(to),
+      .claim = ClaimOf(folder),
       .progress = options.work.Mode(),
       .is_quiet = options.json,
       .warn = [](const std::string& s) { Talk(fmt::format("shardinit: {}\n", Escape(s))); }};
@@ -126,7 +130,9 @@ ExitCode RunReshard(const ReshardOptions& options) {
     out.Member("from", options.from).Member("folder", options.folder);
     out.Member("world_size", to.world_size());
     out.Member("ranks_written", result.written).Member("ranks_skipped", result.skipped);
-    out.Member("bytes", result.bytes).Member("seconds", seconds).EndObject();
+    out.Member("bytes", result.bytes);
+    if (request.ranks) out.Member("complete", result.complete);
+    out.Member("seconds", seconds).EndObject();
     Print(out.Finish());
     return ExitCode::kOk;
   }
@@ -135,6 +141,11 @@ ExitCode RunReshard(const ReshardOptions& options) {
         fmt::format("shardinit: nothing was left to copy to `{}`\n", Escape(options.folder)));
   } else {
     TalkUnlessQuiet(fmt::format("shardinit: copied {}\n", InSpeed(result.bytes, seconds)));
+  }
+  if (!result.complete) {
+    PrintUnlessQuiet(
+        fmt::format("{}: unfinished: other ranks are missing\n", Escape(options.folder)));
+    return ExitCode::kOk;
   }
   PrintUnlessQuiet(fmt::format("{}: {}, {}, complete\n", Escape(options.folder),
                                Count(to.parameters, "parameter"), Count(to.world_size(), "rank")));

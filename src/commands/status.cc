@@ -1,9 +1,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <deque>
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
 
+#include "base/colour.h"
+#include "base/interrupt.h"
 #include "base/json.h"
+#include "base/new_file.h"
+#include "base/parse_number.h"
 #include "base/text.h"
+#include "bucket/url.h"
 #include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
@@ -14,19 +26,63 @@ namespace shardinit {
 namespace {
 
 constexpr size_t kMostRanges = 1000;  // for people
+constexpr size_t kMostStuck = 5;      // the same
+
+std::string IsSeconds(const std::string& text) {
+  constexpr double kMost = 1e9;
+  const auto seconds = ParseNumber<double>(text);
+  return seconds && *seconds > 0 && *seconds <= kMost
+             ? std::string()
+             : fmt::format("`{}`: use a number of seconds above 0", text);
+}
 
 struct StatusOptions {
   explicit StatusOptions(CLI::App& app) {
-    app.add_option("DIR", folder, "Folder of the checkpoint")->required();
+    TakesUrl(app.add_option("DIR", folder, "Folder of the checkpoint"))->required();
     app.add_option("--missing-parts", parts,
                    "Only print which of N parts, as `gen --part` has them, lack a rank")
         ->type_name("N");
+    app.add_flag("--watch", watch, "Look again and again until the checkpoint is complete");
+    app.add_option("--every", every, "With --watch: the pause between two looks; default 10")
+        ->type_name("SECONDS")
+        ->check(IsSeconds);
+    app.add_option("--stuck", stuck,
+                   "Age from which a rank that nobody writes to counts as stuck; default 300")
+        ->type_name("SECONDS")
+        ->check(IsSeconds);
+    app.add_flag("--prometheus", prometheus, "Print metrics for Prometheus");
     AddJson(app, &json);
   }
 
   std::string folder;
   int64_t parts = 0;
-  bool json = false;
+  double every = 10, stuck = 300;
+  bool watch = false, prometheus = false, json = false;
+};
+
+// A rank whose file has a temporary name: a run makes it, or did until it was killed.
+struct UnfinishedRank {
+  int64_t rank;
+  double written;  // when something was last written to it, in seconds since 1970
+  double age;      // the seconds since then
+};
+
+// What a look at the folder shows.
+struct Look {
+  std::vector<int64_t> missing, parts;  // parts that lack a rank
+  int64_t bytes_done;
+  bool has_manifest, complete;
+  std::vector<UnfinishedRank> unfinished;  // ascending
+  // Of --watch, once something was finished between two looks.
+  std::optional<double> bytes_per_second = {}, seconds_left = {};
+};
+
+// A checkpoint that is being made.
+struct Watched {
+  const StatusOptions& options;
+  const Plan& plan;
+  const Digest& plan_sha256;
+  const int64_t bytes = BytesInFiles(plan);
 };
 
 // Returns the parts that lack a rank.
@@ -41,45 +97,258 @@ std::vector<int64_t> MissingParts(const Plan& plan, int64_t count,
   return parts;
 }
 
-ExitCode RunStatus(const StatusOptions& options) {
-  Digest plan_sha256;
-  if (options.parts != 0) RequirePartCount("--missing-parts", options.parts);
-  const Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
-  const CheckpointFolder folder(options.folder);
-  const std::vector<int64_t> missing = MissingRanks(folder, plan, plan_sha256);
-  const bool has_manifest = folder.root().Exists(kManifestName);
-  const bool complete = has_manifest && missing.empty();
-  const std::vector<int64_t> parts =
-      options.parts == 0 ? std::vector<int64_t>() : MissingParts(plan, options.parts, missing);
-  const int64_t done = plan.world_size() - static_cast<int64_t>(missing.size());
-  if (options.json) {
-    JsonWriter out;
-    out.BeginObject(JsonWriter::kLines).Member("folder", options.folder);
-    out.Member("name", plan.graph.name).Member("complete", complete);
-    out.Member("world_size", plan.world_size()).Member("ranks_done", done);
-    out.Member("missing_ranks", RanksInText(missing));
-    if (options.parts > 0) out.Member("missing_parts", RanksInText(parts));
-    out.EndObject();
-    Print(out.Finish());
-    return ExitCode::kOk;
+// Finds the missing ranks with a temporary file. If several runs make one, the latest counts.
+std::vector<UnfinishedRank> UnfinishedIn(const Folder& ranks, const std::vector<int64_t>& missing) {
+  std::map<std::string, int64_t, std::less<>> names;
+  for (const int64_t rank : missing) names.emplace(shardinit::NameOf(RankFile(rank)), rank);
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  std::map<int64_t, UnfinishedRank> found;
+  ranks.ForEachName([&](const std::string& name) {
+    const auto rank = names.find(NameOfTemporary(name));
+    struct stat info;
+    if (rank == names.end() || !ranks.Look(name, &info)) return;
+    const double written =
+        static_cast<double>(info.st_mtim.tv_sec) + static_cast<double>(info.st_mtim.tv_nsec) / 1e9;
+    // The clock of a file server may be ahead.
+    const UnfinishedRank of_file = {rank->second, written, std::max(0.0, now.count() - written)};
+    const auto [it, is_new] = found.try_emplace(rank->second, of_file);
+    if (!is_new && written > it->second.written) it->second = of_file;
+  });
+  std::vector<UnfinishedRank> unfinished;
+  for (const auto& [rank, of_file] : found) unfinished.push_back(of_file);
+  return unfinished;
+}
+
+Look LookAt(const Watched& watched) {
+  const Plan& plan = watched.plan;
+  const std::string& folder = watched.options.folder;
+  Look look;
+  RanksThere found = LookForRanks(folder, plan, watched.plan_sha256);
+  look.missing = std::move(found.missing);
+  look.has_manifest = found.has_manifest;
+  look.complete = look.has_manifest && look.missing.empty();
+  look.bytes_done = watched.bytes - (look.missing.empty() ? 0 : BytesIn(plan, look.missing));
+  if (watched.options.parts > 0) {
+    look.parts = MissingParts(plan, watched.options.parts, look.missing);
   }
-  if (options.parts > 0) {
-    Print(RanksInText(parts) + "\n");
-    return ExitCode::kOk;
+  // A bucket shows nothing of what is under way.
+  if (IsBucketUrl(folder)) return look;
+  const CheckpointFolder there(folder);
+  if (there.ranks()) look.unfinished = UnfinishedIn(there.ranks(), look.missing);
+  return look;
+}
+
+std::vector<UnfinishedRank> StuckOf(const Look& look, const StatusOptions& options) {
+  std::vector<UnfinishedRank> stuck;
+  for (const UnfinishedRank& rank : look.unfinished) {
+    if (rank.age >= options.stuck) stuck.push_back(rank);
   }
+  std::stable_sort(stuck.begin(), stuck.end(),
+                   [](const auto& a, const auto& b) { return a.age > b.age; });
+  return stuck;
+}
+
+std::string InJson(const Watched& watched, const Look& look) {
+  const StatusOptions& options = watched.options;
+  const Plan& plan = watched.plan;
+  JsonWriter out;
+  // A look of several is a line.
+  out.BeginObject(options.watch ? JsonWriter::kInline : JsonWriter::kLines);
+  out.Member("folder", options.folder);
+  out.Member("name", plan.graph.name).Member("complete", look.complete);
+  out.Member("world_size", plan.world_size());
+  out.Member("ranks_done", plan.world_size() - std::ssize(look.missing));
+  out.Member("missing_ranks", RanksInText(look.missing));
+  if (options.parts > 0) out.Member("missing_parts", RanksInText(look.parts));
+  out.Member("bytes", watched.bytes).Member("bytes_done", look.bytes_done);
+  const auto age = [](double seconds) { return std::round(seconds * 1000) / 1000; };
+  out.Key("unfinished").BeginArray();
+  for (const UnfinishedRank& rank : look.unfinished) {
+    out.BeginObject().Member("rank", rank.rank).Member("age", age(rank.age)).EndObject();
+  }
+  out.EndArray().Key("stuck").BeginArray();
+  for (const UnfinishedRank& rank : StuckOf(look, options)) out.Value(rank.rank);
+  out.EndArray();
+  if (options.watch) {
+    const auto member = [&](const char* name, const std::optional<double>& value) {
+      out.MemberOrNull(name, value.has_value(), value.value_or(0));
+    };
+    member("bytes_per_second", look.bytes_per_second);
+    member("seconds_left", look.seconds_left);
+  }
+  out.EndObject();
+  return out.Finish();
+}
+
+// Returns the value of a label in Prometheus's text. It is UTF-8, so other bytes are written as in
+// JSON.
+std::string InLabel(std::string_view text) {
+  std::string label;
+  for (size_t at = 0; at < text.size();) {
+    const Character character = CharacterAt(text, at);
+    const std::string_view as_is = text.substr(at, static_cast<size_t>(character.size));
+    at += as_is.size();
+    if (!character.valid) {
+      label += fmt::format("\\\\x{:02x}", static_cast<unsigned char>(as_is[0]));
+    } else if (as_is == "\n") {
+      label += "\\n";
+    } else {
+      if (as_is == "\"" || as_is == "\\") label += '\\';
+      label += as_is;
+    }
+  }
+  return label;
+}
+
+std::string InMetrics(const Watched& watched, const Look& look) {
+  const Plan& plan = watched.plan;
+  const std::string labels = fmt::format("folder=\"{}\",name=\"{}\"",
+                                         InLabel(watched.options.folder), InLabel(plan.graph.name));
+  std::string text;
+  const auto begin = [&](std::string_view name, std::string_view help) {
+    text += fmt::format("# HELP shardinit_{0} {1}\n# TYPE shardinit_{0} gauge\n", name, help);
+  };
+  const auto add = [&](std::string_view name, std::string_view help, int64_t value) {
+    begin(name, help);
+    text += fmt::format("shardinit_{}{{{}}} {}\n", name, labels, value);
+  };
+  add("ranks", "Ranks of the checkpoint.", plan.world_size());
+  add("ranks_done", "Ranks whose files and receipts are there.",
+      plan.world_size() - std::ssize(look.missing));
+  add("bytes", "Bytes of tensors in all rank files.", watched.bytes);
+  add("bytes_done", "Bytes of tensors in the files of ranks that are done.", look.bytes_done);
+  add("complete", "Whether the checkpoint is complete: 1 or 0.", look.complete ? 1 : 0);
+  add("ranks_stuck", "Ranks that are begun, and that nobody has written to for some time.",
+      std::ssize(StuckOf(look, watched.options)));
+  begin("rank_written_timestamp_seconds",
+        "When the file of a rank that is begun and not done was last written to.");
+  for (const UnfinishedRank& rank : look.unfinished) {
+    text += fmt::format("shardinit_rank_written_timestamp_seconds{{{},rank=\"{}\"}} {:.3f}\n",
+                        labels, rank.rank, rank.written);
+  }
+  return text;
+}
+
+// Returns `, 2 ranks are stuck: 17 since 12:03 min, 300 since 7:10 min`; empty if none is.
+std::string StuckInText(const Look& look, const StatusOptions& options) {
+  const std::vector<UnfinishedRank> stuck = StuckOf(look, options);
+  if (stuck.empty()) return {};
+  std::string text = fmt::format("{} {} stuck:", Count(std::ssize(stuck), "rank"),
+                                 stuck.size() == 1 ? "is" : "are");
+  for (size_t i = 0; i < std::min(stuck.size(), kMostStuck); ++i) {
+    text += fmt::format("{} {} since {}", i == 0 ? "" : ",", stuck[i].rank, InTime(stuck[i].age));
+  }
+  return text + (stuck.size() > kMostStuck ? ", …" : "");
+}
+
+std::string InText(const Watched& watched, const Look& look) {
+  const StatusOptions& options = watched.options;
+  const Plan& plan = watched.plan;
+  if (options.parts > 0) return RanksInText(look.parts) + "\n";
+  const int64_t done = plan.world_size() - std::ssize(look.missing);
   std::string text = fmt::format("{}: {}: {} of {} {} there, {}\n", Escape(options.folder),
                                  plan.graph.name, Grouped(done), Count(plan.world_size(), "rank"),
                                  plan.world_size() == 1 ? "is" : "are",
-                                 complete          ? "complete"
-                                 : missing.empty() ? "not finalized: run `shardinit finalize`"
-                                 : has_manifest    ? "damaged: it was complete; run `gen` again"
-                                                   : "unfinished");
-  if (!missing.empty()) {
-    const std::string ranks = RanksInText(missing, kMostRanges);
+                                 look.complete          ? "complete"
+                                 : look.missing.empty() ? "not finalized: run `shardinit finalize`"
+                                 : look.has_manifest ? "damaged: it was complete; run `gen` again"
+                                                     : "unfinished");
+  if (!look.missing.empty()) {
+    const std::string ranks = RanksInText(look.missing, kMostRanges);
     text +=
         fmt::format("missing: {}{}\n", ranks, ranks.ends_with("…") ? " (`--json` has all)" : "");
   }
-  Print(text);
+  if (const std::string stuck = StuckInText(look, options); !stuck.empty()) text += stuck + "\n";
+  return text;
+}
+
+// Returns a look of several as one line without its end.
+std::string InLine(const Watched& watched, const Look& look) {
+  const int64_t ranks = watched.plan.world_size();
+  std::string text =
+      fmt::format("{} of {}, {} of {}", Grouped(ranks - std::ssize(look.missing)),
+                  Count(ranks, "rank"), InBytes(look.bytes_done), InBytes(watched.bytes));
+  if (look.bytes_per_second) text += fmt::format(", {:.2f} GB/s", *look.bytes_per_second / 1e9);
+  if (look.seconds_left) text += fmt::format(", {} left", InTime(*look.seconds_left));
+  if (look.complete) return text + ", complete";
+  if (look.missing.empty()) return text + ", not finalized";
+  const std::string stuck = StuckInText(look, watched.options);
+  return stuck.empty() ? text : text + "; " + stuck;
+}
+
+// Waits, and ends early if a signal comes.
+void Pause(double seconds) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  constexpr std::chrono::duration<double> kStep(0.1);
+  for (auto now = Clock::now(); now < end; now = Clock::now()) {
+    ThrowIfInterrupted();
+    std::this_thread::sleep_for(std::min<std::chrono::duration<double>>(kStep, end - now));
+  }
+}
+
+// Looks again and again until the checkpoint is complete.
+void Watch(const StatusOptions& options, const Plan& plan, const Digest& plan_sha256) {
+  // Ranks are done one by one, so the speed is that of some time.
+  constexpr double kWindow = 600;
+  struct Past {
+    double seconds;
+    int64_t bytes;
+  };
+  std::deque<Past> past;
+  const Stopwatch time;
+  const bool repaints = !options.json && IsTerminal(Channel::kOutput);
+  while (true) {
+    const Watched watched = {options, plan, plan_sha256};
+    Look look = LookAt(watched);
+    past.push_back({time.seconds(), look.bytes_done});
+    while (past.size() > 2 && past[1].seconds < past.back().seconds - kWindow) past.pop_front();
+    const int64_t bytes = past.back().bytes - past.front().bytes;
+    if (bytes > 0) {
+      look.bytes_per_second =
+          static_cast<double>(bytes) / (past.back().seconds - past.front().seconds);
+      look.seconds_left =
+          static_cast<double>(watched.bytes - look.bytes_done) / *look.bytes_per_second;
+    }
+    if (options.json) {
+      Print(InJson(watched, look));
+    } else if (repaints && !look.complete) {
+      Print(fmt::format("\r{}\x1b[K", InLine(watched, look)));
+    } else {
+      Print(fmt::format("{}{}{}\n", repaints ? "\r" : "", InLine(watched, look),
+                        repaints ? "\x1b[K" : ""));
+    }
+    if (look.complete) return;
+    Pause(options.every);
+  }
+}
+
+ExitCode RunStatus(const StatusOptions& options) {
+  if (options.parts != 0) RequirePartCount("--missing-parts", options.parts);
+  const auto refuse = [](const char* what, const char* hint) {
+    throw Error(ExitCode::kUsage, what, hint);
+  };
+  if (options.prometheus && options.json) {
+    refuse("`--prometheus` and `--json` are two forms", "give one of them");
+  }
+  if (options.prometheus && options.watch) {
+    refuse("`--prometheus` prints one look", "run it every minute, by cron or a timer");
+  }
+  if (options.parts != 0 && !options.json && (options.watch || options.prometheus)) {
+    refuse("`--missing-parts` prints nothing but the parts",
+           "leave `--watch` and `--prometheus` out, or add `--json` to `--watch`");
+  }
+  Digest plan_sha256;
+  const Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
+  if (options.watch) {
+    Watch(options, plan, plan_sha256);
+    return ExitCode::kOk;
+  }
+  const Watched watched = {options, plan, plan_sha256};
+  const Look look = LookAt(watched);
+  Print(options.json         ? InJson(watched, look)
+        : options.prometheus ? InMetrics(watched, look)
+                             : InText(watched, look));
   return ExitCode::kOk;
 }
 

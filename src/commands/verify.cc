@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "bucket/url.h"
 #include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
@@ -21,10 +22,11 @@ namespace {
 
 struct VerifyOptions {
   explicit VerifyOptions(CLI::App& app) {
-    app.add_option("DIR", folder,
-                   "Folder of the checkpoint or export, or, with --spec, of safetensors files, "
-                   "DCP files or "
-                   "zarr arrays")
+    TakesUrl(
+        app.add_option("DIR", folder,
+                       "Folder of the checkpoint or export, or, with --spec, of safetensors files, "
+                       "DCP files or "
+                       "zarr arrays"))
         ->required();
     AddText(app, "--spec", "SPEC", &spec.request.path,
             "Compare the values with those of this spec");
@@ -155,6 +157,7 @@ void PrintIntact(const VerifyOptions& options, bool is_export, const VerifyResul
 }
 
 ExitCode RunVerify(const VerifyOptions& options) {
+  const bool is_url = IsBucketUrl(options.folder);
   const auto holds = [&](const char* name) { return Exists(options.folder + "/" + name); };
   const SpecOptions& spec = options.spec;
   const bool against_spec = !spec.request.path.empty();
@@ -162,6 +165,10 @@ ExitCode RunVerify(const VerifyOptions& options) {
     throw Error(ExitCode::kUsage,
                 "`--set`, `--mesh`, `--sharding` and `--layout` are for a spec, and none is given",
                 "add `--spec SPEC`");
+  }
+  if (against_spec && is_url) {
+    throw Error(ExitCode::kUsage, "`--spec` reads the values of folders, and not of buckets",
+                "without it the bytes of a checkpoint in a bucket are compared with their digests");
   }
   if (against_spec && !holds(kPlanName)) {
     if (!options.strict) return RunAgainstSpec(options);
@@ -171,7 +178,8 @@ ExitCode RunVerify(const VerifyOptions& options) {
         "without `--spec` an export is compared with its own list");
   }
   // An export has no ranks, but a record.
-  const bool is_export = !holds(kManifestName) && !holds(kPlanName) && holds(kExportName);
+  const bool is_export =
+      !is_url && !holds(kManifestName) && !holds(kPlanName) && holds(kExportName);
   const VerifyResult result = CheckBytes(options, is_export);
   ReportFindings(options, result.foreign, "is foreign: ");
   if (against_spec && result.findings.empty()) {
@@ -184,6 +192,8 @@ ExitCode RunVerify(const VerifyOptions& options) {
   Report(fmt::format("shardinit: `{}` is damaged: {}\n  hint: {}\n", Escape(options.folder),
                      Count(result.findings.count(), "finding"),
                      is_export ? "remove it, and export again; move away what does not belong to it"
+                     : is_url  ? "remove the damaged objects with the store's own tool, and run "
+                                 "the `shardinit gen` that wrote them again"
                                : "run the `shardinit gen` that wrote it with `--repair`; move away "
                                  "what does not belong to it"),
          options.json);

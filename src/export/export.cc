@@ -132,7 +132,7 @@ void WriteFiles(const Plan& plan, const ExportRequest& request, std::vector<File
       groups.WaitForRoom();
       const auto file = std::make_shared<OutputFile>(folder, path);
       BeginFile(files[f], *file);
-      groups.Add(TasksOf(files[f], *file, &digests[f], &crcs[f]),
+      groups.Add(TasksOf(files[f], file.get(), &digests[f], &crcs[f]),
                  [file, counters, layout = &files[f], &sums = crcs[f]] {
                    const Timer timer(&counters->sync_ns);
                    FinishFile(sums, layout, *file);
@@ -164,12 +164,12 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
   result.was_there = IsThere(request.folder, WriteOrigin(plan, request), files);
   if (result.was_there) {
     RequireSameValues(plan, request, files, result.bytes, counters);
-    if (request.ranks) {
+    if (request.is_shared()) {
       SharedFolder::RemoveLeftOvers(request.folder, WriteOrigin(plan, request) + request.claim);
     }
     return result;
   }
-  if (request.ranks) {
+  if (request.is_shared()) {
     ExportRanks(plan, request, std::move(files), counters, &result);
     if (!result.missing.empty()) return result;
     // If several processes found all ranks, one gave the folder its name.

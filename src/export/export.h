@@ -9,6 +9,7 @@
 #include "checkpoint/verify.h"
 #include "formats/format.h"
 #include "generate/workers.h"
+#include "plan/part.h"
 #include "plan/plan.h"
 
 namespace shardinit {
@@ -23,10 +24,15 @@ struct ExportRequest {
   // If given, only these ranks are made, ascending, and other processes make the others: of
   // the same `claim`, which says what else than the plan decides the values.
   std::optional<std::vector<int64_t>> ranks = {};
+  // Or only this part of the files, by their bytes; other processes make the other parts.
+  std::optional<JobPart> part = {};
   std::string claim = {};
   WorkerOptions workers;
   // Called about ten times a second; `total` is the number of bytes there will be.
   std::function<void(const WorkCounters& counters, int64_t total)> progress;
+
+  // Tells whether other processes make the rest.
+  bool is_shared() const { return ranks || part; }
 };
 
 struct ExportResult {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "base/interrupt.h"
@@ -19,6 +20,15 @@ namespace {
 
 constexpr size_t kReceiptLimit = size_t{1} << 30;
 
+// Files are made, and noted in receipts, by shares: each has the files that are dealt to it in
+// turn, and is itself dealt to a rank in turn. A few ranks have several shares each, so that more
+// jobs than ranks have something to do; millions of files need no millions of receipts.
+int64_t CountShares(int64_t files, int64_t ranks) {
+  constexpr int64_t kEnough = 1024;
+  const int64_t for_files = (files + ranks - 1) / ranks;
+  return ranks * std::max<int64_t>(1, std::min(for_files, kEnough / ranks));
+}
+
 // The files of an export, and what is known of their bytes.
 struct ExportParts {
   const Plan& plan;
@@ -27,21 +37,49 @@ struct ExportParts {
   std::vector<std::vector<Digest>> digests;
   std::vector<std::vector<uint32_t>> crcs;
   std::vector<bool> is_finished;  // its texts have their CRCs
-  std::vector<int64_t> rank;      // that makes the file; -1: it has no elements
+  std::vector<int64_t> share;     // that has the file; -1: it has no elements
+  int64_t shares = 0;
 
   ExportParts(const Plan& of, const ExportRequest& asked, std::vector<FileLayout> laid_out)
       : plan(of), request(asked), files(std::move(laid_out)) {
+    shares = CountShares(std::count_if(files.begin(), files.end(),
+                                       [](const FileLayout& file) { return !file.boxes.empty(); }),
+                         plan.world_size());
     int64_t next = 0;
     for (const FileLayout& file : files) {
       digests.emplace_back(file.boxes.size());
       crcs.emplace_back(file.boxes.size());
-      rank.push_back(file.boxes.empty() ? -1 : next++ % plan.world_size());
+      share.push_back(file.boxes.empty() ? -1 : next++ % shares);
     }
     is_finished.resize(files.size());
   }
+
+  int64_t RankOf(int64_t of) const { return of % plan.world_size(); }
 };
 
-std::string ReceiptOf(int64_t rank) { return fmt::format("rank-{:05}", rank); }
+// Returns the shares that the request asks for, ascending.
+std::vector<int64_t> AskedShares(const ExportParts& parts) {
+  std::vector<int64_t> asked;
+  const ExportRequest& request = parts.request;
+  if (!request.part) {
+    for (int64_t share = 0; share < parts.shares; ++share) {
+      if (std::binary_search(request.ranks->begin(), request.ranks->end(), parts.RankOf(share))) {
+        asked.push_back(share);
+      }
+    }
+    return asked;
+  }
+  std::vector<int64_t> bytes(static_cast<size_t>(parts.shares));
+  for (size_t f = 0; f < parts.files.size(); ++f) {
+    if (parts.share[f] >= 0) bytes[static_cast<size_t>(parts.share[f])] += parts.files[f].size();
+  }
+  const std::vector<int64_t> first = CutInParts(std::move(bytes), request.part->count);
+  const auto index = static_cast<size_t>(request.part->index);
+  for (int64_t share = first[index]; share < first[index + 1]; ++share) asked.push_back(share);
+  return asked;
+}
+
+std::string ReceiptOf(int64_t share) { return fmt::format("share-{:05}", share); }
 
 // Opens the folder of a file, and makes those above it.
 Folder FolderFor(const Folder& folder, const std::string& path) {
@@ -60,31 +98,31 @@ struct Writing {
   NewFile file;
 };
 
-void WriteReceipt(const ExportParts& parts, int64_t rank, const Folder& notes) {
+void WriteReceipt(const ExportParts& parts, int64_t share, const Folder& notes) {
   nlohmann::json receipt = nlohmann::json::array();
   for (size_t f = 0; f < parts.files.size(); ++f) {
-    if (parts.rank[f] != rank) continue;
+    if (parts.share[f] != share) continue;
     nlohmann::json digests = nlohmann::json::array();
     for (const Digest& digest : parts.digests[f]) digests.push_back(ToHex(digest));
     receipt.push_back({{"file", f}, {"digests", digests}, {"crcs", parts.crcs[f]}});
   }
-  NewFile file(notes, ReceiptOf(rank));
+  NewFile file(notes, ReceiptOf(share));
   file.Append(receipt.dump());
   file.Commit();
 }
 
-// Takes what a rank's receipt says. Returns false if there is none, or if one of its files is
+// Takes what a share's receipt says. Returns false if there is none, or if one of its files is
 // missing.
-bool TakeReceipt(ExportParts* parts, int64_t rank, const SharedFolder& shared) {
+bool TakeReceipt(ExportParts* parts, int64_t share, const SharedFolder& shared) {
   std::string text;
-  if (!shared.notes().Read(ReceiptOf(rank), kReceiptLimit, &text)) return false;
-  const std::string path = shared.notes().PathOf(ReceiptOf(rank));
+  if (!shared.notes().Read(ReceiptOf(share), kReceiptLimit, &text)) return false;
+  const std::string path = shared.notes().PathOf(ReceiptOf(share));
   const nlohmann::json receipt = ParseJson(text, path);
   try {
     for (const nlohmann::json& entry : receipt) {
       const size_t f = entry.at("file");
       const auto& digests = entry.at("digests");
-      if (f >= parts->files.size() || parts->rank[f] != rank ||
+      if (f >= parts->files.size() || parts->share[f] != share ||
           digests.size() != parts->files[f].boxes.size()) {
         throw Error(ExitCode::kRefused, fmt::format("`{}` is damaged", path), "remove it");
       }
@@ -102,8 +140,8 @@ bool TakeReceipt(ExportParts* parts, int64_t rank, const SharedFolder& shared) {
   return true;
 }
 
-void WriteRanks(ExportParts* parts, const std::vector<int64_t>& ranks, const SharedFolder& shared,
-                int64_t bytes, WorkCounters* counters) {
+void WriteShares(ExportParts* parts, const std::vector<int64_t>& shares, const SharedFolder& shared,
+                 int64_t bytes, WorkCounters* counters) {
   const Folder root = Folder::Open(shared.files());
   constexpr int64_t kFilesAtOnce = 16;
   FileGroups groups(parts->request.workers, counters, parts->request.source, kFilesAtOnce,
@@ -111,13 +149,13 @@ void WriteRanks(ExportParts* parts, const std::vector<int64_t>& ranks, const Sha
                       if (parts->request.progress) parts->request.progress(*counters, bytes);
                     });
   for (size_t f = 0; f < parts->files.size(); ++f) {
-    if (!std::binary_search(ranks.begin(), ranks.end(), parts->rank[f])) continue;
+    if (!std::binary_search(shares.begin(), shares.end(), parts->share[f])) continue;
     ThrowIfInterrupted();
     groups.WaitForRoom();
     const auto writing = std::make_shared<Writing>(root, parts->files[f].path);
     BeginFile(parts->files[f], writing->file);
     parts->is_finished[f] = true;
-    groups.Add(TasksOf(parts->files[f], writing->file, &parts->digests[f], &parts->crcs[f]),
+    groups.Add(TasksOf(parts->files[f], &writing->file, &parts->digests[f], &parts->crcs[f]),
                [writing, counters, layout = &parts->files[f], &sums = parts->crcs[f]] {
                  const Timer timer(&counters->sync_ns);
                  FinishFile(sums, layout, writing->file);
@@ -127,7 +165,7 @@ void WriteRanks(ExportParts* parts, const std::vector<int64_t>& ranks, const Sha
   groups.Finish();
 }
 
-// Removes what killed runs left beside a file: no rank is missing, so nobody needs a file that is
+// Removes what killed runs left beside a file: no share is missing, so nobody needs a file that is
 // not complete.
 void RemoveKilled(const Folder& root, const std::string& path) {
   const Folder folder = FolderFor(root, path);
@@ -143,7 +181,7 @@ void WriteRest(ExportParts* parts, const SharedFolder& shared) {
   for (const FileLayout& file : parts->files) RemoveKilled(root, file.path);
   for (size_t f = 0; f < parts->files.size(); ++f) {
     FileLayout& layout = parts->files[f];
-    if (parts->rank[f] >= 0) {
+    if (parts->share[f] >= 0) {
       if (!parts->is_finished[f] && !layout.crcs.empty()) PutCrcs(parts->crcs[f], &layout);
       continue;
     }
@@ -164,20 +202,22 @@ void ExportRanks(const Plan& plan, const ExportRequest& request, std::vector<Fil
   ExportParts parts(plan, request, std::move(files));
   SharedFolder shared(request.folder, WriteOrigin(plan, request) + request.claim);
   std::vector<int64_t> left;
-  for (const int64_t rank : *request.ranks) {
-    if (!TakeReceipt(&parts, rank, shared)) left.push_back(rank);
+  for (const int64_t share : AskedShares(parts)) {
+    if (!TakeReceipt(&parts, share, shared)) left.push_back(share);
   }
   result->bytes = 0;
   for (size_t f = 0; f < parts.files.size(); ++f) {
-    if (!std::binary_search(left.begin(), left.end(), parts.rank[f])) continue;
+    if (!std::binary_search(left.begin(), left.end(), parts.share[f])) continue;
     for (const FileBox& box : parts.files[f].boxes) result->bytes += BytesOf(box);
   }
-  WriteRanks(&parts, left, shared, result->bytes, counters);
-  for (const int64_t rank : left) WriteReceipt(parts, rank, shared.notes());
-  for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
-    if (!TakeReceipt(&parts, rank, shared)) result->missing.push_back(rank);
+  WriteShares(&parts, left, shared, result->bytes, counters);
+  for (const int64_t share : left) WriteReceipt(parts, share, shared.notes());
+  std::set<int64_t> missing;
+  for (int64_t share = 0; share < parts.shares; ++share) {
+    if (!TakeReceipt(&parts, share, shared)) missing.insert(parts.RankOf(share));
   }
-  if (!result->missing.empty()) return;
+  result->missing.assign(missing.begin(), missing.end());
+  if (!missing.empty()) return;
   WriteRest(&parts, shared);
   shared.Commit();
 }

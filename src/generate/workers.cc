@@ -32,6 +32,7 @@ struct Waiting {
   BoxTask task;
   std::shared_ptr<Group> group;
   std::vector<Preparation> needs;
+  int64_t number;  // of those that were submitted
 };
 
 // A box at work.
@@ -65,11 +66,12 @@ int64_t Bytes(const BoxTask& task) {
   return ElementCount(task.box.shape) * InfoOf(task.tensor->dtype).bytes;
 }
 
-// Returns pointers, since the tasks themselves are large and can be a million.
-std::vector<BoxTask*> LargestFirst(std::vector<BoxTask>& tasks) {
+// Returns the order in which tasks are taken: the largest first, or as they stand. Returns
+// pointers, since the tasks themselves are large and can be a million.
+std::vector<BoxTask*> InOrder(std::vector<BoxTask>& tasks, bool as_they_stand) {
   std::vector<std::pair<int64_t, BoxTask*>> order;
   order.reserve(tasks.size());
-  for (BoxTask& task : tasks) order.emplace_back(-Bytes(task), &task);
+  for (BoxTask& task : tasks) order.emplace_back(as_they_stand ? 0 : -Bytes(task), &task);
   std::sort(order.begin(), order.end());
   std::vector<BoxTask*> sorted(order.size());
   std::ranges::transform(order, sorted.begin(), &std::pair<int64_t, BoxTask*>::second);
@@ -98,6 +100,7 @@ class Workers::Pool {
  public:
   Pool(const WorkerOptions& options, WorkCounters* counters)
       : counters_(*counters),
+        in_order_(options.in_order),
         has_writers_(options.writers > 0),
         free_(BlocksFor(options)),
         preparations_(options.memory, [](const Tensor& drawn) {
@@ -110,7 +113,7 @@ class Workers::Pool {
   ~Pool() { Stop(); }
 
   void Submit(std::vector<BoxTask> tasks, std::function<void()> done) {
-    const std::vector<BoxTask*> order = LargestFirst(tasks);
+    const std::vector<BoxTask*> order = InOrder(tasks, in_order_);
     auto group = std::make_shared<Group>();
     group->done = std::move(done);
     group->unfinished = static_cast<int64_t>(tasks.size());
@@ -121,7 +124,7 @@ class Workers::Pool {
         std::vector<Preparation> needs;
         if (!task->source && !task->pass) needs = PreparationsOf(*task->tensor, task->box);
         auto& queue = needs.empty() ? pending_ : pending_prepared_;
-        queue.push_back({std::move(*task), group, std::move(needs)});
+        queue.push_back({std::move(*task), group, std::move(needs), submitted_++});
       }
     }
     work_.notify_all();
@@ -208,7 +211,7 @@ class Workers::Pool {
       if (lane.job && lane.job->next_hash == lane.job->blocks) lane.job = nullptr;
       if (!other.busy() && other.job && (std::swap(lane.job, other.job), Take(&lane))) continue;
       if (free_.empty()) continue;
-      if (!pending_.empty()) {
+      if (!pending_.empty() && !(in_order_ && IsPreparedFirst())) {
         lane.job = std::make_shared<Job>(std::move(pending_.front()), free_.bytes());
         pending_.pop_front();
         if (!lane.job->task.pass) active_.push_back(lane.job);
@@ -222,6 +225,12 @@ class Workers::Pool {
       }
     }
     return lanes[0].busy() || lanes[1].busy();
+  }
+
+  // Needs the lock. Returns whether the next task in order is one that needs preparations.
+  bool IsPreparedFirst() const {
+    return !pending_prepared_.empty() &&
+           (pending_.empty() || pending_prepared_.front().number < pending_.front().number);
   }
 
   // Needs the lock. Takes the next work of the lane's job: hashing a block that others made ahead,
@@ -264,9 +273,11 @@ class Workers::Pool {
   // already go first.
   bool PickPreparation() {
     if (!preparing_.empty()) return true;
-    if (pending_prepared_.empty()) return false;
-    auto next = std::find_if(pending_prepared_.begin(), pending_prepared_.end(),
-                             [&](const Waiting& w) { return preparations_.AreHeld(w.needs); });
+    if (pending_prepared_.empty() || (in_order_ && !IsPreparedFirst())) return false;
+    auto next =
+        in_order_ ? pending_prepared_.begin()
+                  : std::find_if(pending_prepared_.begin(), pending_prepared_.end(),
+                                 [&](const Waiting& w) { return preparations_.AreHeld(w.needs); });
     if (next == pending_prepared_.end()) next = pending_prepared_.begin();
     if (!preparations_.Use(next->needs)) return false;
     preparing_.push_back(std::make_shared<Job>(std::move(*next), free_.bytes()));
@@ -372,7 +383,7 @@ class Workers::Pool {
   }
 
   WorkCounters& counters_;
-  const bool has_writers_;
+  const bool in_order_, has_writers_;
 
   mutable std::mutex mutex_;
   std::condition_variable work_;     // a free block or a new task
@@ -385,7 +396,8 @@ class Workers::Pool {
   Preparations preparations_;
   std::list<JobPtr> active_;  // jobs with blocks left to generate
   std::deque<Block> unwritten_;
-  int64_t finished_ = 0;  // groups
+  int64_t submitted_ = 0;  // tasks
+  int64_t finished_ = 0;   // groups
   bool stopped_ = false;
   std::exception_ptr failure_;
   // Threads are last: they end before all that they use.

@@ -32,6 +32,9 @@ struct WorkerOptions {
   int64_t memory = 160 << 20;  // the most bytes of all blocks
   // Blocks are longer than is best for writing, as far as the memory allows.
   bool has_long_blocks = false;
+  // Boxes are taken in the order in which they were submitted, for sinks that keep what they have
+  // in memory until the bytes before it are there, too.
+  bool in_order = false;
 };
 
 // The number of blocks and their size that `options` give; gen's memory is about their product.
@@ -81,11 +84,11 @@ class Timer {
   Clock::time_point start_;
 };
 
-class OutputFile;
+class Sink;
 
 // The place where a box's bytes go.
 struct BoxOutput {
-  const OutputFile* file = nullptr;  // Null: nowhere, only the digest is wanted.
+  const Sink* file = nullptr;  // Null: nowhere, only the digest is wanted.
   int64_t offset = 0;
 };
 
@@ -94,7 +97,7 @@ using BoxElements = std::function<void(int64_t first, int64_t count, void* out)>
 
 // A write that a box needs.
 struct BoxWrite {
-  const OutputFile* file;
+  const Sink* file;
   const uint8_t* data;
   int64_t bytes, offset;  // byte count and offset in the file
 };

@@ -62,11 +62,10 @@ void TakeOutTwins(const Plan& folder, Plan* from) {
   if (!from->graph.drawn) return;
   std::set<std::string_view> there;
   for (const Tensor& tensor : folder.graph.tensors) there.insert(tensor.path);
+  const auto is_missing = [&](const Tensor& tensor) { return !there.contains(tensor.path); };
+  if (std::none_of(from->graph.tensors.begin(), from->graph.tensors.end(), is_missing)) return;
   Plan rest = *from;
-  if (std::erase_if(rest.graph.tensors,
-                    [&](const Tensor& tensor) { return !there.contains(tensor.path); }) == 0) {
-    return;
-  }
+  std::erase_if(rest.graph.tensors, is_missing);
   const auto all = CountStored(*from), left = CountStored(rest);
   std::erase_if(from->graph.tensors, [&](const Tensor& tensor) {
     if (there.contains(tensor.path)) return false;

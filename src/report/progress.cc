@@ -4,7 +4,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <cmath>
 #include <utility>
 
 #include "base/colour.h"
@@ -17,13 +16,6 @@ namespace {
 size_t TerminalWidth() {
   winsize size = {};
   return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
-
-std::string InTime(double seconds) {
-  const int64_t s = std::llround(seconds);
-  if (s < 60) return fmt::format("{} s", s);
-  if (s < 3600) return fmt::format("{}:{:02} min", s / 60, s % 60);
-  return fmt::format("{}:{:02} h", s / 3600, s / 60 % 60);
 }
 
 }  // namespace

@@ -6,9 +6,10 @@
 #include "base/error.h"
 
 namespace shardinit {
+namespace {
 
-std::string FillTemplate(std::string_view name, const TemplateValues& values) {
-  const auto files = TemplateFiles();
+std::string Fill(std::span<const EmbeddedFile> files, std::string_view name,
+                 const TemplateValues& values) {
   const auto file = std::find_if(files.begin(), files.end(),
                                  [&](const EmbeddedFile& other) { return other.path == name; });
   Check(file != files.end(), "a template that is not there");
@@ -23,12 +24,27 @@ std::string FillTemplate(std::string_view name, const TemplateValues& values) {
     const std::string indent(std::min(filled.find_first_not_of(' ', line), filled.size()) - line,
                              ' ');
     rest.remove_prefix(close + 2);
+    if (value->second.empty() && indent.size() == filled.size() - line && rest.starts_with('\n')) {
+      filled.resize(line);
+      rest.remove_prefix(1);
+      continue;
+    }
     for (const char c : value->second) {
       filled += c;
       if (c == '\n') filled += indent;
     }
   }
   return filled.append(rest);
+}
+
+}  // namespace
+
+std::string FillTemplate(std::string_view name, const TemplateValues& values) {
+  return Fill(TemplateFiles(), name, values);
+}
+
+std::string FillJobTemplate(std::string_view name, const TemplateValues& values) {
+  return Fill(JobFiles(), name, values);
 }
 
 }  // namespace shardinit

@@ -114,6 +114,13 @@ std::string InBytes(int64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
+std::string InTime(double seconds) {
+  const auto s = static_cast<int64_t>(std::min(std::round(seconds), 9e18));
+  if (s < 60) return fmt::format("{} s", s);
+  if (s < 3600) return fmt::format("{}:{:02} min", s / 60, s % 60);
+  return fmt::format("{}:{:02} h", s / 3600, s / 60 % 60);
+}
+
 std::string InShape(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }

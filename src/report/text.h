@@ -14,6 +14,7 @@ std::string Grouped(int64_t number);  // 405,853,388,800
 // Returns `1 rank` or `512 ranks`; `plural` is for nouns that need more than an s.
 std::string Count(int64_t number, std::string_view noun, std::string_view plural = {});
 std::string InBytes(int64_t bytes);                      // 811.7 GB, powers of 1000 as for disks
+std::string InTime(double seconds);                      // 7 s, 12:03 min, 26:10 h
 std::string InShape(const std::vector<int64_t>& shape);  // [128256, 16384]
 
 // The most rows of a table or list that people are shown. A few words of a spec can make millions.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -58,7 +59,7 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
   std::string all(static_cast<size_t>(count * size), '\0');
   for (char& byte : all) byte = static_cast<char>(random.In(0, 255));
 
-  // Each source has its place in a file, and is new, watched or already hashed.
+  // Each source has its place in a file, and is new, watched, already hashed or hashed by nobody.
   const std::vector<Box> cut = CutUp(tensor.shape, random.In(0, 11), random);
   const auto name =
       std::filesystem::temp_directory_path() /
@@ -74,22 +75,25 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
       file << elements;
     }
   }
+  // Only some boxes are to be made, and some of these twice.
+  std::vector<Box> boxes = CutUp(tensor.shape, random.In(0, 11), random);
+  if (random.Chance(2)) boxes.resize(static_cast<size_t>(random.In(1, std::ssize(boxes))));
+  if (random.Chance(2)) boxes.push_back(boxes.front());
   std::vector<Sweep::Source> sources;
   for (const FilePiece& piece : pieces) {
-    const int64_t kind = random.In(0, 2);
+    // What is wanted alone has elements of what is made.
+    const bool is_met = std::any_of(boxes.begin(), boxes.end(),
+                                    [&](const Box& box) { return Overlap(piece.box, box); });
+    const int64_t kind = random.In(0, is_met ? 3 : 2);
     Sweep::Source& source = sources.emplace_back();
     source.piece = &piece;
-    if (kind > 0) {
+    if (kind == 1 || kind == 2) {
       source.watched = std::make_shared<WatchedBox>(piece, ElementCount(piece.box.shape) * size,
                                                     int64_t{16} << random.In(0, 7));
     }
     if (kind < 2) source.digest = std::make_shared<Digest>();
   }
 
-  // Only some boxes are to be made, and some of these twice.
-  std::vector<Box> boxes = CutUp(tensor.shape, random.In(0, 11), random);
-  if (random.Chance(2)) boxes.resize(static_cast<size_t>(random.In(1, std::ssize(boxes))));
-  if (random.Chance(2)) boxes.push_back(boxes.front());
   std::vector<Digest> digests(boxes.size());
   std::vector<uint32_t> crcs(boxes.size());
   std::vector<std::string> made;
@@ -97,7 +101,7 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
   int64_t made_bytes = 0;
   for (size_t b = 0; b < boxes.size(); ++b) {
     // Nothing is written here: a file is no more than its address.
-    const auto* file = reinterpret_cast<const OutputFile*>(&digests[b]);
+    const auto* file = reinterpret_cast<const Sink*>(&digests[b]);
     tasks.push_back({&tensor, boxes[b], {file, random.In(0, 8999)}, &digests[b]});
     tasks.back().crc = &crcs[b];
     made.emplace_back(static_cast<size_t>(ElementCount(boxes[b].shape) * size), '\0');

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <map>
 #include <mutex>
 
 #include "base/error.h"
@@ -80,7 +81,8 @@ std::vector<Digest> ExpectedDigests(const Work& work, std::string* file,
 }
 
 std::string Describe(const WorkerOptions& options) {
-  return fmt::format("jobs {} writers {} memory {}", options.jobs, options.writers, options.memory);
+  return fmt::format("jobs {} writers {} memory {} in order {}", options.jobs, options.writers,
+                     options.memory, options.in_order);
 }
 
 std::vector<WorkerOptions> ManyOptions(bool writing) {
@@ -91,7 +93,8 @@ std::vector<WorkerOptions> ManyOptions(bool writing) {
       // The memory is for two blocks of the smallest size, odd sizes in between, or too much.
       for (const int64_t memory :
            {int64_t{1}, int64_t{3'000'000}, int64_t{7} << 20, int64_t{64} << 20}) {
-        all.push_back({.jobs = jobs, .writers = writers, .memory = memory});
+        all.push_back(
+            {.jobs = jobs, .writers = writers, .memory = memory, .in_order = all.size() % 2 == 1});
       }
     }
   }
@@ -291,11 +294,12 @@ TEST(Workers, DigestsDoNotDependOnHowManyMatricesAreHeld) {
   std::vector<int64_t> offsets;
   const std::vector<Digest> expected = ExpectedDigests(work, &file, &offsets);
   for (const int jobs : {1, 3}) {
-    for (const int64_t memory : {1, 40'000, 1 << 20}) {
-      SCOPED_TRACE(fmt::format("jobs {} memory {}", jobs, memory));
+    for (const int64_t memory : {1, 40'000, 1 << 20, -1, -40'000}) {
+      const WorkerOptions options{.jobs = jobs, .memory = std::abs(memory), .in_order = memory < 0};
+      SCOPED_TRACE(Describe(options));
       std::vector<Digest> digests(work.tensors.size());
       WorkCounters counters;
-      Workers workers({.jobs = jobs, .memory = memory}, &counters);
+      Workers workers(options, &counters);
       for (size_t group = 0; group < 5; ++group) {
         std::vector<BoxTask> tasks;
         for (size_t i = group; i < work.tensors.size(); i += 5) {
@@ -309,6 +313,69 @@ TEST(Workers, DigestsDoNotDependOnHowManyMatricesAreHeld) {
       }
       ASSERT_TRUE(workers.Wait(5, kPatience));
       EXPECT_TRUE(digests == expected);
+    }
+  }
+}
+
+// Counts the parts of a file that have some of their bytes, and not all.
+class BegunParts : public Sink {
+ public:
+  explicit BegunParts(int64_t part) : part_(part) {}
+
+  int64_t Write(const void*, int64_t bytes, int64_t offset) const override {
+    const std::lock_guard lock(mutex_);
+    for (const int64_t end = offset + bytes; offset < end;) {
+      const int64_t number = offset / part_, next = std::min(end, (number + 1) * part_);
+      if ((begun_[number] += next - offset) == part_) begun_.erase(number);
+      offset = next;
+    }
+    most_ = std::max(most_, begun_.size());
+    return 0;
+  }
+  size_t most() const { return most_; }
+
+ private:
+  const int64_t part_;
+  mutable std::mutex mutex_;
+  mutable std::map<int64_t, int64_t> begun_;
+  mutable size_t most_ = 0;
+};
+
+TEST(Workers, BeginFewPartsOfAFileInOrder) {
+  constexpr int64_t kPart = 1 << 20, kParts = 64;
+  // Each part has a large box, one whose matrix is made whole, and many small ones.
+  std::vector<Tensor> tensors;
+  for (int64_t i = 0; i < kParts; ++i) {
+    tensors.push_back(MakeTensor(fmt::format("l{}", i), DType::f32, {200'000}, Normal{0, 1}));
+    tensors.push_back(MakeTensor(fmt::format("q{}", i), DType::f32, {16, 16},
+                                 Orthogonal{.gain = 1, .rows = 1, .columns = 2}));
+    int64_t left = kPart - 800'000 - 1024;
+    for (int n = 0; left > 0; ++n) {
+      const int64_t bytes = std::min<int64_t>(left, 40'000);
+      tensors.push_back(
+          MakeTensor(fmt::format("s{}.{}", i, n), DType::f32, {bytes / 4}, Normal{0, 1}));
+      left -= bytes;
+    }
+  }
+  for (const bool in_order : {true, false}) {
+    const BegunParts file(kPart);
+    std::vector<Digest> digests(tensors.size());
+    std::vector<BoxTask> tasks;
+    int64_t offset = 0;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      tasks.push_back({&tensors[i], WholeOf(tensors[i].shape), {&file, offset}, &digests[i]});
+      offset += tensors[i].bytes();
+    }
+    ASSERT_EQ(offset, kPart * kParts);
+    WorkCounters counters;
+    Workers workers({.jobs = 2, .writers = 2, .memory = 4 << 20, .in_order = in_order}, &counters);
+    workers.Submit(std::move(tasks), nullptr);
+    ASSERT_TRUE(workers.Wait(1, kPatience));
+    // The largest boxes first would leave the whole file begun.
+    if (in_order) {
+      EXPECT_LE(file.most(), 16u);
+    } else {
+      EXPECT_GE(file.most(), 48u);
     }
   }
 }

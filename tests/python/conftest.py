@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from object_store import object_store, object_store_server  # noqa: F401
 from support import BINARY
 
 # Files of tests have these kinds, for `-m`. A file without one is quick, and needs no framework.
@@ -16,9 +17,9 @@ KINDS = {
 }
 # Tests of such files that the fast set has all the same: what they find was wrong before, and they take seconds.
 QUICK = "quick"
-FAULTS = {"test_copies", "test_copies_read_once", "test_faults", "test_full_disk", "test_json_numbers", "test_outputs",
+FAULTS = {"test_bucket", "test_copies", "test_copies_read_once", "test_faults", "test_full_disk", "test_json_numbers", "test_outputs",
           "test_power_loss"}
-SLOW = {"test_auto_presets", "test_builds", "test_debian_package", "test_determinism", "test_statistics", "test_wheel"}
+SLOW = {"test_auto_presets", "test_bucket", "test_builds", "test_debian_package", "test_determinism", "test_statistics", "test_wheel"}
 
 
 @functools.cache

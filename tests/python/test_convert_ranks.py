@@ -4,6 +4,7 @@ has no name."""
 import concurrent.futures
 import json
 import os
+import re
 import shutil
 
 import pytest
@@ -59,6 +60,39 @@ def test_parts_of_ranks(tmp_path, form, count):
         assert part > 0 or not (tmp_path / "out").exists()
     assert tree_of(tmp_path / "out") == tree_of(tmp_path / "one")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "one", "out"]
+
+
+WIDE = """
+shardinit: 1
+name: wide
+dtype: f32
+mesh: {axes: {fsdp: 16}}
+modules: {w: {shape: [16, 32, 12288], shard: [null, null, null], init: zeros}}
+layouts: {halves: {low: {from: {slice: {axis: 1, start: 0, stop: 16, of: w}}},
+                   high: {from: {slice: {axis: 1, start: 16, stop: 32, of: w}}}}}
+"""
+
+
+@pytest.mark.parametrize("layout", [[], ["--layout", "halves"]], ids=["same", "halves"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_rank_reads_only_what_it_needs(tmp_path, axis, layout):
+    """Of 16 ranks one reads its rows or columns, in runs of 3 KiB and more."""
+    folder, log = tmp_path / "in", tmp_path / "log"
+    folder.mkdir()
+    state = {"w": torch.arange(16 * 32 * 12288, dtype=torch.int32).view(16, 32, 12288)}
+    safetensors_torch.save_file(state, folder / "model.safetensors")
+    shard = ", ".join("fsdp" if d == axis else "null" for d in range(3))
+    (tmp_path / "wide.yaml").write_text(WIDE.replace("null, null, null", shard))
+    arguments = ["convert", folder, "--to", "hdf5", "--spec", tmp_path / "wide.yaml", "--from-layout", "hub", *layout]
+    run_ok(*arguments, "-o", tmp_path / "one")
+    run_ok(*arguments, "-o", tmp_path / "out", "--ranks", "11",
+           wrap=["strace", "-f", "-y", "-qq", "-s", "0", "-e", "trace=pread64", "-o", log])
+    (rank,) = (tmp_path / "out.parts").rglob("rank-*11.h5")
+    (same,) = (tmp_path / "one").rglob(rank.name)
+    assert rank.read_bytes() == same.read_bytes()
+    sizes = [int(size) for size in re.findall(r"model\.safetensors>.*\) += (\d+)$", log.read_text(), re.M)]
+    head = 4096  # and the header is read once or twice
+    assert 0 <= sum(sizes) - 16 * 32 * 12288 * 4 // 16 <= head
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -339,6 +339,9 @@ def test_other_stores_are_refused_everywhere(store, folder):
                   ["digest", "spec.yaml", "--check"], ["plan", "spec.yaml", "--sharding"], ["diff", "spec.yaml"],
                   ["verify", "ckpt", "--spec"], ["reshard", "ckpt", "-o", "new", "--spec"],
                   ["export", "spec.yaml", "--to", "dcp", "-o", "new", "--optimizer"]):
+        if store.startswith("s3://") and words in (["gen", "spec.yaml", "-o"], ["reshard", "ckpt", "-o"], ["verify"],
+                                                              ["status"], ["finalize"]):
+            continue  # These take it: test_bucket.py.
         done = run_tool(*words, store, cwd=folder)
         assert done.returncode == 2 and store in done.stderr and "not a path of a file system" in done.stderr, (words, done)
         assert "hint: " in done.stderr and (store.startswith("file") or "local folder" in done.stderr)
@@ -359,8 +362,6 @@ def test_other_stores_are_refused_by_the_package(folder, monkeypatch):
     import shardinit.capture
 
     monkeypatch.chdir(folder)
-    with pytest.raises(ValueError, match="not a path of a file system"):
-        shardinit.open("s3://bucket/x")
     with pytest.raises(shardinit.SpecError, match="not a path of a file system"):
         shardinit.open_spec("s3://bucket/x")
     with pytest.raises(ValueError, match="not a path of a file system"):

@@ -1,7 +1,12 @@
-"""Parts of a plan's ranks: `gen --part` and `status --missing-parts`."""
+"""Parts of a plan's ranks, and of an export's files: `--part` of each command, and `status --missing-parts`."""
+
+import itertools
+import json
+import random
+import shutil
 
 import pytest
-from support import run_json, run_ok, run_tool, tree_of
+from support import OF_ANY, run_json, run_ok, run_tool, tree_of
 
 SPEC = """
 shardinit: 1
@@ -61,3 +66,147 @@ def test_a_part_and_ranks_are_two_answers(spec, tmp_path):
         assert result.returncode == 2 and "both say what to make" in result.stderr
     result = run_tool("status", tmp_path, "--missing-parts", "-1")
     assert result.returncode == 2 and "there cannot be" in result.stderr
+
+
+# Every second, or every fourth, of the ranks stores nothing of `a`, as the mesh has them: the replicas lie beside one
+# another or far apart.
+REPLICATED = """
+shardinit: 1
+name: replicated
+dtype: f32
+uneven: chunk
+mesh: {axes: {AXES}}
+rules: [{rows: shard}]
+modules:
+  a: {shape: [83, 32], axes: [rows, null], init: {normal: {std: 1}}}
+  b: {shape: [1000], init: ones, dtype: f64}
+  c: {shape: [5, 3], axes: [null, rows], init: zeros}
+"""
+
+
+def ranks_in(text):
+    return [rank for each in text.split(",") if text
+            for rank in range(int(each.split("-")[0]), int(each.split("-")[-1]) + 1)]
+
+
+@pytest.mark.parametrize("replicas", ["dedupe", "full"])
+@pytest.mark.parametrize("axes", ["replica: 4, shard: 4", "shard: 4, replica: 4", "replica: 2, shard: 3, other: 2", "shard: 13"])
+def test_parts_cover_all_ranks_and_are_balanced(tmp_path, axes, replicas):
+    """`plan --part` says what `gen --part` makes; the bytes of each rank are those of its receipt."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(REPLICATED.replace("AXES", axes))
+    run_ok("gen", spec, "-o", tmp_path / "whole", "--replicas", replicas)
+    stored = [sum(box["bytes"] for box in json.loads(f.read_text())["boxes"])
+              for f in sorted((tmp_path / "whole/ranks").glob("*.json"))]
+    for count in range(1, 10):
+        parts = [run_json("plan", spec, "--replicas", replicas, "--part", f"{i}/{count}")["part"] for i in range(count)]
+        ranks = [ranks_in(part["ranks"]) for part in parts]
+        assert list(itertools.chain(*ranks)) == list(range(len(stored)))
+        assert [part["rank_count"] for part in parts] == list(map(len, ranks))
+        loads = [sum(stored[rank] for rank in each) for each in ranks]
+        assert [part["bytes"] for part in parts] == loads
+        assert max(loads) - sum(loads) / count <= max(stored), (count, loads)
+    # The same ranks are made by jobs that come one after another, each with another number of parts.
+    draw = random.Random(f"{axes} {replicas}")
+    while not (tmp_path / "out/manifest.json").exists():
+        count = draw.randint(1, 9)
+        part = draw.randrange(count)
+        made = run_json("gen", spec, "--replicas", replicas, "-o", tmp_path / "out", "--part", f"{part}/{count}")
+        ranks = ranks_in(run_json("plan", spec, "--replicas", replicas, "--part", f"{part}/{count}")["part"]["ranks"])
+        assert made["ranks_written"] + made["ranks_skipped"] == len(ranks)
+    assert tree_of(tmp_path / "out") == tree_of(tmp_path / "whole")
+
+
+def made_in_parts(folder, draw, *command):
+    """Runs parts of random numbers of parts until the folder has its name, and each part at least once."""
+    for _ in range(200):
+        count = draw.randint(1, 9)
+        run_ok(*command, "-o", folder, "--part", f"{draw.randrange(count)}/{count}")
+        if folder.exists():
+            return
+    raise AssertionError("it is never complete")
+
+
+OPTIONS = {"safetensors": ["--max-shard-size", "1000"]}
+
+
+@pytest.mark.parametrize("form", OF_ANY)
+@pytest.mark.parametrize("source", ["spec", "folder"])
+def test_parts_of_an_export(spec, tmp_path, form, source):
+    if source == "folder":
+        run_ok("gen", spec, "-o", tmp_path / "checkpoint")
+    command = ["export", spec if source == "spec" else tmp_path / "checkpoint", "--to", form, *OPTIONS.get(form, [])]
+    run_ok(*command, "-o", tmp_path / "whole")
+    for count in (1, 3, 11):
+        out = tmp_path / f"out{count}"
+        for part in reversed(range(count)):
+            assert not out.exists() or part < count - 1
+            run_ok(*command, "-o", out, "--part", f"{part}/{count}")
+        assert tree_of(out) == tree_of(tmp_path / "whole")
+    made_in_parts(tmp_path / "mixed", random.Random(form), *command)
+    assert tree_of(tmp_path / "mixed") == tree_of(tmp_path / "whole")
+    assert sorted(p.name for p in tmp_path.iterdir() if ".parts" in p.name) == []
+    run_ok("verify", tmp_path / "mixed")
+
+
+def test_parts_of_an_export_have_equally_many_bytes(tmp_path):
+    """Also where one rank would make all files: the parts are cut from files."""
+    (tmp_path / "spec.yaml").write_text(SPEC.replace("{data: 4, tensor: 2}", "{data: 1}").replace("[{rows: tensor}]", "[]").replace(
+        "  a: {shape: [64, 32], axes: [rows, null]", "  l:\n    repeat: {i: 40}\n    a: {shape: [64, 32]"))
+    command = ["export", tmp_path / "spec.yaml", "--to", "safetensors", "--max-shard-size", "8192"]
+    run_ok(*command, "-o", tmp_path / "whole")
+    sizes = [f.stat().st_size for f in (tmp_path / "whole").glob("*.safetensors")]
+    assert len(sizes) > 30
+    made, files = [], set()
+    for part in range(7):
+        run_ok(*command, "-o", tmp_path / "out", "--part", f"{part}/7")
+        there = {f.name: f.stat().st_size for f in tmp_path.glob("out*/**/*.safetensors")}
+        made.append(sum(size for name, size in there.items() if name not in files))
+        files = set(there)
+    assert sum(made) == sum(sizes) and max(made) - sum(sizes) / 7 <= max(sizes), made
+    assert tree_of(tmp_path / "out") == tree_of(tmp_path / "whole")
+
+
+def test_parts_of_a_resharding(spec, tmp_path):
+    run_ok("gen", spec, "-o", tmp_path / "checkpoint")
+    for mesh in ("data=2,tensor=4", "data=1,tensor=1"):
+        command = ["reshard", tmp_path / "checkpoint", "--mesh", mesh]
+        run_ok(*command, "-o", tmp_path / "whole")
+        for count in (1, 3, 11):
+            for part in range(count):
+                run_ok(*command, "-o", tmp_path / "out", "--part", f"{part}/{count}")
+            assert tree_of(tmp_path / "out") == tree_of(tmp_path / "whole")
+            shutil.rmtree(tmp_path / "out")
+        made_in_parts(tmp_path / "out", random.Random(mesh), *command)
+        assert tree_of(tmp_path / "out") == tree_of(tmp_path / "whole")
+        shutil.rmtree(tmp_path / "out")
+        shutil.rmtree(tmp_path / "whole")
+    report = run_json("reshard", tmp_path / "checkpoint", "--mesh", "data=2,tensor=1", "-o", tmp_path / "out", "--ranks", "1")
+    assert not report["complete"] and report["ranks_written"] == 1 and not (tmp_path / "out").exists()
+    assert run_json("reshard", tmp_path / "checkpoint", "--mesh", "data=2,tensor=1", "-o", tmp_path / "out", "--ranks", "0")["complete"]
+    run_ok("verify", tmp_path / "out")
+
+
+@pytest.mark.parametrize("command", ["export", "reshard"])
+def test_parts_of_other_values_do_not_join(spec, tmp_path, command):
+    for seed in (3, 4):
+        run_ok("gen", spec, "-o", tmp_path / f"seed{seed}", "--set", f"seed={seed}")
+    options = {"export": ["--to", "dcp"], "reshard": ["--mesh", "data=2,tensor=2"]}[command]
+    run_ok(command, tmp_path / "seed3", *options, "-o", tmp_path / "out", "--part", "0/2")
+    before = tree_of(tmp_path / "out.parts")
+    result = run_tool(command, tmp_path / "seed4", *options, "-o", tmp_path / "out", "--part", "1/2")
+    assert result.returncode == 4 and "was begun from another source, or with other options" in result.stderr
+    assert tree_of(tmp_path / "out.parts") == before and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["gen", "export", "reshard", "convert", "plan"])
+def test_parts_count_from_0(spec, tmp_path, command):
+    run_ok("gen", spec, "-o", tmp_path / "checkpoint")
+    words = {"gen": ["gen", spec], "export": ["export", spec, "--to", "dcp"], "plan": ["plan", spec],
+             "reshard": ["reshard", tmp_path / "checkpoint"], "convert": ["convert", tmp_path / "checkpoint", "--to", "dcp"]}[command]
+    words += [] if command == "plan" else ["-o", tmp_path / "out"]
+    result = run_tool(*words, "--part", "4/4")
+    assert result.returncode == 2 and "parts count from 0" in result.stderr
+    assert not list(tmp_path.glob("out*"))
+    result = run_ok(*words, "--part", "0/100")
+    assert "unfinished" in result.stdout or "no ranks" in result.stdout

@@ -82,10 +82,26 @@ modules:
 """
 LINEAR = DENSE.replace("kernel: {shape: [16, 32]", "weight: {shape: [32, 16]")
 
+# A bucket of a server that runs as long as the example does.
+BUCKET = """
+import atexit, moto_server, pathlib
+running = moto_server.moto_server(pathlib.Path(DIR).parent)
+server = running.__enter__()
+atexit.register(running.__exit__, None, None, None)
+URL, ENDPOINT = server.upload(pathlib.Path(DIR), "models", "llama"), server.url
+"""
+
 # Title in the README → packages, spec, lines before, lines after.
 CASES = {
     "NumPy": ([], TINY, "", "assert rows.shape == (1024, 256) and (checked == 1).all()\n"
               "assert first.shape == (16, 256) and sum(sizes.values()) == checkpoint.bytes"),
+    "Buckets": (
+        ["s3fs"],
+        TINY,
+        BUCKET,
+        "assert (rows.view('<u2') == __import__('support').reassemble(DIR)['lm_head.weight'][1][1024:2048]).all()\n"
+        "assert checkpoint.folder == 's3://models/llama'",
+    ),
     "PyTorch": (["torch"], MODEL, TORCH + "model = Model()\n", LOADED),
     "A model on `meta`": (["torch"], MODEL, TORCH, LOADED),
     "Transformers": (

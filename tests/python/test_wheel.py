@@ -156,7 +156,11 @@ def test_one_version(wheel):
     version = run_json("--version")["version"]
     assert wheel.path.name.startswith(f"shardinit-{version}-py3-none-")
     assert wheel.info.name == f"shardinit-{version}.dist-info"
-    assert f"\nVersion: {version}\n" in (wheel.info / "METADATA").read_text()
+    metadata = (wheel.info / "METADATA").read_text()
+    assert f"\nVersion: {version}\n" in metadata
+    # Without a lower bound, pip may choose an s3fs of 2020 beside other packages.
+    assert re.search(r"^Requires-Dist: s3fs>=2024\.6; extra == [\"']s3[\"']$", metadata, re.M)
+    assert set(re.findall(r"^Provides-Extra: (.*)$", metadata, re.M)) == {"bf16", "jax", "s3", "torch"}
     assert run_json("--version", binary=wheel.program)["version"] == version
     # What `pip install ./src/python` would install, without building it.
     report = subprocess.run(

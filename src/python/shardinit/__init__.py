@@ -80,20 +80,33 @@ __all__ = [
 ]
 
 
-def open(folder: str | os.PathLike[str], *, rank: int | None = None) -> Checkpoint | Export:
+def open(
+    folder: str | os.PathLike[str],
+    *,
+    rank: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Checkpoint | Export:
     """Opens a checkpoint, or an export in any format.
 
+        checkpoint = shardinit.open("s3://bucket/prefix", storage_options={"anon": True})
+
     Args:
-        folder: what ``shardinit gen -o`` or ``shardinit export -o`` wrote.
+        folder: what ``shardinit gen -o`` or ``shardinit export -o`` wrote; or a URL that it lies
+            below, of any store that fsspec reads, as ``s3://bucket/prefix``.
         rank: of boxes that several ranks hold, take this one's first. With
             ``replicas: full`` a process then reads the file of its own rank only.
+        storage_options: for a URL, what fsspec's file system of its kind takes, such as keys and
+            the address of the server. None is what the environment says.
 
     Raises:
         NotACheckpointError: the folder has neither ``manifest.json`` nor
             ``shardinit-export.json``, which are written last.
         FormatError, DamageError: it has one that this package cannot read.
+        OSError: the store refuses it (``PermissionError``), or fails.
+        ImportError: fsspec, or its package for this kind of store, is not installed.
+        ValueError: fsspec knows no such kind of store, or there are `storage_options` for a folder.
     """
-    return open_folder(folder, rank)
+    return open_folder(folder, rank, storage_options)
 
 
 def open_spec(

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from . import _dtypes, _manifest
 from ._boxes import Boxes
 from ._errors import DamageError, FormatError, NotACheckpointError
 from ._export import RECORD, Export
+from ._files import NOT_A_FOLDER, Files, LocalFiles, StoredBox
 from ._manifest import Device, Shard, StoredTensorInfo
 from ._partition import Partition, parse_partitions
-from ._regular import read_regular, refuse_link
-from ._result_file import require_local
 from ._source import Box, Source
+from ._store import StoreFiles, is_squeezed, local_path
 from ._view import Infos
+
+_TOGETHER = 256  # So many receipts are read at a time.
 
 Folder = str | os.PathLike[str] | Source
 
@@ -31,34 +34,62 @@ def as_source(folder: Folder, instead: str = "shardinit.open_spec") -> Source:
         raise TypeError(
             f"a checkpoint is a folder, or an open checkpoint or spec, not {type(folder).__name__}"
         )
-    if not os.path.isdir(folder):
-        raise NotACheckpointError(_why_not(os.fspath(folder), instead))
-    return open_folder(folder)
+    files = files_of(folder)
+    if files.why_no_folder():
+        raise NotACheckpointError(_why_not(files, instead))
+    return _open_files(files)
 
 
-def open_folder(folder: str | os.PathLike[str], rank: int | None = None) -> Checkpoint | Export:
+def open_folder(
+    folder: str | os.PathLike[str],
+    rank: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Checkpoint | Export:
     """See `shardinit.open`."""
-    require_local(folder)
-    found = {
-        name for name in (_manifest.MANIFEST, RECORD) if os.path.lexists(os.path.join(folder, name))
-    }
-    return Export(folder) if found == {RECORD} else Checkpoint(folder, rank)
+    return _open_files(files_of(folder, storage_options), rank)
 
 
-def _why_not(path: str, instead: str = "shardinit.open_spec") -> str:
-    """What `path` is, since it is not a checkpoint, and which function takes it."""
-    if not os.path.exists(path):
-        return f"`{path}` is not a checkpoint: there is no such folder"
+def files_of(
+    folder: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> Files:
+    """The files of a folder, or of the URL of a store."""
+    name = os.fspath(folder)
+    local = local_path(name)
+    if local is None:
+        return StoreFiles(name, storage_options)
+    if storage_options is not None:
+        raise ValueError(f"`{name}` is a folder: `storage_options` are for the URL of a store")
+    return LocalFiles(local)
+
+
+def is_checkpoint(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder or URL is a checkpoint or an export."""
+    files = files_of(folder)
+    return any(files.holds(name) for name in (_manifest.MANIFEST, RECORD))
+
+
+def _open_files(files: Files, rank: int | None = None) -> Checkpoint | Export:
+    if not files.holds(_manifest.MANIFEST) and files.holds(RECORD):
+        return Export(files)
+    return Checkpoint(files, rank)
+
+
+def _why_not(files: Files, instead: str = "shardinit.open_spec") -> str:
+    """What `files` are, since they are not a checkpoint, and which function takes them."""
+    path, why = files.name, files.why_no_folder()
     if path.endswith((".yaml", ".yml")) and os.path.isfile(path):
         return (
             f"`{path}` is a spec, not a checkpoint: {instead}() takes it; or write a checkpoint "
             f"with `shardinit gen {path} -o DIR`"
         )
-    if not os.path.isdir(path):
+    if why == NOT_A_FOLDER:
         return f"`{path}` is not a checkpoint, which is the folder that `shardinit gen` writes"
-    return (
-        f"`{path}` is not a checkpoint: it has no {_manifest.MANIFEST} "
-        f"(which is written last, when all ranks are complete) and no {RECORD}"
+    if why and is_squeezed(path):
+        why += ": a URL is given as text, since a pathlib.Path makes `:/` of `://`"
+    return f"`{path}` is not a checkpoint: " + (
+        why
+        or f"it has no {_manifest.MANIFEST} (which is written last, when all ranks are complete) "
+        f"and no {RECORD}"
     )
 
 
@@ -69,7 +100,7 @@ class Checkpoint(Boxes):
     read, and a receipt is read once.
 
     Attributes:
-        folder: where it lies.
+        folder: where it lies: a folder, or the URL of a store.
         tensors: path → `StoredTensorInfo`, in the order of the spec.
         mesh: the grid of ranks that it was sharded over.
         name, engine, seed: as in the spec.
@@ -84,17 +115,16 @@ class Checkpoint(Boxes):
 
     noun = "checkpoint"
 
-    def __init__(self, folder: str | os.PathLike[str], rank: int | None = None) -> None:
+    def __init__(self, files: Files, rank: int | None = None) -> None:
         """See `shardinit.open`."""
-        super().__init__(os.fspath(folder))
-        path = os.path.join(self.folder, _manifest.MANIFEST)
+        super().__init__(files)
         try:
-            text = read_regular(self.folder, _manifest.MANIFEST)
-        except (FileNotFoundError, NotADirectoryError):
-            raise NotACheckpointError(_why_not(self.folder)) from None
-        of = _manifest.parse_manifest(text, path)
+            text = files.read(_manifest.MANIFEST)
+        except FileNotFoundError:
+            raise NotACheckpointError(_why_not(files)) from None
+        of = _manifest.parse_manifest(text, files.path(_manifest.MANIFEST))
         for name in _manifest.BESIDE:  # Read later, or by other programs.
-            refuse_link(self.folder, name)
+            files.refuse_link(name)
         self._manifest = of
         self.tensors = Infos(of.tensors)
         self.mesh = of.mesh
@@ -132,17 +162,35 @@ class Checkpoint(Boxes):
     def _partition(self, path: str) -> Partition:
         self.info(path)
         if self._partitions is None:
-            name = os.path.join(self.folder, _manifest.PLAN)
+            name = self._files.path(_manifest.PLAN)
             try:
-                text = read_regular(self.folder, _manifest.PLAN)
+                text = self._files.read(_manifest.PLAN)
             except FileNotFoundError:
                 raise DamageError(f"`{name}` is missing") from None
             self._partitions = parse_partitions(text, name, self._manifest)
         return self._partitions[path]
 
-    def _locate(self, info: StoredTensorInfo, replicas: list[Shard]) -> tuple[Shard, int]:
-        problem: Exception | None = None
-        for shard in sorted(replicas, key=lambda s: s.rank != self._rank):
+    def check(self) -> None:
+        """See `Boxes.check`."""
+        for first in range(0, self.world_size, _TOGETHER):
+            ranks = range(first, min(first + _TOGETHER, self.world_size))
+            self._files.expect([self._name(r, "json") for r in ranks], map(self._name, ranks))
+            for rank in ranks:
+                self._read_receipt(rank)
+                self._files.check(self._name(rank), self._manifest.ranks[rank].size)
+
+    def _expect(self, touched: list[list[Shard]]) -> None:
+        ranks = {self._in_order(replicas)[0].rank for replicas in touched}
+        receipts = [self._name(rank, "json") for rank in ranks if rank not in self._receipts]
+        self._files.expect(receipts, [self._name(rank) for rank in ranks])
+
+    def _in_order(self, replicas: list[Shard]) -> list[Shard]:
+        """The replicas of a box, that of the process's own rank first."""
+        return sorted(replicas, key=lambda shard: shard.rank != self._rank)
+
+    def _locate(self, info: StoredTensorInfo, replicas: list[Shard]) -> StoredBox:
+        problem: DamageError | None = None
+        for shard in self._in_order(replicas):
             try:
                 extent = self._receipt(shard.rank).get((info.path, shard.offset))
                 size = _dtypes.item_size(info.dtype) * math.prod(shard.shape)
@@ -152,30 +200,33 @@ class Checkpoint(Boxes):
                         f"the receipt of rank {shard.rank} and {_manifest.MANIFEST} differ on the "
                         f"box of `{info.path}` at {list(shard.offset)}"
                     )
-                if shard.rank not in self._files:
-                    self._check_size(shard.rank, os.lstat(self._path(shard.rank)))
-                return shard, extent.file_offset
+                file, bytes_ = self._name(shard.rank), self._manifest.ranks[shard.rank].size
+                self._files.check(file, bytes_)
             except DamageError as error:  # Another rank may have it.
                 problem = problem or error
-            except FileNotFoundError:
-                problem = problem or DamageError(f"`{self._path(shard.rank)}` is missing")
+            else:
+                at = extent.file_offset
+                return StoredBox(
+                    info.path, shard.offset, shard.shape, shard.sha256, file, bytes_, at
+                )
         assert problem is not None
         raise problem
 
     def _receipt(self, rank: int) -> dict[Any, _manifest.Extent]:
         if rank not in self._receipts:
-            path = self._path(rank, "json")
-            try:
-                text = read_regular(self.folder, _manifest.rank_file(rank, "json"))
-            except (FileNotFoundError, NotADirectoryError):
-                raise DamageError(f"`{path}` is missing") from None
-            self._receipts[rank] = _manifest.parse_receipt(text, path, rank, self._manifest)
+            self._receipts[rank] = self._read_receipt(rank)
         return self._receipts[rank]
 
-    def _file_of(self, rank: int) -> tuple[str, int]:
-        return _manifest.rank_file(rank), self._manifest.ranks[rank].size
+    def _read_receipt(self, rank: int) -> dict[Any, _manifest.Extent]:
+        name = self._name(rank, "json")
+        path = self._files.path(name)
+        try:
+            text = self._files.read(name)
+        except FileNotFoundError:
+            raise DamageError(f"`{path}` is missing") from None
+        return _manifest.parse_receipt(text, path, rank, self._manifest)
 
-    def _path(self, rank: int, suffix: str = "h5") -> str:
+    def _name(self, rank: int, suffix: str = "h5") -> str:
         if rank >= self.world_size:
             raise FormatError(f"{_manifest.MANIFEST}: a box is on rank {rank}, which there is not")
-        return os.path.join(self.folder, _manifest.rank_file(rank, suffix))
+        return _manifest.rank_file(rank, suffix)

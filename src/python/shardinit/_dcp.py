@@ -16,9 +16,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader as _StorageReader
 from torch.futures import Future
 
-from ._checkpoint import as_source
-from ._export import RECORD
-from ._manifest import MANIFEST
+from ._checkpoint import as_source, is_checkpoint
 from ._source import Source
 from ._torch_tensors import dtype_of, fill
 
@@ -33,7 +31,7 @@ class StorageReader(_StorageReader):
     and no others. Nothing is unpickled.
 
     Args:
-        checkpoint: a folder, or a checkpoint that is open.
+        checkpoint: a folder or URL, or a checkpoint that is open.
         prefix: what stands before the checkpoint's paths in the flattened names of
             the state dict, such as ``model.`` for ``{"model": model.state_dict()}``.
         verify: check the digests of all boxes that are touched.
@@ -121,5 +119,5 @@ class StorageReader(_StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether the folder is a checkpoint or an export of shardinit."""
-        return any(os.path.isfile(os.path.join(checkpoint_id, name)) for name in (MANIFEST, RECORD))
+        """Whether the folder or URL is a checkpoint or an export of shardinit."""
+        return is_checkpoint(checkpoint_id)

@@ -32,7 +32,7 @@ class FormatError(ShardinitError):
 
 
 class DamageError(ShardinitError):
-    """A file is missing, has another size, or its bytes do not have their digest."""
+    """A file is missing, has another size, was replaced, or its bytes do not have their digest."""
 
 
 class LibraryError(ShardinitError):

@@ -6,18 +6,16 @@ one reader serves all formats, no file's own header is read, and nothing is unpi
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import math
-import os
 from typing import Any, NoReturn
 
 from . import _dtypes
 from ._boxes import Boxes
 from ._errors import DamageError, FormatError, NotACheckpointError
+from ._files import Files, StoredBox
 from ._json import as_digest, as_int, as_list, as_object, as_path, as_shape, as_text, parse_json
 from ._manifest import CONTRACT_VERSION, Shard, StoredTensorInfo
-from ._regular import read_regular
 from ._source import Box, Mesh, Shape
 from ._view import Infos
 
@@ -30,7 +28,7 @@ class Export(Boxes):
     """An export that is open for reading; made by `shardinit.open`.
 
     Attributes:
-        folder: where it lies.
+        folder: where it lies: a folder, or the URL of a store.
         format: as ``export --to`` has it.
         tensors: path → `StoredTensorInfo`, in the order of the files. A shard's `Shard.rank` is the
             number of the file that holds it.
@@ -42,11 +40,11 @@ class Export(Boxes):
 
     noun = "export"
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, files: Files) -> None:
         """See `shardinit.open`; DamageError if the record does not have its own digest."""
-        super().__init__(os.fspath(folder))
-        path = os.path.join(self.folder, RECORD)
-        text = read_regular(self.folder, RECORD)
+        super().__init__(files)
+        path = files.path(RECORD)
+        text = files.read(RECORD)
         of = parse_json(text, path)
         found = (of.get("export_version"), of.get("contract_version"))
         if found != (_VERSION, CONTRACT_VERSION) or any(type(each) is not int for each in found):
@@ -107,22 +105,21 @@ class Export(Boxes):
         self._places[key] = at
         return path, (dtype, as_shape(box.get("global_shape"), f"{what}: global_shape"))
 
-    def _locate(self, info: StoredTensorInfo, replicas: list[Shard]) -> tuple[Shard, int]:
-        shard = replicas[0]
-        name, _ = self._file_of(shard.rank)
-        if shard.rank not in self._files:
-            path = os.path.join(self.folder, name)
-            try:
-                self._check_size(shard.rank, os.lstat(path))
-            except OSError as error:
-                if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
-                    raise DamageError(f"`{path}` is missing") from None
-                if error.errno != errno.ELOOP:  # The call that opens a link reports it.
-                    raise
-        return shard, self._places[info.path, shard.rank, shard.offset]
+    def check(self) -> None:
+        """See `Boxes.check`."""
+        self._files.expect((), [name for name, _ in self._sizes])
+        for name, size in self._sizes:
+            self._files.check(name, size)
 
-    def _file_of(self, rank: int) -> tuple[str, int]:
-        return self._sizes[rank]
+    def _expect(self, touched: list[list[Shard]]) -> None:
+        self._files.expect((), {self._sizes[replicas[0].rank][0] for replicas in touched})
+
+    def _locate(self, info: StoredTensorInfo, replicas: list[Shard]) -> StoredBox:
+        shard = replicas[0]
+        name, size = self._sizes[shard.rank]
+        self._files.check(name, size)
+        at = self._places[info.path, shard.rank, shard.offset]
+        return StoredBox(info.path, shard.offset, shard.shape, shard.sha256, name, size, at)
 
     # An export has no plan beside it.
 

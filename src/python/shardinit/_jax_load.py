@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
@@ -19,7 +20,7 @@ from jax.sharding import (
 )
 
 from ._errors import MismatchError
-from ._source import Source, TensorInfo
+from ._source import Job, Source, TensorInfo, grouped
 
 Shardings = Sharding | Mapping[str, Any] | Callable[[TensorInfo], Sharding] | None
 
@@ -196,22 +197,54 @@ def _mismatch(info: TensorInfo, sharding: Any, devices: frozenset[Any] | None) -
 
 
 def reader(opened: Source, verify: bool) -> Make:
-    return lambda chosen: {p: _array(opened, p, each, verify) for p, each in chosen.items()}
+    """Reads or makes arrays, small ones together."""
+
+    def make(chosen: Mapping[str, Sharding]) -> dict[str, jax.Array]:
+        parts = [_Parts(opened.info(path), sharding) for path, sharding in chosen.items()]
+        arrays: dict[str, jax.Array] = {}
+        for group in grouped(parts, lambda each: each.size):
+            opened.run([job for each in group for job in each.jobs(opened, verify)])
+            while group:
+                each = group.pop(0)
+                arrays[each.info.path] = each.array()
+        return arrays
+
+    return make
 
 
-def _array(checkpoint: Source, path: str, sharding: Sharding, verify: bool) -> jax.Array:
-    info = checkpoint.info(path)
-    # Devices with the same slice share it: no byte is read twice.
-    seen: dict[Any, np.ndarray[Any, Any]] = {}
+class _Parts:
+    """The slices of a tensor that this process's devices hold."""
 
-    def read(index: tuple[slice, ...] | None) -> np.ndarray[Any, Any]:
-        slices = index or ()
-        key = tuple(part.indices(n) for part, n in zip(slices, info.global_shape, strict=True))
-        if key not in seen:
-            seen[key] = checkpoint.read(path, slices, verify=verify)
-        return seen[key]
+    def __init__(self, info: TensorInfo, sharding: Sharding) -> None:
+        self.info, self._sharding = info, sharding
+        # Devices with the same slice share it: no byte is read twice.
+        indices = sharding.addressable_devices_indices_map(info.global_shape).values()
+        self._places = {self._key(index): index for index in indices}
+        self._held: dict[Any, np.ndarray[Any, Any]] = {}
+        shapes = (tuple(stop - start for start, stop, _ in key) for key in self._places)
+        self.size = sum(map(math.prod, shapes)) * info.numpy_dtype.itemsize
 
-    return jax.make_array_from_callback(info.global_shape, sharding, read, dtype=info.numpy_dtype)
+    def jobs(self, opened: Source, verify: bool) -> list[Job]:
+        """Takes memory for the slices, and returns the jobs that fill it."""
+        found: list[Job] = []
+        for key, index in self._places.items():
+            shape = tuple(stop - start for start, stop, _ in key)
+            held = self._held[key] = np.empty(shape, self.info.numpy_dtype)
+            found += opened.jobs(self.info.path, index or (), held, verify=verify)
+        return found
+
+    def array(self) -> jax.Array:
+        """The array, from slices that are filled."""
+        return jax.make_array_from_callback(
+            self.info.global_shape,
+            self._sharding,
+            lambda index: self._held[self._key(index)],
+            dtype=self.info.numpy_dtype,
+        )
+
+    def _key(self, index: tuple[slice, ...] | None) -> tuple[tuple[int, int, int], ...]:
+        pairs = zip(index or (), self.info.global_shape, strict=True)
+        return tuple(part.indices(n) for part, n in pairs)
 
 
 def streams_of(tree: Any) -> frozenset[str]:

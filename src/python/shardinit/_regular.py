@@ -10,10 +10,10 @@ from typing import Any
 
 from ._errors import FormatError
 
-_MAX_BYTES = 4 << 30
+MAX_BYTES = 4 << 30
 
 
-def read_regular(folder: str, name: str, limit: int = _MAX_BYTES) -> bytes:
+def read_regular(folder: str, name: str, limit: int = MAX_BYTES) -> bytes:
     """The bytes of a regular file of at most `limit` bytes; see `open_regular`."""
     with open_regular(folder, name) as file:
         size = os.fstat(file.fileno()).st_size

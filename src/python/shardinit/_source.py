@@ -6,7 +6,7 @@ import itertools
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import EllipsisType, TracebackType
 from typing import Any, ClassVar, NoReturn, SupportsIndex, TypeVar, cast
@@ -25,6 +25,9 @@ Array = np.ndarray[Any, Any]
 Words = Array  # These are unsigned integers with the bits of elements.
 Job = Callable[[], object]
 Self = TypeVar("Self", bound="Source")
+T = TypeVar("T")
+
+TOGETHER = 64 << 20  # Small tensors are read so many bytes at a time: a store answers all at once.
 
 
 @dataclass(frozen=True)
@@ -260,9 +263,55 @@ class Source(Mapping[str, TensorView], ABC):
     def jobs(self, path: str, slices: Slices, out: Array, *, verify: bool = False) -> list[Job]:
         """The jobs of a `read` into `out`, for `run`, in any order and together with others."""
 
-    @abstractmethod
     def run(self, jobs: list[Job]) -> None:
         """Does `jobs` on as many threads as pay, and raises the error of the first that fails."""
+        self._run([job for job in jobs if not isinstance(job, Staged)])
+        staged = [job for job in jobs if isinstance(job, Staged)]
+        for group in grouped(staged, lambda each: each.size):
+            self._run([job for each in group for job in each.start()])
+            while group:
+                group.pop(0).finish()
+
+    @abstractmethod
+    def _run(self, jobs: list[Job]) -> None:
+        """Does jobs, none of which is `Staged`."""
+
+
+class Staged(ABC):
+    """A job by way of memory that is taken no sooner than it begins, and freed when it ends.
+
+    Attributes:
+        size: bytes of this memory.
+    """
+
+    size: int
+
+    @abstractmethod
+    def start(self) -> list[Job]:
+        """Takes the memory; returns the jobs that fill it."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Uses what the jobs have filled it with."""
+
+    def __call__(self) -> None:
+        for job in self.start():
+            job()
+        self.finish()
+
+
+def grouped(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Neighbours that are done together: as many as have `TOGETHER` bytes, and at least one."""
+    group: list[T] = []
+    total = 0
+    for item in items:
+        if group and total + size(item) > TOGETHER:
+            yield group
+            group, total = [], 0
+        group.append(item)
+        total += size(item)
+    if group:
+        yield group
 
 
 def words_for(info: TensorInfo, shape: Shape, out: Words | None) -> Words:

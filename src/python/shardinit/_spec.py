@@ -200,7 +200,7 @@ class Spec(Source):
         """The only job: one call of `generate`."""
         return [lambda: self.generate(path, slices, out=out)]
 
-    def run(self, jobs: list[Job]) -> None:
+    def _run(self, jobs: list[Job]) -> None:
         """Does the jobs one after another, since each has threads of its own."""
         for job in jobs:
             job()

@@ -40,7 +40,7 @@ def load_into(
 
     Args:
         model: the model.
-        checkpoint: a folder, or a checkpoint or spec that is open.
+        checkpoint: a folder or URL, or a checkpoint or spec that is open.
         strict: whether it is an error if tensors are missing or unexpected, or if nothing is
             written to a tensor of the model.
         prefix: the beginning that the model's names have in the checkpoint: ``model.layers.3.``

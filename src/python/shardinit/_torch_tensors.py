@@ -18,7 +18,7 @@ except ImportError as error:
 from . import _dtypes
 from ._errors import MismatchError
 from ._partition import joined, taken
-from ._source import Job, Slices, Source, TensorInfo
+from ._source import Job, Slices, Source, Staged, TensorInfo
 
 _Box = tuple[tuple[slice, ...], tuple[slice, ...]]
 
@@ -56,8 +56,8 @@ def fill(
 ) -> list[Job]:
     """The jobs for `Source.run` that read a part into a tensor.
 
-    A CPU tensor of the stored dtype is filled without a copy. For any other the part has been read
-    when this returns, and there are no jobs: so there is never more than one copy at a time.
+    A CPU tensor of the stored dtype is filled without a copy, any other by way of one, which is
+    there while it is filled.
     """
     dtype = dtype_of(checkpoint.info(path))
     target = target.detach()
@@ -65,10 +65,27 @@ def fill(
     if target.device.type == "cpu" and target.dtype == dtype and plain:
         torch.autograd.graph.increment_version(target)
         return checkpoint.jobs(path, slices, _words(target), verify=verify)
-    stored = torch.empty(target.shape, dtype=dtype, device="cpu")
-    checkpoint.read(path, slices, verify=verify, out=_words(stored))
-    target.copy_(stored)
-    return []
+    return [_Copied(checkpoint, path, slices, target, verify)]
+
+
+class _Copied(Staged):
+    """Fills a tensor by way of one on the CPU, of the stored dtype."""
+
+    def __init__(
+        self, checkpoint: Source, path: str, slices: Slices, target: torch.Tensor, verify: bool
+    ) -> None:
+        self._part, self._target, self._verify = (checkpoint, path, slices), target, verify
+        self._dtype = dtype_of(checkpoint.info(path))
+        self.size = target.numel() * self._dtype.itemsize
+
+    def start(self) -> list[Job]:
+        checkpoint, path, slices = self._part
+        self._stored = torch.empty(self._target.shape, dtype=self._dtype, device="cpu")
+        return checkpoint.jobs(path, slices, _words(self._stored), verify=self._verify)
+
+    def finish(self) -> None:
+        self._target.copy_(self._stored)
+        del self._stored
 
 
 def is_partitioned(tensor: torch.Tensor) -> bool:

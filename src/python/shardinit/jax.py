@@ -63,7 +63,7 @@ def load(
     """Reads tensors as global arrays.
 
     Args:
-        checkpoint: a folder, or a checkpoint or spec that is open.
+        checkpoint: a folder or URL, or a checkpoint or spec that is open.
         shardings: one ``Sharding`` for all; or a dict from path (or nested, as `nest`
             makes it) to ``Sharding``, with exactly the paths that are loaded; or a function
             of a `TensorInfo`, such as `shardings_of` returns. None is the first local device.

@@ -20,6 +20,7 @@ Functions that take a checkpoint also take an export in any format, and an open 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,7 @@ def load_state_dict(
     """Reads whole tensors.
 
     Args:
-        checkpoint: a folder, or a checkpoint or spec that is open.
+        checkpoint: a folder or URL, or a checkpoint or spec that is open.
         keys: the paths to read; None is all.
         device: where the tensors are to be.
         verify: check the digests of all boxes that are touched.
@@ -123,8 +124,8 @@ def load_dtensor(
         shape, mesh.shape, mesh.get_coordinate(), placements, what=f"`{path}`"
     )
     local = torch.empty(local_shape, dtype=dtype_of(info), device=device or mesh.device_type)
-    for there, here in boxes:
-        opened.run(fill(opened, path, there, local[here], verify=verify))
+    parts = (fill(opened, path, there, local[here], verify=verify) for there, here in boxes)
+    opened.run(list(itertools.chain.from_iterable(parts)))
     stride = tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
     return DTensor.from_local(
         local, mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride

@@ -1,0 +1,44 @@
+// Requests of HTTP, and their signature as AWS has it: Signature Version 4 of the header
+// `authorization`.
+#pragma once
+
+#include <ctime>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/sha256.h"
+
+namespace shardinit {
+
+struct Request {
+  std::string method;
+  std::string scheme = {};  // `https`
+  std::string host = {};    // with a port unless it is the scheme's own
+  std::string path = {};    // begins with a slash; nothing in it is encoded
+  std::vector<std::pair<std::string, std::string>> query = {};  // not encoded
+  std::map<std::string, std::string> headers = {};              // names in lower case
+  std::string_view body = {};
+
+  std::string url() const;
+};
+
+struct Credentials {
+  std::string key_id, secret;
+  std::string token = {};   // of a session; empty: none
+  std::time_t expires = 0;  // 0: never
+};
+
+// Encodes all but letters, digits and `-._~`, by RFC 3986; slashes are kept on demand.
+std::string UriEncoded(std::string_view text, bool keeps_slashes = false);
+
+// Computes HMAC with SHA-256 (RFC 2104).
+Digest HmacSha256(std::string_view key, std::string_view message);
+
+// Adds the headers that sign the request: all of its headers, its query and its body.
+void Sign(const Credentials& credentials, const std::string& region, const std::string& service,
+          std::time_t now, Request* request);
+
+}  // namespace shardinit

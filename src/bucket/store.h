@@ -1,0 +1,87 @@
+// The objects of a folder in a bucket, by the operations of S3. Every one is tried again while that
+// may help; what another writer may have done meanwhile is told, and never overwritten.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bucket/credentials.h"
+#include "bucket/http.h"
+#include "bucket/url.h"
+
+namespace shardinit {
+
+// What is written beside an object's bytes, by name; the names are in lower case.
+using Metadata = std::map<std::string, std::string>;
+
+struct ObjectInfo {
+  int64_t size = 0;
+  std::string etag = {};
+  Metadata metadata = {};
+};
+
+// Names are relative to the folder. Safe to use from several threads. Throws Error: kUsage if the
+// store cannot do what is needed, else kWorld.
+class Store {
+ public:
+  explicit Store(BucketUrl url);
+
+  const BucketUrl& url() const { return url_; }
+  std::string UrlOf(std::string_view name) const { return url_.UrlOf(name); }
+
+  // Makes an object. Returns false, with nothing done, if there is one of that name, be it this
+  // one: an answer may have been lost.
+  bool PutNew(const std::string& name, std::string_view bytes, const Metadata& metadata = {});
+  // Returns nothing if there is no such object.
+  std::optional<std::string> Get(const std::string& name, size_t limit);
+  std::optional<ObjectInfo> Head(const std::string& name);
+  // Returns that many bytes of the object that has this ETag. Throws Error (kWorld) if it has not,
+  // or no longer.
+  std::string GetRange(const std::string& name, const std::string& etag, int64_t offset,
+                       int64_t bytes);
+  // Calls `visit` with the objects whose names begin with `prefix`, ascending by their bytes, until
+  // it returns false.
+  void List(const std::string& prefix,
+            const std::function<bool(const std::string& name, int64_t size)>& visit);
+
+  // An object of many parts, numbered from 1, is there when it is completed, whole.
+  std::string BeginUpload(const std::string& name, const Metadata& metadata);
+  // Returns the part's ETag; nothing if there is no such upload: it was completed or ended.
+  std::optional<std::string> PutPart(const std::string& name, const std::string& upload, int number,
+                                     std::string_view bytes);
+  // Returns false if the object was not made by this call for sure: there is one of that name, be
+  // it this one, or the upload was ended, or the store asks to begin anew.
+  bool CompleteUpload(const std::string& name, const std::string& upload,
+                      const std::vector<std::string>& etags);
+  // Ends an upload and gives its parts back. None of that name is no failure. `attempts` is how
+  // often it is tried; 0: as often as all else.
+  void EndUpload(const std::string& name, const std::string& upload, int attempts = 0);
+  void ListUploads(
+      const std::function<void(const std::string& name, const std::string& upload)>& visit);
+
+ private:
+  Request RequestFor(const std::string& method, const std::string& key) const;
+  // Sends until there is an answer that trying again would not change.
+  Response Send(Request request, const std::string& doing, size_t limit = size_t{64} << 20,
+                int attempts = 0);
+  [[noreturn]] void Throw(const Response& response, const std::string& doing) const;
+  // Throws unless the answer is a list, in an element of this name.
+  void RequireList(const Response& response, const std::string& root,
+                   const std::string& doing) const;
+
+  const BucketUrl url_;
+  Http http_;
+  CredentialSource credentials_;
+  std::string scheme_, host_, base_;  // `base_` is what stands before a key in the path.
+  int attempts_ = 0;
+  mutable std::mutex mutex_;
+  std::string region_;
+};
+
+}  // namespace shardinit

@@ -1,0 +1,74 @@
+#include "bucket/url.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace shardinit {
+namespace {
+
+constexpr std::string_view kScheme = "s3://";
+
+bool IsInBucketName(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_' ||
+         (c >= 'A' && c <= 'Z');
+}
+
+}  // namespace
+
+std::string BucketUrl::text() const {
+  return fmt::format("{}{}{}{}", kScheme, bucket, prefix.empty() ? "" : "/", prefix);
+}
+
+std::string BucketUrl::KeyOf(std::string_view name) const {
+  return prefix.empty() ? std::string(name) : fmt::format("{}/{}", prefix, name);
+}
+
+std::string BucketUrl::UrlOf(std::string_view name) const {
+  return fmt::format("{}/{}", text(), name);
+}
+
+bool IsBucketUrl(std::string_view path) { return path.starts_with(kScheme); }
+
+BucketUrl ParseBucketUrl(const std::string& path) {
+  const auto refuse = [&](const std::string& why) {
+    return Error(ExitCode::kUsage,
+                 fmt::format("`{}` does not name a folder in a bucket: {}", Escape(path), why),
+                 "write `s3://BUCKET/PREFIX`");
+  };
+  std::string_view rest = std::string_view(path).substr(kScheme.size());
+  BucketUrl url;
+  url.bucket = rest.substr(0, rest.find('/'));
+  rest.remove_prefix(std::min(rest.size(), url.bucket.size() + 1));
+  while (rest.ends_with('/')) rest.remove_suffix(1);
+  url.prefix = rest;
+  if (url.bucket.size() < 3 || url.bucket.size() > 63 ||
+      !std::all_of(url.bucket.begin(), url.bucket.end(), IsInBucketName)) {
+    throw refuse(
+        fmt::format("a bucket has a name of 3 to 63 letters, digits, dots and hyphens, not {}",
+                    Quote(url.bucket)));
+  }
+  // Some stores fold such names into others, and HTTP clients on the way do, too.
+  for (size_t begin = 0; begin < rest.size();) {
+    const size_t end = std::min(rest.find('/', begin), rest.size());
+    const std::string_view part = rest.substr(begin, end - begin);
+    if (part.empty() || part == "." || part == "..") {
+      throw refuse(fmt::format("a part of its prefix is {}", Quote(part)));
+    }
+    begin = end + 1;
+  }
+  if (std::any_of(rest.begin(), rest.end(),
+                  [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; })) {
+    throw refuse("its prefix has a control character");
+  }
+  if (rest.size() > 900) {
+    throw refuse(
+        fmt::format("its prefix has {} bytes, and at most 900 leave room for names", rest.size()));
+  }
+  return url;
+}
+
+}  // namespace shardinit

@@ -1,0 +1,23 @@
+// Names of folders in buckets: `s3://BUCKET/PREFIX`.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace shardinit {
+
+struct BucketUrl {
+  std::string bucket;
+  std::string prefix;  // without a slash at its ends; empty: the whole bucket
+
+  std::string text() const;                        // `s3://BUCKET/PREFIX`
+  std::string KeyOf(std::string_view name) const;  // of an object in the folder
+  std::string UrlOf(std::string_view name) const;  // for messages
+};
+
+bool IsBucketUrl(std::string_view path);
+
+// Throws Error (kUsage) if that is no name of a folder in a bucket.
+BucketUrl ParseBucketUrl(const std::string& path);
+
+}  // namespace shardinit

@@ -1,0 +1,443 @@
+"""The files of a checkpoint or export in an object store, or wherever else fsspec reads from.
+
+Receipts and records say where each box lies, so all that is read are ranges of bytes. A request
+takes as long as some hundred kilobytes: ranges that lie near each other are merged, and all that
+are wanted are asked for at once. What comes may be shorter than what was asked for, and objects may
+be replaced while they are read: both are looked for, and are errors.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ._errors import DamageError, FormatError
+from ._files import Files, StoredBox, taken_from, wrong_digest
+from ._regular import MAX_BYTES
+from ._source import Job, Shape, Words
+
+_GAP = 256 << 10  # So many bytes between two ranges are read along: another request takes longer.
+_BLOCK = 16 << 20  # A request is for so many bytes at most, since several at once are faster.
+_BATCH = 256 << 20  # So many bytes are in memory at most, besides the arrays that they go to.
+_AT_ONCE = 32  # So many objects are looked at together.
+
+_S3 = ("s3", "s3a")
+_URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*::)*([A-Za-z][A-Za-z0-9+.-]*)://")
+_SQUEEZED = re.compile(r"(s3|s3a|gs|gcs|az|abfs|https?):/(?=[^/])")
+_NAME = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*", re.ASCII)
+_IDENTITY = re.compile("etag|generation|versionid|content-?md5|digest|.*modified|mtime|created")
+
+
+def local_path(name: str) -> str | None:
+    """The path of a folder of this machine that `name` says; None if it is the URL of a store."""
+    found = _URL.match(name)
+    if found is None:
+        return name
+    return name[found.end() :] if found[0] in ("file://", "local://") else None
+
+
+def is_squeezed(name: str) -> bool:
+    """Whether it may be a URL of which ``pathlib`` has made a path."""
+    return _SQUEEZED.match(name) is not None
+
+
+class StoreFiles(Files):
+    """Files below the URL of a store, read by fsspec; see `Files`.
+
+    The first look at an object keeps what identifies it, as its ETag. After ranges of it were read
+    there is another look, unless digests show that the bytes are right.
+    """
+
+    far = True
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None) -> None:
+        """Connects to nothing yet.
+
+        Raises:
+            ImportError: fsspec, or its package for this kind of store, is not installed.
+            ValueError: fsspec knows no such kind of store.
+        """
+        shown = re.sub(r"(?<=://)[^/@]*@", "", url)  # A user's name and password are not shown.
+        name = shown.rstrip("/")
+        super().__init__(shown if name.endswith(":") else name)
+        kind = _URL.match(url)
+        assert kind is not None
+        try:
+            import fsspec  # type: ignore[import-untyped, unused-ignore]
+        except ImportError as error:
+            package = '"shardinit[s3]"' if kind[1] in _S3 else "fsspec"
+            raise ImportError(f"reading `{shown}` needs fsspec: pip install {package}") from error
+        _require_version(kind[1])
+        # An instance of its own: lists of objects that others have kept may be old.
+        made = fsspec.core.url_to_fs(url, **{**(options or {}), "skip_instance_cache": True})
+        self._fs: Any = made[0]
+        self._root = str(made[1])
+        self._texts: dict[str, bytes] = {}
+        self._seen: dict[str, _Look] = {}
+        self._bucket = True  # Or the store has said that there is none.
+
+    def path(self, name: str) -> str:
+        """See `Files.path`."""
+        return self.name + ("" if self.name.endswith("/") else "/") + name
+
+    def why_no_folder(self) -> str:
+        """See `Files.why_no_folder`; a store has no folders, but may have buckets."""
+        return "" if self._bucket else "there is no such bucket"
+
+    def holds(self, name: str) -> bool:
+        """See `Files.holds`; the next `read` takes what has come."""
+        try:
+            self._texts[name] = self.read(name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def read(self, name: str) -> bytes:
+        """See `Files.read`."""
+        kept = self._texts.pop(name, None)
+        found = self._text([name])[0] if kept is None else kept
+        if isinstance(found, FileNotFoundError):
+            code = getattr(found.__cause__, "response", {}).get("Error", {}).get("Code")
+            self._bucket = code != "NoSuchBucket"
+            raise found
+        if isinstance(found, FormatError):
+            raise found
+        if isinstance(found, BaseException):
+            raise self._trouble(found, name) from found
+        return found
+
+    def refuse_link(self, name: str) -> None:
+        """Does nothing: a store has no links."""
+
+    def check(self, name: str, size: int) -> None:
+        """See `Files.check`."""
+        look = self._seen.get(name) or self._looked_at(name)
+        if isinstance(look, BaseException):
+            raise self._trouble(look, name) from look
+        if look.size != size:
+            self._seen.pop(name, None)  # Another run may put it right.
+            raise DamageError(f"`{self.path(name)}` has {look.size} bytes instead of {size}")
+        self._seen[name] = look
+
+    def expect(self, texts: Iterable[str], boxes: Iterable[str]) -> None:
+        """Gets small files, and looks at large ones, all at once."""
+        names = [name for name in texts if name not in self._texts]
+        for name, text in zip(names, self._text(names), strict=True):
+            if isinstance(text, bytes):  # For others, `read` tries again and says what is wrong.
+                self._texts[name] = text
+        names = [name for name in boxes if name not in self._seen]
+        for name, look in zip(names, self._looks(names), strict=True):
+            if isinstance(look, _Look):
+                self._seen[name] = look
+
+    def jobs(self, box: StoredBox, within: Shape, into: Words, verify: bool) -> list[Job]:
+        """One job; see `Files.jobs`."""
+        return [_Part(self, box, within, into, verify)]
+
+    def run(self, jobs: list[Job], threads: int) -> None:
+        """Does jobs, all ranges of all boxes together; `threads` are those of fsspec."""
+        parts: list[_Part] = []
+        for job in jobs:
+            if isinstance(job, _Part) and job.files is self:
+                parts.append(job)
+            else:
+                job()
+        self._fill(parts)
+
+    def close(self) -> None:
+        """Forgets what objects looked like."""
+        self._seen.clear()
+        self._texts.clear()
+
+    def _fill(self, parts: list[_Part]) -> None:
+        pieces = sorted(
+            ((part.box.file, piece.start, piece.end), number, piece)
+            for number, part in enumerate(parts)
+            for piece in part.pieces()
+        )
+        left = [0] * len(parts)
+        for _, number, _ in pieces:
+            left[number] += 1
+        at = 0
+        for blocks in _batches(_merged([place for place, _, _ in pieces])):
+            for block, data in zip(blocks, self._exactly(blocks), strict=True):
+                while at < len(pieces) and _holds(block, pieces[at][0]):
+                    _, number, piece = pieces[at]
+                    parts[number].take(piece, data, piece.start - block[1])
+                    left[number] -= 1
+                    if left[number] == 0:
+                        parts[number].finish()
+                    at += 1
+        assert at == len(pieces)
+        self._require_unchanged({part.box.file for part in parts if not part.verify})
+
+    def _exactly(self, blocks: list[_Range]) -> list[bytes]:
+        """All bytes of ranges of objects."""
+        found = self._ranges(blocks)
+        for (name, start, end), data in zip(blocks, found, strict=True):
+            path = self.path(name)
+            if isinstance(data, BaseException):
+                self._require_unchanged([name])
+                raise self._trouble(data, name) from data
+            if len(data) > end - start:
+                raise OSError(
+                    errno.EIO,
+                    f"the store gives {len(data)} bytes for a range of {end - start}: it does not "
+                    "give parts of objects",
+                    path,
+                )
+            if len(data) < end - start:
+                self._require_unchanged([name])
+                raise DamageError(
+                    f"`{path}` ends early: {len(data)} bytes came of the {end - start} from byte "
+                    f"{start} on"
+                )
+        with self._lock:
+            self.bytes_read += sum(map(len, found))
+        return found
+
+    def _ranges(self, ranges: Sequence[_Range]) -> list[Any]:
+        """Bytes of ranges, or for some an error."""
+        if not ranges:
+            return []
+        paths = [self._path_of(name) for name, _, _ in ranges]
+        starts, ends = [start for _, start, _ in ranges], [end for _, _, end in ranges]
+        found: list[Any]
+        try:
+            found = self._fs.cat_ranges(paths, starts, ends, on_error="return")
+        except Exception as error:  # Of fsspec itself, as in a process that was forked.
+            found = [error] * len(paths)
+        return [_plain(each, path) for each, path in zip(found, paths, strict=True)]
+
+    def _text(self, names: list[str]) -> list[bytes | Exception]:
+        """All bytes of small files, in one request for each."""
+        found = self._ranges([(name, 0, MAX_BYTES + 1) for name in names])
+        for number, (name, text) in enumerate(zip(names, found, strict=True)):
+            if isinstance(text, OSError) and not isinstance(text, FileNotFoundError):
+                look = self._looks([name])[0]  # Stores give no range of an empty object.
+                found[number] = b"" if isinstance(look, _Look) and look.size == 0 else text
+            elif isinstance(text, bytes) and len(text) > MAX_BYTES:
+                found[number] = FormatError(
+                    f"`{self.path(name)}` has more than the {MAX_BYTES} bytes that it may have"
+                )
+        return found
+
+    def _require_unchanged(self, names: Iterable[str]) -> None:
+        names = list(names)
+        for name, look in zip(names, self._looks(names), strict=True):
+            before = self._seen.get(name)
+            if isinstance(look, BaseException):
+                raise self._trouble(look, name) from look
+            if before is not None and look != before:
+                raise DamageError(
+                    f"`{self.path(name)}` was replaced while it was read: open the checkpoint again"
+                )
+
+    def _looks(self, names: list[str]) -> list[_Look | Exception]:
+        if len(names) < 2 or not getattr(self._fs, "async_impl", False):
+            return [self._looked_at(name) for name in names]
+        with ThreadPoolExecutor(min(_AT_ONCE, len(names))) as pool:
+            return list(pool.map(self._looked_at, names))
+
+    def _looked_at(self, name: str) -> _Look | Exception:
+        path = self._path_of(name)
+        try:
+            info = self._fs.info(path)
+        except Exception as error:
+            return _plain(error, path)  # type: ignore[no-any-return]
+        if info.get("type", "file") != "file":
+            return FileNotFoundError(errno.ENOENT, "it is a folder", path)
+        if type(info.get("size")) is not int:
+            return OSError(errno.EIO, "the store does not say how large it is", path)
+        same = {key: value for key, value in info.items() if _IDENTITY.fullmatch(key.lower())}
+        return _Look(info["size"], same)
+
+    def _path_of(self, name: str) -> str:
+        if not _NAME.fullmatch(name) or not {".", ".."}.isdisjoint(name.split("/")):
+            raise FormatError(f"{name!r} is no name of a file in a store")
+        return f"{self._root.rstrip('/')}/{name}" if self._root else name
+
+    def _trouble(self, error: BaseException, name: str) -> Exception:
+        """The error to raise: of this package, or one of the system's that names the object."""
+        path = self.path(name)
+        if isinstance(error, FileNotFoundError):
+            return DamageError(f"`{path}` is missing")
+        text = " ".join(str(getattr(error, "strerror", None) or error).split())
+        text = text or type(error).__name__
+        if isinstance(error, PermissionError):
+            why = "stores answer so, too, where nothing is and the key may not list"
+            return PermissionError(errno.EACCES, f"the store refuses it: {text} ({why})", path)
+        kinds = (TimeoutError, ConnectionError)
+        kind = next((kind for kind in kinds if isinstance(error, kind)), OSError)
+        return kind(errno.EIO, f"the store failed: {text}", path)
+
+
+_Range = tuple[str, int, int]  # The name of an object, the first byte, and the byte after the last.
+
+
+class _Look(NamedTuple):
+    """What identifies an object, as its store says it."""
+
+    size: int
+    same: Mapping[str, Any]
+
+
+class _Piece(NamedTuple):
+    """Bytes of an object, and the elements of an array that they hold.
+
+    Attributes:
+        start, end: the bytes.
+        first: where these elements begin in the array.
+        shape: their shape.
+    """
+
+    start: int
+    end: int
+    first: Shape
+    shape: Shape
+
+
+class _Part:
+    """The job of filling an array from a region of a box."""
+
+    def __init__(
+        self, files: StoreFiles, box: StoredBox, within: Shape, into: Words, verify: bool
+    ) -> None:
+        self.files, self.box, self.within, self.into = files, box, within, into
+        self.verify = verify
+        size = into.itemsize
+        self._strides = tuple(size * math.prod(box.shape[d + 1 :]) for d in range(into.ndim))
+        self._whole: Words | None = None  # Of a box whose digest is checked.
+
+    def __call__(self) -> None:
+        self.files.run([self], 1)
+
+    def pieces(self) -> Iterator[_Piece]:
+        """The ranges of bytes to read; gaps in them are small."""
+        shape = self.box.shape if self.verify else self.into.shape
+        first = (0,) * len(shape) if self.verify else self.within
+        at = self.box.at + sum(n * s for n, s in zip(first, self._strides, strict=True))
+        if 0 not in shape:
+            yield from _cut(at, (0,) * len(shape), shape, self._strides, self.into.itemsize)
+
+    def take(self, piece: _Piece, data: bytes, offset: int) -> None:
+        """Copies the elements of a piece, which begin at a byte of `data`."""
+        words = self.into.dtype
+        there = np.ndarray(piece.shape, words, data, offset, self._strides)
+        ends = zip(piece.first, piece.shape, strict=True)
+        here: Any = tuple(slice(first, first + n) for first, n in ends)
+        self._target()[(*here, ...)] = there
+
+    def finish(self) -> None:
+        """Checks the digest of a box, all pieces of which have come."""
+        if not self.verify:
+            return
+        whole = self._target()
+        if sha256(whole.reshape(-1).view(np.uint8)).hexdigest() != self.box.sha256:
+            raise wrong_digest(self.box, self.files.path(self.box.file))
+        if whole is not self.into:
+            taken_from(whole, self.within, self.into)
+        self._whole = None
+
+    def _target(self) -> Words:
+        if not self.verify or (
+            self.into.shape == self.box.shape and self.into.flags.c_contiguous
+        ):
+            return self.into
+        if self._whole is None:
+            self._whole = np.empty(self.box.shape, self.into.dtype)
+        return self._whole
+
+
+def _cut(
+    at: int, first: Shape, shape: Shape, strides: Shape, item: int
+) -> Iterator[_Piece]:
+    """Divides a region into pieces of at most `_BLOCK` bytes, in none of which a gap is large.
+
+    `at` is the byte where it begins, `strides` are those of the box that has it.
+    """
+    spans = [item]  # Bytes from the first to the last element, of the last dimensions: 0, 1, …
+    small = [True]  # Whether all gaps of this and the later dimensions are small.
+    for n, stride in zip(reversed(shape), reversed(strides), strict=True):
+        small.append(small[-1] and (n == 1 or stride - spans[-1] <= _GAP))
+        spans.append(spans[-1] + (n - 1) * stride)
+    if small[-1] and spans[-1] <= _BLOCK:
+        yield _Piece(at, at + spans[-1], first, shape)
+        return
+    cut = next(d for d, n in enumerate(shape) if n > 1)
+    inner, stride = spans[-2 - cut], strides[cut]
+    near = small[-2 - cut] and stride - inner <= _GAP
+    rows = max(1, (_BLOCK - inner) // stride + 1) if near else 1
+    for row in range(0, shape[cut], rows):
+        count = min(rows, shape[cut] - row)
+        begin = (*first[:cut], first[cut] + row, *first[cut + 1 :])
+        part = (*shape[:cut], count, *shape[cut + 1 :])
+        yield from _cut(at + row * stride, begin, part, strides, item)
+
+
+def _merged(ranges: list[_Range]) -> list[_Range]:
+    """Ranges that hold all of `ranges`, which are sorted, with few requests."""
+    from fsspec.utils import (  # type: ignore[import-untyped, unused-ignore]
+        merge_offset_ranges,
+    )
+
+    if not ranges:
+        return []
+    ends: list[int] = []
+    for number, (name, _, end) in enumerate(ranges):
+        # fsspec before 2026 forgets the end of a range that others lie in.
+        same = number > 0 and ranges[number - 1][0] == name
+        ends.append(max(end, ends[-1]) if same else end)
+    names, starts = [name for name, _, _ in ranges], [start for _, start, _ in ranges]
+    merged = merge_offset_ranges(names, starts, ends, max_gap=_GAP, max_block=_BLOCK, sort=False)
+    return list(zip(*merged, strict=True))
+
+
+def _batches(blocks: list[_Range]) -> Iterator[list[_Range]]:
+    batch: list[_Range] = []
+    size = 0
+    for block in blocks:
+        length = block[2] - block[1]
+        if batch and size + length > _BATCH:
+            yield batch
+            batch, size = [], 0
+        batch.append(block)
+        size += length
+    if batch:
+        yield batch
+
+
+def _holds(block: _Range, place: _Range) -> bool:
+    return block[0] == place[0] and block[1] <= place[1] and place[2] <= block[2]
+
+
+def _plain(found: Any, path: str) -> Any:
+    """What a store gave; an error over HTTP is not always that a file is missing."""
+    if isinstance(found, FileNotFoundError):
+        status = getattr(found.__cause__, "status", None)
+        if status in (401, 403):
+            return PermissionError(errno.EACCES, f"HTTP status {status}", path)
+        if status is not None and status not in (404, 410):
+            return OSError(errno.EIO, f"HTTP status {status}", path)
+    return bytes(found) if isinstance(found, bytearray | memoryview) else found
+
+
+def _require_version(kind: str) -> None:
+    """Refuses an s3fs of years ago, which pip chooses if boto3 is asked for beside it."""
+    if kind not in _S3:
+        return
+    from importlib import metadata
+
+    try:
+        found = metadata.version("s3fs")
+    except metadata.PackageNotFoundError:
+        raise ImportError('reading from S3 needs s3fs: pip install "shardinit[s3]"') from None
+    if int(found.split(".")[0]) < 2024:
+        raise ImportError(f'there is s3fs {found}, which is too old: pip install "s3fs>=2024.6"')

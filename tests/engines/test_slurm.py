@@ -1,0 +1,199 @@
+"""The scripts that `jobs slurm` prints, in a real Slurm of four nodes on this machine: they make the bytes of one run,
+whatever happens to them."""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+from slurm import wait_for
+from support import BINARY, run_ok, run_tool, tree_of
+
+SPEC = """
+shardinit: 1
+name: slurm
+dtype: f32
+mesh: {axes: {a: 16}}
+rules: [{rows: a}]
+modules:
+  l:
+    repeat: {i: 8}
+    w: {shape: [1024, 1024], axes: [rows, null], init: {normal: {std: 1}}}
+"""
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Returns a function that writes a spec and a script of jobs, and makes the folder that they have to make. A run of
+    `gen` waits first for as many seconds as `set_delay` says."""
+    def make(*options):
+        (tmp_path / "a folder").mkdir()
+        spec = tmp_path / "a folder/it's $HOME.yaml"
+        spec.write_text(SPEC)
+        run_ok("gen", spec, "-o", tmp_path / "whole")
+        wrapper = tmp_path / "shardinit"
+        wrapper.write_text(f'#!/bin/sh\n[ "$1" != gen ] || sleep $(cat {tmp_path}/delay)\nexec {BINARY} "$@"\n')
+        wrapper.chmod(0o755)
+        set_delay(tmp_path, 0)
+        script = tmp_path / "job.sh"
+        text = run_ok("jobs", "slurm", spec, "-o", tmp_path / 'out "$(x)"', *options).stdout
+        script.write_text(text.replace("shardinit=shardinit", f"shardinit={wrapper}"))
+        return script, tmp_path / 'out "$(x)"'
+    return make
+
+
+def set_delay(tmp_path, seconds):
+    (tmp_path / "delay").write_text(str(seconds))
+
+
+def log_of(tmp_path, job):
+    return "\n".join(f.read_text() for f in sorted(tmp_path.glob(f"slurm-{job}*.out")))
+
+
+def processes_of(folder):
+    """The runs of shardinit that write to the folder."""
+    found = subprocess.run(["ps", "-eww", "-o", "pid=,comm=,args="], text=True, stdout=subprocess.PIPE).stdout
+    return [int(line.split()[0]) for line in found.splitlines() if line.split()[1] == "shardinit" and str(folder) in line]
+
+
+def test_a_job_of_four_nodes(slurm, made, tmp_path):
+    script, out = made("--nodes", 4)
+    job = slurm.submit("--wait", script, cwd=tmp_path)
+    assert slurm.job(job)["ExitCode"] == "0:0", log_of(tmp_path, job)
+    assert tree_of(out) == tree_of(tmp_path / "whole")
+    assert log_of(tmp_path, job).count("shardinit: wrote 8.4 MB") == 4
+    # Another number of nodes makes the same, and finds it.
+    job = slurm.submit("--wait", "--nodes=3", script, cwd=tmp_path)
+    assert slurm.job(job)["NumNodes"] == "3" and tree_of(out) == tree_of(tmp_path / "whole")
+
+
+def test_a_task_sees_all_cores(slurm, tmp_path):
+    """Within srun of the script: the node has two, and a task of one core would see one."""
+    (tmp_path / "cores").write_text("#!/bin/sh\nnproc >> " + str(tmp_path / "seen") + "\n")
+    (tmp_path / "cores").chmod(0o755)
+    text = run_ok("jobs", "slurm", "llama3-tiny", "-o", tmp_path / "out", "--nodes", 2).stdout
+    (tmp_path / "job.sh").write_text(text.replace("shardinit=shardinit", f"shardinit={tmp_path / 'cores'}"))
+    slurm.submit("--wait", tmp_path / "job.sh", cwd=tmp_path)
+    assert (tmp_path / "seen").read_text().split() == [str(os.cpu_count())] * 3
+
+
+def test_a_killed_run_is_queued_again(slurm, made, tmp_path):
+    """The job queues itself after a killed task, three times at most."""
+    script, out = made("--nodes", 2)
+    set_delay(tmp_path, 20)
+    job = slurm.submit(script, cwd=tmp_path)
+    for restart in range(4):
+        os.kill(wait_for(lambda: processes_of(out))[0], signal.SIGKILL)
+        if restart < 3:
+            wait_for(lambda: f"Restarts={restart + 1}" in slurm.run("scontrol", "show", "job", job))
+            wait_for(lambda: not processes_of(out))
+            slurm.begin_now(job)
+    ended = slurm.end_of(job)
+    assert ended["JobState"] == "FAILED" and ended["ExitCode"] == "137:0", log_of(tmp_path, job)
+    set_delay(tmp_path, 0)
+    job = slurm.submit("--wait", script, cwd=tmp_path)
+    assert slurm.job(job)["ExitCode"] == "0:0" and tree_of(out) == tree_of(tmp_path / "whole")
+
+
+def test_mistakes_are_not_tried_again(slurm, made, tmp_path):
+    script, out = made("--nodes", 2)
+    run_ok("gen", "llama3-tiny", "-o", out)  # another plan
+    job = slurm.submit(script, cwd=tmp_path)
+    ended = slurm.end_of(job)
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "4:0", "0"), log_of(tmp_path, job)
+
+
+def test_the_limit_of_time(slurm, made, tmp_path):
+    """A minute before it the job queues itself; what was done stays."""
+    script, out = made("--nodes", 1)
+    set_delay(tmp_path, 300)
+    # A limit of a minute is over at once.
+    job = slurm.submit("--time=1", script, cwd=tmp_path)
+    wait_for(lambda: slurm.job(job)["Restarts"] == "1", 100)
+    wait_for(lambda: not processes_of(out))
+    set_delay(tmp_path, 0)
+    slurm.run("scontrol", "update", f"JobId={job}", "TimeLimit=30")
+    slurm.begin_now(job)
+    assert slurm.end_of(job, 300)["ExitCode"] == "0:0", log_of(tmp_path, job)
+    assert tree_of(out) == tree_of(tmp_path / "whole")
+
+
+def test_a_lost_node(slurm, made, tmp_path):
+    """Slurm queues the job again; with fewer nodes the parts are others."""
+    script, out = made("--nodes", 4)
+    set_delay(tmp_path, 30)
+    job = slurm.submit("--nodes=3-4", script, cwd=tmp_path)
+    wait_for(lambda: len(processes_of(out)) == 4)
+    slurm.kill_node(4)
+    try:
+        wait_for(lambda: slurm.job(job)["Restarts"] == "1", 120)
+        set_delay(tmp_path, 0)
+        slurm.begin_now(job)
+        ended = slurm.end_of(job)
+        assert (ended["ExitCode"], ended["NumNodes"]) == ("0:0", "3"), log_of(tmp_path, job)
+    finally:
+        slurm.start_node(4)
+    assert tree_of(out) == tree_of(tmp_path / "whole")
+    wait_for(lambda: slurm.run("sinfo", "-h", "-o", "%T %D").split() == ["idle", "4"])
+
+
+def test_two_jobs_on_one_folder(slurm, made, tmp_path):
+    script, out = made("--nodes", 2)
+    set_delay(tmp_path, 2)
+    jobs = [slurm.submit(script, cwd=tmp_path), slurm.submit("--nodes=1", script, cwd=tmp_path)]
+    for job in jobs:
+        assert slurm.end_of(job)["ExitCode"] == "0:0", log_of(tmp_path, job)
+    assert tree_of(out) == tree_of(tmp_path / "whole")
+
+
+def queued(slurm):
+    return slurm.run("squeue", "-h", "-o", "%j")
+
+
+def test_an_array(slurm, made, tmp_path):
+    script, out = made("--array", "--nodes", 16)
+    subprocess.run(["sh", script], env=slurm.env, cwd=tmp_path, check=True, stdout=subprocess.PIPE)
+    wait_for(lambda: not queued(slurm), 120)
+    assert tree_of(out) == tree_of(tmp_path / "whole")
+
+
+def test_an_array_that_loses_tasks(slurm, made, tmp_path):
+    """Only the parts that are missing are queued again."""
+    script, out = made("--array", "--nodes", 8)
+    said = subprocess.run(["sh", script, "--begin=now+5"], env=slurm.env, cwd=tmp_path, check=True, text=True,
+                          stdout=subprocess.PIPE).stdout
+    array = said.split("array ")[1].split(":")[0]
+    slurm.run("scancel", f"{array}_3", f"{array}_5")
+
+    def second_array():
+        tasks = [each.split("_") for each in slurm.run("squeue", "-h", "-r", "-o", "%i").split() if "_" in each]
+        return sorted(int(task) for job, task in tasks if job != array)
+    assert wait_for(second_array) == [3, 5]
+    wait_for(lambda: not queued(slurm), 120)
+    assert tree_of(out) == tree_of(tmp_path / "whole")
+
+
+def test_a_mistake_ends_an_array(slurm, made, tmp_path):
+    script, out = made("--array", "--nodes", 16)
+    run_ok("gen", "llama3-tiny", "-o", out)
+    before = tree_of(out)
+    begin = time.monotonic()
+    subprocess.run(["sh", script], env=slurm.env, cwd=tmp_path, check=True, stdout=subprocess.PIPE)
+    wait_for(lambda: not queued(slurm), 120)
+    logs = [f.read_text() for f in tmp_path.glob("slurm-*.out")]
+    assert all("another plan" in log for log in logs) and 1 <= len(logs) < 16, logs
+    assert tree_of(out) == before and time.monotonic() - begin < 60
+
+
+def test_arrays_above_the_limit(slurm, tmp_path):
+    """Slurm here has its default limit: 1,001 tasks are taken, and more are refused before Slurm does."""
+    assert "MaxArraySize            = 1001" in slurm.run("scontrol", "show", "config")
+    text = run_ok("jobs", "slurm", "llama3.1-405b", "-o", tmp_path / "out", "--array", "--nodes", 1001).stdout
+    (tmp_path / "job.sh").write_text(text)
+    subprocess.run(["sh", tmp_path / "job.sh", "--begin=now+3600"], env=slurm.env, cwd=tmp_path, check=True, stdout=subprocess.PIPE)
+    assert len(slurm.run("squeue", "-h", "-r", "-o", "%A").split()) == 1002
+    slurm.run("scancel", "--user=root")
+    wait_for(lambda: not queued(slurm))
+    result = run_tool("jobs", "slurm", "llama3.1-405b", "-o", tmp_path / "out", "--array", "--nodes", 1002)
+    assert result.returncode == 2 and "1,001 tasks" in result.stderr

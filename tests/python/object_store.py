@@ -1,0 +1,248 @@
+"""A store of objects as S3 has it, for tests: moto's server, and before it a proxy that recomputes the signature of
+every request from what came over the wire, compares the digest of its body, and answers as a busy, broken or careless
+store would."""
+
+import contextlib
+import datetime
+import hashlib
+import hmac
+import html
+import http.client
+import http.server
+import pathlib
+import re
+import socket
+import tempfile
+import threading
+import time
+import urllib.parse
+
+import pytest
+from moto_server import moto_server
+
+KEY, SECRET = "AKIDTESTS", "secret/of+the=tests"
+REGION = "eu-test-1"
+
+
+class Request:
+    """A request, and what kind of operation it is."""
+
+    def __init__(self, method, target, headers, body):
+        self.method, self.target, self.headers, self.body = method, target, headers, body
+        self.path, _, self.raw_query = target.partition("?")
+        self.query = dict(urllib.parse.parse_qsl(self.raw_query, keep_blank_values=True))
+        self.key = urllib.parse.unquote(self.path).partition("/")[2].partition("/")[2]
+
+    @property
+    def kind(self):
+        if "uploads" in self.query:
+            return "begin" if self.method == "POST" else "uploads"
+        if "uploadId" in self.query:
+            return {"PUT": "part", "POST": "complete", "DELETE": "end"}[self.method]
+        return "list" if "list-type" in self.query else self.method.lower()
+
+
+def error_of_signature(request, secrets, region=REGION, now=None):
+    """What is wrong with the signature of a request; None: nothing. It is computed from the bytes that came."""
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    match = re.fullmatch(r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/s3/aws4_request, "
+                         r"SignedHeaders=([a-z0-9;-]+), Signature=([0-9a-f]{64})", headers.get("authorization", ""))
+    if not match:
+        return "no authorization"
+    key, date, scope_region, names, signature = match.groups()
+    if key not in secrets:
+        return f"unknown key {key}"
+    secret, token = secrets[key]
+    if scope_region != region:
+        return "another region"
+    if headers.get("x-amz-security-token") != token:
+        return "another session token"
+    stamp = datetime.datetime.strptime(headers["x-amz-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=datetime.timezone.utc)
+    if abs((stamp - (now or datetime.datetime.now(datetime.timezone.utc))).total_seconds()) > 900:
+        return "another time"
+    if not headers["x-amz-date"].startswith(date):
+        return "another date"
+    if hashlib.sha256(request.body).hexdigest() != headers.get("x-amz-content-sha256"):
+        return "another body"
+    signed = names.split(";")
+    must = {name for name in headers if name.startswith(("x-amz-", "if-")) or name in ("host", "range")}
+    if signed != sorted(signed) or not must <= set(signed):
+        return f"headers that are not signed: {must - set(signed)}"
+    if request.path != urllib.parse.quote(urllib.parse.unquote_to_bytes(request.path), safe="/-._~"):
+        return f"a path that is not canonical: {request.path}"
+    members = [member if "=" in member else member + "=" for member in request.raw_query.split("&") if member]
+    canonical = "\n".join([request.method, request.path, "&".join(sorted(members)),
+                           *(f"{name}:{' '.join(headers[name].split())}" for name in signed), "", names,
+                           headers["x-amz-content-sha256"]])
+    scope = f"{date}/{scope_region}/s3/aws4_request"
+    text = "\n".join(["AWS4-HMAC-SHA256", headers["x-amz-date"], scope, hashlib.sha256(canonical.encode()).hexdigest()])
+    k = ("AWS4" + secret).encode()
+    for part in (date, scope_region, "s3", "aws4_request", text):
+        k = hmac.new(k, part.encode(), hashlib.sha256).digest()
+    return None if k.hex() == signature else "another signature"
+
+
+class Store:
+    """`faults`, called with each Request, returns what to do instead of answering it: a status, `drop` (nothing reaches
+    the store), `lose` (the answer is lost), `slow` or `error200`; None: nothing. `ignores` are headers that the store
+    does not know. `refused` has what was wrong with requests, `log` the kind and key of each."""
+
+    def __init__(self, port):
+        self.backend = ("127.0.0.1", port)
+        self.lock = threading.Lock()
+        self.reset()
+        store = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self):
+                store.answer(self)
+
+            do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = answer
+
+            def log_message(self, *_):
+                pass
+
+        class Server(http.server.ThreadingHTTPServer):
+            request_queue_size = 128
+            daemon_threads = True
+
+            def handle_error(self, *_):
+                pass  # Clients that are killed break connections.
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def reset(self):
+        """Empties the store, and makes the bucket `bucket`."""
+        self.faults, self.ignores, self.log, self.refused = None, (), [], []
+        self.secrets = {KEY: (SECRET, None)}
+        self.forward("POST", "/moto-api/reset")
+        self.make_bucket("bucket")
+
+    def make_bucket(self, name):
+        assert self.forward("PUT", f"/{name}")[0] == 200
+
+    @property
+    def environment(self):
+        return {"AWS_ENDPOINT_URL": self.url, "AWS_REGION": REGION, "AWS_ACCESS_KEY_ID": KEY,
+                "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_EC2_METADATA_DISABLED": "true", "HOME": "/nonexistent"}
+
+    def forward(self, method, target, headers={}, body=b""):
+        connection = http.client.HTTPConnection(*self.backend, timeout=60)
+        with contextlib.closing(connection):
+            connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
+            # moto takes a name in the host for a bucket, and believes whoever names a key.
+            authorization = {"authorization": f"AWS4-HMAC-SHA256 Credential={KEY}/20260101/us-east-1/s3/aws4_request, "
+                             "SignedHeaders=host, Signature=0"}
+            named = any(name.lower() == "authorization" for name in headers)
+            for name, value in {**({} if named else authorization), **headers, "host": "s3.amazonaws.com", "content-length": str(len(body))}.items():
+                connection.putheader(name, value)
+            connection.endheaders(body)
+            response = connection.getresponse()
+            return response.status, dict(response.getheaders()), response.read()
+
+    def answer(self, handler):
+        body = handler.rfile.read(int(handler.headers.get("content-length", 0)))
+        if len(body) < int(handler.headers.get("content-length", 0)):
+            return self.drop(handler)  # Its client was killed.
+        request = Request(handler.command, handler.path, dict(handler.headers.items()), body)
+        wrong = error_of_signature(request, self.secrets)
+        with self.lock:
+            self.log.append((request.kind, request.key))
+            if wrong:
+                self.refused.append((wrong, request.method, request.target))
+            fault = None if wrong or self.faults is None else self.faults(request)
+        if wrong:
+            codes = {"another session token": (400, "ExpiredToken"), "another region": (400, "AuthorizationHeaderMalformed")}
+            status, code = codes.get(wrong, (403, "SignatureDoesNotMatch"))
+            return self.reply(handler, status, self.error(code, wrong), {"x-amz-bucket-region": REGION})
+        if fault == "drop":
+            return self.drop(handler)
+        if fault == "slow":
+            time.sleep(0.5)
+        if isinstance(fault, int):
+            codes = {409: "ConditionalRequestConflict", 412: "PreconditionFailed", 501: "NotImplemented", 503: "SlowDown"}
+            return self.reply(handler, fault, self.error(codes.get(fault, "InternalError"), "injected"))
+        if fault == "error200":
+            return self.reply(handler, 200, self.error("InternalError", "injected"))
+        headers = {name: value for name, value in request.headers.items()
+                   if name.lower() not in self.ignores and name.lower() not in ("host", "content-length")}
+        with self.lock:  # moto looks and writes in two steps.
+            status, headers, body = self.forward(request.method, request.target, headers, request.body)
+        if fault == "lose":
+            return self.drop(handler)
+        self.reply(handler, status, body, headers)
+
+    @staticmethod
+    def error(code, message):
+        return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+
+    @staticmethod
+    def drop(handler):
+        handler.close_connection = True
+        with contextlib.suppress(OSError):
+            handler.connection.shutdown(socket.SHUT_RDWR)
+
+    @staticmethod
+    def reply(handler, status, body, headers={}):
+        handler.send_response_only(status)
+        for name, value in headers.items():
+            if name.lower() not in ("content-length", "transfer-encoding", "connection", "date", "server"):
+                handler.send_header(name, value)
+        length = next((v for n, v in headers.items() if n.lower() == "content-length"), len(body))
+        handler.send_header("Content-Length", length if handler.command == "HEAD" else len(body))
+        handler.end_headers()
+        if handler.command != "HEAD":
+            handler.wfile.write(body)
+
+    # What tests look at goes past the proxy.
+    def names(self, prefix="", bucket="bucket"):
+        _, _, body = self.forward("GET", f"/{bucket}?list-type=2&prefix={urllib.parse.quote(prefix)}")
+        return [html.unescape(key) for key in re.findall(r"<Key>([^<]*)</Key>", body.decode())]
+
+    def get(self, key, bucket="bucket"):
+        status, _, body = self.forward("GET", f"/{bucket}/{urllib.parse.quote(key)}")
+        assert status == 200, (key, status)
+        return body
+
+    def put(self, key, body, bucket="bucket"):
+        assert self.forward("PUT", f"/{bucket}/{urllib.parse.quote(key)}", body=body)[0] == 200
+
+    def remove(self, key, bucket="bucket"):
+        assert self.forward("DELETE", f"/{bucket}/{urllib.parse.quote(key)}")[0] == 204
+
+    def uploads(self, bucket="bucket"):
+        _, _, body = self.forward("GET", f"/{bucket}?uploads")
+        return [html.unescape(key) for key in re.findall(r"<Key>([^<]*)</Key>", body.decode())]
+
+    def download(self, prefix, folder, bucket="bucket"):
+        """Writes all objects below a prefix into a folder."""
+        for key in self.names(prefix + "/", bucket):
+            path = pathlib.Path(folder) / key[len(prefix) + 1:]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self.get(key, bucket))
+
+
+@contextlib.contextmanager
+def serve():
+    """Runs moto's server with a proxy before it."""
+    with tempfile.TemporaryDirectory() as folder, moto_server(pathlib.Path(folder)) as backend:
+        store = Store(backend.address[1])
+        yield store
+        store.server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def object_store_server():
+    with serve() as store:
+        yield store
+
+
+@pytest.fixture
+def object_store(object_store_server):
+    """An empty store with a bucket `bucket`."""
+    object_store_server.reset()
+    return object_store_server

@@ -1,0 +1,710 @@
+"""Checkpoints in buckets: the same objects as a local checkpoint's files, whatever the store, the network, kills and
+other writers do. The store checks every signature and body (object_store.py)."""
+
+import http.server
+import json
+import os
+import random
+import shutil
+import subprocess
+import threading
+import time
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from object_store import KEY, REGION, SECRET
+from support import AWKWARD, BINARY, TINY, run_ok, run_tool
+
+URL = "s3://bucket/models/a"
+
+# Ranks of several parts: boxes that end within parts, small ones between, values that need all of a tensor.
+SPEC = """
+shardinit: 1
+name: parts
+dtype: f32
+seed: {seed}
+mesh: {{axes: {{a: 2}}}}
+rules: [{{x: a}}]
+init: {{n: {{normal: {{std: 0.02}}}}}}
+modules:
+  large: {{shape: [6000, 1000], axes: [x, null], init: n}}
+  small: {{shape: [7], axes: [x], init: n, dtype: bf16}}
+  square: {{shape: [600, 600], axes: [x, null], init: {{orthogonal: {{}}}}}}
+  wide: {{shape: [2, 1500000], axes: [x, null], init: n, dtype: f64}}
+  tail: {{shape: [1000], axes: [null], init: zeros}}
+uneven: chunk
+"""
+
+
+@pytest.fixture(scope="module")
+def specs(tmp_path_factory):
+    """The folder of two specs with different values, and the local checkpoint of each."""
+    folder = tmp_path_factory.mktemp("specs")
+    for name, seed in (("one", 1), ("two", 2)):
+        (folder / f"{name}.yaml").write_text(SPEC.format(seed=seed))
+        run_ok("gen", f"{name}.yaml", "-o", name, cwd=folder)
+    (folder / "awkward.yaml").write_text(AWKWARD)
+    return folder
+
+
+def tool(store, *words, folder=None, **environment):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    return subprocess.run([BINARY, *words], env={**kept, **store.environment, **environment}, cwd=folder,
+                          capture_output=True, text=True, timeout=300)
+
+
+def ok(store, *words, **options):
+    done = tool(store, *words, **options)
+    assert done.returncode == 0, done
+    return done
+
+
+def begin(store, *words, folder):
+    return subprocess.Popen([BINARY, *words], env={**os.environ, **store.environment}, cwd=folder,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def files_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def assert_is(store, folder, prefix="models/a"):
+    """The objects are the files of the local checkpoint, and nothing else is there."""
+    objects = {key[len(prefix) + 1:]: store.get(key) for key in store.names(prefix + "/")}
+    files = files_of(folder)
+    assert sorted(objects) == sorted(files)
+    assert [name for name in files if objects[name] != files[name]] == []
+    assert store.uploads() == [] and store.refused == []
+
+
+def test_objects_are_the_files_of_a_local_checkpoint(specs, object_store):
+    done = ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    assert f"{URL}: " in done.stdout and "complete" in done.stdout
+    assert {"begin", "part", "complete"} <= {kind for kind, _ in object_store.log}
+    assert_is(object_store, specs / "one")
+    assert "intact: 2 ranks" in ok(object_store, "verify", URL).stdout
+    assert "2 of 2 ranks are there, complete" in ok(object_store, "status", URL).stdout
+    object_store.log.clear()
+    assert "already" in ok(object_store, "gen", "one.yaml", "-o", URL + "/", folder=specs).stderr
+    assert not {"begin", "part", "complete"} & {kind for kind, _ in object_store.log}
+    assert_is(object_store, specs / "one")
+
+
+@pytest.mark.parametrize("prefix", ["a", "", "x y/é+&=%'()*!~:@?#$,;", "a.b/c-d_e"])
+def test_prefixes_are_encoded_and_signed(prefix, specs, object_store, tmp_path):
+    run_ok("gen", "awkward.yaml", "-o", tmp_path / "local", cwd=specs)
+    url = "s3://bucket" + (prefix and "/" + prefix)
+    ok(object_store, "gen", "awkward.yaml", "-o", url, folder=specs)
+    objects = {key[len(prefix) + 1 if prefix else 0:]: object_store.get(key) for key in object_store.names()}
+    assert objects == files_of(tmp_path / "local") and object_store.refused == []
+    ok(object_store, "verify", url)
+
+
+def test_ranks_are_made_apart_and_finalized(specs, object_store):
+    ok(object_store, "gen", "one.yaml", "-o", URL, "--ranks", "1", folder=specs)
+    assert "1 of 2 ranks is there, unfinished\nmissing: 0" in ok(object_store, "status", URL).stdout.replace(" are ", " is ")
+    assert json.loads(ok(object_store, "status", URL, "--json").stdout)["missing_ranks"] == "0"
+    early = tool(object_store, "finalize", URL)
+    assert early.returncode == 3 and "1 of 2 ranks have no valid receipt: 0" in early.stderr
+    assert tool(object_store, "verify", URL).returncode == 2
+    dry = ok(object_store, "gen", "one.yaml", "-o", URL, "--dry-run", folder=specs)
+    assert "1 of 2 ranks" in dry.stdout and "1 rank there already" in dry.stdout
+    ok(object_store, "gen", "one.yaml", "-o", URL, "--part", "0/2", folder=specs)
+    assert_is(object_store, specs / "one")
+    for name in ("manifest.json", "index.h5"):
+        object_store.remove("models/a/" + name)
+    assert "not finalized" in ok(object_store, "status", URL).stdout
+    ok(object_store, "finalize", URL)
+    assert_is(object_store, specs / "one")
+
+
+def test_another_plan_is_a_conflict_and_touches_nothing(specs, object_store):
+    ok(object_store, "gen", "one.yaml", "-o", URL, "--ranks", "0", folder=specs)
+    before = {name: object_store.get(name) for name in object_store.names()}
+    for words in ([], ["--dry-run"], ["--ranks", "1"]):
+        done = tool(object_store, "gen", "two.yaml", "-o", URL, *words, folder=specs)
+        assert done.returncode == 4 and "holds another plan: `seed` is `1` there, and `2` here" in done.stderr
+    assert {name: object_store.get(name) for name in object_store.names()} == before
+    object_store.remove("models/a/plan.json")
+    object_store.put("models/a/manifest.json", b"{}")
+    done = tool(object_store, "gen", "two.yaml", "-o", URL, folder=specs)
+    assert done.returncode == 4 and "exists without the plan.json" in done.stderr
+
+
+@pytest.mark.parametrize("index", ["always", "never"])
+def test_index_and_devices(index, specs, object_store, tmp_path):
+    text = (specs / "awkward.yaml").read_text().replace("{axes: {a: 2, b: 2}}", "{axes: {a: 2, b: 2}, devices: [3, 1, 2, 0]}")
+    (tmp_path / "spec.yaml").write_text(text)
+    run_ok("gen", "spec.yaml", "-o", "local", "--index", index, cwd=tmp_path)
+    ok(object_store, "gen", "spec.yaml", "-o", URL, "--index", index, folder=tmp_path)
+    assert ("devices.json" in files_of(tmp_path / "local")) and ("index.h5" in files_of(tmp_path / "local")) == (index == "always")
+    assert_is(object_store, tmp_path / "local")
+    ok(object_store, "verify", URL)
+    other = tool(object_store, "gen", specs / "awkward.yaml", "-o", URL)
+    assert other.returncode == 4 and "devices.json" in other.stderr
+    object_store.remove("models/a/devices.json")
+    done = tool(object_store, "verify", URL)
+    assert done.returncode == 1 and "devices.json: is missing" in done.stderr
+
+
+class Faults:
+    """Answers a share of requests with faults that a store may have, each of a kind that suits the operation."""
+
+    def __init__(self, seed, share=0.3):
+        self.random, self.share = random.Random(seed), share
+        self.made = set()
+
+    def __call__(self, request):
+        if self.random.random() > self.share:
+            return None
+        kinds = [503, 500, 502, "drop", "lose", "slow"]
+        if request.kind in ("put", "complete"):
+            kinds += [409, 409]
+        if request.kind in ("complete", "part", "begin"):
+            kinds += ["error200"]
+        fault = self.random.choice(kinds)
+        self.made.add((request.kind, fault))
+        return fault
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_faults_of_the_store_change_nothing(seed, specs, object_store):
+    object_store.faults = Faults(seed)
+    ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    ok(object_store, "verify", URL)
+    ok(object_store, "status", URL)
+    assert len(object_store.faults.made) >= 4
+    object_store.faults = None
+    ok(object_store, "finalize", URL)
+    assert_is(object_store, specs / "one")
+
+
+@pytest.mark.parametrize("kind, fault", [
+    ("put", "lose"), ("put", 409), ("put", 412), ("begin", "lose"), ("part", "lose"), ("part", "drop"), ("complete", "lose"),
+    ("complete", "error200"), ("complete", 409), ("complete", 412), ("complete", 500), ("complete", "drop"), ("head", 500),
+    ("get", "drop"), ("list", 503), ("uploads", 503), ("end", 503)])
+def test_each_fault_alone(kind, fault, specs, object_store):
+    """Every request of a kind meets the fault once, for each object."""
+    met = set()
+
+    def once(request):
+        mark = (request.kind, request.key, request.query.get("partNumber"))
+        if request.kind != kind or mark in met:
+            return None
+        met.add(mark)
+        return fault
+
+    object_store.faults = once
+    done = tool(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    object_store.faults = None
+    if done.returncode != 0:  # A store that answers 412 without an object is broken, and is not believed.
+        assert fault == 412 and done.returncode in (2, 3, 4), done
+        ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    assert met or kind in ("list",)
+    ok(object_store, "finalize", URL)
+    assert_is(object_store, specs / "one")
+
+
+def test_an_answer_that_never_comes_ends_in_an_error(specs, object_store):
+    object_store.faults = lambda request: 503
+    done = tool(object_store, "gen", "one.yaml", "-o", URL, folder=specs, AWS_MAX_ATTEMPTS="3")
+    assert done.returncode == 3 and "503 SlowDown: injected" in done.stderr and len(object_store.log) == 3
+    object_store.faults = lambda request: "drop"
+    done = tool(object_store, "status", URL, AWS_MAX_ATTEMPTS="2")
+    assert done.returncode == 3 and "cannot read `s3://bucket/models/a/plan.json`: " in done.stderr
+    done = tool(object_store, "status", URL, AWS_MAX_ATTEMPTS="1", AWS_ENDPOINT_URL="http://127.0.0.1:1")
+    assert done.returncode == 3 and "onnect" in done.stderr
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_writers_of_two_plans_that_are_killed(seed, specs, object_store):
+    """The plan that came first is finished, whatever happens to whom; the other is told."""
+    chance = random.Random(seed)
+    object_store.faults = Faults(seed, 0.05)
+    running, kills = {}, 0
+    ends = {"one": [], "two": []}
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        for number in range(3):
+            if number in running:
+                continue
+            plan = ("one", "one", "two")[number] if seed % 2 else ("one", "two", "two")[number]
+            ranks = [[], ["--ranks", "0"], ["--ranks", "1"]][chance.randrange(3)]
+            running[number] = plan, begin(object_store, "gen", f"{plan}.yaml", "-o", URL, *ranks, folder=specs)
+        time.sleep(chance.random() * 0.4)
+        for number, (plan, process) in list(running.items()):
+            if process.poll() is None and kills < 12 and chance.random() < 0.4:
+                process.kill()
+                kills += 1
+            if process.poll() is not None:
+                process.communicate()
+                ends[plan].append(process.returncode)
+                del running[number]
+        # Some writers of both plans have come to an end of their own, and one of them is through.
+        if kills >= 12 and object_store.names("models/a/manifest.json") and all(
+                any(code >= 0 for code in codes) for codes in ends.values()):
+            break
+    for _, process in running.values():
+        process.communicate()
+    object_store.faults = None
+    first = "one" if json.loads(object_store.get("models/a/plan.json"))["seed"] == 1 else "two"
+    other = "two" if first == "one" else "one"
+    assert 0 not in ends[other] and 4 in ends[other], ends
+    assert set(ends[first]) <= {0, -9}, ends
+    ok(object_store, "finalize", URL)
+    assert_is(object_store, specs / first)
+
+
+def test_a_kill_loses_no_rank_that_was_done(specs, object_store):
+    ended = []
+
+    def faults(request):
+        if request.kind == "complete" and request.key.endswith("rank-00001.h5"):
+            ended.append(request.key)
+            process.kill()
+            return "drop"
+        return None
+
+    object_store.faults = faults
+    process = begin(object_store, "gen", "one.yaml", "-o", URL, "--jobs", "1", folder=specs)
+    process.communicate()
+    assert ended and process.returncode == -9 and object_store.uploads() == ["models/a/ranks/rank-00001.h5"]
+    object_store.faults = None
+    object_store.log.clear()
+    ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    assert ("complete", "models/a/ranks/rank-00001.h5") in object_store.log
+    assert_is(object_store, specs / "one")  # Without the killed run's upload.
+
+
+def test_an_interrupt_is_told_and_goes_on_later(specs, object_store):
+    def faults(request):
+        if request.kind == "part":
+            process.terminate()
+            return "slow"
+        return None
+
+    object_store.faults = faults
+    process = begin(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == -15 and "interrupted" in errors
+    object_store.faults = None
+    ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    assert_is(object_store, specs / "one")
+
+
+def test_a_rank_without_a_receipt_is_not_sent_again(specs, object_store):
+    ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    for name in ("manifest.json", "ranks/rank-00000.json"):
+        object_store.remove("models/a/" + name)
+    object_store.log.clear()
+    ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    assert ("begin", "models/a/ranks/rank-00000.h5") not in object_store.log
+    assert_is(object_store, specs / "one")
+    # An object that no run of this plan wrote is somebody else's.
+    for name in ("manifest.json", "ranks/rank-00000.json"):
+        object_store.remove("models/a/" + name)
+    object_store.put("models/a/ranks/rank-00000.h5", b"x")
+    done = tool(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    assert done.returncode == 4 and "rank-00000.h5` is there without a receipt, and no shardinit wrote it" in done.stderr
+    assert object_store.get("models/a/ranks/rank-00000.h5") == b"x"
+
+
+@pytest.mark.parametrize("ignores, words", [(("if-none-match",), "ignores the condition")])
+def test_a_store_without_conditions_is_refused(ignores, words, specs, object_store):
+    object_store.ignores = ignores
+    done = tool(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    assert done.returncode == 2 and words in done.stderr and "two runs could mix" in done.stderr
+    assert object_store.names() == ["models/a/plan.json"]
+    object_store.ignores = ()
+    object_store.faults = lambda request: 501 if "If-None-Match" in request.headers or "if-none-match" in request.headers else None
+    done = tool(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    assert done.returncode == 2 and "no conditional writes" in done.stderr
+
+
+def test_a_store_that_completes_without_conditions_is_refused(specs, object_store):
+    forward = object_store.forward
+
+    def without(method, target, headers={}, body=b""):
+        if method == "POST" and "uploadId" in target:
+            headers = {name: value for name, value in headers.items() if name.lower() != "if-none-match"}
+        return forward(method, target, headers, body)
+
+    object_store.forward = without
+    try:
+        done = tool(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    finally:
+        del object_store.forward
+    assert done.returncode == 2 and "when an upload of parts is completed" in done.stderr
+    assert object_store.names() == ["models/a/plan.json"]
+    assert object_store.get("models/a/plan.json") == (specs / "one/plan.json").read_bytes()
+
+
+def damaged(bytes_, at):
+    return bytes_[:at] + bytes([bytes_[at] ^ 1]) + bytes_[at + 1:]
+
+
+def test_verify_finds_every_damage(specs, object_store):
+    ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    receipt = json.loads((specs / "one/ranks/rank-00001.json").read_text())
+    box = next(box for box in receipt["boxes"] if box["path"] == "wide")
+    cases = [("ranks/rank-00001.h5", box["file_offset"] + box["bytes"] - 1, "wide has other data than was written"),
+             ("ranks/rank-00001.h5", 9, "has damaged metadata"), ("ranks/rank-00000.json", 100, "rank-00000.json: is damaged"),
+             ("index.h5", 300, "index.h5: is damaged"), ("manifest.json", 500, "manifest.json: is damaged"),
+             ("plan.json", 20, "plan.json")]
+    for name, at, words in cases:
+        key = "models/a/" + name
+        whole = object_store.get(key)
+        object_store.put(key, damaged(whole, at))
+        done = tool(object_store, "verify", URL)
+        assert done.returncode == 1 and words in done.stderr, (name, done)
+        assert "--repair" not in done.stderr
+        object_store.remove(key)
+        done = tool(object_store, "verify", URL)
+        assert done.returncode == (2 if name == "manifest.json" else 1) and name in done.stderr, (name, done)
+        object_store.put(key, whole)
+    for name, code in (("ranks/rank-00002.h5", 1), ("notes.txt", 0)):
+        object_store.put("models/a/" + name, b"x")
+        done = tool(object_store, "verify", URL, "--json")
+        assert done.returncode == code and name in done.stdout
+        assert tool(object_store, "verify", URL, "--strict").returncode == 1
+        object_store.remove("models/a/" + name)
+    assert "intact" in ok(object_store, "verify", URL).stdout
+
+
+def test_damaged_objects_that_were_removed_are_made_again(specs, object_store):
+    ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    object_store.remove("models/a/ranks/rank-00001.h5")
+    assert "damaged" in ok(object_store, "status", URL).stdout
+    done = tool(object_store, "gen", "one.yaml", "-o", URL, "--repair", folder=specs)
+    assert done.returncode == 2 and "never replaced" in done.stderr
+    ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    assert_is(object_store, specs / "one")
+
+
+def test_sources_that_change_between_two_writers(object_store, tmp_path):
+    """A rank's file of another process is read back where its bytes do not follow from the plan alone."""
+    (tmp_path / "source.yaml").write_text("shardinit: 1\nname: s\ndtype: f32\nmodules: {w: {shape: [64, 64], init: {normal: {std: 1}}}}\n")
+    run_ok("gen", "source.yaml", "-o", "source", cwd=tmp_path)
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nsources: {s: {path: source}}\nmodules: {w: {shape: [64, 64], "
+                                        "init: {source: s}}}\n")
+    ok(object_store, "gen", "spec.yaml", "-o", URL, folder=tmp_path)
+    for name in ("manifest.json", "ranks/rank-00000.json"):
+        object_store.remove("models/a/" + name)
+    ok(object_store, "gen", "spec.yaml", "-o", URL, folder=tmp_path)
+    for name in ("manifest.json", "ranks/rank-00000.json"):
+        object_store.remove("models/a/" + name)
+    run_ok("gen", "source.yaml", "-o", "other", "--set", "seed=5", cwd=tmp_path)
+    (tmp_path / "source").rename(tmp_path / "old"), (tmp_path / "other").rename(tmp_path / "source")
+    done = tool(object_store, "gen", "spec.yaml", "-o", URL, folder=tmp_path)
+    assert done.returncode == 4 and "made of sources that had other elements" in done.stderr
+
+
+def test_copies_into_a_bucket(specs, object_store, tmp_path):
+    """A copy is what a local one is; another source with the same plan is a conflict, even for a rank of its own."""
+    run_ok("reshard", "one", "-o", tmp_path / "local", "--mesh", "a=3", "--uneven", "chunk", cwd=specs)
+    words = ["reshard", "one", "-o", URL, "--mesh", "a=3", "--uneven", "chunk"]
+    object_store.faults = Faults(5, 0.1)
+    ok(object_store, *words, folder=specs)
+    object_store.faults = None
+    assert_is(object_store, tmp_path / "local")
+    ok(object_store, "verify", URL)
+    assert "nothing was left to copy" in ok(object_store, *words, folder=specs).stderr
+    for name in ("manifest.json", "ranks/rank-00001.json", "ranks/rank-00002.json", "ranks/rank-00002.h5"):
+        object_store.remove("models/a/" + name)
+    object_store.log.clear()
+    ok(object_store, *words, folder=specs)
+    assert ("complete", "models/a/ranks/rank-00001.h5") not in object_store.log
+    assert ("complete", "models/a/ranks/rank-00002.h5") in object_store.log
+    assert_is(object_store, tmp_path / "local")
+
+
+def test_conversions_into_a_bucket_tell_sources_apart(object_store, tmp_path):
+    for name, value in (("first", 1), ("second", 2)):
+        (tmp_path / name / "model").mkdir(parents=True)
+        safetensors.numpy.save_file({"w": np.full((64, 64), value, np.float32), "v": np.full(9, value, np.float32)},
+                                    tmp_path / name / "model/model.safetensors")
+        os.utime(tmp_path / name / "model/model.safetensors", (value, value))
+    words = ["--to", "hdf5"]
+    run_ok("convert", "first/model", "-o", "local", *words, cwd=tmp_path)
+    ok(object_store, "convert", "first/model", "-o", URL, *words, folder=tmp_path)
+    assert_is(object_store, tmp_path / "local")
+    assert "was there already" in ok(object_store, "convert", "first/model", "-o", URL, *words, folder=tmp_path).stderr
+    done = tool(object_store, "convert", "second/model", "-o", URL, *words, folder=tmp_path)
+    assert done.returncode == 4 and "other values" in done.stderr
+    # Nothing but plan.json is there: it says of which source.
+    for name in object_store.names():
+        if not name.endswith("plan.json"):
+            object_store.remove(name)
+    done = tool(object_store, "convert", "second/model", "-o", URL, *words, folder=tmp_path)
+    assert done.returncode == 4 and "with values from elsewhere" in done.stderr
+    ok(object_store, "convert", "first/model", "-o", URL, *words, folder=tmp_path)
+    assert_is(object_store, tmp_path / "local")
+
+
+def test_finalize_without_the_data(specs, object_store, tmp_path):
+    """`--detached` makes manifest.json and index.h5 from plan and receipts, here and in a bucket."""
+    whole = files_of(specs / "one")
+    (tmp_path / "d/ranks").mkdir(parents=True)
+    for name, data in whole.items():
+        if name == "plan.json" or name.startswith("ranks/") and name.endswith(".json"):
+            (tmp_path / "d" / name).write_bytes(data)
+            object_store.put("models/a/" + name, data)
+    assert tool(object_store, "finalize", tmp_path / "d").returncode == 3
+    assert tool(object_store, "finalize", URL).returncode == 3
+    run_ok("finalize", "--detached", tmp_path / "d")
+    ok(object_store, "finalize", "--detached", URL)
+    for name in ("manifest.json", "index.h5"):
+        assert (tmp_path / "d" / name).read_bytes() == object_store.get("models/a/" + name) == whole[name]
+    (tmp_path / "d/ranks/rank-00001.json").unlink()
+    (tmp_path / "d/manifest.json").unlink()
+    done = tool(object_store, "finalize", "--detached", tmp_path / "d")
+    assert done.returncode == 3 and not (tmp_path / "d/manifest.json").exists()
+
+
+def test_many_ranks_are_listed_by_pages(object_store, tmp_path):
+    """Of 520 ranks the store lists 1,040 objects, 1,000 at a time."""
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 520}}\nrules: [{r: x}]\n"
+                                        "modules: {w: {shape: [1040], axes: [r], init: {normal: {std: 1}}}}\n")
+    run_ok("gen", "spec.yaml", "-o", "local", cwd=tmp_path)
+    ok(object_store, "gen", "spec.yaml", "-o", URL, "--ranks", "0-516,518-519", folder=tmp_path)
+    # A rank that no list has takes three requests: its file, a look at plan.json, its receipt.
+    assert len([kind for kind, key in object_store.log if "/ranks/" in key]) == 2 * 519
+    assert len(object_store.log) < 3 * 519 + 30
+    assert "missing: 517" in ok(object_store, "status", URL).stdout
+    ok(object_store, "gen", "spec.yaml", "-o", URL, "--ranks", "517", folder=tmp_path)
+    files = files_of(tmp_path / "local")
+    for name in ("manifest.json", "index.h5", "plan.json", "ranks/rank-00000.h5", "ranks/rank-00517.json", "ranks/rank-00519.h5"):
+        assert object_store.get("models/a/" + name) == files[name]
+    assert "intact: 520 ranks" in ok(object_store, "verify", URL).stdout
+    object_store.log.clear()
+    assert "520 of 520 ranks were there already" in ok(object_store, "gen", "spec.yaml", "-o", URL, folder=tmp_path).stderr
+    assert len(object_store.log) < 520 + 20 and object_store.log.count(("list", "")) == 2
+    assert object_store.refused == []
+
+
+def test_the_store_tells_the_region(object_store, specs):
+    ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs, AWS_REGION="")
+    assert {wrong for wrong, *_ in object_store.refused} == {"another region"} and len(object_store.refused) == 1
+    object_store.refused.clear()
+    assert_is(object_store, specs / "one")
+
+
+def test_a_bucket_that_is_not_there(object_store, specs):
+    for words in (["gen", "one.yaml", "-o"], ["status"], ["verify"], ["finalize"]):
+        done = tool(object_store, *words, "s3://nowhere/x", folder=specs)
+        assert done.returncode == 2 and "404 NoSuchBucket" in done.stderr and "make the bucket first" in done.stderr
+
+
+def test_memory_is_a_few_parts_and_no_disk(object_store, tmp_path):
+    """A rank of 40 parts, of boxes larger and smaller than a part."""
+    (tmp_path / "spec.yaml").write_text(
+        "shardinit: 1\nname: m\ndtype: f32\nmodules:\n  a: {shape: [20000, 1000], init: {normal: {std: 1}}}\n"
+        "  l: {repeat: {i: 200}, w: {shape: [500, 500], init: {normal: {std: 1}}}, b: {shape: [3], init: zeros}}\n"
+        "  z: {shape: [20000, 1000], init: {normal: {std: 1}}}\n")
+    done = subprocess.run(["/usr/bin/env", "python3", "-c", "import resource,subprocess,sys\n"
+                           "subprocess.run(sys.argv[1:], check=True)\n"
+                           "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)", BINARY, "gen", "spec.yaml", "-o", URL,
+                           "--jobs", "2", "--memory", "16M"], env={**os.environ, **object_store.environment}, cwd=tmp_path,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done
+    assert int(done.stdout.splitlines()[-1]) < 256 * 1024, done.stdout
+    assert len({key for kind, key in object_store.log if kind == "part"}) == 2  # The rank, and the probe.
+    assert sum(kind == "part" for kind, _ in object_store.log) > 30
+    ok(object_store, "verify", URL)
+    assert list(tmp_path.iterdir()) == [tmp_path / "spec.yaml"]
+
+
+def credentials(store, token=None):
+    store.secrets["AKIDROLE"] = ("role/secret", token)
+    return {"AccessKeyId": "AKIDROLE", "SecretAccessKey": "role/secret"}
+
+
+def test_credentials_of_profiles(object_store, tmp_path):
+    home = tmp_path / "home"
+    (home / ".aws").mkdir(parents=True)
+    process = tmp_path / "process"
+    process.write_text(f"#!/bin/sh\necho '{json.dumps({'Version': 1, **credentials(object_store)})}'\n")
+    process.chmod(0o755)
+    (home / ".aws/credentials").write_text(f"[default]\naws_access_key_id = {KEY}\n# a note\naws_secret_access_key={SECRET}\n")
+    (home / ".aws/config").write_text(
+        f"[default]\nregion = {REGION}\n[profile p]\ncredential_process = {process}\nendpoint_url = {object_store.url}\n"
+        f"region = {REGION}\ns3 =\n    addressing_style = path\n[profile sso]\nsso_session = x\nregion = {REGION}\n")
+    none = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "HOME": str(home), "AWS_REGION": ""}
+    ok(object_store, "gen", TINY, "-o", URL, "--ranks", "0", **none)
+    ok(object_store, "gen", TINY, "-o", URL, **none, AWS_PROFILE="p", AWS_ENDPOINT_URL="")
+    assert object_store.refused == []
+    for profile, words in (("sso", "credential_process = aws configure export-credentials"), ("absent", "neither")):
+        done = tool(object_store, "status", URL, **none, AWS_PROFILE=profile)
+        assert done.returncode == 2 and words in done.stderr
+    process.write_text("#!/bin/sh\nexit 7\n")
+    done = tool(object_store, "status", URL, **none, AWS_PROFILE="p")
+    assert done.returncode == 3 and "failed with status 7" in done.stderr
+    done = tool(object_store, "status", URL, **{**none, "HOME": str(tmp_path)})
+    assert done.returncode == 3 and "no credentials" in done.stderr and "AWS_ACCESS_KEY_ID" in done.stderr
+    done = tool(object_store, "status", URL, AWS_SECRET_ACCESS_KEY="wrong")
+    assert done.returncode == 3 and "403 SignatureDoesNotMatch" in done.stderr
+
+
+@pytest.mark.parametrize("subtype, words", [("rclone", "is in a mount of an object store"), ("gcsfuse", "own tool"), ("bindfs", "")])
+def test_buckets_that_are_mounted_are_refused(subtype, words, specs, tmp_path):
+    """Mounts of FUSE that say so; others are as good as any folder."""
+    if not shutil.which("bindfs") or not os.access("/dev/fuse", os.W_OK):
+        pytest.skip("not tested: there is no FUSE here")
+    (tmp_path / "back").mkdir(), (tmp_path / "mount point").mkdir()
+    if subprocess.run(["bindfs", "--no-allow-other", "-o", f"subtype={subtype}", tmp_path / "back", tmp_path / "mount point"],
+                      check=False).returncode:
+        pytest.skip("not tested: FUSE cannot mount here")
+    try:
+        for words_of in (["gen", "one.yaml"], ["reshard", "one"], ["export", "one", "--to", "safetensors"]):
+            done = run_tool(*words_of, "-o", tmp_path / "mount point/new/folder", cwd=specs)
+            assert done.returncode == (2 if words else 0) and words in done.stderr, done
+            assert list((tmp_path / "back").iterdir()) == [] or not words
+            shutil.rmtree(tmp_path / "back/new", ignore_errors=True)
+            if words:
+                assert f"on `{tmp_path}/mount point`" in done.stderr
+    finally:
+        subprocess.run(["fusermount", "-u", tmp_path / "mount point"], check=True)
+
+
+@pytest.fixture
+def services():
+    """A server of credentials, as a container, a machine on EC2 and STS have it: `answers` is by method and path, and
+    may look at the request's headers and body."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def answer(self):
+            body = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
+            found = server.answers.get((self.command, self.path), lambda headers, body: None)(self.headers, body)
+            self.send_response(404 if found is None else 200)
+            self.end_headers()
+            self.wfile.write((found or "nothing").encode())
+
+        do_GET = do_PUT = do_POST = answer
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.answers = {}
+        server.url = f"http://127.0.0.1:{server.server_address[1]}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def later(seconds):
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds))
+
+
+NO_KEYS = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
+
+
+def test_credentials_of_a_container(object_store, services, tmp_path):
+    (tmp_path / "token").write_text("let me in\n")
+    given = {**credentials(object_store, "session"), "Token": "session", "Expiration": later(3600)}
+    services.answers["GET", "/v1/keys?id=1"] = lambda headers, _: headers["authorization"] == "let me in" and json.dumps(given) or None
+    container = {**NO_KEYS, "AWS_CONTAINER_CREDENTIALS_FULL_URI": services.url + "/v1/keys?id=1"}
+    ok(object_store, "gen", TINY, "-o", URL, **container, AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=str(tmp_path / "token"))
+    assert object_store.refused == []
+    done = tool(object_store, "status", URL, **container)
+    assert done.returncode == 3 and "the container's service: it answered 404" in done.stderr
+    for host in ("example.com", "127.example.com", "127.0.0.1.example.com:80", "[2001:db8::1]"):
+        done = tool(object_store, "status", URL, **NO_KEYS, AWS_CONTAINER_CREDENTIALS_FULL_URI=f"http://{host}/keys")
+        assert done.returncode == 2 and "neither https nor" in done.stderr
+
+
+def test_credentials_of_a_machine_and_their_renewal(object_store, services):
+    """Keys that the store says have expired, and those that expire soon, are asked for again."""
+    asked = []
+    path = "/latest/meta-data/iam/security-credentials/"
+    tokens = iter(f"session-{i}" for i in range(100))
+
+    def give(headers, _):
+        if headers["x-aws-ec2-metadata-token"] != "t":
+            return None
+        asked.append(next(tokens))
+        return json.dumps({**credentials(object_store, asked[-1]), "Token": asked[-1], "Expiration": later(life)})
+
+    services.answers["PUT", "/latest/api/token"] = lambda headers, _: headers["x-aws-ec2-metadata-token-ttl-seconds"] and "t"
+    services.answers["GET", path] = lambda headers, _: headers["x-aws-ec2-metadata-token"] == "t" and "role" or None
+    services.answers["GET", path + "role"] = give
+    machine = {**NO_KEYS, "AWS_EC2_METADATA_DISABLED": "", "AWS_EC2_METADATA_SERVICE_ENDPOINT": services.url}
+    life = 3600
+    ok(object_store, "gen", TINY, "-o", URL, "--ranks", "0", **machine)
+    assert len(asked) == 1
+
+    def change(request):
+        """The keys change when the first rank is written."""
+        if request.kind == "put" and request.key.endswith(".h5") and len(asked) == 2:
+            object_store.secrets["AKIDROLE"] = ("role/secret", "another")
+        return None
+
+    object_store.faults = change
+    ok(object_store, "gen", TINY, "-o", URL, "--ranks", "1", **machine)
+    assert len(asked) == 3 and {wrong for wrong, *_ in object_store.refused} == {"another session token"}
+    object_store.faults, life = None, 200
+    before = len(asked)
+    ok(object_store, "status", URL, **machine)
+    assert len(asked) - before > 3  # Each request finds that they end within five minutes.
+
+
+def test_credentials_of_a_web_identity(object_store, services, tmp_path):
+    (tmp_path / "token").write_text("header.payload.signature")
+    keys = credentials(object_store, "session")
+
+    def assume(_, body):
+        form = dict(part.split("=") for part in body.split("&"))
+        if form["Action"] != "AssumeRoleWithWebIdentity" or form["WebIdentityToken"] != "header.payload.signature":
+            return None
+        assert form["RoleArn"] == "arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fr"
+        return ("<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>"
+                f"<AccessKeyId>{keys['AccessKeyId']}</AccessKeyId><SecretAccessKey>{keys['SecretAccessKey']}</SecretAccessKey>"
+                f"<SessionToken>session</SessionToken><Expiration>{later(3600)}</Expiration></Credentials>"
+                "</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>")
+
+    services.answers["POST", "/"] = assume
+    role = {**NO_KEYS, "AWS_ROLE_ARN": "arn:aws:iam::1:role/r", "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token"),
+            "AWS_ENDPOINT_URL_STS": services.url}
+    ok(object_store, "gen", TINY, "-o", URL, **role)
+    assert object_store.refused == []
+    (tmp_path / "token").write_text("another")
+    done = tool(object_store, "status", URL, **role)
+    assert done.returncode == 3 and "STS for the role `arn:aws:iam::1:role/r`: it answered 404" in done.stderr
+
+
+NO_LIBCURL = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+void* dlopen(const char* name, int flags) {
+  void* (*real)(const char*, int) = (void* (*)(const char*, int))dlsym(RTLD_NEXT, "dlopen");
+  return real(name && strstr(name, "libcurl") ? "/nonexistent/libcurl.so.4" : name, flags);
+}
+"""
+
+
+def test_a_program_without_libcurl_says_so(object_store, tmp_path):
+    """HDF5 of Debian brings libcurl along, so that a library before all others hides it."""
+    (tmp_path / "hide.c").write_text(NO_LIBCURL)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "hide.so", tmp_path / "hide.c", "-ldl"], check=True)
+    for words in (["status", URL], ["gen", TINY, "-o", URL]):
+        done = tool(object_store, *words, LD_PRELOAD=str(tmp_path / "hide.so"))
+        assert done.returncode == 2 and "cannot load libcurl, which URLs need: " in done.stderr and "libcurl4" in done.stderr
+    assert object_store.log == []
+    ok(object_store, "gen", TINY, "-o", tmp_path / "local", LD_PRELOAD=str(tmp_path / "hide.so"))
+
+
+def test_paths_that_are_no_folders_in_buckets(object_store, specs):
+    for url, words in (("s3://", "a bucket has a name of 3 to 63"), ("s3://a/b", "3 to 63"), ("s3://bucket//x", "a part of its prefix"),
+                       ("s3://bucket/a/../x", "a part of its prefix is `..`"), ("s3://bucket/a\nb", "control character"),
+                       ("s3://bucket/" + "x" * 901, "901 bytes"), ("s3://buck et/x", "3 to 63")):
+        done = tool(object_store, "gen", "one.yaml", "-o", url, folder=specs)
+        assert done.returncode == 2 and words in done.stderr, (url, done)
+    assert object_store.log == []
+    for words in (["reshard", URL, "-o", "new"], ["export", "one", "--to", "dcp", "-o", URL], ["inspect", URL],
+                  ["convert", "one", "--to", "dcp", "-o", URL], ["verify", URL, "--spec", "one.yaml"], ["gen", "one.yaml", "-o", "gs://bucket/x"]):
+        done = tool(object_store, *words, folder=specs)
+        assert done.returncode == 2 and "hint: " in done.stderr, (words, done)
+    assert object_store.log == [] and sorted(path.name for path in specs.iterdir()) == [
+        "awkward.yaml", "one", "one.yaml", "two", "two.yaml"]

@@ -1,0 +1,551 @@
+"""What `jobs` prints: scripts and documents that do what they say, whatever stands in a user's words. Their commands are
+run; the engines themselves, as far as Debian has them, are those of tests/engines."""
+
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import subprocess
+
+import kubernetes_validate
+import pytest
+import yaml
+from support import BINARY, CLEAN, run_ok, run_tool, tree_of
+
+ENGINES = ["slurm", "kubernetes", "mpi", "batch", "argo", "skypilot", "object-store"]
+SHELL = ["slurm", "slurm --array", "mpi"]
+CONTAINERS = ["kubernetes", "argo", "skypilot", "batch"]
+SPEC = """
+shardinit: 1
+name: Jobs_of.a-Model
+seed: 3
+dtype: f32
+mesh: {axes: {data: 2, tensor: 3}}
+rules: [{rows: tensor}]
+modules:
+  a: {shape: [66, 32], axes: [rows, null], init: {normal: {std: 1}}}
+  b: {shape: [7], init: ones}
+"""
+# What a shell, YAML or a template would take for its own.
+AWKWARD = ["a b", "it's", 'say "x"', "$HOME", "$(touch hacked)", "`touch hacked`", "$$(JOB_COMPLETION_INDEX)", "a\nb", "a\n\n  b\n", "\ttab", "#no",
+           "*", "~", "-n", "{a: [b", "%s\\n\\", "ü ☃ 😀", "\x85next\u2028line", "x\x7f\x1b[0m", "; exit 3", "END_OF_JSON", "!x & y | z", "&a", "null"]
+
+
+def options_of(engine, tmp_path):
+    return {"kubernetes": ["--image", "registry/shardinit:1", "--volume", "shared"],
+            "argo": ["--image", "registry/shardinit:1", "--volume", "shared"],
+            "skypilot": ["--image", "registry/shardinit:1", "--volume", "shared"],
+            "batch": ["--image", "registry/shardinit:1", "--volume", "fs-0123abcd", "--queue", "a queue's"]}.get(engine, []) \
+        + (["--mount", tmp_path] if engine in CONTAINERS else [])
+
+
+def jobs(engine, spec, out, *options, tmp_path, **how):
+    words = engine.split()
+    return run_ok("jobs", words[0], spec, "-o", out, *words[1:], *options_of(words[0], tmp_path), *options, **how).stdout
+
+
+def write_program(path, text):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}")
+    path.chmod(0o755)
+
+
+def run_script(text, tmp_path, **env):
+    """Runs a script with the programs of `tmp_path`/bin first, in another folder than that in which it was made."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(exist_ok=True)
+    script = tmp_path / "job.sh"
+    script.write_text(text)
+    path = f"{tmp_path / 'bin'}:{BINARY.parent}:{os.environ['PATH']}"
+    return subprocess.run(["sh", script], cwd=elsewhere, env={**CLEAN, "PATH": path, **env}, text=True, timeout=120,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+# A program in the place of `shardinit` that writes its words to a file, and an engine's program that starts one task.
+SAYS_WORDS = 'for word; do printf "%s\\0" "$word"; done >> "$SAID"\nprintf "\\1" >> "$SAID"\n'
+STARTS_ONE = {
+    "slurm": ("srun", 'while [ "${1#-}" != "$1" ]; do shift; done\nSLURM_PROCID=0 SLURM_NTASKS=1 exec "$@"\n'),
+    "mpi": ("mpirun", 'if [ "$1" = --version ]; then echo HYDRA; exit; fi\nwhile [ "$1" != sh ]; do shift; done\nPMI_RANK=0 PMI_SIZE=1 exec "$@"\n')}
+
+
+def words_said(tmp_path):
+    return [run.split("\0")[:-1] for run in (tmp_path / "said").read_text().split("\1")[:-1]]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("engine", SHELL + ["object-store"])
+def test_words_reach_the_program_as_they_are(tmp_path, engine, seed):
+    """Through sbatch's shell and srun, or mpirun, comes exactly what was given here."""
+    draw = random.Random(f"{engine} {seed}")
+    parts = [p.replace("/", "") for p in draw.sample(AWKWARD, len(AWKWARD))]
+    folder = tmp_path / parts[0]
+    folder.mkdir()
+    spec = folder / f"{parts[1]}.yaml"
+    spec.write_text(SPEC.replace("seed: 3", "vars: {t: {text: x}}"))
+    out = f"r:{parts[2]}" if engine == "object-store" else folder / parts[2]
+    sets = [f"vars.t={{text: {json.dumps(p, ensure_ascii=False)}}}" for p in parts[3:6] if p.isprintable()]
+    given = [word for each in sets for word in ("--set", each)] + ["--mesh", "data=3,tensor=2", "--replicas", "full"]
+    text = jobs(engine, spec, out, *given, tmp_path=tmp_path)
+    write_program(tmp_path / "bin/shardinit", SAYS_WORDS)
+    write_program(tmp_path / "bin/rclone", 'echo rclone "$1" >> "$SAID.rclone"\nprintf "%s\\0" "$@" >> "$SAID.words"\n[ "$1" = lsf ]\n')
+    name, starts = STARTS_ONE.get(engine.split()[0], STARTS_ONE["slurm"])
+    write_program(tmp_path / "bin" / name, starts)
+    env = {"SAID": str(tmp_path / "said")}
+    if engine == "slurm --array":
+        env |= {"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_JOB_ID": "7"}
+        text = text.replace("case ${1-} in", "set -- part\ncase ${1-} in")
+    result = run_script(text, tmp_path, **env)
+    expected = ["gen", str(spec), *([] if engine == "object-store" else [f"--output={out}"]),
+                *[f"--set={each}" for each in sets], "--mesh=data=3,tensor=2", "--replicas=full"]
+    said = words_said(tmp_path)
+    if engine == "object-store":
+        assert said[0][:len(expected)] == expected and said[0][-2:] == ["--ranks", "0"], (said, result)
+        assert (tmp_path / "said.words").read_text().split("\0")[5].rstrip("/") == out.rstrip("/")
+    else:
+        assert said[0] == [*expected, "--part", "0/1"], (said, result.stderr)
+        if engine != "slurm --array":
+            assert said[1:] == [["finalize", str(out)]]
+    assert not list(tmp_path.rglob("hacked"))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_shellcheck_finds_nothing(tmp_path, engine):
+    """In scripts with the most awkward words."""
+    if not shutil.which("shellcheck"):
+        pytest.skip("not tested: shellcheck")
+    (tmp_path / "it's $x.yaml").write_text(SPEC)
+    for variant in [engine, *(["slurm --array"] if engine == "slurm" else [])]:
+        out = "store:it's $x" if engine == "object-store" else tmp_path / "out $(x)"
+        text = jobs(variant, tmp_path / "it's $x.yaml", out, "--set", "seed=4", tmp_path=tmp_path)
+        if engine in ("kubernetes", "argo"):
+            return
+        script = text if engine != "skypilot" else "#!/bin/bash\n" + yaml.safe_load(text)["run"]
+        found = subprocess.run(["shellcheck", "--severity=style", "--exclude=SC2016", "-"], input=script, text=True, stdout=subprocess.PIPE)
+        assert found.returncode == 0, found.stdout
+
+
+def test_relative_names_hold_elsewhere(tmp_path):
+    """The spec and the folder stand there by their whole paths. Where other words may name files, the script goes to the
+    folder in which they were given."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/spec.yaml").write_text(SPEC)
+    (tmp_path / "here/shard.yaml").write_text("[{a: [data, null]}, {b: null}]\n")
+    write_program(tmp_path / "bin/srun", STARTS_ONE["slurm"][1])
+    for words in ([], ["--sharding", "shard.yaml"]):
+        text = jobs("slurm", "spec.yaml", "out", *words, tmp_path=tmp_path, cwd=tmp_path / "here")
+        assert ("\ncd -- " in text) == bool(words)
+        result = run_script(text, tmp_path)
+        assert result.returncode == 0, result.stderr
+        run_ok("gen", "spec.yaml", "-o", "whole", *words, cwd=tmp_path / "here")
+        assert tree_of(tmp_path / "here/out") == tree_of(tmp_path / "here/whole")
+        shutil.rmtree(tmp_path / "here/out")
+        shutil.rmtree(tmp_path / "here/whole")
+
+
+def test_a_model_of_the_program_is_not_a_file_of_the_node(tmp_path):
+    """A file of a model's name in the folder of the job is not read."""
+    write_program(tmp_path / "bin/srun", STARTS_ONE["slurm"][1])
+    text = jobs("slurm", "llama3-tiny", tmp_path / "out", tmp_path=tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/llama3-tiny").write_text(SPEC)
+    assert run_script(text, tmp_path).returncode == 0
+    assert "5,768,448" in run_ok("gen", "llama3-tiny", "-o", tmp_path / "out").stdout
+
+
+# Statuses of a task, by what becomes of the job: `srun` ends with the highest of its tasks.
+@pytest.mark.parametrize("status", [0, 1, 2, 3, 4, 5, 70, 127, 137, 143])
+@pytest.mark.parametrize("restarts", [0, 2, 3])
+def test_slurm_queues_again_what_may_help(tmp_path, status, restarts):
+    write_program(tmp_path / "bin/srun", f"exit {status}\n")
+    write_program(tmp_path / "bin/scontrol", f'echo "$@" >> {tmp_path / "scontrol"}\n')
+    write_program(tmp_path / "bin/shardinit", "exit 0\n")
+    text = jobs("slurm", "llama3-tiny", tmp_path / "out", tmp_path=tmp_path)
+    result = run_script(text, tmp_path, SLURM_JOB_ID="17", SLURM_RESTART_COUNT=str(restarts))
+    assert result.returncode == status
+    again = status in (3, 137, 143) and restarts < 3
+    assert (tmp_path / "scontrol").exists() == again
+    assert not again or (tmp_path / "scontrol").read_text() == "requeue 17\n"
+
+
+def test_slurm_asks_for_whole_nodes(tmp_path):
+    text = jobs("slurm", "llama3.1-405b", tmp_path / "out", "--nodes", 16, tmp_path=tmp_path)
+    options = dict(re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", text, re.M))
+    assert options == {"job-name": "shardinit-llama3-1-405b", "nodes": "16", "ntasks-per-node": "1", "exclusive": "", "mem": "0",
+                       "requeue": "", "open-mode": "append", "signal": "B:USR1@60"}
+    assert "512 ranks, 811.7 GB, in 16 parts" in text.splitlines()[1]
+
+
+def expanded(text, env):
+    """As Kubernetes expands `command` and `args`."""
+    return re.sub(r"\$(\$|\(([A-Za-z_][A-Za-z0-9_]*)\))", lambda m: "$" if m[1] == "$" else env.get(m[2], m[0]), text)
+
+
+def run_container(container, volumes, tmp_path, env, image_files):
+    """Runs a container's command here. What would be mounted elsewhere is a folder of `image_files`."""
+    words = [expanded(word, env) for word in container["command"] + container.get("args", [])]
+    words = [word.replace("/etc/shardinit/", f"{image_files}/") if word.startswith("/etc/shardinit/") else word for word in words]
+    return subprocess.run(words, cwd=container.get("workingDir", "/"), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          env={**CLEAN, "PATH": f"{BINARY.parent}:{os.environ['PATH']}", **env}, timeout=60)
+
+
+def documents_of(text):
+    documents = list(yaml.safe_load_all(text))
+    for document in documents:
+        for version in ("1.29", "1.31", "1.33", "1.37"):
+            kubernetes_validate.validate(document, version, strict=True)
+    return documents
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_kubernetes(tmp_path, seed):
+    draw = random.Random(seed)
+    volume = tmp_path / draw.choice([p for p in AWKWARD if p not in ("-n", "~")]).strip()
+    volume.mkdir()
+    name = draw.choice(AWKWARD).replace("/", "").strip()
+    spec = tmp_path / f"{name}.yaml"
+    spec.write_text(SPEC + f"# {name}\n".replace("\n#", "") if name.isprintable() else SPEC)
+    text = run_ok("jobs", "kubernetes", spec, "-o", name, "--nodes", 4, "--image", "registry/it's:1", "--volume", "claim", "--mount", volume,
+                  "--set", "seed=5").stdout
+    config, job, finalize = documents_of(text)
+    assert config["data"] == {"spec.yaml": spec.read_text()}
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"] == "registry/it's:1" and container["workingDir"] == str(volume)
+    assert {mount["mountPath"] for mount in container["volumeMounts"]} == {str(volume), "/etc/shardinit"}
+    files = tmp_path / "files"
+    files.mkdir()
+    for file, content in config["data"].items():
+        (files / file).write_text(content)
+    for index in (2, 0, 3, 1):
+        result = run_container(container, {}, tmp_path, {"JOB_COMPLETION_INDEX": str(index)}, files)
+        assert result.returncode == 0, result.stderr
+    last = finalize["spec"]["template"]["spec"]["containers"][0]
+    (volume / name / "manifest.json").unlink()
+    result = run_container(last, {}, tmp_path, {}, files)
+    assert result.returncode == 0, result.stderr
+    run_ok("gen", spec, "--set", "seed=5", "-o", tmp_path / "whole")
+    assert tree_of(volume / name) == tree_of(tmp_path / "whole")
+
+
+def test_what_the_jobs_of_kubernetes_mean(tmp_path):
+    text = jobs("kubernetes", "llama3.1-405b", tmp_path / "out", "--nodes", 16, tmp_path=tmp_path)
+    job, finalize = documents_of(text)
+    spec = job["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 16, 16)
+    assert spec["backoffLimitPerIndex"] > 0 and "backoffLimit" not in spec
+    assert 0 < spec["maxFailedIndexes"] <= spec["completions"]
+    assert spec["ttlSecondsAfterFinished"] > 0 and spec["podReplacementPolicy"] == "Failed"
+    ignore, fail = spec["podFailurePolicy"]["rules"]
+    # The first rule that matches counts: a pod that is evicted ends by a signal.
+    assert ignore == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    assert fail == {"action": "FailIndex", "onExitCodes": {"containerName": "gen", "operator": "In", "values": [1, 2, 4, 5, 70]}}
+    pod = spec["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"  # podFailurePolicy demands it.
+    assert pod["volumes"] == [{"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}]
+    assert pod["containers"][0]["name"] == "gen"
+    assert pod["containers"][0]["args"] == ["gen", "<shardinit>/llama3.1-405b.yaml", f"--output={tmp_path / 'out'}", "--part=$(JOB_COMPLETION_INDEX)/16"]
+    assert "completionMode" not in finalize["spec"] and finalize["metadata"]["name"] == job["metadata"]["name"] + "-finalize"
+    assert finalize["spec"]["podFailurePolicy"]["rules"][1]["onExitCodes"]["containerName"] == "finalize"
+    # Kubernetes's own limits: a name of a pod is a label, and what may fail is no more than there is.
+    for nodes in (1, 9, 100_000):
+        job, _ = documents_of(jobs("kubernetes", "llama3-tiny", tmp_path / "out", "--nodes", nodes, "--name", "x" * 40, tmp_path=tmp_path))
+        assert job["spec"]["maxFailedIndexes"] <= min(nodes, 100_000) and len(job["metadata"]["name"]) + len(f"-{nodes}-finalize") <= 63
+
+
+def test_a_claim_of_kubernetes(tmp_path):
+    text = run_ok("jobs", "kubernetes", "llama3.1-405b", "-o", "out", "--image", "i", "--storage-class", "nfs", cwd=tmp_path).stdout
+    claim, job, finalize = documents_of(text)
+    assert claim["kind"] == "PersistentVolumeClaim"
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"] and claim["spec"]["storageClassName"] == "nfs"
+    assert 811.7e9 * 1.05 < int(claim["spec"]["resources"]["requests"]["storage"].removesuffix("Gi")) * 2**30 < 811.7e9 * 1.2
+    for each in (job, finalize):
+        pod = each["spec"]["template"]["spec"]
+        assert pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": claim["metadata"]["name"]}
+        assert pod["containers"][0]["volumeMounts"][0] == {"name": "shared", "mountPath": "/work"}
+    assert job["spec"]["template"]["spec"]["containers"][0]["args"][2] == "--output=/work/out"
+
+
+def test_finalize_of_kubernetes_waits(tmp_path):
+    """It waits while there is no plan and while ranks are missing, and ends with what is wrong."""
+    _, finalize = documents_of(jobs("kubernetes", "llama3-tiny", tmp_path / "out", tmp_path=tmp_path))
+    container = finalize["spec"]["template"]["spec"]["containers"][0]
+    assert container["command"][:2] == ["sh", "-c"] and container["command"][2].count("sleep 30") == 2
+    container["command"][2] = container["command"][2].replace("sleep 30", "sleep 0.1")
+    words = container["command"]
+    run = subprocess.Popen(words, env={**CLEAN, "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    for part in range(4):
+        assert run.poll() is None
+        run_ok("gen", "llama3-tiny", "-o", tmp_path / "out", "--part", f"{part}/4")
+    assert run.wait(60) == 0
+    (tmp_path / "out/plan.json").write_text("{}")
+    assert subprocess.run(words, env={**CLEAN, "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}, stderr=subprocess.DEVNULL, timeout=60).returncode == 5
+
+
+def test_argo(tmp_path):
+    volume = tmp_path / "$x it's"
+    volume.mkdir()
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    text = run_ok("jobs", "argo", tmp_path / "spec.yaml", "-o", "out", "--nodes", 3, "--image", "i", "--volume", "claim", "--mount", volume).stdout
+    workflow = yaml.safe_load(text)
+    templates = {template["name"]: template for template in workflow["spec"]["templates"]}
+    (gen,), (finalize,) = templates[workflow["spec"]["entrypoint"]]["steps"]
+    assert gen["withSequence"] == {"count": "3"} and finalize["template"] == "finalize"
+    assert gen["arguments"]["parameters"] == [{"name": "part", "value": "{{item}}"}]
+    template = templates[gen["template"]]
+    artifact = template["inputs"]["artifacts"][0]
+    assert artifact["raw"]["data"] == SPEC and artifact["path"] == "/etc/shardinit/spec.yaml"
+    retry = template["retryStrategy"]
+    assert retry["retryPolicy"] == "Always" and "[1, 2, 4, 5, 70]" in retry["expression"] and templates["finalize"]["retryStrategy"] == retry
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/spec.yaml").write_text(artifact["raw"]["data"])
+    for item in range(3):
+        container = json.loads(json.dumps(template["container"]).replace("{{inputs.parameters.part}}", str(item)))
+        assert run_container(container, {}, tmp_path, {}, tmp_path / "files").returncode == 0
+    assert run_container(templates["finalize"]["container"], {}, tmp_path, {}, tmp_path).returncode == 0
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "whole")
+    assert tree_of(volume / "out") == tree_of(tmp_path / "whole")
+    result = run_tool("jobs", "argo", "llama3-tiny", "-o", "{{item}}", "--image", "i", "--volume", "claim")
+    assert result.returncode == 2 and "Argo would put something else" in result.stderr
+
+
+def test_skypilot(tmp_path):
+    volume = tmp_path / "a\n\n  b $x it's"
+    volume.mkdir()
+    spec = tmp_path / "$x.yaml"
+    spec.write_text(SPEC)
+    task = yaml.safe_load(run_ok("jobs", "skypilot", spec, "-o", "out", "--nodes", 3, "--image", "r/i:1", "--volume", "v", "--mount", volume).stdout)
+    assert task["num_nodes"] == 3 and task["resources"]["image_id"] == "docker:r/i:1"
+    assert task["volumes"] == {str(volume): "v"} and task["file_mounts"] == {"/etc/shardinit/spec.yaml": str(spec)}
+    text = task["run"].replace("/etc/shardinit/spec.yaml", '"$THE_SPEC"')
+    for rank in (1, 2, 0):
+        result = run_script(text, tmp_path, SKYPILOT_NODE_RANK=str(rank), SKYPILOT_NUM_NODES="3", THE_SPEC=str(spec))
+        assert result.returncode == 0, result.stderr
+    run_ok("gen", spec, "-o", tmp_path / "whole")
+    assert tree_of(volume / "out") == tree_of(tmp_path / "whole")
+
+
+def test_batch(tmp_path):
+    """`aws` gets JSON of the right forms, and the command of a job makes its part."""
+    volume = tmp_path / "END_OF_JSON it's $x"
+    volume.mkdir()
+    (volume / "spec.yaml").write_text(SPEC)
+    text = run_ok("jobs", "batch", volume / "spec.yaml", "-o", volume / 'o"ut', "--nodes", 3, "--image", "r/i:1", "--volume", "fs-0123abcd",
+                  "--queue", "it's $x", "--mount", volume).stdout
+    write_program(tmp_path / "bin/aws", SAYS_WORDS + 'echo "id-$2"\n')
+    result = run_script(text, tmp_path, SAID=str(tmp_path / "said"))
+    assert result.returncode == 0, result.stderr
+    register, array, finalize = words_said(tmp_path)
+
+    def option(words, name):
+        return words[words.index(name) + 1]
+    definition = json.loads(option(register, "--cli-input-json"))
+    assert option(array, "--array-properties") == "size=3" and option(array, "--job-queue") == "it's $x"
+    assert option(array, "--job-definition") == option(finalize, "--job-definition") == "id-register-job-definition"
+    assert option(finalize, "--depends-on") == "jobId=id-submit-job"
+    container = definition["containerProperties"]
+    assert container["volumes"][0]["efsVolumeConfiguration"]["fileSystemId"] == "fs-0123abcd"
+    assert container["mountPoints"][0]["containerPath"] == str(volume)
+
+    def is_tried_again(status):
+        for rule in definition["retryStrategy"]["evaluateOnExit"]:
+            pattern = rule.get("onExitCode", "*" if rule.get("onReason") == "*" else None)
+            if pattern and re.fullmatch(pattern.replace("*", ".*"), str(status)):
+                return rule["action"] == "RETRY"
+        raise AssertionError("by default it is tried again")
+    assert {s for s in (1, 2, 3, 4, 5, 70, 126, 127, 130, 137, 139, 143) if is_tried_again(s)} == {3, 130, 137, 139, 143}
+    assert len(definition["retryStrategy"]["evaluateOnExit"]) <= 5 and definition["retryStrategy"]["attempts"] <= 10
+    env = {**CLEAN, "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}
+    for index in range(3):
+        subprocess.run(container["command"], env={**env, "AWS_BATCH_JOB_ARRAY_INDEX": str(index)}, check=True, stderr=subprocess.DEVNULL)
+    subprocess.run(json.loads(option(finalize, "--container-overrides"))["command"], env=env, check=True)
+    run_ok("gen", volume / "spec.yaml", "-o", tmp_path / "whole")
+    assert tree_of(volume / 'o"ut') == tree_of(tmp_path / "whole")
+    for nodes in ("1", "10001"):
+        result = run_tool("jobs", "batch", "llama3.1-405b", "-o", "out", "--image", "i", "--volume", "fs-1", "--queue", "q", "--nodes", nodes)
+        assert result.returncode == 2 and "2 to 10,000" in result.stderr
+
+
+def test_what_containers_do_not_see(tmp_path):
+    """Every file has to be on the volume, but for a spec that says all by itself."""
+    volume, home = tmp_path / "volume", tmp_path / "home"
+    volume.mkdir()
+    home.mkdir()
+    (home / "spec.yaml").write_text(SPEC)
+    (home / "shard.yaml").write_text("[{a: [data, null]}, {b: null}]\n")
+    (home / "includes.yaml").write_text("include: [spec.yaml]\n")
+    (home / "absolute.yaml").write_text(f"include: ['{home}/spec.yaml']\n")
+    (volume / "includes.yaml").write_text(f"include: ['{home}/spec.yaml']\n")
+    run_ok("gen", home / "spec.yaml", "-o", home / "base")
+    for spec, path in (("source.yaml", home), ("relative.yaml", "base")):
+        (home / spec).write_text(f"""
+shardinit: 1
+name: source
+dtype: f32
+sources: {{base: {{path: '{path}/base'}}}}
+modules: {{a: {{shape: [66, 32], init: {{source: base}}}}}}
+""" if path == home else """
+shardinit: 1
+name: source
+dtype: f32
+sources: {base: {path: base}}
+modules: {a: {shape: [66, 32], init: {source: base}}}
+""")
+
+    def refusal(spec, *words, out="out", mount=volume, **how):
+        result = run_tool("jobs", "kubernetes", spec, "-o", out, "--image", "i", "--volume", "v", "--mount", mount, *words, **how)
+        assert result.returncode == 2 and not result.stdout, (result.stdout, result.stderr)
+        return result.stderr.replace("\n", " ")
+    assert f"do not see `{home}/shard.yaml`" in refusal(home / "spec.yaml", "--sharding", home / "shard.yaml")
+    assert "do not see" in refusal(home / "spec.yaml", "--sharding", "shard.yaml", cwd=home)
+    assert "names other files by where it is" in refusal(home / "includes.yaml")
+    assert f"do not see `{home}/spec.yaml`" in refusal(home / "absolute.yaml")
+    assert f"do not see `{home}/spec.yaml`" in refusal(volume / "includes.yaml")
+    assert f"do not see `{home}/base`" in refusal(home / "source.yaml")
+    assert "names other files by where it is" in refusal(home / "relative.yaml")
+    assert f"do not see `{home}/out`" in refusal("llama3-tiny", out=home / "out")
+    assert "do not see" in refusal("llama3-tiny", out="../out")
+    assert "no absolute path" in refusal("llama3-tiny", mount="work")
+    (home / "large.yaml").write_text(SPEC + "# x\n" * 200_000)
+    assert "too many to go along" in refusal(home / "large.yaml")
+    result = run_tool("jobs", "batch", home / "spec.yaml", "-o", "out", "--image", "i", "--volume", "v", "--queue", "q", "--mount", volume)
+    assert result.returncode == 2 and f"do not see `{home}/spec.yaml`" in result.stderr
+    # On the volume they are seen, from the folder in which the command ran.
+    (volume / "sub").mkdir()
+    for name in ("spec.yaml", "shard.yaml"):
+        shutil.copy(home / name, volume / "sub" / name)
+    text = run_ok("jobs", "kubernetes", "spec.yaml", "-o", "out", "--image", "i", "--volume", "v", "--mount", volume, "--sharding", "shard.yaml",
+                  cwd=volume / "sub").stdout
+    container = documents_of(text)[0]["spec"]["template"]["spec"]["containers"][0]
+    assert container["workingDir"] == str(volume / "sub")
+    assert container["args"][:4] == ["gen", str(volume / "sub/spec.yaml"), f"--output={volume / 'sub/out'}", "--sharding=shard.yaml"]
+
+
+@pytest.mark.parametrize("words, message", [
+    (["slurm", "llama3-tiny"], "--output is required"),
+    (["slum", "llama3-tiny", "-o", "out"], "did you mean `slurm`?"),
+    (["slurm", "-", "-o", "out"], "cannot read the standard input"),
+    (["slurm", "/dev/null", "-o", "out"], "/dev/null"),
+    (["slurm", "none.yaml", "-o", "out"], "none.yaml"),
+    (["slurm", "llama3-tiny", "-o", "out", "--set", "vars.layers=x y"], "vars.layers"),
+    (["slurm", "llama3-tiny", "-o", "out", "--nodes", "0"], "whole number from 1"),
+    (["slurm", "llama3-tiny", "-o", "out", "--image", "x"], "`--image` is not for `slurm`"),
+    (["mpi", "llama3-tiny", "-o", "out", "--array"], "`--array` is not for `mpi`"),
+    (["slurm", "llama3-tiny", "-o", "out.safetensors"], "is named as a file"),
+    (["slurm", "llama3-tiny", "-o", "out", "--array", "--nodes", "1002"], "an array of 1,001 tasks"),
+    (["slurm", "llama3-tiny", "-o", "out", "--name", "a b"], "is not the name of a job"),
+    (["kubernetes", "llama3-tiny", "-o", "out"], "`kubernetes` needs `--image`"),
+    (["kubernetes", "llama3-tiny", "-o", "out", "--image", "x"], "needs a volume"),
+    (["kubernetes", "llama3-tiny", "-o", "out", "--image", "x", "--volume", "v", "--storage-class", "c"], "two answers"),
+    (["kubernetes", "llama3-tiny", "-o", "out", "--image", "x", "--volume", "v", "--nodes", "100001"], "100,000 pods"),
+    (["batch", "llama3-tiny", "-o", "out", "--image", "x", "--volume", "fs-1"], "`batch` needs `--queue`"),
+    (["object-store", "llama3-tiny", "-o", "bucket/x"], "is no remote of rclone"),
+    (["object-store", "llama3-tiny", "-o", "s:bucket/x", "--nodes", "2"], "`--nodes` is not for `object-store`"),
+])
+def test_mistakes(tmp_path, words, message):
+    result = run_tool("jobs", *words, cwd=tmp_path)
+    assert result.returncode == 2 and not result.stdout and message in result.stderr, result.stderr
+
+
+def test_names_that_are_not_utf8(tmp_path):
+    """A shell takes them as they are; YAML and JSON cannot say them."""
+    out = os.fsdecode(b"out\xff")
+    with open(tmp_path / "script", "wb") as script:
+        run_ok("jobs", "slurm", "llama3-tiny", "-o", tmp_path / out, stdout=script)
+    write_program(tmp_path / "bin/srun", STARTS_ONE["slurm"][1])
+    subprocess.run(["sh", tmp_path / "script"], env={**CLEAN, "PATH": f"{tmp_path}/bin:{BINARY.parent}:{os.environ['PATH']}"}, check=True,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert os.path.exists(os.fsencode(tmp_path / "out") + b"\xff/manifest.json")
+    for engine in CONTAINERS:
+        result = run_tool("jobs", engine, "llama3-tiny", "-o", out, *options_of(engine, tmp_path))
+        assert result.returncode == 2 and "is not UTF-8" in result.stderr, engine
+
+
+def test_parts_without_ranks_are_said(tmp_path):
+    result = run_ok("jobs", "mpi", "llama3-tiny", "-o", "out", "--nodes", 6)
+    assert "2 of 6 parts have nothing to do: there are 4 ranks" in result.stderr
+
+
+RCLONE = shutil.which("rclone")
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store of real rclone, which is a folder, and a function that runs the loop."""
+    if not RCLONE:
+        pytest.skip("not tested: rclone")
+    env = {"RCLONE_CONFIG_STORE_TYPE": "alias", "RCLONE_CONFIG_STORE_REMOTE": str(tmp_path / "store"), "RCLONE_CONFIG": "/dev/null",
+           "TMPDIR": str(tmp_path / "temporary")}
+    (tmp_path / "store").mkdir()
+    (tmp_path / "temporary").mkdir()
+
+    def run(*words, **more):
+        return run_script(run_ok("jobs", "object-store", *words).stdout, tmp_path, **env, **more)
+    return run
+
+
+def test_the_loop_of_an_object_store(tmp_path, store):
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "whole")
+    target = tmp_path / "store/it's $x/out"
+    result = store(tmp_path / "spec.yaml", "-o", "store:it's $x/out/")
+    assert result.returncode == 0 and result.stdout.endswith(": complete\n"), result.stderr
+    assert tree_of(target) == tree_of(tmp_path / "whole")
+    assert not list((tmp_path / "temporary").iterdir())
+    # It goes on with what is there, and makes what is damaged or has no receipt.
+    before = {f: f.stat().st_mtime_ns for f in target.rglob("*") if f.is_file()}
+    assert store(tmp_path / "spec.yaml", "-o", "store:it's $x/out").returncode == 0
+    assert before == {f: f.stat().st_mtime_ns for f in before}
+    for name in ("manifest.json", "index.h5", "ranks/rank-00001.json", "ranks/rank-00004.h5"):
+        (target / name).unlink()
+    os.truncate(target / "ranks/rank-00002.h5", 100)
+    assert store(tmp_path / "spec.yaml", "-o", "store:it's $x/out").returncode == 0
+    assert tree_of(target) == tree_of(tmp_path / "whole")
+    assert (target / "ranks/rank-00000.h5").stat().st_mtime_ns == before[target / "ranks/rank-00000.h5"]
+    # Another plan is refused, and changes nothing.
+    result = store(tmp_path / "spec.yaml", "-o", "store:it's $x/out", "--set", "seed=4")
+    assert result.returncode == 4 and "another plan" in result.stderr
+    assert tree_of(target) == tree_of(tmp_path / "whole") and not list((tmp_path / "temporary").iterdir())
+
+
+@pytest.mark.parametrize("at", range(1, 12))
+def test_the_loop_of_an_object_store_is_killed(tmp_path, store, at):
+    """Wherever rclone or the loop ends, the next run makes the rest: before the manifest it is no checkpoint."""
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "whole")
+    write_program(tmp_path / "bin/rclone", f"""
+count=$(cat {tmp_path}/count 2> /dev/null || echo 0)
+echo $((count + 1)) > {tmp_path}/count
+[ "$count" -lt {at} ] || [ -e {tmp_path}/killed ] || {{ touch {tmp_path}/killed; kill -9 $PPID; exit 1; }}
+exec {RCLONE} "$@"
+""")
+    first = store(tmp_path / "spec.yaml", "-o", "store:out")
+    assert first.returncode == -9 and not (tmp_path / "store/out/manifest.json").exists()
+    assert store(tmp_path / "spec.yaml", "-o", "store:out").returncode == 0
+    assert tree_of(tmp_path / "store/out") == tree_of(tmp_path / "whole")
+
+
+def test_the_templates_are_those_of_the_engines():
+    """Each file of configs/jobs/ is printed by an engine, and each engine has one."""
+    names = {p.name.split(".")[0] for p in (pathlib.Path(__file__).resolve().parents[2] / "configs/jobs").iterdir()}
+    assert names == {*ENGINES, "slurm-array", "kubernetes-spec", "kubernetes-volume", "skypilot-run"}
+    help_text = run_ok("jobs", "--help").stdout
+    assert re.search(r"What runs the jobs: (\S+)", help_text)[1].split("|") == ENGINES
+
+
+def test_any_text_in_yaml_and_json(tmp_path):
+    """Folders with any characters come back from YAML as they are, and from JSON within a shell's script."""
+    draw = random.Random(7)
+    ranges = [(2, 0x20), (0x20, 0x7f), (0x7f, 0xa1), (0x300, 0x3a0), (0x2000, 0x2070), (0xfe00, 0x10000), (0x10000, 0x110000)]
+    write_program(tmp_path / "bin/aws", SAYS_WORDS)
+    for _ in range(12):
+        name = "".join(chr(draw.randrange(*draw.choice(ranges))) for _ in range(30)).replace("/", "_").strip(".")
+        job = next(yaml.safe_load_all(jobs("kubernetes", "llama3-tiny", tmp_path / name, tmp_path=tmp_path)))
+        assert expanded(job["spec"]["template"]["spec"]["containers"][0]["args"][2], {}) == f"--output={tmp_path / name}"
+        run = yaml.safe_load(jobs("skypilot", "llama3-tiny", tmp_path / name, tmp_path=tmp_path))["run"]
+        assert f"--output={tmp_path / name}" in run.replace("'\\''", "'")
+        (tmp_path / "said").unlink(missing_ok=True)
+        run_script(jobs("batch", "llama3-tiny", tmp_path / name, tmp_path=tmp_path), tmp_path, SAID=str(tmp_path / "said"))
+        register = words_said(tmp_path)[0]
+        definition = json.loads(register[register.index("--cli-input-json") + 1])
+        assert f"--output={tmp_path / name}" in definition["containerProperties"]["command"]

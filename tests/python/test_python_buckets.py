@@ -1,0 +1,701 @@
+"""The Python package reads checkpoints and exports in buckets: the same bits as in a folder, in few requests, and
+whatever a store does wrong is an error."""
+
+import hashlib
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+
+from clients import PACKAGE, bits_of, client_of, gen_ok, write_checkpoint
+from moto_server import moto_server
+from support import AWKWARD, ROOT, TINY, run_ok
+
+import shardinit
+
+fsspec = client_of("fsspec")
+client_of("s3fs")
+
+GOLDEN = ROOT / "golden"
+CASES = {
+    "tiny": (TINY,),
+    "tiny, another mesh": (TINY, "--mesh", "fsdp=4,tensor=3", "--set", "uneven=chunk"),
+    "tiny, stacked": (TINY, "--layout", "stacked"),
+    "tiny, replicas": (TINY, "--replicas", "full"),
+    "dtypes": (ROOT / "configs/dtypes.yaml",),
+    **{f"awkward, {mesh}": (AWKWARD, "--mesh", mesh) for mesh in ("a=1,b=1", "a=2,b=2", "a=3,b=1", "a=4,b=3")},
+    **{name: (GOLDEN / name / "spec.yaml", *options) for name, options in {
+        "plan_blocks": [], "plan_segments": [], "plan_padded": [], "plan_when": [], "plan_rules": [],
+        "digest_sparse_normalized": [], "digest_orthogonal": [], "explain_sharding": [],
+        "plan_layout": ["--layout", "fused"]}.items()},
+}
+
+
+def kinds_of(made):
+    return [(method, path.rsplit("/", 1)[1]) for method, path in made]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with moto_server(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def options(server):
+    return {"key": "any", "secret": "any", "endpoint_url": server.url}
+
+
+@pytest.fixture(scope="module")
+def tiny(server, tmp_path_factory):
+    """(folder, URL) of a checkpoint."""
+    out = gen_ok(TINY, tmp_path_factory.mktemp("tiny"))
+    return out, server.upload(out, "models", "llama/tiny")
+
+
+@pytest.fixture
+def environment(server, monkeypatch):
+    """What a user's environment says: nothing is given to `open`."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def boxes_in(shape, rng):
+    """A random region of a tensor, as slices."""
+    return tuple(slice(*sorted((rng.randint(0, n), rng.randint(0, n)))) if rng.random() < 0.7 else rng.randrange(n)
+                 for n in shape)
+
+
+# ---- The same bits.
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_value_and_random_boxes(case, server, options, tmp_path):
+    seed = int(os.environ.get("SHARDINIT_GENERATED_SEED", "0"))
+    print("seed", seed)
+    out = gen_ok(CASES[case][0], tmp_path, *CASES[case][1:])
+    url = server.upload(out, "cases", hashlib.sha256(case.encode()).hexdigest()[:8])
+    here, there = shardinit.open(out), shardinit.open(url, storage_options=options)
+    rng = random.Random(seed)
+    assert repr(there) == repr(here).replace(repr(str(out)), repr(url)) and there.tensors == here.tensors
+    wanted, jobs = [], []
+    for path, info in here.tensors.items():
+        whole = bits_of(here.read(path))
+        for part in (..., *(boxes_in(info.global_shape, rng) for _ in range(4))):
+            array = np.zeros(whole[part].shape, whole.dtype)
+            jobs += there.jobs(path, part, array, verify=rng.random() < 0.3)
+            wanted.append((path, part, array, whole[part]))
+        assert there.partition_spec(path) == here.partition_spec(path)
+    there.run(jobs)
+    for path, part, array, right in wanted:
+        assert np.array_equal(array, right), (path, part)
+    for path, part, _, right in rng.sample(wanted, 5):
+        found = there.read(path, part, verify=rng.random() < 0.5)
+        assert found.dtype == here.info(path).numpy_dtype and np.array_equal(bits_of(found), right), (path, part)
+    rank = rng.randrange(here.world_size)
+    for path in rng.sample(list(here.tensors), min(3, len(here.tensors))):
+        locals_ = [each.read_local(path, rank) for each in (here, there)]
+        assert (locals_[0] is None) == (locals_[1] is None)
+        assert locals_[0] is None or np.array_equal(*map(bits_of, locals_)), path
+
+
+def test_into_memory_of_any_order(tiny, options):
+    here, there = shardinit.open(tiny[0]), shardinit.open(tiny[1], storage_options=options)
+    path = "model.layers.0.mlp.down_proj.weight"
+    wanted = bits_of(here.read(path))
+    for out in (np.zeros(wanted.shape[::-1], wanted.dtype).T, np.zeros([2 * n for n in wanted.shape], wanted.dtype)[::2, ::2]):
+        assert there.read(path, out=out) is out and np.array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("to", ["safetensors", "dcp", "zarr"])
+def test_exports(to, server, options, tmp_path):
+    run_ok("export", TINY, "--to", to, "-o", tmp_path / "out")
+    url = server.upload(tmp_path / "out", "exports", to)
+    here, there = shardinit.open(tmp_path / "out"), shardinit.open(url, storage_options=options)
+    assert type(there) is shardinit.Export and there.format == to
+    arrays = {path: np.zeros(info.shape, bits_of(here.read(path)).dtype) for path, info in here.tensors.items()}
+    there.run([job for path, array in arrays.items() for job in there.jobs(path, ..., array, verify=True)])
+    assert all(np.array_equal(array, bits_of(here.read(path))) for path, array in arrays.items())
+    there.check()
+    with pytest.raises(shardinit.NotACheckpointError, match="is an export"):
+        there.mesh  # noqa: B018
+
+
+def test_other_stores(tiny, tmp_path):
+    """A store in memory, a server of HTTP that gives ranges, an archive in a file, and a folder by its URL."""
+    out, url = tiny[0], "memory://somewhere/tiny"
+    memory = fsspec.filesystem("memory")
+    memory.put(f"{out}/", "/somewhere/tiny/", recursive=True)
+    archive = shutil.make_archive(tmp_path / "tiny", "zip", out)
+    here = shardinit.open(out)
+    with http_server(Ranges, out) as address:
+        for there in (shardinit.open(url), shardinit.open(f"zip://::file://{archive}"), shardinit.open(f"file://{out}"),
+                      shardinit.open(f"{address}/", storage_options={"headers": {"X-Any": "1"}})):
+            for path in here.tensors:
+                assert np.array_equal(bits_of(there.read(path)), bits_of(here.read(path))), there
+    assert shardinit.open(f"file://{out}").folder == str(out)
+
+
+def test_check(tiny, options, server):
+    """All files are there: by receipts and looks, without any data."""
+    with server.counted() as made, shardinit.open(tiny[1], storage_options=options) as checkpoint:
+        checkpoint.check()
+    assert len(made) == 1 + 2 * checkpoint.world_size and checkpoint.bytes_read == 0
+    shardinit.open(tiny[0]).check()
+
+
+# ---- How many requests.
+
+
+def test_requests_of_a_whole_checkpoint(tiny, options, server):
+    """PyTorch's loader: the manifest, and of each rank the receipt, two looks, and ranges that are merged."""
+    torch = client_of("torch")
+    out, url = tiny
+    wanted = shardinit.torch.load_state_dict(out)
+    with server.counted() as made:
+        with shardinit.open(url, storage_options=options) as checkpoint:
+            found = shardinit.torch.load_state_dict(checkpoint)
+    assert all(torch.equal(found[path], wanted[path]) for path in wanted) and found.keys() == wanted.keys()
+    asked, ranks = kinds_of(made), checkpoint.world_size
+    boxes = sum(len(info.shards) for info in checkpoint.tensors.values())
+    data = [name for method, name in asked if method == "GET" and name.endswith(".h5")]
+    assert asked.count(("GET", "manifest.json")) == 1
+    assert len([1 for method, name in asked if method == "HEAD"]) == 2 * ranks
+    assert len([1 for method, name in asked if name.startswith("rank") and name.endswith("json")]) == ranks
+    # Boxes lie side by side: one range of each rank's file has them all.
+    assert len(data) == len(set(data)) == ranks < boxes / 10
+    assert len(asked) == 1 + 4 * ranks
+
+
+def test_requests_of_a_part(tiny, options, server):
+    """What is read is what was asked for, but for gaps that cost less than a request."""
+    checkpoint = shardinit.open(tiny[1], storage_options=options)
+    path, other = "lm_head.weight", "model.layers.1.mlp.up_proj.weight"
+    checkpoint.read(path, 0)
+    rows = checkpoint.info(path).shards[0].shape[1] * 2
+    for slices in (slice(100, 200), slice(0, 1), (slice(5000, 5001), slice(0, 10))):
+        before = checkpoint.bytes_read
+        with server.counted() as made:
+            part = checkpoint.read(path, slices)
+        assert part.nbytes <= checkpoint.bytes_read - before <= part.nbytes + rows
+        methods = [method for method, _ in made]
+        assert methods.count("GET") == methods.count("HEAD") <= 2  # The look afterwards.
+    checkpoint.read(other)
+    with server.counted() as made:
+        checkpoint.read(other, verify=True)
+    assert {method for method, _ in made} == {"GET"}  # A digest is worth more than a look.
+    with server.counted() as made:
+        assert checkpoint.read(path, (slice(0, 0), 5)).size == 0
+    assert not made
+
+
+def test_pieces_of_large_and_strided_regions(monkeypatch, tmp_path):
+    """With limits of a few bytes: regions in many pieces, gaps that are read along and gaps that are not, batches."""
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 2**16, (3, 40, 5, 7), dtype=np.uint16)
+    cuts = [(0, (slice(0, 3), slice(0, 40), slice(0, 5), slice(0, 3))), (1, (slice(0, 3), slice(0, 40), slice(0, 5), slice(3, 7)))]
+    out = write_checkpoint(tmp_path / "out", {"t": ("u16", words, cuts), "one": ("u16", words[0, 0, 0, 0], [(1, ())])}, 2)
+    memory = fsspec.filesystem("memory")
+    memory.put(f"{out}/", "/pieces/out/", recursive=True)
+    draw = random.Random(1)
+    asked = []
+
+    def counting(paths, starts, ends, **others):
+        asked.append(list(zip(paths, starts, ends, strict=True)))
+        return type(memory).cat_ranges(memory, paths, starts, ends, **others)
+
+    for gap, block, batch in [(0, 64, 64), (8, 64, 200), (1 << 20, 1 << 20, 1 << 20), (30, 100, 1 << 20), (0, 2, 4)]:
+        for name, value in (("_GAP", gap), ("_BLOCK", block), ("_BATCH", batch)):
+            monkeypatch.setattr(shardinit._store, name, value)
+        checkpoint = shardinit.open("memory://pieces/out")
+        monkeypatch.setattr(checkpoint._files._fs, "cat_ranges", counting)
+        for _ in range(20):
+            part = boxes_in(words.shape, draw)
+            asked.clear()
+            found = checkpoint.read("t", part, verify=draw.random() < 0.3)
+            assert np.array_equal(bits_of(found), words[part]), (gap, block, batch, part)
+            for ranges in asked:
+                if any(path.endswith("json") for path, _, _ in ranges):
+                    continue
+                assert all(0 < end - start <= max(block, 2) for _, start, end in ranges)
+                assert len(ranges) == 1 or sum(end - start for _, start, end in ranges) <= max(batch, 2)
+        assert checkpoint.read("one") == words[0, 0, 0, 0]
+        # Parts that overlap, all in one run.
+        targets = [boxes_in(words.shape, draw) for _ in range(10)]
+        arrays = [np.zeros(words[part].shape, "<u2") for part in targets]
+        checkpoint.run([job for part, array in zip(targets, arrays, strict=True) for job in checkpoint.jobs("t", part, array)])
+        assert all(np.array_equal(array, words[part]) for part, array in zip(targets, arrays, strict=True))
+
+
+# ---- The loaders.
+
+
+def test_pytorch(tiny, environment, options):
+    """By URL alone, from the environment; and from one that is open."""
+    torch = client_of("torch")
+    from torch import nn
+    out, url = tiny
+    wanted = shardinit.torch.load_state_dict(out)
+
+    def model(device="meta", dtype=torch.bfloat16):
+        root = nn.Module()
+        for path, value in wanted.items():
+            at = root
+            *parents, name = path.split(".")
+            for parent in parents:
+                if not hasattr(at, parent):
+                    at.add_module(parent, nn.Module())
+                at = getattr(at, parent)
+            at.register_parameter(name, nn.Parameter(torch.empty(value.shape, dtype=dtype, device=device)))
+        return root
+
+    filled = model()
+    shardinit.torch.load_into(filled, url, verify=True)
+    assert all(torch.equal(value, wanted[path]) for path, value in filled.state_dict().items())
+    wide = model("cpu", torch.float32)  # Converted by way of copies, some at a time.
+    shardinit.torch.load_into(wide, shardinit.open(url, storage_options=options), cast=True)
+    assert all(torch.equal(value, wanted[path].float()) for path, value in wide.state_dict().items())
+
+    import torch.distributed.checkpoint as dcp
+    state = {path: torch.zeros_like(value) for path, value in wanted.items()}
+    dcp.load(state, storage_reader=shardinit.torch.StorageReader(url))
+    assert all(torch.equal(state[path], wanted[path]) for path in wanted)
+    assert shardinit.torch.StorageReader.validate_checkpoint_id(url)
+    assert not shardinit.torch.StorageReader.validate_checkpoint_id(url + "x")
+
+
+def test_requests_of_copies(tiny, options, server):
+    """Tensors that are filled by way of copies are read together, too."""
+    torch = client_of("torch")
+    out, url = tiny
+    checkpoint = shardinit.open(url, storage_options=options)
+    layer = torch.nn.Linear(256, 8192, bias=False, dtype=torch.float32)
+    both = torch.nn.ModuleDict({"lm_head": layer, "model": torch.nn.ModuleDict({"norm": torch.nn.Module()})})
+    both["model"]["norm"].weight = torch.nn.Parameter(torch.zeros(256))
+    with server.counted() as made:
+        shardinit.torch.load_into(both, checkpoint, cast=True, strict=False)
+    wanted = shardinit.torch.load_state_dict(out)
+    assert torch.equal(layer.weight, wanted["lm_head.weight"].float())
+    asked = [name for method, name in kinds_of(made) if method == "GET" and name.endswith(".h5")]
+    assert len(asked) <= 8  # Each rank's part of the matrix, the vector, and nothing between them.
+
+
+def test_jax(tiny, options, server, tmp_path):
+    """On four devices of another mesh, in a process of its own; and few requests for all tensors."""
+    client_of("jax")
+    out, url = tiny
+    code = f"""
+import os
+os.environ.update(JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_device_count=4")
+import jax, numpy, shardinit
+there, here = shardinit.open({url!r}, storage_options={options!r}), shardinit.open({str(out)!r})
+mesh = jax.sharding.Mesh(numpy.array(jax.devices()).reshape(4, 1), ("fsdp", "tensor"))
+shardings = shardinit.jax.shardings_of(there, mesh)
+assert shardings == shardinit.jax.shardings_of(here, mesh)
+arrays = shardinit.jax.load(there, shardings)
+for path, info in here.tensors.items():
+    assert (numpy.asarray(arrays[path]).view("<u2") == here.read(path).view("<u2")).all(), path
+    assert arrays[path].sharding == shardings[path]
+tree = {{path: jax.ShapeDtypeStruct(info.shape, info.numpy_dtype) for path, info in here.tensors.items()}}
+filled = shardinit.jax.fill(tree, there, verify=True)
+for path in here.tensors:
+    assert (numpy.asarray(filled[path]).view("<u2") == here.read(path).view("<u2")).all(), path
+assert shardinit.jax.mesh_of(there).axis_names == ("fsdp", "tensor")
+"""
+    with server.counted() as made:
+        done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": PACKAGE},
+                              capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    data = [name for method, name in kinds_of(made) if method == "GET" and name.endswith(".h5")]
+    assert len(data) <= 16  # `load` and `fill` read all of it once each: 4 files of 2.9 MB.
+
+
+# ---- What goes wrong.
+
+
+def copy_of(tiny, server, name):
+    return server.upload(tiny[0], "faults", name)
+
+
+def key_of(url, name):
+    return "/" + url.removeprefix("s3://") + "/" + name
+
+
+def test_nothing_there(server, options, tiny, tmp_path):
+    server.put("/faults")
+    for url, why in (("s3://faults/nothing", "it has no manifest.json"), ("s3://no-such-bucket/x", "there is no such bucket")):
+        with pytest.raises(shardinit.NotACheckpointError) as caught:
+            shardinit.open(url, storage_options=options)
+        assert str(caught.value).startswith(f"`{url}` is not a checkpoint: {why}")
+    url = copy_of(tiny, server, "unfinished")
+    assert server.request("DELETE", key_of(url, "manifest.json"))[0] == 204
+    with pytest.raises(shardinit.NotACheckpointError, match=r"it has no manifest.json \(which is written last"):
+        shardinit.open(url, storage_options=options)
+    with pytest.raises(shardinit.NotACheckpointError, match="a URL is given as text, since a pathlib.Path makes"):
+        shardinit.open(pathlib.Path(url))
+    with pytest.raises(ValueError, match="`storage_options` are for the URL of a store"):
+        shardinit.open(tmp_path, storage_options=options)
+    with pytest.raises(ValueError, match="Protocol not known"):
+        shardinit.open("nonsense://x/y")
+
+
+@pytest.mark.parametrize("name", ["ranks/rank-00001.h5", "ranks/rank-00002.json", "plan.json"])
+def test_missing_objects(name, tiny, server, options):
+    url = copy_of(tiny, server, "missing-" + name.replace("/", "-"))
+    assert server.request("DELETE", key_of(url, name))[0] == 204
+    checkpoint = shardinit.open(url, storage_options=options)
+    with pytest.raises(shardinit.DamageError) as caught:
+        checkpoint.read("lm_head.weight")
+        checkpoint.partition_spec("lm_head.weight")
+    assert str(caught.value) == f"`{url}/{name}` is missing"
+    if name != "plan.json":  # Which only shardings need.
+        with pytest.raises(shardinit.DamageError, match=f"{name}` is missing"):
+            checkpoint.check()
+
+
+def test_a_replica_for_one_that_is_missing(server, options, tmp_path):
+    out = gen_ok(TINY, tmp_path, "--replicas", "full")
+    url = server.upload(out, "faults", "replicas")
+    for name in ("ranks/rank-00000.h5", "ranks/rank-00001.json"):
+        assert server.request("DELETE", key_of(url, name))[0] == 204
+    found = shardinit.open(url, storage_options=options).read("model.norm.weight", verify=True)
+    assert np.array_equal(bits_of(found), bits_of(shardinit.open(out).read("model.norm.weight")))
+    with server.counted() as made:
+        shardinit.open(url, storage_options=options, rank=3).read("model.norm.weight")
+    assert {name for _, name in kinds_of(made)} == {"manifest.json", "rank-00003.json", "rank-00003.h5"}
+
+
+def test_damaged_objects(tiny, server, options):
+    url = copy_of(tiny, server, "damaged")
+    path = "lm_head.weight"
+    rank = bytearray((tiny[0] / "ranks/rank-00003.h5").read_bytes())
+    receipt = json.loads((tiny[0] / "ranks/rank-00003.json").read_text())
+    place = next(box["file_offset"] for box in receipt["boxes"] if box["path"] == path)
+    rank[place] ^= 1
+    server.put(key_of(url, "ranks/rank-00003.h5"), bytes(rank))
+    checkpoint = shardinit.open(url, storage_options=options)
+    checkpoint.read(path)  # Digests are checked on request.
+    for slices in (None, (slice(8000, 8001), slice(200, 201))):
+        with pytest.raises(shardinit.DamageError, match=rf"the box of `{path}` at \[4096, 128\] in `{url}/ranks/rank-00003.h5` does not"):
+            checkpoint.read(path, slices, verify=True)
+    server.put(key_of(url, "ranks/rank-00003.h5"), bytes(rank[:-1]))
+    with pytest.raises(shardinit.DamageError, match=rf"has {len(rank) - 1} bytes instead of {len(rank)}"):
+        shardinit.open(url, storage_options=options).read(path)
+
+
+def test_objects_of_another_plan(tiny, server, options, tmp_path):
+    """A manifest, a receipt and a plan that somebody else's run wrote over these."""
+    other = gen_ok(TINY, tmp_path, "--set", "seed=1")
+    for name, text in (
+        ("manifest.json", "rank-0000..json` does not have the digest that manifest.json gives"),
+        ("ranks/rank-00001.json", "rank-00001.json` does not have the digest"),
+        ("plan.json", "plan.json` is not the plan of this checkpoint"),
+    ):
+        url = copy_of(tiny, server, "plan-" + name.replace("/", "-"))
+        server.put(key_of(url, name), (other / name).read_bytes())
+        checkpoint = shardinit.open(url, storage_options=options)
+        with pytest.raises(shardinit.DamageError, match=text):
+            checkpoint.read("lm_head.weight")
+            checkpoint.partition_spec("lm_head.weight")
+
+
+def test_objects_that_are_replaced(tiny, server, options, tmp_path):
+    """By another plan's, of the same size: between two reads, and within one. Digests would show it, if they were
+    asked for; what the store says of the object always does."""
+    other = gen_ok(TINY, tmp_path, "--set", "seed=1")
+    url = copy_of(tiny, server, "replaced")
+    name, path = "ranks/rank-00001.h5", "lm_head.weight"
+    checkpoint = shardinit.open(url, storage_options=options)
+    checkpoint.read(path)
+    server.put(key_of(url, name), (other / name).read_bytes())
+    for _ in range(2):  # It stays an error.
+        with pytest.raises(shardinit.DamageError, match="rank-00001.h5` was replaced while it was read: open"):
+            checkpoint.read(path)
+    with pytest.raises(shardinit.DamageError, match="does not have its digest"):
+        checkpoint.read(path, verify=True)
+
+    server.put(key_of(url, name), (tiny[0] / name).read_bytes())
+    checkpoint = shardinit.open(url, storage_options=options)
+    store = checkpoint._files._fs
+    plain, done = store.cat_ranges, []
+
+    def replacing(paths, *others, **more):
+        found = plain(paths, *others, **more)
+        if any(path.endswith(".h5") for path in paths) and not done:
+            done.append(server.put(key_of(url, name), (other / name).read_bytes()))
+        return found
+
+    store.cat_ranges = replacing
+    with pytest.raises(shardinit.DamageError, match="rank-00001.h5` was replaced while it was read: open"):
+        checkpoint.read(path)
+    assert done
+    store.cat_ranges = plain
+    assert server.request("DELETE", key_of(url, name))[0] == 204
+    with pytest.raises(shardinit.DamageError, match="rank-00001.h5` is missing"):
+        checkpoint.read(path)
+
+
+class Ranges(SimpleHTTPRequestHandler):
+    """A server of files over HTTP that gives ranges, and does wrong what a test asks for."""
+
+    whole = False  # Gives everything, whatever range was asked for.
+    cut = 0  # So many bytes of a range are missing.
+    status = 200  # What objects with data are answered with.
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        path = pathlib.Path(self.translate_path(self.path))
+        if path.suffix == ".h5" and self.status != 200:
+            return self.send_error(self.status)
+        if not path.is_file():
+            return self.send_error(404)
+        data = path.read_bytes()
+        size = len(data)
+        if "Range" in self.headers and not self.whole:
+            start, end = self.headers["Range"].removeprefix("bytes=").split("-")
+            data = data[int(start):int(end) + 1 if end else None]
+            if path.suffix == ".h5":
+                data = data[:len(data) - self.cut]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{int(start) + len(data) - 1}/{size}")
+        else:
+            self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        return self.wfile.write(data)
+
+    def do_HEAD(self):
+        if self.path.endswith(".h5") and self.status != 200:
+            return self.send_error(self.status)
+        return super().do_HEAD()
+
+    def log_message(self, *_):
+        pass
+
+
+class http_server:
+    """The address of a server, for a block."""
+
+    def __init__(self, handler, folder):
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), lambda *given: handler(*given, directory=str(folder)))
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __exit__(self, *_):
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.mark.parametrize("wrong, error, text", [
+    ({"cut": 1}, shardinit.DamageError, r"ends early: (\d+) bytes came of the (\d+) from byte \d+ on"),
+    ({"cut": 10000}, shardinit.DamageError, "ends early"),
+    ({"whole": True}, OSError, "it does not give parts of objects"),
+    ({"status": 403}, PermissionError, "the store refuses it: HTTP status 403"),
+    ({"status": 404}, shardinit.DamageError, "ranks/rank-00000.h5` is missing"),
+    ({"status": 500}, OSError, "HTTP status 500|the store failed"),
+], ids=str)
+def test_servers_that_are_wrong(wrong, error, text, tiny):
+    handler = type("Wrong", (Ranges,), wrong)
+    with http_server(handler, tiny[0]) as address:
+        checkpoint = shardinit.open(address)
+        with pytest.raises(error, match=text) as caught:
+            checkpoint.read("lm_head.weight", slice(0, 8))
+        assert "rank-0000" in str(caught.value)
+
+
+def test_what_a_store_refuses(tiny, tmp_path):
+    """A wrong key, by a server that checks keys; no key; no server."""
+    url = tiny[1]
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = (b'<?xml version="1.0"?><Error><Code>SignatureDoesNotMatch</Code>'
+                    b"<Message>The signature does not match.</Message></Error>")
+            self.send_response(403)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        options = {"key": "wrong", "secret": "wrong", "endpoint_url": f"http://127.0.0.1:{server.server_port}"}
+        with pytest.raises(OSError) as caught:
+            shardinit.open(url, storage_options=options)
+        assert "signature does not match" in str(caught.value) and f"{url}/manifest.json" in str(caught.value)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_wrong_key_of_a_server_that_checks(tiny, server, options):
+    """moto checks signatures once it is told to: this is a wrong key as S3 answers it."""
+    status, _ = server.request("POST", "/moto-api/reset-auth", b"0")
+    assert status == 200
+    try:
+        with pytest.raises(PermissionError, match="the store refuses it: .*/manifest.json"):
+            shardinit.open(tiny[1], storage_options=options)
+    finally:
+        status, _ = server.request("POST", "/moto-api/reset-auth", b"inf")
+    assert shardinit.open(tiny[1], storage_options=options).name == "llama3-tiny"
+
+
+def test_trouble_of_fsspec_itself(tiny, options):
+    """As in a process that was forked from one with a file system that is open."""
+    checkpoint = shardinit.open(tiny[1], storage_options=options)
+    checkpoint.check()
+
+    def failing(*_, **__):
+        raise RuntimeError("not fork-safe")
+
+    checkpoint._files._fs.cat_ranges = failing
+    with pytest.raises(OSError, match="the store failed: not fork-safe: '.*ranks/rank-0000.*json'"):
+        checkpoint.check()
+
+
+def test_several_threads(options, tiny):
+    """Two threads read at once; and a checkpoint that is closed reads again."""
+    here, path = shardinit.open(tiny[0]), "model.layers.0.mlp.down_proj.weight"
+    wanted = bits_of(here.read(path))
+    with shardinit.open(tiny[1], storage_options=options) as checkpoint:
+        found = []
+        threads = [threading.Thread(target=lambda: found.append(checkpoint.read(path))) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found.append(checkpoint.read(path))
+    assert len(found) == 7 and all(np.array_equal(bits_of(each), wanted) for each in found)
+
+
+HOSTILE = ["../manifest.json", "/manifest.json", "ranks//x", "%2e%2e/manifest.json", "a?versionId=1", "a#b", "a b", ""]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_that_lead_elsewhere(name):
+    """Names of exports come from anyone; those that a store might take for something else are refused."""
+    fsspec.filesystem("memory").pipe("/names/manifest.json", b"{}")
+    with pytest.raises(shardinit.FormatError, match="is no name of a file in a store"):
+        shardinit._store.StoreFiles("memory://names", None).read(name)
+
+
+def test_texts_that_are_not_right():
+    memory = fsspec.filesystem("memory")
+    for number, text in enumerate([b"", b"[]", b"{", b"\xff\xfe", b"{}"]):
+        memory.pipe(f"/texts/{number}/manifest.json", text)
+        with pytest.raises(shardinit.FormatError):
+            shardinit.open(f"memory://texts/{number}")
+
+
+def test_an_empty_object(server, options):
+    server.put("/faults")
+    server.put("/faults/empty/manifest.json", b"")
+    with pytest.raises(shardinit.FormatError, match="manifest.json` is not JSON"):
+        shardinit.open("s3://faults/empty", storage_options=options)
+
+
+def test_secrets_are_not_shown(tiny):
+    with http_server(Ranges, tiny[0]) as address:
+        checkpoint = shardinit.open(address.replace("://", "://user:secret@"))
+        assert checkpoint.folder == address and "secret" not in repr(checkpoint)
+
+
+def test_without_fsspec(tiny):
+    """A folder needs none of it, and a URL says what to install."""
+    code = (
+        "import sys\n"
+        "for name in ('fsspec', 's3fs'): sys.modules[name] = None\n"
+        f"import shardinit; shardinit.open({str(tiny[0])!r}).read('lm_head.weight', 3)\n"
+        "try: shardinit.open('s3://bucket/x')\n"
+        "except ImportError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": PACKAGE}, capture_output=True,
+                          text=True, timeout=100, check=True)
+    assert done.stdout == 'reading `s3://bucket/x` needs fsspec: pip install "shardinit[s3]"\n'
+
+
+@pytest.mark.parametrize("version, text", [("0.4.2", "there is s3fs 0.4.2, which is too old"), (None, "needs s3fs")])
+def test_an_s3fs_that_is_too_old(version, text, monkeypatch):
+    from importlib import metadata
+
+    def found(name):
+        if version is None:
+            raise metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(metadata, "version", found)
+    with pytest.raises(ImportError, match=text):
+        shardinit.open("s3://bucket/x")
+
+
+# ---- HDF5 by itself.
+
+
+def dumped(url, path):
+    """A dataset's numbers by h5dump over HTTP, and how it ended."""
+    program = shutil.which("h5dump")
+    if program is None:
+        pytest.skip("not tested: h5dump is not installed (hdf5-tools)")
+    done = subprocess.run([program, "--filedriver=ros3", "-m", "%.9g", "-y", "-w", "1", "-d", path, url],
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr + done.stdout
+    text = done.stdout.split("DATA {", 1)[1].split("}", 1)[0]
+    return np.array(text.replace(",", " ").split(), float)
+
+
+F32 = """
+shardinit: 1
+name: ros3
+dtype: f32
+mesh: {axes: {a: 2, b: 2}}
+modules:
+  m.weight: {shape: [6, 4], shard: [a, b], init: {normal: {std: 1}}}
+  m.bias: {shape: [4], init: ones}
+"""
+
+
+def test_h5dump_reads_rank_files_and_the_index(server, options, tmp_path):
+    """Over HTTP, without a key; and the trap: of a rank file that may not be read, or is missing, it reads NaN, and ends
+    well."""
+    out = gen_ok(F32, tmp_path)
+    url = server.upload(out, "hdf5", "f32")
+    address = server.url + "/hdf5/f32"
+    with shardinit.open(url, storage_options=options) as checkpoint:
+        weight, shards = checkpoint.read("m.weight"), checkpoint.info("m.weight").shards
+    for shard in shards:
+        box = weight[tuple(slice(o, o + n) for o, n in zip(shard.offset, shard.shape, strict=True))]
+        found = dumped(f"{address}/ranks/rank-{shard.rank:05d}.h5", "/m/weight")
+        assert np.array_equal(found.astype("<f4"), box.reshape(-1))
+    assert np.array_equal(dumped(f"{address}/index.h5", "/m/weight").astype("<f4"), weight.reshape(-1))
+    assert np.array_equal(dumped(f"{address}/index.h5", "/m/bias"), np.ones(4))
+
+    gone = "/hdf5/f32/ranks/rank-00003.h5"
+    data, private = (out / "ranks/rank-00003.h5").read_bytes(), {"x-amz-acl": "private"}
+    for method, body, headers in (("PUT", data, private), ("DELETE", b"", {})):
+        assert server.request(method, gone, body, headers)[0] in (200, 204)
+        found = dumped(f"{address}/index.h5", "/m/weight").reshape(6, 4)
+        assert np.isnan(found[3:, 2:]).all() and np.array_equal(found[:3].astype("<f4"), weight[:3])
+    # What to do first, as shardinit-format(5) says it: the package notices.
+    with shardinit.open(url, storage_options=options) as checkpoint:
+        with pytest.raises(shardinit.DamageError, match="rank-00003.h5` is missing"):
+            checkpoint.check()

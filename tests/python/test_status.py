@@ -1,0 +1,221 @@
+"""`status` while a checkpoint is made: progress, stuck ranks, and metrics."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from support import BINARY, CLEAN, run_json, run_ok, run_tool
+from terminal import Terminal
+
+SPEC = """
+shardinit: 1
+name: status
+dtype: f32
+mesh: {axes: {a: 4}}
+rules: [{rows: a}]
+modules:
+  w: {shape: [4096, 64], axes: [rows, null], init: {normal: {std: 1}}}
+  v: {shape: [8, 8], axes: [null, null], init: zeros}
+"""
+LARGE = SPEC.replace("4096", "4194304")  # a gigabyte: no run is done with it before it is stopped
+BYTES = 4096 * 64 * 4 + 8 * 8 * 4
+
+
+@pytest.fixture
+def spec(tmp_path):
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    return tmp_path / "spec.yaml"
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.02)
+    return found
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """A run that was stopped while it made rank 2, after rank 0 was done."""
+    (tmp_path / "large.yaml").write_text(LARGE)
+    out = tmp_path / "out"
+    run_ok("gen", tmp_path / "large.yaml", "-o", out, "--ranks", "0")
+    run = subprocess.Popen([BINARY, "gen", tmp_path / "large.yaml", "-o", out, "--ranks", "2", "-j", "1"], env=CLEAN,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: [f for f in os.listdir(out / "ranks") if "rank-00002.h5" in f])
+    run.send_signal(signal.SIGSTOP)
+    yield out
+    run.kill()
+    run.wait()
+
+
+def test_bytes(spec, tmp_path):
+    run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", "1-2")
+    status = run_json("status", tmp_path / "out")
+    assert (status["bytes"], status["bytes_done"]) == (BYTES, BYTES // 2 - 128) and status["unfinished"] == status["stuck"] == []
+    assert "bytes_per_second" not in status
+    run_ok("gen", spec, "-o", tmp_path / "out")
+    status = run_json("status", tmp_path / "out")
+    assert status["bytes"] == status["bytes_done"] == BYTES
+
+
+def test_stuck_ranks(stopped):
+    out = stopped
+    status = run_json("status", out, "--stuck", "0.5")
+    assert [each["rank"] for each in status["unfinished"]] == [2] and 0 <= status["unfinished"][0]["age"] < 60
+    wait_for(lambda: run_json("status", out, "--stuck", "0.5")["stuck"] == [2])
+    assert run_json("status", out)["stuck"] == []  # The default is five minutes.
+    before = time.time()
+    partial = next(out.glob("ranks/*rank-00002.h5*"))
+    os.utime(partial, (before - 723, before - 723))
+    assert "1 rank is stuck: 2 since 12:0" in run_ok("status", out).stdout
+    assert 722 < run_json("status", out)["unfinished"][0]["age"] < 800
+    # A clock that is ahead makes no age below zero.
+    os.utime(partial, (before + 1000, before + 1000))
+    assert run_json("status", out)["unfinished"] == [{"rank": 2, "age": 0}]
+    # Another run makes the rank, and what is left of the first one's file counts no more.
+    run_ok("gen", out.parent / "large.yaml", "-o", out, "--ranks", "2")
+    assert run_json("status", out)["unfinished"] == []
+
+
+def test_several_stuck_ranks(stopped, spec, tmp_path):
+    """The oldest come first, and people see five."""
+    name = next(stopped.glob("ranks/*rank-00002.h5*")).name
+    out = tmp_path / "many"
+    run_ok("gen", spec, "--mesh", "a=64", "-o", out, "--ranks", "0")
+    now = time.time()
+    for rank in range(1, 10):
+        left_over = out / "ranks" / name.replace("00002", f"{rank:05}")
+        left_over.touch()
+        os.utime(left_over, (now - 3600 * rank, now - 3600 * rank))
+    # Two runs were at one rank: the later one counts.
+    (out / "ranks" / (name.replace("00002", "00009")[:-4] + "0000")).touch()
+    # This is a file of a rank that is done, and this one of nobody.
+    (out / "ranks" / name.replace("00002", "00000")).touch()
+    (out / "ranks/.rank-00011.h5.tmp").touch()
+    status = run_json("status", out)
+    assert status["stuck"] == list(range(8, 0, -1)) and [each["rank"] for each in status["unfinished"]] == list(range(1, 10))
+    assert "8 ranks are stuck: 8 since 8:00 h, 7 since 7:00 h, 6 since 6:00 h, 5 since 5:00 h, 4 since 4:00 h, …\n" in run_ok("status", out).stdout
+
+
+def test_watch(spec, tmp_path):
+    run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", "0")
+    watch = subprocess.Popen([BINARY, "status", tmp_path / "out", "--watch", "--every", "0.1", "--json"], env=CLEAN, text=True,
+                             stdout=subprocess.PIPE)
+    looks = [json.loads(watch.stdout.readline())]
+    for rank in (1, 2, 3):
+        run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", rank)
+        while looks[-1]["ranks_done"] < rank + 1:
+            looks.append(json.loads(watch.stdout.readline()))
+    looks += [json.loads(line) for line in watch.stdout]
+    assert watch.wait(60) == 0
+    assert looks[0]["bytes_per_second"] is None and looks[0]["seconds_left"] is None
+    assert [look["complete"] for look in looks] == [False] * (len(looks) - 1) + [True]
+    assert [look["ranks_done"] for look in looks] == sorted(look["ranks_done"] for look in looks)
+    for look in looks:
+        if look["bytes_per_second"] is not None:
+            left = look["bytes"] - look["bytes_done"]
+            assert look["bytes_per_second"] > 0 and look["seconds_left"] == pytest.approx(left / look["bytes_per_second"])
+    assert looks[-1]["bytes_done"] == BYTES and looks[-1]["seconds_left"] == 0
+
+
+def test_watch_for_people(spec, tmp_path):
+    run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", "0-2")
+    watch = subprocess.Popen([BINARY, "status", tmp_path / "out", "--watch", "--every", "0.1"], env=CLEAN, text=True, stdout=subprocess.PIPE)
+    assert watch.stdout.readline() == "3 of 4 ranks, 786.7 kB of 1.0 MB\n"
+    run_ok("gen", spec, "-o", tmp_path / "out")
+    lines = watch.stdout.read().splitlines()
+    assert watch.wait(60) == 0
+    assert lines[-1].startswith("4 of 4 ranks, 1.0 MB of 1.0 MB, ") and lines[-1].endswith(" GB/s, 0 s left, complete")
+
+
+def test_watch_waits_for_the_manifest(spec, tmp_path):
+    run_ok("gen", spec, "-o", tmp_path / "out")
+    (tmp_path / "out/manifest.json").unlink()
+    watch = subprocess.Popen([BINARY, "status", tmp_path / "out", "--watch", "--every", "0.1"], env=CLEAN, text=True, stdout=subprocess.PIPE)
+    assert watch.stdout.readline().endswith("not finalized\n")
+    run_ok("finalize", tmp_path / "out")
+    assert watch.stdout.read().endswith("complete\n") and watch.wait(60) == 0
+
+
+def test_watch_is_interrupted(spec, tmp_path):
+    run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", "0")
+    watch = subprocess.Popen([BINARY, "status", tmp_path / "out", "--watch"], env=CLEAN, text=True, stdout=subprocess.PIPE)
+    watch.stdout.readline()
+    watch.send_signal(signal.SIGINT)
+    assert watch.wait(5) == -signal.SIGINT
+
+
+def test_watch_in_a_terminal(spec, tmp_path):
+    """The line is painted again, and the last one stays."""
+    run_ok("gen", spec, "-o", tmp_path / "out")
+    with Terminal(BINARY, "status", tmp_path / "out", "--watch") as terminal:
+        text = terminal.read()
+    assert "\r4 of 4 ranks, 1.0 MB of 1.0 MB, complete\x1b[K" in text and text.endswith("\n")
+
+
+NAME = 'a "b" \\ ü\n{x="1"} 1'
+
+
+def metrics_of(text):
+    """As Prometheus reads them: each family is declared once, before its samples."""
+    assert text.endswith("\n")
+    families = list(text_string_to_metric_families(text))
+    assert len({f.name for f in families}) == len(families)
+    assert all(f.documentation and f.type == "gauge" for f in families)
+    return {f.name: {tuple(sorted(s.labels.items())): s.value for s in f.samples} for f in families}
+
+
+def test_prometheus(spec, tmp_path):
+    out = tmp_path / NAME
+    run_ok("gen", spec, "-o", out, "--ranks", "1-2")
+    metrics = metrics_of(run_ok("status", out, "--prometheus").stdout)
+    labels = (("folder", str(out)), ("name", "status"))
+    assert metrics["shardinit_rank_written_timestamp_seconds"] == {}
+    del metrics["shardinit_rank_written_timestamp_seconds"]
+    assert metrics == {f"shardinit_{name}": {labels: value} for name, value in {
+        "ranks": 4, "ranks_done": 2, "bytes": BYTES, "bytes_done": BYTES // 2 - 128, "complete": 0, "ranks_stuck": 0}.items()}
+    # For a textfile collector: the file is replaced whole.
+    file = tmp_path / "shardinit.prom"
+    for _ in range(2):
+        run_ok("status", out, "--prometheus", "--force", "-o", file)
+        assert metrics_of(file.read_text())["shardinit_complete"] == {labels: 0}
+    run_ok("gen", spec, "-o", out)
+    run_ok("status", out, "--prometheus", "--force", "-o", file)
+    assert metrics_of(file.read_text())["shardinit_complete"] == {labels: 1}
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([NAME, "shardinit.prom", "spec.yaml"])
+
+
+def test_prometheus_of_stuck_ranks(stopped):
+    out = stopped
+    partial = next(out.glob("ranks/*rank-00002.h5*"))
+    os.utime(partial, (1.5e9, 1.5e9 + 0.25))
+    metrics = metrics_of(run_ok("status", out, "--prometheus").stdout)
+    assert list(metrics["shardinit_ranks_stuck"].values()) == [1]
+    assert metrics["shardinit_rank_written_timestamp_seconds"] == {
+        (("folder", str(out)), ("name", "status"), ("rank", "2")): 1.5e9 + 0.25}
+
+
+def test_a_folder_that_is_not_utf8(spec, tmp_path):
+    out = pathlib.Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xffb"))
+    run_ok("gen", spec, "-o", out)
+    metrics = metrics_of(run_ok("status", out, "--prometheus").stdout)
+    assert list(metrics["shardinit_complete"]) == [(("folder", f"{tmp_path}/a\\xffb"), ("name", "status"))]
+
+
+@pytest.mark.parametrize("words, message", [
+    (["--prometheus", "--json"], "are two forms"), (["--prometheus", "--watch"], "prints one look"),
+    (["--watch", "--missing-parts", "4"], "nothing but the parts"), (["--prometheus", "--missing-parts", "4"], "nothing but the parts"),
+    (["--every", "0"], "seconds above 0"), (["--every", "nan"], "seconds above 0"), (["--stuck", "-1"], "seconds above 0"),
+    (["--stuck", "1e300"], "seconds above 0"), (["--stuck", "1x"], "seconds above 0")])
+def test_mistakes(spec, tmp_path, words, message):
+    run_ok("gen", spec, "-o", tmp_path / "out")
+    result = run_tool("status", tmp_path / "out", *words)
+    assert result.returncode == 2 and message in result.stderr
+    assert run_tool("status", tmp_path, "--watch").returncode == 2  # There is no plan.

@@ -1,0 +1,158 @@
+// Known answers of what is computed for requests to object stores: signatures, encodings, answers.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/sysmacros.h>
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/mount.h"
+#include "bucket/credentials.h"
+#include "bucket/signature.h"
+#include "bucket/url.h"
+#include "bucket/xml.h"
+#include "checkpoint/object.h"
+
+namespace shardinit {
+namespace {
+
+// RFC 4231, cases 1, 2, 3 and 6.
+TEST(HmacSha256, HasTheValuesOfRfc4231) {
+  EXPECT_EQ(ToHex(HmacSha256(std::string(20, '\x0b'), "Hi There")),
+            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+  EXPECT_EQ(ToHex(HmacSha256("Jefe", "what do ya want for nothing?")),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  EXPECT_EQ(ToHex(HmacSha256(std::string(20, '\xaa'), std::string(50, '\xdd'))),
+            "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe");
+  EXPECT_EQ(ToHex(HmacSha256(std::string(131, '\xaa'),
+                             "Test Using Larger Than Block-Size Key - Hash Key First")),
+            "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
+constexpr std::time_t kTime = 1369353600;  // 2013-05-24T00:00:00Z
+
+std::string SignatureOf(Request request) {
+  request.scheme = "https";
+  request.host = "examplebucket.s3.amazonaws.com";
+  Sign({"AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"}, "us-east-1", "s3",
+       kTime, &request);
+  const std::string& text = request.headers["authorization"];
+  EXPECT_TRUE(text.starts_with(
+      "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request, "));
+  return text.substr(text.rfind('=') + 1);
+}
+
+// The examples of "Signature Calculations for the Authorization Header" in the reference of S3.
+TEST(Sign, HasTheSignaturesOfTheReference) {
+  EXPECT_EQ(
+      SignatureOf({.method = "GET", .path = "/test.txt", .headers = {{"range", "bytes=0-9"}}}),
+      "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41");
+  EXPECT_EQ(SignatureOf({.method = "PUT",
+                         .path = "/test$file.text",
+                         .headers = {{"date", "Fri, 24 May 2013 00:00:00 GMT"},
+                                     {"x-amz-storage-class", "REDUCED_REDUNDANCY"}},
+                         .body = "Welcome to Amazon S3."}),
+            "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd");
+  EXPECT_EQ(SignatureOf({.method = "GET", .path = "/", .query = {{"lifecycle", ""}}}),
+            "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543");
+  EXPECT_EQ(
+      SignatureOf({.method = "GET", .path = "/", .query = {{"prefix", "J"}, {"max-keys", "2"}}}),
+      "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7");
+}
+
+TEST(Request, EncodesWhatItSends) {
+  const Request request{.method = "GET",
+                        .scheme = "http",
+                        .host = "h:9000",
+                        .path = "/b/a b/ü+&=%~",
+                        .query = {{"z", "1/2"}, {"a", ""}}};
+  EXPECT_EQ(request.url(), "http://h:9000/b/a%20b/%C3%BC%2B%26%3D%25~?a=&z=1%2F2");
+}
+
+TEST(RequestFor, SplitsUrls) {
+  const Request request = RequestFor("GET", "http://127.0.0.1:51679/v2/c?id=1&x", "X");
+  EXPECT_EQ(request.host, "127.0.0.1:51679");
+  EXPECT_EQ(request.path, "/v2/c");
+  EXPECT_EQ(request.url(), "http://127.0.0.1:51679/v2/c?id=1&x=");
+  EXPECT_EQ(RequestFor("GET", "https://host", "X").url(), "https://host/");
+  for (const char* wrong : {"host:80", "ftp://host", ""}) {
+    EXPECT_THROW(RequestFor("GET", wrong, "X"), Error) << wrong;
+  }
+}
+
+TEST(TimeOf, ReadsUtc) {
+  EXPECT_EQ(TimeOf("2013-05-24T00:00:00Z"), kTime);
+  EXPECT_EQ(TimeOf(""), 0);
+}
+
+TEST(BucketUrl, IsSplitAndRefused) {
+  const BucketUrl url = ParseBucketUrl("s3://bucket/a/b c/");
+  EXPECT_EQ(url.bucket, "bucket");
+  EXPECT_EQ(url.KeyOf("ranks/x"), "a/b c/ranks/x");
+  EXPECT_EQ(url.UrlOf("x"), "s3://bucket/a/b c/x");
+  EXPECT_EQ(ParseBucketUrl("s3://bucket").KeyOf("x"), "x");
+  EXPECT_EQ(ParseBucketUrl("s3://bucket/").text(), "s3://bucket");
+  for (const char* wrong : {"s3://", "s3:///a", "s3://ab/c", "s3://b?c/d", "s3://bucket/a//b",
+                            "s3://bucket/./a", "s3://bucket/..", "s3://bucket//a"}) {
+    EXPECT_THROW(ParseBucketUrl(wrong), Error) << wrong;
+  }
+  EXPECT_TRUE(IsBucketUrl("s3://x") && !IsBucketUrl("./s3://x") && !IsBucketUrl("gs://x"));
+}
+
+TEST(Xml, FindsElements) {
+  const std::string xml =
+      "<?xml version=\"1.0\"?>\n<L xmlns=\"x\"><Keys>n</Keys><Key>a&amp;b&#39;&#xfc;</Key>"
+      "<Empty/><C ><Key>2</Key></C></L>";
+  EXPECT_EQ(XmlText(xml, "Key"), "a&b'ü");
+  EXPECT_EQ(XmlElements(xml, "Key").size(), 2u);
+  EXPECT_EQ(XmlText(xml, "Keys"), "n");
+  EXPECT_EQ(XmlText(xml, "Empty"), "");
+  EXPECT_EQ(XmlText(xml, "None"), "");
+  EXPECT_EQ(XmlElements(xml, "L").size(), 1u);
+  for (const char* torn : {"<Key>a", "<Key", "<Key>a</Ke", "", "<Key/>"}) {
+    EXPECT_EQ(XmlText(torn, "Key"), "") << torn;
+  }
+}
+
+TEST(FindMount, ReadsTheKernelsList) {
+  constexpr char kMounts[] =
+      "22 1 8:1 / / rw,relatime shared:1 master:2 - ext4 /dev/sda1 rw\n"
+      "90 22 0:51 / /mnt/a\\040b rw,nosuid - fuse.rclone remote:bucket/x rw,user_id=0\n"
+      "91 22 0:52 / /mnt/s3 rw - fuse mountpoint-s3 rw\n"
+      "torn 0:53\n";
+  const auto rclone = FindMount(kMounts, makedev(0, 51));
+  ASSERT_TRUE(rclone);
+  EXPECT_EQ(rclone->place, "/mnt/a b");
+  EXPECT_EQ(rclone->type, "fuse.rclone");
+  EXPECT_EQ(rclone->source, "remote:bucket/x");
+  EXPECT_EQ(FindMount(kMounts, makedev(0, 52))->source, "mountpoint-s3");
+  EXPECT_EQ(FindMount(kMounts, makedev(8, 1))->type, "ext4");
+  EXPECT_FALSE(FindMount(kMounts, makedev(0, 53)));
+  EXPECT_FALSE(FindMount("", 0));
+}
+
+TEST(PartBytes, FollowsFromTheSizeAndGivesAtMostTenThousand) {
+  constexpr int64_t kMiB = 1 << 20;
+  EXPECT_EQ(PartBytes(0), 8 * kMiB);
+  EXPECT_EQ(PartBytes(80'000 * kMiB), 8 * kMiB);
+  EXPECT_EQ(PartBytes(80'000 * kMiB + 1), 9 * kMiB);
+  for (int64_t size = 1; size < int64_t{1} << 45; size = size * 3 + 1) {
+    EXPECT_LE((size + PartBytes(size) - 1) / PartBytes(size), 10'000) << size;
+  }
+}
+
+TEST(ForEachGap, HasAllThatIsNoBox) {
+  Tensor tensor;
+  tensor.dtype = DType::u8;
+  FileLayout layout{.path = "x", .head = "head"};
+  layout.boxes = {{&tensor, {{0}, {3}}, 10}, {&tensor, {{0}, {2}}, 6}};
+  layout.texts = {{.offset = 13, .bytes = "ab"}, {.offset = 17, .bytes = "c"}};
+  layout.end = 20;
+  std::string gaps;
+  ForEachGap(layout, [&](std::string_view bytes) { gaps += bytes; });
+  EXPECT_EQ(gaps, std::string("head\0\0\0\0ab\0\0c\0\0", 15));
+}
+
+}  // namespace
+}  // namespace shardinit
