@@ -23,11 +23,15 @@ namespace {
 constexpr std::time_t kRenewSeconds = 300;
 
 // Tries a request to a service of the machine or of AWS a few times.
-Response Ask(Http& http, const Request& request, const std::string& what, int attempts = 4) {
+// `is_direct`: what is asked is this machine's own, and no proxy's.
+Response Ask(Http& http, const Request& request, const std::string& what, bool is_direct = false) {
+  constexpr int kAttempts = 4;
   Response response;
-  for (int attempt = 0; attempt < attempts; ++attempt) {
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (attempt > 0) std::this_thread::sleep_for(std::chrono::milliseconds(200 << attempt));
-    response = http.Send(request, {.connect_seconds = 2, .stall_seconds = 10, .body = 1 << 20});
+    response = http.Send(
+        request,
+        {.connect_seconds = 2, .stall_seconds = 10, .body = 1 << 20, .is_direct = is_direct});
     if (response.status != 0 && response.status < 500 && response.status != 429) break;
   }
   if (response.status == 200) return response;
@@ -69,6 +73,21 @@ std::string OutputOf(const std::string& command) {
   throw Error(ExitCode::kWorld,
               fmt::format("`{}`, the `credential_process` of the profile, failed with status {}",
                           Escape(command), WIFEXITED(status) ? WEXITSTATUS(status) : 128));
+}
+
+// Throws Error unless the request is encrypted or stays on this machine: keys and tokens must not
+// cross a network in plain text.
+void RequireSafe(const Request& request, const std::string& origin, const std::string& url) {
+  const size_t port = request.host.ends_with(']') ? request.host.npos : request.host.rfind(':');
+  const std::string host = request.host.substr(0, port);
+  const bool is_here =
+      host == "localhost" ||
+      (host.starts_with("127.") && host.find_first_not_of("0123456789.") == host.npos) ||
+      host == "[::1]" || host == "169.254.170.2" || host == "169.254.170.23" ||
+      host == "[fd00:ec2::23]";
+  if (request.scheme == "https" || is_here) return;
+  throw Error(ExitCode::kUsage, fmt::format("{} is {}, which is neither https nor on this machine",
+                                            origin, Quote(url)));
 }
 
 }  // namespace
@@ -146,6 +165,7 @@ bool CredentialSource::FromWebIdentity(const std::string& token_file, const std:
                              : fmt::format("https://sts.{}.amazonaws.com", where);
   }
   Request request = RequestFor("POST", endpoint, "the endpoint of STS");
+  RequireSafe(request, "the endpoint of STS", endpoint);
   request.headers["content-type"] = "application/x-www-form-urlencoded";
   const std::string body = fmt::format(
       "Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn={}"
@@ -162,25 +182,26 @@ bool CredentialSource::FromWebIdentity(const std::string& token_file, const std:
 
 bool CredentialSource::FromProfile(Credentials* found) {
   std::map<std::string, std::string> profile = ReadProfile();
-  if (!profile["aws_access_key_id"].empty() && !profile["aws_secret_access_key"].empty()) {
-    *found = {profile["aws_access_key_id"], profile["aws_secret_access_key"],
-              profile["aws_session_token"]};
-    return true;
+  // Keys beside a role are those that take it, not the role's.
+  for (const char* key : {"sso_session", "sso_start_url", "source_profile", "credential_source"}) {
+    if (profile[key].empty() || !profile["credential_process"].empty()) continue;
+    throw Error(ExitCode::kUsage,
+                fmt::format("the profile has `{}`, which shardinit leaves to AWS's own tool", key),
+                "give another profile `credential_process = aws configure export-credentials "
+                "--profile NAME --format process`, and name that one in AWS_PROFILE");
   }
   if (FromWebIdentity(profile["web_identity_token_file"], profile["role_arn"],
                       profile["role_session_name"], profile["region"], found)) {
     return true;
   }
+  if (!profile["aws_access_key_id"].empty() && !profile["aws_secret_access_key"].empty()) {
+    *found = {profile["aws_access_key_id"], profile["aws_secret_access_key"],
+              profile["aws_session_token"]};
+    return true;
+  }
   if (const std::string& command = profile["credential_process"]; !command.empty()) {
     *found = ReadCredentials(OutputOf(command), Quote(command), "SessionToken");
     return true;
-  }
-  for (const char* key : {"sso_session", "sso_start_url", "source_profile", "credential_source"}) {
-    if (profile[key].empty()) continue;
-    throw Error(ExitCode::kUsage,
-                fmt::format("the profile has `{}`, which shardinit leaves to AWS's own tool", key),
-                "give another profile `credential_process = aws configure export-credentials "
-                "--profile NAME --format process`, and name that one in AWS_PROFILE");
   }
   return false;
 }
@@ -191,20 +212,7 @@ bool CredentialSource::FromContainer(Credentials* found) {
   if (!relative.empty()) url = "http://169.254.170.2" + relative;
   if (url.empty()) return false;
   Request request = RequestFor("GET", url, "AWS_CONTAINER_CREDENTIALS_FULL_URI");
-  const size_t port = request.host.ends_with(']') ? request.host.npos : request.host.rfind(':');
-  const std::string host = request.host.substr(0, port);
-  // Keys must not cross a network in plain text.
-  const bool is_here =
-      host == "localhost" ||
-      (host.starts_with("127.") && host.find_first_not_of("0123456789.") == host.npos) ||
-      host == "[::1]" || host == "169.254.170.2" || host == "169.254.170.23" ||
-      host == "[fd00:ec2::23]";
-  if (request.scheme != "https" && !is_here) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("AWS_CONTAINER_CREDENTIALS_FULL_URI is {}, which is neither https nor "
-                            "on this machine",
-                            Quote(url)));
-  }
+  RequireSafe(request, "AWS_CONTAINER_CREDENTIALS_FULL_URI", url);
   std::string token = Environment("AWS_CONTAINER_AUTHORIZATION_TOKEN");
   if (const std::string file = Environment("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
       !file.empty()) {
@@ -212,7 +220,7 @@ bool CredentialSource::FromContainer(Credentials* found) {
     while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
   }
   if (!token.empty()) request.headers["authorization"] = token;
-  *found = ReadCredentials(Ask(http_, request, "the container's service").body,
+  *found = ReadCredentials(Ask(http_, request, "the container's service", true).body,
                            "the container's service", "Token");
   return true;
 }
@@ -227,15 +235,15 @@ bool CredentialSource::FromMachine(Credentials* found) {
   request.headers["x-aws-ec2-metadata-token-ttl-seconds"] = "21600";
   request.headers["content-type"] = "text/plain";
   // Elsewhere than on EC2 nobody answers.
-  const Response token =
-      http_.Send(request, {.connect_seconds = 1, .stall_seconds = 5, .body = 1 << 16});
+  const Response token = http_.Send(
+      request, {.connect_seconds = 1, .stall_seconds = 5, .body = 1 << 16, .is_direct = true});
   if (token.status != 200) return false;
   const auto get = [&](const std::string& name) {
     Request next =
         RequestFor("GET", endpoint + "/latest/meta-data/iam/security-credentials/" + name,
                    "AWS_EC2_METADATA_SERVICE_ENDPOINT");
     next.headers["x-aws-ec2-metadata-token"] = token.body;
-    return Ask(http_, next, "the machine's metadata service").body;
+    return Ask(http_, next, "the machine's metadata service", true).body;
   };
   const std::string roles = get("");
   const std::string role = roles.substr(0, roles.find('\n'));

@@ -157,6 +157,7 @@ Response Http::Send(const Request& request, const HttpLimits& limits) {
   set(CURLOPT_HTTPHEADER, headers);
   set(CURLOPT_PATH_AS_IS, 1L);
   set(CURLOPT_NOSIGNAL, 1L);
+  if (limits.is_direct) set(CURLOPT_NOPROXY, "*");
   set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   set(CURLOPT_CONNECTTIMEOUT, limits.connect_seconds);
   set(CURLOPT_LOW_SPEED_LIMIT, 1L);

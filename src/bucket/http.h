@@ -28,6 +28,7 @@ struct HttpLimits {
   // An answer that brings less than a byte in a second for so long counts as lost.
   long stall_seconds = 60;
   size_t body = size_t{4} << 30;
+  bool is_direct = false;  // Whether no proxy is used, since the host is this machine's own.
 };
 
 // Keeps connections open for further requests. Safe to use from several threads.

@@ -29,8 +29,9 @@ bool AddProfile(std::string_view text, std::string_view profile,
     const size_t end = std::min(text.find('\n'), text.size());
     const std::string_view line = Trimmed(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
-    if (line.starts_with('[') && line.ends_with(']')) {
-      std::string_view name = Trimmed(line.substr(1, line.size() - 2));
+    // A comment may stand behind the name.
+    if (const size_t close = line.find(']'); line.starts_with('[') && close != line.npos) {
+      std::string_view name = Trimmed(line.substr(1, close - 1));
       if (name.starts_with("profile ")) name = Trimmed(name.substr(8));
       is_in = name == profile;
       is_there = is_there || is_in;

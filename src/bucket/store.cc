@@ -25,8 +25,12 @@ constexpr std::chrono::milliseconds kFirstWait{100}, kLongestWait{10'000};
 constexpr char kIfNoneMatch[] = "if-none-match";
 constexpr std::string_view kMetadata = "x-amz-meta-";
 
-bool IsError(const Response& response) {
-  return response.status / 100 != 2 || response.body.find("<Error>") < 200;
+// Whether a request failed. A store may say so late, with a status that was sent before; `element`
+// is what an answer without failure has, unless it is empty.
+bool IsError(const Response& response, const std::string& element) {
+  if (response.status / 100 != 2) return true;
+  return element.empty() ? response.body.find("<Error>") != response.body.npos
+                         : XmlElements(response.body, element).empty();
 }
 
 std::string CodeOf(const Response& response) { return XmlText(response.body, "Code"); }
@@ -97,10 +101,12 @@ Store::Store(BucketUrl url) : url_(std::move(url)), credentials_(&http_) {
 }
 
 Request Store::RequestFor(const std::string& method, const std::string& key) const {
+  const std::lock_guard lock(mutex_);
   return {.method = method, .scheme = scheme_, .host = host_, .path = base_ + "/" + key};
 }
 
-Response Store::Send(Request request, const std::string& doing, size_t limit, int attempts) {
+Response Store::Send(Request request, const std::string& doing, const SendOptions& options) {
+  int attempts = options.attempts;
   if (attempts == 0) attempts = attempts_;
   if (request.method == "PUT" || request.method == "POST") {
     request.headers["content-type"] = "application/octet-stream";
@@ -117,8 +123,9 @@ Response Store::Send(Request request, const std::string& doing, size_t limit, in
       region = region_;
     }
     Sign(credentials, region, "s3", std::time(nullptr), &request);
-    response = http_.Send(request, {.body = limit});
-    if (response.status / 100 == 2 && (request.method == "GET" || !IsError(response))) {
+    response = http_.Send(request, {.body = options.limit});
+    if (response.status / 100 == 2 &&
+        (request.method == "GET" || !IsError(response, options.element))) {
       return response;
     }
     // The store knows where the bucket is.
@@ -127,9 +134,9 @@ Response Store::Send(Request request, const std::string& doing, size_t limit, in
         (response.status / 100 == 3 || response.status == 400)) {
       has_moved = true;
       const std::lock_guard lock(mutex_);
-      if (host_.find("." + region + ".amazonaws.com") != host_.npos) {
-        host_.replace(host_.find(region), region.size(), where);
-      }
+      // The bucket's name may have the region's in it.
+      const size_t at = host_.find("." + region + ".amazonaws.com");
+      if (at != host_.npos) host_.replace(at + 1, region.size(), where);
       region_ = where;
       request.host = host_;
       continue;
@@ -193,7 +200,7 @@ bool Store::PutNew(const std::string& name, std::string_view bytes, const Metada
 
 std::optional<std::string> Store::Get(const std::string& name, size_t limit) {
   const std::string doing = fmt::format("read `{}`", UrlOf(name));
-  Response response = Send(RequestFor("GET", url_.KeyOf(name)), doing, limit);
+  Response response = Send(RequestFor("GET", url_.KeyOf(name)), doing, {.limit = limit});
   if (response.status == 200) return std::move(response.body);
   if (response.status == 404 && CodeOf(response) != "NoSuchBucket") return {};
   Throw(response, doing);
@@ -219,7 +226,7 @@ std::string Store::GetRange(const std::string& name, const std::string& etag, in
   Request request = RequestFor("GET", url_.KeyOf(name));
   request.headers["if-match"] = etag;
   request.headers["range"] = fmt::format("bytes={}-{}", offset, offset + bytes - 1);
-  Response response = Send(std::move(request), doing, static_cast<size_t>(bytes));
+  Response response = Send(std::move(request), doing, {.limit = static_cast<size_t>(bytes)});
   if (response.status == 412 || response.status == 404) {
     throw Error(ExitCode::kWorld, fmt::format("`{}` changed while it was read", UrlOf(name)),
                 "stop what writes to it, and run the same command again");
@@ -268,7 +275,8 @@ std::string Store::BeginUpload(const std::string& name, const Metadata& metadata
   request.query = {{"uploads", ""}};
   AddMetadata(metadata, &request);
   const std::string doing = fmt::format("begin `{}`", UrlOf(name));
-  const Response response = Send(std::move(request), doing);
+  const Response response =
+      Send(std::move(request), doing, {.element = "InitiateMultipartUploadResult"});
   if (response.status != 200) Throw(response, doing);
   const std::string upload = XmlText(response.body, "UploadId");
   if (upload.empty()) {
@@ -291,8 +299,8 @@ std::optional<std::string> Store::PutPart(const std::string& name, const std::st
   throw Error(ExitCode::kWorld, fmt::format("cannot {}: the store gave a part no ETag", doing));
 }
 
-bool Store::CompleteUpload(const std::string& name, const std::string& upload,
-                           const std::vector<std::string>& etags) {
+Completion Store::CompleteUpload(const std::string& name, const std::string& upload,
+                                 const std::vector<std::string>& etags) {
   Request request = RequestFor("POST", url_.KeyOf(name));
   request.query = {{"uploadId", upload}};
   request.headers[kIfNoneMatch] = "*";
@@ -303,12 +311,11 @@ bool Store::CompleteUpload(const std::string& name, const std::string& upload,
   body += "</CompleteMultipartUpload>";
   request.body = body;
   const std::string doing = fmt::format("complete `{}`", UrlOf(name));
-  const Response response = Send(std::move(request), doing);
-  if (response.status / 100 == 2) return true;
-  if (response.status == 412 || response.status == 409 ||
-      (response.status == 404 && CodeOf(response) == "NoSuchUpload")) {
-    return false;
-  }
+  const Response response =
+      Send(std::move(request), doing, {.element = "CompleteMultipartUploadResult"});
+  if (response.status / 100 == 2) return Completion::kMade;
+  if (response.status == 412 || response.status == 409) return Completion::kRefused;
+  if (response.status == 404 && CodeOf(response) == "NoSuchUpload") return Completion::kGone;
   if (response.status == 501 || CodeOf(response) == "NotImplemented") {
     throw Error(ExitCode::kUsage,
                 fmt::format("cannot {}: this store has no conditional completion of uploads "
@@ -323,7 +330,7 @@ void Store::EndUpload(const std::string& name, const std::string& upload, int at
   Request request = RequestFor("DELETE", url_.KeyOf(name));
   request.query = {{"uploadId", upload}};
   const std::string doing = fmt::format("end an upload of `{}`", UrlOf(name));
-  const Response response = Send(std::move(request), doing, 1 << 20, attempts);
+  const Response response = Send(std::move(request), doing, {.attempts = attempts});
   if (response.status / 100 != 2 && response.status != 404) Throw(response, doing);
 }
 

@@ -26,6 +26,19 @@ struct ObjectInfo {
   Metadata metadata = {};
 };
 
+enum class Completion {
+  kMade,
+  kRefused,  // There is an object of that name, or the store asks to begin anew.
+  kGone,     // There is no such upload: it was ended, or completed by a call whose answer was lost.
+};
+
+// How a request is sent.
+struct SendOptions {
+  size_t limit = size_t{64} << 20;  // bytes of the answer
+  int attempts = 0;                 // 0: as many as for all else
+  std::string element = {};         // what an answer without failure has
+};
+
 // Names are relative to the folder. Safe to use from several threads. Throws Error: kUsage if the
 // store cannot do what is needed, else kWorld.
 class Store {
@@ -55,10 +68,9 @@ class Store {
   // Returns the part's ETag; nothing if there is no such upload: it was completed or ended.
   std::optional<std::string> PutPart(const std::string& name, const std::string& upload, int number,
                                      std::string_view bytes);
-  // Returns false if the object was not made by this call for sure: there is one of that name, be
-  // it this one, or the upload was ended, or the store asks to begin anew.
-  bool CompleteUpload(const std::string& name, const std::string& upload,
-                      const std::vector<std::string>& etags);
+  // Unless it returns kMade, the object may have been made by this call all the same.
+  Completion CompleteUpload(const std::string& name, const std::string& upload,
+                            const std::vector<std::string>& etags);
   // Ends an upload and gives its parts back. None of that name is no failure. `attempts` is how
   // often it is tried; 0: as often as all else.
   void EndUpload(const std::string& name, const std::string& upload, int attempts = 0);
@@ -68,8 +80,7 @@ class Store {
  private:
   Request RequestFor(const std::string& method, const std::string& key) const;
   // Sends until there is an answer that trying again would not change.
-  Response Send(Request request, const std::string& doing, size_t limit = size_t{64} << 20,
-                int attempts = 0);
+  Response Send(Request request, const std::string& doing, const SendOptions& options = {});
   [[noreturn]] void Throw(const Response& response, const std::string& doing) const;
   // Throws unless the answer is a list, in an element of this name.
   void RequireList(const Response& response, const std::string& root,

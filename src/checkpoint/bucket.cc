@@ -89,7 +89,12 @@ void BucketCheckpoint::Claim(const std::string& plan_json, const std::string& cl
   if (!IsClaimed(plan_json)) ThrowLost();
   const std::optional<ObjectInfo> info = store_.Head(kPlanName);
   if (!info || info->size != std::ssize(plan_json)) ThrowLost();
-  if (info->metadata != metadata) {
+  // A copy by another tool may have metadata of its own.
+  const auto claim_of = [](const Metadata& of) {
+    const auto found = of.find(kClaimKey);
+    return found == of.end() ? std::string() : found->second;
+  };
+  if (claim_of(info->metadata) != claim_of(metadata)) {
     throw Error(ExitCode::kConflict,
                 fmt::format("`{}` holds this plan with values from elsewhere", store_.url().text()),
                 "choose another folder with `-o`, or copy the same source as before");
@@ -99,18 +104,26 @@ void BucketCheckpoint::Claim(const std::string& plan_json, const std::string& cl
 
 void BucketCheckpoint::RequireConditionalUploads(const std::string& plan_json,
                                                  const std::string& claim) {
-  // If this were completed, plan.json would be replaced by itself.
-  const std::string upload = store_.BeginUpload(kPlanName, MetadataOf(claim));
-  const std::optional<std::string> etag = store_.PutPart(kPlanName, upload, 1, plan_json);
-  // Without a part, a `finalize` has ended the upload: others know this store.
-  if (!etag) return;
-  const bool is_replaced = store_.CompleteUpload(kPlanName, upload, {*etag});
-  if (!is_replaced) return store_.EndUpload(kPlanName, upload);
-  throw Error(ExitCode::kUsage,
-              fmt::format("the store of `{}` ignores the condition `If-None-Match: *` when an "
-                          "upload of parts is completed: two runs could mix their files there",
-                          store_.url().text()),
-              "write to a local folder, and copy that with the store's own tool");
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    // If this were completed, plan.json would be replaced by itself.
+    const std::string upload = store_.BeginUpload(kPlanName, MetadataOf(claim));
+    const std::optional<std::string> etag = store_.PutPart(kPlanName, upload, 1, plan_json);
+    const Completion completion =
+        etag ? store_.CompleteUpload(kPlanName, upload, {*etag}) : Completion::kGone;
+    if (completion == Completion::kRefused) return store_.EndUpload(kPlanName, upload);
+    // That it is gone proves nothing: a `finalize` has ended it, or an answer was lost that said
+    // that it was made.
+    if (completion == Completion::kGone) continue;
+    throw Error(ExitCode::kUsage,
+                fmt::format("the store of `{}` ignores the condition `If-None-Match: *` when an "
+                            "upload of parts is completed: two runs could mix their files there",
+                            store_.url().text()),
+                "write to a local folder, and copy that with the store's own tool");
+  }
+  throw Error(
+      ExitCode::kWorld,
+      fmt::format("uploads to `{}` are ended by others again and again", store_.url().text()),
+      "stop what ends them, and run the same command again");
 }
 
 void BucketCheckpoint::RequirePlan(const Digest& plan_sha256) {
@@ -229,8 +242,9 @@ std::vector<int64_t> BucketCheckpoint::MissingRanks(const Plan& plan, const Dige
     }
     begin += looks.size();
     // Memory is bounded by boxes, of which ranks have few or very many.
-    const size_t boxes = std::max<size_t>(1, looks[0].rank.shards.size());
-    at_once = std::clamp<size_t>(200'000 / boxes, 1, 256);
+    size_t boxes = 0;
+    for (const Look& look : looks) boxes = std::max(boxes, look.rank.shards.size());
+    if (boxes > 0) at_once = std::clamp<size_t>(200'000 / boxes, 1, 256);
   }
   return missing;
 }

@@ -186,7 +186,9 @@ GenerateResult GenerateInBucket(const Plan& plan, const GenerateRequest& request
     return result;
   }
   if (result.written == 0 && bucket.IsFinalized(WantsIndex(plan, request.index))) {
-    result.complete = true;
+    // The manifest may be older than a loss.
+    result.complete =
+        all || bucket.MissingRanks(plan, plan_sha256, AllRanks(plan.graph.mesh)).empty();
   } else {
     const Timer timer(&counters->finalize_ns);
     const FinalizeResult finalized = bucket.Finalize(plan, plan_sha256, request.index);

@@ -323,6 +323,7 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
   std::vector<Checked> checked;
   std::vector<BoxTask> opened;
   std::map<const Tensor*, std::vector<BoxTask>> cut;  // tasks by the tensor that they come from
+  std::unordered_map<const Digest*, int64_t> cut_at;  // how many were opened before each of them
   for (BoxTask& task : *tasks) {
     const Origin& origin = OriginOf(task);
     if (origin.same == nullptr) {
@@ -334,8 +335,9 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
             int64_t cell = transposes ? kSmallestCell : kLargestCell;
             // Short runs, as those of a transposed tensor, are read alone where no digest is to be
             // taken, each once for each place that it goes to.
+            const bool is_short = run * bytes < CellOfAll(cell, from_.bytes);
             if (folder_.DigestsOf(stored) == nullptr &&
-                run * bytes < CellOfAll(cell, from_.bytes)) {
+                (transposes || (is_short && !is_wanted_again_))) {
               cell = 0;
             }
             return std::make_unique<StoredFiller>(PartsOf(stored, cell, &opened, &checked), bytes);
@@ -358,17 +360,28 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
         ReadPart(*whole, &fd, first * element, count * element, out);
       };
     } else {
+      cut_at[task.digest] = std::ssize(opened);
       cut[origin.same].push_back(std::move(task));
       continue;
     }
     opened.push_back(std::move(task));
   }
+  // A pass stands where the first of its tasks stood: who writes files in order needs little
+  // memory.
+  std::multimap<int64_t, BoxTask> passes;
   for (auto& [stored, boxes] : cut) {
     for (Cut& some : Separate(*stored, std::move(boxes))) {
-      opened.push_back(Sweeping(*stored, std::move(some), &checked));
+      int64_t at = std::ssize(opened);
+      for (const BoxTask& task : some.tasks) at = std::min(at, cut_at.at(task.digest));
+      passes.emplace(at, Sweeping(*stored, std::move(some), &checked));
     }
   }
-  *tasks = std::move(opened);
+  tasks->clear();
+  for (int64_t i = 0; i <= std::ssize(opened); ++i) {
+    const auto [first, last] = passes.equal_range(i);
+    for (auto pass = first; pass != last; ++pass) tasks->push_back(std::move(pass->second));
+    if (i < std::ssize(opened)) tasks->push_back(std::move(opened[static_cast<size_t>(i)]));
+  }
   wanted_.clear();
   unfinished_ = files_ = 0;
   return [this, checked] {

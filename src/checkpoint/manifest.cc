@@ -374,10 +374,14 @@ RanksThere LookForRanks(const std::string& folder, const Plan& plan, const Diges
   return {MissingRanks(there, plan, plan_sha256), there.root().Exists(kManifestName)};
 }
 
-bool LacksRank(const CheckpointFolder& folder, const Plan& plan) {
-  for (int64_t r = 0; r < plan.world_size(); ++r) {
+bool LacksRank(const CheckpointFolder& folder, const Plan& plan, int64_t near) {
+  const auto lacks = [&](int64_t rank) {
+    return rank >= 0 && rank < plan.world_size() &&
+           !folder.ranks().Exists(NameOf(ReceiptFile(rank)));
+  };
+  for (int64_t distance = 0; distance < plan.world_size(); ++distance) {
     ThrowIfInterrupted();
-    if (!folder.ranks().Exists(NameOf(ReceiptFile(r)))) return true;
+    if (lacks(near + distance) || (distance > 0 && lacks(near - distance))) return true;
   }
   return false;
 }

@@ -104,8 +104,9 @@ struct RanksThere {
 };
 RanksThere LookForRanks(const std::string& folder, const Plan& plan, const Digest& plan_sha256);
 
-// Returns whether a rank has no receipt by its name; it looks no further than the first, and reads
-// none: among thousands of ranks, each of which looks when it is done, this ends at once.
-bool LacksRank(const CheckpointFolder& folder, const Plan& plan);
+// Returns whether a rank has no receipt by its name. It reads none, and looks no further than the
+// first, from rank `near` in both directions: where thousands of processes make a rank each,
+// whatever their order, it mostly looks at one or two.
+bool LacksRank(const CheckpointFolder& folder, const Plan& plan, int64_t near);
 
 }  // namespace shardinit

@@ -184,7 +184,7 @@ bool Object::Complete(const std::function<void()>& before_name) {
   if (is_lost_) return false;
   Check(begun_.empty(), "a part that lacks data");
   if (before_name) before_name();
-  is_named_ = store_.CompleteUpload(name_, upload_, etags_);
+  is_named_ = store_.CompleteUpload(name_, upload_, etags_) == Completion::kMade;
   return is_named_;
 }
 

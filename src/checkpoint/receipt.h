@@ -56,13 +56,12 @@ std::string WriteReceipt(const RankPlan& rank, const Receipt& receipt);  // the 
 // Throws Error (kRefused) if the text is not the receipt of this rank of this plan.
 Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPlan& rank);
 
-// Does what ReadReceipt() does, ten times as fast, and returns nothing if WriteReceipt() would not
-// write that text: what this tool did not write proves nothing.
+// Does what ReadReceipt() does, three times as fast, and returns nothing if WriteReceipt() would
+// not write that text: what this tool did not write proves nothing.
 std::optional<Receipt> ReadWritten(std::string_view text, const std::string& path,
                                    const RankPlan& rank);
 
-// Does the same, but returns nothing either if the receipt is one of another plan, or cannot be
-// read.
+// Does the same, and returns nothing if the text is of another plan, or no receipt at all.
 std::optional<Receipt> OwnReceipt(std::string_view text, const std::string& path,
                                   const RankPlan& rank, const Digest& plan_sha256);
 

@@ -118,7 +118,8 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
     return result;
   };
   const bool all = static_cast<int64_t>(request.ranks.size()) == plan.world_size();
-  if (!all && LacksRank(folder, plan)) return return_in_place();
+  const int64_t near = request.ranks.empty() ? 0 : request.ranks.back();
+  if (!all && LacksRank(folder, plan, near)) return return_in_place();
   if (result.written == 0 && !request.damage.completion &&
       IsFinalized(folder, WantsIndex(plan, request.index))) {
     // The receipts of the other ranks are there, but nothing has read them.

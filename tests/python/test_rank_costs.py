@@ -60,25 +60,45 @@ def test_a_fresh_rank(spec, count, tmp_path):
     assert cost["opens"] == 5 and cost["stats"] <= 8
 
 
-def test_a_rank_alone(spec, count, tmp_path):
-    """An array job of single ranks is not quadratic: all but the last read no other rank's files."""
+@pytest.mark.parametrize("order", ["ascending", "descending"])
+def test_a_rank_alone(order, spec, count, tmp_path):
+    """An array job of single ranks is not quadratic: all but the last look at no other rank's files but its
+    neighbours' names."""
     costs, last = [], []
     for n in (FEW, MANY):
         out = tmp_path / f"{n}"
-        run_ok("gen", spec(n), "-o", out, "--ranks", f"0-{n - 3}")
-        costs.append(count("gen", spec(n), "-o", out, "--ranks", n - 2))
-        assert run_json("status", out)["missing_ranks"] == str(n - 1)
-        last.append(count("gen", spec(n), "-o", out, "--ranks", n - 1))
+        others, one, missing = (f"0-{n - 3}", n - 2, n - 1) if order == "ascending" else (f"2-{n - 1}", 1, 0)
+        run_ok("gen", spec(n), "-o", out, "--ranks", others)
+        costs.append(count("gen", spec(n), "-o", out, "--ranks", one))
+        assert run_json("status", out)["missing_ranks"] == str(missing)
+        last.append(count("gen", spec(n), "-o", out, "--ranks", missing))
         assert run_json("status", out)["complete"]
-        run_ok("gen", spec(n), "-o", tmp_path / "whole")
-        assert tree_of(out) == tree_of(tmp_path / "whole")
+        whole = tmp_path / f"whole{n}"
+        run_ok("gen", spec(n), "-o", whole)
+        assert tree_of(out) == tree_of(whole)
         run_ok("verify", out)
-        for path in sorted((tmp_path / "whole").rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
-        (tmp_path / "whole").rmdir()
-    assert each(costs[1], costs[0]) == {"renames": 0, "data": 0, "folders": 0, "opens": 0, "stats": 1}
+    assert each(costs[1], costs[0]) == {"renames": 0, "data": 0, "folders": 0, "opens": 0, "stats": 0}
     assert costs[0]["renames"] == costs[0]["data"] == 2 and costs[0]["folders"] <= 4
     assert each(last[1], last[0]) == {"renames": 0, "data": 0, "folders": 0, "opens": 1, "stats": 3}
+
+
+def test_a_damaged_receipt_of_another_rank(spec, tmp_path):
+    """Its name counts where a run looks whether it is the last, but nothing is finalized with it."""
+    out = tmp_path / "out"
+    run_ok("gen", spec(FEW), "-o", out)
+    good = tree_of(out)
+    receipt = out / "ranks/rank-00002.json"
+    receipt.write_text(receipt.read_text().replace("path", "paths", 1))
+    for name in ["ranks/rank-00005.h5", "ranks/rank-00005.json"]:
+        (out / name).unlink()
+    for remove_manifest in (False, False, True):
+        if remove_manifest:
+            (out / "manifest.json").unlink()
+        result = run_ok("gen", spec(FEW), "-o", out, "--ranks", 5)
+        assert "unfinished" in result.stdout and (out / "manifest.json").exists() != remove_manifest
+        assert run_json("status", out)["missing_ranks"] == "2"
+    run_ok("gen", spec(FEW), "-o", out)
+    assert tree_of(out) == good
 
 
 @pytest.mark.parametrize("command, opens, stats",

@@ -172,6 +172,7 @@ class Checkpoint(Boxes):
 
     def check(self) -> None:
         """See `Boxes.check`."""
+        self._files.close()  # What was seen once may be gone.
         for first in range(0, self.world_size, _TOGETHER):
             ranks = range(first, min(first + _TOGETHER, self.world_size))
             self._files.expect([self._name(r, "json") for r in ranks], map(self._name, ranks))
