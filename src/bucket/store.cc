@@ -134,9 +134,7 @@ Response Store::Send(Request request, const std::string& doing, const SendOption
         (response.status / 100 == 3 || response.status == 400)) {
       has_moved = true;
       const std::lock_guard lock(mutex_);
-      // The bucket's name may have the region's in it.
-      const size_t at = host_.find("." + region + ".amazonaws.com");
-      if (at != host_.npos) host_.replace(at + 1, region.size(), where);
+      host_ = HostIn(std::move(host_), region, where);
       region_ = where;
       request.host = host_;
       continue;

@@ -31,6 +31,13 @@ std::string BucketUrl::UrlOf(std::string_view name) const {
   return fmt::format("{}/{}", text(), name);
 }
 
+std::string HostIn(std::string host, std::string_view region, std::string_view other) {
+  // The bucket's name, which stands first, may have the region's in it.
+  const std::string end = fmt::format(".{}.amazonaws.com", region);
+  if (host.ends_with(end)) host.replace(host.size() - end.size() + 1, region.size(), other);
+  return host;
+}
+
 bool IsBucketUrl(std::string_view path) { return path.starts_with(kScheme); }
 
 BucketUrl ParseBucketUrl(const std::string& path) {

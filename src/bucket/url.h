@@ -17,6 +17,9 @@ struct BucketUrl {
 
 bool IsBucketUrl(std::string_view path);
 
+// Returns the host of AWS in another region; a host of others stays the same.
+std::string HostIn(std::string host, std::string_view region, std::string_view other);
+
 // Throws Error (kUsage) if that is no name of a folder in a bucket.
 BucketUrl ParseBucketUrl(const std::string& path);
 

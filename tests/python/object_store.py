@@ -84,7 +84,7 @@ def error_of_signature(request, secrets, region=REGION, now=None):
 
 class Store:
     """`faults`, called with each Request, returns what to do instead of answering it: a status, `drop` (nothing reaches
-    the store), `lose` (the answer is lost), `slow` or `error200`; None: nothing. `ignores` are headers that the store
+    the store), `lose` (the answer is lost), `slow`, `error200`, `blank200` or `empty200`; None: nothing. `ignores` are headers that the store
     does not know. `refused` has what was wrong with requests, `log` the kind and key of each."""
 
     def __init__(self, port):
@@ -164,10 +164,14 @@ class Store:
         if fault == "slow":
             time.sleep(0.5)
         if isinstance(fault, int):
-            codes = {409: "ConditionalRequestConflict", 412: "PreconditionFailed", 501: "NotImplemented", 503: "SlowDown"}
+            codes = {404: "NoSuchUpload", 409: "ConditionalRequestConflict", 412: "PreconditionFailed", 501: "NotImplemented", 503: "SlowDown"}
             return self.reply(handler, fault, self.error(codes.get(fault, "InternalError"), "injected"))
         if fault == "error200":
             return self.reply(handler, 200, self.error("InternalError", "injected"))
+        if fault == "blank200":  # What takes long is answered by white space first.
+            return self.reply(handler, 200, b" " * 400 + self.error("InternalError", "injected"))
+        if fault == "empty200":
+            return self.reply(handler, 200, b"")
         headers = {name: value for name, value in request.headers.items()
                    if name.lower() not in self.ignores and name.lower() not in ("host", "content-length")}
         with self.lock:  # moto looks and writes in two steps.

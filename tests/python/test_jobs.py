@@ -284,8 +284,11 @@ def test_finalize_of_kubernetes_waits(tmp_path):
         assert run.poll() is None
         run_ok("gen", "llama3-tiny", "-o", tmp_path / "out", "--part", f"{part}/4")
     assert run.wait(60) == 0
-    (tmp_path / "out/plan.json").write_text("{}")
-    assert subprocess.run(words, env={**CLEAN, "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}, stderr=subprocess.DEVNULL, timeout=60).returncode == 5
+    # A complete checkpoint of another plan is no success of this one.
+    shutil.rmtree(tmp_path / "out")
+    run_ok("gen", "llama3-tiny", "--set", "seed=9", "-o", tmp_path / "out")
+    ended = subprocess.run(words, env={**CLEAN, "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert ended.returncode == 4 and "holds another plan" in ended.stderr
 
 
 def test_argo(tmp_path):
@@ -519,6 +522,14 @@ def test_the_loop_of_an_object_store(tmp_path, store):
     assert store(tmp_path / "spec.yaml", "-o", "store:it's $x/out").returncode == 0
     assert tree_of(target) == tree_of(tmp_path / "whole")
     assert (target / "ranks/rank-00000.h5").stat().st_mtime_ns == before[target / "ranks/rank-00000.h5"]
+    # A manifest proves neither that all is there nor what it is of.
+    (target / "ranks/rank-00001.h5").unlink()
+    assert store(tmp_path / "spec.yaml", "-o", "store:it's $x/out").returncode == 0
+    assert tree_of(target) == tree_of(tmp_path / "whole")
+    (target / "plan.json").rename(tmp_path / "plan.json")
+    result = store(tmp_path / "spec.yaml", "-o", "store:it's $x/out", "--set", "seed=4")
+    assert result.returncode == 4 and "without the plan.json" in result.stderr
+    (tmp_path / "plan.json").rename(target / "plan.json")
     # Another plan is refused, and changes nothing.
     result = store(tmp_path / "spec.yaml", "-o", "store:it's $x/out", "--set", "seed=4")
     assert result.returncode == 4 and "another plan" in result.stderr

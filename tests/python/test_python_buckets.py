@@ -560,6 +560,22 @@ def test_wrong_key_of_a_server_that_checks(tiny, server, options):
     assert shardinit.open(tiny[1], storage_options=options).name == "llama3-tiny"
 
 
+def test_what_was_seen_once_is_looked_for_again(server, options, tiny, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny[0], copy)
+    url = server.upload(copy, "seen", "a")
+    for place, how in ((copy, {}), (url, {"storage_options": options})):
+        checkpoint = shardinit.open(place, **how)
+        checkpoint.check()
+        checkpoint.read("model.norm.weight")
+        if place == copy:
+            (copy / "ranks/rank-00001.h5").unlink()
+        else:
+            server.request("DELETE", "/seen/a/ranks/rank-00001.h5")
+        with pytest.raises(shardinit.DamageError, match="rank-00001.h5` is missing"):
+            checkpoint.check()
+
+
 def test_trouble_of_fsspec_itself(tiny, options):
     """As in a process that was forked from one with a file system that is open."""
     checkpoint = shardinit.open(tiny[1], storage_options=options)

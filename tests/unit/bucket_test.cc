@@ -100,6 +100,15 @@ TEST(BucketUrl, IsSplitAndRefused) {
   EXPECT_TRUE(IsBucketUrl("s3://x") && !IsBucketUrl("./s3://x") && !IsBucketUrl("gs://x"));
 }
 
+TEST(HostIn, ChangesNothingButTheRegion) {
+  const auto moved = [](const char* host) { return HostIn(host, "us-east-1", "eu-west-1"); };
+  EXPECT_EQ(moved("s3.us-east-1.amazonaws.com"), "s3.eu-west-1.amazonaws.com");
+  EXPECT_EQ(moved("models-us-east-1.s3.us-east-1.amazonaws.com"),
+            "models-us-east-1.s3.eu-west-1.amazonaws.com");
+  EXPECT_EQ(moved("us-east-1.example.com"), "us-east-1.example.com");
+  EXPECT_EQ(moved("127.0.0.1:9000"), "127.0.0.1:9000");
+}
+
 TEST(Xml, FindsElements) {
   const std::string xml =
       "<?xml version=\"1.0\"?>\n<L xmlns=\"x\"><Keys>n</Keys><Key>a&amp;b&#39;&#xfc;</Key>"
