@@ -672,7 +672,7 @@ def dumped(url, path):
     program = shutil.which("h5dump")
     if program is None:
         pytest.skip("not tested: h5dump is not installed (hdf5-tools)")
-    done = subprocess.run([program, "--filedriver=ros3", "-m", "%.9g", "-y", "-w", "1", "-d", path, url],
+    done = subprocess.run([program, "-f", "ros3", "-m", "%.9g", "-y", "-w", "1", "-d", path, url],
                           capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr + done.stdout
     text = done.stdout.split("DATA {", 1)[1].split("}", 1)[0]
