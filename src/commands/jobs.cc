@@ -1,5 +1,5 @@
 // Prints what a cluster's engine takes to make a checkpoint: a template of configs/jobs/, filled
-// in.
+// in. One long file: an engine is a row, and what fills its template uses what all rows share.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,3 +1,4 @@
+// One long file: the options that several commands have, each with what it means and refuses.
 #include "commands/options.h"
 
 #include <fmt/format.h>
