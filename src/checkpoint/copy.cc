@@ -112,16 +112,17 @@ void FolderCopy::FindOrigins(const Plan& to) {
       continue;
     }
     if (!rearrangement) rearrangement.emplace(from_.graph, to.graph);
-    origin.view = rearrangement->ViewOf(tensor);
-    transposes_ |= Transposes(*origin.view.view);
+    Tensor view = rearrangement->ViewOf(tensor);
+    transposes_ |= Transposes(*view.view);
     // Elements of another type are converted when they are in their places.
-    for (const Piece& piece : origin.view.view->pieces) {
+    for (const Piece& piece : view.view->pieces) {
       if (piece.source == Piece::kPadding) continue;
       const Tensor& stored = from_.graph.tensors[static_cast<size_t>(piece.source)];
-      origin.view.dtype = stored.dtype;
+      view.dtype = stored.dtype;
       origin.convention = stored.convention;
       break;
     }
+    origin.view = std::make_unique<const Tensor>(std::move(view));
   }
 }
 
@@ -296,6 +297,25 @@ BoxTask FolderCopy::Sweeping(const Tensor& stored, Cut cut, std::vector<Checked>
     }
     sources.push_back({&piece, watched, found});
   }
+  const bool reads_alone =
+      std::none_of(sources.begin(), sources.end(), [](const Sweep::Source& source) {
+        return source.digest != nullptr || source.watched != nullptr;
+      });
+  // A box that nothing else is read with needs no pass, which takes more memory.
+  if (reads_alone && cut.tasks.size() == 1) {
+    BoxTask task = std::move(cut.tasks.front());
+    std::vector<const FilePiece*> pieces;
+    for (const Sweep::Source& source : sources) pieces.push_back(source.piece);
+    task.source = [this, pieces, element, box = task.box](int64_t first, int64_t count, void* out) {
+      for (const FilePiece* const piece : pieces) {
+        ReadPiece(piece->box, static_cast<int>(element), box, first, count, out,
+                  [&](int64_t offset, int64_t bytes, void* to) {
+                    ReadPart(*piece, open_files_.Open(piece->file).get(), offset, bytes, to);
+                  });
+      }
+    };
+    return task;
+  }
   const BoxTask& any = cut.tasks.front();
   BoxTask task = {any.tensor, any.box, {}, nullptr};
   task.pass = std::make_shared<Sweep>(sources, std::move(cut.tasks));
@@ -327,10 +347,10 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
   for (BoxTask& task : *tasks) {
     const Origin& origin = OriginOf(task);
     if (origin.same == nullptr) {
-      const bool transposes = Transposes(*origin.view.view);
-      const int64_t run = ShortestRun(origin.view, task.box);
+      const bool transposes = Transposes(*origin.view->view);
+      const int64_t run = ShortestRun(*origin.view, task.box);
       const auto filler =
-          std::make_shared<const ViewFiller>(origin.view, task.box, [&](const Tensor& stored) {
+          std::make_shared<const ViewFiller>(*origin.view, task.box, [&](const Tensor& stored) {
             const int bytes = InfoOf(stored.dtype).bytes;
             int64_t cell = transposes ? kSmallestCell : kLargestCell;
             // Short runs, as those of a transposed tensor, are read alone where no digest is to be
@@ -346,10 +366,10 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
         filler->Fill(first, count, out);
       };
       if (losses_ != nullptr && origin.convention != task.tensor->convention) {
-        task.source = Rescaling(std::move(task.source), origin.view.dtype, origin.convention,
+        task.source = Rescaling(std::move(task.source), origin.view->dtype, origin.convention,
                                 *task.tensor, losses_);
-      } else if (origin.view.dtype != task.tensor->dtype) {
-        task.source = Converting(std::move(task.source), origin.view.dtype, *task.tensor);
+      } else if (origin.view->dtype != task.tensor->dtype) {
+        task.source = Converting(std::move(task.source), origin.view->dtype, *task.tensor);
       }
     } else if (const FilePiece* const whole = FindWhole(task)) {
       checked.push_back({origin.same, whole,

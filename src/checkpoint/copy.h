@@ -57,7 +57,8 @@ class FolderCopy final : public TaskSource {
   // The source of a tensor of `to`: the same tensor, or elements of several.
   struct Origin {
     const Tensor* same = nullptr;
-    Tensor view = {};            // A view of all that `from` stores, if no tensor is the same.
+    // A view of all that `from` stores, if no tensor is the same.
+    std::unique_ptr<const Tensor> view = nullptr;
     Convention convention = {};  // of what it is a view of
   };
 

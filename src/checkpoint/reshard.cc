@@ -30,8 +30,7 @@ class Resharding {
   Resharding(const ReshardRequest& request, WorkCounters* counters)
       : request_(request),
         to_(*request.to),
-        plan_json_(WritePlan(to_)),
-        plan_sha256_(Sha256Of(plan_json_)),
+        plan_sha256_(Sha256Of(WritePlan(to_))),
         copy_(*request.from, to_, request.losses),
         counters_(counters) {}
 
@@ -73,7 +72,7 @@ class Resharding {
   GenerateResult RunInBucket() {
     const std::vector<int64_t> ranks = request_.ranks ? *request_.ranks : AllRanks(to_.graph.mesh);
     BucketCheckpoint bucket(request_.folder);
-    if (bucket.IsClaimed(plan_json_)) {
+    if (bucket.IsClaimed(WritePlan(to_))) {
       const std::vector<int64_t> missing = bucket.MissingRanks(to_, plan_sha256_, ranks);
       std::vector<int64_t> there;
       std::set_difference(ranks.begin(), ranks.end(), missing.begin(), missing.end(),
@@ -183,7 +182,7 @@ class Resharding {
     if (!Exists(request_.folder) || IsEmptyFolder(request_.folder)) return false;
     std::string present;
     if (!ReadIfFile(request_.folder + "/" + kPlanName, kPlanLimit, &present).empty() ||
-        present != plan_json_ || !Exists(request_.folder + "/" + kManifestName)) {
+        present != WritePlan(to_) || !Exists(request_.folder + "/" + kManifestName)) {
       throw Conflict("holds something else");
     }
     const CheckpointFolder folder(request_.folder);
@@ -202,7 +201,7 @@ class Resharding {
   bool MayGoOn(const std::string& staged) const {
     try {
       const CheckpointFolder folder(staged);
-      folder.IsClaimed(plan_json_);
+      folder.IsClaimed(WritePlan(to_));
       const std::string foreign = folder.FirstForeign(to_.world_size());
       if (foreign.empty()) return true;
       request_.warn(
@@ -240,7 +239,6 @@ class Resharding {
 
   const ReshardRequest& request_;
   const Plan& to_;
-  const std::string plan_json_;
   const Digest plan_sha256_;
   FolderCopy copy_;
   WorkCounters* const counters_;

@@ -91,11 +91,14 @@ Plan WithoutDropped(const ConvertOptions& options, const TensorFolder& folder) {
   return MakePlan(std::move(graph));
 }
 
+// Returns the name of a layout that may not be given.
+std::string LayoutOr(const std::string& layout) { return layout.empty() ? kHub : layout; }
+
 // Loads the spec in a layout.
 Plan LoadIn(const ConvertOptions& options, const std::string& layout, bool says_warnings) {
   SpecOptions spec = options.spec;
   spec.says_warnings = says_warnings;
-  spec.layout = layout.empty() ? kHub : layout;
+  spec.layout = LayoutOr(layout);
   spec.layout_is_optional = spec.layout == kHub;
   if (spec.request.path.empty()) {
     spec.request.path = options.from + "/config.json";
@@ -156,11 +159,14 @@ Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
     std::set<std::string> there;
     for (const Tensor& tensor : folder->plan().graph.tensors) there.insert(tensor.path);
     folder->Replace(std::move(to));
+    const bool is_same = LayoutOr(options.from_layout) == LayoutOr(options.spec.layout);
+    Plan from = LoadIn(options, options.from_layout, is_same);
+    std::optional<Plan> other;
+    if (!is_same) other = LoadIn(options, options.spec.layout, true);
     Relayout both =
-        RelayoutOf(folder->plan(), LoadIn(options, options.from_layout, false),
-                   LoadIn(options, options.spec.layout, true), [&](const std::string& path) {
-                     return there.contains(path) && MatchesAny(options.drop, path);
-                   });
+        RelayoutOf(folder->plan(), std::move(from), std::move(other), [&](const std::string& path) {
+          return there.contains(path) && MatchesAny(options.drop, path);
+        });
     RequireMayChange(options, both.changed);
     folder->Replace(std::move(both.from));
     RequireAlike(*folder);

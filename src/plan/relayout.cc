@@ -225,15 +225,31 @@ bool IsOfSource(const Tensor& tensor) {
   return std::holds_alternative<FromSource>(tensor.distribution);
 }
 
-Relayout RelayoutOf(const Plan& folder, Plan from, Plan to,
+Relayout RelayoutOf(const Plan& folder, Plan from, std::optional<Plan> other,
                     const std::function<bool(const std::string& path)>& is_dropped) {
+  // A plan of many tensors takes memory, so there is a second one only if the two differ.
+  std::set<std::string_view> there;
+  for (const Tensor& tensor : folder.graph.tensors) there.insert(tensor.path);
+  const bool is_same =
+      !other &&
+      std::all_of(from.graph.tensors.begin(), from.graph.tensors.end(), [&](const Tensor& tensor) {
+        return there.contains(tensor.path) && !is_dropped(tensor.path);
+      });
+  Plan to;
+  if (!is_same) to = other ? *std::move(other) : from;
   std::erase_if(from.graph.tensors, [&](const Tensor& tensor) { return is_dropped(tensor.path); });
   TakeOutTwins(folder, &from);
   RequireStoredSo(folder, from);
   const KnownTensors known = KnownOf(folder, from);
-  RequireKept(from, to);
+  if (!is_same) RequireKept(from, to);
+  Take(known, &from.graph);
+  from.graph.tensors.shrink_to_fit();
+  if (is_same) {
+    to = from;  // The views are those of both.
+  } else {
+    Take(known, &to.graph);
+  }
   for (Plan* plan : {&from, &to}) {
-    Take(known, &plan->graph);
     plan->graph.engine = kPhilox4x32.name;  // which draws nothing
     plan->graph.seed = 0;
   }

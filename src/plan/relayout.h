@@ -3,7 +3,9 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "plan/plan.h"
 
@@ -24,10 +26,10 @@ struct Relayout {
 };
 
 // `folder` has the tensors as they are stored; `from` and `to` are plans of one spec, in the layout
-// of the folder and in the new one. Tensors keep the types that they have in the folder, which need
-// not have those that are dropped. Throws Error (kUsage) if the folder is not stored as `from`
-// says, or if the new layout leaves out any of it.
-Relayout RelayoutOf(const Plan& folder, Plan from, Plan to,
+// of the folder and in the new one; none: that is the same. Tensors keep the types that they have
+// in the folder, which need not have those that are dropped. Throws Error (kUsage) if the folder is
+// not stored as `from` says, or if the new layout leaves out any of it.
+Relayout RelayoutOf(const Plan& folder, Plan from, std::optional<Plan> to,
                     const std::function<bool(const std::string& path)>& is_dropped);
 
 // Gives the tensors of a model, and those that store them, other types. Throws Error (kUsage) if a
