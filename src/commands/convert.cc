@@ -255,20 +255,22 @@ ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from
       .warn = [](const std::string& s) { Talk(fmt::format("shardinit: {}\n", Escape(s))); }};
   const GenerateResult result = Reshard(request, &counters);
   SayLosses(losses);
+  const bool was_there = result.bytes == 0 && result.complete;
   if (exporting.json) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("name", to.graph.name);
     out.Member("folder", exporting.folder).Member("format", kOwnFormat);
     out.Member("tensors", to.graph.tensors.size()).Member("files", to.world_size());
-    out.Member("bytes", to.bytes).Member("was_there", result.bytes == 0);
+    out.Member("bytes", to.bytes).Member("was_there", was_there);
     if (request.ranks) out.Member("complete", result.complete);
     out.Member("seconds", time.seconds()).EndObject();
     Print(out.Finish());
     return ExitCode::kOk;
   }
   TalkUnlessQuiet(
-      result.bytes == 0
-          ? fmt::format("shardinit: `{}` was there already\n", Escape(exporting.folder))
+      was_there ? fmt::format("shardinit: `{}` was there already\n", Escape(exporting.folder))
+      : result.bytes == 0
+          ? std::string("shardinit: nothing was left to make of these ranks\n")
           : fmt::format("shardinit: wrote {}\n", InSpeed(result.bytes, time.seconds())));
   if (!result.complete) {
     PrintUnlessQuiet(

@@ -56,7 +56,8 @@ def test_parts_of_ranks(tmp_path, form, count):
     arguments = ["convert", source(tmp_path / "in"), "--to", form, *FORMATS[form], *SPLIT]
     run_ok(*arguments, "-o", tmp_path / "one")
     for part in range(count):
-        run_ok(*arguments, "-o", tmp_path / "out", "--part", f"{part}/{count}")
+        said = run_ok(*arguments, "-o", tmp_path / "out", "--part", f"{part}/{count}").stderr
+        assert (tmp_path / "out").exists() or "was there already" not in said
         assert part > 0 or not (tmp_path / "out").exists()
     assert tree_of(tmp_path / "out") == tree_of(tmp_path / "one")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "one", "out"]
