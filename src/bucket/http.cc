@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <new>
 #include <string_view>
+#include <type_traits>
 
 #include "base/error.h"
 #include "base/interrupt.h"

@@ -20,7 +20,7 @@ SOURCES = sorted({path for folder in FOLDERS for ending in ("cc", "h") for path 
 DECLARED = {
     "algorithm": """adjacent_find all_of any_of binary_search clamp copy copy_if copy_n count count_if equal fill fill_n
         find find_if includes is_sorted lower_bound max max_element min min_element minmax minmax_element mismatch none_of
-        nth_element remove_if replace reverse set_difference shuffle sort stable_sort transform unique upper_bound
+        nth_element partition_point remove_if replace reverse set_difference shuffle sort stable_sort transform unique upper_bound
         ranges""",
     "array": "array tuple_size_v get",
     "atomic": "atomic atomic_signal_fence memory_order_seq_cst",
@@ -36,9 +36,10 @@ DECLARED = {
     "condition_variable": "condition_variable",
     "cstddef": "byte max_align_t nullptr_t ptrdiff_t size_t",
     "cstdint": "int64_t uint32_t uint64_t",
-    "cstdio": "fflush fwrite remove",
+    "cstdio": "FILE fflush fread fwrite remove",
     "cstdlib": "abs aligned_alloc atoll free getenv malloc rand",
     "cstring": "memchr memcmp memcpy memmove memset strcmp strlen",
+    "ctime": "gmtime strftime time time_t tm",
     "cctype": "isalnum isalpha islower tolower",
     "csignal": "signal",
     "deque": "deque",
@@ -48,7 +49,7 @@ DECLARED = {
     "fstream": "ifstream ios ofstream",
     "functional": """bit_and bit_or bit_xor divides equal_to function greater greater_equal hash invoke less less_equal
         logical_and logical_or minus modulus multiplies not_equal_to plus""",
-    "future": "future future_status promise",
+    "future": "async future future_status launch promise",
     "initializer_list": "initializer_list",
     "ios": "hex ios",
     "iomanip": "setprecision setw",
@@ -77,7 +78,7 @@ DECLARED = {
     "system_error": "errc error_code",
     "thread": "this_thread thread",
     "tuple": "apply get tie tuple tuple_size_v",
-    "type_traits": """conditional_t is_arithmetic_v is_pointer_v is_same_v remove_cvref_t type_identity_t""",
+    "type_traits": """conditional_t is_arithmetic_v is_pointer_v is_same_v remove_cvref_t remove_pointer_t type_identity_t""",
     "unordered_map": "unordered_map",
     "unordered_set": "unordered_set",
     "utility": "as_const cmp_equal declval exchange forward get in_range move pair swap",
