@@ -98,19 +98,23 @@ std::vector<int64_t> MissingParts(const Plan& plan, int64_t count,
 
 // Finds the missing ranks with a temporary file. If several runs make one, the latest counts.
 std::vector<UnfinishedRank> UnfinishedIn(const Folder& ranks, const std::vector<int64_t>& missing) {
-  std::map<std::string, int64_t, std::less<>> names;
-  for (const int64_t rank : missing) names.emplace(shardinit::NameOf(RankFile(rank)), rank);
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   std::map<int64_t, UnfinishedRank> found;
   ranks.ForEachName([&](const std::string& name) {
-    const auto rank = names.find(NameOfTemporary(name));
+    const std::string_view file = NameOfTemporary(name);
+    const size_t digits = std::min(file.find_first_of("0123456789"), file.size());
+    const size_t end = std::min(file.find_first_not_of("0123456789", digits), file.size());
+    const auto rank = ParseNumber<int64_t>(file.substr(digits, end - digits));
     struct stat info;
-    if (rank == names.end() || !ranks.Look(name, &info)) return;
+    if (!rank || shardinit::NameOf(RankFile(*rank)) != file ||
+        !std::binary_search(missing.begin(), missing.end(), *rank) || !ranks.Look(name, &info)) {
+      return;
+    }
     const double written =
         static_cast<double>(info.st_mtim.tv_sec) + static_cast<double>(info.st_mtim.tv_nsec) / 1e9;
     // The clock of a file server may be ahead.
-    const UnfinishedRank of_file = {rank->second, written, std::max(0.0, now.count() - written)};
-    const auto [it, is_new] = found.try_emplace(rank->second, of_file);
+    const UnfinishedRank of_file = {*rank, written, std::max(0.0, now.count() - written)};
+    const auto [it, is_new] = found.try_emplace(*rank, of_file);
     if (!is_new && written > it->second.written) it->second = of_file;
   });
   std::vector<UnfinishedRank> unfinished;
@@ -126,7 +130,21 @@ Look LookAt(const Watched& watched) {
   look.missing = std::move(there.missing);
   look.has_manifest = there.has_manifest;
   look.complete = look.has_manifest && look.missing.empty();
-  look.bytes_done = watched.bytes - (look.missing.empty() ? 0 : BytesIn(plan, look.missing));
+  // Of millions of ranks that are missing, those that are there are counted.
+  if (std::ssize(look.missing) > plan.world_size() / 2) {
+    std::vector<int64_t> there;
+    auto missing = look.missing.begin();
+    for (int64_t r = 0; r < plan.world_size(); ++r) {
+      if (missing != look.missing.end() && *missing == r) {
+        ++missing;
+      } else {
+        there.push_back(r);
+      }
+    }
+    look.bytes_done = there.empty() ? 0 : BytesIn(plan, there);
+  } else {
+    look.bytes_done = watched.bytes - (look.missing.empty() ? 0 : BytesIn(plan, look.missing));
+  }
   if (watched.options.parts > 0) {
     look.parts = MissingParts(plan, watched.options.parts, look.missing);
   }
