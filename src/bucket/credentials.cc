@@ -76,6 +76,13 @@ std::string OutputOf(const std::string& command) {
                           Escape(command), WIFEXITED(status) ? WEXITSTATUS(status) : 128));
 }
 
+// Returns the text of a file with a token, which may end with a newline.
+std::string ReadToken(const std::string& file) {
+  std::string token = ReadFile(file, 1 << 20);
+  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
+  return token;
+}
+
 // Throws Error unless the request is encrypted or stays on this machine: keys and tokens must not
 // cross a network in plain text.
 void RequireSafe(const Request& request, const std::string& origin, const std::string& url) {
@@ -154,8 +161,7 @@ bool CredentialSource::FromWebIdentity(const std::string& token_file, const std:
                                        const std::string& session, const std::string& region,
                                        Credentials* found) {
   if (token_file.empty() || role.empty()) return false;
-  std::string token = ReadFile(token_file, 1 << 20);
-  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
+  const std::string token = ReadToken(token_file);
   std::string where = Environment("AWS_REGION");
   if (where.empty()) where = Environment("AWS_DEFAULT_REGION");
   if (where.empty()) where = region;
@@ -217,8 +223,7 @@ bool CredentialSource::FromContainer(Credentials* found) {
   std::string token = Environment("AWS_CONTAINER_AUTHORIZATION_TOKEN");
   if (const std::string file = Environment("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
       !file.empty()) {
-    token = ReadFile(file, 1 << 20);
-    while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
+    token = ReadToken(file);
   }
   if (!token.empty()) request.headers["authorization"] = token;
   *found = ReadCredentials(Ask(http_, request, "the container's service", true).body,

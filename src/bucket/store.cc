@@ -26,8 +26,8 @@ constexpr std::chrono::milliseconds kFirstWait{100}, kLongestWait{10'000};
 constexpr char kIfNoneMatch[] = "if-none-match";
 constexpr std::string_view kMetadata = "x-amz-meta-";
 
-// Whether a request failed. A store may say so late, with a status that was sent before; `element`
-// is what an answer without failure has, unless it is empty.
+// Returns whether a request failed. A store may say so late, with a status that was sent before.
+// An answer without failure has `element`, unless that is empty.
 bool IsError(const Response& response, const std::string& element) {
   if (response.status / 100 != 2) return true;
   return element.empty() ? response.body.find("<Error>") != response.body.npos
@@ -36,7 +36,7 @@ bool IsError(const Response& response, const std::string& element) {
 
 std::string CodeOf(const Response& response) { return XmlText(response.body, "Code"); }
 
-// Whether the same request may get another answer.
+// Returns whether the same request may get another answer.
 bool IsPassing(const Response& response) {
   if (response.status == 0) return !response.is_hopeless;
   if (response.status / 100 == 2) return true;  // with an error in it

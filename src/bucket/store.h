@@ -17,7 +17,7 @@
 
 namespace shardinit {
 
-// What is written beside an object's bytes, by name; the names are in lower case.
+// Metadata is written beside an object's bytes, by name. Names are in lower case.
 using Metadata = std::map<std::string, std::string>;
 
 struct ObjectInfo {

@@ -111,8 +111,8 @@ void BucketCheckpoint::RequireConditionalUploads(const std::string& plan_json,
     const Completion completion =
         etag ? store_.CompleteUpload(kPlanName, upload, {*etag}) : Completion::kGone;
     if (completion == Completion::kRefused) return store_.EndUpload(kPlanName, upload);
-    // That it is gone proves nothing: a `finalize` has ended it, or an answer was lost that said
-    // that it was made.
+    // An upload that is gone proves nothing: a `finalize` has ended it, or an answer was lost that
+    // said that it was made.
     if (completion == Completion::kGone) continue;
     throw Error(ExitCode::kUsage,
                 fmt::format("the store of `{}` ignores the condition `If-None-Match: *` when an "

@@ -162,7 +162,7 @@ RankWriter::RankWriter(const CheckpointFolder& folder, const Plan& plan, RankPla
 
 std::vector<BoxTask> RankWriter::Tasks() { return TasksOf(layout_, &file_, &receipt_.digests); }
 
-// What a rank costs the disk, at least, whatever the number of ranks:
+// A rank costs the disk at least this, whatever the number of ranks:
 // - the file's data is synced, then the file gets its name: whatever has that name is whole;
 // - the folder is synced, so that no receipt is ever there without the file that it vouches for;
 // - the receipt's data is synced, then it gets its name, in the same way.

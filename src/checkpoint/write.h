@@ -22,7 +22,8 @@ struct GenerateRequest {
   IndexMode index = IndexMode::kAuto;
   Damage damage;                 // what to make again, as if it did not exist
   TaskSource* source = nullptr;  // If null, values are generated.
-  // What else than the plan decides the values: those who write into one bucket must agree on it.
+  // This says what else than the plan decides the values. Those who write into one bucket must
+  // agree on it.
   std::string claim = {};
   // Called about ten times a second while work is going on.
   std::function<void(const WorkCounters& counters, int64_t ranks_done, int64_t ranks)> progress;

@@ -80,7 +80,7 @@ struct JobsOptions {
 constexpr char kSpecFolder[] = "/etc/shardinit";
 constexpr size_t kMostSpecBytes = 512 << 10;  // A ConfigMap takes 1 MiB.
 
-// What an engine is asked to do.
+// An engine is asked to do this.
 struct Job {
   const JobsOptions& options;
   const JobEngine& engine;

@@ -25,6 +25,9 @@
 namespace shardinit {
 namespace {
 
+// The name of what is put on options that take URLs.
+constexpr char kUrlValidator[] = "url";
+
 Error Usage(const std::string& message, std::string hint = {}) {
   return Error(ExitCode::kUsage, message, std::move(hint));
 }
@@ -411,10 +414,6 @@ int64_t ParseSize(std::string_view option, const std::string& text, int64_t leas
   throw Usage(fmt::format("`{} {}` is too little: {} at least", option, text, Count(least, "byte")),
               fmt::format("write a larger size: `{} 160MiB`", option));
 }
-
-namespace {
-constexpr char kUrlValidator[] = "url";
-}  // namespace
 
 CLI::Option* TakesUrl(CLI::Option* option) {
   return option->check(

@@ -66,7 +66,7 @@ struct UnfinishedRank {
   double age;      // the seconds since then
 };
 
-// What a look at the folder shows.
+// A look at the folder shows this.
 struct Look {
   std::vector<int64_t> missing, parts;  // parts that lack a rank
   int64_t bytes_done;
@@ -122,6 +122,24 @@ std::vector<UnfinishedRank> UnfinishedIn(const Folder& ranks, const std::vector<
   return unfinished;
 }
 
+// Returns the bytes of the ranks that are done. Of millions few may be missing, or few be done, and
+// those that are fewer are counted.
+int64_t BytesDone(const Watched& watched, const std::vector<int64_t>& missing) {
+  const int64_t ranks = watched.plan.world_size();
+  if (missing.empty()) return watched.bytes;
+  if (std::ssize(missing) <= ranks / 2) return watched.bytes - BytesIn(watched.plan, missing);
+  std::vector<int64_t> done;
+  auto next = missing.begin();
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    if (next != missing.end() && *next == rank) {
+      ++next;
+    } else {
+      done.push_back(rank);
+    }
+  }
+  return done.empty() ? 0 : BytesIn(watched.plan, done);
+}
+
 Look LookAt(const Watched& watched) {
   const Plan& plan = watched.plan;
   Look look;
@@ -130,21 +148,7 @@ Look LookAt(const Watched& watched) {
   look.missing = std::move(there.missing);
   look.has_manifest = there.has_manifest;
   look.complete = look.has_manifest && look.missing.empty();
-  // Of millions of ranks that are missing, those that are there are counted.
-  if (std::ssize(look.missing) > plan.world_size() / 2) {
-    std::vector<int64_t> there;
-    auto missing = look.missing.begin();
-    for (int64_t r = 0; r < plan.world_size(); ++r) {
-      if (missing != look.missing.end() && *missing == r) {
-        ++missing;
-      } else {
-        there.push_back(r);
-      }
-    }
-    look.bytes_done = there.empty() ? 0 : BytesIn(plan, there);
-  } else {
-    look.bytes_done = watched.bytes - (look.missing.empty() ? 0 : BytesIn(plan, look.missing));
-  }
+  look.bytes_done = BytesDone(watched, look.missing);
   if (watched.options.parts > 0) {
     look.parts = MissingParts(plan, watched.options.parts, look.missing);
   }

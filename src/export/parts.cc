@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/checked_math.h"
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/json.h"
@@ -25,7 +26,7 @@ constexpr size_t kReceiptLimit = size_t{1} << 30;
 // jobs than ranks have something to do; millions of files need no millions of receipts.
 int64_t CountShares(int64_t files, int64_t ranks) {
   constexpr int64_t kEnough = 1024;
-  const int64_t for_files = (files + ranks - 1) / ranks;
+  const int64_t for_files = CeilDiv(files, ranks);
   return ranks * std::max<int64_t>(1, std::min(for_files, kEnough / ranks));
 }
 

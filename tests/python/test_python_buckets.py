@@ -574,6 +574,14 @@ def test_what_was_seen_once_is_looked_for_again(server, options, tiny, tmp_path)
             server.request("DELETE", "/seen/a/ranks/rank-00001.h5")
         with pytest.raises(shardinit.DamageError, match="rank-00001.h5` is missing"):
             checkpoint.check()
+    # An object of the same size is another one, too.
+    server.upload(tiny[0], "seen", "a")
+    checkpoint = shardinit.open(url, storage_options=options)
+    checkpoint.read("model.norm.weight")
+    name = next(name for name in checkpoint._files._seen if name.endswith(".h5"))
+    server.put(f"/seen/a/{name}", bytes((tiny[0] / name).stat().st_size))
+    with pytest.raises(shardinit.DamageError, match="was replaced"):
+        checkpoint.check()
 
 
 def test_trouble_of_fsspec_itself(tiny, options):

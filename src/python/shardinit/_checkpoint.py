@@ -172,10 +172,10 @@ class Checkpoint(Boxes):
 
     def check(self) -> None:
         """See `Boxes.check`."""
-        self._files.close()  # What was seen once may be gone.
         for first in range(0, self.world_size, _TOGETHER):
             ranks = range(first, min(first + _TOGETHER, self.world_size))
-            self._files.expect([self._name(r, "json") for r in ranks], map(self._name, ranks))
+            self._files.look_again([self._name(rank) for rank in ranks])
+            self._files.expect([self._name(rank, "json") for rank in ranks], ())
             for rank in ranks:
                 self._read_receipt(rank)
                 self._files.check(self._name(rank), self._manifest.ranks[rank].size)

@@ -107,8 +107,7 @@ class Export(Boxes):
 
     def check(self) -> None:
         """See `Boxes.check`."""
-        self._files.close()  # What was seen once may be gone.
-        self._files.expect((), [name for name, _ in self._sizes])
+        self._files.look_again([name for name, _ in self._sizes])
         for name, size in self._sizes:
             self._files.check(name, size)
 

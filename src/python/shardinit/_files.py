@@ -103,6 +103,14 @@ class Files(ABC):
         """Learns which files are read next, whole or for their boxes; of use if they are `far`."""
 
     @abstractmethod
+    def look_again(self, names: list[str]) -> None:
+        """Looks at files anew that were looked at once, so that `check` says what is there now.
+
+        Raises:
+            DamageError: a file is another one than before.
+        """
+
+    @abstractmethod
     def jobs(self, box: StoredBox, within: Shape, into: Words, verify: bool) -> list[Job]:
         """The jobs that fill `into` from the region at `within` of a box.
 
@@ -176,6 +184,12 @@ class LocalFiles(Files):
                 raise DamageError(f"`{path}` is missing") from None
             if error.errno != errno.ELOOP:  # The call that opens a link reports it.
                 raise
+
+    def look_again(self, names: list[str]) -> None:
+        """See `Files.look_again`; who reads from a file has it open, and goes on."""
+        with self._lock:
+            for name in names:
+                self._open.pop(name, None)
 
     def jobs(self, box: StoredBox, within: Shape, into: Words, verify: bool) -> list[Job]:
         """One job, or one for each part of a large region; see `Files.jobs`."""

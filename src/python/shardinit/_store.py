@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -137,6 +137,14 @@ class StoreFiles(Files):
             if isinstance(look, _Look):
                 self._seen[name] = look
 
+    def look_again(self, names: list[str]) -> None:
+        """See `Files.look_again`; what others compare with while they read stays."""
+        for name, look in zip(names, self._looks(names), strict=True):
+            if isinstance(look, BaseException):
+                raise self._trouble(look, name) from look
+            if self._seen.setdefault(name, look) != look:
+                self._throw_replaced(name)
+
     def jobs(self, box: StoredBox, within: Shape, into: Words, verify: bool) -> list[Job]:
         """One job; see `Files.jobs`."""
         return [_Part(self, box, within, into, verify)]
@@ -236,9 +244,12 @@ class StoreFiles(Files):
             if isinstance(look, BaseException):
                 raise self._trouble(look, name) from look
             if before is not None and look != before:
-                raise DamageError(
-                    f"`{self.path(name)}` was replaced while it was read: open the checkpoint again"
-                )
+                self._throw_replaced(name)
+
+    def _throw_replaced(self, name: str) -> NoReturn:
+        raise DamageError(
+            f"`{self.path(name)}` was replaced while it was read: open the checkpoint again"
+        )
 
     def _looks(self, names: list[str]) -> list[_Look | Exception]:
         if len(names) < 2 or not getattr(self._fs, "async_impl", False):
