@@ -5,11 +5,13 @@ list(SORT paths)
 set(rows "")
 foreach(path IN LISTS paths)
   file(READ ${FOLDER}/${path} text)
-  string(APPEND rows "    {R\"embed(${path})embed\", R\"embed(${text})embed\"},\n")
+  string(APPEND rows "    {R\"embed(${path})embed\"sv, R\"embed(${text})embed\"sv},\n")
 endforeach()
 file(WRITE ${OUTPUT} "#include \"base/embedded.h\"
 
 namespace shardinit {
+
+using namespace std::string_view_literals;
 
 std::span<const EmbeddedFile> ${FUNCTION}() {
   static constexpr EmbeddedFile kFiles[] = {

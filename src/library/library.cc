@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "generate/fill.h"
+#include "generate/on_cuda.h"
 #include "library/shardinit.h"
 #include "plan/load.h"
 #include "rng/stream.h"
@@ -223,26 +224,42 @@ Box BoxOf(const Tensor& tensor, const int64_t* offset, const int64_t* shape) {
   return box;
 }
 
-void Fill(const Tensor& tensor, const int64_t* offset, const int64_t* shape, void* out,
-          size_t out_size, int threads) {
-  const Box box = BoxOf(tensor, offset, shape);
-  const int size = InfoOf(tensor.dtype).bytes;
-  const auto bytes = static_cast<uint64_t>(ElementCount(box.shape)) * size;
-  if (bytes != out_size) {
-    throw Usage(fmt::format("this part of `{}` has {} bytes, and `out_size` is {}", tensor.path,
-                            bytes, out_size));
+// Memory for a part of a tensor, as the caller gives it.
+struct PartMemory {
+  PartMemory(const Tensor& whole, const int64_t* offset, const int64_t* shape, void* to,
+             size_t out_size)
+      : tensor(whole), box(BoxOf(whole, offset, shape)), out(to) {
+    const int size = InfoOf(tensor.dtype).bytes;
+    const auto bytes = static_cast<uint64_t>(ElementCount(box.shape)) * size;
+    if (bytes != out_size) {
+      throw Usage(fmt::format("this part of `{}` has {} bytes, and `out_size` is {}", tensor.path,
+                              bytes, out_size));
+    }
+    if (bytes == 0) return;
+    if (out == nullptr) throw Usage("`out` is NULL");
+    if (reinterpret_cast<uintptr_t>(out) % size != 0) {
+      throw Usage(fmt::format("`out` is not aligned to the {} bytes of an element of `{}`", size,
+                              tensor.path));
+    }
   }
-  if (bytes == 0) return;
-  if (out == nullptr) throw Usage("`out` is NULL");
-  if (reinterpret_cast<uintptr_t>(out) % size != 0) {
-    throw Usage(fmt::format("`out` is not aligned to the {} bytes of an element of `{}`", size,
-                            tensor.path));
-  }
+
+  const Tensor& tensor;
+  const Box box;
+  void* const out;
+};
+
+void Fill(const PartMemory& part, int threads) {
+  if (ElementCount(part.box.shape) == 0) return;
   if (threads < 0 || threads > kMostThreads) {
     throw Usage(fmt::format("`threads` is {}: use a number from 1 to {}, or 0 for all cores",
                             threads, kMostThreads));
   }
-  FillBox(tensor, box, threads > 0 ? threads : AvailableCores(), out);
+  FillBox(part.tensor, part.box, threads > 0 ? threads : AvailableCores(), part.out);
+}
+
+bool FillCuda(const PartMemory& part, void* stream) {
+  return ElementCount(part.box.shape) == 0 ||
+         FillBoxOnCuda(part.tensor, part.box, {reinterpret_cast<uintptr_t>(part.out), stream});
 }
 
 }  // namespace
@@ -272,7 +289,17 @@ int64_t shardinit_find(const shardinit_spec* spec, const char* path) {
 shardinit_status shardinit_fill(const shardinit_spec* spec, int64_t index, const int64_t* offset,
                                 const int64_t* shape, void* out, size_t out_size, int32_t threads,
                                 char** message) {
-  return Guarded(message, [&] { Fill(spec->At(index), offset, shape, out, out_size, threads); });
+  return Guarded(message,
+                 [&] { Fill(PartMemory(spec->At(index), offset, shape, out, out_size), threads); });
+}
+
+shardinit_status shardinit_fill_cuda(const shardinit_spec* spec, int64_t index,
+                                     const int64_t* offset, const int64_t* shape, void* out,
+                                     size_t out_size, void* stream, int32_t* made, char** message) {
+  return Guarded(message, [&] {
+    if (made == nullptr) throw Usage("`made` is NULL");
+    *made = FillCuda(PartMemory(spec->At(index), offset, shape, out, out_size), stream) ? 1 : 0;
+  });
 }
 
 shardinit_status shardinit_boxes(const shardinit_spec* spec, int64_t index, int64_t rank,

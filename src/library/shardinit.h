@@ -121,6 +121,22 @@ SHARDINIT_API shardinit_status shardinit_fill(const shardinit_spec* spec, int64_
                                               void* out, size_t out_size, int32_t threads,
                                               char** message);
 
+/* Does what shardinit_fill() does, in the memory of a CUDA device, by kernels of that device:
+ * `out` is an address of the device, and `stream` a CUstream (a cudaStream_t), or NULL for the
+ * default one. The elements are there when the stream's work has come so far; the function does
+ * not wait for it. Needed are CUDA's driver and a device of compute capability 8.0 or more. The
+ * current context of the thread stays current, and is used if it is one of that device; else its
+ * primary context is.
+ *
+ * *made becomes 1, or 0 if nothing was done because no kernel makes values of this tensor, or the
+ * library was built without kernels: then fill memory of the host, and copy that. Kernels make
+ * constants, and uniform, normal and truncated normal numbers of the engines `philox4x32` and
+ * `jax_threefry`. */
+SHARDINIT_API shardinit_status shardinit_fill_cuda(const shardinit_spec* spec, int64_t index,
+                                                   const int64_t* offset, const int64_t* shape,
+                                                   void* out, size_t out_size, void* stream,
+                                                   int32_t* made, char** message);
+
 /* Finds the boxes of tensor `index` that `rank` of the spec's mesh holds. *count becomes their
  * number: 0 if the rank has nothing of the tensor, several if it has segments. Side by side along
  * each dimension, in this order, they are the rank's local tensor. `offsets` and `shapes` get

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace shardinit {
@@ -51,9 +52,11 @@ class Runs {
   // Runs `run`, `run` + 1, … up to the returned end (exclusive) start `stride()` apart.
   int64_t EndOfStride(int64_t run) const;
   int64_t stride() const { return stride_; }
+  // Returns the dimensions that number runs; the last is the fastest.
+  std::span<const Dimension> outer() const { return outer_; }
 
  private:
-  std::vector<Dimension> outer_;  // the last is the fastest
+  std::vector<Dimension> outer_;
   int64_t length_ = 1, count_ = 1, base_ = 0, stride_ = 0;
 };
 

@@ -86,6 +86,8 @@ _FUNCTIONS = {
     "tensor_at": (ctypes.POINTER(Tensor), _Handle, ctypes.c_int64),
     "fill": (ctypes.c_int, _Handle, _Int, _Numbers, _Numbers, ctypes.c_void_p, ctypes.c_size_t,
              ctypes.c_int32, _Message),
+    "fill_cuda": (ctypes.c_int, _Handle, _Int, _Numbers, _Numbers, ctypes.c_void_p,
+                  ctypes.c_size_t, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int32), _Message),
     "boxes": (ctypes.c_int, _Handle, _Int, _Int, _Numbers, _Numbers, _Int, _Numbers, _Message),
     "free": (None, ctypes.c_void_p),
     "version": (ctypes.c_char_p,),

@@ -205,6 +205,34 @@ class Spec(Source):
         for job in jobs:
             job()
 
+    def fill_cuda(self, path: str, slices: Slices, address: int, size: int, stream: int) -> bool:
+        """Makes a tensor, or a part of it, in the memory of a CUDA device, by a kernel of it.
+
+        The elements are there when the stream's work has come so far.
+
+        Args:
+            path, slices: as for `generate`.
+            address: of the first element. They lie one after another, in row-major order.
+            size: the bytes of the part.
+            stream: the number of a CUDA stream; 0 is the default one.
+
+        Returns:
+            False, with nothing done, if no kernel makes these values: `generate` does.
+
+        Raises:
+            SpecError: the address is not one of a device, `size` is not that of the part, or CUDA's
+                driver has failed.
+            UnknownTensorError, IndexError, TypeError, ValueError: as `generate`.
+        """
+        info = self.info(path)
+        start, extent, _ = region(info, slices)
+        handle = self._open()  # This keeps the spec until the call returns, whoever closes it.
+        numbers = ctypes.c_int64 * len(extent)
+        part = handle.value, info._index, numbers(*start), numbers(*extent)
+        made = ctypes.c_int32()
+        _native.call("fill_cuda", *part, address, size, stream, ctypes.byref(made))
+        return bool(made.value)
+
     def _open(self) -> _Handle:
         if self._handle is None:
             raise ValueError(f"{self.where} is closed")

@@ -19,6 +19,7 @@ from . import _dtypes
 from ._errors import MismatchError
 from ._partition import joined, taken
 from ._source import Job, Slices, Source, Staged, TensorInfo
+from ._spec import Spec
 
 _Box = tuple[tuple[slice, ...], tuple[slice, ...]]
 
@@ -56,8 +57,9 @@ def fill(
 ) -> list[Job]:
     """The jobs for `Source.run` that read a part into a tensor.
 
-    A CPU tensor of the stored dtype is filled without a copy, any other by way of one, which is
-    there while it is filled.
+    A CPU tensor of the stored dtype is filled without a copy, and so is a contiguous one of a CUDA
+    device if kernels make its values. Any other is filled by way of a tensor that is there
+    meanwhile.
     """
     dtype = dtype_of(checkpoint.info(path))
     target = target.detach()
@@ -69,7 +71,7 @@ def fill(
 
 
 class _Copied(Staged):
-    """Fills a tensor by way of one on the CPU, of the stored dtype."""
+    """Fills a tensor by way of one on the CPU of the stored dtype, if no kernel makes it."""
 
     def __init__(
         self, checkpoint: Source, path: str, slices: Slices, target: torch.Tensor, verify: bool
@@ -80,12 +82,40 @@ class _Copied(Staged):
 
     def start(self) -> list[Job]:
         checkpoint, path, slices = self._part
+        made = _made_on_device(checkpoint, path, slices, self._target, self._dtype)
+        if made is not None:
+            self._stored = made
+            return []
         self._stored = torch.empty(self._target.shape, dtype=self._dtype, device="cpu")
         return checkpoint.jobs(path, slices, _words(self._stored), verify=self._verify)
 
     def finish(self) -> None:
-        self._target.copy_(self._stored)
+        if self._stored is not self._target:
+            self._target.copy_(self._stored)
         del self._stored
+
+
+def _made_on_device(
+    checkpoint: Source, path: str, slices: Slices, target: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor | None:
+    """A tensor on the target's CUDA device, of values of a spec; None if no kernel makes them.
+
+    It is the target, if that is contiguous and of the stored dtype.
+    """
+    if not isinstance(checkpoint, Spec) or not target.is_cuda or torch.version.cuda is None:
+        return None
+    plain = type(target) is torch.Tensor and not target.is_neg() and target.is_contiguous()
+    with torch.cuda.device(target.device):
+        made = target
+        if not plain or target.dtype != dtype:
+            made = torch.empty(target.shape, dtype=dtype, device=target.device)
+        stream = torch.cuda.current_stream(target.device).cuda_stream
+        size = made.numel() * made.element_size()
+        if not checkpoint.fill_cuda(path, slices, made.data_ptr(), size, stream):
+            return None
+    if made is target:
+        torch.autograd.graph.increment_version(target)
+    return made
 
 
 def is_partitioned(tensor: torch.Tensor) -> bool:

@@ -1,0 +1,27 @@
+// The arguments of the kernels in kernels/cuda.cu, as the host gives them.
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/dtype.h"
+
+namespace shardinit::kernels {
+
+// Elements of runs, which are written one run after another. Run r begins at element
+// first + r / inner * outer_stride + r % inner * inner_stride of the tensor.
+struct CudaFill {
+  uint64_t first, outer_stride, inner_stride;
+  uint64_t length;       // the elements of a run
+  uint64_t inner, runs;  // numbers of runs
+  uint64_t lanes;        // the threads that make one run together; they divide all threads
+  uint64_t key;
+  uint32_t draw;
+  DType dtype;
+  uint8_t* out;
+};
+
+// Blocks of four elements that a thread makes in a turn. Those of neighbouring threads are
+// neighbours, so that a store of all of them fills whole lines of memory.
+inline constexpr int kCudaBlocks = 2;
+
+}  // namespace shardinit::kernels
