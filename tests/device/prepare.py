@@ -3,7 +3,8 @@
     python tests/device/prepare.py FOLDER
 
 The cases are those of tests/python/test_program.py, as modules for one device. The new folder gets the modules,
-`expected.npz` with the words that `gen` writes, and `cases.json`, which says what is where."""
+`expected.npz` with the words that `gen` writes, and `cases.json`, which says what is where.
+"""
 
 import argparse
 import gzip
@@ -25,8 +26,8 @@ import shardinit
 
 # The elements of a result whose words are kept; of the others there is a digest of all.
 WORDS = 1 << 12
-# The known answers of a module: a compiler works on several modules at once, and an error costs no more than one.
-ANSWERS = 64
+# The tensors of a module, where tables have hundreds: modules are compiled at once, and an error costs no more than one.
+TENSORS = 64
 LARGE = [32768, 8192]
 
 
@@ -36,7 +37,7 @@ class Cases:
     def __init__(self, folder):
         self.folder = folder
         self.words = {}
-        self.cases, self.kinds, self.large, self.left_out = [], [], [], []
+        self.cases, self.kinds, self.large, self.left_out, self.of_ranks = [], [], [], [], []
 
     def module(self, text):
         """Writes a module, once, and returns the name of its file."""
@@ -56,23 +57,23 @@ class Cases:
         self.words[case] = np.concatenate(kept) if kept else np.zeros(0, np.uint8)
         return results
 
-    def add(self, name, text, arrays, later=False, may_differ=None):
-        """Adds a case: a module, its results, and per result the elements that may be others."""
+    def add(self, name, text, arrays, turn, may_differ=None):
+        """Adds a case: a module, its results, when it is its turn, and per result the elements that may be others."""
         assert name not in self.words, name
-        self.cases.append({"name": name, "file": self.module(text), "later": later,
+        self.cases.append({"name": name, "file": self.module(text), "turn": turn,
                            "results": self.expected(name, arrays), "may_differ": may_differ or {}})
 
     def write(self):
-        self.cases.sort(key=lambda case: case["later"])
         np.savez_compressed(self.folder / "expected.npz", **self.words)
+        self.left_out.append(f"as one module for all devices, but as those of ranks: {', '.join(self.of_ranks)}")
         described = {"cases": self.cases, "kinds": self.kinds, "large": self.large, "left_out": self.left_out}
         (self.folder / "cases.json").write_text(json.dumps(described, indent=1))
 
 
 def add_known_answers(cases, folder):
     for arithmetic in ("f32", "f64"):
-        batches = [batch[i:i + ANSWERS] for batch in test_program.batches_of(test_program.vectors_of(arithmetic))
-                   for i in range(0, len(batch), ANSWERS)]
+        batches = [batch[i:i + TENSORS] for batch in test_program.batches_of(test_program.vectors_of(arithmetic))
+                   for i in range(0, len(batch), TENSORS)]
         for number, batch in enumerate(batches):
             arrays = {}
             for vector in batch:
@@ -80,7 +81,7 @@ def add_known_answers(cases, folder):
                 arrays[vector["path"]] = words.astype(f"u{DTYPES[vector['dtype']].itemsize}").reshape(vector["shape"])
             module = test_program.module_of(batch, folder, *(["f64"] if arithmetic == "f64" else []))
             may_differ = {vector["path"]: sorted(test_program.flushed_elements(vector)) for vector in batch}
-            cases.add(f"known answers, {arithmetic}, {number}: {batch[0]['engine']}", module.read_text(), arrays,
+            cases.add(f"known answers, {arithmetic}, {number}: {batch[0]['engine']}", module.read_text(), arrays, 0,
                       may_differ={path: elements for path, elements in may_differ.items() if elements})
 
 
@@ -95,8 +96,8 @@ def add_spec(cases, name, spec, *options, ranks=None, arithmetics=("f32", "f64")
     with tempfile.TemporaryDirectory() as folder:
         made = shardinit.open(gen_ok(spec, folder, *options, "--replicas", "full"))
         path = pathlib.Path(folder, "spec.yaml") if isinstance(spec, str) else spec
-        # The rank in the middle is checked first, since time may not suffice for the others.
-        for later, rank in enumerate(sorted(ranks, key=lambda r: r != ranks[len(ranks) // 2]) if ranks else [None]):
+        # It is first the turn of the rank in the middle, since time may not suffice for the others.
+        for number, rank in enumerate(sorted(ranks, key=lambda r: r != ranks[len(ranks) // 2]) if ranks else [None]):
             arrays = test_program.boxes_of(made, rank or 0)
             if stack:
                 names = run_ok("program", path, *options, "--stack", "--rank", rank).stdout
@@ -106,9 +107,9 @@ def add_spec(cases, name, spec, *options, ranks=None, arithmetics=("f32", "f64")
                 form = ["--rank", rank] if ranks else []
                 form += ["--stack"] if stack else []
                 text = run_ok("program", path, *options, *form, "--arith", arithmetic).stdout
-                cases.add(f"{name}, {arithmetic}" + (f", rank {rank}" if ranks else ""), text, arrays, bool(later))
+                cases.add(f"{name}, {arithmetic}" + (f", rank {rank}" if ranks else ""), text, arrays, 2 if number else 1)
     if ranks:
-        cases.left_out.append(f"{name}: its module for all devices at once; modules of ranks {ranks} are tested")
+        cases.of_ranks.append(name)
 
 
 def add_specs(cases, folder):
@@ -130,14 +131,15 @@ def add_specs(cases, folder):
         add_spec(cases, "a constructor of PyTorch", spec, ranks=of_eight)
     except test_program.pytest.skip.Exception as reason:
         cases.left_out.append(f"a constructor of PyTorch: {reason}")
-    # Its 503 tensors take a compiler longer than all the others.
-    add_spec(cases, "calls", test_program.calls(), ranks=[3])
+    expressions = list(test_program.calls_of().items())
+    for i in range(0, len(expressions), TENSORS):  # Expressions are the same in both arithmetics.
+        add_spec(cases, f"calls, {i}", test_program.calls(dict(expressions[i:i + TENSORS])), ranks=[3], arithmetics=["f32"])
 
 
 def add_kinds(cases, folder):
     """The kinds of Llama 3.1 405B: for a rank of its own mesh, and for one device that holds all."""
     config = ROOT / "configs/llama3.1-405b.yaml"
-    cases.left_out.append("llama3.1-405b: its module for 512 devices at once; the modules of its kinds are tested")
+    cases.of_ranks.append(config.stem)
     for name, options, largest in (
         ("a rank of 512", ["--rank", "300"], 1 << 23), ("one device", ["--mesh", "fsdp=1,tensor=1"], 1 << 25)
     ):

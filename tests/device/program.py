@@ -1,11 +1,11 @@
-"""Runs the programs that tests/device/prepare.py prepared on a device, and compares what it makes with what `gen`
-writes, bit for bit:
+"""Compares, bit for bit, what a device makes of the programs of tests/device/prepare.py with what `gen` writes:
 
     python tests/device/program.py FOLDER [--platform cuda] [--seconds 170] [--options xla_gpu_ftz=true ...]
 
 It needs JAX, NumPy and the folder `tests`. Then it measures the time to compile the kinds of Llama 3.1 405B, and how
 many normal numbers a second the device makes, beside jax.random. Its exit status is 1 if a module fails or makes
-another bit than it should, with the exception of the elements that cases.json lists."""
+another bit than it should, with the exception of the elements that cases.json lists.
+"""
 
 import argparse
 import concurrent.futures
@@ -26,6 +26,7 @@ import xla_modules
 
 # A module that compiles for longer than this no longer keeps the rest from being run.
 PATIENCE = 60
+LATE = "not begun for want of time"
 
 
 def say(text=""):
@@ -103,16 +104,16 @@ class Session:
     def __init__(self, folder, device, options):
         self.folder, self.device, self.options = folder, device, options
         self.expected = np.load(folder / "expected.npz")
-        self.outcomes, self.left_out = {}, []
+        self.outcomes, self.left_out, self.unfinished = {}, [], {}
 
     def compiled(self, case):
         text = gzip.decompress((self.folder / case["file"]).read_bytes()).decode()
         return xla_modules.compiled(text, [self.device], overrides=self.options)
 
     def arguments(self, case, module):
-        """The zero, if the module takes it, and its tables."""
+        """The zero, if the module takes it, and its tables, on the device."""
         tables = [np.array(table, np.uint32) for table in case.get("tables", [])]
-        return [np.uint32(0)] * (len(module.arguments) - len(tables)) + tables
+        return module.placed([np.uint32(0)] * (len(module.arguments) - len(tables)) + tables)
 
     def compare(self, case, results, outcome, names):
         """Notes which of the arrays have other bits than is expected."""
@@ -149,6 +150,9 @@ class Session:
 
     def note(self, case, outcome):
         """Says what came of a case."""
+        if outcome.error == LATE:
+            self.left_out.append(f"{case['name']}: {LATE}")
+            return
         self.outcomes[case["name"]] = outcome
         state = "ERROR" if outcome.error else "equal" if not outcome.differences else "listed" if outcome.is_good else "DIFFERS"
         say(f"{state:8}{outcome.equal:4} of {len(case['results'] or []):3} results, compiled in {outcome.compiling:6.2f} s, "
@@ -159,12 +163,12 @@ class Session:
             say(f"        {difference.name}: {difference.text}{' (listed)' if difference.is_listed else ''}")
 
     def run_all(self, cases, jobs, deadline):
-        """Runs cases, `jobs` at once, until the deadline."""
+        """Runs cases, `jobs` at once, and begins none after the deadline."""
         begun = {}
 
         def begin(case):
             if time.monotonic() > deadline:
-                return None
+                return Outcome(error=LATE)
             begun[case["name"]] = time.monotonic()
             return self.run(case)
 
@@ -174,16 +178,23 @@ class Session:
         while waiting:
             done, waiting = concurrent.futures.wait(waiting, timeout=1, return_when=concurrent.futures.FIRST_COMPLETED)
             for future in done:
-                if (outcome := future.result()) is None:
-                    self.left_out.append(f"{futures[future]['name']}: not begun for want of time")
-                else:
-                    self.note(futures[future], outcome)
+                self.note(futures[future], future.result())
             now = time.monotonic()
-            if not done and all(future.running() and now - begun.get(futures[future]["name"], now) > PATIENCE for future in waiting):
-                for future in waiting:
-                    self.left_out.append(f"{futures[future]['name']}: not done after {PATIENCE} seconds")
+            slow = {f for f in waiting if now - begun.get(futures[f]["name"], now) > PATIENCE}
+            if waiting and len(slow) == min(jobs, len(waiting)):
+                self.unfinished |= {future: futures[future] for future in slow}
+                rest = [futures[future] for future in futures if future in waiting - slow and future.cancel()]
+                self.run_all(rest, jobs, deadline)
                 break
         pool.shutdown(wait=False)
+
+    def finish(self):
+        """Notes which of the slow cases are done by now."""
+        for future, case in self.unfinished.items():
+            if future.done():
+                self.note(case, future.result())
+            else:
+                self.left_out.append(f"{case['name']}: not done after {PATIENCE} seconds or more")
 
 
 # Speed --------------------------------------------------------------------------
@@ -208,7 +219,7 @@ def measure(session, cases, runs, deadline):
     lines = []
     for case in cases:
         if time.monotonic() > deadline:
-            session.left_out.append(f"{case['name']}: not begun for want of time")
+            session.note(case, Outcome(error=LATE))
             continue
         outcome = Outcome()
         shape = tuple(case["results"][0]["shape"])
@@ -222,7 +233,8 @@ def measure(session, cases, runs, deadline):
             seconds = seconds_of(lambda: module.run(arguments), runs)
             dtype = {"bf16": "bfloat16", "f32": "float32"}[case["dtype"]]
             normal = jax.jit(lambda key: jax.random.normal(key, shape, dtype))
-            by_jax = seconds_of(lambda: normal(jax.random.key(0)), runs)
+            key = jax.random.key(0)
+            by_jax = seconds_of(lambda: normal(key), runs)
             count = int(np.prod(shape))
             lines.append(f"{count / seconds / 1e9:9.2f} {count / by_jax / 1e9:14.2f} {by_jax / seconds:7.2f}  {case['name']}")
         except Exception as error:
@@ -275,8 +287,8 @@ def main():
     parser.add_argument("--platform", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no case after so many seconds")
     parser.add_argument("--only", default="", metavar="TEXT", help="only what has this in its name")
-    parser.add_argument("--jobs", type=int, default=4, help="modules of cases that are compiled at once")
-    parser.add_argument("--runs", type=int, default=10, help="runs of which the median is taken")
+    parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count()), help="modules of cases that are compiled at once")
+    parser.add_argument("--runs", type=int, default=20, help="runs of which the median is taken")
     parser.add_argument("--options", nargs="*", default=[], metavar="KEY=VALUE", help="debug options of XLA")
     arguments = parser.parse_args()
     os.environ["JAX_PLATFORMS"] = arguments.platform
@@ -291,10 +303,13 @@ def main():
     where = f"{device.device_kind} ({device.platform}), jax {jax.__version__}, {' '.join(arguments.options) or 'default options'}"
     say(where)
     session = Session(arguments.folder, device, [tuple(option.split("=", 1)) for option in arguments.options])
-    session.run_all([case for case in described["cases"] if not case["later"]], arguments.jobs, deadline)
-    session.run_all(described["kinds"], 1, deadline)
+    turns = [[case for case in described["cases"] if case["turn"] == turn] for turn in range(3)]
+    session.run_all(turns[0], arguments.jobs, deadline)
+    session.run_all(described["kinds"], 1, deadline)  # Their seconds are told, so each has the machine for itself.
     lines = measure(session, described["large"], arguments.runs, deadline)
-    session.run_all([case for case in described["cases"] if case["later"]], arguments.jobs, deadline)
+    for cases in turns[1:]:
+        session.run_all(cases, arguments.jobs, deadline)
+    session.finish()
     is_good = summarize(session, described, lines)
     say(f"{where}: {time.monotonic() - begin:.0f} seconds")
     sys.stdout.flush()

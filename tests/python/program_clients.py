@@ -27,7 +27,7 @@ def run_all(devices, cases, shardy=True):
     def run_case(path, out):
         module = compiled(pathlib.Path(path).read_text(), places, shardy)
         zero = [np.uint32(0)] if module.arguments else []
-        results = module.run(zero)
+        results = module.run(module.placed(zero))
         parts = {}
         for number, result in enumerate(results):
             for device, part in enumerate(result):

@@ -1,5 +1,7 @@
-"""Modules of StableHLO that XLA compiles and runs, for program_clients.py and for tests/device/program.py: they need
-JAX and nothing else. A process may choose JAX's platform and devices until it calls a function of this file."""
+"""Modules of StableHLO that XLA compiles and runs, for program_clients.py and for tests/device/program.py.
+
+They need JAX and nothing else. A process may choose JAX's platform and devices until it calls a function of this file.
+"""
 
 import dataclasses
 import time
@@ -31,15 +33,18 @@ class Compiled:
     arguments: list
     seconds: float
 
-    def run(self, arguments):
-        """Gives each device these arrays; returns for each result the devices' parts, which are on the devices."""
+    def placed(self, arguments):
+        """These arrays on each of the devices, which `run` takes."""
         import jax
         import numpy as np
 
         mesh = jax.sharding.Mesh(np.array(self.places), ("all",))
         everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-        given = [jax.device_put(array, everywhere) for array in arguments]
-        return self.program.execute_sharded(given).disassemble_into_single_device_arrays()
+        return [jax.device_put(array, everywhere) for array in arguments]
+
+    def run(self, placed):
+        """Returns for each result the devices' parts, which are on the devices."""
+        return self.program.execute_sharded(placed).disassemble_into_single_device_arrays()
 
 
 def compiled(text, places, shardy=True, overrides=()):
