@@ -466,11 +466,13 @@ modules:
   w: {shape: [5, 7], shard: [[b, a], null], init: {normal: {std: 1}}}
   v: {shape: [4], shard: [b], init: {truncated_normal: {std: 1}}}
   gate_up: {shape: [16, 3], shard: [{axes: [a], segments: 2}], init: {uniform: {low: 0, high: 1}}}
+  # Boxes of one row: the divisor is hidden along the other dimension alone.
+  row: {shape: [6, 64], dtype: f64, shard: [[b, a]], init: {expr: "normal() / 3"}}
 """
 
 
 def test_one_rank_alone(tmp_path):
-    """Uneven boxes, and ranks that hold none."""
+    """Uneven boxes, boxes of one row, and ranks that hold none."""
     made = gen_ok(UNEVEN, tmp_path, "--replicas", "full")
     import shardinit
     checkpoint = shardinit.open(made)
