@@ -22,11 +22,11 @@ import test_program
 from clients import gen_ok
 from support import DTYPES, ROOT, TINY, run_json, run_ok
 
-import shardinit
+import shardinit  # The folder of its package is one that `clients` adds.
 
 # The elements of a result whose words are kept; of the others there is a digest of all.
 WORDS = 1 << 12
-# The tensors of a module, where tables have hundreds: modules are compiled at once, and an error costs no more than one.
+# The tensors of a module, where tables have hundreds: several are compiled at once, and an error costs no more than one.
 TENSORS = 64
 LARGE = [32768, 8192]
 
@@ -65,7 +65,7 @@ class Cases:
 
     def write(self):
         np.savez_compressed(self.folder / "expected.npz", **self.words)
-        self.left_out.append(f"as one module for all devices, but as those of ranks: {', '.join(self.of_ranks)}")
+        self.left_out.append(f"as one module for all devices, but as those of ranks: {'; '.join(self.of_ranks)}")
         described = {"cases": self.cases, "kinds": self.kinds, "large": self.large, "left_out": self.left_out}
         (self.folder / "cases.json").write_text(json.dumps(described, indent=1))
 
@@ -109,7 +109,7 @@ def add_spec(cases, name, spec, *options, ranks=None, arithmetics=("f32", "f64")
                 text = run_ok("program", path, *options, *form, "--arith", arithmetic).stdout
                 cases.add(f"{name}, {arithmetic}" + (f", rank {rank}" if ranks else ""), text, arrays, 2 if number else 1)
     if ranks:
-        cases.of_ranks.append(name)
+        cases.of_ranks.append(f"{name} (of {ranks})")
 
 
 def add_specs(cases, folder):
@@ -118,7 +118,8 @@ def add_specs(cases, folder):
         name, layout = engine or "views", [] if engine else ["--layout", "all"]
         for devices in (1, 8):
             text = test_program.everything(devices, engine) if engine else test_program.views(devices)
-            add_spec(cases, f"everything, {name}, {devices} devices", text, *layout, ranks=of_eight if devices > 1 else None)
+            ranks = of_eight if devices > 1 else None
+            add_spec(cases, f"everything, {name}, {devices} devices", text, *layout, ranks=ranks)
     add_spec(cases, "squares", test_program.SQUARES, ranks=of_eight)
     add_spec(cases, "norms", test_program.norms(), ranks=[0, 1])
     add_spec(cases, "uneven", test_program.UNEVEN, ranks=list(range(6)))
@@ -133,13 +134,14 @@ def add_specs(cases, folder):
         cases.left_out.append(f"a constructor of PyTorch: {reason}")
     expressions = list(test_program.calls_of().items())
     for i in range(0, len(expressions), TENSORS):  # Expressions are the same in both arithmetics.
-        add_spec(cases, f"calls, {i}", test_program.calls(dict(expressions[i:i + TENSORS])), ranks=[3], arithmetics=["f32"])
+        text = test_program.calls(dict(expressions[i:i + TENSORS]))
+        add_spec(cases, f"calls from {i}", text, ranks=[3], arithmetics=["f32"])
 
 
 def add_kinds(cases, folder):
     """The kinds of Llama 3.1 405B: for a rank of its own mesh, and for one device that holds all."""
     config = ROOT / "configs/llama3.1-405b.yaml"
-    cases.of_ranks.append(config.stem)
+    cases.of_ranks.append(f"{config.stem} (its kinds)")
     for name, options, largest in (
         ("a rank of 512", ["--rank", "300"], 1 << 23), ("one device", ["--mesh", "fsdp=1,tensor=1"], 1 << 25)
     ):

@@ -26,6 +26,7 @@ import xla_modules
 
 # A module that compiles for longer than this no longer keeps the rest from being run.
 PATIENCE = 60
+SLOW = f"not done after {PATIENCE} seconds or more"
 LATE = "not begun for want of time"
 
 
@@ -51,8 +52,10 @@ def shown(word, dtype):
 
 @dataclasses.dataclass
 class Difference:
-    """A result that has other bits: its name, how many elements differ (None if that is not known), what differs,
-    and whether cases.json lists all of these elements."""
+    """A result that has other bits: its name, how many elements differ (None if that is not known), and what differs.
+
+    If cases.json lists all of them, `is_listed` holds; else those that it lists are not counted.
+    """
 
     name: str
     count: int | None
@@ -64,21 +67,25 @@ def difference_of(result, made, expected, listed):
     """Compares an array with what is known of a result; returns None if it has these bits."""
     shape, size = tuple(result["shape"]), result["size"]
     if made.shape != shape or made.dtype.itemsize != size:
-        return Difference(result["name"], None, f"it is {made.dtype}{list(made.shape)} instead of {size} bytes {list(shape)}")
+        text = f"it is {made.dtype}{list(made.shape)} instead of {list(shape)} of {size} bytes each"
+        return Difference(result["name"], None, text)
     words = np.ascontiguousarray(made).reshape(-1).view(f"u{size}")
     if hashlib.sha256(words).hexdigest() == result["sha256"]:
         return None
     places = np.flatnonzero(words[:len(expected)] != expected)
     if len(places) == 0:
         return Difference(result["name"], None, f"elements after the first {len(expected)} of {words.size} differ")
-    first = int(places[0])
+    unlisted = [place for place in places.tolist() if place not in set(listed)]
+    first = (unlisted or places.tolist())[0]
     wanted, word = int(expected[first]), int(words[first])
-    text = f"first at {[int(i) for i in np.unravel_index(first, shape)]}: expected {shown(wanted, made.dtype)}, made {shown(word, made.dtype)}"
+    place = [int(index) for index in np.unravel_index(first, shape)]
+    text = f"first at {place}: expected {shown(wanted, made.dtype)}, made {shown(word, made.dtype)}"
     if made.dtype.kind in "fV":
         text += f", {ordered(word, size) - ordered(wanted, size):+} ULP"
-    among = f"{len(places)} of {words.size}" if len(expected) == words.size else f"{len(places)} of the first {len(expected)} of {words.size}"
-    is_listed = len(expected) == words.size and set(places.tolist()) <= set(listed)
-    return Difference(result["name"], len(places), f"{among} elements differ, {text}", is_listed)
+    is_whole = len(expected) == words.size
+    among = f"{len(unlisted or places)} of {'' if is_whole else f'the first {len(expected)} of '}{words.size}"
+    text = f"{among} elements differ, {text}"
+    return Difference(result["name"], len(unlisted or places), text, is_whole and not unlisted)
 
 
 # Cases --------------------------------------------------------------------------
@@ -104,7 +111,7 @@ class Session:
     def __init__(self, folder, device, options):
         self.folder, self.device, self.options = folder, device, options
         self.expected = np.load(folder / "expected.npz")
-        self.outcomes, self.left_out, self.unfinished = {}, [], {}
+        self.outcomes, self.left_out, self.unfinished = {}, {}, {}
 
     def compiled(self, case):
         text = gzip.decompress((self.folder / case["file"]).read_bytes()).decode()
@@ -113,7 +120,7 @@ class Session:
     def arguments(self, case, module):
         """The zero, if the module takes it, and its tables, on the device."""
         tables = [np.array(table, np.uint32) for table in case.get("tables", [])]
-        return module.placed([np.uint32(0)] * (len(module.arguments) - len(tables)) + tables)
+        return module.placed([np.uint32(0)] * (module.arguments - len(tables)) + tables)
 
     def compare(self, case, results, outcome, names):
         """Notes which of the arrays have other bits than is expected."""
@@ -127,7 +134,8 @@ class Session:
         for result in case["results"]:
             end = start + result["words"] * result["size"]
             expected, start = words[start:end].view(f"u{result['size']}"), end
-            found = difference_of(result, np.asarray(made[result["name"]]), expected, case["may_differ"].get(result["name"], []))
+            listed = case["may_differ"].get(result["name"], [])
+            found = difference_of(result, np.asarray(made[result["name"]]), expected, listed)
             if found:
                 outcome.differences.append(found)
             else:
@@ -151,12 +159,13 @@ class Session:
     def note(self, case, outcome):
         """Says what came of a case."""
         if outcome.error == LATE:
-            self.left_out.append(f"{case['name']}: {LATE}")
+            self.left_out[case["name"]] = LATE
             return
         self.outcomes[case["name"]] = outcome
-        state = "ERROR" if outcome.error else "equal" if not outcome.differences else "listed" if outcome.is_good else "DIFFERS"
-        say(f"{state:8}{outcome.equal:4} of {len(case['results'] or []):3} results, compiled in {outcome.compiling:6.2f} s, "
-            f"run in {outcome.running:5.2f} s: {case['name']}")
+        state = ("ERROR" if outcome.error else "equal" if not outcome.differences
+                 else "listed" if outcome.is_good else "DIFFERS")
+        say(f"{state:8}{outcome.equal:4} of {len(case['results'] or []):3} results, "
+            f"compiled in {outcome.compiling:6.2f} s, run in {outcome.running:5.2f} s: {case['name']}")
         if outcome.error:
             say(f"        {outcome.error}")
         for difference in outcome.differences:
@@ -194,7 +203,7 @@ class Session:
             if future.done():
                 self.note(case, future.result())
             else:
-                self.left_out.append(f"{case['name']}: not done after {PATIENCE} seconds or more")
+                self.left_out[case["name"]] = SLOW
 
 
 # Speed --------------------------------------------------------------------------
@@ -236,7 +245,8 @@ def measure(session, cases, runs, deadline):
             key = jax.random.key(0)
             by_jax = seconds_of(lambda: normal(key), runs)
             count = int(np.prod(shape))
-            lines.append(f"{count / seconds / 1e9:9.2f} {count / by_jax / 1e9:14.2f} {by_jax / seconds:7.2f}  {case['name']}")
+            lines.append(f"{count / seconds / 1e9:9.2f} {count / by_jax / 1e9:14.2f} {by_jax / seconds:7.2f}  "
+                         f"{case['name']}")
         except Exception as error:
             outcome.error = f"{type(error).__name__}: {str(error)[:1500]}"
         session.note(case, outcome)
@@ -254,24 +264,29 @@ def summarize(session, described, lines):
                 "" if not case["results"] else ", its bits equal" if outcome.is_good else ", its bits DIFFER"))
             say(f"{state}: {case['name']} {case['dtype']}{case['shape']}")
     for prefix in dict.fromkeys(case["name"].partition(": ")[0] for case in described["kinds"]):
-        compiled = [outcome.compiling for name, outcome in session.outcomes.items() if name.startswith(prefix + ": ")]
+        compiled = [o.compiling for name, o in session.outcomes.items() if name.startswith(prefix + ": ")]
         say(f"{prefix}: {len(compiled)} kinds compiled in {sum(compiled):.2f} s")
     say()
     say("10^9/s    jax.random     times  (normal numbers; the median of runs)")
     for line in lines:
         say(line)
     say()
-    compared = {case["name"]: case for kind in ("cases", "kinds", "large") for case in described[kind] if case["results"]}
+    compared = {case["name"] for kind in ("cases", "kinds", "large") for case in described[kind] if case["results"]}
     outcomes = {name: outcome for name, outcome in session.outcomes.items() if name in compared}
     for name, outcome in session.outcomes.items():
         if outcome.error:
-            say(f"ERROR   {name}: {outcome.error.splitlines()[0][:200]}")
+            say(f"ERROR   {name}: {' '.join(outcome.error.split())[:300]}")
         for state, is_listed in (("DIFFERS", False), ("listed", True)):
             found = [d for d in outcome.differences if d.is_listed == is_listed]
             if found:
                 say(f"{state:8}{name}: " + ", ".join(f"{d.name} ({'?' if d.count is None else d.count})" for d in found))
-    for text in session.left_out + described["left_out"]:
+            for difference in found[:0 if is_listed else 3]:
+                say(f"        {difference.name}: {difference.text}")
+    for text in described["left_out"]:
         say(f"not tested: {text}")
+    for why in dict.fromkeys(session.left_out.values()):
+        names = [name for name, reason in session.left_out.items() if reason == why]
+        say(f"{why}, {len(names)}: {'; '.join(names)}")
     equal = sum(not outcome.differences and not outcome.error for outcome in outcomes.values())
     listed = sum(bool(outcome.differences) and outcome.is_good for outcome in outcomes.values())
     results = sum(outcome.equal for outcome in outcomes.values())
@@ -287,7 +302,7 @@ def main():
     parser.add_argument("--platform", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no case after so many seconds")
     parser.add_argument("--only", default="", metavar="TEXT", help="only what has this in its name")
-    parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count()), help="modules of cases that are compiled at once")
+    parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count()), help="modules that are compiled at once")
     parser.add_argument("--runs", type=int, default=20, help="runs of which the median is taken")
     parser.add_argument("--options", nargs="*", default=[], metavar="KEY=VALUE", help="debug options of XLA")
     arguments = parser.parse_args()
@@ -300,9 +315,12 @@ def main():
     for kind in ("cases", "kinds", "large"):
         described[kind] = [case for case in described[kind] if arguments.only in case["name"]]
     device = jax.devices()[0]
-    where = f"{device.device_kind} ({device.platform}), jax {jax.__version__}, {' '.join(arguments.options) or 'default options'}"
+    given = " ".join(arguments.options) or "default options"
+    where = f"{device.device_kind} ({device.platform}), jax {jax.__version__}, {given}"
     say(where)
-    session = Session(arguments.folder, device, [tuple(option.split("=", 1)) for option in arguments.options])
+    options = [(key, {"true": True, "false": False}.get(value, value))
+               for key, _, value in (option.partition("=") for option in arguments.options)]
+    session = Session(arguments.folder, device, options)
     turns = [[case for case in described["cases"] if case["turn"] == turn] for turn in range(3)]
     session.run_all(turns[0], arguments.jobs, deadline)
     session.run_all(described["kinds"], 1, deadline)  # Their seconds are told, so each has the machine for itself.
