@@ -22,11 +22,11 @@ import test_program
 from clients import gen_ok
 from support import DTYPES, ROOT, TINY, run_json, run_ok
 
-import shardinit  # The folder of its package is one that `clients` adds.
+import shardinit  # `clients` says where the package is.
 
 # The elements of a result whose words are kept; of the others there is a digest of all.
 WORDS = 1 << 12
-# The tensors of a module, where tables have hundreds: several are compiled at once, and an error costs no more than one.
+# The tensors of a module, where tables have hundreds: several are compiled at once, and an error costs only one.
 TENSORS = 64
 LARGE = [32768, 8192]
 
@@ -107,7 +107,8 @@ def add_spec(cases, name, spec, *options, ranks=None, arithmetics=("f32", "f64")
                 form = ["--rank", rank] if ranks else []
                 form += ["--stack"] if stack else []
                 text = run_ok("program", path, *options, *form, "--arith", arithmetic).stdout
-                cases.add(f"{name}, {arithmetic}" + (f", rank {rank}" if ranks else ""), text, arrays, 2 if number else 1)
+                suffix = f", rank {rank}" if ranks else ""
+                cases.add(f"{name}, {arithmetic}{suffix}", text, arrays, 2 if number else 1)
     if ranks:
         cases.of_ranks.append(f"{name} (of {ranks})")
 

@@ -279,7 +279,8 @@ def summarize(session, described, lines):
         for state, is_listed in (("DIFFERS", False), ("listed", True)):
             found = [d for d in outcome.differences if d.is_listed == is_listed]
             if found:
-                say(f"{state:8}{name}: " + ", ".join(f"{d.name} ({'?' if d.count is None else d.count})" for d in found))
+                names = ", ".join(f"{d.name} ({'?' if d.count is None else d.count})" for d in found)
+                say(f"{state:8}{name}: {names}")
             for difference in found[:0 if is_listed else 3]:
                 say(f"        {difference.name}: {difference.text}")
     for text in described["left_out"]:
@@ -291,8 +292,9 @@ def summarize(session, described, lines):
     listed = sum(bool(outcome.differences) and outcome.is_good for outcome in outcomes.values())
     results = sum(outcome.equal for outcome in outcomes.values())
     other = sum(len(outcome.differences) for outcome in outcomes.values())
-    say(f"{equal} of {len(compared)} cases equal, {listed} but for listed elements, {len(outcomes) - equal - listed} not, "
-        f"{len(compared) - len(outcomes)} not run; {results} results equal, {other} not")
+    say(f"{equal} of {len(compared)} cases equal, {listed} but for listed elements, "
+        f"{len(outcomes) - equal - listed} not, {len(compared) - len(outcomes)} not run; "
+        f"{results} results equal, {other} not")
     return all(outcome.is_good for outcome in session.outcomes.values())
 
 
