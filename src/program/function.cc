@@ -118,7 +118,8 @@ Value Function::Zero(DType element) {
 Value Function::ZeroOver(Over over, DType element) {
   Value zero = Zero(element);
   for (size_t d = 0; d < domain_.size(); ++d) {
-    if ((over >> d & 1) == 0) continue;
+    // Compilers know that the index along a dimension of one element is 0.
+    if ((over >> d & 1) == 0 || domain_[d] == 1) continue;
     zero = Elementwise("and", {zero, Convert(Iota(static_cast<int>(d)), element)}, element);
   }
   return zero;

@@ -6,25 +6,12 @@ JAX starts.
 
 import json
 import os
+import pathlib
 import re
 import sys
 import time
 
-
-def parsed(path):
-    """The module, which jaxlib's own verifier accepts; within a context of MLIR."""
-    from jaxlib.mlir import ir
-
-    with open(path) as file:
-        module = ir.Module.parse(file.read())
-    assert module.operation.verify()
-    main, = [f for f in module.body.operations if getattr(f, "sym_name", None) and f.sym_name.value == "main"]
-    return module, main
-
-
-def result_names(main):
-    """name → attributes, in order."""
-    return {a["jax.result_info"].value: a for a in main.attributes["res_attrs"]}
+from xla_modules import compiled, parsed, result_names
 
 
 def run_all(devices, cases, shardy=True):
@@ -34,38 +21,22 @@ def run_all(devices, cases, shardy=True):
     os.environ["JAX_PLATFORMS"] = "cpu"
     import jax
     import numpy as np
-    from jax._src.interpreters import mlir
-    from jaxlib import xla_client
 
     places = jax.devices()[:devices]
-    everywhere = jax.sharding.NamedSharding(jax.sharding.Mesh(np.array(places), ("all",)), jax.sharding.PartitionSpec())
-    options = xla_client.CompileOptions()
-    options.num_replicas, options.num_partitions = 1, devices
-    build = options.executable_build_options
-    build.num_replicas, build.num_partitions = 1, devices
-    build.use_spmd_partitioning = devices > 1
-    build.use_shardy_partitioner = devices > 1 and shardy
-    build.device_assignment = xla_client.DeviceAssignment.create(np.arange(devices).reshape(1, devices))
 
     def run_case(path, out):
-        with mlir.make_ir_context():
-            module, main = parsed(path)
-            names = list(result_names(main))
-            takes_zero = len(main.arguments) == 1
-            begin = time.monotonic()
-            program = places[0].client.compile_and_load(module, xla_client.DeviceList(tuple(places)), options)
-            seconds = time.monotonic() - begin
-        zero = [jax.device_put(np.uint32(0), everywhere)] if takes_zero else []
-        results = program.execute_sharded(zero).disassemble_into_single_device_arrays()
+        module = compiled(pathlib.Path(path).read_text(), places, shardy)
+        zero = [np.uint32(0)] if module.arguments else []
+        results = module.run(module.placed(zero))
         parts = {}
         for number, result in enumerate(results):
             for device, part in enumerate(result):
                 array = np.asarray(part)
                 parts[f"{number}/{device}"] = array.view(f"u{array.dtype.itemsize}")
         np.savez(out, **parts)
-        memory = program.get_compiled_memory_stats()
-        text = program.hlo_modules()[0].to_string()
-        return {"names": names, "takes_zero": takes_zero, "seconds": seconds,
+        memory = module.program.get_compiled_memory_stats()
+        text = module.program.hlo_modules()[0].to_string()
+        return {"names": module.names, "takes_zero": bool(module.arguments), "seconds": module.seconds,
                 "output": memory.output_size_in_bytes, "temporary": memory.temp_size_in_bytes,
                 "collectives": re.findall(r"all-gather|all-reduce|all-to-all|collective-permute", text),
                 "shapes": sorted(set(re.findall(r"\b\w+\[[\d,]+\]", text)))}
@@ -82,12 +53,12 @@ def shardings(path):
     import numpy as np
     from jax._src.interpreters import mlir
 
+    text = pathlib.Path(path).read_text()
     begin = time.monotonic()
     with mlir.make_ir_context():
-        _, main = parsed(path)
+        _, main = parsed(text)
         seconds = time.monotonic() - begin
-        with open(path) as file:
-            axes = re.findall(r'"([^"]+)"=(\d+)', re.search(r"sdy.mesh @mesh = <\[(.*)\]>", file.read())[1])
+        axes = re.findall(r'"([^"]+)"=(\d+)', re.search(r"sdy.mesh @mesh = <\[(.*)\]>", text)[1])
         mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape([int(n) for _, n in axes]), [name for name, _ in axes])
         results = {}
         for (name, attributes), type_ in zip(result_names(main).items(), main.type.results):
@@ -109,7 +80,7 @@ def is_portable(path):
     from jaxlib.mlir.dialects import stablehlo
 
     with mlir.make_ir_context():
-        module, _ = parsed(path)
+        module, _ = parsed(pathlib.Path(path).read_text())
         try:
             made = stablehlo.serialize_portable_artifact_str(str(module), stablehlo.get_current_version())
         except ValueError:
