@@ -3,7 +3,8 @@
     python tests/device/prepare.py FOLDER
 
 The cases are those of tests/python/test_program.py, as modules for one device. The new folder gets the modules,
-`expected.npz` with the words that `gen` writes, and `cases.json`, which says what is where.
+`expected.npz` with the words that `gen` writes, and `cases.json`, which says what is where; and `words.ptx`, a kernel
+that tests/device/fills.py runs.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import hashlib
 import json
 import pathlib
 import re
+import shutil
 import sys
 import tempfile
 
@@ -20,10 +22,11 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
 import test_program
 from clients import gen_ok
-from support import DTYPES, ROOT, TINY, run_json, run_ok
+from support import BINARY, DTYPES, ROOT, TINY, run_json, run_ok
 
 import shardinit  # `clients` says where the package is.
 
+WORDS_PTX = BINARY.parents[1] / "tests/words.ptx"
 # The elements of a result whose words are kept; of the others there is a digest of all.
 WORDS = 1 << 12
 # The tensors of a module, where tables have hundreds: several are compiled at once, and an error costs only one.
@@ -199,6 +202,8 @@ def main():
         add_kinds(cases, pathlib.Path(temporary))
         add_large(cases, pathlib.Path(temporary))
     cases.write()
+    if WORDS_PTX.is_file():  # Builds without clang have none, and fills.py says so.
+        shutil.copy(WORDS_PTX, folder)
     files = list(folder.iterdir())
     print(f"{len(cases.cases)} cases, {len(cases.kinds)} kinds of tensors, {len(cases.large)} large tensors: "
           f"{len(files)} files, {sum(file.stat().st_size for file in files):,} bytes")
