@@ -24,7 +24,8 @@ namespace shardinit::program {
 // The form of operations on f32 numbers, chosen so that no compiler changes their results.
 enum class Arithmetic : uint8_t {
   // f32 operations. The bits of each result are XORed with an argument that is 0, which no compiler
-  // knows: so it cannot fuse or reorder them.
+  // knows: so it cannot fuse or reorder them. Square roots and quotients, which compilers for
+  // accelerators approximate, are corrected (rounding.h).
   kSingle,
   // f64 operations, each rounded to f32 by reduce_precision.
   kDouble,

@@ -12,6 +12,7 @@
 #include "base/number.h"
 #include "base/overloaded.h"
 #include "program/function.h"
+#include "program/rounding.h"
 
 namespace shardinit::program {
 
@@ -142,7 +143,15 @@ class Real {
   friend Real operator-(Real a, Real b) { return Of("subtract", a, b, std::minus()); }
   friend Real operator*(Real a, Real b) { return Of("multiply", a, b, std::multiplies()); }
   friend Real operator/(Real a, Real b) {
-    if (Function* in = a.in_ ? a.in_ : b.in_) b = Divisor(in, a, b);
+    Function* in = a.in_ ? a.in_ : b.in_;
+    if (in != nullptr) b = Divisor(in, a, b);
+    if constexpr (sizeof(T) == 4) {
+      if (in != nullptr && in->arithmetic() == Arithmetic::kSingle) {
+        const Value near = in->Elementwise("divide", {a.ValueIn(in), b.ValueIn(in)}, DType::f32);
+        const Word<Bits> bits_a = BitsOf(a), bits_b = BitsOf(b);
+        return FromBits(rounding::Quotient<Word<Bits>>(bits_a, bits_b, BitsOf(Real(in, near))));
+      }
+    }
     return Of("divide", a, b, std::divides());
   }
   friend Real operator-(Real a) { return a.is_constant() ? Real(-a.constant_) : a.Unary("negate"); }
@@ -155,7 +164,14 @@ class Real {
 
   friend Real Sqrt(Real a) {
     if (a.is_constant()) return std::sqrt(a.constant_);
-    return Settled(a.in_, a.Unary("sqrt").value_);
+    const Real near = a.Unary("sqrt");
+    if constexpr (sizeof(T) == 4) {
+      if (a.in_->arithmetic() == Arithmetic::kSingle) {
+        const Word<Bits> bits = BitsOf(a);
+        return FromBits(rounding::Sqrt<Word<Bits>>(bits, BitsOf(near)));
+      }
+    }
+    return Settled(a.in_, near.value_);
   }
   friend Real Abs(Real a) {
     return a.is_constant() ? Real(std::fabs(a.constant_)) : a.Unary("abs");
@@ -300,8 +316,8 @@ inline Single FusedMultiplyAdd(const Single& a, const Single& b, const Single& c
   const Double rounded = FromBits(Select<Word64>((error != 0) & ((bits & 1) == 0), odd, bits));
   if (rounded.is_constant()) return static_cast<float>(rounded.constant());
   Function* in = rounded.in();
-  const Value nearest = in->Convert(rounded.ValueIn(in), DType::f32);
-  return {in, in->Convert(nearest, Single::ElementIn(*in))};
+  // XLA removes a conversion to f32 and back to f64, and its rounding, where it sees both.
+  return Single::Settled(in, in->Convert(rounded.ValueIn(in), Single::ElementIn(*in)));
 }
 
 }  // namespace shardinit::program
