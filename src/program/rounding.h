@@ -43,9 +43,9 @@ U IsNegative(U word) {
 }
 
 // An even power of two is taken out of the operand, so that m = sqrt(x) for a whole x in
-// [2^46, 2^48). m is too small if x > (m + 1/2)^2, and too large if x < (m - 1/2)^2, which for whole
-// numbers are x - m^2 > m and x - m^2 <= -m: x is never halfway. Only the lower words of x and m^2
-// are needed, since |x - m^2| < 2^27. The rounded m is less than 2^24.
+// [2^46, 2^48). m is too small if x > (m + 1/2)^2, and too large if x < (m - 1/2)^2, which for
+// whole numbers are x - m^2 > m and x - m^2 <= -m: x is never halfway. Only the lower words of x
+// and m^2 are needed, since |x - m^2| < 2^27. The rounded m is less than 2^24.
 template <typename U>
 U Sqrt(U a, U near) {
   const U e = a >> 23;
@@ -65,9 +65,9 @@ U Sqrt(U a, U near) {
 }
 
 // A power of two is taken out of the operands, so that m = x / y for whole x and y, with m in
-// [2^23, 2^24). m is too small if 2 (x - m y) > y, and too large if 2 (x - m y) < -y. x / y is never
-// halfway: 2m + 1 is odd and above 2^24, and would divide the smaller m of the first operand. Only
-// the lower words are needed, since |2 (x - m y)| < 2^27. The rounded m is less than 2^24.
+// [2^23, 2^24). m is too small if 2 (x - m y) > y, and too large if 2 (x - m y) < -y. x / y is
+// never halfway: 2m + 1 is odd and above 2^24, and would divide the smaller m of the first operand.
+// Only the lower words are needed, since |2 (x - m y)| < 2^27. The rounded m is less than 2^24.
 template <typename U>
 U Quotient(U a, U b, U near) {
   const U sign = (a ^ b) & 0x80000000u;

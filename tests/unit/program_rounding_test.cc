@@ -38,7 +38,8 @@ int WrongQuotients(uint32_t a, uint32_t b) {
 std::vector<uint32_t> Mantissas() {
   std::vector<uint32_t> all;
   for (uint32_t i = 0; i < 6; ++i) {
-    for (const uint32_t m : {i, 0x7FFFFF - i, 0x400000 + i, 0x400000 - i, 0x3504F3 + i, 0x3504F3 - i})
+    for (const uint32_t m :
+         {i, 0x7FFFFF - i, 0x400000 + i, 0x400000 - i, 0x3504F3 + i, 0x3504F3 - i})
       all.push_back(m);
   }
   return all;
@@ -101,7 +102,8 @@ TEST(Rounding, QuotientsOfProductsAndTheirNeighbours) {
   std::mt19937 random(2);
   for (int i = 0; i < 200'000; ++i) {
     // The product of numbers of 12 bits is exact.
-    const auto x = static_cast<float>(random() >> 20 | 1), y = static_cast<float>(random() >> 20 | 1);
+    const auto x = static_cast<float>(random() >> 20 | 1),
+               y = static_cast<float>(random() >> 20 | 1);
     const uint32_t product = BitsOf(x * y);
     for (const uint32_t a : {product - 1, product, product + 1}) {
       ASSERT_EQ(WrongQuotients(a, BitsOf(y)), 0) << x << " " << y;
