@@ -43,7 +43,7 @@ jobs=$(nproc)
 # For both kinds of machine at once, too: the first one installs packages and tools.
 mkdir -p build/wheel
 exec 9> build/wheel/lock && flock 9
-InstallPackages ca-certificates cmake dpkg-dev g++ m4 make ninja-build python3 python3-venv xz-utils \
+InstallPackages ca-certificates clang cmake dpkg-dev g++ m4 make ninja-build python3 python3-venv xz-utils \
   $([ "$arch" = "$here" ] || echo qemu-user-static)
 
 # The versions are pinned: a wheel is made again from the same sources by the same compiler.

@@ -24,7 +24,8 @@ namespace {
 
 // The code asks for this compute capability (CMakeLists.txt): devices from the A100 on.
 constexpr int kLeastMajor = 8;
-constexpr int64_t kThreads = 256, kBlocksEach = 16;  // of a block, and of a multiprocessor
+constexpr int64_t kWarp = 32, kThreads = 256,
+                  kBlocksEach = 16;  // of a block, and of a multiprocessor
 
 // The engines that have kernels.
 struct CudaEngine {
@@ -65,9 +66,14 @@ int64_t SetLanes(int64_t most_blocks, CudaFill* fill) {
     fill->lanes = static_cast<uint64_t>(blocks * kThreads);
     return blocks;
   }
-  fill->lanes = std::min(std::bit_ceil(static_cast<uint64_t>(turns)),
-                         std::bit_floor(static_cast<uint64_t>(most_blocks)) * kThreads);
-  const auto lanes = static_cast<int64_t>(fill->lanes);
+  // Beginning a run takes as long as several turns, so no more threads share one than keep all
+  // busy; but so many as fill a line of memory.
+  const int64_t most_threads = std::bit_floor(static_cast<uint64_t>(most_blocks)) * kThreads;
+  int64_t lanes = 1;
+  while (lanes < turns && lanes < most_threads && (lanes < kWarp || runs * lanes < most_threads)) {
+    lanes *= 2;
+  }
+  fill->lanes = static_cast<uint64_t>(lanes);
   const int64_t for_a_run = std::max<int64_t>(lanes / kThreads, 1);
   const int64_t blocks =
       std::min(CeilDiv(runs, std::max<int64_t>(kThreads / lanes, 1)) * for_a_run, most_blocks);
