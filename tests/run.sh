@@ -185,7 +185,7 @@ Packages() {
 }
 
 Format() {
-  find src tests \( -name '*.cc' -o -name '*.h' \) -exec clang-format --dry-run -Werror {} +
+  find src tests \( -name '*.cc' -o -name '*.cu' -o -name '*.h' \) -exec clang-format --dry-run -Werror {} +
 }
 
 # The command tests, or with arguments those that pytest then takes. `worksteal` leaves the tests

@@ -29,7 +29,8 @@ DECLARED = {
     "charconv": "errc from_chars to_chars",
     "cfenv": "fegetenv fenv_t fesetenv",
     "chrono": "chrono",
-    "cmath": """abs atan2 ceil copysign cos erfc exp fabs floor fma fmaf frexp ilogb isfinite isinf isnan ldexp llround
+    "cmath": """abs atan2 ceil copysign cos erfc exp fabs floor fma fmaf fmax fmin frexp ilogb isfinite isinf
+        isnan isnormal ldexp llround
         log log10 log2 lround nan nanf nearbyint nextafter pow round signbit sin sqrt trunc""",
     "compare": "strong_ordering weak_ordering partial_ordering",
     "concepts": "convertible_to floating_point integral invocable same_as unsigned_integral",
@@ -37,8 +38,8 @@ DECLARED = {
     "cstddef": "byte max_align_t nullptr_t ptrdiff_t size_t",
     "cstdint": "int64_t uint32_t uint64_t",
     "cstdio": "FILE fflush fread fwrite remove",
-    "cstdlib": "abs aligned_alloc atoll free getenv malloc rand",
-    "cstring": "memchr memcmp memcpy memmove memset strcmp strlen",
+    "cstdlib": "abs aligned_alloc atoi atoll free getenv malloc rand",
+    "cstring": "memchr memcmp memcpy memmove memset strcmp strcpy strlen",
     "ctime": "gmtime strftime time time_t tm",
     "cctype": "isalnum isalpha islower tolower",
     "csignal": "signal",
@@ -78,7 +79,7 @@ DECLARED = {
     "system_error": "errc error_code",
     "thread": "this_thread thread",
     "tuple": "apply get tie tuple tuple_size_v",
-    "type_traits": """conditional_t is_arithmetic_v is_pointer_v is_same_v remove_cvref_t remove_pointer_t type_identity_t""",
+    "type_traits": """conditional_t extent_v is_arithmetic_v is_pointer_v is_same_v remove_cvref_t remove_pointer_t type_identity_t""",
     "unordered_map": "unordered_map",
     "unordered_set": "unordered_set",
     "utility": "as_const cmp_equal declval exchange forward get in_range move pair swap",
