@@ -10,7 +10,7 @@ set(cuda_command ${SHARDINIT_CLANG} -x cuda --cuda-device-only -nocudainc -nocud
 set(SHARDINIT_CUDA OFF)
 set(refusal "clang++ is missing")
 if(SHARDINIT_CLANG)
-  execute_process(COMMAND ${cuda_command} -fsyntax-only -DSHARDINIT_KERNEL=any -DSHARDINIT_ENGINE=philox
+  execute_process(COMMAND ${cuda_command} -S -o /dev/null -DSHARDINIT_KERNEL=any -DSHARDINIT_ENGINE=philox
     -DSHARDINIT_SAMPLER=normal ${PROJECT_SOURCE_DIR}/src/kernels/cuda.cu
     RESULT_VARIABLE status ERROR_VARIABLE refusal)
   if(status EQUAL 0)

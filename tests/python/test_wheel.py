@@ -93,6 +93,13 @@ def test_exports_its_functions_and_nothing_else(wheel):
     assert len(names) == 12 and names == FUNCTIONS
 
 
+def test_has_the_kernels_for_cuda(wheel):
+    library = wheel.files[1].read_bytes()
+    for kernel in (BINARY.parent / "cuda").glob("*.ptx"):
+        assert f".visible .entry {kernel.stem}(".encode() in library
+    assert library.count(b"\n.target sm_80\n") == 6
+
+
 def test_is_hardened(wheel):
     for file in wheel.files:
         segments = readelf(file, "-l")
