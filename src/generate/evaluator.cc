@@ -78,7 +78,8 @@ Evaluator::Evaluator(ProgramPtr program, const Tensor& tensor)
 Evaluator::State Evaluator::Begin() const {
   State state{std::vector<double>(static_cast<size_t>(program_->slots) * kTile),
               std::vector<PlacedNumbers::Window>(placed_.size()),
-              {}};
+              {},
+              std::vector<std::vector<double>>(program_->sources.size())};
   for (const Program::Literal& literal : program_->literals) {
     std::fill_n(&state.slots[literal.slot * kTile], kTile, literal.value);
   }
@@ -91,26 +92,32 @@ Evaluator::State Evaluator::Begin() const {
 
 const double* Evaluator::Evaluate(const Runs& runs, int64_t first, int64_t count,
                                   State& state) const {
+  Compute(runs, first, count, state, program_->sources.size());
+  return &state.slots[program_->result * kTile];
+}
+
+void Evaluator::Compute(const Runs& runs, int64_t first, int64_t count, State& state,
+                        size_t until) const {
   std::vector<double>& slots = state.slots;
   FillIndices(runs, first, count, slots.data());
   FillDraws(runs, first, count, slots.data());
   size_t placed = 0, source = 0;
   for (size_t k = 0; k <= program_->code.size(); ++k) {
-    Call(k, runs, first, count, state, &placed, &source);
+    if (!Call(k, runs, first, count, state, &placed, &source, until)) return;
     if (k == program_->code.size()) break;
     const Program::Instruction& i = program_->code[k];
     Apply(i.op, &slots[i.a * kTile], &slots[i.b * kTile], &slots[i.c * kTile],
           &slots[i.out * kTile], static_cast<size_t>(count));
   }
-  return &slots[program_->result * kTile];
 }
 
 // Runs the calls that stand before an instruction, in their order.
-void Evaluator::Call(size_t before, const Runs& runs, int64_t first, int64_t count, State& state,
-                     size_t* placed, size_t* source) const {
+bool Evaluator::Call(size_t before, const Runs& runs, int64_t first, int64_t count, State& state,
+                     size_t* placed, size_t* source, size_t until) const {
   while (true) {
     if (*source < program_->sources.size() && program_->sources[*source].before == before &&
         program_->sources[*source].placed_before <= *placed) {
+      if (*source == until) return false;
       Take(program_->sources[*source], runs, first, count, state, *source);
       ++*source;
     } else if (*placed < placed_.size() && program_->placed[*placed].before == before) {
@@ -119,37 +126,87 @@ void Evaluator::Call(size_t before, const Runs& runs, int64_t first, int64_t cou
                            state.windows[*placed], &state.slots[call.out * kTile]);
       ++*placed;
     } else {
-      return;
+      return true;
     }
+  }
+}
+
+namespace {
+
+// Decodes elements of a source that follow one another, `from` the one at `place` on.
+void DecodeAll(const SourceTensor& source, int64_t place, const uint8_t* from, int64_t count,
+               double* out) {
+  const DType dtype = source.dtype();
+  for (int64_t i = 0; i < count; ++i) {
+    const uint8_t* const at = from + i * InfoOf(dtype).bytes;
+    out[i] = Decode(at, dtype);
+    if (IsDecodedExactly(at, dtype, out[i])) continue;
+    throw Error(ExitCode::kUsage,
+                fmt::format("element {} of {} is a whole number beyond 2^53, which f64 rounds",
+                            IndexInText(source.shape(), place + i), source.text()),
+                "expressions compute in f64: take it with `{source: …}` and its own `dtype`");
+  }
+}
+
+}  // namespace
+
+void Evaluator::FindPlacesOf(const Program::SourceCall& call, const Runs& runs, int64_t first,
+                             int64_t count, const State& state, int64_t* places) const {
+  std::array<const double*, kMaxRank> index;
+  for (size_t d = 0; d < call.index.size(); ++d) index[d] = &state.slots[call.index[d] * kTile];
+  const int64_t good =
+      FindPlaces(call.data->shape(), std::span(index).first(call.index.size()), count, places);
+  if (good < count) {
+    RefuseIndex(call, NeighboursAt(runs, first + good, 1).index, good, state);
   }
 }
 
 void Evaluator::Take(const Program::SourceCall& call, const Runs& runs, int64_t first,
                      int64_t count, State& state, size_t source) const {
-  std::array<const double*, kMaxRank> index;
-  for (size_t d = 0; d < call.index.size(); ++d) index[d] = &state.slots[call.index[d] * kTile];
-  std::array<int64_t, kTile> places;
-  const int64_t good = FindPlaces(call.data->shape(), std::span(index).first(call.index.size()),
-                                  count, places.data());
-  if (good < count) {
-    RefuseIndex(call, NeighboursAt(runs, first + good, 1).index, good, state);
-  }
   double* const out = &state.slots[call.out * kTile];
-  const DType dtype = call.data->dtype();
+  const std::vector<double>& gathered = state.gathered[source];
+  if (!gathered.empty()) {
+    std::copy_n(gathered.begin() + (first - state.gathered_from), count, out);
+    return;
+  }
+  std::array<int64_t, kTile> places;
+  FindPlacesOf(call, runs, first, count, state, places.data());
   for (int64_t done = 0; done < count;) {
     int64_t length = 1;
     while (done + length < count && places[done + length] == places[done] + length) ++length;
     const uint8_t* const from = state.cells[source].At(places[done], &length);
-    for (int64_t i = 0; i < length; ++i) {
-      const uint8_t* const at = from + i * InfoOf(dtype).bytes;
-      out[done + i] = Decode(at, dtype);
-      if (IsDecodedExactly(at, dtype, out[done + i])) continue;
-      throw Error(ExitCode::kUsage,
-                  fmt::format("element {} of {} is a whole number beyond 2^53, which f64 rounds",
-                              IndexInText(call.data->shape(), places[done] + i), call.data->text()),
-                  "expressions compute in f64: take it with `{source: …}` and its own `dtype`");
-    }
+    DecodeAll(*call.data, places[done], from, length, out + done);
     done += length;
+  }
+}
+
+void Evaluator::Gather(const Runs& runs, int64_t first, int64_t count, State& state) const {
+  state.gathered_from = first;
+  for (std::vector<double>& gathered : state.gathered) gathered.clear();
+  std::vector<int64_t> places;
+  for (size_t source = 0; source < program_->sources.size(); ++source) {
+    const Program::SourceCall& call = program_->sources[source];
+    SourceCells& cells = state.cells[source];
+    const int64_t in_cell = call.data->cell_elements();
+    const auto find = [&](int64_t from, int64_t tile) {
+      Compute(runs, first + from, tile, state, source);
+      places.resize(static_cast<size_t>(from + tile));
+      FindPlacesOf(call, runs, first + from, tile, state, &places[static_cast<size_t>(from)]);
+    };
+    // What the first elements take tells what the others do.
+    find(0, std::min(count, kTile));
+    if (CellChanges(places, in_cell) <= cells.capacity()) continue;
+    places.reserve(static_cast<size_t>(count));
+    for (int64_t from = kTile; from < count; from += kTile)
+      find(from, std::min(count - from, kTile));
+    std::vector<double>& gathered = state.gathered[source];
+    gathered.resize(static_cast<size_t>(count));
+    InCells(places, in_cell, [&](int64_t i, int64_t length) {
+      const int64_t place = places[static_cast<size_t>(i)];
+      const uint8_t* const from = cells.At(place, &length);
+      DecodeAll(*call.data, place, from, length, &gathered[static_cast<size_t>(i)]);
+      return length;
+    });
   }
 }
 

@@ -40,8 +40,15 @@ class Evaluator {
     std::vector<double> slots;
     std::vector<PlacedNumbers::Window> windows;
     std::vector<SourceCells> cells;
+    // The numbers that each source gives from element `gathered_from` on, where they are gathered.
+    std::vector<std::vector<double>> gathered;
+    int64_t gathered_from = 0;
   };
   State Begin() const;
+
+  // Gathers what elements first … first + count - 1, up to kGathered, take of sources whose cells
+  // would be read again and again for them. Throws Error as Evaluate() does.
+  void Gather(const Runs& runs, int64_t first, int64_t count, State& state) const;
 
   // Returns the numbers of elements first … first + count - 1 of the runs, up to kTile. They are
   // good until the next call with this state. Throws Error as sources do, and kUsage for an index
@@ -51,10 +58,15 @@ class Evaluator {
  private:
   void FillIndices(const Runs& runs, int64_t first, int64_t count, double* slots) const;
   void FillDraws(const Runs& runs, int64_t first, int64_t count, double* slots) const;
-  void Call(size_t before, const Runs& runs, int64_t first, int64_t count, State& state,
-            size_t* placed, size_t* source) const;
+  // Computes the slots, up to those of the indices that source `until` is taken at.
+  void Compute(const Runs& runs, int64_t first, int64_t count, State& state, size_t until) const;
+  // Returns false before source `until`.
+  bool Call(size_t before, const Runs& runs, int64_t first, int64_t count, State& state,
+            size_t* placed, size_t* source, size_t until) const;
   void Take(const Program::SourceCall& call, const Runs& runs, int64_t first, int64_t count,
             State& state, size_t source) const;
+  void FindPlacesOf(const Program::SourceCall& call, const Runs& runs, int64_t first, int64_t count,
+                    const State& state, int64_t* places) const;
   [[noreturn]] void RefuseIndex(const Program::SourceCall& call, int64_t linear, int64_t at,
                                 const State& state) const;
 

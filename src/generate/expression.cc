@@ -34,10 +34,15 @@ class ExpressionFiller final : public Filler {
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
     Evaluator::State state = evaluator_.Begin();
     auto* at = static_cast<uint8_t*>(out);
-    for (int64_t made; count > 0; first += made, count -= made) {
-      made = std::min(count, kTile);
+    for (int64_t gathered = 0, made; count > 0; first += made, count -= made) {
+      if (takes_sources_ && gathered == 0) {
+        gathered = std::min(count, kGathered);
+        evaluator_.Gather(runs, first, gathered, state);
+      }
+      made = std::min(takes_sources_ ? gathered : count, kTile);
       Store(runs, first, made, evaluator_.Evaluate(runs, first, made, state), at);
       at += made * InfoOf(dtype_).bytes;
+      gathered -= made;
     }
   }
 

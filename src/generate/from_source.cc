@@ -6,10 +6,8 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <numeric>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -53,10 +51,6 @@ class FromSourceFiller final : public Filler {
   }
 
  private:
-  // Elements whose places in the source are found before any is copied: with more of them a
-  // thread would take more than 12 MiB.
-  static constexpr int64_t kGathered = 1 << 20;
-
   void FillByIndex(const Runs& runs, int64_t first, int64_t count, SourceCells& cells,
                    uint8_t* at) const {
     std::vector<Evaluator::State> states;
@@ -81,50 +75,11 @@ class FromSourceFiller final : public Filler {
   // Copies the elements at these places, cell after cell of the source, so that none is read twice.
   void Gather(std::span<const int64_t> places, const Runs& runs, int64_t first, SourceCells& cells,
               uint8_t* out) const {
-    const std::vector<uint32_t> order = OrderOf(places);
-    const auto count = std::ssize(places);
-    const auto number = [&](int64_t i) -> int64_t {
-      return order.empty() ? i : order[static_cast<size_t>(i)];
-    };
-    for (int64_t done = 0; done < count;) {
-      const int64_t i = number(done);
-      int64_t length = 1;
-      while (done + length < count && number(done + length) == i + length &&
-             places[static_cast<size_t>(i + length)] == places[static_cast<size_t>(i)] + length) {
-        ++length;
-      }
+    InCells(places, from_.data->cell_elements(), [&](int64_t i, int64_t length) {
       Copy(cells, places[static_cast<size_t>(i)], &length, runs, first + i,
            out + i * InfoOf(dtype_).bytes);
-      done += length;
-    }
-  }
-
-  // Returns the numbers of the places, those in one cell together; empty: they are so already.
-  std::vector<uint32_t> OrderOf(std::span<const int64_t> places) const {
-    const int64_t in_cell = from_.data->cell_elements();
-    const auto [low, high] = std::minmax_element(places.begin(), places.end());
-    const int64_t base = *low / in_cell, size = *high / in_cell - base + 1;
-    int64_t changes = 0;
-    for (size_t i = 1; i < places.size(); ++i) {
-      changes += places[i] / in_cell != places[i - 1] / in_cell;
-    }
-    if (changes < size) return {};
-    std::vector<uint32_t> order(places.size());
-    // Few places in a large source are not worth a number for each of its cells.
-    if (size > 4 * kGathered) {
-      std::iota(order.begin(), order.end(), 0);
-      std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
-        return std::pair(places[a], a) < std::pair(places[b], b);
-      });
-      return order;
-    }
-    std::vector<uint32_t> next(static_cast<size_t>(size) + 1);
-    for (const int64_t place : places) ++next[static_cast<size_t>(place / in_cell - base) + 1];
-    std::partial_sum(next.begin(), next.end(), next.begin());
-    for (size_t i = 0; i < places.size(); ++i) {
-      order[next[static_cast<size_t>(places[i] / in_cell - base)]++] = static_cast<uint32_t>(i);
-    }
-    return order;
+      return length;
+    });
   }
 
   // Copies up to `*length` elements of the source, from `place` on, and sets `*length` to how many

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -21,6 +22,9 @@ class SourceCells {
         longest_(std::max<int64_t>(1, kStretch / (tensor.cell_elements() * bytes_))),
         cells_(static_cast<size_t>(
             std::clamp<int64_t>(kBytes / (tensor.cell_elements() * bytes_), 2, 256))) {}
+
+  // Returns how many cells, in any order, can be at hand at once.
+  int64_t capacity() const { return std::ssize(cells_); }
 
   // Returns where the element of this row-major index is in memory, with those that follow it:
   // `*count` is how many there are, and becomes at most that. It is good until the next call.
@@ -93,6 +97,63 @@ inline int64_t FindPlaces(const Shape& shape, std::span<const double* const> ind
     }
   }
   return good;
+}
+
+// Elements whose places in a source are found before any is read: with more of them a thread would
+// take more than 12 MiB for it.
+inline constexpr int64_t kGathered = 1 << 20;
+
+// Returns how often a place is in another cell than the one before.
+inline int64_t CellChanges(std::span<const int64_t> places, int64_t in_cell) {
+  int64_t changes = 0;
+  for (size_t i = 1; i < places.size(); ++i) {
+    changes += places[i] / in_cell != places[i - 1] / in_cell;
+  }
+  return changes;
+}
+
+// Returns the numbers of the places, those in one cell together; empty: they are so already.
+inline std::vector<uint32_t> OrderInCells(std::span<const int64_t> places, int64_t in_cell) {
+  const auto [low, high] = std::minmax_element(places.begin(), places.end());
+  const int64_t base = *low / in_cell, size = *high / in_cell - base + 1;
+  if (CellChanges(places, in_cell) < size) return {};
+  std::vector<uint32_t> order(places.size());
+  // Few places in a large source are not worth a number for each of its cells.
+  if (size > 4 * kGathered) {
+    std::iota(order.begin(), order.end(), 0);
+    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+      return std::pair(places[a], a) < std::pair(places[b], b);
+    });
+    return order;
+  }
+  std::vector<uint32_t> next(static_cast<size_t>(size) + 1);
+  for (const int64_t place : places) ++next[static_cast<size_t>(place / in_cell - base) + 1];
+  std::partial_sum(next.begin(), next.end(), next.begin());
+  for (size_t i = 0; i < places.size(); ++i) {
+    order[next[static_cast<size_t>(places[i] / in_cell - base)]++] = static_cast<uint32_t>(i);
+  }
+  return order;
+}
+
+// Calls take(i, length) for stretches of neighbours in the source, cell after cell, so that none is
+// read twice: places[i], …, places[i + length - 1] follow one another. It returns how many of these
+// it took.
+template <typename Take>
+void InCells(std::span<const int64_t> places, int64_t in_cell, const Take& take) {
+  const std::vector<uint32_t> order = OrderInCells(places, in_cell);
+  const auto count = std::ssize(places);
+  const auto number = [&](int64_t i) -> int64_t {
+    return order.empty() ? i : order[static_cast<size_t>(i)];
+  };
+  for (int64_t done = 0; done < count;) {
+    const int64_t i = number(done);
+    int64_t length = 1;
+    while (done + length < count && number(done + length) == i + length &&
+           places[static_cast<size_t>(i + length)] == places[static_cast<size_t>(i)] + length) {
+      ++length;
+    }
+    done += take(i, length);
+  }
 }
 
 }  // namespace shardinit
