@@ -158,6 +158,7 @@ RankWriter::RankWriter(const CheckpointFolder& folder, const Plan& plan, RankPla
   BeginFile(layout_, file_);
   layout_.texts = {};  // They are on their way to the disk.
   receipt_.metadata_sha256 = HashMetadata(file_.fd(), receipt_.size, rank_, receipt_.offsets);
+  hdf5::GiveBackMemory(rank_.shards.size());
 }
 
 std::vector<BoxTask> RankWriter::Tasks() { return TasksOf(layout_, &file_, &receipt_.digests); }

@@ -43,6 +43,8 @@ class Flag {
   Value value_;
 };
 
+inline Flag And(Flag a, Flag b) { return a & b; }
+
 // An unsigned integer of T's size, which wraps.
 template <std::unsigned_integral T>
 class Word {

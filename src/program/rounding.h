@@ -17,6 +17,9 @@ namespace shardinit::rounding {
 
 inline constexpr uint32_t kOne = 0x800000;  // the lowest m, and an exponent of 1
 
+// Conditions of programs have no &&, and clang warns of & between plain ones.
+inline bool And(bool a, bool b) { return a && b; }
+
 template <typename U>
 U Mantissa(U bits) {
   return (bits & (kOne - 1)) | kOne;
@@ -85,8 +88,8 @@ U Quotient(U a, U b, U near) {
     const U less = IsNegative<U>(y + twice);
     bits = (bits + more) - less;
   }
-  const auto normal = IsNormal(a_e) & IsNormal(b_e);
-  return Select<U>(normal & IsNormal(e), bits | sign, near);
+  const auto normal = And(IsNormal(a_e), IsNormal(b_e));
+  return Select<U>(And(normal, IsNormal(e)), bits | sign, near);
 }
 
 }  // namespace shardinit::rounding

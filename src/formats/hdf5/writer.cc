@@ -1,5 +1,8 @@
 #include "formats/hdf5/writer.h"
 
+#include <malloc.h>
+
+#include <cstddef>
 #include <map>
 
 #include "base/interrupt.h"
@@ -126,6 +129,14 @@ FileLayout LayOutIndex(std::string path, const Plan& plan, const Digest& plan_sh
   }
   CloseFile(file);
   return memory.Take(std::move(path), {});
+}
+
+void GiveBackMemory(size_t datasets) {
+  if (datasets < 10'000) return;
+  H5garbage_collect();
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 }  // namespace shardinit::hdf5

@@ -32,4 +32,8 @@ using DatasetNames = std::string (*)(const Tensor& tensor);  // `/layers/dense/v
 // same boxes give the same bytes on every machine and HDF5 version.
 FileLayout LayOutKerasFile(std::string path, std::vector<FileBox> boxes, DatasetNames names);
 
+// Gives back to the system what it took to lay out a file of so many datasets, 1 KB and more for
+// each: it would stay in use beside the blocks of elements.
+void GiveBackMemory(size_t datasets);
+
 }  // namespace shardinit::hdf5
