@@ -193,7 +193,7 @@ void Evaluator::Gather(const Runs& runs, int64_t first, int64_t count, State& st
       places.resize(static_cast<size_t>(from + tile));
       FindPlacesOf(call, runs, first + from, tile, state, &places[static_cast<size_t>(from)]);
     };
-    // What the first elements take tells what the others do.
+    // The first elements tell whether cells would be read again and again.
     find(0, std::min(count, kTile));
     if (CellChanges(places, in_cell) <= cells.capacity()) continue;
     places.reserve(static_cast<size_t>(count));

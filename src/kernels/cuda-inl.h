@@ -1,4 +1,4 @@
-// What a thread of a CUDA device does: the formulas of rng/ and tensor/encode-inl.h, a few blocks
+// The work of a thread of a CUDA device: the formulas of rng/ and tensor/encode-inl.h, a few blocks
 // of four elements at a time. Tests compile this for processors, too.
 #pragma once
 

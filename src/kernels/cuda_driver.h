@@ -4,8 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
-#include <optional>
 #include <string>
 
 namespace shardinit::kernels {
@@ -50,7 +48,7 @@ class CudaDriver {
   void Repeat(uint64_t element, int bytes, uint64_t count, CudaAddress to, CudaStream stream) const;
 
   // These are CUdevice_attribute's numbers.
-  static constexpr int kMultiprocessors = 16, kMajor = 75, kMinor = 76;
+  static constexpr int kMultiprocessors = 16, kMajor = 75;
 
  private:
   CudaDriver();

@@ -2,13 +2,15 @@
 
     python fills.py [--seed N] [--cases N] [PART …]
 
-The parts are `words`, `bits`, `billions`, `models`, `speed` and `fsdp2`; all of them if none is named. It needs PyTorch with CUDA, and
-the package `shardinit` with its library. A difference is printed with the spec that shows it, and ends in status 1.
-With `--driver FILE`, the part `bits` uses a library that stands in for CUDA's driver (tests/support/fake_cuda.cc).
+The parts are `words`, `bits`, `billions`, `models`, `speed` and `fsdp2`; all of them if none is named. It needs
+PyTorch with CUDA, and the package `shardinit` with its library. A difference is printed with the spec that shows it,
+and ends in status 1. With `--driver FILE`, the part `bits` uses a library that stands in for CUDA's driver
+(tests/support/fake_cuda.cc).
 """
 
 import argparse
 import ctypes
+import functools
 import itertools
 import math
 import os
@@ -192,7 +194,8 @@ def words(options):
     std, tail = 0.02, 0.022750132
     uniform = floats(-1, 2, 1 - 2**-24)
     normal = floats(0, std * math.sqrt(2 * math.log(2)), std)
-    truncated = (floats(0.5, std, tail, tail, (0.5 - tail) / 2**31, (0.5 - tail) / 2**31) + struct.pack("<II", 1 << 31, 0)
+    step = (0.5 - tail) / 2**31
+    truncated = (floats(0.5, std, tail, tail, step, step) + struct.pack("<II", 1 << 31, 0)
                  + floats(-2, 2, -0.9544997, 1.9089994, -1.9999999, 1.9999999))  # fmt: skip
     parameters = ctypes.create_string_buffer(uniform + normal + truncated)
     blocks, threads = 16 * torch.cuda.get_device_properties(0).multi_processor_count, 256
@@ -207,7 +210,8 @@ def words(options):
     call("cuLaunchKernel", kernel, blocks, 1, 1, threads, 1, 1, 0, None, arguments, None)
     torch.cuda.synchronize()
     *different, exactly = counts.tolist()
-    names = ("uniform", "normal", "truncated normal", "JAX uniform", "JAX normal", "JAX truncated normal", "bf16 normal")
+    names = ("uniform", "normal", "truncated normal", "JAX uniform", "JAX normal", "JAX truncated normal",
+             "bf16 normal")  # fmt: skip
     for name, count in zip(names, different, strict=True):
         say(f"words: {name}: {count} of 2^32 differ from the formula for plain numbers")
     say(f"words: bf16 normal: largest error of fast numbers {worst.max().item():.3f} of the bound; "
@@ -292,36 +296,38 @@ def seconds(call, repeats=12):
     return statistics.median(times)
 
 
+MEASURED = {"normal": INITS[0], "normal with a mean": INITS[1], "uniform": INITS[4], "truncated": INITS[6],
+            "zeros": "zeros"}  # fmt: skip
+# A matrix, and parts of it: name → columns.
+SIDE = 1 << 15
+COLUMNS = {"": slice(None), ", half of the columns": slice(1 << 14, None), ", columns from 1": slice(1, None)}
+
+
 def speed(options):
-    rows = 32768
-    stream = torch.cuda.current_stream().cuda_stream
-    say("speed of one tensor of [32768, 32768], GB/s written; torch: the same by torch.Tensor's own method")
-    for name in ("bf16", "f32", "f16", "f8e4m3fn"):
-        dtype = {"bf16": torch.bfloat16, "f32": torch.float32, "f16": torch.float16}.get(name, torch.float8_e4m3fn)
-        memory = torch.empty(rows, rows, dtype=dtype, device="cuda")
-        size = memory.numel() * memory.element_size()
-        rates = {}
-        plain = memory.view(torch.uint8)
-        rates["write (fill_)"] = seconds(lambda: plain.fill_(3))
-        if name in ("bf16", "f32", "f16"):
-            rates["torch normal_"] = seconds(lambda: memory.normal_(0, 0.02))
-            rates["torch uniform_"] = seconds(lambda: memory.uniform_(-1, 1))
-        inits = dict(zip(("normal", "normal, mean", "uniform", "truncated", "zeros"), (INITS[0], INITS[1], INITS[4], INITS[6], "zeros"), strict=True))
-        for engine in ENGINES:
-            with spec_of({k.replace(", ", "_"): ((rows, rows), name, init) for k, init in inits.items()}, engine) as spec:
-                for key in inits:
-                    path = key.replace(", ", "_")
-                    rates[f"{engine} {key}"] = seconds(lambda: spec.fill_cuda(path, None, memory.data_ptr(), size, stream))
-                if engine == "philox4x32":
-                    half = size // 2
-                    rates["philox4x32 normal, half of the columns"] = 2 * seconds(lambda: spec.fill_cuda("normal", (slice(None), slice(rows // 2, None)), memory.data_ptr(), half, stream))
-                    odd = (slice(None), slice(1, None))
-                    rates["philox4x32 normal, columns from 1"] = seconds(lambda: spec.fill_cuda("normal", odd, memory.data_ptr(), size // rows * (rows - 1), stream))
-        write = rates["write (fill_)"]
-        for key, each in rates.items():
-            say(f"  {name:9} {key:40} {size / each / 1e9:7.0f} GB/s  {write / each:5.2f} of writing  {memory.numel() / each / 1e9:7.1f} G elements/s")
-        del memory, plain
+    say(f"speed of one tensor of [{SIDE}, {SIDE}], GB/s written; torch: the same by torch.Tensor's own method")
+    for name, dtype in {"bf16": torch.bfloat16, "f32": torch.float32, "f16": torch.float16,
+                        "f8e4m3fn": torch.float8_e4m3fn}.items():  # fmt: skip
+        speed_of(name, torch.empty(SIDE, SIDE, dtype=dtype, device="cuda"))
         torch.cuda.empty_cache()
+
+
+def speed_of(name, memory):
+    size, plain, stream = memory.element_size(), memory.view(torch.uint8), torch.cuda.current_stream().cuda_stream
+    took = {"write (fill_)": seconds(lambda: plain.fill_(3)) / SIDE}  # seconds of a column
+    if size > 1:
+        took["torch normal_"] = seconds(lambda: memory.normal_(0, 0.02)) / SIDE
+        took["torch uniform_"] = seconds(lambda: memory.uniform_(-1, 1)) / SIDE
+    for engine, (drawn, init) in itertools.product(ENGINES, MEASURED.items()):
+        with spec_of({"w": ((SIDE, SIDE), name, init)}, engine) as spec:
+            for part, columns in COLUMNS.items() if init == INITS[0] else [("", slice(None))]:
+                count = len(range(SIDE)[columns])
+                fill = functools.partial(spec.fill_cuda, "w", (slice(None), columns), memory.data_ptr(),
+                                         SIDE * count * size, stream)
+                took[f"{engine} {drawn}{part}"] = seconds(fill) / count
+    for key, each in took.items():
+        rate = SIDE / each / 1e9
+        say(f"  {name:9} {key:40} {rate * size:7.0f} GB/s  {took['write (fill_)'] / each:5.2f} of writing  "
+            f"{rate:7.1f} G elements/s")
 
 
 # FSDP2 --------------------------------------------------------------------------

@@ -35,7 +35,7 @@ LARGE = [32768, 8192]
 
 
 class Cases:
-    """What is written into the folder."""
+    """The contents of the folder, while it is prepared."""
 
     def __init__(self, folder):
         self.folder = folder

@@ -92,7 +92,7 @@ def difference_of(result, made, expected, listed):
 
 @dataclasses.dataclass
 class Outcome:
-    """What came of a case: its differences or the error, and the seconds that it took."""
+    """The outcome of a case: its differences or the error, and the seconds that it took."""
 
     compiling: float = 0.0
     running: float = 0.0

@@ -22,7 +22,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(PACKAGE), "SHARDINIT_LIBRARY": st
 
 
 def answer(script, with_driver=True):
-    """What a process prints as JSON in which `card` has the memory of the stand-in's device, and `fill` fills it."""
+    """Runs a script with a `card`, the memory of the stand-in's device, which `fill` fills; returns its JSON."""
     head = (f"import ctypes, json, os, sys, warnings\nwarnings.simplefilter('ignore')\n"
             f"sys.path.insert(0, {str(FILLS.parent)!r})\nimport fills, shardinit\n"
             + (f"card = fills.FakeCard({str(DRIVER)!r})\n" if with_driver else "card = None\n") + """

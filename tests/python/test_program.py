@@ -271,7 +271,7 @@ def test_norms_of_every_type_and_distribution(tmp_path):
 
 
 def boxes_of(checkpoint, rank):
-    """What a module of `--rank` returns: its name → the values of that box."""
+    """The results of a module of `--rank`: name → the values of that box."""
     return {f"{path}@{part}" if part else path: checkpoint.read(path, tuple(slice(o, o + n) for o, n in zip(*box)))
             for path in checkpoint.tensors for part, box in enumerate(checkpoint.boxes(path, rank))}
 
@@ -524,7 +524,7 @@ def test_llama_405b_as_one_module(tmp_path):
     print("seconds to parse:", answer["seconds"], "bytes:", module.stat().st_size)
 
 
-# What accelerators do otherwise ----------------------------------------------------
+# Accelerators -------------------------------------------------------------------
 
 DRAWN = """shardinit: 1
 name: drawn
@@ -589,7 +589,7 @@ def conversions_that_round(function):
         return made.get(name, ("", [], ""))
 
     def holds_f32(name):
-        """Whether an f64 value is known to be one of f32."""
+        """True if an f64 value is known to be one of f32."""
         operation, operands, rest = origin(name)
         if operation == "select":
             operands = operands[1:]

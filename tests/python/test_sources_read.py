@@ -55,7 +55,7 @@ def test_what_is_recorded_of_a_source_is_compared(tmp_path, form, mesh):
 
 @pytest.mark.parametrize("init, of", [
     ("{source: base, index: [i1, i0]}", lambda w: w.T), ("{expr: \"source('base', 'w', i1, i0)\"}", lambda w: w.T),
-    # What one source gives decides where in the other one the elements are.
+    # One source decides where in the other one the elements are.
     ("{expr: \"source('base', 'w', source('base', 'rows', i1), 2047 - i0) - source('base', 'w', i1, i0)\"}",
      lambda w: w[::-1, ::-1].T - w.T),
 ])

@@ -72,7 +72,7 @@ int Set(uint64_t to, T value, size_t count) {
 
 extern "C" {
 
-// What tests call.
+// Tests call these.
 void* fake_cuda_allocate(size_t bytes) {
   void* const memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   const std::lock_guard lock(mutex);
