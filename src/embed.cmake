@@ -7,6 +7,15 @@ foreach(path IN LISTS paths)
   file(READ ${FOLDER}/${path} text)
   string(APPEND rows "    {R\"embed(${path})embed\"sv, R\"embed(${text})embed\"sv},\n")
 endforeach()
+if(rows STREQUAL "")
+  set(body "  return {};
+")
+else()
+  set(body "  static constexpr EmbeddedFile kFiles[] = {
+${rows}  };
+  return kFiles;
+")
+endif()
 file(WRITE ${OUTPUT} "#include \"base/embedded.h\"
 
 namespace shardinit {
@@ -14,10 +23,7 @@ namespace shardinit {
 using namespace std::string_view_literals;
 
 std::span<const EmbeddedFile> ${FUNCTION}() {
-  static constexpr EmbeddedFile kFiles[] = {
-${rows}  };
-  return kFiles;
-}
+${body}}
 
 }  // namespace shardinit
 ")

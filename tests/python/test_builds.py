@@ -56,6 +56,18 @@ def test_start_code_that_sets_the_arithmetic_changes_nothing(jobs, tmp_path):
     assert before == after
 
 
+def test_a_build_without_clang_has_no_kernels_for_cuda(tmp_path):
+    """The list of its embedded files is empty, and is a list all the same."""
+    (tmp_path / "empty").mkdir()
+    subprocess.run(["cmake", f"-DFOLDER={tmp_path}/empty", "-DPATTERN=*.ptx", "-DFUNCTION=CudaFiles",
+                    f"-DOUTPUT={tmp_path}/made.cc", "-P", ROOT / "src/embed.cmake"], check=True, timeout=60)
+    source = (tmp_path / "made.cc").read_text() + "\nint main() { return static_cast<int>(shardinit::CudaFiles().size()); }\n"
+    made = compile_it(tmp_path, "main.cc", source, "-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/src", "-o", "made",
+                      compiler="c++")
+    assert (made.returncode, made.stderr) == (0, "")
+    assert subprocess.run([tmp_path / "made"], timeout=60).returncode == 0
+
+
 def test_big_endian_is_refused(tmp_path):
     made = compile_it(tmp_path, "big.cc", '#include "tensor/encode.h"\n', "-std=c++20", "-fsyntax-only",
                    f"-I{ROOT / 'src'}", "-U__BYTE_ORDER__", "-D__BYTE_ORDER__=__ORDER_BIG_ENDIAN__",
