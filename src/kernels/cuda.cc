@@ -43,17 +43,18 @@ std::string_view NameOf(const UniformSampler&) { return "uniform"; }
 std::string_view NameOf(const NormalSampler&) { return "normal"; }
 std::string_view NameOf(const TruncatedNormalSampler&) { return "truncated_normal"; }
 
-// Returns a kernel of the current context. Its driver compiles it when it is first asked for.
+// Returns a kernel of the current context, or null if its driver cannot compile it, which it does
+// when the kernel is first asked for.
 CudaFunction KernelOf(const CudaDriver& driver, CudaContext context, const EmbeddedFile& file) {
   static std::mutex mutex;
   static std::map<std::pair<CudaContext, const EmbeddedFile*>, CudaFunction> functions;
   const std::lock_guard lock(mutex);
-  CudaFunction& function = functions[{context, &file}];
-  if (function == nullptr) {
-    const std::string_view name = file.path.substr(0, file.path.find('.'));
-    function = driver.FunctionOf(driver.LoadModule(std::string(file.text)), std::string(name));
-  }
-  return function;
+  const auto known = functions.find({context, &file});
+  if (known != functions.end()) return known->second;
+  CudaModule const module = driver.LoadModule(std::string(file.text));
+  const std::string name(file.path.substr(0, file.path.find('.')));
+  return functions[{context, &file}] =
+             module == nullptr ? nullptr : driver.FunctionOf(module, name);
 }
 
 // Decides how many threads make a run together, and returns how many blocks of threads there are.
@@ -100,6 +101,7 @@ bool FillOnCuda(const Sampler& sampler, const Stream& stream, const Runs& runs, 
   const CudaDriver::Current current(driver, to.address);
   if (driver.Attribute(CudaDriver::kMajor, current.device()) < kLeastMajor) return false;
   CudaFunction const kernel = KernelOf(driver, current.context(), *file);
+  if (kernel == nullptr) return false;
   const int64_t most_blocks =
       kBlocksEach * driver.Attribute(CudaDriver::kMultiprocessors, current.device());
 

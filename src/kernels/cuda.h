@@ -18,9 +18,9 @@ struct CudaMemory {
 };
 
 // Writes the elements of the runs, one run after another, encoded as `dtype`. Returns false, with
-// nothing written, if no device makes numbers of the stream's engine, or not this device, or if
-// this build has no kernels for CUDA. Throws Error: kUsage if the address is not one of a device,
-// kWorld if the driver refuses.
+// nothing written, if no device makes numbers of the stream's engine, or not this device, or not
+// with this driver, or if this build has no kernels for CUDA. Throws Error: kUsage if the address
+// is not one of a device, kWorld if the driver refuses.
 bool FillOnCuda(const Sampler& sampler, const Stream& stream, const Runs& runs, DType dtype,
                 const CudaMemory& to);
 

@@ -15,6 +15,10 @@ constexpr int kSuccess = 0, kInvalidValue = 1;
 constexpr int kMemoryType = 2, kDeviceOrdinal = 9;
 constexpr unsigned kDeviceMemory = 2;
 constexpr int kErrorLog = 5, kErrorLogBytes = 6;
+// The device has no such code, PTX is of a later version, its compiler is missing, or it is
+// switched off (CUDA_DISABLE_PTX_JIT).
+constexpr int kNoBinaryForGpu = 209, kJitCompilerNotFound = 221, kUnsupportedPtx = 222,
+              kJitDisabled = 223;
 
 }  // namespace
 
@@ -102,6 +106,10 @@ CudaModule CudaDriver::LoadModule(const std::string& ptx) const {
   std::array<void*, 2> values = {log.data(), reinterpret_cast<void*>(log.size() - 1)};
   const int result =
       load_module_(&module, ptx.c_str(), options.size(), options.data(), values.data());
+  if (result == kNoBinaryForGpu || result == kJitCompilerNotFound || result == kUnsupportedPtx ||
+      result == kJitDisabled) {
+    return nullptr;
+  }
   Require(result, log[0] == '\0'
                       ? "cannot load the kernels for CUDA"
                       : fmt::format("cannot load the kernels for CUDA: {}", log.data()).c_str());

@@ -40,6 +40,7 @@ class CudaDriver {
 
   // All of these are about the current context, and throw Error (kWorld) with the driver's reason.
   int Attribute(int attribute, int device) const;
+  // Returns null if this driver compiles no PTX, or not this.
   CudaModule LoadModule(const std::string& ptx) const;
   CudaFunction FunctionOf(CudaModule module, const std::string& name) const;
   void Launch(CudaFunction function, unsigned blocks, unsigned threads, CudaStream stream,

@@ -102,6 +102,19 @@ print(json.dumps(answers))""")
     assert made == [[False, "untouched", 0]] * 2 + [[True, "right", 0]] * 2
 
 
+def test_drivers_that_compile_no_ptx():
+    """CUDA_DISABLE_PTX_JIT, or a container without the driver's compiler: the processor makes the values."""
+    made = answer("""
+answers = []
+for refusal, init in ("221", "{normal: {std: 1}}"), ("223", "{uniform: {low: 0, high: 1}}"):
+    os.environ["FAKE_CUDA_NO_PTX"] = refusal
+    answers.append(fill(init))
+del os.environ["FAKE_CUDA_NO_PTX"]
+# A driver that refused a kernel is not asked for it again.
+print(json.dumps([*answers, fill("{normal: {std: 1}}"), fill("{normal: {std: 1}}", engine="jax_threefry")]))""")
+    assert made == [[False, "untouched", 0]] * 3 + [[True, "right", 0]]
+
+
 def test_failures_of_the_driver():
     """Each says what could not be done and the driver's reason, and leaves the thread's context as it was."""
     messages = {

@@ -1,7 +1,7 @@
 // A libcuda.so.1 without a device, for tests: its device memory is the processor's, and its kernels
 // are what the real ones are compiled from. It answers what kernels/cuda_driver.cc asks; with
-// FAKE_CUDA_MAJOR it says that it is of that compute capability, and with FAKE_CUDA_FAILS=cuName
-// the function of that name fails.
+// FAKE_CUDA_MAJOR it says that it is of that compute capability, with FAKE_CUDA_NO_PTX it refuses
+// PTX with that error, and with FAKE_CUDA_FAILS=cuName the function of that name fails.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -130,6 +130,7 @@ int cuDeviceGetAttribute(int* to, int attribute, int) {
 }
 int cuModuleLoadDataEx(void** to, const void* text, unsigned count, int* options, void** values) {
   const std::string_view ptx = static_cast<const char*>(text);
+  if (const char* const refusal = std::getenv("FAKE_CUDA_NO_PTX")) return std::atoi(refusal);
   if (Fails("cuModuleLoadDataEx") || ptx.find("\n.target sm_80\n") == ptx.npos) {
     for (unsigned i = 0; i < count; ++i) {
       if (options[i] == 5) std::strcpy(static_cast<char*>(values[i]), "what the compiler says");
