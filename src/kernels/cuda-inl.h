@@ -341,6 +341,21 @@ SHARDINIT_INLINE void FillBlocks(const Philox&, const CudaFill& fill, const Norm
   }
 }
 
+// The table of types has their names, which would be variables of a kernel, in any order.
+SHARDINIT_INLINE int BytesOf(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return 8;
+    case DType::f32:
+      return 4;
+    case DType::bf16:
+    case DType::f16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
 SHARDINIT_INLINE uint64_t StartOf(const CudaFill& fill, uint64_t run) {
   if (fill.runs == 1) return fill.first;
   if (fill.inner == fill.runs) return fill.first + run * fill.inner_stride;
@@ -351,7 +366,7 @@ SHARDINIT_INLINE uint64_t StartOf(const CudaFill& fill, uint64_t run) {
 template <class Engine, class Sampler>
 SHARDINIT_INLINE void Fill(const CudaFill& fill, const Sampler& sampler, uint64_t thread,
                            uint64_t threads) {
-  const int bytes = InfoOf(fill.dtype).bytes;
+  const int bytes = BytesOf(fill.dtype);
   const auto lanes = static_cast<uint32_t>(fill.lanes);
   const uint64_t together = threads / lanes;
   const auto lane = static_cast<uint32_t>(thread % lanes);

@@ -10,14 +10,14 @@ namespace shardinit::kernels {
 // Elements of runs, which are written one run after another. Run r begins at element
 // first + r / inner * outer_stride + r % inner * inner_stride of the tensor.
 struct CudaFill {
-  uint64_t first, outer_stride, inner_stride;
-  uint64_t length;       // the elements of a run
-  uint64_t inner, runs;  // numbers of runs
-  uint64_t lanes;        // the threads that make one run together; they divide all threads
-  uint64_t key;
-  uint32_t draw;
-  DType dtype;
-  uint8_t* out;
+  uint64_t first = 0, outer_stride = 0, inner_stride = 0;
+  uint64_t length = 0;           // the elements of a run
+  uint64_t inner = 1, runs = 1;  // numbers of runs
+  uint64_t lanes = 1;            // the threads that make one run together; they divide all threads
+  uint64_t key = 0;
+  uint32_t draw = 0;
+  DType dtype = DType::f32;
+  uint8_t* out = nullptr;
 };
 
 // Blocks of four elements that a thread makes in a turn. Those of neighbouring threads are
