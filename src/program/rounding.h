@@ -6,6 +6,9 @@
 // an operand or the result is 0, subnormal, infinite or NaN, or an operand of a square root is
 // negative, the result is `near`.
 //
+// Compilers differ in which argument of a call comes first, and here each writes a line of a
+// program. So no call has two arguments that compute something.
+//
 // A normal number is m * 2^(e - 150), where e is its exponent's bits and m is in [2^23, 2^24).
 #pragma once
 
@@ -36,7 +39,9 @@ auto IsNormal(U e) {
 template <typename U>
 U Within(U e, U near) {
   const U low = e << 23;
-  return Min<U>(Max<U>(near, low), low + (kOne - 1));
+  const U high = low + (kOne - 1);
+  const U above = Max<U>(near, low);
+  return Min<U>(above, high);
 }
 
 // Returns 1 for a word that is negative as a signed integer, and 0 for others.
@@ -54,7 +59,9 @@ U Sqrt(U a, U near) {
   const U e = a >> 23;
   const U half = ((e + 1) >> 1) + 63;
   const U odd_x = Mantissa(a) << 23;
-  const U x = Select<U>((e & 1) != 0, odd_x, odd_x + odd_x);
+  const U even_x = odd_x + odd_x;
+  const auto is_odd = (e & 1) != 0;
+  const U x = Select<U>(is_odd, odd_x, even_x);
   U bits = Within(half, near);
   for (int i = 0; i < 2; ++i) {
     const U m = Mantissa(bits);
@@ -79,7 +86,9 @@ U Quotient(U a, U b, U near) {
   const U is_below = IsNegative<U>(n - y);
   const U e = ((a_e - b_e) + 127) - is_below;
   const U whole_x = n << 23;
-  const U x = Select<U>(is_below != 0, whole_x + whole_x, whole_x);
+  const U double_x = whole_x + whole_x;
+  const auto doubles = is_below != 0;
+  const U x = Select<U>(doubles, double_x, whole_x);
   U bits = Within<U>(e, near & 0x7FFFFFFF);
   for (int i = 0; i < 2; ++i) {
     const U rest = x - (Mantissa(bits) * y);
@@ -88,8 +97,13 @@ U Quotient(U a, U b, U near) {
     const U less = IsNegative<U>(y + twice);
     bits = (bits + more) - less;
   }
-  const auto normal = And(IsNormal(a_e), IsNormal(b_e));
-  return Select<U>(And(normal, IsNormal(e)), bits | sign, near);
+  const auto b_normal = IsNormal(b_e);
+  const auto a_normal = IsNormal(a_e);
+  const auto normal = And(a_normal, b_normal);
+  const U right = bits | sign;
+  const auto e_normal = IsNormal(e);
+  const auto is_right = And(normal, e_normal);
+  return Select<U>(is_right, right, near);
 }
 
 }  // namespace shardinit::rounding
