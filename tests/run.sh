@@ -12,7 +12,7 @@
 #   build      the program, the library and the tests, in build/release
 #   unit       the unit tests (needs build)
 #   fast       what most mistakes break: the unit tests and the quick command tests (needs build)
-#   clang      a build with clang without its optimizer, every file alone, and its unit tests
+#   clang      a build with clang without its optimizer but for the kernels, every file alone, and its unit tests
 #   pip        `pip install` of this clone, of what `clang` compiled if that was before
 #   aarch64    a build for aarch64, which runs here under qemu
 #   wheel      the wheels for x86_64 and aarch64, and bare systems of Debian to install one in
@@ -74,7 +74,7 @@ Build() {
 Clone() {
   rm -rf build/clone && CC=clang CXX=clang++ CMAKE_BUILD_PARALLEL_LEVEL=$jobs build/venv/bin/python -m pip install \
     --no-deps --disable-pip-version-check -C build-dir="$PWD/build/clang" -C cmake.build-type=None \
-    -C cmake.define.CMAKE_CXX_FLAGS='-O0 -Werror' -C cmake.define.CMAKE_UNITY_BUILD=OFF \
+    -C cmake.define.CMAKE_CXX_FLAGS='-O0 -Werror' -C cmake.define.SHARDINIT_KERNEL_OPTIONS=-O1 -C cmake.define.CMAKE_UNITY_BUILD=OFF \
     -C cmake.define.SHARDINIT_PRECOMPILED=ON --target build/clone src/python
 }
 
