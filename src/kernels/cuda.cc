@@ -22,7 +22,7 @@
 namespace shardinit::kernels {
 namespace {
 
-// The code asks for this compute capability (CMakeLists.txt): devices from the A100 on.
+// The code asks for this compute capability (cuda.cmake): devices from the A100 on.
 constexpr int kLeastMajor = 8;
 constexpr int64_t kWarp = 32, kThreads = 256,
                   kBlocksEach = 16;  // of a block, and of a multiprocessor

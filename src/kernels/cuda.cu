@@ -1,5 +1,5 @@
 // The kernels of CUDA devices: the formulas of rng/ and tensor/encode-inl.h, for plain numbers, one
-// chunk of elements per thread. clang compiles this to PTX (CMakeLists.txt), which knows the
+// chunk of elements per thread. clang compiles this to PTX (cuda.cmake), which knows the
 // rounding of each operation, so no later compiler fuses a multiplication and an addition; and to
 // which nothing of NVIDIA's is needed.
 
