@@ -1,7 +1,6 @@
-// The kernels of CUDA devices: the formulas of rng/ and tensor/encode-inl.h, for plain numbers, one
-// chunk of elements per thread. clang compiles this to PTX (cuda.cmake), which knows the
-// rounding of each operation, so no later compiler fuses a multiplication and an addition; and to
-// which nothing of NVIDIA's is needed.
+// The kernels of CUDA devices, of what kernels/cuda-inl.h has for a thread. clang compiles this to
+// PTX (cuda.cmake), which names the rounding of each operation, so no later compiler fuses a
+// multiplication and an addition. Nothing of NVIDIA's is needed for that.
 
 #define __host__ __attribute__((host))
 #define __device__ __attribute__((device))
