@@ -124,14 +124,13 @@ SHARDINIT_API shardinit_status shardinit_fill(const shardinit_spec* spec, int64_
 /* Does what shardinit_fill() does, in the memory of a CUDA device, by kernels of that device:
  * `out` is an address of the device, and `stream` a CUstream (a cudaStream_t), or NULL for the
  * default one. The elements are there when the stream's work has come so far; the function does
- * not wait for it. Needed are CUDA's driver and a device of compute capability 8.0 or more. The
- * current context of the thread stays current, and is used if it is one of that device; else its
- * primary context is.
+ * not wait for it. The current context of the thread stays current, and is used if it is one of
+ * that device; else its primary context is.
  *
- * *made becomes 1, or 0 if nothing was done because no kernel makes values of this tensor, or the
- * library was built without kernels: then fill memory of the host, and copy that. Kernels make
- * constants, and uniform, normal and truncated normal numbers of the engines `philox4x32` and
- * `jax_threefry`. */
+ * *made becomes 1, or 0 if nothing was done because no kernel makes values of this tensor there:
+ * then fill memory of the host, and copy that. Kernels make constants, and uniform, normal and
+ * truncated normal numbers of the engines `philox4x32` and `jax_threefry`, on devices of compute
+ * capability 8.0 or more, if their driver compiles PTX and the library was built with kernels. */
 SHARDINIT_API shardinit_status shardinit_fill_cuda(const shardinit_spec* spec, int64_t index,
                                                    const int64_t* offset, const int64_t* shape,
                                                    void* out, size_t out_size, void* stream,
