@@ -30,8 +30,12 @@ FileGroups::FileGroups(const WorkerOptions& options, WorkCounters* counters, Tas
       workers_(For(source, options), counters) {}
 
 void FileGroups::WaitForRoom() {
-  while (files_.empty() && added_ - done_ >= at_once_) {
-    workers_.WaitFor(workers_.finished_groups() + 1, every_tick_);
+  while (true) {
+    // Groups are counted before files: otherwise the last group might end in between, and the wait
+    // would be for one more than there are.
+    const int64_t finished = workers_.finished_groups();
+    if (!files_.empty() || added_ - done_ < at_once_) return;
+    workers_.WaitFor(finished + 1, every_tick_);
   }
 }
 
