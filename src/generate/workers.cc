@@ -363,12 +363,16 @@ class Workers::Pool {
   void FinishBlock(const Block& block) {
     const std::shared_ptr<Group> group = block.job->group;
     const bool last = --block.job->unwritten == 0;
+    bool had_none;
     {
       const std::lock_guard lock(mutex_);
+      had_none = free_.empty();
       free_.GiveBack(block.data);
       if (last && !block.job->needs.empty()) preparations_.Release(block.job->needs);
     }
-    last ? work_.notify_all() : work_.notify_one();
+    // All are woken, since not every thread has a use for the block: nobody but its thread goes on
+    // with a pass.
+    if (last || had_none) work_.notify_all();
     if (last && --group->unfinished == 0) FinishGroup(group);
   }
 

@@ -381,6 +381,35 @@ TEST(Workers, BeginFewPartsOfAFileInOrder) {
   }
 }
 
+// A pass alone, which many threads cannot help with: the one that has it gets each block that
+// becomes free.
+TEST(Workers, APassGetsTheBlocksThatItWaitsFor) {
+  struct Nowhere : Sink {
+    int64_t Write(const void*, int64_t, int64_t) const override { return 0; }
+  };
+  struct Steps : BoxPass {
+    explicit Steps(const Sink* sink) : sink(sink) {}
+    int64_t bytes() const override { return 1; }
+    int64_t Make(uint8_t* memory, int64_t, std::vector<BoxWrite>* writes) override {
+      writes->push_back({sink, memory, 1, 0});
+      return --left, 1;
+    }
+    bool IsDone() const override { return left == 0; }
+
+    const Sink* const sink;
+    int64_t left = 20'000;
+  };
+  const Tensor tensor = MakeTensor("t", DType::f32, {1}, Normal{0, 1});
+  const Nowhere sink;
+  WorkCounters counters;
+  Workers workers({.jobs = 12, .writers = 4, .memory = 1}, &counters);
+  BoxTask task = {&tensor, WholeOf(tensor.shape), {}, nullptr};
+  task.pass = std::make_shared<Steps>(&sink);
+  workers.Submit({std::move(task)}, nullptr);
+  ASSERT_TRUE(workers.Wait(1, kPatience));
+  EXPECT_EQ(counters.written_bytes, 20'000);
+}
+
 TEST(Workers, AGroupOfNothingIsDoneAtOnce) {
   WorkCounters counters;
   Workers workers({.jobs = 1, .memory = 1}, &counters);
