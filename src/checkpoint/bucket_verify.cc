@@ -9,6 +9,7 @@
 #include "base/interrupt.h"
 #include "base/parallel.h"
 #include "checkpoint/bucket.h"
+#include "checkpoint/signature.h"
 
 namespace shardinit {
 namespace {
@@ -33,7 +34,8 @@ class BucketVerifier {
       const int64_t rank = inner ? RankOf(file, ".json") : -1;
       if (rank >= 0 && rank < plan_.world_size()) {
         ranks.push_back(rank);
-      } else if (inner ? !IsInRanks(file, plan_.world_size()) : !IsInRoot(file)) {
+      } else if (inner ? !IsInRanks(file, plan_.world_size())
+                       : !IsInRoot(file) && file != SignatureOf(kManifestName)) {
         (IsLikeAPart(file, inner) ? result.findings : result.foreign)
             .Add({name, "", "does not belong to the checkpoint"});
       }
@@ -203,6 +205,7 @@ VerifyResult VerifyBucket(const std::string& url, int jobs, const VerifyProgress
   } else if (receipts) {
     verifier.VerifyManifest(*manifest, entries);
   }
+  verifier.result.statement = *manifest;
   return std::move(verifier.result);
 }
 

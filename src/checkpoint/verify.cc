@@ -14,6 +14,7 @@
 #include "base/parallel.h"
 #include "checkpoint/bucket.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/signature.h"
 #include "plan/plan.h"
 
 namespace shardinit {
@@ -114,7 +115,8 @@ class Verifier {
   // An index that the manifest does not list belongs, too: a run leaves it that was killed before
   // its end.
   bool Belongs(std::string_view file, bool inner) const {
-    return inner ? IsInRanks(file, plan_.world_size()) : IsInRoot(file);
+    if (inner) return IsInRanks(file, plan_.world_size());
+    return IsInRoot(file) || file == SignatureOf(kManifestName);
   }
 
   // Returns whether it is a temporary file, of a run that goes on or was killed: the next run
@@ -286,7 +288,9 @@ VerifyResult Verify(const std::string& folder, int jobs, const VerifyProgress& p
   } else if (receipts) {
     verifier.VerifyManifest(manifest, entries);
   }
-  return verifier.result();
+  VerifyResult result = verifier.result();
+  result.statement = std::move(manifest);
+  return result;
 }
 
 Damage FindDamage(const std::string& folder, const Plan& plan, const Digest& plan_sha256,

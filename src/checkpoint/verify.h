@@ -20,6 +20,9 @@ struct VerifyResult {
   int64_t files = 0, boxes = 0, bytes = 0;
   Findings findings;  // Empty: all is well.
   Findings foreign;   // Names that do not belong, but that no reader takes for a part.
+  // The text that all else was compared with: the manifest, or the record of an export. Empty: it
+  // could not be read.
+  std::string statement = {};
 };
 
 // Receives the bytes hashed so far and in all; called from several threads.
@@ -69,8 +72,8 @@ class FileVerifier {
 
 // Hashes every byte of every rank file, `jobs` at a time, and looks for names that do not belong.
 // They are damage if a reader of all files of that kind would take them for a part, else foreign.
-// No link is followed. HDF5 is not involved: the digests cover its metadata, too. Throws Error if
-// the folder is no checkpoint or cannot be read.
+// A signature of the manifest belongs. No link is followed. HDF5 is not involved: the digests cover
+// its metadata, too. Throws Error if the folder is no checkpoint or cannot be read.
 VerifyResult Verify(const std::string& folder, int jobs, const VerifyProgress& progress);
 
 // Lists what must be made again for Verify() to find nothing.

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "bucket/url.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/signature.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "export/export.h"
@@ -32,6 +33,11 @@ struct VerifyOptions {
             "Compare the values with those of this spec");
     spec.AddOverridesTo(app);
     spec.AddLayoutTo(app);
+    AddText(
+        app, "--signers", "FILE", &signature.signers,
+        "Exit 1 unless one of these keys, as ssh-keygen has them, signed the folder's manifest");
+    AddText(app, "--signature", "FILE", &signature.signature,
+            "The signature; default: what `ssh-keygen -Y sign` wrote beside the manifest");
     app.add_flag("--strict", strict, "Exit 1 if the folder has foreign names, too");
     work.AddJobsTo(app, "read and hash");
     work.AddProgressTo(app);
@@ -41,6 +47,7 @@ struct VerifyOptions {
   std::string folder;
   SpecOptions spec;
   WorkOptions work;
+  SignatureRequest signature;
   bool strict = false, json = false;
 };
 
@@ -134,34 +141,56 @@ VerifyResult CheckBytes(const VerifyOptions& options, bool is_export) {
       });
 }
 
-void PrintIntact(const VerifyOptions& options, bool is_export, const VerifyResult& result) {
+// Compares the signature, if it is asked for, of what the files were compared with.
+std::optional<Signed> CheckSigner(const VerifyOptions& options, const char* name,
+                                  std::string_view statement) {
+  SignatureRequest request = options.signature;
+  if (request.signers.empty() || statement.empty()) return {};
+  if (request.signature.empty()) request.signature = options.folder + "/" + SignatureOf(name);
+  return CheckSignature(request, statement);
+}
+
+// A checkpoint that nobody signed is not damaged, but may be somebody else's.
+ExitCode ResultOf(const VerifyOptions& options, const char* name,
+                  const std::optional<Signed>& found) {
+  if (!found || !found->signer.empty()) return ExitCode::kOk;
+  Report(fmt::format("shardinit: `{}` is intact, but its {} {}\n  hint: `ssh-keygen -Y sign -n "
+                     "shardinit -f KEY {}/{}` signs it\n",
+                     Escape(options.folder), name, found->message, Escape(options.folder), name),
+         options.json);
+  return ExitCode::kDifferent;
+}
+
+void PrintIntact(const VerifyOptions& options, bool is_export, const VerifyResult& result,
+                 const std::optional<Signed>& found) {
   if (options.json) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("folder", options.folder);
     out.Member("intact", result.findings.empty())
         .Member(is_export ? "files" : "ranks", result.files);
     out.Member("boxes", result.boxes).Member("bytes", result.bytes);
+    if (found) out.Member("signer", found->signer);
     AddFindings(result.findings, out);
     AddForeign(result.foreign, out);
     out.EndObject();
     Print(out.Finish());
   } else if (result.findings.empty()) {
     PrintUnlessQuiet(fmt::format(
-        "{}: intact: {}, {}, {}{}\n", Escape(options.folder),
+        "{}: intact: {}, {}, {}{}{}\n", Escape(options.folder),
         Count(result.files, is_export ? "file" : "rank"), Count(result.boxes, "box", "boxes"),
         InBytes(result.bytes),
+        found && !found->signer.empty() ? fmt::format("; signed by {}", Escape(found->signer)) : "",
         result.foreign.empty()
             ? ""
             : fmt::format("; beside it {}", Count(result.foreign.count(), "foreign name"))));
   }
 }
 
-ExitCode RunVerify(const VerifyOptions& options) {
+// Throws Error (kUsage) for options that have nothing to be about.
+void RequireSense(const VerifyOptions& options, bool against_spec, bool has_plan) {
   const bool is_url = IsBucketUrl(options.folder);
-  const auto holds = [&](const char* name) { return Exists(options.folder + "/" + name); };
-  const SpecOptions& spec = options.spec;
-  const bool against_spec = !spec.request.path.empty();
-  if (!against_spec && spec.HasOverrides()) {
+  const SignatureRequest& signature = options.signature;
+  if (!against_spec && options.spec.HasOverrides()) {
     throw Error(ExitCode::kUsage,
                 "`--set`, `--mesh`, `--sharding` and `--layout` are for a spec, and none is given",
                 "add `--spec SPEC`");
@@ -170,24 +199,51 @@ ExitCode RunVerify(const VerifyOptions& options) {
     throw Error(ExitCode::kUsage, "`--spec` reads the values of folders, and not of buckets",
                 "without it the bytes of a checkpoint in a bucket are compared with their digests");
   }
-  if (against_spec && !holds(kPlanName)) {
-    if (!options.strict) return RunAgainstSpec(options);
+  if (signature.signers.empty() && !signature.signature.empty()) {
+    throw Error(ExitCode::kUsage, "`--signature` is given, but no keys that are trusted",
+                "add `--signers FILE`");
+  }
+  if (is_url && !signature.signers.empty() && signature.signature.empty()) {
+    throw Error(ExitCode::kUsage,
+                "the signature of a checkpoint in a bucket is not read from there",
+                "download it, and give it with `--signature FILE`");
+  }
+  if (!against_spec || has_plan) return;
+  if (!signature.signers.empty()) {
+    throw Error(ExitCode::kUsage,
+                "`--signers` is about the manifest of a checkpoint, and there is none",
+                "without `--spec` the record of an export is compared with its signature");
+  }
+  if (options.strict) {
     throw Error(
         ExitCode::kUsage,
         "`--strict` checks the names of files, and `--spec` checks tensors: give one of them",
         "without `--spec` an export is compared with its own list");
   }
+}
+
+ExitCode RunVerify(const VerifyOptions& options) {
+  const bool is_url = IsBucketUrl(options.folder);
+  const auto holds = [&](const char* name) { return Exists(options.folder + "/" + name); };
+  const bool against_spec = !options.spec.request.path.empty();
+  const bool has_plan = !is_url && holds(kPlanName);
+  RequireSense(options, against_spec, has_plan);
+  if (against_spec && !has_plan) return RunAgainstSpec(options);
   // An export has no ranks, but a record.
-  const bool is_export =
-      !is_url && !holds(kManifestName) && !holds(kPlanName) && holds(kExportName);
+  const bool is_export = !is_url && !holds(kManifestName) && !has_plan && holds(kExportName);
+  const char* const name = is_export ? kExportName : kManifestName;
   const VerifyResult result = CheckBytes(options, is_export);
+  const auto found = CheckSigner(options, name, result.statement);
   ReportFindings(options, result.foreign, "is foreign: ");
   if (against_spec && result.findings.empty()) {
-    const ExitCode code = ResultOf(options, result.foreign);
+    const ExitCode code =
+        std::max(ResultOf(options, result.foreign), ResultOf(options, name, found));
     return std::max(code, RunAgainstSpec(options));
   }
-  PrintIntact(options, is_export, result);
-  if (result.findings.empty()) return ResultOf(options, result.foreign);
+  PrintIntact(options, is_export, result, found);
+  if (result.findings.empty()) {
+    return std::max(ResultOf(options, result.foreign), ResultOf(options, name, found));
+  }
   ReportFindings(options, result.findings);
   Report(fmt::format("shardinit: `{}` is damaged: {}\n  hint: {}\n", Escape(options.folder),
                      Count(result.findings.count(), "finding"),

@@ -7,6 +7,7 @@
 #include "base/folder.h"
 #include "base/glob.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/signature.h"
 #include "export/export.h"
 #include "export/record.h"
 
@@ -52,7 +53,8 @@ std::unordered_set<std::string> FindFiles(const std::string& folder, const Recor
       found.insert(name);
     } else if (kind == NameKind::kLink && (is_folder || recorded.contains(name))) {
       result->findings.Add({name, "", "is a link to elsewhere"});
-    } else if (name != kExportName && !(is_folder && kind == NameKind::kFolder)) {
+    } else if (name != kExportName && name != SignatureOf(kExportName) &&
+               !(is_folder && kind == NameKind::kFolder)) {
       // Readers take what begins with a digit in the folder of an array for a chunk.
       const size_t slash = name.rfind('/');
       const bool is_like_a_chunk =
@@ -79,6 +81,7 @@ VerifyResult VerifyExport(const std::string& folder, int jobs, const VerifyProgr
     result.findings.Add({kExportName, "", std::string(wrong)});
     return result;
   }
+  result.statement = text;
   const Record record = ReadRecord(std::exchange(text, {}), path_of_record);
   const std::vector<RecordedFile>& files = record.files;
   const std::unordered_set<std::string> found = FindFiles(folder, record, &result);

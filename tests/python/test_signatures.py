@@ -1,0 +1,149 @@
+"""`verify --signers`: keys and signatures are those of ssh-keygen."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from support import CLEAN, run_json, run_ok, run_tool
+
+SPEC = """
+shardinit: 1
+name: m
+dtype: f32
+mesh: {axes: {x: 2}}
+modules:
+  w: {shape: [40, 50], shard: [x], init: {normal: {std: 1}}}
+"""
+KINDS = {"ed25519": ["-t", "ed25519"], "ecdsa": ["-t", "ecdsa", "-b", "384"], "rsa": ["-t", "rsa", "-b", "2048"]}
+
+
+def sign(key, file, namespace="shardinit"):
+    file.with_name(file.name + ".sig").unlink(missing_ok=True)
+    subprocess.run(["ssh-keygen", "-q", "-Y", "sign", "-n", namespace, "-f", key, file], check=True,
+                   stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    """A folder with a key of each kind, `stranger`, and `signers`, which trusts all but that one."""
+    folder = tmp_path_factory.mktemp("keys")
+    lines = ["# who may sign"]
+    for name, options in {**KINDS, "stranger": KINDS["ed25519"]}.items():
+        subprocess.run(["ssh-keygen", "-q", "-N", "", "-C", "", *options, "-f", folder / name], check=True)
+        if name != "stranger":
+            lines.append(f"{name}@example.org,other@example.org {(folder / f'{name}.pub').read_text().strip()}")
+    (folder / "signers").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "spec.yaml").write_text(SPEC)
+    run_ok("gen", folder / "spec.yaml", "-o", folder / "checkpoint")
+    run_ok("export", folder / "spec.yaml", "--to", "safetensors", "-o", folder / "export")
+    return folder
+
+
+@pytest.fixture(params=["checkpoint", "export"])
+def signed(request, made, keys, tmp_path):
+    """A folder, and its signed file."""
+    folder = shutil.copytree(made / request.param, tmp_path / "folder")
+    statement = folder / ("manifest.json" if request.param == "checkpoint" else "shardinit-export.json")
+    sign(keys / "ed25519", statement)
+    return folder, statement
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_key(kind, signed, keys):
+    folder, statement = signed
+    sign(keys / kind, statement)
+    result = run_ok("verify", folder, "--strict", "--signers", keys / "signers")
+    assert f"; signed by {kind}@example.org\n" in result.stdout and not result.stderr
+    assert run_json("verify", folder, "--signers", keys / "signers")["signer"] == f"{kind}@example.org"
+    assert "signer" not in run_json("verify", folder)
+
+
+def refusal(*arguments, code=1):
+    result = run_tool("verify", *arguments)
+    assert result.returncode == code, result.stderr
+    return result.stderr
+
+
+def test_a_stranger_signed(signed, keys):
+    folder, statement = signed
+    sign(keys / "stranger", statement)
+    assert f"is intact, but its {statement.name} is signed by nobody whom " in refusal(
+        folder, "--signers", keys / "signers")
+
+
+def test_nobody_signed(signed, keys):
+    folder, statement = signed
+    statement.with_name(statement.name + ".sig").unlink()
+    assert "is not signed: there is no " in refusal(folder, "--signers", keys / "signers")
+
+
+def test_another_purpose(signed, keys):
+    folder, statement = signed
+    sign(keys / "ed25519", statement, namespace="git")
+    assert "is not what ed25519@example.org signed with the namespace `shardinit`" in refusal(
+        folder, "--signers", keys / "signers")
+
+
+def test_another_folder_was_signed(keys, made, tmp_path):
+    """A checkpoint of other values, whole and consistent, with the signature of the declared one."""
+    other = tmp_path / "other"
+    run_ok("gen", made / "spec.yaml", "--set", "seed=1", "-o", other)
+    run_ok("verify", other)
+    sign(keys / "ed25519", other / "manifest.json")
+    run_ok("verify", other, "--signers", keys / "signers")
+    folder = shutil.copytree(made / "checkpoint", tmp_path / "folder")
+    shutil.copy(other / "manifest.json.sig", folder)
+    assert "is not what ed25519@example.org signed" in refusal(folder, "--signers", keys / "signers")
+    run_ok("verify", other, "--signers", keys / "signers", "--signature", folder / "manifest.json.sig")
+
+
+def test_every_byte_of_the_signature_matters(signed, keys):
+    folder, statement = signed
+    signature = statement.with_name(statement.name + ".sig")
+    good = signature.read_bytes()
+    body = range(good.index(b"\n") + 1, good.index(b"\n-----END"))
+    for at in [i for i in body if good[i] != 0x0A][::7]:
+        bad = bytearray(good)
+        bad[at] = ord("A") if good[at] != ord("A") else ord("B")
+        signature.write_bytes(bad)
+        refusal(folder, "--signers", keys / "signers")
+    signature.write_bytes(b"")
+    refusal(folder, "--signers", keys / "signers")
+
+
+def test_damage_is_found_whoever_signed(made, keys, tmp_path):
+    folder = shutil.copytree(made / "checkpoint", tmp_path / "folder")
+    sign(keys / "ed25519", folder / "manifest.json")
+    with open(folder / "ranks/rank-00001.h5", "r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x55")
+    assert "is damaged" in refusal(folder, "--signers", keys / "signers")
+    (folder / "ranks/rank-00000.json").unlink()
+    assert "is damaged" in refusal(folder, "--signers", keys / "signers")
+
+
+def test_mistakes(signed, keys, tmp_path, made):
+    folder, statement = signed
+    signature = statement.with_name(statement.name + ".sig")
+    assert "no keys that are trusted" in refusal(folder, "--signature", signature, code=2)
+    assert "missing" in refusal(folder, "--signers", tmp_path / "missing", code=2)
+    assert "is not read from there" in refusal("s3://bucket/x", "--signers", keys / "signers", code=2)
+    if statement.name != "manifest.json":
+        assert "is about the manifest" in refusal(folder, "--signers", keys / "signers", "--spec",
+                                                  made / "spec.yaml", code=2)
+    else:
+        run_ok("verify", folder, "--signers", keys / "signers", "--spec", made / "spec.yaml")
+    assert "`ssh-keygen` is not installed" in refusal_without_path(folder, "--signers", keys / "signers")
+
+
+def refusal_without_path(*arguments):
+    result = run_tool("verify", *arguments, env={**CLEAN, "PATH": "/nowhere"})
+    assert result.returncode == 2, result.stderr
+    return result.stderr
