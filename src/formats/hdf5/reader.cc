@@ -21,6 +21,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "formats/hdf5/build.h"
+#include "formats/hdf5/confine.h"
 #include "formats/hdf5/layout.h"
 
 namespace shardinit::hdf5 {
@@ -224,13 +225,17 @@ void Limit(int resource, rlim_t most) {
   setrlimit(static_cast<__rlimit_resource>(resource), &limit);
 }
 
-std::string Describe(int fd, size_t most) {
+// `answer` is the descriptor that the process may still write to.
+std::string Describe(int fd, int answer, size_t most) {
   const PropertyList access(H5Pcreate(H5P_FILE_ACCESS), "make file properties");
   Require(H5Pset_file_locking(access, false, true), "turn off file locks");
   const File file(H5Fopen(fmt::format("/proc/self/fd/{}", fd).c_str(), H5F_ACC_RDONLY, access),
                   "open it");
   // From here on nothing can be opened: no source, link, plugin or FIFO that the file names.
   Limit(RLIMIT_NOFILE, 0);
+#ifndef SHARDINIT_SANITIZED
+  Confine(MayOpen::kNothing, answer);
+#endif
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines);
   for (const char* name : {kFormatVersionName, kContractVersionName, kSeed, kRank, kWorldSize}) {
@@ -260,15 +265,16 @@ std::string Describe(int fd, size_t most) {
 
 // Does all of the child's work: writes its answer, after one byte that says which kind it is.
 [[noreturn]] void Answer(int fd, int out, size_t most) {
-#ifndef SHARDINIT_SANITIZED  // A sanitizer alone takes more.
-  Limit(RLIMIT_AS, rlim_t{1} << 30);
-#endif
   Limit(RLIMIT_CPU, 20);
   Limit(RLIMIT_FSIZE, 0);
   Limit(RLIMIT_CORE, 0);
+#ifndef SHARDINIT_SANITIZED  // A sanitizer alone takes more, of memory and of calls.
+  Limit(RLIMIT_AS, rlim_t{1} << 30);
+  Confine(MayOpen::kToRead, out);
+#endif
   std::string answer;
   try {
-    answer = "+" + Describe(fd, most);
+    answer = "+" + Describe(fd, out, most);
   } catch (const std::exception& e) {
     answer = std::string("-") + e.what();
   }

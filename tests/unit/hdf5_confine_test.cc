@@ -1,0 +1,135 @@
+// Tests what a process can still do that reads a file of a stranger.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "formats/hdf5/confine.h"
+
+namespace shardinit::hdf5 {
+namespace {
+
+constexpr int kUnconfined = 99;  // The kernel has no such filters.
+
+// Returns the exit status of a process that does this.
+int StatusOf(const std::function<int()>& work) {
+  const pid_t child = fork();
+  if (child == 0) _exit(work());
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;
+  return WEXITSTATUS(status);
+}
+
+// The strictest filter refuses this question, too.
+bool IsConfined() {
+  const int mode = prctl(PR_GET_SECCOMP, 0, 0, 0, 0);
+  return mode == SECCOMP_MODE_FILTER || (mode < 0 && errno == EPERM);
+}
+
+// Does what a reader must not do. Returns the number of the first thing that was not refused, or 0.
+int FirstAllowed(int other) {
+  const auto is_refused = [](long result) { return result == -1 && errno == EPERM; };
+  char* const nothing[] = {nullptr};
+  const std::vector<std::function<bool()>> harms = {
+      [&] { return is_refused(open("confine-new", O_WRONLY | O_CREAT, 0600)); },
+      [&] { return is_refused(open("/dev/null", O_RDWR)); },
+      [&] { return is_refused(unlink("confine-there")); },
+      [&] { return is_refused(rename("confine-there", "confine-new")); },
+      [&] { return is_refused(chmod("confine-there", 0777)); },
+      [&] { return is_refused(mkdir("confine-new", 0700)); },
+      [&] { return is_refused(symlink("x", "confine-new")); },
+      [&] { return is_refused(execve("/bin/true", nothing, nothing)); },
+      [&] { return is_refused(fork()); },
+      [&] { return is_refused(socket(AF_INET, SOCK_STREAM, 0)); },
+      [&] { return is_refused(kill(getppid(), 0)); },
+      [&] { return is_refused(write(other, "x", 1)); },
+      [&] { return is_refused(ftruncate(other, 0)); },
+      [&] {
+        return mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) ==
+                   MAP_FAILED &&
+               errno == EPERM;
+      },
+      [&] {
+        void* const page =
+            mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        return page != MAP_FAILED && is_refused(mprotect(page, 4096, PROT_READ | PROT_EXEC));
+      },
+      [&] {
+        rlimit limit = {1, 1};
+        return is_refused(prlimit(getppid(), RLIMIT_CORE, &limit, nullptr));
+      },
+  };
+  for (size_t i = 0; i < harms.size(); ++i) {
+    if (!harms[i]()) return static_cast<int>(i) + 1;
+  }
+  return 0;
+}
+
+class ConfineTest : public testing::TestWithParam<MayOpen> {
+ protected:
+  void SetUp() override {
+    there_ = open("confine-there", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    ASSERT_GE(there_, 0);
+    ASSERT_EQ(pipe(ends_), 0);
+  }
+  void TearDown() override {
+    for (const int fd : {there_, ends_[0], ends_[1]}) close(fd);
+    unlink("confine-there");
+  }
+
+  int there_ = -1, ends_[2] = {-1, -1};
+};
+
+TEST_P(ConfineTest, HarmIsRefused) {
+  const int status = StatusOf([&] {
+    Confine(GetParam(), ends_[1]);
+    return IsConfined() ? FirstAllowed(there_) : kUnconfined;
+  });
+  if (status == kUnconfined) GTEST_SKIP() << "not tested: the kernel has no seccomp filters";
+  EXPECT_EQ(status, 0) << "the number of what was not refused";
+  EXPECT_NE(access("confine-new", F_OK), 0);
+}
+
+TEST_P(ConfineTest, AReaderGoesOn) {
+  const int status = StatusOf([&] {
+    Confine(GetParam(), ends_[1]);
+    const std::vector<char> memory(64 << 20, 'x');
+    struct stat info;
+    char byte;
+    if (fstat(there_, &info) != 0 || pread(there_, &byte, 1, 0) != 0) return 1;
+    if (lseek(there_, 0, SEEK_SET) != 0 || write(ends_[1], memory.data(), 1) != 1) return 2;
+    return close(there_) == 0 ? 0 : 3;
+  });
+  EXPECT_EQ(status, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Both, ConfineTest, testing::Values(MayOpen::kToRead, MayOpen::kNothing));
+
+TEST(Confine, OpensUntilTheSecondCall) {
+  const int status = StatusOf([] {
+    Confine(MayOpen::kToRead, STDOUT_FILENO);
+    if (!IsConfined()) return kUnconfined;
+    if (open("/dev/null", O_RDONLY) < 0) return 1;
+    Confine(MayOpen::kNothing, STDOUT_FILENO);
+    if (open("/dev/null", O_RDONLY) >= 0 || errno != EPERM) return 2;
+    Confine(MayOpen::kToRead, STDOUT_FILENO);  // It gives nothing back.
+    return open("/dev/null", O_RDONLY) >= 0 ? 3 : 0;
+  });
+  if (status == kUnconfined) GTEST_SKIP() << "not tested: the kernel has no seccomp filters";
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace shardinit::hdf5
