@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@
 #include "base/table.h"
 #include "base/talk.h"
 #include "base/text.h"
+#include "bucket/profile.h"
 #include "bucket/url.h"
 #include "commands/command.h"
 #include "commands/folders.h"
@@ -35,9 +37,23 @@ struct JobEngine;
 std::span<const JobEngine> JobEngines();
 
 // The options that only some engines have.
-enum JobFlag { kNodes, kArray, kImage, kVolume, kStorageClass, kMount, kQueue, kAllFlags };
+enum JobFlag {
+  kNodes,
+  kArray,
+  kImage,
+  kVolume,
+  kStorageClass,
+  kMount,
+  kQueue,
+  kEnv,
+  kSecret,
+  kServiceAccount,
+  kJobRole,
+  kAllFlags
+};
 constexpr std::string_view kJobFlags[kAllFlags] = {
-    "--nodes", "--array", "--image", "--volume", "--storage-class", "--mount", "--queue"};
+    "--nodes", "--array", "--image",  "--volume",          "--storage-class", "--mount",
+    "--queue", "--env",   "--secret", "--service-account", "--job-role"};
 
 std::string IsNodeCount(const std::string& text) {
   return ParseNumber<int64_t>(text).value_or(0) >= 1
@@ -50,6 +66,8 @@ struct JobsOptions {
 
   SpecOptions spec;
   std::string engine, folder, name, image, volume, storage_class, mount, queue;
+  std::string secret, service_account, job_role;
+  std::vector<std::string> env;
   int64_t nodes = 0;  // 0: not given
   bool array = false;
 
@@ -69,6 +87,14 @@ struct JobsOptions {
         return !mount.empty();
       case kQueue:
         return !queue.empty();
+      case kEnv:
+        return !env.empty();
+      case kSecret:
+        return !secret.empty();
+      case kServiceAccount:
+        return !service_account.empty();
+      case kJobRole:
+        return !job_role.empty();
       case kAllFlags:
         break;
     }
@@ -90,9 +116,12 @@ struct Job {
   std::string spec = {};       // the path that the jobs know it by
   std::string spec_file = {};  // The name of a spec that goes along with the job; empty: none does.
   std::string spec_text = {};
-  std::string folder = {};  // absolute, but for a remote of rclone
-  std::string mount = {},
-              directory = {};  // of containers: where the volume is, and where they begin
+  std::string folder = {};  // absolute, but for a URL and a remote of rclone
+  // Of containers: where the volume is, and where they begin. They are empty without a volume.
+  std::string mount = {}, directory = {};
+  std::map<std::string, std::string> variables = {};  // of --env
+
+  bool is_in_bucket() const { return IsBucketUrl(folder); }
 };
 
 // Where jobs run, and so which files they see.
@@ -104,10 +133,13 @@ enum class Sees {
 struct JobEngine {
   std::string_view name, file;  // of configs/jobs/
   Sees sees = Sees::kAll;
-  bool brings_spec = false, takes_urls = false;
+  bool brings_spec = false, takes_urls = true;
   int64_t least = 1, most = 1'000'000;  // parts
   std::string_view limit = {};          // why there are no fewer or more; empty: nobody wants such
   std::vector<JobFlag> takes = {}, needs = {};
+  std::vector<JobFlag> needs_in_folder = {};
+  std::vector<JobFlag> credentials = {};  // for a bucket, of which one is needed
+  std::string_view own_variables = {};    // what the names of the engine's own variables begin with
   void (*fill)(const Job& job, TemplateValues* values);
 };
 
@@ -190,6 +222,7 @@ void RequireWithout(std::string_view mark, const Job& job, std::string_view engi
   texts.push_back(job.spec_text);
   texts.push_back(job.mount);
   texts.push_back(job.directory);
+  for (const auto& [name, value] : job.variables) texts.push_back(value);
   for (const std::string& text : texts) {
     if (text.find(mark) == text.npos) continue;
     throw BadJob(fmt::format("{} would put something else in the place of `{}`, in {}", engine,
@@ -210,31 +243,69 @@ void FillObjectStore(const Job& job, TemplateValues* values) {
   (*values)["largest"] = InBytes(job.plan.max_rank_bytes);
 }
 
+// Returns a key of YAML with its list; nothing if the list is empty.
+std::string YamlList(std::string_view key, const std::vector<std::string>& items) {
+  return items.empty() ? "" : fmt::format("{}:\n  - {}", key, fmt::join(items, "\n  - "));
+}
+
+// Returns a key of YAML with its value; nothing if the value is empty.
+std::string YamlLine(std::string_view key, const std::string& value) {
+  return value.empty() ? "" : fmt::format("{}: {}", key, InYamlScalar(value));
+}
+
 // Sets what the templates in YAML have in common.
 void FillContainers(const Job& job, TemplateValues* values) {
   (*values)["image"] = InYamlScalar(job.options.image);
-  (*values)["mount"] = InYamlScalar(job.mount);
-  (*values)["volume"] = InYamlScalar(job.options.volume);
-  (*values)["directory"] = InYamlScalar(job.directory);
+  (*values)["directory"] = YamlLine("workingDir", job.directory);
+  (*values)["service_account"] = YamlLine("serviceAccountName", job.options.service_account);
   (*values)["folder"] = InYamlScalar(ForKubernetes(job.folder));
   std::string args;
   for (const std::string& word : GenWords(job)) {
     args += fmt::format("{}- {}", args.empty() ? "" : "\n", InYamlScalar(ForKubernetes(word)));
   }
   (*values)["args"] = args;
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : job.variables) {
+    variables.push_back(fmt::format("{{name: {}, value: {}}}", InYamlScalar(name),
+                                    InYamlScalar(ForKubernetes(value))));
+  }
+  std::string environment = YamlList("env", variables);
+  if (const std::string& secret = job.options.secret; !secret.empty()) {
+    environment += fmt::format("{}envFrom: [{{secretRef: {{name: {}}}}}]",
+                               environment.empty() ? "" : "\n", InYamlScalar(secret));
+  }
+  (*values)["environment"] = environment;
+  // A look at a bucket asks for the receipt of each rank, which costs money.
+  (*values)["pause"] = job.is_in_bucket() ? "300" : "30";
+}
+
+// Sets the volumes of pods: that of a claim, if there is one, and that of a spec.
+void FillVolumes(const Job& job, const std::string& claim, TemplateValues* values) {
+  std::vector<std::string> mounts, volumes;
+  if (!claim.empty()) {
+    mounts.push_back(fmt::format("{{name: shared, mountPath: {}}}", InYamlScalar(job.mount)));
+    volumes.push_back(fmt::format("{{name: shared, persistentVolumeClaim: {{claimName: {}}}}}",
+                                  InYamlScalar(claim)));
+  }
+  if (values->contains("spec_volume")) {
+    mounts.push_back(fmt::format("{{name: spec, mountPath: {}}}", kSpecFolder));
+    volumes.push_back((*values)["spec_volume"]);
+  }
+  (*values)["mounts"] = YamlList("volumeMounts", mounts);
+  (*values)["volumes"] = YamlList("volumes", volumes);
 }
 
 void FillKubernetes(const Job& job, TemplateValues* values) {
   FillContainers(job, values);
   const JobsOptions& options = job.options;
-  if (options.volume.empty() == options.storage_class.empty()) {
+  if (!job.is_in_bucket() && options.volume.empty() == options.storage_class.empty()) {
     throw BadJob(options.volume.empty() ? "`kubernetes` needs a volume that all nodes may write to"
                                         : "`--volume` and `--storage-class` are two answers",
                  "name a claim that is there with `--volume`, or have one made with "
                  "`--storage-class`");
   }
-  std::string documents;
-  if (options.volume.empty()) {
+  std::string documents, claim = options.volume;
+  if (!options.storage_class.empty()) {
     // A tenth more than the files have: file systems and index.h5 need some.
     const auto bytes = static_cast<double>(BytesInFiles(job.plan)) * 1.1;
     TemplateValues of_volume = {
@@ -242,17 +313,16 @@ void FillKubernetes(const Job& job, TemplateValues* values) {
         {"class", InYamlScalar(options.storage_class)},
         {"gibibytes", fmt::to_string(static_cast<int64_t>(bytes / (1 << 30)) + 1)}};
     documents += FillJobTemplate("kubernetes-volume.yaml.in", of_volume);
-    (*values)["volume"] = InYamlScalar(job.name);
+    claim = job.name;
   }
-  (*values)["spec_mount"] = (*values)["spec_volume"] = "";
   if (!job.spec_file.empty()) {
     documents += FillJobTemplate(
         "kubernetes-spec.yaml.in",
         {{"name", job.name}, {"file", job.spec_file}, {"text", InYamlScalar(job.spec_text)}});
-    (*values)["spec_mount"] = fmt::format("- {{name: spec, mountPath: {}}}", kSpecFolder);
     (*values)["spec_volume"] =
-        fmt::format("- {{name: spec, configMap: {{name: \"{}-spec\"}}}}", job.name);
+        fmt::format("{{name: spec, configMap: {{name: \"{}-spec\"}}}}", job.name);
   }
+  FillVolumes(job, claim, values);
   if (documents.ends_with('\n')) documents.pop_back();
   (*values)["documents"] = documents;
   // A mistake that every part would find ends the job early, and not a few lost parts.
@@ -262,6 +332,7 @@ void FillKubernetes(const Job& job, TemplateValues* values) {
 void FillArgo(const Job& job, TemplateValues* values) {
   RequireWithout("{{", job, "Argo");
   FillContainers(job, values);
+  FillVolumes(job, job.options.volume, values);
   for (const char* own : {"item", "inputs.parameters.part"}) {
     (*values)[own] = fmt::format("{{{{{}}}}}", own);
   }
@@ -272,85 +343,135 @@ void FillArgo(const Job& job, TemplateValues* values) {
                         InYamlScalar(job.spec_text));
 }
 
+// Returns the line of a shell that goes to the folder in which containers begin.
+std::string GoThere(const Job& job) {
+  return job.directory.empty() ? "" : fmt::format("cd -- {} || exit", InShell(job.directory));
+}
+
 void FillSkyPilot(const Job& job, TemplateValues* values) {
   FillContainers(job, values);
   (*values)["image"] = InYamlScalar("docker:" + job.options.image);
+  (*values)["credentials"] =
+      job.is_in_bucket() ? "#\n"
+                           "# The nodes have the credentials that SkyPilot gives them. For others, "
+                           "as those of another store than AWS:\n"
+                           "#\n"
+                           "#   sky launch --secret AWS_ACCESS_KEY_ID --secret "
+                           "AWS_SECRET_ACCESS_KEY FILE"
+                         : "";
+  const auto mapping = [](std::string_view key, const std::string& name, const std::string& value) {
+    return fmt::format("{}:\n  {}: {}", key, InYamlScalar(name), InYamlScalar(value));
+  };
+  (*values)["volumes"] =
+      job.options.volume.empty() ? "" : mapping("volumes", job.mount, job.options.volume);
   (*values)["file_mounts"] =
-      job.spec_file.empty() ? ""
-                            : fmt::format("file_mounts:\n  {}: {}", job.spec,
-                                          InYamlScalar(Absolute(job.options.spec.request.path)));
+      job.spec_file.empty()
+          ? ""
+          : mapping("file_mounts", job.spec, Absolute(job.options.spec.request.path));
+  std::string envs;
+  for (const auto& [name, value] : job.variables) {
+    envs += fmt::format("{}\n  {}: {}", envs.empty() ? "envs:" : "", InYamlScalar(name),
+                        InYamlScalar(value));
+  }
+  (*values)["envs"] = envs;
   (*values)["run"] =
       InYamlBlock(FillJobTemplate("skypilot-run.sh.in", {{"folder", InShell(job.folder)},
-                                                         {"directory", InShell(job.directory)},
+                                                         {"cd", GoThere(job)},
+                                                         {"pause", (*values)["pause"]},
                                                          {"gen", InShell(GenWords(job))}}));
 }
 
 void FillBatch(const Job& job, TemplateValues* values) {
   RequireWithout("Ref::", job, "AWS Batch");
   std::vector<std::string> words = {
-      "sh",
-      "-c",
-      fmt::format("cd -- \"$1\" && shift && exec \"$@\" --part \"$AWS_BATCH_JOB_ARRAY_INDEX/{}\"",
-                  job.parts),
-      "part",
-      job.directory,
-      "shardinit"};
+      "sh", "-c",
+      fmt::format("{}exec \"$@\" --part \"$AWS_BATCH_JOB_ARRAY_INDEX/{}\"",
+                  job.directory.empty() ? "" : "cd -- \"$1\" && shift && ", job.parts),
+      "part"};
+  if (!job.directory.empty()) words.push_back(job.directory);
+  words.emplace_back("shardinit");
   for (std::string& word : GenWords(job)) words.push_back(std::move(word));
   (*values)["command"] = InJsonText(words);
   (*values)["image"] = InJsonText(job.options.image);
-  (*values)["volume"] = InJsonText(job.options.volume);
-  (*values)["mount"] = InJsonText(job.mount);
   (*values)["folder"] = InJsonText(job.folder);
   (*values)["queue"] = InShell(job.options.queue);
+  std::vector<std::string> more;
+  if (const std::string& role = job.options.job_role; !role.empty()) {
+    more.push_back(fmt::format("\"jobRoleArn\": {},", InJsonText(role)));
+  }
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : job.variables) {
+    variables.push_back(
+        fmt::format("{{\"name\": \"{}\", \"value\": {}}}", name, InJsonText(value)));
+  }
+  if (!variables.empty()) {
+    more.push_back(fmt::format("\"environment\": [{}],", fmt::join(variables, ", ")));
+  }
+  if (const std::string& volume = job.options.volume; !volume.empty()) {
+    more.push_back(
+        fmt::format("\"volumes\": [{{\"name\": \"shared\", \"efsVolumeConfiguration\": "
+                    "{{\"fileSystemId\": {}, \"transitEncryption\": \"ENABLED\"}}}}],",
+                    InJsonText(volume)));
+    more.push_back(
+        fmt::format("\"mountPoints\": [{{\"sourceVolume\": \"shared\", \"containerPath\": {}}}],",
+                    InJsonText(job.mount)));
+  }
+  (*values)["more"] = fmt::format("{}", fmt::join(more, "\n"));
 }
 
 constexpr char kArrayLimit[] = "Slurm's default MaxArraySize allows an array of 1,001 tasks";
 
 std::span<const JobEngine> JobEngines() {
   static const JobEngine kEngines[] = {
-      {.name = "slurm",
-       .file = "slurm.sh.in",
-       .takes_urls = true,
-       .takes = {kNodes, kArray},
-       .fill = FillShell},
+      {.name = "slurm", .file = "slurm.sh.in", .takes = {kNodes, kArray}, .fill = FillShell},
       {.name = "kubernetes",
        .file = "kubernetes.yaml.in",
        .sees = Sees::kVolume,
        .brings_spec = true,
        .most = 100'000,
        .limit = "an Indexed Job has at most 100,000 pods at a time",
-       .takes = {kNodes, kImage, kVolume, kStorageClass, kMount},
+       .takes = {kNodes, kImage, kVolume, kStorageClass, kMount, kEnv, kSecret, kServiceAccount},
        .needs = {kImage},
+       .credentials = {kServiceAccount, kSecret},
+       .own_variables = "JOB_COMPLETION_INDEX",
        .fill = FillKubernetes},
-      {.name = "mpi",
-       .file = "mpi.sh.in",
-       .takes_urls = true,
-       .takes = {kNodes},
-       .fill = FillShell},
+      {.name = "mpi", .file = "mpi.sh.in", .takes = {kNodes}, .fill = FillShell},
       {.name = "batch",
        .file = "batch.sh.in",
        .sees = Sees::kVolume,
        .least = 2,
        .most = 10'000,
        .limit = "an array of AWS Batch has 2 to 10,000 jobs",
-       .takes = {kNodes, kImage, kVolume, kMount, kQueue},
-       .needs = {kImage, kVolume, kQueue},
+       .takes = {kNodes, kImage, kVolume, kMount, kQueue, kEnv, kJobRole},
+       .needs = {kImage, kQueue},
+       .needs_in_folder = {kVolume},
+       .credentials = {kJobRole},
+       .own_variables = "AWS_BATCH",
        .fill = FillBatch},
       {.name = "argo",
        .file = "argo.yaml.in",
        .sees = Sees::kVolume,
        .brings_spec = true,
-       .takes = {kNodes, kImage, kVolume, kMount},
-       .needs = {kImage, kVolume},
+       .takes = {kNodes, kImage, kVolume, kMount, kEnv, kSecret, kServiceAccount},
+       .needs = {kImage},
+       .needs_in_folder = {kVolume},
+       .credentials = {kServiceAccount, kSecret},
+       .own_variables = "ARGO_",
        .fill = FillArgo},
       {.name = "skypilot",
        .file = "skypilot.yaml.in",
        .sees = Sees::kVolume,
        .brings_spec = true,
-       .takes = {kNodes, kImage, kVolume, kMount},
-       .needs = {kImage, kVolume},
+       .takes = {kNodes, kImage, kVolume, kMount, kEnv},
+       .needs = {kImage},
+       .needs_in_folder = {kVolume},
+       .own_variables = "SKYPILOT_",
        .fill = FillSkyPilot},
-      {.name = "object-store", .file = "object-store.sh.in", .most = 1, .fill = FillObjectStore},
+      {.name = "object-store",
+       .file = "object-store.sh.in",
+       .takes_urls = false,
+       .most = 1,
+       .fill = FillObjectStore},
   };
   return kEngines;
 }
@@ -364,7 +485,7 @@ JobsOptions::JobsOptions(CLI::App& app) {
   spec.AddLayoutTo(app);
   spec.AddReplicasTo(app);
   TakesUrl(AddText(app, "-o,--output", "DIR", &folder,
-                   "Folder of the checkpoint; object-store: REMOTE:PATH of rclone"))
+                   "Folder of the checkpoint, or its URL; object-store: REMOTE:PATH of rclone"))
       ->required();
   app.add_option("--nodes", nodes, "Parts, each on a node of its own; default 1, batch: 2")
       ->type_name("N")
@@ -377,6 +498,15 @@ JobsOptions::JobsOptions(CLI::App& app) {
           "kubernetes: make a claim of this class instead");
   AddText(app, "--mount", "PATH", &mount, "Where containers see the volume; default /work");
   AddText(app, "--queue", "NAME", &queue, "batch: the queue of AWS Batch");
+  AddText(app, "--env", "NAME=VALUE", &env,
+          "Variable of the containers, as AWS_REGION=eu-west-1; repeatable")
+      ->allow_extra_args(false);
+  AddText(app, "--service-account", "NAME", &service_account,
+          "kubernetes, argo: the account of the pods, which may write to the bucket");
+  AddText(app, "--secret", "NAME", &secret,
+          "kubernetes, argo: a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY");
+  AddText(app, "--job-role", "ARN", &job_role,
+          "batch: the role of the jobs, which may write to the bucket");
   AddText(app, "--name", "NAME", &name, "Name of the job; default: of the model");
 }
 
@@ -397,11 +527,83 @@ void RequireFlags(const JobsOptions& options, const JobEngine& engine) {
       throw BadJob(fmt::format("`{}` is not for `{}`", kJobFlags[flag], engine.name),
                    "leave it out; shardinit-jobs(1) says what it is for");
     }
-    if (!options.Has(given) && Contains(engine.needs, given)) {
+    const bool is_needed =
+        Contains(engine.needs, given) ||
+        (!IsBucketUrl(options.folder) && Contains(engine.needs_in_folder, given));
+    if (!options.Has(given) && is_needed) {
       throw BadJob(fmt::format("`{}` needs `{}`", engine.name, kJobFlags[flag]),
                    flag == kImage ? "`src/Containerfile` makes an image, for a registry of yours"
                                   : "shardinit-jobs(1) says what it is");
     }
+  }
+}
+
+// Refuses a job in a bucket that would have no credentials, or a volume for nothing.
+void RequireFlagsOfBucket(const JobsOptions& options, const JobEngine& engine) {
+  if (!engine.takes_urls) {
+    throw BadJob(fmt::format("`{}` writes to no URL", engine.name),
+                 "name a remote of rclone, or use `shardinit gen -o URL`, which needs none");
+  }
+  ParseBucketUrl(options.folder);
+  if (options.Has(kStorageClass)) {
+    throw BadJob("`--storage-class` makes a volume for the checkpoint, which is in a bucket here",
+                 "leave it out");
+  }
+  if (options.Has(kMount) && !options.Has(kVolume)) {
+    throw BadJob("`--mount` says where containers see a volume, and there is none",
+                 "leave it out, or name the volume that has the files of the spec with `--volume`");
+  }
+  const auto& flags = engine.credentials;
+  if (flags.empty() || std::ranges::any_of(flags, [&](JobFlag f) { return options.Has(f); })) {
+    return;
+  }
+  std::string names;
+  for (const JobFlag flag : flags) {
+    names += fmt::format("{}`{}`", names.empty() ? "" : " or ", kJobFlags[flag]);
+  }
+  throw BadJob(fmt::format("`{}` needs {} for a bucket: its jobs have no credentials of yours",
+                           engine.name, names),
+               "shardinit-jobs(1) says what it is");
+}
+
+// Returns the variables of the containers.
+std::map<std::string, std::string> VariablesOf(const JobsOptions& options,
+                                               const JobEngine& engine) {
+  const auto is_in_name = [](char c) {
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  std::map<std::string, std::string> variables;
+  for (const std::string& text : options.env) {
+    const size_t equal = text.find('=');
+    const std::string name = text.substr(0, equal);
+    if (equal == text.npos || name.empty() || !std::ranges::all_of(name, is_in_name) ||
+        (name[0] >= '0' && name[0] <= '9')) {
+      throw BadJob(fmt::format("`--env` of {} is no variable and its value", Quote(text)),
+                   "write it as in `--env AWS_REGION=eu-west-1`");
+    }
+    if (name == "AWS_SECRET_ACCESS_KEY" || name == "AWS_SESSION_TOKEN") {
+      throw BadJob(fmt::format("`--env {}=…` would print a secret", name),
+                   "shardinit-jobs(1) says how jobs get credentials");
+    }
+    if (name.starts_with(engine.own_variables)) {
+      throw BadJob(fmt::format("`--env {}=…`: `{}` sets this variable itself", name, engine.name),
+                   "leave it out");
+    }
+    if (!variables.emplace(name, text.substr(equal + 1)).second) {
+      throw BadJob(fmt::format("`--env {}=…` is given twice", name), "leave one of them out");
+    }
+  }
+  return variables;
+}
+
+// The jobs would ask another store than this command's own would.
+void SayIfElsewhere(const Job& job) {
+  for (const char* name : {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"}) {
+    if (Environment(name).empty() || job.variables.contains(name)) continue;
+    Talk(
+        fmt::format("shardinit: {} is set here, and the jobs do not have it: if they need it, give "
+                    "`--env {}=…`\n",
+                    name, name));
   }
 }
 
@@ -461,6 +663,11 @@ SourceOpener OpenAndNote(std::vector<std::string>* folders) {
 }
 
 Error NotSeen(const std::string& path, const Job& job) {
+  if (job.mount.empty()) {
+    return BadJob(fmt::format("the containers do not see `{}`: they have no volume", path),
+                  "copy it to a volume that they can read, name that with `--volume` and "
+                  "`--mount`, and run this where the volume has the same path");
+  }
   return BadJob(
       fmt::format("the containers do not see `{}`: they see the volume at `{}`", path, job.mount),
       "copy it to the volume, and run this where the volume has the same path; or say "
@@ -476,7 +683,7 @@ void BringSpec(const JobsOptions& options, const std::string& path, Job* job) {
   if (job->spec_text.size() > kMostSpecBytes) {
     throw BadJob(fmt::format("`{}` has {}, too many to go along with a job", path,
                              Count(static_cast<int64_t>(job->spec_text.size()), "byte")),
-                 "copy it to the volume, and run this where the volume has the same path");
+                 "copy it to a volume, and run this where the volume has the same path");
   }
   SpecOptions moved = options.spec;
   moved.request.path = job->spec;
@@ -490,12 +697,11 @@ void BringSpec(const JobsOptions& options, const std::string& path, Job* job) {
   }
   throw BadJob(
       fmt::format("`{}` names other files by where it is, so it cannot go along with a job", path),
-      "copy them to the volume, and run this where the volume has the same path");
+      "copy them to a volume, and run this where the volume has the same path");
 }
 
-// Settles what containers see: the folder, the spec, and all files that were read for it.
-void PlaceInContainers(const JobsOptions& options, const std::vector<std::string>& sources,
-                       Job* job) {
+// Settles where containers see the volume, and where they begin.
+void PlaceVolume(const JobsOptions& options, Job* job) {
   job->mount = options.mount.empty() ? "/work" : options.mount;
   if (!job->mount.starts_with('/')) {
     throw BadJob(fmt::format("`--mount {}` is no absolute path", job->mount),
@@ -504,11 +710,22 @@ void PlaceInContainers(const JobsOptions& options, const std::vector<std::string
   job->mount = Absolute(job->mount);
   const std::string here = Absolute(".");
   job->directory = here == job->mount || IsBelow(here, job->mount) ? here : job->mount;
-  job->folder = Plain(fs::path(job->directory) / options.folder);
-  if (!IsBelow(job->folder, job->mount)) throw NotSeen(job->folder, *job);
+}
+
+// Settles what containers see: the folder, the spec, and all files that were read for it.
+void PlaceInContainers(const JobsOptions& options, const std::vector<std::string>& sources,
+                       Job* job) {
+  if (!job->is_in_bucket() || options.Has(kVolume)) PlaceVolume(options, job);
+  const auto is_seen = [job](const std::string& file) {
+    return !job->mount.empty() && IsBelow(file, job->mount);
+  };
+  if (!job->is_in_bucket()) {
+    job->folder = Plain(fs::path(job->directory) / options.folder);
+    if (!is_seen(job->folder)) throw NotSeen(job->folder, *job);
+  }
   const std::string& path = options.spec.request.path;
   std::string moved;
-  if (!IsShipped(job->spec) && !IsBelow(job->spec, job->mount)) {
+  if (!IsShipped(job->spec) && !is_seen(job->spec)) {
     if (!job->engine.brings_spec) throw NotSeen(job->spec, *job);
     moved = job->spec;
     BringSpec(options, path, job);
@@ -519,7 +736,7 @@ void PlaceInContainers(const JobsOptions& options, const std::vector<std::string
   }
   for (const std::string& file : read) {
     const std::string absolute = Absolute(file);
-    if (absolute != moved && !IsBelow(absolute, job->mount)) throw NotSeen(absolute, *job);
+    if (absolute != moved && !is_seen(absolute)) throw NotSeen(absolute, *job);
   }
 }
 
@@ -538,12 +755,8 @@ ExitCode RunJobs(const JobsOptions& options) {
   const JobEngine& engine = EngineOf(options);
   RequireFlags(options, engine);
   const int64_t parts = PartsOf(options, engine);
-  if (IsBucketUrl(options.folder) && !engine.takes_urls) {
-    throw BadJob(fmt::format("`{}` writes to no URL", engine.name),
-                 engine.name == "object-store"
-                     ? "name a remote of rclone, or use `shardinit gen -o URL`, which needs none"
-                     : "name a folder on the volume; `slurm` and `mpi` take URLs");
-  }
+  const bool is_in_bucket = IsBucketUrl(options.folder);
+  if (is_in_bucket) RequireFlagsOfBucket(options, engine);
   if (options.spec.request.path == "-") {
     throw BadJob("a job cannot read the standard input of this command",
                  "name the file that has the spec");
@@ -562,13 +775,17 @@ ExitCode RunJobs(const JobsOptions& options) {
                    "name it as in `-o store:bucket/checkpoint`; `rclone listremotes` shows them");
     }
     while (job.folder.ends_with('/')) job.folder.pop_back();
-  } else if (IsBucketUrl(options.folder)) {
+  } else if (is_in_bucket) {
     job.folder = options.folder;
   } else {
     RequireFolderName(options.folder);
     job.folder = Absolute(options.folder);
   }
-  if (engine.sees == Sees::kVolume) PlaceInContainers(options, sources, &job);
+  if (engine.sees == Sees::kVolume) {
+    job.variables = VariablesOf(options, engine);
+    PlaceInContainers(options, sources, &job);
+    if (is_in_bucket) SayIfElsewhere(job);
+  }
   if (parts > job.plan.world_size()) {
     Talk(fmt::format("shardinit: {} of {} have nothing to do: there {} {}\n",
                      parts - job.plan.world_size(), Count(parts, "part"),

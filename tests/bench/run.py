@@ -7,15 +7,19 @@
 Prints one table: medians, the spread, and the ratio to the first row of each
 group. Rounds are interleaved, so a slow minute of the machine hits every row.
 Reading is compared by `--only load`, of 2 GB at most, that are in the page cache.
+Buckets are those of moto's server on this machine, and `--only bucket` shows
+them alone; what a store far away takes is another matter.
 `--growth` prints how time and memory grow with bytes, tensors, ranks and
-threads instead.
+threads instead, and with ranks in a bucket.
 
 Needs only Python and a build with its tests (bench_kernels); libshardinit is
 timed where NumPy can be imported, and PyTorch, safetensors, JAX and NumPy are
-compared with where they can be (tests/bench/requirements.txt). Everything it writes is removed again.
+compared with where they can be (tests/bench/requirements.txt). Buckets need build/moto and what tests/python
+imports. Everything it writes is removed again.
 """
 
 import argparse
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -62,10 +66,10 @@ class Row:
     work: Callable[[], "float | None"]  # It returns seconds, unless these are the time of the call.
 
 
-def run_command(*arguments):
+def run_command(*arguments, env=None):
     """Runs a command; returns what it used: the peak of its memory in kB, and seconds of all its threads."""
     process = subprocess.Popen([str(a) for a in arguments], stdout=subprocess.DEVNULL,
-                               stderr=subprocess.PIPE, text=True)
+                               stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
     message = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -381,7 +385,65 @@ def reshard_rows(options, folder, out):
               "-o")
 
 
-def all_rows(options, folder, out):
+# Buckets, in the memory of a server of this machine, which takes most of the time.
+
+
+class Buckets:
+    """moto's server, which is started where a row needs it, and ends with `stack`."""
+
+    def __init__(self, folder, stack):
+        sys.path.insert(0, str(ROOT / "tests/python"))
+        self.module, self.folder, self.stack = optional("moto_server"), folder, stack
+        if self.module and not self.module.PROGRAM.exists():
+            print("not compared, since it is not installed: build/moto", file=sys.stderr)
+            self.module = None
+
+    def __bool__(self):
+        return self.module is not None
+
+    @functools.cached_property
+    def server(self):
+        return self.stack.enter_context(self.module.moto_server(self.folder))
+
+    def empty(self):
+        assert self.server.request("POST", "/moto-api/reset")[0] == 200
+        self.server.put("/bucket")
+
+    @property
+    def env(self):
+        # Debian's rclone fails where AWS_CA_BUNDLE is set.
+        return {**self.module.KEYS, "AWS_ENDPOINT_URL": self.server.url, "AWS_EC2_METADATA_DISABLED": "true",
+                "AWS_CA_BUNDLE": "", "RCLONE_CONFIG": "/dev/null", "RCLONE_CONFIG_S_TYPE": "s3",
+                "RCLONE_CONFIG_S_PROVIDER": "Other",
+                "RCLONE_CONFIG_S_ENV_AUTH": "true", "RCLONE_CONFIG_S_ENDPOINT": self.server.url}
+
+
+def bucket_rows(options, folder, out, buckets):
+    """A checkpoint of four ranks into a bucket, against rclone's copy of its files there."""
+    rclone = shutil.which("rclone")
+    if not buckets or not rclone:
+        return
+    binary, source = options.binary, folder / "bucket-source"
+    layers = max(1, round(min(options.gigabytes, 1) * 1e9 / (LAYER * 2)))
+    spec = write_spec(folder / "bucket.yaml", "bf16", "normal", layers, ranks=4)
+
+    def row(name, *command):
+        def work():
+            if not source.exists():
+                run_command(binary, "gen", spec, "-o", source)
+            buckets.empty()
+            start = time.monotonic()
+            run_command(*command, env=buckets.env)
+            return time.monotonic() - start
+        return Row("bucket", name, 0, layers * LAYER * 2, work)
+
+    yield row("rclone copy of the files", rclone, "copy", source, "s:bucket/x")
+    yield row("shardinit gen -o s3://", binary, "gen", spec, "-o", "s3://bucket/x")
+    yield row("shardinit gen -o DIR, then rclone copy", "sh", "-c",
+              '"$1" gen "$2" -o "$3" && "$4" copy "$3" s:bucket/x', "sh", binary, spec, out / "bucket", rclone)
+
+
+def all_rows(options, folder, out, stack):
     binary = options.binary
 
     def own(group, command, init, dtype, *more):
@@ -411,13 +473,14 @@ def all_rows(options, folder, out):
     yield from load_rows(options, folder)
     yield from reshard_rows(options, folder, out)
     yield from convert_rows(options, folder, out)
+    yield from bucket_rows(options, folder, out, Buckets(folder, stack))
     yield from kernel_rows(options)
     # These are slower, but only the rate matters.
     yield from rival_rows(options, folder, out, max(1, layers // 16))
 
 
-def compare(options, folder, out):
-    rows = [row for row in all_rows(options, folder, out) if options.only in f"{row.group} {row.name}"]
+def compare(options, folder, out, stack):
+    rows = [row for row in all_rows(options, folder, out, stack) if options.only in f"{row.group} {row.name}"]
     seconds = [[] for _ in rows]
     for turn in range(options.repeats):
         for row, times in zip(rows, seconds):
@@ -444,25 +507,37 @@ def compare(options, folder, out):
                   f"{spread:8.0%}{ratio:>7}")
 
 
-def growth(options, folder, out):
+def growth(options, folder, out, stack):
     binary = options.binary
-    print(f"{'what':14}{'n':>10}{'command':>10}{'GB':>8}{'seconds':>9}{'of CPUs':>9}{'GB/s':>7}{'peak MB':>9}")
+    print(f"{'what':14}{'n':>10}{'command':>10}{'GB':>8}{'seconds':>9}{'of CPUs':>9}{'GB/s':>7}{'peak MB':>9}"
+          f"{'requests':>10}")
 
-    def measure(what, n, command, size, *arguments, name=None, keep=False):
+    def measure(what, n, command, size, *arguments, name=None, keep=False, buckets=None):
+        if buckets:
+            with buckets.server.counted() as requests:
+                show(what, n, command, size, [*arguments, "s3://bucket/x"], name, buckets.env)
+            return print(f"{len(requests):>10}", flush=True)
         if command == "gen":
             arguments = [*arguments, "-o", out / "checkpoint"]
-        start = time.monotonic()
-        usage = run_command(binary, command, *arguments)
-        took = time.monotonic() - start
+        show(what, n, command, size, arguments, name)
+        print(flush=True)
         if not keep:
             clear(out)
+
+    def show(what, n, command, size, arguments, name, env=None):
+        start = time.monotonic()
+        usage = run_command(binary, command, *arguments, env=env)
+        took = time.monotonic() - start
         print(f"{what:14}{n:>10}{name or command:>10}{size / 1e9:8.2f}{took:9.2f}"
               f"{usage.ru_utime + usage.ru_stime:9.2f}{size / 1e9 / took:7.2f}{usage.ru_maxrss * 1024 / 1e6:9.0f}",
-              flush=True)
+              end="")
+
+    def asks_for(what):
+        return options.only in what
 
     spec = folder / "growth.yaml"
     gigabytes = 1
-    while gigabytes <= options.most:
+    while asks_for("GB") and gigabytes <= options.most:
         layers = round(gigabytes * 1e9 / (LAYER * 2))
         size = layers * LAYER * 2
         write_spec(spec, "bf16", "normal", layers)
@@ -472,15 +547,15 @@ def growth(options, folder, out):
                 continue
             measure("GB", gigabytes, command, size, spec)
         gigabytes *= 2
-    for exponent in range(1, 7):
+    for exponent in range(1, 7) if asks_for("tensors") else []:
         tensors = 10 ** exponent
         write_spec(spec, "bf16", "normal", tensors, shape=(8, 128))
         measure("tensors", tensors, "plan", tensors * 2048, spec)
         if tensors <= 100_000:
             measure("tensors", tensors, "gen", tensors * 2048, spec)
-    for ranks in [1, 8, 64, 512, 4096, 16384]:
+    size = 16 * 16384 * 2048 * 2
+    for ranks in [1, 8, 64, 512, 4096, 16384] if asks_for("ranks") else []:
         write_spec(spec, "bf16", "normal", 16, ranks, shape=(16384, 2048))
-        size = 16 * 16384 * 2048 * 2
         measure("ranks", ranks, "plan", size, spec)
         measure("ranks", ranks, "gen", size, spec, keep=True)
         measure("ranks", ranks, "gen", size, spec, name="again", keep=True)
@@ -489,14 +564,26 @@ def growth(options, folder, out):
         for file in (out / "checkpoint/ranks").glob("rank-00000.*"):
             file.unlink()
         measure("ranks", ranks, "gen", size, spec, "--ranks", 0, name="one rank")
+    buckets = Buckets(folder, stack) if asks_for("bucket") else None
+    for ranks in [8, 512, 16384] if buckets else []:
+        write_spec(spec, "bf16", "normal", 16, ranks, shape=(16384, 2048))
+        buckets.empty()
+        measure("bucket", ranks, "gen", size, spec, "-o", buckets=buckets)
+        measure("bucket", ranks, "gen", size, spec, "-o", name="again", buckets=buckets)
+        for command in ["status", "finalize", "verify"]:
+            measure("bucket", ranks, command, size, buckets=buckets)
+        for end in ["h5", "json"]:
+            assert buckets.server.request("DELETE", f"/bucket/x/ranks/rank-00000.{end}")[0] == 204
+        measure("bucket", ranks, "gen", size, spec, "--ranks", 0, "-o", name="one rank", buckets=buckets)
     # As many tensors and ranks as Llama 3.1 405B has on 512 ranks, but hardly any data: receipts are all there is.
-    write_spec(spec, "bf16", "normal", 1137, 512, shape=(512, 8))
-    measure("receipts", 512, "gen", 1137 * 512 * 16, spec, keep=True)
-    for command in ["status", "finalize", "verify"]:
-        measure("receipts", 512, command, 1137 * 512 * 16, out / "checkpoint", keep=True)
-    clear(out)
+    if asks_for("receipts"):
+        write_spec(spec, "bf16", "normal", 1137, 512, shape=(512, 8))
+        measure("receipts", 512, "gen", 1137 * 512 * 16, spec, keep=True)
+        for command in ["status", "finalize", "verify"]:
+            measure("receipts", 512, command, 1137 * 512 * 16, out / "checkpoint", keep=True)
+        clear(out)
     write_spec(spec, "bf16", "normal", 60)
-    for jobs in range(1, len(os.sched_getaffinity(0)) + 1):
+    for jobs in range(1, len(os.sched_getaffinity(0)) + 1) if asks_for("threads") else []:
         for command in ["gen", "digest"]:
             measure("threads", jobs, command, 60 * LAYER * 2, spec, "--jobs", jobs)
 
@@ -505,7 +592,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--gigabytes", type=float, default=8)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", default="", help="rows whose group or name holds this")
+    parser.add_argument("--only", default="", help="rows whose group or name holds this; of --growth, groups")
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--most", type=float, default=64, help="gigabytes, of --growth")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build")
@@ -518,11 +605,11 @@ def main():
     if free < 1.2e9 * options.gigabytes:
         sys.exit(f"run.py: {options.folder} has {free / 1e9:.1f} GB free, too little for "
                  f"{options.gigabytes} GB; use --gigabytes or --folder")
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=options.folder) as name:
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=options.folder) as name, contextlib.ExitStack() as stack:
         folder = pathlib.Path(name)
         out = folder / "out"
         out.mkdir()
-        (growth if options.growth else compare)(options, folder, out)
+        (growth if options.growth else compare)(options, folder, out, stack)
 
 
 if __name__ == "__main__":

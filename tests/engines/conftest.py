@@ -14,6 +14,7 @@ import tempfile
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
+from object_store import object_store, object_store_server  # noqa: E402, F401
 from slurm import Slurm, wait_for  # noqa: E402
 
 

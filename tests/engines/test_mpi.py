@@ -56,6 +56,21 @@ def test_three_nodes(cluster, tmp_path):
     assert tree_of(out) == tree_of(tmp_path / "whole")
 
 
+def test_three_nodes_and_a_bucket(cluster, tmp_path, object_store):
+    """A node has no variables but those that mpirun hands on, as behind ssh."""
+    programs = pathlib.Path(cluster["PATH"].partition(":")[0])
+    here = (programs / "here").read_text()
+    assert 'exec sh -c "$*"' in here
+    (programs / "here").write_text(here.replace("exec", 'exec env -i PATH="$PATH"'))
+    run_ok("gen", "llama3-tiny", "--mesh", "fsdp=8,tensor=2", "-o", tmp_path / "whole")
+    words = ["llama3-tiny", "--mesh", "fsdp=8,tensor=2", "-o", "s3://bucket/it's $x", "--nodes", len(NODES)]
+    result = subprocess.run(["sh", script_of(tmp_path, *words)], env={**cluster, **object_store.environment}, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+    assert result.returncode == 0 and result.stdout.count("shardinit: wrote") == 3, result.stdout
+    object_store.download("it's $x", tmp_path / "made")
+    assert tree_of(tmp_path / "made") == tree_of(tmp_path / "whole") and object_store.refused == []
+
+
 def test_a_process_sees_all_cores(cluster, tmp_path):
     cores = tmp_path / "cores"
     cores.write_text(f"#!/bin/sh\n[ $1 = finalize ] || nproc >> {tmp_path / 'seen'}\n")

@@ -27,7 +27,7 @@ modules:
 def made(tmp_path):
     """Returns a function that writes a spec and a script of jobs, and makes the folder that they have to make. A run of
     `gen` waits first for as many seconds as `set_delay` says."""
-    def make(*options):
+    def make(*options, out=tmp_path / 'out "$(x)"'):
         (tmp_path / "a folder").mkdir()
         spec = tmp_path / "a folder/it's $HOME.yaml"
         spec.write_text(SPEC)
@@ -37,9 +37,9 @@ def made(tmp_path):
         wrapper.chmod(0o755)
         set_delay(tmp_path, 0)
         script = tmp_path / "job.sh"
-        text = run_ok("jobs", "slurm", spec, "-o", tmp_path / 'out "$(x)"', *options).stdout
+        text = run_ok("jobs", "slurm", spec, "-o", out, *options).stdout
         script.write_text(text.replace("shardinit=shardinit", f"shardinit={wrapper}"))
-        return script, tmp_path / 'out "$(x)"'
+        return script, out
     return make
 
 
@@ -186,6 +186,20 @@ def test_a_mistake_ends_an_array(slurm, made, tmp_path):
     logs = [f.read_text() for f in tmp_path.glob("slurm-*.out")]
     assert all("another plan" in log for log in logs) and 1 <= len(logs) < 16, logs
     assert tree_of(out) == before and time.monotonic() - begin < 60
+
+
+@pytest.mark.parametrize("options", [[], ["--array"]])
+def test_a_bucket(slurm, made, tmp_path, object_store, options):
+    """Jobs have the variables of whoever submits them."""
+    script, url = made("--nodes", 4, *options, out="s3://bucket/it's $x")
+    env = {**slurm.env, **object_store.environment}
+    submit = ["sh", script] if options else ["sbatch", "--wait", script]
+    subprocess.run(submit, env=env, cwd=tmp_path, check=True, stdout=subprocess.PIPE)
+    wait_for(lambda: not queued(slurm), 120)
+    logs = "\n".join(f.read_text() for f in tmp_path.glob("slurm-*.out"))
+    assert logs.count("shardinit: wrote 8.4 MB") == 4 and f"{url}: complete" in logs, logs
+    object_store.download("it's $x", tmp_path / "made")
+    assert tree_of(tmp_path / "made") == tree_of(tmp_path / "whole") and object_store.refused == []
 
 
 def test_arrays_above_the_limit(slurm, tmp_path):

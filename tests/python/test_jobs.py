@@ -450,7 +450,6 @@ modules: {a: {shape: [66, 32], init: {source: base}}}
     (["batch", "llama3-tiny", "-o", "out", "--image", "x", "--volume", "fs-1"], "`batch` needs `--queue`"),
     (["object-store", "llama3-tiny", "-o", "bucket/x"], "is no remote of rclone"),
     (["object-store", "llama3-tiny", "-o", "s3://bucket/x"], "writes to no URL"),
-    (["kubernetes", "llama3-tiny", "-o", "s3://bucket/x", "--image", "x", "--volume", "v"], "writes to no URL"),
     (["slurm", "llama3-tiny", "-o", "gs://bucket/x"], "gs://bucket/x"),
     (["object-store", "llama3-tiny", "-o", "s:bucket/x", "--nodes", "2"], "`--nodes` is not for `object-store`"),
 ])
