@@ -8,7 +8,6 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstddef>
@@ -26,23 +25,23 @@ constexpr unsigned kArchitecture = 0;  // Calls have numbers that nobody has loo
 #endif
 
 // Calls that can do no harm, whatever their arguments are.
-constexpr auto kHarmless = std::to_array<unsigned>(
-    {SYS_read,          SYS_pread64,      SYS_readv,        SYS_lseek,          SYS_fstat,
-     SYS_close,         SYS_munmap,       SYS_mremap,       SYS_madvise,        SYS_brk,
-     SYS_exit,          SYS_exit_group,   SYS_rt_sigreturn, SYS_rt_sigprocmask, SYS_futex,
-     SYS_clock_gettime, SYS_gettimeofday, SYS_getrandom,    SYS_sched_yield,    SYS_getpid,
-     SYS_gettid,        SYS_getcwd});
+constexpr unsigned kHarmless[] = {
+    SYS_read,          SYS_pread64,      SYS_readv,        SYS_lseek,          SYS_fstat,
+    SYS_close,         SYS_munmap,       SYS_mremap,       SYS_madvise,        SYS_brk,
+    SYS_exit,          SYS_exit_group,   SYS_rt_sigreturn, SYS_rt_sigprocmask, SYS_futex,
+    SYS_clock_gettime, SYS_gettimeofday, SYS_getrandom,    SYS_sched_yield,    SYS_getpid,
+    SYS_gettid,        SYS_getcwd};
 
 // What is needed until the file is open: calls that look a name up, and the one that takes more
 // away.
-constexpr auto kUntilOpen = std::to_array<unsigned>({
+constexpr unsigned kUntilOpen[] = {
 #ifdef SYS_readlink
     SYS_readlink,
 #endif
 #ifdef SYS_stat
-    SYS_stat, SYS_lstat,
+    SYS_stat,       SYS_lstat,
 #endif
-    SYS_newfstatat, SYS_readlinkat, SYS_prctl});
+    SYS_newfstatat, SYS_readlinkat, SYS_prctl};
 
 constexpr unsigned OffsetOf(int argument) {
   const size_t low = std::endian::native == std::endian::little ? 0 : 4;

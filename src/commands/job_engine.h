@@ -1,0 +1,139 @@
+// The engines that `jobs` writes for, and what each of them is asked to do.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "bucket/url.h"
+#include "commands/options.h"
+#include "plan/plan.h"
+#include "report/template.h"
+
+namespace shardinit {
+
+// The options that only some engines have.
+enum JobFlag {
+  kNodes,
+  kArray,
+  kImage,
+  kVolume,
+  kStorageClass,
+  kMount,
+  kQueue,
+  kEnv,
+  kSecret,
+  kServiceAccount,
+  kJobRole,
+  kAllFlags
+};
+inline constexpr std::string_view kJobFlags[kAllFlags] = {
+    "--nodes", "--array", "--image",  "--volume",          "--storage-class", "--mount",
+    "--queue", "--env",   "--secret", "--service-account", "--job-role"};
+
+struct JobsOptions {
+  explicit JobsOptions(CLI::App& app);
+
+  SpecOptions spec;
+  std::string engine, folder, name, image, volume, storage_class, mount, queue;
+  std::string secret, service_account, job_role;
+  std::vector<std::string> env;
+  int64_t nodes = 0;  // 0: not given
+  bool array = false;
+
+  bool Has(JobFlag flag) const {
+    switch (flag) {
+      case kNodes:
+        return nodes > 0;
+      case kArray:
+        return array;
+      case kImage:
+        return !image.empty();
+      case kVolume:
+        return !volume.empty();
+      case kStorageClass:
+        return !storage_class.empty();
+      case kMount:
+        return !mount.empty();
+      case kQueue:
+        return !queue.empty();
+      case kEnv:
+        return !env.empty();
+      case kSecret:
+        return !secret.empty();
+      case kServiceAccount:
+        return !service_account.empty();
+      case kJobRole:
+        return !job_role.empty();
+      case kAllFlags:
+        break;
+    }
+    return false;
+  }
+};
+
+// A spec that goes along with a job: where containers find it.
+inline constexpr char kSpecFolder[] = "/etc/shardinit";
+inline constexpr size_t kMostSpecBytes = 512 << 10;  // A ConfigMap takes 1 MiB.
+
+struct JobEngine;
+
+// An engine is asked to do this.
+struct Job {
+  const JobsOptions& options;
+  const JobEngine& engine;
+  Plan plan;
+  int64_t parts = 1;
+  std::string name = {};       // small letters, digits and `-`
+  std::string spec = {};       // the path that the jobs know it by
+  std::string spec_file = {};  // The name of a spec that goes along with the job; empty: none does.
+  std::string spec_text = {};
+  std::string folder = {};  // absolute, but for a URL and a remote of rclone
+  // Of containers: where the volume is, and where they begin. They are empty without a volume.
+  std::string mount = {}, directory = {};
+  std::map<std::string, std::string> variables = {};  // of --env
+
+  bool is_in_bucket() const { return IsBucketUrl(folder); }
+};
+
+// Where jobs run, and so which files they see.
+enum class Sees {
+  kAll,     // the files that are seen here
+  kVolume,  // the files of a volume, and the spec if the engine brings it along
+};
+
+struct JobEngine {
+  std::string_view name, file;  // of configs/jobs/
+  Sees sees = Sees::kAll;
+  bool brings_spec = false, takes_urls = true;
+  int64_t least = 1, most = 1'000'000;  // parts
+  std::string_view limit = {};          // why there are no fewer or more; empty: nobody wants such
+  std::vector<JobFlag> takes = {}, needs = {};
+  std::vector<JobFlag> needs_in_folder = {};
+  std::vector<JobFlag> credentials = {};  // for a bucket, of which one is needed
+  std::string_view own_variables = {};    // what the names of the engine's own variables begin with
+  void (*fill)(const Job& job, TemplateValues* values);
+};
+
+inline Error BadJob(const std::string& message, std::string hint) {
+  return {ExitCode::kUsage, message, std::move(hint)};
+}
+
+std::span<const JobEngine> JobEngines();
+
+bool HasParent(const std::filesystem::path& path);  // It has a part `..`.
+// These return a path without needless parts. What is above a folder is that of what a link leads
+// to, so `..` stays.
+std::string Plain(const std::filesystem::path& path);
+std::string Absolute(const std::string& path);
+
+// Slurm has it, but for `--array`.
+inline constexpr char kArrayLimit[] = "Slurm's default MaxArraySize allows an array of 1,001 tasks";
+
+}  // namespace shardinit
