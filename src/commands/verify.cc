@@ -168,7 +168,7 @@ ExitCode RunVerify(const VerifyOptions& options) {
   }
   if (against_spec && is_url) {
     throw Error(ExitCode::kUsage, "`--spec` reads the values of folders, and not of buckets",
-                "without it the bytes of a checkpoint in a bucket are compared with their digests");
+                "without it the bytes in a bucket are compared with their digests");
   }
   if (against_spec && !holds(kPlanName)) {
     if (!options.strict) return RunAgainstSpec(options);
@@ -178,8 +178,8 @@ ExitCode RunVerify(const VerifyOptions& options) {
         "without `--spec` an export is compared with its own list");
   }
   // An export has no ranks, but a record.
-  const bool is_export =
-      !is_url && !holds(kManifestName) && !holds(kPlanName) && holds(kExportName);
+  const bool is_export = is_url ? IsExportInBucket(options.folder)
+                                : !holds(kManifestName) && !holds(kPlanName) && holds(kExportName);
   const VerifyResult result = CheckBytes(options, is_export);
   ReportFindings(options, result.foreign, "is foreign: ");
   if (against_spec && result.findings.empty()) {
@@ -189,14 +189,15 @@ ExitCode RunVerify(const VerifyOptions& options) {
   PrintIntact(options, is_export, result);
   if (result.findings.empty()) return ResultOf(options, result.foreign);
   ReportFindings(options, result.findings);
-  Report(fmt::format("shardinit: `{}` is damaged: {}\n  hint: {}\n", Escape(options.folder),
-                     Count(result.findings.count(), "finding"),
-                     is_export ? "remove it, and export again; move away what does not belong to it"
-                     : is_url  ? "remove the damaged objects with the store's own tool, and run "
-                                 "the `shardinit gen` that wrote them again"
-                               : "run the `shardinit gen` that wrote it with `--repair`; move away "
-                                 "what does not belong to it"),
-         options.json);
+  Report(
+      fmt::format("shardinit: `{}` is damaged: {}\n  hint: {}\n", Escape(options.folder),
+                  Count(result.findings.count(), "finding"),
+                  is_url      ? "remove the damaged objects with the store's own tool, and run the "
+                                "command again that wrote them"
+                  : is_export ? "remove it, and export again; move away what does not belong to it"
+                              : "run the `shardinit gen` that wrote it with `--repair`; move away "
+                                "what does not belong to it"),
+      options.json);
   return ExitCode::kDifferent;
 }
 
