@@ -3,16 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -128,8 +125,9 @@ class BucketExport {
   int64_t MakeShares() {
     const std::vector<int64_t> asked = parts_.Asked();
     std::vector<int64_t> left = WithoutReceipt(asked);
-    std::set_difference(asked.begin(), asked.end(), left.begin(), left.end(),
-                        std::inserter(done_, done_.end()));
+    for (const int64_t share : asked) {
+      if (!std::binary_search(left.begin(), left.end(), share)) done_.insert(share);
+    }
     std::vector<size_t> files;
     int64_t bytes = 0;
     for (size_t f = 0; f < parts_.files.size(); ++f) {
