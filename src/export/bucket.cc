@@ -69,10 +69,12 @@ void RequireKeys(const Store& store, const std::vector<FileLayout>& files) {
       wrong = "has a part that stores fold into others";
     }
     if (wrong.empty()) continue;
-    throw Error(ExitCode::kUsage,
-                fmt::format("{} is the name of a file, and cannot be that of an object: it {}",
-                            Quote(file.path), wrong),
-                "write to a local folder, or give the tensor another name with a layout");
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("{} is the name of a file, and cannot be that of an object: it {}",
+                    Quote(file.path), wrong),
+        "give a shorter prefix or write to a local folder, or store the tensor under another "
+        "name with a layout of the spec");
   }
 }
 
