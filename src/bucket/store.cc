@@ -225,7 +225,9 @@ std::string Store::GetRange(const std::string& name, const std::string& etag, in
   Request request = RequestFor("GET", url_.KeyOf(name));
   request.headers["if-match"] = etag;
   request.headers["range"] = fmt::format("bytes={}-{}", offset, offset + bytes - 1);
-  Response response = Send(std::move(request), doing, {.limit = static_cast<size_t>(bytes)});
+  // An error may be longer than what was asked for.
+  const size_t limit = std::max(static_cast<size_t>(bytes), size_t{1} << 16);
+  Response response = Send(std::move(request), doing, {.limit = limit});
   if (response.status == 412 || response.status == 404) {
     throw Error(ExitCode::kWorld, fmt::format("`{}` changed while it was read", UrlOf(name)),
                 "stop what writes to it, and run the same command again");

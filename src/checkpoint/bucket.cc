@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <deque>
-#include <future>
 #include <numeric>
 #include <utility>
 
@@ -12,6 +10,7 @@
 #include "base/interrupt.h"
 #include "base/parallel.h"
 #include "base/text.h"
+#include "bucket/made_once.h"
 #include "checkpoint/object.h"
 #include "formats/hdf5/writer.h"
 
@@ -26,31 +25,9 @@ constexpr char kClaimKey[] = "claim";
 constexpr int kRequestsAtOnce = 16;
 // A process with fewer ranks asks for each of them, and lists none.
 constexpr size_t kFewRanks = 32;
-// How often something is tried that another writer may spoil each time.
-constexpr int kTries = 5;
 
 Metadata MetadataOf(const std::string& claim) {
   return claim.empty() ? Metadata() : Metadata{{kClaimKey, claim}};
-}
-
-// Reads pieces of an object ahead of the one that is visited.
-void ReadObject(Store& store, const std::string& name, const ObjectInfo& info,
-                const std::function<void(std::string_view piece)>& visit) {
-  constexpr int64_t kPiece = 8 << 20;
-  constexpr size_t kAhead = 4;
-  std::deque<std::future<std::string>> pieces;
-  for (int64_t asked = 0; asked < info.size || !pieces.empty();) {
-    while (asked < info.size && pieces.size() < kAhead) {
-      const int64_t offset = asked, bytes = std::min(kPiece, info.size - asked);
-      pieces.push_back(std::async(std::launch::async, [&store, name, &info, offset, bytes] {
-        return store.GetRange(name, info.etag, offset, bytes);
-      }));
-      asked += bytes;
-    }
-    const std::string piece = pieces.front().get();
-    pieces.pop_front();
-    visit(piece);
-  }
 }
 
 }  // namespace
@@ -65,8 +42,9 @@ bool BucketCheckpoint::IsClaimed(const std::string& plan_json) {
   if (present && *present == plan_json) return true;
   if (present) ThrowOtherPlan(store_.url().text(), *present, plan_json);
   for (const std::string_view other :
-       {std::string_view(kExportName), std::string_view(kManifestName),
-        std::string_view(kIndexName), std::string_view(kDevicesName)}) {
+       {std::string_view(kExportName), std::string_view(kExportClaim),
+        std::string_view(kManifestName), std::string_view(kIndexName),
+        std::string_view(kDevicesName)}) {
     if (!store_.Head(std::string(other))) continue;
     throw Conflict(fmt::format("`{}` exists without the {} that says which plan it belongs to",
                                UrlOf(other), kPlanName));
@@ -77,16 +55,12 @@ bool BucketCheckpoint::IsClaimed(const std::string& plan_json) {
 void BucketCheckpoint::Claim(const std::string& plan_json, const std::string& claim) {
   IsClaimed(plan_json);
   const Metadata metadata = MetadataOf(claim);
-  // The second time must fail, whoever made it.
-  if (store_.PutNew(kPlanName, plan_json, metadata) &&
-      store_.PutNew(kPlanName, plan_json, metadata)) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("the store of `{}` ignores the condition `If-None-Match: *`: two runs "
-                            "could mix their files there",
-                            store_.url().text()),
-                "write to a local folder, and copy that with the store's own tool");
-  }
+  PutClaim(store_, kPlanName, plan_json, metadata);
   if (!IsClaimed(plan_json)) ThrowLost();
+  // An `export` may have taken it at the same time; then it finds this plan.
+  if (store_.Head(kExportClaim)) {
+    throw Conflict(fmt::format("`{}` is there, of an export", UrlOf(kExportClaim)));
+  }
   const std::optional<ObjectInfo> info = store_.Head(kPlanName);
   if (!info || info->size != std::ssize(plan_json)) ThrowLost();
   // A copy by another tool may have metadata of its own.
@@ -104,26 +78,7 @@ void BucketCheckpoint::Claim(const std::string& plan_json, const std::string& cl
 
 void BucketCheckpoint::RequireConditionalUploads(const std::string& plan_json,
                                                  const std::string& claim) {
-  for (int attempt = 0; attempt < kTries; ++attempt) {
-    // If this were completed, plan.json would be replaced by itself.
-    const std::string upload = store_.BeginUpload(kPlanName, MetadataOf(claim));
-    const std::optional<std::string> etag = store_.PutPart(kPlanName, upload, 1, plan_json);
-    const Completion completion =
-        etag ? store_.CompleteUpload(kPlanName, upload, {*etag}) : Completion::kGone;
-    if (completion == Completion::kRefused) return store_.EndUpload(kPlanName, upload);
-    // An upload that is gone proves nothing: a `finalize` has ended it, or an answer was lost that
-    // said that it was made.
-    if (completion == Completion::kGone) continue;
-    throw Error(ExitCode::kUsage,
-                fmt::format("the store of `{}` ignores the condition `If-None-Match: *` when an "
-                            "upload of parts is completed: two runs could mix their files there",
-                            store_.url().text()),
-                "write to a local folder, and copy that with the store's own tool");
-  }
-  throw Error(
-      ExitCode::kWorld,
-      fmt::format("uploads to `{}` are ended by others again and again", store_.url().text()),
-      "stop what ends them, and run the same command again");
+  shardinit::RequireConditionalUploads(store_, kPlanName, plan_json, MetadataOf(claim));
 }
 
 void BucketCheckpoint::RequirePlan(const Digest& plan_sha256) {
@@ -156,17 +111,7 @@ void BucketCheckpoint::LoadDevices(Plan* plan) {
 }
 
 void BucketCheckpoint::PutText(const std::string& name, const std::string& text) {
-  for (int attempt = 0; attempt < kTries; ++attempt) {
-    if (store_.PutNew(name, text)) return;
-    const std::optional<std::string> present = store_.Get(name, text.size() + (1 << 20));
-    if (present && *present == text) return;
-    if (!present) continue;  // It was removed meanwhile.
-    throw Error(ExitCode::kConflict,
-                fmt::format("`{}` is there already, and has another content", UrlOf(name)),
-                "objects are never replaced: remove it with the store's own tool if it is wrong, "
-                "and run the same command again");
-  }
-  throw Error(ExitCode::kWorld, fmt::format("`{}` is removed again and again", UrlOf(name)));
+  shardinit::PutText(store_, name, text);
 }
 
 bool BucketCheckpoint::HasRankFile(int64_t rank, int64_t size, const Digest& plan_sha256) {
@@ -280,7 +225,7 @@ FileEntry BucketCheckpoint::PutIndex(const Plan& plan, const Digest& plan_sha256
   ForEachGap(layout, [&](std::string_view bytes) { hash.Update(bytes); });
   const FileEntry entry{layout.size(), hash.Finish()};
   const std::string digest = ToHex(entry.sha256);
-  for (int attempt = 0; attempt < kTries; ++attempt) {
+  for (int attempt = 0; attempt < kTriesAmongWriters; ++attempt) {
     std::optional<ObjectInfo> info = store_.Head(kIndexName);
     if (!info) {
       Object object(&store_, kIndexName, layout, {{"sha256", digest}});

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kLeastPart = 8 * kMiB, kMostParts = 10'000;
+constexpr int64_t kCrcBytes = 4;
 
 // Calls `visit` with the head and the texts that reach into [begin, end).
 void ForEachText(const FileLayout& layout, int64_t begin, int64_t end,
@@ -37,6 +38,19 @@ void PutTexts(const FileLayout& layout, int64_t begin, int64_t bytes, char* out)
     std::memcpy(out + (from - begin), text.data() + (from - offset),
                 static_cast<size_t>(to - from));
   });
+}
+
+// Puts those bytes of a CRC that stand in [begin, end) into `out`, which is that part of the file.
+// Returns how many these are.
+int64_t PutCrc(const CrcPlace& place, uint32_t crc, int64_t begin, int64_t end, char* out) {
+  int64_t put = 0;
+  for (int64_t i = 0; i < kCrcBytes; ++i) {
+    const int64_t at = place.offset + i;
+    if (at < begin || at >= end) continue;
+    out[at - begin] = static_cast<char>(crc >> (8 * i) & 0xff);
+    ++put;
+  }
+  return put;
 }
 
 }  // namespace
@@ -85,25 +99,31 @@ void ForEachGap(const FileLayout& layout,
   }
 }
 
-Object::Object(Store* store, std::string name, const FileLayout& layout, Metadata metadata)
+Object::Object(Store* store, std::string name, const FileLayout& layout, Metadata metadata,
+               const std::vector<uint32_t>* crcs)
     : store_(*store),
       name_(std::move(name)),
       layout_(layout),
       metadata_(std::move(metadata)),
+      crcs_(crcs),
       size_(layout.size()),
       part_bytes_(PartBytes(size_)),
-      data_in_(static_cast<size_t>(parts())),
-      etags_(data_in_.size()) {
-  Check(layout.crcs.empty(), "an object with CRCs in its texts");
+      wanted_in_(static_cast<size_t>(parts())),
+      has_data_(wanted_in_.size()),
+      crcs_by_box_(layout.crcs),
+      etags_(wanted_in_.size()) {
+  Check(layout.crcs.empty() || crcs != nullptr, "an object without the CRCs in its texts");
   for (const FileBox& box : layout.boxes) {
-    int64_t at = box.offset;
-    const int64_t end = at + BytesOf(box);
-    while (at < end) {
-      const int64_t part = at / part_bytes_, next = std::min(end, (part + 1) * part_bytes_);
-      data_in_[static_cast<size_t>(part)] += next - at;
-      at = next;
+    const int64_t end = box.offset + BytesOf(box);
+    Want(box.offset, end);
+    for (int64_t part = box.offset / part_bytes_; part * part_bytes_ < end; ++part) {
+      has_data_[static_cast<size_t>(part)] = true;
     }
   }
+  if (!layout.crcs.empty()) is_known_.resize(layout.boxes.size());
+  for (const CrcPlace& place : layout.crcs) Want(place.offset, place.offset + kCrcBytes);
+  std::stable_sort(crcs_by_box_.begin(), crcs_by_box_.end(),
+                   [](const CrcPlace& a, const CrcPlace& b) { return a.box < b.box; });
   if (parts() > 1) upload_ = store_.BeginUpload(name_, metadata_);
 }
 
@@ -118,11 +138,58 @@ Object::~Object() {
 
 int64_t Object::parts() const { return std::max<int64_t>(1, CeilDiv(size_, part_bytes_)); }
 
+void Object::Want(int64_t begin, int64_t end) {
+  while (begin < end) {
+    const int64_t part = begin / part_bytes_, next = std::min(end, (part + 1) * part_bytes_);
+    wanted_in_[static_cast<size_t>(part)] += next - begin;
+    begin = next;
+  }
+}
+
 Pages Object::Blank(int64_t number) const {
   const int64_t begin = number * part_bytes_, bytes = std::min(part_bytes_, size_ - begin);
   Pages blank(bytes);
   PutTexts(layout_, begin, bytes, blank.data());
   return blank;
+}
+
+int64_t Object::PutKnownCrcs(int64_t number, char* out) const {
+  const int64_t begin = number * part_bytes_, end = std::min(begin + part_bytes_, size_);
+  int64_t known = 0;
+  auto place = std::partition_point(
+      layout_.crcs.begin(), layout_.crcs.end(),
+      [&](const CrcPlace& earlier) { return earlier.offset + kCrcBytes <= begin; });
+  for (; place != layout_.crcs.end() && place->offset < end; ++place) {
+    if (is_known_[place->box]) known += PutCrc(*place, (*crcs_)[place->box], begin, end, out);
+  }
+  return known;
+}
+
+void Object::PutCrcOf(int64_t end) const {
+  const auto box = std::partition_point(
+      layout_.boxes.begin(), layout_.boxes.end(),
+      [&](const FileBox& earlier) { return earlier.offset + BytesOf(earlier) < end; });
+  if (box == layout_.boxes.end() || box->offset + BytesOf(*box) != end) return;
+  const auto b = static_cast<size_t>(box - layout_.boxes.begin());
+  std::map<int64_t, Part> whole;
+  {
+    const std::lock_guard lock(mutex_);
+    is_known_[b] = true;
+    auto place = std::lower_bound(crcs_by_box_.begin(), crcs_by_box_.end(), b,
+                                  [](const CrcPlace& of, size_t other) { return of.box < other; });
+    for (; place != crcs_by_box_.end() && place->box == b; ++place) {
+      const int64_t last = (place->offset + kCrcBytes - 1) / part_bytes_;
+      for (int64_t number = place->offset / part_bytes_; number <= last; ++number) {
+        const auto part = begun_.find(number);
+        if (part == begun_.end()) continue;
+        const int64_t begin = number * part_bytes_;
+        part->second.wanted -=
+            PutCrc(*place, (*crcs_)[b], begin, begin + part_bytes_, part->second.pages.data());
+        if (part->second.wanted == 0 && has_parts()) whole.insert(begun_.extract(part));
+      }
+    }
+  }
+  for (const auto& [number, part] : whole) Send(number, part.pages.text());
 }
 
 void Object::Send(int64_t number, std::string_view bytes) const {
@@ -152,9 +219,11 @@ int64_t Object::Write(const void* data, int64_t bytes, int64_t offset) const {
     }
     if (part == nullptr) {
       // It is made outside of the lock, so two may make it, and the first one is taken.
-      Part made{Blank(number), data_in_[static_cast<size_t>(number)]};
+      Part made{Blank(number), wanted_in_[static_cast<size_t>(number)]};
       const std::lock_guard lock(mutex_);
-      part = &begun_.try_emplace(number, std::move(made)).first->second;
+      const auto [it, is_new] = begun_.try_emplace(number, std::move(made));
+      part = &it->second;
+      if (is_new) part->wanted -= PutKnownCrcs(number, part->pages.data());
     }
     // Others write other bytes of it meanwhile. It stays where it is until all are there.
     std::memcpy(part->pages.data() + (offset - begin), piece.data(), piece.size());
@@ -162,24 +231,32 @@ int64_t Object::Write(const void* data, int64_t bytes, int64_t offset) const {
       const std::lock_guard lock(mutex_);
       part->wanted -= std::ssize(piece);
       // An object of one part waits for Complete().
-      if (part->wanted == 0 && !upload_.empty()) whole = begun_.extract(number);
+      if (part->wanted == 0 && has_parts()) whole = begun_.extract(number);
     }
     if (whole) Send(number, whole.mapped().pages.text());
     rest.remove_prefix(piece.size());
     offset += std::ssize(piece);
   }
+  if (!layout_.crcs.empty()) PutCrcOf(offset);
   return 0;
 }
 
 bool Object::Complete(const std::function<void()>& before_name) {
-  if (upload_.empty()) {
+  if (!has_parts()) {
     if (before_name) before_name();
     const auto part = begun_.begin();
+    Check(part == begun_.end() || part->second.wanted == 0, "an object that lacks data");
     const Pages pages = part == begun_.end() ? Blank(0) : std::move(part->second.pages);
     return store_.PutNew(name_, pages.text(), metadata_);
   }
   for (int64_t number = 0; number < parts() && !is_lost_; ++number) {
-    if (data_in_[static_cast<size_t>(number)] == 0) Send(number, Blank(number).text());
+    if (has_data_[static_cast<size_t>(number)]) continue;
+    const Pages blank = Blank(number);
+    {
+      const std::lock_guard lock(mutex_);
+      PutKnownCrcs(number, blank.data());
+    }
+    Send(number, blank.text());
   }
   if (is_lost_) return false;
   Check(begun_.empty(), "a part that lacks data");

@@ -252,18 +252,20 @@ int64_t Sweep::Make(uint8_t* memory, int64_t bytes, std::vector<BoxWrite>* write
 }
 
 void Sweep::Settle() {
-  place_ = next_place_;
+  const int64_t before = std::exchange(place_, next_place_);
   ForEachStream([](Stream& stream) { stream.done = stream.next; });
-  if (!IsDone()) return;
-  for (Read& read : reads_) {
-    if (read.source.digest) *read.source.digest = read.hash.Finish();
-  }
+  // What waits for a box's CRC waits no longer than the box is made.
   for (Made& made : makes_) {
+    if (made.end <= before || made.end > place_) continue;
     const Digest digest = made.hash.Finish();
     for (const BoxTask& task : made.tasks) {
       *task.digest = digest;
       if (task.crc != nullptr) *task.crc = made.crc;
     }
+  }
+  if (!IsDone()) return;
+  for (Read& read : reads_) {
+    if (read.source.digest) *read.source.digest = read.hash.Finish();
   }
 }
 

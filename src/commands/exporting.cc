@@ -5,10 +5,12 @@
 
 #include <optional>
 
+#include "base/interrupt.h"
 #include "base/json.h"
 #include "base/suggest.h"
 #include "base/talk.h"
 #include "base/text.h"
+#include "bucket/url.h"
 #include "commands/command.h"
 #include "report/text.h"
 
@@ -81,10 +83,7 @@ void ExportingOptions::AddTo(CLI::App& app, const std::vector<std::string>& othe
   names.insert(names.end(), others.begin(), others.end());
   AddText(app, "--to", "FORMAT", &format, fmt::format("Format: {}", fmt::join(names, ", ")))
       ->required();
-  CLI::Option* const output = AddText(app, "-o,--output", "DIR", &folder, "Folder to make");
-  output->required();
-  // Checkpoints can be in buckets, of which `others` has the format.
-  if (!others.empty()) TakesUrl(output);
+  TakesUrl(AddText(app, "-o,--output", "DIR", &folder, "Folder to make"))->required();
 }
 
 void ExportingOptions::AddWorkTo(CLI::App& app, const char* what_jobs_do) {
@@ -100,7 +99,6 @@ void ExportingOptions::AddWorkTo(CLI::App& app, const char* what_jobs_do) {
 }
 
 ExportRequest ExportingOptions::Request() const {
-  RequireLocal(folder);
   ExportRequest request;
   request.format = FormatOf(format);
   request.folder = folder;
@@ -125,7 +123,16 @@ ExitCode RunExporting(const ExportingOptions& options, const Plan& plan, ExportR
       if (!progress) progress.emplace(mode, "writing", total, options.json);
       progress->Update(c.written_bytes);
     };
-    result = Export(plan, request, &counters);
+    try {
+      result = Export(plan, request, &counters);
+    } catch (const Interrupted&) {
+      if (IsBucketUrl(options.folder)) {
+        Talk(
+            "shardinit: interrupted; files that are done stay, and the same command makes the "
+            "rest\n");
+      }
+      throw;
+    }
   }
   PrintExport(options, plan, result, request.is_shared(), time.seconds());
   return ExitCode::kOk;

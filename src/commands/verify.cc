@@ -197,15 +197,14 @@ void RequireSense(const VerifyOptions& options, bool against_spec, bool has_plan
   }
   if (against_spec && is_url) {
     throw Error(ExitCode::kUsage, "`--spec` reads the values of folders, and not of buckets",
-                "without it the bytes of a checkpoint in a bucket are compared with their digests");
+                "without it the bytes in a bucket are compared with their digests");
   }
   if (signature.signers.empty() && !signature.signature.empty()) {
     throw Error(ExitCode::kUsage, "`--signature` is given, but no keys that are trusted",
                 "add `--signers FILE`");
   }
   if (is_url && !signature.signers.empty() && signature.signature.empty()) {
-    throw Error(ExitCode::kUsage,
-                "the signature of a checkpoint in a bucket is not read from there",
+    throw Error(ExitCode::kUsage, "the signature of what is in a bucket is not read from there",
                 "download it, and give it with `--signature FILE`");
   }
   if (!against_spec || has_plan) return;
@@ -230,7 +229,8 @@ ExitCode RunVerify(const VerifyOptions& options) {
   RequireSense(options, against_spec, has_plan);
   if (against_spec && !has_plan) return RunAgainstSpec(options);
   // An export has no ranks, but a record.
-  const bool is_export = !is_url && !holds(kManifestName) && !has_plan && holds(kExportName);
+  const bool is_export = is_url ? IsExportInBucket(options.folder)
+                                : !holds(kManifestName) && !has_plan && holds(kExportName);
   const char* const name = is_export ? kExportName : kManifestName;
   const VerifyResult result = CheckBytes(options, is_export);
   const auto found = CheckSigner(options, name, result.statement);
@@ -245,14 +245,15 @@ ExitCode RunVerify(const VerifyOptions& options) {
     return std::max(ResultOf(options, result.foreign), ResultOf(options, name, found));
   }
   ReportFindings(options, result.findings);
-  Report(fmt::format("shardinit: `{}` is damaged: {}\n  hint: {}\n", Escape(options.folder),
-                     Count(result.findings.count(), "finding"),
-                     is_export ? "remove it, and export again; move away what does not belong to it"
-                     : is_url  ? "remove the damaged objects with the store's own tool, and run "
-                                 "the `shardinit gen` that wrote them again"
-                               : "run the `shardinit gen` that wrote it with `--repair`; move away "
-                                 "what does not belong to it"),
-         options.json);
+  Report(
+      fmt::format("shardinit: `{}` is damaged: {}\n  hint: {}\n", Escape(options.folder),
+                  Count(result.findings.count(), "finding"),
+                  is_url      ? "remove the damaged objects with the store's own tool, and run the "
+                                "command again that wrote them"
+                  : is_export ? "remove it, and export again; move away what does not belong to it"
+                              : "run the `shardinit gen` that wrote it with `--repair`; move away "
+                                "what does not belong to it"),
+      options.json);
   return ExitCode::kDifferent;
 }
 

@@ -10,8 +10,10 @@
 #include "base/interrupt.h"
 #include "base/new_file.h"
 #include "base/shared_folder.h"
+#include "bucket/url.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file_tasks.h"
+#include "export/bucket.h"
 #include "export/parts.h"
 #include "export/record.h"
 #include "plan/load.h"
@@ -52,7 +54,7 @@ bool IsThere(const std::string& folder, const std::string& origin,
 // Refuses a tensor whose name is that of a file beside the tensors, where formats have a folder or
 // a file for each tensor.
 void RequireNamesApart(const std::vector<FileLayout>& files) {
-  std::set<std::string_view> names = {kExportName};
+  std::set<std::string_view> names = {kExportName, kExportNotes};
   for (const FileLayout& file : files) {
     if (file.boxes.empty()) names.insert(file.path);
   }
@@ -101,12 +103,10 @@ std::string MakeRecord(const Plan& plan, const ExportRequest& request,
 // A plan does not say what the values of a source are. Throws Error (kConflict) if the export that
 // is there has other ones.
 void RequireSameValues(const Plan& plan, const ExportRequest& request,
-                       const std::vector<FileLayout>& files, int64_t bytes,
+                       const std::vector<FileLayout>& files, int64_t bytes, std::string_view record,
                        WorkCounters* counters) {
   const std::vector<Tensor>& tensors = plan.graph.logical();
   if (request.source == nullptr || std::none_of(tensors.begin(), tensors.end(), IsOfSource)) return;
-  std::string record;
-  ReadFileIfExists(request.folder + "/" + kExportName, kRecordLimit, &record);
   if (record == MakeRecord(plan, request, files, bytes, counters)) return;
   throw Error(ExitCode::kConflict, fmt::format("`{}` exists and has other values", request.folder),
               "choose another folder with `-o`, or remove this one");
@@ -161,9 +161,20 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
   int64_t total = 0;
   for (const Tensor* tensor : tensors) result.bytes += tensor->bytes();
   for (const FileLayout& file : files) total += file.size();
+  if (IsBucketUrl(request.folder)) {
+    const int64_t all = result.bytes;
+    const auto record = ExportInBucket(plan, request, std::move(files), counters, &result);
+    result.was_there = record.has_value();
+    if (record) {
+      RequireSameValues(plan, request, request.format->lay_out(layout), all, *record, counters);
+    }
+    return result;
+  }
   result.was_there = IsThere(request.folder, WriteOrigin(plan, request), files);
   if (result.was_there) {
-    RequireSameValues(plan, request, files, result.bytes, counters);
+    std::string record;
+    ReadFileIfExists(request.folder + "/" + kExportName, kRecordLimit, &record);
+    RequireSameValues(plan, request, files, result.bytes, record, counters);
     if (request.is_shared()) {
       SharedFolder::RemoveLeftOvers(request.folder, WriteOrigin(plan, request) + request.claim);
     }

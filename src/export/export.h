@@ -1,4 +1,4 @@
-// Exports a plan to another format: the folder appears whole or not at all.
+// Exports a plan to another format: a folder appears whole or not at all, a bucket's record last.
 #pragma once
 
 #include <functional>

@@ -7,80 +7,17 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/checked_math.h"
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "base/new_file.h"
 #include "base/shared_folder.h"
 #include "export/record.h"
+#include "export/shares.h"
 #include "spec/file_kind.h"
 
 namespace shardinit {
 namespace {
-
-constexpr size_t kReceiptLimit = size_t{1} << 30;
-
-// Files are made, and noted in receipts, by shares: each has the files that are dealt to it in
-// turn, and is itself dealt to a rank in turn. A few ranks have several shares each, so that more
-// jobs than ranks have something to do; millions of files need no millions of receipts.
-int64_t CountShares(int64_t files, int64_t ranks) {
-  constexpr int64_t kEnough = 1024;
-  const int64_t for_files = CeilDiv(files, ranks);
-  return ranks * std::max<int64_t>(1, std::min(for_files, kEnough / ranks));
-}
-
-// The files of an export, and what is known of their bytes.
-struct ExportParts {
-  const Plan& plan;
-  const ExportRequest& request;
-  std::vector<FileLayout> files;
-  std::vector<std::vector<Digest>> digests;
-  std::vector<std::vector<uint32_t>> crcs;
-  std::vector<bool> is_finished;  // its texts have their CRCs
-  std::vector<int64_t> share;     // that has the file; -1: it has no elements
-  int64_t shares = 0;
-
-  ExportParts(const Plan& of, const ExportRequest& asked, std::vector<FileLayout> laid_out)
-      : plan(of), request(asked), files(std::move(laid_out)) {
-    shares = CountShares(std::count_if(files.begin(), files.end(),
-                                       [](const FileLayout& file) { return !file.boxes.empty(); }),
-                         plan.world_size());
-    int64_t next = 0;
-    for (const FileLayout& file : files) {
-      digests.emplace_back(file.boxes.size());
-      crcs.emplace_back(file.boxes.size());
-      share.push_back(file.boxes.empty() ? -1 : next++ % shares);
-    }
-    is_finished.resize(files.size());
-  }
-
-  int64_t RankOf(int64_t of) const { return of % plan.world_size(); }
-};
-
-// Returns the shares that the request asks for, ascending.
-std::vector<int64_t> AskedShares(const ExportParts& parts) {
-  std::vector<int64_t> asked;
-  const ExportRequest& request = parts.request;
-  if (!request.part) {
-    for (int64_t share = 0; share < parts.shares; ++share) {
-      if (std::binary_search(request.ranks->begin(), request.ranks->end(), parts.RankOf(share))) {
-        asked.push_back(share);
-      }
-    }
-    return asked;
-  }
-  std::vector<int64_t> bytes(static_cast<size_t>(parts.shares));
-  for (size_t f = 0; f < parts.files.size(); ++f) {
-    if (parts.share[f] >= 0) bytes[static_cast<size_t>(parts.share[f])] += parts.files[f].size();
-  }
-  const std::vector<int64_t> first = CutInParts(std::move(bytes), request.part->count);
-  const auto index = static_cast<size_t>(request.part->index);
-  for (int64_t share = first[index]; share < first[index + 1]; ++share) asked.push_back(share);
-  return asked;
-}
-
-std::string ReceiptOf(int64_t share) { return fmt::format("share-{:05}", share); }
 
 // Opens the folder of a file, and makes those above it.
 Folder FolderFor(const Folder& folder, const std::string& path) {
@@ -100,15 +37,8 @@ struct Writing {
 };
 
 void WriteReceipt(const ExportParts& parts, int64_t share, const Folder& notes) {
-  nlohmann::json receipt = nlohmann::json::array();
-  for (size_t f = 0; f < parts.files.size(); ++f) {
-    if (parts.share[f] != share) continue;
-    nlohmann::json digests = nlohmann::json::array();
-    for (const Digest& digest : parts.digests[f]) digests.push_back(ToHex(digest));
-    receipt.push_back({{"file", f}, {"digests", digests}, {"crcs", parts.crcs[f]}});
-  }
-  NewFile file(notes, ReceiptOf(share));
-  file.Append(receipt.dump());
+  NewFile file(notes, ShareReceipt(share));
+  file.Append(WriteShare(parts, share).dump());
   file.Commit();
 }
 
@@ -116,29 +46,12 @@ void WriteReceipt(const ExportParts& parts, int64_t share, const Folder& notes) 
 // missing.
 bool TakeReceipt(ExportParts* parts, int64_t share, const SharedFolder& shared) {
   std::string text;
-  if (!shared.notes().Read(ReceiptOf(share), kReceiptLimit, &text)) return false;
-  const std::string path = shared.notes().PathOf(ReceiptOf(share));
-  const nlohmann::json receipt = ParseJson(text, path);
-  try {
-    for (const nlohmann::json& entry : receipt) {
-      const size_t f = entry.at("file");
-      const auto& digests = entry.at("digests");
-      if (f >= parts->files.size() || parts->share[f] != share ||
-          digests.size() != parts->files[f].boxes.size()) {
-        throw Error(ExitCode::kRefused, fmt::format("`{}` is damaged", path), "remove it");
-      }
-      const FileLayout& file = parts->files[f];
-      if (FileSize(shared.files() + "/" + file.path) != file.size()) return false;
-      for (size_t b = 0; b < digests.size(); ++b) {
-        if (!FromHex(digests[b].get<std::string>(), &parts->digests[f][b])) return false;
-      }
-      parts->crcs[f] = entry.at("crcs").get<std::vector<uint32_t>>();
-    }
-  } catch (const nlohmann::json::exception& e) {
-    throw Error(ExitCode::kRefused, fmt::format("`{}` is damaged: {}", path, ComplaintOf(e)),
-                "remove it");
-  }
-  return true;
+  if (!shared.notes().Read(ShareReceipt(share), kShareReceiptLimit, &text)) return false;
+  const std::string path = shared.notes().PathOf(ShareReceipt(share));
+  return ReadShare(ParseJson(text, path), path, share, parts, [&](size_t f) {
+    const FileLayout& file = parts->files[f];
+    return FileSize(shared.files() + "/" + file.path) == file.size();
+  });
 }
 
 void WriteShares(ExportParts* parts, const std::vector<int64_t>& shares, const SharedFolder& shared,
@@ -183,7 +96,7 @@ void WriteRest(ExportParts* parts, const SharedFolder& shared) {
   for (size_t f = 0; f < parts->files.size(); ++f) {
     FileLayout& layout = parts->files[f];
     if (parts->share[f] >= 0) {
-      if (!parts->is_finished[f] && !layout.crcs.empty()) PutCrcs(parts->crcs[f], &layout);
+      parts->Finish(f);
       continue;
     }
     Writing writing(root, layout.path);
@@ -203,7 +116,7 @@ void ExportRanks(const Plan& plan, const ExportRequest& request, std::vector<Fil
   ExportParts parts(plan, request, std::move(files));
   SharedFolder shared(request.folder, WriteOrigin(plan, request) + request.claim);
   std::vector<int64_t> left;
-  for (const int64_t share : AskedShares(parts)) {
+  for (const int64_t share : parts.Asked()) {
     if (!TakeReceipt(&parts, share, shared)) left.push_back(share);
   }
   result->bytes = 0;

@@ -120,7 +120,8 @@ struct BoxTask {
   BoxOutput output;
   Digest* digest;                // Receives the SHA-256 of the box's bytes.
   BoxElements source = nullptr;  // Null: the bytes are generated.
-  uint32_t* crc = nullptr;       // Receives the CRC-32 of the bytes, if it is wanted.
+  // Receives the CRC-32 of the bytes, if it is wanted, before the last of them go to the output.
+  uint32_t* crc = nullptr;
   // If set, the pass makes its own boxes instead of this one, which is any one of them.
   std::shared_ptr<BoxPass> pass = nullptr;
 };

@@ -16,6 +16,10 @@ inline constexpr char kManifestName[] = "manifest.json";
 // The record of an export, beside its files, says where they come from and has the digest of every
 // byte. No checkpoint's folder has it.
 inline constexpr char kExportName[] = "shardinit-export.json";
+// In a bucket those who write an export tell each other in this folder what they make, and what
+// they have made.
+inline constexpr char kExportNotes[] = ".shardinit-export";
+inline constexpr char kExportClaim[] = ".shardinit-export/claim.json";
 
 struct FileKind {
   std::string_view name;  // as in "is a spec"

@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 import safetensors.numpy
+from bucket_tools import Faults, begin, files_of, ok, tool
 from object_store import KEY, REGION, SECRET
 from support import AWKWARD, BINARY, TINY, run_ok, run_tool
 
@@ -46,27 +47,6 @@ def specs(tmp_path_factory):
         run_ok("gen", f"{name}.yaml", "-o", name, cwd=folder)
     (folder / "awkward.yaml").write_text(AWKWARD)
     return folder
-
-
-def tool(store, *words, folder=None, **environment):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    return subprocess.run([BINARY, *words], env={**kept, **store.environment, **environment}, cwd=folder,
-                          capture_output=True, text=True, timeout=300)
-
-
-def ok(store, *words, **options):
-    done = tool(store, *words, **options)
-    assert done.returncode == 0, done
-    return done
-
-
-def begin(store, *words, folder):
-    return subprocess.Popen([BINARY, *words], env={**os.environ, **store.environment}, cwd=folder,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def files_of(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def assert_is(store, folder, prefix="models/a"):
@@ -146,26 +126,6 @@ def test_index_and_devices(index, specs, object_store, tmp_path):
     object_store.remove("models/a/devices.json")
     done = tool(object_store, "verify", URL)
     assert done.returncode == 1 and "devices.json: is missing" in done.stderr
-
-
-class Faults:
-    """Answers a share of requests with faults that a store may have, each of a kind that suits the operation."""
-
-    def __init__(self, seed, share=0.3):
-        self.random, self.share = random.Random(seed), share
-        self.made = set()
-
-    def __call__(self, request):
-        if self.random.random() > self.share:
-            return None
-        kinds = [503, 500, 502, "drop", "lose", "slow"]
-        if request.kind in ("put", "complete"):
-            kinds += [409, 409]
-        if request.kind in ("complete", "part", "begin"):
-            kinds += ["error200", "blank200"]
-        fault = self.random.choice(kinds)
-        self.made.add((request.kind, fault))
-        return fault
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -747,8 +707,8 @@ def test_paths_that_are_no_folders_in_buckets(object_store, specs):
         done = tool(object_store, "gen", "one.yaml", "-o", url, folder=specs)
         assert done.returncode == 2 and words in done.stderr, (url, done)
     assert object_store.log == []
-    for words in (["reshard", URL, "-o", "new"], ["export", "one", "--to", "dcp", "-o", URL], ["inspect", URL],
-                  ["convert", "one", "--to", "dcp", "-o", URL], ["verify", URL, "--spec", "one.yaml"], ["gen", "one.yaml", "-o", "gs://bucket/x"]):
+    for words in (["reshard", URL, "-o", "new"], ["export", URL, "--to", "dcp", "-o", "new"], ["inspect", URL],
+                  ["convert", URL, "--to", "dcp", "-o", "new"], ["verify", URL, "--spec", "one.yaml"], ["gen", "one.yaml", "-o", "gs://bucket/x"]):
         done = tool(object_store, *words, folder=specs)
         assert done.returncode == 2 and "hint: " in done.stderr, (words, done)
     assert object_store.log == [] and sorted(path.name for path in specs.iterdir()) == [

@@ -288,7 +288,8 @@ TEST(ResultFile, SaysWhyItCannot) {
   EXPECT_EQ(
       Failure(ExitCode::kUsage, [] { Result("s3://b/x"); }),
       "`s3://b/x` is not a path of a file system, and such a URL stands only for a "
-      "checkpoint, after `status`, `finalize`, `verify` and the `-o` of commands that make one");
+      "checkpoint or an export, after `status`, `finalize`, `verify` and the `-o` of commands that "
+      "make one");
   EXPECT_EQ(NamesIn("."), (Names{"loop", "sub"}));
 }
 

@@ -1,0 +1,82 @@
+#include "bucket/made_once.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <future>
+#include <optional>
+
+#include "base/error.h"
+
+namespace shardinit {
+
+void PutClaim(Store& store, const std::string& name, std::string_view text,
+              const Metadata& metadata) {
+  // The second time must fail, whoever made it.
+  if (!store.PutNew(name, text, metadata) || !store.PutNew(name, text, metadata)) return;
+  throw Error(ExitCode::kUsage,
+              fmt::format("the store of `{}` ignores the condition `If-None-Match: *`: two runs "
+                          "could mix their files there",
+                          store.url().text()),
+              "write to a local folder, and copy that with the store's own tool");
+}
+
+void RequireConditionalUploads(Store& store, const std::string& name, std::string_view text,
+                               const Metadata& metadata) {
+  for (int attempt = 0; attempt < kTriesAmongWriters; ++attempt) {
+    // If this were completed, the claim would be replaced by itself.
+    const std::string upload = store.BeginUpload(name, metadata);
+    const std::optional<std::string> etag = store.PutPart(name, upload, 1, text);
+    const Completion completion =
+        etag ? store.CompleteUpload(name, upload, {*etag}) : Completion::kGone;
+    if (completion == Completion::kRefused) return store.EndUpload(name, upload);
+    // An upload that is gone proves nothing: another writer has ended it, or an answer was lost
+    // that said that it was made.
+    if (completion == Completion::kGone) continue;
+    throw Error(ExitCode::kUsage,
+                fmt::format("the store of `{}` ignores the condition `If-None-Match: *` when an "
+                            "upload of parts is completed: two runs could mix their files there",
+                            store.url().text()),
+                "write to a local folder, and copy that with the store's own tool");
+  }
+  throw Error(
+      ExitCode::kWorld,
+      fmt::format("uploads to `{}` are ended by others again and again", store.url().text()),
+      "stop what ends them, and run the same command again");
+}
+
+void PutText(Store& store, const std::string& name, std::string_view text) {
+  for (int attempt = 0; attempt < kTriesAmongWriters; ++attempt) {
+    if (store.PutNew(name, text)) return;
+    const std::optional<std::string> present = store.Get(name, text.size() + (1 << 20));
+    if (present && *present == text) return;
+    if (!present) continue;  // It was removed meanwhile.
+    throw Error(ExitCode::kConflict,
+                fmt::format("`{}` is there already, and has another content", store.UrlOf(name)),
+                "objects are never replaced: remove it with the store's own tool if it is wrong, "
+                "and run the same command again");
+  }
+  throw Error(ExitCode::kWorld, fmt::format("`{}` is removed again and again", store.UrlOf(name)));
+}
+
+void ReadObject(Store& store, const std::string& name, const ObjectInfo& info,
+                const std::function<void(std::string_view piece)>& visit) {
+  constexpr int64_t kPiece = 8 << 20;
+  constexpr size_t kAhead = 4;
+  std::deque<std::future<std::string>> pieces;
+  for (int64_t asked = 0; asked < info.size || !pieces.empty();) {
+    while (asked < info.size && pieces.size() < kAhead) {
+      const int64_t offset = asked, bytes = std::min(kPiece, info.size - asked);
+      pieces.push_back(std::async(std::launch::async, [&store, name, &info, offset, bytes] {
+        return store.GetRange(name, info.etag, offset, bytes);
+      }));
+      asked += bytes;
+    }
+    const std::string piece = pieces.front().get();
+    pieces.pop_front();
+    visit(piece);
+  }
+}
+
+}  // namespace shardinit

@@ -1,0 +1,51 @@
+// The files of an export, in the shares by which they are made and noted in receipts.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "export/export.h"
+
+namespace shardinit {
+
+// The most bytes of a receipt.
+inline constexpr size_t kShareReceiptLimit = size_t{1} << 30;
+
+// The files of an export, and what is known of their bytes.
+struct ExportParts {
+  // The plan and the request must outlive it.
+  ExportParts(const Plan& of, const ExportRequest& asked, std::vector<FileLayout> laid_out);
+
+  // Returns the rank that a share is dealt to.
+  int64_t RankOf(int64_t of) const { return of % plan.world_size(); }
+  // Returns the shares that the request asks for, ascending.
+  std::vector<int64_t> Asked() const;
+  // Puts the CRCs of a file's boxes into its texts, once.
+  void Finish(size_t file);
+
+  const Plan& plan;
+  const ExportRequest& request;
+  std::vector<FileLayout> files;
+  std::vector<std::vector<Digest>> digests;
+  std::vector<std::vector<uint32_t>> crcs;
+  std::vector<char> is_finished;  // Its texts have their CRCs. Threads set those of other files.
+  std::vector<int64_t> share;     // that has the file; -1: it has no elements
+  int64_t shares = 0;
+};
+
+// Returns the name of a share's receipt.
+std::string ShareReceipt(int64_t share);
+
+// Returns what is known of the files of a share.
+nlohmann::json WriteShare(const ExportParts& parts, int64_t share);
+
+// Takes what is known of the files of a share from the receipt at `path`. Returns false if
+// `is_there` denies one of them, or if a digest is damaged. Throws Error (kRefused) if it is no
+// such receipt.
+bool ReadShare(const nlohmann::json& receipt, const std::string& path, int64_t share,
+               ExportParts* parts, const std::function<bool(size_t file)>& is_there);
+
+}  // namespace shardinit

@@ -1,0 +1,48 @@
+"""What tests of buckets share: the tool with a store of tests, and faults that a store may have."""
+
+import os
+import random
+import subprocess
+
+from support import BINARY
+
+
+def tool(store, *words, folder=None, **environment):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    return subprocess.run([BINARY, *words], env={**kept, **store.environment, **environment}, cwd=folder,
+                          capture_output=True, text=True, timeout=300, check=False)
+
+
+def ok(store, *words, **options):
+    done = tool(store, *words, **options)
+    assert done.returncode == 0, done
+    return done
+
+
+def begin(store, *words, folder):
+    return subprocess.Popen([BINARY, *words], env={**os.environ, **store.environment}, cwd=folder,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def files_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class Faults:
+    """Answers a share of requests with faults that a store may have, each of a kind that suits the operation."""
+
+    def __init__(self, seed, share=0.3):
+        self.random, self.share = random.Random(seed), share
+        self.made = set()
+
+    def __call__(self, request):
+        if self.random.random() > self.share:
+            return None
+        kinds = [503, 500, 502, "drop", "lose", "slow"]
+        if request.kind in ("put", "complete"):
+            kinds += [409, 409]
+        if request.kind in ("complete", "part", "begin"):
+            kinds += ["error200", "blank200"]
+        fault = self.random.choice(kinds)
+        self.made.add((request.kind, fault))
+        return fault

@@ -1,0 +1,538 @@
+"""Exports into buckets: the same objects as a local export's files, in every format, whatever the store, the network,
+kills and other writers do. The store checks every signature and body (object_store.py)."""
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import time
+import zlib
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from bucket_tools import Faults, begin, files_of, ok, tool
+from support import BINARY, run_ok
+
+URL = "s3://bucket/models/a"
+NOTES = ".shardinit-export/"
+RECORD = "shardinit-export.json"
+
+# Files of several parts: boxes that end within parts, small ones between, values that need all of a tensor. `{0}` and
+# `{1}` stand before and behind names, as the formats want them.
+SPEC = """
+shardinit: 1
+name: parts
+dtype: f32
+seed: {seed}
+mesh: {{axes: {{a: 2}}}}
+rules: [{{x: a}}]
+init: {{n: {{normal: {{std: 0.02}}}}}}
+modules:
+  large: {{{begin}shape: [6000, 1000], axes: [x, null], init: n{end}}}
+  small: {{{begin}shape: [7], axes: [x], init: n, dtype: bf16{end}}}
+  square: {{{begin}shape: [600, 600], axes: [x, null], init: {{orthogonal: {{}}}}{end}}}
+  wide: {{{begin}shape: [2, 1500000], axes: [x, null], init: n, dtype: f64{end}}}
+  tail: {{{begin}shape: [1000], axes: [null], init: zeros{end}}}
+uneven: chunk
+"""
+MEGATRON = """
+shardinit: 1
+name: parts
+dtype: bf16
+mesh: {axes: {a: 2}}
+rules: [{x: a}]
+modules:
+  decoder: {layers: {self_attention: {linear_qkv: {weight: {shape: [2, 3000, 1500], axes: [null, x, null], init: {normal: {std: 1}}}}}}}
+"""
+
+# The spec of each format, and the words that go with it.
+FORMATS = {
+    "safetensors": ("one", ["--max-shard-size", "30MB"]),
+    "dcp": ("one", ["--optimizer", "adamw"]),
+    "hf-dcp": ("one", []),
+    "megatron": ("megatron", []),
+    "zarr": ("one", ["--optimizer", "adamw"]),
+    "keras": ("keras", ["--max-shard-size", "30MB"]),
+}
+# The object that each format's readers begin with.
+LAST = {"safetensors": "model.safetensors.index.json", "dcp": ".metadata", "megatron": ".metadata",
+        "zarr": "_CHECKPOINT_METADATA", "keras": "model.weights.json"}
+
+
+def words_of(name):
+    spec, words = FORMATS[name]
+    return ["export", f"{spec}.yaml", "--to", name, *words]
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory):
+    """A folder of specs, and of a local export of the first in each format."""
+    folder = tmp_path_factory.mktemp("exports")
+    for name, seed in (("one", 1), ("two", 2)):
+        (folder / f"{name}.yaml").write_text(SPEC.format(seed=seed, begin="", end=""))
+    (folder / "keras.yaml").write_text(SPEC.format(seed=1, begin="vars: {'0': {", end="}}"))
+    (folder / "megatron.yaml").write_text(MEGATRON)
+    for name in FORMATS:
+        run_ok(*words_of(name), "-o", name, cwd=folder)
+    return folder
+
+
+def objects_of(store, prefix="models/a"):
+    return {key[len(prefix) + 1:]: store.get(key) for key in store.names(prefix + "/")}
+
+
+def assert_is(store, folder, prefix="models/a"):
+    """The objects are the files of the local export, and beside them are notes alone."""
+    objects, files = objects_of(store, prefix), files_of(folder)
+    assert sorted(name for name in objects if not name.startswith(NOTES)) == sorted(files)
+    assert [name for name in files if objects[name] != files[name]] == []
+    assert store.uploads() == [] and store.refused == []
+
+
+def written(store):
+    """The names of the objects that were made or begun, in order."""
+    return [key for kind, key in store.log if kind in ("put", "complete")]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_objects_are_the_files_of_a_local_export(name, exports, object_store, tmp_path):
+    done = ok(object_store, *words_of(name), "-o", URL, folder=exports)
+    assert f"{URL}: " in done.stdout
+    assert_is(object_store, exports / name)
+    assert {"begin", "part", "complete"} <= {kind for kind, _ in object_store.log}
+    # Readers find nothing that looks complete until it is: the record comes last, and before it what they begin with.
+    names = [key[len("models/a/"):] for key in written(object_store)]
+    assert names[-1] == RECORD and (name not in LAST or names[-2] == LAST[name])
+    object_store.log.clear()
+    assert "was there already" in ok(object_store, *words_of(name), "-o", URL + "/", folder=exports).stderr
+    assert written(object_store) == []
+    assert "intact: " in ok(object_store, "verify", URL).stdout
+    # A copy of all objects is an export, and nothing in it is foreign.
+    object_store.download("models/a", tmp_path / "copy")
+    assert "intact: " in run_ok("verify", "--strict", tmp_path / "copy").stdout
+    if name not in ("keras", "megatron"):
+        run_ok("verify", "--spec", exports / "one.yaml", tmp_path / "copy")
+    assert json.loads(ok(object_store, *words_of(name), "-o", URL, "--json", folder=exports).stdout)["was_there"]
+
+
+def test_ranks_and_parts_are_made_apart(exports, object_store):
+    for name in ("dcp", "zarr"):
+        url = f"s3://bucket/{name}"
+        done = ok(object_store, *words_of(name), "-o", url, "--ranks", "1", folder=exports)
+        assert f"{url}: unfinished: 1 rank is missing, the first is 0" in done.stdout
+        assert RECORD not in objects_of(object_store, name) and not set(LAST.values()) & set(objects_of(object_store, name))
+        early = tool(object_store, "verify", url)
+        assert early.returncode == 2 and "is an unfinished export" in early.stderr
+        done = json.loads(ok(object_store, *words_of(name), "-o", url, "--part", "0/3", "--json", folder=exports).stdout)
+        for part in ("1/3", "2/3"):
+            done = json.loads(ok(object_store, *words_of(name), "-o", url, "--part", part, "--json", folder=exports).stdout)
+        assert done["missing_ranks"] == []
+        assert_is(object_store, exports / name, name)
+        object_store.log.clear()
+        assert "was there already" in ok(object_store, *words_of(name), "-o", url, "--ranks", "0", folder=exports).stderr
+        assert written(object_store) == []
+
+
+def test_jobs_at_once_make_one_export(exports, object_store):
+    running = [begin(object_store, *words_of("zarr"), "-o", URL, *words, folder=exports)
+               for words in ([], ["--part", "0/2"], ["--part", "1/2"], ["--ranks", "0"])]
+    for process in running:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    assert_is(object_store, exports / "zarr")
+
+
+def test_another_export_is_a_conflict_and_touches_nothing(exports, object_store):
+    ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "0", folder=exports)
+    before = objects_of(object_store)
+    for words in (["two.yaml", "--to", "dcp", "--optimizer", "adamw"], ["one.yaml", "--to", "dcp"],
+                  ["one.yaml", "--to", "hf-dcp"], ["one.yaml", "--to", "zarr", "--ranks", "1"]):
+        done = tool(object_store, "export", *words, "-o", URL, folder=exports)
+        assert done.returncode == 4 and f"`{URL}` holds another export" in done.stderr, done
+    done = tool(object_store, "gen", "one.yaml", "-o", URL, folder=exports)
+    assert done.returncode == 4 and ".shardinit-export/claim.json` exists without the plan.json" in done.stderr
+    assert objects_of(object_store) == before
+    # Something else of any kind is left alone, too.
+    object_store.put("models/b/notes.txt", b"mine")
+    done = tool(object_store, *words_of("dcp"), "-o", "s3://bucket/models/b", folder=exports)
+    assert done.returncode == 4 and "is not empty, and holds something else" in done.stderr
+    assert objects_of(object_store, "models/b") == {"notes.txt": b"mine"}
+    ok(object_store, "gen", "one.yaml", "-o", "s3://bucket/models/c", "--ranks", "0", folder=exports)
+    before = objects_of(object_store, "models/c")
+    assert tool(object_store, *words_of("dcp"), "-o", "s3://bucket/models/c", folder=exports).returncode == 4
+    assert objects_of(object_store, "models/c") == before
+
+
+def test_objects_of_others_are_neither_taken_nor_replaced(exports, object_store):
+    """A file that has the name, be it of the right size, is not this export's unless its metadata say so."""
+    ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "0", folder=exports)
+    size = len((exports / "dcp/__1_0.distcp").read_bytes())
+    for body in (b"x", bytes(size)):
+        object_store.put("models/a/__1_0.distcp", body)
+        done = tool(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+        assert done.returncode == 4 and "__1_0.distcp` is there, and no run of this export wrote it" in done.stderr
+        assert object_store.get("models/a/__1_0.distcp") == body
+    object_store.remove("models/a/__1_0.distcp")
+    object_store.put("models/a/.metadata", b"x")
+    done = tool(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    assert done.returncode == 4 and ".metadata` is there already, and has another content" in done.stderr
+    assert RECORD not in objects_of(object_store)
+    object_store.remove("models/a/.metadata")
+    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    assert_is(object_store, exports / "dcp")
+
+
+def test_a_gen_at_the_same_time_is_found(exports, object_store):
+    """Each makes its claim before it looks for the other's, so at least one of them finds the other's."""
+    plan = {}
+
+    def faults(request):
+        if request.kind == "put" and request.key.endswith("claim.json") and not plan:
+            plan["made"] = object_store.forward("PUT", "/bucket/models/a/plan.json", {}, b"{}")
+
+    object_store.faults = faults
+    done = tool(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    assert done.returncode == 4 and "plan.json` is there, of a checkpoint" in done.stderr
+    assert sorted(objects_of(object_store)) == [NOTES + "claim.json", "plan.json"]
+
+
+def test_what_is_lost_is_made_again(exports, object_store):
+    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    for lost in ("__1_0.distcp", ".metadata", RECORD, NOTES + "share-00000"):
+        object_store.remove("models/a/" + lost)
+        if lost == "__1_0.distcp":
+            done = tool(object_store, "verify", URL)
+            assert done.returncode == 1 and "__1_0.distcp: is missing" in done.stderr
+        object_store.log.clear()
+        ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+        assert ("complete", "models/a/__0_0.distcp") not in object_store.log
+        assert_is(object_store, exports / "dcp")
+
+
+def test_verify_finds_what_is_wrong(exports, object_store):
+    ok(object_store, *words_of("zarr"), "-o", URL, folder=exports)
+    chunk = bytearray(object_store.get("models/a/params.square/0.0"))
+    chunk[7] ^= 1
+    object_store.put("models/a/params.square/0.0", bytes(chunk))
+    object_store.put("models/a/params.square/9.9", b"")
+    object_store.put("models/a/README", b"")
+    object_store.put("models/a/_METADATA", b"{}")
+    done = tool(object_store, "verify", URL)
+    assert done.returncode == 1
+    for words in ("params.square/0.0: square has other data than was written (bytes 0 to 719999 of the file)",
+                  "params.square/9.9: does not belong to the export", "_METADATA: has 2 bytes, but the record says",
+                  "README: is foreign: does not belong to the export"):
+        assert words in done.stderr, (words, done.stderr)
+    assert "run the command again that wrote them" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["safetensors", "dcp", "zarr"])
+@pytest.mark.parametrize("seed", range(2))
+def test_faults_of_the_store_change_nothing(name, seed, exports, object_store):
+    object_store.faults = Faults(seed)
+    ok(object_store, *words_of(name), "-o", URL, folder=exports)
+    ok(object_store, "verify", URL)
+    assert len(object_store.faults.made) >= 4
+    object_store.faults = None
+    ok(object_store, *words_of(name), "-o", URL, folder=exports)
+    # Where an answer was lost that told of an upload, the upload stays until the record is made by somebody.
+    object_store.remove("models/a/" + RECORD)
+    ok(object_store, *words_of(name), "-o", URL, folder=exports)
+    assert_is(object_store, exports / name)
+
+
+@pytest.mark.parametrize("kind, fault", [
+    ("put", "lose"), ("put", 409), ("put", 412), ("begin", "lose"), ("part", "lose"), ("part", "drop"), ("part", 404),
+    ("complete", "lose"), ("complete", "error200"), ("complete", "blank200"), ("complete", "empty200"), ("complete", 404),
+    ("complete", 409), ("complete", 412), ("complete", 500), ("head", 500), ("get", "drop"), ("list", 503),
+    ("uploads", 503), ("end", 503)])
+def test_each_fault_alone(kind, fault, exports, object_store):
+    """Every request of a kind meets the fault once, for each object."""
+    met = set()
+
+    def once(request):
+        mark = (request.kind, request.key, request.query.get("partNumber"))
+        if request.kind != kind or mark in met:
+            return None
+        met.add(mark)
+        return fault
+
+    object_store.faults = once
+    done = tool(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    object_store.faults = None
+    assert met
+    if done.returncode != 0:  # A store that answers 412 without an object is broken, and is not believed.
+        assert fault == 412 and done.returncode in (2, 3, 4), done
+    else:
+        object_store.remove("models/a/" + RECORD)
+    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    assert_is(object_store, exports / "dcp")
+
+
+def kill_at(store, number, last, *words, folder):
+    """Runs the tool and kills it at a request, which the store answers by `last`."""
+    count = 0
+
+    def faults(_):
+        nonlocal count
+        count += 1
+        if count != number:
+            return None
+        process.kill()
+        return last
+
+    store.faults = faults
+    process = begin(store, *words, folder=folder)
+    process.communicate(timeout=60)
+    store.faults = None
+
+
+@pytest.mark.parametrize("name", ["safetensors", "dcp", "zarr"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_killed_run_leaves_nothing_that_looks_complete(name, seed, exports, object_store):
+    """A run is killed at a request, before or after the store has done it; the next one goes on."""
+    chance = random.Random(f"{name} {seed}")
+    ok(object_store, *words_of(name), "-o", "s3://bucket/count", folder=exports)
+    requests = len(object_store.log)
+    for _ in range(4):
+        kill_at(object_store, chance.randrange(1, requests), chance.choice(["drop", "lose"]), *words_of(name), "-o", URL,
+                folder=exports)
+        there = set(objects_of(object_store))
+        whole = set(files_of(exports / name)) - {RECORD}
+        if RECORD in there:
+            assert there >= whole
+        if LAST[name] in there:  # What readers begin with: all that it names is there.
+            assert there >= {file for file in whole if file != LAST[name]}
+        for array in {file.rpartition("/")[0] for file in there if file.endswith("/.zarray")}:
+            assert there >= {file for file in whole if file.startswith(array + "/")}
+    ok(object_store, *words_of(name), "-o", URL, folder=exports)
+    for upload in object_store.uploads():  # A run that was killed when the record was there ends no uploads.
+        assert upload.startswith("models/a/")
+    if object_store.uploads():
+        object_store.remove("models/a/" + RECORD)
+        ok(object_store, *words_of(name), "-o", URL, folder=exports)
+    assert_is(object_store, exports / name)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_writers_of_two_plans_that_are_killed(seed, exports, object_store):
+    """The export that came first is finished, whatever happens to whom; the other is told."""
+    chance = random.Random(seed)
+    run_ok("export", "two.yaml", "--to", "dcp", "--optimizer", "adamw", "-o", f"two-{seed}", cwd=exports)
+    object_store.faults = Faults(seed, 0.05)
+    running, kills = {}, 0
+    ends = {"one": [], "two": []}
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        for number in range(3):
+            if number in running:
+                continue
+            plan = ("one", "one", "two")[number] if seed % 2 else ("one", "two", "two")[number]
+            ranks = [[], ["--ranks", "0"], ["--part", "1/2"]][chance.randrange(3)]
+            running[number] = plan, begin(object_store, "export", f"{plan}.yaml", "--to", "dcp", "--optimizer", "adamw",
+                                          "-o", URL, *ranks, folder=exports)
+        time.sleep(chance.random() * 0.4)
+        for number, (plan, process) in list(running.items()):
+            if process.poll() is None and kills < 8 and chance.random() < 0.4:
+                process.kill()
+                kills += 1
+            if process.poll() is not None:
+                process.communicate()
+                ends[plan].append(process.returncode)
+                del running[number]
+        # Some writers of both plans have come to an end of their own, and one of them is through.
+        if kills >= 8 and object_store.names("models/a/" + RECORD) and all(
+                any(code >= 0 for code in codes) for codes in ends.values()):
+            break
+    for _, process in running.values():
+        process.communicate()
+    object_store.faults = None
+    first = "one" if json.loads(object_store.get("models/a/" + NOTES + "claim.json"))["seed"] == 1 else "two"
+    other = "two" if first == "one" else "one"
+    assert 0 not in ends[other] and 4 in ends[other], ends
+    assert set(ends[first]) <= {0, -9}, ends
+    object_store.remove("models/a/" + RECORD)
+    ok(object_store, "export", f"{first}.yaml", "--to", "dcp", "--optimizer", "adamw", "-o", URL, folder=exports)
+    assert_is(object_store, exports / ("dcp" if first == "one" else f"two-{seed}"))
+
+
+def test_a_store_without_conditions_is_refused(exports, object_store):
+    object_store.ignores = ("if-none-match",)
+    done = tool(object_store, *words_of("zarr"), "-o", URL, folder=exports)
+    assert done.returncode == 2 and "ignores the condition" in done.stderr and "two runs could mix" in done.stderr
+    assert sorted(objects_of(object_store)) == [NOTES + "claim.json"]
+    object_store.ignores = ()
+    object_store.faults = lambda request: 501 if "if-none-match" in {name.lower() for name in request.headers} else None
+    done = tool(object_store, *words_of("zarr"), "-o", URL + "/b", folder=exports)
+    assert done.returncode == 2 and "no conditional writes" in done.stderr
+
+
+def test_a_store_that_completes_without_conditions_is_refused(exports, object_store):
+    forward = object_store.forward
+
+    def without(method, target, headers=None, body=b""):
+        headers = {name: value for name, value in (headers or {}).items()
+                   if name.lower() != "if-none-match" or method != "POST" or "uploadId" not in target}
+        return forward(method, target, headers, body)
+
+    object_store.forward = without
+    try:
+        done = tool(object_store, *words_of("safetensors"), "-o", URL, folder=exports)
+    finally:
+        del object_store.forward
+    assert done.returncode == 2 and "when an upload of parts is completed" in done.stderr
+    assert sorted(objects_of(object_store)) == [NOTES + "claim.json"]
+
+
+def test_an_interrupt_is_told_and_goes_on_later(exports, object_store):
+    signals = []
+
+    def faults(request):
+        if request.kind != "part" or "claim" in request.key:
+            return None
+        if not signals:  # A second one would end it at once.
+            signals.append(process.terminate())
+        return "slow"
+
+    object_store.faults = faults
+    process = begin(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == -15 and "interrupted; files that are done stay" in errors
+    object_store.faults = None
+    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    assert_is(object_store, exports / "dcp")
+
+
+def test_files_that_are_done_are_not_sent_again(exports, object_store):
+    ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "0", folder=exports)
+    object_store.remove("models/a/" + NOTES + "share-00000")
+    object_store.log.clear()
+    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    assert ("begin", "models/a/__0_0.distcp") not in object_store.log
+    assert ("begin", "models/a/__1_0.distcp") in object_store.log
+    assert_is(object_store, exports / "dcp")
+
+
+def test_a_copy_by_another_tool_is_there(exports, object_store):
+    for name, body in files_of(exports / "zarr").items():
+        object_store.put("models/a/" + name, body)
+    assert "was there already" in ok(object_store, *words_of("zarr"), "-o", URL, folder=exports).stderr
+    assert_is(object_store, exports / "zarr")
+    object_store.put("models/a/_METADATA", b"")
+    assert tool(object_store, *words_of("zarr"), "-o", URL, folder=exports).returncode == 4
+
+
+@pytest.mark.parametrize("name", ["safetensors", "dcp", "hf-dcp", "zarr"])
+def test_checkpoints_are_copied_with_other_borders(name, exports, object_store, tmp_path):
+    """Of a checkpoint on two ranks, on a mesh of three: boxes are cut and joined in passes over both."""
+    spec = (exports / "one.yaml").read_text().replace("[7]", "[6]").replace("[2, 1500000]", "[6, 500000]")
+    (tmp_path / "spec.yaml").write_text(spec)
+    run_ok("gen", "spec.yaml", "-o", "from", cwd=tmp_path)
+    for words in (["export", "from"], ["convert", "from", "--mesh", "a=3"]):
+        local, url = f"{words[0]}-local", f"{URL}/{words[0]}"
+        run_ok(*words, "--to", name, "-o", local, cwd=tmp_path)
+        ok(object_store, *words, "--to", name, "-o", url, folder=tmp_path)
+        assert_is(object_store, tmp_path / local, "models/a/" + words[0])
+        assert "was there already" in ok(object_store, *words, "--to", name, "-o", url, folder=tmp_path).stderr
+
+
+def test_conversions_tell_sources_apart(object_store, tmp_path):
+    for name, value in (("first", 1), ("second", 2)):
+        (tmp_path / name / "model").mkdir(parents=True)
+        safetensors.numpy.save_file({"w": np.full((64, 64), value, np.float32), "v": np.full(9, value, np.float32)},
+                                    tmp_path / name / "model/model.safetensors")
+        os.utime(tmp_path / name / "model/model.safetensors", (value, value))
+    words = ["--to", "dcp"]
+    run_ok("convert", "first/model", "-o", "local", *words, cwd=tmp_path)
+    ok(object_store, "convert", "first/model", "-o", URL, *words, folder=tmp_path)
+    assert_is(object_store, tmp_path / "local")
+    assert "was there already" in ok(object_store, "convert", "first/model", "-o", URL, *words, folder=tmp_path).stderr
+    done = tool(object_store, "convert", "second/model", "-o", URL, *words, folder=tmp_path)
+    assert done.returncode == 4 and "holds this export with values from elsewhere" in done.stderr
+    # A file that stands without its receipt is compared, since other elements could have made it.
+    object_store.remove("models/a/" + RECORD)
+    object_store.remove("models/a/" + NOTES + "share-00000")
+    model = tmp_path / "first/model/model.safetensors"
+    before = model.stat()
+    kept = model.read_bytes()
+    model.write_bytes(kept.replace(np.float32(1).tobytes(), np.float32(3).tobytes()))
+    os.utime(model, ns=(before.st_atime_ns, before.st_mtime_ns))
+    done = tool(object_store, "convert", "first/model", "-o", URL, *words, folder=tmp_path)
+    assert done.returncode == 4 and ("had other elements" in done.stderr or "from elsewhere" in done.stderr), done
+    model.write_bytes(kept)
+    os.utime(model, ns=(before.st_atime_ns, before.st_mtime_ns))
+    ok(object_store, "convert", "first/model", "-o", URL, *words, folder=tmp_path)
+    assert_is(object_store, tmp_path / "local")
+
+
+def test_parts_of_a_source_that_changes_are_a_conflict(object_store, tmp_path):
+    (tmp_path / "base").mkdir()
+    (tmp_path / "spec.yaml").write_text(
+        "shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 2}}\nrules: [{r: x}]\nsources: {base: {path: base}}\n"
+        "modules: {w: {shape: [8, 4], axes: [r, null], init: {expr: \"source('base', 'w') + 1\"}}}\n")
+    words = ["export", "spec.yaml", "--to", "dcp", "-o", URL]
+    for value, ranks in ((1, "0"), (2, "1")):
+        safetensors.numpy.save_file({"w": np.full((8, 4), value, np.float32)}, tmp_path / "base/model.safetensors")
+        done = tool(object_store, *words, "--ranks", ranks, folder=tmp_path)
+        assert done.returncode == (4 if value == 2 else 0), done
+    assert "was made of `w` of source `base` with SHA-256" in done.stderr
+    assert RECORD not in objects_of(object_store) and ".metadata" not in objects_of(object_store)
+
+
+@pytest.mark.parametrize("name", ["safetensors", "dcp"])
+def test_memory_is_a_few_parts_and_no_disk(name, object_store, tmp_path):
+    """A file of 40 parts, of boxes larger and smaller than a part."""
+    (tmp_path / "spec.yaml").write_text(
+        "shardinit: 1\nname: m\ndtype: f32\nmodules:\n  a: {shape: [20000, 1000], init: {normal: {std: 1}}}\n"
+        "  l: {repeat: {i: 200}, w: {shape: [500, 500], init: {normal: {std: 1}}}, b: {shape: [3], init: zeros}}\n"
+        "  z: {shape: [20000, 1000], init: {normal: {std: 1}}}\n")
+    measure = ("import resource,subprocess,sys\nsubprocess.run(sys.argv[1:], check=True)\n"
+               "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
+    done = subprocess.run(["/usr/bin/env", "python3", "-c", measure, BINARY, "export", "spec.yaml", "--to", name, "-o", URL,
+                           "--jobs", "2", "--memory", "16M"], env={**os.environ, **object_store.environment}, cwd=tmp_path,
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done
+    assert int(done.stdout.splitlines()[-1]) < 256 * 1024, done.stdout
+    assert sum(kind == "part" for kind, _ in object_store.log) > 40
+    assert list(tmp_path.iterdir()) == [tmp_path / "spec.yaml"]
+    ok(object_store, "verify", URL)
+
+
+def test_a_checksum_may_lie_across_the_border_of_two_parts(object_store, tmp_path):
+    border, size = 8 << 20, (8 << 20) - 8192
+    for _ in range(20):
+        (tmp_path / "spec.yaml").write_text(
+            "shardinit: 1\nname: m\ndtype: f32\nmodules:\n"
+            f"  a: {{shape: [{size}], dtype: i8, init: {{constant: {{value: 3}}}}}}\n  b: {{shape: [500000], init: {{normal: {{std: 1}}}}}}\n")
+        shutil.rmtree(tmp_path / "local", ignore_errors=True)
+        run_ok("export", "spec.yaml", "--to", "dcp", "-o", "local", cwd=tmp_path)
+        body = (tmp_path / "local/__0_0.distcp").read_bytes()
+        checksum = zlib.crc32(b"\x03" * size).to_bytes(4, "little")
+        places = [match.start() for match in re.finditer(re.escape(checksum), body)]
+        assert len(places) == 2  # Before the elements, and in the directory behind them.
+        if border - 4 < places[1] < border:
+            break
+        size += border - 2 - places[1]
+    assert border - 4 < places[1] < border < len(body)
+    ok(object_store, "export", "spec.yaml", "--to", "dcp", "-o", URL, folder=tmp_path)
+    assert_is(object_store, tmp_path / "local")
+
+
+def test_names_that_no_object_can_have_are_refused(exports, object_store, tmp_path):
+    name = "n" * 200
+    (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: m\ndtype: f32\nmodules: {{{name}: {{shape: [4], init: zeros}}}}\n")
+    done = tool(object_store, "export", "spec.yaml", "--to", "zarr", "-o", "s3://bucket/" + "p" * 850, folder=tmp_path)
+    assert done.returncode == 2 and "has more than 1024 bytes with its prefix" in done.stderr
+    assert object_store.names() == []
+
+
+def test_other_commands_still_take_folders_alone(exports, object_store):
+    for words in (["export", URL, "--to", "dcp", "-o", "x"], ["convert", URL, "--to", "dcp", "-o", "x"]):
+        done = tool(object_store, *words, folder=exports)
+        assert done.returncode == 2 and "and the `-o` of commands that make one" in done.stderr, done
+    done = tool(object_store, *words_of("dcp"), "-o", "gs://bucket/x", folder=exports)
+    assert done.returncode == 2 and "shardinit knows no other store than `s3://`" in done.stderr
+    assert object_store.log == [] and not (exports / "x").exists()
