@@ -2,9 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include <filesystem>
+#include <cerrno>
 #include <vector>
 
 #include "base/error.h"
@@ -40,9 +41,11 @@ std::string PathToTake(const std::string& path) {
     throw Error(ExitCode::kUsage, fmt::format("`{}` is not the name of a new folder", path),
                 "name one with `-o`");
   }
-  std::error_code error;
-  if (std::filesystem::is_symlink(plain, error)) {
-    throw Conflict(fmt::format("`{}` is a link", plain));
+  struct stat info;
+  if (lstat(plain.c_str(), &info) == 0) {
+    if (S_ISLNK(info.st_mode)) throw Conflict(fmt::format("`{}` is a link", plain));
+  } else if (errno != ENOENT && errno != ENOTDIR) {
+    throw SystemError("read", plain);
   }
   return plain;
 }
