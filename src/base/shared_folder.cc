@@ -51,6 +51,7 @@ void RemoveRest(const Folder& parent, const Folder& folder, const std::string& n
   for (const char* const sub : {kNotes, kFiles}) {
     if (folder.Exists(sub)) RemoveTree(folder, sub);
   }
+  folder.Sync();  // Else a loss of power could leave the rest without the claim.
   folder.Remove(kClaim);
   RemoveTree(parent, name);
 }
