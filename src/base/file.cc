@@ -298,7 +298,10 @@ void RequireFolder(const std::string& path) {
 bool IsEmptyFolder(const std::string& path) {
   if (!IsFolder(path)) return false;
   std::error_code error;
-  const bool empty = std::filesystem::is_empty(path, error);
+  bool empty;
+  do {
+    empty = std::filesystem::is_empty(path, error);
+  } while (error.value() == EINTR);
   if (error) throw SystemError("read", path, error.value());
   return empty;
 }

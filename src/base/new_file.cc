@@ -186,8 +186,14 @@ std::pair<std::string, Folder> MakeTemporaryFolder(const Folder& parent, const s
 // is known to be a left-over.
 void RemoveStaged(const Folder& parent, const std::string& name, const std::string& path) {
   const std::string temporary = TemporaryName(parent, shardinit::NameOf(path));
-  if (renameat(parent.fd(), name.c_str(), parent.fd(), temporary.c_str()) == 0) {
+  try {
+    if (renameat(parent.fd(), name.c_str(), parent.fd(), temporary.c_str()) != 0) {
+      return RemoveTree(parent, name);
+    }
+    parent.Sync();  // Else a loss of power could bring back the name without the token.
     RemoveTree(parent, temporary);
+  } catch (const Error&) {
+    // The next run removes the rest.
   }
 }
 

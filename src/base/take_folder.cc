@@ -18,7 +18,9 @@ void RemoveTree(const Folder& parent, const std::string& name) {
     std::vector<std::string> inside;
     folder.ForEachName([&](const std::string& other) { inside.push_back(other); });
     for (const std::string& other : inside) {
-      if (unlinkat(folder.fd(), other.c_str(), 0) != 0) RemoveTree(folder, other);
+      if (unlinkat(folder.fd(), other.c_str(), 0) != 0 && errno == EISDIR) {
+        RemoveTree(folder, other);
+      }
     }
   }
   unlinkat(parent.fd(), name.c_str(), AT_REMOVEDIR);
