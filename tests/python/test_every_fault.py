@@ -261,11 +261,15 @@ class Command:
             self.traced = trace(self.work, *self.words, self.work / "out", cwd=self.inputs)
         return self.traced
 
+    def kinds(self, call):
+        """Readers write into a pipe alone, which is never full and has no disk."""
+        return ["kill", *(GOES_ON if self.reads_only and call == "write" else ERRORS[call])]
+
     def cases(self):
         """All of them, as (call, index, kind of fault)."""
         for call, count in self.counts.items():
             for index in range(1, count + 1):
-                for kind in ["kill", *ERRORS[call]]:
+                for kind in self.kinds(call):
                     yield call, index, kind
         if not (self.reads_only or self.in_python):
             for index in range(1, len(self.trace()) + 1):
@@ -277,7 +281,7 @@ class Command:
         call = chance.choice(calls if self.reads_only or self.in_python else [*calls, "power"])
         if call == "power":
             return call, chance.randint(1, len(self.trace())), "lost"
-        return call, chance.randint(1, self.counts[call]), chance.choice(["kill", *ERRORS[call]])
+        return call, chance.randint(1, self.counts[call]), chance.choice(self.kinds(call))
 
     def check_power(self, index):
         """Every state in which the power may have left the disk after so many calls."""
