@@ -339,8 +339,8 @@ class Command:
             need(status == 3, said)
         elif not happened or kind in GOES_ON:
             need(status == 0, said)
-        elif kind == "kill":  # `inspect` reads in another process.
-            need(status in (0, -signal.SIGKILL) or status == 3 and "was killed" in result.stderr, said)
+        elif kind == "kill":  # `inspect` reads in another process, which may end as by a hostile file.
+            need(status in (0, -signal.SIGKILL) or self.name == "inspect" and status in (3, 5), said)
         else:
             need(status in (0, 3), said)
 
@@ -423,7 +423,9 @@ def test_hdf5_that_cannot_be_read_is_not_refused(error, folder, fails):
     printed = run_ok(*words, cwd=folder).stdout
     for calls in ("open", "pread", "stat"):
         for when in range(1, 20):
-            result = fails(calls, getattr(errno, error), folder / words[1], *words, when=when)
+            # The process that reads may not ask where a descriptor leads; it reads this file alone.
+            where = "*" if calls == "pread" else folder / words[1]
+            result = fails(calls, getattr(errno, error), where, *words, when=when)
             assert result.returncode == 3 and os.strerror(getattr(errno, error)) in result.stderr \
                 or result.returncode == 0 and result.stdout == printed, result
             if result.returncode == 0:

@@ -73,7 +73,7 @@ struct Answer {
 
 static void Kill(void) {
   syscall(SYS_kill, getpid(), SIGKILL);
-  while (1) pause();
+  __builtin_trap();  // A process with walls may not send signals.
 }
 
 static void Must(int holds) {
