@@ -1,10 +1,12 @@
 // argv → command → exit code. Every exception ends here.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <string_view>
 
 #include "base/arithmetic.h"
 #include "base/diagnostics.h"
@@ -32,6 +34,24 @@ void ForceKernels() {
       fmt::format("SHARDINIT_TARGET is `{}`, which this CPU or build does not have", target),
       "`shardinit --version --json` lists them");
 }
+
+// The end of memory has its exit status also where nothing can catch it: in what is made before
+// main, and in functions of libraries that are `noexcept`. It allocates nothing.
+[[noreturn]] void EndWithoutMemory() {
+  try {
+    if (std::current_exception()) throw;
+  } catch (const std::bad_alloc&) {
+    constexpr std::string_view kMessage = "shardinit: error: out of memory\n";
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kMessage.data(), kMessage.size());
+    _exit(static_cast<int>(ExitCode::kWorld));
+  } catch (...) {
+  }
+  __gnu_cxx::__verbose_terminate_handler();
+  std::abort();
+}
+
+// This is before all that other files make before main.
+__attribute__((constructor(101))) void HandleEndOfMemory() { std::set_terminate(EndWithoutMemory); }
 
 int Main(int argc, char** argv) {
   const DefaultArithmetic arithmetic;

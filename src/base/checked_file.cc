@@ -29,7 +29,7 @@ CheckedFile::CheckedFile(std::string path, int64_t size, std::string sha256, std
       place_(std::move(place)),
       of_bools_(of_bools) {
   struct stat info;
-  if (stat(path_.c_str(), &info) == 0) AddInput(info, path_);
+  if (LookAt(path_, &info)) AddInput(info, path_);
 }
 
 Fd CheckedFile::Open(struct stat* info) const {

@@ -79,6 +79,8 @@ bool Fd::Close() {
   return close(std::exchange(fd_, -1)) == 0;
 }
 
+int Fd::Release() { return std::exchange(fd_, -1); }
+
 namespace {
 
 // Reads the rest of an open file.
@@ -120,6 +122,14 @@ bool ReadFileIfExists(const std::string& path, size_t limit, std::string* text) 
   if (!Exists(path)) return false;
   *text = ReadFile(path, limit);
   return true;
+}
+
+std::string ReadKernelFile(const std::string& path) try {
+  constexpr size_t kLimit = 64 << 20;
+  const Fd fd = OpenAt(AT_FDCWD, path, O_RDONLY);
+  return fd ? ReadToEnd(fd.get(), path, kLimit) : std::string();
+} catch (const Error&) {
+  return {};
 }
 
 bool SyncData(int fd) {
@@ -263,6 +273,8 @@ bool Look(const std::string& path, bool follow, struct stat* info) {
 
 }  // namespace
 
+bool LookAt(const std::string& path, struct stat* info) { return Look(path, true, info); }
+
 bool Exists(const std::string& path) {
   struct stat info;
   return Look(path, false, &info);
@@ -286,7 +298,10 @@ void RequireFolder(const std::string& path) {
 bool IsEmptyFolder(const std::string& path) {
   if (!IsFolder(path)) return false;
   std::error_code error;
-  const bool empty = std::filesystem::is_empty(path, error);
+  bool empty;
+  do {
+    empty = std::filesystem::is_empty(path, error);
+  } while (error.value() == EINTR);
   if (error) throw SystemError("read", path, error.value());
   return empty;
 }

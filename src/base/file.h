@@ -23,6 +23,7 @@ class Fd {
   explicit operator bool() const { return fd_ >= 0; }
   // Closes and reports: a close can be the first call to say that a write failed.
   bool Close();
+  int Release();  // The caller closes it.
 
  private:
   int fd_ = -1;
@@ -52,6 +53,10 @@ std::string ReadFile(const std::string& path, size_t limit = 64 << 20);
 // Returns false if there is no such file; throws as ReadFile does for any other failure.
 bool ReadFileIfExists(const std::string& path, size_t limit, std::string* text);
 
+// Returns the text of a file of the kernel's, below /proc; empty if it cannot be read. It is no
+// input of the user's.
+std::string ReadKernelFile(const std::string& path);
+
 // Calls fdatasync(2), not stopped by signals. Returns false with errno set on failure.
 bool SyncData(int fd);
 
@@ -78,7 +83,8 @@ bool AreUnchanged(const struct stat& a, const struct stat& b);  // and with the 
 void MakeFolder(const std::string& path);
 void SyncFolder(int fd, const std::string& path);
 
-// Returns false only if the system says that nothing is at `path`; any other failure is thrown.
+// Return false only if the system says that nothing is at `path`; any other failure is thrown.
+bool LookAt(const std::string& path, struct stat* info);  // at what links lead to
 bool Exists(const std::string& path);
 bool IsFolder(const std::string& path);  // a folder or a link to one
 // Throws Error (kUsage) if `path`, which a user gave for a folder, is not one.

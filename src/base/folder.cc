@@ -31,28 +31,30 @@ NameKind KindOf(int folder, const dirent* entry, const std::string& path) {
                                  : NameKind::kOther;
 }
 
-// Calls `visit` with each name in an open folder.
-void ForEachEntry(DIR* folder, const std::string& path,
-                  const std::function<void(const dirent* entry)>& visit) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(folder, closedir);
+// Calls `visit` with each name in the folder `name` of another one, and a descriptor of the folder;
+// `path` is for messages.
+void ForEachEntry(int above, const std::string& name, const std::string& path,
+                  const std::function<void(int folder, const dirent* entry)>& visit) {
+  Fd fd = OpenAt(above, name, O_RDONLY | O_DIRECTORY);
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(fd ? fdopendir(fd.get()) : nullptr, closedir);
   if (!dir) throw SystemError("read the folder", path);
+  const int folder = fd.Release();
   while (true) {
     errno = 0;
     const dirent* entry = readdir(dir.get());
     if (entry == nullptr && errno != 0) throw SystemError("read the folder", path);
     if (entry == nullptr) return;
-    const std::string_view name = entry->d_name;
-    if (name != "." && name != "..") visit(entry);
+    const std::string_view entry_name = entry->d_name;
+    if (entry_name != "." && entry_name != "..") visit(folder, entry);
   }
 }
 
 void WalkBelow(const std::string& folder, const std::string& prefix,
                const std::function<bool(const std::string&, NameKind)>& visit) {
-  DIR* const dir = opendir(folder.c_str());
-  ForEachEntry(dir, folder, [&](const dirent* entry) {
+  ForEachEntry(AT_FDCWD, folder, folder, [&](int fd, const dirent* entry) {
     ThrowIfInterrupted();
     const std::string path = folder + "/" + entry->d_name;
-    const NameKind kind = KindOf(dirfd(dir), entry, path);
+    const NameKind kind = KindOf(fd, entry, path);
     if (visit(prefix + entry->d_name, kind) && kind == NameKind::kFolder) {
       WalkBelow(path, prefix + entry->d_name + "/", visit);
     }
@@ -185,9 +187,7 @@ void Folder::Sync() const { SyncFolder(fd_.get(), path_); }
 
 void Folder::ForEachName(const std::function<void(const std::string& name)>& visit) const {
   if (!*this) return;
-  const int fd = openat(fd_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  ForEachEntry(fd < 0 ? nullptr : fdopendir(fd), path_,
-               [&](const dirent* entry) { visit(entry->d_name); });
+  ForEachEntry(fd_.get(), ".", path_, [&](int, const dirent* entry) { visit(entry->d_name); });
 }
 
 Fd Folder::Create(const std::string& name) const {

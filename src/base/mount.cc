@@ -6,11 +6,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
 
 namespace shardinit {
@@ -69,10 +68,7 @@ void RequireNoBucketMount(const std::string& folder) {
     if (path == path.parent_path()) return;
     path = path.parent_path();
   }
-  // It is no input of the user's, which ReadFile() would remember. What cannot be read is empty.
-  std::ifstream file("/proc/self/mountinfo");
-  const std::string mounts{std::istreambuf_iterator<char>(file), {}};
-  const std::optional<Mount> mount = FindMount(mounts, info.st_dev);
+  const std::optional<Mount> mount = FindMount(ReadKernelFile("/proc/self/mountinfo"), info.st_dev);
   if (!mount) return;
   const bool is_bucket = mount->type == "fuse.rclone" || mount->type == "fuse.gcsfuse" ||
                          mount->type == "fuse.s3fs" || mount->source == "mountpoint-s3";

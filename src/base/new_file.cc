@@ -14,6 +14,8 @@
 #include <chrono>
 #include <filesystem>
 #include <thread>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -30,11 +32,7 @@ constexpr size_t kDigits = 16;
 // read every process counts as a machine of its own.
 const std::string& KernelId() {
   static const std::string id = [] {
-    std::string boot;
-    try {
-      ReadFileIfExists("/proc/sys/kernel/random/boot_id", 4096, &boot);
-    } catch (const Error&) {
-    }
+    const std::string boot = ReadKernelFile("/proc/sys/kernel/random/boot_id");
     return boot.empty() ? fmt::format("{:016x}", RandomBits()) : boot;
   }();
   return id;
@@ -143,6 +141,60 @@ void RequireFree(const std::string& path) {
 // Returns a path through the folder's descriptor.
 std::string ProcPath(const Folder& folder, const std::string& name) {
   return fmt::format("/proc/self/fd/{}/{}", folder.fd(), name);
+}
+
+// Removes the folders for `name` that killed runs left. Those that cannot be removed stay.
+void RemoveFolderLeftOvers(const Folder& parent, const std::string& name) {
+  ForEachTemporary(
+      parent, [&](std::string_view other) { return other == name; },
+      [&](const std::string& file, bool own) {
+        try {
+          const Folder old = parent.OpenSub(file);
+          if (!old || IsLocked(old.fd())) return;
+          if (IsLeftOver(parent, name, own, LastChange(ProcPath(parent, file)))) {
+            RemoveTree(parent, file);
+          }
+        } catch (const std::exception&) {
+          // The folder stays.
+        }
+      });
+}
+
+// Makes a new folder under a temporary name, with a lock that tells that its owner lives.
+std::pair<std::string, Folder> MakeTemporaryFolder(const Folder& parent, const std::string& name,
+                                                   mode_t mode) {
+  while (true) {
+    std::string temporary = TemporaryName(parent, name);
+    if (mkdirat(parent.fd(), temporary.c_str(), mode) != 0) {
+      throw SystemError("create a folder in", parent.path());
+    }
+    try {
+      Folder folder = parent.OpenSub(temporary);
+      // Another process may have got in between, as for NewFile.
+      if (folder && (flock(folder.fd(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) &&
+          parent.Exists(temporary)) {
+        return {std::move(temporary), std::move(folder)};
+      }
+    } catch (const Error&) {
+      unlinkat(parent.fd(), temporary.c_str(), AT_REMOVEDIR);
+      throw;
+    }
+  }
+}
+
+// Removes a folder that is ours, by way of a temporary name: if this is killed half-way, the rest
+// is known to be a left-over.
+void RemoveStaged(const Folder& parent, const std::string& name, const std::string& path) {
+  const std::string temporary = TemporaryName(parent, shardinit::NameOf(path));
+  try {
+    if (renameat(parent.fd(), name.c_str(), parent.fd(), temporary.c_str()) != 0) {
+      return RemoveTree(parent, name);
+    }
+    parent.Sync();  // Else a loss of power could bring back the name without the token.
+    RemoveTree(parent, temporary);
+  } catch (const Error&) {
+    // The next run removes the rest.
+  }
 }
 
 // These are names in the folder beside `path`: the staged checkpoint, and the file of the token.
@@ -269,37 +321,8 @@ bool NewFile::CommitNew() {
 
 NewFolder::NewFolder(const std::string& path)
     : path_(PathToTake(path)), parent_(Folder::Make(FolderOf(path_))) {
-  const std::string name = NameOf(path_);
-  ForEachTemporary(
-      parent_, [&](std::string_view other) { return other == name; },
-      [&](const std::string& file, bool own) {
-        try {
-          const Folder old = parent_.OpenSub(file);
-          if (!old || IsLocked(old.fd())) return;
-          if (IsLeftOver(parent_, name, own, LastChange(ProcPath(parent_, file)))) {
-            RemoveTree(parent_, file);
-          }
-        } catch (const std::exception&) {
-          // The folder stays.
-        }
-      });
-  while (true) {
-    temporary_ = TemporaryName(parent_, name);
-    if (mkdirat(parent_.fd(), temporary_.c_str(), 0777) != 0) {
-      throw SystemError("create a folder in", parent_.path());
-    }
-    try {
-      folder_ = parent_.OpenSub(temporary_);
-      // Another process may have got in between, as for NewFile.
-      if (folder_ && (flock(folder_.fd(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) &&
-          parent_.Exists(temporary_)) {
-        return;
-      }
-    } catch (const Error&) {
-      unlinkat(parent_.fd(), temporary_.c_str(), AT_REMOVEDIR);
-      throw;
-    }
-  }
+  RemoveFolderLeftOvers(parent_, NameOf(path_));
+  std::tie(temporary_, folder_) = MakeTemporaryFolder(parent_, NameOf(path_), 0777);
 }
 
 NewFolder::~NewFolder() {
@@ -339,29 +362,30 @@ StagedFolder::StagedFolder(const std::string& path, const Digest& key,
     is_old_ = true;
     break;
   }
-  while (!is_old_) {
+  // The folder gets its name with the token in it: without one it would be nobody's, and no later
+  // process would remove it.
+  if (!is_old_) {
     const std::string token = fmt::format("{:016x}{:016x}\n", RandomBits(), RandomBits());
     name_ = NameOfStaged(path_, token, key);
-    if (mkdirat(parent_.fd(), name_.c_str(), 0700) != 0) {
-      throw SystemError("create a folder in", parent_.path());
-    }
-    folder_ = parent_.OpenSub(name_);
-    // Without a token the folder is nobody's: no other process can have locked it, and no later one
-    // would find it and go on.
-    if (!folder_) continue;
-    flock(folder_.fd(), LOCK_EX | LOCK_NB);
+    std::string temporary;
+    RemoveFolderLeftOvers(parent_, NameOf(path_));
+    std::tie(temporary, folder_) = MakeTemporaryFolder(parent_, NameOf(path_), 0700);
     try {
       OutputFile file(folder_, kToken);
       file.Append(token);
       file.Sync();
+      folder_.MakeSub(kStaged);
+      folder_.Sync();
+      if (renameat(parent_.fd(), temporary.c_str(), parent_.fd(), name_.c_str()) != 0) {
+        throw SystemError("create a folder in", parent_.path());
+      }
     } catch (...) {
-      RemoveTree(parent_, name_);
+      RemoveTree(parent_, temporary);
       throw;
     }
-    break;
   }
   staged_ = staged_in(name_);
-  folder_.MakeSub(kStaged);
+  folder_.MakeSub(kStaged);  // An old one may have lost it to a loss of power.
   folder_.Sync();
   parent_.Sync();
 }
@@ -371,11 +395,12 @@ void StagedFolder::RemoveLeftOvers(const std::string& path, const Digest& key) {
   const Folder parent = Folder::Open(FolderOf(plain));
   for (const std::string& name : StagedIn(parent, plain, key)) {
     const Folder old = OpenStaged(parent, name, plain, key);
-    if (old && !IsLocked(old.fd())) RemoveTree(parent, name);
+    if (old && !IsLocked(old.fd())) RemoveStaged(parent, name, plain);
   }
+  RemoveFolderLeftOvers(parent, shardinit::NameOf(plain));
 }
 
-void StagedFolder::Remove() { RemoveTree(parent_, name_); }
+void StagedFolder::Remove() { RemoveStaged(parent_, name_, path_); }
 
 void StagedFolder::Commit() {
   folder_.OpenSub(kStaged).Sync();

@@ -1,10 +1,12 @@
 #include "base/random.h"
 
+#include <fmt/format.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "base/error.h"
 
@@ -17,7 +19,9 @@ void FillRandom(void* out, size_t bytes) {
     // once.
     const ssize_t n = syscall(SYS_getrandom, at, std::min(bytes, size_t{256}), 0);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) throw SystemError("read", "getrandom(2)");
+    if (n <= 0) {
+      throw Error(ExitCode::kWorld, fmt::format("cannot get random bytes: {}", strerror(errno)));
+    }
     at += n;
     bytes -= static_cast<size_t>(n);
   }

@@ -8,6 +8,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <utility>
@@ -63,15 +64,15 @@ int StandardStreamOf(const struct stat& file, bool is_descriptor, const std::str
   return -1;
 }
 
-// Tells whether there are marks and they stand in the beginning of the file; one that cannot be
-// read has none.
+// Tells whether there are marks and they stand in the beginning of the file. Throws if that cannot
+// be read, which does not tell whose file it is.
 bool HasMarks(const std::string& path, const std::vector<std::string_view>& marks) {
   if (marks.empty()) return false;
-  const Fd fd = OpenAt(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
-  std::string head(kMarkedBytes, '\0');
-  const ssize_t size = fd ? pread(fd.get(), head.data(), head.size(), 0) : -1;
-  if (size < 0) return false;
-  head.resize(static_cast<size_t>(size));
+  const Fd fd = OpenToRead(path);
+  struct stat info;
+  if (fstat(fd.get(), &info) != 0) throw SystemError("read", path);
+  std::string head(std::min(kMarkedBytes, static_cast<size_t>(info.st_size)), '\0');
+  ReadExactly(fd.get(), path, head.data(), head.size(), 0);
   if (!head.starts_with(marks.front())) return false;
   size_t at = 0;
   for (const std::string_view mark : marks) {

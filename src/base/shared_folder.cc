@@ -50,7 +50,9 @@ void RequireNobodys(const Folder& folder, const std::string& claim) {
 void RemoveRest(const Folder& parent, const Folder& folder, const std::string& name) {
   for (const char* const sub : {kNotes, kFiles}) {
     if (folder.Exists(sub)) RemoveTree(folder, sub);
+    if (folder.Exists(sub)) return;  // The next run removes it.
   }
+  folder.Sync();  // Else a loss of power could leave the rest without the claim.
   folder.Remove(kClaim);
   RemoveTree(parent, name);
 }

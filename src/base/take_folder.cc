@@ -2,9 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include <filesystem>
+#include <cerrno>
 #include <vector>
 
 #include "base/error.h"
@@ -17,7 +18,9 @@ void RemoveTree(const Folder& parent, const std::string& name) {
     std::vector<std::string> inside;
     folder.ForEachName([&](const std::string& other) { inside.push_back(other); });
     for (const std::string& other : inside) {
-      if (unlinkat(folder.fd(), other.c_str(), 0) != 0) RemoveTree(folder, other);
+      if (unlinkat(folder.fd(), other.c_str(), 0) != 0 && errno == EISDIR) {
+        RemoveTree(folder, other);
+      }
     }
   }
   unlinkat(parent.fd(), name.c_str(), AT_REMOVEDIR);
@@ -40,9 +43,11 @@ std::string PathToTake(const std::string& path) {
     throw Error(ExitCode::kUsage, fmt::format("`{}` is not the name of a new folder", path),
                 "name one with `-o`");
   }
-  std::error_code error;
-  if (std::filesystem::is_symlink(plain, error)) {
-    throw Conflict(fmt::format("`{}` is a link", plain));
+  struct stat info;
+  if (lstat(plain.c_str(), &info) == 0) {
+    if (S_ISLNK(info.st_mode)) throw Conflict(fmt::format("`{}` is a link", plain));
+  } else if (errno != ENOENT && errno != ENOTDIR) {
+    throw SystemError("read", plain);
   }
   return plain;
 }

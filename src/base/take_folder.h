@@ -7,7 +7,8 @@
 
 namespace shardinit {
 
-// Removes a folder and all in it, never through a link.
+// Removes a folder and all in it, never through a link. What cannot be removed stays, and so do the
+// folders above it.
 void RemoveTree(const Folder& parent, const std::string& name);
 
 // Renames `from` in `folder` to the name of `path`, which is in `parent`. Returns false if that is

@@ -86,13 +86,13 @@ std::string ItemIn(const std::string& folder) {
 void StatFiles(const std::string& path, std::map<std::string, struct stat>* files) {
   struct stat info;
   if (!IsFolder(path)) {
-    if (stat(path.c_str(), &info) == 0) files->emplace(path, info);
+    if (LookAt(path, &info)) files->emplace(path, info);
     return;
   }
   Walk(path, [&](const std::string& name, NameKind kind) {
     if (kind == NameKind::kFolder) return true;
     const std::string file = path + "/" + name;
-    if (stat(file.c_str(), &info) == 0) files->emplace(file, info);
+    if (LookAt(file, &info)) files->emplace(file, info);
     return false;
   });
 }
@@ -311,8 +311,7 @@ void TensorFolder::RequireUnchanged(const FilePiece& piece) const {
   if (reader_) return;
   struct stat now;
   const auto then = files_.find(piece.file);
-  if (then == files_.end() || stat(piece.file.c_str(), &now) != 0 ||
-      !AreUnchanged(then->second, now)) {
+  if (then == files_.end() || !LookAt(piece.file, &now) || !AreUnchanged(then->second, now)) {
     ThrowChanged(piece);
   }
 }

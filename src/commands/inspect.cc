@@ -155,8 +155,9 @@ ExitCode RunInspect(const InspectOptions& options) {
     throw Error(ExitCode::kUsage, fmt::format("there is no file or folder `{}`", options.path));
   }
   const FileKind* kind = KindOfPath(options.path);
-  const auto wrong = WrongKind(options.path, "a checkpoint or an HDF5 file of one");
-  if (wrong && kind != &kHdf5Kind) throw *wrong;
+  if (kind != nullptr && kind != &kHdf5Kind) {
+    throw WrongKind(*kind, options.path, "a checkpoint or an HDF5 file of one");
+  }
   if (!options.only.empty()) {
     throw Error(ExitCode::kUsage, "`--only` is for tensors, and this is one file of a checkpoint",
                 "name the checkpoint's folder");

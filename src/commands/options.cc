@@ -432,8 +432,7 @@ bool MayBeUrl(const CLI::Option& option) {
 void RequireFolderName(const std::string& folder) {
   if (IsBucketUrl(folder)) return;
   RequireNoBucketMount(folder);
-  std::error_code error;
-  if (std::filesystem::is_directory(folder, error)) return;
+  if (IsFolder(folder)) return;
   const std::filesystem::path path(folder);
   const std::string ending = path.extension();
   for (const char* of_file : {".safetensors", ".distcp", ".pt", ".pth", ".bin", ".h5", ".hdf5",
@@ -446,9 +445,24 @@ void RequireFolderName(const std::string& folder) {
 
 void RequireOutside(const std::string& folder, const std::string& checkpoint) {
   if (IsBucketUrl(folder)) return;
-  std::error_code error;
-  const auto path = std::filesystem::weakly_canonical(folder, error);
-  const auto within = path.lexically_relative(std::filesystem::canonical(checkpoint, error));
+  // What is not there is reported by who reads or makes it.
+  const auto canonical = [](const std::string& name, auto function) {
+    std::error_code error;
+    const std::filesystem::path path = function(std::filesystem::path(name), error);
+    const int number = error.value();
+    if (number != 0 && number != ENOENT && number != ENOTDIR && number != ELOOP &&
+        number != ENAMETOOLONG) {
+      throw SystemError("read", name, number);
+    }
+    return path;
+  };
+  const auto path = canonical(folder, [](const auto& name, auto& error) {
+    return std::filesystem::weakly_canonical(name, error);
+  });
+  const auto of = canonical(checkpoint, [](const auto& name, auto& error) {
+    return std::filesystem::canonical(name, error);
+  });
+  const auto within = path.lexically_relative(of);
   if (within.empty() || within == "." || *within.begin() == "..") return;
   throw Error(ExitCode::kUsage,
               fmt::format("`{}` is in `{}`, the checkpoint that is copied", folder, checkpoint),

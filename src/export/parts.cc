@@ -93,6 +93,7 @@ void WriteRest(ExportParts* parts, const SharedFolder& shared) {
   const Folder root = Folder::Open(shared.files());
   if (!root) return;
   for (const FileLayout& file : parts->files) RemoveKilled(root, file.path);
+  RemoveKilled(root, kExportName);
   for (size_t f = 0; f < parts->files.size(); ++f) {
     FileLayout& layout = parts->files[f];
     if (parts->share[f] >= 0) {

@@ -72,6 +72,7 @@ SourceTensorPtr SourceTable::Find(const Located<std::string>& source, const std:
   try {
     if (SourceTensorPtr found = folder->Find(tensor)) return found;
   } catch (const Error& error) {
+    if (error.code() == ExitCode::kWorld) throw;
     return diagnostics.Error(source.span, error.what(), error.hint());
   }
   const std::string hint = DidYouMean(tensor, folder->Names());
@@ -163,6 +164,7 @@ bool SourceTable::Has(const Named<SourceSpec>& source, const MustHaveSpec& wante
     try {
       tensor = folder.Find(name);
     } catch (const Error& error) {
+      if (error.code() == ExitCode::kWorld) throw;
       diagnostics.Error(wanted.tensor->span, error.what(), error.hint());
       return false;
     }

@@ -130,11 +130,15 @@ std::string HintOf(const FileKind& kind, std::string_view path) {
   return fmt::format(fmt::runtime(kind.hint), path);
 }
 
+Error WrongKind(const FileKind& kind, const std::string& path, std::string_view wanted) {
+  return Error(ExitCode::kUsage, fmt::format("`{}` is {}, not {}", path, kind.name, wanted),
+               HintOf(kind, path));
+}
+
 std::optional<Error> WrongKind(const std::string& path, std::string_view wanted) {
   const FileKind* kind = KindOfPath(path);
   if (kind == nullptr) return {};
-  return Error(ExitCode::kUsage, fmt::format("`{}` is {}, not {}", path, kind->name, wanted),
-               HintOf(*kind, path));
+  return WrongKind(*kind, path, wanted);
 }
 
 }  // namespace shardinit

@@ -38,7 +38,9 @@ const FileKind* KindOfPath(const std::string& path);
 // Returns the kind's hint for this path.
 std::string HintOf(const FileKind& kind, std::string_view path);
 
-// Returns Error (kUsage), "`x` is an export, not a checkpoint", if the kind of `path` is known.
+// Returns Error (kUsage), "`x` is an export, not a checkpoint".
+Error WrongKind(const FileKind& kind, const std::string& path, std::string_view wanted);
+// Does the same if the kind of `path` is known.
 std::optional<Error> WrongKind(const std::string& path, std::string_view wanted);
 
 }  // namespace shardinit

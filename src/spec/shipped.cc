@@ -1,8 +1,10 @@
 #include "spec/shipped.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "base/embedded.h"
 #include "base/error.h"
@@ -67,10 +69,13 @@ std::optional<std::string> FindShipped(std::string_view name) {
 std::string PathOfSpec(const std::filesystem::path& folder, std::string_view name) {
   const std::filesystem::path path = IsShipped(name) ? std::filesystem::path(name) : folder / name;
   if (IsShipped(path.string())) return path.lexically_normal().string();
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (std::filesystem::exists(status) && !std::filesystem::is_directory(status))
-    return path.string();
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0) {
+    if (!S_ISDIR(info.st_mode)) return path.string();
+  } else if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP && errno != ENAMETOOLONG) {
+    // A file that cannot be looked at is not absent: the shipped one of its name is another.
+    throw SystemError("read", path.string());
+  }
   return FindShipped(name).value_or(path.string());
 }
 

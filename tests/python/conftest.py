@@ -17,7 +17,7 @@ KINDS = {
 }
 # Tests of such files that the fast set has all the same: what they find was wrong before, and they take seconds.
 QUICK = "quick"
-FAULTS = {"test_bucket", "test_copies", "test_copies_read_once", "test_faults", "test_full_disk", "test_json_numbers", "test_outputs",
+FAULTS = {"test_bucket", "test_copies", "test_copies_read_once", "test_every_fault", "test_faults", "test_full_disk", "test_json_numbers", "test_outputs",
           "test_power_loss"}
 SLOW = {"test_auto_presets", "test_bucket", "test_builds", "test_debian_package", "test_determinism", "test_statistics", "test_wheel"}
 

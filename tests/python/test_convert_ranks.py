@@ -8,7 +8,7 @@ import re
 import shutil
 
 import pytest
-from changing import changing
+from changing import changing, counted
 from clients import client_of
 from support import run_ok, run_tool, tree_of
 
@@ -142,7 +142,7 @@ def test_runs_that_are_killed(tmp_path, form):
     run_ok(*arguments, "-o", tmp_path / "two", "--ranks", "0-3")
     count = tmp_path / "count"
     run_ok(*arguments, "-o", tmp_path / "two", "--ranks", "4-7", env=changing(folder, count=count))
-    steps = int(count.read_text().split()[1])
+    steps = counted(count)[1]
     for kill in sorted({1, 2, 3, steps // 2, steps - 2, steps - 1, steps}):
         out = tmp_path / f"out-{kill}"
         run_ok(*arguments, "-o", out, "--ranks", "0-3")

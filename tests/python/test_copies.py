@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from changing import changing
+from changing import changing, counted
+from interposed import interposed, rule
 from support import BINARY, CLEAN, run_json, run_ok, run_tool, tree_of
 
 SPEC = """
@@ -54,7 +55,7 @@ def test_a_source_that_changes_at_any_read(command, source, tmp_path):
     target, whole = tmp_path / "to", shutil.copytree(source, tmp_path / "whole")
     run = [verb, source, *options, "--jobs", "1", "-o", target]
     run_ok(*run, env=changing(source, count=tmp_path / "reads"))
-    wanted, reads, failed = tree_of(target), int((tmp_path / "reads").read_text().split()[0]), 0
+    wanted, reads, failed = tree_of(target), counted(tmp_path / "reads")[0], 0
     shutil.rmtree(target)
     boxes = {box["path"]: box for box in json.loads((source / "ranks/rank-00001.json").read_text())["boxes"]}
     for read in range(reads, 0, -1):
@@ -253,66 +254,30 @@ def test_mounts_spare_one_another(mounts, tmp_path):
         assert tree_of(tmp_path / f"back/to{turn}") == tree_of(tmp_path / "wanted")
 
 
-# These locks hold within a process group alone, as those of such a mount; its device number, too.
-LOCAL_LOCKS = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdlib.h>
-#include <sys/file.h>
-#include <sys/stat.h>
+# Such a mount's locks hold within a process group alone, and its device number, too.
+NO_LOCKS = rule("flock", "return", 0)
 
-int flock(int fd, int how) {
-  static int (*next)(int, int);
-  *(void **)&next = dlsym(RTLD_NEXT, "flock");
-  return getenv("NO_LOCKS") != NULL ? 0 : next(fd, how);
-}
 
-static int Move(int result, struct stat *info) {
-  if (result == 0 && getenv("DEVICE") != NULL) info->st_dev = (dev_t)atol(getenv("DEVICE"));
-  return result;
-}
-
-int fstat(int fd, struct stat *info) {
-  static int (*next)(int, struct stat *);
-  *(void **)&next = dlsym(RTLD_NEXT, "fstat");
-  return Move(next(fd, info), info);
-}
-
-int stat(const char *path, struct stat *info) {
-  static int (*next)(const char *, struct stat *);
-  *(void **)&next = dlsym(RTLD_NEXT, "stat");
-  return Move(next(path, info), info);
-}
-
-int fstatat(int fd, const char *path, struct stat *info, int flags) {
-  static int (*next)(int, const char *, struct stat *, int);
-  *(void **)&next = dlsym(RTLD_NEXT, "fstatat");
-  return Move(next(fd, path, info, flags), info);
-}
-"""
+def device(number):
+    return rule("stat", "device", number)
 
 
 @pytest.mark.parametrize(("before", "after", "stays"), [
-    ({}, {}, False), ({"DEVICE": "7"}, {"DEVICE": "7"}, False), ({"DEVICE": "7"}, {"DEVICE": "8"}, True),
-    ({"DEVICE": "7"}, {}, True), ({"NO_LOCKS": "1"}, {"NO_LOCKS": "1"}, True)])
+    ([], [], False), ([device(7)], [device(7)], False), ([device(7)], [device(8)], True),
+    ([device(7)], [], True), ([NO_LOCKS], [NO_LOCKS], True)])
 def test_a_lock_counts_where_it_is_seen(before, after, stays, tmp_path):
     """A run removes a killed one's file at once if it sees its locks: through one mount, if there are any."""
-    library = tmp_path / "locks.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library, "-ldl"], input=LOCAL_LOCKS,
-                   text=True, check=True)
     (tmp_path / "spec.yaml").write_text(SPEC)
-    strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e",
-              "inject=fdatasync:signal=KILL:when=2", "-E", f"LD_PRELOAD={library}"]
     command = ["gen", tmp_path / "spec.yaml", "-o", tmp_path / "to", "--ranks", "0", "--jobs", "1"]
-    assert run_tool(*command, env=before, wrap=strace).returncode != 0
+    assert run_tool(*command, env=interposed(*before, rule("fdatasync", "kill", when=2))).returncode != 0
     left = list((tmp_path / "to").rglob(".*.tmp-*"))
     assert left
-    run_ok(*command, env={**after, "LD_PRELOAD": str(library)})
+    run_ok(*command, env=interposed(*after))
     assert [path.exists() for path in left] == [stays] * len(left)
     assert len(list((tmp_path / "to").rglob(".*.tmp-*"))) == (len(left) if stays else 0)
     for path in left:  # Now it is hours later.
         if stays:
             os.utime(path, (0, 0))
     (tmp_path / "to/ranks/rank-00000.json").unlink()
-    run_ok(*command, env={**after, "LD_PRELOAD": str(library)})
+    run_ok(*command, env=interposed(*after))
     assert not list((tmp_path / "to").rglob(".*.tmp-*"))

@@ -8,7 +8,7 @@ import shutil
 import numpy
 import pytest
 
-from changing import changing
+from changing import changing, counted
 from support import run_ok, run_tool, tree_of
 
 
@@ -85,7 +85,7 @@ def test_what_more_ranks_than_are_open_together_want_is_read_again(tmp_path):
     shutil.rmtree(tmp_path / "to")
     run_ok(*run, env=changing(source, count=tmp_path / "reads"))
     shutil.rmtree(tmp_path / "to")
-    reads, codes = int((tmp_path / "reads").read_text().split()[0]), set()
+    reads, codes = counted(tmp_path / "reads")[0], set()
     box = json.loads((source / "ranks/rank-00003.json").read_text())["boxes"][0]
     for part in range(1, 12):
         at = box["file_offset"] + box["bytes"] * part // 12

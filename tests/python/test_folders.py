@@ -7,7 +7,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from changing import changing
+from changing import changing, counted
 from clients import client_of
 from support import TINY, run_ok, run_tool
 
@@ -309,7 +309,7 @@ def test_sources_that_change_under_way(tmp_path, form, what):
     arguments = ["convert", folder, "--to", form, "-j", 1, "--memory", "4M", "--sharding", "fsdpv2", "--mesh", "fsdp=3"]
     count = tmp_path / "count"
     run_ok(*arguments, "-o", tmp_path / "whole", env=changing(folder, count=count))
-    reads = int(count.read_text().split()[0])
+    reads = counted(count)[0]
     other = tmp_path / "other"
     for read in sorted({1, 2, 3, reads // 2, reads - 1, reads}):
         file.unlink()
@@ -340,7 +340,7 @@ def test_conversions_that_are_killed(tmp_path, form):
     count = tmp_path / "count"
     run_ok(*arguments, "-o", tmp_path / "whole", env=changing(folder, count=count))
     wanted = {f.relative_to(tmp_path / "whole"): f.read_bytes() for f in (tmp_path / "whole").rglob("*") if f.is_file()}
-    steps = int(count.read_text().split()[1])
+    steps = counted(count)[1]
     for kill in sorted({1, 2, steps // 2, steps - 1, steps}):
         out = tmp_path / f"out-{kill}"
         assert run_tool(*arguments, "-o", out, env=changing(folder, kill=kill)).returncode < 0

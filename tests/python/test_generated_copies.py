@@ -10,7 +10,7 @@ import tempfile
 
 from hypothesis import strategies as st
 
-from changing import changing
+from changing import changing, counted
 from generated import generated, given
 from support import OF_ANY, ROOT, TINY, run_ok, run_tool, tree_of
 
@@ -96,7 +96,7 @@ class Reads:
     def __init__(self, folder):
         lines = [line.rsplit(" ", 2) for line in (folder / "log").read_text().splitlines()]
         self.all = [(path, int(offset), int(size)) for path, offset, size in lines]
-        count, self.steps = map(int, (folder / "count").read_text().split())
+        count, self.steps = counted(folder / "count")
         assert count == len(self.all)
 
     def when(self, path, at, gap, within):

@@ -375,7 +375,7 @@ def test_two_runs_with_different_devices_at_once(first, second, tmp_path):
     run_ok("gen", specs[1], "-o", wanted)
     run_ok("gen", specs[0], "-o", folder)
     (folder / "manifest.json").unlink()
-    late = Stopped(tmp_path, "renameat", "manifest.json", "gen", specs[0], "-o", folder)
+    late = Stopped(tmp_path, "rename", "manifest.json", "gen", specs[0], "-o", folder)
     early = Stopped(tmp_path, "fsync", "ranks", "gen", specs[1], "-o", folder)
     status, stderr = late.go()
     assert status == 4 and "was given another devices.json meanwhile" in stderr

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
-from changing import changing
+from changing import changing, counted
 from support import reassemble, run_ok, run_tool
 
 WORDS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}
@@ -319,7 +319,7 @@ def test_a_source_that_changes_meanwhile_gives_its_first_values_or_an_error(tmp_
     spec = spec_of(tmp_path, "w: {shape: [301, 256], init: {parts: {of: [{source: base}, {rows_like: {source: base}}]}}}")
     run = ["gen", spec, "-j", "1", "-o"]
     run_ok(*run, tmp_path / "first", env=changing(model, count=tmp_path / "reads"))
-    reads = int((tmp_path / "reads").read_text().split()[0])
+    reads = counted(tmp_path / "reads")[0]
     assert reads > 10
     at = len(old) - 5000 if change == "xor" else len(old) // 2
     outcomes = set()

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
-from changing import changing
+from changing import changing, counted
 from support import ROOT, reassemble, run_json, run_ok, run_tool
 
 SIZES = {"d": 32, "ff": 48, "layers": 3, "heads": 4, "kv_heads": 2, "head_dim": 8, "vocab": 300}
@@ -198,7 +198,7 @@ def test_a_source_that_changes_meanwhile(tmp_path, base, change):
     old = file.read_bytes()
     run = ["gen", new, "-j", "1", "-o"]
     run_ok(*run, tmp_path / "first", env=changing(file.parent, count=tmp_path / "reads"))
-    reads = int((tmp_path / "reads").read_text().split()[0])
+    reads = counted(tmp_path / "reads")[0]
     at = len(old) - 5000 if change == "xor" else len(old) // 2
     outcomes = set()
     for read in range(2, reads + 1, max(1, reads // 12)):

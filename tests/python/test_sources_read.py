@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 import safetensors.numpy
-from changing import changing
+from changing import changing, counted
 from support import reassemble, run_ok, run_tool
 
 RNG = np.random.default_rng(11)
@@ -101,7 +101,7 @@ def test_a_source_that_is_changed_or_replaced_under_way(tmp_path, change):
     spec = spec_of(tmp_path, SPEC)
     run = ["gen", spec, "-j", "1", "--memory", "4M", "-o"]
     run_ok(*run, tmp_path / "first", env=changing(folder, count=tmp_path / "reads"))
-    reads = int((tmp_path / "reads").read_text().split()[0])
+    reads = counted(tmp_path / "reads")[0]
     assert reads > 10
     at = len(old) // 2 + 2000
     outcomes = set()
@@ -131,7 +131,7 @@ def test_runs_with_a_source_that_are_killed(tmp_path):
     count = tmp_path / "count"
     run_ok(*run, tmp_path / "whole", env=changing(folder, count=count))
     wanted = {f.relative_to(tmp_path / "whole"): f.read_bytes() for f in (tmp_path / "whole").rglob("*") if f.is_file()}
-    reads, steps = map(int, count.read_text().split())
+    reads, steps = counted(count)
     kills = [("step", k) for k in sorted({1, 2, steps // 2, steps - 1, steps})]
     kills += [("read", k) for k in sorted({1, 2, reads // 2, reads})]
     for kind, kill in kills:
@@ -169,7 +169,7 @@ layouts:
     run = ["convert", folder, "--to", "dcp", "--spec", spec, "--layout", "turned", "-j", 1, "--memory", "4M"]
     run_ok(*run, "-o", tmp_path / "whole", env=changing(folder, count=tmp_path / "count"))
     wanted = run_ok("digest", tmp_path / "whole").stdout
-    reads = int((tmp_path / "count").read_text().split()[0])
+    reads = counted(tmp_path / "count")[0]
     at = len(old) // 2
     for read in sorted({1, 2, 3, reads // 3, reads // 2, reads - 1, reads}):
         file.unlink()

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/text.h"
 #include "formats/dcp/saved.h"
 #include "formats/little_endian.h"
@@ -50,7 +51,8 @@ void TakeLargeFields(std::string_view extra, Sizes* sizes) {
 Archive::Archive(std::string path, int64_t offset, int64_t length)
     : path_(std::move(path)), offset_(offset), length_(length), fd_(OpenToRead(path_)) {
   struct stat info;
-  if (fstat(fd_.get(), &info) != 0 || offset > info.st_size || length > info.st_size - offset) {
+  if (fstat(fd_.get(), &info) != 0) throw SystemError("read", path_);
+  if (offset > info.st_size || length > info.st_size - offset) {
     Refuse(path_, "an item lies beyond its end");
   }
   ReadDirectory();

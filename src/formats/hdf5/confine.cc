@@ -32,17 +32,6 @@ constexpr unsigned kHarmless[] = {
     SYS_clock_gettime, SYS_gettimeofday, SYS_getrandom,    SYS_sched_yield,    SYS_getpid,
     SYS_gettid,        SYS_getcwd};
 
-// What is needed until the file is open: calls that look a name up, and the one that takes more
-// away.
-constexpr unsigned kUntilOpen[] = {
-#ifdef SYS_readlink
-    SYS_readlink,
-#endif
-#ifdef SYS_stat
-    SYS_stat,       SYS_lstat,
-#endif
-    SYS_newfstatat, SYS_readlinkat, SYS_prctl};
-
 constexpr unsigned OffsetOf(int argument) {
   const size_t low = std::endian::native == std::endian::little ? 0 : 4;
   return static_cast<unsigned>(offsetof(seccomp_data, args) + 8 * static_cast<size_t>(argument) +
@@ -90,7 +79,7 @@ class Filter {
 
 }  // namespace
 
-void Confine(MayOpen may_open, int out) {
+void Confine(int out) {
   if (kArchitecture == 0) return;
   Filter filter;
   for (const unsigned call : kHarmless) filter.Allow(call);
@@ -98,15 +87,7 @@ void Confine(MayOpen may_open, int out) {
   filter.AllowIf(SYS_mmap, 2, PROT_EXEC, 0);
   filter.AllowIf(SYS_mprotect, 2, PROT_EXEC, 0);
   filter.AllowIf(SYS_write, 0, ~0U, static_cast<unsigned>(out));
-  filter.AllowIf(SYS_prlimit64, 0, ~0U, 0);  // limits of this process
-  if (may_open == MayOpen::kToRead) {
-    for (const unsigned call : kUntilOpen) filter.Allow(call);
-    constexpr unsigned kWrites = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC;
-#ifdef SYS_open
-    filter.AllowIf(SYS_open, 1, kWrites, O_RDONLY);
-#endif
-    filter.AllowIf(SYS_openat, 2, kWrites, O_RDONLY);
-  }
+  filter.AllowIf(SYS_prlimit64, 0, ~0U, 0);                         // limits of this process
   filter.AllowIf(SYS_newfstatat, 3, AT_EMPTY_PATH, AT_EMPTY_PATH);  // what fstat() calls
   filter.Install();
 }

@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -22,6 +24,7 @@
 #include "base/text.h"
 #include "formats/hdf5/build.h"
 #include "formats/hdf5/confine.h"
+#include "formats/hdf5/descriptor_file.h"
 #include "formats/hdf5/layout.h"
 
 namespace shardinit::hdf5 {
@@ -220,22 +223,13 @@ class Lister {
   int64_t objects_ = 0;
 };
 
-void Limit(int resource, rlim_t most) {
-  const rlimit limit = {most, most};
+void Limit(int resource, rlim_t most, rlim_t hard = 0) {
+  const rlimit limit = {most, std::max(most, hard)};
   setrlimit(static_cast<__rlimit_resource>(resource), &limit);
 }
 
-// `answer` is the descriptor that the process may still write to.
-std::string Describe(int fd, int answer, size_t most) {
-  const PropertyList access(H5Pcreate(H5P_FILE_ACCESS), "make file properties");
-  Require(H5Pset_file_locking(access, false, true), "turn off file locks");
-  const File file(H5Fopen(fmt::format("/proc/self/fd/{}", fd).c_str(), H5F_ACC_RDONLY, access),
-                  "open it");
-  // From here on nothing can be opened: no source, link, plugin or FIFO that the file names.
-  Limit(RLIMIT_NOFILE, 0);
-#ifndef SHARDINIT_SANITIZED
-  Confine(MayOpen::kNothing, answer);
-#endif
+std::string Describe(DescriptorFile& input, size_t most) {
+  const File file = input.Open();
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines);
   for (const char* name : {kFormatVersionName, kContractVersionName, kSeed, kRank, kWorldSize}) {
@@ -263,23 +257,32 @@ std::string Describe(int fd, int answer, size_t most) {
   return out.Finish();
 }
 
-// Does all of the child's work: writes its answer, after one byte that says which kind it is.
-[[noreturn]] void Answer(int fd, int out, size_t most) {
-  Limit(RLIMIT_CPU, 20);
+// An answer begins with a byte that says which kind it is: a description, why the file is refused,
+// or the errno of a read that failed.
+constexpr char kDescription = '+', kRefusal = '-', kFailure = '!';
+
+// Does all of the child's work.
+[[noreturn]] void Answer(int fd, int64_t size, int out, size_t most) {
+  Limit(RLIMIT_CPU, 20, 21);  // The first one sends SIGXCPU, the second SIGKILL.
   Limit(RLIMIT_FSIZE, 0);
   Limit(RLIMIT_CORE, 0);
+  // Nothing can be opened: no source, link, plugin or FIFO that the file names.
+  Limit(RLIMIT_NOFILE, 0);
 #ifndef SHARDINIT_SANITIZED  // A sanitizer alone takes more, of memory and of calls.
   Limit(RLIMIT_AS, rlim_t{1} << 30);
-  Confine(MayOpen::kToRead, out);
+  Confine(out);
 #endif
+  DescriptorFile input(fd, size);
   std::string answer;
   try {
-    answer = "+" + Describe(fd, out, most);
+    answer = kDescription + Describe(input, most);
   } catch (const std::exception& e) {
-    answer = std::string("-") + e.what();
+    answer = input.error() != 0 ? kFailure + std::to_string(input.error())
+                                : kRefusal + std::string(e.what());
   }
   for (size_t at = 0; at < answer.size();) {
     const ssize_t n = write(out, answer.data() + at, answer.size() - at);
+    if (n < 0 && errno == EINTR) continue;
     if (n <= 0) break;
     at += static_cast<size_t>(n);
   }
@@ -293,11 +296,16 @@ size_t MostText(int64_t file_size) {
   return std::min(size_t{1} << 30, (size_t{1} << 20) + 4 * static_cast<size_t>(file_size));
 }
 
-// Returns all that comes through the pipe. Returns nothing if it has over `most` bytes or does not
-// end in time.
-std::string Receive(int in, size_t most, std::chrono::milliseconds time) {
+// What comes through the pipe, and how that ended.
+struct Answered {
+  std::string text;
+  bool is_whole = false;  // else it has over `most` bytes, or does not end in time
+  int error = 0;          // errno of a failure of the pipe itself
+};
+
+Answered Receive(int in, size_t most, std::chrono::milliseconds time) {
   const auto end = std::chrono::steady_clock::now() + time;
-  std::string answer;
+  Answered answer;
   char buffer[1 << 16];
   while (PendingSignal() == 0) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -305,13 +313,15 @@ std::string Receive(int in, size_t most, std::chrono::milliseconds time) {
     pollfd from = {in, POLLIN, 0};
     const int ready = left.count() > 0 ? poll(&from, 1, static_cast<int>(left.count())) : 0;
     if (ready < 0 && errno == EINTR) continue;
-    const ssize_t n = ready > 0 ? read(in, buffer, sizeof buffer) : -1;
-    if (n == 0) return answer;
-    if (n < 0 && errno == EINTR && ready > 0) continue;
-    if (n < 0 || answer.size() + static_cast<size_t>(n) > most) break;
-    answer.append(buffer, static_cast<size_t>(n));
+    if (ready <= 0) return answer;
+    const ssize_t n = read(in, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) answer.error = errno;
+    if (n == 0) answer.is_whole = true;
+    if (n <= 0 || answer.text.size() + static_cast<size_t>(n) > most) return answer;
+    answer.text.append(buffer, static_cast<size_t>(n));
   }
-  return {};
+  return answer;
 }
 
 }  // namespace
@@ -331,20 +341,28 @@ std::string DescribeFile(const std::string& path, std::chrono::milliseconds time
   if (child == 0) {
     // If the parent is killed, no reader is left, and the child's write ends.
     close(in.get());
-    Answer(fd.get(), out.get(), most);
+    Answer(fd.get(), info.st_size, out.get(), most);
   }
   out.Close();
   // The last dataset may be over the limit by its own length, and is refused by the child.
-  const std::string answer = Receive(in.get(), most + (size_t{1} << 20), time);
-  if (answer.empty()) kill(child, SIGKILL);
+  const Answered answered = Receive(in.get(), most + (size_t{1} << 20), time);
+  const std::string& answer = answered.text;
+  if (!answered.is_whole) kill(child, SIGKILL);
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   ThrowIfInterrupted();
-  if (!WIFEXITED(status) || answer.empty()) {
+  if (answered.error != 0) throw SystemError("read", path, answered.error);
+  // The limits on the child end it by other signals.
+  if (answered.is_whole && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
+    throw Error(ExitCode::kWorld, fmt::format("the process that reads `{}` was killed", path),
+                "if memory was short, run the same command where there is more");
+  }
+  if (!answered.is_whole || !WIFEXITED(status) || answer.empty()) {
     Refuse("`{}` is refused: reading its structure crashed HDF5 or took too much", path);
   }
-  if (answer[0] != '+') Refuse("`{}` is refused: {}", path, answer.substr(1));
+  if (answer[0] == kFailure) throw SystemError("read", path, std::atoi(answer.c_str() + 1));
+  if (answer[0] != kDescription) Refuse("`{}` is refused: {}", path, answer.substr(1));
   // By now the file may control the child.
   if (!nlohmann::json::accept(answer.begin() + 1, answer.end())) {
     Refuse("`{}` is refused: reading it gave no description", path);

@@ -8,9 +8,9 @@ namespace shardinit::hdf5 {
 
 // Returns the datasets and file attributes of `path` as JSON. A child process with little memory
 // and `time` makes it, since a hostile file can make HDF5 crash, loop or wait. The child opens
-// nothing but this file, reads no data and follows no link to another file. Throws Error: kWorld if
-// the file cannot be opened, kRefused if it is no HDF5 file, holds what no checkpoint of this tool
-// holds, ended the child, or has a description much longer than itself.
+// nothing, reads no data and follows no link to another file. Throws Error: kWorld if the file
+// cannot be read or something else killed the child, kRefused if it is no HDF5 file, holds what no
+// checkpoint of this tool holds, ended the child, or has a description much longer than itself.
 std::string DescribeFile(const std::string& path,
                          std::chrono::milliseconds time = std::chrono::minutes(1));
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import hashlib
 import io
 import os
 import re
+import secrets
 import stat
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 
 _STREAMS = (1, 2)
 _MOST_LINKS = 40  # Linux follows as many links.
 _MARKED = 65536  # So many first bytes of a file are searched for its mark.
+_OLD = 6 * 3600  # After so many seconds a file that another machine made is a left-over.
 
 
 def require_local(path: str | os.PathLike[str]) -> None:
@@ -129,7 +132,7 @@ class ResultFile:
         if stat.S_ISREG(present.st_mode):
             if present.st_size == 0:
                 return
-            with contextlib.suppress(OSError), open(path, "rb") as file:
+            with open(path, "rb") as file:  # What cannot be read does not tell whose it is.
                 if re.match(self._mark, file.read(_MARKED).decode(errors="replace")):
                     return
         raise FileExistsError(
@@ -190,15 +193,16 @@ def _pour(file: io.FileIO, data: bytes) -> None:
 
 def _replace(path: str, present: os.stat_result | None, data: bytes) -> bool:
     """Replaces a file; False, with nothing done, if one has appeared or its owner would change."""
-    folder, name = os.path.split(path)
-    fd, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder or ".")
+    folder, name = os.path.dirname(path) or ".", os.path.basename(path)
+    temporary = os.path.join(folder, _temporary_name(folder, name))
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(temporary, flags, 0o666)
     try:
         with open(fd, "wb") as file:
-            if present is None:
-                umask = os.umask(0o777)
-                os.umask(umask)
-                os.fchmod(fd, 0o666 & ~umask)
-            else:
+            with contextlib.suppress(OSError):  # File systems without locks lose nothing but them.
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove_left_overs(folder, name, temporary)
+            if present is not None:
                 try:
                     os.fchown(fd, present.st_uid, present.st_gid)
                     os.fchmod(fd, stat.S_IMODE(present.st_mode) & 0o777)
@@ -220,3 +224,57 @@ def _replace(path: str, present: os.stat_result | None, data: bytes) -> bool:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+
+
+# Temporary files are named and locked as those of the program (base/new_file.cc), so that it and
+# this remove what a killed run of either left.
+
+
+def _temporary_name(folder: str, name: str) -> str:
+    """``.NAME.tmp-OWNER-RANDOM``: the owner is the kernel and the mount that see its locks."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            boot = file.read()
+    except OSError:
+        boot = secrets.token_bytes(16)
+    device = os.stat(folder).st_dev
+    text = b"shardinit: temporary files of a kernel and a mount\n%s %d" % (boot, device)
+    return f".{name}.tmp-{hashlib.sha256(text).hexdigest()[:16]}-{secrets.token_hex(8)}"
+
+
+def _remove_left_overs(folder: str, name: str, own: str) -> None:
+    pattern = re.compile(rf"\.{re.escape(name)}\.tmp-([0-9a-f]{{16}})-[0-9a-f]{{16}}")
+    owner = pattern.fullmatch(os.path.basename(own))
+    for entry in os.listdir(folder):
+        found = pattern.fullmatch(entry)
+        path = os.path.join(folder, entry)
+        if found is None or owner is None or path == own:
+            continue
+        with contextlib.suppress(OSError):  # It is in use, or stays.
+            if _is_left_over(path, own, found[1] == owner[1]):
+                os.unlink(path)
+
+
+def _is_left_over(path: str, own: str, is_ours: bool) -> bool:
+    """Whether nobody writes it: its lock is free where locks are seen, or hours have passed."""
+    with _opened(path) as fd, _opened(own) as again:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            return False
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(again).st_mtime - info.st_mtime >= _OLD:
+            return True
+        try:
+            fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # Our own lock is seen.
+            return is_ours
+        return False
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

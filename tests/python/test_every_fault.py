@@ -1,0 +1,501 @@
+"""Every fault at every call: a command is killed at the n-th call of a kind, or that call fails, or the power does,
+for every command that writes something or reads a folder. Then its exit status says so, nothing has a name without its
+bytes, others' files are as they were, and the same command, run again, ends well and leaves nothing else behind.
+
+A case is `COMMAND:CALL:INDEX:FAULT`. Each run draws some, by the day's seed; this repeats one, or runs all that match:
+
+    SHARDINIT_FAULTS='gen:pwrite:7:EIO' build/venv/bin/python -m pytest tests/python/test_every_fault.py
+    SHARDINIT_FAULTS='*:*:*:*' build/venv/bin/python -m pytest -n 2 tests/python/test_every_fault.py
+
+SHARDINIT_GENERATED_SEED is another seed, and `sh tests/generated.sh SECONDS every_fault` tries one after another.
+"""
+
+import datetime
+import errno
+import fnmatch
+import hashlib
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+from interposed import Counted, interposed, rule
+from power_loss import Disk, trace
+from support import run_ok, run_tool, tree_of
+from test_full_disk import FOLDERS as ON_FULL_DISKS
+from test_full_disk import KERAS, SPEC
+from test_outputs import CAPTURED, CONFIG, OUTPUTS, PROGRAM, PYTHON
+
+SEED = int(os.environ.get("SHARDINIT_GENERATED_SEED", datetime.date.today().toordinal()))
+PATTERN = os.environ.get("SHARDINIT_FAULTS")
+SAMPLE = 24  # cases of each command
+MOST = 60  # seconds of a run
+
+SOURCED = """
+shardinit: 1
+name: sourced
+dtype: f32
+mesh: {axes: {a: 2}}
+sources: {old: {path: weights}}
+modules:
+  w: {shape: [200, 60], shard: [a], init: {source: old}}
+  v: {shape: [20, 6], init: {normal: {std: 0.5}}}
+"""
+
+# Each command runs in a folder with its inputs (Command.make_inputs), and makes `out` in another one, which is its last
+# argument. Twice for those that write one file: the second time over what was written of something else.
+FILES = {name: OUTPUTS[name][0] for name in PROGRAM}
+FOLDERS = {
+    **ON_FULL_DISKS,
+    "gen of a source": ["gen", "sourced.yaml", "-o"],
+    "convert of weights": ["convert", "weights", "--to", "hdf5", "-o"],
+}
+# These go on with what is there: the command that makes it, what is done to it, and the command.
+PARTS = ["convert", "weights", "--to", "dcp", "--sharding", "fsdpv2", "--mesh", "fsdp=2"]
+HALVES = {
+    "gen of the rest": (FOLDERS["gen"], lambda out: lose(out, "manifest.json"), FOLDERS["gen"]),
+    "gen --repair": (FOLDERS["gen"], lambda out: flip(out / "ranks/rank-00001.h5"),
+                     ["gen", "spec.yaml", "--repair", "-o"]),
+    "finalize": (FOLDERS["gen"], lambda out: lose(out, "manifest.json", "index.h5"), ["finalize"]),
+    "convert --ranks": ([*PARTS, "--ranks", "0", "-o"], lambda out: None, [*PARTS, "--ranks", "1", "-o"]),
+}
+READERS = {
+    "verify": ["verify", "source"],
+    "verify of an export": ["verify", "weights"],
+    "verify --spec": ["verify", "weights", "--spec", "spec.yaml"],
+    "status": ["status", "source"],
+    "stats": ["stats", "source"],
+    "diff --values": ["diff", "source", "weights", "--values"],
+    "inspect": ["inspect", "source/ranks/rank-00001.h5"],
+    "digest of a folder": ["digest", "weights"],
+    "digest --check": ["digest", "spec.yaml", "--check", "digests.json"],
+}
+PROGRAMS = {"capture -o": OUTPUTS["capture -o"][0]}  # in Python
+COMMANDS = [*FILES, *(f"{name} again" for name in FILES), *FOLDERS, *HALVES, *READERS, *PROGRAMS]
+# One thread makes its calls in one order.
+THREADS = ("gen", "export", "convert", "reshard", "verify", "digest", "diff")
+
+
+def lose(folder, *names):
+    for name in names:
+        (folder / name).unlink()
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[-7] ^= 1
+    path.write_bytes(data)
+
+
+# Faults -------------------------------------------------------------------------
+
+# What calls of a kind may say; a `+` is for all of them from the n-th on.
+ERRORS = {
+    "open": ["EIO", "EMFILE", "EMFILE+", "ESTALE", "EINTR", "ENOSPC", "EDQUOT", "EACCES"],
+    "opendir": ["EIO", "EMFILE", "ENOMEM"],
+    "readdir": ["EIO", "ESTALE"],
+    "read": ["EIO", "ESTALE", "EINTR", "short", "one"],
+    "pread": ["EIO", "EIO+", "ESTALE", "EINTR", "short", "one"],
+    "write": ["EIO", "ENOSPC", "EDQUOT", "EINTR", "ENOSPC+", "short", "one"],
+    "pwrite": ["EIO", "ENOSPC", "EDQUOT", "EINTR", "ENOSPC+", "ESTALE", "short", "one"],
+    "stat": ["EIO", "ESTALE", "ESTALE+", "EACCES", "ENOMEM"],
+    "access": ["EIO", "EACCES"],
+    "readlink": ["EIO"],
+    "link": ["EIO", "EMLINK", "ENOSPC", "EDQUOT"],
+    "rename": ["EIO", "ENOSPC", "EDQUOT", "ESTALE"],
+    "unlink": ["EIO", "EIO+", "EACCES", "ESTALE"],
+    "mkdir": ["EIO", "ENOSPC", "EDQUOT", "EMLINK", "ESTALE"],
+    "close": ["EIO", "ENOSPC", "EDQUOT", "EINTR"],
+    "fsync": ["EIO", "ENOSPC", "EDQUOT", "EINTR", "ESTALE"],
+    "fdatasync": ["EIO", "ENOSPC", "EDQUOT", "EINTR", "ESTALE"],
+    "ftruncate": ["EIO", "ENOSPC", "EINTR"],
+    "fallocate": ["EIO", "ENOSPC", "EDQUOT", "EINTR", "EOPNOTSUPP"],
+    "mmap": ["ENOMEM"],
+    "getrandom": ["EINTR", "one", "EPERM"],
+    "malloc": ["ENOMEM"],
+    "flock": ["EINTR", "ENOLCK"],
+    "statfs": ["EIO", "ENOSYS"],
+    "chmod": ["EPERM", "EIO"],
+    "fork": ["EAGAIN", "ENOMEM"],
+    "pipe": ["EMFILE"],
+    "thread": ["EAGAIN"],
+}
+CALLS = list(ERRORS)
+# What C++ asks for. HDF5 itself crashes where it gets no memory.
+MEMORY = "libstdc++.so.6"
+# A call that only was interrupted, or did a part, is gone on with: the command ends well.
+GOES_ON = ["EINTR", "short", "one"]
+
+
+def fault(call, index, kind, where):
+    if kind == "kill":
+        return rule(call, "kill", when=index, where=where)
+    if kind in ("short", "one"):
+        return rule(call, "short", 1 if kind == "one" else 0, when=index, where=where)
+    name, more = kind.rstrip("+"), kind[len(kind.rstrip("+")):]
+    return rule(call, "fail", getattr(errno, name), when=f"{index}{more}", where=where)
+
+
+# Folders ------------------------------------------------------------------------
+
+# Others' files: beside what is written, and with names that are almost those of shardinit's temporary files.
+SENTINELS = ["mine", ".out.tmp-mine", f".other.tmp-{'0' * 16}-{'1' * 16}", "out.part", ".out.part-mine"]
+
+
+def put_tree(tree, folder):
+    for path, data in tree.items():
+        if data is None:  # A folder that is not complete is closed to others.
+            (folder / path).mkdir(0o700 if re.search(r"\.part-[^/]*$", path) else 0o777)
+        else:
+            (folder / path).write_bytes(data)
+
+
+def is_temporary(path):
+    """Whether a path is, or is in, what a run has not completed."""
+    return any(re.fullmatch(r"\..*\.(tmp-[0-9a-f]{16}-[0-9a-f]{16}|part-[0-9a-f]{16})|out\.parts", part)
+               for part in pathlib.PurePath(path).parts)
+
+
+def state_of(folder):
+    """What distinguishes files from others, without reading them."""
+    return {path: (info.st_ino, info.st_size, info.st_mtime_ns) for path in sorted(folder.rglob("*"))
+            for info in [path.lstat()]}
+
+
+def key_of(tree):
+    """Two trees with one key differ in the random part of temporary names only."""
+    hash_ = hashlib.sha256()
+    for path, data in sorted((re.sub(r"-[0-9a-f]{16}", "-X", path), data) for path, data in tree.items()):
+        hash_.update(f"{path} {data if data is None else hashlib.sha256(data).hexdigest()}\n".encode())
+    return hash_.hexdigest()
+
+
+class Wrong(Exception):
+    """A case did not end as it must."""
+
+
+def need(holds, what):
+    if not holds:
+        raise Wrong(what)
+
+
+class Command:
+    """A command with its inputs, what was there before it, and what it gives."""
+
+    def __init__(self, name, folder):
+        self.name, self.inputs, self.work = name, folder / "inputs", folder / "work"
+        self.reads_only, self.in_python = name in READERS, name in PROGRAMS
+        self.make_inputs()
+        self.work.mkdir()
+        if name in HALVES:
+            first, change, self.words = HALVES[name]
+            run_ok(*first, self.work / "out", cwd=self.inputs)
+            change(self.work / "out")
+        else:
+            self.words = {**FILES, **FOLDERS, **READERS, **PROGRAMS}[name.removesuffix(" again")]
+        if name.endswith(" again"):
+            others = {"spec.yaml": "other.yaml", "config.json": "other.json"}
+            run_ok(*(others.get(word, word) for word in self.words), self.work / "out", cwd=self.inputs)
+        if self.words[0] in THREADS:
+            self.words = [self.words[0], "--jobs", "1", *self.words[1:]]
+        self.before = tree_of(self.work)
+        self.state = state_of(self.inputs)
+        self.reset()
+        result = self.run()
+        assert result.returncode == 0, result
+        self.good, self.printed = self.look(), result.stdout
+        assert self.reads_only or self.good != self.before
+        self.reset()
+        counted = Counted(*(rule(call, "count", when=0, where=self.where(call)) for call in CALLS))
+        assert self.run(env=counted.env).returncode == 0
+        self.counts = dict(zip(CALLS, counted.met()))
+        self.reruns = set()
+        self.traced = None
+
+    def where(self, call):
+        """The calls that are counted. Python makes many of its own."""
+        return MEMORY if call == "malloc" else f"{self.work}/" if self.in_python else "*"
+
+    def make_inputs(self):
+        self.inputs.mkdir()
+        for name, text in {"spec.yaml": SPEC, "keras.yaml": KERAS, "config.json": CONFIG,
+                           "other.yaml": SPEC.replace("std: 0.5", "std: 0.25").replace("a: 2", "a: 4"),
+                           "other.json": json.dumps({**json.loads(CONFIG), "num_hidden_layers": 1}),
+                           "sourced.yaml": SOURCED}.items():
+            (self.inputs / name).write_text(text)
+        run_ok("gen", "spec.yaml", "-o", "source", cwd=self.inputs)
+        run_ok("export", "spec.yaml", "--to", "safetensors", "-o", "weights", cwd=self.inputs)
+        run_ok("digest", "spec.yaml", "--write", "digests.json", cwd=self.inputs)
+
+    def reset(self):
+        shutil.rmtree(self.work)
+        self.work.mkdir()
+        put_tree(self.before, self.work)
+        for name in SENTINELS:
+            (self.work / name).write_text(f"mine: {name}\n")
+
+    def run(self, env=None):
+        if self.in_python:
+            return subprocess.run([*CAPTURED, *self.words, self.work / "out"], cwd=self.inputs, text=True, timeout=MOST,
+                                  capture_output=True, stdin=subprocess.DEVNULL, env={**PYTHON, **(env or {})})
+        out = [] if self.reads_only else [self.work / "out"]
+        return run_tool(*self.words, *out, cwd=self.inputs, env=env, timeout=MOST)
+
+    def look(self):
+        """The files in `work` but others', which are as they were."""
+        tree = tree_of(self.work)
+        for name in SENTINELS:
+            need(tree.pop(name, b"") == f"mine: {name}\n".encode(), f"{name} of others is lost or changed")
+        return tree
+
+    def trace(self):
+        """What a run does to the disk, and the disk before it."""
+        if self.traced is None:
+            self.reset()
+            self.traced = trace(self.work, *self.words, self.work / "out", cwd=self.inputs)
+        return self.traced
+
+    def kinds(self, call):
+        """Readers write into a pipe alone, which is never full and has no disk."""
+        return ["kill", *(GOES_ON if self.reads_only and call == "write" else ERRORS[call])]
+
+    def cases(self):
+        """All of them, as (call, index, kind of fault)."""
+        for call, count in self.counts.items():
+            for index in range(1, count + 1):
+                for kind in self.kinds(call):
+                    yield call, index, kind
+        if not (self.reads_only or self.in_python):
+            for index in range(1, len(self.trace()) + 1):
+                yield "power", index, "lost"
+
+    def draw(self, chance):
+        """A case, of any call with the same chance, since some are made much more often than others."""
+        calls = [call for call, count in self.counts.items() if count]
+        call = chance.choice(calls if self.reads_only or self.in_python else [*calls, "power"])
+        if call == "power":
+            return call, chance.randint(1, len(self.trace())), "lost"
+        return call, chance.randint(1, self.counts[call]), chance.choice(self.kinds(call))
+
+    def check_power(self, index):
+        """Every state in which the power may have left the disk after so many calls."""
+        self.reset()
+        disk = Disk(tree_of(self.work))
+        for call in self.trace()[:index]:
+            disk.apply(*call)
+        for tree in disk.states():
+            if key_of({path: data for path, data in tree.items() if path not in SENTINELS}) in self.reruns:
+                continue
+            shutil.rmtree(self.work)
+            self.work.mkdir()
+            put_tree(tree, self.work)
+            self.check_left()
+
+    def check(self, call, index, kind):
+        if call == "power":
+            return self.check_power(index)
+        self.reset()
+        injected = Counted(fault(call, index, kind, self.where(call)))
+        try:
+            result = self.run(env=injected.env)
+        except subprocess.TimeoutExpired:
+            raise Wrong("it did not end within a minute") from None
+        finally:
+            happened = injected.met()[0] >= index
+        self.check_status(result, call, kind, happened)
+        left = self.check_left()
+        if result.returncode == 0:
+            need({path: data for path, data in left.items() if not is_temporary(path)} == self.good,
+                 f"it ended well, with {sorted(left)}: {result.stderr}")
+            need(result.stdout == self.printed, f"it ended well, and printed {result.stdout}")
+
+    def check_left(self):
+        """What a run left, which the next one must go on with."""
+        left = self.look()
+        need(state_of(self.inputs) == self.state, "its inputs changed")
+        for path, data in left.items():
+            if not is_temporary(path):
+                need(data in (self.good.get(path, b"-"), self.before.get(path, b"-")),
+                     f"{path} has its name, but not its bytes")
+        if self.reads_only:
+            need(left == {}, f"it left {sorted(left)}")
+        elif (key := key_of(left)) not in self.reruns:
+            again = self.run()
+            need(again.returncode == 0, f"the next run ended with {again.returncode}: {again.stderr}")
+            end = self.look()
+            need(end == self.good, f"the next run left {sorted(end)}")
+            self.reruns.add(key)
+        return left
+
+    def check_status(self, result, call, kind, happened):
+        status, said = result.returncode, f"it ended with {result.returncode}: {result.stderr}"
+        if self.in_python and (call, kind) == ("close", "EINTR"):  # Python takes it for an error.
+            need(status == 3, said)
+        elif not happened or kind in GOES_ON:
+            need(status == 0, said)
+        elif kind == "kill":  # `inspect` reads in another process, which may end as by a hostile file.
+            need(status in (0, -signal.SIGKILL) or self.name == "inspect" and status in (3, 5), said)
+        else:
+            need(status in (0, 3), said)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_fault(name, tmp_path):
+    if PATTERN and not fnmatch.fnmatchcase(name, PATTERN.split(":")[0]):
+        pytest.skip("not asked for")
+    command = Command(name, tmp_path)
+    chance = random.Random(f"{SEED} {name}")
+    if PATTERN:
+        cases = [case for case in command.cases() if fnmatch.fnmatchcase(":".join(map(str, (name, *case))), PATTERN)]
+    else:
+        cases = [command.draw(chance) for _ in range(SAMPLE)]
+    wrong = []
+    for case in cases:
+        try:
+            command.check(*case)
+        except Wrong as e:
+            wrong.append(f"SHARDINIT_FAULTS='{name}:{':'.join(map(str, case))}': {e}")
+    assert cases and not wrong, f"{len(wrong)} of {len(cases)} cases, seed {SEED}:\n" + "\n".join(wrong)
+
+
+# What was wrong before ----------------------------------------------------------
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    run_ok("gen", "spec.yaml", "-o", "source", cwd=tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def fails(folder):
+    """Runs a command in the folder, of which calls fail where a path begins so, and returns its result."""
+    def run(calls, error, where, *words, when="1+"):
+        return run_tool(*words, cwd=folder, env=interposed(rule(calls, "fail", error, when=when, where=where)))
+
+    return run
+
+
+@pytest.mark.parametrize("calls", ["open", "pread"])
+def test_whose_file_it_is_must_be_read(calls, folder, fails):
+    """A file that could not be read was taken for another program's (4); an interrupted or short read, too."""
+    words = ["plan", "spec.yaml", "--html", "page"]
+    run_ok(*words, cwd=folder)
+    before = (folder / "page").read_bytes()
+    result = fails(calls, errno.EIO, folder / "page", *words)
+    assert result.returncode == 3 and "cannot read `page`: Input/output error" in result.stderr
+    assert (folder / "page").read_bytes() == before
+    assert fails(calls, errno.EINTR, folder / "page", *words, when=1).returncode == 0
+    run_ok(*words, cwd=folder, env=interposed(rule("pread", "short", 1)))
+
+
+def test_mounts_that_cannot_be_read_are_no_bug(folder, fails):
+    result = fails("read", errno.EIO, "mountinfo", "gen", "spec.yaml", "-o", "out")
+    assert result.returncode == 0, result.stderr  # It was 70.
+
+
+def test_a_folder_whose_opening_is_interrupted_is_opened_again(folder, fails):
+    for words in (["status", "source"], ["gen", "spec.yaml", "-o", "out"], ["verify", "source"]):
+        for when in range(1, 8):
+            result = fails("open", errno.EINTR, f"{folder}/", *words, when=when)
+            assert result.returncode == 0, result.stderr
+
+
+def test_a_spec_that_cannot_be_looked_at_is_not_the_shipped_one(folder, fails):
+    (folder / "llama3-tiny").write_text(SPEC)
+    wanted = run_ok("digest", "llama3-tiny", cwd=folder).stdout
+    for when in range(1, 8):
+        result = fails("stat", errno.EIO, folder / "llama3-tiny", "digest", "llama3-tiny", when=when)
+        assert result.returncode == 0 and result.stdout == wanted or \
+            result.returncode == 3 and "cannot read `llama3-tiny`" in result.stderr and result.stdout == "", result
+
+
+@pytest.mark.parametrize("error", ["EIO", "ESTALE"])
+def test_hdf5_that_cannot_be_read_is_not_refused(error, folder, fails):
+    """A job should try again (3), which it should not with a hostile file (5) or another one (2)."""
+    words = ["inspect", "source/ranks/rank-00001.h5"]
+    printed = run_ok(*words, cwd=folder).stdout
+    for calls in ("open", "pread", "stat"):
+        for when in range(1, 20):
+            # The process that reads may not ask where a descriptor leads; it reads this file alone.
+            where = "*" if calls == "pread" else folder / words[1]
+            result = fails(calls, getattr(errno, error), where, *words, when=when)
+            assert result.returncode == 3 and os.strerror(getattr(errno, error)) in result.stderr \
+                or result.returncode == 0 and result.stdout == printed, result
+            if result.returncode == 0:
+                break
+
+
+@pytest.mark.parametrize("calls", ["open", "stat", "mkdir", "rename", "unlink", "fsync"])
+def test_no_staged_folder_stays(calls, folder):
+    """Without its token, one that a killed run had made or removed by half was nobody's."""
+    words = ["reshard", "source", "--mesh", "a=4", "-o", "out"]
+    run_ok(*words, cwd=folder)
+    wanted = tree_of(folder / "out")
+    shutil.rmtree(folder / "out")
+    for kind in (rule(calls, "kill", when=0, where=f"{folder}/."), rule(calls, "fail", errno.EMFILE, when=0, where=f"{folder}/.")):
+        for when in range(1, 12):
+            run_tool(*words, cwd=folder, env=interposed(kind.replace("\t0\t", f"\t{when}\t", 1)))
+            run_ok(*words, cwd=folder)
+            assert tree_of(folder / "out") == wanted
+            assert sorted(path.name for path in folder.iterdir()) == ["out", "source", "spec.yaml"]
+            shutil.rmtree(folder / "out")
+
+
+def test_a_foreign_source_that_cannot_be_looked_at_has_not_changed(folder, fails):
+    """It was taken for another folder than the next run's, which found nothing of this one's work."""
+    run_ok("export", "spec.yaml", "--to", "safetensors", "-o", "weights", cwd=folder)
+    words = ["convert", "weights", "--to", "hdf5", "-o", "out"]
+    for when in range(1, 12):
+        result = fails("stat", errno.EIO, folder / "weights/model", *words, when=when)
+        assert result.returncode in (0, 3) and "was changed" not in result.stderr, result
+        run_ok(*words, cwd=folder)
+        assert sorted(path.name for path in folder.iterdir()) == ["out", "source", "spec.yaml", "weights"]
+        shutil.rmtree(folder / "out")
+
+
+def test_a_killed_record_is_not_part_of_the_export(folder):
+    run_ok("export", "spec.yaml", "--to", "safetensors", "-o", "weights", cwd=folder)
+    run_ok(*PARTS, "-o", "wanted", cwd=folder)
+    run_ok(*PARTS, "--ranks", "0", "-o", "out", cwd=folder)
+    words = [*PARTS, "--ranks", "1", "-o", "out"]
+    killed = rule("pwrite", "kill", when=1, where=folder / "out.parts/files/.shardinit-export.json")
+    assert run_tool(*words, cwd=folder, env=interposed(killed)).returncode == -signal.SIGKILL
+    run_ok(*words, cwd=folder)
+    assert tree_of(folder / "out") == tree_of(folder / "wanted")
+
+
+@pytest.mark.parametrize("when", [1, 20, 100, 1000, 2000, 4000, 8000])
+def test_the_end_of_memory_has_its_status(when, folder):
+    """Also before main and in functions that are `noexcept`, which ended in an abort."""
+    memory = rule("malloc", "fail", errno.ENOMEM, when=f"{when}+", where=MEMORY)
+    result = run_tool("validate", "spec.yaml", cwd=folder, env=interposed(memory))
+    assert result.returncode == 3 and "error: out of memory" in result.stderr, result
+
+
+def test_what_a_killed_capture_left_goes_with_the_next_run(tmp_path):
+    """Its temporary file stayed for ever. Those of another machine stay for hours."""
+    words = [*CAPTURED, *OUTPUTS["capture -o"][0], "out"]
+    others = tmp_path / f".out.tmp-{'0' * 16}-{'1' * 16}"
+    others.touch()
+
+    def capture(*rules):
+        return subprocess.run(words, cwd=tmp_path, env={**PYTHON, **interposed(*rules)}, capture_output=True, text=True)
+
+    for call in ("write", "fsync", "link", "unlink"):
+        killed = capture(rule(call, "kill", when=1, where=f"{tmp_path}/"))
+        assert killed.returncode == -signal.SIGKILL and len(list(tmp_path.glob(".out.tmp-*"))) == 2
+        assert capture().returncode == 0
+        assert sorted(path.name for path in tmp_path.iterdir()) == [others.name, "out"]
+        (tmp_path / "out").unlink()
+    os.utime(others, (0, 0))
+    assert capture().returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    unread = capture(rule("read", "fail", errno.EIO, where=tmp_path / "out"))
+    assert unread.returncode == 3 and "Input/output error" in unread.stderr and "Traceback" not in unread.stderr
