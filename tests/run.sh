@@ -189,9 +189,10 @@ Format() {
 }
 
 # The command tests, or with arguments those that pytest then takes. `worksteal` leaves the tests
-# of a file together, which share what they made.
+# of a file together, which share what they made. One more process than cores: tests often wait, for
+# the disk or for a time.
 CommandTests() {
-  SHARDINIT_OTHERS=$others build/venv/bin/python -m pytest -q -ra --durations=10 -n "$jobs" \
+  SHARDINIT_OTHERS=$others build/venv/bin/python -m pytest -q -ra --durations=10 -n $((jobs + 1)) \
     --dist worksteal -p no:cacheprovider --junitxml=build/results/pytest.xml tests/python "$@"
 }
 

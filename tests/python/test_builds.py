@@ -109,7 +109,7 @@ def test_what_is_installed_is_hardened(name):
     assert any("glibcxx_assert_fail" in symbol for symbol in imports)
     # The compiler decides which functions are fortified, in every file.
     commands = json.loads((BINARY.parents[1] / "compile_commands.json").read_text())
-    assert all("-D_FORTIFY_SOURCE=2" in each["command"] for each in commands)
+    assert all("-D_FORTIFY_SOURCE=3" in each["command"] for each in commands)
 
 
 @pytest.mark.parametrize("place", [

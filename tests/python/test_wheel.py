@@ -114,7 +114,7 @@ def test_is_hardened(wheel):
         assert re.search(r" FUNC .* __stack_chk_fail$", readelf(built, "-s"), re.M)
     commands = json.loads((ROOT / f"build/wheel/{wheel.kind}/build/shardinit/compile_commands.json").read_text())
     for each in commands:
-        assert "-D_FORTIFY_SOURCE=2" in each["command"]
+        assert "-D_FORTIFY_SOURCE=3" in each["command"]
         assert "-D_LIBCPP_HARDENING_MODE=_LIBCPP_HARDENING_MODE_FAST" in each["command"]
         assert "-DSHARDINIT_STATIC" in each["command"]
 
