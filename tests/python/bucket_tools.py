@@ -4,6 +4,8 @@ import os
 import random
 import subprocess
 
+import numpy as np
+import safetensors.numpy
 from support import BINARY
 
 
@@ -46,3 +48,13 @@ class Faults:
         fault = self.random.choice(kinds)
         self.made.add((request.kind, fault))
         return fault
+
+
+def make_two_models(folder):
+    """`first/model` and `second/model`: safetensors with other values, and times that never change."""
+    for name, value in (("first", 1), ("second", 2)):
+        model = folder / name / "model"
+        model.mkdir(parents=True)
+        safetensors.numpy.save_file({"w": np.full((64, 64), value, np.float32), "v": np.full(9, value, np.float32)},
+                                    model / "model.safetensors")
+        os.utime(model / "model.safetensors", (value, value))

@@ -10,10 +10,8 @@ import subprocess
 import threading
 import time
 
-import numpy as np
 import pytest
-import safetensors.numpy
-from bucket_tools import Faults, begin, files_of, ok, tool
+from bucket_tools import Faults, begin, files_of, make_two_models, ok, tool
 from object_store import KEY, REGION, SECRET
 from support import AWKWARD, BINARY, TINY, run_ok, run_tool
 
@@ -411,11 +409,7 @@ def test_copies_into_a_bucket(specs, object_store, tmp_path):
 
 
 def test_conversions_into_a_bucket_tell_sources_apart(object_store, tmp_path):
-    for name, value in (("first", 1), ("second", 2)):
-        (tmp_path / name / "model").mkdir(parents=True)
-        safetensors.numpy.save_file({"w": np.full((64, 64), value, np.float32), "v": np.full(9, value, np.float32)},
-                                    tmp_path / name / "model/model.safetensors")
-        os.utime(tmp_path / name / "model/model.safetensors", (value, value))
+    make_two_models(tmp_path)
     words = ["--to", "hdf5"]
     run_ok("convert", "first/model", "-o", "local", *words, cwd=tmp_path)
     ok(object_store, "convert", "first/model", "-o", URL, *words, folder=tmp_path)

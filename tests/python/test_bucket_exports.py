@@ -13,7 +13,7 @@ import zlib
 import numpy as np
 import pytest
 import safetensors.numpy
-from bucket_tools import Faults, begin, files_of, ok, tool
+from bucket_tools import Faults, begin, files_of, make_two_models, ok, tool
 from support import BINARY, run_ok
 
 URL = "s3://bucket/models/a"
@@ -440,11 +440,7 @@ def test_checkpoints_are_copied_with_other_borders(name, exports, object_store, 
 
 
 def test_conversions_tell_sources_apart(object_store, tmp_path):
-    for name, value in (("first", 1), ("second", 2)):
-        (tmp_path / name / "model").mkdir(parents=True)
-        safetensors.numpy.save_file({"w": np.full((64, 64), value, np.float32), "v": np.full(9, value, np.float32)},
-                                    tmp_path / name / "model/model.safetensors")
-        os.utime(tmp_path / name / "model/model.safetensors", (value, value))
+    make_two_models(tmp_path)
     words = ["--to", "dcp"]
     run_ok("convert", "first/model", "-o", "local", *words, cwd=tmp_path)
     ok(object_store, "convert", "first/model", "-o", URL, *words, folder=tmp_path)

@@ -5,36 +5,21 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <iterator>
 #include <new>
 
 #include "base/file.h"
-#if H5_VERSION_GE(1, 13, 2)
-#include <H5FDdevelop.h>
-#endif
+#include "formats/hdf5/driver.h"
 
 namespace shardinit::hdf5 {
 
-// HDF5 asks for bytes through this driver (`H5FD_class_t`). Nothing may be thrown through it.
-struct DescriptorDriver {
-  H5FD_t base;  // HDF5's own part
-  DescriptorFile* file;
-  haddr_t end_of_allocation;
-
-  static DescriptorDriver* Of(H5FD_t* driver) {
-    return reinterpret_cast<DescriptorDriver*>(driver);
-  }
-  static const DescriptorDriver* Of(const H5FD_t* driver) {
-    return reinterpret_cast<const DescriptorDriver*>(driver);
-  }
-
+struct DescriptorDriver : Driver<DescriptorFile> {
   // A file that the first one names would be this one again.
   static H5FD_t* Open(const char*, unsigned flags, hid_t access, haddr_t) {
-    auto* const file = *static_cast<DescriptorFile* const*>(H5Pget_driver_info(access));
+    DescriptorFile* const file = TargetOf(access);
     if (file->is_open_ || (flags & (H5F_ACC_RDWR | H5F_ACC_TRUNC | H5F_ACC_CREAT)) != 0) {
       return nullptr;
     }
-    auto* const driver = new (std::nothrow) DescriptorDriver{{}, file, 0};
+    auto* const driver = new (std::nothrow) Driver{{}, file, 0};
     if (driver == nullptr) return nullptr;
     file->is_open_ = true;
     return &driver->base;
@@ -46,13 +31,6 @@ struct DescriptorDriver {
   }
   static herr_t Query(const H5FD_t*, unsigned long* flags) {
     *flags = H5FD_FEAT_ACCUMULATE_METADATA | H5FD_FEAT_DATA_SIEVE;
-    return 0;
-  }
-  static haddr_t GetEndOfAllocation(const H5FD_t* driver, H5FD_mem_t) {
-    return Of(driver)->end_of_allocation;
-  }
-  static herr_t SetEndOfAllocation(H5FD_t* driver, H5FD_mem_t, haddr_t end) {
-    Of(driver)->end_of_allocation = end;
     return 0;
   }
   static haddr_t GetEndOfFile(const H5FD_t* driver, H5FD_mem_t) {
@@ -74,25 +52,14 @@ struct DescriptorDriver {
 
   static hid_t Id() {
     static const hid_t id = [] {
-      H5FD_class_t driver = {};
-#ifdef H5FD_CLASS_VERSION
-      driver.version = H5FD_CLASS_VERSION;
-      driver.value = static_cast<H5FD_class_value_t>(H5_VFD_RESERVED + 2);
-#endif
-      driver.name = "shardinit_descriptor";
-      driver.maxaddr = static_cast<haddr_t>(INT64_MAX);
+      H5FD_class_t driver = ClassOf("shardinit_descriptor", 2);
       driver.fc_degree = H5F_CLOSE_WEAK;
-      driver.fapl_size = sizeof(void*);  // The list holds the address of a DescriptorFile.
       driver.open = Open;
       driver.close = Close;
       driver.query = Query;
-      driver.get_eoa = GetEndOfAllocation;
-      driver.set_eoa = SetEndOfAllocation;
       driver.get_eof = GetEndOfFile;
       driver.read = Read;
       driver.write = Write;
-      static constexpr H5FD_mem_t kMap[] = H5FD_FLMAP_DICHOTOMY;
-      std::copy(std::begin(kMap), std::end(kMap), driver.fl_map);
       return H5FDregister(&driver);
     }();
     return id;

@@ -9,27 +9,16 @@
 #include <new>
 #include <string_view>
 #include <utility>
-#if H5_VERSION_GE(1, 13, 2)
-#include <H5FDdevelop.h>
-#endif
+
+#include "formats/hdf5/driver.h"
 
 namespace shardinit::hdf5 {
 
-// HDF5 asks for bytes through this driver (`H5FD_class_t`). Nothing may be thrown through it.
-struct MemoryDriver {
-  H5FD_t base;  // HDF5's own part
-  MemoryFile* file;
-  haddr_t end_of_allocation;
-
-  static MemoryDriver* Of(H5FD_t* driver) { return reinterpret_cast<MemoryDriver*>(driver); }
-  static const MemoryDriver* Of(const H5FD_t* driver) {
-    return reinterpret_cast<const MemoryDriver*>(driver);
-  }
-
+struct MemoryDriver : Driver<MemoryFile> {
   static H5FD_t* Open(const char*, unsigned flags, hid_t access, haddr_t) {
-    auto* const file = *static_cast<MemoryFile* const*>(H5Pget_driver_info(access));
+    MemoryFile* const file = TargetOf(access);
     if ((flags & H5F_ACC_TRUNC) != 0) *file = {};
-    return &(new MemoryDriver{{}, file, 0})->base;
+    return &(new Driver{{}, file, 0})->base;
   }
   static herr_t Close(H5FD_t* driver) {
     delete Of(driver);
@@ -39,13 +28,6 @@ struct MemoryDriver {
   static herr_t Query(const H5FD_t*, unsigned long* flags) {
     *flags = H5FD_FEAT_AGGREGATE_METADATA | H5FD_FEAT_ACCUMULATE_METADATA | H5FD_FEAT_DATA_SIEVE |
              H5FD_FEAT_AGGREGATE_SMALLDATA;
-    return 0;
-  }
-  static haddr_t GetEndOfAllocation(const H5FD_t* driver, H5FD_mem_t) {
-    return Of(driver)->end_of_allocation;
-  }
-  static herr_t SetEndOfAllocation(H5FD_t* driver, H5FD_mem_t, haddr_t end) {
-    Of(driver)->end_of_allocation = end;
     return 0;
   }
   static haddr_t GetEndOfFile(const H5FD_t* driver, H5FD_mem_t) {
@@ -71,26 +53,15 @@ struct MemoryDriver {
 
   static hid_t Id() {
     static const hid_t id = [] {
-      H5FD_class_t driver = {};
-#ifdef H5FD_CLASS_VERSION
-      driver.version = H5FD_CLASS_VERSION;
-      driver.value = static_cast<H5FD_class_value_t>(H5_VFD_RESERVED + 1);
-#endif
-      driver.name = "shardinit_memory";
-      driver.maxaddr = static_cast<haddr_t>(INT64_MAX);
+      H5FD_class_t driver = ClassOf("shardinit_memory", 1);
       driver.fc_degree = H5F_CLOSE_SEMI;
-      driver.fapl_size = sizeof(void*);  // The list holds the address of a MemoryFile.
       driver.open = Open;
       driver.close = Close;
       driver.query = Query;
-      driver.get_eoa = GetEndOfAllocation;
-      driver.set_eoa = SetEndOfAllocation;
       driver.get_eof = GetEndOfFile;
       driver.read = Read;
       driver.write = Write;
       driver.truncate = Truncate;
-      static constexpr H5FD_mem_t kMap[] = H5FD_FLMAP_DICHOTOMY;
-      std::copy(std::begin(kMap), std::end(kMap), driver.fl_map);
       return H5FDregister(&driver);
     }();
     return id;

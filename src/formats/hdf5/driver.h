@@ -1,0 +1,56 @@
+// What the drivers have in common through which HDF5 asks for bytes (`H5FD_class_t`). Nothing may
+// be thrown through a driver.
+#pragma once
+
+#include <hdf5.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#if H5_VERSION_GE(1, 13, 2)
+#include <H5FDdevelop.h>
+#endif
+
+namespace shardinit::hdf5 {
+
+// A driver of files that a Target has, which has a member `size_`. A property list holds the
+// address of the Target.
+template <typename Target>
+struct Driver {
+  H5FD_t base;  // HDF5's own part
+  Target* file;
+  haddr_t end_of_allocation;
+
+  static Driver* Of(H5FD_t* driver) { return reinterpret_cast<Driver*>(driver); }
+  static const Driver* Of(const H5FD_t* driver) { return reinterpret_cast<const Driver*>(driver); }
+  static Target* TargetOf(hid_t access) {
+    return *static_cast<Target* const*>(H5Pget_driver_info(access));
+  }
+
+  static haddr_t GetEndOfAllocation(const H5FD_t* driver, H5FD_mem_t) {
+    return Of(driver)->end_of_allocation;
+  }
+  static herr_t SetEndOfAllocation(H5FD_t* driver, H5FD_mem_t, haddr_t end) {
+    Of(driver)->end_of_allocation = end;
+    return 0;
+  }
+
+  // Returns a class of drivers that has what all of them share. `number` tells them apart.
+  static H5FD_class_t ClassOf(const char* name, [[maybe_unused]] int number) {
+    H5FD_class_t driver = {};
+#ifdef H5FD_CLASS_VERSION
+    driver.version = H5FD_CLASS_VERSION;
+    driver.value = static_cast<H5FD_class_value_t>(H5_VFD_RESERVED + number);
+#endif
+    driver.name = name;
+    driver.maxaddr = static_cast<haddr_t>(INT64_MAX);
+    driver.fapl_size = sizeof(Target*);
+    driver.get_eoa = GetEndOfAllocation;
+    driver.set_eoa = SetEndOfAllocation;
+    static constexpr H5FD_mem_t kMap[] = H5FD_FLMAP_DICHOTOMY;
+    std::copy(std::begin(kMap), std::end(kMap), driver.fl_map);
+    return driver;
+  }
+};
+
+}  // namespace shardinit::hdf5
