@@ -35,6 +35,8 @@ void ForceKernels() {
       "`shardinit --version --json` lists them");
 }
 
+std::terminate_handler terminate_of_library = nullptr;
+
 // The end of memory has its exit status also where nothing can catch it: in what is made before
 // main, and in functions of libraries that are `noexcept`. It allocates nothing.
 [[noreturn]] void EndWithoutMemory() {
@@ -46,12 +48,14 @@ void ForceKernels() {
     _exit(static_cast<int>(ExitCode::kWorld));
   } catch (...) {
   }
-  __gnu_cxx::__verbose_terminate_handler();
+  terminate_of_library();
   std::abort();
 }
 
 // This is before all that other files make before main.
-__attribute__((constructor(101))) void HandleEndOfMemory() { std::set_terminate(EndWithoutMemory); }
+__attribute__((constructor(101))) void HandleEndOfMemory() {
+  terminate_of_library = std::set_terminate(EndWithoutMemory);
+}
 
 int Main(int argc, char** argv) {
   const DefaultArithmetic arithmetic;

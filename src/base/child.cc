@@ -2,8 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/memfd.h>
 #include <spawn.h>
-#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,7 +23,8 @@ constexpr size_t kMostOutput = 64 << 10;
 
 // Returns a file in memory at its beginning: a child may read it at any time, or not at all.
 Fd FileOf(std::string_view text, const std::string& name) {
-  Fd file(memfd_create("input", MFD_CLOEXEC));
+  // Old C libraries do not have the function.
+  Fd file(static_cast<int>(syscall(SYS_memfd_create, "input", MFD_CLOEXEC)));
   for (size_t done = 0; file && done < text.size();) {
     const ssize_t written = write(file.get(), text.data() + done, text.size() - done);
     if (written < 0 && errno != EINTR) throw SystemError("keep the input of", name);
