@@ -1,3 +1,4 @@
+// One long file: what is read of each box decides how the other boxes of its file are read.
 #include "checkpoint/copy.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// One long file: each step of the protocol knows what the steps before it have found in the bucket.
 #include "export/bucket.h"
 
 #include <fmt/format.h>
