@@ -95,7 +95,7 @@ struct Job {
   std::string spec_file = {};  // The name of a spec that goes along with the job; empty: none does.
   std::string spec_text = {};
   std::string folder = {};  // absolute, but for a URL and a remote of rclone
-  // Of containers: where the volume is, and where they begin. They are empty without a volume.
+  // Containers see the volume here, and begin there. Both are empty without a volume.
   std::string mount = {}, directory = {};
   std::map<std::string, std::string> variables = {};  // of --env
 

@@ -40,7 +40,7 @@ constexpr int kRounds = 5;
 constexpr size_t kLongestKey = 1024;  // of an object, in bytes
 constexpr size_t kClaimLimit = size_t{1} << 24, kObjectLimit = size_t{4} << 30;
 
-// What follows the origin in a claim and in a record.
+// These members follow the origin in a claim and in a record.
 constexpr char kSourceMember[] = ",\n \"source\": ", kFilesMember[] = ",\n \"files\": ";
 
 // Metadata of an object with elements, and of a large one without.
@@ -531,7 +531,7 @@ class BucketExport {
   std::unordered_map<std::string_view, size_t> file_of_;
   std::string claim_etag_;
   bool has_tried_uploads_ = false;
-  // What was there when the objects were listed: files by their sizes, -1 for none.
+  // The sizes of files when the objects were listed, or -1 for none.
   std::vector<int64_t> sizes_;
   std::set<int64_t> receipts_;
   std::string of_checkpoint_;

@@ -296,7 +296,7 @@ size_t MostText(int64_t file_size) {
   return std::min(size_t{1} << 30, (size_t{1} << 20) + 4 * static_cast<size_t>(file_size));
 }
 
-// What comes through the pipe, and how that ended.
+// The bytes that came through the pipe, and how that ended.
 struct Answered {
   std::string text;
   bool is_whole = false;  // else it has over `most` bytes, or does not end in time
