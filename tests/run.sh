@@ -190,10 +190,9 @@ Format() {
 }
 
 # The command tests, or with arguments those that pytest then takes. `worksteal` leaves the tests
-# of a file together, which share what they made. One more process than cores: tests often wait, for
-# the disk or for a time.
+# of a file together, which share what they made.
 CommandTests() {
-  SHARDINIT_OTHERS=$others build/venv/bin/python -m pytest -q -ra --durations=10 -n $((jobs + 1)) \
+  SHARDINIT_OTHERS=$others build/venv/bin/python -m pytest -q -ra --durations=10 -n "$jobs" \
     --dist worksteal -p no:cacheprovider --junitxml=build/results/pytest.xml tests/python "$@"
 }
 
