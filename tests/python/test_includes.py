@@ -44,7 +44,7 @@ DECLARED = {
     "cctype": "isalnum isalpha islower tolower",
     "csignal": "signal",
     "deque": "deque",
-    "exception": "current_exception exception exception_ptr rethrow_exception set_terminate",
+    "exception": "current_exception exception exception_ptr rethrow_exception set_terminate terminate_handler",
     "filesystem": "error_code filesystem",
     "forward_list": "forward_list",
     "fstream": "ifstream ios ofstream",
