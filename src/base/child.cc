@@ -18,7 +18,7 @@ extern char** environ;
 namespace shardinit {
 namespace {
 
-// What the child says is for a message, so there is little of it.
+// The output is for a message, so little of it is kept.
 constexpr size_t kMostOutput = 64 << 10;
 
 // Returns a file in memory at its beginning: a child may read it at any time, or not at all.

@@ -254,7 +254,7 @@ int64_t Sweep::Make(uint8_t* memory, int64_t bytes, std::vector<BoxWrite>* write
 void Sweep::Settle() {
   const int64_t before = std::exchange(place_, next_place_);
   ForEachStream([](Stream& stream) { stream.done = stream.next; });
-  // What waits for a box's CRC waits no longer than the box is made.
+  // A part of a file that waits for a box's CRC waits no longer than the box is made.
   for (Made& made : makes_) {
     if (made.end <= before || made.end > place_) continue;
     const Digest digest = made.hash.Finish();

@@ -445,7 +445,7 @@ void RequireFolderName(const std::string& folder) {
 
 void RequireOutside(const std::string& folder, const std::string& checkpoint) {
   if (IsBucketUrl(folder)) return;
-  // What is not there is reported by who reads or makes it.
+  // A name of nothing is reported by who reads or makes it.
   const auto canonical = [](const std::string& name, auto function) {
     std::error_code error;
     const std::filesystem::path path = function(std::filesystem::path(name), error);

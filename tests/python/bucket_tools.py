@@ -50,6 +50,21 @@ class Faults:
         return fault
 
 
+class Once:
+    """Answers the first request of a kind for each object, and for each part of it, with a fault."""
+
+    def __init__(self, kind, fault):
+        self.kind, self.fault = kind, fault
+        self.met = set()
+
+    def __call__(self, request):
+        mark = (request.kind, request.key, request.query.get("partNumber"))
+        if request.kind != self.kind or mark in self.met:
+            return None
+        self.met.add(mark)
+        return self.fault
+
+
 def make_two_models(folder):
     """`first/model` and `second/model`: safetensors with other values, and times that never change."""
     for name, value in (("first", 1), ("second", 2)):

@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from bucket_tools import Faults, begin, files_of, make_two_models, ok, tool
+from bucket_tools import Faults, Once, begin, files_of, make_two_models, ok, tool
 from object_store import KEY, REGION, SECRET
 from support import AWKWARD, BINARY, TINY, run_ok, run_tool
 
@@ -144,22 +144,14 @@ def test_faults_of_the_store_change_nothing(seed, specs, object_store):
     ("get", "drop"), ("list", 503), ("uploads", 503), ("end", 503)])
 def test_each_fault_alone(kind, fault, specs, object_store):
     """Every request of a kind meets the fault once, for each object."""
-    met = set()
-
-    def once(request):
-        mark = (request.kind, request.key, request.query.get("partNumber"))
-        if request.kind != kind or mark in met:
-            return None
-        met.add(mark)
-        return fault
-
+    once = Once(kind, fault)
     object_store.faults = once
     done = tool(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     object_store.faults = None
     if done.returncode != 0:  # A store that answers 412 without an object is broken, and is not believed.
         assert fault == 412 and done.returncode in (2, 3, 4), done
         ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
-    assert met or kind in ("list",)
+    assert once.met or kind in ("list",)
     ok(object_store, "finalize", URL)
     assert_is(object_store, specs / "one")
 

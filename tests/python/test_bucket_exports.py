@@ -13,7 +13,7 @@ import zlib
 import numpy as np
 import pytest
 import safetensors.numpy
-from bucket_tools import Faults, begin, files_of, make_two_models, ok, tool
+from bucket_tools import Faults, Once, begin, files_of, make_two_models, ok, tool
 from support import BINARY, run_ok
 
 URL = "s3://bucket/models/a"
@@ -251,19 +251,11 @@ def test_faults_of_the_store_change_nothing(name, seed, exports, object_store):
     ("uploads", 503), ("end", 503)])
 def test_each_fault_alone(kind, fault, exports, object_store):
     """Every request of a kind meets the fault once, for each object."""
-    met = set()
-
-    def once(request):
-        mark = (request.kind, request.key, request.query.get("partNumber"))
-        if request.kind != kind or mark in met:
-            return None
-        met.add(mark)
-        return fault
-
+    once = Once(kind, fault)
     object_store.faults = once
     done = tool(object_store, *words_of("dcp"), "-o", URL, folder=exports)
     object_store.faults = None
-    assert met
+    assert once.met
     if done.returncode != 0:  # A store that answers 412 without an object is broken, and is not believed.
         assert fault == 412 and done.returncode in (2, 3, 4), done
     else:

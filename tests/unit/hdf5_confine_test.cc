@@ -20,7 +20,9 @@
 namespace shardinit::hdf5 {
 namespace {
 
-constexpr int kUnconfined = 99;  // The kernel has no such filters.
+constexpr int kUnconfined = 99;
+
+bool HasKernelFilters() { return access("/proc/sys/kernel/seccomp/actions_avail", F_OK) == 0; }
 
 // Returns the exit status of a process that does this.
 int StatusOf(const std::function<int()>& work) {
@@ -94,8 +96,8 @@ TEST_F(ConfineTest, HarmIsRefused) {
     Confine(ends_[1]);
     return IsConfined() ? FirstAllowed(there_) : kUnconfined;
   });
-  if (status == kUnconfined) GTEST_SKIP() << "not tested: the kernel has no seccomp filters";
-  EXPECT_EQ(status, 0) << "the number of what was not refused";
+  if (!HasKernelFilters()) GTEST_SKIP() << "not tested: the kernel has no seccomp filters";
+  EXPECT_EQ(status, 0) << "the number of what was not refused, or 99: nothing is";
   EXPECT_NE(access("confine-new", F_OK), 0);
 }
 

@@ -36,7 +36,7 @@ struct DescriptorDriver : Driver<DescriptorFile> {
   static haddr_t GetEndOfFile(const H5FD_t* driver, H5FD_mem_t) {
     return static_cast<haddr_t>(Of(driver)->file->size_);
   }
-  // What is beyond the end of the file is zero.
+  // Bytes beyond the end of the file are zeros.
   static herr_t Read(H5FD_t* driver, H5FD_mem_t, hid_t, haddr_t offset, size_t bytes, void* out) {
     DescriptorFile& file = *Of(driver)->file;
     const auto size = static_cast<haddr_t>(file.size_);

@@ -1,5 +1,5 @@
-// What the drivers have in common through which HDF5 asks for bytes (`H5FD_class_t`). Nothing may
-// be thrown through a driver.
+// The common part of the drivers through which HDF5 asks for bytes (`H5FD_class_t`). Nothing may be
+// thrown through a driver.
 #pragma once
 
 #include <hdf5.h>
