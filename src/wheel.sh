@@ -95,14 +95,15 @@ Zig() {
     Write "$root/bin/$name" && chmod +x "$root/bin/$name"
 }
 
-# zig under the names of a compiler and its tools, and a description of them for CMake.
+# zig under the names of a compiler and its tools, and a description of them for CMake. For what is linked
+# without an optimizer, as configure does, zig would first compile its own libraries in that way too.
 Compiler() {
   mkdir -p "$root/bin"
-  Zig cc cc -target "$arch-linux-gnu.2.17"
-  Zig c++ c++ -target "$arch-linux-gnu.2.17"
+  Zig cc cc -O2 -target "$arch-linux-gnu.2.17"
+  Zig c++ c++ -O2 -target "$arch-linux-gnu.2.17"
   Zig ar ar
   Zig ranlib ranlib
-  Zig cc-here cc
+  Zig cc-here cc -O2
   emulator=/usr/bin/env
   [ "$arch" = "$here" ] || emulator="/usr/bin/qemu-$arch-static;-L;$root/libc"
   Write "$root/zig.cmake" <<END

@@ -12,8 +12,9 @@
 #   build      the program, the library and the tests, in build/release
 #   unit       the unit tests (needs build)
 #   fast       what most mistakes break: the unit tests and the quick command tests (needs build)
-#   clang      a build with clang without its optimizer but for the kernels, every file alone, and its unit tests
-#   pip        `pip install` of this clone, of what `clang` compiled if that was before
+#   asan       a build with clang without its optimizer but for the kernels, with the sanitizers of addresses and of
+#              undefined behaviour, and its unit tests
+#   pip        `pip install` of this clone, of what `build` compiled
 #   aarch64    a build for aarch64, which runs here under qemu
 #   wheel      the wheels for x86_64 and aarch64, and bare systems of Debian to install one in
 #   commands   all command tests (needs build; compares with the builds named before it)
@@ -21,7 +22,7 @@ set -eu
 cd "$(dirname "$0")/.."
 . src/steps.sh
 
-all='packages format build unit clang pip aarch64 wheel commands'
+all='packages format build unit asan pip aarch64 wheel commands'
 [ "${1:-}" != --list ] || { sed -n 's/^#   \([a-zO0-9]*   .*\)/\1/p' tests/run.sh; exit; }
 for phase in "$@"; do
   case " $all fast " in *" $phase "*) ;;
@@ -32,7 +33,7 @@ build_packages='cmake g++ libcli11-dev libcurl4-openssl-dev libdeflate-dev libfm
   libmpfr-dev libssl-dev libyaml-cpp-dev ninja-build nlohmann-json3-dev pkg-config'
 # chromium, the largest of them, is what `plan --html` is looked at with.
 test_packages='bindfs chromium clang clang-format debootstrap dpkg-dev fish g++-aarch64-linux-gnu hdf5-tools
-  libbenchmark-dev libgtest-dev mandoc openssh-client qemu-user-static rclone shellcheck strace zsh'
+  libbenchmark-dev libclang-rt-14-dev libgtest-dev mandoc openssh-client qemu-user-static rclone shellcheck strace zsh'
 # Of another machine's Debian: what build_packages has of libraries.
 arm64_packages='libcli11-dev libcurl4-openssl-dev libdeflate-dev libfmt-dev libhdf5-dev libhwy-dev libmpfr-dev libssl-dev
   libstdc++-12-dev libyaml-cpp-dev nlohmann-json3-dev'
@@ -41,8 +42,6 @@ python_packages=
 python3 -c 'import ensurepip, venv' 2>/dev/null || python_packages='python3 python3-venv'
 
 jobs=$(nproc)
-# ccache, where CMake is told to use it, takes precompiled headers into account only with these.
-export CCACHE_SLOPPINESS="${CCACHE_SLOPPINESS:-pch_defines,time_macros}"
 rm -rf build/results
 mkdir -p build/results
 failed_phases=
@@ -70,12 +69,14 @@ Build() {
   cmake --build --preset "$preset" --parallel "$jobs" ${1:+--target "$@"}
 }
 
-# What `pip install` of a clone installs, in build/clone: of the files that the phase `clang` compiled.
+# What `pip install` of a clone installs, in build/clone: of the files that the phase `build` compiled, whose
+# folder is then configured as it was.
 Clone() {
-  rm -rf build/clone && CC=clang CXX=clang++ CMAKE_BUILD_PARALLEL_LEVEL=$jobs build/venv/bin/python -m pip install \
-    --no-deps --disable-pip-version-check -C build-dir="$PWD/build/clang" -C cmake.build-type=None \
-    -C cmake.define.CMAKE_CXX_FLAGS='-O0 -Werror' -C cmake.define.SHARDINIT_KERNEL_OPTIONS=-O1 -C cmake.define.CMAKE_UNITY_BUILD=OFF \
-    -C cmake.define.SHARDINIT_PRECOMPILED=ON --target build/clone src/python
+  rm -rf build/clone && CMAKE_BUILD_PARALLEL_LEVEL=$jobs build/venv/bin/python -m pip install --no-deps \
+    --disable-pip-version-check -C build-dir="$PWD/build/release" -C cmake.define.BUILD_TESTING=ON \
+    --target build/clone src/python
+  clone_status=$?
+  cmake --fresh --preset default -DBUILD_TESTING=ON && return "$clone_status"
 }
 
 # The libraries of Debian for arm64, unpacked into build/arm64: this machine's dpkg knows nothing of
@@ -204,9 +205,9 @@ for phase in ${*:-$all}; do
     unit) Tests 'unit tests' UnitTests release ;;
     fast) Tests 'unit tests' UnitTests release
           Tests 'fast command tests' CommandTests -m 'quick or not slow and not faults and not clients' ;;
-    clang) Step 'build with clang -O0' Build clang
-           others="$others build/clang/src/shardinit"
-           Tests 'unit tests, clang -O0' UnitTests clang ;;
+    asan) Step 'build with clang and sanitizers' Build asan shardinit shardinit_tests
+          others="$others build/asan/src/shardinit"
+          Tests 'unit tests with sanitizers' UnitTests asan ;;
     pip) Step 'pip install of a clone' Clone ;;
     aarch64) Step 'build for aarch64' Aarch64
              others="$others build/aarch64/run/shardinit" ;;
@@ -219,7 +220,7 @@ done
 
 [ -z "$failed_phases" ] || echo "failed:$failed_phases"
 case " ${*:-$all} " in
-  *' unit '*|*' fast '*|*' clang '*|*' commands '*) ;;
+  *' unit '*|*' fast '*|*' asan '*|*' commands '*) ;;
   *) [ -z "$failed_phases" ] || exit 1; exit 0 ;;  # No tests to count.
 esac
 exec build/venv/bin/python tests/summary.py build/results "$failed_phases"

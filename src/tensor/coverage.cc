@@ -41,11 +41,15 @@ Piece TakenBy(const Piece& piece, int64_t origin) {
 // Returns strides that divide one another, ascending from 1. Of strides that do not, those with the
 // most iterations stay.
 std::vector<int64_t> PlacesOf(const std::vector<Piece>& pieces) {
-  std::map<int64_t, int64_t> iterations;  // by stride
+  // By stride. Of pieces that overlap the sum has no bound, and the order needs no more than
+  // doubles.
+  std::map<int64_t, double> iterations;
   for (const Piece& piece : pieces) {
-    for (const Piece::Loop& loop : piece.loops) iterations[loop.stride] += loop.extent;
+    for (const Piece::Loop& loop : piece.loops) {
+      iterations[loop.stride] += static_cast<double>(loop.extent);
+    }
   }
-  std::vector<std::pair<int64_t, int64_t>> order;
+  std::vector<std::pair<double, int64_t>> order;
   for (const auto& [stride, count] : iterations) order.emplace_back(-count, stride);
   std::sort(order.begin(), order.end());
   std::vector<int64_t> places = {1};

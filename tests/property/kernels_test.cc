@@ -29,6 +29,12 @@ const Stream kStream{0x0123456789abcdef, 3};
 constexpr uint64_t kCarry = uint64_t{4} << 32, kFarCarry = uint64_t{4} << 61;
 // This is the same for Threefry, which counts elements.
 constexpr uint64_t kElementCarry = uint64_t{1} << 32;
+// So many values of each sampler are compared in a row.
+#ifdef SHARDINIT_SANITIZED  // The reference takes 60 times as long.
+constexpr size_t kMany = 10'000;
+#else
+constexpr size_t kMany = 200'000;
+#endif
 
 // A stream of each engine that has kernels.
 std::vector<Stream> Streams() {
@@ -180,13 +186,12 @@ TEST(Kernels, RowsFarApart) {
 // A word of each kind that a comparison or a carry in the sampler could treat
 // differently is rare in a stream, so look at many.
 TEST(Kernels, ManyValuesEqualReference) {
-  constexpr size_t kCount = 200'000;
   for (const Stream& stream : Streams()) {
     for (const NamedSampler& sampler : Samplers()) {
-      const auto expected = Reference(sampler.sampler, stream, 0, 0, 1, kCount, DType::f32);
+      const auto expected = Reference(sampler.sampler, stream, 0, 0, 1, kMany, DType::f32);
       ForEach(sampler, [&](DType dtype) {
         if (dtype != DType::f32) return;
-        ExpectRows(sampler.sampler, stream, 0, 0, 1, kCount, dtype, expected);
+        ExpectRows(sampler.sampler, stream, 0, 0, 1, kMany, dtype, expected);
       });
     }
   }
@@ -195,16 +200,15 @@ TEST(Kernels, ManyValuesEqualReference) {
 #if defined(__SSE2__)
 // A library in the same process can set these (crtfastmath.o does).
 TEST(Kernels, FlushingSubnormalsChangesNothing) {
-  constexpr size_t kCount = 200'000;
   for (const Stream& stream : Streams()) {
     for (const NamedSampler& sampler : Samplers()) {
-      const auto expected = Reference(sampler.sampler, stream, 0, 0, 1, kCount, DType::f32);
+      const auto expected = Reference(sampler.sampler, stream, 0, 0, 1, kMany, DType::f32);
       const unsigned int mode = _mm_getcsr();
       _mm_setcsr(mode | 0x8040);  // Flush to zero, denormals are zero.
       ForEach(sampler, [&](DType dtype) {
         const bool is_bits = std::holds_alternative<BitsSampler>(sampler.sampler);
         if (dtype == DType::f32 && !is_bits) {
-          ExpectRows(sampler.sampler, stream, 0, 0, 1, kCount, dtype, expected);
+          ExpectRows(sampler.sampler, stream, 0, 0, 1, kMany, dtype, expected);
         }
       });
       _mm_setcsr(mode);

@@ -407,7 +407,7 @@ def test_beside_torch(mine, tmp_path):
 
 
 def test_pip_install_of_a_clone(tmp_path):
-    """With this system's libraries: `sh tests/run.sh pip` has done it, by clang and without its optimizer."""
+    """With this system's libraries: `sh tests/run.sh pip` has done it."""
     site = ROOT / "build/clone"
     if not site.is_dir():
         pytest.skip("there is no build/clone: `sh tests/run.sh pip` makes it")

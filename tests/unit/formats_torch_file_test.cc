@@ -17,6 +17,7 @@ namespace shardinit {
 namespace {
 
 std::string Natural(uint64_t value, size_t bytes) { return LittleEndian(value, bytes); }
+std::string Zeros(size_t bytes) { return std::string(bytes, '\0'); }
 std::string PickledText(const std::string& text) { return "X" + Natural(text.size(), 4) + text; }
 
 // What a tensor is pickled as.
@@ -58,14 +59,14 @@ struct Zip {
     std::string out, directory;
     for (const ZipMember& m : members) {
       const uint64_t header = out.size() + m.shift;
-      const std::string common = Natural(m.flags, 2) + Natural(m.method, 2) + Natural(0, 8);
+      const std::string common = Natural(m.flags, 2) + Natural(m.method, 2) + Zeros(8);
       out += "PK\3\4" + Natural(20, 2) + common + Natural(m.local_size, 4) +
              Natural(m.local_size, 4) + Natural(m.local_name.size(), 2) +
              Natural(m.extra.size(), 2) + m.local_name + m.extra + m.data + m.behind;
       directory += "PK\1\2" + Natural(20, 2) + Natural(20, 2) + common + Natural(m.packed, 4) +
                    Natural(m.size, 4) + Natural(m.name.size(), 2) +
-                   Natural(m.directory_extra.size(), 2) + Natural(0, 10) + Natural(header, 4) +
-                   m.name + m.directory_extra;
+                   Natural(m.directory_extra.size(), 2) + Zeros(10) + Natural(header, 4) + m.name +
+                   m.directory_extra;
     }
     const uint64_t at = out.size() + at_shift, files = members.size() + more_files;
     out += directory;

@@ -266,9 +266,9 @@ constexpr char kDescription = '+', kRefusal = '-', kFailure = '!';
   Limit(RLIMIT_CPU, 20, 21);  // The first one sends SIGXCPU, the second SIGKILL.
   Limit(RLIMIT_FSIZE, 0);
   Limit(RLIMIT_CORE, 0);
+#ifndef SHARDINIT_SANITIZED  // A sanitizer alone takes more, of memory, of files and of calls.
   // Nothing can be opened: no source, link, plugin or FIFO that the file names.
   Limit(RLIMIT_NOFILE, 0);
-#ifndef SHARDINIT_SANITIZED  // A sanitizer alone takes more, of memory and of calls.
   Limit(RLIMIT_AS, rlim_t{1} << 30);
   Confine(out);
 #endif
