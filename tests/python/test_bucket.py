@@ -440,23 +440,24 @@ def test_finalize_without_the_data(specs, object_store, tmp_path):
 
 
 def test_many_ranks_are_listed_by_pages(object_store, tmp_path):
-    """Of 520 ranks the store lists 1,040 objects, 1,000 at a time."""
-    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 520}}\nrules: [{r: x}]\n"
-                                        "modules: {w: {shape: [1040], axes: [r], init: {normal: {std: 1}}}}\n")
+    """Of 60 ranks the store lists 120 objects, 100 at a time."""
+    object_store.page = 100
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 60}}\nrules: [{r: x}]\n"
+                                        "modules: {w: {shape: [120], axes: [r], init: {normal: {std: 1}}}}\n")
     run_ok("gen", "spec.yaml", "-o", "local", cwd=tmp_path)
-    ok(object_store, "gen", "spec.yaml", "-o", URL, "--ranks", "0-516,518-519", folder=tmp_path)
+    ok(object_store, "gen", "spec.yaml", "-o", URL, "--ranks", "0-56,58-59", folder=tmp_path)
     # A rank that no list has takes three requests: its file, a look at plan.json, its receipt.
-    assert len([kind for kind, key in object_store.log if "/ranks/" in key]) == 2 * 519
-    assert len(object_store.log) < 3 * 519 + 30
-    assert "missing: 517" in ok(object_store, "status", URL).stdout
-    ok(object_store, "gen", "spec.yaml", "-o", URL, "--ranks", "517", folder=tmp_path)
+    assert len([kind for kind, key in object_store.log if "/ranks/" in key]) == 2 * 59
+    assert len(object_store.log) < 3 * 59 + 30
+    assert "missing: 57" in ok(object_store, "status", URL).stdout
+    ok(object_store, "gen", "spec.yaml", "-o", URL, "--ranks", "57", folder=tmp_path)
     files = files_of(tmp_path / "local")
-    for name in ("manifest.json", "index.h5", "plan.json", "ranks/rank-00000.h5", "ranks/rank-00517.json", "ranks/rank-00519.h5"):
+    for name in ("manifest.json", "index.h5", "plan.json", "ranks/rank-00000.h5", "ranks/rank-00057.json", "ranks/rank-00059.h5"):
         assert object_store.get("models/a/" + name) == files[name]
-    assert "intact: 520 ranks" in ok(object_store, "verify", URL).stdout
+    assert "intact: 60 ranks" in ok(object_store, "verify", URL).stdout
     object_store.log.clear()
-    assert "520 of 520 ranks were there already" in ok(object_store, "gen", "spec.yaml", "-o", URL, folder=tmp_path).stderr
-    assert len(object_store.log) < 520 + 20 and object_store.log.count(("list", "")) == 2
+    assert "60 of 60 ranks were there already" in ok(object_store, "gen", "spec.yaml", "-o", URL, folder=tmp_path).stderr
+    assert len(object_store.log) < 60 + 20 and object_store.log.count(("list", "")) == 2
     assert object_store.refused == []
 
 

@@ -12,6 +12,9 @@ import sys
 import zipfile
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packageurl import PackageURL
 
 from documents import EXAMPLES, INSTALL, README, README_FILES, steady
 from support import BINARY, CLEAN, ROOT, TINY, run_json, run_ok, tree_of
@@ -157,6 +160,22 @@ def test_licences_of_all_that_is_linked_in_are_inside(wheel):
     taken = set(re.findall(r"/lib([\w-]+)\.a\b", (
         ROOT / f"build/wheel/{wheel.kind}/build/shardinit/build.ninja").read_text())) - {"shardinit_core"}
     assert taken == set(archives) and set(archives.values()) <= names
+
+
+def test_the_bill_of_materials_has_all_that_is_linked_in(wheel):
+    """As CycloneDX's own package reads it, with the versions that were unpacked, and where PEP 770 says."""
+    text = (wheel.info / "sboms/shardinit.cdx.json").read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    bill = json.loads(text)
+    versions = {library["name"]: library["version"] for library in bill["components"]}
+    named = {file.name for file in (wheel.info / "licenses/licenses").iterdir()} - {"LICENSE", "NOTICE", "LGPL-3", "GPL-3"}
+    assert versions.keys() == named | {"compiler-rt", "libunwind"}
+    assert bill["dependencies"] == [{"ref": "shardinit", "dependsOn": sorted(versions)}]
+    header = (ROOT / f"build/wheel/{wheel.kind}/debian/usr/include/{wheel.kind}-linux-gnu/openssl/opensslv.h").read_text()
+    assert versions["OpenSSL"].startswith(re.search(r'OPENSSL_FULL_VERSION_STR "(.+)"', header)[1] + "-")
+    assert f"ziglang=={versions['libc++']} " in (ROOT / "src/wheel-requirements.txt").read_text()
+    purls = [PackageURL.from_string(library["purl"]) for library in bill["components"]]
+    assert {purl.type for purl in purls} == {"deb", "pypi"} and all(purl.version for purl in purls)
 
 
 def test_one_version(wheel):
