@@ -124,7 +124,7 @@ std::string Escape(std::string_view text) {
       out += "\\t";
     } else if (!c.valid || (IsUnsafe(code) && code < 0x100)) {
       out += fmt::format("\\x{:02x}", code);
-    } else if (IsUnsafe(code)) {
+    } else if (IsUnsafe(code) || (IsForeignSpace(code) && !MayBeProse(text, i))) {
       out += fmt::format("\\u{:04x}", code);
     } else {
       out += text.substr(i, c.size);

@@ -32,7 +32,8 @@ struct BadText {
 // Finds the first place where `text` is not clean UTF-8; CR is clean only before LF.
 std::optional<BadText> FindBadText(std::string_view text);
 
-// Replaces unsafe characters and newlines by `\x1b` and `\u202e`; all else is unchanged.
+// Replaces unsafe characters, newlines, and what looks like a space in a name, by `\x1b` and
+// `\u202e`; all else is unchanged.
 std::string Escape(std::string_view text);
 
 // Puts text in backticks for messages, shortened in the middle when it is long.

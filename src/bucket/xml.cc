@@ -24,14 +24,15 @@ void AppendCodePoint(unsigned code, std::string* text) {
 std::string Decoded(std::string_view xml) {
   static constexpr std::pair<std::string_view, char> kNames[] = {
       {"amp", '&'}, {"lt", '<'}, {"gt", '>'}, {"quot", '"'}, {"apos", '\''}};
+  constexpr size_t kLongest = 12;  // `&#x0010FFFF;`
   std::string text;
   for (size_t i = 0; i < xml.size(); ++i) {
-    const size_t end = xml[i] == '&' ? xml.find(';', i) : xml.npos;
-    if (end == xml.npos) {
+    const size_t length = xml[i] == '&' ? xml.substr(i, kLongest).find(';') : xml.npos;
+    if (length == xml.npos) {
       text.push_back(xml[i]);
       continue;
     }
-    std::string_view entity = xml.substr(i + 1, end - i - 1);
+    std::string_view entity = xml.substr(i + 1, length - 1);
     if (entity.starts_with('#')) {
       const bool is_hex = entity.starts_with("#x");
       entity.remove_prefix(is_hex ? 2 : 1);
@@ -43,7 +44,7 @@ std::string Decoded(std::string_view xml) {
         if (entity == name) text.push_back(c);
       }
     }
-    i = end;
+    i += length;
   }
   return text;
 }
@@ -56,11 +57,14 @@ std::vector<std::string_view> XmlElements(std::string_view xml, std::string_view
   const std::string open = fmt::format("<{}", name);
   for (size_t at = 0; (at = xml.find(open, at)) != xml.npos;) {
     at += open.size();
+    // A longer name begins alike.
+    if (at == xml.size() || std::string_view("> \n").find(xml[at]) == xml.npos) continue;
     const size_t begin = xml.find('>', at);
     if (begin == xml.npos) break;
-    // A longer name begins alike; an element without content ends in itself.
-    if (at != begin && xml[at] != ' ' && xml[at] != '\n') continue;
-    if (xml[begin - 1] == '/') continue;
+    if (xml[begin - 1] == '/') {  // An element without content ends in itself.
+      at = begin;
+      continue;
+    }
     const size_t end = xml.find(close, begin);
     if (end == xml.npos) break;
     elements.push_back(xml.substr(begin + 1, end - begin - 1));

@@ -1,13 +1,20 @@
 // Takes any bytes as a file that shardinit reads back: the first byte says which kind.
 // The file is refused, or what was read is written back as it was.
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "bucket/credentials.h"
+#include "bucket/profile.h"
+#include "bucket/url.h"
+#include "bucket/xml.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/receipt.h"
 #include "export/record.h"
@@ -15,6 +22,7 @@
 #include "formats/foreign_names.h"
 #include "formats/format.h"
 #include "formats/safetensors/file.h"
+#include "generate/digests.h"
 #include "plan/plan.h"
 
 namespace shardinit {
@@ -58,7 +66,7 @@ void TryManifest(const std::string& text) {
 }
 
 void TrySafetensors(const std::string& text) {
-  static const std::string path = "/dev/shm/shardinit-fuzz-" + std::to_string(std::rand());
+  static const std::string path = "/dev/shm/shardinit-fuzz-" + std::to_string(getpid());
   std::ofstream(path, std::ios::binary) << text;
   int64_t end = -1;
   for (const safetensors::Entry& entry : safetensors::ReadHeader(path)) {
@@ -70,7 +78,7 @@ void TrySafetensors(const std::string& text) {
 
 // What is read lies in the file.
 void TryTorchFile(const std::string& text) {
-  static const std::string path = "/dev/shm/shardinit-fuzz-" + std::to_string(std::rand()) + ".pt";
+  static const std::string path = "/dev/shm/shardinit-fuzz-" + std::to_string(getpid()) + ".pt";
   std::ofstream(path, std::ios::binary) << text;
   const Contents contents = kTorchReader.read_file(path);
   for (const auto& [name, holding] : contents.tensors) {
@@ -90,6 +98,40 @@ void TryRecord(const std::string& text) {
       end += part.bytes;
     }
     if (end != file.size) abort();
+  }
+}
+
+// What a store answers. Elements lie in it one behind the other.
+void TryXml(const std::string& text) {
+  const char* end = text.data();
+  for (const std::string_view object : XmlElements(text, "Contents")) {
+    if (object.data() < end || object.data() + object.size() > text.data() + text.size()) abort();
+    end = object.data() + object.size();
+    XmlText(object, "Key");
+  }
+  TimeOf(XmlText(text, "Expiration"));
+}
+
+void TryBucketUrl(const std::string& text) {
+  if (!IsBucketUrl(text)) return;
+  const BucketUrl url = ParseBucketUrl(text);
+  const BucketUrl again = ParseBucketUrl(url.text());
+  if (again.bucket != url.bucket || again.prefix != url.prefix) abort();
+}
+
+void TryDigests(const std::string& text) {
+  static const std::string path = "/dev/shm/shardinit-fuzz-" + std::to_string(getpid()) + ".json";
+  std::ofstream(path, std::ios::binary) << text;
+  ModelDigest(ReadDigests(path));
+}
+
+void TryProfile(const std::string& text) {
+  static const std::string path = "/dev/shm/shardinit-fuzz-" + std::to_string(getpid()) + ".ini";
+  std::ofstream(path, std::ios::binary) << text;
+  setenv("AWS_CONFIG_FILE", path.c_str(), 1);
+  setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null", 1);
+  for (const auto& [key, value] : ReadProfile()) {
+    if (text.find(key) == text.npos || text.find(value) == text.npos) abort();
   }
 }
 
@@ -124,6 +166,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         break;
       case 'k':
         TryPickle(text);
+        break;
+      case 'x':
+        TryXml(text);
+        break;
+      case 'u':
+        TryBucketUrl(text);
+        break;
+      case 'd':
+        TryDigests(text);
+        break;
+      case 'a':
+        TryProfile(text);
         break;
     }
   } catch (const Error& e) {

@@ -11,6 +11,9 @@
 #define LLVMFuzzerTestOneInput FuzzFiles
 #include "fuzz/fuzz_files.cc"
 #undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput FuzzFolder
+#include "fuzz/fuzz_folder.cc"
+#undef LLVMFuzzerTestOneInput
 
 #include "support/random_plan.h"
 
@@ -93,6 +96,7 @@ void Fuzz(const char* corpus, int (*target)(const uint8_t*, size_t)) {
 
 TEST(Fuzz, Specs) { Fuzz("spec", FuzzSpec); }
 TEST(Fuzz, Files) { Fuzz("files", FuzzFiles); }
+TEST(Fuzz, Folders) { Fuzz("folder", FuzzFolder); }
 
 }  // namespace
 }  // namespace shardinit

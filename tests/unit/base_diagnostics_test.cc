@@ -170,6 +170,12 @@ TEST(FindBadText, NamesWhatItRefuses) {
   EXPECT_EQ(BadTextIn("\ufeff"), "0 invisible character U+FEFF");
 }
 
+TEST(Escape, ShowsWhatCannotBeSeen) {
+  EXPECT_EQ(Escape("a\xff\n\u202e"), "a\\xff\\n\\u202e");
+  EXPECT_EQ(Escape("a\u00a0b\u3000c d"), "a\\u00a0b\\u3000c d");
+  EXPECT_EQ(Escape("# a\u00a0b"), "# a\u00a0b");
+}
+
 TEST(Quote, ShortensInTheMiddleBetweenCharacters) {
   EXPECT_EQ(Quote("a"), "`a`");
   EXPECT_EQ(Quote(std::string(100, 'a') + "z"),

@@ -4,6 +4,7 @@
 #include <sys/sysmacros.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -107,6 +108,22 @@ TEST(HostIn, ChangesNothingButTheRegion) {
             "models-us-east-1.s3.eu-west-1.amazonaws.com");
   EXPECT_EQ(moved("us-east-1.example.com"), "us-east-1.example.com");
   EXPECT_EQ(moved("127.0.0.1:9000"), "127.0.0.1:9000");
+}
+
+// Each of these took the square of its length: minutes.
+TEST(Xml, HostileAnswersTakeNoLonger) {
+  constexpr size_t kTimes = 1'000'000;
+  const auto many = [](std::string_view text) {
+    std::string all;
+    for (size_t i = 0; i < kTimes; ++i) all += text;
+    return all;
+  };
+  for (const std::string& xml :
+       {many("<Keys"), many("<Keys") + ">", many("<Key "), many("<Key ") + "/>"}) {
+    EXPECT_TRUE(XmlElements(xml, "Key").empty());
+  }
+  const std::string text = many("&");
+  EXPECT_EQ(XmlText("<Key>" + text + "</Key>", "Key"), text);
 }
 
 TEST(Xml, FindsElements) {
