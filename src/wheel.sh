@@ -174,7 +174,7 @@ Libraries() {
   wait "$numbers" && [ "$others" -eq 0 ] && echo "$pins" > "$root/libraries-complete"
 }
 
-# What is linked in. NAME:PACKAGE of Debian's archives, and of sources.
+# Libraries that are linked in, NAME:PACKAGE: Debian's archives, and those that are made from Debian's sources.
 archives='HDF5:libhdf5-dev libaec:libaec-dev zlib:zlib1g-dev OpenSSL:libssl-dev libdeflate:libdeflate-dev
   fmt:libfmt-dev nlohmann-json:nlohmann-json3-dev CLI11:libcli11-dev'
 sources='GMP:gmp MPFR:mpfr4 Highway:highway yaml-cpp:yaml-cpp'

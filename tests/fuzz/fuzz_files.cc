@@ -101,7 +101,7 @@ void TryRecord(const std::string& text) {
   }
 }
 
-// What a store answers. Elements lie in it one behind the other.
+// Elements lie in a store's answer, one behind the other.
 void TryXml(const std::string& text) {
   const char* end = text.data();
   for (const std::string_view object : XmlElements(text, "Contents")) {

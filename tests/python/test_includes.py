@@ -123,8 +123,8 @@ def included(path):
             for name in re.findall(r"^#include <(.+)>", text_of(file), re.M)}
 
 
-# What begins a line declares a name for other files; a member, an enumerator or a type announced may be declared
-# anywhere.
+# Names for other files are declared at the beginning of a line. Members, enumerators and announced types may be
+# declared anywhere.
 OUTER = re.compile(r"""^(?:template\s*<[^{};]*>\s*)?(?:
     (?:struct|class|union|enum(?:\s+class)?)\s+(\w+)(?:\s+final)?\s*(?::[^;{]*)?\{
     | using\s+(\w+)\s*=
