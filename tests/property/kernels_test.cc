@@ -18,6 +18,7 @@
 #include <variant>
 
 #include "rng/engines.h"
+#include "support/cases.h"
 #include "support/forced_target.h"
 #include "tensor/encode.h"
 
@@ -30,11 +31,7 @@ constexpr uint64_t kCarry = uint64_t{4} << 32, kFarCarry = uint64_t{4} << 61;
 // This is the same for Threefry, which counts elements.
 constexpr uint64_t kElementCarry = uint64_t{1} << 32;
 // So many values of each sampler are compared in a row.
-#ifdef SHARDINIT_SANITIZED  // The reference takes 60 times as long.
-constexpr size_t kMany = 10'000;
-#else
-constexpr size_t kMany = 200'000;
-#endif
+constexpr size_t kMany = Cases(200'000);
 
 // A stream of each engine that has kernels.
 std::vector<Stream> Streams() {
@@ -223,7 +220,7 @@ TEST(Kernels, EncodingsEqualReference) {
   const float infinity = std::numeric_limits<float>::infinity();
   for (const std::string& target : kernels::Targets()) {
     const ForcedTarget forced(target);
-    for (uint32_t bits = 0; bits < 0x10000; bits += 7) {
+    for (uint32_t bits = 0; bits < 0x10000; bits += 0x10000 / Cases(9362)) {
       for (const uint32_t low : {0x0000u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) {
         const float value = std::bit_cast<float>(bits << 16 | low) + 0.0f;
         if (!std::isfinite(value)) continue;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/sha256.h"
+#include "support/cases.h"
 
 namespace shardinit {
 namespace {
@@ -68,7 +69,7 @@ TEST(Sha256, OfTwoAtOnceIsThatOfEach) {
       {{64, 64}},
       {{64, 128}, {63, 1}, {64, 64}, {1, 63}, {640, 640}},
       {{100, 100}, {28, 28}, {1 << 20, 1 << 19}, {4096, 4097}},
-      std::vector<Piece>(600, {1 << 20, 1 << 20}),
+      std::vector<Piece>(Cases(600), {1 << 20, 1 << 20}),
   };
   for (const std::vector<Piece>& pieces : cases) {
     Sha256 a, b, a_alone, b_alone;
