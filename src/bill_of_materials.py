@@ -32,7 +32,7 @@ def of_debian(line: str) -> dict[str, str]:
 
 
 def version_in(file: str, pattern: str) -> str:
-    """What a pattern's group finds in a file beside this one."""
+    """The text that a pattern's group finds in a file beside this one."""
     found = re.search(pattern, (HERE / file).read_text(), re.M)
     if found is None:
         sys.exit(f"bill_of_materials.py: {file} has no `{pattern}`")
@@ -55,4 +55,6 @@ def main(origins: str) -> None:
     print(json.dumps(bill, indent=1))
 
 
-main(*sys.argv[1:])
+if len(sys.argv) != 2:
+    sys.exit(__doc__)
+main(sys.argv[1])

@@ -81,6 +81,7 @@ class Worker:
             self.run("verify", copied, "--spec", *spec)
             self.run("export", *self.random.choice([[copied], spec]), "--to", self.random.choice(OF_ANY), "-o", exported)
             self.run("verify", exported)
+            self.run("verify", exported, "--spec", *spec)
             left = {path.name for path in self.folder.iterdir()} - {"made", "copied", "exported"}
             assert left == set(), f"left: {left}"
             self.counts["cycles"] += 1

@@ -79,17 +79,19 @@ bool IsForeignSpace(char32_t code) {
          code == 0x3000;
 }
 
-// Tells whether the line may have a comment or text in quotes before `offset`.
-bool MayBeProse(std::string_view text, size_t offset) {
-  const std::string_view before = text.substr(0, offset);
-  return before.substr(before.rfind('\n') + 1).find_first_of("#\"'") != before.npos;
+// Tells whether a line may have a comment or text in quotes up to a character, by whether it may
+// before it.
+bool MayBeProse(bool before, char32_t code) {
+  return code != '\n' && (before || code == '#' || code == '"' || code == '\'');
 }
 
 }  // namespace
 
 std::optional<BadText> FindBadText(std::string_view text) {
+  bool prose = false;
   for (size_t i = 0; i < text.size();) {
     const unsigned char byte = text[i];
+    prose = MayBeProse(prose, byte);
     if (byte >= 0x20 && byte < 0x7f) {
       ++i;
       continue;
@@ -104,7 +106,7 @@ std::optional<BadText> FindBadText(std::string_view text) {
       const bool control = c.code < 0xa0;
       return BadText{i, fmt::format("{} character U+{:04X}", control ? "control" : "invisible",
                                     static_cast<uint32_t>(c.code))};
-    } else if (IsForeignSpace(c.code) && !MayBeProse(text, i)) {
+    } else if (IsForeignSpace(c.code) && !prose) {
       return BadText{i, fmt::format("U+{:04X} looks like a space, but is not one",
                                     static_cast<uint32_t>(c.code))};
     }
@@ -115,16 +117,18 @@ std::optional<BadText> FindBadText(std::string_view text) {
 
 std::string Escape(std::string_view text) {
   std::string out;
+  bool prose = false;
   for (size_t i = 0; i < text.size();) {
     const Character c = CharacterAt(text, i);
     const uint32_t code = c.code;
+    prose = MayBeProse(prose, code);
     if (code == '\n') {
       out += "\\n";
     } else if (code == '\t') {
       out += "\\t";
     } else if (!c.valid || (IsUnsafe(code) && code < 0x100)) {
       out += fmt::format("\\x{:02x}", code);
-    } else if (IsUnsafe(code) || (IsForeignSpace(code) && !MayBeProse(text, i))) {
+    } else if (IsUnsafe(code) || (IsForeignSpace(code) && !prose)) {
       out += fmt::format("\\u{:04x}", code);
     } else {
       out += text.substr(i, c.size);

@@ -55,9 +55,11 @@ void WriteFiles(const std::filesystem::path& folder, std::string_view bytes) {
   }
 }
 
-void TryRead(const FormatReader& reader, const std::string& folder) {
+// Returns how many tensors were read.
+int TryRead(const FormatReader& reader, const std::string& folder) {
   const std::optional<Contents> contents = reader.read(folder);
-  if (!contents) return;
+  if (!contents) return 0;
+  int tensors = 0;
   for (const auto& [name, holding] : contents->tensors) {
     const DTypeInfo* const dtype = FindDType(reader.dtype, holding.dtype);
     if (dtype == nullptr) continue;
@@ -72,7 +74,9 @@ void TryRead(const FormatReader& reader, const std::string& folder) {
     const Box whole = WholeOf(holding.shape);
     ReadPieces(holding.pieces, dtype->bytes, whole, 0, count, out.data());
     ReadPieces(holding.pieces, dtype->bytes, whole, elements - count, count, out.data());
+    ++tensors;
   }
+  return tensors;
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #undef LLVMFuzzerTestOneInput
 
 #include "support/random_plan.h"
+#include "support/spec_text.h"
 
 namespace shardinit {
 namespace {
@@ -97,6 +98,20 @@ void Fuzz(const char* corpus, int (*target)(const uint8_t*, size_t)) {
 TEST(Fuzz, Specs) { Fuzz("spec", FuzzSpec); }
 TEST(Fuzz, Files) { Fuzz("files", FuzzFiles); }
 TEST(Fuzz, Folders) { Fuzz("folder", FuzzFolder); }
+
+// Otherwise readers would only be tried on what they refuse.
+TEST(Fuzz, SeedsOfFoldersAreRead) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(SHARDINIT_SOURCE_DIR "/tests/fuzz/corpus/folder")) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const WorkingFolder folder({});
+    WriteFiles(".", text);
+    int tensors = 0;
+    for (const FormatReader* const reader : FormatReaders()) tensors += TryRead(*reader, ".");
+    EXPECT_GT(tensors, 0) << entry.path();
+  }
+}
 
 }  // namespace
 }  // namespace shardinit

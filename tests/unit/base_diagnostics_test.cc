@@ -176,6 +176,16 @@ TEST(Escape, ShowsWhatCannotBeSeen) {
   EXPECT_EQ(Escape("# a\u00a0b"), "# a\u00a0b");
 }
 
+// This took the square of its length: minutes.
+TEST(FindBadText, ReadsLongLinesAtOnce) {
+  std::string line = "# ";
+  for (int i = 0; i < 1'000'000; ++i) line += "\u00a0";
+  EXPECT_EQ(BadTextIn(line), "clean");
+  EXPECT_EQ(Escape(line), line);
+  EXPECT_EQ(BadTextIn(line + "\n\u00a0"),
+            std::to_string(line.size() + 1) + " U+00A0 looks like a space, but is not one");
+}
+
 TEST(Quote, ShortensInTheMiddleBetweenCharacters) {
   EXPECT_EQ(Quote("a"), "`a`");
   EXPECT_EQ(Quote(std::string(100, 'a') + "z"),
