@@ -138,7 +138,7 @@ BareSystem() {
 BareWheels() {
   build/venv/bin/python -m pip download --disable-pip-version-check --no-deps --only-binary=:all: \
     --python-version 3.11 --platform "manylinux_2_28_$(uname -m)" --platform "manylinux_2_27_$(uname -m)" \
-    --platform "manylinux2014_$(uname -m)" -c tests/requirements.txt -d build/bare/wheels numpy h5py
+    --platform "manylinux2014_$(uname -m)" -d build/bare/wheels $(grep -E '^(numpy|h5py)==' tests/requirements.txt)
 }
 
 # The unit tests of build/NAME: as many processes as cores, each in a folder of its own.
