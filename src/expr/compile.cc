@@ -256,9 +256,9 @@ struct Code {
     return item;
   }
 
-  // Returns what the call gives for these indices.
-  Item Take(Program::SourceCall call, const std::vector<Item>& indices) {
-    std::string text = fmt::format("source('{}', '{}'", call.source, call.tensor);
+  // Returns what the call of this function gives for these indices.
+  Item Take(std::string_view function, Program::SourceCall call, const std::vector<Item>& indices) {
+    std::string text = fmt::format("{}('{}', '{}'", function, call.source, call.tensor);
     for (const Item& index : indices) {
       text += ", " + index.text;
       call.index.push_back(Of(index));
@@ -266,7 +266,13 @@ struct Code {
     for (const Item& index : indices) Release(index);
     call.before = program.code.size();
     call.placed_before = program.placed.size();
-    Item item = Result(text + ")");
+    Item item;
+    if (call.number == SourceNumber::kElement) {
+      item = Result(text + ")");
+    } else {
+      item.slot = New();
+      item.text = text + ")";
+    }
     call.out = item.slot;
     program.sources.push_back(std::move(call));
     return item;
@@ -277,8 +283,9 @@ struct Code {
 };
 
 // Finds what `source('base', 'w', i0, i1)` names: texts come first, then an index for each
-// dimension of the tensor that the source has, or none for the element's own. Takes the texts out
-// of the operands. Returns nothing after reporting a mistake.
+// dimension of the tensor that the source has, or none for the element's own; `source_mean` and
+// `source_std` have texts alone. Takes the texts out of the operands. Returns nothing after
+// reporting a mistake.
 std::optional<Program::SourceCall> NamedSource(const Step& step, std::vector<Item>& operands,
                                                ElementNames& names,
                                                const SourceFinder& find_source) {
@@ -286,13 +293,20 @@ std::optional<Program::SourceCall> NamedSource(const Step& step, std::vector<Ite
   const auto indices = std::ranges::find_if_not(operands, is_text);
   if (std::any_of(indices, operands.end(), is_text)) return names.IsText(step);
   const auto texts = indices - operands.begin();
-  if (texts == 0 || texts > 2) {
-    return names.Fail(step, "`source` takes the name of a source, then that of a tensor or none",
-                      "write it as in `source('base')` or `source('base', 'w', i0, i1)`");
+  const std::string_view function = step.function->name;
+  const SourceNumber number = *step.function->of_source;
+  if (texts == 0 || texts > 2 ||
+      (number != SourceNumber::kElement && texts < std::ssize(operands))) {
+    return names.Fail(
+        step,
+        fmt::format("`{}` takes the name of a source, then that of a tensor or none", function),
+        number == SourceNumber::kElement
+            ? "write it as in `source('base')` or `source('base', 'w', i0, i1)`"
+            : fmt::format("write it as in `{0}('base')` or `{0}('base', 'w')`", function));
   }
-  Program::SourceCall call{*operands[0].constant_text, {}, nullptr, {}, 0, 0, 0};
+  Program::SourceCall call{number, *operands[0].constant_text, {}, nullptr, {}, 0, 0, 0};
   if (find_source == nullptr) {
-    if (texts < 2) return names.Fail(step, "`source` names no tensor");
+    if (texts < 2) return names.Fail(step, fmt::format("`{}` names no tensor", function));
     call.tensor = *operands[1].constant_text;
   } else {
     const auto found = find_source(call.source, texts < 2 ? nullptr : &*operands[1].constant_text,
@@ -304,6 +318,10 @@ std::optional<Program::SourceCall> NamedSource(const Step& step, std::vector<Ite
   operands.erase(operands.begin(), indices);
   if (call.data == nullptr) return call;
   const auto shape = call.data->shape();
+  if (number != SourceNumber::kElement) {
+    if (call.data->elements() > 0) return call;
+    return names.Fail(step, fmt::format("{} has no elements", call.data->text()));
+  }
   if (!operands.empty() && operands.size() != shape.size()) {
     return names.Fail(step,
                       fmt::format("`source` needs an index for each dimension of [{}], not {}",
@@ -486,7 +504,7 @@ class Compiler {
     }
     std::vector<Item> operands(step.arguments);
     for (size_t i = operands.size(); i-- > 0;) operands[i] = Pop();
-    if (function.takes_source) return TakeSource(step, operands);
+    if (function.of_source) return TakeSource(step, operands);
     for (const Item& operand : operands) {
       if (operand.constant_text) return names_.IsText(step);
     }
@@ -550,13 +568,13 @@ class Compiler {
   bool TakeSource(const Step& step, std::vector<Item>& operands) {
     auto call = NamedSource(step, operands, names_, find_source_);
     if (!call) return false;
-    if (operands.empty() && call->data != nullptr) {
+    if (operands.empty() && call->data != nullptr && call->number == SourceNumber::kElement) {
       for (size_t d = 0; d < call->data->shape().size(); ++d) {
         PushIndex(static_cast<int>(d));
         operands.push_back(Pop());
       }
     }
-    stack_.push_back(code_.Take(*std::move(call), operands));
+    stack_.push_back(code_.Take(step.function->name, *std::move(call), operands));
     return true;
   }
 

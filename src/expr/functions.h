@@ -41,6 +41,9 @@ struct PlacedFunction {
   bool inexact = false;  // The framework may round some of these numbers otherwise.
 };
 
+// What a function takes of a source's tensor.
+enum class SourceNumber : uint8_t { kElement, kMean, kStd };
+
 struct Function {
   std::string_view name;
   std::string_view description;  // a phrase, in which a is the first argument, b the second one
@@ -52,7 +55,7 @@ struct Function {
   std::optional<ElementOp> element = {};
   std::optional<Draw> draw = {};
   const PlacedFunction* placed = nullptr;
-  bool takes_source = false;  // Its first arguments are texts, and it takes elements of a source.
+  std::optional<SourceNumber> of_source = {};  // Its first arguments are texts.
 };
 
 // Adds functions to those that expressions have, before main(). The rows must outlive all use.

@@ -290,11 +290,13 @@ class Parser {
     Close(open, true);
     if (count < function->least_arguments ||
         (function->most_arguments >= 0 && count > function->most_arguments)) {
-      const int wanted = function->least_arguments;
+      const int least = function->least_arguments, most = function->most_arguments;
+      const std::string wanted = most < 0       ? fmt::format("at least {}", least)
+                                 : most > least ? fmt::format("{} to {}", least, most)
+                                                : fmt::to_string(least);
       throw SyntaxError{begin, at_ - begin,
-                        fmt::format("`{}` takes {}{} argument{}, not {}", name,
-                                    function->most_arguments < 0 ? "at least " : "", wanted,
-                                    wanted == 1 ? "" : "s", count),
+                        fmt::format("`{}` takes {} argument{}, not {}", name, wanted,
+                                    std::max(least, most) == 1 ? "" : "s", count),
                         name == "normal"    ? "write `mean + std * normal()`"
                         : name == "uniform" ? "write `low + (high - low) * uniform()`"
                                             : ""};

@@ -51,13 +51,14 @@ struct Program {
   };
   std::vector<PlacedCall> placed;
 
-  struct SourceCall {  // takes elements of a tensor that exists
+  struct SourceCall {  // takes elements of a tensor that exists, or a number of all of them
+    SourceNumber number;
     std::string source, tensor;
-    SourceTensorPtr data;  // null in a plan that was read
-    std::vector<Slot> index;
-    Slot out;
-    size_t before;         // as a PlacedCall's
-    size_t placed_before;  // how many of `placed` are before the call
+    SourceTensorPtr data;     // null in a plan that was read
+    std::vector<Slot> index;  // of an element
+    Slot out;                 // A number of all elements is filled in before the code runs.
+    size_t before;            // as a PlacedCall's
+    size_t placed_before;     // how many of `placed` are before the call
   };
   std::vector<SourceCall> sources;
 

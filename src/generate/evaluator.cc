@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "generate/filler.h"
+#include "generate/moments.h"
 #include "graph/engines/engines.h"
 #include "tensor/convert.h"
 #include "tensor/encode.h"
@@ -86,6 +87,10 @@ Evaluator::State Evaluator::Begin() const {
   for (const Program::SourceCall& call : program_->sources) {
     Check(call.data != nullptr, "values of a plan that was read, and not made of a spec");
     state.cells.emplace_back(*call.data);
+    if (call.number == SourceNumber::kElement) continue;
+    const Moments moments = MomentsOfAll(*call.data);
+    std::fill_n(&state.slots[call.out * kTile], kTile,
+                call.number == SourceNumber::kMean ? moments->front() : moments->back());
   }
   return state;
 }
@@ -163,6 +168,7 @@ void Evaluator::FindPlacesOf(const Program::SourceCall& call, const Runs& runs, 
 
 void Evaluator::Take(const Program::SourceCall& call, const Runs& runs, int64_t first,
                      int64_t count, State& state, size_t source) const {
+  if (call.number != SourceNumber::kElement) return;
   double* const out = &state.slots[call.out * kTile];
   const std::vector<double>& gathered = state.gathered[source];
   if (!gathered.empty()) {
@@ -186,6 +192,7 @@ void Evaluator::Gather(const Runs& runs, int64_t first, int64_t count, State& st
   std::vector<int64_t> places;
   for (size_t source = 0; source < program_->sources.size(); ++source) {
     const Program::SourceCall& call = program_->sources[source];
+    if (call.number != SourceNumber::kElement) continue;
     SourceCells& cells = state.cells[source];
     const int64_t in_cell = call.data->cell_elements();
     const auto find = [&](int64_t from, int64_t tile) {

@@ -3,62 +3,18 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "base/error.h"
-#include "base/interrupt.h"
 #include "generate/evaluator.h"
 #include "generate/filler.h"
-#include "generate/source_cells.h"
+#include "generate/moments.h"
 #include "graph/graph.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
 namespace {
-
-// Returns the mean of each column, then the standard deviation of each. Sums are in f64, row by
-// row; a column is what a row has at one place.
-std::vector<double> MomentsOf(const RowsLike& like) {
-  const SourceTensor& data = *like.data;
-  const Shape& shape = data.shape();
-  int64_t outer = 1, inner = 1;
-  for (size_t d = 0; d < shape.size(); ++d) {
-    (static_cast<int64_t>(d) < like.axis ? outer : inner) *= shape[d];
-  }
-  const int64_t extent = shape[static_cast<size_t>(like.axis)], bytes = InfoOf(data.dtype()).bytes;
-  inner /= extent;
-  const int64_t columns = outer * inner;
-  std::vector<double> moments(static_cast<size_t>(2 * columns));
-  for (const bool is_second : {false, true}) {
-    SourceCells cells(data);
-    double* const sums = moments.data() + (is_second ? columns : 0);
-    for (int64_t o = 0; o < outer; ++o) {
-      // The elements of these rows follow one another.
-      const int64_t begin = o * extent * inner, end = begin + like.rows * inner;
-      for (int64_t at = begin, column = 0; at < end;) {
-        ThrowIfInterrupted();
-        int64_t count = end - at;
-        const uint8_t* from = cells.At(at, &count);
-        at += count;
-        for (; count > 0; --count, from += bytes) {
-          const int64_t c = o * inner + column;
-          if (++column == inner) column = 0;
-          const double value = Decode(from, data.dtype());
-          const double apart = value - moments[static_cast<size_t>(c)];
-          sums[c] += is_second ? apart * apart : value;
-        }
-      }
-    }
-    for (int64_t c = 0; c < columns; ++c) sums[c] /= static_cast<double>(like.rows);
-  }
-  for (int64_t c = columns; c < 2 * columns; ++c) {
-    moments[static_cast<size_t>(c)] = std::sqrt(moments[static_cast<size_t>(c)]);
-  }
-  return moments;
-}
 
 class RowsLikeFiller final : public Filler {
  public:
@@ -76,8 +32,7 @@ class RowsLikeFiller final : public Filler {
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
     ::shardinit::Check(like_.data != nullptr,
                        "values of a plan that was read, and not made of a spec");
-    const auto moments = like_.data->Computed(
-        fmt::format("rows {} along {}", like_.rows, like_.axis), [&] { return MomentsOf(like_); });
+    const Moments moments = MomentsOfColumns(*like_.data, like_.axis, like_.rows);
     const double* const mean = moments->data();
     const double* const std = mean + moments->size() / 2;
     static const Sampler kNormal = MakeNormal(0, 1);

@@ -1,5 +1,7 @@
 """Random tensors made of random models, against NumPy: the same bytes on any mesh and with any number of jobs."""
 
+import functools
+
 import ml_dtypes
 import numpy as np
 import safetensors.numpy
@@ -21,6 +23,11 @@ def rounded(values, dtype):
     return values if dtype == "f64" else values.astype(np.float32).astype(TYPES[dtype])
 
 
+def added(numbers):
+    """Their sum, from the first on: Python's own is exact."""
+    return functools.reduce(lambda total, number: total + number, numbers, 0.0)
+
+
 class Drawn:
     """A model, and tensors of a spec with what they must hold."""
 
@@ -36,7 +43,8 @@ class Drawn:
                 values = self.rng.integers(0, 100, shape).astype(EXACT[dtype])
             self.model[f"layers.{i}.w"] = dtype, values
         for i in range(draw.randint(3, 8)):
-            draw.choice([self.same, self.converted, self.indexed, self.sum, self.parts, self.rows])(f"t{i}")
+            draw.choice([self.same, self.converted, self.indexed, self.sum, self.parts, self.rows,
+                         self.moments])(f"t{i}")
 
     def any(self, floats=False):
         return self.draw.choice([(name, *held) for name, held in self.model.items() if not floats or held[0] in TYPES]
@@ -88,6 +96,16 @@ class Drawn:
         to = self.draw.choice(list(TYPES))
         made = a * value.astype(np.float64) + b * np.flip(value).astype(np.float64)
         self.add(path, to, rounded(made, to), f"{{expr: \"{a} * source('base', '{name}') + {b} * source('base', '{name}', {turned})\"}}")
+
+    def moments(self, path):
+        name, _, value = self.any(floats=True)
+        shape, a, to = [self.draw.randint(1, 9), self.draw.randint(1, 400)], self.draw.choice([0, 0.3, 2]), self.draw.choice(list(TYPES))
+        elements = value.astype(np.float64).ravel().tolist()
+        mean = added(elements) / len(elements)
+        deviation = np.sqrt(added([(each - mean) * (each - mean) for each in elements]) / len(elements))
+        made = mean + deviation * (a * np.arange(shape[0])[:, None]) + np.zeros(shape)
+        self.add(path, to, rounded(made, to),
+                 f"{{expr: \"source_mean('base', '{name}') + source_std('base', '{name}') * ({a} * i0)\"}}")
 
     def parts(self, path):
         name, dtype, value = self.any()

@@ -47,7 +47,7 @@ def test_noise_makes_experts_differ(tmp_path, mistral):
 
 
 def test_drop_upcycling_draws_the_same_units_of_three_matrices_anew(tmp_path, mistral):
-    spec = make(tmp_path, "moe", ["recipes/drop-upcycling"], variables=", share: 0.25, redrawn_std: 0.3", source=mistral,
+    spec = make(tmp_path, "moe", ["recipes/drop-upcycling"], variables=", share: 0.25, redrawn_spread: 3", source=mistral,
                 **MIXTRAL)
     dense, made = tensors_of(mistral), tensors_of(tmp_path / "moe")
     redrawn, values = [], []

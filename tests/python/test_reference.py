@@ -44,7 +44,7 @@ def test_all_is_in_the_file():
     assert all(any(f"{function}(" in text for text in texts) for function in functions)
     page = (ROOT / "man/shardinit-spec.5").read_text()
     # Those of PyTorch are held to PyTorch itself, in test_torch_cpu.py.
-    assert set(functions) == {name for name in re.findall(r"\bFn (\w+)", page) if not name.startswith("torch_")} - {"source"}
+    assert set(functions) == {name for name in re.findall(r"\bFn (\w+)", page) if not name.startswith("torch_")} - {"source", "source_mean", "source_std"}
 
 
 def test_the_known_answers_of_the_page():
@@ -348,6 +348,7 @@ def draw_of_source(rng, name, tensor):
         (tensor.shape, dtype, f"{{source: base, tensor: {name}, index: [{turned}]}}"),
         (tensor.shape, dtype, f"{{expr: \"source('base', '{name}', {turned}) * 0.3 + normal()\"}}"),
         (tensor.shape, dtype, f"{{rows_like: {{source: base, tensor: {name}{share}}}}}"),
+        ([3, 70], dtype, f"{{expr: \"source_mean('base', '{name}') + i0 * source_std('base', '{name}') * normal()\"}}"),
         *2 * [(longer, dtype, f"{{parts: {{axis: {axis}, of: [{{source: base, tensor: {name}}}, {part}]}}}}")]])
 
 

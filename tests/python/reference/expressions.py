@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from .samplers import JaxKey, coordinates, f64, from_hex, normal, truncated_normal, uniform, words_of
+from .sources import moments
 
 L = from_hex("0x1.62e42fefa38p-1 0x1.ef35793c76p-45 0x1.cc01f97b57a08p-87", f64)
 A = from_hex("0x1.5555555555555p-1 0x1.5555555555555p-55", f64)
@@ -319,6 +320,12 @@ COMPARISONS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.grea
 OPERATORS = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide}
 
 
+# Of a tensor that a source has, and what else a call gives.
+SOURCE_NUMBERS = {"source": lambda tensor, index: tensor.numbers[tensor.places(index)],
+                  "source_mean": lambda tensor, none: moments(tensor.numbers)[0],
+                  "source_std": lambda tensor, none: moments(tensor.numbers)[1]}
+
+
 class Expression:
     """The value of a text at elements of a tensor, f64."""
 
@@ -374,8 +381,8 @@ class Expression:
             assert self.next(")")
             self.draws += 1
             return DRAWS[part](self.key, self.draws - 1, self.indices)
-        if part == "source":
-            return self.source()
+        if part in SOURCE_NUMBERS:
+            return SOURCE_NUMBERS[part](*self.source())
         arguments = [self.comparison()]
         while self.next(","):
             arguments.append(self.comparison())
@@ -391,8 +398,7 @@ class Expression:
                 self.at += 1
             else:
                 index.append(np.broadcast_to(self.comparison(), self.indices.shape))
-        tensor = self.sources[tuple(names)]
-        return tensor.numbers[tensor.places(index)]
+        return self.sources[tuple(names)], index
 
     def index(self, name):
         if name == "index":

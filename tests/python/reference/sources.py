@@ -47,17 +47,21 @@ class SourceTensor:
         return place
 
 
+def moments(rows):
+    """The mean and the deviation of each column, summed from the first row on."""
+    total = np.zeros(rows.shape[1:])
+    for row in rows:
+        total = total + row
+    mean = total / len(rows)
+    total = np.zeros(rows.shape[1:])
+    for row in rows:
+        total = total + (row - mean) * (row - mean)
+    return mean, np.sqrt(total / len(rows))
+
+
 def rows_like(key, draw, shape, indices, source, axis, rows, std):
     """f64 numbers."""
-    columns = np.moveaxis(source.numbers.reshape(source.shape), axis, 0)[:rows]
-    total = np.zeros(columns.shape[1:])
-    for row in columns:
-        total = total + row
-    mean = total / rows
-    total = np.zeros(columns.shape[1:])
-    for row in columns:
-        total = total + (row - mean) * (row - mean)
-    deviation = np.sqrt(total / rows)
+    mean, deviation = moments(np.moveaxis(source.numbers.reshape(source.shape), axis, 0)[:rows])
     at = tuple(c for d, c in enumerate(coordinates(shape, indices)) if d != axis)
     z = normal(key, draw, indices, 0.0, 1.0).astype(f64) if std > 0 else 0.0
-    return mean[at] + (std * deviation[at]) * z
+    return np.broadcast_to(mean[at] + (std * deviation[at]) * z, indices.shape)
