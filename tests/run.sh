@@ -176,13 +176,18 @@ Moto() {
 }
 
 # Debian's packages and Python's, at once once there is Python: each waits for the network, and unpacks on
-# one core.
+# one core. Python's may go on while C++ is compiled.
 Packages() {
   [ -z "$python_packages" ] || InstallPackages $python_packages
   mkdir -p build/log
   { Venv && Moto; } > build/log/pip.log 2>&1 & venv=$!
   InstallPackages $build_packages $test_packages
-  Step 'python packages' eval 'wait "$venv" || { cat build/log/pip.log; false; }'
+}
+
+# What is left of Packages().
+PythonPackages() {
+  [ -z "$venv" ] || Step 'python packages' eval 'wait "$venv" || { cat build/log/pip.log; false; }'
+  venv=
 }
 
 Format() {
@@ -190,14 +195,17 @@ Format() {
 }
 
 # The command tests, or with arguments those that pytest then takes. `worksteal` leaves the tests
-# of a file together, which share what they made.
+# of a file together, which share what they made. There are more processes than cores, for many tests wait: for
+# a store's retries, or for disks.
 CommandTests() {
-  SHARDINIT_OTHERS=$others build/venv/bin/python -m pytest -q -ra --durations=10 -n "$jobs" \
+  SHARDINIT_OTHERS=$others build/venv/bin/python -m pytest -q -ra --durations=10 -n "$((jobs + (jobs + 1) / 2))" \
     --dist worksteal -p no:cacheprovider --junitxml=build/results/pytest.xml tests/python "$@"
 }
 
 others=  # What was built beside build/release; the command tests compare with it.
+venv=    # The process that installs Python's packages.
 for phase in ${*:-$all}; do
+  case $phase in packages|format|build|unit) ;; *) PythonPackages ;; esac
   case $phase in
     packages) Packages ;;
     format) Tests 'format' Format ;;
@@ -218,6 +226,7 @@ for phase in ${*:-$all}; do
   esac
 done
 
+PythonPackages
 [ -z "$failed_phases" ] || echo "failed:$failed_phases"
 case " ${*:-$all} " in
   *' unit '*|*' fast '*|*' asan '*|*' commands '*) ;;
