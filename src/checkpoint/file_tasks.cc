@@ -85,8 +85,9 @@ void FileGroups::AreChecked(int64_t group, Files files) {
 }
 
 void BeginFile(const FileLayout& layout, OutputFile& file) {
+  if (layout.complete && layout.boxes.empty()) return BeginFile(Completed(layout), file);
   if (!layout.boxes.empty()) file.Reserve(layout.size());
-  if (layout.crcs.empty()) WriteTexts(layout, file);
+  if (!layout.has_crcs()) WriteTexts(layout, file);
   // A file without boxes gets the length of its texts, which may end in zeros.
   file.Resize(layout.size());
 }
@@ -95,36 +96,37 @@ std::vector<BoxTask> TasksOf(const FileLayout& layout, const Sink* file,
                              std::vector<Digest>* digests, std::vector<uint32_t>* crcs) {
   std::vector<BoxTask> tasks;
   digests->resize(layout.boxes.size());
-  if (!layout.crcs.empty()) crcs->resize(layout.boxes.size());
+  if (layout.has_crcs()) crcs->resize(layout.boxes.size());
   for (size_t b = 0; b < layout.boxes.size(); ++b) {
     const FileBox& box = layout.boxes[b];
     tasks.push_back({box.tensor, box.box, {file, box.offset}, &(*digests)[b]});
-    if (!layout.crcs.empty()) tasks.back().crc = &(*crcs)[b];
+    if (layout.has_crcs()) tasks.back().crc = &(*crcs)[b];
   }
   return tasks;
 }
 
-void FinishFile(const std::vector<uint32_t>& crcs, FileLayout* layout, const OutputFile& file) {
-  if (layout->crcs.empty()) return;
-  PutCrcs(crcs, layout);
-  WriteTexts(*layout, file);
+void FinishFile(const FileLayout& layout, const std::vector<uint32_t>& crcs,
+                const OutputFile& file) {
+  if (layout.has_crcs()) WriteTexts(Finished(layout, crcs), file);
 }
 
-void PutCrcs(const std::vector<uint32_t>& crcs, FileLayout* layout) {
-  std::string* text = &layout->head;
+FileLayout Finished(const FileLayout& layout, const std::vector<uint32_t>& crcs) {
+  FileLayout whole = Completed(layout);
+  std::string* text = &whole.head;
   int64_t offset = 0;
   size_t next = 0;
-  for (const CrcPlace& place : layout->crcs) {
+  for (const CrcPlace& place : whole.crcs) {
     while (place.offset >= offset + std::ssize(*text)) {
-      Check(next < layout->texts.size(), "a CRC that stands in no text");
-      text = &layout->texts[next].bytes;
-      offset = layout->texts[next++].offset;
+      Check(next < whole.texts.size(), "a CRC that stands in no text");
+      text = &whole.texts[next].bytes;
+      offset = whole.texts[next++].offset;
     }
     for (int64_t i = 0; i < 4; ++i) {
       text->at(static_cast<size_t>(place.offset - offset + i)) =
           static_cast<char>(crcs[place.box] >> (8 * i) & 0xff);
     }
   }
+  return whole;
 }
 
 }  // namespace shardinit

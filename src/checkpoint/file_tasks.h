@@ -78,11 +78,11 @@ void BeginFile(const FileLayout& layout, OutputFile& file);
 std::vector<BoxTask> TasksOf(const FileLayout& layout, const Sink* file,
                              std::vector<Digest>* digests, std::vector<uint32_t>* crcs = nullptr);
 
-// Puts the CRCs of the boxes into the texts where they stand.
-void PutCrcs(const std::vector<uint32_t>& crcs, FileLayout* layout);
+// Returns the file complete, with the CRCs of its boxes where they stand.
+FileLayout Finished(const FileLayout& layout, const std::vector<uint32_t>& crcs);
 
-// Puts the CRCs of the boxes into the texts, if they stand there, and writes the texts. Call it
-// when all boxes are made.
-void FinishFile(const std::vector<uint32_t>& crcs, FileLayout* layout, const OutputFile& file);
+// Writes the texts, if CRCs stand in them. Call it when all boxes are made.
+void FinishFile(const FileLayout& layout, const std::vector<uint32_t>& crcs,
+                const OutputFile& file);
 
 }  // namespace shardinit

@@ -181,20 +181,21 @@ class BucketExport {
     RequireOneSource();
     std::vector<size_t> inner, outer;
     for (size_t f = 0; f < parts_.files.size(); ++f) {
-      parts_.Finish(f);
       if (parts_.share[f] >= 0) continue;
       (parts_.files[f].path.find('/') == std::string::npos ? outer : inner).push_back(f);
     }
     const FileLayout record = {
-        kExportName, WriteRecord(plan_, request_, parts_.files, parts_.digests), {}, {}, 0, {}};
+        .path = kExportName,
+        .head = WriteRecord(plan_, request_, parts_.files, parts_.digests, parts_.crcs)};
     std::vector<size_t> texts = inner;
     texts.insert(texts.end(), outer.begin(), outer.end());
     RequireUploads(texts, IsLarge(record));
     RequireClaim();
-    ParallelFor(std::ssize(inner), kRequestsAtOnce,
-                [&](int64_t i) { PutTextFile(parts_.files[inner[static_cast<size_t>(i)]]); });
+    ParallelFor(std::ssize(inner), kRequestsAtOnce, [&](int64_t i) {
+      PutTextFile(Completed(parts_.files[inner[static_cast<size_t>(i)]]));
+    });
     // Readers begin with the last of these.
-    for (const size_t f : outer) PutTextFile(parts_.files[f]);
+    for (const size_t f : outer) PutTextFile(Completed(parts_.files[f]));
     RequireClaim();
     PutTextFile(record);
     // Now no upload is needed: whoever still sends parts finds that the file is there.
@@ -366,19 +367,20 @@ class BucketExport {
       ThrowIfInterrupted();
       groups.WaitForRoom();
       const size_t f = files[i];
-      const FileLayout& layout = parts_.files[f];
+      // An object refers to its layout.
+      const auto layout = std::make_shared<const FileLayout>(Completed(parts_.files[f]));
       std::shared_ptr<Object> object;
       if (!is_there[i]) {
-        object = std::make_shared<Object>(&store_, layout.path, layout,
+        object = std::make_shared<Object>(&store_, layout->path, *layout,
                                           Metadata{{kExportKey, claim_sha256_}}, &parts_.crcs[f]);
       }
       std::vector<BoxTask> tasks =
-          TasksOf(layout, object.get(), &parts_.digests[f], &parts_.crcs[f]);
+          TasksOf(*layout, object.get(), &parts_.digests[f], &parts_.crcs[f]);
       // A part is whole soonest if its boxes are made one after the other.
       std::sort(tasks.begin(), tasks.end(), [](const BoxTask& a, const BoxTask& b) {
         return a.output.offset < b.output.offset;
       });
-      groups.Add(std::move(tasks), [&, object, f] {
+      groups.Add(std::move(tasks), [&, layout, object, f] {
         if (Commit(f, object.get())) return;
         const std::lock_guard lock(mutex);
         again.push_back(f);
@@ -450,8 +452,7 @@ class BucketExport {
   // Another process made the object, perhaps when a source had other bytes. Throws Error
   // (kConflict) if it has others than were made here.
   void RequireSame(size_t f) {
-    parts_.Finish(f);
-    const FileLayout& file = parts_.files[f];
+    const FileLayout file = Finished(parts_.files[f], parts_.crcs[f]);
     const std::optional<ObjectInfo> info = store_.Head(file.path);
     bool differs = !info || info->size != file.size();
     Sha256 gaps, expected;

@@ -18,6 +18,7 @@
 #include "export/record.h"
 #include "plan/load.h"
 #include "plan/relayout.h"
+#include "report/text.h"
 
 namespace shardinit {
 namespace {
@@ -25,6 +26,8 @@ namespace {
 // Files that are open at once: small ones, as chunks are, must not wait for one another's disk.
 constexpr int64_t kFilesAtOnce = 16;
 constexpr size_t kRecordLimit = size_t{4} << 30;
+// Their lines in a record are within that limit, unless tensors have very long names.
+constexpr int64_t kMostBoxes = 8'000'000;
 
 // Returns whether the folder holds this export, whole. Throws if anything else is there.
 bool IsThere(const std::string& folder, const std::string& origin,
@@ -71,9 +74,23 @@ void RequireNamesApart(const std::vector<FileLayout>& files) {
   }
 }
 
+// Refuses an export whose record nobody could read.
+void RequireFewBoxes(const std::vector<FileLayout>& files) {
+  int64_t boxes = 0;
+  for (const FileLayout& file : files) boxes += std::ssize(file.boxes);
+  if (boxes <= kMostBoxes) return;
+  throw Error(
+      ExitCode::kUsage,
+      fmt::format("the files of this export would have {} pieces, more than {}", Grouped(boxes),
+                  Grouped(kMostBoxes)),
+      "store fewer and larger tensors, with a layout that joins layers or experts, or use a "
+      "smaller `--mesh`");
+}
+
 // Makes the values once more, without writing them, and returns the record of an export of them.
 std::string MakeRecord(const Plan& plan, const ExportRequest& request,
-                       std::vector<FileLayout> files, int64_t bytes, WorkCounters* counters) {
+                       const std::vector<FileLayout>& files, int64_t bytes,
+                       WorkCounters* counters) {
   std::vector<std::vector<Digest>> digests(files.size());
   std::vector<std::vector<uint32_t>> crcs(files.size());
   WorkerOptions workers = request.workers;
@@ -89,15 +106,13 @@ std::string MakeRecord(const Plan& plan, const ExportRequest& request,
     for (size_t b = 0; b < files[f].boxes.size(); ++b) {
       const FileBox& box = files[f].boxes[b];
       tasks.push_back({box.tensor, box.box, {}, &digests[f][b]});
-      if (!files[f].crcs.empty()) tasks.back().crc = &crcs[f][b];
+      if (files[f].has_crcs()) tasks.back().crc = &crcs[f][b];
     }
     groups.WaitForRoom();
-    groups.Add(std::move(tasks), [&files, &crcs, f] {
-      if (!files[f].crcs.empty()) PutCrcs(crcs[f], &files[f]);
-    });
+    groups.Add(std::move(tasks), [] {});
   }
   groups.Finish();
-  return WriteRecord(plan, request, files, digests);
+  return WriteRecord(plan, request, files, digests, crcs);
 }
 
 // A plan does not say what the values of a source are. Throws Error (kConflict) if the export that
@@ -113,8 +128,9 @@ void RequireSameValues(const Plan& plan, const ExportRequest& request,
 }
 
 // Writes the files, whose texts get the CRCs of boxes, and at last their record.
-void WriteFiles(const Plan& plan, const ExportRequest& request, std::vector<FileLayout>& files,
-                int64_t bytes, const Folder& folder, WorkCounters* counters) {
+void WriteFiles(const Plan& plan, const ExportRequest& request,
+                const std::vector<FileLayout>& files, int64_t bytes, const Folder& folder,
+                WorkCounters* counters) {
   std::set<std::string> folders;
   std::vector<std::vector<Digest>> digests(files.size());
   std::vector<std::vector<uint32_t>> crcs(files.size());
@@ -135,14 +151,14 @@ void WriteFiles(const Plan& plan, const ExportRequest& request, std::vector<File
       groups.Add(TasksOf(files[f], file.get(), &digests[f], &crcs[f]),
                  [file, counters, layout = &files[f], &sums = crcs[f]] {
                    const Timer timer(&counters->sync_ns);
-                   FinishFile(sums, layout, *file);
+                   FinishFile(*layout, sums, *file);
                    file->Sync();
                  });
     }
     groups.Finish();
   }
   NewFile record(folder, kExportName);
-  record.Append(WriteRecord(plan, request, files, digests));
+  record.Append(WriteRecord(plan, request, files, digests, crcs));
   record.Commit();
   for (const std::string& parent : folders) folder.OpenSub(parent).Sync();
 }
@@ -155,12 +171,11 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
                                 request.optimizer ? &*request.optimizer : nullptr};
   std::vector<FileLayout> files = request.format->lay_out(layout);
   RequireNamesApart(files);
+  RequireFewBoxes(files);
   ExportResult result;
   result.tensors = static_cast<int64_t>(tensors.size());
   result.files = static_cast<int64_t>(files.size());
-  int64_t total = 0;
   for (const Tensor* tensor : tensors) result.bytes += tensor->bytes();
-  for (const FileLayout& file : files) total += file.size();
   if (IsBucketUrl(request.folder)) {
     const int64_t all = result.bytes;
     const auto record = ExportInBucket(plan, request, std::move(files), counters, &result);
@@ -191,6 +206,8 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
   }
   // All files are written beside the folder, which gets its name when all are there.
   NewFolder target(request.folder);
+  int64_t total = 0;
+  for (const FileLayout& file : files) total += file.size();
   CheckFreeSpace(target.folder().fd(), total, request.folder);
   WriteFiles(plan, request, files, result.bytes, target.folder(), counters);
   if (target.Commit()) return result;

@@ -68,11 +68,10 @@ void WriteShares(ExportParts* parts, const std::vector<int64_t>& shares, const S
     groups.WaitForRoom();
     const auto writing = std::make_shared<Writing>(root, parts->files[f].path);
     BeginFile(parts->files[f], writing->file);
-    parts->is_finished[f] = true;
     groups.Add(TasksOf(parts->files[f], &writing->file, &parts->digests[f], &parts->crcs[f]),
                [writing, counters, layout = &parts->files[f], &sums = parts->crcs[f]] {
                  const Timer timer(&counters->sync_ns);
-                 FinishFile(sums, layout, writing->file);
+                 FinishFile(*layout, sums, writing->file);
                  writing->file.Commit();
                });
   }
@@ -95,18 +94,14 @@ void WriteRest(ExportParts* parts, const SharedFolder& shared) {
   for (const FileLayout& file : parts->files) RemoveKilled(root, file.path);
   RemoveKilled(root, kExportName);
   for (size_t f = 0; f < parts->files.size(); ++f) {
-    FileLayout& layout = parts->files[f];
-    if (parts->share[f] >= 0) {
-      parts->Finish(f);
-      continue;
-    }
-    Writing writing(root, layout.path);
-    BeginFile(layout, writing.file);
-    FinishFile(parts->crcs[f], &layout, writing.file);
+    if (parts->share[f] >= 0) continue;
+    Writing writing(root, parts->files[f].path);
+    BeginFile(parts->files[f], writing.file);
     writing.file.Commit();
   }
   NewFile record(root, kExportName);
-  record.Append(WriteRecord(parts->plan, parts->request, parts->files, parts->digests));
+  record.Append(
+      WriteRecord(parts->plan, parts->request, parts->files, parts->digests, parts->crcs));
   record.Commit();
 }
 

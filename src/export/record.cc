@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/overloaded.h"
 #include "base/text.h"
+#include "checkpoint/file_tasks.h"
 #include "rng/stream.h"
 
 namespace shardinit {
@@ -115,25 +116,27 @@ std::string WriteOrigin(const Plan& plan, const ExportRequest& request) {
 
 std::string WriteRecord(const Plan& plan, const ExportRequest& request,
                         const std::vector<FileLayout>& files,
-                        const std::vector<std::vector<Digest>>& digests) {
+                        const std::vector<std::vector<Digest>>& digests,
+                        const std::vector<std::vector<uint32_t>>& crcs) {
   JsonWriter out;
   BeginRecord(plan, request, out);
   out.Key("files").BeginArray(JsonWriter::kLines);
   for (size_t f = 0; f < files.size(); ++f) {
-    out.BeginObject().Member("file", files[f].path).Member("size", files[f].size());
-    out.Member("head_sha256", ToHex(Sha256Of(files[f].head)));
+    const FileLayout file = Finished(files[f], crcs[f]);
+    out.BeginObject().Member("file", file.path).Member("size", file.size());
+    out.Member("head_sha256", ToHex(Sha256Of(file.head)));
     out.Key("boxes").BeginArray(JsonWriter::kLines);
-    Check(files[f].texts.empty() || files[f].texts.size() == files[f].boxes.size(),
+    Check(file.texts.empty() || file.texts.size() == file.boxes.size(),
           "a text that is behind no box");
-    for (size_t b = 0; b < files[f].boxes.size(); ++b) {
-      const FileBox& box = files[f].boxes[b];
+    for (size_t b = 0; b < file.boxes.size(); ++b) {
+      const FileBox& box = file.boxes[b];
       out.BeginObject().Member("path", box.tensor->path);
       out.Member("dtype", InfoOf(box.tensor->dtype).name);
       out.Member("global_shape", box.tensor->shape).Member("offset", box.box.offset);
       out.Member("shape", box.box.shape).Member("file_offset", box.offset);
       out.Member("sha256", ToHex(digests[f][b]));
-      if (!files[f].texts.empty()) {
-        const FileText& tail = files[f].texts[b];
+      if (!file.texts.empty()) {
+        const FileText& tail = file.texts[b];
         out.Member("tail_offset", tail.offset).Member("tail_sha256", ToHex(Sha256Of(tail.bytes)));
       }
       out.EndObject();

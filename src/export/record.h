@@ -17,7 +17,8 @@ std::string WriteOrigin(const Plan& plan, const ExportRequest& request);
 // `digests[f][b]` is the digest of box b of file f.
 std::string WriteRecord(const Plan& plan, const ExportRequest& request,
                         const std::vector<FileLayout>& files,
-                        const std::vector<std::vector<Digest>>& digests);
+                        const std::vector<std::vector<Digest>>& digests,
+                        const std::vector<std::vector<uint32_t>>& crcs);
 
 // Returns the whole record: these lines, then their digest and the closing brace.
 std::string WithDigest(std::string lines);

@@ -36,7 +36,6 @@ ExportParts::ExportParts(const Plan& of, const ExportRequest& asked,
     crcs.emplace_back(file.boxes.size());
     share.push_back(file.boxes.empty() ? -1 : next++ % shares);
   }
-  is_finished.resize(files.size());
 }
 
 std::vector<int64_t> ExportParts::Asked() const {
@@ -58,12 +57,6 @@ std::vector<int64_t> ExportParts::Asked() const {
   const auto index = static_cast<size_t>(request.part->index);
   for (int64_t of = first[index]; of < first[index + 1]; ++of) asked.push_back(of);
   return asked;
-}
-
-void ExportParts::Finish(size_t file) {
-  if (is_finished[file]) return;
-  if (!files[file].crcs.empty()) PutCrcs(crcs[file], &files[file]);
-  is_finished[file] = true;
 }
 
 std::string ShareReceipt(int64_t share) { return fmt::format("share-{:05}", share); }

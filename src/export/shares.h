@@ -23,16 +23,13 @@ struct ExportParts {
   int64_t RankOf(int64_t of) const { return of % plan.world_size(); }
   // Returns the shares that the request asks for, ascending.
   std::vector<int64_t> Asked() const;
-  // Puts the CRCs of a file's boxes into its texts, once.
-  void Finish(size_t file);
 
   const Plan& plan;
   const ExportRequest& request;
   std::vector<FileLayout> files;
   std::vector<std::vector<Digest>> digests;
   std::vector<std::vector<uint32_t>> crcs;
-  std::vector<char> is_finished;  // Its texts have their CRCs. Threads set those of other files.
-  std::vector<int64_t> share;     // that has the file; -1: it has no elements
+  std::vector<int64_t> share;  // that has the file; -1: it has no elements
   int64_t shares = 0;
 };
 

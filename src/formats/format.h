@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -98,9 +99,18 @@ struct FileLayout {
   std::vector<FileText> texts = {};  // Ascending. Bytes that nothing covers are zeros.
   int64_t end = 0;                   // The end of the file, if zeros may be the last of it.
   std::vector<CrcPlace> crcs = {};   // ascending
+  // Null: all of that is here. Else it makes the head, the texts and the places of CRCs, which for
+  // the millions of boxes of all files would take more memory than anything else.
+  std::function<void(FileLayout* file)> complete = nullptr;
 
+  // Returns whether the CRCs of boxes stand in the file.
+  bool has_crcs() const { return !crcs.empty() || (complete && !boxes.empty()); }
+  // A file that is all text is completed for this if it is not.
   int64_t size() const;
 };
+
+// Returns the file with its head, its texts and the places of its CRCs.
+FileLayout Completed(const FileLayout& file);
 
 // An option of `export` that some formats have; its value is a size.
 struct FormatOption {

@@ -108,7 +108,15 @@ std::vector<std::vector<FileBox>> DistributeToFiles(const std::vector<std::vecto
   return files;
 }
 
+FileLayout Completed(const FileLayout& file) {
+  FileLayout whole = file;
+  if (file.complete) file.complete(&whole);
+  whole.complete = nullptr;
+  return whole;
+}
+
 int64_t FileLayout::size() const {
+  if (complete && boxes.empty()) return Completed(*this).size();
   int64_t size = std::max(end, std::ssize(head));
   for (const FileBox& box : boxes) size = std::max(size, box.offset + BytesOf(box));
   for (const FileText& text : texts) size = std::max(size, text.offset + std::ssize(text.bytes));

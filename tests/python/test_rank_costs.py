@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from support import run_json, run_ok, tree_of
+from support import run_json, run_ok, run_tool, tree_of
 
 SPEC = """
 shardinit: 1
@@ -143,3 +143,30 @@ modules:
     assert peak_of("finalize", out) < 140e6
     assert peak_of("verify", out) < 52e6
     assert peak_of("status", out) < 47e6
+
+
+def many_pieces(path, tensors, ranks):
+    path.write_text(f"""
+shardinit: 1
+name: many
+dtype: bf16
+mesh: {{axes: {{a: {ranks}}}}}
+modules:
+  layers:
+    repeat: {{layer: {tensors}}}
+    weight: {{shape: [{ranks}, 128], init: {{normal: {{std: 0.02}}}}, shard: [a, null]}}
+""")
+    return path
+
+
+def test_memory_of_a_part_of_an_export_of_many_chunks(tmp_path):
+    """What stands between the chunks is made file by file: that of all files would take 1.3 GB."""
+    spec, out = many_pieces(tmp_path / "spec.yaml", 1000, 500), tmp_path / "out"
+    assert peak_of("export", spec, "--to", "dcp", "-o", out, "--part", "3/500", "--jobs", 2, "--memory", "16M") < 125e6
+    assert not out.exists()
+
+
+def test_an_export_of_too_many_pieces_is_refused(tmp_path):
+    result = run_tool("export", many_pieces(tmp_path / "spec.yaml", 2001, 4000), "--to", "hf-dcp", "-o", tmp_path / "out")
+    assert result.returncode == 2 and "would have 8,004,000 pieces, more than 8,000,000" in result.stderr, result.stderr
+    assert list(tmp_path.iterdir()) == [tmp_path / "spec.yaml"]

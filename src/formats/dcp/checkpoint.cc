@@ -63,28 +63,46 @@ struct Entry {
   std::vector<Slice> slices = {};
 };
 
-// Lays out the chunks one behind the other, each an archive of its own. The slices do not have
-// their file yet.
-FileLayout LayOutRank(int64_t rank, std::vector<FileBox> boxes, std::vector<Slice>* slices) {
-  FileLayout file{.path = fmt::format("__{}_0.distcp", rank), .head = {}};
+// Puts what is between the elements of the chunks into their file.
+void PutTexts(FileLayout* file) {
   // All bytes between the elements of two chunks are one text.
-  std::string* text = &file.head;
-  int64_t text_offset = 0, end = 0;
-  for (size_t b = 0; b < boxes.size(); ++b) {
-    FileBox& box = boxes[b];
+  std::string* text = &file->head;
+  int64_t end = 0;
+  for (size_t b = 0; b < file->boxes.size(); ++b) {
+    const FileBox& box = file->boxes[b];
     const Item item = MakeItem(box.tensor->dtype, box.box.shape, end);
-    file.crcs.push_back({end + item.crc_in_head, b});
+    Check(box.offset == end + std::ssize(item.head), "a chunk that is not where its file has it");
+    file->crcs.push_back({end + item.crc_in_head, b});
     *text += item.head;
-    box.offset = end + std::ssize(item.head);
-    text_offset = box.offset + BytesOf(box);
-    file.crcs.push_back({text_offset + item.crc_in_tail, b});
-    file.texts.push_back({text_offset, item.tail});
-    text = &file.texts.back().bytes;
-    const int64_t start = std::exchange(end, text_offset + std::ssize(item.tail));
-    slices->push_back({nullptr, nullptr, start, end - start});
+    const int64_t text_offset = box.offset + BytesOf(box);
+    file->crcs.push_back({text_offset + item.crc_in_tail, b});
+    file->texts.push_back({text_offset, item.tail});
+    text = &file->texts.back().bytes;
+    end = text_offset + std::ssize(item.tail);
   }
-  file.boxes = std::move(boxes);
-  return file;
+}
+
+// Lays out the chunks of each rank one behind the other, each an archive of its own.
+std::vector<FileLayout> LayOutRanks(const LayoutRequest& request, ItemSizes* sizes) {
+  std::map<int64_t, std::vector<FileBox>> ranks;
+  for (const Tensor* tensor : request.tensors) {
+    request.plan.ShardingOf(*tensor).ForEachBox([&](int64_t rank, size_t, const Box& box) {
+      for (Box& chunk : CutIntoChunks(box, InfoOf(tensor->dtype).bytes)) {
+        ranks[rank].push_back({tensor, std::move(chunk), 0});
+      }
+    });
+  }
+  std::vector<FileLayout> files;
+  for (auto& [rank, boxes] : ranks) {
+    FileLayout file{.path = fmt::format("__{}_0.distcp", rank), .head = {}, .complete = PutTexts};
+    for (FileBox& box : boxes) {
+      box.offset = file.end + sizes->HeadOf(box.tensor->dtype, box.box.shape, file.end);
+      file.end = box.offset + BytesOf(box) + sizes->tail();
+    }
+    file.boxes = std::move(boxes);
+    files.push_back(std::move(file));
+  }
+  return files;
 }
 
 // A trainer silently keeps whatever its memory held where a list of chunks has a gap.
@@ -210,28 +228,22 @@ std::string Joined(const Keys& keys) {
   return name;
 }
 
-// Puts the items in the file; `wholes` holds the boxes of the entries.
-void AddExtras(const Extras& extras, FileLayout* file, std::deque<Box>* wholes,
+// Adds the entries of the archives, which lie one behind the other in their file; `wholes` holds
+// their boxes.
+constexpr char kArchives[] = "__0_1.distcp";
+void AddExtras(const Extras& extras, const std::string* file, std::deque<Box>* wholes,
                std::vector<Entry>* entries) {
-  std::vector<int64_t> offsets;  // the offsets of the items
-  for (const std::string& item : extras.items) {
-    offsets.push_back(std::ssize(file->head));
-    file->head += item;
-  }
+  std::vector<int64_t> offsets = {0};
+  for (const std::string& item : extras.items) offsets.push_back(offsets.back() + std::ssize(item));
   for (const Extras::Entry& extra : extras.entries) {
     const Box* const box =
         extra.tensor ? &wholes->emplace_back(WholeOf(extra.tensor->second)) : nullptr;
-    const Slice slice = {box, &file->path, offsets[extra.item],
-                         std::ssize(extras.items[extra.item])};
+    const Slice slice = {box, file, offsets[extra.item], std::ssize(extras.items[extra.item])};
     entries->push_back({Joined(extra.keys), extra.keys, extra.tensor, {slice}});
   }
 }
 
-}  // namespace
-
-std::vector<FileLayout> LayOutCheckpoint(const LayoutRequest& request, const Keys& prefix,
-                                         const Extras& extras) {
-  std::map<int64_t, std::vector<FileBox>> ranks;
+std::string MetadataOf(const LayoutRequest& request, const Keys& prefix, const Extras& extras) {
   std::vector<Entry> entries;
   std::unordered_map<const Tensor*, size_t> numbers;
   for (const Tensor* tensor : request.tensors) {
@@ -240,35 +252,40 @@ std::vector<FileLayout> LayOutCheckpoint(const LayoutRequest& request, const Key
     numbers.emplace(tensor, entries.size());
     std::string name = Joined(keys);
     entries.push_back({std::move(name), std::move(keys), std::pair(tensor->dtype, tensor->shape)});
-    request.plan.ShardingOf(*tensor).ForEachBox([&](int64_t rank, size_t, const Box& box) {
-      for (Box& chunk : CutIntoChunks(box, InfoOf(tensor->dtype).bytes)) {
-        ranks[rank].push_back({tensor, std::move(chunk), 0});
-      }
-    });
   }
-  std::vector<FileLayout> files;
-  std::vector<std::vector<Slice>> found;  // the slices of each file
-  for (auto& [rank, boxes] : ranks) {
-    found.emplace_back();
-    files.push_back(LayOutRank(rank, std::move(boxes), &found.back()));
-  }
-  for (size_t f = 0; f < files.size(); ++f) {
-    for (size_t b = 0; b < found[f].size(); ++b) {
-      const FileBox& box = files[f].boxes[b];
-      const Slice& slice = found[f][b];
-      entries[numbers.at(box.tensor)].slices.push_back(
-          {&box.box, &files[f].path, slice.offset, slice.length});
+  ItemSizes sizes;
+  const std::vector<FileLayout> files = LayOutRanks(request, &sizes);
+  for (const FileLayout& file : files) {
+    int64_t start = 0;
+    for (const FileBox& box : file.boxes) {
+      const int64_t end = box.offset + BytesOf(box) + sizes.tail();
+      entries[numbers.at(box.tensor)].slices.push_back({&box.box, &file.path, start, end - start});
+      start = end;
     }
   }
-  FileLayout archives{"__0_1.distcp", ""};
+  const std::string archives = kArchives;
   std::deque<Box> wholes;
   AddExtras(extras, &archives, &wholes, &entries);
   for (const Entry& entry : entries) {
     if (entry.tensor) CheckWhole(entry.tensor->second, entry.slices);
   }
-  std::string metadata = WriteMetadata(entries);
+  return WriteMetadata(entries);
+}
+
+}  // namespace
+
+std::vector<FileLayout> LayOutCheckpoint(const LayoutRequest& request, const Keys& prefix,
+                                         const Extras& extras) {
+  ItemSizes sizes;
+  std::vector<FileLayout> files = LayOutRanks(request, &sizes);
+  FileLayout archives{kArchives, ""};
+  for (const std::string& item : extras.items) archives.head += item;
   if (!extras.items.empty()) files.push_back(std::move(archives));
-  files.push_back({".metadata", std::move(metadata)});
+  files.push_back({.path = ".metadata",
+                   .head = {},
+                   .complete = [request, prefix, entries = extras](FileLayout* file) {
+                     file->head = MetadataOf(request, prefix, entries);
+                   }});
   return files;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,12 +23,25 @@ struct Item {
   std::string tail;  // bytes behind the elements
   // The offset of the elements' CRC-32 in each.
   int64_t crc_in_head, crc_in_tail;
+  int64_t padding;  // bytes of the head that only align the elements
 };
 
 // Makes the item of a contiguous tensor of less than 2 GiB that begins at `start` in its file. Its
 // elements begin at a multiple of 64, as torch.save has them, and large ones on a page, for
 // O_DIRECT.
 Item MakeItem(DType dtype, const Shape& shape, int64_t start);
+
+// Tells the sizes of such items without making each: few have a shape of their own.
+class ItemSizes {
+ public:
+  // These return the bytes before the elements of an item that begins at `start`, and behind them.
+  int64_t HeadOf(DType dtype, const Shape& shape, int64_t start);
+  int64_t tail() const { return tail_; }
+
+ private:
+  std::map<std::pair<DType, Shape>, int64_t> unpadded_;  // by type and shape: without padding
+  int64_t tail_ = 0;  // the same for all; known with the first head
+};
 
 // Makes a tensor of zeros, of whatever size, in less than 1 KiB: one element stands for all.
 std::string MakeZeros(DType dtype, const Shape& shape);

@@ -73,14 +73,24 @@ void PutCommon(std::string* out, const ZipEntry& entry, size_t extra) {
   Put(out, extra, 2);
 }
 
+// Returns the bytes to put before those that would begin at `end`, so that they begin at a multiple
+// of `alignment`.
+constexpr size_t kLocalHeader = 30, kExtra = 4;
+size_t PaddingFor(int64_t end, int64_t alignment) {
+  auto padding = static_cast<size_t>((alignment - end % alignment) % alignment);
+  if (padding > 0 && padding < kExtra) padding += static_cast<size_t>(alignment);
+  return padding;
+}
+
+int64_t AlignmentOf(int64_t bytes) { return bytes < kLarge ? kAlignment : kDirectUnit; }
+
 // Writes the header before a file's bytes, which begin where the archive's offset plus `start` is a
 // multiple of `alignment`. Returns where the header has the CRC.
 int64_t PutLocalHeader(std::string* out, ZipEntry* entry, int64_t start, int64_t alignment) {
-  constexpr size_t kFixed = 30, kExtra = 4;
   entry->offset = std::ssize(*out);
-  const int64_t end = start + entry->offset + static_cast<int64_t>(kFixed + entry->name.size());
-  auto padding = static_cast<size_t>((alignment - end % alignment) % alignment);
-  if (padding > 0 && padding < kExtra) padding += static_cast<size_t>(alignment);
+  const int64_t end =
+      start + entry->offset + static_cast<int64_t>(kLocalHeader + entry->name.size());
+  const size_t padding = PaddingFor(end, alignment);
   *out += "PK\3\4";
   const int64_t crc = std::ssize(*out) + kCrcInCommon;
   PutCommon(out, *entry, padding);
@@ -146,10 +156,22 @@ Item MakeItem(DType dtype, const Shape& shape, int64_t start) {
   Item item;
   std::vector<ZipEntry> entries = PutTexts(PickleOf(dtype, shape, false), start, &item.head);
   entries.push_back({"archive/data/0", 0, bytes});
-  item.crc_in_head =
-      PutLocalHeader(&item.head, &entries.back(), start, bytes < kLarge ? kAlignment : kDirectUnit);
+  item.crc_in_head = PutLocalHeader(&item.head, &entries.back(), start, AlignmentOf(bytes));
+  item.padding = std::ssize(item.head) - entries.back().offset -
+                 static_cast<int64_t>(kLocalHeader + entries.back().name.size());
   item.crc_in_tail = PutDirectory(entries, std::ssize(item.head) + bytes, &item.tail);
   return item;
+}
+
+int64_t ItemSizes::HeadOf(DType dtype, const Shape& shape, int64_t start) {
+  const int64_t alignment = AlignmentOf(ElementCount(shape) * InfoOf(dtype).bytes);
+  const auto [at, is_new] = unpadded_.try_emplace({dtype, shape}, 0);
+  if (is_new) {
+    const Item item = MakeItem(dtype, shape, 0);
+    at->second = std::ssize(item.head) - item.padding;
+    tail_ = std::ssize(item.tail);
+  }
+  return at->second + static_cast<int64_t>(PaddingFor(start + at->second, alignment));
 }
 
 std::string MakeZeros(DType dtype, const Shape& shape) {
