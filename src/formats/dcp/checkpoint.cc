@@ -228,9 +228,10 @@ std::string Joined(const Keys& keys) {
   return name;
 }
 
-// Adds the entries of the archives, which lie one behind the other in their file; `wholes` holds
-// their boxes.
 constexpr char kArchives[] = "__0_1.distcp";
+
+// Adds the entries of the archives, which lie one behind the other in that file; `wholes` holds
+// their boxes.
 void AddExtras(const Extras& extras, const std::string* file, std::deque<Box>* wholes,
                std::vector<Entry>* entries) {
   std::vector<int64_t> offsets = {0};

@@ -73,9 +73,10 @@ void PutCommon(std::string* out, const ZipEntry& entry, size_t extra) {
   Put(out, extra, 2);
 }
 
+constexpr size_t kLocalHeader = 30, kExtra = 4;  // bytes without names; the least of an extra field
+
 // Returns the bytes to put before those that would begin at `end`, so that they begin at a multiple
 // of `alignment`.
-constexpr size_t kLocalHeader = 30, kExtra = 4;
 size_t PaddingFor(int64_t end, int64_t alignment) {
   auto padding = static_cast<size_t>((alignment - end % alignment) % alignment);
   if (padding > 0 && padding < kExtra) padding += static_cast<size_t>(alignment);
