@@ -90,17 +90,21 @@ ExitCode ResultOf(const VerifyOptions& options, const Findings& foreign) {
   return ExitCode::kDifferent;
 }
 
-// Compares values with --spec, in a checkpoint that was found intact or in safetensors files, DCP
-// files or zarr arrays.
-ExitCode RunAgainstSpec(const VerifyOptions& options) {
-  const Plan plan = options.spec.Load();
+// Compares values with those of --spec, in a checkpoint that was found intact, with this manifest,
+// or in safetensors files, DCP files or zarr arrays.
+ExitCode RunAgainstSpec(const VerifyOptions& options, const Plan& plan, std::string_view manifest) {
   WorkCounters counters;
   Comparison result;
   {
     Progress progress(options.work.Mode(), "comparing", plan.bytes, options.json);
-    result = Compare(
-        options.folder, plan, options.work.Workers(false),
-        [&](const WorkCounters& c) { progress.Update(c.hashed_bytes / 2); }, &counters);
+    const WorkerOptions workers = options.work.Workers(false);
+    // In a bucket only one side is hashed.
+    const bool is_url = IsBucketUrl(options.folder);
+    const auto update = [&](const WorkCounters& c) {
+      progress.Update(c.hashed_bytes / (is_url ? 1 : 2));
+    };
+    result = is_url ? CompareInBucket(options.folder, manifest, plan, workers, update, &counters)
+                    : Compare(options.folder, plan, workers, update, &counters);
   }
   const bool equal = result.findings.empty();
   if (options.json) {
@@ -195,9 +199,10 @@ void RequireSense(const VerifyOptions& options, bool against_spec, bool has_plan
                 "`--set`, `--mesh`, `--sharding` and `--layout` are for a spec, and none is given",
                 "add `--spec SPEC`");
   }
-  if (against_spec && is_url) {
-    throw Error(ExitCode::kUsage, "`--spec` reads the values of folders, and not of buckets",
-                "without it the bytes in a bucket are compared with their digests");
+  if (against_spec && is_url && !has_plan) {
+    throw Error(ExitCode::kUsage, "`--spec` compares checkpoints in buckets, and no exports there",
+                "run the `shardinit export` that wrote it again: it says whether all is there, of "
+                "that spec");
   }
   if (signature.signers.empty() && !signature.signature.empty()) {
     throw Error(ExitCode::kUsage, "`--signature` is given, but no keys that are trusted",
@@ -225,12 +230,16 @@ ExitCode RunVerify(const VerifyOptions& options) {
   const bool is_url = IsBucketUrl(options.folder);
   const auto holds = [&](const char* name) { return Exists(options.folder + "/" + name); };
   const bool against_spec = !options.spec.request.path.empty();
-  const bool has_plan = !is_url && holds(kPlanName);
-  RequireSense(options, against_spec, has_plan);
-  if (against_spec && !has_plan) return RunAgainstSpec(options);
   // An export has no ranks, but a record.
-  const bool is_export = is_url ? IsExportInBucket(options.folder)
-                                : !holds(kManifestName) && !has_plan && holds(kExportName);
+  const bool is_export_there = is_url && IsExportInBucket(options.folder);
+  const bool has_plan = is_url ? !is_export_there : holds(kPlanName);
+  RequireSense(options, against_spec, has_plan);
+  // A mistake in it is told before a large checkpoint is read.
+  std::optional<Plan> spec;
+  if (against_spec) spec = options.spec.Load();
+  if (against_spec && !has_plan) return RunAgainstSpec(options, *spec, {});
+  const bool is_export =
+      is_export_there || (!holds(kManifestName) && !has_plan && holds(kExportName));
   const char* const name = is_export ? kExportName : kManifestName;
   const VerifyResult result = CheckBytes(options, is_export);
   const auto found = CheckSigner(options, name, result.statement);
@@ -238,7 +247,7 @@ ExitCode RunVerify(const VerifyOptions& options) {
   if (against_spec && result.findings.empty()) {
     const ExitCode code =
         std::max(ResultOf(options, result.foreign), ResultOf(options, name, found));
-    return std::max(code, RunAgainstSpec(options));
+    return std::max(code, RunAgainstSpec(options, *spec, result.statement));
   }
   PrintIntact(options, is_export, result, found);
   if (result.findings.empty()) {

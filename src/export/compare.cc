@@ -1,12 +1,18 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <map>
+#include <optional>
+#include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/glob.h"
+#include "base/interrupt.h"
 #include "base/text.h"
+#include "checkpoint/bucket.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/reader.h"
@@ -67,6 +73,12 @@ bool RemovePrefix(std::string_view prefix, const std::unordered_set<std::string_
   return true;
 }
 
+std::unordered_set<std::string_view> PathsIn(const Plan& plan) {
+  std::unordered_set<std::string_view> paths;
+  for (const Tensor& tensor : plan.graph.tensors) paths.insert(tensor.path);
+  return paths;
+}
+
 // A tensor of the plan, and what the folder holds of it.
 struct Pair {
   const Tensor* tensor;
@@ -115,7 +127,79 @@ std::vector<Pair> FindPairs(const std::map<std::string, Holding>& holdings, cons
   return pairs;
 }
 
+// Makes the boxes that a rank's receipt has digests of. Returns for each box whether it has another
+// one.
+std::vector<bool> CompareRank(const RankPlan& rank, const Receipt& receipt,
+                              const std::unordered_map<std::string_view, const Pair*>& pair_of,
+                              const WorkerOptions& options,
+                              const std::function<void(const WorkCounters& counters)>& progress,
+                              WorkCounters* counters) {
+  std::vector<Digest> wanted = receipt.digests;
+  std::vector<BoxTask> tasks;
+  for (size_t i = 0; i < rank.shards.size(); ++i) {
+    const auto pair = pair_of.find(rank.shards[i].tensor->path);
+    if (pair == pair_of.end()) continue;
+    tasks.push_back({pair->second->tensor, rank.shards[i].box, {}, &wanted[i]});
+  }
+  Workers workers(options, counters);
+  workers.Submit(std::move(tasks), nullptr);
+  workers.WaitFor(1, [&] {
+    if (progress) progress(*counters);
+  });
+  std::vector<bool> differs;
+  for (size_t i = 0; i < wanted.size(); ++i) differs.push_back(wanted[i] != receipt.digests[i]);
+  return differs;
+}
+
 }  // namespace
+
+Comparison CompareInBucket(const std::string& url, std::string_view manifest, const Plan& plan,
+                           const WorkerOptions& options,
+                           const std::function<void(const WorkCounters& counters)>& progress,
+                           WorkCounters* counters) {
+  const auto changed = [&] {
+    return Error(ExitCode::kWorld, fmt::format("`{}` was changed while it was read", url),
+                 "run the same command again");
+  };
+  BucketCheckpoint bucket(url);
+  Digest plan_sha256{};
+  const Plan held = LoadBucketPlan(url, &plan_sha256);
+  std::map<std::string, Holding> holdings;
+  for (const Tensor& tensor : held.graph.tensors) {
+    holdings[tensor.path] = {kManifestName, std::string(NameOf(tensor.dtype)), tensor.shape, {}};
+  }
+  Comparison result;
+  const std::vector<Pair> pairs =
+      FindPairs(holdings, plan, PathsIn(plan), [](DType dtype) { return NameOf(dtype); }, /*only=*/"", &result);
+  std::unordered_map<std::string_view, const Pair*> pair_of;
+  for (const Pair& pair : pairs) pair_of.emplace(pair.tensor->path, &pair);
+  std::vector<ReceiptEntry> entries;
+  for (int64_t r = 0; r < held.world_size(); ++r) {
+    ThrowIfInterrupted();
+    const RankPlan rank = PlanRank(held, r);
+    const std::optional<Receipt> receipt = bucket.FindReceipt(rank, plan_sha256, true);
+    if (!receipt) throw changed();
+    const std::vector<bool> differs =
+        CompareRank(rank, *receipt, pair_of, options, progress, counters);
+    for (size_t i = 0; i < differs.size(); ++i) {
+      const std::string& path = rank.shards[i].tensor->path;
+      if (!differs[i]) continue;
+      ComparedTensor& compared = result.compared[pair_of.at(path)->place];
+      // One box of a tensor is told, the first.
+      if (std::exchange(compared.outcome, ComparedTensor::Outcome::kOtherValues) ==
+          ComparedTensor::Outcome::kEqual) {
+        result.findings.Add({RankFile(r), path, "has other values"});
+      }
+    }
+    entries.push_back(EntryOf(held, rank, *receipt));
+  }
+  std::optional<FileEntry> index;
+  if (!ClaimedIndex(manifest, &index) ||
+      !IsManifestOf(manifest, held, plan_sha256, entries, index)) {
+    throw changed();
+  }
+  return result;
+}
 
 Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOptions& options,
                    const std::function<void(const WorkCounters& counters)>& progress,
@@ -123,8 +207,7 @@ Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOpti
   Comparison result;
   std::function<std::string_view(DType)> name_of;
   Contents contents = Read(folder, &name_of);
-  std::unordered_set<std::string_view> paths;
-  for (const Tensor& tensor : plan.graph.tensors) paths.insert(tensor.path);
+  const std::unordered_set<std::string_view> paths = PathsIn(plan);
   const bool keeps_prefix =
       !contents.prefix.empty() && !RemovePrefix(contents.prefix, paths, &contents.tensors);
   result.findings = std::move(contents.findings);

@@ -69,4 +69,11 @@ Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOpti
                    const std::function<void(const WorkCounters& counters)>& progress,
                    WorkCounters* counters, const std::string& only = {});
 
+// Does the same for a checkpoint in a bucket, of which VerifyBucket() found that its bytes have the
+// digests of its receipts, and these those of this `manifest`. Reads the receipts alone.
+Comparison CompareInBucket(const std::string& url, std::string_view manifest, const Plan& plan,
+                           const WorkerOptions& options,
+                           const std::function<void(const WorkCounters& counters)>& progress,
+                           WorkCounters* counters);
+
 }  // namespace shardinit

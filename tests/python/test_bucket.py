@@ -350,6 +350,42 @@ def test_verify_finds_every_damage(specs, object_store):
     assert "intact" in ok(object_store, "verify", URL).stdout
 
 
+def test_verify_compares_a_checkpoint_with_a_spec(specs, object_store):
+    ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    asked = len(object_store.log)
+    done = ok(object_store, "verify", URL, "--spec", "one.yaml", "--json", folder=specs)
+    tensors = json.loads((specs / "one/plan.json").read_text())["tensors"]
+    same = json.loads(done.stdout)
+    assert same["equal"] and same["tensors"] == len(tensors) and same["findings"] == []
+    assert same["bytes"] == json.loads(run_ok("verify", specs / "one", "--spec", specs / "one.yaml", "--json").stdout)["bytes"]
+    assert {kind for kind, _ in object_store.log[asked:]} <= {"get", "head", "list"}, object_store.log[asked:]
+    # Values do not depend on the mesh.
+    assert "equal to" in ok(object_store, "verify", URL, "--spec", "one.yaml", "--mesh", "a=1", folder=specs).stdout
+    done = tool(object_store, "verify", URL, "--spec", "two.yaml", "--json", folder=specs)
+    local = json.loads(run_tool("verify", specs / "one", "--spec", specs / "two.yaml", "--json").stdout)
+    found = json.loads(done.stdout)
+    assert done.returncode == 1 and not found["equal"]
+    named = {(finding["tensor"], finding["message"].split(":")[0]) for finding in local["findings"]}
+    assert {(finding["tensor"], finding["message"].split(":")[0]) for finding in found["findings"]} == named and named
+    # A damaged checkpoint is not compared.
+    key = "models/a/ranks/rank-00001.h5"
+    object_store.put(key, damaged(object_store.get(key), 9))
+    done = tool(object_store, "verify", URL, "--spec", "one.yaml", folder=specs)
+    assert done.returncode == 1 and "has damaged metadata" in done.stderr and "equal" not in done.stdout
+
+
+def test_what_verify_does_not_compare_with_a_spec(specs, object_store):
+    done = tool(object_store, "verify", URL, "--spec", "one.yaml", folder=specs)
+    assert done.returncode == 2 and "is not a checkpoint" in done.stderr
+    object_store.log.clear()
+    done = tool(object_store, "verify", URL, "--spec", "one.yaml", "--mesh", "t=1", folder=specs)
+    assert done.returncode == 2 and "no mesh axis `t`" in done.stderr  # before anything large is read
+    assert {kind for kind, _ in object_store.log} <= {"head"}
+    ok(object_store, "export", "one.yaml", "--to", "dcp", "-o", URL, folder=specs)
+    done = tool(object_store, "verify", URL, "--spec", "one.yaml", folder=specs)
+    assert done.returncode == 2 and "run the `shardinit export` that wrote it again" in done.stderr
+
+
 def test_damaged_objects_that_were_removed_are_made_again(specs, object_store):
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     object_store.remove("models/a/ranks/rank-00001.h5")
@@ -695,7 +731,7 @@ def test_paths_that_are_no_folders_in_buckets(object_store, specs):
         assert done.returncode == 2 and words in done.stderr, (url, done)
     assert object_store.log == []
     for words in (["reshard", URL, "-o", "new"], ["export", URL, "--to", "dcp", "-o", "new"], ["inspect", URL],
-                  ["convert", URL, "--to", "dcp", "-o", "new"], ["verify", URL, "--spec", "one.yaml"], ["gen", "one.yaml", "-o", "gs://bucket/x"]):
+                  ["convert", URL, "--to", "dcp", "-o", "new"], ["gen", "one.yaml", "-o", "gs://bucket/x"]):
         done = tool(object_store, *words, folder=specs)
         assert done.returncode == 2 and "hint: " in done.stderr, (words, done)
     assert object_store.log == [] and sorted(path.name for path in specs.iterdir()) == [
