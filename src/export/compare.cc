@@ -169,8 +169,9 @@ Comparison CompareInBucket(const std::string& url, std::string_view manifest, co
     holdings[tensor.path] = {kManifestName, std::string(NameOf(tensor.dtype)), tensor.shape, {}};
   }
   Comparison result;
-  const std::vector<Pair> pairs =
-      FindPairs(holdings, plan, PathsIn(plan), [](DType dtype) { return NameOf(dtype); }, /*only=*/"", &result);
+  const std::vector<Pair> pairs = FindPairs(
+      holdings, plan, PathsIn(plan), [](DType dtype) { return NameOf(dtype); }, /*only=*/"",
+      &result);
   std::unordered_map<std::string_view, const Pair*> pair_of;
   for (const Pair& pair : pairs) pair_of.emplace(pair.tensor->path, &pair);
   std::vector<ReceiptEntry> entries;
