@@ -199,11 +199,6 @@ void RequireSense(const VerifyOptions& options, bool against_spec, bool has_plan
                 "`--set`, `--mesh`, `--sharding` and `--layout` are for a spec, and none is given",
                 "add `--spec SPEC`");
   }
-  if (against_spec && is_url && !has_plan) {
-    throw Error(ExitCode::kUsage, "`--spec` compares checkpoints in buckets, and no exports there",
-                "run the `shardinit export` that wrote it again: it says whether all is there, of "
-                "that spec");
-  }
   if (signature.signers.empty() && !signature.signature.empty()) {
     throw Error(ExitCode::kUsage, "`--signature` is given, but no keys that are trusted",
                 "add `--signers FILE`");
@@ -230,16 +225,20 @@ ExitCode RunVerify(const VerifyOptions& options) {
   const bool is_url = IsBucketUrl(options.folder);
   const auto holds = [&](const char* name) { return Exists(options.folder + "/" + name); };
   const bool against_spec = !options.spec.request.path.empty();
-  // An export has no ranks, but a record.
-  const bool is_export_there = is_url && IsExportInBucket(options.folder);
-  const bool has_plan = is_url ? !is_export_there : holds(kPlanName);
+  const bool has_plan = is_url || holds(kPlanName);  // Exports in buckets are found below.
   RequireSense(options, against_spec, has_plan);
   // A mistake in it is told before a large checkpoint is read.
   std::optional<Plan> spec;
   if (against_spec) spec = options.spec.Load();
   if (against_spec && !has_plan) return RunAgainstSpec(options, *spec, {});
-  const bool is_export =
-      is_export_there || (!holds(kManifestName) && !has_plan && holds(kExportName));
+  // An export has no ranks, but a record.
+  const bool is_export = is_url ? IsExportInBucket(options.folder)
+                                : !holds(kManifestName) && !has_plan && holds(kExportName);
+  if (against_spec && is_export) {
+    throw Error(ExitCode::kUsage, "`--spec` compares checkpoints in buckets, and no exports there",
+                "run the `shardinit export` that wrote it again: it says whether all is there, of "
+                "that spec");
+  }
   const char* const name = is_export ? kExportName : kManifestName;
   const VerifyResult result = CheckBytes(options, is_export);
   const auto found = CheckSigner(options, name, result.statement);
