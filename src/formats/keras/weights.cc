@@ -106,7 +106,7 @@ std::vector<std::vector<FileBox>> DistributeLayers(const LayoutRequest& request)
 }
 
 // Writes model.weights.json, as Keras's ShardedH5IOStore reads it.
-FileLayout WeightMap(const std::vector<FileLayout>& files) {
+FileLayout LayOutMap(const std::vector<FileLayout>& files) {
   std::map<std::string, std::string_view> places;
   int64_t bytes = 0;
   for (const FileLayout& file : files) {
@@ -133,7 +133,7 @@ std::vector<FileLayout> LayOutKeras(const LayoutRequest& request) {
         parts.size() == 1 ? "model.weights.h5" : fmt::format("model_{:05}.weights.h5", i),
         std::move(parts[i]), VariablePath));
   }
-  if (files.size() > 1) files.push_back(WeightMap(files));
+  if (files.size() > 1) files.push_back(LayOutMap(files));
   return files;
 }
 

@@ -15,7 +15,7 @@ constexpr std::string_view kPlacementForms =
     "write `Shard(0)`, `Replicate()` or `_StridedShard(0, split_factor=4)`";
 
 // Returns the argument with this keyword, or at this position.
-const PythonValue* Argument(const PythonValue& call, std::string_view keyword, size_t position) {
+const PythonValue* ArgumentOf(const PythonValue& call, std::string_view keyword, size_t position) {
   for (size_t i = 0; i < call.items.size(); ++i) {
     const PythonValue& item = call.items[i];
     if (item.keyword.empty() ? i == position : item.keyword == keyword) return &item;
@@ -95,9 +95,9 @@ std::optional<Placement> ReadPlacement(const PythonValue& value, LanguageContext
                          std::string(kPlacementForms));
   }
   const size_t arguments = name == "Replicate" ? 0 : is_strided ? 2 : 1;
-  const PythonValue* dim = Argument(value, "dim", 0);
-  const PythonValue* factor = Argument(value, "split_factor", 1);
-  if (factor == nullptr) factor = Argument(value, "sf", 1);  // as PyTorch prints it
+  const PythonValue* dim = ArgumentOf(value, "dim", 0);
+  const PythonValue* factor = ArgumentOf(value, "split_factor", 1);
+  if (factor == nullptr) factor = ArgumentOf(value, "sf", 1);  // as PyTorch prints it
   if (value.items.size() != arguments || (arguments > 0 && dim == nullptr) ||
       (is_strided && factor == nullptr)) {
     return context.Error(value.span,
