@@ -163,7 +163,8 @@ Comparison CompareInBucket(const std::string& url, std::string_view manifest, co
   };
   BucketCheckpoint bucket(url);
   Digest plan_sha256{};
-  const Plan held = LoadBucketPlan(url, &plan_sha256);
+  Plan held = LoadBucketPlan(url, &plan_sha256);
+  bucket.LoadDevices(&held);  // The manifest lists them.
   std::map<std::string, Holding> holdings;
   for (const Tensor& tensor : held.graph.tensors) {
     holdings[tensor.path] = {kManifestName, std::string(NameOf(tensor.dtype)), tensor.shape, {}};
@@ -186,7 +187,7 @@ Comparison CompareInBucket(const std::string& url, std::string_view manifest, co
       const std::string& path = rank.shards[i].tensor->path;
       if (!differs[i]) continue;
       ComparedTensor& compared = result.compared[pair_of.at(path)->place];
-      // One box of a tensor is told, the first.
+      // The first such box of a tensor stands for all.
       if (std::exchange(compared.outcome, ComparedTensor::Outcome::kOtherValues) ==
           ComparedTensor::Outcome::kEqual) {
         result.findings.Add({RankFile(r), path, "has other values"});

@@ -41,7 +41,7 @@ struct PlacedFunction {
   bool inexact = false;  // The framework may round some of these numbers otherwise.
 };
 
-// What a function takes of a source's tensor.
+// Says what a function takes of a source's tensor: an element, or a number of all elements.
 enum class SourceNumber : uint8_t { kElement, kMean, kStd };
 
 struct Function {

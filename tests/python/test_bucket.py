@@ -13,7 +13,7 @@ import time
 import pytest
 from bucket_tools import Faults, Once, begin, files_of, make_two_models, ok, tool
 from object_store import KEY, REGION, SECRET
-from support import AWKWARD, BINARY, TINY, run_ok, run_tool
+from support import AWKWARD, BINARY, ROOT, TINY, run_ok, run_tool
 
 URL = "s3://bucket/models/a"
 
@@ -116,6 +116,7 @@ def test_index_and_devices(index, specs, object_store, tmp_path):
     (tmp_path / "spec.yaml").write_text(text)
     run_ok("gen", "spec.yaml", "-o", "local", "--index", index, cwd=tmp_path)
     ok(object_store, "gen", "spec.yaml", "-o", URL, "--index", index, folder=tmp_path)
+    assert "equal to" in ok(object_store, "verify", URL, "--spec", "spec.yaml", folder=tmp_path).stdout
     assert ("devices.json" in files_of(tmp_path / "local")) and ("index.h5" in files_of(tmp_path / "local")) == (index == "always")
     assert_is(object_store, tmp_path / "local")
     ok(object_store, "verify", URL)
@@ -372,6 +373,20 @@ def test_verify_compares_a_checkpoint_with_a_spec(specs, object_store):
     object_store.put(key, damaged(object_store.get(key), 9))
     done = tool(object_store, "verify", URL, "--spec", "one.yaml", folder=specs)
     assert done.returncode == 1 and "has damaged metadata" in done.stderr and "equal" not in done.stdout
+
+
+@pytest.mark.parametrize("config", ["configs/dtypes.yaml", "configs/expressions.yaml", "tests/python/kinds.yaml"])
+@pytest.mark.parametrize("replicas", ["dedupe", "full"])
+def test_a_bucket_differs_from_a_spec_where_a_folder_does(config, replicas, object_store, tmp_path):
+    run_ok("gen", ROOT / config, "-o", tmp_path / "local", "--set", f"replicas={replicas}")
+    ok(object_store, "gen", ROOT / config, "-o", URL, "--set", f"replicas={replicas}")
+    for seed, code in (([], 0), (["--set", "seed=77"], 1)):
+        local, there = (tool(object_store, "verify", folder, "--spec", ROOT / config, "--json", *seed)
+                        for folder in (tmp_path / "local", URL))
+        assert local.returncode == there.returncode == code, (local, there)
+        expected, found = (json.loads(done.stdout) for done in (local, there))
+        assert ({finding["tensor"] for finding in found["findings"]} == {finding["tensor"] for finding in expected["findings"]})
+        assert found["tensors"] == expected["tensors"] and found["bytes"] == expected["bytes"]
 
 
 def test_what_verify_does_not_compare_with_a_spec(specs, object_store):
