@@ -325,6 +325,11 @@ NewFolder::NewFolder(const std::string& path)
   std::tie(temporary_, folder_) = MakeTemporaryFolder(parent_, NameOf(path_), 0777);
 }
 
+void NewFolder::RemoveLeftOvers(const std::string& path) {
+  const std::string plain = path.substr(0, path.find_last_not_of('/') + 1);
+  RemoveFolderLeftOvers(Folder::Open(FolderOf(plain)), NameOf(plain));
+}
+
 NewFolder::~NewFolder() {
   if (temporary_.empty()) return;
   try {

@@ -52,6 +52,8 @@ class NewFolder {
  public:
   // Makes the folder, and removes left-overs of killed runs.
   explicit NewFolder(const std::string& path);
+  // Removes only those: the folder is there already, perhaps by another run.
+  static void RemoveLeftOvers(const std::string& path);
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
   const Folder& folder() const { return folder_; }

@@ -19,11 +19,11 @@ std::string PartsOf(const std::string& path) { return path + ".parts"; }
 // Tells whether a folder was made for the claim; false: for none yet. Throws if for another one.
 bool IsClaimed(const Folder& folder, const std::string& claim) {
   std::string there;
-  if (!folder.Read(kClaim, claim.size() + 1, &there)) {
-    if (!folder.Exists(kClaim)) return false;
-  } else if (there == claim) {
-    return true;
-  }
+  bool is_read = folder.Read(kClaim, claim.size() + 1, &there);
+  if (!is_read && !folder.Exists(kClaim)) return false;
+  // Another process may have made it between these two looks.
+  if (!is_read) is_read = folder.Read(kClaim, claim.size() + 1, &there);
+  if (is_read && there == claim) return true;
   throw Error(
       ExitCode::kConflict,
       fmt::format("`{}` was begun from another source, or with other options", folder.path()),
@@ -43,6 +43,16 @@ void RequireNobodys(const Folder& folder, const std::string& claim) {
               fmt::format("`{}` is there, and is not of a run that makes parts: it holds `{}`",
                           folder.path(), other),
               "move it away, or choose another output folder with `-o`");
+}
+
+// Removes the temporary files of processes that wrote here when the folder got its name: they made
+// files once more that are there.
+void RemoveTemporaries(const Folder& folder) {
+  if (!folder) return;  // It has been moved away since.
+  Walk(folder.path(), [&](const std::string& name, NameKind kind) {
+    if (kind == NameKind::kFile && !NameOfTemporary(NameOf(name)).empty()) folder.Remove(name);
+    return true;
+  });
 }
 
 // Removes what is left when the files have their name: the claim at last, since it tells whose the
@@ -69,7 +79,13 @@ SharedFolder::SharedFolder(const std::string& path, const std::string& claim)
     file.Append(claim);
     // Only the first of several processes gives it the name.
     file.CommitNew();
-    if (!IsClaimed(folder_, claim)) Check(false, "a claim is there");
+  }
+  // Processes that have seen each other's claim make one folder.
+  if (!IsClaimed(folder_, claim) || (Exists(path_) && !IsEmptyFolder(path_))) {
+    throw Error(ExitCode::kWorld,
+                fmt::format("another process has finished `{}` meanwhile, or has removed `{}`",
+                            path_, folder_.path()),
+                "run the same command again");
   }
   folder_.MakeSub(kFiles);
   notes_ = folder_.MakeSub(kNotes);
@@ -88,6 +104,8 @@ void SharedFolder::RemoveLeftOvers(const std::string& path, const std::string& c
 
 std::string SharedFolder::files() const { return fmt::format("{}/{}", PartsOf(path_), kFiles); }
 
+bool SharedFolder::IsTaken() const { return !folder_.Exists(kFiles); }
+
 bool SharedFolder::Commit() {
   const Folder files = folder_.OpenSub(kFiles);
   if (!files) return false;
@@ -98,6 +116,7 @@ bool SharedFolder::Commit() {
     if (folder_.Exists(kFiles)) throw;
     return false;
   }
+  RemoveTemporaries(parent_.OpenSub(NameOf(path_)));
   RemoveRest(parent_, folder_, NameOf(PartsOf(path_)));
   return true;
 }

@@ -11,7 +11,8 @@ namespace shardinit {
 class SharedFolder {
  public:
   // Makes `PATH.parts`, or joins those who did, if they made it for the same `claim`. Throws Error
-  // (kConflict) if it is for another one.
+  // (kConflict) if it is for another one, and (kWorld) if another process has finished it
+  // meanwhile.
   SharedFolder(const std::string& path, const std::string& claim);
   // Removes `PATH.parts` of that claim, if it is there: what a run left that was killed in its
   // Commit(), or began when the folder was there.
@@ -21,6 +22,9 @@ class SharedFolder {
   std::string files() const;
   // A folder for what the processes tell each other.
   const Folder& notes() const { return notes_; }
+
+  // Tells whether another process has given the folder its name: nothing is left to do.
+  bool IsTaken() const;
 
   // Gives the folder its name, and removes the rest. Returns false if the name is taken, or if
   // another process did all this.

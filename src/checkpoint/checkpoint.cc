@@ -100,10 +100,12 @@ bool IsManifestFor(std::string_view manifest, std::string_view plan_json) {
 CheckpointFolder::CheckpointFolder(const std::string& path)
     : root_(Folder::Open(path)), ranks_(root_.OpenSub("ranks")) {}
 
-CheckpointFolder::CheckpointFolder(const std::string& path, const std::string& plan_json)
+CheckpointFolder::CheckpointFolder(const std::string& path, const std::string& plan_json,
+                                   bool may_make)
     : root_(Folder::Open(path)) {
   const bool claimed = IsClaimed(plan_json);  // Ask before anything is made.
-  root_ = Folder::Make(path);
+  if (may_make) root_ = Folder::Make(path);
+  if (!root_) throw SystemError("open the folder", path, ENOENT);
   if (!claimed) {
     NewFile file(root_, kPlanName);
     file.Append(plan_json);

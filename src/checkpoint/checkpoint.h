@@ -39,8 +39,9 @@ class CheckpointFolder {
   // Opens what there is at `path`.
   explicit CheckpointFolder(const std::string& path);
   // Makes it the folder of this plan. Throws Error (kConflict) if it is another plan's; if two
-  // processes try this at once with different plans, one succeeds.
-  CheckpointFolder(const std::string& path, const std::string& plan_json);
+  // processes try this at once with different plans, one succeeds. Unless it `may_make` the folder,
+  // that must be there, or this throws Error (kWorld).
+  CheckpointFolder(const std::string& path, const std::string& plan_json, bool may_make = true);
 
   const Folder& root() const { return root_; }
   const Folder& ranks() const { return ranks_; }

@@ -37,31 +37,14 @@ class Resharding {
   GenerateResult Run() {
     if (IsBucketUrl(request_.folder)) return RunInBucket();
     const Digest key = Sha256Of(ToHex(copy_.identity()) + ToHex(plan_sha256_));
-    const GenerateResult there = {.skipped = to_.world_size(), .complete = true};
-    if (IsThere()) {
-      StagedFolder::RemoveLeftOvers(request_.folder, key);
-      if (request_.ranks) SharedFolder::RemoveLeftOvers(request_.folder, Claim());
-      return there;
-    }
-    if (request_.ranks) return RunRanks();
-    StagedFolder staged(request_.folder, key,
-                        [&](const std::string& folder) { return MayGoOn(folder); });
+    if (IsThere()) return WasThere(key);
     try {
-      const GenerateResult result = Fill(staged.staged(), AllRanks(to_.graph.mesh),
-                                         staged.is_old() ? FindOthers(staged.staged()) : Damage());
-      staged.Commit();
-      return result;
+      return request_.ranks ? RunRanks() : RunStaged(key);
     } catch (const Error& e) {
-      if (e.code() == ExitCode::kDifferent || e.code() == ExitCode::kConflict) staged.Remove();
-      // Another process was faster.
-      if (e.code() == ExitCode::kConflict && IsThere()) return there;
-      throw;
-    } catch (const Interrupted&) {
-      request_.warn(
-          fmt::format("interrupted; ranks that are done stay in `{}`, and the same command makes "
-                      "the rest",
-                      staged.staged()));
-      throw;
+      // Another process may have given the folder its name meanwhile.
+      const bool may_be_there = e.code() == ExitCode::kWorld || e.code() == ExitCode::kConflict;
+      if (!may_be_there || !IsThere()) throw;
+      return WasThere(key);
     }
   }
 
@@ -88,16 +71,46 @@ class Resharding {
     }
   }
 
+  // Removes what runs left that were killed, or came too late.
+  GenerateResult WasThere(const Digest& key) {
+    StagedFolder::RemoveLeftOvers(request_.folder, key);
+    if (request_.ranks) SharedFolder::RemoveLeftOvers(request_.folder, Claim());
+    return {.skipped = to_.world_size(), .complete = true};
+  }
+
+  // Makes all ranks in a folder that gets its name when they are complete.
+  GenerateResult RunStaged(const Digest& key) {
+    StagedFolder staged(request_.folder, key,
+                        [&](const std::string& folder) { return MayGoOn(folder); });
+    try {
+      const GenerateResult result = Fill(staged.staged(), AllRanks(to_.graph.mesh),
+                                         staged.is_old() ? FindOthers(staged.staged()) : Damage());
+      staged.Commit();
+      return result;
+    } catch (const Error& e) {
+      if (e.code() == ExitCode::kDifferent || e.code() == ExitCode::kConflict) staged.Remove();
+      throw;
+    } catch (const Interrupted&) {
+      request_.warn(
+          fmt::format("interrupted; ranks that are done stay in `{}`, and the same command makes "
+                      "the rest",
+                      staged.staged()));
+      throw;
+    }
+  }
+
   // Makes some ranks. The process that makes the last one gives the folder its name.
   GenerateResult RunRanks() {
     SharedFolder shared(request_.folder, Claim());
     try {
-      const GenerateResult result = Fill(shared.files(), *request_.ranks, {});
+      GenerateResult result = Fill(shared.files(), *request_.ranks, {});
+      // If another process made the last rank, the folder has its name.
       if (result.complete) shared.Commit();
+      result.complete |= shared.IsTaken();
       return result;
     } catch (const Error& e) {
-      // Another process made the last rank, and the folder has its name.
-      if (e.code() != ExitCode::kWorld || !Exists(request_.folder + "/" + kManifestName)) throw;
+      const bool may_be_taken = e.code() == ExitCode::kWorld || e.code() == ExitCode::kConflict;
+      if (!may_be_taken || !shared.IsTaken()) throw;
       return {.skipped = std::ssize(*request_.ranks), .complete = true};
     }
   }
@@ -109,6 +122,7 @@ class Resharding {
     request.workers = request_.workers;
     request.index = request_.index;
     request.source = &copy_;
+    request.is_shared = request_.ranks.has_value();
     if (IsBucketUrl(folder)) {
       request.claim = ToHex(Sha256Of(ToHex(request_.from->IdentifyAnywhere()) + Claim()));
     }

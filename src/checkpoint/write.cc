@@ -100,7 +100,7 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
   std::string plan_json = WritePlan(plan);
   const Digest plan_sha256 = Sha256Of(plan_json);
   const SignalsWait signals;  // The caller says what becomes of the ranks that are done.
-  const CheckpointFolder folder(request.folder, std::exchange(plan_json, {}));
+  const CheckpointFolder folder(request.folder, std::exchange(plan_json, {}), !request.is_shared);
   const std::string devices_json = WriteDeviceLayout(plan.graph.mesh);
   folder.WriteDevices(devices_json);
   RemoveManifestOfOthers(folder, plan.graph.mesh);

@@ -101,7 +101,7 @@ bool IsThere(const std::string& folder, const Plan& plan, const ProgramRequest& 
 // gives it its name.
 void WriteFolder(const std::string& path, const Plan& plan, const ProgramRequest& request,
                  int64_t rank) {
-  if (IsThere(path, plan, request, rank)) return;
+  if (IsThere(path, plan, request, rank)) return NewFolder::RemoveLeftOvers(path);
   NewFolder folder(path);
   WriteKinds(plan, request, rank, [&](const std::string& name, std::string_view text) {
     NewFile file(folder.folder(), name);

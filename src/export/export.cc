@@ -176,8 +176,8 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
   result.tensors = static_cast<int64_t>(tensors.size());
   result.files = static_cast<int64_t>(files.size());
   for (const Tensor* tensor : tensors) result.bytes += tensor->bytes();
+  const int64_t all = result.bytes;
   if (IsBucketUrl(request.folder)) {
-    const int64_t all = result.bytes;
     const auto record = ExportInBucket(plan, request, std::move(files), counters, &result);
     result.was_there = record.has_value();
     if (record) {
@@ -185,19 +185,27 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
     }
     return result;
   }
-  result.was_there = IsThere(request.folder, WriteOrigin(plan, request), files);
-  if (result.was_there) {
+  const auto find = [&](const std::vector<FileLayout>& files) {
+    result.was_there = IsThere(request.folder, WriteOrigin(plan, request), files);
+    if (!result.was_there) return false;
     std::string record;
     ReadFileIfExists(request.folder + "/" + kExportName, kRecordLimit, &record);
-    RequireSameValues(plan, request, files, result.bytes, record, counters);
+    RequireSameValues(plan, request, files, all, record, counters);
+    NewFolder::RemoveLeftOvers(request.folder);
     if (request.is_shared()) {
       SharedFolder::RemoveLeftOvers(request.folder, WriteOrigin(plan, request) + request.claim);
     }
-    return result;
-  }
+    return true;
+  };
+  if (find(files)) return result;
   if (request.is_shared()) {
-    ExportRanks(plan, request, std::move(files), counters, &result);
-    if (!result.missing.empty()) return result;
+    try {
+      ExportRanks(plan, request, std::move(files), counters, &result);
+    } catch (const Error& e) {
+      // Another process may have given the folder its name before this one joined it.
+      if (e.code() != ExitCode::kWorld || !find(request.format->lay_out(layout))) throw;
+    }
+    if (result.was_there || !result.missing.empty()) return result;
     // If several processes found all ranks, one gave the folder its name.
     if (IsThere(request.folder, WriteOrigin(plan, request), request.format->lay_out(layout))) {
       return result;

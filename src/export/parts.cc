@@ -19,18 +19,21 @@
 namespace shardinit {
 namespace {
 
-// Opens the folder of a file, and makes those above it.
-Folder FolderFor(const Folder& folder, const std::string& path) {
+// Opens the folder of a file below `root`, and makes those between. Each time it goes there by
+// name, so that nothing is written any more when another process has taken the folder away.
+Folder FolderFor(const std::string& root, const std::string& path) {
+  Folder folder = Folder::Open(root);
+  if (!folder) throw SystemError("open the folder", root, ENOENT);
   for (size_t slash = 0; (slash = path.find('/', slash + 1)) != std::string::npos;) {
     folder.MakeSub(path.substr(0, slash));
   }
   const size_t last = path.rfind('/');
-  return last == path.npos ? Folder::Open(folder.path()) : folder.OpenSub(path.substr(0, last));
+  return last == path.npos ? std::move(folder) : folder.OpenSub(path.substr(0, last));
 }
 
 // A file that takes its name when it is complete.
 struct Writing {
-  Writing(const Folder& root, const std::string& path)
+  Writing(const std::string& root, const std::string& path)
       : folder(FolderFor(root, path)), file(folder, shardinit::NameOf(path)) {}
   Folder folder;
   NewFile file;
@@ -56,7 +59,7 @@ bool TakeReceipt(ExportParts* parts, int64_t share, const SharedFolder& shared) 
 
 void WriteShares(ExportParts* parts, const std::vector<int64_t>& shares, const SharedFolder& shared,
                  int64_t bytes, WorkCounters* counters) {
-  const Folder root = Folder::Open(shared.files());
+  const std::string root = shared.files();
   constexpr int64_t kFilesAtOnce = 16;
   FileGroups groups(parts->request.workers, counters, parts->request.source, kFilesAtOnce,
                     [&](int64_t) {
@@ -80,7 +83,7 @@ void WriteShares(ExportParts* parts, const std::vector<int64_t>& shares, const S
 
 // Removes what killed runs left beside a file: no share is missing, so nobody needs a file that is
 // not complete.
-void RemoveKilled(const Folder& root, const std::string& path) {
+void RemoveKilled(const std::string& root, const std::string& path) {
   const Folder folder = FolderFor(root, path);
   const std::string name = shardinit::NameOf(path);
   RemoveLeftOvers(
@@ -89,8 +92,7 @@ void RemoveKilled(const Folder& root, const std::string& path) {
 
 // Writes the files that have no elements, and at last the record.
 void WriteRest(ExportParts* parts, const SharedFolder& shared) {
-  const Folder root = Folder::Open(shared.files());
-  if (!root) return;
+  const std::string root = shared.files();
   for (const FileLayout& file : parts->files) RemoveKilled(root, file.path);
   RemoveKilled(root, kExportName);
   for (size_t f = 0; f < parts->files.size(); ++f) {
@@ -99,10 +101,32 @@ void WriteRest(ExportParts* parts, const SharedFolder& shared) {
     BeginFile(parts->files[f], writing.file);
     writing.file.Commit();
   }
-  NewFile record(root, kExportName);
-  record.Append(
+  Writing record(root, std::string(kExportName));
+  record.file.Append(
       WriteRecord(parts->plan, parts->request, parts->files, parts->digests, parts->crcs));
-  record.Commit();
+  record.file.Commit();
+}
+
+// Makes what is asked for and not there, and finds which ranks are missing then.
+void MakeShares(ExportParts* parts, const SharedFolder& shared, WorkCounters* counters,
+                ExportResult* result) {
+  std::vector<int64_t> left;
+  for (const int64_t share : parts->Asked()) {
+    if (!TakeReceipt(parts, share, shared)) left.push_back(share);
+  }
+  result->bytes = 0;
+  for (size_t f = 0; f < parts->files.size(); ++f) {
+    if (!std::binary_search(left.begin(), left.end(), parts->share[f])) continue;
+    for (const FileBox& box : parts->files[f].boxes) result->bytes += BytesOf(box);
+  }
+  WriteShares(parts, left, shared, result->bytes, counters);
+  for (const int64_t share : left) WriteReceipt(*parts, share, shared.notes());
+  std::set<int64_t> missing;
+  for (int64_t share = 0; share < parts->shares; ++share) {
+    if (!TakeReceipt(parts, share, shared)) missing.insert(parts->RankOf(share));
+  }
+  // What was missing is not if the receipts went with the rest of a folder that is complete.
+  if (!shared.IsTaken()) result->missing.assign(missing.begin(), missing.end());
 }
 
 }  // namespace
@@ -111,25 +135,16 @@ void ExportRanks(const Plan& plan, const ExportRequest& request, std::vector<Fil
                  WorkCounters* counters, ExportResult* result) {
   ExportParts parts(plan, request, std::move(files));
   SharedFolder shared(request.folder, WriteOrigin(plan, request) + request.claim);
-  std::vector<int64_t> left;
-  for (const int64_t share : parts.Asked()) {
-    if (!TakeReceipt(&parts, share, shared)) left.push_back(share);
+  try {
+    MakeShares(&parts, shared, counters, result);
+    if (!result->missing.empty() || shared.IsTaken()) return;
+    WriteRest(&parts, shared);
+    shared.Commit();
+  } catch (const Error& e) {
+    // Another process made these ranks too, or found that all are there.
+    if (e.code() != ExitCode::kWorld || !shared.IsTaken()) throw;
+    result->missing.clear();
   }
-  result->bytes = 0;
-  for (size_t f = 0; f < parts.files.size(); ++f) {
-    if (!std::binary_search(left.begin(), left.end(), parts.share[f])) continue;
-    for (const FileBox& box : parts.files[f].boxes) result->bytes += BytesOf(box);
-  }
-  WriteShares(&parts, left, shared, result->bytes, counters);
-  for (const int64_t share : left) WriteReceipt(parts, share, shared.notes());
-  std::set<int64_t> missing;
-  for (int64_t share = 0; share < parts.shares; ++share) {
-    if (!TakeReceipt(&parts, share, shared)) missing.insert(parts.RankOf(share));
-  }
-  result->missing.assign(missing.begin(), missing.end());
-  if (!missing.empty()) return;
-  WriteRest(&parts, shared);
-  shared.Commit();
 }
 
 }  // namespace shardinit

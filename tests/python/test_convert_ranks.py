@@ -97,8 +97,12 @@ def test_a_rank_reads_only_what_it_needs(tmp_path, axis, layout):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_eight_runs_at_once(tmp_path, form):
+@pytest.mark.parametrize("is_there", [False, True], ids=["new", "empty"])
+def test_eight_runs_at_once(tmp_path, form, is_there):
+    """An empty folder that is there gets them too."""
     folder = source(tmp_path / "in")
+    if is_there:
+        (tmp_path / "out").mkdir()
     arguments = ["convert", folder, "--to", form, *FORMATS[form], *SPLIT]
     run_ok(*arguments, "-o", tmp_path / "one")
     with concurrent.futures.ThreadPoolExecutor(8) as pool:

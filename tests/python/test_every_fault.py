@@ -186,19 +186,20 @@ def need(holds, what):
 
 
 class Command:
-    """A command with its inputs, what was there before it, and what it gives."""
+    """A command with its inputs, what was there before it, and what it gives. One of another name than those above
+    has its `words`, or, if it goes on with what is there, a `half` as in HALVES."""
 
-    def __init__(self, name, folder):
+    def __init__(self, name, folder, words=None, half=None):
         self.name, self.inputs, self.work = name, folder / "inputs", folder / "work"
         self.reads_only, self.in_python = name in READERS, name in PROGRAMS
         self.make_inputs()
         self.work.mkdir()
-        if name in HALVES:
-            first, change, self.words = HALVES[name]
+        if half := half or HALVES.get(name):
+            first, change, self.words = half
             run_ok(*first, self.work / "out", cwd=self.inputs)
             change(self.work / "out")
         else:
-            self.words = {**FILES, **FOLDERS, **READERS, **PROGRAMS}[name.removesuffix(" again")]
+            self.words = words or {**FILES, **FOLDERS, **READERS, **PROGRAMS}[name.removesuffix(" again")]
         if name.endswith(" again"):
             others = {"spec.yaml": "other.yaml", "config.json": "other.json"}
             run_ok(*(others.get(word, word) for word in self.words), self.work / "out", cwd=self.inputs)

@@ -377,9 +377,9 @@ def test_two_runs_with_different_devices_at_once(first, second, tmp_path):
     (folder / "manifest.json").unlink()
     late = Stopped(tmp_path, "rename", "manifest.json", "gen", specs[0], "-o", folder)
     early = Stopped(tmp_path, "fsync", "ranks", "gen", specs[1], "-o", folder)
-    status, stderr = late.go()
+    status, _, stderr = late.go()
     assert status == 4 and "was given another devices.json meanwhile" in stderr
-    status, stderr = early.go()
+    status, _, stderr = early.go()
     assert status == 0, stderr
     run_ok("verify", folder)
     assert not changed(folder, wanted)

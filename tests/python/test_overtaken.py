@@ -1,0 +1,77 @@
+"""Two equal runs at once: wherever one stands, another may begin and end. Both end well, or one says that the other is
+at work; what is left are the bytes of one run, and if the first is killed where it stands, the next run cleans up.
+
+A case is `COMMAND:INDEX:END`: the call at which the first run waits, and whether it `goes on` or `is killed` then. Each
+run draws some, by the day's seed; this repeats one, or runs all that match:
+
+    SHARDINIT_MEETINGS='gen:7:goes on' build/venv/bin/python -m pytest tests/python/test_overtaken.py
+    SHARDINIT_MEETINGS='*:*:*' build/venv/bin/python -m pytest -n 2 tests/python/test_overtaken.py
+"""
+
+import fnmatch
+import os
+import random
+
+import pytest
+
+from interposed import Counted, rule
+from stopping import Stopped
+from test_every_fault import FILES, FOLDERS, HALVES, SEED, Command, Wrong, is_temporary, need
+
+PATTERN = os.environ.get("SHARDINIT_MEETINGS")
+SAMPLE = 5  # cases of each command
+LOOKS = "open,stat,rename,link,mkdir,unlink,opendir"
+ENDS = ("goes on", "is killed")
+EVERY_RANK = ["convert", "weights", "--sharding", "fsdpv2", "--mesh", "fsdp=2", "--ranks", "0-1", "--to"]
+HALVES_TOO = {
+    **HALVES,
+    "reshard --ranks": (["reshard", "source", "--mesh", "a=4", "--ranks", "0-2", "-o"], lambda out: None,
+                        ["reshard", "source", "--mesh", "a=4", "--ranks", "3", "-o"]),
+}
+WHOLE = {
+    **FILES,
+    **FOLDERS,
+    **{f"convert --ranks --to {form}": [*EVERY_RANK, form, "-o"] for form in ("hdf5", "safetensors", "dcp", "zarr")},
+}
+
+
+def check(command, at, end):
+    command.reset()
+    rules = [rule(LOOKS, "kill", when=at, where=f"{command.work}/")] if end == "is killed" else []
+    first = Stopped(command.work.parent, LOOKS, f"{command.work}/", *command.words, command.work / "out",
+                    cwd=command.inputs, when=at, rules=rules)
+    try:
+        second = command.run()
+    finally:
+        status, stdout, stderr = first.go()
+    said = f"the first ended with {status}: {stderr}, the second with {second.returncode}: {second.stderr}"
+    is_busy = second.returncode == 4 and "another process" in second.stderr
+    need(second.returncode == 0 or is_busy, said)
+    need(status == (-9 if end == "is killed" else 0), said)
+    need("unfinished" not in stdout + second.stdout or command.name == "convert --ranks", said + stdout + second.stdout)
+    left = command.check_left()
+    need({path: data for path, data in left.items() if end == "goes on" or not is_temporary(path)}
+         in (command.good, *([command.before] if is_busy and status else [])), f"they left {sorted(left)}; {said}")
+
+
+@pytest.mark.parametrize("name", [name for name in [*WHOLE, *HALVES_TOO]
+                                  if not PATTERN or fnmatch.fnmatchcase(name, PATTERN.split(":")[0])])
+def test_a_run_that_another_one_overtakes(name, tmp_path):
+    command = Command(name, tmp_path, WHOLE.get(name), HALVES_TOO.get(name))
+    command.reset()
+    counted = Counted(rule(LOOKS, "count", when=0, where=f"{command.work}/"))
+    assert command.run(env=counted.env).returncode == 0
+    (looks,) = counted.met()
+    chance = random.Random(f"{SEED} {name}")
+    if PATTERN:
+        cases = [(at, end) for at in range(1, looks + 1) for end in ENDS
+                 if fnmatch.fnmatchcase(f"{name}:{at}:{end}", PATTERN)]
+    else:
+        cases = [(chance.randint(1, looks), chance.choice(ENDS)) for _ in range(SAMPLE)]
+    wrong = []
+    for at, end in cases:
+        try:
+            check(command, at, end)
+        except Wrong as e:
+            wrong.append(f"SHARDINIT_MEETINGS='{name}:{at}:{end}': {e}")
+    assert cases and not wrong, f"{len(wrong)} of {len(cases)} cases, seed {SEED}:\n" + "\n".join(wrong)
