@@ -333,9 +333,8 @@ void RequireLocal(const std::string& path) {
   throw Error(
       ExitCode::kUsage,
       fmt::format("`{}` is not a path of a file system, and {}", path,
-                  scheme == "s3" ? "such a URL stands only for a checkpoint or an export, after "
-                                   "`status`, `finalize`, `verify` and the `-o` of commands that "
-                                   "make one"
+                  scheme == "s3" ? "such a URL stands only for a folder of tensors: a checkpoint, "
+                                   "an export, or what others wrote"
                                  : "shardinit knows no other store than `s3://`"),
       scheme == "file" ? "leave `file://` out"
                        : fmt::format("use a local folder, and copy it to or from `{}://` with that "

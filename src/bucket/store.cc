@@ -251,8 +251,9 @@ void Store::RequireList(const Response& response, const std::string& root,
                                             Escape(response.body.substr(0, 200))));
 }
 
-void Store::List(const std::string& prefix,
-                 const std::function<bool(const std::string& name, int64_t size)>& visit) {
+void Store::List(
+    const std::string& prefix,
+    const std::function<bool(const std::string& name, const ObjectInfo& info)>& visit) {
   const std::string doing = fmt::format("list `{}`", UrlOf(prefix));
   const std::string folder = url_.KeyOf("");
   for (std::string token; true;) {
@@ -264,7 +265,9 @@ void Store::List(const std::string& prefix,
     for (const std::string_view object : XmlElements(response.body, "Contents")) {
       const std::string key = XmlText(object, "Key");
       if (!key.starts_with(folder)) continue;
-      if (!visit(key.substr(folder.size()), NumberIn(XmlText(object, "Size")))) return;
+      const ObjectInfo info{.size = NumberIn(XmlText(object, "Size")),
+                            .etag = XmlText(object, "ETag")};
+      if (!visit(key.substr(folder.size()), info)) return;
     }
     token = XmlText(response.body, "NextContinuationToken");
     if (token.empty() || XmlText(response.body, "IsTruncated") != "true") return;

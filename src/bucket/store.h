@@ -61,7 +61,7 @@ class Store {
   // Calls `visit` with the objects whose names begin with `prefix`, ascending by their bytes, until
   // it returns false.
   void List(const std::string& prefix,
-            const std::function<bool(const std::string& name, int64_t size)>& visit);
+            const std::function<bool(const std::string& name, const ObjectInfo& info)>& visit);
 
   // An object of many parts, numbered from 1, is there when it is completed, whole.
   std::string BeginUpload(const std::string& name, const Metadata& metadata);

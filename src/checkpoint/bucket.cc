@@ -38,14 +38,21 @@ void BucketCheckpoint::ThrowLost() const {
 }
 
 bool BucketCheckpoint::IsClaimed(const std::string& plan_json) {
-  const std::optional<std::string> present = store_.Get(kPlanName, kPlanLimit);
-  if (present && *present == plan_json) return true;
-  if (present) ThrowOtherPlan(store_.url().text(), *present, plan_json);
+  const auto is_there = [&] {
+    const std::optional<std::string> present = store_.Get(kPlanName, kPlanLimit);
+    if (present && *present != plan_json) {
+      ThrowOtherPlan(store_.url().text(), *present, plan_json);
+    }
+    return present.has_value();
+  };
+  if (is_there()) return true;
   for (const std::string_view other :
        {std::string_view(kExportName), std::string_view(kExportClaim),
         std::string_view(kManifestName), std::string_view(kIndexName),
         std::string_view(kDevicesName)}) {
     if (!store_.Head(std::string(other))) continue;
+    // Another process may have made plan.json, and then this, since the first look.
+    if (is_there()) return true;
     throw Conflict(fmt::format("`{}` exists without the {} that says which plan it belongs to",
                                UrlOf(other), kPlanName));
   }
@@ -155,9 +162,9 @@ std::vector<int64_t> BucketCheckpoint::MissingRanks(const Plan& plan, const Dige
   sizes_.reset();
   if (lists) {
     sizes_.emplace();
-    store_.List("ranks/", [&](std::string_view name, int64_t size) {
+    store_.List("ranks/", [&](std::string_view name, const ObjectInfo& info) {
       name.remove_prefix(name.find('/') + 1);
-      if (const int64_t rank = RankOf(name, ".h5"); rank >= 0) (*sizes_)[rank] = size;
+      if (const int64_t rank = RankOf(name, ".h5"); rank >= 0) (*sizes_)[rank] = info.size;
       if (const int64_t rank = RankOf(name, ".json"); rank >= 0 && rank < plan.world_size()) {
         named[static_cast<size_t>(rank)] = true;
       }
@@ -197,7 +204,7 @@ std::vector<int64_t> BucketCheckpoint::MissingRanks(const Plan& plan, const Dige
 bool BucketCheckpoint::LacksRank(int64_t world_size) {
   int64_t receipts = 0;
   bool lacks = false;
-  store_.List("ranks/", [&](std::string_view name, int64_t) {
+  store_.List("ranks/", [&](std::string_view name, const ObjectInfo&) {
     name.remove_prefix(name.find('/') + 1);
     const int64_t rank = RankOf(name, ".json");
     if (rank < 0 || rank >= world_size) return true;

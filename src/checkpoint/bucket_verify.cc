@@ -28,7 +28,7 @@ class BucketVerifier {
   // foreign.
   std::vector<int64_t> List() {
     std::vector<int64_t> ranks;
-    bucket_.store().List("", [&](const std::string& name, int64_t) {
+    bucket_.store().List("", [&](const std::string& name, const ObjectInfo&) {
       const bool inner = name.starts_with("ranks/");
       const std::string_view file = std::string_view(name).substr(inner ? 6 : 0);
       const int64_t rank = inner ? RankOf(file, ".json") : -1;

@@ -149,8 +149,8 @@ std::shared_ptr<WatchedBox> FolderCopy::Watch(const Tensor& stored, size_t numbe
   const Widening* const widening = folder_.WideningOf(stored);
   BoxTask task = {widening == nullptr ? &stored : &widening->numbers, piece.box, {}, found.get()};
   task.source = [watched, found, element](int64_t first, int64_t count, void* out) {
-    Fd fd;
-    watched->Read(&fd, first * element, count * element, out);
+    InputFile file;
+    watched->Read(&file, first * element, count * element, out);
   };
   tasks->push_back(std::move(task));
   checked->push_back({&stored, &piece, found});
@@ -203,9 +203,9 @@ BoxElements FolderCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
       if (reach[p].second <= first || reach[p].first >= first + count) continue;
       ReadPiece(piece.box, element, whole, first, count, out,
                 [&](int64_t offset, int64_t bytes, void* to) {
-                  const auto fd = open_files_.Open(piece.file);
-                  if (watched[p]) return watched[p]->Read(fd.get(), offset, bytes, to);
-                  ReadPart(piece, fd.get(), offset, bytes, to);
+                  const auto file = open_files_.Open(piece.file);
+                  if (watched[p]) return watched[p]->Read(file.get(), offset, bytes, to);
+                  ReadPart(piece, file.get(), offset, bytes, to);
                 });
     }
   };
@@ -377,8 +377,8 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
                          std::shared_ptr<const Digest>(std::shared_ptr<void>(), task.digest)});
       task.source = [whole, element = InfoOf(task.tensor->dtype).bytes](int64_t first,
                                                                         int64_t count, void* out) {
-        Fd fd;
-        ReadPart(*whole, &fd, first * element, count * element, out);
+        InputFile file;
+        ReadPart(*whole, &file, first * element, count * element, out);
       };
     } else {
       cut_at[task.digest] = std::ssize(opened);

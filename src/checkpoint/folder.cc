@@ -11,7 +11,11 @@
 #include "base/folder.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "bucket/tree.h"
+#include "bucket/url.h"
+#include "checkpoint/bucket.h"
 #include "checkpoint/manifest.h"
+#include "formats/input.h"
 #include "formats/zarr/chunks.h"
 #include "report/text.h"
 #include "rng/engines.h"
@@ -43,7 +47,7 @@ void RefuseKnown(const std::string& folder) {
       refuse("is a checkpoint of DeepSpeed, whose parts are not read",
              "run `python zero_to_fp32.py . OUT` in it, which writes the model, in f32, to OUT");
     }
-    if (name == "zarr.json" || Exists(fmt::format("{}/{}/zarr.json", folder, name))) {
+    if (name == "zarr.json" || InputExists(fmt::format("{}/{}/zarr.json", folder, name))) {
       refuse("holds arrays of zarr 3, which are not read", kOrbaxLine);
     }
   }
@@ -52,7 +56,7 @@ void RefuseKnown(const std::string& folder) {
 // Returns the folder within `folder` that has the tensors, for folders of several steps or items.
 std::string ItemIn(const std::string& folder) {
   std::string text;
-  if (ReadFileIfExists(folder + "/latest_checkpointed_iteration.txt", 64, &text)) {
+  if (ReadInputIfExists(folder + "/latest_checkpointed_iteration.txt", 64, &text)) {
     while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
     const bool is_number =
         !text.empty() && text.size() <= 9 && text.find_first_not_of("0123456789") == text.npos;
@@ -68,7 +72,7 @@ std::string ItemIn(const std::string& folder) {
   }
   for (const char* name : {"default", "items"}) {
     const std::string item = fmt::format("{}/{}", folder, name);
-    if (Exists(item + "/_METADATA") || Exists(item + "/manifest.ocdbt")) return item;
+    if (InputExists(item + "/_METADATA") || InputExists(item + "/manifest.ocdbt")) return item;
   }
   return folder;
 }
@@ -97,11 +101,26 @@ void StatFiles(const std::string& path, std::map<std::string, struct stat>* file
   });
 }
 
+// Takes the names, sizes and ETags of the objects below a URL.
+Digest IdentifyObjects(const std::string& url) {
+  Sha256 hash;
+  const auto add = [&](const std::string& name, const ObjectInfo& info) {
+    hash.Update(fmt::format("{} {} {}\n", name, info.size, info.etag));
+  };
+  const BucketTree& tree = BucketTree::Of(url);
+  if (const ObjectInfo* const object = tree.Find(url)) add(NameOf(url), *object);
+  tree.Walk(url, [&](const std::string& name, bool is_folder) {
+    if (!is_folder) add(name, *tree.Find(url + "/" + name));
+    return true;
+  });
+  return hash.Finish();
+}
+
 // Returns the config.json of a folder as plans have it; empty: there is none.
 std::string ConfigIn(const std::string& folder) {
   std::string text;
   const std::string path = folder + "/config.json";
-  if (!IsFolder(folder) || !ReadFileIfExists(path, kConfigLimit, &text)) return {};
+  if (!IsInputFolder(folder) || !ReadInputIfExists(path, kConfigLimit, &text)) return {};
   const nlohmann::json config = ParseJson(text, path);
   return config.is_object() ? config.dump() : "";
 }
@@ -109,17 +128,19 @@ std::string ConfigIn(const std::string& folder) {
 }  // namespace
 
 bool MayHoldTensors(const std::string& path) {
-  return path != "-" && (IsFolder(path) || (ReaderOfFile(path) != nullptr && Exists(path)));
+  return IsBucketUrl(path) ||
+         (path != "-" && (IsFolder(path) || (ReaderOfFile(path) != nullptr && Exists(path))));
 }
 
 Contents ReadForeign(const std::string& given, const FormatReader** reader) {
-  const std::string path = IsFolder(given) ? ItemIn(given) : given;
-  if (!IsFolder(path)) {
+  const std::string path = IsInputFolder(given) ? ItemIn(given) : given;
+  if (!IsInputFolder(path)) {
     *reader = ReaderOfFile(path);
-    if (*reader != nullptr && Exists(path)) return (*reader)->read_file(path);
+    if (*reader != nullptr && InputExists(path)) return (*reader)->read_file(path);
+    if (IsBucketUrl(path)) ThrowNone(path);
     if (const auto wrong = WrongKind(path, "the folder of a checkpoint or an export")) throw *wrong;
   }
-  RequireFolder(path);
+  if (!IsBucketUrl(path)) RequireFolder(path);
   RefuseKnown(path);
   std::optional<Contents> contents;
   for (const FormatReader* candidate : FormatReaders()) {
@@ -143,8 +164,9 @@ Contents ReadForeign(const std::string& given, const FormatReader** reader) {
   return *std::move(contents);
 }
 
-TensorFolder::TensorFolder(const std::string& path) : path_(path), place_(path) {
-  if (IsFolder(path) && Exists(path + "/" + kPlanName)) {
+TensorFolder::TensorFolder(const std::string& path)
+    : path_(IsBucketUrl(path) ? ParseBucketUrl(path).text() : path), place_(path_) {
+  if (IsInputFolder(path_) && InputExists(path_ + "/" + kPlanName)) {
     ReadCheckpoint();
   } else {
     ReadOther();
@@ -154,14 +176,18 @@ TensorFolder::TensorFolder(const std::string& path) : path_(path), place_(path) 
 void TensorFolder::ReadCheckpoint() {
   what_ = "rank files";
   plan_ = LoadCheckpointPlan(path_, &plan_sha256_);
-  LoadDevices(CheckpointFolder(path_), &plan_);
+  if (IsBucketUrl(path_)) {
+    BucketCheckpoint(path_).LoadDevices(&plan_);
+  } else {
+    LoadDevices(CheckpointFolder(path_), &plan_);
+  }
   reader_.emplace(path_, plan_, plan_sha256_);
 }
 
 void TensorFolder::ReadOther() {
-  if (IsFolder(path_)) place_ = ItemIn(path_);
+  if (IsInputFolder(path_)) place_ = ItemIn(path_);
   const std::string& folder = place_;
-  StatFiles(folder, &files_);
+  if (!IsBucketUrl(folder)) StatFiles(folder, &files_);
   const FormatReader* reader = nullptr;
   Contents contents = ReadForeign(folder, &reader);
   if (!contents.lost.empty()) {
@@ -272,6 +298,7 @@ BoxElements TensorFolder::ElementsOf(const Tensor& tensor) const {
 
 Digest TensorFolder::Identify() const {
   if (!reader_) {
+    if (IsBucketUrl(place_)) return IdentifyObjects(place_);
     Sha256 hash;
     for (const auto& [file, info] : files_) {
       hash.Update(fmt::format("{} {} {} {} {}\n", file, info.st_ino, info.st_size,
@@ -280,7 +307,9 @@ Digest TensorFolder::Identify() const {
     return hash.Finish();
   }
   std::string manifest;
-  if (!ReadIfFile(path_ + "/" + kManifestName, kManifestLimit, &manifest).empty()) {
+  const std::string file = path_ + "/" + kManifestName;
+  if (IsBucketUrl(path_) ? !ReadInputIfExists(file, kManifestLimit, &manifest)
+                         : !ReadIfFile(file, kManifestLimit, &manifest).empty()) {
     throw Error(ExitCode::kUsage,
                 fmt::format("`{}` is unfinished: it has no {}", path_, kManifestName),
                 fmt::format("see `shardinit status {}`", path_));
@@ -297,7 +326,7 @@ Digest TensorFolder::Identify() const {
 }
 
 Digest TensorFolder::IdentifyAnywhere() const {
-  if (reader_) return Identify();
+  if (reader_ || IsBucketUrl(place_)) return Identify();
   Sha256 hash;
   for (const auto& [file, info] : files_) {
     hash.Update(fmt::format("{} {} {} {}\n",
@@ -308,7 +337,8 @@ Digest TensorFolder::IdentifyAnywhere() const {
 }
 
 void TensorFolder::RequireUnchanged(const FilePiece& piece) const {
-  if (reader_) return;
+  // An object that is read is the one that was listed.
+  if (reader_ || IsBucketUrl(place_)) return;
   struct stat now;
   const auto then = files_.find(piece.file);
   if (then == files_.end() || !LookAt(piece.file, &now) || !AreUnchanged(then->second, now)) {

@@ -19,10 +19,10 @@ void TensorFolder::RequireRecorded(const Tensor& tensor) const {
     const int64_t bytes = ElementCount(pieces[p].box.shape) * InfoOf(tensor.dtype).bytes;
     std::vector<uint8_t> part(1 << 20);
     Sha256 hash;
-    Fd fd;
+    InputFile file;
     for (int64_t at = 0; at < bytes;) {
       const int64_t now = std::min(bytes - at, std::ssize(part));
-      ReadPart(pieces[p], &fd, at, now, part.data());
+      ReadPart(pieces[p], &file, at, now, part.data());
       hash.Update(
           std::string_view(reinterpret_cast<const char*>(part.data()), static_cast<size_t>(now)));
       at += now;

@@ -98,7 +98,7 @@ class SourceFiles final : public SourceFolder, public std::enable_shared_from_th
   bool is_checkpoint() const { return is_checkpoint_; }
   // The file that has a tensor of the folder, or the first of its parts.
   const std::string& FileOf(const std::string& name) const { return tensors_.at(name).file; }
-  std::shared_ptr<Fd> Open(const std::string& file) const { return open_files_.Open(file); }
+  std::shared_ptr<InputFile> Open(const std::string& file) const { return open_files_.Open(file); }
 
  private:
   const SourceRequest request_;

@@ -172,15 +172,15 @@ bool Sweep::IsOneInOne() const {
 void Sweep::ReadSources() {
   for (Read& read : reads_) {
     if (read.elements() == 0) continue;
-    Fd fd;
+    InputFile file;
     const int64_t offset = read.done * element_, bytes = read.elements() * element_;
     if (read.source.watched) {
-      read.source.watched->Read(&fd, offset, bytes, read.data);
+      read.source.watched->Read(&file, offset, bytes, read.data);
       continue;
     }
     ReadPiece(read.source.piece->box, element_, read.box, read.done, read.elements(), read.data,
               [&](int64_t at, int64_t size, void* to) {
-                ReadPart(*read.source.piece, &fd, at, size, to);
+                ReadPart(*read.source.piece, &file, at, size, to);
               });
   }
 }
@@ -192,10 +192,10 @@ void Sweep::FillMade(Made& made) {
               made.data);
   }
   for (const Source& source : compared_) {
-    Fd fd;
+    InputFile file;
     ReadPiece(source.piece->box, element_, made.box, made.done, made.elements(), made.data,
               [&](int64_t offset, int64_t bytes, void* to) {
-                source.watched->Read(&fd, offset, bytes, to);
+                source.watched->Read(&file, offset, bytes, to);
               });
   }
 }

@@ -24,9 +24,9 @@ class WatchedBox {
   WatchedBox(FilePiece piece, int64_t bytes, int64_t cell_bytes);
 
   const FilePiece& piece() const { return piece_; }
-  // Reads bytes, from several threads. `fd` is the caller's; if it is empty, the file is opened.
+  // Reads bytes, from several threads. `file` is the caller's; if it is none, it is opened.
   // Throws Error (kWorld) if the file cannot be read or has other bytes than at another time.
-  void Read(Fd* fd, int64_t offset, int64_t bytes, void* out);
+  void Read(InputFile* file, int64_t offset, int64_t bytes, void* out);
 
  private:
   void Compare(int64_t offset, int64_t bytes, const uint8_t* data);

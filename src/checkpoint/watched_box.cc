@@ -19,26 +19,26 @@ WatchedBox::WatchedBox(FilePiece piece, int64_t bytes, int64_t cell_bytes)
       cells_(static_cast<size_t>(CeilDiv(bytes, cell_bytes))),
       read_(cells_.size()) {}
 
-void WatchedBox::Read(Fd* fd, int64_t offset, int64_t bytes, void* out) {
+void WatchedBox::Read(InputFile* file, int64_t offset, int64_t bytes, void* out) {
   auto* to = static_cast<uint8_t*>(out);
   const int64_t end = offset + bytes;
   const int64_t begin_cell = offset / cell_bytes_ * cell_bytes_;
   const int64_t end_cell = std::min(bytes_, CeilDiv(end, cell_bytes_) * cell_bytes_);
   if (begin_cell == offset && end_cell == end) {
-    ReadPart(piece_, fd, offset, bytes, to);
+    ReadPart(piece_, file, offset, bytes, to);
     return Compare(offset, bytes, to);
   }
   if (end_cell - begin_cell > std::max(kSmallRead, cell_bytes_)) {
     // Whole cells are read directly to their place.
     const int64_t first = CeilDiv(offset, cell_bytes_) * cell_bytes_;
     const int64_t last = end == bytes_ ? end : end / cell_bytes_ * cell_bytes_;
-    if (offset < first) Read(fd, offset, first - offset, to);
-    Read(fd, first, last - first, to + (first - offset));
-    if (last < end) Read(fd, last, end - last, to + (last - offset));
+    if (offset < first) Read(file, offset, first - offset, to);
+    Read(file, first, last - first, to + (first - offset));
+    if (last < end) Read(file, last, end - last, to + (last - offset));
     return;
   }
   std::vector<uint8_t> cells(static_cast<size_t>(end_cell - begin_cell));
-  ReadPart(piece_, fd, begin_cell, std::ssize(cells), cells.data());
+  ReadPart(piece_, file, begin_cell, std::ssize(cells), cells.data());
   Compare(begin_cell, std::ssize(cells), cells.data());
   memcpy(to, cells.data() + (offset - begin_cell), static_cast<size_t>(bytes));
 }

@@ -19,6 +19,7 @@
 #include "commands/folders.h"
 #include "commands/options.h"
 #include "export/export.h"
+#include "formats/input.h"
 #include "graph/stored/view.h"
 #include "plan/load.h"
 #include "plan/relayout.h"
@@ -32,7 +33,7 @@ constexpr char kOwnFormat[] = "hdf5";  // a checkpoint of this tool
 
 struct ConvertOptions {
   explicit ConvertOptions(CLI::App& app) {
-    app.add_option("DIR", from, "Folder or file with tensors, in any format that is read")
+    TakesUrl(app.add_option("DIR", from, "Folder or file with tensors, in any format that is read"))
         ->required();
     exporting.AddTo(app, {kOwnFormat});
     AddText(app, "--spec", "SPEC", &spec.request.path,
@@ -102,12 +103,13 @@ Plan LoadIn(const ConvertOptions& options, const std::string& layout, bool says_
   spec.layout_is_optional = spec.layout == kHub;
   if (spec.request.path.empty()) {
     spec.request.path = options.from + "/config.json";
-    if (!IsFolder(options.from) || !Exists(spec.request.path)) {
+    if (!IsInputFolder(options.from) || !InputExists(spec.request.path)) {
       throw Error(ExitCode::kUsage,
                   fmt::format("`{}` has no config.json, so nothing says what a layout is of it",
                               options.from),
                   "give the model's spec, with `--spec`");
     }
+    if (IsBucketUrl(options.from)) spec.request.text = ReadInput(spec.request.path, 16 << 20);
   }
   return spec.Load();
 }

@@ -15,6 +15,7 @@
 #include "commands/diff_folders.h"
 #include "commands/folders.h"
 #include "commands/options.h"
+#include "formats/input.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -22,9 +23,10 @@ namespace {
 
 struct DiffOptions {
   explicit DiffOptions(CLI::App& app) {
-    app.add_option("A", before, "Model spec, plan.json or folder of tensors")->required();
-    app.add_option("B", after,
-                   "What to compare it with, likewise; default: A with what these options change");
+    TakesUrl(app.add_option("A", before, "Model spec, plan.json or folder of tensors"))->required();
+    TakesUrl(app.add_option(
+        "B", after,
+        "What to compare it with, likewise; default: A with what these options change"));
     spec.AddOverridesTo(app);
     spec.AddLayoutTo(app);
     AddOnly(app, &only);
@@ -53,7 +55,7 @@ bool IsPlan(const std::string& path) {
 // becomes true for a spec.
 Plan Load(const std::string& path, SpecOptions spec, bool* is_spec) {
   Digest plan_sha256;
-  if (path != "-" && IsFolder(path)) return LoadCheckpointPlan(path, &plan_sha256);
+  if (path != "-" && IsInputFolder(path)) return LoadCheckpointPlan(path, &plan_sha256);
   if (path != "-" && IsPlan(path)) return ReadPlan(ReadFile(path, kPlanLimit), path);
   *is_spec = true;
   spec.request.path = path;
@@ -144,7 +146,7 @@ std::string InText(const PlanDifference& difference) {
 
 // Tells whether only the tensors of a folder can be compared: what other tools wrote has no plan.
 bool IsForeign(const std::string& path) {
-  return MayHoldTensors(path) && !Exists(path + "/" + kPlanName);
+  return MayHoldTensors(path) && !InputExists(path + "/" + kPlanName);
 }
 
 // Requires what values can be compared of.

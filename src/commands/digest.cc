@@ -20,7 +20,8 @@ namespace {
 
 struct DigestOptions {
   explicit DigestOptions(CLI::App& app) {
-    spec.AddTo(app, "Model spec or config.json, `-` for standard input, or a folder of tensors");
+    TakesUrl(spec.AddTo(
+        app, "Model spec or config.json, `-` for standard input, or a folder of tensors"));
     spec.AddLayoutTo(app);
     AddOnly(app, &only);
     AddText(app, "--check", "FILE", &check,

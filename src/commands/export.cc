@@ -17,7 +17,7 @@ namespace {
 
 struct ExportOptions {
   explicit ExportOptions(CLI::App& app) {
-    spec.AddTo(app, "Model spec, `-` for standard input, or a folder of tensors");
+    TakesUrl(spec.AddTo(app, "Model spec, `-` for standard input, or a folder of tensors"));
     spec.AddLayoutTo(app);
     exporting.AddTo(app);
     AddOnly(app, &only);

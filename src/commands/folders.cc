@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "checkpoint/source.h"
 #include "export/record.h"
+#include "formats/input.h"
 #include "formats/pieces.h"
 #include "report/text.h"
 #include "spec/file_kind.h"
@@ -92,8 +93,8 @@ void SayFolder(const TensorFolder& folder, bool reads_values) {
 void TakeRecord(TensorFolder* folder) {
   const std::string path = fmt::format("{}/{}", folder->place(), kExportName);
   std::string text;
-  if (folder->is_checkpoint() || !IsFolder(folder->place()) ||
-      !ReadFileIfExists(path, kManifestLimit, &text)) {
+  if (folder->is_checkpoint() || !IsInputFolder(folder->place()) ||
+      !ReadInputIfExists(path, kManifestLimit, &text)) {
     return;
   }
   Record record;
@@ -106,7 +107,7 @@ void TakeRecord(TensorFolder* folder) {
   std::map<std::pair<std::string, int64_t>, const RecordedFile::Part*> parts;
   for (const RecordedFile& file : record.files) {
     const std::string at = fmt::format("{}/{}", folder->place(), file.path);
-    if (file.boxes > 0 && FileSize(at) != file.size) {
+    if (file.boxes > 0 && InputSize(at) != file.size) {
       throw Error(ExitCode::kDifferent,
                   fmt::format("`{}` is damaged: {} does not have the {} bytes that were written",
                               folder->path(), Quote(file.path), file.size),

@@ -11,6 +11,7 @@
 #include "commands/folders.h"
 #include "commands/options.h"
 #include "formats/hdf5/reader.h"
+#include "formats/input.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -20,9 +21,10 @@ using nlohmann::json;
 
 struct InspectOptions {
   explicit InspectOptions(CLI::App& app) {
-    app.add_option("PATH", path,
-                   "Folder or file with tensors, in any format that is read; or an HDF5 file of "
-                   "a checkpoint")
+    TakesUrl(
+        app.add_option("PATH", path,
+                       "Folder or file with tensors, in any format that is read; or an HDF5 file "
+                       "of a checkpoint"))
         ->required();
     AddOnly(app, &only);
     AddJson(app, &json);
@@ -39,7 +41,7 @@ std::string MatrixText(const Tensor& tensor) {
 ExitCode InspectFolder(const InspectOptions& options) {
   Digest plan_sha256;
   const Plan plan = LoadCheckpointPlan(options.path, &plan_sha256);
-  const bool complete = Exists(options.path + "/" + kManifestName);
+  const bool complete = InputExists(options.path + "/" + kManifestName);
   const InitGraph& graph = plan.graph;
   const std::vector<const Tensor*> tensors = Matching(graph.tensors, options.only);
   if (options.json) {
@@ -148,8 +150,8 @@ ExitCode InspectFile(const InspectOptions& options) {
 }
 
 ExitCode RunInspect(const InspectOptions& options) {
-  const bool is_own = Exists(options.path + "/" + kPlanName);
-  if (is_own && IsFolder(options.path)) return InspectFolder(options);
+  const bool is_own = InputExists(options.path + "/" + kPlanName);
+  if (is_own && IsInputFolder(options.path)) return InspectFolder(options);
   if (MayHoldTensors(options.path)) return InspectOther(options);
   if (!Exists(options.path)) {
     throw Error(ExitCode::kUsage, fmt::format("there is no file or folder `{}`", options.path));

@@ -168,9 +168,10 @@ void CommonOptions::AddTo(CLI::App& app) {
   app.add_flag("-v,--verbose", verbose, "Say at the end what the run cost")->group(kGroup);
 }
 
-void SpecOptions::AddTo(CLI::App& app, const char* help) {
-  app.add_option("SPEC", request.path, help)->required();
+CLI::Option* SpecOptions::AddTo(CLI::App& app, const char* help) {
+  CLI::Option* const option = app.add_option("SPEC", request.path, help)->required();
   AddOverridesTo(app);
+  return option;
 }
 
 void SpecOptions::AddReplicasTo(CLI::App& app) {
@@ -444,7 +445,16 @@ void RequireFolderName(const std::string& folder) {
 }
 
 void RequireOutside(const std::string& folder, const std::string& checkpoint) {
-  if (IsBucketUrl(folder)) return;
+  const auto refuse = [&] {
+    return Error(ExitCode::kUsage,
+                 fmt::format("`{}` is in `{}`, the checkpoint that is copied", folder, checkpoint),
+                 "choose another folder with `-o`");
+  };
+  if (IsBucketUrl(folder) && IsBucketUrl(checkpoint)) {
+    const auto begin_of = [](const std::string& url) { return ParseBucketUrl(url).UrlOf(""); };
+    if (begin_of(folder).starts_with(begin_of(checkpoint))) throw refuse();
+  }
+  if (IsBucketUrl(folder) || IsBucketUrl(checkpoint)) return;
   // A name of nothing is reported by who reads or makes it.
   const auto canonical = [](const std::string& name, auto function) {
     std::error_code error;
@@ -464,9 +474,7 @@ void RequireOutside(const std::string& folder, const std::string& checkpoint) {
   });
   const auto within = path.lexically_relative(of);
   if (within.empty() || within == "." || *within.begin() == "..") return;
-  throw Error(ExitCode::kUsage,
-              fmt::format("`{}` is in `{}`, the checkpoint that is copied", folder, checkpoint),
-              "choose another folder with `-o`");
+  throw refuse();
 }
 
 }  // namespace shardinit

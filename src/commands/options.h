@@ -37,8 +37,9 @@ struct SpecOptions {
   bool says_warnings = true;
   bool layout_is_optional = false;  // as of PlanRequest
 
-  void AddTo(CLI::App& app,
-             const char* help = "Model spec or config.json, or `-` for standard input");
+  // Returns SPEC.
+  CLI::Option* AddTo(CLI::App& app,
+                     const char* help = "Model spec or config.json, or `-` for standard input");
   void AddOverridesTo(CLI::App& app);  // --set, --mesh, --sharding, --source and --deny alone
   void AddLayoutTo(CLI::App& app,
                    const char* help = "Store the tensors in this layout of the spec");

@@ -17,7 +17,7 @@ namespace {
 
 struct ReshardOptions {
   explicit ReshardOptions(CLI::App& app) {
-    app.add_option("DIR", from, "Folder of the checkpoint")->required();
+    TakesUrl(app.add_option("DIR", from, "Folder of the checkpoint"))->required();
     TakesUrl(AddText(app, "-o,--output", "DIR2", &folder, "Folder to make"))->required();
     AddText(app, "--spec", "SPEC", &spec.request.path,
             "Spec of the same model, which says mesh, sharding and layout");

@@ -24,7 +24,8 @@ namespace {
 
 struct StatsOptions {
   explicit StatsOptions(CLI::App& app) {
-    app.add_option("SPEC|DIR", path, "Model spec, or `-` for standard input; or folder of tensors")
+    TakesUrl(app.add_option("SPEC|DIR", path,
+                            "Model spec, or `-` for standard input; or folder of tensors"))
         ->required();
     AddText(app, "--spec", "SPEC", &spec.request.path,
             "Test a folder's values against this spec, and say which are still as it makes them");

@@ -16,6 +16,7 @@
 #include "commands/options.h"
 #include "export/export.h"
 #include "export/record.h"
+#include "formats/input.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -99,7 +100,7 @@ ExitCode RunAgainstSpec(const VerifyOptions& options, const Plan& plan, std::str
     Progress progress(options.work.Mode(), "comparing", plan.bytes, options.json);
     const WorkerOptions workers = options.work.Workers(false);
     // In a bucket only one side is hashed.
-    const bool is_url = IsBucketUrl(options.folder);
+    const bool is_url = IsBucketUrl(options.folder) && !manifest.empty();
     const auto update = [&](const WorkCounters& c) {
       progress.Update(c.hashed_bytes / (is_url ? 1 : 2));
     };
@@ -190,8 +191,8 @@ void PrintIntact(const VerifyOptions& options, bool is_export, const VerifyResul
   }
 }
 
-// Throws Error (kUsage) for options that have nothing to be about.
-void RequireSense(const VerifyOptions& options, bool against_spec, bool has_plan) {
+// Throws Error (kUsage) for options that have nothing to be about, whatever the folder is.
+void RequireSense(const VerifyOptions& options, bool against_spec) {
   const bool is_url = IsBucketUrl(options.folder);
   const SignatureRequest& signature = options.signature;
   if (!against_spec && options.spec.HasOverrides()) {
@@ -207,8 +208,12 @@ void RequireSense(const VerifyOptions& options, bool against_spec, bool has_plan
     throw Error(ExitCode::kUsage, "the signature of what is in a bucket is not read from there",
                 "download it, and give it with `--signature FILE`");
   }
-  if (!against_spec || has_plan) return;
-  if (!signature.signers.empty()) {
+}
+
+// Throws Error (kUsage) for options that are not for folders without a plan, of which tensors are
+// compared.
+void RequireNoPlanOptions(const VerifyOptions& options) {
+  if (!options.signature.signers.empty()) {
     throw Error(ExitCode::kUsage,
                 "`--signers` is about the manifest of a checkpoint, and there is none",
                 "without `--spec` the record of an export is compared with its signature");
@@ -223,22 +228,21 @@ void RequireSense(const VerifyOptions& options, bool against_spec, bool has_plan
 
 ExitCode RunVerify(const VerifyOptions& options) {
   const bool is_url = IsBucketUrl(options.folder);
-  const auto holds = [&](const char* name) { return Exists(options.folder + "/" + name); };
+  const auto holds = [&](const char* name) { return InputExists(options.folder + "/" + name); };
   const bool against_spec = !options.spec.request.path.empty();
-  const bool has_plan = is_url || holds(kPlanName);  // Exports in buckets are found below.
-  RequireSense(options, against_spec, has_plan);
+  RequireSense(options, against_spec);
   // A mistake in it is told before a large checkpoint is read.
   std::optional<Plan> spec;
   if (against_spec) spec = options.spec.Load();
-  if (against_spec && !has_plan) return RunAgainstSpec(options, *spec, {});
-  // An export has no ranks, but a record.
-  const bool is_export = is_url ? IsExportInBucket(options.folder)
-                                : !holds(kManifestName) && !has_plan && holds(kExportName);
-  if (against_spec && is_export) {
-    throw Error(ExitCode::kUsage, "`--spec` compares checkpoints in buckets, and no exports there",
-                "run the `shardinit export` that wrote it again: it says whether all is there, of "
-                "that spec");
+  const bool has_plan = holds(kPlanName);
+  if (against_spec && !has_plan) {
+    RequireNoPlanOptions(options);
+    return RunAgainstSpec(options, *spec, {});
   }
+  // An export has no ranks, but a record.
+  // In a bucket an export that is not complete has a claim.
+  const bool is_export =
+      !holds(kManifestName) && !has_plan && (holds(kExportName) || (is_url && holds(kExportClaim)));
   const char* const name = is_export ? kExportName : kManifestName;
   const VerifyResult result = CheckBytes(options, is_export);
   const auto found = CheckSigner(options, name, result.statement);

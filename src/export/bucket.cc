@@ -105,11 +105,12 @@ class BucketExport {
       List();
       // A copy of an export by another tool needs no claim.
       if (auto record = WholeRecord()) return record;
-      if (has_something_) {
+      if (!has_something_) PutClaim(store_, kExportClaim, claim_);
+      // Another process may have made it between these looks.
+      present = store_.Get(kExportClaim, kClaimLimit);
+      if (!present && has_something_) {
         throw Conflict(fmt::format("`{}` is not empty, and holds something else", request_.folder));
       }
-      PutClaim(store_, kExportClaim, claim_);
-      present = store_.Get(kExportClaim, kClaimLimit);
     }
     if (present != claim_) ThrowOther(present.value_or(""));
     const std::optional<ObjectInfo> info = store_.Head(kExportClaim);
@@ -225,11 +226,11 @@ class BucketExport {
     of_checkpoint_.clear();
     has_record_ = has_something_ = false;
     const std::string receipt = ReceiptName("");
-    store_.List("", [&](const std::string& name, int64_t size) {
+    store_.List("", [&](const std::string& name, const ObjectInfo& info) {
       has_something_ = true;
       const auto file = file_of_.find(name);
       if (file != file_of_.end()) {
-        sizes_[file->second] = size;
+        sizes_[file->second] = info.size;
       } else if (name == kExportName) {
         has_record_ = true;
       } else if (name == kPlanName || name == kManifestName) {

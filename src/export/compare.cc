@@ -18,6 +18,7 @@
 #include "checkpoint/reader.h"
 #include "export/export.h"
 #include "formats/format.h"
+#include "formats/input.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -40,7 +41,7 @@ Contents ReadCheckpoint(const std::string& folder) {
 // Reads what a folder holds. `*name_of` says how its files write a type.
 Contents Read(const std::string& folder, std::function<std::string_view(DType)>* name_of) {
   *name_of = NameOf;
-  if (IsFolder(folder) && Exists(folder + "/" + kPlanName)) return ReadCheckpoint(folder);
+  if (IsInputFolder(folder) && InputExists(folder + "/" + kPlanName)) return ReadCheckpoint(folder);
   const FormatReader* reader = nullptr;
   Contents contents = ReadForeign(folder, &reader);
   *name_of = [reader](DType dtype) { return ForeignNamesOf(dtype).*reader->dtype; };

@@ -95,7 +95,7 @@ class ObjectVerifier {
 
   // Finds names that do not belong, as FindFiles() does for a folder.
   void List() {
-    store_.List("", [&](const std::string& name, int64_t) {
+    store_.List("", [&](const std::string& name, const ObjectInfo&) {
       if (recorded_.contains(name) || name == kExportName || name == SignatureOf(kExportName) ||
           name.starts_with(std::string(kExportNotes) + "/")) {
         return true;
@@ -181,11 +181,6 @@ VerifyResult VerifyInBucket(const std::string& url, int jobs, const VerifyProgre
 }
 
 }  // namespace
-
-bool IsExportInBucket(const std::string& url) {
-  Store store(ParseBucketUrl(url));
-  return !store.Head(kPlanName) && (store.Head(kExportName) || store.Head(kExportClaim));
-}
 
 VerifyResult VerifyExport(const std::string& folder, int jobs, const VerifyProgress& progress) {
   if (IsBucketUrl(folder)) return VerifyInBucket(folder, jobs, progress);

@@ -43,9 +43,6 @@ struct Record {
 // Reads untrusted text. Throws Error (kRefused) that names `path`.
 Record ReadRecord(std::string_view text, const std::string& path);
 
-// Returns whether an export was begun at this URL.
-bool IsExportInBucket(const std::string& url);
-
 // Hashes every byte of every file that shardinit-export.json lists, `jobs` at a time, and looks for
 // names that do not belong. No link is followed. Throws Error (kRefused) if that record is damaged.
 VerifyResult VerifyExport(const std::string& folder, int jobs, const VerifyProgress& progress);

@@ -46,9 +46,6 @@ struct Holding {
 // Throws Error (kRefused) unless the pieces are the whole tensor, none of it twice.
 void RequireWhole(const std::string& name, const Holding& holding);
 
-// Returns the names in a folder, sorted.
-std::vector<std::string> NamesIn(const std::string& folder);
-
 struct Contents {
   std::map<std::string, Holding> tensors;
   Findings findings;  // Faults of the folder that keep no tensor from being read.

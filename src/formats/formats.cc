@@ -146,14 +146,4 @@ void RequireWhole(const std::string& name, const Holding& holding) {
   }
 }
 
-std::vector<std::string> NamesIn(const std::string& folder) {
-  std::vector<std::string> names;
-  Walk(folder, [&](const std::string& name, NameKind) {
-    names.push_back(name);
-    return false;
-  });
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 }  // namespace shardinit

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <numeric>
 #include <unordered_set>
@@ -139,21 +138,19 @@ int64_t ElementsBefore(const std::vector<int64_t>& indices, const Box& box) {
   return before;
 }
 
-void ReadPart(const FilePiece& piece, Fd* fd, int64_t offset, int64_t bytes, void* out) {
-  if (!*fd) *fd = OpenToRead(piece.file);
-  errno = 0;
-  if (ReadAll(fd->get(), out, static_cast<size_t>(bytes), piece.offset + offset)) return;
-  if (errno != 0) throw SystemError("read", piece.file);
-  ThrowChanged(piece);  // The file has become shorter.
+void ReadPart(const FilePiece& piece, InputFile* file, int64_t offset, int64_t bytes, void* out) {
+  if (!*file) *file = InputFile(piece.file);
+  // A file that ends before has become shorter.
+  if (!file->ReadIfThere(piece.offset + offset, bytes, out)) ThrowChanged(piece);
 }
 
-std::shared_ptr<Fd> OpenFiles::Open(const std::string& path) {
+std::shared_ptr<InputFile> OpenFiles::Open(const std::string& path) {
   const std::lock_guard lock(mutex_);
   if (const auto known = by_path_.find(path); known != by_path_.end()) {
     files_.splice(files_.begin(), files_, known->second);
     return files_.front().second;
   }
-  files_.emplace_front(path, std::make_shared<Fd>(OpenToRead(path)));
+  files_.emplace_front(path, std::make_shared<InputFile>(path));
   by_path_.emplace(files_.front().first, files_.begin());
   if (files_.size() > kMost) {
     by_path_.erase(files_.back().first);
@@ -229,10 +226,11 @@ void CopyPiece(const Box& piece, int element_bytes, const uint8_t* from, int64_t
 void ReadPieces(const std::vector<FilePiece>& pieces, int element_bytes, const Box& box,
                 int64_t first, int64_t count, void* out) {
   for (const FilePiece& piece : pieces) {
-    Fd fd;
-    ReadPiece(
-        piece.box, element_bytes, box, first, count, out,
-        [&](int64_t offset, int64_t bytes, void* to) { ReadPart(piece, &fd, offset, bytes, to); });
+    InputFile file;
+    ReadPiece(piece.box, element_bytes, box, first, count, out,
+              [&](int64_t offset, int64_t bytes, void* to) {
+                ReadPart(piece, &file, offset, bytes, to);
+              });
   }
 }
 

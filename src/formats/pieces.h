@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/file.h"
+#include "formats/input.h"
 #include "tensor/box.h"
 
 namespace shardinit {
@@ -35,20 +35,20 @@ std::optional<std::pair<size_t, size_t>> FindOverlap(const std::vector<const Box
 // may equal its extent, behind all elements.
 int64_t ElementsBefore(const std::vector<int64_t>& indices, const Box& box);
 
-// Reads bytes of a piece, from `offset` in it on. `fd` is its file; if `fd` is empty, it is opened.
+// Reads bytes of a piece, from `offset` in it on. `file` is its file; if it is none, it is opened.
 // Throws Error (kWorld).
-void ReadPart(const FilePiece& piece, Fd* fd, int64_t offset, int64_t bytes, void* out);
+void ReadPart(const FilePiece& piece, InputFile* file, int64_t offset, int64_t bytes, void* out);
 // Opens files that are read in many parts once, and not for each part. It keeps those that were
 // asked for last, and is safe to use from several threads.
 class OpenFiles {
  public:
-  // Throws Error as OpenToRead() does.
-  std::shared_ptr<Fd> Open(const std::string& path);
+  // Throws Error as InputFile does.
+  std::shared_ptr<InputFile> Open(const std::string& path);
 
  private:
   static constexpr size_t kMost = 64;
   std::mutex mutex_;
-  std::list<std::pair<std::string, std::shared_ptr<Fd>>> files_;  // the last one first
+  std::list<std::pair<std::string, std::shared_ptr<InputFile>>> files_;  // the last one first
   std::unordered_map<std::string_view, decltype(files_)::iterator> by_path_;
 };
 

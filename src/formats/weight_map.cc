@@ -7,10 +7,10 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "base/parse_number.h"
 #include "base/text.h"
+#include "formats/input.h"
 
 namespace shardinit {
 namespace {
@@ -48,7 +48,7 @@ void RequireAllParts(const std::vector<std::string>& files, Contents* contents) 
 
 WeightMap ReadWeightMap(const std::string& folder, const std::string& index) {
   std::string text;
-  if (!ReadFileIfExists(folder + "/" + index, kIndexLimit, &text)) return std::nullopt;
+  if (!ReadInputIfExists(folder + "/" + index, kIndexLimit, &text)) return std::nullopt;
   const nlohmann::json in = ParseJson(text, index);
   if (!in.is_object() || !in.contains("weight_map") || !in["weight_map"].is_object()) {
     throw Error(ExitCode::kRefused, fmt::format("`{}` has no `weight_map`", index));

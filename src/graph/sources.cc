@@ -12,6 +12,7 @@
 #include "base/glob.h"
 #include "base/suggest.h"
 #include "base/text.h"
+#include "bucket/url.h"
 #include "expr/functions.h"
 
 namespace shardinit {
@@ -22,6 +23,11 @@ constexpr int64_t kLargestExtent = std::numeric_limits<int64_t>::max();
 // Returns a path of the file that has it as one of the current folder.
 std::string Resolved(const Located<std::string>& path) {
   return (std::filesystem::path(path.span.source->name).parent_path() / path.value).string();
+}
+
+// Returns where the tensors of a source are: a path as of the current folder, or a URL.
+std::string PlaceOfSource(const Located<std::string>& path) {
+  return IsBucketUrl(path.value) ? path.value : Resolved(path);
 }
 
 // Returns what to do about another shape or number: which variables the spec's is made of.
@@ -87,7 +93,7 @@ void SourceTable::NotePlace(const std::string& source, Diagnostics& diagnostics)
   const Named<SourceSpec>* const declared = Declared(source);
   if (declared == nullptr || !declared->value.path) return;
   diagnostics.Note(declared->value.path->span,
-                   fmt::format("the source is {}", Quote(Resolved(*declared->value.path))));
+                   fmt::format("the source is {}", Quote(PlaceOfSource(*declared->value.path))));
 }
 
 std::shared_ptr<const SourceFolder> SourceTable::Open(const Named<SourceSpec>& source,
@@ -104,7 +110,7 @@ std::shared_ptr<const SourceFolder> SourceTable::Open(const Named<SourceSpec>& s
   }
   SourceRequest request;
   request.name = source.name.value;
-  request.folder = Resolved(*path);
+  request.folder = PlaceOfSource(*path);
   if (source.value.layout) request.layout = source.value.layout->value;
   if (source.value.spec) {
     request.spec = Resolved(*source.value.spec);
@@ -124,6 +130,7 @@ std::shared_ptr<const SourceFolder> SourceTable::Open(const Named<SourceSpec>& s
         fmt::format("{}:{}:{}", digest->span.source->name, digest->span.line, digest->span.column);
   }
   try {
+    if (!IsBucketUrl(path->value)) RequireLocal(path->value);
     return open_(request);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kUsage && error.code() != ExitCode::kRefused) throw;

@@ -201,8 +201,8 @@ StretchesOf Stored(const TensorFolder& folder, const std::vector<const Tensor*>&
       const Shape& shape = piece.box.shape;
       const bool has_rows = shape.size() > 1 && shape.back() == tensor.shape.back();
       const auto read = [&piece, size](int64_t first, int64_t count, void* out) {
-        Fd fd;
-        ReadPart(piece, &fd, first * size, count * size, out);
+        InputFile file;
+        ReadPart(piece, &file, first * size, count * size, out);
       };
       stretches.push_back({ElementCount(shape), read, has_rows ? shape.back() : 0});
     }

@@ -2,11 +2,13 @@
 
 import os
 import random
+import re
+import shutil
 import subprocess
 
 import numpy as np
 import safetensors.numpy
-from support import BINARY
+from support import BINARY, tree_of
 
 
 def tool(store, *words, folder=None, **environment):
@@ -28,6 +30,29 @@ def begin(store, *words, folder):
 
 def files_of(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def put(store, folder, prefix="models/in"):
+    if folder.is_file():
+        return store.put(prefix, folder.read_bytes())
+    for name, data in files_of(folder).items():
+        store.put(f"{prefix}/{name}", data)
+
+
+def compare(store, words, folder, name="in", **environment):
+    """Runs a command of the folder in the bucket, and of its copy on the disk: both print and make the same."""
+    url = f"s3://bucket/models/{name}"
+    out = [folder / "out"] if words[-1] == "-o" else []
+    done, made = [], []
+    for path in (url, name):
+        given = [path if word == name else word for word in words]
+        done.append(tool(store, *given, *out, folder=folder, **environment))
+        made.append(tree_of(folder / "out") if (folder / "out").exists() else None)
+        shutil.rmtree(folder / "out", ignore_errors=True)
+    there, here = (re.sub(r"wrote .*|copied .*", "", each.stdout + each.stderr).replace(url, name) for each in done)
+    assert (done[0].returncode, there) == (done[1].returncode, here), words
+    assert made[0] == made[1] and (made[0] is None) == (not out or done[0].returncode != 0), words
+    return done[0].returncode
 
 
 class Faults:

@@ -389,15 +389,16 @@ def test_a_bucket_differs_from_a_spec_where_a_folder_does(config, replicas, obje
         assert found["tensors"] == expected["tensors"] and found["bytes"] == expected["bytes"]
 
 
-def test_what_verify_does_not_compare_with_a_spec(specs, object_store):
+def test_what_verify_compares_with_a_spec(specs, object_store):
     done = tool(object_store, "verify", URL, "--spec", "one.yaml", folder=specs)
     assert done.returncode == 2 and "is not a checkpoint" in done.stderr
     object_store.log.clear()
     done = tool(object_store, "verify", URL, "--spec", "one.yaml", "--mesh", "t=1", folder=specs)
     assert done.returncode == 2 and "no mesh axis `t`" in done.stderr and object_store.log == []
     ok(object_store, "export", "one.yaml", "--to", "dcp", "-o", URL, folder=specs)
-    done = tool(object_store, "verify", URL, "--spec", "one.yaml", folder=specs)
-    assert done.returncode == 2 and "run the `shardinit export` that wrote it again" in done.stderr
+    assert "equal to parts: 5 tensors" in ok(object_store, "verify", URL, "--spec", "one.yaml", folder=specs).stdout
+    done = tool(object_store, "verify", URL, "--spec", "two.yaml", folder=specs)
+    assert done.returncode == 1 and "large has other values" in done.stderr
 
 
 def test_damaged_objects_that_were_removed_are_made_again(specs, object_store):
@@ -411,6 +412,22 @@ def test_damaged_objects_that_were_removed_are_made_again(specs, object_store):
     assert done.returncode == 2 and "never replaced" in done.stderr
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     assert_is(object_store, specs / "one")
+
+
+@pytest.mark.parametrize("name", ["devices.json", "manifest.json"])
+def test_a_checkpoint_that_is_made_between_two_looks_is_seen(name, specs, object_store):
+    words = ["gen", "one.yaml", "--set", "mesh.devices=[5, 3]", "-o", URL]
+    ok(object_store, *words, folder=specs)
+    objects = {key: object_store.get(key) for key in object_store.names("models/a/")}
+    object_store.reset()
+
+    def make_it(request):
+        if request.kind == "head" and request.key == f"models/a/{name}" and not object_store.names("models/a/"):
+            for key, data in objects.items():
+                object_store.put(key, data)
+
+    object_store.faults = make_it
+    assert "already" in ok(object_store, *words, folder=specs).stderr
 
 
 def test_sources_that_change_between_two_writers(object_store, tmp_path):
@@ -744,8 +761,8 @@ def test_paths_that_are_no_folders_in_buckets(object_store, specs):
         done = tool(object_store, "gen", "one.yaml", "-o", url, folder=specs)
         assert done.returncode == 2 and words in done.stderr, (url, done)
     assert object_store.log == []
-    for words in (["reshard", URL, "-o", "new"], ["export", URL, "--to", "dcp", "-o", "new"], ["inspect", URL],
-                  ["convert", URL, "--to", "dcp", "-o", "new"], ["gen", "one.yaml", "-o", "gs://bucket/x"]):
+    for words in (["gen", URL, "-o", "new"], ["plan", URL], ["validate", URL], ["import", URL],
+                  ["convert", "gs://bucket/x", "--to", "dcp", "-o", "new"], ["gen", "one.yaml", "-o", "gs://bucket/x"]):
         done = tool(object_store, *words, folder=specs)
         assert done.returncode == 2 and "hint: " in done.stderr, (words, done)
     assert object_store.log == [] and sorted(path.name for path in specs.iterdir()) == [

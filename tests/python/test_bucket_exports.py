@@ -145,6 +145,20 @@ def test_jobs_at_once_make_one_export(exports, object_store):
     assert_is(object_store, exports / "zarr")
 
 
+def test_a_claim_that_is_made_between_two_looks_is_seen(exports, object_store):
+    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    claim = object_store.get("models/a/.shardinit-export/claim.json")
+    object_store.reset()
+
+    def make_it(request):
+        if request.kind == "list" and not object_store.names("models/a/"):
+            object_store.put("models/a/.shardinit-export/claim.json", claim)
+
+    object_store.faults = make_it
+    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    assert_is(object_store, exports / "dcp")
+
+
 def test_another_export_is_a_conflict_and_touches_nothing(exports, object_store):
     ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "0", folder=exports)
     before = objects_of(object_store)
@@ -517,10 +531,10 @@ def test_names_that_no_object_can_have_are_refused(exports, object_store, tmp_pa
     assert object_store.names() == []
 
 
-def test_other_commands_still_take_folders_alone(exports, object_store):
-    for words in (["export", URL, "--to", "dcp", "-o", "x"], ["convert", URL, "--to", "dcp", "-o", "x"]):
+def test_other_commands_take_files_alone(exports, object_store):
+    for words in (["gen", URL, "-o", "x"], ["program", URL, "-o", "x"]):
         done = tool(object_store, *words, folder=exports)
-        assert done.returncode == 2 and "and the `-o` of commands that make one" in done.stderr, done
+        assert done.returncode == 2 and "stands only for a folder of tensors" in done.stderr, done
     done = tool(object_store, *words_of("dcp"), "-o", "gs://bucket/x", folder=exports)
     assert done.returncode == 2 and "shardinit knows no other store than `s3://`" in done.stderr
     assert object_store.log == [] and not (exports / "x").exists()

@@ -285,11 +285,9 @@ TEST(ResultFile, SaysWhyItCannot) {
             "`-o` needs the name of a file, not `-`");
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { Result("loop"); }),
             "`loop` is a link that leads to itself");
-  EXPECT_EQ(
-      Failure(ExitCode::kUsage, [] { Result("s3://b/x"); }),
-      "`s3://b/x` is not a path of a file system, and such a URL stands only for a "
-      "checkpoint or an export, after `status`, `finalize`, `verify` and the `-o` of commands that "
-      "make one");
+  EXPECT_EQ(Failure(ExitCode::kUsage, [] { Result("s3://b/x"); }),
+            "`s3://b/x` is not a path of a file system, and such a URL stands only for a folder of "
+            "tensors: a checkpoint, an export, or what others wrote");
   EXPECT_EQ(NamesIn("."), (Names{"loop", "sub"}));
 }
 

@@ -49,10 +49,8 @@ void TakeLargeFields(std::string_view extra, Sizes* sizes) {
 }  // namespace
 
 Archive::Archive(std::string path, int64_t offset, int64_t length)
-    : path_(std::move(path)), offset_(offset), length_(length), fd_(OpenToRead(path_)) {
-  struct stat info;
-  if (fstat(fd_.get(), &info) != 0) throw SystemError("read", path_);
-  if (offset > info.st_size || length > info.st_size - offset) {
+    : path_(std::move(path)), offset_(offset), length_(length), file_(path_) {
+  if (offset > file_.size() || length > file_.size() - offset) {
     Refuse(path_, "an item lies beyond its end");
   }
   ReadDirectory();
@@ -94,7 +92,7 @@ std::string Archive::Text(const Entry& entry, int64_t most) const {
 std::string Archive::Read(int64_t at, int64_t bytes) const {
   if (at < 0 || at + bytes > length_) Refuse(path_, "an item is not a zip archive");
   std::string text(static_cast<size_t>(bytes), '\0');
-  ReadExactly(fd_.get(), path_, text.data(), text.size(), offset_ + at);
+  file_.Read(offset_ + at, bytes, text.data());
   return text;
 }
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/file.h"
+#include "formats/input.h"
 
 namespace shardinit::dcp {
 
@@ -44,7 +44,7 @@ class Archive {
 
   const std::string path_;
   const int64_t offset_, length_;
-  Fd fd_;
+  const InputFile file_;
   std::string name_;  // of the archive
   std::map<std::string, Entry, std::less<>> entries_;
 };

@@ -217,7 +217,7 @@ class FirstKeys {
 std::optional<Contents> ReadFolder(const std::string& folder) {
   const std::string path = folder + "/" + kMetadata;
   std::string text;
-  if (!ReadFileIfExists(path, kMetadataLimit, &text)) return std::nullopt;
+  if (!ReadInputIfExists(path, kMetadataLimit, &text)) return std::nullopt;
   const Pickle pickle = ReadPickle(text, path);
   const Value& root = *pickle.root;
   const Places places = PlacesIn(root, path);

@@ -224,9 +224,9 @@ void FindStorages(const Pickle& pickle, const std::string& path,
 // Reads the files of PyTorch before 1.6: a number, a version, what wrote it, the object, the keys
 // of its storages; then these, each with its number of elements before it.
 Contents ReadLegacy(const std::string& path, int64_t size) {
-  const Fd fd = OpenToRead(path);
+  const InputFile file(path);
   std::string head(static_cast<size_t>(std::min(size, kMostInPickle)), '\0');
-  ReadExactly(fd.get(), path, head.data(), head.size(), 0);
+  file.Read(0, std::ssize(head), head.data());
   std::string_view rest = std::string_view(head).substr(kMagic.size());
   const auto next = [&] {
     Pickle pickle = ReadPickle(rest, path);
@@ -250,7 +250,7 @@ Contents ReadLegacy(const std::string& path, int64_t size) {
     if (element == elements.end()) Refuse(path, "no tensor names the storage {}", Quote(key->text));
     char count[8];
     if (size - at < 8) Refuse(path, "it ends too early");
-    ReadExactly(fd.get(), path, count, sizeof count, at);
+    file.Read(at, sizeof count, count);
     at += 8;
     const uint64_t many = FromLittleEndian({count, sizeof count});
     if (many > static_cast<uint64_t>((size - at) / element->second)) {
@@ -270,14 +270,12 @@ Contents ReadLegacy(const std::string& path, int64_t size) {
 }
 
 Contents ReadTorchFile(const std::string& path) {
-  const Fd fd = OpenToRead(path);
-  struct stat info;
-  if (fstat(fd.get(), &info) != 0) throw SystemError("read", path);
+  const InputFile file(path);
   std::string magic(kMagic.size(), '\0');
-  if (!ReadAll(fd.get(), magic.data(), magic.size(), 0)) Refuse(path, "it is too short");
-  if (magic == kMagic) return ReadLegacy(path, info.st_size);
+  if (!file.ReadIfThere(0, std::ssize(magic), magic.data())) Refuse(path, "it is too short");
+  if (magic == kMagic) return ReadLegacy(path, file.size());
   if (!magic.starts_with("PK\3\4")) Refuse(path, "it is no archive that `torch.save` makes");
-  return ReadArchive(path, info.st_size);
+  return ReadArchive(path, file.size());
 }
 
 std::optional<Contents> ReadTorchFolder(const std::string& folder) {

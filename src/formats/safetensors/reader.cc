@@ -1,14 +1,13 @@
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "formats/foreign_names.h"
+#include "formats/input.h"
 #include "formats/little_endian.h"
 #include "formats/safetensors/file.h"
 
@@ -25,19 +24,17 @@ template <typename... T>
 
 // A cache of the Hub has links to its files.
 std::string ReadJson(const std::string& path, int64_t* data, int64_t* file_size) {
-  const Fd fd = OpenToRead(path);
-  struct stat info;
-  if (fstat(fd.get(), &info) != 0) throw SystemError("read", path);
-  const int64_t size = *file_size = info.st_size;
+  const InputFile file(path);
+  const int64_t size = *file_size = file.size();
   if (size < 8) Refuse(path, "it has {} bytes, fewer than its header's length", size);
   char prefix[8];
-  ReadExactly(fd.get(), path, prefix, sizeof prefix, 0);
+  file.Read(0, sizeof prefix, prefix);
   const uint64_t length = FromLittleEndian({prefix, sizeof prefix});
   if (length > kMaxHeader || length > static_cast<uint64_t>(size) - sizeof prefix) {
     Refuse(path, "its header would have {} bytes, but the file has {}", length, size);
   }
   std::string text(length, '\0');
-  ReadExactly(fd.get(), path, text.data(), text.size(), sizeof prefix);
+  file.Read(sizeof prefix, std::ssize(text), text.data());
   *data = static_cast<int64_t>(sizeof prefix + length);
   return text;
 }

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/folder.h"
 #include "base/json.h"
 #include "base/text.h"
@@ -55,7 +54,7 @@ Shape ReadExtents(const json& in, const char* key, int64_t least, const std::str
 
 Holding ReadArray(const std::string& folder, std::string file) {
   const std::string path = folder + kDescription;
-  const json in = ParseJson(ReadFile(path, kDescriptionLimit), path);
+  const json in = ParseJson(ReadInput(path, kDescriptionLimit), path);
   if (!in.is_object() || in.value("zarr_format", json()) != 2)
     RefuseArray(folder, "its `zarr_format` is not 2");
   for (const char* key : {"compressor", "filters"}) {
@@ -79,7 +78,7 @@ Holding ReadArray(const std::string& folder, std::string file) {
   if (dtype == nullptr || ElementCount(array.shape) == 0) return array;
   const int64_t bytes = ElementCount(chunk) * dtype->bytes;
   const auto add = [&](const std::string& name, Box box) {
-    const int64_t size = FileSize(folder + "/" + name);
+    const int64_t size = InputSize(folder + "/" + name);
     if (size != bytes) {
       RefuseArray(folder, size < 0 ? fmt::format("its chunk `{}` is missing", name)
                                    : fmt::format("its chunk `{}` has {} bytes instead of {}", name,
@@ -93,9 +92,9 @@ Holding ReadArray(const std::string& folder, std::string file) {
 
 // Refuses arrays in folders that are not arrays, as groups of zarr have them.
 void RefuseNested(const std::string& folder) {
-  Walk(folder, [&](const std::string& name, NameKind kind) {
+  WalkInput(folder, [&](const std::string& name, NameKind kind) {
     if (kind != NameKind::kFolder) return false;
-    if (!Exists(folder + "/" + name + kDescription)) return true;
+    if (!InputExists(folder + "/" + name + kDescription)) return true;
     if (name.find('/') == name.npos) return false;
     throw Error(
         ExitCode::kRefused,
@@ -109,7 +108,7 @@ void RequireTree(const std::string& folder, Contents* contents) {
   constexpr size_t kTreeLimit = 256 << 20;
   std::string text;
   const std::string path = folder + "/_METADATA";
-  if (!ReadFileIfExists(path, kTreeLimit, &text)) return;
+  if (!ReadInputIfExists(path, kTreeLimit, &text)) return;
   const json in = ParseJson(text, path);
   const json tree = in.is_object() ? in.value("tree_metadata", json()) : json();
   if (!tree.is_object()) return;
@@ -124,7 +123,8 @@ void RequireTree(const std::string& folder, Contents* contents) {
       const json of = part.is_object() ? part.value("key", json()) : json();
       name += (name.empty() ? "" : ".") + (of.is_string() ? of.get<std::string>() : of.dump());
     }
-    if (contents->lost.empty() && !Exists(fmt::format("{}/{}{}", folder, name, kDescription))) {
+    if (contents->lost.empty() &&
+        !InputExists(fmt::format("{}/{}{}", folder, name, kDescription))) {
       contents->lost = fmt::format("_METADATA lists {}, which is not there", Quote(name));
     }
   }
@@ -132,8 +132,9 @@ void RequireTree(const std::string& folder, Contents* contents) {
 
 std::optional<Contents> ReadFolder(const std::string& folder) {
   std::vector<std::string> names = NamesIn(folder);
-  std::erase_if(
-      names, [&](const std::string& name) { return !Exists(folder + "/" + name + kDescription); });
+  std::erase_if(names, [&](const std::string& name) {
+    return !InputExists(folder + "/" + name + kDescription);
+  });
   if (names.empty()) return std::nullopt;
   RefuseNested(folder);
   Contents contents;

@@ -1,0 +1,99 @@
+#include "bucket/tree.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace shardinit {
+namespace {
+
+// Returns what every key in the folder begins with.
+std::string BeginOf(const std::string& folder) { return folder.empty() ? "" : folder + "/"; }
+
+bool IsWithin(const std::string& key, const std::string& folder) {
+  return key == folder || key.starts_with(BeginOf(folder));
+}
+
+}  // namespace
+
+BucketTree& BucketTree::Of(const std::string& url) {
+  static std::mutex mutex;
+  static std::vector<std::unique_ptr<BucketTree>> trees;
+  const BucketUrl parsed = ParseBucketUrl(url);
+  const std::lock_guard lock(mutex);
+  for (const auto& tree : trees) {
+    if (tree->store_.url().bucket == parsed.bucket && IsWithin(parsed.prefix, tree->root_)) {
+      return *tree;
+    }
+  }
+  trees.push_back(std::unique_ptr<BucketTree>(new BucketTree(parsed)));
+  return *trees.back();
+}
+
+BucketTree::BucketTree(const BucketUrl& url)
+    : store_(BucketUrl{url.bucket, ""}), root_(url.prefix) {
+  store_.List(BeginOf(root_), [&](const std::string& key, const ObjectInfo& info) {
+    objects_.emplace(key, info);
+    return true;
+  });
+  if (root_.empty() || !objects_.empty()) return;
+  if (auto info = store_.Head(root_)) objects_.emplace(root_, *std::move(info));
+}
+
+std::string BucketTree::KeyOf(std::string_view url) const {
+  const std::string bucket = store_.url().text();
+  Check(url.starts_with(bucket), "a URL is of the bucket of its tree");
+  url.remove_prefix(bucket.size());
+  while (url.starts_with('/')) url.remove_prefix(1);
+  while (url.ends_with('/')) url.remove_suffix(1);
+  return std::string(url);
+}
+
+const ObjectInfo* BucketTree::Find(std::string_view url) const {
+  const auto found = objects_.find(KeyOf(url));
+  return found == objects_.end() ? nullptr : &found->second;
+}
+
+bool BucketTree::IsFolder(std::string_view url) const {
+  const std::string begin = BeginOf(KeyOf(url));
+  const auto first = objects_.lower_bound(begin);
+  return first != objects_.end() && first->first.starts_with(begin);
+}
+
+void BucketTree::Walk(
+    std::string_view url,
+    const std::function<bool(const std::string& name, bool is_folder)>& visit) const {
+  WalkBelow(BeginOf(KeyOf(url)), "", visit);
+}
+
+void BucketTree::WalkBelow(
+    const std::string& folder, const std::string& prefix,
+    const std::function<bool(const std::string& name, bool is_folder)>& visit) const {
+  auto next = objects_.lower_bound(folder);
+  while (next != objects_.end() && next->first.starts_with(folder)) {
+    const std::string name = next->first.substr(folder.size());
+    const size_t slash = name.find('/');
+    if (slash == name.npos) {
+      if (!name.empty()) visit(prefix + name, false);  // Some tools make empty objects of folders.
+      ++next;
+      continue;
+    }
+    const std::string inner = name.substr(0, slash);
+    if (!inner.empty() && visit(prefix + inner, true)) {
+      WalkBelow(folder + inner + "/", prefix + inner + "/", visit);
+    }
+    next = objects_.lower_bound(folder + inner + static_cast<char>('/' + 1));
+  }
+}
+
+std::string BucketTree::Read(std::string_view url, int64_t offset, int64_t bytes) {
+  const std::string key = KeyOf(url);
+  return store_.GetRange(key, objects_.at(key).etag, offset, bytes);
+}
+
+}  // namespace shardinit

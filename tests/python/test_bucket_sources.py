@@ -1,0 +1,193 @@
+"""Folders of tensors that are read from a bucket: each command prints and makes what it does of a copy on the disk,
+whoever wrote the folder and whatever the network does, and never mixes two states of an object."""
+
+import json
+import re
+import shutil
+
+import pytest
+from bucket_tools import Faults, compare, ok, put, tool
+from support import run_ok, tree_of
+from test_every_fault import SOURCED
+from test_full_disk import FOLDERS, KERAS, SPEC
+
+URL = "s3://bucket/models/in"
+DEVICES = ["gen", "spec.yaml", "--set", "mesh.devices=[5, 3]", "-o"]
+WHOLE = {"gen": FOLDERS["gen"], "devices": DEVICES, "full": ["gen", "spec.yaml", "--replicas", "full", "-o"],
+         **{form: ["export", "spec.yaml", "--to", form, "-o"] for form in ("safetensors", "dcp", "hf-dcp", "zarr")}}
+# What a command prints, of a folder `in`; and what makes a folder of it, which is the last word.
+PRINTED = [["digest", "in"], ["stats", "in", "--json"], ["inspect", "in"], ["inspect", "in", "--json"],
+           ["diff", "in", "in", "--values"], ["diff", "other", "in", "--values", "--json"],
+           ["verify", "in", "--spec", "spec.yaml"]]
+MADE = [["export", "in", "--to", "dcp", "-o"], ["convert", "in", "--to", "safetensors", "-o"],
+        ["convert", "in", "--to", "hdf5", "--dtype", "bf16", "-o"], ["convert", "in", "--to", "hdf5", "--sharding", "fsdpv2", "--mesh", "fsdp=3", "-o"],
+        ["reshard", "in", "--mesh", "a=4", "-o"]]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("folders")
+    (folder / "spec.yaml").write_text(SPEC)
+    (folder / "other.yaml").write_text(SPEC.replace("std: 0.5", "std: 0.25"))
+    (folder / "sourced.yaml").write_text(SOURCED)
+    (folder / "keras.yaml").write_text(KERAS)
+    run_ok("gen", "other.yaml", "-o", "other", cwd=folder)
+    for name, words in WHOLE.items():
+        run_ok(*words, name, cwd=folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_commands_do_what_they_do_on_the_disk(name, folders, object_store, tmp_path):
+    shutil.copytree(folders, tmp_path, dirs_exist_ok=True)
+    (tmp_path / name).rename(tmp_path / "in")
+    put(object_store, tmp_path / "in")
+    codes = [compare(object_store, words, tmp_path) for words in [*PRINTED, *MADE]]
+    is_export = name not in ("gen", "devices", "full")  # An export has no mesh.
+    assert codes == [0, 0, 0, 0, 0, 1, 0, *[0] * (len(MADE) - 1), 2 if is_export else 0]
+    other = tool(object_store, "verify", URL, "--spec", "other.yaml", folder=folders)
+    assert other.returncode == 1 and "w has other values" in other.stderr, other
+    assert object_store.refused == [] and not [kind for kind, _ in object_store.log if kind not in ("get", "head", "list")]
+
+
+@pytest.mark.parametrize("name", ["gen", "safetensors"])
+def test_from_bucket_to_bucket(name, folders, object_store, tmp_path):
+    shutil.copytree(folders / name, tmp_path / "in")
+    put(object_store, tmp_path / "in")
+    words = ["--to", "dcp", "--sharding", "fsdpv2", "--mesh", "fsdp=3"]
+    run_ok("convert", tmp_path / "in", *words, "-o", tmp_path / "out")
+    for part in range(3):
+        ok(object_store, "convert", URL, *words, "-o", "s3://bucket/models/out", "--part", f"{part}/3")
+    object_store.download("models/out", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "copy/.shardinit-export")
+    assert tree_of(tmp_path / "copy") == tree_of(tmp_path / "out")
+    for out in (URL, URL + "/", URL + "/in/it"):
+        done = tool(object_store, "convert", URL, *words, "-o", out)
+        assert done.returncode == 2 and "is in `s3://bucket/models/in`" in done.stderr, done
+    assert tool(object_store, "convert", URL, *words, "-o", URL + "-other").returncode == 0
+
+
+def test_config_in_a_bucket(folders, object_store, tmp_path):
+    """What says which model it is lies beside the files."""
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
+              "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128,
+              "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    run_ok("export", "config.json", "--to", "safetensors", "--layout", "hf", "-o", tmp_path / "in", cwd=tmp_path)
+    (tmp_path / "in/config.json").unlink()
+    put(object_store, tmp_path / "in")
+    words = ["convert", "in", "--to", "dcp", "--layout", "torchtitan", "-o"]
+    assert compare(object_store, words, tmp_path) == 2  # Nothing says which model it is.
+    shutil.copy(tmp_path / "config.json", tmp_path / "in")
+    put(object_store, tmp_path / "in")
+    assert compare(object_store, words, tmp_path) == 0
+
+
+def test_sources_of_specs(folders, object_store, tmp_path):
+    put(object_store, folders / "safetensors")
+    spec = tmp_path / "sourced.yaml"
+    spec.write_text(SOURCED.replace("path: weights", f"path: {URL}"))
+    run_ok("gen", "sourced.yaml", "--source", "old=safetensors", "-o", tmp_path / "local", cwd=folders)
+    ok(object_store, "gen", spec, "-o", tmp_path / "out")
+    assert tree_of(tmp_path / "out") == tree_of(tmp_path / "local")
+    ok(object_store, "gen", "sourced.yaml", "--source", f"old={URL}", "-o", tmp_path / "again", folder=folders)
+    assert tree_of(tmp_path / "again") == tree_of(tmp_path / "local")
+    done = tool(object_store, "gen", "sourced.yaml", "--source", "old=s3://bucket/none", "-o", tmp_path / "none", folder=folders)
+    assert done.returncode == 2 and "`s3://bucket/none` is not a checkpoint and holds no" in done.stderr, done
+    done = tool(object_store, "gen", "sourced.yaml", "--source", "old=gs://bucket/x", "-o", tmp_path / "none", folder=folders)
+    assert done.returncode == 2 and "shardinit knows no other store than `s3://`" in done.stderr, done
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("name", ["gen", "safetensors", "dcp", "zarr"])
+@pytest.mark.parametrize("seed", range(2))
+def test_faults_of_the_store_change_nothing(name, seed, folders, object_store, tmp_path):
+    put(object_store, folders / name)
+    shutil.copytree(folders / name, tmp_path / "in")
+    object_store.faults = Faults(seed, 0.4)
+    words = ["convert", "in", "--to", "hdf5", "--sharding", "fsdpv2", "--mesh", "fsdp=3", "-o"]
+    assert compare(object_store, words, tmp_path, AWS_MAX_ATTEMPTS="30") == 0 and object_store.faults.made
+
+
+@pytest.mark.parametrize("name", ["gen", "safetensors", "zarr"])
+def test_an_object_that_is_replaced_meanwhile_is_not_read(name, folders, object_store, tmp_path):
+    """Whenever a file gets other bytes, or goes: what was begun ends, and makes nothing."""
+    run_ok("gen" if name == "gen" else "export", "other.yaml", *(["--to", name] if name != "gen" else []),
+           "-o", tmp_path / "other", cwd=folders)
+    file = {"gen": "ranks/rank-00000.h5", "safetensors": "model.safetensors", "zarr": "w/0.0"}[name]
+    words = ["convert", URL, "--to", "dcp", "-j", "1", "-o", tmp_path / "out"]
+    put(object_store, folders / name)
+    ok(object_store, *words)
+    (tmp_path / "out").rename(tmp_path / "whole")
+    reads = sum(kind == "get" for kind, _ in object_store.log)
+    changed = 0
+    for at in range(1, reads + 1):
+        for is_gone in (False, True):
+            put(object_store, folders / name)
+            count = 0
+
+            def replace(request):
+                nonlocal count
+                count += request.kind == "get"
+                if request.kind == "get" and count == at:
+                    if is_gone:
+                        object_store.remove(f"models/in/{file}")
+                    else:
+                        object_store.put(f"models/in/{file}", (tmp_path / "other" / file).read_bytes())
+
+            object_store.faults = replace
+            done = tool(object_store, *words)
+            object_store.faults = None
+            if done.returncode == 0:  # It had read all of the file.
+                assert tree_of(tmp_path / "out") == tree_of(tmp_path / "whole")
+                shutil.rmtree(tmp_path / "out")
+            else:
+                changed += 1
+                lacks_rank = is_gone and done.returncode == 2 and "rank 0 is missing" in done.stderr
+                assert lacks_rank or done.returncode == 3 and "changed while it was read" in done.stderr, done
+                assert sorted(p.name for p in tmp_path.iterdir()) == ["other", "whole"]
+    assert changed > 1
+
+
+def test_a_rank_reads_only_what_it_needs(object_store, tmp_path):
+    (tmp_path / "wide.yaml").write_text("""
+shardinit: 1
+name: wide
+dtype: f32
+mesh: {axes: {a: 4}}
+modules: {w: {shape: [64, 4096], shard: [null, a], init: {normal: {std: 1}}}}
+""")
+    run_ok("gen", "wide.yaml", "-o", "in", cwd=tmp_path)
+    put(object_store, tmp_path / "in")
+    asked = []
+
+    def note(request):
+        found = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("range", ""))
+        if found and request.key.endswith(".h5"):
+            asked.append(int(found[2]) - int(found[1]) + 1)
+
+    object_store.faults = note
+    ok(object_store, "reshard", URL, "--mesh", "a=16", "--ranks", "5", "-o", tmp_path / "out")
+    assert sum(asked) < 4 * 64 * 1024 * 2
+
+
+def test_mistakes(folders, object_store, tmp_path):
+    words = ["--to", "dcp", "-o", tmp_path / "out"]
+    done = tool(object_store, "convert", "s3://bucket/nothing", *words)
+    assert done.returncode == 2 and "`s3://bucket/nothing` is not a checkpoint and holds no safetensors files" in done.stderr
+    put(object_store, folders / "gen")
+    object_store.remove("models/in/ranks/rank-00001.json")
+    done = tool(object_store, "convert", URL, *words)
+    assert done.returncode == 2 and "is unfinished: rank 1 is missing" in done.stderr, done
+    # A file of a checkpoint is no tensors of others.
+    done = tool(object_store, "convert", f"{URL}/ranks/rank-00000.h5", *words)
+    assert done.returncode == 2 and "is not a checkpoint and holds no" in done.stderr, done
+    for words in (["validate", URL], ["gen", URL, "-o", "x"], ["explain", URL, "w"]):
+        done = tool(object_store, *words)
+        assert done.returncode == 2 and "stands only for a folder of tensors" in done.stderr, done
+    # Objects that stand for folders, as consoles of stores make them, are none.
+    object_store.reset()
+    put(object_store, folders / "safetensors")
+    object_store.put("models/in/", b"")
+    object_store.put("models/in/empty/", b"")
+    assert ok(object_store, "digest", URL).stdout == run_ok("digest", folders / "safetensors").stdout

@@ -1,0 +1,40 @@
+"""Random folders of tensors in a bucket, written by the packages that own the formats: commands print and make what
+they do of the folder on the disk, through a store that fails at times."""
+
+import pathlib
+import tempfile
+
+import pytest
+from bucket_tools import Faults, compare, put
+from generated import generated, given
+from hypothesis import strategies as st
+from object_store import serve
+from test_generated_folders import WRITERS, made, tensors, write
+
+
+def folders_in_buckets():
+    return st.fixed_dictionaries({"forms": tensors(), "writer": st.sampled_from(WRITERS), "bits": st.integers(0, 99),
+                                  "faults": st.one_of(st.none(), st.integers(0, 99)),
+                                  "words": st.sampled_from([["digest", "in"], ["inspect", "in", "--json"], ["stats", "in"],
+                                                            ["convert", "in", "--to", "safetensors", "-o"],
+                                                            ["convert", "in", "--to", "hdf5", "-o"]])})
+
+
+@pytest.fixture(scope="module")
+def running_store():
+    with serve() as store:
+        yield store
+
+
+@generated(20)
+@given(case=folders_in_buckets())
+def test_generated_folders_in_buckets(running_store, case):
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch)
+        path = write(case["writer"], case["forms"], made(case["forms"], case["bits"]), folder)
+        running_store.reset()
+        put(running_store, path, f"models/{path.name}")
+        if case["faults"] is not None:
+            running_store.faults = Faults(case["faults"], 0.1)
+        words = [path.name if word == "in" else word for word in case["words"]]
+        compare(running_store, words, folder, path.name, AWS_MAX_ATTEMPTS="30")
