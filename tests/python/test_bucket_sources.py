@@ -149,6 +149,21 @@ def test_an_object_that_is_replaced_meanwhile_is_not_read(name, folders, object_
     assert changed > 1
 
 
+def test_a_store_without_if_match_is_not_believed(folders, object_store, tmp_path):
+    run_ok("export", "other.yaml", "--to", "safetensors", "-o", tmp_path / "other", cwd=folders)
+    put(object_store, folders / "safetensors")
+    object_store.ignores = ("if-match",)
+    ok(object_store, "digest", URL)
+
+    def replace(request):
+        if request.kind == "get" and request.key.endswith("model.safetensors"):
+            put(object_store, tmp_path / "other")
+
+    object_store.faults = replace
+    done = tool(object_store, "digest", URL)
+    assert done.returncode == 3 and "model.safetensors` changed while it was read" in done.stderr, done
+
+
 def test_a_rank_reads_only_what_it_needs(object_store, tmp_path):
     (tmp_path / "wide.yaml").write_text("""
 shardinit: 1
