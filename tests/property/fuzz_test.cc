@@ -14,6 +14,9 @@
 #define LLVMFuzzerTestOneInput FuzzFolder
 #include "fuzz/fuzz_folder.cc"
 #undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput FuzzLibrary
+#include "fuzz/fuzz_library.cc"
+#undef LLVMFuzzerTestOneInput
 
 #include "support/random_plan.h"
 #include "support/spec_text.h"
@@ -96,6 +99,7 @@ void Fuzz(const char* corpus, int (*target)(const uint8_t*, size_t)) {
 }
 
 TEST(Fuzz, Specs) { Fuzz("spec", FuzzSpec); }
+TEST(Fuzz, Library) { Fuzz("spec", FuzzLibrary); }
 TEST(Fuzz, Files) { Fuzz("files", FuzzFiles); }
 TEST(Fuzz, Folders) { Fuzz("folder", FuzzFolder); }
 
