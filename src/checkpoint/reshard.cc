@@ -39,7 +39,7 @@ class Resharding {
     const Digest key = Sha256Of(ToHex(copy_.identity()) + ToHex(plan_sha256_));
     if (IsThere()) return WasThere(key);
     try {
-      return request_.ranks ? RunRanks() : RunStaged(key);
+      return request_.ranks ? RunRanks(key) : RunStaged(key);
     } catch (const Error& e) {
       // Another process may have given the folder its name meanwhile.
       const bool may_be_there = e.code() == ExitCode::kWorld || e.code() == ExitCode::kConflict;
@@ -100,13 +100,15 @@ class Resharding {
   }
 
   // Makes some ranks. The process that makes the last one gives the folder its name.
-  GenerateResult RunRanks() {
+  GenerateResult RunRanks(const Digest& key) {
     SharedFolder shared(request_.folder, Claim());
     try {
       GenerateResult result = Fill(shared.files(), *request_.ranks, {});
       // If another process made the last rank, the folder has its name.
-      if (result.complete) shared.Commit();
-      result.complete |= shared.IsTaken();
+      const bool is_named = (result.complete && shared.Commit()) || shared.IsTaken();
+      // So it has from a run that made all ranks, be it of other values.
+      if (!is_named && IsThere()) return WasThere(key);
+      result.complete = is_named;
       return result;
     } catch (const Error& e) {
       const bool may_be_taken = e.code() == ExitCode::kWorld || e.code() == ExitCode::kConflict;

@@ -200,16 +200,15 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
   if (find(files)) return result;
   if (request.is_shared()) {
     try {
-      ExportRanks(plan, request, std::move(files), counters, &result);
+      if (ExportRanks(plan, request, std::move(files), counters, &result)) return result;
     } catch (const Error& e) {
       // Another process may have given the folder its name before this one joined it.
       if (e.code() != ExitCode::kWorld || !find(request.format->lay_out(layout))) throw;
-    }
-    if (result.was_there || !result.missing.empty()) return result;
-    // If several processes found all ranks, one gave the folder its name.
-    if (IsThere(request.folder, WriteOrigin(plan, request), request.format->lay_out(layout))) {
       return result;
     }
+    // So may a run that makes all of it, be it of other values.
+    if (Exists(request.folder) && find(request.format->lay_out(layout))) result.missing.clear();
+    if (result.was_there || !result.missing.empty()) return result;
     throw Conflict(fmt::format("`{}` could not get its name", request.folder));
   }
   // All files are written beside the folder, which gets its name when all are there.
@@ -220,8 +219,7 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
   WriteFiles(plan, request, files, result.bytes, target.folder(), counters);
   if (target.Commit()) return result;
   // If several equal exports run at once, one gets the name, and the others find it there.
-  result.was_there = IsThere(request.folder, WriteOrigin(plan, request), files);
-  if (result.was_there) return result;
+  if (find(files)) return result;
   throw Conflict(fmt::format("`{}` has appeared meanwhile", request.folder));
 }
 

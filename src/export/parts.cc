@@ -131,19 +131,21 @@ void MakeShares(ExportParts* parts, const SharedFolder& shared, WorkCounters* co
 
 }  // namespace
 
-void ExportRanks(const Plan& plan, const ExportRequest& request, std::vector<FileLayout> files,
+bool ExportRanks(const Plan& plan, const ExportRequest& request, std::vector<FileLayout> files,
                  WorkCounters* counters, ExportResult* result) {
   ExportParts parts(plan, request, std::move(files));
   SharedFolder shared(request.folder, WriteOrigin(plan, request) + request.claim);
   try {
     MakeShares(&parts, shared, counters, result);
-    if (!result->missing.empty() || shared.IsTaken()) return;
+    if (!result->missing.empty()) return false;
+    if (shared.IsTaken()) return true;
     WriteRest(&parts, shared);
-    shared.Commit();
+    return shared.Commit() || shared.IsTaken();
   } catch (const Error& e) {
     // Another process made these ranks too, or found that all are there.
     if (e.code() != ExitCode::kWorld || !shared.IsTaken()) throw;
     result->missing.clear();
+    return true;
   }
 }
 

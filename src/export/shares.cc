@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "base/checked_math.h"
@@ -81,11 +82,12 @@ bool ReadShare(const nlohmann::json& receipt, const std::string& path, int64_t s
     if (std::ssize(receipt) != std::count(parts->share.begin(), parts->share.end(), share)) {
       throw refuse("");
     }
+    std::set<size_t> seen;
     for (const nlohmann::json& entry : receipt) {
       const size_t f = entry.at("file");
       const auto& digests = entry.at("digests");
       std::vector<uint32_t> crcs = entry.at("crcs");
-      if (f >= parts->files.size() || parts->share[f] != share ||
+      if (f >= parts->files.size() || parts->share[f] != share || !seen.insert(f).second ||
           digests.size() != parts->files[f].boxes.size() || crcs.size() != digests.size()) {
         throw refuse("");
       }

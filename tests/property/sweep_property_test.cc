@@ -145,6 +145,36 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
   }
 }
 
+// As many elements are read as are made, but not the same ones: the rest comes from a box that is
+// compared.
+TEST(Sweep, ReadsNothingIntoABoxOfOtherElements) {
+  Tensor tensor;
+  tensor.dtype = DType::bf16;
+  tensor.shape = {5000, 4};
+  const int64_t size = 2;
+  std::string all(static_cast<size_t>(ElementCount(tensor.shape) * size), '\0');
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<char>(i * 7 / 3);
+  const auto name = std::filesystem::temp_directory_path() /
+                    ("shardinit-sweep-" + std::to_string(getpid()) + "-columns");
+  const Box first{{0, 0}, {5000, 3}}, last{{0, 3}, {5000, 1}}, wanted{{0, 1}, {5000, 3}};
+  const std::string begin = Elements(all, tensor.shape, first, size);
+  std::ofstream(name, std::ios::binary) << begin << Elements(all, tensor.shape, last, size);
+  const FilePiece pieces[] = {{first, name, 0}, {last, name, std::ssize(begin)}};
+  const auto found = std::make_shared<Digest>();
+  std::vector<Sweep::Source> sources(2);
+  sources[0].piece = &pieces[0], sources[0].digest = found;
+  sources[1].piece = &pieces[1];
+  sources[1].watched = std::make_shared<WatchedBox>(pieces[1], 5000 * size, 4096);
+  Digest digest;
+  Sweep sweep(sources, {{&tensor, wanted, {nullptr, 0}, &digest}});
+  std::vector<uint8_t> memory(8 * 4096);
+  std::vector<BoxWrite> writes;
+  while (!sweep.IsDone()) sweep.Make(memory.data(), std::ssize(memory), &writes);
+  std::filesystem::remove(name);
+  EXPECT_EQ(*found, Sha256Of(begin));
+  EXPECT_EQ(digest, Sha256Of(Elements(all, tensor.shape, wanted, size)));
+}
+
 INSTANTIATE_TEST_SUITE_P(Seeds, SweepTest, testing::Range(0, 150));
 
 }  // namespace

@@ -5,10 +5,12 @@ import http.server
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import threading
 import time
+import urllib.parse
 
 import pytest
 from bucket_tools import Faults, Once, begin, files_of, make_two_models, ok, tool
@@ -767,3 +769,153 @@ def test_paths_that_are_no_folders_in_buckets(object_store, specs):
         assert done.returncode == 2 and "hint: " in done.stderr, (words, done)
     assert object_store.log == [] and sorted(path.name for path in specs.iterdir()) == [
         "awkward.yaml", "one", "one.yaml", "two", "two.yaml"]
+
+
+def test_keys_of_the_credentials_file_come_first(object_store, tmp_path):
+    """As AWS's own tools have it where both files have a profile's keys."""
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws/credentials").write_text(f"[p]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n")
+    (tmp_path / ".aws/config").write_text(f"[profile p]\naws_access_key_id = AKIDOLD\naws_secret_access_key = old\nregion = {REGION}\n")
+    ok(object_store, "gen", TINY, "-o", URL, "--ranks", "0", AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="",
+       HOME=str(tmp_path), AWS_REGION="", AWS_PROFILE="p")
+    assert object_store.refused == []
+
+
+def test_receipts_that_change_while_they_are_compared(specs, object_store):
+    """The values are compared with receipts that are those of the manifest."""
+    ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    name, met = "models/a/ranks/rank-00001.json", []
+    receipt = object_store.get(name)
+    digest = json.loads(receipt)["boxes"][0]["sha256"].encode()
+
+    def faults(request):
+        if (request.kind, request.key) == ("get", name):
+            met.append(request)
+            if len(met) == 2:  # The first one is to check every byte.
+                object_store.put(name, receipt.replace(digest, bytes(reversed(digest))))
+
+    object_store.faults = faults
+    done = tool(object_store, "verify", URL, "--spec", "one.yaml", folder=specs)
+    assert len(met) == 2 and done.returncode == 3 and "was changed while it was read" in done.stderr, done
+
+
+FORTY = ("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 40}}\nrules: [{r: x}]\n"
+         "modules: {w: {shape: [80], axes: [r], init: {normal: {std: 1}}}}\n")
+
+
+def test_a_rank_of_another_size_is_missing_where_ranks_are_listed(object_store, tmp_path):
+    (tmp_path / "spec.yaml").write_text(FORTY)
+    ok(object_store, "gen", "spec.yaml", "-o", URL, folder=tmp_path)
+    object_store.put("models/a/ranks/rank-00007.h5", b"x")
+    found = json.loads(ok(object_store, "status", URL, "--json").stdout)
+    assert found["missing_ranks"] == "7" and not found["complete"], found
+
+
+def test_finalize_asks_for_receipts_that_a_store_lists_late(object_store, tmp_path):
+    (tmp_path / "spec.yaml").write_text(FORTY)
+    ok(object_store, "gen", "spec.yaml", "-o", URL, folder=tmp_path)
+    object_store.remove("models/a/manifest.json")
+    forward = object_store.forward
+
+    def late(method, target, headers={}, body=b""):
+        status, headers, body = forward(method, target, headers, body)
+        if "list-type" in target:
+            body = re.sub(rb"<Contents><Key>[^<]*rank-00007\.json</Key>.*?</Contents>", b"", body, flags=re.S)
+        return status, headers, body
+
+    object_store.forward = late
+    try:
+        assert "models/a/ranks/rank-00007.json" not in object_store.names()
+        ok(object_store, "finalize", URL)
+    finally:
+        del object_store.forward
+    assert "intact: 40 ranks" in ok(object_store, "verify", URL).stdout
+
+
+def test_no_receipt_without_the_plan(specs, object_store):
+    """Also for a rank that is there already and is not sent again."""
+    ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    for name in ("manifest.json", "ranks/rank-00000.json"):
+        object_store.remove("models/a/" + name)
+    met = []
+
+    def faults(request):
+        if (request.kind, request.key) == ("head", "models/a/ranks/rank-00000.h5"):
+            met.append(request)
+            if len(met) == 2:  # The second look is that after its values were made.
+                object_store.remove("models/a/plan.json")
+
+    object_store.faults = faults
+    done = tool(object_store, "gen", "one.yaml", "-o", URL, "--ranks", "0", folder=specs)
+    assert len(met) >= 2 and done.returncode == 4 and "has lost its plan.json" in done.stderr, (len(met), done)
+    assert "models/a/ranks/rank-00000.json" not in object_store.names()
+
+
+def test_a_receipt_that_is_gone_at_the_end_is_told(specs, object_store):
+    name, met = "models/a/ranks/rank-00000.json", []
+
+    def faults(request):
+        if (request.kind, request.key) == ("get", name):
+            met.append(request)
+            if len(met) == 2:  # The first one is to see what is left.
+                object_store.remove(name)
+
+    object_store.faults = faults
+    done = tool(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    assert done.returncode == 3 and "1 of 2 ranks were complete and are gone" in done.stderr, done
+    object_store.faults = None
+    ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    assert_is(object_store, specs / "one")
+
+
+def test_a_receipt_of_no_rank_is_damage(specs, object_store):
+    ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    for name in ("rank-00002.json", "rank-1.json"):
+        object_store.put("models/a/ranks/" + name, b"{}")
+        done = tool(object_store, "verify", URL)
+        assert done.returncode == 1 and f"{name}: does not belong to the checkpoint" in done.stderr, done
+        object_store.remove("models/a/ranks/" + name)
+
+
+def test_uploads_of_one_name_on_several_pages(specs, object_store):
+    """The next page begins behind an upload of a name, and not behind all of that name."""
+    for _ in range(3):
+        assert object_store.forward("POST", "/bucket/models/a/ranks/rank-00000.h5?uploads")[0] == 200
+    forward = object_store.forward
+
+    def paged(method, target, headers={}, body=b""):
+        status, headers, body = forward(method, target.split("&key-marker=")[0].replace("key-marker=", "x="), headers, body)
+        path, _, text = target.partition("?")
+        query = dict(urllib.parse.parse_qsl(text, keep_blank_values=True))
+        if method != "GET" or "uploads" not in query or not body:
+            return status, headers, body
+        marker = query.get("key-marker", ""), query.get("upload-id-marker")
+        found = sorted((key.decode(), upload.decode(), each) for each in re.findall(rb"<Upload>.*?</Upload>", body, re.S)
+                       for key in re.findall(rb"<Key>(.*?)</Key>", each) for upload in re.findall(rb"<UploadId>(.*?)</UploadId>", each))
+        rest = [one for one in found if one[0] > marker[0] or (marker[1] and one[0] == marker[0] and one[1] > marker[1])]
+        text = b"".join(each for *_, each in rest[:1])
+        more = (b"<IsTruncated>true</IsTruncated><NextKeyMarker>%s</NextKeyMarker><NextUploadIdMarker>%s</NextUploadIdMarker>"
+                % (rest[0][0].encode(), rest[0][1].encode())) if len(rest) > 1 else b"<IsTruncated>false</IsTruncated>"
+        return status, headers, b"<ListMultipartUploadsResult>" + more + text + b"</ListMultipartUploadsResult>"
+
+    object_store.forward = paged
+    try:
+        ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    finally:
+        del object_store.forward
+    assert object_store.uploads() == []
+
+
+def test_headers_of_provisional_answers_are_none_of_the_answer(specs, object_store):
+    reply = object_store.reply
+
+    def with_hints(handler, *words):
+        handler.wfile.write(b"HTTP/1.1 103 Early Hints\r\nX-Amz-Meta-Claim: another\r\nX-Amz-Meta-Plan-Sha256: 0\r\n\r\n")
+        reply(handler, *words)
+
+    object_store.reply = with_hints
+    try:
+        ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
+    finally:
+        del object_store.reply
+    assert_is(object_store, specs / "one")

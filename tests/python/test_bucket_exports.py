@@ -1,6 +1,7 @@
 """Exports into buckets: the same objects as a local export's files, in every format, whatever the store, the network,
 kills and other writers do. The store checks every signature and body (object_store.py)."""
 
+import hashlib
 import json
 import os
 import random
@@ -538,3 +539,56 @@ def test_other_commands_take_files_alone(exports, object_store):
     done = tool(object_store, *words_of("dcp"), "-o", "gs://bucket/x", folder=exports)
     assert done.returncode == 2 and "shardinit knows no other store than `s3://`" in done.stderr
     assert object_store.log == [] and not (exports / "x").exists()
+
+
+def test_an_object_that_another_writer_names_first_is_compared(object_store, tmp_path):
+    """Also if this run has made it as well: the other one's source may have had other bytes."""
+    make_two_models(tmp_path)
+    met = []
+
+    def faults(request):
+        if request.kind == "put" and request.key.endswith("__0_0.distcp") and not met:
+            met.append(request)
+            claim = hashlib.sha256(object_store.get("models/a/" + NOTES + "claim.json")).hexdigest()
+            assert object_store.forward("PUT", "/bucket/" + request.key, {"x-amz-meta-export-sha256": claim},
+                                        bytes(len(request.body)))[0] == 200
+
+    object_store.faults = faults
+    done = tool(object_store, "convert", "first/model", "--to", "dcp", "-o", URL, folder=tmp_path)
+    assert met and done.returncode == 4 and "was made of sources that had other elements" in done.stderr, done
+    assert RECORD not in objects_of(object_store)
+
+
+def test_a_claim_that_is_lost_before_the_record(exports, object_store):
+    """The record, which says that all is there, is written only where the claim still is."""
+    def faults(request):
+        if request.kind == "put" and request.key.endswith("/.metadata"):
+            object_store.remove("models/a/" + NOTES + "claim.json")
+
+    object_store.faults = faults
+    done = tool(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    assert done.returncode == 4 and "has lost its" in done.stderr, done
+    assert ".metadata" in objects_of(object_store) and RECORD not in objects_of(object_store)
+
+
+def test_each_large_object_gets_its_name_after_a_look_at_the_claim(exports, object_store):
+    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    claim = "models/a/" + NOTES + "claim.json"
+    looks = completed = 0
+    for kind, key in object_store.log:
+        looks += (kind, key) == ("head", claim)
+        if kind == "complete" and key != claim:
+            completed += 1
+            assert looks > completed, object_store.log  # one more, since the first was when it was claimed
+    assert completed > 1
+
+
+def test_a_checksum_in_a_part_without_elements(object_store, tmp_path):
+    """The last elements end where a part does, so that the next one has what is behind them alone."""
+    (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: m\ndtype: i8\nmodules:\n  a: {{shape: [{(8 << 20) - 4096}], init: {{constant: {{value: 3}}}}}}\n")
+    run_ok("export", "spec.yaml", "--to", "dcp", "-o", "local", cwd=tmp_path)
+    body = (tmp_path / "local/__0_0.distcp").read_bytes()
+    assert body[4095:4097] == b"\x00\x03" or body[4096:4098] == b"\x03\x03"
+    assert body[(8 << 20) - 1] == 3 and body[8 << 20:].startswith(b"PK")
+    ok(object_store, "export", "spec.yaml", "--to", "dcp", "-o", URL, folder=tmp_path)
+    assert_is(object_store, tmp_path / "local")

@@ -172,3 +172,11 @@ def test_scales_that_a_record_does_not_have(tmp_path):
     file.write_bytes(data)
     result = run_tool("convert", tmp_path / "out", "--to", "dcp", "--dtype", "bf16", "-o", tmp_path / "no")
     assert result.returncode == 1 and "`w.weight_scale_inv` has other data than was written" in result.stderr, result
+
+
+def test_a_scale_that_is_not_a_number_is_refused(tmp_path):
+    """Also where the product with the smallest number would be one of f32."""
+    codes, scales = torch.full((1, 2, 3, 16), 0x11, dtype=torch.uint8), torch.full((1, 2, 3), 255, dtype=torch.uint8)
+    folder = folder_of(tmp_path / "in", {"x_blocks": codes, "x_scales": scales}, None)
+    result = run_tool("convert", folder, "--to", "safetensors", "--dtype", "f32", "-o", tmp_path / "out")
+    assert result.returncode == 2 and "has a scale of 2^128" in result.stderr, result

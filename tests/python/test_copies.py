@@ -281,3 +281,20 @@ def test_a_lock_counts_where_it_is_seen(before, after, stays, tmp_path):
     (tmp_path / "to/ranks/rank-00000.json").unlink()
     run_ok(*command, env=interposed(*after))
     assert not list((tmp_path / "to").rglob(".*.tmp-*"))
+
+
+def test_damaged_ranks_and_ranks_of_other_values_are_made_again(source, wanted, tmp_path):
+    part = killed(source, tmp_path, *MESH)
+    ranks = part / "checkpoint/ranks"
+    shutil.copytree(tmp_path / "wanted/ranks", ranks, dirs_exist_ok=True)
+    give_other_values(part / "checkpoint")
+    for rank in (0, 2, 3):
+        for name in (f"rank-{rank:05}.h5", f"rank-{rank:05}.json"):
+            shutil.copy(tmp_path / "wanted/ranks" / name, ranks / name)
+    box = json.loads((ranks / "rank-00003.json").read_text())["boxes"][0]
+    data = bytearray((ranks / "rank-00003.h5").read_bytes())
+    data[box["file_offset"]] ^= 1
+    (ranks / "rank-00003.h5").write_bytes(data)
+    result = run_json("reshard", source, *MESH, "-o", tmp_path / "to")
+    assert tree_of(tmp_path / "to") == wanted and not list(tmp_path.glob(".to*"))
+    assert result["ranks_skipped"] == 2 and result["ranks_written"] == 2

@@ -543,3 +543,11 @@ def test_collections_of_flax(tmp_path):
 def test_what_a_format_does_not_have(folder, tmp_path, to, optimizer, message):
     result = run_tool("export", folder / "spec.yaml", "--to", to, "-o", tmp_path / "out", "--optimizer", optimizer)
     assert result.returncode == 2 and message in result.stderr and "hint: " in result.stderr
+
+
+def test_a_buffer_has_no_state_of_an_optimizer(tmp_path):
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmodules:\n  w: {shape: [4], init: zeros}\n"
+                                        "  b: {shape: [4], init: zeros, kind: buffer}\n")
+    run_ok("export", tmp_path / "spec.yaml", "--to", "zarr", "--optimizer", "adamw", "-o", tmp_path / "out")
+    names = {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()}
+    assert {"params.b", "params.w", "opt_state.0.mu.w", "opt_state.0.nu.w"} <= names and not {"opt_state.0.mu.b", "opt_state.0.nu.b"} & names

@@ -576,3 +576,17 @@ def test_any_text_in_yaml_and_json(tmp_path):
         register = words_said(tmp_path)[0]
         definition = json.loads(register[register.index("--cli-input-json") + 1])
         assert f"--output={tmp_path / name}" in definition["containerProperties"]["command"]
+
+
+def test_a_mistake_of_every_part_ends_the_job_early(tmp_path):
+    for nodes in (1, 9, 10, 11, 16, 100_000):
+        job, _ = documents_of(jobs("kubernetes", "llama3-tiny", tmp_path / "out", "--nodes", nodes, tmp_path=tmp_path))
+        assert job["spec"]["maxFailedIndexes"] == min(nodes, 10)
+
+
+def test_a_folder_whose_name_begins_as_that_of_the_volume(tmp_path):
+    (tmp_path / "volume").mkdir(), (tmp_path / "volumes").mkdir()
+    words = ["jobs", "kubernetes", "llama3-tiny", "--image", "i", "--volume", "v", "--mount", tmp_path / "volume", "-o"]
+    result = run_tool(*words, tmp_path / "volumes/out")
+    assert result.returncode == 2 and f"do not see `{tmp_path}/volumes/out`" in result.stderr, result
+    assert f"{tmp_path}/volume/out" in run_ok(*words, tmp_path / "volume/out").stdout

@@ -362,3 +362,12 @@ def test_a_tensor_changes_no_other(tmp_path):
         renamed = lines[name].replace(f"  {name}:", "  e:").replace("{shape", f"{{key: {name}, shape")
         others = "".join(line for n, line in lines.items() if n != name)
         assert digests_of(renamed + others) == {**rest, "e": digest}
+
+
+def test_members_of_a_stack_are_in_the_order_of_their_numbers(tmp_path):
+    """However the spec lists them."""
+    members = ", ".join(f"h.{i}.w: {{shape: [2], init: {{constant: {{value: {i}}}}}}}" for i in (2, 10, 0, 1, 3, 4, 5, 6, 7, 8, 9))
+    (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: m\ndtype: f32\nmodules: {{{members}}}\nlayouts: {{stacked: {{stack: [h]}}}}\n")
+    run_ok("gen", tmp_path / "spec.yaml", "--layout", "stacked", "-o", tmp_path / "out")
+    stored = reassemble(tmp_path / "out")["h.w"][1].view(np.float32)
+    assert np.array_equal(stored, np.repeat(np.arange(11, dtype=np.float32), 2).reshape(11, 2))

@@ -14,8 +14,10 @@ import random
 
 import pytest
 
+from bucket_tools import make_two_models
 from interposed import Counted, rule
 from stopping import Stopped
+from support import run_ok, tree_of
 from test_every_fault import FILES, FOLDERS, HALVES, SEED, Command, Wrong, is_temporary, need
 
 PATTERN = os.environ.get("SHARDINIT_MEETINGS")
@@ -75,3 +77,30 @@ def test_a_run_that_another_one_overtakes(name, tmp_path):
         except Wrong as e:
             wrong.append(f"SHARDINIT_MEETINGS='{name}:{at}:{end}': {e}")
     assert cases and not wrong, f"{len(wrong)} of {len(cases)} cases, seed {SEED}:\n" + "\n".join(wrong)
+
+
+FORMS = ["safetensors", "dcp", "zarr", "hdf5"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("words, call, name", [([], "rename", "out"), (["--ranks", "0"], "mkdir", "out.parts/notes")])
+def test_other_values_at_the_same_time_are_a_conflict(tmp_path, form, words, call, name):
+    """A run of another source gets there first: its values are not taken for those of this one."""
+    make_two_models(tmp_path)
+    first = Stopped(tmp_path, call, f"{tmp_path}/{name}", "convert", "first/model", "--to", form, "-o", "out", *words, cwd=tmp_path)
+    run_ok("convert", "second/model", "--to", form, "-o", "out", cwd=tmp_path)
+    there = tree_of(tmp_path / "out")
+    status, stdout, stderr = first.go()
+    assert status == 4 and tree_of(tmp_path / "out") == there, (status, stdout, stderr)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_whole_run_overtakes_one_of_ranks(tmp_path, form):
+    make_two_models(tmp_path)
+    command = ["convert", "first/model", "--to", form, "-o", "out"]
+    first = Stopped(tmp_path, "mkdir", f"{tmp_path}/out.parts/notes", *command, "--ranks", "0", cwd=tmp_path)
+    run_ok(*command, cwd=tmp_path)
+    there = tree_of(tmp_path / "out")
+    status, stdout, stderr = first.go()
+    assert status == 0 and tree_of(tmp_path / "out") == there, (status, stdout, stderr)
+    assert sorted(p.name for p in tmp_path.iterdir() if "out" in p.name) == ["out"], (stdout, stderr)

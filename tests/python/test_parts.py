@@ -6,6 +6,7 @@ import random
 import shutil
 
 import pytest
+from stopping import Stopped
 from support import OF_ANY, run_json, run_ok, run_tool, tree_of
 
 SPEC = """
@@ -210,3 +211,48 @@ def test_parts_count_from_0(spec, tmp_path, command):
     assert not list(tmp_path.glob("out*"))
     result = run_ok(*words, "--part", "0/100")
     assert "unfinished" in result.stdout or "no ranks" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["export spec.yaml --to zarr", "reshard source"])
+def test_a_folder_that_is_complete_is_not_begun_again(tmp_path, command):
+    """Where another run made all of it between a run's look for it and the folder that it begins."""
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    run_ok("gen", "spec.yaml", "-o", "source", cwd=tmp_path)
+    words = [*command.split(), "-o", "out", "--ranks", "0-7"]
+    first = Stopped(tmp_path, "mkdir", f"{tmp_path}/out.parts", *words, cwd=tmp_path)
+    run_ok(*words, cwd=tmp_path)
+    good = tree_of(tmp_path / "out")
+    status, stdout, stderr = first.go()
+    assert status == 0 and tree_of(tmp_path / "out") == good, (status, stdout, stderr)
+    assert not (tmp_path / "out.parts").exists(), stdout + stderr
+
+
+def test_a_receipt_that_lacks_a_file_is_damaged(tmp_path):
+    # Of more than 1,024 files a receipt has several.
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: u8\nmodules: {h: {repeat: {i: 2100}, w: {shape: [1], init: zeros}}}\n")
+    command = ["export", tmp_path / "spec.yaml", "--to", "zarr", "-o", tmp_path / "out"]
+    run_ok(*command, "--part", "0/2")
+    receipts = {path: json.loads(path.read_text()) for path in (tmp_path / "out.parts/notes").iterdir()}
+    path, files = next((path, files) for path, files in receipts.items() if len(files) > 1)
+    for damaged in (files[1:], [files[1], *files[1:]]):  # A file twice is no other one.
+        path.write_text(json.dumps(damaged))
+        result = run_tool(*command, "--part", "1/2")
+        assert result.returncode == 5 and "is damaged" in result.stderr, result
+        assert not (tmp_path / "out").exists()
+    path.write_text(json.dumps(files))
+    run_ok(*command, "--part", "1/2")
+    assert (tmp_path / "out").exists()
+
+
+def test_a_file_that_was_cut_is_made_again(tmp_path):
+    """Its receipt says that it was whole."""
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    command = ["export", tmp_path / "spec.yaml", "--to", "dcp", "-o"]
+    run_ok(*command, tmp_path / "whole")
+    run_ok(*command, tmp_path / "out", "--part", "0/2")
+    file = sorted((tmp_path / "out.parts/files").glob("*.distcp"))[0]
+    file.write_bytes(file.read_bytes()[:-1])
+    run_ok(*command, tmp_path / "out", "--part", "1/2")
+    assert not (tmp_path / "out").exists()
+    run_ok(*command, tmp_path / "out", "--part", "0/2")
+    assert tree_of(tmp_path / "out") == tree_of(tmp_path / "whole")

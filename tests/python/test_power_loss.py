@@ -110,3 +110,68 @@ def test_power_loss_after_gen_was_killed_and_finalize_run(tmp_path):
         for tree in disk.states():
             checker.check(tree, f"power loss after {call[0]} {call[1]} of finalize")
     assert disk.visible() == good == tree_of(tmp_path / "disk")
+
+
+@pytest.mark.parametrize("command", ["export spec.yaml --to zarr", "reshard source"])
+def test_power_loss_of_ranks(command, tmp_path):
+    """As above, of a folder that several processes make: what is not complete is beside it, and the next run takes it away."""
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    run_ok("gen", "spec.yaml", "-o", "source", cwd=tmp_path)
+    words = command.split()
+    run = [words[0], tmp_path / words[1], *words[2:], "-o", "out/", "--ranks", "0-1", "--jobs", "1"]
+    for name in ["good", "disk"]:
+        (tmp_path / name).mkdir()
+    run_ok(*run, cwd=tmp_path / "good")
+    good = tree_of(tmp_path / "good")
+    last = "out/manifest.json" if words[0] == "reshard" else "out/shardinit-export.json"
+    seen = set()
+
+    def check(tree, where):
+        final = {path: data for path, data in final_one(tree).items() if path.split("/")[0] == "out"}
+        if last in final:
+            assert final == good, f"{where}: complete without {set(good) - set(final)}"
+        if (key := (tuple(tree), tuple(sorted(final)))) in seen:
+            return
+        seen.add(key)
+        put(tree, tmp_path / "scratch")
+        run_ok(*run, cwd=tmp_path / "scratch")
+        left = tree_of(tmp_path / "scratch")
+        assert left == good, f"{where}: {sorted(set(left) ^ set(good))}"
+
+    disk = Disk()
+    for k, call in enumerate(trace(tmp_path / "disk", *run)):
+        disk.apply(*call)
+        for tree in disk.states():
+            check(tree, f"power loss after call {k}, {call[0]} {call[1]}")
+    assert disk.visible() == good == tree_of(tmp_path / "disk")
+    for tree in disk.states():
+        assert {p: d for p, d in tree.items() if p.split("/")[0] == "out"} == good
+
+
+def test_power_loss_of_a_copy(tmp_path):
+    """A copy is staged beside its folder: power loss leaves nothing that the next run does not go on with or remove."""
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    run_ok("gen", "spec.yaml", "-o", "source", cwd=tmp_path)
+    run = ["reshard", tmp_path / "source", "-o", "out/", "--jobs", "1"]
+    for name in ["good", "disk"]:
+        (tmp_path / name).mkdir()
+    run_ok(*run, cwd=tmp_path / "good")
+    good = tree_of(tmp_path / "good")
+    disk, seen = Disk(), set()
+    for k, call in enumerate(trace(tmp_path / "disk", *run)):
+        disk.apply(*call)
+        for tree in disk.states():
+            where = f"power loss after call {k}, {call[0]} {call[1]}"
+            final = {path: data for path, data in tree.items() if path.split("/")[0] == "out"}
+            if "out/manifest.json" in final:
+                assert final == good, f"{where}: complete without {set(good) - set(final)}"
+            if (key := tuple(tree)) in seen:
+                continue
+            seen.add(key)
+            put(tree, tmp_path / "scratch")
+            for path in (tmp_path / "scratch").glob(".out.part-*"):
+                path.chmod(0o700)  # The model of the disk knows no modes.
+            run_ok(*run, cwd=tmp_path / "scratch")
+            left = {path: data for path, data in tree_of(tmp_path / "scratch").items() if ".tmp-" not in path}
+            assert left == good, f"{where}: {sorted(set(left) ^ set(good))}"
+    assert disk.visible() == good == tree_of(tmp_path / "disk")

@@ -147,3 +147,16 @@ def refusal_without_path(*arguments):
     result = run_tool("verify", *arguments, env={**CLEAN, "PATH": "/nowhere"})
     assert result.returncode == 2, result.stderr
     return result.stderr
+
+
+def test_values_of_a_checkpoint_that_nobody_signed(made, keys):
+    """That its values are those of a spec does not say who made it."""
+    words = ["verify", made / "checkpoint", "--spec", made / "spec.yaml", "--signers", keys / "signers"]
+    (made / "checkpoint/manifest.json.sig").unlink(missing_ok=True)
+    done = run_tool(*words)
+    assert done.returncode == 1 and "is not signed" in done.stderr and "equal to m" in done.stdout, done
+    sign(keys / "stranger", made / "checkpoint/manifest.json")
+    assert run_tool(*words).returncode == 1
+    sign(keys / "rsa", made / "checkpoint/manifest.json")
+    run_ok(*words)
+    (made / "checkpoint/manifest.json.sig").unlink()

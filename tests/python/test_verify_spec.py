@@ -394,3 +394,11 @@ def test_mutated_dcp_files_never_crash(name, spec, stock, tmp_path):
         assert result.returncode in (0, 1, 5), result.stderr
         seen.add(result.returncode)
     assert seen >= ({5} if name == ".metadata" else {1, 5})
+
+
+def test_big_endian_items_are_not_read(spec, stock, tmp_path):
+    folder = shutil.copytree(stock, tmp_path / "dcp")
+    file = folder / "__0_0.distcp"
+    file.write_bytes(file.read_bytes().replace(b"little", b"bigend"))
+    result = verify(folder, spec)
+    assert result.returncode == 5 and "its numbers are big-endian" in result.stderr, result

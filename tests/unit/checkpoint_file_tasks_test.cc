@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -52,6 +54,45 @@ TEST(FileGroups, NobodyWaitsForAFileThatIsDone) {
   EXPECT_EQ(done, files);
   EXPECT_EQ(source.checked(), files);
   EXPECT_GT(files, 1000);
+}
+
+// The check of the first group lasts until that of the second one is done.
+class SecondIsFaster final : public TaskSource {
+ public:
+  bool IsEnough(const std::vector<BoxTask>&) override { return true; }
+  std::function<void()> Open(std::vector<BoxTask>*) override {
+    return [this, is_first = opened_++ == 0] {
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      while (is_first && checked_ == 0 && std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      if (is_first) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      ++checked_;
+    };
+  }
+
+ private:
+  int64_t opened_ = 0;
+  std::atomic<int64_t> checked_{0};
+};
+
+TEST(FileGroups, NoFileIsDoneBeforeTheSourcesOfThoseBeforeItAreChecked) {
+  const Tensor tensor = MakeTensor("one", DType::f32, {64}, Uniform{0, 1});
+  SecondIsFaster source;
+  WorkCounters counters;
+  std::vector<Digest> digests(2);
+  std::mutex mutex;
+  std::vector<size_t> done;
+  FileGroups groups({.jobs = 2, .memory = 1 << 20}, &counters, &source, 2, nullptr);
+  for (size_t f = 0; f < 2; ++f) {
+    groups.WaitForRoom();
+    groups.Add({{&tensor, WholeOf(tensor.shape), {}, &digests[f]}}, [&, f] {
+      const std::lock_guard lock(mutex);
+      done.push_back(f);
+    });
+  }
+  groups.Finish();
+  EXPECT_EQ(done, (std::vector<size_t>{0, 1}));
 }
 
 }  // namespace
