@@ -35,7 +35,7 @@ def uniform(low, high):
 
 
 def truncated(low, high, mean, std):
-    """Of a normal distribution, what lies from `low` to `high`. Both tails are computed from the nearer end."""
+    """A normal distribution from `low` to `high` alone. Both tails are computed from the nearer end."""
     phi = scipy.special.ndtr
     a, b = (low - mean) / std, (high - mean) / std
     whole = phi(-a) - phi(-b) if a > 0 else phi(b) - phi(a)

@@ -1,4 +1,4 @@
-// What a command reads of a bucket: the objects below a URL, as they were when they were listed.
+// The objects below a URL as they were when they were listed, for commands that read them.
 #pragma once
 
 #include <cstdint>

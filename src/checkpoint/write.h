@@ -22,7 +22,7 @@ struct GenerateRequest {
   IndexMode index = IndexMode::kAuto;
   Damage damage;                 // what to make again, as if it did not exist
   TaskSource* source = nullptr;  // If null, values are generated.
-  // Whether another process may take the folder away, which is there. It is not made again.
+  // The folder is there, and another process may take it away: it is not made again.
   bool is_shared = false;
   // This says what else than the plan decides the values. Those who write into one bucket must
   // agree on it.

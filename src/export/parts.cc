@@ -125,7 +125,7 @@ void MakeShares(ExportParts* parts, const SharedFolder& shared, WorkCounters* co
   for (int64_t share = 0; share < parts->shares; ++share) {
     if (!TakeReceipt(parts, share, shared)) missing.insert(parts->RankOf(share));
   }
-  // What was missing is not if the receipts went with the rest of a folder that is complete.
+  // If the folder is complete, the receipts may have gone with the rest: then none is missing.
   if (!shared.IsTaken()) result->missing.assign(missing.begin(), missing.end());
 }
 

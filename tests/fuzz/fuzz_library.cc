@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "fuzz/split.h"
 #include "library/shardinit.h"
 
 namespace shardinit {
@@ -116,12 +117,7 @@ void TryTensor(const shardinit_spec* spec, int64_t index, int64_t ranks, Numbers
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace shardinit;
-  std::vector<std::string> parts(1);
-  for (const uint8_t byte : std::vector<uint8_t>(data, data + size)) {
-    byte == 0xff && parts.size() < 5 ? static_cast<void>(parts.emplace_back())
-                                     : parts.back().push_back(static_cast<char>(byte));
-  }
-  parts.resize(5);
+  const std::vector<std::string> parts = SplitInput(data, size, 5);
   const char* const sets[] = {parts[1].c_str()};
   const shardinit_source source = {.struct_size = sizeof source,
                                    .path = "spec",

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "fuzz/split.h"
 #include "generate/fill.h"
 #include "plan/load.h"
 
@@ -50,12 +51,7 @@ void TryPlan(const PlanRequest& request, Diagnostics& diagnostics) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace shardinit;
-  std::vector<std::string> parts(1);
-  for (const uint8_t byte : std::vector<uint8_t>(data, data + size)) {
-    byte == 0xff ? static_cast<void>(parts.emplace_back())
-                 : parts.back().push_back(static_cast<char>(byte));
-  }
-  parts.resize(4);
+  const std::vector<std::string> parts = SplitInput(data, size, 5);  // The last one is nothing's.
   PlanRequest request;
   request.spec = {.path = "spec", .sets = {}, .mesh = parts[2], .text = parts[0]};
   if (!parts[1].empty()) request.spec.sets = {parts[1]};

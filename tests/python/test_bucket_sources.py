@@ -15,7 +15,7 @@ URL = "s3://bucket/models/in"
 DEVICES = ["gen", "spec.yaml", "--set", "mesh.devices=[5, 3]", "-o"]
 WHOLE = {"gen": FOLDERS["gen"], "devices": DEVICES, "full": ["gen", "spec.yaml", "--replicas", "full", "-o"],
          **{form: ["export", "spec.yaml", "--to", form, "-o"] for form in ("safetensors", "dcp", "hf-dcp", "zarr")}}
-# What a command prints, of a folder `in`; and what makes a folder of it, which is the last word.
+# Commands that print something of a folder `in`, and those that make a folder of it, which is their last word.
 PRINTED = [["digest", "in"], ["stats", "in", "--json"], ["inspect", "in"], ["inspect", "in", "--json"],
            ["diff", "in", "in", "--values"], ["diff", "other", "in", "--values", "--json"],
            ["verify", "in", "--spec", "spec.yaml"]]
@@ -68,7 +68,7 @@ def test_from_bucket_to_bucket(name, folders, object_store, tmp_path):
 
 
 def test_config_in_a_bucket(folders, object_store, tmp_path):
-    """What says which model it is lies beside the files."""
+    """The file beside the weights says which model they are."""
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
               "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128,
               "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False}

@@ -25,7 +25,7 @@ NASTY = [None, True, False, 0, -1, 1, 2, 7, 2**31, 2**40, 2**63 - 1, 2**64, 1.5,
 
 @st.composite
 def changes(draw):
-    """What is done to a text: bytes of it, or a place in its JSON, which the numbers choose."""
+    """A change of a text: of its bytes, or of a place in its JSON, which the numbers choose."""
     if draw(st.booleans()):
         return {"at": draw(st.floats(0, 1)), "cut": draw(st.integers(0, 9)),
                 "put": draw(st.sampled_from([b"", b"0", b"-", b"\xff", b"\x00", b"}", b"[", b'"', b"9" * 30, b"[" * 3000]))}
@@ -126,7 +126,7 @@ def test_generated_damage_of_texts(case):
                     bits = bits_of(opened.read(tensor, verify=True))
                     held = wanted.get(tensor)
                     same = held is not None and bits.dtype == held.dtype and np.array_equal(bits, held)
-                    # What the folder's owner says may be anything that its files have.
+                    # The folder's owner may say anything that its files have.
                     assert same or is_root or case["vouched"], (tensor, info)
                     assert same or bits.nbytes <= size, (tensor, info)
         except shardinit.ShardinitError as error:

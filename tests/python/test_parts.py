@@ -228,7 +228,7 @@ def test_a_folder_that_is_complete_is_not_begun_again(tmp_path, command):
 
 
 def test_a_receipt_that_lacks_a_file_is_damaged(tmp_path):
-    # Of more than 1,024 files a receipt has several.
+    # A receipt has several files where there are more than 1,024.
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: u8\nmodules: {h: {repeat: {i: 2100}, w: {shape: [1], init: zeros}}}\n")
     command = ["export", tmp_path / "spec.yaml", "--to", "zarr", "-o", tmp_path / "out"]
     run_ok(*command, "--part", "0/2")

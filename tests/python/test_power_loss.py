@@ -114,7 +114,7 @@ def test_power_loss_after_gen_was_killed_and_finalize_run(tmp_path):
 
 @pytest.mark.parametrize("command", ["export spec.yaml --to zarr", "reshard source"])
 def test_power_loss_of_ranks(command, tmp_path):
-    """As above, of a folder that several processes make: what is not complete is beside it, and the next run takes it away."""
+    """Several processes make the folder: what is not complete lies beside it, and the next run takes it away."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     run_ok("gen", "spec.yaml", "-o", "source", cwd=tmp_path)
     words = command.split()

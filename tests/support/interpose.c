@@ -212,6 +212,7 @@ __attribute__((constructor)) static void Start(void) {
     rule->from = strtol(fields[1], &end, 10);
     rule->to = *end == 0 ? rule->from : LONG_MAX;
     rule->where = fields[2], rule->what = fields[3], rule->a = fields[4], rule->b = fields[5];
+    Must(rule->where[0] != '*' || rule->where[1] == 0);  // There are no patterns.
     calls |= rule->calls;
   }
   wanted = calls;
