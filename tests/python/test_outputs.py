@@ -341,8 +341,9 @@ def test_other_stores_are_refused_everywhere(store, folder):
                   ["export", "spec.yaml", "--to", "dcp", "-o", "new", "--optimizer"]):
         if store.startswith("s3://") and words in (["gen", "spec.yaml", "-o"], ["reshard", "ckpt", "-o"], ["verify"],
                                                               ["export", "spec.yaml", "--to", "dcp", "-o"], ["status"],
-                                                              ["export", "ckpt", "--to", "safetensors", "-o"], ["finalize"]):
-            continue  # These take it: test_bucket.py, test_bucket_exports.py.
+                                                              ["export", "ckpt", "--to", "safetensors", "-o"], ["finalize"],
+                                                              ["inspect"], ["stats"], ["diff", "spec.yaml"]):
+            continue  # These take it: test_bucket.py, test_bucket_exports.py, test_bucket_sources.py.
         done = run_tool(*words, store, cwd=folder)
         assert done.returncode == 2 and store in done.stderr and "not a path of a file system" in done.stderr, (words, done)
         assert "hint: " in done.stderr and (store.startswith("file") or "local folder" in done.stderr)
