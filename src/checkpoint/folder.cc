@@ -133,6 +133,9 @@ bool MayHoldTensors(const std::string& path) {
 }
 
 Contents ReadForeign(const std::string& given, const FormatReader** reader) {
+  // What there is of an export in a bucket, or of a copy of it, may look whole to its format.
+  const auto holds = [&](const char* name) { return InputExists(given + "/" + name); };
+  if (holds(kExportClaim) && !holds(kExportName)) throw UnfinishedExport(given);
   const std::string path = IsInputFolder(given) ? ItemIn(given) : given;
   if (!IsInputFolder(path)) {
     *reader = ReaderOfFile(path);

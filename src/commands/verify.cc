@@ -239,8 +239,7 @@ ExitCode RunVerify(const VerifyOptions& options) {
     RequireNoPlanOptions(options);
     return RunAgainstSpec(options, *spec, {});
   }
-  // An export has no ranks, but a record.
-  // In a bucket an export that is not complete has a claim.
+  // An export has no ranks, but a record or, in a bucket before it is complete, a claim.
   const bool is_export =
       !holds(kManifestName) && !has_plan && (holds(kExportName) || (is_url && holds(kExportClaim)));
   const char* const name = is_export ? kExportName : kManifestName;

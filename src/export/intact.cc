@@ -166,11 +166,7 @@ class ObjectVerifier {
 VerifyResult VerifyInBucket(const std::string& url, int jobs, const VerifyProgress& progress) {
   Store store(ParseBucketUrl(url));
   const std::optional<std::string> text = store.Get(kExportName, kManifestLimit);
-  if (!text) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("`{}` is an unfinished export: it has no {}", url, kExportName),
-                "run the command again that wrote it");
-  }
+  if (!text) throw UnfinishedExport(url);
   const Record record = ReadRecord(*text, store.UrlOf(kExportName));
   ObjectVerifier verifier(&store, record, progress);
   verifier.List();

@@ -141,4 +141,10 @@ std::optional<Error> WrongKind(const std::string& path, std::string_view wanted)
   return WrongKind(*kind, path, wanted);
 }
 
+Error UnfinishedExport(const std::string& place) {
+  return {ExitCode::kUsage,
+          fmt::format("`{}` is an unfinished export: it has no {}", place, kExportName),
+          "run the command again that wrote it"};
+}
+
 }  // namespace shardinit

@@ -43,4 +43,7 @@ Error WrongKind(const FileKind& kind, const std::string& path, std::string_view 
 // Does the same if the kind of `path` is known.
 std::optional<Error> WrongKind(const std::string& path, std::string_view wanted);
 
+// Returns Error (kUsage) for the place of an export that was begun and has no record yet.
+Error UnfinishedExport(const std::string& place);
+
 }  // namespace shardinit

@@ -164,6 +164,40 @@ def test_a_store_without_if_match_is_not_believed(folders, object_store, tmp_pat
     assert done.returncode == 3 and "model.safetensors` changed while it was read" in done.stderr, done
 
 
+@pytest.mark.parametrize("form", ["safetensors", "dcp", "hf-dcp", "zarr"])
+def test_an_export_that_is_not_complete_is_none(form, folders, object_store, tmp_path):
+    """Its files have their names, and of some formats they look like a smaller model."""
+    words = ["export", "spec.yaml", "--to", form, "--max-shard-size", "3000"][:6 if form == "safetensors" else 4]
+    ok(object_store, *words, "-o", URL, "--ranks", "0", folder=folders)
+    object_store.download("models/in", tmp_path / "copy")
+    spec = tmp_path / "sourced.yaml"
+    spec.write_text(SOURCED.replace("path: weights", f"path: {URL}"))
+    for place in (URL, tmp_path / "copy"):
+        for words in (["convert", place, "--to", "dcp", "-o", tmp_path / "out"], ["inspect", place], ["digest", place],
+                      ["verify", place, "--spec", "spec.yaml"], ["gen", spec, "--source", f"old={place}", "-o", tmp_path / "out"]):
+            done = tool(object_store, *words, folder=folders)
+            assert done.returncode == 2 and f"`{place}` is an unfinished export" in done.stderr, done
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["gen", "devices", "safetensors", "dcp", "hf-dcp", "zarr"])
+def test_damage_is_found_where_it_is_read(name, folders, object_store, tmp_path):
+    put(object_store, folders / name)
+    words = ["convert", URL, "--to", "dcp", "-o", tmp_path / "out"]
+    file = {"gen": "ranks/rank-00001.h5", "devices": "ranks/rank-00000.h5", "safetensors": "model.safetensors",
+            "dcp": "__0_0.distcp", "hf-dcp": "shard-00001-model-00001-of-00001.safetensors", "zarr": "w/0.0"}[name]
+    data = bytearray((folders / name / file).read_bytes())
+    if name in ("gen", "devices"):
+        at = json.loads((folders / name / file).with_suffix(".json").read_text())["boxes"][0]["file_offset"]
+    else:
+        files = json.loads((folders / name / "shardinit-export.json").read_text())["files"]
+        at = next(each["boxes"][0]["file_offset"] for each in files if each["file"] == file)
+    data[at] ^= 1
+    object_store.put(f"models/in/{file}", bytes(data))
+    done = tool(object_store, *words)
+    assert done.returncode == 1 and f"`{URL}` is damaged" in done.stderr and not (tmp_path / "out").exists(), done
+
+
 def test_a_rank_reads_only_what_it_needs(object_store, tmp_path):
     (tmp_path / "wide.yaml").write_text("""
 shardinit: 1
