@@ -136,9 +136,10 @@ BareSystem() {
 
 # What the wheel needs and h5py, for the Python of Debian 12: the bare system has no network.
 BareWheels() {
+  sed -E -n '/^(numpy|h5py)==/,/[^\\]$/p' tests/locked.txt > build/bare/requirements.txt &&
   build/venv/bin/python -m pip download --disable-pip-version-check --no-deps --only-binary=:all: \
     --python-version 3.11 --platform "manylinux_2_28_$(uname -m)" --platform "manylinux_2_27_$(uname -m)" \
-    --platform "manylinux2014_$(uname -m)" -d build/bare/wheels $(grep -E '^(numpy|h5py)==' tests/requirements.txt)
+    --platform "manylinux2014_$(uname -m)" -d build/bare/wheels -r build/bare/requirements.txt
 }
 
 # The unit tests of build/NAME: as many processes as cores, each in a folder of its own.
@@ -155,24 +156,26 @@ UnitTests() {
   All $processes
 }
 
-# Tests start Python some hundred times, and an environment may forbid it to keep what it compiled
-# (PYTHONDONTWRITEBYTECODE): importing PyTorch then takes 3.2 s of a processor instead of 1.5 s. pip compiles in one
-# process, and also the packages' own tests. Some packages have files that are for another Python.
-Venv() {
-  [ -x build/venv/bin/python ] || python3 -m venv build/venv || return
-  build/venv/bin/python -m pip install --disable-pip-version-check --no-compile \
-    -r tests/requirements.txt -r tests/requirements-clients.txt || return
-  # Without what they need for anything but their modules: trainers need hundreds of MB. MaxText wants
-  # Python 3.12, for a kernel of TPUs.
-  build/venv/bin/python -m pip install --disable-pip-version-check --no-compile --no-deps \
-    --ignore-requires-python -r tests/requirements-no-deps.txt || return
-  build/venv/bin/python -m compileall -qq -j "$jobs" -x '/tests?/' build/venv/lib || :
+# The packages of tests/FILE in build/ENVIRONMENT: the files whose digests stand there, and no others. Each package is
+# in the list, setuptools too, which builds some, so pip looks for nothing else. Some packages have files that are for
+# another Python, and MaxText wants Python 3.12, for a kernel of TPUs.
+Locked() {
+  [ -x "build/$1/bin/python" ] || python3 -m venv "build/$1" || return
+  build/"$1"/bin/python -m pip install --disable-pip-version-check --no-compile --no-deps --no-build-isolation \
+    --require-hashes --ignore-requires-python -r "tests/$2"
 }
 
-# moto's server, apart from the rest: pip would change versions of packages there to what it needs.
-Moto() {
-  [ -x build/moto/bin/python ] || python3 -m venv build/moto || return
-  build/moto/bin/python -m pip install --disable-pip-version-check -r tests/requirements-moto.txt
+# Tests start Python some hundred times, and an environment may forbid it to keep what it compiled
+# (PYTHONDONTWRITEBYTECODE): importing PyTorch then takes 3.2 s of a processor instead of 1.5 s. pip compiles in one
+# process, and also the packages' own tests.
+Venv() {
+  # PyTorch for processors alone, if pip is told of a place that has it; else PyTorch comes with the libraries of CUDA,
+  # whose versions it names itself.
+  Locked venv locked-cpu.txt || torch=$(sed -n 's/^torch=/torch=/p' tests/requirements-clients.txt)
+  # Of trainers only their modules: what they need for anything else has hundreds of MB.
+  Locked venv locked.txt && Locked venv locked-no-deps.txt || return
+  [ -z "${torch:-}" ] || build/venv/bin/python -m pip install --disable-pip-version-check --no-compile "$torch" || return
+  build/venv/bin/python -m compileall -qq -j "$jobs" -x '/tests?/' build/venv/lib || :
 }
 
 # Debian's packages and Python's, at once once there is Python: each waits for the network, and unpacks on
@@ -180,7 +183,7 @@ Moto() {
 Packages() {
   [ -z "$python_packages" ] || InstallPackages $python_packages
   mkdir -p build/log
-  { Venv && Moto; } > build/log/pip.log 2>&1 & venv=$!
+  { Venv && Locked moto locked-moto.txt; } > build/log/pip.log 2>&1 & venv=$!
   InstallPackages $build_packages $test_packages
 }
 
