@@ -11,6 +11,7 @@ run draws some, by the day's seed; this repeats one, or runs all that match:
 import fnmatch
 import os
 import random
+import shutil
 
 import pytest
 
@@ -104,3 +105,18 @@ def test_a_whole_run_overtakes_one_of_ranks(tmp_path, form):
     status, stdout, stderr = first.go()
     assert status == 0 and tree_of(tmp_path / "out") == there, (status, stdout, stderr)
     assert sorted(p.name for p in tmp_path.iterdir() if "out" in p.name) == ["out"], (stdout, stderr)
+
+
+def test_a_copy_that_is_given_up_while_another_asks_for_its_lock(tmp_path):
+    """The lock is on a folder that has no name any more, so the second run makes its own."""
+    command = Command("reshard", tmp_path, WHOLE["reshard"], None)
+    command.reset()
+    there = set(command.work.iterdir())
+    killed = Counted(rule("rename", "kill", when=1, where=f"{command.work}/out"))
+    command.run(env=killed.env)
+    (staged,) = set(command.work.iterdir()) - there
+    second = Stopped(tmp_path, "flock", str(staged), *command.words, command.work / "out", cwd=command.inputs)
+    shutil.rmtree(staged)  # As the first run does where its values are not those that are there.
+    status, stdout, stderr = second.go()
+    assert status == 0, (stdout, stderr)
+    assert command.check_left() == command.good
