@@ -115,7 +115,9 @@ class Parser {
       const bool is_logical = next->power == kAnd || next->power == kOr;
       if (is_logical) Emit({.op = Step::Op::kDecide, .binary = next}, begin, 1);
       Expression(next->power);
-      if (is_logical) expr_.steps[decision].arguments = expr_.steps.size() - decision;
+      if (is_logical) {
+        expr_.steps[decision].arguments = static_cast<uint16_t>(expr_.steps.size() - decision);
+      }
       Emit({.op = Step::Op::kBinary, .binary = next}, begin, 2);
     }
     --depth_;
@@ -156,8 +158,7 @@ class Parser {
       // Parentheses belong to the span of what they enclose, except for a name, whose span is the
       // name.
       if (expr_.steps.back().op == Step::Op::kName) return;
-      expr_.steps.back().begin = begin;
-      expr_.steps.back().length = at_ - begin;
+      SetSpan(begin, &expr_.steps.back());
     } else {
       Unexpected("a number, a name or `(`");
     }
@@ -315,10 +316,15 @@ class Parser {
     throw SyntaxError{open, 1, "`(` is never closed", {}};
   }
 
+  // The step is what was read since `begin`: kLongestExpression bounds both numbers.
+  void SetSpan(size_t begin, Step* step) const {
+    step->begin = static_cast<uint16_t>(begin);
+    step->length = static_cast<uint16_t>(at_ - begin);
+  }
+
   // The step takes `operands` values from the stack and puts one there.
   void Emit(Step step, size_t begin, int operands) {
-    step.begin = begin;
-    step.length = at_ - begin;
+    SetSpan(begin, &step);
     live_ = live_ - operands + 1;
     expr_.stack = std::max(expr_.stack, live_);
     expr_.steps.push_back(step);
@@ -372,7 +378,7 @@ class Parser {
 }  // namespace
 
 ExprPtr ParseExpr(std::string_view text, Span span, Diagnostics& diagnostics) {
-  span.length = text.size();
+  span.length = static_cast<uint32_t>(text.size());
   if (text.size() > kLongestExpression) {
     diagnostics.Error(
         span,
@@ -387,8 +393,8 @@ ExprPtr ParseExpr(std::string_view text, Span span, Diagnostics& diagnostics) {
     Parser(*expr).Parse();
   } catch (const SyntaxError& error) {
     Span place = span;
-    place.column += error.begin;
-    place.length = error.length;
+    place.column += static_cast<uint32_t>(error.begin);
+    place.length = static_cast<uint32_t>(error.length);
     diagnostics.Error(place, error.message, error.hint);
     return nullptr;
   }

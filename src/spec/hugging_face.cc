@@ -140,7 +140,7 @@ class Importer {
   }
   void Add(Node* map, std::string_view key, const Node* value) {
     map->entries.push_back({store_.NewScalar(store_.Keep(std::string(key)), value->span), value});
-    map->height = std::max<int>(map->height, value->height + 1);
+    map->Enclose(*value);
   }
   void SetVariable(const Node& variable, const Node* value, const std::string& field,
                    const Node* given) {
@@ -317,7 +317,7 @@ class Importer {
       Node* copy = store_.Copy(node);
       for (Node::Entry& entry : copy->entries) {
         entry.value = ConfigValue(*entry.value);
-        copy->height = std::max<int>(copy->height, entry.value->height + 1);
+        copy->Enclose(*entry.value);
       }
       return copy;
     }

@@ -101,7 +101,7 @@ class JsonReader {
       }
       const Node* value = ReadValue(depth + 1);
       node->entries.push_back({key, value});
-      node->height = std::max<int>(node->height, value->height + 1);
+      node->Enclose(*value);
       node->size += value->size + (key != nullptr ? 1 : 0);
     }
     ++at_;
@@ -127,7 +127,7 @@ class JsonReader {
     node->quoted = true;
     node->verbatim = between == decoded;
     node->text = node->verbatim ? between : store_.Keep(std::move(decoded));
-    node->span.length = at_ - begin;
+    node->span.length = static_cast<uint32_t>(at_ - begin);
     return node;
   }
 
@@ -163,7 +163,7 @@ class JsonReader {
                                : text_.npos;
       if (digit == text_.npos || (text_[i] < 'A' && digit > 9))
         Fail("four hexadecimal digits are due after `\\u`");
-      code = code << 4 | digit;
+      code = code << 4 | static_cast<char32_t>(digit);
     }
     return code;
   }
@@ -194,7 +194,7 @@ class JsonReader {
     Node* node = NewNode(word == "null" ? Node::Kind::kNull : Node::Kind::kScalar, begin);
     node->verbatim = true;
     if (!node->IsNull()) node->text = word;
-    node->span.length = word.size();
+    node->span.length = static_cast<uint32_t>(word.size());
     at_ = end;
     return node;
   }

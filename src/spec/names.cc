@@ -24,8 +24,8 @@ bool Report(const Node& name, const Judgement& bad, Diagnostics& diagnostics) {
   if (!bad) return true;
   Span span = name.span;
   if (name.verbatim && bad->length > 0) {
-    span.column += bad->offset + (name.quoted ? 1 : 0);
-    span.length = bad->length;
+    span.column += static_cast<uint32_t>(bad->offset + (name.quoted ? 1 : 0));
+    span.length = static_cast<uint32_t>(bad->length);
   }
   return diagnostics.Error(span, bad->message, bad->hint);
 }

@@ -44,14 +44,14 @@ const Node* ParseValue(const Source& source, size_t begin, NodeStore& store,
 const Node* Extended(const Node& collection, Node::Entry entry, NodeStore& store) {
   Node* copy = store.Copy(collection);
   copy->entries.push_back(entry);
-  copy->height = static_cast<uint8_t>(std::max<int>(copy->height, entry.value->height + 1));
+  copy->Enclose(*entry.value);
   return copy;
 }
 
 const Node* Replaced(const Node& collection, size_t index, const Node* value, NodeStore& store) {
   Node* copy = store.Copy(collection);
   copy->entries[index].value = value;
-  copy->height = static_cast<uint8_t>(std::max<int>(copy->height, value->height + 1));
+  copy->Enclose(*value);
   return copy;
 }
 

@@ -30,7 +30,7 @@ bool IsNumberText(std::string_view text) {
 }
 
 // Counts opening minus closing parentheses of an unquoted scalar.
-int OpenParentheses(const Node& node) {
+int64_t OpenParentheses(const Node& node) {
   if (!node.IsScalar() || node.quoted) return 0;
   const std::string_view text = node.text;
   return std::ranges::count(text, '(') - std::ranges::count(text, ')');
@@ -39,7 +39,7 @@ int OpenParentheses(const Node& node) {
 // Counts the entries from `begin` on that are pieces of one call, since YAML cuts `[max(a, b), c]`
 // at each comma; 1 if no call is cut.
 size_t PiecesOfCall(const std::vector<Node::Entry>& entries, size_t begin) {
-  int open = OpenParentheses(*entries[begin].value);
+  int64_t open = OpenParentheses(*entries[begin].value);
   if (open <= 0) return 1;
   for (size_t i = begin + 1; i < entries.size(); ++i) {
     const Node::Entry& entry = entries[i];

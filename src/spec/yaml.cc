@@ -233,9 +233,9 @@ void Builder::Close() {
   uint64_t size = 1;
   for (const Node::Entry& entry : node.entries) {
     size += entry.value->size + (entry.key != nullptr ? 1 : 0);
-    node.height = std::max<int>(node.height, entry.value->height + 1);
+    node.Enclose(*entry.value);
   }
-  node.size = size;  // Count keeps this within kMostNodes.
+  node.size = static_cast<uint32_t>(size);  // Count keeps this within kMostNodes.
   SetAnchor(level.anchor, &node, node.span);
   Attach(&node, level.offset);
 }

@@ -2,6 +2,7 @@
 // key that a scalar stands under decides what it means.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -44,6 +45,11 @@ struct Node {
   bool IsScalar() const { return kind == Kind::kScalar; }
   bool IsSequence() const { return kind == Kind::kSequence; }
   bool IsMap() const { return kind == Kind::kMap; }
+
+  // Makes this at least as high as one that holds `child`. NodeStore bounds the depth.
+  void Enclose(const Node& child) {
+    height = std::max(height, static_cast<uint8_t>(child.height + 1));
+  }
 
   // These return null if a map has no such key.
   const Entry* FindEntry(std::string_view key) const;

@@ -20,7 +20,7 @@ YamlText::YamlText(const Source& source, size_t begin)
     : source_(source), text_(source.text), begin_(begin) {
   lines_.push_back(0);
   for (size_t i = text_.find('\n'); i != kNone; i = text_.find('\n', i + 1))
-    lines_.push_back(i + 1);
+    lines_.push_back(static_cast<uint32_t>(i + 1));
 }
 
 size_t YamlText::OffsetOf(int pos) const {

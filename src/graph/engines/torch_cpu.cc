@@ -91,7 +91,7 @@ std::string RefusalOfCutOffs(double low, double high) {
       100 * kept);
 }
 
-constexpr double kLargestPermutation = 1 << 28;
+constexpr int32_t kLargestPermutation = 1 << 28;
 
 std::string RefusalOfTorchCall(const Program::PlacedCall& call) {
   const std::vector<double>& n = call.numbers;
