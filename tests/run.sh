@@ -14,6 +14,7 @@
 #   fast       what most mistakes break: the unit tests and the quick command tests (needs build)
 #   asan       a build with clang without its optimizer but for the kernels, with the sanitizers of addresses and of
 #              undefined behaviour, and its unit tests
+#   tsan       a build with the sanitizer of threads, and its unit tests of threads; `commands` runs more with it
 #   pip        `pip install` of this clone, of what `build` compiled
 #   aarch64    a build for aarch64, which runs here under qemu
 #   wheel      the wheels for x86_64 and aarch64, and bare systems of Debian to install one in
@@ -22,7 +23,7 @@ set -eu
 cd "$(dirname "$0")/.."
 . src/steps.sh
 
-all='packages format build unit asan pip aarch64 wheel commands'
+all='packages format build unit asan tsan pip aarch64 wheel commands'
 [ "${1:-}" != --list ] || { sed -n 's/^#   \([a-zO0-9]*   .*\)/\1/p' tests/run.sh; exit; }
 for phase in "$@"; do
   case " $all fast " in *" $phase "*) ;;
@@ -142,15 +143,15 @@ BareWheels() {
     --platform "manylinux2014_$(uname -m)" -d build/bare/wheels -r build/bare/requirements.txt
 }
 
-# The unit tests of build/NAME: as many processes as cores, each in a folder of its own.
+# The unit tests of build/NAME, or those of its other program: as many processes as cores, each in a folder of its own.
 UnitTests() {
-  folder=$PWD/build/$1/tests/scratch report=$PWD/build/results/unit-$1
+  folder=$PWD/build/$1/tests/scratch report=$PWD/build/results/unit-$1 program=${2:-shardinit_tests}
   processes=
   rm -rf "$folder"
   for shard in $(seq 0 $((jobs - 1))); do
     mkdir -p "$folder/$shard" || return
     (cd "$folder/$shard" && GTEST_TOTAL_SHARDS=$jobs GTEST_SHARD_INDEX=$shard \
-      timeout 600 ../../shardinit_tests --gtest_brief=1 --gtest_output=xml:"$report-$shard.xml") &
+      timeout 600 "../../$program" --gtest_brief=1 --gtest_output=xml:"$report-$shard.xml") &
     processes="$processes $!"
   done
   All $processes
@@ -193,6 +194,14 @@ PythonPackages() {
   venv=
 }
 
+# Wheels wait for the network, and for scripts that configure libraries on one core: other phases compile meanwhile.
+BeginWheels() {
+  case " $* " in *' wheel '*) ;; *) return 0 ;; esac
+  [ -z "$wheels" ] || return 0
+  mkdir -p build/log
+  Wheels > build/log/wheels.log 2>&1 & wheels=$!
+}
+
 Format() {
   find src tests \( -name '*.cc' -o -name '*.cu' -o -name '*.h' \) -exec clang-format --dry-run -Werror {} +
 }
@@ -207,8 +216,9 @@ CommandTests() {
 
 others=  # What was built beside build/release; the command tests compare with it.
 venv=    # The process that installs Python's packages.
+wheels=  # The process that makes wheels.
 for phase in ${*:-$all}; do
-  case $phase in packages|format|build|unit) ;; *) PythonPackages ;; esac
+  case $phase in packages|format|build|unit) ;; *) PythonPackages; BeginWheels ${*:-$all} ;; esac
   case $phase in
     packages) Packages ;;
     format) Tests 'format' Format ;;
@@ -219,10 +229,12 @@ for phase in ${*:-$all}; do
     asan) Step 'build with clang and sanitizers' Build asan shardinit shardinit_tests
           others="$others build/asan/src/shardinit"
           Tests 'unit tests with sanitizers' UnitTests asan ;;
+    tsan) Step 'build with the sanitizer of threads' Build tsan shardinit thread_tests
+          Tests 'unit tests with the sanitizer of threads' UnitTests tsan thread_tests ;;
     pip) Step 'pip install of a clone' Clone ;;
     aarch64) Step 'build for aarch64' Aarch64
              others="$others build/aarch64/run/shardinit" ;;
-    wheel) Step 'wheels and bare systems' Wheels
+    wheel) Step 'wheels and bare systems' eval 'wait "$wheels" || { cat build/log/wheels.log; false; }'
            # The optimizer of clang is tried with this one.
            others="$others build/wheel/$(uname -m)/build/shardinit/src/shardinit" ;;
     commands) Tests 'command tests' CommandTests ;;
@@ -232,7 +244,7 @@ done
 PythonPackages
 [ -z "$failed_phases" ] || echo "failed:$failed_phases"
 case " ${*:-$all} " in
-  *' unit '*|*' fast '*|*' asan '*|*' commands '*) ;;
+  *' unit '*|*' fast '*|*' asan '*|*' tsan '*|*' commands '*) ;;
   *) [ -z "$failed_phases" ] || exit 1; exit 0 ;;  # No tests to count.
 esac
 exec build/venv/bin/python tests/summary.py build/results "$failed_phases"

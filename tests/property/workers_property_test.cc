@@ -23,7 +23,7 @@
 namespace shardinit {
 namespace {
 
-using Contents = std::map<std::string, std::string>;
+using Files = std::map<std::string, std::string>;
 
 constexpr int kPatience = 60'000;  // Milliseconds: only a hang takes that long.
 
@@ -136,7 +136,7 @@ TEST(Workers, FilesDoNotDependOnTheOptions) {
   for (const WorkerOptions& options : ManyOptions(true)) {
     SCOPED_TRACE(Describe(options));
     // Bytes that no box covers must stay as they are.
-    const WorkingFolder scratch(Contents{});
+    const WorkingFolder scratch(Files{});
     const Folder folder = Folder::Open(".");
     OutputFile file(folder, path);
     file.Append(std::string(expected_file.size() - 3, '.'));
@@ -165,7 +165,7 @@ TEST(Workers, FilesDoNotDependOnTheOptions) {
 
 TEST(Workers, WriteDirectlyOnlyWhatIsOnPages) {
   const Tensor tensor = MakeTensor("t", DType::f32, {300'000}, Normal{0, 1});
-  const WorkingFolder scratch(Contents{});
+  const WorkingFolder scratch(Files{});
   const Folder folder = Folder::Open(".");
   OutputFile file(folder, "a");
   file.Reserve(2'000'000);
@@ -181,7 +181,7 @@ TEST(Workers, WriteDirectlyOnlyWhatIsOnPages) {
 // This disk refuses the data.
 TEST(Workers, SayWhatCouldNotBeWritten) {
   const Tensor tensor = MakeTensor("t", DType::f32, {300'000}, Normal{0, 1});
-  const WorkingFolder scratch(Contents{});
+  const WorkingFolder scratch(Files{});
   const Folder folder = Folder::Open(".");
   const OutputFile file(folder, "a");
   rlimit before;

@@ -11,9 +11,9 @@ import safetensors.numpy
 from support import BINARY, tree_of
 
 
-def tool(store, *words, folder=None, **environment):
+def tool(store, *words, folder=None, binary=BINARY, **environment):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    return subprocess.run([BINARY, *words], env={**kept, **store.environment, **environment}, cwd=folder,
+    return subprocess.run([binary, *words], env={**kept, **store.environment, **environment}, cwd=folder,
                           capture_output=True, text=True, timeout=300, check=False)
 
 
