@@ -2,9 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/memfd.h>
 #include <spawn.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,19 +18,6 @@ namespace {
 
 // The output is for a message, so little of it is kept.
 constexpr size_t kMostOutput = 64 << 10;
-
-// Returns a file in memory at its beginning: a child may read it at any time, or not at all.
-Fd FileOf(std::string_view text, const std::string& name) {
-  // Old C libraries do not have the function.
-  Fd file(static_cast<int>(syscall(SYS_memfd_create, "input", MFD_CLOEXEC)));
-  for (size_t done = 0; file && done < text.size();) {
-    const ssize_t written = write(file.get(), text.data() + done, text.size() - done);
-    if (written < 0 && errno != EINTR) throw SystemError("keep the input of", name);
-    done += written > 0 ? static_cast<size_t>(written) : 0;
-  }
-  if (!file || lseek(file.get(), 0, SEEK_SET) != 0) throw SystemError("keep the input of", name);
-  return file;
-}
 
 std::string ReadAll(int fd) {
   std::string all, some(4096, '\0');
@@ -62,7 +47,8 @@ class FileActions {
 ChildResult RunChild(const std::vector<std::string>& words, std::string_view input,
                      const std::string& hint) {
   const std::string& name = words.front();
-  const Fd in = FileOf(input, name);
+  // A child may read it at any time, or not at all.
+  const Fd in = FileInMemory(input, "the input of " + name);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw SystemError("run", name);
   const Fd from(ends[0]);

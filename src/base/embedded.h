@@ -17,6 +17,8 @@ std::span<const EmbeddedFile> ShippedFiles();
 std::span<const EmbeddedFile> TemplateFiles();
 // Returns the files of configs/jobs/, ordered by path.
 std::span<const EmbeddedFile> JobFiles();
+// Returns one file, the known answers of tests/vectors/.
+std::span<const EmbeddedFile> AnswerFiles();
 // Returns the kernels for CUDA devices, as PTX, each in a file of its name; none if this build has
 // no compiler for them.
 std::span<const EmbeddedFile> CudaFiles();

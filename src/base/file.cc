@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/memfd.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -45,6 +47,13 @@ Fd OpenToRead(const std::string& path) {
     ThrowNoFile(path, info, S_ISDIR(info.st_mode) ? ExitCode::kWorld : ExitCode::kUsage);
   }
   return fd;
+}
+
+Fd FileInMemory(std::string_view text, const std::string& what) {
+  // Old C libraries do not have the function.
+  Fd file(static_cast<int>(syscall(SYS_memfd_create, "text", MFD_CLOEXEC)));
+  if (!file || !WriteAll(file.get(), text.data(), text.size(), 0)) throw SystemError("keep", what);
+  return file;
 }
 
 std::string FolderOf(const std::string& path) {

@@ -36,6 +36,9 @@ Fd OpenAt(int folder, const std::string& name, int flags, unsigned mode = 0);
 // Opens a file for reading, without waiting for the writer of a FIFO. Throws Error: kUsage if it is
 // a device, else kWorld.
 Fd OpenToRead(const std::string& path);
+// Returns a file in memory, at its beginning, with this text. `what` is for the message of the
+// Error (kWorld) that is thrown without memory.
+Fd FileInMemory(std::string_view text, const std::string& what);
 // Reads all of these bytes, or throws Error (kWorld).
 void ReadExactly(int fd, const std::string& path, void* data, size_t size, int64_t offset);
 

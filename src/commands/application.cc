@@ -208,13 +208,14 @@ ExitCode RunCommandLine(int argc, const char* const* argv) {
 
 extern const Command kGen, kPlan, kValidate, kExplain, kGraph, kDiff, kDigest, kStats, kExport,
     kProgram, kReshard, kConvert, kVerify, kInspect, kFinalize, kStatus, kJobs, kSchema, kList,
-    kHelp, kNew, kImport, kCapture, kCompletion;
+    kHelp, kNew, kImport, kCapture, kConformance, kCompletion;
 
 std::span<const Command* const> Commands() {
   static constexpr const Command* kCommands[] = {
-      &kGen,    &kPlan,    &kValidate, &kExplain, &kGraph,  &kDiff,    &kDigest,   &kStats,
-      &kExport, &kProgram, &kReshard,  &kConvert, &kVerify, &kInspect, &kFinalize, &kStatus,
-      &kJobs,   &kSchema,  &kList,     &kHelp,    &kNew,    &kImport,  &kCapture,  &kCompletion,
+      &kGen,      &kPlan,    &kValidate,    &kExplain,    &kGraph,   &kDiff,   &kDigest,
+      &kStats,    &kExport,  &kProgram,     &kReshard,    &kConvert, &kVerify, &kInspect,
+      &kFinalize, &kStatus,  &kJobs,        &kSchema,     &kList,    &kHelp,   &kNew,
+      &kImport,   &kCapture, &kConformance, &kCompletion,
   };
   return kCommands;
 }

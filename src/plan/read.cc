@@ -62,6 +62,36 @@ Tensor ReadTensor(const json& in, const std::string& path) {
   return tensor;
 }
 
+const Engine& ReadEngine(const json& in, const std::string& path) {
+  const auto name = in.at("engine").get<std::string>();
+  const Engine* engine = FindEngine(name);
+  if (engine == nullptr || engine->name != name) {
+    RefusePlan(path, "unknown engine {}", Quote(name));
+  }
+  return *engine;
+}
+
+uint64_t ReadSeed(const json& in, const std::string& path) {
+  const json& seed = in.at("seed");
+  if (!seed.is_number_unsigned()) {
+    RefusePlan(path, "`seed` must be a whole number from 0 on, not {}", seed.dump());
+  }
+  return seed.get<uint64_t>();
+}
+
+void AssignReadStreams(const Engine& engine, uint64_t seed, const std::string& path,
+                       std::vector<Tensor>& tensors) {
+  for (const Tensor& tensor : tensors) {
+    if (tensor.view) continue;
+    const bool has_place = engine.has_places && HasPlace(tensor);
+    if (std::holds_alternative<StreamPlace>(tensor.key) != has_place ||
+        OtherEngine(tensor.distribution, engine) != nullptr || !RefusalOf(engine, tensor).empty()) {
+      RefusePlan(path, "the engine cannot draw `{}` with this key", tensor.path);
+    }
+  }
+  AssignStreams(engine, seed, tensors);
+}
+
 void ReadSegments(const json& in, const Mesh& mesh, const std::string& path, Tensor& tensor) {
   const auto segments = in.get<std::vector<int64_t>>();
   bool good = segments.size() == tensor.shape.size();
@@ -255,7 +285,7 @@ class PlanReader {
     ReadHead(top);
     EndDrawn();
     if (!top.at("tensors").is_array()) RefusePlan(path_, "`tensors` is not a list");
-    AssignStreams(graph_.tensors);
+    Assign(graph_.tensors);
     CheckTensors(graph_.tensors, path_);
     return std::move(graph_);
   }
@@ -278,14 +308,8 @@ class PlanReader {
     graph_.name = top.at("name").get<std::string>();
     if (!IsModelName(graph_.name))
       RefusePlan(path_, "no spec has the model name {}", Quote(graph_.name));
-    graph_.engine = top.at("engine").get<std::string>();
-    if (const Engine* engine = FindEngine(graph_.engine);
-        engine == nullptr || engine->name != graph_.engine) {
-      RefusePlan(path_, "unknown engine `{}`", graph_.engine);
-    }
-    if (!top.at("seed").is_number_unsigned())
-      RefusePlan(path_, "`seed` must be a whole number from 0 on, not {}", top.at("seed").dump());
-    graph_.seed = top.at("seed");
+    graph_.engine = ReadEngine(top, path_).name;
+    graph_.seed = ReadSeed(top, path_);
     ReadMesh(top.at("mesh"));
     graph_.replicas = top.at("replicas") == "full" ? Replicas::kFull : Replicas::kDedupe;
     if (top.contains("sources")) {
@@ -330,23 +354,13 @@ class PlanReader {
   }
 
   // The drawn tensors are all read before the first tensor of a layout.
-  void AssignStreams(std::vector<Tensor>& tensors) const {
-    const Engine& engine = *FindEngine(graph_.engine);
-    for (const Tensor& tensor : tensors) {
-      if (tensor.view) continue;
-      const bool has_place = engine.has_places && HasPlace(tensor);
-      if (std::holds_alternative<StreamPlace>(tensor.key) != has_place ||
-          OtherEngine(tensor.distribution, engine) != nullptr ||
-          !RefusalOf(engine, tensor).empty()) {
-        RefusePlan(path_, "the engine cannot draw `{}` with this key", tensor.path);
-      }
-    }
-    shardinit::AssignStreams(engine, graph_.seed, tensors);
+  void Assign(std::vector<Tensor>& tensors) const {
+    AssignReadStreams(*FindEngine(graph_.engine), graph_.seed, path_, tensors);
   }
 
   void EndDrawn() {
     if (!drawn_ || views_) return;
-    AssignStreams(*drawn_);
+    Assign(*drawn_);
     CheckTensors(*drawn_, path_);
     views_.emplace(drawn_, path_);
     graph_.drawn = drawn_;
@@ -368,6 +382,15 @@ class PlanReader {
 };
 
 }  // namespace
+
+Tensor ReadOnlyTensor(const json& in, const std::string& path) {
+  std::vector<Tensor> tensors = {ReadTensor(in, path)};
+  tensors[0].partition.dimensions.resize(tensors[0].shape.size());
+  ReadDraw(in, path, tensors[0]);
+  AssignReadStreams(ReadEngine(in, path), ReadSeed(in, path), path, tensors);
+  CheckTensors(tensors, path);
+  return std::move(tensors[0]);
+}
 
 Plan ReadPlan(std::string_view text, const std::string& path) {
   try {

@@ -12,16 +12,31 @@
 
 namespace shardinit {
 
-// Throws Error (kRefused), which names the plan's file and what is wrong.
+// This is thrown of a plan, or of one of its tensors, that this tool cannot have written.
+class RefusedPlan : public Error {
+ public:
+  RefusedPlan(const std::string& path, std::string why)
+      : Error(ExitCode::kRefused, fmt::format("`{}` is not a plan of this tool: {}", path, why),
+              "give the plan.json as shardinit wrote it, unchanged"),
+        why_(std::move(why)) {}
+  const std::string& why() const { return why_; }
+
+ private:
+  std::string why_;
+};
+
+// Throws RefusedPlan, which names the plan's file and what is wrong.
 template <typename... T>
 [[noreturn]] void RefusePlan(const std::string& path, fmt::format_string<T...> what, T&&... of) {
-  throw Error(ExitCode::kRefused,
-              fmt::format("`{}` is not a plan of this tool: {}", path,
-                          fmt::format(what, std::forward<T>(of)...)),
-              "give the plan.json as shardinit wrote it, unchanged");
+  throw RefusedPlan(path, fmt::format(what, std::forward<T>(of)...));
 }
 
 // Reads how a tensor is drawn. Its path, type and shape have been read.
 void ReadDraw(const nlohmann::json& in, const std::string& path, Tensor& tensor);
+
+// Reads a drawn tensor that is all of a model, from an object that has the members of the tensor in
+// plan.json, and the model's `engine` and `seed`. Throws RefusedPlan, or an exception of the JSON
+// library.
+Tensor ReadOnlyTensor(const nlohmann::json& in, const std::string& path);
 
 }  // namespace shardinit

@@ -40,6 +40,8 @@ constexpr FileKind kReceipt = {"the receipt of a rank",
 constexpr FileKind kRecord = {"the record of an export", "name the folder: `shardinit verify DIR`"};
 constexpr FileKind kDigests = {"a list of digests",
                                "`shardinit digest SPEC --check {}` compares a spec with it"};
+constexpr FileKind kAnswers = {"a file of known answers",
+                               "`shardinit conformance {}` compares them with its own values"};
 constexpr FileKind kIndex = {
     "the index of safetensors files",
     "`shardinit verify DIR --spec SPEC` compares their folder with a spec"};
@@ -71,6 +73,7 @@ constexpr struct {
     {"\"format_version\"", "\n \"plan_sha256\"", &kManifest},
     {"\"format_version\"", "", &kPlanKind},
     {"\"contract_version\"", "\"model_digest\"", &kDigests},
+    {"\"contract_version\"", "\"vectors\"", &kAnswers},
     {"\"$schema\"", "", &kSchema},
     {"", "\"shardinit\"", &kSpecKind},
     {"", "\"weight_map\"", &kIndex},

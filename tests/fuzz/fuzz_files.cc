@@ -23,7 +23,9 @@
 #include "formats/format.h"
 #include "formats/safetensors/file.h"
 #include "generate/digests.h"
+#include "generate/known_answers.h"
 #include "plan/plan.h"
+#include "tensor/box.h"
 
 namespace shardinit {
 namespace {
@@ -135,6 +137,16 @@ void TryProfile(const std::string& text) {
   }
 }
 
+// There is a number for each element, and the box lies in the tensor.
+void TryKnownAnswers(const std::string& text) {
+  ReadKnownAnswers(text, "answers.json", [](const KnownAnswer& answer) {
+    if (std::ssize(answer.bits) != ElementCount(answer.box.shape)) abort();
+    for (size_t d = 0; d < answer.tensor.shape.size(); ++d) {
+      if (answer.box.shape[d] > answer.tensor.shape[d] - answer.box.offset[d]) abort();
+    }
+  });
+}
+
 void TryPickle(const std::string& text) { dcp::ReadPickle(text, ".metadata"); }
 
 }  // namespace
@@ -178,6 +190,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         break;
       case 'a':
         TryProfile(text);
+        break;
+      case 'v':
+        TryKnownAnswers(text);
         break;
     }
   } catch (const Error& e) {

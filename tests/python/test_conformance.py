@@ -1,0 +1,174 @@
+"""`shardinit conformance`: the known answers, and those of other programs."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import conformance
+from clients import like_torch_cpu
+from support import BINARY, run_json, run_ok, run_tool
+
+KNOWN = json.loads(conformance.PATH.read_text())
+VECTORS = {vector["name"]: vector for vector in KNOWN["vectors"]}
+PARTS = {"axis": 0, "of": [{"length": 3, "init": {"source": {"source": "a", "tensor": "b", "index": []}}}]}
+
+
+THREE = {"global_shape": [3], "offset": [0], "shape": [3], "bits": "0000 0000 0000"}
+
+
+def check(folder, vectors, **more):
+    """Runs the command on these vectors, as another program would write them."""
+    (folder / "answers.json").write_text(json.dumps(KNOWN | {"vectors": vectors} | more))
+    return run_tool("conformance", "answers.json", cwd=folder)
+
+
+def test_the_program_has_the_file():
+    assert run_ok("conformance", "--vectors").stdout == conformance.PATH.read_text()
+
+
+def test_this_build_makes_all_of_them():
+    elements = sum(len(vector["bits"].split()) for vector in KNOWN["vectors"])
+    targets = ", ".join(run_json("--version")["targets"])
+    said = f"{len(VECTORS)} vectors, {elements:,} elements: all as they should be with {targets}\n"
+    assert run_ok("conformance").stdout == said
+    assert run_ok("conformance", "-q").stdout == ""
+
+
+def test_a_build_that_makes_other_values_says_so(tmp_path):
+    """The known answer is changed instead, in the program."""
+    other = tmp_path / "shardinit"
+    right = VECTORS["normal 0"]["bits"][:8]
+    text, wrong = (f'"init": {{"normal": {{"mean": 0, "std": 1}}}}, "offset": [0], "shape": [41], "bits": "{word}'
+                   .encode() for word in (right, "00000001"))
+    program = BINARY.read_bytes()
+    assert program.count(text) == 1
+    other.write_bytes(program.replace(text, wrong))
+    other.chmod(0o755)
+    result = run_tool("conformance", binary=other)
+    targets = run_json("--version")["targets"]
+    assert result.returncode == 1 and result.stdout == ""
+    *lines, error, hint = result.stderr.splitlines()
+    assert lines == [f"`normal 0`: element 0 of `bits` is {right} instead of 00000001; wrong elements: 1 of 41 with "
+                     f"{target}" for target in targets]
+    assert error == "shardinit: this build, or this processor, makes other values than it should" and "hint" in hint
+
+
+@pytest.mark.parametrize("target", run_json("--version")["targets"])
+def test_answers_of_another_program(target, tmp_path):
+    (tmp_path / "answers.json").write_text(json.dumps(KNOWN))  # in another form than the file's
+    result = run_ok("conformance", "answers.json", cwd=tmp_path, env={"SHARDINIT_TARGET": target})
+    assert re.fullmatch(rf"302 vectors, 10,463 elements: all as they should be with {target}\n", result.stdout)
+
+
+def test_every_vector_is_compared(tmp_path):
+    """The last digit of one element of each is another one."""
+    vectors, wanted = [], []
+    for number, (name, vector) in enumerate(VECTORS.items()):
+        words = vector["bits"].split()
+        at = number % len(words)
+        words[at] = words[at][:-1] + f"{int(words[at][-1], 16) ^ 1:x}"
+        vectors.append(vector | {"bits": " ".join(words)})
+        wanted.append(f"`{name}`: element {at} of `bits` is {words[at]} instead of {vector['bits'].split()[at]}; wrong "
+                      f"elements: 1 of {len(words)}")
+    result = check(tmp_path, vectors)
+    assert result.returncode == 1
+    *lines, error, hint = result.stderr.splitlines()
+    assert lines == wanted
+    assert error == "shardinit: 302 of 302 vectors in `answers.json` have other bits than they should"
+    assert "shardinit-values(7)" in hint
+
+
+def test_from_standard_input():
+    result = run_tool("conformance", "-", stdin=None, input=conformance.PATH.read_text())
+    assert result.returncode == 0 and "all as they should be" in result.stdout
+
+
+@like_torch_cpu()
+def test_an_engine_that_has_no_known_answers(tmp_path):
+    """Vectors that PyTorch makes."""
+    import torch
+    torch.manual_seed(7)
+    torch.rand(100)
+    tensors = torch.empty(3, 40).uniform_(-1, 2), torch.empty(50).normal_(0, 0.5)
+    inits = {"uniform": {"low": -1, "high": 2}}, {"normal": {"mean": 0, "std": 0.5}}
+    vectors = []
+    for number, (tensor, init) in enumerate(zip(tensors, inits)):
+        words = tensor.numpy().view(np.uint32).ravel()
+        shape = list(tensor.shape)
+        vectors.append({"name": f"torch {number}", "engine": "torch_cpu/2.13/avx2", "seed": 7, "path": "w",
+                        "key": {"position": 100 + 120 * number}, "dtype": "f32", "global_shape": shape, "init": init,
+                        "offset": [0] * len(shape), "shape": shape, "bits": " ".join(f"{word:08x}" for word in words)})
+    assert check(tmp_path, vectors).stdout.startswith("2 vectors, 170 elements: all as they should be")
+
+
+def changed(**members):
+    return [VECTORS["normal 0"], VECTORS["f16 normal"] | members]
+
+
+@pytest.mark.parametrize("vectors, message", [
+    (changed(engine="mt19937"), "number 2 of `vectors`, `f16 normal`: unknown engine `mt19937`"),
+    (changed(engine="torch_cpu/2.13/avx2"), "the engine cannot draw `f16_normal` with this key"),
+    (changed(init={"gamma": {"a": 1}}), "unknown initializer `gamma`"),
+    (changed(init={"normal": {"mean": 0, "std": -1}}), "the `init` of `f16_normal`: "),
+    (changed(init={"normal": {"mean": 0}}), "key 'std' not found"),
+    (changed(init={"expr": {"text": "i0 +"}}), "its expression is wrong, or is not written as this tool writes it"),
+    (changed(init={"source": {"source": "a", "tensor": "b", "index": []}}), "its elements are those of other tensors"),
+    (changed(init={"expr": {"text": "source(\"a\", \"b\", i0)"}}), "expr"),
+    (changed(init={"norms": {"of": "a"}}), "a"),
+    (changed(**THREE, init={"parts": PARTS}), "its elements are those of other"),
+    (changed(**THREE, init={"parts": PARTS | {"of": [{"length": 3, "init": {"file": {"sha256": "0" * 64}}}]}}),
+     "its elements are those of other"),
+    (changed(dtype="f4"), "unknown dtype \"f4\""),
+    (changed(seed=-1), "`seed` must be a whole number from 0 on, not -1"),
+    (changed(path="a..b"), "no spec has the tensor path `a..b`"),
+    (changed(shape=[41]), "`shape` [41] from `offset` [0] on is no box of `global_shape` [40]"),
+    (changed(offset=[-1]), "`shape` [40] from `offset` [-1] on is no box"),
+    (changed(offset=[0, 0], shape=[1, 1]), "`shape` [1, 1] from `offset` [0, 0] on is no box"),
+    (changed(global_shape=[2**62, 2**62]), "cannot have the shape"),
+    (changed(bits="3c00 bc00"), "`bits` has 2 elements, but `shape` [40] has 40"),
+    (changed(bits="3c00  bc00"), "element 1 of `bits` is ``, but f16 has 4 hexadecimal digits"),
+    (changed(bits="3c00 0xbc"), "element 1 of `bits` is `0xbc`, but f16 has 4 hexadecimal digits"),
+    (changed(bits="3c000"), "element 0 of `bits` is `3c000`, but f16 has 4 hexadecimal digits"),
+    (changed(bits=7), "type must be string"),
+    (changed(name=None), "number 2 of `vectors`: "),
+    (["normal"], "number 1 of `vectors`: "),
+    ([VECTORS["file f32"] | {"file": "00"}], "`file` has 1 byte with the SHA-256"),
+    ([VECTORS["file f32"] | {"file": "0g"}], "`file` has no hexadecimal digits"),
+    ([VECTORS["file f32"] | {"file": "000"}], "`file` ends with half a byte"),
+    ([{k: v for k, v in VECTORS["file f32"].items() if k != "file"}], "key 'file' not found"),
+], ids=lambda value: value if isinstance(value, str) else "")
+def test_files_that_are_refused(vectors, message, tmp_path):
+    result = check(tmp_path, vectors)
+    assert result.returncode == 5 and message in result.stderr, result.stderr
+    assert "`answers.json` has no answers of this form: " in result.stderr
+    assert "hint: write it as `shardinit conformance --vectors` does" in result.stderr
+
+
+@pytest.mark.parametrize("text, message", [
+    ("", "`answers.json` is not valid JSON: it ends at byte 0"),
+    ("[]", "it does not begin with `contract_version`"),
+    ("{\"vectors\": []}", "it does not begin with `contract_version`"),
+    ("{\"vectors\": [{}], \"contract_version\": 1}", "it does not begin with `contract_version`"),
+    ("{\"contract_version\": 2, \"vectors\": [{}]}", "its `contract_version` is 2, but this tool makes 1"),
+    ("{\"contract_version\": 1}", "it has no list `vectors`"),
+    ("{\"contract_version\": 1, \"vectors\": {}}", "it has no list `vectors`"),
+    ("{\"contract_version\": 1, \"vectors\": []}", "its list `vectors` is empty"),
+    ("{\"contract_version\": 1, \"vectors\": [", "`answers.json` is not valid JSON: it ends at byte 36"),
+])
+def test_files_that_have_no_vectors(text, message, tmp_path):
+    (tmp_path / "answers.json").write_text(text)
+    result = run_tool("conformance", "answers.json", cwd=tmp_path)
+    assert result.returncode == 5 and message in result.stderr
+
+
+def test_what_a_type_does_not_hold(tmp_path):
+    result = check(tmp_path, changed(init={"expr": {"text": "i0 * 10000000000"}}))
+    assert result.returncode == 2 and "element [1] of `f16_normal` is 10000000000" in result.stderr, result.stderr
+
+
+def test_command_lines_that_make_no_sense(tmp_path):
+    assert run_tool("conformance", "no.json", cwd=tmp_path).returncode == 2
+    assert run_tool("conformance", "--vectors", "no.json", cwd=tmp_path).returncode == 2
+    assert run_tool("conformance", "").returncode == 2
