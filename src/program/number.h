@@ -191,13 +191,14 @@ class Real {
     return FromBits((BitsOf(size) & (kSign - 1)) | (BitsOf(sign) & kSign));
   }
 
-  // Returns a result that no compiler fuses with other operations.
+  // Returns a result that no compiler fuses with other operations. Of what is settled twice, as
+  // after a product with 1, which compilers remove, `xor` would leave what was not settled at all.
   static Real Settled(Function* in, Value value) {
     if (sizeof(T) == 4 && in->arithmetic() == Arithmetic::kDouble) {
       return {in, in->Elementwise("reduce_precision", {value}, DType::f64, ", format = e8m23")};
     }
     const DType bits = Word<Bits>::kElement;
-    const Value mixed = in->Elementwise("xor", {in->Bitcast(value, bits), in->Zero(bits)}, bits);
+    const Value mixed = in->Elementwise("or", {in->Bitcast(value, bits), in->Zero(bits)}, bits);
     return {in, in->Bitcast(mixed, value.element)};
   }
 
@@ -212,7 +213,7 @@ class Real {
     if (missing == 0) return Settled(in, value);
     const DType bits = value.element == DType::f32 ? DType::u32 : DType::u64;
     const Value mixed =
-        in->Elementwise("xor", {in->Bitcast(value, bits), in->ZeroOver(missing, bits)}, bits);
+        in->Elementwise("or", {in->Bitcast(value, bits), in->ZeroOver(missing, bits)}, bits);
     return Settled(in, in->Bitcast(mixed, value.element));
   }
   template <typename F>

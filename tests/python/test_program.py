@@ -330,6 +330,23 @@ def test_every_function_of_every_kind_of_argument(tmp_path):
     compare(tmp_path, calls(calls_of()))
 
 
+# What is between a product and a sum here is no operation to a compiler, which could then fuse the two.
+BETWEEN = {"normal": "{normal: {mean: 0.3, std: 1}}", "cut": "{truncated_normal: {mean: 0.3, std: 1}}",
+           "uniform": "{uniform: {low: 0.3, high: 1.3}}",
+           **{f"e{number}": f'{{expr: "{text}"}}' for number, text in enumerate((
+               "normal() * 0.1 * 1 + 0.3", "normal() * 0.1 - 0 + 0.3", "normal() * 0.1 + -0 + 0.3",
+               "0.3 - normal() * 0.1 * 1", "normal() * 0.1 * -1 + 0.3", "normal() * 0.1 / 1 + 0.3",
+               "1 * (1 * (normal() * 0.1)) + 0.3", "pow(normal() * 0.1, 1) + 0.3", "clip(normal() * 0.1, -9, 9) + 0.3"))}}
+
+
+@pytest.mark.parametrize("arithmetic", ["f32", "f64"])
+@pytest.mark.parametrize("engine", ["philox4x32", "jax_threefry"])
+def test_operations_that_compilers_remove(tmp_path, engine, arithmetic):
+    head = f"shardinit: 1\nname: x\nengine: {engine}\ndtype: f64\nmesh: {{axes: {{a: 8}}}}\nmodules:\n"
+    tensors = [f"  {path}: {{shape: [64, 64], shard: [a], init: {init}}}\n" for path, init in BETWEEN.items()]
+    compare(tmp_path, head + "".join(tensors), "--arith", arithmetic)
+
+
 # Its forms ----------------------------------------------------------------------
 
 # Shardings of two dimensions of one size, whose indices are equal numbers; and a dimension by two axes, in either order.
