@@ -267,6 +267,17 @@ class Random(random.Random):
             return {kind: text if dtype in LIMITS else f"floor({text})"}, shape, {}
         return kind, self.draw_shape(2, 4), {"fans": self.choice(["out_in", "in_out"])}
 
+    def draw_tensor(self):
+        """A tensor as a spec has it."""
+        dtype = self.choice(list(reference.SIZES))
+        kind = self.choice(FLOAT_KINDS + ["trunc_normal"] + FAN_KINDS if dtype in LIMITS else ["constant", "expr"])
+        if dtype in ("f8e4m3fn", "f8e5m2", "f16") and kind == "trunc_normal":
+            dtype = "f64"
+        init, shape, more = self.draw_initializer(kind, dtype if dtype in LIMITS else "f32")
+        if dtype not in LIMITS:
+            init = self.choice(["zeros", "ones"]) if kind == "constant" else {"expr": f"({init['expr']}) > 0.5"}
+        return {"shape": shape, "dtype": dtype, "init": init, **more}
+
     def draw_expression(self, rank, depth):
         """A text that is no constant, and may be infinite or no number."""
         if depth == 0 or self.random() < 0.1:
@@ -306,14 +317,7 @@ def test_random_plans(seed, tmp_path):
     rng = Random(seed)
     tensors = {}
     for number in range(60):
-        dtype = rng.choice(list(reference.SIZES))
-        kind = rng.choice(FLOAT_KINDS + ["trunc_normal"] + FAN_KINDS if dtype in LIMITS else ["constant", "expr"])
-        if dtype in ("f8e4m3fn", "f8e5m2", "f16") and kind == "trunc_normal":
-            dtype = "f64"
-        init, shape, more = rng.draw_initializer(kind, dtype if dtype in LIMITS else "f32")
-        if dtype not in LIMITS:
-            init = rng.choice(["zeros", "ones"]) if kind == "constant" else {"expr": f"({init['expr']}) > 0.5"}
-        tensors[f"t{number}"] = {"shape": shape, "dtype": dtype, "init": init, **more}
+        tensors[f"t{number}"] = rng.draw_tensor()
     spec = {"shardinit": 1, "name": "random", "seed": rng.choice([0, 7, 2**63 - 1]), "modules": tensors}
     (tmp_path / "spec.yaml").write_text(json.dumps(spec, indent=1))
     same(tmp_path / "out", tmp_path / "spec.yaml")

@@ -223,7 +223,7 @@ def test_what_is_tied_has_the_numbers_of_the_other_and_takes_none(tmp_path):
 
 
 def words_of(tensor):
-    return tensor.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize]).numpy()
+    return tensor.contiguous().view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize]).numpy()
 
 
 class Elements:
