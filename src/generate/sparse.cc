@@ -40,18 +40,7 @@ class SparseFiller final : public Filler {
         work_([this](int64_t piece) { return FindLimits(piece); }) {}
 
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
-    // This finishes all columns of the stretch at once, so that threads share them out.
-    int64_t low = columns_, high = -1;
-    for (int64_t done = 0; done < count && high - low + 1 < columns_;) {
-      const auto [index, in_run] = NeighboursAt(runs, first + done, count - done);
-      const int64_t column = index % columns_, n = std::min(in_run, columns_ - column);
-      low = std::min(low, column);
-      high = std::max(high, column + n - 1);
-      done += n;
-    }
-    if (high < 0) return;
-    work_.Finish(low / group_, high / group_ + 1);
-
+    FinishColumns(runs, first, count);
     auto* to = static_cast<uint8_t*>(out);
     const int64_t bytes = InfoOf(dtype_).bytes;
     std::array<float, kTile> values, words;
@@ -77,6 +66,28 @@ class SparseFiller final : public Filler {
   }
 
  private:
+  // Finishes the columns of a stretch at once, so that threads share them out; but none between two
+  // parts that lie far apart, such as the end of a long row and the beginning of the next one.
+  void FinishColumns(const Runs& runs, int64_t first, int64_t count) const {
+    int64_t low = columns_, high = -1;
+    const auto finish = [&] {
+      if (high >= 0) work_.Finish(low / group_, high / group_ + 1);
+    };
+    for (int64_t done = 0; done < count && high - low + 1 < columns_;) {
+      const auto [index, in_run] = NeighboursAt(runs, first + done, count - done);
+      const int64_t begin = index % columns_, n = std::min(in_run, columns_ - begin);
+      const int64_t end = begin + n - 1;
+      if (std::max(high, end) - std::min(low, begin) >= 2 * count) {
+        finish();
+        low = columns_, high = -1;
+      }
+      low = std::min(low, begin);
+      high = std::max(high, end);
+      done += n;
+    }
+    finish();
+  }
+
   // The limit of each column of a piece: an element is 0 if its word, followed by its row, is below
   // it.
   using Limits = std::vector<uint64_t>;

@@ -8,6 +8,7 @@ import re
 import sys
 import tempfile
 
+import h5py
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -15,7 +16,7 @@ import safetensors.numpy
 import conformance
 import reference
 from clients import PACKAGE, bits_of
-from support import ROOT, TINY, reassemble, run_json, run_ok, table_file
+from support import ROOT, TINY, datasets_in, rank_files, read_raw, reassemble, run_json, run_ok, table_file
 
 sys.path.insert(0, str(PACKAGE))
 import shardinit
@@ -321,6 +322,27 @@ def test_random_plans(seed, tmp_path):
     spec = {"shardinit": 1, "name": "random", "seed": rng.choice([0, 7, 2**63 - 1]), "modules": tensors}
     (tmp_path / "spec.yaml").write_text(json.dumps(spec, indent=1))
     same(tmp_path / "out", tmp_path / "spec.yaml")
+
+
+def test_a_wide_sparse_matrix_as_one_row(tmp_path):
+    """A rank that has the end of a row and the beginning of the next one sorts their columns, and not all of them."""
+    columns, ranks = 2**33 + 5, 2**20
+    (tmp_path / "spec.yaml").write_text(
+        f"shardinit: 1\nname: x\ndtype: f32\nuneven: chunk\nmesh: {{axes: {{a: {ranks}}}}}\nmodules:\n"
+        f"  w: {{shape: [3, {columns}], init: {{sparse: {{sparsity: 0.5}}}}}}\nlayouts:\n"
+        f"  flat: {{w: {{from: {{reshape: {{shape: [{3 * columns}], of: w}}}}, shard: [a]}}}}\n")
+    part = -(-3 * columns // ranks)
+    rank = columns // part
+    run_ok("gen", tmp_path / "spec.yaml", "--layout", "flat", "--ranks", rank, "-o", tmp_path / "out", timeout=60)
+    name, = rank_files(tmp_path / "out")
+    with h5py.File(name) as file:
+        dataset, = datasets_in(file)
+        made = read_raw(dataset)
+    begin = rank * part
+    assert begin < columns < begin + part == begin + len(made)
+    init = {"sparse": {"std": 0.01, "zeros": 2}}
+    wanted = reference.elements_of("philox4x32", 0, "w", "f32", [3, columns], init, np.arange(begin, begin + part))
+    assert np.array_equal(made, wanted)
 
 
 # Sources ----------------------------------------------------------------------
