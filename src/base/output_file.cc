@@ -72,6 +72,10 @@ void OutputFile::WriteText(std::string_view text, int64_t offset) const {
 }
 
 void OutputFile::Sync() {
+  // Each descriptor has writes that are on their way, and errors, of its own in file systems such
+  // as sshfs: the sync of one would say nothing of the other, which tells when it is closed. No
+  // signal keeps that from being done.
+  if (!direct_.Close() && errno != EINTR) throw SystemError("write", path());
   // A failed sync must not be tried again on the same descriptor: the kernel reports lost pages
   // once and then calls them clean.
   if (!SyncData(fd())) throw SystemError("write", path());

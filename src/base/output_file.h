@@ -40,6 +40,7 @@ class OutputFile : public Sink {
   int64_t Write(const void* data, int64_t bytes, int64_t offset) const override;
   // Writes through the cache: for data that shares pages with other data.
   void WriteText(std::string_view text, int64_t offset) const;
+  // Brings to the disk what was written. What is written later goes through the cache.
   void Sync();
 
  protected:
