@@ -173,8 +173,32 @@ int64_t Folder::FileSize(const std::string& name) const {
   return Look(name, &info) && S_ISREG(info.st_mode) ? info.st_size : -1;
 }
 
+bool Folder::ExistsSoon(const std::string& name) const {
+  for (int turn = 0; turn < 100; ++turn) {
+    if (Exists(name)) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return Exists(name);
+}
+
+void Folder::AwaitTaken(const std::string& name) const {
+  if (ExistsSoon(name)) return;
+  throw Error(
+      ExitCode::kWorld,
+      fmt::format("`{}` was made by another process, and is gone or cannot be seen here yet",
+                  PathOf(name)),
+      "run the same command again");
+}
+
 bool Folder::Read(const std::string& name, size_t limit, std::string* text) const {
-  return *this && ReadIfFileAt(fd_.get(), name, PathOf(name), limit, text).empty();
+  return Find(name, limit, text) == Found::kText;
+}
+
+Folder::Found Folder::Find(const std::string& name, size_t limit, std::string* text) const {
+  if (!*this) return Found::kNothing;
+  const std::string_view wrong = ReadIfFileAt(fd_.get(), name, PathOf(name), limit, text);
+  if (wrong.empty()) return Found::kText;
+  return wrong == kMissing ? Found::kNothing : Found::kOther;
 }
 
 void Folder::Remove(const std::string& name) const {

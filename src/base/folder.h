@@ -51,8 +51,19 @@ class Folder {
   bool Look(const std::string& name, struct stat* info) const;  // false: nothing is there
   bool Exists(const std::string& name) const;
   int64_t FileSize(const std::string& name) const;  // -1: no such regular file
+  // Waits up to a second for a name: what another machine has just made on a shared file system can
+  // be seen here later than that it is taken, or later than what was made after it. Returns whether
+  // it is there.
+  bool ExistsSoon(const std::string& name) const;
+  // Works like that for a name that the system has just said is taken. Throws Error (kWorld) if it
+  // is not there.
+  void AwaitTaken(const std::string& name) const;
   // Works like ReadIfFile, but returns only whether it has the text.
   bool Read(const std::string& name, size_t limit, std::string* text) const;
+  // Works like Read, and says of what it has not read whether anything is there. It opens the name
+  // once: two looks at what others change, or make elsewhere, can tell different things.
+  enum class Found { kText, kNothing, kOther };
+  Found Find(const std::string& name, size_t limit, std::string* text) const;
   // Creates a new file, in a folder that nobody else writes.
   Fd Create(const std::string& name) const;
   void Remove(const std::string& name) const;  // removes a file, if there is one

@@ -94,7 +94,7 @@ bool IsLocked(int fd) { return flock(fd, LOCK_EX | LOCK_NB) != 0; }
 
 // Makes a new file under a temporary name.
 std::pair<std::string, Fd> MakeTemporaryFile(const Folder& folder, const std::string& name) {
-  while (true) {
+  for (int turn = 0;; ++turn) {
     std::string temporary = TemporaryName(folder, name);
     Fd fd = OpenAt(folder.fd(), temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
     if (!fd && errno == EEXIST) continue;
@@ -104,7 +104,11 @@ std::pair<std::string, Fd> MakeTemporaryFile(const Folder& folder, const std::st
     // none: nothing there is removed either.
     if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
     struct stat info;
-    if (fstat(fd.get(), &info) != 0 || info.st_nlink != 0) return {temporary, std::move(fd)};
+    const bool is_known = fstat(fd.get(), &info) == 0;
+    // A file that another machine removed is stale. A file system that calls all files so is let
+    // go.
+    const bool is_removed = is_known ? info.st_nlink == 0 : errno == ESTALE && turn < 10;
+    if (!is_removed) return {temporary, std::move(fd)};
   }
 }
 
@@ -291,7 +295,10 @@ bool NewFile::CommitNew() {
   }
   if (errno != EEXIST) {
     if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) {
-      throw SystemError("create", path());
+      const int error = errno;
+      // Who completed what this file belongs to may have removed it, having no need of it.
+      if (error == ENOENT && folder_.ExistsSoon(name_)) return false;
+      throw SystemError("create", path(), error);
     }
     if (linkat(folder, from, folder, to, 0) == 0) {
       unlinkat(folder, from, 0);
@@ -309,6 +316,7 @@ bool NewFile::CommitNew() {
       if (errno != EEXIST) throw SystemError("create", path());
     }
   }
+  folder_.AwaitTaken(name_);
   // A file that stays empty is from a process that was killed.
   for (int i = 0; i < 100 && folder_.FileSize(name_) == 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

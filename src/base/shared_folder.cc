@@ -19,11 +19,9 @@ std::string PartsOf(const std::string& path) { return path + ".parts"; }
 // Tells whether a folder was made for the claim; false: for none yet. Throws if for another one.
 bool IsClaimed(const Folder& folder, const std::string& claim) {
   std::string there;
-  bool is_read = folder.Read(kClaim, claim.size() + 1, &there);
-  if (!is_read && !folder.Exists(kClaim)) return false;
-  // Another process may have made it between these two looks.
-  if (!is_read) is_read = folder.Read(kClaim, claim.size() + 1, &there);
-  if (is_read && there == claim) return true;
+  const Folder::Found found = folder.Find(kClaim, claim.size() + 1, &there);
+  if (found == Folder::Found::kNothing) return false;
+  if (found == Folder::Found::kText && there == claim) return true;
   throw Error(
       ExitCode::kConflict,
       fmt::format("`{}` was begun from another source, or with other options", folder.path()),
@@ -37,8 +35,8 @@ void RequireNobodys(const Folder& folder, const std::string& claim) {
   folder.ForEachName([&](const std::string& name) {
     if (name != kClaim && NameOfTemporary(name) != kClaim) other = name;
   });
-  // Another process may have begun meanwhile.
-  if (other.empty() || IsClaimed(folder, claim)) return;
+  // Another process may have begun meanwhile, on another machine, too.
+  if (other.empty() || (folder.ExistsSoon(kClaim) && IsClaimed(folder, claim))) return;
   throw Error(ExitCode::kConflict,
               fmt::format("`{}` is there, and is not of a run that makes parts: it holds `{}`",
                           folder.path(), other),

@@ -29,8 +29,11 @@ void RemoveTree(const Folder& parent, const std::string& name) {
 bool TakeFolderName(const Folder& folder, const std::string& from, const Folder& parent,
                     const std::string& path) {
   if (renameat(folder.fd(), from.c_str(), parent.fd(), NameOf(path).c_str()) != 0) {
-    if (errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR) return false;
-    throw SystemError("create", path);
+    if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) {
+      throw SystemError("create", path);
+    }
+    parent.AwaitTaken(NameOf(path));
+    return false;
   }
   parent.Sync();
   return true;

@@ -12,7 +12,8 @@ namespace shardinit {
 void RemoveTree(const Folder& parent, const std::string& name);
 
 // Renames `from` in `folder` to the name of `path`, which is in `parent`. Returns false if that is
-// taken: a folder replaces no more than an empty folder.
+// taken: a folder replaces no more than an empty folder. Throws Error (kWorld) if what has taken it
+// cannot be seen.
 bool TakeFolderName(const Folder& folder, const std::string& from, const Folder& parent,
                     const std::string& path);
 

@@ -138,13 +138,18 @@ bool CheckpointFolder::IsClaimed(const std::string& plan_json) const {
   if (other == kExportName) {
     throw Conflict(fmt::format("`{}` holds an export", root_.path()));
   }
-  if (!root_.Exists(kPlanName)) {
+  std::string present;
+  Folder::Found found = root_.Find(kPlanName, kPlanLimit, &present);
+  // Another machine may have made it, before the other one, and it can be seen later.
+  if (found == Folder::Found::kNothing && !other.empty() && root_.ExistsSoon(kPlanName)) {
+    found = root_.Find(kPlanName, kPlanLimit, &present);
+  }
+  if (found == Folder::Found::kNothing) {
     if (other.empty()) return false;
     throw Conflict(fmt::format("`{}` exists without the {} that says which plan it belongs to",
                                root_.PathOf(other), kPlanName));
   }
-  std::string present;
-  if (!root_.Read(kPlanName, kPlanLimit, &present)) {
+  if (found != Folder::Found::kText) {
     throw Conflict(fmt::format("`{}` is not a file that this tool wrote", root_.PathOf(kPlanName)));
   }
   if (present == plan_json) return true;
@@ -155,17 +160,16 @@ bool CheckpointFolder::IsClaimed(const std::string& plan_json) const {
 void CheckpointFolder::RequirePlan(const Digest& plan_sha256) const {
   struct stat info = {};
   std::string present;
-  if (root_.Look(kPlanName, &info) &&
-      (AreUnchanged(info, plan_) ||
-       (root_.Read(kPlanName, kPlanLimit, &present) && Sha256Of(present) == plan_sha256))) {
-    return;
-  }
-  ThrowLost();
+  if (root_.Look(kPlanName, &info) && AreUnchanged(info, plan_)) return;
+  const Folder::Found found = root_.Find(kPlanName, kPlanLimit, &present);
+  if (found == Folder::Found::kNothing) ThrowLost();
+  if (found == Folder::Found::kText && Sha256Of(present) == plan_sha256) return;
+  throw Conflict(fmt::format("`{}` was given to another plan meanwhile", root_.path()));
 }
 
 std::string CheckpointFolder::ReadDevices() const {
   std::string text;
-  if (root_.Exists(kDevicesName) && !root_.Read(kDevicesName, kPlanLimit, &text)) {
+  if (root_.Find(kDevicesName, kPlanLimit, &text) == Folder::Found::kOther) {
     throw Error(ExitCode::kConflict,
                 fmt::format("`{}` is not a file that this tool wrote", root_.PathOf(kDevicesName)),
                 "remove it");
@@ -187,14 +191,19 @@ void CheckpointFolder::WriteDevices(const std::string& devices_json) const {
 
 void CheckpointFolder::RequireDevices(const std::string& devices_json) const {
   if (ReadDevices() == devices_json) return;
+  if (!devices_json.empty() && root_.ExistsSoon(kDevicesName) && ReadDevices() == devices_json) {
+    return;
+  }
   throw Error(ExitCode::kConflict,
               fmt::format("`{}` was given another {} meanwhile", root_.path(), kDevicesName),
               "give the same `slices` and `devices` to all that write to it");
 }
 
 void CheckpointFolder::ThrowLost() const {
-  throw Conflict(fmt::format("`{}` has lost its {}, or was given to another plan meanwhile",
-                             root_.path(), kPlanName));
+  throw Error(
+      ExitCode::kWorld,
+      fmt::format("`{}` has lost its {}, or it cannot be seen here yet", root_.path(), kPlanName),
+      "leave the folder as it is while it is written, and run the same command again");
 }
 
 std::string CheckpointFolder::FirstForeign(int64_t world_size) const {

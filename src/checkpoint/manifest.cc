@@ -285,10 +285,11 @@ Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256) {
 
 void LoadDevices(const CheckpointFolder& folder, Plan* plan) {
   const Folder& root = folder.root();
-  if (!root.Exists(kDevicesName)) return;
   const std::string path = root.PathOf(kDevicesName);
   std::string text;
-  if (!root.Read(kDevicesName, kPlanLimit, &text)) {
+  const Folder::Found found = root.Find(kDevicesName, kPlanLimit, &text);
+  if (found == Folder::Found::kNothing) return;
+  if (found == Folder::Found::kOther) {
     throw Error(
         ExitCode::kRefused, fmt::format("`{}` is not a file that this tool wrote", path),
         "remove it; then `shardinit gen` with the spec, options and folder as before writes "

@@ -38,6 +38,7 @@ class Resharding {
     if (IsBucketUrl(request_.folder)) return RunInBucket();
     const Digest key = Sha256Of(ToHex(copy_.identity()) + ToHex(plan_sha256_));
     if (IsThere()) return WasThere(key);
+    was_free_ = true;
     try {
       return request_.ranks ? RunRanks(key) : RunStaged(key);
     } catch (const Error& e) {
@@ -147,6 +148,16 @@ class Resharding {
             "choose another folder with `-o`"};
   }
 
+  // What another machine has made since this process began may be seen here by parts at first, so
+  // only what is there says then that it is something else; the next run says it of the rest.
+  void RequireAllSeen(std::string_view what) const {
+    if (!was_free_) return;
+    throw Error(
+        ExitCode::kWorld,
+        fmt::format("`{}` was made by another process meanwhile, and {}", request_.folder, what),
+        "run the same command again");
+  }
+
   // Makes the boxes of these ranks once more, without writing, and calls `differs` with each rank
   // whose receipt, as `find` has it, is missing or has other digests.
   void CompareRanks(const std::function<std::optional<Receipt>(const RankPlan& rank)>& find,
@@ -184,6 +195,7 @@ class Resharding {
                                        [&](int64_t bytes, int64_t) { progress.Update(bytes); });
     if (result.findings.empty()) return;
     const Finding& first = *result.findings.begin();
+    RequireAllSeen(fmt::format("does not look whole yet: {}: {}", first.file, first.message));
     throw Error(
         ExitCode::kConflict,
         fmt::format("`{}` exists and is damaged: {}: {}{}", request_.folder, first.file,
@@ -197,8 +209,11 @@ class Resharding {
   bool IsThere() {
     if (!Exists(request_.folder) || IsEmptyFolder(request_.folder)) return false;
     std::string present;
-    if (!ReadIfFile(request_.folder + "/" + kPlanName, kPlanLimit, &present).empty() ||
-        present != WritePlan(to_) || !Exists(request_.folder + "/" + kManifestName)) {
+    const bool has_plan =
+        ReadIfFile(request_.folder + "/" + kPlanName, kPlanLimit, &present).empty();
+    if (has_plan && present != WritePlan(to_)) throw Conflict("holds something else");
+    if (!has_plan || !Exists(request_.folder + "/" + kManifestName)) {
+      RequireAllSeen("has no plan or no manifest yet");
       throw Conflict("holds something else");
     }
     const CheckpointFolder folder(request_.folder);
@@ -258,6 +273,7 @@ class Resharding {
   const Digest plan_sha256_;
   FolderCopy copy_;
   WorkCounters* const counters_;
+  bool was_free_ = false;  // nothing was at the place of the copy when this began
 };
 
 }  // namespace

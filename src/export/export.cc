@@ -29,15 +29,19 @@ constexpr size_t kRecordLimit = size_t{4} << 30;
 // Their lines in a record are within that limit, unless tensors have very long names.
 constexpr int64_t kMostBoxes = 8'000'000;
 
-// Returns whether the folder holds this export, whole. Throws if anything else is there.
+// Returns whether the folder holds this export, whole. Throws if anything else is there: Error
+// (kConflict), or (kWorld) if it `has_appeared` since this process began and lacks a file, which
+// may be seen later than the folder if another machine made it.
 bool IsThere(const std::string& folder, const std::string& origin,
-             const std::vector<FileLayout>& files) {
+             const std::vector<FileLayout>& files, bool has_appeared) {
   if (!Exists(folder) || IsEmptyFolder(folder)) return false;
   std::string record, what = "holds something else", hint = "choose another folder with `-o`";
+  bool is_other = false;
   if (IsFolder(folder) && ReadFileIfExists(folder + "/" + kExportName, kRecordLimit, &record)) {
     hint += ", or remove this one";
     if (!record.starts_with(origin)) {
       what = "holds another export";
+      is_other = true;
     } else {
       const auto damaged = std::find_if(files.begin(), files.end(), [&](const FileLayout& file) {
         return FileSize(folder + "/" + file.path) != file.size();
@@ -50,6 +54,11 @@ bool IsThere(const std::string& folder, const std::string& origin,
       what =
           fmt::format("holds this export, but `{}` is missing or has another size", damaged->path);
     }
+  }
+  if (has_appeared && !is_other) {
+    throw Error(ExitCode::kWorld,
+                fmt::format("`{}` was made by another process meanwhile, and {}", folder, what),
+                "run the same command again");
   }
   throw Error(ExitCode::kConflict, fmt::format("`{}` exists and {}", folder, what), hint);
 }
@@ -185,8 +194,9 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
     }
     return result;
   }
+  bool has_appeared = false;
   const auto find = [&](const std::vector<FileLayout>& files) {
-    result.was_there = IsThere(request.folder, WriteOrigin(plan, request), files);
+    result.was_there = IsThere(request.folder, WriteOrigin(plan, request), files, has_appeared);
     if (!result.was_there) return false;
     std::string record;
     ReadFileIfExists(request.folder + "/" + kExportName, kRecordLimit, &record);
@@ -198,6 +208,7 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
     return true;
   };
   if (find(files)) return result;
+  has_appeared = true;
   if (request.is_shared()) {
     try {
       if (ExportRanks(plan, request, std::move(files), counters, &result)) return result;

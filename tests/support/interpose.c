@@ -5,9 +5,16 @@
 //   INTERPOSED_STATE   a file that holds how many calls each rule met, of all processes that share it
 //
 //   CALLS   names of kCalls, with commas between
-//   WHEN    `5`: at the fifth, `5+`: from the fifth on, `0`: never, only counted
+//   WHEN    `5`: at the fifth, `5+`: from the fifth on, `5-7`: at these, `0`: never, only counted
 //   WHERE   `*`, the beginning of an absolute path, or a name without a slash: other calls are not met
 //   WHAT    is one of the words in Do() and in Meet()
+//
+// Some words make this process a client of a far file system, whose server alone knows the truth:
+//
+//   late A   names that were missing once, by themselves or in a list of their folder, are so for A more looks when
+//            others have made them; only what would make a name is told that it is there
+//   old      a file's size and times are those of the first look until it is opened
+//   stale    what others removed cannot be used through a descriptor, ESTALE
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -62,12 +69,12 @@ struct Met {
   const char *path;
   int fd;
   off_t offset;
-  size_t size;
+  size_t size;  // of an open: 1 if it may make the file
 };
 // What the caller is to do: nothing else, fail with `number`, take at most `number` bytes, return
-// `number` without the call, say another device.
+// `number` without the call, say another device, say what was true at the first look.
 struct Answer {
-  enum { kGoOn, kFail, kShort, kReturn, kDevice } what;
+  enum { kGoOn, kFail, kShort, kReturn, kDevice, kOld } what;
   long number;
 };
 
@@ -98,6 +105,88 @@ static void PathOf(const struct Met *call, char *path, size_t size) {
     strcat(path, "/");
   }
   strncat(path, call->path, size - strlen(path) - 1);
+}
+
+// What this process knows of a name in a folder, by whatever path; the name of the folder's list is empty.
+struct Name {
+  struct Name *next;
+  char *key;
+  long looks;  // at what others have made since the name was missing
+  int is_own, was_missing, is_listed;
+  int has_info;
+  struct stat info;  // at the first look
+};
+static struct Name *names;
+static int is_far;  // there are rules that need names
+static pthread_mutex_t names_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+// Must be called with the mutex. Returns NULL if the folder of the name is not there.
+static struct Name *NameOf(const char *path) {
+  char folder[PATH_MAX], key[PATH_MAX + 64];
+  const char *slash = strrchr(path, '/');
+  struct statx info;
+  if (slash == NULL) return NULL;
+  snprintf(folder, sizeof folder, "%.*s/", (int)(slash - path), path);
+  if (statx(AT_FDCWD, folder, 0, STATX_INO | STATX_BTIME, &info) != 0) return NULL;
+  snprintf(key, sizeof key, "%llu %lld %u %s", (unsigned long long)info.stx_ino, (long long)info.stx_btime.tv_sec,
+           info.stx_btime.tv_nsec, slash + 1);
+  struct Name *name = names;
+  while (name != NULL && strcmp(name->key, key) != 0) name = name->next;
+  if (name != NULL) return name;
+  name = calloc(1, sizeof *name);
+  Must(name != NULL);
+  name->key = strdup(key);
+  name->next = names;
+  return names = name;
+}
+
+// Has a look at a name, which is not there for so many of them if it was missing before others made it.
+static int IsLate(const char *path, long looks) {
+  struct stat info;
+  const int is_missing = lstat(path, &info) != 0;
+  pthread_mutex_lock(&names_mutex);
+  struct Name *name = NameOf(path);
+  if (name != NULL) name->was_missing |= is_missing;
+  const int is_late = name != NULL && !is_missing && name->was_missing && !name->is_own && ++name->looks <= looks;
+  pthread_mutex_unlock(&names_mutex);
+  return is_late;
+}
+
+// Notes which names are in a folder whose list is read for the first time. Those that come later were missing.
+static void ListFolder(const char *path) {
+  char inside[2 * PATH_MAX];
+  snprintf(inside, sizeof inside, "%s/", path);
+  pthread_mutex_lock(&names_mutex);
+  struct Name *list = NameOf(inside);
+  const int is_first = list != NULL && !list->is_listed;
+  if (list != NULL) list->is_listed = 1;
+  DIR *folder = is_first ? opendir(path) : NULL;
+  const struct dirent *entry;
+  while (folder != NULL && (entry = readdir(folder)) != NULL) {
+    snprintf(inside, sizeof inside, "%s/%s", path, entry->d_name);
+    NameOf(inside)->is_listed = 1;
+  }
+  if (folder != NULL) closedir(folder);
+  pthread_mutex_unlock(&names_mutex);
+}
+
+// A name that this process has made is known at once. What it opens is known as it is now.
+static void Learn(const struct Met *call) {
+  if (busy || !is_far || call->path == NULL) return;
+  const int is_made = call->call == kRename || call->call == kLink || call->call == kMkdir ||
+                      (call->call == kOpen && call->size != 0);
+  if (!is_made && call->call != kOpen) return;
+  busy = 1;
+  const int error = errno;
+  char path[PATH_MAX];
+  PathOf(call, path, sizeof path);
+  pthread_mutex_lock(&names_mutex);
+  struct Name *name = NameOf(path);
+  if (name != NULL) name->is_own |= is_made;
+  if (name != NULL) name->has_info = 0;
+  pthread_mutex_unlock(&names_mutex);
+  errno = error;
+  busy = 0;
 }
 
 static int IsThere(const struct Rule *rule, const char *path) {
@@ -144,6 +233,25 @@ static int Do(const struct Rule *rule, const struct Met *call, const char *path)
   return 1;
 }
 
+// Words for which the process is a client of a far file system.
+static int IsFar(const struct Rule *rule, const struct Met *call, const char *path, struct Answer *answer) {
+  if (strcmp(rule->what, "late") == 0) {
+    // Entries of a folder are looked at one by one (IsEntryLate).
+    if (call->call == kReaddir || (call->call == kOpen && call->size != 0)) return 1;
+    if (call->path != NULL && IsLate(path, atol(rule->a))) *answer = (struct Answer){kFail, ENOENT};
+    if (call->call == kOpendir && answer->what != kFail) ListFolder(path);
+  } else if (strcmp(rule->what, "stale") == 0) {
+    const int fd = call->path == NULL ? call->fd : call->path[0] == '/' ? -1 : call->folder;
+    struct stat info;
+    if (fd >= 0 && fstat(fd, &info) == 0 && info.st_nlink == 0) *answer = (struct Answer){kFail, ESTALE};
+  } else if (strcmp(rule->what, "old") == 0) {
+    if (call->path != NULL) answer->what = kOld;
+  } else {
+    return 0;
+  }
+  return 1;
+}
+
 static struct Answer Meet(const struct Met *call) {
   struct Answer answer = {kGoOn, 0};
   if (busy || (wanted >> call->call & 1) == 0) return answer;
@@ -160,6 +268,7 @@ static struct Answer Meet(const struct Met *call) {
     if (!IsThere(rule, path)) continue;
     const long number = ++met[i];
     if (number < rule->from || number > rule->to || Do(rule, call, path)) continue;
+    if (IsFar(rule, call, path, &answer)) continue;
     answer.number = atol(rule->a);
     if (strcmp(rule->what, "fail") == 0) {
       answer.what = kFail;
@@ -210,7 +319,8 @@ __attribute__((constructor)) static void Start(void) {
     rule->calls = CallsOf(fields[0]);
     char *end;
     rule->from = strtol(fields[1], &end, 10);
-    rule->to = *end == 0 ? rule->from : LONG_MAX;
+    rule->to = *end == 0 ? rule->from : *end == '-' ? atol(end + 1) : LONG_MAX;
+    is_far |= strcmp(fields[3], "late") == 0 || strcmp(fields[3], "old") == 0;
     rule->where = fields[2], rule->what = fields[3], rule->a = fields[4], rule->b = fields[5];
     Must(rule->where[0] != '*' || rule->where[1] == 0);  // There are no patterns.
     calls |= rule->calls;
@@ -233,63 +343,75 @@ static void *Find(const char *name) {
   if (next == NULL) *(void **)&next = Find(#name)
 
 // A function that fails by returning `failed`. MET: the members of its Met.
-#define WRAP(result, failed, name, PARAMETERS, ARGUMENTS, ...)     \
-  result name PARAMETERS {                                         \
-    static result(*next) PARAMETERS;                               \
-    if (next == NULL) *(void **)&next = Find(#name);               \
-    const struct Met call = {__VA_ARGS__};                         \
-    const struct Answer answer = Meet(&call);                      \
-    if (answer.what == kReturn) return (result)answer.number;      \
-    if (answer.what != kFail) return next ARGUMENTS;               \
-    errno = (int)answer.number;                                    \
-    return failed;                                                 \
+#define WRAP(result, failed, name, PARAMETERS, ARGUMENTS, ...) \
+  result name PARAMETERS {                                     \
+    static result(*next) PARAMETERS;                           \
+    if (next == NULL) *(void **)&next = Find(#name);           \
+    const struct Met call = {__VA_ARGS__};                     \
+    const struct Answer answer = Meet(&call);                  \
+    if (answer.what == kReturn) return (result)answer.number;  \
+    if (answer.what != kFail) {                                \
+      result done = next ARGUMENTS;                            \
+      if (done != failed) Learn(&call);                        \
+      return done;                                             \
+    }                                                          \
+    errno = (int)answer.number;                                \
+    return failed;                                             \
   }
 
 // Reads or writes, which may do less than they are asked for.
-#define WRAP_SIZED(result, name, PARAMETERS, ARGUMENTS, ...)                              \
-  result name PARAMETERS {                                                                \
-    static result(*next) PARAMETERS;                                                      \
-    if (next == NULL) *(void **)&next = Find(#name);                                      \
-    const struct Met call = {__VA_ARGS__};                                                \
-    const struct Answer answer = Meet(&call);                                             \
+#define WRAP_SIZED(result, name, PARAMETERS, ARGUMENTS, ...)                                 \
+  result name PARAMETERS {                                                                   \
+    static result(*next) PARAMETERS;                                                         \
+    if (next == NULL) *(void **)&next = Find(#name);                                         \
+    const struct Met call = {__VA_ARGS__};                                                   \
+    const struct Answer answer = Meet(&call);                                                \
     if (answer.what == kShort && size > (size_t)answer.number) size = (size_t)answer.number; \
-    if (answer.what != kFail) return next ARGUMENTS;                                      \
-    errno = (int)answer.number;                                                           \
-    return -1;                                                                            \
+    if (answer.what != kFail) return next ARGUMENTS;                                         \
+    errno = (int)answer.number;                                                              \
+    return -1;                                                                               \
   }
 
 static mode_t ModeOf(int flags, va_list more) {
   return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(more, mode_t) : 0;
 }
 
-#define WRAP_OPEN(name)                                                      \
-  int name(const char *path, int flags, ...) {                               \
-    NEXT(int, name, const char *, int, ...);                                 \
-    va_list more;                                                            \
-    va_start(more, flags);                                                   \
-    const mode_t mode = ModeOf(flags, more);                                 \
-    va_end(more);                                                            \
-    const struct Met call = {kOpen, AT_FDCWD, path, -1, 0, 0};               \
-    const struct Answer answer = Meet(&call);                                \
-    if (answer.what != kFail) return next(path, flags, mode);                \
-    errno = (int)answer.number;                                              \
-    return -1;                                                               \
+#define WRAP_OPEN(name)                                                             \
+  int name(const char *path, int flags, ...) {                                      \
+    NEXT(int, name, const char *, int, ...);                                        \
+    va_list more;                                                                   \
+    va_start(more, flags);                                                          \
+    const mode_t mode = ModeOf(flags, more);                                        \
+    va_end(more);                                                                   \
+    const struct Met call = {kOpen, AT_FDCWD, path, -1, 0, (flags & O_CREAT) != 0}; \
+    const struct Answer answer = Meet(&call);                                       \
+    if (answer.what != kFail) {                                                     \
+      const int fd = next(path, flags, mode);                                       \
+      if (fd >= 0) Learn(&call);                                                    \
+      return fd;                                                                    \
+    }                                                                               \
+    errno = (int)answer.number;                                                     \
+    return -1;                                                                      \
   }
 WRAP_OPEN(open)
 WRAP_OPEN(open64)
 
-#define WRAP_OPENAT(name)                                                    \
-  int name(int folder, const char *path, int flags, ...) {                   \
-    NEXT(int, name, int, const char *, int, ...);                            \
-    va_list more;                                                            \
-    va_start(more, flags);                                                   \
-    const mode_t mode = ModeOf(flags, more);                                 \
-    va_end(more);                                                            \
-    const struct Met call = {kOpen, folder, path, -1, 0, 0};                 \
-    const struct Answer answer = Meet(&call);                                \
-    if (answer.what != kFail) return next(folder, path, flags, mode);        \
-    errno = (int)answer.number;                                              \
-    return -1;                                                               \
+#define WRAP_OPENAT(name)                                                         \
+  int name(int folder, const char *path, int flags, ...) {                        \
+    NEXT(int, name, int, const char *, int, ...);                                 \
+    va_list more;                                                                 \
+    va_start(more, flags);                                                        \
+    const mode_t mode = ModeOf(flags, more);                                      \
+    va_end(more);                                                                 \
+    const struct Met call = {kOpen, folder, path, -1, 0, (flags & O_CREAT) != 0}; \
+    const struct Answer answer = Meet(&call);                                     \
+    if (answer.what != kFail) {                                                   \
+      const int fd = next(folder, path, flags, mode);                             \
+      if (fd >= 0) Learn(&call);                                                  \
+      return fd;                                                                  \
+    }                                                                             \
+    errno = (int)answer.number;                                                   \
+    return -1;                                                                    \
   }
 WRAP_OPENAT(openat)
 WRAP_OPENAT(openat64)
@@ -299,8 +421,42 @@ WRAP(FILE *, NULL, fopen, (const char *path, const char *mode), (path, mode), kO
 WRAP(FILE *, NULL, fopen64, (const char *path, const char *mode), (path, mode), kOpen, AT_FDCWD, path, -1, 0, 0)
 WRAP(DIR *, NULL, opendir, (const char *path), (path), kOpendir, AT_FDCWD, path, -1, 0, 0)
 WRAP(DIR *, NULL, fdopendir, (int fd), (fd), kOpendir, -1, NULL, fd, 0, 0)
-WRAP(struct dirent *, NULL, readdir, (DIR *folder), (folder), kReaddir, -1, NULL, dirfd(folder), 0, 0)
-WRAP(struct dirent64 *, NULL, readdir64, (DIR *folder), (folder), kReaddir, -1, NULL, dirfd(folder), 0, 0)
+
+// Says whether a rule has an entry of the folder come late.
+static int IsEntryLate(DIR *folder, const char *entry) {
+  if (busy || !is_far || entry[0] == '.') return 0;
+  busy = 1;
+  const struct Met call = {kReaddir, dirfd(folder), entry, -1, 0, 0};
+  char path[PATH_MAX];
+  PathOf(&call, path, sizeof path);
+  pthread_mutex_lock(&names_mutex);
+  struct Name *name = NameOf(path);
+  if (name != NULL) name->was_missing |= !name->is_listed;
+  pthread_mutex_unlock(&names_mutex);
+  int is_late = 0;
+  for (int i = 0; i < rule_count; ++i) {
+    const struct Rule *rule = &rules[i];
+    if ((rule->calls >> kReaddir & 1) == 0 || strcmp(rule->what, "late") != 0 || !IsThere(rule, path)) continue;
+    is_late |= IsLate(path, atol(rule->a));
+  }
+  busy = 0;
+  return is_late;
+}
+
+#define WRAP_READDIR(type, name)                                       \
+  struct type *name(DIR *folder) {                                     \
+    NEXT(struct type *, name, DIR *);                                  \
+    const struct Met call = {kReaddir, -1, NULL, dirfd(folder), 0, 0}; \
+    const struct Answer answer = Meet(&call);                          \
+    if (answer.what == kFail) errno = (int)answer.number;              \
+    if (answer.what == kFail) return NULL;                             \
+    struct type *entry;                                                \
+    do entry = next(folder);                                           \
+    while (entry != NULL && IsEntryLate(folder, entry->d_name));       \
+    return entry;                                                      \
+  }
+WRAP_READDIR(dirent, readdir)
+WRAP_READDIR(dirent64, readdir64)
 
 WRAP_SIZED(ssize_t, read, (int fd, void *to, size_t size), (fd, to, size), kRead, -1, NULL, fd, -1, size)
 WRAP_SIZED(ssize_t, pread, (int fd, void *to, size_t size, off_t at), (fd, to, size, at), kPread, -1, NULL, fd, at, size)
@@ -309,6 +465,20 @@ WRAP_SIZED(ssize_t, write, (int fd, const void *from, size_t size), (fd, from, s
 WRAP(ssize_t, -1, writev, (int fd, const struct iovec *parts, int count), (fd, parts, count), kWrite, -1, NULL, fd, -1, 0)
 WRAP_SIZED(ssize_t, pwrite, (int fd, const void *from, size_t size, off_t at), (fd, from, size, at), kPwrite, -1, NULL, fd, at, size)
 WRAP_SIZED(ssize_t, pwrite64, (int fd, const void *from, size_t size, off64_t at), (fd, from, size, at), kPwrite, -1, NULL, fd, at, size)
+
+// Replaces what is true by what was true at the first look.
+static void GrowOld(const struct Met *call, struct stat *info) {
+  busy = 1;
+  char path[PATH_MAX];
+  PathOf(call, path, sizeof path);
+  pthread_mutex_lock(&names_mutex);
+  struct Name *name = NameOf(path);
+  if (name != NULL && name->has_info) *info = name->info;
+  if (name != NULL) name->info = *info;
+  if (name != NULL) name->has_info = 1;
+  pthread_mutex_unlock(&names_mutex);
+  busy = 0;
+}
 
 #define WRAP_STAT(name, INFO, PARAMETERS, ARGUMENTS, ...)                           \
   int name PARAMETERS {                                                             \
@@ -320,6 +490,7 @@ WRAP_SIZED(ssize_t, pwrite64, (int fd, const void *from, size_t size, off64_t at
     if (answer.what == kFail) return -1;                                            \
     const int result = next ARGUMENTS;                                              \
     if (result == 0 && answer.what == kDevice) info->st_dev = (dev_t)answer.number; \
+    if (result == 0 && answer.what == kOld) GrowOld(&call, (struct stat *)info);    \
     return result;                                                                  \
   }
 WRAP_STAT(stat, stat, (const char *path, struct stat *info), (path, info), kStat, AT_FDCWD, path, -1, 0, 0)
@@ -393,7 +564,14 @@ long syscall(long number, ...) {
     const struct Met call = {kRename, (int)words[2], (const char *)words[3], -1, 0, 0};
     answer = Meet(&call);
   }
-  if (answer.what != kFail) return next(number, words[0], words[1], words[2], words[3], words[4], words[5]);
+  if (answer.what != kFail) {
+    const long done = next(number, words[0], words[1], words[2], words[3], words[4], words[5]);
+    if (number == SYS_renameat2 && done == 0) {
+      const struct Met call = {kRename, (int)words[2], (const char *)words[3], -1, 0, 0};
+      Learn(&call);
+    }
+    return done;
+  }
   errno = (int)answer.number;
   return -1;
 }
