@@ -110,7 +110,8 @@ class Session:
 
     def __init__(self, folder, device, options):
         self.folder, self.device, self.options = folder, device, options
-        self.expected = np.load(folder / "expected.npz")
+        with np.load(folder / "expected.npz") as archive:  # Threads cannot read one archive at once.
+            self.expected = dict(archive)
         self.outcomes, self.left_out, self.unfinished = {}, {}, {}
 
     def compiled(self, case):
