@@ -240,3 +240,16 @@ def test_mistakes(folders, object_store, tmp_path):
     object_store.put("models/in/", b"")
     object_store.put("models/in/empty/", b"")
     assert ok(object_store, "digest", URL).stdout == run_ok("digest", folders / "safetensors").stdout
+
+
+def test_a_url_may_end_with_a_slash(folders, object_store, tmp_path):
+    shutil.copytree(folders, tmp_path, dirs_exist_ok=True)
+    for name in ("gen", "dcp"):
+        put(object_store, folders / name)
+        for words in (["verify", "in"], *PRINTED[:5], PRINTED[-1]):
+            given = [[url if word == "in" else word for word in words] for url in (URL, URL + "//")]
+            plain, ends = (ok(object_store, *each, folder=tmp_path).stdout for each in given)
+            assert plain == ends, words
+        ok(object_store, "convert", URL + "/", "--to", "zarr", "-o", f"s3://bucket/made/{name}/")
+        assert "intact" in ok(object_store, "verify", f"s3://bucket/made/{name}/").stdout
+        object_store.reset()
