@@ -339,6 +339,7 @@ def test_verify_finds_every_damage(specs, object_store):
         object_store.put(key, damaged(whole, at))
         done = tool(object_store, "verify", URL)
         assert done.returncode == 1 and words in done.stderr, (name, done)
+        assert "is damaged: 1 finding\n" in done.stderr or name == "plan.json", done  # Nothing else is wrong.
         assert "--repair" not in done.stderr
         object_store.remove(key)
         done = tool(object_store, "verify", URL)
@@ -866,6 +867,19 @@ def test_a_receipt_that_is_gone_at_the_end_is_told(specs, object_store):
     object_store.faults = None
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     assert_is(object_store, specs / "one")
+
+
+@pytest.mark.parametrize("words, what", [(["gen"], "2 of 2 ranks"), (["export", "--to", "hf-dcp"], "2 files")])
+def test_uploads_that_others_end_are_not_begun_for_ever(words, what, specs, object_store):
+    def end(request):
+        is_claim = request.key.endswith(".json")
+        return 404 if request.kind == "complete" and not is_claim else None
+
+    object_store.faults = end
+    done = tool(object_store, words[0], "one.yaml", *words[1:], "-o", URL, folder=specs)
+    assert done.returncode == 3 and f"the uploads of {what} are ended by others again and again" in done.stderr, done
+    object_store.faults = None
+    ok(object_store, words[0], "one.yaml", *words[1:], "-o", URL, folder=specs)
 
 
 def test_a_receipt_of_no_rank_is_damage(specs, object_store):

@@ -146,6 +146,29 @@ def test_jobs_at_once_make_one_export(exports, object_store):
     assert_is(object_store, exports / "zarr")
 
 
+def test_a_rank_that_another_run_makes_meanwhile_is_seen(exports, object_store):
+    """Of two runs at once the later one completes the export."""
+    ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "1", folder=exports)
+    others = objects_of(object_store)
+    object_store.reset()
+    ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "1", folder=exports)
+    assert objects_of(object_store) == others
+    for name in others:
+        if not name.endswith("claim.json"):
+            object_store.remove("models/a/" + name)
+
+    def put_others(request):
+        if request.kind == "begin" or (request.kind == "put" and request.key.endswith(".distcp")):
+            object_store.faults = None
+            for name, data in others.items():
+                object_store.put("models/a/" + name, data)
+
+    object_store.faults = put_others
+    ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "0", folder=exports)
+    assert object_store.faults is None
+    assert_is(object_store, exports / "dcp")
+
+
 def test_a_claim_that_is_made_between_two_looks_is_seen(exports, object_store):
     ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
     claim = object_store.get("models/a/.shardinit-export/claim.json")

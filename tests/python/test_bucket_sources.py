@@ -6,7 +6,7 @@ import re
 import shutil
 
 import pytest
-from bucket_tools import Faults, compare, ok, put, tool
+from bucket_tools import Faults, compare, files_of, ok, put, tool
 from support import run_ok, tree_of
 from test_every_fault import SOURCED
 from test_full_disk import FOLDERS, KERAS, SPEC
@@ -228,6 +228,9 @@ def test_mistakes(folders, object_store, tmp_path):
     object_store.remove("models/in/ranks/rank-00001.json")
     done = tool(object_store, "convert", URL, *words)
     assert done.returncode == 2 and "is unfinished: rank 1 is missing" in done.stderr, done
+    object_store.remove("models/in/ranks/rank-00000.json")
+    done = tool(object_store, "convert", URL, *words)
+    assert done.returncode == 2 and "is unfinished: rank 0 is missing" in done.stderr, done
     # A file of a checkpoint is no tensors of others.
     done = tool(object_store, "convert", f"{URL}/ranks/rank-00000.h5", *words)
     assert done.returncode == 2 and "is not a checkpoint and holds no" in done.stderr, done
@@ -253,3 +256,46 @@ def test_a_url_may_end_with_a_slash(folders, object_store, tmp_path):
         ok(object_store, "convert", URL + "/", "--to", "zarr", "-o", f"s3://bucket/made/{name}/")
         assert "intact" in ok(object_store, "verify", f"s3://bucket/made/{name}/").stdout
         object_store.reset()
+
+
+def test_two_buckets_in_one_command(folders, object_store, tmp_path):
+    """What has the same name in both is read from each."""
+    run_ok("export", "other.yaml", "--to", "safetensors", "-o", tmp_path / "other", cwd=folders)
+    object_store.make_bucket("second")
+    put(object_store, folders / "safetensors")
+    for name, data in files_of(tmp_path / "other").items():
+        object_store.put(f"models/in/{name}", data, bucket="second")
+    done = tool(object_store, "diff", URL, "s3://second/models/in", "--values")
+    assert done.returncode == 1 and "elements differ" in done.stdout, done
+
+
+def test_a_header_of_several_requests(object_store, tmp_path):
+    """It has more bytes than are asked for at once."""
+    entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    header = json.dumps({"__metadata__": {"note": "x" * (17 << 20)}, "w": entry}).encode()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(range(8)))
+    put(object_store, tmp_path / "in")
+    assert compare(object_store, ["digest", "in"], tmp_path) == 0
+
+
+def test_a_small_file_has_its_limit_in_a_bucket_too(folders, object_store, tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/latest_checkpointed_iteration.txt").write_text("1" * 65)
+    put(object_store, tmp_path / "in")
+    assert compare(object_store, ["digest", "in"], tmp_path) == 2
+    assert "is larger than 64 bytes" in tool(object_store, "digest", URL).stderr
+
+
+@pytest.mark.parametrize("form", ["hdf5", "dcp"])
+def test_parts_of_objects_that_were_replaced_are_a_conflict(form, folders, object_store, tmp_path):
+    """The new ones have the names and the sizes of the old ones."""
+    source, out = folders / "safetensors/model.safetensors", "s3://bucket/models/out"
+    object_store.put("models/in/model.safetensors", source.read_bytes())
+    words = ["convert", URL, "--to", form, "--sharding", "fsdpv2", "--mesh", "fsdp=2", "-o", out, "--ranks"]
+    ok(object_store, *words, "0")
+    data = bytearray(source.read_bytes())
+    data[-1] ^= 1
+    object_store.put("models/in/model.safetensors", bytes(data))
+    done = tool(object_store, *words, "1")
+    assert done.returncode == 4 and "values from elsewhere" in done.stderr, done

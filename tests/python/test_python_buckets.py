@@ -394,6 +394,21 @@ def test_damaged_objects(tiny, server, options):
         shardinit.open(url, storage_options=options).read(path)
 
 
+def test_a_file_of_another_size_may_be_put_right(tiny, server, options):
+    """Who has the checkpoint open looks again when asked again."""
+    url = copy_of(tiny, server, "put-right")
+    name = key_of(url, "ranks/rank-00003.h5")
+    rank = (tiny[0] / "ranks/rank-00003.h5").read_bytes()
+    checkpoint = shardinit.open(url, storage_options=options)
+    server.put(name, rank + b"x")
+    for _ in range(2):
+        with pytest.raises(shardinit.DamageError, match=rf"has {len(rank) + 1} bytes instead of {len(rank)}"):
+            checkpoint.read("lm_head.weight")
+    server.put(name, rank)
+    here = shardinit.open(tiny[0]).read("lm_head.weight")
+    assert np.array_equal(bits_of(checkpoint.read("lm_head.weight")), bits_of(here))
+
+
 def test_objects_of_another_plan(tiny, server, options, tmp_path):
     """A manifest, a receipt and a plan that somebody else's run wrote over these."""
     other = gen_ok(TINY, tmp_path, "--set", "seed=1")
