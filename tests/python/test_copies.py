@@ -283,6 +283,21 @@ def test_a_lock_counts_where_it_is_seen(before, after, stays, tmp_path):
     assert not list((tmp_path / "to").rglob(".*.tmp-*"))
 
 
+def test_a_folder_that_another_machine_writes_to_is_left_alone(source, tmp_path):
+    """Its lock is not seen here, and its own time is old: that of a file in it says that somebody is at work."""
+    other = tmp_path / f".to.tmp-{'0' * 16}-{'1' * 16}"
+    file = other / "inner/file"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    for is_old in (False, True):
+        for path in (file.parent, other, *([file] if is_old else [])):
+            os.utime(path, (0, 0))
+        run_ok("export", source, "--to", "dcp", "-o", tmp_path / "to")
+        assert file.exists() != is_old
+        shutil.rmtree(tmp_path / "to")
+    assert not other.exists()
+
+
 def test_damaged_ranks_and_ranks_of_other_values_are_made_again(source, wanted, tmp_path):
     part = killed(source, tmp_path, *MESH)
     ranks = part / "checkpoint/ranks"

@@ -14,6 +14,7 @@ import sys
 
 import pytest
 
+from interposed import interposed, rule
 from support import BINARY, CLEAN, OF_ANY, ROOT, TINY, run_json, run_ok, run_tool, tree_of
 
 SPEC = """
@@ -434,6 +435,18 @@ def test_foreign_files_are_named_and_are_no_damage(format, folder):
         run_ok("gen", "spec.yaml", "-o", "out", "--repair", cwd=folder)
         run_ok("finalize", "out", cwd=folder)
     assert tree_of(out) == before
+
+
+def test_a_file_system_may_not_say_what_a_name_is(folder):
+    """Then each name is looked at."""
+    run_ok("gen", "spec.yaml", "-o", "checkpoint", cwd=folder)
+    run_ok("export", "spec.yaml", "--to", "zarr", "-o", "zarr", cwd=folder)
+    there = interposed(rule("readdir", "untyped"))
+    for name in ("checkpoint", "zarr"):
+        (folder / name / "link").symlink_to("/etc")
+        found = [run_json("verify", name, cwd=folder, env=env) for env in (there, {})]
+        assert found[0] == found[1] and found[0]["intact"] and found[0]["foreign"] == ["link"]
+        run_ok("convert", name, "--to", "dcp", "-o", f"{name}-dcp", cwd=folder, env=there)
 
 
 # By such a name a reader finds parts, whatever else says which there are.

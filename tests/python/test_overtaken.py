@@ -107,6 +107,19 @@ def test_a_whole_run_overtakes_one_of_ranks(tmp_path, form):
     assert sorted(p.name for p in tmp_path.iterdir() if "out" in p.name) == ["out"], (stdout, stderr)
 
 
+def test_a_slow_run_leaves_no_temporary_file_in_the_folder(tmp_path):
+    """It stands before it names a file that another one has made, too, which then gives the folder its name."""
+    make_two_models(tmp_path)
+    file = "ranks/rank-00000.h5"
+    words = ["convert", "first/model", "--to", "hdf5", "--sharding", "fsdpv2", "--mesh", "fsdp=2", "-o", "out", "--ranks"]
+    first = Stopped(tmp_path, "rename", f"{tmp_path}/out.parts/files/{file}", *words, "0", cwd=tmp_path)
+    run_ok(*words, "0-1", cwd=tmp_path)
+    there = tree_of(tmp_path / "out")
+    status, stdout, stderr = first.go()
+    assert status == 0 and tree_of(tmp_path / "out") == there, (status, stdout, stderr)
+    assert file in there and not [path for path in there if ".tmp-" in path]
+
+
 def test_a_copy_that_is_given_up_while_another_asks_for_its_lock(tmp_path):
     """The lock is on a folder that has no name any more, so the second run makes its own."""
     command = Command("reshard", tmp_path, WHOLE["reshard"], None)

@@ -204,6 +204,10 @@ def test_slices_and_devices_are_those_of_the_spec(tmp_path):
     said = run_ok("reshard", ring, "--mesh", "x=2", "-o", tmp_path / "g").stderr
     assert "the devices of the new mesh are not known" in said
     assert "not known" not in run_ok("reshard", rows, "--mesh", "x=2", "-o", tmp_path / "h").stderr
+    # The same plan with other devices is another copy.
+    devices = ["--set", "mesh.devices=[1, 0, 3, 2]"]
+    other = run_tool("reshard", ring, "--spec", spec, *plain[:2], *devices, "-o", tmp_path / "b")
+    assert other.returncode == 4 and "has other slices or devices" in other.stderr, other
 
 
 # These values are not a spec's.

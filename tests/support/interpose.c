@@ -72,9 +72,10 @@ struct Met {
   size_t size;  // of an open: 1 if it may make the file
 };
 // What the caller is to do: nothing else, fail with `number`, take at most `number` bytes, return
-// `number` without the call, say another device, say what was true at the first look.
+// `number` without the call, say another device, say what was true at the first look,
+// not say what a name in a folder is.
 struct Answer {
-  enum { kGoOn, kFail, kShort, kReturn, kDevice, kOld } what;
+  enum { kGoOn, kFail, kShort, kReturn, kDevice, kOld, kUntyped } what;
   long number;
 };
 
@@ -276,6 +277,8 @@ static struct Answer Meet(const struct Met *call) {
       answer.what = kReturn;
     } else if (strcmp(rule->what, "device") == 0) {
       answer.what = kDevice;
+    } else if (strcmp(rule->what, "untyped") == 0) {
+      answer.what = kUntyped;
     } else if (strcmp(rule->what, "short") == 0) {  // at most A bytes, or half of them
       answer.what = kShort;
       if (answer.number == 0) answer.number = (long)(call->size / 2 > 1 ? call->size / 2 : 1);
@@ -453,6 +456,8 @@ static int IsEntryLate(DIR *folder, const char *entry) {
     struct type *entry;                                                \
     do entry = next(folder);                                           \
     while (entry != NULL && IsEntryLate(folder, entry->d_name));       \
+    if (entry != NULL && answer.what == kUntyped)                      \
+      entry->d_type = DT_UNKNOWN;                                      \
     return entry;                                                      \
   }
 WRAP_READDIR(dirent, readdir)

@@ -78,6 +78,22 @@ TEST(ReadFileIfExists, TellsAbsentFromUnreadable) {
   EXPECT_THROW(ReadFileIfExists("link", 10, &text), Error);
 }
 
+TEST(AreUnchanged, LooksAtEachMember) {
+  struct stat one = {};
+  one.st_mtim = {5, 7};
+  EXPECT_TRUE(AreUnchanged(one, one));
+  const auto differs = [&](const auto& change) {
+    struct stat other = one;
+    change(other);
+    return !AreUnchanged(one, other);
+  };
+  EXPECT_TRUE(differs([](struct stat& s) { ++s.st_dev; }));
+  EXPECT_TRUE(differs([](struct stat& s) { ++s.st_ino; }));
+  EXPECT_TRUE(differs([](struct stat& s) { ++s.st_size; }));
+  EXPECT_TRUE(differs([](struct stat& s) { ++s.st_mtim.tv_sec; }));
+  EXPECT_TRUE(differs([](struct stat& s) { ++s.st_mtim.tv_nsec; }));
+}
+
 TEST(WriteAllAndReadAll, WorkAtOffsets) {
   const WorkingFolder folder(Contents{{"a", "0123456789"}});
   const Fd fd(open("a", O_RDWR));

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <hdf5.h>
 
+#include <cerrno>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -9,6 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/file_tasks.h"
+#include "formats/hdf5/descriptor_file.h"
 #include "formats/hdf5/layout.h"
 #include "formats/hdf5/reader.h"
 #include "formats/hdf5/writer.h"
@@ -368,6 +370,14 @@ TEST_F(Hdf5, SurvivesDamage) {
       EXPECT_EQ(error.code(), ExitCode::kRefused) << error.what();
     }
   }
+}
+
+// A file is not damaged because it became shorter while it was read: the disk has no bytes of it.
+TEST_F(Hdf5, AFileThatBecameShorterHasAnErrorOfTheSystem) {
+  const Fd empty(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  hdf5::DescriptorFile file(empty.get(), 4096);
+  EXPECT_THROW(file.Open(), std::exception);
+  EXPECT_EQ(file.error(), EIO);
 }
 
 }  // namespace
