@@ -189,6 +189,8 @@ def test_out_of_the_ordinary(tmp_path):
     state["z"] = torch.full((5,), -2.5)
     text = run_ok("stats", hub(tmp_path / "z", state)).stdout
     assert "-, 1 NaN, 1 infinite\n" in text and text.endswith("\n\n1 tensor has one number in all its elements: z (-2.5)\n")
+    text = run_ok("stats", hub(tmp_path / "many", {f"t{i:02}": torch.ones(2) for i in range(11)})).stdout
+    assert text.endswith("t06 (1), t07 (1) and 3 more\n")
 
 
 def test_values_are_compared_bit_by_bit(tmp_path):
@@ -204,18 +206,20 @@ def test_values_are_compared_bit_by_bit(tmp_path):
 def test_types_change_only_when_asked(tmp_path):
     values = torch.cat([torch.randn(1000) * 10.0 ** k for k in range(-3, 4)])
     values[:4] = torch.tensor([float("nan"), -0.0, float("inf"), 1e-40])
-    state = {"w": values.reshape(7, 1000), "d": values.double(), "w_scale_inv": values[:8].clone(),
-             "q": values.to(torch.float8_e4m3fn), "i": torch.arange(3)}
+    scales = {name: values[:8].clone() for name in ("w_scale_inv", "k_scale", "k_scales", "k.scales")}
+    state = {"w": values.reshape(7, 1000), "d": values.double(), "q": values.to(torch.float8_e4m3fn),
+             "i": torch.arange(3), **scales}
     folder = hub(tmp_path / "in", state)
     result = run_tool("convert", folder, "--to", "safetensors", "--dtype", "bf16", "-o", tmp_path / "out")
-    assert "2 tensors become bf16; 3 of other types stay" in result.stderr
+    assert "2 tensors become bf16; 6 of other types stay" in result.stderr
     found = safetensors_torch.load_file(tmp_path / "out/model.safetensors")
     for name in "w", "d":
         wanted = state[name].bfloat16()
         assert torch.equal(found[name].isnan(), wanted.isnan())
         kept = ~wanted.isnan()
         assert torch.equal(found[name].view(torch.int16)[kept], wanted.view(torch.int16)[kept])
-    assert torch.equal(found["w_scale_inv"].view(torch.int32), state["w_scale_inv"].view(torch.int32))
+    for name in scales:
+        assert torch.equal(found[name].view(torch.int32), state[name].view(torch.int32))
     assert torch.equal(found["q"].view(torch.uint8), state["q"].view(torch.uint8))
     hub(tmp_path / "large", {"w": torch.full((3,), 1e6)})
     assert "`w` has the value 1000000, which f16 does not hold" in refused(
@@ -346,6 +350,12 @@ def test_conversions_that_are_killed(tmp_path, form):
         assert run_tool(*arguments, "-o", out, env=changing(folder, kill=kill)).returncode < 0
         run_ok(*arguments, "-o", out)
         assert wanted == {f.relative_to(out): f.read_bytes() for f in out.rglob("*") if f.is_file()}, kill
+
+
+def test_a_file_with_a_long_header_is_known(tmp_path):
+    for count in (1, 2000):
+        folder = hub(tmp_path / str(count), {f"layers.{i}.weight": torch.ones(1) for i in range(count)})
+        assert "this is a safetensors file, not a spec" in refused("validate", folder / "model.safetensors", code=2)
 
 
 def test_steps_of_runs_are_found(tmp_path):

@@ -2,6 +2,7 @@
 over."""
 
 import collections
+import json
 import os
 import shutil
 
@@ -54,6 +55,10 @@ def test_arrays_that_are_missing_or_in_groups(tmp_path):
     shutil.rmtree(out / "group")
     shutil.rmtree(out / "lm_head.weight")
     assert "_METADATA lists `lm_head.weight`, which is not there" in refused("digest", out, code=5)
+    tree = (out / "_METADATA").read_text()
+    for kind in ("jax.Array", "scalar"):  # So Orbax calls an array on devices, and a number of Python.
+        (out / "_METADATA").write_text(tree.replace('"np.ndarray"', json.dumps(kind)))
+        assert "_METADATA lists `lm_head.weight`, which is not there" in refused("digest", out, code=5)
 
 
 @pytest.mark.parametrize("form", ["safetensors", "dcp", "hf-dcp", "zarr"])

@@ -142,6 +142,13 @@ def test_relative_names_hold_elsewhere(tmp_path):
         assert tree_of(tmp_path / "here/out") == tree_of(tmp_path / "here/whole")
         shutil.rmtree(tmp_path / "here/out")
         shutil.rmtree(tmp_path / "here/whole")
+    for path, is_relative in (("whole", True), (tmp_path / "here/whole", False)):
+        run_ok("gen", "spec.yaml", "-o", "whole", cwd=tmp_path / "here")
+        (tmp_path / "here/sourced.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nsources: {base: {path: none}}\n"
+                                                    "modules: {b: {shape: [7], init: {source: base}}}\n")
+        words = ["--source", f"base={path}"]
+        text = jobs("slurm", "sourced.yaml", "out", *words, tmp_path=tmp_path, cwd=tmp_path / "here")
+        assert ("\ncd -- " in text) == is_relative
 
 
 @pytest.mark.parametrize("engine", SHELL)
@@ -257,6 +264,13 @@ def test_what_the_jobs_of_kubernetes_mean(tmp_path):
     for nodes in (1, 9, 100_000):
         job, _ = documents_of(jobs("kubernetes", "llama3-tiny", tmp_path / "out", "--nodes", nodes, "--name", "x" * 40, tmp_path=tmp_path))
         assert job["spec"]["maxFailedIndexes"] <= min(nodes, 100_000) and len(job["metadata"]["name"]) + len(f"-{nodes}-finalize") <= 63
+
+
+def test_a_long_name_of_a_model_ends_as_names_must(tmp_path):
+    """It is cut behind forty characters, of which the last one may be what stands between two words."""
+    (tmp_path / "spec.yaml").write_text(SPEC.replace("Jobs_of.a-Model", "a" * 29 + ".b"))
+    job = documents_of(jobs("kubernetes", tmp_path / "spec.yaml", tmp_path / "out", tmp_path=tmp_path))[-2]
+    assert job["metadata"]["name"] == "shardinit-" + "a" * 29
 
 
 def test_a_claim_of_kubernetes(tmp_path):
@@ -483,6 +497,7 @@ def test_names_that_are_not_utf8(tmp_path):
 def test_parts_without_ranks_are_said(tmp_path):
     result = run_ok("jobs", "mpi", "llama3-tiny", "-o", "out", "--nodes", 6)
     assert "2 of 6 parts have nothing to do: there are 4 ranks" in result.stderr
+    assert "nothing to do" not in run_ok("jobs", "mpi", "llama3-tiny", "-o", "out", "--nodes", 4).stderr
 
 
 RCLONE = shutil.which("rclone")
