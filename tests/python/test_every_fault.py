@@ -484,6 +484,13 @@ def test_the_end_of_memory_has_its_status(when, folder):
     assert result.returncode == 3 and "error: out of memory" in result.stderr, result
 
 
+def test_who_clears_away_what_parts_left_may_be_killed_anywhere(tmp_path):
+    """The claim goes last: without it, the next run would take the rest for somebody else's."""
+    command = Command("convert --ranks", tmp_path)
+    for index in range(1, command.counts["unlink"] + 1):
+        command.check("unlink", index, "kill")
+
+
 def test_what_a_killed_capture_left_goes_with_the_next_run(tmp_path):
     """Its temporary file stayed for ever. Those of another machine stay for hours."""
     words = [*CAPTURED, *OUTPUTS["capture -o"][0], "out"]
