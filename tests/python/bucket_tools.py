@@ -50,7 +50,7 @@ def compare(store, words, folder, name="in", **environment):
         made.append(tree_of(folder / "out") if (folder / "out").exists() else None)
         shutil.rmtree(folder / "out", ignore_errors=True)
     there, here = (re.sub(r"wrote .*|copied .*", "", each.stdout + each.stderr).replace(url, name) for each in done)
-    assert (done[0].returncode, there) == (done[1].returncode, here), words
+    assert (done[0].returncode, there) == (done[1].returncode, here), (words, there, here)
     assert made[0] == made[1] and (made[0] is None) == (not out or done[0].returncode != 0), words
     return done[0].returncode
 
