@@ -107,7 +107,10 @@ Double SampleKnown(const ProgramEngine& engine, const Source& source, uint32_t d
 // Draws with a sampler whose words are the next in the row.
 template <typename S>
 Word32 SampleNext(const ProgramEngine& engine, const Source& source, RowReader& row) {
-  return BitsOf(Sample<S>(engine, source, 0, [&] { return row.Next(); }));
+  const Word32 bits = BitsOf(Sample<S>(engine, source, 0, [&] { return row.Next(); }));
+  if constexpr (std::same_as<S, UniformSampler>) return bits;
+  // No sample is -0. It would be one where the mean is 0, because XLA takes x + 0 for x.
+  return Select<Word32>(bits == 0x80000000u, 0, bits);
 }
 
 Double StandardNormal(const ProgramEngine& engine, const Source& source, uint32_t draw) {

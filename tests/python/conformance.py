@@ -16,6 +16,8 @@ PATH = pathlib.Path(__file__).resolve().parents[1] / "vectors/conformance.json"
 
 FLOATS = ["f32", "f64", "bf16", "f16", "f8e4m3fn", "f8e5m2"]
 
+TORCH = "torch_cpu/2.13/avx2"
+
 vectors = []
 
 
@@ -291,15 +293,211 @@ def add_jax():
         jax(f"normal {dtype}", dtype, [33], {"normal": {"mean": 0, "std": 0.02}})
 
 
+# Places where programs that are wrong in one operation show it; most of them give all other known answers.
+
+# Arguments at which a C library, the nearest number, or fused operations give another last bit.
+LAST_BITS = {"exp": ["-261.63", "-186.66000000000003"], "expm1": ["-2.4112", "3.8634"],
+             "log": ["96.54390000000001", "121.8889"], "log1p": ["0.2", "0.23"],
+             "sin": ["-13.32", "321.15999999999997"], "cos": ["-68.45", "-54.019999999999996"],
+             "tanh": ["-0.1378", "-0.25479999999999997"], "erf_inv": ["-0.9457", "-0.8281"]}
+
+
+def cut_off(low, high, mean=0, std=1):
+    return {"truncated_normal": {"mean": mean, "std": std, "low": low, "high": high}}
+
+
+def add_operations():
+    """Each operation is rounded once, in the order that the page gives."""
+    # The mean is added to a rounded product, the square root is multiplied by f32(std * c), z by f32(std).
+    add("normal with mean", "f32", [64], {"normal": {"mean": 1, "std": 1}})
+    add("normal std rounded", "f32", [64], {"normal": {"mean": 0, "std": 0.3}})
+    add("truncated_normal std rounded", "f32", [64], cut_off(-2, 2, mean=1, std=0.3))
+    # A fused operation in P8 or in P9; x^8 in another order.
+    for place in (855, 30906, 940):
+        add(f"truncated_normal far {place}", "f32", [200000], cut_off(3, 8), [place], [1], key="truncated_normal_far")
+    # The probability between the cut-offs is near the middle of two f32 numbers, and depends on the order of its sum.
+    for number, high in enumerate([1.2000000276501528, 1.2040002297846328]):
+        add(f"truncated_normal between {number}", "f32", [9], cut_off(-2, high))
+    # The word is 0xffffffd2, and z is -0 before the mean is added.
+    add("truncated_normal of 0", "f32", [2**30], cut_off(-2, 2), [212893017], [1], key="q")
+    # The sample is beyond its cut-off before it is moved there.
+    add("truncated_normal cut", "f32", [200000], cut_off(-0.001, 0.0001), [76970], [8])
+    # It is rounded to `high`, which f32 numbers never are.
+    add("bf16 uniform of high", "bf16", [4096], {"uniform": {"low": 0, "high": 1}}, [90], [4],
+        key="bf16_uniform_up_to_high")
+    for kind, init in (("normal", {"mean": -0.0, "std": 0}),
+                       ("truncated_normal", {"mean": -0.0, "std": 0, "low": -2, "high": 2})):
+        add(f"{kind} -0 std 0", "f32", [5], {kind: init})
+        add(f"jax {kind} -0 std 0", "f32", [5], {kind: init}, engine="jax_threefry")
+    for seed in (2**63, 2**64 - 1):
+        add(f"uniform seed {seed}", "f32", [9], {"uniform": {"low": -0.1, "high": 0.1}}, seed=seed)
+    for engine in ("philox4x32", "jax_threefry"):
+        add(f"{engine} the last element", "f8e5m2", [2**63 - 1], {"uniform": {"low": -0.1, "high": 0.1}},
+            [2**63 - 10], [9], engine=engine)
+    # Each is above the middle of two numbers, but not in f32, where it is a tie.
+    for dtype, mantissa in {"bf16": 7, "f16": 10, "f8e4m3fn": 3, "f8e5m2": 2}.items():
+        value = 1 + 2.0 ** -(mantissa + 1) + 2.0**-40
+        add(f"{dtype} constant rounded twice", dtype, [1], {"constant": {"value": value}})
+    # With these factors an element is so near to the middle of two f32 numbers that the last bit of f64 decides.
+    add("orthogonal order", "f32", [43, 27], {"orthogonal": {"gain": 0.9999999559828788, "rows": [0], "columns": [1]}},
+        [0, 18], [1, 1])
+    add("normalized order of one sum", "f32", [20, 101], {"normalized": {"axis": 1, "length": 0.9999999270509062}},
+        [2, 8], [1, 1])
+    add("normalized length not rounded", "f32", [5, 20], {"normalized": {"axis": 1, "length": 0.1}})
+    for function, arguments in LAST_BITS.items():
+        add(f"{function} to the last bit", "f64", [len(arguments)], expression(f"{function}({choose(arguments)})"))
+    add("pow to the last bit", "f64", [2],
+        expression(f"pow({choose(['7.03', '1.85'])}, {choose(['-58.11', '-54.730000000000004'])})"))
+
+
+def add_jax_operations():
+    def jax(name, global_shape, init, place=None, key=None):
+        add(f"jax {name}", "f32", global_shape, init, engine="jax_threefry", key=key,
+            **({} if place is None else {"offset": [place], "shape": [1]}))
+
+    jax("normal with mean", [64], {"normal": {"mean": 1, "std": 0.7}})
+    # A product and a sum in f64, rounded to f32, are not fma.
+    jax("uniform fused", [2**30], {"uniform": {"low": 1e-18, "high": 0.3}}, 13084070, {"words": [42, 0]})
+    # The quotient before erf is rounded to f32.
+    jax("truncated_normal of a quotient", [41], cut_off(-1.5, 1.5))
+    # Here erf of a cut-off is below 2^-40, and the number next to a cut-off is subnormal.
+    jax("truncated_normal below 0", [2**30], cut_off(-1e-20, 0.25), 15402248, {"words": [42, 0]})
+    jax("truncated_normal from 0", [2**30], cut_off(0, 0.5), 15402248, {"words": [42, 0]})
+    add("jax numbers of large places", "f64", [4], expression(
+        "where(i0 < 2, jax_bits(5, 6, 9007199254740991 - i0), jax_bits(5, 6, 9007199254740992 + i0 * 2) >= 0)"),
+        engine="jax_threefry")
+
+
+def add_torch():
+    places = iter(range(0, 1000, 3))  # No two tensors of a spec begin at the same place.
+
+    def torch(name, dtype, global_shape, init, has_spare=False, **more):
+        position = next(places)
+        key = {"position": position} | ({"spare": position - 4} if has_spare else {})
+        add(f"torch {name}", dtype, global_shape, init, engine=TORCH, key=key, **more)
+
+    uniform, normal = {"uniform": {"low": -0.1, "high": 0.1}}, {"normal": {"mean": 0.5, "std": 0.02}}
+    truncated = {"truncated_normal": {"mean": 0.5, "std": 0.02, "low": -1, "high": 2}}
+    for dtype in ("f32", "bf16", "f16", "f64"):
+        torch(f"uniform {dtype}", dtype, [21], uniform)
+        torch(f"normal {dtype} of 32", dtype, [2, 16], normal)
+        torch(f"normal {dtype} of 37", dtype, [37], normal)
+        torch(f"normal {dtype} of 15", dtype, [3, 5], normal)
+        torch(f"normal {dtype} with a spare", dtype, [6], normal, has_spare=True)
+        torch(f"truncated_normal {dtype} of 40", dtype, [40], truncated)
+        # An odd number of them: those that are drawn again begin with the one that was left over.
+        torch(f"truncated_normal {dtype} of 7", dtype, [7], truncated)
+        suffix = "" if dtype == "f32" else f"_{dtype}"
+        add(f"torch functions {dtype}", "f64", [21], expression(
+            f"torch_uniform{suffix}(5, i0, -0.1, 0.3) + 10 * torch_normal{suffix}(3, -1, 21, i0, 0.5, 0.02) + "
+            f"100 * torch_pairs{suffix}(9, 1, i0, 0.5, 0.02) + "
+            f"1000 * torch_trunc_normal{suffix}(0, -1, 21, i0, 0, 1, -1, 2)"),
+            engine=TORCH)
+    torch("seed of 33 bits", "f32", [21], uniform, seed=2**32 + 5)
+    # `low` becomes f32 before it becomes bf16; elements 245 and 250 are `high` before they are `low`.
+    torch("uniform low", "bf16", [400], {"uniform": {"low": 1 + 2.0**-8 + 2.0**-40, "high": 2}},
+          offset=[243], shape=[9])
+    # A mean of -0 stays -0 in a sum with a product that is -0.
+    torch("normal -0 std 0", "f32", [20], {"normal": {"mean": -0.0, "std": 0}})
+    torch("normal -0 std 0 of 6", "f32", [6], {"normal": {"mean": -0.0, "std": 0}})
+    for rows, columns in ((9, 5), (5, 9), (21, 13)):
+        torch(f"orthogonal {rows} x {columns}", "f32", [rows, columns],
+              {"orthogonal": {"gain": 1.5, "rows": [0], "columns": [1]}})
+    torch("orthogonal of a convolution", "f32", [6, 2, 5],
+          {"orthogonal": {"gain": 0.3, "rows": [0], "columns": [1, 2]}})
+    for rows, columns, zeros in ((9, 5, 4), (4, 3, 2), (1, 5, 1)):
+        torch(f"sparse {rows} x {columns}", "f32", [rows, columns], {"sparse": {"std": 0.01, "zeros": zeros}})
+    torch("sparse f64", "f64", [9, 5], {"sparse": {"std": 0.01, "zeros": 4}})
+    for name, size, text in (
+            ("words", 8, "torch_word(620 + index)"),
+            ("integers", 8, "torch_randint(3, i0, 10) + 100 * torch_randint(3, i0, 268435455) + "
+             "torch_randint(3, i0, 268435456)"),
+            ("large integers", 8, "torch_randint(3, i0, 9007199254740991)"),
+            ("permutation", 13, "torch_permutation(5, 13, i0)"),
+            ("numbers that are not there", 5, "where(torch_permutation(5, 3, i0) >= 0, 1, 0) + "
+             "2 * (torch_normal(0, -1, 2, i0 / 2, 0, 1) < 9) + 4 * (torch_word(i0 - 1) >= 0)")):
+        add(f"torch {name}", "f64", [size], expression(text), engine=TORCH)
+
+
+def add_of_tensors():
+    """Elements that are made of those of other tensors, which `tensors` has."""
+    def source(tensor, dtype, shape, words):
+        digits = 2 * reference.SIZES[dtype]
+        return {"source": "base", "tensor": tensor, "dtype": dtype, "shape": shape,
+                "bits": " ".join(f"{int(word):0{digits}x}" for word in words)}
+
+    def of(tensor, **more):
+        return {"source": "base", "tensor": tensor["tensor"]} | more
+
+    def like(tensor, rows, std, axis=0):
+        return {"rows_like": of(tensor, axis=axis, rows=rows, std=std)}
+
+    # Numbers whose sums depend on their order, in f64, and special ones.
+    wide = np.exp(np.arange(1.0, 61.0) % 7) * np.sin(np.arange(60.0))
+    table = source("table", "f64", [20, 3], reference.encode_exactly(wide, "f64"))
+    special = source("special", "f32", [8], [0x7FA00001, 0xFFC12345, 0xFF812345, 0x7F800000, 0xFF800000, 0x3F808000,
+                                             0x80000000, 1])
+    halves = source("halves", "f16", [4], [0x7D01, 0xFE03, 0x7C00, 0x83FF])
+    wholes = source("wholes", "i64", [2, 2], [2**53, 2**64 - 5, 127, 0])
+    scalar = source("scalar", "f32", [], [0x40490FDB])
+    everywhere = {"source": of(special, index=[])}
+    for dtype in ("f32", "f64", "bf16", "f16", "f8e5m2"):
+        add(f"source as {dtype}", dtype, [8], everywhere, tensors=[special])
+    for dtype in ("f32", "f64", "bf16"):
+        add(f"source of f16 as {dtype}", dtype, [4], {"source": of(halves, index=[])}, tensors=[halves])
+    for dtype in ("f64", "f32", "i64"):
+        add(f"source of i64 as {dtype}", dtype, [2, 2], {"source": of(wholes, index=[])}, tensors=[wholes])
+    add("source turned", "f32", [2, 5], {"source": of(table, index=["19 - i1 * 4", "i0 + 1"])}, tensors=[table])
+    add("source of a scalar", "bf16", [2, 3], {"source": of(scalar, index=[])}, tensors=[scalar])
+    add("source in an expression", "f64", [20, 3],
+        expression("source('base', 'table', i0, 2 - i1) * 0.3 + normal()"), tensors=[table])
+    add("mean and deviation", "f64", [2], expression(
+        "where(i0 == 0, source_mean('base', 'table'), source_std('base', 'table'))"), tensors=[table])
+    for dtype, rows, std in (("f64", 20, 0.5), ("bf16", 20, 2), ("f64", 7, 1e-9), ("f32", 20, 0)):
+        add(f"rows_like {dtype} {rows} {std}", dtype, [5, 3], like(table, rows, std), tensors=[table])
+    for name, dtype, axis, last in (("normal", "f64", 0, {"normal": {"mean": 0, "std": 2}}),
+                                    ("constant", "bf16", 0, {"constant": {"value": -0.0}}),
+                                    ("expr", "f64", 0, expression("normal() + i0 + 10 * uniform()")),
+                                    ("rows_like", "f64", 1, like(table, 3, 0.5, 1))):
+        longer = [n + 4 * (d == axis) for d, n in enumerate(table["shape"])]
+        parts = [{"length": table["shape"][axis], "init": {"source": of(table, index=[])}}, {"length": 4, "init": last}]
+        offset = [n - 6 if n > 6 else 0 for n in longer]
+        add(f"parts and {name}", dtype, longer, {"parts": {"axis": axis, "of": parts}}, offset,
+            [n - o for n, o in zip(longer, offset)], tensors=[table])
+    for engine in reference.ENGINES:
+        measured = {"path": "v", "dtype": "f32", "global_shape": [3, 19, 5], "init": {"normal": {"mean": 0, "std": 1}}}
+        if engine == TORCH:
+            measured["key"] = {"position": 0}
+        for shape in ([3, 1, 5], [1, 19, 1], [1, 1, 1], []):
+            name = f"norms {engine.split('/')[0]} {'x'.join(map(str, shape)) or 'all'}"
+            add(name, "f64", shape, {"norms": {"of": "v"}}, engine=engine, tensors=[measured])
+    add("norms as they are stored", "f32", [1], {"norms": {"of": "v"}}, tensors=[
+        {"path": "v", "dtype": "bf16", "global_shape": [23], "init": {"uniform": {"low": -2, "high": 1}}}])
+
+
+def tensors_of(vector):
+    """What the reference takes elements of."""
+    tensors = {}
+    for tensor in vector.get("tensors", []):
+        dtype, shape, bits = tensor["dtype"], tensor.get("shape", tensor.get("global_shape")), tensor.get("bits")
+        if bits is None:
+            bits = bits_of(vector | tensor | {"offset": [0] * len(shape), "shape": shape, "tensors": []})
+        words = np.array([int(word, 16) for word in bits.split()], f"u{reference.SIZES[dtype]}")
+        name = tensor["path"] if "path" in tensor else (tensor["source"], tensor["tensor"])
+        tensors[name] = reference.SourceTensor(dtype, shape, words)
+    return tensors
+
+
 def bits_of(vector):
     words = reference.elements_of(
         vector["engine"], vector["seed"], vector.get("key", vector["path"]), vector["dtype"], vector["global_shape"], vector["init"],
         reference.indices_of(vector["global_shape"], vector["offset"], vector["shape"]),
-        [bytes.fromhex(vector["file"])] if "file" in vector else [])
+        [bytes.fromhex(vector["file"])] if "file" in vector else [], tensors_of(vector))
     return " ".join(f"{int(word):0{2 * reference.SIZES[vector['dtype']]}x}" for word in words)
 
 
 def all_vectors():
+    """Those that a program can make from the vector alone, and those that are made of other tensors."""
     vectors.clear()
     add_samplers()
     add_types()
@@ -307,14 +505,21 @@ def all_vectors():
     add_matrices()
     add_files()
     add_jax()
+    add_operations()
+    add_jax_operations()
+    add_torch()
     add_rounding()
+    alone = len(vectors)
+    add_of_tensors()
     assert len({vector["name"] for vector in vectors}) == len(vectors)
-    return [vector | {"bits": bits_of(vector)} for vector in vectors]
+    made = [vector | {"bits": bits_of(vector)} for vector in vectors]
+    return made[:alone], made[alone:]
 
 
 def text_of_vectors():
-    lines = ",\n".join("  " + json.dumps(vector, ensure_ascii=False) for vector in all_vectors())
-    return f'{{\n "contract_version": {reference.CONTRACT_VERSION},\n "vectors": [\n{lines}\n ]\n}}\n'
+    lines = [",\n".join("  " + json.dumps(vector, ensure_ascii=False) for vector in some) for some in all_vectors()]
+    return (f'{{\n "contract_version": {reference.CONTRACT_VERSION},\n "vectors_of_tensors": [\n{lines[1]}\n ],\n'
+            f' "vectors": [\n{lines[0]}\n ]\n}}\n')
 
 
 if __name__ == "__main__":

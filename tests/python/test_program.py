@@ -74,9 +74,13 @@ def flushed_elements(vector):
     return {conformance.SPECIAL.index(text) for text in ("5e-324", "-2.2250738585072014e-308")}
 
 
+# `program` refuses the engine torch_cpu/2.13/avx2.
+MADE = [v for v in VECTORS if v["engine"] != "torch_cpu/2.13/avx2"]
+
+
 def vectors_of(arithmetic):
     """The known answers that the programs of an arithmetic make: expressions are the same in both."""
-    return [v for v in VECTORS if arithmetic == "f32" or "expr" not in v["init"] and "normalized" not in v["init"]]
+    return [v for v in MADE if arithmetic == "f32" or "expr" not in v["init"] and "normalized" not in v["init"]]
 
 
 def batches_of(vectors):
@@ -135,7 +139,7 @@ def test_all_engines_and_element_types_are_in_them(tmp_path):
             assert "programs do not have the engine `torch_cpu/2.13/avx2`" in result.stderr
             refused.add(engine)
     assert refused == {"torch_cpu", "torch_cpu/2.13/avx2"}
-    assert {v["engine"] for v in VECTORS} == set(engines) - refused
+    assert {v["engine"] for v in MADE} == set(engines) - refused
     assert {v["dtype"] for v in VECTORS} == set(SCHEMA["dtype"]["enum"])
 
 

@@ -22,7 +22,8 @@ sys.path.insert(0, str(PACKAGE))
 import shardinit
 
 FILES = tempfile.TemporaryDirectory()  # It has the files of the known answers.
-VECTORS = json.loads(conformance.PATH.read_text())["vectors"]
+KNOWN = json.loads(conformance.PATH.read_text())
+VECTORS, OF_TENSORS = KNOWN["vectors"], KNOWN["vectors_of_tensors"]
 
 
 # The known answers ------------------------------------------------------------
@@ -31,21 +32,25 @@ def test_the_file_is_what_the_reference_makes():
     assert conformance.PATH.read_text() == conformance.text_of_vectors(), "python tests/python/conformance.py"
 
 
+def kinds_of(vectors):
+    return {next(iter(v["init"])) for v in vectors}
+
+
 def test_all_is_in_the_file():
-    kinds = {next(iter(v["init"])) for v in VECTORS}
     listed = re.search(r"^An object with one key, the distribution,(.*?)^see$",
                        (ROOT / "man/shardinit-format.5").read_text(), re.M | re.S)[1]
-    # Only the engine torch_cpu has norms of other tensors; test_norms.py holds them to PyTorch. Elements of sources
-    # are in test_sources.py, beside NumPy.
-    assert kinds == set(re.findall(r"^\.Ic (\w+)$", listed, re.M)) - {"norms", "source", "rows_like", "parts", "length"}
+    of_tensors = {"norms", "source", "rows_like", "parts"}
+    listed = set(re.findall(r"^\.Ic (\w+)$", listed, re.M)) - {"length"}
+    assert kinds_of(VECTORS) == listed - of_tensors and kinds_of(OF_TENSORS) == of_tensors | {"expr"}
     assert {v["dtype"] for v in VECTORS} == set(reference.SIZES)
-    assert {v["engine"] for v in VECTORS} == set(reference.ENGINES)
-    texts = [v["init"]["expr"]["text"] for v in VECTORS if "expr" in v["init"]]
-    functions = [*reference.FUNCTIONS, *reference.DRAWS]
-    assert all(any(f"{function}(" in text for text in texts) for function in functions)
+    assert {v["engine"] for v in VECTORS} == {v["engine"] for v in OF_TENSORS} == set(reference.ENGINES)
+    texts = [v["init"]["expr"]["text"] for v in VECTORS + OF_TENSORS if "expr" in v["init"]]
+    # That of the manual has `torch_normal` for each type, and so has the file.
     page = (ROOT / "man/shardinit-spec.5").read_text()
-    # Those of PyTorch are held to PyTorch itself, in test_torch_cpu.py.
-    assert set(functions) == {name for name in re.findall(r"\bFn (\w+)", page) if not name.startswith("torch_")} - {"source", "source_mean", "source_std"}
+    functions = set(re.findall(r"\bFn (\w+)", page)) | {f"torch_{name}_{dtype}" for dtype in ("bf16", "f16", "f64")
+                                                       for name in ("uniform", "normal", "pairs", "trunc_normal")}
+    assert functions >= {*reference.FUNCTIONS, *reference.DRAWS}
+    assert [name for name in sorted(functions) if not any(f"{name}(" in text for text in texts)] == []
 
 
 def test_the_known_answers_of_the_page():
@@ -61,7 +66,7 @@ def test_the_known_answers_of_the_page():
     assert len(answers) == 14
     for answer in answers:
         kind, parameters, bits = answer.groups()
-        key = reference.ENGINES["jax_threefry" if answer.start() > jax else "philox4x32"](reference.key_of(0, "w"))
+        key = reference.key_of_tensor("jax_threefry" if answer.start() > jax else "philox4x32", 0, "w")
         sampler = {"uniform": reference.uniform, "normal": reference.normal,
                    "truncated_normal": reference.truncated_normal}[kind]
         values = sampler(key, 0, np.arange(8), *map(float, parameters.split()))
@@ -86,20 +91,61 @@ def spec_of(vector):
         kind = "delta_orthogonal" if inner else kind
         init = json.dumps({kind: {"gain": p["gain"], **({} if inner else {"column_axis": one[0]})}})
     else:
-        init = json.dumps({kind: p})
+        init = json.dumps(init_of(vector["init"], vector))
     key = vector.get("key")
-    key = f", key: {json.dumps({'jax': key} if isinstance(key, dict) else key, ensure_ascii=False)}" if key else ""
+    if isinstance(key, dict):
+        key = {"jax" if "words" in key else "torch": key}
+    key = f", key: {json.dumps(key, ensure_ascii=False)}" if key else ""
     return (f"shardinit: 1\nname: conformance\nseed: {vector['seed']}\nengine: {vector['engine']}\nmodules:\n  {vector['path']}: "
             f"{{shape: {vector['global_shape']}, dtype: {vector['dtype']}, {fans}init: {init}{key}}}\n")
+
+
+def box_of(vector):
+    return tuple(slice(o, o + n) for o, n in zip(vector["offset"], vector["shape"]))
+
+
+def init_of(init, vector):
+    """The initializer of a spec whose distribution it is, if it is not that itself."""
+    (kind, p), = init.items()
+    if kind == "parts":
+        return {kind: p | {"of": [init_of(part["init"], vector) for part in p["of"]]}}
+    if kind == "rows_like":  # Rows lie along the axis of parts, else along the first.
+        return {kind: {name: value for name, value in p.items() if name != "axis"}}
+    if kind == "source":
+        is_scalar = vector["tensors"][0]["shape"] == []
+        return {name: value for name, value in p.items() if name != "index" or value or is_scalar}
+    return {kind: p["text"] if kind == "expr" else p}
+
+
+SAFETENSORS_NAMES = {"f16": "F16", "f32": "F32", "f64": "F64", "i64": "I64"}
+
+
+def spec_with_tensors(vector):
+    """The spec with the tensors that its elements are made of."""
+    head, line = spec_of(vector).split("modules:\n")
+    for tensor in vector["tensors"]:
+        if "path" in tensor:
+            line += spec_of(vector | tensor).split("modules:\n")[1]
+            continue
+        words = np.array([int(word, 16) for word in tensor["bits"].split()], f"<u{reference.SIZES[tensor['dtype']]}")
+        facts = {tensor["tensor"]: {"dtype": SAFETENSORS_NAMES[tensor["dtype"]], "shape": tensor["shape"],
+                                    "data_offsets": [0, words.nbytes]}}
+        folder = pathlib.Path(tempfile.mkdtemp(dir=FILES.name))
+        facts = json.dumps(facts).encode()
+        (folder / "model.safetensors").write_bytes(len(facts).to_bytes(8, "little") + facts + words.tobytes())
+        head += f"sources: {{{tensor['source']}: {{path: {folder}}}}}\n"
+    return f"{head}modules:\n{line}"
+
+
+def digits_of(words, dtype):
+    return [f"{word:0{2 * reference.SIZES[dtype]}x}" for word in words.ravel().tolist()]
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
 def test_the_library_has_the_known_answers(vector):
     with shardinit.open_spec(text=spec_of(vector)) as spec:
-        box = tuple(slice(o, o + n) for o, n in zip(vector["offset"], vector["shape"]))
-        words = bits_of(spec.generate(vector["path"], box)).ravel()
-    digits = 2 * reference.SIZES[vector["dtype"]]
-    assert [f"{word:0{digits}x}" for word in words.tolist()] == vector["bits"].split()
+        words = bits_of(spec.generate(vector["path"], box_of(vector)))
+    assert digits_of(words, vector["dtype"]) == vector["bits"].split()
 
 
 @pytest.mark.parametrize("engine", reference.ENGINES)
@@ -115,6 +161,18 @@ def test_specs_of_the_known_answers_are_planned_as_they_say(engine, tmp_path):
     assert plan["engine"] == engine
     planned = {t["path"]: (t["init"], t.get("key"), t["dtype"], t["global_shape"]) for t in plan["tensors"]}
     assert planned == {v["path"]: (v["init"], v.get("key"), v["dtype"], v["global_shape"]) for v in small}
+
+
+@pytest.mark.parametrize("vector", OF_TENSORS, ids=lambda vector: vector["name"])
+def test_known_answers_that_are_made_of_tensors(vector, tmp_path):
+    (tmp_path / "spec.yaml").write_text(spec_with_tensors(vector))
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    planned = {t["path"]: t for t in json.loads((tmp_path / "out/plan.json").read_text())["tensors"]}
+    for tensor in [vector, *(tensor for tensor in vector["tensors"] if "path" in tensor)]:
+        members = {"path", "dtype", "global_shape", "init", "key"} & tensor.keys()
+        assert {name: planned[tensor["path"]].get(name) for name in members} == {name: tensor[name] for name in members}
+    words = reassemble(tmp_path / "out")[vector["path"]][1]
+    assert digits_of(words[box_of(vector)], vector["dtype"]) == vector["bits"].split()
 
 
 # From a spec to plan.json, as INITIALIZERS says. Names: of parameters and fans, in f64.

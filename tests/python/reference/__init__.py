@@ -14,17 +14,20 @@ import re
 import numpy as np
 
 from .expressions import DRAWS, FUNCTIONS, Expression
-from .matrices import normalized, orthogonal, sparse
+from .matrices import normalized, norms, orthogonal, sparse
 from .jax_threefry import fold_in, multiply_add, threefry
 from .samplers import JaxKey, blocks_of, f32, f64, key_of, normal, truncated_normal, u32, u64, uniform, words_of
 from .sources import SMALL_FLOATS, SourceTensor, rows_like
+from .torch_cpu import Stream
 
 CONTRACT_VERSION = 1
-ENGINES = {"philox4x32": int, "jax_threefry": JaxKey}  # How each knows its keys.
+TORCH = "torch_cpu/2.13/avx2"
+ENGINES = ["philox4x32", "jax_threefry", TORCH]
 
 # Bytes (shardinit-format(5)).
 SIZES = {"f32": 4, "f64": 8, "bf16": 2, "f16": 2, "f8e4m3fn": 1, "f8e5m2": 1, "i8": 1, "i16": 2,
          "i32": 4, "i64": 8, "u8": 1, "u16": 2, "u32": 4, "u64": 8, "bool": 1}
+MANTISSAS = {"f32": 23, "f64": 52} | {dtype: bits for dtype, (bits, _) in SMALL_FLOATS.items()}
 LARGEST = {"bf16": 0x7F7F, "f16": 0x7BFF, "f8e4m3fn": 0x7E, "f8e5m2": 0x7B}  # These are their bits.
 
 
@@ -60,17 +63,44 @@ def encode_exactly(values, dtype):
     return stored.view(f"u{SIZES[dtype]}")
 
 
+def encode_of_source(tensor, at, dtype):
+    """Elements of a tensor of another type."""
+    numbers = tensor.numbers[at]
+    finite = np.isfinite(numbers)
+    words = encode_exactly(np.where(finite, numbers, 0.0), dtype)
+    assert finite.all() or dtype in MANTISSAS and not (dtype == "f8e4m3fn" and np.isinf(numbers).any())
+    for i in np.flatnonzero(~finite):
+        bits, old, new = int(tensor.words[at[i]]), MANTISSAS[tensor.dtype], MANTISSAS[dtype]
+        sign = bits >> (8 * SIZES[tensor.dtype] - 1) << (8 * SIZES[dtype] - 1)
+        mantissa = 0
+        if np.isnan(numbers[i]):
+            kept = 0 if dtype in ("f16", "f8e5m2") else bits % 2**old << 52 - old >> 52 - new
+            mantissa = 2**new - 1 if dtype == "f8e4m3fn" else kept | 2 ** (new - 1)
+        words[i] = sign | (2 ** (8 * SIZES[dtype] - 1) - 2**new) | mantissa
+    return words
+
+
+def key_of_tensor(engine, seed, path):
+    """The key of a path, or the one that is given."""
+    given = path if isinstance(path, dict) else {}
+    if engine == TORCH:
+        return Stream(seed, **given)
+    key = given["words"][0] | given["words"][1] << 32 if given else key_of(seed, path)
+    return JaxKey(key) if engine == "jax_threefry" else key
+
+
 def elements_of(engine, seed, path, dtype, shape, init, indices, files=(), sources=None, draw=0):
     """The elements of a tensor with these row-major indices (i64), as unsigned integers that hold
     their bits. `path` is its `key`, if it has one; `init` as in plan.json; `files` are the contents
-    of files, `sources` a SourceTensor for each pair of names, and `draw` the first of its draws."""
+    of files, `sources` a SourceTensor for each pair of names and for the path whose norms are taken, and `draw` the
+    first of its draws."""
     (kind, parameters), = init.items()
     if kind == "parts":
         return elements_of_parts(engine, seed, path, dtype, shape, parameters, indices, sources, draw)
     if kind == "file":
         content, = {file for file in files if hashlib.sha256(file).hexdigest() == parameters["sha256"]}
         return np.frombuffer(content, f"<u{SIZES[dtype]}")[indices]
-    key = ENGINES[engine](path["words"][0] | path["words"][1] << 32 if isinstance(path, dict) else key_of(seed, path))
+    key = key_of_tensor(engine, seed, path)
     p = {name: f64(value) if isinstance(value, float) else value for name, value in parameters.items()}
     if kind == "constant":
         return encode_exactly(np.full(len(indices), p["value"], f64), dtype)
@@ -80,12 +110,16 @@ def elements_of(engine, seed, path, dtype, shape, init, indices, files=(), sourc
     if kind == "source":
         tensor = sources[p["source"], p["tensor"]]
         index = [Expression(text, key, shape, indices, sources).value for text in p["index"]]
-        at = tensor.places(index) if index else indices
-        return tensor.words[at] if tensor.dtype == dtype else encode_exactly(tensor.numbers[at], dtype)
+        at = tensor.places(index) if index else indices if tensor.shape else 0 * indices
+        return tensor.words[at] if tensor.dtype == dtype else encode_of_source(tensor, at, dtype)
+    if kind == "norms":
+        return encode_exactly(norms(sources[p["of"]], shape, indices), dtype)
     if kind == "rows_like":
         return encode_exactly(rows_like(key, draw, shape, indices, sources[p["source"], p["tensor"]],
                                         p["axis"], p["rows"], p["std"]), dtype)
     with np.errstate(all="ignore"):
+        if engine == TORCH:
+            return encode_exactly(f64(key.elements_of(kind, p, dtype, shape, indices)), dtype)
         if kind == "uniform":
             values = uniform(key, draw, indices, p["low"], p["high"])
         elif kind == "normal":

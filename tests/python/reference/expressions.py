@@ -387,6 +387,8 @@ class Expression:
         while self.next(","):
             arguments.append(self.comparison())
         assert self.next(")")
+        if part.startswith("torch_"):
+            return self.key.call(part, *arguments)
         return FUNCTIONS[part](*arguments)
 
     def source(self):

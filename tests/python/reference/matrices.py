@@ -76,6 +76,19 @@ def sparse(key, shape, indices, std, zeros):
     return np.where(zero[which, row], f32(0), normal(key, 0, indices, 0.0, std))
 
 
+def eight_sums(x):
+    """The squares along the first axis, added up."""
+    p = [left_to_right(x[m::8] * x[m::8]) if m < len(x) else np.zeros(x.shape[1:]) for m in range(8)]
+    return ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]))
+
+
+def norms(of, shape, indices):
+    over = tuple(d for d, size in enumerate(of.shape) if len(shape) == 0 or shape[d] != size)
+    kept = [d for d in range(len(of.shape)) if d not in over]
+    x = of.numbers.reshape(of.shape).transpose([*over, *kept]).reshape(-1, *(of.shape[d] for d in kept))
+    return np.sqrt(eight_sums(x)).ravel()[indices]
+
+
 def normalized(key, shape, indices, axis, length):
     inner = int(np.prod(shape[axis + 1:], dtype=object))
     size = shape[axis]
@@ -87,8 +100,7 @@ def normalized(key, shape, indices, axis, length):
         some = vectors[begin:begin + step]
         x = normal(key, 0, (some[:, None] + np.arange(size) * inner).ravel(), 0.0, 1.0)
         x = x.reshape(len(some), size).T.astype(f64)
-        p = [left_to_right(x[m::8] * x[m::8]) if m < size else 0.0 for m in range(8)]
-        n = ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]))
+        n = eight_sums(x)
         with np.errstate(divide="ignore"):
             factors[begin:begin + step] = np.where(n == 0, 0, length / np.sqrt(n))
     return flushed(normal(key, 0, indices, 0.0, 1.0).astype(f64) * factors[which])

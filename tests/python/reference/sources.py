@@ -11,7 +11,8 @@ def numbers_of(words, dtype):
     """The f64 numbers that stored bits are."""
     words = np.asarray(words)
     if dtype == "f32":
-        return words.astype(u32).view(f32).astype(f64)
+        with np.errstate(invalid="ignore"):  # NaN may be signalling.
+            return words.astype(u32).view(f32).astype(f64)
     if dtype == "f64":
         return words.astype(np.uint64).view(f64)
     if dtype not in SMALL_FLOATS:
