@@ -230,6 +230,7 @@ FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const 
       },
       detached);
   if (!result.missing.empty()) return result;
+  hdf5::GiveBackMemory(plan.graph.tensors.size());  // of the texts that were read
   // Names that a killed run left are brought to disk before the manifest.
   folder.ranks().Sync();
   // The loop repeats if another process finalizes at once, with another `index` or other devices:

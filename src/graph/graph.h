@@ -29,6 +29,7 @@ struct Convention {
 struct Tensor {
   std::string path;
   DrawKey key = {};  // from `key:` or `tie:`; under an engine of places, where the tensor begins
+  Convention convention = {};  // of a stored tensor; only conversions regard it
   DType dtype = DType::f32;
   bool is_buffer = false;  // drawn, but not trained; for views ask IsBuffer()
   Shape shape;
@@ -38,7 +39,6 @@ struct Tensor {
   std::shared_ptr<const View> view = nullptr;  // null: the tensor is drawn
   // The tensor whose norms this one holds, which is set once all tensors are known; else null.
   std::shared_ptr<const Tensor> measured = nullptr;
-  Convention convention = {};  // of a stored tensor; only conversions regard it
 
   int64_t elements() const { return ElementCount(shape); }
   int64_t bytes() const { return elements() * InfoOf(dtype).bytes; }
