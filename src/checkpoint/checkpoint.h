@@ -50,9 +50,9 @@ class CheckpointFolder {
   // folder has an export, or if it has no plan.json but files that would be replaced.
   bool IsClaimed(const std::string& plan_json) const;
 
-  // Throws Error (kConflict) if plan.json has another digest, and (kWorld) if it is not there. It is
-  // called before anything gets its name: the folder may have been emptied and given to another plan
-  // meanwhile.
+  // Throws Error (kConflict) if plan.json has another digest, and (kWorld) if it is not there. It
+  // is called before anything gets its name: the folder may have been emptied and given to another
+  // plan meanwhile.
   void RequirePlan(const Digest& plan_sha256) const;
 
   // Returns the text of devices.json; empty: there is none.
