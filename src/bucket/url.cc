@@ -10,8 +10,6 @@
 namespace shardinit {
 namespace {
 
-constexpr std::string_view kScheme = "s3://";
-
 bool IsInBucketName(char c) {
   return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_' ||
          (c >= 'A' && c <= 'Z');
@@ -20,7 +18,7 @@ bool IsInBucketName(char c) {
 }  // namespace
 
 std::string BucketUrl::text() const {
-  return fmt::format("{}{}{}{}", kScheme, bucket, prefix.empty() ? "" : "/", prefix);
+  return fmt::format("{}{}{}{}", kBucketScheme, bucket, prefix.empty() ? "" : "/", prefix);
 }
 
 std::string BucketUrl::KeyOf(std::string_view name) const {
@@ -38,7 +36,7 @@ std::string HostIn(std::string host, std::string_view region, std::string_view o
   return host;
 }
 
-bool IsBucketUrl(std::string_view path) { return path.starts_with(kScheme); }
+bool IsBucketUrl(std::string_view path) { return path.starts_with(kBucketScheme); }
 
 BucketUrl ParseBucketUrl(const std::string& path) {
   const auto refuse = [&](const std::string& why) {
@@ -46,7 +44,7 @@ BucketUrl ParseBucketUrl(const std::string& path) {
                  fmt::format("`{}` does not name a folder in a bucket: {}", Escape(path), why),
                  "write `s3://BUCKET/PREFIX`");
   };
-  std::string_view rest = std::string_view(path).substr(kScheme.size());
+  std::string_view rest = std::string_view(path).substr(kBucketScheme.size());
   BucketUrl url;
   url.bucket = rest.substr(0, rest.find('/'));
   rest.remove_prefix(std::min(rest.size(), url.bucket.size() + 1));

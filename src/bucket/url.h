@@ -6,6 +6,8 @@
 
 namespace shardinit {
 
+inline constexpr std::string_view kBucketScheme = "s3://";
+
 struct BucketUrl {
   std::string bucket;
   std::string prefix;  // without a slash at its ends; empty: the whole bucket

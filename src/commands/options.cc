@@ -27,7 +27,6 @@ namespace {
 
 // The name of what is put on options that take URLs.
 constexpr char kUrlValidator[] = "url";
-constexpr std::string_view kUrlStart = "s3://";
 
 Error Usage(const std::string& message, std::string hint = {}) {
   return Error(ExitCode::kUsage, message, std::move(hint));
@@ -420,7 +419,7 @@ int64_t ParseSize(std::string_view option, const std::string& text, int64_t leas
 CLI::Option* TakesUrl(CLI::Option* option) {
   // `s3://bucket/x/` is the folder `s3://bucket/x`, as a path with such an end is.
   const auto without_end = [](std::string& text) {
-    while (IsBucketUrl(text) && text.size() > kUrlStart.size() && text.ends_with('/')) {
+    while (IsBucketUrl(text) && text.size() > kBucketScheme.size() && text.ends_with('/')) {
       text.pop_back();
     }
     return std::string();

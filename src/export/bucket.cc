@@ -27,6 +27,7 @@
 #include "checkpoint/receipt.h"
 #include "export/record.h"
 #include "export/shares.h"
+#include "report/text.h"
 #include "spec/file_kind.h"
 
 namespace shardinit {
@@ -144,8 +145,8 @@ class BucketExport {
     for (int round = 0; !files.empty(); ++round) {
       if (round == kRounds) {
         throw Error(ExitCode::kWorld,
-                    fmt::format("the uploads of {} files are ended by others again and again",
-                                files.size()),
+                    fmt::format("the uploads of {} are ended by others again and again",
+                                Count(std::ssize(files), "file")),
                     "stop what ends them, and run the same command again");
       }
       files = MakeFiles(files, bytes);

@@ -37,14 +37,18 @@ std::string SpecOf(const std::string& engine) {
   return text.replace(text.find("ENGINE"), 6, engine);
 }
 
-shardinit_spec* Open(const std::string& text) {
+shardinit_status Open(const std::string& text, shardinit_spec** spec, char** message) {
   shardinit_source source = {};
   source.struct_size = sizeof source;
   source.text = text.data();
   source.text_size = text.size();
+  return shardinit_open(&source, spec, message);
+}
+
+shardinit_spec* Open(const std::string& text) {
   shardinit_spec* spec = nullptr;
   char* message = nullptr;
-  EXPECT_EQ(shardinit_open(&source, &spec, &message), SHARDINIT_OK) << message;
+  EXPECT_EQ(Open(text, &spec, &message), SHARDINIT_OK) << message;
   shardinit_free(message);
   return spec;
 }
@@ -107,13 +111,9 @@ TEST(LibraryThreadsTest, MessagesAreTheirOwn) {
     const std::string text =
         "shardinit: 1\nname: wrong\nmodules: {w" + std::to_string(i) + ": 3}\n";
     for (int round = 0; round < 20; ++round) {
-      shardinit_source source = {};
-      source.struct_size = sizeof source;
-      source.text = text.data();
-      source.text_size = text.size();
       shardinit_spec* spec = nullptr;
       char* message = nullptr;
-      ASSERT_EQ(shardinit_open(&source, &spec, &message), SHARDINIT_ERROR_USAGE);
+      ASSERT_EQ(Open(text, &spec, &message), SHARDINIT_ERROR_USAGE);
       ASSERT_NE(message, nullptr);
       EXPECT_NE(std::string(message).find("w" + std::to_string(i)), std::string::npos) << message;
       shardinit_free(message);
