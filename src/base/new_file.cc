@@ -109,6 +109,7 @@ std::pair<std::string, Fd> MakeTemporaryFile(const Folder& folder, const std::st
     // go.
     const bool is_removed = is_known ? info.st_nlink == 0 : errno == ESTALE && turn < 10;
     if (!is_removed) return {temporary, std::move(fd)};
+    unlinkat(folder.fd(), temporary.c_str(), 0);  // It may be there all the same.
   }
 }
 

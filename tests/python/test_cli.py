@@ -12,7 +12,7 @@ import pytest
 from documents import GUIDES, others_of
 from support import BINARY, CLEAN, CONFIGS, FAMILIES, RECIPES, ROOT, TINY, run_json, run_ok, run_tool, tree_of
 
-COMMANDS = ["gen", "plan", "validate", "explain", "graph", "diff", "digest", "stats", "export", "program", "reshard", "convert", "inspect", "verify", "finalize", "status", "jobs", "help", "new"]
+COMMANDS = ["gen", "plan", "validate", "explain", "graph", "diff", "digest", "stats", "export", "program", "reshard", "convert", "inspect", "verify", "finalize", "status", "jobs", "help", "new", "conformance"]
 
 
 @pytest.fixture(scope="module")
