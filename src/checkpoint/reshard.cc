@@ -148,8 +148,9 @@ class Resharding {
             "choose another folder with `-o`"};
   }
 
-  // What another machine has made since this process began may be seen here by parts at first, so
-  // only what is there says then that it is something else; the next run says it of the rest.
+  // On a shared file system another machine's copy, made since this process began, may be seen here
+  // in parts at first. So what is missing is no conflict then. If it stays so, the next run says
+  // it.
   void RequireAllSeen(std::string_view what) const {
     if (!was_free_) return;
     throw Error(

@@ -141,8 +141,12 @@ class Real {
     return sizeof(T) == 8 || in.arithmetic() == Arithmetic::kDouble ? DType::f64 : DType::f32;
   }
 
-  friend Real operator+(Real a, Real b) { return Of("add", a, b, std::plus()); }
-  friend Real operator-(Real a, Real b) { return Of("subtract", a, b, std::minus()); }
+  friend Real operator+(Real a, Real b) {
+    return Of("add", Summand(a, b), Summand(b, a), std::plus());
+  }
+  friend Real operator-(Real a, Real b) {
+    return Of("subtract", Summand(a, b), Summand(b, a), std::minus());
+  }
   friend Real operator*(Real a, Real b) { return Of("multiply", a, b, std::multiplies()); }
   friend Real operator/(Real a, Real b) {
     Function* in = a.in_ ? a.in_ : b.in_;
@@ -197,24 +201,32 @@ class Real {
     if (sizeof(T) == 4 && in->arithmetic() == Arithmetic::kDouble) {
       return {in, in->Elementwise("reduce_precision", {value}, DType::f64, ", format = e8m23")};
     }
-    const DType bits = Word<Bits>::kElement;
-    const Value mixed = in->Elementwise("or", {in->Bitcast(value, bits), in->Zero(bits)}, bits);
-    return {in, in->Bitcast(mixed, value.element)};
+    return {in, Hidden(in, value)};
   }
 
  private:
+  // Puts the argument that is 0 into a value, which compilers then do not know; over the
+  // dimensions `over` they do not know either that it is one number.
+  static Value Hidden(Function* in, Value value, Over over = 0) {
+    const DType bits = value.element == DType::f32 ? DType::u32 : DType::u64;
+    const Value zero = over == 0 ? in->Zero(bits) : in->ZeroOver(over, bits);
+    const Value mixed = in->Elementwise("or", {in->Bitcast(value, bits), zero}, bits);
+    return in->Bitcast(mixed, value.element);
+  }
   Real Unary(std::string_view operation) const {
     return {in_, in_->Elementwise(operation, {value_}, value_.element)};
+  }
+  // Hides a zero that is added: compilers take x + 0 for x, which it is not if x is -0.
+  static Real Summand(Real x, Real other) {
+    if (!x.is_constant() || x.constant_ != 0 || other.is_constant()) return x;
+    return {other.in_, Hidden(other.in_, x.ValueIn(other.in_))};
   }
   // Hides the divisor: compilers multiply by the inverse of a known one, or of one for many a.
   static Real Divisor(Function* in, Real a, Real b) {
     const Value value = b.ValueIn(in);
     const Over missing = a.value_.over & ~value.over;
     if (missing == 0) return Settled(in, value);
-    const DType bits = value.element == DType::f32 ? DType::u32 : DType::u64;
-    const Value mixed =
-        in->Elementwise("or", {in->Bitcast(value, bits), in->ZeroOver(missing, bits)}, bits);
-    return Settled(in, in->Bitcast(mixed, value.element));
+    return Settled(in, Hidden(in, value, missing));
   }
   template <typename F>
   static Real Of(std::string_view operation, Real a, Real b, F compute) {

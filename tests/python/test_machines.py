@@ -207,3 +207,11 @@ def test_what_a_close_says_of_writes_past_the_cache(words, error, folder):
     assert named == [] and not pathlib.Path(folder, "out/.metadata").exists()
     run_ok(*words, "-o", "out", cwd=folder)
     assert tree_of(folder / "out") == tree_of(wanted)
+
+
+def test_files_that_the_system_calls_stale_are_removed(folder):
+    """Each file that `stat` called stale was made again, and stayed; at the end ten were there."""
+    stale = interposed(*OWN_LOCKS, rule("stat", "fail", errno.ESTALE, when="1+", where=f"{folder}/.page.tmp-"))
+    run_tool("graph", "spec.yaml", "--html", "page", cwd=folder, env=stale)
+    run_ok("graph", "spec.yaml", "--html", "page", cwd=folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["page", "spec.yaml", "wanted"]

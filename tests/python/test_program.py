@@ -351,6 +351,25 @@ def test_operations_that_compilers_remove(tmp_path, engine, arithmetic):
     compare(tmp_path, head + "".join(tensors), "--arith", arithmetic)
 
 
+# Compilers take x + 0 for x, which makes -0 of 0; each of these has a zero of a sign that an operation decides.
+ZEROS = (
+    "-(i0 * 0) + 0", "0 + -(i0 * 0)", "-(i0 * 0) - -0", "0 - i0 * 0", "i0 * 0 * -1 + 0", "0 - (i0 * 0 + 0)",
+    "-(i0 * 0) - 0", "-(i0 * 0) + -0", "-0 + i0 * 0", "0 * -(i0 + 1)", "-(i0 * 0) / 1", "(i0 - 3) * 0 + 0",
+    "floor(-(i0 * 0)) + 0", "min(0, -(i0 * 0))", "max(0, -(i0 * 0))", "max(-(i0 * 0), 0)", "min(-(i0 * 0), 0)",
+    "clip(-(i0 * 0), 0, 1)", "where(i0 > 2, -(i0 * 0), 0) + 0", "abs(-(i0 * 0)) * -1 + 0", "sin(-(i0 * 0)) + 0",
+    "-(i0 * 0) + i1 * 0", "i1 * 0 - i0 * 0", "-(i0 * 0) - i1 * 0", "1 * -(i0 * 0) + (0 * 1)", "normal() * 0 + 0",
+    "normal() * 0 - -0", "0 - normal() * 0")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("arithmetic", ["f32", "f64"])
+def test_zeros_have_their_signs(tmp_path, arithmetic, dtype):
+    head = f"shardinit: 1\nname: x\ndtype: {dtype}\nmesh: {{axes: {{a: 8}}}}\nmodules:\n"
+    tensors = [f'  e{number}: {{shape: [64, 16], shard: [a], init: {{expr: "{text}"}}}}\n'
+               for number, text in enumerate(ZEROS)]
+    compare(tmp_path, head + "".join(tensors), "--arith", arithmetic)
+
+
 # Its forms ----------------------------------------------------------------------
 
 # Shardings of two dimensions of one size, whose indices are equal numbers; and a dimension by two axes, in either order.
