@@ -21,13 +21,15 @@ from support import datasets_in, rank_files, read_raw, run_ok, text_of
 client_of("jax")
 
 MESHES = [{"a": 8}, {"a": 2, "b": 4}, {"a": 2, "b": 2, "c": 2}]
-LEAVES = ["index", "i0", "n0", "1.5", "-0.25", "2", "normal()", "uniform()"]
+LEAVES = ["index", "i0", "n0", "1.5", "-0.25", "2", "0", "-0", "1", "normal()", "uniform()"]
 # An expression may have these within: each takes all numbers.
 FORMS = ["tanh({})", "sin({})", "cos({})", "abs({})", "floor({})", "-({})", "f32({})", "bf16(tanh({}))", "f16(tanh({}))",
          "exp(tanh({}))", "expm1(tanh({}))", "sqrt(abs({}))", "log(abs({}) + 1)", "log1p(abs({}))", "erf_inv(tanh({}) * 0.75)",
          "pow(abs({}) + 0.5, tanh({}))", "pow(tanh({}), 2)", "pow(tanh({}), 3.0)", "mod({}, 3)", "ceil_div({}, 4)",
          "round_up({}, 4)", "({} + {})", "({} - {})", "(tanh({}) * {})", "({} / (abs({}) + 1))", "min({}, {})", "max({}, {}, 0)",
-         "clip({}, -1, {})", "where({} > {}, 1, {})", "where({} <= 0, {}, {})", "({} == {})"]
+         "clip({}, -1, {})", "where({} > {}, 1, {})", "where({} <= 0, {}, {})", "({} == {})",
+         # Compilers take these for their argument, or for 0.
+         "({} + 0)", "(0 - {})", "({} - -0)", "({} * 1)", "({} / 1)", "({} * 0)", "(-({}) * 0)"]
 
 
 @strategies.composite
