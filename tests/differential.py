@@ -43,6 +43,8 @@ import shardinit  # noqa: E402
 BORDERS = [2**31, 2**32, 2**33, 2**34, 2**36]  # Philox has four words in a block, so its blocks pass 2^32 at 2^34.
 BOX = 1 << 17  # The reference makes so many elements at a time,
 BOXES = {"sparse": 1 << 12, "normalized": 1 << 13}  # and fewer where each needs all those of a column or a vector.
+# The third one takes numbers in turn: nothing begins far away, and there are no programs. PyTorch itself tries it.
+ENGINES = [engine for engine in reference.ENGINES if engine != reference.TORCH]
 SEEDS = [0, 1, 2**32 - 1, 2**63 - 1]
 
 
@@ -214,7 +216,7 @@ def compare_views(rng, spec):
 def compare_reference(rng, case, elements):
     rng = Large(rng.random())
     spec = {"shardinit": 1, "name": "differential", "seed": rng.choice([*SEEDS, rng.randrange(2**63)]),
-            "engine": rng.choice(list(reference.ENGINES))}
+            "engine": rng.choice(ENGINES)}
     if case % 3 == 2:
         yield from compare_views(rng, spec)
         return
@@ -287,7 +289,7 @@ class Xla:
         mesh = {"x": 2 ** rng.randint(8, 11), "y": 2 ** rng.randint(6, 11)} if far else rng.choice(self.meshes)
         size = math.prod(mesh.values())
         spec = {"shardinit": 1, "name": "differential", "seed": rng.choice([*SEEDS, rng.randrange(2**63)]),
-                "engine": rng.choice(list(reference.ENGINES)), "mesh": {"axes": mesh}, "modules": {}}
+                "engine": rng.choice(ENGINES), "mesh": {"axes": mesh}, "modules": {}}
         while len(spec["modules"]) < 4:
             tensor = self.draw_tensor(rng, mesh, 50 if far else most)
             parts = math.prod(mesh[axis] for axes in tensor["shard"] for axis in axes)
