@@ -5,34 +5,71 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 #include <variant>
 
 #include "base/checked_file.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/overloaded.h"
 #include "base/sha256.h"
 #include "base/text.h"
+#include "expr/program.h"
 #include "generate/fill.h"
 #include "init/distribution.h"
 #include "plan/read.h"
 #include "report/text.h"
 #include "rng/stream.h"
 #include "tensor/dtype.h"
+#include "tensor/source.h"
 
 namespace shardinit {
 namespace {
 
 using nlohmann::json;
 
+// The lists of a file: the second has tensors that are made of others.
+constexpr std::string_view kVectors = "vectors", kOfTensors = "vectors_of_tensors";
+
+// A tensor of a source, whose elements stand in the answer.
+class AnsweredTensor final : public SourceTensor {
+ public:
+  AnsweredTensor(std::string text, const std::string& file, DType dtype, Shape shape,
+                 std::vector<uint8_t> bytes)
+      : SourceTensor(std::move(text), dtype, std::move(shape), kCell),
+        file_(file),
+        bytes_(std::move(bytes)) {}
+
+  const std::string& file() const override { return file_; }
+  Digest Check() const override { return Sha256Of({AsText(), bytes_.size()}); }
+  void ReadCells(int64_t first, int64_t count, void* out) const override {
+    const auto begin = static_cast<size_t>(first * kCell);
+    std::memcpy(out, bytes_.data() + begin,
+                std::min(bytes_.size() - begin, static_cast<size_t>(count * kCell)));
+  }
+
+ private:
+  static constexpr int64_t kCell = 4096;  // bytes
+
+  const char* AsText() const { return reinterpret_cast<const char*>(bytes_.data()); }
+
+  const std::string file_;
+  const std::vector<uint8_t> bytes_;
+};
+
 // Reads the answers of a file, in turn.
 class AnswerReader {
  public:
   explicit AnswerReader(const std::string& path) : path_(path) {}
 
-  KnownAnswer Read(const json& in) {
+  // Reads an answer of the list.
+  KnownAnswer Read(std::string_view list, const json& in) {
+    if (list_ != list) number_ = 0;
+    list_ = list;
     ++number_;
     name_.clear();
     try {
@@ -40,8 +77,10 @@ class AnswerReader {
       KnownAnswer answer{.name = name_, .tensor = ReadOnlyTensor(in, path_)};
       const Tensor& tensor = answer.tensor;
       answer.box = ReadBox(in, tensor);
-      answer.bits = ReadBits(in.at("bits").get<std::string>(), tensor, answer.box);
-      answer.file = AddValues(in, answer.tensor);
+      answer.bits = ReadBits(in.at("bits").get<std::string>(), tensor.dtype, answer.box.shape);
+      if (list == kVectors) RequireNoOthers(tensor.distribution);
+      if (list == kOfTensors) AddTensors(in.at("tensors"), answer.tensor);
+      answer.file = AddFile(in, answer.tensor);
       return answer;
     } catch (const RefusedPlan& e) {
       Refuse("{}", e.why());
@@ -49,8 +88,6 @@ class AnswerReader {
       Refuse("{}", ComplaintOf(e));
     }
   }
-
-  int64_t count() const { return number_; }
 
   // Refuses the whole file.
   [[noreturn]] void RefuseAll(std::string_view why) const {
@@ -75,10 +112,9 @@ class AnswerReader {
     return box;
   }
 
-  std::vector<uint64_t> ReadBits(std::string_view text, const Tensor& tensor,
-                                 const Box& box) const {
-    const size_t digits = static_cast<size_t>(InfoOf(tensor.dtype).bytes) * 2;
-    const int64_t count = ElementCount(box.shape);
+  std::vector<uint64_t> ReadBits(std::string_view text, DType dtype, const Shape& shape) const {
+    const size_t digits = static_cast<size_t>(InfoOf(dtype).bytes) * 2;
+    const int64_t count = ElementCount(shape);
     std::vector<uint64_t> bits;
     for (size_t at = 0; at < text.size(); at += digits + 1) {
       const std::string_view word = text.substr(at, text.find(' ', at) - at);
@@ -86,28 +122,155 @@ class AnswerReader {
       const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number, 16);
       if (word.size() != digits || error != std::errc() || end != word.data() + digits) {
         Refuse("element {} of `bits` is {}, but {} has {} hexadecimal digits", bits.size(),
-               Quote(word), InfoOf(tensor.dtype).name, digits);
+               Quote(word), InfoOf(dtype).name, digits);
       }
       bits.push_back(number);
     }
     if (std::ssize(bits) != count) {
       Refuse("`bits` has {}, but `shape` {} has {}", Count(std::ssize(bits), "element"),
-             InShape(box.shape), Grouped(count));
+             InShape(shape), Grouped(count));
     }
     return bits;
   }
 
-  // Gives the tensor the file that its values are taken from, if they are.
-  Fd AddValues(const json& in, Tensor& tensor) const {
-    bool has_all = !std::holds_alternative<Norm>(tensor.distribution);
-    ForEachSource(tensor.distribution, [&](const auto&...) { has_all = false; });
-    if (const auto* parts = std::get_if<Parts>(&tensor.distribution)) {
-      for (const Part& part : parts->of->parts) {
-        has_all &= !std::holds_alternative<FromFile>(part.distribution) &&
-                   !std::holds_alternative<Norm>(part.distribution);
+  // Refuses a distribution that takes elements of other tensors.
+  void RequireNoOthers(const Distribution& distribution) const {
+    bool has_others = std::holds_alternative<Norm>(distribution);
+    ForEachSource(distribution, [&](const auto&...) { has_others = true; });
+    if (const auto* parts = std::get_if<Parts>(&distribution)) {
+      for (const Part& part : parts->of->parts) RequireNoOthers(part.distribution);
+    }
+    if (has_others) {
+      Refuse("its elements are those of other tensors; such answers are in the list `{}`",
+             kOfTensors);
+    }
+  }
+
+  // Gives the tensor those of sources that its elements are made of.
+  void AddTensors(const json& in, Tensor& tensor) {
+    sources_.clear();
+    for (const json& other : in) {
+      if (other.contains("path")) continue;  // The tensor has it already.
+      const auto source = other.at("source").get<std::string>();
+      const auto name = other.at("tensor").get<std::string>();
+      const auto dtype = FindDType(other.at("dtype").get<std::string>());
+      if (!dtype) Refuse("no `dtype` is {}", other.at("dtype").dump());
+      const auto shape = other.at("shape").get<Shape>();
+      RequireExtents(shape);
+      const std::vector<uint64_t> words =
+          ReadBits(other.at("bits").get<std::string>(), *dtype, shape);
+      const auto size = static_cast<size_t>(InfoOf(*dtype).bytes);
+      std::vector<uint8_t> bytes(words.size() * size);
+      for (size_t i = 0; i < words.size(); ++i) std::memcpy(&bytes[i * size], &words[i], size);
+      const bool is_new =
+          sources_
+              .try_emplace({source, name},
+                           std::make_shared<AnsweredTensor>(
+                               fmt::format("{} of the source {}", Quote(name), Quote(source)),
+                               path_, *dtype, shape, std::move(bytes)))
+              .second;
+      if (!is_new) Refuse("{} of the source {} is there twice", Quote(name), Quote(source));
+    }
+    tensor.distribution = WithSources(tensor.distribution, tensor.shape);
+    if (tensor.measured != nullptr) {
+      auto measured = std::make_shared<Tensor>(*tensor.measured);
+      measured->distribution = WithSources(measured->distribution, measured->shape);
+      tensor.measured = measured;
+    }
+  }
+
+  // Refuses a shape that no memory holds.
+  void RequireExtents(const Shape& shape) const {
+    int64_t elements = 1;
+    for (const int64_t extent : shape) {
+      if (extent < 1 || __builtin_mul_overflow(elements, extent, &elements)) {
+        Refuse("no tensor has the shape {}", InShape(shape));
       }
     }
-    if (!has_all) Refuse("its elements are those of other tensors, which an answer does not have");
+  }
+
+  SourceTensorPtr FindSource(const std::string& source, const std::string& tensor) const {
+    const auto found = sources_.find({source, tensor});
+    if (found != sources_.end()) return found->second;
+    Refuse("`tensors` has no {} of the source {}", Quote(tensor), Quote(source));
+  }
+
+  // Refuses a tensor of a source that is not of this shape, but for one dimension.
+  void RequireShape(const SourceTensor& data, const Shape& shape,
+                    std::optional<size_t> but = {}) const {
+    bool is_equal = data.shape().size() == shape.size() && (!but || *but < shape.size());
+    for (size_t d = 0; is_equal && d < shape.size(); ++d) {
+      is_equal = d == but || data.shape()[d] == shape[d];
+    }
+    if (!is_equal) {
+      Refuse("{} is {}, which does not fit {}", data.text(), InShape(data.shape()), InShape(shape));
+    }
+  }
+
+  // Refuses another number of indices than a tensor of a source has dimensions.
+  void RequireIndices(const SourceTensor& data, size_t count) const {
+    if (count == data.shape().size()) return;
+    Refuse("{} is {}, but its index has {}", data.text(), InShape(data.shape()),
+           Count(static_cast<int64_t>(count), "expression"));
+  }
+
+  ProgramPtr WithSources(const ProgramPtr& program) const {
+    if (program->sources.empty()) return program;
+    auto bound = std::make_shared<Program>(*program);
+    for (Program::SourceCall& call : bound->sources) {
+      call.data = FindSource(call.source, call.tensor);
+      if (call.number == SourceNumber::kElement) RequireIndices(*call.data, call.index.size());
+    }
+    return bound;
+  }
+
+  // Returns the distribution of a tensor of this shape with the tensors of sources that it names.
+  Distribution WithSources(Distribution distribution, const Shape& shape) const {
+    std::visit(
+        Overloaded{
+            [&](FromSource& from) {
+              from.data = FindSource(from.source, from.tensor);
+              if (!from.index.empty()) {
+                RequireIndices(*from.data, from.index.size());
+              } else if (!from.data->shape().empty()) {  // A scalar fills all shapes.
+                RequireShape(*from.data, shape);
+              }
+              for (ProgramPtr& program : from.index) program = WithSources(program);
+            },
+            [&](RowsLike& like) {
+              like.data = FindSource(like.source, like.tensor);
+              const auto axis = static_cast<size_t>(like.axis);
+              RequireShape(*like.data, shape, axis);
+              if (like.rows > like.data->shape()[axis]) {
+                Refuse("`rows` is {}, but {} is {}", like.rows, like.data->text(),
+                       InShape(like.data->shape()));
+              }
+            },
+            [&](Expression& expression) { expression.program = WithSources(expression.program); },
+            [&](Parts& parts) {
+              PartList list;
+              for (const Part& part : parts.of->parts) {
+                list.parts.push_back(
+                    {part.length, WithSources(part.distribution, ShapeOf(part, parts, shape))});
+              }
+              parts.of = std::make_shared<const PartList>(std::move(list));
+            },
+            [](OneOf<Constant, Uniform, Normal, TruncatedNormal, Orthogonal, Sparse, Normalized,
+                     FromFile, Norm> auto&) {},
+        },
+        distribution);
+    return distribution;
+  }
+
+  // Gives the tensor the file that its values are taken from, if they are.
+  Fd AddFile(const json& in, Tensor& tensor) const {
+    if (const auto* parts = std::get_if<Parts>(&tensor.distribution)) {
+      for (const Part& part : parts->of->parts) {
+        if (std::holds_alternative<FromFile>(part.distribution)) {
+          Refuse("a part has the elements of a file, which only whole tensors have");
+        }
+      }
+    }
     auto* from_file = std::get_if<FromFile>(&tensor.distribution);
     if (from_file == nullptr) return {};
     const std::string content = FromDigits(in.at("file").get<std::string>());
@@ -138,14 +301,16 @@ class AnswerReader {
 
   template <typename... T>
   [[noreturn]] void Refuse(fmt::format_string<T...> what, T&&... of) const {
-    RefuseAll(fmt::format("number {} of `vectors`{}: {}", number_,
+    RefuseAll(fmt::format("number {} of `{}`{}: {}", number_, list_,
                           name_.empty() ? std::string() : ", " + Quote(name_),
                           fmt::format(what, std::forward<T>(of)...)));
   }
 
   const std::string& path_;
-  int64_t number_ = 0;
+  std::string_view list_;
+  int64_t number_ = 0;  // of the answer in the list
   std::string name_;
+  std::map<std::pair<std::string, std::string>, SourceTensorPtr> sources_;
 };
 
 }  // namespace
@@ -154,6 +319,7 @@ void ReadKnownAnswers(std::string_view text, const std::string& path,
                       const std::function<void(const KnownAnswer& answer)>& visit) {
   AnswerReader reader(path);
   bool is_known = false;
+  int64_t count = 0;
   // Answers of another version are not compared; the version stands before them.
   const auto check_version = [&](const json& top) {
     if (std::exchange(is_known, true)) return;
@@ -167,16 +333,20 @@ void ReadKnownAnswers(std::string_view text, const std::string& path,
   };
   const json top =
       ParseJson(text, path, [&](const json& before, const std::string& key, const json& element) {
-        if (key != "vectors") return false;
+        if (key != kVectors && key != kOfTensors) return false;
         check_version(before);
-        visit(reader.Read(element));
+        visit(reader.Read(key == kVectors ? kVectors : kOfTensors, element));
+        ++count;
         return true;
       });
   check_version(top);
-  if (!top.contains("vectors") || !top.at("vectors").is_array()) {
-    reader.RefuseAll("it has no list `vectors`");
+  const auto is_list = [&](std::string_view list) {
+    return top.contains(list) && top.at(list).is_array();
+  };
+  if (!is_list(kVectors) && !is_list(kOfTensors)) {
+    reader.RefuseAll(fmt::format("it has no list `{}`", kVectors));
   }
-  if (reader.count() == 0) reader.RefuseAll("its list `vectors` is empty");
+  if (count == 0) reader.RefuseAll(fmt::format("its list `{}` is empty", kVectors));
 }
 
 std::vector<uint64_t> MakeBits(const KnownAnswer& answer) {

@@ -384,9 +384,18 @@ class PlanReader {
 }  // namespace
 
 Tensor ReadOnlyTensor(const json& in, const std::string& path) {
-  std::vector<Tensor> tensors = {ReadTensor(in, path)};
-  tensors[0].partition.dimensions.resize(tensors[0].shape.size());
-  ReadDraw(in, path, tensors[0]);
+  std::vector<Tensor> tensors;
+  const auto read = [&](const json& tensor) {
+    tensors.push_back(ReadTensor(tensor, path));
+    tensors.back().partition.dimensions.resize(tensors.back().shape.size());
+    ReadDraw(tensor, path, tensors.back());
+  };
+  read(in);
+  if (in.contains("tensors")) {
+    for (const json& other : in.at("tensors")) {
+      if (other.contains("path")) read(other);
+    }
+  }
   AssignReadStreams(ReadEngine(in, path), ReadSeed(in, path), path, tensors);
   CheckTensors(tensors, path);
   return std::move(tensors[0]);

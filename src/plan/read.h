@@ -34,9 +34,9 @@ template <typename... T>
 // Reads how a tensor is drawn. Its path, type and shape have been read.
 void ReadDraw(const nlohmann::json& in, const std::string& path, Tensor& tensor);
 
-// Reads a drawn tensor that is all of a model, from an object that has the members of the tensor in
-// plan.json, and the model's `engine` and `seed`. Throws RefusedPlan, or an exception of the JSON
-// library.
+// Reads a drawn tensor from an object that has the members of the tensor in plan.json, and the
+// model's `engine` and `seed`. The model has no other tensors but those of the list `tensors` that
+// have a `path`. Throws RefusedPlan, or an exception of the JSON library.
 Tensor ReadOnlyTensor(const nlohmann::json& in, const std::string& path);
 
 }  // namespace shardinit

@@ -12,15 +12,17 @@ from support import BINARY, run_json, run_ok, run_tool
 
 KNOWN = json.loads(conformance.PATH.read_text())
 VECTORS = {vector["name"]: vector for vector in KNOWN["vectors"]}
+OF_TENSORS = {vector["name"]: vector for vector in KNOWN["vectors_of_tensors"]}
 PARTS = {"axis": 0, "of": [{"length": 3, "init": {"source": {"source": "a", "tensor": "b", "index": []}}}]}
 
 
 THREE = {"global_shape": [3], "offset": [0], "shape": [3], "bits": "0000 0000 0000"}
 
 
-def check(folder, vectors, **more):
+def check(folder, vectors, of_tensors=()):
     """Runs the command on these vectors, as another program would write them."""
-    (folder / "answers.json").write_text(json.dumps(KNOWN | {"vectors": vectors} | more))
+    answers = KNOWN | {"vectors": vectors, "vectors_of_tensors": of_tensors}
+    (folder / "answers.json").write_text(json.dumps(answers))
     return run_tool("conformance", "answers.json", cwd=folder)
 
 
@@ -29,9 +31,10 @@ def test_the_program_has_the_file():
 
 
 def test_this_build_makes_all_of_them():
-    elements = sum(len(vector["bits"].split()) for vector in KNOWN["vectors"])
+    vectors = [*VECTORS.values(), *OF_TENSORS.values()]
+    elements = sum(len(vector["bits"].split()) for vector in vectors)
     targets = ", ".join(run_json("--version")["targets"])
-    said = f"{len(VECTORS)} vectors, {elements:,} elements: all as they should be with {targets}\n"
+    said = f"{len(vectors)} vectors, {elements:,} elements: all as they should be with {targets}\n"
     assert run_ok("conformance").stdout == said
     assert run_ok("conformance", "-q").stdout == ""
 
@@ -59,24 +62,24 @@ def test_a_build_that_makes_other_values_says_so(tmp_path):
 def test_answers_of_another_program(target, tmp_path):
     (tmp_path / "answers.json").write_text(json.dumps(KNOWN))  # in another form than the file's
     result = run_ok("conformance", "answers.json", cwd=tmp_path, env={"SHARDINIT_TARGET": target})
-    assert re.fullmatch(rf"392 vectors, 12,325 elements: all as they should be with {target}\n", result.stdout)
+    assert re.fullmatch(rf"428 vectors, 12,726 elements: all as they should be with {target}\n", result.stdout)
 
 
 def test_every_vector_is_compared(tmp_path):
     """The last digit of one element of each is another one."""
     vectors, wanted = [], []
-    for number, (name, vector) in enumerate(VECTORS.items()):
+    for number, (name, vector) in enumerate((OF_TENSORS | VECTORS).items()):
         words = vector["bits"].split()
         at = number % len(words)
         words[at] = words[at][:-1] + f"{int(words[at][-1], 16) ^ 1:x}"
         vectors.append(vector | {"bits": " ".join(words)})
         wanted.append(f"`{name}`: element {at} of `bits` is {words[at]} instead of {vector['bits'].split()[at]}; wrong "
                       f"elements: 1 of {len(words)}")
-    result = check(tmp_path, vectors)
+    result = check(tmp_path, vectors[len(OF_TENSORS):], vectors[:len(OF_TENSORS)])
     assert result.returncode == 1
     *lines, error, hint = result.stderr.splitlines()
     assert lines == wanted
-    assert error == "shardinit: 392 of 392 vectors in `answers.json` have other bits than they should"
+    assert error == "shardinit: 428 of 428 vectors in `answers.json` have other bits than they should"
     assert "shardinit-values(7)" in hint
 
 
@@ -116,10 +119,13 @@ def changed(**members):
     (changed(init={"expr": {"text": "i0 +"}}), "its expression is wrong, or is not written as this tool writes it"),
     (changed(init={"source": {"source": "a", "tensor": "b", "index": []}}), "its elements are those of other tensors"),
     (changed(init={"expr": {"text": "source(\"a\", \"b\", i0)"}}), "expr"),
-    (changed(init={"norms": {"of": "a"}}), "a"),
+    (changed(init={"norms": {"of": "a"}}), "no tensor is `a`"),
+    (changed(init={"norms": {"of": "a"}}, tensors=[{"path": "a", "dtype": "f32", "global_shape": [40],
+                                                    "init": {"normal": {"mean": 0, "std": 1}}}]),
+     "its elements are those of other tensors; such answers are in the list `vectors_of_tensors`"),
     (changed(**THREE, init={"parts": PARTS}), "its elements are those of other"),
     (changed(**THREE, init={"parts": PARTS | {"of": [{"length": 3, "init": {"file": {"sha256": "0" * 64}}}]}}),
-     "its elements are those of other"),
+     "a part has the elements of a file, which only whole tensors have"),
     (changed(dtype="f4"), "unknown dtype \"f4\""),
     (changed(seed=-1), "`seed` must be a whole number from 0 on, not -1"),
     (changed(path="a..b"), "no spec has the tensor path `a..b`"),
@@ -144,6 +150,55 @@ def test_files_that_are_refused(vectors, message, tmp_path):
     assert result.returncode == 5 and message in result.stderr, result.stderr
     assert "`answers.json` has no answers of this form: " in result.stderr
     assert "hint: write it as `shardinit conformance --vectors` does" in result.stderr
+
+
+def of_tensors(name, **members):
+    """Two answers, of which the second has other members."""
+    return [OF_TENSORS["source as f32"], OF_TENSORS[name] | members]
+
+
+TABLE, = OF_TENSORS["rows_like f64 20 0.5"]["tensors"]
+MEASURED, = OF_TENSORS["norms philox4x32 3x1x5"]["tensors"]
+LIKE = {"source": "base", "tensor": "table", "axis": 0, "rows": 20, "std": 0.5}
+FLAT = {"global_shape": [60], "offset": [0], "shape": [60], "bits": " ".join(60 * ["0" * 16]), "tensors": [TABLE]}
+
+
+@pytest.mark.parametrize("vectors, message", [
+    (of_tensors("rows_like f64 20 0.5", tensors=[]), "`tensors` has no `table` of the source `base`"),
+    (of_tensors("rows_like f64 20 0.5", tensors=[TABLE, TABLE]), "`table` of the source `base` is there twice"),
+    (of_tensors("rows_like f64 20 0.5", tensors=[TABLE | {"dtype": "f4"}]), "no `dtype` is \"f4\""),
+    (of_tensors("rows_like f64 20 0.5", tensors=[TABLE | {"shape": [20, 4]}]), "`bits` has 60 elements, but `shape` [20, 4] has 80"),
+    (of_tensors("rows_like f64 20 0.5", tensors=[TABLE | {"shape": [60]}]), "is [60], which does not fit [5, 3]"),
+    (of_tensors("rows_like f64 20 0.5", tensors=[TABLE | {"shape": [3, 20]}]), "is [3, 20], which does not fit [5, 3]"),
+    (of_tensors("rows_like f64 20 0.5", tensors=[TABLE | {"shape": [0, 3]}]), "no tensor has the shape [0, 3]"),
+    (of_tensors("rows_like f64 20 0.5", tensors=[TABLE | {"shape": [2**62, 2**62]}]), "no tensor has the shape"),
+    (of_tensors("rows_like f64 20 0.5", init={"rows_like": LIKE | {"rows": 21}}), "`rows` is 21, but `table` of the source"),
+    (of_tensors("rows_like f64 20 0.5", init={"rows_like": LIKE | {"rows": 0}}), "the `init` of"),
+    (of_tensors("rows_like f64 20 0.5", init={"rows_like": LIKE | {"axis": 2}}), "the `init` of"),
+    (of_tensors("rows_like f64 20 0.5", init={"rows_like": LIKE | {"axis": -1}}), "the `init` of"),
+    (of_tensors("source in an expression", init={"expr": {"text": "source('base', 'table', i0)"}}), "is [20, 3], but its index has 1 expression"),
+    (of_tensors("source in an expression", **FLAT, init={"source": {"source": "base", "tensor": "table", "index": []}}),
+     "`table` of the source `base` is [20, 3], which does not fit [60]"),
+    (of_tensors("source in an expression", **FLAT, init={"source": {"source": "base", "tensor": "table", "index": ["i0"]}}),
+     "`table` of the source `base` is [20, 3], but its index has 1 expression"),
+    (of_tensors("norms philox4x32 3x1x5", tensors=[]), "no tensor is `v`"),
+    (of_tensors("norms philox4x32 3x1x5", tensors=[MEASURED, MEASURED]), "two tensors have the path `v`"),
+    (of_tensors("norms philox4x32 3x1x5", tensors=[MEASURED | {"global_shape": [3, 19, 6]}]), "the shape [3, 1, 5]"),
+    (of_tensors("norms philox4x32 3x1x5", tensors=7), "number 2 of `vectors_of_tensors`, `norms philox4x32 3x1x5`: "),
+    (of_tensors("norms philox4x32 3x1x5", tensors=[7]), "number 2 of `vectors_of_tensors`, `norms philox4x32 3x1x5`: "),
+    ([{k: v for k, v in OF_TENSORS["source as f32"].items() if k != "tensors"}], "key 'tensors' not found"),
+], ids=lambda value: value if isinstance(value, str) else "")
+def test_tensors_of_others_that_are_refused(vectors, message, tmp_path):
+    result = check(tmp_path, [VECTORS["normal 0"]], vectors)
+    assert result.returncode == 5 and message in result.stderr, result.stderr
+    assert "`answers.json` has no answers of this form: number" in result.stderr
+    assert "hint: write it as `shardinit conformance --vectors` does" in result.stderr
+
+
+def test_an_index_that_no_element_has(tmp_path):
+    index = {"source": {"source": "base", "tensor": "table", "index": ["i0", "i1 + 1"]}}
+    result = check(tmp_path, [], of_tensors("source in an expression", init=index))
+    assert result.returncode == 2 and "would be element [0, 3] of `table` of the source `base`" in result.stderr
 
 
 @pytest.mark.parametrize("text, message", [
