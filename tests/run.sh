@@ -12,8 +12,8 @@
 #   build      the program, the library and the tests, in build/release
 #   unit       the unit tests (needs build)
 #   fast       what most mistakes break: the unit tests and the quick command tests (needs build)
-#   asan       a build with clang without its optimizer but for the kernels, with the sanitizers of addresses and of
-#              undefined behaviour, and its unit tests
+#   asan       a build with clang without its optimizer but for the kernels, with the sanitizers of addresses, of leaks
+#              and of undefined behaviour, its unit tests, and command tests of what reads input
 #   tsan       a build with the sanitizer of threads, and its unit tests of threads; `commands` runs more with it
 #   pip        `pip install` of this clone, of what `build` compiled
 #   aarch64    a build for aarch64, which runs here under qemu
@@ -206,12 +206,22 @@ Format() {
   find src tests \( -name '*.cc' -o -name '*.cu' -o -name '*.h' \) -exec clang-format --dry-run -Werror {} +
 }
 
-# The command tests, or with arguments those that pytest then takes. `worksteal` leaves the tests
+# pytest with these arguments, whose results go to build/results/NAME.xml. `worksteal` leaves the tests
 # of a file together, which share what they made. There are more processes than cores, for many tests wait: for
 # a store's retries, or for disks.
-CommandTests() {
+Pytest() {
+  results=$1; shift
   SHARDINIT_OTHERS=$others build/venv/bin/python -m pytest -q -ra --durations=10 -n "$((jobs + (jobs + 1) / 2))" \
-    --dist worksteal -p no:cacheprovider --junitxml=build/results/pytest.xml tests/python "$@"
+    --dist worksteal -p no:cacheprovider --junitxml="build/results/$results.xml" "$@"
+}
+
+# The command tests, or with arguments those that pytest then takes.
+CommandTests() { Pytest pytest tests/python "$@"; }
+
+# Command tests by the program with sanitizers, which is slow: those whose inputs are of the most kinds.
+sanitized='diff golden graph known_answers layouts norms reassembly schema sources ties'
+SanitizedTests() {
+  SHARDINIT=$PWD/build/asan/src/shardinit Pytest pytest-asan $(printf 'tests/python/test_%s.py ' $sanitized)
 }
 
 others=  # What was built beside build/release; the command tests compare with it.
@@ -228,7 +238,8 @@ for phase in ${*:-$all}; do
           Tests 'fast command tests' CommandTests -m 'quick or not slow and not faults and not clients' ;;
     asan) Step 'build with clang and sanitizers' Build asan shardinit shardinit_tests
           others="$others build/asan/src/shardinit"
-          Tests 'unit tests with sanitizers' UnitTests asan ;;
+          Tests 'unit tests with sanitizers' UnitTests asan
+          Tests 'command tests with sanitizers' SanitizedTests ;;
     tsan) Step 'build with the sanitizer of threads' Build tsan shardinit thread_tests
           Tests 'unit tests with the sanitizer of threads' UnitTests tsan thread_tests ;;
     pip) Step 'pip install of a clone' Clone ;;

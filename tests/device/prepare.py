@@ -75,9 +75,7 @@ class Cases:
 
 def add_known_answers(cases, folder):
     for arithmetic in ("f32", "f64"):
-        batches = [batch[i:i + TENSORS] for batch in test_program.batches_of(test_program.vectors_of(arithmetic))
-                   for i in range(0, len(batch), TENSORS)]
-        for number, batch in enumerate(batches):
+        for number, batch in enumerate(test_program.batches_of(test_program.vectors_of(arithmetic), TENSORS)):
             arrays = {}
             for vector in batch:
                 words = np.array([int(word, 16) for word in vector["bits"].split()], np.uint64)

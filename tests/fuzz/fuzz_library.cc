@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/text.h"
+#include "fuzz/clean.h"
 #include "fuzz/split.h"
 #include "library/shardinit.h"
 
@@ -23,7 +23,7 @@ void Take(shardinit_status status, char* message) {
   Need((status == SHARDINIT_OK) == (message == nullptr));
   Need(status == SHARDINIT_OK || status == SHARDINIT_ERROR_USAGE ||
        status == SHARDINIT_ERROR_WORLD);
-  if (message != nullptr) Need(!FindBadText(message) && *message != 0);
+  if (message != nullptr) Need(IsClean(message) && *message != 0);
   shardinit_free(message);
 }
 

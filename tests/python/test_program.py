@@ -83,15 +83,16 @@ def vectors_of(arithmetic):
     return [v for v in MADE if arithmetic == "f32" or "expr" not in v["init"] and "normalized" not in v["init"]]
 
 
-def batches_of(vectors):
-    """Groups answers that fit one spec: of one engine and seed, below 2^63 bytes, no key twice."""
+def batches_of(vectors, most=16):
+    """Groups answers that fit one spec: of one engine and seed, below 2^63 bytes, no key twice. XLA compiles four small
+    modules in less time than one of all their tensors."""
     batches, keys = collections.defaultdict(list), set()
     for number, vector in enumerate(vectors):
         key = vector["engine"], vector["seed"], str(vector.get("key", vector["path"]))
         alone = math.prod(vector["global_shape"]) > 2**52 or key in keys
         keys.add(key)
         batches[vector["engine"], vector["seed"], number if alone else -1].append(vector)
-    return list(batches.values())
+    return [batch[i:i + most] for batch in batches.values() for i in range(0, len(batch), most)]
 
 
 def module_of(vectors, folder, *arguments):
