@@ -78,6 +78,7 @@ class AnswerReader {
       const Tensor& tensor = answer.tensor;
       answer.box = ReadBox(in, tensor);
       answer.bits = ReadBits(in.at("bits").get<std::string>(), tensor.dtype, answer.box.shape);
+      RequireWholes(tensor.distribution);
       if (list == kVectors) RequireNoOthers(tensor.distribution);
       if (list == kOfTensors) AddTensors(in.at("tensors"), answer.tensor);
       answer.file = AddFile(in, answer.tensor);
@@ -137,9 +138,6 @@ class AnswerReader {
   void RequireNoOthers(const Distribution& distribution) const {
     bool has_others = std::holds_alternative<Norm>(distribution);
     ForEachSource(distribution, [&](const auto&...) { has_others = true; });
-    if (const auto* parts = std::get_if<Parts>(&distribution)) {
-      for (const Part& part : parts->of->parts) RequireNoOthers(part.distribution);
-    }
     if (has_others) {
       Refuse("its elements are those of other tensors; such answers are in the list `{}`",
              kOfTensors);
@@ -173,6 +171,11 @@ class AnswerReader {
     }
     tensor.distribution = WithSources(tensor.distribution, tensor.shape);
     if (tensor.measured != nullptr) {
+      RequireWholes(tensor.measured->distribution);
+      if (std::holds_alternative<FromFile>(tensor.measured->distribution)) {
+        Refuse("{}, whose norms are taken, has the elements of a file",
+               Quote(tensor.measured->path));
+      }
       auto measured = std::make_shared<Tensor>(*tensor.measured);
       measured->distribution = WithSources(measured->distribution, measured->shape);
       tensor.measured = measured;
@@ -262,15 +265,20 @@ class AnswerReader {
     return distribution;
   }
 
-  // Gives the tensor the file that its values are taken from, if they are.
-  Fd AddFile(const json& in, Tensor& tensor) const {
-    if (const auto* parts = std::get_if<Parts>(&tensor.distribution)) {
-      for (const Part& part : parts->of->parts) {
-        if (std::holds_alternative<FromFile>(part.distribution)) {
-          Refuse("a part has the elements of a file, which only whole tensors have");
-        }
+  // Refuses parts of which an answer cannot have what they are made of.
+  void RequireWholes(const Distribution& distribution) const {
+    const auto* const parts = std::get_if<Parts>(&distribution);
+    if (parts == nullptr) return;
+    for (const Part& part : parts->of->parts) {
+      if (std::holds_alternative<FromFile>(part.distribution) ||
+          std::holds_alternative<Norm>(part.distribution)) {
+        Refuse("a part has the elements of a file, or norms, which only whole tensors have");
       }
     }
+  }
+
+  // Gives the tensor the file that its values are taken from, if they are.
+  Fd AddFile(const json& in, Tensor& tensor) const {
     auto* from_file = std::get_if<FromFile>(&tensor.distribution);
     if (from_file == nullptr) return {};
     const std::string content = FromDigits(in.at("file").get<std::string>());

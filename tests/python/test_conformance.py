@@ -125,7 +125,7 @@ def changed(**members):
      "its elements are those of other tensors; such answers are in the list `vectors_of_tensors`"),
     (changed(**THREE, init={"parts": PARTS}), "its elements are those of other"),
     (changed(**THREE, init={"parts": PARTS | {"of": [{"length": 3, "init": {"file": {"sha256": "0" * 64}}}]}}),
-     "a part has the elements of a file, which only whole tensors have"),
+     "a part has the elements of a file, or norms, which only whole tensors have"),
     (changed(dtype="f4"), "unknown dtype \"f4\""),
     (changed(seed=-1), "`seed` must be a whole number from 0 on, not -1"),
     (changed(path="a..b"), "no spec has the tensor path `a..b`"),
@@ -159,33 +159,60 @@ def of_tensors(name, **members):
 
 TABLE, = OF_TENSORS["rows_like f64 20 0.5"]["tensors"]
 MEASURED, = OF_TENSORS["norms philox4x32 3x1x5"]["tensors"]
-LIKE = {"source": "base", "tensor": "table", "axis": 0, "rows": 20, "std": 0.5}
 FLAT = {"global_shape": [60], "offset": [0], "shape": [60], "bits": " ".join(60 * ["0" * 16]), "tensors": [TABLE]}
 
 
+def like(*tables, **members):
+    """Rows like those of a table."""
+    init = {"rows_like": {"source": "base", "tensor": "table", "axis": 0, "rows": 20, "std": 0.5} | members}
+    return of_tensors("rows_like f64 20 0.5", init=init, tensors=[TABLE | table for table in tables])
+
+
+def norms(*measured, **members):
+    """Norms of a tensor."""
+    return of_tensors("norms philox4x32 3x1x5", tensors=[MEASURED | each for each in measured], **members)
+
+
+def part_of(init):
+    return {"parts": {"axis": 0, "of": [{"length": 3, "init": init}]}}
+
+
+def source(tensor, *index):
+    return {"source": {"source": "base", "tensor": tensor, "index": index}}
+
+
+FILE = {"file": {"sha256": "0" * 64}}
+
+
 @pytest.mark.parametrize("vectors, message", [
-    (of_tensors("rows_like f64 20 0.5", tensors=[]), "`tensors` has no `table` of the source `base`"),
-    (of_tensors("rows_like f64 20 0.5", tensors=[TABLE, TABLE]), "`table` of the source `base` is there twice"),
-    (of_tensors("rows_like f64 20 0.5", tensors=[TABLE | {"dtype": "f4"}]), "no `dtype` is \"f4\""),
-    (of_tensors("rows_like f64 20 0.5", tensors=[TABLE | {"shape": [20, 4]}]), "`bits` has 60 elements, but `shape` [20, 4] has 80"),
-    (of_tensors("rows_like f64 20 0.5", tensors=[TABLE | {"shape": [60]}]), "is [60], which does not fit [5, 3]"),
-    (of_tensors("rows_like f64 20 0.5", tensors=[TABLE | {"shape": [3, 20]}]), "is [3, 20], which does not fit [5, 3]"),
-    (of_tensors("rows_like f64 20 0.5", tensors=[TABLE | {"shape": [0, 3]}]), "no tensor has the shape [0, 3]"),
-    (of_tensors("rows_like f64 20 0.5", tensors=[TABLE | {"shape": [2**62, 2**62]}]), "no tensor has the shape"),
-    (of_tensors("rows_like f64 20 0.5", init={"rows_like": LIKE | {"rows": 21}}), "`rows` is 21, but `table` of the source"),
-    (of_tensors("rows_like f64 20 0.5", init={"rows_like": LIKE | {"rows": 0}}), "the `init` of"),
-    (of_tensors("rows_like f64 20 0.5", init={"rows_like": LIKE | {"axis": 2}}), "the `init` of"),
-    (of_tensors("rows_like f64 20 0.5", init={"rows_like": LIKE | {"axis": -1}}), "the `init` of"),
-    (of_tensors("source in an expression", init={"expr": {"text": "source('base', 'table', i0)"}}), "is [20, 3], but its index has 1 expression"),
-    (of_tensors("source in an expression", **FLAT, init={"source": {"source": "base", "tensor": "table", "index": []}}),
+    (like(), "`tensors` has no `table` of the source `base`"),
+    (like({}, {}), "`table` of the source `base` is there twice"),
+    (like({"dtype": "f4"}), "no `dtype` is \"f4\""),
+    (like({"shape": [20, 4]}), "`bits` has 60 elements, but `shape` [20, 4] has 80"),
+    (like({"shape": [60]}), "is [60], which does not fit [5, 3]"),
+    (like({"shape": [3, 20]}), "is [3, 20], which does not fit [5, 3]"),
+    (like({"shape": [0, 3]}), "no tensor has the shape [0, 3]"),
+    (like({"shape": [2**62, 2**62]}), "no tensor has the shape"),
+    (like({}, rows=21), "`rows` is 21, but `table` of the source"),
+    (like({}, rows=0), "the `init` of"),
+    (like({}, axis=2), "the `init` of"),
+    (like({}, axis=-1), "the `init` of"),
+    (of_tensors("source in an expression", init={"expr": {"text": "source('base', 'table', i0)"}}),
+     "is [20, 3], but its index has 1 expression"),
+    (of_tensors("source in an expression", **FLAT, init=source("table")),
      "`table` of the source `base` is [20, 3], which does not fit [60]"),
-    (of_tensors("source in an expression", **FLAT, init={"source": {"source": "base", "tensor": "table", "index": ["i0"]}}),
+    (of_tensors("source in an expression", **FLAT, init=source("table", "i0")),
      "`table` of the source `base` is [20, 3], but its index has 1 expression"),
-    (of_tensors("norms philox4x32 3x1x5", tensors=[]), "no tensor is `v`"),
-    (of_tensors("norms philox4x32 3x1x5", tensors=[MEASURED, MEASURED]), "two tensors have the path `v`"),
-    (of_tensors("norms philox4x32 3x1x5", tensors=[MEASURED | {"global_shape": [3, 19, 6]}]), "the shape [3, 1, 5]"),
-    (of_tensors("norms philox4x32 3x1x5", tensors=7), "number 2 of `vectors_of_tensors`, `norms philox4x32 3x1x5`: "),
-    (of_tensors("norms philox4x32 3x1x5", tensors=[7]), "number 2 of `vectors_of_tensors`, `norms philox4x32 3x1x5`: "),
+    (norms(), "no tensor is `v`"),
+    (norms({}, {}), "two tensors have the path `v`"),
+    (norms({"global_shape": [3, 19, 6]}), "the shape [3, 1, 5]"),
+    (norms({"init": FILE}), "`v`, whose norms are taken, has the elements of a file"),
+    (norms({"init": part_of(FILE)}), "a part has the elements of a file, or norms"),
+    (norms({}, init=part_of({"norms": {"of": "v"}})), "a part has the elements of a file, or norms"),
+    (norms({"init": {"norms": {"of": "w"}}}), "`v`"),
+    (norms({"init": source("b")}), "`tensors` has no `b` of the source `base`"),
+    (of_tensors("source as f32", tensors=7), "number 2 of `vectors_of_tensors`, `source as f32`: "),
+    (of_tensors("source as f32", tensors=[7]), "number 2 of `vectors_of_tensors`, `source as f32`: "),
     ([{k: v for k, v in OF_TENSORS["source as f32"].items() if k != "tensors"}], "key 'tensors' not found"),
 ], ids=lambda value: value if isinstance(value, str) else "")
 def test_tensors_of_others_that_are_refused(vectors, message, tmp_path):
@@ -196,8 +223,7 @@ def test_tensors_of_others_that_are_refused(vectors, message, tmp_path):
 
 
 def test_an_index_that_no_element_has(tmp_path):
-    index = {"source": {"source": "base", "tensor": "table", "index": ["i0", "i1 + 1"]}}
-    result = check(tmp_path, [], of_tensors("source in an expression", init=index))
+    result = check(tmp_path, [], of_tensors("source in an expression", init=source("table", "i0", "i1 + 1")))
     assert result.returncode == 2 and "would be element [0, 3] of `table` of the source `base`" in result.stderr
 
 
