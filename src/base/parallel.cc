@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <mutex>
 #include <string>
+
+#include "base/parse_number.h"
 
 namespace shardinit {
 namespace {
@@ -20,7 +21,7 @@ double CgroupQuota() {
   double quota = -1, period = 0;
   std::string word;
   if (std::ifstream v2("/sys/fs/cgroup/cpu.max"); v2 >> word >> period && word != "max") {
-    quota = static_cast<double>(std::atoll(word.c_str()));
+    quota = ParseNumber<double>(word).value_or(0);
   } else if (std::ifstream v1("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"); v1 >> quota && quota > 0) {
     std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_period_us") >> period;
   }
