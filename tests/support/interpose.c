@@ -260,15 +260,21 @@ static struct Answer Meet(const struct Met *call) {
   const int error = errno;
   char path[PATH_MAX] = "";
   int has_path = 0;
+  // All rules count the call before one acts: of a rule that kills where another one waits, a call of another thread
+  // that comes meanwhile is a later one.
+  long numbers[kRules];
   for (int i = 0; i < rule_count; ++i) {
     const struct Rule *rule = &rules[i];
+    numbers[i] = 0;
     if ((rule->calls >> call->call & 1) == 0) continue;
     const int needs_path = rule->where[0] != '*' || strcmp(rule->what, "log") == 0;
     if (needs_path && !has_path) PathOf(call, path, sizeof path);
     has_path |= needs_path;
-    if (!IsThere(rule, path)) continue;
-    const long number = ++met[i];
-    if (number < rule->from || number > rule->to || Do(rule, call, path)) continue;
+    if (IsThere(rule, path)) numbers[i] = ++met[i];
+  }
+  for (int i = 0; i < rule_count; ++i) {
+    const struct Rule *rule = &rules[i];
+    if (numbers[i] == 0 || numbers[i] < rule->from || numbers[i] > rule->to || Do(rule, call, path)) continue;
     if (IsFar(rule, call, path, &answer)) continue;
     answer.number = atol(rule->a);
     if (strcmp(rule->what, "fail") == 0) {
