@@ -43,7 +43,7 @@ import shardinit  # noqa: E402
 BORDERS = [2**31, 2**32, 2**33, 2**34, 2**36]  # Philox has four words in a block, so its blocks pass 2^32 at 2^34.
 BOX = 1 << 17  # The reference makes so many elements at a time,
 BOXES = {"sparse": 1 << 12, "normalized": 1 << 13}  # and fewer where each needs all those of a column or a vector.
-# The third one takes numbers in turn: nothing begins far away, and there are no programs. PyTorch itself tries it.
+# torch_cpu takes numbers in turn: nothing begins far away, and there are no programs. The pair `torch` tries it.
 ENGINES = [engine for engine in reference.ENGINES if engine != reference.TORCH]
 SEEDS = [0, 1, 2**32 - 1, 2**63 - 1]
 

@@ -260,8 +260,8 @@ static struct Answer Meet(const struct Met *call) {
   const int error = errno;
   char path[PATH_MAX] = "";
   int has_path = 0;
-  // All rules count the call before one acts: of a rule that kills where another one waits, a call of another thread
-  // that comes meanwhile is a later one.
+  // All rules count the call before one acts. Else, while a rule waits at this call, one behind it that kills would
+  // take another thread's call for this one.
   long numbers[kRules];
   for (int i = 0; i < rule_count; ++i) {
     const struct Rule *rule = &rules[i];
