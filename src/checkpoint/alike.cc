@@ -23,14 +23,14 @@ std::vector<const Tensor*> WithOthers(const InitGraph& graph) {
   std::vector<int64_t> missing;
   for (const Tensor& drawn : *graph.drawn) missing.push_back(drawn.elements());
   for (const Tensor& stored : graph.tensors) {
-    for (const Piece& piece : stored.view->pieces) {
+    for (const Piece& piece : stored.view()->pieces) {
       if (piece.source == Piece::kPadding) continue;
       missing[static_cast<size_t>(piece.source)] -= piece.elements();
     }
   }
   std::vector<const Tensor*> found;
   for (const Tensor& stored : graph.tensors) {
-    const auto& pieces = stored.view->pieces;
+    const auto& pieces = stored.view()->pieces;
     if (std::any_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
           return piece.source != Piece::kPadding && missing[static_cast<size_t>(piece.source)] < 0;
         })) {
@@ -43,48 +43,48 @@ std::vector<const Tensor*> WithOthers(const InitGraph& graph) {
 // Returns the view of a stored tensor itself that is padded as `view` is.
 Tensor AsItIs(const Tensor& view, int64_t number) {
   Tensor same = view;
-  View pieces = *view.view;
+  View pieces = *view.view();
   for (Piece& piece : pieces.pieces) {
     if (piece.source == Piece::kPadding) continue;
     piece.source = number;
     piece.from = piece.base;
     for (Piece::Loop& loop : piece.loops) loop.from = loop.stride;
   }
-  same.view = std::make_shared<View>(std::move(pieces));
+  same.set_view(std::make_shared<View>(std::move(pieces)));
   return same;
 }
 
 [[noreturn]] void ThrowUnlike(const TensorFolder& folder, const Tensor& stored, const Tensor& view,
                               int64_t element) {
-  Shape index = stored.shape;
+  Shape index = stored.shape();
   for (size_t d = index.size(); d-- > 0;) {
     const int64_t extent = index[d];
     index[d] = element % extent;
     element /= extent;
   }
   std::set<std::string> others;
-  for (const Piece& piece : view.view->pieces) {
+  for (const Piece& piece : view.view()->pieces) {
     if (piece.source == Piece::kPadding) continue;
     others.insert(
-        fmt::format("`{}`", folder.plan().graph.tensors[static_cast<size_t>(piece.source)].path));
+        fmt::format("`{}`", folder.plan().graph.tensors[static_cast<size_t>(piece.source)].path()));
   }
   throw Error(ExitCode::kUsage,
               fmt::format("`{}` of `{}` holds what {} holds, but has another value at [{}], which "
                           "would be lost",
-                          stored.path, folder.path(), *others.begin(), fmt::join(index, ", ")),
+                          stored.path(), folder.path(), *others.begin(), fmt::join(index, ", ")),
               "leave one of them out with `--drop`");
 }
 
 // Compares a stored tensor with what the folder has of its elements in other places.
 void Compare(const TensorFolder& folder, const Tensor& stored, const Tensor& view) {
   const auto& tensors = folder.plan().graph.tensors;
-  const Box whole = WholeOf(stored.shape);
+  const Box whole = WholeOf(stored.shape());
   const auto filler_of = [&](const Tensor& of) {
-    return std::make_unique<StoredFiller>(folder.ElementsOf(of), InfoOf(of.dtype).bytes);
+    return std::make_unique<StoredFiller>(folder.ElementsOf(of), InfoOf(of.dtype()).bytes);
   };
   const ViewFiller copied(view, whole, filler_of);
   const ViewFiller there(AsItIs(view, &stored - tensors.data()), whole, filler_of);
-  const int64_t bytes = InfoOf(stored.dtype).bytes, at_once = kBytesAtOnce / bytes;
+  const int64_t bytes = InfoOf(stored.dtype()).bytes, at_once = kBytesAtOnce / bytes;
   std::vector<uint8_t> a(kBytesAtOnce), b(kBytesAtOnce);
   for (int64_t first = 0; first < stored.elements(); first += at_once) {
     ThrowIfInterrupted();
@@ -109,7 +109,7 @@ void RequireAlike(const TensorFolder& folder) {
   for (const Tensor* const stored : shared) {
     const int64_t number = stored - graph.tensors.data();
     const Tensor view = rearrangement.ViewOf(*stored);
-    const auto& pieces = view.view->pieces;
+    const auto& pieces = view.view()->pieces;
     if (std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
           return piece.source == number || piece.source == Piece::kPadding;
         })) {

@@ -109,7 +109,7 @@ class BucketVerifier {
         rank, receipt, *info,
         [&](size_t i) {
           const Shard& shard = rank.shards[i];
-          Find(name, shard.tensor->path,
+          Find(name, std::string(shard.tensor->path()),
                fmt::format("has other data than was written (rank {}, bytes {} to {} of the file)",
                            rank.rank, receipt.offsets[i], receipt.offsets[i] + shard.bytes() - 1));
         },

@@ -15,8 +15,8 @@ namespace {
 
 [[noreturn]] void ThrowNotHeld(const Tensor& tensor, const void* element, DType from) {
   throw Error(ExitCode::kUsage,
-              fmt::format("`{}` has the value {}, which {} does not hold", tensor.path,
-                          NumberInText(element, from), InfoOf(tensor.dtype).name));
+              fmt::format("`{}` has the value {}, which {} does not hold", tensor.path(),
+                          NumberInText(element, from), InfoOf(tensor.dtype()).name));
 }
 
 // Takes a value out of one convention and into another. A step that changes nothing is left out, as
@@ -55,8 +55,8 @@ BoxElements Converting(BoxElements source, DType from, const Tensor& tensor) {
     source(first, count, elements.data());
     auto* at = static_cast<uint8_t*>(out);
     for (const uint8_t* element = elements.data(); count > 0; --count, element += bytes) {
-      if (!Convert(element, from, tensor.dtype, at)) ThrowNotHeld(tensor, element, from);
-      at += InfoOf(tensor.dtype).bytes;
+      if (!Convert(element, from, tensor.dtype(), at)) ThrowNotHeld(tensor, element, from);
+      at += InfoOf(tensor.dtype()).bytes;
     }
   };
 }
@@ -73,13 +73,14 @@ BoxElements Rescaling(BoxElements source, DType from, const Convention& of_sourc
     uint64_t back;
     losses->changed += count;
     for (const uint8_t* element = elements.data(); count > 0; --count, element += bytes) {
-      if (!Change(element, from, of_source, tensor.dtype, tensor.convention, at)) {
+      if (!Change(element, from, of_source, tensor.dtype(), tensor.convention(), at)) {
         ThrowNotHeld(tensor, element, from);
       }
-      const bool returns = Change(at, tensor.dtype, tensor.convention, from, of_source, &back) &&
-                           memcmp(&back, element, bytes) == 0;
+      const bool returns =
+          Change(at, tensor.dtype(), tensor.convention(), from, of_source, &back) &&
+          memcmp(&back, element, bytes) == 0;
       lost += !returns;
-      at += InfoOf(tensor.dtype).bytes;
+      at += InfoOf(tensor.dtype()).bytes;
     }
     losses->lost += lost;
   };

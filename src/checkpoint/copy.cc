@@ -71,7 +71,7 @@ bool Transposes(const View& view) {
 int64_t ShortestRun(const Tensor& tensor, const Box& box) {
   PieceBudget budget = std::numeric_limits<PieceBudget>::max();
   int64_t shortest = ElementCount(box.shape);
-  for (const Piece& piece : BoxOf({tensor.shape, tensor.view->pieces}, box, &budget).pieces) {
+  for (const Piece& piece : BoxOf({tensor.shape(), tensor.view()->pieces}, box, &budget).pieces) {
     if (piece.source == Piece::kPadding) continue;
     int64_t run = 1;
     for (size_t l = piece.loops.size(); l-- > 0;) {
@@ -101,26 +101,26 @@ FolderCopy::FolderCopy(const TensorFolder& from, const Plan& to, Losses* losses)
 
 void FolderCopy::FindOrigins(const Plan& to) {
   std::unordered_map<std::string_view, const Tensor*> stored;
-  for (const Tensor& tensor : from_.graph.tensors) stored.emplace(tensor.path, &tensor);
+  for (const Tensor& tensor : from_.graph.tensors) stored.emplace(tensor.path(), &tensor);
   std::optional<Rearrangement> rearrangement;
   for (const Tensor& tensor : to.graph.tensors) {
     Origin& origin = origins_.emplace_back();
-    const auto same = stored.find(tensor.path);
+    const auto same = stored.find(tensor.path());
     if (same != stored.end() && AreStoredAlike(*same->second, tensor) &&
         folder_.WideningOf(*same->second) == nullptr &&
-        (losses_ == nullptr || same->second->convention == tensor.convention)) {
+        (losses_ == nullptr || same->second->convention() == tensor.convention())) {
       origin.same = same->second;
       continue;
     }
     if (!rearrangement) rearrangement.emplace(from_.graph, to.graph);
     Tensor view = rearrangement->ViewOf(tensor);
-    transposes_ |= Transposes(*view.view);
+    transposes_ |= Transposes(*view.view());
     // Elements of another type are converted when they are in their places.
-    for (const Piece& piece : view.view->pieces) {
+    for (const Piece& piece : view.view()->pieces) {
       if (piece.source == Piece::kPadding) continue;
       const Tensor& stored = from_.graph.tensors[static_cast<size_t>(piece.source)];
-      view.dtype = stored.dtype;
-      origin.convention = stored.convention;
+      view.Edit().dtype = stored.dtype();
+      origin.convention = stored.convention();
       break;
     }
     origin.view = std::make_unique<const Tensor>(std::move(view));
@@ -172,7 +172,7 @@ void FolderCopy::Require(const Checked& box) {
   throw Damaged(
       folder_.path(),
       fmt::format("{}: the box of `{}` at [{}] has other data than was written", box.piece->file,
-                  box.tensor->path, fmt::join(box.piece->box.offset, ", ")));
+                  box.tensor->path(), fmt::join(box.piece->box.offset, ", ")));
 }
 
 BoxElements FolderCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
@@ -194,10 +194,10 @@ BoxElements FolderCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
   }
   const Tensor& as_stored = widening == nullptr ? stored : widening->numbers;
   std::vector<std::pair<int64_t, int64_t>> reach;  // the first element of each, and behind the last
-  for (const FilePiece& piece : pieces) reach.push_back(ReachOf(piece.box, as_stored.shape));
-  BoxElements elements = [this, &pieces, watched, reach, whole = WholeOf(as_stored.shape),
-                          element = InfoOf(as_stored.dtype).bytes](int64_t first, int64_t count,
-                                                                   void* out) {
+  for (const FilePiece& piece : pieces) reach.push_back(ReachOf(piece.box, as_stored.shape()));
+  BoxElements elements = [this, &pieces, watched, reach, whole = WholeOf(as_stored.shape()),
+                          element = InfoOf(as_stored.dtype()).bytes](int64_t first, int64_t count,
+                                                                     void* out) {
     for (size_t p = 0; p < pieces.size(); ++p) {
       const FilePiece& piece = pieces[p];
       if (reach[p].second <= first || reach[p].first >= first + count) continue;
@@ -211,16 +211,17 @@ BoxElements FolderCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
   };
   if (widening == nullptr) return elements;
   const std::vector<FilePiece>& scales = folder_.ScalesOf(*widening);
-  return Widen(*widening, std::move(elements),
-               [&scales, bytes = InfoOf(widening->scales.dtype).bytes,
-                whole = WholeOf(widening->scales.shape)](int64_t first, int64_t count, void* out) {
-                 ReadPieces(scales, bytes, whole, first, count, out);
-               });
+  return Widen(
+      *widening, std::move(elements),
+      [&scales, bytes = InfoOf(widening->scales.dtype()).bytes,
+       whole = WholeOf(widening->scales.shape())](int64_t first, int64_t count, void* out) {
+        ReadPieces(scales, bytes, whole, first, count, out);
+      });
 }
 
 int64_t FolderCopy::StoredBytes(const Tensor& stored) const {
   const Widening* const widening = folder_.WideningOf(stored);
-  return InfoOf(widening == nullptr ? stored.dtype : widening->numbers.dtype).bytes;
+  return InfoOf(widening == nullptr ? stored.dtype() : widening->numbers.dtype()).bytes;
 }
 
 const FilePiece* FolderCopy::FindWhole(const BoxTask& task) const {
@@ -268,7 +269,7 @@ void FolderCopy::Wanted::Add(const Box& box) {
 }
 
 BoxTask FolderCopy::Sweeping(const Tensor& stored, Cut cut, std::vector<Checked>* checked) {
-  const int64_t element = InfoOf(stored.dtype).bytes;
+  const int64_t element = InfoOf(stored.dtype()).bytes;
   std::vector<Sweep::Source> sources;
   for (const size_t p : cut.pieces) {
     const FilePiece& piece = folder_.PiecesOf(stored)[p];
@@ -348,11 +349,11 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
   for (BoxTask& task : *tasks) {
     const Origin& origin = OriginOf(task);
     if (origin.same == nullptr) {
-      const bool transposes = Transposes(*origin.view->view);
+      const bool transposes = Transposes(*origin.view->view());
       const int64_t run = ShortestRun(*origin.view, task.box);
       const auto filler =
           std::make_shared<const ViewFiller>(*origin.view, task.box, [&](const Tensor& stored) {
-            const int bytes = InfoOf(stored.dtype).bytes;
+            const int bytes = InfoOf(stored.dtype()).bytes;
             int64_t cell = transposes ? kSmallestCell : kLargestCell;
             // Short runs, as those of a transposed tensor, are read alone where no digest is to be
             // taken, each once for each place that it goes to.
@@ -366,17 +367,17 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
       task.source = [filler](int64_t first, int64_t count, void* out) {
         filler->Fill(first, count, out);
       };
-      if (losses_ != nullptr && origin.convention != task.tensor->convention) {
-        task.source = Rescaling(std::move(task.source), origin.view->dtype, origin.convention,
+      if (losses_ != nullptr && origin.convention != task.tensor->convention()) {
+        task.source = Rescaling(std::move(task.source), origin.view->dtype(), origin.convention,
                                 *task.tensor, losses_);
-      } else if (origin.view->dtype != task.tensor->dtype) {
-        task.source = Converting(std::move(task.source), origin.view->dtype, *task.tensor);
+      } else if (origin.view->dtype() != task.tensor->dtype()) {
+        task.source = Converting(std::move(task.source), origin.view->dtype(), *task.tensor);
       }
     } else if (const FilePiece* const whole = FindWhole(task)) {
       checked.push_back({origin.same, whole,
                          std::shared_ptr<const Digest>(std::shared_ptr<void>(), task.digest)});
-      task.source = [whole, element = InfoOf(task.tensor->dtype).bytes](int64_t first,
-                                                                        int64_t count, void* out) {
+      task.source = [whole, element = InfoOf(task.tensor->dtype()).bytes](
+                        int64_t first, int64_t count, void* out) {
         InputFile file;
         ReadPart(*whole, &file, first * element, count * element, out);
       };

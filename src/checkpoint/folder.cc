@@ -240,15 +240,15 @@ void TensorFolder::AddTensor(const std::string& name, Holding& holding, const Fo
   } else if (ElementCount(holding.shape) == 0) {
     unread_[name] =
         fmt::format("{}: it is {} {}", kNoElements, dtype->name, InShape(holding.shape));
-  } else if (!tensors->empty() && tensors->back().path == name) {
+  } else if (!tensors->empty() && tensors->back().path() == name) {
     unread_[name] = "is there twice";
   } else {
     Tensor tensor;
-    tensor.path = name;
-    tensor.dtype = dtype->dtype;
-    tensor.shape = holding.shape;
-    tensor.distribution = ValuesOfSource(name);
-    tensor.partition = PartitionSpec(tensor.shape.size());
+    tensor.set_path(name);
+    tensor.Edit().dtype = dtype->dtype;
+    tensor.Edit().shape = holding.shape;
+    tensor.Edit().distribution = ValuesOfSource(name);
+    tensor.Edit().partition = PartitionSpec(tensor.shape().size());
     tensors->push_back(std::move(tensor));
     pieces_.push_back(std::move(holding.pieces));
   }
@@ -270,7 +270,8 @@ const std::vector<FilePiece>& TensorFolder::PiecesOf(const Tensor& tensor) const
 const std::vector<Digest>* TensorFolder::DigestsOf(const Tensor& tensor) const {
   if (reader_) return &reader_->DigestsOf(WrittenOf(tensor));
   const Widening* const widening = WideningOf(tensor);
-  const auto found = digests_.find(widening == nullptr ? tensor.path : widening->numbers.path);
+  const auto found =
+      digests_.find(std::string((widening == nullptr ? tensor : widening->numbers).path()));
   return found == digests_.end() ? nullptr : &found->second;
 }
 
@@ -279,16 +280,16 @@ void TensorFolder::TakeDigests(const FindDigest& find) {
     const std::vector<FilePiece>& pieces = PiecesOf(tensor);
     std::vector<Digest> digests;
     for (const FilePiece& piece : pieces) {
-      const int64_t bytes = ElementCount(piece.box.shape) * InfoOf(tensor.dtype).bytes;
+      const int64_t bytes = ElementCount(piece.box.shape) * InfoOf(tensor.dtype()).bytes;
       if (const Digest* const digest = find(piece, bytes)) digests.push_back(*digest);
     }
-    if (digests.size() == pieces.size()) digests_[tensor.path] = std::move(digests);
+    if (digests.size() == pieces.size()) digests_[std::string(tensor.path())] = std::move(digests);
   }
 }
 
 BoxElements TensorFolder::ElementsOf(const Tensor& tensor) const {
   const auto elements_of = [](const std::vector<FilePiece>& pieces, const Tensor& stored) {
-    return [&pieces, element = InfoOf(stored.dtype).bytes, whole = WholeOf(stored.shape)](
+    return [&pieces, element = InfoOf(stored.dtype()).bytes, whole = WholeOf(stored.shape())](
                int64_t first, int64_t count, void* out) {
       ReadPieces(pieces, element, whole, first, count, out);
     };
@@ -356,13 +357,13 @@ void TensorFolder::RequireUnchanged() const {
 }
 
 void TensorFolder::Replace(Plan plan, const std::map<std::string, std::string>& stored_as) {
-  const auto name_of = [&](const Tensor& tensor) -> const std::string& {
-    const auto found = stored_as.find(tensor.path);
-    return found == stored_as.end() ? tensor.path : found->second;
+  const auto name_of = [&](const Tensor& tensor) -> std::string_view {
+    const auto found = stored_as.find(std::string(tensor.path()));
+    return found == stored_as.end() ? tensor.path() : std::string_view(found->second);
   };
   std::map<std::string_view, size_t> places;
   for (size_t i = 0; i < plan_.graph.tensors.size(); ++i) {
-    places.emplace(plan_.graph.tensors[i].path, i);
+    places.emplace(plan_.graph.tensors[i].path(), i);
   }
   if (reader_) {
     std::vector<const Tensor*> written_of;

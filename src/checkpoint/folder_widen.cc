@@ -16,7 +16,7 @@ void TensorFolder::RequireRecorded(const Tensor& tensor) const {
   if (digests == nullptr) return;
   const std::vector<FilePiece>& pieces = PiecesOf(tensor);
   for (size_t p = 0; p < pieces.size(); ++p) {
-    const int64_t bytes = ElementCount(pieces[p].box.shape) * InfoOf(tensor.dtype).bytes;
+    const int64_t bytes = ElementCount(pieces[p].box.shape) * InfoOf(tensor.dtype()).bytes;
     std::vector<uint8_t> part(1 << 20);
     Sha256 hash;
     InputFile file;
@@ -30,18 +30,18 @@ void TensorFolder::RequireRecorded(const Tensor& tensor) const {
     if (hash.Finish() == (*digests)[p]) continue;
     throw Error(
         ExitCode::kDifferent,
-        fmt::format("`{}` is damaged: `{}` has other data than was written", path_, tensor.path),
+        fmt::format("`{}` is damaged: `{}` has other data than was written", path_, tensor.path()),
         fmt::format("`shardinit verify {}` says what else is", path_));
   }
 }
 
 const Widening* TensorFolder::WideningOf(const Tensor& tensor) const {
-  const auto found = widened_.find(tensor.path);
+  const auto found = widened_.find(std::string(tensor.path()));
   return found == widened_.end() ? nullptr : &found->second.widening;
 }
 
 const std::vector<FilePiece>& TensorFolder::ScalesOf(const Widening& widening) const {
-  return widened_.at(widening.made.path).scales;
+  return widened_.at(std::string(widening.made.path())).scales;
 }
 
 int64_t TensorFolder::Widen(DType dtype,
@@ -52,28 +52,29 @@ int64_t TensorFolder::Widen(DType dtype,
   std::set<std::string> scales;
   std::map<std::string, const Widening*> made;
   for (const Widening& widening : widenings) {
-    scales.insert(widening.scales.path);
-    made.emplace(widening.numbers.path, &widening);
+    scales.insert(std::string(widening.scales.path()));
+    made.emplace(widening.numbers.path(), &widening);
   }
   std::map<std::string, std::vector<FilePiece>> scale_pieces;
   for (const Tensor& tensor : plan_.graph.tensors) {
-    if (!scales.contains(tensor.path)) continue;
+    if (!scales.contains(std::string(tensor.path()))) continue;
     RequireRecorded(tensor);
-    scale_pieces[tensor.path] = PiecesOf(tensor);
+    scale_pieces[std::string(tensor.path())] = PiecesOf(tensor);
   }
   std::map<std::string, std::string> stored_as;
-  std::erase_if(graph.tensors, [&](const Tensor& tensor) { return scales.contains(tensor.path); });
+  std::erase_if(graph.tensors,
+                [&](const Tensor& tensor) { return scales.contains(std::string(tensor.path())); });
   for (Tensor& tensor : graph.tensors) {
-    const auto found = made.find(tensor.path);
+    const auto found = made.find(std::string(tensor.path()));
     if (found == made.end()) continue;
-    stored_as.emplace(found->second->made.path, tensor.path);
+    stored_as.emplace(found->second->made.path(), tensor.path());
     tensor = found->second->made;
   }
   graph.config = WithoutQuantization(graph.config);
   Replace(MakePlan(std::move(graph)), stored_as);
   for (Widening& widening : widenings) {
-    const std::string path = widening.made.path;
-    std::vector<FilePiece> pieces = std::move(scale_pieces.at(widening.scales.path));
+    const std::string path(widening.made.path());
+    std::vector<FilePiece> pieces = std::move(scale_pieces.at(std::string(widening.scales.path())));
     widened_.emplace(path, Widened{std::move(widening), std::move(pieces)});
   }
   return std::ssize(widenings);

@@ -85,8 +85,8 @@ struct StoredBox {
 // Writes a tensor with its boxes, which are by rank.
 void WriteTensor(const Plan& plan, const Tensor& tensor, const std::vector<StoredBox>& stored,
                  JsonWriter& out) {
-  out.BeginObject().Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
-  out.Member("global_shape", tensor.shape).Member("dataset", DatasetPath(tensor));
+  out.BeginObject().Member("path", tensor.path()).Member("dtype", InfoOf(tensor.dtype()).name);
+  out.Member("global_shape", tensor.shape()).Member("dataset", DatasetPath(tensor));
   if (IsInexact(tensor)) out.Member("inexact", true);
   out.Key("shards").BeginArray(JsonWriter::kLines);
   int64_t last = -1;

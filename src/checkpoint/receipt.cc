@@ -24,15 +24,15 @@ using nlohmann::json;
 void ForEachSourceOf(const Tensor& tensor,
                      const std::function<void(const std::string& source, const std::string& name,
                                               const SourceTensorPtr& data)>& visit) {
-  if (tensor.view != nullptr) {
-    for (const Piece& piece : tensor.view->pieces) {
+  if (tensor.view() != nullptr) {
+    for (const Piece& piece : tensor.view()->pieces) {
       if (piece.source == Piece::kPadding) continue;
-      ForEachSourceOf((*tensor.view->drawn)[static_cast<size_t>(piece.source)], visit);
+      ForEachSourceOf((*tensor.view()->drawn)[static_cast<size_t>(piece.source)], visit);
     }
     return;
   }
-  ForEachSource(tensor.distribution, visit);
-  if (tensor.measured != nullptr) ForEachSourceOf(*tensor.measured, visit);
+  ForEachSource(tensor.distribution(), visit);
+  if (tensor.measured() != nullptr) ForEachSourceOf(*tensor.measured(), visit);
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ void WriteReceipt(const RankPlan& rank, const Receipt& receipt,
   out.Key("boxes").BeginArray(JsonWriter::kLines);
   for (size_t i = 0; i < rank.shards.size(); ++i) {
     const Shard& shard = rank.shards[i];
-    out.BeginObject().Member("path", shard.tensor->path);
+    out.BeginObject().Member("path", shard.tensor->path());
     out.Member("offset", shard.box.offset).Member("shape", shard.box.shape);
     out.Member("dataset", DatasetPath(*shard.tensor, shard.part))
         .Member("file_offset", receipt.offsets[i]);
@@ -233,9 +233,9 @@ Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPl
     if (i >= rank.shards.size()) return true;  // ReadReceipt() refuses their number.
     const Shard& shard = rank.shards[i];
     const int64_t offset = box.at("file_offset");
-    if (box.at("path") != shard.tensor->path || !IsPlaceOf(shard, offset, receipt)) {
+    if (box.at("path") != shard.tensor->path() || !IsPlaceOf(shard, offset, receipt)) {
       throw head.Refuse(fmt::format("box {} is not the shard of `{}` that the plan has there", i,
-                                    shard.tensor->path));
+                                    shard.tensor->path()));
     }
     receipt.offsets.push_back(offset);
     receipt.digests.push_back(head.DigestIn(box.at("sha256")));

@@ -108,8 +108,8 @@ class RelaidTensor final : public SourceTensor {
   // `owner` keeps what the view is of, and the cache.
   RelaidTensor(std::string text, Tensor view, std::map<std::string, SourceTensorPtr> data,
                std::shared_ptr<const SourceFolder> owner, CellCache& cache)
-      : SourceTensor(std::move(text), view.dtype, view.shape,
-                     ViewFiller(view, WholeOf(view.shape), FillerFor(data, cache)).transposes()
+      : SourceTensor(std::move(text), view.dtype(), view.shape(),
+                     ViewFiller(view, WholeOf(view.shape()), FillerFor(data, cache)).transposes()
                          ? kTransposedCell
                          : kPlainCell),
         view_(std::move(view)),
@@ -147,7 +147,7 @@ class RelaidTensor final : public SourceTensor {
   static ViewFiller::FillerFunction FillerFor(const std::map<std::string, SourceTensorPtr>& data,
                                               CellCache& cache) {
     return [&](const Tensor& stored) {
-      return std::make_unique<const CellsFiller>(*data.at(stored.path), cache);
+      return std::make_unique<const CellsFiller>(*data.at(std::string(stored.path())), cache);
     };
   }
 
@@ -166,7 +166,7 @@ class RelaidSource final : public SourceFolder, public std::enable_shared_from_t
         stored_(std::move(stored)),
         plans_(std::move(plans)),
         rearrangement_(plans_.from.graph, plans_.to.graph) {
-    for (const Tensor& tensor : plans_.to.graph.tensors) tensors_.emplace(tensor.path, &tensor);
+    for (const Tensor& tensor : plans_.to.graph.tensors) tensors_.emplace(tensor.path(), &tensor);
   }
 
   SourceTensorPtr Find(const std::string& name) const override {
@@ -177,10 +177,11 @@ class RelaidSource final : public SourceFolder, public std::enable_shared_from_t
     if (SourceTensorPtr known = opened.lock()) return known;
     Tensor view = rearrangement_.ViewOf(*it->second);
     std::map<std::string, SourceTensorPtr> data;
-    for (const Piece& piece : view.view->pieces) {
+    for (const Piece& piece : view.view()->pieces) {
       if (piece.source == Piece::kPadding) continue;
-      const Tensor& of = (*view.view->drawn)[static_cast<size_t>(piece.source)];
-      if (!data.contains(of.path)) data[of.path] = stored_->Find(of.path);
+      const Tensor& of = (*view.view()->drawn)[static_cast<size_t>(piece.source)];
+      if (!data.contains(std::string(of.path())))
+        data[std::string(of.path())] = stored_->Find(std::string(of.path()));
     }
     const auto made = std::make_shared<const RelaidTensor>(
         fmt::format("{} of source {}", Quote(name), Quote(request_.name)), std::move(view),
@@ -249,26 +250,26 @@ Plan StoredAs(const SourceRequest& request, const SourceFolder& stored, const Fi
   InitGraph graph;
   graph.name = from.graph.name;
   for (const Tensor& wanted : from.graph.tensors) {
-    const SourceTensorPtr found = stored.Find(wanted.path);
+    const SourceTensorPtr found = stored.Find(std::string(wanted.path()));
     if (found == nullptr) {
       throw Error(ExitCode::kUsage,
                   fmt::format("`{}` has no {}, which the layout {} of {} has", request.folder,
-                              Quote(wanted.path), Quote(request.layout), Quote(from.graph.name)),
+                              Quote(wanted.path()), Quote(request.layout), Quote(from.graph.name)),
                   "give the layout that the folder has, and the `spec` of the model in it");
     }
-    if (found->shape() != wanted.shape) {
-      throw Error(
-          ExitCode::kUsage,
-          fmt::format("{} in `{}` is [{}], but [{}] in the layout {} of {}", Quote(wanted.path),
-                      file_of(wanted.path), fmt::join(found->shape(), ", "),
-                      fmt::join(wanted.shape, ", "), Quote(request.layout), Quote(from.graph.name)),
-          "give the `spec` of the model that is in the folder, with its sizes");
+    if (found->shape() != wanted.shape()) {
+      throw Error(ExitCode::kUsage,
+                  fmt::format("{} in `{}` is [{}], but [{}] in the layout {} of {}",
+                              Quote(wanted.path()), file_of(std::string(wanted.path())),
+                              fmt::join(found->shape(), ", "), fmt::join(wanted.shape(), ", "),
+                              Quote(request.layout), Quote(from.graph.name)),
+                  "give the `spec` of the model that is in the folder, with its sizes");
     }
     Tensor tensor;
-    tensor.path = wanted.path;
-    tensor.shape = wanted.shape;
-    tensor.dtype = found->dtype();
-    tensor.partition = PartitionSpec(tensor.shape.size());
+    tensor.set_path(wanted.path());
+    tensor.Edit().shape = wanted.shape();
+    tensor.Edit().dtype = found->dtype();
+    tensor.Edit().partition = PartitionSpec(tensor.shape().size());
     graph.tensors.push_back(std::move(tensor));
   }
   return MakePlan(std::move(graph));

@@ -228,8 +228,8 @@ std::map<std::string, FoundTensor> ReadTensors(const std::string& path,
     const std::vector<FilePiece>& pieces = folder.PiecesOf(tensor);
     const std::string file = folder.is_checkpoint() ? path : pieces.front().file;
     const std::vector<Digest>* const digests = folder.DigestsOf(tensor);
-    tensors[tensor.path] = {tensor.shape, tensor.dtype, {}, file, pieces, {}};
-    if (digests != nullptr) tensors[tensor.path].recorded = *digests;
+    tensors[std::string(tensor.path())] = {tensor.shape(), tensor.dtype(), {}, file, pieces, {}};
+    if (digests != nullptr) tensors[std::string(tensor.path())].recorded = *digests;
   }
   for (const auto& [name, why] : folder.unread()) tensors[name] = {{}, {}, why, path, {}, {}};
   return tensors;

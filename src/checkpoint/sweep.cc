@@ -69,7 +69,7 @@ class HashQueue {
 }  // namespace
 
 Sweep::Sweep(const std::vector<Source>& sources, std::vector<BoxTask> tasks)
-    : element_(InfoOf(tasks.front().tensor->dtype).bytes), hull_(tasks.front().box) {
+    : element_(InfoOf(tasks.front().tensor->dtype()).bytes), hull_(tasks.front().box) {
   for (BoxTask& task : tasks) {
     auto made = std::find_if(makes_.begin(), makes_.end(),
                              [&](const Made& other) { return other.box == task.box; });

@@ -134,7 +134,7 @@ class Verifier {
     for (size_t i = 0; i < rank.shards.size(); ++i) {
       const Shard& shard = rank.shards[i];
       file.ranges.push_back(
-          {shard.tensor->path, receipt.offsets[i], shard.bytes(), &receipt.digests[i]});
+          {shard.tensor->path(), receipt.offsets[i], shard.bytes(), &receipt.digests[i]});
     }
     const bool is_there = files_.Verify(file, [&](int fd) {
       if (HashMetadata(fd, receipt.size, rank, receipt.offsets) == receipt.metadata_sha256) return;

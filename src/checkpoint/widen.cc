@@ -56,61 +56,64 @@ std::pair<int64_t, int64_t> BlockOf(const std::string& config, const std::string
 
 Widening BlocksOf(const Tensor& numbers, const Tensor& scales, const std::string& config,
                   DType dtype) {
-  if (numbers.dtype != DType::f8e4m3fn || numbers.shape.size() != 2 || scales.dtype != DType::f32) {
-    ThrowUnknown(
-        numbers.path,
-        fmt::format("it is {} with {} dimensions and scales of {}, not a matrix of "
-                    "f8e4m3fn with scales of f32",
-                    InfoOf(numbers.dtype).name, numbers.shape.size(), InfoOf(scales.dtype).name));
+  if (numbers.dtype() != DType::f8e4m3fn || numbers.shape().size() != 2 ||
+      scales.dtype() != DType::f32) {
+    ThrowUnknown(std::string(numbers.path()),
+                 fmt::format("it is {} with {} dimensions and scales of {}, not a matrix of "
+                             "f8e4m3fn with scales of f32",
+                             InfoOf(numbers.dtype()).name, numbers.shape().size(),
+                             InfoOf(scales.dtype()).name));
   }
-  const auto [rows, columns] = BlockOf(config, numbers.path);
-  const Shape grid = {CeilDiv(numbers.shape[0], rows), CeilDiv(numbers.shape[1], columns)};
-  if (scales.shape != grid) {
-    ThrowUnknown(numbers.path,
-                 fmt::format("`{}` is [{}], but blocks of {} x {} need [{}]", scales.path,
-                             fmt::join(scales.shape, ", "), rows, columns, fmt::join(grid, ", ")));
+  const auto [rows, columns] = BlockOf(config, std::string(numbers.path()));
+  const Shape grid = {CeilDiv(numbers.shape()[0], rows), CeilDiv(numbers.shape()[1], columns)};
+  if (scales.shape() != grid) {
+    ThrowUnknown(
+        std::string(numbers.path()),
+        fmt::format("`{}` is [{}], but blocks of {} x {} need [{}]", scales.path(),
+                    fmt::join(scales.shape(), ", "), rows, columns, fmt::join(grid, ", ")));
   }
   Widening widening = {Scheme::kBlocks, numbers, scales, rows, columns, numbers};
-  widening.made.dtype = dtype;
+  widening.made.Edit().dtype = dtype;
   return widening;
 }
 
 Widening Mxfp4Of(const Tensor& numbers, const Tensor& scales, const std::string& path,
                  DType dtype) {
-  const Shape& shape = numbers.shape;
+  const Shape& shape = numbers.shape();
   Shape wanted = shape;
   if (!wanted.empty()) wanted.pop_back();
-  if (numbers.dtype != DType::u8 || scales.dtype != DType::u8 || shape.size() != 4 ||
-      shape[3] != kMxNumbers / 2 || scales.shape != wanted) {
-    ThrowUnknown(numbers.path,
+  if (numbers.dtype() != DType::u8 || scales.dtype() != DType::u8 || shape.size() != 4 ||
+      shape[3] != kMxNumbers / 2 || scales.shape() != wanted) {
+    ThrowUnknown(std::string(numbers.path()),
                  fmt::format("it is {} [{}] and `{}` {} [{}], not u8 [experts, rows, groups, 16] "
                              "and u8 [experts, rows, groups]",
-                             InfoOf(numbers.dtype).name, fmt::join(shape, ", "), scales.path,
-                             InfoOf(scales.dtype).name, fmt::join(scales.shape, ", ")));
+                             InfoOf(numbers.dtype()).name, fmt::join(shape, ", "), scales.path(),
+                             InfoOf(scales.dtype()).name, fmt::join(scales.shape(), ", ")));
   }
   Widening widening = {Scheme::kMxfp4, numbers, scales, 1, kMxNumbers, numbers};
-  widening.made.path = path;
-  widening.made.dtype = dtype;
-  widening.made.shape = {shape[0], shape[2] * kMxNumbers, shape[1]};
-  widening.made.partition = PartitionSpec(3);
-  widening.made.distribution = ValuesOfSource(path);
+  widening.made.set_path(path);
+  widening.made.Edit().dtype = dtype;
+  widening.made.Edit().shape = {shape[0], shape[2] * kMxNumbers, shape[1]};
+  widening.made.Edit().partition = PartitionSpec(3);
+  widening.made.Edit().distribution = ValuesOfSource(path);
   return widening;
 }
 
 void Put(const Widening& widening, float number, uint8_t* out) {
-  if (Convert(&number, DType::f32, widening.made.dtype, out)) return;
+  if (Convert(&number, DType::f32, widening.made.dtype(), out)) return;
   throw Error(ExitCode::kUsage,
-              fmt::format("`{}` has the value {}, which {} does not hold", widening.made.path,
-                          number, InfoOf(widening.made.dtype).name));
+              fmt::format("`{}` has the value {}, which {} does not hold", widening.made.path(),
+                          number, InfoOf(widening.made.dtype()).name));
 }
 
 // Makes elements of one row of a matrix.
 void WidenRow(const Widening& widening, const BoxElements& numbers, const BoxElements& scales,
               int64_t first, int64_t count, uint8_t* out) {
-  const int64_t width = widening.made.shape[1], row = first / width, column = first % width;
+  const int64_t width = widening.made.shape()[1], row = first / width, column = first % width;
   const int64_t begin = column / widening.columns, end = (column + count - 1) / widening.columns;
   std::vector<float> of_blocks(static_cast<size_t>(end - begin + 1));
-  scales(row / widening.rows * widening.scales.shape[1] + begin, end - begin + 1, of_blocks.data());
+  scales(row / widening.rows * widening.scales.shape()[1] + begin, end - begin + 1,
+         of_blocks.data());
   std::vector<uint8_t> codes(static_cast<size_t>(count));
   numbers(first, count, codes.data());
   for (int64_t i = 0; i < count; ++i) {
@@ -120,10 +123,10 @@ void WidenRow(const Widening& widening, const BoxElements& numbers, const BoxEle
       throw Error(ExitCode::kUsage,
                   fmt::format("`{}` has the value {} with the scale {}, whose product f32 does not "
                               "hold",
-                              widening.made.path, code, scale));
+                              widening.made.path(), code, scale));
     }
     Put(widening, code * scale, out);
-    out += InfoOf(widening.made.dtype).bytes;
+    out += InfoOf(widening.made.dtype()).bytes;
   }
 }
 
@@ -131,12 +134,12 @@ void WidenRow(const Widening& widening, const BoxElements& numbers, const BoxEle
 // transposed. `first` and `count` are of an expert's numbers.
 void WidenTile(const Widening& widening, const BoxElements& numbers, const BoxElements& scales,
                int64_t expert, int64_t first, int64_t count, uint8_t* out) {
-  const int64_t rows = widening.made.shape[2], depth = widening.made.shape[1];
+  const int64_t rows = widening.made.shape()[2], depth = widening.made.shape()[1];
   const int64_t low = first / rows, high = (first + count - 1) / rows;
   const int64_t byte = low / 2, group = low / kMxNumbers;
   std::vector<uint8_t> codes(static_cast<size_t>(high / 2 - byte + 1));
   std::vector<uint8_t> exponents(static_cast<size_t>(high / kMxNumbers - group + 1));
-  const int64_t bytes = InfoOf(widening.made.dtype).bytes;
+  const int64_t bytes = InfoOf(widening.made.dtype()).bytes;
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t begin = std::max(low, CeilDiv(first - row, rows));
     const int64_t end = std::min(high, (first + count - 1 - row) / rows);
@@ -153,7 +156,7 @@ void WidenTile(const Widening& widening, const BoxElements& numbers, const BoxEl
       if (exponent == 255 || std::isinf(number)) {
         throw Error(ExitCode::kUsage,
                     fmt::format("`{}` has a scale of 2^{}, which no number of f32 has",
-                                widening.scales.path, exponent - 127));
+                                widening.scales.path(), exponent - 127));
       }
       Put(widening, number, out + (d * rows + row - first) * bytes);
     }
@@ -165,8 +168,8 @@ using TensorsByPath = std::map<std::string, const Tensor*>;
 // Throws Error if a tensor that is not widened is one of those that scales belong to, by all that
 // is known: what it stands for would be lost.
 void RequireUnscaled(const Tensor& tensor, const TensorsByPath& there) {
-  const std::string& path = tensor.path;
-  if (InfoOf(tensor.dtype).bytes > 1 || InfoOf(tensor.dtype).kind == DTypeKind::kBool) return;
+  const std::string path(tensor.path());
+  if (InfoOf(tensor.dtype()).bytes > 1 || InfoOf(tensor.dtype()).kind == DTypeKind::kBool) return;
   const std::string around = path.substr(0, path.rfind('.') + 1);
   for (auto other = there.lower_bound(around.empty() ? path : around);
        other != there.end() && other->first.starts_with(around.empty() ? path : around); ++other) {
@@ -185,7 +188,7 @@ void RequireNoneLeft(const std::vector<Widening>& widenings, const TensorsByPath
   const bool is_quantized = !QuantizationOf(config).is_null();
   std::set<std::string> used;
   for (const Widening& widening : widenings) {
-    used.insert({widening.numbers.path, widening.scales.path});
+    used.insert({std::string(widening.numbers.path()), std::string(widening.scales.path())});
   }
   for (const auto& [path, tensor] : there) {
     if (used.contains(path)) continue;
@@ -195,7 +198,7 @@ void RequireNoneLeft(const std::vector<Widening>& widenings, const TensorsByPath
       ThrowUnknown(path, fmt::format("there is no `{}`, which it scales",
                                      path.substr(0, path.size() - sizeof kScaleInvEnd + 1)));
     }
-    const DTypeInfo& info = InfoOf(tensor->dtype);
+    const DTypeInfo& info = InfoOf(tensor->dtype());
     if (info.bytes > 1 || !(info.is_float() || path.ends_with(kBlocksEnd))) continue;
     ThrowUnknown(path, "it has no scales, as other tensors have, or as config.json says");
   }
@@ -207,7 +210,7 @@ std::vector<Widening> FindWidenings(
     const Plan& plan, DType dtype, const std::function<bool(const std::string& path)>& is_dropped) {
   TensorsByPath there;
   for (const Tensor& tensor : plan.graph.tensors) {
-    if (!is_dropped(tensor.path)) there.emplace(tensor.path, &tensor);
+    if (!is_dropped(std::string(tensor.path()))) there.emplace(std::string(tensor.path()), &tensor);
   }
   const auto find = [&](const std::string& path) {
     const auto found = there.find(path);
@@ -215,7 +218,7 @@ std::vector<Widening> FindWidenings(
   };
   std::vector<Widening> widenings;
   for (const auto& [path, tensor] : there) {
-    if (path.ends_with(kBlocksEnd) && tensor->dtype == DType::u8) {
+    if (path.ends_with(kBlocksEnd) && tensor->dtype() == DType::u8) {
       const std::string made = path.substr(0, path.size() - sizeof kBlocksEnd + 1);
       const Tensor* const scales = find(made + kScalesEnd);
       if (scales == nullptr) continue;
@@ -223,7 +226,7 @@ std::vector<Widening> FindWidenings(
       widenings.push_back(Mxfp4Of(*tensor, *scales, made, dtype));
       continue;
     }
-    const DTypeInfo& info = InfoOf(tensor->dtype);
+    const DTypeInfo& info = InfoOf(tensor->dtype());
     if (!info.is_float() || info.bytes > 1) continue;
     if (const Tensor* const scales = find(path + kScaleInvEnd)) {
       widenings.push_back(BlocksOf(*tensor, *scales, plan.graph.config, dtype));
@@ -236,7 +239,7 @@ std::vector<Widening> FindWidenings(
 BoxElements Widen(const Widening& widening, BoxElements numbers, BoxElements scales) {
   return [widening, numbers = std::move(numbers), scales = std::move(scales)](
              int64_t first, int64_t count, void* out) {
-    const Shape& shape = widening.made.shape;
+    const Shape& shape = widening.made.shape();
     const bool is_matrix = widening.scheme == Scheme::kBlocks;
     const int64_t part = is_matrix ? shape[1] : shape[1] * shape[2];
     auto* at = static_cast<uint8_t*>(out);
@@ -247,7 +250,7 @@ BoxElements Widen(const Widening& widening, BoxElements numbers, BoxElements sca
       } else {
         WidenTile(widening, numbers, scales, first / part, first % part, now, at);
       }
-      first += now, count -= now, at += now * InfoOf(widening.made.dtype).bytes;
+      first += now, count -= now, at += now * InfoOf(widening.made.dtype()).bytes;
     }
   };
 }

@@ -197,8 +197,8 @@ Offer TensorPaths(const TypedLine& line, std::string_view typed) {
   std::vector<Candidate> names;
   const auto add = [&names](const std::vector<Tensor>& tensors) {
     for (const Tensor& tensor : tensors) {
-      names.push_back(
-          {tensor.path, std::string(InfoOf(tensor.dtype).name) + " " + InShape(tensor.shape)});
+      names.push_back({std::string(tensor.path()),
+                       std::string(InfoOf(tensor.dtype()).name) + " " + InShape(tensor.shape())});
     }
   };
   add(plan.graph.tensors);

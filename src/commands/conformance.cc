@@ -47,7 +47,7 @@ struct ConformanceResult {
     }
     if (count == 0) return;
     ++wrong;
-    const int digits = InfoOf(answer.tensor.dtype).bytes * 2;
+    const int digits = InfoOf(answer.tensor.dtype()).bytes * 2;
     Report(fmt::format("{}: element {} of `bits` is {:0{}x} instead of {:0{}x}; wrong elements: {} "
                        "of {}{}\n",
                        Quote(answer.name), first, given[static_cast<size_t>(first)], digits,

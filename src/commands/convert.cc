@@ -76,15 +76,16 @@ Plan WithoutDropped(const ConvertOptions& options, const TensorFolder& folder) {
     const auto matches = [&](const auto& path) { return PathMatches(pattern, path); };
     const auto& unread = folder.unread();
     if (std::none_of(graph.tensors.begin(), graph.tensors.end(),
-                     [&](const Tensor& tensor) { return matches(tensor.path); }) &&
+                     [&](const Tensor& tensor) { return matches(tensor.path()); }) &&
         std::none_of(unread.begin(), unread.end(),
                      [&](const auto& tensor) { return matches(tensor.first); })) {
       throw Error(ExitCode::kUsage, fmt::format("no tensor matches `--drop {}`", pattern),
                   HintForPattern(pattern, folder.plan().graph.tensors));
     }
   }
-  std::erase_if(graph.tensors,
-                [&](const Tensor& tensor) { return MatchesAny(options.drop, tensor.path); });
+  std::erase_if(graph.tensors, [&](const Tensor& tensor) {
+    return MatchesAny(options.drop, std::string(tensor.path()));
+  });
   if (graph.tensors.empty()) {
     throw Error(ExitCode::kUsage, "`--drop` leaves no tensor out of those that are to be copied",
                 "use a pattern that matches fewer");
@@ -120,8 +121,8 @@ void SayPadding(const TensorFolder& folder) {
   int64_t elements = 0, tensors = 0;
   for (const Tensor& tensor : folder.plan().graph.tensors) {
     int64_t padding = 0;
-    if (!tensor.view) continue;
-    for (const Piece& piece : tensor.view->pieces) {
+    if (!tensor.view()) continue;
+    for (const Piece& piece : tensor.view()->pieces) {
       if (piece.source == Piece::kPadding) padding += piece.elements();
     }
     elements += padding;
@@ -159,7 +160,8 @@ Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
   const SpecRequest& request = options.spec.request;
   if (options.has_layouts()) {
     std::set<std::string> there;
-    for (const Tensor& tensor : folder->plan().graph.tensors) there.insert(tensor.path);
+    for (const Tensor& tensor : folder->plan().graph.tensors)
+      there.insert(std::string(tensor.path()));
     folder->Replace(std::move(to));
     const bool is_same = LayoutOr(options.from_layout) == LayoutOr(options.spec.layout);
     Plan from = LoadIn(options, options.from_layout, is_same);
@@ -191,8 +193,8 @@ Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
 
 // Returns whether a tensor has the scales of others, which are of 8 or 4 bits.
 bool IsScale(const Tensor& tensor) {
-  return tensor.path.ends_with("_scale_inv") || tensor.path.ends_with("_scale") ||
-         tensor.path.ends_with("_scales") || tensor.path.ends_with(".scales");
+  return tensor.path().ends_with("_scale_inv") || tensor.path().ends_with("_scale") ||
+         tensor.path().ends_with("_scales") || tensor.path().ends_with(".scales");
 }
 
 // Returns the type that was asked for.
@@ -222,11 +224,11 @@ Plan Retyped(const ConvertOptions& options, Plan to, int64_t widened) {
   const DType dtype = AskedType(options);
   int64_t changed = 0, kept = 0;
   Plan retyped = WithTypes(std::move(to), [&](const Tensor& tensor) {
-    const DTypeInfo& info = InfoOf(tensor.dtype);
-    if (tensor.dtype == dtype) return dtype;
+    const DTypeInfo& info = InfoOf(tensor.dtype());
+    if (tensor.dtype() == dtype) return dtype;
     const bool changes = info.is_float() && info.bytes > 1 && !IsScale(tensor);
     ++(changes ? changed : kept);
-    return changes ? dtype : tensor.dtype;
+    return changes ? dtype : tensor.dtype();
   });
   if (widened > 0) {
     TalkUnlessQuiet(fmt::format("shardinit: {} with scales {} {}\n", Count(widened, "tensor"),

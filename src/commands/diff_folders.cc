@@ -37,7 +37,7 @@ struct Pair {
 using Pairs = std::map<std::string, Pair>;
 
 std::string Form(const Tensor& tensor) {
-  return fmt::format("{} {}", InfoOf(tensor.dtype).name, InShape(tensor.shape));
+  return fmt::format("{} {}", InfoOf(tensor.dtype()).name, InShape(tensor.shape()));
 }
 
 // Adds what is not read of either folder, which is then never equal, except for tensors without
@@ -60,8 +60,8 @@ Pairs PairsOf(const Plan& before, const Plan& after, const std::string& only) {
   Pairs pairs;
   const auto add = [&](const Plan& plan, const Tensor* Pair::*side) {
     for (const Tensor& tensor : plan.graph.tensors) {
-      if (!only.empty() && !PathMatches(only, tensor.path)) continue;
-      pairs[tensor.path].*side = &tensor;
+      if (!only.empty() && !PathMatches(only, tensor.path())) continue;
+      pairs[std::string(tensor.path())].*side = &tensor;
     }
   };
   add(before, &Pair::before);
@@ -76,7 +76,7 @@ Pairs PairsOf(const Plan& before, const Plan& after, const std::string& only) {
 
 void CompareBlock(const TensorFolder& before, const TensorFolder& after, int64_t first,
                   int64_t count, Pair* pair) {
-  const int element = InfoOf(pair->before->dtype).bytes;
+  const int element = InfoOf(pair->before->dtype()).bytes;
   std::vector<uint8_t> left(static_cast<size_t>(count * element)), right(left.size());
   before.ElementsOf (*pair->before)(first, count, left.data());
   after.ElementsOf (*pair->after)(first, count, right.data());
@@ -105,7 +105,7 @@ void CompareValues(const TensorFolder& before, const TensorFolder& after, const 
   int64_t bytes = 0;
   for (auto& [path, pair] : *pairs) {
     if (pair.before == nullptr || pair.after == nullptr || !pair.form.empty()) continue;
-    const int64_t most = kDiffBlock / InfoOf(pair.before->dtype).bytes;
+    const int64_t most = kDiffBlock / InfoOf(pair.before->dtype()).bytes;
     const int64_t elements = pair.before->elements();
     bytes += pair.before->bytes();
     for (int64_t first = 0; first < elements; first += most) {
@@ -118,7 +118,7 @@ void CompareValues(const TensorFolder& before, const TensorFolder& after, const 
     ThrowIfInterrupted();
     const Block& block = blocks[static_cast<size_t>(b)];
     CompareBlock(before, after, block.first, block.count, block.pair);
-    progress.Update(done += block.count * InfoOf(block.pair->before->dtype).bytes);
+    progress.Update(done += block.count * InfoOf(block.pair->before->dtype()).bytes);
   });
   before.RequireUnchanged();
   after.RequireUnchanged();
@@ -163,7 +163,7 @@ void PrintPairs(const Pairs& pairs, int64_t equal, bool values, bool json) {
     } else {
       text += fmt::format("~ {}\n  values: {} of {} differ, the first at {}\n", path,
                           Grouped(pair.unequal), Count(pair.before->elements(), "element"),
-                          IndexText(pair.first, pair.before->shape));
+                          IndexText(pair.first, pair.before->shape()));
     }
   }
   text += unequal == 0 ? fmt::format("no difference: {}", Count(equal, "tensor"))

@@ -47,8 +47,9 @@ std::string InJson(const Plan& plan, const std::vector<TensorDigest>& digests, b
   out.MemberOrNull("model_digest", all, ToHex(ModelDigest(digests)));
   out.Key("tensors").BeginArray(JsonWriter::kLines);
   for (const TensorDigest& digest : digests) {
-    out.BeginObject().Member("path", digest.tensor->path);
-    out.Member("dtype", InfoOf(digest.tensor->dtype).name).Member("shape", digest.tensor->shape);
+    out.BeginObject().Member("path", digest.tensor->path());
+    out.Member("dtype", InfoOf(digest.tensor->dtype()).name)
+        .Member("shape", digest.tensor->shape());
     out.Member("sha256", ToHex(digest.sha256)).EndObject();
   }
   out.EndArray().EndObject();
@@ -69,18 +70,18 @@ std::vector<std::string> Differences(const std::string& path, RecordedDigests ex
   std::vector<std::string> lines;
   for (const TensorDigest& digest : digests) {
     const Tensor& tensor = *digest.tensor;
-    const auto it = expected.find(tensor.path);
+    const auto it = expected.find(std::string(tensor.path()));
     if (it == expected.end()) {
-      lines.push_back(fmt::format("{}: is not in {}", tensor.path, path));
+      lines.push_back(fmt::format("{}: is not in {}", tensor.path(), path));
       continue;
     }
     const RecordedDigest& e = it->second;
-    const auto dtype = InfoOf(tensor.dtype).name;
-    if (e.dtype != dtype || e.shape != tensor.shape) {
-      lines.push_back(fmt::format("{}: is {} {}, but {} has {} {}", tensor.path, dtype,
-                                  InShape(tensor.shape), path, e.dtype, InShape(e.shape)));
+    const auto dtype = InfoOf(tensor.dtype()).name;
+    if (e.dtype != dtype || e.shape != tensor.shape()) {
+      lines.push_back(fmt::format("{}: is {} {}, but {} has {} {}", tensor.path(), dtype,
+                                  InShape(tensor.shape()), path, e.dtype, InShape(e.shape)));
     } else if (e.sha256 != ToHex(digest.sha256)) {
-      lines.push_back(fmt::format("{}: has other values: sha256 {} instead of {}", tensor.path,
+      lines.push_back(fmt::format("{}: has other values: sha256 {} instead of {}", tensor.path(),
                                   ToHex(digest.sha256).substr(0, 12), e.sha256.substr(0, 12)));
     }
     expected.erase(it);
@@ -105,7 +106,7 @@ std::vector<TensorDigest> SortedDigests(const std::vector<const Tensor*>& tensor
       folder ? [&](const Tensor& t) { return folder->ElementsOf(t); } : SourceOf());
   if (folder) folder->RequireUnchanged();
   std::ranges::sort(digests, {},
-                    [](const TensorDigest& each) { return std::string_view(each.tensor->path); });
+                    [](const TensorDigest& each) { return std::string_view(each.tensor->path()); });
   return digests;
 }
 
@@ -113,7 +114,7 @@ std::vector<TensorDigest> SortedDigests(const std::vector<const Tensor*>& tensor
 std::string InLines(const std::vector<TensorDigest>& digests, bool all) {
   std::string text;
   for (const TensorDigest& digest : digests) {
-    text += fmt::format("{}  {}\n", ToHex(digest.sha256), digest.tensor->path);
+    text += fmt::format("{}  {}\n", ToHex(digest.sha256), digest.tensor->path());
   }
   if (all) text += fmt::format("{}  (model)\n", ToHex(ModelDigest(digests)));
   return text;

@@ -58,10 +58,10 @@ const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
   for (const bool stored : {true, false}) {
     if (stored && !plan.graph.drawn) continue;
     for (const Tensor& tensor : Candidates(plan, stored)) {
-      paths.push_back(tensor.path);
-      members += tensor.path.starts_with(path + ".");
-      if (hint.empty() && tensor.path.ends_with("." + path)) {
-        hint = fmt::format("did you mean `{}`?", tensor.path);
+      paths.push_back(std::string(tensor.path()));
+      members += tensor.path().starts_with(path + ".");
+      if (hint.empty() && tensor.path().ends_with("." + path)) {
+        hint = fmt::format("did you mean `{}`?", tensor.path());
       }
     }
     if (members > 0) break;
@@ -92,8 +92,8 @@ std::string ListOf(const std::string& pattern, const std::vector<Tensor>& tensor
   constexpr size_t kMostListed = 16;
   std::vector<std::pair<std::string, int64_t>> groups;
   for (const Tensor& tensor : tensors) {
-    if (!PathMatches(pattern, tensor.path)) continue;
-    const std::string path = WithoutNumbers(tensor.path);
+    if (!PathMatches(pattern, tensor.path())) continue;
+    const std::string path = WithoutNumbers(tensor.path());
     const auto group = std::ranges::find(groups, path, &std::pair<std::string, int64_t>::first);
     if (group == groups.end()) {
       groups.emplace_back(path, 1);
@@ -132,15 +132,15 @@ ExitCode RunExplain(const ExplainOptions& options) {
   const Tensor& tensor = tensors[*found.tensor];
   const int64_t rank = options.rank >= 0 ? options.rank : plan.ShardingOf(tensor).LargestRank();
   const auto matches = std::count_if(tensors.begin(), tensors.end(), [&](const Tensor& t) {
-    return PathMatches(options.path, t.path);
+    return PathMatches(options.path, t.path());
   });
   const Facts facts = FactsOf({plan, found, tensor, rank}, matches);
   if (options.json) {
     Print(FactsInJson(facts));
   } else {
     Print(fmt::format(
-        "{}{}{}\n{}\n{}", Paint(Role::kStrong, tensor.path),
-        tensor.view ? fmt::format(", stored in layout {}", plan.graph.layout) : "",
+        "{}{}{}\n{}\n{}", Paint(Role::kStrong, tensor.path()),
+        tensor.view() ? fmt::format(", stored in layout {}", plan.graph.layout) : "",
         matches == 1 ? "" : fmt::format(" (the first of {} that match)", Grouped(matches)),
         ListOf(options.path, tensors), FactsInText(facts)));
   }

@@ -26,16 +26,16 @@ namespace {
 
 const Tensor* FindTensor(const Plan& plan, std::string_view path) {
   const auto found = std::find_if(plan.graph.tensors.begin(), plan.graph.tensors.end(),
-                                  [&](const Tensor& tensor) { return tensor.path == path; });
+                                  [&](const Tensor& tensor) { return tensor.path() == path; });
   return found == plan.graph.tensors.end() ? nullptr : &*found;
 }
 
 // Compares two tensors of one shape and type until an element differs.
 bool AreEqual(const TensorFolder& folder, const Tensor& a, const Tensor& b) {
-  const int element = InfoOf(a.dtype).bytes;
+  const int element = InfoOf(a.dtype()).bytes;
   constexpr int64_t kBytes = 1 << 20;
   std::vector<uint8_t> left(kBytes), right(kBytes);
-  const Box whole = WholeOf(a.shape);
+  const Box whole = WholeOf(a.shape());
   for (int64_t first = 0; first < a.elements(); first += kBytes / element) {
     const int64_t count = std::min<int64_t>(kBytes / element, a.elements() - first);
     ReadPieces(folder.PiecesOf(a), element, whole, first, count, left.data());
@@ -54,7 +54,7 @@ void SayIfUntied(const TensorFolder& folder) {
   const Tensor* const head = FindTensor(plan, "lm_head.weight");
   const Tensor* const table = FindTensor(plan, "model.embed_tokens.weight");
   if (head == nullptr || table == nullptr) return;
-  if (head->shape == table->shape && head->dtype == table->dtype &&
+  if (head->shape() == table->shape() && head->dtype() == table->dtype() &&
       AreEqual(folder, *head, *table)) {
     return;
   }
@@ -142,7 +142,7 @@ std::string ClaimOf(const TensorFolder& from, const std::string& layout) {
 
 void RequireModules(const Plan& plan) {
   std::set<std::string_view> paths;
-  for (const Tensor& tensor : plan.graph.tensors) paths.insert(tensor.path);
+  for (const Tensor& tensor : plan.graph.tensors) paths.insert(tensor.path());
   for (const std::string_view path : paths) {
     for (size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', dot + 1)) {
       if (!paths.contains(path.substr(0, dot))) continue;

@@ -56,7 +56,7 @@ std::string InJson(const Shown& shown) {
   out.EndArray().Key("stored").BeginArray(JsonWriter::kLines);
   for (const Tensor* tensor : shown.stored) {
     WriteStored(*tensor, graph, out.BeginObject());
-    if (!tensor->view) out.Member("view", tensor->path);
+    if (!tensor->view()) out.Member("view", tensor->path());
     out.Member("bytes", tensor->bytes()).EndObject();
   }
   out.EndArray().EndObject();
@@ -153,7 +153,7 @@ class Drawing {
 
   void DrawTensors(const Outline& member) {
     const TensorText text = TextOf(member.tensors, shown_);
-    const bool is_view = member.tensors.front()->view != nullptr;
+    const bool is_view = member.tensors.front()->view() != nullptr;
     std::vector<std::string> lines = {member.name};
     if (member.count > 1) lines.front() += fmt::format(" × {}", Grouped(member.count));
     lines.push_back(fmt::format("{} {}", text.dtype, text.shape));
@@ -176,10 +176,10 @@ class Drawing {
   void NoteTensors(const Outline& outline, int64_t node, bool is_tensor) {
     for (const Outline& member : outline.members) NoteTensors(member, node, is_tensor);
     for (const Tensor* tensor : outline.tensors) {
-      if (!tensor->view) {
+      if (!tensor->view()) {
         NodeOf(tensor) = node;
       } else if (!is_tensor) {
-        ForEachSource(tensor->view->root, [&](size_t i) { out_.Arrow(node_of_[i], node, ""); });
+        ForEachSource(tensor->view()->root, [&](size_t i) { out_.Arrow(node_of_[i], node, ""); });
       }
     }
   }

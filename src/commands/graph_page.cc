@@ -60,7 +60,7 @@ class GraphPart {
   GraphPart(const Shown& shown, const Tensors& tensors, int64_t depth)
       : shown_(shown), outline_(OutlineOf(tensors)), depth_(depth), groups_(GroupsOf(outline_)) {
     // Drawn tensors of a layout are sharded as what is stored of them.
-    has_partition_ = !shown.plan.graph.drawn || tensors.front()->view != nullptr;
+    has_partition_ = !shown.plan.graph.drawn || tensors.front()->view() != nullptr;
     for (const TensorGroup& group : groups_) {
       const TensorText text = TextOf(group.outline->tensors, shown);
       values_.Count(KindOfValues(*group.outline, text), *group.outline);
@@ -89,8 +89,8 @@ class GraphPart {
   // Returns what the values are drawn from, or the operation of a view.
   static std::string KindOfValues(const Outline& outline, const TensorText& text) {
     const Tensor& tensor = *outline.tensors.front();
-    if (tensor.view == nullptr) return text.values;
-    const ViewOperation* operation = tensor.view->root.operation;
+    if (tensor.view() == nullptr) return text.values;
+    const ViewOperation* operation = tensor.view()->root.operation;
     return operation == nullptr ? "as drawn" : std::string(operation->name);
   }
 

@@ -11,8 +11,8 @@ namespace shardinit {
 
 int64_t Shown::CountTies(const Tensors& tensors) const {
   return std::count_if(tensors.begin(), tensors.end(), [&](const Tensor* tensor) {
-    return tensor->view && tensor->view->root.operation == nullptr &&
-           uses[tensor->view->root.tensor] > 1;
+    return tensor->view() && tensor->view()->root.operation == nullptr &&
+           uses[tensor->view()->root.tensor] > 1;
   });
 }
 
@@ -23,7 +23,7 @@ Shown Choose(const Plan& plan, const std::string& only) {
     return {plan, all, all, {}};
   }
   const auto matches = [&](const Tensor& tensor) {
-    return only.empty() || PathMatches(only, tensor.path);
+    return only.empty() || PathMatches(only, tensor.path());
   };
   const std::vector<Tensor>& drawn = *graph.drawn;
   std::vector<bool> matching(drawn.size());
@@ -32,13 +32,13 @@ Shown Choose(const Plan& plan, const std::string& only) {
   std::vector<bool> is_shown = matching;
   for (const Tensor& tensor : graph.tensors) {
     bool wanted = matches(tensor);
-    ForEachSource(tensor.view->root, [&](size_t i) {
+    ForEachSource(tensor.view()->root, [&](size_t i) {
       wanted = wanted || matching[i];
       ++shown.uses[i];
     });
     if (!wanted) continue;
     shown.stored.push_back(&tensor);
-    ForEachSource(tensor.view->root, [&](size_t i) { is_shown[i] = true; });
+    ForEachSource(tensor.view()->root, [&](size_t i) { is_shown[i] = true; });
   }
   for (size_t i = 0; i < drawn.size(); ++i) {
     if (is_shown[i]) shown.drawn.push_back(&drawn[i]);
@@ -62,12 +62,12 @@ std::string HeadingOf(const Shown& shown) {
 
 TensorText TextOf(const Tensors& tensors, const Shown& shown) {
   const Tensor& tensor = *tensors.front();
-  std::string values = tensor.view ? Describe(OutlineOfViews(tensors)) : DescribeValues(tensors);
+  std::string values = tensor.view() ? Describe(OutlineOfViews(tensors)) : DescribeValues(tensors);
   const int64_t ties = shown.CountTies(tensors);
   if (ties > 0)
     values += ties == std::ssize(tensors) ? " (tied)" : fmt::format(" ({} tied)", Grouped(ties));
-  return {std::string(InfoOf(tensor.dtype).name), InShape(tensor.shape),
-          InText(tensor.partition, shown.plan.graph.mesh), std::move(values)};
+  return {std::string(InfoOf(tensor.dtype()).name), InShape(tensor.shape()),
+          InText(tensor.partition(), shown.plan.graph.mesh), std::move(values)};
 }
 
 }  // namespace shardinit

@@ -35,7 +35,7 @@ struct InspectOptions {
 };
 
 std::string MatrixText(const Tensor& tensor) {
-  return tensor.view ? std::string() : MatrixInText(tensor.distribution, tensor.shape);
+  return tensor.view() ? std::string() : MatrixInText(tensor.distribution(), tensor.shape());
 }
 
 ExitCode InspectFolder(const InspectOptions& options) {
@@ -53,8 +53,8 @@ ExitCode InspectFolder(const InspectOptions& options) {
     out.Key("tensors").BeginArray(JsonWriter::kLines);
     for (const Tensor* each : tensors) {
       const Tensor& tensor = *each;
-      out.BeginObject().Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
-      out.Member("global_shape", tensor.shape);
+      out.BeginObject().Member("path", tensor.path()).Member("dtype", InfoOf(tensor.dtype()).name);
+      out.Member("global_shape", tensor.shape());
       out.Member("shards", plan.ShardingOf(tensor).CountBoxes());
       out.Member("init", InitText(tensor));
       if (const std::string matrix = MatrixText(tensor); !matrix.empty())
@@ -74,8 +74,9 @@ ExitCode InspectFolder(const InspectOptions& options) {
       {"path", "dtype", "global shape", "shards", "init"}};
   for (const Tensor* each : tensors) {
     const Tensor& tensor = *each;
-    rows.push_back({tensor.path, std::string(InfoOf(tensor.dtype).name), InShape(tensor.shape),
-                    Grouped(plan.ShardingOf(tensor).CountBoxes()), InitText(tensor)});
+    rows.push_back({std::string(tensor.path()), std::string(InfoOf(tensor.dtype()).name),
+                    InShape(tensor.shape()), Grouped(plan.ShardingOf(tensor).CountBoxes()),
+                    InitText(tensor)});
     if (const std::string matrix = MatrixText(tensor); !matrix.empty())
       rows.back().back() += ": " + matrix;
   }
@@ -98,8 +99,10 @@ ExitCode InspectOther(const InspectOptions& options) {
     for (const auto& [name, why] : folder.unread()) out.Member(name, why);
     out.EndObject().Key("tensors").BeginArray(JsonWriter::kLines);
     for (const Tensor* tensor : tensors) {
-      out.BeginObject().Member("path", tensor->path).Member("dtype", InfoOf(tensor->dtype).name);
-      out.Member("global_shape", tensor->shape);
+      out.BeginObject()
+          .Member("path", tensor->path())
+          .Member("dtype", InfoOf(tensor->dtype()).name);
+      out.Member("global_shape", tensor->shape());
       out.Member("shards", folder.PiecesOf(*tensor).size());
       out.Member("file", folder.PiecesOf(*tensor).front().file).EndObject();
     }
@@ -112,8 +115,9 @@ ExitCode InspectOther(const InspectOptions& options) {
       {"path", "dtype", "global shape", "pieces", "file"}};
   for (const Tensor* tensor : tensors) {
     const std::vector<FilePiece>& pieces = folder.PiecesOf(*tensor);
-    rows.push_back({tensor->path, std::string(InfoOf(tensor->dtype).name), InShape(tensor->shape),
-                    Grouped(std::ssize(pieces)), Escape(shardinit::NameOf(pieces.front().file))});
+    rows.push_back({std::string(tensor->path()), std::string(InfoOf(tensor->dtype()).name),
+                    InShape(tensor->shape()), Grouped(std::ssize(pieces)),
+                    Escape(shardinit::NameOf(pieces.front().file))});
   }
   Print(fmt::format("{}: {}: {} in {}, {}\n\n", Escape(options.path), folder.what(),
                     Count(plan.parameters, "element"),

@@ -302,7 +302,7 @@ void AddOnly(CLI::App& app, std::string* only) {
 }
 
 std::string InitText(const Tensor& tensor) {
-  return tensor.view ? Describe(*tensor.view) : InText(tensor.distribution);
+  return tensor.view() ? Describe(*tensor.view()) : InText(tensor.distribution());
 }
 
 std::string MeshText(const Mesh& mesh) {

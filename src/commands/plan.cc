@@ -59,9 +59,9 @@ struct WholeMatrices {
 WholeMatrices FindWholeMatrices(const Plan& plan) {
   WholeMatrices found;
   for (const Tensor& tensor : plan.graph.logical()) {
-    const auto* orthogonal = std::get_if<Orthogonal>(&tensor.distribution);
+    const auto* orthogonal = std::get_if<Orthogonal>(&tensor.distribution());
     if (orthogonal == nullptr) continue;
-    const OrthogonalSize size = SizeOf(*orthogonal, tensor.shape);
+    const OrthogonalSize size = SizeOf(*orthogonal, tensor.shape());
     ++found.count;
     found.operations += size.operations;
     if (size.bytes > found.largest.bytes) found.largest = size;
@@ -186,8 +186,8 @@ void AddFactsOfBalance(const Plan& plan, const Balance& balance, int64_t stored_
 Fact FactOfSources(const InitGraph& graph) {
   std::map<std::pair<std::string, std::string>, int64_t> bytes;
   for (const Tensor& tensor : graph.logical()) {
-    ForEachSource(tensor.distribution, [&](const std::string& source, const std::string& name,
-                                           const SourceTensorPtr& data) {
+    ForEachSource(tensor.distribution(), [&](const std::string& source, const std::string& name,
+                                             const SourceTensorPtr& data) {
       if (data != nullptr) bytes[{source, name}] = data->elements() * InfoOf(data->dtype()).bytes;
     });
   }
@@ -206,9 +206,9 @@ Fact FactOfSources(const InitGraph& graph) {
 int64_t PaddingIn(const InitGraph& graph) {
   int64_t bytes = 0;
   for (const Tensor& tensor : graph.tensors) {
-    if (!tensor.view) continue;
-    for (const Piece& piece : tensor.view->pieces) {
-      if (piece.source == Piece::kPadding) bytes += piece.elements() * InfoOf(tensor.dtype).bytes;
+    if (!tensor.view()) continue;
+    for (const Piece& piece : tensor.view()->pieces) {
+      if (piece.source == Piece::kPadding) bytes += piece.elements() * InfoOf(tensor.dtype()).bytes;
     }
   }
   return bytes;
@@ -322,13 +322,13 @@ void AddFactsOfRank(const Plan& plan, int64_t rank, Facts* facts) {
   };
   const FactTable boxes = {
       of_rank->shards.size(),
-      {column("path", "path", [](const Shard& shard) { return shard.tensor->path; }),
+      {column("path", "path", [](const Shard& shard) { return std::string(shard.tensor->path()); }),
        column("dtype", "dtype",
-              [](const Shard& shard) { return std::string(InfoOf(shard.tensor->dtype).name); }),
+              [](const Shard& shard) { return std::string(InfoOf(shard.tensor->dtype()).name); }),
        column("global_shape", "global shape",
-              [](const Shard& shard) { return shard.tensor->shape; }),
+              [](const Shard& shard) { return shard.tensor->shape(); }),
        column("", "partition",
-              [&mesh](const Shard& shard) { return InText(shard.tensor->partition, mesh); }),
+              [&mesh](const Shard& shard) { return InText(shard.tensor->partition(), mesh); }),
        column("offset", "offset", [](const Shard& shard) { return shard.box.offset; }),
        column("shape", "shape", [](const Shard& shard) { return shard.box.shape; }),
        column("file", "", [file](const Shard&) { return file; })}};

@@ -28,10 +28,10 @@ constexpr int64_t kMostTried = 1 << 16;    // ranks tried for the boxes of one t
 // Places boxes of a tensor on a plane of one or two of its dimensions.
 class Plane {
  public:
-  explicit Plane(const Tensor& tensor, const Mesh& mesh) : shape_(tensor.shape) {
+  explicit Plane(const Tensor& tensor, const Mesh& mesh) : shape_(tensor.shape()) {
     std::vector<size_t> dimensions(shape_.size());
     std::iota(dimensions.begin(), dimensions.end(), 0);
-    const auto parts = [&](size_t d) { return PartsOf(tensor.partition.dimensions[d], mesh); };
+    const auto parts = [&](size_t d) { return PartsOf(tensor.partition().dimensions[d], mesh); };
     // Sharded dimensions come first, then the longest.
     std::stable_sort(dimensions.begin(), dimensions.end(), [&](size_t a, size_t b) {
       if ((parts(a) > 1) != (parts(b) > 1)) return parts(a) > 1;
@@ -132,8 +132,8 @@ class PlanPageWriter {
       rows.push_back({{groups_[g].name, IdOf(g)},
                       {Grouped(group.count)},
                       {InBytes(group.bytes)},
-                      {std::string(InfoOf(tensor.dtype).name)},
-                      {InShape(tensor.shape)},
+                      {std::string(InfoOf(tensor.dtype()).name)},
+                      {InShape(tensor.shape())},
                       {PartitionOf(groups_[g])},
                       {Grouped(sharding.CountBoxes())},
                       {Grouped(sharding.holders())}});
@@ -170,7 +170,7 @@ class PlanPageWriter {
   }
 
   std::string PartitionOf(const TensorGroup& group) const {
-    return InText(group.outline->tensors.front()->partition, mesh_);
+    return InText(group.outline->tensors.front()->partition(), mesh_);
   }
 
   // Returns the id of the picture of a group's boxes, or nothing if it is left out.
@@ -188,8 +188,8 @@ class PlanPageWriter {
       const Plane plane(tensor, mesh_);
       const int64_t boxes = sharding.CountBoxes();
       HtmlPage part;
-      part.BeginDetails(fmt::format("{} {} {}", tensor.path, InShape(tensor.shape),
-                                    InText(tensor.partition, mesh_)),
+      part.BeginDetails(fmt::format("{} {} {}", tensor.path(), InShape(tensor.shape()),
+                                    InText(tensor.partition(), mesh_)),
                         g == 0, "one");
       part.Paragraph(fmt::format("{}, each held by {}. {}{}", Count(boxes, "box", "boxes"),
                                  Count(sharding.holders(), "rank"), plane.Describe(),
@@ -197,7 +197,7 @@ class PlanPageWriter {
                                                                          Grouped(std::ssize(tiles)))
                                                            : ""));
       part.Add(
-          TilesInHtml(fmt::format("t{}", g), tensor.path, plane.width(), plane.height(), tiles));
+          TilesInHtml(fmt::format("t{}", g), tensor.path(), plane.width(), plane.height(), tiles));
       part.EndDetails();
       boxes_.push_back(part.body());
     }
@@ -212,7 +212,7 @@ class PlanPageWriter {
         sharding.holders() > 1 ? " and " + Count(sharding.holders() - 1, "replica") : "";
     // First holders are at the lowest index of all axes that shard nothing.
     int64_t step = mesh_.world_size();
-    for (const DimensionPartition& by : tensor.partition.dimensions) {
+    for (const DimensionPartition& by : tensor.partition().dimensions) {
       for (const int axis : by.axes) step = std::min(step, mesh_.StrideOf(axis));
     }
     std::vector<Tile> tiles;

@@ -44,8 +44,8 @@ Fact FactOfBoxes(const Subject& subject) {
   const auto& [plan, why, tensor, rank] = subject;
   const Sharding sharding = plan.ShardingOf(tensor);
   const std::vector<Box> boxes = sharding.BoxesOn(rank);
-  const Shape none(tensor.shape.size());
-  const int64_t bytes = sharding.ElementsOn(rank) * InfoOf(tensor.dtype).bytes;
+  const Shape none(tensor.shape().size());
+  const int64_t bytes = sharding.ElementsOn(rank) * InfoOf(tensor.dtype()).bytes;
   Facts members = {{"rank", rank},
                    {"coordinate", plan.graph.mesh.CoordinateOf(rank)},
                    {"offset", boxes.empty() ? none : boxes[0].offset},
@@ -110,14 +110,14 @@ void AddSharding(const Subject& subject, Facts* facts) {
   const size_t first = facts->size();
   const Sharding sharding = plan.ShardingOf(tensor);
   facts->push_back({"partition",
-                    InText(tensor.partition, plan.graph.mesh),
+                    InText(tensor.partition(), plan.graph.mesh),
                     {.label = "partition", .place = PlaceOf(why.shard)}});
   if (why.shard.source != nullptr) {
     facts->push_back({"shard", PlaceOf(why.shard)});
   }
   if (why.stage.source != nullptr) {
-    std::string text = tensor.partition.pins.empty() ? "all ranks" : "";
-    for (const Pin& pin : tensor.partition.pins) {
+    std::string text = tensor.partition().pins.empty() ? "all ranks" : "";
+    for (const Pin& pin : tensor.partition().pins) {
       text += fmt::format("{}{} {}", text.empty() ? "" : ", ", plan.graph.mesh.axes[pin.axis],
                           fmt::join(pin.indices, " and "));
     }

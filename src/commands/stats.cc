@@ -68,8 +68,8 @@ std::vector<std::string> MissingOf(const AgainstSpec& against, const std::string
   }
   std::vector<std::string> missing;
   for (const Tensor& tensor : against.plan.graph.tensors) {
-    const bool is_wanted = only.empty() || PathMatches(only, tensor.path);
-    if (is_wanted && there.count(&tensor) == 0) missing.push_back(tensor.path);
+    const bool is_wanted = only.empty() || PathMatches(only, tensor.path());
+    if (is_wanted && there.count(&tensor) == 0) missing.push_back(std::string(tensor.path()));
   }
   return missing;
 }
@@ -87,8 +87,10 @@ std::string InJson(const StatsResults& all) {
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines).Key("tensors").BeginArray(JsonWriter::kLines);
   for (const Measurement& m : all.measured) {
-    out.BeginObject().Member("path", m.tensor->path).Member("dtype", InfoOf(m.tensor->dtype).name);
-    out.Member("shape", m.tensor->shape).Member("init", InitText(*m.declaring));
+    out.BeginObject()
+        .Member("path", m.tensor->path())
+        .Member("dtype", InfoOf(m.tensor->dtype()).name);
+    out.Member("shape", m.tensor->shape()).Member("init", InitText(*m.declaring));
     out.Member("not_finite", m.not_finite());
     out.Member("nan", m.nans).Member("infinite", m.infinities);
     if (all.is_folder && IsOfSource(*m.tensor)) out.Member("zero_rows", m.zero_rows);
@@ -151,7 +153,7 @@ std::string InTable(const std::vector<Measurement>& results) {
   std::vector<std::vector<std::string>> rows = {
       {"path", "mean", "std", "min", "median", "max", "KS distance", "probability", "as declared"}};
   for (const Measurement& m : results) {
-    rows.push_back({m.tensor->path, Short(m.moments.mean), Short(m.moments.std()),
+    rows.push_back({std::string(m.tensor->path()), Short(m.moments.mean), Short(m.moments.std()),
                     Short(m.moments.min), Short(m.quantiles[kMedian]), Short(m.moments.max),
                     m.fit ? fmt::format("{:.3g}", m.fit->distance) : "-",
                     m.fit ? fmt::format("{:.3g}", m.fit->probability) : "-", Verdict(m)});
@@ -163,8 +165,8 @@ std::string InTable(const std::vector<Measurement>& results) {
 std::string InFull(const Measurement& m) {
   const Tensor& tensor = *m.tensor;
   std::string text =
-      fmt::format("{}: {} {}, {}\n\n", Paint(Role::kStrong, tensor.path), InfoOf(tensor.dtype).name,
-                  InShape(tensor.shape), InitText(*m.declaring));
+      fmt::format("{}: {} {}, {}\n\n", Paint(Role::kStrong, tensor.path()),
+                  InfoOf(tensor.dtype()).name, InShape(tensor.shape()), InitText(*m.declaring));
   const auto declared = [&](double DeclaredMoments::*member) {
     return m.declared ? Short((*m.declared).*member) : "";
   };
@@ -204,7 +206,7 @@ std::string Complaint(const Measurement& m) {
   } else {
     why = fmt::format("its values go from {} to {}", m.moments.min, m.moments.max);
   }
-  return fmt::format("{}: {} ({}): {}\n", Paint(Role::kStrong, m.tensor->path, Channel::kTalk),
+  return fmt::format("{}: {} ({}): {}\n", Paint(Role::kStrong, m.tensor->path(), Channel::kTalk),
                      Paint(Role::kBad, "is not as declared", Channel::kTalk), InitText(*m.tensor),
                      why);
 }
@@ -233,10 +235,10 @@ std::string Remarks(const StatsResults& all) {
   std::vector<std::string> initial, constant;
   for (const Measurement& m : all.measured) {
     if (m.is_initial == true) {
-      initial.push_back(m.tensor->path);
+      initial.push_back(std::string(m.tensor->path()));
     } else if (IsOfSource(*m.tensor) && m.moments.count > 1 && m.not_finite() == 0 &&
                m.moments.min == m.moments.max) {
-      constant.push_back(fmt::format("{} ({})", m.tensor->path, Short(m.moments.min)));
+      constant.push_back(fmt::format("{} ({})", m.tensor->path(), Short(m.moments.min)));
     }
   }
   std::string text = Named(initial, fmt::format("is exactly as {} initializes it", all.spec),
@@ -274,12 +276,12 @@ std::vector<const Tensor*> DeclaringOf(const std::vector<const Tensor*>& tensors
   }
   std::vector<const Tensor*> declaring;
   for (const Tensor* tensor : tensors) {
-    const auto found = by_name.find(tensor->path);
+    const auto found = by_name.find(tensor->path());
     declaring.push_back(tensor);
     if (found == by_name.end()) {
-      all->unknown.push_back(tensor->path);
+      all->unknown.push_back(std::string(tensor->path()));
     } else if (found->second->outcome == ComparedTensor::Outcome::kOtherForm) {
-      all->other_form.push_back(tensor->path);
+      all->other_form.push_back(std::string(tensor->path()));
     } else {
       declaring.back() = found->second->tensor;
     }

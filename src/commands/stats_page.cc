@@ -35,13 +35,13 @@ std::vector<MeasuredGroup> MeasuredGroupsOf(const std::vector<Measurement>& resu
   std::map<std::string, size_t> by_name;
   for (const Measurement& m : results) {
     const auto [it, is_new] = by_name.try_emplace(
-        WithoutNumbers(m.tensor->path) + InShape(m.tensor->shape), groups.size());
+        WithoutNumbers(m.tensor->path()) + InShape(m.tensor->shape()), groups.size());
     if (is_new) groups.emplace_back();
     groups[it->second].results.push_back(&m);
   }
   for (MeasuredGroup& group : groups) {
     std::vector<std::string_view> paths;
-    for (const Measurement* m : group.results) paths.push_back(m->tensor->path);
+    for (const Measurement* m : group.results) paths.push_back(m->tensor->path());
     group.name = AsOne(paths);
   }
   return groups;
@@ -121,7 +121,7 @@ std::string Histogram(const Measurement& m) {
               "b", Count(m.histogram[i], "element"));
   }
   return chart.InHtml(
-      {.title = m.tensor->path,
+      {.title = std::string(m.tensor->path()),
        .y = "elements",
        .top = fmt::format("{:.3g} %", 100 * most / static_cast<double>(m.moments.count)),
        .bottom = "0 %",
@@ -185,8 +185,8 @@ std::string QuantileBands(const Results& results, const Scale& scale) {
                        .top = scale.most(),
                        .bottom = scale.least(),
                        .x = "number in the path",
-                       .left = NumbersIn(shown.front()->tensor->path),
-                       .right = NumbersIn(shown.back()->tensor->path)});
+                       .left = NumbersIn(std::string(shown.front()->tensor->path())),
+                       .right = NumbersIn(std::string(shown.back()->tensor->path()))});
 }
 
 class StatsPageWriter {
@@ -303,7 +303,7 @@ class StatsPageWriter {
       const double at = (std::log10(shown[i]->moments.std()) - low) / (high - low);
       chart.Bar(
           width * (static_cast<double>(i) + 0.1), 0.8 * width, 0, std::max(at, 0.005), "b",
-          fmt::format("{}: std {}", shown[i]->tensor->path, InDigits(shown[i]->moments.std())));
+          fmt::format("{}: std {}", shown[i]->tensor->path(), InDigits(shown[i]->moments.std())));
     }
     const std::string constant = Count(std::ssize(results_) - std::ssize(spread), "tensor");
     page_.Add(chart.InHtml(
@@ -324,8 +324,8 @@ class StatsPageWriter {
     const Measurement& first = *group.results.front();
     page_.BeginDetails(group.name, groups_.size() <= kMostOpenCharts || g == 0);
     page_.Add(fmt::format("<div id=\"g{}\">\n", g));
-    page_.Paragraph(fmt::format("{} {}, {}", InfoOf(first.tensor->dtype).name,
-                                InShape(first.tensor->shape), InitText(*first.tensor)));
+    page_.Paragraph(fmt::format("{} {}, {}", InfoOf(first.tensor->dtype()).name,
+                                InShape(first.tensor->shape()), InitText(*first.tensor)));
     const Scale scale(group.results);
     if (scale.is_empty()) {
       page_.Paragraph(first.moments.count == 0

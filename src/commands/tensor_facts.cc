@@ -22,30 +22,30 @@ std::string InexactInText(const Subject& subject) {
                      FindEngine(subject.plan.graph.engine)->framework);
 }
 
-std::string InHex(const Tensor& tensor) { return fmt::format("{:016x}", tensor.stream.key); }
+std::string InHex(const Tensor& tensor) { return fmt::format("{:016x}", tensor.stream().key); }
 
 // Returns the key of the tensor's random numbers, if it has some.
 FactValue KeyOf(const Tensor& tensor) {
-  if (!IsRandom(tensor.distribution)) return nullptr;
-  if (std::holds_alternative<KeyWords>(tensor.key)) return Facts{{"value", InHex(tensor)}};
-  if (const auto* const place = std::get_if<StreamPlace>(&tensor.key)) {
-    if (tensor.stream.is_least) return Facts{{"least_position", place->position}};
+  if (!IsRandom(tensor.distribution())) return nullptr;
+  if (std::holds_alternative<KeyWords>(tensor.key())) return Facts{{"value", InHex(tensor)}};
+  if (const auto* const place = std::get_if<StreamPlace>(&tensor.key())) {
+    if (tensor.stream().is_least) return Facts{{"least_position", place->position}};
     Facts facts = {{"position", place->position}};
     if (place->spare != kNoSpare) facts.push_back({"spare", place->spare});
     return facts;
   }
-  if (tensor.stream.engine->has_places) return nullptr;
-  return Facts{{"value", InHex(tensor)}, {"path", DrawPathOf(tensor)}};
+  if (tensor.stream().engine->has_places) return nullptr;
+  return Facts{{"value", InHex(tensor)}, {"path", std::string(DrawPathOf(tensor))}};
 }
 
 std::string KeyInText(const Tensor& tensor) {
-  if (std::holds_alternative<KeyWords>(tensor.key)) return InHex(tensor) + ", given";
-  const auto* const place = std::get_if<StreamPlace>(&tensor.key);
+  if (std::holds_alternative<KeyWords>(tensor.key())) return InHex(tensor) + ", given";
+  const auto* const place = std::get_if<StreamPlace>(&tensor.key());
   if (place == nullptr) {
     return fmt::format("{}, of the seed and `{}`", InHex(tensor), DrawPathOf(tensor));
   }
   std::string text = fmt::format("{} words of the stream before", Grouped(place->position));
-  if (tensor.stream.is_least) {
+  if (tensor.stream().is_least) {
     text += " at least: truncated normal numbers that are not made here say how many";
   } else if (place->spare != kNoSpare) {
     text += fmt::format(", and a second number of the four at {}", Grouped(place->spare));
@@ -59,7 +59,7 @@ void AddShape(const Subject& subject, Facts* facts) {
     facts->push_back(FactOf("conditions", why.conditions,
                             [](const Setting&, bool first) { return first ? "when" : ""; }));
   }
-  facts->push_back({"shape", tensor.shape, {.label = "shape", .place = PlaceOf(why.place)}});
+  facts->push_back({"shape", tensor.shape(), {.label = "shape", .place = PlaceOf(why.place)}});
   FactList dimensions;
   for (const Setting& dimension : why.dimensions) {
     Fact fact = FactOf(dimension, fmt::format("  dimension {}", dimensions.items.size()));
@@ -68,7 +68,7 @@ void AddShape(const Subject& subject, Facts* facts) {
   }
   facts->push_back({"dimensions", std::move(dimensions)});
   facts->push_back(
-      At({"dtype", std::string(InfoOf(tensor.dtype).name), {.label = "dtype"}}, why.dtype, ""));
+      At({"dtype", std::string(InfoOf(tensor.dtype()).name), {.label = "dtype"}}, why.dtype, ""));
   if (IsBuffer(tensor)) facts->push_back({"kind", "buffer", {.label = "kind"}});
   facts->push_back({"elements",
                     tensor.elements(),
@@ -114,9 +114,9 @@ void AddInitializer(const Subject& subject, Facts* facts) {
   facts->push_back(std::move(fans));
   for (const Working& step : why.working) working.items.push_back(FactOf(step, why.fans.span));
   facts->push_back({"working", std::move(working)});
-  Fact values = {"distribution", InText(tensor.distribution), {.label = "values"}};
-  if (IsInexact(tensor) && !IsRandom(tensor.distribution)) {
-    values.row.text = InText(tensor.distribution) + InexactInText(subject);
+  Fact values = {"distribution", InText(tensor.distribution()), {.label = "values"}};
+  if (IsInexact(tensor) && !IsRandom(tensor.distribution())) {
+    values.row.text = InText(tensor.distribution()) + InexactInText(subject);
   }
   facts->push_back(std::move(values));
   if (!why.multipliers.empty()) {
@@ -125,10 +125,10 @@ void AddInitializer(const Subject& subject, Facts* facts) {
           return (is_first ? "multiply " : "         ") + multiplier.name;
         }));
   }
-  if (std::string matrix = MatrixInText(tensor.distribution, tensor.shape); !matrix.empty()) {
+  if (std::string matrix = MatrixInText(tensor.distribution(), tensor.shape()); !matrix.empty()) {
     facts->push_back({"matrix", std::move(matrix), {.label = "matrix"}});
   }
-  facts->push_back({"draws", DrawsOf(tensor.distribution)});
+  facts->push_back({"draws", DrawsOf(tensor.distribution())});
 }
 
 // Adds facts of the stream. People see them only for a tensor that is drawn at random.
@@ -137,15 +137,15 @@ void AddStream(const Subject& subject, Facts* facts) {
   Fact seed = At({"seed", plan.graph.seed}, why.seed);
   Fact engine = At({"engine", plan.graph.engine}, why.engine);
   Fact key = {"key", KeyOf(tensor)};
-  if (IsRandom(tensor.distribution)) {
+  if (IsRandom(tensor.distribution())) {
     seed.row.label = "seed";
     seed.row.text = fmt::to_string(plan.graph.seed);
     engine.row.label = "engine";
-    const bool has_places = tensor.stream.engine->has_places;
+    const bool has_places = tensor.stream().engine->has_places;
     engine.row.text = plan.graph.engine;
     if (!has_places) {
       engine.row.text +=
-          fmt::format(", {} for each element", Count(DrawsOf(tensor.distribution), "draw"));
+          fmt::format(", {} for each element", Count(DrawsOf(tensor.distribution()), "draw"));
     }
     engine.row.text += InexactInText(subject);
     engine.row.section = kEngine;
@@ -171,9 +171,9 @@ void AddOperations(const ViewOutline& view, size_t level, Facts* facts) {
     return;
   }
   const Tensor& first = *view.tensors.front();
-  std::string shapes = InShape(first.shape);
+  std::string shapes = InShape(first.shape());
   for (const Tensor* tensor : view.tensors) {
-    if (tensor->shape != first.shape) shapes = "different shapes";
+    if (tensor->shape() != first.shape()) shapes = "different shapes";
   }
   ViewOutline alone = view;
   alone.copies = 1;
@@ -210,10 +210,10 @@ void AddView(const Subject& subject, Facts* facts) {
   view.value = Facts{{"text", Describe(outline)}};
   view = At(std::move(view), why.view, "");
   FactList logical;
-  for (const Tensor* source : SourcesOf(*tensor.view)) {
-    logical.items.push_back({"", Facts{{"path", source->path},
-                                       {"shape", source->shape},
-                                       {"distribution", InText(source->distribution)},
+  for (const Tensor* source : SourcesOf(*tensor.view())) {
+    logical.items.push_back({"", Facts{{"path", std::string(source->path())},
+                                       {"shape", source->shape()},
+                                       {"distribution", InText(source->distribution())},
                                        {"key", KeyOf(*source)}}});
   }
   facts->push_back({"logical", std::move(logical)});
@@ -267,25 +267,26 @@ void AddLayouts(const Subject& subject, Facts* facts) {
 
 Facts FactsOf(const Subject& subject, int64_t matches) {
   const auto& [plan, why, tensor, rank] = subject;
-  Facts facts = {{"path", tensor.path}, {"matches", matches}, {"place", PlaceOf(why.place)}};
+  Facts facts = {
+      {"path", std::string(tensor.path())}, {"matches", matches}, {"place", PlaceOf(why.place)}};
   AddShape(subject, &facts);
-  tensor.view ? AddView(subject, &facts) : AddInitializer(subject, &facts);
+  tensor.view() ? AddView(subject, &facts) : AddInitializer(subject, &facts);
   AddVariables(subject, &facts);
-  if (!tensor.view) AddStream(subject, &facts);
+  if (!tensor.view()) AddStream(subject, &facts);
   AddLayouts(subject, &facts);
   // Another tensor is in no file: only tensors of a layout are made of it. A padded tensor is shown
   // as it is stored.
   const InitGraph& graph = plan.graph;
-  if (tensor.view || !graph.drawn) {
+  if (tensor.view() || !graph.drawn) {
     AddSharding(subject, &facts);
   } else if (IsPadded(graph)) {
     const auto number = static_cast<size_t>(&tensor - graph.drawn->data());
     const Tensor& stored = graph.tensors[number];
-    if (stored.shape != tensor.shape) {
+    if (stored.shape() != tensor.shape()) {
       facts.push_back({"stored_shape",
-                       stored.shape,
+                       stored.shape(),
                        {.label = "stored",
-                        .text = fmt::format("{}, {} of padding", InShape(stored.shape),
+                        .text = fmt::format("{}, {} of padding", InShape(stored.shape()),
                                             InBytes(stored.bytes() - tensor.bytes())),
                         .section = kSharding}});
     }

@@ -62,7 +62,7 @@ ExitCode RunValidate(const ValidateOptions& options) {
       request.warnings = options.spec.FindWarnings(options.json);
       const Plan plan = LoadPlan(request, diagnostics);
       for (const Tensor& tensor : plan.graph.logical()) {
-        const auto* const from = std::get_if<FromFile>(&tensor.distribution);
+        const auto* const from = std::get_if<FromFile>(&tensor.distribution());
         if (from != nullptr) from->file->Check();
       }
       all = diagnostics.all();

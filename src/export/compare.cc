@@ -32,8 +32,9 @@ Contents ReadCheckpoint(const std::string& folder) {
   const CheckpointReader reader(folder, plan, plan_sha256);
   Contents contents;
   for (const Tensor& tensor : plan.graph.tensors) {
-    contents.tensors[tensor.path] = {kManifestName, std::string(NameOf(tensor.dtype)), tensor.shape,
-                                     reader.PiecesOf(tensor)};
+    contents.tensors[std::string(tensor.path())] = {kManifestName,
+                                                    std::string(NameOf(tensor.dtype())),
+                                                    tensor.shape(), reader.PiecesOf(tensor)};
   }
   return contents;
 }
@@ -76,7 +77,7 @@ bool RemovePrefix(std::string_view prefix, const std::unordered_set<std::string_
 
 std::unordered_set<std::string_view> PathsIn(const Plan& plan) {
   std::unordered_set<std::string_view> paths;
-  for (const Tensor& tensor : plan.graph.tensors) paths.insert(tensor.path);
+  for (const Tensor& tensor : plan.graph.tensors) paths.insert(tensor.path());
   return paths;
 }
 
@@ -98,22 +99,22 @@ std::vector<Pair> FindPairs(const std::map<std::string, Holding>& holdings, cons
   };
   std::vector<Pair> pairs;
   for (const Tensor& tensor : plan.graph.tensors) {
-    if (!is_wanted(tensor.path)) continue;
-    const auto it = holdings.find(tensor.path);
+    if (!is_wanted(std::string(tensor.path()))) continue;
+    const auto it = holdings.find(std::string(tensor.path()));
     if (it == holdings.end()) {
-      result->findings.Add({"", tensor.path, "is missing"});
+      result->findings.Add({"", std::string(tensor.path()), "is missing"});
       continue;
     }
     const Holding& holding = it->second;
-    const std::string_view dtype = name_of(tensor.dtype);
-    const bool has_form = holding.dtype == dtype && holding.shape == tensor.shape;
+    const std::string_view dtype = name_of(tensor.dtype());
+    const bool has_form = holding.dtype == dtype && holding.shape == tensor.shape();
     result->compared.push_back(
-        {tensor.path, &tensor,
+        {std::string(tensor.path()), &tensor,
          has_form ? ComparedTensor::Outcome::kEqual : ComparedTensor::Outcome::kOtherForm});
     if (!has_form) {
-      result->findings.Add({holding.file, tensor.path,
+      result->findings.Add({holding.file, std::string(tensor.path()),
                             fmt::format("is {} {}, but the spec has {} {}", Escape(holding.dtype),
-                                        InShape(holding.shape), dtype, InShape(tensor.shape))});
+                                        InShape(holding.shape), dtype, InShape(tensor.shape()))});
     } else {
       pairs.push_back({&tensor, &holding, result->compared.size() - 1});
       ++result->tensors;
@@ -138,7 +139,7 @@ std::vector<bool> CompareRank(const RankPlan& rank, const Receipt& receipt,
   std::vector<Digest> wanted = receipt.digests;
   std::vector<BoxTask> tasks;
   for (size_t i = 0; i < rank.shards.size(); ++i) {
-    const auto pair = pair_of.find(rank.shards[i].tensor->path);
+    const auto pair = pair_of.find(rank.shards[i].tensor->path());
     if (pair == pair_of.end()) continue;
     tasks.push_back({pair->second->tensor, rank.shards[i].box, {}, &wanted[i]});
   }
@@ -168,14 +169,15 @@ Comparison CompareInBucket(const std::string& url, std::string_view manifest, co
   bucket.LoadDevices(&held);  // The manifest lists them.
   std::map<std::string, Holding> holdings;
   for (const Tensor& tensor : held.graph.tensors) {
-    holdings[tensor.path] = {kManifestName, std::string(NameOf(tensor.dtype)), tensor.shape, {}};
+    holdings[std::string(tensor.path())] = {
+        kManifestName, std::string(NameOf(tensor.dtype())), tensor.shape(), {}};
   }
   Comparison result;
   const std::vector<Pair> pairs = FindPairs(
       holdings, plan, PathsIn(plan), [](DType dtype) { return NameOf(dtype); }, /*only=*/"",
       &result);
   std::unordered_map<std::string_view, const Pair*> pair_of;
-  for (const Pair& pair : pairs) pair_of.emplace(pair.tensor->path, &pair);
+  for (const Pair& pair : pairs) pair_of.emplace(pair.tensor->path(), &pair);
   std::vector<ReceiptEntry> entries;
   for (int64_t r = 0; r < held.world_size(); ++r) {
     ThrowIfInterrupted();
@@ -185,7 +187,7 @@ Comparison CompareInBucket(const std::string& url, std::string_view manifest, co
     const std::vector<bool> differs =
         CompareRank(rank, *receipt, pair_of, options, progress, counters);
     for (size_t i = 0; i < differs.size(); ++i) {
-      const std::string& path = rank.shards[i].tensor->path;
+      const std::string path(rank.shards[i].tensor->path());
       if (!differs[i]) continue;
       ComparedTensor& compared = result.compared[pair_of.at(path)->place];
       // The first such box of a tensor stands for all.
@@ -225,11 +227,12 @@ Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOpti
 
   std::vector<BoxTask> tasks;
   for (Pair& pair : pairs) {
-    const Box whole = WholeOf(pair.tensor->shape);
+    const Box whole = WholeOf(pair.tensor->shape());
     tasks.push_back({pair.tensor, whole, {}, &pair.wanted});
     tasks.push_back({pair.tensor, whole, {}, &pair.held});
     tasks.back().source = [&pair, whole](int64_t first, int64_t count, void* out) {
-      ReadPieces(pair.holding->pieces, InfoOf(pair.tensor->dtype).bytes, whole, first, count, out);
+      ReadPieces(pair.holding->pieces, InfoOf(pair.tensor->dtype()).bytes, whole, first, count,
+                 out);
     };
   }
   {
@@ -243,7 +246,7 @@ Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOpti
     if (pair.held == pair.wanted) continue;
     result.compared[pair.place].outcome = ComparedTensor::Outcome::kOtherValues;
     result.findings.Add(
-        {pair.holding->file, pair.tensor->path,
+        {pair.holding->file, std::string(pair.tensor->path()),
          fmt::format("has other values: sha256 {} instead of {}", ToHex(pair.held).substr(0, 12),
                      ToHex(pair.wanted).substr(0, 12))});
   }

@@ -77,7 +77,7 @@ void RequireNamesApart(const std::vector<FileLayout>& files) {
     throw Error(
         ExitCode::kUsage,
         fmt::format("`{}` is the name of a tensor, and of a file of the format",
-                    file.boxes.front().tensor->path),
+                    file.boxes.front().tensor->path()),
         "leave it out, with `convert --drop` or `export --only`, or store it under another name "
         "with a layout of the spec");
   }

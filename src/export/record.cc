@@ -130,9 +130,9 @@ std::string WriteRecord(const Plan& plan, const ExportRequest& request,
           "a text that is behind no box");
     for (size_t b = 0; b < file.boxes.size(); ++b) {
       const FileBox& box = file.boxes[b];
-      out.BeginObject().Member("path", box.tensor->path);
-      out.Member("dtype", InfoOf(box.tensor->dtype).name);
-      out.Member("global_shape", box.tensor->shape).Member("offset", box.box.offset);
+      out.BeginObject().Member("path", box.tensor->path());
+      out.Member("dtype", InfoOf(box.tensor->dtype()).name);
+      out.Member("global_shape", box.tensor->shape()).Member("offset", box.box.offset);
       out.Member("shape", box.box.shape).Member("file_offset", box.offset);
       out.Member("sha256", ToHex(digests[f][b]));
       if (!file.texts.empty()) {

@@ -78,7 +78,7 @@ std::vector<std::string> FormatsWithOptimizers() {
 }
 
 int64_t BytesOf(const FileBox& box) {
-  return ElementCount(box.box.shape) * InfoOf(box.tensor->dtype).bytes;
+  return ElementCount(box.box.shape) * InfoOf(box.tensor->dtype()).bytes;
 }
 
 void SortByAlignment(std::vector<FileBox>* boxes) {

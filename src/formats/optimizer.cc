@@ -27,7 +27,7 @@ OptimizerState BindOptimizer(OptimizerSpec spec, const InitGraph& graph, Diagnos
   std::vector<bool> used(patterns.size());
   Globs globs(texts, Stars::kRuns);
   for (const Tensor& tensor : graph.tensors) {
-    const std::vector<size_t>& matches = globs.Match(tensor.path);
+    const std::vector<size_t>& matches = globs.Match(tensor.path());
     for (const size_t i : matches) used[i] = true;
     if (!matches.empty() && !IsBuffer(tensor)) state.group_of[&tensor] = groups[matches.front()];
   }
@@ -35,7 +35,7 @@ OptimizerState BindOptimizer(OptimizerSpec spec, const InitGraph& graph, Diagnos
   for (size_t i = 0; i < used.size(); ++i) {
     if (used[i]) continue;
     for (size_t t = paths.size(); t < graph.tensors.size(); ++t)
-      paths.push_back(graph.tensors[t].path);
+      paths.push_back(std::string(graph.tensors[t].path()));
     diagnostics.Error(patterns[i]->span,
                       fmt::format("no tensor matches {}", Quote(patterns[i]->value)),
                       DidYouMean(patterns[i]->value, paths));

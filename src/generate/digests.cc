@@ -25,7 +25,7 @@ std::vector<TensorDigest> DigestTensors(
   for (const Tensor* tensor : tensors) digests.push_back({tensor, {}});
   std::vector<BoxTask> tasks;
   for (TensorDigest& digest : digests) {
-    tasks.push_back({digest.tensor, WholeOf(digest.tensor->shape), {}, &digest.sha256});
+    tasks.push_back({digest.tensor, WholeOf(digest.tensor->shape()), {}, &digest.sha256});
     if (source) tasks.back().source = source(*digest.tensor);
   }
   Workers workers(options, counters);
@@ -79,7 +79,8 @@ Digest ModelDigest(const RecordedDigests& tensors) {
 Digest ModelDigest(const std::vector<TensorDigest>& tensors) {
   RecordedDigests digests;
   for (const auto& [tensor, sha256] : tensors) {
-    digests[tensor->path] = {std::string(InfoOf(tensor->dtype).name), ToHex(sha256), tensor->shape};
+    digests[std::string(tensor->path())] = {std::string(InfoOf(tensor->dtype()).name),
+                                            ToHex(sha256), tensor->shape()};
   }
   return ModelDigest(digests);
 }

@@ -70,9 +70,9 @@ void PlacedNumbers::Get(const double* element, size_t count, Window& window, dou
 
 Evaluator::Evaluator(ProgramPtr program, const Tensor& tensor)
     : program_(std::move(program)),
-      path_(tensor.path),
-      shape_(tensor.shape),
-      stream_(tensor.stream) {
+      path_(tensor.path()),
+      shape_(tensor.shape()),
+      stream_(tensor.stream()) {
   for (const Program::PlacedCall& call : program_->placed) placed_.emplace_back(call, stream_);
 }
 

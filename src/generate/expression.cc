@@ -23,9 +23,9 @@ class ExpressionFiller final : public Filler {
       : evaluator_(expression.program, tensor),
         text_(expression.program->text),
         takes_sources_(!expression.program->sources.empty()),
-        path_(tensor.path),
-        dtype_(tensor.dtype),
-        shape_(tensor.shape) {}
+        path_(tensor.path()),
+        dtype_(tensor.dtype()),
+        shape_(tensor.shape()) {}
 
   bool wants_long_stretches() const override { return takes_sources_; }
 

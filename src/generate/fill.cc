@@ -43,7 +43,7 @@ class ConstantFiller final : public Filler {
 class SampleFiller final : public Filler {
  public:
   SampleFiller(const Sampler& sampler, const Tensor& tensor)
-      : sampler_(sampler), stream_(tensor.stream), dtype_(tensor.dtype) {}
+      : sampler_(sampler), stream_(tensor.stream()), dtype_(tensor.dtype()) {}
 
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
     DrawRuns(runs, sampler_, stream_, first, count, dtype_, out);
@@ -59,14 +59,14 @@ class SampleFiller final : public Filler {
 
 std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
   using Result = std::unique_ptr<const Filler>;
-  Check(!tensor.stream.is_least, "values without their place in the stream");
-  if (const auto own = FillEngineOf(*tensor.stream.engine).filler) {
+  Check(!tensor.stream().is_least, "values without their place in the stream");
+  if (const auto own = FillEngineOf(*tensor.stream().engine).filler) {
     if (Result filler = own(tensor)) return filler;
   }
   return std::visit(
       Overloaded{
           [&](const Constant& c) -> Result {
-            return std::make_unique<ConstantFiller>(c.value, tensor.dtype);
+            return std::make_unique<ConstantFiller>(c.value, tensor.dtype());
           },
           [&](const Sampled auto& d) -> Result {
             return std::make_unique<SampleFiller>(SamplerOf(d), tensor);
@@ -74,28 +74,28 @@ std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
           [&](const OneOf<Expression, Orthogonal, Sparse, Normalized, FromFile, FromSource,
                           RowsLike, Parts, Norm> auto& other) { return MakeFiller(other, tensor); },
       },
-      tensor.distribution);
+      tensor.distribution());
 }
 
 std::vector<Preparation> PreparationsOf(const Tensor& tensor, const Box& box) {
-  if (tensor.view) return PreparationsOfView(tensor, box);
+  if (tensor.view()) return PreparationsOfView(tensor, box);
   using Result = std::vector<Preparation>;
   return std::visit(
       Overloaded{
           [&](const Orthogonal& o) -> Result {
-            return {{&tensor, static_cast<int64_t>(SizeOf(o, tensor.shape).bytes)}};
+            return {{&tensor, static_cast<int64_t>(SizeOf(o, tensor.shape()).bytes)}};
           },
           [](const OneOf<Constant, Uniform, Normal, TruncatedNormal, Expression, Sparse, Normalized,
                          FromFile, FromSource, RowsLike, Parts, Norm> auto&) { return Result(); },
       },
-      tensor.distribution);
+      tensor.distribution());
 }
 
 BoxFiller::BoxFiller(const Tensor& tensor, const Box& box)
     : elements_(ElementCount(box.shape)),
-      element_bytes_(InfoOf(tensor.dtype).bytes),
-      runs_(tensor.shape, box) {
-  if (tensor.view) {
+      element_bytes_(InfoOf(tensor.dtype()).bytes),
+      runs_(tensor.shape(), box) {
+  if (tensor.view()) {
     view_ = std::make_unique<ViewFiller>(tensor, box);
   } else {
     drawn_ = FillerOf(tensor);

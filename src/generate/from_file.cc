@@ -20,7 +20,7 @@ constexpr int64_t kSpan = 256 << 10;  // bytes read at a time then
 class FromFileFiller final : public Filler {
  public:
   FromFileFiller(const FromFile& from_file, const Tensor& tensor)
-      : file_(from_file.file), dtype_(tensor.dtype) {}
+      : file_(from_file.file), dtype_(tensor.dtype()) {}
 
   // Throws Error as CheckedFile does, and kUsage for a bool that is neither 0 nor 1.
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {

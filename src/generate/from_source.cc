@@ -23,7 +23,7 @@ namespace {
 class FromSourceFiller final : public Filler {
  public:
   FromSourceFiller(const FromSource& from, const Tensor& tensor)
-      : from_(from), path_(tensor.path), dtype_(tensor.dtype), shape_(tensor.shape) {
+      : from_(from), path_(tensor.path()), dtype_(tensor.dtype()), shape_(tensor.shape()) {
     for (const ProgramPtr& program : from.index) {
       index_.push_back(std::make_unique<Evaluator>(program, tensor));
     }

@@ -77,9 +77,9 @@ class AnswerReader {
       KnownAnswer answer{.name = name_, .tensor = ReadOnlyTensor(in, path_)};
       const Tensor& tensor = answer.tensor;
       answer.box = ReadBox(in, tensor);
-      answer.bits = ReadBits(in.at("bits").get<std::string>(), tensor.dtype, answer.box.shape);
-      RequireWholes(tensor.distribution);
-      if (list == kVectors) RequireNoOthers(tensor.distribution);
+      answer.bits = ReadBits(in.at("bits").get<std::string>(), tensor.dtype(), answer.box.shape);
+      RequireWholes(tensor.distribution());
+      if (list == kVectors) RequireNoOthers(tensor.distribution());
       if (list == kOfTensors) AddTensors(in.at("tensors"), answer.tensor);
       answer.file = AddFile(in, answer.tensor);
       return answer;
@@ -100,15 +100,15 @@ class AnswerReader {
  private:
   Box ReadBox(const json& in, const Tensor& tensor) const {
     Box box{in.at("offset").get<Shape>(), in.at("shape").get<Shape>()};
-    const size_t rank = tensor.shape.size();
+    const size_t rank = tensor.shape().size();
     bool fits = box.offset.size() == rank && box.shape.size() == rank;
     for (size_t d = 0; fits && d < rank; ++d) {
-      fits = box.offset[d] >= 0 && box.shape[d] >= 1 && box.shape[d] <= tensor.shape[d] &&
-             box.offset[d] <= tensor.shape[d] - box.shape[d];
+      fits = box.offset[d] >= 0 && box.shape[d] >= 1 && box.shape[d] <= tensor.shape()[d] &&
+             box.offset[d] <= tensor.shape()[d] - box.shape[d];
     }
     if (!fits) {
       Refuse("`shape` {} from `offset` {} on is no box of `global_shape` {}", InShape(box.shape),
-             InShape(box.offset), InShape(tensor.shape));
+             InShape(box.offset), InShape(tensor.shape()));
     }
     return box;
   }
@@ -169,16 +169,16 @@ class AnswerReader {
               .second;
       if (!is_new) Refuse("{} of the source {} is there twice", Quote(name), Quote(source));
     }
-    tensor.distribution = WithSources(tensor.distribution, tensor.shape);
-    if (tensor.measured != nullptr) {
-      RequireWholes(tensor.measured->distribution);
-      if (std::holds_alternative<FromFile>(tensor.measured->distribution)) {
+    tensor.Edit().distribution = WithSources(tensor.distribution(), tensor.shape());
+    if (tensor.measured() != nullptr) {
+      RequireWholes(tensor.measured()->distribution());
+      if (std::holds_alternative<FromFile>(tensor.measured()->distribution())) {
         Refuse("{}, whose norms are taken, has the elements of a file",
-               Quote(tensor.measured->path));
+               Quote(tensor.measured()->path()));
       }
-      auto measured = std::make_shared<Tensor>(*tensor.measured);
-      measured->distribution = WithSources(measured->distribution, measured->shape);
-      tensor.measured = measured;
+      auto measured = std::make_shared<Tensor>(*tensor.measured());
+      measured->Edit().distribution = WithSources(measured->distribution(), measured->shape());
+      tensor.set_measured(measured);
     }
   }
 
@@ -279,7 +279,7 @@ class AnswerReader {
 
   // Gives the tensor the file that its values are taken from, if they are.
   Fd AddFile(const json& in, Tensor& tensor) const {
-    auto* from_file = std::get_if<FromFile>(&tensor.distribution);
+    auto* from_file = std::get_if<FromFile>(&tensor.Edit().distribution);
     if (from_file == nullptr) return {};
     const std::string content = FromDigits(in.at("file").get<std::string>());
     if (std::ssize(content) != tensor.bytes() || ToHex(Sha256Of(content)) != from_file->sha256) {
@@ -290,7 +290,7 @@ class AnswerReader {
     Fd file = FileInMemory(content, "the `file` of " + Quote(name_));
     from_file->file = std::make_shared<const CheckedFile>(
         fmt::format("/proc/self/fd/{}", file.get()), tensor.bytes(), from_file->sha256,
-        Quote(name_), tensor.dtype == DType::boolean);
+        Quote(name_), tensor.dtype() == DType::boolean);
     return file;
   }
 

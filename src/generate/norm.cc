@@ -29,13 +29,16 @@ double RootOf(F s) {
 class NormFiller final : public Filler {
  public:
   explicit NormFiller(const Tensor& tensor)
-      : path_(tensor.path), dtype_(tensor.dtype), of_(tensor.measured), elements_(FillerOf(*of_)) {
-    const bool of_all = tensor.shape.empty();
+      : path_(tensor.path()),
+        dtype_(tensor.dtype()),
+        of_(tensor.measured()),
+        elements_(FillerOf(*of_)) {
+    const bool of_all = tensor.shape().empty();
     int64_t stride = 1;
-    for (size_t d = of_->shape.size(); d-- > 0;) {
-      const int64_t extent = of_->shape[d];
+    for (size_t d = of_->shape().size(); d-- > 0;) {
+      const int64_t extent = of_->shape()[d];
       // A norm over a dimension of size 1 is the same whether the dimension counts or not.
-      const bool is_over = of_all || tensor.shape[d] != extent;
+      const bool is_over = of_all || tensor.shape()[d] != extent;
       std::vector<Runs::Dimension>& of = is_over ? over_ : kept_;
       if (is_over) terms_ *= extent;
       if (!of.empty() && of.back().stride * of.back().extent == stride) {
@@ -70,7 +73,7 @@ class NormFiller final : public Filler {
           throw Error(ExitCode::kUsage,
                       fmt::format("element {} of `{}` is {}, which {} does not hold", index + i,
                                   path_, norms[i], InfoOf(dtype_).name),
-                      fmt::format("it is the norm of elements of `{}`", of_->path));
+                      fmt::format("it is the norm of elements of `{}`", of_->path()));
         }
         EncodeNumber(norms[i], dtype_, at);
       }
@@ -81,14 +84,14 @@ class NormFiller final : public Filler {
   // Finds norms where `are_short_rows_`; the terms of all of them fit in a tile.
   void FindOfRows(int64_t index, int64_t count, double* norms) const {
     const Runs runs(index * terms_, {}, count * terms_);
-    const int64_t size = InfoOf(of_->dtype).bytes;
+    const int64_t size = InfoOf(of_->dtype()).bytes;
     std::array<uint8_t, kTile * 8> made;
     elements_->Fill(runs, 0, count * terms_, made.data());
     const uint8_t* at = made.data();
     for (int64_t i = 0; i < count; ++i) {
       std::array<double, kParts> sums = {};
       for (int64_t k = 0; k < terms_; ++k, at += size) {
-        const double x = Decode(at, of_->dtype);
+        const double x = Decode(at, of_->dtype());
         sums[static_cast<size_t>(k % kParts)] += x * x;
       }
       norms[i] = RootOf([&](size_t m) { return sums[m]; });
@@ -108,7 +111,7 @@ class NormFiller final : public Filler {
       dimensions.pop_back();
     }
     const Runs runs(start, dimensions, length);
-    const int64_t size = InfoOf(of_->dtype).bytes;
+    const int64_t size = InfoOf(of_->dtype()).bytes;
     const int64_t terms = std::max<int64_t>(1, kTile / count);  // terms made at a time
     std::array<uint8_t, kTile * 8> made;
     std::array<double, kParts* kTile> sums = {};
@@ -118,7 +121,7 @@ class NormFiller final : public Filler {
       for (int64_t j = 0; j < n; ++j) {
         double* const sum = &sums[static_cast<size_t>((k + j) % kParts * kTile)];
         for (int64_t i = 0; i < count; ++i) {
-          const double x = Decode(&made[static_cast<size_t>((j * count + i) * size)], of_->dtype);
+          const double x = Decode(&made[static_cast<size_t>((j * count + i) * size)], of_->dtype());
           sum[i] += x * x;
         }
       }

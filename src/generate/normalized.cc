@@ -39,11 +39,11 @@ double Factor(const double* sums, int64_t stride, double length) {
 class NormalizedFiller final : public Filler {
  public:
   NormalizedFiller(const Normalized& normalized, const Tensor& tensor)
-      : dtype_(tensor.dtype),
-        stream_(tensor.stream),
+      : dtype_(tensor.dtype()),
+        stream_(tensor.stream()),
         length_(normalized.length),
-        extent_(tensor.shape[normalized.axis]),
-        inner_(CountBehind(tensor.shape, normalized.axis)),
+        extent_(tensor.shape()[normalized.axis]),
+        inner_(CountBehind(tensor.shape(), normalized.axis)),
         vectors_(tensor.elements() / extent_),
         each_(std::max<int64_t>(1, kPiece / extent_)),
         tiles_((inner_ + kTile - 1) / kTile),

@@ -124,24 +124,24 @@ std::shared_ptr<WholeMatrix> FindMatrix(const Stream& stream, double gain, Ortho
 class OrthogonalFiller final : public Filler {
  public:
   OrthogonalFiller(const Orthogonal& orthogonal, const Tensor& tensor)
-      : dtype_(tensor.dtype),
-        shape_(tensor.shape),
-        stride_(tensor.shape.size()),
-        centre_(tensor.shape.size(), -1) {
-    const OrthogonalSize size = SizeOf(orthogonal, tensor.shape);
+      : dtype_(tensor.dtype()),
+        shape_(tensor.shape()),
+        stride_(tensor.shape().size()),
+        centre_(tensor.shape().size(), -1) {
+    const OrthogonalSize size = SizeOf(orthogonal, tensor.shape());
     int64_t row = size.columns, column = 1;
-    for (size_t d = tensor.shape.size(); d-- > 0;) {
+    for (size_t d = tensor.shape().size(); d-- > 0;) {
       if (orthogonal.columns >> d & 1) {
         stride_[d] = column;
-        column *= tensor.shape[d];
+        column *= tensor.shape()[d];
       } else if (orthogonal.rows >> d & 1) {
         stride_[d] = row;
-        row *= tensor.shape[d];
+        row *= tensor.shape()[d];
       } else {
-        centre_[d] = (tensor.shape[d] - 1) / 2;
+        centre_[d] = (tensor.shape()[d] - 1) / 2;
       }
     }
-    matrix_ = FindMatrix(tensor.stream, orthogonal.gain, size);
+    matrix_ = FindMatrix(tensor.stream(), orthogonal.gain, size);
   }
 
   void Prepare() const override { matrix_->Values(); }

@@ -12,20 +12,20 @@ namespace {
 
 class PartsFiller final : public Filler {
  public:
-  PartsFiller(const Parts& parts, const Tensor& tensor) : bytes_(InfoOf(tensor.dtype).bytes) {
+  PartsFiller(const Parts& parts, const Tensor& tensor) : bytes_(InfoOf(tensor.dtype()).bytes) {
     const auto axis = static_cast<size_t>(parts.axis);
     int64_t inner = 1;
-    for (size_t d = axis + 1; d < tensor.shape.size(); ++d) inner *= tensor.shape[d];
-    block_ = tensor.shape[axis] * inner;
+    for (size_t d = axis + 1; d < tensor.shape().size(); ++d) inner *= tensor.shape()[d];
+    block_ = tensor.shape()[axis] * inner;
     Tensor own = tensor;
     int64_t begin = 0;
     for (const Part& part : parts.of->parts) {
-      own.shape = ShapeOf(part, parts, tensor.shape);
-      own.distribution = part.distribution;
+      own.Edit().shape = ShapeOf(part, parts, tensor.shape());
+      own.Edit().distribution = part.distribution;
       fillers_.push_back({begin, part.length * inner, FillerOf(own)});
       begin += part.length * inner;
-      own.stream =
-          DrawOf(own.stream, own.stream.draw + static_cast<uint32_t>(DrawsOf(own.distribution)));
+      const uint32_t next = own.stream().draw + static_cast<uint32_t>(DrawsOf(own.distribution()));
+      own.set_stream(DrawOf(own.stream(), next));
     }
   }
 

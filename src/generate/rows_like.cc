@@ -20,10 +20,10 @@ class RowsLikeFiller final : public Filler {
  public:
   RowsLikeFiller(const RowsLike& like, const Tensor& tensor)
       : like_(like),
-        path_(tensor.path),
-        dtype_(tensor.dtype),
-        shape_(tensor.shape),
-        stream_(tensor.stream) {
+        path_(tensor.path()),
+        dtype_(tensor.dtype()),
+        shape_(tensor.shape()),
+        stream_(tensor.stream()) {
     for (size_t d = static_cast<size_t>(like.axis) + 1; d < shape_.size(); ++d) inner_ *= shape_[d];
     block_ = shape_[static_cast<size_t>(like.axis)] * inner_;
   }

@@ -30,10 +30,10 @@ uint64_t RankOf(float word, int64_t row) {
 class SparseFiller final : public Filler {
  public:
   SparseFiller(const Sparse& sparse, const Tensor& tensor)
-      : dtype_(tensor.dtype),
-        stream_(tensor.stream),
-        rows_(tensor.shape[0]),
-        columns_(tensor.shape[1]),
+      : dtype_(tensor.dtype()),
+        stream_(tensor.stream()),
+        rows_(tensor.shape()[0]),
+        columns_(tensor.shape()[1]),
         zeros_(sparse.zeros),
         group_(std::clamp<int64_t>(kWords / rows_, 1, 64)),
         normal_(MakeNormal(0, sparse.std)),

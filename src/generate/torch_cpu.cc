@@ -38,8 +38,8 @@ class TorchSparseFiller final : public Filler {
  public:
   TorchSparseFiller(const Sparse& sparse, const Tensor& tensor)
       : drawn_(TorchDrawsOf(tensor)),
-        rows_(tensor.shape[0]),
-        columns_(tensor.shape[1]),
+        rows_(tensor.shape()[0]),
+        columns_(tensor.shape()[1]),
         zeros_(sparse.zeros),
         work_([this](int64_t column) { return FindZeros(column); }) {}
 
@@ -79,10 +79,11 @@ class TorchSparseFiller final : public Filler {
 };
 
 std::unique_ptr<const Filler> TorchFillerOf(const Tensor& tensor) {
-  if (const auto* const sparse = std::get_if<Sparse>(&tensor.distribution)) {
+  if (const auto* const sparse = std::get_if<Sparse>(&tensor.distribution())) {
     return std::make_unique<TorchSparseFiller>(*sparse, tensor);
   }
-  if (!HasPlace(tensor) || std::holds_alternative<Orthogonal>(tensor.distribution)) return nullptr;
+  if (!HasPlace(tensor) || std::holds_alternative<Orthogonal>(tensor.distribution()))
+    return nullptr;
   return std::make_unique<TorchFiller>(tensor);
 }
 

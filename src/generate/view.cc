@@ -38,7 +38,7 @@ void Scatter(const uint8_t* from, int64_t run, int64_t runs, int64_t run_stride,
 
 std::vector<Piece> PiecesOf(const Tensor& tensor, const Box& box) {
   PieceBudget budget = std::numeric_limits<PieceBudget>::max();
-  return BoxOf({tensor.shape, tensor.view->pieces}, box, &budget).pieces;
+  return BoxOf({tensor.shape(), tensor.view()->pieces}, box, &budget).pieces;
 }
 
 // Calls body(base, from) for every iteration of the loops.
@@ -54,8 +54,8 @@ void ForEach(const Piece::Loop* begin, const Piece::Loop* end, int64_t base, int
 }  // namespace
 
 ViewFiller::ViewFiller(const Tensor& tensor, const Box& box, const FillerFunction& filler_of)
-    : element_bytes_(InfoOf(tensor.dtype).bytes), pieces_(PiecesOf(tensor, box)) {
-  const View& view = *tensor.view;
+    : element_bytes_(InfoOf(tensor.dtype()).bytes), pieces_(PiecesOf(tensor, box)) {
+  const View& view = *tensor.view();
   std::sort(pieces_.begin(), pieces_.end(),
             [](const Piece& a, const Piece& b) { return a.base < b.base; });
   std::map<std::pair<int64_t, uint64_t>, size_t> fillers;
@@ -66,8 +66,8 @@ ViewFiller::ViewFiller(const Tensor& tensor, const Box& box, const FillerFunctio
       if (is_new) fillers_.push_back(filler_of((*view.drawn)[static_cast<size_t>(piece.source)]));
     } else {
       Tensor constant;
-      constant.dtype = tensor.dtype;
-      constant.distribution = Constant{piece.padding};
+      constant.Edit().dtype = tensor.dtype();
+      constant.Edit().distribution = Constant{piece.padding};
       if (is_new) fillers_.push_back(FillerOf(constant));
       // Every element is the same, so any index will do; these make long runs.
       for (Piece::Loop& loop : piece.loops) loop.from = loop.stride;
@@ -85,14 +85,14 @@ void ViewFiller::Prepare() const {
 }
 
 std::vector<Preparation> PreparationsOfView(const Tensor& tensor, const Box& box) {
-  const std::vector<Tensor>& drawn = *tensor.view->drawn;
+  const std::vector<Tensor>& drawn = *tensor.view()->drawn;
   const auto needs_of = [&](int64_t source) -> std::vector<Preparation> {
     if (source == Piece::kPadding) return {};
     const Tensor& whole = drawn[static_cast<size_t>(source)];
-    return PreparationsOf(whole, WholeOf(whole.shape));
+    return PreparationsOf(whole, WholeOf(whole.shape()));
   };
   // Most pieces need nothing, which is quickly seen.
-  const std::vector<Piece>& all = tensor.view->pieces;
+  const std::vector<Piece>& all = tensor.view()->pieces;
   if (std::all_of(all.begin(), all.end(),
                   [&](const Piece& p) { return needs_of(p.source).empty(); })) {
     return {};

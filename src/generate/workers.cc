@@ -63,7 +63,7 @@ struct Block {
 
 int64_t Bytes(const BoxTask& task) {
   if (task.pass) return task.pass->bytes();
-  return ElementCount(task.box.shape) * InfoOf(task.tensor->dtype).bytes;
+  return ElementCount(task.box.shape) * InfoOf(task.tensor->dtype()).bytes;
 }
 
 // Returns the order in which tasks are taken: the largest first, or as they stand. Returns

@@ -62,8 +62,12 @@ bool IsInDoubt(const ModelSpec& spec) {
 // Simplifies partitions. This must wait until all views have inherited shardings: in a dimension of
 // another extent, equal shardings may have different borders.
 void Simplify(const Mesh& mesh, std::vector<Tensor>* tensors) {
+  FormPool forms;
   for (Tensor& tensor : *tensors) {
-    tensor.partition = Simplified(std::move(tensor.partition), tensor.shape, mesh);
+    PartitionSpec simple = Simplified(tensor.partition(), tensor.shape(), mesh);
+    if (simple == tensor.partition()) continue;
+    tensor.Edit().partition = std::move(simple);
+    forms.Share(tensor);
   }
 }
 
@@ -157,7 +161,7 @@ void StoreLayouts(const Building& building, const BuildRequest& request, const P
 
 // Stores under a layout of its own if any tensor is to be padded. Called if no layout is chosen.
 void StorePadded(const Building& building, const Paddings& paddings, InitGraph* graph) {
-  if (std::ranges::none_of(paddings, [](const auto& p) { return p.has_value(); })) return;
+  if (paddings.empty()) return;
   std::vector<Tensor> stored;
   {
     const auto drawn = std::make_shared<std::vector<Tensor>>(std::move(graph->tensors));
@@ -172,11 +176,12 @@ void StorePadded(const Building& building, const Paddings& paddings, InitGraph* 
 
 // Notes where the tensor that is explained is stored with padding.
 void NotePadded(const InitGraph& graph, const Paddings& paddings, Explanation& notes) {
-  if (graph.layout != kPaddedLayout || !notes.tensor || !paddings[*notes.tensor]) return;
+  if (graph.layout != kPaddedLayout || !notes.tensor) return;
+  const auto padding = paddings.find(*notes.tensor);
+  if (padding == paddings.end()) return;
   const Tensor& tensor = graph.tensors[*notes.tensor];
-  notes.places.push_back({graph.layout, tensor.path, tensor.view,
-                          (*graph.drawn)[*notes.tensor].elements(),
-                          paddings[*notes.tensor]->place});
+  notes.places.push_back({graph.layout, std::string(tensor.path()), tensor.view(),
+                          (*graph.drawn)[*notes.tensor].elements(), padding->second.place});
 }
 
 // Returns all drawn tensors, sharded over the mesh and with their streams.

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -53,7 +54,7 @@ struct Padding {
   Span place;  // of the `uneven` that asks for it
 };
 
-using Paddings = std::vector<std::optional<Padding>>;  // one entry per tensor; none: not padded
+using Paddings = std::map<size_t, Padding>;  // of the tensors that are padded, by their numbers
 
 // Tensors, and where each of them was written.
 struct WrittenTensors {
@@ -62,8 +63,7 @@ struct WrittenTensors {
   std::vector<const TensorSpec*> specs;      // null if a layout keeps or stacks the tensor
   std::vector<const TensorSpec*> shapeless;  // not in `tensors`, as their shapes are wrong
   bool all_visited = true;  // false: mistakes in repeats or `when` hide some tensors
-  Paddings
-      paddings;  // of tensors that are uneven and are to be padded, found when they are sharded
+  Paddings paddings;        // found when the tensors are sharded
   // If a sharding is chosen or its cost is asked for: the fans of all drawn tensors of a spec.
   std::unordered_map<const TensorSpec*, FanSource> fans;
 

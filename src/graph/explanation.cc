@@ -89,16 +89,17 @@ void NotePlaces(const std::string& layout, const WrittenTensors& stored, Explana
   for (size_t i = 0; i < stored.tensors.size(); ++i) {
     const Tensor& tensor = stored.tensors[i];
     if (!notes.tensor) {
-      if (!places.empty() || !PathMatches(notes.pattern, tensor.path)) continue;
-      places.push_back({layout, tensor.path, tensor.view, tensor.elements(), {}});
+      if (!places.empty() || !PathMatches(notes.pattern, tensor.path())) continue;
+      places.push_back({layout, std::string(tensor.path()), tensor.view(), tensor.elements(), {}});
       continue;
     }
     int64_t elements = 0;
-    for (const Piece& piece : tensor.view->pieces) {
+    for (const Piece& piece : tensor.view()->pieces) {
       if (piece.source == static_cast<int64_t>(*notes.tensor)) elements += piece.elements();
     }
     if (elements == 0) continue;
-    places.push_back({layout, tensor.path, tensor.view, elements, *stored.places[i]});
+    places.push_back(
+        {layout, std::string(tensor.path()), tensor.view(), elements, *stored.places[i]});
   }
   if (notes.tensor && places.size() == before) places.push_back({layout, {}, nullptr, 0, {}});
 }

@@ -16,7 +16,7 @@ constexpr std::string_view kNumberEnds = " =,()[]";
 
 // Returns a text that is equal for views that differ in numbers alone.
 std::string FormOf(const ViewNode& node, const std::vector<Tensor>& drawn) {
-  if (node.operation == nullptr) return WithoutNumbers(drawn[node.tensor].path);
+  if (node.operation == nullptr) return WithoutNumbers(drawn[node.tensor].path());
   std::string form = fmt::format("{}(", node.operation->name);
   std::string last;
   size_t copies = 0;
@@ -44,7 +44,7 @@ class OutlineBuilder {
     modules_.push_back({});
     std::unordered_map<std::string_view, size_t> by_path;
     for (const Tensor* tensor : tensors) {
-      const std::string_view path = tensor->path;
+      const std::string_view path = tensor->path();
       size_t module = 0;
       for (size_t begin = 0; begin <= path.size();) {
         const size_t end = std::min(path.find('.', begin), path.size());
@@ -79,15 +79,16 @@ class OutlineBuilder {
   }
 
   size_t FormOfTensor(const Tensor& tensor) {
-    const std::string what = tensor.view ? FormOf(tensor.view->root, *tensor.view->drawn)
-                                         : WithoutNumbers(InText(tensor.distribution), kNumberEnds);
+    const std::string what = tensor.view()
+                                 ? FormOf(tensor.view()->root, *tensor.view()->drawn)
+                                 : WithoutNumbers(InText(tensor.distribution()), kNumberEnds);
     std::string form =
-        fmt::format("{} {} {}", InfoOf(tensor.dtype).name, fmt::join(tensor.shape, ","), what);
-    for (const DimensionPartition& by : tensor.partition.dimensions) {
+        fmt::format("{} {} {}", InfoOf(tensor.dtype()).name, fmt::join(tensor.shape(), ","), what);
+    for (const DimensionPartition& by : tensor.partition().dimensions) {
       form += fmt::format(" [{}/{}/{}]", fmt::join(by.axes, ","), by.segments,
                           fmt::join(by.nested, ","));
     }
-    for (const Pin& pin : tensor.partition.pins) {
+    for (const Pin& pin : tensor.partition().pins) {
       form += fmt::format(" {}@{}", pin.axis, fmt::join(pin.indices, ","));
     }
     return Number(std::move(form));
@@ -152,7 +153,7 @@ class OutlineBuilder {
 
 std::vector<std::string_view> PathsOf(const std::vector<const Tensor*>& tensors) {
   std::vector<std::string_view> paths;
-  for (const Tensor* tensor : tensors) paths.push_back(tensor->path);
+  for (const Tensor* tensor : tensors) paths.push_back(tensor->path());
   return paths;
 }
 
@@ -197,8 +198,8 @@ Outline OutlineOf(const std::vector<const Tensor*>& tensors) {
 
 ViewOutline OutlineOfViews(const std::vector<const Tensor*>& stored) {
   std::vector<const ViewNode*> nodes;
-  for (const Tensor* tensor : stored) nodes.push_back(&tensor->view->root);
-  return OutlineOfNodes(nodes, *stored.front()->view->drawn);
+  for (const Tensor* tensor : stored) nodes.push_back(&tensor->view()->root);
+  return OutlineOfNodes(nodes, *stored.front()->view()->drawn);
 }
 
 std::string Describe(const ViewOutline& view) {
@@ -215,8 +216,8 @@ std::string DescribeValues(const std::vector<const Tensor*>& drawn) {
   std::vector<std::string> texts;
   const Tensor* last = nullptr;
   for (const Tensor* tensor : drawn) {
-    if (last == nullptr || !(tensor->distribution == last->distribution)) {
-      texts.push_back(InText(tensor->distribution));
+    if (last == nullptr || !(tensor->distribution() == last->distribution())) {
+      texts.push_back(InText(tensor->distribution()));
     }
     last = tensor;
   }

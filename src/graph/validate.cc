@@ -23,8 +23,7 @@ std::string_view GroupOf(std::string_view path) {
   return path.substr(0, dot == path.npos ? 0 : dot);
 }
 
-// A tensor's path, or a group that a tensor is in. Sorting names takes a third of the time of hash
-// tables, whose every step is a cache miss if there are a million names.
+// A tensor's path, or a group that a tensor is in.
 struct Name {
   Name(std::string_view name, size_t number)
       : hash(std::hash<std::string_view>()(name)), text(name), tensor(number) {}
@@ -48,18 +47,55 @@ bool IsIn(std::string_view group, std::string_view path) {
   return path.size() > group.size() && path[group.size()] == '.' && path.starts_with(group);
 }
 
+// Calls `visit` with each group of a tensor that the tensor before it is not in, too.
+template <typename F>
+void ForEachNewGroup(const std::vector<Tensor>& all, size_t i, F visit) {
+  std::string_view group = GroupOf(all[i].path());
+  for (; !group.empty() && (i == 0 || !IsIn(group, all[i - 1].path())); group = GroupOf(group)) {
+    visit(group);
+  }
+}
+
+// Returns the hashes, sorted, of all names that may be those of two tensors, or of a tensor and a
+// group. Hashes of different names hardly ever collide, and take 8 bytes for each tensor. Most
+// groups are told from all tensors by a table of bits, in which few of them meet a tensor's.
+std::vector<uint64_t> FindSuspects(const std::vector<Tensor>& all) {
+  const std::hash<std::string_view> hash;
+  std::vector<uint64_t> paths;
+  paths.reserve(all.size());
+  for (const Tensor& tensor : all) paths.push_back(hash(tensor.path()));
+  std::ranges::sort(paths);
+  std::vector<bool> is_taken(16 * all.size());
+  for (const uint64_t path : paths) is_taken[path % is_taken.size()] = true;
+  std::vector<uint64_t> suspects;
+  for (size_t k = 1; k < paths.size(); ++k) {
+    if (paths[k] == paths[k - 1]) suspects.push_back(paths[k]);
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    ForEachNewGroup(all, i, [&](std::string_view group) {
+      const uint64_t name = hash(group);
+      if (is_taken[name % is_taken.size()] && std::ranges::binary_search(paths, name)) {
+        suspects.push_back(name);
+      }
+    });
+  }
+  std::ranges::sort(suspects);
+  return suspects;
+}
+
 // Checks paths: `a.b.c` makes the groups `a.b` and `a`, and no tensor may have such a path.
 void CheckPaths(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                 Diagnostics& diagnostics) {
+  const std::vector<uint64_t> suspects = FindSuspects(all);
+  if (suspects.empty()) return;
   std::vector<Name> paths, groups;
-  paths.reserve(all.size());
+  const auto add = [&](std::string_view text, size_t i, std::vector<Name>& names) {
+    const Name name(text, i);
+    if (std::ranges::binary_search(suspects, name.hash)) names.push_back(name);
+  };
   for (size_t i = 0; i < all.size(); ++i) {
-    const std::string_view path = all[i].path;
-    paths.emplace_back(path, i);
-    std::string_view group = GroupOf(path);
-    for (; !group.empty() && (i == 0 || !IsIn(group, all[i - 1].path)); group = GroupOf(group)) {
-      groups.emplace_back(group, i);
-    }
+    add(all[i].path(), i, paths);
+    ForEachNewGroup(all, i, [&](std::string_view group) { add(group, i, groups); });
   }
   SortNames(paths);
   SortNames(groups);
@@ -83,16 +119,28 @@ void CheckPaths(const std::vector<Tensor>& all, const std::vector<const Span*>& 
   std::ranges::sort(inside);
   for (const auto& [tensor, first] : equal) {
     diagnostics.Error(*places[tensor],
-                      fmt::format("two tensors have the path `{}`", all[first].path));
+                      fmt::format("two tensors have the path `{}`", all[first].path()));
     diagnostics.Note(*places[first], "the first one is here");
   }
   for (const auto& [outer, inner] : inside) {
     diagnostics.Error(*places[outer],
-                      fmt::format("`{}` is a tensor and also the group of `{}`", all[outer].path,
-                                  all[inner].path),
+                      fmt::format("`{}` is a tensor and also the group of `{}`", all[outer].path(),
+                                  all[inner].path()),
                       "rename one of them: a checkpoint cannot hold both");
     diagnostics.Note(*places[inner], "the other one is here");
   }
+}
+
+// Sorts numbers, and returns those that occur more than once, each once.
+std::vector<uint64_t> TakeRepeated(std::vector<uint64_t> numbers) {
+  std::ranges::sort(numbers);
+  size_t kept = 0;
+  for (size_t k = 1; k < numbers.size(); ++k) {
+    if (numbers[k] != numbers[k - 1] || (kept > 0 && numbers[k] == numbers[kept - 1])) continue;
+    numbers[kept++] = numbers[k];
+  }
+  numbers.resize(kept);
+  return numbers;
 }
 
 bool IsTied(const TensorSpec* spec) { return spec != nullptr && spec->tie; }
@@ -101,19 +149,28 @@ bool IsTied(const TensorSpec* spec) { return spec != nullptr && spec->tie; }
 // the 64-bit keys of two paths could collide, too, but hardly ever will.
 void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                const std::vector<const TensorSpec*>& specs, Diagnostics& diagnostics) {
+  const auto is_checked = [](const Tensor& tensor) {
+    const Stream stream = tensor.stream();
+    return IsRandom(tensor.distribution()) && !stream.is_least &&
+           (!stream.engine->has_places || HasPlace(tensor));
+  };
+  std::vector<uint64_t> keys;
+  keys.reserve(all.size());
+  for (const Tensor& tensor : all) {
+    if (is_checked(tensor)) keys.push_back(tensor.stream().key);
+  }
+  keys = TakeRepeated(std::move(keys));
+  if (keys.empty()) return;
   std::vector<std::pair<uint64_t, size_t>> order;  // key, tensor
-  order.reserve(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
-    const Stream& stream = all[i].stream;
-    if (IsRandom(all[i].distribution) && !stream.is_least &&
-        (!stream.engine->has_places || HasPlace(all[i]))) {
-      order.emplace_back(stream.key, i);
-    }
+    const uint64_t key = all[i].stream().key;
+    if (is_checked(all[i]) && std::ranges::binary_search(keys, key)) order.emplace_back(key, i);
   }
   std::ranges::sort(order);
   // Few tensors share a key, unless the engine has one key for all.
   const auto before = [&](const auto& a, const auto& b) {
-    return std::tie(all[a.second].stream, a.second) < std::tie(all[b.second].stream, b.second);
+    return std::pair(all[a.second].stream(), a.second) <
+           std::pair(all[b.second].stream(), b.second);
   };
   for (auto begin = order.begin(); begin != order.end();) {
     const auto end = std::find_if(begin, order.end(),
@@ -125,7 +182,7 @@ void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& p
   size_t untied = order.empty() ? 0 : order[0].second;
   for (size_t k = 1; k < order.size(); ++k) {
     const size_t first = order[k - 1].second, second = order[k].second;
-    if (all[first].stream != all[second].stream) {
+    if (all[first].stream() != all[second].stream()) {
       untied = second;
       continue;
     }
@@ -136,7 +193,7 @@ void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& p
     if (ties) continue;
     diagnostics.Error(*places[second],
                       fmt::format("`{}` and `{}` would be drawn from the same random stream",
-                                  all[first].path, all[second].path),
+                                  all[first].path(), all[second].path()),
                       "give one of them another `key`");
     diagnostics.Note(*places[first], "the other one is here");
   }
@@ -155,10 +212,10 @@ std::optional<double> TheOnlyValue(const Distribution& distribution) {
 
 void ReportRefusal(const Tensor& tensor, const Span& place, std::string_view why,
                    std::string_view choose, Diagnostics& diagnostics) {
-  const std::string_view engine = tensor.stream.engine->name;
+  const std::string_view engine = tensor.stream().engine->name;
   diagnostics.Error(place,
-                    fmt::format("engine `{}` cannot draw `{}`, {}: {}", engine, tensor.path,
-                                InText(tensor.distribution), why),
+                    fmt::format("engine `{}` cannot draw `{}`, {}: {}", engine, tensor.path(),
+                                InText(tensor.distribution()), why),
                     fmt::format("choose {}, or the engine `philox4x32`", choose));
 }
 
@@ -208,8 +265,8 @@ void CheckDraws(const std::vector<Tensor>& all, const std::vector<const Span*>& 
   // Making a sampler takes as long as a thousand tensors, most of which share one.
   std::map<std::tuple<double, double, double>, std::string_view> known;
   for (size_t i = 0; i < all.size(); ++i) {
-    const Engine& engine = *all[i].stream.engine;
-    const auto* t = std::get_if<TruncatedNormal>(&all[i].distribution);
+    const Engine& engine = *all[i].stream().engine;
+    const auto* t = std::get_if<TruncatedNormal>(&all[i].distribution());
     if (engine.refusal == nullptr || t == nullptr) continue;
     const auto [place, is_new] = known.try_emplace({t->std, t->low, t->high});
     if (is_new) place->second = engine.refusal(SamplerOf(*t));
@@ -223,11 +280,11 @@ void CheckDraws(const std::vector<Tensor>& all, const std::vector<const Span*>& 
 void CheckPlaced(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                  Diagnostics& diagnostics) {
   for (size_t i = 0; i < all.size(); ++i) {
-    const Engine& engine = *all[i].stream.engine;
-    if (const Engine* other = OtherEngine(all[i].distribution, engine)) {
+    const Engine& engine = *all[i].stream().engine;
+    if (const Engine* other = OtherEngine(all[i].distribution(), engine)) {
       diagnostics.Error(
           *places[i],
-          fmt::format("`{}` takes numbers of {}, which engine `{}` does not have", all[i].path,
+          fmt::format("`{}` takes numbers of {}, which engine `{}` does not have", all[i].path(),
                       other->framework, engine.name),
           fmt::format("write `engine: {}` at the top of the spec", other->spec_name()));
       continue;

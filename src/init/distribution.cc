@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <iterator>
 
@@ -167,6 +168,25 @@ bool IsSame(const PartsPtr& a, const PartsPtr& b) {
   return std::ranges::equal(a->parts, b->parts, [](const Part& x, const Part& y) {
     return x.length == y.length && x.distribution == y.distribution;
   });
+}
+
+bool AreIdentical(const Distribution& a, const Distribution& b) {
+  constexpr auto same = Overloaded{
+      [](double x, double y) { return std::bit_cast<uint64_t>(x) == std::bit_cast<uint64_t>(y); },
+      [](const auto& x, const auto& y) { return x == y; }};
+  return a.index() == b.index() &&
+         std::visit(
+             [&]<typename D>(const D& x) {
+               const D& y = *std::get_if<D>(&b);
+               bool is_same = true;
+               ForEachMember(x, [&](const auto& member, const auto& value) {
+                 is_same = is_same && same(value, y.*member.place);
+               });
+               if constexpr (requires { x.data; }) is_same = is_same && x.data == y.data;
+               if constexpr (requires { x.file; }) is_same = is_same && x.file == y.file;
+               return is_same;
+             },
+             a);
 }
 
 void ForEachSource(const Distribution& distribution,

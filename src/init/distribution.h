@@ -226,6 +226,10 @@ bool operator==(const D& a, const D& b) {
   return same;
 }
 
+// Returns whether two distributions are the same in each bit, and in the data behind them. Equal
+// ones may differ in the sign of a zero.
+bool AreIdentical(const Distribution& a, const Distribution& b);
+
 // The size of an Orthogonal's matrix. The matrix is made whole, whatever part of it is wanted.
 struct OrthogonalSize {
   int64_t rows, columns;

@@ -165,21 +165,21 @@ struct shardinit_spec {
     partitions.reserve(count);
     for (const Tensor& tensor : graph.tensors) {
       std::vector<std::string>& dimensions = strings.emplace_back();
-      for (const DimensionPartition& by : tensor.partition.dimensions) {
+      for (const DimensionPartition& by : tensor.partition().dimensions) {
         dimensions.push_back(PartitionInText(by.axes, graph.mesh));
       }
       partitions.push_back(PointersTo(dimensions));
-      const DTypeInfo& dtype = InfoOf(tensor.dtype);
-      numbers[tensor.path] = static_cast<int64_t>(tensors.size());
-      tensors.push_back({.path = tensor.path.c_str(),
+      const DTypeInfo& dtype = InfoOf(tensor.dtype());
+      numbers[tensor.path()] = static_cast<int64_t>(tensors.size());
+      tensors.push_back({.path = tensor.path().data(),
                          .dtype = dtype.name.data(),
                          .element_bytes = dtype.bytes,
-                         .dimensions = static_cast<int32_t>(tensor.shape.size()),
-                         .shape = tensor.shape.data(),
+                         .dimensions = static_cast<int32_t>(tensor.shape().size()),
+                         .shape = tensor.shape().data(),
                          .elements = tensor.elements(),
                          .bytes = tensor.bytes(),
                          .partition = partitions.back().data(),
-                         .extended = tensor.partition.IsExtended()});
+                         .extended = tensor.partition().IsExtended()});
     }
     info = {.name = graph.name.c_str(),
             .engine = graph.engine.c_str(),
@@ -206,19 +206,19 @@ namespace shardinit {
 namespace {
 
 Box BoxOf(const Tensor& tensor, const int64_t* offset, const int64_t* shape) {
-  if (offset == nullptr && shape == nullptr) return WholeOf(tensor.shape);
-  const size_t dimensions = tensor.shape.size();
+  if (offset == nullptr && shape == nullptr) return WholeOf(tensor.shape());
+  const size_t dimensions = tensor.shape().size();
   Box box;
   if (dimensions == 0) return box;
   if (offset == nullptr || shape == nullptr) throw Usage("one of `offset` and `shape` is NULL");
   box.offset.assign(offset, offset + dimensions);
   box.shape.assign(shape, shape + dimensions);
   for (size_t d = 0; d < dimensions; ++d) {
-    const int64_t extent = tensor.shape[d];
+    const int64_t extent = tensor.shape()[d];
     if (offset[d] < 0 || shape[d] < 0 || shape[d] > extent || offset[d] > extent - shape[d]) {
       throw Usage(
           fmt::format("{} elements from {} on are outside dimension {} of `{}`, which has {}",
-                      shape[d], offset[d], d, tensor.path, extent));
+                      shape[d], offset[d], d, tensor.path(), extent));
     }
   }
   return box;
@@ -229,17 +229,17 @@ struct PartMemory {
   PartMemory(const Tensor& whole, const int64_t* offset, const int64_t* shape, void* to,
              size_t out_size)
       : tensor(whole), box(BoxOf(whole, offset, shape)), out(to) {
-    const int size = InfoOf(tensor.dtype).bytes;
+    const int size = InfoOf(tensor.dtype()).bytes;
     const auto bytes = static_cast<uint64_t>(ElementCount(box.shape)) * size;
     if (bytes != out_size) {
-      throw Usage(fmt::format("this part of `{}` has {} bytes, and `out_size` is {}", tensor.path,
+      throw Usage(fmt::format("this part of `{}` has {} bytes, and `out_size` is {}", tensor.path(),
                               bytes, out_size));
     }
     if (bytes == 0) return;
     if (out == nullptr) throw Usage("`out` is NULL");
     if (reinterpret_cast<uintptr_t>(out) % size != 0) {
       throw Usage(fmt::format("`out` is not aligned to the {} bytes of an element of `{}`", size,
-                              tensor.path));
+                              tensor.path()));
     }
   }
 

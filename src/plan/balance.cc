@@ -24,10 +24,10 @@ void AddTo(std::string* key, int64_t number) {
 
 // Adds the axes whose indices decide how much of the tensor a rank holds.
 void AddUnequalAxes(const Tensor& tensor, const Mesh& mesh, std::set<int>* axes) {
-  for (const Pin& pin : tensor.partition.pins) axes->insert(pin.axis);
-  for (size_t d = 0; d < tensor.shape.size(); ++d) {
-    const DimensionPartition& by = tensor.partition.dimensions[d];
-    if (tensor.shape[d] % DivisorOf(by, mesh) == 0) continue;
+  for (const Pin& pin : tensor.partition().pins) axes->insert(pin.axis);
+  for (size_t d = 0; d < tensor.shape().size(); ++d) {
+    const DimensionPartition& by = tensor.partition().dimensions[d];
+    if (tensor.shape()[d] % DivisorOf(by, mesh) == 0) continue;
     axes->insert(by.axes.begin(), by.axes.end());
   }
 }
@@ -40,18 +40,18 @@ std::vector<TensorKind> KindsOf(const Plan& plan) {
   std::string key;
   for (const Tensor& tensor : plan.graph.tensors) {
     key.clear();
-    AddTo(&key, InfoOf(tensor.dtype).bytes);
-    AddTo(&key, std::ssize(tensor.shape));
-    for (size_t d = 0; d < tensor.shape.size(); ++d) {
-      const DimensionPartition& by = tensor.partition.dimensions[d];
-      AddTo(&key, tensor.shape[d]);
+    AddTo(&key, InfoOf(tensor.dtype()).bytes);
+    AddTo(&key, std::ssize(tensor.shape()));
+    for (size_t d = 0; d < tensor.shape().size(); ++d) {
+      const DimensionPartition& by = tensor.partition().dimensions[d];
+      AddTo(&key, tensor.shape()[d]);
       AddTo(&key, by.segments);
       AddTo(&key, std::ssize(by.axes));
       for (const int axis : by.axes) AddTo(&key, axis);
       AddTo(&key, std::ssize(by.nested));
       for (const int64_t segments : by.nested) AddTo(&key, segments);
     }
-    for (const Pin& pin : tensor.partition.pins) {
+    for (const Pin& pin : tensor.partition().pins) {
       AddTo(&key, pin.axis);
       AddTo(&key, std::ssize(pin.indices));
       for (const int64_t index : pin.indices) AddTo(&key, index);
@@ -87,7 +87,7 @@ Balance BalanceOf(const Plan& plan, const std::vector<TensorKind>& kinds) {
     const int64_t bytes = kind.bytes_per_element() * kind.count;
     // The ranks that hold some of the tensor, or would if it were large enough.
     int64_t ranks = mesh.world_size();
-    for (const Pin& pin : kind.tensor->partition.pins) {
+    for (const Pin& pin : kind.tensor->partition().pins) {
       ranks = ranks / mesh.shape[pin.axis] * std::ssize(pin.indices);
     }
     const Wide of_all = Wide(kind.tensor->elements()) * sharding.holders();

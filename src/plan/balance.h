@@ -15,7 +15,7 @@ struct TensorKind {
   const Tensor* tensor;  // The first tensor of the kind; its plan must outlive this.
   int64_t count = 0;
 
-  int64_t bytes_per_element() const { return InfoOf(tensor->dtype).bytes; }
+  int64_t bytes_per_element() const { return InfoOf(tensor->dtype()).bytes; }
 };
 
 // Returns the kinds in the order of their first tensors.

@@ -17,11 +17,11 @@ namespace {
 std::string KeyInText(const Tensor& tensor) {
   return std::visit(
       Overloaded{
-          [&](const DrawPath&) { return DrawPathOf(tensor); },
+          [&](const DrawPath&) { return std::string(DrawPathOf(tensor)); },
           [](const KeyWords& words) { return fmt::format("{:016x}", words.key); },
           [](const StreamPlace& place) { return fmt::format("position {}", place.position); },
       },
-      tensor.key);
+      tensor.key());
 }
 
 void AddIf(bool differs, std::string_view what, std::string before, std::string after,
@@ -31,9 +31,9 @@ void AddIf(bool differs, std::string_view what, std::string before, std::string 
 
 void AddValues(const Tensor& a, const Tensor& b, const InitGraph& before, const InitGraph& after,
                std::vector<Change>* changes) {
-  std::string values_a = InText(a.distribution), values_b = InText(b.distribution);
-  const bool random = IsRandom(a.distribution) && IsRandom(b.distribution);
-  const bool stream = random && a.stream != b.stream;
+  std::string values_a = InText(a.distribution()), values_b = InText(b.distribution());
+  const bool random = IsRandom(a.distribution()) && IsRandom(b.distribution());
+  const bool stream = random && a.stream() != b.stream();
   if (stream) {
     // Adds the parts of the stream's origin that differ.
     const auto add = [&](std::string_view what, const auto& was, const auto& is) {
@@ -45,32 +45,32 @@ void AddValues(const Tensor& a, const Tensor& b, const InitGraph& before, const 
     add("seed", before.seed, after.seed);
     add("key", KeyInText(a), KeyInText(b));
   }
-  AddIf(stream || a.distribution != b.distribution, "values", values_a, values_b, changes);
+  AddIf(stream || a.distribution() != b.distribution(), "values", values_a, values_b, changes);
 }
 
 void AddForm(const Tensor& a, const Tensor& b, std::vector<Change>* changes) {
-  AddIf(a.dtype != b.dtype, "dtype", std::string(InfoOf(a.dtype).name),
-        std::string(InfoOf(b.dtype).name), changes);
+  AddIf(a.dtype() != b.dtype(), "dtype", std::string(InfoOf(a.dtype()).name),
+        std::string(InfoOf(b.dtype()).name), changes);
   const auto kind = [](const Tensor& tensor) { return IsBuffer(tensor) ? "buffer" : "parameter"; };
   AddIf(IsBuffer(a) != IsBuffer(b), "kind", kind(a), kind(b), changes);
-  AddIf(a.shape != b.shape, "shape", fmt::format("[{}]", fmt::join(a.shape, ", ")),
-        fmt::format("[{}]", fmt::join(b.shape, ", ")), changes);
+  AddIf(a.shape() != b.shape(), "shape", fmt::format("[{}]", fmt::join(a.shape(), ", ")),
+        fmt::format("[{}]", fmt::join(b.shape(), ", ")), changes);
 }
 
 void AddSharding(const Tensor& a, const Tensor& b, const Plan& before, const Plan& after,
                  std::vector<Change>* changes) {
   const std::string mesh_a = InText(before.graph.mesh), mesh_b = InText(after.graph.mesh);
   const auto text = [&](const Tensor& tensor, const Mesh& mesh, const std::string& mesh_text) {
-    return InText(tensor.partition, mesh) + (mesh_a == mesh_b ? "" : " of " + mesh_text);
+    return InText(tensor.partition(), mesh) + (mesh_a == mesh_b ? "" : " of " + mesh_text);
   };
   AddIf(!(before.ShardingOf(a) == after.ShardingOf(b)), "sharding",
         text(a, before.graph.mesh, mesh_a), text(b, after.graph.mesh, mesh_b), changes);
 }
 
 void AddView(const Tensor& a, const Tensor& b, std::vector<Change>* changes) {
-  const bool equal = a.view && b.view ? AreEqual(*a.view, *b.view) : a.view == b.view;
+  const bool equal = a.view() && b.view() ? AreEqual(*a.view(), *b.view()) : a.view() == b.view();
   const auto text = [](const Tensor& tensor) {
-    return tensor.view ? Describe(*tensor.view) : "as it is drawn";
+    return tensor.view() ? Describe(*tensor.view()) : "as it is drawn";
   };
   AddIf(!equal, "view", text(a), text(b), changes);
 }
@@ -83,16 +83,16 @@ int64_t CompareTensors(const std::vector<Tensor>& before, const std::vector<Tens
   int64_t equal = 0;
   std::unordered_map<std::string_view, const Tensor*> left;
   const auto matches = [&](const Tensor& tensor) {
-    return only.empty() || PathMatches(only, tensor.path);
+    return only.empty() || PathMatches(only, tensor.path());
   };
   for (const Tensor& tensor : before) {
-    if (matches(tensor)) left.emplace(tensor.path, &tensor);
+    if (matches(tensor)) left.emplace(tensor.path(), &tensor);
   }
   for (const Tensor& tensor : after) {
     if (!matches(tensor)) continue;
-    const auto it = left.find(tensor.path);
+    const auto it = left.find(tensor.path());
     if (it == left.end()) {
-      differences->push_back({tensor.path, false, true, {}});
+      differences->push_back({std::string(tensor.path()), false, true, {}});
       continue;
     }
     std::vector<Change> changes = changes_of(*it->second, tensor);
@@ -100,11 +100,12 @@ int64_t CompareTensors(const std::vector<Tensor>& before, const std::vector<Tens
     if (changes.empty()) {
       ++equal;
     } else {
-      differences->push_back({tensor.path, true, true, std::move(changes)});
+      differences->push_back({std::string(tensor.path()), true, true, std::move(changes)});
     }
   }
   for (const Tensor& tensor : before) {
-    if (left.count(tensor.path) != 0) differences->push_back({tensor.path, true, false, {}});
+    if (left.count(std::string(tensor.path())) != 0)
+      differences->push_back({std::string(tensor.path()), true, false, {}});
   }
   return equal;
 }

@@ -91,7 +91,7 @@ std::string HintForNumber(const std::string& path, const std::vector<Tensor>& te
     int64_t least = std::numeric_limits<int64_t>::max(), most = -1;
     bool found = false;
     for (const Tensor& tensor : tensors) {
-      const std::vector<std::string_view> parts = PartsOf(tensor.path);
+      const std::vector<std::string_view> parts = PartsOf(tensor.path());
       for (size_t k = 1; k < parts.size(); ++k) {
         if (parts[k - 1] != wanted[i - 1]) continue;
         const std::optional<int64_t> other = ParseNumber<int64_t>(parts[k]);
@@ -112,7 +112,7 @@ std::string HintForPattern(const std::string& pattern, const std::vector<Tensor>
   const std::string deep = WithAnyDepth(pattern);
   for (const std::string& wider : {deep, "**." + deep, deep + ".**", "**." + deep + ".**"}) {
     const auto matches = std::count_if(tensors.begin(), tensors.end(), [&](const Tensor& tensor) {
-      return PathMatches(wider, tensor.path);
+      return PathMatches(wider, tensor.path());
     });
     if (matches > 0)
       return fmt::format(
@@ -123,7 +123,7 @@ std::string HintForPattern(const std::string& pattern, const std::vector<Tensor>
   std::vector<std::string> patterns;
   std::set<std::string> seen;
   for (const Tensor& tensor : tensors) {
-    if (std::string path = WithoutNumbers(tensor.path); seen.insert(path).second)
+    if (std::string path = WithoutNumbers(tensor.path()); seen.insert(path).second)
       patterns.push_back(path);
   }
   const std::string hint = DidYouMean(WithoutNumbers(pattern), patterns);
@@ -135,7 +135,7 @@ std::string HintForPattern(const std::string& pattern, const std::vector<Tensor>
 std::vector<const Tensor*> Matching(const std::vector<Tensor>& tensors, const std::string& only) {
   std::vector<const Tensor*> matching;
   for (const Tensor& tensor : tensors) {
-    if (only.empty() || PathMatches(only, tensor.path)) matching.push_back(&tensor);
+    if (only.empty() || PathMatches(only, tensor.path())) matching.push_back(&tensor);
   }
   if (!matching.empty()) return matching;
   throw Error(ExitCode::kUsage, fmt::format("no tensor matches `--only {}`", only),

@@ -23,7 +23,7 @@ class LargestRank {
  public:
   explicit LargestRank(const Plan& plan) : plan_(plan), mesh_(plan.graph.mesh) {
     for (const Tensor& tensor : plan.graph.tensors) {
-      for (const Pin& pin : tensor.partition.pins) axes_.insert(pin.axis);
+      for (const Pin& pin : tensor.partition().pins) axes_.insert(pin.axis);
     }
     while (AddNestedAxes()) continue;
     group_.resize(mesh_.axes.size());
@@ -51,7 +51,7 @@ class LargestRank {
     const size_t before = axes_.size();
     for (const Tensor& tensor : plan_.graph.tensors) {
       const Sharding sharding = plan_.ShardingOf(tensor);
-      for (const DimensionPartition& by : tensor.partition.dimensions) {
+      for (const DimensionPartition& by : tensor.partition().dimensions) {
         if (by.nested.empty()) continue;
         if (sharding.LargestRank() != sharding.LowestRank() ||
             std::any_of(by.axes.begin(), by.axes.end(),
@@ -65,7 +65,7 @@ class LargestRank {
 
   void Add(const Tensor& tensor) {
     const Sharding sharding = plan_.ShardingOf(tensor);
-    const std::vector<Pin>& pins = tensor.partition.pins;
+    const std::vector<Pin>& pins = tensor.partition().pins;
     std::vector<int> axes = UnevenAxes(tensor);
     if (axes.empty()) {
       const int64_t bytes = BytesOn(tensor, sharding.LargestRank());
@@ -84,9 +84,9 @@ class LargestRank {
   // different numbers of bytes.
   std::vector<int> UnevenAxes(const Tensor& tensor) const {
     std::vector<int> uneven;
-    for (size_t d = 0; d < tensor.shape.size(); ++d) {
-      const DimensionPartition& by = tensor.partition.dimensions[d];
-      if (tensor.shape[d] % DivisorOf(by, mesh_) == 0) continue;
+    for (size_t d = 0; d < tensor.shape().size(); ++d) {
+      const DimensionPartition& by = tensor.partition().dimensions[d];
+      if (tensor.shape()[d] % DivisorOf(by, mesh_) == 0) continue;
       std::copy_if(by.axes.begin(), by.axes.end(), std::back_inserter(uneven),
                    [&](int axis) { return axes_.contains(axis); });
     }
@@ -94,7 +94,7 @@ class LargestRank {
   }
 
   int64_t BytesOn(const Tensor& tensor, int64_t rank) const {
-    return plan_.ShardingOf(tensor).ElementsOn(rank) * InfoOf(tensor.dtype).bytes;
+    return plan_.ShardingOf(tensor).ElementsOn(rank) * InfoOf(tensor.dtype()).bytes;
   }
 
   // Considers, for each combination of indices on a group of axes, the first rank that has it.
@@ -165,7 +165,7 @@ Plan MakePlan(InitGraph graph) {
     const int64_t boxes = sharding.CountBoxes();
     plan.boxes += boxes;
     plan.most_boxes = std::max(plan.most_boxes, boxes);
-    if (tensor.partition.IsExtended()) plan.format_version = kNewestFormatVersion;
+    if (tensor.partition().IsExtended()) plan.format_version = kNewestFormatVersion;
   }
   plan.max_rank_bytes = LargestRank(plan).Bytes();
   return plan;
@@ -228,7 +228,7 @@ std::vector<int64_t> AllRanks(const Mesh& mesh) {
 }
 
 std::string DatasetPath(const Tensor& tensor, size_t part) {
-  std::string path = "/" + tensor.path;
+  std::string path = "/" + std::string(tensor.path());
   std::replace(path.begin(), path.end(), '.', '/');
   return part == 0 ? path : fmt::format("{}@{}", path, part);
 }

@@ -25,7 +25,7 @@ struct Shard {
   Box box;
   size_t part = 0;  // The box's number among the rank's boxes of the tensor.
 
-  int64_t bytes() const { return ElementCount(box.shape) * InfoOf(tensor->dtype).bytes; }
+  int64_t bytes() const { return ElementCount(box.shape) * InfoOf(tensor->dtype()).bytes; }
 };
 
 struct RankPlan {
@@ -48,7 +48,7 @@ struct Plan {
 
   int64_t world_size() const { return graph.mesh.world_size(); }
   Sharding ShardingOf(const Tensor& tensor) const {
-    return {graph.mesh, graph.replicas, tensor.shape, tensor.partition};
+    return {graph.mesh, graph.replicas, tensor.shape(), tensor.partition()};
   }
 };
 

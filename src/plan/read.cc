@@ -42,21 +42,22 @@ void CheckTensors(std::vector<Tensor>& tensors, const std::string& path) try {
 // Reads the members that drawn and stored tensors have in common.
 Tensor ReadTensor(const json& in, const std::string& path) {
   Tensor tensor;
-  tensor.path = in.at("path").get<std::string>();
-  if (!IsPath(tensor.path)) RefusePlan(path, "no spec has the tensor path {}", Quote(tensor.path));
+  tensor.set_path(in.at("path").get<std::string>());
+  if (!IsPath(tensor.path()))
+    RefusePlan(path, "no spec has the tensor path {}", Quote(tensor.path()));
   const auto dtype = FindDType(in.at("dtype").get<std::string>());
   if (!dtype) RefusePlan(path, "unknown dtype {}", in.at("dtype").dump());
-  tensor.dtype = *dtype;
-  tensor.shape = in.at("global_shape").get<Shape>();
-  if (tensor.shape.size() > 32) {
-    RefusePlan(path, "`{}` has {} dimensions, but at most 32 are allowed", tensor.path,
-               tensor.shape.size());
+  tensor.Edit().dtype = *dtype;
+  tensor.Edit().shape = in.at("global_shape").get<Shape>();
+  if (tensor.shape().size() > 32) {
+    RefusePlan(path, "`{}` has {} dimensions, but at most 32 are allowed", tensor.path(),
+               tensor.shape().size());
   }
   int64_t bytes = InfoOf(*dtype).bytes;
-  for (const int64_t extent : tensor.shape) {
+  for (const int64_t extent : tensor.shape()) {
     if (extent < 1 || __builtin_mul_overflow(bytes, extent, &bytes)) {
-      RefusePlan(path, "`{}` cannot have the shape [{}]", tensor.path,
-                 fmt::join(tensor.shape, ", "));
+      RefusePlan(path, "`{}` cannot have the shape [{}]", tensor.path(),
+                 fmt::join(tensor.shape(), ", "));
     }
   }
   return tensor;
@@ -82,11 +83,12 @@ uint64_t ReadSeed(const json& in, const std::string& path) {
 void AssignReadStreams(const Engine& engine, uint64_t seed, const std::string& path,
                        std::vector<Tensor>& tensors) {
   for (const Tensor& tensor : tensors) {
-    if (tensor.view) continue;
+    if (tensor.view()) continue;
     const bool has_place = engine.has_places && HasPlace(tensor);
-    if (std::holds_alternative<StreamPlace>(tensor.key) != has_place ||
-        OtherEngine(tensor.distribution, engine) != nullptr || !RefusalOf(engine, tensor).empty()) {
-      RefusePlan(path, "the engine cannot draw `{}` with this key", tensor.path);
+    if (std::holds_alternative<StreamPlace>(tensor.key()) != has_place ||
+        OtherEngine(tensor.distribution(), engine) != nullptr ||
+        !RefusalOf(engine, tensor).empty()) {
+      RefusePlan(path, "the engine cannot draw `{}` with this key", tensor.path());
     }
   }
   AssignStreams(engine, seed, tensors);
@@ -94,22 +96,22 @@ void AssignReadStreams(const Engine& engine, uint64_t seed, const std::string& p
 
 void ReadSegments(const json& in, const Mesh& mesh, const std::string& path, Tensor& tensor) {
   const auto segments = in.get<std::vector<int64_t>>();
-  bool good = segments.size() == tensor.shape.size();
+  bool good = segments.size() == tensor.shape().size();
   int64_t boxes = 1;
   for (size_t d = 0; good && d < segments.size(); ++d) {
-    DimensionPartition& by = tensor.partition.dimensions[d];
+    DimensionPartition& by = tensor.Edit().partition.dimensions[d];
     by.segments = segments[d];
     good = segments[d] >= 1 && segments[d] <= kMaxSegments / boxes &&
-           segments[d] <= tensor.shape[d] && (segments[d] == 1 || PartsOf(by, mesh) > 1);
+           segments[d] <= tensor.shape()[d] && (segments[d] == 1 || PartsOf(by, mesh) > 1);
     boxes *= segments[d];
   }
   if (!good)
-    RefusePlan(path, "the `segments` of `{}` do not fit its shape and partition", tensor.path);
+    RefusePlan(path, "the `segments` of `{}` do not fit its shape and partition", tensor.path());
 }
 
 void ReadNested(const json& in, const Mesh& mesh, const std::string& path, Tensor& tensor) {
   const auto nested = in.get<std::vector<std::vector<int64_t>>>();
-  PartitionSpec& partition = tensor.partition;
+  PartitionSpec& partition = tensor.Edit().partition;
   bool good = nested.size() == partition.dimensions.size();
   int64_t boxes = 1;
   for (size_t d = 0; good && d < nested.size(); ++d) {
@@ -122,8 +124,8 @@ void ReadNested(const json& in, const Mesh& mesh, const std::string& path, Tenso
       if (good) boxes *= std::max<int64_t>(1, segments);
     }
   }
-  if (!good || Simplified(partition, tensor.shape, mesh) != partition) {
-    RefusePlan(path, "the `nested` axes of `{}` do not fit its shape and partition", tensor.path);
+  if (!good || Simplified(partition, tensor.shape(), mesh) != partition) {
+    RefusePlan(path, "the `nested` axes of `{}` do not fit its shape and partition", tensor.path());
   }
 }
 
@@ -140,10 +142,10 @@ void ReadPins(const json& in, const Mesh& mesh, const std::vector<bool>& used,
             indices.end()) {
       break;
     }
-    tensor.partition.pins.push_back(std::move(pin));
+    tensor.Edit().partition.pins.push_back(std::move(pin));
   }
-  if (tensor.partition.pins.size() != in.size()) {
-    RefusePlan(path, "the `stage` of `{}` does not fit the mesh", tensor.path);
+  if (tensor.partition().pins.size() != in.size()) {
+    RefusePlan(path, "the `stage` of `{}` does not fit the mesh", tensor.path());
   }
 }
 
@@ -151,18 +153,19 @@ void ReadPartition(const json& in, const InitGraph& graph, const std::string& pa
                    Tensor& tensor) {
   std::vector<bool> used(graph.mesh.axes.size());
   for (const json& axes : in.at("partition_spec")) {
-    tensor.partition.dimensions.emplace_back();
+    tensor.Edit().partition.dimensions.emplace_back();
     for (const json& name : axes) {
       const int axis = graph.mesh.Find(name.get<std::string>());
       if (axis < 0 || used[axis])
-        RefusePlan(path, "`{}` has a mesh axis twice, or one that the mesh lacks", tensor.path);
+        RefusePlan(path, "`{}` has a mesh axis twice, or one that the mesh lacks", tensor.path());
       used[axis] = true;
-      tensor.partition.dimensions.back().axes.push_back(axis);
+      tensor.Edit().partition.dimensions.back().axes.push_back(axis);
     }
   }
-  if (tensor.partition.dimensions.size() != tensor.shape.size()) {
-    RefusePlan(path, "the partition of `{}` has {}, but its shape {}", tensor.path,
-               Count(std::ssize(tensor.partition.dimensions), "dimension"), tensor.shape.size());
+  if (tensor.partition().dimensions.size() != tensor.shape().size()) {
+    RefusePlan(path, "the partition of `{}` has {}, but its shape {}", tensor.path(),
+               Count(std::ssize(tensor.partition().dimensions), "dimension"),
+               tensor.shape().size());
   }
   if (in.contains("segments")) ReadSegments(in.at("segments"), graph.mesh, path, tensor);
   if (in.contains("nested")) ReadNested(in.at("nested"), graph.mesh, path, tensor);
@@ -173,23 +176,23 @@ class ViewReader {
  public:
   ViewReader(std::shared_ptr<const std::vector<Tensor>> drawn, const std::string& path)
       : drawn_(std::move(drawn)), path_(path) {
-    for (size_t i = 0; i < drawn_->size(); ++i) by_path_.emplace((*drawn_)[i].path, i);
+    for (size_t i = 0; i < drawn_->size(); ++i) by_path_.emplace((*drawn_)[i].path(), i);
   }
 
   void Read(const json& in, Tensor& tensor) {
     ViewNode root;
     Viewed viewed = ReadNode(in, 0, tensor, &root);
-    if (viewed.arrangement.shape != tensor.shape) {
-      RefusePlan(path_, "the `view` of `{}` gives the shape [{}] instead of [{}]", tensor.path,
-                 fmt::join(viewed.arrangement.shape, ", "), fmt::join(tensor.shape, ", "));
+    if (viewed.arrangement.shape != tensor.shape()) {
+      RefusePlan(path_, "the `view` of `{}` gives the shape [{}] instead of [{}]", tensor.path(),
+                 fmt::join(viewed.arrangement.shape, ", "), fmt::join(tensor.shape(), ", "));
     }
     for (const Piece& piece : viewed.arrangement.pieces) {
-      if (MisfitOf(Constant{piece.padding}, tensor.dtype).what.empty()) continue;
-      RefusePlan(path_, "the padding of `{}` is {}, which its dtype does not hold", tensor.path,
+      if (MisfitOf(Constant{piece.padding}, tensor.dtype()).what.empty()) continue;
+      RefusePlan(path_, "the padding of `{}` is {}, which its dtype does not hold", tensor.path(),
                  piece.padding);
     }
-    tensor.view =
-        std::make_shared<View>(View{drawn_, std::move(root), std::move(viewed.arrangement.pieces)});
+    tensor.set_view(std::make_shared<View>(
+        View{drawn_, std::move(root), std::move(viewed.arrangement.pieces)}));
   }
 
  private:
@@ -213,9 +216,10 @@ class ViewReader {
   Viewed ReadNode(const json& in, int depth, const Tensor& tensor, ViewNode* node) {
     if (in.is_string()) {
       const auto it = by_path_.find(in.get<std::string>());
-      if (it == by_path_.end() || (*drawn_)[it->second].dtype != tensor.dtype || --budget_ <= 0) {
+      if (it == by_path_.end() || (*drawn_)[it->second].dtype() != tensor.dtype() ||
+          --budget_ <= 0) {
         RefusePlan(path_, "the `view` of `{}` has {}, which is unknown or of another dtype",
-                   tensor.path, Quote(in.get<std::string>()));
+                   tensor.path(), Quote(in.get<std::string>()));
       }
       node->tensor = it->second;
       return ViewedTensor(it->second, (*drawn_)[it->second]);
@@ -223,7 +227,7 @@ class ViewReader {
     if (!in.is_object() || in.size() != 1 || depth == kMaxViewDepth) {
       RefusePlan(path_,
                  "the `view` of `{}` has no single operation, or more than {} in one another",
-                 tensor.path, kMaxViewDepth);
+                 tensor.path(), kMaxViewDepth);
     }
     node->operation = FindViewOperation(in.begin().key());
     if (node->operation == nullptr)
@@ -239,7 +243,7 @@ class ViewReader {
       read(operands);
     } else {
       if (!operands.is_array() || operands.empty())
-        RefusePlan(path_, "the `view` of `{}` has an operation on nothing", tensor.path);
+        RefusePlan(path_, "the `view` of `{}` has an operation on nothing", tensor.path());
       for (const json& operand : operands) read(operand);
     }
     ViewProblem problem;
@@ -268,9 +272,10 @@ class PlanReader {
       if (!drawn_ || views_)
         RefusePlan(path_, "`logical` must come before `tensors`, and needs a `layout`");
       Tensor& tensor = drawn_->emplace_back(ReadTensor(element, path_));
-      tensor.partition.dimensions.resize(tensor.shape.size());
+      tensor.Edit().partition.dimensions.resize(tensor.shape().size());
       ReadDraw(element, path_, tensor);
       Count(tensor);
+      forms_.Share(tensor);
       return true;
     }
     EndDrawn();
@@ -278,6 +283,7 @@ class PlanReader {
     ReadPartition(element, graph_, path_, tensor);
     views_ ? views_->Read(element.at("view"), tensor) : ReadDraw(element, path_, tensor);
     Count(tensor);
+    forms_.Share(tensor);
     return true;
   }
 
@@ -378,6 +384,7 @@ class PlanReader {
   InitGraph graph_;
   std::shared_ptr<std::vector<Tensor>> drawn_;
   std::optional<ViewReader> views_;
+  FormPool forms_;
   int64_t bytes_ = 0;
 };
 
@@ -387,7 +394,7 @@ Tensor ReadOnlyTensor(const json& in, const std::string& path) {
   std::vector<Tensor> tensors;
   const auto read = [&](const json& tensor) {
     tensors.push_back(ReadTensor(tensor, path));
-    tensors.back().partition.dimensions.resize(tensors.back().shape.size());
+    tensors.back().Edit().partition.dimensions.resize(tensors.back().shape().size());
     ReadDraw(tensor, path, tensors.back());
   };
   read(in);

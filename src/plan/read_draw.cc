@@ -24,7 +24,7 @@ using nlohmann::json;
 class DistributionReader {
  public:
   DistributionReader(const Tensor& tensor, const std::string& path)
-      : tensor_(tensor), shape_(tensor.shape), path_(path) {}
+      : tensor_(tensor), shape_(tensor.shape()), path_(path) {}
 
   Distribution Read(const json& init) const {
     if (!init.is_object() || init.size() != 1) {
@@ -77,7 +77,7 @@ class DistributionReader {
       if (axis < 0 || axis >= std::ssize(shape_) || length < 0) {
         RefuseInit("it has a part of length {} along dimension {}", length, axis);
       }
-      part.shape[static_cast<size_t>(axis)] = length;
+      part.Edit().shape[static_cast<size_t>(axis)] = length;
       list.parts.push_back({length, DistributionReader(part, path_).Read(each.at("init"))});
     }
     *value = std::make_shared<const PartList>(std::move(list));
@@ -156,7 +156,7 @@ class DistributionReader {
 
   template <typename... T>
   [[noreturn]] void RefuseInit(fmt::format_string<T...> what, T&&... of) const {
-    RefusePlan(path_, "the `init` of `{}`: {}", tensor_.path,
+    RefusePlan(path_, "the `init` of `{}`: {}", tensor_.path(),
                fmt::format(what, std::forward<T>(of)...));
   }
 
@@ -171,46 +171,46 @@ class DistributionReader {
 void ReadGivenKey(const json& in, const std::string& path, Tensor& tensor) {
   const auto number = [&](const json& value) {
     if (!value.is_number_unsigned() || value.get<uint64_t>() > kLastPlace) {
-      RefusePlan(path, "the engine cannot draw `{}` with this key", tensor.path);
+      RefusePlan(path, "the engine cannot draw `{}` with this key", tensor.path());
     }
     return value.get<uint64_t>();
   };
   if (in.contains("position")) {
-    tensor.key = StreamPlace{number(in.at("position")),
-                             in.contains("spare") ? number(in.at("spare")) : kNoSpare};
+    tensor.set_key(StreamPlace{number(in.at("position")),
+                               in.contains("spare") ? number(in.at("spare")) : kNoSpare});
     return;
   }
   if (!in.contains("words"))
-    RefusePlan(path, "the engine cannot draw `{}` with this key", tensor.path);
+    RefusePlan(path, "the engine cannot draw `{}` with this key", tensor.path());
   uint64_t words[2];
   for (const size_t i : {0, 1}) {
     words[i] = number(in.at("words").at(i));
     if (words[i] >> 32 != 0)
-      RefusePlan(path, "the engine cannot draw `{}` with this key", tensor.path);
+      RefusePlan(path, "the engine cannot draw `{}` with this key", tensor.path());
   }
-  tensor.key = KeyWords{words[1] << 32 | words[0]};
+  tensor.set_key(KeyWords{words[1] << 32 | words[0]});
 }
 
 }  // namespace
 
 void ReadDraw(const json& in, const std::string& path, Tensor& tensor) {
-  tensor.distribution = DistributionReader(tensor, path).Read(in.at("init"));
-  if (const Misfit misfit = MisfitOf(tensor.distribution, tensor.dtype); !misfit.what.empty()) {
-    RefusePlan(path, "the values of `{}` {}", tensor.path, misfit.what);
+  tensor.Edit().distribution = DistributionReader(tensor, path).Read(in.at("init"));
+  if (const Misfit misfit = MisfitOf(tensor.distribution(), tensor.dtype()); !misfit.what.empty()) {
+    RefusePlan(path, "the values of `{}` {}", tensor.path(), misfit.what);
   }
   if (in.contains("kind")) {
     if (in.at("kind") != kBufferKind)
-      RefusePlan(path, "the `kind` of `{}` must be `{}`", tensor.path, kBufferKind);
-    tensor.is_buffer = true;
+      RefusePlan(path, "the `kind` of `{}` must be `{}`", tensor.path(), kBufferKind);
+    tensor.Edit().is_buffer = true;
   }
   if (in.contains("key") && in.at("key").is_object()) {
     ReadGivenKey(in.at("key"), path, tensor);
   } else if (in.contains("key")) {
     const auto key = in.at("key").get<std::string>();
     if (FindBadText(key)) {
-      RefusePlan(path, "the engine cannot draw `{}` with this key", tensor.path);
+      RefusePlan(path, "the engine cannot draw `{}` with this key", tensor.path());
     }
-    tensor.key = DrawPath{key};
+    tensor.set_key(DrawPath{key});
   }
 }
 

@@ -16,7 +16,7 @@ namespace shardinit {
 namespace {
 
 // The type of each of the model's tensors, by its path.
-using KnownTensors = std::map<std::string, DType>;
+using KnownTensors = std::map<std::string, DType, std::less<>>;
 
 std::string LayoutText(const Plan& plan) {
   return plan.graph.layout.empty() ? "the model's own names"
@@ -26,32 +26,34 @@ std::string LayoutText(const Plan& plan) {
 // Calls `visit` with each of the model's tensors that a stored one holds any of.
 template <typename F>
 void ForEachHeld(const Tensor& stored, F visit) {
-  if (!stored.view) return visit(stored);
+  if (!stored.view()) return visit(stored);
   std::set<int64_t> sources;
-  for (const Piece& piece : stored.view->pieces) {
+  for (const Piece& piece : stored.view()->pieces) {
     if (piece.source != Piece::kPadding) sources.insert(piece.source);
   }
-  for (const int64_t source : sources) visit((*stored.view->drawn)[static_cast<size_t>(source)]);
+  for (const int64_t source : sources) visit((*stored.view()->drawn)[static_cast<size_t>(source)]);
 }
 
 // Counts the elements that a plan stores of each of the model's tensors, by their paths; a count is
 // missing if it would take minutes.
-std::map<std::string, std::optional<int64_t>> CountStored(const Plan& plan) {
-  std::map<std::string, std::optional<int64_t>> counts;
+std::map<std::string, std::optional<int64_t>, std::less<>> CountStored(const Plan& plan) {
+  std::map<std::string, std::optional<int64_t>, std::less<>> counts;
   if (!plan.graph.drawn) {
-    for (const Tensor& tensor : plan.graph.tensors) counts[tensor.path] = tensor.elements();
+    for (const Tensor& tensor : plan.graph.tensors)
+      counts[std::string(tensor.path())] = tensor.elements();
     return counts;
   }
   std::vector<std::vector<const Piece*>> pieces(plan.graph.drawn->size());
   for (const Tensor& stored : plan.graph.tensors) {
-    for (const Piece& piece : stored.view->pieces) {
+    for (const Piece& piece : stored.view()->pieces) {
       if (piece.source != Piece::kPadding) {
         pieces[static_cast<size_t>(piece.source)].push_back(&piece);
       }
     }
   }
   for (size_t i = 0; i < pieces.size(); ++i) {
-    if (!pieces[i].empty()) counts[(*plan.graph.drawn)[i].path] = CountHeld(pieces[i]);
+    if (!pieces[i].empty())
+      counts[std::string((*plan.graph.drawn)[i].path())] = CountHeld(pieces[i]);
   }
   return counts;
 }
@@ -61,18 +63,19 @@ std::map<std::string, std::optional<int64_t>> CountStored(const Plan& plan) {
 void TakeOutTwins(const Plan& folder, Plan* from) {
   if (!from->graph.drawn) return;
   std::set<std::string_view> there;
-  for (const Tensor& tensor : folder.graph.tensors) there.insert(tensor.path);
-  const auto is_missing = [&](const Tensor& tensor) { return !there.contains(tensor.path); };
+  for (const Tensor& tensor : folder.graph.tensors) there.insert(tensor.path());
+  const auto is_missing = [&](const Tensor& tensor) { return !there.contains(tensor.path()); };
   if (std::none_of(from->graph.tensors.begin(), from->graph.tensors.end(), is_missing)) return;
   Plan rest = *from;
   std::erase_if(rest.graph.tensors, is_missing);
   const auto all = CountStored(*from), left = CountStored(rest);
   std::erase_if(from->graph.tensors, [&](const Tensor& tensor) {
-    if (there.contains(tensor.path)) return false;
+    if (there.contains(tensor.path())) return false;
     bool is_elsewhere = true;
     ForEachHeld(tensor, [&](const Tensor& of) {
-      const auto found = left.find(of.path);
-      is_elsewhere &= found != left.end() && found->second && found->second == all.at(of.path);
+      const auto found = left.find(of.path());
+      is_elsewhere &=
+          found != left.end() && found->second && found->second == all.find(of.path())->second;
     });
     return is_elsewhere;
   });
@@ -81,20 +84,20 @@ void TakeOutTwins(const Plan& folder, Plan* from) {
 // Throws unless both have the same tensors of the same shapes.
 void RequireStoredSo(const Plan& folder, const Plan& from) {
   std::map<std::string_view, const Tensor*> there;
-  for (const Tensor& tensor : folder.graph.tensors) there.emplace(tensor.path, &tensor);
+  for (const Tensor& tensor : folder.graph.tensors) there.emplace(tensor.path(), &tensor);
   for (const Tensor& tensor : from.graph.tensors) {
-    const auto found = there.find(tensor.path);
+    const auto found = there.find(tensor.path());
     if (found == there.end()) {
       throw Error(ExitCode::kUsage,
-                  fmt::format("the folder has no `{}`, which {} of `{}` has", tensor.path,
+                  fmt::format("the folder has no `{}`, which {} of `{}` has", tensor.path(),
                               LayoutText(from), from.graph.name),
                   "give the layout that the folder has, with `--from-layout`");
     }
-    const Shape& shape = found->second->shape;
-    if (shape != tensor.shape) {
+    const Shape& shape = found->second->shape();
+    if (shape != tensor.shape()) {
       throw Error(ExitCode::kUsage,
-                  fmt::format("`{}` is [{}] in the folder, but [{}] in {} of `{}`", tensor.path,
-                              fmt::join(shape, ", "), fmt::join(tensor.shape, ", "),
+                  fmt::format("`{}` is [{}] in the folder, but [{}] in {} of `{}`", tensor.path(),
+                              fmt::join(shape, ", "), fmt::join(tensor.shape(), ", "),
                               LayoutText(from), from.graph.name),
                   "give the spec of the model that is in the folder, with `--spec` and `--set`");
     }
@@ -110,15 +113,15 @@ void RequireStoredSo(const Plan& folder, const Plan& from) {
 
 KnownTensors KnownOf(const Plan& folder, const Plan& from) {
   std::map<std::string_view, const Tensor*> there;
-  for (const Tensor& tensor : folder.graph.tensors) there.emplace(tensor.path, &tensor);
+  for (const Tensor& tensor : folder.graph.tensors) there.emplace(tensor.path(), &tensor);
   KnownTensors known;
   for (const Tensor& stored : from.graph.tensors) {
-    const DType dtype = there.at(stored.path)->dtype;
+    const DType dtype = there.at(stored.path())->dtype();
     ForEachHeld(stored, [&](const Tensor& of) {
-      const auto [place, is_new] = known.emplace(of.path, dtype);
+      const auto [place, is_new] = known.emplace(of.path(), dtype);
       if (is_new || place->second == dtype) return;
       throw Error(ExitCode::kUsage,
-                  fmt::format("the folder has parts of `{}` as {} and as {}", of.path,
+                  fmt::format("the folder has parts of `{}` as {} and as {}", of.path(),
                               InfoOf(place->second).name, InfoOf(dtype).name));
     });
   }
@@ -128,13 +131,13 @@ KnownTensors KnownOf(const Plan& folder, const Plan& from) {
 // Gives the model's tensors, and those that are stored, their types and values.
 void Take(const KnownTensors& known, InitGraph* graph) {
   const auto take = [&](Tensor* tensor) {
-    const auto found = known.find(tensor->path);
+    const auto found = known.find(tensor->path());
     if (found == known.end()) return;
-    tensor->dtype = found->second;
-    tensor->distribution = ValuesOfSource(tensor->path);
-    tensor->stream = {};
-    tensor->key = {};
-    tensor->measured = nullptr;
+    tensor->Edit().dtype = found->second;
+    tensor->Edit().distribution = ValuesOfSource(std::string(tensor->path()));
+    tensor->set_stream({});
+    tensor->set_key({});
+    tensor->set_measured(nullptr);
   };
   if (!graph->drawn) {
     for (Tensor& tensor : graph->tensors) take(&tensor);
@@ -143,24 +146,24 @@ void Take(const KnownTensors& known, InitGraph* graph) {
   auto drawn = std::make_shared<std::vector<Tensor>>(*graph->drawn);
   for (Tensor& tensor : *drawn) take(&tensor);
   for (Tensor& stored : graph->tensors) {
-    if (!stored.view) {
+    if (!stored.view()) {
       take(&stored);
       continue;
     }
     const Tensor* first = nullptr;
     ForEachHeld(stored, [&](const Tensor& of) {
-      const Tensor& now = (*drawn)[static_cast<size_t>(&of - stored.view->drawn->data())];
+      const Tensor& now = (*drawn)[static_cast<size_t>(&of - stored.view()->drawn->data())];
       if (first == nullptr) first = &now;
-      if (first->dtype == now.dtype) return;
+      if (first->dtype() == now.dtype()) return;
       throw Error(ExitCode::kUsage,
                   fmt::format("layout `{}` puts `{}` ({}) and `{}` ({}) together in `{}`",
-                              graph->layout, first->path, InfoOf(first->dtype).name, now.path,
-                              InfoOf(now.dtype).name, stored.path));
+                              graph->layout, first->path(), InfoOf(first->dtype()).name, now.path(),
+                              InfoOf(now.dtype()).name, stored.path()));
     });
-    View view = *stored.view;
+    View view = *stored.view();
     view.drawn = drawn;
-    stored.view = std::make_shared<View>(std::move(view));
-    if (first != nullptr) stored.dtype = first->dtype;
+    stored.set_view(std::make_shared<View>(std::move(view)));
+    if (first != nullptr) stored.Edit().dtype = first->dtype();
   }
   graph->drawn = std::move(drawn);
 }
@@ -193,10 +196,10 @@ std::map<std::string, Convention> ConventionsOf(const Plan& plan) {
   std::map<std::string, Convention> conventions;
   for (const Tensor& stored : plan.graph.tensors) {
     ForEachHeld(stored, [&](const Tensor& of) {
-      const auto [place, is_new] = conventions.emplace(of.path, stored.convention);
-      if (is_new || place->second == stored.convention) return;
+      const auto [place, is_new] = conventions.emplace(of.path(), stored.convention());
+      if (is_new || place->second == stored.convention()) return;
       throw Error(ExitCode::kUsage, fmt::format("{} of `{}` has parts of `{}` in two conventions",
-                                                LayoutText(plan), plan.graph.name, of.path));
+                                                LayoutText(plan), plan.graph.name, of.path()));
     });
   }
   return conventions;
@@ -222,22 +225,23 @@ Distribution ValuesOfSource(const std::string& name) {
 }
 
 bool IsOfSource(const Tensor& tensor) {
-  return std::holds_alternative<FromSource>(tensor.distribution);
+  return std::holds_alternative<FromSource>(tensor.distribution());
 }
 
 Relayout RelayoutOf(const Plan& folder, Plan from, std::optional<Plan> other,
                     const std::function<bool(const std::string& path)>& is_dropped) {
   // A plan of many tensors takes memory, so there is a second one only if the two differ.
   std::set<std::string_view> there;
-  for (const Tensor& tensor : folder.graph.tensors) there.insert(tensor.path);
+  for (const Tensor& tensor : folder.graph.tensors) there.insert(tensor.path());
   const bool is_same =
       !other &&
       std::all_of(from.graph.tensors.begin(), from.graph.tensors.end(), [&](const Tensor& tensor) {
-        return there.contains(tensor.path) && !is_dropped(tensor.path);
+        return there.contains(tensor.path()) && !is_dropped(std::string(tensor.path()));
       });
   Plan to;
   if (!is_same) to = other ? *std::move(other) : from;
-  std::erase_if(from.graph.tensors, [&](const Tensor& tensor) { return is_dropped(tensor.path); });
+  std::erase_if(from.graph.tensors,
+                [&](const Tensor& tensor) { return is_dropped(std::string(tensor.path())); });
   TakeOutTwins(folder, &from);
   RequireStoredSo(folder, from);
   const KnownTensors known = KnownOf(folder, from);
@@ -259,7 +263,7 @@ Relayout RelayoutOf(const Plan& folder, Plan from, std::optional<Plan> other,
 
 Plan WithTypes(Plan plan, const std::function<DType(const Tensor& tensor)>& type_of) {
   KnownTensors known;
-  for (const Tensor& tensor : plan.graph.logical()) known.emplace(tensor.path, type_of(tensor));
+  for (const Tensor& tensor : plan.graph.logical()) known.emplace(tensor.path(), type_of(tensor));
   Take(known, &plan.graph);
   return MakePlan(std::move(plan.graph));
 }

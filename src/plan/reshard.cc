@@ -87,33 +87,36 @@ Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven) {
   const auto axis_of = [&](int axis) {
     return graph.mesh.Find(before.axes[static_cast<size_t>(axis)]);
   };
+  FormPool forms;
   for (Tensor& tensor : graph.tensors) {
-    for (Pin& pin : tensor.partition.pins) {
+    PartitionSpec partition = tensor.partition();
+    for (Pin& pin : partition.pins) {
       const int axis = axis_of(pin.axis);
       if (graph.mesh.shape[static_cast<size_t>(axis)] !=
           before.shape[static_cast<size_t>(pin.axis)]) {
         throw WrongMesh(fmt::format("`{}` is on a stage of mesh axis `{}`, and the plan does not "
                                     "say which stage that is on an axis of another size",
-                                    tensor.path, before.axes[static_cast<size_t>(pin.axis)]),
+                                    tensor.path(), before.axes[static_cast<size_t>(pin.axis)]),
                         "give the spec, with `--spec SPEC`");
       }
       pin.axis = axis;
     }
-    std::sort(tensor.partition.pins.begin(), tensor.partition.pins.end());
-    for (size_t d = 0; d < tensor.partition.dimensions.size(); ++d) {
-      DimensionPartition& by = tensor.partition.dimensions[d];
+    std::sort(partition.pins.begin(), partition.pins.end());
+    for (size_t d = 0; d < partition.dimensions.size(); ++d) {
+      DimensionPartition& by = partition.dimensions[d];
       for (int& axis : by.axes) axis = axis_of(axis);
       // A spec on this mesh has one segment there, too.
       if (PartsOf(by, graph.mesh) == 1) by.segments = 1;
       const int64_t parts = DivisorOf(by, graph.mesh);
-      if (allows_uneven || tensor.shape[d] % parts == 0) continue;
+      if (allows_uneven || tensor.shape()[d] % parts == 0) continue;
       throw WrongMesh(
           fmt::format(
               "the mesh shards dimension {} of `{}` ({}) in {} parts, which do not divide it", d,
-              tensor.path, tensor.shape[d], parts),
+              tensor.path(), tensor.shape()[d], parts),
           "`--uneven chunk` allows shorter last parts");
     }
-    tensor.partition = Simplified(std::move(tensor.partition), tensor.shape, graph.mesh);
+    tensor.Edit().partition = Simplified(std::move(partition), tensor.shape(), graph.mesh);
+    forms.Share(tensor);
   }
   return MakePlan(std::move(graph));
 }
@@ -134,8 +137,8 @@ Plan ShardAs(const Plan& plan, const std::string& path, const std::string& mesh,
   }
   spec.Key("modules").BeginObject(JsonWriter::kLines);
   for (const Tensor& tensor : before.tensors) {
-    spec.Key(tensor.path).BeginObject().Member("shape", tensor.shape);
-    spec.Member("dtype", InfoOf(tensor.dtype).name).Member("init", "zeros").EndObject();
+    spec.Key(tensor.path()).BeginObject().Member("shape", tensor.shape());
+    spec.Member("dtype", InfoOf(tensor.dtype()).name).Member("init", "zeros").EndObject();
   }
   spec.EndObject().EndObject();
   PlanRequest request;
@@ -157,8 +160,12 @@ Plan ShardAs(const Plan& plan, const std::string& path, const std::string& mesh,
     graph.mesh = resharded.graph.mesh;
   }
   std::unordered_map<std::string_view, const Tensor*> by_path;
-  for (const Tensor& tensor : resharded.graph.tensors) by_path.emplace(tensor.path, &tensor);
-  for (Tensor& tensor : graph.tensors) tensor.partition = by_path.at(tensor.path)->partition;
+  for (const Tensor& tensor : resharded.graph.tensors) by_path.emplace(tensor.path(), &tensor);
+  FormPool forms;
+  for (Tensor& tensor : graph.tensors) {
+    tensor.Edit().partition = by_path.at(tensor.path())->partition();
+    forms.Share(tensor);
+  }
   return MakePlan(std::move(graph));
 }
 

@@ -49,7 +49,7 @@ void WriteDistribution(const Distribution& distribution, JsonWriter& out) {
 // Views are written as specs have them, with all their arguments.
 void WriteView(const ViewNode& node, const std::vector<Tensor>& drawn, JsonWriter& out) {
   if (node.operation == nullptr) {
-    out.Value(drawn[node.tensor].path);
+    out.Value(drawn[node.tensor].path());
     return;
   }
   out.BeginObject().Key(node.operation->name).BeginObject();
@@ -67,8 +67,8 @@ void WriteView(const ViewNode& node, const std::vector<Tensor>& drawn, JsonWrite
 }
 
 void WriteTensor(const Tensor& tensor, JsonWriter& out) {
-  out.Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
-  out.Member("global_shape", tensor.shape);
+  out.Member("path", tensor.path()).Member("dtype", InfoOf(tensor.dtype()).name);
+  out.Member("global_shape", tensor.shape());
 }
 
 void WriteKey(const DrawKey& key, JsonWriter& out) {
@@ -89,12 +89,12 @@ void WritePlace(const StreamPlace& place, bool is_least, JsonWriter& out) {
 
 void WriteInit(const Tensor& tensor, JsonWriter& out) {
   out.Key("init");
-  WriteDistribution(tensor.distribution, out);
+  WriteDistribution(tensor.distribution(), out);
   if (IsInexact(tensor)) out.Member("inexact", true);
-  const auto* const place = std::get_if<StreamPlace>(&tensor.key);
-  if (place != nullptr) WritePlace(*place, tensor.stream.is_least, out);
-  if (tensor.is_buffer) out.Member("kind", kBufferKind);
-  if (place == nullptr) WriteKey(tensor.key, out);
+  const auto* const place = std::get_if<StreamPlace>(&tensor.key());
+  if (place != nullptr) WritePlace(*place, tensor.stream().is_least, out);
+  if (tensor.is_buffer()) out.Member("kind", kBufferKind);
+  if (place == nullptr) WriteKey(tensor.key(), out);
 }
 
 }  // namespace
@@ -115,34 +115,34 @@ void WriteDrawn(const Tensor& tensor, JsonWriter& out) {
 void WriteStored(const Tensor& tensor, const InitGraph& graph, JsonWriter& out) {
   WriteTensor(tensor, out);
   out.Key("partition_spec").BeginArray();
-  for (const DimensionPartition& by : tensor.partition.dimensions) {
+  for (const DimensionPartition& by : tensor.partition().dimensions) {
     out.BeginArray();
     for (const int axis : by.axes) out.Value(graph.mesh.axes[axis]);
     out.EndArray();
   }
   out.EndArray();
-  if (const auto segments = tensor.partition.segments(); !segments.empty()) {
+  if (const auto segments = tensor.partition().segments(); !segments.empty()) {
     out.Member("segments", segments);
   }
-  if (tensor.partition.IsNested()) {
+  if (tensor.partition().IsNested()) {
     out.Key("nested").BeginArray();
-    for (const DimensionPartition& by : tensor.partition.dimensions) out.Value(by.nested);
+    for (const DimensionPartition& by : tensor.partition().dimensions) out.Value(by.nested);
     out.EndArray();
   }
-  if (!tensor.partition.pins.empty()) {
+  if (!tensor.partition().pins.empty()) {
     out.Key("stage").BeginObject();
-    for (const Pin& pin : tensor.partition.pins) {
+    for (const Pin& pin : tensor.partition().pins) {
       out.Member(graph.mesh.axes[pin.axis], pin.indices);
     }
     out.EndObject();
   }
-  if (tensor.view) WriteView(tensor.view->root, *graph.drawn, out.Key("view"));
+  if (tensor.view()) WriteView(tensor.view()->root, *graph.drawn, out.Key("view"));
 }
 
 std::string WritePlan(const Plan& plan) {
   const InitGraph& graph = plan.graph;
   Check(std::none_of(graph.logical().begin(), graph.logical().end(),
-                     [](const Tensor& tensor) { return tensor.stream.is_least; }),
+                     [](const Tensor& tensor) { return tensor.stream().is_least; }),
         "a plan without the places in its stream");
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines);
@@ -170,7 +170,7 @@ std::string WritePlan(const Plan& plan) {
   out.Key("tensors").BeginArray(JsonWriter::kLines);
   for (const Tensor& tensor : graph.tensors) {
     WriteStored(tensor, graph, out.BeginObject());
-    if (!tensor.view) WriteInit(tensor, out);
+    if (!tensor.view()) WriteInit(tensor, out);
     out.EndObject();
   }
   out.EndArray().EndObject();

@@ -73,18 +73,18 @@ std::string ShardyMeshText(const Mesh& mesh) {
 void RequireAnnotation(const Mesh& mesh, const Tensor& tensor) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ExitCode::kUsage,
-                fmt::format("`{}` {}, which no annotation of a program says", tensor.path, why),
+                fmt::format("`{}` {}, which no annotation of a program says", tensor.path(), why),
                 "write the program of one rank with `--rank R`");
   };
-  if (!tensor.partition.pins.empty()) refuse("is on a part of the mesh");
-  for (size_t d = 0; d < tensor.partition.dimensions.size(); ++d) {
-    const DimensionPartition& by = tensor.partition.dimensions[d];
+  if (!tensor.partition().pins.empty()) refuse("is on a part of the mesh");
+  for (size_t d = 0; d < tensor.partition().dimensions.size(); ++d) {
+    const DimensionPartition& by = tensor.partition().dimensions[d];
     if (by.segments > 1) refuse(fmt::format("is sharded in {} segments", by.segments));
     if (!by.nested.empty()) refuse("is sharded by one axis after the other");
     const int64_t parts = PartsOf(by, mesh);
-    if (tensor.shape[d] % parts != 0) {
-      refuse(
-          fmt::format("has {} elements in {} parts along dimension {}", tensor.shape[d], parts, d));
+    if (tensor.shape()[d] % parts != 0) {
+      refuse(fmt::format("has {} elements in {} parts along dimension {}", tensor.shape()[d], parts,
+                         d));
     }
   }
 }

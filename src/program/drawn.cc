@@ -67,7 +67,7 @@ struct Leaf {
 
   Source SourceOf(RowReader& row) const {
     const Word32 low = row.Next(), high = row.Next();
-    return {low, high, LinearOf(tensor.shape, at)};
+    return {low, high, LinearOf(tensor.shape(), at)};
   }
 };
 
@@ -140,7 +140,7 @@ Value WriteExpression(const Expression& e, const Leaf& leaf, RowReader& row) {
   for (const Program::Literal& literal : program.literals) slots[literal.slot] = literal.value;
   for (const Program::Index& index : program.indices) {
     slots[index.slot] =
-        ToDouble(index.dimension == Program::kLinear ? LinearOf(leaf.tensor.shape, leaf.at)
+        ToDouble(index.dimension == Program::kLinear ? LinearOf(leaf.tensor.shape(), leaf.at)
                                                      : leaf.at[index.dimension]);
   }
   if (!program.draws.empty()) {
@@ -182,25 +182,25 @@ Value WriteExpression(const Expression& e, const Leaf& leaf, RowReader& row) {
 #undef SHARDINIT_CASE
     }
   }
-  return EncodedNumber(slots[program.result], leaf.tensor.dtype, leaf.out);
+  return EncodedNumber(slots[program.result], leaf.tensor.dtype(), leaf.out);
 }
 
 Value WriteSparse(const Sparse& s, const Leaf& leaf, RowReader& row) {
   const Source source = leaf.SourceOf(row);
   const Word32 value = SampleNext<NormalSampler>(leaf.engine, source, row);
-  if (s.zeros == 0) return Encoded(value, leaf.tensor.dtype);
+  if (s.zeros == 0) return Encoded(value, leaf.tensor.dtype());
   const auto rank_of = [&](const Word64& element, const Word64& in_row) {
     const Source of{source.key_low, source.key_high, element};
     return (Widen(leaf.engine.word(of, 1)) << 32) | in_row;
   };
   // All rows of the columns are along an added dimension.
-  const int64_t rows = leaf.tensor.shape[0], columns = leaf.tensor.shape[1];
+  const int64_t rows = leaf.tensor.shape()[0], columns = leaf.tensor.shape()[1];
   const int dimension = leaf.out->AddDimension(rows);
   const Word64 each = {leaf.out, leaf.out->Iota(dimension)};
   const Word64 all = rank_of(each * columns + leaf.at[1], each);
   const Word64 last = {leaf.out, leaf.out->Nth(all.value(), dimension, s.zeros - 1)};
   const Flag is_drawn = last < rank_of(source.element, leaf.at[0]);
-  return Encoded(Select<Word32>(is_drawn, value, 0), leaf.tensor.dtype);
+  return Encoded(Select<Word32>(is_drawn, value, 0), leaf.tensor.dtype());
 }
 
 // Returns the sum of element(k)^2 for k below `count`; the elements are over these dimensions.
@@ -234,74 +234,74 @@ Value WriteNormalized(const Normalized& n, const Leaf& leaf, RowReader& row) {
   for (size_t d = 0; d < leaf.at.size(); ++d) {
     if (static_cast<int64_t>(d) != n.axis) over |= leaf.at[d].value().over;
   }
-  const Double square = SumOfSquares(leaf.tensor.shape[n.axis], over, out, [&](const Word64& k) {
+  const Double square = SumOfSquares(leaf.tensor.shape()[n.axis], over, out, [&](const Word64& k) {
     Indices at = leaf.at;
     at[n.axis] = k;
-    const Source of{source.key_low, source.key_high, LinearOf(leaf.tensor.shape, at)};
+    const Source of{source.key_low, source.key_high, LinearOf(leaf.tensor.shape(), at)};
     return StandardNormal(leaf.engine, of, 0);
   });
   const Double factor = Select<Double>(square > 0, Double(n.length) / Sqrt(square), 0);
   const Double value = StandardNormal(leaf.engine, source, 0) * factor;
   const Double settled = Select<Double>(Abs(value) < 0x1p-126, 0, value);
-  return Encoded(RoundToF32(settled), leaf.tensor.dtype);
+  return Encoded(RoundToF32(settled), leaf.tensor.dtype());
 }
 
 // Takes an element of a file from the table.
 Value WriteStored(const Leaf& leaf, const RowReader& words) {
-  const int64_t each = WordsOf(leaf.tensor.dtype), length = leaf.tensor.elements() * each;
-  const Word64 first = LinearOf(leaf.tensor.shape, leaf.at) * each;
+  const int64_t each = WordsOf(leaf.tensor.dtype()), length = leaf.tensor.elements() * each;
+  const Word64 first = LinearOf(leaf.tensor.shape(), leaf.at) * each;
   const Word32 low = words.At(length, first);
-  if (each == 1) return AsStored(low, leaf.tensor.dtype);
+  if (each == 1) return AsStored(low, leaf.tensor.dtype());
   const Word32 high = words.At(length, first + 1);
   const Value both = (Widen(high) << 32 | Widen(low)).value();
-  const bool is_signed = leaf.tensor.dtype == DType::i64;
+  const bool is_signed = leaf.tensor.dtype() == DType::i64;
   return is_signed ? leaf.out->Bitcast(both, DType::i64) : both;
 }
 
 Value WriteElement(const Leaf& leaf, RowReader words);
 
 Value WriteNorm(const Leaf& leaf, const RowReader& words) {
-  const Tensor& of = *leaf.tensor.measured;
+  const Tensor& of = *leaf.tensor.measured();
   Function* out = leaf.out;
   // The dimensions of the other tensor that the norms are over, the last first.
   std::vector<size_t> sides;
   Over over = words.row().value().over;
   int64_t terms = 1;
-  for (size_t d = of.shape.size(); d-- > 0;) {
-    if (leaf.tensor.shape.empty() || leaf.tensor.shape[d] != of.shape[d]) {
+  for (size_t d = of.shape().size(); d-- > 0;) {
+    if (leaf.tensor.shape().empty() || leaf.tensor.shape()[d] != of.shape()[d]) {
       sides.push_back(d);
-      terms *= of.shape[d];
+      terms *= of.shape()[d];
     } else {
       over |= leaf.at[d].value().over;
     }
   }
   const Double square = SumOfSquares(terms, over, out, [&](Word64 k) {
     Indices at = leaf.at;
-    at.resize(of.shape.size(), 0);
+    at.resize(of.shape().size(), 0);
     for (const size_t d : sides) {
-      at[d] = k % of.shape[d];
-      k = k / of.shape[d];
+      at[d] = k % of.shape()[d];
+      k = k / of.shape()[d];
     }
-    const Leaf element{of, at, out, ProgramEngineOf(*of.stream.engine)};
-    return Decoded(WriteElement(element, words), of.dtype, out);
+    const Leaf element{of, at, out, ProgramEngineOf(*of.stream().engine)};
+    return Decoded(WriteElement(element, words), of.dtype(), out);
   });
-  return EncodedNumber(Sqrt(square), leaf.tensor.dtype, out);
+  return EncodedNumber(Sqrt(square), leaf.tensor.dtype(), out);
 }
 
 // The words of the row have not been taken yet.
 Value WriteElement(const Leaf& leaf, RowReader words) {
   return std::visit(
       Overloaded{
-          [&](const Constant& c) { return ConstantOf(*leaf.out, c.value, leaf.tensor.dtype); },
+          [&](const Constant& c) { return ConstantOf(*leaf.out, c.value, leaf.tensor.dtype()); },
           [&](const Sampled auto& d) {
             const Source source = leaf.SourceOf(words);
             const Word32 value = SampleNext<decltype(SamplerOf(d))>(leaf.engine, source, words);
-            return Encoded(value, leaf.tensor.dtype);
+            return Encoded(value, leaf.tensor.dtype());
           },
           [&](const Expression& e) { return WriteExpression(e, leaf, words); },
           [&](const Orthogonal&) {
-            return Encoded(words.At(leaf.tensor.elements(), LinearOf(leaf.tensor.shape, leaf.at)),
-                           leaf.tensor.dtype);
+            return Encoded(words.At(leaf.tensor.elements(), LinearOf(leaf.tensor.shape(), leaf.at)),
+                           leaf.tensor.dtype());
           },
           [&](const OneOf<FromFile, FromSource> auto&) { return WriteStored(leaf, words); },
           [&](const Norm&) { return WriteNorm(leaf, words); },
@@ -311,7 +311,7 @@ Value WriteElement(const Leaf& leaf, RowReader words) {
           [&](const Sparse& s) { return WriteSparse(s, leaf, words); },
           [&](const Normalized& n) { return WriteNormalized(n, leaf, words); },
       },
-      leaf.tensor.distribution);
+      leaf.tensor.distribution());
 }
 
 }  // namespace
@@ -324,7 +324,7 @@ Value WriteDrawnTensors(const std::vector<const Tensor*>& tensors, const Word64&
   if (table.columns > 0) {
     argument = out->AddArgument({table.rows(), table.columns});
   }
-  return WriteElement({tensor, at, out, ProgramEngineOf(*tensor.stream.engine)},
+  return WriteElement({tensor, at, out, ProgramEngineOf(*tensor.stream().engine)},
                       RowReader(out, argument, row));
 }
 

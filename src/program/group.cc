@@ -8,7 +8,8 @@ namespace shardinit::program {
 namespace {
 
 std::string PathOf(const ProgramBox& one) {
-  return one.part == 0 ? one.tensor->path : fmt::format("{}@{}", one.tensor->path, one.part);
+  return one.part == 0 ? std::string(one.tensor->path())
+                       : fmt::format("{}@{}", one.tensor->path(), one.part);
 }
 
 // Replaces the first part of a path that is a number, and returns it: `layers.*.w` and 3.
@@ -48,7 +49,7 @@ std::vector<Group> GroupsOf(const Mesh& mesh, const std::vector<ProgramBox>& mad
       continue;
     }
     const std::string key =
-        fmt::format("{} {} {}", name, parts[i].kind, InText(made[i].tensor->partition, mesh));
+        fmt::format("{} {} {}", name, parts[i].kind, InText(made[i].tensor->partition(), mesh));
     const auto [it, is_new] = places.try_emplace(key, groups.size());
     if (is_new) groups.push_back({name, {}, {}});
     groups[it->second].made.push_back(i);

@@ -125,7 +125,7 @@ class Functions {
       for (const Table& table : parts.tables) {
         entry.arguments.push_back({table.rows(), table.columns});
       }
-      entry.type = TypeText(one.box.shape, one.tensor->dtype);
+      entry.type = TypeText(one.box.shape, one.tensor->dtype());
       needs_zero |= entry.needs_zero;
     }
     return entry;
@@ -226,7 +226,7 @@ std::vector<ProgramBox> ProgramBoxesOf(const Plan& plan, const std::vector<const
   for (const Tensor* tensor : tensors) {
     if (!rank) {
       RequireAnnotation(plan.graph.mesh, *tensor);
-      all.push_back({tensor, WholeOf(tensor->shape)});
+      all.push_back({tensor, WholeOf(tensor->shape())});
       continue;
     }
     const std::vector<Box> boxes = plan.ShardingOf(*tensor).BoxesOn(*rank);
@@ -248,7 +248,7 @@ std::string WriteProgram(const Plan& plan, const ProgramRequest& request) {
     const TensorParts& first = parts[group.made.front()];
     const Functions::Entry& entry = functions.Find(one, first);
     const bool stacked = group.made.size() > 1;
-    const DType element = one.tensor->dtype;
+    const DType element = one.tensor->dtype();
     std::string type = entry.type;
     std::vector<std::string> tables;
     for (size_t t = 0; t < first.tables.size(); ++t) {
@@ -268,7 +268,8 @@ std::string WriteProgram(const Plan& plan, const ProgramRequest& request) {
     }
     RequireSize(functions.text.size() + body.size(), g + 1, groups.size());
     types.push_back(type);
-    results.push_back(ResultText(plan, request, type, group.name, one.tensor->partition, stacked));
+    results.push_back(
+        ResultText(plan, request, type, group.name, one.tensor->partition(), stacked));
   }
   const bool takes_zero = request.arithmetic == Arithmetic::kSingle || functions.needs_zero;
   const std::string main = fmt::format(
@@ -287,18 +288,18 @@ ProgramKinds WriteProgramKinds(const Plan& plan, const ProgramRequest& request,
     const ProgramBox& one = request.boxes[i];
     TensorParts& parts = all[i];
     const std::string partition =
-        request.annotated() ? InText(one.tensor->partition, plan.graph.mesh) : "";
+        request.annotated() ? InText(one.tensor->partition(), plan.graph.mesh) : "";
     const auto [it, is_new] = places.try_emplace(parts.kind + partition, out.kinds.size());
     if (is_new) {
       Functions functions(request);
       const Functions::Entry& entry = functions.Find(one, parts);
       ProgramKind kind;
       kind.name = fmt::format("kind-{:03}", out.kinds.size());
-      kind.dtype = InfoOf(one.tensor->dtype).name;
+      kind.dtype = InfoOf(one.tensor->dtype()).name;
       kind.shape = one.box.shape;
       kind.needs_zero = entry.needs_zero;
       kind.arguments = entry.arguments;
-      for (const DimensionPartition& by : one.tensor->partition.dimensions) {
+      for (const DimensionPartition& by : one.tensor->partition().dimensions) {
         auto& axes = kind.partition.emplace_back();
         for (const int axis : by.axes) axes.push_back(plan.graph.mesh.axes[axis]);
       }
@@ -313,12 +314,12 @@ ProgramKinds WriteProgramKinds(const Plan& plan, const ProgramRequest& request,
           "  func.func public @main({}) -> ({}) {{\n    %x = {}\n    return %x : {}\n"
           "  }}\n",
           fmt::join(arguments, ", "),
-          ResultText(plan, request, entry.type, "", one.tensor->partition, false),
+          ResultText(plan, request, entry.type, "", one.tensor->partition(), false),
           CallText(entry, tables), entry.type);
       visit(kind.name, ModuleText(plan, request, main, functions.text));
       out.kinds.push_back(std::move(kind));
     }
-    ProgramTensor tensor{one.tensor->path, one.part, it->second, {}};
+    ProgramTensor tensor{std::string(one.tensor->path()), one.part, it->second, {}};
     for (Table& table : parts.tables) tensor.arguments.push_back(std::move(table.words));
     out.tensors.push_back(std::move(tensor));
   }

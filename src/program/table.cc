@@ -28,16 +28,16 @@ void AppendElements(const Tensor& tensor, std::vector<uint32_t>* words) {
   if (tensor.elements() > kMaxFileElements) {
     Refuse(fmt::format(
         "`{}` has its {} elements from a file, but a program has such tensors of up to {} alone",
-        tensor.path, tensor.elements(), kMaxFileElements));
+        tensor.path(), tensor.elements(), kMaxFileElements));
   }
-  const auto bytes = static_cast<size_t>(InfoOf(tensor.dtype).bytes);
+  const auto bytes = static_cast<size_t>(InfoOf(tensor.dtype()).bytes);
   const auto count = static_cast<size_t>(tensor.elements());
   std::vector<uint8_t> elements(count * bytes);
-  FillBox(tensor, WholeOf(tensor.shape), 1, elements.data());
+  FillBox(tensor, WholeOf(tensor.shape()), 1, elements.data());
   for (size_t i = 0; i < count; ++i) {
     uint32_t word[2] = {};
     std::memcpy(word, &elements[i * bytes], bytes);
-    words->insert(words->end(), word, word + WordsOf(tensor.dtype));
+    words->insert(words->end(), word, word + WordsOf(tensor.dtype()));
   }
 }
 
@@ -46,9 +46,10 @@ void AppendRow(const Tensor& tensor, std::vector<uint32_t>* words) {
   const auto append = [&](const auto& more) {
     words->insert(words->end(), more.begin(), more.end());
   };
-  if (IsRandom(tensor.distribution) && !std::holds_alternative<Orthogonal>(tensor.distribution)) {
-    words->push_back(static_cast<uint32_t>(tensor.stream.key));
-    words->push_back(static_cast<uint32_t>(tensor.stream.key >> 32));
+  if (IsRandom(tensor.distribution()) &&
+      !std::holds_alternative<Orthogonal>(tensor.distribution())) {
+    words->push_back(static_cast<uint32_t>(tensor.stream().key));
+    words->push_back(static_cast<uint32_t>(tensor.stream().key >> 32));
   }
   std::visit(
       Overloaded{
@@ -59,42 +60,42 @@ void AppendRow(const Tensor& tensor, std::vector<uint32_t>* words) {
               Refuse(
                   fmt::format("`{}` is an orthogonal matrix of {} elements, but a program has such "
                               "matrices of up to {} alone, as their values",
-                              tensor.path, tensor.elements(), kMaxWrittenElements));
+                              tensor.path(), tensor.elements(), kMaxWrittenElements));
             }
             Tensor whole = tensor;
-            whole.dtype = DType::f32;
+            whole.Edit().dtype = DType::f32;
             std::vector<uint32_t> bits(static_cast<size_t>(whole.elements()));
-            FillBox(whole, WholeOf(whole.shape), 1, bits.data());
+            FillBox(whole, WholeOf(whole.shape()), 1, bits.data());
             append(bits);
           },
           [&](const OneOf<FromFile, FromSource> auto&) { AppendElements(tensor, words); },
           [&](const Norm& n) {
-            if (std::holds_alternative<Sparse>(tensor.measured->distribution)) {
+            if (std::holds_alternative<Sparse>(tensor.measured()->distribution())) {
               Refuse(fmt::format("`{}` holds norms of the sparse `{}`, which no program makes",
-                                 tensor.path, n.of));
+                                 tensor.path(), n.of));
             }
-            ProgramEngineOf(*tensor.measured->stream.engine);
-            AppendRow(*tensor.measured, words);
+            ProgramEngineOf(*tensor.measured()->stream().engine);
+            AppendRow(*tensor.measured(), words);
           },
           [&](const OneOf<RowsLike, Parts> auto& d) {
-            Refuse(fmt::format("`{}` has {}, which no program makes", tensor.path,
+            Refuse(fmt::format("`{}` has {}, which no program makes", tensor.path(),
                                std::string_view(d.kName)));
           },
           [&](const Expression& e) {
             if (e.program->sources.empty()) return;
             Refuse(
                 fmt::format("`{}` computes with elements of the source `{}`, which no program has",
-                            tensor.path, e.program->sources.front().source));
+                            tensor.path(), e.program->sources.front().source));
           },
           [](const OneOf<Constant, Normalized> auto&) {},
       },
-      tensor.distribution);
+      tensor.distribution());
 }
 
 }  // namespace
 
 std::string KindOf(const Tensor& tensor) {
-  std::string kind = fmt::format("{} ", tensor.shape);
+  std::string kind = fmt::format("{} ", tensor.shape());
   return kind +
          std::visit(Overloaded{
                         // Their parameters are in the table.
@@ -103,21 +104,22 @@ std::string KindOf(const Tensor& tensor) {
                           return std::string(d.kName);
                         },
                         [&](const Norm&) {
-                          return fmt::format("norms of {} {}", InfoOf(tensor.measured->dtype).name,
-                                             KindOf(*tensor.measured));
+                          return fmt::format("norms of {} {}",
+                                             InfoOf(tensor.measured()->dtype()).name,
+                                             KindOf(*tensor.measured()));
                         },
                         [](const Sparse& s) { return fmt::format("sparse {}", s.zeros); },
                         [](const OneOf<Constant, Expression, Normalized, RowsLike, Parts> auto& d) {
                           return InText(Distribution(d));
                         },
                     },
-                    tensor.distribution);
+                    tensor.distribution());
 }
 
 Table TableOf(const std::vector<const Tensor*>& tensors) {
   Table table;
   for (const Tensor* tensor : tensors) {
-    ProgramEngineOf(*tensor->stream.engine);
+    ProgramEngineOf(*tensor->stream().engine);
     AppendRow(*tensor, &table.words);
   }
   table.columns = std::ssize(table.words) / std::ssize(tensors);

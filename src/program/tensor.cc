@@ -57,7 +57,7 @@ int64_t Integer(const ViewNode& node, size_t argument) {
 }
 
 const Shape& ShapeOf(const std::vector<Tensor>& drawn, const ViewNode& node) {
-  return node.operation == nullptr ? drawn[node.tensor].shape : node.shape;
+  return node.operation == nullptr ? drawn[node.tensor].shape() : node.shape;
 }
 
 // Writes a view as operations on an element's indices. Each element is computed from its own index
@@ -191,13 +191,13 @@ class ViewWriter {
 Value WriteElements(const Tensor& tensor, const Box& box, Function* out) {
   Indices at;
   for (size_t d = 0; d < box.shape.size(); ++d) {
-    at.push_back(tensor.shape[d] == 1
+    at.push_back(tensor.shape()[d] == 1
                      ? Word64(0)
                      : Word64(out, out->Iota(static_cast<int>(d))) + Word64(box.offset[d]));
   }
-  if (!tensor.view) return WriteDrawnTensors({&tensor}, 0, at, out);
-  const View& view = *tensor.view;
-  return ViewWriter(*view.drawn, tensor.dtype, out).Write({&view.root}, 0, at);
+  if (!tensor.view()) return WriteDrawnTensors({&tensor}, 0, at, out);
+  const View& view = *tensor.view();
+  return ViewWriter(*view.drawn, tensor.dtype(), out).Write({&view.root}, 0, at);
 }
 
 // Collects the tables in the order in which a ViewWriter visits the leaves.
@@ -220,14 +220,14 @@ void CollectTables(const std::vector<Tensor>& drawn, const Nodes& nodes,
 
 TensorParts PartsOf(Arithmetic arithmetic, const Tensor& tensor, const Box& box) {
   TensorParts parts;
-  parts.kind = fmt::format("{} {} {} {} {} ", InfoOf(tensor.dtype).name,
-                           static_cast<int>(arithmetic), tensor.shape, box.offset, box.shape);
-  if (!tensor.view) {
+  parts.kind = fmt::format("{} {} {} {} {} ", InfoOf(tensor.dtype()).name,
+                           static_cast<int>(arithmetic), tensor.shape(), box.offset, box.shape);
+  if (!tensor.view()) {
     parts.kind += KindOf(tensor);
     Table table = TableOf({&tensor});
     if (table.columns > 0) parts.tables.push_back(std::move(table));
   } else {
-    const View& view = *tensor.view;
+    const View& view = *tensor.view();
     parts.kind += KindOfNode(*view.drawn, view.root);
     CollectTables(*view.drawn, {&view.root}, &parts.tables);
   }
@@ -239,7 +239,7 @@ WrittenFunction WriteFunction(Arithmetic arithmetic, bool partitioned, const Ten
   Function out(box.shape, arithmetic, partitioned);
   const Value stored = WriteElements(tensor, box, &out);
   const Value whole = out.Spread(stored, out.whole());
-  return {out.Finish(name, out.Bitcast(whole, tensor.dtype)), out.needs_zero()};
+  return {out.Finish(name, out.Bitcast(whole, tensor.dtype())), out.needs_zero()};
 }
 
 }  // namespace shardinit::program

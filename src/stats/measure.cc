@@ -23,15 +23,16 @@ constexpr int64_t kTile = 128 << 10;  // bytes that are made and counted while i
 
 // Returns whether the tensor's elements may be NaN or infinite: those of a file or a source may.
 bool MayBeAnything(const Tensor& tensor) {
-  if (tensor.view == nullptr) {
-    return std::holds_alternative<FromFile>(tensor.distribution) ||
-           std::holds_alternative<FromSource>(tensor.distribution) ||
-           std::holds_alternative<Parts>(tensor.distribution);
+  if (tensor.view() == nullptr) {
+    return std::holds_alternative<FromFile>(tensor.distribution()) ||
+           std::holds_alternative<FromSource>(tensor.distribution()) ||
+           std::holds_alternative<Parts>(tensor.distribution());
   }
-  return std::any_of(tensor.view->pieces.begin(), tensor.view->pieces.end(), [&](const Piece& p) {
-    return p.source != Piece::kPadding &&
-           MayBeAnything((*tensor.view->drawn)[static_cast<size_t>(p.source)]);
-  });
+  return std::any_of(tensor.view()->pieces.begin(), tensor.view()->pieces.end(),
+                     [&](const Piece& p) {
+                       return p.source != Piece::kPadding &&
+                              MayBeAnything((*tensor.view()->drawn)[static_cast<size_t>(p.source)]);
+                     });
 }
 
 // Returns `value` within the range of the moments; 0 if no element is finite.
@@ -50,9 +51,9 @@ class Work {
   // Does the work of one of `slices` threads. Returns true to the one that ends last.
   bool Run(int64_t slices, const std::function<void(int64_t)>& done) {
     Begin();
-    Tally tally(tensor_.dtype);
+    Tally tally(tensor_.dtype());
     std::vector<uint8_t> tile(kTile);
-    const int64_t size = InfoOf(tensor_.dtype).bytes;
+    const int64_t size = InfoOf(tensor_.dtype()).bytes;
     for (size_t b; (b = static_cast<size_t>(next_++)) < blocks_.size();) {
       ThrowIfInterrupted();
       Block& block = blocks_[b];
@@ -91,7 +92,7 @@ class Work {
     for (const double part : kQuantiles) {
       const double quantile = Within(moments, Quantile(bins, part));
       // A bin of wide integers ends between two of them.
-      const bool whole = !InfoOf(tensor_.dtype).is_float();
+      const bool whole = !InfoOf(tensor_.dtype()).is_float();
       result.quantiles.push_back(whole ? std::round(quantile) : quantile);
     }
     result.histogram.resize(kBars);
@@ -115,9 +116,9 @@ class Work {
 
   // Compares the elements with what is declared.
   void Test(const std::vector<Bin>& bins, Measurement* result) const {
-    if (declaring_.view == nullptr) {
-      result->declared = DeclaredMomentsOf(declaring_.distribution);
-      result->fit = FitOf(bins, declaring_.distribution);
+    if (declaring_.view() == nullptr) {
+      result->declared = DeclaredMomentsOf(declaring_.distribution());
+      result->fit = FitOf(bins, declaring_.distribution());
     }
     result->is_wrong = (result->not_finite() > 0 && !MayBeAnything(declaring_)) ||
                        (result->fit && result->fit->probability < kLeastProbability);
@@ -130,11 +131,11 @@ class Work {
   int64_t CountZeroRows() const {
     int64_t count = 0;
     const Stretch* stretch = nullptr;
-    ZeroRows rows(tensor_.dtype, 0, 0);
+    ZeroRows rows(tensor_.dtype(), 0, 0);
     for (const Block& block : blocks_) {
       if (block.stretch != stretch) {
         count += rows.count();
-        rows = ZeroRows(tensor_.dtype, block.stretch->row, 0);
+        rows = ZeroRows(tensor_.dtype(), block.stretch->row, 0);
         stretch = block.stretch;
       }
       rows.Append(block.zero_rows);
@@ -148,25 +149,25 @@ class Work {
     if (!make_stretches_) return;
     stretches_ = make_stretches_();
     make_stretches_ = nullptr;
-    const int64_t elements = kBlock / InfoOf(tensor_.dtype).bytes;
+    const int64_t elements = kBlock / InfoOf(tensor_.dtype()).bytes;
     for (const Stretch& stretch : stretches_) {
       for (int64_t first = 0; first < stretch.elements; first += elements) {
         blocks_.push_back({&stretch,
                            first,
                            std::min(stretch.elements, first + elements),
                            {},
-                           ZeroRows(tensor_.dtype, stretch.row, first)});
+                           ZeroRows(tensor_.dtype(), stretch.row, first)});
       }
     }
   }
 
   double StoredConstant(double value) const {
     Tensor one;
-    one.dtype = tensor_.dtype;
-    one.distribution = Constant{value};
+    one.Edit().dtype = tensor_.dtype();
+    one.Edit().distribution = Constant{value};
     uint8_t stored[8];
     BoxFiller(one, Box()).Fill(0, 1, stored);
-    return Decode(stored, one.dtype);
+    return Decode(stored, one.dtype());
   }
 
   const Tensor& tensor_;
@@ -185,7 +186,7 @@ class Work {
 StretchesOf Generated(const std::vector<const Tensor*>& tensors) {
   return [&tensors](size_t index) -> std::vector<Stretch> {
     const Tensor& tensor = *tensors[index];
-    const auto filler = std::make_shared<BoxFiller>(tensor, WholeOf(tensor.shape));
+    const auto filler = std::make_shared<BoxFiller>(tensor, WholeOf(tensor.shape()));
     return {{tensor.elements(), [filler](int64_t first, int64_t count, void* out) {
                filler->Fill(first, count, out);
              }}};
@@ -195,11 +196,11 @@ StretchesOf Generated(const std::vector<const Tensor*>& tensors) {
 StretchesOf Stored(const TensorFolder& folder, const std::vector<const Tensor*>& tensors) {
   return [&folder, &tensors](size_t index) {
     const Tensor& tensor = *tensors[index];
-    const int64_t size = InfoOf(tensor.dtype).bytes;
+    const int64_t size = InfoOf(tensor.dtype()).bytes;
     std::vector<Stretch> stretches;
     for (const FilePiece& piece : folder.PiecesOf(tensor)) {
       const Shape& shape = piece.box.shape;
-      const bool has_rows = shape.size() > 1 && shape.back() == tensor.shape.back();
+      const bool has_rows = shape.size() > 1 && shape.back() == tensor.shape().back();
       const auto read = [&piece, size](int64_t first, int64_t count, void* out) {
         InputFile file;
         ReadPart(piece, &file, first * size, count * size, out);

@@ -141,10 +141,10 @@ void TryProfile(const std::string& text) {
 void TryKnownAnswers(const std::string& text) {
   ReadKnownAnswers(text, "answers.json", [](const KnownAnswer& answer) {
     if (std::ssize(answer.bits) != ElementCount(answer.box.shape)) abort();
-    for (size_t d = 0; d < answer.tensor.shape.size(); ++d) {
-      if (answer.box.shape[d] > answer.tensor.shape[d] - answer.box.offset[d]) abort();
+    for (size_t d = 0; d < answer.tensor.shape().size(); ++d) {
+      if (answer.box.shape[d] > answer.tensor.shape()[d] - answer.box.offset[d]) abort();
     }
-    const Tensor* const measured = answer.tensor.measured.get();
+    const Tensor* const measured = answer.tensor.measured().get();
     const auto is_small = [](const Tensor& tensor) { return tensor.elements() <= 4096; };
     if (is_small(answer.tensor) && (measured == nullptr || is_small(*measured))) MakeBits(answer);
   });

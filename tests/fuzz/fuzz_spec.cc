@@ -21,7 +21,7 @@ namespace {
 
 // Makes elements around the middle of a tensor.
 void MakeValues(const Tensor& tensor) {
-  const Box whole = WholeOf(tensor.shape);
+  const Box whole = WholeOf(tensor.shape());
   if (!PreparationsOf(tensor, whole).empty()) return;  // Whole matrices are slow.
   const BoxFiller filler(tensor, whole);
   const int64_t count = std::min<int64_t>(37, filler.elements());

@@ -27,9 +27,9 @@ const Engine kCounting = {
 
 Tensor TensorOf(const Shape& shape, const Distribution& distribution) {
   Tensor tensor;
-  tensor.path = "t";
-  tensor.shape = shape;
-  tensor.distribution = distribution;
+  tensor.set_path("t");
+  tensor.Edit().shape = shape;
+  tensor.Edit().distribution = distribution;
   return tensor;
 }
 
@@ -44,15 +44,15 @@ TEST(Engine, ThatIsSequentialKnowsWhatWasDrawnBefore) {
                                  TensorOf({600}, Uniform{0, 1}), TensorOf({2, 2}, Sparse{1, 1}),
                                  TensorOf({}, Normal{0, 1})};
   AssignStreams(kCounting, 1000, tensors);
-  EXPECT_EQ(tensors[0].stream.position, 0u);
-  EXPECT_EQ(tensors[1].stream, Stream());  // Nothing is drawn.
-  EXPECT_EQ(tensors[2].stream.position, 12u);
-  EXPECT_EQ(tensors[3].stream.position, 612u);
-  EXPECT_EQ(tensors[4].stream.position, 620u);  // A value and a place of each element before.
+  EXPECT_EQ(tensors[0].stream().position, 0u);
+  EXPECT_EQ(tensors[1].stream(), Stream());  // Nothing is drawn.
+  EXPECT_EQ(tensors[2].stream().position, 12u);
+  EXPECT_EQ(tensors[3].stream().position, 612u);
+  EXPECT_EQ(tensors[4].stream().position, 620u);  // A value and a place of each element before.
 
   EXPECT_EQ(FloatsOf(tensors[0], {.offset = {1, 1}, .shape = {2, 3}}),
             (std::vector<float>{1005, 1006, 1007, 1009, 1010, 1011}));
-  const std::vector<float> row = FloatsOf(tensors[2], WholeOf(tensors[2].shape));
+  const std::vector<float> row = FloatsOf(tensors[2], WholeOf(tensors[2].shape()));
   for (size_t i = 0; i < row.size(); ++i) ASSERT_EQ(row[i], 1012.0f + static_cast<float>(i));
   EXPECT_EQ(FloatsOf(tensors[4], WholeOf({})), std::vector<float>{1620});
 }
@@ -62,8 +62,8 @@ TEST(Engine, PhiloxKnowsNothingOfOthers) {
   std::vector<Tensor> one = {two[1]};
   AssignStreams(kPhilox4x32, 7, two);
   AssignStreams(kPhilox4x32, 7, one);
-  EXPECT_EQ(two[1].stream, one[0].stream);
-  EXPECT_EQ(one[0].stream.key, KeyOf(7, "t"));
+  EXPECT_EQ(two[1].stream(), one[0].stream());
+  EXPECT_EQ(one[0].stream().key, KeyOf(7, "t"));
 }
 
 }  // namespace

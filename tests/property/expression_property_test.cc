@@ -20,21 +20,21 @@ namespace {
 
 Tensor Make(const std::string& text, Shape shape, DType dtype = DType::f64) {
   Tensor tensor;
-  tensor.path = "w";
-  tensor.shape = std::move(shape);
-  tensor.dtype = dtype;
-  tensor.distribution = Expression{CompileCanonical(text, tensor.shape)};
-  EXPECT_NE(std::get<Expression>(tensor.distribution).program, nullptr) << text;
-  tensor.partition.dimensions.resize(tensor.shape.size());
-  tensor.stream.key = KeyOf(3, tensor.path);
+  tensor.set_path("w");
+  tensor.Edit().shape = std::move(shape);
+  tensor.Edit().dtype = dtype;
+  tensor.Edit().distribution = Expression{CompileCanonical(text, tensor.shape())};
+  EXPECT_NE(std::get<Expression>(tensor.distribution()).program, nullptr) << text;
+  tensor.Edit().partition.dimensions.resize(tensor.shape().size());
+  tensor.set_stream({.key = KeyOf(3, tensor.path())});
   return tensor;
 }
 
 std::vector<double> Values(const Tensor& tensor) {
-  const std::vector<uint8_t> bytes = Filled(tensor, WholeOf(tensor.shape));
+  const std::vector<uint8_t> bytes = Filled(tensor, WholeOf(tensor.shape()));
   std::vector<double> values(static_cast<size_t>(tensor.elements()));
   for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = Decode(bytes.data() + i * InfoOf(tensor.dtype).bytes, tensor.dtype);
+    values[i] = Decode(bytes.data() + i * InfoOf(tensor.dtype()).bytes, tensor.dtype());
   }
   return values;
 }
@@ -46,9 +46,9 @@ TEST(Expressions, AreFunctionsOfTheElement) {
   const Sampler normal = MakeNormal(0, 1), uniform = MakeUniform(0, 1);
   for (int64_t i = 0; i < tensor.elements(); ++i) {
     const auto element = static_cast<uint64_t>(i);
-    const double n = Sample(normal, {tensor.stream.key, 0}, element);
-    const double u = Sample(uniform, {tensor.stream.key, 1}, element);
-    const auto bits = static_cast<double>(Word({tensor.stream.key, 2}, element));
+    const double n = Sample(normal, {tensor.stream().key, 0}, element);
+    const double u = Sample(uniform, {tensor.stream().key, 1}, element);
+    const auto bits = static_cast<double>(Word({tensor.stream().key, 2}, element));
     const int64_t i0 = i / 85, i1 = i / 17 % 5, i2 = i % 17;
     const double chosen = i0 >= i2 ? n * 0.02 : u - static_cast<double>(i1);
     ASSERT_EQ(values[element], chosen + bits + static_cast<double>(i)) << i;
@@ -81,13 +81,13 @@ TEST(Expressions, TellZeroFromMinusZero) {
   };
   for (const auto& c : kCases) {
     const Tensor tensor = Make(c.text, {300});
-    const std::vector<uint8_t> bytes = Filled(tensor, WholeOf(tensor.shape));
+    const std::vector<uint8_t> bytes = Filled(tensor, WholeOf(tensor.shape()));
     for (size_t i = 0; i < 300; ++i) {
       ASSERT_EQ(BitsOf(At(bytes, i)), i == 0 ? c.first : c.other) << c.text << " element " << i;
     }
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f8e5m2}) {
       const Tensor narrow = Make(c.text, {2}, dtype);
-      const std::vector<uint8_t> made = Filled(narrow, WholeOf(narrow.shape));
+      const std::vector<uint8_t> made = Filled(narrow, WholeOf(narrow.shape()));
       const size_t size = made.size() / 2;
       EXPECT_EQ(made[size - 1], c.first == minus ? 0x80 : 0) << c.text;
       EXPECT_EQ(made[2 * size - 1], c.other == minus ? 0x80 : 0) << c.text;
@@ -166,8 +166,8 @@ TEST(Expressions, RandomOnesGiveTheBitsOfTheirTrees) {
     const auto expr = ParseExpr(tree.text, {}, diagnostics);
     ASSERT_NE(expr, nullptr) << tree.text << Render(diagnostics.all());
     Tensor tensor = MakeTensor("w", DType::f64, shape, Constant{0});
-    tensor.distribution = Expression{Compile(*expr, shape, {}, NoVariables(), diagnostics)};
-    const auto& program = std::get<Expression>(tensor.distribution).program;
+    tensor.Edit().distribution = Expression{Compile(*expr, shape, {}, NoVariables(), diagnostics)};
+    const auto& program = std::get<Expression>(tensor.distribution()).program;
     ASSERT_NE(program, nullptr) << tree.text << Render(diagnostics.all());
     bool zero = false, minus = false;
     for (const Program::Literal& literal : program->literals) {
@@ -204,13 +204,13 @@ TEST(Expressions, APartEqualsThatPartOfTheWhole) {
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
       const Tensor tensor = Make(c.text, c.shape, dtype);
       const auto bytes = static_cast<size_t>(InfoOf(dtype).bytes);
-      const std::vector<uint8_t> whole = Filled(tensor, WholeOf(tensor.shape));
+      const std::vector<uint8_t> whole = Filled(tensor, WholeOf(tensor.shape()));
       for (int trial = 0; trial < 12; ++trial) {
-        Box box = WholeOf(tensor.shape);
+        Box box = WholeOf(tensor.shape());
         for (size_t d = 0; d < box.shape.size(); ++d) {
           if (below(3) == 0) continue;
           box.offset[d] = below(box.shape[d]);
-          box.shape[d] = 1 + below(tensor.shape[d] - box.offset[d]);
+          box.shape[d] = 1 + below(tensor.shape()[d] - box.offset[d]);
         }
         const int64_t count = ElementCount(box.shape);
         const int64_t first = below(count), length = 1 + below(count - first);
@@ -221,7 +221,7 @@ TEST(Expressions, APartEqualsThatPartOfTheWhole) {
           for (size_t d = box.shape.size(); d-- > 0;) {
             linear += (box.offset[d] + rest % box.shape[d]) * stride;
             rest /= box.shape[d];
-            stride *= tensor.shape[d];
+            stride *= tensor.shape()[d];
           }
           ASSERT_EQ(std::memcmp(&part[static_cast<size_t>(e) * bytes],
                                 &whole[static_cast<size_t>(linear) * bytes], bytes),

@@ -85,24 +85,24 @@ TEST(Orthogonal, ColumnsAreOrthonormal) {
 
 // The element of the matrix at each index of the tensor, by the definition.
 std::vector<float> Definition(const Tensor& tensor) {
-  const auto& o = std::get<Orthogonal>(tensor.distribution);
-  const OrthogonalSize size = SizeOf(o, tensor.shape);
+  const auto& o = std::get<Orthogonal>(tensor.distribution());
+  const OrthogonalSize size = SizeOf(o, tensor.shape());
   const bool transposed = size.rows < size.columns;
-  const std::vector<float> q = OrthogonalMatrix(tensor.stream, std::max(size.rows, size.columns),
+  const std::vector<float> q = OrthogonalMatrix(tensor.stream(), std::max(size.rows, size.columns),
                                                 std::min(size.rows, size.columns), o.gain);
   std::vector<float> values;
   for (int64_t i = 0; i < tensor.elements(); ++i) {
-    Shape at(tensor.shape.size());
+    Shape at(tensor.shape().size());
     int64_t rest = i, row = 0, column = 0;
-    for (size_t d = at.size(); d-- > 0; rest /= tensor.shape[d]) at[d] = rest % tensor.shape[d];
+    for (size_t d = at.size(); d-- > 0; rest /= tensor.shape()[d]) at[d] = rest % tensor.shape()[d];
     bool zero = false;
     for (size_t d = 0; d < at.size(); ++d) {
       if (o.rows >> d & 1) {
-        row = row * tensor.shape[d] + at[d];
+        row = row * tensor.shape()[d] + at[d];
       } else if (o.columns >> d & 1) {
-        column = column * tensor.shape[d] + at[d];
+        column = column * tensor.shape()[d] + at[d];
       } else {
-        zero |= at[d] != (tensor.shape[d] - 1) / 2;
+        zero |= at[d] != (tensor.shape()[d] - 1) / 2;
       }
     }
     const int64_t place = transposed ? column * size.rows + row : row * size.columns + column;
@@ -154,7 +154,7 @@ TEST(Orthogonal, AnyBoxIsAPartOfTheMatrix) {
 TEST(Orthogonal, ThreadsShareTheWork) {
   const Tensor tensor = MakeTensor("q", DType::f32, {300, 200}, Orthogonal{1, 1, 2});
   const std::vector<float> expected = Definition(tensor);
-  const BoxFiller filler(tensor, WholeOf(tensor.shape));
+  const BoxFiller filler(tensor, WholeOf(tensor.shape()));
   std::vector<float> made(expected.size());
   std::vector<std::thread> threads;
   for (int64_t t = 0; t < 6; ++t) {

@@ -52,15 +52,15 @@ class SweepTest : public testing::TestWithParam<int> {};
 TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
   Random random(static_cast<uint64_t>(GetParam()));
   Tensor tensor;
-  tensor.dtype = random.Chance(2) ? DType::bf16 : DType::f64;
-  const int64_t size = InfoOf(tensor.dtype).bytes;
-  for (int64_t d = random.In(1, 4); d > 0; --d) tensor.shape.push_back(random.In(1, 24));
-  const int64_t count = ElementCount(tensor.shape);
+  tensor.Edit().dtype = random.Chance(2) ? DType::bf16 : DType::f64;
+  const int64_t size = InfoOf(tensor.dtype()).bytes;
+  for (int64_t d = random.In(1, 4); d > 0; --d) tensor.Edit().shape.push_back(random.In(1, 24));
+  const int64_t count = ElementCount(tensor.shape());
   std::string all(static_cast<size_t>(count * size), '\0');
   for (char& byte : all) byte = static_cast<char>(random.In(0, 255));
 
   // Each source has its place in a file, and is new, watched, already hashed or hashed by nobody.
-  const std::vector<Box> cut = CutUp(tensor.shape, random.In(0, 11), random);
+  const std::vector<Box> cut = CutUp(tensor.shape(), random.In(0, 11), random);
   const auto name =
       std::filesystem::temp_directory_path() /
       ("shardinit-sweep-" + std::to_string(getpid()) + "-" + std::to_string(GetParam()));
@@ -70,13 +70,13 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
     std::ofstream file(name, std::ios::binary);
     for (const Box& box : cut) {
       pieces.push_back({box, name, static_cast<int64_t>(file.tellp())});
-      const std::string elements = Elements(all, tensor.shape, box, size);
+      const std::string elements = Elements(all, tensor.shape(), box, size);
       wanted.push_back(Sha256Of(elements));
       file << elements;
     }
   }
   // Only some boxes are to be made, and some of these twice.
-  std::vector<Box> boxes = CutUp(tensor.shape, random.In(0, 11), random);
+  std::vector<Box> boxes = CutUp(tensor.shape(), random.In(0, 11), random);
   if (random.Chance(2)) boxes.resize(static_cast<size_t>(random.In(1, std::ssize(boxes))));
   if (random.Chance(2)) boxes.push_back(boxes.front());
   std::vector<Sweep::Source> sources;
@@ -133,7 +133,7 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
   std::filesystem::remove(name);
   EXPECT_EQ(made_bytes, 0);
   for (size_t b = 0; b < boxes.size(); ++b) {
-    const std::string elements = Elements(all, tensor.shape, boxes[b], size);
+    const std::string elements = Elements(all, tensor.shape(), boxes[b], size);
     EXPECT_EQ(made[b], elements);
     EXPECT_EQ(digests[b], Sha256Of(elements));
     EXPECT_EQ(crcs[b], Crc32(0, elements));
@@ -149,16 +149,16 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
 // compared.
 TEST(Sweep, ReadsNothingIntoABoxOfOtherElements) {
   Tensor tensor;
-  tensor.dtype = DType::bf16;
-  tensor.shape = {5000, 4};
+  tensor.Edit().dtype = DType::bf16;
+  tensor.Edit().shape = {5000, 4};
   const int64_t size = 2;
-  std::string all(static_cast<size_t>(ElementCount(tensor.shape) * size), '\0');
+  std::string all(static_cast<size_t>(ElementCount(tensor.shape()) * size), '\0');
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<char>(i * 7 / 3);
   const auto name = std::filesystem::temp_directory_path() /
                     ("shardinit-sweep-" + std::to_string(getpid()) + "-columns");
   const Box first{{0, 0}, {5000, 3}}, last{{0, 3}, {5000, 1}}, wanted{{0, 1}, {5000, 3}};
-  const std::string begin = Elements(all, tensor.shape, first, size);
-  std::ofstream(name, std::ios::binary) << begin << Elements(all, tensor.shape, last, size);
+  const std::string begin = Elements(all, tensor.shape(), first, size);
+  std::ofstream(name, std::ios::binary) << begin << Elements(all, tensor.shape(), last, size);
   const FilePiece pieces[] = {{first, name, 0}, {last, name, std::ssize(begin)}};
   const auto found = std::make_shared<Digest>();
   std::vector<Sweep::Source> sources(2);
@@ -172,7 +172,7 @@ TEST(Sweep, ReadsNothingIntoABoxOfOtherElements) {
   while (!sweep.IsDone()) sweep.Make(memory.data(), std::ssize(memory), &writes);
   std::filesystem::remove(name);
   EXPECT_EQ(*found, Sha256Of(begin));
-  EXPECT_EQ(digest, Sha256Of(Elements(all, tensor.shape, wanted, size)));
+  EXPECT_EQ(digest, Sha256Of(Elements(all, tensor.shape(), wanted, size)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, SweepTest, testing::Range(0, 150));

@@ -81,8 +81,8 @@ Box RandomBox(const Shape& shape, Random& random) {
 }
 
 std::string Describe(const Tensor& tensor) {
-  return fmt::format("{} [{}] distribution {}", InfoOf(tensor.dtype).name,
-                     fmt::join(tensor.shape, ", "), tensor.distribution.index());
+  return fmt::format("{} [{}] distribution {}", InfoOf(tensor.dtype()).name,
+                     fmt::join(tensor.shape(), ", "), tensor.distribution().index());
 }
 
 // Calls with tensors of every distribution and dtype.
@@ -104,17 +104,17 @@ void ForTensors(uint64_t seed, int each, F check) {
 
 TEST(Values, ShardsOfAnyMeshAreTheTensor) {
   ForTensors(1, 8, [](const Tensor& whole, Random& random) {
-    const Bytes expected = Fill(whole, WholeOf(whole.shape));
+    const Bytes expected = Fill(whole, WholeOf(whole.shape()));
     const Mesh mesh = RandomMesh(random, 24);
     Tensor tensor = whole;
-    tensor.partition = RandomPartition(random, mesh, tensor.shape);
-    const size_t size = static_cast<size_t>(InfoOf(tensor.dtype).bytes);
+    tensor.Edit().partition = RandomPartition(random, mesh, tensor.shape());
+    const size_t size = static_cast<size_t>(InfoOf(tensor.dtype()).bytes);
     Bytes together(expected.size(), 0xEE);
     for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
-      const Sharding sharding(mesh, Replicas::kDedupe, tensor.shape, tensor.partition);
+      const Sharding sharding(mesh, Replicas::kDedupe, tensor.shape(), tensor.partition());
       for (const Box& box : sharding.BoxesOn(rank)) {
         const Bytes shard = FillInPieces(tensor, box, random);
-        const std::vector<int64_t> indices = IndicesOf(tensor.shape, box);
+        const std::vector<int64_t> indices = IndicesOf(tensor.shape(), box);
         for (size_t i = 0; i < indices.size(); ++i) {
           std::memcpy(&together[static_cast<size_t>(indices[i]) * size], &shard[i * size], size);
         }
@@ -126,13 +126,13 @@ TEST(Values, ShardsOfAnyMeshAreTheTensor) {
 
 TEST(Values, AnyBoxIsAPartOfTheTensor) {
   ForTensors(2, 8, [](const Tensor& tensor, Random& random) {
-    const Bytes whole = Fill(tensor, WholeOf(tensor.shape));
-    const size_t size = static_cast<size_t>(InfoOf(tensor.dtype).bytes);
+    const Bytes whole = Fill(tensor, WholeOf(tensor.shape()));
+    const size_t size = static_cast<size_t>(InfoOf(tensor.dtype()).bytes);
     for (int i = 0; i < 4; ++i) {
-      const Box box = RandomBox(tensor.shape, random);
+      const Box box = RandomBox(tensor.shape(), random);
       const Bytes made = Fill(tensor, box);
       EXPECT_TRUE(made == FillInPieces(tensor, box, random));
-      const std::vector<int64_t> indices = IndicesOf(tensor.shape, box);
+      const std::vector<int64_t> indices = IndicesOf(tensor.shape(), box);
       ASSERT_EQ(made.size(), indices.size() * size);
       for (size_t e = 0; e < indices.size(); ++e) {
         ASSERT_EQ(
@@ -146,7 +146,7 @@ TEST(Values, AnyBoxIsAPartOfTheTensor) {
 
 TEST(Values, SingleElementsAreMadeAlone) {
   ForTensors(3, 3, [](const Tensor& tensor, Random& random) {
-    const BoxFiller filler(tensor, RandomBox(tensor.shape, random));
+    const BoxFiller filler(tensor, RandomBox(tensor.shape(), random));
     const size_t size = static_cast<size_t>(filler.element_bytes());
     Bytes all(static_cast<size_t>(filler.elements()) * size);
     filler.Fill(0, filler.elements(), all.data());
@@ -161,7 +161,7 @@ TEST(Values, SingleElementsAreMadeAlone) {
 
 TEST(Values, NothingIsWrittenOutsideAStretch) {
   ForTensors(4, 3, [](const Tensor& tensor, Random& random) {
-    const BoxFiller filler(tensor, RandomBox(tensor.shape, random));
+    const BoxFiller filler(tensor, RandomBox(tensor.shape(), random));
     const int64_t size = filler.element_bytes();
     const int64_t first = random.In(0, filler.elements() - 1);
     const int64_t count = random.In(0, filler.elements() - first);
@@ -230,13 +230,13 @@ TEST(Values, DependOnTheKeyAlone) {
   const Tensor a = MakeTensor("a", DType::f32, {64}, Uniform{0, 1});
   const Tensor b = MakeTensor("b", DType::f32, {64}, Uniform{0, 1});
   Tensor c = b;
-  c.stream.key = a.stream.key;
-  EXPECT_FALSE(Fill(a, WholeOf(a.shape)) == Fill(b, WholeOf(b.shape)));
-  EXPECT_TRUE(Fill(a, WholeOf(a.shape)) == Fill(c, WholeOf(c.shape)));
+  c.set_stream(a.stream());
+  EXPECT_FALSE(Fill(a, WholeOf(a.shape())) == Fill(b, WholeOf(b.shape())));
+  EXPECT_TRUE(Fill(a, WholeOf(a.shape())) == Fill(c, WholeOf(c.shape())));
   // The first elements of another shape are the same elements.
   const Tensor longer = MakeTensor("a", DType::f32, {3, 50}, Uniform{0, 1});
-  const Bytes short_bytes = Fill(a, WholeOf(a.shape)),
-              long_bytes = Fill(longer, WholeOf(longer.shape));
+  const Bytes short_bytes = Fill(a, WholeOf(a.shape())),
+              long_bytes = Fill(longer, WholeOf(longer.shape()));
   EXPECT_TRUE(std::equal(short_bytes.begin(), short_bytes.end(), long_bytes.begin()));
 }
 
@@ -272,11 +272,11 @@ TEST(Values, OfAFileAreItsBytes) {
   for (int i = 0; i < 100 && !testing::Test::HasFailure(); ++i) {
     const DTypeInfo& info = DTypes()[static_cast<size_t>(random.In(0, std::ssize(DTypes()) - 1))];
     Tensor tensor;
-    tensor.path = "w";
-    tensor.dtype = info.dtype;
+    tensor.set_path("w");
+    tensor.Edit().dtype = info.dtype;
     const int64_t rank = random.In(0, 4), longest = random.In(0, 3);
     for (int64_t d = 0; d < rank; ++d) {
-      tensor.shape.push_back(random.In(1, d == longest ? 700 : 6));
+      tensor.Edit().shape.push_back(random.In(1, d == longest ? 700 : 6));
     }
     std::string bytes(static_cast<size_t>(tensor.bytes()), 0);
     for (char& byte : bytes) {
@@ -284,12 +284,12 @@ TEST(Values, OfAFileAreItsBytes) {
     }
     std::ofstream("table", std::ios::binary) << bytes;
     const std::string sha256 = ToHex(Sha256Of(bytes));
-    tensor.distribution = FromFile{
+    tensor.Edit().distribution = FromFile{
         sha256, std::make_shared<CheckedFile>("table", tensor.bytes(), sha256, "x.yaml:1:1")};
     for (int k = 0; k < 5; ++k) {
-      const Box box = RandomBox(tensor.shape, random);
+      const Box box = RandomBox(tensor.shape(), random);
       Bytes wanted;
-      for (const int64_t index : IndicesOf(tensor.shape, box)) {
+      for (const int64_t index : IndicesOf(tensor.shape(), box)) {
         const char* const element = &bytes[static_cast<size_t>(index * info.bytes)];
         wanted.insert(wanted.end(), element, element + info.bytes);
       }

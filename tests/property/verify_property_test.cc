@@ -53,7 +53,7 @@ Plan ExtendedPlan() {
       MakeTensor("turns", DType::f32, {5}, Normal{0, 0.5}, {nested}),
       MakeTensor("placed", DType::bf16, {6}, Uniform{-1, 1}, {{0}}),
   };
-  graph.tensors.back().partition.pins = {{1, {1}}};
+  graph.tensors.back().Edit().partition.pins = {{1, {1}}};
   return MakePlan(std::move(graph));
 }
 

@@ -109,9 +109,9 @@ class Maker {
  private:
   Case First() {
     const Tensor& first = drawn_->front();
-    Labels labels{first.shape, {}};
+    Labels labels{first.shape(), {}};
     for (int64_t i = 0; i < first.elements(); ++i) labels.at.emplace_back(0, i);
-    return {ViewedTensor(0, first), std::move(labels), first.path};
+    return {ViewedTensor(0, first), std::move(labels), std::string(first.path())};
   }
 
   Case Drawn(const Shape& shape) {
@@ -323,14 +323,14 @@ TEST(Views, AreWhatTheirOperationsSay) {
     ASSERT_EQ(elements, ElementCount(made.labels.shape));
 
     Tensor tensor = MakeTensor("v", dtype, made.labels.shape, Constant{0});
-    tensor.view = std::make_shared<View>(View{drawn, {}, made.viewed.arrangement.pieces});
+    tensor.set_view(std::make_shared<View>(View{drawn, {}, made.viewed.arrangement.pieces}));
     const auto size = static_cast<size_t>(InfoOf(dtype).bytes);
     std::vector<std::vector<uint8_t>> sources;
-    for (const Tensor& source : *drawn) sources.push_back(Filled(source, WholeOf(source.shape)));
+    for (const Tensor& source : *drawn) sources.push_back(Filled(source, WholeOf(source.shape())));
     uint8_t padding[8];
     Encode(2.5f, dtype, padding);
 
-    const std::vector<uint8_t> whole = Filled(tensor, WholeOf(tensor.shape));
+    const std::vector<uint8_t> whole = Filled(tensor, WholeOf(tensor.shape()));
     for (size_t i = 0; i < made.labels.at.size(); ++i) {
       const auto [source, index] = made.labels.at[i];
       const uint8_t* expected =
@@ -343,11 +343,11 @@ TEST(Views, AreWhatTheirOperationsSay) {
     // Whole boxes and stretches of them are made.
     Random random(seed);
     for (int b = 0; b < 3; ++b) {
-      Box box = WholeOf(tensor.shape);
+      Box box = WholeOf(tensor.shape());
       for (size_t d = 0; d < box.shape.size(); ++d) {
         if (random.Chance(3)) continue;
-        box.offset[d] = random.In(0, tensor.shape[d] - 1);
-        box.shape[d] = random.In(1, tensor.shape[d] - box.offset[d]);
+        box.offset[d] = random.In(0, tensor.shape()[d] - 1);
+        box.shape[d] = random.In(1, tensor.shape()[d] - box.offset[d]);
       }
       const int64_t count = ElementCount(box.shape);
       std::vector<uint8_t> expected;
@@ -355,8 +355,8 @@ TEST(Views, AreWhatTheirOperationsSay) {
         Shape index = IndexOf(i, box.shape);
         for (size_t d = 0; d < index.size(); ++d) index[d] += box.offset[d];
         const auto at =
-            whole.begin() +
-            static_cast<std::ptrdiff_t>(static_cast<size_t>(LinearOf(index, tensor.shape)) * size);
+            whole.begin() + static_cast<std::ptrdiff_t>(
+                                static_cast<size_t>(LinearOf(index, tensor.shape())) * size);
         expected.insert(expected.end(), at, at + static_cast<std::ptrdiff_t>(size));
       }
       const BoxFiller filler(tensor, box);

@@ -36,11 +36,11 @@ struct Work {
     boxes.push_back(std::move(box));
   }
   void Add(Tensor tensor) {
-    Box box = WholeOf(tensor.shape);
+    Box box = WholeOf(tensor.shape());
     Add(std::move(tensor), std::move(box));
   }
   int64_t BytesOf(size_t i) const {
-    return ElementCount(boxes[i].shape) * InfoOf(tensors[i].dtype).bytes;
+    return ElementCount(boxes[i].shape) * InfoOf(tensors[i].dtype()).bytes;
   }
 };
 
@@ -172,7 +172,7 @@ TEST(Workers, WriteDirectlyOnlyWhatIsOnPages) {
   Digest digest;
   WorkCounters counters;
   Workers workers({.jobs = 2, .writers = 2, .memory = 1 << 20}, &counters);
-  workers.Submit({{&tensor, WholeOf(tensor.shape), {&file, 100}, &digest}}, nullptr);
+  workers.Submit({{&tensor, WholeOf(tensor.shape()), {&file, 100}, &digest}}, nullptr);
   ASSERT_TRUE(workers.Wait(1, kPatience));
   EXPECT_EQ(counters.direct_bytes, 0);
   EXPECT_EQ(Sha256Of(std::string_view(ReadFile("a")).substr(100, 1'200'000)), digest);
@@ -193,7 +193,7 @@ TEST(Workers, SayWhatCouldNotBeWritten) {
   WorkCounters counters;
   {
     Workers workers({.jobs = 2, .writers = 2, .memory = 1 << 20}, &counters);
-    workers.Submit({{&tensor, WholeOf(tensor.shape), {&file, 0}, &digest}}, nullptr);
+    workers.Submit({{&tensor, WholeOf(tensor.shape()), {&file, 0}, &digest}}, nullptr);
     EXPECT_THROW(workers.Wait(1, kPatience), Error);
   }
   EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
@@ -228,7 +228,7 @@ TEST(Workers, HashBlocksInOrderWhateverTheOrderTheyAreMadeIn) {
   Digest digest;
   WorkCounters counters;
   Workers workers(options, &counters);
-  workers.Submit({{&tensor, WholeOf(tensor.shape), {}, &digest, source}}, nullptr);
+  workers.Submit({{&tensor, WholeOf(tensor.shape()), {}, &digest, source}}, nullptr);
   ASSERT_TRUE(workers.Wait(1, 2 * kPatience));
   ASSERT_TRUE(in_time) << "the blocks were not made in the order that this test is for";
   EXPECT_EQ(ToHex(digest), ToHex(Sha256Of(expected)));
@@ -241,7 +241,7 @@ TEST(Workers, OneLargeBoxIsSharedByAllThreads) {
   for (const int jobs : {1, 2, 7}) {
     WorkCounters counters;
     Workers workers({.jobs = jobs, .memory = 8 << 20}, &counters);
-    workers.Submit({{&tensor, WholeOf(tensor.shape), {}, &digests[i++]}}, nullptr);
+    workers.Submit({{&tensor, WholeOf(tensor.shape()), {}, &digests[i++]}}, nullptr);
     ASSERT_TRUE(workers.Wait(1, kPatience));
     EXPECT_EQ(counters.hashed_bytes, 64 << 20);
   }
@@ -257,7 +257,7 @@ TEST(Workers, ManyTinyBoxesInManyGroups) {
   }
   std::vector<Digest> expected;
   for (const Tensor& tensor : tensors) {
-    const BoxFiller filler(tensor, WholeOf(tensor.shape));
+    const BoxFiller filler(tensor, WholeOf(tensor.shape()));
     std::string bytes(static_cast<size_t>(tensor.bytes()), '\0');
     filler.Fill(0, filler.elements(), bytes.data());
     expected.push_back(Sha256Of(bytes));
@@ -270,7 +270,7 @@ TEST(Workers, ManyTinyBoxesInManyGroups) {
     for (auto& group : digests) {
       std::vector<BoxTask> tasks;
       for (size_t i = 0; i < kBoxes; ++i) {
-        tasks.push_back({&tensors[i], WholeOf(tensors[i].shape), {}, &group[i]});
+        tasks.push_back({&tensors[i], WholeOf(tensors[i].shape()), {}, &group[i]});
       }
       workers.Submit(std::move(tasks), [&done] { ++done; });
     }
@@ -307,7 +307,7 @@ TEST(Workers, DigestsDoNotDependOnHowManyMatricesAreHeld) {
           // All boxes with a path share one tensor, as in a plan.
           const auto tensor =
               std::find_if(work.tensors.begin(), work.tensors.end(),
-                           [&](const Tensor& t) { return t.path == work.tensors[i].path; });
+                           [&](const Tensor& t) { return t.path() == work.tensors[i].path(); });
           tasks.push_back({&*tensor, work.boxes[i], {}, &digests[i]});
         }
         workers.Submit(std::move(tasks), nullptr);
@@ -364,7 +364,7 @@ TEST(Workers, BeginFewPartsOfAFileInOrder) {
     std::vector<BoxTask> tasks;
     int64_t offset = 0;
     for (size_t i = 0; i < tensors.size(); ++i) {
-      tasks.push_back({&tensors[i], WholeOf(tensors[i].shape), {&file, offset}, &digests[i]});
+      tasks.push_back({&tensors[i], WholeOf(tensors[i].shape()), {&file, offset}, &digests[i]});
       offset += tensors[i].bytes();
     }
     ASSERT_EQ(offset, kPart * kParts);
@@ -403,7 +403,7 @@ TEST(Workers, APassGetsTheBlocksThatItWaitsFor) {
   const Nowhere sink;
   WorkCounters counters;
   Workers workers({.jobs = 12, .writers = 4, .memory = 1}, &counters);
-  BoxTask task = {&tensor, WholeOf(tensor.shape), {}, nullptr};
+  BoxTask task = {&tensor, WholeOf(tensor.shape()), {}, nullptr};
   task.pass = std::make_shared<Steps>(&sink);
   workers.Submit({std::move(task)}, nullptr);
   ASSERT_TRUE(workers.Wait(1, kPatience));
@@ -428,7 +428,7 @@ TEST(Workers, DestroyWhatTheGroupHeldWhenItIsDone) {
   Workers workers({.jobs = 2, .memory = 1}, &counters);
   auto held = std::make_shared<int>(1);
   const std::weak_ptr<int> watch = held;
-  workers.Submit({{&tensor, WholeOf(tensor.shape), {}, &digest}}, [held = std::move(held)] {});
+  workers.Submit({{&tensor, WholeOf(tensor.shape()), {}, &digest}}, [held = std::move(held)] {});
   ASSERT_TRUE(workers.Wait(1, kPatience));
   EXPECT_TRUE(watch.expired());
 }
@@ -447,7 +447,7 @@ TEST(Workers, AFailingWriteSurfacesAndStopsTheRest) {
     std::vector<Digest> digests(tensors.size());
     std::vector<BoxTask> tasks;
     for (size_t i = 0; i < tensors.size(); ++i) {
-      tasks.push_back({&tensors[i], WholeOf(tensors[i].shape), {&full, 0}, &digests[i]});
+      tasks.push_back({&tensors[i], WholeOf(tensors[i].shape()), {&full, 0}, &digests[i]});
     }
     WorkCounters counters;
     std::atomic<bool> done{false};
@@ -476,7 +476,7 @@ TEST(Workers, AFailingDoneSurfaces) {
   Digest digest;
   WorkCounters counters;
   Workers workers({.jobs = 2, .memory = 1}, &counters);
-  workers.Submit({{&tensor, WholeOf(tensor.shape), {}, &digest}},
+  workers.Submit({{&tensor, WholeOf(tensor.shape()), {}, &digest}},
                  [] { throw Error(ExitCode::kWorld, "no commit"); });
   EXPECT_THROW(workers.Wait(1, kPatience), Error);
 }
@@ -488,7 +488,7 @@ TEST(Workers, StopWithoutWaitingForWhatHasNotBegun) {
   {
     Workers workers({.jobs = 2, .memory = 1 << 20}, &counters);
     std::vector<BoxTask> tasks;
-    for (Digest& digest : digests) tasks.push_back({&tensor, WholeOf(tensor.shape), {}, &digest});
+    for (Digest& digest : digests) tasks.push_back({&tensor, WholeOf(tensor.shape()), {}, &digest});
     workers.Submit(std::move(tasks), nullptr);
   }
   EXPECT_LT(counters.generated_bytes, int64_t{1} << 30);

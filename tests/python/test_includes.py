@@ -22,9 +22,10 @@ DECLARED = {
         nth_element partition_point remove_if replace reverse set_difference shuffle sort stable_sort transform unique upper_bound
         ranges""",
     "array": "array tuple_size_v get",
-    "atomic": "atomic atomic_signal_fence memory_order_seq_cst",
+    "atomic": "atomic atomic_signal_fence memory_order_acq_rel memory_order_acquire memory_order_relaxed "
+              "memory_order_seq_cst",
     "barrier": "barrier",
-    "bit": "bit_cast bit_ceil bit_floor endian popcount",
+    "bit": "bit_cast bit_ceil bit_floor endian popcount rotl",
     "charconv": "errc from_chars to_chars",
     "cfenv": "fegetenv fenv_t fesetenv",
     "chrono": "chrono",

@@ -13,7 +13,7 @@ namespace shardinit {
 
 inline std::vector<uint8_t> Filled(const Tensor& tensor, const Box& box) {
   const int64_t count = ElementCount(box.shape);
-  std::vector<uint8_t> bytes(static_cast<size_t>(count * InfoOf(tensor.dtype).bytes));
+  std::vector<uint8_t> bytes(static_cast<size_t>(count * InfoOf(tensor.dtype()).bytes));
   BoxFiller(tensor, box).Fill(0, count, bytes.data());
   return bytes;
 }

@@ -83,23 +83,23 @@ inline std::string Print(const Distribution& distribution) {
 inline std::string PrintTensors(const InitGraph& graph) {
   std::string out;
   for (const Tensor& tensor : graph.tensors) {
-    out += fmt::format("{} {} [{}] {}", tensor.path, InfoOf(tensor.dtype).name,
-                       fmt::join(tensor.shape, ", "), Print(tensor.distribution));
-    for (const DimensionPartition& by : tensor.partition.dimensions) {
+    out += fmt::format("{} {} [{}] {}", tensor.path(), InfoOf(tensor.dtype()).name,
+                       fmt::join(tensor.shape(), ", "), Print(tensor.distribution()));
+    for (const DimensionPartition& by : tensor.partition().dimensions) {
       std::vector<std::string> names;
       for (const int axis : by.axes) names.push_back(graph.mesh.axes[axis]);
       out += fmt::format(" ({}{})", fmt::join(names, ", "),
                          by.segments == 1 ? "" : fmt::format(" / {}", by.segments));
       if (!by.nested.empty()) out += fmt::format(" nested {}", fmt::join(by.nested, ", "));
     }
-    for (const Pin& pin : tensor.partition.pins) {
+    for (const Pin& pin : tensor.partition().pins) {
       out += fmt::format(" on {} {}", graph.mesh.axes[pin.axis], fmt::join(pin.indices, ", "));
     }
-    if (const auto* const other = std::get_if<DrawPath>(&tensor.key);
+    if (const auto* const other = std::get_if<DrawPath>(&tensor.key());
         other && !other->path.empty()) {
       out += " key " + other->path;
     }
-    if (const auto* const words = std::get_if<KeyWords>(&tensor.key)) {
+    if (const auto* const words = std::get_if<KeyWords>(&tensor.key())) {
       out += fmt::format(" key {:016x}", words->key);
     }
     out += '\n';

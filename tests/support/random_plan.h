@@ -98,15 +98,15 @@ inline PartitionSpec RandomPartition(Random& random, const Mesh& mesh, const Sha
   return Simplified(std::move(spec), shape, mesh);
 }
 
-inline Tensor MakeTensor(std::string path, DType dtype, Shape shape, Distribution distribution,
+inline Tensor MakeTensor(std::string_view path, DType dtype, Shape shape, Distribution distribution,
                          PartitionSpec partition = {}) {
   partition.dimensions.resize(shape.size());
-  Tensor tensor{.path = std::move(path),
-                .dtype = dtype,
-                .shape = std::move(shape),
-                .distribution = distribution,
-                .partition = std::move(partition)};
-  if (IsRandom(distribution)) tensor.stream.key = KeyOf(1, tensor.path);
+  Tensor tensor(path);
+  tensor.Edit() = {.dtype = dtype,
+                   .shape = std::move(shape),
+                   .distribution = distribution,
+                   .partition = std::move(partition)};
+  if (IsRandom(distribution)) tensor.set_stream({.key = KeyOf(1, tensor.path())});
   return tensor;
 }
 

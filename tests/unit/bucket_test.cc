@@ -170,7 +170,7 @@ TEST(PartBytes, FollowsFromTheSizeAndGivesAtMostTenThousand) {
 
 TEST(ForEachGap, HasAllThatIsNoBox) {
   Tensor tensor;
-  tensor.dtype = DType::u8;
+  tensor.Edit().dtype = DType::u8;
   FileLayout layout{.path = "x", .head = "head"};
   layout.boxes = {{&tensor, {{0}, {3}}, 10}, {&tensor, {{0}, {2}}, 6}};
   layout.texts = {{.offset = 13, .bytes = "ab"}, {.offset = 17, .bytes = "c"}};

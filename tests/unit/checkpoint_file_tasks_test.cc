@@ -46,7 +46,7 @@ TEST(FileGroups, NobodyWaitsForAFileThatIsDone) {
     ASSERT_LT(files - done, 2);
     std::vector<BoxTask> tasks;
     for (int64_t t = 0; t < files % 3; ++t) {
-      tasks.push_back({&tensor, WholeOf(tensor.shape), {}, &digests[static_cast<size_t>(t)]});
+      tasks.push_back({&tensor, WholeOf(tensor.shape()), {}, &digests[static_cast<size_t>(t)]});
     }
     groups.Add(std::move(tasks), [&] { ++done; });
   }
@@ -86,7 +86,7 @@ TEST(FileGroups, NoFileIsDoneBeforeTheSourcesOfThoseBeforeItAreChecked) {
   FileGroups groups({.jobs = 2, .memory = 1 << 20}, &counters, &source, 2, nullptr);
   for (size_t f = 0; f < 2; ++f) {
     groups.WaitForRoom();
-    groups.Add({{&tensor, WholeOf(tensor.shape), {}, &digests[f]}}, [&, f] {
+    groups.Add({{&tensor, WholeOf(tensor.shape()), {}, &digests[f]}}, [&, f] {
       const std::lock_guard lock(mutex);
       done.push_back(f);
     });

@@ -26,7 +26,7 @@ std::string Canonical(const std::string& expr, const std::string& shape = "[6, 4
                       const std::string& axes = "[heads, embed]") {
   const GraphOutcome outcome = Build(expr, shape, axes);
   if (!outcome.messages.empty()) return outcome.messages;
-  return std::get<Expression>(outcome.graph.tensors.at(0).distribution).program->text;
+  return std::get<Expression>(outcome.graph.tensors.at(0).distribution()).program->text;
 }
 
 std::string Mistake(const std::string& expr, const std::string& marked,
@@ -85,14 +85,14 @@ TEST(Compile, NamesMayHaveParentheses) {
 TEST(Compile, EachOccurrenceIsADraw) {
   const GraphOutcome outcome = Build("where(uniform() < 0.5, normal(), 0) + normal() + bits()");
   ASSERT_EQ(outcome.messages, "");
-  const auto& program = *std::get<Expression>(outcome.graph.tensors[0].distribution).program;
+  const auto& program = *std::get<Expression>(outcome.graph.tensors[0].distribution()).program;
   ASSERT_EQ(program.draws.size(), 4u);
   EXPECT_EQ(program.draws[0].draw, Draw::kUniform);
   EXPECT_EQ(program.draws[1].draw, Draw::kNormal);
   EXPECT_EQ(program.draws[2].draw, Draw::kNormal);
   EXPECT_EQ(program.draws[3].draw, Draw::kBits);
-  EXPECT_TRUE(IsRandom(outcome.graph.tensors[0].distribution));
-  EXPECT_FALSE(IsRandom(Build("row").graph.tensors[0].distribution));
+  EXPECT_TRUE(IsRandom(outcome.graph.tensors[0].distribution()));
+  EXPECT_FALSE(IsRandom(Build("row").graph.tensors[0].distribution()));
 }
 
 TEST(Compile, TheCanonicalTextIsItself) {
@@ -120,15 +120,15 @@ TEST(Compile, PlansKeepIt) {
   EXPECT_NE(text.find(init), std::string::npos) << text;
   const Plan again = ReadPlan(text, "plan.json");
   EXPECT_EQ(WritePlan(again), text);
-  EXPECT_EQ(again.graph.tensors[0].distribution, plan.graph.tensors[0].distribution);
-  EXPECT_EQ(again.graph.tensors[0].stream.key, plan.graph.tensors[0].stream.key);
+  EXPECT_EQ(again.graph.tensors[0].distribution(), plan.graph.tensors[0].distribution());
+  EXPECT_EQ(again.graph.tensors[0].stream().key, plan.graph.tensors[0].stream().key);
 }
 
 TEST(Compile, NamedOnes) {
   const auto lowered = [](const std::string& shape, const std::string& init) {
     const GraphOutcome outcome =
         BuildRest("modules: {w: {shape: " + shape + ", init: " + init + "}}\n");
-    return outcome.messages.empty() ? Print(outcome.graph.tensors.at(0).distribution)
+    return outcome.messages.empty() ? Print(outcome.graph.tensors.at(0).distribution())
                                     : outcome.messages;
   };
   EXPECT_EQ(lowered("[3, 4]", "eye"), "expr(where(i0 == i1, 1, 0))");

@@ -368,9 +368,9 @@ TEST(Key, DecidesTheStream) {
       "  new: {shape: [1], init: {normal: {std: 1}}, key: before}\n"
       "  none: {shape: [1], init: ones}\n");
   ASSERT_EQ(outcome.graph.tensors.size(), 3u) << outcome.messages;
-  EXPECT_EQ(outcome.graph.tensors[0].stream.key, KeyOf(5, "old"));
-  EXPECT_EQ(outcome.graph.tensors[1].stream.key, KeyOf(5, "before"));
-  EXPECT_EQ(outcome.graph.tensors[2].stream.key, 0u);
+  EXPECT_EQ(outcome.graph.tensors[0].stream().key, KeyOf(5, "old"));
+  EXPECT_EQ(outcome.graph.tensors[1].stream().key, KeyOf(5, "before"));
+  EXPECT_EQ(outcome.graph.tensors[2].stream().key, 0u);
 }
 
 TEST(Key, MayNotBeTwoTensors) {
@@ -384,6 +384,18 @@ TEST(Key, MayNotBeTwoTensors) {
             "x.yaml:5:3: note: the other one is here\n"
             "    a: {shape: [1], init: {normal: {std: 1}}}\n"
             "    ^\n");
+  // Each of several streams that are shared is found.
+  const std::string several = Messages(
+      "modules:\n"
+      "  a: {shape: [1], init: {normal: {std: 1}}}\n"
+      "  b: {shape: [1], init: {normal: {std: 2}}, key: a}\n"
+      "  c: {shape: [1], init: {normal: {std: 1}}}\n"
+      "  d: {shape: [1], init: {normal: {std: 2}}, key: c}\n"
+      "  e: {shape: [1], init: {normal: {std: 1}}}\n"
+      "  f: {shape: [1], init: {normal: {std: 2}}, key: e}\n");
+  for (const char* pair : {"`a` and `b`", "`c` and `d`", "`e` and `f`"}) {
+    EXPECT_NE(several.find(pair), several.npos) << several;
+  }
   // Constants draw nothing.
   EXPECT_EQ(Messages("modules:\n"
                      "  a: {shape: [1], init: ones}\n"
@@ -811,7 +823,7 @@ TEST(Seed, IsANonNegativeInteger) {
         "seed: {}\nmodules: {{w: {{shape: [1], init: {{normal: {{std: 1}}}}}}}}\n", seed));
     EXPECT_EQ(outcome.messages, "");
     ASSERT_EQ(outcome.graph.seed, seed);
-    EXPECT_EQ(outcome.graph.tensors.at(0).stream.key, KeyOf(seed, "w"));
+    EXPECT_EQ(outcome.graph.tensors.at(0).stream().key, KeyOf(seed, "w"));
   }
   EXPECT_EQ(Messages("seed: 18446744073709551616\n"),
             "x.yaml:4:7: error: `seed` `18446744073709551616` does not fit in 64 bits\n"

@@ -37,7 +37,7 @@ std::string Cuts(const std::string& sharding, std::string_view mesh = kMesh,
     one.tensors = {tensor};
     const std::string line = PrintTensors(one);
     // The element type, the shape and the values are left out.
-    out += tensor.path;
+    out += tensor.path();
     const size_t values = line.find("constant(");
     out += line.substr(line.find(')', values) + 1);
   }

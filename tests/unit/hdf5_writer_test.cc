@@ -108,7 +108,7 @@ std::vector<double> ExpectedDoubles(const Tensor& tensor, const Box& box) {
   filler.Fill(0, filler.elements(), bytes.data());
   std::vector<double> values;
   for (size_t at = 0; at < bytes.size(); at += size)
-    values.push_back(Decode(&bytes[at], tensor.dtype));
+    values.push_back(Decode(&bytes[at], tensor.dtype()));
   return values;
 }
 
@@ -134,7 +134,7 @@ TEST_F(Hdf5, BoxesLieApartAndInsideTheFile) {
     for (size_t i = 0; i < made.shards.size(); ++i) {
       ranges.emplace_back(written.offsets[i], written.offsets[i] + made.shards[i].bytes());
       if (made.shards[i].bytes() >= hdf5::kAlignFrom) {
-        EXPECT_EQ(written.offsets[i] % hdf5::kAlignment, 0) << made.shards[i].tensor->path;
+        EXPECT_EQ(written.offsets[i] % hdf5::kAlignment, 0) << made.shards[i].tensor->path();
       }
     }
     std::sort(ranges.begin(), ranges.end());
@@ -179,17 +179,17 @@ TEST_F(Hdf5, SaysWhatIsInIt) {
     const Shard& shard = made.shards[i];
     bool found = false;
     for (const auto& dataset : in.at("datasets")) {
-      if (dataset.at("path") != shard.tensor->path) continue;
+      if (dataset.at("path") != shard.tensor->path()) continue;
       found = true;
       EXPECT_EQ(dataset.at("dataset"), DatasetPath(*shard.tensor));
-      EXPECT_EQ(dataset.at("dtype"), std::string(InfoOf(shard.tensor->dtype).name));
-      EXPECT_EQ(dataset.at("global_shape"), shard.tensor->shape);
+      EXPECT_EQ(dataset.at("dtype"), std::string(InfoOf(shard.tensor->dtype()).name));
+      EXPECT_EQ(dataset.at("global_shape"), shard.tensor->shape());
       EXPECT_EQ(dataset.at("offset"), shard.box.offset);
       EXPECT_EQ(dataset.at("shape"), shard.box.shape);
       EXPECT_EQ(dataset.at("layout"), "contiguous");
       EXPECT_EQ(dataset.at("file_offset"), written.offsets[i]);
     }
-    EXPECT_TRUE(found) << shard.tensor->path;
+    EXPECT_TRUE(found) << shard.tensor->path();
   }
 }
 
@@ -204,7 +204,7 @@ TEST_F(Hdf5, ReadsBackWhatWasWrittenPastIt) {
       Shape shape;
       const auto values = ReadDoubles("a.h5", DatasetPath(*shard.tensor), &shape);
       EXPECT_EQ(shape, shard.box.shape);
-      EXPECT_TRUE(values == ExpectedDoubles(*shard.tensor, shard.box)) << shard.tensor->path;
+      EXPECT_TRUE(values == ExpectedDoubles(*shard.tensor, shard.box)) << shard.tensor->path();
     }
   }
 }
@@ -225,14 +225,14 @@ TEST_F(Hdf5, AnIndexShowsTensorsWhole) {
   Shape shape;
   for (const Tensor& tensor : plan.graph.tensors) {
     const auto values = ReadDoubles("index.h5", DatasetPath(tensor), &shape);
-    EXPECT_EQ(shape, tensor.shape);
-    EXPECT_TRUE(values == ExpectedDoubles(tensor, WholeOf(tensor.shape))) << tensor.path;
+    EXPECT_EQ(shape, tensor.shape());
+    EXPECT_TRUE(values == ExpectedDoubles(tensor, WholeOf(tensor.shape()))) << tensor.path();
   }
   // A piece that is missing must not look like numbers.
   std::filesystem::remove(RankFile(3));
   const Tensor& w = plan.graph.tensors[0];
   const auto values = ReadDoubles("index.h5", DatasetPath(w), &shape);
-  const auto expected = ExpectedDoubles(w, WholeOf(w.shape));
+  const auto expected = ExpectedDoubles(w, WholeOf(w.shape()));
   const Box gone = plan.ShardingOf(w).BoxesOn(3)[0];
   for (int64_t i = 0; i < 100; ++i) {
     for (int64_t j = 0; j < 40; ++j) {

@@ -9,7 +9,7 @@ namespace {
 
 std::string FanLowered(const std::string& tensor, const std::string& top = "") {
   const GraphOutcome outcome = BuildRest(top + "modules: {w: {" + tensor + "}}\n");
-  return outcome.messages.empty() ? Print(outcome.graph.tensors.at(0).distribution)
+  return outcome.messages.empty() ? Print(outcome.graph.tensors.at(0).distribution())
                                   : outcome.messages;
 }
 
@@ -161,7 +161,7 @@ TEST(Fans, OrderCanBeSet) {
                             "{variance_scaling: {distribution: normal}}}}\n",
                             {"fans=out_in"})
                       .graph.tensors.at(0)
-                      .distribution),
+                      .distribution()),
             "normal(0, 0.5)");
 }
 

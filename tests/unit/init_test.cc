@@ -17,7 +17,7 @@ GraphOutcome Build(const std::string& init) {
 
 std::string Lowered(const std::string& init) {
   const GraphOutcome outcome = Build(init);
-  return outcome.messages.empty() ? Print(outcome.graph.tensors.at(0).distribution)
+  return outcome.messages.empty() ? Print(outcome.graph.tensors.at(0).distribution())
                                   : outcome.messages;
 }
 
@@ -79,7 +79,7 @@ std::string Lowered(const std::string& shape, const std::string& init,
                     const std::string& more = "") {
   const GraphOutcome outcome =
       BuildRest("modules: {w: {shape: " + shape + ", init: " + init + more + "}}\n");
-  return outcome.messages.empty() ? Print(outcome.graph.tensors.at(0).distribution)
+  return outcome.messages.empty() ? Print(outcome.graph.tensors.at(0).distribution())
                                   : outcome.messages;
 }
 
@@ -268,7 +268,7 @@ TEST(Initializers, WhatTheyAcceptCanBeDrawn) {
       const Tensor tensor = MakeTensor("t", DType::f32, shape, *distribution);
       float out[15];
       try {
-        BoxFiller(tensor, WholeOf(tensor.shape)).Fill(0, 15, out);
+        BoxFiller(tensor, WholeOf(tensor.shape())).Fill(0, 15, out);
       } catch (const Bug& bug) {
         FAIL() << Print(*distribution) << " from " << initializer->name << ": " << bug.what();
       }

@@ -23,10 +23,10 @@ Plan PlanOfTwoRanks() {
       MakeTensor("a.b", DType::f32, {}, Constant{1}),
       MakeTensor("c", DType::f64, {4}, TruncatedNormal{0.5, 1, -2, 3}, {{1}}),
   };
-  graph.tensors[2].key = DrawPath{"old.c"};
+  graph.tensors[2].set_key(DrawPath{"old.c"});
   for (Tensor& tensor : graph.tensors) {
-    if (!IsRandom(tensor.distribution)) continue;
-    tensor.stream.key = KeyOf(7, DrawPathOf(tensor));
+    if (!IsRandom(tensor.distribution())) continue;
+    tensor.set_stream({.key = KeyOf(7, DrawPathOf(tensor))});
   }
   return MakePlan(std::move(graph));
 }
@@ -73,8 +73,8 @@ TEST(ReadPlan, IsTheInverseOfWritePlan) {
   const Plan plan = ReadPlan(kPlanOfTwoRanks, "plan.json"), expected = PlanOfTwoRanks();
   EXPECT_EQ(Print(plan.graph), Print(expected.graph));
   for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(plan.graph.tensors[i].stream.key, expected.graph.tensors[i].stream.key);
-    EXPECT_EQ(plan.graph.tensors[i].distribution, expected.graph.tensors[i].distribution);
+    EXPECT_EQ(plan.graph.tensors[i].stream().key, expected.graph.tensors[i].stream().key);
+    EXPECT_EQ(plan.graph.tensors[i].distribution(), expected.graph.tensors[i].distribution());
   }
   EXPECT_EQ(plan.parameters, 5 * 7 + 1 + 4);
   EXPECT_EQ(plan.bytes, 5 * 7 * 2 + 4 + 4 * 8);
@@ -85,15 +85,15 @@ TEST(ReadPlan, IsTheInverseOfWritePlan) {
 TEST(ReadPlan, ReadsMatrices) {
   InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}};
   graph.tensors = {MakeTensor("w", DType::f32, {3, 4, 5}, Orthogonal{-2, 5, 2})};
-  graph.tensors[0].stream.key = KeyOf(0, "w");
+  graph.tensors[0].set_stream({.key = KeyOf(0, "w")});
   const std::string text = WritePlan(MakePlan(graph));
   const std::string orthogonal =
       R"("init": {"orthogonal": {"gain": -2, "rows": [0, 2], "columns": [1]}})";
   const size_t at = text.find(orthogonal);
   ASSERT_NE(at, std::string::npos) << text;
   const Plan back = ReadPlan(text, "plan.json");
-  EXPECT_EQ(back.graph.tensors[0].distribution, graph.tensors[0].distribution);
-  EXPECT_EQ(back.graph.tensors[0].stream.key, graph.tensors[0].stream.key);
+  EXPECT_EQ(back.graph.tensors[0].distribution(), graph.tensors[0].distribution());
+  EXPECT_EQ(back.graph.tensors[0].stream().key, graph.tensors[0].stream().key);
   for (const char* bad : {
            R"({"gain": 0, "rows": [0, 2], "columns": [1]})",
            R"({"gain": 1e40, "rows": [0, 2], "columns": [1]})",
@@ -113,9 +113,9 @@ TEST(ReadPlan, ReadsMatrices) {
     changed.replace(at, orthogonal.size(), std::string(R"("init": {"orthogonal": )") + bad + "}");
     EXPECT_NE(PlanRefusal(changed), "") << bad;
   }
-  graph.tensors[0].shape = {1 << 15, 1, 1 << 15};
+  graph.tensors[0].Edit().shape = {1 << 15, 1, 1 << 15};
   EXPECT_EQ(PlanRefusal(WritePlan(MakePlan(graph))), "");
-  graph.tensors[0].shape = {1 << 17, 1, 1 << 17};
+  graph.tensors[0].Edit().shape = {1 << 17, 1, 1 << 17};
   EXPECT_EQ(PlanRefusal(WritePlan(MakePlan(graph))),
             "`plan.json` is not a plan of this tool: the `init` of `w`: no orthogonal matrix of "
             "17179869184 × 1 with the gain -2 can be made");
@@ -125,13 +125,13 @@ TEST(ReadPlan, ReadsSparseAndNormalized) {
   const auto plan_of = [](Distribution distribution) {
     InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}};
     graph.tensors = {MakeTensor("w", DType::f32, {4, 3}, distribution)};
-    graph.tensors[0].stream.key = KeyOf(0, "w");
+    graph.tensors[0].set_stream({.key = KeyOf(0, "w")});
     return WritePlan(MakePlan(graph));
   };
   for (const Distribution& good :
        {Distribution(Sparse{0.5, 0}), Distribution(Sparse{0, 4}), Distribution(Normalized{1, 2})}) {
     const Plan back = ReadPlan(plan_of(good), "plan.json");
-    EXPECT_EQ(back.graph.tensors[0].distribution, good);
+    EXPECT_EQ(back.graph.tensors[0].distribution(), good);
   }
   EXPECT_NE(plan_of(Sparse{0.5, 2}).find(R"({"sparse": {"std": 0.5, "zeros": 2}})"),
             std::string::npos);
@@ -153,7 +153,7 @@ TEST(ReadPlan, ReadsPlacesInTheStreamOfPyTorch) {
                    MakeTensor("b", DType::f32, {2}, Constant{1}),
                    MakeTensor("c", DType::bf16, {3}, Normal{0, 1}),
                    MakeTensor("d", DType::bf16, {3}, Uniform{0, 1})};
-  graph.tensors[3].key = StreamPlace{1000, kNoSpare};
+  graph.tensors[3].set_key(StreamPlace{1000, kNoSpare});
   AssignStreams(kTorchCpu, 7, graph.tensors);
   const std::string text = WritePlan(MakePlan(std::move(graph)));
   EXPECT_NE(text.find(R"("key": {"position": 12, "spare": 8}})"), std::string::npos) << text;
@@ -187,7 +187,7 @@ TEST(ReadPlan, ReadsTheDigestOfAFile) {
   const std::string sha256 = ToHex(Sha256Of("x"));
   EXPECT_NE(plan_of(sha256).find(R"("init": {"file": {"sha256": ")" + sha256 + "\"}}"),
             std::string::npos);
-  EXPECT_EQ(ReadPlan(plan_of(sha256), "plan.json").graph.tensors[0].distribution,
+  EXPECT_EQ(ReadPlan(plan_of(sha256), "plan.json").graph.tensors[0].distribution(),
             Distribution(FromFile{sha256}));
   for (const std::string& bad :
        {std::string(), sha256.substr(1), sha256 + "0", "X" + sha256.substr(1)}) {
@@ -228,13 +228,13 @@ TEST(ReadPlan, ReadsWhatIsWrittenForRandomPlans) {
       Tensor tensor = MakeTensor(fmt::format("g.{}-t_", t), dtype, std::move(shape), distribution,
                                  std::move(partition));
       if (random.Chance(3)) {
-        tensor.key = DrawPath{fmt::format("\"old\" ключ {}", t)};
+        tensor.set_key(DrawPath{fmt::format("\"old\" ключ {}", t)});
       } else if (random.Chance(3)) {
-        tensor.key = KeyWords{0xFEDCBA9876543210 + static_cast<uint64_t>(t)};
+        tensor.set_key(KeyWords{0xFEDCBA9876543210 + static_cast<uint64_t>(t)});
       }
-      if (IsRandom(tensor.distribution)) {
-        const auto* const words = std::get_if<KeyWords>(&tensor.key);
-        tensor.stream.key = words ? words->key : KeyOf(graph.seed, DrawPathOf(tensor));
+      if (IsRandom(tensor.distribution())) {
+        const auto* const words = std::get_if<KeyWords>(&tensor.key());
+        tensor.set_stream({.key = words ? words->key : KeyOf(graph.seed, DrawPathOf(tensor))});
       }
       graph.tensors.push_back(std::move(tensor));
     }
@@ -244,7 +244,7 @@ TEST(ReadPlan, ReadsWhatIsWrittenForRandomPlans) {
     EXPECT_EQ(WritePlan(back), text);
     EXPECT_EQ(Print(back.graph), Print(plan.graph));
     for (size_t t = 0; t < plan.graph.tensors.size(); ++t) {
-      EXPECT_EQ(back.graph.tensors[t].stream.key, plan.graph.tensors[t].stream.key);
+      EXPECT_EQ(back.graph.tensors[t].stream().key, plan.graph.tensors[t].stream().key);
     }
     EXPECT_EQ(back.boxes, plan.boxes);
     EXPECT_EQ(back.max_rank_bytes, plan.max_rank_bytes);
@@ -408,7 +408,7 @@ constexpr char kPlanWithStages[] = R"({
 TEST(ReadPlan, ReadsSegmentsAndStages) {
   const Plan plan = ReadPlan(kPlanWithStages, "plan.json");
   EXPECT_EQ(WritePlan(plan), kPlanWithStages);
-  const PartitionSpec& partition = plan.graph.tensors[0].partition;
+  const PartitionSpec& partition = plan.graph.tensors[0].partition();
   EXPECT_EQ(partition.segments(), (std::vector<int64_t>{2, 1}));
   EXPECT_EQ(partition.pins, (std::vector<Pin>{{0, {0, 2}}}));
   EXPECT_EQ(plan.boxes, 4);
@@ -536,7 +536,7 @@ TEST_P(HostileViews, AreRefused) { ExpectRefused(kPlanOfViews, GetParam()); }
 TEST(ReadPlan, ReadsViews) {
   const Plan plan = ReadPlan(kPlanOfViews, "plan.json");
   EXPECT_EQ(WritePlan(plan), kPlanOfViews);
-  EXPECT_EQ(plan.graph.tensors[0].view->pieces.size(), 2u);
+  EXPECT_EQ(plan.graph.tensors[0].view()->pieces.size(), 2u);
   EXPECT_EQ(plan.parameters, 24 + 12 + 6);
   EXPECT_EQ(plan.bytes, 36 * 4 + 8 * 2);
 }
@@ -769,7 +769,7 @@ TEST(PlanRank, HoldsFirstReplicasInTheOrderOfTheGraph) {
     const RankPlan made = PlanRank(plan, rank);
     out += fmt::format("{} ({}) {} bytes:", rank, fmt::join(made.coordinate, ", "), made.bytes());
     for (const Shard& shard : made.shards) {
-      out += fmt::format(" {} [{}] at [{}]", shard.tensor->path, fmt::join(shard.box.shape, ", "),
+      out += fmt::format(" {} [{}] at [{}]", shard.tensor->path(), fmt::join(shard.box.shape, ", "),
                          fmt::join(shard.box.offset, ", "));
     }
     out += '\n';

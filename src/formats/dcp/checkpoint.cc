@@ -70,7 +70,7 @@ void PutTexts(FileLayout* file) {
   int64_t end = 0;
   for (size_t b = 0; b < file->boxes.size(); ++b) {
     const FileBox& box = file->boxes[b];
-    const Item item = MakeItem(box.tensor->dtype, box.box.shape, end);
+    const Item item = MakeItem(box.tensor->dtype(), box.box.shape, end);
     Check(box.offset == end + std::ssize(item.head), "a chunk that is not where its file has it");
     file->crcs.push_back({end + item.crc_in_head, b});
     *text += item.head;
@@ -87,7 +87,7 @@ std::vector<FileLayout> LayOutRanks(const LayoutRequest& request, ItemSizes* siz
   std::map<int64_t, std::vector<FileBox>> ranks;
   for (const Tensor* tensor : request.tensors) {
     request.plan.ShardingOf(*tensor).ForEachBox([&](int64_t rank, size_t, const Box& box) {
-      for (Box& chunk : CutIntoChunks(box, InfoOf(tensor->dtype).bytes)) {
+      for (Box& chunk : CutIntoChunks(box, InfoOf(tensor->dtype()).bytes)) {
         ranks[rank].push_back({tensor, std::move(chunk), 0});
       }
     });
@@ -96,7 +96,7 @@ std::vector<FileLayout> LayOutRanks(const LayoutRequest& request, ItemSizes* siz
   for (auto& [rank, boxes] : ranks) {
     FileLayout file{.path = fmt::format("__{}_0.distcp", rank), .head = {}, .complete = PutTexts};
     for (FileBox& box : boxes) {
-      box.offset = file.end + sizes->HeadOf(box.tensor->dtype, box.box.shape, file.end);
+      box.offset = file.end + sizes->HeadOf(box.tensor->dtype(), box.box.shape, file.end);
       file.end = box.offset + BytesOf(box) + sizes->tail();
     }
     file.boxes = std::move(boxes);
@@ -249,10 +249,11 @@ std::string MetadataOf(const LayoutRequest& request, const Keys& prefix, const E
   std::unordered_map<const Tensor*, size_t> numbers;
   for (const Tensor* tensor : request.tensors) {
     Keys keys = prefix;
-    keys.emplace_back(tensor->path);
+    keys.emplace_back(std::string(tensor->path()));
     numbers.emplace(tensor, entries.size());
     std::string name = Joined(keys);
-    entries.push_back({std::move(name), std::move(keys), std::pair(tensor->dtype, tensor->shape)});
+    entries.push_back(
+        {std::move(name), std::move(keys), std::pair(tensor->dtype(), tensor->shape())});
   }
   ItemSizes sizes;
   const std::vector<FileLayout> files = LayOutRanks(request, &sizes);

@@ -25,18 +25,18 @@ std::string_view ModuleOf(std::string_view path) {
 
 // Adds a state for each matrix that is stacked in the tensor: by layers, or by layers and experts.
 void AddStates(const Tensor& tensor, std::vector<std::string>* names) {
-  const std::string_view module = ModuleOf(tensor.path);
-  const size_t stacked = tensor.shape.size() - std::min<size_t>(2, tensor.shape.size());
+  const std::string_view module = ModuleOf(tensor.path());
+  const size_t stacked = tensor.shape().size() - std::min<size_t>(2, tensor.shape().size());
   if (module.empty() || stacked > 2) return;
-  const int64_t layers = stacked > 0 ? tensor.shape[0] : 1;
+  const int64_t layers = stacked > 0 ? tensor.shape()[0] : 1;
   for (int64_t i = 0; i < layers; ++i) {
     if (stacked < 2) {
       names->push_back(fmt::format("{}._extra_state/shard_{}_{}", module, i, layers));
       continue;
     }
-    for (int64_t j = 0; j < tensor.shape[1]; ++j) {
-      names->push_back(
-          fmt::format("{}._extra_state/shard_{}.{}_{}.{}", module, i, j, layers, tensor.shape[1]));
+    for (int64_t j = 0; j < tensor.shape()[1]; ++j) {
+      names->push_back(fmt::format("{}._extra_state/shard_{}.{}_{}.{}", module, i, j, layers,
+                                   tensor.shape()[1]));
     }
   }
 }

@@ -59,18 +59,19 @@ Extras StateOf(const LayoutRequest& request) {
   }
   const std::unordered_set<const Tensor*> copies = FindCopies(request.plan.graph);
   for (const Tensor* tensor : request.tensors) {
-    if (!InfoOf(tensor->dtype).is_float()) continue;
+    if (!InfoOf(tensor->dtype()).is_float()) continue;
     const auto group = optimizer.group_of.find(tensor);
     if (group == optimizer.group_of.end()) continue;
     // A copy may be one parameter with the other tensor: PyTorch asks for it by the first name and
     // refuses a group with more. Or it is a parameter that begins alike, which has a state whether
     // listed or not.
     if (!copies.contains(tensor)) members[group->second].push_back(tensor);
-    writer.AddZeros(tensor->path, "step", DType::f32, {});
-    writer.AddZeros(tensor->path, "exp_avg", tensor->dtype, tensor->shape);
-    writer.AddZeros(tensor->path, "exp_avg_sq", tensor->dtype, tensor->shape);
+    writer.AddZeros(std::string(tensor->path()), "step", DType::f32, {});
+    writer.AddZeros(std::string(tensor->path()), "exp_avg", tensor->dtype(), tensor->shape());
+    writer.AddZeros(std::string(tensor->path()), "exp_avg_sq", tensor->dtype(), tensor->shape());
     if (groups[group->second].amsgrad) {
-      writer.AddZeros(tensor->path, "max_exp_avg_sq", tensor->dtype, tensor->shape);
+      writer.AddZeros(std::string(tensor->path()), "max_exp_avg_sq", tensor->dtype(),
+                      tensor->shape());
     }
   }
   for (size_t g = 0; g < groups.size() && optimizer.has_hyperparameters(); ++g) {
@@ -81,7 +82,7 @@ Extras StateOf(const LayoutRequest& request) {
     }
     PickleWriter out;
     out.BeginList();
-    for (const Tensor* tensor : members[g]) out.Text(tensor->path);
+    for (const Tensor* tensor : members[g]) out.Text(tensor->path());
     out.EndList();
     writer.AddObject(g, "params", out.Finish());
   }

@@ -47,10 +47,10 @@ void CreateDatasets(MemoryFile& memory, const std::vector<FileBox>& boxes, Datas
     std::string name;
     for (const FileBox& box : boxes) {
       const hid_t group = groups.Open(names(*box.tensor), &name);
-      Dataset dataset(H5Dcreate2(group, name.c_str(), NumPyTypeOf(box.tensor->dtype),
+      Dataset dataset(H5Dcreate2(group, name.c_str(), NumPyTypeOf(box.tensor->dtype()),
                                  SpaceOf(box.box.shape), H5P_DEFAULT, create, H5P_DEFAULT),
                       "create a dataset");
-      if (box.tensor->dtype == DType::bf16)
+      if (box.tensor->dtype() == DType::bf16)
         AttributeWriter(dataset, kinds).VariableText("dtype", "bfloat16");
       dataset.Close("close a dataset");
     }
@@ -68,8 +68,9 @@ int64_t Allocate(hid_t file, const FileBox& box, const std::string& name) {
             "select an element");
   }
   const uint64_t zero = 0;
-  Require(H5Dwrite(dataset, NumPyTypeOf(box.tensor->dtype), SpaceOf({}), space, H5P_DEFAULT, &zero),
-          "allocate a dataset");
+  Require(
+      H5Dwrite(dataset, NumPyTypeOf(box.tensor->dtype()), SpaceOf({}), space, H5P_DEFAULT, &zero),
+      "allocate a dataset");
   const haddr_t offset = H5Dget_offset(dataset);
   if (offset == HADDR_UNDEF) Fail("allocate a dataset");
   dataset.Close("close a dataset");

@@ -60,13 +60,13 @@ FileLayout LayOutRank(const Plan& plan, const RankPlan& rank, const Digest& plan
     for (const Shard& shard : rank.shards) {
       ThrowIfInterrupted();
       const hid_t group = groups.Open(DatasetPath(*shard.tensor, shard.part), &name);
-      Dataset dataset(H5Dcreate2(group, name.c_str(), kinds.ElementOf(shard.tensor->dtype),
+      Dataset dataset(H5Dcreate2(group, name.c_str(), kinds.ElementOf(shard.tensor->dtype()),
                                  SpaceOf(shard.box.shape), H5P_DEFAULT, create, H5P_DEFAULT),
                       "create a dataset");
       AttributeWriter about(dataset, kinds);
-      about.Text(kPath, shard.tensor->path);
-      about.Text(kDType, InfoOf(shard.tensor->dtype).name);
-      about.Integers(kGlobalShape, shard.tensor->shape);
+      about.Text(kPath, shard.tensor->path());
+      about.Text(kDType, InfoOf(shard.tensor->dtype()).name);
+      about.Integers(kGlobalShape, shard.tensor->shape());
       about.Integers(kOffset, shard.box.offset);
       const haddr_t offset = H5Dget_offset(dataset);
       if (offset == HADDR_UNDEF) Fail("allocate a dataset");
@@ -96,19 +96,19 @@ FileLayout LayOutIndex(std::string path, const Plan& plan, const Digest& plan_sh
     std::string name;
     for (const Tensor& tensor : plan.graph.tensors) {
       const hid_t group = groups.Open(DatasetPath(tensor), &name);
-      const hid_t type = kinds.ElementOf(tensor.dtype);
-      auto of = properties_of.find(tensor.dtype);
+      const hid_t type = kinds.ElementOf(tensor.dtype());
+      auto of = properties_of.find(tensor.dtype());
       if (of == properties_of.end()) {
-        of = properties_of.emplace(tensor.dtype, DatasetProperties()).first;
+        of = properties_of.emplace(tensor.dtype(), DatasetProperties()).first;
         // A missing piece must not read as plausible numbers.
         uint8_t missing[8];
-        EncodeMissing(tensor.dtype, missing);
+        EncodeMissing(tensor.dtype(), missing);
         Require(H5Pset_fill_value(of->second, type, missing), "set the fill value");
       }
       const PropertyList& create = of->second;
       // This forgets the boxes of the last tensor: the list is as if it were new.
       Require(H5Pset_layout(create, H5D_CONTIGUOUS), "set the layout");
-      const Dataspace whole = SpaceOf(tensor.shape);
+      const Dataspace whole = SpaceOf(tensor.shape());
       plan.ShardingOf(tensor).ForEachBox([&](int64_t rank, size_t part, const Box& box) {
         ThrowIfInterrupted();
         const Dataspace from = SpaceOf(box.shape);
@@ -117,13 +117,13 @@ FileLayout LayOutIndex(std::string path, const Plan& plan, const Digest& plan_sh
                                DatasetPath(tensor, part).c_str(), from),
                 "map a box");
       });
-      Dataset dataset(H5Dcreate2(group, name.c_str(), type, SpaceOf(tensor.shape), H5P_DEFAULT,
+      Dataset dataset(H5Dcreate2(group, name.c_str(), type, SpaceOf(tensor.shape()), H5P_DEFAULT,
                                  create, H5P_DEFAULT),
                       "create a virtual dataset");
       AttributeWriter about(dataset, kinds);
-      about.Text(kPath, tensor.path);
-      about.Text(kDType, InfoOf(tensor.dtype).name);
-      about.Integers(kGlobalShape, tensor.shape);
+      about.Text(kPath, tensor.path());
+      about.Text(kDType, InfoOf(tensor.dtype()).name);
+      about.Integers(kGlobalShape, tensor.shape());
       dataset.Close("close a virtual dataset");
     }
   }

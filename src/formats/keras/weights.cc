@@ -25,7 +25,7 @@ int64_t NumberIn(std::string_view part) {
 // `dense.1`, …: a number within a path becomes part of the name before it.
 std::string VariablePath(const Tensor& tensor) {
   std::string path;
-  for (std::string_view rest = tensor.path;;) {
+  for (std::string_view rest = tensor.path();;) {
     const size_t dot = rest.find('.');
     const std::string_view part = rest.substr(0, dot);
     const int64_t number = path.empty() || dot == rest.npos ? -1 : NumberIn(part);
@@ -44,7 +44,7 @@ struct Complaint {
   int64_t count = 0;
 
   void Add(const Tensor& tensor, std::string_view wrong) {
-    if (++count == 1) about = fmt::format("`{}` {}", tensor.path, wrong);
+    if (++count == 1) about = fmt::format("`{}` {}", tensor.path(), wrong);
   }
   void ThrowIfAny() const {
     if (count == 0) return;
@@ -67,13 +67,13 @@ void CheckVariables(const std::vector<const Tensor*>& tensors) {
     const std::string name = VariablePath(*tensor);
     if (!GroupOf(name).ends_with("/vars"))
       path.Add(*tensor, "is not the path of a variable of Keras");
-    if (tensor->dtype == DType::f8e4m3fn || tensor->dtype == DType::f8e5m2) {
+    if (tensor->dtype() == DType::f8e4m3fn || tensor->dtype() == DType::f8e5m2) {
       dtype.Add(*tensor,
-                fmt::format("is {}, which Keras does not load", InfoOf(tensor->dtype).name));
+                fmt::format("is {}, which Keras does not load", InfoOf(tensor->dtype()).name));
     }
     const auto [other, is_new] = paths.emplace(name, tensor);
     if (!is_new) {
-      twice.Add(*tensor, fmt::format("and `{}` are both `{}` in Keras", other->second->path,
+      twice.Add(*tensor, fmt::format("and `{}` are both `{}` in Keras", other->second->path(),
                                      name.substr(1)));
     }
   }
@@ -82,7 +82,7 @@ void CheckVariables(const std::vector<const Tensor*>& tensors) {
     const std::string_view group = GroupOf(name);
     for (std::string_view above = group; !above.empty(); above = GroupOf(above)) {
       if (const auto other = paths.find(std::string(above)); other != paths.end()) {
-        twice.Add(*tensor, fmt::format("would lie within `{}` in Keras", other->second->path));
+        twice.Add(*tensor, fmt::format("would lie within `{}` in Keras", other->second->path()));
       }
     }
     const int64_t number = NumberIn(std::string_view(name).substr(group.size() + 1));
@@ -100,7 +100,7 @@ std::vector<std::vector<FileBox>> DistributeLayers(const LayoutRequest& request)
   for (const Tensor* tensor : request.tensors) {
     const auto [place, is_new] = places.emplace(GroupOf(VariablePath(*tensor)), layers.size());
     if (is_new) layers.emplace_back();
-    layers[place->second].push_back({tensor, WholeOf(tensor->shape), 0});
+    layers[place->second].push_back({tensor, WholeOf(tensor->shape()), 0});
   }
   return DistributeToFiles(layers, request.options.at(&kMaxShardSize));
 }

@@ -27,9 +27,9 @@ FileLayout LayOutFile(std::string path, std::vector<FileBox> boxes, const Metada
   for (FileBox& box : boxes) {
     box.offset = end;
     end += BytesOf(box);
-    out.Key(box.tensor->path)
+    out.Key(box.tensor->path())
         .BeginObject()
-        .Member("dtype", ForeignNamesOf(box.tensor->dtype).safetensors);
+        .Member("dtype", ForeignNamesOf(box.tensor->dtype()).safetensors);
     out.Member("shape", box.box.shape).Member("data_offsets", std::array{box.offset, end});
     out.EndObject();
   }

@@ -24,7 +24,7 @@ FileLayout Index(const std::vector<FileLayout>& files) {
   int64_t bytes = 0, parameters = 0;
   for (const FileLayout& file : files) {
     for (const FileBox& box : file.boxes) {
-      places.emplace_back(box.tensor->path, file.path);
+      places.emplace_back(box.tensor->path(), file.path);
       bytes += box.tensor->bytes();
       parameters += ParametersOf(*box.tensor);
     }
@@ -76,14 +76,15 @@ bool Rounds(const ViewNode& node, const View& view, DType from, DType to) {
 // Returns whether elements may change when the tensor is loaded as type `to`. Integers do not
 // change.
 bool Rounds(const Tensor& tensor, DType to) {
-  const DTypeInfo &from = InfoOf(tensor.dtype), &into = InfoOf(to);
+  const DTypeInfo &from = InfoOf(tensor.dtype()), &into = InfoOf(to);
   if (!from.is_float() ||
       (into.exponent_bits >= from.exponent_bits && into.mantissa_bits >= from.mantissa_bits)) {
     return false;
   }
-  if (tensor.view != nullptr) return Rounds(tensor.view->root, *tensor.view, tensor.dtype, to);
-  const auto* constant = std::get_if<Constant>(&tensor.distribution);
-  return constant == nullptr || Rounds(constant->value, tensor.dtype, to);
+  if (tensor.view() != nullptr)
+    return Rounds(tensor.view()->root, *tensor.view(), tensor.dtype(), to);
+  const auto* constant = std::get_if<Constant>(&tensor.distribution());
+  return constant == nullptr || Rounds(constant->value, tensor.dtype(), to);
 }
 
 // Returns the type that `from_pretrained` gives all floating-point tensors: that of the most
@@ -92,7 +93,7 @@ bool Rounds(const Tensor& tensor, DType to) {
 std::string_view DTypeOf(const std::vector<Tensor>& tensors) {
   std::map<DType, int64_t> elements;
   for (const Tensor& tensor : tensors) {
-    if (!NameInConfig(tensor.dtype).empty()) elements[tensor.dtype] += tensor.elements();
+    if (!NameInConfig(tensor.dtype()).empty()) elements[tensor.dtype()] += tensor.elements();
   }
   if (elements.empty()) return {};
   const auto most = std::max_element(elements.begin(), elements.end(),
@@ -165,7 +166,7 @@ std::string ConfigText(const InitGraph& graph) {
 std::vector<FileLayout> LayOutHuggingFace(const LayoutRequest& request) {
   std::vector<std::vector<FileBox>> tensors;
   for (const Tensor* tensor : request.tensors) {
-    tensors.push_back({{tensor, WholeOf(tensor->shape), 0}});
+    tensors.push_back({{tensor, WholeOf(tensor->shape()), 0}});
   }
   auto parts = DistributeToFiles(tensors, request.options.at(&kMaxShardSize));
   const InitGraph& graph = request.plan.graph;

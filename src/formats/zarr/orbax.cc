@@ -29,9 +29,9 @@ int64_t ChunkOf(int64_t extent, int64_t parts) {
 
 Shape ChunkOf(const Tensor& tensor, const Mesh& mesh) {
   Shape chunk;
-  for (size_t d = 0; d < tensor.shape.size(); ++d) {
-    const DimensionPartition& by = tensor.partition.dimensions[d];
-    chunk.push_back(ChunkOf(tensor.shape[d], DivisorOf(by, mesh)));
+  for (size_t d = 0; d < tensor.shape().size(); ++d) {
+    const DimensionPartition& by = tensor.partition().dimensions[d];
+    chunk.push_back(ChunkOf(tensor.shape()[d], DivisorOf(by, mesh)));
   }
   return chunk;
 }
@@ -128,10 +128,10 @@ class Layer {
   void AddTensor(const Tensor& tensor, const std::vector<TreeLeaf::Key>& prefix,
                  const Shape& chunk) {
     std::vector<TreeLeaf::Key> keys = prefix;
-    AddParts(tensor.path, &keys);
+    AddParts(tensor.path(), &keys);
     const std::string folder =
-        AddArray(std::move(keys), tensor.dtype, tensor.shape, chunk, Fill::kNone);
-    ForEachChunk(tensor.shape, chunk, ".", [&](const std::string& name, Box box) {
+        AddArray(std::move(keys), tensor.dtype(), tensor.shape(), chunk, Fill::kNone);
+    ForEachChunk(tensor.shape(), chunk, ".", [&](const std::string& name, Box box) {
       files_.push_back({folder + "/" + name, "", {{&tensor, std::move(box), 0}}});
     });
   }
@@ -178,23 +178,23 @@ void AddOptimizer(const LayoutRequest& request, bool has_params, Layer* layer) {
                 "with `--to zarr` leave them out: `--optimizer adamw`");
   }
   for (const Tensor* tensor : request.tensors) {
-    if (!has_params || (tensor->path != "step" && !tensor->path.starts_with("opt_state.")))
+    if (!has_params || (tensor->path() != "step" && !tensor->path().starts_with("opt_state.")))
       continue;
     throw Error(ExitCode::kUsage,
-                fmt::format("`{}` is the name of a part of the optimizer's state", tensor->path),
+                fmt::format("`{}` is the name of a part of the optimizer's state", tensor->path()),
                 "leave it out with `--only 'params.*'`");
   }
   const TreeLeaf::Key state{"opt_state"}, adam{"0", true};
   layer->AddZeros({state, adam, {"count"}}, DType::i32, {}, {});
   for (const char* moment : {"mu", "nu"}) {
     for (const Tensor* tensor : request.tensors) {
-      std::string_view path = tensor->path;
+      std::string_view path = tensor->path();
       if (!request.optimizer->group_of.contains(tensor)) continue;
       if (has_params && !path.starts_with(kParams)) continue;
       if (has_params) path.remove_prefix(kParams.size());
       std::vector<TreeLeaf::Key> keys = {state, adam, {moment}};
       AddParts(path, &keys);
-      layer->AddZeros(std::move(keys), tensor->dtype, tensor->shape,
+      layer->AddZeros(std::move(keys), tensor->dtype(), tensor->shape(),
                       ChunkOf(*tensor, request.plan.graph.mesh));
     }
   }
@@ -212,7 +212,7 @@ std::vector<FileLayout> LayOut(const LayoutRequest& request) {
   // Paths that are under `params` already stay there, beside other collections.
   const bool has_params =
       std::any_of(request.tensors.begin(), request.tensors.end(),
-                  [](const Tensor* tensor) { return tensor->path.starts_with(kParams); });
+                  [](const Tensor* tensor) { return tensor->path().starts_with(kParams); });
   const bool is_nested = request.optimizer != nullptr && !has_params;
   for (const Tensor* tensor : request.tensors) {
     layer.AddTensor(

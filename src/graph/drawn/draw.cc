@@ -53,9 +53,11 @@ class Drawer {
     if (leaf.stage != nullptr) {
       why_.Note([&](Explanation& notes) { notes.stage = leaf.stage->span; });
       const SpecScope::Outside outside(names_, leaf.blocks_of_stage);
-      tensor.partition.pins = stages_.Bind(*leaf.stage);
+      tensor.Edit().partition.pins = stages_.Bind(*leaf.stage);
     }
     if (has_shape) {
+      tensor.Edit().partition.dimensions.resize(tensor.shape().size());
+      forms_.Share(tensor);
       drawn_.places.push_back(&leaf.place);
       drawn_.specs.push_back(&leaf.spec);
       if (keeps_fans_ && inits_.fans()) drawn_.fans.try_emplace(&leaf.spec, *inits_.fans());
@@ -66,7 +68,7 @@ class Drawer {
   }
 
   // Reserves space: otherwise all tensors of a long repeat move each time that their number
-  // doubles.
+  // doubles, and take half as much memory again.
   void Expect(int64_t more) {
     const size_t size = drawn_.tensors.size() + static_cast<size_t>(std::min(more, kMaxTensors));
     if (size <= drawn_.tensors.capacity()) return;
@@ -79,12 +81,12 @@ class Drawer {
  private:
   // Fills a new tensor; returns false if it has no shape.
   bool Bind(const Leaf& leaf, Tensor* tensor) {
-    tensor->path = leaf.path;
+    tensor->set_path(leaf.path);
     BindDType(leaf, tensor);
-    tensor->is_buffer = leaf.spec.kind && leaf.spec.kind->value == kBufferKind;
+    tensor->Edit().is_buffer = leaf.spec.kind && leaf.spec.kind->value == kBufferKind;
     // Without a shape there is no tensor, but its other mistakes are still reported.
     const bool has_shape = BindShape(leaf.spec, tensor) && CountBytes(leaf.spec, *tensor);
-    inits_.Bind(leaf, has_shape ? &tensor->shape : nullptr, tensor);
+    inits_.Bind(leaf, has_shape ? &tensor->shape() : nullptr, tensor);
     if (has_shape) BindKey(leaf.spec, tensor);
     why_.Note([&](Explanation& notes) {
       if (spec_.seed) notes.seed = SpanOf(*spec_.seed);
@@ -100,12 +102,12 @@ class Drawer {
     const auto& name = spec.dtype ? spec.dtype : spec_.dtype;
     if (!name && (spec.wrong.Has("dtype") || spec_.wrong.Has("dtype"))) return;
     if (!name) {
-      diagnostics_.Error(leaf.place, fmt::format("tensor `{}` has no dtype", tensor->path),
+      diagnostics_.Error(leaf.place, fmt::format("tensor `{}` has no dtype", tensor->path()),
                          "give it a `dtype`, or the spec one at the top");
       return;
     }
     const auto dtype = FindDType(name->value);
-    if (dtype) tensor->dtype = *dtype;
+    if (dtype) tensor->Edit().dtype = *dtype;
     why_.Note([&](Explanation& notes) { notes.dtype = name->span; });
     // A module's is that of several tensors.
     if (!dtype && spec.dtype && IsNew(spec.dtype->span)) {
@@ -119,7 +121,7 @@ class Drawer {
           spec.shape_span,
           fmt::format("{} dimensions, but at most {} are allowed", spec.shape.size(), kMaxRank));
     }
-    int64_t bytes = InfoOf(tensor->dtype).bytes;
+    int64_t bytes = InfoOf(tensor->dtype()).bytes;
     bool good = !spec.wrong.Has("shape");
     for (size_t d = 0; d < spec.shape.size(); ++d) {
       if (!spec.shape[d]) continue;
@@ -128,7 +130,7 @@ class Drawer {
                           dimension_names_[d], diagnostics_);
       good = good && extent;
       if (!good) continue;
-      tensor->shape.push_back(*extent);
+      tensor->Edit().shape.push_back(*extent);
       why_.Note([&](Explanation& notes) {
         const bool named = spec.axes && d < spec.axes->value.size();
         notes.dimensions.push_back({named ? spec.axes->value[d].value : "", TextOf(*spec.shape[d]),
@@ -137,7 +139,7 @@ class Drawer {
       if (__builtin_mul_overflow(bytes, *extent, &bytes)) {
         return diagnostics_.Error(
             spec.shape_span, "this tensor has more than 2^63 - 1 bytes",
-            fmt::format("the dimensions up to here are {}", fmt::join(tensor->shape, " × ")));
+            fmt::format("the dimensions up to here are {}", fmt::join(tensor->shape(), " × ")));
       }
     }
     return good;
@@ -174,9 +176,9 @@ class Drawer {
         key.skip ? number(*key.skip, "`skip`") : number(*key.position, "`position`");
     const auto spare = key.spare ? number(*key.spare, "`spare`") : std::nullopt;
     if (!position || (key.spare && !spare)) return;
-    tensor->key =
-        StreamPlace{static_cast<uint64_t>(*position),
-                    spare ? static_cast<uint64_t>(*spare) : kNoSpare, key.skip != nullptr};
+    tensor->set_key(StreamPlace{static_cast<uint64_t>(*position),
+                                spare ? static_cast<uint64_t>(*spare) : kNoSpare,
+                                key.skip != nullptr});
   }
 
   // Binds the key, in which `{layer}` stands for the number of the repeat around the tensor.
@@ -188,7 +190,7 @@ class Drawer {
                             [&](const JaxKeySpec& key) {
                               RequireForm(&Engine::has_jax_keys, "keys of JAX", key.span);
                               const auto words = EvaluateJaxKey(key, names_, diagnostics_);
-                              if (words) tensor->key = KeyWords{*words};
+                              if (words) tensor->set_key(KeyWords{*words});
                             },
                             [&](const TorchKeySpec& key) { BindTorchKey(key, tensor); }},
                  *spec.key);
@@ -207,8 +209,8 @@ class Drawer {
       why_.Note([&](Explanation& notes) { notes.key = key->span; });
       const std::string path = names_.WithNumbers(key->value);
       // A tensor that is tied to itself, the first of a repeat, may have another key.
-      if (path != tensor->path || std::holds_alternative<DrawPath>(tensor->key)) {
-        tensor->key = DrawPath{path};
+      if (path != tensor->path() || std::holds_alternative<DrawPath>(tensor->key())) {
+        tensor->set_key(DrawPath{path});
       }
       // In a repeat that is wrong, even its variable may be unknown.
       if (!names_.lacks()) CheckPlaceholders(spec.tie ? "tie" : "key", key->span, path);
@@ -242,6 +244,7 @@ class Drawer {
   StageBinder stages_;
   const bool keeps_fans_;
   WrittenTensors& drawn_;
+  FormPool forms_;
   int64_t total_bytes_ = 0;
   std::vector<std::string> dimension_names_;
 };

@@ -76,13 +76,15 @@ void InitBinder::Bind(const Leaf& leaf, const Shape* shape, Tensor* tensor) {
   Fans fans = fans_ ? Fans(*shape, *fans_, init->name.value, spec.init->name.span) : Fans();
   why_.Note([&](Explanation& notes) { fans.ExplainIn(notes.working); });
   const size_t before = diagnostics_.errors();
-  path_ = tensor->path;
+  path_ = tensor->path();
   of_tensor_ = false;
-  if (const auto distribution = Lower(*init, spec, tensor->dtype, shape, fans_ ? &fans : nullptr)) {
-    tensor->distribution = *distribution;
+  if (const auto distribution =
+          Lower(*init, spec, tensor->dtype(), shape, fans_ ? &fans : nullptr)) {
+    tensor->Edit().distribution = *distribution;
   }
-  if (const auto [what, hint] = MisfitOf(tensor->distribution, tensor->dtype); !what.empty()) {
-    diagnostics_.Error(init->name.span, fmt::format("values of `{}` {}", tensor->path, what), hint);
+  if (const auto [what, hint] = MisfitOf(tensor->distribution(), tensor->dtype()); !what.empty()) {
+    diagnostics_.Error(init->name.span, fmt::format("values of `{}` {}", tensor->path(), what),
+                       hint);
   }
   BindMultipliers(*spec.init);
   if (diagnostics_.errors() != before && !fans.reported() && !of_tensor_) bad_inits_.insert(init);

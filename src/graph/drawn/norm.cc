@@ -15,21 +15,23 @@ namespace shardinit {
 namespace {
 
 NormProblem ProblemOf(const Tensor& norm, const Tensor& of) {
-  if (std::holds_alternative<Norm>(of.distribution)) {
-    return {fmt::format("`{}` holds norms itself", of.path),
+  if (std::holds_alternative<Norm>(of.distribution())) {
+    return {fmt::format("`{}` holds norms itself", of.path()),
             "name a tensor that has values of its own"};
   }
-  if (!InfoOf(of.dtype).is_float()) {
-    return {fmt::format("`{}` is {}, but norms are of floats", of.path, InfoOf(of.dtype).name), {}};
+  if (!InfoOf(of.dtype()).is_float()) {
+    return {fmt::format("`{}` is {}, but norms are of floats", of.path(), InfoOf(of.dtype()).name),
+            {}};
   }
-  bool good = norm.shape.empty() || norm.shape.size() == of.shape.size();
-  for (size_t d = 0; good && d < norm.shape.size(); ++d) {
-    good = norm.shape[d] == 1 || norm.shape[d] == of.shape[d];
+  bool good = norm.shape().empty() || norm.shape().size() == of.shape().size();
+  for (size_t d = 0; good && d < norm.shape().size(); ++d) {
+    good = norm.shape()[d] == 1 || norm.shape()[d] == of.shape()[d];
   }
   if (good) return {};
   return {fmt::format("`{}` has the shape [{}], but norms of `{}` have that of [{}] with 1 for "
                       "each dimension that they are over",
-                      norm.path, fmt::join(norm.shape, ", "), of.path, fmt::join(of.shape, ", ")),
+                      norm.path(), fmt::join(norm.shape(), ", "), of.path(),
+                      fmt::join(of.shape(), ", ")),
           "the norm of all elements may have the shape []"};
 }
 
@@ -39,10 +41,10 @@ void BindNorms(std::vector<Tensor>& tensors,
                const std::function<void(size_t, const NormProblem&)>& report) {
   std::unordered_map<std::string_view, const Tensor*> by_path;  // empty until a norm is met
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const auto* const norm = std::get_if<Norm>(&tensors[i].distribution);
+    const auto* const norm = std::get_if<Norm>(&tensors[i].distribution());
     if (norm == nullptr) continue;
     if (by_path.empty()) {
-      for (const Tensor& tensor : tensors) by_path.emplace(tensor.path, &tensor);
+      for (const Tensor& tensor : tensors) by_path.emplace(tensor.path(), &tensor);
     }
     const auto of = by_path.find(norm->of);
     if (of == by_path.end()) {
@@ -52,7 +54,7 @@ void BindNorms(std::vector<Tensor>& tensors,
                !problem.message.empty()) {
       report(i, problem);
     } else {
-      tensors[i].measured = std::make_shared<Tensor>(*of->second);
+      tensors[i].set_measured(std::make_shared<Tensor>(*of->second));
     }
   }
 }

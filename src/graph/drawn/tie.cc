@@ -22,16 +22,16 @@ namespace {
 
 // Describes the difference between two tensors; empty if there is none.
 std::string DifferenceOf(const Tensor& tied, const Tensor& other) {
-  if (tied.shape != other.shape) {
-    return fmt::format("has the shape [{}] and not [{}]", fmt::join(tied.shape, ", "),
-                       fmt::join(other.shape, ", "));
+  if (tied.shape() != other.shape()) {
+    return fmt::format("has the shape [{}] and not [{}]", fmt::join(tied.shape(), ", "),
+                       fmt::join(other.shape(), ", "));
   }
-  if (tied.dtype != other.dtype) {
-    return fmt::format("is {} and not {}", InfoOf(tied.dtype).name, InfoOf(other.dtype).name);
+  if (tied.dtype() != other.dtype()) {
+    return fmt::format("is {} and not {}", InfoOf(tied.dtype()).name, InfoOf(other.dtype()).name);
   }
-  if (tied.distribution != other.distribution) {
-    return fmt::format("its values are {}, and not {}", InText(tied.distribution),
-                       InText(other.distribution));
+  if (tied.distribution() != other.distribution()) {
+    return fmt::format("its values are {}, and not {}", InText(tied.distribution()),
+                       InText(other.distribution()));
   }
   return {};
 }
@@ -81,7 +81,7 @@ bool MayTie(const Tensor& tensor, const Tensor& other, bool is_tied, const Span&
             TieMistakes& mistakes) {
   if (is_tied) {
     mistakes.Add(place, [&] {
-      return std::pair{fmt::format("`{}` is tied to another tensor itself", other.path),
+      return std::pair{fmt::format("`{}` is tied to another tensor itself", other.path()),
                        fmt::format("tie this one to `{}`, too", DrawPathOf(other))};
     });
     return false;
@@ -90,7 +90,7 @@ bool MayTie(const Tensor& tensor, const Tensor& other, bool is_tied, const Span&
   if (difference.empty()) return true;
   mistakes.Add(place, [&] {
     return std::pair{
-        fmt::format("`{}` is tied to `{}`, but {}", tensor.path, other.path, difference),
+        fmt::format("`{}` is tied to `{}`, but {}", tensor.path(), other.path(), difference),
         std::string("give both the same `shape`, `dtype` and `init`")};
   });
   return false;
@@ -117,13 +117,13 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
   // If mistakes hide tensors, the one that is named may be among them.
   if (tied.empty() || !drawn.IsComplete()) return;
   std::unordered_map<std::string_view, size_t> numbers;
-  for (size_t i = 0; i < drawn.tensors.size(); ++i) numbers.emplace(drawn.tensors[i].path, i);
+  for (size_t i = 0; i < drawn.tensors.size(); ++i) numbers.emplace(drawn.tensors[i].path(), i);
   const TensorSpec* reported = nullptr;
   TieMistakes mistakes;
   for (const size_t i : tied) {
     Tensor& tensor = drawn.tensors[i];
     const Located<std::string>& name = *drawn.specs[i]->tie;
-    const auto* const tie = std::get_if<DrawPath>(&tensor.key);
+    const auto* const tie = std::get_if<DrawPath>(&tensor.key());
     if (tie == nullptr) continue;  // It is tied to itself, and has a key of its own.
     const auto found = numbers.find(tie->path);
     if (found == numbers.end()) {
@@ -142,12 +142,12 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
       reported = own;  // reported once for a repeat
       continue;
     }
-    const bool is_tied = spec != nullptr && spec->tie && DrawPathOf(other) != other.path;
+    const bool is_tied = spec != nullptr && spec->tie && DrawPathOf(other) != other.path();
     if (!MayTie(tensor, other, is_tied, name.span, mistakes)) continue;
-    if (std::holds_alternative<KeyWords>(other.key)) {
-      tensor.key = other.key;
+    if (std::holds_alternative<KeyWords>(other.key())) {
+      tensor.set_key(other.key());
     } else {
-      tensor.key = DrawPath{DrawPathOf(other)};
+      tensor.set_key(DrawPath{std::string(DrawPathOf(other))});
     }
   }
   mistakes.Report(diagnostics);
@@ -160,12 +160,12 @@ std::unordered_set<const Tensor*> FindCopies(const InitGraph& graph) {
   std::vector<int64_t> origins;
   for (size_t i = 0; i < drawn.size(); ++i) {
     const Tensor& tensor = drawn[i];
-    const bool has_path = std::holds_alternative<DrawPath>(tensor.key);
-    const auto* const words = std::get_if<KeyWords>(&tensor.key);
-    const uint64_t key = words != nullptr ? words->key : tensor.stream.position;
+    const bool has_path = std::holds_alternative<DrawPath>(tensor.key());
+    const auto* const words = std::get_if<KeyWords>(&tensor.key());
+    const uint64_t key = words != nullptr ? words->key : tensor.stream().position;
     const auto first = firsts
                            .try_emplace({has_path ? std::string_view(DrawPathOf(tensor)) : "",
-                                         has_path ? 0 : key, tensor.stream.is_least},
+                                         has_path ? 0 : key, tensor.stream().is_least},
                                         i)
                            .first->second;
     origins.push_back(static_cast<int64_t>(MadeAlike(tensor, drawn[first]) ? first : i));
@@ -175,17 +175,17 @@ std::unordered_set<const Tensor*> FindCopies(const InitGraph& graph) {
       seen;  // by first source and shape
   for (size_t i = 0; i < graph.tensors.size(); ++i) {
     const Tensor& tensor = graph.tensors[i];
-    std::vector<Piece> pieces = tensor.view != nullptr
-                                    ? tensor.view->pieces
-                                    : WholeTensor(static_cast<int64_t>(i), tensor.shape).pieces;
+    std::vector<Piece> pieces = tensor.view() != nullptr
+                                    ? tensor.view()->pieces
+                                    : WholeTensor(static_cast<int64_t>(i), tensor.shape()).pieces;
     for (Piece& piece : pieces) {
       if (piece.source == Piece::kPadding) continue;
       piece.source = origins[static_cast<size_t>(piece.source)];
     }
     const int64_t first = pieces.empty() ? Piece::kPadding : pieces[0].source;
-    auto& others = seen[{first, tensor.shape}];
+    auto& others = seen[{first, tensor.shape()}];
     const bool is_copy = std::ranges::any_of(others, [&](const auto& other) {
-      return other.first->dtype == tensor.dtype && other.second == pieces;
+      return other.first->dtype() == tensor.dtype() && other.second == pieces;
     });
     if (is_copy) {
       copies.insert(&tensor);

@@ -29,25 +29,25 @@ void AssignStreams(const Engine& engine, uint64_t seed, std::vector<Tensor>& ten
   if (row != nullptr && row->assign != nullptr) return row->assign(seed, tensors, places);
   uint64_t position = 0;
   for (Tensor& tensor : tensors) {
-    if (tensor.view || !IsRandom(tensor.distribution)) continue;
-    const auto* const words = std::get_if<KeyWords>(&tensor.key);
-    tensor.stream = {.key = words != nullptr ? words->key : engine.key(seed, DrawPathOf(tensor)),
-                     .position = position,
-                     .engine = &engine};
+    if (tensor.view() || !IsRandom(tensor.distribution())) continue;
+    const auto* const words = std::get_if<KeyWords>(&tensor.key());
+    tensor.set_stream({.key = words != nullptr ? words->key : engine.key(seed, DrawPathOf(tensor)),
+                       .position = position,
+                       .engine = &engine});
     if (engine.sequential) {
-      position += static_cast<uint64_t>(tensor.elements() * DrawsOf(tensor.distribution));
+      position += static_cast<uint64_t>(tensor.elements() * DrawsOf(tensor.distribution()));
     }
   }
 }
 
-const std::string& DrawPathOf(const Tensor& tensor) {
-  const auto* const other = std::get_if<DrawPath>(&tensor.key);
-  return other == nullptr || other->path.empty() ? tensor.path : other->path;
+std::string_view DrawPathOf(const Tensor& tensor) {
+  const auto* const other = std::get_if<DrawPath>(&tensor.key());
+  return other == nullptr || other->path.empty() ? tensor.path() : std::string_view(other->path);
 }
 
 bool HasPlace(const Tensor& tensor) {
-  return tensor.view == nullptr && IsRandom(tensor.distribution) &&
-         !std::holds_alternative<Expression>(tensor.distribution);
+  return tensor.view() == nullptr && IsRandom(tensor.distribution()) &&
+         !std::holds_alternative<Expression>(tensor.distribution());
 }
 
 std::string RefusalOf(const Engine& engine, const Tensor& tensor) {
@@ -74,15 +74,15 @@ const Engine* OtherEngine(const Distribution& distribution, const Engine& engine
 }
 
 bool IsInexact(const Tensor& tensor) {
-  if (tensor.view != nullptr) {
-    return std::ranges::any_of(tensor.view->pieces, [&](const Piece& piece) {
+  if (tensor.view() != nullptr) {
+    return std::ranges::any_of(tensor.view()->pieces, [&](const Piece& piece) {
       return piece.source != Piece::kPadding &&
-             IsInexact((*tensor.view->drawn)[static_cast<size_t>(piece.source)]);
+             IsInexact((*tensor.view()->drawn)[static_cast<size_t>(piece.source)]);
     });
   }
   // Only a drawn tensor has a stream.
-  const Tensor& drawn = tensor.measured != nullptr ? *tensor.measured : tensor;
-  const GraphEngine* const row = RowOf(*drawn.stream.engine);
+  const Tensor& drawn = tensor.measured() != nullptr ? *tensor.measured() : tensor;
+  const GraphEngine* const row = RowOf(*drawn.stream().engine);
   return row != nullptr && row->inexact != nullptr && row->inexact(tensor);
 }
 

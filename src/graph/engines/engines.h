@@ -42,7 +42,7 @@ void AssignStreams(const Engine& engine, uint64_t seed, std::vector<Tensor>& ten
                    Places places = Places::kFound);
 
 // Returns the path that gives a tensor's key, if its key is that of a path.
-const std::string& DrawPathOf(const Tensor& tensor);
+std::string_view DrawPathOf(const Tensor& tensor);
 
 // Returns whether one place in a stream would do for the tensor's numbers; expressions have a place
 // for each call.

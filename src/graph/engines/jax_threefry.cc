@@ -70,7 +70,7 @@ std::string JaxRefusal(const Tensor& tensor) {
                    }
                    return std::string();
                  }},
-      tensor.distribution);
+      tensor.distribution());
 }
 
 constexpr int64_t kLargestStatic = std::numeric_limits<int64_t>::max();

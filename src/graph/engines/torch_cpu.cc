@@ -68,14 +68,14 @@ torch_cpu::TruncatedNormal CutOff(const TruncatedNormal& t) {
 }
 
 std::string RefusalOfType(const Tensor& tensor) {
-  switch (tensor.dtype) {
+  switch (tensor.dtype()) {
     case DType::f32:
     case DType::bf16:
     case DType::f16:
     case DType::f64:
       return {};
     default:
-      return fmt::format("PyTorch draws no {} numbers", InfoOf(tensor.dtype).name);
+      return fmt::format("PyTorch draws no {} numbers", InfoOf(tensor.dtype()).name);
   }
 }
 
@@ -125,8 +125,8 @@ std::string RefusalOfProgram(const Program& program) {
 }
 
 std::string TorchRefusal(const Tensor& tensor) {
-  if (HasPlace(tensor) && tensor.stream.position > kLastPlace) {
-    return fmt::format("it begins after {} words, but places end at {}", tensor.stream.position,
+  if (HasPlace(tensor) && tensor.stream().position > kLastPlace) {
+    return fmt::format("it begins after {} words, but places end at {}", tensor.stream().position,
                        kLastPlace);
   }
   return std::visit(
@@ -142,25 +142,27 @@ std::string TorchRefusal(const Tensor& tensor) {
           },
           [](const Expression& e) { return RefusalOfProgram(*e.program); },
           [&](const Orthogonal& o) -> std::string {
-            if (tensor.dtype != DType::f32) {
-              return fmt::format("of {}, but PyTorch makes them in f32", InfoOf(tensor.dtype).name);
+            if (tensor.dtype() != DType::f32) {
+              return fmt::format("of {}, but PyTorch makes them in f32",
+                                 InfoOf(tensor.dtype()).name);
             }
-            if (o.rows == 1 && std::popcount(o.columns) + 1 == std::ssize(tensor.shape)) return {};
+            if (o.rows == 1 && std::popcount(o.columns) + 1 == std::ssize(tensor.shape()))
+              return {};
             return "PyTorch has the first dimension for the rows, and all others for the columns";
           },
           [&](const Sparse&) -> std::string {
-            if (tensor.shape[0] < kLargestPermutation) return RefusalOfType(tensor);
-            return fmt::format("it has {} rows, but may have less than {}", tensor.shape[0],
+            if (tensor.shape()[0] < kLargestPermutation) return RefusalOfType(tensor);
+            return fmt::format("it has {} rows, but may have less than {}", tensor.shape()[0],
                                kLargestPermutation);
           },
           [](const Normalized&) { return std::string("PyTorch has no such initializer"); },
       },
-      tensor.distribution);
+      tensor.distribution());
 }
 
 Stream AfterTensor(const Tensor& tensor, Places places) {
   if (!TorchRefusal(tensor).empty()) {
-    Stream stream = tensor.stream;  // any place where no other tensor begins
+    Stream stream = tensor.stream();  // any place where no other tensor begins
     stream.position += static_cast<uint64_t>(tensor.elements());
     return stream;
   }
@@ -169,15 +171,15 @@ Stream AfterTensor(const Tensor& tensor, Places places) {
   Stream stream = is_known ? kernels::AfterTorch(drawn, std::max(1, AvailableCores()))
                            : torch_cpu::After(drawn);
   stream.is_least = stream.is_least || !is_known;
-  if (std::holds_alternative<Sparse>(tensor.distribution)) {  // a permutation for each column
-    stream.position += static_cast<uint64_t>((tensor.shape[0] - 1) * tensor.shape[1]);
+  if (std::holds_alternative<Sparse>(tensor.distribution())) {  // a permutation for each column
+    stream.position += static_cast<uint64_t>((tensor.shape()[0] - 1) * tensor.shape()[1]);
   }
   return stream;
 }
 
 void PutAt(const Stream& stream, Tensor* tensor) {
-  tensor->stream = stream;
-  tensor->key = StreamPlace{stream.position, stream.spare};
+  tensor->set_stream(stream);
+  tensor->set_key(StreamPlace{stream.position, stream.spare});
 }
 
 void AssignTorch(uint64_t seed, std::vector<Tensor>& tensors, Places places) {
@@ -185,15 +187,15 @@ void AssignTorch(uint64_t seed, std::vector<Tensor>& tensors, Places places) {
   std::vector<Tensor*> tied;
   std::unordered_map<std::string_view, const Tensor*> drawn;
   for (Tensor& tensor : tensors) {
-    if (tensor.view || !IsRandom(tensor.distribution)) continue;
-    tensor.stream = {.key = kTorchCpu.key(seed, tensor.path), .engine = &kTorchCpu};
+    if (tensor.view() || !IsRandom(tensor.distribution())) continue;
+    tensor.set_stream({.key = kTorchCpu.key(seed, tensor.path()), .engine = &kTorchCpu});
     if (!HasPlace(tensor)) continue;
-    if (DrawPathOf(tensor) != tensor.path) {  // takes another's numbers, and none of its own
+    if (DrawPathOf(tensor) != tensor.path()) {  // takes another's numbers, and none of its own
       tied.push_back(&tensor);
       continue;
     }
-    const auto* const place = std::get_if<StreamPlace>(&tensor.key);
-    Stream stream = tensor.stream;
+    const auto* const place = std::get_if<StreamPlace>(&tensor.key());
+    Stream stream = tensor.stream();
     if (place != nullptr && !place->is_relative) {
       stream.position = place->position;
       stream.spare = place->spare;
@@ -203,12 +205,12 @@ void AssignTorch(uint64_t seed, std::vector<Tensor>& tensors, Places places) {
     }
     PutAt(stream, &tensor);
     before = &tensor;
-    drawn.emplace(tensor.path, &tensor);
+    drawn.emplace(tensor.path(), &tensor);
   }
   for (Tensor* tensor : tied) {
     const auto other = drawn.find(DrawPathOf(*tensor));
     if (other == drawn.end()) continue;  // a wrong `tie`, which was reported
-    PutAt(other->second->stream, tensor);
+    PutAt(other->second->stream(), tensor);
   }
 }
 
@@ -219,9 +221,9 @@ bool IsTorchInexact(const Tensor& tensor) {
           [](const Uniform&) { return false; },
           [](const OneOf<Orthogonal, Norm, RowsLike, Parts> auto&) { return true; },
           [&](const OneOf<Constant, Normal, TruncatedNormal, Sparse, Normalized, FromFile,
-                          FromSource> auto&) { return tensor.dtype == DType::f64; },
+                          FromSource> auto&) { return tensor.dtype() == DType::f64; },
       },
-      tensor.distribution);
+      tensor.distribution());
 }
 
 }  // namespace
@@ -257,8 +259,8 @@ torch_cpu::Drawn TorchDrawsOf(const Tensor& tensor) {
                        return {};
                      },
                  },
-                 tensor.distribution);
-  return {draw, tensor.stream, static_cast<uint64_t>(tensor.elements()), tensor.dtype};
+                 tensor.distribution());
+  return {draw, tensor.stream(), static_cast<uint64_t>(tensor.elements()), tensor.dtype()};
 }
 
 torch_cpu::Drawn TorchDrawsOf(const Program::PlacedCall& call, const Stream& stream) {

@@ -42,7 +42,7 @@ class AutoLanguage : public ShardingLanguage {
       for (size_t i = 0; i < placements.size(); ++i) uses[block.weights[i]] = of_block[i];
     }
     for (size_t i = 0; i < drawn.tensors.size(); ++i) {
-      const std::string& path = drawn.tensors[i].path;
+      const std::string_view path = drawn.tensors[i].path();
       const size_t w = step.weights[i];
       chosen_.emplace(path, PartitionOf(choice.placements[w], uses[w], step.model,
                                         step.model.weights[w], ExpertOf(path)));

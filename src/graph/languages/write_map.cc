@@ -59,10 +59,10 @@ std::string InYaml(const PartitionSpec& partition, const Mesh& mesh) {
 // Returns whether a map can say how the tensor is sharded. If there are segments, the parts must be
 // equal, as then their borders do not depend on the order in which axes shard.
 bool IsWritable(const Tensor& tensor, const Mesh& mesh) {
-  const PartitionSpec& partition = tensor.partition;
+  const PartitionSpec& partition = tensor.partition();
   if (!partition.pins.empty() || partition.IsNested()) return false;
-  for (size_t d = 0; d < tensor.shape.size() && partition.IsExtended(); ++d) {
-    if (tensor.shape[d] % DivisorOf(partition.dimensions[d], mesh) != 0) return false;
+  for (size_t d = 0; d < tensor.shape().size() && partition.IsExtended(); ++d) {
+    if (tensor.shape()[d] % DivisorOf(partition.dimensions[d], mesh) != 0) return false;
   }
   return true;
 }
@@ -78,19 +78,19 @@ std::vector<Group> GroupsOf(const std::vector<Tensor>& tensors) {
   std::vector<Group> groups;
   std::unordered_map<std::string, size_t> known;
   for (const Tensor& tensor : tensors) {
-    const auto [at, is_new] = known.emplace(WithoutNumbers(tensor.path), groups.size());
+    const auto [at, is_new] = known.emplace(WithoutNumbers(tensor.path()), groups.size());
     if (is_new) groups.push_back({at->first, {}});
     Group& group = groups[at->second];
     group.tensors.push_back(&tensor);
-    group.is_one &= tensor.partition == group.tensors.front()->partition;
+    group.is_one &= tensor.partition() == group.tensors.front()->partition();
   }
   // A pattern must not match a tensor that is sharded in another way.
   for (Group& group : groups) {
     if (group.pattern.find('*') == group.pattern.npos) continue;
     group.is_one = group.is_one && std::ranges::none_of(groups, [&](const Group& g) {
-                     return &g != &group && PathMatches(group.pattern, g.tensors.front()->path) &&
+                     return &g != &group && PathMatches(group.pattern, g.tensors.front()->path()) &&
                             std::ranges::any_of(g.tensors, [&](const Tensor* tensor) {
-                              return tensor->partition != group.tensors.front()->partition;
+                              return tensor->partition() != group.tensors.front()->partition();
                             });
                    });
   }
@@ -102,7 +102,7 @@ std::vector<Group> GroupsOf(const std::vector<Tensor>& tensors) {
 std::string UnevenOf(const InitGraph& graph) {
   if (IsPadded(graph)) {
     for (const Tensor& tensor : graph.tensors) {
-      const ViewNode& root = tensor.view->root;
+      const ViewNode& root = tensor.view()->root;
       if (root.operation == nullptr || root.operation->name != "pad") continue;
       const double value = std::get<double>(root.arguments[2]);
       return value == 0 ? "uneven: pad\n" : fmt::format("uneven: {{pad: {}}}\n", value);
@@ -121,22 +121,22 @@ std::string WriteShardingMap(const InitGraph& graph) {
       throw Error(ExitCode::kRefused,
                   fmt::format("`{}` is sharded as {}, and a map has no stages, uneven segments or "
                               "axes one after the other",
-                              tensor.path, InText(tensor.partition, graph.mesh)));
+                              tensor.path(), InText(tensor.partition(), graph.mesh)));
     }
-    for (size_t d = 0; d < tensor.shape.size(); ++d) {
-      is_even &= tensor.shape[d] % PartsOf(tensor.partition.dimensions[d], graph.mesh) == 0;
+    for (size_t d = 0; d < tensor.shape().size(); ++d) {
+      is_even &= tensor.shape()[d] % PartsOf(tensor.partition().dimensions[d], graph.mesh) == 0;
     }
   }
   std::string text = fmt::format("# The sharding of {} over the mesh {}.\n{}map:\n", graph.name,
                                  InText(graph.mesh), is_even ? "" : UnevenOf(graph));
   for (const Group& group : GroupsOf(tensors)) {
     const auto line = [&](std::string_view pattern, const Tensor& tensor) {
-      text += fmt::format("  \"{}\": {}\n", pattern, InYaml(tensor.partition, graph.mesh));
+      text += fmt::format("  \"{}\": {}\n", pattern, InYaml(tensor.partition(), graph.mesh));
     };
     if (group.is_one) {
       line(group.pattern, *group.tensors.front());
     } else {
-      for (const Tensor* tensor : group.tensors) line(tensor->path, *tensor);
+      for (const Tensor* tensor : group.tensors) line(tensor->path(), *tensor);
     }
   }
   return text;

@@ -15,8 +15,8 @@ namespace {
 const AxisNames* AxesOf(const TensorSpec& spec) { return spec.axes ? &spec.axes->value : nullptr; }
 
 TensorToShard SeenOf(const TensorSpec& spec, const Tensor& tensor) {
-  return {tensor.path,       tensor.shape,          AxesOf(spec),
-          &tensor.partition, spec.from.has_value(), spec.stage.has_value()};
+  return {tensor.path(),       tensor.shape(),        AxesOf(spec),
+          &tensor.partition(), spec.from.has_value(), spec.stage.has_value()};
 }
 
 }  // namespace
@@ -49,20 +49,24 @@ void Sharder::Shard(WrittenTensors& written) {
     stack_.context->lacks_tensors |= !written.IsComplete() || building_.spec.wrong.Has("layouts");
   }
   if (Chooses()) Look(written);
-  written.paddings.resize(written.tensors.size());
+  FormPool forms;
   for (size_t i = 0; i < written.tensors.size(); ++i) {
     if (written.specs[i] == nullptr) continue;
     Tensor& tensor = written.tensors[i];
     const TensorSpec& spec = *written.specs[i];
-    tensor.partition.dimensions.resize(tensor.shape.size());
-    if (!building_.diagnostics.HasErrors()) building_.why.Resume(i);
-    if (auto sharding = ShardingOf(spec, SeenOf(spec, tensor))) {
-      tensor.partition = std::move(sharding->partition);
+    if (tensor.partition().dimensions.size() != tensor.shape().size()) {
+      tensor.Edit().partition.dimensions.resize(tensor.shape().size());
     }
+    if (!building_.diagnostics.HasErrors()) building_.why.Resume(i);
+    auto sharding = ShardingOf(spec, SeenOf(spec, tensor));
+    if (sharding && sharding->partition != tensor.partition()) {
+      tensor.Edit().partition = std::move(sharding->partition);
+    }
+    forms.Share(tensor);
     Note(spec, tensor);
     building_.why.End();
     if (CheckFits(spec, *written.places[i], tensor)) {
-      written.paddings[i] = CheckDivides(spec, tensor);
+      if (const auto padding = CheckDivides(spec, tensor)) written.paddings.emplace(i, *padding);
     }
   }
   // Report the mistakes in the axes of tensors without a shape.
@@ -87,13 +91,15 @@ void Sharder::Look(WrittenTensors& written) {
 
 void Sharder::SettlePins(const TensorSpec& spec, Tensor& tensor) {
   TensorSharding sharding;
-  sharding.partition.dimensions.resize(tensor.shape.size());
-  sharding.partition.pins = tensor.partition.pins;
+  sharding.partition.dimensions.resize(tensor.shape().size());
+  sharding.partition.pins = tensor.partition().pins;
   sharding.is_pinned = spec.stage.has_value();
   for (const auto& language : stack_.languages) {
     if (language->Pins()) language->Shard(SeenOf(spec, tensor), &sharding);
   }
-  tensor.partition.pins = std::move(sharding.partition.pins);
+  if (sharding.partition.pins != tensor.partition().pins) {
+    tensor.Edit().partition.pins = std::move(sharding.partition.pins);
+  }
   // The dimensions are noted when they are sharded.
   building_.why.Note([&](Explanation& notes) {
     notes.rules.clear();
@@ -110,7 +116,7 @@ void Sharder::Note(const TensorSpec& spec, const Tensor& tensor) {
       notes.rules.clear();
       notes.pins.clear();
     }
-    for (const DimensionPartition& by : tensor.partition.dimensions) {
+    for (const DimensionPartition& by : tensor.partition().dimensions) {
       for (const int axis : by.axes) {
         const auto& written = building_.spec.mesh[static_cast<size_t>(axis)];
         if (!written.value) continue;
@@ -188,20 +194,20 @@ bool Sharder::CheckFits(const TensorSpec& spec, const Span& place, const Tensor&
                                 std::move(hint));
   };
   bool fits = true;
-  for (size_t d = 0; d < tensor.shape.size(); ++d) {
-    const DimensionPartition& by = tensor.partition.dimensions[d];
-    if (by.segments > tensor.shape[d]) {
+  for (size_t d = 0; d < tensor.shape().size(); ++d) {
+    const DimensionPartition& by = tensor.partition().dimensions[d];
+    if (by.segments > tensor.shape()[d]) {
       fits = false;
-      report(fmt::format("dimension {} of `{}` ({}) cannot have {} segments", d, tensor.path,
-                         tensor.shape[d], by.segments),
+      report(fmt::format("dimension {} of `{}` ({}) cannot have {} segments", d, tensor.path(),
+                         tensor.shape()[d], by.segments),
              "use fewer: each has at least one element");
     }
-    for (const Pin& pin : tensor.partition.pins) {
+    for (const Pin& pin : tensor.partition().pins) {
       if (!Contains(by.axes, pin.axis)) continue;
       fits = false;
       report(fmt::format("mesh axis `{}` would shard dimension {} of `{}`, whose stage is index {} "
                          "of that axis",
-                         mesh_.axes[pin.axis], d, tensor.path, fmt::join(pin.indices, ", ")),
+                         mesh_.axes[pin.axis], d, tensor.path(), fmt::join(pin.indices, ", ")),
              "a mesh axis either shards a tensor or says which ranks hold it");
     }
   }
@@ -226,9 +232,9 @@ bool Sharder::AllowsUneven(const TensorSpec& spec) const {
 
 std::optional<Padding> Sharder::CheckDivides(const TensorSpec& spec, const Tensor& tensor) {
   bool divides = true;
-  for (size_t d = 0; d < tensor.shape.size(); ++d) {
-    const DimensionPartition& by = tensor.partition.dimensions[d];
-    divides = divides && tensor.shape[d] % DivisorOf(by, mesh_) == 0;
+  for (size_t d = 0; d < tensor.shape().size(); ++d) {
+    const DimensionPartition& by = tensor.partition().dimensions[d];
+    divides = divides && tensor.shape()[d] % DivisorOf(by, mesh_) == 0;
   }
   const UnevenSpec* policy = PolicyOf(spec);
   if (policy != nullptr && policy->value == "pad" && !spec.wrong.Has("uneven")) {
@@ -240,11 +246,11 @@ std::optional<Padding> Sharder::CheckDivides(const TensorSpec& spec, const Tenso
     return Padding{*padding->second, policy->span};
   }
   if (divides || AllowsUneven(spec) || !reported_.insert(&spec).second) return {};
-  for (size_t d = 0; d < tensor.shape.size(); ++d) {
-    const DimensionPartition& by = tensor.partition.dimensions[d];
+  for (size_t d = 0; d < tensor.shape().size(); ++d) {
+    const DimensionPartition& by = tensor.partition().dimensions[d];
     const int64_t parts = PartsOf(by, mesh_);
     const int64_t divisor = DivisorOf(by, mesh_), segments = SegmentsOf(by);
-    if (tensor.shape[d] % divisor == 0) continue;
+    if (tensor.shape()[d] % divisor == 0) continue;
     std::vector<std::string> axes;
     for (const int axis : by.axes) axes.push_back("`" + mesh_.axes[axis] + "`");
     building_.diagnostics.Error(
@@ -252,7 +258,7 @@ std::optional<Padding> Sharder::CheckDivides(const TensorSpec& spec, const Tenso
         fmt::format("mesh {} {} ({}){} {} not divide dimension {} of `{}` ({})",
                     axes.size() == 1 ? "axis" : "axes", fmt::join(axes, " × "), parts,
                     segments == 1 ? "" : fmt::format(" of {} segments", segments),
-                    axes.size() == 1 ? "does" : "do", d, tensor.path, tensor.shape[d]),
+                    axes.size() == 1 ? "does" : "do", d, tensor.path(), tensor.shape()[d]),
         fmt::format("use a multiple of {}, leave the dimension whole, or allow shorter last shards "
                     "with `uneven: chunk`",
                     divisor));

@@ -20,23 +20,23 @@ int DepthOf(const ViewNode& node) {
 // Pads the tensor as it is to be stored, or returns what is wrong.
 std::optional<ViewProblem> PadTensor(const Mesh& mesh, double value, Tensor* tensor,
                                      PieceBudget* budget) {
-  if (std::string misfit = MisfitOfPadding(value, tensor->dtype); !misfit.empty()) {
+  if (std::string misfit = MisfitOfPadding(value, tensor->dtype()); !misfit.empty()) {
     return ViewProblem{std::move(misfit), {}};
   }
   const ViewOperation& pad = *FindViewOperation("pad");
-  ViewNode root = tensor->view->root;
-  Viewed viewed{{tensor->shape, tensor->view->pieces},
-                tensor->partition,
-                std::vector<bool>(tensor->shape.size()),
-                tensor->path};
-  for (size_t d = 0; d < tensor->shape.size(); ++d) {
-    const DimensionPartition& by = tensor->partition.dimensions[d];
-    const int64_t divisor = DivisorOf(by, mesh), extent = tensor->shape[d];
+  ViewNode root = tensor->view()->root;
+  Viewed viewed{{tensor->shape(), tensor->view()->pieces},
+                tensor->partition(),
+                std::vector<bool>(tensor->shape().size()),
+                std::string(tensor->path())};
+  for (size_t d = 0; d < tensor->shape().size(); ++d) {
+    const DimensionPartition& by = tensor->partition().dimensions[d];
+    const int64_t divisor = DivisorOf(by, mesh), extent = tensor->shape()[d];
     if (extent % divisor == 0) continue;
     if (SegmentsOf(by) > 1) {
       return ViewProblem{fmt::format("dimension {} of `{}` ({}) has segments, which padding at its "
                                      "end does not make equal",
-                                     d, tensor->path, extent),
+                                     d, tensor->path(), extent),
                          "pad what it is made of, in a layout, or use `uneven: chunk`"};
     }
     int64_t to = 0;
@@ -56,12 +56,12 @@ std::optional<ViewProblem> PadTensor(const Mesh& mesh, double value, Tensor* ten
   if (DepthOf(root) > kMaxViewDepth) {
     return ViewProblem{
         fmt::format("with padding the view of `{}` has more than {} operations one in another",
-                    tensor->path, kMaxViewDepth),
+                    tensor->path(), kMaxViewDepth),
         ""};
   }
-  tensor->shape = viewed.arrangement.shape;
-  tensor->view = std::make_shared<View>(
-      View{tensor->view->drawn, std::move(root), std::move(viewed.arrangement.pieces)});
+  tensor->Edit().shape = viewed.arrangement.shape;
+  tensor->set_view(std::make_shared<View>(
+      View{tensor->view()->drawn, std::move(root), std::move(viewed.arrangement.pieces)}));
   return {};
 }
 
@@ -71,23 +71,24 @@ bool IsPadded(const InitGraph& graph) {
   return graph.layout == kPaddedLayout &&  // a layout of the spec may have this name
          std::equal(graph.tensors.begin(), graph.tensors.end(), graph.drawn->begin(),
                     graph.drawn->end(),
-                    [](const Tensor& a, const Tensor& b) { return a.path == b.path; });
+                    [](const Tensor& a, const Tensor& b) { return a.path() == b.path(); });
 }
 
 std::vector<Tensor> StoredAsDrawn(const std::shared_ptr<const std::vector<Tensor>>& drawn) {
   std::vector<Tensor> stored;
   stored.reserve(drawn->size());
+  FormPool forms;
   for (size_t i = 0; i < drawn->size(); ++i) {
     const Tensor& tensor = (*drawn)[i];
     ViewNode root{.tensor = i, .arguments = {}, .of = {}};
-    stored.push_back(
-        {.path = tensor.path,
-         .dtype = tensor.dtype,
-         .shape = tensor.shape,
-         .distribution = Constant{0},
-         .partition = tensor.partition,
-         .view = std::make_shared<View>(View{
-             drawn, std::move(root), WholeTensor(static_cast<int64_t>(i), tensor.shape).pieces})});
+    Tensor& made = stored.emplace_back(tensor.path());
+    made.Edit() = {.dtype = tensor.dtype(),
+                   .shape = tensor.shape(),
+                   .distribution = Constant{0},
+                   .partition = tensor.partition()};
+    forms.Share(made);
+    made.set_view(std::make_shared<View>(
+        View{drawn, std::move(root), WholeTensor(static_cast<int64_t>(i), tensor.shape()).pieces}));
   }
   return stored;
 }
@@ -96,21 +97,22 @@ void PadTensors(const Mesh& mesh, const Paddings& paddings, std::vector<Tensor>*
                 Diagnostics& diagnostics) {
   PieceBudget budget = kMaxPieces;
   int64_t bytes = 0;
-  auto padded = paddings.begin();  // the last tensor that was padded
+  const Padding* padded = nullptr;  // of the last tensor that was padded
   for (size_t i = 0; i < stored->size(); ++i) {
     Tensor& tensor = (*stored)[i];
-    if (paddings[i]) {
-      padded = paddings.begin() + static_cast<ptrdiff_t>(i);
-      if (const auto problem = PadTensor(mesh, paddings[i]->value, &tensor, &budget)) {
-        diagnostics.Error(paddings[i]->place, problem->message, problem->hint);
+    if (const auto found = paddings.find(i); found != paddings.end()) {
+      padded = &found->second;
+      if (const auto problem = PadTensor(mesh, padded->value, &tensor, &budget)) {
+        diagnostics.Error(padded->place, problem->message, problem->hint);
         return;
       }
     }
     int64_t of_tensor = 0;
-    if (__builtin_mul_overflow(tensor.elements(), InfoOf(tensor.dtype).bytes, &of_tensor) ||
+    if (__builtin_mul_overflow(tensor.elements(), InfoOf(tensor.dtype()).bytes, &of_tensor) ||
         __builtin_add_overflow(bytes, of_tensor, &bytes)) {
       // The bytes without padding were counted before.
-      diagnostics.Error((*padded)->place, "with padding the model has more than 2^63 - 1 bytes");
+      Check(padded != nullptr, "bytes that were not counted before");
+      diagnostics.Error(padded->place, "with padding the model has more than 2^63 - 1 bytes");
       return;
     }
   }

@@ -10,15 +10,16 @@
 namespace shardinit {
 namespace {
 
-[[noreturn]] void ThrowCannot(const std::string& path, std::string_view why) {
+[[noreturn]] void ThrowCannot(std::string_view path, std::string_view why) {
   throw Error(ExitCode::kUsage, fmt::format("cannot copy `{}`: {}", path, why));
 }
 
-// Returns the drawn tensor's path if the tensor is stored as it is drawn, or else null.
-const std::string* PlainOf(const Tensor& tensor) {
-  if (!tensor.view) return &tensor.path;
-  const ViewNode& root = tensor.view->root;
-  return root.operation == nullptr ? &(*tensor.view->drawn)[root.tensor].path : nullptr;
+// Returns the drawn tensor's path if the tensor is stored as it is drawn.
+std::optional<std::string_view> PlainOf(const Tensor& tensor) {
+  if (!tensor.view()) return tensor.path();
+  const ViewNode& root = tensor.view()->root;
+  if (root.operation != nullptr) return {};
+  return (*tensor.view()->drawn)[root.tensor].path();
 }
 
 // Splits a piece until its loops are nested: each stride is larger than all later loops reach.
@@ -46,7 +47,7 @@ void Nest(Piece piece, std::vector<Piece>* out, PieceBudget* budget) {
 // of its view with source and target exchanged.
 void Invert(const Tensor& stored, int64_t source, std::vector<std::vector<Piece>>* of_drawn,
             PieceBudget* budget) {
-  for (const Piece& piece : stored.view->pieces) {
+  for (const Piece& piece : stored.view()->pieces) {
     if (piece.source == Piece::kPadding) continue;
     Piece inverse = {.source = source, .base = piece.from, .from = piece.base, .loops = {}};
     for (const Piece::Loop& loop : piece.loops) {
@@ -96,12 +97,10 @@ std::optional<std::vector<Piece>> Once(const std::vector<Piece>& pieces, int64_t
 }  // namespace
 
 bool AreStoredAlike(const Tensor& a, const Tensor& b) {
-  if (a.shape != b.shape || a.dtype != b.dtype) return false;
-  const std::string *plain_a = PlainOf(a), *plain_b = PlainOf(b);
-  if (plain_a != nullptr || plain_b != nullptr) {
-    return plain_a != nullptr && plain_b != nullptr && *plain_a == *plain_b;
-  }
-  return AreEqual(*a.view, *b.view);
+  if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
+  const auto plain_a = PlainOf(a), plain_b = PlainOf(b);
+  if (plain_a || plain_b) return plain_a == plain_b;
+  return AreEqual(*a.view(), *b.view());
 }
 
 Rearrangement::Rearrangement(const InitGraph& from, const InitGraph& to)
@@ -113,17 +112,17 @@ Rearrangement::Rearrangement(const InitGraph& from, const InitGraph& to)
   }
 }
 
-Viewed Rearrangement::ArrangementOf(const std::string& path) {
+Viewed Rearrangement::ArrangementOf(std::string_view path) {
   const std::vector<Tensor>& logical = from_.logical();
   const auto it =
-      std::ranges::find_if(logical, [&](const Tensor& tensor) { return tensor.path == path; });
+      std::ranges::find_if(logical, [&](const Tensor& tensor) { return tensor.path() == path; });
   if (it == logical.end()) ThrowCannot(path, "the checkpoint does not have it");
   const auto at = static_cast<size_t>(it - logical.begin());
   Viewed viewed;
   viewed.name = path;
-  viewed.partition = PartitionSpec(it->shape.size());
-  viewed.in_doubt.resize(it->shape.size());
-  viewed.arrangement = WholeTensor(static_cast<int64_t>(at), it->shape);
+  viewed.partition = PartitionSpec(it->shape().size());
+  viewed.in_doubt.resize(it->shape().size());
+  viewed.arrangement = WholeTensor(static_cast<int64_t>(at), it->shape());
   if (!from_.drawn) return viewed;
   auto pieces = Once(pieces_[at], it->elements());
   if (!pieces) {
@@ -137,7 +136,7 @@ Viewed Rearrangement::ArrangementOf(const std::string& path) {
 }
 
 Viewed Rearrangement::Arrange(const ViewNode& node) {
-  if (node.operation == nullptr) return ArrangementOf((*to_.drawn)[node.tensor].path);
+  if (node.operation == nullptr) return ArrangementOf((*to_.drawn)[node.tensor].path());
   std::vector<Viewed> of;
   for (const ViewNode& operand : node.of) of.push_back(Arrange(operand));
   std::vector<ViewArgument> arguments = node.arguments;
@@ -148,11 +147,12 @@ Viewed Rearrangement::Arrange(const ViewNode& node) {
 }
 
 Tensor Rearrangement::ViewOf(const Tensor& tensor) {
-  Viewed viewed = tensor.view ? Arrange(tensor.view->root) : ArrangementOf(tensor.path);
-  if (budget_ <= 0) ThrowCannot(tensor.path, "the layouts fall into too many pieces");
-  if (viewed.arrangement.shape != tensor.shape) ThrowCannot(tensor.path, "it has another shape");
+  Viewed viewed = tensor.view() ? Arrange(tensor.view()->root) : ArrangementOf(tensor.path());
+  if (budget_ <= 0) ThrowCannot(tensor.path(), "the layouts fall into too many pieces");
+  if (viewed.arrangement.shape != tensor.shape())
+    ThrowCannot(tensor.path(), "it has another shape");
   Tensor made = tensor;
-  made.view = std::make_shared<View>(View{stored_, {}, std::move(viewed.arrangement.pieces)});
+  made.set_view(std::make_shared<View>(View{stored_, {}, std::move(viewed.arrangement.pieces)}));
   return made;
 }
 

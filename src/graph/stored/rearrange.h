@@ -23,7 +23,7 @@ class Rearrangement {
 
  private:
   // Returns a drawn tensor as an arrangement of the tensors that `from` stores, or throws.
-  Viewed ArrangementOf(const std::string& path);
+  Viewed ArrangementOf(std::string_view path);
   Viewed Arrange(const ViewNode& node);
 
   const InitGraph &from_, &to_;

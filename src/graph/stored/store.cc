@@ -50,7 +50,7 @@ class Storer {
     std::map<std::string, size_t> places;
     is_stacked_.resize(drawn_.size());
     for (size_t i = 0; i < drawn_.size() && !stacks.empty(); ++i) {
-      const std::optional<Numbered> numbered = FindNumber(drawn_[i].path, globs);
+      const std::optional<Numbered> numbered = FindNumber(drawn_[i].path(), globs);
       if (!numbered) continue;
       stacks[numbered->pattern] = true;
       is_stacked_[i] = true;
@@ -78,7 +78,7 @@ class Storer {
       view.arguments = {
           {{"axis", *stack.place}, false, {ParseExpr("0", *stack.place, diagnostics_)}}};
       for (const auto& [number, tensor] : stack.members) {
-        const std::string& path = drawn_[tensor].path;
+        const std::string path(drawn_[tensor].path());
         ViewSpec& member = view.of.emplace_back();
         member.span = *stack.place;
         member.path = {{path, *stack.place}, {{path, nullptr}}};
@@ -97,9 +97,9 @@ class Storer {
         continue;
       }
       Tensor tensor;
-      tensor.path = stack.path;
-      tensor.shape = viewed.arrangement.shape;
-      tensor.partition = viewed.partition;
+      tensor.set_path(stack.path);
+      tensor.Edit().shape = viewed.arrangement.shape;
+      tensor.Edit().partition = viewed.partition;
       AddKept(*lowered, *stack.place, std::move(tensor));
     }
   }
@@ -109,13 +109,13 @@ class Storer {
     Globs globs = GlobsOf(layout.keep);
     for (size_t i = 0; i < drawn_.size(); ++i) {
       if (is_stacked_[i]) continue;
-      const std::vector<size_t>& matches = globs.Match(drawn_[i].path);
+      const std::vector<size_t>& matches = globs.Match(drawn_[i].path());
       for (const size_t g : matches) keeps[g] = true;
       if (matches.empty()) continue;
       const Span& place = layout.keep[matches.front()].span;
       Tensor tensor = drawn_[i];
-      tensor.key = {};
-      tensor.stream = {};
+      tensor.set_key({});
+      tensor.set_stream({});
       AddKept(binder_.Keep(i), place, std::move(tensor));
     }
     std::vector<std::string> paths;
@@ -136,41 +136,41 @@ class Storer {
     const auto lowered = binder_.Lower(*spec.from);
     if (!lowered) return;
     Tensor tensor;
-    tensor.path = leaf.path;
-    tensor.shape = lowered->viewed.arrangement.shape;
-    if (spec.axes && spec.axes->value.size() != tensor.shape.size()) {
+    tensor.set_path(leaf.path);
+    tensor.Edit().shape = lowered->viewed.arrangement.shape;
+    if (spec.axes && spec.axes->value.size() != tensor.shape().size()) {
       return ReportEntries(spec.axes->span, "axes", spec.axes->value.size(), tensor);
     }
-    if (spec.shard && spec.shard->value.size() > tensor.shape.size()) {
+    if (spec.shard && spec.shard->value.size() > tensor.shape().size()) {
       return ReportEntries(spec.shard->span, "shard", spec.shard->value.size(), tensor);
     }
     if (leaf.stage != nullptr) {
       why_.Note([&](Explanation& notes) { notes.stage = leaf.stage->span; });
-      tensor.partition.pins = stages_.Bind(*leaf.stage);
+      tensor.Edit().partition.pins = stages_.Bind(*leaf.stage);
     } else {
-      tensor.partition.pins = lowered->viewed.partition.pins;
+      tensor.Edit().partition.pins = lowered->viewed.partition.pins;
       if (lowered->viewed.pins_in_doubt) {
-        diagnostics_.Error(leaf.place,
-                           fmt::format("the tensors of `{}` are on different stages", tensor.path),
-                           "say with `stage` which ranks hold it; `stage: null` means all");
+        diagnostics_.Error(
+            leaf.place, fmt::format("the tensors of `{}` are on different stages", tensor.path()),
+            "say with `stage` which ranks hold it; `stage: null` means all");
         return;
       }
     }
     // A language of `sharding` may ignore `axes`.
     if ((!spec.axes || spec_.sharding) && !spec.shard) {
-      tensor.partition.dimensions = lowered->viewed.partition.dimensions;
+      tensor.Edit().partition.dimensions = lowered->viewed.partition.dimensions;
       const std::vector<bool>& in_doubt = lowered->viewed.in_doubt;
       const auto doubt = std::ranges::find(in_doubt, true);
       if (doubt != in_doubt.end() && sharder_.InheritsSharding(spec, tensor)) {
         diagnostics_.Error(
             leaf.place,
             fmt::format("the tensors of `{}` are sharded in different ways along its dimension {}",
-                        tensor.path, doubt - in_doubt.begin()),
+                        tensor.path(), doubt - in_doubt.begin()),
             "say with `axes` or `shard` how it is sharded");
         return;
       }
     }
-    tensor.convention = ConventionOf(spec, leaf);
+    tensor.Edit().convention = ConventionOf(spec, leaf);
     Add(*lowered, leaf.place, &spec, std::move(tensor));
   }
 
@@ -209,44 +209,44 @@ class Storer {
   };
 
   // Finds the first number in the path whose module is to be stacked.
-  static std::optional<Numbered> FindNumber(const std::string& path, Globs& stacks) {
+  static std::optional<Numbered> FindNumber(std::string_view path, Globs& stacks) {
     for (size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', dot + 1)) {
       const size_t end = path.find('.', dot + 1);
       if (end == path.npos) continue;
-      const auto number =
-          ParseNumber<int64_t>(std::string_view(path).substr(dot + 1, end - dot - 1));
+      const auto number = ParseNumber<int64_t>(path.substr(dot + 1, end - dot - 1));
       if (!number) continue;
-      const std::string module = path.substr(0, dot);
+      const std::string module(path.substr(0, dot));
       if (const std::vector<size_t>& matches = stacks.Match(module); !matches.empty()) {
-        return Numbered{matches.front(), *number, module + path.substr(end)};
+        return Numbered{matches.front(), *number, module + std::string(path.substr(end))};
       }
     }
     return {};
   }
 
   void ReportEntries(Span place, std::string_view key, size_t found, const Tensor& tensor) {
-    diagnostics_.Error(
-        place, fmt::format("`{}` has {} entr{}, but the shape of `{}` is [{}]", key, found,
-                           found == 1 ? "y" : "ies", tensor.path, fmt::join(tensor.shape, ", ")));
+    diagnostics_.Error(place, fmt::format("`{}` has {} entr{}, but the shape of `{}` is [{}]", key,
+                                          found, found == 1 ? "y" : "ies", tensor.path(),
+                                          fmt::join(tensor.shape(), ", ")));
   }
 
   void AddKept(const LoweredView& lowered, const Span& place, Tensor tensor) {
-    why_.Begin(stored_.tensors.size(), tensor.path, place, {});
+    why_.Begin(stored_.tensors.size(), std::string(tensor.path()), place, {});
     why_.Note([&](Explanation& notes) { notes.view = place; });
     why_.End();
     Add(lowered, place, nullptr, std::move(tensor));
   }
 
   void Add(const LoweredView& lowered, const Span& place, const TensorSpec* spec, Tensor tensor) {
-    tensor.dtype = lowered.First().dtype;
-    tensor.distribution = Constant{0};
-    tensor.view = lowered.view;
+    tensor.Edit().dtype = lowered.First().dtype();
+    tensor.Edit().distribution = Constant{0};
+    tensor.set_view(lowered.view);
     int64_t bytes;
-    if (__builtin_mul_overflow(tensor.elements(), InfoOf(tensor.dtype).bytes, &bytes) ||
+    if (__builtin_mul_overflow(tensor.elements(), InfoOf(tensor.dtype()).bytes, &bytes) ||
         __builtin_add_overflow(total_bytes_, bytes, &total_bytes_)) {
       diagnostics_.Error(place, "with this tensor the layout has more than 2^63 - 1 bytes");
       return;
     }
+    forms_.Share(tensor);
     stored_.Add(std::move(tensor), place, spec);
   }
 
@@ -261,6 +261,7 @@ class Storer {
   WrittenTensors& stored_;
   std::vector<Stack> stacks_;
   std::vector<bool> is_stacked_;  // of each drawn tensor
+  FormPool forms_;
   int64_t total_bytes_ = 0;
 };
 
@@ -269,7 +270,7 @@ class PiecesOf {
   PiecesOf(const std::vector<Tensor>& stored, size_t drawn) : begins_(drawn + 2) {
     const auto for_each = [&](const auto& use) {
       for (const Tensor& tensor : stored) {
-        for (const Piece& piece : tensor.view->pieces) {
+        for (const Piece& piece : tensor.view()->pieces) {
           if (piece.source != Piece::kPadding) use(static_cast<size_t>(piece.source), piece);
         }
       }
@@ -301,7 +302,7 @@ void CheckCoverage(const Located<std::string>& name, const LayoutSpec& layout,
   for (size_t i = 0; i < drawn.size(); ++i) {
     const Tensor& tensor = drawn[i];
     if (CountHeld(pieces[i]) == tensor.elements()) continue;
-    const std::vector<size_t>& matches = globs.Match(tensor.path);
+    const std::vector<size_t>& matches = globs.Match(tensor.path());
     for (const size_t g : matches) omits[g] = true;
     if (matches.empty()) missing.push_back(i);
   }
@@ -319,16 +320,16 @@ void CheckCoverage(const Located<std::string>& name, const LayoutSpec& layout,
     diagnostics.Error(name.span,
                       fmt::format("the {} pieces of `{}` in layout `{}` overlap in too many ways "
                                   "to tell whether they hold all of it",
-                                  of.size(), tensor.path, name.value),
+                                  of.size(), tensor.path(), name.value),
                       "store it from fewer slices, or list it under `omit`");
     return;
   }
-  std::string what = fmt::format("layout `{}` holds nothing of `{}`", name.value, tensor.path);
+  std::string what = fmt::format("layout `{}` holds nothing of `{}`", name.value, tensor.path());
   if (*held > 0) {
     int64_t stored_elements = 0;
     for (const Piece* piece : of) stored_elements += piece->elements();
     what = fmt::format("layout `{}` holds {} of the {} elements of `{}`{}", name.value, *held,
-                       tensor.elements(), tensor.path,
+                       tensor.elements(), tensor.path(),
                        stored_elements > *held ? ", some of them twice" : "");
   }
   if (missing.size() > 1) {
@@ -356,8 +357,9 @@ WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
   sharder.Shard(stored);
   for (size_t i = 0; i < stored.specs.size() && stored.specs[i] == nullptr; ++i) {
     // All tensors of a stack have the padding of the first.
-    const ViewNode& root = stored.tensors[i].view->root;
-    stored.paddings[i] = paddings[(root.operation == nullptr ? root : root.of.front()).tensor];
+    const ViewNode& root = stored.tensors[i].view()->root;
+    const auto found = paddings.find((root.operation == nullptr ? root : root.of.front()).tensor);
+    if (found != paddings.end()) stored.paddings.emplace(i, found->second);
   }
   if (building.Reported() == before) {
     PadTensors(mesh, stored.paddings, &stored.tensors, building.diagnostics);

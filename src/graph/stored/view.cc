@@ -295,8 +295,8 @@ const ViewOperation* FindViewOperation(std::string_view name) {
 }
 
 Viewed ViewedTensor(size_t index, const Tensor& tensor) {
-  return {WholeTensor(static_cast<int64_t>(index), tensor.shape), tensor.partition,
-          std::vector<bool>(tensor.shape.size()), tensor.path, false};
+  return {WholeTensor(static_cast<int64_t>(index), tensor.shape()), tensor.partition(),
+          std::vector<bool>(tensor.shape().size()), std::string(tensor.path()), false};
 }
 
 std::optional<Viewed> Apply(const ViewOperation& operation, std::vector<Viewed> of,
@@ -330,7 +330,7 @@ bool AreEqualNodes(const ViewNode& a, const std::vector<Tensor>& drawn_a, const 
                    const std::vector<Tensor>& drawn_b) {
   if (a.operation != b.operation || a.arguments != b.arguments || a.of.size() != b.of.size())
     return false;
-  if (a.operation == nullptr) return drawn_a[a.tensor].path == drawn_b[b.tensor].path;
+  if (a.operation == nullptr) return drawn_a[a.tensor].path() == drawn_b[b.tensor].path();
   for (size_t i = 0; i < a.of.size(); ++i) {
     if (!AreEqualNodes(a.of[i], drawn_a, b.of[i], drawn_b)) return false;
   }
@@ -344,11 +344,11 @@ bool AreEqual(const View& a, const View& b) {
 }
 
 bool IsBuffer(const Tensor& tensor) {
-  if (!tensor.view) return tensor.is_buffer;
-  const View& view = *tensor.view;
+  if (!tensor.view()) return tensor.is_buffer();
+  const View& view = *tensor.view();
   return std::ranges::all_of(view.pieces, [&](const Piece& piece) {
     return piece.source == Piece::kPadding ||
-           (*view.drawn)[static_cast<size_t>(piece.source)].is_buffer;
+           (*view.drawn)[static_cast<size_t>(piece.source)].is_buffer();
   });
 }
 
@@ -362,7 +362,7 @@ std::string Describe(const View& view) {
                         DescribeArguments(*node));
   }
   if (!text.empty()) text += " of ";
-  text += (*view.drawn)[node->tensor].path;
+  text += (*view.drawn)[node->tensor].path();
   const size_t others = CountTensors(view.root) - 1;
   return others == 0 ? text : fmt::format("{} and {} more", text, others);
 }

@@ -29,7 +29,7 @@ ViewBinder::ViewBinder(std::shared_ptr<const std::vector<Tensor>> drawn, Buildin
       diagnostics_(building.diagnostics),
       budget_(*budget) {
   by_path_.reserve(drawn_->size());
-  for (size_t i = 0; i < drawn_->size(); ++i) by_path_.emplace((*drawn_)[i].path, i);
+  for (size_t i = 0; i < drawn_->size(); ++i) by_path_.emplace((*drawn_)[i].path(), i);
 }
 
 std::optional<LoweredView> ViewBinder::Lower(const ViewSpec& spec) {
@@ -39,7 +39,7 @@ std::optional<LoweredView> ViewBinder::Lower(const ViewSpec& spec) {
   if (!viewed) return {};
   for (const Piece& piece : viewed->arrangement.pieces) {
     // What could be lowered has a tensor. NOLINTNEXTLINE(clang-analyzer-core.NullDereference)
-    const std::string misfit = MisfitOfPadding(piece.padding, first_->dtype);
+    const std::string misfit = MisfitOfPadding(piece.padding, first_->dtype());
     if (misfit.empty()) continue;
     return diagnostics_.Error(spec.span, misfit);
   }
@@ -78,11 +78,11 @@ std::optional<Viewed> ViewBinder::LowerTensor(const ViewSpec& spec, ViewNode* no
   }
   const Tensor& tensor = (*drawn_)[it->second];
   if (first_ == nullptr) first_ = &tensor;
-  if (tensor.dtype != first_->dtype) {
+  if (tensor.dtype() != first_->dtype()) {
     return diagnostics_.Error(
         spec.span,
         fmt::format("`{}` is {}, but `{}`, in the same tensor, is {}", path,
-                    InfoOf(tensor.dtype).name, first_->path, InfoOf(first_->dtype).name),
+                    InfoOf(tensor.dtype()).name, first_->path(), InfoOf(first_->dtype()).name),
         "a stored tensor has one dtype: make them equal under `modules`");
   }
   if (--budget_ <= 0) {

@@ -20,9 +20,9 @@ std::set<int> BusyAxes(const InitGraph& graph) {
   std::set<int> busy;
   for (const Tensor& tensor : graph.tensors) {
     if (busy.size() == graph.mesh.axes.size()) break;
-    for (const DimensionPartition& by : tensor.partition.dimensions)
+    for (const DimensionPartition& by : tensor.partition().dimensions)
       busy.insert(by.axes.begin(), by.axes.end());
-    for (const Pin& pin : tensor.partition.pins) busy.insert(pin.axis);
+    for (const Pin& pin : tensor.partition().pins) busy.insert(pin.axis);
   }
   return busy;
 }
@@ -31,10 +31,10 @@ std::set<int> BusyAxes(const InitGraph& graph) {
 // pin it, and those that may leave parts without elements.
 std::vector<int> AxesThatMatter(const Tensor& tensor, const Mesh& mesh) {
   std::vector<int> axes;
-  for (const Pin& pin : tensor.partition.pins) axes.push_back(pin.axis);
-  for (size_t d = 0; d < tensor.partition.dimensions.size(); ++d) {
-    const DimensionPartition& by = tensor.partition.dimensions[d];
-    if (tensor.shape[d] % DivisorOf(by, mesh) == 0) continue;
+  for (const Pin& pin : tensor.partition().pins) axes.push_back(pin.axis);
+  for (size_t d = 0; d < tensor.partition().dimensions.size(); ++d) {
+    const DimensionPartition& by = tensor.partition().dimensions[d];
+    if (tensor.shape()[d] % DivisorOf(by, mesh) == 0) continue;
     axes.insert(axes.end(), by.axes.begin(), by.axes.end());
   }
   return axes;
@@ -57,14 +57,14 @@ std::vector<int64_t> EmptyRanks(const InitGraph& graph, std::set<int>* axes) {
   for (const Tensor& tensor : graph.tensors) {
     if (empty.empty()) break;
     const auto is_same = [&](const Tensor* other) {
-      return other->partition == tensor.partition && other->shape == tensor.shape;
+      return other->partition() == tensor.partition() && other->shape() == tensor.shape();
     };
     if (std::ranges::any_of(seen, is_same)) continue;
     if (seen.size() == kMostSeen) seen.erase(seen.begin());
     seen.push_back(&tensor);
     work += std::ssize(empty);
     if (work > kMostWork) return {};
-    const Sharding sharding(graph.mesh, graph.replicas, tensor.shape, tensor.partition);
+    const Sharding sharding(graph.mesh, graph.replicas, tensor.shape(), tensor.partition());
     std::erase_if(
         empty, [&](int64_t rank) { return sharding.IsOn(rank) && sharding.ElementsOn(rank) > 0; });
   }

@@ -45,7 +45,7 @@ std::optional<Moments> MomentsOf(const Tensor& tensor) {
             return Moments{0, s.std};
           },
           [&](const Orthogonal& o) -> Result {
-            const OrthogonalSize size = SizeOf(o, tensor.shape);
+            const OrthogonalSize size = SizeOf(o, tensor.shape());
             return Moments{0, std::abs(o.gain) / std::sqrt(static_cast<double>(size.rows))};
           },
           [](const TruncatedNormal& t) -> Result {
@@ -59,7 +59,7 @@ std::optional<Moments> MomentsOf(const Tensor& tensor) {
           [](const OneOf<Constant, Expression, Normalized, FromFile, FromSource, RowsLike, Parts,
                          Norm> auto&) -> Result { return {}; },
       },
-      tensor.distribution);
+      tensor.distribution());
 }
 
 // Says what is odd about the values of a tensor, and what to do about it.
@@ -90,13 +90,14 @@ class OddityReport {
       const TensorSpec& spec = *context_.drawn.specs[i];
       const auto [it, is_new] = known.try_emplace(&spec, Last{&all[i], false});
       Last& last = it->second;
-      if (is_new || last.tensor->dtype != all[i].dtype || last.tensor->shape != all[i].shape ||
-          !(last.tensor->distribution == all[i].distribution)) {
+      if (is_new || last.tensor->dtype() != all[i].dtype() ||
+          last.tensor->shape() != all[i].shape() ||
+          !(last.tensor->distribution() == all[i].distribution())) {
         std::optional<Oddity> oddity = find(all[i], spec);
         last = {&all[i], oddity.has_value()};
-        if (oddity) Add(spec, all[i].path, std::move(*oddity));
+        if (oddity) Add(spec, all[i].path(), std::move(*oddity));
       } else if (last.is_odd) {
-        Add(spec, all[i].path, {});
+        Add(spec, all[i].path(), {});
       }
     }
     for (const auto& [init, first, oddity, tensors] : found_) {
@@ -160,7 +161,7 @@ bool IsTable(const Tensor& tensor, const TensorSpec& spec) {
     return std::ranges::any_of(kWords,
                                [&](std::string_view word) { return name.find(word) != name.npos; });
   };
-  return says(tensor.path) ||
+  return says(tensor.path()) ||
          (spec.axes && std::ranges::any_of(spec.axes->value,
                                            [&](const auto& name) { return says(name.value); }));
 }
@@ -170,11 +171,11 @@ std::optional<RuleRange> RulesOf(const Tensor& tensor, const TensorSpec& spec,
                                  const WarningContext& context) {
   const auto source = context.drawn.fans.find(&spec);
   if (source == context.drawn.fans.end()) return {};
-  const auto directions = DirectionsOf(source->second, tensor.shape.size());
+  const auto directions = DirectionsOf(source->second, tensor.shape().size());
   if (!directions) return {};
   double in = 1, out = 1, field = 1;
-  for (size_t d = 0; d < tensor.shape.size(); ++d) {
-    const auto extent = static_cast<double>(tensor.shape[d]);
+  for (size_t d = 0; d < tensor.shape().size(); ++d) {
+    const auto extent = static_cast<double>(tensor.shape()[d]);
     const bool is_in = Contains(directions->in, d), is_out = Contains(directions->out, d);
     if (is_in) in *= extent;
     if (is_out) out *= extent;
@@ -190,7 +191,7 @@ std::optional<RuleRange> RulesOf(const Tensor& tensor, const TensorSpec& spec,
 
 // Returns the probability that a value rounds to `*number`, the one that the mean rounds to.
 double ProbabilityOfOne(const Tensor& tensor, const Moments& moments, double* number) {
-  const DTypeInfo& info = InfoOf(tensor.dtype);
+  const DTypeInfo& info = InfoOf(tensor.dtype());
   const int mantissa = std::min(info.mantissa_bits, InfoOf(DType::f32).mantissa_bits);
   const int least = 2 - (1 << (info.exponent_bits - 1));  // the exponent of the smallest numbers
   const auto step = [&](int exponent) {
@@ -204,7 +205,7 @@ double ProbabilityOfOne(const Tensor& tensor, const Moments& moments, double* nu
   const double below = is_power ? step(std::ilogb(rounded) - 1) / 2 : above;
   *number = std::copysign(rounded, moments.mean);
   const double low = rounded - below, high = rounded + above;
-  if (const auto* u = std::get_if<Uniform>(&tensor.distribution)) {
+  if (const auto* u = std::get_if<Uniform>(&tensor.distribution())) {
     const double half = (u->high - u->low) / 2;
     return (std::min(high, mean + half) - std::max(low, mean - half)) / (2 * half);
   }
@@ -229,9 +230,9 @@ std::string HintForMeant(const Distribution& distribution) {
 std::optional<Oddity> DeviationOf(const Tensor& tensor, const TensorSpec& spec,
                                   const WarningContext& context) {
   const auto moments = MomentsOf(tensor);
-  if (!moments || moments->std == 0 || tensor.is_buffer) return {};
+  if (!moments || moments->std == 0 || tensor.is_buffer()) return {};
   // Floats of a byte are stored with a scale beside them, which is no part of their values.
-  if (InfoOf(tensor.dtype).bytes == 1) return {};
+  if (InfoOf(tensor.dtype()).bytes == 1) return {};
   const auto rules = RulesOf(tensor, spec, context);
   if (!rules || rules->Has(moments->std)) return {};
   const bool is_large = moments->std > rules->high;
@@ -242,14 +243,14 @@ std::optional<Oddity> DeviationOf(const Tensor& tensor, const TensorSpec& spec,
                   is_large ? "the largest" : "smaller than the smallest", rules->fan_in,
                   rules->fan_out, is_large ? rules->high : rules->low),
       fmt::format("`xavier_normal` and `kaiming_normal` are such rules; {}",
-                  HintForMeant(tensor.distribution))};
+                  HintForMeant(tensor.distribution()))};
 }
 
 std::optional<Oddity> RoundingOf(const Tensor& tensor) {
-  const DTypeInfo& info = InfoOf(tensor.dtype);
+  const DTypeInfo& info = InfoOf(tensor.dtype());
   if (!info.is_float()) return {};
   double number = 0, part = 0;
-  const auto* constant = std::get_if<Constant>(&tensor.distribution);
+  const auto* constant = std::get_if<Constant>(&tensor.distribution());
   if (constant != nullptr) {
     // A constant is one number anyway; it must only not become 0.
     if (constant->value == 0) return {};
@@ -262,7 +263,7 @@ std::optional<Oddity> RoundingOf(const Tensor& tensor) {
   if (!(part > 0.5)) return {};
   const std::string written = number == 0 ? "zeros" : fmt::format("{{constant: {}}}", number);
   return Oddity{fmt::format("are {}: in {}, {:.3g} % of them become {}",
-                            InText(tensor.distribution), info.name, 100 * part, number),
+                            InText(tensor.distribution()), info.name, 100 * part, number),
                 fmt::format("choose {}, or write `{}` if that is meant",
                             number == 0 ? "a dtype with smaller numbers, such as bf16"
                                         : "a dtype with more digits, such as f32",

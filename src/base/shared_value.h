@@ -1,0 +1,58 @@
+// A value that its copies share until one of them is changed.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+namespace shardinit {
+
+// It takes 8 bytes, and a default value nothing else.
+template <typename T>
+class SharedValue {
+ public:
+  SharedValue() = default;
+  SharedValue(const SharedValue& other) noexcept : held_(other.held_) {
+    if (held_ != nullptr) held_->holders.fetch_add(1, std::memory_order_relaxed);
+  }
+  SharedValue(SharedValue&& other) noexcept : held_(std::exchange(other.held_, nullptr)) {}
+  SharedValue& operator=(SharedValue other) noexcept {
+    std::swap(held_, other.held_);
+    return *this;
+  }
+  ~SharedValue() {
+    if (held_ != nullptr && held_->holders.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      delete held_;
+    }
+  }
+
+  const T& operator*() const { return held_ != nullptr ? held_->value : Default(); }
+  const T* operator->() const { return &**this; }
+  bool IsSharedWith(const SharedValue& other) const { return held_ == other.held_; }
+
+  // Returns the value to be changed, which is this one's alone from now on. It must not be used
+  // after this has been copied.
+  T& Edit() {
+    if (held_ == nullptr || held_->holders.load(std::memory_order_acquire) != 1) {
+      SharedValue own;
+      own.held_ = new Held{1, **this};
+      std::swap(held_, own.held_);
+    }
+    return held_->value;
+  }
+
+ private:
+  struct Held {
+    std::atomic<uint32_t> holders;
+    T value;
+  };
+
+  static const T& Default() {
+    static const T value;
+    return value;
+  }
+
+  Held* held_ = nullptr;
+};
+
+}  // namespace shardinit
