@@ -2,6 +2,8 @@
 // block are sharded only for storage.
 #include <algorithm>
 #include <charconv>
+#include <deque>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <set>
@@ -60,6 +62,28 @@ Places PlacesOf(std::string_view path) {
   return places;
 }
 
+// Counts different names by their hashes, which take 8 bytes each.
+class DistinctNames {
+ public:
+  // Called before Settle().
+  void Add(std::string_view name) {
+    const size_t hash = std::hash<std::string_view>()(name);
+    if (hashes_.empty() || hashes_.back() != hash) hashes_.push_back(hash);
+  }
+  void Settle() {
+    std::ranges::sort(hashes_);
+    hashes_.erase(std::unique(hashes_.begin(), hashes_.end()), hashes_.end());
+  }
+  int64_t count() const { return std::ssize(hashes_); }
+  int64_t CountOutside(const DistinctNames& other) const {
+    return std::ranges::count_if(
+        hashes_, [&](size_t hash) { return !std::ranges::binary_search(other.hashes_, hash); });
+  }
+
+ private:
+  std::vector<size_t> hashes_;
+};
+
 double Product(const Shape& shape, const std::vector<size_t>& dimensions) {
   double product = 1;
   for (const size_t d : dimensions) product *= static_cast<double>(shape[d]);
@@ -68,7 +92,7 @@ double Product(const Shape& shape, const std::vector<size_t>& dimensions) {
 
 class Recognizer {
  public:
-  Recognizer(const std::vector<StepTensor>& tensors, size_t stages, StepModel* model)
+  Recognizer(const StepTensors& tensors, size_t stages, StepModel* model)
       : model_(*model), stages_(stages), blocks_(model->weights.size()) {
     std::iota(blocks_.begin(), blocks_.end(), size_t{0});
     ListExperts(tensors);
@@ -81,15 +105,15 @@ class Recognizer {
 
  private:
   // Makes the experts of a layer that are separate tensors look like one tensor that stacks them.
-  void ListExperts(const std::vector<StepTensor>& tensors) {
+  void ListExperts(const StepTensors& for_each_tensor) {
     std::vector<std::set<std::string_view>> layers(model_.weights.size());
     std::vector<int64_t> experts(model_.weights.size());
-    for (const StepTensor& tensor : tensors) {
+    for_each_tensor([&](const StepTensor& tensor) {
       const Places places = PlacesOf(tensor.path);
-      if (places.expert < 0) continue;
+      if (places.expert < 0) return;
       layers[tensor.weight].insert(places.layer);
       ++experts[tensor.weight];
-    }
+    });
     for (size_t w = 0; w < layers.size(); ++w) {
       StepWeight& weight = model_.weights[w];
       const bool is_stack = std::ranges::any_of(
@@ -105,13 +129,13 @@ class Recognizer {
     }
   }
 
-  void CountTensors(const std::vector<StepTensor>& tensors) {
-    std::vector<std::set<std::string_view>> layers(stages_);
+  void CountTensors(const StepTensors& for_each_tensor) {
+    std::vector<DistinctNames> layers(stages_);
     for (StepWeight& weight : model_.weights) weight.held.resize(stages_);
     // What all stages hold is counted once, for there may be as many stages as tensors.
-    std::set<std::string_view> layers_of_all;
+    DistinctNames layers_of_all;
     std::vector<double> held_by_all(model_.weights.size());
-    for (const StepTensor& tensor : tensors) {
+    for_each_tensor([&](const StepTensor& tensor) {
       StepWeight& weight = model_.weights[tensor.weight];
       const Places places = PlacesOf(tensor.path);
       weight.is_in_layer |= !places.inner.empty();
@@ -119,22 +143,22 @@ class Recognizer {
       weight.count += part;
       if (tensor.stages.empty()) {
         held_by_all[tensor.weight] += part;
-        if (!places.layer.empty()) layers_of_all.insert(places.layer);
+        if (!places.layer.empty()) layers_of_all.Add(places.layer);
       }
       for (const size_t s : tensor.stages) {
         weight.held[s] += part;
-        if (!places.layer.empty()) layers[s].insert(places.layer);
+        if (!places.layer.empty()) layers[s].Add(places.layer);
       }
-    }
+    });
+    layers_of_all.Settle();
     for (size_t w = 0; w < model_.weights.size(); ++w) {
       for (double& held : model_.weights[w].held) held += held_by_all[w];
     }
     model_.layers.clear();
     for (size_t s = 0; s < stages_; ++s) {
-      const auto own = std::ranges::count_if(
-          layers[s], [&](std::string_view layer) { return layers_of_all.count(layer) == 0; });
-      model_.layers.push_back(
-          std::max(1., static_cast<double>(own) + static_cast<double>(layers_of_all.size())));
+      layers[s].Settle();
+      const int64_t own = layers[s].CountOutside(layers_of_all);
+      model_.layers.push_back(std::max(1., static_cast<double>(own + layers_of_all.count())));
       for (const StepWeight& weight : model_.weights) {
         if (weight.held[s] > 0) model_.layers[s] = std::max(model_.layers[s], weight.layers);
       }
@@ -142,14 +166,34 @@ class Recognizer {
   }
 
   // Joins the weights of one layer that have heads, hidden units or experts into a block.
-  void Join(const std::vector<StepTensor>& tensors) {
-    std::map<std::pair<std::string_view, DimensionName>, size_t> firsts;
-    for (const StepTensor& tensor : tensors) {
-      const Places places = PlacesOf(tensor.path);
+  void Join(const StepTensors& for_each_tensor) {
+    struct Member {
+      std::string_view layer;
+      DimensionName kind;
+      uint32_t weight;
+    };
+    // Of tensors of one layer that follow one another, only the first is kept.
+    std::deque<Member> firsts;
+    std::map<DimensionName, Member> latest;
+    for_each_tensor([&](const StepTensor& tensor) {
       const DimensionName kind = KindOf(model_.weights[tensor.weight]);
-      if (kind == DimensionName::kNone || kind == DimensionName::kVocabulary) continue;
-      const auto [first, is_new] = firsts.try_emplace({places.inner, kind}, tensor.weight);
-      if (!is_new) Unite(first->second, tensor.weight);
+      if (kind == DimensionName::kNone || kind == DimensionName::kVocabulary) return;
+      const Member member = {PlacesOf(tensor.path).inner, kind,
+                             static_cast<uint32_t>(tensor.weight)};
+      const auto [last, is_first] = latest.try_emplace(kind, member);
+      if (!is_first && last->second.layer == member.layer) {
+        Unite(last->second.weight, member.weight);
+      } else {
+        firsts.push_back(member);
+        last->second = member;
+      }
+    });
+    const auto layer_of = [](const Member& member) { return std::pair(member.kind, member.layer); };
+    std::ranges::sort(firsts, {}, layer_of);
+    for (size_t k = 1; k < firsts.size(); ++k) {
+      if (layer_of(firsts[k - 1]) == layer_of(firsts[k])) {
+        Unite(firsts[k - 1].weight, firsts[k].weight);
+      }
     }
   }
 
@@ -374,8 +418,8 @@ DimensionName DimensionNamed(std::string_view name) {
 
 int64_t ExpertOf(std::string_view path) { return PlacesOf(path).expert; }
 
-void Recognize(const std::vector<StepTensor>& tensors, size_t stages, StepModel* model) {
-  Recognizer(tensors, stages, model);
+void Recognize(const StepTensors& for_each_tensor, size_t stages, StepModel* model) {
+  Recognizer(for_each_tensor, stages, model);
 }
 
 bool StepWeight::MaySplit() const {

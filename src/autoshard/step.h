@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -114,8 +115,12 @@ int64_t ExpertOf(std::string_view path);
 // Returns what a name in `axes` of a spec means.
 DimensionName DimensionNamed(std::string_view name);
 
+// Calls `visit` with each tensor of a step, in the same order each time: there may be millions, so
+// nobody has a list of them.
+using StepTensors = std::function<void(const std::function<void(const StepTensor&)>& visit)>;
+
 // Fills in what is recognized: blocks, and how often tokens pass weights.
-void Recognize(const std::vector<StepTensor>& tensors, size_t stages, StepModel* model);
+void Recognize(const StepTensors& for_each_tensor, size_t stages, StepModel* model);
 
 // A fact that is missing to compute a step's cost, or to choose. The functions return nothing if
 // nothing is missing.

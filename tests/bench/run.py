@@ -547,8 +547,8 @@ def growth(options, folder, out, stack):
                 continue
             measure("GB", gigabytes, command, size, spec)
         gigabytes *= 2
-    for exponent in range(1, 7) if asks_for("tensors") else []:
-        tensors = 10 ** exponent
+    most = 4_000_000  # a spec may have no more
+    for tensors in [*(10 ** exponent for exponent in range(1, 7)), most] if asks_for("tensors") else []:
         write_spec(spec, "bf16", "normal", tensors, shape=(8, 128))
         measure("tensors", tensors, "plan", tensors * 2048, spec)
         if tensors <= 100_000:

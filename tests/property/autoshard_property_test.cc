@@ -6,6 +6,7 @@
 #include <random>
 
 #include "autoshard/choose.h"
+#include "support/step_tensors.h"
 
 namespace shardinit {
 namespace {
@@ -73,7 +74,7 @@ StepModel RandomModel(Dice& dice) {
     }
   }
   for (size_t i = 0; i < paths.size(); ++i) tensors[i].path = paths[i];
-  Recognize(tensors, stages, &model);
+  Recognize(Each(tensors), stages, &model);
   return model;
 }
 

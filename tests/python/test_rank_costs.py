@@ -128,7 +128,7 @@ def peak_of(*arguments):
 
 
 def test_memory_of_many_tensors_in_one_file(tmp_path):
-    """The metadata of a file and its receipt are in memory once. 100,000 tensors take 240 MB."""
+    """The metadata of a file and its receipt are in memory once. 100,000 tensors take 173 MB."""
     (tmp_path / "spec.yaml").write_text("""
 shardinit: 1
 name: many
@@ -143,6 +143,25 @@ modules:
     assert peak_of("finalize", out) < 140e6
     assert peak_of("verify", out) < 52e6
     assert peak_of("status", out) < 47e6
+
+
+def test_memory_of_as_many_tensors_as_a_spec_may_have(tmp_path):
+    """Tensors of a repeat share all but their paths and keys: 4,000,000 of them take 470 MB."""
+    (tmp_path / "spec.yaml").write_text("""
+shardinit: 1
+name: most
+dtype: bf16
+mesh: {axes: {data: 2, fsdp: 4}}
+rules: [{mlp: fsdp}]
+training: {batch: [data]}
+modules:
+  model.layers:
+    repeat: {layer: 2000000}
+    mlp.up_proj.weight: {shape: [8, 4], axes: [mlp, null], init: {normal: {std: 0.02}}}
+    mlp.down_proj.weight: {shape: [4, 8], axes: [null, mlp], init: {normal: {std: 0.02}}}
+""")
+    for command in ("validate", "plan"):
+        assert peak_of(command, tmp_path / "spec.yaml") < 512 * 2**20, command
 
 
 def many_pieces(path, tensors, ranks):

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "autoshard/choose.h"
+#include "support/step_tensors.h"
 
 namespace shardinit {
 namespace {
@@ -54,7 +55,7 @@ void Tensors(const std::vector<std::string>& paths, StepModel* model) {
   }
   std::vector<StepTensor> tensors;
   for (size_t i = 0; i < all.size(); ++i) tensors.push_back({all[i], weights[i]});
-  Recognize(tensors, 1, model);
+  Recognize(Each(tensors), 1, model);
 }
 
 // [mlp, embed] and [embed, mlp] of 64 and 32, in two layers.
@@ -273,7 +274,7 @@ StepModel ListOfExperts(AxisUse use, std::vector<size_t> pinned) {
     }
   }
   for (size_t i = 0; i < paths.size(); ++i) tensors[i].path = paths[i];
-  Recognize(tensors, 1, &model);
+  Recognize(Each(tensors), 1, &model);
   return model;
 }
 
@@ -331,7 +332,7 @@ TEST(Cost, AStepTakesAsLongAsTheSlowestStage) {
                                            {"layers.0.down", 1, {0}}, {"layers.1.up", 0, {1}},
                                            {"layers.1.down", 1, {1}}, {"layers.2.up", 0, {1}},
                                            {"layers.2.down", 1, {1}}, {"head", 3, {1}}};
-  Recognize(tensors, 3, &model);  // The last stage has nothing.
+  Recognize(Each(tensors), 3, &model);  // The last stage has nothing.
   EXPECT_EQ(model.layers, (std::vector<double>{1, 2}));
   EXPECT_EQ(model.weights[0].held, (std::vector<double>{1, 2}));
   EXPECT_EQ(model.weights[2].held, (std::vector<double>{1, 0}));
@@ -344,7 +345,7 @@ TEST(Cost, AStepTakesAsLongAsTheSlowestStage) {
       if (tensor.stages[0] == stage) own.push_back({tensor.path, tensor.weight});
     }
     StepModel of_stage = before;
-    Recognize(own, 1, &of_stage);
+    Recognize(Each(own), 1, &of_stage);
     StageCosts costs = CostBeside(of_stage, {});
     for (const StepBlock& block : of_stage.blocks) {
       std::vector<AxisPlacements> of_block;
@@ -365,6 +366,24 @@ TEST(Cost, AStepTakesAsLongAsTheSlowestStage) {
   for (StepAxis& axis : model.training.axes) axis.bandwidth = 1e9;
   EXPECT_EQ(CostOf(model, placements).memory, alone[0].memory);
   EXPECT_EQ(CostOf(model, placements).computation, 6 * 5 * (4 * 2048 / 4 + 16 * 32) / 100.);
+}
+
+// A stage has the layers of its own tensors, and those that all stages hold, each once.
+TEST(Cost, LayersAreCountedOnce) {
+  StepModel model = TwoAxes();
+  model.weights = {Matrix({64, 32}, {Name::kHidden, Name::kNone}), Vector(32, Name::kNone)};
+  const std::vector<StepTensor> tensors = {{"layers.0.norm", 1, {}},  {"layers.1.norm", 1, {}},
+                                           {"layers.0.up", 0, {0}},   {"layers.1.up", 0, {1}},
+                                           {"layers.2.up", 0, {1}},   {"layers.1.bias", 1, {1}},
+                                           {"layers.0.scale", 1, {}}, {"layers.2.bias", 1, {1}}};
+  Recognize(Each(tensors), 2, &model);
+  EXPECT_EQ(model.layers, std::vector<double>{3});  // The first stage has less of everything.
+  model.weights = {Matrix({64, 32}, {Name::kHidden, Name::kNone}), Vector(32, Name::kNone)};
+  std::vector<StepTensor> first_alone = tensors;
+  first_alone.push_back({"layers.3.up", 0, {0}});
+  first_alone.push_back({"layers.4.up", 0, {0}});
+  Recognize(Each(first_alone), 2, &model);
+  EXPECT_EQ(model.layers, (std::vector<double>{4, 3}));
 }
 
 TEST(Strategies, ExpertsGoTogether) {

@@ -67,14 +67,19 @@ class StepBuilder {
     for (const Tensor& tensor : drawn_.tensors) FindStages(tensor);
     size_t stages = 1;
     for (const size_t a : stage_axes_) stages *= static_cast<size_t>(mesh_.shape[a]);
-    std::vector<StepTensor> tensors;
+    step_.weights.reserve(drawn_.tensors.size());
     for (size_t i = 0; i < drawn_.tensors.size(); ++i) {
-      const Tensor& tensor = drawn_.tensors[i];
-      const size_t w = WeightOf(tensor, *drawn_.specs[i], by_partition);
-      step_.weights.push_back(w);
-      tensors.push_back({tensor.path, w, StagesOf(tensor, stages)});
+      step_.weights.push_back(
+          static_cast<uint32_t>(WeightOf(drawn_.tensors[i], *drawn_.specs[i], by_partition)));
     }
-    Recognize(tensors, stages, &step_.model);
+    Recognize(
+        [&](const auto& visit) {
+          for (size_t i = 0; i < drawn_.tensors.size(); ++i) {
+            const Tensor& tensor = drawn_.tensors[i];
+            visit({tensor.path(), step_.weights[i], StagesOf(tensor, stages)});
+          }
+        },
+        stages, &step_.model);
     return std::move(step_);
   }
 
@@ -82,24 +87,24 @@ class StepBuilder {
   // An axis has stages if it pins a tensor that is not an expert's: experts may be pinned to ranks
   // that other experts are not on.
   void FindStages(const Tensor& tensor) {
-    for (const Pin& pin : tensor.partition.pins) {
+    for (const Pin& pin : tensor.partition().pins) {
       const auto a = static_cast<size_t>(pin.axis);
       AxisUse& use = step_.model.training.axes[a].use;
-      if (ExpertOf(tensor.path) < 0) use = AxisUse::kStages;
+      if (ExpertOf(tensor.path()) < 0) use = AxisUse::kStages;
       if (use == AxisUse::kStages) stage_axes_.insert(a);
     }
   }
 
   // Returns the stages whose ranks hold the tensor; empty: all.
   std::vector<size_t> StagesOf(const Tensor& tensor, size_t all) const {
-    if (tensor.partition.pins.empty()) return {};
+    if (tensor.partition().pins.empty()) return {};
     std::vector<size_t> stages = {0};
     size_t stride = 1;
     for (const size_t a : stage_axes_) {
       const auto extent = static_cast<size_t>(mesh_.shape[a]);
       const auto pin = std::ranges::find_if(
-          tensor.partition.pins, [a](const Pin& p) { return p.axis == static_cast<int>(a); });
-      const bool is_pinned = pin != tensor.partition.pins.end();
+          tensor.partition().pins, [a](const Pin& p) { return p.axis == static_cast<int>(a); });
+      const bool is_pinned = pin != tensor.partition().pins.end();
       std::vector<size_t> further;
       for (size_t i = 0; i < (is_pinned ? pin->indices.size() : extent); ++i) {
         const size_t index = is_pinned ? static_cast<size_t>(pin->indices[i]) : i;
@@ -114,7 +119,7 @@ class StepBuilder {
 
   std::vector<size_t> PinnedOf(const Tensor& tensor) const {
     std::vector<size_t> pinned;
-    for (const Pin& pin : tensor.partition.pins) {
+    for (const Pin& pin : tensor.partition().pins) {
       const auto a = static_cast<size_t>(pin.axis);
       if (stage_axes_.count(a) == 0 && pin.indices.size() == 1) pinned.push_back(a);
     }
@@ -122,12 +127,12 @@ class StepBuilder {
   }
 
   size_t WeightOf(const Tensor& tensor, const TensorSpec& spec, bool by_partition) {
-    std::vector<size_t>& known = known_[{&spec, tensor.shape}];
+    std::vector<size_t>& known = known_[{&spec, tensor.shape()}];
     const std::vector<size_t> pinned = PinnedOf(tensor);
     for (const size_t w : known) {
       const Tensor& first = *firsts_[w];
-      if (first.dtype == tensor.dtype && step_.model.weights[w].pinned == pinned &&
-          (!by_partition || first.partition.dimensions == tensor.partition.dimensions)) {
+      if (first.dtype() == tensor.dtype() && step_.model.weights[w].pinned == pinned &&
+          (!by_partition || first.partition().dimensions == tensor.partition().dimensions)) {
         return w;
       }
     }
@@ -139,10 +144,10 @@ class StepBuilder {
   }
 
   StepWeight Describe(const Tensor& tensor, const TensorSpec& spec) const {
-    const size_t rank = tensor.shape.size();
+    const size_t rank = tensor.shape().size();
     StepWeight weight;
-    weight.shape = tensor.shape;
-    weight.element_bytes = InfoOf(tensor.dtype).bytes;
+    weight.shape = tensor.shape();
+    weight.element_bytes = InfoOf(tensor.dtype()).bytes;
     weight.names.assign(rank, DimensionName::kNone);
     FanSource source = drawn_.fans.at(&spec);
     if (spec.axes && spec.axes->value.size() == rank) {
@@ -168,7 +173,7 @@ class StepBuilder {
 
   static bool IsTable(const Tensor& tensor, const TensorSpec& spec) {
     constexpr std::string_view kWord = "embed";
-    return tensor.path.find(kWord) != tensor.path.npos ||
+    return tensor.path().find(kWord) != tensor.path().npos ||
            (spec.init && spec.init->name.value.starts_with(kWord));
   }
 
@@ -309,7 +314,7 @@ std::vector<AxisPlacements> PlacementsOf(const WrittenTensors& drawn, const Trai
   for (size_t i = 0; i < drawn.tensors.size(); ++i) {
     const size_t w = step.weights[i];
     if (placements[w].empty())
-      placements[w] = PlacementsOf(drawn.tensors[i].partition, step.model, step.model.weights[w]);
+      placements[w] = PlacementsOf(drawn.tensors[i].partition(), step.model, step.model.weights[w]);
   }
   return placements;
 }
@@ -335,7 +340,7 @@ void NoteAlternatives(const WrittenTensors& drawn, const Training& training, con
   ways.insert(ways.begin(), chosen);
   const auto at =
       static_cast<size_t>(std::ranges::find(block.weights, weight) - block.weights.begin());
-  const int64_t expert = ExpertOf(drawn.tensors[*notes.tensor].path);
+  const int64_t expert = ExpertOf(drawn.tensors[*notes.tensor].path());
   std::vector<Explanation::Alternative> all;
   for (const BlockPlacements& way : ways) {
     for (size_t i = 0; i < way.size(); ++i) placements[block.weights[i]] = way[i];

@@ -2,6 +2,7 @@
 // shardinit-auto(7) explains each name.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -17,7 +18,7 @@ Training BindTraining(Building& building, const Mesh& mesh);
 // The tensors of a spec as weights: equal tensors of one TensorSpec are one weight.
 struct TrainingStep {
   StepModel model;
-  std::vector<size_t> weights;  // index of each tensor's weight
+  std::vector<uint32_t> weights;  // index of each tensor's weight
 };
 
 // `drawn` has fans. `by_partition`: tensors that are sharded differently are not equal.

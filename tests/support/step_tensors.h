@@ -1,0 +1,17 @@
+// A list of tensors as Recognize() takes them.
+#pragma once
+
+#include <vector>
+
+#include "autoshard/step.h"
+
+namespace shardinit {
+
+// `tensors` must outlive the result.
+inline StepTensors Each(const std::vector<StepTensor>& tensors) {
+  return [&tensors](const auto& visit) {
+    for (const StepTensor& tensor : tensors) visit(tensor);
+  };
+}
+
+}  // namespace shardinit
