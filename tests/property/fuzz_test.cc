@@ -14,6 +14,9 @@
 #define LLVMFuzzerTestOneInput FuzzFolder
 #include "fuzz/fuzz_folder.cc"
 #undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput FuzzHdf5
+#include "fuzz/fuzz_hdf5.cc"
+#undef LLVMFuzzerTestOneInput
 #define LLVMFuzzerTestOneInput FuzzLibrary
 #include "fuzz/fuzz_library.cc"
 #undef LLVMFuzzerTestOneInput
@@ -81,7 +84,7 @@ std::string Mutated(std::string text, Random& random) {
   return text;
 }
 
-void Fuzz(const char* corpus, int (*target)(const uint8_t*, size_t)) {
+void Fuzz(const char* corpus, int (*target)(const uint8_t*, size_t), int mutations = 300) {
   const auto run = [target](const std::string& text) {
     target(reinterpret_cast<const uint8_t*>(text.data()), text.size());
   };
@@ -92,7 +95,7 @@ void Fuzz(const char* corpus, int (*target)(const uint8_t*, size_t)) {
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     run(text);
     Random random(1);
-    for (int i = 0; i < 300; ++i) run(Mutated(text, random));
+    for (int i = 0; i < mutations; ++i) run(Mutated(text, random));
     ++seeds;
   }
   EXPECT_GT(seeds, 5);
@@ -101,6 +104,7 @@ void Fuzz(const char* corpus, int (*target)(const uint8_t*, size_t)) {
 TEST(Fuzz, Specs) { Fuzz("spec", FuzzSpec); }
 TEST(Fuzz, Library) { Fuzz("spec", FuzzLibrary); }
 TEST(Fuzz, Files) { Fuzz("files", FuzzFiles); }
+TEST(Fuzz, Hdf5) { Fuzz("hdf5", FuzzHdf5, 40); }  // Each input starts a process.
 TEST(Fuzz, Folders) { Fuzz("folder", FuzzFolder); }
 
 // Otherwise readers would only be tried on what they refuse.
