@@ -113,3 +113,18 @@ def test_a_key_of_jax_is_that_of_the_tied(tmp_path):
     assert np.array_equal(read_tensor(tmp_path / "out", "a"), read_tensor(tmp_path / "out", "b"))
     plan = json.loads((tmp_path / "out/plan.json").read_text())
     assert plan["tensors"][0]["key"] == plan["tensors"][1]["key"]
+
+
+@pytest.mark.parametrize("layout", [[], ["--layout", "rows"]])
+def test_values_of_a_folder_are_drawn_by_no_key(tmp_path, layout):
+    (tmp_path / "spec.yaml").write_text(
+        "shardinit: 1\nname: x\ndtype: f32\nmodules:\n"
+        "  a: {shape: [4], init: {normal: {std: 1}}}\n"
+        "  b: {shape: [4], init: {normal: {std: 2}}, key: old}\n"
+        "  c: {shape: [4], init: {normal: {std: 1}}, tie: a}\n"
+        "layouts: {rows: {all: {from: {concat: {axis: 0, of: [a, b, c]}}}}}\n")
+    run_ok("export", tmp_path / "spec.yaml", "--to", "safetensors", "-o", tmp_path / "folder")
+    run_ok("convert", tmp_path / "folder", "--spec", tmp_path / "spec.yaml", *layout, "--to", "hdf5", "-o", tmp_path / "out")
+    plan = (tmp_path / "out/plan.json").read_text()
+    assert '"key"' not in plan and plan.count('"source": {"source": "folder"') == 3
+    run_ok("verify", tmp_path / "out")
