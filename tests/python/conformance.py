@@ -481,7 +481,8 @@ def tensors_of(vector):
     for tensor in vector.get("tensors", []):
         dtype, shape, bits = tensor["dtype"], tensor.get("shape", tensor.get("global_shape")), tensor.get("bits")
         if bits is None:
-            bits = bits_of(vector | tensor | {"offset": [0] * len(shape), "shape": shape, "tensors": []})
+            others = [other for other in vector["tensors"] if "path" not in other]
+            bits = bits_of(vector | tensor | {"offset": [0] * len(shape), "shape": shape, "tensors": others})
         words = np.array([int(word, 16) for word in bits.split()], f"u{reference.SIZES[dtype]}")
         name = tensor["path"] if "path" in tensor else (tensor["source"], tensor["tensor"])
         tensors[name] = reference.SourceTensor(dtype, shape, words)
