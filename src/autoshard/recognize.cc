@@ -172,7 +172,7 @@ class Recognizer {
       DimensionName kind;
       uint32_t weight;
     };
-    // Of tensors of one layer that follow one another, only the first is kept.
+    // Where tensors of one layer follow one another, the first of them stands for all.
     std::deque<Member> firsts;
     std::map<DimensionName, Member> latest;
     for_each_tensor([&](const StepTensor& tensor) {

@@ -1,8 +1,9 @@
 #include "graph/tensor.h"
 
-#include <algorithm>
+#include <array>
 #include <bit>
 #include <functional>
+#include <string>
 
 namespace shardinit {
 namespace {

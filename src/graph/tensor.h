@@ -31,7 +31,7 @@ struct Convention {
   bool operator==(const Convention& other) const = default;
 };
 
-// What tensors may have in common.
+// A form is all that many tensors have in common: everything but names, keys and views.
 struct TensorForm {
   Convention convention = {};  // of a stored tensor; only conversions regard it
   DType dtype = DType::f32;
@@ -46,6 +46,7 @@ class Tensor {
   Tensor() = default;
   explicit Tensor(std::string_view path) : path_(path) {}
 
+  // The text is valid as long as this, or a copy of this, has it. A zero byte is behind it, for C.
   // This and stream() are `const`, as what is assigned to a copy would be lost.
   const std::string_view path() const { return path_.view(); }
   const Convention& convention() const { return form_->convention; }
@@ -80,7 +81,7 @@ class Tensor {
   void set_form(SharedValue<TensorForm> form) { form_ = std::move(form); }
 
  private:
-  // What few tensors have, or what each has for itself: views, keys, places in a stream.
+  // These members are of few tensors, or differ from tensor to tensor.
   struct Own {
     DrawKey key = {};
     Stream stream = {};  // without its key and engine

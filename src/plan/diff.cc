@@ -104,7 +104,7 @@ int64_t CompareTensors(const std::vector<Tensor>& before, const std::vector<Tens
     }
   }
   for (const Tensor& tensor : before) {
-    if (left.count(std::string(tensor.path())) != 0)
+    if (left.count(tensor.path()) != 0)
       differences->push_back({std::string(tensor.path()), true, false, {}});
   }
   return equal;

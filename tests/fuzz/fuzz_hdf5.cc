@@ -64,7 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::string path = "/dev/shm/shardinit-fuzz-" + std::to_string(getpid()) + ".h5";
   if (size == 0) return 0;
   std::string bytes = files[data[0] % files.size()];
-  // Of a place that is beyond the file, a file as long as that is left.
+  // A place beyond the end of the file says instead where the file is cut off.
   for (size_t at = 1; at + 3 <= size; at += 3) {
     const size_t place = data[at] | size_t{data[at + 1]} << 8;
     if (place < bytes.size()) {

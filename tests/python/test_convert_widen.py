@@ -160,18 +160,27 @@ def test_what_is_not_known_is_refused(tmp_path):
     assert "which f16 does not hold" in refused({"x_blocks": codes, "x_scales": far - 5}, None, "f16")
 
 
-def test_scales_that_a_record_does_not_have(tmp_path):
-    """Bytes of scales that an export's record has another digest of are not used."""
+@pytest.mark.parametrize("name, told", [
+    ("w.weight", "the box of `w.weight` at [0, 0]"), ("w.weight_scale_inv", "`w.weight_scale_inv`"),
+    ("e_blocks", "the box of `e` at [0, 0, 0, 0]"), ("e_scales", "`e_scales`")])
+def test_what_a_record_does_not_have(tmp_path, name, told):
+    """Bytes of numbers or of scales that an export's record has another digest of are not used."""
     state = dict(zip(["w.weight", "w.weight_scale_inv"], blocks((300, 200))))
+    bits = torch.Generator().manual_seed(2)
+    state["e_blocks"] = torch.randint(0, 256, (2, 6, 3, 16), generator=bits, dtype=torch.uint8)
+    state["e_scales"] = torch.randint(100, 140, (2, 6, 3), generator=bits, dtype=torch.uint8)
     folder = folder_of(tmp_path / "in", state)
     run_ok("convert", folder, "--to", "safetensors", "-o", tmp_path / "out")
+    run_ok("convert", tmp_path / "out", "--to", "dcp", "--dtype", "bf16", "-o", tmp_path / "yes")
     file = tmp_path / "out/model.safetensors"
     data = bytearray(file.read_bytes())
-    at = data.find(state["w.weight_scale_inv"].numpy().tobytes())
+    at = data.find(state[name].view(torch.uint8).numpy().tobytes())
     data[at] ^= 1
     file.write_bytes(data)
     result = run_tool("convert", tmp_path / "out", "--to", "dcp", "--dtype", "bf16", "-o", tmp_path / "no")
-    assert result.returncode == 1 and "`w.weight_scale_inv` has other data than was written" in result.stderr, result
+    assert result.returncode == 1 and f"{told} has other data than was written" in result.stderr, result
+    assert not (tmp_path / "no").exists()
+
 
 
 def test_a_scale_that_is_not_a_number_is_refused(tmp_path):
