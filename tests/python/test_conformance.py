@@ -130,6 +130,7 @@ def changed(**members):
     (changed(seed=-1), "`seed` must be a whole number from 0 on, not -1"),
     (changed(path="a..b"), "no spec has the tensor path `a..b`"),
     (changed(shape=[41]), "`shape` [41] from `offset` [0] on is no box of `global_shape` [40]"),
+    (changed(offset=[1]), "`shape` [40] from `offset` [1] on is no box of `global_shape` [40]"),
     (changed(offset=[-1]), "`shape` [40] from `offset` [-1] on is no box"),
     (changed(offset=[0, 0], shape=[1, 1]), "`shape` [1, 1] from `offset` [0, 0] on is no box"),
     (changed(global_shape=[2**62, 2**62]), "cannot have the shape"),
@@ -146,7 +147,7 @@ def changed(**members):
     ([{k: v for k, v in VECTORS["file f32"].items() if k != "file"}], "key 'file' not found"),
 ], ids=lambda value: value if isinstance(value, str) else "")
 def test_files_that_are_refused(vectors, message, tmp_path):
-    result = check(tmp_path, vectors)
+    result = check(tmp_path, vectors, [OF_TENSORS["source as f32"]])  # Each list has numbers of its own.
     assert result.returncode == 5 and message in result.stderr, result.stderr
     assert "`answers.json` has no answers of this form: " in result.stderr
     assert "hint: write it as `shardinit conformance --vectors` does" in result.stderr
