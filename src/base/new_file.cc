@@ -148,21 +148,22 @@ std::string ProcPath(const Folder& folder, const std::string& name) {
   return fmt::format("/proc/self/fd/{}/{}", folder.fd(), name);
 }
 
-// Removes the folders for `name` that killed runs left. Those that cannot be removed stay.
+// Removes the folders for `name` that killed runs left, and the files of runs that were killed
+// while they looked whether there is such a folder. Those that cannot be removed stay.
 void RemoveFolderLeftOvers(const Folder& parent, const std::string& name) {
-  ForEachTemporary(
-      parent, [&](std::string_view other) { return other == name; },
-      [&](const std::string& file, bool own) {
-        try {
-          const Folder old = parent.OpenSub(file);
-          if (!old || IsLocked(old.fd())) return;
-          if (IsLeftOver(parent, name, own, LastChange(ProcPath(parent, file)))) {
-            RemoveTree(parent, file);
-          }
-        } catch (const std::exception&) {
-          // The folder stays.
-        }
-      });
+  const auto is_ours = [&](std::string_view other) { return other == name; };
+  ForEachTemporary(parent, is_ours, [&](const std::string& file, bool own) {
+    try {
+      const Folder old = parent.OpenSub(file);
+      if (!old || IsLocked(old.fd())) return;
+      if (IsLeftOver(parent, name, own, LastChange(ProcPath(parent, file)))) {
+        RemoveTree(parent, file);
+      }
+    } catch (const std::exception&) {
+      // The folder stays.
+    }
+  });
+  RemoveLeftOvers(parent, is_ours, Others::kOld);
 }
 
 // Makes a new folder under a temporary name, with a lock that tells that its owner lives.

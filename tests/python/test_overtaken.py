@@ -1,13 +1,16 @@
 """Two equal runs at once: wherever one stands, another may begin and end. Both end well, or one says that the other is
-at work; what is left are the bytes of one run, and if the first is killed where it stands, the next run cleans up.
+at work; what is left are the bytes of one run. If one is killed, or a call of it fails, the other ends well all the
+same, and the next run cleans up.
 
-A case is `COMMAND:INDEX:END`: the call at which the first run waits, and whether it `goes on` or `is killed` then. Each
-run draws some, by the day's seed; this repeats one, or runs all that match:
+A case is `COMMAND:INDEX:END:OTHER`: the call at which the first run waits, and whether it `goes on`, `is killed` or
+`fails` then; and whether the other one `goes on` to its end meanwhile, `is killed at N` or `fails at N`. Each run draws
+some, by the day's seed; this repeats one, or runs all that match, where N is drawn:
 
-    SHARDINIT_MEETINGS='gen:7:goes on' build/venv/bin/python -m pytest tests/python/test_overtaken.py
-    SHARDINIT_MEETINGS='*:*:*' build/venv/bin/python -m pytest -n 2 tests/python/test_overtaken.py
+    SHARDINIT_MEETINGS='gen:7:goes on:fails at 9' build/venv/bin/python -m pytest tests/python/test_overtaken.py
+    SHARDINIT_MEETINGS='*:*:*:*' build/venv/bin/python -m pytest -n 2 tests/python/test_overtaken.py
 """
 
+import errno
 import fnmatch
 import os
 import random
@@ -16,15 +19,15 @@ import shutil
 import pytest
 
 from bucket_tools import make_two_models
-from interposed import Counted, rule
+from interposed import Counted, interposed, rule
 from stopping import Stopped
-from support import run_ok, tree_of
+from support import run_ok, run_tool, tree_of
 from test_every_fault import FILES, FOLDERS, HALVES, SEED, Command, Wrong, is_temporary, need
 
 PATTERN = os.environ.get("SHARDINIT_MEETINGS")
 SAMPLE = 5  # cases of each command
 LOOKS = "open,stat,rename,link,mkdir,unlink,opendir"
-ENDS = ("goes on", "is killed")
+ENDS = ("goes on", "is killed", "fails")
 EVERY_RANK = ["convert", "weights", "--sharding", "fsdpv2", "--mesh", "fsdp=2", "--ranks", "0-1", "--to"]
 HALVES_TOO = {
     **HALVES,
@@ -38,23 +41,36 @@ WHOLE = {
 }
 
 
-def check(command, at, end):
+def rules_of(end, at, command):
+    """What happens to a run at its n-th look."""
+    where = f"{command.work}/"
+    return {"goes on": [], "is killed": [rule(LOOKS, "kill", when=at, where=where)],
+            "fails": [rule(LOOKS, "fail", errno.EIO, when=at, where=where)]}[end]
+
+
+# How such a run ends. A call that fails may be one that nothing depends on, and a fault may be later than the last call.
+STATUSES = {"goes on": [0], "is killed": [-9, 0], "fails": [0, 3]}
+
+
+def check(command, at, end, other):
     command.reset()
-    rules = [rule(LOOKS, "kill", when=at, where=f"{command.work}/")] if end == "is killed" else []
     first = Stopped(command.work.parent, LOOKS, f"{command.work}/", *command.words, command.work / "out",
-                    cwd=command.inputs, when=at, rules=rules)
+                    cwd=command.inputs, when=at, rules=rules_of(end, at, command))
+    meanwhile, _, then = other.partition(" at ")
     try:
-        second = command.run()
+        second = command.run(env=interposed(*rules) if (rules := rules_of(meanwhile, then, command)) else None)
     finally:
         status, stdout, stderr = first.go()
     said = f"the first ended with {status}: {stderr}, the second with {second.returncode}: {second.stderr}"
     is_busy = second.returncode == 4 and "another process" in second.stderr
-    need(second.returncode == 0 or is_busy, said)
-    need(status == (-9 if end == "is killed" else 0), said)
+    need(second.returncode in STATUSES[meanwhile] or is_busy, said)
+    need(status == -9 if end == "is killed" else status in STATUSES[end], said)
     need("unfinished" not in stdout + second.stdout or command.name == "convert --ranks", said + stdout + second.stdout)
     left = command.check_left()
-    need({path: data for path, data in left.items() if end == "goes on" or not is_temporary(path)}
-         in (command.good, *([command.before] if is_busy and status else [])), f"they left {sorted(left)}; {said}")
+    if (end, meanwhile) != ("goes on", "goes on"):
+        left = {path: data for path, data in left.items() if not is_temporary(path)}
+    need(left == command.good or 0 not in (status, second.returncode), f"they left {sorted(left)}; {said}")
+    need(left in (command.good, command.before) or meanwhile != "goes on", f"they left {sorted(left)}; {said}")
 
 
 @pytest.mark.parametrize("name", [name for name in [*WHOLE, *HALVES_TOO]
@@ -66,17 +82,23 @@ def test_a_run_that_another_one_overtakes(name, tmp_path):
     assert command.run(env=counted.env).returncode == 0
     (looks,) = counted.met()
     chance = random.Random(f"{SEED} {name}")
-    if PATTERN:
-        cases = [(at, end) for at in range(1, looks + 1) for end in ENDS
-                 if fnmatch.fnmatchcase(f"{name}:{at}:{end}", PATTERN)]
+
+    def others():
+        return ["goes on", *(f"{end} at {chance.randint(1, looks)}" for end in ENDS[1:])]
+
+    if PATTERN and (asked := PATTERN.split(":"))[3:] and " at " in asked[3]:
+        cases = [(int(asked[1]), asked[2], asked[3])]
+    elif PATTERN:
+        cases = [(at, end, other) for at in range(1, looks + 1) for end in ENDS for other in others()
+                 if fnmatch.fnmatchcase(f"{name}:{at}:{end}:{other}", PATTERN)]
     else:
-        cases = [(chance.randint(1, looks), chance.choice(ENDS)) for _ in range(SAMPLE)]
+        cases = [(chance.randint(1, looks), chance.choice(ENDS), chance.choice(others())) for _ in range(SAMPLE)]
     wrong = []
-    for at, end in cases:
+    for case in cases:
         try:
-            check(command, at, end)
+            check(command, *case)
         except Wrong as e:
-            wrong.append(f"SHARDINIT_MEETINGS='{name}:{at}:{end}': {e}")
+            wrong.append(f"SHARDINIT_MEETINGS='{name}:{':'.join(map(str, case))}': {e}")
     assert cases and not wrong, f"{len(wrong)} of {len(cases)} cases, seed {SEED}:\n" + "\n".join(wrong)
 
 
@@ -105,6 +127,20 @@ def test_a_whole_run_overtakes_one_of_ranks(tmp_path, form):
     status, stdout, stderr = first.go()
     assert status == 0 and tree_of(tmp_path / "out") == there, (status, stdout, stderr)
     assert sorted(p.name for p in tmp_path.iterdir() if "out" in p.name) == ["out"], (stdout, stderr)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "hdf5"])
+def test_a_run_that_is_killed_while_it_looks_for_what_another_left(tmp_path, form):
+    """The file by which it asks for locks stayed for ever beside a folder."""
+    make_two_models(tmp_path)
+    command = ["convert", "first/model", "--to", form, "-o", "out"]
+    killed = [interposed(rule(call, "kill", where=f"{tmp_path}/{where}")) for call, where in
+              (("fsync", ".out."), ("unlink", ".out.tmp-"))]
+    for env, left in zip(killed, (["folder"], ["file", "folder"])):
+        assert run_tool(*command, cwd=tmp_path, env=env).returncode == -9
+        assert sorted("folder" if path.is_dir() else "file" for path in tmp_path.glob(".out.tmp-*")) == left
+    run_ok(*command, cwd=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == ["out"]
 
 
 def test_a_slow_run_leaves_no_temporary_file_in_the_folder(tmp_path):
