@@ -93,7 +93,9 @@ std::string InJson(const StatsResults& all) {
     out.Member("shape", m.tensor->shape()).Member("init", InitText(*m.declaring));
     out.Member("not_finite", m.not_finite());
     out.Member("nan", m.nans).Member("infinite", m.infinities);
-    if (all.is_folder && IsOfSource(*m.tensor)) out.Member("zero_rows", m.zero_rows);
+    if (all.is_folder && IsOfSource(*m.tensor)) {
+      out.MemberOrNull("zero_rows", m.zero_rows.has_value(), m.zero_rows.value_or(0));
+    }
     if (m.moments.count > 0) {
       WriteIfFinite("mean", m.moments.mean, out);
       WriteIfFinite("std", m.moments.std(), out);
@@ -144,7 +146,7 @@ std::string Verdict(const Measurement& m) {
   if (m.not_finite() > 0) return Paint(Role::kWarning, "-, " + NotFinite(m));
   // A folder's values are what they are; of a spec, zeros are declared.
   if (m.zero_rows > 0 && IsOfSource(*m.tensor)) {
-    return Paint(Role::kWarning, fmt::format("-, {} of zeros", Count(m.zero_rows, "row")));
+    return Paint(Role::kWarning, fmt::format("-, {} of zeros", Count(*m.zero_rows, "row")));
   }
   return m.declared ? Paint(Role::kGood, "yes") : "-";
 }
@@ -181,7 +183,7 @@ std::string InFull(const Measurement& m) {
   rows.push_back({"max", Short(m.moments.max)});
   if (m.nans > 0) rows.push_back({"NaN", Grouped(m.nans)});
   if (m.infinities > 0) rows.push_back({"infinite", Grouped(m.infinities)});
-  if (m.zero_rows > 0) rows.push_back({"rows of zeros", Grouped(m.zero_rows)});
+  if (m.zero_rows > 0) rows.push_back({"rows of zeros", Grouped(*m.zero_rows)});
   if (m.fit) {
     rows.push_back({"KS distance", fmt::format("{:.3g}", m.fit->distance)});
     rows.push_back({"probability", fmt::format("{:.3g}", m.fit->probability)});

@@ -128,7 +128,8 @@ class Work {
     }
   }
 
-  int64_t CountZeroRows() const {
+  std::optional<int64_t> CountZeroRows() const {
+    if (std::ranges::any_of(stretches_, &Stretch::splits_rows)) return {};
     int64_t count = 0;
     const Stretch* stretch = nullptr;
     ZeroRows rows(tensor_.dtype(), 0, 0);
@@ -200,12 +201,14 @@ StretchesOf Stored(const TensorFolder& folder, const std::vector<const Tensor*>&
     std::vector<Stretch> stretches;
     for (const FilePiece& piece : folder.PiecesOf(tensor)) {
       const Shape& shape = piece.box.shape;
-      const bool has_rows = shape.size() > 1 && shape.back() == tensor.shape().back();
+      const bool has_rows = shape.size() > 1;
+      const bool splits_rows = has_rows && shape.back() != tensor.shape().back();
       const auto read = [&piece, size](int64_t first, int64_t count, void* out) {
         InputFile file;
         ReadPart(piece, &file, first * size, count * size, out);
       };
-      stretches.push_back({ElementCount(shape), read, has_rows ? shape.back() : 0});
+      stretches.push_back(
+          {ElementCount(shape), read, has_rows && !splits_rows ? shape.back() : 0, splits_rows});
     }
     return stretches;
   };

@@ -18,7 +18,8 @@ struct Measurement {
   const Tensor* declaring = nullptr;  // the same, or that of a spec for a folder's tensor
   Moments moments;                    // moments of the finite elements
   int64_t nans = 0, infinities = 0;
-  int64_t zero_rows = 0;                    // rows of zeros of a matrix in a folder
+  // Rows of zeros of a matrix in a folder. It has no value if a piece of it has parts of rows.
+  std::optional<int64_t> zero_rows = 0;
   std::vector<double> quantiles;            // quantiles at kQuantiles
   std::vector<int64_t> histogram;           // kBars equal parts from min to max
   std::optional<DeclaredMoments> declared;  // None: the tensor is a view.
@@ -42,8 +43,9 @@ inline constexpr double kLeastProbability = 1e-9;
 using ReadElements = std::function<void(int64_t first, int64_t count, void* out)>;
 struct Stretch {
   int64_t elements;
-  ReadElements read;  // called from several threads
-  int64_t row = 0;    // elements of a row; 0: rows are not looked at
+  ReadElements read;         // called from several threads
+  int64_t row = 0;           // elements of a row; 0: rows are not looked at
+  bool splits_rows = false;  // They are parts of rows of the tensor.
 };
 // Returns the stretches that together are the tensor of this index in the list.
 using StretchesOf = std::function<std::vector<Stretch>(size_t index)>;

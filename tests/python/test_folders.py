@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from changing import changing, counted
 from clients import client_of
-from support import TINY, run_ok, run_tool
+from support import TINY, run_json, run_ok, run_tool
 
 torch = client_of("torch")
 safetensors_torch = client_of("safetensors.torch")
@@ -191,6 +191,26 @@ def test_out_of_the_ordinary(tmp_path):
     assert "-, 1 NaN, 1 infinite\n" in text and text.endswith("\n\n1 tensor has one number in all its elements: z (-2.5)\n")
     text = run_ok("stats", hub(tmp_path / "many", {f"t{i:02}": torch.ones(2) for i in range(11)})).stdout
     assert text.endswith("t06 (1), t07 (1) and 3 more\n")
+
+
+def test_rows_of_zeros_in_files_that_have_parts_of_rows(tmp_path):
+    """They are not counted: half a row of zeros is none, and was counted as 0 even where the other half was zeros."""
+    (tmp_path / "spec.yaml").write_text("""
+shardinit: 1
+name: x
+dtype: f32
+mesh: {axes: {x: 2}}
+modules:
+  halves: {shape: [6, 4], shard: [null, x], init: {expr: floor(i1 / 2)}}
+  zeros: {shape: [6, 4], shard: [null, x], init: zeros}
+  rows: {shape: [6, 4], shard: [x], init: {expr: floor(i0 / 2)}}
+  flat: {shape: [6], shard: [x], init: zeros}
+""")
+    run_ok("export", tmp_path / "spec.yaml", "--to", "dcp", "-o", tmp_path / "in")
+    found = {t["path"]: t["zero_rows"] for t in run_json("stats", tmp_path / "in")["tensors"]}
+    assert found == {"halves": None, "zeros": None, "rows": 2, "flat": 0}
+    text = run_ok("stats", tmp_path / "in").stdout
+    assert text.count(" of zeros") == 1 and "-, 2 rows of zeros\n" in text
 
 
 def test_values_are_compared_bit_by_bit(tmp_path):

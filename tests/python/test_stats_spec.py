@@ -67,6 +67,18 @@ def test_one_bit_is_a_change(trained):
     assert "no tensor is exactly as small initializes it\n1 tensor has one number in all its elements: a.bias (0)\n" in text
 
 
+def test_a_spec_has_no_nan(trained):
+    folder, state = trained
+    state["a.still"][3, 5] = state["a.norm"][3] = float("nan")
+    found, _ = measured(folder, state)
+    for name in "a.still", "a.norm":
+        assert found[name]["nan"] == 1 and found[name]["as_declared"] is found[name]["is_initial"] is False
+    own = {t["path"]: t for t in run_json("stats", folder / "trained")["tensors"]}
+    assert own["a.still"]["nan"] == 1 and own["a.still"]["as_declared"]
+    text = run_ok("stats", folder / "trained").stdout
+    assert text.count("-, 1 NaN\n") == 2 and "\n1 tensor has one number in all its elements: a.bias" in text
+
+
 def test_what_cannot_be_compared_is_said(trained):
     folder, state = trained
     del state["a.up"]
