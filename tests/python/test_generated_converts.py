@@ -164,6 +164,41 @@ def test_generated_losses(case, other):
         assert digests_of(root / "back") == wanted
 
 
+CONVENTIONS = st.fixed_dictionaries({}, optional={"times": st.sampled_from([1, 2, 0.5, -4]), "plus": st.integers(-3, 3)})
+NAMES = ["w", "v", "u"]
+
+
+@generated(40)
+@given(conventions=st.lists(st.tuples(CONVENTIONS, CONVENTIONS | st.none()), min_size=3, max_size=3),
+       renamed=st.booleans(), dtype=st.sampled_from(["float32", "bfloat16", "float64"]))
+def test_generated_conventions(conventions, renamed, dtype):
+    """From the convention of one trainer to that of another, where numbers are such that nothing is rounded. None: the
+    other trainer's convention is the same."""
+    short = {"float32": "f32", "bfloat16": "bf16", "float64": "f64"}[dtype]
+    layouts, wanted, state = {"a": {}, "b": {}}, {}, {}
+    for number, (name, (one, other)) in enumerate(zip(NAMES, conventions)):
+        other = one if other is None else other
+        there = f"{name}.there" if renamed else name
+        layouts["a"][name] = {"from": name, **one}
+        layouts["b"][there] = {"from": name, **other}
+        value = torch.arange(-3, 5).to(torch.float64) + number
+        state[name] = (value * one.get("times", 1) + one.get("plus", 0)).to(getattr(torch, dtype))
+        wanted[there] = (value * other.get("times", 1) + other.get("plus", 0)).to(getattr(torch, dtype))
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        (root / "in").mkdir()
+        safetensors_torch.save_file(state, root / "in/model.safetensors", metadata={"format": "pt"})
+        (root / "spec.yaml").write_text(json.dumps({
+            "shardinit": 1, "name": "x", "dtype": short, "layouts": layouts,
+            "modules": {name: {"shape": [8], "init": "ones"} for name in NAMES}}))
+        run_ok("convert", root / "in", "--spec", root / "spec.yaml", "--from-layout", "a", "--layout", "b", "--inexact",
+               "--to", "safetensors", "-o", root / "out", "-q")
+        found = safetensors_torch.load_file(root / "out/model.safetensors")
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert torch.equal(found[name], tensor), (name, found[name], tensor)
+
+
 def test_equal_elements_that_differ(tmp_path):
     """What a layout holds twice, as a tied head, must be the same in both places, or one is named."""
     config = {"num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": 16, "head_dim": 8, "vocab_size": 17,

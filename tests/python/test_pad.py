@@ -158,6 +158,19 @@ def test_layouts_are_padded_too(tmp_path):
     assert np.array_equal(stored["kk"], np.pad(np.concatenate([k, k, k]), ((0, 1), (0, 0)), constant_values=2))
 
 
+def test_stacks_are_padded_as_their_members(tmp_path):
+    modules = {"e": {"shape": [6], "init": "ones"}}
+    for n in range(2):
+        modules[f"h.{n}.w"] = {"shape": [5], "shard": ["a"], "uneven": {"pad": "half"}, "init": {"normal": {"std": 1}}}
+    spec = write(tmp_path / "x.yaml", modules, mesh=(2, 1), layouts={"s": {"stack": ["h"], "keep": ["e"]}})
+    run_ok("gen", spec, "--layout", "s", "-o", tmp_path / "out")
+    stored = {p: w.view(np.float32) for p, (_, w) in reassemble(tmp_path / "out").items()}
+    assert {p: w.shape for p, w in stored.items()} == {"h.w": (2, 6), "e": (6,)}
+    with shardinit.open_spec(spec) as drawn:
+        for n in range(2):
+            assert np.array_equal(stored["h.w"][n], np.append(drawn.generate(f"h.{n}.w")[:5], np.float32(0.5)))
+
+
 def test_reshard_pads_anew(tmp_path):
     spec = write(tmp_path / "x.yaml")
     chunk = write(tmp_path / "chunk.yaml", {p: {**t, "uneven": "chunk"} for p, t in MODULES.items()})
