@@ -21,6 +21,7 @@
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/json.h"
+#include "base/parse_number.h"
 #include "base/text.h"
 #include "formats/hdf5/build.h"
 #include "formats/hdf5/confine.h"
@@ -361,7 +362,9 @@ std::string DescribeFile(const std::string& path, std::chrono::milliseconds time
   if (!answered.is_whole || !WIFEXITED(status) || answer.empty()) {
     Refuse("`{}` is refused: reading its structure crashed HDF5 or took too much", path);
   }
-  if (answer[0] == kFailure) throw SystemError("read", path, std::atoi(answer.c_str() + 1));
+  if (answer[0] == kFailure) {
+    throw SystemError("read", path, ParseNumber<int>(answer.substr(1)).value_or(EIO));
+  }
   if (answer[0] != kDescription) Refuse("`{}` is refused: {}", path, answer.substr(1));
   // By now the file may control the child.
   if (!nlohmann::json::accept(answer.begin() + 1, answer.end())) {
