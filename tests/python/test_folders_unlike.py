@@ -115,6 +115,21 @@ layouts: {padded: {w: {from: {pad: {axis: 0, to: 16, of: w}}}}}
     assert "no difference" in run_ok("diff", out, hub(tmp_path / "rows", {"w": whole[:10].clone()}), "--values").stdout
 
 
+def test_a_tensor_that_is_there_in_part_is_missing(tmp_path):
+    """Half of `ab` is in `b2`, too, and the layout that is asked for needs no more than that half."""
+    write = {"a": {"shape": [2], "init": "ones"}, "b": {"shape": [3], "init": "ones"}}
+    for order in ("a", "b"), ("b", "a"):
+        layouts = {"have": {"ab": {"from": {"concat": {"axis": 0, "of": list(order)}}}, "b2": {"from": "b"}},
+                   "want": {"keep": ["b"], "omit": ["a"]}}
+        (tmp_path / "spec.yaml").write_text(json.dumps(
+            {"shardinit": 1, "name": "x", "dtype": "f32", "modules": write, "layouts": layouts}))
+        hub(tmp_path / "in", {"b2": torch.ones(3)})
+        assert "the folder has no `ab`" in refused(
+            "convert", tmp_path / "in", "--spec", tmp_path / "spec.yaml", "--from-layout", "have", "--layout", "want",
+            "--to", "dcp", "-o", tmp_path / "out", code=2)
+        shutil.rmtree(tmp_path / "in")
+
+
 def test_names_in_one_another(tmp_path):
     folder = hub(tmp_path / "in", {"w": torch.ones(1), "w.0": torch.ones(2)})
     for arguments in ["convert", folder, "--to", "hdf5"], ["reshard", folder]:

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -97,9 +98,31 @@ def views(draw, mesh, path, tensor):
 
 
 @strategies.composite
+def alone(draw, mesh):
+    return {f"w{i}": draw(tensors(mesh)) for i in range(draw(strategies.integers(1, 3)))}
+
+
+@strategies.composite
+def layers(draw, mesh):
+    """Tensors whose names differ in a number, which are alike but for what one or the other has of its own."""
+    first = draw(tensors(mesh))
+    numbers = draw(strategies.lists(strategies.integers(0, 4), min_size=2, max_size=4, unique=True))
+    drawn = {}
+    for number in numbers:
+        other = draw(tensors(mesh))
+        own = [key for key in ("init", "dtype", "shard") if draw(strategies.integers(0, 3)) == 0]
+        if "init" in own and len(other["shape"]) != len(first["shape"]):
+            own.remove("init")
+        if "shard" in own:
+            other["shard"] = draw(partitions(mesh, first["shape"], False))
+        drawn[f"l.{number}.w"] = {**first, **{key: other[key] for key in own}}
+    return drawn
+
+
+@strategies.composite
 def specs(draw):
     mesh = draw(strategies.sampled_from(MESHES))
-    drawn = {f"w{i}": draw(tensors(mesh)) for i in range(draw(strategies.integers(1, 3)))}
+    drawn = draw(layers(mesh) | alone(mesh))
     spec = {"shardinit": 1, "name": "drawn", "seed": draw(strategies.integers(0, 2**64 - 1)), "fans": "out_in",
             "engine": draw(strategies.sampled_from(["philox4x32", "jax_threefry"])), "mesh": {"axes": mesh}, "modules": drawn}
     if draw(strategies.booleans()):
@@ -133,6 +156,19 @@ def jax():
         process.stdin.close()
 
 
+def members(name, words):
+    """Path and words of each tensor of a result: of layers `l.*.w`, which are 0 and so on, or `l.{1,3..5}.w`."""
+    if "*" in name:
+        return [(name.replace("*", str(number)), layer) for number, layer in enumerate(words)]
+    if "{" not in name:
+        return [(name, words)]
+    before, numbers, after = re.split("[{}]", name)
+    ranges = [[int(end) for end in text.split("..")] for text in numbers.split(",")]
+    numbers = [number for ends in ranges for number in range(ends[0], ends[-1] + 1)]
+    assert len(numbers) == len(words)
+    return [(f"{before}{number}{after}", layer) for number, layer in zip(numbers, words)]
+
+
 # Twelve parts of this matrix were gathered.
 PADDED = {"shape": [1024, 1020], "shard": [[], ["a"]], "uneven": "pad", "dtype": "f32", "init": {"normal": {"std": 1}}}
 
@@ -153,8 +189,9 @@ def test_generated_programs(jax, case):
         for rank, file_name in enumerate(rank_files(folder / "out")):
             with h5py.File(file_name, "r") as file:
                 held = {text_of(dataset.attrs["path"]): read_raw(dataset) for dataset in datasets_in(file)}
-            assert held.keys() == results.keys()
+            made = {path: words for name, parts in results.items() for path, words in members(name, parts[rank])}
+            assert held.keys() == made.keys()
             for tensor, words in held.items():
-                assert np.array_equal(results[tensor][rank], words), (tensor, rank)
+                assert np.array_equal(made[tensor], words), (tensor, rank)
         event(str(options))
         assert facts["collectives"] == []

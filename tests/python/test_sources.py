@@ -258,6 +258,21 @@ def test_ranks_of_other_bytes_never_become_one_checkpoint(tmp_path, model):
     run_ok("verify", out)
 
 
+def test_ranks_of_norms_of_other_bytes(tmp_path, model):
+    """Rank 0 has the norms, and rank 1 the tensor that is taken from the source."""
+    spec = spec_of(tmp_path, """
+embed.weight: {shape: [20, 6], init: {source: base}, stage: {t: 1}}
+g: {shape: [20, 1], init: {norms: {of: embed.weight}}, stage: {t: 0}}
+""", head="mesh: {axes: {t: 2}}\n")
+    out = tmp_path / "out"
+    run_ok("gen", spec, "-o", out, "--ranks", "0")
+    (read,) = json.loads((out / "ranks/rank-00000.json").read_text())["sources"]
+    assert (read["source"], read["tensor"]) == ("base", "embed.weight")
+    safetensors.numpy.save_file({**TENSORS, "embed.weight": EMBED + 1}, model / "model.safetensors")
+    result = run_tool("gen", spec, "-o", out, "--ranks", "1")
+    assert result.returncode == 4 and "is not one checkpoint" in result.stderr, result.stderr
+
+
 def test_a_truncated_source_is_an_error(tmp_path, model):
     spec = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}}")
     file = model / "model.safetensors"

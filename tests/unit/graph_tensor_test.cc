@@ -2,6 +2,7 @@
 // that are equal to the bit.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <cmath>
 #include <thread>
@@ -78,6 +79,19 @@ TEST(PackedText, OutlivesTheThreadThatMadeIt) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Memory in use is counted by glibc. With the sanitizer of addresses it is always 0, and the
+// sanitizer itself tells leaks.
+TEST(PackedText, IsFreedWithTheLastTextOfItsBlock) {
+  const auto make_many = [] {
+    std::vector<PackedText> texts;
+    for (int i = 0; i < 10'000; ++i) texts.emplace_back(fmt::format("layers.{}.weight", i));
+  };
+  make_many();  // The thread keeps a block.
+  const size_t before = mallinfo2().uordblks;
+  for (int i = 0; i < 10; ++i) make_many();
+  EXPECT_LT(mallinfo2().uordblks, before + 20'000);
 }
 
 TEST(SharedValue, IsSharedUntilOneIsChanged) {

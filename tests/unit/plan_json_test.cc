@@ -154,10 +154,12 @@ TEST(ReadPlan, ReadsPlacesInTheStreamOfPyTorch) {
                    MakeTensor("c", DType::bf16, {3}, Normal{0, 1}),
                    MakeTensor("d", DType::bf16, {3}, Uniform{0, 1})};
   graph.tensors[3].set_key(StreamPlace{1000, kNoSpare});
+  graph.tensors[3].Edit().is_buffer = true;
   AssignStreams(kTorchCpu, 7, graph.tensors);
   const std::string text = WritePlan(MakePlan(std::move(graph)));
   EXPECT_NE(text.find(R"("key": {"position": 12, "spare": 8}})"), std::string::npos) << text;
-  EXPECT_NE(text.find(R"("key": {"position": 1000}})"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("key": {"position": 1000}, "kind": "buffer"})"), std::string::npos)
+      << text;
   EXPECT_EQ(WritePlan(ReadPlan(text, "plan.json")), text);
 
   const std::string key = R"(, "key": {"position": 12, "spare": 8})";
@@ -227,6 +229,7 @@ TEST(ReadPlan, ReadsWhatIsWrittenForRandomPlans) {
       if (!MisfitOf(distribution, dtype).what.empty()) dtype = DType::f64;
       Tensor tensor = MakeTensor(fmt::format("g.{}-t_", t), dtype, std::move(shape), distribution,
                                  std::move(partition));
+      tensor.Edit().is_buffer = random.Chance(3);
       if (random.Chance(3)) {
         tensor.set_key(DrawPath{fmt::format("\"old\" ключ {}", t)});
       } else if (random.Chance(3)) {
@@ -245,6 +248,7 @@ TEST(ReadPlan, ReadsWhatIsWrittenForRandomPlans) {
     EXPECT_EQ(Print(back.graph), Print(plan.graph));
     for (size_t t = 0; t < plan.graph.tensors.size(); ++t) {
       EXPECT_EQ(back.graph.tensors[t].stream().key, plan.graph.tensors[t].stream().key);
+      EXPECT_EQ(back.graph.tensors[t].is_buffer(), plan.graph.tensors[t].is_buffer());
     }
     EXPECT_EQ(back.boxes, plan.boxes);
     EXPECT_EQ(back.max_rank_bytes, plan.max_rank_bytes);
