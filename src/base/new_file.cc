@@ -360,6 +360,7 @@ StagedFolder::StagedFolder(const std::string& path, const Digest& key,
                            const std::function<bool(const std::string& staged)>& may_go_on)
     : path_(PathToTake(path)), parent_(Folder::Make(FolderOf(path_))) {
   RequireFree(path_);
+  RemoveFolderLeftOvers(parent_, NameOf(path_));
   const auto staged_in = [&](const std::string& name) {
     return fmt::format("{}/{}/{}", FolderOf(path_), name, kStaged);
   };
@@ -383,7 +384,6 @@ StagedFolder::StagedFolder(const std::string& path, const Digest& key,
     const std::string token = fmt::format("{:016x}{:016x}\n", RandomBits(), RandomBits());
     name_ = NameOfStaged(path_, token, key);
     std::string temporary;
-    RemoveFolderLeftOvers(parent_, NameOf(path_));
     std::tie(temporary, folder_) = MakeTemporaryFolder(parent_, NameOf(path_), 0700);
     try {
       OutputFile file(folder_, kToken);

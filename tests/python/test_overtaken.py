@@ -143,6 +143,19 @@ def test_a_run_that_is_killed_while_it_looks_for_what_another_left(tmp_path, for
     assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == ["out"]
 
 
+def test_what_was_begun_twice_is_cleared_away_by_the_run_that_goes_on(tmp_path):
+    """One run is killed before its folder has a name to go on with, and another one meanwhile, when it has."""
+    run_ok("gen", "llama3-tiny", "-o", "source", cwd=tmp_path)
+    command = ["reshard", "source", "--mesh", "fsdp=1,tensor=1", "-o", "out"]
+    dies = [rule(call, "kill", where=f"{tmp_path}/.out.{kind}-") for call, kind in (("rename", "part"), ("mkdir", "part"))]
+    first = Stopped(tmp_path, "rename", f"{tmp_path}/.out.part-", *command, cwd=tmp_path, rules=dies[:1])
+    second = run_tool(*command, cwd=tmp_path, env=interposed(dies[1]))
+    assert second.returncode == first.go()[0] == -9, second
+    assert sorted(path.name[:9] for path in tmp_path.glob(".out.*")) == [".out.part", ".out.tmp-"]
+    run_ok(*command, cwd=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == ["out"]
+
+
 def test_a_slow_run_leaves_no_temporary_file_in_the_folder(tmp_path):
     """It stands before it names a file that another one has made, too, which then gives the folder its name."""
     make_two_models(tmp_path)
