@@ -97,7 +97,9 @@ void SharedFolder::RemoveLeftOvers(const std::string& path, const std::string& c
   const Folder folder = Folder::Open(PartsOf(plain));
   if (!folder) return;
   if (!IsEmptyFolder(folder.path()) && !IsClaimed(folder, claim)) return;
-  RemoveRest(Folder::Open(FolderOf(plain)), folder, NameOf(PartsOf(plain)));
+  const Folder parent = Folder::Open(FolderOf(plain));
+  RemoveTemporaries(parent.OpenSub(NameOf(plain)));
+  RemoveRest(parent, folder, NameOf(PartsOf(plain)));
 }
 
 std::string SharedFolder::files() const { return fmt::format("{}/{}", PartsOf(path_), kFiles); }
