@@ -45,7 +45,7 @@ struct Stretch {
   int64_t elements;
   ReadElements read;         // called from several threads
   int64_t row = 0;           // elements of a row; 0: rows are not looked at
-  bool splits_rows = false;  // They are parts of rows of the tensor.
+  bool splits_rows = false;  // Other stretches have the rest of its rows.
 };
 // Returns the stretches that together are the tensor of this index in the list.
 using StretchesOf = std::function<std::vector<Stretch>(size_t index)>;

@@ -128,7 +128,8 @@ ERRORS = {
     "thread": ["EAGAIN"],
 }
 CALLS = list(ERRORS)
-# Who asks for memory. HDF5 crashes or calls exit(-1) at some places where it gets none, above all while it starts.
+# Each kind of `malloc` is what one library asks for. HDF5 crashes or calls exit(-1) at some places where it gets no
+# memory, above all while it starts.
 MEMORY = {"malloc": "libstdc++.so.6", "malloc of HDF5": "libhdf5_serial.so.103"}
 CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, 255)
 # A call that only was interrupted, or did a part, is gone on with: the command ends well.
@@ -219,7 +220,7 @@ class Command:
         counted = Counted(*(rule(call.split()[0], "count", when=0, where=self.where(call)) for call in CALLS))
         assert self.run(env=counted.env).returncode == 0
         self.counts = dict(zip(CALLS, counted.met()))
-        if self.in_python:  # Packages of others ask these libraries, too, and end the process where they have no memory.
+        if self.in_python:  # Packages of others ask these libraries, too, and end the process if they have no memory.
             self.counts.update(dict.fromkeys(MEMORY, 0))
         assert self.in_python or all(self.counts[call] for call in MEMORY)
         self.reruns = set()

@@ -48,7 +48,8 @@ def rules_of(end, at, command):
             "fails": [rule(LOOKS, "fail", errno.EIO, when=at, where=where)]}[end]
 
 
-# How such a run ends. A call that fails may be one that nothing depends on, and a fault may be later than the last call.
+# These are the statuses of such a run. A call that fails may be one that nothing depends on, and a fault may be for a
+# call later than the last.
 STATUSES = {"goes on": [0], "is killed": [-9, 0], "fails": [0, 3]}
 
 

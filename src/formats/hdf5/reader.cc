@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <vector>
