@@ -43,8 +43,9 @@ struct Holding {
   std::vector<FilePiece> pieces;  // Together they are the whole tensor, none of it twice.
 };
 
-// Throws Error (kRefused) unless the pieces are the whole tensor, none of it twice.
-void RequireWhole(const std::string& name, const Holding& holding);
+// Throws Error (kRefused) unless the pieces are the whole tensor, none of it twice. `path` is where
+// the tensor was found.
+void RequireWhole(const std::string& name, const Holding& holding, const std::string& path);
 
 struct Contents {
   std::map<std::string, Holding> tensors;

@@ -123,7 +123,7 @@ int64_t FileLayout::size() const {
   return size;
 }
 
-void RequireWhole(const std::string& name, const Holding& holding) {
+void RequireWhole(const std::string& name, const Holding& holding, const std::string& path) {
   int64_t count = 0;
   std::vector<const Box*> boxes;
   for (const FilePiece& piece : holding.pieces) {
@@ -141,8 +141,8 @@ void RequireWhole(const std::string& name, const Holding& holding) {
   }
   if (count != whole) {
     throw Error(ExitCode::kRefused,
-                fmt::format("{} is not whole: its boxes have {} of the {} elements of {}",
-                            Quote(name), count, whole, InShape(holding.shape)));
+                fmt::format("{} in `{}` is not whole: its boxes have {} of the {} elements of {}",
+                            Quote(name), path, count, whole, InShape(holding.shape)));
   }
 }
 

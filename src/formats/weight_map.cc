@@ -48,16 +48,17 @@ void RequireAllParts(const std::vector<std::string>& files, Contents* contents) 
 
 WeightMap ReadWeightMap(const std::string& folder, const std::string& index) {
   std::string text;
-  if (!ReadInputIfExists(folder + "/" + index, kIndexLimit, &text)) return std::nullopt;
-  const nlohmann::json in = ParseJson(text, index);
+  const std::string path = folder + "/" + index;
+  if (!ReadInputIfExists(path, kIndexLimit, &text)) return std::nullopt;
+  const nlohmann::json in = ParseJson(text, path);
   if (!in.is_object() || !in.contains("weight_map") || !in["weight_map"].is_object()) {
-    throw Error(ExitCode::kRefused, fmt::format("`{}` has no `weight_map`", index));
+    throw Error(ExitCode::kRefused, fmt::format("`{}` has no `weight_map`", path));
   }
   std::map<std::string, std::string> map;
   for (const auto& [name, file] : in["weight_map"].items()) {
     if (!file.is_string()) {
       throw Error(ExitCode::kRefused,
-                  fmt::format("`{}`: the file of {} is not text", index, Quote(name)));
+                  fmt::format("`{}`: the file of {} is not text", path, Quote(name)));
     }
     map.emplace(name, file.get<std::string>());
   }

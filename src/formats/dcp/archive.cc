@@ -51,7 +51,8 @@ void TakeLargeFields(std::string_view extra, Sizes* sizes) {
 Archive::Archive(std::string path, int64_t offset, int64_t length)
     : path_(std::move(path)), offset_(offset), length_(length), file_(path_) {
   if (offset > file_.size() || length > file_.size() - offset) {
-    Refuse(path_, "an item lies beyond its end");
+    Refuse(path_, "an item lies beyond its end: it has {} bytes, from byte {} on, of {}", length,
+           offset, file_.size());
   }
   ReadDirectory();
 }

@@ -16,6 +16,7 @@
 #include "formats/dcp/saved.h"
 #include "formats/foreign_names.h"
 #include "formats/format.h"
+#include "report/text.h"
 
 namespace shardinit {
 namespace dcp {
@@ -56,16 +57,18 @@ std::vector<FilePiece> PlacesOf(const Archive& archive, const DTypeInfo& dtype, 
   need(IsTensor(*pickle.root), "an item is not a tensor");
   SavedTensor tensor = TensorOf(*pickle.root, path);
   const std::string_view torch = ForeignNamesOf(dtype.dtype).torch;
-  need(tensor.dtype == torch,
-       fmt::format("an item is not of the type {} that `{}` says", torch, kMetadata));
-  need(tensor.shape == box.shape, "an item has another shape than its chunk");
+  need(tensor.dtype == torch, fmt::format("an item is not of the type {} that `{}` says, but {}",
+                                          torch, kMetadata, Escape(tensor.dtype)));
+  need(tensor.shape == box.shape,
+       fmt::format("an item has another shape than its chunk: {}, not {}", InShape(tensor.shape),
+                   InShape(box.shape)));
   if (const Archive::Entry* const order = archive.Find("/byteorder")) {
     need(archive.Text(*order, kMostInText) == "little", "its numbers are big-endian");
   }
   const Archive::Entry* const data = archive.Find("/data/" + tensor.storage);
-  need(data != nullptr, "an item has fewer elements than its shape");
+  need(data != nullptr, fmt::format("it has no storage {}", Quote(tensor.storage)));
   tensor.storage_bytes = std::min(tensor.storage_bytes, data->size);
-  return PiecesOf(tensor, dtype.bytes, box, path, archive.DataOf(*data));
+  return PiecesOf(tensor, dtype.bytes, box, path, archive.DataOf(*data), path);
 }
 
 // Returns a path within the folder: the name must not lead elsewhere.
@@ -110,16 +113,20 @@ Holding ReadTensor(const std::string& name, const Value& entry, const Places& pl
   for (const Value* chunk : Member(&entry, "chunks", path).items) {
     Box box{ShapeOf(chunk, "offsets", path), ShapeOf(chunk, "sizes", path)};
     if (box.shape.size() != holding.shape.size() || box.offset.size() != holding.shape.size()) {
-      Refuse(path, "a chunk of {} does not have as many dimensions as the tensor", Quote(name));
+      Refuse(path, "a chunk of {} does not have as many dimensions as the tensor: {} at {}, and {}",
+             Quote(name), InShape(box.shape), InShape(box.offset), InShape(holding.shape));
     }
     for (size_t d = 0; d < box.shape.size(); ++d) {
       if (box.offset[d] + box.shape[d] > holding.shape[d]) {
-        Refuse(path, "a chunk of {} lies outside the tensor's shape", Quote(name));
+        Refuse(path, "a chunk of {} lies outside the tensor's shape: {} at {}, and {}", Quote(name),
+               InShape(box.shape), InShape(box.offset), InShape(holding.shape));
       }
     }
     if (ElementCount(box.shape) == 0) continue;
     const auto place = places.find({name, box.offset});
-    if (place == places.end()) Refuse(path, "it lists no file for a chunk of {}", Quote(name));
+    if (place == places.end()) {
+      Refuse(path, "it lists no file for a chunk of {}, at {}", Quote(name), InShape(box.offset));
+    }
     const Value* const info = place->second;
     const Value* const transforms =
         info->State() != nullptr ? info->State()->Find("transform_descriptors") : nullptr;
@@ -133,7 +140,7 @@ Holding ReadTensor(const std::string& name, const Value& entry, const Places& pl
     std::vector<FilePiece> pieces = PlacesOf(archive, *dtype, box);
     std::move(pieces.begin(), pieces.end(), std::back_inserter(holding.pieces));
   }
-  RequireWhole(name, holding);
+  RequireWhole(name, holding, folder);
   return holding;
 }
 

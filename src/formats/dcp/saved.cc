@@ -52,7 +52,8 @@ int64_t NaturalOf(const Value* value, const std::string& path, std::string_view 
   constexpr int64_t kMost = int64_t{1} << 48;  // small enough for sums
   if (Need(value, path, what).kind != Value::Kind::kInt || value->number < 0 ||
       value->number > kMost) {
-    Refuse(path, "its {} must be a whole number from 0 to 2^48", what);
+    Refuse(path, "its {} must be a whole number from 0 to 2^48{}", what,
+           value->kind == Value::Kind::kInt ? fmt::format(", not {}", value->number) : "");
   }
   return value->number;
 }
@@ -125,7 +126,7 @@ SavedTensor TensorOf(const Value& value, const std::string& path) {
 }
 
 std::vector<FilePiece> PiecesOf(const SavedTensor& tensor, int element_bytes, const Box& box,
-                                const std::string& path, int64_t offset) {
+                                const std::string& path, int64_t offset, const std::string& place) {
   const Shape& shape = tensor.shape;
   if (ElementCount(shape) == 0) return {};
   // All elements must be within the storage, and those of the last dimensions follow one another.
@@ -135,18 +136,20 @@ std::vector<FilePiece> PiecesOf(const SavedTensor& tensor, int element_bytes, co
     int64_t reach = 0;
     if (__builtin_mul_overflow(shape[d] - 1, tensor.strides[d], &reach) ||
         __builtin_add_overflow(last, reach, &last)) {
-      Refuse(path, "its strides lead beyond its storage");
+      Refuse(place, "its strides lead beyond its storage");
     }
   }
-  if (last >= tensor.storage_bytes / element_bytes) {
-    Refuse(path, "an item has fewer elements than its shape");
+  if (const int64_t there = tensor.storage_bytes / element_bytes; last >= there) {
+    Refuse(place,
+           "its storage has fewer elements than its shape, offset and strides need: {}, not {}",
+           there, last + 1);
   }
   while (outer > 0 && (shape[outer - 1] == 1 || tensor.strides[outer - 1] == run)) {
     run *= shape[--outer];
   }
   for (size_t d = 0; d < outer; ++d) runs *= shape[d];
   if (runs > kMostRuns) {
-    Refuse(path, "a tensor is not contiguous, but falls into {} runs: save `tensor.contiguous()`",
+    Refuse(place, "a tensor is not contiguous, but falls into {} runs: save `tensor.contiguous()`",
            runs);
   }
   std::vector<FilePiece> pieces;

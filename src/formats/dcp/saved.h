@@ -46,8 +46,8 @@ SavedTensor TensorOf(const Value& value, const std::string& path);
 
 // Returns where the elements of a tensor lie, whose storage begins at `offset` in the file: runs of
 // a tensor that is not contiguous are pieces of their own. `box` is the place of the tensor in a
-// larger one, with its shape. Throws Error (kRefused) if there are too many.
+// larger one, with its shape. Throws Error (kRefused), which names `place`, if there are too many.
 std::vector<FilePiece> PiecesOf(const SavedTensor& tensor, int element_bytes, const Box& box,
-                                const std::string& path, int64_t offset);
+                                const std::string& path, int64_t offset, const std::string& place);
 
 }  // namespace shardinit::dcp

@@ -96,8 +96,12 @@ class StateDict {
     return keys.empty() ? "none" : keys;
   }
 
+  [[noreturn]] void RefuseDepth(const char* what) const {
+    Refuse(path_, "its {} lie too deep in one another: over {} levels", what, kMostLevels);
+  }
+
   void AddAll(const Value& dict, const std::string& prefix, int level) {
-    if (level == kMostLevels) Refuse(path_, "its dictionaries lie too deep in one another");
+    if (level == kMostLevels) RefuseDepth("dictionaries");
     for (size_t i = 0; i + 1 < dict.items.size(); i += 2) {
       const Value &key = *dict.items[i], &value = *dict.items[i + 1];
       if (key.kind != Value::Kind::kText && key.kind != Value::Kind::kInt && HasTensor(value)) {
@@ -127,7 +131,7 @@ class StateDict {
              "{} is a {} with tensors, whose code would have to run: save its `state_dict()`",
              Quote(name), Quote(std::string(value.Maker())));
     }
-    if (level == kMostLevels) Refuse(path_, "its lists lie too deep in one another");
+    if (level == kMostLevels) RefuseDepth("lists");
     // torch.distributed.checkpoint names the items of a list so, too.
     for (size_t i = 0; i < value.items.size(); ++i) {
       AddValue(fmt::format("{}.{}", name, i), *value.items[i], level + 1);
@@ -151,7 +155,8 @@ class StateDict {
   }
 
   void Add(const std::string& name, const Value& value) {
-    SavedTensor tensor = TensorOf(value, fmt::format("{}` at `{}", path_, name));
+    const std::string place = fmt::format("{}` at `{}", path_, name);
+    SavedTensor tensor = TensorOf(value, place);
     Holding holding{NameOf(path_), tensor.dtype, tensor.shape, {}};
     const DTypeInfo* const dtype = FindDType(&ForeignNames::torch, tensor.dtype);
     if (dtype != nullptr && ElementCount(tensor.shape) > 0) {
@@ -160,7 +165,8 @@ class StateDict {
         Refuse(path_, "the storage of {} has {} bytes instead of {}", Quote(name), stored.bytes,
                tensor.storage_bytes);
       }
-      holding.pieces = PiecesOf(tensor, dtype->bytes, WholeOf(tensor.shape), path_, stored.offset);
+      holding.pieces =
+          PiecesOf(tensor, dtype->bytes, WholeOf(tensor.shape), path_, stored.offset, place);
     }
     if (!contents_.tensors.emplace(name, std::move(holding)).second) {
       Refuse(path_, "it has {} twice", Quote(name));
@@ -254,7 +260,9 @@ Contents ReadLegacy(const std::string& path, int64_t size) {
     at += 8;
     const uint64_t many = FromLittleEndian({count, sizeof count});
     if (many > static_cast<uint64_t>((size - at) / element->second)) {
-      Refuse(path, "it ends too early");
+      Refuse(path,
+             "it ends too early: the storage {} has {} elements of {} bytes, but {} bytes are left",
+             Quote(key->text), many, element->second, size - at);
     }
     const int64_t bytes = static_cast<int64_t>(many) * element->second;
     storages[key->text] = {at, bytes};

@@ -9,6 +9,7 @@
 #include "formats/format.h"
 #include "formats/safetensors/file.h"
 #include "formats/weight_map.h"
+#include "report/text.h"
 
 namespace shardinit {
 namespace safetensors {
@@ -25,8 +26,11 @@ void AddFile(const std::string& path, const std::string& file, Contents* content
       holding.dtype = entry.dtype;
       holding.shape.resize(entry.box.shape.size());
     } else if (holding.dtype != entry.dtype || holding.shape.size() != entry.box.shape.size()) {
-      throw Error(ExitCode::kRefused, fmt::format("{} is in `{}` and, otherwise, in `{}`",
-                                                  Quote(entry.name), holding.file, file));
+      throw Error(
+          ExitCode::kRefused,
+          fmt::format("{} is {} {} in `{}`, but {} {} in `{}`", Quote(entry.name),
+                      Escape(holding.dtype), InShape(holding.shape), holding.pieces.front().file,
+                      Escape(entry.dtype), InShape(entry.box.shape), path));
     }
     for (size_t d = 0; d < holding.shape.size(); ++d) {
       int64_t end = 0;
@@ -37,8 +41,8 @@ void AddFile(const std::string& path, const std::string& file, Contents* content
   }
 }
 
-void RequireAllWhole(const Contents& contents) {
-  for (const auto& [name, holding] : contents.tensors) RequireWhole(name, holding);
+void RequireAllWhole(const Contents& contents, const std::string& path) {
+  for (const auto& [name, holding] : contents.tensors) RequireWhole(name, holding, path);
 }
 
 std::optional<Contents> ReadFolder(const std::string& folder) {
@@ -51,7 +55,7 @@ std::optional<Contents> ReadFolder(const std::string& folder) {
   for (const std::string& file : files) {
     AddFile(fmt::format("{}/{}", folder, file), file, &contents);
   }
-  RequireAllWhole(contents);
+  RequireAllWhole(contents, folder);
   CheckWeightMap(index, kIndexFile, &contents);
   return contents;
 }
@@ -59,7 +63,7 @@ std::optional<Contents> ReadFolder(const std::string& folder) {
 Contents ReadOneFile(const std::string& path) {
   Contents contents;
   AddFile(path, NameOf(path), &contents);
-  RequireAllWhole(contents);
+  RequireAllWhole(contents, path);
   return contents;
 }
 

@@ -30,8 +30,12 @@ std::string ReadJson(const std::string& path, int64_t* data, int64_t* file_size)
   char prefix[8];
   file.Read(0, sizeof prefix, prefix);
   const uint64_t length = FromLittleEndian({prefix, sizeof prefix});
-  if (length > kMaxHeader || length > static_cast<uint64_t>(size) - sizeof prefix) {
-    Refuse(path, "its header would have {} bytes, but the file has {}", length, size);
+  const uint64_t rest = static_cast<uint64_t>(size) - sizeof prefix;
+  if (length > rest) {
+    Refuse(path, "its header would have {} bytes, but {} are behind its length", length, rest);
+  }
+  if (length > kMaxHeader) {
+    Refuse(path, "its header would have {} bytes, but at most {} are read", length, kMaxHeader);
   }
   std::string text(length, '\0');
   file.Read(sizeof prefix, std::ssize(text), text.data());
@@ -39,17 +43,18 @@ std::string ReadJson(const std::string& path, int64_t* data, int64_t* file_size)
   return text;
 }
 
-Shape ReadShape(const json& in, const std::string& path, const std::string& name) {
+// Reads a list of whole numbers, each below 2^62; `what` says of what.
+Shape ReadShape(const json& in, const std::string& path, const char* what,
+                const std::string& name) {
   Shape shape;
-  if (!in.is_array() || in.size() > kMaxRank)
-    Refuse(path, "the shape of {} must be a list of at most {} whole numbers", Quote(name),
-           kMaxRank);
+  const auto refuse = [&] {
+    Refuse(path, "the {} of {} must be a list of at most {} whole numbers, not {}", what,
+           Quote(name), kMaxRank, Quote(in.dump()));
+  };
+  if (!in.is_array() || in.size() > kMaxRank) refuse();
   int64_t count = 1;
   for (const json& extent : in) {
-    if (!extent.is_number_unsigned() || extent.get<uint64_t>() >> 62 != 0) {
-      Refuse(path, "the shape of {} must be a list of at most {} whole numbers", Quote(name),
-             kMaxRank);
-    }
+    if (!extent.is_number_unsigned() || extent.get<uint64_t>() >> 62 != 0) refuse();
     shape.push_back(extent.get<int64_t>());
     if (shape.back() != 0 && __builtin_mul_overflow(count, shape.back(), &count)) {
       Refuse(path, "{} has more than 2^63 - 1 elements", Quote(name));
@@ -59,19 +64,21 @@ Shape ReadShape(const json& in, const std::string& path, const std::string& name
 }
 
 Entry ReadEntry(const std::string& name, const json& in, const std::string& path) {
-  if (!in.is_object() || !in.contains("dtype") || !in.contains("shape") ||
-      !in.contains("data_offsets") || !in["dtype"].is_string()) {
-    Refuse(path, "the entry of {} has no `dtype`, `shape` or `data_offsets`", Quote(name));
+  for (const char* key : {"dtype", "shape", "data_offsets"}) {
+    if (!in.is_object() || !in.contains(key)) {
+      Refuse(path, "the entry of {} has no `{}`", Quote(name), key);
+    }
   }
+  if (!in["dtype"].is_string()) Refuse(path, "the `dtype` of {} is not text", Quote(name));
   const json& offsets = in["data_offsets"];
   if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
       !offsets[1].is_number_unsigned() || offsets[0] > offsets[1] ||
       offsets[1].get<uint64_t>() >> 62 != 0) {
-    Refuse(path, "the `data_offsets` of {} must be two whole numbers, the lower one first",
-           Quote(name));
+    Refuse(path, "the `data_offsets` of {} must be two whole numbers, the lower one first, not {}",
+           Quote(name), Quote(offsets.dump()));
   }
-  Entry entry{name, in["dtype"].get<std::string>(), WholeOf(ReadShape(in["shape"], path, name)),
-              offsets[0].get<int64_t>(), 0};
+  Entry entry{name, in["dtype"].get<std::string>(),
+              WholeOf(ReadShape(in["shape"], path, "shape", name)), offsets[0].get<int64_t>(), 0};
   entry.bytes = offsets[1].get<int64_t>() - entry.offset;
   const DTypeInfo* const dtype = FindDType(&ForeignNames::safetensors, entry.dtype);
   int64_t bytes = 0;
@@ -96,7 +103,7 @@ void PlaceBoxes(const json& metadata, const std::string& path, std::vector<Entry
         !places[entry.name].contains("saved_offsets")) {
       Refuse(path, "`DCP_SHARDING_INFO` has no offset for {}", Quote(entry.name));
     }
-    entry.box.offset = ReadShape(places[entry.name]["saved_offsets"], path, entry.name);
+    entry.box.offset = ReadShape(places[entry.name]["saved_offsets"], path, "offset", entry.name);
     if (entry.box.offset.size() != entry.box.shape.size()) {
       Refuse(path, "the offset of {} has {} dimensions, but its shape {}", Quote(entry.name),
              entry.box.offset.size(), entry.box.shape.size());

@@ -12,6 +12,7 @@
 #include "formats/foreign_names.h"
 #include "formats/format.h"
 #include "formats/zarr/chunks.h"
+#include "report/text.h"
 
 namespace shardinit {
 namespace zarr {
@@ -47,22 +48,34 @@ Shape ReadExtents(const json& in, const char* key, int64_t least, const std::str
     RefuseArray(
         folder,
         fmt::format(
-            "its `{}` must be a list of sizes of at least {}, below 2^48 each and 2^59 together",
-            key, least));
+            "its `{}` must be a list of sizes of at least {}, below 2^48 each and 2^59 together, "
+            "not {}",
+            key, least, Quote(in.value(key, json()).dump())));
   return shape;
 }
 
 Holding ReadArray(const std::string& folder, std::string file) {
   const std::string path = folder + kDescription;
   const json in = ParseJson(ReadInput(path, kDescriptionLimit), path);
-  if (!in.is_object() || in.value("zarr_format", json()) != 2)
-    RefuseArray(folder, "its `zarr_format` is not 2");
+  const auto value_of = [&](const char* key) {
+    return in.is_object() ? in.value(key, json()) : json();
+  };
+  const auto require = [&](const char* key, const json& wanted, const char* in_text) {
+    const json value = value_of(key);
+    if (value == wanted) return;
+    RefuseArray(folder,
+                fmt::format("its `{}` is not {}, but {}", key, in_text, Quote(value.dump())));
+  };
+  require("zarr_format", 2, "2");
   for (const char* key : {"compressor", "filters"}) {
-    if (!in.value(key, json()).is_null())
-      RefuseArray(folder, fmt::format("it has a `{}`, which shardinit does not read", key),
-                  kOrbaxLine);
+    if (const json value = value_of(key); !value.is_null()) {
+      RefuseArray(
+          folder,
+          fmt::format("it has a `{}`, which shardinit does not read: {}", key, Quote(value.dump())),
+          kOrbaxLine);
+    }
   }
-  if (in.value("order", json()) != "C") RefuseArray(folder, "its `order` is not C");
+  require("order", "C", "C");
   const json separator = in.value("dimension_separator", json("."));
   if (separator != "." && separator != "/")
     RefuseArray(folder, "its `dimension_separator` is neither `.` nor `/`");
@@ -72,7 +85,9 @@ Holding ReadArray(const std::string& folder, std::string file) {
       std::move(file), in["dtype"].get<std::string>(), ReadExtents(in, "shape", 0, folder), {}};
   const Shape chunk = ReadExtents(in, "chunks", 1, folder);
   if (chunk.size() != array.shape.size())
-    RefuseArray(folder, "its chunks do not have as many dimensions as its shape");
+    RefuseArray(folder, fmt::format("its chunks, {}, do not have as many dimensions as its "
+                                    "shape, {}",
+                                    InShape(chunk), InShape(array.shape)));
   const DTypeInfo* const dtype = FindDType(&ForeignNames::zarr, array.dtype);
   // Chunks of a type that no spec can ask for, or of an empty array, are not read.
   if (dtype == nullptr || ElementCount(array.shape) == 0) return array;
