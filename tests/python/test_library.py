@@ -319,7 +319,7 @@ def test_misuse_of_fill_is_told_and_changes_nothing(api, small):
         ((0, (0, 0), (3, 6), None, 144), "`out` is NULL"),
         ((0, (0, 0), (2, 6), out.ctypes.data + 4, 96), "`out` is not aligned to the 8 bytes of an element"),
         ((0, (0, 0), (3, 6), out, None, -1), "`threads` is -1: use a number from 1 to 4096"),
-        ((0, (0, 0), (3, 6), out, None, 5000), "`threads` is 5000"),
+        ((0, (0, 0), (3, 6), out, None, 4097), "`threads` is 4097: use a number from 1 to 4096, or 0 for all cores"),
     ]:
         status, message = api.fill(small, *arguments)
         assert status == 2 and said in message and message.startswith("shardinit: error: "), said
@@ -329,6 +329,7 @@ def test_misuse_of_fill_is_told_and_changes_nothing(api, small):
     assert api.c.shardinit_fill(small, 9, None, None, None, 0, 0, None) == 2
     scalar = np.zeros((), "f4")
     assert api.fill(small, 1, None, None, scalar) == (0, None) and scalar == 1
+    assert api.fill(small, 1, None, None, scalar, threads=4096) == (0, None)
 
 
 def test_misuse_of_open(api):
@@ -353,6 +354,22 @@ def test_misuse_of_open(api):
     api.c.shardinit_close(None)
     api.c.shardinit_free(None)
     assert api.c.shardinit_open(None, None, None) == 2
+
+
+def test_open_without_a_source_or_a_spec(api):
+    source = _native.Source(ctypes.sizeof(_native.Source), None, SMALL, len(SMALL))
+    handle, message = ctypes.c_void_p(), ctypes.c_void_p()
+    for arguments, said in [((None, ctypes.byref(handle)), "`source` is NULL"),
+                            ((ctypes.byref(source), None), "`spec` is NULL")]:
+        assert api.c.shardinit_open(*arguments, ctypes.byref(message)) == 2 and not handle
+        assert api.text_of(message) == f"shardinit: error: shardinit_open: {said}\n"
+    first = _native.Source.layout.offset + _native.Source.layout.size  # what the first header had
+    for size, wanted in ((first - 1, 2), (first, 0)):
+        status, handle, message = api.open(text=SMALL, size=size)
+        assert status == wanted, message
+    api.c.shardinit_close(handle)
+    message = api.open(text=SMALL, extra=b"\1")[2]
+    assert message.endswith("  hint: install a libshardinit as new as the header of the program\n"), message
 
 
 def test_text_has_includes_and_a_name(api, tmp_path):
