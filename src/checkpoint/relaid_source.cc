@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/interrupt.h"
+#include "base/suggest.h"
 #include "base/text.h"
 #include "generate/filler.h"
 #include "generate/view.h"
@@ -216,14 +217,15 @@ std::string SpecOf(const SourceRequest& request) {
   return IsFolder(request.folder) && Exists(config) ? config : std::string();
 }
 
-bool HasLayout(const SourceRequest& request, const std::string& spec) {
+std::vector<std::string> LayoutsOf(const std::string& spec) {
   Diagnostics diagnostics;
   SpecRequest of;
   of.path = spec;
   const auto model = LoadSpec(of, diagnostics);
   diagnostics.ThrowIfErrors();
-  return std::ranges::any_of(
-      model->layouts, [&](const auto& layout) { return layout.name.value == request.layout; });
+  std::vector<std::string> names;
+  for (const auto& layout : model->layouts) names.push_back(layout.name.value);
+  return names;
 }
 
 Plan LoadIn(const SourceRequest& request, const std::string& spec, const std::string& layout) {
@@ -289,8 +291,17 @@ std::shared_ptr<const SourceFolder> InLayoutOfSpec(
                             request.folder, Quote(request.layout)),
                 "give the spec of the model that is in the folder, as `spec` beside `layout`");
   }
+  const std::vector<std::string> layouts = LayoutsOf(spec);
+  const bool has_layout = std::ranges::find(layouts, request.layout) != layouts.end();
+  if (!has_layout && !is_hub) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}`, the spec of source {}, has no layout {}", spec,
+                            Quote(request.name), Quote(request.layout)),
+                layouts.empty() ? "it declares none; see `layouts` in shardinit-spec(5)"
+                                : DidYouMean(request.layout, layouts));
+  }
   Plan to = LoadIn(request, spec, {});
-  Plan from = LoadIn(request, spec, is_hub && !HasLayout(request, spec) ? "" : request.layout);
+  Plan from = LoadIn(request, spec, has_layout ? request.layout : "");
   const Plan folder = StoredAs(request, *stored, file_of, from);
   Relayout plans =
       RelayoutOf(folder, std::move(from), std::move(to), [](const std::string&) { return false; });

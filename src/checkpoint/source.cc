@@ -247,7 +247,15 @@ SourceFiles::SourceFiles(const SourceRequest& request, const TakeRecord& take_re
   while (cell_bytes_ < kLargestPrint && bytes / cell_bytes_ >= 1 << 21) cell_bytes_ *= 2;
   pin_ = request.digest;
   if (!request.is_file) return;
-  pins_ = ReadDigests(request.digest);
+  try {
+    pins_ = ReadDigests(request.digest);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kRefused) throw;
+    // Whoever opens the source says its place, where the `path` is.
+    throw Error(error.code(), error.what(),
+                fmt::format("{}{}the `digest` is at {}", error.hint(),
+                            error.hint().empty() ? "" : "; ", request.place));
+  }
   pin_ = ToHex(ModelDigest(*pins_));
 }
 
@@ -296,6 +304,7 @@ void SourceFiles::CheckAll() const {
   if (checked_) return;
   RecordedDigests digests;
   for (const auto& [name, found] : tensors_) {
+    if (!found.dtype) continue;  // `shardinit digest` leaves out what is not read, too.
     const SourceTensorPtr tensor = Find(name);
     const Digest digest = static_cast<const CheckedTensor&>(*tensor).CheckAlone();
     digests[name] = {std::string(InfoOf(*found.dtype).name), ToHex(digest), found.shape};

@@ -59,9 +59,9 @@ Widening BlocksOf(const Tensor& numbers, const Tensor& scales, const std::string
   if (numbers.dtype() != DType::f8e4m3fn || numbers.shape().size() != 2 ||
       scales.dtype() != DType::f32) {
     ThrowUnknown(std::string(numbers.path()),
-                 fmt::format("it is {} with {} dimensions and scales of {}, not a matrix of "
-                             "f8e4m3fn with scales of f32",
-                             InfoOf(numbers.dtype()).name, numbers.shape().size(),
+                 fmt::format("it is {} [{}] with scales of {}, not a matrix of f8e4m3fn with "
+                             "scales of f32",
+                             InfoOf(numbers.dtype()).name, fmt::join(numbers.shape(), ", "),
                              InfoOf(scales.dtype()).name));
   }
   const auto [rows, columns] = BlockOf(config, std::string(numbers.path()));
@@ -152,11 +152,18 @@ void WidenTile(const Widening& widening, const BoxElements& numbers, const BoxEl
       const int code = d % 2 == 0 ? pair & 15 : pair >> 4;
       const int exponent = exponents[static_cast<size_t>(d / kMxNumbers - group)];
       const float sign = (code & 8) != 0 ? -1.0F : 1.0F;
-      const float number = std::ldexp(sign * kE2M1[code & 7], exponent - 127);
-      if (exponent == 255 || std::isinf(number)) {
+      if (exponent == 255) {
+        throw Error(ExitCode::kUsage, fmt::format("`{}` has the scale 255, which stands for no "
+                                                  "number: 254 is the largest, 2^127",
+                                                  widening.scales.path()));
+      }
+      const float code_value = sign * kE2M1[code & 7];
+      const float number = std::ldexp(code_value, exponent - 127);
+      if (std::isinf(number)) {
         throw Error(ExitCode::kUsage,
-                    fmt::format("`{}` has a scale of 2^{}, which no number of f32 has",
-                                widening.scales.path(), exponent - 127));
+                    fmt::format("`{}` has the value {} with the scale 2^{}, whose product f32 does "
+                                "not hold",
+                                widening.made.path(), code_value, exponent - 127));
       }
       Put(widening, number, out + (d * rows + row - first) * bytes);
     }

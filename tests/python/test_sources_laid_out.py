@@ -151,7 +151,7 @@ def test_a_type_is_rounded_and_a_pin_is_of_what_is_stored(tmp_path, base):
     ("layout: torchtitan, spec: base.yaml", None, "has no `tok_embeddings.weight`, which the layout `torchtitan` of `base` has"),
     ("layout: megatron, spec: wide.yaml", None, "stored/model.safetensors` is [512, 32], but [512, 64] in the layout `megatron` of `wide`"),
     ("layout: megatron, spec: deep.yaml", None, "has no `decoder.layers.3."),
-    ("layout: megatrom, spec: base.yaml", None, "the spec has no layout `megatrom`"),
+    ("layout: megatrom, spec: base.yaml", None, "base.yaml`, the spec of source `base`, has no layout `megatrom`"),
     ("layout: torchtitan", None, "nothing says what the layout `torchtitan` is of it"),
     ("layout: megatron, spec: new.yaml", None, "the spec of source `base` has a source itself, `base`"),
     ("layout: megatron, spec: none.yaml", None, "none.yaml"),
