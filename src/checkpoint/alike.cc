@@ -12,6 +12,7 @@
 #include "checkpoint/stored_filler.h"
 #include "generate/view.h"
 #include "graph/stored/rearrange.h"
+#include "tensor/convert.h"
 
 namespace shardinit {
 namespace {
@@ -54,8 +55,9 @@ Tensor AsItIs(const Tensor& view, int64_t number) {
   return same;
 }
 
+// `here` and `there` are what the tensor and the others have of the element.
 [[noreturn]] void ThrowUnlike(const TensorFolder& folder, const Tensor& stored, const Tensor& view,
-                              int64_t element) {
+                              int64_t element, const void* here, const void* there) {
   Shape index = stored.shape();
   for (size_t d = index.size(); d-- > 0;) {
     const int64_t extent = index[d];
@@ -69,9 +71,10 @@ Tensor AsItIs(const Tensor& view, int64_t number) {
         fmt::format("`{}`", folder.plan().graph.tensors[static_cast<size_t>(piece.source)].path()));
   }
   throw Error(ExitCode::kUsage,
-              fmt::format("`{}` of `{}` holds what {} holds, but has another value at [{}], which "
-                          "would be lost",
-                          stored.path(), folder.path(), *others.begin(), fmt::join(index, ", ")),
+              fmt::format("`{}` of `{}` holds what {} holds, but has another value at [{}], {} "
+                          "instead of {}, which would be lost",
+                          stored.path(), folder.path(), *others.begin(), fmt::join(index, ", "),
+                          NumberInText(here, stored.dtype()), NumberInText(there, stored.dtype())),
               "leave one of them out with `--drop`");
 }
 
@@ -93,7 +96,9 @@ void Compare(const TensorFolder& folder, const Tensor& stored, const Tensor& vie
     there.Fill(first, count, b.data());
     const auto differs = std::mismatch(a.begin(), a.begin() + count * bytes, b.begin()).first;
     if (differs != a.begin() + count * bytes) {
-      ThrowUnlike(folder, stored, view, first + (differs - a.begin()) / bytes);
+      const int64_t at = (differs - a.begin()) / bytes;
+      ThrowUnlike(folder, stored, view, first + at, &b[static_cast<size_t>(at * bytes)],
+                  &a[static_cast<size_t>(at * bytes)]);
     }
   }
 }

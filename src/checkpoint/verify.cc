@@ -101,7 +101,10 @@ class Verifier {
     }
     if (index) VerifyIndex(*index);
     if (!IsManifestOf(manifest, plan_, plan_sha256_, entries, index)) {
-      Find(kManifestName, "is damaged: it does not match the plan and the receipts");
+      Find(kManifestName,
+           plan_.graph.mesh.devices.IsPlain() && !ListsDevices(manifest)
+               ? "is damaged: it does not match the plan and the receipts"
+               : "is damaged: it does not match the plan, devices.json and the receipts");
     }
   }
 
