@@ -156,7 +156,9 @@ def test_what_is_not_known_is_refused(tmp_path):
     assert "not u8 [experts, rows, groups, 16]" in refused({"x_blocks": codes, "x_scales": codes[..., 0].clone()})
     codes = torch.zeros(1, 2, 3, 16, dtype=torch.uint8) + 7
     far = torch.full((1, 2, 3), 255, dtype=torch.uint8)
-    assert "has a scale of 2^128" in refused({"x_blocks": codes, "x_scales": far})
+    assert "`x_scales` has the scale 255, which stands for no number" in refused({"x_blocks": codes, "x_scales": far})
+    assert "`x` has the value 6 with the scale 2^127, whose product f32 does not hold" in refused(
+        {"x_blocks": codes, "x_scales": far - 1}, dtype="f32")
     assert "which f16 does not hold" in refused({"x_blocks": codes, "x_scales": far - 5}, None, "f16")
 
 
@@ -188,4 +190,4 @@ def test_a_scale_that_is_not_a_number_is_refused(tmp_path):
     codes, scales = torch.full((1, 2, 3, 16), 0x11, dtype=torch.uint8), torch.full((1, 2, 3), 255, dtype=torch.uint8)
     folder = folder_of(tmp_path / "in", {"x_blocks": codes, "x_scales": scales}, None)
     result = run_tool("convert", folder, "--to", "safetensors", "--dtype", "f32", "-o", tmp_path / "out")
-    assert result.returncode == 2 and "has a scale of 2^128" in result.stderr, result
+    assert result.returncode == 2 and "`x_scales` has the scale 255, which" in result.stderr, result
