@@ -63,7 +63,7 @@ int TryRead(const FormatReader& reader, const std::string& folder) {
   for (const auto& [name, holding] : contents->tensors) {
     const DTypeInfo* const dtype = FindDType(reader.dtype, holding.dtype);
     if (dtype == nullptr) continue;
-    RequireWhole(name, holding);
+    RequireWhole(name, holding, folder);
     for (const FilePiece& piece : holding.pieces) {
       const auto size = static_cast<int64_t>(std::filesystem::file_size(piece.file));
       const int64_t bytes = ElementCount(piece.box.shape) * dtype->bytes;
