@@ -88,7 +88,9 @@ class ElementNames {
       return Fail(
           step,
           fmt::format("{} has two meanings: {}, and {}", Quote(name), meanings[0].what, other.what),
-          "write the index by position, `i0`, the size `n0`, or rename the variable");
+          IsElementName(name)
+              ? "rename the variable or the axis of this name"
+              : "write the index by position, `i0`, the size `n0`, or rename the variable");
     }
     return meanings[0];
   }

@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "bucket/url.h"
 #include "expr/functions.h"
+#include "report/text.h"
 
 namespace shardinit {
 namespace {
@@ -195,8 +196,8 @@ bool SourceTable::Has(const Named<SourceSpec>& source, const MustHaveSpec& wante
       EvaluateInteger(*wanted.count, names_, 0, kLargestExtent, "`count`", diagnostics);
   if (!count || *count == found) return true;
   diagnostics.Error(SpanOf(*wanted.count),
-                    fmt::format("source {} has {} tensors {}, not {}", Quote(source.name.value),
-                                found, Quote(pattern), *count),
+                    fmt::format("source {} has {} {}, not {}", Quote(source.name.value),
+                                Count(found, "tensor"), Quote(pattern), *count),
                     HintFor({wanted.count}, names_));
   return false;
 }

@@ -213,10 +213,14 @@ std::optional<double> TheOnlyValue(const Distribution& distribution) {
 void ReportRefusal(const Tensor& tensor, const Span& place, std::string_view why,
                    std::string_view choose, Diagnostics& diagnostics) {
   const std::string_view engine = tensor.stream().engine->name;
+  const auto* const expression = std::get_if<Expression>(&tensor.distribution());
+  // No other engine has the functions that take numbers of this one.
+  const bool is_bound = expression != nullptr && !expression->program->placed.empty();
   diagnostics.Error(place,
                     fmt::format("engine `{}` cannot draw `{}`, {}: {}", engine, tensor.path(),
                                 InText(tensor.distribution()), why),
-                    fmt::format("choose {}, or the engine `philox4x32`", choose));
+                    is_bound ? "give its functions other numbers"
+                             : fmt::format("choose {}, or the engine `philox4x32`", choose));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Initializers whose values are functions of the index. Each row gives the expression that makes
 // them; the row's parameters are names in it.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -63,8 +64,10 @@ std::optional<std::string> Stft(Arguments a, const Shape& shape, Span span,
                                 Diagnostics& diagnostics) {
   if (shape.size() != 3 || shape[1] != 1 || shape[2] < 2) {
     return diagnostics.Error(span,
-                             "`stft` needs the shape [length of a frame, 1, half the length of the "
-                             "transform + 1], the last at least 2");
+                             fmt::format("`stft` needs the shape [length of a frame, 1, half the "
+                                         "length of the transform + 1], the last at least 2, but "
+                                         "this tensor is [{}]",
+                                         fmt::join(shape, ", ")));
   }
   if (a[3].value != 0 && a[3].value != 1) {
     return diagnostics.Error(a[3].span,

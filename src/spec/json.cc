@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "base/text.h"
 
@@ -13,6 +14,10 @@ namespace shardinit {
 namespace {
 
 constexpr std::string_view kDigits = "0123456789";
+
+// Python prints these words where JSON has others.
+constexpr std::pair<std::string_view, std::string_view> kPythonWords[] = {
+    {"True", "true"}, {"False", "false"}, {"None", "null"}};
 
 // This is thrown where the text stops being JSON.
 struct NoJson {
@@ -189,7 +194,7 @@ class JsonReader {
       throw NoJson{begin, word.size(),
                    word.empty() ? "a value is missing here"
                                 : fmt::format("{} is not a JSON value", Quote(word)),
-                   "text stands in double quotes"};
+                   HintForWord(word)};
     }
     Node* node = NewNode(word == "null" ? Node::Kind::kNull : Node::Kind::kScalar, begin);
     node->verbatim = true;
@@ -197,6 +202,17 @@ class JsonReader {
     node->span.length = static_cast<uint32_t>(word.size());
     at_ = end;
     return node;
+  }
+
+  static std::string HintForWord(std::string_view word) {
+    if (word.empty()) return {};
+    if (word.find_first_of("0123456789+-.") == 0) {
+      return "numbers are such as `-1`, `0.5` or `1e-5`";
+    }
+    for (const auto& [python, own] : kPythonWords) {
+      if (word == python) return fmt::format("write `{}`", own);
+    }
+    return "text stands in double quotes";
   }
 
   static bool IsJsonNumber(std::string_view word) {

@@ -56,7 +56,13 @@ class OptimizerReader {
       groups = node.entries[0].value;
     } else {
       const bool is_reported = node.incomplete || (node.IsNull() && diagnostics_.HasErrors());
-      if (!is_reported) Error(node, "an optimizer has a name", "write it as in `adamw`");
+      const bool has_names = node.IsMap() && !node.entries.empty();
+      if (!is_reported) {
+        Error(node,
+              has_names ? fmt::format("an optimizer has one name, not {}", node.entries.size())
+                        : "an optimizer has a name",
+              "write it as in `adamw` or `{adamw: {lr: 3e-4}}`");
+      }
       return optimizer;
     }
     if (groups != nullptr && groups->IsSequence()) {
@@ -154,13 +160,19 @@ class OptimizerReader {
       case HyperKind::kNumber:
         if (const auto number = ReadNumber(node, HUGE_VAL)) return *number;
         return Wrong(row, node, "a finite number from 0 on");
-      case HyperKind::kPair:
-        if (node.IsSequence() && node.entries.size() == 2) {
-          const auto a = ReadNumber(*node.entries[0].value, 1);
-          const auto b = ReadNumber(*node.entries[1].value, 1);
-          if (a && b) return std::pair(*a, *b);
+      case HyperKind::kPair: {
+        constexpr std::string_view kWanted =
+            "two numbers from 0 to less than 1, such as `[0.9, 0.95]`";
+        if (!node.IsSequence()) return Wrong(row, node, kWanted);
+        std::vector<double> numbers;
+        for (const Node::Entry& entry : node.entries) {
+          const auto number = ReadNumber(*entry.value, 1);
+          if (!number) return Wrong(row, *entry.value, kWanted);
+          numbers.push_back(*number);
         }
-        return Wrong(row, node, "two numbers from 0 to less than 1, such as `[0.9, 0.95]`");
+        if (numbers.size() == 2) return std::pair(numbers[0], numbers[1]);
+        return Wrong(row, node, kWanted, fmt::to_string(numbers.size()));
+      }
       case HyperKind::kBooleanOrNull:
         if (node.IsNull()) return nullptr;
         [[fallthrough]];
@@ -172,8 +184,9 @@ class OptimizerReader {
   }
 
   std::optional<Hyperparameter> Wrong(const HyperRow& row, const Node& node,
-                                      std::string_view wanted) {
-    Error(node, fmt::format("`{}` must be {}, not {}", row.name, wanted, Describe(node)));
+                                      std::string_view wanted, std::string found = {}) {
+    if (found.empty()) found = Describe(node);
+    Error(node, fmt::format("`{}` must be {}, not {}", row.name, wanted, found));
     return {};
   }
 

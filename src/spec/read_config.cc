@@ -1,16 +1,28 @@
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/parse_number.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "expr/expr.h"
 #include "spec/reader.h"
 
 namespace shardinit {
+namespace {
+
+// Tells whether YAML takes the text for a number that is not finite.
+bool IsNotFinite(std::string_view text) {
+  if (text.starts_with('-')) text.remove_prefix(1);
+  return Contains(std::array<std::string_view, 6>{".inf", ".Inf", ".INF", ".nan", ".NaN", ".NAN"},
+                  text);
+}
+
+}  // namespace
 
 ConfigSpec SpecReader::ReadConfigValue(const Node& node) {
   if (node.IsNull()) return {nullptr};
@@ -37,9 +49,9 @@ ConfigSpec SpecReader::ReadConfigValue(const Node& node) {
     return {ParseExpr(node.text.substr(1), span, diagnostics_)};
   }
   if (IsBoolean(node)) return {node.text == "true"};
-  if (!IsNumber(node)) return {std::string(node.text)};
   std::string_view digits = node.text;
   if (digits.starts_with('+')) digits.remove_prefix(1);
+  if (!IsNumber(node) && (node.quoted || !IsNotFinite(digits))) return {std::string(node.text)};
   if (const auto integer = ParseNumber<int64_t>(digits)) return {*integer};
   if (const auto natural = ParseNumber<uint64_t>(digits)) return {*natural};
   if (digits.find_first_not_of("0123456789", digits.starts_with('-') ? 1 : 0) == digits.npos) {
@@ -49,7 +61,8 @@ ConfigSpec SpecReader::ReadConfigValue(const Node& node) {
   }
   if (const auto number = ParseNumber<double>(digits)) return {*number};
   Error(node, fmt::format("JSON has no number {}", Quote(node.text)),
-        "put it in quotes if it is text");
+        IsNotFinite(digits) ? "Transformers writes `{__float__: Infinity}`, or -Infinity, or NaN"
+                            : "put it in quotes if it is text");
   return {nullptr};
 }
 

@@ -31,7 +31,9 @@ void ReadIds(SpecParser& parser, const Node& list, std::vector<Located<int64_t>>
     } else if (const auto id = node.IsScalar() && !node.quoted ? IdOf(node.text) : std::nullopt) {
       ids.push_back({*id, node.span});
     } else {
-      parser.Error(node, fmt::format("a device is a number, not {}", Describe(node)),
+      parser.Error(node,
+                   fmt::format("a device is a number, not {}{}", node.quoted ? "the text " : "",
+                               Describe(node)),
                    std::string(kIdHint));
       return;
     }

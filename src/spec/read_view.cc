@@ -66,7 +66,7 @@ ViewSpec SpecReader::ReadView(const Node& node) {
   view.span = only.key->span;
   view.operation = Text(*only.key);
   if (!CheckIdentifier(*only.key, "operation", diagnostics_) ||
-      !IsMap(only, "write it as in `{axis: 0, of: [a, b]}`"))
+      !IsMap(only, fmt::format("write it as in `{{{}: {{of: …}}}}`", only.key->text)))
     return view;
   for (const Node::Entry& item : only.value->entries) ReadViewArgument(item, view);
   if (view.of.empty() && !IsPart(*only.value) && only.value->Find("of") == nullptr) {

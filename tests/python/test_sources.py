@@ -194,7 +194,7 @@ embed.weight: {shape: [18, 6], init: {parts: {of: [{source: base, rows: 15}, {ro
     ("other.weight: {shape: [2], init: {source: base}}", "source `base` has no tensor `other.weight`"),
     ("embed.weight: {shape: [21, 6], init: {source: base}}", "`embed.weight` is [21, 6], but `embed.weight` of source `base` is [20, 6]"),
     ("w: {shape: [2], init: {source: bose}}", "unknown source `bose`"),
-    ("w: {shape: [2], init: {source: base, tensor: embed.weight, index: [i0]}}", "`index` has 1 expressions"),
+    ("w: {shape: [2], init: {source: base, tensor: embed.weight, index: [i0]}}", "`index` has 1 expression,"),
     ("w: {shape: [2], init: {source: base, tensor: embed.weight, index: [i0, uniform()]}}", "an index cannot be random"),
     ("embed.weight: {shape: [9, 6], init: {parts: {of: [{source: base}, zeros]}}}", "the parts of `embed.weight` are longer"),
     ("embed.weight: {shape: [9, 6], init: {parts: {of: [ones, zeros]}}}", "the length of the part `ones` is not known"),

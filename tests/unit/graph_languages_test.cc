@@ -584,9 +584,8 @@ TEST(PipelineLanguage, ReportsWhatDoesNotComeOut) {
   EXPECT_EQ(
       Ranks(", first_counts_as: 1", 2, 8),
       "x.yaml:5:50: error: 8 layers and 1 for the ends cannot be divided equally among 2 stages");
-  EXPECT_EQ(
-      Ranks(", layers_in_first: 4", 2, 4),
-      "x.yaml:5:50: error: 4 of 4 layers are on the ranks at the ends, and 1 ranks are between");
+  EXPECT_EQ(Ranks(", layers_in_first: 4", 2, 4),
+            "x.yaml:5:50: error: 4 of 4 layers are on the ranks at the ends, with 1 rank between");
   EXPECT_EQ(Ranks(", layers_in_first: 2", 3, 5),
             "x.yaml:5:50: error: 3 layers cannot be divided equally among 2 ranks");
   EXPECT_EQ(Ranks(", layers_in_last: 3, virtual: 2", 2, 9),

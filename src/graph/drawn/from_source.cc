@@ -10,13 +10,14 @@
 #include "graph/drawn/dimensions.h"
 #include "graph/drawn/initializer.h"
 #include "init/sampled.h"
+#include "report/text.h"
 
 namespace shardinit {
 namespace {
 
 constexpr std::string_view kRest = ".**";
 
-constexpr int64_t kMostRows = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMostPartRows = std::numeric_limits<int64_t>::max();
 
 // Effectively the deviation of Transformers' `resize_token_embeddings`: the root of 1e-9.
 constexpr double kRowsStd = 3.1622776601683795e-05;
@@ -89,11 +90,11 @@ std::optional<std::vector<ProgramPtr>> InitBinder::BindIndex(const FromSourceSpe
                                                              const Shape& shape) {
   const size_t rank = data.shape().size();
   if (from.index->value.size() != rank) {
-    return diagnostics_.Error(
-        from.index->span,
-        fmt::format("`index` has {} expressions, but {} is [{}]", from.index->value.size(),
-                    data.text(), fmt::join(data.shape(), ", ")),
-        "give one for each dimension of the source's tensor");
+    return diagnostics_.Error(from.index->span,
+                              fmt::format("`index` has {}, but {} is [{}]",
+                                          Count(std::ssize(from.index->value), "expression"),
+                                          data.text(), fmt::join(data.shape(), ", ")),
+                              "give one for each dimension of the source's tensor");
   }
   const auto axes = tensor.axes ? ValuesOf(tensor.axes->value) : std::vector<std::string>();
   std::vector<ProgramPtr> index;
@@ -225,7 +226,7 @@ std::optional<int64_t> InitBinder::LengthOf(const InitSpec& part, size_t axis) {
   if (data == nullptr) return {};
   if (part.from->rows != nullptr) {
     const int64_t most =
-        part.from->index || axis >= data->shape().size() ? kMostRows : data->shape()[axis];
+        part.from->index || axis >= data->shape().size() ? kMostPartRows : data->shape()[axis];
     return EvaluateInteger(*part.from->rows, names_, 0, most, "`rows`", diagnostics_);
   }
   if (!part.from->index && axis < data->shape().size()) return data->shape()[axis];
@@ -261,8 +262,9 @@ std::optional<Distribution> InitBinder::LowerParts(const InitSpec& init, const T
       of_tensor_ = true;
       return diagnostics_.Error(
           part->name.span,
-          fmt::format("the parts of `{}` are longer than its dimension {}, which has {}", path_,
-                      *axis, (*shape)[*axis]),
+          fmt::format("the parts of `{}` are longer than its dimension {}, which has {}: this one "
+                      "has {}, those before it {}",
+                      path_, *axis, (*shape)[*axis], *length, (*shape)[*axis] - left),
           "make the tensor longer, or take fewer with `rows`");
     }
     left -= *length;

@@ -110,7 +110,8 @@ class FirstDivisibleLanguage : public OnceLanguage {
                     fmt::format("`replicate_unshardable` is `true` or `false`, not {}",
                                 Describe(*replicates)));
     }
-    replicates_ = replicates != nullptr && replicates->text == "true";
+    // After a mistake nothing is said of tensors that cannot be sharded.
+    replicates_ = replicates != nullptr && replicates->text != "false";
     axes_ = context.Axes(ValueOf(text, "axis"), "fsdp", text.key);
   }
 

@@ -125,7 +125,9 @@ class MapReader {
       if (name.kind == PythonValue::kName && name.keyword.empty()) {
         axes.value.push_back({name.text, name.span});
       } else {
-        context_.Error(name.span, fmt::format("{} is not a mesh axis", Quote(name.text)),
+        const std::string written =
+            name.keyword.empty() ? name.text : fmt::format("{}={}", name.keyword, name.text);
+        context_.Error(name.span, fmt::format("{} is not a mesh axis", Quote(written)),
                        "write it as in `P('fsdp', None, ('tensor', 'data'))`");
       }
     };

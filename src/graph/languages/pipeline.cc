@@ -55,8 +55,10 @@ class PipelineLanguage : public OnceLanguage {
     }
     if (const auto layer = LayerOf(tensor.path)) {
       if (*layer >= std::ssize(text_.ranks)) {
-        return Report(fmt::format("`{}` is of layer {}, but `count` is {}", tensor.path, *layer,
-                                  text_.ranks.size()));
+        return ReportOnce(text_.place,
+                          fmt::format("`{}` is of layer {}, but `count` is {}", tensor.path, *layer,
+                                      text_.ranks.size()),
+                          "`count` says how many layers there are, of which the first is 0");
       }
       ranks.insert(text_.ranks[static_cast<size_t>(*layer)]);
       why = fmt::format("layer {}", *layer);
@@ -69,7 +71,8 @@ class PipelineLanguage : public OnceLanguage {
     }
     if (ranks.empty()) {
       if (context_.lacks_tensors) return false;  // the tensor's path may be wrong
-      return Report(fmt::format("no stage has `{}`", tensor.path));
+      return ReportOnce(text_.place, fmt::format("no stage has `{}`", tensor.path),
+                        "name it under `first` or `last`, or its layers under `layers`");
     }
     // A pin to all ranks need not be said.
     sharding->is_pinned = true;
@@ -126,11 +129,6 @@ class PipelineLanguage : public OnceLanguage {
     }
     const auto found = order_->find(WithoutNumbers(path));
     return found == order_->end() ? std::nullopt : std::optional(found->second);
-  }
-
-  bool Report(std::string message) {
-    return ReportOnce(text_.place, std::move(message),
-                      "name it under `first` or `last`, or its layers under `layers`");
   }
 
   const Text text_;
@@ -202,6 +200,7 @@ class PipelineReader {
   std::string_view Choice(std::string_view key, std::span<const std::string_view> words) {
     const Node::Entry* const entry = map_.FindEntry(key);
     const auto word = entry ? context_.reader.ReadChoice(*entry, words) : std::nullopt;
+    knows_numbers_ &= entry == nullptr || word.has_value();
     return word ? *std::ranges::find(words, word->value) : words[0];
   }
 
@@ -271,9 +270,14 @@ class PipelineReader {
       const auto distributed = Distribute(counts, &problem);
       if (!distributed) {
         const Node* count = map_.Find("count");
+        const bool says_ranks = counts.in_first || counts.in_last;
+        const bool leaves_some =
+            (counts.layers + counts.before + counts.behind) % counts.stages() != 0;
         return context_.Error(
             count->span, std::move(problem),
-            "say how many layers each has, as in `stages: [9, 8, 8, 7]`, or `remainder: first`");
+            fmt::format(
+                "say how many layers each has, as in `stages: [9, 8, 8, 7]`{}",
+                says_ranks || counts.remainder || !leaves_some ? "" : ", or `remainder: first`"));
       }
       of_stage = *distributed;
     } else if (!written->IsSequence()) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "report/text.h"
+
 namespace shardinit {
 namespace {
 
@@ -24,11 +26,12 @@ Counts DistributeByRanks(const StageCounts& of, std::string* problem) {
       return {};
     }
   } else if (rest < 0 || (rest == 0) != (between == 0)) {
-    *problem = fmt::format("{} of {} layers are on the ranks at the ends, and {} ranks are between",
-                           fixed, of.layers, between);
+    *problem = fmt::format("{} of {} layers are on the ranks at the ends, with {} between", fixed,
+                           of.layers, Count(between, "rank"));
     return {};
   } else if (between > 0 && rest % between != 0) {
-    *problem = fmt::format("{} layers cannot be divided equally among {} ranks", rest, between);
+    *problem = fmt::format("{} cannot be divided equally among {}", Count(rest, "layer"),
+                           Count(between, "rank"));
     return {};
   } else {
     if (between > 0) std::ranges::fill(sizes, rest / between);
@@ -43,9 +46,8 @@ Counts DistributeByRanks(const StageCounts& of, std::string* problem) {
   for (int64_t s = 0; s < of.stages(); ++s) {
     const int64_t size = sizes[static_cast<size_t>(s % of.ranks)];
     if (size % of.rounds != 0) {
-      *problem =
-          fmt::format("the {} layers of rank {} cannot be divided equally among {} virtual stages",
-                      size, s, of.rounds);
+      *problem = fmt::format("the {} of rank {} cannot be divided equally among {} virtual stages",
+                             Count(size, "layer"), s, of.rounds);
       return {};
     }
     counts.push_back(size / of.rounds);
@@ -59,8 +61,8 @@ Counts Distribute(const StageCounts& of, std::string* problem) {
   if (of.in_first || of.in_last) return DistributeByRanks(of, problem);
   const int64_t stages = of.stages(), ends = of.before + of.behind;
   const int64_t each = (of.layers + ends) / stages, more = (of.layers + ends) % stages;
-  const std::string all = ends > 0 ? fmt::format("{} layers and {} for the ends", of.layers, ends)
-                                   : fmt::format("{} layers", of.layers);
+  std::string all = Count(of.layers, "layer");
+  if (ends > 0) all += fmt::format(" and {} for the ends", ends);
   if (more != 0 && !of.remainder) {
     *problem = fmt::format("{} cannot be divided equally among {} stages", all, stages);
     return {};
@@ -77,7 +79,9 @@ Counts Distribute(const StageCounts& of, std::string* problem) {
   counts.back() -= of.behind;
   for (const int64_t s : {int64_t{0}, stages - 1}) {
     if (counts[static_cast<size_t>(s)] >= 0) continue;
-    *problem = fmt::format("the ends count as more layers than stage {} would have", s);
+    const int64_t end = s == 0 ? of.before : of.behind;
+    *problem = fmt::format("stage {} would have {}, fewer than the {} that its end counts as", s,
+                           Count(counts[static_cast<size_t>(s)] + end, "layer"), end);
     return {};
   }
   return counts;

@@ -105,12 +105,12 @@ class Storer {
   }
 
   void Keep(const LayoutSpec& layout) {
-    std::vector<bool> keeps(layout.keep.size());
+    std::vector<bool> keeps(layout.keep.size()), is_of_stacks(layout.keep.size());
     Globs globs = GlobsOf(layout.keep);
     for (size_t i = 0; i < drawn_.size(); ++i) {
-      if (is_stacked_[i]) continue;
       const std::vector<size_t>& matches = globs.Match(drawn_[i].path());
-      for (const size_t g : matches) keeps[g] = true;
+      for (const size_t g : matches) (is_stacked_[i] ? is_of_stacks : keeps)[g] = true;
+      if (is_stacked_[i]) continue;
       if (matches.empty()) continue;
       const Span& place = layout.keep[matches.front()].span;
       Tensor tensor = drawn_[i];
@@ -121,6 +121,13 @@ class Storer {
     std::vector<std::string> paths;
     for (size_t g = 0; g < keeps.size(); ++g) {
       if (keeps[g]) continue;
+      if (is_of_stacks[g]) {
+        diagnostics_.Error(layout.keep[g].span,
+                           fmt::format("`keep` names `{}`, but `stack` stores all such tensors",
+                                       layout.keep[g].value),
+                           "remove it");
+        continue;
+      }
       if (paths.empty()) paths = PathsOf(drawn_);
       diagnostics_.Error(
           layout.keep[g].span,
@@ -170,30 +177,31 @@ class Storer {
         return;
       }
     }
-    tensor.Edit().convention = ConventionOf(spec, leaf);
+    tensor.Edit().convention = ConventionOf(spec);
     Add(*lowered, leaf.place, &spec, std::move(tensor));
   }
 
  private:
-  Convention ConventionOf(const TensorSpec& spec, const Leaf& leaf) {
+  Convention ConventionOf(const TensorSpec& spec) {
     Convention convention;
-    const auto take = [&](const ExprPtr& expr, float* out) {
+    const auto take = [&](std::string_view key, const ExprPtr& expr, float* out) {
       if (expr == nullptr) return;
-      if (const auto number = EvaluateNumber(*expr, names_, diagnostics_)) {
-        *out = static_cast<float>(*number);
+      const auto number = EvaluateNumber(*expr, names_, diagnostics_);
+      if (!number) return;
+      const auto narrow = static_cast<float>(*number);
+      const bool may_be_zero = key != "times";
+      if (std::isfinite(narrow) && (may_be_zero || narrow != 0)) {
+        *out = narrow;
+        return;
       }
+      diagnostics_.Error(SpanOf(*expr),
+                         fmt::format("`{}` is {}, but must be a number of f32{}", key, *number,
+                                     may_be_zero ? "" : " other than 0"));
     };
-    take(spec.times, &convention.times);
-    take(spec.back, &convention.back);
-    take(spec.plus, &convention.plus);
+    take("times", spec.times, &convention.times);
+    take("back", spec.back, &convention.back);
+    take("plus", spec.plus, &convention.plus);
     if (convention.times == 1) convention.back = 0;  // it undoes `times`
-    if (!std::isfinite(convention.times) || convention.times == 0 ||
-        !std::isfinite(convention.back) || !std::isfinite(convention.plus)) {
-      diagnostics_.Error(leaf.place,
-                         "`times` must be a number of f32 other than 0, and `back` and "
-                         "`plus` numbers of f32");
-      return {};
-    }
     return convention;
   }
 

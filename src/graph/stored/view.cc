@@ -232,7 +232,7 @@ std::optional<Viewed> ApplySlice(std::vector<Viewed> of, Arguments& arguments, P
   const auto axis = static_cast<size_t>(std::get<int64_t>(arguments[0]));
   const auto start = std::get<int64_t>(arguments[1]), stop = std::get<int64_t>(arguments[2]);
   if (start < 0 || start >= stop || stop > shape[axis]) {
-    return Wrong(problem, 2,
+    return Wrong(problem, start < 0 ? 1 : 2,
                  fmt::format("{} to {} is not a part of axis {} of `{}`, which is {}", start, stop,
                              axis, out.name, Text(shape)));
   }
