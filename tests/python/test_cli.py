@@ -22,6 +22,13 @@ def good(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli") / "weights"
+    run_ok("export", TINY, "--to", "safetensors", "-o", folder)
+    return folder
+
+
 # JSON -------------------------------------------------------------------------
 
 def test_plan_json():
@@ -76,6 +83,53 @@ def test_json_of_every_command(good, tmp_path):
     for command in ["inspect", "verify", "status", "finalize"]:
         assert run_json(command, good) is not None
     assert run_json("inspect", good / "ranks/rank-00000.h5") is not None
+
+
+EXPORTED = "name folder format tensors files bytes was_there"
+COPIED = "name from folder world_size ranks_written ranks_skipped bytes"
+GENERATED = "name folder world_size ranks_written ranks_skipped bytes complete dry_run"
+LOOK = "folder name complete world_size ranks_done missing_ranks bytes bytes_done unfinished stuck"
+
+
+@pytest.mark.parametrize("command, members", [
+    ("gen TINY -o OUT", f"{GENERATED} seconds"), ("gen TINY -o OUT --ranks 1", f"{GENERATED} seconds"),
+    ("gen TINY -o OUT --stats", f"{GENERATED} stages seconds"), ("gen TINY -o OUT --dry-run", f"{GENERATED} seconds"),
+    ("export TINY --to dcp -o OUT", f"{EXPORTED} seconds"), ("export TINY --to dcp -o OUT --ranks 1", f"{EXPORTED} missing_ranks seconds"),
+    ("export TINY --to dcp -o OUT --part 0/2", f"{EXPORTED} missing_ranks seconds"),
+    ("convert WEIGHTS --to dcp -o OUT", f"{EXPORTED} seconds"),
+    ("convert WEIGHTS --to dcp --spec TINY -o OUT --ranks 1", f"{EXPORTED} missing_ranks seconds"),
+    ("convert WEIGHTS --to hdf5 -o OUT", f"{EXPORTED} seconds"),
+    ("convert WEIGHTS --to hdf5 --spec TINY -o OUT --ranks 1", f"{EXPORTED} complete seconds"),
+    ("reshard GOOD --mesh fsdp=4,tensor=1 -o OUT", f"{COPIED} seconds"),
+    ("reshard GOOD --mesh fsdp=4,tensor=1 -o OUT --ranks 1", f"{COPIED} complete seconds"),
+    ("finalize GOOD", "folder complete index"), ("status GOOD", LOOK), ("status GOOD --missing-parts 3", f"{LOOK} missing_parts"),
+    ("status GOOD --watch", f"{LOOK} bytes_per_second seconds_left"),
+    ("verify GOOD", "folder intact ranks boxes bytes findings more_findings foreign more_foreign"),
+    ("verify WEIGHTS", "folder intact files boxes bytes findings more_findings foreign more_foreign"),
+    ("verify GOOD --spec TINY", "folder equal tensors bytes optimizer_entries findings more_findings"),
+    ("verify WEIGHTS --spec TINY", "folder equal tensors bytes optimizer_entries findings more_findings"),
+    ("digest TINY", "contract_version name engine seed model_digest tensors"),
+    ("digest WEIGHTS", "contract_version name engine seed model_digest tensors"),
+    ("diff TINY GOOD", "equal equal_tensors changes tensors stored"),
+    ("diff WEIGHTS GOOD", "equal values_compared equal_tensors tensors"),
+    ("inspect GOOD", "folder complete name seed engine parameters bytes world_size plan_sha256 tensors"),
+    ("inspect WEIGHTS", "folder files bytes warnings others unread tensors"),
+    ("graph TINY", "name layout seed engine mesh logical stored"),
+    ("stats WEIGHTS", "tensors"), ("stats WEIGHTS --spec TINY", "tensors missing other_form not_in_spec")])
+def test_members_of_json(good, weights, tmp_path, command, members):
+    """A man page lists each, and those that are there only with an option."""
+    words = [{"TINY": TINY, "OUT": tmp_path / "out", "GOOD": good, "WEIGHTS": weights}.get(word, word) for word in command.split()]
+    found = run_json(*words)
+    assert set(found) == set(members.split())
+    name, folder = (found.get(member) for member in ("name", "folder"))
+    assert name in (None, "llama3-tiny", "weights") and folder in (None, str(tmp_path / "out"), str(good), str(weights))
+    if "-o" in words and "--dry-run" not in words:  # Once more: nothing is left to do, and this is told.
+        again = run_json(*words)
+        assert set(again) == set(members.split())
+        if "was_there" in found:  # Some ranks alone are no export.
+            assert (found["was_there"], again["was_there"]) == (False, not {"--part", "--ranks"} & set(words)), again
+        if "ranks_written" in found:
+            assert (again["ranks_written"], again["ranks_skipped"], again["bytes"]) == (0, found["ranks_written"], 0)
 
 
 @pytest.mark.parametrize("arguments", [["digest", "missing.yaml"], ["verify", "missing"],

@@ -248,9 +248,14 @@ def test_ranks_of_other_bytes_never_become_one_checkpoint(tmp_path, model):
     (tmp_path / "copy").mkdir()
     safetensors.numpy.save_file({"embed.weight": EMBED + 1}, tmp_path / "copy/model.safetensors")
     result = run_tool("gen", spec, "-o", out, "--ranks", "1", "--source", f"base={tmp_path / 'copy'}")
-    assert result.returncode == 4 and "is not one checkpoint" in result.stderr, result.stderr
+    other = json.loads((out / "ranks/rank-00001.json").read_text())["sources"][0]
+    message = (f"error: `{out}` is not one checkpoint: rank 1 was made of `embed.weight` of source `base` with SHA-256 "
+               f"{other['sha256'][:12]}, but rank 0 with {read['sha256'][:12]}\n  hint: make all ranks of the same source, in "
+               "a new folder, and give its `digest` in the spec\n")
+    assert result.returncode == 4 and message in result.stderr, result.stderr
     assert not (out / "manifest.json").exists()
-    assert run_tool("finalize", out).returncode == 4
+    result = run_tool("finalize", out)
+    assert result.returncode == 4 and message in result.stderr, result.stderr
     result = run_tool("verify", out)
     assert result.returncode != 0
     (out / "ranks/rank-00001.json").unlink()

@@ -106,22 +106,35 @@ def test_several_stuck_ranks(stopped, spec, tmp_path):
 
 def test_watch(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", "0")
+    begin = time.monotonic()
     watch = subprocess.Popen([BINARY, "status", tmp_path / "out", "--watch", "--every", "0.1", "--json"], env=CLEAN, text=True,
                              stdout=subprocess.PIPE)
-    looks = [json.loads(watch.stdout.readline())]
+    looks, ends = [], []
+
+    def read():
+        if line := watch.stdout.readline():
+            looks.append(json.loads(line))
+            ends.append(time.monotonic() - begin)
+        return line
+
+    read()
     for rank in (1, 2, 3):
         run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", rank)
         while looks[-1]["ranks_done"] < rank + 1:
-            looks.append(json.loads(watch.stdout.readline()))
-    looks += [json.loads(line) for line in watch.stdout]
+            read()
+    while read():
+        pass
     assert watch.wait(60) == 0
     assert looks[0]["bytes_per_second"] is None and looks[0]["seconds_left"] is None
     assert [look["complete"] for look in looks] == [False] * (len(looks) - 1) + [True]
     assert [look["ranks_done"] for look in looks] == sorted(look["ranks_done"] for look in looks)
-    for look in looks:
+    for i, look in enumerate(looks):
+        assert (look["bytes_per_second"] is None) == (look["seconds_left"] is None) == (look["ranks_done"] == 1)
         if look["bytes_per_second"] is not None:
-            left = look["bytes"] - look["bytes_done"]
-            assert look["bytes_per_second"] > 0 and look["seconds_left"] == pytest.approx(left / look["bytes_per_second"])
+            left, made = look["bytes"] - look["bytes_done"], look["bytes_done"] - looks[0]["bytes_done"]
+            assert look["seconds_left"] == pytest.approx(left / look["bytes_per_second"])
+            # Between two looks are 0.1 s at least, and the first was after the command began.
+            assert 0.1 * i <= made / look["bytes_per_second"] <= ends[i]
     assert looks[-1]["bytes_done"] == BYTES and looks[-1]["seconds_left"] == 0
 
 
@@ -160,7 +173,7 @@ def test_watch_in_a_terminal(spec, tmp_path):
     assert "\r4 of 4 ranks, 1.0 MB of 1.0 MB, complete\x1b[K" in text and text.endswith("\n")
 
 
-NAME = 'a "b" \\ ü\n{x="1"} 1'
+NAME = 'a "b" \\n \\\\ ü\n{x="1"} 1'
 
 
 def metrics_of(text):
