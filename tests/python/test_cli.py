@@ -419,6 +419,43 @@ def test_quiet_and_verbose(good, tmp_path):
     assert run_tool("plan", TINY, "-q", "-v").returncode == 2
 
 
+ALL = "5,768,448 parameters, 4 ranks, complete"
+TALKS = [  # In one folder, one after the other: what is printed, and what is said beside it.
+    ("gen TINY -o out --ranks 1", "out: unfinished: other ranks are missing; see `shardinit status out`", "wrote 2.9 MB"),
+    ("status out", "out: llama3-tiny: 1 of 4 ranks are there, unfinished\nmissing: 0,2-3", ""),
+    ("gen TINY -o out", f"out: {ALL}", "wrote 8.7 MB\n1 of 4 ranks was there already"),
+    ("gen TINY -o out", f"out: {ALL}", "4 of 4 ranks were there already"),
+    ("gen TINY -o out --dry-run", "would write 0 B of llama3-tiny for 0 of 4 ranks to out; 4 ranks there already", ""),
+    ("finalize out", "out: complete", ""), ("status out", "out: llama3-tiny: 4 of 4 ranks are there, complete", ""),
+    ("export TINY --to dcp -o e --ranks 1", "e: unfinished: 3 ranks are missing, the first is 0", "wrote 2.9 MB"),
+    ("export TINY --to dcp -o e --part 0/2", "e: unfinished: 2 ranks are missing, the first is 2", "wrote 2.9 MB"),
+    ("export TINY --to dcp -o e --ranks 0-2", "e: unfinished: 1 rank is missing, the first is 3", "wrote 2.9 MB"),
+    ("export TINY --to dcp -o e", "e: 21 tensors of llama3-tiny in 5 files, dcp", "wrote 11.5 MB"),
+    ("export TINY --to dcp -o e", "e: 21 tensors of llama3-tiny in 5 files, dcp", "`e` was there already"),
+    ("export TINY --to safetensors -o w", "w: 21 tensors of llama3-tiny in 2 files, safetensors", "wrote 11.5 MB"),
+    ("convert w --to dcp -o c", "c: 21 tensors of w in 2 files, dcp", "wrote 11.5 MB"),
+    ("convert w --to dcp -o c", "c: 21 tensors of w in 2 files, dcp", "`c` was there already"),
+    ("convert w --to hdf5 -o h --spec TINY --ranks 1", "h: unfinished: other ranks are missing", "wrote 2.9 MB"),
+    ("convert w --to hdf5 -o h --spec TINY", "h: 21 tensors of llama3-tiny in 4 files, hdf5", "wrote 11.5 MB"),
+    ("convert w --to hdf5 -o h --spec TINY", "h: 21 tensors of llama3-tiny in 4 files, hdf5", "`h` was there already"),
+    ("reshard out --mesh fsdp=4,tensor=1 -o r --ranks 1", "r: unfinished: other ranks are missing", "copied 2.9 MB"),
+    ("reshard out --mesh fsdp=4,tensor=1 -o r", f"r: {ALL}", "copied 11.5 MB"),
+    ("reshard out --mesh fsdp=4,tensor=1 -o r", f"r: {ALL}", "nothing was left to copy to `r`"),
+    ("verify out", "out: intact: 4 ranks, 69 boxes, 11.5 MB", ""), ("verify w", "w: intact: 2 files, 21 boxes, 11.5 MB", ""),
+    ("verify out --spec TINY", "out: equal to llama3-tiny: 21 tensors, 11.5 MB", ""),
+    ("verify w --spec TINY", "w: equal to llama3-tiny: 21 tensors, 11.5 MB", ""),
+]
+
+
+def test_what_people_are_told(tmp_path):
+    for command, printed, said in TALKS:
+        result = run_ok(*[TINY if word == "TINY" else word for word in command.split()], cwd=tmp_path)
+        assert result.stdout == printed + "\n", command
+        talk = re.sub(r" in \d+\.\d\d s \(\d+\.\d\d GB/s\)\n", "\n", result.stderr)
+        assert talk == "".join(f"shardinit: {line}\n" for line in said.split("\n") if line), command
+        assert run_ok(*[TINY if word == "TINY" else word for word in command.split()], "-q", cwd=tmp_path).stderr == ""
+
+
 def test_a_dry_run_counts_what_is_left(tmp_path):
     out = tmp_path / "out"
     whole = run_json("gen", TINY, "-o", out, "--dry-run")

@@ -263,6 +263,32 @@ def test_ranks_of_other_bytes_never_become_one_checkpoint(tmp_path, model):
     run_ok("verify", out)
 
 
+@pytest.mark.parametrize("layout, wanted", [
+    ({}, [["embed.weight", "layers.0.w"], ["layers.1.w", "layers.2.w", "layers.3.w"]]),
+    ({"ab": {"from": {"concat": {"axis": 0, "of": ["n", "a"]}}}, "cd": {"from": {"stack": {"axis": 0, "of": ["c", "d"]}}},
+      "keep": ["e", "f"]}, [["embed.weight", "layers.0.w"], ["layers.1.w", "layers.2.w", "layers.3.w"]]),
+    ({"keep": ["f", "n"], "omit": ["a", "c", "d", "e"]}, [["embed.weight"], []]),
+    ({"keep": ["d", "n"], "omit": ["a", "c", "f", "e"]}, [[], ["layers.2.w"]]),
+    ({"half": {"from": {"slice": {"axis": 0, "stop": 2, "of": "e"}}}, "keep": ["n", "f"], "omit": ["a", "c", "d", "e"]},
+     [["embed.weight"], ["layers.3.w"]])])
+def test_what_a_rank_has_read_of_sources(tmp_path, model, layout, wanted):
+    """A receipt lists the tensors that elements of this rank come from, whatever a layout makes of them."""
+    spec = spec_of(tmp_path, """
+n: {shape: [4, 6], init: {normal: {std: 1}}, stage: {t: 0}}
+a: {shape: [4, 6], init: {source: base, tensor: layers.0.w}, stage: {t: 0}}
+c: {shape: [4, 6], init: {source: base, tensor: layers.1.w}, stage: {t: 1}}
+d: {shape: [4, 6], init: {source: base, tensor: layers.2.w}, stage: {t: 1}}
+e: {shape: [4, 6], init: {source: base, tensor: layers.3.w}, stage: {t: 1}}
+f: {shape: [20, 6], init: {source: base, tensor: embed.weight}, stage: {t: 0}}
+""", head="mesh: {axes: {t: 2}}\n" + (f"layouts: {{l: {json.dumps(layout)}}}\n" if layout else ""))
+    run_ok("gen", spec, "-o", tmp_path / "out", *(["--layout", "l"] if layout else []))
+    for rank, names in enumerate(wanted):
+        read = json.loads((tmp_path / f"out/ranks/rank-0000{rank}.json").read_text()).get("sources", [])
+        assert [(each["source"], each["tensor"]) for each in read] == [("base", name) for name in names]
+        assert all(each["sha256"] == hashlib.sha256(TENSORS[each["tensor"]].tobytes()).hexdigest() for each in read)
+    run_ok("verify", tmp_path / "out")
+
+
 def test_ranks_of_norms_of_other_bytes(tmp_path, model):
     """Rank 0 has the norms, and rank 1 the tensor that is taken from the source."""
     spec = spec_of(tmp_path, """

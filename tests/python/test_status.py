@@ -94,14 +94,22 @@ def test_several_stuck_ranks(stopped, spec, tmp_path):
         left_over = out / "ranks" / name.replace("00002", f"{rank:05}")
         left_over.touch()
         os.utime(left_over, (now - 3600 * rank, now - 3600 * rank))
-    # Two runs were at one rank: the later one counts.
-    (out / "ranks" / (name.replace("00002", "00009")[:-4] + "0000")).touch()
+    # Several runs were at one rank: the latest one counts, wherever the folder lists it.
+    for number in range(10):
+        another = out / "ranks" / (name.replace("00002", "00009")[:-4] + f"000{number}")
+        another.touch()
+        if number != 4:
+            os.utime(another, (now - 3600 * number, now - 3600 * number - 400))
     # This is a file of a rank that is done, and this one of nobody.
     (out / "ranks" / name.replace("00002", "00000")).touch()
     (out / "ranks/.rank-00011.h5.tmp").touch()
     status = run_json("status", out)
     assert status["stuck"] == list(range(8, 0, -1)) and [each["rank"] for each in status["unfinished"]] == list(range(1, 10))
     assert "8 ranks are stuck: 8 since 8:00 h, 7 since 7:00 h, 6 since 6:00 h, 5 since 5:00 h, 4 since 4:00 h, …\n" in run_ok("status", out).stdout
+    for rank in 8, 7, 6:
+        next(out.glob(f"ranks/*rank-{rank:05}.h5*")).unlink()
+    assert run_ok("status", out).stdout.endswith(
+        "\n5 ranks are stuck: 5 since 5:00 h, 4 since 4:00 h, 3 since 3:00 h, 2 since 2:00 h, 1 since 1:00 h\n")
 
 
 def test_watch(spec, tmp_path):
