@@ -212,6 +212,19 @@ def test_what_appears_in_the_place_of_a_folder_stays(tmp_path, command, kind):
     assert out.read_text() == "mine" if kind == "file" else list(out.iterdir()) == [out / "mine"]
 
 
+def test_another_export_that_appears_is_a_conflict(tmp_path):
+    """It has a record, which was written last: so it is whole, and no run of this one will find it otherwise."""
+    run_ok("gen", "llama3-tiny", "-o", "source", cwd=tmp_path)
+    run_ok("export", "llama3-tiny", "--to", "dcp", "--set", "seed=1", "-o", "other", cwd=tmp_path)
+    first = Stopped(tmp_path, "rename", f"{tmp_path}/out", "convert", "source", "--to", "dcp", "-o", "out", cwd=tmp_path)
+    (tmp_path / "other").rename(tmp_path / "out")
+    there = tree_of(tmp_path / "out")
+    status, stdout, stderr = first.go()
+    assert status == 4 and stderr.endswith("error: `out` exists and holds another export\n"
+                                           "  hint: choose another folder with `-o`, or remove this one\n"), stderr
+    assert tree_of(tmp_path / "out") == there
+
+
 def test_what_another_run_stages_is_not_cleared_away(tmp_path):
     """The copy appears while a run makes it, too. The next run finds it, and leaves alone what the other one still makes."""
     command = Command("reshard", tmp_path, WHOLE["reshard"], None)
