@@ -243,9 +243,10 @@ void MakeFolder(const std::string& path) {
     error = make();
   }
   struct stat info;
-  if (error != 0 && (error != EEXIST || stat(path.c_str(), &info) != 0)) {
-    throw SystemError("create the folder", path, error);
+  if (error == EEXIST && stat(path.c_str(), &info) != 0) {
+    throw SystemError("create the folder", path, errno == ENOENT ? EEXIST : errno);
   }
+  if (error != 0 && error != EEXIST) throw SystemError("create the folder", path, error);
   if (error != 0 && !S_ISDIR(info.st_mode)) {
     throw Error(ExitCode::kConflict, fmt::format("`{}` exists and is not a folder", path),
                 "choose another output folder with `-o`");

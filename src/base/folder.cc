@@ -222,7 +222,8 @@ Fd Folder::Create(const std::string& name) const {
 
 bool Folder::IsInPlace() const {
   struct stat here, there;
-  return fstat(fd_.get(), &here) == 0 && stat(path_.c_str(), &there) == 0 && AreSame(here, there);
+  if (fstat(fd_.get(), &here) != 0) throw SystemError("read", path_);
+  return LookAt(path_, &there) && AreSame(here, there);
 }
 
 }  // namespace shardinit

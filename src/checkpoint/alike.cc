@@ -4,14 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
-#include <set>
+#include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "checkpoint/stored_filler.h"
 #include "generate/view.h"
 #include "graph/stored/rearrange.h"
+#include "tensor/arrangement.h"
 #include "tensor/convert.h"
 
 namespace shardinit {
@@ -55,26 +56,31 @@ Tensor AsItIs(const Tensor& view, int64_t number) {
   return same;
 }
 
+// Returns the path of the tensor that has this element of a stored one in another place.
+std::string_view HolderOf(const TensorFolder& folder, const Tensor& view, int64_t element) {
+  std::vector<Piece> there;
+  for (const Piece& piece : view.view()->pieces) {
+    ClipPiece(piece, element, element + 1, &there);
+  }
+  return folder.plan().graph.tensors[static_cast<size_t>(there.front().source)].path();
+}
+
 // `here` and `there` are what the tensor and the others have of the element.
 [[noreturn]] void ThrowUnlike(const TensorFolder& folder, const Tensor& stored, const Tensor& view,
                               int64_t element, const void* here, const void* there) {
   Shape index = stored.shape();
+  int64_t rest = element;
   for (size_t d = index.size(); d-- > 0;) {
     const int64_t extent = index[d];
-    index[d] = element % extent;
-    element /= extent;
-  }
-  std::set<std::string> others;
-  for (const Piece& piece : view.view()->pieces) {
-    if (piece.source == Piece::kPadding) continue;
-    others.insert(
-        fmt::format("`{}`", folder.plan().graph.tensors[static_cast<size_t>(piece.source)].path()));
+    index[d] = rest % extent;
+    rest /= extent;
   }
   throw Error(ExitCode::kUsage,
-              fmt::format("`{}` of `{}` holds what {} holds, but has another value at [{}], {} "
+              fmt::format("`{}` of `{}` holds what `{}` holds, but has another value at [{}], {} "
                           "instead of {}, which would be lost",
-                          stored.path(), folder.path(), *others.begin(), fmt::join(index, ", "),
-                          NumberInText(here, stored.dtype()), NumberInText(there, stored.dtype())),
+                          stored.path(), folder.path(), HolderOf(folder, view, element),
+                          fmt::join(index, ", "), NumberInText(here, stored.dtype()),
+                          NumberInText(there, stored.dtype())),
               "leave one of them out with `--drop`");
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -45,9 +46,12 @@ std::pair<int64_t, int64_t> BlockOf(const std::string& config, const std::string
                  "weight_block_size");
   }
   const nlohmann::json& size = quantization["weight_block_size"];
-  if (!size.is_array() || size.size() != 2 || !size[0].is_number_unsigned() ||
-      !size[1].is_number_unsigned() || size[0] == 0 || size[1] == 0 || size[0] > 1 << 30 ||
-      size[1] > 1 << 30) {
+  // JSON's own comparison takes a number of 64 bits for a negative one.
+  const auto is_size = [](const nlohmann::json& number) {
+    constexpr uint64_t kMost = 1 << 30;
+    return number.is_number_unsigned() && number != 0 && number.get<uint64_t>() <= kMost;
+  };
+  if (!size.is_array() || size.size() != 2 || !is_size(size[0]) || !is_size(size[1])) {
     ThrowUnknown(path, fmt::format("weight_block_size of config.json is {}, and not two sizes",
                                    size.dump()));
   }

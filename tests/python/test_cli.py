@@ -22,6 +22,13 @@ def good(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli") / "weights"
+    run_ok("export", TINY, "--to", "safetensors", "-o", folder)
+    return folder
+
+
 # JSON -------------------------------------------------------------------------
 
 def test_plan_json():
@@ -76,6 +83,53 @@ def test_json_of_every_command(good, tmp_path):
     for command in ["inspect", "verify", "status", "finalize"]:
         assert run_json(command, good) is not None
     assert run_json("inspect", good / "ranks/rank-00000.h5") is not None
+
+
+EXPORTED = "name folder format tensors files bytes was_there"
+COPIED = "name from folder world_size ranks_written ranks_skipped bytes"
+GENERATED = "name folder world_size ranks_written ranks_skipped bytes complete dry_run"
+LOOK = "folder name complete world_size ranks_done missing_ranks bytes bytes_done unfinished stuck"
+
+
+@pytest.mark.parametrize("command, members", [
+    ("gen TINY -o OUT", f"{GENERATED} seconds"), ("gen TINY -o OUT --ranks 1", f"{GENERATED} seconds"),
+    ("gen TINY -o OUT --stats", f"{GENERATED} stages seconds"), ("gen TINY -o OUT --dry-run", f"{GENERATED} seconds"),
+    ("export TINY --to dcp -o OUT", f"{EXPORTED} seconds"), ("export TINY --to dcp -o OUT --ranks 1", f"{EXPORTED} missing_ranks seconds"),
+    ("export TINY --to dcp -o OUT --part 0/2", f"{EXPORTED} missing_ranks seconds"),
+    ("convert WEIGHTS --to dcp -o OUT", f"{EXPORTED} seconds"),
+    ("convert WEIGHTS --to dcp --spec TINY -o OUT --ranks 1", f"{EXPORTED} missing_ranks seconds"),
+    ("convert WEIGHTS --to hdf5 -o OUT", f"{EXPORTED} seconds"),
+    ("convert WEIGHTS --to hdf5 --spec TINY -o OUT --ranks 1", f"{EXPORTED} complete seconds"),
+    ("reshard GOOD --mesh fsdp=4,tensor=1 -o OUT", f"{COPIED} seconds"),
+    ("reshard GOOD --mesh fsdp=4,tensor=1 -o OUT --ranks 1", f"{COPIED} complete seconds"),
+    ("finalize GOOD", "folder complete index"), ("status GOOD", LOOK), ("status GOOD --missing-parts 3", f"{LOOK} missing_parts"),
+    ("status GOOD --watch", f"{LOOK} bytes_per_second seconds_left"),
+    ("verify GOOD", "folder intact ranks boxes bytes findings more_findings foreign more_foreign"),
+    ("verify WEIGHTS", "folder intact files boxes bytes findings more_findings foreign more_foreign"),
+    ("verify GOOD --spec TINY", "folder equal tensors bytes optimizer_entries findings more_findings"),
+    ("verify WEIGHTS --spec TINY", "folder equal tensors bytes optimizer_entries findings more_findings"),
+    ("digest TINY", "contract_version name engine seed model_digest tensors"),
+    ("digest WEIGHTS", "contract_version name engine seed model_digest tensors"),
+    ("diff TINY GOOD", "equal equal_tensors changes tensors stored"),
+    ("diff WEIGHTS GOOD", "equal values_compared equal_tensors tensors"),
+    ("inspect GOOD", "folder complete name seed engine parameters bytes world_size plan_sha256 tensors"),
+    ("inspect WEIGHTS", "folder files bytes warnings others unread tensors"),
+    ("graph TINY", "name layout seed engine mesh logical stored"),
+    ("stats WEIGHTS", "tensors"), ("stats WEIGHTS --spec TINY", "tensors missing other_form not_in_spec")])
+def test_members_of_json(good, weights, tmp_path, command, members):
+    """A man page lists each, and those that are there only with an option."""
+    words = [{"TINY": TINY, "OUT": tmp_path / "out", "GOOD": good, "WEIGHTS": weights}.get(word, word) for word in command.split()]
+    found = run_json(*words)
+    assert set(found) == set(members.split())
+    name, folder = (found.get(member) for member in ("name", "folder"))
+    assert name in (None, "llama3-tiny", "weights") and folder in (None, str(tmp_path / "out"), str(good), str(weights))
+    if "-o" in words and "--dry-run" not in words:  # Once more: nothing is left to do, and this is told.
+        again = run_json(*words)
+        assert set(again) == set(members.split())
+        if "was_there" in found:  # Some ranks alone are no export.
+            assert (found["was_there"], again["was_there"]) == (False, not {"--part", "--ranks"} & set(words)), again
+        if "ranks_written" in found:
+            assert (again["ranks_written"], again["ranks_skipped"], again["bytes"]) == (0, found["ranks_written"], 0)
 
 
 @pytest.mark.parametrize("arguments", [["digest", "missing.yaml"], ["verify", "missing"],
@@ -363,6 +417,43 @@ def test_quiet_and_verbose(good, tmp_path):
     assert "damaged" in run_tool("verify", out, "--quiet").stderr
     assert run_tool("validate", TINY, "--quiet", "--set", "seed=x").returncode == 2
     assert run_tool("plan", TINY, "-q", "-v").returncode == 2
+
+
+ALL = "5,768,448 parameters, 4 ranks, complete"
+TALKS = [  # In one folder, one after the other: what is printed, and what is said beside it.
+    ("gen TINY -o out --ranks 1", "out: unfinished: other ranks are missing; see `shardinit status out`", "wrote 2.9 MB"),
+    ("status out", "out: llama3-tiny: 1 of 4 ranks are there, unfinished\nmissing: 0,2-3", ""),
+    ("gen TINY -o out", f"out: {ALL}", "wrote 8.7 MB\n1 of 4 ranks was there already"),
+    ("gen TINY -o out", f"out: {ALL}", "4 of 4 ranks were there already"),
+    ("gen TINY -o out --dry-run", "would write 0 B of llama3-tiny for 0 of 4 ranks to out; 4 ranks there already", ""),
+    ("finalize out", "out: complete", ""), ("status out", "out: llama3-tiny: 4 of 4 ranks are there, complete", ""),
+    ("export TINY --to dcp -o e --ranks 1", "e: unfinished: 3 ranks are missing, the first is 0", "wrote 2.9 MB"),
+    ("export TINY --to dcp -o e --part 0/2", "e: unfinished: 2 ranks are missing, the first is 2", "wrote 2.9 MB"),
+    ("export TINY --to dcp -o e --ranks 0-2", "e: unfinished: 1 rank is missing, the first is 3", "wrote 2.9 MB"),
+    ("export TINY --to dcp -o e", "e: 21 tensors of llama3-tiny in 5 files, dcp", "wrote 11.5 MB"),
+    ("export TINY --to dcp -o e", "e: 21 tensors of llama3-tiny in 5 files, dcp", "`e` was there already"),
+    ("export TINY --to safetensors -o w", "w: 21 tensors of llama3-tiny in 2 files, safetensors", "wrote 11.5 MB"),
+    ("convert w --to dcp -o c", "c: 21 tensors of w in 2 files, dcp", "wrote 11.5 MB"),
+    ("convert w --to dcp -o c", "c: 21 tensors of w in 2 files, dcp", "`c` was there already"),
+    ("convert w --to hdf5 -o h --spec TINY --ranks 1", "h: unfinished: other ranks are missing", "wrote 2.9 MB"),
+    ("convert w --to hdf5 -o h --spec TINY", "h: 21 tensors of llama3-tiny in 4 files, hdf5", "wrote 11.5 MB"),
+    ("convert w --to hdf5 -o h --spec TINY", "h: 21 tensors of llama3-tiny in 4 files, hdf5", "`h` was there already"),
+    ("reshard out --mesh fsdp=4,tensor=1 -o r --ranks 1", "r: unfinished: other ranks are missing", "copied 2.9 MB"),
+    ("reshard out --mesh fsdp=4,tensor=1 -o r", f"r: {ALL}", "copied 11.5 MB"),
+    ("reshard out --mesh fsdp=4,tensor=1 -o r", f"r: {ALL}", "nothing was left to copy to `r`"),
+    ("verify out", "out: intact: 4 ranks, 69 boxes, 11.5 MB", ""), ("verify w", "w: intact: 2 files, 21 boxes, 11.5 MB", ""),
+    ("verify out --spec TINY", "out: equal to llama3-tiny: 21 tensors, 11.5 MB", ""),
+    ("verify w --spec TINY", "w: equal to llama3-tiny: 21 tensors, 11.5 MB", ""),
+]
+
+
+def test_what_people_are_told(tmp_path):
+    for command, printed, said in TALKS:
+        result = run_ok(*[TINY if word == "TINY" else word for word in command.split()], cwd=tmp_path)
+        assert result.stdout == printed + "\n", command
+        talk = re.sub(r" in \d+\.\d\d s \(\d+\.\d\d GB/s\)\n", "\n", result.stderr)
+        assert talk == "".join(f"shardinit: {line}\n" for line in said.split("\n") if line), command
+        assert run_ok(*[TINY if word == "TINY" else word for word in command.split()], "-q", cwd=tmp_path).stderr == ""
 
 
 def test_a_dry_run_counts_what_is_left(tmp_path):

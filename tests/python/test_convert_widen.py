@@ -124,6 +124,78 @@ def test_mxfp4_as_transformers_widens_it(tmp_path, dtype, shape):
         same(found["a.down_proj"], wanted.to(DTYPES[dtype]))
 
 
+W, INV, F8 = (300, 200), (3, 2), torch.float8_e4m3fn
+BLOCKS = {"w": torch.zeros(W, dtype=torch.uint8).view(F8), "w_scale_inv": torch.ones(INV)}
+MX = {"x_blocks": torch.zeros(1, 2, 3, 16, dtype=torch.uint8), "x_scales": torch.ones(1, 2, 3, dtype=torch.uint8)}
+NO_BLOCK = "no config.json beside it says, under quantization_config, the weight_block_size"
+
+
+def not_a_matrix(dtype, dimensions, scales):
+    return f"it is {dtype} with {dimensions} dimensions and scales of {scales}, not a matrix of f8e4m3fn with scales of f32"
+
+
+def not_mx(numbers, scales, dtype="u8"):
+    return (f"it is u8 {numbers} and `x_scales` {dtype} {scales}, not u8 [experts, rows, groups, 16] and "
+            "u8 [experts, rows, groups]")
+
+
+@pytest.mark.parametrize("path, why, changed, config", [
+    ("w", NO_BLOCK, {}, None), ("w", NO_BLOCK, {}, {}), ("w", NO_BLOCK, {}, {"quantization_config": None}),
+    ("w", NO_BLOCK, {}, {"quantization_config": {"quant_method": "fp8"}}), ("w", NO_BLOCK, {}, {"quantization_config": [128, 128]}),
+    *(("w", f"weight_block_size of config.json is {json.dumps(size, separators=(',', ':'))}, and not two sizes", {},
+       {"quantization_config": {"weight_block_size": size}})
+      for size in (None, 128, "128", [], [128], [128, 128, 128], [0, 128], [128, 0], [-128, 128], [128, -128], [128.5, 128],
+                   [128, 128.5], ["128", 128], [128, "128"], [2**30 + 1, 128], [128, 2**30 + 1], [2**64 - 1, 128])),
+    *(("w", f"`w_scale_inv` is [3, 2], but blocks of {block[0]} x {block[1]} need [{grid}]", {},
+       {"quantization_config": {"weight_block_size": block}})
+      for block, grid in (([64, 128], "5, 2"), ([128, 64], "3, 4"), ([2**30, 128], "1, 2"), ([128, 2**30], "3, 1"),
+                          ([150, 128], "2, 2"), ([149, 100], "3, 2"), ([128, 99], "3, 3")) if grid != "3, 2"),
+    ("w", "`w_scale_inv` is [2, 3], but blocks of 128 x 128 need [3, 2]", {"w_scale_inv": torch.ones(2, 3)}, ...),
+    ("w", "`w_scale_inv` is [6], but blocks of 128 x 128 need [3, 2]", {"w_scale_inv": torch.ones(6)}, ...),
+    ("w", not_a_matrix("f8e5m2", 2, "f32"), {"w": BLOCKS["w"].view(torch.float8_e5m2)}, ...),
+    ("w", not_a_matrix("f8e4m3fn", 1, "f32"), {"w": BLOCKS["w"].flatten()}, ...),
+    ("w", not_a_matrix("f8e4m3fn", 3, "f32"), {"w": BLOCKS["w"].reshape(3, 100, 200)}, ...),
+    ("w", not_a_matrix("f8e4m3fn", 2, "bf16"), {"w_scale_inv": torch.ones(INV).bfloat16()}, ...),
+    ("w", not_a_matrix("f8e4m3fn", 2, "f64"), {"w_scale_inv": torch.ones(INV).double()}, ...),
+    ("x_blocks", not_mx("[1, 2, 3, 16]", "[1, 2, 3]", "i8"), {"x_scales": torch.ones(1, 2, 3, dtype=torch.int8)}, ...),
+    ("x_blocks", not_mx("[1, 2, 3, 16]", "[1, 3, 2]"), {"x_scales": torch.ones(1, 3, 2, dtype=torch.uint8)}, ...),
+    ("x_blocks", not_mx("[1, 2, 3, 16]", "[1, 2, 3, 1]"), {"x_scales": torch.ones(1, 2, 3, 1, dtype=torch.uint8)}, ...),
+    ("x_blocks", not_mx("[1, 2, 3, 8]", "[1, 2, 3]"), {"x_blocks": torch.zeros(1, 2, 3, 8, dtype=torch.uint8)}, ...),
+    ("x_blocks", not_mx("[2, 3, 16]", "[2, 3]"), {"x_blocks": torch.zeros(2, 3, 16, dtype=torch.uint8),
+                                                  "x_scales": torch.ones(2, 3, dtype=torch.uint8)}, ...),
+    ("x_blocks", not_mx("[1, 1, 2, 3, 16]", "[1, 1, 2, 3]"), {"x_blocks": torch.zeros(1, 1, 2, 3, 16, dtype=torch.uint8),
+                                                              "x_scales": torch.ones(1, 1, 2, 3, dtype=torch.uint8)}, ...),
+    ("x_blocks", not_mx("[]", "[]"), {"x_blocks": torch.tensor(1, dtype=torch.uint8),
+                                      "x_scales": torch.tensor(1, dtype=torch.uint8)}, ...),
+    ("x_blocks", "`x` is there, too", {"x": torch.ones(2)}, ...),
+    ("x_blocks", "it has no scales, as other tensors have, or as config.json says", {"x_scales": None}, ...),
+    ("w", "it has no scales, as other tensors have, or as config.json says", {"w_scale_inv": None}, ...),
+    ("w_scale_inv", "there is no `w`, which it scales", {"w": None}, ...),
+])
+def test_a_mistake_in_scales_is_told_exactly(tmp_path, path, why, changed, config):
+    state = {**(MX if path.startswith("x") else BLOCKS), "norm": torch.ones(3), **changed}
+    folder = folder_of(tmp_path / "in", {name: tensor for name, tensor in state.items() if tensor is not None})
+    if config is None:
+        (folder / "config.json").unlink()
+    elif config is not ...:
+        (folder / "config.json").write_text(json.dumps({"model_type": "none", **config}))
+    words = ["convert", folder, "--to", "safetensors", "-o", tmp_path / "out"]
+    result = run_tool(*words, "--dtype", "bf16")
+    assert result.returncode == 2 and not (tmp_path / "out").exists(), result
+    assert (f"error: `{path}` cannot be widened: {why}\n  hint: leave out `--dtype`, and it is carried as it is\n"
+            in result.stderr), result.stderr
+    run_ok(*words)  # This is what the hint says.
+
+
+@pytest.mark.parametrize("block", [(2**30, 2**30), (300, 200), (1, 2**30), (2**30, 1), (299, 199)])
+def test_blocks_of_any_size(tmp_path, block):
+    weight, scales = blocks(W, block)
+    folder = folder_of(tmp_path / "in", {"w": weight, "w_scale_inv": scales}, block)
+    run_ok("convert", folder, "--to", "safetensors", "--dtype", "f32", "-o", tmp_path / "out")
+    rows, columns = (torch.arange(n) // b for n, b in zip(W, block))
+    same(load(tmp_path / "out")["w"], weight.float() * scales[rows][:, columns])
+
+
 def test_what_is_not_known_is_refused(tmp_path):
     weight, scales = blocks((300, 200))
 
@@ -134,10 +206,6 @@ def test_what_is_not_known_is_refused(tmp_path):
         assert result.returncode == 2 and not (tmp_path / "out").exists(), result
         return result.stderr
 
-    assert "weight_block_size" in refused({"w": weight, "w_scale_inv": scales}, None)
-    assert "blocks of 64 x 128 need [5, 2]" in refused({"w": weight, "w_scale_inv": scales}, (64, 128))
-    assert "is [0,1], and not two sizes" in refused({"w": weight, "w_scale_inv": scales}, (0, 1))
-    assert "not a matrix of f8e4m3fn" in refused({"w": weight.view(torch.float8_e5m2), "w_scale_inv": scales})
     assert "nothing says how `w_scale` scales it" in refused({"w": weight, "w_scale": torch.ones(1)})
     # A tensor whose scales are missing, are of another name, or are alone, would stand for other numbers.
     two = {"a": weight, "a_scale_inv": scales}
@@ -152,8 +220,6 @@ def test_what_is_not_known_is_refused(tmp_path):
     largest = torch.full((300, 200), 0x7E, dtype=torch.uint8).view(torch.float8_e4m3fn)
     for dtype in DTYPES:
         assert "whose product f32 does not hold" in refused({"w": largest, "w_scale_inv": torch.full((3, 2), 1e37)}, dtype=dtype)
-    codes = torch.zeros(1, 2, 3, 8, dtype=torch.uint8)
-    assert "not u8 [experts, rows, groups, 16]" in refused({"x_blocks": codes, "x_scales": codes[..., 0].clone()})
     codes = torch.zeros(1, 2, 3, 16, dtype=torch.uint8) + 7
     far = torch.full((1, 2, 3), 255, dtype=torch.uint8)
     assert "`x_scales` has the scale 255, which stands for no number" in refused({"x_blocks": codes, "x_scales": far})

@@ -59,6 +59,7 @@ FOLDERS = {
 # These go on with what is there: the command that makes it, what is done to it, and the command.
 PARTS = ["convert", "weights", "--to", "dcp", "--sharding", "fsdpv2", "--mesh", "fsdp=2"]
 HALVES = {
+    "reshard over what was left": (FOLDERS["reshard"], lambda out: leave_staged(out), FOLDERS["reshard"]),
     "gen of the rest": (FOLDERS["gen"], lambda out: lose(out, "manifest.json"), FOLDERS["gen"]),
     "gen --repair": (FOLDERS["gen"], lambda out: flip(out / "ranks/rank-00001.h5"),
                      ["gen", "spec.yaml", "--repair", "-o"]),
@@ -91,6 +92,15 @@ def flip(path):
     data = bytearray(path.read_bytes())
     data[-7] ^= 1
     path.write_bytes(data)
+
+
+def leave_staged(out):
+    """Beside the copy lies what an equal run had staged when it was killed."""
+    made = out.rename(out.with_name("made"))
+    killed = rule("pwrite", "kill", when=3, where=f"{out.parent}/")
+    run_tool(*FOLDERS["reshard"], out, cwd=out.parent.parent / "inputs", env=interposed(killed))
+    assert list(out.parent.glob(".out.part-*")) and not out.exists()
+    made.rename(out)
 
 
 # Faults -------------------------------------------------------------------------
@@ -132,6 +142,9 @@ CALLS = list(ERRORS)
 # memory, above all while it starts.
 MEMORY = {"malloc": "libstdc++.so.6", "malloc of HDF5": "libhdf5_serial.so.103"}
 CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, 255)
+# An error at one of these is told by its name. Where room cannot be kept, the message says how much there is, and a
+# place that may not be written is told as such, whatever the reason.
+SAYS_WHY = [call for call in ERRORS if call not in (*MEMORY, "mmap", "fork", "thread", "fallocate", "access")]
 # A call that only was interrupted, or did a part, is gone on with: the command ends well.
 GOES_ON = ["EINTR", "short", "one"]
 
@@ -175,7 +188,8 @@ def state_of(folder):
 def key_of(tree):
     """Two trees with one key differ in the random part of temporary names only."""
     hash_ = hashlib.sha256()
-    for path, data in sorted((re.sub(r"-[0-9a-f]{16}", "-X", path), data) for path, data in tree.items()):
+    masked = [(re.sub(r"-[0-9a-f]{16}", "-X", path), data) for path, data in tree.items()]
+    for path, data in sorted(masked, key=lambda each: (each[0], each[1] or b"")):
         hash_.update(f"{path} {data if data is None else hashlib.sha256(data).hexdigest()}\n".encode())
     return hash_.hexdigest()
 
@@ -353,6 +367,8 @@ class Command:
             need(status in (0, 3, *CRASHES) or self.name == "inspect" and status == 5, said)
         else:
             need(status in (0, 3), said)
+            if status == 3 and call in SAYS_WHY:
+                need(os.strerror(getattr(errno, kind.rstrip("+"))) in result.stderr, said)
 
 
 ASKED = [name for name in COMMANDS if not PATTERN or fnmatch.fnmatchcase(name, PATTERN.split(":")[0])]

@@ -223,6 +223,33 @@ def test_values_are_compared_bit_by_bit(tmp_path):
     assert result.returncode == 1 and "values: 2 of 12 elements differ, the first at [1, 2]" in result.stdout
 
 
+@pytest.mark.parametrize("head, table", [
+    ((torch.float16, (4, 6)), (torch.bfloat16, (4, 6))), ((torch.bfloat16, (4, 6)), (torch.float16, (4, 6))),
+    ((torch.float32, (4, 6)), (torch.bfloat16, (4, 6))), ((torch.bfloat16, (4, 6)), (torch.float32, (4, 6))),
+    ((torch.float32, (4, 6)), (torch.float32, (6, 4))), ((torch.float32, (4, 6)), (torch.float32, (24,)))])
+def test_a_head_of_another_form_is_not_tied(tmp_path, head, table):
+    """Here all bytes are zeros, in both."""
+    state = {name: torch.zeros(shape, dtype=dtype)
+             for name, (dtype, shape) in (("lm_head.weight", head), ("model.embed_tokens.weight", table))}
+    folder = hub(tmp_path / "in", state, tie_word_embeddings=True)
+    assert ("`: config.json ties `lm_head.weight` to the embedding, but the file has one that differs; both are read as "
+            "they are\n") in run_ok("digest", folder).stderr
+
+
+@pytest.mark.parametrize("dtype, said", [
+    ("bf16", "2 tensors become bf16; 2 of other types stay\n"), ("f64", "2 tensors become f64; 2 of other types stay\n"),
+    ("f32", "1 tensor becomes f32; 1 of other types stays\n"), ("f16", "3 tensors become f16; 2 of other types stay\n")])
+def test_tensors_that_have_a_type_are_not_counted(tmp_path, dtype, said):
+    state = {"a": torch.ones(2), "b": torch.zeros(2), "c": torch.ones(3).bfloat16(), "i": torch.arange(3), "k_scale": torch.ones(1)}
+    if dtype == "f64":
+        state["b"] = state["b"].double()
+    folder = hub(tmp_path / "in", state)
+    assert f"shardinit: {said}" in run_ok("convert", folder, "--to", "dcp", "--dtype", dtype, "-o", tmp_path / "out").stderr
+    run_ok("convert", hub(tmp_path / "one", {"a": torch.ones(2), "i": torch.arange(2)}), "--to", "dcp", "-o", tmp_path / "dcp")
+    assert "shardinit: 1 tensor becomes f16; 1 of other types stays\n" in run_ok(
+        "convert", tmp_path / "dcp", "--to", "dcp", "--dtype", "f16", "-o", tmp_path / "f16").stderr
+
+
 def test_types_change_only_when_asked(tmp_path):
     values = torch.cat([torch.randn(1000) * 10.0 ** k for k in range(-3, 4)])
     values[:4] = torch.tensor([float("nan"), -0.0, float("inf"), 1e-40])

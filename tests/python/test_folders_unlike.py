@@ -180,3 +180,57 @@ modules: {w: {shape: [2], init: {source: base}}}
 """)
     message = refused("digest", tmp_path / "spec.yaml", code=2)
     assert f"element [1] of `w` is {2**62 + 1} in" in message and folder.exists()
+
+
+# The stored tensors of a layout, by name: the drawn ones that each is made of, one below the other.
+HELD_TWICE = {
+    "ends": {"p": ["a", "b"], "q": ["b", "c"]},
+    "earlier-name": {"p": ["a", "b"], "d": ["b", "c"]},
+    "inside": {"p": ["a", "b", "c"], "k": ["b"]},
+    "of-two": {"p": ["a", "b"], "q": ["c", "large"], "d": ["large", "b"]},
+    "padded": {"p": ["a", "b"], "q": ["c", "b"]},
+}
+ROWS = {"a": 2, "b": 4, "c": 3, "large": 700}
+OF_TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f64": torch.float64}
+
+
+@pytest.mark.parametrize("case, dtype", [*((case, "f32") for case in HELD_TWICE), ("of-two", "bf16"), ("of-two", "f64")])
+def test_what_is_held_twice_must_be_the_same(tmp_path, case, dtype):
+    """The message names the tensor that has another value, where, and the one that holds it there."""
+    width = 801  # `large` has more than a MiB in each type.
+    drawn = {name: torch.arange(rows * width).remainder(251).reshape(rows, width).to(OF_TORCH[dtype])
+             for name, rows in ROWS.items()}
+    names = HELD_TWICE[case]
+    used = sorted({part for parts in names.values() for part in parts})
+    layout, state = {}, {}
+    for name, parts in names.items():
+        layout[name] = {"from": {"concat": {"axis": 0, "of": parts}} if len(parts) > 1 else parts[0]}
+        state[name] = torch.cat([drawn[part] for part in parts])
+    if case == "padded":  # Rows that only pad may differ.
+        layout["q"] = {"from": {"pad": {"axis": 0, "to": 9, "of": layout["q"]["from"]}}}
+        state["q"] = torch.cat([state["q"], torch.full((2, width), 7, dtype=OF_TORCH[dtype])])
+    (tmp_path / "spec.yaml").write_text(json.dumps({
+        "shardinit": 1, "name": "x", "dtype": dtype,
+        "modules": {name: {"shape": [rows, width], "init": "ones"} for name, rows in ROWS.items() if name in used},
+        "layouts": {"have": layout}}))
+    words = ["convert", tmp_path / "in", "--spec", tmp_path / "spec.yaml", "--from-layout", "have", "--to", "dcp", "-o",
+             tmp_path / "out"]
+    hub(tmp_path / "in", state)
+    run_ok(*words)
+    shutil.rmtree(tmp_path / "out")
+    begins = {name: {part: sum(ROWS[p] for p in parts[:i]) for i, part in enumerate(parts)} for name, parts in names.items()}
+    for name, parts in names.items():
+        for part in parts:
+            others = [other for other in names if other != name and part in names[other]]
+            for row, column in (0, 0), (ROWS[part] // 2, 5), (ROWS[part] - 1, width - 1):
+                if not others:
+                    continue
+                changed = {n: tensor.clone() for n, tensor in state.items()}
+                row_of = {n: begins[n][part] + row for n in [name, *others]}
+                changed[name][row_of[name], column] += 1
+                hub(tmp_path / "in", changed)
+                wanted = [f"error: `{n}` of `{tmp_path}/in` holds what `{other}` holds, but has another value at "
+                          f"[{row_of[n]}, {column}], which would be lost\n" for n in row_of for other in row_of if n != other]
+                told = refused(*words, code=2)
+                assert any(line in told for line in wanted), (told, wanted)
+                assert not (tmp_path / "out").exists()

@@ -4,6 +4,7 @@
 of thing that a path can lead to.
 """
 
+import errno
 import json
 import os
 import pathlib
@@ -499,3 +500,33 @@ def test_a_folder_is_one_thing(folder):
     (folder / "ckpt/plan.json").unlink()  # Its manifest says whose it is.
     run_ok("gen", "spec.yaml", "-o", "ckpt", cwd=folder)
     run_ok("verify", "ckpt", cwd=folder)
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize("words", [["reshard", "ckpt"], ["convert", "ckpt", "--to", "dcp"]], ids=lambda words: words[0])
+def test_a_folder_that_cannot_be_made(folder, words):
+    """Where it would lie is looked at first, beside the checkpoint that is copied, and says the same as for others."""
+    run_ok("gen", "spec.yaml", "-o", "ckpt", cwd=folder)
+    (folder / "f").touch(), (folder / "a").symlink_to("b"), (folder / "b").symlink_to("a"), (folder / "dangling").symlink_to("none")
+    for out, code, message in (
+            ("f/out", 4, "`f` exists and is not a folder\n  hint: choose another output folder with `-o`"),
+            ("f/deep/out", 3, "cannot create the folder `f/deep`: Not a directory"),
+            ("a", 3, "cannot read `a`: Too many levels of symbolic links"),
+            ("a/out", 3, "cannot read `a/out`: Too many levels of symbolic links"),
+            ("dangling", 4, "`dangling` exists and holds something else\n  hint: choose another folder with `-o`"),
+            ("dangling/out", 3, "cannot create the folder `dangling`: File exists"),
+            (LONG, 3, f"cannot read `{LONG}`: File name too long"),
+            ("ckpt/new", 2, "`ckpt/new` is in `ckpt`, the checkpoint that is copied\n  hint: choose another folder with `-o`"),
+            ("ckpt/../ckpt/ranks/new", 2, "`ckpt/../ckpt/ranks/new` is in `ckpt`, the checkpoint that is copied")):
+        before = sorted(folder.iterdir())
+        done = run_tool(*words, "-o", out, cwd=folder)
+        assert done.returncode == code and f"shardinit: error: {message}" in done.stderr, (out, done)
+        assert sorted(folder.iterdir()) == before
+    result = run_tool(*words, "-o", f"new/{LONG}/out", cwd=folder)
+    assert result.returncode == 3 and ": File name too long\n" in result.stderr, result
+    for fails, name, told in ((f"{folder}/ckpt", "out", "ckpt"), (f"{folder}/there", "there/out", "there/out")):
+        (folder / "there").mkdir(exist_ok=True)
+        done = run_tool(*words, "-o", name, cwd=folder, env=interposed(rule("readlink,stat", "fail", errno.EIO, when="1+", where=fails)))
+        assert done.returncode == 3 and f"cannot read `{told}`: Input/output error\n" in done.stderr, done

@@ -183,3 +183,60 @@ def test_a_copy_that_is_given_up_while_another_asks_for_its_lock(tmp_path):
     status, stdout, stderr = second.go()
     assert status == 0, (stdout, stderr)
     assert command.check_left() == command.good
+
+
+@pytest.mark.parametrize("command", [["reshard", "source", "--mesh", "fsdp=1,tensor=1"], ["convert", "source", "--to", "dcp"]],
+                         ids=lambda command: command[0])
+@pytest.mark.parametrize("kind", ["file", "full", "empty"])
+def test_what_appears_in_the_place_of_a_folder_stays(tmp_path, command, kind):
+    """It is somebody else's, and appears when all is made. An empty folder holds nothing that could be lost."""
+    run_ok("gen", "llama3-tiny", "-o", "source", cwd=tmp_path)
+    first = Stopped(tmp_path, "rename", f"{tmp_path}/out", *command, "-o", "out", cwd=tmp_path)
+    out = tmp_path / "out"
+    if kind == "file":
+        out.write_text("mine")
+    else:
+        out.mkdir()
+        if kind == "full":
+            (out / "mine").touch()
+    status, stdout, stderr = first.go()
+    if kind == "empty":
+        assert status == 0 and len(list(out.iterdir())) > 1, (stdout, stderr)
+        return
+    # It may be an equal run's that is seen in part. If it stays so, the next run says it.
+    what = {"reshard": "has no plan or no manifest yet", "convert": "holds something else"}[command[0]]
+    assert status == 3 and stderr.endswith(f"error: `out` was made by another process meanwhile, and {what}\n"
+                                           "  hint: run the same command again\n"), stderr
+    again = run_tool(*command, "-o", "out", cwd=tmp_path)
+    assert again.returncode == 4 and "`out` exists and " in again.stderr and "meanwhile" not in again.stderr, again
+    assert out.read_text() == "mine" if kind == "file" else list(out.iterdir()) == [out / "mine"]
+
+
+def test_another_export_that_appears_is_a_conflict(tmp_path):
+    """It has a record, which was written last: so it is whole, and no run of this one will find it otherwise."""
+    run_ok("gen", "llama3-tiny", "-o", "source", cwd=tmp_path)
+    run_ok("export", "llama3-tiny", "--to", "dcp", "--set", "seed=1", "-o", "other", cwd=tmp_path)
+    first = Stopped(tmp_path, "rename", f"{tmp_path}/out", "convert", "source", "--to", "dcp", "-o", "out", cwd=tmp_path)
+    (tmp_path / "other").rename(tmp_path / "out")
+    there = tree_of(tmp_path / "out")
+    status, stdout, stderr = first.go()
+    assert status == 4 and stderr.endswith("error: `out` exists and holds another export\n"
+                                           "  hint: choose another folder with `-o`, or remove this one\n"), stderr
+    assert tree_of(tmp_path / "out") == there
+
+
+def test_what_another_run_stages_is_not_cleared_away(tmp_path):
+    """The copy appears while a run makes it, too. The next run finds it, and leaves alone what the other one still makes."""
+    command = Command("reshard", tmp_path, WHOLE["reshard"], None)
+    command.reset()
+    first = Stopped(tmp_path, "fsync", f"{command.work}/", *command.words, command.work / "out", cwd=command.inputs, when=4)
+    (staged,) = (path for path in command.work.glob(".out.part-*") if path.is_dir())
+    before = tree_of(staged)
+    assert before
+    run_ok(*command.words, tmp_path / "made", cwd=command.inputs)
+    (tmp_path / "made").rename(command.work / "out")
+    run_ok(*command.words, command.work / "out", cwd=command.inputs)
+    assert tree_of(staged) == before
+    status, stdout, stderr = first.go()
+    assert status == 0, (stdout, stderr)
+    assert command.check_left() == command.good

@@ -234,10 +234,25 @@ def test_a_receipt_that_lacks_a_file_is_damaged(tmp_path):
     run_ok(*command, "--part", "0/2")
     receipts = {path: json.loads(path.read_text()) for path in (tmp_path / "out.parts/notes").iterdir()}
     path, files = next((path, files) for path, files in receipts.items() if len(files) > 1)
-    for damaged in (files[1:], [files[1], *files[1:]]):  # A file twice is no other one.
+    first = files[0]
+    lacking = [{key: value for key, value in first.items() if key != lost} for lost in ("file", "digests", "crcs")]
+    other = next(each["file"] for each_path, others in receipts.items() if each_path != path for each in others)
+    for damaged, why in (
+            (files[1:], ""), ([files[1], *files[1:]], ""),  # A file twice is no other one.
+            ([*files, first], ""), ([{**first, "file": 2100}, *files[1:]], ""),
+            ([{**first, "file": other}, *files[1:]], ""), ([{**first, "digests": []}, *files[1:]], ""),
+            ([{**first, "digests": first["digests"] * 2}, *files[1:]], ""),
+            ([{**first, "crcs": [0, 0]}, *files[1:]], ""),
+            *(([lack, *files[1:]], f"key '{key}' not found") for lack, key in zip(lacking, ("file", "digests", "crcs"))),
+            ([{**first, "crcs": [2**32]}, *files[1:]], "the value must be a whole number from 0 to 4294967295, not 4294967296"),
+            ([{**first, "file": "x"}, *files[1:]], "the value must be a whole number from 0 to 18446744073709551615, not string"),
+            ([{**first, "digests": [5]}, *files[1:]], "type must be string, but is number"),
+            ([[], *files[1:]], "cannot use at() with array")):
         path.write_text(json.dumps(damaged))
         result = run_tool(*command, "--part", "1/2")
-        assert result.returncode == 5 and "is damaged" in result.stderr, result
+        assert result.returncode == 5, result
+        shown = f"error: `{path}` is damaged" + (f": {why}" if why else "\n  hint: remove it\n")
+        assert shown in result.stderr and result.stderr.endswith("\n  hint: remove it\n"), (why, result)
         assert not (tmp_path / "out").exists()
     path.write_text(json.dumps(files))
     run_ok(*command, "--part", "1/2")

@@ -248,14 +248,45 @@ def test_ranks_of_other_bytes_never_become_one_checkpoint(tmp_path, model):
     (tmp_path / "copy").mkdir()
     safetensors.numpy.save_file({"embed.weight": EMBED + 1}, tmp_path / "copy/model.safetensors")
     result = run_tool("gen", spec, "-o", out, "--ranks", "1", "--source", f"base={tmp_path / 'copy'}")
-    assert result.returncode == 4 and "is not one checkpoint" in result.stderr, result.stderr
+    other = json.loads((out / "ranks/rank-00001.json").read_text())["sources"][0]
+    message = (f"error: `{out}` is not one checkpoint: rank 1 was made of `embed.weight` of source `base` with SHA-256 "
+               f"{other['sha256'][:12]}, but rank 0 with {read['sha256'][:12]}\n  hint: make all ranks of the same source, in "
+               "a new folder, and give its `digest` in the spec\n")
+    assert result.returncode == 4 and message in result.stderr, result.stderr
     assert not (out / "manifest.json").exists()
-    assert run_tool("finalize", out).returncode == 4
+    result = run_tool("finalize", out)
+    assert result.returncode == 4 and message in result.stderr, result.stderr
     result = run_tool("verify", out)
     assert result.returncode != 0
     (out / "ranks/rank-00001.json").unlink()
     run_ok("gen", spec, "-o", out)
     run_ok("verify", out)
+
+
+@pytest.mark.parametrize("layout, wanted", [
+    ({}, [["embed.weight", "layers.0.w"], ["layers.1.w", "layers.2.w", "layers.3.w"]]),
+    ({"ab": {"from": {"concat": {"axis": 0, "of": ["n", "a"]}}}, "cd": {"from": {"stack": {"axis": 0, "of": ["c", "d"]}}},
+      "keep": ["e", "f"]}, [["embed.weight", "layers.0.w"], ["layers.1.w", "layers.2.w", "layers.3.w"]]),
+    ({"keep": ["f", "n"], "omit": ["a", "c", "d", "e"]}, [["embed.weight"], []]),
+    ({"keep": ["d", "n"], "omit": ["a", "c", "f", "e"]}, [[], ["layers.2.w"]]),
+    ({"half": {"from": {"slice": {"axis": 0, "stop": 2, "of": "e"}}}, "keep": ["n", "f"], "omit": ["a", "c", "d", "e"]},
+     [["embed.weight"], ["layers.3.w"]])])
+def test_what_a_rank_has_read_of_sources(tmp_path, model, layout, wanted):
+    """A receipt lists the tensors that elements of this rank come from, whatever a layout makes of them."""
+    spec = spec_of(tmp_path, """
+n: {shape: [4, 6], init: {normal: {std: 1}}, stage: {t: 0}}
+a: {shape: [4, 6], init: {source: base, tensor: layers.0.w}, stage: {t: 0}}
+c: {shape: [4, 6], init: {source: base, tensor: layers.1.w}, stage: {t: 1}}
+d: {shape: [4, 6], init: {source: base, tensor: layers.2.w}, stage: {t: 1}}
+e: {shape: [4, 6], init: {source: base, tensor: layers.3.w}, stage: {t: 1}}
+f: {shape: [20, 6], init: {source: base, tensor: embed.weight}, stage: {t: 0}}
+""", head="mesh: {axes: {t: 2}}\n" + (f"layouts: {{l: {json.dumps(layout)}}}\n" if layout else ""))
+    run_ok("gen", spec, "-o", tmp_path / "out", *(["--layout", "l"] if layout else []))
+    for rank, names in enumerate(wanted):
+        read = json.loads((tmp_path / f"out/ranks/rank-0000{rank}.json").read_text()).get("sources", [])
+        assert [(each["source"], each["tensor"]) for each in read] == [("base", name) for name in names]
+        assert all(each["sha256"] == hashlib.sha256(TENSORS[each["tensor"]].tobytes()).hexdigest() for each in read)
+    run_ok("verify", tmp_path / "out")
 
 
 def test_ranks_of_norms_of_other_bytes(tmp_path, model):

@@ -89,7 +89,10 @@ def test_what_cannot_be_compared_is_said(trained):
     text = run_ok("stats", folder / "trained", "--spec", folder / "spec.yaml").stdout
     for line in ["is of another type or shape in small: a.still", "is not in small: b", "of small is not in the folder: a.up"]:
         assert f"\n1 tensor {line}\n" in text
-    assert measured(folder, state, "--only", "a.n*")[1] == {"missing": [], "other_form": [], "not_in_spec": []}
+    nothing = {"missing": [], "other_form": [], "not_in_spec": []}
+    for only, of in {"a.n*": {}, "a.*": {"missing": ["a.up"], "other_form": ["a.still"]}, "b": {"not_in_spec": ["b"]},
+                     "?.[un]*": {"missing": ["a.up"]}, "a.still": {"other_form": ["a.still"]}}.items():
+        assert measured(folder, state, "--only", only)[1] == {**nothing, **of}, only
 
 
 def test_layout_and_checkpoint(trained):

@@ -55,6 +55,14 @@ def stopped(tmp_path):
     run.wait()
 
 
+def test_bytes_of_no_rank(spec, tmp_path):
+    out = tmp_path / "out"
+    run_ok("gen", spec, "-o", out, "--ranks", "1")
+    (out / "ranks/rank-00001.json").unlink()
+    status = run_json("status", out)
+    assert (status["ranks_done"], status["bytes_done"], status["missing_ranks"]) == (0, 0, "0-3")
+
+
 def test_bytes(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", "1-2")
     status = run_json("status", tmp_path / "out")
@@ -94,34 +102,55 @@ def test_several_stuck_ranks(stopped, spec, tmp_path):
         left_over = out / "ranks" / name.replace("00002", f"{rank:05}")
         left_over.touch()
         os.utime(left_over, (now - 3600 * rank, now - 3600 * rank))
-    # Two runs were at one rank: the later one counts.
-    (out / "ranks" / (name.replace("00002", "00009")[:-4] + "0000")).touch()
+    # Several runs were at one rank: the latest one counts, wherever the folder lists it.
+    for number in range(10):
+        another = out / "ranks" / (name.replace("00002", "00009")[:-4] + f"000{number}")
+        another.touch()
+        if number != 4:
+            os.utime(another, (now - 3600 * number, now - 3600 * number - 400))
     # This is a file of a rank that is done, and this one of nobody.
     (out / "ranks" / name.replace("00002", "00000")).touch()
     (out / "ranks/.rank-00011.h5.tmp").touch()
     status = run_json("status", out)
     assert status["stuck"] == list(range(8, 0, -1)) and [each["rank"] for each in status["unfinished"]] == list(range(1, 10))
     assert "8 ranks are stuck: 8 since 8:00 h, 7 since 7:00 h, 6 since 6:00 h, 5 since 5:00 h, 4 since 4:00 h, …\n" in run_ok("status", out).stdout
+    for rank in 8, 7, 6:
+        next(out.glob(f"ranks/*rank-{rank:05}.h5*")).unlink()
+    assert run_ok("status", out).stdout.endswith(
+        "\n5 ranks are stuck: 5 since 5:00 h, 4 since 4:00 h, 3 since 3:00 h, 2 since 2:00 h, 1 since 1:00 h\n")
 
 
 def test_watch(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", "0")
+    begin = time.monotonic()
     watch = subprocess.Popen([BINARY, "status", tmp_path / "out", "--watch", "--every", "0.1", "--json"], env=CLEAN, text=True,
                              stdout=subprocess.PIPE)
-    looks = [json.loads(watch.stdout.readline())]
+    looks, ends = [], []
+
+    def read():
+        if line := watch.stdout.readline():
+            looks.append(json.loads(line))
+            ends.append(time.monotonic() - begin)
+        return line
+
+    read()
     for rank in (1, 2, 3):
         run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", rank)
         while looks[-1]["ranks_done"] < rank + 1:
-            looks.append(json.loads(watch.stdout.readline()))
-    looks += [json.loads(line) for line in watch.stdout]
+            read()
+    while read():
+        pass
     assert watch.wait(60) == 0
     assert looks[0]["bytes_per_second"] is None and looks[0]["seconds_left"] is None
     assert [look["complete"] for look in looks] == [False] * (len(looks) - 1) + [True]
     assert [look["ranks_done"] for look in looks] == sorted(look["ranks_done"] for look in looks)
-    for look in looks:
+    for i, look in enumerate(looks):
+        assert (look["bytes_per_second"] is None) == (look["seconds_left"] is None) == (look["ranks_done"] == 1)
         if look["bytes_per_second"] is not None:
-            left = look["bytes"] - look["bytes_done"]
-            assert look["bytes_per_second"] > 0 and look["seconds_left"] == pytest.approx(left / look["bytes_per_second"])
+            left, made = look["bytes"] - look["bytes_done"], look["bytes_done"] - looks[0]["bytes_done"]
+            assert look["seconds_left"] == pytest.approx(left / look["bytes_per_second"])
+            # Between two looks are 0.1 s at least, and the first was after the command began.
+            assert 0.1 * i <= made / look["bytes_per_second"] <= ends[i]
     assert looks[-1]["bytes_done"] == BYTES and looks[-1]["seconds_left"] == 0
 
 
@@ -160,7 +189,7 @@ def test_watch_in_a_terminal(spec, tmp_path):
     assert "\r4 of 4 ranks, 1.0 MB of 1.0 MB, complete\x1b[K" in text and text.endswith("\n")
 
 
-NAME = 'a "b" \\ ü\n{x="1"} 1'
+NAME = 'a "b" \\n \\\\ ü\n{x="1"} 1'
 
 
 def metrics_of(text):
@@ -217,5 +246,7 @@ def test_a_folder_that_is_not_utf8(spec, tmp_path):
 def test_mistakes(spec, tmp_path, words, message):
     run_ok("gen", spec, "-o", tmp_path / "out")
     result = run_tool("status", tmp_path / "out", *words)
-    assert result.returncode == 2 and message in result.stderr
+    told, _, hint = result.stderr.partition("\n")
+    assert result.returncode == 2 and told.startswith("shardinit: error: ") and message in told + hint.splitlines()[0]
+    assert message in told or not message.startswith(("are two", "prints", "nothing"))
     assert run_tool("status", tmp_path, "--watch").returncode == 2  # There is no plan.

@@ -262,6 +262,9 @@ class Elements:
             else:
                 assert np.array_equal(made[path].ravel().view(expected.dtype), expected), self.lines[int(path[1:])]
             assert plan[path].get("inexact", False) is inexact and manifest[path].get("inexact", False) is inexact
+        for path in [*sorted(self.inexact)[:3], *sorted(self.expected.keys() - self.inexact)[:1]]:  # It is said once.
+            told = run_ok("explain", folder / "spec.yaml", path).stdout
+            assert told.count(", inexact: PyTorch may round some of these numbers otherwise") == (path in self.inexact), told
 
 
 FLOATS = {"f32": "", "bf16": "_bf16", "f16": "_f16", "f64": "_f64"}

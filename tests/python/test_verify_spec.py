@@ -106,6 +106,31 @@ def test_all_differences_are_named(spec, tensors, tmp_path):
     }
 
 
+def test_options_of_files_are_not_for_tensors(spec, tensors, tmp_path):
+    """What a folder has no plan for has no list of names either, and nothing that could be signed."""
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    (tmp_path / "signers").touch()
+    for options, message in (
+            (["--strict"], "`--strict` checks the names of files, and `--spec` checks tensors: give one of them\n"
+                           "  hint: without `--spec` an export is compared with its own list\n"),
+            (["--signers", tmp_path / "signers"],
+             "`--signers` is about the manifest of a checkpoint, and there is none\n"
+             "  hint: without `--spec` the record of an export is compared with its signature\n")):
+        done = run_tool("verify", tmp_path, "--spec", spec, *options)
+        assert done.returncode == 2 and done.stdout == "" and done.stderr.endswith(f"shardinit: error: {message}"), done
+
+
+def test_a_checkpoint_that_is_not_finished_is_no_export(spec, tmp_path):
+    """Its plan says what it is, whatever lies beside it."""
+    folder = tmp_path / "out"
+    run_ok("gen", spec, "-o", folder, "--ranks", "0")
+    alone = run_tool("verify", folder)
+    (folder / "shardinit-export.json").write_text("{}")
+    done = run_tool("verify", folder)
+    assert alone.returncode == done.returncode and alone.returncode != 0, (alone, done)
+    assert "manifest.json" in done.stderr and "manifest.json" in alone.stderr and "shardinit-export.json` " not in done.stderr, done
+
+
 def test_a_damaged_checkpoint_is_damaged(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "gen")
     with open(tmp_path / "gen/ranks/rank-00001.h5", "r+b") as file:

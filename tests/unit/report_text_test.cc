@@ -1,5 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <utility>
+#include <vector>
+
 #include "base/error.h"
 #include "report/text.h"
 
@@ -30,6 +34,124 @@ TEST(WithoutNumbers, TakesWholePartsOnly) {
   EXPECT_EQ(WithoutNumbers("normal mean -0.5 std 1e-05 i0 inf", " "), "normal mean * std * i0 inf");
   EXPECT_EQ(WithoutNumbers(""), "");
   EXPECT_EQ(WithoutNumbers("."), ".");
+}
+
+TEST(Grouped, HasACommaBetweenThousands) {
+  const std::pair<int64_t, const char*> kCases[] = {{0, "0"},
+                                                    {999, "999"},
+                                                    {1000, "1,000"},
+                                                    {-1, "-1"},
+                                                    {-999, "-999"},
+                                                    {-1000, "-1,000"},
+                                                    {12345, "12,345"},
+                                                    {123456, "123,456"},
+                                                    {-123456, "-123,456"},
+                                                    {405853388800, "405,853,388,800"},
+                                                    {INT64_MAX, "9,223,372,036,854,775,807"},
+                                                    {INT64_MIN, "-9,223,372,036,854,775,808"}};
+  for (const auto& [number, text] : kCases) EXPECT_EQ(Grouped(number), text);
+}
+
+TEST(Count, HasOneOrMany) {
+  EXPECT_EQ(Count(0, "rank"), "0 ranks");
+  EXPECT_EQ(Count(1, "rank"), "1 rank");
+  EXPECT_EQ(Count(2, "rank"), "2 ranks");
+  EXPECT_EQ(Count(12345, "rank"), "12,345 ranks");
+  EXPECT_EQ(Count(0, "box", "boxes"), "0 boxes");
+  EXPECT_EQ(Count(1, "box", "boxes"), "1 box");
+  EXPECT_EQ(Count(1000, "box", "boxes"), "1,000 boxes");
+}
+
+TEST(InBytes, HasADigitBehindThePoint) {
+  const std::pair<int64_t, const char*> kCases[] = {
+      {0, "0 B"},
+      {1, "1 B"},
+      {999, "999 B"},
+      {1000, "1.0 kB"},
+      {1049, "1.0 kB"},
+      {1051, "1.1 kB"},
+      {999949, "999.9 kB"},
+      {999950, "1.0 MB"},
+      {1000000, "1.0 MB"},
+      {811706777600, "811.7 GB"},
+      {1500000000000, "1.5 TB"},
+      {2000000000000000, "2.0 PB"},
+      {INT64_MAX, "9.2 EB"},
+  };
+  for (const auto& [bytes, text] : kCases) EXPECT_EQ(InBytes(bytes), text);
+}
+
+TEST(InTime, HasTwoUnitsAtMost) {
+  const std::pair<double, const char*> kCases[] = {{0, "0 s"},
+                                                   {0.4, "0 s"},
+                                                   {0.6, "1 s"},
+                                                   {7, "7 s"},
+                                                   {59.4, "59 s"},
+                                                   {59.6, "1:00 min"},
+                                                   {60, "1:00 min"},
+                                                   {723, "12:03 min"},
+                                                   {3599, "59:59 min"},
+                                                   {3599.6, "1:00 h"},
+                                                   {3600, "1:00 h"},
+                                                   {3661, "1:01 h"},
+                                                   {7199, "1:59 h"},
+                                                   {94200, "26:10 h"},
+                                                   {360000, "100:00 h"},
+                                                   {359999, "99:59 h"},
+                                                   {1e300, "2500000000000000:00 h"}};
+  for (const auto& [seconds, text] : kCases) EXPECT_EQ(InTime(seconds), text);
+}
+
+TEST(Wrapped, BreaksLinesAtTheWidthThatPeopleSee) {
+  EXPECT_EQ(Wrapped("", 10, 2), "");
+  EXPECT_EQ(Wrapped("one two six", 11, 0), "one two six");
+  EXPECT_EQ(Wrapped("one two six", 10, 0), "one two\nsix");
+  EXPECT_EQ(Wrapped("one two six", 10, 3), "one two\n   six");
+  EXPECT_EQ(Wrapped("one two six", 9, 3), "one\n   two\n   six");
+  EXPECT_EQ(Wrapped("层层 two six", 8, 0), "层层 two\nsix");
+  EXPECT_EQ(Wrapped("层层 two six", 7, 0), "层层\ntwo six");
+  EXPECT_EQ(Wrapped("a longer-than-the-width b", 5, 1), "a\n longer-than-the-width\n b");
+}
+
+TEST(RanksInText, HasRangesUpToTheMost) {
+  EXPECT_EQ(RanksInText({}), "");
+  EXPECT_EQ(RanksInText({0}), "0");
+  EXPECT_EQ(RanksInText({0, 1}), "0-1");
+  EXPECT_EQ(RanksInText({0, 3, 4, 5}), "0,3-5");
+  EXPECT_EQ(RanksInText({1, 2, 4, 6, 7}), "1-2,4,6-7");
+  EXPECT_EQ(RanksInText({1, 2, 4, 6, 7}, 3), "1-2,4,6-7");
+  EXPECT_EQ(RanksInText({1, 2, 4, 6, 7}, 2), "1-2,4,…");
+  EXPECT_EQ(RanksInText({1, 2, 4, 6, 7}, 1), "1-2,…");
+}
+
+TEST(AndMore, IsALineOnlyIfThereAreMore) {
+  EXPECT_EQ(AndMore(0, "row"), "");
+  EXPECT_EQ(AndMore(1, "row"), "… and 1 row more; `--json` has all\n");
+  EXPECT_EQ(AndMore(1234, "row"), "… and 1,234 rows more; `--json` has all\n");
+}
+
+TEST(Bars, AreAsLongAsTheCounts) {
+  const std::vector<int64_t> counts = {0, 1, 2, 4, 1}, none = {0, 0};
+  EXPECT_EQ(Bars(counts, -1, 1, {.width = 20, .blocks = false}),
+            "  -1\n"
+            "-0.6  ###\n"
+            "-0.2  #######\n"
+            " 0.2  ##############\n"
+            " 0.6  ###\n");
+  EXPECT_EQ(Bars(counts, -1, 1, {.width = 20, .blocks = true}),
+            "  -1\n"
+            "-0.6  ███▌\n"
+            "-0.2  ███████\n"
+            " 0.2  ██████████████\n"
+            " 0.6  ███▌\n");
+  // A narrow terminal has eight columns of a bar, though they do not fit.
+  for (const size_t width : {0U, 1U, 12U, 13U}) {
+    EXPECT_EQ(Bars(std::vector<int64_t>{64, 1, 63}, 0, 0.3, {.width = width, .blocks = true}),
+              "  0  ████████\n"
+              "0.1  ▏\n"
+              "0.2  ███████▉\n");
+  }
+  EXPECT_EQ(Bars(none, 0, 2, {.width = 80, .blocks = true}), "0\n1\n");
 }
 
 TEST(Table, AlignsWhatPeopleSee) {
