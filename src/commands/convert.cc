@@ -259,7 +259,8 @@ ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from
       .warn = [](const std::string& s) { Talk(fmt::format("shardinit: {}\n", Escape(s))); }};
   const GenerateResult result = Reshard(request, &counters);
   SayLosses(losses);
-  const bool was_there = result.bytes == 0 && result.complete;
+  // Ranks may hold nothing, and their files are written nevertheless.
+  const bool was_there = result.written == 0 && result.complete;
   if (exporting.json) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("name", to.graph.name);
@@ -273,7 +274,7 @@ ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from
   }
   TalkUnlessQuiet(
       was_there ? fmt::format("shardinit: `{}` was there already\n", Escape(exporting.folder))
-      : result.bytes == 0
+      : result.written == 0
           ? std::string("shardinit: nothing was left to make of these ranks\n")
           : fmt::format("shardinit: wrote {}\n", InSpeed(result.bytes, time.seconds())));
   if (!result.complete) {

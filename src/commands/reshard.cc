@@ -136,7 +136,7 @@ ExitCode RunReshard(const ReshardOptions& options) {
     Print(out.Finish());
     return ExitCode::kOk;
   }
-  if (result.bytes == 0) {
+  if (result.written == 0) {
     TalkUnlessQuiet(
         fmt::format("shardinit: nothing was left to copy to `{}`\n", Escape(options.folder)));
   } else {
