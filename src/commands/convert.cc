@@ -186,7 +186,8 @@ Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
                  diagnostics);
     Talk(Render(diagnostics.all()));
   } else if (!request.mesh.empty()) {
-    to = OnMesh(to, request.mesh, false);
+    to = OnMesh(to, request.mesh, false,
+                "give the spec, with `--spec SPEC`: its `uneven` may allow shorter last parts");
   }
   return to;
 }

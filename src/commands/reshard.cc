@@ -87,7 +87,8 @@ Plan NewPlan(const ReshardOptions& options, const Plan& from) {
                  request.sharding, options.uneven, diagnostics);
     Talk(Render(diagnostics.all()));
   } else if (!request.mesh.empty()) {
-    to = OnMesh(from, request.mesh, options.uneven == "chunk");
+    to = OnMesh(from, request.mesh, options.uneven == "chunk",
+                "`--uneven chunk` allows shorter last parts");
   }
   if (const auto replicas = options.spec.FindReplicas()) to.graph.replicas = *replicas;
   return MakePlan(std::move(to.graph));
