@@ -298,7 +298,7 @@ ExitCode RunConvert(const ConvertOptions& options) {
     if (const auto wrong = WrongKind(options.from, "a folder of tensors")) throw *wrong;
   }
   TensorFolder folder(options.from);
-  RequireOutside(exporting.folder, options.from);
+  RequireOutside(exporting.folder, options.from, is_own);
   SayFolder(folder);
   TakeRecord(&folder);
   RequireAllRead(folder, options.drop);

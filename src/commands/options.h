@@ -147,7 +147,8 @@ int64_t ParseSize(std::string_view option, const std::string& text, int64_t leas
 void RequireFolderName(const std::string& folder);
 
 // Throws Error (kUsage) if `folder`, a new folder, is within the checkpoint that is copied: it
-// would not belong to it.
-void RequireOutside(const std::string& folder, const std::string& checkpoint);
+// would not belong to it. The checkpoint's own folder is refused, too, unless `may_be_it`: who is
+// told that it is in the way might remove it.
+void RequireOutside(const std::string& folder, const std::string& checkpoint, bool may_be_it);
 
 }  // namespace shardinit

@@ -99,7 +99,7 @@ ExitCode RunReshard(const ReshardOptions& options) {
   RequireFolderName(options.folder);
   TensorFolder folder(options.from);
   const Plan& from = folder.plan();
-  RequireOutside(options.folder, options.from);
+  RequireOutside(options.folder, options.from, true);
   SayFolder(folder);
   TakeRecord(&folder);
   RequireAllRead(folder);
