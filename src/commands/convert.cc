@@ -177,8 +177,9 @@ Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
     SayPadding(*folder);
     return std::move(both.to);
   }
-  if (!request.sets.empty()) {
-    throw Error(ExitCode::kUsage, "`--set` is for a spec, and none is given", "add `--spec SPEC`");
+  if (!request.sets.empty() || !request.sources.empty()) {
+    throw Error(ExitCode::kUsage, "`--set` and `--source` are for a spec, and none is given",
+                "add `--spec SPEC`");
   }
   if (!request.sharding.empty()) {
     Diagnostics diagnostics;

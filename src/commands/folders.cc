@@ -135,7 +135,7 @@ void RequireNoOverrides(const SpecOptions& spec) {
   if (!spec.HasOverrides()) return;
   throw Error(ExitCode::kUsage,
               fmt::format("`{}` is a checkpoint, whose values are fixed", spec.request.path),
-              "`--set`, `--mesh`, `--sharding` and `--layout` are for specs");
+              kOverridesAreForSpecs);
 }
 
 std::string ClaimOf(const TensorFolder& from, const std::string& layout) {

@@ -27,9 +27,12 @@ struct CommonOptions {
   bool redirects() const { return !output.empty() && output != "-"; }
 };
 
+// The hint where HasOverrides() holds and there is no spec.
+inline constexpr char kOverridesAreForSpecs[] =
+    "`--set`, `--source`, `--mesh`, `--sharding` and `--layout` are for specs";
+
 // The options SPEC, --set, --mesh, --sharding, --source, --deny and, where commands add them,
-// --layout,
-// --replicas, --tokens and --memory-per-rank.
+// --layout, --replicas, --tokens and --memory-per-rank.
 struct SpecOptions {
   SpecRequest request;
   std::string deny, replicas, layout, tokens, memory_per_rank;

@@ -75,8 +75,9 @@ Plan NewPlan(const ReshardOptions& options, const Plan& from) {
     return to;
   }
   const SpecRequest& request = options.spec.request;
-  if (!request.sets.empty() || !options.spec.layout.empty()) {
-    throw Error(ExitCode::kUsage, "`--set` and `--layout` are for a spec, and none is given",
+  if (!request.sets.empty() || !request.sources.empty() || !options.spec.layout.empty()) {
+    throw Error(ExitCode::kUsage,
+                "`--set`, `--source` and `--layout` are for a spec, and none is given",
                 "add `--spec SPEC`");
   }
   if (!options.uneven.empty()) ChoiceOf("--uneven", options.uneven, {"error", "chunk"});

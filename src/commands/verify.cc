@@ -196,8 +196,7 @@ void RequireSense(const VerifyOptions& options, bool against_spec) {
   const bool is_url = IsBucketUrl(options.folder);
   const SignatureRequest& signature = options.signature;
   if (!against_spec && options.spec.HasOverrides()) {
-    throw Error(ExitCode::kUsage,
-                "`--set`, `--mesh`, `--sharding` and `--layout` are for a spec, and none is given",
+    throw Error(ExitCode::kUsage, fmt::format("{}, and none is given", kOverridesAreForSpecs),
                 "add `--spec SPEC`");
   }
   if (signature.signers.empty() && !signature.signature.empty()) {
