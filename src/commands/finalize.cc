@@ -5,6 +5,7 @@
 #include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
+#include "plan/relayout.h"
 #include "report/facts.h"
 #include "report/text.h"
 
@@ -49,7 +50,9 @@ ExitCode RunFinalize(const FinalizeOptions& options) {
                 fmt::format("cannot finalize `{}`: {} of {} ranks have no valid receipt: {}",
                             options.folder, result.missing.size(), plan.world_size(),
                             RanksInText(result.missing, 20)),
-                "generate them with `shardinit gen SPEC -o DIR --ranks …`");
+                IsCopy(plan)
+                    ? "make them with the command that copies the tensors, with `--ranks …`"
+                    : "generate them with `shardinit gen SPEC -o DIR --ranks …`");
   }
   if (options.json) {
     Print(

@@ -19,6 +19,7 @@
 #include "commands/command.h"
 #include "commands/options.h"
 #include "plan/part.h"
+#include "plan/relayout.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -267,13 +268,14 @@ std::string InText(const Watched& watched, const Look& look) {
   const Plan& plan = watched.plan;
   if (options.parts) return RanksInText(look.parts) + "\n";
   const int64_t done = plan.world_size() - std::ssize(look.missing);
-  std::string text = fmt::format("{}: {}: {} of {} {} there, {}\n", Escape(options.folder),
-                                 plan.graph.name, Grouped(done), Count(plan.world_size(), "rank"),
-                                 plan.world_size() == 1 ? "is" : "are",
-                                 look.complete          ? "complete"
-                                 : look.missing.empty() ? "not finalized: run `shardinit finalize`"
-                                 : look.has_manifest ? "damaged: it was complete; run `gen` again"
-                                                     : "unfinished");
+  std::string text = fmt::format(
+      "{}: {}: {} of {} {} there, {}\n", Escape(options.folder), plan.graph.name, Grouped(done),
+      Count(plan.world_size(), "rank"), plan.world_size() == 1 ? "is" : "are",
+      look.complete          ? "complete"
+      : look.missing.empty() ? "not finalized: run `shardinit finalize`"
+      : !look.has_manifest   ? "unfinished"
+      : IsCopy(plan)         ? "damaged: it was complete; remove it, and copy again"
+                             : "damaged: it was complete; run `gen` again");
   if (!look.missing.empty()) {
     const std::string ranks = RanksInText(look.missing, kMostRanges);
     text +=

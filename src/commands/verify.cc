@@ -17,6 +17,7 @@
 #include "export/export.h"
 #include "export/record.h"
 #include "formats/input.h"
+#include "plan/relayout.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -225,6 +226,16 @@ void RequireNoPlanOptions(const VerifyOptions& options) {
   }
 }
 
+// Tells whether a checkpoint, which may be damaged, has values that no `gen` makes.
+bool HoldsCopy(const std::string& folder) {
+  try {
+    Digest plan_sha256;
+    return IsCopy(LoadCheckpointPlan(folder, &plan_sha256));
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 ExitCode RunVerify(const VerifyOptions& options) {
   const bool is_url = IsBucketUrl(options.folder);
   const auto holds = [&](const char* name) { return InputExists(options.folder + "/" + name); };
@@ -261,8 +272,10 @@ ExitCode RunVerify(const VerifyOptions& options) {
                   is_url      ? "remove the damaged objects with the store's own tool, and run the "
                                 "command again that wrote them"
                   : is_export ? "remove it, and export again; move away what does not belong to it"
-                              : "run the `shardinit gen` that wrote it with `--repair`; move away "
-                                "what does not belong to it"),
+                  : HoldsCopy(options.folder)
+                      ? "remove it, and copy again; move away what does not belong to it"
+                      : "run the `shardinit gen` that wrote it with `--repair`; move away "
+                        "what does not belong to it"),
       options.json);
   return ExitCode::kDifferent;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
@@ -226,6 +227,10 @@ Distribution ValuesOfSource(const std::string& name) {
 
 bool IsOfSource(const Tensor& tensor) {
   return std::holds_alternative<FromSource>(tensor.distribution());
+}
+
+bool IsCopy(const Plan& plan) {
+  return plan.graph.sources.empty() && std::ranges::any_of(plan.graph.logical(), IsOfSource);
 }
 
 Relayout RelayoutOf(const Plan& folder, Plan from, std::optional<Plan> other,
