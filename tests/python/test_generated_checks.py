@@ -3,16 +3,16 @@
 import json
 import re
 
-from hypothesis import strategies
-
 from generated import generated, given
+from hypothesis import strategies
 from support import run_json, run_ok, run_tool
 
 PATHS = ["w", "v", "a.w", "a.v", "a.b.w", "c.0.w", "c.1.w"]
 SHAPES, DTYPES = ["[6]", "[2, 3]", "[]"], ["f32", "bf16"]
 INITS = ["zeros", "{constant: {value: 2}}", "{normal: {std: 1}}"]
 # What each pattern of --only is as a regular expression.
-ONLY = {"": ".*", "**": ".*", "a.**": r"a\..+", "*.w": r"[^.]+\.w", "**.w": r"(.+\.)?w", "w": "w", "c.?.w": r"c\.[^.]\.w"}
+ONLY = {"": ".*", "**": ".*", "a.**": r"a\..+", "*.w": r"[^.]+\.w", "**.w": r"(.+\.)?w", "w": "w",
+        "c.?.w": r"c\.[^.]\.w"}
 
 
 @strategies.composite
@@ -26,12 +26,13 @@ def cases(draw):
 
 
 def write_spec(path, model):
-    lines = [f"  {name}: {{shape: {shape}, dtype: {dtype}, init: {init}}}" for name, (shape, dtype, init) in model.items()]
+    lines = [f"  {name}: {{shape: {shape}, dtype: {dtype}, init: {init}}}"
+             for name, (shape, dtype, init) in model.items()]
     path.write_text("\n".join(["shardinit: 1", "name: m", "modules:", *lines, ""]))
 
 
 def differences(there, here, only):
-    """The lines of the report on `here`, of tensors by their paths, compared with `there`, a list in the file `there`."""
+    """The lines of the report on `here`, tensors by their paths, compared with `there`, those of the file `there`."""
     lines = []
     for path in sorted(set(here) - set(there)):
         lines.append(f"{path}: is not in there")
@@ -72,9 +73,8 @@ def test_generated_checks_of_digests(case, tmp_path_factory):
     else:
         assert (done.stderr, done.returncode) == ("", 0)
     if is_json:
-        is_all = len(here) == len(after)
-        found = json.loads(done.stdout)
-        assert found == {**whole, "tensors": list(here.values()), "model_digest": whole["model_digest"] if is_all else None}
+        digest = whole["model_digest"] if len(here) == len(after) else None
+        assert json.loads(done.stdout) == {**whole, "tensors": list(here.values()), "model_digest": digest}
     else:
         equal = "" if wanted else "1 tensor is" if len(here) == 1 else f"{len(here)} tensors are"
         assert done.stdout == (equal and f"{equal} equal to there\n")
