@@ -177,8 +177,9 @@ Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
     SayPadding(*folder);
     return std::move(both.to);
   }
-  if (!request.sets.empty()) {
-    throw Error(ExitCode::kUsage, "`--set` is for a spec, and none is given", "add `--spec SPEC`");
+  if (!request.sets.empty() || !request.sources.empty()) {
+    throw Error(ExitCode::kUsage, "`--set` and `--source` are for a spec, and none is given",
+                "add `--spec SPEC`");
   }
   if (!request.sharding.empty()) {
     Diagnostics diagnostics;
@@ -186,7 +187,8 @@ Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
                  diagnostics);
     Talk(Render(diagnostics.all()));
   } else if (!request.mesh.empty()) {
-    to = OnMesh(to, request.mesh, false);
+    to = OnMesh(to, request.mesh, false,
+                "give the spec, with `--spec SPEC`: its `uneven` may allow shorter last parts");
   }
   return to;
 }
@@ -259,7 +261,8 @@ ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from
       .warn = [](const std::string& s) { Talk(fmt::format("shardinit: {}\n", Escape(s))); }};
   const GenerateResult result = Reshard(request, &counters);
   SayLosses(losses);
-  const bool was_there = result.bytes == 0 && result.complete;
+  // Ranks may hold nothing, and their files are written nevertheless.
+  const bool was_there = result.written == 0 && result.complete;
   if (exporting.json) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("name", to.graph.name);
@@ -273,7 +276,7 @@ ExitCode WriteCheckpoint(const ConvertOptions& options, const TensorFolder& from
   }
   TalkUnlessQuiet(
       was_there ? fmt::format("shardinit: `{}` was there already\n", Escape(exporting.folder))
-      : result.bytes == 0
+      : result.written == 0
           ? std::string("shardinit: nothing was left to make of these ranks\n")
           : fmt::format("shardinit: wrote {}\n", InSpeed(result.bytes, time.seconds())));
   if (!result.complete) {
@@ -296,7 +299,7 @@ ExitCode RunConvert(const ConvertOptions& options) {
     if (const auto wrong = WrongKind(options.from, "a folder of tensors")) throw *wrong;
   }
   TensorFolder folder(options.from);
-  RequireOutside(exporting.folder, options.from);
+  RequireOutside(exporting.folder, options.from, is_own);
   SayFolder(folder);
   TakeRecord(&folder);
   RequireAllRead(folder, options.drop);

@@ -151,7 +151,6 @@ bool IsForeign(const std::string& path) {
 
 // Requires what values can be compared of.
 void RequireFolders(const DiffOptions& options) {
-  RequireNoOverrides(options.spec);
   for (const std::string& path : {options.before, options.after}) {
     if (!path.empty() && MayHoldTensors(path)) continue;
     // If the other one is wrong, that is said first.
@@ -162,6 +161,10 @@ void RequireFolders(const DiffOptions& options) {
                 path.empty() ? "values are to be compared, but not with which"
                              : fmt::format("`{}` is no folder of tensors, and has no values", path),
                 "name two folders; `shardinit verify DIR --spec SPEC` compares one with a spec");
+  }
+  if (options.spec.HasOverrides()) {
+    throw Error(ExitCode::kUsage, "there is no spec here, and the values of folders are fixed",
+                kOverridesAreForSpecs);
   }
 }
 
@@ -184,7 +187,7 @@ std::pair<Plan, Plan> LoadBoth(const DiffOptions& options) {
   }
   if (has_spec || !changes) return both;
   throw Error(ExitCode::kUsage, "there is no spec here, and plans and checkpoints are fixed",
-              "`--set`, `--mesh`, `--sharding` and `--layout` are for specs");
+              kOverridesAreForSpecs);
 }
 
 ExitCode RunDiff(const DiffOptions& options) {

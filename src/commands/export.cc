@@ -39,7 +39,7 @@ TensorFolder OpenFolder(const ExportOptions& options) {
   const std::string& folder = options.spec.request.path;
   RequireNoOverrides(options.spec);
   TensorFolder opened(folder);
-  RequireOutside(options.exporting.folder, folder);
+  RequireOutside(options.exporting.folder, folder, false);
   return opened;
 }
 

@@ -5,6 +5,7 @@
 #include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
+#include "plan/relayout.h"
 #include "report/facts.h"
 #include "report/text.h"
 
@@ -38,6 +39,14 @@ FinalizeResult FinalizeInBucket(const FinalizeOptions& options, IndexMode index,
   return bucket.Finalize(plan, plan_sha256, index, options.detached);
 }
 
+const char* HintForMissing(const std::string& folder, const Plan& plan) {
+  if (!IsCopy(plan)) return "generate them with `shardinit gen SPEC -o DIR --ranks …`";
+  // The folder of a copy appears when it is complete; objects in a bucket do before.
+  return IsBucketUrl(folder)
+             ? "make them with the command that copies the tensors, with `--ranks …`"
+             : "remove it, and copy again";
+}
+
 ExitCode RunFinalize(const FinalizeOptions& options) {
   const IndexMode index = FindIndexMode(options.index);
   Digest plan_sha256;
@@ -49,7 +58,7 @@ ExitCode RunFinalize(const FinalizeOptions& options) {
                 fmt::format("cannot finalize `{}`: {} of {} ranks have no valid receipt: {}",
                             options.folder, result.missing.size(), plan.world_size(),
                             RanksInText(result.missing, 20)),
-                "generate them with `shardinit gen SPEC -o DIR --ranks …`");
+                HintForMissing(options.folder, plan));
   }
   if (options.json) {
     Print(

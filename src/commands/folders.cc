@@ -107,13 +107,15 @@ void TakeRecord(TensorFolder* folder) {
   std::map<std::pair<std::string, int64_t>, const RecordedFile::Part*> parts;
   for (const RecordedFile& file : record.files) {
     const std::string at = fmt::format("{}/{}", folder->place(), file.path);
-    if (file.boxes > 0 && InputSize(at) != file.size) {
-      throw Error(ExitCode::kDifferent,
-                  fmt::format("`{}` is damaged: {} does not have the {} bytes that were written",
-                              folder->path(), Quote(file.path), file.size),
-                  fmt::format("`shardinit verify {}` says what else is; if it was changed on "
-                              "purpose, remove its {}",
-                              folder->path(), kExportName));
+    const int64_t size = file.boxes > 0 ? InputSize(at) : file.size;
+    if (size != file.size) {
+      throw Error(
+          ExitCode::kDifferent,
+          fmt::format("`{}` is damaged: {} has {} instead of {} that were written", folder->path(),
+                      Quote(file.path), Count(size, "byte"), Grouped(file.size)),
+          fmt::format("`shardinit verify {}` says what else is; if it was changed on "
+                      "purpose, remove its {}",
+                      folder->path(), kExportName));
     }
     for (const RecordedFile::Part& part : file.parts) {
       if (!part.tensor.empty()) parts[{at, part.offset}] = &part;
@@ -133,7 +135,7 @@ void RequireNoOverrides(const SpecOptions& spec) {
   if (!spec.HasOverrides()) return;
   throw Error(ExitCode::kUsage,
               fmt::format("`{}` is a checkpoint, whose values are fixed", spec.request.path),
-              "`--set`, `--mesh`, `--sharding` and `--layout` are for specs");
+              kOverridesAreForSpecs);
 }
 
 std::string ClaimOf(const TensorFolder& from, const std::string& layout) {

@@ -217,7 +217,8 @@ SourceOpener OpenAndNote(std::vector<std::string>* folders) {
   };
 }
 
-Error NotSeen(const std::string& path, const Job& job) {
+// Returns the error for a file that was read, or for the folder that is to be written.
+Error NotSeen(const std::string& path, const Job& job, bool is_written = false) {
   if (job.mount.empty()) {
     return BadJob(fmt::format("the containers do not see `{}`: they have no volume", path),
                   "copy it to a volume that they can read, name that with `--volume` and "
@@ -225,8 +226,10 @@ Error NotSeen(const std::string& path, const Job& job) {
   }
   return BadJob(
       fmt::format("the containers do not see `{}`: they see the volume at `{}`", path, job.mount),
-      "copy it to the volume, and run this where the volume has the same path; or say "
-      "with `--mount` where containers see it");
+      is_written
+          ? "choose a folder on the volume with `-o`, or say with `--mount` where containers see it"
+          : "copy it to the volume, and run this where the volume has the same path; or say "
+            "with `--mount` where containers see it");
 }
 
 // Takes the text of a spec that is not on the volume along, if nothing in it depends on where it
@@ -276,7 +279,7 @@ void PlaceInContainers(const JobsOptions& options, const std::vector<std::string
   };
   if (!job->is_in_bucket()) {
     job->folder = Plain(fs::path(job->directory) / options.folder);
-    if (!is_seen(job->folder)) throw NotSeen(job->folder, *job);
+    if (!is_seen(job->folder)) throw NotSeen(job->folder, *job, true);
   }
   const std::string& path = options.spec.request.path;
   std::string moved;
@@ -343,7 +346,7 @@ ExitCode RunJobs(const JobsOptions& options) {
   }
   if (parts > job.plan.world_size()) {
     Talk(fmt::format("shardinit: {} of {} have nothing to do: there {} {}\n",
-                     parts - job.plan.world_size(), Count(parts, "part"),
+                     Grouped(parts - job.plan.world_size()), Count(parts, "part"),
                      job.plan.world_size() == 1 ? "is" : "are",
                      Count(job.plan.world_size(), "rank")));
   }

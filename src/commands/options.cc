@@ -450,7 +450,7 @@ void RequireFolderName(const std::string& folder) {
   }
 }
 
-void RequireOutside(const std::string& folder, const std::string& checkpoint) {
+void RequireOutside(const std::string& folder, const std::string& checkpoint, bool may_be_it) {
   const auto refuse = [&] {
     return Error(ExitCode::kUsage,
                  fmt::format("`{}` is in `{}`, the checkpoint that is copied", folder, checkpoint),
@@ -478,6 +478,11 @@ void RequireOutside(const std::string& folder, const std::string& checkpoint) {
   const auto of = canonical(checkpoint, [](const auto& name, auto& error) {
     return std::filesystem::canonical(name, error);
   });
+  // The checkpoint may be a file in its folder.
+  if (!may_be_it && (path == of || (!IsFolder(checkpoint) && path == of.parent_path()))) {
+    throw Usage(fmt::format("`{}` has the tensors that are copied, and `-o` names it", folder),
+                "choose another folder with `-o`");
+  }
   const auto within = path.lexically_relative(of);
   if (within.empty() || within == "." || *within.begin() == "..") return;
   throw refuse();

@@ -27,9 +27,12 @@ struct CommonOptions {
   bool redirects() const { return !output.empty() && output != "-"; }
 };
 
+// The hint where HasOverrides() holds and there is no spec.
+inline constexpr char kOverridesAreForSpecs[] =
+    "`--set`, `--source`, `--mesh`, `--sharding` and `--layout` are for specs";
+
 // The options SPEC, --set, --mesh, --sharding, --source, --deny and, where commands add them,
-// --layout,
-// --replicas, --tokens and --memory-per-rank.
+// --layout, --replicas, --tokens and --memory-per-rank.
 struct SpecOptions {
   SpecRequest request;
   std::string deny, replicas, layout, tokens, memory_per_rank;
@@ -147,7 +150,8 @@ int64_t ParseSize(std::string_view option, const std::string& text, int64_t leas
 void RequireFolderName(const std::string& folder);
 
 // Throws Error (kUsage) if `folder`, a new folder, is within the checkpoint that is copied: it
-// would not belong to it.
-void RequireOutside(const std::string& folder, const std::string& checkpoint);
+// would not belong to it. The checkpoint's own folder is refused, too, unless `may_be_it`: who is
+// told that it is in the way might remove it.
+void RequireOutside(const std::string& folder, const std::string& checkpoint, bool may_be_it);
 
 }  // namespace shardinit

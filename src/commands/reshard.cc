@@ -75,8 +75,9 @@ Plan NewPlan(const ReshardOptions& options, const Plan& from) {
     return to;
   }
   const SpecRequest& request = options.spec.request;
-  if (!request.sets.empty() || !options.spec.layout.empty()) {
-    throw Error(ExitCode::kUsage, "`--set` and `--layout` are for a spec, and none is given",
+  if (!request.sets.empty() || !request.sources.empty() || !options.spec.layout.empty()) {
+    throw Error(ExitCode::kUsage,
+                "`--set`, `--source` and `--layout` are for a spec, and none is given",
                 "add `--spec SPEC`");
   }
   if (!options.uneven.empty()) ChoiceOf("--uneven", options.uneven, {"error", "chunk"});
@@ -87,7 +88,8 @@ Plan NewPlan(const ReshardOptions& options, const Plan& from) {
                  request.sharding, options.uneven, diagnostics);
     Talk(Render(diagnostics.all()));
   } else if (!request.mesh.empty()) {
-    to = OnMesh(from, request.mesh, options.uneven == "chunk");
+    to = OnMesh(from, request.mesh, options.uneven == "chunk",
+                "`--uneven chunk` allows shorter last parts");
   }
   if (const auto replicas = options.spec.FindReplicas()) to.graph.replicas = *replicas;
   return MakePlan(std::move(to.graph));
@@ -98,7 +100,7 @@ ExitCode RunReshard(const ReshardOptions& options) {
   RequireFolderName(options.folder);
   TensorFolder folder(options.from);
   const Plan& from = folder.plan();
-  RequireOutside(options.folder, options.from);
+  RequireOutside(options.folder, options.from, true);
   SayFolder(folder);
   TakeRecord(&folder);
   RequireAllRead(folder);
@@ -136,7 +138,7 @@ ExitCode RunReshard(const ReshardOptions& options) {
     Print(out.Finish());
     return ExitCode::kOk;
   }
-  if (result.bytes == 0) {
+  if (result.written == 0) {
     TalkUnlessQuiet(
         fmt::format("shardinit: nothing was left to copy to `{}`\n", Escape(options.folder)));
   } else {

@@ -310,12 +310,9 @@ void RequireFitting(const StatsOptions& options, bool is_folder) {
         fmt::format("`{}` is not a folder of tensors, and `--spec` is for one", options.path));
   }
   if (is_folder && !has_spec && options.spec.HasOverrides()) {
-    throw Error(
-        ExitCode::kUsage,
-        fmt::format(
-            "`{}` is a checkpoint: `--set`, `--mesh`, `--sharding` and `--layout` are for specs",
-            options.path),
-        "add `--spec SPEC` to compare it with one");
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` is a checkpoint: {}", options.path, kOverridesAreForSpecs),
+                "add `--spec SPEC` to compare it with one");
   }
 }
 

@@ -19,6 +19,7 @@
 #include "commands/command.h"
 #include "commands/options.h"
 #include "plan/part.h"
+#include "plan/relayout.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -32,7 +33,7 @@ std::string IsSeconds(const std::string& text) {
   const auto seconds = ParseNumber<double>(text);
   return seconds && *seconds > 0 && *seconds <= kMost
              ? std::string()
-             : fmt::format("`{}`: use a number of seconds above 0", text);
+             : fmt::format("`{}`: use a number of seconds above 0, up to {:.0f}", text, kMost);
 }
 
 struct StatusOptions {
@@ -54,7 +55,7 @@ struct StatusOptions {
   }
 
   std::string folder;
-  int64_t parts = 0;
+  std::optional<int64_t> parts;  // of --missing-parts
   double every = 10, stuck = 300;
   bool watch = false, prometheus = false, json = false;
 };
@@ -149,8 +150,8 @@ Look LookAt(const Watched& watched) {
   look.has_manifest = there.has_manifest;
   look.complete = look.has_manifest && look.missing.empty();
   look.bytes_done = BytesDone(watched, look.missing);
-  if (watched.options.parts > 0) {
-    look.parts = MissingParts(plan, watched.options.parts, look.missing);
+  if (watched.options.parts) {
+    look.parts = MissingParts(plan, *watched.options.parts, look.missing);
   }
   // In a bucket nothing is seen of what is not done.
   if (IsBucketUrl(folder)) return look;
@@ -180,7 +181,7 @@ std::string InJson(const Watched& watched, const Look& look) {
   out.Member("world_size", plan.world_size());
   out.Member("ranks_done", plan.world_size() - std::ssize(look.missing));
   out.Member("missing_ranks", RanksInText(look.missing));
-  if (options.parts > 0) out.Member("missing_parts", RanksInText(look.parts));
+  if (options.parts) out.Member("missing_parts", RanksInText(look.parts));
   out.Member("bytes", watched.bytes).Member("bytes_done", look.bytes_done);
   const auto age = [](double seconds) { return std::round(seconds * 1000) / 1000; };
   out.Key("unfinished").BeginArray();
@@ -265,15 +266,16 @@ std::string StuckInText(const Look& look, const StatusOptions& options) {
 std::string InText(const Watched& watched, const Look& look) {
   const StatusOptions& options = watched.options;
   const Plan& plan = watched.plan;
-  if (options.parts > 0) return RanksInText(look.parts) + "\n";
+  if (options.parts) return RanksInText(look.parts) + "\n";
   const int64_t done = plan.world_size() - std::ssize(look.missing);
-  std::string text = fmt::format("{}: {}: {} of {} {} there, {}\n", Escape(options.folder),
-                                 plan.graph.name, Grouped(done), Count(plan.world_size(), "rank"),
-                                 plan.world_size() == 1 ? "is" : "are",
-                                 look.complete          ? "complete"
-                                 : look.missing.empty() ? "not finalized: run `shardinit finalize`"
-                                 : look.has_manifest ? "damaged: it was complete; run `gen` again"
-                                                     : "unfinished");
+  std::string text = fmt::format(
+      "{}: {}: {} of {} {} there, {}\n", Escape(options.folder), plan.graph.name, Grouped(done),
+      Count(plan.world_size(), "rank"), plan.world_size() == 1 ? "is" : "are",
+      look.complete          ? "complete"
+      : look.missing.empty() ? "not finalized: run `shardinit finalize`"
+      : !look.has_manifest   ? "unfinished"
+      : IsCopy(plan)         ? "damaged: it was complete; remove it, and copy again"
+                             : "damaged: it was complete; run `gen` again");
   if (!look.missing.empty()) {
     const std::string ranks = RanksInText(look.missing, kMostRanges);
     text +=
@@ -345,7 +347,7 @@ void Watch(const StatusOptions& options, const Plan& plan, const Digest& plan_sh
 }
 
 ExitCode RunStatus(const StatusOptions& options) {
-  if (options.parts != 0) RequirePartCount("--missing-parts", options.parts);
+  if (options.parts) RequirePartCount("--missing-parts", *options.parts);
   const auto refuse = [](const char* what, const char* hint) {
     throw Error(ExitCode::kUsage, what, hint);
   };
@@ -355,7 +357,7 @@ ExitCode RunStatus(const StatusOptions& options) {
   if (options.prometheus && options.watch) {
     refuse("`--prometheus` prints one look", "run it every minute, by cron or a timer");
   }
-  if (options.parts != 0 && !options.json && (options.watch || options.prometheus)) {
+  if (options.parts && !options.json && (options.watch || options.prometheus)) {
     refuse("`--missing-parts` prints nothing but the parts",
            "leave `--watch` and `--prometheus` out, or add `--json` to `--watch`");
   }

@@ -17,6 +17,7 @@
 #include "export/export.h"
 #include "export/record.h"
 #include "formats/input.h"
+#include "plan/relayout.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -196,8 +197,7 @@ void RequireSense(const VerifyOptions& options, bool against_spec) {
   const bool is_url = IsBucketUrl(options.folder);
   const SignatureRequest& signature = options.signature;
   if (!against_spec && options.spec.HasOverrides()) {
-    throw Error(ExitCode::kUsage,
-                "`--set`, `--mesh`, `--sharding` and `--layout` are for a spec, and none is given",
+    throw Error(ExitCode::kUsage, fmt::format("{}, and none is given", kOverridesAreForSpecs),
                 "add `--spec SPEC`");
   }
   if (signature.signers.empty() && !signature.signature.empty()) {
@@ -223,6 +223,16 @@ void RequireNoPlanOptions(const VerifyOptions& options) {
         ExitCode::kUsage,
         "`--strict` checks the names of files, and `--spec` checks tensors: give one of them",
         "without `--spec` an export is compared with its own list");
+  }
+}
+
+// Tells whether a checkpoint, which may be damaged, has values that no `gen` makes.
+bool HoldsCopy(const std::string& folder) {
+  try {
+    Digest plan_sha256;
+    return IsCopy(LoadCheckpointPlan(folder, &plan_sha256));
+  } catch (const Error&) {
+    return false;
   }
 }
 
@@ -262,8 +272,10 @@ ExitCode RunVerify(const VerifyOptions& options) {
                   is_url      ? "remove the damaged objects with the store's own tool, and run the "
                                 "command again that wrote them"
                   : is_export ? "remove it, and export again; move away what does not belong to it"
-                              : "run the `shardinit gen` that wrote it with `--repair`; move away "
-                                "what does not belong to it"),
+                  : HoldsCopy(options.folder)
+                      ? "remove it, and copy again; move away what does not belong to it"
+                      : "run the `shardinit gen` that wrote it with `--repair`; move away "
+                        "what does not belong to it"),
       options.json);
   return ExitCode::kDifferent;
 }

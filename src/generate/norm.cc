@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "generate/evaluator.h"
 #include "generate/fill.h"
 #include "generate/filler.h"
 #include "graph/graph.h"
@@ -30,6 +31,7 @@ class NormFiller final : public Filler {
  public:
   explicit NormFiller(const Tensor& tensor)
       : path_(tensor.path()),
+        shape_(tensor.shape()),
         dtype_(tensor.dtype()),
         of_(tensor.measured()),
         elements_(FillerOf(*of_)) {
@@ -70,10 +72,11 @@ class NormFiller final : public Filler {
       }
       for (int64_t i = 0; i < n; ++i, at += InfoOf(dtype_).bytes) {
         if (!Holds(dtype_, norms[i])) {
-          throw Error(ExitCode::kUsage,
-                      fmt::format("element {} of `{}` is {}, which {} does not hold", index + i,
-                                  path_, norms[i], InfoOf(dtype_).name),
-                      fmt::format("it is the norm of elements of `{}`", of_->path()));
+          throw Error(
+              ExitCode::kUsage,
+              fmt::format("element {} of `{}` is {}, which {} does not hold",
+                          IndexInText(shape_, index + i), path_, norms[i], InfoOf(dtype_).name),
+              fmt::format("it is the norm of elements of `{}`", of_->path()));
         }
         EncodeNumber(norms[i], dtype_, at);
       }
@@ -132,6 +135,7 @@ class NormFiller final : public Filler {
   }
 
   const std::string path_;
+  const Shape shape_;
   const DType dtype_;
   const std::shared_ptr<const Tensor> of_;
   const std::unique_ptr<const Filler> elements_;  // makes elements of `of_`

@@ -134,14 +134,20 @@ class DistributionReader {
     }
   }
   void CheckMembers(const Parts& p) const {
+    if (p.axis < 0 || p.axis >= std::ssize(shape_)) {
+      RefuseInit("it has parts along dimension {}, but the tensor has {}", p.axis, shape_.size());
+    }
+    const int64_t side = shape_[static_cast<size_t>(p.axis)];
     int64_t length = 0;
     for (const Part& part : p.of->parts) {
-      length += part.length;
       if (std::holds_alternative<Parts>(part.distribution)) RefuseInit("a part has parts");
+      if (part.length > side - length) {
+        RefuseInit("its parts have more than the {} indices of dimension {}", side, p.axis);
+      }
+      length += part.length;
     }
-    if (length != shape_[static_cast<size_t>(p.axis)]) {
-      RefuseInit("its parts have {} of the {} indices of dimension {}", length,
-                 shape_[static_cast<size_t>(p.axis)], p.axis);
+    if (length != side) {
+      RefuseInit("its parts have {} of the {} indices of dimension {}", length, side, p.axis);
     }
   }
   void CheckMembers(const FromSource& s) const {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
@@ -89,7 +90,7 @@ void RequireStoredSo(const Plan& folder, const Plan& from) {
     const auto found = there.find(tensor.path());
     if (found == there.end()) {
       throw Error(ExitCode::kUsage,
-                  fmt::format("the folder has no `{}`, which {} of `{}` has", tensor.path(),
+                  fmt::format("the folder has no `{}`, which is in {} of `{}`", tensor.path(),
                               LayoutText(from), from.graph.name),
                   "give the layout that the folder has, with `--from-layout`");
     }
@@ -175,8 +176,8 @@ void RequireKept(const Plan& from, const Plan& to) {
     const auto found = kept.find(path);
     if (found == kept.end()) {
       throw Error(ExitCode::kUsage,
-                  fmt::format("{} of `{}` has no `{}`, which is in the folder", LayoutText(to),
-                              to.graph.name, path),
+                  fmt::format("`{}` is in the folder, but not in {} of `{}`", path, LayoutText(to),
+                              to.graph.name),
                   "leave it out with `--drop`");
     }
     if (elements && found->second == elements) continue;
@@ -226,6 +227,10 @@ Distribution ValuesOfSource(const std::string& name) {
 
 bool IsOfSource(const Tensor& tensor) {
   return std::holds_alternative<FromSource>(tensor.distribution());
+}
+
+bool IsCopy(const Plan& plan) {
+  return plan.graph.sources.empty() && std::ranges::any_of(plan.graph.logical(), IsOfSource);
 }
 
 Relayout RelayoutOf(const Plan& folder, Plan from, std::optional<Plan> other,

@@ -17,6 +17,8 @@ inline constexpr char kSourceName[] = "folder";
 // Returns how the tensor of this name has its values.
 Distribution ValuesOfSource(const std::string& name);
 bool IsOfSource(const Tensor& tensor);
+// Tells whether the plan has values of a folder that no spec declares, so that no `gen` makes them.
+bool IsCopy(const Plan& plan);
 
 struct Relayout {
   Plan from;  // The folder's tensors as what they hold of the model's.

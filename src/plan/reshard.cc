@@ -32,7 +32,7 @@ Mesh ReadMeshOption(const std::string& text, const Mesh& known) {
     const int64_t size =
         ParseNumber<int64_t>(std::string_view(item).substr(std::min(equals + 1, item.size())))
             .value_or(0);
-    if (size < 1 || size > kMaxWorldSize) {
+    if (size < 1 || name.empty()) {
       throw WrongMesh(fmt::format("`--mesh`: {} is not of the form `axis=size`", Quote(item)),
                       "write it as in `--mesh fsdp=8,tensor=4`");
     }
@@ -80,7 +80,8 @@ Plan LoadResharded(const PlanRequest& request, Diagnostics& diagnostics) {
 
 }  // namespace
 
-Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven) {
+Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven,
+            const std::string& hint_for_uneven) {
   InitGraph graph = plan.graph;
   const Mesh& before = plan.graph.mesh;
   graph.mesh = ReadMeshOption(mesh, before);
@@ -113,7 +114,7 @@ Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven) {
           fmt::format(
               "the mesh shards dimension {} of `{}` ({}) in {} parts, which do not divide it", d,
               tensor.path(), tensor.shape()[d], parts),
-          "`--uneven chunk` allows shorter last parts");
+          hint_for_uneven);
     }
     tensor.Edit().partition = Simplified(std::move(partition), tensor.shape(), graph.mesh);
     forms.Share(tensor);

@@ -10,7 +10,7 @@ import shutil
 import pytest
 from changing import changing, counted
 from clients import client_of
-from support import run_ok, run_tool, tree_of
+from support import run_json, run_ok, run_tool, tree_of
 
 torch = client_of("torch")
 safetensors_torch = client_of("safetensors.torch")
@@ -169,6 +169,49 @@ def test_mistakes(tmp_path):
     assert not (tmp_path / "out").exists()
     run_ok(*arguments, "--ranks", "0-7")
     run_ok("verify", tmp_path / "out")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_json(tmp_path, form):
+    """Reports of whole runs and of runs of some ranks: `was_there` says that nothing was left to do of all."""
+    folder = source(tmp_path / "in")
+    arguments = ["convert", folder, "--to", form, *FORMATS[form], *SPLIT, "-o"]
+    report = run_json(*arguments, tmp_path / "one")
+    assert report.pop("seconds") > 0 and report.pop("name") == "in" and report.pop("folder") == str(tmp_path / "one")
+    bytes_of_all = 7 * 24 * 4 * 13 + 5 * 4
+    assert report.pop("files") >= 1
+    assert report == {"format": form, "tensors": 8, "bytes": bytes_of_all, "was_there": False}
+    assert run_json(*arguments, tmp_path / "one")["was_there"]
+    some = [*arguments, tmp_path / "out", "--ranks"]
+    is_own = form == "hdf5"
+    missing = {"complete": False} if is_own else {"missing_ranks": [0, 2, 4, 5, 6, 7]}
+    for _ in range(2):  # The second run has nothing to do, but the folder is not there.
+        report = run_json(*some, "1,3")
+        assert not report["was_there"] and report.items() >= missing.items(), report
+    last = run_json(*some, "0,2,4-7")
+    there = {"complete": True} if is_own else {"missing_ranks": []}
+    assert not last["was_there"] and last.items() >= there.items(), last
+    again = run_json(*some, "0")
+    assert again["was_there"] and again["bytes"] == bytes_of_all and again.items() >= there.items(), again
+
+
+def test_ranks_that_hold_nothing(tmp_path):
+    """The files of ranks of which all is stored elsewhere are made nevertheless, and a run says so."""
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {t: 2}}\n"
+                                        "modules: {w: {shape: [6], init: ones}}\n")
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "in")
+    for command in ["convert", "--to", "hdf5"], ["reshard"]:
+        run = [command[0], tmp_path / "in", *command[1:], "-o", tmp_path / command[0], "--ranks"]
+        assert "unfinished" in run_ok(*run, "0").stdout
+        done = run_ok(*run, "1")
+        assert "unfinished" not in done.stdout and "was there already" not in done.stderr, done
+        assert "nothing was left" not in done.stderr and " 0 B in " in done.stderr, done
+        again = run_ok(*run, "1").stderr
+        assert "was there already" in again or "nothing was left" in again
+    report = run_json("convert", tmp_path / "in", "--to", "hdf5", "-o", tmp_path / "out", "--ranks", "0")
+    assert (report["was_there"], report["complete"]) == (False, False)
+    report = run_json("convert", tmp_path / "in", "--to", "hdf5", "-o", tmp_path / "out", "--ranks", "1")
+    assert (report["was_there"], report["complete"]) == (False, True)
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -135,7 +135,7 @@ def test_a_norm_that_the_type_does_not_hold(tmp_path):
     spec.write_text(spec_of([("v", "shape: [900], dtype: f8e4m3fn, init: {constant: {value: 400}}"),
                           ("g", "shape: [1], dtype: f8e4m3fn, init: {norms: {of: v}}")]))
     result = run_tool("digest", spec)
-    assert result.returncode == 2 and "element 0 of `g` is 11520, which f8e4m3fn does not hold" in result.stderr
+    assert result.returncode == 2 and "element [0] of `g` is 11520, which f8e4m3fn does not hold" in result.stderr
 
 
 def test_a_program_refuses_those_of_sparse_matrices(tmp_path):
