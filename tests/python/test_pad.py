@@ -230,11 +230,22 @@ def test_is_said(tmp_path):
     assert explained["box"]["shape"] == [3, 4] and explained["partition"] == "[a, b]"
     view = explained["layouts"][0]
     assert view["view"] == "pad axis=1 to=8 value=0.25 of pad axis=0 to=6 value=0.25 of both"
-    assert "stored_shape" not in run_json("explain", spec, "even")
+    even = run_json("explain", spec, "even")
+    assert "stored_shape" not in even and "layouts" not in even
     assert "[6, 8], 26 B of padding" in run_ok("explain", spec, "both").stdout
     page = tmp_path / "page.html"
     run_ok("plan", spec, "--html", page)
     assert "are padding" in page.read_text()
+
+
+def test_a_path_that_is_none_is_not_found_twice(tmp_path):
+    """The drawn tensors and the stored ones have the same paths."""
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nuneven: pad\nmesh: {axes: {a: 2}}\nmodules:\n"
+                                        "  even: {shape: [8], init: zeros, shard: [a]}\n"
+                                        "  odd: {shape: [7], init: zeros, shard: [a]}\n")
+    result = run_tool("explain", tmp_path / "spec.yaml", "nope")
+    assert (result.returncode, result.stderr) == (2, "shardinit: error: no tensor has the path `nope`\n"
+                                                     "  hint: one of `even`, `odd`\n")
 
 
 @pytest.mark.parametrize("tensor, message", [
