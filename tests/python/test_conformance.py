@@ -137,6 +137,9 @@ def changed(**members):
     (changed(bits="3c00 bc00"), "`bits` has 2 elements, but `shape` [40] has 40"),
     (changed(bits="3c00  bc00"), "element 1 of `bits` is ``, but f16 has 4 hexadecimal digits"),
     (changed(bits="3c00 0xbc"), "element 1 of `bits` is `0xbc`, but f16 has 4 hexadecimal digits"),
+    (changed(bits="3c00g"), "element 0 of `bits` is `3c00g`, but f16 has 4 hexadecimal digits"),
+    (changed(bits="3c0"), "element 0 of `bits` is `3c0`, but f16 has 4 hexadecimal digits"),
+    (changed(bits="3c0-"), "element 0 of `bits` is `3c0-`, but f16 has 4 hexadecimal digits"),
     (changed(bits="3c000"), "element 0 of `bits` is `3c000`, but f16 has 4 hexadecimal digits"),
     (changed(bits=7), "type must be string"),
     (changed(name=None), "number 2 of `vectors`: "),
@@ -228,6 +231,13 @@ def test_an_index_that_no_element_has(tmp_path):
     assert result.returncode == 2 and "would be element [0, 3] of `table` of the source `base`" in result.stderr
 
 
+@pytest.mark.parametrize("missing", ["vectors", "vectors_of_tensors"])
+def test_either_list_may_be_missing(missing, tmp_path):
+    answers = KNOWN | {"vectors": [VECTORS["normal 0"]], "vectors_of_tensors": [OF_TENSORS["source as f32"]]}
+    (tmp_path / "answers.json").write_text(json.dumps({key: value for key, value in answers.items() if key != missing}))
+    assert run_ok("conformance", "answers.json", cwd=tmp_path).stdout.startswith("1 vector, ")
+
+
 @pytest.mark.parametrize("text, message", [
     ("", "`answers.json` is not valid JSON: it ends at byte 0"),
     ("[]", "it does not begin with `contract_version`"),
@@ -236,6 +246,8 @@ def test_an_index_that_no_element_has(tmp_path):
     ("{\"contract_version\": 2, \"vectors\": [{}]}", "its `contract_version` is 2, but this tool makes 1"),
     ("{\"contract_version\": 1}", "it has no list `vectors`"),
     ("{\"contract_version\": 1, \"vectors\": {}}", "it has no list `vectors`"),
+    ("{\"contract_version\": 1, \"vectors_of_tensors\": {}}", "it has no list `vectors`"),
+    ("{\"contract_version\": 1, \"vectors_of_tensors\": []}", "its list `vectors` is empty"),
     ("{\"contract_version\": 1, \"vectors\": []}", "its list `vectors` is empty"),
     ("{\"contract_version\": 1, \"vectors\": [", "`answers.json` is not valid JSON: it ends at byte 36"),
 ])
