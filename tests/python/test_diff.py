@@ -169,3 +169,21 @@ def test_every_kind_of_change_of_a_layout(tmp_path):
             path: turned.get(kind, kind) if isinstance(kind, str) else kind for path, kind in stored.items()}
         one = diff(tmp_path / before, tmp_path / after, "--only", "u")
         assert changes_in(one["stored"], "before", "after") == {"u": stored["u"]} and one["equal_tensors"] == 1
+
+
+def test_views_of_buffers_alone_are_buffers(tmp_path):
+    """Of which padding is no part."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n  w: {shape: [4, 4], init: ones}\n"
+                    "  b: {shape: [4, 4], init: ones}\n  c: {shape: [4, 4], init: ones, kind: buffer}\nlayouts:\n  all:\n"
+                    "    padded: {from: {pad: {axis: 0, to: 6, of: b}}}\n    both: {from: {stack: {axis: 0, of: [b, c]}}}\n"
+                    "    mixed: {from: {concat: {axis: 0, of: [b, w]}}}\n    moved: {from: {transpose: {of: w}}}\n")
+    run_ok("gen", spec, "-o", tmp_path / "a", "--layout", "all")
+    run_ok("gen", spec, "-o", tmp_path / "b", "--layout", "all", "--set", "modules.b.kind=buffer")
+    found = diff(tmp_path / "a", tmp_path / "b")
+    became = [("kind", "parameter", "buffer")]
+    assert changes_in(found["tensors"], "before", "after") == {"b": became}
+    assert changes_in(found["stored"], "before", "after") == {"padded": became, "both": became}
+    kinds_of = {path: run_json("explain", spec, path, "--layout", "all", "--set", "modules.b.kind=buffer").get("kind")
+                for path in ["padded", "both", "mixed", "moved"]}
+    assert kinds_of == {"padded": "buffer", "both": "buffer", "mixed": None, "moved": None}

@@ -374,7 +374,7 @@ def test_matrices_in_the_order_of_a_constructor(tmp_path, ranks):
     ("torch_normal(0, -1, 40, i0 + 1, 0, 1)", "element [39] of `t` is nan"),
     ("torch_uniform(0, i0, 1, 0)", "`low` 1 is above `high` 0"),
     ("torch_trunc_normal(0, -1, 40, i0, 0, 1, 1, 2)", "leave less than 30 %"),
-    ("torch_permutation(0, 1e9, i0)", "too large"),
+    ("torch_permutation(0, 268435456, i0)", "a permutation of 268435456 is too large; it may have less than 268435456"),
     ("torch_randint(0, i0, 1e16)", "is 1e+16, but must be a whole number from 1 to 2^53"),
     ("torch_randint(0, i0, 0)", "is 0, but must be a whole number from 1 to 2^53"),
     ("torch_trunc_normal(0, -1, 40, i0, 0, -1, 2, -2)", "`std` is -1, but must be above 0"),
@@ -386,6 +386,20 @@ def test_mistakes_in_places(tmp_path, expression, message):
     (tmp_path / "spec.yaml").write_text(HEAD + f'modules:\n  t: {{shape: [40], init: {{expr: "{expression}"}}}}\n')
     result = run_tool("digest", tmp_path / "spec.yaml")
     assert result.returncode == 2 and message in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("init, of_rows", [("{sparse: {sparsity: 0.5, std: 1}}", True),
+                                           ("{expr: 'torch_permutation(0, ROWS, i0)'}", False)])
+def test_the_largest_permutation(tmp_path, init, of_rows):
+    """The first that is refused, and the last that is not."""
+    for rows in (2**28 - 1, 2**28):
+        (tmp_path / "spec.yaml").write_text(f"{HEAD}modules:\n  t: {{shape: [{rows}, 3], "
+                                            f"init: {init.replace('ROWS', str(rows))}}}\n")
+        result = run_tool("plan", tmp_path / "spec.yaml")
+        assert result.returncode == (0 if rows < 2**28 else 2), result.stderr
+    message = "it has 268435456 rows, but may have less than 268435456" if of_rows else \
+        "a permutation of 268435456 is too large; it may have less than 268435456"
+    assert message in result.stderr
 
 
 def test_other_engines_do_not_have_them(tmp_path):
