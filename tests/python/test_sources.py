@@ -131,6 +131,14 @@ def test_calls_that_take_something_else(tmp_path, model, call, message, hint):
     assert last.strip() == (hint or "^" * len(call)), result.stderr
 
 
+def test_a_plan_of_an_element_without_an_index_is_read_again(tmp_path, model):
+    """That of a scalar, beside which there are no others."""
+    spec = spec_of(tmp_path, """w: {shape: [], init: {expr: "source('base', 'scalar') * 2"}}""")
+    assert values_of(spec)["w"].view(np.float32) == 5
+    run_ok("verify", tmp_path / "out")
+    run_ok("diff", spec, tmp_path / "out/plan.json")
+
+
 def test_names_are_expressions_over_repeats(tmp_path, model):
     spec = spec_of(tmp_path, """
 layers:

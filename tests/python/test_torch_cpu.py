@@ -402,6 +402,43 @@ def test_the_largest_permutation(tmp_path, init, of_rows):
     assert message in result.stderr
 
 
+ROWS_FIRST = "PyTorch has the first dimension for the rows, and all others for the columns"
+
+
+@pytest.mark.parametrize("tensor, message", [
+    ("{shape: [8, 8, 3], init: delta_orthogonal}", ROWS_FIRST),
+    ("{shape: [8, 8], dtype: bf16, init: orthogonal}", "of bf16, but PyTorch makes them in f32"),
+    ("{shape: [8, 8], init: {normalized: {axis: 0}}}", "PyTorch has no such initializer"),
+    ("{shape: [8], dtype: f8e5m2, init: {normal: {std: 1}}}", "PyTorch draws no f8e5m2 numbers"),
+    ("{shape: [8], dtype: f8e5m2, init: {uniform: {low: 0, high: 1}}}", "PyTorch draws no f8e5m2 numbers"),
+    ("{shape: [8], dtype: f8e5m2, init: {trunc_normal: {std: 1}}}", "PyTorch draws no f8e5m2 numbers"),
+    ("{shape: [8, 8], dtype: f8e5m2, init: {sparse: {sparsity: 0.5}}}", "PyTorch draws no f8e5m2 numbers"),
+    ("{shape: [8], init: {truncated_normal: {std: 1, low: 0.6, high: 1}}}", "leave less than 30 % of the numbers, here 11.6 %"),
+    ("{shape: [8], init: {expr: 'normal()'}}",
+     "PyTorch has no such draws; write `torch_normal(…)` or another of its functions"),
+])
+def test_what_pytorch_does_not_draw(tmp_path, tensor, message):
+    (tmp_path / "spec.yaml").write_text(f"{HEAD}modules:\n  t: {tensor}\n")
+    result = run_tool("validate", tmp_path / "spec.yaml")
+    assert result.returncode == 2 and "engine `torch_cpu/2.13/avx2` cannot draw `t`" in result.stderr, result.stderr
+    assert message in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("init, was, wrong", [
+    ("orthogonal", '"dtype": "f32"', '"dtype": "bf16"'),
+    ("{normal: {std: 1}}", '"dtype": "f32"', '"dtype": "f8e5m2"'), ("{trunc_normal: {std: 1}}", '"low": -2', '"low": 1.9'),
+    ("{normal: {std: 1}}", '"position": 0', f'"position": {2**62 + 1}'),
+])
+def test_plans_that_pytorch_does_not_draw_are_refused(tmp_path, init, was, wrong):
+    (tmp_path / "spec.yaml").write_text(f"{HEAD}modules:\n  t: {{shape: [8, 8], init: {init}}}\n")
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    plan = tmp_path / "out/plan.json"
+    assert plan.read_text().count(was) == 1
+    plan.write_text(plan.read_text().replace(was, wrong))
+    result = run_tool("diff", plan, plan)
+    assert result.returncode == 5 and "the engine cannot draw `t` with this key" in result.stderr, result.stderr
+
+
 def test_other_engines_do_not_have_them(tmp_path):
     (tmp_path / "spec.yaml").write_text(HEAD.replace("torch_cpu", "philox4x32")
                                         + 'modules:\n  t: {shape: [4], init: {expr: "torch_word(i0)"}}\n')
