@@ -439,6 +439,16 @@ def test_plans_that_pytorch_does_not_draw_are_refused(tmp_path, init, was, wrong
     assert result.returncode == 5 and "the engine cannot draw `t` with this key" in result.stderr, result.stderr
 
 
+def test_plans_have_the_whole_name_of_an_engine(tmp_path):
+    """`torch_cpu` is another one in the next version, and a plan is of one."""
+    (tmp_path / "spec.yaml").write_text(f"{HEAD}modules:\n  t: {{shape: [8], init: {{normal: {{std: 1}}}}}}\n")
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    plan = tmp_path / "out/plan.json"
+    plan.write_text(plan.read_text().replace("torch_cpu/2.13/avx2", "torch_cpu"))
+    result = run_tool("diff", plan, plan)
+    assert result.returncode == 5 and "unknown engine `torch_cpu`" in result.stderr, result.stderr
+
+
 def test_other_engines_do_not_have_them(tmp_path):
     (tmp_path / "spec.yaml").write_text(HEAD.replace("torch_cpu", "philox4x32")
                                         + 'modules:\n  t: {shape: [4], init: {expr: "torch_word(i0)"}}\n')
