@@ -266,3 +266,18 @@ def test_mistakes(tensor, message, tmp_path):
     result = run_tool("plan", spec)
     assert result.returncode == 2 and message in result.stderr, result.stderr
     assert result.stderr.count("error:") == 1
+
+
+def test_patterns_of_a_map_are_of_tensors_that_are_sharded_alike(tmp_path):
+    """`layers.*.w` would be the pattern of the first two, but the third, which it matches, is sharded otherwise."""
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 2}}\nmodules:\n"
+                                        "  layers:\n    repeat: {i: 2}\n    w: {shape: [8, 4], init: ones, shard: [a]}\n"
+                                        "  layers.x.w: {shape: [8, 4], init: ones, shard: [null, a]}\n"
+                                        "  blocks:\n    repeat: {i: 2}\n    w: {shape: [8, 4], init: ones, shard: [a]}\n")
+    run_ok("plan", tmp_path / "spec.yaml", "--write", tmp_path / "map.yaml")
+    text = (tmp_path / "map.yaml").read_text()
+    assert "layers.*.w" not in text and "blocks.*.w" in text
+    bare = tmp_path / "bare.yaml"
+    bare.write_text((tmp_path / "spec.yaml").read_text().replace(", shard: [a]", "").replace(", shard: [null, a]", ""))
+    run_ok("gen", bare, "--sharding", tmp_path / "map.yaml", "-o", tmp_path / "out")
+    run_ok("diff", tmp_path / "spec.yaml", tmp_path / "out")
