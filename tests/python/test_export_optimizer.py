@@ -255,7 +255,8 @@ def test_only_what_is_equal_is_one_parameter(tmp_path):
           "    turned: {from: {reshape: {shape: [6, 10], of: up.weight}}}\n"
           "    moved: {from: {transpose: {of: up.weight}}}\n"
           "    keep: [embed.weight, 'norm.*', down.weight, head.weight]\n")
-    run_ok("export", tmp_path / "spec.yaml", "--layout", "parts", "--to", "dcp", "-o", tmp_path / "out", "--optimizer", INLINE)
+    run_ok("export", tmp_path / "spec.yaml", "--layout", "parts", "--to", "dcp", "-o", tmp_path / "out", "--optimizer",
+           INLINE)
     dcp_to_torch_save(str(tmp_path / "out"), str(tmp_path / "all.pt"))
     saved = torch.load(tmp_path / "all.pt", weights_only=True)["optim"]
     (group,) = saved["param_groups"]

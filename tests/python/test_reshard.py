@@ -188,7 +188,8 @@ layouts:
   same: {w: w, v: v}
   turned: {w: {from: {transpose: {of: w}}}, v: v}
   swapped: {w: v, v: w}
-  blocks: {w: {from: {interleave: {axis: 0, groups: 3, of: [{slice: {axis: 0, start: 0, stop: 3, of: w}}, {slice: {axis: 0, start: 3, stop: 6, of: w}}]}}}, v: v}
+  blocks: {w: {from: {interleave: {axis: 0, groups: 3, of: [{slice: {axis: 0, start: 0, stop: 3, of: w}},
+                                                     {slice: {axis: 0, start: 3, stop: 6, of: w}}]}}}, v: v}
   both: {w: {from: {transpose: {of: v}}}, v: {from: {transpose: {of: w}}}}
 """
 

@@ -413,7 +413,8 @@ ROWS_FIRST = "PyTorch has the first dimension for the rows, and all others for t
     ("{shape: [8], dtype: f8e5m2, init: {uniform: {low: 0, high: 1}}}", "PyTorch draws no f8e5m2 numbers"),
     ("{shape: [8], dtype: f8e5m2, init: {trunc_normal: {std: 1}}}", "PyTorch draws no f8e5m2 numbers"),
     ("{shape: [8, 8], dtype: f8e5m2, init: {sparse: {sparsity: 0.5}}}", "PyTorch draws no f8e5m2 numbers"),
-    ("{shape: [8], init: {truncated_normal: {std: 1, low: 0.6, high: 1}}}", "leave less than 30 % of the numbers, here 11.6 %"),
+    ("{shape: [8], init: {truncated_normal: {std: 1, low: 0.6, high: 1}}}",
+     "leave less than 30 % of the numbers, here 11.6 %"),
     ("{shape: [8], init: {expr: 'normal()'}}",
      "PyTorch has no such draws; write `torch_normal(…)` or another of its functions"),
 ])
@@ -426,7 +427,8 @@ def test_what_pytorch_does_not_draw(tmp_path, tensor, message):
 
 @pytest.mark.parametrize("init, was, wrong", [
     ("orthogonal", '"dtype": "f32"', '"dtype": "bf16"'),
-    ("{normal: {std: 1}}", '"dtype": "f32"', '"dtype": "f8e5m2"'), ("{trunc_normal: {std: 1}}", '"low": -2', '"low": 1.9'),
+    ("{normal: {std: 1}}", '"dtype": "f32"', '"dtype": "f8e5m2"'),
+    ("{trunc_normal: {std: 1}}", '"low": -2', '"low": 1.9'),
     ("{normal: {std: 1}}", '"position": 0', f'"position": {2**62 + 1}'),
 ])
 def test_plans_that_pytorch_does_not_draw_are_refused(tmp_path, init, was, wrong):
