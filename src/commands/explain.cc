@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "base/colour.h"
@@ -53,11 +54,13 @@ const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
                 fmt::format("use `--layout {}` to explain `{}`", layout, stored));
   }
   std::vector<std::string> paths;
+  std::unordered_set<std::string_view> known;  // A stored tensor may have the path of a drawn one.
   std::string hint;
   int64_t members = 0;
   for (const bool stored : {true, false}) {
     if (stored && !plan.graph.drawn) continue;
     for (const Tensor& tensor : Candidates(plan, stored)) {
+      if (!known.insert(tensor.path()).second) continue;
       paths.push_back(std::string(tensor.path()));
       members += tensor.path().starts_with(path + ".");
       if (hint.empty() && tensor.path().ends_with("." + path)) {

@@ -379,3 +379,27 @@ def test_stages_are_those_of_the_pipeline(tmp_path):
     alone = cost_of(spec)
     assert four["seconds"] == pytest.approx(alone["seconds"], rel=1e-12)
     assert four["bytes"] == {"pipe": 0, **alone["bytes"]}
+
+
+REPEATED = """shardinit: 1
+name: x
+dtype: bf16
+mesh: {axes: {fsdp: 2, tensor: 4, pipe: 3}}
+training: {tokens: 4096}
+"""
+
+
+@pytest.mark.parametrize("head, keys", [
+    ("sharding: {layers.0.w: [tensor, fsdp], layers.1.w: [null, fsdp], layers.2.w: [[fsdp, tensor], null]}\n", ""),
+    ("rules: [{a: tensor}, {b: fsdp}]\n", ", axes: [a, b], stage: {pipe: LAYER}"),
+    ("rules: [{a: tensor}, {b: fsdp}]\n", ", axes: [a, b], stage: {pipe: 'min(1, LAYER)'}"),
+])
+def test_a_repeat_costs_what_its_tensors_cost_written_out(tmp_path, head, keys):
+    """One entry of a spec may have tensors of several shapes, shardings or stages, each of a cost of its own."""
+    tensor = f"{{shape: [512 + 64 * (LAYER % 2), 256], init: zeros{keys}}}\n"
+    (tmp_path / "repeat.yaml").write_text(f"{REPEATED}{head}modules:\n  layers:\n    repeat: {{layer: 3}}\n    w: "
+                                          + tensor.replace("LAYER", "layer"))
+    (tmp_path / "whole.yaml").write_text(f"{REPEATED}{head}modules:\n" + "".join(
+        f"  layers.{i}.w: " + tensor.replace("LAYER", str(i)) for i in range(3)))
+    cost = cost_of(tmp_path / "repeat.yaml")
+    assert cost == cost_of(tmp_path / "whole.yaml") and cost["memory"] > 0

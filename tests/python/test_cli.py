@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -174,6 +175,24 @@ def test_spec_from_standard_input():
     digest = run_json("digest", TINY)["model_digest"]
     # Includes are relative to where it runs.
     assert run_json("digest", "-", stdin=open(TINY), cwd=TINY.parent)["model_digest"] == digest
+
+
+def test_names_that_are_no_file_are_those_that_are_shipped(tmp_path):
+    """A folder, a link that leads nowhere or to itself, and a path through a file."""
+    for name, make in {"llama3-tiny": lambda path: path.symlink_to(path.name), "gpt2-xl": pathlib.Path.mkdir,
+                       "bert-large": lambda path: path.symlink_to("nowhere"),
+                       "recipes": lambda path: path.write_text("a file")}.items():
+        make(tmp_path / name)
+    for name in ["llama3-tiny", "gpt2-xl", "bert-large", "vit-l-16"]:
+        assert run_ok("validate", name, cwd=tmp_path).stdout.startswith(f"{name}: valid: {name}, ")
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\ninclude: recipes/gpt2\nname: x\ndtype: f32\n"
+                                        "modules: {w: {shape: [2], init: ones}}\n")
+    assert "valid: x, 1 tensor" in run_ok("validate", "spec.yaml", cwd=tmp_path).stdout
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ["loop", "recipes/x", "nothing"]:
+        result = run_tool("validate", name, cwd=tmp_path)
+        assert (result.returncode, result.stderr.splitlines()[0]) == (
+            2, f"shardinit: error: there is no file `{name}`"), result.stderr
 
 
 def test_set_overrides(tmp_path):

@@ -16,6 +16,8 @@ OF_TENSORS = {vector["name"]: vector for vector in KNOWN["vectors_of_tensors"]}
 PARTS = {"axis": 0, "of": [{"length": 3, "init": {"source": {"source": "a", "tensor": "b", "index": []}}}]}
 
 
+PART = {"length": 3, "init": {"normal": {"mean": 0, "std": 1}}}
+SIX = {"global_shape": [6, 2], "offset": [0, 0], "shape": [6, 2], "bits": " ".join(12 * ["0000"])}
 THREE = {"global_shape": [3], "offset": [0], "shape": [3], "bits": "0000 0000 0000"}
 
 
@@ -126,6 +128,8 @@ def changed(**members):
     (changed(**THREE, init={"parts": PARTS}), "its elements are those of other"),
     (changed(**THREE, init={"parts": PARTS | {"of": [{"length": 3, "init": {"file": {"sha256": "0" * 64}}}]}}),
      "a part has the elements of a file, or norms, which only whole tensors have"),
+    (changed(**SIX, init={"parts": {"axis": 0, "of": [PART, {"length": 3, "init": {"sparse": {"std": 1, "zeros": 4}}}]}}),
+     "the `init` of `f16_normal`"),
     (changed(dtype="f4"), "unknown dtype \"f4\""),
     (changed(seed=-1), "`seed` must be a whole number from 0 on, not -1"),
     (changed(path="a..b"), "no spec has the tensor path `a..b`"),
@@ -137,6 +141,10 @@ def changed(**members):
     (changed(bits="3c00 bc00"), "`bits` has 2 elements, but `shape` [40] has 40"),
     (changed(bits="3c00  bc00"), "element 1 of `bits` is ``, but f16 has 4 hexadecimal digits"),
     (changed(bits="3c00 0xbc"), "element 1 of `bits` is `0xbc`, but f16 has 4 hexadecimal digits"),
+    (changed(bits=""), "`bits` has 0 elements, but `shape` [40] has 40"),
+    (changed(bits="3c00g"), "element 0 of `bits` is `3c00g`, but f16 has 4 hexadecimal digits"),
+    (changed(bits="3c0"), "element 0 of `bits` is `3c0`, but f16 has 4 hexadecimal digits"),
+    (changed(bits="3c0-"), "element 0 of `bits` is `3c0-`, but f16 has 4 hexadecimal digits"),
     (changed(bits="3c000"), "element 0 of `bits` is `3c000`, but f16 has 4 hexadecimal digits"),
     (changed(bits=7), "type must be string"),
     (changed(name=None), "number 2 of `vectors`: "),
@@ -228,6 +236,13 @@ def test_an_index_that_no_element_has(tmp_path):
     assert result.returncode == 2 and "would be element [0, 3] of `table` of the source `base`" in result.stderr
 
 
+@pytest.mark.parametrize("missing", ["vectors", "vectors_of_tensors"])
+def test_either_list_may_be_missing(missing, tmp_path):
+    answers = KNOWN | {"vectors": [VECTORS["normal 0"]], "vectors_of_tensors": [OF_TENSORS["source as f32"]]}
+    (tmp_path / "answers.json").write_text(json.dumps({key: value for key, value in answers.items() if key != missing}))
+    assert run_ok("conformance", "answers.json", cwd=tmp_path).stdout.startswith("1 vector, ")
+
+
 @pytest.mark.parametrize("text, message", [
     ("", "`answers.json` is not valid JSON: it ends at byte 0"),
     ("[]", "it does not begin with `contract_version`"),
@@ -236,6 +251,8 @@ def test_an_index_that_no_element_has(tmp_path):
     ("{\"contract_version\": 2, \"vectors\": [{}]}", "its `contract_version` is 2, but this tool makes 1"),
     ("{\"contract_version\": 1}", "it has no list `vectors`"),
     ("{\"contract_version\": 1, \"vectors\": {}}", "it has no list `vectors`"),
+    ("{\"contract_version\": 1, \"vectors_of_tensors\": {}}", "it has no list `vectors`"),
+    ("{\"contract_version\": 1, \"vectors_of_tensors\": []}", "its list `vectors` is empty"),
     ("{\"contract_version\": 1, \"vectors\": []}", "its list `vectors` is empty"),
     ("{\"contract_version\": 1, \"vectors\": [", "`answers.json` is not valid JSON: it ends at byte 36"),
 ])
@@ -254,3 +271,15 @@ def test_command_lines_that_make_no_sense(tmp_path):
     assert run_tool("conformance", "no.json", cwd=tmp_path).returncode == 2
     assert run_tool("conformance", "--vectors", "no.json", cwd=tmp_path).returncode == 2
     assert run_tool("conformance", "").returncode == 2
+
+
+def test_parts_that_are_drawn_are_drawn_apart(tmp_path):
+    """The draws of a part have the numbers that follow those of the parts before it."""
+    parts = [{"length": 3, "init": {"normal": {"mean": 0, "std": 1}}}, {"length": 1, "init": {"constant": {"value": 0}}},
+             {"length": 3, "init": {"expr": {"text": "normal() + 10 * uniform()"}}},
+             {"length": 3, "init": {"normal": {"mean": 0, "std": 1}}}]
+    answer = {"name": "parts", "engine": "philox4x32", "seed": 3, "path": "w", "dtype": "f32", "global_shape": [10],
+              "init": {"parts": {"axis": 0, "of": parts}}, "offset": [0], "shape": [10], "tensors": []}
+    bits = conformance.bits_of(answer)
+    assert len(set(bits.split())) == 10
+    assert check(tmp_path, [], [answer | {"bits": bits}]).stdout.startswith("1 vector, 10 elements: all as they should be")

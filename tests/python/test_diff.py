@@ -82,3 +82,108 @@ def test_a_config_that_says_late_what_it_is(tmp_path):
 def test_what_is_nothing_to_compare(arguments, text):
     result = run_tool("diff", *arguments)
     assert result.returncode in (2, 5) and text in result.stderr
+
+
+EACH = """shardinit: 1
+name: x
+seed: 1
+dtype: f32
+mesh: {axes: {a: 2, b: 2}}
+modules:
+  w: {shape: [8, 8], init: {normal: {std: 1}}, shard: [a, b]}
+  v: {shape: [8, 8], init: ones}
+  u: {shape: [8, 8], init: {normal: {std: 2}}}
+layouts:
+  one: {t: {from: {transpose: {of: w}}}, v: {from: v, shard: [a]}, u: u}
+  two: {t: {from: {transpose: {of: u}}}, v: {from: v, shard: [a]}, u: w}
+  three: {t: w, u: u, x: {from: v, shard: [a]}}
+"""
+def changes_in(tensors, was, became):
+    """Path → all that is said of a tensor's changes, or the kind if it is on one side only."""
+    return {t["path"]: [(c["what"], c[was], c[became]) for c in t["changes"]] if t["kind"] == "changed" else t["kind"]
+            for t in tensors}
+
+
+NORMAL, WIDE = "normal mean 0 std 1", "normal mean 0 std 2"
+
+
+@pytest.mark.parametrize("change, of_all, of_tensors", [
+    ("name=y", [("name", "x", "y")], {}),
+    ("seed=2", [("seed", "1", "2")], {"w": [("values", f"{NORMAL}, seed 1", f"{NORMAL}, seed 2")],
+                                      "u": [("values", f"{WIDE}, seed 1", f"{WIDE}, seed 2")]}),
+    ("engine=jax_threefry", [("engine", "philox4x32", "jax_threefry")],
+     {"w": [("values", f"{NORMAL}, engine philox4x32", f"{NORMAL}, engine jax_threefry")],
+      "u": [("values", f"{WIDE}, engine philox4x32", f"{WIDE}, engine jax_threefry")]}),
+    ("mesh.axes={a: 4, b: 1}", [("mesh", "a=2, b=2", "a=4, b=1")],
+     {"w": [("sharding", "[a, b] of a=2, b=2", "[a, b] of a=4, b=1")]}),
+    ("mesh.axes.a=4", [("mesh", "a=2, b=2", "a=4, b=2")],
+     {"w": [("sharding", "[a, b] of a=2, b=2", "[a, b] of a=4, b=2")],
+      "v": [("sharding", "[-, -] of a=2, b=2", "[-, -] of a=4, b=2")],
+      "u": [("sharding", "[-, -] of a=2, b=2", "[-, -] of a=4, b=2")]}),
+    ("replicas=full", [("replicas", "dedupe", "full")], {}),
+    ("modules.w.dtype=bf16", [], {"w": [("dtype", "f32", "bf16")]}),
+    ("modules.w.kind=buffer", [], {"w": [("kind", "parameter", "buffer")]}),
+    ("modules.w.shape=[8, 16]", [], {"w": [("shape", "[8, 8]", "[8, 16]")]}),
+    ("modules.w.shard=[b, a]", [], {"w": [("sharding", "[a, b]", "[b, a]")]}),
+    ("modules.w.key=k", [], {"w": [("values", f"{NORMAL}, key w", f"{NORMAL}, key k")]}),
+    ("modules.w.init=ones", [], {"w": [("values", NORMAL, "constant 1")]}),
+    ("modules.v.init=zeros", [], {"v": [("values", "constant 1", "constant 0")]}),
+    ("modules.v.init={normal: {std: 1}}", [], {"v": [("values", "constant 1", NORMAL)]}),
+])
+def test_every_kind_of_change_alone(tmp_path, change, of_all, of_tensors):
+    """All that is said of it, in both directions; nothing is said of what stays as it is."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(EACH)
+    run_ok("gen", spec, "-o", tmp_path / "a")
+    run_ok("gen", spec, "-o", tmp_path / "b", "--set", change)
+    sides = "before", "after"
+    for arguments, (was, became) in [((spec, "--set", change), sides), ((tmp_path / "a", tmp_path / "b"), sides),
+                                     ((tmp_path / "b", tmp_path / "a"), sides[::-1])]:
+        found = diff(*arguments)
+        assert [(c["what"], c[was], c[became]) for c in found["changes"]] == of_all and found["stored"] == []
+        assert changes_in(found["tensors"], was, became) == of_tensors
+        assert found["equal_tensors"] == 3 - len(of_tensors)
+
+
+def test_every_kind_of_change_of_a_layout(tmp_path):
+    (tmp_path / "spec.yaml").write_text(EACH)
+    for layout in ["one", "two", "three"]:
+        run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / layout, "--layout", layout)
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "none")
+    w, u = "transpose axes=[1, 0] of w", "transpose axes=[1, 0] of u"
+    cut, whole = "[a, b]", "[-, -]"
+    for before, after, stored in [
+        ("one", "two", {"t": [("view", w, u), ("sharding", "[b, a]", whole)],
+                        "u": [("view", "u", "w"), ("sharding", whole, cut)]}),
+        ("two", "three", {"t": [("view", u, "w"), ("sharding", whole, cut)],
+                          "u": [("view", "w", "u"), ("sharding", cut, whole)], "v": "removed", "x": "added"}),
+        ("none", "three", {"t": "added", "u": [("view", "as it is drawn", "u")], "v": "removed", "w": "removed",
+                           "x": "added"}),
+    ]:
+        found = diff(tmp_path / before, tmp_path / after)
+        assert found["changes"] == [{"what": "layout", "before": before, "after": after}] and found["tensors"] == []
+        assert changes_in(found["stored"], "before", "after") == stored and found["equal_tensors"] == 3
+        found = diff(tmp_path / after, tmp_path / before)
+        turned = {"added": "removed", "removed": "added"}
+        assert changes_in(found["stored"], "after", "before") == {
+            path: turned.get(kind, kind) if isinstance(kind, str) else kind for path, kind in stored.items()}
+        one = diff(tmp_path / before, tmp_path / after, "--only", "u")
+        assert changes_in(one["stored"], "before", "after") == {"u": stored["u"]} and one["equal_tensors"] == 1
+
+
+def test_views_of_buffers_alone_are_buffers(tmp_path):
+    """Of which padding is no part."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n  w: {shape: [4, 4], init: ones}\n"
+                    "  b: {shape: [4, 4], init: ones}\n  c: {shape: [4, 4], init: ones, kind: buffer}\nlayouts:\n  all:\n"
+                    "    padded: {from: {pad: {axis: 0, to: 6, of: b}}}\n    both: {from: {stack: {axis: 0, of: [b, c]}}}\n"
+                    "    mixed: {from: {concat: {axis: 0, of: [b, w]}}}\n    moved: {from: {transpose: {of: w}}}\n")
+    run_ok("gen", spec, "-o", tmp_path / "a", "--layout", "all")
+    run_ok("gen", spec, "-o", tmp_path / "b", "--layout", "all", "--set", "modules.b.kind=buffer")
+    found = diff(tmp_path / "a", tmp_path / "b")
+    became = [("kind", "parameter", "buffer")]
+    assert changes_in(found["tensors"], "before", "after") == {"b": became}
+    assert changes_in(found["stored"], "before", "after") == {"padded": became, "both": became}
+    kinds_of = {path: run_json("explain", spec, path, "--layout", "all", "--set", "modules.b.kind=buffer").get("kind")
+                for path in ["padded", "both", "mixed", "moved"]}
+    assert kinds_of == {"padded": "buffer", "both": "buffer", "mixed": None, "moved": None}

@@ -243,6 +243,27 @@ def test_a_parameter_is_in_the_first_group_that_has_it(order, export, tmp_path):
     assert {path for path in TRAINED if path in saved["state"]} == {path for path in TRAINED if first[path]}
 
 
+def test_only_what_is_equal_is_one_parameter(tmp_path):
+    """Parts of one tensor, of one shape, are parameters of their own; the same part under another name is none."""
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    slices = {"first": (0, 5), "second": (5, 10), "again": (0, 5)}
+    (tmp_path / "spec.yaml").write_text(SPEC + "layouts:\n  parts:\n" + "".join(
+        f"    {name}: {{from: {{slice: {{axis: 0, start: {start}, stop: {stop}, of: up.weight}}}}}}\n"
+        for name, (start, stop) in slices.items())
+        + "    padded: {from: {pad: {axis: 0, to: 12, of: up.weight}}}\n"
+          "    turned: {from: {reshape: {shape: [6, 10], of: up.weight}}}\n"
+          "    moved: {from: {transpose: {of: up.weight}}}\n"
+          "    keep: [embed.weight, 'norm.*', down.weight, head.weight]\n")
+    run_ok("export", tmp_path / "spec.yaml", "--layout", "parts", "--to", "dcp", "-o", tmp_path / "out", "--optimizer",
+           INLINE)
+    dcp_to_torch_save(str(tmp_path / "out"), str(tmp_path / "all.pt"))
+    saved = torch.load(tmp_path / "all.pt", weights_only=True)["optim"]
+    (group,) = saved["param_groups"]
+    assert {path for path in group["params"] if "." not in path} == {"first", "second", "padded", "turned", "moved"}
+    assert "head.weight" not in group["params"] and saved["state"].keys() >= slices.keys()
+
+
 @pytest.mark.parametrize("engine", ["philox4x32", "torch_cpu"])
 def test_parameters_that_only_begin_alike(engine, tmp_path):
     """A captured spec ties the copied layers of nn.TransformerEncoder: each has a state of its own."""

@@ -229,8 +229,54 @@ def test_what_is_held_twice_must_be_the_same(tmp_path, case, dtype):
                 row_of = {n: begins[n][part] + row for n in [name, *others]}
                 changed[name][row_of[name], column] += 1
                 hub(tmp_path / "in", changed)
+                values = {n: changed[n][row_of[n], column].item() for n in row_of}
                 wanted = [f"error: `{n}` of `{tmp_path}/in` holds what `{other}` holds, but has another value at "
-                          f"[{row_of[n]}, {column}], which would be lost\n" for n in row_of for other in row_of if n != other]
+                          f"[{row_of[n]}, {column}], {values[n]:g} instead of {values[other]:g}, which would be lost\n"
+                          for n in row_of for other in row_of if n != other]
                 told = refused(*words, code=2)
                 assert any(line in told for line in wanted), (told, wanted)
                 assert not (tmp_path / "out").exists()
+
+
+def test_a_tensor_that_the_layout_has_twice_may_be_there_once(tmp_path):
+    """In the layout of the folder it is written twice again, whichever of the two is there."""
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\n"
+                                        "modules: {w: {shape: [4, 3], init: ones}, v: {shape: [3], init: ones}}\n"
+                                        "layouts: {have: {e: w, head: w, v: v}}\n")
+    w, v = torch.randn(4, 3), torch.randn(3)
+    whole = run_ok("digest", hub(tmp_path / "whole", {"e": w, "head": w.clone(), "v": v})).stdout
+    for name in "e", "head":
+        out = tmp_path / f"of-{name}"
+        run_ok("convert", hub(tmp_path / name, {name: w, "v": v}), "--spec", tmp_path / "spec.yaml", "--from-layout", "have",
+               "--layout", "have", "--to", "safetensors", "-o", out)
+        assert run_ok("digest", out).stdout == whole
+
+
+def test_types_that_do_not_meet_in_one_tensor(tmp_path):
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n"
+                                        "  {q: {shape: [4, 3], init: ones}, k: {shape: [4, 3], init: ones}}\n"
+                                        "layouts: {fused: {qk: {from: {concat: {axis: 0, of: [q, k]}}}}}\n")
+    folder = hub(tmp_path / "in", {"q": torch.ones(4, 3), "k": torch.ones(4, 3).bfloat16()})
+    assert "layout `fused` puts `q` (f32) and `k` (bf16) together in `qk`" in refused(
+        "convert", folder, "--spec", tmp_path / "spec.yaml", "--layout", "fused", "--to", "dcp", "-o", tmp_path / "out",
+        code=2)
+
+
+def test_what_another_convention_is_for(tmp_path):
+    """`gen` says that it leaves values as they are; elements of a source it does not take into such a layout."""
+    numbers = torch.arange(6.0).reshape(2, 3)
+    hub(tmp_path / "base", {"w": numbers})
+    for key, is_said in [("plus: 1", True), ("plus: -1", True), ("times: 2", False)]:
+        spec = tmp_path / "spec.yaml"
+        spec.write_text("shardinit: 1\nname: x\ndtype: f32\nsources: {base: {path: base}}\nmodules:\n"
+                        "  w: {shape: [2, 3], init: ones}\n  v: {shape: [3], init: ones}\n"
+                        f"layouts: {{theirs: {{s: {{{key}, from: {{transpose: {{of: w}}}}}}, t: v}}}}\n")
+        result = run_ok("gen", spec, "--layout", "theirs", "-o", tmp_path / key.replace(": ", ""))
+        assert ("shardinit: the trainer of this layout has another convention for 1 tensor, such as `s`: values are "
+                "written as the spec has them\n" in result.stderr) == is_said
+        of_source = ["--set", "modules.w.init={source: base}", "--layout", "theirs"]
+        error = refused("gen", spec, *of_source, "-o", tmp_path / "none", code=2)
+        assert ("`w` takes elements of a source, but the trainer of this layout multiplies or adds to those of `s`"
+                in error), error
+        run_ok("gen", spec, "--set", "modules.v.init={source: base, tensor: w, index: [0, i0]}", "--layout", "theirs",
+               "-o", tmp_path / f"other-{key.replace(': ', '')}")

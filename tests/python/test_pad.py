@@ -230,11 +230,22 @@ def test_is_said(tmp_path):
     assert explained["box"]["shape"] == [3, 4] and explained["partition"] == "[a, b]"
     view = explained["layouts"][0]
     assert view["view"] == "pad axis=1 to=8 value=0.25 of pad axis=0 to=6 value=0.25 of both"
-    assert "stored_shape" not in run_json("explain", spec, "even")
+    even = run_json("explain", spec, "even")
+    assert "stored_shape" not in even and "layouts" not in even
     assert "[6, 8], 26 B of padding" in run_ok("explain", spec, "both").stdout
     page = tmp_path / "page.html"
     run_ok("plan", spec, "--html", page)
     assert "are padding" in page.read_text()
+
+
+def test_a_path_that_is_none_is_not_found_twice(tmp_path):
+    """The drawn tensors and the stored ones have the same paths."""
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nuneven: pad\nmesh: {axes: {a: 2}}\nmodules:\n"
+                                        "  even: {shape: [8], init: zeros, shard: [a]}\n"
+                                        "  odd: {shape: [7], init: zeros, shard: [a]}\n")
+    result = run_tool("explain", tmp_path / "spec.yaml", "nope")
+    assert (result.returncode, result.stderr) == (2, "shardinit: error: no tensor has the path `nope`\n"
+                                                     "  hint: one of `even`, `odd`\n")
 
 
 @pytest.mark.parametrize("tensor, message", [
@@ -255,3 +266,18 @@ def test_mistakes(tensor, message, tmp_path):
     result = run_tool("plan", spec)
     assert result.returncode == 2 and message in result.stderr, result.stderr
     assert result.stderr.count("error:") == 1
+
+
+def test_patterns_of_a_map_are_of_tensors_that_are_sharded_alike(tmp_path):
+    """`layers.*.w` would be the pattern of the first two, but the third, which it matches, is sharded otherwise."""
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 2}}\nmodules:\n"
+                                        "  layers:\n    repeat: {i: 2}\n    w: {shape: [8, 4], init: ones, shard: [a]}\n"
+                                        "  layers.x.w: {shape: [8, 4], init: ones, shard: [null, a]}\n"
+                                        "  blocks:\n    repeat: {i: 2}\n    w: {shape: [8, 4], init: ones, shard: [a]}\n")
+    run_ok("plan", tmp_path / "spec.yaml", "--write", tmp_path / "map.yaml")
+    text = (tmp_path / "map.yaml").read_text()
+    assert "layers.*.w" not in text and "blocks.*.w" in text
+    bare = tmp_path / "bare.yaml"
+    bare.write_text((tmp_path / "spec.yaml").read_text().replace(", shard: [a]", "").replace(", shard: [null, a]", ""))
+    run_ok("gen", bare, "--sharding", tmp_path / "map.yaml", "-o", tmp_path / "out")
+    run_ok("diff", tmp_path / "spec.yaml", tmp_path / "out")

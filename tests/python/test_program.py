@@ -251,6 +251,27 @@ def test_what_no_program_makes_is_refused(tmp_path, init):
     assert result.returncode == 2 and "`x`" in result.stderr and not (tmp_path / "p.mlir").exists(), result.stderr
 
 
+def test_elements_of_files_of_every_type(tmp_path):
+    """Beside constants, whose type must be the same. The bytes are any, so that floats are not-a-numbers of many forms,
+    and integers have any sign."""
+    data = np.random.default_rng(3).integers(0, 256, 384, dtype=np.uint8)
+    drawn, stored_so = "", ""
+    for dtype in SCHEMA["dtype"]["enum"]:
+        elements = data & 1 if dtype == "bool" else data
+        rows = 96 if dtype == "bool" else 96 * 8 // int(re.match(r"[a-z]+(\d+)", dtype)[1])
+        drawn += (f"  {dtype}_w: {{shape: [{rows}, 4], dtype: {dtype}, "
+                  f"init: {{file: {table_file(tmp_path, elements)}}}}}\n")
+        stored_so += f"    {dtype}_p: {{from: {{pad: {{axis: 0, to: {rows + 4}, of: {dtype}_w}}}}, shard: [a]}}\n"
+    made = gen_ok("shardinit: 1\nname: x\nmesh: {axes: {a: 2}}\ndtype: f32\nmodules:\n" + drawn
+                  + "layouts:\n  all:\n" + stored_so, tmp_path, "--layout", "all")
+    module = program_of(tmp_path / "spec.yaml", tmp_path, "--layout", "all")
+    (_, results), = run_modules(tmp_path, [module], 2)
+    assert len(results) == len(SCHEMA["dtype"]["enum"])
+    for path, parts in results.items():
+        for rank, words in enumerate(parts):
+            assert np.array_equal(words, stored(made, path, rank)), (path, rank)
+
+
 def norms():
     """Norms of tensors of every type and distribution."""
     inits = ["{uniform: {low: -2, high: 1}}", "{trunc_normal: {std: 0.02}}", "{constant: {value: 3}}", "orthogonal",
@@ -696,7 +717,11 @@ def test_where_it_is_written(tmp_path):
 @pytest.mark.parametrize("tensor, message", [
     ("{shape: [5], shard: [a], init: zeros}", "`w` has 5 elements in 2 parts along dimension 0"),
     ("{shape: [512, 512], init: orthogonal}", "`w` is an orthogonal matrix of 262144 elements"),
+    ("{shape: [3, 5], shard: [null, a], init: zeros}", "`w` has 5 elements in 2 parts along dimension 1"),
+    ("{shape: [257, 256], init: orthogonal}", "`w` is an orthogonal matrix of 65792 elements, but a program has such "
+                                              "matrices of up to 65536 alone, as their values"),
     ("{shape: [8], shard: [{axes: [a], segments: 2}], init: zeros}", "`w` is sharded in 2 segments"),
+    ("{shape: [8], stage: {a: 1}, init: zeros}", "`w` is on a part of the mesh, which no annotation of a program says"),
 ])
 def test_what_no_program_does(tmp_path, tensor, message):
     (tmp_path / "spec.yaml").write_text(
@@ -705,6 +730,17 @@ def test_what_no_program_does(tmp_path, tensor, message):
         result = run_tool("program", tmp_path / "spec.yaml", *form, "-o", tmp_path / "out")
         assert result.returncode == 2 and message in result.stderr and "hint:" in result.stderr
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_elements_of_files_have_a_limit(tmp_path, more):
+    path = table_file(tmp_path, bytes(2**21 + more))
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: u8\n"
+                                        f"modules: {{w: {{shape: [{2**21 + more}], init: {{file: {path}}}}}}}\n")
+    result = run_tool("program", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    assert result.returncode == 2 * more and (tmp_path / "out").exists() == (more == 0), result.stderr
+    assert more == 0 or (f"`w` has its {2**21 + 1} elements from a file, but a program has such tensors of up to {2**21} "
+                         "alone\n  hint: leave it out with `--only`, and take it from `gen`") in result.stderr
 
 
 def test_axes_that_cut_one_after_the_other_are_for_single_ranks(tmp_path):

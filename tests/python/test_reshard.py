@@ -177,6 +177,34 @@ def test_another_layout(tmp_path, tiny_layouts, before, after):
     assert tree_of(tmp_path / "to") == tree_of(wanted)
 
 
+SQUARE = """shardinit: 1
+name: x
+dtype: f32
+mesh: {axes: {a: 2}}
+modules:
+  w: {shape: [6, 6], init: {normal: {std: 1}}, shard: [a]}
+  v: {shape: [6, 6], init: {normal: {std: 1}}, shard: [a]}
+layouts:
+  same: {w: w, v: v}
+  turned: {w: {from: {transpose: {of: w}}}, v: v}
+  swapped: {w: v, v: w}
+  blocks: {w: {from: {interleave: {axis: 0, groups: 3, of: [{slice: {axis: 0, start: 0, stop: 3, of: w}},
+                                                     {slice: {axis: 0, start: 3, stop: 6, of: w}}]}}}, v: v}
+  both: {w: {from: {transpose: {of: v}}}, v: {from: {transpose: {of: w}}}}
+"""
+
+
+@pytest.mark.parametrize(("before", "after"),
+                         list(itertools.permutations(["", "same", "turned", "swapped", "blocks", "both"], 2)))
+def test_layouts_that_differ_in_values_alone(tmp_path, before, after):
+    """Names, shapes and types of what is stored are the same in all of them."""
+    (tmp_path / "spec.yaml").write_text(SQUARE)
+    source = gen(tmp_path / "from", tmp_path / "spec.yaml", *layout_of(before))
+    wanted = gen(tmp_path / "wanted", tmp_path / "spec.yaml", *layout_of(after))
+    run_ok("reshard", source, "--spec", tmp_path / "spec.yaml", *layout_of(after), "-o", tmp_path / "to")
+    assert tree_of(tmp_path / "to") == tree_of(wanted)
+
+
 @pytest.mark.parametrize("name", LAYOUT_NAMES[1:])
 def test_a_layout_on_another_mesh_without_the_spec(tmp_path, tiny_layouts, name):
     source = gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2", *layout_of(name))

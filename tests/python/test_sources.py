@@ -99,6 +99,46 @@ def test_what_a_type_or_the_source_does_not_have_is_an_error(tmp_path, model, li
     assert result.returncode == 2 and message in result.stderr, result.stderr
 
 
+NAME_FIRST = "takes the name of a source, then that of a tensor or none"
+FORMS = {"source": "hint: write it as in `source('base')` or `source('base', 'w', i0, i1)`",
+         "mean": "hint: write it as in `source_mean('base')` or `source_mean('base', 'w')`",
+         "std": "hint: write it as in `source_std('base')` or `source_std('base', 'w')`"}
+
+
+@pytest.mark.parametrize("call, message, hint", [
+    ("source()", "`source` takes at least 1 argument, not 0", ""),
+    ("source_mean()", "`source_mean` takes 1 to 2 arguments, not 0", ""),
+    ("source_mean('base', 'odd', 1)", "`source_mean` takes 1 to 2 arguments, not 3", ""),
+    ("source_std()", "`source_std` takes 1 to 2 arguments, not 0", ""),
+    ("source_std('base', 'odd', 'w')", "`source_std` takes 1 to 2 arguments, not 3", ""),
+    ("source(i0)", f"`source` {NAME_FIRST}", FORMS["source"]),
+    ("source('base', 'odd', 'x')", f"`source` {NAME_FIRST}", FORMS["source"]),
+    ("source(i0, 'base')", "`source(i0, 'base')` computes with text", "hint: text can only be compared, by `==` and `!=`"),
+    ("source_mean(1)", f"`source_mean` {NAME_FIRST}", FORMS["mean"]),
+    ("source_mean('base', 1)", f"`source_mean` {NAME_FIRST}", FORMS["mean"]),
+    ("source_std('base', i0)", f"`source_std` {NAME_FIRST}", FORMS["std"]),
+    ("source('base', 'ids', i0)", "`source` needs an index for each dimension of [2, 3], not 1",
+     "hint: or give none, for the element's own"),
+    ("source('base', 'odd', i0, i0)", "`source` needs an index for each dimension of [5], not 2",
+     "hint: or give none, for the element's own"),
+    ("source('base', 'odd')", "`odd` of source `base` has the shape [5], but the tensor has [4]",
+     "hint: give an index for each dimension of the source, as in `source('base', i0 % 4096, i1)`"),
+])
+def test_calls_that_take_something_else(tmp_path, model, call, message, hint):
+    result = run_tool("digest", spec_of(tmp_path, f'w: {{shape: [4], init: {{expr: "{call}"}}}}'))
+    first, *_, last = result.stderr.splitlines()
+    assert result.returncode == 2 and first.endswith(f" error: {message}"), result.stderr
+    assert last.strip() == (hint or "^" * len(call)), result.stderr
+
+
+def test_a_plan_of_an_element_without_an_index_is_read_again(tmp_path, model):
+    """That of a scalar, beside which there are no others."""
+    spec = spec_of(tmp_path, """w: {shape: [], init: {expr: "source('base', 'scalar') * 2"}}""")
+    assert values_of(spec)["w"].view(np.float32) == 5
+    run_ok("verify", tmp_path / "out")
+    run_ok("diff", spec, tmp_path / "out/plan.json")
+
+
 def test_names_are_expressions_over_repeats(tmp_path, model):
     spec = spec_of(tmp_path, """
 layers:

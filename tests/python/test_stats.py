@@ -1,11 +1,14 @@
 """`shardinit stats` against NumPy and SciPy on the same elements."""
 
+import json
+
 import h5py
 import numpy as np
 import pytest
+import safetensors.numpy
 import scipy.stats
 
-from support import DTYPES, read_raw, run_json, run_ok, run_tool
+from support import DTYPES, datasets_in, read_raw, run_json, run_ok, run_tool, table_file
 
 SPEC = """\
 shardinit: 1
@@ -130,6 +133,40 @@ def test_other_values_are_found(made, tmp_path):
         "normal.bf16", "uniform.f32", "constant.f16", "shardinit"]
     assert "1 element is NaN or infinite" in result.stderr
     assert "its values go from 0 to 0.0999755859375" in result.stderr
+
+
+STORED = {  # Stored tensors that hold such elements alone as declared.
+    "file_t": "{transpose: {of: file}}", "source_p": "{pad: {axis: 0, to: 6, of: source}}",
+    "drawn_file": "{concat: {axis: 0, of: [drawn, file]}}", "parts_drawn": "{concat: {axis: 0, of: [parts, drawn]}}",
+}
+DRAWN = {
+    "drawn_t": "{transpose: {of: drawn}}", "drawn_p": "{pad: {axis: 0, to: 6, of: drawn}}", "zeros": "zeros",
+    "drawn_zeros": "{concat: {axis: 0, of: [drawn, zeros]}}", "zeros_drawn": "{concat: {axis: 0, of: [zeros, drawn]}}",
+}
+
+
+@pytest.mark.parametrize("layout", [[], ["--layout", "all"]], ids=["drawn", "stored"])
+def test_only_elements_of_files_and_sources_may_be_no_numbers(layout, tmp_path):
+    numbers = np.arange(16, dtype="<f4").reshape(4, 4)
+    numbers[2, 1] = np.inf
+    (tmp_path / "base").mkdir()
+    safetensors.numpy.save_file({"w": numbers}, tmp_path / "base/model.safetensors")
+    modules = {"file": f"{{file: {table_file(tmp_path, numbers)}}}", "zeros": "zeros", "source": "{source: base, tensor: w}",
+               "parts": "{parts: {of: [{source: base, tensor: w}]}}", "drawn": "{normal: {std: 1}}"}
+    (tmp_path / "spec.yaml").write_text(
+        "shardinit: 1\nname: x\ndtype: f32\nsources: {base: {path: base}}\nmodules:\n"
+        + "".join(f"  {path}: {{shape: [4, 4], init: {init}}}\n" for path, init in modules.items())
+        + "layouts:\n  all:\n" + "".join(f"    {path}: {{from: {view}}}\n" for path, view in (STORED | DRAWN).items()))
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out", *layout)
+    assert all(t["as_declared"] for t in run_json("stats", tmp_path / "out")["tensors"])
+    assert all(t["as_declared"] for t in run_json("stats", tmp_path / "spec.yaml", *layout)["tensors"])
+    with h5py.File(tmp_path / "out/ranks/rank-00000.h5", "r+") as file:
+        for dataset in datasets_in(file):
+            dataset[0, 0] = np.nan
+    result = run_tool("stats", tmp_path / "out", "--json")
+    tensors = json.loads(result.stdout)["tensors"]
+    assert result.returncode == 1 and all(t["nan"] == 1 for t in tensors)
+    assert {t["path"] for t in tensors if not t["as_declared"]} == (DRAWN.keys() if layout else {"drawn", "zeros"})
 
 
 def test_a_missing_rank(made, tmp_path):

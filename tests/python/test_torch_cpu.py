@@ -377,7 +377,7 @@ def test_matrices_in_the_order_of_a_constructor(tmp_path, ranks):
     ("torch_normal(0, -1, 40, i0 + 1, 0, 1)", "element [39] of `t` is nan"),
     ("torch_uniform(0, i0, 1, 0)", "`low` 1 is above `high` 0"),
     ("torch_trunc_normal(0, -1, 40, i0, 0, 1, 1, 2)", "leave less than 30 %"),
-    ("torch_permutation(0, 1e9, i0)", "too large"),
+    ("torch_permutation(0, 268435456, i0)", "a permutation of 268435456 is too large; it may have less than 268435456"),
     ("torch_randint(0, i0, 1e16)", "is 1e+16, but must be a whole number from 1 to 2^53"),
     ("torch_randint(0, i0, 0)", "is 0, but must be a whole number from 1 to 2^53"),
     ("torch_trunc_normal(0, -1, 40, i0, 0, -1, 2, -2)", "`std` is -1, but must be above 0"),
@@ -389,6 +389,69 @@ def test_mistakes_in_places(tmp_path, expression, message):
     (tmp_path / "spec.yaml").write_text(HEAD + f'modules:\n  t: {{shape: [40], init: {{expr: "{expression}"}}}}\n')
     result = run_tool("digest", tmp_path / "spec.yaml")
     assert result.returncode == 2 and message in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("init, of_rows", [("{sparse: {sparsity: 0.5, std: 1}}", True),
+                                           ("{expr: 'torch_permutation(0, ROWS, i0)'}", False)])
+def test_the_largest_permutation(tmp_path, init, of_rows):
+    """The first that is refused, and the last that is not."""
+    for rows in (2**28 - 1, 2**28):
+        (tmp_path / "spec.yaml").write_text(f"{HEAD}modules:\n  t: {{shape: [{rows}, 3], "
+                                            f"init: {init.replace('ROWS', str(rows))}}}\n")
+        result = run_tool("plan", tmp_path / "spec.yaml")
+        assert result.returncode == (0 if rows < 2**28 else 2), result.stderr
+    message = "it has 268435456 rows, but may have less than 268435456" if of_rows else \
+        "a permutation of 268435456 is too large; it may have less than 268435456"
+    assert message in result.stderr
+
+
+ROWS_FIRST = "PyTorch has the first dimension for the rows, and all others for the columns"
+
+
+@pytest.mark.parametrize("tensor, message", [
+    ("{shape: [8, 8, 3], init: delta_orthogonal}", ROWS_FIRST),
+    ("{shape: [8, 8], dtype: bf16, init: orthogonal}", "of bf16, but PyTorch makes them in f32"),
+    ("{shape: [8, 8], init: {normalized: {axis: 0}}}", "PyTorch has no such initializer"),
+    ("{shape: [8], dtype: f8e5m2, init: {normal: {std: 1}}}", "PyTorch draws no f8e5m2 numbers"),
+    ("{shape: [8], dtype: f8e5m2, init: {uniform: {low: 0, high: 1}}}", "PyTorch draws no f8e5m2 numbers"),
+    ("{shape: [8], dtype: f8e5m2, init: {trunc_normal: {std: 1}}}", "PyTorch draws no f8e5m2 numbers"),
+    ("{shape: [8, 8], dtype: f8e5m2, init: {sparse: {sparsity: 0.5}}}", "PyTorch draws no f8e5m2 numbers"),
+    ("{shape: [8], init: {truncated_normal: {std: 1, low: 0.6, high: 1}}}",
+     "leave less than 30 % of the numbers, here 11.6 %"),
+    ("{shape: [8], init: {expr: 'normal()'}}",
+     "PyTorch has no such draws; write `torch_normal(…)` or another of its functions"),
+])
+def test_what_pytorch_does_not_draw(tmp_path, tensor, message):
+    (tmp_path / "spec.yaml").write_text(f"{HEAD}modules:\n  t: {tensor}\n")
+    result = run_tool("validate", tmp_path / "spec.yaml")
+    assert result.returncode == 2 and "engine `torch_cpu/2.13/avx2` cannot draw `t`" in result.stderr, result.stderr
+    assert message in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("init, was, wrong", [
+    ("orthogonal", '"dtype": "f32"', '"dtype": "bf16"'),
+    ("{normal: {std: 1}}", '"dtype": "f32"', '"dtype": "f8e5m2"'),
+    ("{trunc_normal: {std: 1}}", '"low": -2', '"low": 1.9'),
+    ("{normal: {std: 1}}", '"position": 0', f'"position": {2**62 + 1}'),
+])
+def test_plans_that_pytorch_does_not_draw_are_refused(tmp_path, init, was, wrong):
+    (tmp_path / "spec.yaml").write_text(f"{HEAD}modules:\n  t: {{shape: [8, 8], init: {init}}}\n")
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    plan = tmp_path / "out/plan.json"
+    assert plan.read_text().count(was) == 1
+    plan.write_text(plan.read_text().replace(was, wrong))
+    result = run_tool("diff", plan, plan)
+    assert result.returncode == 5 and "the engine cannot draw `t` with this key" in result.stderr, result.stderr
+
+
+def test_plans_have_the_whole_name_of_an_engine(tmp_path):
+    """`torch_cpu` is another one in the next version, and a plan is of one."""
+    (tmp_path / "spec.yaml").write_text(f"{HEAD}modules:\n  t: {{shape: [8], init: {{normal: {{std: 1}}}}}}\n")
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    plan = tmp_path / "out/plan.json"
+    plan.write_text(plan.read_text().replace("torch_cpu/2.13/avx2", "torch_cpu"))
+    result = run_tool("diff", plan, plan)
+    assert result.returncode == 5 and "unknown engine `torch_cpu`" in result.stderr, result.stderr
 
 
 def test_other_engines_do_not_have_them(tmp_path):

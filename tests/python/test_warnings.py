@@ -116,3 +116,14 @@ def test_what_is_meant_is_quiet(tmp_path):
         spec["modules"][tensor]["init"] = yaml.safe_load(re.search(r"`(\{expr: .*\})`", each["hint"])[1])
     path.write_text(yaml.safe_dump(spec))
     assert diagnostics(path) == []
+
+
+@pytest.mark.parametrize("shapes, ranks", [([2, 8], None), ([8, 2], None), ([3, 2], "1 of 4 ranks holds nothing: rank 3"),
+                                           ([2, 3], "1 of 4 ranks holds nothing: rank 3"), ([2, 2], "2 of 4 ranks")])
+def test_ranks_are_empty_if_all_tensors_leave_them_so(shapes, ranks, tmp_path):
+    """Tensors that are sharded alike may end on other ranks."""
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nuneven: chunk\nmesh: {axes: {a: 4}}\nmodules:\n"
+                                        + "".join(f"  t{i}: {{shape: [{n}], init: zeros, shard: [a]}}\n"
+                                                  for i, n in enumerate(shapes)))
+    told = run_ok("validate", tmp_path / "spec.yaml").stderr
+    assert (ranks in told) if ranks else told == "", told
