@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/sha256.h"
+#include "base/parse_number.h"
 
 namespace shardinit {
 
@@ -133,7 +133,7 @@ class HttpServer {
       Asked asked = Read(buffer.substr(0, end + 2));
       buffer.erase(0, end + 4);
       const std::string length = asked.Header("content-length");
-      const size_t size = length.empty() ? 0 : std::stoull(length);
+      const size_t size = ParseNumber<size_t>(length).value_or(0);
       while (buffer.size() < size) {
         if (!more()) return;
       }
@@ -272,8 +272,8 @@ class MemoryStore {
     }
     if (const std::string range = asked.Header("range"); !range.empty()) {
       const size_t dash = range.find('-');
-      const size_t from = std::stoull(range.substr(6, dash - 6)),
-                   to = std::stoull(range.substr(dash + 1));
+      const size_t from = ParseNumber<size_t>(range.substr(6, dash - 6)).value_or(0),
+                   to = ParseNumber<size_t>(range.substr(dash + 1)).value_or(0);
       answer.headers["Content-Range"] =
           fmt::format("bytes {}-{}/{}", from, to, object.bytes.size());
       answer.body = object.bytes.substr(from, to - from + 1);

@@ -1360,7 +1360,7 @@ struct FileOfBoxes {
   std::string bytes;
 };
 
-constexpr int64_t kPart = 8 << 20;
+constexpr int64_t kLeastPart = 8 << 20;
 
 TEST_F(KeptObjects, AreFilesWhoseBoxesComeInAnyOrder) {
   const struct {
@@ -1368,13 +1368,13 @@ TEST_F(KeptObjects, AreFilesWhoseBoxesComeInAnyOrder) {
     int64_t gap;
   } cases[] = {
       {{5, 1, 7}, 3},
-      {{kPart - 26}, 0},          // one part, to the last byte if it has CRCs
-      {{kPart - 17}, 0},          // with a text across the border
-      {{kPart - 19, 9, 3}, 0},    // with a text up to the border
-      {{kPart - 31, 20, 5}, 0},   // with a CRC up to the border
-      {{kPart - 29, 20, 40}, 0},  // with a CRC across the border
-      {{100, 2 * kPart + 5, 7}, 5},
-      {{9, 4, 1}, kPart},  // with parts that have no box
+      {{kLeastPart - 26}, 0},          // one part, to the last byte if it has CRCs
+      {{kLeastPart - 17}, 0},          // with a text across the border
+      {{kLeastPart - 19, 9, 3}, 0},    // with a text up to the border
+      {{kLeastPart - 31, 20, 5}, 0},   // with a CRC up to the border
+      {{kLeastPart - 29, 20, 40}, 0},  // with a CRC across the border
+      {{100, 2 * kLeastPart + 5, 7}, 5},
+      {{9, 4, 1}, kLeastPart},  // with parts that have no box
   };
   for (const auto& [sizes, gap] : cases) {
     for (const auto& [has_crcs, is_backward] :
@@ -1385,8 +1385,8 @@ TEST_F(KeptObjects, AreFilesWhoseBoxesComeInAnyOrder) {
       for (size_t i = 0; i < order.size(); ++i) order[i] = is_backward ? order.size() - 1 - i : i;
       kept.objects.clear();
       Object object(&store, "o", file.layout, {{"k", "v"}}, &file.crcs);
-      EXPECT_EQ(object.has_parts(), std::ssize(file.bytes) > kPart) << what;
-      file.Write(object, order, is_backward ? kPart + 12345 : kPart);
+      EXPECT_EQ(object.has_parts(), std::ssize(file.bytes) > kLeastPart) << what;
+      file.Write(object, order, is_backward ? kLeastPart + 12345 : kLeastPart);
       EXPECT_TRUE(kept.objects.empty()) << what;
       bool is_asked = false;
       EXPECT_TRUE(object.Complete([&] {
@@ -1398,17 +1398,17 @@ TEST_F(KeptObjects, AreFilesWhoseBoxesComeInAnyOrder) {
       EXPECT_EQ(kept.objects["a/o"].metadata["x-amz-meta-k"], "v") << what;
       EXPECT_TRUE(kept.uploads.empty()) << what;
       // Each part is sent once, and nothing else.
-      const size_t parts = file.bytes.size() / kPart + (file.bytes.size() % kPart != 0);
+      const size_t parts = file.bytes.size() / kLeastPart + (file.bytes.size() % kLeastPart != 0);
       EXPECT_EQ(Log().size(), parts == 1 ? 1 : parts + 2) << what;
     }
   }
 }
 
 TEST_F(KeptObjects, AreGivenBackUnlessTheyGetTheirName) {
-  const FileOfBoxes file({kPart, kPart}, 0, false);
+  const FileOfBoxes file({kLeastPart, kLeastPart}, 0, false);
   {
     const Object object(&store, "o", file.layout, {});
-    file.Write(object, {0}, kPart);
+    file.Write(object, {0}, kLeastPart);
     EXPECT_EQ(kept.uploads.size(), 1u);
   }
   EXPECT_TRUE(kept.uploads.empty() && kept.objects.empty());
@@ -1427,19 +1427,19 @@ TEST_F(KeptObjects, AreGivenBackUnlessTheyGetTheirName) {
   // What is not to get its name has none.
   {
     Object object(&store, "o", file.layout, {});
-    file.Write(object, {0, 1}, kPart);
+    file.Write(object, {0, 1}, kLeastPart);
     EXPECT_EQ(
         ErrorOf([&] { object.Complete([] { throw Error(ExitCode::kConflict, "lost"); }); }).code(),
         ExitCode::kConflict);
   }
   EXPECT_TRUE(kept.uploads.empty() && kept.objects.empty());
   // Another writer has made it.
-  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{9}, {kPart, kPart}}) {
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{9}, {kLeastPart, kLeastPart}}) {
     const FileOfBoxes other(sizes, 0, false);
     kept.objects.clear();
     {
       Object object(&store, "o", other.layout, {});
-      for (size_t b = 0; b < sizes.size(); ++b) other.Write(object, {b}, kPart);
+      for (size_t b = 0; b < sizes.size(); ++b) other.Write(object, {b}, kLeastPart);
       kept.Put("a/o", "another");
       EXPECT_FALSE(object.Complete());
     }
@@ -1452,7 +1452,7 @@ TEST_F(KeptObjects, AreGivenBackUnlessTheyGetTheirName) {
   {
     Object object(&store, "o", file.layout, {});
     kept.uploads.clear();
-    file.Write(object, {0, 1}, kPart);
+    file.Write(object, {0, 1}, kLeastPart);
     bool is_asked = false;
     EXPECT_FALSE(object.Complete([&] { is_asked = true; }));
     EXPECT_FALSE(is_asked);
