@@ -7,6 +7,7 @@ import os
 import random
 import re
 import shutil
+import ssl
 import subprocess
 import threading
 import time
@@ -350,6 +351,15 @@ def test_verify_finds_every_damage(specs, object_store):
         done = tool(object_store, "verify", URL, "--json")
         assert done.returncode == code and name in done.stdout
         assert tool(object_store, "verify", URL, "--strict").returncode == 1
+        object_store.remove("models/a/" + name)
+    # What is named as a part of a checkpoint is damage, and all else is foreign.
+    odd = {"findings": {"ranks/rank-00002.h5", "ranks/x.h5", "ranks/rank-x.json"},
+           "foreign": {"notes.txt", "rank-00002.h5", "rank-00000.json", "ranks/notes.json", "ranks/rank-notes.txt"}}
+    for name in sorted(odd["findings"] | odd["foreign"]):
+        object_store.put("models/a/" + name, b"x")
+    found = json.loads(tool(object_store, "verify", URL, "--json").stdout)
+    assert {"findings": {each["file"] for each in found["findings"]}, "foreign": set(found["foreign"])} == odd, found
+    for name in odd["findings"] | odd["foreign"]:
         object_store.remove("models/a/" + name)
     assert "intact" in ok(object_store, "verify", URL).stdout
 
@@ -735,6 +745,118 @@ def test_credentials_of_a_web_identity(object_store, services, tmp_path):
     assert done.returncode == 3 and "STS for the role `arn:aws:iam::1:role/r`: it answered 404" in done.stderr
 
 
+# Connects to this machine where a program asks for an address that machines on a cloud have for their services.
+LINK_LOCAL = """
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+int connect(int fd, const struct sockaddr* to, socklen_t size) {
+  int (*real)(int, const struct sockaddr*, socklen_t) = (int (*)(int, const struct sockaddr*, socklen_t))dlsym(RTLD_NEXT, "connect");
+  struct sockaddr_in in = *(const struct sockaddr_in*)to;
+  if (to->sa_family != AF_INET || (ntohl(in.sin_addr.s_addr) >> 16) != 0xa9fe) return real(fd, to, size);
+  in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  in.sin_port = htons(atoi(getenv("SERVICES_PORT")));
+  return real(fd, (const struct sockaddr*)&in, sizeof(in));
+}
+"""
+
+
+def test_services_have_the_addresses_that_they_have_on_clouds(object_store, services, tmp_path):
+    """A container's is 169.254.170.2, if only a path is given, and a machine's 169.254.169.254."""
+    (tmp_path / "connect.c").write_text(LINK_LOCAL)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "connect.so", tmp_path / "connect.c", "-ldl"], check=True)
+    hosts = []
+    keys = json.dumps({**credentials(object_store, "session"), "Token": "session"})
+    path = "/latest/meta-data/iam/security-credentials/"
+    for method, target, text in (("GET", "/v2/keys", keys), ("PUT", "/latest/api/token", "t"), ("GET", path, "role"), ("GET", path + "role", keys)):
+        services.answers[method, target] = lambda headers, _, text=text: hosts.append(headers["host"]) or text
+    given = {**NO_KEYS, "LD_PRELOAD": str(tmp_path / "connect.so"), "SERVICES_PORT": services.url.rpartition(":")[2]}
+    ok(object_store, "gen", TINY, "-o", URL, "--ranks", "0", **given, AWS_CONTAINER_CREDENTIALS_RELATIVE_URI="/v2/keys",
+       AWS_CONTAINER_CREDENTIALS_FULL_URI="http://example.com/no")
+    assert hosts == ["169.254.170.2"]
+    hosts.clear()
+    ok(object_store, "gen", TINY, "-o", URL, "--ranks", "1", **given, AWS_EC2_METADATA_DISABLED="")
+    assert hosts == ["169.254.169.254"] * 3 and object_store.refused == []
+
+
+def test_the_hosts_of_sts(tmp_path):
+    """That of the region, which the environment says, or else the profile of a role. A proxy sees who is asked."""
+    hosts = {}
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        def do_CONNECT(self):
+            hosts.setdefault(self.server.server_address[1], []).append(self.path)
+            self.send_error(403)
+
+        def log_message(self, *_):
+            pass
+
+    (tmp_path / "token").write_text("token")
+    role = {"AWS_ROLE_ARN": "arn:r", "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token")}
+    (tmp_path / "config").write_text(f"[default]\nregion = of-profile\nrole_arn = arn:r\nweb_identity_token_file = {tmp_path}/token\n")
+    cases = [({**role, "AWS_REGION": "one", "AWS_DEFAULT_REGION": "two"}, "sts.one.amazonaws.com:443"),
+             ({**role, "AWS_DEFAULT_REGION": "two"}, "sts.two.amazonaws.com:443"), (role, "sts.amazonaws.com:443"),
+             ({"AWS_CONFIG_FILE": str(tmp_path / "config")}, "sts.of-profile.amazonaws.com:443"),
+             ({"AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_REGION": "one"}, "sts.one.amazonaws.com:443")]
+    running = []
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_") and not name.lower().endswith("_proxy")}
+    for given, host in cases:
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        environment = {**kept, "HOME": "/nonexistent", "https_proxy": f"http://127.0.0.1:{server.server_address[1]}", **given}
+        process = subprocess.Popen([BINARY, "status", URL], env=environment, stderr=subprocess.PIPE, text=True)
+        running.append((process, server, host))
+    for process, server, host in running:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 3 and "cannot get credentials from STS for the role `arn:r`: " in errors, errors
+        assert hosts[server.server_address[1]] == [host] * 4  # It is tried four times.
+        server.shutdown()
+
+
+def test_certificates(tmp_path):
+    """A store whose certificate nobody knows is asked once; AWS_CA_BUNDLE makes it known."""
+    if not shutil.which("openssl"):
+        pytest.skip("not tested: openssl")
+    for name in ("known", "other"):
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", tmp_path / f"{name}.key",
+                        "-out", tmp_path / f"{name}.pem", "-days", "2", "-subj", "/CN=tests", "-addext", "subjectAltName=IP:127.0.0.1"],
+                       check=True, stderr=subprocess.DEVNULL)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "known.pem", tmp_path / "known.key")
+    connections = []
+
+    class Server(http.server.ThreadingHTTPServer):
+        def get_request(self):
+            connection, address = super().get_request()
+            connections.append(address)
+            return context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
+
+        def handle_error(self, *_):
+            pass
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(404)
+
+        def log_message(self, *_):
+            pass
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        given = {**os.environ, "AWS_ENDPOINT_URL": f"https://127.0.0.1:{server.server_address[1]}", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+        def status(bundle):
+            connections.clear()
+            return subprocess.run([BINARY, "status", URL], env={**given, "AWS_CA_BUNDLE": str(tmp_path / bundle)}, capture_output=True, text=True, timeout=60)
+        done = status("known.pem")
+        assert done.returncode == 2 and "is not a checkpoint: it has no plan.json" in done.stderr, done
+        for bundle in ("other.pem", "none.pem"):
+            done = status(bundle)
+            assert done.returncode == 3 and "certificate" in done.stderr and len(connections) == 1, (done, connections)
+        server.shutdown()
+
+
 NO_LIBCURL = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -833,8 +955,9 @@ def test_finalize_asks_for_receipts_that_a_store_lists_late(object_store, tmp_pa
     assert "intact: 40 ranks" in ok(object_store, "verify", URL).stdout
 
 
-def test_no_receipt_without_the_plan(specs, object_store):
-    """Also for a rank that is there already and is not sent again."""
+@pytest.mark.parametrize("other", [False, True])
+def test_no_receipt_without_the_plan(other, specs, object_store):
+    """Also for a rank that is there already and is not sent again, and where another plan is in its place."""
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     for name in ("manifest.json", "ranks/rank-00000.json"):
         object_store.remove("models/a/" + name)
@@ -845,10 +968,13 @@ def test_no_receipt_without_the_plan(specs, object_store):
             met.append(request)
             if len(met) == 2:  # The second look is that after its values were made.
                 object_store.remove("models/a/plan.json")
+                if other:
+                    object_store.put("models/a/plan.json", (specs / "two/plan.json").read_bytes())
 
     object_store.faults = faults
     done = tool(object_store, "gen", "one.yaml", "-o", URL, "--ranks", "0", folder=specs)
-    assert len(met) >= 2 and done.returncode == 4 and "has lost its plan.json" in done.stderr, (len(met), done)
+    assert len(met) >= 2 and done.returncode == 4, (len(met), done)
+    assert "has lost its plan.json, or was given to another plan meanwhile" in done.stderr, done
     assert "models/a/ranks/rank-00000.json" not in object_store.names()
 
 

@@ -605,3 +605,65 @@ def test_a_folder_whose_name_begins_as_that_of_the_volume(tmp_path):
     result = run_tool(*words, tmp_path / "volumes/out")
     assert result.returncode == 2 and f"do not see `{tmp_path}/volumes/out`" in result.stderr, result
     assert f"{tmp_path}/volume/out" in run_ok(*words, tmp_path / "volume/out").stdout
+
+
+def test_names_of_jobs(tmp_path):
+    """Given ones as engines take them, and those that follow from the model's name."""
+    def name_of(*words):
+        return re.search(r"^#SBATCH --job-name=(.*)$", run_ok("jobs", "slurm", *words, "-o", "out", cwd=tmp_path).stdout, re.M)[1]
+    for name in ("a", "z", "0", "9", "a-z0-9", "x" * 40):
+        assert name_of("llama3-tiny", f"--name={name}") == name
+    for name in ("x" * 41, "-a", "a-", "-", "A", "aZ", "a_b", "a.b", "a/b", "a:b", "a`b", "a{b", "ü"):
+        result = run_tool("jobs", "slurm", "llama3-tiny", "-o", "out", f"--name={name}")
+        assert result.returncode == 2 and "is not the name of a job" in result.stderr, (name, result)
+        assert "use up to 40 small letters, digits and `-` between them" in result.stderr
+    for model, name in (("a-Z_zA.09", "shardinit-a-z-za-09"), ("A", "shardinit-a"), ("x--y--", "shardinit-x-y"), ("0_", "shardinit-0"),
+                        ("b" * 30, "shardinit-" + "b" * 30), ("b" * 31, "shardinit-" + "b" * 30), ("b" * 28 + "--c", "shardinit-" + "b" * 28 + "-c")):
+        (tmp_path / "spec.yaml").write_text(SPEC.replace("Jobs_of.a-Model", f"'{model}'"))
+        assert name_of("spec.yaml") == name, model
+
+
+def test_variables_of_containers(tmp_path):
+    words = ["jobs", "skypilot", "llama3-tiny", "-o", "s3://bucket/x", "--image", "i"]
+    good = {"A": "1", "z_9": "", "_a": "x=y", "AZaz09_": "2", "AWS_SECRET": "3", "SKYPILOT": "4"}
+    given = [word for name, value in good.items() for word in ("--env", f"{name}={value}")]
+    assert yaml.safe_load(run_ok(*words, *given).stdout)["envs"] == good
+    for wrong in ("A", "=b", "0A=b", "5=b", "9A=b", "A-B=c", "A.B=c", "A@=c", "A[=c", "A`=c", "A{=c", "A/=c", "A:=c", "ü=c", " A=b"):
+        result = run_tool(*words, "--env", wrong)
+        assert result.returncode == 2 and "`--env` of " in result.stderr and "is no variable and its value" in result.stderr, (wrong, result)
+    for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        result = run_tool(*words, "--env", f"{name}=x")
+        assert result.returncode == 2 and f"`--env {name}=…` would print a secret" in result.stderr, result
+    result = run_tool(*words, "--env", "SKYPILOT_X=1")
+    assert result.returncode == 2 and "`--env SKYPILOT_X=…`: `skypilot` sets this variable itself" in result.stderr, result
+    result = run_tool(*words, "--env", "B=1", "--env", "B=1")
+    assert result.returncode == 2 and "`--env B=…` is given twice" in result.stderr, result
+
+
+@pytest.mark.parametrize("words, least, most, limit", [
+    (["slurm"], 1, 1_000_000, "there cannot be so many"), (["slurm", "--array"], 1, 1001, "Slurm's default MaxArraySize allows an array of 1,001 tasks"),
+    (["kubernetes", "--image", "i", "--volume", "v"], 1, 100_000, "an Indexed Job has at most 100,000 pods at a time"),
+    (["mpi"], 1, 1_000_000, "there cannot be so many"),
+    (["batch", "--image", "i", "--volume", "v", "--queue", "q"], 2, 10_000, "an array of AWS Batch has 2 to 10,000 jobs"),
+    (["argo", "--image", "i", "--volume", "v"], 1, 1_000_000, "there cannot be so many"),
+    (["skypilot", "--image", "i", "--volume", "v"], 1, 1_000_000, "there cannot be so many")])
+def test_how_many_parts_there_may_be(words, least, most, limit, tmp_path):
+    given = ["jobs", words[0], "llama3-tiny", "-o", "out", *words[1:]]
+    assert f", in {least} part{'s' * (least > 1)}. Written by `shardinit jobs {words[0]}`" in run_ok(*given, cwd=tmp_path).stdout
+    for nodes in (least, most):
+        assert f"in {nodes:,} part" in run_ok(*given, "--nodes", nodes, cwd=tmp_path).stdout
+    result = run_tool(*given, "--nodes", str(most + 1), cwd=tmp_path)
+    assert result.returncode == 2 and f"`--nodes {most + 1}`: {limit}" in result.stderr, result
+    assert f"use {most} at most: a part may have many ranks" in result.stderr
+    if least > 1:
+        result = run_tool(*given, "--nodes", str(least - 1), cwd=tmp_path)
+        assert result.returncode == 2 and f"`--nodes {least - 1}`: {limit}" in result.stderr and f"use {least} at least" in result.stderr, result
+
+
+def test_remotes_of_an_object_store(tmp_path):
+    for remote, said in (("store:bucket/x", "store:bucket/x"), ("store:bucket/x//", "store:bucket/x"), (":s3:b", ":s3:b"), ("a b:c/", "'a b:c'")):
+        text = run_ok("jobs", "object-store", "llama3-tiny", "-o", remote, cwd=tmp_path).stdout
+        assert re.search(rf"=({re.escape(said)}|'{re.escape(said)}')$", text, re.M), text
+    for remote in ("bucket/x", "--config:x"):
+        result = run_tool("jobs", "object-store", "llama3-tiny", f"--output={remote}", cwd=tmp_path)
+        assert result.returncode == 2 and f"`-o {remote}` is no remote of rclone" in result.stderr, result

@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 #include <sys/sysmacros.h>
 
+#include <cctype>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/mount.h"
+#include "base/sha256.h"
 #include "bucket/credentials.h"
 #include "bucket/signature.h"
 #include "bucket/url.h"
@@ -29,6 +32,26 @@ TEST(HmacSha256, HasTheValuesOfRfc4231) {
   EXPECT_EQ(ToHex(HmacSha256(std::string(131, '\xaa'),
                              "Test Using Larger Than Block-Size Key - Hash Key First")),
             "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
+TEST(HmacSha256, ShortensKeysThatAreLongerThanABlock) {
+  for (const size_t size : {size_t{63}, size_t{64}, size_t{65}, size_t{200}}) {
+    const std::string key(size, 'k');
+    const Digest digest = Sha256Of(key);
+    const std::string shorter(reinterpret_cast<const char*>(digest.data()), digest.size());
+    EXPECT_EQ(HmacSha256(key, "x") == HmacSha256(shorter, "x"), size > 64) << size;
+  }
+}
+
+TEST(UriEncoded, KeepsNothingElse) {
+  for (int c = 0; c < 256; ++c) {
+    const std::string text(1, static_cast<char>(c));
+    const bool is_kept = c < 128 && (std::isalnum(c) != 0 ||
+                                     std::string_view("-._~").find(text) != std::string_view::npos);
+    const std::string encoded = fmt::format("%{:02X}", c);
+    EXPECT_EQ(UriEncoded(text), is_kept ? text : encoded);
+    EXPECT_EQ(UriEncoded(text, true), is_kept || c == '/' ? text : encoded);
+  }
 }
 
 constexpr std::time_t kTime = 1369353600;  // 2013-05-24T00:00:00Z
@@ -77,7 +100,14 @@ TEST(RequestFor, SplitsUrls) {
   EXPECT_EQ(request.path, "/v2/c");
   EXPECT_EQ(request.url(), "http://127.0.0.1:51679/v2/c?id=1&x=");
   EXPECT_EQ(RequestFor("GET", "https://host", "X").url(), "https://host/");
-  for (const char* wrong : {"host:80", "ftp://host", ""}) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"https://h?a=b=c&=d", "https://h/?=d&a=b%3Dc"}, {"https://h/?", "https://h/"},
+      {"https://h/p/?b=&a=1&", "https://h/p/?a=1&b="}, {"https://h?", "https://h/"},
+      {"https://h/p?/q?r", "https://h/p?%2Fq%3Fr="},   {"http://[::1]:8/&", "http://[::1]:8/%26"},
+  };
+  for (const auto& [url, sent] : cases) EXPECT_EQ(RequestFor("GET", url, "X").url(), sent) << url;
+  for (const char* wrong :
+       {"host:80", "ftp://host", "", "http", "https", "htt://host", "xhttp://host", "httpss://h"}) {
     EXPECT_THROW(RequestFor("GET", wrong, "X"), Error) << wrong;
   }
 }
@@ -99,6 +129,38 @@ TEST(BucketUrl, IsSplitAndRefused) {
     EXPECT_THROW(ParseBucketUrl(wrong), Error) << wrong;
   }
   EXPECT_TRUE(IsBucketUrl("s3://x") && !IsBucketUrl("./s3://x") && !IsBucketUrl("gs://x"));
+}
+
+TEST(BucketUrl, HasLimits) {
+  const auto is_taken = [](const std::string& url) {
+    try {
+      ParseBucketUrl(url);
+      return true;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ExitCode::kUsage);
+      return false;
+    }
+  };
+  for (size_t size = 0; size < 70; ++size) {
+    EXPECT_EQ(is_taken("s3://" + std::string(size, 'b') + "/x"), size >= 3 && size <= 63) << size;
+  }
+  for (int c = 0; c < 256; ++c) {
+    const bool is_in_name = c < 128 && (std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_');
+    const std::string text(1, static_cast<char>(c));
+    EXPECT_EQ(is_taken("s3://bu" + text + "cket"), is_in_name) << c;
+    EXPECT_EQ(is_taken("s3://bucket/a" + text + "b"), c >= ' ' && c != 0x7f) << c;
+  }
+  for (const size_t size : {size_t{1}, size_t{900}, size_t{901}}) {
+    EXPECT_EQ(is_taken("s3://bucket/" + std::string(size, 'p') + "//"), size <= 900) << size;
+  }
+  for (const char* good :
+       {"s3://bucket/a/", "s3://bucket/..a/b..", "s3://bucket/.../x", "s3://bucket/a/b//"}) {
+    EXPECT_TRUE(is_taken(good)) << good;
+  }
+  for (const char* bad :
+       {"s3://bucket/a/./b", "s3://bucket/../b", "s3://bucket/a/..", "s3://bucket/a///b"}) {
+    EXPECT_FALSE(is_taken(bad)) << bad;
+  }
 }
 
 TEST(HostIn, ChangesNothingButTheRegion) {
@@ -139,6 +201,28 @@ TEST(Xml, FindsElements) {
   for (const char* torn : {"<Key>a", "<Key", "<Key>a</Ke", "", "<Key/>"}) {
     EXPECT_EQ(XmlText(torn, "Key"), "") << torn;
   }
+}
+
+TEST(Xml, HasCharactersInUtf8) {
+  const std::pair<unsigned, const char*> codes[] = {{0x1, "\x01"},
+                                                    {0x7f, "\x7f"},
+                                                    {0x80, "\xc2\x80"},
+                                                    {0x7ff, "\xdf\xbf"},
+                                                    {0x800, "\xe0\xa0\x80"},
+                                                    {0xffff, "\xef\xbf\xbf"},
+                                                    {0x10000, "\xf0\x90\x80\x80"},
+                                                    {0x10ffff, "\xf4\x8f\xbf\xbf"}};
+  for (const auto& [code, text] : codes) {
+    const std::string around = fmt::format("[{}]", text);
+    EXPECT_EQ(XmlText(fmt::format("<K>[&#{};]</K>", code), "K"), around) << code;
+    EXPECT_EQ(XmlText(fmt::format("<K>[&#x{:x};]</K>", code), "K"), around) << code;
+    EXPECT_EQ(XmlText(fmt::format("<K>[&#x{:08X};]</K>", code), "K"), around) << code;
+  }
+  EXPECT_EQ(XmlText("<K>&lt;&gt;&amp;&quot;&apos;&none;;</K>", "K"), "<>&\"';");
+  EXPECT_EQ(XmlText("<K>&lt&#60 &x&</K>", "K"), "&lt&#60 &x&");
+  EXPECT_EQ(XmlText("<K>&aaaaaaaaaa;&aaaaaaaaaaa;</K>", "K"), "&aaaaaaaaaaa;");
+  EXPECT_EQ(XmlText("<K\na='1'>x</K><K>y</K>", "K"), "x");
+  EXPECT_EQ(XmlText("<Kx>n</Kx><K />\n<K/><K>y</K>", "K"), "y");
 }
 
 TEST(FindMount, ReadsTheKernelsList) {

@@ -1,0 +1,1464 @@
+// What is asked of a store, and what is made of its answers; a server in this process gives them.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "bucket/credentials.h"
+#include "bucket/http.h"
+#include "bucket/made_once.h"
+#include "bucket/profile.h"
+#include "bucket/signature.h"
+#include "bucket/store.h"
+#include "bucket/tree.h"
+#include "bucket/url.h"
+#include "checkpoint/object.h"
+#include "formats/format.h"
+#include "graph/graph.h"
+#include "support/http_server.h"
+#include "support/spec_text.h"
+
+namespace shardinit {
+namespace {
+
+// Returns the error that the function throws; its message is empty if there is none.
+Error ErrorOf(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const Error& e) {
+    return e;
+  }
+  return Error(ExitCode::kOk, "");
+}
+
+// Sets the variables that say where a store and credentials are, for one test.
+class InEnvironment : public testing::Test {
+ protected:
+  InEnvironment() {
+    for (const char* name : {"AWS_ACCESS_KEY_ID",
+                             "AWS_SECRET_ACCESS_KEY",
+                             "AWS_SESSION_TOKEN",
+                             "AWS_REGION",
+                             "AWS_DEFAULT_REGION",
+                             "AWS_PROFILE",
+                             "AWS_ENDPOINT_URL",
+                             "AWS_ENDPOINT_URL_S3",
+                             "AWS_ENDPOINT_URL_STS",
+                             "AWS_MAX_ATTEMPTS",
+                             "AWS_CA_BUNDLE",
+                             "AWS_ROLE_ARN",
+                             "AWS_ROLE_SESSION_NAME",
+                             "AWS_WEB_IDENTITY_TOKEN_FILE",
+                             "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+                             "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+                             "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+                             "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+                             "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+                             "AWS_SHARED_CREDENTIALS_FILE",
+                             "AWS_CONFIG_FILE",
+                             "http_proxy",
+                             "https_proxy",
+                             "all_proxy",
+                             "no_proxy",
+                             "HTTP_PROXY",
+                             "HTTPS_PROXY",
+                             "ALL_PROXY",
+                             "NO_PROXY"}) {
+      Set(name, "");
+    }
+    Set("AWS_EC2_METADATA_DISABLED", "true");
+    Set("HOME", "/nonexistent");
+  }
+  ~InEnvironment() override {
+    for (const auto& [name, value] : before_) {
+      if (value) {
+        setenv(name.c_str(), value->c_str(), 1);
+      } else {
+        unsetenv(name.c_str());
+      }
+    }
+  }
+
+  // An empty value removes the variable.
+  void Set(const std::string& name, const std::string& value) {
+    const char* const present = std::getenv(name.c_str());
+    before_.try_emplace(name,
+                        present == nullptr ? std::nullopt : std::optional<std::string>(present));
+    if (value.empty()) {
+      unsetenv(name.c_str());
+    } else {
+      setenv(name.c_str(), value.c_str(), 1);
+    }
+  }
+
+  void PointTo(const HttpServer& server) {
+    Set("AWS_ENDPOINT_URL", server.url());
+    Set("AWS_ACCESS_KEY_ID", "AKID");
+    Set("AWS_SECRET_ACCESS_KEY", "secret");
+    Set("AWS_REGION", "eu-test-1");
+    Set("AWS_MAX_ATTEMPTS", "2");
+  }
+
+  // Writes a file of the working directory, and returns its name.
+  static std::string Write(const std::string& name, const std::string& text) {
+    std::ofstream(name) << text;
+    return name;
+  }
+
+ private:
+  const WorkingFolder folder_{{}};
+  std::map<std::string, std::optional<std::string>> before_;
+};
+
+// A store whose answers are told in advance, one after the other; the last one is told again.
+class ToldStore : public InEnvironment {
+ protected:
+  ToldStore() { PointTo(server); }
+
+  static Store Made(const std::string& url = "s3://bucket/a") { return Store(ParseBucketUrl(url)); }
+  void Tell(std::vector<Answer> answers) {
+    const std::lock_guard lock(mutex_);
+    answers_ = std::move(answers);
+    next_ = 0;
+  }
+
+  HttpServer server{[this](const Asked&) {
+    const std::lock_guard lock(mutex_);
+    return answers_.at(std::min(next_++, answers_.size() - 1));
+  }};
+
+ private:
+  std::mutex mutex_;
+  std::vector<Answer> answers_;
+  size_t next_ = 0;
+};
+
+Answer Failed(int status, const std::string& code = "", const std::string& message = "") {
+  return {
+      .status = status,
+      .body = fmt::format("<Error><Code>{}</Code><Message>{}</Message></Error>", code, message)};
+}
+
+TEST_F(ToldStore, TriesAgainWhatMayPass) {
+  struct Case {
+    Answer answer;
+    bool passes;  // for a GET
+    bool passes_in_put;
+  };
+  const Case cases[] = {
+      {Failed(500, "InternalError"), true, true},
+      {Failed(500), true, true},
+      {Failed(502), true, true},
+      {Failed(503, "SlowDown"), true, true},
+      {Failed(504), true, true},
+      {Failed(429), true, true},
+      {Failed(408), true, true},
+      {Failed(400, "SlowDown"), true, true},
+      {Failed(400, "RequestTimeout"), true, true},
+      {Failed(403, "RequestTimeTooSkewed"), true, true},
+      {Failed(400, "InternalError"), true, true},
+      {{.is_lost = true}, true, true},
+      {Failed(409, "ConditionalRequestConflict"), false, true},
+      {Failed(200, "InternalError"), false, true},  // An object may have such a text.
+      {Failed(501, "NotImplemented"), false, false},
+      {Failed(400, "BadDigest"), false, false},
+      {Failed(403, "AccessDenied"), false, false},
+      {Failed(401), false, false},
+      {Failed(407), false, false},
+      {Failed(410), false, false},
+      {Failed(428), false, false},
+      {Failed(430), false, false},
+  };
+  for (const Case& each : cases) {
+    Store store = Made();  // A connection that was used before is tried again by libcurl itself.
+    Tell({each.answer, {.body = "x", .headers = {{"ETag", "e"}}}});
+    const Error error = ErrorOf([&] {
+      EXPECT_EQ(store.Get("o", 1000),
+                each.answer.status == 200 && !each.answer.is_lost ? each.answer.body : "x");
+    });
+    const std::string what = fmt::format("{} {}", each.answer.status, each.answer.body);
+    EXPECT_EQ(server.Take().size(), each.passes ? 2u : 1u) << what;
+    EXPECT_EQ(error.code() == ExitCode::kOk, each.passes || each.answer.status == 200) << what;
+    Tell({each.answer, {.headers = {{"ETag", "e"}}}});
+    Store other = Made();
+    const Error in_put = ErrorOf([&] { EXPECT_EQ(other.PutPart("o", "u", 1, "x"), "e"); });
+    EXPECT_EQ(server.Take().size(), each.passes_in_put ? 2u : 1u) << what;
+    EXPECT_EQ(in_put.code() == ExitCode::kOk, each.passes_in_put) << what;
+  }
+}
+
+TEST_F(ToldStore, TriesAsOftenAsItIsTold) {
+  Tell({Failed(503, "SlowDown", "wait")});
+  const std::pair<const char*, size_t> cases[] = {{"1", 1}, {"3", 3}};
+  for (const auto& [attempts, sent] : cases) {
+    Set("AWS_MAX_ATTEMPTS", attempts);
+    Store store = Made();
+    const auto begin = std::chrono::steady_clock::now();
+    const Error error = ErrorOf([&] { store.Get("o", 1000); });
+    EXPECT_STREQ(error.what(),
+                 "cannot read `s3://bucket/a/o`: the store answered 503 SlowDown: wait");
+    EXPECT_EQ(error.code(), ExitCode::kWorld);
+    EXPECT_EQ(server.Take().size(), sent);
+    // It waits for half of 100 ms at least, and for twice as long before the third.
+    if (sent == 3) {
+      EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(150));
+    }
+    EXPECT_EQ(ErrorOf([&] { store.EndUpload("o", "u"); }).code(), ExitCode::kWorld);
+    EXPECT_EQ(server.Take().size(), sent);
+  }
+  // What is no number of attempts is none: there are more than two then.
+  for (const char* wrong : {"x", "-1", "0"}) {
+    Set("AWS_MAX_ATTEMPTS", wrong);
+    Tell({Failed(503), Failed(503), {.body = "x"}});
+    EXPECT_EQ(Made().Get("o", 1000), "x") << wrong;
+  }
+}
+
+TEST_F(ToldStore, SaysWhatTheStoreAnsweredAndWhatHelps) {
+  const std::string doing = "cannot read `s3://bucket/a/o`: the store answered ";
+  const std::string region =
+      "set AWS_REGION to the bucket's region, or AWS_ENDPOINT_URL to its store";
+  const std::string allowed =
+      "shardinit-bucket(7) says where credentials are looked for, and what they must allow";
+  const struct {
+    Answer answer;
+    std::string words, hint;
+    ExitCode code = ExitCode::kWorld;
+  } cases[] = {
+      {Failed(301, "PermanentRedirect", "there"), "301 PermanentRedirect: there", region},
+      {Failed(400, "AuthorizationHeaderMalformed"), "400 AuthorizationHeaderMalformed", region},
+      {Failed(404, "NoSuchBucket"), "404 NoSuchBucket",
+       "make the bucket first, and name its store in AWS_ENDPOINT_URL unless it is AWS",
+       ExitCode::kUsage},
+      {Failed(403, "RequestTimeTooSkewed"), "403 RequestTimeTooSkewed", "set this machine's clock"},
+      {Failed(403, "AccessDenied", "no\x1b[m"), "403 AccessDenied: no\\x1b[m", allowed},
+      {Failed(403), "403", allowed},
+      {Failed(400, "", "why"), "400: why", ""},
+      {Failed(400, "A\x1b", ""), "400 A\\x1b", ""},
+      {{.status = 302, .body = "no XML"}, "302", ""},
+  };
+  Set("AWS_MAX_ATTEMPTS", "1");
+  Store store = Made();
+  for (const auto& each : cases) {
+    Tell({each.answer});
+    const Error error = ErrorOf([&] { store.Get("o", 1000); });
+    EXPECT_EQ(error.what(), doing + each.words);
+    EXPECT_EQ(error.hint(), each.hint) << each.words;
+    EXPECT_EQ(error.code(), each.code) << each.words;
+  }
+}
+
+TEST_F(ToldStore, GoesToTheRegionThatTheStoreNames) {
+  const auto scope = [](const Asked& asked) {
+    const std::string text = asked.Header("authorization");
+    const size_t begin = text.find("Credential=") + 11;
+    return text.substr(begin, text.find(',') - begin).substr(14);
+  };
+  Answer moved = Failed(301, "PermanentRedirect");
+  moved.headers["X-Amz-Bucket-Region"] = "us-west-9";
+  for (const int status : {301, 307, 400}) {
+    moved.status = status;
+    Tell({moved, {.body = "x"}, {.body = "y"}});
+    Store store = Made();
+    EXPECT_EQ(store.Get("o", 1000), "x");
+    EXPECT_EQ(store.Get("o", 1000), "y");
+    const std::vector<Asked> asked = server.Take();
+    ASSERT_EQ(asked.size(), 3u);
+    EXPECT_EQ(scope(asked[0]), "eu-test-1/s3/aws4_request");
+    EXPECT_EQ(scope(asked[1]), "us-west-9/s3/aws4_request");
+    EXPECT_EQ(scope(asked[2]), "us-west-9/s3/aws4_request");
+    EXPECT_EQ(asked[1].Header("host"), server.host());
+  }
+  // The hosts of AWS have the region in their names.
+  Set("http_proxy", server.url());
+  Set("AWS_ENDPOINT_URL", "http://s3.eu-test-1.amazonaws.com");
+  moved.status = 301;
+  Tell({moved, {.body = "x"}});
+  Made().Get("o", 1000);
+  EXPECT_EQ(server.Take().at(1).target, "http://s3.us-west-9.amazonaws.com/bucket/a/o");
+  PointTo(server);
+  // It is believed once, and not if it says nothing new or answers otherwise.
+  Answer other = moved;
+  other.headers["X-Amz-Bucket-Region"] = "us-west-8";
+  Answer same = moved;
+  same.headers["X-Amz-Bucket-Region"] = "eu-test-1";
+  Answer refused = moved;
+  refused.status = 403;
+  for (const auto& [answers, sent] : std::vector<std::pair<std::vector<Answer>, size_t>>{
+           {{moved, other}, 2}, {{same}, 1}, {{refused}, 1}}) {
+    Tell(answers);
+    Store store = Made();
+    EXPECT_EQ(ErrorOf([&] { store.Get("o", 1000); }).code(), ExitCode::kWorld);
+    EXPECT_EQ(server.Take().size(), sent);
+  }
+}
+
+TEST_F(ToldStore, FindsOtherKeysWhenItsOwnHaveExpired) {
+  Set("AWS_ACCESS_KEY_ID", "");
+  Set("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url() + "/keys");
+  const auto keys = [](const std::string& token, const std::string& expires) {
+    return Answer{.body =
+                      fmt::format(R"({{"AccessKeyId": "A", "SecretAccessKey": "S", "Token": "{}",
+                                           "Expiration": "{}"}})",
+                                  token, expires)};
+  };
+  const std::string late = "2038-01-01T00:00:00Z";
+  const auto tokens = [&] {
+    std::string all;
+    for (const Asked& asked : server.Take()) {
+      all += asked.path == "/keys" ? "keys " : asked.Header("x-amz-security-token") + " ";
+    }
+    return all;
+  };
+  Set("AWS_MAX_ATTEMPTS", "3");
+  for (const Answer& expired : {Failed(400, "ExpiredToken"), Failed(403, "TokenRefreshRequired")}) {
+    Tell({keys("one", ""), expired, keys("two", ""), {.body = "x"}});
+    EXPECT_EQ(Made().Get("o", 1000), "x");
+    EXPECT_EQ(tokens(), "keys one keys two ");
+    Tell({keys("one", ""), expired, keys("two", ""), expired});
+    EXPECT_EQ(ErrorOf([&] { Made().Get("o", 1000); }).code(), ExitCode::kWorld);
+    EXPECT_EQ(tokens(), "keys one keys two ");  // It helps once.
+  }
+  Tell({keys("one", late), Failed(403, "AccessDenied")});
+  EXPECT_EQ(ErrorOf([&] { Made().Get("o", 1000); }).code(), ExitCode::kWorld);
+  EXPECT_EQ(tokens(), "keys one ");
+  // The answer to HEAD cannot say so. Keys that never expire have not expired.
+  for (const int status : {400, 403}) {
+    Tell({keys("one", late), {.status = status}, keys("two", late), {.headers = {{"ETag", "e"}}}});
+    EXPECT_EQ(Made().Head("o")->etag, "e");
+    EXPECT_EQ(tokens(), "keys one keys two ");
+    Tell({keys("one", ""), {.status = status}});
+    EXPECT_EQ(ErrorOf([&] { Made().Head("o"); }).code(), ExitCode::kWorld);
+    EXPECT_EQ(tokens(), "keys one ");
+  }
+  Tell({keys("one", late), {.status = 401}});
+  EXPECT_EQ(ErrorOf([&] { Made().Head("o"); }).code(), ExitCode::kWorld);
+  EXPECT_EQ(tokens(), "keys one ");
+}
+
+TEST_F(ToldStore, NamesAnObjectAsTheUrlAndTheEndpointSay) {
+  const auto line = [&](const std::string& url) {
+    Tell({{.body = "x"}});
+    Made(url).Get("x y", 10);
+    const std::vector<Asked> asked = server.Take();
+    return asked.at(0).target + " " + asked.at(0).Header("host");
+  };
+  EXPECT_EQ(line("s3://bucket/a"), "/bucket/a/x%20y " + server.host());
+  EXPECT_EQ(line("s3://bucket"), "/bucket/x%20y " + server.host());
+  Set("AWS_ENDPOINT_URL", server.url() + "/deep//");
+  EXPECT_EQ(line("s3://bucket/a"), "/deep/bucket/a/x%20y " + server.host());
+  // That of S3 alone comes first; then that of all services, then the profile's.
+  const std::string config = Write("config", "[default]\nendpoint_url = http://127.0.0.1:1/no\n");
+  Set("AWS_CONFIG_FILE", config);
+  Set("AWS_ENDPOINT_URL_S3", server.url() + "/three");
+  EXPECT_EQ(line("s3://bucket/a"), "/three/bucket/a/x%20y " + server.host());
+  Set("AWS_ENDPOINT_URL_S3", "");
+  EXPECT_EQ(line("s3://bucket/a"), "/deep/bucket/a/x%20y " + server.host());
+  Set("AWS_ENDPOINT_URL", "");
+  Write("config", "[default]\nendpoint_url = " + server.url() + "/of-profile\n");
+  EXPECT_EQ(line("s3://bucket/a"), "/of-profile/bucket/a/x%20y " + server.host());
+  // The bucket stands in the host's name for AWS's own hosts, if they have certificates for it.
+  Write("config", "[default]\nregion = none\n");
+  Set("http_proxy", server.url());
+  const auto host = [&](const std::string& url) {
+    Set("AWS_MAX_ATTEMPTS", "1");
+    Set("https_proxy", server.url());
+    Tell({{.status = 403}});
+    const Error error = ErrorOf([&] { Made(url).Get("x", 10); });
+    EXPECT_EQ(error.code(), ExitCode::kWorld);
+    return server.Take().at(0).target;
+  };
+  EXPECT_EQ(host("s3://bucket/a"), "bucket.s3.eu-test-1.amazonaws.com:443");
+  EXPECT_EQ(host("s3://buc.ket/a"), "s3.eu-test-1.amazonaws.com:443");
+  Write("config", "[default]\ns3 =\n  addressing_style = path\n");
+  EXPECT_EQ(host("s3://bucket/a"), "s3.eu-test-1.amazonaws.com:443");
+  Write("config", "[default]\ns3 =\n  addressing_style = virtual\n");
+  EXPECT_EQ(host("s3://buc.ket/a"), "buc.ket.s3.eu-test-1.amazonaws.com:443");
+  Set("AWS_ENDPOINT_URL", "http://store.example");
+  Tell({{.body = "x"}});
+  EXPECT_EQ(Made().Get("o", 10), "x");
+  EXPECT_EQ(server.Take().at(0).target, "http://bucket.store.example/a/o");
+  // The region is that of the environment, then of the profile, else the first of AWS.
+  Set("AWS_ENDPOINT_URL", "");
+  Set("AWS_REGION", "");
+  EXPECT_EQ(host("s3://bucket/a"), "bucket.s3.us-east-1.amazonaws.com:443");
+  Write("config", "[default]\nregion = of-profile\n");
+  EXPECT_EQ(host("s3://bucket/a"), "bucket.s3.of-profile.amazonaws.com:443");
+  Set("AWS_DEFAULT_REGION", "of-default");
+  EXPECT_EQ(host("s3://bucket/a"), "bucket.s3.of-default.amazonaws.com:443");
+}
+
+TEST_F(ToldStore, PutsNewObjectsAlone) {
+  Store store = Made();
+  Tell({{}});
+  EXPECT_TRUE(store.PutNew("o", "text", {{"claim", "c"}, {"z", "9"}}));
+  const Asked asked = server.Take().at(0);
+  EXPECT_EQ(asked.method + " " + asked.target, "PUT /bucket/a/o");
+  EXPECT_EQ(asked.body, "text");
+  EXPECT_EQ(asked.Header("if-none-match"), "*");
+  EXPECT_EQ(asked.Header("x-amz-meta-claim") + asked.Header("x-amz-meta-z"), "c9");
+  EXPECT_EQ(asked.Header("content-type"), "application/octet-stream");
+  EXPECT_FALSE(asked.headers.contains("expect") || asked.headers.contains("accept"));
+  EXPECT_TRUE(store.PutNew("o", ""));
+  EXPECT_EQ(server.Take().at(0).Header("content-length"), "0");
+  Tell({Failed(412)});
+  EXPECT_FALSE(store.PutNew("o", "text"));
+  for (const Answer& answer : {Failed(501), Failed(400, "NotImplemented")}) {
+    Tell({answer});
+    const Error error = ErrorOf([&] { store.PutNew("o", "text"); });
+    EXPECT_STREQ(error.what(),
+                 "cannot write `s3://bucket/a/o`: this store has no conditional writes "
+                 "(`If-None-Match: *`), without which two runs could mix their files");
+    EXPECT_EQ(error.hint(), "write to a local folder, and copy that with the store's own tool");
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+  }
+  Tell({Failed(403, "AccessDenied")});
+  EXPECT_STREQ(ErrorOf([&] { store.PutNew("o", "text"); }).what(),
+               "cannot write `s3://bucket/a/o`: the store answered 403 AccessDenied");
+}
+
+TEST_F(ToldStore, GetsWholeObjectsUpToALimit) {
+  Store store = Made();
+  Tell({{.body = "<Error>of an object</Error>"}});
+  EXPECT_EQ(store.Get("o", 27), "<Error>of an object</Error>");
+  server.Take();
+  EXPECT_STREQ(ErrorOf([&] { store.Get("o", 26); }).what(),
+               "cannot read `s3://bucket/a/o`: the answer has more than 26 bytes");
+  EXPECT_EQ(server.Take().size(), 1u);  // It would be as long the next time.
+  Tell({Failed(404, "NoSuchKey")});
+  EXPECT_EQ(store.Get("o", 1000), std::nullopt);
+  Tell({{.status = 404}});
+  EXPECT_EQ(store.Get("o", 1000), std::nullopt);
+  Tell({{.status = 204}});
+  EXPECT_EQ(ErrorOf([&] { store.Get("o", 10); }).code(), ExitCode::kWorld);
+}
+
+TEST_F(ToldStore, LooksAtObjects) {
+  Set("AWS_MAX_ATTEMPTS", "1");
+  Store store = Made();
+  Tell({{.headers = {{"Content-Length", "5000000000"},
+                     {"ETag", "\"e\""},
+                     {"X-Amz-Meta-Claim", "c"},
+                     {"x-amz-meta-", "none"},
+                     {"x-amz-met", "no"}}}});
+  const std::optional<ObjectInfo> info = store.Head("o");
+  EXPECT_EQ(info->size, 5'000'000'000);
+  EXPECT_EQ(info->etag, "\"e\"");
+  EXPECT_EQ(info->metadata, (Metadata{{"claim", "c"}, {"", "none"}}));
+  EXPECT_EQ(server.Take().at(0).method, "HEAD");
+  Tell({{.status = 404}});
+  EXPECT_FALSE(store.Head("o"));
+  for (const int status : {403, 206, 301}) {
+    Tell({{.status = status}});
+    EXPECT_STREQ(
+        ErrorOf([&] { store.Head("o"); }).what(),
+        fmt::format("cannot look for `s3://bucket/a/o`: the store answered {}", status).c_str());
+  }
+}
+
+TEST_F(ToldStore, ReadsRangesOfTheObjectThatItKnows) {
+  Set("AWS_MAX_ATTEMPTS", "1");
+  Store store = Made();
+  const auto part = [](const std::string& body, const std::string& range, int status = 206) {
+    return Answer{
+        .status = status, .body = body, .headers = {{"ETag", "e"}, {"Content-Range", range}}};
+  };
+  Tell({part("cdef", "bytes 2-5/10")});
+  EXPECT_EQ(store.GetRange("o", "e", 2, 4), "cdef");
+  const Asked asked = server.Take().at(0);
+  EXPECT_EQ(asked.Header("range") + " " + asked.Header("if-match"), "bytes=2-5 e");
+  EXPECT_EQ(store.GetRange("o", "e", 2, 0), "");
+  EXPECT_TRUE(server.Take().empty());
+  Answer replaced = part("cdef", "bytes 2-5/10");
+  replaced.headers["ETag"] = "f";
+  for (const Answer& answer : {Failed(412), Failed(404, "NoSuchKey"), replaced}) {
+    Tell({answer});
+    const Error error = ErrorOf([&] { store.GetRange("o", "e", 2, 4); });
+    EXPECT_STREQ(error.what(), "`s3://bucket/a/o` changed while it was read");
+    EXPECT_EQ(error.hint(), "stop what writes to it, and run the same command again");
+    EXPECT_EQ(error.code(), ExitCode::kWorld);
+  }
+  const std::pair<Answer, const char*> wrong[] = {
+      {part("cdef", "bytes 2-50/100"), "4 bytes `bytes 2-50/100` came"},
+      {part("cdef", "", 200), "4 bytes `` came"},
+      {part("cde", "bytes 2-5/10"), "3 bytes `bytes 2-5/10` came"},
+      {part("cdefg", "bytes 2-5/10"), "5 bytes `bytes 2-5/10` came"}};
+  for (const auto& [answer, came] : wrong) {
+    Tell({answer});
+    EXPECT_EQ(
+        ErrorOf([&] { store.GetRange("o", "e", 2, 4); }).what(),
+        std::string("cannot read `s3://bucket/a/o`: 4 bytes `bytes 2-5/` were asked for, and ") +
+            came);
+  }
+  // The text of a failure may be longer than what was asked for.
+  Tell({Failed(403, "AccessDenied", std::string(60'000, 'x'))});
+  EXPECT_TRUE(
+      std::string(ErrorOf([&] { store.GetRange("o", "e", 2, 4); }).what())
+          .starts_with("cannot read `s3://bucket/a/o`: the store answered 403 AccessDenied: xx"));
+  Tell({Failed(416, "InvalidRange")});
+  EXPECT_STREQ(ErrorOf([&] { store.GetRange("o", "e", 2, 4); }).what(),
+               "cannot read `s3://bucket/a/o`: the store answered 416 InvalidRange");
+}
+
+TEST_F(ToldStore, ListsPageByPage) {
+  Set("AWS_MAX_ATTEMPTS", "1");
+  Store store = Made();
+  const auto page = [](const std::string& inner) {
+    return Answer{.body = "<ListBucketResult>" + inner + "</ListBucketResult>"};
+  };
+  const auto object = [](const std::string& key, const std::string& size = "1") {
+    return fmt::format("<Contents><Key>{}</Key><Size>{}</Size><ETag>e</ETag></Contents>", key,
+                       size);
+  };
+  const std::string next = "<NextContinuationToken>t&amp;1</NextContinuationToken>";
+  const std::vector<Answer> pages = {
+      page(object("a/x&lt;", "5000000000") + object("elsewhere") +
+           "<IsTruncated>true</IsTruncated>" + next),
+      page(object("a/y", "none") + "<IsTruncated>false</IsTruncated>" + next)};
+  std::string found;
+  const auto visit = [&](const std::string& name, const ObjectInfo& info) {
+    found += fmt::format("{} {} {};", name, info.size, info.etag);
+    return true;
+  };
+  Tell(pages);
+  store.List("x/", visit);
+  EXPECT_EQ(found, "x< 5000000000 e;y -1 e;");
+  const std::vector<Asked> asked = server.Take();
+  ASSERT_EQ(asked.size(), 2u);
+  EXPECT_EQ(asked[0].method + asked[0].path, "GET/bucket/");
+  EXPECT_EQ(asked[0].query,
+            (std::map<std::string, std::string>{{"list-type", "2"}, {"prefix", "a/x/"}}));
+  EXPECT_EQ(asked[1].query,
+            (std::map<std::string, std::string>{
+                {"list-type", "2"}, {"prefix", "a/x/"}, {"continuation-token", "t&1"}}));
+  found.clear();
+  Tell({page("<IsTruncated>true</IsTruncated>")});  // without saying what comes next
+  store.List("", visit);
+  EXPECT_EQ(server.Take().size(), 1u);
+  Tell(pages);
+  store.List("", [&](const std::string&, const ObjectInfo&) { return false; });
+  EXPECT_EQ(server.Take().size(), 1u);
+  Tell({{.body = "<html>\x1bhello</html>" + std::string(300, 'x')}});
+  EXPECT_EQ(
+      ErrorOf([&] { store.List("p", visit); }).what(),
+      "cannot list `s3://bucket/a/p`: the store's answer is no list: <html>\\x1bhello</html>" +
+          std::string(181, 'x'));
+  Tell({Failed(403, "AccessDenied")});
+  EXPECT_STREQ(ErrorOf([&] { store.List("p", visit); }).what(),
+               "cannot list `s3://bucket/a/p`: the store answered 403 AccessDenied");
+}
+
+TEST_F(ToldStore, ListsUploadsPageByPage) {
+  Store store = Made();
+  const auto page = [](const std::string& inner) {
+    return Answer{.body = "<ListMultipartUploadsResult>" + inner + "</ListMultipartUploadsResult>"};
+  };
+  Tell({page("<Upload><Key>a/x</Key><UploadId>1</UploadId></Upload><Upload><Key>b</"
+             "Key><UploadId>2</UploadId></Upload>"
+             "<IsTruncated>true</IsTruncated><NextKeyMarker>k</"
+             "NextKeyMarker><NextUploadIdMarker>u</NextUploadIdMarker>"),
+        page("<Upload><Key>a/y</Key><UploadId>3</UploadId></Upload><IsTruncated>false</IsTruncated>"
+             "<NextKeyMarker>k</NextKeyMarker>")});
+  std::string found;
+  store.ListUploads(
+      [&](const std::string& name, const std::string& upload) { found += name + upload + ";"; });
+  EXPECT_EQ(found, "x1;y3;");
+  const std::vector<Asked> asked = server.Take();
+  ASSERT_EQ(asked.size(), 2u);
+  EXPECT_EQ(asked[0].query,
+            (std::map<std::string, std::string>{{"uploads", ""}, {"prefix", "a/"}}));
+  EXPECT_EQ(
+      asked[1].query,
+      (std::map<std::string, std::string>{
+          {"uploads", ""}, {"prefix", "a/"}, {"key-marker", "k"}, {"upload-id-marker", "u"}}));
+  Tell({{.body = ""}});
+  EXPECT_STREQ(ErrorOf([&] { store.ListUploads({}); }).what(),
+               "cannot list the uploads of `s3://bucket/a`: the store's answer is no list: ");
+}
+
+TEST_F(ToldStore, BeginsUploads) {
+  Store store = Made();
+  const Answer begun = {.body =
+                            "<InitiateMultipartUploadResult><UploadId>u/1</UploadId></"
+                            "InitiateMultipartUploadResult>"};
+  Tell({{.body = "   "}, begun});  // An answer without what it should have is a failure.
+  EXPECT_EQ(store.BeginUpload("o", {{"claim", "c"}}), "u/1");
+  const Asked asked = server.Take().at(1);
+  EXPECT_EQ(asked.method + " " + asked.target, "POST /bucket/a/o?uploads=");
+  EXPECT_EQ(asked.Header("content-type"), "application/octet-stream");
+  EXPECT_EQ(asked.Header("x-amz-meta-claim"), "c");
+  EXPECT_EQ(asked.body, "");
+  Tell({{.body = "<InitiateMultipartUploadResult><UploadId></UploadId></"
+                 "InitiateMultipartUploadResult>"}});
+  EXPECT_STREQ(ErrorOf([&] { store.BeginUpload("o", {}); }).what(),
+               "cannot begin `s3://bucket/a/o`: the store gave no upload");
+  Answer created = begun;
+  created.status = 201;
+  for (const auto& [answer, status] : {std::pair(Failed(403), 403), {created, 201}}) {
+    Tell({answer});
+    EXPECT_EQ(ErrorOf([&] { store.BeginUpload("o", {}); }).what(),
+              fmt::format("cannot begin `s3://bucket/a/o`: the store answered {}", status));
+  }
+}
+
+TEST_F(ToldStore, PutsParts) {
+  Set("AWS_MAX_ATTEMPTS", "1");
+  Store store = Made();
+  Tell({{.headers = {{"ETag", "\"e\""}}}});
+  EXPECT_EQ(store.PutPart("o", "u/1", 17, "text"), "\"e\"");
+  const Asked asked = server.Take().at(0);
+  EXPECT_EQ(asked.method + " " + asked.target, "PUT /bucket/a/o?partNumber=17&uploadId=u%2F1");
+  EXPECT_EQ(asked.body, "text");
+  EXPECT_FALSE(asked.headers.contains("if-none-match"));
+  Tell({Failed(404, "NoSuchUpload")});
+  EXPECT_EQ(store.PutPart("o", "u", 1, "text"), std::nullopt);
+  for (const Answer& answer : {Failed(404, "NoSuchBucket"), Failed(400, "NoSuchUpload")}) {
+    Tell({answer});
+    EXPECT_TRUE(std::string(ErrorOf([&] { store.PutPart("o", "u", 1, "text"); }).what())
+                    .starts_with(fmt::format(
+                        "cannot write `s3://bucket/a/o`: the store answered {}", answer.status)));
+  }
+  Tell({{}});
+  EXPECT_STREQ(ErrorOf([&] { store.PutPart("o", "u", 1, "text"); }).what(),
+               "cannot write `s3://bucket/a/o`: the store gave a part no ETag");
+}
+
+TEST_F(ToldStore, CompletesUploads) {
+  Store store = Made();
+  const Answer made = {
+      .body = "<CompleteMultipartUploadResult><Key>k</Key></CompleteMultipartUploadResult>"};
+  Tell({Failed(200, "InternalError"), made});
+  EXPECT_EQ(store.CompleteUpload("o", "u", {"\"e\"", "f"}), Completion::kMade);
+  const Asked asked = server.Take().at(1);
+  EXPECT_EQ(asked.method + " " + asked.target, "POST /bucket/a/o?uploadId=u");
+  EXPECT_EQ(asked.Header("if-none-match"), "*");
+  EXPECT_EQ(asked.body,
+            "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">"
+            "<Part><PartNumber>1</PartNumber><ETag>\"e\"</ETag></Part>"
+            "<Part><PartNumber>2</PartNumber><ETag>f</ETag></Part></CompleteMultipartUpload>");
+  const std::pair<Answer, Completion> cases[] = {{Failed(412), Completion::kRefused},
+                                                 {Failed(409), Completion::kRefused},
+                                                 {Failed(404, "NoSuchUpload"), Completion::kGone}};
+  for (const auto& [answer, completion] : cases) {
+    Tell({answer});
+    EXPECT_EQ(store.CompleteUpload("o", "u", {"e"}), completion) << answer.status;
+    EXPECT_EQ(server.Take().size(), 1u);
+  }
+  for (const Answer& answer : {Failed(501), Failed(400, "NotImplemented")}) {
+    Tell({answer});
+    const Error error = ErrorOf([&] { store.CompleteUpload("o", "u", {"e"}); });
+    EXPECT_STREQ(error.what(),
+                 "cannot complete `s3://bucket/a/o`: this store has no conditional completion of "
+                 "uploads (`If-None-Match: *`), without which two runs could mix their files");
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+  }
+  for (const Answer& answer :
+       {Failed(404, "NoSuchBucket"), Failed(400, "NoSuchUpload"), Failed(403)}) {
+    Tell({answer});
+    EXPECT_TRUE(std::string(ErrorOf([&] { store.CompleteUpload("o", "u", {"e"}); }).what())
+                    .starts_with("cannot complete `s3://bucket/a/o`: the store answered 40"));
+  }
+}
+
+TEST_F(ToldStore, EndsUploads) {
+  Set("AWS_MAX_ATTEMPTS", "1");
+  Store store = Made();
+  for (const int status : {204, 200, 404}) {
+    Tell({{.status = status}});
+    EXPECT_NO_THROW(store.EndUpload("o", "u"));
+    const Asked asked = server.Take().at(0);
+    EXPECT_EQ(asked.method + " " + asked.target, "DELETE /bucket/a/o?uploadId=u");
+    EXPECT_FALSE(asked.headers.contains("content-type"));
+  }
+  Tell({Failed(403)});
+  EXPECT_STREQ(ErrorOf([&] { store.EndUpload("o", "u"); }).what(),
+               "cannot end an upload of `s3://bucket/a/o`: the store answered 403");
+  server.Take();
+  Tell({Failed(503)});
+  EXPECT_EQ(ErrorOf([&] { store.EndUpload("o", "u", 2); }).code(), ExitCode::kWorld);
+  EXPECT_EQ(server.Take().size(), 2u);
+}
+
+TEST_F(ToldStore, ReadsHeadersAsTheyStand) {
+  Http http;
+  const Request request{.method = "GET", .scheme = "http", .host = server.host(), .path = "/x"};
+  Tell({{.status = 418,
+         .body = "tea",
+         .headers = {{"X-AZ-@[`{", "  \t a: b \t "}, {"X-Empty", ""}, {"X-Early", "late"}},
+         .raw = "HTTP/1.1 103 Early Hints\r\nX-Early: early\r\nX-Gone: x\r\n\r\n"}});
+  const Response response = http.Send(request);
+  EXPECT_EQ(response.status, 418);
+  EXPECT_EQ(response.body, "tea");
+  EXPECT_FALSE(response.is_hopeless);
+  EXPECT_EQ(response.Header("x-az-@[`{"), "a: b");
+  EXPECT_EQ(response.Header("x-empty"), "");
+  EXPECT_TRUE(response.headers.contains("x-empty"));
+  EXPECT_EQ(response.Header("x-early"), "late");
+  EXPECT_FALSE(response.headers.contains("x-gone"));
+  EXPECT_EQ(response.headers.size(), 4u);  // With the length.
+}
+
+TEST_F(ToldStore, KeepsConnectionsAndForgetsWhatARequestWas) {
+  Http http;
+  Request request{.method = "PUT", .scheme = "http", .host = server.host(), .path = "/x"};
+  request.headers = {{"x-a", "1"}, {"host", "another"}};
+  request.body = "text";
+  Tell({{.body = "answer"}});
+  http.Send(request);
+  request = {.method = "HEAD", .scheme = "http", .host = server.host(), .path = "/y/./../z"};
+  EXPECT_EQ(http.Send(request).body, "");
+  request.method = "GET";
+  EXPECT_EQ(http.Send(request).body, "answer");
+  request.method = "DELETE";
+  EXPECT_EQ(http.Send(request).body, "answer");
+  request.method = "POST";
+  EXPECT_EQ(http.Send(request).body, "answer");
+  const std::vector<Asked> asked = server.Take();
+  ASSERT_EQ(asked.size(), 5u);
+  EXPECT_EQ(asked[0].method + asked[0].body + asked[0].Header("x-a"), "PUTtext1");
+  EXPECT_EQ(asked[0].Header("host"), server.host());
+  for (size_t i = 1; i < asked.size(); ++i) {
+    EXPECT_EQ(asked[i].target, "/y/./../z");
+    EXPECT_EQ(asked[i].body + asked[i].Header("x-a"), "");
+    EXPECT_EQ(asked[i].Header("content-length"), i == 4 ? "0" : "");
+  }
+  EXPECT_EQ(server.connections(), 1u);
+}
+
+TEST_F(ToldStore, TellsFailuresThatWouldComeAgain) {
+  Http http;
+  Request request{.method = "GET", .scheme = "http", .host = server.host(), .path = "/x"};
+  const auto failed = [&](const HttpLimits& limits = {}) {
+    const Response response = http.Send(request, limits);
+    EXPECT_EQ(response.status, 0);
+    EXPECT_NE(response.failure, "");
+    EXPECT_EQ(response.failure.find("the answer has more than") == 0, limits.body == 4);
+    return response.is_hopeless;
+  };
+  Tell({{.body = "12345"}});
+  EXPECT_EQ(http.Send(request, {.body = 5}).body, "12345");
+  EXPECT_TRUE(failed({.body = 4}));
+  EXPECT_EQ(http.Send(request, {.body = 4}).failure, "the answer has more than 4 bytes");
+  Tell({{.body = "12345", .promised = 6}});  // The rest does not come.
+  EXPECT_FALSE(failed());
+  Tell({{.is_lost = true}});
+  EXPECT_FALSE(failed());
+  request.host = "127.0.0.1:1";
+  EXPECT_FALSE(failed());
+  EXPECT_NE(http.Send(request).failure.find("127.0.0.1"), std::string::npos);
+  request.host = "127.0.0.1:99999";
+  EXPECT_TRUE(failed());
+  request.host = server.host();
+  request.scheme = "none";
+  EXPECT_TRUE(failed());
+  request.scheme = "https";
+  Set("AWS_CA_BUNDLE", "/nonexistent");
+  EXPECT_TRUE(failed());
+}
+
+TEST_F(ToldStore, AsksNoProxyForWhatIsThisMachines) {
+  Http http;
+  Set("http_proxy", server.url());
+  Request request{.method = "GET", .scheme = "http", .host = "store.example", .path = "/x"};
+  Tell({{}});
+  EXPECT_EQ(http.Send(request).status, 200);
+  EXPECT_EQ(server.Take().at(0).target, "http://store.example/x");
+  request.host = "127.0.0.1:1";
+  EXPECT_EQ(http.Send(request, {.is_direct = true}).status, 0);
+  EXPECT_TRUE(server.Take().empty());
+}
+
+// Services of credentials, which answer by method and path.
+class Services : public InEnvironment {
+ protected:
+  std::map<std::string, std::vector<Answer>> answers;
+
+  HttpServer server{[this](const Asked& asked) {
+    const std::lock_guard lock(mutex_);
+    const auto found = answers.find(asked.method + " " + asked.target);
+    if (found == answers.end()) return Answer{.status = 404, .body = "nothing"};
+    const Answer answer = found->second.front();
+    if (found->second.size() > 1) found->second.erase(found->second.begin());
+    return answer;
+  }};
+
+  static Credentials Found() {
+    Http http;
+    return CredentialSource(&http).Get();
+  }
+  static Error NotFound() {
+    return ErrorOf([] { Found(); });
+  }
+  static std::string Text(const Credentials& found) {
+    return fmt::format("{} {} {} {}", found.key_id, found.secret, found.token, found.expires);
+  }
+
+ private:
+  std::mutex mutex_;
+};
+
+constexpr char kKeys[] =
+    R"({"AccessKeyId": "A", "SecretAccessKey": "S", "Token": "T", "SessionToken": "ST",
+        "Expiration": "2038-01-01T00:00:00Z"})";
+
+TEST_F(Services, OfTheEnvironmentComeFirstIfTheyAreWhole) {
+  Set("AWS_ACCESS_KEY_ID", "A");
+  EXPECT_EQ(NotFound().code(), ExitCode::kWorld);
+  Set("AWS_SECRET_ACCESS_KEY", "S");
+  EXPECT_EQ(Text(Found()), "A S  0");
+  Set("AWS_SESSION_TOKEN", "T");
+  EXPECT_EQ(Text(Found()), "A S T 0");
+  Set("AWS_ACCESS_KEY_ID", "");
+  const Error error = NotFound();
+  EXPECT_STREQ(error.what(), "there are no credentials for the bucket");
+  EXPECT_EQ(
+      error.hint(),
+      "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; see shardinit-bucket(7)");
+}
+
+TEST_F(Services, OfAWebIdentity) {
+  const auto answer = [](const std::string& key, const std::string& secret) {
+    return Answer{.body =
+                      fmt::format("<R><Credentials><AccessKeyId>{}</AccessKeyId><SecretAccessKey>{}"
+                                  "</SecretAccessKey><SessionToken>T</SessionToken><Expiration>"
+                                  "2038-01-01T00:00:00Z</Expiration></Credentials></R>",
+                                  key, secret)};
+  };
+  const std::string token = Write("token", "a.b/c\r\n\n");
+  Set("AWS_WEB_IDENTITY_TOKEN_FILE", token);
+  EXPECT_EQ(NotFound().code(), ExitCode::kWorld);  // Without a role it is none,
+  Set("AWS_ROLE_ARN", "arn:r/x");
+  Set("AWS_WEB_IDENTITY_TOKEN_FILE", "");
+  EXPECT_STREQ(NotFound().what(),
+               "there are no credentials for the bucket");  // nor without a token.
+  Set("AWS_WEB_IDENTITY_TOKEN_FILE", token);
+  Set("AWS_ENDPOINT_URL_STS", server.url());
+  answers["POST /"] = {answer("A", "S")};
+  EXPECT_EQ(Text(Found()), "A S T 2145916800");
+  Asked asked = server.Take().at(0);
+  EXPECT_EQ(asked.body,
+            "Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn=arn%3Ar%2Fx"
+            "&RoleSessionName=shardinit&WebIdentityToken=a.b%2Fc");
+  EXPECT_EQ(asked.Header("content-type"), "application/x-www-form-urlencoded");
+  Set("AWS_ROLE_SESSION_NAME", "me&");
+  Set("AWS_ENDPOINT_URL_STS", "");
+  Set("AWS_ENDPOINT_URL", server.url());
+  Found();
+  EXPECT_NE(server.Take().at(0).body.find("&RoleSessionName=me%26&"), std::string::npos);
+  Write("token", "\n");
+  server.Take();
+  Found();
+  EXPECT_TRUE(server.Take().at(0).body.ends_with("&WebIdentityToken="));
+  for (const auto& [key, secret] : {std::pair("A", ""), {"", "S"}}) {
+    answers["POST /"] = {answer(key, secret)};
+    const Error error = NotFound();
+    EXPECT_STREQ(error.what(), "STS for the role `arn:r/x` gave no credentials");
+    EXPECT_EQ(error.code(), ExitCode::kWorld);
+  }
+  answers.clear();
+  EXPECT_STREQ(NotFound().what(),
+               "cannot get credentials from STS for the role `arn:r/x`: it answered 404: nothing");
+  // A profile may say all of that, too.
+  Set("AWS_WEB_IDENTITY_TOKEN_FILE", "");
+  Set("AWS_ROLE_ARN", "");
+  Set("AWS_ROLE_SESSION_NAME", "");
+  Set("AWS_CONFIG_FILE", Write("config", "[default]\nweb_identity_token_file = " + token +
+                                             "\nrole_arn = arn:p\nrole_session_name = s\n"));
+  answers["POST /"] = {answer("A", "S")};
+  server.Take();
+  EXPECT_EQ(Text(Found()), "A S T 2145916800");
+  EXPECT_NE(server.Take().at(0).body.find("&RoleArn=arn%3Ap&RoleSessionName=s&"),
+            std::string::npos);
+}
+
+// A proxy sees which hosts are asked in plain text, as none of them is.
+TEST_F(Services, SendNoTokenInPlainTextToOtherMachines) {
+  Set("http_proxy", server.url());
+  Set("AWS_WEB_IDENTITY_TOKEN_FILE", Write("token", "t"));
+  Set("AWS_ROLE_ARN", "arn");
+  for (const char* here : {"localhost", "localhost:80", "127.0.0.1", "127.255.0.9:8080", "[::1]",
+                           "[::1]:80", "169.254.170.2", "169.254.170.2:80", "169.254.170.23",
+                           "169.254.170.23:1", "[fd00:ec2::23]", "[fd00:ec2::23]:80"}) {
+    Set("AWS_ENDPOINT_URL_STS", std::string("http://") + here + "/");
+    EXPECT_STREQ(NotFound().what(),
+                 "cannot get credentials from STS for the role `arn`: it answered 404: nothing")
+        << here;
+    EXPECT_EQ(server.Take().size(), 1u) << here;
+  }
+  for (const char* there :
+       {"example.com", "localhost.example.com", "127.example.com", "127.0.0.1.example.com:80",
+        "128.0.0.1", "[::2]", "[::1", "169.254.170.3", "169.254.170.2.com", "169.254.169.254",
+        "[fd00:ec2::24]", "store:127.0.0.1", "xlocalhost:1"}) {
+    const std::string url = std::string("http://") + there + "/";
+    Set("AWS_ENDPOINT_URL_STS", url);
+    const Error error = NotFound();
+    EXPECT_EQ(error.what(),
+              "the endpoint of STS is `" + url + "`, which is neither https nor on this machine");
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    EXPECT_TRUE(server.Take().empty()) << there;
+  }
+  Set("AWS_ENDPOINT_URL_STS", "");
+  Set("AWS_ROLE_ARN", "");
+  Set("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://example.com/");
+  EXPECT_STREQ(
+      NotFound().what(),
+      "AWS_CONTAINER_CREDENTIALS_FULL_URI is `http://example.com/`, which is neither https nor "
+      "on this machine");
+}
+
+TEST_F(Services, AreAskedAgainWhileThatMayHelp) {
+  Set("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url() + "/keys?a=b");
+  const Answer keys{.body = kKeys};
+  for (const int status : {429, 500}) {
+    answers["GET /keys?a=b"] = {{.status = status}, keys};
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(Text(Found()), "A S T 2145916800");
+    EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(400));
+    EXPECT_EQ(server.Take().size(), 2u);
+  }
+  for (const int status : {400, 403, 428, 499, 201}) {
+    answers["GET /keys?a=b"] = {{.status = status, .body = std::string(501, 'x')}, keys};
+    EXPECT_EQ(NotFound().what(),
+              fmt::format("cannot get credentials from the container's service: it answered {}: {}",
+                          status, std::string(500, 'x')));
+    EXPECT_EQ(server.Take().size(), 1u);
+  }
+  answers["GET /keys?a=b"] = {{.status = 500},   {.status = 502},   {.status = 500},
+                              {.is_lost = true}, {.is_lost = true}, keys};
+  const std::string lost = NotFound().what();
+  EXPECT_TRUE(lost.starts_with("cannot get credentials from the container's service: ")) << lost;
+  EXPECT_EQ(lost.find("it answered"), lost.npos) << lost;
+  EXPECT_EQ(server.Take().size(), 5u);  // libcurl asks again where it had a connection before.
+}
+
+TEST_F(Services, OfAContainer) {
+  Set("http_proxy", "http://127.0.0.1:1");
+  Set("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url() + "/keys");
+  answers["GET /keys"] = {{.body = kKeys}};
+  EXPECT_EQ(Text(Found()), "A S T 2145916800");
+  EXPECT_FALSE(server.Take().at(0).headers.contains("authorization"));
+  Set("AWS_CONTAINER_AUTHORIZATION_TOKEN", "in");
+  Found();
+  EXPECT_EQ(server.Take().at(0).Header("authorization"), "in");
+  Set("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", Write("token", "of a file\n"));
+  Found();
+  EXPECT_EQ(server.Take().at(0).Header("authorization"), "of a file");
+  answers["GET /keys"] = {{.body = R"({"AccessKeyId": "A", "SecretAccessKey": "S"})"}};
+  EXPECT_EQ(Text(Found()), "A S  0");
+  for (const char* wrong : {"{}", R"({"AccessKeyId": "A"})", R"({"SecretAccessKey": "S"})",
+                            R"({"AccessKeyId": 1, "SecretAccessKey": "S"})"}) {
+    answers["GET /keys"] = {{.body = wrong}};
+    const Error error = NotFound();
+    EXPECT_TRUE(
+        std::string(error.what()).starts_with("the container's service gave no credentials: "))
+        << error.what();
+    EXPECT_EQ(error.code(), ExitCode::kWorld);
+  }
+}
+
+TEST_F(Services, OfAMachine) {
+  const std::string path = "/latest/meta-data/iam/security-credentials/";
+  Set("http_proxy", "http://127.0.0.1:1");
+  Set("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url() + "//");
+  EXPECT_STREQ(NotFound().what(), "there are no credentials for the bucket");
+  EXPECT_TRUE(server.Take().empty());  // It is disabled.
+  Set("AWS_EC2_METADATA_DISABLED", "false");
+  EXPECT_STREQ(NotFound().what(), "there are no credentials for the bucket");
+  EXPECT_EQ(server.Take().size(), 1u);  // Nobody has a token.
+  answers["PUT /latest/api/token"] = {{.body = "t"}};
+  answers["GET " + path] = {{.body = "role\nanother"}};
+  answers["GET " + path + "role"] = {{.body = kKeys}};
+  EXPECT_EQ(Text(Found()), "A S T 2145916800");
+  const std::vector<Asked> asked = server.Take();
+  ASSERT_EQ(asked.size(), 3u);
+  EXPECT_EQ(asked[0].Header("x-aws-ec2-metadata-token-ttl-seconds"), "21600");
+  EXPECT_EQ(asked[0].Header("content-type"), "text/plain");
+  EXPECT_EQ(asked[1].Header("x-aws-ec2-metadata-token"), "t");
+  EXPECT_EQ(asked[2].Header("x-aws-ec2-metadata-token"), "t");
+  for (const char* none : {"", "\nrole"}) {
+    answers["GET " + path] = {{.body = none}};
+    EXPECT_STREQ(NotFound().what(), "there are no credentials for the bucket");
+  }
+  answers.erase("GET " + path);
+  EXPECT_STREQ(
+      NotFound().what(),
+      "cannot get credentials from the machine's metadata service: it answered 404: nothing");
+  answers["GET " + path] = {{.body = "role"}};
+  answers["GET " + path + "role"] = {{.body = "{}"}};
+  EXPECT_TRUE(std::string(NotFound().what())
+                  .starts_with("the machine's metadata service gave no credentials: "));
+}
+
+TEST_F(Services, AreAskedAnewFiveMinutesBeforeTheEnd) {
+  const auto keys = [](int seconds) {
+    const std::time_t end = std::time(nullptr) + seconds;
+    std::tm parts = {};
+    gmtime_r(&end, &parts);
+    char text[32];
+    std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+    return Answer{
+        .body = fmt::format(R"({{"AccessKeyId": "A", "SecretAccessKey": "S", "Expiration": "{}"}})",
+                            text)};
+  };
+  Set("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url() + "/keys");
+  for (const auto& [seconds, asked] : {std::pair(290, 3u), {330, 1u}}) {
+    answers["GET /keys"] = {keys(seconds)};
+    Http http;
+    CredentialSource source(&http);
+    for (int i = 0; i < 3; ++i) source.Get();
+    EXPECT_EQ(server.Take().size(), asked) << seconds;
+  }
+  answers["GET /keys"] = {{.body = R"({"AccessKeyId": "A", "SecretAccessKey": "S"})"}};
+  {
+    Http http;
+    CredentialSource source(&http);
+    for (int i = 0; i < 3; ++i) source.Get();
+    EXPECT_EQ(server.Take().size(), 1u);
+  }
+  // The store may say that they have expired; that of other ones, which somebody has found since,
+  // is nothing.
+  answers["GET /keys"] = {{.body = kKeys}};
+  Http http;
+  CredentialSource source(&http);
+  const Credentials found = source.Get();
+  source.Expire({"A", "S", "another"});
+  source.Expire({"B", "S", found.token});
+  source.Get();
+  EXPECT_EQ(server.Take().size(), 1u);
+  source.Expire(found);
+  source.Get();
+  EXPECT_EQ(server.Take().size(), 1u);
+}
+
+TEST_F(Services, OfAProfile) {
+  const std::string credentials = Write("credentials", "");
+  Set("AWS_SHARED_CREDENTIALS_FILE", credentials);
+  Set("AWS_CONFIG_FILE", Write("config", ""));
+  const auto of = [&](const std::string& text) {
+    Write("config", text);
+    return Text(Found());
+  };
+  const auto not_of = [&](const std::string& text) {
+    Write("config", text);
+    return std::string(NotFound().what());
+  };
+  const std::string keys = "aws_access_key_id = A\n\taws_secret_access_key=S\r\n";
+  EXPECT_EQ(of("[default]\n" + keys), "A S  0");
+  EXPECT_EQ(of(" [ default ] ; mine\n" + keys + "aws_session_token = T=1"), "A S T=1 0");
+  EXPECT_EQ(of("#[other]\n[default]\n;aws_access_key_id = B\n#aws_access_key_id = C\nx\n\n" + keys),
+            "A S  0");
+  EXPECT_EQ(of("[default]\n" + keys + "[other]\naws_session_token = T\n"), "A S  0");
+  EXPECT_EQ(of("[default]\n" + keys + "aws_access_key_id = B\n"), "A S  0");
+  EXPECT_EQ(not_of("[default]\naws_access_key_id = A\n"),
+            "there are no credentials for the bucket");
+  EXPECT_EQ(not_of("[default]\naws_secret_access_key = S\n"),
+            "there are no credentials for the bucket");
+  EXPECT_EQ(not_of("[default\n" + keys), "there are no credentials for the bucket");
+  EXPECT_EQ(not_of(keys), "there are no credentials for the bucket");
+  // Those of the credentials come first, each key by itself; a profile of the config has a longer
+  // name there.
+  Write("credentials", "[default]\naws_access_key_id = A\n[p]\naws_access_key_id = P\n");
+  EXPECT_EQ(of("[default]\naws_access_key_id = B\naws_secret_access_key = S\n"), "A S  0");
+  Set("AWS_PROFILE", "p");
+  EXPECT_EQ(of("[profile  p]\naws_secret_access_key = S\n"), "P S  0");
+  Set("AWS_PROFILE", "none");
+  EXPECT_EQ(
+      not_of("[profile nones]\n[non]\n"),
+      "AWS_PROFILE is `none`, and neither ~/.aws/credentials nor ~/.aws/config has such a profile");
+  EXPECT_EQ(NotFound().code(), ExitCode::kUsage);
+  Set("AWS_PROFILE", "p");
+  EXPECT_EQ(not_of(""), "there are no credentials for the bucket");
+  for (const char* key : {"sso_session", "sso_start_url", "source_profile", "credential_source"}) {
+    const std::string text = fmt::format("[p]\n{} = x\naws_secret_access_key = S\n", key);
+    EXPECT_EQ(not_of(text),
+              fmt::format("the profile has `{}`, which shardinit leaves to AWS's own tool", key));
+    EXPECT_EQ(NotFound().code(), ExitCode::kUsage);
+    EXPECT_EQ(of(text + "credential_process = none\n"), "P S  0");
+  }
+}
+
+TEST_F(Services, OfAProgram) {
+  const std::string program = Write("program", "");
+  Set("AWS_CONFIG_FILE",
+      Write("config", "[default]\ncredential_process = sh " + program + " 1 2\n"));
+  const auto of = [&](const std::string& text) {
+    Write("program", text);
+    return Text(Found());
+  };
+  const auto not_of = [&](const std::string& text) {
+    Write("program", text);
+    const Error error = NotFound();
+    EXPECT_EQ(error.code(), ExitCode::kWorld);
+    return std::string(error.what());
+  };
+  const std::string says = std::string("cat <<END\n") + kKeys + "\nEND\n";
+  EXPECT_EQ(of("[ \"$1$2\" = 12 ] || exit 1\n" + says), "A S ST 2145916800");
+  EXPECT_EQ(of("printf '%9000s' ''\n" + says), "A S ST 2145916800");
+  // Of the last piece that is read there is one byte.
+  std::string line = kKeys;
+  std::erase(line, '\n');
+  EXPECT_EQ(of(fmt::format("printf '%{}s' ''\nprintf %s '{}'\n", 8193 - line.size(), line)),
+            "A S ST 2145916800");
+  const std::string name = fmt::format("`sh {} 1 2`", program);
+  const std::string failed =
+      name + ", the `credential_process` of the profile, failed with status ";
+  EXPECT_EQ(not_of(says + "exit 7\n"), failed + "7");
+  EXPECT_EQ(not_of(says + "kill -9 $$\n"), failed + "137");  // The shell says so.
+  Write("config", "[default]\ncredential_process = cat <<END; kill -9 $$\n");
+  EXPECT_EQ(NotFound().what(),
+            std::string("`cat <<END; kill -9 $$`, the `credential_process` of the profile, "
+                        "failed with status 128"));
+  Write("config", "[default]\ncredential_process = sh " + program + " 1 2\n");
+  EXPECT_TRUE(not_of("echo '{}'\n").starts_with(name + " gave no credentials: "));
+}
+
+// A store that keeps what is put there.
+class KeptObjects : public InEnvironment {
+ protected:
+  // Returns what was asked, as `PUT a/x?partNumber,uploadId`, in the order of its text.
+  std::vector<std::string> Log() {
+    std::vector<std::string> log;
+    for (const Asked& asked : server.Take()) {
+      std::string line = asked.method + " " + asked.path.substr(8);
+      for (const auto& [name, value] : asked.query)
+        line += (line.find('?') == line.npos ? "?" : ",") + name;
+      log.push_back(line);
+    }
+    return log;
+  }
+
+  MemoryStore kept;
+  HttpServer server{[this](const Asked& asked) { return kept(asked); }};
+  Store store = [this] {
+    PointTo(server);
+    return Store(ParseBucketUrl("s3://bucket/a"));
+  }();
+};
+
+TEST_F(KeptObjects, AreClaimedOnceOnly) {
+  PutClaim(store, "c", "mine", {{"k", "v"}});
+  EXPECT_EQ(kept.objects["a/c"].bytes, "mine");
+  EXPECT_EQ(kept.objects["a/c"].metadata["x-amz-meta-k"], "v");
+  EXPECT_EQ(Log().size(), 2u);
+  PutClaim(store, "c", "another");  // The caller compares.
+  EXPECT_EQ(kept.objects["a/c"].bytes, "mine");
+  EXPECT_EQ(Log().size(), 1u);
+  kept.knows_conditions = false;
+  const Error error = ErrorOf([&] { PutClaim(store, "c", "mine"); });
+  EXPECT_STREQ(
+      error.what(),
+      "the store of `s3://bucket/a` ignores the condition `If-None-Match: *`: two runs could "
+      "mix their files there");
+  EXPECT_EQ(error.hint(), "write to a local folder, and copy that with the store's own tool");
+  EXPECT_EQ(error.code(), ExitCode::kUsage);
+}
+
+TEST_F(KeptObjects, AreTriedOutForUploads) {
+  kept.Put("a/c", "mine");
+  RequireConditionalUploads(store, "c", "mine", {{"k", "v"}});
+  EXPECT_TRUE(kept.uploads.empty());
+  EXPECT_EQ(Log(), (std::vector<std::string>{"POST a/c?uploads", "PUT a/c?partNumber,uploadId",
+                                             "POST a/c?uploadId", "DELETE a/c?uploadId"}));
+  // One that others end proves nothing, and is tried again.
+  int left = 4;
+  const auto ends = [&](const char* method) {
+    return [&left, method](const Asked& asked, Answer* answer) {
+      if (asked.method != method || !asked.query.contains("uploadId") || left == 0) return false;
+      --left;
+      *answer = MemoryStore::Failure(404, "NoSuchUpload");
+      return true;
+    };
+  };
+  for (const char* method : {"PUT", "POST"}) {
+    left = 4;
+    kept.fault = ends(method);
+    RequireConditionalUploads(store, "c", "mine");
+    EXPECT_EQ(left, 0);
+    left = 5;
+    const Error error = ErrorOf([&] { RequireConditionalUploads(store, "c", "mine"); });
+    EXPECT_EQ(left, 0);
+    EXPECT_STREQ(error.what(), "uploads to `s3://bucket/a` are ended by others again and again");
+    EXPECT_EQ(error.code(), ExitCode::kWorld);
+  }
+  kept.fault = nullptr;
+  kept.knows_conditions = false;
+  const Error error = ErrorOf([&] { RequireConditionalUploads(store, "c", "mine", {{"k", "v"}}); });
+  EXPECT_STREQ(
+      error.what(),
+      "the store of `s3://bucket/a` ignores the condition `If-None-Match: *` when an upload of "
+      "parts is completed: two runs could mix their files there");
+  EXPECT_EQ(error.code(), ExitCode::kUsage);
+  EXPECT_EQ(kept.objects["a/c"].bytes, "mine");
+  EXPECT_EQ(kept.objects["a/c"].metadata["x-amz-meta-k"], "v");
+}
+
+TEST_F(KeptObjects, AreTextsThatAreMadeOrCompared) {
+  PutText(store, "t", "text");
+  EXPECT_EQ(kept.objects["a/t"].bytes, "text");
+  EXPECT_EQ(Log(), (std::vector<std::string>{"PUT a/t"}));
+  PutText(store, "t", "text");
+  EXPECT_EQ(Log(), (std::vector<std::string>{"PUT a/t", "GET a/t"}));
+  for (const char* other : {"tex", "texts", ""}) {
+    const Error error = ErrorOf([&] { PutText(store, "t", other); });
+    EXPECT_STREQ(error.what(), "`s3://bucket/a/t` is there already, and has another content");
+    EXPECT_EQ(error.code(), ExitCode::kConflict);
+  }
+  EXPECT_EQ(kept.objects["a/t"].bytes, "text");
+  // It is removed between the two looks.
+  int left = 4;
+  kept.fault = [&](const Asked& asked, Answer* answer) {
+    if (left == 0) return false;
+    if (asked.method == "GET") --left;
+    *answer = asked.method == "GET" ? MemoryStore::Failure(404, "NoSuchKey")
+                                    : MemoryStore::Failure(412, "");
+    return true;
+  };
+  PutText(store, "u", "new");
+  EXPECT_EQ(kept.objects["a/u"].bytes, "new");
+  left = 5;
+  const Error error = ErrorOf([&] { PutText(store, "v", "new"); });
+  EXPECT_STREQ(error.what(), "`s3://bucket/a/v` is removed again and again");
+  EXPECT_EQ(error.code(), ExitCode::kWorld);
+}
+
+TEST_F(KeptObjects, AreReadInOrder) {
+  constexpr size_t kPiece = 8 << 20;
+  std::string bytes(5 * kPiece + 5, '\0');
+  for (size_t i = 0; i < bytes.size(); i += 4093)
+    bytes[i] = static_cast<char>(i * 2654435761u >> 24);
+  for (const size_t size : {bytes.size(), kPiece, size_t{1}, size_t{0}}) {
+    kept.Put("a/o", bytes.substr(0, size));
+    std::string read;
+    ReadObject(store, "o", *store.Head("o"), [&](std::string_view piece) { read += piece; });
+    EXPECT_TRUE(read == bytes.substr(0, size)) << size;
+    EXPECT_EQ(Log().size(), 1 + (size + kPiece - 1) / kPiece);
+  }
+  kept.Put("a/o", "now");
+  const ObjectInfo info = *store.Head("o");
+  kept.Put("a/o", "new");
+  EXPECT_STREQ(ErrorOf([&] { ReadObject(store, "o", info, [](std::string_view) {}); }).what(),
+               "`s3://bucket/a/o` changed while it was read");
+}
+
+TEST_F(KeptObjects, AreOneStateOfATree) {
+  for (const char* key :
+       {"t/a/x", "t/a/y/z", "t/a-b", "t/a0", "t/b", "t/folder/", "t//odd", "tt", "t.x", "u"}) {
+    kept.Put(key, key);
+  }
+  kept.page = 3;
+  kept.bucket = "bucket-" + server.host().substr(server.host().find(':') + 1);
+  const std::string url = "s3://" + kept.bucket;
+  BucketTree& tree = BucketTree::Of(url + "/t/");
+  EXPECT_EQ(&BucketTree::Of(url + "/t"), &tree);
+  EXPECT_EQ(&BucketTree::Of(url + "/t/a/y"), &tree);
+  EXPECT_NE(&BucketTree::Of(url + "/tt"), &tree);
+  const auto walked = [](const BucketTree& of, const std::string& from,
+                         const std::string& skipped = "") {
+    std::string names;
+    of.Walk(from, [&](const std::string& name, bool is_folder) {
+      names += name + (is_folder ? "/ " : " ");
+      return name != skipped;
+    });
+    return names;
+  };
+  EXPECT_EQ(walked(tree, url + "/t"), "a-b a/ a/x a/y/ a/y/z a0 b folder/ ");
+  EXPECT_EQ(walked(tree, url + "/t/", "a"), "a-b a/ a0 b folder/ ");
+  EXPECT_EQ(walked(tree, url + "/t", "a/y"), "a-b a/ a/x a/y/ a0 b folder/ ");
+  EXPECT_EQ(walked(tree, url + "/t/a//"), "x y/ y/z ");
+  EXPECT_EQ(walked(tree, url + "/t/b"), "");
+  EXPECT_EQ(tree.Find(url + "/t/a/x")->size, 5);
+  EXPECT_EQ(tree.Find(url + "/t/a"), nullptr);
+  EXPECT_EQ(tree.Find(url + "/tt"), nullptr);
+  EXPECT_TRUE(tree.IsFolder(url + "/t/a") && tree.IsFolder(url + "/t/a/y/"));
+  EXPECT_FALSE(tree.IsFolder(url + "/t/b") || tree.IsFolder(url + "/t/a/x") ||
+               tree.IsFolder(url + "/t/c"));
+  EXPECT_EQ(tree.Read(url + "/t/a/y/z", 2, 4), "a/y/");
+  kept.Put("t/b", "new");
+  EXPECT_EQ(tree.Find(url + "/t/b")->size, 3);
+  EXPECT_EQ(ErrorOf([&] { tree.Read(url + "/t/b", 0, 1); }).code(), ExitCode::kWorld);
+  // A URL may be that of an object alone, or of the whole bucket.
+  BucketTree& one = BucketTree::Of(url + "/u");
+  EXPECT_EQ(one.Find(url + "/u")->size, 1);
+  EXPECT_EQ(BucketTree::Of(url + "/none").Find(url + "/none"), nullptr);
+  BucketTree& all = BucketTree::Of(url);
+  EXPECT_EQ(walked(all, url, "t"), "t.x t/ tt u ");
+  EXPECT_TRUE(all.IsFolder(url));
+  EXPECT_EQ(&BucketTree::Of(url + "/new"), &all);
+}
+
+// Its length is prime, so each place of a box has other bytes around it.
+const std::string kPattern = [] {
+  std::string bytes(1'000'003, '\0');
+  uint32_t x = 1;
+  for (char& c : bytes) c = static_cast<char>((x = x * 1664525 + 1013904223) >> 24 | 1);
+  return bytes;
+}();
+
+// A file of boxes with texts between them and, where it has them, the CRCs of boxes in these.
+struct FileOfBoxes {
+  FileOfBoxes(const std::vector<int64_t>& sizes, int64_t gap, bool has_crcs) {
+    tensor.Edit().dtype = DType::u8;
+    layout.path = "f";
+    layout.head = "head of the file";
+    int64_t at = std::ssize(layout.head) + (has_crcs ? 8 : 0);
+    if (has_crcs) layout.crcs.push_back({std::ssize(layout.head), sizes.size() - 1});
+    for (size_t b = 0; b < sizes.size(); ++b) {
+      layout.boxes.push_back({&tensor, {{0}, {sizes[b]}}, at});
+      at += sizes[b];
+      layout.texts.push_back({at, fmt::format("<{}>", b)});
+      at += 3;
+      if (has_crcs) layout.crcs.push_back({at, b});
+      crcs.push_back(static_cast<uint32_t>(0x9e3779b9u * (b + 1)));
+      at += has_crcs ? 4 : 0;
+      at += gap;
+    }
+    layout.end = at;
+    bytes.assign(static_cast<size_t>(layout.size()), '\0');
+    const auto put = [&](int64_t offset, std::string_view text) {
+      bytes.replace(static_cast<size_t>(offset), text.size(), text);
+    };
+    put(0, layout.head);
+    for (const FileText& text : layout.texts) put(text.offset, text.bytes);
+    for (const CrcPlace& crc : layout.crcs) {
+      put(crc.offset, {reinterpret_cast<const char*>(&crcs[crc.box]), 4});
+    }
+    for (const FileBox& box : layout.boxes) {
+      for (int64_t at = 0; at < BytesOf(box); at += std::ssize(kPattern)) {
+        put(box.offset + at, kPattern.substr(0, static_cast<size_t>(BytesOf(box) - at)));
+      }
+    }
+  }
+
+  // Writes the boxes in this order, each in pieces of so many bytes.
+  void Write(const Object& object, const std::vector<size_t>& order, int64_t piece) const {
+    for (const size_t b : order) {
+      const FileBox& box = layout.boxes[b];
+      for (int64_t at = 0; at < BytesOf(box); at += piece) {
+        const int64_t size = std::min(piece, BytesOf(box) - at);
+        EXPECT_EQ(object.Write(bytes.data() + box.offset + at, size, box.offset + at), 0);
+      }
+    }
+  }
+
+  Tensor tensor;
+  FileLayout layout;
+  std::vector<uint32_t> crcs;
+  std::string bytes;
+};
+
+constexpr int64_t kLeastPart = 8 << 20;
+
+TEST_F(KeptObjects, AreFilesWhoseBoxesComeInAnyOrder) {
+  const struct {
+    std::vector<int64_t> sizes;
+    int64_t gap;
+  } cases[] = {
+      {{5, 1, 7}, 3},
+      {{kLeastPart - 26}, 0},          // one part, to the last byte if it has CRCs
+      {{kLeastPart - 17}, 0},          // with a text across the border
+      {{kLeastPart - 19, 9, 3}, 0},    // with a text up to the border
+      {{kLeastPart - 31, 20, 5}, 0},   // with a CRC up to the border
+      {{kLeastPart - 29, 20, 40}, 0},  // with a CRC across the border
+      {{100, 2 * kLeastPart + 5, 7}, 5},
+      {{9, 4, 1}, kLeastPart},  // with parts that have no box
+  };
+  for (const auto& [sizes, gap] : cases) {
+    for (const auto& [has_crcs, is_backward] :
+         {std::pair(false, false), {true, false}, {true, true}}) {
+      const std::string what = fmt::format("{} {} {} {}", sizes[0], gap, has_crcs, is_backward);
+      const FileOfBoxes file(sizes, gap, has_crcs);
+      std::vector<size_t> order(sizes.size());
+      for (size_t i = 0; i < order.size(); ++i) order[i] = is_backward ? order.size() - 1 - i : i;
+      kept.objects.clear();
+      Object object(&store, "o", file.layout, {{"k", "v"}}, &file.crcs);
+      EXPECT_EQ(object.has_parts(), std::ssize(file.bytes) > kLeastPart) << what;
+      file.Write(object, order, is_backward ? kLeastPart + 12345 : kLeastPart);
+      EXPECT_TRUE(kept.objects.empty()) << what;
+      bool is_asked = false;
+      EXPECT_TRUE(object.Complete([&] {
+        is_asked = true;
+        EXPECT_TRUE(kept.objects.empty()) << what;
+      })) << what;
+      EXPECT_TRUE(is_asked) << what;
+      EXPECT_TRUE(kept.objects["a/o"].bytes == file.bytes) << what;
+      EXPECT_EQ(kept.objects["a/o"].metadata["x-amz-meta-k"], "v") << what;
+      EXPECT_TRUE(kept.uploads.empty()) << what;
+      // Each part is sent once, and nothing else.
+      const size_t parts = file.bytes.size() / kLeastPart + (file.bytes.size() % kLeastPart != 0);
+      EXPECT_EQ(Log().size(), parts == 1 ? 1 : parts + 2) << what;
+    }
+  }
+}
+
+TEST_F(KeptObjects, AreGivenBackUnlessTheyGetTheirName) {
+  const FileOfBoxes file({kLeastPart, kLeastPart}, 0, false);
+  {
+    const Object object(&store, "o", file.layout, {});
+    file.Write(object, {0}, kLeastPart);
+    EXPECT_EQ(kept.uploads.size(), 1u);
+  }
+  EXPECT_TRUE(kept.uploads.empty() && kept.objects.empty());
+  Log();
+  // A store that is gone does not hold up the error: it is asked once.
+  {
+    const Object object(&store, "o", file.layout, {});
+    kept.fault = [](const Asked&, Answer* answer) {
+      *answer = MemoryStore::Failure(503, "SlowDown");
+      return true;
+    };
+  }
+  EXPECT_EQ(Log(), (std::vector<std::string>{"POST a/o?uploads", "DELETE a/o?uploadId"}));
+  kept.fault = nullptr;
+  kept.uploads.clear();
+  // What is not to get its name has none.
+  {
+    Object object(&store, "o", file.layout, {});
+    file.Write(object, {0, 1}, kLeastPart);
+    EXPECT_EQ(
+        ErrorOf([&] { object.Complete([] { throw Error(ExitCode::kConflict, "lost"); }); }).code(),
+        ExitCode::kConflict);
+  }
+  EXPECT_TRUE(kept.uploads.empty() && kept.objects.empty());
+  // Another writer has made it.
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{9}, {kLeastPart, kLeastPart}}) {
+    const FileOfBoxes other(sizes, 0, false);
+    kept.objects.clear();
+    {
+      Object object(&store, "o", other.layout, {});
+      for (size_t b = 0; b < sizes.size(); ++b) other.Write(object, {b}, kLeastPart);
+      kept.Put("a/o", "another");
+      EXPECT_FALSE(object.Complete());
+    }
+    EXPECT_EQ(kept.objects["a/o"].bytes, "another");
+    EXPECT_TRUE(kept.uploads.empty());
+  }
+  // Another one has ended the upload: nothing more is sent, and no name is asked for.
+  kept.objects.clear();
+  Log();
+  {
+    Object object(&store, "o", file.layout, {});
+    kept.uploads.clear();
+    file.Write(object, {0, 1}, kLeastPart);
+    bool is_asked = false;
+    EXPECT_FALSE(object.Complete([&] { is_asked = true; }));
+    EXPECT_FALSE(is_asked);
+  }
+  EXPECT_EQ(Log(), (std::vector<std::string>{"POST a/o?uploads", "PUT a/o?partNumber,uploadId"}));
+}
+
+}  // namespace
+}  // namespace shardinit
