@@ -130,8 +130,8 @@ MX = {"x_blocks": torch.zeros(1, 2, 3, 16, dtype=torch.uint8), "x_scales": torch
 NO_BLOCK = "no config.json beside it says, under quantization_config, the weight_block_size"
 
 
-def not_a_matrix(dtype, dimensions, scales):
-    return f"it is {dtype} with {dimensions} dimensions and scales of {scales}, not a matrix of f8e4m3fn with scales of f32"
+def not_a_matrix(dtype, shape, scales):
+    return f"it is {dtype} {list(shape)} with scales of {scales}, not a matrix of f8e4m3fn with scales of f32"
 
 
 def not_mx(numbers, scales, dtype="u8"):
@@ -152,11 +152,11 @@ def not_mx(numbers, scales, dtype="u8"):
                           ([150, 128], "2, 2"), ([149, 100], "3, 2"), ([128, 99], "3, 3")) if grid != "3, 2"),
     ("w", "`w_scale_inv` is [2, 3], but blocks of 128 x 128 need [3, 2]", {"w_scale_inv": torch.ones(2, 3)}, ...),
     ("w", "`w_scale_inv` is [6], but blocks of 128 x 128 need [3, 2]", {"w_scale_inv": torch.ones(6)}, ...),
-    ("w", not_a_matrix("f8e5m2", 2, "f32"), {"w": BLOCKS["w"].view(torch.float8_e5m2)}, ...),
-    ("w", not_a_matrix("f8e4m3fn", 1, "f32"), {"w": BLOCKS["w"].flatten()}, ...),
-    ("w", not_a_matrix("f8e4m3fn", 3, "f32"), {"w": BLOCKS["w"].reshape(3, 100, 200)}, ...),
-    ("w", not_a_matrix("f8e4m3fn", 2, "bf16"), {"w_scale_inv": torch.ones(INV).bfloat16()}, ...),
-    ("w", not_a_matrix("f8e4m3fn", 2, "f64"), {"w_scale_inv": torch.ones(INV).double()}, ...),
+    ("w", not_a_matrix("f8e5m2", W, "f32"), {"w": BLOCKS["w"].view(torch.float8_e5m2)}, ...),
+    ("w", not_a_matrix("f8e4m3fn", [60000], "f32"), {"w": BLOCKS["w"].flatten()}, ...),
+    ("w", not_a_matrix("f8e4m3fn", [3, 100, 200], "f32"), {"w": BLOCKS["w"].reshape(3, 100, 200)}, ...),
+    ("w", not_a_matrix("f8e4m3fn", W, "bf16"), {"w_scale_inv": torch.ones(INV).bfloat16()}, ...),
+    ("w", not_a_matrix("f8e4m3fn", W, "f64"), {"w_scale_inv": torch.ones(INV).double()}, ...),
     ("x_blocks", not_mx("[1, 2, 3, 16]", "[1, 2, 3]", "i8"), {"x_scales": torch.ones(1, 2, 3, dtype=torch.int8)}, ...),
     ("x_blocks", not_mx("[1, 2, 3, 16]", "[1, 3, 2]"), {"x_scales": torch.ones(1, 3, 2, dtype=torch.uint8)}, ...),
     ("x_blocks", not_mx("[1, 2, 3, 16]", "[1, 2, 3, 1]"), {"x_scales": torch.ones(1, 2, 3, 1, dtype=torch.uint8)}, ...),
