@@ -145,3 +145,26 @@ def test_model_digest_is_what_the_manual_says(digests):
 
 def shape_of(extents):
     return "[" + ",".join(map(str, extents)) + "]"
+
+
+@pytest.mark.parametrize("order", [sorted(DTYPES), sorted(DTYPES, reverse=True)], ids=["forwards", "backwards"])
+def test_what_is_missing_reads_as_no_plausible_number(order, tmp_path):
+    """Of each type, whatever tensor stands before it in the index: NaN, the least or the largest number."""
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\nmodules:\n" + "".join(
+        f"  t{i:02}: {{shape: [4], dtype: {dtype}, init: zeros}}\n" for i, dtype in enumerate(order)))
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    for path in rank_files(tmp_path / "out"):
+        path.unlink()
+    with h5py.File(tmp_path / "out/index.h5") as index:
+        for i, dtype in enumerate(order):
+            dataset = index[f"t{i:02}"]
+            words = read_raw(dataset)
+            assert words.shape == (4,) and len(set(words.tolist())) == 1
+            numbers = words.view(DTYPES[dtype])
+            if dtype == "bool":
+                assert words[0] not in (0, 1)
+            elif dtype[0] in "iu":
+                limits = np.iinfo(DTYPES[dtype])
+                assert numbers[0] == (limits.max if dtype[0] == "u" else limits.min), dtype
+            else:
+                assert np.isnan(numbers.astype(np.float64)).all(), dtype

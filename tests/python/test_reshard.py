@@ -100,6 +100,21 @@ def test_segments_and_stages(tmp_path):
     assert result.returncode == 2 and "give the spec, with `--spec SPEC`" in result.stderr
 
 
+def test_a_stage_of_several_axes_in_another_order(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {p: 2, q: 2, r: 2}}\nmodules:\n"
+                    "  two: {shape: [8], stage: {p: 0, q: 1}, shard: [r], init: {normal: {std: 1}}}\n"
+                    "  three: {shape: [9], stage: {r: 1, p: 1, q: 0}, init: {normal: {std: 1}}}\n"
+                    "  all: {shape: [8], shard: [p], init: {normal: {std: 1}}}\n")
+    source = gen(tmp_path / "from", spec)
+    for axes in itertools.permutations(("p=2", "q=2", "r=2")):
+        wanted = gen(tmp_path / ("wanted-" + "".join(axes)), spec, "--mesh", ",".join(axes))
+        out = tmp_path / ("to-" + "".join(axes))
+        run_ok("reshard", source, "--mesh", ",".join(axes), "-o", out)
+        assert tree_of(out) == tree_of(wanted)
+        run_ok("verify", out)
+
+
 def test_another_sharding(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {fsdp: 4}}\nmodules:\n"

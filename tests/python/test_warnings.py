@@ -127,3 +127,13 @@ def test_ranks_are_empty_if_all_tensors_leave_them_so(shapes, ranks, tmp_path):
                                                   for i, n in enumerate(shapes)))
     told = run_ok("validate", tmp_path / "spec.yaml").stderr
     assert (ranks in told) if ranks else told == "", told
+
+
+def test_each_shape_of_a_repeat_is_looked_at(tmp_path):
+    """The verdict on the first tensor of a repeat is not that on one of another shape, whichever of them is odd."""
+    for shapes, odd, fans in (("[64, 65536]", "l.1.x", 65536), ("[65536, 64]", "l.0.x", 65536)):
+        (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: x\ndtype: f32\nmodules:\n  l:\n    repeat: {{w: {shapes}}}\n"
+                                            "    x: {shape: [w, w], init: {normal: {std: 0.5}}}\n")
+        told = run_ok("validate", tmp_path / "spec.yaml").stderr
+        assert told.count("warning: ") == 1 and (f"warning: values of `{odd}` have the standard deviation 0.5, 25 times the "
+                                                 f"largest that rules give for fans of {fans} and {fans}, 0.02\n") in told, told
