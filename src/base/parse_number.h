@@ -8,6 +8,9 @@
 
 namespace shardinit {
 
+// These texts are what YAML has for numbers that are not finite, behind a sign.
+inline constexpr std::string_view kNotFinite[] = {".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF"};
+
 // Returns the number that all of the text is, as std::from_chars reads it; nothing if there is none
 // or T cannot hold it.
 template <typename T>

@@ -1,7 +1,6 @@
 #include "checkpoint/alike.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string_view>
@@ -10,6 +9,7 @@
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "checkpoint/stored_filler.h"
+#include "generate/evaluator.h"
 #include "generate/view.h"
 #include "graph/stored/rearrange.h"
 #include "tensor/arrangement.h"
@@ -68,18 +68,11 @@ std::string_view HolderOf(const TensorFolder& folder, const Tensor& view, int64_
 // `here` and `there` are what the tensor and the others have of the element.
 [[noreturn]] void ThrowUnlike(const TensorFolder& folder, const Tensor& stored, const Tensor& view,
                               int64_t element, const void* here, const void* there) {
-  Shape index = stored.shape();
-  int64_t rest = element;
-  for (size_t d = index.size(); d-- > 0;) {
-    const int64_t extent = index[d];
-    index[d] = rest % extent;
-    rest /= extent;
-  }
   throw Error(ExitCode::kUsage,
-              fmt::format("`{}` of `{}` holds what `{}` holds, but has another value at [{}], {} "
+              fmt::format("`{}` of `{}` holds what `{}` holds, but has another value at {}, {} "
                           "instead of {}, which would be lost",
                           stored.path(), folder.path(), HolderOf(folder, view, element),
-                          fmt::join(index, ", "), NumberInText(here, stored.dtype()),
+                          IndexInText(stored.shape(), element), NumberInText(here, stored.dtype()),
                           NumberInText(there, stored.dtype())),
               "leave one of them out with `--drop`");
 }

@@ -80,7 +80,8 @@ class BucketVerifier {
       }
     }
     if (!IsManifestOf(manifest, plan_, plan_sha256_, entries, index)) {
-      Find(kManifestName, "", "is damaged: it does not match the plan and the receipts");
+      Find(kManifestName, "",
+           fmt::format("is damaged: it does not match {}", WhatManifestFollows(manifest, plan_)));
     }
   }
 

@@ -321,12 +321,10 @@ Digest TensorFolder::Identify() const {
   std::optional<FileEntry> index;
   if (!ClaimedIndex(manifest, &index) || !IsManifestOf(manifest, written_ ? *written_ : plan_,
                                                        plan_sha256_, reader_->receipts(), index)) {
-    throw Error(
-        ExitCode::kDifferent,
-        fmt::format(
-            "`{}` is damaged: {} does not match the plan{} and the receipts", path_, kManifestName,
-            plan_.graph.mesh.devices.IsPlain() && !ListsDevices(manifest) ? "" : ", devices.json"),
-        fmt::format("`shardinit verify {}` says what else is", path_));
+    throw Error(ExitCode::kDifferent,
+                fmt::format("`{}` is damaged: {} does not match {}", path_, kManifestName,
+                            WhatManifestFollows(manifest, plan_)),
+                fmt::format("`shardinit verify {}` says what else is", path_));
   }
   return Sha256Of(manifest);
 }

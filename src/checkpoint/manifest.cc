@@ -109,6 +109,12 @@ void WriteTensor(const Plan& plan, const Tensor& tensor, const std::vector<Store
 
 bool ListsDevices(std::string_view manifest) { return manifest.find(kDevicesKey) != manifest.npos; }
 
+std::string_view WhatManifestFollows(std::string_view manifest, const Plan& plan) {
+  return plan.graph.mesh.devices.IsPlain() && !ListsDevices(manifest)
+             ? "the plan and the receipts"
+             : "the plan, devices.json and the receipts";
+}
+
 void WriteManifest(const Plan& plan, const Digest& plan_sha256,
                    const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index,
                    const std::function<void(std::string_view)>& append) {

@@ -59,6 +59,10 @@ void RemoveManifestOfOthers(const CheckpointFolder& folder, const Mesh& mesh);
 // Returns whether the text of a manifest lists devices.
 bool ListsDevices(std::string_view manifest);
 
+// Returns what the text of a manifest follows from, as errors name it: the plan and the receipts,
+// and devices.json if there is one or should be.
+std::string_view WhatManifestFollows(std::string_view manifest, const Plan& plan);
+
 // Returns whether the text of a manifest, which names this `index`, is what WriteManifest() makes.
 bool IsManifestOf(std::string_view manifest, const Plan& plan, const Digest& plan_sha256,
                   const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index);

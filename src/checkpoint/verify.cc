@@ -102,9 +102,7 @@ class Verifier {
     if (index) VerifyIndex(*index);
     if (!IsManifestOf(manifest, plan_, plan_sha256_, entries, index)) {
       Find(kManifestName,
-           plan_.graph.mesh.devices.IsPlain() && !ListsDevices(manifest)
-               ? "is damaged: it does not match the plan and the receipts"
-               : "is damaged: it does not match the plan, devices.json and the receipts");
+           fmt::format("is damaged: it does not match {}", WhatManifestFollows(manifest, plan_)));
     }
   }
 

@@ -356,7 +356,7 @@ class Parser {
     for (const auto& [sign, own] : kForeignSigns) {
       if (Stands(sign)) hint = fmt::format("write `{}`", own);
     }
-    for (std::string_view word : {".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF"}) {
+    for (const std::string_view word : kNotFinite) {
       if (!text_.substr(at_).starts_with(word)) continue;
       throw SyntaxError{
           at_, word.size(), fmt::format("expected a finite number, but found {}", Quote(word)), {}};

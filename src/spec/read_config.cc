@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -18,8 +17,7 @@ namespace {
 // Tells whether YAML takes the text for a number that is not finite.
 bool IsNotFinite(std::string_view text) {
   if (text.starts_with('-')) text.remove_prefix(1);
-  return Contains(std::array<std::string_view, 6>{".inf", ".Inf", ".INF", ".nan", ".NaN", ".NAN"},
-                  text);
+  return Contains(kNotFinite, text);
 }
 
 }  // namespace
