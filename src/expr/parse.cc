@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/parse_number.h"
 #include "base/suggest.h"
 #include "base/text.h"
 #include "expr/expr.h"
