@@ -121,6 +121,31 @@ def test_tensors_apart(apart):
     assert re.search(r"^  w .* l\.\{0…4\}\.w \(tied\)$", text, re.M)
 
 
+FORMS = [{}, {"shape": "[4, 9]"}, {"dtype": "bf16"}, {"init": "{uniform: {low: 0, high: 1}}"}, {"shard": "[b]"}, {"shard": "[null, a]"},
+         {"shard": "[a, b]"}, {"shard": "[[a, b]]"}, {"shard": "[[b, a]]"}, {"shard": "[{axes: [a], segments: 2}]"},
+         {"shard": "[{axes: [a], segments: 3}]"}, {"map": "{a: Shard(0), b: Shard(0)}"}, {"stage": "{c: 0}"}, {"stage": "{c: 1}"},
+         {"stage": "{b: 0}"}, {"stage": "{b: 0, c: 1}"}]
+
+
+@pytest.mark.parametrize("number", range(len(FORMS)))
+def test_modules_that_differ_in_anything_stand_apart(tmp_path, number):
+    """A form beside each of the others, which may come from the same place of a memory of forms."""
+    base = {"shape": "[9, 4]", "dtype": "f32", "init": "{normal: {std: 1}}", "shard": "[a]"}
+    modules, of_map, wanted = "", "", []
+    for other in range(len(FORMS)):
+        for place, form in enumerate([FORMS[number], FORMS[other], FORMS[number]]):
+            members = {**base, **form}
+            if "map" in form:
+                of_map += f"    m{other}.{place}.w: {members.pop('map')}\n"
+                del members["shard"]
+            modules += f"  m{other}.{place}.w: {{{', '.join(f'{key}: {value}' for key, value in members.items())}}}\n"
+        wanted += [f"m{other}.{{0…2}}.w"] if other == number else [f"{{0, 2}}.w", "1.w"]
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: forms\nuneven: chunk\nmesh: {axes: {a: 2, b: 2, c: 2}}\n"
+                                        + (f"sharding:\n  map:\n{of_map}" if of_map else "") + f"modules:\n{modules}")
+    text = run_ok("graph", tmp_path / "spec.yaml").stdout
+    assert re.findall(r"^ *(\S.*\.w) ", text, re.M) == wanted
+
+
 def test_only(apart):
     graph = run_json("graph", apart, "--layout", "apart", "--only", "l.3.w")
     assert {t["path"] for t in graph["stored"]} == {"m.3.w", "both"}
