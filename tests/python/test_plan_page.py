@@ -4,6 +4,8 @@ import base64
 import hashlib
 import html
 import json
+import math
+import random
 import re
 import shutil
 import struct
@@ -336,6 +338,49 @@ def test_balance_is_that_of_all_ranks(case):
     assert (plan["min_rank_bytes"], plan["max_rank_bytes"]) == (min(ranks), max(ranks))
     assert plan["held_bytes"] == plan["file_bytes"] == sum(ranks)
     assert plan["imbalance"] == pytest.approx(max(ranks) * len(ranks) / sum(ranks))
+
+
+# Ways to shard, each like those beside it, for which it must not be taken: what a spec says, and the stages.
+SIZES = {"a": 2, "b": 3, "c": 2}
+WAYS = [("[a]", {}), ("[b]", {}), ("[null, a]", {}), ("[null, b]", {}), ("[a, b]", {}), ("[b, a]", {}), ("[[b, a]]", {}), ("[[a, b]]", {}),
+        ("{a: Shard(0), b: Shard(0)}", {}), ("{a: Shard(0), b: _StridedShard(0, split_factor=2)}", {}),
+        ("[{axes: [a], segments: 2}]", {}), ("[{axes: [a], segments: 4}]", {}), ("[a]", {}), ("[a]", {"c": [0]}), ("[a]", {"c": [1]}),
+        ("[a]", {"b": [1]}), ("[a]", {"b": [0]}), ("[a]", {"b": [0, 1]}), ("[a]", {"b": [1, 2]}), ("[a]", {"b": [1], "c": [0]}),
+        ("[a]", {"b": [0], "c": [1]})]
+
+
+@pytest.mark.parametrize("first", range(0, len(WAYS) - 1, 3))
+def test_balance_of_tensors_that_are_nearly_alike(tmp_path, first):
+    draw = random.Random(first)
+    some = WAYS[first:first + 4]
+    modules, placements, could_hold, of_element = "", "", {}, {}
+    for number, (shard, stage) in enumerate(draw.sample(2 * some, 2 * len(some))):
+        dtype, shape = draw.choice(["f32", "f32", "u32", "f64"]), draw.choice([[9, 7], [9, 7], [9, 7], [7, 9]])
+        modules += (f"  w{number}: {{shape: {shape}, dtype: {dtype}, init: zeros, "
+                    f"stage: {stage or 'null'}"
+                    + ("" if "Shard(" in shard else f", shard: {shard}") + "}\n")
+        placements += f"    w{number}: {shard}\n" if "Shard(" in shard else ""
+        of_element[f"w{number}"] = 8 if dtype == "f64" else 4
+        could_hold[f"w{number}"] = math.prod(len(stage.get(axis, range(size))) for axis, size in SIZES.items())
+    spec = spec_of(tmp_path, f"name: m\nuneven: chunk\nmesh: {{axes: {json.dumps(SIZES)}}}\n"
+                   + (f"sharding:\n  map:\n{placements}" if placements else "") + f"modules:\n{modules}")
+    for replicas in "dedupe", "full":
+        plan = run_json("plan", spec, "--replicas", replicas)
+        ranks = [run_json("plan", spec, "--replicas", replicas, "--rank", rank) for rank in range(12)]
+        stored = [rank["rank_bytes"] for rank in ranks]
+        assert plan["file_bytes"] == sum(stored)
+        count, at = draw.randint(2, 7), 0
+        for part in range(count):
+            part = run_json("plan", spec, "--replicas", replicas, "--part", f"{part}/{count}")["part"]
+            assert part["bytes"] == sum(stored[at:at + part["rank_count"]])
+            at += part["rank_count"]
+    assert (plan["min_rank_bytes"], plan["max_rank_bytes"], plan["held_bytes"]) == (min(stored), max(stored), sum(stored))
+    assert plan["imbalance"] == pytest.approx(max(stored) * 12 / sum(stored))
+    padding = 0
+    for path, size in of_element.items():
+        held = [size * sum(math.prod(box["shape"]) for box in rank["boxes"] if box["path"] == path) for rank in ranks]
+        padding += max(held) * could_hold[path] - sum(held)
+    assert plan["padding_bytes"] == padding
 
 
 @pytest.mark.parametrize("command", COMMANDS)
