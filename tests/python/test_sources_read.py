@@ -93,6 +93,28 @@ def test_any_order_gives_the_elements(tmp_path, index):
     assert made == {"w": sha256_of(wanted), "e": sha256_of(wanted + np.arange(301, dtype=np.float32)[:, None, None])}
 
 
+# A block of these has 600 rows of which 256 are found at once. Each order is far apart in the rows that its test says.
+ORDERS = {"i0 % 2 == 0": lambda i0: i0 % 2 == 0, "i0 < 200": lambda i0: i0 < 200, "i0 >= 200": lambda i0: i0 >= 200,
+          "i0 >= 256 and i0 < 512": lambda i0: (i0 >= 256) & (i0 < 512)}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_order_that_changes_within_a_block(tmp_path, order):
+    """What was found for the elements before must not be taken for those that come next, nor that of the other call."""
+    a, b = (RNG.integers(0, 100, size=600 * 4096).astype(np.uint8) for _ in range(2))
+    source(tmp_path / "model", a=a, b=b)
+    place = f"where({order}, index * 65521 % 2457600, index)"
+    inits = {"w": f'{{source: base, tensor: a, index: ["{place}"]}}',
+             "x": f"{{expr: \"source('base', 'a', {place}) + source('base', 'b', index)\"}}",
+             "y": f"{{expr: \"source('base', 'a', index) + source('base', 'b', {place})\"}}"}
+    spec = spec_of(tmp_path, "{" + ", ".join(f"{path}: {{shape: [600, 4096], dtype: u8, init: {init}}}"
+                                             for path, init in inits.items()) + "}")
+    near = np.arange(600 * 4096).reshape(600, 4096)
+    places = np.where(ORDERS[order](np.arange(600)[:, None]), near * 65521 % near.size, near)
+    made = {tensor["path"]: tensor["sha256"] for tensor in run_json("digest", spec)["tensors"]}
+    assert made == {"w": sha256_of(a[places]), "x": sha256_of(a[places] + b[near]), "y": sha256_of(a[near] + b[places])}
+
+
 SPEC = ("{a: {shape: [600, 500], init: {source: base}}, b: {shape: [500, 600], init: {source: base, tensor: a, index: [i1, i0]}}, "
         "c: {shape: [610, 500], init: {parts: {of: [{source: base, tensor: a}, {rows_like: {source: base, tensor: a}}]}}}}")
 
