@@ -164,6 +164,60 @@ TEST(FormPool, SharesFormsThatAreEqualToTheBit) {
   }
 }
 
+ProgramPtr ProgramWith(std::string text) {
+  auto program = std::make_shared<Program>();
+  program->text = std::move(text);
+  return program;
+}
+
+PartsPtr PartsWith(std::vector<Part> parts) {
+  return std::make_shared<PartList>(PartList{std::move(parts)});
+}
+
+// Values of each type of member, all different.
+std::vector<double> Different(const double&) { return {0, 1, -1, std::nextafter(1, 2)}; }
+std::vector<int64_t> Different(const int64_t&) { return {0, 1, int64_t{1} << 32}; }
+std::vector<DimensionSet> Different(const DimensionSet&) { return {0, 1, 2, 3}; }
+std::vector<std::string> Different(const std::string&) { return {"", "a", "b", "ab"}; }
+std::vector<ProgramPtr> Different(const ProgramPtr&) {
+  return {ProgramWith(""), ProgramWith("i0"), ProgramWith("i1")};
+}
+std::vector<std::vector<ProgramPtr>> Different(const std::vector<ProgramPtr>&) {
+  const ProgramPtr a = ProgramWith("i0"), b = ProgramWith("i1");
+  return {{}, {a}, {b}, {a, b}, {b, a}};
+}
+std::vector<PartsPtr> Different(const PartsPtr&) {
+  const Part a = {1, Constant{0}}, longer = {2, Constant{0}}, other = {1, Constant{1}};
+  return {PartsWith({}),          PartsWith({a}),        PartsWith({longer}),
+          PartsWith({other}),     PartsWith({a, other}), PartsWith({other, a}),
+          PartsWith({a, longer}), PartsWith({longer, a})};
+}
+
+// Compares distributions that differ in one member alone.
+template <size_t i = 0>
+void CompareMembers() {
+  if constexpr (i < std::variant_size_v<Distribution>) {
+    using D = std::variant_alternative_t<i, Distribution>;
+    D plain = {};
+    ForEachMember(plain, [](const auto&, auto& value) { value = Different(value).front(); });
+    ForEachMember(plain, [&](const auto& member, const auto& value) {
+      const auto values = Different(value);
+      for (size_t a = 0; a < values.size(); ++a) {
+        for (size_t b = 0; b < values.size(); ++b) {
+          D first = plain, second = plain;
+          first.*member.place = values[a];
+          second.*member.place = Different(value)[b];  // equal, but not the same
+          EXPECT_EQ(Distribution(first) == Distribution(second), a == b)
+              << D::kName << ' ' << member.key << ' ' << a << ' ' << b;
+        }
+      }
+    });
+    CompareMembers<i + 1>();
+  }
+}
+
+TEST(Distribution, EqualsNoneThatDiffersInAMember) { CompareMembers(); }
+
 TEST(FormPool, SharesNoFormsThatDifferInAnything) {
   const Tensor tensor = TensorWith(Normal{0, 1});
   const auto is_shared = [&](auto change) {
