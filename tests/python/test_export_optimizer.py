@@ -264,6 +264,26 @@ def test_only_what_is_equal_is_one_parameter(tmp_path):
     assert "head.weight" not in group["params"] and saved["state"].keys() >= slices.keys()
 
 
+@pytest.mark.parametrize("engine, keys", [
+    ("torch_cpu", ["{torch: {position: 4}}", "{torch: {position: 5}}", "{torch: {position: 4, spare: 0}}",
+                   "{torch: {position: 4, spare: 1}}"]),
+    ("jax_threefry", ["{jax: {seed: 1}}", "{jax: {seed: 2}}", "{jax: {seed: 1, fold_in: 1}}", "first", "second"]),
+])
+def test_every_part_of_a_key_makes_another_parameter(engine, keys, tmp_path):
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    names = [f"w{i}" for i in range(len(keys))]
+    (tmp_path / "spec.yaml").write_text(
+        f"shardinit: 1\nname: toy\ndtype: f32\nengine: {engine}\nmodules:\n" + "".join(
+            f"  {name}: {{shape: [3], init: {{normal: {{std: 1}}}}, key: {key}}}\n"
+            f"  {name}_tied: {{shape: [3], init: {{normal: {{std: 1}}}}, tie: {name}}}\n"
+            for name, key in zip(names, keys, strict=True)))
+    run_ok("export", tmp_path / "spec.yaml", "--to", "dcp", "-o", tmp_path / "out", "--optimizer", INLINE)
+    dcp_to_torch_save(str(tmp_path / "out"), str(tmp_path / "all.pt"))
+    (group,) = torch.load(tmp_path / "all.pt", weights_only=True)["optim"]["param_groups"]
+    assert group["params"] == names
+
+
 @pytest.mark.parametrize("engine", ["philox4x32", "torch_cpu"])
 def test_parameters_that_only_begin_alike(engine, tmp_path):
     """A captured spec ties the copied layers of nn.TransformerEncoder: each has a state of its own."""

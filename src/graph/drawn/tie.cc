@@ -156,18 +156,19 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
 std::unordered_set<const Tensor*> FindCopies(const InitGraph& graph) {
   const std::vector<Tensor>& drawn = graph.logical();
   // Maps a key or a path to the first tensor that is drawn by it.
-  std::map<std::tuple<std::string_view, uint64_t, bool>, size_t> firsts;
+  std::map<std::tuple<std::string_view, uint64_t, uint64_t, bool>, size_t> firsts;
   std::vector<int64_t> origins;
   for (size_t i = 0; i < drawn.size(); ++i) {
     const Tensor& tensor = drawn[i];
     const bool has_path = std::holds_alternative<DrawPath>(tensor.key());
     const auto* const words = std::get_if<KeyWords>(&tensor.key());
     const uint64_t key = words != nullptr ? words->key : tensor.stream().position;
-    const auto first = firsts
-                           .try_emplace({has_path ? std::string_view(DrawPathOf(tensor)) : "",
-                                         has_path ? 0 : key, tensor.stream().is_least},
-                                        i)
-                           .first->second;
+    const auto first =
+        firsts
+            .try_emplace({has_path ? std::string_view(DrawPathOf(tensor)) : "", has_path ? 0 : key,
+                          has_path ? kNoSpare : tensor.stream().spare, tensor.stream().is_least},
+                         i)
+            .first->second;
     origins.push_back(static_cast<int64_t>(MadeAlike(tensor, drawn[first]) ? first : i));
   }
   std::unordered_set<const Tensor*> copies;
