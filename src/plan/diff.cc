@@ -15,13 +15,17 @@ namespace shardinit {
 namespace {
 
 std::string KeyInText(const Tensor& tensor) {
-  return std::visit(
-      Overloaded{
-          [&](const DrawPath&) { return std::string(DrawPathOf(tensor)); },
-          [](const KeyWords& words) { return fmt::format("{:016x}", words.key); },
-          [](const StreamPlace& place) { return fmt::format("position {}", place.position); },
-      },
-      tensor.key());
+  return std::visit(Overloaded{
+                        [&](const DrawPath&) { return std::string(DrawPathOf(tensor)); },
+                        [](const KeyWords& words) { return fmt::format("{:016x}", words.key); },
+                        [](const StreamPlace& place) {
+                          return fmt::format("position {}{}", place.position,
+                                             place.spare == kNoSpare
+                                                 ? ""
+                                                 : fmt::format(", spare {}", place.spare));
+                        },
+                    },
+                    tensor.key());
 }
 
 void AddIf(bool differs, std::string_view what, std::string before, std::string after,

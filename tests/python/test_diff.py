@@ -145,6 +145,25 @@ def test_every_kind_of_change_alone(tmp_path, change, of_all, of_tensors):
         assert found["equal_tensors"] == 3 - len(of_tensors)
 
 
+@pytest.mark.parametrize("engine, before, after, was, became", [
+    ("torch_cpu", "{torch: {position: 4}}", "{torch: {position: 5}}", "position 4", "position 5"),
+    ("torch_cpu", "{torch: {position: 4}}", "{torch: {position: 4, spare: 0}}", "position 4", "position 4, spare 0"),
+    ("torch_cpu", "{torch: {position: 4, spare: 1}}", "{torch: {position: 4, spare: 0}}", "position 4, spare 1",
+     "position 4, spare 0"),
+    ("jax_threefry", "{jax: {seed: 1}}", "{jax: {seed: 2}}", "0000000100000000", "0000000200000000"),
+    ("jax_threefry", "{jax: {seed: 1}}", "other", "0000000100000000", "other"),
+])
+def test_every_part_of_a_key(tmp_path, engine, before, after, was, became):
+    """What differs between two keys is said of both, so no change is one from a text to the same text."""
+    for name, key in ("before", before), ("after", after):
+        (tmp_path / f"{name}.yaml").write_text(
+            f"shardinit: 1\nname: x\ndtype: f32\nengine: {engine}\nmodules:\n"
+            f"  w: {{shape: [3], init: {{normal: {{std: 1}}}}, key: {key}}}\n")
+    found = diff(tmp_path / "before.yaml", tmp_path / "after.yaml")
+    assert changes_in(found["tensors"], "before", "after") == {
+        "w": [("values", f"{NORMAL}, key {was}", f"{NORMAL}, key {became}")]}
+
+
 def test_every_kind_of_change_of_a_layout(tmp_path):
     (tmp_path / "spec.yaml").write_text(EACH)
     for layout in ["one", "two", "three"]:
