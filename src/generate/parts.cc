@@ -1,8 +1,11 @@
 // Makes tensors that have parts, `init: {parts: …}`: each part is made as a tensor of its own.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <vector>
 
+#include "base/error.h"
 #include "generate/fill.h"
 #include "generate/filler.h"
 #include "graph/graph.h"
@@ -12,11 +15,13 @@ namespace {
 
 class PartsFiller final : public Filler {
  public:
-  PartsFiller(const Parts& parts, const Tensor& tensor) : bytes_(InfoOf(tensor.dtype()).bytes) {
+  PartsFiller(const Parts& parts, const Tensor& tensor)
+      : bytes_(InfoOf(tensor.dtype()).bytes), axis_(parts.axis) {
     const auto axis = static_cast<size_t>(parts.axis);
     int64_t inner = 1;
     for (size_t d = axis + 1; d < tensor.shape().size(); ++d) inner *= tensor.shape()[d];
     block_ = tensor.shape()[axis] * inner;
+    row_ = inner;
     Tensor own = tensor;
     int64_t begin = 0;
     for (const Part& part : parts.of->parts) {
@@ -44,7 +49,17 @@ class PartsFiller final : public Filler {
       });
       made = std::min(in_run, own->begin + own->length - place);
       const int64_t start = linear / block_ * own->length + place - own->begin;
-      own->filler->Fill(Runs(start, {}, made), 0, made, at);
+      try {
+        own->filler->Fill(Runs(start, {}, made), 0, made, at);
+      } catch (const Error& error) {
+        // What is wrong with an element is said with the element's indices in its part.
+        if (error.code() != ExitCode::kUsage || own->begin == 0) throw;
+        throw Error(
+            error.code(),
+            fmt::format("{}; these indices count in the part that begins at {} of dimension {}",
+                        error.what(), own->begin / row_, axis_),
+            error.hint());
+      }
     }
   }
 
@@ -54,8 +69,8 @@ class PartsFiller final : public Filler {
     int64_t begin, length;
     std::unique_ptr<const Filler> filler;
   };
-  const int64_t bytes_;
-  int64_t block_;
+  const int64_t bytes_, axis_;
+  int64_t block_, row_;  // elements of an index before the parts' dimension, and of one along it
   std::vector<OwnFiller> fillers_;
 };
 
