@@ -202,6 +202,14 @@ def test_a_bool_is_0_or_1(tmp_path):
     assert result.returncode == 2 and "spec.yaml" in result.stdout + result.stderr
 
 
+@pytest.mark.parametrize("first, second", [("bool", "u8"), ("u8", "bool")])
+def test_a_file_of_two_types_is_checked_for_each(tmp_path, first, second):
+    words = np.array([0, 1, 2, 1], np.uint8)
+    result = run_tool("digest", spec_of(tmp_path, {"v": (first, words, ""), "w": (second, words, "")}))
+    assert result.returncode == 2 and "has a byte 2, but bool holds 0 and 1" in result.stderr
+    run_ok("digest", spec_of(tmp_path, {"v": (first, words % 2, ""), "w": (second, words % 2, "")}))
+
+
 def test_many_files_need_few_descriptors(tmp_path):
     tensors = {f"w{i}": ("i32", np.arange(i, i + 20, dtype="<u4"), ", shard: [b]") for i in range(300)}
     spec = spec_of(tmp_path, tensors)

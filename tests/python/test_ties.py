@@ -1,5 +1,6 @@
 """`tie`: tensors that have the values of another."""
 
+import itertools
 import json
 
 import numpy as np
@@ -67,6 +68,24 @@ def test_two_that_are_not_tied_may_not_share_numbers(tmp_path):
     result = run_tool("validate", spec)
     assert result.returncode == 2
     assert "`table` and `other` would be drawn from the same random stream" in result.stderr
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["a", "tied", "keyed"])), ids="-".join)
+@pytest.mark.parametrize("others", ["", "first", "last"])
+def test_who_is_tied_and_who_takes_the_same_numbers(tmp_path, order, others):
+    """In any order of the three, beside two of another stream that may share its numbers."""
+    keys = {"a": "", "tied": ", tie: a", "keyed": ", key: a"}
+    lines = {path: f"  {path}: {{shape: [4], init: {{normal: {{std: 1}}}}{key}}}\n" for path, key in keys.items()}
+    good = [f"  {path}: {{shape: [4], init: {{normal: {{std: 1}}}}, tie: b{number}}}\n  b{number}: {{shape: [4], init: {{normal: {{std: 1}}}}}}\n"
+            for number, path in enumerate(["x", "y", "z"])]
+    for paths, is_good in ((order, False), ([path for path in order if path != "keyed"], True)):
+        text = [lines[path] for path in paths]
+        text = good + text if others == "first" else text + good if others == "last" else text
+        (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n" + "".join(text))
+        result = run_tool("validate", tmp_path / "spec.yaml")
+        assert result.returncode == (0 if is_good else 2), result.stderr
+        assert result.stderr.count("would be drawn from the same random stream") == (0 if is_good else 1)
+        assert is_good or "`keyed`" in result.stderr or "`a`" in result.stderr
 
 
 @pytest.mark.parametrize("engine, key", [
