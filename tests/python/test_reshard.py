@@ -149,6 +149,20 @@ def test_another_sharding_without_the_spec(tmp_path, tiny_layouts, layout):
         assert tree_of(tmp_path / "to-fsdp") == tree_of(wanted)
 
 
+@pytest.mark.parametrize("axes", ["a=2,b=2", "b=2,a=2", "a=4,b=1", "b=4,a=1", "b=1,a=4"])
+def test_another_sharding_on_axes_in_another_order(tmp_path, axes):
+    """Axes of equal sizes are not the same ones."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\nmodules:\n"
+                    "  w: {shape: [8, 12], init: {normal: {std: 1}}}\n  v: {shape: [8], init: {normal: {std: 1}}, shard: [b]}\n")
+    source = gen(tmp_path / "from", spec)
+    (tmp_path / "map.yaml").write_text("map: {w: [a, b], v: [a]}\n")
+    run_ok("reshard", source, "--mesh", axes, "--sharding", tmp_path / "map.yaml", "-o", tmp_path / "to")
+    text = spec.read_text().replace(", shard: [b]", "") + "sharding: {map: {w: [a, b], v: [a]}}\n"
+    spec.write_text(text)
+    assert tree_of(tmp_path / "to") == tree_of(gen(tmp_path / "wanted", spec, "--mesh", axes))
+
+
 def test_what_a_checkpoint_does_not_say(tmp_path):
     """It has no logical axes. A mesh is declared where it has none, and a sharding says what that shards."""
     spec = tmp_path / "spec.yaml"

@@ -150,6 +150,17 @@ layers:
         assert np.array_equal(made[f"layers.{layer}.w"], words(TENSORS[f"layers.{layer * 4 // 8}.w"]))
 
 
+@pytest.mark.parametrize("name, of", [("x.**", "x.b.c.w"), ("x.y.**", "x.y.c.w"), ("x.b.y.**", "x.b.y.w"), ("y.**", "y.b.c.w")])
+def test_a_name_goes_on_as_the_path(tmp_path, name, of):
+    """As many parts of the tensor's own path are left out as the name has, whatever they are."""
+    names = ["x.b.c.w", "x.y.c.w", "x.b.y.w", "y.b.c.w", "x.w", "x.c.w", "x.y.w", "x.y.b.c.w", "x.a.b.c.w", "x.b.y.c.w"]
+    (tmp_path / "model").mkdir()
+    safetensors.numpy.save_file({each: np.full(3, number, np.float32) for number, each in enumerate(names)},
+                                tmp_path / "model/model.safetensors")
+    made = values_of(spec_of(tmp_path, f"a.b.c.w: {{shape: [3], init: {{source: base, tensor: '{name}'}}}}"))
+    assert made["a.b.c.w"].view(np.float32).tolist() == [names.index(of)] * 3
+
+
 def test_indices_are_expressions_over_elements(tmp_path, model):
     spec = spec_of(tmp_path, """
 tiled: {shape: [40, 12], init: {source: base, tensor: embed.weight, index: [i0 % 20, i1 % 6]}, shard: [t, null]}

@@ -453,6 +453,28 @@ TEST(ReadPlan, ReadsNestedAxes) {
             none + "the `nested` axes of `w` do not fit its shape and partition");
 }
 
+TEST(ReadPlan, RefusesTooManySegmentsOfAllDimensions) {
+  constexpr char kText[] = R"({
+ "format_version": 2,
+ "contract_version": 1,
+ "name": "x",
+ "engine": "philox4x32",
+ "seed": 7,
+ "mesh": {"axes": ["x", "y"], "shape": [2, 2]},
+ "replicas": "dedupe",
+ "tensors": [
+  {"path": "w", "dtype": "bf16", "global_shape": [1024, 1024], "partition_spec": [["x"], ["y"]], "segments": [256, 256], "init": {"constant": {"value": 0}}}
+ ]
+}
+)";
+  EXPECT_EQ(WritePlan(ReadPlan(kText, "plan.json")), kText);
+  for (const char* segments : {"[512, 256]", "[256, 512]", "[512, 512]"}) {
+    EXPECT_EQ(PlanRefusal(Replaced(kText, "[256, 256]", segments)),
+              "`plan.json` is not a plan of this tool: the `segments` of `w` do not fit its shape "
+              "and partition");
+  }
+}
+
 TEST(ReadPlan, RefusesSegmentsAndStagesThatAreNone) {
   const auto refusal = [](const std::string& from, const std::string& to) {
     return PlanRefusal(Replaced(kPlanWithStages, from, to));
@@ -543,6 +565,16 @@ TEST(ReadPlan, ReadsViews) {
   EXPECT_EQ(plan.graph.tensors[0].view()->pieces.size(), 2u);
   EXPECT_EQ(plan.parameters, 24 + 12 + 6);
   EXPECT_EQ(plan.bytes, 36 * 4 + 8 * 2);
+}
+
+TEST(ReadPlan, CountsTheBytesOfALayoutApart) {
+  // Each of the two lists has three quarters of the most bytes.
+  std::string text = Replaced(kPlanOfViews, "[4, 6]", "[4, 288230376151711744]");
+  text = Replaced(text, "[2, 6]", "[2, 288230376151711744]");
+  text = Replaced(text, "[6, 6]", "[6, 288230376151711744]");
+  const Plan plan = ReadPlan(text, "plan.json");
+  EXPECT_EQ(plan.bytes, (int64_t{3} << 61) + 16);
+  EXPECT_EQ(WritePlan(plan), text);
 }
 
 constexpr char kWhole[] = R"({"concat": {"axis": 0, "of": ["q", "k"]}})";
