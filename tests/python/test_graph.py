@@ -121,9 +121,11 @@ def test_tensors_apart(apart):
     assert re.search(r"^  w .* l\.\{0…4\}\.w \(tied\)$", text, re.M)
 
 
-FORMS = [{}, {"shape": "[4, 9]"}, {"dtype": "bf16"}, {"init": "{uniform: {low: 0, high: 1}}"}, {"shard": "[b]"}, {"shard": "[null, a]"},
+FORMS = [{}, {"shape": "[4, 9]"}, {"dtype": "bf16"}, {"init": "{uniform: {low: 0, high: 1}}"}, {"shard": "[b]"},
+         {"shard": "[null, a]"},
          {"shard": "[a, b]"}, {"shard": "[[a, b]]"}, {"shard": "[[b, a]]"}, {"shard": "[{axes: [a], segments: 2}]"},
-         {"shard": "[{axes: [a], segments: 3}]"}, {"map": "{a: Shard(0), b: Shard(0)}"}, {"stage": "{c: 0}"}, {"stage": "{c: 1}"},
+         {"shard": "[{axes: [a], segments: 3}]"}, {"map": "{a: Shard(0), b: Shard(0)}"}, {"stage": "{c: 0}"},
+         {"stage": "{c: 1}"},
          {"stage": "{b: 0}"}, {"stage": "{b: 0, c: 1}"}]
 
 

@@ -342,11 +342,11 @@ def test_balance_is_that_of_all_ranks(case):
 
 # Ways to shard, each like those beside it, for which it must not be taken: what a spec says, and the stages.
 SIZES = {"a": 2, "b": 3, "c": 2}
-WAYS = [("[a]", {}), ("[b]", {}), ("[null, a]", {}), ("[null, b]", {}), ("[a, b]", {}), ("[b, a]", {}), ("[[b, a]]", {}), ("[[a, b]]", {}),
-        ("{a: Shard(0), b: Shard(0)}", {}), ("{a: Shard(0), b: _StridedShard(0, split_factor=2)}", {}),
-        ("[{axes: [a], segments: 2}]", {}), ("[{axes: [a], segments: 4}]", {}), ("[a]", {}), ("[a]", {"c": [0]}), ("[a]", {"c": [1]}),
-        ("[a]", {"b": [1]}), ("[a]", {"b": [0]}), ("[a]", {"b": [0, 1]}), ("[a]", {"b": [1, 2]}), ("[a]", {"b": [1], "c": [0]}),
-        ("[a]", {"b": [0], "c": [1]})]
+WAYS = [("[a]", {}), ("[b]", {}), ("[null, a]", {}), ("[null, b]", {}), ("[a, b]", {}), ("[b, a]", {}),
+        ("[[b, a]]", {}), ("[[a, b]]", {}), ("{a: Shard(0), b: Shard(0)}", {}), ("{a: Shard(0), b: _StridedShard(0, split_factor=2)}", {}),
+        ("[{axes: [a], segments: 2}]", {}), ("[{axes: [a], segments: 4}]", {}), ("[a]", {}), ("[a]", {"c": [0]}),
+        ("[a]", {"c": [1]}), ("[a]", {"b": [1]}), ("[a]", {"b": [0]}), ("[a]", {"b": [0, 1]}), ("[a]", {"b": [1, 2]}),
+        ("[a]", {"b": [1], "c": [0]}), ("[a]", {"b": [0], "c": [1]})]
 
 
 @pytest.mark.parametrize("first", range(0, len(WAYS) - 1, 3))
@@ -374,7 +374,8 @@ def test_balance_of_tensors_that_are_nearly_alike(tmp_path, first):
             part = run_json("plan", spec, "--replicas", replicas, "--part", f"{part}/{count}")["part"]
             assert part["bytes"] == sum(stored[at:at + part["rank_count"]])
             at += part["rank_count"]
-    assert (plan["min_rank_bytes"], plan["max_rank_bytes"], plan["held_bytes"]) == (min(stored), max(stored), sum(stored))
+    assert (plan["min_rank_bytes"], plan["max_rank_bytes"]) == (min(stored), max(stored))
+    assert plan["held_bytes"] == sum(stored)
     assert plan["imbalance"] == pytest.approx(max(stored) * 12 / sum(stored))
     padding = 0
     for path, size in of_element.items():

@@ -154,7 +154,8 @@ def test_another_sharding_on_axes_in_another_order(tmp_path, axes):
     """Axes of equal sizes are not the same ones."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\nmodules:\n"
-                    "  w: {shape: [8, 12], init: {normal: {std: 1}}}\n  v: {shape: [8], init: {normal: {std: 1}}, shard: [b]}\n")
+                    "  w: {shape: [8, 12], init: {normal: {std: 1}}}\n"
+                    "  v: {shape: [8], init: {normal: {std: 1}}, shard: [b]}\n")
     source = gen(tmp_path / "from", spec)
     (tmp_path / "map.yaml").write_text("map: {w: [a, b], v: [a]}\n")
     run_ok("reshard", source, "--mesh", axes, "--sharding", tmp_path / "map.yaml", "-o", tmp_path / "to")
@@ -261,6 +262,13 @@ def test_slices_and_devices_are_those_of_the_spec(tmp_path):
     said = run_ok("reshard", ring, "--mesh", "x=2", "-o", tmp_path / "g").stderr
     assert "the devices of the new mesh are not known" in said
     assert "not known" not in run_ok("reshard", rows, "--mesh", "x=2", "-o", tmp_path / "h").stderr
+    # Two axes of one size are not the same mesh in another order.
+    spec.write_text(spec.read_text().replace("x: 8}", "x: 2, y: 2}").replace("tray_ring", "[1, 0, 3, 2]"))
+    pair = gen(tmp_path / "pair", spec)
+    for name, axes in ("i", "y=2,x=2"), ("j", "x=2,y=2"):
+        said = run_ok("reshard", pair, "--mesh", axes, "-o", tmp_path / name).stderr
+        assert ("not known" in said) == (name == "i") and (tree_of(tmp_path / name) == tree_of(pair)) == (name == "j")
+    spec.write_text(spec.read_text().replace("x: 2, y: 2}", "x: 8}").replace("[1, 0, 3, 2]", "tray_ring"))
     # The same plan with other devices is another copy.
     devices = ["--set", "mesh.devices=[1, 0, 3, 2]"]
     other = run_tool("reshard", ring, "--spec", spec, *plain[:2], *devices, "-o", tmp_path / "b")

@@ -150,7 +150,8 @@ layers:
         assert np.array_equal(made[f"layers.{layer}.w"], words(TENSORS[f"layers.{layer * 4 // 8}.w"]))
 
 
-@pytest.mark.parametrize("name, of", [("x.**", "x.b.c.w"), ("x.y.**", "x.y.c.w"), ("x.b.y.**", "x.b.y.w"), ("y.**", "y.b.c.w")])
+@pytest.mark.parametrize("name, of", [("x.**", "x.b.c.w"), ("x.y.**", "x.y.c.w"), ("x.b.y.**", "x.b.y.w"),
+                                      ("y.**", "y.b.c.w")])
 def test_a_name_goes_on_as_the_path(tmp_path, name, of):
     """As many parts of the tensor's own path are left out as the name has, whatever they are."""
     names = ["x.b.c.w", "x.y.c.w", "x.b.y.w", "y.b.c.w", "x.w", "x.c.w", "x.y.w", "x.y.b.c.w", "x.a.b.c.w", "x.b.y.c.w"]

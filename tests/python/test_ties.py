@@ -76,7 +76,8 @@ def test_who_is_tied_and_who_takes_the_same_numbers(tmp_path, order, others):
     """In any order of the three, beside two of another stream that may share its numbers."""
     keys = {"a": "", "tied": ", tie: a", "keyed": ", key: a"}
     lines = {path: f"  {path}: {{shape: [4], init: {{normal: {{std: 1}}}}{key}}}\n" for path, key in keys.items()}
-    good = [f"  {path}: {{shape: [4], init: {{normal: {{std: 1}}}}, tie: b{number}}}\n  b{number}: {{shape: [4], init: {{normal: {{std: 1}}}}}}\n"
+    good = [f"  {path}: {{shape: [4], init: {{normal: {{std: 1}}}}, tie: b{number}}}\n"
+            f"  b{number}: {{shape: [4], init: {{normal: {{std: 1}}}}}}\n"
             for number, path in enumerate(["x", "y", "z"])]
     for paths, is_good in ((order, False), ([path for path in order if path != "keyed"], True)):
         text = [lines[path] for path in paths]
