@@ -242,6 +242,25 @@ embed.weight: {shape: [18, 6], init: {parts: {of: [{source: base, rows: 15}, {ro
     assert np.array_equal(found[15:], np.broadcast_to(rows_like(EMBED, 15)[0].astype(np.float32), (3, 6)))
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_rows_like_different_rows_of_one_tensor(tmp_path, model, order):
+    """Along either axis, in one run: what was computed of some rows is not taken for that of others."""
+    wanted = [(axis, rows) for axis, most in ((0, 20), (1, 6)) for rows in (1, 2, 5, most)][::order]
+    lines = []
+    for axis, rows in wanted:
+        shape = [20, 6]
+        shape[axis] += 2
+        of = "source: base, tensor: embed.weight"
+        parts = f"{{{of}}}, {{rows_like: {{{of}, rows: {rows}, std: 0}}}}"
+        lines.append(f"w{axis}_{rows}: {{shape: {shape}, init: {{parts: {{axis: {axis}, of: [{parts}]}}}}}}")
+    lines.insert(4, "all: {shape: [2], init: {expr: \"source_mean('base', 'embed.weight')\"}}")
+    made = values_of(spec_of(tmp_path, "\n".join(lines)))
+    for axis, rows in wanted:
+        found = np.moveaxis(made[f"w{axis}_{rows}"].view(np.float32), axis, 0)
+        assert np.array_equal(found[-2:], [rows_like(EMBED, rows, axis)[0].astype(np.float32)] * 2), (axis, rows)
+    assert made["all"].view(np.float32) == pytest.approx(EMBED.mean())
+
+
 @pytest.mark.parametrize("line, message", [
     ("other.weight: {shape: [2], init: {source: base}}", "source `base` has no tensor `other.weight`"),
     ("embed.weight: {shape: [21, 6], init: {source: base}}", "`embed.weight` is [21, 6], but `embed.weight` of source `base` is [20, 6]"),
