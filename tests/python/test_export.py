@@ -497,7 +497,7 @@ def test_config(tmp_path):
 
 def test_dtype_of_config(tmp_path):
     """The type of most elements, among those that a whole model can have, or one that rounds none; whatever the spec says."""
-    def dtype_of(config, *tensors):
+    def config_of(config, *tensors):
         (tmp_path / "c.yaml").write_text(
             "shardinit: 1\nname: c\ndtype: f32\nconfig: " + config + "\nmodules:\n" + "".join(
                 f"  t{i}: {{shape: [{size}], dtype: {dtype}, init: {init[0] if init else 'zeros'}}}\n"
@@ -505,6 +505,10 @@ def test_dtype_of_config(tmp_path):
         export(tmp_path / "c.yaml", "safetensors", tmp_path / "out", "--only", "t0")
         found = json.loads((tmp_path / "out/config.json").read_text())
         shutil.rmtree(tmp_path / "out")
+        return found
+
+    def dtype_of(config, *tensors):
+        found = config_of(config, *tensors)
         return found.get("dtype") if "text" not in found else [found["dtype"], found["text"]["dtype"]]
 
     for name, wanted in (("f32", "float32"), ("f64", "float64"), ("bf16", "bfloat16"), ("f16", "float16")):
@@ -515,6 +519,10 @@ def test_dtype_of_config(tmp_path):
             assert dtype_of(f"{{dtype: {said}}}", (name, 3), ("i64", 9)) == wanted
             assert dtype_of(f"{{dtype: {said}, text: {{model_type: x, dtype: {said}}}}}", (name, 3)) == [wanted] * 2
             assert dtype_of(f"{{dtype: {said}, text: {{dtype: {said}}}}}", (name, 3)) == [wanted, said]
+            # Before version 5 of Transformers it had another name.
+            old = f"torch_dtype: {said}, text: {{model_type: x, torch_dtype: {said}}}, more: {{torch_dtype: {said}}}"
+            assert config_of(f"{{{old}}}", (name, 3), ("i64", 9)) == {
+                "torch_dtype": wanted, "text": {"model_type": "x", "torch_dtype": wanted}, "more": {"torch_dtype": said}}
     assert dtype_of("{}", ("f32", 4), ("bf16", 3), ("bf16", 2)) == "bfloat16"
     assert dtype_of("{}", ("i64", 4), ("f8e5m2", 3)) is None
     # from_pretrained would round these: it makes all tensors of one type.
