@@ -283,14 +283,14 @@ BESIDE = {
     "safetensors": (["x.safetensors", "y.safetensors.index.json"], ["deep/x.safetensors", "x.safetensors.bak", ".x"]),
     "hf-dcp": (["x.safetensors", "y.safetensors.index.json"], ["deep/x.safetensors", "__0_0.distcp"]),
     "dcp": (["__9_0.distcp"], ["deep/__9_0.distcp", "_metadata", ".metadata.bak"]),
-    "zarr": (["params.first/0.9", "params.first/9", "params.first/1x", "x/.zarray", "x/.zgroup", "x/zarr.json", ".zgroup",
-              "zarr.json", "x.ocdbt"], ["params.first/note", "deep/x.ocdbt", "a/b/note", "params.first.0"]),
+    "zarr": (["params.first/0.9", "params.first/9", "params.first/1x", "x/.zarray", "x/.zgroup", "x/zarr.json",
+              ".zgroup", "zarr.json", "x.ocdbt"], ["params.first/note", "deep/x.ocdbt", "a/b/note", "params.first.0"]),
 }
 
 
 @pytest.mark.parametrize("name", BESIDE)
 def test_each_damage_is_told_as_in_a_folder(name, object_store, tmp_path):
-    """Of its parts every other one is damaged, then the others; files are cut, longer and gone; names are beside them."""
+    """Every other part is damaged, then the others; files are cut, longer and gone; other names are beside them."""
     (tmp_path / "spec.yaml").write_text(SMALL)
     run_ok("export", "spec.yaml", "--to", name, "-o", "out", cwd=tmp_path,
            *{"safetensors": ["--max-shard-size", "150"], "dcp": ["--optimizer", "adamw"],

@@ -141,7 +141,8 @@ def test_other_stores(tiny, tmp_path):
     here = shardinit.open(out)
     with http_server(Ranges, out) as address:
         for there in (shardinit.open(url), shardinit.open(f"zip://::file://{archive}"), shardinit.open(f"file://{out}"),
-                      shardinit.open(f"local://{out}"), shardinit.open(f"{address}/", storage_options={"headers": {"X-Any": "1"}})):
+                      shardinit.open(f"local://{out}"),
+                      shardinit.open(f"{address}/", storage_options={"headers": {"X-Any": "1"}})):
             for path in here.tensors:
                 assert np.array_equal(bits_of(there.read(path)), bits_of(here.read(path))), there
     assert {shardinit.open(f"{kind}://{out}").folder for kind in ("file", "local")} == {str(out)}

@@ -35,7 +35,7 @@ void ForEachElement(const Box& box, F visit) {
 }
 
 // Returns the number of an element in a box; -1: it is elsewhere.
-int64_t NumberIn(const Box& box, const std::vector<int64_t>& at) {
+int64_t PlaceInBox(const Box& box, const std::vector<int64_t>& at) {
   int64_t number = 0;
   for (size_t d = 0; d < at.size(); ++d) {
     const int64_t index = at[d] - box.offset[d];
@@ -80,7 +80,7 @@ std::vector<uint32_t> Wanted(const Box& piece, const Box& box, int64_t first, in
   std::vector<uint32_t> wanted;
   ForEachElement(box, [&](const std::vector<int64_t>& at, int64_t number) {
     if (number < first || number >= first + count) return;
-    const int64_t held = NumberIn(piece, at);
+    const int64_t held = PlaceInBox(piece, at);
     wanted.push_back(held < 0 ? kNothing : static_cast<uint32_t>(held));
   });
   return wanted;
@@ -173,7 +173,7 @@ TEST(Pieces, ShareAndPrecedeWhatAWalkCounts) {
     int64_t shared = 0, runs = 0, last = -2, last_in_b = -2, before = 0;
     ForEachElement(all, [&](const std::vector<int64_t>& at, int64_t) {
       EXPECT_EQ(ElementsBefore(at, a), before);
-      const int64_t in_a = NumberIn(a, at), in_b = NumberIn(b, at);
+      const int64_t in_a = PlaceInBox(a, at), in_b = PlaceInBox(b, at);
       before += in_a >= 0;
       if (in_a < 0 || in_b < 0) return;
       ++shared;
