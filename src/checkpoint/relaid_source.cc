@@ -197,9 +197,43 @@ class RelaidSource final : public SourceFolder, public std::enable_shared_from_t
     return names;
   }
 
-  std::string pin() const override { return stored_->pin(); }
+  // The same folder has other values in another layout.
+  std::string pin() const override {
+    const std::string stored = stored_->pin();
+    const std::lock_guard lock(mutex_);
+    if (pin_.empty() && !stored.empty()) pin_ = ToHex(Sha256Of(stored + Places()));
+    return pin_;
+  }
 
  private:
+  // Says which elements of the folder each tensor has.
+  std::string Places() const {
+    std::string text;
+    for (const auto& [name, tensor] : tensors_) {
+      text += fmt::format("\n{} [{}]", name, fmt::join(tensor->shape(), ", "));
+      try {
+        AddPlaces(rearrangement_.ViewOf(*tensor), &text);
+      } catch (const Error&) {
+        text += " is not stored";  // Whoever asks for it gets the error.
+      }
+    }
+    return text;
+  }
+
+  static void AddPlaces(const Tensor& tensor, std::string* text) {
+    const View& view = *tensor.view();
+    for (const Piece& piece : view.pieces) {
+      *text += piece.source == Piece::kPadding
+                   ? fmt::format("\n{}", piece.padding)
+                   : fmt::format("\n{} {}", piece.from,
+                                 (*view.drawn)[static_cast<size_t>(piece.source)].path());
+      *text += fmt::format(" at {}", piece.base);
+      for (const Piece::Loop& loop : piece.loops) {
+        *text += fmt::format(", {} {} {}", loop.extent, loop.stride, loop.from);
+      }
+    }
+  }
+
   const SourceRequest request_;
   const std::shared_ptr<const SourceFolder> stored_;
   const Relayout plans_;
@@ -208,6 +242,7 @@ class RelaidSource final : public SourceFolder, public std::enable_shared_from_t
   std::map<std::string, const Tensor*> tensors_;
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::weak_ptr<const SourceTensor>> opened_;
+  mutable std::string pin_;  // Empty: it is not known yet, or there is none.
 };
 
 // Returns the file with the spec of the model that is in the folder; empty: there is none.

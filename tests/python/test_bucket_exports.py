@@ -267,6 +267,79 @@ def test_verify_finds_what_is_wrong(exports, object_store):
     assert "run the command again that wrote them" in done.stderr
 
 
+SMALL = """
+shardinit: 1
+name: small
+dtype: f32
+mesh: {axes: {a: 4}}
+init: {n: {normal: {std: 1}}}
+modules:
+  params.first: {shape: [4, 6], shard: [a], init: n}
+  params.second: {shape: [6], init: n, dtype: f64}
+  params.third: {shape: [2, 4], shard: [null, a], init: n, dtype: bf16}
+"""
+# Names that are put beside an export: those that its readers would take for parts of it, and others.
+BESIDE = {
+    "safetensors": (["x.safetensors", "y.safetensors.index.json"], ["deep/x.safetensors", "x.safetensors.bak", ".x"]),
+    "hf-dcp": (["x.safetensors", "y.safetensors.index.json"], ["deep/x.safetensors", "__0_0.distcp"]),
+    "dcp": (["__9_0.distcp"], ["deep/__9_0.distcp", "_metadata", ".metadata.bak"]),
+    "zarr": (["params.first/0.9", "params.first/9", "params.first/1x", "x/.zarray", "x/.zgroup", "x/zarr.json",
+              ".zgroup", "zarr.json", "x.ocdbt"], ["params.first/note", "deep/x.ocdbt", "a/b/note", "params.first.0"]),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_each_damage_is_told_as_in_a_folder(name, object_store, tmp_path):
+    """Every other part is damaged, then the others; files are cut, longer and gone; other names are beside them."""
+    (tmp_path / "spec.yaml").write_text(SMALL)
+    run_ok("export", "spec.yaml", "--to", name, "-o", "out", cwd=tmp_path,
+           *{"safetensors": ["--max-shard-size", "150"], "dcp": ["--optimizer", "adamw"],
+             "zarr": ["--optimizer", "adamw"]}.get(name, []))
+    files = files_of(tmp_path / "out")
+    record = json.loads(files[RECORD])
+    parts = []  # (file, tensor, first byte, byte behind the last one)
+    for file in record["files"]:
+        begins = [(0, "")]
+        for box in file["boxes"]:
+            begins.append((box["file_offset"], box["path"]))
+            begins += [(box["tail_offset"], box["path"])] if "tail_offset" in box else []
+        ends = [at for at, _ in begins[1:]] + [file["size"]]
+        parts += [(file["file"], tensor, at, end) for (at, tensor), end in zip(begins, ends, strict=True) if at < end]
+    assert max(len(file["boxes"]) for file in record["files"]) == {"safetensors": 2, "zarr": 1}.get(name, 3)
+
+    def told(changed):
+        for key in object_store.names("models/a/"):
+            object_store.remove(key)
+        for key, data in changed.items():
+            object_store.put("models/a/" + key, data)
+        done = tool(object_store, "verify", URL, "--json")
+        said = json.loads(done.stdout)
+        assert (done.returncode == 0) == said["intact"] == (not said["findings"])
+        return said, [(f["file"], f["tensor"], f["message"]) for f in said["findings"]]
+
+    for odd in range(2):
+        changed = {key: bytearray(data) for key, data in files.items()}
+        for file, _, _, end in parts[odd::2]:
+            changed[file][end - 1] ^= 1
+        said, found = told(changed)
+        assert found == sorted((file, tensor, f"has other data than was written (bytes {at} to {end - 1} of the file)")
+                               for file, tensor, at, end in parts[odd::2])
+        sizes = [(file["size"], len(file["boxes"])) for file in record["files"]]
+        assert (said["bytes"], said["boxes"], said["files"]) == (*map(sum, zip(*sizes, strict=True)), len(sizes))
+    cut, longer, gone = (file["file"] for file in record["files"][:3])
+    _, found = told({key: data[:-1] if key == cut else data + b"x" * (key == longer) for key, data in files.items()
+                     if key != gone})
+    assert found == sorted([
+        (cut, "", f"has {len(files[cut]) - 1} bytes, but the record says {len(files[cut])}"),
+        (longer, "", f"has {len(files[longer]) + 1} bytes, but the record says {len(files[longer])}"),
+        (gone, "", "is missing")])
+    taken, foreign = BESIDE[name]
+    notes = {NOTES + "share-00009": b"", RECORD + ".sig": b""}
+    said, found = told({**files, **notes, **dict.fromkeys([*taken, *foreign, NOTES[:-1] + "s"], b"")})
+    assert found == sorted((key, "", "does not belong to the export") for key in taken)
+    assert said["foreign"] == sorted([*foreign, NOTES[:-1] + "s"])
+
+
 @pytest.mark.parametrize("name", ["safetensors", "dcp", "zarr"])
 @pytest.mark.parametrize("seed", range(2))
 def test_faults_of_the_store_change_nothing(name, seed, exports, object_store):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from changing import changing, counted
 from clients import client_of
 from support import run_ok, run_tool
 
@@ -257,3 +258,33 @@ def test_a_scale_that_is_not_a_number_is_refused(tmp_path):
     folder = folder_of(tmp_path / "in", {"x_blocks": codes, "x_scales": scales}, None)
     result = run_tool("convert", folder, "--to", "safetensors", "--dtype", "f32", "-o", tmp_path / "out")
     assert result.returncode == 2 and "`x_scales` has the scale 255, which" in result.stderr, result
+
+
+def test_scales_that_change_under_way(tmp_path):
+    """The scales lie in a file of their own, which another one takes the place of before any read of the folder."""
+    folder, codes = folder_of(tmp_path / "in", {}), torch.zeros((300, 256), dtype=torch.uint8).view(F8)
+    (folder / "model.safetensors").unlink()
+    parts = {"a.safetensors": {"w": codes}, "b.safetensors": {"w_scale_inv": torch.ones(3, 2)}}
+    for name, state in parts.items():
+        safetensors_torch.save_file(state, folder / name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({
+        "metadata": {}, "weight_map": {name: file for file, state in parts.items() for name in state}}))
+    before, other = (folder / "b.safetensors").read_bytes(), tmp_path / "other"
+    arguments = ["convert", folder, "--to", "dcp", "--dtype", "f32", "-j", "1", "-o"]
+    run_ok(*arguments, tmp_path / "whole", env=changing(folder, count=tmp_path / "count"))
+    reads, told = counted(tmp_path / "count")[0], 0
+    wanted = run_ok("digest", tmp_path / "whole").stdout
+    assert reads > 6
+    for read in sorted({1, reads // 4, reads // 2, reads - 1, reads}):
+        (folder / "b.safetensors").write_bytes(before)
+        other.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+        out = tmp_path / f"out{read}"
+        result = run_tool(*arguments, out, env=changing(folder, f"{read} swap {folder}/b.safetensors {other}"))
+        if result.returncode == 3:
+            assert "b.safetensors` was changed while it was read" in result.stderr and not out.exists()
+            told += 1
+        elif result.returncode == 0 and told == 0:  # It was there from the beginning.
+            assert run_ok("digest", out).stdout != wanted
+        else:
+            raise AssertionError(result)
+    assert told >= 2

@@ -2,6 +2,7 @@
 say with digests what they are. The clients that read them: test_export_clients.py."""
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -497,7 +498,7 @@ def test_config(tmp_path):
 
 def test_dtype_of_config(tmp_path):
     """The type of most elements, among those that a whole model can have, or one that rounds none; whatever the spec says."""
-    def dtype_of(config, *tensors):
+    def config_of(config, *tensors):
         (tmp_path / "c.yaml").write_text(
             "shardinit: 1\nname: c\ndtype: f32\nconfig: " + config + "\nmodules:\n" + "".join(
                 f"  t{i}: {{shape: [{size}], dtype: {dtype}, init: {init[0] if init else 'zeros'}}}\n"
@@ -505,6 +506,10 @@ def test_dtype_of_config(tmp_path):
         export(tmp_path / "c.yaml", "safetensors", tmp_path / "out", "--only", "t0")
         found = json.loads((tmp_path / "out/config.json").read_text())
         shutil.rmtree(tmp_path / "out")
+        return found
+
+    def dtype_of(config, *tensors):
+        found = config_of(config, *tensors)
         return found.get("dtype") if "text" not in found else [found["dtype"], found["text"]["dtype"]]
 
     for name, wanted in (("f32", "float32"), ("f64", "float64"), ("bf16", "bfloat16"), ("f16", "float16")):
@@ -515,6 +520,11 @@ def test_dtype_of_config(tmp_path):
             assert dtype_of(f"{{dtype: {said}}}", (name, 3), ("i64", 9)) == wanted
             assert dtype_of(f"{{dtype: {said}, text: {{model_type: x, dtype: {said}}}}}", (name, 3)) == [wanted] * 2
             assert dtype_of(f"{{dtype: {said}, text: {{dtype: {said}}}}}", (name, 3)) == [wanted, said]
+            # Before version 5 of Transformers it had another name.
+            old = f"torch_dtype: {said}, text: {{model_type: x, torch_dtype: {said}}}, more: {{torch_dtype: {said}}}"
+            assert config_of(f"{{{old}}}", (name, 3), ("i64", 9)) == {
+                "torch_dtype": wanted, "text": {"model_type": "x", "torch_dtype": wanted},
+                "more": {"torch_dtype": said}}
     assert dtype_of("{}", ("f32", 4), ("bf16", 3), ("bf16", 2)) == "bfloat16"
     assert dtype_of("{}", ("i64", 4), ("f8e5m2", 3)) is None
     # from_pretrained would round these: it makes all tensors of one type.
@@ -598,3 +608,72 @@ modules:
         export(tmp_path / f"{name}.yaml", "safetensors", tmp_path / name)
         found = json.loads((tmp_path / name / "config.json").read_text())["text_config"]
         assert [found[f"{token}_token_id"] for token in ("eos", "bos", "pad")] == wanted
+
+
+# Of each tensor of a spec: its type for zarr, its shape and that of its chunks. `nine` has no shards that are equal,
+# and chunks that are nearly shards; those of `five` would be much smaller, so it has one.
+ARRAYS = {"layer.w": ("<f4", [4, 6], [4, 3]), "layer.five": ("bfloat16", [5], [5]), "nine": ("<f2", [9], [3]),
+          "flag": ("|b1", [3], [3]), "one": ("|i1", [], [])}
+ZARR = """
+shardinit: 1
+name: arrays
+dtype: f32
+uneven: chunk
+mesh: {axes: {a: 2, b: 1}}
+modules:
+  PREFIXlayer.w: {shape: [4, 6], shard: [b, a], init: {normal: {std: 1}}}
+  PREFIXlayer.five: {shape: [5], shard: [a], dtype: bf16, init: ones}
+  PREFIXnine: {shape: [9], shard: [a], dtype: f16, init: ones}
+  PREFIXflag: {shape: [3], dtype: bool, init: zeros}
+  PREFIXone: {shape: [], dtype: i8, init: ones}
+  batch_stats.mean: {shape: [2], init: zeros}
+"""
+
+
+@pytest.mark.parametrize("prefix", ["", "params."])
+@pytest.mark.parametrize(("optimizer", "held"), [(None, []), ("adamw", list(ARRAYS)), (
+    "{adamw: {params: ['*layer.*', '*flag'], schedule: true}}", ["layer.w", "layer.five", "flag"])], ids=str)
+def test_every_word_of_zarr(optimizer, held, prefix, tmp_path):
+    """The tree as Orbax reads it, and each array's description; which of them are indices, zeros, or not there."""
+    (tmp_path / "spec.yaml").write_text(ZARR.replace("PREFIX", prefix))
+    export(tmp_path / "spec.yaml", "zarr", tmp_path / "out", *(["--optimizer", optimizer] if optimizer else []))
+    below = [] if prefix or not optimizer else ["params"]
+    mean = ("<f4", [2], [2])
+    leaves = [([*below, *(prefix + path).split(".")], array, None) for path, array in ARRAYS.items()]
+    leaves.append(([*below, "batch_stats", "mean"], mean, None))
+    # Other collections than `params` have no state; without it, all is one.
+    moments = {**ARRAYS, **({} if prefix else {"batch_stats.mean": mean})}
+    moments = {path: array for path, array in moments.items() if optimizer == "adamw" or path in held}
+    if optimizer:
+        leaves += [(["opt_state", 0, "count"], ("<i4", [], []), 0)]
+        leaves += [(["opt_state", 0, moment, *path.split(".")], array, 0 if array[0] != "|b1" else False)
+                   for moment in ("mu", "nu") for path, array in moments.items()]
+        leaves += [(["opt_state", 1], None, None)]
+        leaves += [(["opt_state", 2, "count"], ("<i4", [], []), 0) if "schedule" in optimizer else
+                   (["opt_state", 2], None, None), (["step"], ("<i8", [], []), 0)]
+    tree = json.loads((tmp_path / "out/_METADATA").read_text())
+    assert tree == {
+        "tree_metadata": {
+            str(tuple(map(str, keys))): {
+                "key_metadata": [{"key": str(key), "key_type": 1 if isinstance(key, int) else 2} for key in keys],
+                "value_metadata": {"value_type": "np.ndarray", "skip_deserialize": False, "write_shape": array[2]}
+                if array else {"value_type": "None", "skip_deserialize": True}}
+            for keys, array, _ in leaves},
+        "use_ocdbt": False, "use_zarr3": False, "store_array_data_equal_to_fill_value": not optimizer,
+        "custom_metadata": None}
+    assert [json.loads(key.replace("(", "[").replace(",)", "]").replace(")", "]").replace("'", '"'))
+            for key in tree["tree_metadata"]] == [list(map(str, keys)) for keys, _, _ in leaves]
+    found = {path.parent.name: json.loads(path.read_text()) for path in (tmp_path / "out").glob("*/.zarray")}
+    assert found == {
+        ".".join(map(str, keys)): {
+            "chunks": array[2], "compressor": None, "dimension_separator": ".", "dtype": array[0], "fill_value": fill,
+            "filters": None, "order": "C", "shape": array[1], "zarr_format": 2}
+        for keys, array, fill in leaves if array}
+    kinds = {name: type(array["fill_value"]) for name, array in found.items()}  # False equals 0.
+    assert kinds == {".".join(map(str, keys)): type(fill) for keys, array, fill in leaves if array}
+    for keys, array, fill in leaves:  # Zeros that fill an array have no chunks.
+        if array:
+            chunks = {path.name for path in (tmp_path / "out" / ".".join(map(str, keys))).iterdir()} - {".zarray"}
+            counts = [range(n // c) for n, c in zip(array[1], array[2], strict=True)]
+            wanted = {".".join(map(str, place)) or "0" for place in itertools.product(*counts)}
+            assert chunks == (wanted if fill is None else set())

@@ -243,6 +243,37 @@ def test_a_parameter_is_in_the_first_group_that_has_it(order, export, tmp_path):
     assert {path for path in TRAINED if path in saved["state"]} == {path for path in TRAINED if first[path]}
 
 
+# Two values of each hyperparameter.
+OPTIONS = {"lr": (0.25, 0.5), "betas": ((0.5, 0.75), (0.125, 0.25)), "eps": (0.0625, 0.03125), "weight_decay": (0, 0.5),
+           "amsgrad": (True, False), "maximize": (False, True), "foreach": (None, False), "capturable": (False, True),
+           "differentiable": (True, False), "fused": (None, True), "decoupled_weight_decay": (True, True),
+           "initial_lr": (0.75, 1)}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_each_group_and_each_type_has_its_own(first, tmp_path):
+    """Groups that differ in everything, and tensors that differ in their types or their shapes alone."""
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    kinds = {"a": ("f32", [4]), "b": ("bf16", [4]), "c": ("f32", [2, 2]), "d": ("f16", [4]), "e": ("bf16", [1, 4]),
+             "f": ("f64", [4]), "g": ("f32", [])}
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: kinds\nmodules:\n" + "".join(
+        f"  {name}: {{shape: {shape}, dtype: {dtype}, init: ones}}\n" for name, (dtype, shape) in kinds.items()))
+    options = [{name: values[first ^ g] for name, values in OPTIONS.items()} for g in range(2)]
+    groups = [{"params": params, **own} for params, own in zip((["a", "b", "e"], ["*"]), options, strict=True)]
+    (tmp_path / "adamw.json").write_text(json.dumps({"adamw": groups}))
+    run_ok("export", tmp_path / "spec.yaml", "--to", "dcp", "-o", tmp_path / "out", "--optimizer",
+           tmp_path / "adamw.json")
+    dcp_to_torch_save(str(tmp_path / "out"), str(tmp_path / "all.pt"))
+    saved = torch.load(tmp_path / "all.pt", weights_only=True)["optim"]
+    assert saved["param_groups"] == [{"params": list("abe"), **options[0]}, {"params": list("cdfg"), **options[1]}]
+    torchs = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
+    for name, (dtype, shape) in kinds.items():
+        moments = ["exp_avg", "exp_avg_sq", *["max_exp_avg_sq"] * options[name not in "abe"]["amsgrad"]]
+        assert {key: (value.dtype, list(value.shape)) for key, value in saved["state"][name].items()} == {
+            "step": (torch.float32, []), **{key: (torchs[dtype], shape) for key in moments}}, name
+
+
 def test_only_what_is_equal_is_one_parameter(tmp_path):
     """Parts of one tensor, of one shape, are parameters of their own; the same part under another name is none."""
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save

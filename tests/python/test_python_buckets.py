@@ -141,10 +141,11 @@ def test_other_stores(tiny, tmp_path):
     here = shardinit.open(out)
     with http_server(Ranges, out) as address:
         for there in (shardinit.open(url), shardinit.open(f"zip://::file://{archive}"), shardinit.open(f"file://{out}"),
+                      shardinit.open(f"local://{out}"),
                       shardinit.open(f"{address}/", storage_options={"headers": {"X-Any": "1"}})):
             for path in here.tensors:
                 assert np.array_equal(bits_of(there.read(path)), bits_of(here.read(path))), there
-    assert shardinit.open(f"file://{out}").folder == str(out)
+    assert {shardinit.open(f"{kind}://{out}").folder for kind in ("file", "local")} == {str(out)}
 
 
 def test_check(tiny, options, server):
@@ -520,8 +521,8 @@ class http_server:
     ({"cut": 1}, shardinit.DamageError, r"ends early: (\d+) bytes came of the (\d+) from byte \d+ on"),
     ({"cut": 10000}, shardinit.DamageError, "ends early"),
     ({"whole": True}, OSError, "it does not give parts of objects"),
-    ({"status": 403}, PermissionError, "the store refuses it: HTTP status 403"),
-    ({"status": 404}, shardinit.DamageError, "ranks/rank-00000.h5` is missing"),
+    *(({"status": status}, PermissionError, f"the store refuses it: HTTP status {status}") for status in (401, 403)),
+    *(({"status": status}, shardinit.DamageError, "ranks/rank-00000.h5` is missing") for status in (404, 410)),
     ({"status": 500}, OSError, "HTTP status 500|the store failed"),
 ], ids=str)
 def test_servers_that_are_wrong(wrong, error, text, tiny):
@@ -597,6 +598,57 @@ def test_what_was_seen_once_is_looked_for_again(server, options, tiny, tmp_path)
     server.put(f"/seen/a/{name}", bytes((tiny[0] / name).stat().st_size))
     with pytest.raises(shardinit.DamageError, match="was replaced"):
         checkpoint.check()
+
+
+def test_what_is_closed_is_opened_anew(server, options, tiny, tmp_path):
+    """Files that others have replaced meanwhile are other ones then; where nothing was closed, a store says so."""
+    other, copy, path = gen_ok(TINY, tmp_path / "other", "--set", "seed=1"), tmp_path / "copy", "lm_head.weight"
+    shutil.copytree(tiny[0], copy)
+    url = copy_of(tiny, server, "closed")
+
+    def replace(there, by):
+        for file in sorted(by.glob("ranks/*.h5")):
+            if there == url:
+                server.put(key_of(url, f"ranks/{file.name}"), file.read_bytes())
+            else:
+                shutil.copy(file, tmp_path / file.name)
+                (tmp_path / file.name).rename(copy / "ranks" / file.name)
+
+    first, second = (bits_of(shardinit.open(folder).read(path)).tobytes() for folder in (tiny[0], other))
+    assert first != second
+    for there, how in ((copy, {}), (url, {"storage_options": options})):
+        checkpoint = shardinit.open(there, **how)
+        for by, wanted in ((tiny[0], first), (other, second), (tiny[0], first)):
+            checkpoint.close()
+            replace(there, by)
+            assert bits_of(checkpoint.read(path)).tobytes() == wanted, there
+        replace(there, other)
+        if there == copy:  # A file that is open stays what it was.
+            assert bits_of(checkpoint.read(path)).tobytes() == first
+        else:
+            with pytest.raises(shardinit.DamageError, match="was replaced while it was read: open"):
+                checkpoint.read(path)
+
+
+def test_receipts_are_looked_at_each_time(server, options, tiny, tmp_path):
+    """One that was right once, and is missing or another one at the next check, or is right again."""
+    copy, name = tmp_path / "copy", "ranks/rank-00002.json"
+    shutil.copytree(tiny[0], copy)
+    text, url = (copy / name).read_bytes(), copy_of(tiny, server, "receipts")
+    for there, how in ((copy, {}), (url, {"storage_options": options})):
+        checkpoint = shardinit.open(there, **how)
+        checkpoint.check()
+        for found, error in ((None, "is missing"), (text, ""), (text.replace(b'"rank": 2', b'"rank": 1'), "rank"),
+                             (text, ""), (b"{", "rank-00002.json"), (text, "")):
+            if there == url:
+                server.request("DELETE", key_of(url, name)) if found is None else server.put(key_of(url, name), found)
+            else:
+                (copy / name).unlink() if found is None else (copy / name).write_bytes(found)
+            if not error:
+                checkpoint.check()
+                continue
+            with pytest.raises((shardinit.DamageError, shardinit.FormatError), match=error):
+                checkpoint.check()
 
 
 def test_trouble_of_fsspec_itself(tiny, options):
