@@ -885,3 +885,19 @@ def test_values_that_may_name_files(tmp_path, engine, sets, is_file):
         "jobs", *engine.split()[:1], "spec.yaml", "-o", "out", *engine.split()[1:], *words, cwd=tmp_path
     ).stdout
     assert (f"\ncd -- {tmp_path} || exit\n" in text) == is_file
+
+
+def test_what_the_job_is_told_to_need(tmp_path):
+    """The disk of the loop holds one rank, which is the largest; an array is one also of one part."""
+    (tmp_path / "spec.yaml").write_text(SPEC.replace("shape: [7]", "shape: [70000]"))
+    plan = run_json("plan", tmp_path / "spec.yaml")
+    text = run_ok("jobs", "object-store", tmp_path / "spec.yaml", "-o", "s:x").stdout
+    told = re.search(r"the disk needs room for the largest rank, ([\d.]+) kB", text)[1]
+    assert abs(float(told) * 1000 - plan["max_rank_bytes"]) < 60
+    for nodes in ("1", "3"):
+        text = run_ok("jobs", "slurm", "llama3-tiny", "-o", "x", "--array", "--nodes", nodes).stdout
+        assert "#SBATCH" not in text and f"\nparts={nodes}\n" in text and '--array="$list"' in text
+        assert "#SBATCH" in run_ok("jobs", "slurm", "llama3-tiny", "-o", "x", "--nodes", nodes).stdout
+    for out, is_told in (("s3://bucket/x", True), ("/work/x", False)):
+        text = run_ok("jobs", "skypilot", "llama3-tiny", "-o", out, "--image", "i", "--volume", "v").stdout
+        assert ("\n#   sky launch --secret AWS_ACCESS_KEY_ID" in text) == is_told

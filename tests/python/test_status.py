@@ -177,6 +177,22 @@ def test_watch_tells_which_parts_are_missing(spec, tmp_path):
     assert {name: looks[-1][name] for name in expected} == expected
 
 
+def test_of_many_ranks_people_see_the_first(spec, tmp_path):
+    """Twenty ranges of those that `finalize` lacks; numbers have commas in every form for people."""
+    out = tmp_path / "out"
+    run_ok("gen", spec, "--mesh", "a=4096", "-o", out, "--ranks", ",".join(map(str, range(1, 44, 2))))
+    ranges = ",".join(map(str, range(0, 40, 2)))
+    result = run_tool("finalize", out)
+    assert result.returncode == 3, result
+    assert f"4074 of 4096 ranks have no valid receipt: {ranges},…\n" in result.stderr, result
+    said = run_ok("status", out).stdout
+    assert f": 22 of 4,096 ranks are there, unfinished\nmissing: {ranges},40,42,44-4095\n" in said, said
+    assert first_line(out).startswith("22 of 4,096 ranks, ")
+    lacking = [rank for rank in range(4096) if rank > 43 or rank % 2 == 0]
+    run_ok("gen", spec, "--mesh", "a=4096", "-o", out, "--ranks", ",".join(map(str, lacking[:1100])))
+    assert first_line(out).startswith("1,122 of 4,096 ranks, ")
+
+
 def test_watch(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", "0")
     begin = time.monotonic()
