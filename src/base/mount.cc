@@ -60,6 +60,11 @@ std::optional<Mount> FindMount(std::string_view mountinfo, dev_t device) {
   return {};
 }
 
+bool IsOfObjectStore(const Mount& mount) {
+  return mount.type == "fuse.rclone" || mount.type == "fuse.gcsfuse" || mount.type == "fuse.s3fs" ||
+         mount.source == "mountpoint-s3";
+}
+
 void RequireNoBucketMount(const std::string& folder) {
   std::error_code error;
   std::filesystem::path path = std::filesystem::absolute(folder, error);
@@ -69,10 +74,7 @@ void RequireNoBucketMount(const std::string& folder) {
     path = path.parent_path();
   }
   const std::optional<Mount> mount = FindMount(ReadKernelFile("/proc/self/mountinfo"), info.st_dev);
-  if (!mount) return;
-  const bool is_bucket = mount->type == "fuse.rclone" || mount->type == "fuse.gcsfuse" ||
-                         mount->type == "fuse.s3fs" || mount->source == "mountpoint-s3";
-  if (!is_bucket) return;
+  if (!mount || !IsOfObjectStore(*mount)) return;
   throw Error(
       ExitCode::kUsage,
       fmt::format(

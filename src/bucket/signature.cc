@@ -72,8 +72,10 @@ void Sign(const Credentials& credentials, const std::string& region, const std::
   request->headers["host"] = request->host;
   request->headers["x-amz-date"] = InUtc(now, "%Y%m%dT%H%M%SZ");
   request->headers["x-amz-content-sha256"] = body;
-  if (!credentials.token.empty()) request->headers["x-amz-security-token"] = credentials.token;
+  // A request that is sent again may have what other credentials left.
+  request->headers.erase("x-amz-security-token");
   request->headers.erase("authorization");
+  if (!credentials.token.empty()) request->headers["x-amz-security-token"] = credentials.token;
   std::string headers, names;
   for (const auto& [name, value] : request->headers) {
     headers += fmt::format("{}:{}\n", name, value);

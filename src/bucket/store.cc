@@ -102,8 +102,7 @@ Store::Store(BucketUrl url) : url_(std::move(url)), credentials_(&http_) {
 }
 
 Request Store::RequestFor(const std::string& method, const std::string& key) const {
-  const std::lock_guard lock(mutex_);
-  return {.method = method, .scheme = scheme_, .host = host_, .path = base_ + "/" + key};
+  return {.method = method, .scheme = scheme_, .path = base_ + "/" + key};
 }
 
 Response Store::Send(Request request, const std::string& doing, const SendOptions& options) {
@@ -120,8 +119,10 @@ Response Store::Send(Request request, const std::string& doing, const SendOption
     const Credentials credentials = credentials_.Get();
     std::string region;
     {
+      // Both change together, and another thread may have been told so since the last attempt.
       const std::lock_guard lock(mutex_);
       region = region_;
+      request.host = host_;
     }
     Sign(credentials, region, "s3", std::time(nullptr), &request);
     response = http_.Send(request, {.body = options.limit});
@@ -137,7 +138,6 @@ Response Store::Send(Request request, const std::string& doing, const SendOption
       const std::lock_guard lock(mutex_);
       host_ = HostIn(std::move(host_), region, where);
       region_ = where;
-      request.host = host_;
       continue;
     }
     const std::string code = CodeOf(response);

@@ -1,6 +1,7 @@
 """Checkpoints in buckets: the same objects as a local checkpoint's files, whatever the store, the network, kills and
 other writers do. The store checks every signature and body (object_store.py)."""
 
+import hashlib
 import http.server
 import json
 import os
@@ -14,7 +15,7 @@ import time
 import urllib.parse
 
 import pytest
-from bucket_tools import Faults, Once, begin, files_of, make_two_models, ok, tool
+from bucket_tools import Faults, Once, begin, compare, files_of, make_two_models, ok, put, tool
 from object_store import KEY, REGION, SECRET
 from support import AWKWARD, BINARY, ROOT, TINY, run_ok, run_tool
 
@@ -1057,3 +1058,270 @@ def test_headers_of_provisional_answers_are_none_of_the_answer(specs, object_sto
     finally:
         del object_store.reply
     assert_is(object_store, specs / "one")
+
+
+@pytest.mark.parametrize(
+    "name", ["shardinit-export.json", ".shardinit-export/claim.json", "manifest.json", "index.h5", "devices.json"]
+)
+def test_what_belongs_to_another_plan_is_found_without_it(name, specs, object_store):
+    object_store.put("models/a/" + name, b"x")
+    done = tool(object_store, "gen", "awkward.yaml", "-o", URL, folder=specs)
+    assert (
+        done.returncode == 4 and f"`{URL}/{name}` exists without the plan.json that says which plan" in done.stderr
+    ), done
+    assert object_store.names() == ["models/a/" + name]
+    object_store.remove("models/a/" + name)
+    object_store.put("models/a/notes.txt", b"x")
+    ok(object_store, "gen", "awkward.yaml", "-o", URL, "--ranks", "0", folder=specs)
+
+
+def begun(store, *names):
+    """Uploads that were begun and are not completed."""
+    for name in names:
+        assert store.forward("POST", f"/bucket/{name}?uploads")[0] == 200
+    return sorted(names)
+
+
+@pytest.mark.parametrize("words", [["gen", "awkward.yaml"], ["finalize"]])
+def test_only_uploads_of_the_checkpoint_are_ended(words, specs, object_store):
+    """When all is there none of them is needed; those of others are theirs."""
+    ok(object_store, "gen", "awkward.yaml", "-o", URL, folder=specs)
+    for name in ("manifest.json", "index.h5"):
+        object_store.remove("models/a/" + name)
+    begun(
+        object_store,
+        *(
+            f"models/a/{name}"
+            for name in (
+                "index.h5",
+                "manifest.json",
+                "plan.json",
+                "devices.json",
+                "ranks/rank-00000.h5",
+                "ranks/rank-00003.h5",
+                "ranks/rank-00003.json",
+            )
+        ),
+    )
+    others = begun(
+        object_store,
+        "models/ab/index.h5",
+        "models/index.h5",
+        "index.h5",
+        "models/a/notes.h5",
+        "models/a/rank-00000.h5",
+        "models/a/ranks/rank-00004.h5",
+        "models/a/ranks/index.h5",
+        "models/a/x/ranks/rank-00000.h5",
+        "models/a/shardinit-export.json",
+    )
+    ok(object_store, *words, *(["-o"] if words[0] == "gen" else []), URL, folder=specs)
+    assert sorted(object_store.uploads()) == others
+
+
+def put_with(store, name, body, **metadata):
+    headers = {f"x-amz-meta-{key.replace('_', '-')}": value for key, value in metadata.items()}
+    assert store.forward("PUT", f"/bucket/models/a/{name}", headers, body)[0] == 200
+
+
+def test_an_index_that_is_there_is_compared(specs, object_store, tmp_path):
+    """By its metadata, or by its bytes where another tool wrote it."""
+    run_ok("gen", "awkward.yaml", "-o", tmp_path / "local", "--index", "always", cwd=specs)
+    index = (tmp_path / "local/index.h5").read_bytes()
+    words = ["gen", "awkward.yaml", "-o", URL, "--index", "always"]
+    ok(object_store, *words, folder=specs)
+    sha256 = hashlib.sha256(index).hexdigest()
+    for body, metadata, is_same in (
+        (index, {}, True),
+        (index, {"sha256": "0" * 64}, True),
+        (index, {"sha256": sha256}, True),
+        (damaged(index, 99), {}, False),
+        (damaged(index, 99), {"sha256": "0" * 64}, False),
+        (index[:-1], {"sha256": sha256}, False),
+        (index + b"x", {}, False),
+        (b"", {}, False),
+    ):
+        object_store.remove("models/a/manifest.json")
+        put_with(object_store, "index.h5", body, **metadata)
+        done = tool(object_store, *words, folder=specs)
+        if is_same:
+            assert done.returncode == 0, (metadata, done)
+        else:
+            assert done.returncode == 4 and "index.h5` is there already, and is not this plan's" in done.stderr, (
+                len(body),
+                metadata,
+                done,
+            )
+            assert "models/a/manifest.json" not in object_store.names()
+            object_store.put("models/a/manifest.json", (tmp_path / "local/manifest.json").read_bytes())
+            if len(body) != len(index):  # It is compared also where the manifest is there, if its size is another.
+                assert "is not this plan's" in tool(object_store, *words, folder=specs).stderr
+        assert object_store.get("models/a/index.h5") == body
+    put_with(object_store, "index.h5", index)
+    ok(object_store, *words, folder=specs)
+    assert_is(object_store, tmp_path / "local")
+
+
+@pytest.mark.parametrize("first, then", [("always", "never"), ("never", "always")])
+def test_an_index_that_is_wanted_otherwise_is_a_conflict(first, then, specs, object_store):
+    ok(object_store, "gen", "awkward.yaml", "-o", URL, "--index", first, folder=specs)
+    manifest = object_store.get("models/a/manifest.json")
+    for words in (["gen", "awkward.yaml", "-o", URL], ["finalize", URL]):
+        done = tool(object_store, *words, "--index", then, folder=specs)
+        assert done.returncode == 4 and "manifest.json` is there already, and has another content" in done.stderr, done
+        ok(object_store, *words, "--index", first, folder=specs)
+    assert object_store.get("models/a/manifest.json") == manifest
+
+
+def test_whose_rank_it_is(specs, object_store, tmp_path):
+    """A rank's file without a receipt is taken if it is of this plan and whole, and else its error says what it is."""
+    run_ok("gen", "awkward.yaml", "-o", tmp_path / "local", "--set", "seed=3", cwd=specs)
+    ok(object_store, "gen", "awkward.yaml", "-o", URL, "--ranks", "0", "--set", "seed=3", folder=specs)
+    body = (tmp_path / "local/ranks/rank-00001.h5").read_bytes()
+    plan = hashlib.sha256((tmp_path / "local/plan.json").read_bytes()).hexdigest()
+    for given, metadata, said in (
+        (body, {}, "no shardinit wrote it"),
+        (body, {"plan": plan}, "no shardinit wrote it"),
+        (body, {"plan_sha256": "0" * 64}, "is another plan's"),
+        (body[1:], {"plan_sha256": plan}, f"has {len(body) - 1} bytes instead of {len(body)}"),
+        (body, {"plan_sha256": plan}, ""),
+    ):
+        put_with(object_store, "ranks/rank-00001.h5", given, **metadata)
+        done = tool(object_store, "gen", "awkward.yaml", "-o", URL, "--ranks", "1", "--set", "seed=3", folder=specs)
+        assert done.returncode == (4 if said else 0), (metadata, done)
+        assert not said or f"ranks/rank-00001.h5` is there without a receipt, and {said}\n" in done.stderr, (
+            metadata,
+            done,
+        )
+    ok(object_store, "gen", "awkward.yaml", "-o", URL, "--set", "seed=3", folder=specs)
+    assert_is(object_store, tmp_path / "local")
+
+
+def test_what_finalize_advises(specs, object_store, tmp_path):
+    """By whether a spec or other tensors have the values."""
+    make_two_models(tmp_path)
+    (tmp_path / "awkward.yaml").write_text(AWKWARD)
+    for words, hint in (
+        (["gen", "awkward.yaml"], "generate them with `shardinit gen SPEC -o DIR --ranks …`"),
+        (
+            ["convert", "first/model", "--to", "hdf5", "--sharding", "fsdpv2", "--mesh", "fsdp=2"],
+            "make them with the command that copies the tensors, with `--ranks …`",
+        ),
+    ):
+        object_store.reset()
+        ok(object_store, *words, "-o", URL, "--ranks", "1", folder=tmp_path)
+        done = tool(object_store, "finalize", URL)
+        assert done.returncode == 3 and "no valid receipt: 0" in done.stderr and f"  hint: {hint}\n" in done.stderr, (
+            done
+        )
+
+
+def test_status_of_a_bucket_is_that_of_a_folder(specs, object_store, tmp_path):
+    """In each form, at each state."""
+    run_ok("gen", "awkward.yaml", "-o", tmp_path / "in", "--index", "always", cwd=specs)
+    forms = [
+        ["status", "in"],
+        ["status", "in", "--json"],
+        ["status", "in", "--prometheus"],
+        ["status", "in", "--missing-parts", "2"],
+        ["status", "in", "--missing-parts", "3", "--json"],
+    ]
+    states = [
+        [],
+        ["manifest.json"],
+        ["ranks/rank-00002.json"],
+        ["ranks/rank-00001.h5"],
+        ["ranks/rank-00000.json", "ranks/rank-00003.json"],
+        ["index.h5"],
+    ]
+    put(object_store, tmp_path / "in")
+    for lost in states:
+        for name in lost:
+            (tmp_path / "in" / name).unlink()
+            object_store.remove("models/in/" + name)
+        assert [compare(object_store, words, tmp_path) for words in forms] == [0] * len(forms)
+        watched = compare(object_store, ["status", "in", "--watch", "--json"], tmp_path) if not lost else 0
+        assert watched == 0
+
+
+def test_verify_counts_in_a_bucket_as_in_a_folder(specs, object_store, tmp_path):
+    """Also where a rank is damaged, or was made of another source than the others."""
+    for seed in (1, 2):
+        (tmp_path / "spec.yaml").write_text(
+            "shardinit: 1\nname: s\ndtype: f32\nmodules:\n"
+            + "".join(f"  {name}: {{shape: [8, 5], init: {{normal: {{std: {seed}}}}}}}\n" for name in "vw")
+        )
+        run_ok("gen", "spec.yaml", "-o", f"base-{seed}", cwd=tmp_path)
+        (tmp_path / "of-source.yaml").write_text(
+            "shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 3}}\nuneven: chunk\nrules: [{r: x}]\n"
+            "sources: {s: {path: none}}\nmodules:\n"
+            + "".join(f"  {name}: {{shape: [8, 5], axes: [r, null], init: {{source: s}}}}\n" for name in "vw")
+        )
+        run_ok("gen", "of-source.yaml", "--source", f"s=base-{seed}", "-o", f"made-{seed}", cwd=tmp_path)
+    (tmp_path / "made-1").rename(tmp_path / "in")
+    put(object_store, tmp_path / "in")
+
+    def found():
+        """What is found in both; each says for itself how it is mended."""
+        there, here = (
+            tool(object_store, "verify", folder, "--json", folder=tmp_path)
+            for folder in ("s3://bucket/models/in", "in")
+        )
+        counted = [{**json.loads(done.stdout), "folder": ""} for done in (there, here)]
+        for each in counted[0]["findings"] + counted[1]["findings"]:
+            # What is wrong with a receipt only the folder's says.
+            each["message"] = (
+                re.sub("is damaged.*", "is damaged", each["message"])
+                if each["file"].endswith(".json")
+                else each["message"]
+            )
+        assert counted[0] == counted[1] and there.returncode == here.returncode == (not counted[0]["intact"]), (
+            there,
+            here,
+        )
+        return counted[0]["findings"]
+
+    assert found() == []
+
+    def change(name, data):
+        (tmp_path / "in" / name).write_bytes(data)
+        object_store.put("models/in/" + name, data)
+
+    for name in ("ranks/rank-00000.json", "ranks/rank-00001.json", "ranks/rank-00002.json", "ranks/rank-00001.h5"):
+        whole = (tmp_path / "in" / name).read_bytes()
+        for change_to in (damaged(whole, len(whole) // 2), whole + b"x"):
+            change(name, change_to)
+            assert found() != []
+        change(name, whole)
+    for rank in (2, 1):
+        for end in ("h5", "json"):
+            change(f"ranks/rank-0000{rank}.{end}", (tmp_path / f"made-2/ranks/rank-0000{rank}.{end}").read_bytes())
+        assert any("of source `s`" in each["message"] for each in found())
+
+
+@pytest.mark.parametrize(
+    "words, statement",
+    [(["gen", "spec.yaml"], "manifest.json"), (["export", "spec.yaml", "--to", "dcp"], "shardinit-export.json")],
+)
+def test_a_signature_is_of_what_all_else_follows_from(words, statement, object_store, tmp_path):
+    """Of the manifest or the record in the bucket. The signature beside it is nobody's mistake."""
+    (tmp_path / "spec.yaml").write_text(
+        "shardinit: 1\nname: s\ndtype: f32\nmodules: {w: {shape: [8, 5], init: {normal: {std: 1}}}}\n"
+    )
+    ok(object_store, *words, "-o", URL, folder=tmp_path)
+    subprocess.run(["ssh-keygen", "-q", "-N", "", "-C", "", "-t", "ed25519", "-f", tmp_path / "key"], check=True)
+    (tmp_path / "signers").write_text(f"me@example.org {(tmp_path / 'key.pub').read_text()}")
+    trusted = ["--signers", tmp_path / "signers", "--signature"]
+    for name in object_store.names("models/a/"):
+        file = tmp_path / "file"
+        file.write_bytes(object_store.get(name))
+        (tmp_path / "file.sig").unlink(missing_ok=True)
+        subprocess.run(["ssh-keygen", "-q", "-Y", "sign", "-n", "shardinit", "-f", tmp_path / "key", file], check=True)
+        done = tool(object_store, "verify", URL, "--strict", "--json", *trusted, tmp_path / "file.sig")
+        is_it = name == "models/a/" + statement
+        assert done.returncode == (0 if is_it else 1), (name, done)
+        assert json.loads(done.stdout)["signer"] == ("me@example.org" if is_it else ""), (name, done)
+        if is_it:
+            (tmp_path / "kept.sig").write_bytes((tmp_path / "file.sig").read_bytes())
+    object_store.put(f"models/a/{statement}.sig", (tmp_path / "kept.sig").read_bytes())
+    ok(object_store, "verify", URL, "--strict", *trusted, tmp_path / "kept.sig")

@@ -223,18 +223,19 @@ def test_objects_of_others_are_neither_taken_nor_replaced(exports, object_store)
     assert_is(object_store, exports / "dcp")
 
 
-def test_a_gen_at_the_same_time_is_found(exports, object_store):
+@pytest.mark.parametrize("name", ["plan.json", "manifest.json"])
+def test_a_gen_at_the_same_time_is_found(name, exports, object_store):
     """Each makes its claim before it looks for the other's, so at least one of them finds the other's."""
     plan = {}
 
     def faults(request):
         if request.kind == "put" and request.key.endswith("claim.json") and not plan:
-            plan["made"] = object_store.forward("PUT", "/bucket/models/a/plan.json", {}, b"{}")
+            plan["made"] = object_store.forward("PUT", f"/bucket/models/a/{name}", {}, b"{}")
 
     object_store.faults = faults
     done = tool(object_store, *words_of("dcp"), "-o", URL, folder=exports)
-    assert done.returncode == 4 and "plan.json` is there, of a checkpoint" in done.stderr
-    assert sorted(objects_of(object_store)) == [NOTES + "claim.json", "plan.json"]
+    assert done.returncode == 4 and f"{name}` is there, of a checkpoint" in done.stderr
+    assert sorted(objects_of(object_store)) == [NOTES + "claim.json", name]
 
 
 def test_what_is_lost_is_made_again(exports, object_store):
@@ -637,20 +638,35 @@ def test_other_commands_take_files_alone(exports, object_store):
     assert object_store.log == [] and not (exports / "x").exists()
 
 
-def test_an_object_that_another_writer_names_first_is_compared(object_store, tmp_path):
+@pytest.mark.parametrize("of_spec", [False, True])
+@pytest.mark.parametrize("differs", ["nothing", "head", "v", "w", "tail"])
+def test_an_object_that_another_writer_names_first_is_compared(differs, of_spec, object_store, tmp_path):
     """Also if this run has made it as well: the other one's source may have had other bytes."""
     make_two_models(tmp_path)
+    (tmp_path / "spec.yaml").write_text(
+        "shardinit: 1\nname: m\ndtype: f32\nsources: {s: {path: first/model}}\nmodules:\n"
+        "  v: {shape: [9], init: {source: s}}\n  w: {shape: [64, 64], init: {source: s}}\n")
+    words = ["export", "spec.yaml"] if of_spec else ["convert", "first/model"]
     met = []
+
+    def other(body):
+        """What another run made, with one byte of this kind changed."""
+        places = [match.start() for match in re.finditer(re.escape(np.float32(1).tobytes() * 9), body)]
+        at = {"nothing": None, "head": 9, "v": places[0], "w": places[-1], "tail": len(body) - 1}[differs]
+        return body if at is None else body[:at] + bytes([body[at] ^ 1]) + body[at + 1:]
 
     def faults(request):
         if request.kind == "put" and request.key.endswith("__0_0.distcp") and not met:
             met.append(request)
             claim = hashlib.sha256(object_store.get("models/a/" + NOTES + "claim.json")).hexdigest()
             assert object_store.forward("PUT", "/bucket/" + request.key, {"x-amz-meta-export-sha256": claim},
-                                        bytes(len(request.body)))[0] == 200
+                                        other(request.body))[0] == 200
 
     object_store.faults = faults
-    done = tool(object_store, "convert", "first/model", "--to", "dcp", "-o", URL, folder=tmp_path)
+    done = tool(object_store, *words, "--to", "dcp", "-o", URL, folder=tmp_path)
+    if differs == "nothing":
+        assert met and done.returncode == 0 and RECORD in objects_of(object_store), done
+        return
     assert met and done.returncode == 4 and "was made of sources that had other elements" in done.stderr, done
     assert RECORD not in objects_of(object_store)
 
@@ -688,3 +704,164 @@ def test_a_checksum_in_a_part_without_elements(object_store, tmp_path):
     assert body[(8 << 20) - 1] == 3 and body[8 << 20:].startswith(b"PK")
     ok(object_store, "export", "spec.yaml", "--to", "dcp", "-o", URL, folder=tmp_path)
     assert_is(object_store, tmp_path / "local")
+
+
+@pytest.mark.parametrize("to", ["dcp", "zarr"])
+@pytest.mark.parametrize("changed", ["a", "c", "e"])
+def test_which_source_and_which_ranks_disagree(to, changed, object_store, tmp_path):
+    """Of several tensors of two sources one has other values for a rank: the error names it, and both ranks."""
+    names = "abcde"
+    source = {name: "t" if name > "b" else "s" for name in names}
+    (tmp_path / "spec.yaml").write_text(
+        "shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 2}}\nrules: [{r: x}]\n"
+        "sources: {s: {path: one}, t: {path: two}}\nmodules:\n"
+        + "".join(
+            f"  {n}: {{shape: [8, 4], axes: [r, null], init: {{expr: \"source('{source[n]}', '{n}') + 1\"}}}}\n"
+            for n in names
+        )
+    )
+
+    def make(value):
+        for folder in ("one", "two"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            values = {n: np.full((8, 4), value if n == changed else 7, np.float32) for n in names}
+            safetensors.numpy.save_file(values, tmp_path / folder / "model.safetensors")
+
+    words = ["export", "spec.yaml", "--to", to, "-o", URL]
+    for value, ranks, code in ((1, "0", 0), (2, "1", 4)):
+        make(value)
+        done = tool(object_store, *words, "--ranks", ranks, folder=tmp_path)
+        assert done.returncode == code, done
+    found = re.search(
+        r"`: rank (\d) was made of `(\w)` of source `(\w)` with SHA-256 (\w{12}), but rank (\d) with (\w{12})\n",
+        done.stderr,
+    )
+    assert found and (found[2], found[3]) == (changed, source[changed]), done
+    shares = {
+        name: json.loads(object_store.get("models/a/" + name))
+        for name in objects_of(object_store)
+        if name.startswith(NOTES + "share-")
+    }
+    ranks = {}
+    for name, receipt in shares.items():
+        for _, tensor, sha256 in receipt["sources"]:
+            if tensor == changed:
+                ranks.setdefault(sha256[:12], set()).add(int(name.rpartition("-")[2]) % 2)
+    assert ranks == {found[4]: {int(found[1])}, found[6]: {int(found[5])}} and found[1] != found[5], (found, ranks)
+
+
+def test_only_uploads_of_the_export_are_ended(exports, object_store):
+    ok(object_store, *words_of("zarr"), "-o", URL, "--ranks", "0", folder=exports)
+    files = sorted(files_of(exports / "zarr"))
+    for name in (files[0], files[-1], RECORD, NOTES + "claim.json"):
+        assert object_store.forward("POST", f"/bucket/models/a/{name}?uploads")[0] == 200
+    others = [
+        f"models/a/{files[0]}x",
+        "models/a/x/" + files[0],
+        "models/" + files[0],
+        "models/ab/" + RECORD,
+        "models/a/plan.json",
+    ]
+    for name in others:
+        assert object_store.forward("POST", f"/bucket/{name}?uploads")[0] == 200
+    ok(object_store, *words_of("zarr"), "-o", URL, folder=exports)
+    assert sorted(object_store.uploads()) == sorted(others)
+
+
+def test_a_file_that_is_lost_again_is_missing(exports, object_store):
+    """A rank of which a receipt tells and a file is lost is as good as not made, whatever the number of its share."""
+    ok(object_store, *words_of("zarr"), "-o", URL, folder=exports)
+    whole = objects_of(object_store)
+    receipts = {name: json.loads(body) for name, body in whole.items() if name.startswith(NOTES + "share-")}
+    assert len(receipts) > 2
+    record = json.loads(whole[RECORD])
+    with_elements = {f"models/a/{file['file']}" for file in record["files"] if file["boxes"]}
+    for name, receipt in receipts.items():
+        share = int(name.rpartition("-")[2])
+        if not 2 <= share < 6:
+            continue  # The first ones have the numbers of their ranks.
+        lost = record["files"][receipt["files"][0]["file"]]["file"]
+        for gone in (lost, RECORD):
+            object_store.remove("models/a/" + gone)
+        done = json.loads(
+            ok(
+                object_store, *words_of("zarr"), "-o", URL, "--ranks", str(1 - share % 2), "--json", folder=exports
+            ).stdout
+        )
+        assert done["missing_ranks"] == [share % 2] or done["missing_ranks"] == str(share % 2), (share, done)
+        object_store.log.clear()
+        ok(object_store, *words_of("zarr"), "-o", URL, "--ranks", str(share % 2), folder=exports)
+        assert with_elements & set(written(object_store)) == {f"models/a/{lost}"}
+    assert objects_of(object_store) == whole
+
+
+@pytest.mark.parametrize("last", [1, 3])
+def test_of_a_rank_only_the_files_that_are_lost_are_sent(last, exports, object_store):
+    """Without receipts, some are there and some are not, be it the last one or the one before it."""
+    ok(object_store, *words_of("zarr"), "-o", URL, folder=exports)
+    whole = objects_of(object_store)
+    for name in whole:
+        if name.startswith(NOTES + "share-"):
+            files = [entry["file"] for entry in json.loads(whole[name])["files"]]
+            share = int(name.rpartition("-")[2])
+            object_store.remove("models/a/" + name)
+            if share % 4 == last:
+                for file in files:
+                    object_store.remove("models/a/" + json.loads(whole[RECORD])["files"][file]["file"])
+    object_store.remove("models/a/" + RECORD)
+    lost = set(whole) - set(objects_of(object_store))
+    object_store.log.clear()
+    ok(object_store, *words_of("zarr"), "-o", URL, "--ranks", "1", folder=exports)
+    others = {name for name in lost if name.startswith(NOTES + "share-") and int(name.rpartition("-")[2]) % 2 == 0}
+    of_rank = lost - others - {RECORD}
+    assert {key.removeprefix("models/a/") for key in written(object_store)} - {NOTES + "claim.json"} == of_rank
+    ok(object_store, *words_of("zarr"), "-o", URL, folder=exports)
+    assert objects_of(object_store) == whole
+
+
+@pytest.mark.parametrize("name", ["dcp", "zarr"])
+def test_what_is_said_of_a_part_is_what_is_said_on_the_disk(name, exports, object_store, tmp_path):
+    for words in (["--ranks", "1"], ["--ranks", "1"], ["--part", "1/3"], ["--part", "0/3"], ["--part", "2/3"], []):
+        there = json.loads(ok(object_store, *words_of(name), "-o", URL, *words, "--json", folder=exports).stdout)
+        here = json.loads(run_ok(*words_of(name), "-o", tmp_path / "out", *words, "--json", cwd=exports).stdout)
+        for each in (there, here):
+            for changes in ("folder", "seconds", "bytes_per_second"):
+                each.pop(changes, None)
+        assert there == here, words
+
+
+def test_objects_of_another_export_are_told_apart(exports, object_store):
+    """By their metadata and their size; and so are receipts."""
+    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    whole = objects_of(object_store)
+    claim = hashlib.sha256(whole[NOTES + "claim.json"]).hexdigest()
+    body = whole["__1_0.distcp"]
+    for name in (RECORD, NOTES + "share-00001"):
+        object_store.remove("models/a/" + name)
+    for given, metadata, said in (
+        (body, {}, "no run of this export wrote it"),
+        (body, {"export-sha256": "0" * 64}, "is another export's"),
+        (body[1:], {"export-sha256": claim}, f"has {len(body) - 1} bytes instead of {len(body)}"),
+        (body, {"export-sha256": claim}, ""),
+    ):
+        headers = {f"x-amz-meta-{key}": value for key, value in metadata.items()}
+        assert object_store.forward("PUT", "/bucket/models/a/__1_0.distcp", headers, given)[0] == 200
+        done = tool(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+        assert done.returncode == (4 if said else 0), (metadata, done)
+        assert not said or f"__1_0.distcp` is there, and {said}\n" in done.stderr, (metadata, done)
+    assert objects_of(object_store) == whole
+    receipt = json.loads(whole[NOTES + "share-00001"])
+    receipt["export_sha256"] = "0" * 64
+    receipt["files"][0]["digests"].reverse()
+    object_store.put("models/a/" + NOTES + "share-00001", json.dumps(receipt).encode())
+    object_store.remove("models/a/" + RECORD)
+    done = tool(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    assert done.returncode == 4 and "share-00001` is there already, and has another content" in done.stderr, done
+    object_store.remove("models/a/" + NOTES + "share-00001")
+    ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
+    assert objects_of(object_store) == whole
+    # The record alone says of which export all else is: without the optimizer it is another one.
+    object_store.remove("models/a/" + NOTES + "claim.json")
+    done = tool(object_store, "export", "one.yaml", "--to", "dcp", "-o", URL, folder=exports)
+    assert done.returncode == 4 and "holds another export" in done.stderr, done
+    assert "was there already" in ok(object_store, *words_of("dcp"), "-o", URL, folder=exports).stderr

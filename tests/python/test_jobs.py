@@ -12,7 +12,7 @@ import subprocess
 import kubernetes_validate
 import pytest
 import yaml
-from support import BINARY, CLEAN, run_ok, run_tool, tree_of
+from support import BINARY, CLEAN, run_json, run_ok, run_tool, tree_of
 
 ENGINES = ["slurm", "kubernetes", "mpi", "batch", "argo", "skypilot", "object-store"]
 SHELL = ["slurm", "slurm --array", "mpi"]
@@ -667,3 +667,237 @@ def test_remotes_of_an_object_store(tmp_path):
     for remote in ("bucket/x", "--config:x"):
         result = run_tool("jobs", "object-store", "llama3-tiny", f"--output={remote}", cwd=tmp_path)
         assert result.returncode == 2 and f"`-o {remote}` is no remote of rclone" in result.stderr, result
+
+
+# The value of each option that only some engines have.
+OF_SOME = {
+    "--nodes": "2",
+    "--array": None,
+    "--image": "i",
+    "--volume": "v",
+    "--storage-class": "c",
+    "--mount": "/work",
+    "--queue": "q",
+    "--env": "A=b",
+    "--secret": "s",
+    "--service-account": "a",
+    "--job-role": "r",
+}
+# Engines, by what they take, and what they need in a folder and in a bucket.
+OF_CONTAINERS = {"--nodes", "--image", "--volume", "--mount", "--env"}
+TAKES = {
+    "slurm": ({"--nodes", "--array"}, (), ()),
+    "mpi": ({"--nodes"}, (), ()),
+    "object-store": (set(), (), None),
+    "kubernetes": (
+        OF_CONTAINERS | {"--storage-class", "--secret", "--service-account"},
+        ("--image", "--volume"),
+        ("--image", "--secret"),
+    ),
+    "argo": (OF_CONTAINERS | {"--secret", "--service-account"}, ("--image", "--volume"), ("--image", "--secret")),
+    "skypilot": (OF_CONTAINERS, ("--image", "--volume"), ("--image",)),
+    "batch": (
+        OF_CONTAINERS | {"--queue", "--job-role"},
+        ("--image", "--queue", "--volume"),
+        ("--image", "--queue", "--job-role"),
+    ),
+}
+
+
+def given(flags):
+    return [word for flag in flags for word in (flag, OF_SOME[flag]) if word is not None]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_options_of_each_engine(engine):
+    """Each engine takes its own and refuses all others, and says which of those that it needs is missing."""
+    takes, in_folder, in_bucket = TAKES[engine]
+    # In a bucket there is no volume to have a class, or to be seen anywhere.
+    of_folder = {"kubernetes": {"--storage-class"}}.get(engine, set())
+    for out, needs in (
+        ("s:/work/out" if engine == "object-store" else "/work/out", in_folder),
+        ("s3://bucket/x", in_bucket),
+    ):
+        if needs is None:
+            continue
+        base = ["jobs", engine, "llama3-tiny", "-o", out]
+        run_ok(*base, *given(needs))
+        for flag in OF_SOME:
+            result = run_tool(*base, *given(dict.fromkeys([*needs, flag])))
+            if flag not in takes:
+                assert result.returncode == 2 and f"`{flag}` is not for `{engine}`\n" in result.stderr, (flag, result)
+            elif out.startswith("s3:") and flag == "--mount":
+                assert result.returncode == 2 and "there is none" in result.stderr, (flag, result)
+            elif flag in of_folder:
+                assert (
+                    result.returncode == 2
+                    and ("in a bucket here" if out.startswith("s3:") else "two answers") in result.stderr
+                ), (flag, result)
+            else:
+                assert result.returncode == 0, (flag, result)
+        for flag in needs:
+            result = run_tool(*base, *given(each for each in needs if each != flag))
+            assert result.returncode == 2 and f"`{engine}` needs " in result.stderr, (flag, result)
+            assert flag in result.stderr or (engine, flag) == ("kubernetes", "--volume"), (flag, result)
+
+
+@pytest.mark.parametrize("where", ["folder", "bucket"])
+@pytest.mark.parametrize("engine", [*SHELL, *CONTAINERS, "object-store"])
+def test_all_that_says_what_is_made_reaches_the_jobs(tmp_path, engine, where):
+    """Every option of `jobs` that is also one of `gen`, but for the folder and the words of one process."""
+    engine, *array = engine.split()
+    (tmp_path / "base.yaml").write_text(SPEC + "  c: {shape: [7], init: ones}\n")
+    (tmp_path / "shard.yaml").write_text("[{a: [data, tensor]}, {b: null}, {c: null}]\n")
+    run_ok("gen", "base.yaml", "-o", "base", cwd=tmp_path)
+    digest = run_json("digest", tmp_path / "base")["model_digest"]
+    (tmp_path / "spec.yaml").write_text(
+        SPEC + "  c: {shape: [7], init: {source: base}}\nlayouts: {l: {keep: ['*']}}\n"
+        f"sources: {{base: {{path: none, digest: '{digest}'}}}}\n"
+    )
+    options = {
+        "--set": ["seed=5", "name=x"],
+        "--mesh": ["data=3,tensor=2"],
+        "--sharding": ["shard.yaml"],
+        "--source": [f"base={tmp_path}/base"],
+        "--deny": ["warnings"],
+        "--layout": ["l"],
+        "--replicas": ["full"],
+    }
+    help_of = {
+        command: set(re.findall(r"--[a-z][a-z-]+", run_ok(command, "--help").stdout)) for command in ("jobs", "gen")
+    }
+    common = set(re.findall(r"--[a-z][a-z-]+", run_ok("list", "--help").stdout))
+    assert set(options) == (help_of["jobs"] & help_of["gen"]) - common - {"--output"}
+    words = [word for flag, values in options.items() for value in values for word in (flag, value)]
+    out = ("s:out" if engine == "object-store" else tmp_path / "out") if where == "folder" else "s3://bucket/x"
+    if (engine, where) == ("object-store", "bucket"):
+        return
+    needs = dict.fromkeys(
+        [*TAKES[engine][1 if where == "folder" else 2], *(["--volume"] if engine in CONTAINERS else [])]
+    )
+    mount = ["--mount", tmp_path] if engine in CONTAINERS else []
+    text = run_ok("jobs", engine, "spec.yaml", "-o", out, *array, *given(needs), *mount, *words, cwd=tmp_path).stdout
+    expected = [f"{flag}={value}" for flag, values in options.items() for value in values]
+    places = [text.find(each) for each in expected]
+    assert -1 not in places and places == sorted(places), [
+        each for each, place in zip(expected, places, strict=True) if place < 0
+    ]
+    # What is made is the same without the jobs' engine, which is what the words are for.
+    run_ok("gen", "spec.yaml", "-o", "made", *expected, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("engine, mark, said", [("argo", "{{", "Argo"), ("batch", "Ref::", "AWS Batch")])
+def test_no_text_of_an_engine_has_its_marks(tmp_path, engine, mark, said):
+    """Wherever they stand among what the user gives."""
+    volume, odd = tmp_path / "v", tmp_path / f"w{mark}"
+    for folder in (volume / f"sub{mark}", odd):
+        folder.mkdir(parents=True)
+    (volume / "spec.yaml").write_text(SPEC + "vars: {t: {text: x}}\n")
+    (volume / f"{mark}.yaml").write_text(SPEC)
+    (tmp_path / "spec.yaml").write_text(SPEC + f"# {mark}\n")
+    (odd / "spec.yaml").write_text(SPEC)
+    words = ["--image", "i", "--volume", "v", *(["--queue", "q"] if engine == "batch" else [])]
+
+    def told(spec, *more, mount=volume, out="out", cwd=volume):
+        return run_tool("jobs", engine, spec, "-o", out, *words, "--mount", mount, *more, cwd=cwd)
+
+    assert told("spec.yaml").returncode == 0
+    cases = {
+        "set": told("spec.yaml", "--set", f"vars.t={{text: '{mark}'}}"),
+        "value": told("spec.yaml", "--env", f"A={mark}"),
+        "folder": told("spec.yaml", out=f"out{mark}"),
+        "spec": told(f"{mark}.yaml"),
+        "mount": told("llama3-tiny", mount=odd, cwd=odd, out=odd / "o"),
+        "directory": told("llama3-tiny", cwd=volume / f"sub{mark}", out=volume / "o"),
+    }
+    if engine == "argo":
+        cases["text"] = told(tmp_path / "spec.yaml")
+    for name, result in cases.items():
+        assert (
+            result.returncode == 2 and f"{said} would put something else in the place of `{mark}`, in " in result.stderr
+        ), (name, result)
+
+
+def test_a_spec_that_goes_along_keeps_its_form(tmp_path):
+    """A config of Hugging Face is JSON, whose text and name stay so; options that were given are those of the jobs."""
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "architectures": ["LlamaForCausalLM"],
+                "hidden_size": 8,
+                "intermediate_size": 16,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "vocab_size": 16,
+                "max_position_embeddings": 8,
+                "rms_norm_eps": 1e-5,
+                "torch_dtype": "float32",
+            }
+        )
+    )
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    (tmp_path / "volume").mkdir()
+    for path, name in (("config.json", "config.json"), ("spec.yaml", "spec.yaml")):
+        words = [tmp_path / path, "-o", "out", "--image", "i", "--mount", tmp_path / "volume", "--set", "seed=17"]
+        config, job, finalize = documents_of(run_ok("jobs", "kubernetes", *words, "--volume", "v").stdout)
+        assert config["data"] == {name: (tmp_path / path).read_text()}
+        for document in (job, finalize):
+            pod = document["spec"]["template"]["spec"]
+            assert f"/etc/shardinit/{name}" in [
+                *pod["containers"][0]["command"],
+                *pod["containers"][0].get("args", []),
+            ], pod
+        # Beside a claim that is made there is the spec, too.
+        kinds = [
+            document["kind"]
+            for document in documents_of(run_ok("jobs", "kubernetes", *words, "--storage-class", "c").stdout)
+        ]
+        assert kinds == ["PersistentVolumeClaim", "ConfigMap", "Job", "Job"]
+        (artifact,) = yaml.safe_load(run_ok("jobs", "argo", *words, "--volume", "v").stdout)["spec"]["templates"][1][
+            "inputs"
+        ]["artifacts"]
+        assert artifact["path"] == f"/etc/shardinit/{name}" and artifact["raw"]["data"] == config["data"][name]
+        task = yaml.safe_load(run_ok("jobs", "skypilot", path, *words[1:], "--volume", "v", cwd=tmp_path).stdout)
+        assert task["file_mounts"] == {f"/etc/shardinit/{name}": str(tmp_path / path)}
+
+
+@pytest.mark.parametrize("engine", SHELL)
+@pytest.mark.parametrize(
+    "sets, is_file",
+    [
+        (["name=a.b"], True),
+        (["name=ab"], False),
+        (["vars.t={text: a/b}"], True),
+        (["vars.t={text: ab}"], False),
+        (["vars.t=0.5"], False),
+        (["vars.t=-1.5e-3"], False),
+        (["vars.t=1/2"], True),
+        (["seed=4", "name=b.c"], True),
+        (["name=b.c", "seed=4"], True),
+    ],
+)
+def test_values_that_may_name_files(tmp_path, engine, sets, is_file):
+    """Only for them the jobs go to the folder in which they were given."""
+    (tmp_path / "spec.yaml").write_text(SPEC + "vars: {t: {text: x}}\n")
+    words = [word for each in sets for word in ("--set", each)]
+    text = run_ok(
+        "jobs", *engine.split()[:1], "spec.yaml", "-o", "out", *engine.split()[1:], *words, cwd=tmp_path
+    ).stdout
+    assert (f"\ncd -- {tmp_path} || exit\n" in text) == is_file
+
+
+def test_what_the_job_is_told_to_need(tmp_path):
+    """The disk of the loop holds one rank, which is the largest; an array is one also of one part."""
+    (tmp_path / "spec.yaml").write_text(SPEC.replace("shape: [7]", "shape: [70000]"))
+    plan = run_json("plan", tmp_path / "spec.yaml")
+    text = run_ok("jobs", "object-store", tmp_path / "spec.yaml", "-o", "s:x").stdout
+    told = re.search(r"the disk needs room for the largest rank, ([\d.]+) kB", text)[1]
+    assert abs(float(told) * 1000 - plan["max_rank_bytes"]) < 60
+    for nodes in ("1", "3"):
+        text = run_ok("jobs", "slurm", "llama3-tiny", "-o", "x", "--array", "--nodes", nodes).stdout
+        assert "#SBATCH" not in text and f"\nparts={nodes}\n" in text and '--array="$list"' in text
+        assert "#SBATCH" in run_ok("jobs", "slurm", "llama3-tiny", "-o", "x", "--nodes", nodes).stdout
+    for out, is_told in (("s3://bucket/x", True), ("/work/x", False)):
+        text = run_ok("jobs", "skypilot", "llama3-tiny", "-o", out, "--image", "i", "--volume", "v").stdout
+        assert ("\n#   sky launch --secret AWS_ACCESS_KEY_ID" in text) == is_told

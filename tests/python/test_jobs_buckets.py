@@ -351,7 +351,18 @@ def test_any_text_in_variables(engine, tmp_path):
 def test_a_store_that_only_this_command_knows(engine):
     """A variable that tells where the store is, and that the jobs do not have, is said."""
     words = ["jobs", engine, "llama3-tiny", "-o", URL, "--image", "i", *OF_ENGINE[engine]]
-    said = run_ok(*words, env={"AWS_ENDPOINT_URL": "https://store"}).stderr
-    assert "AWS_ENDPOINT_URL is set here, and the jobs do not have it" in said
-    said = run_ok(*words, "--env", "AWS_ENDPOINT_URL=https://store", env={"AWS_ENDPOINT_URL": "https://store"}).stderr
-    assert "is set here" not in said
+    names = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+    for here in ([], names[:1], names[1:], names):
+        for there in ([], names[:1], names[1:], names):
+            env = {name: "https://store" for name in here}
+            handed = [word for name in there for word in ("--env", f"{name}=https://other")]
+            said = run_ok(*words, *handed, env=env).stderr
+            lacking = [name for name in names if name in here and name not in there]
+            said_of = r"shardinit: (\w+) is set here, and the jobs do not have it: .*, give `--env (\w+)=…`\n"
+            found = re.findall(said_of, said)
+            assert found == [(name, name) for name in lacking], (here, there, said)
+            assert said.count("is set here") == len(lacking)
+    folder = ["jobs", engine, "llama3-tiny", "-o", "/work/out", "--image", "i", "--volume", "v", *OF_ENGINE[engine]]
+    if engine == "batch":
+        folder = folder[:-4] + ["--queue", "q"]
+    assert "is set here" not in run_ok(*folder, env={"AWS_ENDPOINT_URL": "https://store"}).stderr

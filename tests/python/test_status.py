@@ -120,6 +120,79 @@ def test_several_stuck_ranks(stopped, spec, tmp_path):
         "\n5 ranks are stuck: 5 since 5:00 h, 4 since 4:00 h, 3 since 3:00 h, 2 since 2:00 h, 1 since 1:00 h\n")
 
 
+def first_line(*words):
+    """What `status --watch` prints at its first look."""
+    with subprocess.Popen([BINARY, "status", *words, "--watch"], env=CLEAN, text=True, stdout=subprocess.PIPE) as watch:
+        line = watch.stdout.readline()
+        watch.kill()
+    return line
+
+
+@pytest.mark.parametrize("words, stuck", [((), [3, 1]), (("--stuck", "700"), [3]), (("--stuck", "1e4"), [])])
+def test_every_form_tells_the_same_of_stuck_ranks(spec, tmp_path, words, stuck):
+    out = tmp_path / "out"
+    run_ok("gen", spec, "-o", out, "--ranks", "0")
+    now = time.time()
+    for rank, age in ((1, 430), (2, 5), (3, 910)):
+        left_over = out / f"ranks/.rank-0000{rank}.h5.tmp-0123456789abcdef-000000000000000{rank}"
+        left_over.touch()
+        os.utime(left_over, (now - age, now - age))
+    status, watched = run_json("status", out, *words), json.loads(first_line(out, *words, "--json"))
+    for look in status, watched:
+        assert look["stuck"] == stuck and [each["rank"] for each in look["unfinished"]] == [1, 2, 3]
+        assert all(age <= each["age"] < age + 60 for each, age in zip(look["unfinished"], (430, 5, 910), strict=True))
+    text, line = run_ok("status", out, *words).stdout, first_line(out, *words)
+    said = (
+        "" if not stuck else "2 ranks are stuck: 3 since 15:1" if len(stuck) == 2 else "1 rank is stuck: 3 since 15:1"
+    )
+    assert ("stuck" in text) == ("stuck" in line) == bool(stuck)
+    assert f"missing: 1-3\n{said}" in text and line.startswith(
+        "1 of 4 ranks, 262.4 kB of 1.0 MB" + ("; " * bool(stuck) + said)
+    ), (text, line)
+    assert (", 1 since 7:1" in text) == (", 1 since 7:1" in line) == (1 in stuck)
+    metrics = metrics_of(run_ok("status", out, *words, "--prometheus").stdout)
+    assert list(metrics["shardinit_ranks_stuck"].values()) == [len(stuck)]
+    written = {
+        dict(labels)["rank"]: value for labels, value in metrics["shardinit_rank_written_timestamp_seconds"].items()
+    }
+    assert written == {str(rank): pytest.approx(now - age, abs=0.01) for rank, age in ((1, 430), (2, 5), (3, 910))}
+
+
+def test_watch_tells_which_parts_are_missing(spec, tmp_path):
+    """Of each look those that are missing then."""
+    out = tmp_path / "out"
+    run_ok("gen", spec, "-o", out, "--ranks", "0-2")
+    with subprocess.Popen(
+        [BINARY, "status", out, "--watch", "--every", "0.1", "--json", "--missing-parts", "3"],
+        env=CLEAN,
+        text=True,
+        stdout=subprocess.PIPE,
+    ) as watch:
+        looks = [json.loads(watch.stdout.readline())]
+        run_ok("gen", spec, "-o", out)
+        looks += map(json.loads, watch.stdout)
+    expected = run_json("status", out, "--missing-parts", "3")
+    assert looks[0]["missing_parts"] == "2" and looks[-1]["missing_parts"] == "" and looks[-1]["complete"]
+    assert looks[0].keys() == looks[-1].keys() == expected.keys() | {"bytes_per_second", "seconds_left"}
+    assert {name: looks[-1][name] for name in expected} == expected
+
+
+def test_of_many_ranks_people_see_the_first(spec, tmp_path):
+    """Twenty ranges of those that `finalize` lacks; numbers have commas in every form for people."""
+    out = tmp_path / "out"
+    run_ok("gen", spec, "--mesh", "a=4096", "-o", out, "--ranks", ",".join(map(str, range(1, 44, 2))))
+    ranges = ",".join(map(str, range(0, 40, 2)))
+    result = run_tool("finalize", out)
+    assert result.returncode == 3, result
+    assert f"4074 of 4096 ranks have no valid receipt: {ranges},…\n" in result.stderr, result
+    said = run_ok("status", out).stdout
+    assert f": 22 of 4,096 ranks are there, unfinished\nmissing: {ranges},40,42,44-4095\n" in said, said
+    assert first_line(out).startswith("22 of 4,096 ranks, ")
+    lacking = [rank for rank in range(4096) if rank > 43 or rank % 2 == 0]
+    run_ok("gen", spec, "--mesh", "a=4096", "-o", out, "--ranks", ",".join(map(str, lacking[:1100])))
+    assert first_line(out).startswith("1,122 of 4,096 ranks, ")
+
+
 def test_watch(spec, tmp_path):
     run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", "0")
     begin = time.monotonic()
@@ -187,6 +260,20 @@ def test_watch_in_a_terminal(spec, tmp_path):
     with Terminal(BINARY, "status", tmp_path / "out", "--watch") as terminal:
         text = terminal.read()
     assert "\r4 of 4 ranks, 1.0 MB of 1.0 MB, complete\x1b[K" in text and text.endswith("\n")
+
+
+def test_watch_paints_one_line_until_it_is_complete(spec, tmp_path):
+    run_ok("gen", spec, "-o", tmp_path / "out", "--ranks", "0")
+    with Terminal(BINARY, "status", tmp_path / "out", "--watch", "--every", "0.1") as terminal:
+        for _ in range(3):
+            terminal.read("\x1b[K")
+        run_ok("gen", spec, "-o", tmp_path / "out")
+        terminal.read()
+    looks = terminal.text.split("\x1b[K")
+    assert set(looks[:3]) == {"\r1 of 4 ranks, 262.4 kB of 1.0 MB"} and looks[-1].strip() == ""
+    assert (
+        "\n" not in "".join(looks[:-1]) and looks[-2].startswith("\r4 of 4 ranks") and looks[-2].endswith(", complete")
+    )
 
 
 NAME = 'a "b" \\n \\\\ ü\n{x="1"} 1'

@@ -170,6 +170,36 @@ TEST(FindBadText, NamesWhatItRefuses) {
   EXPECT_EQ(BadTextIn("\ufeff"), "0 invisible character U+FEFF");
 }
 
+// What looks like a space is one for people in comments and in quotes, and is none before them.
+TEST(FindBadText, TakesForeignSpacesInProseAlone) {
+  for (const std::string space :
+       {"\u00a0", "\u2000", "\u2005", "\u200a", "\u202f", "\u205f", "\u3000"}) {
+    const std::string shown = Escape(space);
+    EXPECT_TRUE(shown.starts_with("\\u") && shown.size() == 6) << shown;
+    const auto expect = [&](const std::string& before, bool is_prose) {
+      const std::string text = before + space + "b";
+      const bool is_clean = BadTextIn(text) == "clean";
+      EXPECT_EQ(is_clean, is_prose) << text;
+      EXPECT_TRUE(is_clean || BadTextIn(text).starts_with(std::to_string(before.size()) + " U+"))
+          << text;
+      EXPECT_EQ(Escape(text), Escape(before) + (is_prose ? space : shown) + "b");
+    };
+    for (const std::string mark : {"#", "\"", "'"}) {
+      expect("a " + mark, true);
+      expect(mark + " a\u00e9 ", true);
+      expect(mark + " a\n", false);
+      expect("b\n" + mark, true);
+      expect(mark + "\n\n" + mark, true);
+      EXPECT_NE(BadTextIn(space + mark), "clean");
+    }
+    for (const std::string none : {"", "a: ", "`", "[", "\n", "/*", "\t"}) expect(none, false);
+  }
+  for (const std::string other :
+       {"\u00a1", "\u1fff", "\u2010", "\u2030", "\u2060x", "\u3001", "\u2fff"}) {
+    EXPECT_EQ(Escape("a" + other).starts_with("a" + other), other != "\u2060x") << other;
+  }
+}
+
 TEST(Escape, ShowsWhatCannotBeSeen) {
   EXPECT_EQ(Escape("a\xff\n\u202e"), "a\\xff\\n\\u202e");
   EXPECT_EQ(Escape("a\u00a0b\u3000c d"), "a\\u00a0b\\u3000c d");

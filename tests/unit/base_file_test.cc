@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/child.h"
+#include "base/comparison.h"
 #include "base/error.h"
 #include "base/new_file.h"
 #include "base/result_file.h"
@@ -392,6 +394,57 @@ TEST(Folder, NeverReadsThroughALink) {
             "`./folder` is a link to elsewhere, or no folder");
   EXPECT_FALSE(Folder::Open("none"));
   EXPECT_FALSE(Folder::Open("none").Exists("a"));
+}
+
+// Whatever pieces a text comes in, all of them count, and so does what is missing at the end.
+TEST(Comparison, IsOfAllPieces) {
+  const std::string wanted = "abcabc";
+  const auto compare = [&](const std::string& text, size_t first, size_t second) {
+    Comparison comparison(wanted);
+    comparison.Add(std::string_view(text).substr(0, first));
+    comparison.Add(std::string_view(text).substr(first, second - first));
+    comparison.Add(std::string_view(text).substr(second));
+    return std::pair(comparison.equal(), comparison.at_end());
+  };
+  for (size_t first = 0; first <= wanted.size(); ++first) {
+    for (size_t second = first; second <= wanted.size(); ++second) {
+      EXPECT_EQ(compare(wanted, first, second), std::pair(true, true)) << first << " " << second;
+      for (size_t at = 0; at < wanted.size(); ++at) {
+        std::string other = wanted;
+        other[at] = 'x';
+        EXPECT_FALSE(compare(other, first, second).first) << first << " " << second << " " << at;
+      }
+      EXPECT_FALSE(compare(wanted + "c", first, second).first);
+      const std::string shorter = wanted.substr(0, 5);
+      EXPECT_EQ(compare(shorter, std::min(first, size_t{5}), std::min(second, size_t{5})),
+                std::pair(true, false));
+    }
+  }
+}
+
+TEST(RunChild, GivesAndTakesWhatItSays) {
+  const auto run = [](const std::string& script, std::string_view input = {}) {
+    return RunChild({"sh", "-c", script, "name", "a b", "$c"}, input, "a hint");
+  };
+  const auto said = [](const ChildResult& result) {
+    return std::to_string(result.status) + " " + result.output;
+  };
+  EXPECT_EQ(said(run("exit 7")), "7 ");
+  EXPECT_EQ(said(run("kill -9 $$")), "137 ");
+  EXPECT_EQ(said(run("kill -15 $$")), "143 ");
+  EXPECT_EQ(said(run("echo out; echo err >&2; echo \"$1|$2\"")), "0 out\nerr\na b|$c\n");
+  const std::string input(300'000, 'i');
+  EXPECT_EQ(said(run("wc -c", input)), "0 300000\n");
+  EXPECT_EQ(said(run("wc -c")), "0 0\n");
+  EXPECT_EQ(said(run("true", input)), "0 ");  // It need not read it.
+  // Little of a long output is kept, and the child comes to its end.
+  const ChildResult much = run("head -c 1000000 /dev/zero | tr '\\0' x; exit 3");
+  EXPECT_EQ(much.status, 3);
+  EXPECT_GE(much.output.size(), size_t{65536});
+  EXPECT_LT(much.output.size(), size_t{65536 + 4096});
+  EXPECT_EQ(much.output.find_first_not_of('x'), std::string::npos);
+  EXPECT_EQ(Failure(ExitCode::kUsage, [] { RunChild({"no-such-program"}, "", "a hint"); }),
+            "`no-such-program` is not installed");
 }
 
 }  // namespace

@@ -26,6 +26,8 @@
 #include "bucket/store.h"
 #include "bucket/tree.h"
 #include "bucket/url.h"
+#include "checkpoint/bucket.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/object.h"
 #include "formats/format.h"
 #include "graph/graph.h"
@@ -307,6 +309,61 @@ TEST_F(ToldStore, GoesToTheRegionThatTheStoreNames) {
   }
 }
 
+// A store that is elsewhere may say of the keys there that they have expired, or the other way
+// round.
+TEST_F(ToldStore, IsElsewhereAndWantsOtherKeys) {
+  Set("AWS_ACCESS_KEY_ID", "");
+  Set("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url() + "/keys");
+  Set("AWS_MAX_ATTEMPTS", "3");
+  const auto keys = [](const std::string& token) {
+    return Answer{.body = fmt::format(
+                      R"({{"AccessKeyId": "A", "SecretAccessKey": "S", "Token": "{}"}})", token)};
+  };
+  Answer moved = Failed(301, "PermanentRedirect");
+  moved.headers["X-Amz-Bucket-Region"] = "us-west-9";
+  const Answer expired = Failed(400, "ExpiredToken");
+  for (const std::vector<Answer>& answers :
+       {std::vector<Answer>{keys("one"), moved, expired, keys("two"), {.body = "x"}},
+        {keys("one"), expired, keys("two"), moved, {.body = "x"}}}) {
+    Tell(answers);
+    EXPECT_EQ(Made().Get("o", 1000), "x");
+    const Asked last = server.Take().at(4);
+    EXPECT_EQ(last.Header("x-amz-security-token"), "two");
+    EXPECT_NE(last.Header("authorization").find("/us-west-9/s3/"), std::string::npos);
+  }
+}
+
+// What one thread was told of the region holds for a request of another one that is tried again.
+TEST_F(ToldStore, GoesToTheRegionThatAnotherThreadWasTold) {
+  std::optional<Store> store;
+  std::vector<std::string> asked;
+  std::mutex mutex;
+  // It is a proxy, and so sees the hosts.
+  HttpServer proxy([&](const Asked& one) {
+    const bool is_first = [&] {
+      const std::lock_guard lock(mutex);
+      asked.push_back(one.target);
+      return asked.size() == 1;
+    }();
+    if (is_first) {
+      EXPECT_EQ(store->Get("other", 1000), "there");
+    }
+    if (one.target.find("us-west-9") != std::string::npos) return Answer{.body = "there"};
+    if (is_first) return Failed(503, "SlowDown");
+    Answer moved = Failed(301, "PermanentRedirect");
+    moved.headers["X-Amz-Bucket-Region"] = "us-west-9";
+    return moved;
+  });
+  Set("http_proxy", proxy.url());
+  Set("AWS_ENDPOINT_URL", "http://s3.eu-test-1.amazonaws.com");
+  store.emplace(ParseBucketUrl("s3://bucket/a"));
+  EXPECT_EQ(store->Get("first", 1000), "there");
+  EXPECT_EQ(asked, (std::vector<std::string>{"http://s3.eu-test-1.amazonaws.com/bucket/a/first",
+                                             "http://s3.eu-test-1.amazonaws.com/bucket/a/other",
+                                             "http://s3.us-west-9.amazonaws.com/bucket/a/other",
+                                             "http://s3.us-west-9.amazonaws.com/bucket/a/first"}));
+}
+
 TEST_F(ToldStore, FindsOtherKeysWhenItsOwnHaveExpired) {
   Set("AWS_ACCESS_KEY_ID", "");
   Set("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url() + "/keys");
@@ -332,6 +389,14 @@ TEST_F(ToldStore, FindsOtherKeysWhenItsOwnHaveExpired) {
     Tell({keys("one", ""), expired, keys("two", ""), expired});
     EXPECT_EQ(ErrorOf([&] { Made().Get("o", 1000); }).code(), ExitCode::kWorld);
     EXPECT_EQ(tokens(), "keys one keys two ");  // It helps once.
+    // The new keys may have no token: then none is sent, neither that of the old ones.
+    Tell({keys("one", ""), expired, keys("", ""), {.body = "x"}});
+    EXPECT_EQ(Made().Get("o", 1000), "x");
+    const std::vector<Asked> asked = server.Take();
+    ASSERT_EQ(asked.size(), 4u);
+    EXPECT_EQ(asked[1].Header("x-amz-security-token"), "one");
+    EXPECT_FALSE(asked[3].headers.contains("x-amz-security-token"));
+    EXPECT_EQ(asked[3].Header("authorization").find("x-amz-security-token"), std::string::npos);
   }
   Tell({keys("one", late), Failed(403, "AccessDenied")});
   EXPECT_EQ(ErrorOf([&] { Made().Get("o", 1000); }).code(), ExitCode::kWorld);
@@ -810,6 +875,48 @@ class Services : public InEnvironment {
  private:
   std::mutex mutex_;
 };
+
+// Each of them is found where none of those before it is.
+TEST_F(Services, AreAskedInOneOrder) {
+  const auto keys = [](const std::string& id) {
+    return fmt::format(R"({{"AccessKeyId": "{}", "SecretAccessKey": "S"}})", id);
+  };
+  const std::string path = "/latest/meta-data/iam/security-credentials/";
+  const auto identity = [](const std::string& id) {
+    return fmt::format("<R><AccessKeyId>{}</AccessKeyId><SecretAccessKey>S</SecretAccessKey></R>",
+                       id);
+  };
+  answers["PUT /latest/api/token"] = {{.body = "t"}};
+  answers["GET " + path] = {{.body = "role"}};
+  answers["GET " + path + "role"] = {{.body = keys("machine")}};
+  answers["GET /container"] = {{.body = keys("container")}};
+  answers["POST /"] = {{.body = identity("identity")}};
+  Set("AWS_ENDPOINT_URL_STS", server.url());
+  Set("AWS_EC2_METADATA_DISABLED", "");
+  Set("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url());
+  EXPECT_EQ(Found().key_id, "machine");
+  Set("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url() + "/container");
+  EXPECT_EQ(Found().key_id, "container");
+  const std::string process = "credential_process = echo '" + keys("process") + "'\n";
+  Set("AWS_CONFIG_FILE", Write("config", "[default]\n" + process));
+  EXPECT_EQ(Found().key_id, "process");
+  const std::string both = process + "aws_access_key_id = profile\naws_secret_access_key = S\n";
+  Write("config", "[default]\n" + both);
+  EXPECT_EQ(Found().key_id, "profile");
+  Write("config", "[default]\n" + both + "web_identity_token_file = " +
+                      Write("token", "of-profile") + "\nrole_arn = arn:p\n");
+  server.Take();
+  EXPECT_EQ(Found().key_id, "identity");
+  EXPECT_NE(server.Take().at(0).body.find("arn%3Ap"), std::string::npos);
+  Set("AWS_ROLE_ARN", "arn:e");
+  Set("AWS_WEB_IDENTITY_TOKEN_FILE", Write("other", "of-environment"));
+  EXPECT_EQ(Found().key_id, "identity");
+  EXPECT_NE(server.Take().at(0).body.find("arn%3Ae"), std::string::npos);
+  Set("AWS_ACCESS_KEY_ID", "environment");
+  Set("AWS_SECRET_ACCESS_KEY", "S");
+  EXPECT_EQ(Found().key_id, "environment");
+  EXPECT_TRUE(server.Take().empty());
+}
 
 constexpr char kKeys[] =
     R"({"AccessKeyId": "A", "SecretAccessKey": "S", "Token": "T", "SessionToken": "ST",
@@ -1298,6 +1405,39 @@ TEST_F(KeptObjects, AreOneStateOfATree) {
   EXPECT_EQ(walked(all, url, "t"), "t.x t/ tt u ");
   EXPECT_TRUE(all.IsFolder(url));
   EXPECT_EQ(&BucketTree::Of(url + "/new"), &all);
+}
+
+// A rank lacks its receipt, or none does: names of five digits are listed in the order of ranks,
+// and the longer ones among them.
+TEST_F(KeptObjects, SayWhetherARankLacksItsReceipt) {
+  const auto lacks = [&](int64_t world_size) {
+    return BucketCheckpoint("s3://bucket/a").LacksRank(world_size);
+  };
+  for (unsigned there = 0; there < 16; ++there) {
+    kept.objects.clear();
+    // These are the receipts of no rank.
+    for (const char* other : {"a/ranks/rank-00003.h5", "a/ranks/rank-1.json", "a/ranks/rank-x.json",
+                              "a/ranks/rank-00005.json", "a/rank-00002.json"}) {
+      kept.Put(other, "");
+    }
+    for (int64_t rank = 0; rank < 4; ++rank) {
+      if (there >> rank & 1) kept.Put("a/" + ReceiptFile(rank), "");
+    }
+    for (int64_t ranks = 1; ranks <= 4; ++ranks) {
+      const unsigned all = (1u << ranks) - 1;
+      EXPECT_EQ(lacks(ranks), (there & all) != all) << there << " " << ranks;
+    }
+  }
+  kept.objects.clear();
+  constexpr int64_t kRanks = 100'012;
+  for (int64_t rank = 0; rank < kRanks; ++rank) kept.Put("a/" + ReceiptFile(rank), "");
+  EXPECT_FALSE(lacks(kRanks));
+  EXPECT_TRUE(lacks(kRanks + 1));
+  for (const int64_t rank : {int64_t{9'999}, int64_t{100'005}}) {
+    const auto receipt = kept.objects.extract("a/" + ReceiptFile(rank));
+    EXPECT_TRUE(lacks(kRanks)) << rank;
+    kept.Put("a/" + ReceiptFile(rank), "");
+  }
 }
 
 // Its length is prime, so each place of a box has other bytes around it.

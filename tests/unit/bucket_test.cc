@@ -4,6 +4,7 @@
 #include <sys/sysmacros.h>
 
 #include <cctype>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -240,6 +241,40 @@ TEST(FindMount, ReadsTheKernelsList) {
   EXPECT_EQ(FindMount(kMounts, makedev(8, 1))->type, "ext4");
   EXPECT_FALSE(FindMount(kMounts, makedev(0, 53)));
   EXPECT_FALSE(FindMount("", 0));
+}
+
+// Fields have what stands for other characters, and the first line of a device counts.
+TEST(FindMount, ReadsFieldsAsTheyAreWritten) {
+  const auto found = [](const std::string& line) {
+    const std::optional<Mount> mount =
+        FindMount(line + "\n1 1 0:7 / /later rw - later later rw\n", makedev(0, 7));
+    return mount ? mount->place + "|" + mount->type + "|" + mount->source : "none";
+  };
+  EXPECT_EQ(found("9 1 0:7 / /a\\040b\\011c\\134d\\012e rw - t\\040t s\\040s rw"),
+            "/a b\tc\\d\ne|t t|s s");
+  EXPECT_EQ(found("9 1 0:7 / /a\\ rw shared:1 - t s"), "/a\\|t|s");
+  EXPECT_EQ(found("9 1 0:7 / /\\04\\048\\0400 rw - t s"), "/\\04\\048 0|t|s");
+  for (const char* torn : {"9 1 0:7 / /a rw t s rw", "9 1 0:7 / /a rw - t", "9 1 0:7", "",
+                           "9 1 0:70 / /a rw - t s rw", "9 1 10:7 / /a rw - t s rw"}) {
+    EXPECT_EQ(found(torn), "/later|later|later") << torn;
+  }
+}
+
+TEST(IsOfObjectStore, KnowsThoseThatAreMounted) {
+  for (const auto& [type, source] : {std::pair("fuse.rclone", "r:b"),
+                                     {"fuse.gcsfuse", "b"},
+                                     {"fuse.s3fs", "s3fs"},
+                                     {"fuse", "mountpoint-s3"}}) {
+    EXPECT_TRUE(IsOfObjectStore({"/mnt", type, source})) << type;
+  }
+  for (const auto& [type, source] : {std::pair("fuse", "s3fs"),
+                                     {"fuse.sshfs", "r:b"},
+                                     {"ext4", "/dev/sda1"},
+                                     {"nfs4", "fuse.rclone"},
+                                     {"fuse.bindfs", "/back"},
+                                     {"mountpoint-s3", "x"}}) {
+    EXPECT_FALSE(IsOfObjectStore({"fuse.s3fs", type, source})) << type;
+  }
 }
 
 TEST(PartBytes, FollowsFromTheSizeAndGivesAtMostTenThousand) {
