@@ -223,6 +223,24 @@ def test_values_are_compared_bit_by_bit(tmp_path):
     assert result.returncode == 1 and "values: 2 of 12 elements differ, the first at [1, 2]" in result.stdout
 
 
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_values_of_long_tensors_are_compared(tmp_path, jobs):
+    """Several blocks of a tensor differ, in several tensors; the first of all elements that differ is named."""
+    shape, places = (3, 7, 100_003), {"v": [2_100_000, 1_050_001, 1_050_003], "w": [1_700_000], "u": []}
+    before = {name: torch.zeros(shape, dtype=torch.float64 if name == "v" else torch.float32) for name in places}
+    after = {name: tensor.clone() for name, tensor in before.items()}
+    for name, of in places.items():
+        after[name].view(-1)[of] = 1
+    hub(tmp_path / "a", before)
+    hub(tmp_path / "b", after)
+    result = run_tool("diff", tmp_path / "a", tmp_path / "b", "--values", "--jobs", jobs)
+    assert result.returncode == 1
+    index = {name: [int(i) for i in np.unravel_index(min(of), shape)] for name, of in places.items() if of}
+    assert result.stdout == "".join(
+        f"~ {name}\n  values: {len(places[name])} of 2,100,063 elements differ, the first at {at}\n"
+        for name, at in index.items()) + "2 tensors differ, 1 equal\n"
+
+
 @pytest.mark.parametrize("head, table", [
     ((torch.float16, (4, 6)), (torch.bfloat16, (4, 6))), ((torch.bfloat16, (4, 6)), (torch.float16, (4, 6))),
     ((torch.float32, (4, 6)), (torch.bfloat16, (4, 6))), ((torch.bfloat16, (4, 6)), (torch.float32, (4, 6))),

@@ -247,6 +247,9 @@ def test_slices_and_devices_are_those_of_the_spec(tmp_path):
     said = run_ok("reshard", ring, "--mesh", "x=2", "-o", tmp_path / "g").stderr
     assert "the devices of the new mesh are not known" in said
     assert "not known" not in run_ok("reshard", rows, "--mesh", "x=2", "-o", tmp_path / "h").stderr
+    # The spec says that there are none.
+    two = ["--mesh", "x=2", "--set", "mesh.devices=row_major"]
+    assert "not known" not in run_ok("reshard", ring, "--spec", spec, *two, "-o", tmp_path / "i").stderr
     # The same plan with other devices is another copy.
     devices = ["--set", "mesh.devices=[1, 0, 3, 2]"]
     other = run_tool("reshard", ring, "--spec", spec, *plain[:2], *devices, "-o", tmp_path / "b")
