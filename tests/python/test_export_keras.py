@@ -246,7 +246,8 @@ def test_layers_whose_variables_stand_apart(order, size, tmp_path):
         assert os.listdir(out) and not (out / "model.weights.json").exists()
         return
     index = json.loads((out / "model.weights.json").read_text())
-    assert index == {"metadata": {"total_size": 100}, "weight_map": {f"/{g}": min(files) for g, files in files_of.items()}}
+    assert index == {"metadata": {"total_size": 100},
+                     "weight_map": {f"/{group}": min(files) for group, files in files_of.items()}}
 
 
 def test_numbers_in_paths_are_those_that_keras_writes(tmp_path):
