@@ -329,7 +329,7 @@ modules:
                        f"{max(m['max'] for m in of):.3g}", f"{min(fits):.3g}" if fits else "-", "yes"])
     assert sorted(page.tables["groups"][1:]) == sorted(wanted)
     for line in ("f32 [40, 30], normal mean 0 std {1…0.3333333333333333}", "f32 [4], constant {0…2}",
-                 "bf16 [50], uniform {1, -1} to 2", "f32 [50], uniform 3 to 5", "f32 [60], uniform 3 to 5"):
+                 "bf16 [50], uniform {-1, 1} to 2", "f32 [50], uniform 3 to 5", "f32 [60], uniform 3 to 5"):
         assert page.text.count(f"{line}\n") == 1, page.text
 
 
