@@ -207,6 +207,11 @@ def test_what_is_not_known_is_refused(tmp_path):
         return result.stderr
 
     assert "nothing says how `w_scale` scales it" in refused({"w": weight, "w_scale": torch.ones(1)})
+    # What stands beside it, and is named before it or behind it, is no reason to pass it over.
+    for other in "a", "a.scale", "x", "w.x", "w_":
+        for block in (128, 128), None:
+            assert "`w` cannot be widened: nothing says how `w_scale` scales it" in refused(
+                {"w": weight, "w_scale": torch.ones(1), other: torch.ones(2)}, block)
     # A tensor whose scales are missing, are of another name, or are alone, would stand for other numbers.
     two = {"a": weight, "a_scale_inv": scales}
     assert "`b` cannot be widened" in refused({**two, "b": weight.clone()})

@@ -104,15 +104,19 @@ def test_what_pads_is_said_to_be_left_out(tmp_path):
 shardinit: 1
 name: padded
 dtype: f32
-modules: {w: {shape: [10, 4], init: zeros}}
-layouts: {padded: {w: {from: {pad: {axis: 0, to: 16, of: w}}}}}
+modules: {w: {shape: [10, 4], init: zeros}, v: {shape: [3], init: zeros}, u: {shape: [2], init: zeros}}
+layouts:
+  padded: {keep: [v, u], w: {from: {pad: {axis: 0, to: 16, of: w}}}}
+  both: {keep: [v], w: {from: {pad: {axis: 0, to: 16, of: w}}}, u: {from: {pad: {axis: 0, to: 3, of: u}}}}
 """)
-    whole = torch.randn(16, 4)
-    out = tmp_path / "out"
-    result = run_ok("convert", hub(tmp_path / "in", {"w": whole}), "--to", "safetensors", "--spec", tmp_path / "spec.yaml",
-                    "--from-layout", "padded", "-o", out)
-    assert "24 elements of 1 tensor that its layout only pads with are left out" in result.stderr
-    assert "no difference" in run_ok("diff", out, hub(tmp_path / "rows", {"w": whole[:10].clone()}), "--values").stdout
+    whole, v, u = torch.randn(16, 4), torch.randn(3), torch.randn(3)
+    rows = hub(tmp_path / "rows", {"w": whole[:10].clone(), "v": v, "u": u[:2].clone()})
+    for layout, of_u, said in ("padded", 2, "24 elements of 1 tensor"), ("both", 3, "25 elements of 2 tensors"):
+        folder, out = hub(tmp_path / layout, {"w": whole, "v": v, "u": u[:of_u].clone()}), tmp_path / f"{layout}-out"
+        result = run_ok("convert", folder, "--to", "safetensors", "--spec", tmp_path / "spec.yaml", "--from-layout",
+                        layout, "-o", out)
+        assert f"`: {said} that its layout only pads with are left out\n" in result.stderr
+        assert "no difference" in run_ok("diff", out, rows, "--values").stdout
 
 
 def test_a_tensor_that_is_there_in_part_is_missing(tmp_path):

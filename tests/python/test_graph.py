@@ -149,6 +149,28 @@ layouts:
     assert [each["key"] is None for each in logical] == [False, True, True]
 
 
+def test_explain_names_each_layout_once(tmp_path):
+    """Before the first of the tensors that it puts the elements in."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("""shardinit: 1
+name: m
+dtype: f32
+modules: {w: {shape: [6], init: ones}, x: {shape: [2], init: ones}}
+layouts:
+  l:
+    a: {from: {slice: {axis: 0, start: 0, stop: 2, of: w}}}
+    b: {from: {slice: {axis: 0, start: 2, stop: 6, of: w}}}
+    omit: [x]
+  k: {w: w, t: w, keep: [x]}
+""")
+    text = run_ok("explain", spec, "w").stdout
+    rows = re.findall(r"^(in layout \w+ |) +(\S.*?)  +spec.yaml:\d+:\d+$", text.replace(str(spec), "spec.yaml"), re.M)
+    assert rows[-4:] == [
+        ("in layout l ", "a: slice, 2 elements"), ("", "b: slice, 4 elements"), ("in layout k ", "w"), ("", "t")]
+    text = run_ok("explain", spec, "x").stdout
+    assert re.findall(r"^in layout (\w+) +(\S+)", text, re.M) == [("l", "(omitted)"), ("k", "x")]
+
+
 def test_json_is_that_of_the_plan(apart, tmp_path):
     graph = run_json("graph", apart, "--layout", "apart")
     run_ok("gen", apart, "--layout", "apart", "-o", tmp_path / "out")

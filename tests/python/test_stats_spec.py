@@ -72,6 +72,7 @@ def test_one_bit_is_a_change(trained):
 def test_a_spec_has_no_nan(trained):
     folder, state = trained
     state["a.still"][3, 5] = state["a.norm"][3] = float("nan")
+    state |= {"scalar": torch.tensor(2.0), "one": torch.ones(1, 1)}  # These are no constants that one should look at.
     found, _ = measured(folder, state)
     for name in "a.still", "a.norm":
         assert found[name]["nan"] == 1 and found[name]["as_declared"] is found[name]["is_initial"] is False
