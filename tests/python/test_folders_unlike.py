@@ -150,6 +150,14 @@ def test_tensors_that_are_not_read_are_not_equal(tmp_path):
     assert run_ok("diff", one, two, "--values", "--only", "w").stdout == "no difference: 1 tensor\n"
     empty = hub(tmp_path / "empty", {"w": state["w"], "z": torch.zeros(0)})
     assert run_ok("diff", empty, empty, "--values").stdout == "no difference: 1 tensor\n"
+    # Without elements, but not of the same type and shape; read in the one folder alone; or in none.
+    for n, z in enumerate([torch.zeros(0, 2), torch.zeros(0).half(), torch.zeros(2, 0), torch.zeros(3), None]):
+        other = hub(tmp_path / f"other{n}", {"w": state["w"]} | ({} if z is None else {"z": z}))
+        for pair in (empty, other), (other, empty):
+            for values in [], ["--values"]:
+                result = run_tool("diff", *pair, *values)
+                assert result.returncode == 1 and "~ z\n  form: not compared: in " in result.stdout, (z, result)
+                assert "1 tensor differs, 1 equal" in result.stdout
     assert "has no tensor that is read" in refused("digest", hub(tmp_path / "none", {}), code=2)
 
 

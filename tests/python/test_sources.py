@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 
 import ml_dtypes
@@ -401,6 +402,40 @@ def test_checkpoints_are_sources_too(tmp_path, model):
     run_ok("export", spec, "--to", "dcp", "-o", dcp)
     again = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}}", sources="base: {path: dcp}", name="again.yaml")
     assert np.array_equal(values_of(again)["embed.weight"], words(EMBED))
+
+
+def test_a_checkpoint_is_named_by_its_folder(tmp_path, model):
+    """And not by the file of one of its ranks, in whose order a tensor's boxes stand."""
+    first = spec_of(tmp_path, "w: {shape: [4, 6], init: ones, shard: [t]}", sources="", head="mesh: {axes: {t: 2}}\n")
+    run_ok("gen", first, "-o", tmp_path / "first")
+    run_ok("digest", tmp_path / "first", "--write", tmp_path / "pins.json")
+    pins = (tmp_path / "pins.json").read_text()
+    (tmp_path / "pins.json").write_text(re.sub(r"\[\s*4,\s*6\s*\]", "[6, 4]", pins))
+    spec = spec_of(tmp_path, "w: {shape: [4, 6], init: {source: base}}",
+                   sources="base: {path: first, digest: pins.json}")
+    result = run_tool("gen", spec, "-o", tmp_path / "out")
+    said = f"error: `w` in `{tmp_path}/first` is f32 [4, 6], but f32 [6, 4] in `{tmp_path}/pins.json`\n"
+    assert result.returncode == 2 and said in result.stderr, result.stderr
+
+
+def test_a_digest_of_a_folder_holds_what_stands_behind_what_is_not_read(tmp_path):
+    """A tensor without elements has no digest, and those before and behind it are compared nevertheless."""
+    values = {name: np.full((4, 6), n, np.float32) for n, name in enumerate("acdf")}
+    nothing = {"b": np.zeros((0, 3), np.float32), "e": np.zeros((2, 0), np.float32)}
+    (tmp_path / "model").mkdir()
+    safetensors.numpy.save_file(values | nothing, tmp_path / "model/model.safetensors")
+    digest = run_ok("digest", tmp_path / "model").stdout.split("\n")[-2].split()[0]
+    spec = spec_of(tmp_path, "a: {shape: [4, 6], init: {source: base}}",
+                   sources=f"base: {{path: model, digest: {digest}}}")
+    assert np.array_equal(values_of(spec)["a"], words(values["a"]))
+    for name in values:
+        other = values | {name: values[name] + 1}
+        safetensors.numpy.save_file(other | nothing, tmp_path / "model/model.safetensors")
+        result = run_tool("gen", spec, "-o", tmp_path / "new")
+        assert result.returncode == 2 and f", not {digest}\n" in result.stderr, result.stderr
+    # What is not read may be another, and is none of the model.
+    safetensors.numpy.save_file(values, tmp_path / "model/model.safetensors")
+    assert np.array_equal(values_of(spec)["a"], words(values["a"]))
 
 
 def test_a_copied_rank_does_not_stand_beside_one_of_another_source(tmp_path, model):
