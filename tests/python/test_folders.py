@@ -423,6 +423,18 @@ def test_a_file_with_a_long_header_is_known(tmp_path):
         assert "this is a safetensors file, not a spec" in refused("validate", folder / "model.safetensors", code=2)
 
 
+@pytest.mark.parametrize("end", [".bin", ".pt", ".pth", ".ckpt", ".safetensors"])
+def test_one_file_is_known_by_its_end(tmp_path, end):
+    """Wherever a folder of tensors may stand, and whatever the rest of its name is."""
+    state = {"w": torch.arange(6.0).reshape(2, 3), "v": torch.ones(4)}
+    whole = run_ok("digest", hub(tmp_path / "in", state)).stdout
+    file = tmp_path / f"model.json{end}"
+    torch.save(state, file) if end != ".safetensors" else shutil.copy(tmp_path / "in/model.safetensors", file)
+    assert run_ok("digest", file).stdout == whole
+    run_ok("convert", file, "--to", "dcp", "-o", tmp_path / "out")
+    assert run_ok("digest", tmp_path / "out").stdout == whole
+
+
 def test_steps_of_runs_are_found(tmp_path):
     """Megatron-core names the last iteration in a file, Orbax's managers put items into folders."""
     run_ok("gen", TINY, "-o", tmp_path / "own")
@@ -434,5 +446,11 @@ def test_steps_of_runs_are_found(tmp_path):
     for folder in run, tmp_path / "step":
         assert "no difference" in run_ok("diff", tmp_path / "own", folder, "--values").stdout
         run_ok("verify", folder, "--spec", TINY)
+    for text in "20\n", "20 ", "20 \n\n", "0000020":
+        (run / "latest_checkpointed_iteration.txt").write_text(text)
+        assert "no difference" in run_ok("diff", tmp_path / "own", run).stdout
+    (run / "iter_0000020").rename(run / "release")
+    (run / "latest_checkpointed_iteration.txt").write_text("release\n")
+    assert "no difference" in run_ok("diff", tmp_path / "own", run).stdout
     (run / "latest_checkpointed_iteration.txt").write_text("../..")
     assert "has no iteration, but `../..`" in refused("digest", run, code=5)
