@@ -423,6 +423,27 @@ def test_a_file_with_a_long_header_is_known(tmp_path):
         assert "this is a safetensors file, not a spec" in refused("validate", folder / "model.safetensors", code=2)
 
 
+@pytest.mark.parametrize("form", ["checkpoint", "safetensors", "dcp", "zarr"])
+@pytest.mark.parametrize("to", ["hdf5", "safetensors"])
+def test_a_layout_of_a_folder_of_which_something_is_dropped(tmp_path, form, to):
+    """A checkpoint, too, is then still what its manifest says."""
+    lines = {name: f"  {name}: {{shape: [{rows}, 3], init: {{normal: {{std: 1}}}}, shard: [t]}}\n"
+             for name, rows in {"a": 4, "b": 2, "w": 6, "x": 8}.items()}
+    for name, of in ("all", "abwx"), ("less", "aw"):
+        (tmp_path / f"{name}.yaml").write_text(
+            "shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {t: 2}}\nlayouts: {l: {w.t: {from: {transpose: {of: w}}}, "
+            f"keep: [a]}}}}\nmodules:\n{''.join(lines[tensor] for tensor in of)}".replace(
+                "keep: [a]", "keep: [a]" if of == "aw" else "keep: [a, b, x]"))
+    make = ["gen"] if form == "checkpoint" else ["export", "--to", form]
+    run_ok(make[0], tmp_path / "all.yaml", *make[1:], "-o", tmp_path / "in")
+    for layout in [], ["--layout", "l"]:
+        out = tmp_path / f"out{len(layout)}"
+        run_ok("convert", tmp_path / "in", "--spec", tmp_path / "less.yaml", *layout, "--drop", "b", "--drop", "x", "--to", to,
+               "-o", out)
+        run_ok("gen", tmp_path / "less.yaml", *layout, "-o", tmp_path / f"wanted{len(layout)}")
+        assert run_ok("digest", out).stdout == run_ok("digest", tmp_path / f"wanted{len(layout)}").stdout
+
+
 @pytest.mark.parametrize("end", [".bin", ".pt", ".pth", ".ckpt", ".safetensors"])
 def test_one_file_is_known_by_its_end(tmp_path, end):
     """Wherever a folder of tensors may stand, and whatever the rest of its name is."""
