@@ -278,3 +278,12 @@ def test_paths_that_do_not_fit(paths, message, tmp_path):
     result = run_tool("export", tmp_path / "spec.yaml", "--to", "keras", "-o", tmp_path / "out")
     assert result.returncode == 2 and message in result.stderr
     assert os.listdir(tmp_path) == ["spec.yaml"]
+
+
+@pytest.mark.parametrize("dtype", ["f8e4m3fn", "f8e5m2"])
+def test_types_that_keras_does_not_load(dtype, tmp_path):
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n"
+                                        "  layers.a.vars.0: {shape: [2], init: zeros}\n"
+                                        f"  layers.b.vars.0: {{shape: [2], init: zeros, dtype: {dtype}}}\n")
+    result = run_tool("export", tmp_path / "spec.yaml", "--to", "keras", "-o", tmp_path / "out")
+    assert result.returncode == 2 and f"`layers.b.vars.0` is {dtype}, which Keras does not load\n" in result.stderr
