@@ -8,6 +8,7 @@
 #include <map>
 
 #include "commands/options.h"
+#include "graph/outline.h"
 #include "report/chart.h"
 #include "report/html.h"
 #include "report/text.h"
@@ -24,7 +25,7 @@ constexpr size_t kMostOpenCharts = 12;   // groups that are open from the start
 
 using Results = std::vector<const Measurement*>;
 
-// Tensors that differ only in the numbers of their paths.
+// Tensors that differ only in the numbers of their paths and in their values.
 struct MeasuredGroup {
   std::string name;
   Results results;
@@ -34,8 +35,10 @@ std::vector<MeasuredGroup> MeasuredGroupsOf(const std::vector<Measurement>& resu
   std::vector<MeasuredGroup> groups;
   std::map<std::string, size_t> by_name;
   for (const Measurement& m : results) {
-    const auto [it, is_new] = by_name.try_emplace(
-        WithoutNumbers(m.tensor->path()) + InShape(m.tensor->shape()), groups.size());
+    const auto [it, is_new] =
+        by_name.try_emplace(fmt::format("{} {} {}", WithoutNumbers(m.tensor->path()),
+                                        InfoOf(m.tensor->dtype()).name, InShape(m.tensor->shape())),
+                            groups.size());
     if (is_new) groups.emplace_back();
     groups[it->second].results.push_back(&m);
   }
@@ -325,7 +328,7 @@ class StatsPageWriter {
     page_.BeginDetails(group.name, groups_.size() <= kMostOpenCharts || g == 0);
     page_.Add(fmt::format("<div id=\"g{}\">\n", g));
     page_.Paragraph(fmt::format("{} {}, {}", InfoOf(first.tensor->dtype()).name,
-                                InShape(first.tensor->shape()), InitText(*first.tensor)));
+                                InShape(first.tensor->shape()), ValuesOf(group)));
     const Scale scale(group.results);
     if (scale.is_empty()) {
       page_.Paragraph(first.moments.count == 0
@@ -336,6 +339,14 @@ class StatsPageWriter {
     }
     page_.EndPart();
     page_.EndDetails();
+  }
+
+  // Returns how the tensors of a group say their values, those that differ in numbers as one.
+  static std::string ValuesOf(const MeasuredGroup& group) {
+    std::vector<const Tensor*> tensors;
+    for (const Measurement* m : group.results) tensors.push_back(m->tensor);
+    const bool are_views = tensors.front()->view() != nullptr;
+    return are_views ? InitText(*tensors.front()) : DescribeValues(tensors);
   }
 
   void AddCharts(const MeasuredGroup& group, const Scale& scale) {

@@ -136,6 +136,32 @@ def test_runs_from_other_sources_do_not_join(tmp_path, form):
     run_ok("verify", tmp_path / "out")
 
 
+@pytest.mark.parametrize("form", ["safetensors", "hdf5"])
+def test_a_source_is_another_by_each_of_its_marks(tmp_path, form):
+    """Of its files the names, the sizes, and the times to the nanosecond."""
+    folder = source(tmp_path / "in")
+    file = folder / "model.safetensors"
+    time = 1_700_000_000 * 10**9 + 500_000_000
+    os.utime(file, ns=(time, time))
+    arguments = ["convert", folder, "--to", form, *FORMATS[form], *SPLIT, "-o", tmp_path / "out"]
+    run_ok(*arguments, "--ranks", "0-3")
+    data, other = file.read_bytes(), folder / "other.safetensors"
+    header = int.from_bytes(data[:8], "little")
+    longer = (header + 8).to_bytes(8, "little") + data[8:8 + header] + b" " * 8 + data[8 + header:]
+    changes = (longer, time, file), (data, time + 1, file), (data, time + 10**9, file), (data, time, other)
+    for content, at, name in changes:
+        file.unlink()
+        name.write_bytes(content)
+        os.utime(name, ns=(time, at))
+        result = run_tool(*arguments, "--ranks", "4-7")
+        assert result.returncode == 4 and "was begun from another source" in result.stderr, (name, at, result)
+        name.rename(file)
+    file.write_bytes(data)
+    os.utime(file, ns=(time, time))
+    run_ok(*arguments, "--ranks", "4-7")
+    run_ok("verify", tmp_path / "out")
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize("form", FORMATS)
 def test_runs_that_are_killed(tmp_path, form):

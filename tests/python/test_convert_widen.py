@@ -208,6 +208,11 @@ def test_what_is_not_known_is_refused(tmp_path):
         return result.stderr
 
     assert "nothing says how `w_scale` scales it" in refused({"w": weight, "w_scale": torch.ones(1)})
+    # What stands beside it, and is named before it or behind it, is no reason to pass it over.
+    for other in "a", "a.scale", "x", "w.x", "w_":
+        for block in (128, 128), None:
+            assert "`w` cannot be widened: nothing says how `w_scale` scales it" in refused(
+                {"w": weight, "w_scale": torch.ones(1), other: torch.ones(2)}, block)
     # A tensor whose scales are missing, are of another name, or are alone, would stand for other numbers.
     two = {"a": weight, "a_scale_inv": scales}
     assert "`b` cannot be widened" in refused({**two, "b": weight.clone()})
@@ -216,8 +221,9 @@ def test_what_is_not_known_is_refused(tmp_path):
     for name, dtype in (("m.scale", torch.float32), ("m.scale_weight", torch.float32), ("m.weight.scale", torch.bfloat16)):
         assert f"nothing says how `{name}` scales it" in refused({"m.weight": weight, name: torch.ones(1, dtype=dtype)}, None)
     for codes, name in ((torch.int8, "m.SCB"), (torch.uint8, "m.weight_scale_2"), (torch.uint8, "m.weight.absmax")):
-        assert f"nothing says how `{name}` scales it" in refused(
-            {"m.weight": torch.ones(4, 4, dtype=codes), name: torch.ones(4)}, None)
+        for more in ({}, two):  # also beside what is widened
+            assert f"nothing says how `{name}` scales it" in refused(
+                {"m.weight": torch.ones(4, 4, dtype=codes), name: torch.ones(4), **more}, (128, 128) if more else None)
     largest = torch.full((300, 200), 0x7E, dtype=torch.uint8).view(torch.float8_e4m3fn)
     for dtype in DTYPES:
         assert "whose product f32 does not hold" in refused({"w": largest, "w_scale_inv": torch.full((3, 2), 1e37)}, dtype=dtype)
@@ -227,6 +233,21 @@ def test_what_is_not_known_is_refused(tmp_path):
     assert "`x` has the value 6 with the scale 2^127, whose product f32 does not hold" in refused(
         {"x_blocks": codes, "x_scales": far - 1}, dtype="f32")
     assert "which f16 does not hold" in refused({"x_blocks": codes, "x_scales": far - 5}, None, "f16")
+
+
+def test_scales_keep_their_type(tmp_path):
+    """By their names alone, where nothing that they scale is there."""
+    scales = ["a.weight_scale_inv", "a.weight_scale", "a_scales", "a.scales"]
+    others = ["a.weight", "a.scale_weight", "a.scale", "ascales", "a_scale.weight", "a.scaled", "a_scale_inverse"]
+    state = {name: torch.full((3,), 1 / 3) for name in [*scales, *others]}
+    state |= {"n": torch.arange(3), "b": torch.ones(2).bfloat16()}
+    result = run_ok("convert", folder_of(tmp_path / "in", state, None), "--to", "safetensors", "--dtype", "bf16", "-o",
+                    tmp_path / "out")
+    assert f"shardinit: {len(others)} tensors become bf16; {len(scales) + 1} of other types stay\n" in result.stderr
+    found = load(tmp_path / "out")
+    assert {name for name, tensor in found.items() if tensor.dtype == torch.float32} == set(scales)
+    for name in others:
+        same(found[name], state[name].bfloat16())
 
 
 @pytest.mark.parametrize("name, told", [

@@ -225,6 +225,44 @@ def test_layers_are_not_cut(repeated, tmp_path):
           {path: words for path, (_, _, words) in one.items()})
 
 
+@pytest.mark.parametrize("order", ["a0 b0 a1 b1 c0", "c0 b1 a1 b0 a0", "b0 a0 a1 c0 b1", "a1 c0 b0 b1 a0"])
+@pytest.mark.parametrize("size", ["1", "40", "60", "80", "1G"])
+def test_layers_whose_variables_stand_apart(order, size, tmp_path):
+    """Each is in one file nevertheless, and the map says in which."""
+    lines = [f"  layers.{name[0]}.vars.{name[1]}: {{shape: [5], init: {{constant: {{value: {n}}}}}}}\n"
+             for n, name in enumerate(order.split())]
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n" + "".join(lines))
+    out = export(tmp_path / "spec.yaml", tmp_path / "out", "--max-shard-size", size)
+    found, files_of = {}, {}
+    for file in sorted(out.glob("*.h5")):
+        for path, (_, _, words) in variables_of(file).items():
+            assert path not in found
+            found[path] = words.view("<f4").tolist()
+            files_of.setdefault(path.rpartition("/")[0], set()).add(file.name)
+    assert found == {f"layers/{name[0]}/vars/{name[1]}": [n] * 5 for n, name in enumerate(order.split())}
+    assert files_of.keys() == {f"layers/{layer}/vars" for layer in "abc"}
+    assert all(len(files) == 1 for files in files_of.values())
+    if size == "1G":
+        assert os.listdir(out) and not (out / "model.weights.json").exists()
+        return
+    index = json.loads((out / "model.weights.json").read_text())
+    assert index == {"metadata": {"total_size": 100},
+                     "weight_map": {f"/{group}": min(files) for group, files in files_of.items()}}
+
+
+def test_numbers_in_paths_are_those_that_keras_writes(tmp_path):
+    """What only looks like a number is a name, and so is one that a path begins with."""
+    names = {"layers.a.0.vars.0": "layers/a/vars/0", "layers.a.10.vars.0": "layers/a_10/vars/0",
+             "layers.b.01.vars.0": "layers/b/01/vars/0", "layers.b.00.vars.0": "layers/b/00/vars/0",
+             "layers.b.1.2.vars.0": "layers/b_1_2/vars/0", "layers.b.1.0.vars.0": "layers/b_1/vars/0",
+             "0.c.vars.0": "0/c/vars/0", "layers.9999999999.vars.0": "layers_9999999999/vars/0"}
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n" + "".join(
+        f"  {path}: {{shape: [], init: {{constant: {{value: {n}}}}}}}\n" for n, path in enumerate(names)))
+    found = variables_of(export(tmp_path / "spec.yaml", tmp_path / "out") / "model.weights.h5")
+    assert {path: words.view("<f4").item() for path, (_, _, words) in found.items()} == {
+        name: n for n, name in enumerate(names.values())}
+
+
 @pytest.mark.parametrize("paths, message", [
     (["layers.dense.kernel"], "is not the path of a variable of Keras"),
     (["vars"], "is not the path of a variable of Keras"),
@@ -240,3 +278,12 @@ def test_paths_that_do_not_fit(paths, message, tmp_path):
     result = run_tool("export", tmp_path / "spec.yaml", "--to", "keras", "-o", tmp_path / "out")
     assert result.returncode == 2 and message in result.stderr
     assert os.listdir(tmp_path) == ["spec.yaml"]
+
+
+@pytest.mark.parametrize("dtype", ["f8e4m3fn", "f8e5m2"])
+def test_types_that_keras_does_not_load(dtype, tmp_path):
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n"
+                                        "  layers.a.vars.0: {shape: [2], init: zeros}\n"
+                                        f"  layers.b.vars.0: {{shape: [2], init: zeros, dtype: {dtype}}}\n")
+    result = run_tool("export", tmp_path / "spec.yaml", "--to", "keras", "-o", tmp_path / "out")
+    assert result.returncode == 2 and f"`layers.b.vars.0` is {dtype}, which Keras does not load\n" in result.stderr

@@ -223,6 +223,24 @@ def test_values_are_compared_bit_by_bit(tmp_path):
     assert result.returncode == 1 and "values: 2 of 12 elements differ, the first at [1, 2]" in result.stdout
 
 
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_values_of_long_tensors_are_compared(tmp_path, jobs):
+    """Several blocks of a tensor differ, in several tensors; the first of all elements that differ is named."""
+    shape, places = (3, 7, 100_003), {"v": [2_100_000, 1_050_001, 1_050_003], "w": [1_700_000], "u": []}
+    before = {name: torch.zeros(shape, dtype=torch.float64 if name == "v" else torch.float32) for name in places}
+    after = {name: tensor.clone() for name, tensor in before.items()}
+    for name, of in places.items():
+        after[name].view(-1)[of] = 1
+    hub(tmp_path / "a", before)
+    hub(tmp_path / "b", after)
+    result = run_tool("diff", tmp_path / "a", tmp_path / "b", "--values", "--jobs", jobs)
+    assert result.returncode == 1
+    index = {name: [int(i) for i in np.unravel_index(min(of), shape)] for name, of in places.items() if of}
+    assert result.stdout == "".join(
+        f"~ {name}\n  values: {len(places[name])} of 2,100,063 elements differ, the first at {at}\n"
+        for name, at in index.items()) + "2 tensors differ, 1 equal\n"
+
+
 @pytest.mark.parametrize("head, table", [
     ((torch.float16, (4, 6)), (torch.bfloat16, (4, 6))), ((torch.bfloat16, (4, 6)), (torch.float16, (4, 6))),
     ((torch.float32, (4, 6)), (torch.bfloat16, (4, 6))), ((torch.bfloat16, (4, 6)), (torch.float32, (4, 6))),
@@ -405,6 +423,39 @@ def test_a_file_with_a_long_header_is_known(tmp_path):
         assert "this is a safetensors file, not a spec" in refused("validate", folder / "model.safetensors", code=2)
 
 
+@pytest.mark.parametrize("form", ["checkpoint", "safetensors", "dcp", "zarr"])
+@pytest.mark.parametrize("to", ["hdf5", "safetensors"])
+def test_a_layout_of_a_folder_of_which_something_is_dropped(tmp_path, form, to):
+    """A checkpoint, too, is then still what its manifest says."""
+    lines = {name: f"  {name}: {{shape: [{rows}, 3], init: {{normal: {{std: 1}}}}, shard: [t]}}\n"
+             for name, rows in {"a": 4, "b": 2, "w": 6, "x": 8}.items()}
+    for name, of in ("all", "abwx"), ("less", "aw"):
+        (tmp_path / f"{name}.yaml").write_text(
+            "shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {t: 2}}\nlayouts: {l: {w.t: {from: {transpose: {of: w}}}, "
+            f"keep: [a]}}}}\nmodules:\n{''.join(lines[tensor] for tensor in of)}".replace(
+                "keep: [a]", "keep: [a]" if of == "aw" else "keep: [a, b, x]"))
+    make = ["gen"] if form == "checkpoint" else ["export", "--to", form]
+    run_ok(make[0], tmp_path / "all.yaml", *make[1:], "-o", tmp_path / "in")
+    for layout in [], ["--layout", "l"]:
+        out = tmp_path / f"out{len(layout)}"
+        run_ok("convert", tmp_path / "in", "--spec", tmp_path / "less.yaml", *layout, "--drop", "b", "--drop", "x", "--to", to,
+               "-o", out)
+        run_ok("gen", tmp_path / "less.yaml", *layout, "-o", tmp_path / f"wanted{len(layout)}")
+        assert run_ok("digest", out).stdout == run_ok("digest", tmp_path / f"wanted{len(layout)}").stdout
+
+
+@pytest.mark.parametrize("end", [".bin", ".pt", ".pth", ".ckpt", ".safetensors"])
+def test_one_file_is_known_by_its_end(tmp_path, end):
+    """Wherever a folder of tensors may stand, and whatever the rest of its name is."""
+    state = {"w": torch.arange(6.0).reshape(2, 3), "v": torch.ones(4)}
+    whole = run_ok("digest", hub(tmp_path / "in", state)).stdout
+    file = tmp_path / f"model.json{end}"
+    torch.save(state, file) if end != ".safetensors" else shutil.copy(tmp_path / "in/model.safetensors", file)
+    assert run_ok("digest", file).stdout == whole
+    run_ok("convert", file, "--to", "dcp", "-o", tmp_path / "out")
+    assert run_ok("digest", tmp_path / "out").stdout == whole
+
+
 def test_steps_of_runs_are_found(tmp_path):
     """Megatron-core names the last iteration in a file, Orbax's managers put items into folders."""
     run_ok("gen", TINY, "-o", tmp_path / "own")
@@ -416,5 +467,11 @@ def test_steps_of_runs_are_found(tmp_path):
     for folder in run, tmp_path / "step":
         assert "no difference" in run_ok("diff", tmp_path / "own", folder, "--values").stdout
         run_ok("verify", folder, "--spec", TINY)
+    for text in "20\n", "20 ", "20 \n\n", "0000020":
+        (run / "latest_checkpointed_iteration.txt").write_text(text)
+        assert "no difference" in run_ok("diff", tmp_path / "own", run).stdout
+    (run / "iter_0000020").rename(run / "release")
+    (run / "latest_checkpointed_iteration.txt").write_text("release\n")
+    assert "no difference" in run_ok("diff", tmp_path / "own", run).stdout
     (run / "latest_checkpointed_iteration.txt").write_text("../..")
     assert "has no iteration, but `../..`" in refused("digest", run, code=5)

@@ -104,15 +104,19 @@ def test_what_pads_is_said_to_be_left_out(tmp_path):
 shardinit: 1
 name: padded
 dtype: f32
-modules: {w: {shape: [10, 4], init: zeros}}
-layouts: {padded: {w: {from: {pad: {axis: 0, to: 16, of: w}}}}}
+modules: {w: {shape: [10, 4], init: zeros}, v: {shape: [3], init: zeros}, u: {shape: [2], init: zeros}}
+layouts:
+  padded: {keep: [v, u], w: {from: {pad: {axis: 0, to: 16, of: w}}}}
+  both: {keep: [v], w: {from: {pad: {axis: 0, to: 16, of: w}}}, u: {from: {pad: {axis: 0, to: 3, of: u}}}}
 """)
-    whole = torch.randn(16, 4)
-    out = tmp_path / "out"
-    result = run_ok("convert", hub(tmp_path / "in", {"w": whole}), "--to", "safetensors", "--spec", tmp_path / "spec.yaml",
-                    "--from-layout", "padded", "-o", out)
-    assert "24 elements of 1 tensor that its layout only pads with are left out" in result.stderr
-    assert "no difference" in run_ok("diff", out, hub(tmp_path / "rows", {"w": whole[:10].clone()}), "--values").stdout
+    whole, v, u = torch.randn(16, 4), torch.randn(3), torch.randn(3)
+    rows = hub(tmp_path / "rows", {"w": whole[:10].clone(), "v": v, "u": u[:2].clone()})
+    for layout, of_u, said in ("padded", 2, "24 elements of 1 tensor"), ("both", 3, "25 elements of 2 tensors"):
+        folder, out = hub(tmp_path / layout, {"w": whole, "v": v, "u": u[:of_u].clone()}), tmp_path / f"{layout}-out"
+        result = run_ok("convert", folder, "--to", "safetensors", "--spec", tmp_path / "spec.yaml", "--from-layout",
+                        layout, "-o", out)
+        assert f"`: {said} that its layout only pads with are left out\n" in result.stderr
+        assert "no difference" in run_ok("diff", out, rows, "--values").stdout
 
 
 def test_a_tensor_that_is_there_in_part_is_missing(tmp_path):
@@ -146,6 +150,14 @@ def test_tensors_that_are_not_read_are_not_equal(tmp_path):
     assert run_ok("diff", one, two, "--values", "--only", "w").stdout == "no difference: 1 tensor\n"
     empty = hub(tmp_path / "empty", {"w": state["w"], "z": torch.zeros(0)})
     assert run_ok("diff", empty, empty, "--values").stdout == "no difference: 1 tensor\n"
+    # Without elements, but not of the same type and shape; read in the one folder alone; or in none.
+    for n, z in enumerate([torch.zeros(0, 2), torch.zeros(0).half(), torch.zeros(2, 0), torch.zeros(3), None]):
+        other = hub(tmp_path / f"other{n}", {"w": state["w"]} | ({} if z is None else {"z": z}))
+        for pair in (empty, other), (other, empty):
+            for values in [], ["--values"]:
+                result = run_tool("diff", *pair, *values)
+                assert result.returncode == 1 and "~ z\n  form: not compared: in " in result.stdout, (z, result)
+                assert "1 tensor differs, 1 equal" in result.stdout
     assert "has no tensor that is read" in refused("digest", hub(tmp_path / "none", {}), code=2)
 
 

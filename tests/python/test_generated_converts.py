@@ -7,6 +7,7 @@ import pathlib
 import tempfile
 
 import numpy as np
+import pytest
 from clients import client_of
 from generated import generated, given
 from hypothesis import strategies as st
@@ -166,16 +167,16 @@ def test_generated_losses(case, other):
 
 CONVENTIONS = st.fixed_dictionaries({}, optional={"times": st.sampled_from([1, 2, 0.5, -4]), "plus": st.integers(-3, 3)})
 NAMES = ["w", "v", "u"]
+SHORT = {"float32": "f32", "bfloat16": "bf16", "float64": "f64"}
 
 
 @generated(40)
 @given(conventions=st.lists(st.tuples(CONVENTIONS, CONVENTIONS | st.none()), min_size=3, max_size=3),
-       renamed=st.booleans(), dtype=st.sampled_from(["float32", "bfloat16", "float64"]))
-def test_generated_conventions(conventions, renamed, dtype):
+       renamed=st.booleans(), dtype=st.sampled_from(sorted(SHORT)), to=st.none() | st.sampled_from(sorted(SHORT)))
+def test_generated_conventions(conventions, renamed, dtype, to):
     """From the convention of one trainer to that of another, where numbers are such that nothing is rounded. None: the
-    other trainer's convention is the same."""
-    short = {"float32": "f32", "bfloat16": "bf16", "float64": "f64"}[dtype]
-    layouts, wanted, state = {"a": {}, "b": {}}, {}, {}
+    other trainer's convention, or the type, is the same."""
+    layouts, wanted, state, changed = {"a": {}, "b": {}}, {}, {}, 0
     for number, (name, (one, other)) in enumerate(zip(NAMES, conventions)):
         other = one if other is None else other
         there = f"{name}.there" if renamed else name
@@ -183,20 +184,60 @@ def test_generated_conventions(conventions, renamed, dtype):
         layouts["b"][there] = {"from": name, **other}
         value = torch.arange(-3, 5).to(torch.float64) + number
         state[name] = (value * one.get("times", 1) + one.get("plus", 0)).to(getattr(torch, dtype))
-        wanted[there] = (value * other.get("times", 1) + other.get("plus", 0)).to(getattr(torch, dtype))
+        wanted[there] = (value * other.get("times", 1) + other.get("plus", 0)).to(getattr(torch, to or dtype))
+        changed += 8 * ({"times": 1, "plus": 0} | one != {"times": 1, "plus": 0} | other)
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         (root / "in").mkdir()
         safetensors_torch.save_file(state, root / "in/model.safetensors", metadata={"format": "pt"})
         (root / "spec.yaml").write_text(json.dumps({
-            "shardinit": 1, "name": "x", "dtype": short, "layouts": layouts,
+            "shardinit": 1, "name": "x", "dtype": SHORT[dtype], "layouts": layouts,
             "modules": {name: {"shape": [8], "init": "ones"} for name in NAMES}}))
-        run_ok("convert", root / "in", "--spec", root / "spec.yaml", "--from-layout", "a", "--layout", "b", "--inexact",
-               "--to", "safetensors", "-o", root / "out", "-q")
+        result = run_ok("convert", root / "in", "--spec", root / "spec.yaml", "--from-layout", "a", "--layout", "b",
+                        "--inexact", "--to", "safetensors", "-o", root / "out", *(["--dtype", SHORT[to]] if to else []))
         found = safetensors_torch.load_file(root / "out/model.safetensors")
+    said = f"{changed} elements changed, as the layout's trainer has them; 0 of these would not come back\n"
+    assert said in result.stderr if changed else "would not come back" not in result.stderr
     assert found.keys() == wanted.keys()
     for name, tensor in wanted.items():
         assert torch.equal(found[name], tensor), (name, found[name], tensor)
+
+
+def between(value, one, other):
+    """Takes an array out of one convention and into another, in its own type."""
+    numbers = [*((f"from_{key}", number) for key, number in one.items()), *other.items()]
+    number = {key: value.dtype.type(np.float32(number)) for key, number in numbers}
+    value = value - number["from_plus"]
+    value = value * number["from_back"] if "from_back" in number else value / number["from_times"]
+    return value * number["times"] + number["plus"]
+
+
+@pytest.mark.parametrize("back", [{}, {"back": 3.3}], ids=["divided", "back"])
+@pytest.mark.parametrize("dtype, to", [
+    ("float32", "float32"), ("float64", "float64"), ("bfloat16", "bfloat16"), ("float32", "bfloat16"),
+    ("bfloat16", "float32"), ("float32", "float64"), ("float64", "float32")])
+def test_conventions_are_computed_in_f32_or_for_f64_in_that(tmp_path, dtype, to, back):
+    """Each step is rounded in the type of the source, and the result once to its own; what is lost is counted likewise,
+    on the way back."""
+    one, other = {"times": 0.3, "plus": 0.7, **back}, {"times": 1.7, "plus": -0.1}
+    value = torch.randn(1000, generator=torch.Generator().manual_seed(5), dtype=torch.float64).to(getattr(torch, dtype))
+
+    def change(tensor, to, one, other):
+        wide = tensor.numpy() if tensor.dtype == torch.float64 else tensor.float().numpy()
+        return torch.from_numpy(between(wide, one, other)).to(getattr(torch, to))
+
+    wanted = change(value, to, one, other)
+    lost = int((change(wanted, dtype, other, one) != value).sum())
+    (tmp_path / "in").mkdir()
+    safetensors_torch.save_file({"w": value}, tmp_path / "in/model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "spec.yaml").write_text(json.dumps({
+        "shardinit": 1, "name": "x", "dtype": SHORT[dtype], "modules": {"w": {"shape": [1000], "init": "ones"}},
+        "layouts": {"a": {"w": {"from": "w", **one}}, "b": {"w": {"from": "w", **other}}}}))
+    result = run_ok("convert", tmp_path / "in", "--spec", tmp_path / "spec.yaml", "--from-layout", "a", "--layout", "b",
+                    "--inexact", "--to", "safetensors", "-o", tmp_path / "out", "--dtype", SHORT[to])
+    assert torch.equal(safetensors_torch.load_file(tmp_path / "out/model.safetensors")["w"], wanted)
+    said = f"1,000 elements changed, as the layout's trainer has them; {lost:,} of these would not come back\n"
+    assert said in result.stderr
 
 
 def test_equal_elements_that_differ(tmp_path):

@@ -157,6 +157,47 @@ def test_only(apart):
     assert {t["path"] for t in graph["logical"]} == {f"l.{i}.experts" for i in range(5)}
 
 
+def test_explain_names_each_drawn_tensor_once(tmp_path):
+    """In the order of the view, however many slices of a tensor are in it."""
+    spec = tmp_path / "spec.yaml"
+    part = "{{slice: {{axis: 0, start: {}, stop: {}, of: {}}}}}".format
+    of = [part(2, 4, "w"), "v", part(0, 2, "w"), part(4, 6, "w"), part(0, 1, "u")]
+    spec.write_text(f"""shardinit: 1
+name: m
+dtype: f32
+modules: {{u: {{shape: [2], init: ones}}, v: {{shape: [3], init: zeros}}, w: {{shape: [6], init: {{normal: {{std: 2}}}}}}}}
+layouts:
+  l:
+    a: {{from: {{concat: {{axis: 0, of: [{', '.join(of)}]}}}}}}
+    b: {{from: {part(1, 2, 'u')}}}
+""")
+    logical = run_json("explain", spec, "a", "--layout", "l")["logical"]
+    assert [(each["path"], each["shape"]) for each in logical] == [("w", [6]), ("v", [3]), ("u", [2])]
+    assert [each["key"] is None for each in logical] == [False, True, True]
+
+
+def test_explain_names_each_layout_once(tmp_path):
+    """Before the first of the tensors that it puts the elements in."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("""shardinit: 1
+name: m
+dtype: f32
+modules: {w: {shape: [6], init: ones}, x: {shape: [2], init: ones}}
+layouts:
+  l:
+    a: {from: {slice: {axis: 0, start: 0, stop: 2, of: w}}}
+    b: {from: {slice: {axis: 0, start: 2, stop: 6, of: w}}}
+    omit: [x]
+  k: {w: w, t: w, keep: [x]}
+""")
+    text = run_ok("explain", spec, "w").stdout
+    rows = re.findall(r"^(in layout \w+ |) +(\S.*?)  +spec.yaml:\d+:\d+$", text.replace(str(spec), "spec.yaml"), re.M)
+    assert rows[-4:] == [
+        ("in layout l ", "a: slice, 2 elements"), ("", "b: slice, 4 elements"), ("in layout k ", "w"), ("", "t")]
+    text = run_ok("explain", spec, "x").stdout
+    assert re.findall(r"^in layout (\w+) +(\S+)", text, re.M) == [("l", "(omitted)"), ("k", "x")]
+
+
 def test_json_is_that_of_the_plan(apart, tmp_path):
     graph = run_json("graph", apart, "--layout", "apart")
     run_ok("gen", apart, "--layout", "apart", "-o", tmp_path / "out")

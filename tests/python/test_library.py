@@ -356,6 +356,29 @@ def test_misuse_of_open(api):
     assert api.c.shardinit_open(None, None, None) == 2
 
 
+@pytest.mark.parametrize("mesh", [None, b"x=3,y=1"])
+@pytest.mark.parametrize("layout", [None, b"l"])
+@pytest.mark.parametrize("sets", [[], [b"seed=3"], [b"seed=3", b"name=other", b"seed=5"]])
+@pytest.mark.parametrize("path", [None, b"there.yaml"])
+def test_members_of_a_source_together(api, mesh, layout, sets, path):
+    """Each does its own, whichever others are given."""
+    text = (b"shardinit: 1\nname: s\ndtype: f32\nmesh: {axes: {x: 2, y: 3}}\nmodules:\n"
+            b"  w: {shape: [12, 6], shard: [{axes: x, segments: 2}], init: ones}\n"
+            b"  v: {shape: [12], shard: [[x, y]], init: ones}\n"
+            b"layouts: {l: {t: {from: {transpose: {of: w}}}, keep: [v]}}\n")
+    status, handle, message = api.open(text=text, mesh=mesh, layout=layout, sets=sets, path=path)
+    assert (status, message) == (0, None)
+    info = api.c.shardinit_describe(handle).contents
+    tensors = [api.c.shardinit_tensor_at(handle, i).contents for i in range(info.tensor_count)]
+    assert (info.name, info.seed) == ((b"other", 5) if len(sets) == 3 else (b"s", 3 if sets else 0))
+    assert info.mesh_shape[:2] == ([3, 1] if mesh else [2, 3])
+    found = {t.path: (t.shape[:t.dimensions], t.partition[:t.dimensions], bool(t.extended)) for t in tensors}
+    shape, name = ([6, 12], b"t") if layout else ([12, 6], b"w")
+    by = [b"", b"x"] if layout else [b"x", b""]
+    assert found == {name: (shape, by, True), b"v": ([12], [b"x,y"], False)}
+    api.c.shardinit_close(handle)
+
+
 def test_open_without_a_source_or_a_spec(api):
     source = _native.Source(ctypes.sizeof(_native.Source), None, SMALL, len(SMALL))
     handle, message = ctypes.c_void_p(), ctypes.c_void_p()

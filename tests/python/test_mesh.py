@@ -350,6 +350,19 @@ def test_ranks_by_devices_and_finalize_without_the_spec(tmp_path):
     assert not changed(tmp_path / "parts", tmp_path / "whole")
 
 
+@pytest.mark.parametrize("asked", [
+    "0-5,2-3", "3,0-5", "5,5", "2-3,0-5,4", "0-1,2-3", "4-7,0-4", "2-5,0,1-3", "6,4,2", "0-7,7"])
+def test_lists_that_overlap(tmp_path, asked):
+    """A list has each of its numbers once, in whatever order its parts stand, of ranks and of devices."""
+    ends = [list(map(int, part.split("-"))) for part in asked.split(",")]
+    numbers = sorted({number for end in ends for number in range(end[0], end[-1] + 1)})
+    spec, ids = write(tmp_path, "{axes: {fsdp: 8}, devices: [3, 0, 7, 5, 1, 6, 2, 4]}"), [3, 0, 7, 5, 1, 6, 2, 4]
+    for option, ranks in ("--ranks", numbers), ("--devices", [rank for rank in range(8) if ids[rank] in numbers]):
+        folder = tmp_path / option[2:]
+        assert run_json("gen", spec, "-o", folder, option, asked)["ranks_written"] == len(ranks)
+        assert sorted(p.name for p in (folder / "ranks").glob("*.h5")) == [f"rank-{rank:05}.h5" for rank in ranks]
+
+
 def test_other_devices_make_no_rank_again(tmp_path):
     folder = tmp_path / "folder"
     run_ok("gen", write(tmp_path, RING), "-o", folder)
@@ -455,6 +468,7 @@ def test_what_is_asked_for_must_be_there(tmp_path):
     for arguments, message in [
         (("--devices", "8"), "the mesh has no device 8"),
         (("--devices", "0-9"), "the mesh has no device 8"),
+        (("--devices", "0,2-8"), "the mesh has no device 8"),
         (("--devices", "1,x"), "`1,x` is not a list of devices"),
         (("--devices", "4-2"), "`--devices 4-2`: 4 comes after 2"),
         (("--devices", "1", "--ranks", "1"), "`--ranks` and `--devices` both say"),
@@ -462,8 +476,9 @@ def test_what_is_asked_for_must_be_there(tmp_path):
         result = run_tool("gen", spec, "-o", tmp_path / "none", *arguments)
         assert result.returncode == 2 and message in result.stderr
     listed = write(tmp_path, "{axes: {fsdp: 2}, devices: [7, 100]}")
-    result = run_tool("gen", listed, "-o", tmp_path / "none", "--devices", "7-100")
-    assert result.returncode == 2 and "the mesh has no device 8" in result.stderr
+    for asked, missing in ("7-100", 8), ("7-8", 8), ("6-7", 6), ("7,99-100", 99), ("100,7,50", 50), ("101,7", 101):
+        result = run_tool("gen", listed, "-o", tmp_path / "none", "--devices", asked)
+        assert result.returncode == 2 and f"the mesh has no device {missing}\n" in result.stderr
     assert not (tmp_path / "none").exists()
     assert run_json("gen", listed, "-o", tmp_path / "one", "--devices", "100")["ranks_written"] == 1
     assert (tmp_path / "one/ranks/rank-00001.h5").exists()

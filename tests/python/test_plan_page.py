@@ -239,6 +239,17 @@ def test_more_ranks_are_summarized(tmp_path, mesh, places, second):
     assert max(number(high or low) for low, high in held) == plan["max_rank_bytes"]
 
 
+def test_a_place_has_the_least_and_the_most_of_its_ranks(tmp_path):
+    """Whichever of them these are: the first, one between, the last; or all ranks but one hold more."""
+    more = [0, 75, 149, *range(200, 224), *range(225, 250), 2999]
+    spec = spec_of(tmp_path, "name: m\ndtype: f32\nmesh: {axes: {fsdp: 3000}}\nrules: [{a: fsdp}]\nmodules:\n"
+                   "  w: {shape: [3000], axes: [a], init: zeros}\n"
+                   f"  v: {{shape: [10], init: ones, stage: {{fsdp: {more}}}}}\n")
+    titles = Page(write(tmp_path, spec).read_text()).titles("mesh")
+    held = [re.search(r"holds? ([\d,]+(?: to [\d,]+)?) bytes", title)[1] for title in titles]
+    assert held == ["4 to 44" if {*range(50 * n, 50 * n + 50)} & {*more} else "4" for n in range(60)]
+
+
 def sizes_of(page):
     """Names and sizes in the tree of `graph --html`, in its order, by their place in the text."""
     return re.findall(r'<div class="leaf f">.*?</i>(.*?)</span>.*?<span class="n">(.*?)</span>', page.replace("<wbr>", ""))
@@ -286,6 +297,42 @@ def test_values_are_those_that_are_measured(tmp_path):
         assert m["path"] in text and f"<span>{part:.3g} %</span>" in text
         for count in m["histogram"]:
             assert not count or f"<title>{count:,} element" in text
+
+
+def test_groups_of_what_is_measured(tmp_path):
+    """Tensors of one shape and type whose paths differ in numbers are a group, and its row is about all of them."""
+    spec = spec_of(tmp_path, """name: m
+dtype: f32
+modules:
+  l:
+    repeat: {i: 3}
+    w: {shape: [40, 30], init: {normal: {std: 1 / (i + 1)}}}
+    b: {shape: [4], init: {constant: {value: i}}}
+  x.0: {shape: [50], init: {uniform: {low: 1, high: 2}}, dtype: bf16}
+  x.1: {shape: [50], init: {uniform: {low: 3, high: 5}}}
+  x.2: {shape: [50], init: {uniform: {low: -1, high: 2}}, dtype: bf16}
+  x.3: {shape: [60], init: {uniform: {low: 3, high: 5}}}
+""")
+    page = Page(write(tmp_path, spec, command="stats").read_text())
+    by_path = {m["path"]: m for m in run_json("stats", spec)["tensors"]}
+    groups = {"l.{0…2}.w": ["l.0.w", "l.1.w", "l.2.w"], "l.{0…2}.b": ["l.0.b", "l.1.b", "l.2.b"],
+              "x.{0, 2}": ["x.0", "x.2"], "x.1": ["x.1"], "x.3": ["x.3"]}
+
+    def from_to(numbers):
+        ends = [f"{end:.3g}" for end in (min(numbers), max(numbers))]
+        return ends[0] if ends[0] == ends[1] else " … ".join(ends)
+
+    wanted = []
+    for name, paths in groups.items():
+        of = [by_path[path] for path in paths]
+        fits = [m["ks"]["probability"] for m in of if m["ks"]]
+        wanted.append([name, str(len(of)), *(from_to([m[key] for m in of]) for key in ("mean", "std")),
+                       from_to([m["declared"]["std"] for m in of]), f"{min(m['min'] for m in of):.3g}",
+                       f"{max(m['max'] for m in of):.3g}", f"{min(fits):.3g}" if fits else "-", "yes"])
+    assert sorted(page.tables["groups"][1:]) == sorted(wanted)
+    for line in ("f32 [40, 30], normal mean 0 std {1…0.3333333333333333}", "f32 [4], constant {0…2}",
+                 "bf16 [50], uniform {-1, 1} to 2", "f32 [50], uniform 3 to 5", "f32 [60], uniform 3 to 5"):
+        assert page.text.count(f"{line}\n") == 1, page.text
 
 
 def test_a_checkpoint_that_is_other_than_declared(tmp_path):

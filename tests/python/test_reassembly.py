@@ -103,6 +103,47 @@ def test_layout_of_a_rank_file(tmp_path):
                     assert dataset.id.get_offset() % 4096 == 0
 
 
+@pytest.mark.parametrize("mesh, axes", [("x: 2, tensor_parallel: 3", ["x", "tensor_parallel"]), ("", []),
+                                        ("long_name: 2, b: 1, cc: 2", ["long_name", "b", "cc"])])
+@pytest.mark.parametrize("seed", [0, 2**63 - 1, 2**63, 2**64 - 1])
+def test_attributes_of_every_file(tmp_path, seed, mesh, axes):
+    """As h5py reads them, and as `inspect` shows them: all of them, in each rank's file and in the index."""
+    (tmp_path / "spec.yaml").write_text(f"""shardinit: 1
+name: m
+dtype: f32
+seed: {seed}
+{f'mesh: {{axes: {{{mesh}}}}}' if mesh else ''}
+modules:
+  w: {{shape: [12, 5], init: ones{', shard: [' + axes[0] + ']' if axes else ''}}}
+  s: {{shape: [], init: zeros}}
+""")
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    plan = run_json("plan", tmp_path / "spec.yaml")
+    shape = plan["mesh"]["shape"]
+    digest = hashlib.sha256((tmp_path / "out/plan.json").read_bytes()).hexdigest()
+    common = {"format_version": 1, "contract_version": 1, "engine": "philox4x32", "seed": seed, "plan_sha256": digest,
+              "world_size": plan["world_size"], "mesh_axes": axes, "mesh_shape": shape}
+    files = [(name, common | {"rank": rank, "coordinate": [int(i) for i in np.unravel_index(rank, shape)]})
+             for rank, name in enumerate(rank_files(tmp_path / "out"))]
+    for name, wanted in [*files, (tmp_path / "out/index.h5", common)]:
+        with h5py.File(name, "r") as file:
+            found = dict(file.attrs.items())
+            shapes = {dataset.name: list(dataset.shape) for dataset in datasets_in(file)}
+        assert found.keys() == wanted.keys()
+        for key, value in wanted.items():
+            if value == []:
+                assert isinstance(found[key], h5py.Empty)
+            elif key == "mesh_axes":
+                assert [text_of(axis) for axis in found[key]] == value
+            else:
+                read = text_of(found[key]) if isinstance(value, str) else np.asarray(found[key]).tolist()
+                assert read == value, key
+        shown = run_json("inspect", name)
+        datasets = shown.pop("datasets")
+        assert shown == wanted
+        assert {each["dataset"]: each["shape"] for each in datasets} == shapes
+
+
 def test_offsets_serve_readers_without_hdf5(tmp_path):
     run_ok("gen", TINY, "-o", tmp_path / "out")
     for name in rank_files(tmp_path / "out"):

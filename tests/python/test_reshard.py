@@ -243,6 +243,23 @@ def test_a_layout_on_another_mesh_without_the_spec(tmp_path, tiny_layouts, name)
     assert tree_of(tmp_path / "to") == tree_of(wanted)
 
 
+@pytest.mark.parametrize("place", ["first", "last"])
+@pytest.mark.parametrize("ranks", ["0", "1-2", "0-3"])
+def test_some_ranks_of_a_damaged_box(tmp_path, place, ranks):
+    """A box is compared as a whole, however little of it these ranks want."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 1}}\n"
+                    "modules: {w: {shape: [64, 3], shard: [x], init: {normal: {std: 1}}}}\n")
+    source = gen(tmp_path / "from", spec)
+    (box,) = json.loads((source / "ranks/rank-00000.json").read_text())["boxes"]
+    data = bytearray((source / "ranks/rank-00000.h5").read_bytes())
+    data[box["file_offset"] + (0 if place == "first" else box["bytes"] - 1)] ^= 1
+    (source / "ranks/rank-00000.h5").write_bytes(data)
+    result = run_tool("reshard", source, "--mesh", "x=4", "-o", tmp_path / "to", "--ranks", ranks)
+    assert result.returncode == 1 and "the box of `w` at [0, 0] has other data than was written" in result.stderr, result
+    assert not (tmp_path / "to").exists()
+
+
 def test_slices_and_devices_are_those_of_the_spec(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 8}, devices: tray_ring}\n"
@@ -269,6 +286,9 @@ def test_slices_and_devices_are_those_of_the_spec(tmp_path):
         said = run_ok("reshard", pair, "--mesh", axes, "-o", tmp_path / name).stderr
         assert ("not known" in said) == (name == "i") and (tree_of(tmp_path / name) == tree_of(pair)) == (name == "j")
     spec.write_text(spec.read_text().replace("x: 2, y: 2}", "x: 8}").replace("[1, 0, 3, 2]", "tray_ring"))
+    # The spec says that there are none.
+    two = ["--mesh", "x=2", "--set", "mesh.devices=row_major"]
+    assert "not known" not in run_ok("reshard", ring, "--spec", spec, *two, "-o", tmp_path / "k").stderr
     # The same plan with other devices is another copy.
     devices = ["--set", "mesh.devices=[1, 0, 3, 2]"]
     other = run_tool("reshard", ring, "--spec", spec, *plain[:2], *devices, "-o", tmp_path / "b")

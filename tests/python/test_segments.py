@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import re
 
 import h5py
 import numpy as np
@@ -92,6 +93,43 @@ def test_what_ranks_hold(source, tmp_path):
                 opened.boxes("rest.weight", rank)
         with pytest.raises(ValueError, match="`out`"):
             opened.read_local("rest.weight", 0, out=np.empty((9, 4), np.float32))
+
+
+def test_what_explain_says_of_stages_and_of_boxes(tmp_path):
+    """On each rank the boxes that it holds, as `plan` lists them, and their file; stages of several axes."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("""shardinit: 1
+name: m
+dtype: f32
+mesh: {axes: {pipe: 3, x: 2, ep: 4}}
+modules:
+  a: {shape: [24, 6], shard: [{axes: [x], segments: 6}, null], init: ones, stage: {ep: [3, 0], pipe: [2, 1]}}
+  b: {shape: [24], init: ones, stage: {pipe: 0, ep: 2}}
+  c: {shape: [24], init: ones, stage: {ep: [0, 1, 2, 3]}}
+  d: {shape: [24], shard: [x], init: ones}
+  e: {shape: [24], shard: [{axes: [x], segments: 4}], init: ones, stage: {pipe: 2}}
+""")
+    held, stored = ([run_json("plan", spec, "--replicas", replicas, "--rank", rank)["boxes"] for rank in range(24)]
+                    for replicas in ("full", "dedupe"))
+    stages = {"a": "pipe 1 and 2, ep 0 and 3", "b": "pipe 0, ep 2", "c": "all ranks", "d": None, "e": "pipe 2"}
+    for name, stage in stages.items():
+        file_of = {tuple(box["offset"]): box["file"] for boxes in stored for box in boxes if box["path"] == name}
+        for rank in (0, 7, 11, 13, 20, 23):
+            boxes = [(box["offset"], box["shape"]) for box in held[rank] if box["path"] == name]
+            is_stored = any(box["path"] == name for box in stored[rank])
+            box = run_json("explain", spec, name, "--rank", rank)["box"]
+            told = [(box["offset"], box["shape"]), *((each["offset"], each["shape"]) for each in box.get("more", []))]
+            assert told == boxes or (not boxes and not any(box["shape"]) and "more" not in box)
+            assert box["file"] == (file_of[tuple(boxes[0][0])] if is_stored else None)
+            slices = ["[" + ", ".join(f"{o}:{o + n}" for o, n in zip(*each)) + "]" for each in boxes]
+            more = [f"{len(boxes) - 4} more"] if len(boxes) > 4 else []
+            size = sum(4 * int(np.prod(shape)) for _, shape in boxes)
+            where = f"{size} B, {'' if is_stored else 'stored '}in {file_of[tuple(boxes[0][0])]}" if boxes else ""
+            printed = run_ok("explain", spec, name, "--rank", rank).stdout
+            lines = [line.split(None, 1) for line in printed.splitlines() if line]
+            text = ", ".join([*slices[:4], *more, where]) if boxes else "nothing of it"
+            assert [re.sub(r"^\d+ +", "", rest[0]) for key, *rest in lines if key == "rank"] == [text]
+            assert [rest[0].split("  ")[0] for key, *rest in lines if key == "stage"] == ([stage] if stage else [])
 
 
 def test_verify_sees_each_box(tmp_path):

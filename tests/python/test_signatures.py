@@ -157,6 +157,14 @@ def test_values_of_a_checkpoint_that_nobody_signed(made, keys):
     assert done.returncode == 1 and "is not signed" in done.stderr and "equal to m" in done.stdout, done
     sign(keys / "stranger", made / "checkpoint/manifest.json")
     assert run_tool(*words).returncode == 1
+    # All that is wrong is told, whatever is told first.
+    (made / "checkpoint/notes").write_text("mine")
+    for spec in [], words[2:4], [*words[2:4], "--set", "seed=1"]:
+        done = run_tool(*words[:2], *spec, *words[4:], "--strict")
+        assert done.returncode == 1 and "1 name in it is foreign, which `--strict` forbids" in done.stderr
+        assert "is intact, but its manifest.json " in done.stderr
+        assert ("differs from m" in done.stderr) == ("--set" in spec)
+    (made / "checkpoint/notes").unlink()
     sign(keys / "rsa", made / "checkpoint/manifest.json")
     run_ok(*words)
     (made / "checkpoint/manifest.json.sig").unlink()

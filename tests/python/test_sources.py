@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 
 import ml_dtypes
@@ -360,6 +361,44 @@ f: {shape: [20, 6], init: {source: base, tensor: embed.weight}, stage: {t: 0}}
     run_ok("verify", tmp_path / "out")
 
 
+def test_sources_that_have_the_same_names(tmp_path, model):
+    """Each source has its own tensors, whatever they are called, and a receipt says nothing of one with a digest."""
+    values = {source: {f"layers.{i}.w": TENSORS[f"layers.{i}.w"] + 100 * n for i in (0, 1)}
+              for n, source in enumerate(("base", "other", "pinned"))}
+    for source, tensors in values.items():
+        (tmp_path / source).mkdir()
+        safetensors.numpy.save_file(tensors, tmp_path / source / "model.safetensors")
+    digest = run_ok("digest", tmp_path / "pinned").stdout.split("\n")[-2].split()[0]
+    taken = [("base", 0, 0), ("other", 0, 0), ("pinned", 0, 0), ("other", 1, 1), ("base", 0, 1), ("base", 1, 1)]
+    spec = spec_of(tmp_path, "\n".join(
+        f"w{n}: {{shape: [4, 6], init: {{source: {source}, tensor: layers.{i}.w}}, stage: {{t: {rank}}}}}"
+        for n, (source, i, rank) in enumerate(taken)),
+        sources=f"other: {{path: other}}, pinned: {{path: pinned, digest: {digest}}}, base: {{path: base}}",
+        head="mesh: {axes: {t: 2}}\n")
+    out = tmp_path / "out"
+    for rank in (1, 0):
+        run_ok("gen", spec, "-o", out, "--ranks", rank)
+        read = json.loads((out / f"ranks/rank-0000{rank}.json").read_text())["sources"]
+        assert read == [{"source": source, "tensor": f"layers.{i}.w",
+                         "sha256": hashlib.sha256(values[source][f"layers.{i}.w"].tobytes()).hexdigest()}
+                        for source, i, on in sorted(taken) if on == rank and source != "pinned"]
+    run_ok("verify", out)
+    made = reassemble(out)
+    for n, (source, i, _) in enumerate(taken):
+        assert np.array_equal(made[f"w{n}"][1], words(values[source][f"layers.{i}.w"]))
+    (line,) = [line for line in run_ok("plan", spec).stdout.splitlines() if line.startswith("sources ")]
+    assert line.split(None, 1)[1] == f"5 tensors of 3 sources, {5 * 96} B to be read"
+    # Rank 0 has read nothing of the tensor that changes first, but the one that changes then.
+    (out / "ranks/rank-00001.json").unlink()
+    for source, i, agrees in ("other", 1, True), ("base", 0, False):
+        values[source][f"layers.{i}.w"] += 1
+        safetensors.numpy.save_file(values[source], tmp_path / source / "model.safetensors")
+        (out / "ranks/rank-00001.json").unlink(missing_ok=True)
+        result = run_tool("gen", spec, "-o", out)
+        assert result.returncode == (0 if agrees else 4), result.stderr
+    assert "rank 1 was made of `layers.0.w` of source `base` with SHA-256 " in result.stderr, result.stderr
+
+
 def test_ranks_of_norms_of_other_bytes(tmp_path, model):
     """Rank 0 has the norms, and rank 1 the tensor that is taken from the source."""
     spec = spec_of(tmp_path, """
@@ -394,6 +433,40 @@ def test_checkpoints_are_sources_too(tmp_path, model):
     run_ok("export", spec, "--to", "dcp", "-o", dcp)
     again = spec_of(tmp_path, "embed.weight: {shape: [20, 6], init: {source: base}}", sources="base: {path: dcp}", name="again.yaml")
     assert np.array_equal(values_of(again)["embed.weight"], words(EMBED))
+
+
+def test_a_checkpoint_is_named_by_its_folder(tmp_path, model):
+    """And not by the file of one of its ranks, in whose order a tensor's boxes stand."""
+    first = spec_of(tmp_path, "w: {shape: [4, 6], init: ones, shard: [t]}", sources="", head="mesh: {axes: {t: 2}}\n")
+    run_ok("gen", first, "-o", tmp_path / "first")
+    run_ok("digest", tmp_path / "first", "--write", tmp_path / "pins.json")
+    pins = (tmp_path / "pins.json").read_text()
+    (tmp_path / "pins.json").write_text(re.sub(r"\[\s*4,\s*6\s*\]", "[6, 4]", pins))
+    spec = spec_of(tmp_path, "w: {shape: [4, 6], init: {source: base}}",
+                   sources="base: {path: first, digest: pins.json}")
+    result = run_tool("gen", spec, "-o", tmp_path / "out")
+    said = f"error: `w` in `{tmp_path}/first` is f32 [4, 6], but f32 [6, 4] in `{tmp_path}/pins.json`\n"
+    assert result.returncode == 2 and said in result.stderr, result.stderr
+
+
+def test_a_digest_of_a_folder_holds_what_stands_behind_what_is_not_read(tmp_path):
+    """A tensor without elements has no digest, and those before and behind it are compared nevertheless."""
+    values = {name: np.full((4, 6), n, np.float32) for n, name in enumerate("acdf")}
+    nothing = {"b": np.zeros((0, 3), np.float32), "e": np.zeros((2, 0), np.float32)}
+    (tmp_path / "model").mkdir()
+    safetensors.numpy.save_file(values | nothing, tmp_path / "model/model.safetensors")
+    digest = run_ok("digest", tmp_path / "model").stdout.split("\n")[-2].split()[0]
+    spec = spec_of(tmp_path, "a: {shape: [4, 6], init: {source: base}}",
+                   sources=f"base: {{path: model, digest: {digest}}}")
+    assert np.array_equal(values_of(spec)["a"], words(values["a"]))
+    for name in values:
+        other = values | {name: values[name] + 1}
+        safetensors.numpy.save_file(other | nothing, tmp_path / "model/model.safetensors")
+        result = run_tool("gen", spec, "-o", tmp_path / "new")
+        assert result.returncode == 2 and f", not {digest}\n" in result.stderr, result.stderr
+    # What is not read may be another, and is none of the model.
+    safetensors.numpy.save_file(values, tmp_path / "model/model.safetensors")
+    assert np.array_equal(values_of(spec)["a"], words(values["a"]))
 
 
 def test_a_copied_rank_does_not_stand_beside_one_of_another_source(tmp_path, model):

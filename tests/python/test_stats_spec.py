@@ -1,5 +1,7 @@
 """stats DIR --spec: which tensors of trained weights are still exactly their initialization."""
 
+import html
+
 import pytest
 
 from clients import client_of
@@ -70,6 +72,7 @@ def test_one_bit_is_a_change(trained):
 def test_a_spec_has_no_nan(trained):
     folder, state = trained
     state["a.still"][3, 5] = state["a.norm"][3] = float("nan")
+    state |= {"scalar": torch.tensor(2.0), "one": torch.ones(1, 1)}  # These are no constants that one should look at.
     found, _ = measured(folder, state)
     for name in "a.still", "a.norm":
         assert found[name]["nan"] == 1 and found[name]["as_declared"] is found[name]["is_initial"] is False
@@ -115,6 +118,30 @@ def test_names_under_a_prefix(trained):
         found = run_json("stats", folder / "dcp", "--spec", folder / "spec.yaml")
         assert not (found["missing"] or found["not_in_spec"] or found["other_form"])
         assert {t["path"]: t["is_initial"] for t in found["tensors"]}["a.norm"]
+
+
+@pytest.mark.parametrize("is_wrong", [True, False])
+def test_the_page_counts_what_is_printed(trained, is_wrong):
+    folder, state = trained
+    state["a.norm"] = state["a.norm"].float()
+    state |= {f"u.{n}.w": torch.arange(3.0) for n in range(11)}
+    state["u.0.w"][1] = float("nan")
+    if not is_wrong:
+        del state["a.up"], state["a.bias"]
+    found, rest = measured(folder, state, "--html", folder / "page.html")
+    text = html.unescape((folder / "page.html").read_text())
+    wrong = sum(not t["as_declared"] for t in found.values())
+    untested = sum(t["as_declared"] and t["declared"] is None for t in found.values())
+    assert (wrong > 0) == is_wrong and untested == 12 and rest["other_form"] == ["a.norm"]
+    elements = sum(t.numel() for t in state.values())
+    assert f"{len(found)} tensors, {elements:,} elements; tensors that differ only in numbers are one group." in text
+    assert "1 tensor is exactly as the spec initializes it." in text and found["a.still"]["is_initial"]
+    verdict = (f"{wrong} tensor{'s are' if wrong > 1 else ' is'} not as declared." if wrong else
+               f"None is found to be other than declared; {untested} cannot be tested.")
+    assert verdict in text
+    printed = run_ok("stats", folder / "trained", "--spec", folder / "spec.yaml").stdout
+    names = sorted(name for name in found if name.startswith("u."))
+    assert f"11 tensors are not in small: {', '.join(names[:8])} and 3 more\n" in printed
 
 
 def test_usage(trained):

@@ -1,13 +1,14 @@
 """Tests initializers of whole matrices by the words of shardinit-values(7), however
 they are sharded, and their distributions."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 import scipy.stats
 
-from support import DTYPES, reassemble, run_ok
+from support import DTYPES, reassemble, run_json, run_ok
 
 HEAD = "shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 1, b: 1}}\n"
 
@@ -69,6 +70,26 @@ def test_orthogonal_is_that_of_the_manual(rows, columns, tmp_path):
     ours = generate(tmp_path, f"modules: {{w: {{shape: [{rows}, {columns}], init: {{orthogonal: {{gain: 3}}}}}}}}\n")["w"]
     want = orthogonal(normals, long, short, 3)
     assert np.array_equal(ours, want if rows >= columns else want.T)
+
+
+def test_what_a_plan_says_of_matrices_that_are_made_whole(tmp_path):
+    """Their sum, and the one that takes most memory, whichever stands first."""
+    def told(*inits):
+        lines = "".join(f"  w{n}: {init}\n" for n, init in enumerate(inits))
+        (tmp_path / "plan.yaml").write_text(
+            f"shardinit: 1\nname: m\ndtype: f32\nmodules:\n  v: {{shape: [9], init: ones}}\n{lines}")
+        return run_json("plan", tmp_path / "plan.yaml")["orthogonal"]
+
+    inits = ["{shape: [300, 40], init: orthogonal}", "{shape: [8, 8], init: orthogonal}",
+             "{shape: [6, 700, 3], init: delta_orthogonal, in_axis: 0, out_axis: 1}"]
+    alone = [told(init) for init in inits]
+    largest = max(alone, key=lambda of: of["largest_memory"])
+    assert len({of["largest_memory"] for of in alone}) == 3
+    for order in itertools.permutations(inits):
+        both = told(*order)
+        assert both["tensors"] == 3 and both["operations"] == pytest.approx(sum(of["operations"] for of in alone))
+        assert {key: both[key] for key in both if key.startswith("largest")} == {
+            key: largest[key] for key in largest if key.startswith("largest")}
 
 
 CUT = """modules:
