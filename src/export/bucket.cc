@@ -41,8 +41,8 @@ constexpr int kRounds = 5;
 constexpr size_t kLongestKey = 1024;  // of an object, in bytes
 constexpr size_t kClaimLimit = size_t{1} << 24, kObjectLimit = size_t{4} << 30;
 
-// These members follow the origin in a claim and in a record.
-constexpr char kSourceMember[] = ",\n \"source\": ", kFilesMember[] = ",\n \"files\": ";
+// This member follows the origin in a claim.
+constexpr char kSourceMember[] = ",\n \"source\": ";
 
 // Metadata of an object with elements, and of a large one without.
 constexpr char kExportKey[] = "export-sha256", kTextKey[] = "sha256";
@@ -257,7 +257,7 @@ class BucketExport {
     std::optional<std::string> record = store_.Get(kExportName, kObjectLimit);
     if (!record) return {};
     // The optimizer of another export is behind what both have.
-    if (!record->starts_with(origin_ + kFilesMember)) ThrowOther(*record);
+    if (!IsRecordOf(*record, origin_)) ThrowOther(*record);
     for (size_t f = 0; f < parts_.files.size(); ++f) {
       if (sizes_[f] != parts_.files[f].size()) return {};
     }

@@ -39,7 +39,7 @@ bool IsThere(const std::string& folder, const std::string& origin,
   bool is_other = false;
   if (IsFolder(folder) && ReadFileIfExists(folder + "/" + kExportName, kRecordLimit, &record)) {
     hint += ", or remove this one";
-    if (!record.starts_with(origin)) {
+    if (!IsRecordOf(record, origin)) {
       what = "holds another export";
       is_other = true;
     } else {

@@ -111,10 +111,13 @@ RecordedFile FileIn(const json& in, const std::string& record) {
 std::string WriteOrigin(const Plan& plan, const ExportRequest& request) {
   JsonWriter out;
   BeginRecord(plan, request, out);
+  return out.Take();
+}
+
+bool IsRecordOf(std::string_view record, std::string_view origin) {
   // The next key ends the last value. Without it, 50 MB would begin as 5 MB does, and an export
   // with an optimizer as one without.
-  out.Key("files");
-  return out.Take();
+  return record.starts_with(origin) && record.substr(origin.size()).starts_with(",\n \"files\": ");
 }
 
 std::string WriteRecord(const Plan& plan, const ExportRequest& request,

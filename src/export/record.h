@@ -14,6 +14,9 @@ namespace shardinit {
 // Writes the beginning of the record: what decides the bytes of an export.
 std::string WriteOrigin(const Plan& plan, const ExportRequest& request);
 
+// Returns whether a record is of an export that has this origin.
+bool IsRecordOf(std::string_view record, std::string_view origin);
+
 // `digests[f][b]` is the digest of box b of file f.
 std::string WriteRecord(const Plan& plan, const ExportRequest& request,
                         const std::vector<FileLayout>& files,
