@@ -514,23 +514,28 @@ def test_who_clears_away_what_parts_left_may_be_killed_anywhere(tmp_path):
         command.check("unlink", index, "kill")
 
 
-def test_what_a_killed_capture_left_goes_with_the_next_run(tmp_path):
+@pytest.mark.parametrize("name", ["out", "m+1.yaml"])
+def test_what_a_killed_capture_left_goes_with_the_next_run(tmp_path, name):
     """Its temporary file stayed for ever. Those of another machine stay for hours."""
-    words = [*CAPTURED, *OUTPUTS["capture -o"][0], "out"]
-    others = tmp_path / f".out.tmp-{'0' * 16}-{'1' * 16}"
+    words = [*CAPTURED, *OUTPUTS["capture -o"][0], name]
+    others = tmp_path / f".{name}.tmp-{'0' * 16}-{'1' * 16}"
     others.touch()
+    # Such a name is that of a temporary file of another result.
+    foreign = tmp_path / f".mm1_yaml.tmp-{'0' * 16}-{'1' * 16}"
+    foreign.touch()
+    os.utime(foreign, (0, 0))
 
     def capture(*rules):
         return subprocess.run(words, cwd=tmp_path, env={**PYTHON, **interposed(*rules)}, capture_output=True, text=True)
 
     for call in ("write", "fsync", "link", "unlink"):
         killed = capture(rule(call, "kill", when=1, where=f"{tmp_path}/"))
-        assert killed.returncode == -signal.SIGKILL and len(list(tmp_path.glob(".out.tmp-*"))) == 2
+        assert killed.returncode == -signal.SIGKILL and len(list(tmp_path.glob(f".{name}.tmp-*"))) == 2
         assert capture().returncode == 0
-        assert sorted(path.name for path in tmp_path.iterdir()) == [others.name, "out"]
-        (tmp_path / "out").unlink()
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted([foreign.name, others.name, name])
+        (tmp_path / name).unlink()
     os.utime(others, (0, 0))
     assert capture().returncode == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    unread = capture(rule("read", "fail", errno.EIO, where=tmp_path / "out"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [foreign.name, name]
+    unread = capture(rule("read", "fail", errno.EIO, where=tmp_path / name))
     assert unread.returncode == 3 and "Input/output error" in unread.stderr and "Traceback" not in unread.stderr

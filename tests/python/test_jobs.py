@@ -273,6 +273,14 @@ def test_a_long_name_of_a_model_ends_as_names_must(tmp_path):
     assert job["metadata"]["name"] == "shardinit-" + "a" * 29
 
 
+@pytest.mark.parametrize("model, gibibytes", [("llama3-tiny", 1), ("llama3.1-8b", 17), ("llama3.1-70b", 145), ("llama3.1-405b", 832)])
+def test_a_claim_holds_a_tenth_more_than_the_files(model, gibibytes, tmp_path):
+    text = run_ok("jobs", "kubernetes", model, "-o", "out", "--image", "i", "--storage-class", "nfs", cwd=tmp_path).stdout
+    claim = documents_of(text)[0]
+    assert claim["spec"]["resources"]["requests"] == {"storage": f"{gibibytes}Gi"}
+    assert gibibytes == run_json("plan", model)["file_bytes"] * 11 // 10 // 2**30 + 1
+
+
 def test_a_claim_of_kubernetes(tmp_path):
     text = run_ok("jobs", "kubernetes", "llama3.1-405b", "-o", "out", "--image", "i", "--storage-class", "nfs", cwd=tmp_path).stdout
     claim, job, finalize = documents_of(text)

@@ -84,6 +84,11 @@ def test_stuck_ranks(stopped):
     os.utime(partial, (before - 723, before - 723))
     assert "1 rank is stuck: 2 since 12:0" in run_ok("status", out).stdout
     assert 722 < run_json("status", out)["unfinished"][0]["age"] < 800
+    # Other names with a number are not what a rank's file is made under.
+    for name in ("rank-00002.json", "rank-2.h5", "rank-000002.h5", "rank-00002.h5.json", "share-00002", "trunk-00002.h5"):
+        (out / f"ranks/.{name}.tmp-{'0' * 16}-{'1' * 16}").touch()
+    (out / "ranks/rank-00002.h5.old").touch()
+    assert 722 < run_json("status", out)["unfinished"][0]["age"] < 800
     # A clock that is ahead makes no age below zero.
     os.utime(partial, (before + 1000, before + 1000))
     assert run_json("status", out)["unfinished"] == [{"rank": 2, "age": 0}]
