@@ -284,8 +284,8 @@ BESIDE = {
     "safetensors": (["x.safetensors", "y.safetensors.index.json"], ["deep/x.safetensors", "x.safetensors.bak", ".x"]),
     "hf-dcp": (["x.safetensors", "y.safetensors.index.json"], ["deep/x.safetensors", "__0_0.distcp"]),
     "dcp": (["__9_0.distcp"], ["deep/__9_0.distcp", "_metadata", ".metadata.bak"]),
-    "zarr": (["params.first/0.9", "params.first/9", "params.first/1x", "x/.zarray", "x/.zgroup", "x/zarr.json",
-              ".zgroup", "zarr.json", "x.ocdbt"], ["params.first/note", "deep/x.ocdbt", "a/b/note", "params.first.0"]),
+    "zarr": (["deep/x/0.9", "params.first/0.9", "params.first/9", "params.first/1x", "x/.zarray", "x/.zgroup", "x/zarr.json",
+              ".zgroup", "zarr.json", "x.ocdbt"], ["params.first/note", "deep/x.ocdbt", "a/0/note", "a/9b/c/note", "params.first.0"]),
 }
 
 

@@ -471,6 +471,8 @@ def test_fsdp_in_two_processes(export, values, tmp_path):
     ("{adamw: {weight_decay: 0.1}}", "error: a parameter group with hyperparameters needs `lr`"),
     ("{adamw: {lr: high}}", "1:14: error: `lr` must be a finite number from 0 on, not `high`"),
     ("{adamw: {lr: 1, betas: [0.9, 1]}}", "error: `betas` must be two numbers from 0 to less than 1"),
+    *((f"{{adamw: {{lr: 1, betas: {betas}}}}}", f"numbers from 0 to less than 1, such as `[0.9, 0.95]`, not {count}")
+      for betas, count in (("[]", 0), ("[0.9]", 1), ("[0.9, 0.95, 0.99]", 3), ("[0, 0, 0, 0]", 4))),
     ("{adamw: {lr: 1, amsgrad: null}}", "error: `amsgrad` must be `true` or `false`, not nothing"),
     ("{adamw: {lr: 1, decoupled_weight_decay: false}}", "error: without `decoupled_weight_decay` it is Adam"),
     ("{adamw: {params: embd.weight}}", "1:18: error: no tensor matches `embd.weight`"),

@@ -296,6 +296,36 @@ def test_norms_of_every_type_and_distribution(tmp_path):
             assert np.array_equal(words, stored(made, path, rank)), (path, rank)
 
 
+# Path → the tensors that may be made by one function, as what they differ in is given to it; none of another path may.
+KINDS = {
+    "normal": ["{shape: [4, 5], init: {normal: {std: 1}}}", "{shape: [4, 5], init: {normal: {mean: 3, std: 2}}}"],
+    "shape": ["{shape: [4, 6], init: {normal: {std: 1}}}", "{shape: [4, 6], init: {normal: {std: 2}}}"],
+    "dtype": ["{shape: [4, 5], dtype: bf16, init: {normal: {std: 1}}}"],
+    "uniform": ["{shape: [4, 5], init: {uniform: {low: -1, high: 1}}}", "{shape: [4, 5], init: {uniform: {low: 0, high: 2}}}"],
+    "cut": ["{shape: [4, 5], init: {truncated_normal: {std: 1}}}", "{shape: [4, 5], init: {truncated_normal: {std: 1, high: 1}}}"],
+    "rows": ["{shape: [4, 1], init: {norms: {of: normal0}}}", "{shape: [4, 1], init: {norms: {of: normal1}}}"],
+    "columns": ["{shape: [1, 5], init: {norms: {of: normal0}}}"],
+    "longer": ["{shape: [4, 1], init: {norms: {of: shape0}}}", "{shape: [4, 1], init: {norms: {of: shape1}}}"],
+    "rows_bf16": ["{shape: [4, 1], init: {norms: {of: dtype0}}}"],
+    "rows_uniform": ["{shape: [4, 1], init: {norms: {of: uniform0}}}", "{shape: [4, 1], init: {norms: {of: uniform1}}}"],
+    "orthogonal": ["{shape: [4, 5], init: orthogonal}", "{shape: [4, 5], init: {orthogonal: {gain: 2}}}"],
+    "one_zero": ["{shape: [4, 5], init: {sparse: {sparsity: 0.25}}}", "{shape: [4, 5], init: {sparse: {sparsity: 0.25, std: 2}}}"],
+    "two_zeros": ["{shape: [4, 5], init: {sparse: {sparsity: 0.5}}}"],
+    "one": ["{shape: [4, 5], init: ones}"], "zero": ["{shape: [4, 5], init: zeros}"],
+    "expression": ['{shape: [4, 5], init: {expr: "normal() * i0"}}', '{shape: [4, 5], key: other, init: {expr: "normal() * i0"}}'],
+    "column": ['{shape: [4, 5], init: {expr: "normal() * i1"}}'],
+    "normalized": ["{shape: [4, 5], init: {normalized: {axis: 0}}}"], "other_axis": ["{shape: [4, 5], init: {normalized: {axis: 1}}}"],
+}
+
+
+def test_tensors_of_one_kind_alone_share_a_function(tmp_path):
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: kinds\ndtype: f32\nmodules:\n" + "".join(
+        f"  {name}{number}: {tensor}\n" for name, tensors in KINDS.items() for number, tensor in enumerate(tensors)))
+    calls = re.findall(r"= func.call @(\w+)\(", run_ok("program", tmp_path / "spec.yaml").stdout)
+    made = [name for name, tensors in KINDS.items() for _ in tensors]
+    assert len(calls) == len(made) and len(set(calls)) == len(set(zip(calls, made))) == len(KINDS)
+
+
 def boxes_of(checkpoint, rank):
     """The results of a module of `--rank`: name → the values of that box."""
     return {f"{path}@{part}" if part else path: checkpoint.read(path, tuple(slice(o, o + n) for o, n in zip(*box)))

@@ -4,6 +4,8 @@
 #include <sys/sysmacros.h>
 
 #include <cctype>
+#include <cstdlib>
+#include <ctime>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -84,6 +86,24 @@ TEST(Sign, HasTheSignaturesOfTheReference) {
   EXPECT_EQ(
       SignatureOf({.method = "GET", .path = "/", .query = {{"prefix", "J"}, {"max-keys", "2"}}}),
       "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7");
+}
+
+TEST(Sign, HasTheTimeOfUtcWhereverItIs) {
+  const char* const before = std::getenv("TZ");
+  const std::string zone = before == nullptr ? "" : before;
+  for (const char* const other : {"XXX-14", "XXX+12", "UTC0"}) {
+    setenv("TZ", other, 1);
+    tzset();
+    EXPECT_EQ(SignatureOf({.method = "GET", .path = "/", .query = {{"lifecycle", ""}}}),
+              "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543")
+        << other;
+  }
+  if (before == nullptr) {
+    unsetenv("TZ");
+  } else {
+    setenv("TZ", zone.c_str(), 1);
+  }
+  tzset();
 }
 
 TEST(Request, EncodesWhatItSends) {
