@@ -481,6 +481,21 @@ def test_copies_into_a_bucket(specs, object_store, tmp_path):
     assert_is(object_store, tmp_path / "local")
 
 
+@pytest.mark.parametrize("words", [["reshard", "{}", "--mesh", "a=1"], ["convert", "{}", "--to", "safetensors"],
+                                   ["export", "{}", "--to", "dcp"]], ids=lambda words: words[0])
+def test_a_copy_is_beside_what_it_is_of(words, object_store, tmp_path):
+    """A name that goes on where the other one ends is beside it, and so is what the other one begins with."""
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {a: 1}}\n"
+                                        "modules: {w: {shape: [4], init: {normal: {std: 1}}}}\n")
+    ok(object_store, "gen", "spec.yaml", "-o", URL, folder=tmp_path)
+    words = [word.format(URL) for word in words]
+    for inside in (URL + "/x", URL + "/ranks/x", URL + "/2/"):
+        done = tool(object_store, *words, "-o", inside, folder=tmp_path)
+        assert done.returncode == 2 and f"is in `{URL}`, the checkpoint that is copied" in done.stderr, (inside, done)
+    for beside in (URL + "2", URL + "-x/y", URL + ".b", "s3://bucket/models2", "s3://bucket/a", "s3://bucket/models/A"):
+        ok(object_store, *words, "-o", beside, folder=tmp_path)
+
+
 def test_conversions_into_a_bucket_tell_sources_apart(object_store, tmp_path):
     make_two_models(tmp_path)
     words = ["--to", "hdf5"]
