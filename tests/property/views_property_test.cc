@@ -11,6 +11,7 @@
 
 #include "generate/fill.h"
 #include "graph/stored/view.h"
+#include "support/cases.h"
 #include "support/filled.h"
 #include "support/random_plan.h"
 #include "tensor/coverage.h"
@@ -261,9 +262,11 @@ class Maker {
   bool again_ = false;
 };
 
+constexpr uint64_t kSeeds = Cases(3000);
+
 TEST(Views, HoldEachElementOnceHoweverOftenTheyHaveIt) {
   int whole = 0, more_than_whole = 0;
-  for (uint64_t seed = 0; seed < 3000; ++seed) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     std::vector<Tensor> drawn;
     Maker maker(seed, &drawn, DType::f32);
     maker.Any(0);
@@ -296,12 +299,12 @@ TEST(Views, HoldEachElementOnceHoweverOftenTheyHaveIt) {
     whole += std::ssize(held) == all;
     more_than_whole += std::ssize(held) < all && elements >= all;
   }
-  EXPECT_GT(whole, 500);  // Otherwise this shows little.
-  EXPECT_GT(more_than_whole, 50);
+  EXPECT_GT(whole, Cases(500));  // Otherwise this shows little.
+  EXPECT_GT(more_than_whole, Cases(50));
 }
 
 TEST(Views, AreWhatTheirOperationsSay) {
-  for (uint64_t seed = 0; seed < 3000; ++seed) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     const DType dtype = std::vector{DType::f32, DType::bf16, DType::f64}[seed % 3];
     const auto drawn = std::make_shared<std::vector<Tensor>>();
     const Case made = Maker(seed, drawn.get(), dtype).Any(static_cast<int>(seed % 5));

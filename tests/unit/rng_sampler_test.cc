@@ -13,6 +13,7 @@
 #include "kernels/kernels.h"
 #include "rng/reference.h"
 #include "rng/sampler.h"
+#include "support/cases.h"
 
 namespace shardinit {
 namespace {
@@ -69,7 +70,7 @@ TEST(Sampler, ParametersRoundToF32) {
   EXPECT_EQ(MakeNormal(0, 1).scale, 0x1.2d6abep+0f);
 }
 
-constexpr size_t kCount = 1 << 22;
+constexpr size_t kCount = Cases(1 << 22), kFewer = Cases(1 << 20);
 
 std::vector<float> DrawMany(const Sampler& sampler, size_t count = kCount) {
   std::vector<float> values(count);
@@ -170,7 +171,7 @@ TEST(TruncatedNormal, Distribution) {
   const double cutoffs[][2] = {{-2, 2}, {-3, 3},  {-100, 100}, {-1, 3},   {0, 5},
                                {5, 6},  {1.9, 2}, {-10, -1.9}, {9.5, 20}, {-0.01, 0.01}};
   for (const auto& [low, high] : cutoffs) {
-    const auto z = DrawMany(MakeTruncatedNormal(0, 1, low, high), 1 << 20);
+    const auto z = DrawMany(MakeTruncatedNormal(0, 1, low, high), kFewer);
     const auto [least, most] = std::minmax_element(z.begin(), z.end());
     EXPECT_GE(*least, static_cast<float>(low));
     EXPECT_LE(*most, static_cast<float>(high));
@@ -208,7 +209,7 @@ TEST(Uniform, Distribution) {
   const auto u = DrawMany(MakeUniform(0, 1));
   EXPECT_LT(KolmogorovSmirnov(u, [](double x) { return x; }), 1.63);
   for (const auto& [low, high] : {std::pair{-0.1, 0.1}, {1.0, 1.0001}, {-1.0, 0.0}, {0.0, 3e-20}}) {
-    const auto values = DrawMany(MakeUniform(low, high), 1 << 20);
+    const auto values = DrawMany(MakeUniform(low, high), kFewer);
     const auto [least, most] = std::minmax_element(values.begin(), values.end());
     EXPECT_GE(*least, static_cast<float>(low));
     EXPECT_LT(*most, static_cast<float>(high));

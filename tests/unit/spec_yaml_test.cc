@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 
 #include "spec/yaml.h"
 
@@ -215,13 +215,13 @@ TEST(ParseYaml, RefusesBombsAtOnce) {
       {"a: [" + Repeat("x,\n", 1100000) + "]", "the spec has more than 1000000 values"},
       {Repeat("k", 2000) + ": 1", "a key must end within 1024 bytes"},
   };
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // Of this process: others may be at work, too.
   for (const Case& c : cases) {
     const std::string message = Parse(c.text);
     EXPECT_NE(message.find("error: " + c.expected + "\n"), std::string::npos) << message;
     EXPECT_LT(message.size(), 1000u);
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  EXPECT_LT(std::clock() - start, 30 * CLOCKS_PER_SEC);
 }
 
 }  // namespace
