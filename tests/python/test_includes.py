@@ -40,7 +40,7 @@ DECLARED = {
     "cstdio": "FILE fflush fread fwrite remove",
     "cstdlib": "abort abs aligned_alloc atoi atoll free getenv malloc rand",
     "cstring": "memchr memcmp memcpy memmove memset strcmp strcpy strlen",
-    "ctime": "gmtime strftime time time_t tm",
+    "ctime": "clock clock_t gmtime strftime time time_t tm",
     "cctype": "isalnum isalpha islower tolower",
     "csignal": "signal",
     "deque": "deque",
