@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/interrupt.h"
+#include "base/sha256.h"
 #include "base/suggest.h"
 #include "base/text.h"
 #include "generate/filler.h"
@@ -201,21 +202,23 @@ class RelaidSource final : public SourceFolder, public std::enable_shared_from_t
   std::string pin() const override {
     const std::string stored = stored_->pin();
     const std::lock_guard lock(mutex_);
-    if (pin_.empty() && !stored.empty()) pin_ = ToHex(Sha256Of(stored + Places()));
+    if (pin_.empty() && !stored.empty()) {
+      Sha256 hash;
+      hash.Update(stored);
+      for (const auto& [name, tensor] : tensors_) hash.Update(PlacesOf(name, *tensor));
+      pin_ = ToHex(hash.Finish());
+    }
     return pin_;
   }
 
  private:
-  // Says which elements of the folder each tensor has.
-  std::string Places() const {
-    std::string text;
-    for (const auto& [name, tensor] : tensors_) {
-      text += fmt::format("\n{} [{}]", name, fmt::join(tensor->shape(), ", "));
-      try {
-        AddPlaces(rearrangement_.ViewOf(*tensor), &text);
-      } catch (const Error&) {
-        text += " is not stored";  // Whoever asks for it gets the error.
-      }
+  // Says which elements of the folder a tensor has.
+  std::string PlacesOf(const std::string& name, const Tensor& tensor) const {
+    std::string text = fmt::format("\n{} [{}]", name, fmt::join(tensor.shape(), ", "));
+    try {
+      AddPlaces(rearrangement_.ViewOf(tensor), &text);
+    } catch (const Error&) {
+      text += " is not stored";  // Whoever asks for it gets the error.
     }
     return text;
   }
