@@ -91,7 +91,7 @@ class Store {
   CredentialSource credentials_;
   std::string scheme_, host_, base_;  // `base_` is what stands before a key in the path.
   int attempts_ = 0;
-  std::mutex mutex_;  // of `host_` and `region_`
+  std::mutex mutex_;  // It guards `host_` and `region_`.
   std::string region_;
 };
 

@@ -52,7 +52,7 @@ class PartsFiller final : public Filler {
       try {
         own->filler->Fill(Runs(start, {}, made), 0, made, at);
       } catch (const Error& error) {
-        // What is wrong with an element is said with the element's indices in its part.
+        // A part tells its own indices of an element, since it knows no other tensor.
         if (error.code() != ExitCode::kUsage || own->begin == 0) throw;
         throw Error(
             error.code(),

@@ -1103,21 +1103,9 @@ def test_only_uploads_of_the_checkpoint_are_ended(words, specs, object_store):
     ok(object_store, "gen", "awkward.yaml", "-o", URL, folder=specs)
     for name in ("manifest.json", "index.h5"):
         object_store.remove("models/a/" + name)
-    begun(
-        object_store,
-        *(
-            f"models/a/{name}"
-            for name in (
-                "index.h5",
-                "manifest.json",
-                "plan.json",
-                "devices.json",
-                "ranks/rank-00000.h5",
-                "ranks/rank-00003.h5",
-                "ranks/rank-00003.json",
-            )
-        ),
-    )
+    ours = ["index.h5", "manifest.json", "plan.json", "devices.json", "ranks/rank-00000.h5", "ranks/rank-00003.h5",
+            "ranks/rank-00003.json"]
+    begun(object_store, *(f"models/a/{name}" for name in ours))
     others = begun(
         object_store,
         "models/ab/index.h5",
