@@ -61,27 +61,37 @@ BoxElements Converting(BoxElements source, DType from, const Tensor& tensor) {
   };
 }
 
-BoxElements Rescaling(BoxElements source, DType from, const Convention& of_source,
-                      const Tensor& tensor, Losses* losses) {
-  return [source = std::move(source), from, of_source, &tensor, losses](int64_t first,
-                                                                        int64_t count, void* out) {
+BoxElements Rescaling(BoxElements source, DType from, Conventions of_source, const Tensor& tensor,
+                      Losses* losses) {
+  return [source = std::move(source), from, of_source = std::move(of_source), &tensor, losses](
+             int64_t first, int64_t count, void* out) {
     const auto bytes = static_cast<size_t>(InfoOf(from).bytes);
     std::vector<uint8_t> elements(static_cast<size_t>(count) * bytes);
     source(first, count, elements.data());
+    std::vector<uint32_t> which(static_cast<size_t>(count));
+    if (of_source.which) of_source.which(first, count, which.data());
     auto* at = static_cast<uint8_t*>(out);
-    int64_t lost = 0;
+    int64_t changed = 0, lost = 0;
     uint64_t back;
-    losses->changed += count;
-    for (const uint8_t* element = elements.data(); count > 0; --count, element += bytes) {
-      if (!Change(element, from, of_source, tensor.dtype(), tensor.convention(), at)) {
-        ThrowNotHeld(tensor, element, from);
+    const uint8_t* element = elements.data();
+    for (const uint32_t number : which) {
+      const Convention& convention = of_source.all[number];
+      if (convention == tensor.convention()) {
+        if (!Convert(element, from, tensor.dtype(), at)) ThrowNotHeld(tensor, element, from);
+      } else {
+        if (!Change(element, from, convention, tensor.dtype(), tensor.convention(), at)) {
+          ThrowNotHeld(tensor, element, from);
+        }
+        const bool returns =
+            Change(at, tensor.dtype(), tensor.convention(), from, convention, &back) &&
+            memcmp(&back, element, bytes) == 0;
+        ++changed;
+        lost += !returns;
       }
-      const bool returns =
-          Change(at, tensor.dtype(), tensor.convention(), from, of_source, &back) &&
-          memcmp(&back, element, bytes) == 0;
-      lost += !returns;
+      element += bytes;
       at += InfoOf(tensor.dtype()).bytes;
     }
+    losses->changed += changed;
     losses->lost += lost;
   };
 }

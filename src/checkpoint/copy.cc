@@ -15,7 +15,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/table.h"
 #include "checkpoint/stored_filler.h"
+#include "generate/fill.h"
 #include "generate/view.h"
 #include "graph/stored/rearrange.h"
 #include "tensor/arrangement.h"
@@ -115,16 +117,45 @@ void FolderCopy::FindOrigins(const Plan& to) {
     if (!rearrangement) rearrangement.emplace(from_.graph, to.graph);
     Tensor view = rearrangement->ViewOf(tensor);
     transposes_ |= Transposes(*view.view());
-    // Elements of another type are converted when they are in their places.
+    std::optional<DType> dtype;
     for (const Piece& piece : view.view()->pieces) {
-      if (piece.source == Piece::kPadding) continue;
-      const Tensor& stored = from_.graph.tensors[static_cast<size_t>(piece.source)];
-      view.Edit().dtype = stored.dtype();
-      origin.convention = stored.convention();
-      break;
+      const bool is_padding = piece.source == Piece::kPadding;
+      const Tensor& of =
+          is_padding ? tensor : from_.graph.tensors[static_cast<size_t>(piece.source)];
+      // Elements of another type are converted when they are in their places.
+      if (!is_padding && !dtype) dtype = of.dtype();
+      if (!Contains(origin.conventions, of.convention())) {
+        origin.conventions.push_back(of.convention());
+      }
     }
+    view.Edit().dtype = dtype.value_or(tensor.dtype());
     origin.view = std::make_unique<const Tensor>(std::move(view));
   }
+}
+
+Conventions FolderCopy::ConventionsOf(const Origin& origin, const BoxTask& task) const {
+  Conventions found = {.all = origin.conventions};
+  if (found.all.size() == 1) return found;
+  const auto number_of = [&](const Convention& convention) {
+    return static_cast<double>(std::ranges::find(found.all, convention) - found.all.begin());
+  };
+  // A view of the same elements, each of which is the number of its convention.
+  View view = *origin.view->view();
+  for (Piece& piece : view.pieces) piece.padding = number_of(task.tensor->convention());
+  Tensor numbers = *origin.view;
+  numbers.Edit().dtype = DType::u32;
+  numbers.set_view(std::make_shared<const View>(std::move(view)));
+  const auto filler =
+      std::make_shared<const ViewFiller>(numbers, task.box, [&](const Tensor& stored) {
+        Tensor constant;
+        constant.Edit().dtype = DType::u32;
+        constant.Edit().distribution = Constant{number_of(stored.convention())};
+        return FillerOf(constant);
+      });
+  found.which = [filler](int64_t first, int64_t count, void* out) {
+    filler->Fill(first, count, out);
+  };
+  return found;
 }
 
 const FolderCopy::Origin& FolderCopy::OriginOf(const BoxTask& task) const {
@@ -367,9 +398,9 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
       task.source = [filler](int64_t first, int64_t count, void* out) {
         filler->Fill(first, count, out);
       };
-      if (losses_ != nullptr && origin.convention != task.tensor->convention()) {
-        task.source = Rescaling(std::move(task.source), origin.view->dtype(), origin.convention,
-                                *task.tensor, losses_);
+      if (losses_ != nullptr && origin.conventions != std::vector{task.tensor->convention()}) {
+        task.source = Rescaling(std::move(task.source), origin.view->dtype(),
+                                ConventionsOf(origin, task), *task.tensor, losses_);
       } else if (origin.view->dtype() != task.tensor->dtype()) {
         task.source = Converting(std::move(task.source), origin.view->dtype(), *task.tensor);
       }

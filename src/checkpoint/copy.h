@@ -59,7 +59,8 @@ class FolderCopy final : public TaskSource {
     const Tensor* same = nullptr;
     // A view of all that `from` stores, if no tensor is the same.
     std::unique_ptr<const Tensor> view = nullptr;
-    Convention convention = {};  // of what it is a view of
+    // Those of what it is a view of, and of its padding, which is as the tensor has it.
+    std::vector<Convention> conventions = {};
   };
 
   // A box of the folder, with its digests.
@@ -88,6 +89,7 @@ class FolderCopy final : public TaskSource {
 
   void FindOrigins(const Plan& to);
   const Origin& OriginOf(const BoxTask& task) const;
+  Conventions ConventionsOf(const Origin& origin, const BoxTask& task) const;
   // Returns the box of the folder that equals the task's, or null.
   const FilePiece* FindWhole(const BoxTask& task) const;
   // Separates the tasks of one tensor; those to make in one pass stay together.

@@ -172,11 +172,15 @@ SHORT = {"float32": "f32", "bfloat16": "bf16", "float64": "f64"}
 
 @generated(40)
 @given(conventions=st.lists(st.tuples(CONVENTIONS, CONVENTIONS | st.none()), min_size=3, max_size=3),
-       renamed=st.booleans(), dtype=st.sampled_from(sorted(SHORT)), to=st.none() | st.sampled_from(sorted(SHORT)))
-def test_generated_conventions(conventions, renamed, dtype, to):
+       renamed=st.booleans(), fused=st.none() | st.integers(0, 5), dtype=st.sampled_from(sorted(SHORT)),
+       to=st.none() | st.sampled_from(sorted(SHORT)))
+def test_generated_conventions(conventions, renamed, fused, dtype, to):
     """From the convention of one trainer to that of another, where numbers are such that nothing is rounded. None: the
-    other trainer's convention, or the type, is the same."""
+    other trainer's convention, or the type, is the same. The other trainer may have all in one tensor, with so much
+    padding, which has no convention."""
     layouts, wanted, state, changed = {"a": {}, "b": {}}, {}, {}, 0
+    if fused is not None:
+        conventions = [(one, conventions[0][1] or {}) for one, _ in conventions]
     for number, (name, (one, other)) in enumerate(zip(NAMES, conventions)):
         other = one if other is None else other
         there = f"{name}.there" if renamed else name
@@ -186,6 +190,11 @@ def test_generated_conventions(conventions, renamed, dtype, to):
         state[name] = (value * one.get("times", 1) + one.get("plus", 0)).to(getattr(torch, dtype))
         wanted[there] = (value * other.get("times", 1) + other.get("plus", 0)).to(getattr(torch, to or dtype))
         changed += 8 * ({"times": 1, "plus": 0} | one != {"times": 1, "plus": 0} | other)
+    if fused is not None:
+        padding = torch.full((fused,), 7, dtype=next(iter(wanted.values())).dtype)
+        wanted = {"all": torch.cat([*wanted.values(), padding])}
+        of = {"concat": {"axis": 0, "of": NAMES}}
+        layouts["b"] = {"all": {"from": {"pad": {"axis": 0, "to": 24 + fused, "value": 7, "of": of}} if fused else of, **conventions[0][1]}}
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         (root / "in").mkdir()
