@@ -70,6 +70,10 @@ std::string FirstDifference(std::string_view present, std::string_view wanted) {
     for (size_t at = 0; (at = plan.find(kTensor, at)) != plan.npos; at += kTensor.size()) ++count;
     return count;
   };
+  if (tensors_in(present) == tensors_in(wanted)) {
+    return fmt::format("the two differ from line {} of plan.json on",
+                       1 + std::ranges::count(present.substr(0, line), '\n'));
+  }
   return fmt::format("it has {} there, and {} here", Count(tensors_in(present), "tensor"),
                      Count(tensors_in(wanted), "tensor"));
 }

@@ -180,17 +180,25 @@ void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& p
   }
   // The tensor of the current stream that is not tied, if there is one.
   size_t untied = order.empty() ? 0 : order[0].second;
+  size_t first = untied;                                   // the last one that was not reported
+  const bool ties_are_reported = diagnostics.HasErrors();  // those to what is not alike
   for (size_t k = 1; k < order.size(); ++k) {
-    const size_t first = order[k - 1].second, second = order[k].second;
+    const size_t second = order[k].second;
     if (all[first].stream() != all[second].stream()) {
-      untied = second;
+      first = untied = second;
       continue;
     }
-    // Tensors may share a stream if all but one of them are tied.
-    const bool ties = specs.empty() ? MadeAlike(all[first], all[second])
-                                    : IsTied(specs[second]) || IsTied(specs[untied]);
+    // Tensors may share a stream if all but one of them are tied, and those have its values. One
+    // that is tied to itself, as the first of a repeat may be, is that one.
+    const bool is_alike = MadeAlike(all[first], all[second]);
+    const bool ties = specs.empty() ? is_alike
+                                    : (is_alike || ties_are_reported) &&
+                                          (IsTied(specs[second]) || IsTied(specs[untied]));
     if (!specs.empty() && !IsTied(specs[second])) untied = second;
-    if (ties) continue;
+    if (ties) {
+      first = second;
+      continue;
+    }
     diagnostics.Error(*places[second],
                       fmt::format("`{}` and `{}` would be drawn from the same random stream",
                                   all[first].path(), all[second].path()),

@@ -79,7 +79,9 @@ class OptimizerReader {
   }
 
  private:
+  // What is given twice was reported.
   Reported Error(const Node& node, std::string message, std::string hint = {}) {
+    if (node.ambiguous) return {};
     return diagnostics_.Error(node.span, std::move(message), std::move(hint));
   }
 

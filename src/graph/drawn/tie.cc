@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -76,13 +77,13 @@ class TieMistakes {
   std::map<std::tuple<const Source*, uint32_t, uint32_t>, size_t> places_;
 };
 
-// Reports why a tensor cannot have the values of `other`, which `is_tied` to a third one.
-bool MayTie(const Tensor& tensor, const Tensor& other, bool is_tied, const Span& place,
-            TieMistakes& mistakes) {
-  if (is_tied) {
+// Reports why a tensor cannot have the values of `other`, which may be tied to a `third` one.
+bool MayTie(const Tensor& tensor, const Tensor& other, std::optional<std::string_view> third,
+            const Span& place, TieMistakes& mistakes) {
+  if (third) {
     mistakes.Add(place, [&] {
       return std::pair{fmt::format("`{}` is tied to another tensor itself", other.path()),
-                       fmt::format("tie this one to `{}`, too", DrawPathOf(other))};
+                       fmt::format("tie this one to `{}`, too", *third)};
     });
     return false;
   }
@@ -118,6 +119,7 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
   if (tied.empty() || !drawn.IsComplete()) return;
   std::unordered_map<std::string_view, size_t> numbers;
   for (size_t i = 0; i < drawn.tensors.size(); ++i) numbers.emplace(drawn.tensors[i].path(), i);
+  std::unordered_map<const Tensor*, std::string_view> tied_to;  // what was tied, to which path
   const TensorSpec* reported = nullptr;
   TieMistakes mistakes;
   for (const size_t i : tied) {
@@ -142,8 +144,14 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
       reported = own;  // reported once for a repeat
       continue;
     }
-    const bool is_tied = spec != nullptr && spec->tie && DrawPathOf(other) != other.path();
-    if (!MayTie(tensor, other, is_tied, name.span, mistakes)) continue;
+    std::optional<std::string_view> third;
+    if (spec != nullptr && spec->tie && DrawPathOf(other) != other.path()) {
+      // The key of one that was not tied yet is what it is to be tied to.
+      const auto known = tied_to.find(&other);
+      third = known == tied_to.end() ? DrawPathOf(other) : known->second;
+    }
+    if (!MayTie(tensor, other, third, name.span, mistakes)) continue;
+    tied_to.emplace(&tensor, other.path());
     if (std::holds_alternative<KeyWords>(other.key())) {
       tensor.set_key(other.key());
     } else {

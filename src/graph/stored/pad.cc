@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 #include "base/checked_math.h"
+#include "base/error.h"
 #include "graph/stored/view.h"
 #include "graph/validate.h"
 
@@ -98,13 +101,17 @@ void PadTensors(const Mesh& mesh, const Paddings& paddings, std::vector<Tensor>*
   PieceBudget budget = kMaxPieces;
   int64_t bytes = 0;
   const Padding* padded = nullptr;  // of the last tensor that was padded
+  // The places of mistakes, each told once for all tensors of a repeat.
+  std::set<std::tuple<const Source*, uint32_t, uint32_t>> reported;
   for (size_t i = 0; i < stored->size(); ++i) {
     Tensor& tensor = (*stored)[i];
     if (const auto found = paddings.find(i); found != paddings.end()) {
       padded = &found->second;
       if (const auto problem = PadTensor(mesh, padded->value, &tensor, &budget)) {
-        diagnostics.Error(padded->place, problem->message, problem->hint);
-        return;
+        const Span& place = padded->place;
+        if (reported.emplace(place.source, place.line, place.column).second) {
+          diagnostics.Error(place, problem->message, problem->hint);
+        }
       }
     }
     int64_t of_tensor = 0;
