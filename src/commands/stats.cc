@@ -47,7 +47,8 @@ struct StatsOptions {
   bool force = false, json = false;
 };
 
-std::string Short(double value) { return fmt::format("{:.6g}", value); }
+// The sign of what is no number is the processor's.
+std::string Short(double value) { return std::isnan(value) ? "nan" : fmt::format("{:.6g}", value); }
 
 // Writes null for a sum of f64 elements that does not fit in an f64.
 void WriteIfFinite(const char* key, double value, JsonWriter& out) {
