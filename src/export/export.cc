@@ -124,13 +124,16 @@ std::string MakeRecord(const Plan& plan, const ExportRequest& request,
   return WriteRecord(plan, request, files, digests, crcs);
 }
 
-// A plan does not say what the values of a source are. Throws Error (kConflict) if the export that
-// is there has other ones.
+// A plan does not say what the values of a folder are, nor of a source without a digest. Throws
+// Error (kConflict) if the export that is there has other ones.
 void RequireSameValues(const Plan& plan, const ExportRequest& request,
                        const std::vector<FileLayout>& files, int64_t bytes, std::string_view record,
                        WorkCounters* counters) {
-  const std::vector<Tensor>& tensors = plan.graph.logical();
-  if (request.source == nullptr || std::none_of(tensors.begin(), tensors.end(), IsOfSource)) return;
+  const bool may_differ =
+      request.source != nullptr
+          ? std::ranges::any_of(plan.graph.logical(), IsOfSource)
+          : std::ranges::any_of(plan.graph.sources, [](const auto& s) { return s.digest.empty(); });
+  if (!may_differ) return;
   if (record == MakeRecord(plan, request, files, bytes, counters)) return;
   throw Error(ExitCode::kConflict, fmt::format("`{}` exists and has other values", request.folder),
               "choose another folder with `-o`, or remove this one");

@@ -129,12 +129,13 @@ KnownTensors KnownOf(const Plan& folder, const Plan& from) {
   return known;
 }
 
-// Gives the model's tensors, and those that are stored, their types and values.
+// Gives the model's tensors, and those that are stored, their types and values. Those that the
+// folder lacks are stored nowhere, and nothing is drawn for them either.
 void Take(const KnownTensors& known, InitGraph* graph) {
   const auto take = [&](Tensor* tensor) {
-    const auto found = known.find(tensor->path());
-    if (found == known.end()) return;
-    tensor->Edit().dtype = found->second;
+    if (const auto found = known.find(tensor->path()); found != known.end()) {
+      tensor->Edit().dtype = found->second;
+    }
     tensor->Edit().distribution = ValuesOfSource(std::string(tensor->path()));
     tensor->set_stream({});
     tensor->set_key({});

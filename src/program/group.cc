@@ -17,7 +17,9 @@ std::pair<std::string, int64_t> WithoutNumber(const std::string& path) {
   for (size_t begin = 0; begin < path.size();) {
     const size_t end = std::min(path.find('.', begin), path.size());
     const std::string_view part(path.data() + begin, end - begin);
-    if (part.size() < 10 && part.find_first_not_of("0123456789") == part.npos && !part.empty()) {
+    // The name of a stack has its numbers without zeros before them.
+    if (part.size() < 10 && part.find_first_not_of("0123456789") == part.npos && !part.empty() &&
+        (part == "0" || part[0] != '0')) {
       return {path.substr(0, begin) + "*" + path.substr(end), std::stoll(std::string(part))};
     }
     begin = end + 1;

@@ -106,6 +106,17 @@ def test_legacy_file_of_a_linear_layer(tmp_path):
     assert run_ok("diff", tmp_path / "in.pt", tmp_path / "as.safetensors", "--values").stdout == "no difference: 2 tensors\n"
 
 
+def test_strides_have_no_product(tmp_path):
+    """Those of a tensor of twelve dimensions are 2^66 together."""
+    tensor = torch.arange(4096, dtype=torch.float32).reshape([2] * 12)
+    torch.save({"a": tensor}, tmp_path / "many.pt")
+    torch.save({"a": tensor.permute(*range(10, -1, -1), 11)}, tmp_path / "other.pt")
+    run_ok("convert", tmp_path / "many.pt", "--to", "safetensors", "-o", tmp_path / "out", "-q")
+    assert torch.equal(safetensors_torch.load_file(tmp_path / "out/model.safetensors")["a"], tensor)
+    run_ok("convert", tmp_path / "other.pt", "--to", "safetensors", "-o", tmp_path / "turned", "-q")
+    assert torch.equal(safetensors_torch.load_file(tmp_path / "turned/model.safetensors")["a"], tensor.permute(*range(10, -1, -1), 11))
+
+
 def test_what_would_have_to_run_is_refused(tmp_path):
     torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pt")
     assert "whose code would have to run" in refused("digest", tmp_path / "module.pt", code=5)

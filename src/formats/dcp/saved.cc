@@ -58,21 +58,30 @@ int64_t NaturalOf(const Value* value, const std::string& path, std::string_view 
   return value->number;
 }
 
-// Reads a tuple of integers, or a `torch.Size` of one, with a product that fits.
-Shape ShapeOf(const Value* value, const std::string& path, std::string_view what) {
+namespace {
+
+// Reads a tuple of integers, or a `torch.Size` of one.
+Shape SizesOf(const Value* value, const std::string& path, std::string_view what) {
   if (value != nullptr && value->Maker() == "torch.Size") {
     const Value* const arguments = value->At(1);
     value = arguments != nullptr ? arguments->At(0) : nullptr;
   }
   if (Need(value, path, what).kind != Value::Kind::kTuple || value->items.size() > kMaxRank) {
-    Refuse(path, "its {} must be a tuple of at most {} sizes, below 2^59 together", what, kMaxRank);
+    Refuse(path, "its {} must be a tuple of at most {} sizes", what, kMaxRank);
   }
-  Shape shape;
+  Shape sizes;
+  for (const Value* size : value->items) sizes.push_back(NaturalOf(size, path, what));
+  return sizes;
+}
+
+}  // namespace
+
+// The sizes have a product that fits.
+Shape ShapeOf(const Value* value, const std::string& path, std::string_view what) {
+  Shape shape = SizesOf(value, path, what);
   int64_t count = 1;
-  for (const Value* extent : value->items) {
-    shape.push_back(NaturalOf(extent, path, what));
-    if (__builtin_mul_overflow(count, std::max<int64_t>(1, shape.back()), &count) ||
-        count >> 59 != 0) {
+  for (const int64_t extent : shape) {
+    if (__builtin_mul_overflow(count, std::max<int64_t>(1, extent), &count) || count >> 59 != 0) {
       Refuse(path, "its {} must be a tuple of at most {} sizes, below 2^59 together", what,
              kMaxRank);
     }
@@ -114,7 +123,7 @@ SavedTensor TensorOf(const Value& value, const std::string& path) {
   tensor.dtype = known != nullptr ? ForeignNamesOf(known->dtype).torch : type;
   tensor.first = NaturalOf(arguments.At(1), path, "offset");
   tensor.shape = ShapeOf(arguments.At(2), path, "shape");
-  tensor.strides = ShapeOf(arguments.At(3), path, "strides");
+  tensor.strides = SizesOf(arguments.At(3), path, "strides");
   if (tensor.strides.size() != tensor.shape.size()) {
     Refuse(path, "its strides are not those of its shape");
   }

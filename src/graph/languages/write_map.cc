@@ -33,7 +33,7 @@ std::string InPlacements(const PartitionSpec& partition, const Mesh& mesh) {
       placements[by.axes[i]] = fmt::format(
           "{}: {}", mesh.axes[static_cast<size_t>(by.axes[i])],
           segments == 1 ? fmt::format("Shard({})", d)
-                        : fmt::format("_StridedShard({}, split_factor={})", d, segments));
+                        : fmt::format("\"_StridedShard({}, split_factor={})\"", d, segments));
     }
   }
   std::vector<std::string> texts;

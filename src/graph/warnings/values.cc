@@ -203,11 +203,19 @@ double ProbabilityOfOne(const Tensor& tensor, const Moments& moments, double* nu
   const bool is_power = rounded > 0 && rounded == std::ldexp(1, std::ilogb(rounded));
   const double above = step(rounded == 0 ? least : std::ilogb(rounded)) / 2;
   const double below = is_power ? step(std::ilogb(rounded) - 1) / 2 : above;
-  *number = std::copysign(rounded, moments.mean);
+  *number = rounded == 0 ? 0 : std::copysign(rounded, moments.mean);
   const double low = rounded - below, high = rounded + above;
   if (const auto* u = std::get_if<Uniform>(&tensor.distribution())) {
     const double half = (u->high - u->low) / 2;
     return (std::min(high, mean + half) - std::max(low, mean - half)) / (2 * half);
+  }
+  if (const auto* t = std::get_if<TruncatedNormal>(&tensor.distribution())) {
+    const bool is_mirrored = std::signbit(moments.mean);
+    const double centre = is_mirrored ? -t->mean : t->mean;
+    const double first = is_mirrored ? -t->high : t->low, last = is_mirrored ? -t->low : t->high;
+    const double from = std::max((low - centre) / t->std, first);
+    const double to = std::min((high - centre) / t->std, last);
+    return from < to ? ProbabilityBetween(from, to) / ProbabilityBetween(first, last) : 0;
   }
   return ProbabilityBetween((low - mean) / moments.std, (high - mean) / moments.std);
 }
