@@ -1,0 +1,206 @@
+"""Whatever is changed in a spec is seen: it is refused, or it changes what some command says of the model or of its values.
+
+tests/leaves has a spec for each part of the language. A test changes one leaf after another, to other numbers and other words of its kind,
+and lists and mappings by an item more, one less, or two in the other order. What may stay the same is listed with its reason."""
+
+import collections
+import json
+import re
+import shutil
+
+import pytest
+import yaml
+
+from support import ROOT, run_ok, run_tool
+
+SPECS = {path.stem: path.read_text() for path in sorted((ROOT / "tests/leaves").glob("*.yaml"))}
+
+# What tells one spec from another, the quickest first.
+LOOKS = [["graph", "--json"], ["plan", "--json"], ["digest"]]
+# `@` is the spec, which else comes last. `one` and `two` are exports of these layouts, and `o` is removed before each.
+MORE = {
+    "laid_out": [
+        *([command, *more, "--layout", layout] for layout in ("one", "two", "three") for command, *more in (["graph", "--json"], ["digest"])),
+        *(["convert", one, "--spec", "@", "--from-layout", one, "--layout", other, "--inexact", "--to", "safetensors", "-o", "o"]
+          for one, other in (("one", "two"), ("two", "one"))),
+    ],
+    "modules": [["explain", "@", "layers.0.proj", "--json"], ["export", "@", "--to", "safetensors", "-o", "o"]],
+    "stream": [["graph", "--json", "--layout", "joined"]],
+    "sharded": [["gen", "@", "-o", "o"]],
+}
+
+# What may be changed unseen, by where it is and to what, each with its reason.
+DEFAULT = "it is the default, or follows from the other one"
+ORDER = "these are in no order"
+LABEL = "a name that means nothing here"
+SAME = {
+    "draws": {
+        r"modules\.geometric\..*\.distribution normal": "another name of untruncated_normal",
+        r"modules\.(several|named|batched) without (in|out)_axis": DEFAULT,
+        r"modules\.(several|named)\.in_axis 1 before 0": ORDER,
+        r"modules\.named\.axes 2 before 1": "both are inputs",
+        r"modules\.batched\.out_axis 1": "the same one, counted from the beginning",
+        r"modules\.orthogonal\..* without column_axis": DEFAULT,
+    },
+    "keys": {
+        r"modules\.seed\.key\.jax\.1\.split\.0 \d+": "each of JAX's keys follows from its own index",
+    },
+    "laid_out": {
+        r"layouts\.one\.norm\.\{i\}\.repeat\.i \d+": "the others are left out",
+        r"layouts\.one\..*\.shard one less": "another dimension is whole",
+        r"layouts\.(two\.keep|three\.omit) one more": ORDER,
+    },
+    "languages": {
+        r"sharding\.1\.megatron without axis": DEFAULT,
+        r"sharding\.1\.megatron without num_experts": "it is the dimension of the experts",
+        r"modules\.both\.axes\.2 \"nullx\"": LABEL,
+    },
+    "modules": {
+        r"vars\.sizes one more": "no layer has that index",
+        r"assert\.1.*message.*": "what holds is not said",
+        r"blocks\.feed\.args 1 before 0": "they are given by name",
+        r"modules\.layers\.gate without when": "it holds",
+    },
+    "sharded": {
+        r"sharding\.0\.rules (one more|2 before 1)": "the rules of one logical axis stay in their order",
+        r"sharding\.\d\..* without axis": DEFAULT,
+    },
+    "stream": {
+        r"engine torch_cpu/2\.13/avx2": "what torch_cpu stands for",
+        r"layouts\.joined\.keep (one more|\d before \d)": ORDER,
+    },
+    "training": {
+        r"training\.batch one less": "no other axis is left for it",
+        r".*\.axes\.\d \"embedx\"": LABEL,
+    },
+    "weights": {
+        r"sources\.base\.must_have.*|sources\.base without .*": "it only refuses",
+        r"modules\.rows\.init\.parts without axis": DEFAULT,
+    },
+}
+
+
+def words():
+    """Maps each key of the schema to the words that it may have, where these are listed; and all keys."""
+    found, keys = collections.defaultdict(set), set()
+
+    def walk(node, key):
+        if isinstance(node, list):
+            for item in node:
+                walk(item, key)
+        elif isinstance(node, dict):
+            found[key].update(word for word in node.get("enum", []) if isinstance(word, str))
+            if "$ref" in node:
+                name = node["$ref"].rpartition("/")[2]
+                found[key].update(word for word in schema["definitions"][name].get("enum", []) if isinstance(word, str))
+            for name, item in node.items():
+                if name in ("properties", "definitions"):
+                    keys.update(item if name == "properties" else [])
+                    for inner, value in item.items():
+                        walk(value, inner)
+                else:
+                    walk(item, key)
+
+    schema = json.loads((ROOT / "schemas/spec.schema.json").read_text())
+    walk(schema, None)
+    return found, keys
+
+
+WORDS, KEYS = words()
+
+
+def changes(text):
+    """Gives of each change of a spec where it is, what it is, and the spec that it makes."""
+
+    def of_leaf(value, key):
+        if re.fullmatch(r"[-+]?\d+", value):
+            return [str(int(value) + 1), str(2 * int(value) + 5)]
+        if re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", value):
+            return [repr(2 * float(value) + 0.125)]
+        if value in ("true", "false"):
+            return [{"true": "false", "false": "true"}[value]]
+        return [*sorted(WORDS[key] - {value} if value in WORDS[key] else []), json.dumps(value + "x")]
+
+    def of_node(node, path, key):
+        start, end = node.start_mark.index, node.end_mark.index
+        if isinstance(node, yaml.ScalarNode):
+            for value in of_leaf(node.value, key):
+                yield path, value, text[:start] + value + text[end:]
+            return
+        pairs = node.value if isinstance(node, yaml.MappingNode) else [(item, item) for item in node.value]
+        for i, (name, item) in enumerate(pairs):
+            yield from of_node(item, [*path, name.value if name is not item else str(i)], name.value if name is not item else key)
+        if not node.flow_style or not pairs:
+            return
+        items = [text[first.start_mark.index:last.end_mark.index] for first, last in pairs]
+        if isinstance(node, yaml.MappingNode):
+            others = {f"without {name.value}": items[:i] + items[i + 1:] for i, (name, _) in enumerate(pairs)}
+        else:
+            others = {"one more": [*items, items[-1]], "one less": items[:-1]}
+            others.update({f"{i} before {i - 1}": [*items[:i - 1], items[i], items[i - 1], *items[i + 1:]]
+                           for i in range(1, len(items)) if items[i] != items[i - 1]})
+        for what, rest in others.items():
+            yield path, what, text[:start] + text[start] + ", ".join(rest) + text[end - 1] + text[end:]
+
+    yield from of_node(yaml.compose(text), [], None)
+
+
+def names_in(node):
+    """The names and words of a spec."""
+    if isinstance(node, yaml.ScalarNode):
+        return {node.value}
+    return {name for item in node.value for part in (item if isinstance(item, tuple) else (item,)) for name in names_in(part)}
+
+
+def test_each_key_of_the_schema_is_changed():
+    """config_json is for the files of families alone."""
+    assert KEYS - {"config_json"} == KEYS & {name for text in SPECS.values() for name in names_in(yaml.compose(text))}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """With the specs, and what weights.yaml takes from laid_out.yaml."""
+    folder = tmp_path_factory.mktemp("leaves")
+    for name, text in SPECS.items():
+        (folder / f"{name}.yaml").write_text(text)
+    (folder / "draws.bin").write_bytes(bytes([1, 2, 3]))
+    run_ok("gen", "laid_out.yaml", "-o", "base", cwd=folder)
+    for layout in ("one", "two"):
+        run_ok("export", "laid_out.yaml", "--layout", layout, "--to", "safetensors", "-o", layout, cwd=folder)
+    return folder
+
+
+def looks(name, text, folder):
+    """Gives one after the other what each of the spec's commands says of it, or None once one refuses it."""
+    spec = folder / "spec.yaml"
+    spec.write_text(text)
+    for command in LOOKS + MORE.get(name, []):
+        shutil.rmtree(folder / "o", ignore_errors=True)
+        command = [spec.name if word == "@" else word for word in command] if "@" in command else [*command, spec.name]
+        run = run_tool(*command, cwd=folder)
+        if run.returncode != 0:
+            assert run.returncode in (1, 2), (command, run.stderr)
+            yield None
+            return
+        said = [run.stdout]
+        if (folder / "o").is_dir():
+            said += [path.read_bytes() for path in sorted((folder / "o").rglob("*")) if path.is_file()]
+        yield said
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_whatever_is_changed_is_seen(name, folder):
+    digest = run_ok("digest", "base", cwd=folder).stdout.split()[-2]
+    text = SPECS[name].replace("BASE", digest)
+    before = list(looks(name, text, folder))
+    assert None not in before
+    same, excused = [], set()
+    for path, what, changed in changes(text):
+        if all(look == now for look, now in zip(before, looks(name, changed, folder))):
+            label = f"{'.'.join(path)} {what}"
+            reasons = [pattern for pattern in SAME.get(name, {}) if re.fullmatch(pattern, label)]
+            excused.update(reasons)
+            if not reasons:
+                same.append(label)
+    assert not same, "\n".join(same)
+    assert excused == SAME.get(name, {}).keys()
