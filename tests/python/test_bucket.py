@@ -331,7 +331,8 @@ def test_verify_finds_every_damage(specs, object_store):
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     receipt = json.loads((specs / "one/ranks/rank-00001.json").read_text())
     box = next(box for box in receipt["boxes"] if box["path"] == "wide")
-    cases = [("ranks/rank-00001.h5", box["file_offset"] + box["bytes"] - 1, "wide has other data than was written"),
+    cases = [("ranks/rank-00001.h5", box["file_offset"] + box["bytes"] - 1, "wide has other data than was written (rank 1, "
+              f"bytes {box['file_offset']} to {box['file_offset'] + box['bytes'] - 1} of the file)"),
              ("ranks/rank-00001.h5", 9, "has damaged metadata"), ("ranks/rank-00000.json", 100, "rank-00000.json: is damaged"),
              ("index.h5", 300, "index.h5: is damaged"), ("manifest.json", 500, "manifest.json: is damaged"),
              ("plan.json", 20, "plan.json")]
@@ -363,6 +364,30 @@ def test_verify_finds_every_damage(specs, object_store):
     for name in odd["findings"] | odd["foreign"]:
         object_store.remove("models/a/" + name)
     assert "intact" in ok(object_store, "verify", URL).stdout
+
+
+def test_objects_of_another_length_are_damaged(object_store, tmp_path):
+    """Longer ones, too, of which all that was written is there."""
+    (tmp_path / "one.yaml").write_text(SPEC.format(seed=1).replace("000", "").replace("600", "6"))
+    ok(object_store, "gen", "one.yaml", "-o", URL, folder=tmp_path)
+    for name, told in (("ranks/rank-00000.h5", "has {} bytes, but its receipt says {}"),
+                       ("index.h5", "is damaged: its digest is not the one in the manifest"),
+                       ("ranks/rank-00001.json", "is damaged"), ("manifest.json", "is damaged")):
+        key = "models/a/" + name
+        whole = object_store.get(key)
+        for data in (whole + b"x", whole[:-1]):
+            object_store.put(key, data)
+            done = tool(object_store, "verify", URL)
+            assert done.returncode == 1 and f"{name}: {told.format(len(data), len(whole))}" in done.stderr, done
+        object_store.put(key, whole)
+    # Of the index each byte matters, also where its size is as it was.
+    whole = object_store.get("models/a/index.h5")
+    for at in (8, len(whole) // 2, len(whole) - 1):
+        object_store.put("models/a/index.h5", damaged(whole, at))
+        done = tool(object_store, "verify", URL)
+        assert done.returncode == 1 and "index.h5: is damaged: its digest" in done.stderr, (at, done)
+    object_store.put("models/a/index.h5", whole)
+    ok(object_store, "verify", URL)
 
 
 def test_verify_compares_a_checkpoint_with_a_spec(specs, object_store):
@@ -1328,3 +1353,34 @@ def test_a_signature_is_of_what_all_else_follows_from(words, statement, object_s
             (tmp_path / "kept.sig").write_bytes((tmp_path / "file.sig").read_bytes())
     object_store.put(f"models/a/{statement}.sig", (tmp_path / "kept.sig").read_bytes())
     ok(object_store, "verify", URL, "--strict", *trusted, tmp_path / "kept.sig")
+
+
+def test_a_tensor_in_several_boxes_is_one_finding(object_store, tmp_path):
+    (tmp_path / "spec.yaml").write_text("""
+shardinit: 1
+name: boxes
+dtype: f32
+mesh: {axes: {a: 4, b: 2}}
+modules:
+  x: {shape: [8, 4], shard: [a, b], init: {normal: {std: 1}}}
+  cut: {shape: [16], shard: [{axes: a, segments: 2}], init: {normal: {std: 1}}}
+  same: {shape: [8], shard: [a], init: ones}
+  whole: {shape: [3], init: {normal: {std: 1}}}
+""")
+    ok(object_store, "gen", "spec.yaml", "-o", URL, folder=tmp_path)
+    done = tool(object_store, "verify", URL, "--spec", "spec.yaml", "--set", "seed=1", "--json", folder=tmp_path)
+    found = json.loads(done.stdout)
+    assert done.returncode == 1 and sorted(each["tensor"] for each in found["findings"]) == ["cut", "whole", "x"], done
+    assert found["tensors"] == 4 and found["more_findings"] == 0
+
+
+def test_slashes_at_the_end_are_no_part_of_a_url(object_store, tmp_path):
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmodules: {x: {shape: [4], init: ones}}\n")
+    for end, command in (("//", "gen"), ("///", "gen"), ("/", "gen")):
+        ok(object_store, command, "spec.yaml", "-o", URL + end, folder=tmp_path)
+    names = object_store.names("models/")
+    assert names and all("//" not in name for name in names)
+    for command in (["status"], ["verify"], ["inspect"], ["digest"], ["stats"], ["finalize"], ["diff", "spec.yaml"]):
+        said = [tool(object_store, *command, URL + end, folder=tmp_path) for end in ("", "/", "//", "////")]
+        assert said[0].returncode == 0, said[0]
+        assert len({(each.returncode, each.stdout, each.stderr) for each in said}) == 1, said

@@ -204,6 +204,41 @@ def test_another_export_is_a_conflict_and_touches_nothing(exports, object_store)
     assert objects_of(object_store, "models/c") == before
 
 
+@pytest.mark.parametrize("layout", ["plain", "turned"])
+def test_a_copy_of_other_values_is_a_conflict(layout, object_store, tmp_path):
+    """The same command finds the copy, and compares it: a folder may get other values with the times of the old ones."""
+    (tmp_path / "spec.yaml").write_text("""
+shardinit: 1
+name: copied
+dtype: f32
+mesh: {axes: {a: 2}}
+modules:
+  w: {shape: [6, 4], shard: [a], init: {normal: {std: 1}}}
+  v: {shape: [5], init: {normal: {std: 1}}}
+layouts:
+  plain: {keep: ["*"]}
+  turned: {w: {from: {transpose: {of: w}}}, keep: [v]}
+""")
+    for name, seed in (("in", 0), ("other", 1)):
+        run_ok("export", "spec.yaml", "--to", "safetensors", "--set", f"seed={seed}", "-o", name, cwd=tmp_path)
+        (tmp_path / name / RECORD).unlink()  # It has digests of what the file holds.
+    words = ["convert", "in", "--spec", "spec.yaml", "--from-layout", "plain", "--layout", layout]
+    for form in ("safetensors", "dcp", "zarr"):
+        ok(object_store, *words, "--to", form, "-o", f"s3://bucket/models/{form}", folder=tmp_path)
+    before = {form: objects_of(object_store, f"models/{form}") for form in ("safetensors", "dcp", "zarr")}
+    for form in before:
+        done = tool(object_store, *words, "--to", form, "-o", f"s3://bucket/models/{form}", folder=tmp_path)
+        assert done.returncode == 0 and "was there already" in done.stderr, done
+    file = tmp_path / "in/model.safetensors"
+    times = file.stat()
+    file.write_bytes((tmp_path / "other/model.safetensors").read_bytes())
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    for form in before:
+        done = tool(object_store, *words, "--to", form, "-o", f"s3://bucket/models/{form}", folder=tmp_path)
+        assert done.returncode == 4 and f"`s3://bucket/models/{form}` exists and has other values" in done.stderr, done
+        assert objects_of(object_store, f"models/{form}") == before[form]
+
+
 def test_objects_of_others_are_neither_taken_nor_replaced(exports, object_store):
     """A file that has the name, be it of the right size, is not this export's unless its metadata say so."""
     ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "0", folder=exports)
@@ -266,6 +301,23 @@ def test_verify_finds_what_is_wrong(exports, object_store):
                   "README: is foreign: does not belong to the export"):
         assert words in done.stderr, (words, done.stderr)
     assert "run the command again that wrote them" in done.stderr
+
+
+def test_objects_of_other_sizes_are_told_and_not_taken(object_store, tmp_path):
+    """Where an object has another length, the export is not whole though its record is there, and what others put there stays."""
+    (tmp_path / "small.yaml").write_text(SMALL)
+    words = ["export", "small.yaml", "--to", "dcp", "-o", URL]
+    ok(object_store, *words, folder=tmp_path)
+    whole = objects_of(object_store)
+    for name in ("__1_0.distcp", ".metadata"):
+        for body in (whole[name][:-1], whole[name] + b"x", b""):
+            object_store.put("models/a/" + name, body)
+            done = tool(object_store, *words, folder=tmp_path)
+            assert done.returncode == 4 and f"`{URL}/{name}` is there" in done.stderr, (name, len(body), done)
+            there = {key: data for key, data in objects_of(object_store).items() if not key.startswith(NOTES)}
+            assert there == {key: data for key, data in whole.items() if not key.startswith(NOTES)} | {name: body}
+        object_store.put("models/a/" + name, whole[name])
+    assert "was there already" in ok(object_store, *words, folder=tmp_path).stderr
 
 
 SMALL = """
@@ -865,3 +917,16 @@ def test_objects_of_another_export_are_told_apart(exports, object_store):
     done = tool(object_store, "export", "one.yaml", "--to", "dcp", "-o", URL, folder=exports)
     assert done.returncode == 4 and "holds another export" in done.stderr, done
     assert "was there already" in ok(object_store, *words_of("dcp"), "-o", URL, folder=exports).stderr
+
+
+@pytest.mark.parametrize("changed", [["two.yaml"], ["one.yaml", "--only", "**"], ["one.yaml", "--set", "name=other"]])
+def test_a_copy_of_another_export_is_a_conflict(changed, exports, object_store):
+    """Another tool has copied the files alone, without the notes of a run; all have the sizes that this export has."""
+    for name, data in files_of(exports / "hf-dcp").items():
+        object_store.put(f"models/a/{name}", data)
+    before = objects_of(object_store)
+    ok(object_store, "export", "one.yaml", "--to", "hf-dcp", "-o", URL, folder=exports)
+    assert objects_of(object_store) == before
+    done = tool(object_store, "export", *changed, "--to", "hf-dcp", "-o", URL, folder=exports)
+    assert done.returncode == 4 and "another export" in done.stderr, done
+    assert objects_of(object_store) == before

@@ -87,6 +87,18 @@ def test_every_vector_is_compared(tmp_path):
     assert "shardinit-values(7)" in hint
 
 
+@pytest.mark.parametrize("digits", [2, 4, 8, 16])
+def test_every_digit_of_an_element_is_compared(digits, tmp_path):
+    name, vector = next((name, vector) for name, vector in VECTORS.items()
+                        if vector["dtype"] != "bool" and re.match(r"[0-9a-f]{%d}( |$)" % digits, vector["bits"])
+                        and vector["bits"].count(" ") >= digits)
+    words = vector["bits"].split()
+    for at in range(digits):
+        words[at] = words[at][:at] + f"{int(words[at][at], 16) ^ 1:x}" + words[at][at + 1:]
+    result = check(tmp_path, [vector | {"bits": " ".join(words)}])
+    assert f"wrong elements: {digits} of {len(words)}" in result.stderr and f"`{name}`: element 0" in result.stderr, result
+
+
 def test_from_standard_input():
     result = run_tool("conformance", "-", stdin=None, input=conformance.PATH.read_text())
     assert result.returncode == 0 and "all as they should be" in result.stdout

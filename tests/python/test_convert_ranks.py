@@ -163,6 +163,34 @@ def test_a_source_is_another_by_each_of_its_marks(tmp_path, form):
 
 
 @pytest.mark.faults
+def test_a_run_that_was_killed_is_not_gone_on_with_from_a_changed_source(tmp_path):
+    """Nor if the file changed in place, and within a second."""
+    folder = source(tmp_path / "in")
+    file = folder / "model.safetensors"
+    os.utime(file, ns=(10**18, 10**18))
+    arguments = ["convert", folder, "--to", "hdf5", *SPLIT, "-o", tmp_path / "out"]
+    strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e", "inject=fdatasync:signal=KILL:when=3"]
+
+    def killed():
+        assert run_tool(*arguments, wrap=strace).returncode != 0 and not (tmp_path / "out").exists()
+        return {path.name for path in tmp_path.glob(".out.part-*")}
+
+    first = killed()
+    assert len(first) == 1 and killed() == first
+    for time in (10**18 + 1, 10**18 + 999_999_999, 10**18 + 10**9):
+        with open(file, "r+b") as out:
+            out.seek(-1, os.SEEK_END)
+            out.write(bytes([time % 251]))
+        os.utime(file, ns=(10**18, time))
+        assert killed() - first, time
+        for path in tmp_path.glob(".out.part-*"):
+            if path.name not in first:
+                shutil.rmtree(path)
+    run_ok(*arguments)
+    run_ok("diff", folder, tmp_path / "out", "--values")
+
+
+@pytest.mark.faults
 @pytest.mark.parametrize("form", FORMATS)
 def test_runs_that_are_killed(tmp_path, form):
     """The same command makes what a killed run left open, wherever it was killed."""

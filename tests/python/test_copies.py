@@ -211,6 +211,27 @@ def test_what_a_killed_loser_left_goes_with_the_next_run(source, wanted, tmp_pat
     assert tree_of(tmp_path / "to") == wanted and not list(tmp_path.glob(".to*"))
 
 
+@pytest.mark.parametrize("ranks", ["0-3", "2"])
+def test_what_a_killed_loser_left_goes_with_a_run_of_some_ranks(ranks, source, wanted, tmp_path):
+    killed(source, tmp_path, *MESH)
+    run_ok("reshard", source, *MESH, "-o", tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").rename(tmp_path / "to")
+    result = run_json("reshard", source, *MESH, "--ranks", ranks, "-o", tmp_path / "to")
+    assert result["ranks_written"] == 0 and result["complete"]
+    assert tree_of(tmp_path / "to") == wanted and not list(tmp_path.glob(".to*"))
+
+
+def test_who_loses_its_files_to_an_equal_copy_is_content(source, wanted, tmp_path):
+    process = stopped(source, tmp_path)
+    run_ok("reshard", source, *MESH, "-o", tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").rename(tmp_path / "to")
+    part, = tmp_path.glob(".to.part-*")
+    shutil.rmtree(part)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert tree_of(tmp_path / "to") == wanted and not list(tmp_path.glob(".to*"))
+
+
 def test_the_copy_has_the_mode_of_any_folder(source, tmp_path):
     for umask in (0o022, 0o002):
         run_ok("reshard", source, "-o", tmp_path / "to", umask=umask)

@@ -604,15 +604,34 @@ def test_a_folder_that_is_given_to_another_plan(point, spec, other, good, tmp_pa
     run_ok("verify", out)
 
 
-def test_a_folder_that_moves_stays_whole(spec, good, tmp_path):
-    """A run writes where its folder is, makes no other, and says that it is not where it was asked for."""
+def test_a_plan_that_is_lost_while_ranks_are_made(spec, good, tmp_path):
+    """It may be that it is not seen yet: the same command goes on."""
+    out = tmp_path / "out"
+    run = start_of("gen", spec, "-o", out, "--jobs", "1", wrap=slow_of("fsync", 0.05))
+    wait_for((out / "ranks/rank-00001.json").exists)
+    (out / "plan.json").unlink()
+    _, stderr = run.communicate(timeout=60)
+    assert run.returncode == 3 and f"`{out}` has lost its plan.json, or it cannot be seen here yet" in stderr, stderr
+    for path in (out / "manifest.json", out / "index.h5"):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(out / "ranks")
+    run_ok("gen", spec, "-o", out)
+    assert tree_of(out) == tree_of(good)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_folder_that_moves_stays_whole(replaced, spec, good, tmp_path):
+    """A run writes where its folder is, makes no other, and says that it is not where it was asked for, also where
+    another has that place now."""
     out = tmp_path / "deep/out"
     run = start_of("gen", spec, "-o", out, "--jobs", "1", wrap=slow_of("fsync", 0.05))
     wait_for((out / "ranks/rank-00001.json").exists)
     (tmp_path / "deep").rename(tmp_path / "moved")
+    if replaced:
+        out.mkdir(parents=True)
     _, stderr = run.communicate(timeout=60)
     assert run.returncode == 3 and "was moved or removed" in stderr
-    assert not (tmp_path / "deep").exists()
+    assert not list(out.iterdir()) if replaced else not (tmp_path / "deep").exists()
     assert tree_of(tmp_path / "moved/out") == tree_of(good)
 
 

@@ -486,3 +486,34 @@ def test_steps_of_runs_are_found(tmp_path):
     assert "no difference" in run_ok("diff", tmp_path / "own", run).stdout
     (run / "latest_checkpointed_iteration.txt").write_text("../..")
     assert "has no iteration, but `../..`" in refused("digest", run, code=5)
+
+
+def test_parts_of_a_transposed_tensor_that_change_under_way(tmp_path):
+    """The second of two files takes the place of another before any read: the numbers are all of one, or none are written."""
+    (tmp_path / "spec.yaml").write_text(
+        "shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {a: 2}}\n"
+        "modules: {w: {shape: [40, 30], shard: [a], init: {normal: {std: 1}}}}\n"
+        "layouts: {turned: {w: {from: {transpose: {of: w}}}}}\n")
+    folder, other = tmp_path / "in", tmp_path / "other"
+    run_ok("export", tmp_path / "spec.yaml", "--to", "dcp", "-o", folder)
+    run_ok("export", tmp_path / "spec.yaml", "--to", "dcp", "--set", "seed=1", "-o", other)
+    (folder / "shardinit-export.json").unlink()
+    file = folder / "__1_0.distcp"
+    old, new = file.read_bytes(), (other / file.name).read_bytes()
+    arguments = ["convert", folder, "--to", "safetensors", "--spec", tmp_path / "spec.yaml", "--layout", "turned", "-j", "1", "-o"]
+    run_ok(*arguments, tmp_path / "whole", env=changing(folder, count=tmp_path / "count"))
+    file.write_bytes(new)
+    run_ok(*arguments, tmp_path / "new")
+    wanted = {run_ok("digest", tmp_path / name).stdout for name in ("whole", "new")}
+    reads, told = counted(tmp_path / "count")[0], 0
+    for read in sorted({1, 2, *range(reads // 4, reads, max(1, reads // 8)), reads}):
+        file.write_bytes(old)
+        (tmp_path / "place").write_bytes(new)
+        out = tmp_path / f"out{read}"
+        result = run_tool(*arguments, out, env=changing(folder, f"{read} swap {file} {tmp_path}/place"))
+        if result.returncode:
+            assert result.returncode == 3 and f"{file.name}` was changed while it was read" in result.stderr and not out.exists(), result
+            told += 1
+        else:
+            assert run_ok("digest", out).stdout in wanted
+    assert told >= 2

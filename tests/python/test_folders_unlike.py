@@ -2,14 +2,19 @@
 over."""
 
 import collections
+import dataclasses
+import hashlib
+import io
 import json
 import os
+import pickle
+import re
 import shutil
 
 import pytest
 from clients import client_of
 from support import run_ok, run_tool
-from test_folders import STATE, hub, refused
+from test_folders import STATE, hub, refused, rewritten
 
 torch = client_of("torch")
 
@@ -292,3 +297,120 @@ def test_what_another_convention_is_for(tmp_path):
                 in error), error
         run_ok("gen", spec, "--set", "modules.v.init={source: base, tensor: w, index: [0, i0]}", "--layout", "theirs",
                "-o", tmp_path / f"other-{key.replace(': ', '')}")
+
+
+def test_how_deep_a_file_may_go(tmp_path):
+    """Sixteen dictionaries in one another, and as many lists, are read; one more is refused."""
+    for what, wrap in (("dictionaries", lambda inner: {"a": inner}), ("lists", lambda inner: [inner])):
+        for levels in range(13, 19):
+            inner = torch.arange(3.0)
+            for _ in range(levels):
+                inner = wrap(inner)
+            torch.save({"w": torch.ones(1), "d": inner}, tmp_path / "in.pt")
+            done = run_tool("digest", tmp_path / "in.pt")
+            name = "d" + (".a" if what == "dictionaries" else ".0") * levels
+            if levels < (16 if what == "dictionaries" else 17):
+                assert [line.split()[1] for line in done.stdout.splitlines()] == [name, "w", "(model)"], (what, levels, done)
+            else:
+                assert done.returncode == 5 and f"its {what} lie too deep in one another: over 16 levels" in done.stderr, (levels, done)
+
+
+def test_as_many_runs_as_there_may_be(tmp_path):
+    """A tensor of 65,536 runs is read, as PyTorch has it, and one of a run more is not."""
+    base = torch.arange(3.0 * (2**16 + 2))
+    for rows in 2**16 - 1, 2**16:
+        view = base.as_strided((rows, 2), (3, 1), 1)
+        torch.save({"w": view}, tmp_path / "in.pt")
+        torch.save({"w": view.clone(memory_format=torch.contiguous_format)}, tmp_path / "as.pt")
+        assert run_ok("diff", tmp_path / "in.pt", tmp_path / "as.pt", "--values").stdout == "no difference: 1 tensor\n"
+    torch.save({"w": base.as_strided((2**16 + 1, 2), (3, 1), 1)}, tmp_path / "in.pt")
+    assert "65,537" in refused("digest", tmp_path / "in.pt", code=5) or "65537" in refused("digest", tmp_path / "in.pt", code=5)
+
+
+@pytest.mark.parametrize("is_legacy", [False, True])
+def test_tensors_that_end_behind_their_storage(tmp_path, is_legacy):
+    """The shape of a tensor of four numbers is changed to five and six, the storage stays."""
+    torch.save({"w": torch.arange(4.0)}, tmp_path / "in.pt", _use_new_zipfile_serialization=not is_legacy)
+    for elements in 4, 5, 6:
+        old, new = b"K\x04\x85", b"K%c\x85" % elements
+        if is_legacy:
+            data = (tmp_path / "in.pt").read_bytes()
+            assert data.count(old) == 1
+            (tmp_path / "to.pt").write_bytes(data.replace(old, new))
+        else:
+            rewritten(tmp_path / "in.pt", tmp_path / "to.pt",
+                      lambda name, data: data.replace(old, new) if name.endswith("data.pkl") else data)
+        if elements == 4:
+            assert run_ok("digest", tmp_path / "to.pt").stdout == run_ok("digest", tmp_path / "in.pt").stdout
+        else:
+            refused("digest", tmp_path / "to.pt", code=5)
+
+
+@pytest.mark.parametrize("count", [0, 3, 5, 2**30, 2**61, 2**62, 2**62 + 4, 2**63, 2**64 - 1])
+def test_counts_of_older_files_are_what_is_there(tmp_path, count):
+    torch.save({"w": torch.arange(4.0)}, tmp_path / "in.pt", _use_new_zipfile_serialization=False)
+    data = (tmp_path / "in.pt").read_bytes()
+    at = len(data) - 24
+    assert data[at:at + 8] == (4).to_bytes(8, "little")
+    (tmp_path / "in.pt").write_bytes(data[:at] + count.to_bytes(8, "little") + data[at + 8:])
+    said = refused("digest", tmp_path / "in.pt", code=5)
+    if count > 4:
+        assert f"the storage `0` has {count} elements of 4 bytes, but 16 bytes are left" in re.sub(r"storage `\d+`", "storage `0`", said)
+
+
+def test_items_of_another_shape_or_size(tmp_path):
+    """Each chunk of DCP is an archive with a tensor of the shape that .metadata has, and with all of its bytes."""
+    folder = tmp_path / "in"
+    checkpoint = client_of("torch.distributed.checkpoint")
+    checkpoint.save({"w": torch.arange(32.0).reshape(4, 8)}, checkpoint_id=folder, no_dist=True)
+    meta = pickle.loads((folder / ".metadata").read_bytes())
+    (index, info), = meta.storage_data.items()
+    file = folder / info.relative_path
+    for item, is_read in ((torch.arange(32.0).reshape(4, 8), True), (torch.arange(32.0).reshape(8, 4), False),
+                          (torch.arange(32.0), False), (torch.arange(32.0).reshape(1, 4, 8), False),
+                          (torch.arange(32.0).reshape(8, 4).t(), True), (torch.arange(32, dtype=torch.int32).reshape(4, 8), False),
+                          ("short", False), ("none", False)):
+        data = io.BytesIO()
+        if isinstance(item, str):
+            torch.save(torch.arange(32.0).reshape(4, 8), tmp_path / "item")
+            rewritten(tmp_path / "item", tmp_path / "cut", lambda name, data: data[:124 if item == "short" else 0] if name.endswith("data/0") else data)
+            data.write((tmp_path / "cut").read_bytes())
+        else:
+            torch.save(item, data)
+        file.write_bytes(data.getvalue())
+        changed = dataclasses.replace(info, offset=0, length=len(data.getvalue()))
+        (folder / ".metadata").write_bytes(pickle.dumps(dataclasses.replace(meta, storage_data={index: changed})))
+        if is_read:
+            assert run_ok("digest", folder).stdout.startswith(hashlib.sha256(item.contiguous().numpy().tobytes()).hexdigest())
+        else:
+            said = refused("digest", folder, code=5)
+            assert info.relative_path in said, said
+
+
+def test_arrays_that_leave_out_what_they_are(tmp_path):
+    """What zarr 2 asks for must be there; without a separator, the names of chunks have dots."""
+    (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\n"
+                                        "modules: {w: {shape: [4, 6], shard: [a, b], init: {normal: {std: 1}}}}\n")
+    out = tmp_path / "out"
+    run_ok("export", tmp_path / "spec.yaml", "--to", "zarr", "-o", out)
+    (out / "shardinit-export.json").unlink()
+    good = run_ok("digest", out).stdout
+    text = json.loads((out / "w/.zarray").read_text())
+    for key in "zarr_format", "order", "dtype", "shape", "chunks":
+        (out / "w/.zarray").write_text(json.dumps({name: value for name, value in text.items() if name != key}))
+        assert key in refused("digest", out, code=5)
+    (out / "w/.zarray").write_text(json.dumps({name: value for name, value in text.items() if name in (
+        "zarr_format", "order", "dtype", "shape", "chunks", "fill_value", "compressor", "filters")}))
+    for path in (out / "w").glob("*[./]*"):
+        if path.name != ".zarray":
+            path.rename(path.with_name(path.name.replace("/", ".")))
+    assert run_ok("digest", out).stdout == good
+    (out / "w/.zarray").write_text(json.dumps({**text, "dimension_separator": "/"}))
+    for path in [path for path in (out / "w").iterdir() if path.name != ".zarray"]:
+        row, column = path.name.split(".")
+        (out / "w" / row).mkdir(exist_ok=True)
+        path.rename(out / "w" / row / column)
+    assert run_ok("digest", out).stdout == good
+    del text["dimension_separator"]
+    (out / "w/.zarray").write_text(json.dumps(text))
+    assert "its chunk `0.0` is missing" in refused("digest", out, code=5)

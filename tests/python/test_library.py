@@ -379,6 +379,31 @@ def test_members_of_a_source_together(api, mesh, layout, sets, path):
     api.c.shardinit_close(handle)
 
 
+def test_tensors_that_are_more_than_their_partition_says(api):
+    """Segments, axes one after the other and stages: a program that knows axes alone must ask for boxes."""
+    status, handle, message = api.open(text=b"""shardinit: 1
+name: s
+dtype: f32
+uneven: chunk
+mesh: {axes: {x: 2, y: 2, z: 2}}
+sharding: {map: {"nested*": {x: Shard(0), y: Shard(0)}, inner: {x: Shard(1), y: Shard(1)}}}
+modules:
+  nested: {shape: [9, 2], init: ones}
+  nested_even: {shape: [8, 2], init: ones}
+  inner: {shape: [2, 9], init: ones}
+  uneven: {shape: [9, 2], shard: [[x, y]], init: ones}
+  segments: {shape: [2, 8], shard: [null, {axes: y, segments: 2}], init: ones}
+  staged: {shape: [8], shard: [x], stage: {z: 1}, init: ones}
+  whole: {shape: [9], init: ones}
+""")
+    assert (status, message) == (0, None)
+    tensors = [api.c.shardinit_tensor_at(handle, i).contents for i in range(7)]
+    assert {t.path: (t.partition[:t.dimensions], bool(t.extended)) for t in tensors} == {
+        b"nested": ([b"x,y", b""], True), b"nested_even": ([b"x,y", b""], False), b"inner": ([b"", b"x,y"], True),
+        b"uneven": ([b"x,y", b""], False), b"segments": ([b"", b"y"], True), b"staged": ([b"x"], True), b"whole": ([b""], False)}
+    api.c.shardinit_close(handle)
+
+
 def test_open_without_a_source_or_a_spec(api):
     source = _native.Source(ctypes.sizeof(_native.Source), None, SMALL, len(SMALL))
     handle, message = ctypes.c_void_p(), ctypes.c_void_p()

@@ -209,3 +209,42 @@ def test_what_is_missing_reads_as_no_plausible_number(order, tmp_path):
                 assert numbers[0] == (limits.max if dtype[0] == "u" else limits.min), dtype
             else:
                 assert np.isnan(numbers.astype(np.float64)).all(), dtype
+
+
+def test_the_index_has_every_box_of_every_type(tmp_path):
+    """Scalars, segments and types beside one another; and what is missing with a rank reads as no number."""
+    (tmp_path / "spec.yaml").write_text("""
+shardinit: 1
+name: indexed
+dtype: bf16
+mesh: {axes: {a: 2, b: 2}}
+modules:
+  cut: {shape: [12, 3], dtype: f32, shard: [{axes: a, segments: 3}], init: {normal: {std: 1}}}
+  both: {shape: [8, 4], shard: [{axes: a, segments: 2}, b], init: {normal: {std: 1}}}
+  wide: {shape: [4, 2], dtype: f64, shard: [a], init: {normal: {std: 1}}}
+  half: {shape: [4, 2], dtype: f16, shard: [null, b], init: {normal: {std: 1}}}
+  eight: {shape: [4], dtype: f8e5m2, shard: [a], init: ones}
+  scalar: {shape: [], dtype: f32, init: ones}
+  steps: {shape: [], dtype: i64, init: zeros}
+""")
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    whole = reassemble(tmp_path / "out")
+    with h5py.File(tmp_path / "out/index.h5") as index:
+        found = {}
+        for dataset in datasets_in(index):
+            shape = dataset.attrs["global_shape"]
+            found[text_of(dataset.attrs["path"])] = ([] if isinstance(shape, h5py.Empty) else list(shape), read_raw(dataset))
+    assert found.keys() == whole.keys()
+    for path, (shape, words) in found.items():
+        assert shape == list(whole[path][1].shape) == list(words.shape), path
+        assert words.tobytes() == whole[path][1].tobytes(), path
+    for rank in range(4):
+        (tmp_path / f"out/ranks/rank-0000{rank}.h5").unlink()
+    with h5py.File(tmp_path / "out/index.h5") as index:
+        for dataset in datasets_in(index):
+            path, words = text_of(dataset.attrs["path"]), read_raw(dataset)
+            if path != "steps":
+                bits = words.dtype.itemsize * 8
+                exponent = {"f32": 8, "bf16": 8, "f64": 11, "f16": 5, "f8e5m2": 5}[text_of(dataset.attrs["dtype"])]
+                fields = np.array(words).view(f"u{bits // 8}").astype("u8") >> np.uint64(bits - 1 - exponent)
+                assert (fields & np.uint64(2**exponent - 1) == 2**exponent - 1).all(), path  # not a number

@@ -388,6 +388,39 @@ def test_dcp_files_that_are_not_read(change, message, spec, stock, tmp_path):
     assert result.returncode == 5 and message in result.stderr, result.stderr
 
 
+def lose(metadata, place):
+    kept = metadata.storage_data.items()
+    metadata.storage_data = {k: v for k, v in kept if (k.fqn, tuple(k.offset)) != ("w", place)}
+
+
+def transform(metadata, place):
+    info, = [v for k, v in metadata.storage_data.items() if (k.fqn, tuple(k.offset)) == ("w", place)]
+    info.transform_descriptors = ["zstd"]
+
+
+@pytest.mark.parametrize("place", [(0, 0), (0, 3), (3, 0), (3, 3)])
+@pytest.mark.parametrize("change, told", [
+    (lose, "it lists no file for a chunk of `w`, at {}"), (transform, "a chunk of `w` is transformed")])
+def test_each_chunk_of_a_tensor_is_looked_at(change, told, place, tmp_path):
+    """A tensor of four chunks, one of which is not listed, or is not as it was."""
+    client_of("torch.distributed.checkpoint")  # its classes are in the metadata
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\nmodules:\n"
+                    "  w: {shape: [6, 6], shard: [a, b], init: {normal: {std: 1}}}\n")
+    folder = tmp_path / "dcp"
+    run_ok("export", spec, "--to", "dcp", "-o", folder)
+    (folder / "shardinit-export.json").unlink()
+    metadata = metadata_of(folder)
+    change(metadata, place)
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    for command in (["verify", folder, "--spec", spec], ["inspect", folder], ["reshard", folder, "-o", tmp_path / "to"],
+                    ["convert", folder, "--to", "safetensors", "-o", tmp_path / "to"]):
+        result = run_tool(*command)
+        assert (result.returncode, result.stderr.splitlines()[0]) == (
+            5, f"shardinit: error: cannot read `{folder}/.metadata` as a file of PyTorch: {told.format(list(place))}"), result
+    assert not (tmp_path / "to").exists()
+
+
 @pytest.mark.parametrize("data", [
     b"", b".", b"\x80\x07.", b"\x80\x02}(.", b"(t.", b"0.", b"\x80\x02h\x07.", b"\x80\x02]q\x00h\x00a.", b"K\x01K\x02b.",
     b"X\xff\xff\xff\xff.", b"\x8d" + b"\xff" * 8, b"cos\nsystem\n(X\x02\x00\x00\x00lstR.", b"(" * 5000 + b"t" * 5000 + b".",

@@ -17,14 +17,20 @@ UPDATE_GOLDEN=1 records what the commands do now. The difference is read in revi
 """
 
 import os
+import pathlib
 import re
 import subprocess
+import sys
 
 from support import BINARY, CLEAN
 
+# `plan` says what its threads would need, of which there are as many as cores if it is not told.
 # `timeless` leaves out what a run took, which differs each time.
 COMMANDS = r"""set -e
-shardinit() { "$SHARDINIT" "$@"; }
+shardinit() {
+  case "$1 $*" in "plan "*" -j"* | "plan "*" --jobs"*) ;; "plan "*) shift; set -- plan --jobs 2 "$@" ;; esac
+  "$SHARDINIT" "$@"
+}
 timeless() { sed -E 's/ in [0-9.]+ s \([0-9.]+ [A-Z]*B\/s\)$/ in T/; s/"seconds": .*/"seconds": T/'; }
 """
 
@@ -54,8 +60,9 @@ def run_case(case, folder):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
     script = COMMANDS + case["run"]
+    path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"  # python3 is the one that runs the tests
     done = subprocess.run(["sh", "-c", script], cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL,
-                          env={**CLEAN, "SHARDINIT": str(BINARY)}, timeout=120)
+                          env={**CLEAN, "PATH": path, "SHARDINIT": str(BINARY)}, timeout=120)
     printed = {"prints": done.stdout.replace(str(folder), "$TMP")} if done.stdout else {}
     return printed | {f"exit {done.returncode}": done.stderr.replace(str(folder), "$TMP")}
 
