@@ -59,7 +59,7 @@ class FolderCopy final : public TaskSource {
     const Tensor* same = nullptr;
     // A view of all that `from` stores, if no tensor is the same.
     std::unique_ptr<const Tensor> view = nullptr;
-    // Those of what it is a view of, and of its padding, which is as the tensor has it.
+    // The conventions of all that it is a view of; padding has that of the tensor itself.
     std::vector<Convention> conventions = {};
   };
 

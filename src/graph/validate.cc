@@ -180,8 +180,9 @@ void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& p
   }
   // The tensor of the current stream that is not tied, if there is one.
   size_t untied = order.empty() ? 0 : order[0].second;
-  size_t first = untied;                                   // the last one that was not reported
-  const bool ties_are_reported = diagnostics.HasErrors();  // those to what is not alike
+  size_t first = untied;  // the last tensor of the stream that had no error here
+  // A tie to a tensor that is not alike has its error already.
+  const bool ties_are_reported = diagnostics.HasErrors();
   for (size_t k = 1; k < order.size(); ++k) {
     const size_t second = order[k].second;
     if (all[first].stream() != all[second].stream()) {

@@ -79,7 +79,7 @@ class OptimizerReader {
   }
 
  private:
-  // What is given twice was reported.
+  // A value that stands for a key that was given twice has its error already.
   Reported Error(const Node& node, std::string message, std::string hint = {}) {
     if (node.ambiguous) return {};
     return diagnostics_.Error(node.span, std::move(message), std::move(hint));

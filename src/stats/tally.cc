@@ -239,7 +239,7 @@ double Quantile(std::span<const Bin> bins, double part) {
   for (const Bin& bin : bins) {
     const auto count = static_cast<double>(bin.count);
     if (before + count >= wanted) {
-      // Of the numbers of no size that a bin may hold beside 0, hardly any is there.
+      // A bin that holds 0 has numbers beside it that are smaller than any that models have.
       if (bin.lowest <= 0 && bin.highest >= 0) return 0;
       return bin.lowest + (bin.highest - bin.lowest) * ((wanted - before) / count);
     }

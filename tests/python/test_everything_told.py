@@ -29,8 +29,8 @@ def commands(name, layout, paths):
     """Gives the commands for a spec, or for a layout of it, and the paths of its tensors, as one types them. What they make is `o` and `r`."""
     spec, mesh = f"{name}.yaml", MESHES.get(name, "fsdp=3")
     if not layout:
-        yield from (f"validate {spec}", f"validate {spec} --json", f"jobs slurm {spec} -o /data/out --nodes 2",
-                    f"jobs kubernetes {spec} -o /work/out --nodes 2 --image i --volume v")
+        yield from (f"validate {spec}", f"validate {spec} --json", f"jobs slurm {spec} -o /mnt/models/out --nodes 2",
+                    f"jobs kubernetes {spec} -o /mnt/models/out --mount /mnt/models --nodes 2 --image i --volume v")
     for more in ("", " --json", " --dot", " --depth 1"):
         yield f"graph {spec}{layout}{more}"
     for more in ("", " --json", " --rank 1", " --part 1/3", " --devices", " --tokens 9000", " --replicas full", " --replicas dedupe --json"):

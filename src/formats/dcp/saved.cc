@@ -76,7 +76,7 @@ Shape SizesOf(const Value* value, const std::string& path, std::string_view what
 
 }  // namespace
 
-// The sizes have a product that fits.
+// Refuses sizes whose product does not fit, too.
 Shape ShapeOf(const Value* value, const std::string& path, std::string_view what) {
   Shape shape = SizesOf(value, path, what);
   int64_t count = 1;
