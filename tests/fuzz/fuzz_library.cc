@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/text.h"
+#include "fuzz/clean_text.h"
 #include "fuzz/split.h"
 #include "library/shardinit.h"
 
@@ -16,18 +16,6 @@ namespace {
 
 void Need(bool holds) {
   if (!holds) abort();
-}
-
-// Messages are clean text. A line of the spec that one shows, with carets below, may have what
-// looks like a space, which may be what is wrong with it.
-void NeedCleanText(std::string message) {
-  while (const auto bad = FindBadText(message)) {
-    const size_t end = message.find('\n', bad->offset);
-    Need(bad->what.ends_with("looks like a space, but is not one") && end != message.npos);
-    const std::string below = message.substr(end + 1, message.find('\n', end + 1) - end - 1);
-    Need(below.find('^') != below.npos && below.find_first_not_of(" \t^") == below.npos);
-    message.erase(bad->offset, static_cast<size_t>(CharacterAt(message, bad->offset).size));
-  }
 }
 
 // Releases a message, which there is if and only if a call failed.

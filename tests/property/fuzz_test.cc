@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string_view>
 
 #define LLVMFuzzerTestOneInput FuzzSpec
 #include "fuzz/fuzz_spec.cc"
@@ -84,13 +85,16 @@ std::string Mutated(std::string text, Random& random) {
   return text;
 }
 
-void Fuzz(const char* corpus, int (*target)(const uint8_t*, size_t), int mutations = 300) {
+// Takes the files in a folder of tests/ whose names end so.
+void Fuzz(const char* seeds_in, int (*target)(const uint8_t*, size_t), int mutations = 300,
+          std::string_view end = "") {
   const auto run = [target](const std::string& text) {
     target(reinterpret_cast<const uint8_t*>(text.data()), text.size());
   };
   int64_t seeds = 0;
-  const std::string folder = std::string(SHARDINIT_SOURCE_DIR "/tests/fuzz/corpus/") + corpus;
+  const std::string folder = std::string(SHARDINIT_SOURCE_DIR "/tests/") + seeds_in;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (!entry.path().native().ends_with(end)) continue;
     std::ifstream file(entry.path(), std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     run(text);
@@ -101,11 +105,12 @@ void Fuzz(const char* corpus, int (*target)(const uint8_t*, size_t), int mutatio
   EXPECT_GT(seeds, 5);
 }
 
-TEST(Fuzz, Specs) { Fuzz("spec", FuzzSpec); }
-TEST(Fuzz, Library) { Fuzz("spec", FuzzLibrary); }
-TEST(Fuzz, Files) { Fuzz("files", FuzzFiles); }
-TEST(Fuzz, Hdf5) { Fuzz("hdf5", FuzzHdf5, 40); }  // Each input starts a process.
-TEST(Fuzz, Folders) { Fuzz("folder", FuzzFolder); }
+TEST(Fuzz, Specs) { Fuzz("fuzz/corpus/spec", FuzzSpec); }
+TEST(Fuzz, EachKeyOfSpecs) { Fuzz("leaves", FuzzSpec, 300, ".yaml"); }
+TEST(Fuzz, Library) { Fuzz("fuzz/corpus/spec", FuzzLibrary); }
+TEST(Fuzz, Files) { Fuzz("fuzz/corpus/files", FuzzFiles); }
+TEST(Fuzz, Hdf5) { Fuzz("fuzz/corpus/hdf5", FuzzHdf5, 40); }  // Each input starts a process.
+TEST(Fuzz, Folders) { Fuzz("fuzz/corpus/folder", FuzzFolder); }
 
 // Otherwise readers would only be tried on what they refuse.
 TEST(Fuzz, SeedsOfFoldersAreRead) {
