@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <mutex>
 #include <set>
 #include <string_view>
@@ -133,12 +132,15 @@ bool ReadFileIfExists(const std::string& path, size_t limit, std::string* text) 
   return true;
 }
 
-std::string ReadKernelFile(const std::string& path) try {
+std::string ReadKernelFile(const std::string& path) {
   constexpr size_t kLimit = 64 << 20;
   const Fd fd = OpenAt(AT_FDCWD, path, O_RDONLY);
-  return fd ? ReadToEnd(fd.get(), path, kLimit) : std::string();
-} catch (const Error&) {
-  return {};
+  if (!fd && (errno == EMFILE || errno == ENFILE)) throw SystemError("read", path);
+  try {
+    return fd ? ReadToEnd(fd.get(), path, kLimit) : std::string();
+  } catch (const Error&) {
+    return {};
+  }
 }
 
 bool SyncData(int fd) {
@@ -303,17 +305,6 @@ void RequireFolder(const std::string& path) {
   }
   throw Error(ExitCode::kUsage, fmt::format("there is no folder `{}`", path),
               "check the name of the folder");
-}
-
-bool IsEmptyFolder(const std::string& path) {
-  if (!IsFolder(path)) return false;
-  std::error_code error;
-  bool empty;
-  do {
-    empty = std::filesystem::is_empty(path, error);
-  } while (error.value() == EINTR);
-  if (error) throw SystemError("read", path, error.value());
-  return empty;
 }
 
 int64_t FileSize(const std::string& path) {

@@ -57,7 +57,7 @@ std::string ReadFile(const std::string& path, size_t limit = 64 << 20);
 bool ReadFileIfExists(const std::string& path, size_t limit, std::string* text);
 
 // Returns the text of a file of the kernel's, below /proc; empty if it cannot be read. It is no
-// input of the user's.
+// input of the user's. Throws Error (kWorld) if no more files may be open: that says nothing of it.
 std::string ReadKernelFile(const std::string& path);
 
 // Calls fdatasync(2), not stopped by signals. Returns false with errno set on failure.
@@ -92,7 +92,6 @@ bool Exists(const std::string& path);
 bool IsFolder(const std::string& path);  // a folder or a link to one
 // Throws Error (kUsage) if `path`, which a user gave for a folder, is not one.
 void RequireFolder(const std::string& path);
-bool IsEmptyFolder(const std::string& path);
 int64_t FileSize(const std::string& path);  // -1: no such regular file
 
 // Throws Error (kUsage), with the way that works, if `path` begins with a scheme and `://`: else a

@@ -102,6 +102,14 @@ void Walk(const std::string& folder,
   WalkBelow(folder, "", visit);
 }
 
+// std::filesystem::is_empty() calls std::terminate() where it gets no memory.
+bool IsEmptyFolder(const std::string& path) {
+  bool is_empty = IsFolder(path);
+  if (!is_empty) return false;
+  ForEachEntry(AT_FDCWD, path, path, [&](int, const dirent*) { is_empty = false; });
+  return is_empty;
+}
+
 std::string_view OpenIfFile(const std::string& path, Fd* fd, int64_t* size) {
   return OpenIfFileAt(AT_FDCWD, path, path, fd, size);
 }

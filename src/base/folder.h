@@ -21,6 +21,10 @@ enum class NameKind { kFile, kFolder, kLink, kOther };
 void Walk(const std::string& folder,
           const std::function<bool(const std::string& name, NameKind kind)>& visit);
 
+// Returns false of what is no folder, or cannot be found. Throws Error (kWorld) if it cannot be
+// read.
+bool IsEmptyFolder(const std::string& path);
+
 // Opens a regular file for reading and returns an empty text; else returns what is wrong, such as
 // `is missing`. Throws Error (kWorld) if the file is there and cannot be opened.
 std::string_view OpenIfFile(const std::string& path, Fd* fd, int64_t* size);

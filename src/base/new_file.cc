@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -29,7 +28,7 @@ constexpr time_t kOldSeconds = time_t{6} * 3600;  // since the last byte was wri
 constexpr size_t kDigits = 16;
 
 // Returns the boot id of the running kernel, which reveals nothing about it. Where it cannot be
-// read every process counts as a machine of its own.
+// read every process counts as a machine of its own, whose left-overs stay for hours.
 const std::string& KernelId() {
   static const std::string id = [] {
     const std::string boot = ReadKernelFile("/proc/sys/kernel/random/boot_id");
@@ -132,9 +131,11 @@ bool IsLeftOver(const Folder& folder, std::string_view name, bool own, time_t la
 time_t LastChange(const std::string& path) {
   struct stat info;
   time_t last = stat(path.c_str(), &info) == 0 ? info.st_mtime : 0;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(path)) {
-    if (lstat(entry.path().c_str(), &info) == 0) last = std::max(last, info.st_mtime);
-  }
+  Walk(path, [&](const std::string& name, NameKind) {
+    const std::string inside = fmt::format("{}/{}", path, name);
+    if (lstat(inside.c_str(), &info) == 0) last = std::max(last, info.st_mtime);
+    return true;
+  });
   return last;
 }
 
@@ -191,8 +192,8 @@ std::pair<std::string, Folder> MakeTemporaryFolder(const Folder& parent, const s
 // Removes a folder that is ours, by way of a temporary name: if this is killed half-way, the rest
 // is known to be a left-over.
 void RemoveStaged(const Folder& parent, const std::string& name, const std::string& path) {
-  const std::string temporary = TemporaryName(parent, shardinit::NameOf(path));
   try {
+    const std::string temporary = TemporaryName(parent, shardinit::NameOf(path));
     if (renameat(parent.fd(), name.c_str(), parent.fd(), temporary.c_str()) != 0) {
       return RemoveTree(parent, name);
     }

@@ -191,7 +191,9 @@ bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index) {
     if (!FromHex(in.at("sha256").get<std::string>(), &entry.sha256)) return false;
     *index = entry;
     return true;
-  } catch (const std::exception&) {
+  } catch (const Error&) {
+    return false;
+  } catch (const nlohmann::json::exception&) {
     return false;
   }
 }

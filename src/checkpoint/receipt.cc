@@ -194,7 +194,9 @@ std::optional<Receipt> Guess(std::string_view text, const std::string& path, con
   try {
     receipt =
         HeadReader(path, rank).Read(ParseJson(fmt::format("{}}}", text.substr(0, head)), path));
-  } catch (const std::exception&) {
+  } catch (const Error&) {
+    return {};
+  } catch (const json::exception&) {
     return {};
   }
   text.remove_prefix(head + kBoxes.size());

@@ -14,13 +14,14 @@
 #include <vector>
 
 #include "base/diagnostics.h"
+#include "base/variant.h"
 
 namespace shardinit {
 
 using Value = std::variant<int64_t, double>;
 
 // The value of a name is a number, text, or a list of these. Text can only be compared.
-using VarItem = std::variant<int64_t, double, std::string>;
+using VarItem = Variant<int64_t, double, std::string>;
 struct VarValue {
   bool is_list = false;
   std::vector<VarItem> items;  // one if it is no list

@@ -11,14 +11,15 @@
 #include <vector>
 
 #include "base/diagnostics.h"
+#include "base/variant.h"
 
 namespace shardinit {
 
 struct Fact;
 using Facts = std::vector<Fact>;
 
-using FactScalar = std::variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string,
-                                std::vector<int64_t>>;
+using FactScalar =
+    Variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string, std::vector<int64_t>>;
 
 // This is an array in JSON, of objects or of scalars without keys. Each item has a row of its own.
 struct FactList {

@@ -1,6 +1,7 @@
 #include "spec/shipped.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -40,6 +41,23 @@ bool IsName(std::string_view name) {
   return !name.ends_with(kExtension) && !name.ends_with(".yml") && !name.ends_with(".json");
 }
 
+// Returns a path without `.` and, where a name is before it, without `..`. What libstdc++ has for
+// it, lexically_normal(), crashes where it gets no memory.
+std::string Normal(std::string_view path) {
+  std::vector<std::string_view> names;
+  for (size_t at = 0, end; at < path.size(); at = end + 1) {
+    end = std::min(path.find('/', at), path.size());
+    const std::string_view name = path.substr(at, end - at);
+    if (name.empty() || name == ".") continue;
+    if (name == ".." && !names.empty() && names.back() != "..") {
+      names.pop_back();
+    } else {
+      names.push_back(name);
+    }
+  }
+  return fmt::format("{}", fmt::join(names, "/"));
+}
+
 }  // namespace
 
 std::vector<ShippedSpec> ShippedIn(std::string_view folder) {
@@ -68,7 +86,7 @@ std::optional<std::string> FindShipped(std::string_view name) {
 
 std::string PathOfSpec(const std::filesystem::path& folder, std::string_view name) {
   const std::filesystem::path path = IsShipped(name) ? std::filesystem::path(name) : folder / name;
-  if (IsShipped(path.string())) return path.lexically_normal().string();
+  if (IsShipped(path.string())) return Normal(path.string());
   struct stat info;
   if (stat(path.c_str(), &info) == 0) {
     if (!S_ISDIR(info.st_mode)) return path.string();

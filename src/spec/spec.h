@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/source.h"
+#include "base/variant.h"
 #include "expr/expr.h"
 
 namespace shardinit {
@@ -93,7 +94,7 @@ using StageSpec = Located<std::vector<Named<std::vector<ExprPtr>>>>;
 
 // A dimension of a tensor is given by the name of its logical axis, or by its position, which
 // counts from the end if it is negative.
-using DimensionRef = Located<std::variant<std::string, int64_t>>;
+using DimensionRef = Located<Variant<std::string, int64_t>>;
 using DimensionList = Located<std::vector<DimensionRef>>;
 
 // A path in which expressions stand for numbers: `layers.{i}.w`.
@@ -266,8 +267,7 @@ struct LayoutSpec {
 struct ConfigSpec {
   using List = std::vector<ConfigSpec>;
   using Map = std::vector<Named<ConfigSpec>>;
-  std::variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string, ExprPtr, List, Map>
-      value;
+  Variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string, ExprPtr, List, Map> value;
 };
 
 // The order of devices, such as `hybrid_ring_64x4`, or a list of ids, here or in a file of its own.

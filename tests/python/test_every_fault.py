@@ -13,6 +13,7 @@ SHARDINIT_GENERATED_SEED is another seed, and `sh tests/generated.sh SECONDS eve
 import datetime
 import errno
 import fnmatch
+import functools
 import hashlib
 import json
 import os
@@ -141,6 +142,7 @@ CALLS = list(ERRORS)
 # Each kind of `malloc` is what one library asks for. HDF5 crashes or calls exit(-1) at some places where it gets no
 # memory, above all while it starts.
 MEMORY = {"malloc": "libstdc++.so.6", "malloc of HDF5": "libhdf5_serial.so.103"}
+ENDING = 100  # calls for memory at most, with which shardinit without words says that it needs a command
 CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, 255)
 # An error at one of these is told by its name. Where room cannot be kept, the message says how much there is, and a
 # place that may not be written is told as such, whatever the reason.
@@ -177,6 +179,14 @@ def is_temporary(path):
     """Whether a path is, or is in, what a run has not completed."""
     return any(re.fullmatch(r"\..*\.(tmp-[0-9a-f]{16}-[0-9a-f]{16}|part-[0-9a-f]{16})|out\.parts", part)
                for part in pathlib.PurePath(path).parts)
+
+
+@functools.cache
+def alike():
+    """How many calls for memory every command begins with, for its options and HDF5's tables."""
+    counted = Counted(*(rule("malloc", "count", when=0, where=where) for where in MEMORY.values()))
+    assert run_tool(env=counted.env).returncode == 2
+    return {call: count - ENDING for call, count in zip(MEMORY, counted.met())}
 
 
 def state_of(folder):
@@ -237,6 +247,8 @@ class Command:
         if self.in_python:  # Packages of others ask these libraries, too, and end the process if they have no memory.
             self.counts.update(dict.fromkeys(MEMORY, 0))
         assert self.in_python or all(self.counts[call] for call in MEMORY)
+        # What all commands begin with is tried in the first of them alone.
+        self.first = {call: 1 if name == COMMANDS[0] else 1 + alike().get(call, 0) for call in CALLS}
         self.reruns = set()
         self.traced = None
 
@@ -284,13 +296,15 @@ class Command:
         return self.traced
 
     def kinds(self, call):
-        """Readers write into a pipe alone, which is never full and has no disk."""
-        return ["kill", *(GOES_ON if self.reads_only and call == "write" else ERRORS[call])]
+        """Readers write into a pipe alone, which is never full and has no disk. Who is killed where the disk is not
+        met leaves what one who is killed at the next call leaves that meets it."""
+        kill = [] if call in (*MEMORY, "getrandom") else ["kill"]
+        return [*kill, *(GOES_ON if self.reads_only and call == "write" else ERRORS[call])]
 
     def cases(self):
         """All of them, as (call, index, kind of fault)."""
         for call, count in self.counts.items():
-            for index in range(1, count + 1):
+            for index in range(self.first[call], count + 1):
                 for kind in self.kinds(call):
                     yield call, index, kind
         if not (self.reads_only or self.in_python):
@@ -303,7 +317,7 @@ class Command:
         call = chance.choice(calls if self.reads_only or self.in_python else [*calls, "power"])
         if call == "power":
             return call, chance.randint(1, len(self.trace())), "lost"
-        return call, chance.randint(1, self.counts[call]), chance.choice(self.kinds(call))
+        return call, chance.randint(self.first[call], self.counts[call]), chance.choice(self.kinds(call))
 
     def check_power(self, index):
         """Every state in which the power may have left the disk after so many calls."""
@@ -363,8 +377,10 @@ class Command:
             need(status == 0, said)
         elif kind == "kill":  # `inspect` reads in another process, which may end as by a hostile file.
             need(status in (0, -signal.SIGKILL) or self.name == "inspect" and status in (3, 5), said)
-        elif call == "malloc of HDF5":
-            need(status in (0, 3, *CRASHES) or self.name == "inspect" and status == 5, said)
+        elif call in MEMORY:  # `inspect` reads in a process that may not take much, and refuses what takes more.
+            need(status in (0, 3) or call == "malloc of HDF5" and status in CRASHES
+                 or self.name == "inspect" and status == 5, said)
+            need("std::" not in result.stderr, said)
         else:
             need(status in (0, 3), said)
             if status == 3 and call in SAYS_WHY:
@@ -497,6 +513,20 @@ def test_a_killed_record_is_not_part_of_the_export(folder):
     assert run_tool(*words, cwd=folder, env=interposed(killed)).returncode == -signal.SIGKILL
     run_ok(*words, cwd=folder)
     assert tree_of(folder / "out") == tree_of(folder / "wanted")
+
+
+def test_no_memory_is_no_damage(tmp_path):
+    """A manifest that there was no memory to parse was called damaged (1)."""
+    command = Command("export of a checkpoint", tmp_path)
+    for index in range(command.first["malloc"], command.counts["malloc"], 9):
+        command.check("malloc", index, "ENOMEM")
+
+
+def test_who_may_open_no_more_files_is_on_this_machine(tmp_path):
+    """What it left had another machine's name, which the next run leaves alone."""
+    command = Command("reshard over what was left", tmp_path)
+    for index in range(1, command.counts["open"] + 1):
+        command.check("open", index, "EMFILE+")
 
 
 @pytest.mark.parametrize("when", [1, 20, 100, 1000, 2000, 4000, 8000])

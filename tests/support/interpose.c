@@ -21,6 +21,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <link.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -591,15 +592,14 @@ long syscall(long number, ...) {
 extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
 extern void *__libc_memalign(size_t, size_t);
 
-// The place of such a call is the library that makes it.
-static int IsRefused(const void *caller, size_t size) {
-  Dl_info of = {0};
-  if (!busy && (wanted >> kMalloc & 1) != 0) {
-    busy = 1;
-    dladdr(caller, &of);
-    busy = 0;
-  }
-  const struct Met call = {kMalloc, -1, of.dli_fname != NULL ? of.dli_fname : "", -1, 0, size};
+// The place of such a call is the library that makes it. dladdr() would look for the function, too, and a command
+// asks for memory ten thousand times.
+static int IsRefused(void *caller, size_t size) {
+  const char *library = "";
+  struct dl_find_object of;
+  if (!busy && (wanted >> kMalloc & 1) != 0 && _dl_find_object(caller, &of) == 0) library = of.dlfo_link_map->l_name;
+  // The program has no name there.
+  const struct Met call = {kMalloc, -1, *library != 0 ? library : "/", -1, 0, size};
   const int refused = Meet(&call).what == kFail;
   if (refused) errno = ENOMEM;
   return refused;

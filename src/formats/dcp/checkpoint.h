@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
+#include "base/variant.h"
 #include "formats/format.h"
 #include "tensor/box.h"
 #include "tensor/dtype.h"
@@ -50,7 +50,7 @@ std::string MakeZeros(DType dtype, const Shape& shape);
 std::string MakeArchive(std::string pickle);
 
 // The place of a value in nested dictionaries and lists. Joined by dots, the keys are its name.
-using Keys = std::vector<std::variant<std::string, int64_t>>;
+using Keys = std::vector<Variant<std::string, int64_t>>;
 
 // Things that a folder has besides the tensors of a plan.
 struct Extras {

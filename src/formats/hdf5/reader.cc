@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <exception>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -276,6 +277,8 @@ constexpr char kDescription = '+', kRefusal = '-', kFailure = '!';
   std::string answer;
   try {
     answer = kDescription + Describe(input, most);
+  } catch (const std::bad_alloc&) {
+    answer = kRefusal + std::string("there is no memory for its structure, which may take 1 GiB");
   } catch (const std::exception& e) {
     answer = input.error() != 0 ? kFailure + std::to_string(input.error())
                                 : kRefusal + std::string(e.what());

@@ -8,13 +8,14 @@
 #include <variant>
 #include <vector>
 
+#include "base/variant.h"
 #include "graph/graph.h"
 #include "tensor/arrangement.h"
 
 namespace shardinit {
 
 // The last one is a list that is not given, until Apply() puts the operation's own in its place.
-using ViewArgument = std::variant<int64_t, double, std::vector<int64_t>, std::monostate>;
+using ViewArgument = Variant<int64_t, double, std::vector<int64_t>, std::monostate>;
 
 struct ViewParameter {
   std::string_view name;
