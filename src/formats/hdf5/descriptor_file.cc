@@ -20,7 +20,10 @@ struct DescriptorDriver : Driver<DescriptorFile> {
       return nullptr;
     }
     auto* const driver = new (std::nothrow) Driver{{}, file, 0};
-    if (driver == nullptr) return nullptr;
+    if (driver == nullptr) {
+      file->error_ = ENOMEM;
+      return nullptr;
+    }
     file->is_open_ = true;
     return &driver->base;
   }

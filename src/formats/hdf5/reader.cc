@@ -267,18 +267,19 @@ constexpr char kDescription = '+', kRefusal = '-', kFailure = '!';
   Limit(RLIMIT_CPU, 20, 21);  // The first one sends SIGXCPU, the second SIGKILL.
   Limit(RLIMIT_FSIZE, 0);
   Limit(RLIMIT_CORE, 0);
-#ifndef SHARDINIT_SANITIZED  // A sanitizer alone takes more, of memory, of files and of calls.
-  // Nothing can be opened: no source, link, plugin or FIFO that the file names.
-  Limit(RLIMIT_NOFILE, 0);
-  Limit(RLIMIT_AS, rlim_t{1} << 30);
-  Confine(out);
-#endif
   DescriptorFile input(fd, size);
   std::string answer;
   try {
+#ifndef SHARDINIT_SANITIZED  // A sanitizer alone takes more, of memory, of files and of calls.
+    // Nothing can be opened: no source, link, plugin or FIFO that the file names.
+    Limit(RLIMIT_NOFILE, 0);
+    Limit(RLIMIT_AS, rlim_t{1} << 30);
+    Confine(out);
+#endif
     answer = kDescription + Describe(input, most);
   } catch (const std::bad_alloc&) {
-    answer = kRefusal + std::string("there is no memory for its structure, which may take 1 GiB");
+    // This needs no memory. A text that would be too long ends as a refusal before.
+    answer = kFailure + std::to_string(ENOMEM);
   } catch (const std::exception& e) {
     answer = input.error() != 0 ? kFailure + std::to_string(input.error())
                                 : kRefusal + std::string(e.what());
