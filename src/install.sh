@@ -11,7 +11,7 @@ set -eu
 # Highway, and those of GMP, MPFR and yaml-cpp are not position-independent, as libshardinit must be.
 # src/wheel.sh builds these four for wheels, which takes more packages and minutes.
 packages='cmake g++ libcli11-dev libcurl4-openssl-dev libdeflate-dev libfmt-dev libhdf5-dev libhwy-dev
-  libmpfr-dev libssl-dev libyaml-cpp-dev ninja-build nlohmann-json3-dev pkg-config'
+  libmpfr-dev libssl-dev libyaml-cpp-dev libzstd-dev ninja-build nlohmann-json3-dev pkg-config'
 
 prefix=/usr/local
 while [ $# -gt 0 ]; do

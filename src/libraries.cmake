@@ -14,7 +14,7 @@ if(SHARDINIT_STATIC)
   set(CMAKE_FIND_LIBRARY_SUFFIXES .a)
   # The packages' own descriptions are those of shared libraries, and CMake's for HDF5 asks its
   # compiler, which forgets libaec.
-  foreach(name hdf5_serial sz aec z yaml-cpp hwy deflate mpfr gmp crypto)
+  foreach(name hdf5_serial sz aec z yaml-cpp hwy deflate zstd mpfr gmp crypto)
     find_library(STATIC_${name} ${name} REQUIRED)
     target_link_libraries(shardinit_libraries INTERFACE ${STATIC_${name}})
   endforeach()
@@ -32,9 +32,10 @@ else()
   find_package(hwy REQUIRED)
   find_package(yaml-cpp REQUIRED)
   find_library(DEFLATE_LIBRARY deflate REQUIRED)
+  find_library(ZSTD_LIBRARY zstd REQUIRED)
   find_library(MPFR_LIBRARY mpfr REQUIRED)
   target_include_directories(shardinit_libraries SYSTEM INTERFACE ${HDF5_C_INCLUDE_DIRS})
   target_link_libraries(shardinit_libraries INTERFACE
     CLI11::CLI11 fmt::fmt nlohmann_json::nlohmann_json Threads::Threads
-    ${HDF5_C_LIBRARIES} OpenSSL::Crypto hwy::hwy ${DEFLATE_LIBRARY} ${MPFR_LIBRARY} yaml-cpp)
+    ${HDF5_C_LIBRARIES} OpenSSL::Crypto hwy::hwy ${DEFLATE_LIBRARY} ${ZSTD_LIBRARY} ${MPFR_LIBRARY} yaml-cpp)
 endif()

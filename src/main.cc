@@ -2,10 +2,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "base/arithmetic.h"
@@ -20,6 +23,27 @@
 
 namespace shardinit {
 namespace {
+
+// Returns whether the hint advises the very command that failed, as `shardinit inspect x` does
+// where this was run: its words are in the same order, and none but options are left out.
+bool Repeats(std::string_view hint, std::span<char* const> words) {
+  constexpr std::string_view kBegin = "`shardinit ";
+  for (size_t at = 0; (at = hint.find(kBegin, at)) != hint.npos; ++at) {
+    std::string_view advised = hint.substr(at + kBegin.size());
+    advised = advised.substr(0, advised.find('`'));
+    bool is_same = advised.find(' ') != advised.npos;  // Else the hint is about the options.
+    for (const std::string_view word : words) {
+      const std::string_view next = advised.substr(0, advised.find(' '));
+      if (word == next && !advised.empty()) {
+        advised.remove_prefix(std::min(word.size() + 1, advised.size()));
+      } else {
+        is_same = is_same && word.starts_with('-');
+      }
+    }
+    if (is_same && advised.empty()) return true;
+  }
+  return false;
+}
 
 void PrintError(const std::string& message, const std::string& hint) {
   Talk(RenderError(message, hint));
@@ -72,7 +96,8 @@ int Main(int argc, char** argv) {
     Talk(Render(e.diagnostics()));
     return static_cast<int>(ExitCode::kUsage);
   } catch (const Error& e) {
-    PrintError(e.what(), e.hint());
+    const std::span words(argv, static_cast<size_t>(argc));
+    PrintError(e.what(), Repeats(e.hint(), words) ? "" : e.hint());
     return static_cast<int>(e.code());
   } catch (const std::bad_alloc&) {
     PrintError("out of memory", "use fewer threads (`--jobs`) or less memory (`--memory`)");

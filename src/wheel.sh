@@ -60,7 +60,7 @@ Tools() {
 }
 
 # Of libcurl only the headers are taken: it is loaded where it is needed.
-debian_packages='libaec-dev libcli11-dev libcurl4-openssl-dev libdeflate-dev libfmt-dev libfmt9 libhdf5-dev libssl-dev nlohmann-json3-dev zlib1g-dev'
+debian_packages='libaec-dev libcli11-dev libcurl4-openssl-dev libdeflate-dev libfmt-dev libfmt9 libhdf5-dev libssl-dev libzstd-dev nlohmann-json3-dev zlib1g-dev'
 
 # Debian's packages for that kind of machine, unpacked in $root/debian without what they depend on:
 # headers of another libc must not be among them. And the sources, in $root/source.
@@ -176,7 +176,7 @@ Libraries() {
 
 # Libraries that are linked in, NAME:PACKAGE: Debian's archives, and those that are made from Debian's sources.
 archives='HDF5:libhdf5-dev libaec:libaec-dev zlib:zlib1g-dev OpenSSL:libssl-dev libdeflate:libdeflate-dev
-  fmt:libfmt-dev nlohmann-json:nlohmann-json3-dev CLI11:libcli11-dev'
+  zstd:libzstd-dev fmt:libfmt-dev nlohmann-json:nlohmann-json3-dev CLI11:libcli11-dev'
 sources='GMP:gmp MPFR:mpfr4 Highway:highway yaml-cpp:yaml-cpp'
 
 # Collects the texts that src/python/licenses/NOTICE promises.

@@ -31,14 +31,14 @@ for phase in "$@"; do
 done
 
 build_packages='cmake g++ libcli11-dev libcurl4-openssl-dev libdeflate-dev libfmt-dev libhdf5-dev libhwy-dev
-  libmpfr-dev libssl-dev libyaml-cpp-dev ninja-build nlohmann-json3-dev pkg-config'
+  libmpfr-dev libssl-dev libyaml-cpp-dev libzstd-dev ninja-build nlohmann-json3-dev pkg-config'
 # chromium, the largest of them, is what `plan --html` is looked at with.
 test_packages='bindfs chromium clang clang-format debootstrap dpkg-dev fish g++-aarch64-linux-gnu hdf5-tools
   libbenchmark-dev libclang-rt-14-dev libgtest-dev mandoc openssh-client openssl qemu-user-static rclone shellcheck
   strace zsh'
 # Of another machine's Debian: what build_packages has of libraries.
 arm64_packages='libcli11-dev libcurl4-openssl-dev libdeflate-dev libfmt-dev libhdf5-dev libhwy-dev libmpfr-dev libssl-dev
-  libstdc++-12-dev libyaml-cpp-dev nlohmann-json3-dev'
+  libstdc++-12-dev libyaml-cpp-dev libzstd-dev nlohmann-json3-dev'
 
 python_packages=
 python3 -c 'import ensurepip, venv' 2>/dev/null || python_packages='python3 python3-venv'

@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+
+#include "base/text.h"
 
 namespace shardinit {
 namespace {
@@ -73,6 +76,54 @@ std::string WithoutColour(std::string_view text) {
     text.remove_prefix(std::max<size_t>(code, 1));
   }
   return plain;
+}
+
+std::string EscapePainted(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t code = CodeSize(text);
+    out += text.substr(0, code);
+    text.remove_prefix(code);
+    size_t end = 0;
+    while (end < text.size() && CodeSize(text.substr(end)) == 0) ++end;
+    out += Escape(text.substr(0, end));
+    text.remove_prefix(end);
+  }
+  return out;
+}
+
+std::string MakeHarmless(std::string_view text) {
+  constexpr std::string_view kClearLine = "\x1b[K";
+  std::string out;
+  out.reserve(text.size());
+  // A line that is painted over begins so.
+  for (size_t i = text.starts_with('\r') ? (out = "\r", 1) : 0; i < text.size();) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    size_t size = 1;
+    if (byte >= 0x20 && byte < 0x7f) {
+      out += text[i++];
+      continue;
+    }
+    const std::string_view rest = text.substr(i);
+    if (byte == 0x1b) size = rest.starts_with(kClearLine) ? kClearLine.size() : CodeSize(rest);
+    const Character c = CharacterAt(text, i);
+    if (byte == 0x1b ? size > 0 : c.valid && !IsUnsafe(c.code)) {
+      size = std::max<size_t>(size, static_cast<size_t>(c.size));
+      out += rest.substr(0, size);
+      i += size;
+      continue;
+    }
+    if (!c.valid) {
+      out += fmt::format("\\x{:02x}", byte);
+    } else if (c.code < 0x10000) {
+      out += fmt::format("\\u{:04x}", static_cast<uint32_t>(c.code));
+    } else {
+      const auto code = static_cast<uint32_t>(c.code) - 0x10000;
+      out += fmt::format("\\u{:04x}\\u{:04x}", 0xd800 + (code >> 10), 0xdc00 + (code & 0x3ff));
+    }
+    i += static_cast<size_t>(c.size);
+  }
+  return out;
 }
 
 size_t CodeSize(std::string_view text) {

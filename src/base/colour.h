@@ -39,6 +39,14 @@ std::string Paint(Role role, std::string_view text, Channel stream = Channel::kO
 // Returns painted text as it was before.
 std::string WithoutColour(std::string_view text);
 
+// Escapes painted text as Escape() escapes text, but keeps its codes: a cell of a table.
+std::string EscapePainted(std::string_view text);
+
+// Escapes what no name may have escaped from: control, bidirectional and invisible characters of a
+// whole text on its way to a terminal, but not its lines, tabs and colours. In JSON it says the
+// same.
+std::string MakeHarmless(std::string_view text);
+
 // Returns the bytes of the code that `text` starts with, which takes no column; 0 without one.
 size_t CodeSize(std::string_view text);
 

@@ -30,17 +30,31 @@ const SeverityText& TextOf(Diagnostic::Severity severity) {
   return kSeverities[static_cast<size_t>(severity)];
 }
 
-std::string_view LineOf(std::string_view text, uint32_t line) {
-  size_t begin = 0;
-  for (uint32_t i = 1; i < line; ++i) {
-    const size_t end = text.find('\n', begin);
-    if (end == std::string_view::npos) return {};
-    begin = end + 1;
+// Finds lines of texts, of which the next one is mostly further down in the same text: thousands of
+// warnings are rendered in linear time.
+class LineFinder {
+ public:
+  std::string_view Find(std::string_view text, uint32_t line) {
+    if (text.data() != text_.data() || text.size() != text_.size() || line < line_) {
+      text_ = text;
+      line_ = 1;
+      begin_ = 0;
+    }
+    for (; line_ < line; ++line_) {
+      const size_t end = text.find('\n', begin_);
+      if (end == std::string_view::npos) return {};
+      begin_ = end + 1;
+    }
+    text = text.substr(begin_, text.find('\n', begin_) - begin_);
+    if (text.ends_with('\r')) text.remove_suffix(1);
+    return text;
   }
-  text = text.substr(begin, text.find('\n', begin) - begin);
-  if (text.ends_with('\r')) text.remove_suffix(1);
-  return text;
-}
+
+ private:
+  std::string_view text_;
+  uint32_t line_ = 1;
+  size_t begin_ = 0;  // of that line
+};
 
 size_t CharactersIn(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
@@ -87,10 +101,10 @@ std::string Excerpt(std::string_view line, size_t start, size_t length, Role rol
 }
 
 // Returns `file:line:column`, or the file alone.
-std::string Locate(const Span& span) {
+std::string Locate(const Span& span, LineFinder& lines) {
   const std::string name = Escape(span.source->name);
   if (span.line == 0) return name;
-  const std::string_view line = LineOf(span.source->text, span.line);
+  const std::string_view line = lines.Find(span.source->text, span.line);
   return fmt::format("{}:{}:{}", name, span.line,
                      CharactersIn(line.substr(0, span.column - 1)) + 1);
 }
@@ -132,16 +146,19 @@ std::string PlaceOf(const Span& span) {
   if (span.source == nullptr) return {};
   // An option of the command line is as short as a place in it would be.
   const auto& [name, text] = *span.source;
-  return name.starts_with("--") ? fmt::format("{} {}", name, Escape(text)) : Locate(span);
+  LineFinder lines;
+  return name.starts_with("--") ? fmt::format("{} {}", name, Escape(text)) : Locate(span, lines);
 }
 
-std::string Render(const Diagnostic& diagnostic) {
+namespace {
+
+std::string RenderOne(const Diagnostic& diagnostic, LineFinder& lines) {
   const Span& span = diagnostic.span;
   std::string out;
   std::string_view line;
   if (span.source != nullptr) {
-    out = Paint(Role::kStrong, Locate(span) + ":", Channel::kTalk) + " ";
-    if (span.line > 0) line = LineOf(span.source->text, span.line);
+    out = Paint(Role::kStrong, Locate(span, lines) + ":", Channel::kTalk) + " ";
+    if (span.line > 0) line = lines.Find(span.source->text, span.line);
   }
   const auto [name, role] = TextOf(diagnostic.severity);
   out += fmt::format("{} {}\n", Paint(role, fmt::format("{}:", name), Channel::kTalk),
@@ -152,8 +169,6 @@ std::string Render(const Diagnostic& diagnostic) {
   }
   return out + RenderHint(diagnostic.hint);
 }
-
-namespace {
 
 // An error or a warning, which stays together with its notes.
 struct Group {
@@ -188,13 +203,21 @@ std::string AndMore(size_t count, size_t most, std::string_view what, std::strin
 
 }  // namespace
 
+std::string Render(const Diagnostic& diagnostic) {
+  LineFinder lines;
+  return RenderOne(diagnostic, lines);
+}
+
 std::string Render(const std::vector<Diagnostic>& diagnostics, size_t errors, size_t warnings) {
   std::string out;
+  LineFinder lines;
   size_t of_errors = 0, of_warnings = 0;
   for (const Group& group : ByPlace(diagnostics)) {
     const bool is_warning = group.severity == Diagnostic::Severity::kWarning;
     if (is_warning ? of_warnings++ >= warnings : of_errors++ >= errors) continue;
-    for (size_t i = group.begin; i < group.end; ++i) out += Render(diagnostics[i]);
+    for (size_t i = group.begin; i < group.end; ++i) {
+      out += RenderOne(diagnostics[i], lines);
+    }
   }
   return out + AndMore(of_errors, errors, "error", "") +
          AndMore(of_warnings, warnings, "warning", "; `shardinit validate` shows all");

@@ -12,11 +12,33 @@ namespace shardinit {
 Error SystemError(const std::string& action, const std::string& path, int error) {
   std::string hint;
   if (error == EMFILE || error == ENFILE) hint = "raise the limit on open files: `ulimit -n`";
-  // Trying again does not help where nothing can be written, or not in this way.
-  const bool permanent = error == EROFS || error == EOPNOTSUPP || error == ENOSYS;
-  if (permanent) hint = "choose a place on another file system";
-  return Error(permanent ? ExitCode::kUsage : ExitCode::kWorld,
-               fmt::format("cannot {} `{}`: {}", action, path, strerror(error)), std::move(hint));
+  // Trying again does not help in these cases.
+  ExitCode code = ExitCode::kUsage;
+  switch (error) {
+    case EROFS:
+    case EOPNOTSUPP:
+    case ENOSYS:
+      hint = "choose a place on another file system";
+      break;
+    case EACCES:
+    case EPERM:
+      hint = "choose another place, or have its permissions changed";
+      break;
+    case ELOOP:
+      hint = "choose another place: a link of this path leads back to itself";
+      break;
+    case ENAMETOOLONG:
+      hint = "choose a shorter name";
+      break;
+    case ENOTDIR:
+      code = ExitCode::kConflict;
+      hint = "choose another place: a part of this path is a file";
+      break;
+    default:
+      code = ExitCode::kWorld;
+  }
+  return Error(code, fmt::format("cannot {} `{}`: {}", action, path, strerror(error)),
+               std::move(hint));
 }
 
 Error Conflict(const std::string& message) {

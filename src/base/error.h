@@ -15,8 +15,8 @@ enum class ExitCode {
   kOk = 0,         // done; no difference
   kDifferent = 1,  // difference or damage found
   kUsage = 2,      // bad usage or bad spec; a place that cannot do it, such as a read-only one
-  kWorld = 3,      // disk, memory, permissions: a job may retry
-  kConflict = 4,   // the output folder holds another plan
+  kWorld = 3,      // disk, memory, network: a job may retry
+  kConflict = 4,   // the output folder holds another plan, or is not a folder
   kRefused = 5,    // a hostile or foreign file
   kBug = 70,       // a bug in shardinit
 };
@@ -36,7 +36,8 @@ class Error : public std::runtime_error {
 };
 
 // Makes an Error such as "cannot write `path`: No space left on device", exit 3; or exit 2 where
-// the file system never can: it is read-only (EROFS) or has no such operation (EOPNOTSUPP, ENOSYS).
+// trying again does not help: EROFS, EOPNOTSUPP, ENOSYS, EACCES, EPERM, ELOOP and ENAMETOOLONG. A
+// file in the place of a folder (ENOTDIR) is exit 4.
 Error SystemError(const std::string& action, const std::string& path, int error = errno);
 
 // Makes an Error (kConflict): something else is in the place of a folder that a user named.

@@ -233,7 +233,8 @@ bool AreSame(const struct stat& a, const struct stat& b) {
 
 bool AreUnchanged(const struct stat& a, const struct stat& b) {
   return AreSame(a, b) && a.st_size == b.st_size && a.st_mtim.tv_sec == b.st_mtim.tv_sec &&
-         a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
+         a.st_mtim.tv_nsec == b.st_mtim.tv_nsec && a.st_ctim.tv_sec == b.st_ctim.tv_sec &&
+         a.st_ctim.tv_nsec == b.st_ctim.tv_nsec;  // the time that no program can set back
 }
 
 void MakeFolder(const std::string& path) {

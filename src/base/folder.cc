@@ -15,8 +15,7 @@
 namespace shardinit {
 namespace {
 
-constexpr std::string_view kMissing = "is missing", kLink = "is a link to elsewhere",
-                           kNoFile = "is not a file", kTooLarge = "is larger than any such file";
+constexpr std::string_view kLink = "is a link to elsewhere", kNoFile = "is not a file";
 
 NameKind KindOf(int folder, const dirent* entry, const std::string& path) {
   struct stat info = {};
@@ -35,7 +34,9 @@ NameKind KindOf(int folder, const dirent* entry, const std::string& path) {
 // `path` is for messages.
 void ForEachEntry(int above, const std::string& name, const std::string& path,
                   const std::function<void(int folder, const dirent* entry)>& visit) {
-  Fd fd = OpenAt(above, name, O_RDONLY | O_DIRECTORY);
+  // Only the path that a user names may be a link.
+  const int flags = above == AT_FDCWD ? 0 : O_NOFOLLOW;
+  Fd fd = OpenAt(above, name, O_RDONLY | O_DIRECTORY | flags);
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(fd ? fdopendir(fd.get()) : nullptr, closedir);
   if (!dir) throw SystemError("read the folder", path);
   const int folder = fd.Release();
@@ -49,14 +50,16 @@ void ForEachEntry(int above, const std::string& name, const std::string& path,
   }
 }
 
-void WalkBelow(const std::string& folder, const std::string& prefix,
+// Walks the folder `name` of another one.
+void WalkBelow(int above, const std::string& name, const std::string& path,
+               const std::string& prefix,
                const std::function<bool(const std::string&, NameKind)>& visit) {
-  ForEachEntry(AT_FDCWD, folder, folder, [&](int fd, const dirent* entry) {
+  ForEachEntry(above, name, path, [&](int fd, const dirent* entry) {
     ThrowIfInterrupted();
-    const std::string path = folder + "/" + entry->d_name;
-    const NameKind kind = KindOf(fd, entry, path);
+    const std::string inner = path + "/" + entry->d_name;
+    const NameKind kind = KindOf(fd, entry, inner);
     if (visit(prefix + entry->d_name, kind) && kind == NameKind::kFolder) {
-      WalkBelow(path, prefix + entry->d_name + "/", visit);
+      WalkBelow(fd, entry->d_name, inner, prefix + entry->d_name + "/", visit);
     }
   });
 }
@@ -66,7 +69,7 @@ std::string_view OpenIfFileAt(int folder, const std::string& name, const std::st
                               int64_t* size) {
   // O_NONBLOCK keeps the opening of a FIFO from waiting for a writer.
   *fd = OpenAt(folder, name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
-  if (!*fd && (errno == ENOENT || errno == ENOTDIR)) return kMissing;
+  if (!*fd && (errno == ENOENT || errno == ENOTDIR)) return kIsMissing;
   if (!*fd && errno == ELOOP) return kLink;
   if (!*fd && errno == ENXIO) return kNoFile;  // a socket
   struct stat info;
@@ -82,7 +85,7 @@ std::string_view ReadIfFileAt(int folder, const std::string& name, const std::st
   int64_t size = 0;
   const std::string_view wrong = OpenIfFileAt(folder, name, path, &fd, &size);
   if (!wrong.empty()) return wrong;
-  if (static_cast<uint64_t>(size) > limit) return kTooLarge;
+  if (static_cast<uint64_t>(size) > limit) return kIsTooLarge;
   text->resize(static_cast<size_t>(size));
   ReadExactly(fd.get(), path, text->data(), text->size(), 0);
   return {};
@@ -99,7 +102,7 @@ Fd OpenFolderAt(int folder, const std::string& name, int flags) {
 
 void Walk(const std::string& folder,
           const std::function<bool(const std::string& name, NameKind kind)>& visit) {
-  WalkBelow(folder, "", visit);
+  WalkBelow(AT_FDCWD, folder, folder, "", visit);
 }
 
 // std::filesystem::is_empty() calls std::terminate() where it gets no memory.
@@ -203,10 +206,9 @@ bool Folder::Read(const std::string& name, size_t limit, std::string* text) cons
 }
 
 Folder::Found Folder::Find(const std::string& name, size_t limit, std::string* text) const {
-  if (!*this) return Found::kNothing;
-  const std::string_view wrong = ReadIfFileAt(fd_.get(), name, PathOf(name), limit, text);
+  const std::string_view wrong = ReadIfFile(name, limit, text);
   if (wrong.empty()) return Found::kText;
-  return wrong == kMissing ? Found::kNothing : Found::kOther;
+  return wrong == kIsMissing ? Found::kNothing : Found::kOther;
 }
 
 void Folder::Remove(const std::string& name) const {
@@ -216,6 +218,19 @@ void Folder::Remove(const std::string& name) const {
 }
 
 void Folder::Sync() const { SyncFolder(fd_.get(), path_); }
+
+void Folder::Walk(const std::function<bool(const std::string& name, NameKind kind)>& visit) const {
+  if (*this) WalkBelow(fd_.get(), ".", path_, "", visit);
+}
+
+std::string_view Folder::OpenIfFile(const std::string& name, Fd* fd, int64_t* size) const {
+  return *this ? OpenIfFileAt(fd_.get(), name, PathOf(name), fd, size) : kIsMissing;
+}
+
+std::string_view Folder::ReadIfFile(const std::string& name, size_t limit,
+                                    std::string* text) const {
+  return *this ? ReadIfFileAt(fd_.get(), name, PathOf(name), limit, text) : kIsMissing;
+}
 
 void Folder::ForEachName(const std::function<void(const std::string& name)>& visit) const {
   if (!*this) return;

@@ -14,6 +14,10 @@
 
 namespace shardinit {
 
+// What is wrong with a file that is not there, or that is over a limit.
+inline constexpr std::string_view kIsMissing = "is missing",
+                                  kIsTooLarge = "is larger than any such file";
+
 enum class NameKind { kFile, kFolder, kLink, kOther };
 
 // Calls `visit` with each name below `folder`, such as `a/b`, in no certain order, and goes on into
@@ -62,6 +66,10 @@ class Folder {
   // Works like that for a name that the system has just said is taken. Throws Error (kWorld) if it
   // is not there.
   void AwaitTaken(const std::string& name) const;
+  // These work like the functions of their names.
+  std::string_view OpenIfFile(const std::string& name, Fd* fd, int64_t* size) const;
+  std::string_view ReadIfFile(const std::string& name, size_t limit, std::string* text) const;
+  void Walk(const std::function<bool(const std::string& name, NameKind kind)>& visit) const;
   // Works like ReadIfFile, but returns only whether it has the text.
   bool Read(const std::string& name, size_t limit, std::string* text) const;
   // Works like Read, and says of what it has not read whether anything is there. It opens the name

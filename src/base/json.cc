@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/placeholder.h"
 #include "base/text.h"
 
 namespace shardinit {
@@ -190,6 +191,10 @@ std::string_view ComplaintOf(const std::exception& e) {
 
 nlohmann::json ParseJson(std::string_view text, const std::string& path,
                          const ElementVisitor& visit) {
+  if (const Placeholder* placeholder = FindPlaceholder(text)) {
+    throw Error(ExitCode::kRefused, fmt::format("`{}` is {}", path, placeholder->name),
+                fmt::format(fmt::runtime(placeholder->hint), path));
+  }
   nlohmann::json tree;
   TreeBuilder builder(path, text.size(), visit, &tree);
   nlohmann::json::sax_parse(text, &builder);

@@ -215,7 +215,7 @@ void ResultFile::Write(std::string_view text) const {
     if (place.standard_stream >= 0) return Pour(place.standard_stream, text, path_);
     const std::string folder_path = FolderOf(place.path), name = NameOf(place.path);
     const bool has_name = !place.exists || (S_ISREG(place.present.st_mode) && !place.is_link);
-    if (!has_name || !IsWritable(folder_path, W_OK | X_OK)) {
+    if (!has_name || (place.exists && !IsWritable(folder_path, W_OK | X_OK))) {
       return WriteInPlace(place.path, place.present, text);
     }
     const Folder folder = Folder::Open(folder_path);

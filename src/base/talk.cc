@@ -4,6 +4,9 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <string>
+
+#include "base/colour.h"
 
 namespace shardinit {
 namespace {
@@ -13,7 +16,8 @@ Loudness loudness_of_talk = Loudness::kNormal;  // set once, before any thread
 }  // namespace
 
 void Talk(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stderr);
+  const std::string shown = MakeHarmless(text);
+  std::fwrite(shown.data(), 1, shown.size(), stderr);
   std::fflush(stderr);
 }
 

@@ -140,12 +140,12 @@ std::string Escape(std::string_view text) {
 
 std::string Quote(std::string_view text) {
   constexpr size_t kLongest = 80, kHead = 50, kTail = 20;
-  if (text.size() <= kLongest) return fmt::format("`{}`", text);
+  if (text.size() <= kLongest) return fmt::format("`{}`", Escape(text));
   const auto starts_character = [&](size_t i) { return (text[i] & 0xc0) != 0x80; };
   size_t head = kHead, tail = text.size() - kTail;
   while (head > 0 && !starts_character(head)) --head;
   while (tail < text.size() && !starts_character(tail)) ++tail;
-  return fmt::format("`{}…{}`", text.substr(0, head), text.substr(tail));
+  return fmt::format("`{}…{}`", Escape(text.substr(0, head)), Escape(text.substr(tail)));
 }
 
 std::optional<int64_t> SizeInBytes(std::string_view text) {

@@ -6,13 +6,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/parse_number.h"
 #include "base/text.h"
 #include "bucket/profile.h"
 #include "bucket/xml.h"
@@ -20,43 +21,37 @@
 namespace shardinit {
 namespace {
 
-// Credentials are renewed so long before they expire.
-constexpr std::time_t kRenewSeconds = 300;
+// Credentials are renewed so long before they expire, but not more often than this: some services
+// give credentials that are about to expire, and programs take a second.
+constexpr std::time_t kRenewSeconds = 300, kAgainSeconds = 10;
 
-// Tries a request to a service of the machine or of AWS a few times.
-// `is_direct`: what is asked is this machine's own, and no proxy's.
-Response Ask(Http& http, const Request& request, const std::string& what, bool is_direct = false) {
-  constexpr int kAttempts = 4;
-  Response response;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    if (attempt > 0) std::this_thread::sleep_for(std::chrono::milliseconds(200 << attempt));
-    response = http.Send(
-        request,
-        {.connect_seconds = 2, .stall_seconds = 10, .body = 1 << 20, .is_direct = is_direct});
-    if (response.status != 0 && response.status < 500 && response.status != 429) break;
-  }
-  if (response.status == 200) return response;
-  throw Error(
-      ExitCode::kWorld,
-      fmt::format("cannot get credentials from {}: {}", what,
-                  response.status == 0 ? response.failure
-                                       : fmt::format("it answered {}: {}", response.status,
-                                                     Escape(response.body.substr(0, 500)))));
+// Adds a secret of a profile or an answer, which must be there.
+std::string Required(const ProfileKeys& keys, const std::string& key, const std::string& where) {
+  const auto found = keys.find(key);
+  if (found != keys.end() && !found->second.empty()) return found->second;
+  throw Error(ExitCode::kUsage, fmt::format("{} has a key of AWS and no `{}`", where, key),
+              "give both `aws_access_key_id` and `aws_secret_access_key`, or neither");
 }
 
-// Reads what services of machines and programs print.
-Credentials ReadCredentials(const std::string& text, const std::string& what,
-                            const char* token_name) {
-  try {
-    const nlohmann::json in = ParseJson(text, what);
-    Credentials found{in.at("AccessKeyId").get<std::string>(),
-                      in.at("SecretAccessKey").get<std::string>()};
-    found.token = in.value(token_name, std::string());
-    found.expires = TimeOf(in.value("Expiration", std::string()));
-    return found;
-  } catch (const nlohmann::json::exception& e) {
-    throw Error(ExitCode::kWorld, fmt::format("{} gave no credentials: {}", what, ComplaintOf(e)));
+// Returns the keys that a file has for the profile, if any: all of them are of one file.
+std::optional<Credentials> KeysIn(const ProfileKeys& keys, const std::string& file) {
+  if (!keys.contains("aws_access_key_id")) return {};
+  const std::string where = fmt::format("the profile in {}", file);
+  Credentials found{Required(keys, "aws_access_key_id", where),
+                    Required(keys, "aws_secret_access_key", where)};
+  for (const char* name : {"aws_session_token", "aws_security_token"}) {
+    if (keys.contains(name)) found.token = keys.at(name);
   }
+  return found;
+}
+
+// Returns 0 for a time that is not given.
+std::time_t ExpirationOf(const std::string& text, const std::string& what) {
+  if (text.empty()) return 0;
+  if (const std::optional<std::time_t> time = TimeOf(text)) return *time;
+  throw Error(ExitCode::kWorld, fmt::format("{} gave credentials that expire at {}, which is not a "
+                                            "time of RFC 3339",
+                                            what, Quote(text)));
 }
 
 // Runs the program of a profile as a shell does, and returns what it prints.
@@ -100,9 +95,62 @@ void RequireSafe(const Request& request, const std::string& origin, const std::s
 
 }  // namespace
 
-std::time_t TimeOf(const std::string& text) {
+Error NoCredentials(const std::string& what) {
+  return Error(ExitCode::kUsage, what,
+               "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; see "
+               "shardinit-bucket(7)");
+}
+
+std::optional<std::time_t> TimeOf(std::string_view text) {
+  // A text that has digits where the form has them, and the form's own character or letter else.
+  const auto take = [&](std::string_view form) {
+    for (size_t i = 0; i < form.size(); ++i) {
+      const bool is_digit = i < text.size() && text[i] >= '0' && text[i] <= '9';
+      if (form[i] == '0' ? !is_digit : i >= text.size() || (text[i] != form[i] && form[i] != 'T')) {
+        return false;
+      }
+    }
+    text.remove_prefix(form.size());
+    return true;
+  };
+  const std::string_view whole = text;
+  const auto number = [&](size_t begin, size_t size) {
+    return ParseNumber<int>(whole.substr(begin, size)).value_or(0);
+  };
+  if (!take("0000-00-00T00:00:00") || std::string_view("Tt ").find(whole[10]) == whole.npos)
+    return {};
   std::tm parts = {};
-  return strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts) == nullptr ? 0 : timegm(&parts);
+  parts.tm_year = number(0, 4) - 1900;
+  parts.tm_mon = number(5, 2) - 1;
+  parts.tm_mday = number(8, 2);
+  parts.tm_hour = number(11, 2);
+  parts.tm_min = number(14, 2);
+  parts.tm_sec = number(17, 2);
+  const int month = parts.tm_mon, day = parts.tm_mday;
+  // A minute may have a leap second.
+  if (parts.tm_hour > 23 || parts.tm_min > 59 || parts.tm_sec > 60) return {};
+  parts.tm_sec = std::min(parts.tm_sec, 59);
+  std::time_t time = timegm(&parts);
+  if (parts.tm_mon != month || parts.tm_mday != day) return {};  // There is no such day.
+  if (text.starts_with('.')) {
+    const size_t end = std::min(text.find_first_not_of("0123456789", 1), text.size());
+    if (end == 1) return {};
+    text.remove_prefix(end);
+  }
+  if (text == "Z" || text == "z") {
+    text = {};
+  } else {
+    const int sign = text.starts_with('-') ? -1 : 1;
+    if (!take("+00") && !take("-00")) return {};
+    const int hours = number(whole.size() - text.size() - 2, 2);
+    // Some programs write it without a colon, or in hours.
+    const bool has_minutes = take(":00") || take("00");
+    const int minutes = has_minutes ? number(whole.size() - text.size() - 2, 2) : 0;
+    if (hours > 23 || minutes > 59) return {};
+    time -= sign * (hours * 3600 + minutes * 60);
+  }
+  if (!text.empty()) return {};
+  return time == 0 ? 1 : time;  // 0 is for credentials that never expire.
 }
 
 Request RequestFor(const std::string& method, const std::string& url, const std::string& origin) {
@@ -132,45 +180,144 @@ Request RequestFor(const std::string& method, const std::string& url, const std:
 
 Credentials CredentialSource::Get() {
   const std::lock_guard lock(mutex_);
-  const bool is_old =
-      current_.expires != 0 && current_.expires - kRenewSeconds < std::time(nullptr);
-  if (current_.key_id.empty() || is_old) current_ = Find();
-  return current_;
+  const std::time_t now = std::time(nullptr);
+  const bool is_old = current_ && current_->expires != 0 &&
+                      current_->expires - kRenewSeconds < now &&
+                      (now >= found_at_ + kAgainSeconds || now < found_at_);
+  if (!current_ || is_old) {
+    current_ = Find();
+    found_at_ = now;
+    AddSecret(current_->secret);
+    AddSecret(current_->token);
+  }
+  return *current_;
 }
 
 void CredentialSource::Expire(const Credentials& credentials) {
   const std::lock_guard lock(mutex_);
-  if (current_.token == credentials.token && current_.key_id == credentials.key_id) current_ = {};
+  if (current_ && current_->token == credentials.token && current_->key_id == credentials.key_id) {
+    current_.reset();
+  }
+}
+
+void CredentialSource::AddSecret(const std::string& secret) {
+  const std::lock_guard lock(secrets_mutex_);
+  // A shorter one would replace words of the message, and is no secret.
+  if (secret.size() >= 4 && std::find(secrets_.begin(), secrets_.end(), secret) == secrets_.end()) {
+    secrets_.push_back(secret);
+  }
+}
+
+std::string CredentialSource::Printable(std::string_view text, size_t longest) {
+  constexpr size_t kLongest = 4096;
+  constexpr size_t kRun = 8;  // A text may repeat a part of a secret, such as what is not encoded.
+  text = text.substr(0, kLongest);
+  std::string shown;
+  const std::lock_guard lock(secrets_mutex_);
+  for (size_t at = 0; at < text.size();) {
+    size_t run = 0;
+    for (const std::string& secret : secrets_) {
+      size_t size = std::min(kRun, secret.size());
+      if (at + size > text.size()) continue;
+      for (; at + size <= text.size() && secret.find(text.substr(at, size)) != secret.npos;
+           ++size) {
+        run = std::max(run, size);
+      }
+    }
+    if (run == 0) {
+      shown += text[at++];
+    } else {
+      if (!shown.ends_with("***")) shown += "***";
+      at += run;
+    }
+  }
+  return Escape(shown.substr(0, longest));
+}
+
+Response CredentialSource::Try(const Request& request, bool is_direct) {
+  constexpr int kAttempts = 4;
+  for (const char* name : {"authorization", "x-aws-ec2-metadata-token"}) {
+    if (const auto header = request.headers.find(name); header != request.headers.end()) {
+      AddSecret(header->second);
+    }
+  }
+  Response response;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    if (attempt > 0) std::this_thread::sleep_for(std::chrono::milliseconds(200 << attempt));
+    response = http_.Send(
+        request,
+        {.connect_seconds = 2, .stall_seconds = 10, .body = 1 << 20, .is_direct = is_direct});
+    if (response.status != 0 && response.status < 500 && response.status != 429) break;
+  }
+  return response;
+}
+
+std::string CredentialSource::BodyOf(const Response& response, const std::string& what) {
+  if (response.status == 200) return response.body;
+  throw Error(ExitCode::kWorld,
+              fmt::format("cannot get credentials from {}: {}", what,
+                          response.status == 0 ? response.failure
+                                               : fmt::format("it answered {}: {}", response.status,
+                                                             Printable(response.body))));
+}
+
+Credentials CredentialSource::Read(const std::string& text, const std::string& what,
+                                   const char* token_name) {
+  try {
+    nlohmann::json in = ParseJson(text, what);
+    // What is null is not given.
+    const auto get = [&](const char* name) {
+      const auto member = in.find(name);
+      return member == in.end() || member->is_null() ? std::string() : member->get<std::string>();
+    };
+    Credentials found{in.at("AccessKeyId").get<std::string>(),
+                      in.at("SecretAccessKey").get<std::string>(), get(token_name)};
+    found.expires = ExpirationOf(get("Expiration"), what);
+    if (!found.key_id.empty() && !found.secret.empty()) return found;
+    throw Error(ExitCode::kWorld, fmt::format("{} gave no credentials: a key is empty", what));
+  } catch (const nlohmann::json::exception& e) {
+    throw Error(ExitCode::kWorld, fmt::format("{} gave no credentials: {}", what, ComplaintOf(e)));
+  }
 }
 
 Credentials CredentialSource::Find() {
   Credentials found{Environment("AWS_ACCESS_KEY_ID"), Environment("AWS_SECRET_ACCESS_KEY"),
-                    Environment("AWS_SESSION_TOKEN")};
+                    FirstOf({Environment("AWS_SECURITY_TOKEN"), Environment("AWS_SESSION_TOKEN")})};
   if (!found.key_id.empty() && !found.secret.empty()) return found;
-  if (FromWebIdentity(Environment("AWS_WEB_IDENTITY_TOKEN_FILE"), Environment("AWS_ROLE_ARN"),
-                      Environment("AWS_ROLE_SESSION_NAME"), "", &found) ||
-      FromProfile(&found) || FromContainer(&found) || FromMachine(&found)) {
+  if (!found.key_id.empty()) {
+    throw Error(ExitCode::kUsage, "AWS_ACCESS_KEY_ID is set, and AWS_SECRET_ACCESS_KEY is not",
+                "set both, or neither");
+  }
+  const Profile profile = ReadProfile();
+  found = {};
+  if (FromProfile(profile, &found) || FromContainer(&found) || FromMachine(profile, &found)) {
     return found;
   }
-  throw Error(ExitCode::kWorld, "there are no credentials for the bucket",
-              "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; see "
-              "shardinit-bucket(7)");
+  return {};
 }
 
-bool CredentialSource::FromWebIdentity(const std::string& token_file, const std::string& role,
-                                       const std::string& session, const std::string& region,
-                                       Credentials* found) {
-  if (token_file.empty() || role.empty()) return false;
-  const std::string token = ReadToken(token_file);
-  std::string where = Environment("AWS_REGION");
-  if (where.empty()) where = Environment("AWS_DEFAULT_REGION");
-  if (where.empty()) where = region;
-  std::string endpoint = Environment("AWS_ENDPOINT_URL_STS");
-  if (endpoint.empty()) endpoint = Environment("AWS_ENDPOINT_URL");
-  if (endpoint.empty()) {
-    endpoint = where.empty() ? "https://sts.amazonaws.com"
-                             : fmt::format("https://sts.{}.amazonaws.com", where);
+bool CredentialSource::FromWebIdentity(const Profile& profile, Credentials* found) {
+  const auto get = [&](const char* variable, const char* key) {
+    return FirstOf({Environment(variable), profile.Get(key)});
+  };
+  const std::string file = get("AWS_WEB_IDENTITY_TOKEN_FILE", "web_identity_token_file");
+  if (file.empty()) return false;
+  const std::string role = get("AWS_ROLE_ARN", "role_arn");
+  if (role.empty()) {
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("{} is the token of a web identity, and there is no role for it", Quote(file)),
+        "set AWS_ROLE_ARN, or `role_arn` in the profile");
   }
+  const std::string session = get("AWS_ROLE_SESSION_NAME", "role_session_name");
+  const std::string token = ReadToken(file);
+  AddSecret(token);
+  const std::string region = FirstOf(
+      {Environment("AWS_REGION"), Environment("AWS_DEFAULT_REGION"), profile.Get("region")});
+  const std::string endpoint =
+      FirstOf({profile.EndpointOf("sts"),
+               region.empty() ? "https://sts.amazonaws.com"
+                              : fmt::format("https://sts.{}.amazonaws.com", region)});
   Request request = RequestFor("POST", endpoint, "the endpoint of STS");
   RequireSafe(request, "the endpoint of STS", endpoint);
   request.headers["content-type"] = "application/x-www-form-urlencoded";
@@ -180,37 +327,47 @@ bool CredentialSource::FromWebIdentity(const std::string& token_file, const std:
       UriEncoded(role), UriEncoded(session.empty() ? "shardinit" : session), UriEncoded(token));
   request.body = body;
   const std::string what = fmt::format("STS for the role {}", Quote(role));
-  const Response response = Ask(http_, request, what);
-  *found = {XmlText(response.body, "AccessKeyId"), XmlText(response.body, "SecretAccessKey"),
-            XmlText(response.body, "SessionToken"), TimeOf(XmlText(response.body, "Expiration"))};
+  const std::string answer = BodyOf(Try(request, false), what);
+  *found = {XmlText(answer, "AccessKeyId"), XmlText(answer, "SecretAccessKey"),
+            XmlText(answer, "SessionToken"), ExpirationOf(XmlText(answer, "Expiration"), what)};
   if (!found->key_id.empty() && !found->secret.empty()) return true;
   throw Error(ExitCode::kWorld, fmt::format("{} gave no credentials", what));
 }
 
-bool CredentialSource::FromProfile(Credentials* found) {
-  std::map<std::string, std::string> profile = ReadProfile();
-  // Keys beside a role are those that take it, not the role's.
-  for (const char* key : {"sso_session", "sso_start_url", "source_profile", "credential_source"}) {
-    if (profile[key].empty() || !profile["credential_process"].empty()) continue;
+// The order is that of botocore.
+bool CredentialSource::FromProfile(const Profile& profile, Credentials* found) {
+  const auto refuse = [&](const char* key) {
+    return Error(ExitCode::kUsage,
+                 fmt::format("the profile has `{}`, which shardinit leaves to AWS's own tool", key),
+                 "give another profile `credential_process = aws configure export-credentials "
+                 "--profile NAME --format process`, and name that one in AWS_PROFILE");
+  };
+  const auto take = [&](const std::optional<Credentials>& keys) {
+    if (keys) *found = *keys;
+    return keys.has_value();
+  };
+  if (profile.all.contains("role_arn") && !profile.all.contains("web_identity_token_file")) {
+    throw refuse(profile.all.contains("credential_source") ? "credential_source"
+                 : profile.all.contains("source_profile")  ? "source_profile"
+                                                           : "role_arn");
+  }
+  if (FromWebIdentity(profile, found)) return true;
+  for (const char* key : {"sso_role_name", "sso_account_id", "sso_session", "sso_start_url"}) {
+    if (profile.all.contains(key)) throw refuse(key);
+  }
+  if (take(KeysIn(profile.of_credentials, "~/.aws/credentials"))) return true;
+  if (profile.all.contains("login_session")) throw refuse("login_session");
+  if (const std::string command = profile.Get("credential_process"); !command.empty()) {
+    const std::string output = OutputOf(command);
+    *found = Read(output, Quote(command), "SessionToken");
+    const nlohmann::json in = ParseJson(output, Quote(command));
+    if (in.value("Version", nlohmann::json()) == 1) return true;
     throw Error(ExitCode::kUsage,
-                fmt::format("the profile has `{}`, which shardinit leaves to AWS's own tool", key),
-                "give another profile `credential_process = aws configure export-credentials "
-                "--profile NAME --format process`, and name that one in AWS_PROFILE");
+                fmt::format("`Version` in the output of {} must be 1, but is {}", Quote(command),
+                            in.contains("Version") ? in["Version"].dump() : "missing"),
+                "update the command");
   }
-  if (FromWebIdentity(profile["web_identity_token_file"], profile["role_arn"],
-                      profile["role_session_name"], profile["region"], found)) {
-    return true;
-  }
-  if (!profile["aws_access_key_id"].empty() && !profile["aws_secret_access_key"].empty()) {
-    *found = {profile["aws_access_key_id"], profile["aws_secret_access_key"],
-              profile["aws_session_token"]};
-    return true;
-  }
-  if (const std::string& command = profile["credential_process"]; !command.empty()) {
-    *found = ReadCredentials(OutputOf(command), Quote(command), "SessionToken");
-    return true;
-  }
-  return false;
+  return take(KeysIn(profile.of_config, "~/.aws/config"));
 }
 
 bool CredentialSource::FromContainer(Credentials* found) {
@@ -226,35 +383,46 @@ bool CredentialSource::FromContainer(Credentials* found) {
     token = ReadToken(file);
   }
   if (!token.empty()) request.headers["authorization"] = token;
-  *found = ReadCredentials(Ask(http_, request, "the container's service", true).body,
-                           "the container's service", "Token");
+  const std::string what = "the container's service";
+  *found = Read(BodyOf(Try(request, true), what), what, "Token");
   return true;
 }
 
-bool CredentialSource::FromMachine(Credentials* found) {
-  if (Environment("AWS_EC2_METADATA_DISABLED") == "true") return false;
-  std::string endpoint = Environment("AWS_EC2_METADATA_SERVICE_ENDPOINT");
-  if (endpoint.empty()) endpoint = "http://169.254.169.254";
+bool CredentialSource::FromMachine(const Profile& profile, Credentials* found) {
+  if (IsTrue(Environment("AWS_EC2_METADATA_DISABLED"))) return false;
+  const auto get = [&](const char* variable, const char* key) {
+    return FirstOf({Environment(variable), profile.Get(key)});
+  };
+  constexpr char kEndpoint[] = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
+  const std::string mode =
+      get("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "ec2_metadata_service_endpoint_mode");
+  std::string endpoint =
+      FirstOf({get(kEndpoint, "ec2_metadata_service_endpoint"),
+               mode == "ipv6" ? "http://[fd00:ec2::254]" : "http://169.254.169.254"});
   while (endpoint.ends_with('/')) endpoint.pop_back();
-  Request request =
-      RequestFor("PUT", endpoint + "/latest/api/token", "AWS_EC2_METADATA_SERVICE_ENDPOINT");
+  Request request = RequestFor("PUT", endpoint + "/latest/api/token", kEndpoint);
   request.headers["x-aws-ec2-metadata-token-ttl-seconds"] = "21600";
   request.headers["content-type"] = "text/plain";
-  // Elsewhere than on EC2 nobody answers.
-  const Response token = http_.Send(
-      request, {.connect_seconds = 1, .stall_seconds = 5, .body = 1 << 16, .is_direct = true});
-  if (token.status != 200) return false;
-  const auto get = [&](const std::string& name) {
-    Request next =
-        RequestFor("GET", endpoint + "/latest/meta-data/iam/security-credentials/" + name,
-                   "AWS_EC2_METADATA_SERVICE_ENDPOINT");
-    next.headers["x-aws-ec2-metadata-token"] = token.body;
-    return Ask(http_, next, "the machine's metadata service", true).body;
+  const HttpLimits limits = {
+      .connect_seconds = 1, .stall_seconds = 5, .body = 1 << 16, .is_direct = true};
+  // Elsewhere than on EC2 nobody answers. Some services have credentials and no tokens.
+  const Response token = http_.Send(request, limits);
+  const bool is_old = (token.status == 403 || token.status == 404 || token.status == 405) &&
+                      !IsTrue(get("AWS_EC2_METADATA_V1_DISABLED", "ec2_metadata_v1_disabled"));
+  if (token.status != 200 && !is_old) return false;
+  const auto ask = [&](const std::string& name) {
+    Request next = RequestFor(
+        "GET", endpoint + "/latest/meta-data/iam/security-credentials/" + name, kEndpoint);
+    if (!is_old) next.headers["x-aws-ec2-metadata-token"] = token.body;
+    return Try(next, true);
   };
-  const std::string roles = get("");
-  const std::string role = roles.substr(0, roles.find('\n'));
+  const std::string what = "the machine's metadata service";
+  const Response roles = ask("");
+  // A machine without a role has no such page.
+  if (roles.status / 100 == 4) return false;
+  const std::string names = BodyOf(roles, what), role = names.substr(0, names.find('\n'));
   if (role.empty()) return false;
-  *found = ReadCredentials(get(role), "the machine's metadata service", "Token");
+  *found = Read(BodyOf(ask(role), what), what, "Token");
   return true;
 }
 

@@ -8,12 +8,16 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
+#include <memory>
 #include <new>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "base/error.h"
 #include "base/interrupt.h"
+#include "base/parse_number.h"
 #undef curl_easy_setopt
 #undef curl_easy_getinfo
 
@@ -34,42 +38,49 @@ struct Http::Library {
 
 namespace {
 
+constexpr size_t kMostHeaders = 1 << 20;  // bytes
+// So much is reserved for a body whose length the server says. More is reserved as it comes.
+constexpr size_t kMostReserved = 16 << 20;
+
 struct Transfer {
   Response response = {};
   size_t limit = 0;
+  size_t header_bytes = 0;
   bool is_too_large = false;
+  std::exception_ptr exception = {};
 };
 
-// Ends a transfer when a signal came.
-int IsInterrupted(void*, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
-  return PendingSignal() != 0 ? 1 : 0;
-}
-
-// Returns whether a failure has nothing to do with the network or the server at this moment.
-bool IsHopeless(CURLcode code) {
-  return code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
-         code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL;
-}
-
-}  // namespace
-
-size_t Http::TakeBody(char* data, size_t size, size_t count, void* transfer) {
+// Ends the transfer if `take` throws or returns false: libcurl is C, and no exception may cross it.
+template <typename Take>
+size_t Guard(void* transfer, size_t bytes, const Take& take) noexcept {
   auto& to = *static_cast<Transfer*>(transfer);
-  if (to.response.body.size() + size * count > to.limit) {
-    to.is_too_large = true;
+  try {
+    return take(to) ? bytes : 0;
+  } catch (...) {
+    to.exception = std::current_exception();
     return 0;
   }
-  to.response.body.append(data, size * count);
-  return size * count;
 }
 
-size_t Http::TakeHeader(char* data, size_t size, size_t count, void* transfer) {
-  auto& to = *static_cast<Transfer*>(transfer);
-  const std::string_view line(data, size * count);
-  // A status line begins another answer: what came before was provisional.
-  if (line.starts_with("HTTP/")) to.response.headers.clear();
-  const size_t colon = line.find(':');
-  if (colon != line.npos) {
+size_t TakeBody(char* data, size_t size, size_t count, void* transfer) noexcept {
+  return Guard(transfer, size * count, [&](Transfer& to) {
+    std::string& body = to.response.body;
+    to.is_too_large = body.size() + size * count > to.limit;
+    if (to.is_too_large) return false;
+    body.append(data, size * count);
+    return true;
+  });
+}
+
+size_t TakeHeader(char* data, size_t size, size_t count, void* transfer) noexcept {
+  return Guard(transfer, size * count, [&](Transfer& to) {
+    const std::string_view line(data, size * count);
+    // A status line begins another answer: what came before was provisional.
+    if (line.starts_with("HTTP/")) to.response.headers.clear();
+    to.is_too_large = (to.header_bytes += line.size()) > kMostHeaders;
+    if (to.is_too_large) return false;
+    const size_t colon = line.find(':');
+    if (colon == line.npos) return true;
     std::string name(line.substr(0, colon));
     std::transform(name.begin(), name.end(), name.begin(),
                    [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
@@ -80,10 +91,28 @@ size_t Http::TakeHeader(char* data, size_t size, size_t count, void* transfer) {
     while (!value.empty() && std::string_view(" \t\r\n").find(value.back()) != value.npos) {
       value.remove_suffix(1);
     }
-    to.response.headers[name] = value;
-  }
-  return size * count;
+    // A body that grows as it comes would need its memory twice.
+    if (name == "content-length") {
+      const size_t length = ParseNumber<size_t>(value).value_or(0);
+      to.response.body.reserve(std::min({length, to.limit, kMostReserved}));
+    }
+    to.response.headers[std::move(name)] = value;
+    return true;
+  });
 }
+
+// Ends a transfer when a signal came.
+int IsInterrupted(void*, curl_off_t, curl_off_t, curl_off_t, curl_off_t) noexcept {
+  return PendingSignal() != 0 ? 1 : 0;
+}
+
+// Returns whether a failure has nothing to do with the network or the server at this moment.
+bool IsHopeless(CURLcode code) {
+  return code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
+         code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL;
+}
+
+}  // namespace
 
 std::string Response::Header(const std::string& name) const {
   const auto it = headers.find(name);
@@ -131,32 +160,54 @@ Http::~Http() {
   for (void* handle : idle_) curl_.easy_cleanup(handle);
 }
 
-Response Http::Send(const Request& request, const HttpLimits& limits) {
-  void* handle = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
-      handle = idle_.back();
-      idle_.pop_back();
-    }
+void* Http::TakeHandle() {
+  const std::lock_guard lock(mutex_);
+  if (!idle_.empty()) {
+    void* const handle = idle_.back();
+    idle_.pop_back();
+    return handle;
   }
-  if (handle == nullptr) handle = curl_.easy_init();
+  idle_.reserve(++handles_);  // GiveBack() must not fail.
+  void* const handle = curl_.easy_init();
   if (handle == nullptr) throw std::bad_alloc();
+  return handle;
+}
+
+void Http::GiveBack(void* handle) {
+  curl_.easy_reset(handle);
+  const std::lock_guard lock(mutex_);
+  idle_.push_back(handle);
+}
+
+Response Http::Send(const Request& request, const HttpLimits& limits) {
+  const auto give_back = [this](void* used) { GiveBack(used); };
+  const std::unique_ptr<void, decltype(give_back)> lease(TakeHandle(), give_back);
+  void* const handle = lease.get();
   const auto set = [&](CURLoption option, auto value) {
     Check(curl_.easy_setopt(handle, option, value) == CURLE_OK, "an option of libcurl");
   };
-  Transfer transfer{.response = {}, .limit = limits.body, .is_too_large = false};
+  Transfer transfer{.limit = request.method == "HEAD" ? 0 : limits.body};
   char failure[CURL_ERROR_SIZE] = "";
   const std::string url = request.url();
-  curl_slist* headers = nullptr;
+  std::unique_ptr<curl_slist, decltype(curl_.slist_free_all)> headers(nullptr,
+                                                                      curl_.slist_free_all);
+  const auto add_header = [&](const std::string& line) {
+    curl_slist* const longer = curl_.slist_append(headers.get(), line.c_str());
+    if (longer == nullptr) throw std::bad_alloc();
+    (void)headers.release();
+    headers.reset(longer);
+  };
   // An `Expect` would cost a second where the server does not answer it.
-  for (const char* none : {"Expect:", "Accept:"}) headers = curl_.slist_append(headers, none);
+  for (const char* none : {"Expect:", "Accept:"}) add_header(none);
   for (const auto& [name, value] : request.headers) {
     if (name == "host") continue;  // libcurl sends the same.
-    headers = curl_.slist_append(headers, fmt::format("{}: {}", name, value).c_str());
+    if (value.find_first_of("\r\n") != value.npos) {
+      throw Error(ExitCode::kUsage, fmt::format("the header `{}` would have several lines", name));
+    }
+    add_header(fmt::format("{}: {}", name, value));
   }
   set(CURLOPT_URL, url.c_str());
-  set(CURLOPT_HTTPHEADER, headers);
+  set(CURLOPT_HTTPHEADER, headers.get());
   set(CURLOPT_PATH_AS_IS, 1L);
   set(CURLOPT_NOSIGNAL, 1L);
   if (limits.is_direct) set(CURLOPT_NOPROXY, "*");
@@ -186,21 +237,18 @@ Response Http::Send(const Request& request, const HttpLimits& limits) {
   long status = 0;
   curl_.easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &status);
   const std::string reason = *failure != '\0' ? failure : curl_.easy_strerror(code);
-  curl_.slist_free_all(headers);
-  curl_.easy_reset(handle);
-  {
-    const std::lock_guard lock(mutex_);
-    idle_.push_back(handle);
-  }
+  if (transfer.exception) std::rethrow_exception(transfer.exception);
   ThrowIfInterrupted();
   Response response = std::move(transfer.response);
   if (code == CURLE_OK) {
     response.status = static_cast<int>(status);
   } else {
     response.is_hopeless = IsHopeless(code) || transfer.is_too_large;
-    response.failure = transfer.is_too_large
-                           ? fmt::format("the answer has more than {} bytes", limits.body)
-                           : reason;
+    response.failure =
+        transfer.is_too_large
+            ? fmt::format("the answer has more than {} bytes",
+                          transfer.header_bytes > kMostHeaders ? kMostHeaders : limits.body)
+            : reason;
   }
   return response;
 }

@@ -44,12 +44,13 @@ class Http {
  private:
   struct Library;
   static const Library& Load();
-  static size_t TakeBody(char* data, size_t size, size_t count, void* transfer);
-  static size_t TakeHeader(char* data, size_t size, size_t count, void* transfer);
+  void* TakeHandle();
+  void GiveBack(void* handle);
 
   const Library& curl_;
   std::mutex mutex_;
   std::vector<void*> idle_;  // handles with connections that no request uses now
+  size_t handles_ = 0;       // that were made
 };
 
 }  // namespace shardinit

@@ -60,21 +60,32 @@ void PutText(Store& store, const std::string& name, std::string_view text) {
   throw Error(ExitCode::kWorld, fmt::format("`{}` is removed again and again", store.UrlOf(name)));
 }
 
-void ReadObject(Store& store, const std::string& name, const ObjectInfo& info,
+void ReadObject(Store& store, const std::string& name, const ObjectInfo& info, int64_t offset,
+                int64_t bytes, int at_once,
                 const std::function<void(std::string_view piece)>& visit) {
-  constexpr int64_t kPiece = 8 << 20;
-  constexpr size_t kAhead = 4;
-  std::deque<std::future<std::string>> pieces;
-  for (int64_t asked = 0; asked < info.size || !pieces.empty();) {
-    while (asked < info.size && pieces.size() < kAhead) {
-      const int64_t offset = asked, bytes = std::min(kPiece, info.size - asked);
-      pieces.push_back(std::async(std::launch::async, [&store, name, &info, offset, bytes] {
-        return store.GetRange(name, info.etag, offset, bytes);
-      }));
-      asked += bytes;
+  static constexpr int64_t kPiece = 8 << 20;
+  const int64_t end = offset + bytes;
+  if (end > info.size) {
+    throw Error(ExitCode::kWorld, fmt::format("`{}` ends before byte {}", store.UrlOf(name), end),
+                "leave it as it is while it is read");
+  }
+  const auto read = [&store, &name, &info, end](int64_t from) {
+    return store.GetRange(name, info.etag, from, std::min(kPiece, end - from));
+  };
+  std::deque<std::future<std::string>> ahead;
+  int64_t asked = 0;
+  for (int64_t at = offset; at < end; at += kPiece) {
+    std::string piece;
+    if (ahead.empty()) {
+      piece = read(at);
+      asked = at + kPiece;
+    } else {
+      piece = ahead.front().get();
+      ahead.pop_front();
     }
-    const std::string piece = pieces.front().get();
-    pieces.pop_front();
+    for (; asked < end && std::ssize(ahead) + 1 < at_once; asked += kPiece) {
+      ahead.push_back(std::async(std::launch::async, read, asked));
+    }
     visit(piece);
   }
 }

@@ -26,9 +26,10 @@ void RequireConditionalUploads(Store& store, const std::string& name, std::strin
 // Makes an object, or compares the one that is there. Throws Error (kConflict) if that is another.
 void PutText(Store& store, const std::string& name, std::string_view text);
 
-// Calls `visit` with the pieces of an object, in order. Throws Error (kWorld) if it is no longer
-// that of `info`.
-void ReadObject(Store& store, const std::string& name, const ObjectInfo& info,
+// Calls `visit` with these bytes of an object, piece by piece and in order. At most `at_once`
+// pieces are in memory, of 8 MiB each. Throws Error (kWorld) if it is no longer that of `info`.
+void ReadObject(Store& store, const std::string& name, const ObjectInfo& info, int64_t offset,
+                int64_t bytes, int at_once,
                 const std::function<void(std::string_view piece)>& visit);
 
 }  // namespace shardinit

@@ -67,14 +67,15 @@ Digest HmacSha256(std::string_view key, std::string_view message) {
 
 void Sign(const Credentials& credentials, const std::string& region, const std::string& service,
           std::time_t now, Request* request) {
-  const std::string date = InUtc(now, "%Y%m%d");
-  const std::string body = ToHex(Sha256Of(request->body));
   request->headers["host"] = request->host;
-  request->headers["x-amz-date"] = InUtc(now, "%Y%m%dT%H%M%SZ");
-  request->headers["x-amz-content-sha256"] = body;
   // A request that is sent again may have what other credentials left.
   request->headers.erase("x-amz-security-token");
   request->headers.erase("authorization");
+  if (credentials.key_id.empty()) return;
+  const std::string date = InUtc(now, "%Y%m%d");
+  const std::string body = ToHex(Sha256Of(request->body));
+  request->headers["x-amz-date"] = InUtc(now, "%Y%m%dT%H%M%SZ");
+  request->headers["x-amz-content-sha256"] = body;
   if (!credentials.token.empty()) request->headers["x-amz-security-token"] = credentials.token;
   std::string headers, names;
   for (const auto& [name, value] : request->headers) {

@@ -26,9 +26,9 @@ struct Request {
 };
 
 struct Credentials {
-  std::string key_id, secret;
-  std::string token = {};   // of a session; empty: none
-  std::time_t expires = 0;  // 0: never
+  std::string key_id = {}, secret = {};  // empty: there are no credentials
+  std::string token = {};                // of a session; empty: none
+  std::time_t expires = 0;               // 0: never
 };
 
 // Encodes all but letters, digits and `-._~`, by RFC 3986; slashes are kept on demand.
@@ -37,7 +37,8 @@ std::string UriEncoded(std::string_view text, bool keeps_slashes = false);
 // Computes HMAC with SHA-256 (RFC 2104).
 Digest HmacSha256(std::string_view key, std::string_view message);
 
-// Adds the headers that sign the request: all of its headers, its query and its body.
+// Adds the headers that sign the request: all of its headers, its query and its body. Without
+// credentials the request stays unsigned, as public buckets take it.
 void Sign(const Credentials& credentials, const std::string& region, const std::string& service,
           std::time_t now, Request* request);
 

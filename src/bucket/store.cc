@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <initializer_list>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -69,32 +69,43 @@ void AddMetadata(const Metadata& metadata, Request* request) {
 // Returns -1 if that is no number.
 int64_t NumberIn(std::string_view text) { return ParseNumber<int64_t>(text).value_or(-1); }
 
-std::string FirstOf(std::initializer_list<std::string> values) {
-  for (const std::string& value : values) {
-    if (!value.empty()) return value;
-  }
-  return {};
+// Returns whether a text is a region's name, which becomes a part of a host's.
+bool IsRegion(std::string_view text) {
+  return !text.empty() && text.size() <= 64 &&
+         text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == text.npos;
+}
+
+// Returns whether the host of a bucket may have its name: hosts have no capitals, and a name with
+// dots has no certificate as a part of a host's name.
+bool MayNameHost(std::string_view bucket, std::string_view scheme) {
+  return std::ranges::all_of(bucket, [&](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' ||
+           (c == '.' && scheme == "http");
+  });
+}
+
+// Returns whether a host is named by its address: it has no hosts within it.
+bool IsAddress(std::string_view host) {
+  return host.starts_with('[') ||
+         host.substr(0, host.find(':')).find_first_not_of("0123456789.") == host.npos;
 }
 
 }  // namespace
 
 Store::Store(BucketUrl url) : url_(std::move(url)), credentials_(&http_) {
-  std::map<std::string, std::string> profile = ReadProfile();
+  const Profile profile = ReadProfile();
   region_ = FirstOf({Environment("AWS_REGION"), Environment("AWS_DEFAULT_REGION"),
-                     profile["region"], "us-east-1"});
+                     profile.Get("region"), "us-east-1"});
   attempts_ =
       static_cast<int>(std::clamp<int64_t>(NumberIn(Environment("AWS_MAX_ATTEMPTS")), 0, 100));
   if (attempts_ == 0) attempts_ = kAttempts;
-  std::string endpoint = FirstOf({Environment("AWS_ENDPOINT_URL_S3"),
-                                  Environment("AWS_ENDPOINT_URL"), profile["endpoint_url"]});
-  // A name with dots has no certificate as a part of a host's name, and servers that are named by
-  // an address have no hosts within them.
-  bool names_host = endpoint.empty() && url_.bucket.find('.') == url_.bucket.npos;
-  if (profile["addressing_style"] == "virtual") names_host = true;
-  if (profile["addressing_style"] == "path") names_host = false;
+  std::string endpoint = profile.EndpointOf("s3");
+  const std::string style = profile.Get("s3.addressing_style");
+  const bool wants_host = style == "virtual" || (endpoint.empty() && style != "path");
   if (endpoint.empty()) endpoint = fmt::format("https://s3.{}.amazonaws.com", region_);
   const Request at = shardinit::RequestFor("GET", endpoint, "AWS_ENDPOINT_URL");
   scheme_ = at.scheme;
+  const bool names_host = wants_host && MayNameHost(url_.bucket, scheme_) && !IsAddress(at.host);
   host_ = names_host ? fmt::format("{}.{}", url_.bucket, at.host) : at.host;
   base_ = at.path;
   while (base_.ends_with('/')) base_.pop_back();
@@ -113,10 +124,14 @@ Response Store::Send(Request request, const std::string& doing, const SendOption
   }
   Response response;
   bool has_renewed = false, has_moved = false;
-  for (int attempt = 0; attempt < attempts; ++attempt) {
-    if (attempt > 0) WaitBefore(attempt - 1);
+  // What the store says of its region or of the credentials is followed once each, and counts as
+  // no attempt.
+  for (int attempt = 0; attempt < attempts;) {
     ThrowIfInterrupted();
     const Credentials credentials = credentials_.Get();
+    if (credentials.key_id.empty() && request.method != "GET" && request.method != "HEAD") {
+      throw NoCredentials("there are no credentials for the bucket");
+    }
     std::string region;
     {
       // Both change together, and another thread may have been told so since the last attempt.
@@ -130,17 +145,18 @@ Response Store::Send(Request request, const std::string& doing, const SendOption
         (request.method == "GET" || !IsError(response, options.element))) {
       return response;
     }
+    const std::string code = CodeOf(response);
+    const bool is_elsewhere = response.status / 100 == 3 || response.status == 400;
     // The store knows where the bucket is.
-    const std::string where = response.Header("x-amz-bucket-region");
-    if (!has_moved && !where.empty() && where != region &&
-        (response.status / 100 == 3 || response.status == 400)) {
+    const std::string where =
+        FirstOf({response.Header("x-amz-bucket-region"), XmlText(response.body, "Region")});
+    if (!has_moved && is_elsewhere && IsRegion(where) && where != region) {
       has_moved = true;
       const std::lock_guard lock(mutex_);
       host_ = HostIn(std::move(host_), region, where);
       region_ = where;
       continue;
     }
-    const std::string code = CodeOf(response);
     // The answer to HEAD has no body that could say so.
     if (!has_renewed && (code == "ExpiredToken" || code == "TokenRefreshRequired" ||
                          (credentials.expires != 0 && request.method == "HEAD" &&
@@ -149,14 +165,20 @@ Response Store::Send(Request request, const std::string& doing, const SendOption
       credentials_.Expire(credentials);
       continue;
     }
+    if (credentials.key_id.empty() && (response.status == 401 || response.status == 403)) {
+      throw NoCredentials(fmt::format(
+          "cannot {}: the store answered {}, and there are no credentials for the bucket", doing,
+          response.status));
+    }
     // A conditional write that meets another one at this moment is told so, and may try again.
     const bool is_busy = response.status == 409 && request.method == "PUT";
     if (!is_busy && !IsPassing(response)) return response;
+    if (++attempt < attempts) WaitBefore(attempt - 1);
   }
   Throw(response, doing);
 }
 
-void Store::Throw(const Response& response, const std::string& doing) const {
+void Store::Throw(const Response& response, const std::string& doing) {
   if (response.status == 0) {
     throw Error(ExitCode::kWorld, fmt::format("cannot {}: {}", doing, response.failure));
   }
@@ -171,10 +193,15 @@ void Store::Throw(const Response& response, const std::string& doing) const {
   } else if (response.status == 403) {
     hint = "shardinit-bucket(7) says where credentials are looked for, and what they must allow";
   }
-  throw Error(code == "NoSuchBucket" ? ExitCode::kUsage : ExitCode::kWorld,
+  // Trying again does not help with these.
+  constexpr std::string_view kPermanent[] = {"NoSuchBucket", "AccessDenied", "InvalidAccessKeyId",
+                                             "SignatureDoesNotMatch"};
+  const bool is_permanent =
+      std::find(std::begin(kPermanent), std::end(kPermanent), code) != std::end(kPermanent);
+  throw Error(is_permanent ? ExitCode::kUsage : ExitCode::kWorld,
               fmt::format("cannot {}: the store answered {}{}{}{}{}", doing, response.status,
-                          code.empty() ? "" : " ", Escape(code), message.empty() ? "" : ": ",
-                          Escape(message)),
+                          code.empty() ? "" : " ", credentials_.Printable(code),
+                          message.empty() ? "" : ": ", credentials_.Printable(message)),
               hint);
 }
 
@@ -222,6 +249,13 @@ std::string Store::GetRange(const std::string& name, const std::string& etag, in
                             int64_t bytes) {
   const std::string doing = fmt::format("read `{}`", UrlOf(name));
   if (bytes == 0) return {};
+  if (etag.empty()) {
+    throw Error(
+        ExitCode::kWorld,
+        fmt::format("cannot {}: the store says no ETag of it, and so not whether it changes "
+                    "meanwhile",
+                    doing));
+  }
   Request request = RequestFor("GET", url_.KeyOf(name));
   request.headers["if-match"] = etag;
   request.headers["range"] = fmt::format("bytes={}-{}", offset, offset + bytes - 1);
@@ -239,42 +273,96 @@ std::string Store::GetRange(const std::string& name, const std::string& etag, in
   const std::string wanted = fmt::format("bytes {}-{}/", offset, offset + bytes - 1);
   const std::string range = response.Header("content-range");
   if (!range.starts_with(wanted) || std::ssize(response.body) != bytes) {
-    throw Error(ExitCode::kWorld,
-                fmt::format("cannot {}: {} bytes `{}` were asked for, and {} bytes `{}` came",
-                            doing, bytes, wanted, response.body.size(), Escape(range)));
+    throw Error(
+        ExitCode::kWorld,
+        fmt::format("cannot {}: {} bytes `{}` were asked for, and {} bytes `{}` came", doing, bytes,
+                    wanted, response.body.size(), credentials_.Printable(range)));
   }
   return std::move(response.body);
 }
 
-void Store::RequireList(const Response& response, const std::string& root,
-                        const std::string& doing) const {
-  if (response.status != 200) Throw(response, doing);
-  if (!XmlElements(response.body, root).empty()) return;
-  throw Error(ExitCode::kWorld, fmt::format("cannot {}: the store's answer is no list: {}", doing,
-                                            Escape(response.body.substr(0, 200))));
+void Store::ForEachPage(
+    const Listing& listing, const std::vector<std::pair<std::string, std::string>>& query,
+    const std::string& prefix, const std::string& doing,
+    const std::function<bool(const std::string& name, std::string_view item)>& visit) {
+  constexpr int kMostEmpty = 100;  // Stores give some pages without a key, where many were removed.
+  const auto refuse = [&](const std::string& why) {
+    return Error(
+        ExitCode::kWorld,
+        fmt::format("cannot {}: the store's list is not known to be whole: {}", doing, why),
+        "copy the objects to a local folder with the store's own tool, and use that");
+  };
+  const std::string folder = url_.KeyOf(""), begin = folder + prefix;
+  std::set<std::vector<std::string>> asked;
+  std::string last;
+  int empty = 0;
+  for (std::vector<std::string> at; true;) {
+    Request request = RequestFor("GET", "");
+    request.query = query;
+    request.query.emplace_back("prefix", begin);
+    for (size_t i = 0; i < at.size(); ++i) {
+      if (!at[i].empty()) request.query.emplace_back(listing.next[i].second, at[i]);
+    }
+    const Response response = Send(std::move(request), doing);
+    if (response.status != 200) Throw(response, doing);
+    if (XmlElements(response.body, listing.root).empty()) {
+      throw Error(ExitCode::kWorld, fmt::format("cannot {}: the store's answer is no list: {}",
+                                                doing, credentials_.Printable(response.body, 200)));
+    }
+    const std::vector<std::string_view> items = XmlElements(response.body, listing.item);
+    for (const std::string_view item : items) {
+      const std::string key = XmlText(item, "Key");
+      if (!key.starts_with(begin)) {
+        throw refuse(fmt::format("it has `{}`, which does not begin with {}",
+                                 credentials_.Printable(key), Quote(begin)));
+      }
+      if (listing.is_ascending && !last.empty() && key <= last) {
+        throw refuse(fmt::format("it has `{}` after `{}`", credentials_.Printable(key),
+                                 credentials_.Printable(last)));
+      }
+      last = key;
+      if (!visit(key.substr(folder.size()), item)) return;
+    }
+    // Nobody asked for these.
+    for (const char* name : {"CommonPrefixes", "EncodingType"}) {
+      if (XmlText(response.body, name).empty()) continue;
+      throw refuse(fmt::format("it has `{}`, which was not asked for", name));
+    }
+    const std::string is_cut = XmlText(response.body, "IsTruncated");
+    at.clear();
+    for (const auto& [element, member] : listing.next) {
+      at.push_back(XmlText(response.body, element));
+    }
+    const bool has_next = !at[0].empty();
+    if (is_cut == "false" && has_next && listing.is_ascending) {
+      throw refuse("it says both that nothing follows and where to go on");
+    }
+    if (is_cut == "false" || (is_cut.empty() && !has_next)) return;
+    if (is_cut != "true" && !is_cut.empty()) {
+      throw refuse(fmt::format("`IsTruncated` is `{}`", credentials_.Printable(is_cut)));
+    }
+    if (!has_next) throw refuse("it says that more follows, and not where");
+    if (!asked.insert(at).second) throw refuse("it begins again at a place where it has been");
+    empty = items.empty() ? empty + 1 : 0;
+    if (empty == kMostEmpty) {
+      throw refuse(fmt::format("{} pages in a row have no name, and more follow", empty));
+    }
+  }
 }
 
 void Store::List(
     const std::string& prefix,
     const std::function<bool(const std::string& name, const ObjectInfo& info)>& visit) {
   const std::string doing = fmt::format("list `{}`", UrlOf(prefix));
-  const std::string folder = url_.KeyOf("");
-  for (std::string token; true;) {
-    Request request = RequestFor("GET", "");
-    request.query = {{"list-type", "2"}, {"prefix", folder + prefix}};
-    if (!token.empty()) request.query.emplace_back("continuation-token", token);
-    const Response response = Send(std::move(request), doing);
-    RequireList(response, "ListBucketResult", doing);
-    for (const std::string_view object : XmlElements(response.body, "Contents")) {
-      const std::string key = XmlText(object, "Key");
-      if (!key.starts_with(folder)) continue;
-      const ObjectInfo info{.size = NumberIn(XmlText(object, "Size")),
-                            .etag = XmlText(object, "ETag")};
-      if (!visit(key.substr(folder.size()), info)) return;
-    }
-    token = XmlText(response.body, "NextContinuationToken");
-    if (token.empty() || XmlText(response.body, "IsTruncated") != "true") return;
-  }
+  ForEachPage(
+      {"ListBucketResult", "Contents", {{"NextContinuationToken", "continuation-token"}}, true},
+      {{"list-type", "2"}}, prefix, doing, [&](const std::string& name, std::string_view object) {
+        const ObjectInfo info{.size = NumberIn(XmlText(object, "Size")),
+                              .etag = XmlText(object, "ETag")};
+        if (info.size >= 0) return visit(name, info);
+        throw Error(ExitCode::kWorld, fmt::format("cannot {}: the store says no size of `{}`",
+                                                  doing, credentials_.Printable(name)));
+      });
 }
 
 std::string Store::BeginUpload(const std::string& name, const Metadata& metadata) {
@@ -343,25 +431,15 @@ void Store::EndUpload(const std::string& name, const std::string& upload, int at
 
 void Store::ListUploads(
     const std::function<void(const std::string& name, const std::string& upload)>& visit) {
-  const std::string folder = url_.KeyOf("");
-  const std::string doing = fmt::format("list the uploads of `{}`", url_.text());
-  for (std::string key_marker, upload_marker; true;) {
-    Request request = RequestFor("GET", "");
-    request.query = {{"uploads", ""}, {"prefix", folder}};
-    if (!key_marker.empty()) {
-      request.query.emplace_back("key-marker", key_marker);
-      request.query.emplace_back("upload-id-marker", upload_marker);
-    }
-    const Response response = Send(std::move(request), doing);
-    RequireList(response, "ListMultipartUploadsResult", doing);
-    for (const std::string_view upload : XmlElements(response.body, "Upload")) {
-      const std::string key = XmlText(upload, "Key");
-      if (key.starts_with(folder)) visit(key.substr(folder.size()), XmlText(upload, "UploadId"));
-    }
-    if (XmlText(response.body, "IsTruncated") != "true") return;
-    key_marker = XmlText(response.body, "NextKeyMarker");
-    upload_marker = XmlText(response.body, "NextUploadIdMarker");
-  }
+  ForEachPage(
+      {.root = "ListMultipartUploadsResult",
+       .item = "Upload",
+       .next = {{"NextKeyMarker", "key-marker"}, {"NextUploadIdMarker", "upload-id-marker"}}},
+      {{"uploads", ""}}, "", fmt::format("list the uploads of `{}`", url_.text()),
+      [&](const std::string& name, std::string_view upload) {
+        visit(name, XmlText(upload, "UploadId"));
+        return true;
+      });
 }
 
 }  // namespace shardinit

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "bucket/credentials.h"
@@ -59,7 +60,7 @@ class Store {
   std::string GetRange(const std::string& name, const std::string& etag, int64_t offset,
                        int64_t bytes);
   // Calls `visit` with the objects whose names begin with `prefix`, ascending by their bytes, until
-  // it returns false.
+  // it returns false. Throws Error (kWorld) if the list is not known to be whole.
   void List(const std::string& prefix,
             const std::function<bool(const std::string& name, const ObjectInfo& info)>& visit);
 
@@ -81,10 +82,22 @@ class Store {
   Request RequestFor(const std::string& method, const std::string& key) const;
   // Sends until there is an answer that trying again would not change.
   Response Send(Request request, const std::string& doing, const SendOptions& options = {});
-  [[noreturn]] void Throw(const Response& response, const std::string& doing) const;
-  // Throws unless the answer is a list, in an element of this name.
-  void RequireList(const Response& response, const std::string& root,
-                   const std::string& doing) const;
+  [[noreturn]] void Throw(const Response& response, const std::string& doing);
+  // Asks for a list page by page, as `query` says, until it is whole or `visit` returns false.
+  // `visit` gets the key of each element `item`, relative to the folder, and the element's text.
+  // `next` names the elements that say where the next page begins, and the members of the query
+  // that ask for it; `root` is the list's element. Throws Error (kWorld) unless the pages make one
+  // list.
+  struct Listing {
+    const char* root;
+    const char* item;
+    std::vector<std::pair<const char*, const char*>> next;
+    bool is_ascending = false;  // Whether each key must come after the one before it.
+  };
+  void ForEachPage(
+      const Listing& listing, const std::vector<std::pair<std::string, std::string>>& query,
+      const std::string& prefix, const std::string& doing,
+      const std::function<bool(const std::string& name, std::string_view item)>& visit);
 
   const BucketUrl url_;
   Http http_;

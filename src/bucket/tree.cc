@@ -12,11 +12,14 @@
 namespace shardinit {
 namespace {
 
+// Returns whether a folder can have a file or folder of this name.
+bool IsName(std::string_view name) { return !name.empty() && name != "." && name != ".."; }
+
 // Returns what every key in the folder begins with.
 std::string BeginOf(const std::string& folder) { return folder.empty() ? "" : folder + "/"; }
 
-bool IsWithin(const std::string& key, const std::string& folder) {
-  return key == folder || key.starts_with(BeginOf(folder));
+bool IsWithin(const std::string& url, const std::string& folder) {
+  return url == folder || url.starts_with(BeginOf(folder));
 }
 
 }  // namespace
@@ -24,19 +27,17 @@ bool IsWithin(const std::string& key, const std::string& folder) {
 BucketTree& BucketTree::Of(const std::string& url) {
   static std::mutex mutex;
   static std::vector<std::unique_ptr<BucketTree>> trees;
-  const BucketUrl parsed = ParseBucketUrl(url);
   const std::lock_guard lock(mutex);
+  // A name that was listed may be one that no user may write.
   for (const auto& tree : trees) {
-    if (tree->store_.url().bucket == parsed.bucket && IsWithin(parsed.prefix, tree->root_)) {
-      return *tree;
-    }
+    if (IsWithin(url, tree->url_)) return *tree;
   }
-  trees.push_back(std::unique_ptr<BucketTree>(new BucketTree(parsed)));
+  trees.push_back(std::unique_ptr<BucketTree>(new BucketTree(ParseBucketUrl(url))));
   return *trees.back();
 }
 
 BucketTree::BucketTree(const BucketUrl& url)
-    : store_(BucketUrl{url.bucket, ""}), root_(url.prefix) {
+    : store_(BucketUrl{url.bucket, ""}), url_(url.text()), root_(url.prefix) {
   store_.List(BeginOf(root_), [&](const std::string& key, const ObjectInfo& info) {
     objects_.emplace(key, info);
     return true;
@@ -79,12 +80,13 @@ void BucketTree::WalkBelow(
     const std::string name = next->first.substr(folder.size());
     const size_t slash = name.find('/');
     if (slash == name.npos) {
-      if (!name.empty()) visit(prefix + name, false);  // Some tools make empty objects of folders.
+      // Some tools make empty objects of folders.
+      if (IsName(name)) visit(prefix + name, false);
       ++next;
       continue;
     }
     const std::string inner = name.substr(0, slash);
-    if (!inner.empty() && visit(prefix + inner, true)) {
+    if (IsName(inner) && visit(prefix + inner, true)) {
       WalkBelow(folder + inner + "/", prefix + inner + "/", visit);
     }
     next = objects_.lower_bound(folder + inner + static_cast<char>('/' + 1));

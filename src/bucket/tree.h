@@ -37,7 +37,8 @@ class BucketTree {
   void WalkBelow(const std::string& folder, const std::string& prefix,
                  const std::function<bool(const std::string& name, bool is_folder)>& visit) const;
 
-  Store store_;                                // the whole bucket
+  Store store_;  // the whole bucket
+  const std::string url_;
   const std::string root_;                     // the key of the tree; empty: the whole bucket
   std::map<std::string, ObjectInfo> objects_;  // by key
 };

@@ -104,6 +104,20 @@ void Compare(const TensorFolder& folder, const Tensor& stored, const Tensor& vie
 
 }  // namespace
 
+bool AreEqual(const TensorFolder& folder, const Tensor& a, const Tensor& b) {
+  const int64_t bytes = InfoOf(a.dtype()).bytes, at_once = kBytesAtOnce / bytes;
+  const BoxElements left = folder.ElementsOf(a), right = folder.ElementsOf(b);
+  std::vector<uint8_t> of_a(kBytesAtOnce), of_b(kBytesAtOnce);
+  for (int64_t first = 0; first < a.elements(); first += at_once) {
+    ThrowIfInterrupted();
+    const int64_t count = std::min(at_once, a.elements() - first);
+    left(first, count, of_a.data());
+    right(first, count, of_b.data());
+    if (!std::equal(of_a.begin(), of_a.begin() + count * bytes, of_b.begin())) return false;
+  }
+  return true;
+}
+
 void RequireAlike(const TensorFolder& folder) {
   const InitGraph& graph = folder.plan().graph;
   if (!graph.drawn) return;

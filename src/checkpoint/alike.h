@@ -10,4 +10,7 @@ namespace shardinit {
 // says what its tensors hold, has another value of it in a second place, which would be lost.
 void RequireAlike(const TensorFolder& folder);
 
+// Compares two tensors of one shape and type until an element differs.
+bool AreEqual(const TensorFolder& folder, const Tensor& a, const Tensor& b);
+
 }  // namespace shardinit

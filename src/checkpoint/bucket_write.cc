@@ -28,7 +28,7 @@ class RankObject {
  public:
   // A copy has values that do not follow from the plan.
   RankObject(BucketCheckpoint* bucket, const Plan& plan, RankPlan rank, const Digest& plan_sha256,
-             bool is_copy, WorkCounters* counters)
+             bool is_copy, bool may_be_there, WorkCounters* counters)
       : bucket_(*bucket),
         plan_(plan),
         rank_(std::move(rank)),
@@ -45,8 +45,7 @@ class RankObject {
     Sha256 metadata;
     ForEachGap(layout_, [&](std::string_view bytes) { metadata.Update(bytes); });
     receipt_.metadata_sha256 = metadata.Finish();
-    if (bucket_.MayHaveRankFile(rank_.rank) &&
-        bucket_.HasRankFile(rank_.rank, receipt_.size, plan_sha256)) {
+    if (may_be_there && bucket_.HasRankFile(rank_.rank, receipt_.size, plan_sha256)) {
       return;
     }
     object_ = std::make_unique<Object>(&bucket_.store(), RankFile(rank_.rank), layout_,
@@ -81,14 +80,12 @@ class RankObject {
   // Another process made the object, perhaps when a source had other bytes.
   void RequireSameSources() {
     const std::string name = RankFile(rank_.rank);
-    const std::optional<ObjectInfo> info = bucket_.store().Head(name);
-    bool differs = !info || info->size != receipt_.size;
-    const auto note = [&] { differs = true; };
-    if (!differs) {
-      bucket_.CompareRank(
-          rank_, receipt_, *info, [&](size_t) { note(); }, note);
+    const Place& place = bucket_.place();
+    std::unique_ptr<PlaceFile> file;
+    if (place.Open(name, &file).empty() && file->size() == receipt_.size) {
+      const FileDigests there = HashRankFile(place, *file, rank_, receipt_, kOneFile);
+      if (there.parts == receipt_.digests && there.rest == receipt_.metadata_sha256) return;
     }
-    if (!differs) return;
     throw Error(
         ExitCode::kConflict,
         fmt::format("`{}` was made of sources that had other elements", bucket_.UrlOf(name)),
@@ -106,9 +103,11 @@ class RankObject {
   std::unique_ptr<Object> object_;
 };
 
-// Makes these ranks. Returns those that must be made again, ascending.
+// Makes these ranks, whose files are not there if a listing lacked them. Returns those that must be
+// made again, ascending.
 std::vector<int64_t> MakeRanks(BucketCheckpoint& bucket, const Plan& plan,
                                const Digest& plan_sha256, const std::vector<int64_t>& ranks,
+                               const std::optional<ListedSizes>& listed,
                                const WorkerOptions& workers, TaskSource* source,
                                const std::function<void(int64_t done)>& tick,
                                WorkCounters* counters) {
@@ -118,8 +117,9 @@ std::vector<int64_t> MakeRanks(BucketCheckpoint& bucket, const Plan& plan,
   for (const int64_t r : ranks) {
     ThrowIfInterrupted();
     files.WaitForRoom();
-    const auto object = std::make_shared<RankObject>(&bucket, plan, PlanRank(plan, r), plan_sha256,
-                                                     source != nullptr, counters);
+    const auto object =
+        std::make_shared<RankObject>(&bucket, plan, PlanRank(plan, r), plan_sha256,
+                                     source != nullptr, !listed || listed->contains(r), counters);
     files.Add(object->Tasks(), [&, object, r] {
       if (object->Commit()) return;
       const std::lock_guard lock(mutex);
@@ -138,7 +138,9 @@ GenerateResult WhatIsLeftInBucket(const Plan& plan, const std::string& url,
   const std::string plan_json = WritePlan(plan);
   BucketCheckpoint bucket(url);
   std::vector<int64_t> left = ranks;
-  if (bucket.IsClaimed(plan_json)) left = bucket.MissingRanks(plan, Sha256Of(plan_json), ranks);
+  if (bucket.IsClaimed(plan_json)) {
+    left = MissingRanks(bucket.place(), plan, Sha256Of(plan_json), ranks);
+  }
   return {.written = std::ssize(left),
           .skipped = std::ssize(ranks) - std::ssize(left),
           .bytes = BytesIn(plan, left)};
@@ -155,7 +157,9 @@ GenerateResult GenerateInBucket(const Plan& plan, const GenerateRequest& request
   bucket.ClaimDevices(devices_json);
 
   GenerateResult result;
-  std::vector<int64_t> left = bucket.MissingRanks(plan, plan_sha256, request.ranks);
+  std::optional<ListedSizes> listed;
+  std::vector<int64_t> left =
+      MissingRanks(bucket.place(), plan, plan_sha256, request.ranks, {}, false, &listed);
   result.skipped = std::ssize(request.ranks) - std::ssize(left);
   result.written = std::ssize(left);
   result.bytes = BytesIn(plan, left);
@@ -176,19 +180,20 @@ GenerateResult GenerateInBucket(const Plan& plan, const GenerateRequest& request
       request.progress(*counters, done_before + done, std::ssize(request.ranks));
     };
     const int64_t count = std::ssize(left);
-    left = MakeRanks(bucket, plan, plan_sha256, left, workers, request.source, tick, counters);
+    left =
+        MakeRanks(bucket, plan, plan_sha256, left, listed, workers, request.source, tick, counters);
     done_before += count - std::ssize(left);
   }
 
   const bool all = std::ssize(request.ranks) == plan.world_size();
-  if (!all && bucket.LacksRank(plan.world_size())) {
+  const int64_t near = request.ranks.empty() ? 0 : request.ranks.back();
+  if (!all && LacksRank(bucket.place(), plan.world_size(), near)) {
     bucket.RequireDevices(devices_json);
     return result;
   }
-  if (result.written == 0 && bucket.IsFinalized(WantsIndex(plan, request.index))) {
-    // The manifest may be older than a loss.
-    result.complete =
-        all || bucket.MissingRanks(plan, plan_sha256, AllRanks(plan.graph.mesh)).empty();
+  if (result.written == 0 && IsFinalized(bucket.place(), WantsIndex(plan, request.index))) {
+    // The manifest may be older than a loss, but all names are there.
+    result.complete = true;
   } else {
     const Timer timer(&counters->finalize_ns);
     const FinalizeResult finalized = bucket.Finalize(plan, plan_sha256, request.index);

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "plan/plan.h"
+#include "plan/read.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -102,36 +103,40 @@ bool IsManifestFor(std::string_view manifest, std::string_view plan_json) {
 }
 
 CheckpointFolder::CheckpointFolder(const std::string& path)
-    : root_(Folder::Open(path)), ranks_(root_.OpenSub("ranks")) {}
+    : root_(std::make_shared<Folder>(Folder::Open(path))),
+      ranks_(root().OpenSub("ranks")),
+      place_(std::make_unique<FolderPlace>(root_)) {}
 
 CheckpointFolder::CheckpointFolder(const std::string& path, const std::string& plan_json,
                                    bool may_make)
-    : root_(Folder::Open(path)) {
+    : root_(std::make_shared<Folder>(Folder::Open(path))) {
   const bool claimed = IsClaimed(plan_json);  // Ask before anything is made.
-  if (may_make) root_ = Folder::Make(path);
-  if (!root_) throw SystemError("open the folder", path, ENOENT);
+  if (may_make) root_ = std::make_shared<Folder>(Folder::Make(path));
+  if (!root()) throw SystemError("open the folder", path, ENOENT);
   if (!claimed) {
-    NewFile file(root_, kPlanName);
+    NewFile file(root(), kPlanName);
     file.Append(plan_json);
     file.CommitNew();
   }
   // Looking before the read makes a later replacement show.
-  root_.Look(kPlanName, &plan_);
+  root().Look(kPlanName, &plan_);
   if (!IsClaimed(plan_json)) ThrowLost();
-  ranks_ = root_.MakeSub("ranks");
+  ranks_ = root().MakeSub("ranks");
+  place_ = std::make_unique<FolderPlace>(root_);
   // A name that was there may come from a run that was killed before its Sync().
-  root_.Sync();
+  root().Sync();
 }
 
 // Returns a name that this plan's files would replace in a folder without a plan.json, or stand
 // beside as if they were one thing; empty: there is none.
 std::string_view CheckpointFolder::FindOther(const std::string& plan_json) const {
-  if (root_.Exists(kExportName)) return kExportName;
+  if (root().Exists(kExportName)) return kExportName;
   std::string manifest;
   const bool is_ours =
-      root_.Read(kManifestName, kManifestLimit, &manifest) && IsManifestFor(manifest, plan_json);
+      root().Read(kManifestName, kManifestLimit, &manifest) && IsManifestFor(manifest, plan_json);
+  RequireKnownVersion(manifest, root().PathOf(kManifestName));
   for (const std::string_view name : {kManifestName, kIndexName, kDevicesName}) {
-    if (!is_ours && root_.Exists(std::string(name))) return name;
+    if (!is_ours && root().Exists(std::string(name))) return name;
   }
   return {};
 }
@@ -140,73 +145,74 @@ bool CheckpointFolder::IsClaimed(const std::string& plan_json) const {
   // FindOther() goes first: whoever makes one of these files has made plan.json before.
   const std::string_view other = FindOther(plan_json);
   if (other == kExportName) {
-    throw Conflict(fmt::format("`{}` holds an export", root_.path()));
+    throw Conflict(fmt::format("`{}` holds an export", root().path()));
   }
   std::string present;
-  Folder::Found found = root_.Find(kPlanName, kPlanLimit, &present);
+  Folder::Found found = root().Find(kPlanName, kPlanLimit, &present);
   // Another machine may have made it, before the other one, and it can be seen later.
-  if (found == Folder::Found::kNothing && !other.empty() && root_.ExistsSoon(kPlanName)) {
-    found = root_.Find(kPlanName, kPlanLimit, &present);
+  if (found == Folder::Found::kNothing && !other.empty() && root().ExistsSoon(kPlanName)) {
+    found = root().Find(kPlanName, kPlanLimit, &present);
   }
   if (found == Folder::Found::kNothing) {
     if (other.empty()) return false;
     throw Conflict(fmt::format("`{}` exists without the {} that says which plan it belongs to",
-                               root_.PathOf(other), kPlanName));
+                               root().PathOf(other), kPlanName));
   }
   if (found != Folder::Found::kText) {
-    throw Conflict(fmt::format("`{}` is not a file that this tool wrote", root_.PathOf(kPlanName)));
+    throw Conflict(
+        fmt::format("`{}` is not a file that this tool wrote", root().PathOf(kPlanName)));
   }
   if (present == plan_json) return true;
   if (present.empty()) return false;  // NewFile::CommitNew says whose it is.
-  ThrowOtherPlan(root_.path(), present, plan_json);
+  ThrowOtherPlan(root().path(), present, plan_json);
 }
 
 void CheckpointFolder::RequirePlan(const Digest& plan_sha256) const {
   struct stat info = {};
   std::string present;
-  if (root_.Look(kPlanName, &info) && AreUnchanged(info, plan_)) return;
-  const Folder::Found found = root_.Find(kPlanName, kPlanLimit, &present);
+  if (root().Look(kPlanName, &info) && AreUnchanged(info, plan_)) return;
+  const Folder::Found found = root().Find(kPlanName, kPlanLimit, &present);
   if (found == Folder::Found::kNothing) ThrowLost();
   if (found == Folder::Found::kText && Sha256Of(present) == plan_sha256) return;
-  throw Conflict(fmt::format("`{}` was given to another plan meanwhile", root_.path()));
+  throw Conflict(fmt::format("`{}` was given to another plan meanwhile", root().path()));
 }
 
-std::string CheckpointFolder::ReadDevices() const {
+std::string ReadDevices(const Place& place) {
   std::string text;
-  if (root_.Find(kDevicesName, kPlanLimit, &text) == Folder::Found::kOther) {
-    throw Error(ExitCode::kConflict,
-                fmt::format("`{}` is not a file that this tool wrote", root_.PathOf(kDevicesName)),
-                "remove it");
-  }
-  return text;
+  const std::string_view wrong = place.Read(kDevicesName, kPlanLimit, &text);
+  if (wrong.empty() || wrong == kIsMissing) return text;
+  throw Error(ExitCode::kConflict,
+              fmt::format("`{}` is not a file that this tool wrote", place.PathOf(kDevicesName)),
+              "remove it");
 }
 
 void CheckpointFolder::WriteDevices(const std::string& devices_json) const {
-  const bool is_equal = ReadDevices() == devices_json;
-  if (is_equal && root_.Exists(kDevicesName) == !devices_json.empty()) return;
+  const bool is_equal = ReadDevices(place()) == devices_json;
+  if (is_equal && root().Exists(kDevicesName) == !devices_json.empty()) return;
   // The manifest lists the devices of this file, so none that lists others may stay.
-  root_.Remove(kManifestName);
-  root_.Sync();
-  if (devices_json.empty()) return root_.Remove(kDevicesName);
-  NewFile file(root_, kDevicesName);
+  root().Remove(kManifestName);
+  root().Sync();
+  if (devices_json.empty()) return root().Remove(kDevicesName);
+  NewFile file(root(), kDevicesName);
   file.Append(devices_json);
   file.Commit();
 }
 
 void CheckpointFolder::RequireDevices(const std::string& devices_json) const {
-  if (ReadDevices() == devices_json) return;
-  if (!devices_json.empty() && root_.ExistsSoon(kDevicesName) && ReadDevices() == devices_json) {
+  if (ReadDevices(place()) == devices_json) return;
+  if (!devices_json.empty() && root().ExistsSoon(kDevicesName) &&
+      ReadDevices(place()) == devices_json) {
     return;
   }
   throw Error(ExitCode::kConflict,
-              fmt::format("`{}` was given another {} meanwhile", root_.path(), kDevicesName),
+              fmt::format("`{}` was given another {} meanwhile", root().path(), kDevicesName),
               "give the same `slices` and `devices` to all that write to it");
 }
 
 void CheckpointFolder::ThrowLost() const {
   throw Error(
       ExitCode::kWorld,
-      fmt::format("`{}` has lost its {}, or it cannot be seen here yet", root_.path(), kPlanName),
+      fmt::format("`{}` has lost its {}, or it cannot be seen here yet", root().path(), kPlanName),
       "leave the folder as it is while it is written, and run the same command again");
 }
 
@@ -218,13 +224,13 @@ std::string CheckpointFolder::FirstForeign(int64_t world_size) const {
       if (!belongs(meant.empty() ? name : meant)) foreign = folder.PathOf(name);
     });
   };
-  look_in(root_, [](std::string_view name) { return name == "ranks" || IsInRoot(name); });
+  look_in(root(), [](std::string_view name) { return name == "ranks" || IsInRoot(name); });
   look_in(ranks_, [&](std::string_view name) { return IsInRanks(name, world_size); });
   return foreign;
 }
 
 void CheckpointFolder::RemoveLeftOvers(Others others) const {
-  shardinit::RemoveLeftOvers(root_, IsInRoot, others);
+  shardinit::RemoveLeftOvers(root(), IsInRoot, others);
   shardinit::RemoveLeftOvers(
       ranks_, [](std::string_view name) { return IsInRanks(name, INT64_MAX); }, others);
 }

@@ -5,11 +5,13 @@
 #include <sys/stat.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "base/new_file.h"
 #include "base/sha256.h"
+#include "place/folder_place.h"
 #include "spec/file_kind.h"
 
 namespace shardinit {
@@ -34,6 +36,10 @@ bool IsInRanks(std::string_view name, int64_t world_size);
 // Returns whether the text of a manifest says that its plan is this one.
 bool IsManifestFor(std::string_view manifest, std::string_view plan_json);
 
+// Returns the text of devices.json; empty: there is none. Throws Error (kConflict) if it is not a
+// file that this tool wrote.
+std::string ReadDevices(const Place& place);
+
 class CheckpointFolder {
  public:
   // Opens what there is at `path`.
@@ -43,8 +49,9 @@ class CheckpointFolder {
   // that must be there, or this throws Error (kWorld).
   CheckpointFolder(const std::string& path, const std::string& plan_json, bool may_make = true);
 
-  const Folder& root() const { return root_; }
+  const Folder& root() const { return *root_; }
   const Folder& ranks() const { return ranks_; }
+  const Place& place() const { return *place_; }
 
   // Returns whether plan.json is there. Throws Error (kConflict) if it is another plan, if the
   // folder has an export, or if it has no plan.json but files that would be replaced.
@@ -55,8 +62,6 @@ class CheckpointFolder {
   // plan meanwhile.
   void RequirePlan(const Digest& plan_sha256) const;
 
-  // Returns the text of devices.json; empty: there is none.
-  std::string ReadDevices() const;
   // Gives devices.json this text. If that changes the file, the checkpoint is unfinished until it
   // is finalized again.
   void WriteDevices(const std::string& devices_json) const;
@@ -74,7 +79,9 @@ class CheckpointFolder {
   [[noreturn]] void ThrowLost() const;
   std::string_view FindOther(const std::string& plan_json) const;
 
-  Folder root_, ranks_;
+  std::shared_ptr<const Folder> root_;
+  Folder ranks_;
+  std::unique_ptr<const FolderPlace> place_;
   struct stat plan_ = {};  // the stat of the plan.json that was checked
 };
 

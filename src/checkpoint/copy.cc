@@ -96,7 +96,10 @@ FolderCopy::FolderCopy(const TensorFolder& from, const Plan& to, Losses* losses)
       is_wanted_again_(to.graph.replicas == Replicas::kFull),
       identity_(from.Identify()) {
   for (const Tensor& tensor : from_.graph.tensors) {
-    watched_.emplace_back(folder_.PiecesOf(tensor).size());
+    const std::vector<FilePiece>& pieces = folder_.PiecesOf(tensor);
+    watched_.emplace_back(pieces.size());
+    transposes_ |= std::any_of(pieces.begin(), pieces.end(),
+                               [](const FilePiece& piece) { return !piece.loops.empty(); });
   }
   FindOrigins(to);
 }

@@ -5,20 +5,26 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/folder.h"
+#include "base/glob.h"
 #include "base/json.h"
+#include "base/placeholder.h"
 #include "base/text.h"
 #include "bucket/tree.h"
 #include "bucket/url.h"
 #include "checkpoint/bucket.h"
 #include "checkpoint/manifest.h"
 #include "formats/input.h"
-#include "formats/zarr/chunks.h"
+#include "formats/ranks.h"
+#include "formats/weight_map.h"
 #include "report/text.h"
 #include "rng/engines.h"
+#include "spec/file_kind.h"
 #include "spec/names.h"
 
 namespace shardinit {
@@ -26,12 +32,35 @@ namespace {
 
 constexpr size_t kConfigLimit = 16 << 20;
 
+// Files are known by how their names end, and others by how they begin.
 const FormatReader* ReaderOfFile(const std::string& path) {
   constexpr std::string_view kTorch[] = {".bin", ".pt", ".pth", ".ckpt"};
-  if (path.ends_with(".safetensors")) return &kSafetensorsReader;
+  if (path.ends_with(".safetensors") || IsIndex(path, ".safetensors")) return &kSafetensorsReader;
+  if (IsIndex(path, ".bin")) return &kTorchReader;
   const bool is_torch = std::any_of(std::begin(kTorch), std::end(kTorch),
                                     [&](std::string_view end) { return path.ends_with(end); });
-  return is_torch ? &kTorchReader : nullptr;
+  if (is_torch) return &kTorchReader;
+  const FileKind* kind = nullptr;
+  if (!IsBucketUrl(path)) {
+    kind = KindOfPath(path);
+  } else if (InputSize(path) > 0) {
+    std::string begin(static_cast<size_t>(std::min<int64_t>(InputSize(path), 4096)), '\0');
+    InputFile(path).Read(0, std::ssize(begin), begin.data());
+    kind = KindOfText(path, begin);
+  }
+  return kind == &kSafetensorsKind ? &kSafetensorsReader
+         : kind == &kTorchKind     ? &kTorchReader
+                                   : nullptr;
+}
+
+// Returns whether a tensor of another tool may have this name. Names of specs are plainer.
+bool IsForeignName(std::string_view name) {
+  for (size_t i = 0; i < name.size();) {
+    const Character c = CharacterAt(name, i);
+    if (!c.valid || c.code == '\n' || c.code == '\t' || IsUnsafe(c.code)) return false;
+    i += static_cast<size_t>(c.size);
+  }
+  return !name.empty() && name.size() <= kLongestPath;
 }
 
 // Refuses folders of formats that are known and not read.
@@ -40,15 +69,9 @@ void RefuseKnown(const std::string& folder) {
     throw Error(ExitCode::kRefused, fmt::format("`{}` {}", folder, what), std::string(hint));
   };
   for (const std::string& name : NamesIn(folder)) {
-    if (name == "manifest.ocdbt") {
-      refuse("is a checkpoint of Orbax in OCDBT, which is not read", kOrbaxLine);
-    }
     if (name == "zero_to_fp32.py" || name.ends_with("_optim_states.pt")) {
       refuse("is a checkpoint of DeepSpeed, whose parts are not read",
              "run `python zero_to_fp32.py . OUT` in it, which writes the model, in f32, to OUT");
-    }
-    if (name == "zarr.json" || InputExists(fmt::format("{}/{}/zarr.json", folder, name))) {
-      refuse("holds arrays of zarr 3, which are not read", kOrbaxLine);
     }
   }
 }
@@ -68,16 +91,151 @@ std::string ItemIn(const std::string& folder) {
                   fmt::format("`{}/latest_checkpointed_iteration.txt` has no iteration, but {}",
                               folder, Quote(text)));
     }
-    return fmt::format("{}/{}", folder, name);
+    // verl writes the same file, and names its folders otherwise.
+    const std::string step = fmt::format("{}/global_step_{}", folder, text);
+    const std::string path = fmt::format("{}/{}", folder, name);
+    return is_number && !InputExists(path) && InputExists(step) ? step : path;
   }
-  for (const char* name : {"default", "items"}) {
+  // Of several items, none is the model more than another.
+  std::vector<std::string> items;
+  for (const char* name : {"default", "items", "state"}) {
     const std::string item = fmt::format("{}/{}", folder, name);
-    if (InputExists(item + "/_METADATA") || InputExists(item + "/manifest.ocdbt")) return item;
+    if (InputExists(item + "/_METADATA") || InputExists(item + "/manifest.ocdbt"))
+      items.push_back(item);
   }
+  if (items.size() == 1) return items.front();
   return folder;
 }
 
+// Files beside a model that only look like one.
+bool IsBesideModel(std::string_view name) {
+  constexpr std::string_view kPatterns[] = {"optimizer*",   "*_optim_states.pt", "scheduler*",
+                                            "scaler*",      "rng_state*",        "random_states*",
+                                            "data*.pt",     "training_args*",    "*train_state*",
+                                            "extra_state*", "common.pt"};
+  return std::ranges::any_of(
+      kPatterns, [&](std::string_view pattern) { return Matches(pattern, name, Stars::kRuns); });
+}
+
+// Orders `step-9` before `step-10`.
+bool ComesBefore(const std::string& a, const std::string& b) {
+  const auto key = [](std::string_view name) {
+    std::string padded, digits;
+    for (const char c : name) {
+      const bool is_digit = c >= '0' && c <= '9';
+      if (is_digit) digits += c;
+      if (!is_digit) padded += std::string(20 - std::min<size_t>(20, digits.size()), '0');
+      if (!is_digit) padded += std::exchange(digits, {}) + c;
+    }
+    return padded + std::string(20 - std::min<size_t>(20, digits.size()), '0') + digits;
+  };
+  return key(a) < key(b);
+}
+
+// What a folder that is not a model has in it: folders that may be models, and files of tensors.
+struct Inner {
+  std::vector<std::string> folders, files;
+};
+
+// Looks a few levels down: trainers keep steps, and in them parts, in folders.
+Inner LookWithin(const std::string& folder) {
+  constexpr int64_t kMostFolders = 2000, kLevels = 4;
+  constexpr std::string_view kSigns[] = {kPlanName,   kExportName,      ".metadata",
+                                         "_METADATA", "manifest.ocdbt", "model.weights.h5"};
+  std::set<std::string> models, optimizers;
+  Inner inner;
+  int64_t folders = 0;
+  WalkInput(folder, [&](const std::string& name, NameKind kind) {
+    if (kind == NameKind::kFolder) {
+      return std::ranges::count(name, '/') + 1 < kLevels && ++folders < kMostFolders &&
+             name.find("ocdbt.process") == name.npos;
+    }
+    const size_t slash = name.rfind('/');
+    const std::string file = slash == name.npos ? name : name.substr(slash + 1);
+    const bool is_tensors = ReaderOfFile(file) != nullptr && !IsBesideModel(file);
+    const bool is_sign = std::ranges::find(kSigns, file) != std::end(kSigns);
+    if (slash == name.npos) {
+      if (is_tensors) inner.files.push_back(folder + "/" + name);
+    } else if (is_sign || is_tensors) {
+      const std::string path = name.substr(0, slash);
+      const bool is_state = IsBesideModel(path.substr(path.rfind('/') + 1));
+      (is_state ? optimizers : models).insert(folder + "/" + path);
+    }
+    return false;
+  });
+  if (models.empty()) models = std::move(optimizers);
+  inner.folders = {models.begin(), models.end()};
+  std::ranges::sort(inner.folders, ComesBefore);
+  std::ranges::sort(inner.files, ComesBefore);
+  return inner;
+}
+
+// Refuses a folder whose model is in a folder or a file of it, which the message names.
+void RefuseParent(const std::string& folder) {
+  // What processes have made so far of a copy or an export (base/shared_folder.h) is not a model.
+  if (InputExists(folder + "/claim") && InputExists(folder + "/files")) return;
+  const Inner inner = LookWithin(folder);
+  const auto& names = inner.folders.empty() ? inner.files : inner.folders;
+  if (names.empty()) return;
+  constexpr size_t kMostNamed = 3;
+  // The last steps are mostly what is wanted.
+  const size_t first = names.size() - std::min(names.size(), kMostNamed);
+  std::string list;
+  for (size_t i = first; i < names.size(); ++i) {
+    list += fmt::format("{}{}", list.empty() ? "" : ", ", Quote(names[i]));
+  }
+  if (first > 0) list += fmt::format(" and {} before", Grouped(static_cast<int64_t>(first)));
+  const std::string hint =
+      fmt::format("name {} itself, such as {}", inner.folders.empty() ? "the file" : "the folder",
+                  Quote(names.back()));
+  if (inner.folders.empty()) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` is not a checkpoint, and its files do not have the names of a "
+                            "model's files: {}",
+                            folder, list),
+                hint);
+  }
+  throw Error(
+      ExitCode::kUsage,
+      fmt::format("`{}` is not a checkpoint, but holds {}: {}", folder,
+                  names.size() == 1 ? "a folder that may be one" : "folders that may be some",
+                  list),
+      hint);
+}
+
+// Says of an error about a file that the file was never downloaded, if that is so.
+[[noreturn]] void RethrowWithCause(const Error& error) {
+  const std::string_view message = error.what();
+  for (size_t begin = 0; (begin = message.find('`', begin)) != message.npos; ++begin) {
+    const size_t end = message.find('`', begin + 1);
+    if (end == message.npos) break;
+    const std::string path(message.substr(begin + 1, end - begin - 1));
+    begin = end;
+    if (path.find('/') == path.npos && !IsBucketUrl(path) && ReaderOfFile(path) == nullptr)
+      continue;
+    if (!InputExists(path) || IsInputFolder(path)) continue;
+    const InputFile file(path);
+    constexpr int64_t kHead = 256;
+    std::string head(static_cast<size_t>(std::min(kHead, file.size())), '\0');
+    file.Read(0, std::ssize(head), head.data());
+    if (const Placeholder* placeholder = FindPlaceholder(head)) {
+      throw Error(ExitCode::kRefused, fmt::format("`{}` is {}", path, placeholder->name),
+                  fmt::format(fmt::runtime(placeholder->hint), path));
+    }
+    // As in `Entry not found`.
+    const bool is_text = file.size() < kHead && !head.empty() && head.find('{') == head.npos &&
+                         std::ranges::all_of(head, [](char c) { return c >= ' ' || c == '\n'; }) &&
+                         !FindBadText(head);
+    if (is_text) {
+      throw Error(ExitCode::kRefused, fmt::format("`{}` only has the text {}", path, Quote(head)),
+                  "download the file again");
+    }
+  }
+  throw error;
+}
+
 [[noreturn]] void ThrowNone(const std::string& folder) {
+  RefuseParent(folder);
   std::vector<std::string_view> kinds;
   for (const FormatReader* reader : FormatReaders()) kinds.push_back(reader->what);
   throw Error(
@@ -116,30 +274,55 @@ Digest IdentifyObjects(const std::string& url) {
   return hash.Finish();
 }
 
-// Returns the config.json of a folder as plans have it; empty: there is none.
-std::string ConfigIn(const std::string& folder) {
-  std::string text;
-  const std::string path = folder + "/config.json";
-  if (!IsInputFolder(folder) || !ReadInputIfExists(path, kConfigLimit, &text)) return {};
-  const nlohmann::json config = ParseJson(text, path);
-  return config.is_object() ? config.dump() : "";
+// Returns the config.json that the record of an export has; empty: there is none.
+std::string RecordedConfig(const std::string& folder) {
+  const std::string path = folder + "/" + kExportName;
+  if (!InputExists(path) || IsInputFolder(path)) return {};
+  const InputFile record(path);
+  std::string head(std::min<size_t>(kRecordedConfigEnd, static_cast<size_t>(record.size())), '\0');
+  record.Read(0, std::ssize(head), head.data());
+  constexpr std::string_view kBegin = "{\n \"export_version\": ", kKey = "\n \"config\": ";
+  const size_t at = head.substr(0, head.find("\n \"files\": ")).find(kKey);
+  if (!head.starts_with(kBegin) || at == head.npos) return {};
+  const size_t begin = at + kKey.size(), end = head.find(",\n", begin);
+  return end == head.npos ? "" : head.substr(begin, end - begin);
 }
 
 }  // namespace
+
+std::string ConfigIn(const std::string& folder) {
+  std::string text, path = folder + "/config.json";
+  if (!IsInputFolder(folder)) return {};
+  if (!ReadInputIfExists(path, kConfigLimit, &text)) {
+    text = RecordedConfig(folder);
+    path = folder + "/" + kExportName;
+    if (text.empty()) return {};
+  }
+  const nlohmann::json config = ParseJson(text, path);
+  return config.is_object() ? config.dump() : "";
+}
 
 bool MayHoldTensors(const std::string& path) {
   return IsBucketUrl(path) ||
          (path != "-" && (IsFolder(path) || (ReaderOfFile(path) != nullptr && Exists(path))));
 }
 
-Contents ReadForeign(const std::string& given, const FormatReader** reader) {
+namespace {
+
+Contents ReadAnyFormat(const std::string& given, const std::string& part,
+                       const FormatReader** reader) {
   // What there is of an export in a bucket, or of a copy of it, may look whole to its format.
   const auto holds = [&](const char* name) { return InputExists(given + "/" + name); };
   if (holds(kExportClaim) && !holds(kExportName)) throw UnfinishedExport(given);
   const std::string path = IsInputFolder(given) ? ItemIn(given) : given;
   if (!IsInputFolder(path)) {
     *reader = ReaderOfFile(path);
-    if (*reader != nullptr && InputExists(path)) return (*reader)->read_file(path);
+    if (*reader != nullptr && InputExists(path)) {
+      Contents contents = (*reader)->read_file(path, part);
+      CheckIfPart(NameOf(path), &contents);
+      RequireAllRanks(path, contents);
+      return contents;
+    }
     if (IsBucketUrl(path)) ThrowNone(path);
     if (const auto wrong = WrongKind(path, "the folder of a checkpoint or an export")) throw *wrong;
   }
@@ -147,7 +330,7 @@ Contents ReadForeign(const std::string& given, const FormatReader** reader) {
   RefuseKnown(path);
   std::optional<Contents> contents;
   for (const FormatReader* candidate : FormatReaders()) {
-    auto found = candidate->read(path);
+    auto found = candidate->read(path, part);
     if (!found) continue;
     if (!contents) {
       *reader = candidate;
@@ -155,21 +338,38 @@ Contents ReadForeign(const std::string& given, const FormatReader** reader) {
       continue;
     }
     // Hugging Face's tools write, and load, one of these beside the other.
-    if (*reader == &kSafetensorsReader && candidate == &kTorchReader) {
+    if (*reader == &kSafetensorsReader && contents->is_usual && candidate == &kTorchReader) {
       contents->findings.Add({"pytorch_model.bin", "", "is not read: safetensors files are there"});
       continue;
     }
     throw Error(ExitCode::kUsage,
                 fmt::format("`{}` holds {} and {}", path, (*reader)->what, candidate->what),
-                "move away what is not to be read");
+                "move away what is not to be read, or name the file or the index to read");
   }
   if (!contents) ThrowNone(path);
+  RequireAllRanks(path, *contents);
   return *std::move(contents);
 }
 
-TensorFolder::TensorFolder(const std::string& path)
-    : path_(IsBucketUrl(path) ? ParseBucketUrl(path).text() : path), place_(path_) {
+}  // namespace
+
+Contents ReadForeign(const std::string& path, const std::string& part,
+                     const FormatReader** reader) {
+  try {
+    return ReadAnyFormat(path, part, reader);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kRefused) throw;
+    RethrowWithCause(error);
+  }
+}
+
+TensorFolder::TensorFolder(const std::string& path, const std::string& part)
+    : path_(IsBucketUrl(path) ? ParseBucketUrl(path).text() : path), place_(path_), part_(part) {
   if (IsInputFolder(path_) && InputExists(path_ + "/" + kPlanName)) {
+    if (!part.empty()) {
+      throw Error(ExitCode::kUsage, fmt::format("`{}` is a checkpoint, which has no parts", path_),
+                  fmt::format("leave out `{}`", kPartOption));
+    }
     ReadCheckpoint();
   } else {
     ReadOther();
@@ -179,44 +379,43 @@ TensorFolder::TensorFolder(const std::string& path)
 void TensorFolder::ReadCheckpoint() {
   what_ = "rank files";
   plan_ = LoadCheckpointPlan(path_, &plan_sha256_);
-  if (IsBucketUrl(path_)) {
-    BucketCheckpoint(path_).LoadDevices(&plan_);
-  } else {
-    LoadDevices(CheckpointFolder(path_), &plan_);
-  }
+  LoadDevices(*Place::At(path_), &plan_);
   reader_.emplace(path_, plan_, plan_sha256_);
 }
 
 void TensorFolder::ReadOther() {
-  if (IsInputFolder(path_)) place_ = ItemIn(path_);
+  const std::string given = IsInputFolder(path_) ? ItemIn(path_) : path_;
+  // An index stands for the files beside it.
+  place_ = given.ends_with(".json") ? FolderOf(given) : given;
   const std::string& folder = place_;
   if (!IsBucketUrl(folder)) StatFiles(folder, &files_);
   const FormatReader* reader = nullptr;
-  Contents contents = ReadForeign(folder, &reader);
+  Contents contents = ReadForeign(given, part_, &reader);
   if (!contents.lost.empty()) {
     throw Error(ExitCode::kRefused,
                 fmt::format("`{}` is not one whole model: {}", path_, contents.lost));
   }
   what_ = reader->what;
   for (const Finding& finding : contents.findings) {
-    warnings_.push_back(fmt::format("{}: {}{}{}", finding.file, finding.tensor,
-                                    finding.tensor.empty() ? "" : " ", finding.message));
+    const bool is_all = path_ == finding.file || path_.ends_with("/" + finding.file);
+    warnings_.push_back(fmt::format("{}{}{}{}{}", is_all ? "" : finding.file, is_all ? "" : ": ",
+                                    finding.tensor, finding.tensor.empty() ? "" : " ",
+                                    finding.message));
   }
   if (contents.findings.more() > 0) {
     warnings_.push_back(fmt::format("and {} more", Grouped(contents.findings.more())));
   }
+  part_ = std::move(contents.part);
   others_ = std::move(contents.others);
+  metadata_ = std::move(contents.metadata);
   InitGraph graph;
   graph.engine = kPhilox4x32.name;
   graph.name = NameOf(path_);
   if (!IsModelName(graph.name)) graph.name = "model";
   graph.config = ConfigIn(folder);
   for (auto& [stored, holding] : contents.tensors) {
-    std::string name = stored;
-    if (!contents.prefix.empty() && name.starts_with(contents.prefix)) {
-      name = name.substr(contents.prefix.size());
-    }
-    AddTensor(name, holding, *reader, &graph.tensors);
+    AddTensor(part_.empty() ? stored : stored.substr(part_.size() + 1), holding, *reader,
+              &graph.tensors);
   }
   if (graph.tensors.empty()) {
     const auto first = unread_.begin();
@@ -233,10 +432,17 @@ void TensorFolder::AddTensor(const std::string& name, Holding& holding, const Fo
                              std::vector<Tensor>* tensors) {
   const DTypeInfo* const dtype = FindDType(reader.dtype, holding.dtype);
   if (dtype == nullptr) {
-    unread_[name] =
-        fmt::format("has the type {}, which shardinit does not have", Quote(holding.dtype));
-  } else if (!IsPath(name)) {
-    unread_[name] = "has a name that no spec can have";
+    // As safetensors, PyTorch and zarr name the types of fewer than 16 bits.
+    constexpr std::string_view kNarrow[] = {"F4",     "F6_",    "F8_",  "float4",
+                                            "float6", "float8", "int4", "uint4"};
+    const bool is_narrow = std::ranges::any_of(
+        kNarrow, [&](std::string_view begin) { return holding.dtype.starts_with(begin); });
+    unread_[name] = fmt::format("has the type {}, {}", Quote(holding.dtype),
+                                is_narrow ? kQuantized : "which shardinit does not have");
+  } else if (!IsForeignName(name)) {
+    unread_[name] = fmt::format(
+        "has a name that is empty, longer than {} bytes, not UTF-8, or has control characters",
+        kLongestPath);
   } else if (ElementCount(holding.shape) == 0) {
     unread_[name] =
         fmt::format("{}: it is {} {}", kNoElements, dtype->name, InShape(holding.shape));
@@ -305,8 +511,9 @@ Digest TensorFolder::Identify() const {
     if (IsBucketUrl(place_)) return IdentifyObjects(place_);
     Sha256 hash;
     for (const auto& [file, info] : files_) {
-      hash.Update(fmt::format("{} {} {} {} {}\n", file, info.st_ino, info.st_size,
-                              info.st_mtim.tv_sec, info.st_mtim.tv_nsec));
+      hash.Update(fmt::format("{} {} {} {} {} {} {}\n", file, info.st_ino, info.st_size,
+                              info.st_mtim.tv_sec, info.st_mtim.tv_nsec, info.st_ctim.tv_sec,
+                              info.st_ctim.tv_nsec));
     }
     return hash.Finish();
   }
@@ -354,6 +561,59 @@ void TensorFolder::RequireUnchanged() const {
   for (const std::vector<FilePiece>& pieces : pieces_) {
     for (const FilePiece& piece : pieces) RequireUnchanged(piece);
   }
+}
+
+void TensorFolder::Join(const std::vector<Joined>& joined) {
+  std::map<std::string_view, const Tensor*> there;
+  for (const Tensor& tensor : plan_.graph.tensors) there.emplace(tensor.path(), &tensor);
+  InitGraph graph = plan_.graph;
+  graph.tensors.clear();
+  std::map<std::string, std::string> stored_as;
+  std::vector<std::vector<FilePiece>> pieces;
+  std::map<std::string, std::vector<Digest>> digests;
+  std::map<std::string, Widened> widened;
+  for (const Joined& of : joined) {
+    Tensor tensor = *there.at(of.parts.front().name);
+    tensor.set_path(of.name);
+    tensor.Edit().shape = of.shape;
+    tensor.Edit().partition = PartitionSpec(of.shape.size());
+    tensor.Edit().distribution = ValuesOfSource(of.name);
+    graph.tensors.push_back(std::move(tensor));
+    stored_as[of.name] = of.parts.front().name;
+    if (reader_) continue;
+    std::vector<FilePiece>& all = pieces.emplace_back();
+    std::string recorded_as = of.name;
+    for (const Joined::Part& part : of.parts) {
+      for (FilePiece piece : PiecesOf(*there.at(part.name))) {
+        if (!part.at.empty()) {
+          const size_t before = part.at.size() - piece.box.shape.size();
+          piece.box.shape.insert(piece.box.shape.begin(), before, 1);
+          piece.box.offset.insert(piece.box.offset.begin(), before, 0);
+          for (size_t d = 0; d < part.at.size(); ++d) piece.box.offset[d] += part.at[d];
+        }
+        all.push_back(std::move(piece));
+      }
+      // The digests of what is widened are those of its numbers, under their name.
+      std::string recorded = part.name;
+      if (auto found = widened_.find(part.name); found != widened_.end()) {
+        recorded = recorded_as = found->second.widening.numbers.path();
+        found->second.widening.made.set_path(of.name);
+        widened.emplace(of.name, std::move(found->second));
+      }
+      if (const auto found = digests_.find(recorded); found != digests_.end()) {
+        std::vector<Digest>& known = digests[recorded_as];
+        known.insert(known.end(), found->second.begin(), found->second.end());
+      }
+    }
+    // Of what is joined, no digests are known unless all are.
+    if (digests[recorded_as].size() != all.size()) digests.erase(recorded_as);
+  }
+  Plan plan = MakePlan(std::move(graph));
+  if (reader_) return Replace(std::move(plan), stored_as);
+  pieces_ = std::move(pieces);
+  digests_ = std::move(digests);
+  widened_ = std::move(widened);
+  plan_ = std::move(plan);
 }
 
 void TensorFolder::Replace(Plan plan, const std::map<std::string, std::string>& stored_as) {

@@ -26,17 +26,27 @@ namespace shardinit {
 bool MayHoldTensors(const std::string& path);
 
 // Reads the first kind of files that a folder holds, or a file. Throws Error: kUsage if there is
-// none, or several kinds, and kRefused for folders and files that cannot be read.
-Contents ReadForeign(const std::string& path, const FormatReader** reader);
+// none, or several kinds, and kRefused for folders and files that cannot be read. `part` is that of
+// ChooseModel().
+Contents ReadForeign(const std::string& path, const std::string& part, const FormatReader** reader);
+
+// The record of an export may have a config.json, on a line of its own that ends before this byte.
+inline constexpr size_t kRecordedConfigEnd = size_t{1} << 20;
+
+// Returns the config.json of a folder, or of the record of an export, as plans have it; empty:
+// there is none.
+std::string ConfigIn(const std::string& folder);
 
 // How the reason begins for a tensor without elements that it is not read.
 inline constexpr std::string_view kNoElements = "has no elements";
+// How it ends for a tensor of a type that only quantized models have.
+inline constexpr std::string_view kQuantized = "which only quantized models have";
 
 class TensorFolder {
  public:
   // Throws Error: kUsage if there are no tensors, and kRefused if what is there is hostile,
-  // damaged, or nothing that is read.
-  explicit TensorFolder(const std::string& path);
+  // damaged, or nothing that is read. `part` is that of ChooseModel().
+  explicit TensorFolder(const std::string& path, const std::string& part = {});
   TensorFolder(TensorFolder&&) = default;
 
   const std::string& path() const { return path_; }
@@ -76,8 +86,12 @@ class TensorFolder {
 
   // Sentences about what is not as a user may expect it.
   const std::vector<std::string>& warnings() const { return warnings_; }
-  // Counts, by name, the entries that are not of the model and are not read.
-  const std::map<std::string, int64_t>& others() const { return others_; }
+  // The keys of the part that has these tensors; empty: the folder is not divided.
+  const std::string& part() const { return part_; }
+  // The parts that are not the model and are not read, by name.
+  const std::map<std::string, PartSize>& others() const { return others_; }
+  // What safetensors files have in `__metadata__`.
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
   // Why a tensor is none of the plan's: names of tensors with what is wrong.
   const std::map<std::string, std::string>& unread() const { return unread_; }
 
@@ -92,6 +106,21 @@ class TensorFolder {
   // Gives the tensors, which stay where they are, another plan: it has the same paths, types and
   // shapes, or `stored_as` has the paths that its tensors have now.
   void Replace(Plan plan, const std::map<std::string, std::string>& stored_as = {});
+
+  // A tensor that is made of others, each of them a box of it.
+  struct Joined {
+    struct Part {
+      std::string name;
+      // Where it begins: the indices of the dimensions that it lacks, which come first, then those
+      // of its own. Empty: it is the tensor itself under another name.
+      std::vector<int64_t> at = {};
+    };
+    std::string name;
+    Shape shape;
+    std::vector<Part> parts;  // of one type
+  };
+  // Gives the folder these tensors, and no others.
+  void Join(const std::vector<Joined>& joined);
 
  private:
   void ReadCheckpoint();
@@ -120,7 +149,9 @@ class TensorFolder {
   std::map<std::string, Widened> widened_;  // by the path of what is made
   std::map<std::string, struct stat> files_;
   std::vector<std::string> warnings_;
-  std::map<std::string, int64_t> others_;
+  std::string part_;
+  std::map<std::string, PartSize> others_;
+  std::map<std::string, std::string> metadata_;
   std::map<std::string, std::string> unread_;
 };
 

@@ -12,12 +12,13 @@
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/json.h"
-#include "checkpoint/bucket.h"
+#include "base/parallel.h"
 #include "checkpoint/file_tasks.h"
 #include "checkpoint/receipt.h"
 #include "formats/hdf5/writer.h"
 #include "graph/engines/engines.h"
 #include "plan/plan.h"
+#include "plan/read.h"
 #include "rng/stream.h"
 
 namespace shardinit {
@@ -158,7 +159,9 @@ bool IsManifestOf(std::string_view manifest, const Plan& plan, const Digest& pla
 FileEntry HashFile(int fd, const std::string& path) {
   struct stat info;
   if (fstat(fd, &info) != 0) throw SystemError("read", path);
-  return {info.st_size, HashRange(fd, path, 0, info.st_size)};
+  Sha256 hash;
+  ReadRange(fd, path, 0, info.st_size, [&](std::string_view piece) { hash.Update(piece); });
+  return {info.st_size, hash.Finish()};
 }
 
 ReceiptEntry EntryOf(const Plan& plan, const RankPlan& rank, const Receipt& receipt) {
@@ -201,19 +204,21 @@ bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index) {
 namespace {
 
 // Returns whether the manifest is there, and reads what it lists.
-bool ReadClaim(const Folder& root, std::optional<FileEntry>* index) {
+bool ReadClaim(const Place& place, std::optional<FileEntry>* index) {
   std::string manifest;
   index->reset();
-  return root.Read(kManifestName, kManifestLimit, &manifest) && ClaimedIndex(manifest, index);
+  return place.Read(kManifestName, kManifestLimit, &manifest).empty() &&
+         ClaimedIndex(manifest, index);
 }
 
 }  // namespace
 
-bool IsFinalized(const CheckpointFolder& folder, bool wants_index) {
-  const Folder& root = folder.root();
+bool IsFinalized(const Place& place, bool wants_index) {
   std::optional<FileEntry> index;
-  return ReadClaim(root, &index) && index.has_value() == wants_index &&
-         (index ? root.FileSize(kIndexName) == index->size : !root.Exists(kIndexName));
+  if (!ReadClaim(place, &index) || index.has_value() != wants_index) return false;
+  if (index) return place.SizeOf(kIndexName) == index->size;
+  // Finalize() removes an unlisted index where it may.
+  return !place.traits().removes || !place.Exists(kIndexName);
 }
 
 void RequireOneSource(const std::string& place, const std::string& difference) {
@@ -229,7 +234,7 @@ FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const 
   std::vector<ReceiptEntry> ranks;
   SourceDigests sources;
   result.missing = MissingRanks(
-      folder, plan, plan_sha256,
+      folder.place(), plan, plan_sha256, AllRanks(plan.graph.mesh),
       [&](const RankPlan& rank, const Receipt& receipt) {
         if (std::ssize(ranks) == rank.rank) {  // No rank is missing so far.
           ranks.push_back(EntryOf(plan, rank, receipt));
@@ -262,13 +267,13 @@ FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const 
     });
     // The index is removed only now: until here the old manifest may have vouched for it.
     if (!index_entry) folder.root().Remove(kIndexName);
-    is_whole = ReadClaim(folder.root(), &claimed) &&
+    is_whole = ReadClaim(folder.place(), &claimed) &&
                (!claimed || folder.root().FileSize(kIndexName) == claimed->size);
-    if (folder.ReadDevices() == devices) continue;
+    if (ReadDevices(folder.place()) == devices) continue;
     // The devices changed while this manifest was on its way to its name.
     with_others = plan;
     with_others.graph.mesh.devices = {};
-    LoadDevices(folder, &with_others);
+    LoadDevices(folder.place(), &with_others);
     current = &with_others;
     is_whole = false;
   }
@@ -278,32 +283,43 @@ FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const 
 }
 
 Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256) {
-  if (IsBucketUrl(folder)) return LoadBucketPlan(folder, plan_sha256);
-  const std::string path = folder + "/" + kPlanName;
-  if (!Exists(path)) {
-    if (const auto wrong = WrongKind(folder, "a checkpoint")) throw *wrong;
-    RequireFolder(folder);
+  const std::unique_ptr<Place> place = Place::At(folder);
+  std::string text;
+  const std::string_view wrong = place->Read(kPlanName, kPlanLimit, &text);
+  if (wrong == kIsMissing) {
+    place->RequireFolder("a checkpoint");
     throw Error(ExitCode::kUsage,
                 fmt::format("`{}` is not a checkpoint: it has no {}", folder, kPlanName),
                 "name a folder that `shardinit gen` wrote");
   }
-  const std::string text = ReadFile(path, kPlanLimit);
+  if (!wrong.empty()) {
+    throw Error(ExitCode::kUsage, fmt::format("`{}` {}", place->PathOf(kPlanName), wrong),
+                "name a folder with the files that `shardinit gen` wrote, not links to them");
+  }
+  RequireKnownVersion(text, place->PathOf(kPlanName));
+  std::unique_ptr<PlaceFile> manifest;
+  if (place->Open(kManifestName, &manifest).empty()) {
+    std::string head;
+    manifest->Read(0, std::min(manifest->size(), kVersionsEnd), 1,
+                   [&](std::string_view piece) { head += piece; });
+    RequireKnownVersion(head, place->PathOf(kManifestName));
+  }
   *plan_sha256 = Sha256Of(text);
-  return ReadPlan(text, path);
+  return ReadPlan(text, place->PathOf(kPlanName));
 }
 
-void LoadDevices(const CheckpointFolder& folder, Plan* plan) {
-  const Folder& root = folder.root();
-  const std::string path = root.PathOf(kDevicesName);
+void LoadDevices(const Place& place, Plan* plan) {
+  const std::string path = place.PathOf(kDevicesName);
   std::string text;
-  const Folder::Found found = root.Find(kDevicesName, kPlanLimit, &text);
-  if (found == Folder::Found::kNothing) return;
-  if (found == Folder::Found::kOther) {
+  const std::string_view wrong = place.Read(kDevicesName, kPlanLimit, &text);
+  if (wrong == kIsMissing) return;
+  if (!wrong.empty()) {
     throw Error(
         ExitCode::kRefused, fmt::format("`{}` is not a file that this tool wrote", path),
         "remove it; then `shardinit gen` with the spec, options and folder as before writes "
         "it again");
   }
+  RequireKnownVersion(text, path);
   Mesh& mesh = plan->graph.mesh;
   mesh.devices = ReadDeviceLayout(text, path, mesh);
 }
@@ -341,59 +357,94 @@ void RequireListedDevices(const CheckpointFolder& folder, const Mesh& mesh) {
 
 namespace {
 
-// Returns which ranks have a receipt by its name. It looks at the folder once: to ask for the names
-// of millions would take minutes.
-std::vector<bool> NamedRanks(const CheckpointFolder& folder, int64_t world_size) {
-  std::vector<bool> named(static_cast<size_t>(world_size));
-  folder.ranks().ForEachName([&](const std::string& name) {
+constexpr int kCallsAtOnce = 16;  // parallel requests to a remote place
+constexpr size_t kFewRanks = 32;  // up to this many ranks are looked up one by one, without a list
+
+// The rank files and receipts that exist, by name. Looking up millions of names one by one would
+// take minutes.
+struct ListedRanks {
+  std::vector<bool> receipts;
+  ListedSizes sizes;  // empty if the listing does not include sizes
+};
+
+ListedRanks ListRanks(const Place& place, int64_t world_size) {
+  ListedRanks listed{std::vector<bool>(static_cast<size_t>(world_size)), {}};
+  place.List("ranks", [&](const PlaceEntry& entry) {
     ThrowIfInterrupted();
+    const std::string_view name = entry.name.substr(entry.name.find('/') + 1);
     const int64_t rank = RankOf(name, ".json");
-    if (rank >= 0 && rank < world_size) named[static_cast<size_t>(rank)] = true;
+    if (rank >= 0 && rank < world_size) listed.receipts[static_cast<size_t>(rank)] = true;
+    if (entry.size < 0) return Next::kName;
+    const int64_t of = RankOf(name, ".h5");
+    if (of >= 0 && of < world_size) listed.sizes[of] = entry.size;
+    return Next::kName;
   });
-  return named;
+  return listed;
 }
 
 }  // namespace
 
-std::vector<int64_t> MissingRanks(const CheckpointFolder& folder, const Plan& plan,
-                                  const Digest& plan_sha256, const ReceiptVisitor& found,
-                                  bool detached) {
-  std::vector<int64_t> missing;
-  const std::vector<bool> named = NamedRanks(folder, plan.world_size());
-  for (int64_t r = 0; r < plan.world_size(); ++r) {
-    if (!named[static_cast<size_t>(r)]) {
-      missing.push_back(r);
-      continue;
-    }
-    ThrowIfInterrupted();
-    const RankPlan rank = PlanRank(plan, r);
-    const auto receipt = FindReceipt(folder, rank, plan_sha256, detached);
-    if (!receipt) missing.push_back(r);
-    if (receipt && found) found(rank, *receipt);
+std::vector<int64_t> MissingRanks(const Place& place, const Plan& plan, const Digest& plan_sha256,
+                                  const std::vector<int64_t>& ranks, const ReceiptVisitor& found,
+                                  bool detached, std::optional<ListedSizes>* sizes) {
+  std::optional<ListedRanks> listed;
+  // Listing a folder is cheap, unless a caller needs few of very many ranks.
+  const bool needs_all = std::ssize(ranks) == plan.world_size() && !place.traits().is_remote;
+  if (needs_all || ranks.size() > kFewRanks) listed = ListRanks(place, plan.world_size());
+  // Finalizing needs every receipt, so it does not trust a listing that may be incomplete.
+  const bool is_sure = listed && (place.traits().lists_all || !found);
+  std::vector<int64_t> missing, asked;
+  for (const int64_t r : ranks) {
+    (is_sure && !listed->receipts[static_cast<size_t>(r)] ? missing : asked).push_back(r);
   }
+  struct Look {
+    RankPlan rank;
+    std::optional<Receipt> receipt;
+  };
+  const std::ptrdiff_t unlisted = std::ssize(missing);
+  size_t at_once = 1;
+  for (size_t begin = 0; begin < asked.size();) {
+    ThrowIfInterrupted();
+    std::vector<Look> looks(std::min(at_once, asked.size() - begin));
+    ParallelFor(std::ssize(looks), kCallsAtOnce, [&](int64_t i) {
+      Look& look = looks[static_cast<size_t>(i)];
+      look.rank = PlanRank(plan, asked[begin + static_cast<size_t>(i)]);
+      look.receipt =
+          FindReceipt(place, look.rank, plan_sha256, detached, listed ? &listed->sizes : nullptr);
+    });
+    for (const Look& look : looks) {
+      if (!look.receipt) missing.push_back(look.rank.rank);
+      if (look.receipt && found) found(look.rank, *look.receipt);
+    }
+    begin += looks.size();
+    // Limits the memory for receipts: a rank has few boxes or very many.
+    size_t boxes = 1;
+    for (const Look& look : looks) boxes = std::max(boxes, look.rank.shards.size());
+    if (place.traits().is_remote) at_once = std::clamp<size_t>(200'000 / boxes, 1, 256);
+  }
+  std::inplace_merge(missing.begin(), missing.begin() + unlisted, missing.end());
+  if (sizes != nullptr && listed) *sizes = std::move(listed->sizes);
   return missing;
 }
 
 RanksThere LookForRanks(const std::string& folder, const Plan& plan, const Digest& plan_sha256) {
-  if (IsBucketUrl(folder)) {
-    BucketCheckpoint bucket(folder);
-    return {bucket.MissingRanks(plan, plan_sha256, AllRanks(plan.graph.mesh)),
-            bucket.store().Head(kManifestName).has_value()};
-  }
-  const CheckpointFolder there(folder);
-  return {MissingRanks(there, plan, plan_sha256), there.root().Exists(kManifestName)};
+  const std::unique_ptr<Place> place = Place::At(folder);
+  return {MissingRanks(*place, plan, plan_sha256, AllRanks(plan.graph.mesh)),
+          place->Exists(kManifestName)};
 }
 
-bool LacksRank(const CheckpointFolder& folder, const Plan& plan, int64_t near) {
+bool LacksRank(const Place& place, int64_t world_size, int64_t near) {
   const auto lacks = [&](int64_t rank) {
-    return rank >= 0 && rank < plan.world_size() &&
-           !folder.ranks().Exists(NameOf(ReceiptFile(rank)));
+    return rank >= 0 && rank < world_size && !place.Exists(ReceiptFile(rank));
   };
-  for (int64_t distance = 0; distance < plan.world_size(); ++distance) {
-    ThrowIfInterrupted();
+  constexpr int64_t kNear = 2;
+  for (int64_t distance = 0; distance < kNear; ++distance) {
     if (lacks(near + distance) || (distance > 0 && lacks(near - distance))) return true;
   }
-  return false;
+  const ListedRanks listed = ListRanks(place, world_size);
+  if (std::ranges::find(listed.receipts, false) != listed.receipts.end()) return true;
+  // The owner of a bucket may have removed a rank file but not its receipt.
+  return place.traits().is_remote && std::ssize(listed.sizes) < world_size;
 }
 
 }  // namespace shardinit

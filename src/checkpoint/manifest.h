@@ -44,8 +44,8 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
                    const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index,
                    const std::function<void(std::string_view)>& append);
 
-// Reads devices.json into the mesh of the folder's plan. Throws Error (kRefused) if it is damaged.
-void LoadDevices(const CheckpointFolder& folder, Plan* plan);
+// Reads devices.json into the mesh of the place's plan. Throws Error (kRefused) if it is damaged.
+void LoadDevices(const Place& place, Plan* plan);
 
 // Throws Error (kRefused) if there is a manifest that lists other devices than devices.json, from
 // which this mesh has them, or that lists some while that file is missing: another manifest would
@@ -85,21 +85,27 @@ bool WantsIndex(const Plan& plan, IndexMode mode);
 bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index);
 
 // Returns whether the manifest is there, and lists an index if and only if that is wanted.
-bool IsFinalized(const CheckpointFolder& folder, bool wants_index);
+bool IsFinalized(const Place& place, bool wants_index);
 
 // Returns the size and SHA-256 of an open file.
 FileEntry HashFile(int fd, const std::string& path);
 
-// Reads plan.json of the checkpoint in `folder`, and its digest. Throws Error if there is none.
+// The versions of a manifest are in its first bytes.
+inline constexpr int64_t kVersionsEnd = 1024;
+
+// Reads plan.json of the checkpoint in `folder`, and its digest. Throws Error if there is none, and
+// UnknownVersion if it, or the manifest, is of another release.
 Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256);
 
 using ReceiptVisitor = std::function<void(const RankPlan& rank, const Receipt& receipt)>;
 
-// Returns the ranks of `plan` that have no valid receipt in `folder`, as FindReceipt() says.
-// `found` sees the others, ascending.
-std::vector<int64_t> MissingRanks(const CheckpointFolder& folder, const Plan& plan,
-                                  const Digest& plan_sha256, const ReceiptVisitor& found = {},
-                                  bool detached = false);
+// Returns the ranks among `ranks`, which must ascend, that have no valid receipt; see
+// FindReceipt(). Calls `found` for the other ranks, in ascending order. Sets `*sizes` if the rank
+// files were listed.
+std::vector<int64_t> MissingRanks(const Place& place, const Plan& plan, const Digest& plan_sha256,
+                                  const std::vector<int64_t>& ranks,
+                                  const ReceiptVisitor& found = {}, bool detached = false,
+                                  std::optional<ListedSizes>* sizes = nullptr);
 
 // What `status` shows of a checkpoint, by its path or URL.
 struct RanksThere {
@@ -108,9 +114,9 @@ struct RanksThere {
 };
 RanksThere LookForRanks(const std::string& folder, const Plan& plan, const Digest& plan_sha256);
 
-// Returns whether a rank has no receipt by its name. It reads none, and looks no further than the
-// first, from rank `near` in both directions: where thousands of processes make a rank each,
-// whatever their order, it mostly looks at one or two.
-bool LacksRank(const CheckpointFolder& folder, const Plan& plan, int64_t near);
+// Returns whether a rank lacks its receipt or, in a bucket, its file. Only looks up names. Starts
+// with the neighbors of rank `near`: if thousands of processes write one rank each, a neighbor is
+// usually missing, so that most processes do not list all names.
+bool LacksRank(const Place& place, int64_t world_size, int64_t near);
 
 }  // namespace shardinit

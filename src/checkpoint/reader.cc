@@ -5,8 +5,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/interrupt.h"
-#include "checkpoint/bucket.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/receipt.h"
 
 namespace shardinit {
@@ -25,26 +24,13 @@ CheckpointReader::CheckpointReader(const std::string& folder, const Plan& plan,
     }
     receipts_.push_back(EntryOf(plan, rank, receipt));
   };
-  const auto need = [&](bool is_there, int64_t rank) {
-    if (is_there) return;
-    throw Error(ExitCode::kUsage,
-                fmt::format("`{}` is unfinished: rank {} is missing", folder, rank),
-                fmt::format("see `shardinit status {}`", folder));
-  };
-  if (IsBucketUrl(folder)) {
-    const std::vector<int64_t> missing =
-        BucketCheckpoint(folder).MissingRanks(plan, plan_sha256, AllRanks(plan.graph.mesh), add);
-    need(missing.empty(), missing.empty() ? 0 : missing.front());
-    return;
-  }
-  const CheckpointFolder checkpoint(folder);
-  for (int64_t r = 0; r < plan.world_size(); ++r) {
-    ThrowIfInterrupted();
-    const RankPlan rank = PlanRank(plan, r);
-    const auto receipt = FindReceipt(checkpoint, rank, plan_sha256);
-    need(receipt.has_value(), r);
-    add(rank, *receipt);
-  }
+  const std::unique_ptr<Place> place = Place::At(folder);
+  const std::vector<int64_t> missing =
+      MissingRanks(*place, plan, plan_sha256, AllRanks(plan.graph.mesh), add);
+  if (missing.empty()) return;
+  throw Error(ExitCode::kUsage,
+              fmt::format("`{}` is unfinished: rank {} is missing", folder, missing.front()),
+              fmt::format("see `shardinit status {}`", folder));
 }
 
 }  // namespace shardinit

@@ -279,17 +279,29 @@ std::optional<Receipt> OwnReceipt(std::string_view text, const std::string& path
   return receipt;
 }
 
-std::optional<Receipt> FindReceipt(const CheckpointFolder& folder, const RankPlan& rank,
-                                   const Digest& plan_sha256, bool detached) {
-  const Folder& ranks = folder.ranks();
-  const std::string path = folder.root().PathOf(ReceiptFile(rank.rank));
+std::optional<Receipt> FindReceipt(const Place& place, const RankPlan& rank,
+                                   const Digest& plan_sha256, bool detached,
+                                   const ListedSizes* listed) {
+  const std::string name = ReceiptFile(rank.rank);
   std::string text;
-  if (!ranks.Read(NameOf(path), ReceiptLimit(rank.shards.size()), &text)) return {};
-  std::optional<Receipt> receipt = OwnReceipt(text, path, rank, plan_sha256);
-  if (receipt && !detached && ranks.FileSize(NameOf(RankFile(rank.rank))) != receipt->size) {
-    return {};
+  if (!place.Read(name, ReceiptLimit(rank.shards.size()), &text).empty()) return {};
+  std::optional<Receipt> receipt = OwnReceipt(text, place.PathOf(name), rank, plan_sha256);
+  if (!receipt || detached) return receipt;
+  if (listed != nullptr) {
+    const auto size = listed->find(rank.rank);
+    if (size != listed->end() && size->second == receipt->size) return receipt;
   }
+  if (place.SizeOf(RankFile(rank.rank)) != receipt->size) return {};
   return receipt;
+}
+
+FileDigests HashRankFile(const Place& place, const PlaceFile& file, const RankPlan& rank,
+                         const Receipt& receipt, int in_file) {
+  std::vector<FilePart> parts;
+  for (size_t i = 0; i < rank.shards.size(); ++i) {
+    parts.push_back({receipt.offsets[i], rank.shards[i].bytes()});
+  }
+  return HashFile(place, file, parts, in_file);
 }
 
 Digest HashMetadata(int fd, int64_t size, const RankPlan& rank,
@@ -309,16 +321,6 @@ Digest HashMetadata(int fd, int64_t size, const RankPlan& rank,
     at = offsets[i] + rank.shards[i].bytes();
   }
   hash_until(size);
-  return hash.Finish();
-}
-
-Digest HashRange(int fd, const std::string& path, int64_t offset, int64_t bytes,
-                 const std::function<void(int64_t bytes)>& progress) {
-  Sha256 hash;
-  ReadRange(fd, path, offset, bytes, [&](std::string_view piece) {
-    hash.Update(piece);
-    if (progress) progress(std::ssize(piece));
-  });
   return hash.Finish();
 }
 

@@ -12,6 +12,8 @@
 
 #include "base/sha256.h"
 #include "checkpoint/checkpoint.h"
+#include "place/digests.h"
+#include "place/place.h"
 #include "plan/plan.h"
 
 namespace shardinit {
@@ -65,19 +67,24 @@ std::optional<Receipt> ReadWritten(std::string_view text, const std::string& pat
 std::optional<Receipt> OwnReceipt(std::string_view text, const std::string& path,
                                   const RankPlan& rank, const Digest& plan_sha256);
 
-// Returns the rank's receipt if it is there, belongs to this plan, and, unless `detached`, the rank
-// file has the size that it says. A damaged one counts as missing.
-std::optional<Receipt> FindReceipt(const CheckpointFolder& folder, const RankPlan& rank,
-                                   const Digest& plan_sha256, bool detached = false);
-
 // Hashes the bytes of a rank file that belong to no box, in order.
 Digest HashMetadata(int fd, int64_t size, const RankPlan& rank,
                     const std::vector<int64_t>& offsets);
 
-// Returns the SHA-256 of a part of an open file. The file must have all of it. `progress` receives
-// the bytes of each step.
-Digest HashRange(int fd, const std::string& path, int64_t offset, int64_t bytes,
-                 const std::function<void(int64_t bytes)>& progress = {});
+// Sizes of rank files, by rank, from a listing.
+using ListedSizes = std::map<int64_t, int64_t>;
+
+// Returns the rank's receipt if it exists, belongs to this plan, and, unless `detached`, the rank
+// file has the size that the receipt says. A damaged receipt counts as missing. `listed` saves the
+// lookup of the size.
+std::optional<Receipt> FindReceipt(const Place& place, const RankPlan& rank,
+                                   const Digest& plan_sha256, bool detached = false,
+                                   const ListedSizes* listed = nullptr);
+
+// Hashes the boxes of a rank file, at the offsets of its receipt, and the rest of the file. The
+// file must have the size that the receipt says.
+FileDigests HashRankFile(const Place& place, const PlaceFile& file, const RankPlan& rank,
+                         const Receipt& receipt, int in_file);
 
 // The most bytes a receipt of `shards` boxes can have.
 size_t ReceiptLimit(size_t shards);

@@ -57,12 +57,11 @@ class Resharding {
     const std::vector<int64_t> ranks = request_.ranks ? *request_.ranks : AllRanks(to_.graph.mesh);
     BucketCheckpoint bucket(request_.folder);
     if (bucket.IsClaimed(WritePlan(to_))) {
-      const std::vector<int64_t> missing = bucket.MissingRanks(to_, plan_sha256_, ranks);
+      const std::vector<int64_t> missing = MissingRanks(bucket.place(), to_, plan_sha256_, ranks);
       std::vector<int64_t> there;
       std::set_difference(ranks.begin(), ranks.end(), missing.begin(), missing.end(),
                           std::back_inserter(there));
-      CompareRanks([&](const RankPlan& rank) { return bucket.FindReceipt(rank, plan_sha256_); },
-                   there, [&](int64_t) { throw Conflict("has other values"); });
+      CompareRanks(bucket.place(), there, [&](int64_t) { throw Conflict("has other values"); });
     }
     try {
       return Fill(request_.folder, ranks, {});
@@ -160,9 +159,8 @@ class Resharding {
   }
 
   // Makes the boxes of these ranks once more, without writing, and calls `differs` with each rank
-  // whose receipt, as `find` has it, is missing or has other digests.
-  void CompareRanks(const std::function<std::optional<Receipt>(const RankPlan& rank)>& find,
-                    const std::vector<int64_t>& ranks,
+  // whose receipt is missing or has other digests.
+  void CompareRanks(const Place& place, const std::vector<int64_t>& ranks,
                     const std::function<void(int64_t rank)>& differs) {
     Progress progress(request_.progress, "comparing", BytesIn(to_, ranks), request_.is_quiet);
     FileGroups files(WithoutWriters(), counters_, &copy_, 2,
@@ -170,7 +168,7 @@ class Resharding {
     for (const int64_t r : ranks) {
       ThrowIfInterrupted();
       const RankPlan rank = PlanRank(to_, r);
-      const auto receipt = find(rank);
+      const auto receipt = FindReceipt(place, rank, plan_sha256_);
       if (!receipt) {
         differs(r);
         continue;
@@ -192,7 +190,7 @@ class Resharding {
   // Throws Error (kConflict) if a byte of the checkpoint that is there is not as its manifest says.
   void RequireUndamaged() const {
     Progress progress(request_.progress, "checking", BytesInFiles(to_), request_.is_quiet);
-    const VerifyResult result = Verify(request_.folder, request_.workers.jobs,
+    const VerifyResult result = Verify(*Place::At(request_.folder), request_.workers.jobs,
                                        [&](int64_t bytes, int64_t) { progress.Update(bytes); });
     if (result.findings.empty()) return;
     const Finding& first = *result.findings.begin();
@@ -218,12 +216,12 @@ class Resharding {
       throw Conflict("holds something else");
     }
     const CheckpointFolder folder(request_.folder);
-    if (folder.ReadDevices() != WriteDeviceLayout(to_.graph.mesh)) {
+    if (ReadDevices(folder.place()) != WriteDeviceLayout(to_.graph.mesh)) {
       throw Conflict("has other slices or devices");
     }
     RequireUndamaged();
-    CompareRanks([&](const RankPlan& rank) { return FindReceipt(folder, rank, plan_sha256_); },
-                 AllRanks(to_.graph.mesh), [&](int64_t) { throw Conflict("has other values"); });
+    CompareRanks(folder.place(), AllRanks(to_.graph.mesh),
+                 [&](int64_t) { throw Conflict("has other values"); });
     MakeFolder(request_.folder);  // syncs its name, which a killed run may have left off the disk
     return true;
   }
@@ -251,20 +249,19 @@ class Resharding {
   Damage FindOthers(const std::string& staged) {
     const CheckpointFolder folder(staged);
     std::vector<int64_t> kept;
+    const Place& place = folder.place();
     for (const int64_t rank : AllRanks(to_.graph.mesh)) {
-      if (Exists(staged + "/" + ReceiptFile(rank))) kept.push_back(rank);
+      if (place.Exists(ReceiptFile(rank))) kept.push_back(rank);
     }
-    Damage damage = FindDamage(staged, to_, plan_sha256_, kept, request_.workers.jobs, nullptr);
+    Damage damage = FindDamage(place, to_, plan_sha256_, kept, request_.workers.jobs, nullptr);
     std::vector<int64_t> whole;
     std::set_difference(kept.begin(), kept.end(), damage.ranks.begin(), damage.ranks.end(),
                         std::back_inserter(whole));
     std::mutex mutex;
-    CompareRanks([&](const RankPlan& rank) { return FindReceipt(folder, rank, plan_sha256_); },
-                 whole,
-                 [&](int64_t rank) {
-                   const std::lock_guard lock(mutex);
-                   damage.ranks.push_back(rank);
-                 });
+    CompareRanks(place, whole, [&](int64_t rank) {
+      const std::lock_guard lock(mutex);
+      damage.ranks.push_back(rank);
+    });
     std::sort(damage.ranks.begin(), damage.ranks.end());
     return damage;
   }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <vector>
+
 #include "base/child.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -24,6 +26,34 @@ std::string Said(std::string_view output) {
                         : fmt::format("ssh-keygen says: {}", Escape(output));
 }
 
+// Runs ssh-keygen, which decides: 0 is yes, 255 is no, and it prints which. Throws Error (kWorld)
+// if it ended otherwise, and so decided nothing.
+ChildResult Ask(std::vector<std::string> words, std::string_view input) {
+  words.insert(words.begin(), {"ssh-keygen", "-Y"});
+  ChildResult result = RunChild(words, input, kHint);
+  if (!result.output.empty() && (result.status == 0 || result.status == 255)) return result;
+  const std::string how = result.status > 128 && result.status < 255
+                              ? fmt::format("was killed by signal {}", result.status - 128)
+                              : fmt::format("exited with status {}", result.status);
+  throw Error(
+      ExitCode::kWorld,
+      fmt::format("cannot check the signature: ssh-keygen {}: {}", how, Said(result.output)),
+      fmt::format("run `ssh-keygen -Y {} …` yourself to see why", words[2]));
+}
+
+// Returns the principals that ssh-keygen found for a key, in lines that commas divide. A negated
+// one says who it is not.
+std::vector<std::string> PrincipalsIn(std::string_view output) {
+  std::vector<std::string> names;
+  while (!output.empty()) {
+    const size_t end = output.find_first_of(",\r\n");
+    const std::string_view name = output.substr(0, end);
+    if (!name.empty() && !name.starts_with('!')) names.emplace_back(name);
+    output.remove_prefix(end == output.npos ? output.size() : end + 1);
+  }
+  return names;
+}
+
 }  // namespace
 
 std::string SignatureOf(std::string_view file) { return fmt::format("{}.sig", file); }
@@ -34,23 +64,30 @@ Signed CheckSignature(const SignatureRequest& request, std::string_view text) {
     return {"", fmt::format("is not signed: there is no `{}`", Escape(request.signature))};
   }
   ReadFile(request.signature, kLimit);
-  const ChildResult found = RunChild(
-      {"ssh-keygen", "-Y", "find-principals", "-s", request.signature, "-f", request.signers}, "",
-      kHint);
-  // The principals of a key stand on one line, separated by commas; the first one is as good as
-  // any.
-  const std::string signer = found.output.substr(0, found.output.find_first_of(",\n"));
-  if (found.status != 0 || signer.empty()) {
+  const ChildResult found =
+      Ask({"find-principals", "-s", request.signature, "-f", request.signers}, "");
+  const std::vector<std::string> principals = PrincipalsIn(found.output);
+  if (found.status == 0 && principals.empty()) {
+    return {"", fmt::format("is signed with a key that `{}` only has for names that it excludes",
+                            request.signers)};
+  }
+  if (found.status != 0) {
     return {"", fmt::format("is signed by nobody whom `{}` names: {}", request.signers,
                             Said(found.output))};
   }
-  // This alone decides. The other call only says which name to ask for.
-  const ChildResult checked = RunChild({"ssh-keygen", "-Y", "verify", "-f", request.signers, "-I",
-                                        signer, "-n", kNamespace, "-s", request.signature},
-                                       text, kHint);
-  if (checked.status == 0) return {signer, ""};
-  return {"", fmt::format("is not what {} signed with the namespace `{}`: {}", Escape(signer),
-                          kNamespace, Said(checked.output))};
+  // This alone decides. The other call only says which names to ask for: one of them may be
+  // excluded by a pattern, or be a warning.
+  std::string why;
+  for (const std::string& signer : principals) {
+    const ChildResult checked = Ask(
+        {"verify", "-f", request.signers, "-I", signer, "-n", kNamespace, "-s", request.signature},
+        text);
+    if (checked.status == 0) return {signer, ""};
+    if (!why.empty()) continue;  // The first name is the most likely one.
+    why = fmt::format("is not what {} signed with the namespace `{}`: {}", Escape(signer),
+                      kNamespace, Said(checked.output));
+  }
+  return {"", why};
 }
 
 }  // namespace shardinit

@@ -21,7 +21,8 @@ struct Signed {
 };
 
 // Compares a signature with the text of the file that says what everything else is: its manifest,
-// or its record. Throws Error: kUsage if there is no file of signers, or no program ssh-keygen.
+// or its record. Throws Error: kUsage if there is no file of signers, or no program ssh-keygen;
+// kWorld if ssh-keygen ends without a decision.
 Signed CheckSignature(const SignatureRequest& request, std::string_view text);
 
 }  // namespace shardinit

@@ -218,9 +218,10 @@ class CheckedTensor final : public SourceTensor {
   mutable std::vector<Fingerprint> prints_;  // of all cells, once there is a digest
 };
 
-std::map<std::string, FoundTensor> ReadTensors(const std::string& path,
+std::map<std::string, FoundTensor> ReadTensors(const SourceRequest& request,
                                                const TakeRecord& take_record, bool* is_checkpoint) {
-  TensorFolder folder(path);
+  const std::string& path = request.folder;
+  TensorFolder folder(path, request.part);
   *is_checkpoint = folder.is_checkpoint();
   take_record(&folder);
   std::map<std::string, FoundTensor> tensors;
@@ -236,7 +237,7 @@ std::map<std::string, FoundTensor> ReadTensors(const std::string& path,
 }
 
 SourceFiles::SourceFiles(const SourceRequest& request, const TakeRecord& take_record)
-    : request_(request), tensors_(ReadTensors(request.folder, take_record, &is_checkpoint_)) {
+    : request_(request), tensors_(ReadTensors(request, take_record, &is_checkpoint_)) {
   // The fingerprints of all tensors take less than 32 MiB for folders of up to 2 TB. In smaller
   // folders less is read around an element that is wanted alone.
   int64_t bytes = 0;
@@ -248,7 +249,7 @@ SourceFiles::SourceFiles(const SourceRequest& request, const TakeRecord& take_re
   pin_ = request.digest;
   if (!request.is_file) return;
   try {
-    pins_ = ReadDigests(request.digest);
+    pins_ = ReadDigests(request.digest).tensors;
   } catch (const Error& error) {
     if (error.code() != ExitCode::kRefused) throw;
     // Whoever opens the source says its place, where the `path` is.

@@ -11,6 +11,7 @@
 
 #include "base/sha256.h"
 #include "formats/findings.h"
+#include "place/place.h"
 #include "plan/plan.h"
 
 namespace shardinit {
@@ -46,24 +47,32 @@ struct FileToVerify {
 void FindMissingRanges(const std::vector<int64_t>& present, int64_t world_size,
                        const std::function<void(std::string file, std::string message)>& find);
 
-// Finds what is wrong with the files of a folder. No link is followed.
+// Compares files of a place with their digests. Thread-safe.
 class FileVerifier {
  public:
-  // `total` is for the progress.
-  FileVerifier(const std::string& folder, int jobs, int64_t total, const VerifyProgress& progress)
-      : folder_(folder), jobs_(jobs), total_(total), progress_(progress) {}
+  // `files` is the number of files, and `total` is their size for the progress.
+  FileVerifier(const Place& place, int64_t files, int jobs, int64_t total,
+               const VerifyProgress& progress)
+      : place_(place),
+        readers_(SplitReaders(place, files, jobs)),
+        total_(total),
+        progress_(progress) {}
 
-  // Adds to the findings; from any thread.
+  int files_at_once() const { return readers_.files; }
+  int in_file() const { return readers_.in_file; }  // threads, or pieces
+
   void Find(std::string file, std::string_view tensor, std::string message);
-  // Hashes the ranges, several at a time, after `more` has looked at the open file. Returns false
-  // if there is no such file of that size.
-  bool Verify(const FileToVerify& file, const std::function<void(int fd)>& more = {});
+  // Hashes a file and adds a finding for each range that differs. Calls `rest` with the digest of
+  // all bytes outside the ranges. Returns false if the file is missing or has another size.
+  bool Verify(const FileToVerify& file, const std::function<void(const Digest& rest)>& rest = {});
+  // Adds to the counts of the result.
+  void Count(int64_t files, int64_t boxes, int64_t bytes);
 
   VerifyResult result;
 
  private:
-  const std::string folder_;
-  const int jobs_;
+  const Place& place_;
+  const Readers readers_;
   const int64_t total_;
   const VerifyProgress& progress_;
   std::mutex mutex_;
@@ -74,7 +83,7 @@ class FileVerifier {
 // They are damage if a reader of all files of that kind would take them for a part, else foreign.
 // A signature of the manifest belongs. No link is followed. HDF5 is not involved: the digests cover
 // its metadata, too. Throws Error if the folder is no checkpoint or cannot be read.
-VerifyResult Verify(const std::string& folder, int jobs, const VerifyProgress& progress);
+VerifyResult Verify(const Place& place, int jobs, const VerifyProgress& progress);
 
 // Lists what must be made again for Verify() to find nothing.
 struct Damage {
@@ -83,9 +92,9 @@ struct Damage {
   bool completion = false;  // index.h5 or manifest.json, where all ranks are whole
 };
 
-// Checks these ascending ranks in a folder of this plan, complete or not, and also what completes
+// Checks these ascending ranks in a place of this plan, complete or not, and also what completes
 // them if they are all ranks, and whole.
-Damage FindDamage(const std::string& folder, const Plan& plan, const Digest& plan_sha256,
+Damage FindDamage(const Place& place, const Plan& plan, const Digest& plan_sha256,
                   const std::vector<int64_t>& ranks, int jobs, const VerifyProgress& progress);
 
 }  // namespace shardinit

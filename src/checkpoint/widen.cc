@@ -14,6 +14,7 @@
 #include "base/checked_math.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "plan/relayout.h"
 #include "tensor/convert.h"
 #include "tensor/encode.h"
@@ -25,9 +26,10 @@ constexpr char kBlocksEnd[] = "_blocks", kScalesEnd[] = "_scales", kScaleInvEnd[
 constexpr int64_t kMxNumbers = 32;  // to a scale
 constexpr float kE2M1[] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
 
+constexpr char kLeaveOut[] = "leave out `--dtype`, and it is carried as it is";
+
 [[noreturn]] void ThrowUnknown(const std::string& path, const std::string& why) {
-  throw Error(ExitCode::kUsage, fmt::format("`{}` cannot be widened: {}", path, why),
-              "leave out `--dtype`, and it is carried as it is");
+  throw Error(ExitCode::kUsage, fmt::format("`{}` cannot be widened: {}", path, why), kLeaveOut);
 }
 
 // Returns the quantization_config of a config.json; null if it has none.
@@ -60,11 +62,12 @@ std::pair<int64_t, int64_t> BlockOf(const std::string& config, const std::string
 
 Widening BlocksOf(const Tensor& numbers, const Tensor& scales, const std::string& config,
                   DType dtype) {
-  if (numbers.dtype() != DType::f8e4m3fn || numbers.shape().size() != 2 ||
-      scales.dtype() != DType::f32) {
+  const bool is_known =
+      scales.dtype() == DType::f32 || scales.dtype() == DType::bf16 || scales.dtype() == DType::f16;
+  if (numbers.dtype() != DType::f8e4m3fn || numbers.shape().size() != 2 || !is_known) {
     ThrowUnknown(std::string(numbers.path()),
                  fmt::format("it is {} [{}] with scales of {}, not a matrix of f8e4m3fn with "
-                             "scales of f32",
+                             "scales of f32, bf16 or f16",
                              InfoOf(numbers.dtype()).name, fmt::join(numbers.shape(), ", "),
                              InfoOf(scales.dtype()).name));
   }
@@ -115,9 +118,15 @@ void WidenRow(const Widening& widening, const BoxElements& numbers, const BoxEle
               int64_t first, int64_t count, uint8_t* out) {
   const int64_t width = widening.made.shape()[1], row = first / width, column = first % width;
   const int64_t begin = column / widening.columns, end = (column + count - 1) / widening.columns;
+  const DTypeInfo& type = InfoOf(widening.scales.dtype());
   std::vector<float> of_blocks(static_cast<size_t>(end - begin + 1));
-  scales(row / widening.rows * widening.scales.shape()[1] + begin, end - begin + 1,
-         of_blocks.data());
+  std::vector<uint8_t> stored(of_blocks.size() * static_cast<size_t>(type.bytes));
+  scales(row / widening.rows * widening.scales.shape()[1] + begin, end - begin + 1, stored.data());
+  for (size_t i = 0; i < of_blocks.size(); ++i) {
+    // f32 holds every value of the types that scales have.
+    of_blocks[i] =
+        static_cast<float>(Decode(&stored[i * static_cast<size_t>(type.bytes)], type.dtype));
+  }
   std::vector<uint8_t> codes(static_cast<size_t>(count));
   numbers(first, count, codes.data());
   for (int64_t i = 0; i < count; ++i) {
@@ -176,6 +185,51 @@ void WidenTile(const Widening& widening, const BoxElements& numbers, const BoxEl
 
 using TensorsByPath = std::map<std::string, const Tensor*>;
 
+// Throws Error if the config says that the model is quantized in a way that is not read.
+void RequireKnownMethod(const std::string& config) {
+  const auto json = nlohmann::json::parse(config, nullptr, false);
+  for (const char* key : {"quantization_config", "compression_config", "quantization"}) {
+    if (!json.is_object() || !json.contains(key) || json[key].is_null()) continue;
+    const nlohmann::json& of = json[key];
+    const nlohmann::json method =
+        of.is_object() ? of.value("quant_method", nlohmann::json()) : nlohmann::json();
+    const bool is_known = key == std::string_view("quantization_config") &&
+                          (method.is_null() || method == "fp8" || method == "mxfp4");
+    if (is_known) continue;
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("the model cannot be widened: {} of config.json says {}, which "
+                    "shardinit does not read",
+                    key,
+                    method.is_null() ? std::string("that it is quantized")
+                                     : fmt::format("quant_method is {}", Quote(method.dump()))),
+        kLeaveOut);
+  }
+}
+
+// Throws Error if integers of more than a byte are packed numbers of fewer bits, by their name or
+// by the scales beside them.
+void RequireUnpacked(const Tensor& tensor, const TensorsByPath& there) {
+  constexpr std::string_view kPacked[] = {"weight_packed", "qweight",      "qzeros",
+                                          "scale_packed",  "weight_g_idx", "g_idx",
+                                          "weight_shape",  "bitmask",      "weight_zero_point"};
+  constexpr std::string_view kScales[] = {"scale",   "scales", "weight_scale",    "weight_scales",
+                                          "qscales", "absmax", "weight_scale_inv"};
+  const std::string path(tensor.path());
+  const size_t dot = path.rfind('.') + 1;
+  const std::string_view last = std::string_view(path).substr(dot);
+  if (std::ranges::find(kPacked, last) != std::end(kPacked)) {
+    ThrowUnknown(path, "it is a part of packed numbers, which shardinit does not read");
+  }
+  const DTypeInfo& info = InfoOf(tensor.dtype());
+  if (info.is_float() || info.kind == DTypeKind::kBool || tensor.shape().size() < 2) return;
+  for (const std::string_view scale : kScales) {
+    const auto found = there.find(path.substr(0, dot) + std::string(scale));
+    if (found == there.end() || found->second == &tensor) continue;
+    ThrowUnknown(path, fmt::format("nothing says how `{}` scales it", found->first));
+  }
+}
+
 // Throws Error if a tensor that is not widened is one of those that scales belong to, by all that
 // is known: what it stands for would be lost.
 void RequireUnscaled(const Tensor& tensor, const TensorsByPath& there) {
@@ -215,14 +269,25 @@ void RequireNoneLeft(const std::vector<Widening>& widenings, const TensorsByPath
   }
 }
 
-}  // namespace
-
-std::vector<Widening> FindWidenings(
-    const Plan& plan, DType dtype, const std::function<bool(const std::string& path)>& is_dropped) {
+// Returns the tensors that are not dropped. Throws Error as RequireReadable() does.
+TensorsByPath RequireNoPacked(const Plan& plan, const IsDropped& is_dropped) {
+  RequireKnownMethod(plan.graph.config);
   TensorsByPath there;
   for (const Tensor& tensor : plan.graph.tensors) {
     if (!is_dropped(std::string(tensor.path()))) there.emplace(std::string(tensor.path()), &tensor);
   }
+  for (const auto& [path, tensor] : there) RequireUnpacked(*tensor, there);
+  return there;
+}
+
+}  // namespace
+
+void RequireReadable(const Plan& plan, const IsDropped& is_dropped) {
+  RequireNoPacked(plan, is_dropped);
+}
+
+std::vector<Widening> FindWidenings(const Plan& plan, DType dtype, const IsDropped& is_dropped) {
+  const TensorsByPath there = RequireNoPacked(plan, is_dropped);
   const auto find = [&](const std::string& path) {
     const auto found = there.find(path);
     return found == there.end() ? nullptr : found->second;

@@ -25,10 +25,15 @@ struct Widening {
   Tensor made;                    // its type is the one that was asked for
 };
 
+using IsDropped = std::function<bool(const std::string& path)>;
+
+// Throws Error (kUsage) if the config or a tensor says that numbers are packed or scaled in a way
+// that is not read: rounding the other tensors would make half a model.
+void RequireReadable(const Plan& plan, const IsDropped& is_dropped);
+
 // Returns the tensors of the plan that stand for others, but none whose names match. Throws Error
 // (kUsage) for tensors of 8 bits whose scales are there but not how to apply them.
-std::vector<Widening> FindWidenings(const Plan& plan, DType dtype,
-                                    const std::function<bool(const std::string& path)>& is_dropped);
+std::vector<Widening> FindWidenings(const Plan& plan, DType dtype, const IsDropped& is_dropped);
 
 // Returns the elements of the tensor that is made. They throw Error (kUsage) if the type does not
 // hold one.

@@ -13,6 +13,7 @@
 #include "checkpoint/bucket.h"
 #include "formats/hdf5/writer.h"
 #include "plan/plan.h"
+#include "plan/read.h"
 
 namespace shardinit {
 namespace {
@@ -34,7 +35,7 @@ void WriteRanks(const Plan& plan, const GenerateRequest& request, const Checkpoi
     ThrowIfInterrupted();
     RankPlan rank = PlanRank(plan, r);
     if (!std::binary_search(request.damage.ranks.begin(), request.damage.ranks.end(), r) &&
-        FindReceipt(folder, rank, plan_sha256)) {
+        FindReceipt(folder.place(), rank, plan_sha256)) {
       ++result->skipped;
       continue;
     }
@@ -65,11 +66,7 @@ GenerateResult WhatIsLeft(const Plan& plan, const std::string& folder,
   const CheckpointFolder checkpoint(folder);
   std::vector<int64_t> left = ranks;
   if (checkpoint.IsClaimed(plan_json)) {
-    const Digest plan_sha256 = Sha256Of(plan_json);
-    std::erase_if(left, [&](int64_t rank) {
-      ThrowIfInterrupted();
-      return FindReceipt(checkpoint, PlanRank(plan, rank), plan_sha256).has_value();
-    });
+    left = MissingRanks(checkpoint.place(), plan, Sha256Of(plan_json), ranks);
   }
   return {.written = std::ssize(left),
           .skipped = std::ssize(ranks) - std::ssize(left),
@@ -81,7 +78,9 @@ Damage FindRepairs(const Plan& plan, const std::string& folder, const std::vecto
   const std::string plan_json = WritePlan(plan), path = folder + "/" + kPlanName;
   const Digest plan_sha256 = Sha256Of(plan_json);
   std::string present, manifest;
-  if (!ReadIfFile(path, kPlanLimit, &present).empty() || present != plan_json) {
+  const bool has_plan = ReadIfFile(path, kPlanLimit, &present).empty();
+  RequireKnownVersion(present, path);
+  if (!has_plan || present != plan_json) {
     if (ReadIfFile(folder + "/" + kManifestName, kManifestLimit, &manifest).empty() &&
         IsManifestFor(manifest, plan_json)) {
       const Folder root = Folder::Open(folder);
@@ -90,8 +89,9 @@ Damage FindRepairs(const Plan& plan, const std::string& folder, const std::vecto
       file.Commit();
     }
   }
-  if (!CheckpointFolder(folder).IsClaimed(plan_json)) return {};
-  return FindDamage(folder, plan, plan_sha256, ranks, jobs, progress);
+  const CheckpointFolder checkpoint(folder);
+  if (!checkpoint.IsClaimed(plan_json)) return {};
+  return FindDamage(checkpoint.place(), plan, plan_sha256, ranks, jobs, progress);
 }
 
 GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCounters* counters) {
@@ -119,12 +119,13 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
   };
   const bool all = static_cast<int64_t>(request.ranks.size()) == plan.world_size();
   const int64_t near = request.ranks.empty() ? 0 : request.ranks.back();
-  if (!all && LacksRank(folder, plan, near)) return return_in_place();
+  if (!all && LacksRank(folder.place(), plan.world_size(), near)) return return_in_place();
   if (result.written == 0 && !request.damage.completion &&
-      IsFinalized(folder, WantsIndex(plan, request.index))) {
-    // The receipts of the other ranks are there, but nothing has read them.
-    result.complete = all || MissingRanks(folder, plan, plan_sha256).empty();
-    if (result.complete) folder.RemoveLeftOvers(Others::kAll);
+      IsFinalized(folder.place(), WantsIndex(plan, request.index))) {
+    // The manifest vouches for the receipts of the other ranks, which are there. If each of many
+    // processes read them, that would be quadratic.
+    result.complete = true;
+    folder.RemoveLeftOvers(Others::kAll);
     return return_in_place();
   }
   const auto start = std::chrono::steady_clock::now();

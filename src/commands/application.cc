@@ -229,7 +229,9 @@ void Report(std::string_view finding, bool is_json) {
   if (printed != nullptr && !is_json) printed->append(WithoutColour(finding));
 }
 
-void Print(std::string_view text) {
+void Print(std::string_view text) { PrintExactly(MakeHarmless(text)); }
+
+void PrintExactly(std::string_view text) {
   if (printed != nullptr) {
     printed->append(text);
     return;

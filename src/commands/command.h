@@ -37,8 +37,11 @@ std::function<ExitCode()> Configure(CLI::App& app) {
 // Returns the commands in the order of `shardinit --help`.
 std::span<const Command* const> Commands();
 
-// Prints data to standard output. Throws Error (kWorld) if it does not arrive.
+// Prints text for people to standard output, without characters that could change the terminal.
+// Throws Error (kWorld) if it does not arrive.
 void Print(std::string_view text);
+// Prints text for programs, such as a script or a spec, byte for byte.
+void PrintExactly(std::string_view text);
 
 // Tells what is wrong with what was examined: on standard error, and where `-o` writes a report for
 // people. In JSON it is among the rest.

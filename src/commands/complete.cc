@@ -146,7 +146,7 @@ void Complete(const std::vector<std::string>& words) {
   std::signal(SIGALRM, [](int) { _exit(0); });
   alarm(kMostSeconds);
   try {
-    Print(OfferInLines(AtCursor(MakeApplication()->app, words), words.back()));
+    PrintExactly(OfferInLines(AtCursor(MakeApplication()->app, words), words.back()));
   } catch (const std::exception&) {
     // A spec may be wrong while it is written, and its commands say why.
   }

@@ -18,7 +18,7 @@ struct CompletionOptions {
 ExitCode RunCompletion(const CompletionOptions& options) {
   for (const std::string_view shell : {"bash", "zsh", "fish"}) {
     if (options.shell != shell) continue;
-    Print(FillTemplate(fmt::format("completion.{}", shell), {}));
+    PrintExactly(FillTemplate(fmt::format("completion.{}", shell), {}));
     return ExitCode::kOk;
   }
   throw Error(ExitCode::kUsage, fmt::format("no completions for `{}`", options.shell),

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "checkpoint/alike.h"
 #include "checkpoint/copy.h"
+#include "checkpoint/fit_names.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/reshard.h"
 #include "commands/command.h"
@@ -30,12 +31,14 @@ namespace shardinit {
 namespace {
 
 constexpr char kOwnFormat[] = "hdf5";  // a checkpoint of this tool
+constexpr char kSafetensors[] = "safetensors";
 
 struct ConvertOptions {
   explicit ConvertOptions(CLI::App& app) {
     TakesUrl(app.add_option("DIR", from, "Folder or file with tensors, in any format that is read"))
         ->required();
     exporting.AddTo(app, {kOwnFormat});
+    AddPartOfFile(app, &part);
     AddText(app, "--spec", "SPEC", &spec.request.path,
             "Spec of the model, for layouts, a mesh and a sharding; default: the folder's "
             "config.json");
@@ -54,7 +57,7 @@ struct ConvertOptions {
     exporting.AddWorkTo(app, "copy and hash");
   }
 
-  std::string from, from_layout, dtype;
+  std::string from, from_layout, dtype, part;
   std::vector<std::string> drop;
   SpecOptions spec;  // its path is that of --spec
   ExportingOptions exporting;
@@ -97,20 +100,27 @@ Plan WithoutDropped(const ConvertOptions& options, const TensorFolder& folder) {
 std::string LayoutOr(const std::string& layout) { return layout.empty() ? kHub : layout; }
 
 // Loads the spec in a layout.
-Plan LoadIn(const ConvertOptions& options, const std::string& layout, bool says_warnings) {
+Plan LoadIn(const ConvertOptions& options, const TensorFolder& folder, const std::string& layout,
+            bool says_warnings) {
   SpecOptions spec = options.spec;
   spec.says_warnings = says_warnings;
   spec.layout = LayoutOr(layout);
   spec.layout_is_optional = spec.layout == kHub;
   if (spec.request.path.empty()) {
-    spec.request.path = options.from + "/config.json";
-    if (!IsInputFolder(options.from) || !InputExists(spec.request.path)) {
+    spec.request.path = folder.place() + "/config.json";
+    const bool has_file = IsInputFolder(folder.place()) && InputExists(spec.request.path);
+    std::string recorded;
+    if (!has_file) recorded = ConfigIn(folder.place());
+    if (!recorded.empty()) {
+      spec.request.text = std::move(recorded);
+    } else if (!has_file) {
       throw Error(ExitCode::kUsage,
                   fmt::format("`{}` has no config.json, so nothing says what a layout is of it",
                               options.from),
                   "give the model's spec, with `--spec`");
     }
-    if (IsBucketUrl(options.from)) spec.request.text = ReadInput(spec.request.path, 16 << 20);
+    if (has_file && IsBucketUrl(folder.place()))
+      spec.request.text = ReadInput(spec.request.path, 16 << 20);
   }
   return spec.Load();
 }
@@ -164,9 +174,12 @@ Plan NewPlanOf(const ConvertOptions& options, TensorFolder* folder) {
       there.insert(std::string(tensor.path()));
     folder->Replace(std::move(to));
     const bool is_same = LayoutOr(options.from_layout) == LayoutOr(options.spec.layout);
-    Plan from = LoadIn(options, options.from_layout, is_same);
+    Plan from = LoadIn(options, *folder, options.from_layout, is_same);
+    for (const std::string& said : FitNames(from, folder)) {
+      Talk(fmt::format("shardinit: `{}`: {}\n", Escape(folder->path()), Escape(said)));
+    }
     std::optional<Plan> other;
-    if (!is_same) other = LoadIn(options, options.spec.layout, true);
+    if (!is_same) other = LoadIn(options, *folder, options.spec.layout, true);
     Relayout both =
         RelayoutOf(folder->plan(), std::move(from), std::move(other), [&](const std::string& path) {
           return there.contains(path) && MatchesAny(options.drop, path);
@@ -215,9 +228,12 @@ DType AskedType(const ConvertOptions& options) {
 int64_t Widened(const ConvertOptions& options, TensorFolder* folder) {
   if (options.dtype.empty()) return 0;
   const DType dtype = AskedType(options);
-  if (InfoOf(dtype).bytes == 1) return 0;
-  return folder->Widen(dtype,
-                       [&](const std::string& path) { return MatchesAny(options.drop, path); });
+  const auto is_dropped = [&](const std::string& path) { return MatchesAny(options.drop, path); };
+  if (InfoOf(dtype).bytes == 1) {
+    RequireReadable(folder->plan(), is_dropped);
+    return 0;
+  }
+  return folder->Widen(dtype, is_dropped);
 }
 
 // Gives the tensors the type that was asked for, and says which change; `widened` have it already.
@@ -298,15 +314,23 @@ ExitCode RunConvert(const ConvertOptions& options) {
   if (!MayHoldTensors(options.from)) {
     if (const auto wrong = WrongKind(options.from, "a folder of tensors")) throw *wrong;
   }
-  TensorFolder folder(options.from);
+  TensorFolder folder(options.from, options.part);
   RequireOutside(exporting.folder, options.from, is_own);
-  SayFolder(folder);
+  SayFolder(folder, !options.has_layouts());
   TakeRecord(&folder);
   RequireAllRead(folder, options.drop);
   const int64_t widened = Widened(options, &folder);
   const Plan to = Retyped(options, NewPlanOf(options, &folder), widened);
+  const bool has_metadata = !folder.metadata().empty() && !options.has_layouts();
+  if (has_metadata && exporting.format != kSafetensors) {
+    Talk(
+        fmt::format("shardinit: `{}`: only `--to {}` keeps what its files have in `__metadata__`, "
+                    "such as {}\n",
+                    Escape(options.from), kSafetensors, Quote(folder.metadata().begin()->first)));
+  }
   if (is_own) return WriteCheckpoint(options, folder, to);
   ExportRequest request = exporting.Request();
+  if (has_metadata) request.metadata = folder.metadata();
   Losses losses;
   FolderCopy copy(folder, to, &losses);
   request.source = &copy;

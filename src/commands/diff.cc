@@ -10,6 +10,7 @@
 #include "base/colour.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/diff_folders.h"
@@ -30,13 +31,14 @@ struct DiffOptions {
     spec.AddOverridesTo(app);
     spec.AddLayoutTo(app);
     AddOnly(app, &only);
+    AddPartOfFile(app, &part);
     app.add_flag("--values", values, "Compare all elements of two folders of tensors, bit by bit");
     work.AddJobsTo(app, "read and compare");
     work.AddProgressTo(app);
     AddJson(app, &json);
   }
 
-  std::string before, after, only;
+  std::string before, after, only, part;
   SpecOptions spec;  // without its path
   WorkOptions work;  // for --values
   bool values = false, json = false;
@@ -99,8 +101,8 @@ std::string InJson(const PlanDifference& difference) {
 }
 
 std::string InLine(const Change& change) {
-  return fmt::format("{}: {} → {}\n", change.what, Paint(Role::kBad, change.before),
-                     Paint(Role::kGood, change.after));
+  return fmt::format("{}: {} → {}\n", change.what, Paint(Role::kBad, Escape(change.before)),
+                     Paint(Role::kGood, Escape(change.after)));
 }
 
 // Shows tensors of a repeat that changed alike as one line.
@@ -118,9 +120,9 @@ std::string InLines(const std::vector<TensorDifference>& tensors) {
     const auto [mark, role] = !tensor.before  ? std::pair('+', Role::kGood)
                               : !tensor.after ? std::pair('-', Role::kBad)
                                               : std::pair('~', Role::kChanged);
-    const std::string head = fmt::format("{} {}", mark, WithoutNumbers(tensor.path));
+    const std::string head = fmt::format("{} {}", mark, WithoutNumbers(Escape(tensor.path)));
     const auto [it, is_new] = places.try_emplace({head, changes}, lines.size());
-    if (is_new) lines.push_back({role, fmt::format("{} {}", mark, tensor.path), changes});
+    if (is_new) lines.push_back({role, fmt::format("{} {}", mark, Escape(tensor.path)), changes});
     Line& line = lines[it->second];
     if (++line.tensors == 2) line.head = head;
   }
@@ -155,7 +157,7 @@ void RequireFolders(const DiffOptions& options) {
     if (!path.empty() && MayHoldTensors(path)) continue;
     // If the other one is wrong, that is said first.
     for (const std::string& other : {options.before, options.after}) {
-      if (IsForeign(other)) static_cast<void>(TensorFolder(other));
+      if (IsForeign(other)) static_cast<void>(TensorFolder(other, options.part));
     }
     throw Error(ExitCode::kUsage,
                 path.empty() ? "values are to be compared, but not with which"
@@ -196,9 +198,11 @@ ExitCode RunDiff(const DiffOptions& options) {
   }
   if (options.values || IsForeign(options.before) || IsForeign(options.after)) {
     RequireFolders(options);
-    return DiffFolders({options.before, options.after, options.only, options.values, options.json},
-                       options.work);
+    return DiffFolders(
+        {options.before, options.after, options.only, options.part, options.values, options.json},
+        options.work);
   }
+  RequireNoPart(options.part, options.before);
   const auto [before, after] = LoadBoth(options);
   const PlanDifference difference = Compare(before, after, options.only);
   if (!options.only.empty() && difference.tensors.empty() && difference.equal == 0) {

@@ -157,11 +157,11 @@ void PrintPairs(const Pairs& pairs, int64_t equal, bool values, bool json) {
   for (const auto& [path, pair] : pairs) {
     if (!pair.differs()) continue;
     if (pair.form.empty() && (pair.before == nullptr || pair.after == nullptr)) {
-      text += fmt::format("{} {}\n", pair.before == nullptr ? "+" : "-", path);
+      text += fmt::format("{} {}\n", pair.before == nullptr ? "+" : "-", Escape(path));
     } else if (!pair.form.empty()) {
-      text += fmt::format("~ {}\n  form: {}\n", path, pair.form);
+      text += fmt::format("~ {}\n  form: {}\n", Escape(path), Escape(pair.form));
     } else {
-      text += fmt::format("~ {}\n  values: {} of {} differ, the first at {}\n", path,
+      text += fmt::format("~ {}\n  values: {} of {} differ, the first at {}\n", Escape(path),
                           Grouped(pair.unequal), Count(pair.before->elements(), "element"),
                           IndexText(pair.first, pair.before->shape()));
     }
@@ -174,8 +174,29 @@ void PrintPairs(const Pairs& pairs, int64_t equal, bool values, bool json) {
 
 }  // namespace
 
+namespace {
+
+// The part that is asked for may be in one of the folders: the other one may be a copy of it.
+std::pair<TensorFolder, TensorFolder> OpenBoth(const FolderDiff& diff) {
+  const auto open = [&](const std::string& path) -> std::optional<TensorFolder> {
+    try {
+      return TensorFolder(path, diff.part);
+    } catch (const Error& error) {
+      if (diff.part.empty() || error.code() != ExitCode::kUsage) throw;
+      return std::nullopt;
+    }
+  };
+  std::optional<TensorFolder> before = open(diff.before), after = open(diff.after);
+  if (!before && !after) return {TensorFolder(diff.before, diff.part), TensorFolder(diff.after)};
+  if (!before) before.emplace(diff.before);
+  if (!after) after.emplace(diff.after);
+  return {*std::move(before), *std::move(after)};
+}
+
+}  // namespace
+
 ExitCode DiffFolders(const FolderDiff& diff, const WorkOptions& work) {
-  const TensorFolder before(diff.before), after(diff.after);
+  const auto [before, after] = OpenBoth(diff);
   SayFolder(before, diff.values);
   SayFolder(after, diff.values);
   Pairs pairs = PairsOf(before.plan(), after.plan(), diff.only);

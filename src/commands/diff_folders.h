@@ -9,7 +9,7 @@
 namespace shardinit {
 
 struct FolderDiff {
-  std::string before, after, only;
+  std::string before, after, only, part;
   bool values, json;
 };
 

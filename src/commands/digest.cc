@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "base/glob.h"
 #include "base/json.h"
@@ -12,6 +13,7 @@
 #include "commands/folders.h"
 #include "commands/options.h"
 #include "generate/digests.h"
+#include "plan/relayout.h"
 #include "report/text.h"
 #include "rng/stream.h"
 
@@ -24,6 +26,7 @@ struct DigestOptions {
         app, "Model spec or config.json, `-` for standard input, or a folder of tensors"));
     spec.AddLayoutTo(app);
     AddOnly(app, &only);
+    AddPartOfFile(app, &part);
     AddText(app, "--check", "FILE", &check,
             "Compare with a file that --write made; exit 1 if unequal");
     AddText(app, "--write", "FILE", &write, "Write the digests to a file");
@@ -35,15 +38,26 @@ struct DigestOptions {
 
   SpecOptions spec;
   WorkOptions work;
-  std::string only, check, write;
+  std::string only, part, check, write;
   bool force = false, json = false;
 };
+
+// Tells whether the values were drawn by the plan. A folder of another tool, and a copy of one,
+// does not record an engine or a seed.
+bool IsDrawn(const Plan& plan) {
+  return !std::ranges::all_of(plan.graph.tensors, [](const Tensor& tensor) {
+    const auto* const source = std::get_if<FromSource>(&tensor.distribution());
+    return source != nullptr && source->source == kSourceName;
+  });
+}
 
 std::string InJson(const Plan& plan, const std::vector<TensorDigest>& digests, bool all) {
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines);
   out.Member("contract_version", kContractVersion).Member("name", plan.graph.name);
-  out.Member("engine", plan.graph.engine).Member("seed", plan.graph.seed);
+  const bool is_drawn = IsDrawn(plan);
+  out.MemberOrNull("engine", is_drawn, plan.graph.engine);
+  out.MemberOrNull("seed", is_drawn, plan.graph.seed);
   out.MemberOrNull("model_digest", all, ToHex(ModelDigest(digests)));
   out.Key("tensors").BeginArray(JsonWriter::kLines);
   for (const TensorDigest& digest : digests) {
@@ -93,6 +107,23 @@ std::vector<std::string> Differences(const std::string& path, RecordedDigests ex
   return lines;
 }
 
+// Returns the differences in what the values are drawn with, one line each. They count also where
+// no value depends on them: the list is of another model.
+std::vector<std::string> OtherOrigins(const DigestList& list, const Plan& plan,
+                                      const std::string& path) {
+  std::vector<std::string> lines;
+  if (!IsDrawn(plan)) return lines;
+  if (list.engine && *list.engine != plan.graph.engine) {
+    lines.push_back(
+        fmt::format("engine: is {} here, but {} in {}", plan.graph.engine, *list.engine, path));
+  }
+  if (list.seed && *list.seed != plan.graph.seed) {
+    lines.push_back(
+        fmt::format("seed: is {} here, but {} in {}", plan.graph.seed, *list.seed, path));
+  }
+  return lines;
+}
+
 // `folder` has the values; null: they are generated.
 std::vector<TensorDigest> SortedDigests(const std::vector<const Tensor*>& tensors,
                                         const TensorFolder* folder, const WorkerOptions& workers,
@@ -114,7 +145,7 @@ std::vector<TensorDigest> SortedDigests(const std::vector<const Tensor*>& tensor
 std::string InLines(const std::vector<TensorDigest>& digests, bool all) {
   std::string text;
   for (const TensorDigest& digest : digests) {
-    text += fmt::format("{}  {}\n", ToHex(digest.sha256), digest.tensor->path());
+    text += fmt::format("{}  {}\n", ToHex(digest.sha256), Escape(digest.tensor->path()));
   }
   if (all) text += fmt::format("{}  (model)\n", ToHex(ModelDigest(digests)));
   return text;
@@ -127,11 +158,13 @@ ExitCode RunDigest(const DigestOptions& options) {
   std::optional<TensorFolder> folder;
   if (MayHoldTensors(path)) {
     RequireNoOverrides(options.spec);
-    SayFolder(folder.emplace(path));
+    SayFolder(folder.emplace(path, options.part));
+  } else {
+    RequireNoPart(options.part, path);
   }
   const Plan loaded = folder ? Plan() : options.spec.LoadToMake();
   const Plan& plan = folder ? folder->plan() : loaded;
-  RecordedDigests expected;
+  DigestList expected;
   if (!options.check.empty()) expected = ReadDigests(options.check);
   std::optional<ResultFile> written;
   if (!options.write.empty()) written.emplace(kDigestsKind, options.write, options.force);
@@ -142,22 +175,25 @@ ExitCode RunDigest(const DigestOptions& options) {
       SortedDigests(tensors, folder ? &*folder : nullptr, workers, mode, options.json);
   std::string json;
   if (options.json || written) json = InJson(plan, digests, all);
-  std::vector<std::string> differences;
+  std::vector<std::string> origins, differences;
   if (!options.check.empty()) {
-    differences = Differences(options.check, std::move(expected), digests, options.only);
+    origins = OtherOrigins(expected, plan, options.check);
+    differences = Differences(options.check, std::move(expected.tensors), digests, options.only);
   }
   if (written) written->Write(json);
   if (options.json) {
     Print(json);
   } else if (options.check.empty()) {
     Print(InLines(digests, all));
-  } else if (differences.empty()) {
+  } else if (origins.empty() && differences.empty()) {
     PrintUnlessQuiet(fmt::format("{} {} equal to {}\n",
                                  Count(static_cast<int64_t>(digests.size()), "tensor"),
                                  digests.size() == 1 ? "is" : "are", Escape(options.check)));
   }
-  for (const std::string& line : differences) Report(Escape(line) + "\n", options.json);
-  if (differences.empty()) return ExitCode::kOk;
+  for (const auto* lines : {&origins, &differences}) {
+    for (const std::string& line : *lines) Report(Escape(line) + "\n", options.json);
+  }
+  if (differences.empty()) return origins.empty() ? ExitCode::kOk : ExitCode::kDifferent;
   Report(fmt::format("shardinit: {} to {}\n",
                      Count(static_cast<int64_t>(differences.size()), "tensor is not equal",
                            "tensors are not equal"),

@@ -21,6 +21,7 @@ struct ExportOptions {
     spec.AddLayoutTo(app);
     exporting.AddTo(app);
     AddOnly(app, &only);
+    AddPartOfFile(app, &part);
     AddRanks(app, &ranks);
     AddText(app, "--optimizer", "FILE|WORD", &optimizer,
             fmt::format("{}: also the state of an optimizer at step 0: adamw",
@@ -31,14 +32,14 @@ struct ExportOptions {
   SpecOptions spec;
   ExportingOptions exporting;
   RankOptions ranks;
-  std::string only, optimizer;
+  std::string only, part, optimizer;
 };
 
 // Opens a folder of tensors, of which there can be no other values.
 TensorFolder OpenFolder(const ExportOptions& options) {
   const std::string& folder = options.spec.request.path;
   RequireNoOverrides(options.spec);
-  TensorFolder opened(folder);
+  TensorFolder opened(folder, options.part);
   RequireOutside(options.exporting.folder, folder, false);
   return opened;
 }
@@ -69,6 +70,8 @@ ExitCode RunExport(const ExportOptions& options) {
     copy.emplace(*folder, folder->plan());
     request.source = &*copy;
     request.claim = ClaimOf(*folder);
+  } else {
+    RequireNoPart(options.part, options.spec.request.path);
   }
   const Plan loaded = folder ? Plan() : options.spec.LoadToMake();
   const Plan& plan = folder ? folder->plan() : loaded;

@@ -27,7 +27,7 @@ struct FinalizeOptions {
 FinalizeResult FinalizeFolder(const FinalizeOptions& options, IndexMode index, Plan plan,
                               const Digest& plan_sha256) {
   const CheckpointFolder folder(options.folder);
-  LoadDevices(folder, &plan);
+  LoadDevices(folder.place(), &plan);
   RequireListedDevices(folder, plan.graph.mesh);
   return Finalize(folder, plan, plan_sha256, index, options.detached);
 }
@@ -35,7 +35,7 @@ FinalizeResult FinalizeFolder(const FinalizeOptions& options, IndexMode index, P
 FinalizeResult FinalizeInBucket(const FinalizeOptions& options, IndexMode index, Plan plan,
                                 const Digest& plan_sha256) {
   BucketCheckpoint bucket(options.folder);
-  bucket.LoadDevices(&plan);
+  LoadDevices(bucket.place(), &plan);
   return bucket.Finalize(plan, plan_sha256, index, options.detached);
 }
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -14,12 +13,13 @@
 #include "base/json.h"
 #include "base/talk.h"
 #include "base/text.h"
+#include "checkpoint/alike.h"
 #include "checkpoint/source.h"
 #include "export/record.h"
 #include "formats/input.h"
-#include "formats/pieces.h"
 #include "report/text.h"
 #include "spec/file_kind.h"
+#include "spec/names.h"
 
 namespace shardinit {
 namespace {
@@ -28,21 +28,6 @@ const Tensor* FindTensor(const Plan& plan, std::string_view path) {
   const auto found = std::find_if(plan.graph.tensors.begin(), plan.graph.tensors.end(),
                                   [&](const Tensor& tensor) { return tensor.path() == path; });
   return found == plan.graph.tensors.end() ? nullptr : &*found;
-}
-
-// Compares two tensors of one shape and type until an element differs.
-bool AreEqual(const TensorFolder& folder, const Tensor& a, const Tensor& b) {
-  const int element = InfoOf(a.dtype()).bytes;
-  constexpr int64_t kBytes = 1 << 20;
-  std::vector<uint8_t> left(kBytes), right(kBytes);
-  const Box whole = WholeOf(a.shape());
-  for (int64_t first = 0; first < a.elements(); first += kBytes / element) {
-    const int64_t count = std::min<int64_t>(kBytes / element, a.elements() - first);
-    ReadPieces(folder.PiecesOf(a), element, whole, first, count, left.data());
-    ReadPieces(folder.PiecesOf(b), element, whole, first, count, right.data());
-    if (memcmp(left.data(), right.data(), static_cast<size_t>(count * element)) != 0) return false;
-  }
-  return true;
 }
 
 // Transformers keeps a head that differs from the embedding, and so unties them in silence.
@@ -81,9 +66,9 @@ void SayFolder(const TensorFolder& folder, bool reads_values) {
   }
   if (!folder.others().empty()) {
     std::string text;
-    for (const auto& [name, count] : folder.others()) {
-      text += fmt::format("{}{} of {}", text.empty() ? "" : ", ", Count(count, "entry", "entries"),
-                          Quote(name));
+    for (const auto& [name, size] : folder.others()) {
+      text += fmt::format("{}{} of {}", text.empty() ? "" : ", ",
+                          Count(size.entries, "entry", "entries"), Quote(name));
     }
     TalkUnlessQuiet(fmt::format("shardinit: `{}`: not the model, and not read: {}\n", path, text));
   }
@@ -139,13 +124,21 @@ void RequireNoOverrides(const SpecOptions& spec) {
 }
 
 std::string ClaimOf(const TensorFolder& from, const std::string& layout) {
-  return fmt::format("{}\n{}\n", ToHex(from.IdentifyAnywhere()), layout);
+  return fmt::format("{}\n{}\n{}", ToHex(from.IdentifyAnywhere()), layout, from.part());
 }
 
 void RequireModules(const Plan& plan) {
   std::set<std::string_view> paths;
   for (const Tensor& tensor : plan.graph.tensors) paths.insert(tensor.path());
   for (const std::string_view path : paths) {
+    if (!IsPath(path)) {
+      throw Error(ExitCode::kUsage,
+                  fmt::format("`{}` cannot be a name in a checkpoint: names use letters, digits, "
+                              "`_` and `-`, with dots between parts",
+                              path),
+                  "`shardinit convert` writes other formats with `--to`, and leaves one out with "
+                  "`--drop`");
+    }
     for (size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', dot + 1)) {
       if (!paths.contains(path.substr(0, dot))) continue;
       throw Error(ExitCode::kUsage,
@@ -162,7 +155,10 @@ void RequireAllRead(const TensorFolder& folder, const std::vector<std::string>& 
     if (MatchesAny(dropped, name)) continue;
     throw Error(ExitCode::kRefused,
                 fmt::format("cannot copy {} of `{}`: it {}", Quote(name), folder.path(), why),
-                "`shardinit convert` leaves it out with `--drop`");
+                why.ends_with(kQuantized)
+                    ? "dequantize the model with the library that wrote it; without this tensor "
+                      "the others would lose their meaning"
+                    : "`shardinit convert` leaves it out with `--drop`");
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "base/result_file.h"
+#include "base/talk.h"
 #include "base/text.h"
 #include "commands/command.h"
 #include "commands/options.h"
@@ -32,26 +33,33 @@ ExitCode RunImport(const ImportOptions& options) {
   const std::string config = options.config != "-" && IsFolder(options.config)
                                  ? options.config + "/config.json"
                                  : options.config;
-  const Node* spec = LoadConfigJson(config, store, diagnostics);
+  FieldDefaults defaults;
+  const Node* spec = LoadConfigJson(config, store, diagnostics, defaults);
   diagnostics.ThrowIfErrors();
   Check(spec != nullptr, "a config.json without a mistake is a spec");
   const bool printed = options.output == "-";
-  const std::string text = fmt::format("{}{}\n{}", kHeading, Escape(config), WriteYaml(*spec));
+  std::string taken;
+  for (const auto& [field, value] : defaults)
+    taken += fmt::format("{}{}: {}", taken.empty() ? "" : ", ", field, value);
+  if (!taken.empty()) taken = fmt::format("defaults of Transformers: {}\n", taken);
+  const std::string text = fmt::format("{}{}\n{}{}{}", kHeading, Escape(config),
+                                       taken.empty() ? "" : "# ", taken, WriteYaml(*spec));
   // The text is read back, so the output is sure to be a spec.
   SpecRequest request{printed ? "<stdout>" : options.output, {}, {}};
   request.text = text;
   const Plan plan = LoadPlan({request, {}, {}}, diagnostics);
+  Talk(Render(diagnostics.all()));
   if (printed) {
-    Print(text);
+    PrintExactly(text);
     return ExitCode::kOk;
   }
   const ResultFile output({"-o", "spec", {kHeading, "\nshardinit: 1\n"}}, options.output,
                           options.force);
   output.Write(text);
   if (output.IsStandardOutput()) return ExitCode::kOk;
-  PrintUnlessQuiet(fmt::format("{}: {}, {}, {}\n", Escape(options.output), plan.graph.name,
+  PrintUnlessQuiet(fmt::format("{}: {}, {}, {}\n{}", Escape(options.output), plan.graph.name,
                                Count(static_cast<int64_t>(plan.graph.tensors.size()), "tensor"),
-                               Count(plan.parameters, "parameter")));
+                               Count(plan.parameters, "parameter"), taken));
   return ExitCode::kOk;
 }
 

@@ -27,10 +27,11 @@ struct InspectOptions {
                        "of a checkpoint"))
         ->required();
     AddOnly(app, &only);
+    AddPartOfFile(app, &part);
     AddJson(app, &json);
   }
 
-  std::string path, only;
+  std::string path, only, part;
   bool json = false;
 };
 
@@ -84,9 +85,31 @@ ExitCode InspectFolder(const InspectOptions& options) {
   return ExitCode::kOk;
 }
 
+// Returns whether it was read how large the tensors of a part are.
+bool IsKnown(const PartSize& size) { return size.elements > 0 || size.tensors == 0; }
+
+// Returns a table of the parts; empty: the folder has one.
+std::string PartsText(const TensorFolder& folder) {
+  const Plan& plan = folder.plan();
+  if (folder.part().empty() && folder.others().empty()) return {};
+  std::vector<std::vector<std::string>> rows = {
+      {"part", "", "tensors", "elements", "bytes", "other entries"}};
+  const auto add = [&](const std::string& name, std::string_view what, const PartSize& size) {
+    rows.push_back({Escape(name), std::string(what), Grouped(size.tensors),
+                    IsKnown(size) ? Grouped(size.elements) : "",
+                    IsKnown(size) ? InBytes(size.bytes) : "",
+                    Grouped(size.entries - size.tensors)});
+  };
+  const int64_t tensors = std::ssize(plan.graph.tensors);
+  add(folder.part().empty() ? "." : folder.part(), "shown",
+      {tensors, tensors, plan.parameters, plan.bytes});
+  for (const auto& [name, size] : folder.others()) add(name, "not read", size);
+  return Table(rows, {false, false, true, true, true, true}) + "\n";
+}
+
 // Shows tensors that no plan of this tool describes.
 ExitCode InspectOther(const InspectOptions& options) {
-  const TensorFolder folder(options.path);
+  const TensorFolder folder(options.path, options.part);
   const Plan& plan = folder.plan();
   const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, options.only);
   if (options.json) {
@@ -94,8 +117,14 @@ ExitCode InspectOther(const InspectOptions& options) {
     out.BeginObject(JsonWriter::kLines).Member("folder", options.path);
     out.Member("files", folder.what()).Member("bytes", plan.bytes);
     out.Key("warnings").Value(folder.warnings()).Key("others").BeginObject();
-    for (const auto& [name, count] : folder.others()) out.Member(name, count);
-    out.EndObject().Key("unread").BeginObject();
+    for (const auto& [name, size] : folder.others()) {
+      out.Key(name).BeginObject().Member("entries", size.entries).Member("tensors", size.tensors);
+      out.MemberOrNull("elements", IsKnown(size), size.elements);
+      out.MemberOrNull("bytes", IsKnown(size), size.bytes).EndObject();
+    }
+    out.EndObject();
+    if (!folder.part().empty()) out.Member("part", folder.part());
+    out.Key("unread").BeginObject();
     for (const auto& [name, why] : folder.unread()) out.Member(name, why);
     out.EndObject().Key("tensors").BeginArray(JsonWriter::kLines);
     for (const Tensor* tensor : tensors) {
@@ -122,7 +151,7 @@ ExitCode InspectOther(const InspectOptions& options) {
   Print(fmt::format("{}: {}: {} in {}, {}\n\n", Escape(options.path), folder.what(),
                     Count(plan.parameters, "element"),
                     Count(std::ssize(plan.graph.tensors), "tensor"), InBytes(plan.bytes)) +
-        Table(rows, {false, false, false, true, false}));
+        PartsText(folder) + Table(rows, {false, false, false, true, false}));
   return ExitCode::kOk;
 }
 
@@ -155,7 +184,7 @@ ExitCode InspectFile(const InspectOptions& options) {
 
 ExitCode RunInspect(const InspectOptions& options) {
   const bool is_own = InputExists(options.path + "/" + kPlanName);
-  if (is_own && IsInputFolder(options.path)) return InspectFolder(options);
+  if (is_own && IsInputFolder(options.path) && options.part.empty()) return InspectFolder(options);
   if (MayHoldTensors(options.path)) return InspectOther(options);
   if (!Exists(options.path)) {
     throw Error(ExitCode::kUsage, fmt::format("there is no file or folder `{}`", options.path));
@@ -164,6 +193,7 @@ ExitCode RunInspect(const InspectOptions& options) {
   if (kind != nullptr && kind != &kHdf5Kind) {
     throw WrongKind(*kind, options.path, "a checkpoint or an HDF5 file of one");
   }
+  RequireNoPart(options.part, options.path);
   if (!options.only.empty()) {
     throw Error(ExitCode::kUsage, "`--only` is for tensors, and this is one file of a checkpoint",
                 "name the checkpoint's folder");

@@ -357,7 +357,7 @@ ExitCode RunJobs(const JobsOptions& options) {
                                       ? fmt::format("cd -- {} || exit", InShell(Absolute(".")))
                                       : ""}};
   engine.fill(job, &values);
-  Print(FillJobTemplate(options.array ? "slurm-array.sh.in" : engine.file, values));
+  PrintExactly(FillJobTemplate(options.array ? "slurm-array.sh.in" : engine.file, values));
   return ExitCode::kOk;
 }
 

@@ -372,7 +372,7 @@ ExitCode RunNew(const NewOptions& options) {
   values["title"] = fmt::format("{}: {}, {}.\n# Made by `{}`.", options.name,
                                 Count(static_cast<int64_t>(plan.graph.tensors.size()), "tensor"),
                                 Count(plan.parameters, "parameter"), CommandLineOf(options));
-  Print(FillTemplate(draft.file, values));
+  PrintExactly(FillTemplate(draft.file, values));
   return ExitCode::kOk;
 }
 

@@ -17,6 +17,7 @@
 #include "base/text.h"
 #include "bucket/url.h"
 #include "commands/folders.h"
+#include "formats/parts.h"
 #include "graph/stored/view.h"
 #include "plan/conventions.h"
 #include "plan/part.h"
@@ -299,6 +300,19 @@ ProgressMode WorkOptions::Mode() const {
 
 void AddOnly(CLI::App& app, std::string* only) {
   AddText(app, "--only", "GLOB", only, "Only tensors whose path matches, as in '**.norm.weight'");
+}
+
+void AddPartOfFile(CLI::App& app, std::string* part) {
+  AddText(app, kPartOption, "KEY", part,
+          "Read this part of a folder or file of tensors, as in ema or app.model");
+}
+
+void RequireNoPart(const std::string& part, const std::string& path) {
+  if (part.empty()) return;
+  throw Usage(
+      fmt::format("`{}` is for folders and files of tensors of other tools, but `{}` is not one",
+                  kPartOption, path),
+      fmt::format("leave out `{}`", kPartOption));
 }
 
 std::string InitText(const Tensor& tensor) {

@@ -100,6 +100,10 @@ void RequirePartCount(std::string_view option, int64_t count);
 
 // Adds `--only GLOB`, for Matching().
 void AddOnly(CLI::App& app, std::string* only);
+// Adds `--part-of-file KEY`, for TensorFolder.
+void AddPartOfFile(CLI::App& app, std::string* part);
+// Throws Error (kUsage) if a part is asked for of a spec.
+void RequireNoPart(const std::string& part, const std::string& spec);
 
 // Returns the tensor's distribution, or what it is a view of.
 std::string InitText(const Tensor& tensor);

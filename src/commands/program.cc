@@ -147,7 +147,7 @@ ExitCode RunProgram(const ProgramOptions& options) {
   } else if (out) {
     out->Write(WriteProgram(plan, request));
   } else {
-    Print(WriteProgram(plan, request));
+    PrintExactly(WriteProgram(plan, request));
   }
   return ExitCode::kOk;
 }

@@ -27,6 +27,7 @@ struct ReshardOptions {
     app.add_option("--uneven", uneven,
                    "Without --spec: what to do with a dimension that the mesh does not divide")
         ->type_name("error|chunk");
+    AddPartOfFile(app, &part);
     AddRanks(app, &ranks);
     AddIndex(app, &index);
     work.AddJobsTo(app, "copy and hash");
@@ -38,7 +39,7 @@ struct ReshardOptions {
   SpecOptions spec;  // its path is that of --spec
   WorkOptions work;
   RankOptions ranks;
-  std::string from, folder, uneven, index = "auto";
+  std::string from, folder, uneven, part, index = "auto";
   bool json = false;
 };
 
@@ -98,7 +99,7 @@ Plan NewPlan(const ReshardOptions& options, const Plan& from) {
 ExitCode RunReshard(const ReshardOptions& options) {
   const Stopwatch time;
   RequireFolderName(options.folder);
-  TensorFolder folder(options.from);
+  TensorFolder folder(options.from, options.part);
   const Plan& from = folder.plan();
   RequireOutside(options.folder, options.from, true);
   SayFolder(folder);

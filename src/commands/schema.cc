@@ -288,7 +288,7 @@ extern const Command kSchema = {
     .summary = "Print the JSON Schema of specs, for editors",
     .configure = [](CLI::App&) -> std::function<ExitCode()> {
       return [] {
-        Print(SpecSchema());
+        PrintExactly(SpecSchema());
         return ExitCode::kOk;
       };
     },

@@ -11,6 +11,7 @@
 #include "base/glob.h"
 #include "base/json.h"
 #include "base/result_file.h"
+#include "base/text.h"
 #include "commands/command.h"
 #include "commands/folders.h"
 #include "commands/options.h"
@@ -32,6 +33,7 @@ struct StatsOptions {
     spec.AddOverridesTo(app);
     spec.AddLayoutTo(app, "Measure the tensors that this layout of the spec stores");
     AddOnly(app, &only);
+    AddPartOfFile(app, &part);
     work.AddJobsTo(app, "generate or read, and count");
     work.AddProgressTo(app);
     AddText(app, "--html", "FILE", &html, "Also write a page of pictures: histograms, quantiles");
@@ -42,7 +44,7 @@ struct StatsOptions {
   std::string path;
   SpecOptions spec;  // its path is that of --spec
   WorkOptions work;
-  std::string only;
+  std::string only, part;
   std::string html;  // a file; empty: none
   bool force = false, json = false;
 };
@@ -168,7 +170,7 @@ std::string InTable(const std::vector<Measurement>& results) {
 std::string InFull(const Measurement& m) {
   const Tensor& tensor = *m.tensor;
   std::string text =
-      fmt::format("{}: {} {}, {}\n\n", Paint(Role::kStrong, tensor.path()),
+      fmt::format("{}: {} {}, {}\n\n", Paint(Role::kStrong, Escape(tensor.path())),
                   InfoOf(tensor.dtype()).name, InShape(tensor.shape()), InitText(*m.declaring));
   const auto declared = [&](double DeclaredMoments::*member) {
     return m.declared ? Short((*m.declared).*member) : "";
@@ -209,9 +211,9 @@ std::string Complaint(const Measurement& m) {
   } else {
     why = fmt::format("its values go from {} to {}", m.moments.min, m.moments.max);
   }
-  return fmt::format("{}: {} ({}): {}\n", Paint(Role::kStrong, m.tensor->path(), Channel::kTalk),
-                     Paint(Role::kBad, "is not as declared", Channel::kTalk), InitText(*m.tensor),
-                     why);
+  return fmt::format(
+      "{}: {} ({}): {}\n", Paint(Role::kStrong, Escape(m.tensor->path()), Channel::kTalk),
+      Paint(Role::kBad, "is not as declared", Channel::kTalk), InitText(*m.tensor), why);
 }
 
 const ResultKind kStatsPage = {
@@ -229,6 +231,7 @@ std::string Named(const std::vector<std::string>& names, std::string_view one,
   std::string text = fmt::format(
       "{} {}: {}", Count(count, "tensor"), count == 1 ? one : several,
       fmt::join(names.begin(), names.begin() + std::min<int64_t>(count, kMostNamed), ", "));
+  text = Escape(text);
   if (names.size() > kMostNamed) text += fmt::format(" and {} more", Grouped(count - kMostNamed));
   return text + "\n";
 }
@@ -267,7 +270,8 @@ void CompareWithSpec(const StatsOptions& options, AgainstSpec* against) {
   Progress progress(options.work.Mode(), "comparing", against->plan.bytes, options.json);
   against->comparison = Compare(
       options.path, against->plan, options.work.Workers(false),
-      [&](const WorkCounters& c) { progress.Update(c.hashed_bytes / 2); }, &counters, options.only);
+      [&](const WorkCounters& c) { progress.Update(c.hashed_bytes / 2); }, &counters, options.only,
+      options.part);
 }
 
 // Returns what declares each of the tensors, and says in `all` which the spec has otherwise.
@@ -345,7 +349,11 @@ ExitCode RunStats(const StatsOptions& options) {
   RequireFitting(options, is_folder);
   StatsResults all;
   std::optional<TensorFolder> folder;
-  if (is_folder) SayFolder(folder.emplace(options.path));
+  if (is_folder) {
+    SayFolder(folder.emplace(options.path, options.part));
+  } else {
+    RequireNoPart(options.part, options.path);
+  }
   SpecOptions generated = options.spec;
   generated.request.path = options.path;
   const Plan loaded = is_folder ? Plan() : generated.Load();

@@ -17,6 +17,7 @@
 #include "export/export.h"
 #include "export/record.h"
 #include "formats/input.h"
+#include "formats/parts.h"
 #include "plan/relayout.h"
 #include "report/text.h"
 
@@ -35,6 +36,7 @@ struct VerifyOptions {
             "Compare the values with those of this spec");
     spec.AddOverridesTo(app);
     spec.AddLayoutTo(app);
+    AddPartOfFile(app, &part);
     AddText(
         app, "--signers", "FILE", &signature.signers,
         "Exit 1 unless one of these keys, as ssh-keygen has them, signed the folder's manifest");
@@ -46,7 +48,7 @@ struct VerifyOptions {
     AddJson(app, &json);
   }
 
-  std::string folder;
+  std::string folder, part;
   SpecOptions spec;
   WorkOptions work;
   SignatureRequest signature;
@@ -100,13 +102,14 @@ ExitCode RunAgainstSpec(const VerifyOptions& options, const Plan& plan, std::str
   {
     Progress progress(options.work.Mode(), "comparing", plan.bytes, options.json);
     const WorkerOptions workers = options.work.Workers(false);
-    // In a bucket only one side is hashed.
-    const bool is_url = IsBucketUrl(options.folder) && !manifest.empty();
+    // Of a checkpoint only one side is hashed.
+    const bool is_verified = !manifest.empty();
     const auto update = [&](const WorkCounters& c) {
-      progress.Update(c.hashed_bytes / (is_url ? 1 : 2));
+      progress.Update(c.hashed_bytes / (is_verified ? 1 : 2));
     };
-    result = is_url ? CompareInBucket(options.folder, manifest, plan, workers, update, &counters)
-                    : Compare(options.folder, plan, workers, update, &counters);
+    result = is_verified
+                 ? CompareVerified(options.folder, manifest, plan, workers, update, &counters)
+                 : Compare(options.folder, plan, workers, update, &counters, {}, options.part);
   }
   const bool equal = result.findings.empty();
   if (options.json) {
@@ -139,8 +142,11 @@ VerifyResult CheckBytes(const VerifyOptions& options, bool is_export) {
   std::mutex mutex;
   std::optional<Progress> progress;
   const ProgressMode mode = options.work.Mode();
+  int jobs = options.work.Jobs();
+  // A network is faster with more requests than there are cores.
+  if (options.work.jobs == 0 && IsBucketUrl(options.folder)) jobs = std::max(jobs, 8);
   return (is_export ? VerifyExport : Verify)(
-      options.folder, options.work.Jobs(), [&](int64_t bytes, int64_t total) {
+      *Place::At(options.folder), jobs, [&](int64_t bytes, int64_t total) {
         const std::lock_guard lock(mutex);
         if (!progress) progress.emplace(mode, "checking", total, options.json);
         progress->Update(bytes);
@@ -198,6 +204,10 @@ void RequireSense(const VerifyOptions& options, bool against_spec) {
   const SignatureRequest& signature = options.signature;
   if (!against_spec && options.spec.HasOverrides()) {
     throw Error(ExitCode::kUsage, fmt::format("{}, and none is given", kOverridesAreForSpecs),
+                "add `--spec SPEC`");
+  }
+  if (!against_spec && !options.part.empty()) {
+    throw Error(ExitCode::kUsage, fmt::format("`{}` is for `--spec`", kPartOption),
                 "add `--spec SPEC`");
   }
   if (signature.signers.empty() && !signature.signature.empty()) {

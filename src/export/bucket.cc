@@ -27,6 +27,8 @@
 #include "checkpoint/receipt.h"
 #include "export/record.h"
 #include "export/shares.h"
+#include "place/bucket_place.h"
+#include "place/digests.h"
 #include "report/text.h"
 #include "spec/file_kind.h"
 
@@ -87,7 +89,8 @@ class BucketExport {
       : plan_(plan),
         request_(request),
         counters_(*counters),
-        store_(ParseBucketUrl(request.folder)),
+        place_(request.folder),
+        store_(place_.store()),
         origin_(WriteOrigin(plan, request)),
         claim_(WithDigest(
             fmt::format("{}{}\"{}\",\n", origin_, kSourceMember, ToHex(Sha256Of(request.claim))))),
@@ -455,44 +458,19 @@ class BucketExport {
   // (kConflict) if it has others than were made here.
   void RequireSame(size_t f) {
     const FileLayout file = Finished(parts_.files[f], parts_.crcs[f]);
-    const std::optional<ObjectInfo> info = store_.Head(file.path);
-    bool differs = !info || info->size != file.size();
-    Sha256 gaps, expected;
+    Sha256 expected;
     ForEachGap(file, [&](std::string_view bytes) { expected.Update(bytes); });
-    Sha256 box;
-    int64_t at = 0;
-    size_t next = 0;  // the box that is read, or that comes
-    const auto order = InOrder(file);
-    const auto read = [&](std::string_view piece) {
-      while (!piece.empty()) {
-        const FileBox* const here = next < order.size() ? &file.boxes[order[next]] : nullptr;
-        const bool is_in_box = here != nullptr && at >= here->offset;
-        const int64_t end = here == nullptr ? file.size()
-                            : is_in_box     ? here->offset + BytesOf(*here)
-                                            : here->offset;
-        const std::string_view part =
-            piece.substr(0, static_cast<size_t>(std::min(end - at, std::ssize(piece))));
-        (is_in_box ? box : gaps).Update(part);
-        at += std::ssize(part);
-        piece.remove_prefix(part.size());
-        if (!is_in_box || at < end) continue;
-        differs |= std::exchange(box, Sha256()).Finish() != parts_.digests[f][order[next++]];
-      }
-    };
-    if (!differs) ReadObject(store_, file.path, *info, read);
-    if (!differs && gaps.Finish() == expected.Finish()) return;
+    std::vector<FilePart> parts;
+    for (const FileBox& box : file.boxes) parts.push_back({box.offset, BytesOf(box)});
+    std::unique_ptr<PlaceFile> there;
+    if (place_.Open(file.path, &there).empty() && there->size() == file.size()) {
+      const FileDigests digests = HashFile(place_, *there, parts, kOneFile);
+      if (digests.parts == parts_.digests[f] && digests.rest == expected.Finish()) return;
+    }
     throw Error(
         ExitCode::kConflict,
         fmt::format("`{}` was made of sources that had other elements", store_.UrlOf(file.path)),
         "make all of it from one source, in another folder, and give its `digest` in the spec");
-  }
-
-  static std::vector<size_t> InOrder(const FileLayout& file) {
-    std::vector<size_t> order(file.boxes.size());
-    for (size_t b = 0; b < order.size(); ++b) order[b] = b;
-    std::sort(order.begin(), order.end(),
-              [&](size_t a, size_t b) { return file.boxes[a].offset < file.boxes[b].offset; });
-    return order;
   }
 
   // Makes a file without elements, or compares the one that is there.
@@ -509,12 +487,11 @@ class BucketExport {
         info = store_.Head(file.path);
       }
       if (!info) continue;  // Another writer was through, and ended the upload.
-      Sha256 present;
-      if (info->size == file.size()) {
-        ReadObject(store_, file.path, *info,
-                   [&](std::string_view piece) { present.Update(piece); });
+      std::unique_ptr<PlaceFile> there;
+      if (info->size == file.size() && place_.Open(file.path, &there).empty() &&
+          ToHex(HashFile(place_, *there, {}, kOneFile).rest) == digest) {
+        return;
       }
-      if (info->size == file.size() && ToHex(present.Finish()) == digest) return;
       break;
     }
     throw Error(
@@ -527,7 +504,8 @@ class BucketExport {
   const Plan& plan_;
   const ExportRequest& request_;
   WorkCounters& counters_;
-  Store store_;
+  const BucketPlace place_;
+  Store& store_;
   const std::string origin_, claim_, claim_sha256_;
   const bool may_differ_;  // The values do not follow from the plan.
   ExportParts parts_;

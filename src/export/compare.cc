@@ -12,7 +12,6 @@
 #include "base/glob.h"
 #include "base/interrupt.h"
 #include "base/text.h"
-#include "checkpoint/bucket.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/reader.h"
@@ -40,11 +39,12 @@ Contents ReadCheckpoint(const std::string& folder) {
 }
 
 // Reads what a folder holds. `*name_of` says how its files write a type.
-Contents Read(const std::string& folder, std::function<std::string_view(DType)>* name_of) {
+Contents Read(const std::string& folder, const std::string& part,
+              std::function<std::string_view(DType)>* name_of) {
   *name_of = NameOf;
   if (IsInputFolder(folder) && InputExists(folder + "/" + kPlanName)) return ReadCheckpoint(folder);
   const FormatReader* reader = nullptr;
-  Contents contents = ReadForeign(folder, &reader);
+  Contents contents = ReadForeign(folder, part, &reader);
   *name_of = [reader](DType dtype) { return ForeignNamesOf(dtype).*reader->dtype; };
   return contents;
 }
@@ -52,8 +52,8 @@ Contents Read(const std::string& folder, std::function<std::string_view(DType)>*
 // Counts what is of an optimizer, or of another part of a run.
 int64_t CountOptimizer(const Contents& contents) {
   int64_t count = 0;
-  for (const auto& [name, entries] : contents.others) {
-    if (name != "objects" && name != "_extra_state") count += entries;
+  for (const auto& [name, size] : contents.others) {
+    if (name != "objects" && name != "_extra_state") count += size.entries;
   }
   return count;
 }
@@ -129,44 +129,60 @@ std::vector<Pair> FindPairs(const std::map<std::string, Holding>& holdings, cons
   return pairs;
 }
 
-// Makes the boxes that a rank's receipt has digests of. Returns for each box whether it has another
-// one.
-std::vector<bool> CompareRank(const RankPlan& rank, const Receipt& receipt,
-                              const std::unordered_map<std::string_view, const Pair*>& pair_of,
-                              const WorkerOptions& options,
-                              const std::function<void(const WorkCounters& counters)>& progress,
-                              WorkCounters* counters) {
+// Generates the boxes of a rank and returns their digests. Boxes of tensors without a pair keep the
+// digest of the receipt. `made` caches the digests of replicas.
+std::vector<Digest> GenerateDigests(
+    const RankPlan& rank, const Receipt& receipt,
+    const std::unordered_map<std::string_view, const Pair*>& pair_of, bool has_replicas,
+    std::map<std::pair<const Tensor*, Shape>, Digest>* made, const WorkerOptions& options,
+    const std::function<void(const WorkCounters& counters)>& progress, WorkCounters* counters) {
   std::vector<Digest> wanted = receipt.digests;
+  std::vector<size_t> anew;
   std::vector<BoxTask> tasks;
   for (size_t i = 0; i < rank.shards.size(); ++i) {
-    const auto pair = pair_of.find(rank.shards[i].tensor->path());
+    const Shard& shard = rank.shards[i];
+    const auto pair = pair_of.find(shard.tensor->path());
     if (pair == pair_of.end()) continue;
-    tasks.push_back({pair->second->tensor, rank.shards[i].box, {}, &wanted[i]});
+    const auto before = made->find({shard.tensor, shard.box.offset});
+    if (before != made->end()) {
+      wanted[i] = before->second;
+      continue;
+    }
+    anew.push_back(i);
+    tasks.push_back({pair->second->tensor, shard.box, {}, &wanted[i]});
   }
   Workers workers(options, counters);
   workers.Submit(std::move(tasks), nullptr);
   workers.WaitFor(1, [&] {
     if (progress) progress(*counters);
   });
-  std::vector<bool> differs;
-  for (size_t i = 0; i < wanted.size(); ++i) differs.push_back(wanted[i] != receipt.digests[i]);
-  return differs;
+  for (const size_t i : anew) {
+    if (has_replicas) (*made)[{rank.shards[i].tensor, rank.shards[i].box.offset}] = wanted[i];
+  }
+  return wanted;
+}
+
+Finding OtherValues(const std::string& file, std::string path, const Digest& held,
+                    const Digest& wanted) {
+  return {file, std::move(path),
+          fmt::format("has other values: sha256 {} instead of {}", ToHex(held).substr(0, 12),
+                      ToHex(wanted).substr(0, 12))};
 }
 
 }  // namespace
 
-Comparison CompareInBucket(const std::string& url, std::string_view manifest, const Plan& plan,
+Comparison CompareVerified(const std::string& folder, std::string_view manifest, const Plan& plan,
                            const WorkerOptions& options,
                            const std::function<void(const WorkCounters& counters)>& progress,
                            WorkCounters* counters) {
   const auto changed = [&] {
-    return Error(ExitCode::kWorld, fmt::format("`{}` was changed while it was read", url),
+    return Error(ExitCode::kWorld, fmt::format("`{}` was changed while it was read", folder),
                  "run the same command again");
   };
-  BucketCheckpoint bucket(url);
+  const std::unique_ptr<Place> place = Place::At(folder);
   Digest plan_sha256{};
-  Plan held = LoadBucketPlan(url, &plan_sha256);
-  bucket.LoadDevices(&held);  // The manifest lists them.
+  Plan held = LoadCheckpointPlan(folder, &plan_sha256);
+  LoadDevices(*place, &held);  // The manifest lists them.
   std::map<std::string, Holding> holdings;
   for (const Tensor& tensor : held.graph.tensors) {
     holdings[std::string(tensor.path())] = {
@@ -178,22 +194,24 @@ Comparison CompareInBucket(const std::string& url, std::string_view manifest, co
       &result);
   std::unordered_map<std::string_view, const Pair*> pair_of;
   for (const Pair& pair : pairs) pair_of.emplace(pair.tensor->path(), &pair);
+  std::map<std::pair<const Tensor*, Shape>, Digest> made;
   std::vector<ReceiptEntry> entries;
   for (int64_t r = 0; r < held.world_size(); ++r) {
     ThrowIfInterrupted();
     const RankPlan rank = PlanRank(held, r);
-    const std::optional<Receipt> receipt = bucket.FindReceipt(rank, plan_sha256, true);
+    const std::optional<Receipt> receipt = FindReceipt(*place, rank, plan_sha256, true);
     if (!receipt) throw changed();
-    const std::vector<bool> differs =
-        CompareRank(rank, *receipt, pair_of, options, progress, counters);
-    for (size_t i = 0; i < differs.size(); ++i) {
+    const std::vector<Digest> wanted =
+        GenerateDigests(rank, *receipt, pair_of, held.graph.replicas == Replicas::kFull, &made,
+                        options, progress, counters);
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (wanted[i] == receipt->digests[i]) continue;
       const std::string path(rank.shards[i].tensor->path());
-      if (!differs[i]) continue;
       ComparedTensor& compared = result.compared[pair_of.at(path)->place];
       // The first such box of a tensor stands for all.
       if (std::exchange(compared.outcome, ComparedTensor::Outcome::kOtherValues) ==
           ComparedTensor::Outcome::kEqual) {
-        result.findings.Add({RankFile(r), path, "has other values"});
+        result.findings.Add(OtherValues(RankFile(r), path, receipt->digests[i], wanted[i]));
       }
     }
     entries.push_back(EntryOf(held, rank, *receipt));
@@ -208,20 +226,21 @@ Comparison CompareInBucket(const std::string& url, std::string_view manifest, co
 
 Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOptions& options,
                    const std::function<void(const WorkCounters& counters)>& progress,
-                   WorkCounters* counters, const std::string& only) {
+                   WorkCounters* counters, const std::string& only, const std::string& part) {
   Comparison result;
   std::function<std::string_view(DType)> name_of;
-  Contents contents = Read(folder, &name_of);
+  Contents contents = Read(folder, part, &name_of);
   const std::unordered_set<std::string_view> paths = PathsIn(plan);
+  const std::string prefix = contents.part + ".";
   const bool keeps_prefix =
-      !contents.prefix.empty() && !RemovePrefix(contents.prefix, paths, &contents.tensors);
+      !contents.part.empty() && !RemovePrefix(prefix, paths, &contents.tensors);
   result.findings = std::move(contents.findings);
   result.optimizer_entries = CountOptimizer(contents);
   std::vector<Pair> pairs = FindPairs(contents.tensors, plan, paths, name_of, only, &result);
   for (ComparedTensor& compared : result.compared) {
     // A folder's own plan is always without it.
-    if (keeps_prefix && compared.name.starts_with(contents.prefix)) {
-      compared.name.erase(0, contents.prefix.size());
+    if (keeps_prefix && compared.name.starts_with(prefix)) {
+      compared.name.erase(0, prefix.size());
     }
   }
 
@@ -246,9 +265,7 @@ Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOpti
     if (pair.held == pair.wanted) continue;
     result.compared[pair.place].outcome = ComparedTensor::Outcome::kOtherValues;
     result.findings.Add(
-        {pair.holding->file, std::string(pair.tensor->path()),
-         fmt::format("has other values: sha256 {} instead of {}", ToHex(pair.held).substr(0, 12),
-                     ToHex(pair.wanted).substr(0, 12))});
+        OtherValues(pair.holding->file, std::string(pair.tensor->path()), pair.held, pair.wanted));
   }
   return result;
 }

@@ -7,9 +7,11 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/glob.h"
 #include "base/interrupt.h"
 #include "base/new_file.h"
 #include "base/shared_folder.h"
+#include "base/text.h"
 #include "bucket/url.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file_tasks.h"
@@ -63,21 +65,53 @@ bool IsThere(const std::string& folder, const std::string& origin,
   throw Error(ExitCode::kConflict, fmt::format("`{}` exists and {}", folder, what), hint);
 }
 
-// Refuses a tensor whose name is that of a file beside the tensors, where formats have a folder or
-// a file for each tensor.
+// Files by which readers, of this tool and of others, recognize a folder or a part of a model, in
+// lower case. A folder of such a name makes an export unreadable.
+constexpr std::string_view kSigns[] = {
+    "*.bin",      "*.bin.*",   "*.ckpt",
+    "*.distcp",   "*.gguf",    "*.h5",
+    "*.hdf5",     "*.json",    "*.jsonl",
+    "*.keras",    "*.msgpack", "*.npy",
+    "*.npz",      "*.ocdbt",   "*.ot",
+    "*.pkl",      "*.pt",      "*.pth",
+    "*.pth.tar",  "*.py",      "*.safetensors",
+    "*.tar",      "*.txt",     ".metadata",
+    ".z*",        "_metadata", "_checkpoint_metadata",
+    "_sharding",  "_strings",  "array_metadatas",
+    "checkpoint", "latest",    "ocdbt.*",
+    "ranks",
+};
+
+std::string InLowerCase(std::string text) {
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return text;
+}
+
+// Refuses a tensor whose name is that of a file beside the tensors, or of one that readers look
+// for, where formats have a folder or a file for each tensor.
 void RequireNamesApart(const std::vector<FileLayout>& files) {
-  std::set<std::string_view> names = {kExportName, kExportNotes};
+  std::set<std::string> names = {kExportName, kExportNotes};
   for (const FileLayout& file : files) {
-    if (file.boxes.empty()) names.insert(file.path);
+    if (file.boxes.empty()) names.insert(InLowerCase(file.path));
   }
+  std::string_view before;  // the folder of a tensor may have millions of files
   for (const FileLayout& file : files) {
     if (file.boxes.empty()) continue;
-    const std::string folder = file.path.substr(0, file.path.find('/'));
-    if (!names.contains(folder)) continue;
+    const std::string_view stored = std::string_view(file.path).substr(0, file.path.find('/'));
+    if (stored == before) continue;
+    before = stored;
+    const std::string folder = InLowerCase(std::string(stored));
+    const bool is_of_format = names.contains(folder);
+    const bool is_sign =
+        stored.size() < file.path.size() && std::ranges::any_of(kSigns, [&](auto pattern) {
+          return Matches(pattern, folder, Stars::kRuns);
+        });
+    if (!is_sign && !is_of_format) continue;
     throw Error(
         ExitCode::kUsage,
-        fmt::format("`{}` is the name of a tensor, and of a file of the format",
-                    file.boxes.front().tensor->path()),
+        fmt::format("{} is the name of a tensor, and of a file {}",
+                    Quote(file.boxes.front().tensor->path()),
+                    is_of_format ? "of the format" : "that readers of such a folder look for"),
         "leave it out, with `convert --drop` or `export --only`, or store it under another name "
         "with a layout of the spec");
   }
@@ -180,7 +214,8 @@ void WriteFiles(const Plan& plan, const ExportRequest& request,
 ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters* counters) {
   const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, request.only);
   const LayoutRequest layout = {plan, tensors, request.options,
-                                request.optimizer ? &*request.optimizer : nullptr};
+                                request.optimizer ? &*request.optimizer : nullptr,
+                                request.metadata};
   std::vector<FileLayout> files = request.format->lay_out(layout);
   RequireNamesApart(files);
   RequireFewBoxes(files);

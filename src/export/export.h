@@ -20,7 +20,9 @@ struct ExportRequest {
   std::string only;                              // A pattern over paths; empty: all tensors.
   OptionValues options;                          // options of the format
   std::optional<OptimizerState> optimizer = {};  // The optimizer of the plan's tensors.
-  TaskSource* source = nullptr;                  // Null: values are generated.
+  // What safetensors files are to have in `__metadata__`.
+  std::map<std::string, std::string> metadata = {};
+  TaskSource* source = nullptr;  // Null: values are generated.
   // If given, only these ranks are made, ascending, and other processes make the others: of
   // the same `claim`, which says what else than the plan decides the values.
   std::optional<std::vector<int64_t>> ranks = {};
@@ -64,14 +66,15 @@ struct Comparison {
 // Compares the safetensors files, DCP files or zarr arrays of a folder, whoever wrote them,
 // or an intact checkpoint, with the values of the plan. Throws Error (kRefused) if a file is
 // hostile or damaged, and kUsage if there is nothing to compare. `only` is a pattern over the paths
-// of the plan; empty: all tensors.
+// of the plan; empty: all tensors. `part` is that of ChooseModel().
 Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOptions& options,
                    const std::function<void(const WorkCounters& counters)>& progress,
-                   WorkCounters* counters, const std::string& only = {});
+                   WorkCounters* counters, const std::string& only = {},
+                   const std::string& part = {});
 
-// Does the same for a checkpoint in a bucket, of which VerifyBucket() found that its bytes have the
-// digests of its receipts, and these those of this `manifest`. Reads the receipts alone.
-Comparison CompareInBucket(const std::string& url, std::string_view manifest, const Plan& plan,
+// Does the same for a checkpoint that Verify() found intact, with its `manifest`. Compares the
+// generated boxes with the digests of the receipts, and does not read the rank files again.
+Comparison CompareVerified(const std::string& folder, std::string_view manifest, const Plan& plan,
                            const WorkerOptions& options,
                            const std::function<void(const WorkCounters& counters)>& progress,
                            WorkCounters* counters);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 #include "base/overloaded.h"
 #include "base/text.h"
 #include "checkpoint/file_tasks.h"
+#include "checkpoint/folder.h"
 #include "rng/stream.h"
 
 namespace shardinit {
@@ -49,6 +51,8 @@ void BeginRecord(const Plan& plan, const ExportRequest& request, JsonWriter& out
   }
   if (request.optimizer) WriteOptimizer(request.optimizer->spec, out.Key("optimizer"));
 }
+
+constexpr std::string_view kConfigKey = ",\n \"config\": ";
 
 using nlohmann::json;
 
@@ -117,7 +121,9 @@ std::string WriteOrigin(const Plan& plan, const ExportRequest& request) {
 bool IsRecordOf(std::string_view record, std::string_view origin) {
   // The next key ends the last value. Without it, 50 MB would begin as 5 MB does, and an export
   // with an optimizer as one without.
-  return record.starts_with(origin) && record.substr(origin.size()).starts_with(",\n \"files\": ");
+  if (!record.starts_with(origin)) return false;
+  record.remove_prefix(origin.size());
+  return record.starts_with(",\n \"files\": ") || record.starts_with(kConfigKey);
 }
 
 std::string WriteRecord(const Plan& plan, const ExportRequest& request,
@@ -126,6 +132,13 @@ std::string WriteRecord(const Plan& plan, const ExportRequest& request,
                         const std::vector<std::vector<uint32_t>>& crcs) {
   JsonWriter out;
   BeginRecord(plan, request, out);
+  // Where the format has no config.json, this keeps it for the way back.
+  const bool has_config =
+      std::ranges::any_of(files, [](const auto& file) { return file.path == "config.json"; });
+  const std::string& config = plan.graph.config;
+  if (!config.empty() && !has_config && config.size() < kRecordedConfigEnd / 2) {
+    out.Key("config").Raw(config);
+  }
   out.Key("files").BeginArray(JsonWriter::kLines);
   for (size_t f = 0; f < files.size(); ++f) {
     const FileLayout file = Finished(files[f], crcs[f]);

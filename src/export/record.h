@@ -48,6 +48,6 @@ Record ReadRecord(std::string_view text, const std::string& path);
 
 // Hashes every byte of every file that shardinit-export.json lists, `jobs` at a time, and looks for
 // names that do not belong. No link is followed. Throws Error (kRefused) if that record is damaged.
-VerifyResult VerifyExport(const std::string& folder, int jobs, const VerifyProgress& progress);
+VerifyResult VerifyExport(const Place& place, int jobs, const VerifyProgress& progress);
 
 }  // namespace shardinit

@@ -16,6 +16,7 @@
 #include "base/diagnostics.h"
 #include "formats/findings.h"
 #include "formats/foreign_names.h"
+#include "formats/parts.h"
 #include "formats/pieces.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
@@ -50,12 +51,17 @@ void RequireWhole(const std::string& name, const Holding& holding, const std::st
 struct Contents {
   std::map<std::string, Holding> tensors;
   Findings findings;  // Faults of the folder that keep no tensor from being read.
-  // Counts, by names such as `optimizer`, the entries that are not of the model and are not read.
-  std::map<std::string, int64_t> others = {};
+  // The parts that are not the model and are not read, by names such as `optimizer`.
+  std::map<std::string, PartSize> others = {};
+  // The keys, with dots, of the part that is the model; the names begin with them. Empty: it is
+  // all.
+  std::string part = {};
+  // What safetensors files have in `__metadata__`, which some libraries need to read the tensors.
+  std::map<std::string, std::string> metadata = {};
   // A sentence that says what is missing of the model; empty: nothing.
   std::string lost = {};
-  // The prefix that tells the model's names from the optimizer's, unless it is part of them.
-  std::string_view prefix = {};
+  // Whether the files have names that loaders try first.
+  bool is_usual = true;
 };
 
 struct FileBox {
@@ -124,6 +130,8 @@ struct LayoutRequest {
   const std::vector<const Tensor*>& tensors;  // the tensors to write, in the plan's order
   const OptionValues& options;
   const OptimizerState* optimizer = nullptr;  // Null: none is written.
+  // What safetensors files are to have in `__metadata__`.
+  std::map<std::string, std::string> metadata = {};
 };
 
 // Reads a folder back, whoever wrote it. Formats with the same kind of files share one.
@@ -131,10 +139,10 @@ struct FormatReader {
   std::string_view what;                  // the kind of files: `zarr arrays`
   std::string_view ForeignNames::*dtype;  // the name of a type in those files
   // None: there is nothing of that kind in the folder. Throws Error (kRefused) if what is there is
-  // hostile or damaged.
-  std::optional<Contents> (*read)(const std::string& folder);
+  // hostile or damaged. `part` is that of ChooseModel().
+  std::optional<Contents> (*read)(const std::string& folder, const std::string& part);
   // Reads a file that stands alone. Null: there is none of that kind.
-  Contents (*read_file)(const std::string& path) = nullptr;
+  Contents (*read_file)(const std::string& path, const std::string& part) = nullptr;
 };
 
 extern const FormatReader kSafetensorsReader, kDcpReader, kZarrReader, kTorchReader;

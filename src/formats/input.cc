@@ -108,6 +108,8 @@ std::vector<std::string> NamesIn(const std::string& folder) {
     return false;
   });
   std::sort(names.begin(), names.end());
+  // A bucket may have both `x` and `x/y`.
+  names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
 }
 

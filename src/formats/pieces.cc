@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
+#include <span>
 #include <unordered_set>
+#include <utility>
 
 #include "base/error.h"
+#include "bucket/url.h"
 
 namespace shardinit {
 namespace {
@@ -15,6 +19,9 @@ namespace {
 // Short runs of a piece that lie near one another are read together, with what lies between them. A
 // gap of kGap takes as long to read as another call.
 constexpr int64_t kSpan = 1 << 20, kGap = 8 << 10;
+// A request to a bucket takes as long as megabytes.
+constexpr int64_t kBucketSpan = 16 << 20;
+constexpr int64_t kKept = 8 << 20;  // bytes of a strided piece that are read together
 
 // The part that a piece and a wanted box share, as runs of elements that are consecutive in both.
 class SharedRuns {
@@ -90,6 +97,171 @@ size_t MostDivided(const std::vector<const Box*>& boxes) {
   return dimension;
 }
 
+// Moves elements from their places in a file to those in a box: `along` has the shortest steps in
+// the file, `across` in the box.
+template <typename Word>
+void MoveTile(const Piece::Loop& along, const Piece::Loop& across, const uint8_t* from,
+              uint8_t* to) {
+  constexpr int64_t kSide = 64;  // elements, so that both sides of a square stay in the cache
+  for (int64_t a = 0; a < along.extent; a += kSide) {
+    const int64_t a_end = std::min(a + kSide, along.extent);
+    for (int64_t c = 0; c < across.extent; c += kSide) {
+      const int64_t c_end = std::min(c + kSide, across.extent);
+      for (int64_t i = a; i < a_end; ++i) {
+        for (int64_t j = c; j < c_end; ++j) {
+          memcpy(to + i * along.stride + j * across.stride, from + i * along.from + j * across.from,
+                 sizeof(Word));
+        }
+      }
+    }
+  }
+}
+
+// Reads the bytes of a piece that lie apart in its file.
+class StridedRead {
+ public:
+  StridedRead(const FilePiece& piece, const InputFile& file, uint8_t* out)
+      : piece_(piece),
+        file_(file),
+        out_(out),
+        gap_(IsBucketUrl(piece.file) ? kBucketSpan : kGap),
+        span_(IsBucketUrl(piece.file) ? kBucketSpan : kSpan) {}
+
+  // Reads a part of the piece; its `base` counts from `out`.
+  void Read(Piece part) {
+    std::vector<Piece::Loop>& loops = part.loops;
+    run_ = 1;
+    if (!loops.empty() && loops.back().stride == 1 && loops.back().from == 1) {
+      run_ = loops.back().extent;
+      loops.pop_back();
+    }
+    // The file is read in its order.
+    std::stable_sort(loops.begin(), loops.end(),
+                     [](const Piece::Loop& a, const Piece::Loop& b) { return a.from > b.from; });
+    ReadLoops(loops, part.from, part.base);
+  }
+
+ private:
+  using Loops = std::span<const Piece::Loop>;
+
+  // Reads short runs that lie near one another together, and the others alone.
+  void ReadLoops(Loops loops, int64_t from, int64_t to) {
+    if (loops.empty()) return ReadFile(from, run_, out_ + to);
+    if (IsDense(loops) && Span(loops) <= span_) return ReadTogether(loops, from, to);
+    const auto [extent, stride, step] = loops[0];
+    const Loops within = loops.subspan(1);
+    int64_t together = 1;
+    if (IsDense(loops) && step > 0) together = std::max<int64_t>(1, (span_ - Span(within)) / step);
+    for (int64_t i = 0; i < extent; i += together) {
+      if (together == 1) {
+        ReadLoops(within, from + i * step, to + i * stride);
+        continue;
+      }
+      std::vector<Piece::Loop> some(loops.begin(), loops.end());
+      some[0].extent = std::min(together, extent - i);
+      ReadTogether(some, from + i * step, to + i * stride);
+    }
+  }
+
+  // Returns the bytes of the file that the loops reach over.
+  int64_t Span(Loops loops) const {
+    int64_t span = run_;
+    for (const Piece::Loop& loop : loops) span += (loop.extent - 1) * loop.from;
+    return span;
+  }
+  // Returns whether no two runs that follow one another in the file have a large gap between them.
+  bool IsDense(Loops loops) const {
+    for (; !loops.empty(); loops = loops.subspan(1)) {
+      if (loops[0].from - Span(loops.subspan(1)) > gap_) return false;
+    }
+    return true;
+  }
+
+  void ReadTogether(Loops loops, int64_t from, int64_t to) {
+    read_.resize(static_cast<size_t>(Span(loops)));
+    ReadFile(from, std::ssize(read_), read_.data());
+    std::vector<Piece::Loop> rest(loops.begin(), loops.end());
+    const auto take_least = [&rest](int64_t Piece::Loop::*step) {
+      if (rest.empty()) return Piece::Loop{1, 0, 0};
+      const auto least = std::min_element(
+          rest.begin(), rest.end(),
+          [step](const Piece::Loop& a, const Piece::Loop& b) { return a.*step < b.*step; });
+      const Piece::Loop loop = *least;
+      rest.erase(least);
+      return loop;
+    };
+    across_ = take_least(&Piece::Loop::stride);
+    along_ = take_least(&Piece::Loop::from);
+    Move(rest, 0, to);
+  }
+
+  void Move(Loops rest, int64_t from, int64_t to) const {
+    if (!rest.empty()) {
+      for (int64_t i = 0; i < rest[0].extent; ++i) {
+        Move(rest.subspan(1), from + i * rest[0].from, to + i * rest[0].stride);
+      }
+      return;
+    }
+    const uint8_t* const in = read_.data() + from;
+    uint8_t* const out = out_ + to;
+    if (run_ == 1) return MoveTile<uint8_t>(along_, across_, in, out);
+    if (run_ == 2) return MoveTile<uint16_t>(along_, across_, in, out);
+    if (run_ == 4) return MoveTile<uint32_t>(along_, across_, in, out);
+    if (run_ == 8) return MoveTile<uint64_t>(along_, across_, in, out);
+    for (int64_t i = 0; i < along_.extent; ++i) {
+      for (int64_t j = 0; j < across_.extent; ++j) {
+        memcpy(out + i * along_.stride + j * across_.stride,
+               in + i * along_.from + j * across_.from, static_cast<size_t>(run_));
+      }
+    }
+  }
+
+  void ReadFile(int64_t from, int64_t bytes, uint8_t* out) const {
+    if (!file_.ReadIfThere(piece_.offset + from, bytes, out)) ThrowChanged(piece_);
+  }
+
+  const FilePiece& piece_;
+  const InputFile& file_;
+  uint8_t* const out_;
+  const int64_t gap_, span_;
+  int64_t run_ = 1;  // bytes that follow one another in the file and in the box
+  Piece::Loop along_ = {}, across_ = {};
+  std::vector<uint8_t> read_;  // what was read together
+};
+
+void ReadStrided(const FilePiece& piece, const InputFile& file, int64_t offset, int64_t bytes,
+                 uint8_t* out) {
+  std::vector<Piece> parts;
+  ClipPiece({.loops = piece.loops}, offset, offset + bytes, &parts);
+  StridedRead read(piece, file, out);
+  for (Piece& part : parts) {
+    part.base -= offset;
+    read.Read(std::move(part));
+  }
+}
+
+// A larger part of a strided piece, which small parts are taken from: each alone would have to look
+// at much of the file.
+struct KeptPart {
+  FilePiece piece = {};
+  int64_t begin = 0;
+  std::vector<uint8_t> bytes = {};
+};
+
+const KeptPart& KeepPart(const FilePiece& piece, const InputFile& file, int64_t begin) {
+  // A thread may go through two pieces at once.
+  thread_local std::array<KeptPart, 2> kept;
+  for (const KeptPart& part : kept) {
+    if (part.begin == begin && part.piece == piece) return part;
+  }
+  kept[1] = std::exchange(kept[0], {});
+  int64_t all = 1;
+  for (const Piece::Loop& loop : piece.loops) all += (loop.extent - 1) * loop.stride;
+  std::vector<uint8_t> bytes(static_cast<size_t>(std::min(kKept, all - begin)));
+  ReadStrided(piece, file, begin, std::ssize(bytes), bytes.data());
+  return kept[0] = {piece, begin, std::move(bytes)};
+}
+
 }  // namespace
 
 bool Overlap(const Box& a, const Box& b) {
@@ -139,7 +311,25 @@ int64_t ElementsBefore(const std::vector<int64_t>& indices, const Box& box) {
 }
 
 void ReadPart(const FilePiece& piece, InputFile* file, int64_t offset, int64_t bytes, void* out) {
+  if (piece.frame) return ReadFrame(piece.frame, offset, bytes, out);
+  auto* const to = static_cast<uint8_t*>(out);
+  if (!piece.fill.empty()) {
+    for (int64_t i = 0; i < bytes; ++i) {
+      to[i] = static_cast<uint8_t>(piece.fill[static_cast<size_t>(offset + i) % piece.fill.size()]);
+    }
+    return;
+  }
   if (!*file) *file = InputFile(piece.file);
+  if (!piece.loops.empty()) {
+    if (bytes >= kKept) return ReadStrided(piece, *file, offset, bytes, to);
+    for (int64_t done = 0; done < bytes;) {
+      const int64_t at = (offset + done) % kKept, now = std::min(bytes - done, kKept - at);
+      const KeptPart& part = KeepPart(piece, *file, offset + done - at);
+      memcpy(to + done, part.bytes.data() + at, static_cast<size_t>(now));
+      done += now;
+    }
+    return;
+  }
   // A file that ends before has become shorter.
   if (!file->ReadIfThere(piece.offset + offset, bytes, out)) ThrowChanged(piece);
 }

@@ -13,7 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "formats/frame.h"
 #include "formats/input.h"
+#include "tensor/arrangement.h"
 #include "tensor/box.h"
 
 namespace shardinit {
@@ -21,7 +23,16 @@ namespace shardinit {
 struct FilePiece {
   Box box;
   std::string file;
-  int64_t offset;  // the offset of the box's first byte in the file
+  int64_t offset;  // the offset of the box's first element in the file
+  // Loops over the box's bytes, whose `from` counts bytes of the file from `offset`. Empty: the
+  // bytes follow one another in the file.
+  std::vector<Piece::Loop> loops = {};
+  // The bytes of every element, which are not in the file. Empty: the file has the elements.
+  std::string fill = {};
+  // Has the box's bytes, which then are not in the file as they are. Null: the file has them.
+  std::shared_ptr<const Frame> frame = nullptr;
+
+  bool operator==(const FilePiece&) const = default;
 };
 
 // Overlap() says whether two boxes of a tensor share an element, SharedElements() how many they
@@ -35,8 +46,8 @@ std::optional<std::pair<size_t, size_t>> FindOverlap(const std::vector<const Box
 // may equal its extent, behind all elements.
 int64_t ElementsBefore(const std::vector<int64_t>& indices, const Box& box);
 
-// Reads bytes of a piece, from `offset` in it on. `file` is its file; if it is none, it is opened.
-// Throws Error (kWorld).
+// Reads bytes of a piece, from `offset` in it on, in the row-major order of its box. `file` is its
+// file; if it is none, it is opened. Throws Error (kWorld).
 void ReadPart(const FilePiece& piece, InputFile* file, int64_t offset, int64_t bytes, void* out);
 // Opens files that are read in many parts once, and not for each part. It keeps those that were
 // asked for last, and is safe to use from several threads.

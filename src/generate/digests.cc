@@ -36,9 +36,9 @@ std::vector<TensorDigest> DigestTensors(
   return digests;
 }
 
-RecordedDigests ReadDigests(const std::string& path) {
+DigestList ReadDigests(const std::string& path) {
   const nlohmann::json in = ParseJson(ReadFile(path, size_t{1} << 30), path);
-  RecordedDigests digests;
+  DigestList list;
   const auto refuse = [&](const std::string& why) {
     return Error(ExitCode::kRefused, fmt::format("`{}` is not a list of digests{}", path, why),
                  "make one with `shardinit digest SPEC --write FILE`");
@@ -49,19 +49,28 @@ RecordedDigests ReadDigests(const std::string& path) {
       throw refuse(fmt::format(" of this version: its contract_version is {} instead of {}",
                                version.dump(), kContractVersion));
     }
-    static_cast<void>(in.at("seed").get<uint64_t>());  // decides nothing, but must be a seed
+    if (!in.at("seed").is_null()) list.seed = in["seed"].get<uint64_t>();
+    if (!in.at("engine").is_null()) list.engine = in["engine"].get<std::string>();
     for (const auto& tensor : in.at("tensors")) {
       const auto name = tensor.at("path").get<std::string>();
       RecordedDigest digest{tensor.at("dtype").get<std::string>(),
                             tensor.at("sha256").get<std::string>(),
                             tensor.at("shape").get<Shape>()};
-      const bool is_new = digests.emplace(name, std::move(digest)).second;
+      const bool is_new = list.tensors.emplace(name, std::move(digest)).second;
       if (!is_new) throw refuse(fmt::format(": it has {} twice", Quote(name)));
+    }
+    // The digest of a part of the model is not in the list.
+    if (const auto& model = in.at("model_digest"); !model.is_null()) {
+      const std::string tensors = ToHex(ModelDigest(list.tensors));
+      if (model.get<std::string>() != tensors) {
+        throw refuse(fmt::format(": its model_digest is {}, but that of its tensors is {}",
+                                 Quote(model.get<std::string>()), tensors));
+      }
     }
   } catch (const nlohmann::json::exception&) {
     throw refuse("");
   }
-  return digests;
+  return list;
 }
 
 Digest ModelDigest(const RecordedDigests& tensors) {

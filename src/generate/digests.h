@@ -1,8 +1,10 @@
 // Takes the digests of whole tensors, whatever the mesh and the layout, and reads files of such.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,8 +36,16 @@ struct RecordedDigest {
 };
 using RecordedDigests = std::map<std::string, RecordedDigest>;
 
-// Reads a file that `digest --write` or `digest --json` made. Throws Error (kRefused).
-RecordedDigests ReadDigests(const std::string& path);
+struct DigestList {
+  // What the tensors were drawn with. None: the list is of a folder that does not record it.
+  std::optional<std::string> engine;
+  std::optional<uint64_t> seed;
+  RecordedDigests tensors;
+};
+
+// Reads a file that `digest --write` or `digest --json` made. Throws Error (kRefused), also if its
+// `model_digest` is not the digest of its tensors.
+DigestList ReadDigests(const std::string& path);
 
 // Returns the SHA-256 of the sorted lines `path dtype [shape] sha256`: it is the same on every mesh
 // and in every layout.

@@ -1,5 +1,7 @@
 // Computes Euclidean norms of another tensor's elements, `init: {norms: {of: …}}`. It makes that
 // tensor along with them and keeps nothing of it.
+#include "graph/drawn/norm.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,12 +37,12 @@ class NormFiller final : public Filler {
         dtype_(tensor.dtype()),
         of_(tensor.measured()),
         elements_(FillerOf(*of_)) {
-    const bool of_all = tensor.shape().empty();
+    const Shape shape = WholeShapeOfNorms(tensor.shape(), of_->shape());
     int64_t stride = 1;
     for (size_t d = of_->shape().size(); d-- > 0;) {
       const int64_t extent = of_->shape()[d];
       // A norm over a dimension of size 1 is the same whether the dimension counts or not.
-      const bool is_over = of_all || tensor.shape()[d] != extent;
+      const bool is_over = shape[d] != extent;
       std::vector<Runs::Dimension>& of = is_over ? over_ : kept_;
       if (is_over) terms_ *= extent;
       if (!of.empty() && of.back().stride * of.back().extent == stride) {

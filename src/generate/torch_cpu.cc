@@ -129,10 +129,53 @@ void MakeTorchMatrix(const Stream& stream, double gain, const OrthogonalSize& si
   }
 }
 
-struct LazyPermutation {
+// Numbers that are made all together when the first one is asked for.
+template <typename T>
+struct AllNumbers {
   std::once_flag once;
-  std::vector<uint32_t> values;
+  std::vector<T> values;
 };
+
+template <typename T, typename F>
+void MakeAtOnce(uint64_t elements, F make_all, CalledNumbers* called) {
+  called->elements = elements;
+  called->make = [make_all, all = std::make_shared<AllNumbers<T>>()](uint64_t first,
+                                                                     std::span<double> numbers) {
+    std::call_once(all->once, [&] { all->values = make_all(); });
+    std::copy_n(all->values.begin() + static_cast<std::ptrdiff_t>(first), numbers.size(),
+                numbers.begin());
+  };
+}
+
+// Returns sums of powers of a draw's elements.
+std::vector<double> SumsOf(const torch_cpu::Drawn& drawn, const TorchRows& rows) {
+  std::vector<double> sums(drawn.elements / rows.length);
+  std::array<double, 4096> numbers;
+  for (uint64_t first = 0; first < drawn.elements; first += numbers.size()) {
+    ThrowIfInterrupted();
+    const size_t count = std::min<uint64_t>(numbers.size(), drawn.elements - first);
+    kernels::FillTorch(drawn, first, count, numbers.data());
+    DecodeInPlace(drawn.dtype, std::span(numbers).first(count));
+    for (size_t i = 0; i < count; ++i) {
+      const uint64_t at =
+          (first + i) / rows.stride / rows.length * rows.stride + (first + i) % rows.stride;
+      sums[at] += rows.power == 2 ? numbers[i] * numbers[i] : numbers[i];
+    }
+  }
+  return sums;
+}
+
+// Returns a draw's elements, of f32, of which each row is sorted.
+std::vector<float> SortedOf(const torch_cpu::Drawn& drawn, const TorchRows& rows) {
+  std::vector<float> numbers(drawn.elements);
+  kernels::FillTorch(drawn, 0, numbers.size(), numbers.data());
+  for (auto row = numbers.begin(); row != numbers.end();) {
+    const auto end = row + static_cast<std::ptrdiff_t>(rows.length);
+    std::sort(row, end);
+    row = end;
+  }
+  return numbers;
+}
 
 CalledNumbers TorchNumbersOf(const Program::PlacedCall& call, const Stream& of_tensor) {
   CalledNumbers called = {
@@ -156,19 +199,44 @@ CalledNumbers TorchNumbersOf(const Program::PlacedCall& call, const Stream& of_t
       };
       break;
     case kTorchPermutation:
-      called.elements = static_cast<uint64_t>(call.numbers[1]);
-      called.make = [stream, n = static_cast<uint32_t>(called.elements),
-                     all = std::make_shared<LazyPermutation>()](uint64_t first,
-                                                                std::span<double> numbers) {
-        std::call_once(all->once, [&] { all->values = torch_cpu::Permutation(stream, n); });
-        std::copy_n(all->values.begin() + static_cast<std::ptrdiff_t>(first), numbers.size(),
-                    numbers.begin());
-      };
+      MakeAtOnce<uint32_t>(
+          static_cast<uint64_t>(call.numbers[1]),
+          [stream, n = static_cast<uint32_t>(call.numbers[1])] {
+            return torch_cpu::Permutation(stream, n);
+          },
+          &called);
       break;
+    case kTorchOrthogonal:
+      stream.spare = TorchDrawsOf(call, stream).stream.spare;
+      MakeAtOnce<float>(
+          static_cast<uint64_t>(call.numbers[2]) * static_cast<uint64_t>(call.numbers[3]),
+          [stream, gain = call.numbers[4], size = TorchMatrixOf(call)] {
+            std::vector<float> values(static_cast<size_t>(size.rows * size.columns));
+            MakeTorchMatrix(stream, gain, size, values.data());
+            return values;
+          },
+          &called);
+      break;
+    case kTorchNormalSums:
+    case kTorchUniformSums: {
+      const torch_cpu::Drawn drawn = TorchDrawsOf(call, stream);
+      const TorchRows rows = TorchRowsOf(call);
+      MakeAtOnce<double>(
+          drawn.elements / rows.length, [drawn, rows] { return SumsOf(drawn, rows); }, &called);
+      break;
+    }
+    case kTorchNormalSorted:
+    case kTorchUniformSorted: {
+      const torch_cpu::Drawn drawn = TorchDrawsOf(call, stream);
+      const TorchRows rows = TorchRowsOf(call);
+      MakeAtOnce<float>(
+          drawn.elements, [drawn, rows] { return SortedOf(drawn, rows); }, &called);
+      break;
+    }
     case kTorchUniform:
     case kTorchNormal:
     case kTorchPairs:
-    case kTorchTruncatedNormal:
+    case kTorchTruncatedNormal: {
       const torch_cpu::Drawn drawn = TorchDrawsOf(call, stream);
       called.elements = drawn.elements;
       called.make = [drawn](uint64_t first, std::span<double> numbers) {
@@ -176,6 +244,7 @@ CalledNumbers TorchNumbersOf(const Program::PlacedCall& call, const Stream& of_t
         DecodeInPlace(drawn.dtype, numbers);
       };
       break;
+    }
   }
   return called;
 }

@@ -48,7 +48,10 @@ InitGraph BindModel(Building& building) {
   }
   if (spec.replicas && spec.replicas->value == "full") graph.replicas = Replicas::kFull;
   CheckAssertions(building);
-  if (spec.config) graph.config = BindConfig(*spec.config, building.names, building.diagnostics);
+  if (spec.config) {
+    graph.config =
+        BindConfig(*spec.config, spec.float_fields, building.names, building.diagnostics);
+  }
   return graph;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/diagnostics.h"
 #include "expr/expr.h"
@@ -9,7 +10,9 @@
 
 namespace shardinit {
 
-// Returns JSON in one line with sorted keys and evaluated expressions.
-std::string BindConfig(const ConfigSpec::Map& config, const Scope& names, Diagnostics& diagnostics);
+// Returns JSON in one line with sorted keys and evaluated expressions. Whole numbers become floats
+// in `float_fields`.
+std::string BindConfig(const ConfigSpec::Map& config, const std::vector<std::string>& float_fields,
+                       const Scope& names, Diagnostics& diagnostics);
 
 }  // namespace shardinit

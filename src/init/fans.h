@@ -79,6 +79,11 @@ class Fans {
 
   // Whether the caller wants to know how the numbers are computed.
   bool explains() const { return working_ != nullptr; }
+
+  // The engine may draw tensors one after another, so that one that is all zeros takes numbers too.
+  void DrawZeros(bool draws) { draws_zeros_ = draws; }
+  bool draws_zeros() const { return draws_zeros_; }
+
   void Explain(Working step) const { working_->push_back(std::move(step)); }
 
  private:
@@ -89,6 +94,7 @@ class Fans {
   std::string_view initializer_;
   Span place_;
   std::vector<Working>* working_ = nullptr;
+  bool draws_zeros_ = false;
   mutable bool reported_ = false;
 };
 

@@ -61,6 +61,7 @@ bool CheckScale(std::string_view name, const Argument& argument, Diagnostics& di
 // Makes a normal distribution with mean 0. `cause` is the argument that decides the scale.
 std::optional<Distribution> NormalOf(double std, Span cause, Diagnostics& diagnostics);
 // Makes a uniform distribution on [-bound, bound); a bound of 0 gives zeros.
-std::optional<Distribution> UniformOf(double bound, Span cause, Diagnostics& diagnostics);
+std::optional<Distribution> UniformOf(double bound, Span cause, const Fans& fans,
+                                      Diagnostics& diagnostics);
 
 }  // namespace shardinit

@@ -53,11 +53,18 @@ std::optional<Distribution> NormalOf(double std, Span cause, Diagnostics& diagno
   return Normal{0, std};
 }
 
-std::optional<Distribution> UniformOf(double bound, Span cause, Diagnostics& diagnostics) {
+std::optional<Distribution> UniformOf(double bound, Span cause, const Fans& fans,
+                                      Diagnostics& diagnostics) {
   // The distance between the bounds is also a scale of the sampler.
   if (!CheckScale("bound", {bound, cause}, diagnostics) ||
       !CheckMagnitude("2 * bound", {2 * bound, cause}, diagnostics)) {
     return {};
+  }
+  if (bound == 0 && fans.draws_zeros()) {
+    return diagnostics.Error(
+        cause, "its bounds are 0, but PyTorch draws numbers even for zeros",
+        "use `zeros`, and give the next tensor that is drawn `key: {torch: {skip: N}}`, where N is "
+        "the number of elements");
   }
   if (bound == 0) return Constant{0};
   return Uniform{-bound, bound};

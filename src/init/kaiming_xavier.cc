@@ -68,7 +68,7 @@ std::optional<Distribution> AsUniform(Arguments a, const Fans& fans, Diagnostics
   static const Formula kBound("bound", "sqrt(3) * std");
   const auto std = kStd(a, fans, diagnostics);
   if (!std) return {};
-  return UniformOf(kBound({{"std", *std}}, fans), a[0].span, diagnostics);
+  return UniformOf(kBound({{"std", *std}}, fans), a[0].span, fans, diagnostics);
 }
 
 constexpr Initializer kKaimingXavierRows[] = {

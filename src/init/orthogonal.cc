@@ -37,7 +37,7 @@ DimensionSet AllOf(const Shape& shape) {
 std::optional<Distribution> MatrixOf(double gain, DimensionSet one, DimensionSet other,
                                      std::string_view name, const Fans& fans,
                                      Diagnostics& diagnostics) {
-  if (gain == 0) return Constant{0};
+  if (gain == 0 && !fans.draws_zeros()) return Constant{0};
   const bool first = (one & -one) < (other & -other);
   const Orthogonal orthogonal{gain, first ? one : other, first ? other : one};
   const OrthogonalSize size = SizeOf(orthogonal, fans.shape());

@@ -41,7 +41,7 @@ std::optional<Distribution> UntruncatedOf(const Scaling& scaling, Span cause, co
 std::optional<Distribution> EvenOf(const Scaling& scaling, Span cause, const Fans& fans,
                                    Diagnostics& diagnostics) {
   static const Formula kBound("bound", "sqrt(3 * (scale / fan))");
-  return UniformOf(Compute(kBound, scaling, fans), cause, diagnostics);
+  return UniformOf(Compute(kBound, scaling, fans), cause, fans, diagnostics);
 }
 
 struct Form {

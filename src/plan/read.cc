@@ -85,7 +85,10 @@ void AssignReadStreams(const Engine& engine, uint64_t seed, const std::string& p
   for (const Tensor& tensor : tensors) {
     if (tensor.view()) continue;
     const bool has_place = engine.has_places && HasPlace(tensor);
-    if (std::holds_alternative<StreamPlace>(tensor.key()) != has_place ||
+    const auto* const matrix = std::get_if<Orthogonal>(&tensor.distribution());
+    // Only PyTorch draws a matrix to multiply it by zero.
+    if ((matrix != nullptr && matrix->gain == 0 && !engine.has_places) ||
+        std::holds_alternative<StreamPlace>(tensor.key()) != has_place ||
         OtherEngine(tensor.distribution(), engine) != nullptr ||
         !RefusalOf(engine, tensor).empty()) {
       RefusePlan(path, "the engine cannot draw `{}` with this key", tensor.path());
@@ -303,13 +306,8 @@ class PlanReader {
     if ((top.at("format_version") != kFormatVersion &&
          top.at("format_version") != kNewestFormatVersion) ||
         top.at("contract_version") != kContractVersion) {
-      throw Error(
-          ExitCode::kRefused,
-          fmt::format("`{}` has format version {} and contract version {}, but this tool "
-                      "knows {} to {}, and {}",
-                      path_, top.at("format_version").dump(), top.at("contract_version").dump(),
-                      kFormatVersion, kNewestFormatVersion, kContractVersion),
-          "use the release of shardinit that wrote it");
+      throw UnknownVersion(path_, top.at("format_version").dump(),
+                           top.at("contract_version").dump());
     }
     graph_.name = top.at("name").get<std::string>();
     if (!IsModelName(graph_.name))
@@ -406,6 +404,37 @@ Tensor ReadOnlyTensor(const json& in, const std::string& path) {
   AssignReadStreams(ReadEngine(in, path), ReadSeed(in, path), path, tensors);
   CheckTensors(tensors, path);
   return std::move(tensors[0]);
+}
+
+UnknownVersion::UnknownVersion(const std::string& path, std::string_view format,
+                               std::string_view contract)
+    : Error(ExitCode::kRefused,
+            contract.empty()
+                ? fmt::format("`{}` has format version {}, but this tool knows {} to {}", path,
+                              format, kFormatVersion, kNewestFormatVersion)
+                : fmt::format("`{}` has format version {} and contract version {}, but this tool "
+                              "knows {} to {}, and {}",
+                              path, format, contract, kFormatVersion, kNewestFormatVersion,
+                              kContractVersion),
+            "use the release of shardinit that wrote it") {}
+
+void RequireKnownVersion(std::string_view text, const std::string& path) {
+  const std::string_view head = text.substr(0, 1024);  // the versions are the first members
+  const auto number_of = [&](std::string_view key) -> std::string_view {
+    const size_t at = head.find(key);
+    if (at == head.npos) return {};
+    const size_t begin = std::min(head.find_first_not_of(": \t\r\n", at + key.size()), head.size());
+    const size_t end = std::min(head.find_first_not_of("0123456789", begin), head.size());
+    return head.substr(begin, end - begin);
+  };
+  const std::string_view format = number_of("\"format_version\""),
+                         contract = number_of("\"contract_version\"");
+  const bool is_known = format.empty() || format == fmt::to_string(kFormatVersion) ||
+                        format == fmt::to_string(kNewestFormatVersion);
+  const bool keeps_contract = contract.empty() || contract == fmt::to_string(kContractVersion);
+  if (!is_known || (!format.empty() && !keeps_contract)) {
+    throw UnknownVersion(path, format, contract);
+  }
 }
 
 Plan ReadPlan(std::string_view text, const std::string& path) {

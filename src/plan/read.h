@@ -5,6 +5,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -24,6 +25,17 @@ class RefusedPlan : public Error {
  private:
   std::string why_;
 };
+
+// This is thrown of a file of a checkpoint that another release of this tool wrote.
+class UnknownVersion : public Error {
+ public:
+  // The versions are as the file has them; one that it lacks is empty.
+  UnknownVersion(const std::string& path, std::string_view format, std::string_view contract);
+};
+
+// Throws UnknownVersion if the text of a file of a checkpoint begins with other versions than this
+// tool knows. A text that has none is not refused here.
+void RequireKnownVersion(std::string_view text, const std::string& path);
 
 // Throws RefusedPlan, which names the plan's file and what is wrong.
 template <typename... T>

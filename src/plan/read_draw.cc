@@ -104,7 +104,7 @@ class DistributionReader {
   void CheckMembers(const Expression&) const {}
   void CheckMembers(const Orthogonal& o) const {
     const OrthogonalSize size = SizeOf(o, shape_);
-    if (o.gain == 0 || !IsValidScale(o.gain) || (o.rows & o.columns) != 0 || o.columns == 0 ||
+    if (!IsValidScale(o.gain) || (o.rows & o.columns) != 0 || o.columns == 0 ||
         (o.rows & -o.rows) > (o.columns & -o.columns) || o.rows == 0 ||
         size.operations > kMaxOperations || size.bytes > kMaxMatrixBytes) {
       RefuseInit("no orthogonal matrix of {} × {} with the gain {} can be made", size.rows,

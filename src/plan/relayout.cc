@@ -82,34 +82,35 @@ void TakeOutTwins(const Plan& folder, Plan* from) {
   });
 }
 
-// Throws unless both have the same tensors of the same shapes.
-void RequireStoredSo(const Plan& folder, const Plan& from) {
+// Returns what is wrong unless both have the same tensors of the same shapes.
+std::optional<Error> FindUnlike(const Plan& folder, const Plan& from) {
   std::map<std::string_view, const Tensor*> there;
   for (const Tensor& tensor : folder.graph.tensors) there.emplace(tensor.path(), &tensor);
   for (const Tensor& tensor : from.graph.tensors) {
     const auto found = there.find(tensor.path());
     if (found == there.end()) {
-      throw Error(ExitCode::kUsage,
-                  fmt::format("the folder has no `{}`, which is in {} of `{}`", tensor.path(),
-                              LayoutText(from), from.graph.name),
-                  "give the layout that the folder has, with `--from-layout`");
+      return Error(ExitCode::kUsage,
+                   fmt::format("the folder has no `{}`, which is in {} of `{}`", tensor.path(),
+                               LayoutText(from), from.graph.name),
+                   "give the layout that the folder has, with `--from-layout`");
     }
     const Shape& shape = found->second->shape();
     if (shape != tensor.shape()) {
-      throw Error(ExitCode::kUsage,
-                  fmt::format("`{}` is [{}] in the folder, but [{}] in {} of `{}`", tensor.path(),
-                              fmt::join(shape, ", "), fmt::join(tensor.shape(), ", "),
-                              LayoutText(from), from.graph.name),
-                  "give the spec of the model that is in the folder, with `--spec` and `--set`");
+      return Error(ExitCode::kUsage,
+                   fmt::format("`{}` is [{}] in the folder, but [{}] in {} of `{}`", tensor.path(),
+                               fmt::join(shape, ", "), fmt::join(tensor.shape(), ", "),
+                               LayoutText(from), from.graph.name),
+                   "give the spec of the model that is in the folder, with `--spec` and `--set`");
     }
     there.erase(found);
   }
-  if (there.empty()) return;
-  throw Error(ExitCode::kUsage,
-              fmt::format("`{}` is in the folder, but not in {} of `{}`{}", there.begin()->first,
-                          LayoutText(from), from.graph.name,
-                          there.size() == 1 ? "" : fmt::format(" (and {} more)", there.size() - 1)),
-              "leave it out with `--drop`, or give another `--from-layout`");
+  if (there.empty()) return std::nullopt;
+  return Error(
+      ExitCode::kUsage,
+      fmt::format("`{}` is in the folder, but not in {} of `{}`{}", there.begin()->first,
+                  LayoutText(from), from.graph.name,
+                  there.size() == 1 ? "" : fmt::format(" (and {} more)", there.size() - 1)),
+      "leave it out with `--drop`, or give another `--from-layout`");
 }
 
 KnownTensors KnownOf(const Plan& folder, const Plan& from) {
@@ -234,6 +235,11 @@ bool IsCopy(const Plan& plan) {
   return plan.graph.sources.empty() && std::ranges::any_of(plan.graph.logical(), IsOfSource);
 }
 
+bool IsStoredAs(const Plan& folder, Plan from) {
+  TakeOutTwins(folder, &from);
+  return !FindUnlike(folder, from);
+}
+
 Relayout RelayoutOf(const Plan& folder, Plan from, std::optional<Plan> other,
                     const std::function<bool(const std::string& path)>& is_dropped) {
   // A plan of many tensors takes memory, so there is a second one only if the two differ.
@@ -249,7 +255,7 @@ Relayout RelayoutOf(const Plan& folder, Plan from, std::optional<Plan> other,
   std::erase_if(from.graph.tensors,
                 [&](const Tensor& tensor) { return is_dropped(std::string(tensor.path())); });
   TakeOutTwins(folder, &from);
-  RequireStoredSo(folder, from);
+  if (const auto unlike = FindUnlike(folder, from)) throw Error(*unlike);
   const KnownTensors known = KnownOf(folder, from);
   if (!is_same) RequireKept(from, to);
   Take(known, &from.graph);

@@ -20,6 +20,10 @@ bool IsOfSource(const Tensor& tensor);
 // Tells whether the plan has values of a folder that no spec declares, so that no `gen` makes them.
 bool IsCopy(const Plan& plan);
 
+// Returns whether the folder has the tensors that `from` stores, of the same shapes, and no others.
+// It may lack tensors whose elements it has elsewhere.
+bool IsStoredAs(const Plan& folder, Plan from);
+
 struct Relayout {
   Plan from;  // The folder's tensors as what they hold of the model's.
   Plan to;    // the model's tensors as they are to be stored

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/overloaded.h"
 #include "expr/elementary-inl.h"
+#include "graph/drawn/norm.h"
 #include "init/sampled.h"
 #include "program/encode.h"
 #include "program/engine.h"
@@ -262,13 +263,14 @@ Value WriteElement(const Leaf& leaf, RowReader words);
 
 Value WriteNorm(const Leaf& leaf, const RowReader& words) {
   const Tensor& of = *leaf.tensor.measured();
+  const Shape shape = WholeShapeOfNorms(leaf.tensor.shape(), of.shape());
   Function* out = leaf.out;
   // The dimensions of the other tensor that the norms are over, the last first.
   std::vector<size_t> sides;
   Over over = words.row().value().over;
   int64_t terms = 1;
   for (size_t d = of.shape().size(); d-- > 0;) {
-    if (leaf.tensor.shape().empty() || leaf.tensor.shape()[d] != of.shape()[d]) {
+    if (shape[d] != of.shape()[d]) {
       sides.push_back(d);
       terms *= of.shape()[d];
     } else {

@@ -130,7 +130,10 @@ std::string Table(const std::vector<std::vector<std::string>>& rows, const std::
   // A wider cell moves the rest of its own row, and does not fill all others with spaces.
   constexpr size_t kWidest = 200;
   std::vector<size_t> widths(right.size());
-  const std::span shown(rows.data(), std::min(rows.size(), 1 + kMostRows));
+  std::vector<std::vector<std::string>> shown(
+      rows.begin(), rows.begin() + std::ssize(rows) -
+                        std::max<int64_t>(0, std::ssize(rows) - 1 - int64_t{kMostRows}));
+  for (auto& row : shown) std::ranges::transform(row, row.begin(), EscapePainted);
   for (const auto& row : shown) {
     for (size_t c = 0; c < row.size(); ++c) {
       if (const size_t width = WidthOf(row[c]); width <= kWidest)

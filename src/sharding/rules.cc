@@ -5,10 +5,9 @@
 namespace shardinit {
 
 RulesResult ResolveRules(const std::vector<std::string>& logical_axes,
-                         const std::vector<Rule>& rules) {
+                         const std::vector<Rule>& rules, std::vector<int> used) {
   RulesResult result = {PartitionSpec(logical_axes.size()), {}};
   std::vector<bool> is_settled(logical_axes.size());
-  std::vector<int> used;
   for (size_t r = 0; r < rules.size(); ++r) {
     const Rule& rule = rules[r];
     const auto taken = std::ranges::find_first_of(rule.axes, used);
@@ -24,6 +23,14 @@ RulesResult ResolveRules(const std::vector<std::string>& logical_axes,
     }
   }
   return result;
+}
+
+bool LacksFallBack(const RulesResult& result) {
+  return std::ranges::any_of(result.trials, [&](const RuleTrial& trial) {
+    return trial.taken >= 0 && std::ranges::none_of(result.trials, [&](const RuleTrial& other) {
+             return other.dimension == trial.dimension && other.taken < 0;
+           });
+  });
 }
 
 }  // namespace shardinit

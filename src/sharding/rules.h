@@ -28,7 +28,11 @@ struct RulesResult {
 // Walks the rules in order. A rule applies to the first dimension with its name that no earlier
 // rule settled, unless this tensor already uses one of its mesh axes; then a later rule with the
 // same name is a fall-back. Dimensions that have no name, or that no rule settles, stay whole.
+// `used`: mesh axes that say which ranks hold the tensor.
 RulesResult ResolveRules(const std::vector<std::string>& logical_axes,
-                         const std::vector<Rule>& rules);
+                         const std::vector<Rule>& rules, std::vector<int> used = {});
+
+// Whether a rule names a dimension that none applies to.
+bool LacksFallBack(const RulesResult& result);
 
 }  // namespace shardinit

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "base/file.h"
+#include "base/placeholder.h"
 
 namespace shardinit {
 
@@ -20,6 +22,12 @@ constexpr FileKind kPlanKind = {"the plan of a checkpoint",
                                 "`shardinit diff {} SPEC` compares it with a spec; `shardinit "
                                 "inspect DIR` shows the checkpoint's folder"};
 constexpr FileKind kHdf5Kind = {"an HDF5 file", "`shardinit inspect {}` shows what it holds"};
+constexpr FileKind kSafetensorsKind = {
+    "a safetensors file",
+    "`shardinit inspect {}` shows it; `stats`, `digest`, `diff` and `convert` take it, too"};
+constexpr FileKind kTorchKind = {
+    "a file of `torch.save`",
+    "`shardinit inspect {}` shows it; `stats`, `digest`, `diff` and `convert` take it, too"};
 
 namespace {
 
@@ -45,12 +53,16 @@ constexpr FileKind kAnswers = {"a file of known answers",
 constexpr FileKind kIndex = {
     "the index of safetensors files",
     "`shardinit verify DIR --spec SPEC` compares their folder with a spec"};
-constexpr FileKind kSafetensors = {"a safetensors file",
-                                   "`shardinit inspect {}` shows it; `stats`, `digest`, `diff` and "
-                                   "`convert` take it, too"};
-constexpr FileKind kArchive = {"a ZIP archive, as `torch.save` writes",
-                               "`shardinit inspect {}` shows it; `stats`, `digest`, `diff` and "
-                               "`convert` take it, too"};
+constexpr FileKind kArchive = {"a ZIP archive", "unpack it, and name a file with tensors"};
+constexpr FileKind kNumPy = {
+    "a file of NumPy",
+    "`safetensors.numpy.save_file(dict(numpy.load(\"{}\")), \"model.safetensors\")` writes a file "
+    "that shardinit reads"};
+constexpr FileKind kKeras = {
+    "an archive of Keras",
+    "unpack it: `shardinit inspect model.weights.h5` shows the weights that are in it"};
+constexpr FileKind kGguf = {
+    "a GGUF file", "no command reads it: name the safetensors files that it was converted from"};
 constexpr FileKind kPython = {
     "Python source",
     "`shardinit-capture torch MODULE:CALLABLE -o model.yaml` makes a spec of the "
@@ -86,6 +98,27 @@ bool IsSafetensors(std::string_view text) {
          text.substr(8, 2) == "{\"";
 }
 
+// Returns what an archive is by the name of its first file, which begins in its header at byte 30.
+const FileKind* KindOfArchive(std::string_view text) {
+  if (text.size() < 30) return &kTorchKind;
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const std::string_view name = text.substr(30, byte(26) + size_t{256} * byte(27));
+  if (name.ends_with(".npy")) return &kNumPy;
+  if (name == "metadata.json" || name == "config.json" || name.ends_with(".h5")) return &kKeras;
+  // PyTorch has all files in one folder, such as data.pkl, data/0 and version.
+  const std::string_view record = name.substr(std::min(name.find('/'), name.size()));
+  const bool is_torch = record.starts_with("/data") || record == "/version";
+  return is_torch ? &kTorchKind : &kArchive;
+}
+
+// Returns whether a text begins as `torch.save` did before it wrote archives: with a pickle of a
+// number, which is written out in protocol 1.
+bool IsOldTorch(std::string_view text) {
+  return (text.starts_with('\x80') &&
+          text.substr(0, 32).find("\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.") != text.npos) ||
+         text.starts_with("L119547037146038801333356L\n.");
+}
+
 // Returns the first bytes of a file, without waiting for a writer; empty: they cannot be read.
 std::string HeadOf(const std::string& path) {
   const Fd fd = OpenAt(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
@@ -98,9 +131,16 @@ std::string HeadOf(const std::string& path) {
 }  // namespace
 
 const FileKind* KindOfText(std::string_view name, std::string_view text) {
+  if (const Placeholder* found = FindPlaceholder(text)) {
+    static std::map<const Placeholder*, FileKind> kinds;  // of the rows of one table
+    return &kinds.try_emplace(found, FileKind{found->name, found->hint}).first->second;
+  }
+  if (text.starts_with("\x93NUMPY")) return &kNumPy;
+  if (text.starts_with("GGUF")) return &kGguf;
   if (text.starts_with("\x89HDF\r\n\x1a\n")) return &kHdf5Kind;
-  if (text.starts_with("PK\x03\x04")) return &kArchive;
-  if (IsSafetensors(text)) return &kSafetensors;
+  if (text.starts_with("PK\x03\x04")) return KindOfArchive(text);
+  if (IsOldTorch(text)) return &kTorchKind;
+  if (IsSafetensors(text)) return &kSafetensorsKind;
   if (name.ends_with(".py")) return &kPython;
   constexpr std::string_view kSpace = " \t\r\n";
   const size_t brace = std::min(text.find_first_not_of(kSpace), text.size());

@@ -27,7 +27,7 @@ struct FileKind {
 };
 
 // These are compared by address; the others need no name.
-extern const FileKind kSpecKind, kConfigKind, kPlanKind, kHdf5Kind;
+extern const FileKind kSpecKind, kConfigKind, kPlanKind, kHdf5Kind, kSafetensorsKind, kTorchKind;
 
 // Recognizes the beginning of a file with this name; null: it is nothing that is known.
 const FileKind* KindOfText(std::string_view name, std::string_view text);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <span>
@@ -64,9 +65,56 @@ std::optional<T> NumberIn(const Node& node) {
   return node.IsScalar() && !node.quoted ? ParseNumber<T>(node.text) : std::nullopt;
 }
 
+// Returns the type of a JSON value, as a family's `types` names it. Transformers writes an infinity
+// as `{"__float__": "Infinity"}`.
+std::string TypeOf(const Node& node) {
+  if (node.IsNull()) return "null";
+  if (node.IsMap()) {
+    const bool is_float = node.entries.size() == 1 && node.entries[0].key->text == "__float__";
+    const auto is_label = [](const Node::Entry& entry) {
+      return ParseNumber<int64_t>(entry.key->text).has_value();
+    };
+    return is_float ? "float" : std::ranges::all_of(node.entries, is_label) ? "label_map" : "map";
+  }
+  if (node.IsSequence()) {
+    std::string items;
+    for (const Node::Entry& entry : node.entries) {
+      const std::string item = TypeOf(*entry.value);
+      if (!items.empty() && item != items) return "list";
+      items = item;
+    }
+    return fmt::format("{}s", items);
+  }
+  if (node.quoted) return "text";
+  if (node.text == "true" || node.text == "false") return "bool";
+  return node.text.find_first_of(".eENI") == node.text.npos ? "int" : "float";
+}
+
+// The same types in words.
+constexpr std::pair<std::string_view, std::string_view> kTypeWords[] = {
+    {"bool", "true or false"},
+    {"int", "a whole number"},
+    {"float", "a number with a decimal point"},
+    {"text", "text"},
+    {"map", "an object"},
+    {"label_map", "an object with whole numbers as names"},
+    {"ints", "a list of whole numbers"},
+    {"floats", "a list of numbers with decimal points"},
+    {"texts", "a list of texts"},
+    {"null", "null"},
+};
+
 const Node* Member(const Node* map, std::string_view key) {
   const Node* value = map == nullptr || !map->IsMap() ? nullptr : map->Find(key);
   return value == nullptr || value->IsNull() ? nullptr : value;
+}
+
+// Finds the value of a table that a JSON value stands for: only true, false and null have no
+// quotes.
+const Node* ValueFor(const Node* values, const Node& given) {
+  if (!given.IsScalar()) return nullptr;
+  const bool is_word = given.text == "true" || given.text == "false" || given.text == "null";
+  return given.quoted == is_word ? nullptr : Member(values, given.text);
 }
 
 std::span<const Node::Entry> EntriesOf(const Node* node) {
@@ -106,9 +154,10 @@ class Importer {
   Importer(const Node& config, const Node& family, NodeStore& store, Diagnostics& diagnostics)
       : config_(config), family_(family), store_(store), diagnostics_(diagnostics) {}
 
-  std::vector<const Node*> Import() {
+  ImportedConfig Import() {
     const Node* table = Member(&family_, "config_json");
     const Node* fields = Member(table, "fields");
+    types_ = Member(table, "types");
     Check(fields != nullptr, "the file of a family has `config_json: {fields: …}`");
     const Node& type = *config_.Find("model_type");
     Node* spec = NewMap();
@@ -120,15 +169,23 @@ class Importer {
     for (const Node::Entry& field : fields->entries) {
       if (field.value->IsMap()) ReadField(std::string(field.key->text), *field.value);
     }
+    for (const std::string_view list : {"no_tensor", "any_model"}) {
+      for (const Node::Entry& field : EntriesOf(Member(table, list))) {
+        const Node* given = config_.Find(field.value->text);
+        if (given != nullptr) HasType(field.value->text, field.value->text, *given);
+      }
+    }
     ReportNearMisses(*fields, Member(table, "no_tensor"));
+    ReportUnreadSizes(*fields);
     Add(spec, "vars", vars_);
     Node* last = NewMap();
-    Add(last, "config", WriteConfig(Member(table, "omit")));
+    Add(last, "config", WriteConfig(fields, Member(table, "omit")));
     parts_.push_back(last);
     variables_.Add(Member(&family_, "vars"));
     for (const Node* part : parts_) variables_.Add(Member(part, "vars"));
+    CheckLayerLists(Member(table, "layer_lists"));
     Require(Member(table, "require"));
-    return parts_;
+    return {parts_, defaults_};
   }
 
  private:
@@ -165,31 +222,54 @@ class Importer {
     if (part != nullptr && part->IsMap() && !part->entries.empty()) parts_.push_back(part);
   }
 
-  void ReadField(std::string name, const Node& row) {
+  // Reports an alias of `field` if Transformers derives the field `needed` only from `field`
+  // itself.
+  void RequireBeside(const std::string& alias, const Node& given, const Node* needed,
+                     const std::string& field) {
+    if (needed == nullptr || given.IsNull() || Member(&config_, needed->text) != nullptr) return;
+    diagnostics_.Error(
+        given.span,
+        fmt::format("{} is another name of {}, but Transformers does not take {} "
+                    "from it",
+                    Quote(alias), Quote(field), Quote(needed->text)),
+        fmt::format("write {} instead, or give {} too", Quote(field), Quote(needed->text)));
+  }
+
+  void ReadField(const std::string& field, const Node& row) {
+    std::string name = field;
     const Node* alias = Member(&row, "alias");
     const Node* given = config_.Find(name);
     if (const Node* other = alias == nullptr ? nullptr : config_.Find(alias->text)) {
       if (given == nullptr || given->IsNull()) {
         given = other;
         name = alias->text;
+        RequireBeside(name, *other, Member(&row, "alias_needs"), field);
       } else if (!other->IsNull() && (!given->IsScalar() || given->text != other->text)) {
         diagnostics_.Error(
             other->span,
             fmt::format("{} is {}, but {}, which is another name of it, is {}", Quote(name),
                         Describe(*given), Quote(alias->text), Describe(*other)),
             "remove the one that is wrong");
+      } else {
+        repeated_.push_back(alias->text);
       }
     }
     const Node* values = Member(&row, "values");
     const Node* variable = Member(&row, "var");
     const bool is_empty = given != nullptr && !given->IsScalar() && given->entries.empty();
+    if (given != nullptr && (variable == nullptr || given->IsNull() || is_empty) &&
+        !HasType(field, name, *given))
+      return;
+    if (given != nullptr) given = &Unwrapped(*given, name, row);
     if (given != nullptr && (given->IsNull() || is_empty) && Member(values, "null") != nullptr) {
       AddPart(values->Find("null"));
       return;
     }
-    if (given == nullptr || given->IsNull()) {
+    // An empty list says as little as null where one of its items would be taken.
+    if (given == nullptr || given->IsNull() || (is_empty && Member(&row, "first") != nullptr)) {
       const Node* text = Member(&row, "default");
       if (text == nullptr) return;
+      defaults_.emplace_back(field, text->text);
       if (const Node* part = Member(values, text->text)) {
         AddPart(part);
       } else {
@@ -198,16 +278,127 @@ class Importer {
       }
       return;
     }
-    // `architectures` is a list of one value.
-    if (values != nullptr && given->IsSequence() && given->entries.size() == 1)
-      given = given->entries[0].value;
-    if (given->IsScalar() && Member(values, given->text) != nullptr) {
-      AddPart(values->Find(given->text));
+    if (const Node* part = ValueFor(values, *given)) {
+      AddPart(part);
     } else if (variable == nullptr) {
       ReportValue(name, *given, row, *values);
-    } else if (const Node* number = ReadNumber(name, *given, row)) {
+    } else if (const Node* number = ReadNumber(field, name, *given, row)) {
       SetVariable(*variable, number, name, given);
       AddPart(Member(&row, "spec"));
+    }
+  }
+
+  // Returns the one value that a field's list, object or longer name stands for.
+  const Node& Unwrapped(const Node& given, const std::string& name, const Node& row) {
+    if (given.IsSequence() && !given.entries.empty() && Member(&row, "first") != nullptr) {
+      const Node& first = *given.entries[0].value;
+      if (given.entries.size() > 1 && first.IsScalar()) {
+        diagnostics_.Warning(given.span,
+                             fmt::format("{} names {} classes; this is the model of the first, {}",
+                                         Quote(name), given.entries.size(), Describe(first)),
+                             "keep the one that is meant");
+      }
+      return first;
+    }
+    if (given.IsMap() && given.entries.size() == 1 && given.entries[0].key->text.empty())
+      return Unwrapped(*given.entries[0].value, name, row);  // Composite models write `{"": …}`.
+    const Node* prefix = Member(&row, "prefix");
+    if (prefix == nullptr || !given.IsScalar() || !given.text.starts_with(prefix->text))
+      return given;
+    Node* plain = store_.Copy(given);
+    plain->text.remove_prefix(prefix->text.size());
+    return *plain;
+  }
+
+  // Reports a value of a type that the class of Transformers does not take for `field`, which the
+  // file calls `name`.
+  bool HasType(std::string_view field, std::string_view name, const Node& given) {
+    const Node* types = Member(types_, field);
+    if (types == nullptr) return true;
+    const std::string type = TypeOf(given);
+    std::vector<std::string_view> words;
+    for (std::string_view rest = types->text; !rest.empty();) {
+      const std::string_view known = rest.substr(0, rest.find('|'));
+      rest.remove_prefix(std::min(rest.size(), known.size() + 1));
+      // The type of an empty list is `s`.
+      if (known == type || (type == "s" && known.ends_with('s'))) return true;
+      if (known == "map" && type == "label_map") return true;
+      const auto* word = std::ranges::find(kTypeWords, known, [](auto& row) { return row.first; });
+      Check(word != std::end(kTypeWords), "`types` of a family has types");
+      words.push_back(word->second);
+    }
+    return diagnostics_.Error(
+        given.span, fmt::format("{} must be {}, but is {}", Quote(name), fmt::join(words, " or "),
+                                given.IsNull() ? "null" : DescribeNumber(given)));
+  }
+
+  // Reports sizes that are only in an object inside the file, and a file without any size: the
+  // model would have Transformers' defaults.
+  void ReportUnreadSizes(const Node& fields) {
+    std::vector<std::string> sizes;
+    bool is_read = false;
+    for (const Node::Entry& field : fields.entries) {
+      const Node* text = Member(field.value, "default");
+      if (Member(field.value, "var") == nullptr || Member(field.value, "real") != nullptr ||
+          Member(field.value, "least") != nullptr || Member(field.value, "count") != nullptr)
+        continue;
+      const Node* alias = Member(field.value, "alias");
+      const auto find = [&](const Node& map) {
+        const Node* value = map.Find(field.key->text);
+        return value != nullptr || alias == nullptr ? value : map.Find(alias->text);
+      };
+      if (find(config_) != nullptr) {
+        is_read = true;
+        continue;
+      }
+      sizes.push_back(Quote(field.key->text));
+      if (text == nullptr || !NumberIn<int64_t>(*text)) continue;
+      for (const Node::Entry& entry : config_.entries) {
+        const Node* value = entry.value->IsMap() ? find(*entry.value) : nullptr;
+        if (value == nullptr) continue;
+        diagnostics_.Error(
+            value->span,
+            fmt::format("{} is in {}, where a {} does not read it", Quote(field.key->text),
+                        Quote(entry.key->text), Quote(config_.Find("model_type")->text)),
+            fmt::format("import the object of {} as a config.json of its own, with its own "
+                        "`model_type`",
+                        Quote(entry.key->text)));
+        is_read = true;
+      }
+    }
+    if (is_read) return;
+    diagnostics_.Error({config_.span.source, 0, 0, 0}, "the config.json has no size of a model",
+                       fmt::format("its sizes are {}", fmt::join(sizes, ", ")));
+  }
+
+  // Checks lists that have an entry for each layer, as Transformers does for any model.
+  void CheckLayerLists(const Node* lists) {
+    Diagnostics unused;
+    const std::optional<Value> layers = variables_.Find("layers", unused);
+    for (const auto& [name, words] : EntriesOf(lists)) {
+      const Node* given = Member(&config_, name->text);
+      if (given == nullptr || !HasType(name->text, name->text, *given)) continue;
+      for (const Node::Entry& item : given->entries) {
+        const bool is_known =
+            words->entries.empty() || std::ranges::any_of(words->entries, [&](const auto& word) {
+              return word.value->text == item.value->text;
+            });
+        if (is_known) continue;
+        std::vector<std::string_view> known;
+        for (const Node::Entry& word : words->entries) known.push_back(word.value->text);
+        diagnostics_.Error(item.value->span,
+                           fmt::format("{} has {}, which is not a type of layer", Quote(name->text),
+                                       Describe(*item.value)),
+                           fmt::format("the types are `{}`", fmt::join(known, "`, `")));
+        break;
+      }
+      const auto count = static_cast<int64_t>(given->entries.size());
+      if (!layers || !std::holds_alternative<int64_t>(*layers) ||
+          std::get<int64_t>(*layers) == count)
+        continue;
+      diagnostics_.Error(given->span,
+                         fmt::format("{} must have an entry for each of the {} layers, but has {}",
+                                     Quote(name->text), std::get<int64_t>(*layers), count));
     }
   }
 
@@ -232,10 +423,14 @@ class Importer {
     for (const Node::Entry& entry : config_.entries) {
       const std::string_view key = entry.key->text;
       if (Contains(known, key)) continue;
-      const auto meant = std::ranges::find_if(absent, [key](std::string_view field) {
+      std::vector<std::string_view> near;
+      std::ranges::copy_if(absent, std::back_inserter(near), [key](std::string_view field) {
         return !field.empty() && IsNearMiss(key, field);
       });
-      if (meant == absent.end()) continue;
+      if (near.empty()) continue;
+      const auto meant = std::ranges::min_element(near, {}, [key](std::string_view field) {
+        return EditDistance(key, field, field.size());
+      });
       diagnostics_.Error(
           entry.key->span,
           fmt::format("{} is not a field of a {}, and {} is not there", Quote(key),
@@ -249,7 +444,8 @@ class Importer {
     return (given.quoted ? "the text " : "") + Describe(given);
   }
 
-  const Node* ReadNumber(const std::string& name, const Node& given, const Node& row) {
+  const Node* ReadNumber(const std::string& field, const std::string& name, const Node& given,
+                         const Node& row) {
     if (Member(&row, "count") != nullptr) {
       if (!given.IsScalar())
         return store_.NewScalar(store_.Keep(std::to_string(given.entries.size())), given.span);
@@ -258,7 +454,8 @@ class Importer {
     }
     if (Member(&row, "real") != nullptr) {
       const std::optional<double> number = NumberIn<double>(given);
-      if (number && *number > 0 && std::isfinite(*number)) return &given;
+      if (number && *number > 0 && std::isfinite(*number))
+        return HasType(field, name, given) ? &given : nullptr;
       return diagnostics_.Error(given.span, fmt::format("{} must be a number above 0, not {}",
                                                         Quote(name), DescribeNumber(given)));
     }
@@ -288,17 +485,19 @@ class Importer {
 
   // Writes fields as variables, so that `config` stays true when these change; other fields as they
   // are.
-  const Node* WriteConfig(const Node* omit) {
+  const Node* WriteConfig(const Node* fields, const Node* omit) {
     Node* config = NewMap();
-    std::vector<std::string_view> written;
+    std::vector<std::string_view> written = repeated_;
     for (const Node::Entry& field : EntriesOf(omit)) written.push_back(field.value->text);
     for (const Node::Entry& var : vars_->entries) {
       const auto& [field, given] = named_.at(std::string(var.key->text));
-      // Such a variable counts the entries of the field, which is written as it is.
-      if (given != nullptr && !given->IsNull() && !given->IsScalar()) continue;
-      Add(config, field,
+      // A variable that counts the entries of a field has another field, if any.
+      const bool counts = given != nullptr && !given->IsNull() && !given->IsScalar();
+      const Node* row = counts ? Member(fields, field) : nullptr;
+      const std::string_view name = counts ? Member(row, "count")->text : std::string_view(field);
+      Add(config, name,
           store_.NewScalar(store_.Keep(fmt::format("={}", var.key->text)), var.value->span));
-      written.push_back(store_.Keep(field));
+      written.push_back(store_.Keep(std::string(name)));
     }
     for (const Node::Entry& entry : config_.entries) {
       if (!Contains(written, entry.key->text))
@@ -374,7 +573,11 @@ class Importer {
   const Node& family_;
   NodeStore& store_;
   Diagnostics& diagnostics_;
+  const Node* types_ = nullptr;
   std::vector<const Node*> parts_;
+  FieldDefaults defaults_;
+  // Other names of fields that the file has, too, with the same value.
+  std::vector<std::string_view> repeated_;
   Node* vars_ = nullptr;
   Variables variables_;
   // Each variable has its field and the field's value, which is null if it is not given.
@@ -412,8 +615,8 @@ std::string FamilyFile(std::string_view model_type) {
   return fmt::format("{}/{}{}{}", kShippedFolder, kFamilies, model_type, kYaml);
 }
 
-std::vector<const Node*> ImportConfig(const Node& config, const Node& family, NodeStore& store,
-                                      Diagnostics& diagnostics) {
+ImportedConfig ImportConfig(const Node& config, const Node& family, NodeStore& store,
+                            Diagnostics& diagnostics) {
   return Importer(config, family, store, diagnostics).Import();
 }
 

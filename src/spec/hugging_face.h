@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/diagnostics.h"
@@ -22,10 +23,19 @@ const Node* FindModelType(const Node& config, Diagnostics& diagnostics);
 // Returns the family's file as an `include` names it: `<shardinit>/huggingface/llama.yaml`.
 std::string FamilyFile(std::string_view model_type);
 
-// Returns what the config.json says, in parts, each to be merged over those before it. The first
-// part has all but what single values of fields bring along. `family` is the root of the family's
-// file merged with what it includes. Every field that the family cannot express is reported.
-std::vector<const Node*> ImportConfig(const Node& config, const Node& family, NodeStore& store,
-                                      Diagnostics& diagnostics);
+// Fields that a config.json lacks, with Transformers' defaults, which may be expressions.
+using FieldDefaults = std::vector<std::pair<std::string, std::string>>;
+
+struct ImportedConfig {
+  // What the config.json says, each part to be merged over the parts before it. The first part has
+  // all but what single values of fields bring along.
+  std::vector<const Node*> parts;
+  FieldDefaults defaults;
+};
+
+// `family` is the root of the family's file merged with what it includes. Every field that the
+// family cannot express is reported.
+ImportedConfig ImportConfig(const Node& config, const Node& family, NodeStore& store,
+                            Diagnostics& diagnostics);
 
 }  // namespace shardinit

@@ -102,7 +102,7 @@ class Loader {
   Loader(NodeStore& store, Diagnostics& diagnostics) : store_(store), diagnostics_(diagnostics) {}
 
   // Loads a config.json without the family's file that it includes.
-  const Node* LoadConfig(const std::string& path) {
+  const Node* LoadConfig(const std::string& path, FieldDefaults& defaults) {
     const bool is_input = path == "-";
     const Source& source = AddSource(
         is_input ? "<stdin>" : path,
@@ -119,7 +119,11 @@ class Loader {
     }
     const Node* root = ParseJsonTree(source, store_, diagnostics_);
     if (root == nullptr) return nullptr;
-    if (root->IsMap()) return Import(*root);
+    if (root->IsMap()) {
+      const Node* spec = Import(*root);
+      defaults = defaults_;
+      return spec;
+    }
     return diagnostics_.Error(root->span,
                               fmt::format("a config.json is an object, not {}", Describe(*root)));
   }
@@ -191,10 +195,14 @@ class Loader {
     for (const Node::Entry& entry : vars->entries) {
       const Node* before = own->Find(entry.key->text);
       if (before == nullptr || (before->IsScalar() && before->text == entry.value->text)) continue;
-      // The variables of one shipped sharding give way to those of another.
+      // The variables of a shipped sharding give way to those of another, and so do those of a
+      // shipped layout, which are facts about the mesh.
       const Source* source = before->span.source;
+      const auto is_in = [&](std::string_view folder) {
+        return source->name.find(folder) != std::string::npos;
+      };
       if (source != nullptr && IsShipped(source->name) &&
-          source->name.find(kShippedShardings) != std::string::npos)
+          (is_in(kShippedShardings) || is_in(kShippedLayouts)))
         continue;
       return diagnostics_.Error(
           value.span,
@@ -269,8 +277,9 @@ class Loader {
     if (family == nullptr) return nullptr;
     const size_t before = diagnostics_.errors();
     const Node* spec = nullptr;
-    for (const Node* part : ImportConfig(config, *family, store_, diagnostics_))
-      spec = spec == nullptr ? part : Merge(*spec, *part);
+    const ImportedConfig imported = ImportConfig(config, *family, store_, diagnostics_);
+    defaults_ = imported.defaults;
+    for (const Node* part : imported.parts) spec = spec == nullptr ? part : Merge(*spec, *part);
     return diagnostics_.errors() == before ? spec : nullptr;
   }
 
@@ -391,6 +400,7 @@ class Loader {
 
   NodeStore& store_;
   Diagnostics& diagnostics_;
+  FieldDefaults defaults_;
   std::vector<OpenFile> open_;
   std::map<std::string, const Node*> loaded_;
 };
@@ -425,8 +435,9 @@ const Node* LoadTree(const std::string& path, const std::optional<std::string>& 
   return Loader(store, diagnostics).LoadMain(path, text);
 }
 
-const Node* LoadConfigJson(const std::string& path, NodeStore& store, Diagnostics& diagnostics) {
-  return Loader(store, diagnostics).LoadConfig(path);
+const Node* LoadConfigJson(const std::string& path, NodeStore& store, Diagnostics& diagnostics,
+                           FieldDefaults& defaults) {
+  return Loader(store, diagnostics).LoadConfig(path, defaults);
 }
 
 }  // namespace shardinit

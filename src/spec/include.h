@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/diagnostics.h"
+#include "spec/hugging_face.h"
 #include "spec/yaml.h"
 
 namespace shardinit {
@@ -25,8 +26,9 @@ const Node* LoadTree(const std::string& path, const std::optional<std::string>& 
 
 // Returns the spec that a config.json stands for, as a user would write it, without the content of
 // its include. Returns null if it cannot be one, which is reported. Throws Error if the file cannot
-// be read.
-const Node* LoadConfigJson(const std::string& path, NodeStore& store, Diagnostics& diagnostics);
+// be read. `defaults` becomes the fields that the file lacks.
+const Node* LoadConfigJson(const std::string& path, NodeStore& store, Diagnostics& diagnostics,
+                           FieldDefaults& defaults);
 
 // Replaces names of files by the trees of these files, in a word, such as the value of `sharding`,
 // or in a list of words. A name of a file has a dot or a slash and is relative to `folder`. A file

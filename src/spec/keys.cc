@@ -263,7 +263,7 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
       .description = "in the file of a family: how a config.json of Hugging Face becomes a spec "
                      "that includes it",
       .kind = SpecKind::kConfigJson},
-     Nothing},
+     By<&SpecParser::ReadFamily>},
     {{.name = "include",
       .description = "files to start from, relative to this one or below `<shardinit>/`, which are "
                      "those that shardinit has; this file's keys replace theirs",
@@ -298,6 +298,10 @@ extern const std::vector<KeyRow<AssertSpec>> kAssertKeys = {
       .description = "what is wrong if it does not hold, for the error",
       .kind = SpecKind::kText},
      Into<&AssertSpec::message, &SpecParser::ReadText>},
+    {{.name = "of",
+      .description = "a variable of the model, without which nothing is checked",
+      .kind = SpecKind::kText},
+     Nothing},
 };
 
 extern const std::vector<KeyRow<SourceSpec>> kSourceKeys = {
@@ -306,6 +310,11 @@ extern const std::vector<KeyRow<SourceSpec>> kSourceKeys = {
           "the folder, relative to the file that has it; `--source NAME=DIR` gives another",
       .kind = SpecKind::kText},
      Into<&SourceSpec::path, &SpecParser::ReadText>},
+    {{.name = "part",
+      .description = "which part of the folder's files is the model, as `--part-of-file` says; "
+                     "names are then those within it",
+      .kind = SpecKind::kText},
+     Into<&SourceSpec::part, &SpecParser::ReadText>},
     {{.name = "digest",
       .description = "what the folder must hold: the digest that `shardinit digest` prints as "
                      "`(model)`, or a file that its `--write` made, of which only the tensors that "

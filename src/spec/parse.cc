@@ -53,6 +53,14 @@ void SpecParser::ReadConfig(const SpecKey& key, const Node::Entry& entry, ModelS
   model.config = std::get<ConfigSpec::Map>(ReadConfigValue(*entry.value).value);
 }
 
+void SpecParser::ReadFamily(const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
+  const Node* fields = entry.value->Find("fields");
+  if (fields == nullptr || !fields->IsMap()) return;
+  for (const Node::Entry& field : fields->entries) {
+    if (field.value->Find("real") != nullptr) model.float_fields.emplace_back(field.key->text);
+  }
+}
+
 void SpecParser::ReadAssertions(const SpecKey& key, const Node::Entry& entry, ModelSpec& model) {
   // A null removes those of included files.
   if (entry.value->IsNull() && !entry.value->ambiguous) return;
@@ -341,6 +349,53 @@ bool SpecParser::IsShort(const Node::Entry& entry) {
                                        Quote(entry.key->text), entries, kMostRules));
 }
 
+// Converts `config_json: {require: …}` of an imported family into entries of `assert`. Skips
+// requirements with variables that the spec does not have.
+static Node* Requirements(const Node& root, NodeStore& store) {
+  Node* list = store.New(Node::Kind::kSequence);
+  const Node* family = root.Find("config_json");
+  const Node* required = family == nullptr ? nullptr : family->Find("require");
+  const Node* vars = root.Find("vars");
+  if (required == nullptr || !required->IsMap() || vars == nullptr) return list;
+  for (const Node::Entry& entry : required->entries) {
+    const Node& that = *entry.value;
+    Diagnostics unused;
+    const ExprPtr expr = that.IsScalar() ? ParseExpr(that.text, that.span, unused) : nullptr;
+    if (expr == nullptr) continue;
+    const std::vector<std::string> names = NamesIn(*expr);
+    const auto is_there = [&](const auto& name) { return vars->Find(name) != nullptr; };
+    if (!std::ranges::all_of(names, is_there)) continue;
+    Node* message = store.NewScalar(
+        store.Keep(fmt::format("the model needs that {}", entry.key->text)), that.span);
+    Node* item = store.New(Node::Kind::kMap, that.span);
+    item->entries = {{store.NewScalar("that", that.span), &that},
+                     {store.NewScalar("message", that.span), message}};
+    list->entries.push_back({nullptr, item});
+  }
+  return list;
+}
+
+// Returns a copy of the spec whose `assert` also has the requirements of its family, and lacks the
+// entries `of` a variable that the spec does not have.
+static const Node* WithOwnAssertions(const Node* root, NodeStore& store) {
+  const Node* vars = root->Find("vars");
+  const Node* given = root->Find("assert");
+  if (given != nullptr && !given->IsSequence() && !given->IsNull()) return root;
+  Node* list = Requirements(*root, store);
+  if (given != nullptr) list->span = given->span;
+  for (const Node::Entry& item : given == nullptr ? std::vector<Node::Entry>() : given->entries) {
+    const Node* of = item.value->IsMap() ? item.value->Find("of") : nullptr;
+    const bool is_of_another =
+        of != nullptr && of->IsScalar() &&
+        (vars == nullptr || !vars->IsMap() || vars->Find(of->text) == nullptr);
+    if (!is_of_another) list->entries.push_back(item);
+  }
+  Node* copy = store.Copy(*root);
+  std::erase_if(copy->entries, [](const auto& entry) { return entry.key->text == "assert"; });
+  copy->entries.push_back({store.NewScalar("assert", list->span), list});
+  return copy;
+}
+
 bool WrongKeys::Has(std::string_view key) const { return Contains(keys_, key); }
 
 std::optional<ModelSpec> LoadSpec(const SpecRequest& request, Diagnostics& diagnostics) {
@@ -360,6 +415,7 @@ std::optional<ModelSpec> LoadSpec(const SpecRequest& request, Diagnostics& diagn
   for (const auto& [option, key, value] : request.training) {
     root = ApplyTraining(root, option, key, value, store, diagnostics);
   }
+  root = WithOwnAssertions(root, store);
   const bool is_asked_for = diagnostics.errors() == before;
   const Span whole_file = {root->span.source, 0, 0, 0};
   SpecParser parser(root->incomplete, diagnostics);

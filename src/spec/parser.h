@@ -80,6 +80,7 @@ class SpecParser : public SpecReader {
 
   void ReadName(const Node::Entry& entry, ModelSpec& model);
   void ReadConfig(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
+  void ReadFamily(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
   void ReadAssertions(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
   void ReadMesh(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
   void ReadTraining(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);

@@ -3,9 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
 #include <iterator>
+#include <map>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/suggest.h"
 #include "base/table.h"
@@ -73,14 +78,14 @@ class Finder {
 // Suggests a key. Keys hold dots too: `embd.weight.init` is compared with `embed.weight` by its
 // first two parts.
 std::string SuggestKey(std::string_view rest, const std::vector<std::string>& keys) {
-  const auto dots = [](std::string_view text) { return std::ranges::count(text, '.'); };
-  for (std::string_view prefix = rest; !prefix.empty();) {
-    std::vector<std::string> alike;
-    std::ranges::copy_if(keys, std::back_inserter(alike),
-                         [&](const std::string& key) { return dots(key) == dots(prefix); });
+  std::map<int64_t, std::vector<std::string>, std::greater<>> by_dots;
+  for (const std::string& key : keys) by_dots[std::ranges::count(key, '.')].push_back(key);
+  for (const auto& [dots, alike] : by_dots) {
+    size_t end = rest.find('.');  // of the first parts, as many as those keys have
+    for (int64_t i = 0; i < dots && end != rest.npos; ++i) end = rest.find('.', end + 1);
+    const std::string_view prefix = rest.substr(0, end);
+    if (std::ranges::count(prefix, '.') != dots) continue;
     if (!Closest(prefix, alike).empty()) return DidYouMean(prefix, alike);
-    const size_t dot = prefix.rfind('.');
-    prefix = prefix.substr(0, dot == std::string_view::npos ? 0 : dot);
   }
   return DidYouMean(rest.substr(0, rest.find('.')), keys);
 }

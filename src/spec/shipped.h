@@ -17,6 +17,9 @@ inline constexpr std::string_view kShippedFolder = "<shardinit>";
 // The folder of the shardings that `--sharding` knows by name.
 inline constexpr std::string_view kShippedShardings = "sharding/";
 
+// The folder of the files with layouts.
+inline constexpr std::string_view kShippedLayouts = "layouts/";
+
 struct ShippedSpec {
   std::string name;   // the path below configs/ without extension: `llama3.1-8b`, `sharding/t5x`
   std::string title;  // the first sentence of its comment

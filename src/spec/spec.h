@@ -119,6 +119,7 @@ struct MustHaveSpec {
 struct SourceSpec {
   WrongKeys wrong;
   std::optional<Located<std::string>> path;    // relative to the file that has it
+  std::optional<Located<std::string>> part;    // of the folder: the key of the model in its files
   std::optional<Located<std::string>> digest;  // of all tensors, or a file with digests
   std::optional<Located<std::string>> layout;  // of the spec of the model in the folder
   std::optional<Located<std::string>> spec;    // absent: the folder's config.json
@@ -314,6 +315,7 @@ struct ModelSpec {
   // By initializer: by what a trainer multiplies, such as `{head: {output: 1 / 8}}`.
   std::vector<Named<std::vector<Named<ExprPtr>>>> multipliers;
   std::optional<ConfigSpec::Map> config;
+  std::vector<std::string> float_fields;  // fields of `config` that must be floats
   ModuleSpec modules;
   std::vector<Named<LayoutSpec>> layouts;
 };

@@ -130,6 +130,15 @@ Arrangement WholeTensor(int64_t source, const Shape& shape) {
   return {shape, {std::move(piece)}};
 }
 
+Piece StridedTensor(const Shape& shape, const Shape& strides) {
+  Piece piece;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (shape[d] > 1) piece.loops.push_back({shape[d], ElementsFrom(shape, d + 1), strides[d]});
+  }
+  Simplify(&piece);
+  return piece;
+}
+
 Arrangement Stack(std::vector<Arrangement> of, size_t axis, PieceBudget* budget) {
   Arrangement out{of.front().shape, {}};
   const int64_t place = ElementsFrom(out.shape, axis), n = std::ssize(of);

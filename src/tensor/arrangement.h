@@ -57,6 +57,9 @@ using PieceBudget = int64_t;
 // Each operation needs arguments that fit one another and their shapes, and a result whose element
 // count fits 63 bits.
 Arrangement WholeTensor(int64_t source, const Shape& shape);
+// Returns a non-empty tensor whose elements are in a storage, by strides: `from` counts the
+// storage's elements from the tensor's first.
+Piece StridedTensor(const Shape& shape, const Shape& strides);
 Arrangement Stack(std::vector<Arrangement> of, size_t axis, PieceBudget* budget);
 Arrangement Concat(std::vector<Arrangement> of, size_t axis, PieceBudget* budget);
 // Cuts the axis of each into `groups` groups: the result has all first groups, then all second

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 
 #include "tensor/encode.h"
 
@@ -25,13 +26,53 @@ std::string NumberInText(const void* in, DType dtype) {
   return dtype == DType::u64 ? fmt::to_string(bits) : fmt::to_string(static_cast<int64_t>(bits));
 }
 
+namespace {
+
+// A whole number from -2^63 to 2^64 - 1.
+struct Whole {
+  uint64_t bits;
+  bool is_negative;
+};
+
+// Reads a whole number; nothing if it is none, or beyond 64 bits.
+std::optional<Whole> WholeAt(const void* in, DType dtype) {
+  const DTypeInfo& info = InfoOf(dtype);
+  if (info.is_float()) {
+    const double value = Decode(in, dtype);
+    if (!(value >= -0x1p63 && value < 0x1p64) || std::trunc(value) != value) return {};
+    const bool is_negative = value < 0;
+    return Whole{is_negative ? static_cast<uint64_t>(static_cast<int64_t>(value))
+                             : static_cast<uint64_t>(value),
+                 is_negative};
+  }
+  uint64_t bits = 0;
+  std::memcpy(&bits, in, static_cast<size_t>(info.bytes));
+  if (info.kind != DTypeKind::kSigned) return Whole{bits, false};
+  const int above = 64 - 8 * info.bytes;  // the bits before the sign
+  const int64_t value = static_cast<int64_t>(bits << above) >> above;
+  return Whole{static_cast<uint64_t>(value), value < 0};
+}
+
+bool IsWithin(const Whole& number, DType dtype) {
+  const DTypeInfo& info = InfoOf(dtype);
+  if (info.kind == DTypeKind::kBool) return !number.is_negative && number.bits <= 1;
+  const bool is_signed = info.kind == DTypeKind::kSigned;
+  const int bits = 8 * info.bytes - is_signed;  // of the number without its sign
+  // A negative number has as many of these bits as the number below its absolute value.
+  const uint64_t size = number.is_negative ? ~number.bits : number.bits;
+  return (is_signed || !number.is_negative) && (bits == 64 || size >> bits == 0);
+}
+
+}  // namespace
+
 bool Convert(const void* in, DType from, DType to, void* out) {
-  const double value = Decode(in, from);
   if (!InfoOf(to).is_float()) {
-    if (!Holds(to, value) || !IsDecodedExactly(in, from, value)) return false;
-    EncodeNumber(value, to, out);
+    const std::optional<Whole> whole = WholeAt(in, from);
+    if (!whole || !IsWithin(*whole, to)) return false;
+    std::memcpy(out, &whole->bits, static_cast<size_t>(InfoOf(to).bytes));
     return true;
   }
+  const double value = Decode(in, from);
   if (!IsDecodedExactly(in, from, value)) return false;
   if (std::isinf(value) && InfoOf(to).kind != DTypeKind::kFloat) return false;
   if (std::isfinite(value) && to != DType::f64 &&

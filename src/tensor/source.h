@@ -81,6 +81,7 @@ class SourceFolder {
 struct SourceRequest {
   std::string name;
   std::string folder;
+  std::string part;      // of the files, which is the model; empty: the only one
   std::string digest;    // of the whole folder, or a file with digests; empty: none is given
   bool is_file = false;  // Whether `digest` is a file.
   std::string place;     // where the user gave the digest, for messages

@@ -57,7 +57,7 @@ void WriteFiles(const std::filesystem::path& folder, std::string_view bytes) {
 
 // Returns how many tensors were read.
 int TryRead(const FormatReader& reader, const std::string& folder) {
-  const std::optional<Contents> contents = reader.read(folder);
+  const std::optional<Contents> contents = reader.read(folder, {});
   if (!contents) return 0;
   int tensors = 0;
   for (const auto& [name, holding] : contents->tensors) {

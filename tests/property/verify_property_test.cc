@@ -59,7 +59,7 @@ Plan ExtendedPlan() {
 
 bool IsFound(const std::string& folder, bool is_export) {
   try {
-    const VerifyResult result = (is_export ? VerifyExport : Verify)(folder, 1, {});
+    const VerifyResult result = (is_export ? VerifyExport : Verify)(*Place::At(folder), 1, {});
     return !result.findings.empty();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ExitCode::kRefused) << e.what();

@@ -414,6 +414,10 @@ def add_torch():
              "torch_randint(3, i0, 268435456)"),
             ("large integers", 8, "torch_randint(3, i0, 9007199254740991)"),
             ("permutation", 13, "torch_permutation(5, 13, i0)"),
+            ("parts of a matrix", 9, "torch_orthogonal(5, -1, 5, 3, i0 + 3, 2) + torch_orthogonal(5, 1, 2, 6, i0, 1)"),
+            ("sums", 6, "torch_normal_sums(5, -1, 36, 3, 2, i0, 2, 0.5, 2) + torch_normal_sums(5, 1, 12, 2, 1, i0, 1, 0, 1) + "
+             "torch_uniform_sums(5, 36, 3, 2, i0, 1, -1, 2) + torch_uniform_sums(5, 24, 4, 1, i0, 2, 0, 1)"),
+            ("sorted", 12, "torch_normal_sorted(5, -1, 24, 6, i0, 0.5, 2) + torch_uniform_sorted(5, 12, 12, i0, -1, 2)"),
             ("numbers that are not there", 5, "where(torch_permutation(5, 3, i0) >= 0, 1, 0) + "
              "2 * (torch_normal(0, -1, 2, i0 / 2, 0, 1) < 9) + 4 * (torch_word(i0 - 1) >= 0)")):
         add(f"torch {name}", "f64", [size], expression(text), engine=TORCH)

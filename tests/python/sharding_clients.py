@@ -195,6 +195,97 @@ def torchtitan_boxes(cases, sizes):
     return forked(boxes_of, range(len(cases)))
 
 
+def heads_refused(cases):
+    """Whether Megatron-core and torchtitan refuse each case of heads, heads of keys and tensor parallelism, by
+    their own checks of a configuration."""
+    import types
+    import unittest.mock
+    import warnings
+
+    import torch._dynamo
+    import torch._functorch.partitioners
+    import torch._inductor.codecache
+    import torch._inductor.compile_fx
+    import torch.distributed.pipelining
+    import torch.nn.attention.flex_attention
+    warnings.simplefilter("ignore")
+    from megatron.core.transformer import TransformerConfig
+    trainer = types.SimpleNamespace(Trainer=types.SimpleNamespace(Config=type("Config", (), {})))
+    missing = {"triton": unittest.mock.MagicMock(), "triton.language": unittest.mock.MagicMock(),
+               "torchtitan.trainer": trainer}
+    with unittest.mock.patch.dict(sys.modules, missing):
+        from torchtitan.config import ParallelismConfig
+        from torchtitan.models.common import decoder
+
+        def megatron(heads, kv_heads, tensor):
+            TransformerConfig(num_layers=1, hidden_size=64 * heads, num_attention_heads=heads, num_query_groups=kv_heads,
+                              kv_channels=64, tensor_model_parallel_size=tensor)
+
+        def torchtitan(heads, kv_heads, tensor):
+            model = types.SimpleNamespace(
+                enable_weight_tying=False, first_attention=types.SimpleNamespace(n_heads=heads, n_kv_heads=kv_heads))
+            with unittest.mock.patch.object(decoder, "update_ep_token_dispatcher_config"):
+                decoder.Decoder.Config.update_from_config(model, config=types.SimpleNamespace(
+                    parallelism=ParallelismConfig(tensor_parallel_degree=tensor)))
+
+        def refuses(check, case):
+            try:
+                check(*case)
+            except ValueError as error:
+                return "multiple of" in str(error) or "must divide" in str(error)
+            return False
+
+        return [[refuses(check, case) for check in (megatron, torchtitan)] for case in cases]
+
+
+def titan_expert_dimensions(cases, experts):
+    """The dimension by which torchtitan's apply_fsdp_to_decoder shards the tensors of experts, of each case of
+    ranks of replicas, of fully_shard and of expert parallelism. Nothing is sharded: fully_shard is a stand-in."""
+    import types
+    import unittest.mock
+
+    import torch
+    import torch._dynamo
+    import torch._functorch.partitioners
+    import torch._inductor.codecache
+    import torch._inductor.compile_fx
+    import torch.distributed.fsdp._fully_shard._fsdp_init as initialized
+    import torch.distributed.pipelining
+    import torch.nn.attention.flex_attention
+    from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo
+    with unittest.mock.patch.dict(sys.modules, {name: unittest.mock.MagicMock() for name in ("triton", "triton.language")}):
+        from torchtitan.distributed import fsdp
+
+    class MeshOf(dict):
+        mesh_dim_names = property(tuple)
+
+        def size(self):
+            return math.prod(self.values())
+
+        def __getitem__(self, name):
+            return MeshOf({name: self.get(name)})
+
+    def dimension(replicate, ranks, expert_parallel):
+        inner = torch.nn.Linear(2, 2)
+        inner.num_experts = experts
+        block = types.SimpleNamespace(moe_enabled=True, moe=types.SimpleNamespace(
+            routed_experts=types.SimpleNamespace(inner_experts=inner)), set_modules_to_forward_prefetch=lambda _: None,
+            set_modules_to_backward_prefetch=lambda _: None)
+        model = unittest.mock.MagicMock(enable_weight_tying=False, layers={"0": block})
+        seen = {}
+        info = object.__new__(FSDPMeshInfo)
+        with unittest.mock.patch.object(fsdp, "fully_shard", lambda module, **given: seen.update(given) if module is block else None), \
+                unittest.mock.patch.object(initialized, "_get_mesh_info", lambda *_: info):
+            fsdp.apply_fsdp_to_decoder(
+                model, MeshOf(dp_replicate=replicate, fsdp=ranks), torch.bfloat16, torch.float32, False,
+                ep_degree=expert_parallel, edp_mesh=MeshOf(dp_replicate=replicate, efsdp=ranks // expert_parallel))
+        place = seen.get("shard_placement_fn", lambda _: None)(inner.weight)
+        place = getattr(place, "placement", place)
+        return 0 if place is None else place.dim
+
+    return [dimension(*case) for case in cases]
+
+
 def megatron_boxes(cases, sizes, experts=None):
     """Megatron-core's own GPTModel: of each case of degrees and a rank, by the parameter's name with the
     layer's number in the whole model, [the box [offset, shape] of each part, the shape on the rank].
@@ -224,7 +315,8 @@ def megatron_boxes(cases, sizes, experts=None):
         parallel_state.initialize_model_parallel(
             tensor, pipe, virtual_pipeline_model_parallel_size=chunks,
             context_parallel_size=degrees["context"], create_gloo_process_groups=False,
-            expert_model_parallel_size=degrees.get("expert_parallel", 1))
+            expert_model_parallel_size=degrees.get("expert_parallel", 1),
+            expert_tensor_parallel_size=degrees.get("expert_tensor"))
         config = TransformerConfig(
             num_layers=layers, hidden_size=width, ffn_hidden_size=hidden, num_attention_heads=heads,
             num_query_groups=kv_heads, kv_channels=width // heads, add_bias_linear=False, gated_linear_unit=True,
@@ -232,7 +324,8 @@ def megatron_boxes(cases, sizes, experts=None):
             tensor_model_parallel_size=tensor, pipeline_model_parallel_size=pipe,
             virtual_pipeline_model_parallel_size=chunks, pipeline_dtype=torch.float32,
             num_moe_experts=experts, moe_ffn_hidden_size=experts and hidden, moe_router_topk=2,
-            expert_model_parallel_size=degrees.get("expert_parallel", 1))
+            expert_model_parallel_size=degrees.get("expert_parallel", 1),
+            expert_tensor_parallel_size=degrees.get("expert_tensor"))
         # (Not context_parallel_size: its attention for CPUs has none, and no parameter knows of it.)
         boxes = {}
         for stage in range(virtual):

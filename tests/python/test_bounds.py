@@ -239,16 +239,16 @@ def inject(calls, what, path=None):
 @pytest.mark.parametrize("error", ["EIO", "ESTALE", "EMFILE", "ENFILE", "EACCES", "ENOMEM"])
 @pytest.mark.parametrize("key", ["include", "sharding", "main"])
 def test_a_file_that_cannot_be_read_is_no_mistake_of_the_spec(key, error, spec, tmp_path):
-    """Another attempt may help: status 3, and not 2, after which a job would give up."""
+    """Status 3, so that a job tries again; 2 where only other permissions help."""
     other = write(tmp_path / "other.yaml", "'**': [a]\n" if key == "sharding" else "seed: 3\n")
     named = "" if key == "main" else f"{key}: other.yaml\n"
     path = spec(named + "mesh: {axes: {a: 2}}\nmodules:\n  w: {shape: [8], init: zeros}\n")
     file = path if key == "main" else other
     for command in ("validate", "plan"):
         result = run_tool(command, path, wrap=inject("openat", f"error={error}", file), cwd=tmp_path)
-        assert result.returncode == 3, result.stderr
+        assert result.returncode == (2 if error == "EACCES" else 3), result.stderr
         assert f"cannot read `{file}`" in result.stderr or "cannot read `other.yaml`" in result.stderr
-        assert key == "main" or f"it is named at {path}:4:" in result.stderr
+        assert key == "main" or f"{path}:4:" in result.stderr
     if key == "include":
         missing = run_tool("validate", spec("include: missing.yaml\nmodules: {}\n", "missing_one.yaml"))
         long = run_tool("validate", spec(f"include: {300 * 'x'}.yaml\nmodules: {{}}\n", "long.yaml"))
@@ -312,3 +312,27 @@ def test_a_program_where_another_stands(spec, tmp_path):
     (out / "kind-000.mlir").write_text("damaged")
     assert run_tool("program", path, "--kinds", "-o", out).returncode == 4
     assert stat.S_ISDIR(os.stat(out).st_mode)
+
+
+# What is told of mistakes and warnings ----------------------------------------------------------
+
+PLACES = ["modules", "modules.w", "mesh", "training", "vars", "init", "layouts"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_set_of_a_path_of_many_parts(place, spec):
+    """What is suggested for it takes time that is linear in its parts: it was 5 s, of which 0.05 is left."""
+    path = spec("modules: {w: {shape: [2], init: ones}}\n")
+    _, least = timed("validate", path, "--set", "nothing=1")
+    result, seconds = timed("validate", path, "--set", f"{place}.{'.'.join(['bc'] * 20000)}=1")
+    assert result.returncode == 2
+    assert seconds - least < 0.5
+
+
+def test_warnings_of_many_variables(spec):
+    """Lines of a spec are not counted anew for each of thousands of warnings, of which all are shown here."""
+    path = spec("vars:\n" + "".join(f"  v{i}: {i}\n" for i in range(10_000)) + "modules: {w: {shape: [2], init: ones}}\n")
+    _, quiet = timed("validate", path, "-q", "--json")
+    result, seconds = timed("validate", path)
+    assert result.returncode == 0 and result.stderr.count("warning: nothing uses") == 10_000
+    assert seconds - quiet < 0.8

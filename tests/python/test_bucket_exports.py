@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from bucket_tools import Faults, Once, begin, files_of, make_two_models, ok, tool
-from support import BINARY, run_ok
+from support import BINARY, run_ok, run_tool
 
 URL = "s3://bucket/models/a"
 NOTES = ".shardinit-export/"
@@ -332,12 +332,13 @@ modules:
   params.third: {shape: [2, 4], shard: [null, a], init: n, dtype: bf16}
 """
 # Names that are put beside an export: those that its readers would take for parts of it, and others.
-BESIDE = {
+BESIDE = {  # names that a reader would take for a part, others
     "safetensors": (["x.safetensors", "y.safetensors.index.json"], ["deep/x.safetensors", "x.safetensors.bak", ".x"]),
     "hf-dcp": (["x.safetensors", "y.safetensors.index.json"], ["deep/x.safetensors", "__0_0.distcp"]),
     "dcp": (["__9_0.distcp"], ["deep/__9_0.distcp", "_metadata", ".metadata.bak"]),
-    "zarr": (["deep/x/0.9", "params.first/0.9", "params.first/9", "params.first/1x", "x/.zarray", "x/.zgroup", "x/zarr.json",
-              ".zgroup", "zarr.json", "x.ocdbt"], ["params.first/note", "deep/x.ocdbt", "a/0/note", "a/9b/c/note", "params.first.0"]),
+    "zarr": (["deep/x/0.9", "deeper/x/y/.zarray", "params.first/0.9", "params.first/9", "params.first/1x", "x/.zarray",
+              "x/.zgroup", "x/zarr.json", ".zgroup", "zarr.json", "x.ocdbt"],
+             ["params.first/note", "other/x.ocdbt", "a/0/note", "a/9b/c/note", "params.first.0"]),
 }
 
 
@@ -367,6 +368,12 @@ def test_each_damage_is_told_as_in_a_folder(name, object_store, tmp_path):
             object_store.put("models/a/" + key, data)
         done = tool(object_store, "verify", URL, "--json")
         said = json.loads(done.stdout)
+        folder = tmp_path / "changed"
+        shutil.rmtree(folder, ignore_errors=True)
+        for key, data in changed.items():
+            (folder / key).parent.mkdir(parents=True, exist_ok=True)
+            (folder / key).write_bytes(data)
+        assert {**json.loads(run_tool("verify", folder, "--json").stdout), "folder": URL} == said
         assert (done.returncode == 0) == said["intact"] == (not said["findings"])
         return said, [(f["file"], f["tensor"], f["message"]) for f in said["findings"]]
 
@@ -389,8 +396,11 @@ def test_each_damage_is_told_as_in_a_folder(name, object_store, tmp_path):
     taken, foreign = BESIDE[name]
     notes = {NOTES + "share-00009": b"", RECORD + ".sig": b""}
     said, found = told({**files, **notes, **dict.fromkeys([*taken, *foreign, NOTES[:-1] + "s"], b"")})
-    assert found == sorted((key, "", "does not belong to the export") for key in taken)
-    assert said["foreign"] == sorted([*foreign, NOTES[:-1] + "s"])
+    # A folder of other things is named once.
+    own = {file.split("/")[0] for file in files}
+    names = [{key if key.split("/")[0] in own else key.split("/")[0] for key in keys} for keys in (taken, foreign)]
+    assert found == sorted((key, "", "does not belong to the export") for key in names[0])
+    assert said["foreign"] == sorted({*names[1], NOTES[:-1] + "s"})
 
 
 @pytest.mark.parametrize("name", ["safetensors", "dcp", "zarr"])

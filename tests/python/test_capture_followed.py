@@ -146,6 +146,30 @@ def emptied():
     return model
 
 
+def scalars_on_meta():
+    """Numbers from `torch.tensor` have no memory on meta, like all other tensors there."""
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Conv2d(3, 3, 2), nn.BatchNorm2d(3))
+        model.scale = nn.Parameter(torch.tensor(1.0))
+        model.register_buffer("places", torch.tensor([1, 2, 3]))
+    model.to_empty(device="cpu")
+    for layer in model:
+        layer.reset_parameters()
+    nn.init.ones_(model.scale)
+    model.places.zero_()
+    return model
+
+
+def chosen():
+    """Elements that tables of indices choose, each once."""
+    table = torch.randn(30, 4)
+    return holder(rows=table[[3, 9, 20]], embedded=nn.functional.embedding(torch.tensor([[1, 2], [5, 0]]), torch.rand(6, 4)),
+                  columns=torch.randn(5, 30)[:, [3, 7, 9]] * 2, corner=torch.randn(5, 6)[[0, 4]][:, [1, 2]],
+                  pairs=torch.rand(4, 5)[[1, 3], [0, 4]], turned=torch.randn(40)[torch.arange(39, -1, -1)],
+                  selected=torch.rand(7, 3).index_select(1, torch.tensor([2, 0])),
+                  gathered=torch.randn(3, 4).gather(1, torch.tensor([[0], [2], [3]])), rolled=torch.randn(5, 3).roll(2, 0))
+
+
 def skipped():
     layer = nn.utils.skip_init(nn.Linear, 3, 4)
     nn.init.normal_(layer.weight)
@@ -164,6 +188,73 @@ def orthogonal_kernel():
     layer = nn.Conv2d(3, 8, 3)
     nn.init.orthogonal_(layer.weight)
     return layer
+
+
+def own(make, *seed):
+    """A constructor with a generator of its own, whose numbers are the same for each seed of the spec."""
+
+    def run():
+        generator = torch.Generator()
+        if seed:
+            generator.manual_seed(*seed)
+        model = make(generator)
+        model.after = nn.Parameter(torch.randn(20))
+        return model
+
+    return run
+
+
+def drawn_by(g):
+    return holder(
+        normal=torch.randn(40, generator=g), turned=torch.empty(6, 5).t().uniform_(-1, 1, generator=g),
+        places=torch.randperm(9, generator=g), counts=torch.randint(0, 9, (5,), generator=g),
+        rough=torch.empty(20, dtype=torch.bfloat16).normal_(generator=g), coins=torch.bernoulli(torch.full((30,), 0.4), generator=g),
+        few=torch.multinomial(torch.ones(9), 4, generator=g), out=torch.rand(5, out=torch.empty(5), generator=g),
+        truncated=nn.init.trunc_normal_(torch.empty(40, 5), generator=g), xavier=nn.init.xavier_uniform_(torch.empty(6, 4), generator=g),
+        orthogonal=nn.init.orthogonal_(torch.empty(6, 4), generator=g), item=torch.full((3,), torch.rand(1, generator=g).item()),
+        noisy=torch.randn(20) + torch.randn(20, generator=g) * 0.1, shuffled=torch.randn(20)[torch.randperm(20, generator=g)])
+
+
+def experts(init, shape=(4, 8, 12), *, after=None):
+    """Stacked experts, initialized one after the other, both matrices of each in turn."""
+
+    def make():
+        up, down = torch.empty(shape), torch.empty(shape[0], shape[2], shape[1])
+        for expert in range(shape[0]):
+            for weights in (up, down):
+                init(weights[expert])
+                if after:
+                    after(weights[expert])
+        return nn.Sequential(holder(up=up, down=down), nn.Linear(3, 3))
+
+    return make
+
+
+def hippo(size):
+    """The matrix of state space models, element by element."""
+
+    def make():
+        matrix = torch.zeros(size, size)
+        for n in range(size):
+            for k in range(n + 1):
+                matrix[n, k] = -(((2 * n + 1) * (2 * k + 1)) ** 0.5) if k < n else n + 1
+                matrix[n, k] = matrix[n, k] / 2
+        return nn.Sequential(holder(matrix=matrix), nn.Linear(3, 3))
+
+    return make
+
+
+def growing(length):
+    """Each element is made of the two before, so that their expressions would double each time."""
+
+    def make():
+        numbers, last = torch.ones(length), torch.ones(())
+        for n in range(2, length):
+            numbers[n] = (numbers[n - 1] + numbers[n - 2]) / 2.1
+            last = last * 1.01 + 0.1
+        return nn.Sequential(holder(numbers=numbers, last=last), nn.Linear(3, 3))
+
+    return make
 
 
 @functools.lru_cache
@@ -189,12 +280,27 @@ FOLLOWED = {
     "NumPy and PyTorch change memory": numpy_and_pytorch_in_turn,
     "tensors from before": made_before,
     "constants of a thread": in_a_thread(lambda: torch.arange(4.0)),
+    "generators of its own": own(drawn_by, 5),
+    "a generator without a seed": own(drawn_by),
+    "a number that is masked": lambda: holder(a=torch.rand(()).masked_fill_(torch.tensor(True), 0.0)),
     "to_empty": emptied,
+    "scalars on meta": scalars_on_meta,
+    "chosen elements": chosen,
     "skip_init": skipped,
     "half and float": lambda: nn.Sequential(nn.Linear(3, 4)).half().float(),
     "in-place views, out=, the generator by name": turned_in_place,
     "an orthogonal kernel": orthogonal_kernel,
     "cached tensors": lambda: holder(a=cached_table(5)),
+    "experts": experts(lambda weights: nn.init.normal_(weights, 0, 0.02)),
+    "experts of kaiming_uniform_": experts(lambda weights: nn.init.kaiming_uniform_(weights, a=5**0.5), (3, 5, 7)),
+    "experts with padding": experts(nn.init.xavier_normal_, after=lambda weights: weights[0].zero_()),
+    "many experts": experts(nn.init.normal_, (130, 2, 16)),
+    "HiPPO": hippo(16),
+    "a loop over elements": growing(200),
+    "dirac_ of many channels": lambda: holder(a=nn.init.dirac_(torch.empty(90, 90, 3))),
+    "bounds that are equal": lambda: nn.Sequential(*[holder(
+        a=nn.init.uniform_(torch.empty(5), 0.3, 0.3), b=nn.init.trunc_normal_(torch.empty(5), a=0.7, b=0.7),
+        c=nn.init.xavier_uniform_(torch.empty(3, 4), gain=0), d=torch.rand(5)) for _ in range(2)]),
 }
 
 
@@ -204,7 +310,7 @@ FOLLOWED = {
 def test_what_constructors_do_is_followed(name, engine):
     verified = shardinit.capture.torch(FOLLOWED[name], engine=engine, seed=SEED).verify()
     assert verified.good, verified.table()
-    if engine == "torch_cpu" and "orthogonal" not in name:
+    if engine == "torch_cpu" and "orthogonal kernel" not in name:
         assert all(tensor.result == "equal" for tensor in verified.tensors), verified.table()
 
 
@@ -257,10 +363,31 @@ REFUSED = {
     "on meta": (lambda: nn.Linear(3, 4, device="meta"), "it is on the device `meta`, where nothing has values"),
     "lazy modules": (lambda: nn.LazyConv1d(4, 3), "has no shape before the model has seen an input"),
     "another device": (lambda: holder(a=torch.randn(3, device="cuda").cpu()), "the device `cuda"),
-    "a generator of its own": (lambda: holder(a=torch.randn(3, generator=torch.Generator())), "a generator of its own"),
+    "a copy of the generator": (lambda: holder(a=torch.rand(3, generator=torch.default_generator.clone_state())),
+                                "draws from a generator with the state of PyTorch's own"),
+    "a state given to another one": (lambda: holder(a=of_state(torch.get_rng_state())), "with the state of PyTorch's own"),
+    "a seed of the system": (lambda: torch.Generator().seed(), "`seed` gives a generator a seed of the system"),
+    "random arguments": (own(lambda g: holder(a=torch.normal(torch.rand(20), 1.0, generator=g))),
+                         "has random arguments and a generator of its own"),
+    "many numbers of a generator": (own(lambda g: holder(a=torch.empty(2**15, 2**15).normal_(generator=g))),
+                                    "draws 1073741824 numbers from a generator of its own, which a file has to keep"),
+    "elements drawn one by one": (experts(lambda weights: [w.normal_() for w in weights.view(-1)], (2, 3, 4)),
+                                  "aten.normal_"),
+    "a gain that is drawn": (lambda: holder(a=nn.init.orthogonal_(torch.empty(3, 3), torch.rand(()))),
+                             "`orthogonal_` has a random number as `gain`"),
+    "a gain for each column": (lambda: holder(a=nn.init.orthogonal_(torch.empty(3, 3), torch.rand(3))), "random number"),
+    "a std that no spec has": (lambda: holder(a=nn.init.normal_(torch.empty(3), std=1e-30)), "`std` is 1e-30"),
+    "an infinite std": (lambda: holder(a=nn.init.normal_(torch.empty(3), std=float("inf"))), "a spec has no number inf"),
+    "what PyTorch refuses": (lambda: holder(a=nn.init.uniform_(torch.empty(3), 2, 1)), "expects to return a [from, to) range"),
 }
 AT_THE_END = {"on meta", "another sign", "draws of a thread", "the state as a buffer"}
 FOLLOWED_BY_PHILOX = {"manual_seed", "default_generator", "set_state"}  # Distributions do not change.
+
+
+def of_state(state):
+    generator = torch.Generator()
+    generator.set_state(state)
+    return torch.rand(3, generator=generator)
 
 
 def elsewhere():
@@ -296,6 +423,34 @@ def twice(*sizes):
 
 
 @like_torch_cpu()
+def test_rows_of_a_table_that_is_kept_too():
+    """As PEFT's `trainable_token_indices` have them; only torch_cpu has one number in two tensors."""
+
+    def make():
+        table = nn.Embedding(30, 4)
+        table.delta = nn.Parameter(table.weight[[5, 1, 1, 7]].clone())
+        return table
+
+    verified = shardinit.capture.torch(make, engine="torch_cpu", seed=SEED).verify()
+    assert [tensor.result for tensor in verified.tensors] == ["equal", "equal"]
+    with pytest.raises(shardinit.CaptureError, match="delta: one random number is in several elements"):
+        shardinit.capture.torch(make)
+
+
+def test_buffers_without_elements_are_left_out():
+    def make():
+        layer = nn.Linear(3, 4)
+        layer.register_buffer("none", torch.tensor([]))
+        return layer
+
+    with pytest.warns(CaptureWarning, match="leaves out `none`: a spec cannot declare a buffer without elements"):
+        captured = shardinit.capture.torch(make, seed=SEED)
+    assert captured.verify().good and list(captured.tensors) == ["weight", "bias"]
+    with pytest.raises(shardinit.CaptureError, match=r"a: its shape is \[0\], and a spec has no tensor without elements"):
+        shardinit.capture.torch(lambda: holder(a=torch.empty(0)))
+
+
+@like_torch_cpu()
 def test_numbers_that_are_drawn_again_are_not_said_to_be_new_ones():
     for sizes in ((4, 4), (4, 8)):
         assert shardinit.capture.torch(twice(*sizes), engine="torch_cpu", seed=SEED).verify().good
@@ -317,7 +472,26 @@ def test_what_the_system_gives_has_a_warning(draw):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         shardinit.capture.torch(lambda: holder(a=torch.full((3,), np.random.default_rng(3).random())))
+        shardinit.capture.torch(lambda: holder(a=torch.full((3,), np.random.RandomState(123).rand())))
         shardinit.capture.torch(lambda: holder(a=torch.full((3,), len(__import__("tempfile").mktemp()))))
+
+
+def test_an_error_of_our_own_is_said_to_be_one(monkeypatch, tmp_path, capsys):
+    """It names the user's line, and has the exit status of a fault."""
+    from shardinit.capture import _capture, _command
+
+    def fails(*_):
+        raise KeyError("odd")
+
+    monkeypatch.setattr(_capture, "tensor_of", fails)
+    with pytest.raises(shardinit.CaptureError, match="KeyError at .*odd.*: this is a fault of shardinit: report it") as caught:
+        shardinit.capture.torch(lambda: holder(a=torch.ones(3)))
+    assert caught.value.is_fault and __file__ in str(caught.value)
+    assert _command.main(["torch", "torch.nn:Linear", "--args", "[2, 3]"]) == 70
+    assert "this is a fault of shardinit" in capsys.readouterr().err
+    monkeypatch.setattr(_capture, "finish", fails)
+    with pytest.raises(shardinit.CaptureError, match="this is a fault of shardinit"):
+        shardinit.capture.torch(nn.Module)
 
 
 def test_nothing_stays_behind():

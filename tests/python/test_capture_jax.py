@@ -735,3 +735,28 @@ def test_neither_framework_is_imported_for_the_other(tmp_path):
             env={**CLEAN, "PYTHONPATH": str(PACKAGE), "SHARDINIT_LIBRARY": str(LIBRARY)})
         assert done.returncode == 0, done.stderr
         assert f"'{other}'" not in done.stdout
+
+
+def positions(key):
+    weights = random.normal(key, (3, 4))
+    return [weights, weights, {"x": weights, "null": weights}, (random.uniform(random.fold_in(key, 1), (2,)),) * 2]
+
+
+def equal_keys(key):
+    """JAX's split(key, n)[i] is fold_in(key, i)."""
+    return {"all": jax.vmap(lambda k: random.normal(k, (3, 4)))(random.split(key, 4)),
+            "same": random.normal(random.fold_in(key, 1), (3, 4)), "other": random.normal(random.fold_in(key, 1), (5,)),
+            "uniform": random.uniform(random.split(key, 3)[2], (3, 4))}
+
+
+def keys_by_two_ways(key):
+    inner = random.fold_in(key, 3)
+    other = random.wrap_key_data(jnp.array(random.key_data(inner)))
+    return {"a": random.normal(inner, (3,)), "b": random.normal(other, (3,)), "c": random.normal(other, (7,)),
+            "whole": random.randint(key, (5,), 0, 8), "second": random.normal(random.split(key)[1], (4,))}
+
+
+@pytest.mark.parametrize("make", [positions, equal_keys, keys_by_two_ways])
+def test_equal_keys_and_names_that_are_numbers_are_captured(make):
+    verified = shardinit.capture.jax(make, engine="jax_threefry").verify()
+    assert verified.good, verified.table()

@@ -313,17 +313,115 @@ def test_matrices():
     assert {t.result for t in verified.tensors if "sparse" in t.path} == {"equal"}
 
 
+def turned(rows, columns, **gain):
+    return nn.init.orthogonal_(torch.empty(rows, columns), **gain)
+
+
+def gates():
+    """Recurrent weights are orthogonal for each gate."""
+    model = nn.LSTM(5, 6)
+    for rows in model.weight_hh_l0.data.chunk(4):
+        nn.init.orthogonal_(rows, gain=0.5)
+    nn.init.orthogonal_(model.weight_ih_l0.data.t())
+    return model
+
+
+def reduced():
+    """Norms, sums, sorted and rounded numbers that are no tensors of the model; `exact_*` have the bits."""
+    whole, parts = turned(7, 5), torch.randn(10, 8)
+    plain = torch.empty(6, 8).normal_(0, 1)
+    wide = torch.randn(5, 90)
+    return {
+        "upper": whole[:3], "lower": whole[3:, 1:4], "changed": (whole * 2 + 1).t(), "flat": turned(6, 4).view(4, 6),
+        "stacked": torch.stack([turned(4, 4), turned(4, 4)]), "joined": torch.cat([turned(30, 20), turned(30, 20, gain=3.0)]),
+        "rows": nn.functional.normalize(torch.randn(10, 16), dim=-1), "columns": nn.functional.normalize(torch.randn(10, 16), dim=0) * 0.5,
+        "by_all": (x := torch.rand(5, 9)) / x.norm(), "of_xavier": nn.functional.normalize(nn.init.xavier_uniform_(torch.empty(12, 20))),
+        "normc": plain * (1 / torch.sqrt(plain.pow(2).sum(1, keepdim=True))), "standard": (wide - wide.mean(1, keepdim=True)) / wide.std(1, keepdim=True),
+        "norm_0": torch.randn(40, 6).norm(dim=0, keepdim=True), "norm_all": torch.rand(30, 3).mul(2).norm(), "norm_12": torch.randn(4, 3, 5).norm(dim=(1, 2)),
+        "norm_part": parts[2:5].norm(dim=1), "norm_view": parts.view(2, 5, 8).norm(dim=2), "norm_turned": parts.t().norm(dim=0),
+        "norm_left": parts[:, :3].norm(dim=1), "norm_cut": nn.init.trunc_normal_(torch.empty(6, 5), std=0.02, a=-9, b=9).norm(dim=1),
+        "sum": torch.randn(20, 3).sum(0), "mean": torch.rand(50).mean(), "var": torch.rand(7, 50).var(1),
+        "exact_sorted": torch.rand(50).sort().values, "exact_falling": torch.randn(4, 9).sort(descending=True).values,
+        "exact_scaled": (torch.rand(20) * 3 + 1).sort().values, "exact_largest": torch.rand(50).topk(5).values,
+        "exact_round": torch.randn(200).round(), "exact_halves": (torch.randint(0, 9, (200,)) / 2).round(),
+        "exact_decimals": torch.round(torch.randn(60), decimals=2), "exact_tens": torch.round(torch.rand(60) * 1000, decimals=-1),
+        "exact_whole": (torch.randn(40) * 3).round().long(), "exact_trunc": torch.randn(30).trunc(),
+    }  # fmt: skip
+
+
+def test_bits_of_norms_parts_and_order():
+    def make_it():
+        model = nn.Module()
+        for name, tensor in reduced().items():
+            model.register_buffer(name, tensor)
+        return model
+
+    for seed in (3, 4, 5):
+        _, verified = verified_by(make_it, seed=seed)
+        assert all(t.result == "equal" or (t.result == "inexact" and not t.path.startswith("exact"))
+                   for t in verified.tensors), verified.table()
+    _, verified = verified_by(gates, seed=3)
+    assert [t.result for t in verified.tensors] == ["inexact", "inexact", "equal", "equal"]
+
+
+def test_ways_around_what_stays_refused():
+    def make_it():
+        model, w = nn.Module(), torch.randn(6, 5)
+        w[w < 0] = 0
+        for name, tensor in {
+            "masked": w, "product": torch.randn(4, 5) @ torch.randn(5, 3), "complex": torch.randn(4, dtype=torch.complex64),
+            "parts": torch.view_as_real(torch.polar(torch.rand(4), torch.rand(4))), "order": torch.rand(9).argsort(),
+            "factor": torch.linalg.qr(torch.randn(4, 4))[0], "shuffled": torch.randn(20)[torch.randperm(20)],
+        }.items():
+            model.register_buffer(name, tensor)
+        return model
+
+    for engine in ("torch_cpu", "philox4x32"):
+        with pytest.raises(shardinit.CaptureError) as caught:
+            shardinit.capture.torch(make_it, engine=engine)
+        problems = caught.value.problems
+        assert all(f" at {__file__}:" in why for why in problems.values()), problems
+        assert {path: re.sub(": `.*", "", why) for path, why in problems.items()} == {
+            "masked": "random numbers choose what is written: use `torch.where` or `masked_fill_`",
+            "product": "products of matrices of random numbers: keep the factors, and multiply them in `forward`",
+            "complex": "complex numbers: keep the real and the imaginary part as two tensors",
+            "parts": "complex numbers: keep the real and the imaginary part as two tensors",
+            "order": "the order of random numbers", "shuffled": "random numbers choose elements",
+            "factor": "factors of a matrix of random numbers: capture the model without them, and compute them from its"
+            " weights (in PEFT capture with `init_lora_weights=True` instead of OLoRA or PiSSA)"}
+
+
+def test_norms_of_dora():
+    """PEFT's magnitudes are norms of W + 0, whose zeros are a product with random numbers."""
+    peft, transformers = client_of("peft"), client_of("transformers")
+
+    def make_it(**options):
+        config = transformers.LlamaConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+                                          num_key_value_heads=1, vocab_size=32)
+        adapter = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], **options)
+        return peft.get_peft_model(transformers.LlamaForCausalLM(config), adapter)
+
+    for engine in ("torch_cpu", "philox4x32"):
+        captured = shardinit.capture.torch(make_it, use_dora=True, engine=engine, seed=5)
+        assert captured.verify().good
+        assert captured.text.count("self_attn.q_proj.base_layer.weight") == 1, captured.text
+    verified_by(lambda: make_it(trainable_token_indices=[1, 2, 9]), seed=5)
+    for method in ("olora", "pissa"):
+        with pytest.raises(shardinit.CaptureError, match="capture with `init_lora_weights=True` instead of OLoRA or PiSSA"):
+            shardinit.capture.torch(make_it, init_lora_weights=method, engine="torch_cpu")
+
+
 def test_what_the_engine_has_not():
     def make_it():
         model = nn.Module()
-        model.orthogonal = nn.Parameter(nn.init.orthogonal_(torch.empty(5, 7)) + 1)
+        model.sparse = nn.Parameter(nn.init.sparse_(torch.empty(5, 7), 0.3) + 1)
         model.narrow = nn.Parameter(nn.init.trunc_normal_(torch.empty(5, 7), a=1, b=1.1))
         return model
 
     with pytest.raises(shardinit.CaptureError) as caught:
         shardinit.capture.torch(make_it, engine="torch_cpu")
     assert {path: why.split(":")[0] for path, why in caught.value.problems.items()} == {
-        "orthogonal": "such random values are changed",
+        "sparse": "such random values are changed",
         "narrow": "PyTorch draws in another way where the cut-offs leave less than 30 % of the numbers"}
 
 

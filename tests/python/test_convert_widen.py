@@ -97,10 +97,12 @@ def test_blocks_as_torch_widens_them(tmp_path, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_blocks_as_transformers_widens_them(tmp_path, dtype):
+@pytest.mark.parametrize("scales", [torch.float32, torch.bfloat16, torch.float16])
+def test_blocks_as_transformers_widens_them(tmp_path, dtype, scales):
     fp8 = client_of("transformers.integrations.finegrained_fp8")
     state = {}
     state["w.weight"], state["w.weight_scale_inv"] = blocks((256, 384))
+    state["w.weight_scale_inv"] = state["w.weight_scale_inv"].to(scales)
     folder = folder_of(tmp_path / "in", state)
     run_ok("convert", folder, "--to", "safetensors", "--dtype", dtype, "-o", tmp_path / "out")
     wanted = fp8.Fp8Dequantize(None)._dequantize_one(state["w.weight"], state["w.weight_scale_inv"], DTYPES[dtype])
@@ -132,7 +134,7 @@ NO_BLOCK = "no config.json beside it says, under quantization_config, the weight
 
 
 def not_a_matrix(dtype, shape, scales):
-    return f"it is {dtype} {list(shape)} with scales of {scales}, not a matrix of f8e4m3fn with scales of f32"
+    return f"it is {dtype} {list(shape)} with scales of {scales}, not a matrix of f8e4m3fn with scales of f32, bf16 or f16"
 
 
 def not_mx(numbers, scales, dtype="u8"):
@@ -156,7 +158,7 @@ def not_mx(numbers, scales, dtype="u8"):
     ("w", not_a_matrix("f8e5m2", W, "f32"), {"w": BLOCKS["w"].view(torch.float8_e5m2)}, ...),
     ("w", not_a_matrix("f8e4m3fn", [60000], "f32"), {"w": BLOCKS["w"].flatten()}, ...),
     ("w", not_a_matrix("f8e4m3fn", [3, 100, 200], "f32"), {"w": BLOCKS["w"].reshape(3, 100, 200)}, ...),
-    ("w", not_a_matrix("f8e4m3fn", W, "bf16"), {"w_scale_inv": torch.ones(INV).bfloat16()}, ...),
+    ("w", not_a_matrix("f8e4m3fn", W, "f8e5m2"), {"w_scale_inv": torch.ones(INV).to(torch.float8_e5m2)}, ...),
     ("w", not_a_matrix("f8e4m3fn", W, "f64"), {"w_scale_inv": torch.ones(INV).double()}, ...),
     ("x_blocks", not_mx("[1, 2, 3, 16]", "[1, 2, 3]", "i8"), {"x_scales": torch.ones(1, 2, 3, dtype=torch.int8)}, ...),
     ("x_blocks", not_mx("[1, 2, 3, 16]", "[1, 3, 2]"), {"x_scales": torch.ones(1, 3, 2, dtype=torch.uint8)}, ...),
@@ -309,3 +311,52 @@ def test_scales_that_change_under_way(tmp_path):
         else:
             raise AssertionError(result)
     assert told >= 2
+
+
+
+I32, F16 = torch.ones(8, 4, dtype=torch.int32), torch.ones(8, 2).half()
+# Tensors under `x.`, and a config, of models whose numbers are packed in ways that are not read.
+PACKED = {
+    "pack-quantized": ({"weight_packed": I32, "weight_scale": F16, "weight_shape": torch.tensor([8, 32])}, "compressed-tensors"),
+    "asymmetric": ({"weight_packed": I32, "weight_scale": F16, "weight_zero_point": I32}, "compressed-tensors"),
+    "marlin-24": ({"weight_packed": I32, "scale_packed": F16, "meta": torch.ones(4, 4, dtype=torch.int16)}, "compressed-tensors"),
+    "GPTQ": ({"qweight": I32, "qzeros": I32, "scales": F16, "g_idx": torch.zeros(8, dtype=torch.int32)}, "gptq"),
+    "AWQ": ({"qweight": I32, "qzeros": I32, "scales": F16}, "awq"),
+    "MLX": ({"weight": torch.ones(8, 4, dtype=torch.uint32), "scales": F16, "biases": F16}, None),
+    "bitmask": ({"compressed": torch.ones(5), "bitmask": torch.ones(8, 1, dtype=torch.uint8)}, "compressed-tensors"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32", "f16", "f8e4m3fn"])
+@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("with_config", [True, False])
+def test_packed_numbers_are_not_half_converted(tmp_path, kind, with_config, dtype):
+    """Any type is refused: with the config, by its quant_method, and without, by the tensors. Without a type all bits stay."""
+    tensors, method = PACKED[kind]
+    state = {"norm.weight": torch.ones(4)} | {f"x.{name}": tensor.clone() for name, tensor in tensors.items()}
+    folder = folder_of(tmp_path / "in", state, None)
+    if with_config and method:
+        (folder / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": method}}))
+    result = run_tool("convert", folder, "--to", "safetensors", "--dtype", dtype, "-o", tmp_path / "out")
+    assert result.returncode == 2 and "leave out `--dtype`" in result.stderr and not (tmp_path / "out").exists(), result
+    assert "cannot be widened: " in result.stderr and (not with_config or not method or f'quant_method is `"{method}"`' in result.stderr)
+    run_ok("convert", folder, "--to", "safetensors", "-o", tmp_path / "out")
+    for name, tensor in load(tmp_path / "out").items():
+        assert torch.equal(tensor, state[name]) and tensor.dtype == state[name].dtype
+
+
+@pytest.mark.parametrize("name", ["relative_position_index", "position_ids"])
+def test_integers_that_are_not_packed_stay(tmp_path, name):
+    """Swin has indices beside a `logit_scale`."""
+    folder = folder_of(tmp_path / "in", {f"a.{name}": torch.arange(6).reshape(2, 3), "a.logit_scale": torch.ones(3, 1)}, None)
+    run_ok("convert", folder, "--to", "safetensors", "--dtype", "bf16", "-o", tmp_path / "out")
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e8m0fnu, torch.float4_e2m1fn_x2])
+def test_scales_of_types_that_are_not_read_are_not_to_be_dropped(tmp_path, dtype):
+    scales = torch.ones(4, 4, dtype=torch.uint8).view(dtype)
+    torch.save({"w": torch.ones(2), "w_scale": scales}, tmp_path / "in.pt")
+    folder = folder_of(tmp_path / "in", {"w": torch.ones(2), "w_scale": scales}, None)
+    for path in folder, tmp_path / "in.pt":
+        result = run_tool("convert", path, "--to", "dcp", "-o", tmp_path / "out")
+        assert result.returncode == 5 and "dequantize the model" in result.stderr and "--drop" not in result.stderr, result

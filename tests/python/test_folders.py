@@ -121,7 +121,7 @@ def test_what_would_have_to_run_is_refused(tmp_path):
     torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pt")
     assert "whose code would have to run" in refused("digest", tmp_path / "module.pt", code=5)
     torch.save({"optimizer": {}, "epoch": 1}, tmp_path / "no.pt")
-    assert "it holds no model: its keys are `optimizer`, `epoch`" in refused("digest", tmp_path / "no.pt", code=5)
+    assert "holds no model: its keys are `epoch`, `optimizer`" in refused("digest", tmp_path / "no.pt", code=5)
     quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
     torch.save({"a": torch.ones(2), "q": quantized}, tmp_path / "q.pt")
     assert "_rebuild_qtensor" in refused("digest", tmp_path / "q.pt", code=5)
@@ -135,17 +135,71 @@ def test_strided_tensors(tmp_path):
     torch.save(state, tmp_path / "in.pt")
     safetensors_torch.save_file({n: t.contiguous().clone() for n, t in state.items()}, tmp_path / "as.safetensors")
     assert run_ok("diff", tmp_path / "in.pt", tmp_path / "as.safetensors", "--values").stdout == "no difference: 4 tensors\n"
-    torch.save({"large": torch.zeros(1000, 1000).t()}, tmp_path / "large.pt")
-    assert "save `tensor.contiguous()`" in refused("digest", tmp_path / "large.pt", code=5)
+
+
+@pytest.mark.parametrize("shape, strides", [
+    ((3000, 2000), (1, 3000)), ((96, 96, 3, 3), (864, 1, 288, 96)), ((3000, 3000), (0, 0)), ((1 << 20,), (3,)),
+    ((5000, 3, 100), (1, 500000, 5000)), ((2000, 3000), (3000 + 4096, 1)), ((70000, 2), (1, 70000)), ((1200, 1200), (1, 1)),
+])
+@pytest.mark.parametrize("options", [[], ["--memory", "1M", "-j", 1], ["--mesh", "fsdp=3", "--sharding", "fsdpv2"]])
+def test_tensors_that_lie_apart_in_a_storage(tmp_path, shape, strides, options):
+    """With more runs than can be listed, in a file and in an item of DCP."""
+    end = sum((n - 1) * s for n, s in zip(shape, strides)) + 1
+    tensor = torch.arange(end + 3, dtype=torch.float32)[3:].as_strided(shape, strides)
+    wanted = run_ok("digest", hub(tmp_path / "wanted", {"w": tensor.contiguous()})).stdout
+    torch.save({"w": tensor}, tmp_path / "in.pt")
+    client_of("torch.distributed.checkpoint").save({"w": tensor}, checkpoint_id=tmp_path / "in", no_dist=True)
+    for source in "in.pt", "in":
+        out = tmp_path / f"out-{source == 'in'}"
+        run_ok("convert", tmp_path / source, "-o", out, "--to", "dcp", *options)
+        assert run_ok("digest", tmp_path / source).stdout == run_ok("digest", out).stdout == wanted
+        assert run_json("inspect", tmp_path / source, "--json")["tensors"][0]["shards"] == 1
+        run_ok("stats", tmp_path / source)
+
+
+def test_archives_of_other_packages_are_named(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.ones(3))
+    with zipfile.ZipFile(tmp_path / "a.keras", "w") as out:
+        out.writestr("metadata.json", "{}")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as out:
+        out.writestr("a.txt", "")
+    for file, what in ("a.npz", "a file of NumPy"), ("a.keras", "an archive of Keras"), ("a.zip", "a ZIP archive"):
+        for command in "inspect", "digest":
+            said = refused(command, tmp_path / file)
+            assert f" {what}, not " in said and f"shardinit {command} {tmp_path / file}" not in said
+
+
+def test_items_of_dcp_in_safetensors(tmp_path):
+    filesystem = client_of("torch.distributed.checkpoint.filesystem")
+    dcp = client_of("torch.distributed.checkpoint")
+    state = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(3, dtype=torch.bfloat16), "c": torch.tensor(5)}
+    writer = filesystem.FileSystemWriter(
+        tmp_path / "in", serialization_format=filesystem.SerializationFormat.SAFETENSORS)
+    dcp.save(state, storage_writer=writer, no_dist=True)
+    assert run_ok("digest", tmp_path / "in").stdout == run_ok("digest", hub(tmp_path / "wanted", state)).stdout
+    file = tmp_path / "in/__0_0.distcp"
+    file.write_bytes(file.read_bytes().replace(b'"BF16"', b'"F16" '))
+    assert "`b` is F16 [3], but `.metadata` says BF16 [3]" in refused("digest", tmp_path / "in", code=5)
+
+
+def test_names_that_a_format_cannot_carry_are_refused(tmp_path):
+    folder = hub(tmp_path / "in", {"a b": torch.ones(2), "c/d": torch.ones(2)})
+    assert "`a b` cannot be a name in a checkpoint" in refused("convert", folder, "--to", "hdf5", "-o", tmp_path / "out")
+    assert "`a b` cannot be a name in a checkpoint" in refused("reshard", folder, "-o", tmp_path / "out")
+    said = refused("convert", folder, "--to", "zarr", "-o", tmp_path / "out")
+    assert "`c/d` cannot be the name of a zarr array's folder: it has a slash" in said
+    said = refused("convert", hub(tmp_path / "layer", {"a/b.vars.0": torch.ones(2)}), "--to", "keras", "-o", tmp_path / "out")
+    assert "`a/b.vars.0` is not the path of a variable of Keras" in said
+    torch.save({"__metadata__": torch.ones(2)}, tmp_path / "in.pt")
+    said = refused("convert", tmp_path / "in.pt", "--to", "safetensors", "-o", tmp_path / "out")
+    assert "`__metadata__` is not the name of a tensor in safetensors files" in said and not (tmp_path / "out").exists()
 
 
 def test_folders_that_are_known_and_not_read(tmp_path):
-    for name, words in {"zero_to_fp32.py": "python zero_to_fp32.py . OUT", "manifest.ocdbt": "use_ocdbt=False",
-                        "zarr.json": "use_compression=False"}.items():
-        folder = tmp_path / name.replace(".", "_")
-        folder.mkdir()
-        (folder / name).write_text("{}")
-        assert words in refused("inspect", folder, code=5)
+    folder = tmp_path / "deepspeed"
+    folder.mkdir()
+    (folder / "zero_to_fp32.py").write_text("{}")
+    assert "python zero_to_fp32.py . OUT" in refused("inspect", folder, code=5)
     (tmp_path / "empty").mkdir()
     assert "holds no safetensors files or DCP files or zarr arrays or PyTorch files" in refused("digest", tmp_path / "empty", code=2)
     both = hub(tmp_path / "both")
@@ -359,9 +413,9 @@ def test_layouts_that_do_not_fit(tmp_path):
     assert "the folder has no `tok_embeddings.weight`" in refused(
         "convert", folder, "--to", "dcp", "--from-layout", "torchtitan", "-o", out, code=2)
     state = safetensors_torch.load_file(folder / "model.safetensors")
-    hub(folder, {**state, "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})
+    hub(folder, {**state, "model.layers.0.self_attn.gate": torch.ones(4)})
     assert "but not in the model's own names" in refused("convert", folder, "--to", "dcp", "--layout", "meta", "-o", out)
-    run_ok("convert", folder, "--to", "dcp", "--layout", "meta", "--drop", "**.inv_freq", "-o", out)
+    run_ok("convert", folder, "--to", "dcp", "--layout", "meta", "--drop", "**.gate", "-o", out)
     hub(folder, {**state, "lm_head.weight": torch.ones(9, 16).bfloat16()})
     assert "`lm_head.weight` is [9, 16] in the folder, but [8, 16]" in refused(
         "convert", folder, "--to", "dcp", "--layout", "meta", "-o", tmp_path / "x", code=2)
@@ -378,7 +432,7 @@ def wide(folder):
 
 @pytest.mark.faults
 @pytest.mark.parametrize("form", ["dcp", "hdf5"])
-@pytest.mark.parametrize("what", ["xor", "cut", "swap"])
+@pytest.mark.parametrize("what", ["xor", "disguise", "cut", "swap"])
 def test_sources_that_change_under_way(tmp_path, form, what):
     """Before any read of the source, it changes: there is an error and no output, or the output has the values that
     the source had."""
@@ -396,7 +450,7 @@ def test_sources_that_change_under_way(tmp_path, form, what):
         file.write_bytes(before)
         os.utime(file, (1_700_000_000, 1_700_000_000))
         shutil.copy2(file, other)
-        with_what = {"xor": len(before) - 5000, "cut": len(before) - 5000, "swap": other}[what]
+        with_what = {"xor": len(before) - 5000, "disguise": len(before) - 5000, "cut": len(before) - 5000, "swap": other}[what]
         if what == "swap":
             data = bytearray(before)
             data[-5000] ^= 1
@@ -455,13 +509,17 @@ def test_a_layout_of_a_folder_of_which_something_is_dropped(tmp_path, form, to):
         assert run_ok("digest", out).stdout == run_ok("digest", tmp_path / f"wanted{len(layout)}").stdout
 
 
-@pytest.mark.parametrize("end", [".bin", ".pt", ".pth", ".ckpt", ".safetensors"])
-def test_one_file_is_known_by_its_end(tmp_path, end):
+@pytest.mark.parametrize("end", [".bin", ".pt", ".pth", ".ckpt", ".safetensors", ".pth.tar", "", ".blob", "-old", "-st"])
+def test_one_file_is_known_by_its_end_or_its_beginning(tmp_path, end):
     """Wherever a folder of tensors may stand, and whatever the rest of its name is."""
     state = {"w": torch.arange(6.0).reshape(2, 3), "v": torch.ones(4)}
     whole = run_ok("digest", hub(tmp_path / "in", state)).stdout
     file = tmp_path / f"model.json{end}"
-    torch.save(state, file) if end != ".safetensors" else shutil.copy(tmp_path / "in/model.safetensors", file)
+    if end in (".safetensors", "-st"):
+        shutil.copy(tmp_path / "in/model.safetensors", file)
+    else:
+        torch.save(state, file, _use_new_zipfile_serialization=end != "-old")
+    run_ok("inspect", file)
     assert run_ok("digest", file).stdout == whole
     run_ok("convert", file, "--to", "dcp", "-o", tmp_path / "out")
     assert run_ok("digest", tmp_path / "out").stdout == whole

@@ -3,6 +3,7 @@
 import json
 import re
 
+import pytest
 from generated import generated, given
 from hypothesis import strategies
 from support import run_json, run_ok, run_tool
@@ -46,6 +47,35 @@ def differences(there, here, only):
         elif old["sha256"] != new["sha256"]:
             lines.append(f"{path}: has other values: sha256 {new['sha256'][:12]} instead of {old['sha256'][:12]}")
     return sorted(lines)
+
+
+@pytest.mark.parametrize("key, value, said", [
+    ("seed", 1, "seed: is 0 here, but 1 in there"),
+    ("engine", "jax_threefry", "engine: is philox4x32 here, but jax_threefry in there"),
+    ("model_digest", "0" * 64, "`there` is not a list of digests: its model_digest is `000"),
+    ("seed", None, ""), ("engine", None, "")])
+def test_a_list_of_another_origin(key, value, said, tmp_path):
+    """What the values are drawn with is compared even where no value shows it; a list that lacks it says nothing."""
+    write_spec(tmp_path / "spec.yaml", {"w": ("[6]", "f32", "zeros")})
+    listed = run_json("digest", "spec.yaml", cwd=tmp_path)
+    (tmp_path / "there").write_text(json.dumps({**listed, key: value}))
+    done = run_tool("digest", "spec.yaml", "--check", "there", cwd=tmp_path)
+    assert done.returncode == (0 if value is None else 5 if key == "model_digest" else 1), done.stderr
+    assert said in done.stderr and (done.stderr == "" or said)
+
+
+def test_a_folder_that_does_not_record_its_origin(tmp_path):
+    """Only this tool's own checkpoints say what their values were drawn with; a copy of other files does not."""
+    write_spec(tmp_path / "spec.yaml", {"w": ("[6]", "f32", "{normal: {std: 1}}")})
+    listed = run_json("digest", "spec.yaml", "--write", "there", cwd=tmp_path)
+    run_ok("gen", "spec.yaml", "-o", "made", cwd=tmp_path)
+    run_ok("export", "spec.yaml", "--to", "safetensors", "-o", "foreign", cwd=tmp_path)
+    run_ok("convert", "foreign", "--to", "hdf5", "-o", "copy", cwd=tmp_path)
+    for folder, is_known in ("made", True), ("foreign", False), ("copy", False):
+        found = run_json("digest", folder, cwd=tmp_path)
+        assert (found["engine"], found["seed"]) == (("philox4x32", 0) if is_known else (None, None)), folder
+        assert found["model_digest"] == listed["model_digest"]
+        run_ok("digest", folder, "--check", "there", cwd=tmp_path)
 
 
 @generated(80)

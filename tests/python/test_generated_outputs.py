@@ -139,7 +139,7 @@ def judge(case, before, after, done, target):
         assert is_whole(name, after[target][2].decode()), after[target]
 
 
-@generated(150)
+@generated(90)
 @given(case=cases())
 def test_generated_outputs(case):
     with tempfile.TemporaryDirectory() as scratch:

@@ -5,6 +5,8 @@ import copy
 import dataclasses
 import json
 import math
+import types
+import typing
 
 import numpy as np
 import pytest
@@ -57,6 +59,23 @@ FAMILIES = {
     "olmo2": ("Olmo2ForCausalLM", LLAMA, [
         {"tie_word_embeddings": True}, {"attention_bias": True}, {"num_key_value_heads": None}, {"pad_token_id": None},
         {"dtype": "bfloat16", **BIAS}]),
+    "smollm3": ("SmolLM3ForCausalLM", {**LLAMA, "pad_token_id": 0}, [
+        {"tie_word_embeddings": False}, {"attention_bias": True, "mlp_bias": True}, {"num_key_value_heads": None},
+        {"pad_token_id": None, "no_rope_layers": [0, 1]}, {"dtype": "bfloat16", **BIAS}]),
+    "granite": ("GraniteForCausalLM", LLAMA, [
+        {"tie_word_embeddings": True}, {"attention_bias": True}, {"mlp_bias": True}, {"num_key_value_heads": None},
+        {"pad_token_id": 5, "dtype": "bfloat16", **BIAS}]),
+    "ministral": ("MinistralForCausalLM", {**LLAMA, "head_dim": 12}, [
+        {"tie_word_embeddings": True}, {"head_dim": 20}, {"hidden_size": 50, "head_dim": 10},
+        {"pad_token_id": 0, "layer_types": ["sliding_attention", "full_attention"]}, {"dtype": "bfloat16", **BIAS}]),
+    "ministral3": ("Ministral3ForCausalLM", {**LLAMA, "head_dim": 12}, [
+        {"tie_word_embeddings": True}, {"head_dim": 20, "pad_token_id": None}, {"dtype": "bfloat16", **BIAS}]),
+    "ernie4_5": ("Ernie4_5ForCausalLM", {**LLAMA, "head_dim": 12}, [
+        {"tie_word_embeddings": False}, {"use_bias": True}, {"num_key_value_heads": None, "head_dim": None},
+        {"use_bias": None, "pad_token_id": None}, {"dtype": "bfloat16", "head_dim": 20, **BIAS}]),
+    "gemma": ("GemmaForCausalLM", {**LLAMA, "head_dim": 12}, [
+        {"tie_word_embeddings": False}, {"attention_bias": True}, {"pad_token_id": None}, {"pad_token_id": 9},
+        {"head_dim": 20, "dtype": "bfloat16", **BIAS}]),
     "gpt2": ("GPT2LMHeadModel", {"vocab_size": 96, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 32}, [
         {"tie_word_embeddings": False}, {"n_inner": 100}, {"pad_token_id": 5, **BIAS}, {"dtype": "bfloat16"}]),
     "gpt_neox": ("GPTNeoXForCausalLM", {**LLAMA, "num_key_value_heads": None}, [
@@ -216,10 +235,11 @@ def declared(path):
     """The fields that a family and the files which it includes have in `config_json`: those that change tensors."""
     text = yaml.safe_load(path.read_text())
     included = text.get("include", [])
-    found = set(text.get("config_json", {}).get("fields", ()))
+    rows = text.get("config_json", {}).get("fields", {})
+    found = set(rows)
     for other in [included] if isinstance(included, str) else included:
         found |= declared((path.parent / other).resolve())
-    return found
+    return found - {field for field, row in rows.items() if row is None}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -232,6 +252,37 @@ def test_every_field_has_a_name(name):
     if "rope_parameters" in fields:
         fields |= {"rope_theta", "rope_scaling"}  # Files have these instead.
     assert set(yaml.safe_load(path.read_text())["config_json"]["no_tensor"]) == fields - declared(path)
+
+
+JSON_TYPES = {bool: "bool", int: "int", float: "float", str: "text", dict: "map", type(None): "null"}
+
+
+def json_types(hint):
+    """An annotation in the words of `types`."""
+    kind = typing.get_origin(hint) or hint
+    if kind in (typing.Union, types.UnionType):
+        return set().union(*map(json_types, typing.get_args(hint)))
+    if kind in (list, tuple):
+        return {next(iter(json_types(typing.get_args(hint)[0]))) + "s"}
+    return {"text"} if kind is typing.Literal else {JSON_TYPES.get(kind, "map")}
+
+
+def declared_types(path):
+    text = yaml.safe_load(path.read_text())
+    included = text.get("include", [])
+    found = {}
+    for other in [included] if isinstance(included, str) else included:
+        found |= declared_types((path.parent / other).resolve())
+    return found | text.get("config_json", {}).get("types", {})
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_field_has_the_type_of_the_class(name):
+    config = getattr(transformers, FAMILIES[name][0]).config_class
+    of_any = {field.name for field in dataclasses.fields(transformers.PreTrainedConfig)}
+    theirs = {field.name: json_types(field.type) for field in dataclasses.fields(config) if field.name not in of_any}
+    known = declared_types(ROOT / f"configs/huggingface/{name}.yaml")
+    assert {field: set(known[field].split("|")) for field in theirs} == theirs
 
 
 # Fields of which some values are an error: no family has the tensors, or they are no values.
@@ -457,6 +508,69 @@ def test_exported_again(tmp_path):
     assert set(made) - set(given) == {"head_dim", "initializer_range"}  # These are variables.
 
 
+# A field, a variable that is set to another value, and what the field then is; None: it cannot follow.
+FOLLOWED = [
+    ("qwen3", {"layer_types": ["full_attention"] * 2}, "layers=3", ["full_attention"] * 3),
+    ("qwen3", {"layer_types": ["sliding_attention", "full_attention"]}, "layers=1", ["sliding_attention"]),
+    ("qwen3", {"layer_types": ["sliding_attention", "full_attention"]}, "layers=3", None),
+    ("qwen3", {"layer_types": ["sliding_attention", "full_attention"]}, "layers=-1", ()),
+    ("gemma2", {"num_hidden_layers": 5, "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"]},
+     "layers=6", ["sliding_attention", "full_attention"] * 3),
+    ("smollm3", {"no_rope_layers": [1, 1]}, "layers=3", [1, 1, 1]),
+    ("gpt2", {"hidden_size": 48}, "d=24", type(None)),
+    ("vit", {"id2label": {"0": "a", "1": "b", "2": "c"}}, "classes=2", None),
+]
+
+
+@pytest.mark.parametrize("name, changes, variable, expected", FOLLOWED, ids=lambda value: str(value)[:40])
+def test_exported_file_follows_set(name, changes, variable, expected, tmp_path):
+    """What `--set` changes is the same in config.json, so that `from_pretrained` finds one model."""
+    of, tiny, _ = FAMILIES[name]
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": name, "architectures": [of], **tiny, **changes}))
+    result = run_tool("export", path, "--set", f"vars.{variable}", "--to", "safetensors", "-o", tmp_path / "out")
+    (field,) = set(changes) - {"num_hidden_layers"}
+    if expected == ():  # There is no such model.
+        assert result.returncode == 2 and "layers" in result.stderr, result.stderr
+        return
+    if expected is None:
+        assert result.returncode == 2 and f"`{field}` of `config` has" in result.stderr, result.stderr
+        return
+    assert result.returncode == 0, result.stderr
+    written = json.loads((tmp_path / "out/config.json").read_text())
+    assert field not in written if expected is type(None) else written[field] == expected
+    _, loading = getattr(transformers, of).from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(loading.values()), loading
+
+
+def test_layers_of_a_t5_by_their_other_name(tmp_path):
+    """T5Config takes those of the decoder from `num_layers` alone."""
+    path = tmp_path / "config.json"
+    for given, layers in ({"num_layers": 2}, 2), ({"num_hidden_layers": 2, "num_decoder_layers": 3}, 3), ({"num_hidden_layers": 2}, 6):
+        path.write_text(json.dumps({"model_type": "t5", **given}))
+        assert transformers.T5Config.from_json_file(path).num_decoder_layers == layers
+        result = run_tool("import", path)
+        assert (result.returncode == 0) == (layers != 6), result.stderr
+        if result.returncode == 0:
+            with shardinit.open_spec(path) as spec:
+                assert max(int(name.split(".")[2]) for name in spec.tensors if name.startswith("decoder.block")) == layers - 1
+    assert "write `num_layers` instead, or give `num_decoder_layers` too" in result.stderr
+
+
+def test_defaults_are_listed(tmp_path):
+    path = config_of(tmp_path, intermediate_size=None)
+    result = run_ok("import", path, "-o", tmp_path / "model.yaml")
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("defaults of Transformers: ")]
+    assert "intermediate_size: 11008" in line and "dtype: float32" in line and "hidden_size" not in line
+    assert f"# {line}" in (tmp_path / "model.yaml").read_text().splitlines()[1]
+
+
+def test_of_several_classes_the_first_is_taken(tmp_path):
+    path = config_of(tmp_path, architectures=["LlamaForCausalLM", "LlamaModel"])
+    result = run_ok("import", path)
+    assert "`architectures` names 2 classes; this is the model of the first, `LlamaForCausalLM`" in result.stderr
+
+
 WRONG = {  # What the file says, or how a Llama's is changed → the message, with its place.
     "not JSON": ("shardinit", "config.json:1:1: error: `shardinit` is not a JSON value"),
     "empty": ("", "config.json:1:1: error: the text ends where a value is due"),
@@ -486,6 +600,17 @@ WRONG = {  # What the file says, or how a Llama's is changed → the message, wi
     "dtype": ({"torch_dtype": "int8"}, "`torch_dtype` is `int8`, which the family"),
     "heads": ({"num_attention_heads": 5, "num_key_value_heads": 5}, "config.json:4:17: error: the model needs that hidden_size is a multiple of num_attention_heads, but `hidden_size` is `48` and `num_attention_heads` is `5`"),
     "groups": ({"num_key_value_heads": 3}, "heads is not a multiple of kv_heads: `num_attention_heads` is `4` and `num_key_value_heads` is `3`"),
+    "no size": ('{"model_type": "llama", "rms_norm_eps": 1e-5}', "config.json: error: the config.json has no size of a model"),
+    "nested": ('{"model_type": "llama", "vocab_size": 8, "text_config": {"hidden_size": 48}}', "`hidden_size` is in `text_config`, where a `llama` does not read it"),
+    "null size": ('{"model_type": "llama", "vocab_size": 8, "hidden_size": null}', "`hidden_size` must be a whole number, but is null"),
+    "quoted": ({"tie_word_embeddings": "false"}, "`tie_word_embeddings` must be true or false, but is the text `false`"),
+    "type of what changes no tensor": ({"rms_norm_eps": "1e-5"}, "`rms_norm_eps` must be a number with a decimal point, but is the text `1e-5`"),
+    "whole": ({"initializer_range": 1}, "`initializer_range` must be a number with a decimal point, but is `1`"),
+    "layers": ({"layer_types": ["full_attention"] * 3}, "`layer_types` must have an entry for each of the 2 layers, but has 3"),
+    "layer type": ({"layer_types": ["full_attention", "full"]}, "`layer_types` has `full`, which is not a type of layer"),
+    "classes": ({"architectures": {"a": 1}}, "`architectures` is a mapping, which the family `llama` has no tensors for"),
+    "head": ({"model_type": "ministral"}, "the model needs that head_dim is given"),
+    "pointer": ("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "this is a pointer of Git LFS, not a"),
     "padding": ({"pad_token_id": 96}, "pad_token_id is below vocab_size, but `pad_token_id` is `96` and `vocab_size` is `96`"),
 }
 

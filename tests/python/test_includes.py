@@ -18,9 +18,9 @@ SOURCES = sorted({path for folder in FOLDERS for ending in ("cc", "h") for path 
 # The header → names in `std` that it declares. A name may have several.
 DECLARED = {
     "algorithm": """adjacent_find all_of any_of binary_search clamp copy copy_if copy_n count count_if equal fill fill_n
-        find find_if includes is_sorted lower_bound max max_element min min_element minmax minmax_element mismatch none_of
-        nth_element partition_point remove_if replace reverse set_difference shuffle sort stable_sort transform unique upper_bound
-        ranges""",
+        find find_if includes inplace_merge is_sorted lower_bound max max_element min min_element minmax
+        minmax_element mismatch none_of nth_element partition_point ranges remove_if replace reverse
+        set_difference shuffle sort stable_sort transform unique upper_bound""",
     "array": "array tuple_size_v get",
     "atomic": "atomic atomic_signal_fence memory_order_acq_rel memory_order_acquire memory_order_relaxed "
               "memory_order_seq_cst",
@@ -29,7 +29,7 @@ DECLARED = {
     "charconv": "errc from_chars to_chars",
     "cfenv": "fegetenv fenv_t fesetenv",
     "chrono": "chrono",
-    "cmath": """abs atan2 ceil copysign cos erfc exp fabs floor fma fmaf fmax fmin frexp ilogb isfinite isinf
+    "cmath": """abs atan2 ceil copysign cos erfc exp fabs floor fma fmaf fmax fmin fmod frexp ilogb isfinite isinf
         isnan isnormal ldexp llround
         log log10 log2 lround nan nanf nearbyint nextafter pow round signbit sin sqrt trunc""",
     "compare": "strong_ordering weak_ordering partial_ordering",
@@ -56,7 +56,7 @@ DECLARED = {
     "iomanip": "setprecision setw",
     "iostream": "cerr cin cout",
     "istream": "istream",
-    "iterator": "back_inserter begin end istreambuf_iterator make_move_iterator next prev size ssize",
+    "iterator": "advance back_inserter begin end istreambuf_iterator make_move_iterator next prev size ssize",
     "limits": "numeric_limits",
     "list": "list",
     "locale": "locale numpunct",

@@ -14,6 +14,7 @@ SHAPES = {  # The shapes of v and of its norms tell which dimensions the norms a
     "middle kept": ([6, 80, 11], [1, 80, 1]), "two kept": ([6, 40, 7], [6, 1, 7]), "outer over": ([6, 40, 7], [1, 40, 7]),
     "short rows": ([3000, 2], [3000, 1]), "all": ([30, 40], []), "all, in its rank": ([30, 40], [1, 1]), "none": ([5, 7], [5, 7]),
     "vector": ([1000], [1]), "of one": ([1, 9], [1, 1]), "scalar": ([], []), "ones between": ([4, 1, 6, 1], [4, 1, 1, 1]),
+    "rows": ([50, 7], [50]), "rows of a square": ([30, 30], [30]), "two of three": ([6, 40, 7], [6, 40]), "rows of a kernel": ([8, 3, 3], [8]),
 }
 INITS = ["{normal: {std: 0.5}}", "{uniform: {low: -2, high: 1}}", "{trunc_normal: {std: 0.02}}", "{constant: {value: 3}}",
          '{expr: "normal() * i0 - 1"}', "{normalized: {axis: 0}}", "{sparse: {sparsity: 0.3}}", "orthogonal"]
@@ -26,7 +27,8 @@ def spec_of(tensors, mesh="a: 1, b: 1"):
 
 def norms(v, shape):
     """The norm as shardinit-values(7) defines it."""
-    over = [d for d in range(v.ndim) if not shape or shape[d] != v.shape[d]]
+    whole = [*shape, *[1] * (v.ndim - len(shape))]
+    over = [d for d in range(v.ndim) if whole[d] != v.shape[d]]
     kept = [d for d in range(v.ndim) if d not in over]
     x = v.astype(np.float64).transpose(over + kept).reshape(-1, *(v.shape[d] for d in kept))
     p = [np.add.accumulate(part)[-1] if len(part := x[m::8] ** 2) else np.zeros(x.shape[1:]) for m in range(8)]

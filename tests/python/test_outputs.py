@@ -303,9 +303,9 @@ def test_folders_and_files_that_cannot_be_written(folder):
         out.chmod(0o644)
         before = out.read_text()
         done = write(name, "out", "--force", folder=folder, wrap=UNPRIVILEGED)
-        assert done.returncode == 3 and out.read_text() == before, done.stderr
+        assert done.returncode == 2 and out.read_text() == before, done.stderr
         done = write(name, "new", folder=folder, wrap=UNPRIVILEGED)
-        assert done.returncode == 3 and "Permission denied" in done.stderr and not (folder / "new").exists()
+        assert done.returncode == 2 and "Permission denied" in done.stderr and not (folder / "new").exists()
         (folder / "open").mkdir()
         (folder / "open").chmod(0o777)
         (folder / "open/out").write_text("")
@@ -383,7 +383,7 @@ def test_a_local_folder_may_have_such_a_name(folder):
 def test_check_names_tensors_that_the_spec_lacks(name, options, folder):
     """A list may have tensors that `--only` leaves out, but no others."""
     run_ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
-    listed = json.loads((folder / "list.json").read_text())
+    listed = {**json.loads((folder / "list.json").read_text()), "model_digest": None}
     for path, differs in (("w2", True), ("zz", options != ["--only", "w*"])):
         more = {**listed, "tensors": [*listed["tensors"], {**listed["tensors"][1], "path": path}]}
         (folder / "more.json").write_text(json.dumps(more))
@@ -515,12 +515,12 @@ def test_a_folder_that_cannot_be_made(folder, words):
     (folder / "f").touch(), (folder / "a").symlink_to("b"), (folder / "b").symlink_to("a"), (folder / "dangling").symlink_to("none")
     for out, code, message in (
             ("f/out", 4, "`f` exists and is not a folder\n  hint: choose another output folder with `-o`"),
-            ("f/deep/out", 3, "cannot create the folder `f/deep`: Not a directory"),
-            ("a", 3, "cannot read `a`: Too many levels of symbolic links"),
-            ("a/out", 3, "cannot read `a/out`: Too many levels of symbolic links"),
+            ("f/deep/out", 4, "cannot create the folder `f/deep`: Not a directory"),
+            ("a", 2, "cannot read `a`: Too many levels of symbolic links"),
+            ("a/out", 2, "cannot read `a/out`: Too many levels of symbolic links"),
             ("dangling", 4, "`dangling` exists and holds something else\n  hint: choose another folder with `-o`"),
             ("dangling/out", 3, "cannot create the folder `dangling`: File exists"),
-            (LONG, 3, f"cannot read `{LONG}`: File name too long"),
+            (LONG, 2, f"cannot read `{LONG}`: File name too long"),
             ("ckpt/new", 2, "`ckpt/new` is in `ckpt`, the checkpoint that is copied\n  hint: choose another folder with `-o`"),
             ("ckpt/../ckpt/ranks/new", 2, "`ckpt/../ckpt/ranks/new` is in `ckpt`, the checkpoint that is copied")):
         before = sorted(folder.iterdir())
@@ -528,7 +528,7 @@ def test_a_folder_that_cannot_be_made(folder, words):
         assert done.returncode == code and f"shardinit: error: {message}" in done.stderr, (out, done)
         assert sorted(folder.iterdir()) == before
     result = run_tool(*words, "-o", f"new/{LONG}/out", cwd=folder)
-    assert result.returncode == 3 and ": File name too long\n" in result.stderr, result
+    assert result.returncode == 2 and ": File name too long\n" in result.stderr, result
     for fails, name, told in ((f"{folder}/ckpt", "out", "ckpt"), (f"{folder}/there", "there/out", "there/out")):
         (folder / "there").mkdir(exist_ok=True)
         done = run_tool(*words, "-o", name, cwd=folder, env=interposed(rule("readlink,stat", "fail", errno.EIO, when="1+", where=fails)))

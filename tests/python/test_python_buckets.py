@@ -10,12 +10,15 @@ import shutil
 import subprocess
 import sys
 import threading
+import traceback
+import urllib.parse
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 
 from clients import PACKAGE, bits_of, client_of, gen_ok, write_checkpoint
+from lying_store import lying_store
 from moto_server import moto_server
 from support import AWKWARD, ROOT, TINY, run_ok
 
@@ -790,3 +793,44 @@ def test_h5dump_reads_rank_files_and_the_index(server, options, tmp_path):
     with shardinit.open(url, storage_options=options) as checkpoint:
         with pytest.raises(shardinit.DamageError, match="rank-00003.h5` is missing"):
             checkpoint.check()
+
+
+def test_a_public_bucket_needs_no_credentials(tiny, monkeypatch):
+    """Without keys requests are sent unsigned, and a bucket that is not public is refused with the reason."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/nonexistent")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with lying_store() as store:
+        store.objects = {f"p/{path.relative_to(tiny[0])}": path.read_bytes() for path in tiny[0].rglob("*") if path.is_file()}
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.url)
+        checkpoint = shardinit.open("s3://bucket/p")
+        checkpoint.check()
+        np.testing.assert_array_equal(bits_of(checkpoint["lm_head.weight"]), bits_of(shardinit.open(tiny[0])["lm_head.weight"]))
+        assert store.asked and not any("authorization" in request.headers for request in store.asked)
+        store.services["GET", "/bucket/p/manifest.json"] = (403, "<Error><Code>AccessDenied</Code><Message>no</Message></Error>")
+        with pytest.raises(PermissionError, match="there are no credentials, and the bucket is not public"):
+            shardinit.open("s3://bucket/p")
+
+
+def test_no_message_has_a_secret(monkeypatch):
+    """A store may repeat what it was sent, whole or in part, with any status."""
+    secrets = {"AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "AWS_SESSION_TOKEN": "FwoGZXIvYXdzEJr//////////wEaDKq+Long=="}
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    with lying_store() as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.url)
+        for secret in secrets.values():
+            for echo in (secret, urllib.parse.quote(secret, safe=""), secret[:20], secret + secret):
+                for status, code in ((403, "AccessDenied"), (400, "ExpiredToken"), (404, "NoSuchKey"), (400, "Odd")):
+                    store.services["GET", "/bucket/p/manifest.json"] = (
+                        status, f"<Error><Code>{code}</Code><Message>bad token {echo} here</Message></Error>")
+                    try:
+                        shardinit.open("s3://bucket/p")
+                    except Exception as error:
+                        text = "".join(traceback.format_exception(error))
+                    else:
+                        raise AssertionError("it was opened")
+                    assert not any(piece in text for piece in (secret[i:i + 8] for i in range(len(secret) - 7))), text

@@ -1,6 +1,7 @@
 """Languages of sharding against the systems that they are of: the boxes of shardinit are those that
 JAX and PyTorch themselves make, and a preset says what its trainer does."""
 
+import itertools
 import json
 import math
 import pathlib
@@ -260,8 +261,13 @@ def test_experts_are_where_megatron_has_them(tmp_path):
     degrees = ["tensor", "pipe", "context", "expert", "data"]
     cases = [[dict(zip(degrees, numbers)), rank] for numbers, ranks in [
         ((2, 1, 1, 4, 1), [0, 5, 7]), ((1, 2, 1, 2, 2), [3, 6]), ((2, 1, 2, 2, 2), [3, 7, 12])] for rank in ranks]
+    # Experts with a degree of columns of their own.
+    cases += [[dict(zip([*degrees, "expert_tensor"], numbers)), rank] for numbers, ranks in [
+        ((2, 1, 1, 2, 1, 1), [0, 1, 2, 3]), ((4, 1, 1, 1, 2, 2), [0, 3, 6]), ((4, 2, 1, 2, 1, 1), [5, 11]),
+        ((4, 1, 2, 1, 1, 2), [1, 2, 7])] for rank in ranks]
     answers = ask("megatron_boxes", [
-        [dict(of, virtual=1, data=of["data"] * of["expert"], expert_parallel=of["expert"] * of["context"]), rank]
+        [dict(of, virtual=1, data=of["data"] * of["expert"],
+              expert_parallel=of["expert"] * of["context"] * of["tensor"] // of.get("expert_tensor", of["tensor"])), rank]
         for of, rank in cases], [64, 128, 2, 8, 4, 512], 8)
     for (of, rank), parameters in zip(cases, answers):
         spec = preset_of(tmp_path / "spec.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml",
@@ -269,12 +275,29 @@ def test_experts_are_where_megatron_has_them(tmp_path):
         boxes = boxes_of(spec, rank, "--layout", "megatron")
         assert boxes.keys() == parameters.keys()
         experts = [name for name in boxes if "local_experts" in name]
-        assert len(experts) == 2 * 8 * 2 // of["pipe"] // (of["expert"] * of["context"])
+        fold = of["tensor"] // of.get("expert_tensor", of["tensor"])
+        assert len(experts) == 2 * 8 * 2 // of["pipe"] // (of["expert"] * of["context"] * fold)
         for name, (parts, shape) in parameters.items():
             if "linear_fc1" in name:  # Halves of [gate; up], of which the layout's rows are made.
                 assert [box[0] for box in parts] == [[parts[0][0][0] + half, 0] for half in (0, 128)]
                 parts = [[[2 * parts[0][0][0], 0], shape]]
             assert boxes[name] == parts, (of, rank, name)
+
+
+def test_torchtitan_shards_experts_as_its_function_does(tmp_path):
+    """Each combination of the axes: `fully_shard` of the experts by their number or by rows."""
+    client_of("torchtitan")
+    axes = ["replicate", "fsdp", "expert", "context", "tensor"]
+    cases = [dict(zip(axes, degrees)) for degrees in itertools.product((1, 2, 8), (2, 4, 8), (1, 2), (1, 2), (1, 2))]
+    ranks = [[of["replicate"], math.prod(of.values()) // of["replicate"], of["expert"] * of["context"] * of["tensor"]]
+             for of in cases]
+    expected = ask("titan_expert_dimensions", ranks, 8)
+    assert set(expected) == {0, 1}
+    for of, dimension in zip(cases, expected):
+        spec = preset_of(tmp_path / "spec.yaml", "torchtitan-experts", ROOT / "configs/mixtral-8x7b.yaml",
+                         **SMALL | {"layers": 1}, **of)
+        ((_, shape),) = boxes_of(spec, 0)["model.layers.0.mlp.experts.gate_up_proj"]
+        assert (shape[1] < 2 * SMALL["ff"]) == (dimension == 1), (of, shape)
 
 
 def test_stages_are_those_of_torchtitan(tmp_path):

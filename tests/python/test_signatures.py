@@ -168,3 +168,30 @@ def test_values_of_a_checkpoint_that_nobody_signed(made, keys):
     sign(keys / "rsa", made / "checkpoint/manifest.json")
     run_ok(*words)
     (made / "checkpoint/manifest.json.sig").unlink()
+
+
+@pytest.mark.parametrize("script, how", [
+    ("kill -9 $$", "was killed by signal 9"), ("exit 1", "exited with status 1"), ("exit 255", "exited with status 255"),
+    ("exit 0", "exited with status 0"), ("case $2 in find*) echo a;; *) kill -11 $$;; esac", "was killed by signal 11")])
+def test_a_checker_that_decides_nothing(script, how, signed, keys, tmp_path):
+    """That ssh-keygen ended is not a word about the signature: nobody is called a forger for it."""
+    folder, _ = signed
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ssh-keygen").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "bin/ssh-keygen").chmod(0o755)
+    done = run_tool("verify", folder, "--signers", keys / "signers",
+                    env={**CLEAN, "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"})
+    assert done.returncode == 3 and f"cannot check the signature: ssh-keygen {how}" in done.stderr, done
+
+
+@pytest.mark.parametrize("principals, signer", [
+    ("!x@y,a@y", "a@y"), ("!a@y,a@y,b@y", "b@y"), ("!a@y,a@y", None), ("!a@y", None), ("a@y,!b@y", "a@y")])
+def test_patterns_that_exclude(principals, signer, signed, keys, tmp_path):
+    """A negated pattern says who a key does not belong to."""
+    folder, _ = signed
+    (tmp_path / "signers").write_text(f"{principals} {(keys / 'ed25519.pub').read_text()}")
+    done = run_tool("verify", folder, "--signers", tmp_path / "signers")
+    if signer:
+        assert done.returncode == 0 and f"; signed by {signer}\n" in done.stdout, done
+    else:
+        assert done.returncode == 1 and "signed by" not in done.stdout and "; signed by !" not in done.stderr, done

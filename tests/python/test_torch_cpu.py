@@ -301,6 +301,16 @@ def test_numbers_by_their_place(tmp_path, seed, ranks):
     elements.add("torch_uniform_f64(1001, i0, 0, 1) < 0.3", lambda: torch.empty(3000).bernoulli_(0.3))
     elements.add("mod(torch_word(1001 + i0), 16777216) / 16777216 < 0.3", lambda: torch.bernoulli(torch.full((3000,), 0.3)))
     elements.add("torch_permutation(1001, 3000, i0)", lambda: torch.randperm(3000), "i64")
+    elements.add("torch_normal_sorted(1001, -1, 3000, 30, index, 1, 2)",
+                 lambda: torch.empty(100, 30).normal_(1, 2).sort().values)
+    elements.add("torch_uniform_sorted(1001, 3000, 3000, 2999 - i0, -1, 2)",
+                 lambda: torch.empty(3000).uniform_(-1, 2).sort(descending=True).values)
+    elements.add("sqrt(torch_normal_sums(1001, -1, 3000, 30, 1, i0, 2, 1, 2))",
+                 lambda: torch.empty(100, 30).normal_(1, 2).norm(dim=1), "f32", True)
+    elements.add("sqrt(torch_normal_sums(1001, -1, 3000, 10, 15, 15 * i0 + i1, 2, 0, 1))",
+                 lambda: torch.empty(20, 10, 15).normal_().norm(dim=1), "f32", True)
+    elements.add("torch_uniform_sums(1001, 3000, 20, 1, i0, 1, 1, 2)",
+                 lambda: torch.empty(150, 20).uniform_(1, 2).sum(1), "f32", True)
     # Numbers are rounded to the tensor's type.
     elements.add("f32(f32(torch_normal(1001, -1, 3000, i0, 0, 1) * f32(0.1)) + f32(0.3)) / 3",
                  lambda: (torch.randn(3000) * 0.1 + 0.3) / 3)
@@ -370,6 +380,22 @@ def test_matrices_in_the_order_of_a_constructor(tmp_path, ranks):
             assert np.array_equal(made[path].ravel().view(words_of(tensor).dtype), words_of(tensor).ravel()), path
 
 
+@pytest.mark.parametrize("gain", ["0", "-0.0"])
+def test_a_matrix_with_gain_0_takes_its_numbers(gain, tmp_path):
+    """PyTorch draws it all the same, and its zeros have the signs of the matrix."""
+    lines = [f"none: {{shape: [6, 5], init: {{orthogonal: {{gain: {gain}}}}}}}", "after: {shape: [7], init: {normal: {std: 1}}}"]
+    torch.manual_seed(5)
+    expected = {"none": torch.nn.init.orthogonal_(torch.empty(6, 5), float(gain)), "after": torch.randn(7)}
+    (tmp_path / "spec.yaml").write_text(spec_of(5, {"a": 1}, lines))
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    made = {path: words for path, (_, words) in reassemble(tmp_path / "out").items()}
+    for path, tensor in expected.items():
+        assert np.array_equal(made[path].ravel().view(words_of(tensor).dtype), words_of(tensor).ravel()), path
+    (tmp_path / "spec.yaml").write_text(spec_of(5, {"a": 1}, ["w: {shape: [2, 2], fans: out_in, init: {xavier_uniform: {gain: 0}}}"]))
+    done = run_tool("plan", tmp_path / "spec.yaml")
+    assert done.returncode == 2 and "PyTorch draws numbers even for zeros" in done.stderr, done
+
+
 @pytest.mark.parametrize("expression, message", [
     ("torch_normal(i0, -1, 40, i0, 0, 1)", "argument 1 of `torch_normal`, the place in the stream, is not the same"),
     ("torch_normal(0, -2, 40, i0, 0, 1)", "is -2, but must be a whole number from -1 to 2^53"),
@@ -378,6 +404,15 @@ def test_matrices_in_the_order_of_a_constructor(tmp_path, ranks):
     ("torch_uniform(0, i0, 1, 0)", "`low` 1 is above `high` 0"),
     ("torch_trunc_normal(0, -1, 40, i0, 0, 1, 1, 2)", "leave less than 30 %"),
     ("torch_permutation(0, 268435456, i0)", "a permutation of 268435456 is too large; it may have less than 268435456"),
+    ("torch_normal_sums(0, -1, 40, 7, 1, i0, 2, 0, 1)", "40 elements are not a multiple of 7 * 1"),
+    ("torch_uniform_sums(0, 40, 1, 3, i0, 2, 0, 1)", "40 elements are not a multiple of 1 * 3"),
+    ("torch_uniform_sums(0, 40, 1, 1, i0, 3, 0, 1)", "the power is 3, but must be 1 or 2"),
+    ("torch_uniform_sorted(0, 268435456, 1, i0, 0, 1)", "268435456 numbers are too many; there may be less than 268435456"),
+    ("torch_uniform_sorted(0, 40, 40, i0, 1, 0)", "`low` 1 is above `high` 0"),
+    ("torch_normal_sorted(0, -1, 40, 0, i0, 0, 1)", "is 0, but must be a whole number from 1 to 2^53"),
+    ("torch_normal_sorted(0, -1, 40, 9e15, i0, 0, 1)", "40 elements are not a multiple of 9000000000000000 * 1"),
+    ("torch_normal_sums(0, -1, 40, 40, 1, i0, 2, 0, -1)", "`std` is -1, but must be at least 0"),
+    ("torch_orthogonal(0, -1, 1000000, 1000000, i0, 1)", "an orthogonal matrix of 1000000 x 1000000 is too large"),
     ("torch_randint(0, i0, 1e16)", "is 1e+16, but must be a whole number from 1 to 2^53"),
     ("torch_randint(0, i0, 0)", "is 0, but must be a whole number from 1 to 2^53"),
     ("torch_trunc_normal(0, -1, 40, i0, 0, -1, 2, -2)", "`std` is -1, but must be above 0"),

@@ -156,7 +156,7 @@ def test_licences_of_all_that_is_linked_in_are_inside(wheel):
         assert re.search("copyright", (folder / name).read_text(), re.I), name
     # What the linker took, by the archives' names.
     archives = {"hdf5_serial": "HDF5", "sz": "libaec", "aec": "libaec", "z": "zlib", "yaml-cpp": "yaml-cpp",
-                "hwy": "Highway", "deflate": "libdeflate", "mpfr": "MPFR", "gmp": "GMP", "crypto": "OpenSSL"}
+                "hwy": "Highway", "deflate": "libdeflate", "zstd": "zstd", "mpfr": "MPFR", "gmp": "GMP", "crypto": "OpenSSL"}
     taken = set(re.findall(r"/lib([\w-]+)\.a\b", (
         ROOT / f"build/wheel/{wheel.kind}/build/shardinit/build.ninja").read_text())) - {"shardinit_core"}
     assert taken == set(archives) and set(archives.values()) <= names

@@ -94,6 +94,8 @@ TEST(AreUnchanged, LooksAtEachMember) {
   EXPECT_TRUE(differs([](struct stat& s) { ++s.st_size; }));
   EXPECT_TRUE(differs([](struct stat& s) { ++s.st_mtim.tv_sec; }));
   EXPECT_TRUE(differs([](struct stat& s) { ++s.st_mtim.tv_nsec; }));
+  EXPECT_TRUE(differs([](struct stat& s) { ++s.st_ctim.tv_sec; }));
+  EXPECT_TRUE(differs([](struct stat& s) { ++s.st_ctim.tv_nsec; }));
 }
 
 TEST(WriteAllAndReadAll, WorkAtOffsets) {
@@ -137,7 +139,7 @@ TEST(MakeFolder, SaysWhyItCannot) {
   fs::create_symlink("nowhere", "link");
   EXPECT_EQ(Failure(ExitCode::kConflict, [] { MakeFolder("file"); }),
             "`file` exists and is not a folder");
-  EXPECT_EQ(Failure(ExitCode::kWorld, [] { MakeFolder("file/a"); }),
+  EXPECT_EQ(Failure(ExitCode::kConflict, [] { MakeFolder("file/a"); }),
             "cannot create the folder `file/a`: Not a directory");
   EXPECT_EQ(Failure(ExitCode::kWorld, [] { MakeFolder("link/a"); }),
             "cannot create the folder `link`: File exists");
@@ -164,7 +166,7 @@ TEST(Exists, ThrowsWhereOthersAloneMayLook) {
   fs::permissions("sub", fs::perms::none);
   const uid_t me = geteuid();
   ASSERT_EQ(seteuid(me == 0 ? 65534 : me), 0);  // Root may look everywhere.
-  const std::string failure = Failure(ExitCode::kWorld, [] { Exists("sub/a"); });
+  const std::string failure = Failure(ExitCode::kUsage, [] { Exists("sub/a"); });
   ASSERT_EQ(seteuid(me), 0);
   fs::permissions("sub", fs::perms::owner_all);
   EXPECT_EQ(failure, "cannot read `sub/a`: Permission denied");

@@ -31,6 +31,7 @@
 #include "checkpoint/object.h"
 #include "formats/format.h"
 #include "graph/graph.h"
+#include "support/environment.h"
 #include "support/http_server.h"
 #include "support/spec_text.h"
 
@@ -46,85 +47,6 @@ Error ErrorOf(const std::function<void()>& function) {
   }
   return Error(ExitCode::kOk, "");
 }
-
-// Sets the variables that say where a store and credentials are, for one test.
-class InEnvironment : public testing::Test {
- protected:
-  InEnvironment() {
-    for (const char* name : {"AWS_ACCESS_KEY_ID",
-                             "AWS_SECRET_ACCESS_KEY",
-                             "AWS_SESSION_TOKEN",
-                             "AWS_REGION",
-                             "AWS_DEFAULT_REGION",
-                             "AWS_PROFILE",
-                             "AWS_ENDPOINT_URL",
-                             "AWS_ENDPOINT_URL_S3",
-                             "AWS_ENDPOINT_URL_STS",
-                             "AWS_MAX_ATTEMPTS",
-                             "AWS_CA_BUNDLE",
-                             "AWS_ROLE_ARN",
-                             "AWS_ROLE_SESSION_NAME",
-                             "AWS_WEB_IDENTITY_TOKEN_FILE",
-                             "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-                             "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-                             "AWS_CONTAINER_AUTHORIZATION_TOKEN",
-                             "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
-                             "AWS_EC2_METADATA_SERVICE_ENDPOINT",
-                             "AWS_SHARED_CREDENTIALS_FILE",
-                             "AWS_CONFIG_FILE",
-                             "http_proxy",
-                             "https_proxy",
-                             "all_proxy",
-                             "no_proxy",
-                             "HTTP_PROXY",
-                             "HTTPS_PROXY",
-                             "ALL_PROXY",
-                             "NO_PROXY"}) {
-      Set(name, "");
-    }
-    Set("AWS_EC2_METADATA_DISABLED", "true");
-    Set("HOME", "/nonexistent");
-  }
-  ~InEnvironment() override {
-    for (const auto& [name, value] : before_) {
-      if (value) {
-        setenv(name.c_str(), value->c_str(), 1);
-      } else {
-        unsetenv(name.c_str());
-      }
-    }
-  }
-
-  // An empty value removes the variable.
-  void Set(const std::string& name, const std::string& value) {
-    const char* const present = std::getenv(name.c_str());
-    before_.try_emplace(name,
-                        present == nullptr ? std::nullopt : std::optional<std::string>(present));
-    if (value.empty()) {
-      unsetenv(name.c_str());
-    } else {
-      setenv(name.c_str(), value.c_str(), 1);
-    }
-  }
-
-  void PointTo(const HttpServer& server) {
-    Set("AWS_ENDPOINT_URL", server.url());
-    Set("AWS_ACCESS_KEY_ID", "AKID");
-    Set("AWS_SECRET_ACCESS_KEY", "secret");
-    Set("AWS_REGION", "eu-test-1");
-    Set("AWS_MAX_ATTEMPTS", "2");
-  }
-
-  // Writes a file of the working directory, and returns its name.
-  static std::string Write(const std::string& name, const std::string& text) {
-    std::ofstream(name) << text;
-    return name;
-  }
-
- private:
-  const WorkingFolder folder_{{}};
-  std::map<std::string, std::optional<std::string>> before_;
-};
 
 // A store whose answers are told in advance, one after the other; the last one is told again.
 class ToldStore : public InEnvironment {
@@ -247,7 +169,8 @@ TEST_F(ToldStore, SaysWhatTheStoreAnsweredAndWhatHelps) {
        "make the bucket first, and name its store in AWS_ENDPOINT_URL unless it is AWS",
        ExitCode::kUsage},
       {Failed(403, "RequestTimeTooSkewed"), "403 RequestTimeTooSkewed", "set this machine's clock"},
-      {Failed(403, "AccessDenied", "no\x1b[m"), "403 AccessDenied: no\\x1b[m", allowed},
+      {Failed(403, "AccessDenied", "no\x1b[m"), "403 AccessDenied: no\\x1b[m", allowed,
+       ExitCode::kUsage},
       {Failed(403), "403", allowed},
       {Failed(400, "", "why"), "400: why", ""},
       {Failed(400, "A\x1b", ""), "400 A\\x1b", ""},
@@ -293,6 +216,17 @@ TEST_F(ToldStore, GoesToTheRegionThatTheStoreNames) {
   Made().Get("o", 1000);
   EXPECT_EQ(server.Take().at(1).target, "http://s3.us-west-9.amazonaws.com/bucket/a/o");
   PointTo(server);
+  // It is followed even where a request is sent once, and may name the region in its text.
+  Set("AWS_MAX_ATTEMPTS", "1");
+  Tell({Failed(400, "AuthorizationHeaderMalformed</Code><Region>us-west-9</Region><Code>"),
+        {.body = "x"}});
+  EXPECT_EQ(Made().Get("o", 1000), "x");
+  EXPECT_EQ(scope(server.Take().at(1)), "us-west-9/s3/aws4_request");
+  Answer hostile = moved;
+  hostile.headers["X-Amz-Bucket-Region"] = "evil.example/";
+  Tell({hostile});
+  EXPECT_EQ(ErrorOf([&] { Made().Get("o", 1000); }).code(), ExitCode::kWorld);
+  EXPECT_EQ(server.Take().size(), 1u);
   // It is believed once, and not if it says nothing new or answers otherwise.
   Answer other = moved;
   other.headers["X-Amz-Bucket-Region"] = "us-west-8";
@@ -322,6 +256,7 @@ TEST_F(ToldStore, IsElsewhereAndWantsOtherKeys) {
   Answer moved = Failed(301, "PermanentRedirect");
   moved.headers["X-Amz-Bucket-Region"] = "us-west-9";
   const Answer expired = Failed(400, "ExpiredToken");
+  Set("AWS_MAX_ATTEMPTS", "1");
   for (const std::vector<Answer>& answers :
        {std::vector<Answer>{keys("one"), moved, expired, keys("two"), {.body = "x"}},
         {keys("one"), expired, keys("two"), moved, {.body = "x"}}}) {
@@ -399,7 +334,7 @@ TEST_F(ToldStore, FindsOtherKeysWhenItsOwnHaveExpired) {
     EXPECT_EQ(asked[3].Header("authorization").find("x-amz-security-token"), std::string::npos);
   }
   Tell({keys("one", late), Failed(403, "AccessDenied")});
-  EXPECT_EQ(ErrorOf([&] { Made().Get("o", 1000); }).code(), ExitCode::kWorld);
+  EXPECT_EQ(ErrorOf([&] { Made().Get("o", 1000); }).code(), ExitCode::kUsage);
   EXPECT_EQ(tokens(), "keys one ");
   // The answer to HEAD cannot say so. Keys that never expire have not expired.
   for (const int status : {400, 403}) {
@@ -436,6 +371,17 @@ TEST_F(ToldStore, NamesAnObjectAsTheUrlAndTheEndpointSay) {
   Set("AWS_ENDPOINT_URL", "");
   Write("config", "[default]\nendpoint_url = " + server.url() + "/of-profile\n");
   EXPECT_EQ(line("s3://bucket/a"), "/of-profile/bucket/a/x%20y " + server.host());
+  // A group of the profile, such as that of another service, is not the profile.
+  const std::string services =
+      "[services mine]\nsqs =\n  endpoint_url = http://127.0.0.1:1/no\ns3 =\n  endpoint_url = " +
+      server.url() + "/of-services\n";
+  Write("config", "[default]\nendpoint_url = " + server.url() +
+                      "/of-profile\nsqs =\n  endpoint_url = http://127.0.0.1:1/no\n" + services);
+  EXPECT_EQ(line("s3://bucket/a"), "/of-profile/bucket/a/x%20y " + server.host());
+  Write("config", "[default]\nservices = mine\nendpoint_url = http://127.0.0.1:1/no\n" + services);
+  EXPECT_EQ(line("s3://bucket/a"), "/of-services/bucket/a/x%20y " + server.host());
+  Write("config", "[default]\nservices = other\n" + services);
+  EXPECT_EQ(ErrorOf([&] { Made(); }).code(), ExitCode::kUsage);
   // The bucket stands in the host's name for AWS's own hosts, if they have certificates for it.
   Write("config", "[default]\nregion = none\n");
   Set("http_proxy", server.url());
@@ -452,11 +398,24 @@ TEST_F(ToldStore, NamesAnObjectAsTheUrlAndTheEndpointSay) {
   Write("config", "[default]\ns3 =\n  addressing_style = path\n");
   EXPECT_EQ(host("s3://bucket/a"), "s3.eu-test-1.amazonaws.com:443");
   Write("config", "[default]\ns3 =\n  addressing_style = virtual\n");
-  EXPECT_EQ(host("s3://buc.ket/a"), "buc.ket.s3.eu-test-1.amazonaws.com:443");
-  Set("AWS_ENDPOINT_URL", "http://store.example");
-  Tell({{.body = "x"}});
-  EXPECT_EQ(Made().Get("o", 10), "x");
-  EXPECT_EQ(server.Take().at(0).target, "http://bucket.store.example/a/o");
+  EXPECT_EQ(host("s3://buc.ket/a"), "s3.eu-test-1.amazonaws.com:443");
+  const auto target = [&](const std::string& endpoint, const std::string& url) {
+    Set("AWS_ENDPOINT_URL", endpoint);
+    Tell({{.body = "x"}});
+    EXPECT_EQ(Made(url).Get("o", 10), "x");
+    return server.Take().at(0).target;
+  };
+  EXPECT_EQ(target("http://store.example", "s3://bucket/a"), "http://bucket.store.example/a/o");
+  EXPECT_EQ(target("http://store.example", "s3://buc.ket/a"), "http://buc.ket.store.example/a/o");
+  EXPECT_EQ(target("http://store.example", "s3://Bucket_1/a"), "http://store.example/Bucket_1/a/o");
+  // A host that is named by its address has no others within it.
+  EXPECT_EQ(target(server.url(), "s3://bucket/a"), server.url() + "/bucket/a/o");
+  Set("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "True");
+  Write("config", "[default]\nendpoint_url = http://127.0.0.1:1/no\n");
+  EXPECT_EQ(host("s3://bucket/a"), "bucket.s3.eu-test-1.amazonaws.com:443");
+  EXPECT_EQ(host("s3://Bucket_1/a"), "s3.eu-test-1.amazonaws.com:443");
+  Set("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "");
+  Write("config", "[default]\n");
   // The region is that of the environment, then of the profile, else the first of AWS.
   Set("AWS_ENDPOINT_URL", "");
   Set("AWS_REGION", "");
@@ -547,6 +506,7 @@ TEST_F(ToldStore, ReadsRangesOfTheObjectThatItKnows) {
   const Asked asked = server.Take().at(0);
   EXPECT_EQ(asked.Header("range") + " " + asked.Header("if-match"), "bytes=2-5 e");
   EXPECT_EQ(store.GetRange("o", "e", 2, 0), "");
+  EXPECT_EQ(ErrorOf([&] { store.GetRange("o", "", 2, 4); }).code(), ExitCode::kWorld);
   EXPECT_TRUE(server.Take().empty());
   Answer replaced = part("cdef", "bytes 2-5/10");
   replaced.headers["ETag"] = "f";
@@ -591,9 +551,9 @@ TEST_F(ToldStore, ListsPageByPage) {
   };
   const std::string next = "<NextContinuationToken>t&amp;1</NextContinuationToken>";
   const std::vector<Answer> pages = {
-      page(object("a/x&lt;", "5000000000") + object("elsewhere") +
-           "<IsTruncated>true</IsTruncated>" + next),
-      page(object("a/y", "none") + "<IsTruncated>false</IsTruncated>" + next)};
+      page(object("a/x/&lt;", "5000000000") + "<IsTruncated>true</IsTruncated>" + next),
+      page("<IsTruncated>true</IsTruncated><NextContinuationToken>2</NextContinuationToken>"),
+      page(object("a/x/y") + "<IsTruncated>false</IsTruncated>")};
   std::string found;
   const auto visit = [&](const std::string& name, const ObjectInfo& info) {
     found += fmt::format("{} {} {};", name, info.size, info.etag);
@@ -601,21 +561,69 @@ TEST_F(ToldStore, ListsPageByPage) {
   };
   Tell(pages);
   store.List("x/", visit);
-  EXPECT_EQ(found, "x< 5000000000 e;y -1 e;");
+  EXPECT_EQ(found, "x/< 5000000000 e;x/y 1 e;");
   const std::vector<Asked> asked = server.Take();
-  ASSERT_EQ(asked.size(), 2u);
+  ASSERT_EQ(asked.size(), 3u);
   EXPECT_EQ(asked[0].method + asked[0].path, "GET/bucket/");
   EXPECT_EQ(asked[0].query,
             (std::map<std::string, std::string>{{"list-type", "2"}, {"prefix", "a/x/"}}));
   EXPECT_EQ(asked[1].query,
             (std::map<std::string, std::string>{
                 {"list-type", "2"}, {"prefix", "a/x/"}, {"continuation-token", "t&1"}}));
-  found.clear();
-  Tell({page("<IsTruncated>true</IsTruncated>")});  // without saying what comes next
-  store.List("", visit);
-  EXPECT_EQ(server.Take().size(), 1u);
+  // A list that may lack names is none.
+  const std::string cut = "<IsTruncated>true</IsTruncated>",
+                    end = "<IsTruncated>false</IsTruncated>";
+  const std::string whole =
+      "cannot list `s3://bucket/a/x/`: the store's list is not known to be whole: ";
+  const struct {
+    std::vector<Answer> pages;
+    std::string why;
+    size_t asked;
+  } cases[] = {
+      {{page(object("a/x/1") + cut)}, "it says that more follows, and not where", 1},
+      {{page(object("a/x/1") + end + next)},
+       "it says both that nothing follows and where to go on",
+       1},
+      {{page(object("a/x/1") + "<IsTruncated>maybe</IsTruncated>" + next)},
+       "`IsTruncated` is `maybe`",
+       1},
+      {{page(object("a/x/1") + cut + next), page(object("a/x/2") + cut + next)},
+       "it begins again at a place where it has been",
+       2},
+      {{page(object("a/x/1") + cut + next), page(object("a/x/1") + end)},
+       "it has `a/x/1` after `a/x/1`",
+       2},
+      {{page(object("a/x/2") + object("a/x/1") + end)}, "it has `a/x/1` after `a/x/2`", 1},
+      {{page(object("a/y") + end)}, "it has `a/y`, which does not begin with `a/x/`", 1},
+      {{page(object("a/x/1") + end + "<CommonPrefixes><Prefix>a/x/2/</Prefix></CommonPrefixes>")},
+       "it has `CommonPrefixes`, which was not asked for",
+       1},
+      {{page(end + "<EncodingType>url</EncodingType>")},
+       "it has `EncodingType`, which was not asked for",
+       1},
+  };
+  for (const auto& each : cases) {
+    Tell(each.pages);
+    const Error error = ErrorOf([&] { store.List("x/", visit); });
+    EXPECT_EQ(error.what(), whole + each.why);
+    EXPECT_EQ(error.code(), ExitCode::kWorld);
+    EXPECT_EQ(server.Take().size(), each.asked) << each.why;
+  }
+  std::vector<Answer> empty;
+  for (int i = 0; i < 200; ++i) {
+    empty.push_back(
+        page(fmt::format("{}<NextContinuationToken>{}</NextContinuationToken>", cut, i)));
+  }
+  Tell(empty);
+  EXPECT_EQ(ErrorOf([&] { store.List("x/", visit); }).what(),
+            whole + "100 pages in a row have no name, and more follow");
+  EXPECT_EQ(server.Take().size(), 100u);
+  Tell({page(object("a/x/1", "none") + end)});
+  EXPECT_STREQ(ErrorOf([&] { store.List("x/", visit); }).what(),
+               "cannot list `s3://bucket/a/x/`: the store says no size of `x/1`");
   Tell(pages);
-  store.List("", [&](const std::string&, const ObjectInfo&) { return false; });
+  server.Take();
+  store.List("x/", [&](const std::string&, const ObjectInfo&) { return false; });
   EXPECT_EQ(server.Take().size(), 1u);
   Tell({{.body = "<html>\x1bhello</html>" + std::string(300, 'x')}});
   EXPECT_EQ(
@@ -632,8 +640,7 @@ TEST_F(ToldStore, ListsUploadsPageByPage) {
   const auto page = [](const std::string& inner) {
     return Answer{.body = "<ListMultipartUploadsResult>" + inner + "</ListMultipartUploadsResult>"};
   };
-  Tell({page("<Upload><Key>a/x</Key><UploadId>1</UploadId></Upload><Upload><Key>b</"
-             "Key><UploadId>2</UploadId></Upload>"
+  Tell({page("<Upload><Key>a/x</Key><UploadId>1</UploadId></Upload>"
              "<IsTruncated>true</IsTruncated><NextKeyMarker>k</"
              "NextKeyMarker><NextUploadIdMarker>u</NextUploadIdMarker>"),
         page("<Upload><Key>a/y</Key><UploadId>3</UploadId></Upload><IsTruncated>false</IsTruncated>"
@@ -650,9 +657,69 @@ TEST_F(ToldStore, ListsUploadsPageByPage) {
       asked[1].query,
       (std::map<std::string, std::string>{
           {"uploads", ""}, {"prefix", "a/"}, {"key-marker", "k"}, {"upload-id-marker", "u"}}));
+  for (const auto& [next, why] :
+       {std::pair("", "it says that more follows, and not where"),
+        {"<NextKeyMarker>k</NextKeyMarker>", "it begins again at a place where it has been"}}) {
+    Tell({page(std::string("<IsTruncated>true</IsTruncated>") + next)});
+    EXPECT_EQ(
+        ErrorOf([&] { store.ListUploads({}); }).what(),
+        std::string("cannot list the uploads of `s3://bucket/a`: the store's list is not known "
+                    "to be whole: ") +
+            why);
+  }
   Tell({{.body = ""}});
   EXPECT_STREQ(ErrorOf([&] { store.ListUploads({}); }).what(),
                "cannot list the uploads of `s3://bucket/a`: the store's answer is no list: ");
+}
+
+TEST_F(ToldStore, NeedsNoCredentialsToRead) {
+  Set("AWS_ACCESS_KEY_ID", "");
+  Set("AWS_SECRET_ACCESS_KEY", "");
+  Store store = Made();
+  Tell({{.body = "x", .headers = {{"ETag", "e"}}}});
+  EXPECT_EQ(store.Get("o", 10), "x");
+  EXPECT_EQ(store.Head("o")->etag, "e");
+  for (const Asked& asked : server.Take()) {
+    EXPECT_FALSE(asked.headers.contains("authorization"));
+    EXPECT_FALSE(asked.headers.contains("x-amz-security-token"));
+  }
+  for (const std::function<void()>& write : {std::function<void()>([&] { store.PutNew("o", "x"); }),
+                                             {[&] { store.BeginUpload("o", {}); }},
+                                             {[&] { store.EndUpload("o", "u"); }}}) {
+    EXPECT_STREQ(ErrorOf(write).what(), "there are no credentials for the bucket");
+  }
+  EXPECT_TRUE(server.Take().empty());
+  for (const int status : {401, 403}) {
+    Tell({Failed(status, "AccessDenied")});
+    EXPECT_EQ(ErrorOf([&] { store.Get("o", 1000); }).what(),
+              fmt::format("cannot read `s3://bucket/a/o`: the store answered {}, and there are no "
+                          "credentials for the bucket",
+                          status));
+  }
+}
+
+TEST_F(ToldStore, RepeatsNoSecret) {
+  const std::string token = "FwoGZXIvYXdzEJr//////////wEaDKq+LongSessionToken==";
+  Set("AWS_SESSION_TOKEN", token);
+  Set("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY");
+  Store store = Made();
+  for (const std::string& text : std::vector<std::string>{
+           "token " + token + " is bad", "secret wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY is bad",
+           "token " + UriEncoded(token) + " is bad", "cut " + token.substr(0, 30),
+           "twice " + token + token}) {
+    for (const Answer& answer :
+         {Failed(400, "Bad", text), Failed(400, text), Answer{.body = text}}) {
+      Tell({answer});
+      const std::string what = ErrorOf([&] { store.List("", {}); }).what();
+      EXPECT_NE(what.find("***"), what.npos) << what;
+      for (const std::string& secret :
+           {token, std::string("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")}) {
+        for (size_t i = 0; i + 8 <= secret.size(); ++i) {
+          EXPECT_EQ(what.find(secret.substr(i, 8)), what.npos) << what;
+        }
+      }
+    }
+  }
 }
 
 TEST_F(ToldStore, BeginsUploads) {
@@ -868,6 +935,7 @@ class Services : public InEnvironment {
   static Error NotFound() {
     return ErrorOf([] { Found(); });
   }
+  static bool IsNone() { return Text(Found()) == "   0"; }
   static std::string Text(const Credentials& found) {
     return fmt::format("{} {} {} {}", found.key_id, found.secret, found.token, found.expires);
   }
@@ -897,12 +965,19 @@ TEST_F(Services, AreAskedInOneOrder) {
   EXPECT_EQ(Found().key_id, "machine");
   Set("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url() + "/container");
   EXPECT_EQ(Found().key_id, "container");
-  const std::string process = "credential_process = echo '" + keys("process") + "'\n";
+  const std::string process =
+      "credential_process = echo '{\"Version\": 1, " + keys("process").substr(1) + "'\n";
   Set("AWS_CONFIG_FILE", Write("config", "[default]\n" + process));
   EXPECT_EQ(Found().key_id, "process");
   const std::string both = process + "aws_access_key_id = profile\naws_secret_access_key = S\n";
   Write("config", "[default]\n" + both);
+  EXPECT_EQ(Found().key_id, "process");  // as botocore has it
+  Write("config", "[default]\naws_access_key_id = profile\naws_secret_access_key = S\n");
   EXPECT_EQ(Found().key_id, "profile");
+  Set("AWS_SHARED_CREDENTIALS_FILE",
+      Write("credentials", "[default]\naws_access_key_id = shared\naws_secret_access_key = S\n"));
+  Write("config", "[default]\n" + both);
+  EXPECT_EQ(Found().key_id, "shared");
   Write("config", "[default]\n" + both + "web_identity_token_file = " +
                       Write("token", "of-profile") + "\nrole_arn = arn:p\n");
   server.Take();
@@ -924,17 +999,16 @@ constexpr char kKeys[] =
 
 TEST_F(Services, OfTheEnvironmentComeFirstIfTheyAreWhole) {
   Set("AWS_ACCESS_KEY_ID", "A");
-  EXPECT_EQ(NotFound().code(), ExitCode::kWorld);
+  EXPECT_STREQ(NotFound().what(), "AWS_ACCESS_KEY_ID is set, and AWS_SECRET_ACCESS_KEY is not");
+  EXPECT_EQ(NotFound().code(), ExitCode::kUsage);
   Set("AWS_SECRET_ACCESS_KEY", "S");
   EXPECT_EQ(Text(Found()), "A S  0");
   Set("AWS_SESSION_TOKEN", "T");
   EXPECT_EQ(Text(Found()), "A S T 0");
+  Set("AWS_SECURITY_TOKEN", "U");
+  EXPECT_EQ(Text(Found()), "A S U 0");
   Set("AWS_ACCESS_KEY_ID", "");
-  const Error error = NotFound();
-  EXPECT_STREQ(error.what(), "there are no credentials for the bucket");
-  EXPECT_EQ(
-      error.hint(),
-      "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; see shardinit-bucket(7)");
+  EXPECT_TRUE(IsNone());
 }
 
 TEST_F(Services, OfAWebIdentity) {
@@ -947,11 +1021,12 @@ TEST_F(Services, OfAWebIdentity) {
   };
   const std::string token = Write("token", "a.b/c\r\n\n");
   Set("AWS_WEB_IDENTITY_TOKEN_FILE", token);
-  EXPECT_EQ(NotFound().code(), ExitCode::kWorld);  // Without a role it is none,
+  EXPECT_STREQ(NotFound().what(),
+               "`token` is the token of a web identity, and there is no role for it");
+  EXPECT_EQ(NotFound().code(), ExitCode::kUsage);
   Set("AWS_ROLE_ARN", "arn:r/x");
   Set("AWS_WEB_IDENTITY_TOKEN_FILE", "");
-  EXPECT_STREQ(NotFound().what(),
-               "there are no credentials for the bucket");  // nor without a token.
+  EXPECT_TRUE(IsNone());
   Set("AWS_WEB_IDENTITY_TOKEN_FILE", token);
   Set("AWS_ENDPOINT_URL_STS", server.url());
   answers["POST /"] = {answer("A", "S")};
@@ -1020,6 +1095,7 @@ TEST_F(Services, SendNoTokenInPlainTextToOtherMachines) {
   }
   Set("AWS_ENDPOINT_URL_STS", "");
   Set("AWS_ROLE_ARN", "");
+  Set("AWS_WEB_IDENTITY_TOKEN_FILE", "");
   Set("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://example.com/");
   EXPECT_STREQ(
       NotFound().what(),
@@ -1066,7 +1142,19 @@ TEST_F(Services, OfAContainer) {
   EXPECT_EQ(server.Take().at(0).Header("authorization"), "of a file");
   answers["GET /keys"] = {{.body = R"({"AccessKeyId": "A", "SecretAccessKey": "S"})"}};
   EXPECT_EQ(Text(Found()), "A S  0");
+  answers["GET /keys"] = {{.body = R"({"AccessKeyId": "A", "SecretAccessKey": "S", "Token": null,
+                                      "Expiration": null})"}};
+  EXPECT_EQ(Text(Found()), "A S  0");
+  answers["GET /keys"] = {{.body = R"({"AccessKeyId": "A", "SecretAccessKey": "S",
+                                      "Expiration": "2038-01-01T01:30:00.5+01:30"})"}};
+  EXPECT_EQ(Text(Found()), "A S  2145916800");
+  answers["GET /keys"] = {{.body = R"({"AccessKeyId": "A", "SecretAccessKey": "S",
+                                      "Expiration": "tomorrow"})"}};
+  EXPECT_STREQ(NotFound().what(),
+               "the container's service gave credentials that expire at `tomorrow`, which is not a "
+               "time of RFC 3339");
   for (const char* wrong : {"{}", R"({"AccessKeyId": "A"})", R"({"SecretAccessKey": "S"})",
+                            R"({"AccessKeyId": "", "SecretAccessKey": "S"})",
                             R"({"AccessKeyId": 1, "SecretAccessKey": "S"})"}) {
     answers["GET /keys"] = {{.body = wrong}};
     const Error error = NotFound();
@@ -1081,11 +1169,22 @@ TEST_F(Services, OfAMachine) {
   const std::string path = "/latest/meta-data/iam/security-credentials/";
   Set("http_proxy", "http://127.0.0.1:1");
   Set("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url() + "//");
-  EXPECT_STREQ(NotFound().what(), "there are no credentials for the bucket");
-  EXPECT_TRUE(server.Take().empty());  // It is disabled.
+  Set("AWS_EC2_METADATA_DISABLED", "True");
+  EXPECT_TRUE(IsNone());
+  EXPECT_TRUE(server.Take().empty());
   Set("AWS_EC2_METADATA_DISABLED", "false");
-  EXPECT_STREQ(NotFound().what(), "there are no credentials for the bucket");
+  answers["PUT /latest/api/token"] = {{.status = 400}};
+  EXPECT_TRUE(IsNone());
   EXPECT_EQ(server.Take().size(), 1u);  // Nobody has a token.
+  // Older services have credentials without tokens, unless that is forbidden.
+  answers["GET " + path] = {{.body = "role"}};
+  answers["GET " + path + "role"] = {{.body = kKeys}};
+  answers["PUT /latest/api/token"] = {{.status = 405}};
+  EXPECT_EQ(Text(Found()), "A S T 2145916800");
+  EXPECT_FALSE(server.Take().at(2).headers.contains("x-aws-ec2-metadata-token"));
+  Set("AWS_EC2_METADATA_V1_DISABLED", "true");
+  EXPECT_TRUE(IsNone());
+  EXPECT_EQ(server.Take().size(), 1u);
   answers["PUT /latest/api/token"] = {{.body = "t"}};
   answers["GET " + path] = {{.body = "role\nanother"}};
   answers["GET " + path + "role"] = {{.body = kKeys}};
@@ -1098,12 +1197,10 @@ TEST_F(Services, OfAMachine) {
   EXPECT_EQ(asked[2].Header("x-aws-ec2-metadata-token"), "t");
   for (const char* none : {"", "\nrole"}) {
     answers["GET " + path] = {{.body = none}};
-    EXPECT_STREQ(NotFound().what(), "there are no credentials for the bucket");
+    EXPECT_TRUE(IsNone());
   }
-  answers.erase("GET " + path);
-  EXPECT_STREQ(
-      NotFound().what(),
-      "cannot get credentials from the machine's metadata service: it answered 404: nothing");
+  answers.erase("GET " + path);  // The machine has no role.
+  EXPECT_TRUE(IsNone());
   answers["GET " + path] = {{.body = "role"}};
   answers["GET " + path + "role"] = {{.body = "{}"}};
   EXPECT_TRUE(std::string(NotFound().what())
@@ -1122,7 +1219,8 @@ TEST_F(Services, AreAskedAnewFiveMinutesBeforeTheEnd) {
                             text)};
   };
   Set("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url() + "/keys");
-  for (const auto& [seconds, asked] : {std::pair(290, 3u), {330, 1u}}) {
+  // Some give only credentials that are about to end: these are not asked for with each request.
+  for (const auto& [seconds, asked] : {std::pair(290, 1u), {330, 1u}}) {
     answers["GET /keys"] = {keys(seconds)};
     Http http;
     CredentialSource source(&http);
@@ -1163,38 +1261,61 @@ TEST_F(Services, OfAProfile) {
     Write("config", text);
     return std::string(NotFound().what());
   };
-  const std::string keys = "aws_access_key_id = A\n\taws_secret_access_key=S\r\n";
+  const std::string keys = "AWS_access_key_id: A\naws_secret_access_key=S\r\n";
   EXPECT_EQ(of("[default]\n" + keys), "A S  0");
-  EXPECT_EQ(of(" [ default ] ; mine\n" + keys + "aws_session_token = T=1"), "A S T=1 0");
-  EXPECT_EQ(of("#[other]\n[default]\n;aws_access_key_id = B\n#aws_access_key_id = C\nx\n\n" + keys),
+  EXPECT_EQ(of(" [default] ; mine\n" + keys + "aws_session_token = T=1"), "A S T=1 0");
+  EXPECT_EQ(of("#[other]\n[default]\n;aws_access_key_id = B\n#aws_access_key_id = C\n\n" + keys),
             "A S  0");
   EXPECT_EQ(of("[default]\n" + keys + "[other]\naws_session_token = T\n"), "A S  0");
-  EXPECT_EQ(of("[default]\n" + keys + "aws_access_key_id = B\n"), "A S  0");
+  EXPECT_EQ(of("[DEFAULT]\naws_session_token = T\n[default]\n" + keys), "A S T 0");
+  EXPECT_EQ(of("[default]\nsqs =\n  aws_access_key_id = B\n" + keys), "A S  0");
   EXPECT_EQ(not_of("[default]\naws_access_key_id = A\n"),
-            "there are no credentials for the bucket");
-  EXPECT_EQ(not_of("[default]\naws_secret_access_key = S\n"),
-            "there are no credentials for the bucket");
-  EXPECT_EQ(not_of("[default\n" + keys), "there are no credentials for the bucket");
-  EXPECT_EQ(not_of(keys), "there are no credentials for the bucket");
-  // Those of the credentials come first, each key by itself; a profile of the config has a longer
-  // name there.
-  Write("credentials", "[default]\naws_access_key_id = A\n[p]\naws_access_key_id = P\n");
-  EXPECT_EQ(of("[default]\naws_access_key_id = B\naws_secret_access_key = S\n"), "A S  0");
+            "the profile in ~/.aws/config has a key of AWS and no `aws_secret_access_key`");
+  for (const char* none : {"[default]\naws_secret_access_key = S\n", "[other]\n", ""}) {
+    Write("config", none);
+    EXPECT_TRUE(IsNone()) << none;
+  }
+  for (const auto& [text, why] :
+       {std::pair(std::string("[default\n") + keys, "`config:1` is before the first section"),
+        {keys, "`config:1` is before the first section"},
+        {"[default]\nx\n", "`config:2` has no `KEY = VALUE`"},
+        {"[default]\ns3 =\n\n  x\n", "`config:4` has no `KEY = VALUE`"},
+        {"[default]\n" + keys + "aws_access_key_id = B\n",
+         "`config:4` has the key `aws_access_key_id` again"},
+        {"[default]\n[p]\n[default]\n", "`config:3` begins the section `default` again"}}) {
+    EXPECT_EQ(not_of(text), why);
+    EXPECT_EQ(NotFound().code(), ExitCode::kUsage);
+  }
+  // Those of the credentials come first, and none is taken from the other file; a profile of the
+  // config has a longer name there.
+  Write("credentials", "[default]\naws_access_key_id = A\n");
+  EXPECT_EQ(not_of("[default]\naws_access_key_id = B\naws_secret_access_key = S\n"),
+            "the profile in ~/.aws/credentials has a key of AWS and no `aws_secret_access_key`");
+  Write("credentials",
+        "[default]\naws_access_key_id = A\naws_secret_access_key = T\n[p]\nregion = x\n");
+  EXPECT_EQ(of("[default]\naws_access_key_id = B\naws_secret_access_key = S\n"), "A T  0");
   Set("AWS_PROFILE", "p");
-  EXPECT_EQ(of("[profile  p]\naws_secret_access_key = S\n"), "P S  0");
+  EXPECT_EQ(of("[profile  'p']\naws_access_key_id = P\naws_secret_access_key = S\n"), "P S  0");
+  Set("AWS_DEFAULT_PROFILE", "default");
+  EXPECT_EQ(Text(Found()), "A T  0");
+  Set("AWS_DEFAULT_PROFILE", "");
   Set("AWS_PROFILE", "none");
   EXPECT_EQ(
-      not_of("[profile nones]\n[non]\n"),
+      not_of("[profile nones]\n[non]\n[none]\n"),
       "AWS_PROFILE is `none`, and neither ~/.aws/credentials nor ~/.aws/config has such a profile");
   EXPECT_EQ(NotFound().code(), ExitCode::kUsage);
   Set("AWS_PROFILE", "p");
-  EXPECT_EQ(not_of(""), "there are no credentials for the bucket");
-  for (const char* key : {"sso_session", "sso_start_url", "source_profile", "credential_source"}) {
-    const std::string text = fmt::format("[p]\n{} = x\naws_secret_access_key = S\n", key);
-    EXPECT_EQ(not_of(text),
+  Write("config", "");
+  EXPECT_TRUE(IsNone());
+  for (const char* key :
+       {"sso_session", "sso_start_url", "sso_account_id", "login_session", "role_arn"}) {
+    EXPECT_EQ(not_of(fmt::format("[profile p]\n{} = x\ncredential_process = none\n", key)),
               fmt::format("the profile has `{}`, which shardinit leaves to AWS's own tool", key));
     EXPECT_EQ(NotFound().code(), ExitCode::kUsage);
-    EXPECT_EQ(of(text + "credential_process = none\n"), "P S  0");
+  }
+  for (const char* key : {"source_profile", "credential_source"}) {
+    EXPECT_EQ(not_of(fmt::format("[profile p]\nrole_arn = r\n{} = x\n", key)),
+              fmt::format("the profile has `{}`, which shardinit leaves to AWS's own tool", key));
   }
 }
 
@@ -1212,11 +1333,12 @@ TEST_F(Services, OfAProgram) {
     EXPECT_EQ(error.code(), ExitCode::kWorld);
     return std::string(error.what());
   };
-  const std::string says = std::string("cat <<END\n") + kKeys + "\nEND\n";
+  const std::string printed = std::string(R"({"Version": 1, )") + (kKeys + 1);
+  const std::string says = "cat <<END\n" + printed + "\nEND\n";
   EXPECT_EQ(of("[ \"$1$2\" = 12 ] || exit 1\n" + says), "A S ST 2145916800");
   EXPECT_EQ(of("printf '%9000s' ''\n" + says), "A S ST 2145916800");
   // Of the last piece that is read there is one byte.
-  std::string line = kKeys;
+  std::string line = printed;
   std::erase(line, '\n');
   EXPECT_EQ(of(fmt::format("printf '%{}s' ''\nprintf %s '{}'\n", 8193 - line.size(), line)),
             "A S ST 2145916800");
@@ -1231,6 +1353,14 @@ TEST_F(Services, OfAProgram) {
                         "failed with status 128"));
   Write("config", "[default]\ncredential_process = sh " + program + " 1 2\n");
   EXPECT_TRUE(not_of("echo '{}'\n").starts_with(name + " gave no credentials: "));
+  const std::string wrong = "`Version` in the output of " + name + " must be 1, but is ";
+  for (const auto& [version, is] : {std::pair("\"Version\": 2,", "2"), {"", "missing"}}) {
+    Write("program", fmt::format("echo '{{{} \"AccessKeyId\": \"A\", "
+                                 "\"SecretAccessKey\": \"S\"}}'\n",
+                                 version));
+    EXPECT_EQ(NotFound().what(), wrong + is);
+    EXPECT_EQ(NotFound().code(), ExitCode::kUsage);
+  }
 }
 
 // A store that keeps what is put there.
@@ -1350,20 +1480,34 @@ TEST_F(KeptObjects, AreReadInOrder) {
   for (const size_t size : {bytes.size(), kPiece, size_t{1}, size_t{0}}) {
     kept.Put("a/o", bytes.substr(0, size));
     std::string read;
-    ReadObject(store, "o", *store.Head("o"), [&](std::string_view piece) { read += piece; });
-    EXPECT_TRUE(read == bytes.substr(0, size)) << size;
-    EXPECT_EQ(Log().size(), 1 + (size + kPiece - 1) / kPiece);
+    for (const int at_once : {1, 2, 4, 9}) {
+      read.clear();
+      const ObjectInfo info = *store.Head("o");
+      ReadObject(store, "o", info, 0, info.size, at_once,
+                 [&](std::string_view piece) { read += piece; });
+      EXPECT_TRUE(read == bytes.substr(0, size)) << size;
+      EXPECT_EQ(Log().size(), 1 + (size + kPiece - 1) / kPiece);
+    }
+  }
+  const BucketPlace place("s3://bucket/a");
+  for (int jobs = 1; jobs < 20; ++jobs) {
+    for (const int64_t objects : {0, 1, 3, 100}) {
+      const Readers readers = SplitReaders(place, objects, jobs);
+      EXPECT_LE(readers.files * readers.in_file, jobs);
+      EXPECT_TRUE(readers.files >= 1 && readers.in_file >= 1);
+    }
   }
   kept.Put("a/o", "now");
   const ObjectInfo info = *store.Head("o");
   kept.Put("a/o", "new");
-  EXPECT_STREQ(ErrorOf([&] { ReadObject(store, "o", info, [](std::string_view) {}); }).what(),
-               "`s3://bucket/a/o` changed while it was read");
+  EXPECT_STREQ(
+      ErrorOf([&] { ReadObject(store, "o", info, 0, 3, 4, [](std::string_view) {}); }).what(),
+      "`s3://bucket/a/o` changed while it was read");
 }
 
 TEST_F(KeptObjects, AreOneStateOfATree) {
-  for (const char* key :
-       {"t/a/x", "t/a/y/z", "t/a-b", "t/a0", "t/b", "t/folder/", "t//odd", "tt", "t.x", "u"}) {
+  for (const char* key : {"t/a/x", "t/a/y/z", "t/a-b", "t/a0", "t/b", "t/folder/", "t//odd",
+                          "t/./x", "t/..", "t/new\nline", "tt", "t.x", "u"}) {
     kept.Put(key, key);
   }
   kept.page = 3;
@@ -1382,9 +1526,11 @@ TEST_F(KeptObjects, AreOneStateOfATree) {
     });
     return names;
   };
-  EXPECT_EQ(walked(tree, url + "/t"), "a-b a/ a/x a/y/ a/y/z a0 b folder/ ");
-  EXPECT_EQ(walked(tree, url + "/t/", "a"), "a-b a/ a0 b folder/ ");
-  EXPECT_EQ(walked(tree, url + "/t", "a/y"), "a-b a/ a/x a/y/ a0 b folder/ ");
+  EXPECT_EQ(walked(tree, url + "/t"), "a-b a/ a/x a/y/ a/y/z a0 b folder/ new\nline ");
+  EXPECT_EQ(walked(tree, url + "/t/", "a"), "a-b a/ a0 b folder/ new\nline ");
+  EXPECT_EQ(walked(tree, url + "/t", "a/y"), "a-b a/ a/x a/y/ a0 b folder/ new\nline ");
+  EXPECT_EQ(&BucketTree::Of(url + "/t/new\nline"), &tree);
+  EXPECT_EQ(tree.Read(url + "/t/new\nline", 0, 3), "t/n");
   EXPECT_EQ(walked(tree, url + "/t/a//"), "x y/ y/z ");
   EXPECT_EQ(walked(tree, url + "/t/b"), "");
   EXPECT_EQ(tree.Find(url + "/t/a/x")->size, 5);
@@ -1407,36 +1553,48 @@ TEST_F(KeptObjects, AreOneStateOfATree) {
   EXPECT_EQ(&BucketTree::Of(url + "/new"), &all);
 }
 
-// A rank lacks its receipt, or none does: names of five digits are listed in the order of ranks,
-// and the longer ones among them.
-TEST_F(KeptObjects, SayWhetherARankLacksItsReceipt) {
-  const auto lacks = [&](int64_t world_size) {
-    return BucketCheckpoint("s3://bucket/a").LacksRank(world_size);
+// A rank lacks its file or its receipt, or none does.
+TEST_F(KeptObjects, SayWhetherARankLacksItsFileOrItsReceipt) {
+  const BucketPlace place("s3://bucket/a");
+  const auto lacks = [&](int64_t world_size, int64_t near = 0) {
+    return LacksRank(place, world_size, near);
   };
   for (unsigned there = 0; there < 16; ++there) {
     kept.objects.clear();
-    // These are the receipts of no rank.
-    for (const char* other : {"a/ranks/rank-00003.h5", "a/ranks/rank-1.json", "a/ranks/rank-x.json",
-                              "a/ranks/rank-00005.json", "a/rank-00002.json"}) {
+    // These are of no rank.
+    for (const char* other :
+         {"a/ranks/rank-1.h5", "a/ranks/rank-00005.h5", "a/rank-00002.h5", "a/ranks/rank-1.json",
+          "a/ranks/rank-x.json", "a/ranks/rank-00005.json", "a/rank-00002.json"}) {
       kept.Put(other, "");
     }
+    for (int64_t rank = 0; rank < 4; ++rank) kept.Put("a/" + RankFile(rank), "");
     for (int64_t rank = 0; rank < 4; ++rank) {
       if (there >> rank & 1) kept.Put("a/" + ReceiptFile(rank), "");
     }
     for (int64_t ranks = 1; ranks <= 4; ++ranks) {
       const unsigned all = (1u << ranks) - 1;
-      EXPECT_EQ(lacks(ranks), (there & all) != all) << there << " " << ranks;
+      for (int64_t near = 0; near < ranks; ++near) {
+        EXPECT_EQ(lacks(ranks, near), (there & all) != all) << there << " " << ranks;
+      }
     }
+    const auto file = kept.objects.extract("a/" + RankFile(1));
+    EXPECT_EQ(lacks(1), (there & 1) != 1) << there;
+    for (int64_t ranks = 2; ranks <= 4; ++ranks) EXPECT_TRUE(lacks(ranks)) << there << " " << ranks;
   }
   kept.objects.clear();
-  constexpr int64_t kRanks = 100'012;
-  for (int64_t rank = 0; rank < kRanks; ++rank) kept.Put("a/" + ReceiptFile(rank), "");
+  constexpr int64_t kRanks = 1'012;  // on several pages
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    kept.Put("a/" + RankFile(rank), "");
+    kept.Put("a/" + ReceiptFile(rank), "");
+  }
   EXPECT_FALSE(lacks(kRanks));
   EXPECT_TRUE(lacks(kRanks + 1));
-  for (const int64_t rank : {int64_t{9'999}, int64_t{100'005}}) {
-    const auto receipt = kept.objects.extract("a/" + ReceiptFile(rank));
-    EXPECT_TRUE(lacks(kRanks)) << rank;
-    kept.Put("a/" + ReceiptFile(rank), "");
+  for (const int64_t rank : {int64_t{499}, int64_t{1'005}}) {
+    for (const std::string& name : {ReceiptFile(rank), RankFile(rank)}) {
+      const auto one = kept.objects.extract("a/" + name);
+      EXPECT_TRUE(lacks(kRanks)) << name;
+      kept.Put("a/" + name, "");
+    }
   }
 }
 

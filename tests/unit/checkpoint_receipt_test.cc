@@ -241,7 +241,7 @@ Contents Files(const std::string& receipt, size_t size = 3000) {
 bool Finds(const Contents& files, const Digest& plan_sha256) {
   const WorkingFolder folder(files);
   const Plan plan = SmallPlan();
-  return FindReceipt(CheckpointFolder("."), PlanRank(plan, 0), plan_sha256).has_value();
+  return FindReceipt(CheckpointFolder(".").place(), PlanRank(plan, 0), plan_sha256).has_value();
 }
 
 TEST(FindReceipt, ProvesAFileThatIsThere) {
@@ -303,7 +303,7 @@ TEST(RankWriter, LeavesAFileWithAReceipt) {
     ASSERT_TRUE(workers.Wait(1, 60'000));
   }
   const RankPlan rank = PlanRank(plan, 0);
-  const auto receipt = FindReceipt(folder, rank, plan_sha256);
+  const auto receipt = FindReceipt(folder.place(), rank, plan_sha256);
   ASSERT_TRUE(receipt.has_value());
   const std::string file = ReadFile(RankFile(0));
   EXPECT_EQ(std::ssize(file), receipt->size);
@@ -315,7 +315,7 @@ TEST(RankWriter, LeavesAFileWithAReceipt) {
                                                      static_cast<size_t>(rank.shards[i].bytes()));
     EXPECT_EQ(Sha256Of(bytes), receipt->digests[i]);
   }
-  EXPECT_EQ(MissingRanks(folder, plan, plan_sha256), std::vector<int64_t>{1});
+  EXPECT_EQ(MissingRanks(folder.place(), plan, plan_sha256, {0, 1}), std::vector<int64_t>{1});
   // Without the other rank nothing is finalized.
   EXPECT_EQ(Finalize(folder, plan, plan_sha256, IndexMode::kAuto).missing, std::vector<int64_t>{1});
   EXPECT_FALSE(Exists(kManifestName));

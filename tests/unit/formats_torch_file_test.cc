@@ -94,7 +94,7 @@ Zip GoodZip() {
 Contents ReadTorch(const std::string& bytes, const std::string& name = "in.pt") {
   const std::string path = (std::filesystem::current_path() / name).string();
   std::ofstream(path, std::ios::binary) << bytes;
-  return kTorchReader.read_file(path);
+  return kTorchReader.read_file(path, {});
 }
 
 // Returns why the bytes are refused; empty: they are not.
@@ -245,7 +245,6 @@ TEST(TorchFile, PicklesThatLieAreRefused) {
       {"fewer elements than its shape", {.stride = 2}},
       {"a whole number from 0", {.first = 0xffffffff}},
       {"a whole number from 0", {.extent = 0xffffffff}},
-      {"falls into 2147483647 runs", {.extent = 0x7fffffff, .stride = 0}},
       {"no storage `../0`", {.storage = "../0"}},
   };
   for (const auto& [why, tensor] : kLies) {

@@ -298,7 +298,7 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{"\"name\": \"small\"", "\"name\": \"../small\"",
                      "no spec has the model name `../small`"},
         Malformation{"\"name\": \"small\"", "\"name\": \"\\u001b[2J\"",
-                     "no spec has the model name `\033[2J`"},
+                     "no spec has the model name `\\x1b[2J`"},
         Malformation{"philox4x32", "philox", "unknown engine `philox`"},
         Malformation{"\"seed\": 7", "\"seed\": -1",
                      "`seed` must be a whole number from 0 on, not -1"},
@@ -342,7 +342,7 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{"\"axes\": [\"fsdp\", \"tensor\"]", "\"axes\": [\"fsdp\", \"\"]",
                      "the mesh has the axis `` twice, or no spec has such a name"},
         Malformation{"\"axes\": [\"fsdp\", \"tensor\"]", "\"axes\": [\"fsdp\", \"\\u001b[2J\"]",
-                     "the mesh has the axis `\033[2J` twice, or no spec has such a name"},
+                     "the mesh has the axis `\\x1b[2J` twice, or no spec has such a name"},
         Malformation{"\"axes\": [\"fsdp\", \"tensor\"]", "\"axes\": [\"fsdp\", 5]", nullptr}));
 
 INSTANTIATE_TEST_SUITE_P(

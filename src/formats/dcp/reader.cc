@@ -1,13 +1,16 @@
 // Reads folders of torch.distributed.checkpoint that anyone may have written. It trusts nothing in
 // them before it is checked.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -16,6 +19,8 @@
 #include "formats/dcp/saved.h"
 #include "formats/foreign_names.h"
 #include "formats/format.h"
+#include "formats/parts.h"
+#include "formats/safetensors/file.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -99,19 +104,60 @@ Places PlacesIn(const Value& root, const std::string& path) {
   return places;
 }
 
-Holding ReadTensor(const std::string& name, const Value& entry, const Places& places,
-                   const std::string& folder) {
-  const std::string path = folder + "/" + kMetadata;
+std::string DTypeOf(const Value& entry, const std::string& path) {
   const Value* const properties = Member(&entry, "properties", path).State();
   const Value* const type = properties != nullptr ? properties->At(0) : nullptr;
-  std::string_view type_name = Need(type, path, "dtype").text;
-  if (type_name.starts_with("torch.")) type_name.remove_prefix(6);
-  Holding holding{kMetadata, std::string(type_name), ShapeOf(&entry, "size", path), {}};
-  const DTypeInfo* const dtype = FindDType(&ForeignNames::torch, type_name);
+  std::string_view name = Need(type, path, "dtype").text;
+  if (name.starts_with("torch.")) name.remove_prefix(6);
+  return std::string(name);
+}
+
+// The files that FileSystemWriter writes with SerializationFormat.SAFETENSORS. Their headers say
+// where chunks are, and `.metadata` does not.
+class SafetensorsFiles {
+ public:
+  // Returns null if the file is not a safetensors file.
+  const std::vector<safetensors::Entry>* Find(const std::string& path) {
+    const auto [file, is_new] = files_.try_emplace(path);
+    if (is_new) {
+      char begin[10];
+      const bool is_long = InputFile(path).ReadIfThere(0, sizeof begin, begin);
+      // An archive has zeros at the place of the brace.
+      safetensors::Metadata metadata;
+      if (is_long && begin[8] == '{') file->second = safetensors::ReadHeader(path, &metadata);
+    }
+    return file->second ? &*file->second : nullptr;
+  }
+
+ private:
+  std::map<std::string, std::optional<std::vector<safetensors::Entry>>> files_;
+};
+
+FilePiece PlaceIn(const std::vector<safetensors::Entry>& entries, const std::string& name,
+                  const DTypeInfo& dtype, const Box& box, const std::string& path) {
+  for (const safetensors::Entry& entry : entries) {
+    if (entry.name != name || entry.box.offset != box.offset) continue;
+    if (entry.dtype != ForeignNamesOf(dtype.dtype).safetensors || entry.box.shape != box.shape) {
+      Refuse(path, "{} is {} {}, but `{}` says {} {}", Quote(name), Escape(entry.dtype),
+             InShape(entry.box.shape), kMetadata, ForeignNamesOf(dtype.dtype).safetensors,
+             InShape(box.shape));
+    }
+    return {box, path, entry.offset};
+  }
+  Refuse(path, "it has no chunk of {} at {}", Quote(name), InShape(box.offset));
+}
+
+Holding ReadTensor(const std::string& name, const Value& entry, const Places& places,
+                   const std::string& folder, SafetensorsFiles* safetensors) {
+  const std::string path = folder + "/" + kMetadata;
+  Holding holding{kMetadata, DTypeOf(entry, path), ShapeOf(&entry, "size", path), {}};
+  const DTypeInfo* const dtype = FindDType(&ForeignNames::torch, holding.dtype);
   // A tensor that no spec can ask for, or that is empty, has no chunks to read.
   if (dtype == nullptr || ElementCount(holding.shape) == 0) return holding;
   for (const Value* chunk : Member(&entry, "chunks", path).items) {
     Box box{ShapeOf(chunk, "offsets", path), ShapeOf(chunk, "sizes", path)};
+    // PyTorch reads nothing of a chunk without elements, wherever it is.
+    if (ElementCount(box.shape) == 0) continue;
     if (box.shape.size() != holding.shape.size() || box.offset.size() != holding.shape.size()) {
       Refuse(path, "a chunk of {} does not have as many dimensions as the tensor: {} at {}, and {}",
              Quote(name), InShape(box.shape), InShape(box.offset), InShape(holding.shape));
@@ -122,7 +168,6 @@ Holding ReadTensor(const std::string& name, const Value& entry, const Places& pl
                InShape(box.shape), InShape(box.offset), InShape(holding.shape));
       }
     }
-    if (ElementCount(box.shape) == 0) continue;
     const auto place = places.find({name, box.offset});
     if (place == places.end()) {
       Refuse(path, "it lists no file for a chunk of {}, at {}", Quote(name), InShape(box.offset));
@@ -135,8 +180,12 @@ Holding ReadTensor(const std::string& name, const Value& entry, const Places& pl
     }
     const std::string& file = TextOf(info, "relative_path", path);
     if (holding.pieces.empty()) holding.file = file;
-    const Archive archive(PathIn(folder, file), NaturalOf(info, "offset", path),
-                          NaturalOf(info, "length", path));
+    const std::string in = PathIn(folder, file);
+    if (const auto* const entries = safetensors->Find(in)) {
+      holding.pieces.push_back(PlaceIn(*entries, name, *dtype, box, in));
+      continue;
+    }
+    const Archive archive(in, NaturalOf(info, "offset", path), NaturalOf(info, "length", path));
     std::vector<FilePiece> pieces = PlacesOf(archive, *dtype, box);
     std::move(pieces.begin(), pieces.end(), std::back_inserter(holding.pieces));
   }
@@ -144,84 +193,41 @@ Holding ReadTensor(const std::string& name, const Value& entry, const Places& pl
   return holding;
 }
 
-constexpr std::string_view kModel = "model", kModelPrefix = "model.";
-
-constexpr std::string_view kOptimizers[] = {"optim", "optimizer", "optimizers", "opt_state"};
-// These stand beside a model and its optimizer in the state of a run. A model may have such names
-// itself, so that alone they are taken for the model.
-constexpr std::string_view kBesideOptimizers[] = {
-    "lr_scheduler", "lr_schedulers", "scheduler", "train_state", "dataloader", "rng",
-    "rng_state",    "step",          "epoch",     "loss_scaler", "scaler",
-};
-
-template <size_t n>
-bool IsOneOf(const std::string_view (&names)[n], std::string_view key) {
-  return std::find(std::begin(names), std::end(names), key) != std::end(names);
-}
-
-// The first key of each name: `planner_data` knows where it ends, else it ends at the first dot.
-class FirstKeys {
+// Returns the keys of each name of `entries`: `planner_data` has them, else the dots divide them.
+class KeysOfNames {
  public:
-  FirstKeys(const Value& root, const Value& entries) {
+  explicit KeysOfNames(const Value& root) {
     const Value* const state = root.State();
-    planned_ = state != nullptr ? state->Find("planner_data") : nullptr;
-    if (planned_ != nullptr && planned_->kind == Value::Kind::kDict) {
-      for (size_t i = 0; i + 1 < planned_->items.size(); i += 2) {
-        const Value* const first = planned_->items[i + 1]->At(0);
-        const bool is_nested = planned_->items[i + 1]->At(1) != nullptr;
-        if (first == nullptr || first->kind != Value::Kind::kText) continue;
-        keys_.emplace(planned_->items[i]->text, Key{first->text, is_nested});
+    const Value* const planned = state != nullptr ? state->Find("planner_data") : nullptr;
+    if (planned == nullptr || planned->kind != Value::Kind::kDict) return;
+    for (size_t i = 0; i + 1 < planned->items.size(); i += 2) {
+      std::vector<std::string> keys;
+      for (const Value* key : planned->items[i + 1]->items) {
+        keys.push_back(key->kind == Value::Kind::kInt ? fmt::to_string(key->number) : key->text);
       }
+      // What is read, and what it is called, are the names.
+      const std::string& name = planned->items[i]->text;
+      if (fmt::to_string(fmt::join(keys, ".")) == name) keys_.emplace(name, std::move(keys));
     }
-    bool all_of_run = true;
-    for (size_t i = 0; i + 1 < entries.items.size(); i += 2) {
-      has_optimizer_ |= IsOneOf(kOptimizers, KeyOf(entries.items[i]->text).text);
-    }
-    for (size_t i = 0; i + 1 < entries.items.size(); i += 2) {
-      const std::string& name = entries.items[i]->text;
-      const Key key = KeyOf(name);
-      const bool is_model = key.text == kModel && key.is_nested;
-      has_model_ |= is_model && keys_.contains(name);
-      if (is_model) continue;
-      all_of_run &= IsOfRun(key.text);
-      has_others_ = true;
-    }
-    // Without that knowledge, a model is told from what is beside it if nothing else is there.
-    has_model_ |= has_others_ && all_of_run && keys_.empty();
   }
 
-  // Tells whether the model is what stands under `model`.
-  bool has_model() const { return has_model_; }
-  // Returns the key under which an entry is that is not the model; empty: it is the model.
-  std::string OtherOf(const std::string& name) const {
-    const Key key = KeyOf(name);
-    if (has_model_) return key.text == kModel ? "" : key.text;
-    return IsOfRun(key.text) ? key.text : "";
+  KeyOrigin origin() const { return keys_.empty() ? KeyOrigin::kDots : KeyOrigin::kStored; }
+  std::vector<std::string> Of(const std::string& name) const {
+    const auto known = keys_.find(name);
+    return known != keys_.end() ? known->second : SplitAtDots(name);
   }
 
  private:
-  struct Key {
-    std::string text;
-    bool is_nested;
-  };
-
-  bool IsOfRun(std::string_view key) const {
-    return has_optimizer_ && (IsOneOf(kOptimizers, key) || IsOneOf(kBesideOptimizers, key));
-  }
-
-  Key KeyOf(const std::string& name) const {
-    const auto known = keys_.find(name);
-    if (known != keys_.end()) return known->second;
-    const size_t dot = name.find('.');
-    return {name.substr(0, dot), dot != name.npos};
-  }
-
-  const Value* planned_;
-  std::unordered_map<std::string, Key> keys_;
-  bool has_model_ = false, has_others_ = false, has_optimizer_ = false;
+  std::unordered_map<std::string, std::vector<std::string>> keys_;
 };
 
-std::optional<Contents> ReadFolder(const std::string& folder) {
+PartEntry EntryOf(const Value& value, std::vector<std::string> keys, const std::string& path) {
+  if (!value.Maker().ends_with(".TensorStorageMetadata")) return {.keys = std::move(keys)};
+  return TensorEntry(std::move(keys), ShapeOf(&value, "size", path),
+                     FindDType(&ForeignNames::torch, DTypeOf(value, path)));
+}
+
+std::optional<Contents> ReadFolder(const std::string& folder, const std::string& part) {
   const std::string path = folder + "/" + kMetadata;
   std::string text;
   if (!ReadInputIfExists(path, kMetadataLimit, &text)) return std::nullopt;
@@ -231,21 +237,26 @@ std::optional<Contents> ReadFolder(const std::string& folder) {
   const Value& entries = Member(&root, "state_dict_metadata", path);
   if (entries.kind != Value::Kind::kDict)
     Refuse(path, "its `state_dict_metadata` is not a dictionary");
-  Contents contents;
-  const FirstKeys keys(root, entries);
-  if (keys.has_model()) contents.prefix = kModelPrefix;
+  const KeysOfNames keys(root);
+  std::vector<PartEntry> parts;
   for (size_t i = 0; i + 1 < entries.items.size(); i += 2) {
     const std::string& name = TextOf(entries.items[i], path, "names");
-    const Value& entry = *entries.items[i + 1];
+    parts.push_back(EntryOf(*entries.items[i + 1], keys.Of(name), path));
+  }
+  ModelChoice choice = ChooseModel(parts, keys.origin(), part, folder);
+  Contents contents;
+  SafetensorsFiles safetensors;
+  contents.part = std::move(choice.part);
+  contents.others = std::move(choice.others);
+  for (const size_t i : choice.entries) {
+    const std::string& name = entries.items[2 * i]->text;
     const bool is_state = name.find("._extra_state") != name.npos;
     // An entry that is no tensor is an object, which no spec has.
-    const bool is_tensor = !is_state && entry.Maker().ends_with(".TensorStorageMetadata");
-    std::string other = keys.OtherOf(name);
-    if (other.empty() && !is_tensor) other = is_state ? "_extra_state" : "objects";
-    if (other.empty()) {
-      contents.tensors[name] = ReadTensor(name, entry, places, folder);
+    if (is_state || parts[i].kind != PartEntry::Kind::kTensor) {
+      contents.others[is_state ? "_extra_state" : "objects"].Add(parts[i]);
     } else {
-      ++contents.others[other];
+      contents.tensors[name] =
+          ReadTensor(name, *entries.items[2 * i + 1], places, folder, &safetensors);
     }
   }
   return contents;

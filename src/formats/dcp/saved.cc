@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -9,9 +11,6 @@
 
 namespace shardinit::dcp {
 namespace {
-
-// The most pieces of a tensor that is not contiguous.
-constexpr int64_t kMostRuns = 1 << 16;
 
 // Refuses the bits that say that the values are other numbers than the bytes.
 void RefuseBits(const Value* metadata, const std::string& path) {
@@ -26,10 +25,29 @@ void RefuseBits(const Value* metadata, const std::string& path) {
   }
 }
 
-constexpr std::string_view kTensorV2 = "torch._utils._rebuild_tensor_v2",
-                           kTensorV3 = "torch._utils._rebuild_tensor_v3",
-                           kParameter = "torch._utils._rebuild_parameter",
-                           kSubclass = "torch._tensor._rebuild_from_type_v2";
+// How a tensor is made: of a storage, which may say the type; of another tensor; or of a function
+// and its arguments, as a class of its own.
+enum class Making { kStorage, kStorageAndType, kWrapped, kTyped };
+
+// Older versions of PyTorch have some functions under other names.
+constexpr std::pair<std::string_view, Making> kMakers[] = {
+    {"torch._utils._rebuild_tensor", Making::kStorage},
+    {"torch._utils._rebuild_tensor_v2", Making::kStorage},
+    {"torch._utils._rebuild_tensor_v3", Making::kStorageAndType},
+    {"torch._utils._rebuild_parameter", Making::kWrapped},
+    {"torch._utils._rebuild_parameter_with_state", Making::kWrapped},
+    {"torch._tensor._rebuild_from_type", Making::kTyped},
+    {"torch._tensor._rebuild_from_type_v2", Making::kTyped},
+    {"torch.tensor._rebuild_from_type", Making::kTyped},
+};
+
+std::optional<Making> MakingOf(const Value& value) {
+  const std::string_view maker = value.Maker();
+  for (const auto& [function, making] : kMakers) {
+    if (function == maker) return making;
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -89,18 +107,22 @@ Shape ShapeOf(const Value* value, const std::string& path, std::string_view what
   return shape;
 }
 
-bool IsTensor(const Value& value) {
-  const std::string_view maker = value.Maker();
-  return maker == kTensorV2 || maker == kTensorV3 || maker == kParameter || maker == kSubclass;
-}
+bool IsTensor(const Value& value) { return MakingOf(value).has_value(); }
 
 SavedTensor TensorOf(const Value& value, const std::string& path) {
-  const std::string_view maker = value.Maker();
+  const std::optional<Making> making = MakingOf(value);
   const Value& arguments = Need(value.At(1), path, "arguments");
-  if (maker == kParameter) return TensorOf(Need(arguments.At(0), path, "tensor"), path);
-  if (maker == kSubclass) {
+  if (making == Making::kWrapped) return TensorOf(Need(arguments.At(0), path, "tensor"), path);
+  if (making == Making::kTyped) {
     const std::string type = Need(arguments.At(1), path, "type").text;
     if (type != "torch.Tensor" && type != "torch.nn.parameter.Parameter") {
+      for (const std::string_view sharded : {".DTensor", ".ShardedTensor"}) {
+        if (!type.ends_with(sharded)) continue;
+        Refuse(path,
+               "it holds one rank's part of a tensor of the class {}: save it with "
+               "`torch.distributed.checkpoint`, or as `tensor.full_tensor()`",
+               Quote(type));
+      }
       Refuse(path, "a tensor is of the class {}, which would have to run", Quote(type));
     }
     Value made{.kind = Value::Kind::kObject};
@@ -109,7 +131,7 @@ SavedTensor TensorOf(const Value& value, const std::string& path) {
     if (!IsTensor(made)) Refuse(path, "a tensor is made by {}", Quote(std::string(made.Maker())));
     return TensorOf(made, path);
   }
-  const bool has_type = maker == kTensorV3;
+  const bool has_type = making == Making::kStorageAndType;
   RefuseBits(arguments.At(has_type ? 7 : 6), path);
   const Value& id = Need(arguments.At(0), path, "storage");
   const Value& storage =
@@ -138,9 +160,7 @@ std::vector<FilePiece> PiecesOf(const SavedTensor& tensor, int element_bytes, co
                                 const std::string& path, int64_t offset, const std::string& place) {
   const Shape& shape = tensor.shape;
   if (ElementCount(shape) == 0) return {};
-  // All elements must be within the storage, and those of the last dimensions follow one another.
-  int64_t last = tensor.first, run = 1, runs = 1;
-  size_t outer = shape.size();
+  int64_t last = tensor.first;
   for (size_t d = 0; d < shape.size(); ++d) {
     int64_t reach = 0;
     if (__builtin_mul_overflow(shape[d] - 1, tensor.strides[d], &reach) ||
@@ -153,29 +173,14 @@ std::vector<FilePiece> PiecesOf(const SavedTensor& tensor, int element_bytes, co
            "its storage has fewer elements than its shape, offset and strides need: {}, not {}",
            there, last + 1);
   }
-  while (outer > 0 && (shape[outer - 1] == 1 || tensor.strides[outer - 1] == run)) {
-    run *= shape[--outer];
-  }
-  for (size_t d = 0; d < outer; ++d) runs *= shape[d];
-  if (runs > kMostRuns) {
-    Refuse(place, "a tensor is not contiguous, but falls into {} runs: save `tensor.contiguous()`",
-           runs);
-  }
-  std::vector<FilePiece> pieces;
-  for (int64_t r = 0; r < runs; ++r) {
-    FilePiece piece{box, path, 0};
-    int64_t at = tensor.first, rest = r;
-    for (size_t d = outer; d-- > 0;) {
-      const int64_t index = rest % shape[d];
-      rest /= shape[d];
-      piece.box.offset[d] += index;
-      piece.box.shape[d] = 1;
-      at += index * tensor.strides[d];
-    }
-    piece.offset = offset + at * element_bytes;
-    pieces.push_back(std::move(piece));
-  }
-  return pieces;
+  FilePiece piece{box, path, offset + tensor.first * element_bytes};
+  Shape bytes = shape, strides = tensor.strides;
+  for (int64_t& stride : strides) stride *= element_bytes;
+  bytes.push_back(element_bytes);
+  strides.push_back(1);
+  std::vector<Piece::Loop> loops = StridedTensor(bytes, strides).loops;
+  if (loops.size() > 1 || (!loops.empty() && loops[0].from != 1)) piece.loops = std::move(loops);
+  return {std::move(piece)};
 }
 
 }  // namespace shardinit::dcp

@@ -39,14 +39,17 @@ struct SavedTensor {
   int64_t storage_bytes = 0;
 };
 
+// Throws Error (kRefused) if a state_dict has signs that it is one rank's part of a model.
+void RefuseSlices(const Value& root, const std::string& path);
+
 // Returns whether calling this would make a tensor.
 bool IsTensor(const Value& value);
 // Throws Error (kRefused) for tensors whose elements are not the bytes of a storage.
 SavedTensor TensorOf(const Value& value, const std::string& path);
 
-// Returns where the elements of a tensor lie, whose storage begins at `offset` in the file: runs of
-// a tensor that is not contiguous are pieces of their own. `box` is the place of the tensor in a
-// larger one, with its shape. Throws Error (kRefused), which names `place`, if there are too many.
+// Returns where the elements of a tensor are, whose storage begins at `offset` in the file. `box`
+// is the place of the tensor in a larger one, with its shape. Throws Error (kRefused), which names
+// `place`, if they are not all in the storage.
 std::vector<FilePiece> PiecesOf(const SavedTensor& tensor, int element_bytes, const Box& box,
                                 const std::string& path, int64_t offset, const std::string& place);
 

@@ -1,6 +1,7 @@
 // Reads files of `torch.save`, whoever wrote them, and folders of Hugging Face with them. Nothing
 // in them is run: what would need that is refused.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "formats/foreign_names.h"
 #include "formats/format.h"
 #include "formats/little_endian.h"
+#include "formats/parts.h"
 #include "formats/weight_map.h"
 
 namespace shardinit {
@@ -24,7 +26,8 @@ namespace {
 
 // The most bytes of a file's pickle.
 constexpr int64_t kMostInPickle = 256 << 20;
-constexpr char kIndexFile[] = "pytorch_model.bin.index.json", kWholeFile[] = "pytorch_model.bin";
+constexpr std::string_view kStems[] = {"pytorch_model"};
+constexpr FileNames kNames = {.begin = "pytorch_model", .end = ".bin", .stems = kStems};
 
 // Where the bytes of a storage lie in the file.
 struct Stored {
@@ -36,32 +39,25 @@ using FindStorage = std::function<Stored(const std::string& key)>;
 // The tensors of a state_dict, whose values lie one in another at most so deep.
 constexpr int kMostLevels = 16;
 // The most entries of all of them.
-constexpr int64_t kMostEntries = 1 << 22;
+constexpr size_t kMostEntries = size_t{1} << 22;
 
 class StateDict {
  public:
   StateDict(const std::string& path, const FindStorage& find) : path_(path), find_(find) {}
 
-  // Finds the model in the root of the pickle.
-  Contents Read(const Value& root) {
+  // Finds the model in the root of the pickle, or the part that is asked for.
+  Contents Read(const Value& root, const std::string& part) {
     RequireDict(root);
-    const Value* model = &root;
-    if (!HoldsTensors(root)) {
-      model = nullptr;
-      for (const char* name : {"state_dict", "model_state_dict", "model", "module", "params"}) {
-        const Value* const within = root.Find(name);
-        if (within == nullptr || !HoldsTensors(*within)) continue;
-        model = within;
-        break;
-      }
-      if (model == nullptr) {
-        Refuse(path_, "it holds no model: its keys are {}", KeysOf(root));
-      }
+    RefuseSlices(root, path_);
+    AddAll(root, 0);
+    counts_only_ = false;
+    AddAll(root, 0);
+    ModelChoice choice = ChooseModel(entries_, KeyOrigin::kStored, part, path_);
+    contents_.part = std::move(choice.part);
+    contents_.others = std::move(choice.others);
+    for (const size_t i : choice.entries) {
+      Take(fmt::to_string(fmt::join(entries_[i].keys, ".")), entries_[i], values_[i]);
     }
-    for (size_t i = 0; model != &root && i + 1 < root.items.size(); i += 2) {
-      if (root.items[i + 1] != model) ++contents_.others[KeyIn(*root.items[i])];
-    }
-    AddAll(*model, "", 0);
     return std::move(contents_);
   }
 
@@ -75,67 +71,103 @@ class StateDict {
            Quote(std::string(maker)));
   }
 
-  static bool HoldsTensors(const Value& dict) {
-    if (dict.kind != Value::Kind::kDict) return false;
-    for (size_t i = 0; i + 1 < dict.items.size(); i += 2) {
-      if (IsTensor(*dict.items[i + 1])) return true;
-    }
-    return false;
+  static bool IsName(const Value& key) {
+    return key.kind == Value::Kind::kText || key.kind == Value::Kind::kInt;
   }
-
   static std::string KeyIn(const Value& key) {
     return key.kind == Value::Kind::kText  ? key.text
            : key.kind == Value::Kind::kInt ? fmt::to_string(key.number)
                                            : "objects";
   }
-  static std::string KeysOf(const Value& dict) {
-    std::string keys;
-    for (size_t i = 0; i + 1 < dict.items.size() && i < 16; i += 2) {
-      keys += fmt::format("{}{}", i == 0 ? "" : ", ", Quote(KeyIn(*dict.items[i])));
-    }
-    return keys.empty() ? "none" : keys;
-  }
 
-  [[noreturn]] void RefuseDepth(const char* what) const {
-    Refuse(path_, "its {} lie too deep in one another: over {} levels", what, kMostLevels);
-  }
+  // A value that an entry stands for, and what is wrong with it where it is the model's.
+  struct Found {
+    const Value* value;
+    std::string wrong = {};
+  };
 
-  void AddAll(const Value& dict, const std::string& prefix, int level) {
-    if (level == kMostLevels) RefuseDepth("dictionaries");
+  void AddAll(const Value& dict, int level) {
     for (size_t i = 0; i + 1 < dict.items.size(); i += 2) {
       const Value &key = *dict.items[i], &value = *dict.items[i + 1];
-      if (key.kind != Value::Kind::kText && key.kind != Value::Kind::kInt && HasTensor(value)) {
-        Refuse(path_, "the key of a tensor in {} is neither text nor a whole number",
-               prefix.empty() ? "the dictionary" : Quote(prefix.substr(0, prefix.size() - 1)));
+      keys_.push_back(KeyIn(key));
+      if (!IsName(key) && HasTensor(value)) {
+        const auto outer = fmt::to_string(fmt::join(keys_.begin(), keys_.end() - 1, "."));
+        const std::string within = outer.empty() ? "the dictionary" : Quote(outer);
+        AddEntry(
+            {&value,
+             fmt::format("the key of a tensor in {} is neither text nor a whole number", within)});
+      } else {
+        AddValue(value, level);
       }
-      AddValue(prefix + KeyIn(key), value, level);
+      keys_.pop_back();
     }
   }
 
-  void AddValue(const std::string& name, const Value& value, int level) {
-    // Dictionaries may hold the same one many times, and so multiply.
-    if (++visited_ > kMostEntries) Refuse(path_, "it has more than {} entries", kMostEntries);
-    if (IsTensor(value)) return Add(name, value);
-    if (value.kind == Value::Kind::kDict) return AddAll(value, name + ".", level + 1);
-    if (value.Maker().starts_with("torch._utils._rebuild")) {
-      Refuse(path_, "{} is made by {}, which is not read", Quote(name),
-             Quote(std::string(value.Maker())));
+  void AddValue(const Value& value, int level) {
+    const bool is_dict = value.kind == Value::Kind::kDict;
+    const bool is_list = value.kind == Value::Kind::kList || value.kind == Value::Kind::kTuple;
+    if (IsTensor(value) || value.items.empty() || !(is_dict || (is_list && HasTensor(value)))) {
+      return AddEntry({&value});
     }
-    const bool is_state = name.ends_with("_extra_state");
-    if (is_state || !HasTensor(value)) {
-      ++contents_.others[is_state ? "_extra_state" : "objects"];
-      return;
+    if (level + is_dict == kMostLevels) {
+      return AddEntry({&value, fmt::format("its {} lie too deep in one another: over {} levels",
+                                           is_dict ? "dictionaries" : "lists", kMostLevels)});
     }
-    if (value.kind != Value::Kind::kList && value.kind != Value::Kind::kTuple) {
-      Refuse(path_,
-             "{} is a {} with tensors, whose code would have to run: save its `state_dict()`",
-             Quote(name), Quote(std::string(value.Maker())));
-    }
-    if (level == kMostLevels) RefuseDepth("lists");
+    if (is_dict) return AddAll(value, level + 1);
     // torch.distributed.checkpoint names the items of a list so, too.
     for (size_t i = 0; i < value.items.size(); ++i) {
-      AddValue(fmt::format("{}.{}", name, i), *value.items[i], level + 1);
+      keys_.push_back(fmt::to_string(i));
+      AddValue(*value.items[i], level + 1);
+      keys_.pop_back();
     }
+  }
+
+  void AddEntry(Found found) {
+    // Dictionaries may hold the same one many times, and so multiply.
+    if (counts_only_) {
+      if (++count_ > kMostEntries) Refuse(path_, "it has more than {} entries", kMostEntries);
+      return;
+    }
+    PartEntry entry{.keys = keys_};
+    if (IsTensor(*found.value)) {
+      entry = Described(*found.value);
+    } else if (HasTensor(*found.value) || IsRebuilt(*found.value)) {
+      entry.kind = PartEntry::Kind::kOpaque;
+    }
+    entries_.push_back(std::move(entry));
+    values_.push_back(std::move(found));
+  }
+
+  // Only tensors of the model must be of a kind that is read.
+  PartEntry Described(const Value& value) const {
+    try {
+      const SavedTensor tensor = TensorOf(value, path_);
+      return TensorEntry(keys_, tensor.shape, FindDType(&ForeignNames::torch, tensor.dtype));
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kRefused) throw;
+      PartEntry entry{.keys = keys_, .kind = PartEntry::Kind::kTensor, .rank = 2};
+      entry.is_float = true;
+      return entry;
+    }
+  }
+
+  static bool IsRebuilt(const Value& value) {
+    return value.Maker().starts_with("torch._utils._rebuild");
+  }
+
+  void Take(const std::string& name, const PartEntry& entry, const Found& found) {
+    if (!found.wrong.empty()) Refuse(path_, "{}", found.wrong);
+    if (entry.kind == PartEntry::Kind::kTensor) return Add(name, *found.value);
+    const std::string maker(found.value->Maker());
+    if (IsRebuilt(*found.value)) {
+      Refuse(path_, "{} is made by {}, which is not read", Quote(name), Quote(maker));
+    }
+    const bool is_state = name.ends_with("_extra_state");
+    if (is_state || entry.kind == PartEntry::Kind::kObject) {
+      return contents_.others[is_state ? "_extra_state" : "objects"].Add(entry);
+    }
+    Refuse(path_, "{} is a {} with tensors, whose code would have to run: save its `state_dict()`",
+           Quote(name), Quote(maker));
   }
 
   // Returns whether there is a tensor anywhere in a value, which may hold itself.
@@ -176,11 +208,15 @@ class StateDict {
   const std::string& path_;
   const FindStorage& find_;
   Contents contents_;
-  int64_t visited_ = 0;
+  std::vector<std::string> keys_;  // of the value that is looked at
+  bool counts_only_ = true;        // entries are counted before they take memory
+  size_t count_ = 0;
+  std::vector<PartEntry> entries_;
+  std::vector<Found> values_;       // of each entry
   std::set<const Value*> without_;  // values without a tensor
 };
 
-Contents ReadArchive(const std::string& path, int64_t size) {
+Contents ReadArchive(const std::string& path, int64_t size, const std::string& part) {
   const Archive archive(path, 0, size);
   if (archive.Find("/constants.pkl") != nullptr) {
     Refuse(path, "it is TorchScript, whose code would have to run: save its `state_dict()`");
@@ -198,14 +234,15 @@ Contents ReadArchive(const std::string& path, int64_t size) {
     if (data == nullptr) Refuse(path, "it has no storage {}", Quote(key));
     return {archive.DataOf(*data), data->size};
   };
-  return StateDict(path, find).Read(*pickle.root);
+  return StateDict(path, find).Read(*pickle.root, part);
 }
 
-// `torch.save` begins files that are no archives with this pickle of a number.
-constexpr std::string_view kMagic(
-    "\x80\x02\x8a\nl\xfc\x9c"
-    "F\xf9 j\xa8P\x19.",
-    15);
+// `torch.save` begins files that are no archives with a pickle of a number: its bytes, or its
+// digits in protocol 1.
+constexpr std::string_view kMagic =
+                               "l\xfc\x9c"
+                               "F\xf9 j\xa8P\x19",
+                           kMagicDigits = "119547037146038801333356";
 
 // The storages that a pickle names, with the size of their elements.
 void FindStorages(const Pickle& pickle, const std::string& path,
@@ -229,16 +266,20 @@ void FindStorages(const Pickle& pickle, const std::string& path,
 
 // Reads the files of PyTorch before 1.6: a number, a version, what wrote it, the object, the keys
 // of its storages; then these, each with its number of elements before it.
-Contents ReadLegacy(const std::string& path, int64_t size) {
+Contents ReadLegacy(const std::string& path, int64_t size, const std::string& part) {
   const InputFile file(path);
   std::string head(static_cast<size_t>(std::min(size, kMostInPickle)), '\0');
   file.Read(0, std::ssize(head), head.data());
-  std::string_view rest = std::string_view(head).substr(kMagic.size());
+  std::string_view rest = head;
   const auto next = [&] {
     Pickle pickle = ReadPickle(rest, path);
     rest.remove_prefix(pickle.bytes);
     return pickle;
   };
+  if (const Pickle number = next();
+      number.root->text != kMagic && number.root->text != kMagicDigits) {
+    Refuse(path, "it is no archive that `torch.save` makes");
+  }
   if (const Pickle version = next(); version.root->number != 1001) {
     Refuse(path, "it has the version {} instead of 1001", version.root->number);
   }
@@ -274,29 +315,28 @@ Contents ReadLegacy(const std::string& path, int64_t size) {
     if (found == storages.end()) Refuse(path, "it has no storage {}", Quote(key));
     return found->second;
   };
-  return StateDict(path, find).Read(*object.root);
+  return StateDict(path, find).Read(*object.root, part);
 }
 
-Contents ReadTorchFile(const std::string& path) {
+Contents ReadTorchFile(const std::string& path, const std::string& part) {
   const InputFile file(path);
-  std::string magic(kMagic.size(), '\0');
-  if (!file.ReadIfThere(0, std::ssize(magic), magic.data())) Refuse(path, "it is too short");
-  if (magic == kMagic) return ReadLegacy(path, file.size());
-  if (!magic.starts_with("PK\3\4")) Refuse(path, "it is no archive that `torch.save` makes");
-  return ReadArchive(path, file.size());
+  std::string begin(15, '\0');
+  if (!file.ReadIfThere(0, std::ssize(begin), begin.data())) Refuse(path, "it is too short");
+  if (begin.starts_with("PK\3\4")) return ReadArchive(path, file.size(), part);
+  // A pickle of protocol 1 has no mark of its own.
+  if (begin[0] != '\x80' && !begin.starts_with("L1195470")) {
+    Refuse(path, "it is no archive that `torch.save` makes");
+  }
+  return ReadLegacy(path, file.size(), part);
 }
 
-std::optional<Contents> ReadTorchFolder(const std::string& folder) {
-  std::vector<std::string> files = NamesIn(folder);
-  std::erase_if(files, [](const std::string& name) {
-    return !name.starts_with("pytorch_model") || !name.ends_with(".bin");
-  });
-  if (files.empty()) return std::nullopt;
+std::optional<Contents> ReadTorchSet(const std::string& folder, const std::string& index,
+                                     const std::string& part) {
   Contents contents;
-  const auto index = ReadWeightMap(folder, kIndexFile);
-  KeepListed(index, kIndexFile, kWholeFile, &files, &contents);
-  for (const std::string& file : files) {
-    Contents of = ReadTorchFile(fmt::format("{}/{}", folder, file));
+  const auto chosen = ChooseFiles(folder, kNames, index, &contents);
+  if (!chosen) return std::nullopt;
+  for (const std::string& file : chosen->files) {
+    Contents of = ReadTorchFile(fmt::format("{}/{}", folder, file), part);
     for (auto& [name, holding] : of.tensors) {
       const auto [there, is_new] = contents.tensors.emplace(name, std::move(holding));
       if (!is_new) {
@@ -304,10 +344,20 @@ std::optional<Contents> ReadTorchFolder(const std::string& folder) {
                     fmt::format("{} is in `{}` and `{}`", Quote(name), there->second.file, file));
       }
     }
-    for (const auto& [name, count] : of.others) contents.others[name] += count;
+    contents.part = of.part;
+    for (const auto& [name, size] : of.others) contents.others[name].Add(size);
   }
-  CheckWeightMap(index, kIndexFile, &contents);
+  CheckWeightMap(folder, *chosen, &contents);
   return contents;
+}
+
+std::optional<Contents> ReadTorchFolder(const std::string& folder, const std::string& part) {
+  return ReadTorchSet(folder, "", part);
+}
+
+Contents ReadTorchPath(const std::string& path, const std::string& part) {
+  if (IsIndex(path, kNames.end)) return *ReadTorchSet(FolderOf(path), NameOf(path), part);
+  return ReadTorchFile(path, part);
 }
 
 }  // namespace
@@ -317,7 +367,7 @@ extern const FormatReader kTorchReader = {
     .what = "PyTorch files",
     .dtype = &ForeignNames::torch,
     .read = dcp::ReadTorchFolder,
-    .read_file = dcp::ReadTorchFile,
+    .read_file = dcp::ReadTorchPath,
 };
 
 }  // namespace shardinit

@@ -4,9 +4,12 @@
 
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "base/error.h"
+#include "base/parse_number.h"
 #include "base/text.h"
 #include "formats/little_endian.h"
 
@@ -23,7 +26,7 @@ constexpr size_t kMostValues = size_t{1} << 25;
 class Machine {
  public:
   Machine(std::string_view in, const std::string& path)
-      : in_(in), all_(in.size()), path_(path), joined_left_(in.size()) {}
+      : in_(in), all_(in.size()), path_(path), joined_left_(in.size()), members_left_(in.size()) {}
 
   Pickle Run() {
     while (true) {
@@ -120,11 +123,27 @@ class Machine {
     if (version < 2 || version > 5)
       Refuse(fmt::format("it has protocol {}, but only 2 to 5 are read", version));
   }
+  // A number of more than 64 bits is told from others by its text alone.
   void PushLong(std::string_view bytes) {
-    if (bytes.size() > sizeof(int64_t)) Refuse("it has a number of more than 64 bits");
+    if (bytes.size() > sizeof(int64_t)) {
+      Push(Kind::kNone)->text = bytes;
+      return;
+    }
     int64_t value = !bytes.empty() && static_cast<int8_t>(bytes.back()) < 0 ? -1 : 0;
     memcpy(&value, bytes.data(), bytes.size());
     PushInt(value);
+  }
+  // The lines of protocol 1: `01` and `00` are bools, and a number of Python 2 may end in `L`.
+  void PushLine() {
+    const std::string line = Line();
+    if (line == "01" || line == "00") {
+      Push(Kind::kBool)->number = line == "01";
+      return;
+    }
+    const std::string_view digits = std::string_view(line).substr(0, line.find('L'));
+    const std::optional<int64_t> number = ParseNumber<int64_t>(digits);
+    number ? PushInt(*number) : PushText(digits);
+    if (!number) stack_.back()->kind = Kind::kNone;
   }
   void PushGlobal() {
     const std::string module = Line();
@@ -140,14 +159,41 @@ class Machine {
     joined_left_ -= length;
     Push(Kind::kGlobal)->text = names[0]->text + "." + names[1]->text;
   }
+  // Returns the keys and values that an OrderedDict is made of: none, a dictionary, or pairs.
+  static std::optional<std::vector<Value*>> MembersOf(const Value& arguments) {
+    if (arguments.items.empty()) return std::vector<Value*>();
+    if (arguments.items.size() > 1) return std::nullopt;
+    const Value& of = *arguments.items[0];
+    if (of.kind == Kind::kDict) return of.items;
+    if (of.kind != Kind::kList && of.kind != Kind::kTuple) return std::nullopt;
+    std::vector<Value*> members;
+    for (const Value* pair : of.items) {
+      const bool is_pair = pair->kind == Kind::kList || pair->kind == Kind::kTuple;
+      if (!is_pair || pair->items.size() != 2) return std::nullopt;
+      members.insert(members.end(), pair->items.begin(), pair->items.end());
+    }
+    return members;
+  }
   // An OrderedDict and a defaultdict are dictionaries here.
   void Call() {
     std::vector<Value*> items = PopItems(2);
-    const bool is_dict =
-        items[0]->kind == Kind::kGlobal &&
-        ((items[0]->text == "collections.OrderedDict" && items[1]->items.empty()) ||
-         (items[0]->text == "collections.defaultdict" && items[1]->items.size() <= 1));
-    is_dict ? PushItems(Kind::kDict, {}) : PushItems(Kind::kObject, std::move(items));
+    std::optional<std::vector<Value*>> members;
+    if (items[0]->kind == Kind::kGlobal && items[1]->kind == Kind::kTuple) {
+      if (items[0]->text == "collections.OrderedDict") members = MembersOf(*items[1]);
+      const bool is_default = items[0]->text == "collections.defaultdict";
+      if (is_default && items[1]->items.size() <= 1) members.emplace();
+    }
+    if (!members) return PushItems(Kind::kObject, std::move(items));
+    // As above: a list that is recalled has no bytes of its own.
+    if (members->size() > members_left_) Refuse("its dictionaries are larger than the file");
+    members_left_ -= members->size();
+    PushItems(Kind::kDict, *std::move(members));
+  }
+  // Calls with keywords, which are held.
+  void CallWithKeywords() {
+    Value* const keywords = Pop();
+    Call();
+    stack_.back()->held.push_back(keywords);
   }
   void Build() {
     Value* const state = Pop();
@@ -183,6 +229,8 @@ class Machine {
         {'G', 0, [](Machine& m, uint64_t) { m.SkipBytes(8); }},  // BINFLOAT
         {'C', 1, kSkipBytes},                                    // SHORT_BINBYTES
         {'B', 4, kSkipBytes},                                    // BINBYTES
+        {'\x8e', 8, kSkipBytes},                                 // BINBYTES8
+        {'\x96', 8, kSkipBytes},                                 // BYTEARRAY8
         {'\x88', 0, [](Machine& m, uint64_t) { m.Push(Kind::kBool)->number = 1; }},
         {'\x89', 0, [](Machine& m, uint64_t) { m.Push(Kind::kBool)->number = 0; }},
         {'K', 1, kInt},
@@ -190,7 +238,12 @@ class Machine {
         {'J', 4,
          [](Machine& m, uint64_t n) { m.PushInt(static_cast<int32_t>(static_cast<uint32_t>(n))); }},
         {'\x8a', 1, [](Machine& m, uint64_t n) { m.PushLong(m.Take(n)); }},  // LONG1
+        {'\x8b', 4, [](Machine& m, uint64_t n) { m.PushLong(m.Take(n)); }},  // LONG4
+        {'I', 0, [](Machine& m, uint64_t) { m.PushLine(); }},
+        {'L', 0, [](Machine& m, uint64_t) { m.PushLine(); }},
         {'X', 4, kText},
+        {'T', 4, kText},     // BINSTRING: Python 2 writes keys so
+        {'U', 1, kText},     // SHORT_BINSTRING
         {'\x8c', 1, kText},  // SHORT_BINUNICODE
         {'\x8d', 8, kText},  // BINUNICODE8
         {'c', 0, [](Machine& m, uint64_t) { m.PushGlobal(); }},
@@ -205,11 +258,17 @@ class Machine {
         {'a', 0, [](Machine& m, uint64_t) { m.Add(Kind::kList, m.PopItems(1)); }},
         {'e', 0, [](Machine& m, uint64_t) { m.Add(Kind::kList, m.PopToMark()); }},
         {'\x90', 0, [](Machine& m, uint64_t) { m.PopToMark(); }},  // ADDITEMS
+        {'\x91', 0,
+         [](Machine& m, uint64_t) {
+           m.PopToMark();
+           m.Push(Kind::kNone);
+         }},  // FROZENSET
         {'}', 0, [](Machine& m, uint64_t) { m.Push(Kind::kDict); }},
         {'s', 0, [](Machine& m, uint64_t) { m.Add(Kind::kDict, m.PopItems(2)); }},
         {'u', 0, [](Machine& m, uint64_t) { m.Add(Kind::kDict, m.PopToMark()); }},
-        {'R', 0, kObject},     // REDUCE
-        {'\x81', 0, kObject},  // NEWOBJ
+        {'R', 0, kObject},                                                // REDUCE
+        {'\x81', 0, kObject},                                             // NEWOBJ
+        {'\x92', 0, [](Machine& m, uint64_t) { m.CallWithKeywords(); }},  // NEWOBJ_EX
         {'b', 0, [](Machine& m, uint64_t) { m.Build(); }},
         {'Q', 0, [](Machine& m, uint64_t) { m.PushItems(Kind::kPersistent, m.PopItems(1)); }},
         {'q', 1, kMemorize},
@@ -218,6 +277,7 @@ class Machine {
         {'h', 1, kRecall},
         {'j', 4, kRecall},
         {'0', 0, [](Machine& m, uint64_t) { m.Pop(); }},
+        {'1', 0, [](Machine& m, uint64_t) { m.PopToMark(); }},
     };
     for (const Operation& row : kOperations) {
       if (row.opcode == opcode) return &row;
@@ -238,6 +298,7 @@ class Machine {
   std::vector<Value*> stack_;
   std::vector<size_t> marks_;  // heights of the stack
   size_t joined_left_;         // bytes that further names may have
+  size_t members_left_;        // keys and values that further dictionaries may be made of
   std::unordered_map<uint64_t, Value*> memo_;
 };
 

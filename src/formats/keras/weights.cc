@@ -65,7 +65,7 @@ void CheckVariables(const std::vector<const Tensor*>& tensors) {
   std::unordered_map<std::string, const Tensor*> paths;
   for (const Tensor* tensor : tensors) {
     const std::string name = VariablePath(*tensor);
-    if (!GroupOf(name).ends_with("/vars"))
+    if (!GroupOf(name).ends_with("/vars") || tensor->path().find('/') != std::string_view::npos)
       path.Add(*tensor, "is not the path of a variable of Keras");
     if (tensor->dtype() == DType::f8e4m3fn || tensor->dtype() == DType::f8e5m2) {
       dtype.Add(*tensor,

@@ -34,6 +34,7 @@ struct Entry {
 
 // Throws Error (kRefused) if the format's own library would not accept the file: its header must be
 // within limits, and its data go without gaps and overlaps to the end.
-std::vector<Entry> ReadHeader(const std::string& path);
+// `metadata` gets the entries of `__metadata__`.
+std::vector<Entry> ReadHeader(const std::string& path, Metadata* metadata);
 
 }  // namespace shardinit::safetensors

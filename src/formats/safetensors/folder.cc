@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "formats/format.h"
+#include "formats/parts.h"
 #include "formats/safetensors/file.h"
 #include "formats/weight_map.h"
 #include "report/text.h"
@@ -15,12 +17,60 @@ namespace shardinit {
 namespace safetensors {
 namespace {
 
-constexpr std::string_view kSuffix = ".safetensors";
-constexpr char kIndexFile[] = "model.safetensors.index.json", kWholeFile[] = "model.safetensors";
+constexpr std::string_view kStems[] = {"model", "diffusion_pytorch_model"};
+constexpr FileNames kNames = {.begin = "", .end = ".safetensors", .stems = kStems};
 
-void AddFile(const std::string& path, const std::string& file, Contents* contents) {
-  for (Entry& entry : ReadHeader(path)) {
-    Holding& holding = contents->tensors[entry.name];
+// What a file has of a tensor.
+struct Part {
+  std::string file;  // its name
+  Entry entry;
+};
+using Parts = std::map<std::string, std::vector<Part>>;  // by the tensor's name
+
+// Adds what a file has. An entry of metadata that differs between files belongs to none of them.
+void AddFile(const std::string& path, const std::string& file, Parts* parts, Contents* contents) {
+  Metadata metadata;
+  std::vector<Entry> entries = ReadHeader(path, &metadata);
+  for (auto& [key, text] : metadata) {
+    if (key == "format" || key.starts_with("DCP_")) continue;  // They are written anew.
+    const auto [known, is_new] = contents->metadata.emplace(key, text);
+    if (is_new || known->second == text) continue;
+    contents->findings.Add({file, "",
+                            fmt::format("has another {} in its metadata than the files before it: "
+                                        "a copy has the first one",
+                                        Quote(key))});
+  }
+  for (Entry& entry : entries) {
+    std::string name = entry.name;
+    (*parts)[std::move(name)].push_back({file, std::move(entry)});
+  }
+}
+
+// Leaves the copy of a tensor that the index lists, where several files have all of it.
+void KeepListedCopy(const ModelFiles& chosen, const std::string& name, std::vector<Part>* parts,
+                    Contents* contents) {
+  if (parts->size() < 2 || !chosen.map || !chosen.map->contains(name)) return;
+  const std::string& listed = chosen.map->at(name);
+  const auto is_listed = [&](const Part& part) { return part.file == listed; };
+  const auto is_part = [](const Part& part) {
+    return std::ranges::any_of(part.entry.box.offset, [](int64_t at) { return at != 0; });
+  };
+  if (std::ranges::none_of(*parts, is_listed) || std::ranges::any_of(*parts, is_part)) return;
+  std::erase_if(*parts, [&](const Part& part) {
+    if (is_listed(part)) return false;
+    contents->findings.Add(
+        {part.file, Escape(name),
+         fmt::format("is not read: `{}` says that it is in {}", chosen.index, Quote(listed))});
+    return true;
+  });
+}
+
+// Makes the tensor of what the files of a folder, or one file, have of it.
+void AddTensor(const std::string& folder, const std::string& name, std::vector<Part> parts,
+               Contents* contents) {
+  Holding& holding = contents->tensors[name];
+  for (auto& [file, entry] : parts) {
+    const std::string path = folder.empty() ? file : fmt::format("{}/{}", folder, file);
     if (holding.pieces.empty()) {
       holding.file = file;
       holding.dtype = entry.dtype;
@@ -28,9 +78,9 @@ void AddFile(const std::string& path, const std::string& file, Contents* content
     } else if (holding.dtype != entry.dtype || holding.shape.size() != entry.box.shape.size()) {
       throw Error(
           ExitCode::kRefused,
-          fmt::format("{} is {} {} in `{}`, but {} {} in `{}`", Quote(entry.name),
-                      Escape(holding.dtype), InShape(holding.shape), holding.pieces.front().file,
-                      Escape(entry.dtype), InShape(entry.box.shape), path));
+          fmt::format("{} is {} {} in `{}`, but {} {} in `{}`", Quote(name), Escape(holding.dtype),
+                      InShape(holding.shape), holding.pieces.front().file, Escape(entry.dtype),
+                      InShape(entry.box.shape), path));
     }
     for (size_t d = 0; d < holding.shape.size(); ++d) {
       int64_t end = 0;
@@ -45,25 +95,55 @@ void RequireAllWhole(const Contents& contents, const std::string& path) {
   for (const auto& [name, holding] : contents.tensors) RequireWhole(name, holding, path);
 }
 
-std::optional<Contents> ReadFolder(const std::string& folder) {
-  std::vector<std::string> files = NamesIn(folder);
-  std::erase_if(files, [](const std::string& name) { return !name.ends_with(kSuffix); });
-  if (files.empty()) return std::nullopt;
+// Leaves the tensors of the model, or of the part that is asked for.
+void KeepModel(const std::string& path, const std::string& part, Contents* contents) {
+  std::vector<PartEntry> entries;
+  for (const auto& [name, holding] : contents->tensors) {
+    entries.push_back(TensorEntry(SplitAtDots(name), holding.shape,
+                                  FindDType(&ForeignNames::safetensors, holding.dtype)));
+  }
+  ModelChoice choice = ChooseModel(entries, KeyOrigin::kPlainDots, part, path);
+  contents->part = std::move(choice.part);
+  contents->others = std::move(choice.others);
+  const std::set<size_t> chosen(choice.entries.begin(), choice.entries.end());
+  size_t number = 0;
+  std::erase_if(contents->tensors, [&](const auto&) { return !chosen.contains(number++); });
+}
+
+std::optional<Contents> ReadSet(const std::string& folder, const std::string& index,
+                                const std::string& part) {
   Contents contents;
-  const auto index = ReadWeightMap(folder, kIndexFile);
-  KeepListed(index, kIndexFile, kWholeFile, &files, &contents);
-  for (const std::string& file : files) {
-    AddFile(fmt::format("{}/{}", folder, file), file, &contents);
+  const auto chosen = ChooseFiles(folder, kNames, index, &contents);
+  if (!chosen) return std::nullopt;
+  Parts parts;
+  for (const std::string& file : chosen->files) {
+    AddFile(fmt::format("{}/{}", folder, file), file, &parts, &contents);
+  }
+  for (auto& [name, of] : parts) {
+    KeepListedCopy(*chosen, name, &of, &contents);
+    AddTensor(folder, name, std::move(of), &contents);
   }
   RequireAllWhole(contents, folder);
-  CheckWeightMap(index, kIndexFile, &contents);
+  CheckWeightMap(folder, *chosen, &contents);
+  KeepModel(folder, part, &contents);
   return contents;
 }
 
-Contents ReadOneFile(const std::string& path) {
+std::optional<Contents> ReadFolder(const std::string& folder, const std::string& part) {
+  return ReadSet(folder, "", part);
+}
+
+Contents ReadOneFile(const std::string& path, const std::string& part) {
+  if (IsIndex(path, kNames.end)) return *ReadSet(FolderOf(path), NameOf(path), part);
   Contents contents;
-  AddFile(path, NameOf(path), &contents);
+  Parts parts;
+  AddFile(path, path, &parts, &contents);
+  for (auto& [name, of] : parts) {
+    AddTensor("", name, std::move(of), &contents);
+    contents.tensors[name].file = NameOf(path);
+  }
   RequireAllWhole(contents, path);
+  KeepModel(path, part, &contents);
   return contents;
 }
 

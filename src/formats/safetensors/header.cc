@@ -12,6 +12,7 @@ namespace shardinit::safetensors {
 namespace {
 
 constexpr int64_t kPage = 4096;
+constexpr std::string_view kMetadata = "__metadata__";
 constexpr size_t kLength = 8;  // bytes in front of the JSON
 
 }  // namespace
@@ -20,11 +21,16 @@ FileLayout LayOutFile(std::string path, std::vector<FileBox> boxes, const Metada
   SortByAlignment(&boxes);
   JsonWriter out;
   out.BeginObject();
-  out.Key("__metadata__").BeginObject();
+  out.Key(kMetadata).BeginObject();
   for (const auto& [key, value] : metadata) out.Member(key, value);
   out.EndObject();
   int64_t end = 0;
   for (FileBox& box : boxes) {
+    if (box.tensor->path() == kMetadata) {
+      throw Error(ExitCode::kUsage,
+                  fmt::format("`{}` is not the name of a tensor in safetensors files", kMetadata),
+                  "write another format, or leave the tensor out with `--drop`");
+    }
     box.offset = end;
     end += BytesOf(box);
     out.Key(box.tensor->path())

@@ -16,7 +16,11 @@
 namespace shardinit {
 namespace {
 
-const safetensors::Metadata kMetadata = {{"format", "pt"}};
+safetensors::Metadata MetadataOf(const LayoutRequest& request) {
+  safetensors::Metadata metadata = {{"format", "pt"}};
+  metadata.insert(metadata.end(), request.metadata.begin(), request.metadata.end());
+  return metadata;
+}
 
 // Writes model.safetensors.index.json, which says which tensor is in which file.
 FileLayout Index(const std::vector<FileLayout>& files) {
@@ -181,12 +185,12 @@ std::vector<FileLayout> LayOutHuggingFace(const LayoutRequest& request) {
   if (parts.size() == 1) {
     files.push_back(
         safetensors::LayOutFile(is_adapter ? "adapter_model.safetensors" : "model.safetensors",
-                                std::move(parts[0]), kMetadata));
+                                std::move(parts[0]), MetadataOf(request)));
   }
   for (size_t i = 0; parts.size() > 1 && i < parts.size(); ++i) {
     files.push_back(safetensors::LayOutFile(
         fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, parts.size()), std::move(parts[i]),
-        kMetadata));
+        MetadataOf(request)));
   }
   if (parts.size() > 1) files.push_back(Index(files));
   if (!graph.config.empty()) {

@@ -113,7 +113,7 @@ void PlaceBoxes(const json& metadata, const std::string& path, std::vector<Entry
 
 }  // namespace
 
-std::vector<Entry> ReadHeader(const std::string& path) {
+std::vector<Entry> ReadHeader(const std::string& path, Metadata* metadata) {
   int64_t data = 0, size = 0;
   const json in = ParseJson(ReadJson(path, &data, &size), path);
   if (!in.is_object()) Refuse(path, "its header is not an object");
@@ -121,7 +121,14 @@ std::vector<Entry> ReadHeader(const std::string& path) {
   for (const auto& [name, value] : in.items()) {
     if (name != "__metadata__") entries.push_back(ReadEntry(name, value, path));
   }
-  if (in.contains("__metadata__")) PlaceBoxes(in["__metadata__"], path, &entries);
+  if (in.contains("__metadata__")) {
+    PlaceBoxes(in["__metadata__"], path, &entries);
+    for (const auto& [key, value] : in["__metadata__"].items()) {
+      if (!value.is_string())
+        Refuse(path, "the entry {} of `__metadata__` is not text", Quote(key));
+      metadata->emplace_back(key, value.get<std::string>());
+    }
+  }
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
   });

@@ -1,18 +1,28 @@
-// Reads arrays of zarr 2 that are not compressed, whoever wrote them, with all their chunks: each
-// is a folder with `.zarray` and a file for each chunk.
+// Reads arrays of zarr 2 and 3, whoever wrote them: in folders, or in the OCDBT database that Orbax
+// and TensorStore write by default.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/crc32c.h"
 #include "base/error.h"
 #include "base/folder.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "formats/foreign_names.h"
 #include "formats/format.h"
+#include "formats/frame.h"
+#include "formats/little_endian.h"
+#include "formats/parts.h"
 #include "formats/zarr/chunks.h"
+#include "formats/zarr/description.h"
+#include "formats/zarr/keys.h"
 #include "report/text.h"
+#include "tensor/convert.h"
 
 namespace shardinit {
 namespace zarr {
@@ -20,113 +30,209 @@ namespace {
 
 using nlohmann::json;
 
-constexpr char kDescription[] = "/.zarray";
-constexpr size_t kDescriptionLimit = 1 << 20;
+constexpr int64_t kDescriptionLimit = 1 << 20;
 
-[[noreturn]] void RefuseArray(const std::string& folder, std::string_view what,
-                              std::string_view hint = {}) {
-  throw Error(ExitCode::kRefused,
-              fmt::format("cannot read `{}` as a zarr array: {}", Escape(folder), what),
-              std::string(hint));
-}
+// What chunks stand for that are not in the folder: nothing, the fill value, or zero if that is
+// null, as TensorStore reads them for Orbax.
+enum class Absent { kNothing, kFill, kFillOrZero };
 
-// Reads extents that are small enough for sums of two, with a product that fits.
-Shape ReadExtents(const json& in, const char* key, int64_t least, const std::string& folder) {
-  const auto found = in.find(key);
-  Shape shape;
-  int64_t count = 1;
-  bool fits = found != in.end() && found->is_array() && found->size() <= kMaxRank;
-  for (size_t d = 0; fits && d < found->size(); ++d) {
-    const json& extent = (*found)[d];
-    fits = extent.is_number_unsigned() && extent.get<uint64_t>() >> 48 == 0 &&
-           extent.get<int64_t>() >= least &&
-           !__builtin_mul_overflow(count, std::max<int64_t>(1, extent.get<int64_t>()), &count) &&
-           count >> 59 == 0;
-    if (fits) shape.push_back(extent.get<int64_t>());
+// The most chunks of an array that may be absent.
+constexpr int64_t kMostAbsent = 1 << 20;
+
+// Returns the bytes of an element with an array's `fill_value`.
+std::string FillOf(const json& value, const DTypeInfo& dtype, const std::string& folder) {
+  uint64_t from = 0;
+  DType type = DType::f64;
+  const auto take = [&](DType as, const auto& number) {
+    type = as;
+    memcpy(&from, &number, sizeof number);
+  };
+  bool is_known = true;
+  if (value.is_boolean()) {
+    take(DType::u8, static_cast<uint8_t>(value.get<bool>()));
+  } else if (value.is_number_unsigned()) {
+    take(DType::u64, value.get<uint64_t>());
+  } else if (value.is_number_integer()) {
+    take(DType::i64, value.get<int64_t>());
+  } else if (value.is_number_float()) {
+    take(DType::f64, value.get<double>());
+  } else if (value == "NaN") {
+    take(DType::f64, std::numeric_limits<double>::quiet_NaN());
+  } else if (value == "Infinity" || value == "-Infinity") {
+    const double infinity = std::numeric_limits<double>::infinity();
+    take(DType::f64, value == "Infinity" ? infinity : -infinity);
+  } else {
+    is_known = false;
   }
-  if (!fits)
-    RefuseArray(
-        folder,
-        fmt::format(
-            "its `{}` must be a list of sizes of at least {}, below 2^48 each and 2^59 together, "
-            "not {}",
-            key, least, Quote(in.value(key, json()).dump())));
-  return shape;
+  std::string fill(static_cast<size_t>(dtype.bytes), '\0');
+  const DType to = dtype.dtype == DType::boolean ? DType::u8 : dtype.dtype;
+  if (!is_known || !Convert(&from, type, to, fill.data()) ||
+      (dtype.dtype == DType::boolean && fill[0] > 1)) {
+    RefuseArray(folder, fmt::format("its `fill_value` must be a number of its type {}, but is {}",
+                                    dtype.name, Quote(value.dump())));
+  }
+  return fill;
 }
 
-Holding ReadArray(const std::string& folder, std::string file) {
-  const std::string path = folder + kDescription;
-  const json in = ParseJson(ReadInput(path, kDescriptionLimit), path);
-  const auto value_of = [&](const char* key) {
-    return in.is_object() ? in.value(key, json()) : json();
-  };
-  const auto require = [&](const char* key, const json& wanted, const char* in_text) {
-    const json value = value_of(key);
-    if (value == wanted) return;
-    RefuseArray(folder,
-                fmt::format("its `{}` is not {}, but {}", key, in_text, Quote(value.dump())));
-  };
-  require("zarr_format", 2, "2");
-  for (const char* key : {"compressor", "filters"}) {
-    if (const json value = value_of(key); !value.is_null()) {
-      RefuseArray(
-          folder,
-          fmt::format("it has a `{}`, which shardinit does not read: {}", key, Quote(value.dump())),
-          kOrbaxLine);
-    }
+class ArrayReader {
+ public:
+  ArrayReader(const Keys& keys, const std::string& where, const std::string& name, Absent absent)
+      : keys_(keys), where_(where), name_(name), absent_(absent) {}
+
+  // The chunks that are absent, of those that were read.
+  int64_t absent_count() const { return absent_count_; }
+
+  // Returns nothing of a group.
+  std::optional<Holding> Read() {
+    const std::optional<Extent> old = keys_.Find(fmt::format("{}/{}", name_, kDescription2));
+    const std::string_view file = old ? kDescription2 : kDescription3;
+    const Extent text = old ? *old : keys_.Find(fmt::format("{}/{}", name_, file)).value();
+    described_in_ = text.file;
+    std::optional<Description> array = (old ? ReadDescription2 : ReadDescription3)(
+        ReadExtent(text, false, kDescriptionLimit), where_);
+    if (!array) return std::nullopt;
+    array_ = *std::move(array);
+    holding_ = {fmt::format("{}/{}", Escape(name_), file), array_.dtype, array_.shape, {}};
+    const DTypeInfo* const dtype = FindDType(&ForeignNames::zarr, array_.dtype);
+    // Chunks of a type that no spec can ask for, or of an empty array, are not read.
+    if (dtype == nullptr || ElementCount(array_.shape) == 0) return std::move(holding_);
+    dtype_ = dtype;
+    chunk_bytes_ = ElementCount(array_.chunk) * dtype->bytes;
+    const std::string& separator = array_.separator;
+    ForEachChunk(array_.shape, array_.stored, separator, [&](const std::string& place, Box box) {
+      // A scalar of zarr 3 has the key `c`.
+      const std::string chunk = array_.prefix.empty()  ? place
+                                : array_.shape.empty() ? array_.prefix
+                                                       : array_.prefix + separator + place;
+      const std::optional<Extent> stored = keys_.Find(fmt::format("{}/{}", name_, chunk));
+      if (!stored) {
+        AddAbsent(std::move(box), chunk);
+      } else if (array_.is_sharded) {
+        AddShard(*stored, box, chunk);
+      } else {
+        AddChunk(std::move(box), *stored, chunk);
+      }
+    });
+    return std::move(holding_);
   }
-  require("order", "C", "C");
-  const json separator = in.value("dimension_separator", json("."));
-  if (separator != "." && separator != "/")
-    RefuseArray(folder, "its `dimension_separator` is neither `.` nor `/`");
-  if (!in.contains("dtype") || !in["dtype"].is_string())
-    RefuseArray(folder, "its `dtype` is not text");
-  Holding array{
-      std::move(file), in["dtype"].get<std::string>(), ReadExtents(in, "shape", 0, folder), {}};
-  const Shape chunk = ReadExtents(in, "chunks", 1, folder);
-  if (chunk.size() != array.shape.size())
-    RefuseArray(folder, fmt::format("its chunks, {}, do not have as many dimensions as its "
-                                    "shape, {}",
-                                    InShape(chunk), InShape(array.shape)));
-  const DTypeInfo* const dtype = FindDType(&ForeignNames::zarr, array.dtype);
-  // Chunks of a type that no spec can ask for, or of an empty array, are not read.
-  if (dtype == nullptr || ElementCount(array.shape) == 0) return array;
-  const int64_t bytes = ElementCount(chunk) * dtype->bytes;
-  const auto add = [&](const std::string& name, Box box) {
-    const int64_t size = InputSize(folder + "/" + name);
-    if (size != bytes) {
-      RefuseArray(folder, size < 0 ? fmt::format("its chunk `{}` is missing", name)
-                                   : fmt::format("its chunk `{}` has {} bytes instead of {}", name,
-                                                 size, bytes));
+
+ private:
+  void AddAbsent(Box box, const std::string& chunk) {
+    const json& value = array_.fill_value;
+    if (absent_ == Absent::kNothing || (absent_ == Absent::kFill && value.is_null())) {
+      RefuseArray(where_,
+                  fmt::format("its chunk `{}` is missing{}", chunk,
+                              absent_ == Absent::kNothing ? "" : ", and its `fill_value` is null"));
     }
-    array.pieces.push_back({std::move(box), folder + "/" + name, 0});
-  };
-  ForEachChunk(array.shape, chunk, separator.get<std::string>(), add);
-  return array;
-}
+    if (++absent_count_ > kMostAbsent) {
+      RefuseArray(where_,
+                  fmt::format("more than {} of its chunks are missing", Grouped(kMostAbsent)));
+    }
+    if (fill_.empty()) fill_ = FillOf(value.is_null() ? json(0) : value, *dtype_, where_);
+    holding_.pieces.push_back({std::move(box), described_in_, 0, {}, fill_});
+  }
+
+  void AddChunk(Box box, const Extent& stored, const std::string& chunk) {
+    if (!array_.is_zstd && stored.bytes != chunk_bytes_) {
+      RefuseArray(where_, fmt::format("its chunk `{}` has {} bytes instead of {}", chunk,
+                                      stored.bytes, chunk_bytes_));
+    }
+    FilePiece piece{std::move(box), stored.file, stored.offset};
+    if (array_.is_zstd || stored.memory) {
+      piece.offset = 0;
+      piece.frame = std::make_shared<const Frame>(Frame{stored, array_.is_zstd, chunk_bytes_});
+    }
+    holding_.pieces.push_back(std::move(piece));
+  }
+
+  // Adds the chunks of a shard: its index has the offset and the size of each, then a CRC-32C.
+  void AddShard(const Extent& shard, const Box& box, const std::string& name) {
+    constexpr uint64_t kMissing = ~uint64_t{0};
+    constexpr int64_t kCrcBytes = 4;
+    int64_t count = 1;
+    for (size_t d = 0; d < box.shape.size(); ++d) count *= array_.stored[d] / array_.chunk[d];
+    const int64_t index_bytes = 16 * count + kCrcBytes;
+    if (count > kMostChunks || shard.bytes < index_bytes) {
+      RefuseArray(where_,
+                  fmt::format("its shard `{}` has {} bytes, but its index of {} chunks has {}",
+                              name, shard.bytes, count, index_bytes));
+    }
+    Extent at = shard;
+    at.bytes = index_bytes;
+    if (!array_.index_is_first) at.offset += shard.bytes - index_bytes;
+    const std::string index = ReadExtent(at, false, index_bytes);
+    const std::string_view entries(index.data(), index.size() - kCrcBytes);
+    if (Crc32c(entries) != FromLittleEndian(std::string_view(index).substr(entries.size()))) {
+      RefuseArray(where_,
+                  fmt::format("the CRC-32C of the index of its shard `{}` does not match", name));
+    }
+    size_t i = 0;
+    ForEachChunk(array_.stored, array_.chunk, ".", [&](const std::string& place, Box chunk) {
+      const uint64_t offset = FromLittleEndian(entries.substr(16 * i, 8));
+      const uint64_t bytes = FromLittleEndian(entries.substr(16 * i + 8, 8));
+      ++i;
+      bool is_within = true;
+      for (size_t d = 0; d < chunk.offset.size(); ++d) {
+        chunk.offset[d] += box.offset[d];
+        is_within = is_within && chunk.offset[d] < array_.shape[d];
+      }
+      if (!is_within) return;
+      const std::string full_name = fmt::format("{}, {}", name, place);
+      if (offset == kMissing && bytes == kMissing) return AddAbsent(std::move(chunk), full_name);
+      const auto size = static_cast<uint64_t>(shard.bytes);
+      if (offset > size || bytes > size - offset) {
+        RefuseArray(where_, fmt::format("its chunk `{}` ends behind its shard of {} bytes",
+                                        full_name, shard.bytes));
+      }
+      Extent stored = shard;
+      stored.offset += static_cast<int64_t>(offset);
+      stored.bytes = static_cast<int64_t>(bytes);
+      AddChunk(std::move(chunk), stored, full_name);
+    });
+  }
+
+  static constexpr int64_t kMostChunks = 1 << 24;  // of a shard
+
+  const Keys& keys_;
+  const std::string where_, name_;
+  const Absent absent_;
+  std::string described_in_;  // the file with the description
+  Description array_;
+  const DTypeInfo* dtype_ = nullptr;
+  std::string fill_;  // the bytes of an element that is absent
+  int64_t chunk_bytes_ = 0, absent_count_ = 0;
+  Holding holding_;
+};
 
 // Refuses arrays in folders that are not arrays, as groups of zarr have them.
-void RefuseNested(const std::string& folder) {
+void RefuseNested(const std::string& folder, const std::vector<std::string>& known) {
   WalkInput(folder, [&](const std::string& name, NameKind kind) {
     if (kind != NameKind::kFolder) return false;
-    if (!InputExists(folder + "/" + name + kDescription)) return true;
-    if (name.find('/') == name.npos) return false;
+    if (std::binary_search(known.begin(), known.end(), name)) return false;
+    const std::string path = fmt::format("{}/{}/", folder, name);
+    if (!InputExists(path + std::string(kDescription2)) &&
+        !InputExists(path + std::string(kDescription3)))
+      return true;
     throw Error(
         ExitCode::kRefused,
         fmt::format("`{}` has the array {} in a group, which is not read", folder, Quote(name)),
-        std::string(kOrbaxLine));
+        "name the folder of the group");
   });
 }
 
-// Finds an array that is missing among those of the tree that Orbax describes.
-void RequireTree(const std::string& folder, Contents* contents) {
-  constexpr size_t kTreeLimit = 256 << 20;
+// Returns what Orbax says of the folder; null: it says nothing.
+json ReadMetadata(const std::string& folder) {
+  constexpr size_t kLimit = 256 << 20;
   std::string text;
   const std::string path = folder + "/_METADATA";
-  if (!ReadInputIfExists(path, kTreeLimit, &text)) return;
-  const json in = ParseJson(text, path);
+  return ReadInputIfExists(path, kLimit, &text) ? ParseJson(text, path) : json();
+}
+
+// Returns the names of the arrays in the tree that Orbax describes.
+std::vector<std::string> NamesInTree(const json& in) {
+  std::vector<std::string> names;
   const json tree = in.is_object() ? in.value("tree_metadata", json()) : json();
-  if (!tree.is_object()) return;
+  if (!tree.is_object()) return names;
   for (const auto& [key, leaf] : tree.items()) {
     const json about = leaf.is_object() ? leaf.value("value_metadata", json()) : json();
     const json keys = leaf.is_object() ? leaf.value("key_metadata", json()) : json();
@@ -138,35 +244,52 @@ void RequireTree(const std::string& folder, Contents* contents) {
       const json of = part.is_object() ? part.value("key", json()) : json();
       name += (name.empty() ? "" : ".") + (of.is_string() ? of.get<std::string>() : of.dump());
     }
-    if (contents->lost.empty() &&
-        !InputExists(fmt::format("{}/{}{}", folder, name, kDescription))) {
-      contents->lost = fmt::format("_METADATA lists {}, which is not there", Quote(name));
-    }
+    names.push_back(std::move(name));
   }
+  return names;
 }
 
-std::optional<Contents> ReadFolder(const std::string& folder) {
-  std::vector<std::string> names = NamesIn(folder);
-  std::erase_if(names, [&](const std::string& name) {
-    return !InputExists(folder + "/" + name + kDescription);
-  });
-  if (names.empty()) return std::nullopt;
-  RefuseNested(folder);
+std::optional<Contents> ReadFolder(const std::string& folder, const std::string& part) {
+  if (NameOf(folder).starts_with("ocdbt.process_")) {
+    throw Error(ExitCode::kRefused,
+                fmt::format("`{}` has only the chunks that one process wrote", folder),
+                "name the folder that it is in");
+  }
+  const Keys keys(folder);
+  const json metadata = ReadMetadata(folder);
+  const std::vector<std::string> listed = NamesInTree(metadata);
+  const std::vector<std::string> names = keys.ArrayNames(listed);
+  if (names.empty() && !keys.is_database()) return std::nullopt;
+  if (!keys.is_database()) RefuseNested(folder, names);
   Contents contents;
-  RequireTree(folder, &contents);
-  // Beside the state of an optimizer, as in Flax's TrainState, the model is `params`.
-  constexpr std::string_view kParams = "params.";
-  const auto is_state = [](const std::string& name) { return name.starts_with("opt_state."); };
-  const bool has_optimizer = std::any_of(names.begin(), names.end(), is_state);
-  if (has_optimizer) contents.prefix = kParams;
+  for (const std::string& name : listed) {
+    if (std::binary_search(names.begin(), names.end(), name)) continue;
+    contents.lost = fmt::format("_METADATA lists {}, which is not there", Quote(name));
+    break;
+  }
+  const bool writes_all = metadata.is_object() &&
+                          metadata.value("store_array_data_equal_to_fill_value", json()) == true;
+  const Absent absent = metadata.is_null() ? Absent::kFill
+                        : writes_all       ? Absent::kNothing
+                                           : Absent::kFillOrZero;
+  std::vector<PartEntry> entries;
   for (const std::string& name : names) {
-    if (has_optimizer && (is_state(name) || name == "step")) {
-      ++contents.others[is_state(name) ? "opt_state" : "step"];
-      continue;
-    }
-    if (!name.starts_with(kParams)) contents.prefix = {};
-    contents.tensors[name] =
-        ReadArray(fmt::format("{}/{}", folder, name), Escape(name) + kDescription);
+    // What is not the model is not even opened.
+    entries.push_back(
+        {.keys = SplitAtDots(name), .kind = PartEntry::Kind::kTensor, .rank = 2, .is_float = true});
+  }
+  ModelChoice choice = ChooseModel(entries, KeyOrigin::kDots, part, folder);
+  contents.part = std::move(choice.part);
+  contents.others = std::move(choice.others);
+  for (const size_t i : choice.entries) {
+    ArrayReader reader(keys, fmt::format("{}/{}", folder, names[i]), names[i], absent);
+    std::optional<Holding> holding = reader.Read();
+    if (!holding) continue;
+    contents.tensors[names[i]] = *std::move(holding);
+    if (reader.absent_count() == 0) continue;
+    contents.findings.Add({Escape(names[i]), "",
+                           fmt::format("lacks {}, whose elements are taken to be its fill value",
+                                       Count(reader.absent_count(), "chunk"))});
   }
   return contents;
 }

@@ -11,11 +11,6 @@
 
 namespace shardinit {
 
-// This hint says what to do about arrays that are not read.
-inline constexpr std::string_view kOrbaxLine =
-    "write it with `ocp.PyTreeCheckpointer(use_ocdbt=False, use_compression=False).save(path, "
-    "tree)`";
-
 // Calls visit(name, box) for each chunk of a non-empty array. The name is the chunk's place in the
 // grid, such as `2.0`. The last chunks of a dimension may reach beyond the array.
 template <typename F>

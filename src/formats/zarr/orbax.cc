@@ -76,6 +76,30 @@ void AddParts(std::string_view path, std::vector<TreeLeaf::Key>* keys) {
   }
 }
 
+// Returns a text as Python's `repr` does.
+std::string Repr(std::string_view text) {
+  const bool has_double = text.find('\'') != text.npos && text.find('"') == text.npos;
+  std::string out(1, has_double ? '"' : '\'');
+  for (const char c : text) {
+    if (c == '\\' || (c == '\'' && !has_double)) out += '\\';
+    out += c;
+  }
+  return out + out[0];
+}
+
+// Refuses names that a folder cannot have.
+void RequireFolderName(std::string_view name) {
+  constexpr size_t kLongest = 255;  // bytes, on all usual file systems
+  const std::string_view wrong = name.find('/') != name.npos   ? "it has a slash"
+                                 : name == "." || name == ".." ? "it leads elsewhere"
+                                 : name.size() > kLongest      ? "it is longer than 255 bytes"
+                                                               : "";
+  if (wrong.empty()) return;
+  throw Error(ExitCode::kUsage,
+              fmt::format("`{}` cannot be the name of a zarr array's folder: {}", name, wrong),
+              "write another format, or leave the tensor out with `--drop`");
+}
+
 // Returns the folder of a leaf.
 std::string FolderOf(const std::vector<TreeLeaf::Key>& keys) {
   std::string folder;
@@ -90,10 +114,10 @@ std::string Tree(const std::vector<TreeLeaf>& leaves, bool has_zeros) {
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines).Key("tree_metadata").BeginObject(JsonWriter::kLines);
   for (const TreeLeaf& leaf : leaves) {
-    std::vector<std::string_view> parts;
-    for (const TreeLeaf::Key& key : leaf.keys) parts.push_back(key.text);
+    std::vector<std::string> parts;
+    for (const TreeLeaf::Key& key : leaf.keys) parts.push_back(Repr(key.text));
     // The key is how Python shows a tuple.
-    out.Key(fmt::format("('{}'{})", fmt::join(parts, "', '"), parts.size() == 1 ? "," : ""));
+    out.Key(fmt::format("({}{})", fmt::join(parts, ", "), parts.size() == 1 ? "," : ""));
     out.BeginObject().Key("key_metadata").BeginArray();
     for (const TreeLeaf::Key& key : leaf.keys) {
       out.BeginObject().Member("key", key.text);
@@ -129,6 +153,7 @@ class Layer {
                  const Shape& chunk) {
     std::vector<TreeLeaf::Key> keys = prefix;
     AddParts(tensor.path(), &keys);
+    RequireFolderName(FolderOf(keys));
     const std::string folder =
         AddArray(std::move(keys), tensor.dtype(), tensor.shape(), chunk, Fill::kNone);
     ForEachChunk(tensor.shape(), chunk, ".", [&](const std::string& name, Box box) {

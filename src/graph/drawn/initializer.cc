@@ -14,6 +14,7 @@
 #include "base/table.h"
 #include "graph/drawn/dimensions.h"
 #include "graph/validate.h"
+#include "rng/engines.h"
 
 namespace shardinit {
 namespace {
@@ -74,6 +75,8 @@ void InitBinder::Bind(const Leaf& leaf, const Shape* shape, Tensor* tensor) {
   if (init == nullptr || bad_inits_.count(init) != 0) return;
   if (shape != nullptr) fans_ = BindFans(leaf, *shape, building_);
   Fans fans = fans_ ? Fans(*shape, *fans_, init->name.value, spec.init->name.span) : Fans();
+  const auto& engine = building_.spec.engine;
+  fans.DrawZeros(engine && FindEngine(engine->value) == &kTorchCpu);
   why_.Note([&](Explanation& notes) { fans.ExplainIn(notes.working); });
   const size_t before = diagnostics_.errors();
   path_ = tensor->path();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <memory>
 #include <string_view>
 #include <unordered_map>
@@ -23,9 +24,10 @@ NormProblem ProblemOf(const Tensor& norm, const Tensor& of) {
     return {fmt::format("`{}` is {}, but norms are of floats", of.path(), InfoOf(of.dtype()).name),
             {}};
   }
-  bool good = norm.shape().empty() || norm.shape().size() == of.shape().size();
-  for (size_t d = 0; good && d < norm.shape().size(); ++d) {
-    good = norm.shape()[d] == 1 || norm.shape()[d] == of.shape()[d];
+  const Shape shape = WholeShapeOfNorms(norm.shape(), of.shape());
+  bool good = shape.size() == of.shape().size();
+  for (size_t d = 0; good && d < shape.size(); ++d) {
+    good = shape[d] == 1 || shape[d] == of.shape()[d];
   }
   if (good) return {};
   return {fmt::format("`{}` has the shape [{}], but norms of `{}` have that of [{}] with 1 for "
@@ -36,6 +38,11 @@ NormProblem ProblemOf(const Tensor& norm, const Tensor& of) {
 }
 
 }  // namespace
+
+Shape WholeShapeOfNorms(Shape norms, const Shape& measured) {
+  norms.resize(std::max(norms.size(), measured.size()), 1);
+  return norms;
+}
 
 void BindNorms(std::vector<Tensor>& tensors,
                const std::function<void(size_t, const NormProblem&)>& report) {

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "base/error.h"
 #include "base/exact_math.h"
@@ -20,15 +22,24 @@ constexpr PlacedArgument kPlace = {"the place in the stream", 0},
                          kSpare = {"the place of a number that is left over, or -1", -1},
                          kSize = {"the size of the draw", 0},
                          kElement = {"the number's place in the draw", 0}, kLow = {"low"},
-                         kHigh = {"high"}, kMean = {"mean"}, kStd = {"std"};
+                         kHigh = {"high"}, kMean = {"mean"}, kStd = {"std"}, kGain = {"gain"},
+                         kLength = {"the number of elements", 1},
+                         kStride = {"the distance of elements", 1}, kPower = {"the power", 1},
+                         kRowPlace = {"the number's place", 0};
 
-constexpr PlacedArgument kOfUniform[] = {kPlace, kElement, kLow, kHigh},
-                         kOfNormal[] = {kPlace, kSpare, kSize, kElement, kMean, kStd},
-                         kOfPairs[] = {kPlace, kSpare, kElement, kMean, kStd},
-                         kOfTruncated[] = {kPlace, kSpare, kSize, kElement,
-                                           kMean,  kStd,   kLow,  kHigh},
-                         kOfInteger[] = {kPlace, kElement, {"the size of the range", 1}},
-                         kOfWord[] = {kPlace}, kOfPermutation[] = {kPlace, kSize, kElement};
+constexpr PlacedArgument
+    kOfUniform[] = {kPlace, kElement, kLow, kHigh},
+    kOfNormal[] = {kPlace, kSpare, kSize, kElement, kMean, kStd},
+    kOfPairs[] = {kPlace, kSpare, kElement, kMean, kStd},
+    kOfTruncated[] = {kPlace, kSpare, kSize, kElement, kMean, kStd, kLow, kHigh},
+    kOfInteger[] = {kPlace, kElement, {"the size of the range", 1}}, kOfWord[] = {kPlace},
+    kOfPermutation[] = {kPlace, kSize, kElement},
+    kOfMatrix[] = {kPlace,   kSpare, {"the number of rows", 1}, {"the number of columns", 1},
+                   kElement, kGain},
+    kOfNormalSums[] = {kPlace, kSpare, kSize, kLength, kStride, kRowPlace, kPower, kMean, kStd},
+    kOfUniformSums[] = {kPlace, kSize, kLength, kStride, kRowPlace, kPower, kLow, kHigh},
+    kOfNormalSorted[] = {kPlace, kSpare, kSize, kLength, kElement, kMean, kStd},
+    kOfUniformSorted[] = {kPlace, kSize, kLength, kElement, kLow, kHigh};
 
 constexpr std::string_view kNormalNumber = "a number of Tensor.normal_";
 constexpr std::string_view kPairedNumber =
@@ -42,6 +53,12 @@ constexpr PlacedFunction kTorchFunctions[] = {
     {"torch_normal_bf16", kNormalNumber, kOfNormal, 3, kTorchNormal, DType::bf16},
     {"torch_normal_f16", kNormalNumber, kOfNormal, 3, kTorchNormal, DType::f16},
     {"torch_normal_f64", kNormalNumber, kOfNormal, 3, kTorchNormal, DType::f64, kInexact},
+    {"torch_normal_sorted", "a number of Tensor.normal_, sorted", kOfNormalSorted, 4,
+     kTorchNormalSorted, DType::f32},
+    {"torch_normal_sums", "a sum of powers of numbers of Tensor.normal_", kOfNormalSums, 5,
+     kTorchNormalSums, DType::f32, kInexact},
+    {"torch_orthogonal", "an element of torch.nn.init.orthogonal_", kOfMatrix, 4, kTorchOrthogonal,
+     DType::f32, kInexact},
     {"torch_pairs", kPairedNumber, kOfPairs, 2, kTorchPairs, DType::f32},
     {"torch_pairs_bf16", kPairedNumber, kOfPairs, 2, kTorchPairs, DType::bf16},
     {"torch_pairs_f16", kPairedNumber, kOfPairs, 2, kTorchPairs, DType::f16},
@@ -60,6 +77,10 @@ constexpr PlacedFunction kTorchFunctions[] = {
     {"torch_uniform_bf16", kUniformNumber, kOfUniform, 1, kTorchUniform, DType::bf16},
     {"torch_uniform_f16", kUniformNumber, kOfUniform, 1, kTorchUniform, DType::f16},
     {"torch_uniform_f64", kUniformNumber, kOfUniform, 1, kTorchUniform, DType::f64},
+    {"torch_uniform_sorted", "a number of Tensor.uniform_, sorted", kOfUniformSorted, 3,
+     kTorchUniformSorted, DType::f32},
+    {"torch_uniform_sums", "a sum of powers of numbers of Tensor.uniform_", kOfUniformSums, 4,
+     kTorchUniformSums, DType::f32, kInexact},
     {"torch_word", "a word of 32 bits of PyTorch's stream", kOfWord, 0, kTorchWord, DType::f32},
 };
 
@@ -93,11 +114,50 @@ std::string RefusalOfCutOffs(double low, double high) {
 
 constexpr int32_t kLargestPermutation = 1 << 28;
 
+std::string RefusalOfBounds(double low, double high) {
+  return low <= high ? "" : fmt::format("`low` {} is above `high` {}", low, high);
+}
+
+std::string RefusalOfStd(double std) {
+  return std >= 0 ? "" : fmt::format("`std` is {}, but must be at least 0", std);
+}
+
+// Says why a draw of `size` elements has no such rows.
+std::string RefusalOfRows(double size, const TorchRows& rows, bool is_sum) {
+  const auto each = static_cast<double>(rows.length) * static_cast<double>(rows.stride);
+  if (each > size || std::fmod(size, each) != 0) {
+    return fmt::format("{} elements are not a multiple of {} * {}", size, rows.length, rows.stride);
+  }
+  if (rows.power > 2) return fmt::format("the power is {}, but must be 1 or 2", rows.power);
+  const double kept = is_sum ? size / static_cast<double>(rows.length) : size;
+  if (kept < kLargestPermutation) return {};
+  return fmt::format("{} numbers are too many; there may be less than {}", kept,
+                     kLargestPermutation);
+}
+
 std::string RefusalOfTorchCall(const Program::PlacedCall& call) {
   const std::vector<double>& n = call.numbers;
+  const auto rows = [&](size_t size, bool is_sum) {
+    return RefusalOfRows(n[size], TorchRowsOf(call), is_sum);
+  };
+  const auto either = [](std::string why, std::string other) {
+    return why.empty() ? std::move(other) : std::move(why);
+  };
   switch (call.function->kind) {
     case kTorchUniform:
-      return n[1] <= n[2] ? "" : fmt::format("`low` {} is above `high` {}", n[1], n[2]);
+      return RefusalOfBounds(n[1], n[2]);
+    case kTorchUniformSums:
+    case kTorchUniformSorted:
+      return either(rows(1, call.function->kind == kTorchUniformSums),
+                    RefusalOfBounds(n[n.size() - 2], n.back()));
+    case kTorchNormalSums:
+    case kTorchNormalSorted:
+      return either(rows(2, call.function->kind == kTorchNormalSums), RefusalOfStd(n.back()));
+    case kTorchOrthogonal: {
+      const OrthogonalSize size = TorchMatrixOf(call);
+      if (size.operations <= kMaxOperations && size.bytes <= kMaxMatrixBytes) return {};
+      return fmt::format("an orthogonal matrix of {} x {} is too large", n[2], n[3]);
+    }
     case kTorchTruncatedNormal:
       if (!(n[4] > 0)) return fmt::format("`std` is {}, but must be above 0", n[4]);
       if (!(n[5] < n[6])) return fmt::format("`a` {} is not below `b` {}", n[5], n[6]);
@@ -108,7 +168,7 @@ std::string RefusalOfTorchCall(const Program::PlacedCall& call) {
                          kLargestPermutation);
     case kTorchNormal:
     case kTorchPairs:
-      return n.back() >= 0 ? "" : fmt::format("`std` is {}, but must be at least 0", n.back());
+      return RefusalOfStd(n.back());
     default:
       return {};
   }
@@ -268,14 +328,22 @@ torch_cpu::Drawn TorchDrawsOf(const Program::PlacedCall& call, const Stream& str
   const auto whole = [&](size_t i) { return static_cast<uint64_t>(n[i]); };
   torch_cpu::Drawn drawn = {{}, stream, uint64_t{1} << 53, call.function->dtype};
   drawn.stream.position = whole(0);
-  if (call.function->kind == kTorchUniform) {
-    drawn.draw = torch_cpu::Uniform{n[1], n[2]};
-    return drawn;
+  switch (static_cast<TorchKind>(call.function->kind)) {
+    case kTorchUniformSums:
+    case kTorchUniformSorted:
+      drawn.elements = whole(1);
+      [[fallthrough]];
+    case kTorchUniform:
+      drawn.draw = torch_cpu::Uniform{n[n.size() - 2], n.back()};
+      return drawn;
+    default:
+      break;
   }
   if (n[1] >= 0) drawn.stream.spare = whole(1);
   drawn.in_pairs = call.function->kind == kTorchPairs;
   if (!drawn.in_pairs) drawn.elements = whole(2);
-  const auto parameters = std::span(n).subspan(drawn.in_pairs ? 2 : 3);
+  const bool is_truncated = call.function->kind == kTorchTruncatedNormal;
+  const auto parameters = std::span(n).last(is_truncated ? 4 : 2);
   if (parameters.size() == 4) {
     drawn.draw =
         torch_cpu::TruncatedNormal{parameters[0], parameters[1], parameters[2], parameters[3]};
@@ -283,6 +351,25 @@ torch_cpu::Drawn TorchDrawsOf(const Program::PlacedCall& call, const Stream& str
     drawn.draw = torch_cpu::Normal{parameters[0], parameters[1]};
   }
   return drawn;
+}
+
+TorchRows TorchRowsOf(const Program::PlacedCall& call) {
+  const std::vector<double>& n = call.numbers;
+  const auto whole = [&](size_t i) { return static_cast<uint64_t>(n[i]); };
+  switch (static_cast<TorchKind>(call.function->kind)) {
+    case kTorchNormalSums:
+      return {whole(3), whole(4), static_cast<int>(n[5])};
+    case kTorchUniformSums:
+      return {whole(2), whole(3), static_cast<int>(n[4])};
+    default:
+      return {whole(call.function->kind == kTorchNormalSorted ? 3 : 2)};
+  }
+}
+
+OrthogonalSize TorchMatrixOf(const Program::PlacedCall& call) {
+  const auto rows = static_cast<int64_t>(call.numbers[2]),
+             columns = static_cast<int64_t>(call.numbers[3]);
+  return SizeOf(Orthogonal{.gain = 1, .rows = 1, .columns = 2}, Shape{rows, columns});
 }
 
 }  // namespace shardinit

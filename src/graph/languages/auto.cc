@@ -75,13 +75,14 @@ class AutoLanguage : public ShardingLanguage {
       return;
     }
     const ExprPtr& memory = context_.building.spec.training.memory_per_rank;
-    context_.Error(memory == nullptr ? place_ : SpanOf(*memory),
-                   fmt::format("`memory_per_rank` is {}{}, but weights, gradients, the optimizer's "
-                               "state and activations are at least {} on some rank",
-                               InBytes(static_cast<int64_t>(training.memory)),
-                               training.says_memory ? "" : " by default",
-                               InBytes(static_cast<int64_t>(choice.cost.memory))),
-                   "use a larger mesh, or fewer `tokens`");
+    context_.Error(
+        memory == nullptr ? place_ : SpanOf(*memory),
+        fmt::format("`memory_per_rank` is {}{}, but weights, gradients, the optimizer's "
+                    "state and activations are at least {} on some rank",
+                    InBytes(static_cast<int64_t>(training.memory / kCountedMemory)),
+                    training.says_memory ? "" : " by default",
+                    InBytes(static_cast<int64_t>(choice.cost.memory))),
+        "use a larger mesh, or fewer `tokens`; 5% of the memory is left for what is not counted");
   }
 
   LanguageContext& context_;

@@ -65,12 +65,27 @@ bool RuleLanguage::Shard(const TensorToShard& tensor, TensorSharding* sharding) 
   if (resolved.partition.dimensions.size() != axes.size()) {
     resolved = ResolveRules(ValuesOf(axes), rules_);
   }
+  const std::vector<Pin>& pins = sharding->partition.pins;
+  const RulesResult beside_pins = BesidePins(resolved, ValuesOf(axes), pins);
   building_.why.Note([&](Explanation& notes) {
-    for (const RuleTrial& trial : resolved.trials) notes.rules.push_back(Explain(trial));
+    for (const RuleTrial& trial : beside_pins.trials) notes.rules.push_back(Explain(trial, pins));
   });
-  sharding->partition.dimensions = resolved.partition.dimensions;
+  sharding->partition.dimensions = beside_pins.partition.dimensions;
   sharding->says_sharding = true;
   return true;
+}
+
+RulesResult RuleLanguage::BesidePins(const RulesResult& resolved,
+                                     const std::vector<std::string>& logical_axes,
+                                     const std::vector<Pin>& pins) const {
+  std::vector<int> used;
+  for (const Pin& pin : pins) used.push_back(pin.axis);
+  const auto clashes = [&](const DimensionPartition& of) {
+    return std::ranges::find_first_of(of.axes, used) != of.axes.end();
+  };
+  if (std::ranges::none_of(resolved.partition.dimensions, clashes)) return resolved;
+  RulesResult other = ResolveRules(logical_axes, rules_, used);
+  return LacksFallBack(other) ? resolved : other;
 }
 
 void RuleLanguage::CheckNames(const AxisNames& axes) {
@@ -100,16 +115,20 @@ void RuleLanguage::CheckNames(const AxisNames& axes) {
   }
 }
 
-Explanation::Trial RuleLanguage::Explain(const RuleTrial& trial) const {
+Explanation::Trial RuleLanguage::Explain(const RuleTrial& trial,
+                                         const std::vector<Pin>& pins) const {
   const RuleSpec& rule = written_[trial.rule];
+  const bool is_pinned =
+      std::ranges::any_of(pins, [&](const Pin& pin) { return pin.axis == trial.taken; });
   return {trial.dimension,
           {rule.logical.value,
            fmt::format("{{{}: {}}}", rule.logical.value, InText(rule.axes)),
            {},
            rule.logical.span},
           trial.taken < 0 ? ""
-                          : fmt::format("{} shards another dimension already",
-                                        mesh_.axes[static_cast<size_t>(trial.taken)])};
+                          : fmt::format("{} {}", mesh_.axes[static_cast<size_t>(trial.taken)],
+                                        is_pinned ? "says which ranks hold the tensor"
+                                                  : "shards another dimension already")};
 }
 
 // Reports rules for logical axes that no tensor has, since one of the two is misspelt.

@@ -32,7 +32,10 @@ class RuleLanguage : public ShardingLanguage {
 
  private:
   void CheckNames(const AxisNames& axes);
-  Explanation::Trial Explain(const RuleTrial& trial) const;
+  Explanation::Trial Explain(const RuleTrial& trial, const std::vector<Pin>& pins) const;
+  // Resolves again, by the fall-backs of the rules that name an axis of a pin, if they have any.
+  RulesResult BesidePins(const RulesResult& resolved, const std::vector<std::string>& logical_axes,
+                         const std::vector<Pin>& pins) const;
 
   Building& building_;
   const Mesh& mesh_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "autoshard/step.h"
 #include "base/table.h"
 #include "graph/languages/languages.h"
 
@@ -205,9 +206,12 @@ bool Sharder::CheckFits(const TensorSpec& spec, const Span& place, const Tensor&
     for (const Pin& pin : tensor.partition().pins) {
       if (!Contains(by.axes, pin.axis)) continue;
       fits = false;
-      report(fmt::format("mesh axis `{}` would shard dimension {} of `{}`, whose stage is index {} "
+      const int64_t expert = ExpertOf(tensor.path());
+      report(fmt::format("mesh axis `{}` would shard dimension {} of `{}`, whose {} is index {} "
                          "of that axis",
-                         mesh_.axes[pin.axis], d, tensor.path(), fmt::join(pin.indices, ", ")),
+                         mesh_.axes[pin.axis], d, tensor.path(),
+                         expert < 0 ? "stage" : fmt::format("expert {}", expert),
+                         fmt::join(pin.indices, ", ")),
              "a mesh axis either shards a tensor or says which ranks hold it");
     }
   }

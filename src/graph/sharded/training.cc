@@ -273,8 +273,9 @@ class TrainingBinder {
     training_.tokens = number(said.tokens, 1, "`tokens`", kDefaultTokens);
     training_.flops = number(said.flops, 1, "`flops`", kDefaultFlops);
     training_.says_memory = said.memory_per_rank != nullptr;
-    training_.memory = number(said.memory_per_rank, 1, "`memory_per_rank`",
-                              mesh_.devices.IsPlain() ? kMemoryOfH100 : kMemoryOfV6e);
+    training_.memory =
+        kCountedMemory * number(said.memory_per_rank, 1, "`memory_per_rank`",
+                                mesh_.devices.IsPlain() ? kMemoryOfH100 : kMemoryOfV6e);
     if (said.optimizer_bytes != nullptr) {
       training_.optimizer_bytes = number(said.optimizer_bytes, 0, "`optimizer_bytes`", 0);
     }

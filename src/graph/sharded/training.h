@@ -12,6 +12,10 @@
 
 namespace shardinit {
 
+// The part of a rank's memory that a choice may use. The rest is for what is not counted: buffers
+// of collectives and kernels, fragmentation.
+inline constexpr double kCountedMemory = 0.95;
+
 // Reports mistakes in `bandwidth` and `training`.
 Training BindTraining(Building& building, const Mesh& mesh);
 

@@ -11,6 +11,7 @@
 #include "base/table.h"
 #include "graph/warnings/warnings.h"
 #include "sharding/sharding.h"
+#include "spec/yaml.h"
 
 namespace shardinit {
 namespace {
@@ -25,6 +26,17 @@ std::set<int> BusyAxes(const InitGraph& graph) {
     for (const Pin& pin : tensor.partition().pins) busy.insert(pin.axis);
   }
   return busy;
+}
+
+// Names of axes that trainers have for replicas of the whole model.
+constexpr std::string_view kReplicaAxes[] = {"replica", "replicas", "replicate", "dp_replicate"};
+
+// Returns whether a language of `sharding` chooses the axes by itself.
+bool IsChosen(const Node& node) {
+  if (node.IsScalar()) return node.text == "auto";
+  return std::ranges::any_of(node.entries, [](const Node::Entry& entry) {
+    return (entry.key != nullptr && entry.key->text == "auto") || IsChosen(*entry.value);
+  });
 }
 
 // Returns the axes on whose indices it depends whether a rank holds any of the tensor: those that
@@ -77,13 +89,16 @@ void WarnOfIdleMeshAxes(const WarningContext& context) {
   const ModelSpec& spec = context.building.spec;
   const Mesh& mesh = context.graph.mesh;
   const std::set<int> busy = BusyAxes(context.graph);
+  const bool is_chosen = spec.sharding && IsChosen(*spec.sharding->root);
   std::vector<std::string> batch;
   if (spec.training.batch) batch = ValuesOf(spec.training.batch->value);
   for (const auto& axis : spec.mesh) {
     const int a = mesh.Find(axis.name.value);
-    if (a < 0 || busy.count(a) != 0 || Contains(batch, axis.name.value)) continue;
+    if (a < 0 || busy.count(a) != 0 || Contains(batch, axis.name.value) ||
+        Contains(kReplicaAxes, axis.name.value))
+      continue;
     // Axes of an included file, or of --mesh, may be there for the replicas of a batch.
-    if (!context.IsOwn(axis.name.span) && !busy.empty()) continue;
+    if (!context.IsOwn(axis.name.span) && !busy.empty() && !is_chosen) continue;
     const int64_t size = mesh.shape[static_cast<size_t>(a)];
     if (size == 1) continue;
     std::vector<std::string> all = batch;

@@ -117,10 +117,14 @@ class CaptureError(ShardinitError):
 
     Attributes:
         problems: path → why its values cannot be said in a spec, with operation and line.
+        is_fault: whether shardinit failed, and not the constructor.
     """
 
-    def __init__(self, what: str, problems: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, what: str, problems: dict[str, str] | None = None, *, is_fault: bool = False
+    ) -> None:
         self.problems = dict(problems or {})
+        self.is_fault = is_fault
         lines = [f"  {path}: {why}" for path, why in self.problems.items()]
         super().__init__("\n".join([what, *lines]))
 

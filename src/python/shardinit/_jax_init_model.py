@@ -37,9 +37,9 @@ def init_model(
     set: Sets,
     layout: str | None,
     rename: Callable[[str], str] | None,
-    on_devices: bool,
+    run: Callable[..., Any] | None,
 ) -> Any:
-    """Does what `shardinit.jax.init_model` does."""
+    """Implements `shardinit.jax.init_model`; `run` is `shardinit.jax.run`, or None for the host."""
     _check(make, mesh)
     of: Captured | AnySpec
     if spec is None:
@@ -60,8 +60,10 @@ def init_model(
     hidden = jax.tree.map(lambda leaf: Kept() if _is_key(leaf) else leaf, tree)
     chosen = _over(shardings, mesh)
     try:
-        if on_devices:
-            filled = _run(hidden, of, mesh, chosen, set, layout, rename)
+        if run is not None:
+            options: Any = {"set": set, "layout": layout, "tree": hidden, "rename": rename}
+            with _file(of) as path:
+                filled = run(path, mesh, chosen, **options)
         elif isinstance(of, Captured):
             filled = _fill(hidden, of.spec(), mesh, chosen, rename)
         else:
@@ -168,22 +170,6 @@ def _fill(
         return _jax_load.named_sharding(mesh, opened.partition_spec(info.path))
 
     return fill_tree(tree, opened, reader(opened, False), shardings, default, rename, True, mesh)
-
-
-def _run(
-    tree: Any,
-    spec: Captured | AnySpec,
-    mesh: Mesh,
-    shardings: Shardings,
-    set: Sets,
-    layout: str | None,
-    rename: Callable[[str], str] | None,
-) -> Any:
-    from .jax import run
-
-    options: Any = {"set": set, "layout": layout, "tree": tree, "rename": rename}
-    with _file(spec) as path:
-        return run(path, mesh, shardings, **options)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,8 @@ _S3 = ("s3", "s3a")
 _URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*::)*([A-Za-z][A-Za-z0-9+.-]*)://")
 _SQUEEZED = re.compile(r"(s3|s3a|gs|gcs|az|abfs|https?):/(?=[^/])")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*", re.ASCII)
+_RUN = 8  # So many characters of a secret are not shown: a store may repeat a part of it.
+_SECRET = re.compile(".*(secret|token|password|key|credential|sas).*", re.IGNORECASE)
 _IDENTITY = re.compile("etag|generation|versionid|content-?md5|digest|.*modified|mtime|created")
 
 
@@ -76,8 +79,10 @@ class StoreFiles(Files):
             raise ImportError(f"reading `{shown}` needs fsspec: pip install {package}") from error
         _require_version(kind[1])
         # An instance of its own: lists of objects that others have kept may be old.
-        made = fsspec.core.url_to_fs(url, **{**(options or {}), "skip_instance_cache": True})
+        self._url, self._options = url, {**(options or {}), "skip_instance_cache": True}
+        made = fsspec.core.url_to_fs(url, **self._options)
         self._fs: Any = made[0]
+        self._unsigned = False  # Or there were no credentials, as for a bucket that is public.
         self._root = str(made[1])
         self._texts: dict[str, bytes] = {}
         self._seen: dict[str, _Look] = {}
@@ -103,6 +108,8 @@ class StoreFiles(Files):
         """See `Files.read`."""
         kept = self._texts.pop(name, None)
         found = self._text([name])[0] if kept is None else kept
+        if isinstance(found, Exception):
+            _redact(found, self._secrets())
         if isinstance(found, FileNotFoundError):
             code = getattr(found.__cause__, "response", {}).get("Error", {}).get("Code")
             self._bucket = code != "NoSuchBucket"
@@ -222,6 +229,8 @@ class StoreFiles(Files):
             found = self._fs.cat_ranges(paths, starts, ends, on_error="return")
         except Exception as error:  # Of fsspec itself, as in a process that was forked.
             found = [error] * len(paths)
+        if any(map(self._has_no_credentials, found)):
+            return self._ranges(ranges)
         return [_plain(each, path) for each, path in zip(found, paths, strict=True)]
 
     def _text(self, names: list[str]) -> list[bytes | Exception]:
@@ -262,6 +271,8 @@ class StoreFiles(Files):
         try:
             info = self._fs.info(path)
         except Exception as error:
+            if self._has_no_credentials(error):
+                return self._looked_at(name)
             return _plain(error, path)  # type: ignore[no-any-return]
         if info.get("type", "file") != "file":
             return FileNotFoundError(errno.ENOENT, "it is a folder", path)
@@ -269,6 +280,18 @@ class StoreFiles(Files):
             return OSError(errno.EIO, "the store does not say how large it is", path)
         same = {key: value for key, value in info.items() if _IDENTITY.fullmatch(key.lower())}
         return _Look(info["size"], same)
+
+    def _has_no_credentials(self, found: Any) -> bool:
+        """Whether none were found, and the store is asked without them from now on."""
+        if type(found).__name__ != "NoCredentialsError":
+            return False
+        with self._lock:
+            if not self._unsigned:
+                import fsspec
+
+                made = fsspec.core.url_to_fs(self._url, **{**self._options, "anon": True})
+                self._fs, self._unsigned = made[0], True
+        return True
 
     def _path_of(self, name: str) -> str:
         if not _NAME.fullmatch(name) or not {".", ".."}.isdisjoint(name.split("/")):
@@ -278,18 +301,38 @@ class StoreFiles(Files):
     def _trouble(self, error: BaseException, name: str) -> Exception:
         """The error to raise: of this package, or one of the system's that names the object."""
         path = self.path(name)
+        _redact(error, self._secrets())
         if isinstance(error, FileNotFoundError):
             return DamageError(f"`{path}` is missing")
         text = " ".join(str(getattr(error, "strerror", None) or error).split())
         text = text or type(error).__name__
         if isinstance(error, PermissionError):
             why = "stores answer so, too, where nothing is and the key may not list"
+            if self._unsigned:
+                why = "there are no credentials, and the bucket is not public"
             return PermissionError(errno.EACCES, f"the store refuses it: {text} ({why})", path)
         kinds = (TimeoutError, ConnectionError)
         kind = next((kind for kind in kinds if isinstance(error, kind)), OSError)
         return kind(errno.EIO, f"the store failed: {text}", path)
 
 
+    def _secrets(self) -> list[str]:
+        """What no message may show."""
+        signer = getattr(getattr(self._fs, "_s3", None), "_request_signer", None)
+        named = [
+            *self._options.items(),
+            *getattr(getattr(signer, "_credentials", None), "__dict__", {}).items(),
+            *((name, os.environ.get(name)) for name in _VARIABLES),
+        ]
+        return [
+            value
+            for key, value in named
+            if _SECRET.match(key) and key != "access_key"
+            if isinstance(value, str) and len(value) >= _RUN
+        ]
+
+
+_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN")
 _Range = tuple[str, int, int]  # The name of an object, the first byte, and the byte after the last.
 
 
@@ -427,6 +470,30 @@ def _batches(blocks: list[_Range]) -> Iterator[list[_Range]]:
 
 def _holds(block: _Range, place: _Range) -> bool:
     return block[0] == place[0] and block[1] <= place[1] and place[2] <= block[2]
+
+
+def _redact(error: BaseException | None, secrets: list[str]) -> None:
+    """Takes secrets out of an error and its causes: a store may repeat what it was sent."""
+    while error is not None and secrets:
+        error.args = tuple(
+            _without(each, secrets) if isinstance(each, str) else each for each in error.args
+        )
+        if isinstance(error, OSError) and isinstance(error.strerror, str):
+            error.strerror = _without(error.strerror, secrets)
+        error = error.__cause__ or error.__context__
+
+
+def _without(text: str, secrets: list[str]) -> str:
+    shown, at = "", 0
+    while at < len(text):
+        end = at + _RUN
+        while end <= len(text) and any(text[at:end] in secret for secret in secrets):
+            end += 1
+        if end == at + _RUN:
+            shown, at = shown + text[at], at + 1
+        else:
+            shown, at = shown.removesuffix("***") + "***", end - 1
+    return shown
 
 
 def _plain(found: Any, path: str) -> Any:

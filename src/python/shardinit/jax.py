@@ -272,7 +272,7 @@ def init_model(
     """
     from . import _jax_init_model as of  # No other function needs what this imports.
 
-    options = (seed, engine, set, layout, rename, on_devices)
+    options = (seed, engine, set, layout, rename, run if on_devices else None)
     return of.init_model(make, mesh, shardings, spec, *options)
 
 

@@ -83,7 +83,8 @@ def eight_sums(x):
 
 
 def norms(of, shape, indices):
-    over = tuple(d for d, size in enumerate(of.shape) if len(shape) == 0 or shape[d] != size)
+    shape = [*shape, *[1] * (len(of.shape) - len(shape))]
+    over = tuple(d for d, size in enumerate(of.shape) if shape[d] != size)
     kept = [d for d in range(len(of.shape)) if d not in over]
     x = of.numbers.reshape(of.shape).transpose([*over, *kept]).reshape(-1, *(of.shape[d] for d in kept))
     return np.sqrt(eight_sums(x)).ravel()[indices]

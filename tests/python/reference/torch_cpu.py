@@ -230,6 +230,23 @@ class Stream:
         elif kind == "torch_permutation":
             size, i = numbers
             make = lambda i: np.array(words.permutation(int(place), int(size)))[i]
+        elif kind == "torch_orthogonal":
+            spare, rows, columns, i, gain = numbers
+            size = rows * columns
+            draw = Draw(words, int(place), None if spare == -1 else int(spare), int(size))
+            make = lambda i: orthogonal(draw, (int(rows), int(columns)), i, gain)
+        elif kind.endswith(("_sums", "_sorted")):
+            spare = int(numbers.pop(0)) if kind.startswith("torch_normal") else -1
+            *rows, i, low, high = numbers if kind.endswith("_sorted") else [*numbers[:4], *numbers[5:]]
+            count, length = int(rows[0]), int(rows[1])
+            draw = Draw(words, int(place), None if spare == -1 else spare, count)
+            drawn = (normal if kind.startswith("torch_normal") else uniform)(draw, np.arange(count), low, high)
+            if kind.endswith("_sorted"):
+                found = np.sort(drawn.reshape(-1, length), axis=1).ravel()
+            else:
+                powers = drawn.astype(f64).reshape(-1, length, int(rows[2])) ** int(numbers[4])
+                found = left_to_right(np.swapaxes(powers, 0, 1)).ravel()
+            size, make = len(found), lambda i: found[i]
         elif kind == "torch_uniform":
             i, *parameters = numbers
             make = lambda i: uniform(Draw(words, int(place), None, 0, dtype), i, *parameters)

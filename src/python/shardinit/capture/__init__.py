@@ -17,7 +17,6 @@ import json
 import os
 import pathlib
 import re
-import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping
@@ -25,14 +24,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import _torch_cpu
 from .._dtypes import NAMES, called
-from .._errors import CaptureError
-from .._result_file import ResultFile, require_local
+from .._errors import CaptureError as CaptureError
+from .._result_file import ResultFile
 from .._spec import Spec
+from . import _hf_config
 
 if TYPE_CHECKING:
     import torch as _torch
 
-    from ._compare import Real
+    from ._compare import Real, Ulps
     from ._verify import Verified
 
 __all__ = ["Captured", "hf", "jax", "torch"]
@@ -61,7 +61,7 @@ class Captured:
     _real: Callable[[int], Mapping[str, Real]] | None = dataclasses.field(
         default=None, repr=False, compare=False
     )  # This returns the tensors that the constructor makes, after a seed.
-    _spread: Callable[[str], int] | None = dataclasses.field(
+    _spread: Callable[[str], Ulps] | None = dataclasses.field(
         default=None, repr=False, compare=False
     )  # This returns the ulps by which a tensor's elements may be off.
     _has_own_seed: bool = False  # If so, the spec's seed does not change random numbers.
@@ -182,6 +182,7 @@ def torch(
     import torch as pytorch
 
     from ._capture import capture
+    from ._finish import only_capture_errors
 
     if engine == _torch_cpu.NAME:
         engine = "torch_cpu"
@@ -195,15 +196,16 @@ def torch(
         pytorch.float32, pytorch.float64, pytorch.bfloat16, pytorch.float16
     ):  # fmt: skip
         raise ValueError(f"PyTorch's default element type cannot be {default}")
-    return capture(
-        lambda: make(*args, **kwargs),
-        name=name,
-        seed=seed % 2**64,
-        dtype=default,
-        engine=engine,
-        all_buffers=buffers == "all",
-        config=config,
-    )
+    with only_capture_errors():
+        return capture(
+            lambda: make(*args, **kwargs),
+            name=name,
+            seed=seed % 2**64,
+            dtype=default,
+            engine=engine,
+            all_buffers=buffers == "all",
+            config=config,
+        )
 
 
 def jax(
@@ -250,33 +252,26 @@ def hf(
 
     Args:
         config: a ``config.json``, or a ``PretrainedConfig``. The class is the first of its
-            ``architectures``, or else what ``AutoModel`` takes.
+            ``architectures``, or else the one with the head that ``shardinit import`` takes.
         name, seed, dtype, engine, buffers: as for `torch`, but `dtype` is by default the config's.
 
     Raises:
         CaptureError: as `torch`; or Transformers does not know the config's ``model_type``.
     """
-    import transformers
-
     inputs: tuple[str, ...] = ()
     if isinstance(config, (str, os.PathLike)):
         inputs = () if config == "-" else (os.fspath(config),)
-        config = _load_config(os.fspath(config))
-    architectures = getattr(config, "architectures", None) or []
-    of = getattr(transformers, architectures[0], None) if architectures else None
-    if architectures and of is None:
-        wanted = f"`{architectures[0]}`, the config's architecture"
-        raise CaptureError(f"Transformers {transformers.__version__} has no class {wanted}")
+        config = _hf_config.load(os.fspath(config))
+    of = _hf_config.class_of(config)
     kept = dtype if dtype is not None else getattr(config, "dtype", None)
-    build: Any = of._from_config if of else transformers.AutoModel.from_config
     options = {} if kept is None else {"dtype": _dtype(kept)}
     written = json.loads(config.to_json_string(use_diff=True))
     written.pop("transformers_version", None)
-    if architectures:
-        written["architectures"] = architectures
+    if getattr(config, "architectures", None):
+        written["architectures"] = [of.__name__]
     captured = torch(
-        lambda: build(config, **options),
-        name=name or architectures[0] if architectures else name,
+        lambda: of._from_config(config, **options),
+        name=name or of.__name__,
         seed=seed,
         dtype=None,
         engine=engine,
@@ -290,27 +285,6 @@ def check_engine(engine: str, engines: tuple[str, ...]) -> None:
     """Raises ValueError for an engine that is none of these."""
     if engine not in engines:
         raise ValueError(f"unknown engine `{engine}`: `engine` is one of {', '.join(engines)}")
-
-
-def _load_config(path: str) -> Any:
-    from transformers import AutoConfig
-
-    require_local(path)
-    source = "standard input" if path == "-" else path
-    try:
-        numbers = json.loads(sys.stdin.read() if path == "-" else pathlib.Path(path).read_text())
-    except OSError as error:
-        raise CaptureError(f"cannot read {source}: {error.strerror}") from None
-    except ValueError as error:
-        raise CaptureError(f"{source} is not JSON: {error}") from None
-    if not isinstance(numbers, dict) or not isinstance(numbers.get("model_type"), str):
-        raise CaptureError(f"{source} has no `model_type`: it is not a Hugging Face config")
-    model_type = numbers.pop("model_type")
-    try:
-        return AutoConfig.for_model(model_type, **numbers)
-    except ValueError:
-        why = f"Transformers does not know the model type `{model_type}` of {source}"
-        raise CaptureError(why) from None
 
 
 def _dtype(dtype: str | _torch.dtype) -> _torch.dtype:

@@ -16,7 +16,7 @@ from . import Captured
 from . import _chance as chance
 from ._compare import Real, Words
 from ._expression import NoFormula
-from ._finish import check_path, finish
+from ._finish import check_path, finish, unexpected
 from ._initializer import bits, tensor_of
 from ._lines import users_frame
 from ._norms import norms_of
@@ -128,11 +128,15 @@ def _tensors(
             problems[path] = str(error)
     for path, value in values.items():
         try:
-            tensors.append(tensor_of(path, value, engine))
+            tensors.append(_tensor_of(path, value, values, engine))
         except NoFormula as error:
-            norms = norms_of(path, value, values)
-            if norms is None:
-                problems[path] = str(error)
-            else:
-                tensors.append(norms)
+            problems[path] = str(error)
+        except Exception as error:
+            problems[path] = unexpected(error, str(value.origin))
     return tensors, problems, values
+
+
+def _tensor_of(path: str, value: Value, values: Mapping[str, Value], engine: str) -> Tensor:
+    found = norms_of(path, value, values) or tensor_of(path, value, engine)
+    found.origin = found.uses[0].draw.origin if found.uses else value.origin
+    return found

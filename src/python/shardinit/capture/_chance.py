@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import os
 import random
 import secrets
@@ -59,6 +61,7 @@ def _asked(sources: list[str]) -> Iterator[None]:
 
         return call
 
+    urandom = os.urandom  # A number is noted once.
     seed, by_system = random.Random.seed, noted(lambda: None)
 
     def seeded(generator: random.Random, a: Any = None, version: int = 2) -> None:
@@ -67,11 +70,42 @@ def _asked(sources: list[str]) -> Iterator[None]:
         seed(generator, a, version)
 
     with (
-        mock.patch.object(os, "urandom", noted(os.urandom)),
-        mock.patch.object(random, "_urandom", noted(os.urandom)),
+        _seeded_anew(sources),
+        mock.patch.object(os, "urandom", noted(urandom)),
+        mock.patch.object(random, "_urandom", noted(urandom)),
         mock.patch.object(random.Random, "seed", seeded),
     ):
         yield
+
+
+@contextlib.contextmanager
+def _seeded_anew(sources: list[str]) -> Iterator[None]:
+    """Forgets random bytes that a generator of NumPy takes before it is given a seed.
+
+    `numpy.random.RandomState(123)` makes such a generator, and then seeds it. The generator's type
+    is one of C, whose methods can only be replaced in its own namespace.
+    """
+    if "numpy" not in sys.modules:
+        yield
+        return
+    kind = sys.modules["numpy"].random.MT19937
+    methods = gc.get_referents(kind.__dict__)[0]
+    before = methods["_legacy_seeding"]
+
+    def legacy_seeding(generator: Any, seed: Any) -> Any:
+        if seed is not None and sources and sources[-1] == "os.urandom":
+            sources.pop()
+        return before(generator, seed)
+
+    def put(method: Any) -> None:
+        methods["_legacy_seeding"] = method
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+
+    put(legacy_seeding)
+    try:
+        yield
+    finally:
+        put(before)
 
 
 def _becomes_a_number() -> bool:

@@ -19,6 +19,7 @@ from ._verify import Verified
 _DIFFERENT = 1
 _WRONG = 2  # As for `shardinit`, the command line or something that it names is wrong.
 _CONFLICT = 4
+_FAULT = 70
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,6 +53,8 @@ def _run(options: argparse.Namespace) -> int:
             captured.write(options.output, force=options.force)
             _say(options, f"{options.output}: {len(captured.tensors):,} tensors")
         return 0 if options.verify == "none" else _verify(captured, options)
+    except CaptureError as error:
+        return _complain(str(error), _FAULT if error.is_fault else _WRONG)
     except (ShardinitError, ValueError) as error:
         return _complain(str(error), _WRONG if not isinstance(error, LibraryError) else 3)
     except FileExistsError:
@@ -61,7 +64,11 @@ def _run(options: argparse.Namespace) -> int:
             _CONFLICT,
         )
     except OSError as error:
-        return _complain(f"cannot write {options.output}: {error.strerror}", 3)
+        # Another try does not help who may not write there.
+        is_lasting = isinstance(error, (PermissionError, NotADirectoryError))
+        return _complain(
+            f"cannot write {options.output}: {error.strerror}", _WRONG if is_lasting else 3
+        )
 
 
 def _verify(captured: Captured, options: argparse.Namespace) -> int:

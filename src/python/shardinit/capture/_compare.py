@@ -67,20 +67,29 @@ def in_ulps(count: float) -> str:
 
 Ulps = np.ndarray[Any, Any]  # One number for all elements, or one for each.
 
-_LAST, _NEARLY_SINGULAR = 8, 4096
+# A column of an orthogonal matrix exceeds its bound once in so many, as far as the bound is sharp.
+_RARE = 10_000
 
 
 def ulps_of_orthogonal(shape: tuple[int, ...]) -> Ulps:
     """The ulps by which each element of an orthogonal matrix may differ.
 
-    LAPACK's error grows with the columns. The last columns of a nearly square matrix are the rest
-    of random vectors when nearly all directions are taken. That rest is short, and now and then
-    next to nothing, which makes its error larger.
+    LAPACK's QR applies one reflection for each of the `few` columns. Each takes sums of `many`
+    terms in f32, whose roundings add up as random steps do: to sqrt(many) units (Higham and Mary
+    2019), and those of all reflections to sqrt(many * few). This is the error of a random vector,
+    relative to its length, which is sqrt(many). Column j is the vector's rest when j directions are
+    taken, divided by the length of that rest: a chi-distributed number with many - j degrees of
+    freedom, d. It is below x with a probability of at most x^d / (2^(d/2) * gamma(d/2 + 1)). So the
+    error is at most sqrt(many * few) * sqrt(many) / x, where x has the probability 1 / _RARE.
+    The last column of a square matrix is what the others leave, so it is as exact as they are.
+    The largest element with the wrong sign is always off by more than 2^24 units.
     """
     rows, columns = shape[0], math.prod(shape[1:])
     few, many = sorted((rows, columns))
-    allowed = np.full(few, max(few, ULPS))
-    allowed[max(0, few - max(0, _LAST - (many - few))) :] *= _NEARLY_SINGULAR
+    degrees = np.maximum(many - np.arange(few), 2)
+    logs = np.array([math.lgamma(d / 2 + 1) for d in degrees]) + degrees / 2 * math.log(2)
+    shortest = np.exp((logs - math.log(_RARE)) / degrees)
+    allowed = np.clip(np.ceil(many * math.sqrt(few) / shortest), ULPS, 2**24)
     each = allowed[:, None] if rows < columns else allowed[None, :]
     return np.broadcast_to(each, (rows, columns)).reshape(shape)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import operator as op
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +45,8 @@ class Index:
         return Index(constant, tuple(sorted((d, f) for d, f in factors.items() if f)))
 
     def plus(self, other: Index, times: int = 1) -> Index:
+        if type(other) is not Index:
+            raise NoFormula("chosen elements, or every few of them, are moved")
         factors = dict(self.factors)
         for d, f in other.factors:
             factors[d] = factors.get(d, 0) + times * f
@@ -79,7 +82,7 @@ class Divided(Index):
     def plus(self, other: Index, times: int = 1) -> Index:
         if not other.factors and times * other.constant == 0:
             return self
-        raise NoFormula("an index into every few elements is moved")
+        raise NoFormula("chosen elements, or every few of them, are moved")
 
     def fixed(self, ranges: Mapping[int, Range]) -> Index:
         whole = super().fixed(ranges)
@@ -91,6 +94,65 @@ class Divided(Index):
 
     def text(self) -> Term:
         return binary("/", super().text(), number(self.divisor))
+
+
+@dataclasses.dataclass(frozen=True)
+class Looked(Index):
+    """A number from a table: entry `at`, an index.
+
+    `factors` are those of `at` if no number comes twice, and else none.
+    """
+
+    table: tuple[int, ...] = ()
+    at: Index = Index(0)
+
+    @staticmethod
+    def up(table: Sequence[int], at: Index, is_once: bool = False) -> Index:
+        """The index that is this entry of the table; a sum, if its numbers have equal steps.
+
+        `is_once` says that no number that is asked for comes twice.
+        """
+        steps = {b - a for a, b in itertools.pairwise(table)}
+        if len(steps) <= 1 and type(at) is Index:
+            return Index(table[0]).plus(at, steps.pop() if steps else 0)
+        factors = at.factors if is_once or len(set(table)) == len(table) else ()
+        return Looked(0, factors, tuple(table), at)
+
+    def plus(self, other: Index, times: int = 1) -> Index:
+        if other.factors:
+            raise NoFormula("chosen elements, or every few of them, are moved")
+        return dataclasses.replace(
+            self, table=tuple(n + times * other.constant for n in self.table)
+        )
+
+    def fixed(self, ranges: Mapping[int, Range]) -> Index:
+        at = self.at.fixed(ranges)
+        return dataclasses.replace(self, at=at) if at.factors else Index(self.table[at.constant])
+
+    def bounds(self, ranges: Mapping[int, Range]) -> Range:
+        first, last = self.at.bounds(ranges)
+        some = self.table[first : last + 1]
+        return min(some), max(some)
+
+    def text(self) -> Term:
+        at, table = self.at.text(), self.table
+        # Entries with equal steps are one piece: (first place, first number, step).
+        pieces: list[tuple[int, int, int]] = []
+        for place, n in enumerate(table):
+            if pieces and (begin := pieces[-1])[1] + begin[2] * (place - begin[0]) == n:
+                continue
+            step = table[place + 1] - n if place + 1 < len(table) else 0
+            pieces.append((place, n, step))
+        ends = [place for place, _, _ in pieces[1:]]
+        *others, term = [
+            binary("+", binary("*", binary("-", at, number(place)), number(step)), number(n))
+            if step
+            else number(n)
+            for place, n, step in pieces
+        ]
+        for end, other in reversed(list(zip(ends, others, strict=True))):
+            term = where(binary("<", at, number(end)), other, term)
+        return term
 
 
 @dataclasses.dataclass(frozen=True)

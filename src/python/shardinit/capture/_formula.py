@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from ._expression import (
-    Divided,
     Index,
     NoFormula,
     Range,
@@ -26,9 +26,21 @@ from ._expression import (
     truncated_normal,
 )
 from ._operations import CHOOSES, OPERATIONS, Operation
-from ._stream import Words
+from ._reduced import TORCH_CPU_HAS_THEM
+from ._stream import GROUP, Words, is_one_round
 from ._torch_numbers import rounded, torch_term
-from ._values import Apply, Draw, Empty, Gather, Geometry, Literal, Scatter, Value, evaluate
+from ._values import (
+    Apply,
+    Draw,
+    Empty,
+    Gather,
+    Geometry,
+    Literal,
+    Scatter,
+    Value,
+    evaluate,
+    first_draw,
+)
 from ._walk import At, Ranges, Walk
 
 _LOOKED_AT = 1 << 16  # At most so many elements are computed to see if they are one number.
@@ -43,27 +55,63 @@ class Formula(Walk):
             returns an expression, exact to the bit, for values that no random number decides. With
             it a number may be used as often as the constructor uses it, and is rounded between
             operations as in PyTorch.
+        table: such a function for other engines, for values that have no other expression.
 
     Attributes:
+        along: the dimension along which its vectors are normalized, if it is such a draw.
         term: the expression.
         uses: the draws in it.
         marks: text that stands for a place of PyTorch's stream in the expression → that place.
     """
 
-    def __init__(self, value: Value, fixed: Callable[[Value], str] | None = None) -> None:
+    def __init__(
+        self,
+        value: Value,
+        fixed: Callable[[Value], str] | None = None,
+        table: Callable[[Value], str] | None = None,
+    ) -> None:
         super().__init__()
         self.marks: dict[str, Words] = {}
+        self.along = 0
         self.rounds = fixed is not None
-        self._fixed = fixed
+        self._fixed, self._table = fixed, table
+        self._no_pieces: set[int] = set()  # It has values that are not made piece by piece.
+        self._unwritten, self._unwritten_at = "memory that nothing is written to", None
+        if value.random:
+            self._unwritten = "it is drawn in parts that no expression joins"
+            self._unwritten_at = first_draw(value).origin
         ranges = {d: (0, n - 1) for d, n in enumerate(value.shape)}
-        self.term = self.of(value, identity(value.shape), ranges)
-        if "<" in self.term.text and re.search("<[a-z]+>.|.<[a-z]+>", self.term.text):
-            raise NoFormula("such random values are changed", self.uses[0].draw.origin)
+        try:
+            self.term = self.of(value, identity(value.shape), ranges)
+        except RecursionError:
+            why = "its expression has too many operations in one another"
+            raise NoFormula(why, value.origin) from None
+        text = re.sub(r"<normalized>( \* [\d.e-]+)?$", "", self.term.text)
+        if "<" in text and re.search("<[a-z]+>.|.<[a-z]+>", text):
+            why = "such random values are changed"
+            if "<orthogonal>" in text or "<sparse>" in text:
+                why += f" or are a part of a tensor, but {TORCH_CPU_HAS_THEM}"
+            raise NoFormula(why, self.uses[0].draw.origin)
+
+    def is_constant(self) -> bool:
+        """Whether no random number is in an element."""
+        return not self.uses or self.term.value is not None
 
     def of(self, value: Value, index: tuple[Index, ...], ranges: Ranges) -> Term:
         """One element of a value."""
+        self.step(value)
+        if value.random or self._table is None or isinstance(value, Empty):
+            return self._of(value, index, ranges)
+        try:
+            return self._of(value, index, ranges)
+        except NoFormula:
+            return _moved(self._table(value), index)
+
+    def _of(self, value: Value, index: tuple[Index, ...], ranges: Ranges) -> Term:
         if isinstance(value, Draw):
             return self._draw(value, index, ranges)
+        if isinstance(value, Empty):
+            raise NoFormula(self._unwritten, self._unwritten_at or value.origin)
         if self._fixed is not None and not value.random and value.dtype.is_floating_point:
             constant = _constant(value)
             if constant is not None:
@@ -75,14 +123,12 @@ class Formula(Walk):
                 # Elements of a storage lie in the order in which they were drawn.
                 flat = _place(value.layout, value.view, index)
                 return self._draw(base, index, ranges, flat.text())
-            flat = _place(value.layout, value.view, index)
-            return self.of(value.base, _unflatten(flat, value.layout, ranges), ranges)
+            base, index = self.gathered(value, index, ranges)
+            return self.of(base, index, ranges)
         if isinstance(value, Scatter):
             return self._scatter(value, index, ranges)
         if isinstance(value, Literal):
             return self._literal(value, index, ranges)
-        if isinstance(value, Empty):
-            raise NoFormula("memory that nothing is written to", value.origin)
         assert isinstance(value, Apply)
         names = [argument.name for argument in value.function._schema.arguments]
         arguments = dict(zip(names, value.args, strict=False)) | value.kwargs
@@ -92,6 +138,13 @@ class Formula(Walk):
         term = Operation(self, value, index, ranges, arguments).built(OPERATIONS, value.name)
         chooses = value.name in CHOOSES and term.value is None
         return rounded(term, value.dtype) if self.rounds and not chooses else term
+
+    def gathered(
+        self, value: Gather, index: tuple[Index, ...], ranges: Ranges
+    ) -> tuple[Value, tuple[Index, ...]]:
+        """The value that a view is of, and the index of the view's element there."""
+        flat = _place(value.layout, value.view, index)
+        return value.base, _unflatten(flat, value.layout, ranges)
 
     def mark(self, words: Words) -> Term:
         """The text that stands for a place of PyTorch's stream."""
@@ -136,11 +189,16 @@ class Formula(Walk):
                 return negative(call("floor", negative(binary("/", call("log1p", minus), rate))))
             case "trunc_normal":
                 mean, std = draw.parameters["mean"], draw.parameters["std"]
+                if std == 0:
+                    raise NoFormula("truncated numbers whose std is 0", draw.origin)
                 low, high = ((draw.parameters[end] - mean) / std for end in "ab")
                 return truncated_normal(low, high, std, mean)
         if index == identity(draw.shape) and draw.kind in ("orthogonal", "sparse"):
             return Term(f"<{draw.kind}>")
-        raise NoFormula("no expression draws such values", draw.origin)
+        why = "no expression draws such values"
+        if draw.kind == "orthogonal":
+            why = f"parts of an orthogonal matrix, but {TORCH_CPU_HAS_THEM}"
+        raise NoFormula(why, draw.origin)
 
     def _literal(self, value: Literal, index: tuple[Index, ...], ranges: Ranges) -> Term:
         low = tuple(i.bounds(ranges)[0] for i in index)
@@ -160,22 +218,136 @@ class Formula(Walk):
     def _scatter(self, value: Scatter, index: tuple[Index, ...], ranges: Ranges) -> Term:
         if not any(value.view.size) and value.view.size:
             return self.of(value.base, index, ranges)
+        if id(value) not in self._no_pieces:
+            dimension, pieces = _pieces(value, self._no_pieces)
+            if pieces:
+                return self._of_pieces(pieces, dimension, index, ranges)
         boxes = _boxes(value.layout, value.view)
         if boxes is None:
             raise NoFormula("a part of a tensor that is not a slice is written to", value.origin)
         return At(self, value, index, ranges).overwritten(
             boxes,
             len(value.view.size),
-            lambda: self.of(value.base, index, ranges),
+            lambda rest: self.of(value.base, index, rest),
             lambda source, inside: self.of(value.values, source, inside),
         )
+
+
+    def _of_pieces(
+        self, pieces: Sequence[_Piece], dimension: int, index: tuple[Index, ...], ranges: Ranges
+    ) -> Term:
+        """An element of a tensor that was written piece by piece along a dimension."""
+        low, high = index[dimension].bounds(ranges)
+        if self.rounds and low < high:
+            term = self._one_draw(pieces, dimension, index, ranges)
+            if term is not None:
+                return term
+        terms: list[Term] = []
+
+        def part(n: int, inside: tuple[Index, ...], ranges: Ranges) -> Term:
+            terms.append(self.of(pieces[n].values, pieces[n].source(inside), ranges))
+            return terms[-1]
+
+        counts = [piece.boxes[dimension][2] for piece in pieces]
+        whole = self.joined(counts, dimension, index, ranges, part)
+        # Without PyTorch's own numbers, draws of one distribution become one.
+        is_one = not self.rounds and len({term.text for term in terms}) == 1
+        return terms[0] if is_one and "<" not in terms[0].text else whole
+
+    def _one_draw(
+        self, pieces: Sequence[_Piece], dimension: int, index: tuple[Index, ...], ranges: Ranges
+    ) -> Term | None:
+        """An element of pieces drawn at equal distances in the stream, as if they were one draw."""
+        draws = [piece.values for piece in pieces if isinstance(piece.values, Draw)]
+        if len(draws) < len(pieces) or len(draws) < 2:
+            return None
+        first, second = draws[:2]
+        grouped = first.kind == "normal" or (
+            first.kind == "trunc_normal" and is_one_round(first.parameters, first.place.pairs)
+        )
+        size = math.prod(first.shape)
+        words = 2 if first.dtype == torch.float64 else 1
+        step, rest = divmod(second.place.position.count - first.place.position.count, words)
+        # Normal numbers are drawn in groups.
+        unit = GROUP if grouped else 1
+        if first.kind != "uniform" and (not grouped or first.place.pairs):
+            return None
+        if rest or step < size or step % unit or size % unit:
+            return None
+        for n, (draw, piece) in enumerate(zip(draws, pieces, strict=True)):
+            place = dataclasses.replace(
+                first.place,
+                position=first.place.position.plus(n * step * words),
+                spare=draw.place.spare,
+                end=draw.place.end,
+                left=draw.place.left,
+            )
+            same = (draw.kind, draw.shape, draw.dtype, draw.parameters, draw.problem)
+            if piece.boxes[dimension][2] > 1 or draw.place != place or draw.problem or same != (
+                first.kind, first.shape, first.dtype, first.parameters, first.problem
+            ):  # fmt: skip
+                return None
+        source = pieces[0].source(index)
+        for draw in draws:
+            self.use(draw, source, ranges)
+        count = step * (len(draws) - 1) + size
+        at = dataclasses.replace(first.place, spare=None, strides=(step, *first.place.strides))
+        whole = dataclasses.replace(first, shape=(count,), place=at)
+        return torch_term(whole, _flat(whole, (index[dimension], *source)), self.mark)
+
+
+@dataclasses.dataclass
+class _Piece:
+    """A part of a tensor that was overwritten: see `_boxes`."""
+
+    values: Value
+    boxes: list[_Box]
+
+    def source(self, index: Sequence[Index]) -> tuple[Index, ...]:
+        """The index of the values for the index of an element within the piece."""
+        source = [Index(0)] * len(self.values.shape)
+        for i, (_, _, count, dimension) in zip(index, self.boxes, strict=True):
+            if dimension is not None and count > 1:
+                source[dimension] = i
+        return tuple(source)
+
+
+def _pieces(top: Scatter, others: set[int]) -> tuple[int, list[_Piece]]:
+    """The pieces along a dimension that a tensor was written in, which are all of it.
+
+    There are none for a tensor that is made in another way; its parts are added to `others` then.
+    """
+    found: dict[int, _Piece] = {}
+    layout, dimension = top.layout, -1
+    value: Value = top
+    ends: dict[int, int] = {}
+    while isinstance(value, Scatter) and value.layout == layout:
+        boxes = _boxes(layout, value.view)
+        if boxes is None:
+            break
+        parts = [d for d, n in enumerate(layout.size) if boxes[d][:3] != (0, 1, n)]
+        dimension = parts[0] if dimension < 0 and parts else dimension
+        if parts != [dimension] or boxes[dimension][1] != 1:
+            break
+        start, end = boxes[dimension][0], boxes[dimension][0] + boxes[dimension][2]
+        over = [s for s in ends if start < ends[s] and s < end]
+        if not over:
+            found[start], ends[start] = _Piece(value.values, boxes), end
+        elif not (over[0] <= start and end <= ends[over[0]]):
+            break  # A part of it is still there.
+        if sum(ends.values()) - sum(ends) == layout.size[dimension]:
+            return dimension, [found[s] for s in sorted(found)]
+        others.add(id(value))
+        value = value.base
+    others.add(id(value))
+    return -1, []
 
 
 def _flat(draw: Draw, index: tuple[Index, ...]) -> Term:
     """The number of a draw's elements that are drawn before this one."""
     whole, term = Index(0), number(0)
     for i, stride in zip(index, draw.place.strides, strict=True):
-        if isinstance(i, Divided):
+        if type(i) is not Index:
             term = binary("+", term, binary("*", number(stride), i.text()))
         else:
             whole = whole.plus(i, stride)
@@ -211,7 +383,10 @@ def _constant(value: Value) -> float | int | None:
     return data[0].item() if same and math.isfinite(data[0].item()) else None
 
 
-def _boxes(layout: Geometry, view: Geometry) -> list[tuple[int, int, int, int | None]] | None:
+_Box = tuple[int, int, int, int | None]
+
+
+def _boxes(layout: Geometry, view: Geometry) -> list[_Box] | None:
     """A view as a box: (start, step, count, dimension of the view) per dimension of the storage.
 
     None means that it is no box each of whose dimensions lies along one of the storage.
@@ -224,7 +399,7 @@ def _boxes(layout: Geometry, view: Geometry) -> list[tuple[int, int, int, int | 
             starts[d], rest = divmod(rest, layout.stride[d])
     if rest:
         return None
-    boxes: list[tuple[int, int, int, int | None]] = [(s, 1, 1, None) for s in starts]
+    boxes: list[_Box] = [(s, 1, 1, None) for s in starts]
     for dimension, (n, stride) in enumerate(zip(view.size, view.stride, strict=True)):
         if n == 1:
             continue
@@ -245,8 +420,8 @@ def _place(layout: Geometry, view: Geometry, index: tuple[Index, ...]) -> Index:
     flat = Index(view.offset - layout.offset)
     for i, n, stride in zip(index, view.size, view.stride, strict=True):
         if n > 1 and stride:
-            if isinstance(i, Divided):
-                raise NoFormula("an index into every few elements is moved")
+            if type(i) is not Index:
+                raise NoFormula("chosen elements, or every few of them, are moved")
             flat = flat.plus(i, stride)
     return flat
 

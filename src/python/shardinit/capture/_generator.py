@@ -94,6 +94,12 @@ class Watched:
         return data.numpy().tobytes() in self._states
 
 
+    def is_a_copy(self, generator: torch.Generator) -> bool:
+        """Whether another generator has a state of this one."""
+        with _disable_current_modes():
+            return generator.get_state().numpy().tobytes() in self._states
+
+
 _NOBODYS = 0x1E3779B97F4A7C15
 
 

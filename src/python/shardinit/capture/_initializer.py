@@ -34,15 +34,16 @@ from ._tensor import (
     varying,
 )
 from ._torch_numbers import MATRIX, torch_term
-from ._values import Draw, Literal, Value, contiguous, evaluate
+from ._values import COMPUTED, Draw, Literal, Value, contiguous, evaluate
 from ._walk import check_uses
-
-COMPUTED = 1 << 27  # At most so many elements are compared with the real ones.
 
 
 def tensor_of(path: str, value: Value, engine: str) -> Tensor:
     """Makes the tensor of a spec that holds a value; NoFormula if a spec cannot say it."""
     dtype = name_of(value.dtype)
+    if value.dtype.is_complex:
+        why = "complex numbers: keep the real and the imaginary part as two tensors"
+        raise NoFormula(why, value.origin)
     if not dtype:
         raise NoFormula(f"a spec has no {value.dtype}".replace("torch.", ""), value.origin)
     if not math.prod(value.shape):
@@ -51,7 +52,7 @@ def tensor_of(path: str, value: Value, engine: str) -> Tensor:
         return of_numbers(path, value.shape, dtype, _fixed(value, dtype))
     if engine == TORCH_CPU:
         formula = Formula(value, _fixed_text)
-        if not formula.uses:
+        if formula.is_constant():
             return tensor_of(path, _whatever_is_drawn(value), engine)
         draw = formula.uses[0].draw
         text = stored(formula.term, dtype).text
@@ -65,8 +66,8 @@ def tensor_of(path: str, value: Value, engine: str) -> Tensor:
         if placed is None:
             raise NoFormula(BEHIND, draw.origin)
         return Tensor(path, value.shape, dtype, placed, formula.uses, path)
-    formula = Formula(value)
-    if not formula.uses:
+    formula = Formula(value, table=_fixed_text)
+    if formula.is_constant():
         return tensor_of(path, _whatever_is_drawn(value), engine)
     check_uses(formula.uses)
     init = _drawn(formula, value.shape)
@@ -134,6 +135,8 @@ def _filled_with(draw: Draw, shape: tuple[int, ...]) -> Initializer | None:
             recipe = draw.recipe if draw.dtype != torch.float64 else ""
             return _uniform(p.get("low", 0.0), p.get("high", 1.0), shape, recipe)
         case "trunc_normal" | "orthogonal" | "sparse":
+            if draw.kind != "trunc_normal" and shape != draw.shape:
+                return None
             numbers = {k: v for k, v in p.items() if (k, v) not in (("mean", 0), ("gain", 1))}
             return {draw.kind: numbers} if numbers else draw.kind
     return None
@@ -146,6 +149,9 @@ def _drawn(formula: Formula, shape: tuple[int, ...]) -> Initializer:
     is_whole = len(formula.uses) == 1 and text == Formula(whole).term.text
     if is_whole and (init := _filled_with(draw, shape)) is not None:
         return init
+    if (along := re.fullmatch(r"<normalized>(?: \* ([\d.e-]+))?", text)) is not None:
+        length = {} if along[1] is None else {"length": float(along[1])}
+        return {"normalized": {"axis": formula.along, **length}}
     scaled = re.fullmatch(r"normal\(\)(?: \* ([\d.e-]+))?(?: ([+-]) ([\d.e-]+))?", text)
     if scaled:
         std, sign, mean = scaled.groups()

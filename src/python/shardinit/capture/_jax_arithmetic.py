@@ -58,6 +58,8 @@ def combined(operator: str, left: Term, right: Term, at: Operation) -> Term:
         return binary(operator, left, right)
     if not is_float:
         return whole(at, binary(operator, left, right))
+    if exact and any(0 < abs(x.value) < _NORMAL for x in (left, right) if x.value is not None):
+        raise NoFormula(f"a number below {_NORMAL:.3g}, which XLA takes for 0")
     if not exact and left.exact is not None and left.dtype == rounding_of(np.dtype(dtype)):
         left = left.exact  # One rounding more or less does not change the distribution.
     if isinstance(left, Scaled) and left.draw is not None and right.value is not None:
@@ -80,6 +82,8 @@ def combined(operator: str, left: Term, right: Term, at: Operation) -> Term:
     is_same = term.text in (left.text, right.text)
     return rounding(term, dtype) if exact and not is_same else term
 
+
+_NORMAL = float(np.finfo(np.float32).smallest_normal)
 
 _ARITHMETIC = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide}
 

@@ -19,7 +19,7 @@ from .._errors import CaptureError, CaptureWarning
 from .._jax_load import parts_of, path_of
 from . import Captured, check_engine
 from ._compare import WORDS, Real
-from ._finish import LAYOUT, finish
+from ._finish import LAYOUT, finish, only_capture_errors
 from ._jax_divide import Made
 from ._jax_initializer import dtype_name
 from ._jax_unseeded import other_generators, unseeded
@@ -41,6 +41,19 @@ def capture(
 ) -> Captured:
     """Does what `shardinit.capture.jax` does; its arguments and those of `make` are apart."""
     _check(engine, seed)
+    with only_capture_errors():
+        return _captured(make, args, kwargs, name=name, seed=seed, engine=engine)
+
+
+def _captured(
+    make: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    name: str | None,
+    seed: int,
+    engine: str,
+) -> Captured:
     keys = seed if engine == "jax_threefry" else 0  # With another engine they decide nothing.
     called = str(getattr(make, "__name__", "model")).replace("<lambda>", "model")
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
@@ -53,7 +66,7 @@ def capture(
                 f"no key of JAX decides the numbers of {_listed(different)}, which are other ones"
                 " in another run, as those of `numpy.random`: what they are now is in the spec",
                 CaptureWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         made = Made(graph, engine)
         for path, value in arrays.items():

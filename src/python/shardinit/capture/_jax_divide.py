@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from ._expression import NoFormula
-from ._finish import LAYOUT, check_path
+from ._finish import LAYOUT, check_path, unexpected
 from ._jax_initializer import divided_by, drawn, dtype_name, fixed, placed
 from ._jax_values import Value
 from ._jaxpr import Graph
@@ -30,6 +30,10 @@ class _Divided:
     @property
     def counts(self) -> tuple[int, ...]:
         return tuple(self.value.shape[d] for d in self.dimensions)
+
+
+# Tensors of one key are tied if these are equal.
+_ALIKE = ("shape", "dtype", "init", "fans", "axes")
 
 
 class Made:
@@ -64,6 +68,8 @@ class Made:
             self._add(path, path, value, {})
         except NoFormula as error:
             self.problems[path] = str(error)
+        except Exception as error:
+            self.problems[path] = unexpected(error, str(value.origin))
 
     def _is_divided(self, path: str, value: Value) -> bool:
         """Whether an array is made in parts: by JAX's keys, or because it is no tensor else."""
@@ -158,11 +164,26 @@ class Made:
         if self.engine != "jax_threefry":
             return
         for path in share(list(self.tensors.values()), self.engine):
-            value, place = self._made[path]
-            try:
-                self.tensors[path] = placed(path, value, self.graph, place)
-            except NoFormula as error:
-                self.problems[path] = str(error)
+            self._ask(path)
+        first: dict[bytes, Tensor] = {}
+        for path, tensor in list(self.tensors.items()):
+            if tensor.given is None or tensor.key != path:
+                continue
+            other = first.setdefault(tensor.given.words, tensor)
+            if other is tensor:
+                continue
+            if all(getattr(tensor, name) == getattr(other, name) for name in _ALIKE):
+                tensor.key = other.path
+            else:
+                self._ask(path)
+
+    def _ask(self, path: str) -> None:
+        """Makes a tensor ask for its numbers by JAX's keys."""
+        value, place = self._made[path]
+        try:
+            self.tensors[path] = placed(path, value, self.graph, place)
+        except NoFormula as error:
+            self.problems[path] = str(error)
 
     def _add(self, path: str, array: str, value: Value, place: Mapping[int, int]) -> None:
         self._made[path] = value, place
@@ -171,6 +192,8 @@ class Made:
         except RecursionError:
             why = "its expression has too many operations in one another"
             raise NoFormula(why, value.origin) from None
+        uses = self.tensors[path].uses
+        self.tensors[path].origin = uses[0].draw.origin if uses else value.origin
         if self.tensors[path].uses or "jax_" in str(self.tensors[path].init):
             self.drawn.add(array)
 

@@ -71,7 +71,6 @@ class Formula(Walk):
         """Finds the expression; `place` has for a dimension the only index that is asked for."""
         super().__init__()
         self.graph, self.exact, self.placed, self.is_placed = graph, exact, placed, False
-        self._steps = 0
         place = place or {}
         shape = [n for d, n in enumerate(value.shape) if d not in place]
         counted = iter(identity(shape))
@@ -88,9 +87,7 @@ class Formula(Walk):
 
     def of(self, value: Value, index: Indices, ranges: Ranges) -> Term:
         """One element of a value."""
-        self._steps += 1
-        if self._steps > _STEPS:
-            raise NoFormula(f"its expression has more than {_STEPS} operations", value.origin)
+        self.step(value)
         if isinstance(value, Draw):
             return self._draw(value, index, ranges)
         if is_key(value.dtype):
@@ -206,7 +203,6 @@ class Formula(Walk):
 
 
 _KEYS = 32  # One expression asks for numbers of at most so many keys.
-_STEPS = 1 << 14  # An expression of more operations would be too long as text, too.
 _COARSE = 1 << 20  # Numbers of 24 bits are all whole numbers below this, and only some above.
 
 

@@ -71,8 +71,8 @@ def _derivation(words: np.ndarray[Any, Any], graph: Graph, path: str) -> Key:
         flax = _flax_path(numbers[0], path) if name == "fold_in" else None
         steps.append((name, numbers if flax is None else (flax,)))
     if key is not None:
-        return Key("jax", (("words", (int(words[0]), int(words[1]))),))
-    return Key("jax", tuple(reversed(steps)))
+        steps = [("words", (int(words[0]), int(words[1])))]
+    return Key("jax", tuple(reversed(steps)), words.tobytes())
 
 
 _NO_HASH = 1 << 16  # A number below this is hardly the hash of a text.

@@ -297,7 +297,7 @@ def _overwritten(
         return combine(at, at.at(at.inputs[0], at.index, inside), made)
 
     return at.overwritten(
-        boxes, len(update.shape), lambda: at.at(at.inputs[0], at.index), values
+        boxes, len(update.shape), lambda rest: at.at(at.inputs[0], at.index, rest), values
     )
 
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ._expression import Origin
 from ._generator import Watched
 from ._lines import user_line
-from ._values import Blocked, Gather, Geometry, Literal, Scatter, Value, contiguous, evaluate
+from ._values import Blocked, Empty, Gather, Geometry, Literal, Scatter, Value, contiguous, evaluate
 
 if TYPE_CHECKING:
     from ._record import Recorder
@@ -125,6 +125,18 @@ def _is_row_major(geometry: Geometry) -> bool:
     return geometry == Geometry(geometry.size, contiguous(geometry.size), geometry.offset)
 
 
+# A value of more operations in one another is computed, if it has at most so many elements: else a
+# loop over single elements would take time and memory that grow with the square of their number.
+_DEEPEST, _COMPUTED = 64, 1 << 20
+
+
+def _shallow(value: Value) -> Value:
+    """The value itself, or its numbers where no random number decides it and it is made slowly."""
+    if value.random or value.depth <= _DEEPEST or math.prod(value.shape) > _COMPUTED:
+        return value
+    return Literal(value.shape, value.dtype, value.origin, evaluate(value))
+
+
 class Memory:
     """The storages of fake tensors.
 
@@ -152,12 +164,21 @@ class Memory:
         storage = self._storage(tensor)
         view = geometry(tensor)
         if tensor.dtype != storage.value.dtype:
-            raise Blocked(f"a view of {storage.value.dtype} memory as {tensor.dtype}")
+            why = f"a view of {storage.value.dtype} memory as {tensor.dtype}"
+            if storage.value.dtype.is_complex or tensor.dtype.is_complex:
+                why = "complex numbers: keep the real and the imaginary part as two tensors"
+            raise Blocked(f"{why}: {storage.value.origin}")
         if tensor.is_neg() or tensor.is_conj():
             raise Blocked("a view of memory with another sign")
         if view == storage.layout:
             return storage.value
         of = storage.value
+        while isinstance(of, Scatter) and of.layout == storage.layout:
+            if of.view == view:
+                return of.values
+            if not of.view.is_apart(view):
+                break
+            of = of.base
         return Gather(view.size, tensor.dtype, of.origin, of, storage.layout, view)
 
     def storage_of(self, tensor: torch.Tensor) -> int:
@@ -173,11 +194,11 @@ class Memory:
         layout, base = storage.layout, storage.value
         same = math.prod(view.size) == math.prod(layout.size) and view.offset == layout.offset
         if view == layout or (_is_row_major(view) and _is_row_major(layout) and same):
-            storage.value, storage.layout = value, view
+            storage.value, storage.layout = _shallow(value), view
         else:
-            storage.value = Scatter(
-                layout.size, base.dtype, value.origin, base, layout, view, value
-            )
+            value = _shallow(value)
+            whole = Scatter(layout.size, base.dtype, value.origin, base, layout, view, value)
+            storage.value = _shallow(whole)
         storage.store()
 
     def copied_memory(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -200,7 +221,7 @@ class Memory:
     def enter(self, tensor: torch.Tensor, value: Value) -> None:
         """Adds a new storage, whose whole memory is the tensor's."""
         keep = tensor.untyped_storage()
-        self._storages[int(keep._cdata)] = _Storage(keep, value, geometry(tensor))
+        self._storages[int(keep._cdata)] = _Storage(keep, _shallow(value), geometry(tensor))
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether the value of a tensor's memory is followed."""
@@ -214,7 +235,11 @@ class Memory:
             return tensor
         with _disable_current_modes(), torch.no_grad():
             fake = self.mode.from_tensor(tensor, static_shapes=True)
-        if self.knows(fake) or tensor.device.type == "meta":
+        if self.knows(fake):
+            return fake
+        origin = Origin("a tensor of numbers", user_line())
+        if tensor.device.type == "meta":
+            self.enter(fake, Empty(tuple(fake.shape), fake.dtype, origin))
             return fake
         with _disable_current_modes(), torch.no_grad():
             memory = tensor.untyped_storage()
@@ -226,7 +251,6 @@ class Memory:
             data = row[:count].cpu().clone().view(layout.size)
             if self.generator.is_state(data):
                 raise Blocked("the state of PyTorch's generator is used as numbers")
-        origin = Origin("a tensor of numbers", user_line())
         self.enter(fake, Literal(layout.size, data.dtype, origin, data))
         storage = self._storages[self.storage_of(fake)]
         storage.layout = layout

@@ -9,12 +9,11 @@ import torch
 
 from .._dtypes import name_of
 from ._compare import error_of_sum
-from ._initializer import COMPUTED
+from ._reduced import SAME, is_zero
 from ._tensor import Tensor, Text
-from ._values import Apply, Draw, Gather, Value, evaluate
+from ._values import COMPUTED, Apply, Draw, Gather, Value, evaluate
 
 _NORMS = ("norm", "linalg_vector_norm", "norm_except_dim")
-_SAME = ("alias", "clone", "detach", "lift_fresh")  # These operations change no element.
 
 
 def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | None:
@@ -28,8 +27,9 @@ def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | N
         return None
     elements = _moved(next(norm.parts()))
     for other, of in others.items():
-        shapes = len(value.shape) in (0, len(of.shape)) and all(
-            n in (1, m) for n, m in zip(value.shape, of.shape)  # noqa: B905  One may be a scalar.
+        shape = (*value.shape, *(1,) * (len(of.shape) - len(value.shape)))
+        shapes = len(shape) == len(of.shape) and all(
+            n in (1, m) for n, m in zip(shape, of.shape, strict=True)
         )
         if (
             other == path
@@ -40,12 +40,12 @@ def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | N
         ):
             continue
         made = evaluate(of, _numbers).double()
-        over = [d for d, n in enumerate(of.shape) if not value.shape or value.shape[d] != n]
-        norms = made.square().sum(over, keepdim=bool(value.shape)).sqrt() if over else made.abs()
+        over = [d for d, n in enumerate(of.shape) if shape[d] != n]
+        norms = made.square().sum(over).sqrt() if over else made.abs()
         wanted = evaluate(value, _numbers).double()
         terms = made.numel() // wanted.numel()
         error = 2 * torch.finfo(value.dtype).eps + error_of_sum(terms)
-        if torch.allclose(wanted, norms, rtol=error, atol=0):
+        if torch.allclose(wanted, norms.view(value.shape), rtol=error, atol=0):
             init = {"norms": {"of": Text(other)}}
             return Tensor(path, value.shape, name_of(value.dtype), init, [], path, of=other)
     return None
@@ -53,7 +53,10 @@ def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | N
 
 def _moved(value: Value) -> Value:
     """The value whose elements, all or some, this one has in whatever order."""
-    while isinstance(value, Gather) or (isinstance(value, Apply) and value.name in _SAME):
+    while isinstance(value, Gather) or (
+        isinstance(value, Apply)
+        and (value.name in SAME or (value.name in ("add", "sub") and is_zero(value.args[1])))
+    ):
         value = next(value.parts())
     return value
 

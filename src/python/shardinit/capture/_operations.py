@@ -8,24 +8,28 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from .._dtypes import rounding_of
 from ._expression import (
     Index,
+    Looked,
     NoFormula,
     Term,
     affine,
     binary,
     call,
     chosen,
+    identity,
     negative,
     number,
     where,
 )
+from ._reduced import REDUCES, is_zero, normalized_along, scaled
 from ._torch_numbers import rounded
-from ._values import Apply, Value
-from ._walk import At
+from ._values import Apply, Literal, Value, evaluate, random_parts, replace
+from ._walk import At, is_variable
 
 if TYPE_CHECKING:
     from ._formula import Formula
@@ -87,6 +91,8 @@ def _sum(operator: str) -> Build:
         if operator == "+" and not rounds and _inner(second, softplus) is first:
             # This is the inverse of softplus in a form that uses x only once.
             return call("log", call("expm1", at.of("self")))
+        if is_zero(second):  # This may be a product of zeros and random numbers.
+            return at.of("self")
         alpha = at.number(at.a.get("alpha", 1))
         if rounds and alpha.value != 1 and at.value.dtype.itemsize == 2:
             raise NoFormula("PyTorch rounds some elements of such a sum in another way")
@@ -108,6 +114,12 @@ def _inner(value: Any, operations: Sequence[str]) -> Any:
 
 
 def _divided(at: Operation) -> Term:
+    if not at.formula.rounds and (along := normalized_along(at)) is not None:
+        if at.index != identity(at.value.shape):
+            raise NoFormula("parts of normalized vectors")
+        at.formula.along = along
+        at.formula.use(scaled(at.a["self"])[0], at.index, at.ranges)
+        return Term("<normalized>")
     quotient = binary("/", at.of("self"), at.of("other"))
     match at.a.get("rounding_mode"):
         case "floor":
@@ -127,6 +139,30 @@ def _towards_zero(term: Term) -> Term:
     return binary("*", call("floor", call("abs", term)), _signs(term))
 
 
+_SHIFT = number(3 << 51)  # Sums with this number are rounded to whole ones, ties to even.
+
+
+def _round(at: Operation) -> Term:
+    decimals, term = at.a.get("decimals", 0), at.of("self")
+    factor = number(10 ** abs(decimals))
+    rounds = at.formula.rounds
+
+    def step(term: Term) -> Term:
+        return rounded(term, at.value.dtype) if rounds else term
+
+    if decimals and rounds and at.value.dtype != torch.float32:
+        raise NoFormula("PyTorch rounds decimals otherwise in such a type")
+    if decimals:
+        term = step(binary("*" if decimals > 0 else "/", term, factor))
+    whole = binary("-", binary("+", term, _SHIFT), _SHIFT)
+    if rounds:  # The result of a number below 0 is -0, and not 0.
+        below = binary("-", binary("+", negative(term), _SHIFT), _SHIFT)
+        whole = where(binary("<", term, number(0)), negative(below), whole)
+    if decimals:
+        whole = binary("/" if decimals > 0 else "*", step(whole), factor)
+    return whole
+
+
 def _signs(term: Term) -> Term:
     return binary("-", binary(">", term, number(0)), binary("<", term, number(0)))
 
@@ -139,7 +175,8 @@ def _cast(at: Operation) -> Term:
         return binary("!=", term, number(0))
     is_float = isinstance(source, float) if kind is None else kind.is_floating_point
     if not target.is_floating_point and is_float:
-        if term.text.startswith("floor(") and term.text.endswith(")"):
+        text = term.text
+        if (text.startswith("floor(") and text.endswith(")")) or text.endswith(f"- {_SHIFT.text}"):
             return term
         return _towards_zero(term)
     if target.is_complex:
@@ -187,7 +224,7 @@ def _stack(at: Operation) -> Term:
     index = at.index[dimension]
     rest = [i for d, i in enumerate(at.index) if d != dimension]
     low, high = index.bounds(at.ranges)
-    if low != high and (len(index.factors) != 1 or index.factors[0][1] != 1):
+    if low != high and not is_variable(index):
         raise NoFormula("a part of tensors that are stacked")
     terms = []
     choice = at.formula.choice()
@@ -205,6 +242,96 @@ def _pad(at: Operation) -> Term:
     pads = at.a["pad"]
     before = [0] * (len(at.index) - len(pads) // 2) + list(pads[::2])[::-1]
     return at.padded(at.a["self"], before, number(at.a.get("value") or 0))
+
+
+_PICKED = 1 << 16  # At most so many elements are chosen by an operation.
+
+
+def _picked(source: str) -> Build:
+    """The elements of an argument that others choose, which no random number decides."""
+
+    def build(at: Operation) -> Term:
+        value, of = at.value, at.a[source]
+        if any(part.random for part in value.parts() if part is not of):
+            raise NoFormula("random numbers choose elements")
+        if math.prod(value.shape) > _PICKED:
+            raise NoFormula(f"more than {_PICKED} elements are chosen by a tensor of indices")
+        # PyTorch itself chooses among the elements' numbers.
+        every = torch.arange(math.prod(of.shape)).view(of.shape)
+        numbers = Literal(of.shape, torch.int64, of.origin, every)
+        args, kwargs = replace(
+            (value.args, value.kwargs), lambda part: numbers if part is of else part, Value
+        )
+        chosen = evaluate(dataclasses.replace(value, args=args, kwargs=kwargs)).numpy()
+        places = np.unravel_index(chosen, of.shape) if of.shape else ()
+        return at.at(of, [_along(place, at.index) for place in places])
+
+    return build
+
+
+def _put(argument: str) -> Build:
+    """The elements of a tensor of which others, of an argument, are written to chosen places."""
+
+    def build(at: Operation) -> Term:
+        value, of, by = at.value, at.a["self"], at.a[argument]
+        if any(part.random for part in value.parts() if part is not of and part is not by):
+            raise NoFormula(
+                "random numbers choose what is written: use `torch.where` or `masked_fill_`"
+            )
+        if at.a.get("accumulate"):
+            raise NoFormula("several numbers may be added to one element")
+        size = math.prod(of.shape)
+        if size > _PICKED:
+            raise NoFormula(f"more than {_PICKED} elements are chosen by a tensor of indices")
+        places = torch.arange(size).view(of.shape)
+        numbers: dict[int, Any] = {id(of): Literal(of.shape, torch.int64, of.origin, places)}
+        shape = by.shape if isinstance(by, Value) else ()
+        behind = torch.arange(size, size + math.prod(shape)).view(shape)
+        written = Literal(shape, torch.int64, value.origin, behind)
+        arguments = dict(at.a) | {
+            "self": numbers[id(of)],
+            argument: written if isinstance(by, Value) else size,
+        }
+        names = [each.name for each in value.function._schema.arguments]
+        args = tuple(arguments[name] for name in names[: len(value.args)])
+        kwargs = {name: arguments[name] for name in value.kwargs}
+        moved = dataclasses.replace(value, args=args, kwargs=kwargs, dtype=torch.int64)
+        found = evaluate(moved).numpy()
+        is_written = found >= size
+        chosen = _along(is_written.astype(np.int64), at.index)
+        from_where = np.unravel_index(np.where(is_written, found - size, 0), shape) if shape else ()
+        taken = found[is_written]
+        once = len(set(taken.tolist())) == taken.size
+        source = [_along(_spread(place, is_written), at.index, once) for place in from_where]
+        return at.chosen(
+            chosen.text,
+            lambda: at.at(by, source) if isinstance(by, Value) else at.number(by),
+            lambda: at.of("self"),
+        )
+
+    return build
+
+
+def _spread(places: np.ndarray[Any, Any], known: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Places with those that are not known taken from their neighbours along each dimension."""
+    for axis in range(places.ndim):
+        first = np.expand_dims(known.argmax(axis), axis)
+        near, is_known = (np.take_along_axis(x, first, axis) for x in (places, known))
+        places, known = np.where(known, places, near), known | is_known
+    return places
+
+
+def _along(places: np.ndarray[Any, Any], index: Sequence[Index], is_once: bool = False) -> Index:
+    """The element of an array of places at an index; see `Looked.up`."""
+    at, kept = Index(0), []
+    for d, n in enumerate(places.shape):
+        kept.append(slice(0, 1))
+        if n > 1 and bool((places != places.take([0], axis=d)).any()):
+            if type(index[d]) is not Index:
+                raise NoFormula("elements are chosen among every few ones")
+            at = Index(0).plus(at, n).plus(index[d])
+            kept[d] = slice(None)
+    return Looked.up(places[tuple(kept)].ravel().tolist(), at, is_once)
 
 
 def _logical(build: Callable[[Term, Term], Term]) -> Build:
@@ -248,11 +375,48 @@ def _addcmul(at: Operation) -> Term:
 # These operations compute nothing: each element of a result is one of their inputs.
 CHOOSES = {
     "abs", "cat", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd", "copy",
-    "detach_copy", "fill", "flip", "masked_fill", "maximum", "minimum", "neg", "sign", "stack",
-    "_to_copy", "to", "tril", "triu", "where", "zero",
+    "detach_copy", "embedding", "fill", "flip", "gather", "index", "index_copy", "index_fill",
+    "index_put", "index_select", "masked_fill",
+    "maximum", "minimum", "neg", "roll", "sign", "stack", "take", "to", "_to_copy", "tril",
+    "triu", "where", "zero",
 }  # fmt: skip
 
+
+def _refused(why: str) -> Build:
+    def build(at: Operation) -> Term:
+        raise NoFormula(why)
+
+    return build
+
+
+_TWO_PARTS = "complex numbers: keep the real and the imaginary part as two tensors"
+_FACTORIZE = ("_linalg_eigh", "_linalg_svd", "geqrf", "linalg_eig", "linalg_qr", "svd")
+
+
+def _of_matrices(at: Operation) -> Term:
+    made = (part for part in random_parts(at.value) if isinstance(part, Apply))
+    if any(part.name in _FACTORIZE for part in made):
+        raise NoFormula(
+            "factors of a matrix of random numbers: capture the model without them, and compute"
+            " them from its weights (in PEFT capture with `init_lora_weights=True` instead of OLoRA"
+            " or PiSSA)"
+        )
+    raise NoFormula(
+        "products of matrices of random numbers: keep the factors, and multiply them in `forward`"
+    )
+
+
 OPERATIONS: dict[str, Build] = {
+    **dict.fromkeys(("addmm", "baddbmm", "bmm", "dot", "mm", "mv", *_FACTORIZE), _of_matrices),
+    **dict.fromkeys(
+        ("_fft_c2c", "_fft_c2r", "_fft_r2c", "angle", "complex", "imag", "polar", "real"),
+        _refused(_TWO_PARTS),
+    ),
+    **dict.fromkeys(("index_copy", "masked_scatter"), _put("source")),
+    **dict.fromkeys(
+        ("index_fill", "scatter"), lambda at: _put("value" if "value" in at.a else "src")(at)
+    ),
+    "index_put": _put("values"),
     **dict.fromkeys(("clamp", "clamp_max", "clamp_min"), _clamp),
     **dict.fromkeys(("clone", "copy", "detach_copy", "_to_copy", "to"), _cast),
     **dict.fromkeys(("full", "full_like", "new_full"), _filled("fill_value")),
@@ -274,6 +438,7 @@ OPERATIONS: dict[str, Build] = {
     "ceil": lambda at: negative(call("floor", negative(at.of("self")))),
     "constant_pad_nd": _pad,
     "div": _divided,
+    "embedding": _picked("weight"),
     "eq": _operator("=="),
     "erfinv": _function("erf_inv"),
     "eye": lambda at: binary("==", at.index[0].text(), at.index[1].text()),
@@ -282,6 +447,7 @@ OPERATIONS: dict[str, Build] = {
     "floor_divide": lambda at: call("floor", binary("/", at.of("self"), at.of("other"))),
     "ge": _operator(">="),
     "gt": _operator(">"),
+    **dict.fromkeys(("gather", "index", "index_select", "roll", "take"), _picked("self")),
     "le": _operator("<="),
     "linspace": _linspace,
     "lt": _operator("<"),
@@ -294,6 +460,7 @@ OPERATIONS: dict[str, Build] = {
     "pow": _power,
     "reciprocal": lambda at: binary("/", number(1), at.of("self")),
     "remainder": _function("mod", "self", "other"),
+    "round": _round,
     "rsqrt": lambda at: binary("/", number(1), call("sqrt", at.of("self"))),
     "rsub": lambda at: binary("-", at.of("other"), at.of("self")),
     "scalar_tensor": _filled("s"),
@@ -302,6 +469,8 @@ OPERATIONS: dict[str, Build] = {
     "stack": _stack,
     "sub": _sum("-"),
     "tril": _triangle("<="),
+    "trunc": lambda at: _towards_zero(at.of("self")),
     "triu": _triangle(">="),
+    **REDUCES,
     "where": _choice("condition", "self", "other"),
 }

@@ -13,6 +13,7 @@ import copy
 import ctypes
 import functools
 import gc
+import math
 import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from torch.utils._python_dispatch import (
 )
 
 from ._generator import is_default
-from ._values import Blocked
+from ._values import Blocked, evaluate
 
 if TYPE_CHECKING:
     from ._record import Recorder
@@ -112,19 +113,101 @@ def _sparse(tensor, sparsity, std=0.01, generator=None):  # type: ignore[no-unty
     return _patches.drawn("sparse_", tensor, {"sparsity": sparsity, "std": std}, generator)
 
 
-def drawn(name: str, tensor: Any, parameters: dict[str, float], generator: Any) -> Any:
-    """Notes a call of a function of torch.nn.init as one draw."""
+def drawn(name: str, tensor: Any, parameters: dict[str, Any], generator: Any) -> Any:
+    """Notes a call of a function of torch.nn.init as one draw.
+
+    The original runs on a small tensor with memory, so that arguments of all types mean what they
+    mean to PyTorch, and wrong ones raise its own errors.
+    """
     recorder = at_work()
     if recorder is None:
         return _BEFORE[name](tensor, **parameters, generator=generator)
-    if tensor.device.type == "meta" or not tensor.numel():
+    if tensor.device.type == "meta" or (name == "orthogonal_" and not tensor.numel()):
         return tensor
-    kind = name.strip("_").removeprefix("no_grad_")
-    recorder.fill(tensor, kind, parameters, generator)
+    given = {key: _known(recorder, name, key, value) for key, value in parameters.items()}
+    with _disable_current_modes(), torch.no_grad():
+        kind, numbers = _CALLS[name](tensor, **given)
+    if not tensor.numel():
+        return tensor
+    # sparse_ draws its places from PyTorch's generator, whichever is given.
+    original = None if kind == "sparse" else functools.partial(_BEFORE[name], **given)
+    recorder.fill(tensor, kind, numbers, generator, original)
     if kind == "sparse" and not is_default(generator):
         why = "`sparse_` draws its places from PyTorch's generator all the same before"
         recorder.stream.lose(why)
+    if kind == "uniform":  # PyTorch draws others to accept these by.
+        torch.empty_like(tensor).uniform_(generator=generator)
+    if kind == "orthogonal" and _has_dimensions(given["gain"]):
+        tensor.mul_(parameters["gain"])
     return tensor
+
+
+def _known(recorder: Recorder, name: str, key: str, value: Any) -> Any:
+    """An argument with its memory, if it is a tensor; Blocked for one of random numbers."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    made = recorder.value(value)
+    if made.random:
+        raise recorder.block(f"`{name}` has a random number as `{key}`")
+    return evaluate(made)
+
+
+def _called_orthogonal(tensor: Any, gain: Any) -> tuple[str, dict[str, float]]:
+    gain = 1 if _has_dimensions(gain) else gain  # The caller multiplies by such a tensor.
+    _BEFORE["orthogonal_"](torch.empty((1, 1), dtype=tensor.dtype), gain, torch.Generator())
+    return "orthogonal", {"gain": float(gain)}
+
+
+def _has_dimensions(number: Any) -> bool:
+    return isinstance(number, torch.Tensor) and number.ndim > 0
+
+
+def _called_sparse(tensor: Any, sparsity: Any, std: Any) -> tuple[str, dict[str, float]]:
+    rows = tensor.shape[0]
+    zeros = len(range(rows)[: math.ceil(sparsity * rows)])
+    torch.empty(0, dtype=tensor.dtype).normal_(0, std)
+    part = float(sparsity)
+    if not 0 <= part <= 1 or math.ceil(part * rows) != zeros:  # f32 may round in another way.
+        part = max(zeros - 0.5, 0) / max(rows, 1)
+    return "sparse", {"sparsity": part, "std": float(std)}
+
+
+_BEYOND = 16  # No number is so many standard deviations from the mean.
+
+
+def _called_trunc_normal(
+    tensor: Any, mean: Any, std: Any, a: Any, b: Any
+) -> tuple[str, dict[str, float]]:
+    _BEFORE["_no_grad_trunc_normal_"](torch.empty(0, dtype=tensor.dtype), mean, std, a, b)
+    ends = [(1 + math.erf((end - mean) / std / math.sqrt(2))) / 2 for end in (b, a)]
+    is_one = a == b and _accepts_every(float(a), mean, std, tensor.dtype)
+    mean, std, a, b = (float(x) for x in (mean, std, a, b))
+    if is_one:
+        return "uniform", {"low": a, "high": b}
+    if std == 0 and ends[0] - ends[1] > 0.3:
+        if not a <= mean <= b:
+            raise Blocked("`trunc_normal_` never ends where the mean is out of bounds and std is 0")
+        return "normal", {"mean": mean, "std": 0.0}
+    if math.isinf(a) and math.isinf(b):
+        return "normal", {"mean": mean, "std": std}
+    a, b = (mean + math.copysign(_BEYOND * std, x) if math.isinf(x) else x for x in (a, b))
+    return "trunc_normal", {"mean": mean, "std": std, "a": a, "b": b}
+
+
+def _accepts_every(at: float, mean: Any, std: Any, dtype: torch.dtype) -> bool:
+    """Whether `trunc_normal_`, both of whose bounds are `at`, takes the first numbers."""
+    peak = -0.5 * ((at - mean) / std) ** 2
+    logarithm = torch.full((1,), at, dtype=dtype).sub_(mean).div_(std).pow_(2).mul_(-0.5).sub_(peak)
+    largest = torch.nextafter(torch.ones((), dtype=dtype), torch.zeros((), dtype=dtype))
+    return bool(largest.log() <= logarithm)
+
+
+# Each makes of a call's arguments the kind of a draw and its numbers, as PyTorch has them.
+_CALLS: dict[str, Callable[..., tuple[str, dict[str, float]]]] = {
+    "orthogonal_": _called_orthogonal,
+    "sparse_": _called_sparse,
+    "_no_grad_trunc_normal_": _called_trunc_normal,
+}
 
 
 def _swap(a: Any, b: Any) -> None:  # The original refuses fake tensors with weak references.
@@ -206,13 +289,13 @@ def _no_shape(cls: Any, *_: Any, **__: Any) -> Any:
 
 @contextlib.contextmanager
 def _seed_is_not_asked_for() -> Iterator[None]:
-    """Ends a capture whose constructor asks for the generator's seed.
+    """Ends a capture whose constructor asks for the generator's seed, or the system for one.
 
     Generators are of a type of C, so the only name of the method that can be replaced is in the
     type's own namespace.
     """
     methods = gc.get_referents(torch._C.Generator.__dict__)[0]
-    before = methods["initial_seed"]
+    before, seed = methods["initial_seed"], methods["seed"]
 
     def initial_seed(generator: torch.Generator) -> int:
         recorder = at_work()
@@ -221,15 +304,22 @@ def _seed_is_not_asked_for() -> Iterator[None]:
             raise recorder.block(why)
         return int(before(generator))
 
-    def put(method: Any) -> None:
-        methods["initial_seed"] = method
+    def new_seed(generator: torch.Generator) -> int:
+        recorder = at_work()
+        if recorder is not None and not is_default(generator):
+            why = "`seed` gives a generator a seed of the system: give it one by `manual_seed`"
+            raise recorder.block(why)
+        return int(seed(generator))
+
+    def put(**by: Any) -> None:
+        methods.update(by)
         ctypes.pythonapi.PyType_Modified(ctypes.py_object(torch._C.Generator))
 
-    put(initial_seed)
+    put(initial_seed=initial_seed, seed=new_seed)
     try:
         yield
     finally:
-        put(before)
+        put(initial_seed=before, seed=seed)
 
 
 _HOLD = ("dict", "list", "tuple", "_lru_list_elem")

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ._expression import Origin
 from ._generator import is_default, move
-from ._values import Apply, Draw, Value
+from ._values import Apply, Value
 
 if TYPE_CHECKING:
     from ._record import Recorder
@@ -64,6 +64,21 @@ def held_by(low: int, high: int, dtype: torch.dtype) -> tuple[int, int]:
     return low, high
 
 
+def own_generator(args: Any, kwargs: Any) -> torch.Generator | None:
+    """The CPU generator of its own among an operation's arguments; None if it has none."""
+    generators = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Generator)]
+    if not generators or is_default(generators[0]) or generators[0].device.type != "cpu":
+        return None
+    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+    return None if any(x.device.type != "cpu" for x in tensors) else generators[0]
+
+
+def empty_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Real memory for a fake tensor."""
+    with _disable_current_modes():
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+
+
 def why_not_drawn(tensor: torch.Tensor, generator: Any) -> str:
     """Why a draw is not by PyTorch's CPU generator; "" if it is."""
     if not is_default(generator):
@@ -80,7 +95,7 @@ def drawn(
     """The value of a random operation, by its name and arguments; `tensor` has its memory."""
     problem = why_not_drawn(tensor, a.get("generator"))
 
-    def draw(kind: str, dtype: torch.dtype | None = None, **numbers: Any) -> Draw:
+    def draw(kind: str, dtype: torch.dtype | None = None, **numbers: Any) -> Value:
         return recorder.draw(tensor, kind, numbers, origin, problem, dtype)
 
     def apply(function: Any, *args: Any, **kwargs: Any) -> Apply:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -20,9 +21,10 @@ from ._generator import Watched
 from ._lines import called_in, user_line
 from ._memory import Memory, Mode
 from ._patches import patches
-from ._random import drawn, why_not_drawn
+from ._random import drawn, empty_like, own_generator, why_not_drawn
 from ._stream import Place, Stream, Words
 from ._values import (
+    COMPUTED,
     Apply,
     Blocked,
     Draw,
@@ -31,6 +33,7 @@ from ._values import (
     Value,
     default_dtype,
     evaluate,
+    first_draw,
     replace,
     values_in,
 )
@@ -66,7 +69,7 @@ class Recorder(Memory, TorchDispatchMode):
         origin: Origin,
         problem: str = "",
         dtype: torch.dtype | None = None,
-    ) -> Draw:
+    ) -> Value:
         """Draws numbers with the shape and order of elements of a tensor, and its type or `dtype`.
 
         With a problem they are not of PyTorch's generator; see `Draw` for all else.
@@ -86,11 +89,17 @@ class Recorder(Memory, TorchDispatchMode):
             lies = taken, stride, real, dense
             place = self.stream.take(order, kind, parameters, *lies, str(origin))
             self.generator.draw()
+            if kind == "uniform" and (only := _only_number(parameters, dtype)) is not None:
+                full = aten.full.default
+                return Apply(shape, dtype, origin, full, (shape, only), {"dtype": dtype}, 0)
             wanted = shape, dtype, kind, parameters, place
             for draw in self.draws if place.again else ():
                 at = dataclasses.replace(draw.place, again=True)
                 if (draw.shape, draw.dtype, draw.kind, draw.parameters, at) == wanted:
                     return draw  # These very numbers were drawn before.
+        wrong = [x for x in parameters.values() if isinstance(x, float) and not math.isfinite(x)]
+        if wrong:
+            problem = f"a spec has no number {wrong[0]}"
         recipe = called_in(str(torch.nn.init.__file__))
         draw = Draw(shape, dtype, origin, kind, parameters, order, place, problem, recipe)
         self.draws.append(draw)
@@ -149,12 +158,20 @@ class Recorder(Memory, TorchDispatchMode):
             return result
         # An operation reads all its arguments before it writes.
         values: tuple[Any, Any] = replace((args, kwargs), self.value, torch.Tensor)
+        self._check(function, args, kwargs)
         try:
             result = function(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             return self._fold(function, args, kwargs, origin)
         name = schema.name.removeprefix("aten::")
         if torch.Tag.nondeterministic_seeded in function.tags or "generator" in kwargs:
+            if generator := own_generator(args, kwargs):
+                value = self._own(function, (args, kwargs), written, result, generator, origin)
+                for tensor in written.values():
+                    self.write(tensor, value)
+                if not written:
+                    self.enter(result, value)
+                return result
             return self._random(function, name, values, written, result, origin)
         if name in _LOOK_AT_NO_ELEMENT:
             before = values[0][0]
@@ -181,6 +198,16 @@ class Recorder(Memory, TorchDispatchMode):
             self.enter(tensor, made)
         return result
 
+    def _check(self, function: Any, args: Any, kwargs: Any) -> None:
+        """Has PyTorch check the numbers of a random operation, which it does not without memory."""
+        is_random = torch.Tag.nondeterministic_seeded in function.tags
+        if not is_random or not function._schema.name.endswith("_"):
+            return
+        numbers = {key: x for key, x in kwargs.items() if key != "generator"}
+        if not any(isinstance(x, torch.Tensor) for x in (*args[1:], *numbers.values())):
+            with _disable_current_modes():
+                function(torch.empty(0, dtype=args[0].dtype), *args[1:], **numbers)
+
     def _random(
         self, function: Any, name: str, values: Any, written: Any, result: Any, origin: Origin
     ) -> Any:
@@ -199,21 +226,88 @@ class Recorder(Memory, TorchDispatchMode):
                 self.enter(tensor, value)
         return result
 
+    def _own(
+        self,
+        function: Any,
+        given: Any,
+        written: Any,
+        result: torch.Tensor,
+        generator: Any,
+        origin: Origin,
+    ) -> Value:
+        """Numbers that a generator of the constructor draws: the same for each seed of the spec."""
+        targets = {id(tensor) for tensor in written.values()}
+        shapes_only = str(function._schema.name).endswith("_like")
+
+        def real(tensor: torch.Tensor) -> torch.Tensor:
+            with _disable_current_modes():
+                made = empty_like(tensor)
+                if id(tensor) in targets or shapes_only:
+                    return made
+                value = self.value(tensor)
+                if value.random:
+                    raise Blocked(f"{origin} has random arguments and a generator of its own")
+                return made.copy_(evaluate(value))
+
+        args, kwargs = replace(given, real, torch.Tensor)
+        return self._constant(lambda: function(*args, **kwargs), result, generator, origin)
+
+    def _constant(
+        self, draw: Callable[[], Any], result: torch.Tensor, generator: Any, origin: Origin
+    ) -> Value:
+        """What a function draws from a generator of the constructor.
+
+        `result` is a fake tensor of that shape.
+        """
+        if result.numel() > COMPUTED:
+            raise Blocked(
+                f"{origin} draws {result.numel()} numbers from a generator of its own, which a"
+                f" file has to keep, but {COMPUTED} is the limit: use PyTorch's generator"
+            )
+        if self.generator.is_a_copy(generator):
+            raise Blocked(
+                f"{origin} draws from a generator with the state of PyTorch's own: draw from"
+                " `torch.default_generator` itself"
+            )
+        with _disable_current_modes(), torch.no_grad():
+            data = draw().contiguous()
+        return Literal(tuple(data.shape), data.dtype, origin, data)
+
     def fill(
-        self, tensor: torch.Tensor, kind: str, parameters: dict[str, float], generator: Any
+        self,
+        tensor: torch.Tensor,
+        kind: str,
+        parameters: dict[str, float],
+        generator: Any,
+        original: Callable[..., torch.Tensor] | None = None,
     ) -> None:
-        """Notes that a function of torch.nn.init fills a whole tensor."""
+        """Notes that a function of torch.nn.init fills a whole tensor.
+
+        `original` is that function with its other arguments, if it draws only from `generator`.
+        """
         tensor = self.fake(tensor)
         origin = Origin(f"torch.nn.init.{kind}_", user_line())
+        if original is not None and own_generator((tensor,), {"generator": generator}):
+            made = empty_like(tensor)
+
+            def draw() -> torch.Tensor:
+                return original(made, generator=generator)
+
+            self.write(tensor, self._constant(draw, tensor, generator, origin))
+            return
         problem = why_not_drawn(tensor, generator)
         self.write(tensor, self.draw(tensor, kind, parameters, origin, problem))
 
 
-def first_draw(value: Value) -> Draw:
-    """A draw that a random value depends on."""
-    while not isinstance(value, Draw):
-        value = next(part for part in value.parts() if part.random)
-    return value
+def _only_number(parameters: dict[str, Any], dtype: torch.dtype) -> float | None:
+    """The number that all of a draw's numbers are, whose bounds are equal; None if they differ."""
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    with _disable_current_modes():
+        ends = [torch.tensor(parameters.get(end, x), dtype=wide) for end, x in _BOUNDS]
+        return float(ends[0]) if ends[0] == ends[1] else None
+
+
+_BOUNDS = (("low", 0.0), ("high", 1.0))
 
 
 def record(

@@ -6,26 +6,55 @@ import functools
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 
-from ._initializer import COMPUTED
-from ._values import Apply, Draw, Value, evaluate
+from ._compare import Ulps, error_of_sum, ulps_of_orthogonal
+from ._values import COMPUTED, Apply, Draw, Value, evaluate, random_parts
 
 # These functions are not rounded alike everywhere; everything else in an expression is.
 _FUNCTIONS = {
     "cos", "erfinv", "exp", "expm1", "log", "log1p", "pow", "rsqrt", "sin", "sqrt", "tanh",
 }  # fmt: skip
+_SUMS = {"linalg_vector_norm", "mean", "norm", "std", "sum", "var"}
 _OFF = 2  # A function's result may be off by so many ulps.
 _SAFE = 4  # The real numbers may be off by this factor more than those that are tried.
 
 
-def spread_of(path: str, values: Mapping[str, Value]) -> int:
-    """The ulps by which a tensor's elements move when results of all its functions move by two.
+def spread_of(path: str, values: Mapping[str, Value]) -> Ulps:
+    """The ulps by which a tensor's elements may be off, for all or for each.
+
+    They are those by which elements move when what they are made of is off: functions by two ulps,
+    sums and orthogonal matrices by what PyTorch's may be.
+    """
+    value = values[path]
+    functions = np.array(_spread_of_functions(value))
+    parts = random_parts(value) if value.random else ()
+    if not any(isinstance(part, Draw) and part.kind == "orthogonal" for part in parts):
+        return functions
+    exact, moved = (evaluate(value, numbers).double() for numbers in (_numbers, _off))
+    unit = torch.finfo(value.dtype).eps / 2 * exact.abs().max()
+    most: Ulps = np.maximum(functions, np.ceil(((exact - moved).abs() / unit).numpy()))
+    return most
+
+
+def _off(draw: Draw) -> torch.Tensor:
+    """The same numbers, with orthogonal matrices as far off as they may be."""
+    made = _numbers(draw)
+    if draw.kind != "orthogonal":
+        return made
+    most = torch.from_numpy(ulps_of_orthogonal(tuple(draw.shape)).astype(np.float64))
+    unit = torch.finfo(draw.dtype).eps / 2 * made.abs().max()
+    sign = -1 if draw.order % 2 else 1
+    return (made.double() + sign * most * unit).to(draw.dtype)
+
+
+def _spread_of_functions(value: Value) -> int:
+    """The ulps by which elements move when results of all functions move by two.
 
     An ulp is that of the element itself, or of the largest one. In `log(exp(x) - 1)` one ulp of the
     inner function may become a hundred.
     """
-    value = values[path]
     if not value.dtype.is_floating_point or math.prod(value.shape) > COMPUTED:
         return 0
     most = 0.0
@@ -42,8 +71,14 @@ def spread_of(path: str, values: Mapping[str, Value]) -> int:
 
 
 def _moved(sign: int, value: Value, made: torch.Tensor) -> torch.Tensor:
-    functions = isinstance(value, Apply) and value.name in _FUNCTIONS
-    if not functions or not made.is_floating_point():
+    if not isinstance(value, Apply) or not made.is_floating_point():
+        return made
+    if value.name in _SUMS:
+        terms = math.prod(next(value.parts()).shape) // max(made.numel(), 1)
+        # Sums of numbers of both signs are smaller than their terms.
+        most = error_of_sum(terms) * (math.sqrt(terms) if value.name in ("sum", "mean") else 1)
+        return made + sign * most * made.abs().max()
+    if value.name not in _FUNCTIONS:
         return made
     moved = made.clone()
     for _ in range(_OFF):
@@ -62,6 +97,8 @@ def _numbers(draw: Draw) -> torch.Tensor:
         made.normal_(p.get("mean", 0.0), p.get("std", 1.0), generator=generator)
         if "a" in p:
             made.clamp_(p["a"], p["b"])
+    elif draw.kind == "orthogonal":
+        made.normal_(std=p["gain"] / math.sqrt(max(draw.shape)), generator=generator)
     else:
         made.uniform_(generator=generator)
     return made.to(draw.dtype)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 TORCH_CPU = "torch_cpu"  # The engine of this name has this stream.
 
-_GROUP = 16  # Normal numbers of a contiguous tensor are made in groups of so many.
+GROUP = 16  # Normal numbers of a contiguous tensor are made in groups of so many.
 # Normal numbers of 24 and of 53 random bits are at most so many standard deviations from the mean.
 _FARTHEST, _FARTHEST_OF_PAIRS = 5.78, 8.58
 _WIDE = 1 << 28  # Whole numbers of a larger range take 64 bits.
@@ -71,6 +71,16 @@ def strides_in_memory(shape: Sequence[int], stride: Sequence[int]) -> tuple[int,
     return tuple(result)
 
 
+def is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements with these strides are drawn in the order of their indices."""
+    step = 1
+    for n, stride in reversed(list(zip(shape, strides, strict=True))):
+        if n > 1 and stride != step:
+            return False
+        step *= n
+    return True
+
+
 def is_one_round(parameters: dict[str, float], pairs: bool) -> bool:
     """Whether no number of `trunc_normal_` can be out of bounds, whatever the seed."""
     mean, std, a, b = (parameters[name] for name in ("mean", "std", "a", "b"))
@@ -81,6 +91,8 @@ def is_one_round(parameters: dict[str, float], pairs: bool) -> bool:
 def _kept(parameters: dict[str, float]) -> float:
     """The part of a normal distribution between the bounds, as `trunc_normal_` computes it."""
     mean, std, a, b = (parameters[name] for name in ("mean", "std", "a", "b"))
+    if std == 0:
+        return math.nan
     below = [(1 + math.erf((end - mean) / std / math.sqrt(2))) / 2 for end in (a, b)]
     return below[1] - below[0]
 
@@ -159,11 +171,11 @@ class Stream:
         size = math.prod(shape)
         before, spare, problem = at.now, at.left, at.problem
         # Normal numbers are made two by two, or in groups of 16.
-        pairs = kind == "log_normal" or size < _GROUP or not contiguous
+        pairs = kind == "log_normal" or size < GROUP or not contiguous
         if not size or problem:
             pass
         elif kind in ("normal", "log_normal", "trunc_normal"):
-            if kind == "trunc_normal" and _kept(parameters) <= 0.3:
+            if kind == "trunc_normal" and not _kept(parameters) > 0.3:
                 self.lose(f"how many words {name} took before is only known by drawing them")
                 problem = "PyTorch draws in another way where the cut-offs leave less than 30 % of"
                 problem += " the numbers"
@@ -175,7 +187,7 @@ class Stream:
                         self.lose(f"only the seed decides what {name} has left over before")
         elif kind in ("orthogonal", "sparse"):
             # PyTorch draws a matrix of normal numbers, beside the tensor or in it.
-            self._normal(size, dtype, size < _GROUP or (kind == "sparse" and not contiguous))
+            self._normal(size, dtype, size < GROUP or (kind == "sparse" and not contiguous))
             if kind == "sparse":
                 at.now = at.now.plus(shape[1] * max(shape[0] - 1, 0))
         else:
@@ -184,7 +196,9 @@ class Stream:
                 self.lose(f"how many words {name} took before is not known")
             else:
                 at.now = at.now.plus(words)
-        strides = strides_in_memory(shape, stride)
+        # The matrix of orthogonal_ is drawn beside the tensor, whatever the tensor's memory is.
+        logical = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+        strides = strides_in_memory(shape, logical if kind == "orthogonal" else stride)
         return Place(before, spare, at.now, at.left, pairs, strides, problem, again)
 
     def _normal(self, size: int, dtype: str, pairs: bool) -> None:
@@ -195,10 +209,10 @@ class Stream:
             at.left = at.now.plus(words - 4) if alone % 2 else None
             at.now = at.now.plus(words)
             return
-        whole = size // _GROUP * _GROUP
+        whole = size // GROUP * GROUP
         words = size
         if whole < size:
             # PyTorch fills the whole tensor before it draws the last group anew.
-            words = (size if dtype in ("float32", "float64") else whole) + _GROUP
+            words = (size if dtype in ("float32", "float64") else whole) + GROUP
         double = 2 if dtype == "float64" else 1
         at.now = at.now.plus(double * words)

@@ -58,10 +58,12 @@ class Key:
         engine: the word before the colon.
         steps: the steps that make it, in order, each with a number, or with a tuple of names and
             numbers that Flax folds in.
+        words: the key itself, which other steps may make, too.
     """
 
     engine: str
     steps: tuple[tuple[str, tuple[Any, ...]], ...]
+    words: bytes = dataclasses.field(default=b"", compare=False)
 
 
 @dataclasses.dataclass
@@ -79,6 +81,7 @@ class Tensor:
         table: the content of its file, if `init` names one.
         of: the path of the tensor whose norms it has; "" if it has values of its own.
         is_buffer: whether it is a buffer, which is not trained.
+        origin: the operation that made it, and the user's line.
     """
 
     path: str
@@ -95,6 +98,7 @@ class Tensor:
     table: bytes | None = None
     of: str = ""
     is_buffer: bool = False
+    origin: Origin | None = None
 
 
 def share(tensors: list[Tensor], engine: str) -> dict[str, str]:

@@ -77,11 +77,45 @@ def torch_term(draw: Draw, index: Term, mark: Callable[[Words], Term]) -> Term:
         case "bernoulli" | "exponential" | "geometric" | "cauchy":
             unit = call("torch_uniform_f64", at, index, number(0), number(1))
             return _transformed(draw, unit, p)
-        case "orthogonal" | "sparse":
-            if draw.kind == "sparse" or draw.dtype == torch.float32:
-                return call(MATRIX + draw.kind, at, spare, index)
-            raise NoFormula("PyTorch's orthogonal matrices are had in f32 alone", draw.origin)
+        case "sparse":
+            return call(MATRIX + draw.kind, at, spare, index)
+        case "orthogonal":
+            if draw.dtype != torch.float32:
+                raise NoFormula("PyTorch's orthogonal matrices are had in f32 alone", draw.origin)
+            rows, columns = draw.shape[0], math.prod(draw.shape[1:])
+            made = call("torch_orthogonal", at, spare, number(rows), number(columns), index,
+                        p["gain"])  # fmt: skip
+            return dataclasses.replace(made, dtype="f32")
+        case "normal_sorted" | "uniform_sorted":
+            made = _of_rows(draw, "sorted", [p["length"], index], mark)
+            return dataclasses.replace(made, dtype="f32")
     raise NoFormula(_NO_SUCH, draw.origin)
+
+
+def summed(
+    draw: Draw, length: int, stride: int, row: Term, power: int, mark: Callable[[Words], Term]
+) -> Term:
+    """The sum of a power of `length` numbers of a draw, which are `stride` apart."""
+    if draw.dtype != torch.float32:
+        raise NoFormula("sums of random numbers other than those of f32", draw.origin)
+    return _of_rows(draw, "sums", [number(length), number(stride), row, number(power)], mark)
+
+
+def _of_rows(
+    draw: Draw, what: str, arguments: list[Term], mark: Callable[[Words], Term]
+) -> Term:
+    """A call of a function over rows of normal or uniform numbers."""
+    place, size = draw.place, math.prod(draw.shape)
+    if place.problem or (place.pairs and size >= 16):
+        raise NoFormula(place.problem or "numbers in the order of memory", draw.origin)
+    p = {name: number(value) for name, value in draw.parameters.items()}
+    at, kind = mark(place.position), draw.kind.removesuffix("_sorted")
+    if kind == "uniform":
+        ends = p.get("low", number(0)), p.get("high", number(1))
+        return call(f"torch_uniform_{what}", at, number(size), *arguments, *ends)
+    spare = mark(place.spare) if place.spare is not None else number(-1)
+    moments = p.get("mean", number(0)), p.get("std", number(1))
+    return call(f"torch_normal_{what}", at, spare, number(size), *arguments, *moments)
 
 
 def _whole_number(draw: Draw, at: Term, index: Term) -> Term:

@@ -14,6 +14,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ._expression import Origin
 from ._stream import Place
 
+COMPUTED = 1 << 27  # At most so many elements of a tensor are computed.
+
 
 class Blocked(Exception):
     """The constructor needs a number that only the seed decides, or cannot be followed."""
@@ -25,15 +27,18 @@ class Value:
 
     Attributes:
         random: whether they depend on random numbers.
+        depth: the number of operations in one another that made them.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     origin: Origin
     random: bool = dataclasses.field(init=False)
+    depth: int = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self.random = any(part.random for part in self.parts())
+        self.depth = 1 + max((part.depth for part in self.parts()), default=-1)
 
     def parts(self) -> Iterator[Value]:
         return iter(())
@@ -72,7 +77,7 @@ class Draw(Value):
     recipe: str = ""
 
     def __post_init__(self) -> None:
-        self.random = True
+        self.random, self.depth = True, 0
 
 
 @dataclasses.dataclass(eq=False)
@@ -108,6 +113,14 @@ class Geometry:
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
+
+    def is_apart(self, other: Geometry) -> bool:
+        """Whether all elements come before or after all those of another one of the storage."""
+        return self.offset > other._last() or self._last() < other.offset
+
+    def _last(self) -> int:
+        steps = zip(self.size, self.stride, strict=True)
+        return self.offset + sum((n - 1) * step for n, step in steps)
 
     def __eq__(self, other: object) -> bool:
         """Compares elements and their order: strides of dimensions of size 1 mean nothing."""
@@ -161,6 +174,26 @@ def values_in(arguments: Any) -> Iterator[Value]:
             yield from values_in(argument)
     elif isinstance(arguments, dict):
         yield from values_in(list(arguments.values()))
+
+
+def first_draw(value: Value) -> Draw:
+    """A draw that a random value depends on."""
+    while not isinstance(value, Draw):
+        value = next(part for part in value.parts() if part.random)
+    return value
+
+
+def random_parts(value: Value) -> Iterator[Value]:
+    """The random values that a value is made of, each once, and itself."""
+    seen: set[int] = set()
+    stack = [value]
+    while stack:
+        top = stack.pop()
+        if id(top) in seen or not top.random:
+            continue
+        seen.add(id(top))
+        yield top
+        stack += top.parts()
 
 
 def replace(arguments: Any, function: Callable[[Any], Any], of: type) -> Any:

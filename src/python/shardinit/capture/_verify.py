@@ -31,6 +31,7 @@ from ._compare import (
     in_ulps,
     ulps_of_orthogonal,
 )
+from ._finish import only_capture_errors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +109,11 @@ def verify(captured: Captured, tensors: str) -> Verified:
         raise ValueError(f'`tensors` is "all" or "sample", not {tensors!r}')
     if captured._real is None:
         raise ValueError("only what was captured here can be compared with its model")
+    with only_capture_errors():
+        return _verified(captured, tensors)
+
+
+def _verified(captured: Captured, tensors: str) -> Verified:
     size = sum(math.prod(shape) * item_size(dtype) for shape, dtype in captured.tensors.values())
     if tensors == "sample" and size > LARGEST_SAMPLED:
         gib = 1 << 30
@@ -259,7 +265,7 @@ def _allowed_of(captured: Captured, path: str, init: Any) -> Ulps:
     if "orthogonal" in init:
         return ulps_of_orthogonal(shape)
     spread = captured._spread(path) if captured._spread is not None else 0
-    allowed = np.array(max(ULPS, spread))
+    allowed = np.maximum(ULPS, spread)
     if "norms" in init:
         terms = math.prod(captured.tensors[init["norms"]["of"]][0]) // math.prod(shape)
         allowed += math.ceil(error_of_sum(terms) * 2 ** digits(dtype))

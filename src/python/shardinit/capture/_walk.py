@@ -86,6 +86,9 @@ def check_uses(uses: Sequence[Use]) -> None:
                 raise NoFormula("one random number is used twice", use.draw.origin)
 
 
+_STEPS = 1 << 14  # An expression of more operations would be too long as text, too.
+
+
 class Walk:
     """Goes from a tensor back to its draws, and makes an expression on the way.
 
@@ -95,6 +98,7 @@ class Walk:
 
     def __init__(self) -> None:
         self.uses: list[Use] = []
+        self._steps = 0
         self._branch: tuple[tuple[int, int], ...] = ()
         self._choices = 0
 
@@ -106,6 +110,12 @@ class Walk:
     def of(self, value: Any, index: Indices, ranges: Ranges) -> Term:
         """One element of a value."""
         raise NotImplementedError
+
+    def step(self, value: Any) -> None:
+        """Counts an operation; NoFormula if there are too many."""
+        self._steps += 1
+        if self._steps > _STEPS:
+            raise NoFormula(f"its expression has more than {_STEPS} operations", value.origin)
 
     @contextlib.contextmanager
     def side(self, choice: int, side: int) -> Iterator[None]:
@@ -148,9 +158,9 @@ class Walk:
         return term
 
 
-def _is_variable(at: Index) -> bool:
+def is_variable(at: Index) -> bool:
     """Whether an index is one of the expression's variables, perhaps with a number added."""
-    return len(at.factors) == 1 and at.factors[0][1] == 1
+    return type(at) is Index and len(at.factors) == 1 and at.factors[0][1] == 1
 
 
 def _narrowed(
@@ -160,7 +170,7 @@ def _narrowed(
 
     An index that is more than a variable is a NoFormula, in whose message it is called `what`.
     """
-    if not _is_variable(at):
+    if not is_variable(at):
         raise NoFormula(what, origin)
     d = at.factors[0][0]
     return d, (max(ranges[d][0], first - at.constant), min(ranges[d][1], last - at.constant))
@@ -228,7 +238,7 @@ class At:
         self,
         boxes: Sequence[tuple[int, int, int, int | None]],
         rank: int,
-        base: Callable[[], Term],
+        base: Callable[[Ranges], Term],
         values: Part,
     ) -> Term:
         """An element of a tensor of which a box was overwritten with values.
@@ -237,19 +247,21 @@ class At:
             boxes: for each dimension of the tensor the box's start, step and count, and the
                 dimension of the values that lies along it, if there is one.
             rank: how many dimensions the values have.
-            base: returns the element that was there before.
+            base: returns the element that was there before, for some ranges.
             values: returns an element of the values, at its own index.
         """
         inside, conditions, origin = dict(self.ranges), [], self.value.origin
+        narrowed: list[int] = []
         source = [Index(0)] * rank
         for i, (start, step, count, dimension) in zip(self.index, boxes, strict=True):
             last = start + step * (count - 1)
             low, high = i.bounds(self.ranges)
             if high < start or low > last:
-                return base()
+                return base(self.ranges)
             if low < start or high > last:
                 what = "a part of a part is written to"
                 d, inside[d] = _narrowed(i, start, last, self.ranges, what, origin)
+                narrowed.append(d)
                 variable = Term(f"i{d}")
                 if inside[d][0] == inside[d][1]:
                     conditions.append(binary("==", variable, number(inside[d][0])))
@@ -260,7 +272,8 @@ class At:
                         conditions.append(binary("<=", variable, number(last - i.constant)))
             offset = i.plus(Index(start), -1)
             if step > 1:
-                if not _is_variable(i):
+                narrowed.append(-1)
+                if not is_variable(i):
                     raise NoFormula("every few elements of a part are written to", origin)
                 rest = call("mod", offset.text(), number(step))
                 conditions.append(binary("==", rest, number(0)))
@@ -272,8 +285,15 @@ class At:
             term = values(tuple(source), inside)
         if not conditions:
             return term
+        left = dict(self.ranges)
+        if len(narrowed) == 1 and narrowed[0] >= 0:  # Perhaps only one end is left.
+            (low, high), (first, last) = left[narrowed[0]], inside[narrowed[0]]
+            if first == low:
+                left[narrowed[0]] = last + 1, high
+            elif last == high:
+                left[narrowed[0]] = low, first - 1
         with self.formula.side(choice, 0):
-            return where(both(conditions), term, base())
+            return where(both(conditions), term, base(left))
 
     def turned(self, value: Any, dimensions: Sequence[int]) -> Term:
         """An element of a value whose order is reversed along some dimensions."""

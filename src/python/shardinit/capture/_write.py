@@ -133,7 +133,7 @@ def _leaf(leaf: Leaf, dtype: str, names: Mapping[str, Any]) -> str:
         parts.append("kind: buffer")
     parts += [f"{name}: {_config(positions)}" for name, positions in leaf.axes]
     if leaf.key != leaf.path:
-        parts.append(f'tie: "{leaf.key}"' if "{" in leaf.key else f"tie: {leaf.key}")
+        parts.append(f"tie: {_path(leaf.key)}")
     if leaf.place:
         place = ", ".join(f"{name}: {_scalar(at)}" for name, at in leaf.place.items())
         parts.append(f"key: {{torch: {{{place}}}}}")
@@ -162,13 +162,20 @@ _NO_TEXT = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 def _statics(items: Sequence[Any]) -> str:
     """The text of a list of names and numbers, which stay such when they are read."""
-    texts = [
-        json.dumps(item) if isinstance(item, str) and item.lower() in _NO_TEXT
-        else _word(item) if isinstance(item, str)
-        else _scalar(item)
-        for item in items
-    ]  # fmt: skip
+    texts = [_quoted(item) if isinstance(item, str) else _scalar(item) for item in items]
     return f"[{', '.join(texts)}]"
+
+
+def _quoted(text: str) -> str:
+    """A text, in quotes where YAML would take it for something else."""
+    return json.dumps(text) if text.lower() in _NO_TEXT else _word(text)
+
+
+def _path(text: str) -> str:
+    """A path, in quotes where YAML would take it for a number or another value."""
+    other = re.fullmatch(r"[-+.\d_]+(e[-+]?\d+)?|0[xo]\w+|[-+]?\.(inf|nan)", text, re.I)
+    is_word = text.lower() in _NO_TEXT or not re.fullmatch(r"[\w.-]+", text)
+    return json.dumps(text) if other or is_word else text
 
 
 def _init(init: Initializer) -> str:
@@ -182,6 +189,8 @@ def _init(init: Initializer) -> str:
         return f'{{expr: "{text}"}}'
     if kind == "file":
         return f"{{file: {numbers[''].text}}}"
+    if kind == "norms":
+        return f"{{norms: {{of: {_path(numbers['of'].text)}}}}}"
     return f"{{{kind}: {{{', '.join(f'{key}: {_scalar(n)}' for key, n in numbers.items())}}}}}"
 
 

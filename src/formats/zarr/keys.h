@@ -1,0 +1,36 @@
+// Where the keys of zarr's arrays have their values: in files of a folder, or in an OCDBT database.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/frame.h"
+
+namespace shardinit::zarr {
+
+// The names of the files that describe an array, of zarr 2 and of zarr 3.
+inline constexpr std::string_view kDescription2 = ".zarray", kDescription3 = "zarr.json";
+
+class Keys {
+ public:
+  // Throws Error: kRefused if there is a database that is damaged, and kWorld if the folder or the
+  // database cannot be read.
+  explicit Keys(const std::string& folder);
+
+  // Whether the values are in an OCDBT database.
+  bool is_database() const { return database_.has_value(); }
+  // Returns the names of arrays, ascending: what their keys have before `/.zarray` or `/zarr.json`.
+  // In a folder these are the arrays directly in it, and those of the `listed` names that exist.
+  std::vector<std::string> ArrayNames(const std::vector<std::string>& listed) const;
+  // Returns nothing if there is no such key.
+  std::optional<Extent> Find(const std::string& key) const;
+
+ private:
+  const std::string folder_;
+  std::optional<std::map<std::string, Extent>> database_;
+};
+
+}  // namespace shardinit::zarr

@@ -1,0 +1,30 @@
+// A folder in a bucket. Its subfolders are the common prefixes of object names.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "bucket/store.h"
+#include "place/place.h"
+
+namespace shardinit {
+
+class BucketPlace : public Place {
+ public:
+  explicit BucketPlace(const std::string& url);
+
+  Store& store() const { return store_; }
+
+  void RequireFolder(std::string_view wanted) const override;
+  std::string_view Open(const std::string& name, std::unique_ptr<PlaceFile>* file) const override;
+  std::string_view Read(const std::string& name, size_t limit, std::string* text) const override;
+  bool Exists(const std::string& name) const override;
+  int64_t SizeOf(const std::string& name) const override;
+  void List(const std::string& folder,
+            const std::function<Next(const PlaceEntry& entry)>& visit) const override;
+
+ private:
+  mutable Store store_;
+};
+
+}  // namespace shardinit

@@ -1,0 +1,31 @@
+// Hashes files of a place.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "base/sha256.h"
+#include "place/place.h"
+
+namespace shardinit {
+
+// `in_file` for callers that hash one file at a time.
+inline constexpr int kOneFile = 4;
+
+struct FilePart {
+  int64_t offset, bytes;
+};
+
+struct FileDigests {
+  std::vector<Digest> parts;
+  Digest rest;  // all bytes outside the parts, in order
+};
+
+// Returns the SHA-256 of each part of a file and of the rest, using `in_file` threads or requests.
+// The parts must be inside the file; they may overlap. `progress` receives the number of bytes of
+// parts that each step has hashed. Throws Error as PlaceFile::Read() does.
+FileDigests HashFile(const Place& place, const PlaceFile& file, const std::vector<FilePart>& parts,
+                     int in_file, const std::function<void(int64_t bytes)>& progress = {});
+
+}  // namespace shardinit

@@ -1,0 +1,104 @@
+#include "place/folder_place.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "spec/file_kind.h"
+
+namespace shardinit {
+namespace {
+
+constexpr PlaceTraits kTraits = {.is_remote = false, .lists_all = true, .removes = true};
+
+class DiskFile : public PlaceFile {
+ public:
+  DiskFile(std::string path, Fd fd, int64_t size)
+      : PlaceFile(size), path_(std::move(path)), fd_(std::move(fd)) {}
+
+  void Read(int64_t offset, int64_t bytes, int /*at_once*/,
+            const std::function<void(std::string_view piece)>& visit) const override {
+    ReadRange(fd_.get(), path_, offset, bytes, visit);
+  }
+
+ private:
+  const std::string path_;
+  const Fd fd_;
+};
+
+// Returns the part of a name after the last slash.
+std::string LastPart(const std::string& name) { return name.substr(name.rfind('/') + 1); }
+
+}  // namespace
+
+FolderPlace::FolderPlace(const std::string& path)
+    : Place(path, kTraits),
+      root_(std::make_shared<Folder>(IsFolder(path) ? Folder::Open(path) : Folder())) {}
+
+FolderPlace::FolderPlace(std::shared_ptr<const Folder> root)
+    : Place(root->path(), kTraits), root_(std::move(root)) {}
+
+void FolderPlace::RequireFolder(std::string_view wanted) const {
+  if (const auto wrong = WrongKind(path(), wanted)) throw *wrong;
+  shardinit::RequireFolder(path());
+}
+
+std::shared_ptr<const Folder> FolderPlace::Parent(const std::string& name) const {
+  const size_t slash = name.rfind('/');
+  return slash == name.npos ? root_ : OpenSub(name.substr(0, slash));
+}
+
+std::shared_ptr<const Folder> FolderPlace::OpenSub(const std::string& name) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (last_ != nullptr && last_name_ == name) return last_;
+  }
+  const std::shared_ptr<const Folder> above = Parent(name);
+  const std::string last = LastPart(name);
+  struct stat info;
+  // A file has nothing inside.
+  const bool is_other =
+      above->Look(last, &info) && !S_ISDIR(info.st_mode) && !S_ISLNK(info.st_mode);
+  auto sub = std::make_shared<Folder>(is_other ? Folder() : above->OpenSub(last));
+  if (*sub) {
+    const std::lock_guard lock(mutex_);
+    last_name_ = name;
+    last_ = sub;
+  }
+  return sub;
+}
+
+std::string_view FolderPlace::Open(const std::string& name,
+                                   std::unique_ptr<PlaceFile>* file) const {
+  Fd fd;
+  int64_t size = 0;
+  const std::string_view wrong = Parent(name)->OpenIfFile(LastPart(name), &fd, &size);
+  if (wrong.empty()) *file = std::make_unique<DiskFile>(PathOf(name), std::move(fd), size);
+  return wrong;
+}
+
+std::string_view FolderPlace::Read(const std::string& name, size_t limit, std::string* text) const {
+  return Parent(name)->ReadIfFile(LastPart(name), limit, text);
+}
+
+bool FolderPlace::Exists(const std::string& name) const {
+  return Parent(name)->Exists(LastPart(name));
+}
+
+int64_t FolderPlace::SizeOf(const std::string& name) const {
+  return Parent(name)->FileSize(LastPart(name));
+}
+
+void FolderPlace::List(const std::string& folder,
+                       const std::function<Next(const PlaceEntry& entry)>& visit) const {
+  const std::string begin = folder.empty() ? "" : folder + "/";
+  bool has_ended = false;
+  (folder.empty() ? root_ : OpenSub(folder))->Walk([&](const std::string& name, NameKind kind) {
+    if (has_ended) return false;
+    const Next next = visit({begin + name, kind});
+    has_ended = next == Next::kEnd;
+    return next == Next::kInside;
+  });
+}
+
+}  // namespace shardinit

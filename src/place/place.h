@@ -1,0 +1,95 @@
+// The interface through which checkpoints and exports are read: a folder on the disk, or a folder
+// in a bucket.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/folder.h"
+
+namespace shardinit {
+
+// A file that is open for reading. Renaming or replacing the file does not change what is read.
+// Thread-safe.
+class PlaceFile {
+ public:
+  explicit PlaceFile(int64_t size) : size_(size) {}
+  virtual ~PlaceFile() = default;
+
+  int64_t size() const { return size_; }
+  // Calls `visit` with `bytes` bytes from `offset` on, in pieces and in order. A remote place
+  // fetches up to `at_once` pieces in parallel and keeps them in memory. Throws Error (kWorld) if
+  // the file is too short or has changed.
+  virtual void Read(int64_t offset, int64_t bytes, int at_once,
+                    const std::function<void(std::string_view piece)>& visit) const = 0;
+
+ private:
+  const int64_t size_;
+};
+
+// What callers must know about a kind of place.
+struct PlaceTraits {
+  // Each call is a request to a server. Callers make calls in parallel, and read files sequentially
+  // in large pieces.
+  bool is_remote;
+  // List() returns every file that exists. Some stores list new files with a delay.
+  bool lists_all;
+  // shardinit may replace and remove files. It never does so in a bucket.
+  bool removes;
+};
+
+struct PlaceEntry {
+  std::string_view name;  // path below the place, such as `ranks/rank-00000.h5`
+  NameKind kind;
+  int64_t size = -1;  // bytes of a file; -1 if the listing does not include sizes
+};
+
+// What List() does after an entry: continue with the next name, enter this folder, or stop.
+enum class Next { kName, kInside, kEnd };
+
+// Names are paths below the place. Links are never followed. Thread-safe. Throws Error (kWorld) if
+// the disk or the store fails.
+class Place {
+ public:
+  // Returns the place at a path or URL. The folder does not need to exist.
+  static std::unique_ptr<Place> At(const std::string& path);
+
+  Place(std::string path, PlaceTraits traits) : path_(std::move(path)), traits_(traits) {}
+  virtual ~Place() = default;
+
+  const std::string& path() const { return path_; }
+  const PlaceTraits& traits() const { return traits_; }
+  std::string PathOf(std::string_view name) const;  // for messages
+
+  // Throws Error (kUsage) if the place is not a folder, or is a folder of another kind than
+  // `wanted`, such as `a checkpoint`. A bucket cannot tell and never throws.
+  virtual void RequireFolder(std::string_view wanted) const = 0;
+  // Opens a file. Returns an empty string, or what is wrong, such as `is missing`.
+  virtual std::string_view Open(const std::string& name,
+                                std::unique_ptr<PlaceFile>* file) const = 0;
+  // Reads a file of at most `limit` bytes. Returns the same as Open(). If the file is larger, a
+  // folder returns kIsTooLarge, and a bucket throws Error (kWorld).
+  virtual std::string_view Read(const std::string& name, size_t limit, std::string* text) const = 0;
+  virtual bool Exists(const std::string& name) const = 0;
+  virtual int64_t SizeOf(const std::string& name) const = 0;  // -1: no such file
+  // Calls `visit` with each name in `folder`, or in the place itself if `folder` is empty, in any
+  // order. A missing folder is empty.
+  virtual void List(const std::string& folder,
+                    const std::function<Next(const PlaceEntry& entry)>& visit) const = 0;
+
+ private:
+  const std::string path_;
+  const PlaceTraits traits_;
+};
+
+// Splits `jobs` readers: `files` files are read in parallel, each by `in_file` threads or requests.
+struct Readers {
+  int files, in_file;
+};
+Readers SplitReaders(const Place& place, int64_t files, int jobs);
+
+}  // namespace shardinit
