@@ -104,6 +104,19 @@ void SharedFolder::RemoveLeftOvers(const std::string& path, const std::string& c
 
 std::string SharedFolder::files() const { return fmt::format("{}/{}", PartsOf(path_), kFiles); }
 
+void SharedFolder::RemoveKilled() const {
+  const Folder files = folder_.OpenSub(kFiles);
+  const auto remove_from = [](const Folder& folder) {
+    shardinit::RemoveLeftOvers(
+        folder, [](std::string_view) { return true; }, Others::kAll);
+  };
+  remove_from(files);
+  files.Walk([&](const std::string& name, NameKind kind) {
+    if (kind == NameKind::kFolder) remove_from(files.OpenSub(name));
+    return true;
+  });
+}
+
 bool SharedFolder::IsTaken() const { return !folder_.Exists(kFiles); }
 
 bool SharedFolder::Commit() {

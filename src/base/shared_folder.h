@@ -23,6 +23,9 @@ class SharedFolder {
   // A folder for what the processes tell each other.
   const Folder& notes() const { return notes_; }
 
+  // Removes the temporary files of killed processes. Nobody needs one when all files are there.
+  void RemoveKilled() const;
+
   // Tells whether another process has given the folder its name: nothing is left to do.
   bool IsTaken() const;
 

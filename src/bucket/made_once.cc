@@ -53,7 +53,7 @@ void PutText(Store& store, const std::string& name, std::string_view text) {
     if (present && *present == text) return;
     if (!present) continue;  // It was removed meanwhile.
     throw Error(ExitCode::kConflict,
-                fmt::format("`{}` is there already, and has another content", store.UrlOf(name)),
+                fmt::format("`{}` already exists with different content", store.UrlOf(name)),
                 "objects are never replaced: remove it with the store's own tool if it is wrong, "
                 "and run the same command again");
   }

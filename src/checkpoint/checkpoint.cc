@@ -10,6 +10,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "bucket/url.h"
+#include "checkpoint/bucket.h"
+#include "checkpoint/manifest.h"
 #include "plan/plan.h"
 #include "plan/read.h"
 #include "report/text.h"
@@ -79,7 +82,19 @@ std::string FirstDifference(std::string_view present, std::string_view wanted) {
                      Count(tensors_in(wanted), "tensor"));
 }
 
+// Removes the temporary files that killed runs left.
+void RemoveTemporaries(const Folder& root, const Folder& ranks, Others others) {
+  shardinit::RemoveLeftOvers(root, IsInRoot, others);
+  shardinit::RemoveLeftOvers(
+      ranks, [](std::string_view name) { return IsInRanks(name, INT64_MAX); }, others);
+}
+
 }  // namespace
+
+std::unique_ptr<CheckpointWriter> CheckpointWriter::At(const std::string& path) {
+  if (IsBucketUrl(path)) return std::make_unique<BucketCheckpoint>(path);
+  return std::make_unique<CheckpointFolder>(path);
+}
 
 bool IsInRoot(std::string_view name) {
   return name == kPlanName || name == kIndexName || name == kManifestName || name == kDevicesName;
@@ -103,26 +118,21 @@ bool IsManifestFor(std::string_view manifest, std::string_view plan_json) {
 }
 
 CheckpointFolder::CheckpointFolder(const std::string& path)
-    : root_(std::make_shared<Folder>(Folder::Open(path))),
+    : path_(path),
+      root_(std::make_shared<Folder>(Folder::Open(path))),
       ranks_(root().OpenSub("ranks")),
       place_(std::make_unique<FolderPlace>(root_)) {}
 
-CheckpointFolder::CheckpointFolder(const std::string& path, const std::string& plan_json,
-                                   bool may_make)
-    : root_(std::make_shared<Folder>(Folder::Open(path))) {
-  const bool claimed = IsClaimed(plan_json);  // Ask before anything is made.
-  if (may_make) root_ = std::make_shared<Folder>(Folder::Make(path));
-  if (!root()) throw SystemError("open the folder", path, ENOENT);
-  if (!claimed) {
-    NewFile file(root(), kPlanName);
-    file.Append(plan_json);
-    file.CommitNew();
-  }
+void CheckpointFolder::Claim(const PlanClaim& claim) {
+  const bool claimed = IsClaimed(claim.plan_json);  // Ask before anything is made.
+  if (claim.may_make) root_ = std::make_shared<Folder>(Folder::Make(path_));
+  if (!root()) throw SystemError("open the folder", path_, ENOENT);
+  place_ = std::make_unique<FolderPlace>(root_);
+  if (!claimed) place().PutNew(kPlanName, claim.plan_json);
   // Looking before the read makes a later replacement show.
   root().Look(kPlanName, &plan_);
-  if (!IsClaimed(plan_json)) ThrowLost();
+  if (!IsClaimed(claim.plan_json)) ThrowLost();
   ranks_ = root().MakeSub("ranks");
-  place_ = std::make_unique<FolderPlace>(root_);
   // A name that was there may come from a run that was killed before its Sync().
   root().Sync();
 }
@@ -186,16 +196,25 @@ std::string ReadDevices(const Place& place) {
               "remove it");
 }
 
-void CheckpointFolder::WriteDevices(const std::string& devices_json) const {
+void CheckpointFolder::WriteDevices(const Mesh& mesh) const {
+  const std::string devices_json = WriteDeviceLayout(mesh);
   const bool is_equal = ReadDevices(place()) == devices_json;
-  if (is_equal && root().Exists(kDevicesName) == !devices_json.empty()) return;
-  // The manifest lists the devices of this file, so none that lists others may stay.
-  root().Remove(kManifestName);
-  root().Sync();
-  if (devices_json.empty()) return root().Remove(kDevicesName);
-  NewFile file(root(), kDevicesName);
-  file.Append(devices_json);
-  file.Commit();
+  if (!is_equal || root().Exists(kDevicesName) == devices_json.empty()) {
+    // The manifest lists the devices of this file, so none that lists others may stay.
+    root().Remove(kManifestName);
+    root().Sync();
+    if (devices_json.empty()) {
+      root().Remove(kDevicesName);
+    } else {
+      place().Put(kDevicesName, [&](const auto& append) { append(devices_json); });
+      root().Sync();
+    }
+  }
+  // A process with other devices may have given its manifest its name just when the file was
+  // written.
+  std::string manifest;
+  if (!root().Read(kManifestName, kManifestLimit, &manifest)) return;
+  if (ListsOtherDevices(manifest, mesh)) root().Remove(kManifestName);
 }
 
 void CheckpointFolder::RequireDevices(const std::string& devices_json) const {
@@ -229,10 +248,18 @@ std::string CheckpointFolder::FirstForeign(int64_t world_size) const {
   return foreign;
 }
 
-void CheckpointFolder::RemoveLeftOvers(Others others) const {
-  shardinit::RemoveLeftOvers(root(), IsInRoot, others);
-  shardinit::RemoveLeftOvers(
-      ranks_, [](std::string_view name) { return IsInRanks(name, INT64_MAX); }, others);
+void CheckpointFolder::Prepare(bool) { RemoveTemporaries(root(), ranks_, Others::kOld); }
+
+void CheckpointFolder::RemoveLeftOvers(int64_t) const {
+  RemoveTemporaries(root(), ranks_, Others::kAll);
+}
+
+// The written files are where the folder is now, which may not be where the user asked for it.
+void CheckpointFolder::RequireInPlace() const {
+  if (root().IsInPlace()) return;
+  throw Error(ExitCode::kWorld,
+              fmt::format("`{}` was moved or removed while it was written", root().path()),
+              "leave it in place, and run the same command again");
 }
 
 }  // namespace shardinit

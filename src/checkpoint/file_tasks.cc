@@ -1,16 +1,34 @@
 #include "checkpoint/file_tasks.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
 #include "base/error.h"
+#include "base/interrupt.h"
 
 namespace shardinit {
 namespace {
 
-void WriteTexts(const FileLayout& layout, const OutputFile& file) {
-  file.WriteText(layout.head, 0);
-  for (const FileText& text : layout.texts) file.WriteText(text.bytes, text.offset);
+constexpr int kUploads = 8;  // parts sent at once: one connection is slower than a network
+constexpr int kRounds = 5;   // how often a file is made whose upload others end
+
+// Returns the head of a complete layout and its other texts in one list.
+std::shared_ptr<FileTexts> TakeTexts(FileLayout layout) {
+  auto texts = std::make_shared<FileTexts>();
+  if (!layout.head.empty()) texts->texts.push_back({0, std::move(layout.head)});
+  std::ranges::move(layout.texts, std::back_inserter(texts->texts));
+  texts->crcs = std::move(layout.crcs);
+  return texts;
+}
+
+FileOutline OutlineWithoutTexts(const FileLayout& layout) {
+  FileOutline outline = {
+      .path = layout.path, .size = layout.size(), .boxes = {}, .has_crcs = layout.has_crcs()};
+  for (const FileBox& box : layout.boxes) outline.boxes.push_back({box.offset, BytesOf(box)});
+  return outline;
 }
 
 WorkerOptions For(const TaskSource* source, WorkerOptions options) {
@@ -84,12 +102,58 @@ void FileGroups::AreChecked(int64_t group, Files files) {
   }
 }
 
-void BeginFile(const FileLayout& layout, OutputFile& file) {
-  if (layout.complete && layout.boxes.empty()) return BeginFile(Completed(layout), file);
-  if (!layout.boxes.empty()) file.Reserve(layout.size());
-  if (!layout.has_crcs()) WriteTexts(layout, file);
-  // A file without boxes gets the length of its texts, which may end in zeros.
-  file.Resize(layout.size());
+void MakeFiles(const MakeRequest& request, std::vector<int64_t> files,
+               const std::function<FileWork(int64_t file)>& begin, WorkCounters* counters) {
+  const bool is_remote = request.place.traits().is_remote;
+  WorkerOptions workers = request.workers;
+  if (is_remote) workers.writers = kUploads;
+  workers.in_order = workers.in_order || is_remote;
+  const int64_t all = std::ssize(files);
+  for (int round = 0; !files.empty(); ++round) {
+    if (round == kRounds) {
+      throw Error(ExitCode::kWorld,
+                  fmt::format("the uploads of {} of {} {} are ended by others again and again",
+                              files.size(), all, request.files),
+                  "stop what ends them, and run the same command again");
+    }
+    std::mutex mutex;
+    std::vector<int64_t> again;
+    FileGroups groups(workers, counters, request.source, request.at_once, [&](int64_t done) {
+      if (request.tick) request.tick(all - std::ssize(files) + done);
+    });
+    for (const int64_t file : files) {
+      ThrowIfInterrupted();
+      groups.WaitForRoom();
+      FileWork work = begin(file);
+      // A part is whole soonest if its boxes are made one after the other.
+      if (is_remote) {
+        std::ranges::sort(work.tasks, {}, [](const BoxTask& task) { return task.output.offset; });
+      }
+      groups.Add(std::move(work.tasks), [&, file, commit = std::move(work.commit)] {
+        if (commit()) return;
+        const std::lock_guard lock(mutex);
+        again.push_back(file);
+      });
+    }
+    groups.Finish();
+    std::ranges::sort(again);
+    files = std::move(again);
+  }
+}
+
+FileOutline OutlineFile(const FileLayout& layout) {
+  FileOutline outline = OutlineWithoutTexts(layout);
+  outline.texts = [&layout] { return TakeTexts(Completed(layout)); };
+  return outline;
+}
+
+FileOutline TakeOutline(FileLayout* layout) {
+  FileOutline outline = OutlineWithoutTexts(*layout);
+  FileLayout taken = {.path = {}, .head = std::exchange(layout->head, {})};
+  taken.texts = std::exchange(layout->texts, {});
+  taken.crcs = std::exchange(layout->crcs, {});
+  outline.texts = [texts = TakeTexts(std::move(taken))] { return texts; };
+  return outline;
 }
 
 std::vector<BoxTask> TasksOf(const FileLayout& layout, const Sink* file,
@@ -105,27 +169,15 @@ std::vector<BoxTask> TasksOf(const FileLayout& layout, const Sink* file,
   return tasks;
 }
 
-void FinishFile(const FileLayout& layout, const std::vector<uint32_t>& crcs,
-                const OutputFile& file) {
-  if (layout.has_crcs()) WriteTexts(Finished(layout, crcs), file);
-}
-
 FileLayout Finished(const FileLayout& layout, const std::vector<uint32_t>& crcs) {
   FileLayout whole = Completed(layout);
-  std::string* text = &whole.head;
-  int64_t offset = 0;
-  size_t next = 0;
-  for (const CrcPlace& place : whole.crcs) {
-    while (place.offset >= offset + std::ssize(*text)) {
-      Check(next < whole.texts.size(), "a CRC that stands in no text");
-      text = &whole.texts[next].bytes;
-      offset = whole.texts[next++].offset;
-    }
-    for (int64_t i = 0; i < 4; ++i) {
-      text->at(static_cast<size_t>(place.offset - offset + i)) =
-          static_cast<char>(crcs[place.box] >> (8 * i) & 0xff);
-    }
-  }
+  if (whole.crcs.empty()) return whole;
+  FileTexts texts{{{0, std::move(whole.head)}}, whole.crcs};
+  std::ranges::move(whole.texts, std::back_inserter(texts.texts));
+  FillCrcs(crcs, &texts);
+  whole.head = std::move(texts.texts.front().bytes);
+  whole.texts.assign(std::make_move_iterator(texts.texts.begin() + 1),
+                     std::make_move_iterator(texts.texts.end()));
   return whole;
 }
 

@@ -6,11 +6,14 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "base/output_file.h"
 #include "formats/format.h"
 #include "generate/workers.h"
+#include "place/file_outline.h"
+#include "place/place.h"
 
 namespace shardinit {
 
@@ -68,9 +71,32 @@ class FileGroups {
   Workers workers_;  // Workers are last: they end before what they use.
 };
 
-// Reserves the space of the whole file, if it has boxes, and writes its texts, unless CRCs stand in
-// them.
-void BeginFile(const FileLayout& layout, OutputFile& file);
+// The work that makes one file.
+struct FileWork {
+  std::vector<BoxTask> tasks;
+  // Gives the file its name when all tasks are done. Returns false if it must be made again.
+  std::function<bool()> commit;
+};
+
+struct MakeRequest {
+  const Place& place;
+  WorkerOptions workers;
+  TaskSource* source;
+  int64_t at_once;         // the number of files that are open at once
+  std::string_view files;  // what messages call the files, such as `ranks`
+  // Called as Workers::WaitFor() does, with the number of files that are done; may be empty.
+  std::function<void(int64_t done)> tick;
+};
+
+// Makes these files, ascending, each by the work that `begin` returns. Files whose uploads another
+// process has ended are made again, a few times. Throws Error (kWorld) if that does not help.
+void MakeFiles(const MakeRequest& request, std::vector<int64_t> files,
+               const std::function<FileWork(int64_t file)>& begin, WorkCounters* counters);
+
+// Returns what is known of a file before its boxes are written. The layout must outlive the result.
+FileOutline OutlineFile(const FileLayout& layout);
+// Does the same, and moves the texts out of the layout.
+FileOutline TakeOutline(FileLayout* layout);
 
 // Returns tasks for the file's boxes; a null file is for their digests alone. Digests come in
 // the same order, and so do CRCs, if the layout has places for these. All arguments must live until
@@ -78,11 +104,7 @@ void BeginFile(const FileLayout& layout, OutputFile& file);
 std::vector<BoxTask> TasksOf(const FileLayout& layout, const Sink* file,
                              std::vector<Digest>* digests, std::vector<uint32_t>* crcs = nullptr);
 
-// Returns the file complete, with the CRCs of its boxes where they stand.
+// Returns the file complete, with the CRCs of its boxes in its texts.
 FileLayout Finished(const FileLayout& layout, const std::vector<uint32_t>& crcs);
-
-// Writes the texts, if CRCs stand in them. Call it when all boxes are made.
-void FinishFile(const FileLayout& layout, const std::vector<uint32_t>& crcs,
-                const OutputFile& file);
 
 }  // namespace shardinit

@@ -1,7 +1,6 @@
 #include "checkpoint/manifest.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -17,6 +16,7 @@
 #include "checkpoint/receipt.h"
 #include "formats/hdf5/writer.h"
 #include "graph/engines/engines.h"
+#include "place/shared_files.h"
 #include "plan/plan.h"
 #include "plan/read.h"
 #include "rng/stream.h"
@@ -24,12 +24,11 @@
 namespace shardinit {
 namespace {
 
-FileEntry WriteIndexFile(const CheckpointFolder& folder, const Plan& plan,
-                         const Digest& plan_sha256) {
-  NewFile file(folder.root(), kIndexName);
-  BeginFile(hdf5::LayOutIndex(kIndexName, plan, plan_sha256), file);
-  const FileEntry entry = HashFile(file.fd(), file.path());
-  file.Commit([&] { folder.RequirePlan(plan_sha256); });
+FileEntry WriteIndexFile(const CheckpointWriter& to, const Plan& plan, const Digest& plan_sha256) {
+  FileLayout layout = hdf5::LayOutIndex(kIndexName, plan, plan_sha256);
+  const FileOutline index = TakeOutline(&layout);
+  const FileEntry entry{index.size, HashGaps(index)};
+  PutOnce(to.place(), index, entry.sha256, [&] { to.RequirePlan(plan_sha256); });
   return entry;
 }
 
@@ -156,14 +155,6 @@ bool IsManifestOf(std::string_view manifest, const Plan& plan, const Digest& pla
   return comparison.equal() && comparison.at_end();
 }
 
-FileEntry HashFile(int fd, const std::string& path) {
-  struct stat info;
-  if (fstat(fd, &info) != 0) throw SystemError("read", path);
-  Sha256 hash;
-  ReadRange(fd, path, 0, info.st_size, [&](std::string_view piece) { hash.Update(piece); });
-  return {info.st_size, hash.Finish()};
-}
-
 ReceiptEntry EntryOf(const Plan& plan, const RankPlan& rank, const Receipt& receipt) {
   ReceiptEntry entry{receipt.size, receipt.sha256, {}, receipt.digests};
   entry.tensors.reserve(rank.shards.size());
@@ -228,27 +219,27 @@ void RequireOneSource(const std::string& place, const std::string& difference) {
               "in the spec");
 }
 
-FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const Digest& plan_sha256,
+FinalizeResult Finalize(const CheckpointWriter& to, const Plan& plan, const Digest& plan_sha256,
                         IndexMode index, bool detached) {
+  const Place& place = to.place();
   FinalizeResult result;
   std::vector<ReceiptEntry> ranks;
   SourceDigests sources;
   result.missing = MissingRanks(
-      folder.place(), plan, plan_sha256, AllRanks(plan.graph.mesh),
+      place, plan, plan_sha256, AllRanks(plan.graph.mesh),
       [&](const RankPlan& rank, const Receipt& receipt) {
-        if (std::ssize(ranks) == rank.rank) {  // No rank is missing so far.
-          ranks.push_back(EntryOf(plan, rank, receipt));
-          RequireOneSource(folder.root().path(), sources.Add(plan, rank, receipt));
-        }
+        if (std::ssize(ranks) != rank.rank) return;  // A rank is missing.
+        ranks.push_back(EntryOf(plan, rank, receipt));
+        RequireOneSource(place.path(), sources.Add(plan, rank, receipt));
       },
       detached);
   if (!result.missing.empty()) return result;
   hdf5::GiveBackMemory(plan.graph.tensors.size());  // of the texts that were read
   // Names that a killed run left are brought to disk before the manifest.
-  folder.ranks().Sync();
-  // The loop repeats if another process finalizes at once, with another `index` or other devices:
-  // each may have removed or replaced what the other's manifest vouches for or lists, and the last
-  // one to do so repairs that.
+  place.Sync("ranks");
+  // Where files are replaced, the loop repeats if another process finalizes at once, with another
+  // `index` or other devices: each may have removed or replaced what the other's manifest vouches
+  // for or lists, and the last one to do so repairs that.
   const std::string own_devices = WriteDeviceLayout(plan.graph.mesh);
   Plan with_others;
   const Plan* current = &plan;
@@ -256,29 +247,31 @@ FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const 
     ThrowIfInterrupted();
     const std::string devices = WriteDeviceLayout(current->graph.mesh);
     std::optional<FileEntry> index_entry, claimed;
-    if (WantsIndex(plan, index)) index_entry = WriteIndexFile(folder, plan, plan_sha256);
+    if (WantsIndex(plan, index)) index_entry = WriteIndexFile(to, plan, plan_sha256);
     result.has_index = index_entry.has_value();
-    NewFile manifest(folder.root(), kManifestName);
-    WriteManifest(*current, plan_sha256, ranks, index_entry,
-                  [&](std::string_view text) { manifest.Append(text); });
-    manifest.Commit([&] {
-      folder.RequirePlan(plan_sha256);
-      if (current == &plan) folder.RequireDevices(own_devices);
+    const auto write = [&](const auto& append) {
+      WriteManifest(*current, plan_sha256, ranks, index_entry, append);
+    };
+    place.Put(kManifestName, write, [&] {
+      to.RequirePlan(plan_sha256);
+      if (current == &plan) to.RequireDevices(own_devices);
     });
+    place.Sync("");
+    if (!place.traits().removes) break;
     // The index is removed only now: until here the old manifest may have vouched for it.
-    if (!index_entry) folder.root().Remove(kIndexName);
-    is_whole = ReadClaim(folder.place(), &claimed) &&
-               (!claimed || folder.root().FileSize(kIndexName) == claimed->size);
-    if (ReadDevices(folder.place()) == devices) continue;
+    if (!index_entry) place.Remove(kIndexName);
+    is_whole =
+        ReadClaim(place, &claimed) && (!claimed || place.SizeOf(kIndexName) == claimed->size);
+    if (ReadDevices(place) == devices) continue;
     // The devices changed while this manifest was on its way to its name.
     with_others = plan;
     with_others.graph.mesh.devices = {};
-    LoadDevices(folder.place(), &with_others);
+    LoadDevices(place, &with_others);
     current = &with_others;
     is_whole = false;
   }
-  if (current != &plan) folder.RequireDevices(own_devices);
-  folder.RemoveLeftOvers(Others::kAll);
+  if (current != &plan) to.RequireDevices(own_devices);
+  to.RemoveLeftOvers(plan.world_size());
   return result;
 }
 
@@ -324,35 +317,25 @@ void LoadDevices(const Place& place, Plan* plan) {
   mesh.devices = ReadDeviceLayout(text, path, mesh);
 }
 
-void RemoveManifestOfOthers(const CheckpointFolder& folder, const Mesh& mesh) {
-  const Folder& root = folder.root();
-  std::string manifest;
-  if (!root.Read(kManifestName, kManifestLimit, &manifest)) return;
-  const bool is_theirs =
-      mesh.devices.IsPlain() ? ListsDevices(manifest) : !ListsDevicesOf(manifest, mesh);
-  if (is_theirs) root.Remove(kManifestName);
+bool ListsOtherDevices(std::string_view manifest, const Mesh& mesh) {
+  return mesh.devices.IsPlain() ? ListsDevices(manifest) : !ListsDevicesOf(manifest, mesh);
 }
 
-void RequireListedDevices(const CheckpointFolder& folder, const Mesh& mesh) {
+void RequireListedDevices(const Place& place, const Mesh& mesh) {
   static constexpr char kHint[] =
       "`shardinit gen --repair` with the spec, options and folder as before writes again what is "
       "wrong";
-  const Folder& root = folder.root();
   std::string manifest;
-  if (!root.Read(kManifestName, kManifestLimit, &manifest)) return;
-  const size_t listed = manifest.find(kDevicesKey);
-  if (!root.Exists(kDevicesName)) {
-    if (listed == manifest.npos) return;
-    throw Error(
-        ExitCode::kRefused,
-        fmt::format("`{}` is missing, but the manifest lists devices", root.PathOf(kDevicesName)),
-        kHint);
+  if (!place.Read(kManifestName, kManifestLimit, &manifest).empty()) return;
+  const std::string path = place.PathOf(kDevicesName);
+  if (!place.Exists(kDevicesName)) {
+    if (!ListsDevices(manifest)) return;
+    throw Error(ExitCode::kRefused,
+                fmt::format("`{}` is missing, but the manifest lists devices", path), kHint);
   }
   if (ListsDevicesOf(manifest, mesh)) return;
-  throw Error(
-      ExitCode::kRefused,
-      fmt::format("`{}` and the manifest list different devices", root.PathOf(kDevicesName)),
-      kHint);
+  throw Error(ExitCode::kRefused, fmt::format("`{}` and the manifest list different devices", path),
+              kHint);
 }
 
 namespace {
@@ -388,9 +371,10 @@ std::vector<int64_t> MissingRanks(const Place& place, const Plan& plan, const Di
                                   const std::vector<int64_t>& ranks, const ReceiptVisitor& found,
                                   bool detached, std::optional<ListedSizes>* sizes) {
   std::optional<ListedRanks> listed;
-  // Listing a folder is cheap, unless a caller needs few of very many ranks.
-  const bool needs_all = std::ssize(ranks) == plan.world_size() && !place.traits().is_remote;
-  if (needs_all || ranks.size() > kFewRanks) listed = ListRanks(place, plan.world_size());
+  // Listing a folder is cheap, but thousands of processes may need a few ranks each.
+  const bool lists =
+      place.traits().is_remote ? ranks.size() > kFewRanks : std::ssize(ranks) == plan.world_size();
+  if (lists) listed = ListRanks(place, plan.world_size());
   // Finalizing needs every receipt, so it does not trust a listing that may be incomplete.
   const bool is_sure = listed && (place.traits().lists_all || !found);
   std::vector<int64_t> missing, asked;

@@ -50,11 +50,10 @@ void LoadDevices(const Place& place, Plan* plan);
 // Throws Error (kRefused) if there is a manifest that lists other devices than devices.json, from
 // which this mesh has them, or that lists some while that file is missing: another manifest would
 // lose them.
-void RequireListedDevices(const CheckpointFolder& folder, const Mesh& mesh);
+void RequireListedDevices(const Place& place, const Mesh& mesh);
 
-// Removes a manifest that lists other devices than this mesh has, which are those of devices.json.
-// A process with other devices may have given it its name just when that file was written.
-void RemoveManifestOfOthers(const CheckpointFolder& folder, const Mesh& mesh);
+// Returns whether the text of a manifest lists other devices than the mesh has.
+bool ListsOtherDevices(std::string_view manifest, const Mesh& mesh);
 
 // Returns whether the text of a manifest lists devices.
 bool ListsDevices(std::string_view manifest);
@@ -71,7 +70,7 @@ bool IsManifestOf(std::string_view manifest, const Plan& plan, const Digest& pla
 // this at once: they write the same bytes.
 //
 // With `detached` the files of ranks are elsewhere, and receipts stand for them.
-FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const Digest& plan_sha256,
+FinalizeResult Finalize(const CheckpointWriter& to, const Plan& plan, const Digest& plan_sha256,
                         IndexMode index, bool detached = false);
 
 // Throws Error (kConflict) if there is a difference between the sources of the ranks in `place`.
@@ -86,9 +85,6 @@ bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index);
 
 // Returns whether the manifest is there, and lists an index if and only if that is wanted.
 bool IsFinalized(const Place& place, bool wants_index);
-
-// Returns the size and SHA-256 of an open file.
-FileEntry HashFile(int fd, const std::string& path);
 
 // The versions of a manifest are in its first bytes.
 inline constexpr int64_t kVersionsEnd = 1024;

@@ -295,35 +295,6 @@ std::optional<Receipt> FindReceipt(const Place& place, const RankPlan& rank,
   return receipt;
 }
 
-FileDigests HashRankFile(const Place& place, const PlaceFile& file, const RankPlan& rank,
-                         const Receipt& receipt, int in_file) {
-  std::vector<FilePart> parts;
-  for (size_t i = 0; i < rank.shards.size(); ++i) {
-    parts.push_back({receipt.offsets[i], rank.shards[i].bytes()});
-  }
-  return HashFile(place, file, parts, in_file);
-}
-
-Digest HashMetadata(int fd, int64_t size, const RankPlan& rank,
-                    const std::vector<int64_t>& offsets) {
-  std::vector<size_t> order(offsets.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(),
-            [&](size_t a, size_t b) { return offsets[a] < offsets[b]; });
-  Sha256 hash;
-  int64_t at = 0;
-  const auto hash_until = [&](int64_t end) {
-    ReadRange(fd, RankFile(rank.rank), at, std::max<int64_t>(0, end - at),
-              [&](std::string_view piece) { hash.Update(piece); });
-  };
-  for (const size_t i : order) {
-    hash_until(offsets[i]);
-    at = offsets[i] + rank.shards[i].bytes();
-  }
-  hash_until(size);
-  return hash.Finish();
-}
-
 size_t ReceiptLimit(size_t shards) { return (1 << 20) + shards * 8192; }
 
 }  // namespace shardinit

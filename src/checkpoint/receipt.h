@@ -67,10 +67,6 @@ std::optional<Receipt> ReadWritten(std::string_view text, const std::string& pat
 std::optional<Receipt> OwnReceipt(std::string_view text, const std::string& path,
                                   const RankPlan& rank, const Digest& plan_sha256);
 
-// Hashes the bytes of a rank file that belong to no box, in order.
-Digest HashMetadata(int fd, int64_t size, const RankPlan& rank,
-                    const std::vector<int64_t>& offsets);
-
 // Sizes of rank files, by rank, from a listing.
 using ListedSizes = std::map<int64_t, int64_t>;
 
@@ -80,11 +76,6 @@ using ListedSizes = std::map<int64_t, int64_t>;
 std::optional<Receipt> FindReceipt(const Place& place, const RankPlan& rank,
                                    const Digest& plan_sha256, bool detached = false,
                                    const ListedSizes* listed = nullptr);
-
-// Hashes the boxes of a rank file, at the offsets of its receipt, and the rest of the file. The
-// file must have the size that the receipt says.
-FileDigests HashRankFile(const Place& place, const PlaceFile& file, const RankPlan& rank,
-                         const Receipt& receipt, int in_file);
 
 // The most bytes a receipt of `shards` boxes can have.
 size_t ReceiptLimit(size_t shards);

@@ -15,7 +15,8 @@
 #include "base/interrupt.h"
 #include "base/new_file.h"
 #include "base/shared_folder.h"
-#include "checkpoint/bucket.h"
+#include "bucket/url.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/copy.h"
 #include "checkpoint/receipt.h"
 #include "checkpoint/verify.h"
@@ -55,13 +56,13 @@ class Resharding {
   // Makes ranks in a bucket. Those that are there are made once more, and compared.
   GenerateResult RunInBucket() {
     const std::vector<int64_t> ranks = request_.ranks ? *request_.ranks : AllRanks(to_.graph.mesh);
-    BucketCheckpoint bucket(request_.folder);
-    if (bucket.IsClaimed(WritePlan(to_))) {
-      const std::vector<int64_t> missing = MissingRanks(bucket.place(), to_, plan_sha256_, ranks);
+    const auto bucket = CheckpointWriter::At(request_.folder);
+    if (bucket->IsClaimed(WritePlan(to_))) {
+      const std::vector<int64_t> missing = MissingRanks(bucket->place(), to_, plan_sha256_, ranks);
       std::vector<int64_t> there;
       std::set_difference(ranks.begin(), ranks.end(), missing.begin(), missing.end(),
                           std::back_inserter(there));
-      CompareRanks(bucket.place(), there, [&](int64_t) { throw Conflict("has other values"); });
+      CompareRanks(bucket->place(), there, [&](int64_t) { throw Conflict("has other values"); });
     }
     try {
       return Fill(request_.folder, ranks, {});

@@ -3,15 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/folder.h"
 #include "base/interrupt.h"
-#include "checkpoint/bucket.h"
+#include "base/new_file.h"
 #include "formats/hdf5/writer.h"
+#include "place/shared_files.h"
 #include "plan/plan.h"
 #include "plan/read.h"
 
@@ -22,51 +24,108 @@ namespace {
 // the last one is synced, while the one between is written.
 constexpr int64_t kRanksAtOnce = 8;
 
-// Writes each rank: its metadata here, its values by the workers, then its commit on one of their
-// threads. A rank that is dropped on the way leaves nothing behind.
-void WriteRanks(const Plan& plan, const GenerateRequest& request, const CheckpointFolder& folder,
+// Writes a rank: its metadata here, its values by the workers, then its commit on one of their
+// threads. Leaves nothing behind unless Commit() was reached.
+class RankWriter {
+ public:
+  // `is_copy`: the values do not follow from the plan. `is_listed`: a listing had no file of this
+  // rank.
+  RankWriter(const CheckpointWriter& to, const Plan& plan, RankPlan rank, const Digest& plan_sha256,
+             bool is_copy, bool is_listed, WorkCounters* counters)
+      : to_(to), plan_(plan), rank_(std::move(rank)), is_copy_(is_copy), counters_(*counters) {
+    const Timer timer(&counters_.metadata_ns);
+    layout_ = hdf5::LayOutRank(plan, rank_, plan_sha256);
+    FileOutline outline = TakeOutline(&layout_);
+    outline.metadata = {{"plan-sha256", ToHex(plan_sha256)}};
+    receipt_.plan_sha256 = plan_sha256;
+    receipt_.size = outline.size;
+    for (const FileBox& box : layout_.boxes) receipt_.offsets.push_back(box.offset);
+    receipt_.metadata_sha256 = HashGaps(outline);
+    if (is_listed || !IsMade(to_.place(), outline, "plan")) file_ = to_.place().Begin(outline);
+    outline.texts = nullptr;
+    outline_ = std::move(outline);
+    hdf5::GiveBackMemory(rank_.shards.size());
+  }
+
+  // Returns the tasks that write the file. If another process made the file, they only compute the
+  // digests.
+  std::vector<BoxTask> Tasks() { return TasksOf(layout_, file_.get(), &receipt_.digests); }
+
+  // Brings the data to disk, puts the file in place, then writes its receipt. Returns false if the
+  // rank must be made again.
+  //
+  // A rank costs a disk at least this, whatever the number of ranks:
+  // - the file's data is synced, then the file gets its name: whatever has that name is whole;
+  // - the folder is synced, so that no receipt exists without the file that it vouches for;
+  // - the receipt's data is synced, then it gets its name, in the same way.
+  // The names of receipts need no order, so Generate() syncs the folder once for all of them. If
+  // the power fails before, their ranks are made again.
+  bool Commit() {
+    const Timer timer(&counters_.sync_ns);
+    const Place& place = to_.place();
+    const std::function<void()> require_plan = [&] { to_.RequirePlan(receipt_.plan_sha256); };
+    const bool is_own = file_ != nullptr && file_->Complete(require_plan);
+    if (!is_own && !IsMade(place, outline_, "plan")) return false;
+    receipt_.sources = SourcesRead(plan_, rank_);
+    if (!is_own && (is_copy_ || !receipt_.sources.empty())) {
+      RequireSameBytes(place, outline_, {receipt_.digests, receipt_.metadata_sha256});
+    }
+    // Where no file is replaced, no other plan can have come between.
+    const bool checks = !is_own || place.traits().removes;
+    place.Put(
+        ReceiptFile(rank_.rank), [&](const auto& append) { WriteReceipt(rank_, receipt_, append); },
+        checks ? require_plan : nullptr);
+    return true;
+  }
+
+ private:
+  const CheckpointWriter& to_;
+  const Plan& plan_;
+  const RankPlan rank_;
+  const bool is_copy_;
+  WorkCounters& counters_;
+  Receipt receipt_;
+  FileLayout layout_;
+  FileOutline outline_;  // without its texts
+  std::unique_ptr<NewPlaceFile> file_;
+};
+
+// Writes those of the requested ranks that have no valid receipt, or are damaged.
+void WriteRanks(const Plan& plan, const GenerateRequest& request, CheckpointWriter& to,
                 const Digest& plan_sha256, WorkCounters* counters, GenerateResult* result) {
+  std::optional<ListedSizes> listed;
+  const std::vector<int64_t> missing =
+      MissingRanks(to.place(), plan, plan_sha256, request.ranks, {}, false, &listed);
+  std::vector<int64_t> left;
+  std::ranges::set_union(missing, request.damage.ranks, std::back_inserter(left));
+  result->written = std::ssize(left);
+  result->skipped = std::ssize(request.ranks) - std::ssize(left);
+  result->bytes = BytesIn(plan, left);
+  to.Prepare(!left.empty());
   const auto tick = [&](int64_t done) {
     if (!request.progress) return;
-    request.progress(*counters, result->skipped + done, static_cast<int64_t>(request.ranks.size()));
+    request.progress(*counters, result->skipped + done, std::ssize(request.ranks));
   };
-  FileGroups files(request.workers, counters, request.source, kRanksAtOnce, tick);
-  for (const int64_t r : request.ranks) {
-    ThrowIfInterrupted();
-    RankPlan rank = PlanRank(plan, r);
-    if (!std::binary_search(request.damage.ranks.begin(), request.damage.ranks.end(), r) &&
-        FindReceipt(folder.place(), rank, plan_sha256)) {
-      ++result->skipped;
-      continue;
-    }
-    files.WaitForRoom();
-    result->bytes += rank.bytes();
-    const auto writer =
-        std::make_shared<RankWriter>(folder, plan, std::move(rank), plan_sha256, counters);
-    files.Add(writer->Tasks(), [writer] { writer->Commit(); });
-    ++result->written;
-  }
-  files.Finish();
-}
-
-// The written files are where the folder is now, which may not be where the user asked for it.
-void RequireInPlace(const Folder& folder) {
-  if (folder.IsInPlace()) return;
-  throw Error(ExitCode::kWorld,
-              fmt::format("`{}` was moved or removed while it was written", folder.path()),
-              "leave it in place, and run the same command again");
+  MakeFiles(
+      {to.place(), request.workers, request.source, kRanksAtOnce, "ranks", tick}, std::move(left),
+      [&](int64_t r) -> FileWork {
+        const auto writer = std::make_shared<RankWriter>(to, plan, PlanRank(plan, r), plan_sha256,
+                                                         request.source != nullptr,
+                                                         listed && !listed->contains(r), counters);
+        return {writer->Tasks(), [writer] { return writer->Commit(); }};
+      },
+      counters);
 }
 
 }  // namespace
 
 GenerateResult WhatIsLeft(const Plan& plan, const std::string& folder,
                           const std::vector<int64_t>& ranks) {
-  if (IsBucketUrl(folder)) return WhatIsLeftInBucket(plan, folder, ranks);
   const std::string plan_json = WritePlan(plan);
-  const CheckpointFolder checkpoint(folder);
+  const std::unique_ptr<CheckpointWriter> to = CheckpointWriter::At(folder);
   std::vector<int64_t> left = ranks;
-  if (checkpoint.IsClaimed(plan_json)) {
-    left = MissingRanks(checkpoint.place(), plan, Sha256Of(plan_json), ranks);
+  if (to->IsClaimed(plan_json)) {
+    left = MissingRanks(to->place(), plan, Sha256Of(plan_json), ranks);
   }
   return {.written = std::ssize(left),
           .skipped = std::ssize(ranks) - std::ssize(left),
@@ -95,89 +154,43 @@ Damage FindRepairs(const Plan& plan, const std::string& folder, const std::vecto
 }
 
 GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCounters* counters) {
-  if (IsBucketUrl(request.folder)) return GenerateInBucket(plan, request, counters);
   GenerateResult result;
   std::string plan_json = WritePlan(plan);
   const Digest plan_sha256 = Sha256Of(plan_json);
   const SignalsWait signals;  // The caller says what becomes of the ranks that are done.
-  const CheckpointFolder folder(request.folder, std::exchange(plan_json, {}), !request.is_shared);
-  const std::string devices_json = WriteDeviceLayout(plan.graph.mesh);
-  folder.WriteDevices(devices_json);
-  RemoveManifestOfOthers(folder, plan.graph.mesh);
-  folder.RemoveLeftOvers(Others::kOld);
-
+  const std::unique_ptr<CheckpointWriter> to = CheckpointWriter::At(request.folder);
+  to->Claim({std::exchange(plan_json, {}), request.claim, !request.is_shared});
+  to->WriteDevices(plan.graph.mesh);
   // WriteRanks() releases its blocks before files that describe other files take memory.
-  WriteRanks(plan, request, folder, plan_sha256, counters, &result);
+  WriteRanks(plan, request, *to, plan_sha256, counters, &result);
   // This brings the names of receipts to the disk, those of a killed run, too.
-  folder.ranks().Sync();
+  to->place().Sync("ranks");
 
   // From here on, only files that describe other files are written.
-  const auto return_in_place = [&] {
-    RequireInPlace(folder.root());
-    folder.RequireDevices(devices_json);
-    return result;
-  };
-  const bool all = static_cast<int64_t>(request.ranks.size()) == plan.world_size();
+  const bool all = std::ssize(request.ranks) == plan.world_size();
   const int64_t near = request.ranks.empty() ? 0 : request.ranks.back();
-  if (!all && LacksRank(folder.place(), plan.world_size(), near)) return return_in_place();
-  if (result.written == 0 && !request.damage.completion &&
-      IsFinalized(folder.place(), WantsIndex(plan, request.index))) {
+  if (!all && LacksRank(to->place(), plan.world_size(), near)) {
+    // Other processes write the rest.
+  } else if (result.written == 0 && !request.damage.completion &&
+             IsFinalized(to->place(), WantsIndex(plan, request.index))) {
     // The manifest vouches for the receipts of the other ranks, which are there. If each of many
     // processes read them, that would be quadratic.
     result.complete = true;
-    folder.RemoveLeftOvers(Others::kAll);
-    return return_in_place();
+    if (to->place().traits().removes) to->RemoveLeftOvers(plan.world_size());
+  } else {
+    const Timer timer(&counters->finalize_ns);
+    const FinalizeResult finalized = Finalize(*to, plan, plan_sha256, request.index);
+    result.complete = finalized.missing.empty();
+    if (all && !result.complete) {
+      throw Error(ExitCode::kWorld,
+                  fmt::format("`{}` is unfinished: {} of {} ranks were complete and are gone",
+                              request.folder, finalized.missing.size(), plan.world_size()),
+                  "stop what removes or damages files there, and run the same command again");
+    }
   }
-  const auto start = std::chrono::steady_clock::now();
-  const FinalizeResult finalized = Finalize(folder, plan, plan_sha256, request.index);
-  result.complete = finalized.missing.empty();
-  counters->finalize_ns += (std::chrono::steady_clock::now() - start).count();
-  if (all && !result.complete) {
-    throw Error(ExitCode::kWorld,
-                fmt::format("`{}` is unfinished: {} of {} ranks were complete and are gone",
-                            request.folder, finalized.missing.size(), plan.world_size()),
-                "stop what removes or damages files there, and run the same command again");
-  }
-  return return_in_place();
-}
-
-RankWriter::RankWriter(const CheckpointFolder& folder, const Plan& plan, RankPlan rank,
-                       const Digest& plan_sha256, WorkCounters* counters)
-    : folder_(folder),
-      plan_(plan),
-      rank_(std::move(rank)),
-      counters_(*counters),
-      layout_([&] {
-        const Timer timer(&counters_.metadata_ns);
-        return hdf5::LayOutRank(plan, rank_, plan_sha256);
-      }()),
-      file_(folder.ranks(), NameOf(RankFile(rank_.rank))) {
-  const Timer timer(&counters_.metadata_ns);
-  receipt_.plan_sha256 = plan_sha256;
-  receipt_.size = layout_.size();
-  for (const FileBox& box : layout_.boxes) receipt_.offsets.push_back(box.offset);
-  BeginFile(layout_, file_);
-  layout_.texts = {};  // They are on their way to the disk.
-  receipt_.metadata_sha256 = HashMetadata(file_.fd(), receipt_.size, rank_, receipt_.offsets);
-  hdf5::GiveBackMemory(rank_.shards.size());
-}
-
-std::vector<BoxTask> RankWriter::Tasks() { return TasksOf(layout_, &file_, &receipt_.digests); }
-
-// A rank costs the disk at least this, whatever the number of ranks:
-// - the file's data is synced, then the file gets its name: whatever has that name is whole;
-// - the folder is synced, so that no receipt is ever there without the file that it vouches for;
-// - the receipt's data is synced, then it gets its name, in the same way.
-// The receipts' names need no order, so Generate() syncs the folder once for all of them. If the
-// power fails before, their ranks are made again.
-void RankWriter::Commit() {
-  const Timer timer(&counters_.sync_ns);
-  const auto require_plan = [&] { folder_.RequirePlan(receipt_.plan_sha256); };
-  file_.Commit(require_plan);
-  receipt_.sources = SourcesRead(plan_, rank_);
-  NewFile receipt(folder_.ranks(), NameOf(ReceiptFile(rank_.rank)));
-  WriteReceipt(rank_, receipt_, [&](std::string_view text) { receipt.Append(text); });
-  receipt.CommitUnsynced(require_plan);
+  to->RequireInPlace();
+  to->RequireDevices(WriteDeviceLayout(plan.graph.mesh));
+  return result;
 }
 
 }  // namespace shardinit

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "base/new_file.h"
 #include "checkpoint/file_tasks.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/receipt.h"
@@ -22,10 +21,9 @@ struct GenerateRequest {
   IndexMode index = IndexMode::kAuto;
   Damage damage;                 // what to make again, as if it did not exist
   TaskSource* source = nullptr;  // If null, values are generated.
-  // The folder is there, and another process may take it away: it is not made again.
+  // The folder exists, and another process may take it away: it is not made again.
   bool is_shared = false;
-  // This says what else than the plan decides the values. Those who write into one bucket must
-  // agree on it.
+  // What else than the plan decides the values. All writers to one bucket must agree on it.
   std::string claim = {};
   // Called about ten times a second while work is going on.
   std::function<void(const WorkCounters& counters, int64_t ranks_done, int64_t ranks)> progress;
@@ -51,30 +49,5 @@ Damage FindRepairs(const Plan& plan, const std::string& folder, const std::vecto
 // Writes the files of these ranks, except those that exist with a valid receipt, and finalizes the
 // checkpoint if no rank is missing. Throws Error (kConflict) if the folder holds another plan.
 GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCounters* counters);
-
-// Leaves nothing behind unless Commit() was reached.
-class RankWriter {
- public:
-  // Creates the temporary file, allocates its space and writes its metadata. `folder` and
-  // `plan` must outlive it.
-  RankWriter(const CheckpointFolder& folder, const Plan& plan, RankPlan rank,
-             const Digest& plan_sha256, WorkCounters* counters);
-
-  // Returns what is to be written, as TasksOf does; valid as long as this object lives.
-  std::vector<BoxTask> Tasks();
-
-  // Brings the data to disk, puts the file in place, then writes its receipt, whose name is on the
-  // disk once the folder is synced. Call it when all tasks are done.
-  void Commit();
-
- private:
-  const CheckpointFolder& folder_;
-  const Plan& plan_;
-  const RankPlan rank_;
-  WorkCounters& counters_;
-  Receipt receipt_;
-  FileLayout layout_;
-  NewFile file_;
-};
 
 }  // namespace shardinit

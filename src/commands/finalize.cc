@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
-#include "checkpoint/bucket.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
@@ -24,25 +24,10 @@ struct FinalizeOptions {
   bool detached = false, json = false;
 };
 
-FinalizeResult FinalizeFolder(const FinalizeOptions& options, IndexMode index, Plan plan,
-                              const Digest& plan_sha256) {
-  const CheckpointFolder folder(options.folder);
-  LoadDevices(folder.place(), &plan);
-  RequireListedDevices(folder, plan.graph.mesh);
-  return Finalize(folder, plan, plan_sha256, index, options.detached);
-}
-
-FinalizeResult FinalizeInBucket(const FinalizeOptions& options, IndexMode index, Plan plan,
-                                const Digest& plan_sha256) {
-  BucketCheckpoint bucket(options.folder);
-  LoadDevices(bucket.place(), &plan);
-  return bucket.Finalize(plan, plan_sha256, index, options.detached);
-}
-
-const char* HintForMissing(const std::string& folder, const Plan& plan) {
+const char* HintForMissing(const Place& place, const Plan& plan) {
   if (!IsCopy(plan)) return "generate them with `shardinit gen SPEC -o DIR --ranks …`";
   // The folder of a copy appears when it is complete; objects in a bucket do before.
-  return IsBucketUrl(folder)
+  return place.traits().is_remote
              ? "make them with the command that copies the tensors, with `--ranks …`"
              : "remove it, and copy again";
 }
@@ -50,15 +35,18 @@ const char* HintForMissing(const std::string& folder, const Plan& plan) {
 ExitCode RunFinalize(const FinalizeOptions& options) {
   const IndexMode index = FindIndexMode(options.index);
   Digest plan_sha256;
-  const Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
-  const FinalizeResult result = (IsBucketUrl(options.folder) ? FinalizeInBucket : FinalizeFolder)(
-      options, index, plan, plan_sha256);
+  Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
+  const auto to = CheckpointWriter::At(options.folder);
+  LoadDevices(to->place(), &plan);
+  // A manifest that exists in a bucket is compared anyway.
+  if (to->place().traits().removes) RequireListedDevices(to->place(), plan.graph.mesh);
+  const FinalizeResult result = Finalize(*to, plan, plan_sha256, index, options.detached);
   if (!result.missing.empty()) {
     throw Error(ExitCode::kWorld,
                 fmt::format("cannot finalize `{}`: {} of {} ranks have no valid receipt: {}",
                             options.folder, result.missing.size(), plan.world_size(),
                             RanksInText(result.missing, 20)),
-                HintForMissing(options.folder, plan));
+                HintForMissing(to->place(), plan));
   }
   if (options.json) {
     Print(

@@ -3,67 +3,41 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/glob.h"
 #include "base/interrupt.h"
-#include "base/new_file.h"
-#include "base/shared_folder.h"
+#include "base/json.h"
+#include "base/parallel.h"
 #include "base/text.h"
-#include "bucket/url.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/file_tasks.h"
-#include "export/bucket.h"
-#include "export/parts.h"
+#include "checkpoint/receipt.h"
 #include "export/record.h"
+#include "export/shares.h"
+#include "export/target.h"
+#include "place/object_writer.h"
+#include "place/shared_files.h"
 #include "plan/load.h"
 #include "plan/relayout.h"
 #include "report/text.h"
+#include "spec/file_kind.h"
 
 namespace shardinit {
 namespace {
 
 // Files that are open at once: small ones, as chunks are, must not wait for one another's disk.
 constexpr int64_t kFilesAtOnce = 16;
-constexpr size_t kRecordLimit = size_t{4} << 30;
-// Their lines in a record are within that limit, unless tensors have very long names.
+constexpr int kRequestsAtOnce = 16;  // requests for small files at once
+// The lines of boxes in a record are within its limit, unless tensors have very long names.
 constexpr int64_t kMostBoxes = 8'000'000;
-
-// Returns whether the folder holds this export, whole. Throws if anything else is there: Error
-// (kConflict), or (kWorld) if it `has_appeared` since this process began and lacks a file, which
-// may be seen later than the folder if another machine made it.
-bool IsThere(const std::string& folder, const std::string& origin,
-             const std::vector<FileLayout>& files, bool has_appeared) {
-  if (!Exists(folder) || IsEmptyFolder(folder)) return false;
-  std::string record, what = "holds something else", hint = "choose another folder with `-o`";
-  bool is_other = false;
-  if (IsFolder(folder) && ReadFileIfExists(folder + "/" + kExportName, kRecordLimit, &record)) {
-    hint += ", or remove this one";
-    if (!IsRecordOf(record, origin)) {
-      what = "holds another export";
-      is_other = true;
-    } else {
-      const auto damaged = std::find_if(files.begin(), files.end(), [&](const FileLayout& file) {
-        return FileSize(folder + "/" + file.path) != file.size();
-      });
-      if (damaged == files.end()) {
-        // A killed run may have left the folder's name off the disk.
-        MakeFolder(folder);
-        return true;
-      }
-      what =
-          fmt::format("holds this export, but `{}` is missing or has another size", damaged->path);
-    }
-  }
-  if (has_appeared && !is_other) {
-    throw Error(ExitCode::kWorld,
-                fmt::format("`{}` was made by another process meanwhile, and {}", folder, what),
-                "run the same command again");
-  }
-  throw Error(ExitCode::kConflict, fmt::format("`{}` exists and {}", folder, what), hint);
-}
 
 // Files by which readers, of this tool and of others, recognize a folder or a part of a model, in
 // lower case. A folder of such a name makes an export unreadable.
@@ -130,146 +104,356 @@ void RequireFewBoxes(const std::vector<FileLayout>& files) {
       "smaller `--mesh`");
 }
 
+// Makes the files of an export, in shares that other processes may have.
+class Exporter {
+ public:
+  Exporter(const ExportRequest& request, ExportParts* parts, ExportTarget* target,
+           WorkCounters* counters)
+      : request_(request),
+        parts_(*parts),
+        target_(*target),
+        counters_(*counters),
+        may_differ_(request.source != nullptr || !parts->plan.graph.sources.empty()),
+        left_in_(static_cast<size_t>(parts->shares)) {}
+
+  // Makes what is left of the shares that the request asks for. Returns the bytes of their
+  // elements.
+  int64_t MakeShares() {
+    const std::vector<int64_t> asked = parts_.Asked();
+    const std::vector<int64_t> left = FindUndone(asked);
+    std::ranges::set_difference(asked, left, std::inserter(done_, done_.end()));
+    std::vector<int64_t> files;
+    int64_t bytes = 0;
+    bool has_large = false;
+    for (size_t f = 0; f < parts_.files.size(); ++f) {
+      if (!std::ranges::binary_search(left, parts_.share[f])) continue;
+      files.push_back(static_cast<int64_t>(f));
+      ++left_in_[static_cast<size_t>(parts_.share[f])];
+      has_large = has_large || IsLarge(parts_.files[f]);
+      for (const FileBox& box : parts_.files[f].boxes) bytes += BytesOf(box);
+    }
+    target_.Prepare(has_large);
+    FindMade(files);
+    const auto place = target_.place();
+    MakeFiles(
+        {*place, request_.workers, request_.source, kFilesAtOnce, "files",
+         [&](int64_t) {
+           if (request_.progress) request_.progress(counters_, bytes);
+         }},
+        std::move(files), [&](int64_t f) { return BeginFile(static_cast<size_t>(f)); }, &counters_);
+    for (const int64_t share : left) {
+      if (target_.has_empty_shares() && !HasFiles(share)) {
+        target_.PutReceipt(share, WriteReceipt(share));
+      }
+    }
+    done_.insert(left.begin(), left.end());
+    return bytes;
+  }
+
+  // Returns the ranks of the shares that other processes have not made.
+  std::vector<int64_t> FindMissing() {
+    std::vector<int64_t> others, unnamed;
+    for (int64_t share = 0; share < parts_.shares; ++share) {
+      const bool is_wanted = target_.has_empty_shares() || HasFiles(share);
+      if (is_wanted && !done_.contains(share)) others.push_back(share);
+    }
+    if (!others.empty()) target_.List();
+    std::ranges::copy_if(others, std::back_inserter(unnamed),
+                         [&](int64_t share) { return !target_.HasReceipt(share); });
+    std::set<int64_t> missing;
+    for (const int64_t share : unnamed.empty() ? FindUndone(others) : unnamed) {
+      missing.insert(parts_.RankOf(share));
+    }
+    return {missing.begin(), missing.end()};
+  }
+
+  // Writes the files without elements, and at last the record.
+  void Complete() {
+    RequireOneSource();
+    std::vector<size_t> inner, outer;
+    bool has_large = false;
+    for (size_t f = 0; f < parts_.files.size(); ++f) {
+      if (parts_.share[f] >= 0) continue;
+      has_large = has_large || IsLarge(parts_.files[f]);
+      (parts_.files[f].path.find('/') == std::string::npos ? outer : inner).push_back(f);
+    }
+    const FileLayout record = {
+        .path = kExportName,
+        .head = WriteRecord(parts_.plan, request_, parts_.files, parts_.digests, parts_.crcs)};
+    target_.Prepare(has_large || IsLarge(record));
+    target_.RequireClaim(false);
+    target_.BeginRest();
+    ParallelFor(std::ssize(inner), kRequestsAtOnce, [&](int64_t i) {
+      PutTextFile(Completed(parts_.files[inner[static_cast<size_t>(i)]]));
+    });
+    // Readers begin with the last of these.
+    for (const size_t f : outer) PutTextFile(Completed(parts_.files[f]));
+    target_.RequireClaim(false);
+    PutTextFile(record);
+  }
+
+ private:
+  // Files with elements are dealt to the shares in turn.
+  bool HasFiles(int64_t share) const { return share < parts_.files_with_elements; }
+
+  static bool IsLarge(const FileLayout& file) { return file.size() > PartBytes(file.size()); }
+
+  FileOutline OutlineOf(size_t f) const {
+    FileOutline outline = OutlineFile(parts_.files[f]);
+    outline.metadata = {{"export-sha256", target_.claim_sha256()}};
+    return outline;
+  }
+
+  // Returns the shares, ascending, that have no valid receipt, or lack a file. Reads the receipts
+  // of the others.
+  std::vector<int64_t> FindUndone(const std::vector<int64_t>& shares) {
+    if (!target_.has_receipts()) return shares;
+    std::vector<char> is_done(shares.size());
+    ParallelFor(std::ssize(shares), kRequestsAtOnce, [&](int64_t i) {
+      const auto at = static_cast<size_t>(i);
+      is_done[at] = target_.HasReceipt(shares[at]) && ReadReceipt(shares[at]);
+    });
+    std::vector<int64_t> undone;
+    for (size_t i = 0; i < shares.size(); ++i) {
+      if (!is_done[i]) undone.push_back(shares[i]);
+    }
+    return undone;
+  }
+
+  bool ReadReceipt(int64_t share) {
+    const std::optional<std::string> text = target_.ReadReceipt(share);
+    if (!text) return false;
+    const std::string path = target_.PathOfReceipt(share);
+    const auto has_size = [&](size_t f) { return target_.SizeOf(f) == parts_.files[f].size(); };
+    const nlohmann::json receipt = ParseJson(*text, path);
+    if (receipt.is_array()) return ReadShare(receipt, path, share, &parts_, has_size);
+    try {
+      if (receipt.at("export_sha256") != target_.claim_sha256()) return false;
+      if (!ReadShare(receipt.at("files"), path, share, &parts_, has_size)) return false;
+      for (const nlohmann::json& read : receipt.at("sources")) {
+        AddSource(share, read.at(0), read.at(1), read.at(2));
+      }
+    } catch (const nlohmann::json::exception& e) {
+      throw Error(ExitCode::kRefused, fmt::format("`{}` is damaged: {}", path, ComplaintOf(e)),
+                  "remove it, and run the same command again");
+    }
+    return true;
+  }
+
+  void AddSource(int64_t share, const std::string& source, const std::string& tensor,
+                 const std::string& sha256) {
+    const std::lock_guard lock(mutex_);
+    sources_[{source, tensor}].emplace(sha256, share);
+  }
+
+  // Throws Error (kConflict) if shares were made of sources that had other elements.
+  void RequireOneSource() const {
+    for (const auto& [name, digests] : sources_) {
+      if (digests.size() == 1) continue;
+      const auto& [one, share] = *digests.begin();
+      const auto& [other, other_share] = *digests.rbegin();
+      throw Error(
+          ExitCode::kConflict,
+          fmt::format("`{}`: rank {} was made of {} of source {} with SHA-256 {}, but rank {} with "
+                      "{}",
+                      request_.folder, parts_.RankOf(share), Quote(name.second), Quote(name.first),
+                      one.substr(0, 12), parts_.RankOf(other_share), other.substr(0, 12)),
+          "make all of it from one source, in another folder, and give its `digest` in the spec");
+    }
+  }
+
+  // Finds which of the files other processes have made, of those that a listing had.
+  void FindMade(const std::vector<int64_t>& files) {
+    is_made_.assign(parts_.files.size(), kUnknown);
+    const auto place = target_.place();
+    if (place->traits().removes) return;  // They are replaced.
+    ParallelFor(std::ssize(files), kRequestsAtOnce, [&](int64_t i) {
+      const auto f = static_cast<size_t>(files[static_cast<size_t>(i)]);
+      is_made_[f] = target_.SizeOf(f) >= 0 && IsMade(*place, OutlineOf(f), "export");
+    });
+  }
+
+  FileWork BeginFile(size_t f) {
+    const auto place = target_.place();
+    FileOutline outline = OutlineOf(f);
+    char& is_made = is_made_[f];
+    if (is_made == kUnknown) is_made = IsMade(*place, outline, "export");
+    std::shared_ptr<NewPlaceFile> file;
+    if (std::exchange(is_made, kUnknown) == 0) {
+      file = place->Begin(std::move(outline), &parts_.crcs[f]);
+    }
+    return {TasksOf(parts_.files[f], file.get(), &parts_.digests[f], &parts_.crcs[f]),
+            [this, file, f] { return Commit(f, file.get()); }};
+  }
+
+  // Names a file, and writes the receipt of its share if that is whole. Null: another process made
+  // the file. Returns false if it must be made again.
+  bool Commit(size_t f, NewPlaceFile* file) {
+    const Timer timer(&counters_.sync_ns);
+    const bool is_own =
+        file != nullptr && file->Complete([&] { target_.RequireClaim(!IsLarge(parts_.files[f])); });
+    if (!is_own) {
+      const auto place = target_.place();
+      if (!IsMade(*place, OutlineOf(f), "export")) return false;
+      if (may_differ_) {
+        const FileLayout made = Finished(parts_.files[f], parts_.crcs[f]);
+        const FileOutline outline = OutlineFile(made);
+        RequireSameBytes(*place, outline, {parts_.digests[f], HashGaps(outline)});
+      }
+    }
+    const int64_t share = parts_.share[f];
+    {
+      const std::lock_guard lock(mutex_);
+      if (--left_in_[static_cast<size_t>(share)] > 0) return true;
+    }
+    if (!target_.has_receipts()) return true;
+    target_.RequireClaim(true);
+    target_.PutReceipt(share, WriteReceipt(share));
+    return true;
+  }
+
+  std::string WriteReceipt(int64_t share) {
+    nlohmann::json files = WriteShare(parts_, share);
+    // In a folder one claim covers the sources.
+    if (target_.claim_sha256().empty()) return files.dump();
+    RankPlan tensors = {};
+    for (size_t f = 0; f < parts_.files.size(); ++f) {
+      if (parts_.share[f] != share) continue;
+      for (const FileBox& box : parts_.files[f].boxes) {
+        tensors.shards.push_back({box.tensor, box.box});
+      }
+    }
+    nlohmann::json sources = nlohmann::json::array();
+    for (const ReadSource& read : SourcesRead(parts_.plan, tensors)) {
+      sources.push_back({read.source, read.tensor, ToHex(read.sha256)});
+      AddSource(share, read.source, read.tensor, ToHex(read.sha256));
+    }
+    const nlohmann::json receipt = {{"export_sha256", target_.claim_sha256()},
+                                    {"sources", std::move(sources)},
+                                    {"files", std::move(files)}};
+    return receipt.dump();
+  }
+
+  // Makes a file without elements, or compares the one that is there.
+  void PutTextFile(const FileLayout& file) {
+    const auto place = target_.place();
+    const FileOutline outline = OutlineFile(file);
+    if (place->traits().removes) {
+      place->Begin(outline)->Complete();
+    } else if (IsLarge(file)) {
+      PutOnce(*place, outline, HashGaps(outline), [&] { target_.RequireClaim(false); });
+    } else {
+      place->Put(file.path, [&](const auto& append) { ForEachGap(outline, append); });
+    }
+  }
+
+  const ExportRequest& request_;
+  ExportParts& parts_;
+  ExportTarget& target_;
+  WorkCounters& counters_;
+  const bool may_differ_;  // The values do not follow from the plan.
+
+  static constexpr char kUnknown = 2;
+  std::vector<char> is_made_;  // by file: whether another process has made it
+  std::set<int64_t> done_;     // shares of which all is known
+  std::mutex mutex_;
+  std::vector<int64_t> left_in_;  // by share: files that are not there yet
+  // The digests of sources' tensors, each with a share that was made of it.
+  std::map<std::pair<std::string, std::string>, std::map<std::string, int64_t>> sources_;
+};
+
 // Makes the values once more, without writing them, and returns the record of an export of them.
-std::string MakeRecord(const Plan& plan, const ExportRequest& request,
-                       const std::vector<FileLayout>& files, int64_t bytes,
+std::string MakeRecord(const ExportRequest& request, ExportParts* parts, int64_t bytes,
                        WorkCounters* counters) {
-  std::vector<std::vector<Digest>> digests(files.size());
-  std::vector<std::vector<uint32_t>> crcs(files.size());
   WorkerOptions workers = request.workers;
   workers.writers = 0;
   FileGroups groups(workers, counters, request.source, kFilesAtOnce, [&](int64_t) {
     if (request.progress) request.progress(*counters, bytes);
   });
-  for (size_t f = 0; f < files.size(); ++f) {
+  for (size_t f = 0; f < parts->files.size(); ++f) {
     ThrowIfInterrupted();
-    digests[f].resize(files[f].boxes.size());
-    crcs[f].resize(files[f].boxes.size());
-    std::vector<BoxTask> tasks;
-    for (size_t b = 0; b < files[f].boxes.size(); ++b) {
-      const FileBox& box = files[f].boxes[b];
-      tasks.push_back({box.tensor, box.box, {}, &digests[f][b]});
-      if (files[f].has_crcs()) tasks.back().crc = &crcs[f][b];
-    }
     groups.WaitForRoom();
-    groups.Add(std::move(tasks), [] {});
+    groups.Add(TasksOf(parts->files[f], nullptr, &parts->digests[f], &parts->crcs[f]), [] {});
   }
   groups.Finish();
-  return WriteRecord(plan, request, files, digests, crcs);
+  return WriteRecord(parts->plan, request, parts->files, parts->digests, parts->crcs);
 }
 
 // A plan does not say what the values of a folder are, nor of a source without a digest. Throws
 // Error (kConflict) if the export that is there has other ones.
-void RequireSameValues(const Plan& plan, const ExportRequest& request,
-                       const std::vector<FileLayout>& files, int64_t bytes, std::string_view record,
-                       WorkCounters* counters) {
+void RequireSameValues(const ExportRequest& request, ExportParts* parts, int64_t bytes,
+                       std::string_view record, WorkCounters* counters) {
+  const InitGraph& graph = parts->plan.graph;
   const bool may_differ =
       request.source != nullptr
-          ? std::ranges::any_of(plan.graph.logical(), IsOfSource)
-          : std::ranges::any_of(plan.graph.sources, [](const auto& s) { return s.digest.empty(); });
+          ? std::ranges::any_of(graph.logical(), IsOfSource)
+          : std::ranges::any_of(graph.sources, [](const auto& s) { return s.digest.empty(); });
   if (!may_differ) return;
-  if (record == MakeRecord(plan, request, files, bytes, counters)) return;
+  if (record == MakeRecord(request, parts, bytes, counters)) return;
   throw Error(ExitCode::kConflict, fmt::format("`{}` exists and has other values", request.folder),
               "choose another folder with `-o`, or remove this one");
 }
 
-// Writes the files, whose texts get the CRCs of boxes, and at last their record.
-void WriteFiles(const Plan& plan, const ExportRequest& request,
-                const std::vector<FileLayout>& files, int64_t bytes, const Folder& folder,
-                WorkCounters* counters) {
-  std::set<std::string> folders;
-  std::vector<std::vector<Digest>> digests(files.size());
-  std::vector<std::vector<uint32_t>> crcs(files.size());
-  {
-    FileGroups groups(request.workers, counters, request.source, kFilesAtOnce, [&](int64_t) {
-      if (request.progress) request.progress(*counters, bytes);
-    });
-    for (size_t f = 0; f < files.size(); ++f) {
-      ThrowIfInterrupted();
-      const std::string& path = files[f].path;
-      for (size_t slash = 0; (slash = path.find('/', slash + 1)) != std::string::npos;) {
-        const std::string parent = path.substr(0, slash);
-        if (folders.insert(parent).second) folder.MakeSub(parent);
-      }
-      groups.WaitForRoom();
-      const auto file = std::make_shared<OutputFile>(folder, path);
-      BeginFile(files[f], *file);
-      groups.Add(TasksOf(files[f], file.get(), &digests[f], &crcs[f]),
-                 [file, counters, layout = &files[f], &sums = crcs[f]] {
-                   const Timer timer(&counters->sync_ns);
-                   FinishFile(*layout, sums, *file);
-                   file->Sync();
-                 });
-    }
-    groups.Finish();
+// Makes what is asked for. Returns whether it is there then: in parts that other processes
+// complete, or whole.
+bool Make(const ExportRequest& request, ExportParts* parts, ExportTarget* target,
+          WorkCounters* counters, ExportResult* result) {
+  const SignalsWait signals;  // The caller says what becomes of the files that are done.
+  try {
+    target->Open();
+    Exporter exporter(request, parts, target, counters);
+    const int64_t bytes = exporter.MakeShares();
+    if (target->has_receipts()) result->bytes = bytes;
+    result->missing = exporter.FindMissing();
+    // If the export is complete, the receipts may have gone with the rest.
+    if (target->IsTaken()) result->missing.clear();
+    if (!result->missing.empty()) return !target->IsThere();
+    if (target->IsTaken()) return true;
+    exporter.Complete();
+    return target->Commit();
+  } catch (const Error& e) {
+    // Another process made these ranks too, or found that all are there.
+    if (e.code() != ExitCode::kWorld || !target->IsTaken()) throw;
+    result->missing.clear();
+    return true;
   }
-  NewFile record(folder, kExportName);
-  record.Append(WriteRecord(plan, request, files, digests, crcs));
-  record.Commit();
-  for (const std::string& parent : folders) folder.OpenSub(parent).Sync();
 }
 
 }  // namespace
 
 ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters* counters) {
   const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, request.only);
-  const LayoutRequest layout = {plan, tensors, request.options,
-                                request.optimizer ? &*request.optimizer : nullptr,
-                                request.metadata};
-  std::vector<FileLayout> files = request.format->lay_out(layout);
-  RequireNamesApart(files);
-  RequireFewBoxes(files);
+  ExportParts parts(plan, request,
+                    request.format->lay_out({plan, tensors, request.options,
+                                             request.optimizer ? &*request.optimizer : nullptr,
+                                             request.metadata}));
+  RequireNamesApart(parts.files);
+  RequireFewBoxes(parts.files);
   ExportResult result;
-  result.tensors = static_cast<int64_t>(tensors.size());
-  result.files = static_cast<int64_t>(files.size());
+  result.tensors = std::ssize(tensors);
+  result.files = std::ssize(parts.files);
   for (const Tensor* tensor : tensors) result.bytes += tensor->bytes();
-  const int64_t all = result.bytes;
-  if (IsBucketUrl(request.folder)) {
-    const auto record = ExportInBucket(plan, request, std::move(files), counters, &result);
-    result.was_there = record.has_value();
-    if (record) {
-      RequireSameValues(plan, request, request.format->lay_out(layout), all, *record, counters);
-    }
-    return result;
-  }
-  bool has_appeared = false;
-  const auto find = [&](const std::vector<FileLayout>& files) {
-    result.was_there = IsThere(request.folder, WriteOrigin(plan, request), files, has_appeared);
-    if (!result.was_there) return false;
-    std::string record;
-    ReadFileIfExists(request.folder + "/" + kExportName, kRecordLimit, &record);
-    RequireSameValues(plan, request, files, all, record, counters);
-    NewFolder::RemoveLeftOvers(request.folder);
-    if (request.is_shared()) {
-      SharedFolder::RemoveLeftOvers(request.folder, WriteOrigin(plan, request) + request.claim);
-    }
-    return true;
-  };
-  if (find(files)) return result;
-  has_appeared = true;
-  if (request.is_shared()) {
+  const std::unique_ptr<ExportTarget> target = ExportTarget::At(parts);
+  std::optional<std::string> record = target->Find();
+  if (!record) {
     try {
-      if (ExportRanks(plan, request, std::move(files), counters, &result)) return result;
+      if (Make(request, &parts, target.get(), counters, &result)) return result;
     } catch (const Error& e) {
       // Another process may have given the folder its name before this one joined it.
-      if (e.code() != ExitCode::kWorld || !find(request.format->lay_out(layout))) throw;
-      return result;
+      if (e.code() != ExitCode::kWorld || !target->IsThere()) throw;
+      record = target->Find();
+      if (!record) throw;
     }
-    // So may a run that makes all of it, be it of other values.
-    if (Exists(request.folder) && find(request.format->lay_out(layout))) result.missing.clear();
-    if (result.was_there || !result.missing.empty()) return result;
-    throw Conflict(fmt::format("`{}` could not get its name", request.folder));
+    // Another process made all of it, be it of other values.
+    if (!record) record = target->Find();
+    if (!record && !result.missing.empty()) return result;
+    if (!record) throw Conflict(fmt::format("`{}` could not get its name", request.folder));
   }
-  // All files are written beside the folder, which gets its name when all are there.
-  NewFolder target(request.folder);
-  int64_t total = 0;
-  for (const FileLayout& file : files) total += file.size();
-  CheckFreeSpace(target.folder().fd(), total, request.folder);
-  WriteFiles(plan, request, files, result.bytes, target.folder(), counters);
-  if (target.Commit()) return result;
-  // If several equal exports run at once, one gets the name, and the others find it there.
-  if (find(files)) return result;
-  throw Conflict(fmt::format("`{}` has appeared meanwhile", request.folder));
+  result.was_there = true;
+  result.missing.clear();
+  RequireSameValues(request, &parts, result.bytes, *record, counters);
+  target->RemoveLeftOvers();
+  return result;
 }
 
 }  // namespace shardinit

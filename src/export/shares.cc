@@ -28,9 +28,9 @@ int64_t CountShares(int64_t files, int64_t ranks) {
 ExportParts::ExportParts(const Plan& of, const ExportRequest& asked,
                          std::vector<FileLayout> laid_out)
     : plan(of), request(asked), files(std::move(laid_out)) {
-  shares = CountShares(std::count_if(files.begin(), files.end(),
-                                     [](const FileLayout& file) { return !file.boxes.empty(); }),
-                       plan.world_size());
+  files_with_elements =
+      std::ranges::count_if(files, [](const FileLayout& file) { return !file.boxes.empty(); });
+  shares = CountShares(files_with_elements, plan.world_size());
   int64_t next = 0;
   for (const FileLayout& file : files) {
     digests.emplace_back(file.boxes.size());

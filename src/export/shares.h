@@ -30,7 +30,7 @@ struct ExportParts {
   std::vector<std::vector<Digest>> digests;
   std::vector<std::vector<uint32_t>> crcs;
   std::vector<int64_t> share;  // that has the file; -1: it has no elements
-  int64_t shares = 0;
+  int64_t files_with_elements = 0, shares = 0;
 };
 
 // Returns the name of a share's receipt.

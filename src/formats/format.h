@@ -19,6 +19,7 @@
 #include "formats/parts.h"
 #include "formats/pieces.h"
 #include "graph/graph.h"
+#include "place/file_outline.h"
 #include "plan/plan.h"
 #include "spec/optimizer.h"
 
@@ -82,25 +83,13 @@ void SortByAlignment(std::vector<FileBox>* boxes);
 std::vector<std::vector<FileBox>> DistributeToFiles(const std::vector<std::vector<FileBox>>& groups,
                                                     int64_t most);
 
-struct FileText {
-  int64_t offset;
-  std::string bytes;
-};
-
-// The place of the CRC-32 of a box's bytes in a file: four bytes within its head or one of its
-// texts, zeros until the box is made.
-struct CrcPlace {
-  int64_t offset;
-  size_t box;
-};
-
-// Says what lies where in a file. In an export a file is its head followed by boxes, ascending,
-// either without gaps or with a text in the gap behind each; a file that is all text is its head.
+// The contents of a file, by offset. In an export a file is its head followed by boxes, ascending,
+// either without gaps or with a text in the gap after each; a file without boxes is its head.
 struct FileLayout {
   std::string path;  // path within the folder; `/` makes subfolders
   std::string head;
   std::vector<FileBox> boxes = {};   // non-empty boxes
-  std::vector<FileText> texts = {};  // Ascending. Bytes that nothing covers are zeros.
+  std::vector<FileText> texts = {};  // ascending; bytes that nothing covers are zeros
   int64_t end = 0;                   // The end of the file, if zeros may be the last of it.
   std::vector<CrcPlace> crcs = {};   // ascending
   // Null: all of that is here. Else it makes the head, the texts and the places of CRCs, which for

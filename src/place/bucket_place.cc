@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "base/error.h"
 #include "bucket/made_once.h"
+#include "place/object_writer.h"
 
 namespace shardinit {
 namespace {
@@ -11,6 +13,11 @@ class StoredFile : public PlaceFile {
  public:
   StoredFile(Store* store, std::string name, ObjectInfo info)
       : PlaceFile(info.size), store_(*store), name_(std::move(name)), info_(std::move(info)) {}
+
+  std::string Metadata(const std::string& name) const override {
+    const auto found = info_.metadata.find(name);
+    return found == info_.metadata.end() ? std::string() : found->second;
+  }
 
   void Read(int64_t offset, int64_t bytes, int at_once,
             const std::function<void(std::string_view piece)>& visit) const override {
@@ -82,5 +89,26 @@ void BucketPlace::List(const std::string& folder,
     return visit({all, is_file ? NameKind::kFile : NameKind::kOther, info.size}) != Next::kEnd;
   });
 }
+
+std::unique_ptr<NewPlaceFile> BucketPlace::Begin(FileOutline outline,
+                                                 const std::vector<uint32_t>* crcs) const {
+  return std::make_unique<ObjectWriter>(&store_, std::move(outline), crcs);
+}
+
+bool BucketPlace::PutNew(const std::string& name, std::string_view text) const {
+  return store_.PutNew(name, text);
+}
+
+void BucketPlace::Put(const std::string& name, const TextWriter& text,
+                      const std::function<void()>& before_name) const {
+  std::string whole;
+  text([&](std::string_view piece) { whole += piece; });
+  if (before_name) before_name();
+  PutText(store_, name, whole);
+}
+
+void BucketPlace::Remove(const std::string&) const { Check(false, "objects are never removed"); }
+
+void BucketPlace::Sync(const std::string&) const {}
 
 }  // namespace shardinit

@@ -22,6 +22,13 @@ class BucketPlace : public Place {
   int64_t SizeOf(const std::string& name) const override;
   void List(const std::string& folder,
             const std::function<Next(const PlaceEntry& entry)>& visit) const override;
+  std::unique_ptr<NewPlaceFile> Begin(FileOutline outline,
+                                      const std::vector<uint32_t>* crcs) const override;
+  bool PutNew(const std::string& name, std::string_view text) const override;
+  void Put(const std::string& name, const TextWriter& text,
+           const std::function<void()>& before_name) const override;
+  void Remove(const std::string& name) const override;
+  void Sync(const std::string& folder) const override;
 
  private:
   mutable Store store_;

@@ -6,16 +6,13 @@
 #include <vector>
 
 #include "base/sha256.h"
+#include "place/file_outline.h"
 #include "place/place.h"
 
 namespace shardinit {
 
 // `in_file` for callers that hash one file at a time.
 inline constexpr int kOneFile = 4;
-
-struct FilePart {
-  int64_t offset, bytes;
-};
 
 struct FileDigests {
   std::vector<Digest> parts;

@@ -15,7 +15,10 @@ class FolderPlace : public Place {
   // Keeps the folder open, so that all names are looked up in the same folder even if its path
   // changes.
   explicit FolderPlace(const std::string& path);
-  explicit FolderPlace(std::shared_ptr<const Folder> root);
+  // A private folder is invisible to others until all of it is complete. Its files have their names
+  // from the beginning, and their names are on the disk after Sync() of their folders.
+  enum Kind { kShared, kPrivate };
+  explicit FolderPlace(std::shared_ptr<const Folder> root, Kind kind = kShared);
 
   void RequireFolder(std::string_view wanted) const override;
   std::string_view Open(const std::string& name, std::unique_ptr<PlaceFile>* file) const override;
@@ -24,12 +27,21 @@ class FolderPlace : public Place {
   int64_t SizeOf(const std::string& name) const override;
   void List(const std::string& folder,
             const std::function<Next(const PlaceEntry& entry)>& visit) const override;
+  std::unique_ptr<NewPlaceFile> Begin(FileOutline outline,
+                                      const std::vector<uint32_t>* crcs) const override;
+  bool PutNew(const std::string& name, std::string_view text) const override;
+  void Put(const std::string& name, const TextWriter& text,
+           const std::function<void()>& before_name) const override;
+  void Remove(const std::string& name) const override;
+  void Sync(const std::string& folder) const override;
 
  private:
   std::shared_ptr<const Folder> Parent(const std::string& name) const;
+  std::shared_ptr<const Folder> ParentToWrite(const std::string& name) const;
   std::shared_ptr<const Folder> OpenSub(const std::string& name) const;
 
   std::shared_ptr<const Folder> root_;
+  const Kind kind_ = kShared;
   mutable std::mutex mutex_;
   // Caches the last folder: callers mostly read files folder by folder.
   mutable std::string last_name_;

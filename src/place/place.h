@@ -1,5 +1,5 @@
-// The interface through which checkpoints and exports are read: a folder on the disk, or a folder
-// in a bucket.
+// The interface through which checkpoints and exports are read and written: a folder on the disk,
+// or a folder in a bucket.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,11 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/folder.h"
+#include "base/output_file.h"
+#include "place/file_outline.h"
 
 namespace shardinit {
 
@@ -21,6 +24,8 @@ class PlaceFile {
   virtual ~PlaceFile() = default;
 
   int64_t size() const { return size_; }
+  // Returns what FileOutline::metadata had of this name, or an empty string.
+  virtual std::string Metadata(const std::string& /*name*/) const { return {}; }
   // Calls `visit` with `bytes` bytes from `offset` on, in pieces and in order. A remote place
   // fetches up to `at_once` pieces in parallel and keeps them in memory. Throws Error (kWorld) if
   // the file is too short or has changed.
@@ -30,6 +35,19 @@ class PlaceFile {
  private:
   const int64_t size_;
 };
+
+// A file that is being written. It is invisible until it is completed, and nothing of it is left if
+// it never is.
+class NewPlaceFile : public Sink {
+ public:
+  // Gives the file its name, when all boxes are written. Calls `before_name`, which may throw, when
+  // everything but the name exists. Returns false if another writer may have made the file, or
+  // ended this one: the caller must look at what has the name.
+  virtual bool Complete(const std::function<void()>& before_name = {}) = 0;
+};
+
+// Writes a text in pieces.
+using TextWriter = std::function<void(const std::function<void(std::string_view piece)>& append)>;
 
 // What callers must know about a kind of place.
 struct PlaceTraits {
@@ -80,6 +98,23 @@ class Place {
   // order. A missing folder is empty.
   virtual void List(const std::string& folder,
                     const std::function<Next(const PlaceEntry& entry)>& visit) const = 0;
+
+  // Begins a file, in folders that are made where they are missing. `crcs` are the CRCs of its
+  // boxes; each must be there when the last bytes of its box are written. The place and `crcs` must
+  // outlive the file. Where files are removed, a file of the same name is replaced.
+  virtual std::unique_ptr<NewPlaceFile> Begin(
+      FileOutline outline, const std::vector<uint32_t>* crcs = nullptr) const = 0;
+  // Creates a file. Returns false, with nothing done, if one of that name exists.
+  virtual bool PutNew(const std::string& name, std::string_view text) const = 0;
+  // Creates a file, or replaces the one of that name after a call of `before_name`. A place that
+  // does not replace files throws Error (kConflict) if the file has another text. The name may get
+  // lost if the power fails before Sync() of its folder.
+  virtual void Put(const std::string& name, const TextWriter& text,
+                   const std::function<void()>& before_name = {}) const = 0;
+  // Removes a file, if it exists. Only where traits().removes.
+  virtual void Remove(const std::string& name) const = 0;
+  // Brings the names in a folder to the disk.
+  virtual void Sync(const std::string& folder) const = 0;
 
  private:
   const std::string path_;

@@ -16,6 +16,7 @@
 #include "checkpoint/file_tasks.h"
 #include "formats/hdf5/reader.h"
 #include "formats/hdf5/writer.h"
+#include "place/place.h"
 #include "support/hdf5_once.h"
 #include "support/random_plan.h"
 
@@ -25,11 +26,9 @@ namespace {
 // Returns the bytes of a file of this layout.
 std::string BytesOf(const FileLayout& layout) {
   const std::string name = "shardinit-fuzz-seed-" + std::to_string(getpid());
-  const Folder folder = Folder::Open("/dev/shm");
-  {
-    OutputFile file(folder, name);
-    BeginFile(layout, file);
-  }
+  FileOutline outline = OutlineFile(layout);
+  outline.path = name;
+  Place::At("/dev/shm")->Begin(outline)->Complete();
   const std::string bytes = ReadFile("/dev/shm/" + name);
   unlink(("/dev/shm/" + name).c_str());
   return bytes;

@@ -279,7 +279,7 @@ def test_a_rank_without_a_receipt_is_not_sent_again(specs, object_store):
         object_store.remove("models/a/" + name)
     object_store.put("models/a/ranks/rank-00000.h5", b"x")
     done = tool(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
-    assert done.returncode == 4 and "rank-00000.h5` is there without a receipt, and no shardinit wrote it" in done.stderr
+    assert done.returncode == 4 and "rank-00000.h5` exists, and no run of this plan wrote it" in done.stderr
     assert object_store.get("models/a/ranks/rank-00000.h5") == b"x"
 
 
@@ -495,7 +495,7 @@ def test_sources_that_change_between_two_writers(object_store, tmp_path):
     run_ok("gen", "source.yaml", "-o", "other", "--set", "seed=5", cwd=tmp_path)
     (tmp_path / "source").rename(tmp_path / "old"), (tmp_path / "other").rename(tmp_path / "source")
     done = tool(object_store, "gen", "spec.yaml", "-o", URL, folder=tmp_path)
-    assert done.returncode == 4 and "made of sources that had other elements" in done.stderr
+    assert done.returncode == 4 and "made from sources that had other elements" in done.stderr
 
 
 def test_copies_into_a_bucket(specs, object_store, tmp_path):
@@ -1068,7 +1068,7 @@ def test_a_receipt_that_is_gone_at_the_end_is_told(specs, object_store):
     assert_is(object_store, specs / "one")
 
 
-@pytest.mark.parametrize("words, what", [(["gen"], "2 of 2 ranks"), (["export", "--to", "hf-dcp"], "2 files")])
+@pytest.mark.parametrize("words, what", [(["gen"], "2 of 2 ranks"), (["export", "--to", "hf-dcp"], "2 of 2 files")])
 def test_uploads_that_others_end_are_not_begun_for_ever(words, what, specs, object_store):
     def end(request):
         is_claim = request.key.endswith(".json")
@@ -1209,7 +1209,7 @@ def test_an_index_that_is_there_is_compared(specs, object_store, tmp_path):
         if is_same:
             assert done.returncode == 0, (metadata, done)
         else:
-            assert done.returncode == 4 and "index.h5` is there already, and is not this plan's" in done.stderr, (
+            assert done.returncode == 4 and "index.h5` already exists with different content" in done.stderr, (
                 len(body),
                 metadata,
                 done,
@@ -1217,7 +1217,7 @@ def test_an_index_that_is_there_is_compared(specs, object_store, tmp_path):
             assert "models/a/manifest.json" not in object_store.names()
             object_store.put("models/a/manifest.json", (tmp_path / "local/manifest.json").read_bytes())
             if len(body) != len(index):  # It is compared also where the manifest is there, if its size is another.
-                assert "is not this plan's" in tool(object_store, *words, folder=specs).stderr
+                assert "different content" in tool(object_store, *words, folder=specs).stderr
         assert object_store.get("models/a/index.h5") == body
     put_with(object_store, "index.h5", index)
     ok(object_store, *words, folder=specs)
@@ -1230,7 +1230,7 @@ def test_an_index_that_is_wanted_otherwise_is_a_conflict(first, then, specs, obj
     manifest = object_store.get("models/a/manifest.json")
     for words in (["gen", "awkward.yaml", "-o", URL], ["finalize", URL]):
         done = tool(object_store, *words, "--index", then, folder=specs)
-        assert done.returncode == 4 and "manifest.json` is there already, and has another content" in done.stderr, done
+        assert done.returncode == 4 and "manifest.json` already exists with different content" in done.stderr, done
         ok(object_store, *words, "--index", first, folder=specs)
     assert object_store.get("models/a/manifest.json") == manifest
 
@@ -1242,16 +1242,16 @@ def test_whose_rank_it_is(specs, object_store, tmp_path):
     body = (tmp_path / "local/ranks/rank-00001.h5").read_bytes()
     plan = hashlib.sha256((tmp_path / "local/plan.json").read_bytes()).hexdigest()
     for given, metadata, said in (
-        (body, {}, "no shardinit wrote it"),
-        (body, {"plan": plan}, "no shardinit wrote it"),
-        (body, {"plan_sha256": "0" * 64}, "is another plan's"),
+        (body, {}, "no run of this plan wrote it"),
+        (body, {"plan": plan}, "no run of this plan wrote it"),
+        (body, {"plan_sha256": "0" * 64}, "belongs to another plan"),
         (body[1:], {"plan_sha256": plan}, f"has {len(body) - 1} bytes instead of {len(body)}"),
         (body, {"plan_sha256": plan}, ""),
     ):
         put_with(object_store, "ranks/rank-00001.h5", given, **metadata)
         done = tool(object_store, "gen", "awkward.yaml", "-o", URL, "--ranks", "1", "--set", "seed=3", folder=specs)
         assert done.returncode == (4 if said else 0), (metadata, done)
-        assert not said or f"ranks/rank-00001.h5` is there without a receipt, and {said}\n" in done.stderr, (
+        assert not said or f"ranks/rank-00001.h5` exists, and {said}\n" in done.stderr, (
             metadata,
             done,
         )

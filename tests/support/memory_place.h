@@ -1,12 +1,15 @@
-// A place in memory, for tests: what every place does, and nothing else.
+// A place in memory, for tests: it does what every place does, and nothing else.
 #pragma once
 
 #include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "place/place.h"
@@ -50,6 +53,31 @@ class MemoryPlace : public Place {
     ListBelow(folder.empty() ? "" : folder + "/", visit);
   }
 
+  std::unique_ptr<NewPlaceFile> Begin(FileOutline outline,
+                                      const std::vector<uint32_t>* crcs) const override {
+    return std::make_unique<NewFile>(this, std::move(outline), crcs);
+  }
+
+  bool PutNew(const std::string& name, std::string_view text) const override {
+    const std::lock_guard lock(mutex_);
+    return files_.emplace(name, text).second;
+  }
+
+  void Put(const std::string& name, const TextWriter& text,
+           const std::function<void()>& before_name) const override {
+    std::string whole;
+    text([&](std::string_view piece) { whole += piece; });
+    if (before_name) before_name();
+    const std::lock_guard lock(mutex_);
+    if (!traits().removes && files_.contains(name) && files_[name] != whole) {
+      throw Error(ExitCode::kConflict, "the file has another text");
+    }
+    files_[name] = whole;
+  }
+
+  void Remove(const std::string& name) const override { files_.erase(name); }
+  void Sync(const std::string&) const override {}
+
  private:
   class File : public PlaceFile {
    public:
@@ -90,7 +118,41 @@ class MemoryPlace : public Place {
     return true;
   }
 
-  const std::map<std::string, std::string> files_;
+  class NewFile : public NewPlaceFile {
+   public:
+    NewFile(const MemoryPlace* place, FileOutline outline, const std::vector<uint32_t>* crcs)
+        : place_(*place),
+          outline_(std::move(outline)),
+          crcs_(crcs),
+          bytes_(static_cast<size_t>(outline_.size), '\0') {}
+
+    int64_t Write(const void* data, int64_t bytes, int64_t offset) const override {
+      const std::string_view text(static_cast<const char*>(data), static_cast<size_t>(bytes));
+      bytes_.replace(static_cast<size_t>(offset), text.size(), text);
+      return 0;
+    }
+
+    bool Complete(const std::function<void()>& before_name) override {
+      const std::shared_ptr<FileTexts> texts = outline_.Texts();
+      if (outline_.has_crcs) FillCrcs(*crcs_, texts.get());
+      for (const FileText& text : texts->texts) {
+        bytes_.replace(static_cast<size_t>(text.offset), text.bytes.size(), text.bytes);
+      }
+      if (before_name) before_name();
+      const std::lock_guard lock(place_.mutex_);
+      if (place_.traits().removes) place_.files_.erase(outline_.path);
+      return place_.files_.emplace(outline_.path, bytes_).second;
+    }
+
+   private:
+    const MemoryPlace& place_;
+    const FileOutline outline_;
+    const std::vector<uint32_t>* const crcs_;
+    mutable std::string bytes_;
+  };
+
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, std::string> files_;
 };
 
 }  // namespace shardinit

@@ -28,9 +28,11 @@
 #include "bucket/url.h"
 #include "checkpoint/bucket.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/object.h"
+#include "checkpoint/file_tasks.h"
+#include "checkpoint/manifest.h"
 #include "formats/format.h"
 #include "graph/graph.h"
+#include "place/object_writer.h"
 #include "support/environment.h"
 #include "support/http_server.h"
 #include "support/spec_text.h"
@@ -1451,7 +1453,7 @@ TEST_F(KeptObjects, AreTextsThatAreMadeOrCompared) {
   EXPECT_EQ(Log(), (std::vector<std::string>{"PUT a/t", "GET a/t"}));
   for (const char* other : {"tex", "texts", ""}) {
     const Error error = ErrorOf([&] { PutText(store, "t", other); });
-    EXPECT_STREQ(error.what(), "`s3://bucket/a/t` is there already, and has another content");
+    EXPECT_STREQ(error.what(), "`s3://bucket/a/t` already exists with different content");
     EXPECT_EQ(error.code(), ExitCode::kConflict);
   }
   EXPECT_EQ(kept.objects["a/t"].bytes, "text");
@@ -1642,7 +1644,7 @@ struct FileOfBoxes {
   }
 
   // Writes the boxes in this order, each in pieces of so many bytes.
-  void Write(const Object& object, const std::vector<size_t>& order, int64_t piece) const {
+  void Write(const ObjectWriter& object, const std::vector<size_t>& order, int64_t piece) const {
     for (const size_t b : order) {
       const FileBox& box = layout.boxes[b];
       for (int64_t at = 0; at < BytesOf(box); at += piece) {
@@ -1650,6 +1652,14 @@ struct FileOfBoxes {
         EXPECT_EQ(object.Write(bytes.data() + box.offset + at, size, box.offset + at), 0);
       }
     }
+  }
+
+  // The object is called `o`.
+  FileOutline Outline(std::map<std::string, std::string> metadata = {}) const {
+    FileOutline outline = OutlineFile(layout);
+    outline.path = "o";
+    outline.metadata = std::move(metadata);
+    return outline;
   }
 
   Tensor tensor;
@@ -1682,7 +1692,7 @@ TEST_F(KeptObjects, AreFilesWhoseBoxesComeInAnyOrder) {
       std::vector<size_t> order(sizes.size());
       for (size_t i = 0; i < order.size(); ++i) order[i] = is_backward ? order.size() - 1 - i : i;
       kept.objects.clear();
-      Object object(&store, "o", file.layout, {{"k", "v"}}, &file.crcs);
+      ObjectWriter object(&store, file.Outline({{"k", "v"}}), &file.crcs);
       EXPECT_EQ(object.has_parts(), std::ssize(file.bytes) > kLeastPart) << what;
       file.Write(object, order, is_backward ? kLeastPart + 12345 : kLeastPart);
       EXPECT_TRUE(kept.objects.empty()) << what;
@@ -1705,7 +1715,7 @@ TEST_F(KeptObjects, AreFilesWhoseBoxesComeInAnyOrder) {
 TEST_F(KeptObjects, AreGivenBackUnlessTheyGetTheirName) {
   const FileOfBoxes file({kLeastPart, kLeastPart}, 0, false);
   {
-    const Object object(&store, "o", file.layout, {});
+    const ObjectWriter object(&store, file.Outline());
     file.Write(object, {0}, kLeastPart);
     EXPECT_EQ(kept.uploads.size(), 1u);
   }
@@ -1713,7 +1723,7 @@ TEST_F(KeptObjects, AreGivenBackUnlessTheyGetTheirName) {
   Log();
   // A store that is gone does not hold up the error: it is asked once.
   {
-    const Object object(&store, "o", file.layout, {});
+    const ObjectWriter object(&store, file.Outline());
     kept.fault = [](const Asked&, Answer* answer) {
       *answer = MemoryStore::Failure(503, "SlowDown");
       return true;
@@ -1724,7 +1734,7 @@ TEST_F(KeptObjects, AreGivenBackUnlessTheyGetTheirName) {
   kept.uploads.clear();
   // What is not to get its name has none.
   {
-    Object object(&store, "o", file.layout, {});
+    ObjectWriter object(&store, file.Outline());
     file.Write(object, {0, 1}, kLeastPart);
     EXPECT_EQ(
         ErrorOf([&] { object.Complete([] { throw Error(ExitCode::kConflict, "lost"); }); }).code(),
@@ -1736,7 +1746,7 @@ TEST_F(KeptObjects, AreGivenBackUnlessTheyGetTheirName) {
     const FileOfBoxes other(sizes, 0, false);
     kept.objects.clear();
     {
-      Object object(&store, "o", other.layout, {});
+      ObjectWriter object(&store, other.Outline());
       for (size_t b = 0; b < sizes.size(); ++b) other.Write(object, {b}, kLeastPart);
       kept.Put("a/o", "another");
       EXPECT_FALSE(object.Complete());
@@ -1748,7 +1758,7 @@ TEST_F(KeptObjects, AreGivenBackUnlessTheyGetTheirName) {
   kept.objects.clear();
   Log();
   {
-    Object object(&store, "o", file.layout, {});
+    ObjectWriter object(&store, file.Outline());
     kept.uploads.clear();
     file.Write(object, {0, 1}, kLeastPart);
     bool is_asked = false;

@@ -19,7 +19,8 @@
 #include "bucket/signature.h"
 #include "bucket/url.h"
 #include "bucket/xml.h"
-#include "checkpoint/object.h"
+#include "checkpoint/file_tasks.h"
+#include "place/object_writer.h"
 
 namespace shardinit {
 namespace {
@@ -354,7 +355,7 @@ TEST(ForEachGap, HasAllThatIsNoBox) {
   layout.texts = {{.offset = 13, .bytes = "ab"}, {.offset = 17, .bytes = "c"}};
   layout.end = 20;
   std::string gaps;
-  ForEachGap(layout, [&](std::string_view bytes) { gaps += bytes; });
+  ForEachGap(OutlineFile(layout), [&](std::string_view bytes) { gaps += bytes; });
   EXPECT_EQ(gaps, std::string("head\0\0\0\0ab\0\0c\0\0", 15));
 }
 

@@ -266,50 +266,30 @@ TEST(FindReceipt, TakesDamageForAbsence) {
   EXPECT_FALSE(Finds(Files(std::string(2 << 20, ' ') + SmallText()), plan));
 }
 
-TEST(HashMetadata, LeavesOutTheBoxes) {
-  const Plan plan = SmallPlan();
-  const RankPlan rank = PlanRank(plan, 0);  // Boxes of 42 and 12 bytes.
-  const std::string file = "head" + std::string(12, 'B') + "mid" + std::string(42, 'A') + "tail";
-  const WorkingFolder folder(Contents{{"f", file}});
-  const Fd fd(open("f", O_RDONLY));
-  const auto size = static_cast<int64_t>(file.size());
-  EXPECT_EQ(HashMetadata(fd.get(), size, rank, {19, 4}), Sha256Of("headmidtail"));
-  EXPECT_NE(HashMetadata(fd.get(), size, rank, {4, 50}), Sha256Of("headmidtail"));
-  EXPECT_THROW(HashMetadata(fd.get(), size + 1, rank, {19, 4}), Error);  // The file is too short.
-}
-
-TEST(HashMetadata, ReadsLargeFilesInPieces) {
-  InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}};
-  graph.tensors = {MakeTensor("w", DType::f32, {4}, Constant{1})};
-  const Plan plan = MakePlan(std::move(graph));
-  const std::string head(200'001, 'h'), tail(70'000, 't');
-  const WorkingFolder folder(Contents{{"f", head + std::string(16, 'x') + tail}});
-  const Fd fd(open("f", O_RDONLY));
-  EXPECT_EQ(HashMetadata(fd.get(), 270'017, PlanRank(plan, 0), {200'001}), Sha256Of(head + tail));
-}
-
 // Follows a rank's file through its whole life, and what a verifier says of it.
-TEST(RankWriter, LeavesAFileWithAReceipt) {
+TEST(Generate, LeavesAFileWithAReceipt) {
   SetUpHdf5Once();
   const Plan plan = SmallPlan();
   const Digest plan_sha256 = Sha256Of(WritePlan(plan));
   const WorkingFolder scratch(Contents{});
-  const CheckpointFolder folder(".", WritePlan(plan));
+  GenerateRequest request;
+  request.folder = ".";
+  request.ranks = {0};
+  request.workers = {.jobs = 1, .writers = 1, .memory = 1};
   WorkCounters counters;
-  {
-    RankWriter writer(folder, plan, PlanRank(plan, 0), plan_sha256, &counters);
-    Workers workers({.jobs = 1, .writers = 1, .memory = 1}, &counters);
-    workers.Submit(writer.Tasks(), [&] { writer.Commit(); });
-    ASSERT_TRUE(workers.Wait(1, 60'000));
-  }
+  EXPECT_FALSE(Generate(plan, request, &counters).complete);
+  const CheckpointFolder folder(".");
   const RankPlan rank = PlanRank(plan, 0);
   const auto receipt = FindReceipt(folder.place(), rank, plan_sha256);
   ASSERT_TRUE(receipt.has_value());
   const std::string file = ReadFile(RankFile(0));
   EXPECT_EQ(std::ssize(file), receipt->size);
-  const Fd fd(open(RankFile(0).c_str(), O_RDONLY));
-  EXPECT_EQ(HashMetadata(fd.get(), receipt->size, rank, receipt->offsets),
-            receipt->metadata_sha256);
+  FileOutline outline = {.size = receipt->size, .boxes = {}};
+  for (size_t i = 0; i < rank.shards.size(); ++i) {
+    outline.boxes.push_back({receipt->offsets[i], rank.shards[i].bytes()});
+  }
+  outline.texts = [&] { return std::make_shared<FileTexts>(FileTexts{{{0, file}}}); };
+  EXPECT_EQ(HashGaps(outline), receipt->metadata_sha256);
   for (size_t i = 0; i < rank.shards.size(); ++i) {
     const auto bytes = std::string_view(file).substr(static_cast<size_t>(receipt->offsets[i]),
                                                      static_cast<size_t>(rank.shards[i].bytes()));
@@ -319,18 +299,6 @@ TEST(RankWriter, LeavesAFileWithAReceipt) {
   // Without the other rank nothing is finalized.
   EXPECT_EQ(Finalize(folder, plan, plan_sha256, IndexMode::kAuto).missing, std::vector<int64_t>{1});
   EXPECT_FALSE(Exists(kManifestName));
-}
-
-TEST(RankWriter, LeavesNothingWithoutCommit) {
-  SetUpHdf5Once();
-  const Plan plan = SmallPlan();
-  const WorkingFolder scratch(Contents{});
-  const CheckpointFolder folder(".", WritePlan(plan));
-  WorkCounters counters;
-  { const RankWriter writer(folder, plan, PlanRank(plan, 0), {}, &counters); }
-  size_t files = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("ranks")) ++files;
-  EXPECT_EQ(files, 0u);
 }
 
 TEST(WriteManifest, FollowsFromPlanAndReceipts) {

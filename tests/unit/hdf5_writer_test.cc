@@ -15,6 +15,7 @@
 #include "formats/hdf5/reader.h"
 #include "formats/hdf5/writer.h"
 #include "generate/fill.h"
+#include "place/place.h"
 #include "support/hdf5_once.h"
 #include "support/random_plan.h"
 #include "support/spec_text.h"
@@ -55,9 +56,9 @@ struct Written {
 // Replaces whatever has the name.
 void WriteLayout(const FileLayout& layout, const std::string& path) {
   std::filesystem::remove(path);
-  const Folder folder = Folder::Open(".");
-  OutputFile file(folder, path);
-  BeginFile(layout, file);
+  FileOutline outline = OutlineFile(layout);
+  outline.path = path;
+  Place::At(".")->Begin(outline)->Complete();
 }
 
 Written WriteRankFile(const Plan& plan, int64_t rank, const std::string& path) {

@@ -20,7 +20,9 @@
 #include "checkpoint/verify.h"
 #include "checkpoint/write.h"
 #include "place/digests.h"
+#include "place/file_outline.h"
 #include "place/folder_place.h"
+#include "place/shared_files.h"
 #include "support/environment.h"
 #include "support/hdf5_once.h"
 #include "support/http_server.h"
@@ -224,6 +226,174 @@ TEST_P(EveryPlace, HashesPartsAndTheRest) {
     EXPECT_EQ(digests.rest, Sha256Of(rest));
     EXPECT_EQ(told, in_parts);
   }
+}
+
+// A file of random texts and boxes, with the CRCs of boxes in its texts if it has them.
+struct RandomFile {
+  RandomFile(std::mt19937& random, bool has_crcs) {
+    outline = {.path = "d/e/new", .boxes = {}, .has_crcs = has_crcs};
+    FileTexts known;
+    const auto add_text = [&](size_t size) {
+      known.texts.push_back({std::ssize(bytes), std::string(size, static_cast<char>(random()))});
+      bytes += known.texts.back().bytes;
+    };
+    add_text(1 + random() % 40);
+    for (size_t box = 0; box < random() % 6; ++box) {
+      outline.boxes.push_back({std::ssize(bytes), static_cast<int64_t>(1 + random() % 70'000)});
+      for (int64_t i = 0; i < outline.boxes.back().bytes; ++i) {
+        bytes += static_cast<char>(random());
+      }
+      crcs.push_back(static_cast<uint32_t>(random()));
+      add_text(5 + random() % 9);
+      if (has_crcs) {
+        const int64_t at = known.texts.back().offset + 1;
+        known.crcs.push_back({at, box});
+        CopyCrc(known.crcs.back(), crcs.back(), 0, std::ssize(bytes), bytes.data());
+      }
+      bytes.append(random() % 30, '\0');
+    }
+    outline.size = std::ssize(bytes);
+    outline.texts = [known] { return std::make_shared<FileTexts>(known); };
+  }
+
+  // Writes the boxes in pieces and in any order.
+  void WriteTo(const NewPlaceFile& file, std::mt19937& random) const {
+    std::vector<FilePart> order = outline.boxes;
+    std::ranges::shuffle(order, random);
+    for (const FilePart& box : order) {
+      for (int64_t at = 0; at < box.bytes;) {
+        const int64_t piece =
+            std::min<int64_t>(box.bytes - at, 1 + static_cast<int64_t>(random() % 50'000));
+        file.Write(bytes.data() + box.offset + at, piece, box.offset + at);
+        at += piece;
+      }
+    }
+  }
+
+  FileOutline outline;
+  std::vector<uint32_t> crcs;
+  std::string bytes;
+};
+
+TEST_P(EveryPlace, NamesFilesWhenTheyAreComplete) {
+  std::mt19937 random(10);
+  for (int turn = 0; turn < 40; ++turn) {
+    const RandomFile wanted(random, turn % 2 == 0);
+    const Tree files = {{"d/x", "x"}};
+    const auto place = Make(files);
+    const auto is_absent = [&] { return place->SizeOf(wanted.outline.path) == -1; };
+    {
+      const auto given_up = place->Begin(wanted.outline, &wanted.crcs);
+      wanted.WriteTo(*given_up, random);
+      EXPECT_TRUE(is_absent());
+    }
+    const auto throwing = place->Begin(wanted.outline, &wanted.crcs);
+    wanted.WriteTo(*throwing, random);
+    EXPECT_THROW(throwing->Complete([] { throw Conflict("no"); }), Error);
+    EXPECT_TRUE(is_absent());
+    const auto file = place->Begin(wanted.outline, &wanted.crcs);
+    wanted.WriteTo(*file, random);
+    bool was_absent = false;
+    EXPECT_TRUE(file->Complete([&] { was_absent = is_absent(); }));
+    EXPECT_TRUE(was_absent);
+    std::string text;
+    EXPECT_EQ(place->Read(wanted.outline.path, 1 << 20, &text), "");
+    EXPECT_TRUE(text == wanted.bytes) << turn;
+    // A second one replaces the file, or finds that the name is taken.
+    const auto again = place->Begin(wanted.outline, &wanted.crcs);
+    wanted.WriteTo(*again, random);
+    EXPECT_EQ(again->Complete(), place->traits().removes);
+  }
+}
+
+TEST_P(EveryPlace, HashesTheGapsOfAFile) {
+  std::mt19937 random(11);
+  for (int turn = 0; turn < 20; ++turn) {
+    const RandomFile file(random, false);
+    const auto place = Make({{"f", file.bytes}});
+    std::unique_ptr<PlaceFile> there;
+    ASSERT_EQ(place->Open("f", &there), "");
+    EXPECT_EQ(HashGaps(file.outline), HashFile(*place, *there, file.outline.boxes, 2).rest);
+  }
+}
+
+TEST_P(EveryPlace, PutsTexts) {
+  const auto place = Make({{"d/x", "x"}});
+  const auto read = [&](const std::string& name) {
+    std::string text;
+    EXPECT_EQ(place->Read(name, 1000, &text), "") << name;
+    return text;
+  };
+  EXPECT_TRUE(place->PutNew("d/new", "first"));
+  EXPECT_FALSE(place->PutNew("d/new", "first"));
+  EXPECT_FALSE(place->PutNew("d/new", "second"));
+  EXPECT_EQ(read("d/new"), "first");
+  const auto put = [&](const std::string& text) {
+    bool was_asked = false;
+    place->Put(
+        "e/text",
+        [&](const auto& append) {
+          append(text.substr(0, 2));
+          append(text.substr(2));
+        },
+        [&] { was_asked = true; });
+    place->Sync("e");
+    EXPECT_TRUE(was_asked);
+  };
+  put("some text");
+  EXPECT_EQ(read("e/text"), "some text");
+  put("some text");
+  if (place->traits().removes) {
+    put("another text");
+    EXPECT_EQ(read("e/text"), "another text");
+    place->Remove("e/text");
+    place->Remove("e/text");
+    EXPECT_FALSE(place->Exists("e/text"));
+  } else {
+    EXPECT_THROW(put("another text"), Error);
+    EXPECT_EQ(read("e/text"), "some text");
+  }
+}
+
+// Writers of one name: an equal file is accepted, and a different one is a conflict, unless it is
+// replaced.
+TEST_P(EveryPlace, SharesFilesAmongWriters) {
+  std::mt19937 random(12);
+  RandomFile wanted(random, false);
+  wanted.outline.boxes.clear();
+  wanted.outline.texts = [&] {
+    return std::make_shared<FileTexts>(FileTexts{{{0, wanted.bytes}}});
+  };
+  const auto put = [&](const Place& place) {
+    PutOnce(place, wanted.outline, Sha256Of(wanted.bytes), {});
+  };
+  const auto with = [&](const std::string& bytes) {
+    return Make({{"d/x", "x"}, {wanted.outline.path, bytes}});
+  };
+  const auto fresh = Make({{"d/x", "x"}});
+  put(*fresh);
+  put(*fresh);
+  put(*with(wanted.bytes));  // It has no metadata.
+  std::string other = wanted.bytes;
+  other[other.size() / 2] = static_cast<char>(other[other.size() / 2] ^ 1);
+  const auto replaced = with(other);
+  if (!replaced->traits().removes) {
+    EXPECT_THROW(put(*replaced), Error);
+    EXPECT_THROW(put(*with(wanted.bytes + "x")), Error);
+  } else {
+    put(*replaced);
+  }
+  wanted.outline.metadata = {{"owner", "me"}};
+  EXPECT_FALSE(IsMade(*Make({{"d/x", "x"}}), wanted.outline, "plan"));
+  const auto made = Make({{"d/x", "x"}});
+  EXPECT_TRUE(made->Begin(wanted.outline)->Complete());
+  RequireSameBytes(*made, wanted.outline, {{}, Sha256Of(wanted.bytes)});
+  EXPECT_THROW(RequireSameBytes(*made, wanted.outline, {{}, Sha256Of(other)}), Error);
+  if (!is("bucket")) return;  // Others have no metadata.
+  EXPECT_TRUE(IsMade(*made, wanted.outline, "plan"));
+  wanted.outline.metadata = {{"owner", "somebody else"}};
+  EXPECT_THROW(IsMade(*made, wanted.outline, "plan"), Error);
+  EXPECT_THROW(IsMade(*with(wanted.bytes), wanted.outline, "plan"), Error);
 }
 
 Plan PlanOfThree() {

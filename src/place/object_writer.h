@@ -1,20 +1,20 @@
-// A file on its way into a bucket. What is known of it without the data, and the data, which come
-// in any order, make its parts; each is sent as soon as it is whole. So it needs the memory of the
-// parts that are begun, and no disk.
+// A file that is being uploaded to a bucket. The texts, and the boxes, whose bytes come in any
+// order, form its parts; each part is sent as soon as it is whole. So an upload needs the memory of
+// the parts that have begun, and no disk.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/output_file.h"
-#include "base/sha256.h"
 #include "bucket/store.h"
-#include "formats/format.h"
+#include "place/file_outline.h"
+#include "place/place.h"
 
 namespace shardinit {
 
@@ -40,31 +40,23 @@ class Pages {
 // that is no larger is sent whole.
 int64_t PartBytes(int64_t size);
 
-// Calls `visit` with the bytes of a file that belong to no box, in order.
-void ForEachGap(const FileLayout& layout, const std::function<void(std::string_view bytes)>& visit);
-
-// The file has its name once it is completed. Before that nothing of it is to be seen; without
-// Complete() the parts that were sent are given back.
+// The object exists once it is completed. Without Complete() the parts that were sent are removed.
 //
-// A part in which the CRC of a box stands waits for that box. So a file whose boxes are made in
+// A part that contains the CRC of a box waits for that box. So a file whose boxes are written in
 // order keeps one more part for each box at work.
-class Object : public Sink {
+class ObjectWriter : public NewPlaceFile {
  public:
-  // All but the strings must outlive it. `crcs` are those of the boxes, which ascend then, if the
-  // layout has places for them: each is there when the last bytes of its box are written.
-  Object(Store* store, std::string name, const FileLayout& layout, Metadata metadata,
-         const std::vector<uint32_t>* crcs = nullptr);
-  ~Object() override;
+  // `store` must outlive it, and so must `crcs`: the CRCs of boxes, each of which is there when the
+  // last bytes of its box are written.
+  ObjectWriter(Store* store, FileOutline outline,
+               const std::vector<uint32_t>* crcs = nullptr);
+  ~ObjectWriter() override;
 
-  // Tells whether it is sent in parts; else it is sent when it gets its name.
+  // Returns whether it is sent in parts. If not, it is sent by Complete().
   bool has_parts() const { return !upload_.empty(); }
 
-  // Puts data of boxes, each byte once.
   int64_t Write(const void* data, int64_t bytes, int64_t offset) const override;
-
-  // Gives the object its name, when all boxes are written; `before_name` may throw when all but the
-  // name is there. Returns false if this call did not make it for sure: look what has the name.
-  bool Complete(const std::function<void()>& before_name = {});
+  bool Complete(const std::function<void()>& before_name = {}) override;
 
  private:
   struct Part {
@@ -75,7 +67,7 @@ class Object : public Sink {
   int64_t parts() const;
   // Notes that these bytes of the file come later than what is known of it.
   void Want(int64_t begin, int64_t end);
-  // Returns what part `number`, from 0 on, is without data.
+  // Returns part `number`, from 0 on, without the bytes of boxes.
   Pages Blank(int64_t number) const;
   // Needs the lock. Puts the CRCs that are known into a part that begins. Returns their bytes.
   int64_t PutKnownCrcs(int64_t number, char* out) const;
@@ -84,9 +76,9 @@ class Object : public Sink {
   void Send(int64_t number, std::string_view bytes) const;
 
   Store& store_;
-  const std::string name_;
-  const FileLayout& layout_;
-  const Metadata metadata_;
+  const FileOutline outline_;
+  const std::string& name_;
+  const std::shared_ptr<const FileTexts> texts_;
   const std::vector<uint32_t>* const crcs_;
   const int64_t size_, part_bytes_;
   std::vector<int64_t> wanted_in_;  // by part: bytes of boxes and of their CRCs
