@@ -173,4 +173,9 @@ void Globs::Reach(size_t node) {
   }
 }
 
+bool MatchesAny(const std::vector<std::string>& patterns, std::string_view path) {
+  return std::ranges::any_of(
+      patterns, [&](const std::string& pattern) { return PathMatches(pattern, path); });
+}
+
 }  // namespace shardinit

@@ -29,6 +29,8 @@ bool Matches(std::string_view pattern, std::string_view text, Stars stars);
 inline bool PathMatches(std::string_view pattern, std::string_view path) {
   return Matches(pattern, path, Stars::kParts);
 }
+// Returns whether a path matches any of the patterns.
+bool MatchesAny(const std::vector<std::string>& patterns, std::string_view path);
 
 // Matches many such patterns at once, and looks at their common beginnings once.
 class Globs {

@@ -43,6 +43,8 @@ class FolderCopy final : public TaskSource {
   // With `losses`, values go from the convention of the one into that of the other.
   FolderCopy(const TensorFolder& from, const Plan& to, Losses* losses = nullptr);
 
+  const TensorFolder& folder() const { return folder_; }
+  const Losses* losses() const { return losses_; }
   // Returns what says what is copied: TensorFolder::Identify().
   const Digest& identity() const { return identity_; }
 

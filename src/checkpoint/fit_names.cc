@@ -305,12 +305,12 @@ class NameFit {
 
 }  // namespace
 
-std::vector<std::string> FitNames(const Plan& plan, TensorFolder* folder) {
-  NameFit fit(plan, *folder);
+TensorFolder FitNames(const Plan& plan, TensorFolder folder, std::vector<std::string>* changes) {
+  NameFit fit(plan, folder);
   const auto joined = fit.Find();
-  if (!joined) return {};
-  folder->Join(*joined);
-  return fit.said();
+  if (!joined) return folder;
+  *changes = fit.said();
+  return std::move(folder).Join(*joined);
 }
 
 }  // namespace shardinit

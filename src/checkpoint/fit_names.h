@@ -9,9 +9,9 @@
 
 namespace shardinit {
 
-// Gives the tensors of the folder the names of `plan` if all of them then fit, and changes nothing
-// otherwise. Returns sentences that say what was changed. Throws Error (kUsage) if all would fit
-// but for a tied tensor that has other values than the one that it repeats.
-std::vector<std::string> FitNames(const Plan& plan, TensorFolder* folder);
+// Returns the folder with the names of `plan` if all of its tensors then fit, and unchanged
+// otherwise. Adds sentences that say what was changed. Throws Error (kUsage) if all would fit but
+// for a tied tensor that has other values than the one that it repeats.
+TensorFolder FitNames(const Plan& plan, TensorFolder folder, std::vector<std::string>* changes);
 
 }  // namespace shardinit

@@ -21,6 +21,7 @@
 #include "checkpoint/manifest.h"
 #include "formats/input.h"
 #include "formats/ranks.h"
+#include "formats/record.h"
 #include "formats/weight_map.h"
 #include "report/text.h"
 #include "rng/engines.h"
@@ -363,7 +364,7 @@ Contents ReadForeign(const std::string& path, const std::string& part,
   }
 }
 
-TensorFolder::TensorFolder(const std::string& path, const std::string& part)
+TensorFolder::TensorFolder(const std::string& path, const std::string& part, Record record)
     : path_(IsBucketUrl(path) ? ParseBucketUrl(path).text() : path), place_(path_), part_(part) {
   if (IsInputFolder(path_) && InputExists(path_ + "/" + kPlanName)) {
     if (!part.empty()) {
@@ -373,6 +374,7 @@ TensorFolder::TensorFolder(const std::string& path, const std::string& part)
     ReadCheckpoint();
   } else {
     ReadOther();
+    if (record == Record::kUse) ReadRecordedDigests();
   }
 }
 
@@ -481,14 +483,45 @@ const std::vector<Digest>* TensorFolder::DigestsOf(const Tensor& tensor) const {
   return found == digests_.end() ? nullptr : &found->second;
 }
 
-void TensorFolder::TakeDigests(const FindDigest& find) {
+void TensorFolder::ReadRecordedDigests() {
+  const std::string path = fmt::format("{}/{}", place_, kExportName);
+  std::string text;
+  if (!IsInputFolder(place_) || !ReadInputIfExists(path, kManifestLimit, &text)) return;
+  shardinit::Record record;
+  try {
+    record = ReadRecord(text, path);
+  } catch (const Error& e) {
+    if (e.code() != ExitCode::kRefused) throw;
+    record_warning_ = fmt::format("{}: no bytes are compared with it", e.what());
+    warnings_.push_back(record_warning_);
+    return;
+  }
+  std::map<std::pair<std::string, int64_t>, const RecordedFile::Part*> parts;
+  for (const RecordedFile& file : record.files) {
+    const std::string at = fmt::format("{}/{}", place_, file.path);
+    const int64_t size = file.boxes > 0 ? InputSize(at) : file.size;
+    if (size != file.size) {
+      throw Error(ExitCode::kDifferent,
+                  fmt::format("`{}` is damaged: {} has {} instead of {} that were written", path_,
+                              Quote(file.path), Count(size, "byte"), Grouped(file.size)),
+                  fmt::format("`shardinit verify {}` says what else is; if it was changed on "
+                              "purpose, remove its {}",
+                              path_, kExportName));
+    }
+    for (const RecordedFile::Part& part : file.parts) {
+      if (!part.tensor.empty()) parts[{at, part.offset}] = &part;
+    }
+  }
   for (const Tensor& tensor : plan_.graph.tensors) {
     const std::vector<FilePiece>& pieces = PiecesOf(tensor);
     std::vector<Digest> digests;
     for (const FilePiece& piece : pieces) {
+      const auto found = parts.find({piece.file, piece.offset});
       const int64_t bytes = ElementCount(piece.box.shape) * InfoOf(tensor.dtype()).bytes;
-      if (const Digest* const digest = find(piece, bytes)) digests.push_back(*digest);
+      if (found == parts.end() || found->second->bytes != bytes) break;
+      digests.push_back(found->second->digest);
     }
+    // A tensor has them if all its boxes have.
     if (digests.size() == pieces.size()) digests_[std::string(tensor.path())] = std::move(digests);
   }
 }
@@ -563,7 +596,7 @@ void TensorFolder::RequireUnchanged() const {
   }
 }
 
-void TensorFolder::Join(const std::vector<Joined>& joined) {
+TensorFolder TensorFolder::Join(const std::vector<Joined>& joined) && {
   std::map<std::string_view, const Tensor*> there;
   for (const Tensor& tensor : plan_.graph.tensors) there.emplace(tensor.path(), &tensor);
   InitGraph graph = plan_.graph;
@@ -609,14 +642,16 @@ void TensorFolder::Join(const std::vector<Joined>& joined) {
     if (digests[recorded_as].size() != all.size()) digests.erase(recorded_as);
   }
   Plan plan = MakePlan(std::move(graph));
-  if (reader_) return Replace(std::move(plan), stored_as);
+  if (reader_) return std::move(*this).WithPlan(std::move(plan), stored_as);
   pieces_ = std::move(pieces);
   digests_ = std::move(digests);
   widened_ = std::move(widened);
   plan_ = std::move(plan);
+  return std::move(*this);
 }
 
-void TensorFolder::Replace(Plan plan, const std::map<std::string, std::string>& stored_as) {
+TensorFolder TensorFolder::WithPlan(Plan plan,
+                                    const std::map<std::string, std::string>& stored_as) && {
   const auto name_of = [&](const Tensor& tensor) -> std::string_view {
     const auto found = stored_as.find(std::string(tensor.path()));
     return found == stored_as.end() ? tensor.path() : std::string_view(found->second);
@@ -633,7 +668,7 @@ void TensorFolder::Replace(Plan plan, const std::map<std::string, std::string>& 
     written_of_ = std::move(written_of);
     if (!written_) written_ = std::move(plan_);
     plan_ = std::move(plan);
-    return;
+    return std::move(*this);
   }
   std::vector<std::vector<FilePiece>> pieces;
   for (const Tensor& tensor : plan.graph.tensors) {
@@ -641,6 +676,19 @@ void TensorFolder::Replace(Plan plan, const std::map<std::string, std::string>& 
   }
   pieces_ = std::move(pieces);
   plan_ = std::move(plan);
+  return std::move(*this);
+}
+
+void TensorFolder::RequireAllRead(const std::vector<std::string>& dropped) const {
+  for (const auto& [name, why] : unread_) {
+    if (MatchesAny(dropped, name)) continue;
+    throw Error(ExitCode::kRefused,
+                fmt::format("cannot copy {} of `{}`: it {}", Quote(name), path_, why),
+                why.ends_with(kQuantized)
+                    ? "dequantize the model with the library that wrote it; without this tensor "
+                      "the others would lose their meaning"
+                    : "`shardinit convert` leaves it out with `--drop`");
+  }
 }
 
 }  // namespace shardinit

@@ -44,9 +44,13 @@ inline constexpr std::string_view kQuantized = "which only quantized models have
 
 class TensorFolder {
  public:
+  // Whether to use the digests in the record of an export, to compare bytes that are copied. If a
+  // file with elements is missing then, or has another size, that is an Error (kDifferent).
+  enum class Record { kIgnore, kUse };
   // Throws Error: kUsage if there are no tensors, and kRefused if what is there is hostile,
   // damaged, or nothing that is read. `part` is that of ChooseModel().
-  explicit TensorFolder(const std::string& path, const std::string& part = {});
+  explicit TensorFolder(const std::string& path, const std::string& part = {},
+                        Record record = Record::kIgnore);
   TensorFolder(TensorFolder&&) = default;
 
   const std::string& path() const { return path_; }
@@ -66,11 +70,6 @@ class TensorFolder {
   // Null: none are known.
   const std::vector<Digest>* DigestsOf(const Tensor& tensor) const;
 
-  // Takes digests of boxes that something else records; `find` returns null for a box without one.
-  // A tensor has them if all its boxes have.
-  using FindDigest = std::function<const Digest*(const FilePiece& piece, int64_t bytes)>;
-  void TakeDigests(const FindDigest& find);
-
   // Returns what reads elements of a whole tensor. The folder must outlive it.
   BoxElements ElementsOf(const Tensor& tensor) const;
 
@@ -86,6 +85,8 @@ class TensorFolder {
 
   // Sentences about what is not as a user may expect it.
   const std::vector<std::string>& warnings() const { return warnings_; }
+  // The sentence of these about a damaged record of an export; empty: there is none.
+  const std::string& record_warning() const { return record_warning_; }
   // The keys of the part that has these tensors; empty: the folder is not divided.
   const std::string& part() const { return part_; }
   // The parts that are not the model and are not read, by name.
@@ -95,17 +96,23 @@ class TensorFolder {
   // Why a tensor is none of the plan's: names of tensors with what is wrong.
   const std::map<std::string, std::string>& unread() const { return unread_; }
 
-  // Makes tensors of 8 or 4 bits with scales those that they stand for, of another type, but none
-  // whose names match: FindWidenings(). Returns how many.
-  int64_t Widen(DType dtype, const std::function<bool(const std::string& path)>& is_dropped);
+  // Throws Error (kRefused) if a tensor is not read and matches none of the patterns: a copy must
+  // not lose it in silence.
+  void RequireAllRead(const std::vector<std::string>& dropped = {}) const;
+
+  // Returns the folder with tensors of 8 or 4 bits and their scales as the tensors that they stand
+  // for, of another type, but none whose names match: FindWidenings(). Adds their number to
+  // `*count`.
+  TensorFolder Widen(DType dtype, const std::function<bool(const std::string& path)>& is_dropped,
+                     int64_t* count) &&;
   // How a tensor is made of others, which are where PiecesOf() says and ScalesOf(); null: it is
   // stored.
   const Widening* WideningOf(const Tensor& tensor) const;
   const std::vector<FilePiece>& ScalesOf(const Widening& widening) const;
 
-  // Gives the tensors, which stay where they are, another plan: it has the same paths, types and
-  // shapes, or `stored_as` has the paths that its tensors have now.
-  void Replace(Plan plan, const std::map<std::string, std::string>& stored_as = {});
+  // Returns the folder with another plan of the same tensors, which stay where they are: it has the
+  // same paths, types and shapes, or `stored_as` has the paths that its tensors have now.
+  TensorFolder WithPlan(Plan plan, const std::map<std::string, std::string>& stored_as = {}) &&;
 
   // A tensor that is made of others, each of them a box of it.
   struct Joined {
@@ -119,12 +126,13 @@ class TensorFolder {
     Shape shape;
     std::vector<Part> parts;  // of one type
   };
-  // Gives the folder these tensors, and no others.
-  void Join(const std::vector<Joined>& joined);
+  // Returns the folder with these tensors, and no others.
+  TensorFolder Join(const std::vector<Joined>& joined) &&;
 
  private:
   void ReadCheckpoint();
   void ReadOther();
+  void ReadRecordedDigests();
   size_t PlaceOf(const Tensor& tensor) const;  // in the plan
   // Returns the tensor of the plan that a checkpoint was written by.
   const Tensor& WrittenOf(const Tensor& tensor) const;
@@ -149,6 +157,7 @@ class TensorFolder {
   std::map<std::string, Widened> widened_;  // by the path of what is made
   std::map<std::string, struct stat> files_;
   std::vector<std::string> warnings_;
+  std::string record_warning_;
   std::string part_;
   std::map<std::string, PartSize> others_;
   std::map<std::string, std::string> metadata_;

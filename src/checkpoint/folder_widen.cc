@@ -44,10 +44,12 @@ const std::vector<FilePiece>& TensorFolder::ScalesOf(const Widening& widening) c
   return widened_.at(std::string(widening.made.path())).scales;
 }
 
-int64_t TensorFolder::Widen(DType dtype,
-                            const std::function<bool(const std::string& path)>& is_dropped) {
+TensorFolder TensorFolder::Widen(DType dtype,
+                                 const std::function<bool(const std::string& path)>& is_dropped,
+                                 int64_t* count) && {
   std::vector<Widening> widenings = FindWidenings(plan_, dtype, is_dropped);
-  if (widenings.empty()) return 0;
+  *count += std::ssize(widenings);
+  if (widenings.empty()) return std::move(*this);
   InitGraph graph = plan_.graph;
   std::set<std::string> scales;
   std::map<std::string, const Widening*> made;
@@ -71,13 +73,13 @@ int64_t TensorFolder::Widen(DType dtype,
     tensor = found->second->made;
   }
   graph.config = WithoutQuantization(graph.config);
-  Replace(MakePlan(std::move(graph)), stored_as);
+  TensorFolder wide = std::move(*this).WithPlan(MakePlan(std::move(graph)), stored_as);
   for (Widening& widening : widenings) {
     const std::string path(widening.made.path());
     std::vector<FilePiece> pieces = std::move(scale_pieces.at(std::string(widening.scales.path())));
-    widened_.emplace(path, Widened{std::move(widening), std::move(pieces)});
+    wide.widened_.emplace(path, Widened{std::move(widening), std::move(pieces)});
   }
-  return std::ssize(widenings);
+  return wide;
 }
 
 }  // namespace shardinit

@@ -199,6 +199,7 @@ class RelaidSource final : public SourceFolder, public std::enable_shared_from_t
   }
 
   // The same folder has other values in another layout.
+  std::string warning() const override { return stored_->warning(); }
   std::string pin() const override {
     const std::string stored = stored_->pin();
     const std::lock_guard lock(mutex_);

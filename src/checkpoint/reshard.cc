@@ -7,6 +7,8 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -17,13 +19,38 @@
 #include "base/shared_folder.h"
 #include "bucket/url.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/copy.h"
 #include "checkpoint/receipt.h"
 #include "checkpoint/verify.h"
 #include "plan/plan.h"
+#include "spec/names.h"
 
 namespace shardinit {
 namespace {
+
+// Throws Error (kUsage) if a tensor's name is also the name of a module of another tensor: HDF5
+// files would need a group in the place of the tensor.
+void RequireModules(const Plan& plan) {
+  std::set<std::string_view> paths;
+  for (const Tensor& tensor : plan.graph.tensors) paths.insert(tensor.path());
+  for (const std::string_view path : paths) {
+    if (!IsPath(path)) {
+      throw Error(ExitCode::kUsage,
+                  fmt::format("`{}` cannot be a name in a checkpoint: names use letters, digits, "
+                              "`_` and `-`, with dots between parts",
+                              path),
+                  "`shardinit convert` writes other formats with `--to`, and leaves one out with "
+                  "`--drop`");
+    }
+    for (size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', dot + 1)) {
+      if (!paths.contains(path.substr(0, dot))) continue;
+      throw Error(ExitCode::kUsage,
+                  fmt::format("`{}` is a tensor, and `{}` would lie in it, which no checkpoint has",
+                              path.substr(0, dot), path),
+                  "`shardinit convert` writes other formats with `--to`, and leaves one out with "
+                  "`--drop`");
+    }
+  }
+}
 
 // The copy of one request, and what of it is already there.
 class Resharding {
@@ -32,7 +59,7 @@ class Resharding {
       : request_(request),
         to_(*request.to),
         plan_sha256_(Sha256Of(WritePlan(to_))),
-        copy_(*request.from, to_, request.losses),
+        copy_(*request.copy),
         counters_(counters) {}
 
   GenerateResult Run() {
@@ -127,7 +154,7 @@ class Resharding {
     request.source = &copy_;
     request.is_shared = request_.ranks.has_value();
     if (IsBucketUrl(folder)) {
-      request.claim = ToHex(Sha256Of(ToHex(request_.from->IdentifyAnywhere()) + Claim()));
+      request.claim = ToHex(Sha256Of(ToHex(copy_.folder().IdentifyAnywhere()) + Claim()));
     }
     request.damage = std::move(damage);
     Progress progress(request_.progress, "copying", BytesIn(to_, request.ranks), request_.is_quiet);
@@ -270,7 +297,7 @@ class Resharding {
   const ReshardRequest& request_;
   const Plan& to_;
   const Digest plan_sha256_;
-  FolderCopy copy_;
+  FolderCopy& copy_;
   WorkCounters* const counters_;
   bool was_free_ = false;  // nothing was at the place of the copy when this began
 };
@@ -278,6 +305,7 @@ class Resharding {
 }  // namespace
 
 GenerateResult Reshard(const ReshardRequest& request, WorkCounters* counters) {
+  RequireModules(*request.to);
   return Resharding(request, counters).Run();
 }
 

@@ -6,8 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "checkpoint/converting.h"
-#include "checkpoint/folder.h"
+#include "checkpoint/copy.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/write.h"
 #include "generate/workers.h"
@@ -17,7 +16,7 @@
 namespace shardinit {
 
 struct ReshardRequest {
-  const TensorFolder* from;
+  FolderCopy* copy;  // the source of the elements of `to`
   const Plan* to;
   std::string folder;  // the one to make
   WorkerOptions workers;
@@ -26,7 +25,6 @@ struct ReshardRequest {
   // the same `claim`, which says what else than the plan decides the values.
   std::optional<std::vector<int64_t>> ranks = {};
   std::string claim = {};
-  Losses* losses = nullptr;  // as of FolderCopy
   ProgressMode progress = ProgressMode::kNever;
   bool is_quiet = false;  // as of Progress
   // Called with a sentence about each thing that is not as a user may expect it.

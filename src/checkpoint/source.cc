@@ -24,8 +24,6 @@
 namespace shardinit {
 namespace {
 
-using TakeRecord = std::function<void(TensorFolder* folder)>;
-
 // A tensor, and what tells whether it is the one that is wanted.
 struct FoundTensor {
   Shape shape;
@@ -86,11 +84,12 @@ class BoxHashes {
 
 class SourceFiles final : public SourceFolder, public std::enable_shared_from_this<SourceFiles> {
  public:
-  SourceFiles(const SourceRequest& request, const TakeRecord& take_record);
+  explicit SourceFiles(const SourceRequest& request);
 
   SourceTensorPtr Find(const std::string& name) const override;
   std::vector<std::string> Names() const override;
   std::string pin() const override { return pin_; }
+  std::string warning() const override { return warning_; }
 
   // Hashes all tensors if the request has the digest of the folder.
   void CheckAll() const;
@@ -103,6 +102,7 @@ class SourceFiles final : public SourceFolder, public std::enable_shared_from_th
  private:
   const SourceRequest request_;
   bool is_checkpoint_ = false;
+  std::string warning_;
   std::map<std::string, FoundTensor> tensors_;
   std::optional<RecordedDigests> pins_;
   std::string pin_;
@@ -218,12 +218,12 @@ class CheckedTensor final : public SourceTensor {
   mutable std::vector<Fingerprint> prints_;  // of all cells, once there is a digest
 };
 
-std::map<std::string, FoundTensor> ReadTensors(const SourceRequest& request,
-                                               const TakeRecord& take_record, bool* is_checkpoint) {
+std::map<std::string, FoundTensor> ReadTensors(const SourceRequest& request, bool* is_checkpoint,
+                                               std::string* warning) {
   const std::string& path = request.folder;
-  TensorFolder folder(path, request.part);
+  const TensorFolder folder(path, request.part, TensorFolder::Record::kUse);
   *is_checkpoint = folder.is_checkpoint();
-  take_record(&folder);
+  *warning = folder.record_warning();
   std::map<std::string, FoundTensor> tensors;
   for (const Tensor& tensor : folder.plan().graph.tensors) {
     const std::vector<FilePiece>& pieces = folder.PiecesOf(tensor);
@@ -236,8 +236,8 @@ std::map<std::string, FoundTensor> ReadTensors(const SourceRequest& request,
   return tensors;
 }
 
-SourceFiles::SourceFiles(const SourceRequest& request, const TakeRecord& take_record)
-    : request_(request), tensors_(ReadTensors(request, take_record, &is_checkpoint_)) {
+SourceFiles::SourceFiles(const SourceRequest& request)
+    : request_(request), tensors_(ReadTensors(request, &is_checkpoint_, &warning_)) {
   // The fingerprints of all tensors take less than 32 MiB for folders of up to 2 TB. In smaller
   // folders less is read around an element that is wanted alone.
   int64_t bytes = 0;
@@ -321,9 +321,8 @@ void SourceFiles::CheckAll() const {
 
 }  // namespace
 
-std::shared_ptr<const SourceFolder> OpenSource(const SourceRequest& request,
-                                               const TakeRecord& take_record) {
-  const auto files = std::make_shared<SourceFiles>(request, take_record);
+std::shared_ptr<const SourceFolder> OpenSource(const SourceRequest& request) {
+  const auto files = std::make_shared<SourceFiles>(request);
   if (request.layout.empty()) return files;
   if (files->is_checkpoint()) {
     throw Error(ExitCode::kUsage,

@@ -2,7 +2,6 @@
 // Face's tools or trainers wrote.
 #pragma once
 
-#include <functional>
 #include <memory>
 
 #include "checkpoint/folder.h"
@@ -14,12 +13,10 @@ namespace shardinit {
 // must be what was hashed: it is compared in cells. If the request has the digest of the folder,
 // all of its tensors are hashed then, before anybody gets an element.
 //
-// `take_record` gives the folder the digests that are recorded of it elsewhere than in receipts. A
-// tensor of which digests are recorded must have them.
+// A tensor of which digests are recorded must have them.
 //
 // Throws Error: kUsage if there is no such folder, or the file of the request lists no digests;
-// kRefused if what is there is hostile or damaged; and as `take_record` does.
-std::shared_ptr<const SourceFolder> OpenSource(
-    const SourceRequest& request, const std::function<void(TensorFolder* folder)>& take_record);
+// kRefused if what is there is hostile or damaged; kDifferent as TensorFolder does.
+std::shared_ptr<const SourceFolder> OpenSource(const SourceRequest& request);
 
 }  // namespace shardinit

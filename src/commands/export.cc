@@ -35,15 +35,6 @@ struct ExportOptions {
   std::string only, part, optimizer;
 };
 
-// Opens a folder of tensors, of which there can be no other values.
-TensorFolder OpenFolder(const ExportOptions& options) {
-  const std::string& folder = options.spec.request.path;
-  RequireNoOverrides(options.spec);
-  TensorFolder opened(folder, options.part);
-  RequireOutside(options.exporting.folder, folder, false);
-  return opened;
-}
-
 // Reads the optimizer that was asked for, if any.
 std::optional<OptimizerSpec> OptimizerOf(const ExportOptions& options, const Format& format,
                                          Diagnostics& diagnostics) {
@@ -63,10 +54,9 @@ ExitCode RunExport(const ExportOptions& options) {
   std::optional<TensorFolder> folder;
   std::optional<FolderCopy> copy;
   if (MayHoldTensors(options.spec.request.path)) {
-    folder.emplace(OpenFolder(options));
-    SayFolder(*folder);
-    TakeRecord(&*folder);
-    RequireAllRead(*folder);
+    RequireNoOverrides(options.spec);
+    folder.emplace(OpenToCopy(
+        {.from = options.spec.request.path, .to = options.exporting.folder, .part = options.part}));
     copy.emplace(*folder, folder->plan());
     request.source = &*copy;
     request.claim = ClaimOf(*folder);
@@ -80,7 +70,7 @@ ExitCode RunExport(const ExportOptions& options) {
     diagnostics.ThrowIfErrors();
   }
   AskFor(options.ranks, plan, &request);
-  return RunExporting(options.exporting, plan, std::move(request));
+  return RunExporting(options.exporting, plan, std::move(request), copy ? &*copy : nullptr);
 }
 
 }  // namespace

@@ -10,8 +10,9 @@
 #include "base/suggest.h"
 #include "base/talk.h"
 #include "base/text.h"
-#include "bucket/url.h"
+#include "checkpoint/reshard.h"
 #include "commands/command.h"
+#include "place/place.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -33,44 +34,54 @@ OptionValues ValuesFor(const Format& format,
   return values;
 }
 
-void PrintExport(const ExportingOptions& options, const Plan& plan, const ExportResult& result,
-                 bool is_shared, double seconds) {
+// Returns the names of formats, with kOwnFormat on demand.
+std::vector<std::string> NamesOfFormats(bool has_own) {
+  std::vector<std::string> names = FormatNames();
+  if (has_own) names.push_back(kOwnFormat);
+  return names;
+}
+
+struct Written {
+  ExportResult result;
+  int64_t bytes = 0;  // that this process wrote
+  bool is_complete = true;
+  bool is_nothing = false;  // All that was asked for was there, but not all of the model.
+};
+
+void PrintWritten(const ExportingOptions& options, const Plan& plan, const Written& written,
+                  bool is_shared, double seconds) {
+  const ExportResult& result = written.result;
   if (options.json) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("name", plan.graph.name);
     out.Member("folder", options.folder).Member("format", options.format);
     out.Member("tensors", result.tensors).Member("files", result.files);
     out.Member("bytes", result.bytes).Member("was_there", result.was_there);
-    if (is_shared) out.Member("missing_ranks", result.missing);
+    if (is_shared && options.is_own()) out.Member("complete", written.is_complete);
+    if (is_shared && !options.is_own()) out.Member("missing_ranks", result.missing);
     out.Member("seconds", seconds).EndObject();
     return Print(out.Finish());
   }
-  TalkUnlessQuiet(result.was_there
-                      ? fmt::format("shardinit: `{}` was there already\n", Escape(options.folder))
-                      : fmt::format("shardinit: wrote {}\n", InSpeed(result.bytes, seconds)));
-  if (!result.missing.empty()) return PrintUnfinished(options.folder, result.missing);
-  PrintUnlessQuiet(fmt::format("{}: {} of {} in {}, {}\n", Escape(options.folder),
-                               Count(result.tensors, "tensor"), plan.graph.name,
-                               Count(result.files, "file"), options.format));
+  TalkUnlessQuiet(
+      result.was_there ? fmt::format("shardinit: `{}` was there already\n", Escape(options.folder))
+      : written.is_nothing ? std::string("shardinit: nothing was left to make of these ranks\n")
+                           : fmt::format("shardinit: wrote {}\n", InSpeed(written.bytes, seconds)));
+  const std::string folder = Escape(options.folder);
+  if (written.is_complete) {
+    PrintUnlessQuiet(fmt::format("{}: {} of {} in {}, {}\n", folder,
+                                 Count(result.tensors, "tensor"), plan.graph.name,
+                                 Count(result.files, "file"), options.format));
+  } else if (result.missing.empty()) {
+    PrintUnlessQuiet(fmt::format("{}: unfinished: other ranks are missing\n", folder));
+  } else {
+    PrintUnlessQuiet(fmt::format("{}: unfinished: {} {} missing, the first is {}\n", folder,
+                                 Count(std::ssize(result.missing), "rank"),
+                                 result.missing.size() == 1 ? "is" : "are",
+                                 result.missing.front()));
+  }
 }
 
 }  // namespace
-
-void PrintUnfinished(const std::string& folder, const std::vector<int64_t>& missing) {
-  PrintUnlessQuiet(fmt::format("{}: unfinished: {} {} missing, the first is {}\n", Escape(folder),
-                               Count(std::ssize(missing), "rank"),
-                               missing.size() == 1 ? "is" : "are", missing.front()));
-}
-
-const Format* FormatOf(const std::string& name, std::vector<std::string> others) {
-  if (const Format* format = FindFormat(name)) return format;
-  std::vector<std::string> names = FormatNames();
-  names.insert(names.end(), others.begin(), others.end());
-  const std::string closest = Closest(name, names);
-  throw Error(ExitCode::kUsage, fmt::format("unknown format `{}`", name),
-              closest.empty() ? fmt::format("use one of: {}", fmt::join(names, ", "))
-                              : fmt::format("did you mean `{}`?", closest));
-}
 
 Error NotForFormat(std::string_view flag, const Format& format,
                    const std::vector<std::string>& others) {
@@ -78,10 +89,10 @@ Error NotForFormat(std::string_view flag, const Format& format,
                fmt::format("leave it out; it is for {}", fmt::join(others, " and ")));
 }
 
-void ExportingOptions::AddTo(CLI::App& app, const std::vector<std::string>& others) {
-  std::vector<std::string> names = FormatNames();
-  names.insert(names.end(), others.begin(), others.end());
-  AddText(app, "--to", "FORMAT", &format, fmt::format("Format: {}", fmt::join(names, ", ")))
+void ExportingOptions::AddTo(CLI::App& app, bool may_be_own) {
+  has_own = may_be_own;
+  AddText(app, "--to", "FORMAT", &format,
+          fmt::format("Format: {}", fmt::join(NamesOfFormats(has_own), ", ")))
       ->required();
   TakesUrl(AddText(app, "-o,--output", "DIR", &folder, "Folder to make"))->required();
 }
@@ -98,43 +109,99 @@ void ExportingOptions::AddWorkTo(CLI::App& app, const char* what_jobs_do) {
   AddJson(app, &json);
 }
 
+void ExportingOptions::RequireFormat() const {
+  if ((has_own && is_own()) || FindFormat(format) != nullptr) return;
+  const std::vector<std::string> names = NamesOfFormats(has_own);
+  const std::string closest = Closest(format, names);
+  throw Error(ExitCode::kUsage, fmt::format("unknown format `{}`", format),
+              closest.empty() ? fmt::format("use one of: {}", fmt::join(names, ", "))
+                              : fmt::format("did you mean `{}`?", closest));
+}
+
 ExportRequest ExportingOptions::Request() const {
+  RequireFormat();
   ExportRequest request;
-  request.format = FormatOf(format);
+  request.format = FindFormat(format);
   request.folder = folder;
-  request.options = ValuesFor(*request.format, of_format);
+  if (request.format != nullptr) request.options = ValuesFor(*request.format, of_format);
   request.workers = work.Workers(true);
   return request;
 }
 
 void AskFor(const RankOptions& options, const Plan& plan, ExportRequest* request) {
-  request->part = options.FindPart();
+  // A part of a checkpoint is some of its ranks.
+  if (request->format != nullptr) request->part = options.FindPart();
   if (!request->part) request->ranks = options.Some(plan);
 }
 
-ExitCode RunExporting(const ExportingOptions& options, const Plan& plan, ExportRequest request) {
-  const Stopwatch time;
-  const ProgressMode mode = options.work.Mode();
-  WorkCounters counters;
-  ExportResult result;
-  {
-    std::optional<Progress> progress;
-    request.progress = [&](const WorkCounters& c, int64_t total) {
-      if (!progress) progress.emplace(mode, "writing", total, options.json);
-      progress->Update(c.written_bytes);
-    };
-    try {
-      result = Export(plan, request, &counters);
-    } catch (const Interrupted&) {
-      if (IsBucketUrl(options.folder)) {
-        Talk(
-            "shardinit: interrupted; files that are done stay, and the same command makes the "
-            "rest\n");
-      }
-      throw;
+namespace {
+
+Written WriteCheckpoint(const ExportingOptions& options, const Plan& plan,
+                        const ExportRequest& request, FolderCopy* copy, WorkCounters* counters) {
+  const GenerateResult made = Reshard(
+      {.copy = copy,
+       .to = &plan,
+       .folder = request.folder,
+       .workers = request.workers,
+       .ranks = request.ranks,
+       .claim = request.claim,
+       .progress = options.work.Mode(),
+       .is_quiet = options.json,
+       .warn = [](const std::string& s) { Talk(fmt::format("shardinit: {}\n", Escape(s))); }},
+      counters);
+  Written written = {.result = {.tensors = std::ssize(plan.graph.tensors),
+                                .files = plan.world_size(),
+                                .bytes = plan.bytes},
+                     .bytes = made.bytes,
+                     .is_complete = made.complete};
+  // Ranks may hold nothing, and their files are written nevertheless.
+  written.result.was_there = made.written == 0 && made.complete;
+  written.is_nothing = made.written == 0 && !made.complete;
+  return written;
+}
+
+Written WriteExport(const ExportingOptions& options, const Plan& plan, ExportRequest request,
+                    WorkCounters* counters) {
+  std::optional<Progress> progress;
+  request.progress = [&](const WorkCounters& c, int64_t total) {
+    if (!progress) progress.emplace(options.work.Mode(), "writing", total, options.json);
+    progress->Update(c.written_bytes);
+  };
+  try {
+    ExportResult result = Export(plan, request, counters);
+    const bool is_complete = result.missing.empty();
+    return {.result = result, .bytes = result.bytes, .is_complete = is_complete};
+  } catch (const Interrupted&) {
+    // A folder would not have its name, so nothing of it stays.
+    if (!Place::At(options.folder)->traits().removes) {
+      Talk(
+          "shardinit: interrupted; files that are done stay, and the same command makes the "
+          "rest\n");
     }
+    throw;
   }
-  PrintExport(options, plan, result, request.is_shared(), time.seconds());
+}
+
+// Says what was changed, and what of it is lost.
+void SayLosses(const Losses& losses) {
+  if (losses.changed == 0) return;
+  Talk(fmt::format(
+      "shardinit: {} changed, as the layout's trainer has them; {} of these would not come back\n",
+      Count(losses.changed, "element"), Grouped(losses.lost)));
+}
+
+}  // namespace
+
+ExitCode RunExporting(const ExportingOptions& options, const Plan& plan, ExportRequest request,
+                      FolderCopy* copy) {
+  const Stopwatch time;
+  WorkCounters counters;
+  const bool is_shared = request.is_shared();
+  const Written written = request.format == nullptr
+                              ? WriteCheckpoint(options, plan, request, copy, &counters)
+                              : WriteExport(options, plan, std::move(request), &counters);
+  if (copy != nullptr && copy->losses() != nullptr) SayLosses(*copy->losses());
+  PrintWritten(options, plan, written, is_shared, time.seconds());
   return ExitCode::kOk;
 }
 

@@ -20,8 +20,8 @@
 #include "base/text.h"
 #include "bucket/profile.h"
 #include "bucket/url.h"
+#include "checkpoint/source.h"
 #include "commands/command.h"
-#include "commands/folders.h"
 #include "commands/job_engine.h"
 #include "commands/job_text.h"
 #include "commands/options.h"
@@ -213,7 +213,7 @@ std::string JobNameOf(const JobsOptions& options, const std::string& model) {
 SourceOpener OpenAndNote(std::vector<std::string>* folders) {
   return [folders](const SourceRequest& request) {
     folders->push_back(request.folder);
-    return OpenRecorded(request);
+    return OpenSource(request);
   };
 }
 

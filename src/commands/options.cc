@@ -16,7 +16,7 @@
 #include "base/talk.h"
 #include "base/text.h"
 #include "bucket/url.h"
-#include "commands/folders.h"
+#include "checkpoint/source.h"
 #include "formats/parts.h"
 #include "graph/stored/view.h"
 #include "plan/conventions.h"
@@ -234,7 +234,7 @@ Plan SpecOptions::Load() const {
 
 Plan SpecOptions::Load(Diagnostics& diagnostics, PlanRequest wanted) const {
   wanted.spec = request;
-  if (!wanted.open_source) wanted.open_source = OpenRecorded;
+  if (!wanted.open_source) wanted.open_source = OpenSource;
   wanted.replicas = FindReplicas();
   wanted.layout = layout;
   wanted.layout_is_optional = layout_is_optional;

@@ -99,14 +99,10 @@ Plan NewPlan(const ReshardOptions& options, const Plan& from) {
 ExitCode RunReshard(const ReshardOptions& options) {
   const Stopwatch time;
   RequireFolderName(options.folder);
-  TensorFolder folder(options.from, options.part);
+  const TensorFolder folder = OpenToCopy(
+      {.from = options.from, .to = options.folder, .part = options.part, .may_be_inside = true});
   const Plan& from = folder.plan();
-  RequireOutside(options.folder, options.from, true);
-  SayFolder(folder);
-  TakeRecord(&folder);
-  RequireAllRead(folder);
   const Plan to = NewPlan(options, from);
-  RequireModules(to);
   if (!from.graph.mesh.devices.IsPlain() && to.graph.mesh.devices.IsPlain() &&
       options.spec.request.path.empty()) {
     Talk(
@@ -114,8 +110,9 @@ ExitCode RunReshard(const ReshardOptions& options) {
         "slices and devices\n  hint: give the spec, with `--spec SPEC`\n");
   }
   WorkCounters counters;
+  FolderCopy copy(folder, to);
   const ReshardRequest request = {
-      .from = &folder,
+      .copy = &copy,
       .to = &to,
       .folder = options.folder,
       .workers = options.work.Workers(true),

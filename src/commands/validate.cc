@@ -3,8 +3,8 @@
 #include "base/checked_file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "checkpoint/source.h"
 #include "commands/command.h"
-#include "commands/folders.h"
 #include "commands/options.h"
 #include "report/text.h"
 
@@ -58,7 +58,7 @@ ExitCode RunValidate(const ValidateOptions& options) {
           .spec = options.spec.request, .layout = options.spec.layout, .all_layouts = true};
       request.spec.path = path;
       request.places = Places::kLeast;
-      request.open_source = OpenRecorded;
+      request.open_source = OpenSource;
       request.warnings = options.spec.FindWarnings(options.json);
       const Plan plan = LoadPlan(request, diagnostics);
       for (const Tensor& tensor : plan.graph.logical()) {

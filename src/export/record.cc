@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -17,8 +15,6 @@
 
 namespace shardinit {
 namespace {
-
-constexpr int kExportVersion = 2;  // Version 1 had no digest of itself.
 
 // Writes the optimizer as `--optimizer` takes it.
 void WriteOptimizer(const OptimizerSpec& spec, JsonWriter& out) {
@@ -53,62 +49,6 @@ void BeginRecord(const Plan& plan, const ExportRequest& request, JsonWriter& out
 }
 
 constexpr std::string_view kConfigKey = ",\n \"config\": ";
-
-using nlohmann::json;
-
-[[noreturn]] void Refuse(const std::string& record, std::string_view what) {
-  throw Error(ExitCode::kRefused,
-              fmt::format("`{}` is not the record of an export: {}", record, what));
-}
-
-Digest DigestIn(const json& hex, const std::string& record) {
-  Digest digest;
-  if (!FromHex(hex.get<std::string>(), &digest)) {
-    Refuse(record, fmt::format("a digest must be 64 hexadecimal digits, not {}",
-                               Quote(hex.get<std::string>())));
-  }
-  return digest;
-}
-
-int64_t PlaceIn(const json& number, int64_t low, int64_t high, const std::string& record) {
-  if (!number.is_number_unsigned() || number > high || number < low) {
-    Refuse(record, fmt::format("a size or offset must be a whole number from {} to {}, not {}", low,
-                               high, number.dump()));
-  }
-  return number;
-}
-
-// Returns a name within the folder: a record must not lead elsewhere.
-std::string PathIn(const json& name, const std::string& record) {
-  const std::string path = name.get<std::string>();
-  const std::string parts = "/" + path + "/";
-  if (path.empty() || parts.find("//") != parts.npos || parts.find("/./") != parts.npos ||
-      parts.find("/../") != parts.npos || path.find('\0') != path.npos) {
-    Refuse(record, fmt::format("its file {} is not in the folder", Quote(path)));
-  }
-  return path;
-}
-
-RecordedFile FileIn(const json& in, const std::string& record) {
-  RecordedFile file{.path = PathIn(in.at("file"), record),
-                    .size = PlaceIn(in.at("size"), 0, std::numeric_limits<int64_t>::max(), record),
-                    .parts = {}};
-  file.parts.push_back({"", 0, file.size, DigestIn(in.at("head_sha256"), record)});
-  // Ends the last part here and begins one that goes on to the next part, or to the end.
-  const auto add = [&](const json& box, const char* place, const char* sha256) {
-    RecordedFile::Part& last = file.parts.back();
-    const int64_t offset = PlaceIn(box.at(place), last.offset, file.size, record);
-    last.bytes = offset - last.offset;
-    file.parts.push_back(
-        {box.at("path"), offset, file.size - offset, DigestIn(box.at(sha256), record)});
-  };
-  for (const json& box : in.at("boxes")) {
-    add(box, "file_offset", "sha256");
-    if (box.contains("tail_sha256")) add(box, "tail_offset", "tail_sha256");
-    ++file.boxes;
-  }
-  return file;
-}
 
 }  // namespace
 
@@ -164,31 +104,6 @@ std::string WriteRecord(const Plan& plan, const ExportRequest& request,
   }
   out.EndArray();
   return WithDigest(out.Take() + ",\n");
-}
-
-std::string WithDigest(std::string lines) {
-  return fmt::format("{0} \"sha256\": \"{1}\"\n}}\n", lines, ToHex(Sha256Of(lines)));
-}
-
-Record ReadRecord(std::string_view text, const std::string& path) {
-  const json in = ParseJson(text, path);
-  try {
-    if (in.at("export_version") != kExportVersion) {
-      Refuse(path, fmt::format("it has version {} instead of {}; export again, into another folder",
-                               in.at("export_version").dump(), kExportVersion));
-    }
-    const size_t end = text.rfind("\n \"sha256\": ");
-    if (end == text.npos || WithDigest(std::string(text.substr(0, end + 1))) != text) {
-      Refuse(path, "it is damaged: its last line but one is not the digest of those before it");
-    }
-    Record record = {FindFormat(in.at("format").get<std::string>()), {}};
-    if (record.format == nullptr)
-      Refuse(path, fmt::format("this version has no format {}", in.at("format").dump()));
-    for (const json& file : in.at("files")) record.files.push_back(FileIn(file, path));
-    return record;
-  } catch (const json::exception& e) {
-    Refuse(path, ComplaintOf(e));
-  }
 }
 
 }  // namespace shardinit

@@ -133,7 +133,11 @@ std::shared_ptr<const SourceFolder> SourceTable::Open(const Named<SourceSpec>& s
   }
   try {
     if (!IsBucketUrl(path->value)) RequireLocal(path->value);
-    return open_(request);
+    std::shared_ptr<const SourceFolder> folder = open_(request);
+    if (const std::string warning = folder->warning(); !warning.empty()) {
+      diagnostics.Warning(path->span, Escape(warning), "");
+    }
+    return folder;
   } catch (const Error& error) {
     if (error.code() != ExitCode::kUsage && error.code() != ExitCode::kRefused) throw;
     return diagnostics.Error(path->span, error.what(), error.hint());

@@ -75,6 +75,8 @@ class SourceFolder {
   // Returns the digest of all its tensors that they are held to, in hexadecimal digits; empty if
   // the source is not pinned.
   virtual std::string pin() const = 0;
+  // A sentence about something that users may not expect of the folder; empty: nothing.
+  virtual std::string warning() const { return {}; }
 };
 
 // A spec says this of a source.

@@ -1,0 +1,39 @@
+// Reads shardinit-export.json, which has the digest of every byte of an export.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/sha256.h"
+#include "formats/format.h"
+
+namespace shardinit {
+
+inline constexpr int kExportVersion = 2;  // version 1 had no digest of itself
+
+// Returns the whole record: these lines, then their digest and the closing brace.
+std::string WithDigest(std::string lines);
+
+// A file in a record: its head, followed by boxes, each of which may have a text behind it.
+struct RecordedFile {
+  struct Part {
+    std::string tensor;  // Empty: the head.
+    int64_t offset, bytes;
+    Digest digest;
+  };
+  std::string path;
+  int64_t size = 0, boxes = 0;
+  std::vector<Part> parts;  // parts without gaps
+};
+
+struct Record {
+  const Format* format;
+  std::vector<RecordedFile> files;
+};
+
+// Reads untrusted text. Throws Error (kRefused) that names `path`.
+Record ReadRecord(std::string_view text, const std::string& path);
+
+}  // namespace shardinit
