@@ -212,8 +212,7 @@ void RefuseParent(const std::string& folder) {
     if (end == message.npos) break;
     const std::string path(message.substr(begin + 1, end - begin - 1));
     begin = end;
-    if (path.find('/') == path.npos && !IsBucketUrl(path) && ReaderOfFile(path) == nullptr)
-      continue;
+    if (path.find('/') == path.npos && ReaderOfFile(path) == nullptr) continue;
     if (!InputExists(path) || IsInputFolder(path)) continue;
     const InputFile file(path);
     constexpr int64_t kHead = 256;
@@ -243,36 +242,6 @@ void RefuseParent(const std::string& folder) {
       ExitCode::kUsage,
       fmt::format("`{}` is not a checkpoint and holds no {}", folder, fmt::join(kinds, " or ")),
       "name a folder that `shardinit gen` or `shardinit export` wrote, or Hugging Face's tools");
-}
-
-// Takes the stat of each file below a folder, of those that links lead to, too.
-void StatFiles(const std::string& path, std::map<std::string, struct stat>* files) {
-  struct stat info;
-  if (!IsFolder(path)) {
-    if (LookAt(path, &info)) files->emplace(path, info);
-    return;
-  }
-  Walk(path, [&](const std::string& name, NameKind kind) {
-    if (kind == NameKind::kFolder) return true;
-    const std::string file = path + "/" + name;
-    if (LookAt(file, &info)) files->emplace(file, info);
-    return false;
-  });
-}
-
-// Takes the names, sizes and ETags of the objects below a URL.
-Digest IdentifyObjects(const std::string& url) {
-  Sha256 hash;
-  const auto add = [&](const std::string& name, const ObjectInfo& info) {
-    hash.Update(fmt::format("{} {} {}\n", name, info.size, info.etag));
-  };
-  const BucketTree& tree = BucketTree::Of(url);
-  if (const ObjectInfo* const object = tree.Find(url)) add(NameOf(url), *object);
-  tree.Walk(url, [&](const std::string& name, bool is_folder) {
-    if (!is_folder) add(name, *tree.Find(url + "/" + name));
-    return true;
-  });
-  return hash.Finish();
 }
 
 // Returns the config.json that the record of an export has; empty: there is none.
@@ -390,7 +359,7 @@ void TensorFolder::ReadOther() {
   // An index stands for the files beside it.
   place_ = given.ends_with(".json") ? FolderOf(given) : given;
   const std::string& folder = place_;
-  if (!IsBucketUrl(folder)) StatFiles(folder, &files_);
+  stamps_ = InputStamps(folder);
   const FormatReader* reader = nullptr;
   Contents contents = ReadForeign(given, part_, &reader);
   if (!contents.lost.empty()) {
@@ -540,20 +509,9 @@ BoxElements TensorFolder::ElementsOf(const Tensor& tensor) const {
 }
 
 Digest TensorFolder::Identify() const {
-  if (!reader_) {
-    if (IsBucketUrl(place_)) return IdentifyObjects(place_);
-    Sha256 hash;
-    for (const auto& [file, info] : files_) {
-      hash.Update(fmt::format("{} {} {} {} {} {} {}\n", file, info.st_ino, info.st_size,
-                              info.st_mtim.tv_sec, info.st_mtim.tv_nsec, info.st_ctim.tv_sec,
-                              info.st_ctim.tv_nsec));
-    }
-    return hash.Finish();
-  }
+  if (!reader_) return stamps_.Identify();
   std::string manifest;
-  const std::string file = path_ + "/" + kManifestName;
-  if (IsBucketUrl(path_) ? !ReadInputIfExists(file, kManifestLimit, &manifest)
-                         : !ReadIfFile(file, kManifestLimit, &manifest).empty()) {
+  if (!Place::At(path_)->Read(kManifestName, kManifestLimit, &manifest).empty()) {
     throw Error(ExitCode::kUsage,
                 fmt::format("`{}` is unfinished: it has no {}", path_, kManifestName),
                 fmt::format("see `shardinit status {}`", path_));
@@ -570,24 +528,11 @@ Digest TensorFolder::Identify() const {
 }
 
 Digest TensorFolder::IdentifyAnywhere() const {
-  if (reader_ || IsBucketUrl(place_)) return Identify();
-  Sha256 hash;
-  for (const auto& [file, info] : files_) {
-    hash.Update(fmt::format("{} {} {} {}\n",
-                            IsFolder(place_) ? file.substr(place_.size()) : NameOf(file),
-                            info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec));
-  }
-  return hash.Finish();
+  return reader_ ? Identify() : stamps_.IdentifyAnywhere();
 }
 
 void TensorFolder::RequireUnchanged(const FilePiece& piece) const {
-  // An object that is read is the one that was listed.
-  if (reader_ || IsBucketUrl(place_)) return;
-  struct stat now;
-  const auto then = files_.find(piece.file);
-  if (then == files_.end() || !LookAt(piece.file, &now) || !AreUnchanged(then->second, now)) {
-    ThrowChanged(piece);
-  }
+  if (!reader_ && !stamps_.IsUnchanged(piece.file)) ThrowChanged(piece);
 }
 
 void TensorFolder::RequireUnchanged() const {

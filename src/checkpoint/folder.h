@@ -2,8 +2,6 @@
 // its elements: a checkpoint of this tool, its exports, and what other tools write.
 #pragma once
 
-#include <sys/stat.h>
-
 #include <functional>
 #include <map>
 #include <optional>
@@ -15,6 +13,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/widen.h"
 #include "formats/format.h"
+#include "formats/stamps.h"
 #include "generate/workers.h"
 #include "plan/plan.h"
 #include "plan/relayout.h"
@@ -155,7 +154,7 @@ class TensorFolder {
     std::vector<FilePiece> scales;
   };
   std::map<std::string, Widened> widened_;  // by the path of what is made
-  std::map<std::string, struct stat> files_;
+  InputStamps stamps_;
   std::vector<std::string> warnings_;
   std::string record_warning_;
   std::string part_;

@@ -17,10 +17,10 @@
 #include "base/interrupt.h"
 #include "base/new_file.h"
 #include "base/shared_folder.h"
-#include "bucket/url.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/receipt.h"
 #include "checkpoint/verify.h"
+#include "place/place.h"
 #include "plan/plan.h"
 #include "spec/names.h"
 
@@ -63,7 +63,7 @@ class Resharding {
         counters_(counters) {}
 
   GenerateResult Run() {
-    if (IsBucketUrl(request_.folder)) return RunInBucket();
+    if (!Place::TraitsAt(request_.folder).removes) return RunInBucket();
     const Digest key = Sha256Of(ToHex(copy_.identity()) + ToHex(plan_sha256_));
     if (IsThere()) return WasThere(key);
     was_free_ = true;
@@ -153,7 +153,7 @@ class Resharding {
     request.index = request_.index;
     request.source = &copy_;
     request.is_shared = request_.ranks.has_value();
-    if (IsBucketUrl(folder)) {
+    if (!Place::TraitsAt(folder).removes) {
       request.claim = ToHex(Sha256Of(ToHex(copy_.folder().IdentifyAnywhere()) + Claim()));
     }
     request.damage = std::move(damage);

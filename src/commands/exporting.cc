@@ -173,7 +173,7 @@ Written WriteExport(const ExportingOptions& options, const Plan& plan, ExportReq
     return {.result = result, .bytes = result.bytes, .is_complete = is_complete};
   } catch (const Interrupted&) {
     // A folder would not have its name, so nothing of it stays.
-    if (!Place::At(options.folder)->traits().removes) {
+    if (!Place::TraitsAt(options.folder).removes) {
       Talk(
           "shardinit: interrupted; files that are done stay, and the same command makes the "
           "rest\n");

@@ -4,10 +4,10 @@
 #include "base/json.h"
 #include "base/talk.h"
 #include "base/text.h"
-#include "bucket/url.h"
 #include "checkpoint/write.h"
 #include "commands/command.h"
 #include "commands/options.h"
+#include "place/place.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -150,7 +150,7 @@ ExitCode RunGen(const GenOptions& options) {
     throw Error(ExitCode::kUsage, "`--dry-run` writes nothing, so it repairs nothing",
                 fmt::format("`shardinit verify {}` says what is damaged", options.folder));
   }
-  if (options.repair && IsBucketUrl(options.folder)) {
+  if (options.repair && !Place::TraitsAt(options.folder).removes) {
     throw Error(
         ExitCode::kUsage, "`--repair` is for folders: objects in a bucket are never replaced",
         fmt::format("remove with the store's own tool what `shardinit verify {}` finds, and "

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "bucket/url.h"
 #include "commands/options.h"
+#include "place/place.h"
 #include "plan/plan.h"
 #include "report/template.h"
 
@@ -99,7 +99,7 @@ struct Job {
   std::string mount = {}, directory = {};
   std::map<std::string, std::string> variables = {};  // of --env
 
-  bool is_in_bucket() const { return IsBucketUrl(folder); }
+  bool is_in_bucket() const { return Place::TraitsAt(folder).is_remote; }
 };
 
 // Where jobs run, and so which files they see.

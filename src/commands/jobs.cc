@@ -25,6 +25,7 @@
 #include "commands/job_engine.h"
 #include "commands/job_text.h"
 #include "commands/options.h"
+#include "place/place.h"
 #include "report/template.h"
 #include "report/text.h"
 #include "spec/shipped.h"
@@ -84,7 +85,7 @@ void RequireFlags(const JobsOptions& options, const JobEngine& engine) {
     }
     const bool is_needed =
         Contains(engine.needs, given) ||
-        (!IsBucketUrl(options.folder) && Contains(engine.needs_in_folder, given));
+        (!Place::TraitsAt(options.folder).is_remote && Contains(engine.needs_in_folder, given));
     if (!options.Has(given) && is_needed) {
       throw BadJob(fmt::format("`{}` needs `{}`", engine.name, kJobFlags[flag]),
                    flag == kImage ? "`src/Containerfile` makes an image, for a registry of yours"
@@ -313,7 +314,7 @@ ExitCode RunJobs(const JobsOptions& options) {
   const JobEngine& engine = EngineOf(options);
   RequireFlags(options, engine);
   const int64_t parts = PartsOf(options, engine);
-  const bool is_in_bucket = IsBucketUrl(options.folder);
+  const bool is_in_bucket = Place::TraitsAt(options.folder).is_remote;
   if (is_in_bucket) RequireFlagsOfBucket(options, engine);
   if (options.spec.request.path == "-") {
     throw BadJob("a job cannot read the standard input of this command",

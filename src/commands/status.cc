@@ -14,10 +14,10 @@
 #include "base/new_file.h"
 #include "base/parse_number.h"
 #include "base/text.h"
-#include "bucket/url.h"
 #include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
+#include "place/place.h"
 #include "plan/part.h"
 #include "plan/relayout.h"
 #include "report/text.h"
@@ -154,7 +154,7 @@ Look LookAt(const Watched& watched) {
     look.parts = MissingParts(plan, *watched.options.parts, look.missing);
   }
   // In a bucket nothing is seen of what is not done.
-  if (IsBucketUrl(folder)) return look;
+  if (Place::TraitsAt(folder).is_remote) return look;
   const CheckpointFolder local(folder);
   if (local.ranks()) look.unfinished = UnfinishedIn(local.ranks(), look.missing);
   return look;

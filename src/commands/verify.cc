@@ -9,7 +9,6 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "bucket/url.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/signature.h"
 #include "commands/command.h"
@@ -18,6 +17,7 @@
 #include "export/record.h"
 #include "formats/input.h"
 #include "formats/parts.h"
+#include "place/place.h"
 #include "plan/relayout.h"
 #include "report/text.h"
 
@@ -144,7 +144,7 @@ VerifyResult CheckBytes(const VerifyOptions& options, bool is_export) {
   const ProgressMode mode = options.work.Mode();
   int jobs = options.work.Jobs();
   // A network is faster with more requests than there are cores.
-  if (options.work.jobs == 0 && IsBucketUrl(options.folder)) jobs = std::max(jobs, 8);
+  if (options.work.jobs == 0 && Place::TraitsAt(options.folder).is_remote) jobs = std::max(jobs, 8);
   return (is_export ? VerifyExport : Verify)(
       *Place::At(options.folder), jobs, [&](int64_t bytes, int64_t total) {
         const std::lock_guard lock(mutex);
@@ -200,7 +200,7 @@ void PrintIntact(const VerifyOptions& options, bool is_export, const VerifyResul
 
 // Throws Error (kUsage) for options that have nothing to be about, whatever the folder is.
 void RequireSense(const VerifyOptions& options, bool against_spec) {
-  const bool is_url = IsBucketUrl(options.folder);
+  const bool is_remote = Place::TraitsAt(options.folder).is_remote;
   const SignatureRequest& signature = options.signature;
   if (!against_spec && options.spec.HasOverrides()) {
     throw Error(ExitCode::kUsage, fmt::format("{}, and none is given", kOverridesAreForSpecs),
@@ -214,7 +214,7 @@ void RequireSense(const VerifyOptions& options, bool against_spec) {
     throw Error(ExitCode::kUsage, "`--signature` is given, but no keys that are trusted",
                 "add `--signers FILE`");
   }
-  if (is_url && !signature.signers.empty() && signature.signature.empty()) {
+  if (is_remote && !signature.signers.empty() && signature.signature.empty()) {
     throw Error(ExitCode::kUsage, "the signature of what is in a bucket is not read from there",
                 "download it, and give it with `--signature FILE`");
   }
@@ -247,7 +247,7 @@ bool HoldsCopy(const std::string& folder) {
 }
 
 ExitCode RunVerify(const VerifyOptions& options) {
-  const bool is_url = IsBucketUrl(options.folder);
+  const bool is_remote = Place::TraitsAt(options.folder).is_remote;
   const auto holds = [&](const char* name) { return InputExists(options.folder + "/" + name); };
   const bool against_spec = !options.spec.request.path.empty();
   RequireSense(options, against_spec);
@@ -260,8 +260,8 @@ ExitCode RunVerify(const VerifyOptions& options) {
     return RunAgainstSpec(options, *spec, {});
   }
   // An export has no ranks, but a record or, in a bucket before it is complete, a claim.
-  const bool is_export =
-      !holds(kManifestName) && !has_plan && (holds(kExportName) || (is_url && holds(kExportClaim)));
+  const bool is_export = !holds(kManifestName) && !has_plan &&
+                         (holds(kExportName) || (is_remote && holds(kExportClaim)));
   const char* const name = is_export ? kExportName : kManifestName;
   const VerifyResult result = CheckBytes(options, is_export);
   const auto found = CheckSigner(options, name, result.statement);
@@ -279,7 +279,7 @@ ExitCode RunVerify(const VerifyOptions& options) {
   Report(
       fmt::format("shardinit: `{}` is damaged: {}\n  hint: {}\n", Escape(options.folder),
                   Count(result.findings.count(), "finding"),
-                  is_url      ? "remove the damaged objects with the store's own tool, and run the "
+                  is_remote   ? "remove the damaged objects with the store's own tool, and run the "
                                 "command again that wrote them"
                   : is_export ? "remove it, and export again; move away what does not belong to it"
                   : HoldsCopy(options.folder)

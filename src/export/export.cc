@@ -121,7 +121,9 @@ class Exporter {
   int64_t MakeShares() {
     const std::vector<int64_t> asked = parts_.Asked();
     const std::vector<int64_t> left = FindUndone(asked);
-    std::ranges::set_difference(asked, left, std::inserter(done_, done_.end()));
+    for (const int64_t share : asked) {
+      if (!std::ranges::binary_search(left, share)) done_.insert(share);
+    }
     std::vector<int64_t> files;
     int64_t bytes = 0;
     bool has_large = false;

@@ -22,6 +22,7 @@ class InputFile {
 
   explicit operator bool() const { return tree_ != nullptr || static_cast<bool>(fd_); }
   const std::string& path() const { return path_; }
+  bool is_remote() const { return tree_ != nullptr; }  // each read is a request
   int64_t size() const;
   // Reads these bytes. Returns false if the file ends before; throws Error (kWorld) if it cannot be
   // read, or if an object is not the one that was listed.

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "bucket/url.h"
 
 namespace shardinit {
 namespace {
@@ -124,8 +123,8 @@ class StridedRead {
       : piece_(piece),
         file_(file),
         out_(out),
-        gap_(IsBucketUrl(piece.file) ? kBucketSpan : kGap),
-        span_(IsBucketUrl(piece.file) ? kBucketSpan : kSpan) {}
+        gap_(file.is_remote() ? kBucketSpan : kGap),
+        span_(file.is_remote() ? kBucketSpan : kSpan) {}
 
   // Reads a part of the piece; its `base` counts from `out`.
   void Read(Piece part) {

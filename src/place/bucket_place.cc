@@ -36,8 +36,7 @@ bool IsPart(std::string_view part) { return !part.empty() && part != "." && part
 }  // namespace
 
 BucketPlace::BucketPlace(const std::string& url)
-    : Place(ParseBucketUrl(url).text(), {.is_remote = true, .lists_all = false, .removes = false}),
-      store_(ParseBucketUrl(url)) {}
+    : Place(ParseBucketUrl(url).text(), kTraits), store_(ParseBucketUrl(url)) {}
 
 void BucketPlace::RequireFolder(std::string_view) const {}
 

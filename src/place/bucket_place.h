@@ -11,6 +11,8 @@ namespace shardinit {
 
 class BucketPlace : public Place {
  public:
+  static constexpr PlaceTraits kTraits = {.is_remote = true, .lists_all = false, .removes = false};
+
   explicit BucketPlace(const std::string& url);
 
   Store& store() const { return store_; }

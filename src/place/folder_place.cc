@@ -11,8 +11,6 @@
 namespace shardinit {
 namespace {
 
-constexpr PlaceTraits kTraits = {.is_remote = false, .lists_all = true, .removes = true};
-
 class DiskFile : public PlaceFile {
  public:
   DiskFile(std::string path, Fd fd, int64_t size)

@@ -12,6 +12,8 @@ namespace shardinit {
 
 class FolderPlace : public Place {
  public:
+  static constexpr PlaceTraits kTraits = {.is_remote = false, .lists_all = true, .removes = true};
+
   // Keeps the folder open, so that all names are looked up in the same folder even if its path
   // changes.
   explicit FolderPlace(const std::string& path);

@@ -15,6 +15,10 @@ std::unique_ptr<Place> Place::At(const std::string& path) {
   return std::make_unique<FolderPlace>(path);
 }
 
+const PlaceTraits& Place::TraitsAt(const std::string& path) {
+  return IsBucketUrl(path) ? BucketPlace::kTraits : FolderPlace::kTraits;
+}
+
 std::string Place::PathOf(std::string_view name) const { return fmt::format("{}/{}", path_, name); }
 
 Readers SplitReaders(const Place& place, int64_t files, int jobs) {

@@ -75,6 +75,8 @@ class Place {
  public:
   // Returns the place at a path or URL. The folder does not need to exist.
   static std::unique_ptr<Place> At(const std::string& path);
+  // Returns the traits of that place, without looking at it.
+  static const PlaceTraits& TraitsAt(const std::string& path);
 
   Place(std::string path, PlaceTraits traits) : path_(std::move(path)), traits_(traits) {}
   virtual ~Place() = default;
