@@ -38,10 +38,9 @@ class FolderTarget : public ExportTarget {
         what = "holds another export";
         is_other = true;
       } else {
-        const auto damaged =
-            std::ranges::find_if(parts_.files, [&](const FileLayout& file) {
-              return FileSize(folder_ + "/" + file.path) != file.size();
-            });
+        const auto damaged = std::ranges::find_if(parts_.files, [&](const FileLayout& file) {
+          return FileSize(folder_ + "/" + file.path) != file.size();
+        });
         if (damaged == parts_.files.end()) {
           // A killed run may have left the folder's name off the disk.
           MakeFolder(folder_);

@@ -31,8 +31,9 @@ bool IsGlobbed(const std::string& name, const Format& format) {
   });
 }
 
-// Returns whether a reader of the format, which looks into folders, would find an array in this one,
-// at any depth. A chunk outside of an array is not read. A folder that cannot be read has no files.
+// Returns whether a reader of the format, which looks into folders, would find an array in this
+// one, at any depth. A chunk outside of an array is not read. A folder that cannot be read has no
+// files.
 bool HoldsArrays(const Place& place, const std::string& folder, const Format& format) try {
   const bool looks_inside = std::ranges::any_of(
       format.globbed, [](std::string_view pattern) { return pattern.find('/') != pattern.npos; });

@@ -41,8 +41,7 @@ int64_t PartBytes(int64_t size) {
   return std::max(kLeastPart, CeilDiv(CeilDiv(size, kMostParts), kMiB) * kMiB);
 }
 
-ObjectWriter::ObjectWriter(Store* store, FileOutline outline,
-                           const std::vector<uint32_t>* crcs)
+ObjectWriter::ObjectWriter(Store* store, FileOutline outline, const std::vector<uint32_t>* crcs)
     : store_(*store),
       outline_(std::move(outline)),
       name_(outline_.path),

@@ -48,8 +48,7 @@ class ObjectWriter : public NewPlaceFile {
  public:
   // `store` must outlive it, and so must `crcs`: the CRCs of boxes, each of which is there when the
   // last bytes of its box are written.
-  ObjectWriter(Store* store, FileOutline outline,
-               const std::vector<uint32_t>* crcs = nullptr);
+  ObjectWriter(Store* store, FileOutline outline, const std::vector<uint32_t>* crcs = nullptr);
   ~ObjectWriter() override;
 
   // Returns whether it is sent in parts. If not, it is sent by Complete().
