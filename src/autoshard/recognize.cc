@@ -90,81 +90,105 @@ double Product(const Shape& shape, const std::vector<size_t>& dimensions) {
   return product;
 }
 
+// Makes the experts of a layer that are separate tensors look like one tensor that stacks them.
+void ListExperts(const StepTensors& for_each_tensor, StepModel* model) {
+  std::vector<std::set<std::string_view>> layers(model->weights.size());
+  std::vector<int64_t> experts(model->weights.size());
+  for_each_tensor([&](const StepTensor& tensor) {
+    const Places places = PlacesOf(tensor.path);
+    if (places.expert < 0) return;
+    layers[tensor.weight].insert(places.layer);
+    ++experts[tensor.weight];
+  });
+  for (size_t w = 0; w < layers.size(); ++w) {
+    StepWeight& weight = model->weights[w];
+    const bool is_stack = std::ranges::any_of(
+        weight.batch, [&](size_t d) { return weight.names[d] == DimensionName::kExperts; });
+    if (layers[w].empty() || is_stack) continue;
+    weight.is_list = true;
+    weight.shape.insert(weight.shape.begin(), CeilDiv(experts[w], std::ssize(layers[w])));
+    weight.names.insert(weight.names.begin(), DimensionName::kExperts);
+    for (auto* dimensions : {&weight.in, &weight.out, &weight.batch}) {
+      for (size_t& d : *dimensions) ++d;
+    }
+    weight.batch.insert(weight.batch.begin(), 0);
+  }
+}
+
+// Counts the tensors of each weight, and the layers, that each stage holds.
+void CountTensors(const StepTensors& for_each_tensor, size_t stages, StepModel* model) {
+  std::vector<DistinctNames> layers(stages);
+  for (StepWeight& weight : model->weights) weight.held.resize(stages);
+  // What all stages hold is counted once, for there may be as many stages as tensors.
+  DistinctNames layers_of_all;
+  std::vector<double> held_by_all(model->weights.size());
+  for_each_tensor([&](const StepTensor& tensor) {
+    StepWeight& weight = model->weights[tensor.weight];
+    const Places places = PlacesOf(tensor.path);
+    weight.is_in_layer |= !places.inner.empty();
+    const double part = weight.is_list ? 1 / static_cast<double>(weight.shape[0]) : 1;
+    weight.count += part;
+    if (tensor.stages.empty()) {
+      held_by_all[tensor.weight] += part;
+      if (!places.layer.empty()) layers_of_all.Add(places.layer);
+    }
+    for (const size_t s : tensor.stages) {
+      weight.held[s] += part;
+      if (!places.layer.empty()) layers[s].Add(places.layer);
+    }
+  });
+  layers_of_all.Settle();
+  for (size_t w = 0; w < model->weights.size(); ++w) {
+    for (double& held : model->weights[w].held) held += held_by_all[w];
+  }
+  model->layers.clear();
+  for (size_t s = 0; s < stages; ++s) {
+    layers[s].Settle();
+    const int64_t own = layers[s].CountOutside(layers_of_all);
+    model->layers.push_back(std::max(1., static_cast<double>(own + layers_of_all.count())));
+    for (const StepWeight& weight : model->weights) {
+      if (weight.held[s] > 0) model->layers[s] = std::max(model->layers[s], weight.layers);
+    }
+  }
+}
+
+// Drops stages that have no more of anything than another one: they never decide the cost.
+void KeepFullest(size_t stages, StepModel* model) {
+  const auto is_below = [&](size_t s, size_t other) {
+    return model->layers[s] <= model->layers[other] &&
+           std::ranges::all_of(model->weights, [&](const auto& weight) {
+             return weight.held[s] <= weight.held[other];
+           });
+  };
+  std::vector<size_t> kept;
+  for (size_t s = 0; s < stages; ++s) {
+    if (std::ranges::any_of(kept, [&](size_t k) { return is_below(s, k); })) continue;
+    std::erase_if(kept, [&](size_t k) { return is_below(k, s); });
+    kept.push_back(s);
+  }
+  const auto keep = [&](std::vector<double>* of_stages) {
+    std::vector<double> left;
+    for (const size_t s : kept) left.push_back((*of_stages)[s]);
+    *of_stages = std::move(left);
+  };
+  for (StepWeight& weight : model->weights) keep(&weight.held);
+  keep(&model->layers);
+}
+
 class Recognizer {
  public:
   Recognizer(const StepTensors& tensors, size_t stages, StepModel* model)
-      : model_(*model), stages_(stages), blocks_(model->weights.size()) {
+      : model_(*model), blocks_(model->weights.size()) {
     std::iota(blocks_.begin(), blocks_.end(), size_t{0});
-    ListExperts(tensors);
+    ListExperts(tensors, model);
     for (StepWeight& weight : model_.weights) Measure(&weight);
-    CountTensors(tensors);
+    CountTensors(tensors, stages, model);
     Join(tensors);
     MakeBlocks();
-    KeepFullest();
+    KeepFullest(stages, model);
   }
 
  private:
-  // Makes the experts of a layer that are separate tensors look like one tensor that stacks them.
-  void ListExperts(const StepTensors& for_each_tensor) {
-    std::vector<std::set<std::string_view>> layers(model_.weights.size());
-    std::vector<int64_t> experts(model_.weights.size());
-    for_each_tensor([&](const StepTensor& tensor) {
-      const Places places = PlacesOf(tensor.path);
-      if (places.expert < 0) return;
-      layers[tensor.weight].insert(places.layer);
-      ++experts[tensor.weight];
-    });
-    for (size_t w = 0; w < layers.size(); ++w) {
-      StepWeight& weight = model_.weights[w];
-      const bool is_stack = std::ranges::any_of(
-          weight.batch, [&](size_t d) { return weight.names[d] == DimensionName::kExperts; });
-      if (layers[w].empty() || is_stack) continue;
-      weight.is_list = true;
-      weight.shape.insert(weight.shape.begin(), CeilDiv(experts[w], std::ssize(layers[w])));
-      weight.names.insert(weight.names.begin(), DimensionName::kExperts);
-      for (auto* dimensions : {&weight.in, &weight.out, &weight.batch}) {
-        for (size_t& d : *dimensions) ++d;
-      }
-      weight.batch.insert(weight.batch.begin(), 0);
-    }
-  }
-
-  void CountTensors(const StepTensors& for_each_tensor) {
-    std::vector<DistinctNames> layers(stages_);
-    for (StepWeight& weight : model_.weights) weight.held.resize(stages_);
-    // What all stages hold is counted once, for there may be as many stages as tensors.
-    DistinctNames layers_of_all;
-    std::vector<double> held_by_all(model_.weights.size());
-    for_each_tensor([&](const StepTensor& tensor) {
-      StepWeight& weight = model_.weights[tensor.weight];
-      const Places places = PlacesOf(tensor.path);
-      weight.is_in_layer |= !places.inner.empty();
-      const double part = weight.is_list ? 1 / static_cast<double>(weight.shape[0]) : 1;
-      weight.count += part;
-      if (tensor.stages.empty()) {
-        held_by_all[tensor.weight] += part;
-        if (!places.layer.empty()) layers_of_all.Add(places.layer);
-      }
-      for (const size_t s : tensor.stages) {
-        weight.held[s] += part;
-        if (!places.layer.empty()) layers[s].Add(places.layer);
-      }
-    });
-    layers_of_all.Settle();
-    for (size_t w = 0; w < model_.weights.size(); ++w) {
-      for (double& held : model_.weights[w].held) held += held_by_all[w];
-    }
-    model_.layers.clear();
-    for (size_t s = 0; s < stages_; ++s) {
-      layers[s].Settle();
-      const int64_t own = layers[s].CountOutside(layers_of_all);
-      model_.layers.push_back(std::max(1., static_cast<double>(own + layers_of_all.count())));
-      for (const StepWeight& weight : model_.weights) {
-        if (weight.held[s] > 0) model_.layers[s] = std::max(model_.layers[s], weight.layers);
-      }
-    }
-  }
-
   // Joins the weights of one layer that have heads, hidden units or experts into a block.
   void Join(const StepTensors& for_each_tensor) {
     struct Member {
@@ -195,29 +219,6 @@ class Recognizer {
         Unite(firsts[k - 1].weight, firsts[k].weight);
       }
     }
-  }
-
-  // Drops stages that have no more of anything than another one: they never decide the cost.
-  void KeepFullest() {
-    const auto is_below = [&](size_t s, size_t other) {
-      return model_.layers[s] <= model_.layers[other] &&
-             std::ranges::all_of(model_.weights, [&](const auto& weight) {
-               return weight.held[s] <= weight.held[other];
-             });
-    };
-    std::vector<size_t> kept;
-    for (size_t s = 0; s < stages_; ++s) {
-      if (std::ranges::any_of(kept, [&](size_t k) { return is_below(s, k); })) continue;
-      std::erase_if(kept, [&](size_t k) { return is_below(k, s); });
-      kept.push_back(s);
-    }
-    const auto keep = [&](std::vector<double>* of_stages) {
-      std::vector<double> left;
-      for (const size_t s : kept) left.push_back((*of_stages)[s]);
-      *of_stages = std::move(left);
-    };
-    for (StepWeight& weight : model_.weights) keep(&weight.held);
-    keep(&model_.layers);
   }
 
   int64_t TopK() const { return model_.training.experts_per_token; }
@@ -402,7 +403,6 @@ class Recognizer {
   }
 
   StepModel& model_;
-  const size_t stages_;
   std::vector<size_t> blocks_;  // for each weight another one of its block, or itself
   std::map<double, std::vector<double>> widths_;  // widths of matrices, and their element sizes
 };

@@ -149,15 +149,165 @@ class Variables : public Scope {
   mutable int depth_ = 0;
 };
 
+std::string DescribeNumber(const Node& given) {
+  return (given.quoted ? "the text " : "") + Describe(given);
+}
+
+// Checks a config.json against what Transformers reads of it.
+class ConfigChecks {
+ public:
+  // `types` is the table of the family that has the types of fields; null: they are not checked.
+  ConfigChecks(const Node& config, const Node* types, Diagnostics& diagnostics)
+      : config_(config), types_(types), diagnostics_(diagnostics) {}
+
+  // Reports a value of a type that the class of Transformers does not take for `field`, which the
+  // file calls `name`.
+  bool HasType(std::string_view field, std::string_view name, const Node& given) {
+    const Node* types = Member(types_, field);
+    if (types == nullptr) return true;
+    const std::string type = TypeOf(given);
+    std::vector<std::string_view> words;
+    for (std::string_view rest = types->text; !rest.empty();) {
+      const std::string_view known = rest.substr(0, rest.find('|'));
+      rest.remove_prefix(std::min(rest.size(), known.size() + 1));
+      // The type of an empty list is `s`.
+      if (known == type || (type == "s" && known.ends_with('s'))) return true;
+      if (known == "map" && type == "label_map") return true;
+      const auto* word = std::ranges::find(kTypeWords, known, [](auto& row) { return row.first; });
+      Check(word != std::end(kTypeWords), "`types` of a family has types");
+      words.push_back(word->second);
+    }
+    return diagnostics_.Error(
+        given.span, fmt::format("{} must be {}, but is {}", Quote(name), fmt::join(words, " or "),
+                                given.IsNull() ? "null" : DescribeNumber(given)));
+  }
+
+  // Reports sizes that are only in an object inside the file, and a file without any size: the
+  // model would have Transformers' defaults.
+  void ReportUnreadSizes(const Node& fields) {
+    std::vector<std::string> sizes;
+    bool is_read = false;
+    for (const Node::Entry& field : fields.entries) {
+      const Node* text = Member(field.value, "default");
+      if (Member(field.value, "var") == nullptr || Member(field.value, "real") != nullptr ||
+          Member(field.value, "least") != nullptr || Member(field.value, "count") != nullptr)
+        continue;
+      const Node* alias = Member(field.value, "alias");
+      const auto find = [&](const Node& map) {
+        const Node* value = map.Find(field.key->text);
+        return value != nullptr || alias == nullptr ? value : map.Find(alias->text);
+      };
+      if (find(config_) != nullptr) {
+        is_read = true;
+        continue;
+      }
+      sizes.push_back(Quote(field.key->text));
+      if (text == nullptr || !NumberIn<int64_t>(*text)) continue;
+      for (const Node::Entry& entry : config_.entries) {
+        const Node* value = entry.value->IsMap() ? find(*entry.value) : nullptr;
+        if (value == nullptr) continue;
+        diagnostics_.Error(
+            value->span,
+            fmt::format("{} is in {}, where a {} does not read it", Quote(field.key->text),
+                        Quote(entry.key->text), Quote(config_.Find("model_type")->text)),
+            fmt::format("import the object of {} as a config.json of its own, with its own "
+                        "`model_type`",
+                        Quote(entry.key->text)));
+        is_read = true;
+      }
+    }
+    if (is_read) return;
+    diagnostics_.Error({config_.span.source, 0, 0, 0}, "the config.json has no size of a model",
+                       fmt::format("its sizes are {}", fmt::join(sizes, ", ")));
+  }
+
+  // Checks lists that have an entry for each layer, as Transformers does for any model.
+  void CheckLayerLists(const Node* lists, const Variables& variables) {
+    Diagnostics unused;
+    const std::optional<Value> layers = variables.Find("layers", unused);
+    for (const auto& [name, words] : EntriesOf(lists)) {
+      const Node* given = Member(&config_, name->text);
+      if (given == nullptr || !HasType(name->text, name->text, *given)) continue;
+      for (const Node::Entry& item : given->entries) {
+        const bool is_known =
+            words->entries.empty() || std::ranges::any_of(words->entries, [&](const auto& word) {
+              return word.value->text == item.value->text;
+            });
+        if (is_known) continue;
+        std::vector<std::string_view> known;
+        for (const Node::Entry& word : words->entries) known.push_back(word.value->text);
+        diagnostics_.Error(item.value->span,
+                           fmt::format("{} has {}, which is not a type of layer", Quote(name->text),
+                                       Describe(*item.value)),
+                           fmt::format("the types are `{}`", fmt::join(known, "`, `")));
+        break;
+      }
+      const auto count = static_cast<int64_t>(given->entries.size());
+      if (!layers || !std::holds_alternative<int64_t>(*layers) ||
+          std::get<int64_t>(*layers) == count)
+        continue;
+      diagnostics_.Error(given->span,
+                         fmt::format("{} must have an entry for each of the {} layers, but has {}",
+                                     Quote(name->text), std::get<int64_t>(*layers), count));
+    }
+  }
+
+  // Reports keys that are near a field. Transformers ignores such a key and takes the default of
+  // the field it was meant to be, without a message.
+  void ReportNearMisses(const Node& fields, const Node* no_tensor) {
+    std::vector<std::string_view> known, absent;
+    for (const Node::Entry& field : EntriesOf(no_tensor)) {
+      const std::string_view name = field.value->text;
+      (config_.Find(name) != nullptr ? known : absent).push_back(name);
+    }
+    for (const Node::Entry& field : fields.entries) {
+      if (!field.value->IsMap()) continue;
+      const Node* alias = Member(field.value, "alias");
+      const bool is_given = config_.Find(field.key->text) != nullptr ||
+                            (alias != nullptr && config_.Find(alias->text) != nullptr);
+      for (const std::string_view name :
+           {field.key->text, alias == nullptr ? std::string_view() : alias->text}) {
+        (is_given ? known : absent).push_back(name);
+      }
+    }
+    for (const Node::Entry& entry : config_.entries) {
+      const std::string_view key = entry.key->text;
+      if (Contains(known, key)) continue;
+      std::vector<std::string_view> near;
+      std::ranges::copy_if(absent, std::back_inserter(near), [key](std::string_view field) {
+        return !field.empty() && IsNearMiss(key, field);
+      });
+      if (near.empty()) continue;
+      const auto meant = std::ranges::min_element(near, {}, [key](std::string_view field) {
+        return EditDistance(key, field, field.size());
+      });
+      diagnostics_.Error(
+          entry.key->span,
+          fmt::format("{} is not a field of a {}, and {} is not there", Quote(key),
+                      Quote(config_.Find("model_type")->text), Quote(*meant)),
+          fmt::format("did you mean {}? If not, remove it: Transformers does not read it",
+                      Quote(*meant)));
+    }
+  }
+
+ private:
+  const Node& config_;
+  const Node* const types_;
+  Diagnostics& diagnostics_;
+};
+
 class Importer {
  public:
   Importer(const Node& config, const Node& family, NodeStore& store, Diagnostics& diagnostics)
-      : config_(config), family_(family), store_(store), diagnostics_(diagnostics) {}
+      : config_(config),
+        family_(family),
+        store_(store),
+        diagnostics_(diagnostics),
+        checks_(config, Member(Member(&family, "config_json"), "types"), diagnostics) {}
 
   ImportedConfig Import() {
     const Node* table = Member(&family_, "config_json");
     const Node* fields = Member(table, "fields");
-    types_ = Member(table, "types");
     Check(fields != nullptr, "the file of a family has `config_json: {fields: …}`");
     const Node& type = *config_.Find("model_type");
     Node* spec = NewMap();
@@ -172,18 +322,18 @@ class Importer {
     for (const std::string_view list : {"no_tensor", "any_model"}) {
       for (const Node::Entry& field : EntriesOf(Member(table, list))) {
         const Node* given = config_.Find(field.value->text);
-        if (given != nullptr) HasType(field.value->text, field.value->text, *given);
+        if (given != nullptr) checks_.HasType(field.value->text, field.value->text, *given);
       }
     }
-    ReportNearMisses(*fields, Member(table, "no_tensor"));
-    ReportUnreadSizes(*fields);
+    checks_.ReportNearMisses(*fields, Member(table, "no_tensor"));
+    checks_.ReportUnreadSizes(*fields);
     Add(spec, "vars", vars_);
     Node* last = NewMap();
     Add(last, "config", WriteConfig(fields, Member(table, "omit")));
     parts_.push_back(last);
     variables_.Add(Member(&family_, "vars"));
     for (const Node* part : parts_) variables_.Add(Member(part, "vars"));
-    CheckLayerLists(Member(table, "layer_lists"));
+    checks_.CheckLayerLists(Member(table, "layer_lists"), variables_);
     Require(Member(table, "require"));
     return {parts_, defaults_};
   }
@@ -258,7 +408,7 @@ class Importer {
     const Node* variable = Member(&row, "var");
     const bool is_empty = given != nullptr && !given->IsScalar() && given->entries.empty();
     if (given != nullptr && (variable == nullptr || given->IsNull() || is_empty) &&
-        !HasType(field, name, *given))
+        !checks_.HasType(field, name, *given))
       return;
     if (given != nullptr) given = &Unwrapped(*given, name, row);
     if (given != nullptr && (given->IsNull() || is_empty) && Member(values, "null") != nullptr) {
@@ -310,140 +460,6 @@ class Importer {
     return *plain;
   }
 
-  // Reports a value of a type that the class of Transformers does not take for `field`, which the
-  // file calls `name`.
-  bool HasType(std::string_view field, std::string_view name, const Node& given) {
-    const Node* types = Member(types_, field);
-    if (types == nullptr) return true;
-    const std::string type = TypeOf(given);
-    std::vector<std::string_view> words;
-    for (std::string_view rest = types->text; !rest.empty();) {
-      const std::string_view known = rest.substr(0, rest.find('|'));
-      rest.remove_prefix(std::min(rest.size(), known.size() + 1));
-      // The type of an empty list is `s`.
-      if (known == type || (type == "s" && known.ends_with('s'))) return true;
-      if (known == "map" && type == "label_map") return true;
-      const auto* word = std::ranges::find(kTypeWords, known, [](auto& row) { return row.first; });
-      Check(word != std::end(kTypeWords), "`types` of a family has types");
-      words.push_back(word->second);
-    }
-    return diagnostics_.Error(
-        given.span, fmt::format("{} must be {}, but is {}", Quote(name), fmt::join(words, " or "),
-                                given.IsNull() ? "null" : DescribeNumber(given)));
-  }
-
-  // Reports sizes that are only in an object inside the file, and a file without any size: the
-  // model would have Transformers' defaults.
-  void ReportUnreadSizes(const Node& fields) {
-    std::vector<std::string> sizes;
-    bool is_read = false;
-    for (const Node::Entry& field : fields.entries) {
-      const Node* text = Member(field.value, "default");
-      if (Member(field.value, "var") == nullptr || Member(field.value, "real") != nullptr ||
-          Member(field.value, "least") != nullptr || Member(field.value, "count") != nullptr)
-        continue;
-      const Node* alias = Member(field.value, "alias");
-      const auto find = [&](const Node& map) {
-        const Node* value = map.Find(field.key->text);
-        return value != nullptr || alias == nullptr ? value : map.Find(alias->text);
-      };
-      if (find(config_) != nullptr) {
-        is_read = true;
-        continue;
-      }
-      sizes.push_back(Quote(field.key->text));
-      if (text == nullptr || !NumberIn<int64_t>(*text)) continue;
-      for (const Node::Entry& entry : config_.entries) {
-        const Node* value = entry.value->IsMap() ? find(*entry.value) : nullptr;
-        if (value == nullptr) continue;
-        diagnostics_.Error(
-            value->span,
-            fmt::format("{} is in {}, where a {} does not read it", Quote(field.key->text),
-                        Quote(entry.key->text), Quote(config_.Find("model_type")->text)),
-            fmt::format("import the object of {} as a config.json of its own, with its own "
-                        "`model_type`",
-                        Quote(entry.key->text)));
-        is_read = true;
-      }
-    }
-    if (is_read) return;
-    diagnostics_.Error({config_.span.source, 0, 0, 0}, "the config.json has no size of a model",
-                       fmt::format("its sizes are {}", fmt::join(sizes, ", ")));
-  }
-
-  // Checks lists that have an entry for each layer, as Transformers does for any model.
-  void CheckLayerLists(const Node* lists) {
-    Diagnostics unused;
-    const std::optional<Value> layers = variables_.Find("layers", unused);
-    for (const auto& [name, words] : EntriesOf(lists)) {
-      const Node* given = Member(&config_, name->text);
-      if (given == nullptr || !HasType(name->text, name->text, *given)) continue;
-      for (const Node::Entry& item : given->entries) {
-        const bool is_known =
-            words->entries.empty() || std::ranges::any_of(words->entries, [&](const auto& word) {
-              return word.value->text == item.value->text;
-            });
-        if (is_known) continue;
-        std::vector<std::string_view> known;
-        for (const Node::Entry& word : words->entries) known.push_back(word.value->text);
-        diagnostics_.Error(item.value->span,
-                           fmt::format("{} has {}, which is not a type of layer", Quote(name->text),
-                                       Describe(*item.value)),
-                           fmt::format("the types are `{}`", fmt::join(known, "`, `")));
-        break;
-      }
-      const auto count = static_cast<int64_t>(given->entries.size());
-      if (!layers || !std::holds_alternative<int64_t>(*layers) ||
-          std::get<int64_t>(*layers) == count)
-        continue;
-      diagnostics_.Error(given->span,
-                         fmt::format("{} must have an entry for each of the {} layers, but has {}",
-                                     Quote(name->text), std::get<int64_t>(*layers), count));
-    }
-  }
-
-  // Reports keys that are near a field. Transformers ignores such a key and takes the default of
-  // the field it was meant to be, without a message.
-  void ReportNearMisses(const Node& fields, const Node* no_tensor) {
-    std::vector<std::string_view> known, absent;
-    for (const Node::Entry& field : EntriesOf(no_tensor)) {
-      const std::string_view name = field.value->text;
-      (config_.Find(name) != nullptr ? known : absent).push_back(name);
-    }
-    for (const Node::Entry& field : fields.entries) {
-      if (!field.value->IsMap()) continue;
-      const Node* alias = Member(field.value, "alias");
-      const bool is_given = config_.Find(field.key->text) != nullptr ||
-                            (alias != nullptr && config_.Find(alias->text) != nullptr);
-      for (const std::string_view name :
-           {field.key->text, alias == nullptr ? std::string_view() : alias->text}) {
-        (is_given ? known : absent).push_back(name);
-      }
-    }
-    for (const Node::Entry& entry : config_.entries) {
-      const std::string_view key = entry.key->text;
-      if (Contains(known, key)) continue;
-      std::vector<std::string_view> near;
-      std::ranges::copy_if(absent, std::back_inserter(near), [key](std::string_view field) {
-        return !field.empty() && IsNearMiss(key, field);
-      });
-      if (near.empty()) continue;
-      const auto meant = std::ranges::min_element(near, {}, [key](std::string_view field) {
-        return EditDistance(key, field, field.size());
-      });
-      diagnostics_.Error(
-          entry.key->span,
-          fmt::format("{} is not a field of a {}, and {} is not there", Quote(key),
-                      Quote(config_.Find("model_type")->text), Quote(*meant)),
-          fmt::format("did you mean {}? If not, remove it: Transformers does not read it",
-                      Quote(*meant)));
-    }
-  }
-
-  static std::string DescribeNumber(const Node& given) {
-    return (given.quoted ? "the text " : "") + Describe(given);
-  }
-
   const Node* ReadNumber(const std::string& field, const std::string& name, const Node& given,
                          const Node& row) {
     if (Member(&row, "count") != nullptr) {
@@ -455,7 +471,7 @@ class Importer {
     if (Member(&row, "real") != nullptr) {
       const std::optional<double> number = NumberIn<double>(given);
       if (number && *number > 0 && std::isfinite(*number))
-        return HasType(field, name, given) ? &given : nullptr;
+        return checks_.HasType(field, name, given) ? &given : nullptr;
       return diagnostics_.Error(given.span, fmt::format("{} must be a number above 0, not {}",
                                                         Quote(name), DescribeNumber(given)));
     }
@@ -573,7 +589,7 @@ class Importer {
   const Node& family_;
   NodeStore& store_;
   Diagnostics& diagnostics_;
-  const Node* types_ = nullptr;
+  ConfigChecks checks_;
   std::vector<const Node*> parts_;
   FieldDefaults defaults_;
   // Other names of fields that the file has, too, with the same value.
