@@ -1,11 +1,11 @@
-// Checks what a spec asserts of its variables.
+// Checks the assertions that a spec makes about its variables.
 #pragma once
 
 #include "graph/building.h"
 
 namespace shardinit {
 
-// Reports each assertion that does not hold, with the values of its variables.
+// Reports each failed assertion with the values of its variables.
 void CheckAssertions(const Building& building);
 
 }  // namespace shardinit

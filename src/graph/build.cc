@@ -26,9 +26,9 @@
 namespace shardinit {
 namespace {
 
-constexpr PieceBudget kMaxPiecesOfAll = 2 * kMaxPieces;  // of layouts that are checked together
+constexpr PieceBudget kMaxPiecesOfAll = 2 * kMaxPieces;  // for layouts that are checked together
 
-// Binds what a spec says once for the whole model.
+// Binds the parts of a spec that apply to the whole model.
 InitGraph BindModel(Building& building) {
   const ModelSpec& spec = building.spec;
   InitGraph graph;
@@ -55,7 +55,7 @@ InitGraph BindModel(Building& building) {
   return graph;
 }
 
-// Returns whether a mistake affects which tensors are drawn, or how they are sharded.
+// Returns whether an error affects which tensors are drawn or how they are sharded.
 bool IsInDoubt(const ModelSpec& spec) {
   constexpr std::string_view kKeys[] = {"dtype", "vars",   "mesh", "rules",  "sharding",
                                         "init",  "uneven", "fans", "modules"};
@@ -63,7 +63,7 @@ bool IsInDoubt(const ModelSpec& spec) {
 }
 
 // Simplifies partitions. This must wait until all views have inherited shardings: in a dimension of
-// another extent, equal shardings may have different borders.
+// a different extent, equal shardings may have different borders.
 void Simplify(const Mesh& mesh, std::vector<Tensor>* tensors) {
   FormPool forms;
   for (Tensor& tensor : *tensors) {
@@ -74,7 +74,7 @@ void Simplify(const Mesh& mesh, std::vector<Tensor>* tensors) {
   }
 }
 
-// Stores drawn tensors under layouts. Each layout starts from the spec, so none can spoil another.
+// Stores drawn tensors under layouts. Each layout starts from the spec, so none can break another.
 struct LayoutStorer {
   const Building& building;
   const BuildRequest& request;
@@ -83,8 +83,8 @@ struct LayoutStorer {
   const Paddings& paddings;
   PieceBudget left_of_all = kMaxPiecesOfAll;
 
-  // Returns the tensors of the chosen layout. A layout is skipped if it is neither chosen, nor
-  // reported, nor explained.
+  // Returns the tensors of the chosen layout. Skips a layout that is neither chosen, reported nor
+  // explained.
   std::vector<Tensor> Store() {
     const Located<std::string>* unchecked = nullptr;
     std::vector<Tensor> chosen;
@@ -110,8 +110,8 @@ struct LayoutStorer {
     return chosen;
   }
 
-  // Mistakes count in the chosen layout and, if all are asked for, in those of the spec's own file.
-  // One of an included file may store modules that the spec has left out or replaced.
+  // Errors count in the chosen layout and, if all layouts are requested, in layouts of the spec's
+  // own file. An included layout may store modules that the spec leaves out or replaces.
   bool Reports(const Named<LayoutSpec>& layout) const {
     return layout.name.value == request.layout ||
            (request.all_layouts && layout.name.span.source == building.spec.source);
@@ -156,13 +156,13 @@ void StoreLayouts(const Building& building, const BuildRequest& request, const P
     graph->layout = request.layout;
     graph->drawn = drawn;
   } else if (request.explanation != nullptr) {
-    graph->tensors = *drawn;  // the views of the explanation refer to `drawn`
+    graph->tensors = *drawn;  // the explanation's views refer to `drawn`
   } else {
     graph->tensors = std::move(*drawn);
   }
 }
 
-// Stores under a layout of its own if any tensor is to be padded. Called if no layout is chosen.
+// Stores tensors under an extra layout if any of them is padded. Called if no layout is chosen.
 void StorePadded(const Building& building, const Paddings& paddings, InitGraph* graph) {
   if (paddings.empty()) return;
   std::vector<Tensor> stored;
@@ -177,7 +177,7 @@ void StorePadded(const Building& building, const Paddings& paddings, InitGraph* 
   graph->layout = kPaddedLayout;
 }
 
-// Notes where the tensor that is explained is stored with padding.
+// Notes where the explained tensor is stored with padding.
 void NotePadded(const InitGraph& graph, const Paddings& paddings, Explanation& notes) {
   if (graph.layout != kPaddedLayout || !notes.tensor) return;
   const auto padding = paddings.find(*notes.tensor);
@@ -187,12 +187,12 @@ void NotePadded(const InitGraph& graph, const Paddings& paddings, Explanation& n
                           (*graph.drawn)[*notes.tensor].elements(), padding->second.place});
 }
 
-// Returns all drawn tensors, sharded over the mesh and with their streams.
+// Returns all drawn tensors with their shardings and streams.
 WrittenTensors DrawAndShard(Building& building, const BuildRequest& request,
                             const InitGraph& graph) {
   Sharder sharder(building, graph.mesh);
 
-  // Expand modules and repeats; bind shape, element type and values of each tensor.
+  // Expand modules and repeats. Bind the shape, element type and values of each tensor.
   WrittenTensors drawn = DrawTensors(building, graph.mesh,
                                      sharder.Chooses() || request.cost != nullptr || request.warns);
 
@@ -203,7 +203,7 @@ WrittenTensors DrawAndShard(Building& building, const BuildRequest& request,
   Diagnostics& diagnostics = building.diagnostics;
   BindTies(drawn, diagnostics);
   AssignStreams(*FindEngine(graph.engine), graph.seed, drawn.tensors, request.places);
-  // If mistakes hide tensors, the target of a norm may be among them.
+  // If errors hide tensors, the target of a norm may be among them.
   if (drawn.IsComplete()) {
     BindNorms(drawn.tensors, [&](size_t i, const NormProblem& problem) {
       diagnostics.Error(drawn.specs[i]->init->name.span, problem.message, problem.hint);
@@ -227,7 +227,7 @@ InitGraph BuildGraph(const ModelSpec& spec, const BuildRequest& request, Diagnos
   Building building(spec, diagnostics, request.explanation);
   const size_t variables = building.Reported();
   InitGraph graph = BindModel(building);
-  const size_t of_model = building.Reported() - variables;  // mistakes that concern no tensor
+  const size_t of_model = building.Reported() - variables;  // errors that do not concern tensors
 
   CheckInitNames(spec, diagnostics);
   graph.mesh = BindMesh(building);
@@ -238,7 +238,7 @@ InitGraph BuildGraph(const ModelSpec& spec, const BuildRequest& request, Diagnos
   WrittenTensors drawn = DrawAndShard(building, request, graph);
   graph.tensors = std::move(drawn.tensors);
   graph.sources = sources.pins();
-  // If not all tensors are known, nothing can be said about how they are stored.
+  // If some tensors are unknown, layouts cannot be checked.
   if (building.Reported() != before + of_model || IsInDoubt(spec)) return {};
   if (graph.tensors.empty()) {
     diagnostics.Error(spec.modules.span, "no tensor is left: each has a `when` that is 0");

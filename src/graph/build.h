@@ -17,22 +17,22 @@ struct StepCost;     // autoshard/cost.h
 struct BuildRequest {
   std::string_view layout =
       {};  // a layout of the spec; empty: tensors are stored as they are drawn
-  // Also report mistakes in the other layouts. A layout that does not suit the mesh at hand does no
-  // harm unless it is chosen.
+  // Also report errors in the other layouts. A layout that does not suit this mesh is harmless
+  // unless it is chosen.
   bool all_layouts = true;
   Places places = Places::kFound;
-  // Also report what is probably not meant, if there is no mistake.
+  // Warn about valid specs that are probably not intended.
   bool warns = false;
-  // If not null, this gets the notes on one drawn tensor and on one that `layout` stores.
+  // If not null, receives notes on one drawn tensor and on one tensor that `layout` stores.
   Explanation* explanation = nullptr;
   SourceOpener open_source = nullptr;  // null: sources cannot be opened
-  // If not null, this gets the cost of the sharding of the drawn tensors, or stays empty if the
-  // spec does not say enough.
+  // If not null, receives the cost of the drawn tensors' sharding. Stays empty if the spec does not
+  // provide enough facts.
   StepCost* cost = nullptr;
 };
 
-// Reports all mistakes; the result is only valid if `diagnostics` has no errors. Later stages
-// evaluate no expression and look up no name.
+// Reports all errors; the result is valid only if `diagnostics` has none. Later stages do not
+// evaluate expressions or look up names.
 InitGraph BuildGraph(const ModelSpec& spec, const BuildRequest& request, Diagnostics& diagnostics);
 
 }  // namespace shardinit

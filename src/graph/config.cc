@@ -43,8 +43,8 @@ json Bind(const ConfigSpec& spec, const Scope& names, Diagnostics& diagnostics) 
       spec.value);
 }
 
-// Lists that have an entry for each layer, and names of classes: Transformers compares their number
-// with a field, or makes tensors of it.
+// Lists with an entry for each layer, and names of classes. Transformers compares the number of
+// entries with a field, or sizes tensors by it.
 constexpr struct {
   const char *entries, *count;
 } kCounted[] = {{"layer_types", "num_hidden_layers"},
@@ -52,7 +52,7 @@ constexpr struct {
                 {"no_rope_layers", "num_hidden_layers"},
                 {"id2label", "num_labels"}};
 
-// Returns after how many entries a list repeats itself, at least twice; 0: it does not.
+// Returns the period of a list that has at least two; 0 if it has no period.
 size_t PeriodOf(const json& list) {
   for (size_t period = 1; 2 * period <= list.size(); ++period) {
     bool repeats = true;
@@ -62,7 +62,8 @@ size_t PeriodOf(const json& list) {
   return 0;
 }
 
-// Cuts or continues the lists that have an entry for each layer. Reports what cannot follow.
+// Truncates or extends the lists that have an entry for each layer. Reports entries whose number
+// still differs.
 void FollowCounts(const ConfigSpec::Map& spec, json& config, Diagnostics& diagnostics) {
   for (const auto& [name, field] : kCounted) {
     const auto entries = config.find(name), count = config.find(field);

@@ -1,4 +1,4 @@
-// Binds `config` of a spec: the values that the model's own code reads.
+// Evaluates the `config` section of a spec: the values that the model's own code reads.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace shardinit {
 
-// Returns JSON in one line with sorted keys and evaluated expressions. Whole numbers become floats
-// in `float_fields`.
+// Returns single-line JSON with sorted keys and evaluated expressions. Integers in `float_fields`
+// become floats.
 std::string BindConfig(const ConfigSpec::Map& config, const std::vector<std::string>& float_fields,
                        const Scope& names, Diagnostics& diagnostics);
 

@@ -12,7 +12,7 @@
 namespace shardinit {
 namespace {
 
-// Returns the path of a repeat with one of its numbers.
+// Returns the path of one iteration of a repeat.
 std::string Numbered(const ModuleSpec& module, const std::string& path, std::string_view number) {
   if (!module.numbered) return JoinPaths(path, std::string(number));
   std::string numbered = path;
@@ -22,8 +22,8 @@ std::string Numbered(const ModuleSpec& module, const std::string& path, std::str
   return numbered;
 }
 
-// Returns the paths of a module that is left out. None of its expressions is evaluated: its repeat
-// takes the numbers that `pattern` asks for.
+// Returns the paths of a module that is left out. Does not evaluate its expressions: its repeat
+// gets the numbers that occur in `pattern`.
 std::vector<std::string> PathsOf(const ModuleSpec& module, const std::string& path,
                                  std::string_view pattern) {
   if (!module.repeat) return {path};

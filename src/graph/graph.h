@@ -1,5 +1,5 @@
 // The graph: every tensor with its shape, type, distribution and sharding. All names, expressions
-// and rules of the spec are resolved, and nothing here depends on where it was written.
+// and rules are resolved, and nothing depends on positions in the spec's text.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ inline std::vector<std::string> PathsOf(const std::vector<Tensor>& tensors) {
   return paths;
 }
 
-// A source that tensors take elements of.
+// A source whose elements tensors take.
 struct SourcePin {
   std::string name;
-  std::string digest;  // of all its tensors, in hexadecimal digits; empty: it may be any
+  std::string digest;  // of all tensors, in hexadecimal; empty: any digest is accepted
 };
 
 struct InitGraph {
@@ -30,10 +30,10 @@ struct InitGraph {
   uint64_t seed = 0;
   Mesh mesh;
   Replicas replicas = Replicas::kDedupe;
-  std::string config = {};              // JSON in one line with sorted keys; empty: none
+  std::string config = {};              // single-line JSON with sorted keys; empty: none
   std::vector<SourcePin> sources = {};  // in the order of the spec
   std::vector<Tensor> tensors;          // stored tensors, in the order of the spec
-  // The name of the layout, if there is one, and the drawn tensors that its views refer to.
+  // The name of the layout, if any, and the drawn tensors that its views refer to.
   std::string layout = {};
   std::shared_ptr<const std::vector<Tensor>> drawn = nullptr;
 

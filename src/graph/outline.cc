@@ -11,10 +11,10 @@
 namespace shardinit {
 namespace {
 
-// The characters that end a number in texts that are not paths.
+// The characters that end a number in text that is not a path.
 constexpr std::string_view kNumberEnds = " =,()[]";
 
-// Returns a text that is equal for views that differ in numbers alone.
+// Returns a text that is equal for views that differ only in numbers.
 std::string FormOf(const ViewNode& node, const std::vector<Tensor>& drawn) {
   if (node.operation == nullptr) return WithoutNumbers(drawn[node.tensor].path());
   std::string form = fmt::format("{}(", node.operation->name);
@@ -71,7 +71,7 @@ class OutlineBuilder {
   };
   struct Made {
     Outline outline;
-    size_t form;  // equal if two may stand as one
+    size_t form;  // equal if two can be merged
   };
 
   size_t Number(std::string form) {
@@ -135,7 +135,7 @@ class OutlineBuilder {
     for (size_t m = 0; m < names.size(); ++m) {
       form += fmt::format("{}:{} ", fmt::join(names[m], ","), forms[m]);
       if (names[m].size() == 1) continue;
-      // Only the first part of the member's name is the module's own.
+      // Only the first part of the member's name is the module's own name.
       const std::string rest = out.members[m].name.substr(names[m].front().size());
       out.members[m].name = AsOne(names[m]) + rest;
     }
@@ -171,7 +171,7 @@ ViewOutline OutlineOfNodes(const std::vector<const ViewNode*>& nodes,
   std::vector<std::string> arguments;
   for (const ViewNode* node : nodes) arguments.push_back(DescribeArguments(*node));
   out.arguments = ValuesAsOne(arguments);
-  // All nodes have operands of the same forms at the same places.
+  // All nodes have operands of the same forms at the same positions.
   std::vector<std::vector<size_t>> places;
   std::unordered_map<std::string, size_t> forms;
   for (size_t i = 0; i < nodes.front()->of.size(); ++i) {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMaxVarDepth = 256;
 
-// Returns what `name` is in the first module that gives it to what is below; empty: none does.
+// Describes `name` in the first module that defines it for its members; empty if no module does.
 std::string MeaningBelow(const ModuleSpec& module, const std::string& path,
                          const std::string& name) {
   const auto has = [&](const std::vector<Named<VarSpec>>& vars) {
@@ -47,7 +47,7 @@ SpecScope::SpecScope(const std::vector<Named<VarSpec>>& vars, bool lacks, const 
   for (const auto& var : vars) {
     if (!var.name.value.empty()) vars_.try_emplace(var.name.value, Var{&var});
   }
-  // Every variable is evaluated, used or not, so that its mistakes show.
+  // Evaluate every variable, used or not, so that its errors are reported.
   for (const auto& var : vars) {
     if (var.name.value.empty()) {
       Evaluate(var.value, diagnostics);
@@ -158,7 +158,7 @@ bool SpecScope::IsBroken(const std::string& name) const {
 }
 
 std::vector<std::string> SpecScope::Names() const {
-  // No variable stands in its own value.
+  // A variable cannot be used in its own value.
   std::vector<std::string> names;
   for (size_t i = begin_; i < std::min(end_, locals_.size()); ++i) {
     if (locals_[i].var.state != Var::kBusy) names.push_back(locals_[i].name);

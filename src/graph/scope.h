@@ -1,4 +1,4 @@
-// The names that expressions of a spec may use.
+// Resolves the names that expressions of a spec may use.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@
 
 namespace shardinit {
 
-// Resolves `vars` of the spec (each evaluated on first use), the tool's own variables, and the
-// variables of the loops around the expression.
+// Resolves `vars` of the spec (each evaluated on first use), built-in variables, and the variables
+// of the loops around the expression.
 class SpecScope : public Scope {
   struct Var {
     const Named<VarSpec>* named = nullptr;  // null: the variable of a repeat
     enum { kNew, kBusy, kDone } state = kNew;
-    std::optional<VarValue> value = {};  // none: it has a mistake, which was reported
-    bool is_argument = false;            // what it is made of is known around the block
+    std::optional<VarValue> value = {};  // none: it has an error, which was reported
+    bool is_argument = false;            // names in its value are resolved outside the block
   };
   struct Local {
     std::string name;
@@ -30,20 +30,20 @@ class SpecScope : public Scope {
   };
 
  public:
-  // `lacks`: there may be variables that are not known. `modules` have names of their own.
+  // `lacks`: some variables may be unknown. `modules` define names of their own.
   SpecScope(const std::vector<Named<VarSpec>>& vars, bool lacks, const ModuleSpec& modules,
             Diagnostics& diagnostics);
 
   std::optional<Value> Find(const std::string& name, Diagnostics& diagnostics) const override;
   const VarValue* FindVariable(const std::string& name, Diagnostics& diagnostics) const override;
   bool IsBroken(const std::string& name) const override;
-  // Evaluates what may be a list, or the name of one.
+  // Evaluates a value that may be a list or the name of a list.
   std::optional<VarValue> Evaluate(const VarSpec& var, Diagnostics& diagnostics) const;
   std::vector<std::string> Names() const override;
   std::string PlaceOf(const std::string& name) const override;
   bool Has(const std::string& name) const;
 
-  // Adds a variable of the tool's own, unless one of `vars` has its name.
+  // Adds a built-in variable, unless one of `vars` has its name.
   void Define(const std::string& name, int64_t value);
 
   // Defines the variable of a `repeat` or a `for` for the lifetime of this object.
@@ -62,8 +62,8 @@ class SpecScope : public Scope {
   };
   std::vector<std::string> LoopNames() const;
 
-  // Defines variables of a module for the lifetime of this object. One that has the name of
-  // another is reported.
+  // Defines variables of a module for the lifetime of this object. Reports a variable whose name is
+  // already taken.
   class Variables {
    public:
     Variables(SpecScope& scope, const std::vector<Named<VarSpec>>& vars, Diagnostics& diagnostics);
@@ -76,8 +76,8 @@ class SpecScope : public Scope {
     const size_t before_;
   };
 
-  // Enters a block for the lifetime of this object: of the variables of modules and repeats, only
-  // its arguments are known, which are computed before.
+  // Enters a block for the lifetime of this object. Hides the variables of modules and repeats,
+  // except the block's arguments, which are computed before.
   class Block {
    public:
     Block(SpecScope& scope, const std::vector<Named<VarSpec>>& arguments, Diagnostics& diagnostics);
@@ -89,11 +89,11 @@ class SpecScope : public Scope {
     SpecScope& scope_;
     const size_t before_;
   };
-  // The number of blocks around.
+  // Returns the number of enclosing blocks.
   size_t blocks() const { return blocks_.size() - 1; }
 
-  // For the lifetime of this object, names are those outside of all but `blocks` blocks, as for
-  // what is written around a block and holds in it.
+  // Resolves names as if only `blocks` blocks had been entered, for the lifetime of this object.
+  // Used for values that are written outside a block but apply inside it.
   class Outside {
    public:
     Outside(SpecScope& scope, size_t blocks)
@@ -113,29 +113,29 @@ class SpecScope : public Scope {
     const size_t begin_, end_;
   };
 
-  // Replaces each `{i}` in a path, as in `layers.{i}.w`, by the number of the loop `i`.
+  // Replaces each `{i}` in a path such as `layers.{i}.w` by the number of the loop `i`.
   std::string WithNumbers(std::string path) const;
 
-  // Returns whether there may be names that are not known: variables, or those of a repeat around.
+  // Returns whether some names may be unknown: variables, or names of an enclosing repeat.
   bool lacks() const { return lacks_; }
   void Lack(bool lacks) { lacks_ = lacks; }
 
-  // Records every name that is used from now on in `uses`; null stops recording.
+  // Records every name used from now on in `uses`; null stops recording.
   void Trace(std::vector<Setting>* uses) { trace_ = uses; }
 
  private:
-  // Returns `: a → b → a`; empty for `a → a`, and if it would be long.
+  // Returns `: a → b → a`; empty for `a → a` and for long chains.
   std::string ChainTo(const std::string& name) const;
-  // Returns false if the name is recorded already.
+  // Returns false if the name is already recorded.
   bool Note(const std::string& name, std::string text, const VarValue& value, Span span) const;
   bool IsDefined(const std::string& name) const;
-  // Tells whether an expression is a name that is known nowhere, which may be meant as text.
+  // Returns whether the expression is a name that is not known anywhere and may be meant as text.
   bool IsUnknownWord(const Expr& expr, Diagnostics& diagnostics) const;
-  // Returns null if no variable of a module or a repeat has the name.
+  // Returns null if no variable of a module or repeat has this name.
   Local* FindLocal(const std::string& name) const;
-  // Evaluates a variable on first use; returns null if it is wrong.
+  // Evaluates a variable on first use. Returns null if it is wrong.
   const VarValue* ValueOf(Var& var, Diagnostics& diagnostics) const;
-  // Records the variable and, by evaluating it once more, those that it uses.
+  // Records the variable and, by evaluating it again, the variables that it uses.
   void Trace(const Var& var) const;
 
   bool lacks_;
@@ -144,18 +144,18 @@ class SpecScope : public Scope {
   mutable std::vector<const std::string*> chain_;  // variables being evaluated, outermost first
   std::vector<std::pair<std::string, VarValue>> defined_;
   mutable std::deque<Local> locals_;  // of modules and repeats, innermost last
-  std::vector<size_t> blocks_ = {0};  // where those of each block begin; first, of none
-  size_t begin_ = 0;                  // the first of the locals that are known
-  size_t end_ = SIZE_MAX;             // one past the last
+  std::vector<size_t> blocks_ = {0};  // first local of each block; the first entry is for no block
+  size_t begin_ = 0;                  // the first visible local
+  size_t end_ = SIZE_MAX;             // one past the last visible local
   std::vector<Setting>* trace_ = nullptr;
 };
 
-// Returns the text of a number, of text, or of a list of these: `[64, 128]`.
+// Returns the text of a number, a text, or a list of these: `[64, 128]`.
 std::string FormatVariable(const VarValue& constant);
 
-// Reads a path with expressions in braces, all of which stand at `place`.
+// Parses a path with expressions in braces. Their span is `place`.
 std::optional<PathSpec> ParsePath(const std::string& text, Span place, Diagnostics& diagnostics);
-// Returns nothing if a number in the path is wrong, which is reported.
+// Returns nothing, after reporting an error, if a number in the path is wrong.
 std::optional<std::string> EvaluatePath(const PathSpec& path, const Scope& names,
                                         Diagnostics& diagnostics);
 

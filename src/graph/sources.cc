@@ -21,17 +21,17 @@ namespace {
 
 constexpr int64_t kLargestExtent = std::numeric_limits<int64_t>::max();
 
-// Returns a path of the file that has it as one of the current folder.
+// Turns a path relative to its spec file into one relative to the current folder.
 std::string Resolved(const Located<std::string>& path) {
   return (std::filesystem::path(path.span.source->name).parent_path() / path.value).string();
 }
 
-// Returns where the tensors of a source are: a path as of the current folder, or a URL.
+// Returns where the tensors of a source are: a path relative to the current folder, or a URL.
 std::string PlaceOfSource(const Located<std::string>& path) {
   return IsBucketUrl(path.value) ? path.value : Resolved(path);
 }
 
-// Returns what to do about another shape or number: which variables the spec's is made of.
+// Returns a hint for a mismatched shape or number: the variables that the spec's value depends on.
 std::string HintFor(const std::vector<ExprPtr>& expressions, const SpecScope& names) {
   std::set<std::string> used;
   for (const ExprPtr& expr : expressions) {
@@ -116,7 +116,7 @@ std::shared_ptr<const SourceFolder> SourceTable::Open(const Named<SourceSpec>& s
   if (source.value.layout) request.layout = source.value.layout->value;
   if (source.value.spec) {
     request.spec = Resolved(*source.value.spec);
-    // Else it is the name of a spec that is part of the program.
+    // Otherwise it is the name of a built-in spec.
     if (!Exists(request.spec)) request.spec = source.value.spec->value;
   }
   if (digest) {

@@ -8,7 +8,7 @@
 namespace shardinit {
 namespace {
 
-// Mixes numbers into one, which is the same for forms that are equal.
+// Mixes numbers into one number that is the same for equal forms.
 class Mixer {
  public:
   void Add(uint64_t value) { mixed_ = (std::rotl(mixed_, 23) ^ value) * 0x9E3779B97F4A7C15; }

@@ -1,5 +1,5 @@
-// A tensor with its shape, type, distribution and sharding. A model may have millions, most of them
-// of a few repeats, so what the tensors of a repeat have in common is kept once.
+// A tensor with its shape, type, distribution and sharding. A model may have millions, mostly from
+// a few repeats, so shared properties are stored once.
 #pragma once
 
 #include <array>
@@ -21,33 +21,33 @@ namespace shardinit {
 
 struct View;
 
-// A drawn tensor has a distribution; a tensor that is put together from drawn ones has a view.
-// A trainer may store values in a convention of its own, and conversions follow it: values are
-// multiplied by `times`, and `plus` is added. On the way back that is subtracted, and they
-// are multiplied by `back` or, where that is 0, divided by `times`.
+// A trainer may store values in its own convention. Conversions multiply values by `times` and add
+// `plus`. On the way back they subtract `plus` and multiply by `back`, or divide by `times` if
+// `back` is 0.
 struct Convention {
   float times = 1, back = 0, plus = 0;
   bool changes() const { return times != 1 || plus != 0; }
   bool operator==(const Convention& other) const = default;
 };
 
-// A form is all that many tensors have in common: everything but names, keys and views.
+// The properties that many tensors share: everything but names, keys and views.
 struct TensorForm {
-  Convention convention = {};  // of a stored tensor; only conversions regard it
+  Convention convention = {};  // of a stored tensor; used only by conversions
   DType dtype = DType::f32;
-  bool is_buffer = false;  // drawn, but not trained; for views ask IsBuffer()
+  bool is_buffer = false;  // drawn but not trained; for views, call IsBuffer()
   Shape shape = {};
   Distribution distribution = {};
   PartitionSpec partition = {};  // one entry per dimension
 };
 
+// A drawn tensor has a distribution; a tensor that is assembled from drawn ones has a view.
 class Tensor {
  public:
   Tensor() = default;
   explicit Tensor(std::string_view path) : path_(path) {}
 
-  // The text is valid as long as this, or a copy of this, has it. A zero byte is behind it, for C.
-  // This and stream() are `const`, as what is assigned to a copy would be lost.
+  // Valid as long as this tensor or a copy of it has this path. A zero byte follows the text, for
+  // C. This and stream() return `const` because an assignment to a copy would be lost.
   const std::string_view path() const { return path_.view(); }
   const Convention& convention() const { return form_->convention; }
   DType dtype() const { return form_->dtype; }
@@ -55,13 +55,13 @@ class Tensor {
   const Shape& shape() const { return form_->shape; }
   const Distribution& distribution() const { return form_->distribution; }
   const PartitionSpec& partition() const { return form_->partition; }
-  // From `key:` or `tie:`; under an engine of places, where the tensor begins.
+  // From `key:` or `tie:`. Under an engine of places, the place where the tensor begins.
   const DrawKey& key() const { return own_->key; }
-  // The first draw of a drawn tensor; its key is 0 if nothing is random.
+  // The first draw of a drawn tensor. Its key is 0 if nothing is random.
   const Stream stream() const;
   // Null: the tensor is drawn.
   const std::shared_ptr<const View>& view() const { return own_->view; }
-  // The tensor whose norms this one holds, which is set once all tensors are known; else null.
+  // The tensor whose norms this one holds, set once all tensors are known; else null.
   const std::shared_ptr<const Tensor>& measured() const { return own_->measured; }
 
   int64_t elements() const { return ElementCount(shape()); }
@@ -75,13 +75,13 @@ class Tensor {
     if (tensor != own_->measured) own_.Edit().measured = std::move(tensor);
   }
 
-  // The form is this tensor's alone once it is edited, until a FormPool has an equal one.
+  // After an edit, only this tensor uses the form, until FormPool finds an equal one.
   const SharedValue<TensorForm>& form() const { return form_; }
   TensorForm& Edit() { return form_.Edit(); }
   void set_form(SharedValue<TensorForm> form) { form_ = std::move(form); }
 
  private:
-  // These members are of few tensors, or differ from tensor to tensor.
+  // Members that few tensors have, or that differ between tensors.
   struct Own {
     DrawKey key = {};
     Stream stream = {};  // without its key and engine
@@ -96,11 +96,11 @@ class Tensor {
   SharedValue<Own> own_;
 };
 
-// Lets tensors share forms that are equal to the bit.
+// Lets tensors share forms that are bitwise equal.
 class FormPool {
  public:
-  // Gives the tensor a form of the pool if there is an equal one; else the pool gets the tensor's.
-  // It keeps the newest forms alone, which is enough for the tensors of a repeat.
+  // Replaces the tensor's form with an equal form of the pool, or else adds it to the pool. Keeps
+  // only the newest forms, which is enough for the tensors of a repeat.
   void Share(Tensor& tensor);
 
  private:

@@ -17,13 +17,13 @@
 namespace shardinit {
 namespace {
 
-// Returns `a.b` for `a.b.c`; empty if there is no group.
+// Returns the group `a.b` of `a.b.c`; empty for `a`.
 std::string_view GroupOf(std::string_view path) {
   const size_t dot = path.rfind('.');
   return path.substr(0, dot == path.npos ? 0 : dot);
 }
 
-// A tensor's path, or a group that a tensor is in.
+// A tensor's path, or a group that contains a tensor.
 struct Name {
   Name(std::string_view name, size_t number)
       : hash(std::hash<std::string_view>()(name)), text(name), tensor(number) {}
@@ -47,7 +47,7 @@ bool IsIn(std::string_view group, std::string_view path) {
   return path.size() > group.size() && path[group.size()] == '.' && path.starts_with(group);
 }
 
-// Calls `visit` with each group of a tensor that the tensor before it is not in, too.
+// Calls `visit` with each group of a tensor that does not contain the previous tensor.
 template <typename F>
 void ForEachNewGroup(const std::vector<Tensor>& all, size_t i, F visit) {
   std::string_view group = GroupOf(all[i].path());
@@ -56,9 +56,9 @@ void ForEachNewGroup(const std::vector<Tensor>& all, size_t i, F visit) {
   }
 }
 
-// Returns the hashes, sorted, of all names that may be those of two tensors, or of a tensor and a
-// group. Hashes of different names hardly ever collide, and take 8 bytes for each tensor. Most
-// groups are told from all tensors by a table of bits, in which few of them meet a tensor's.
+// Returns the sorted hashes of all names that may belong to two tensors, or to a tensor and a
+// group. Hashes of different names hardly ever collide, and take 8 bytes for each tensor. A table
+// of bits quickly rules out most groups, because few share a bit with a tensor.
 std::vector<uint64_t> FindSuspects(const std::vector<Tensor>& all) {
   const std::hash<std::string_view> hash;
   std::vector<uint64_t> paths;
@@ -100,7 +100,7 @@ void CheckPaths(const std::vector<Tensor>& all, const std::vector<const Span*>& 
   SortNames(paths);
   SortNames(groups);
 
-  // Each pair has the later or the outer tensor first.
+  // The first of each pair is the later or the outer tensor.
   std::vector<std::pair<size_t, size_t>> equal, inside;
   for (size_t k = 1, first = 0; k < paths.size(); ++k) {
     if (Before(paths[first], paths[k])) {
@@ -131,7 +131,7 @@ void CheckPaths(const std::vector<Tensor>& all, const std::vector<const Span*>& 
   }
 }
 
-// Sorts numbers, and returns those that occur more than once, each once.
+// Sorts numbers and returns those that occur more than once, each once.
 std::vector<uint64_t> TakeRepeated(std::vector<uint64_t> numbers) {
   std::ranges::sort(numbers);
   size_t kept = 0;
@@ -145,8 +145,8 @@ std::vector<uint64_t> TakeRepeated(std::vector<uint64_t> numbers) {
 
 bool IsTied(const TensorSpec* spec) { return spec != nullptr && spec->tie; }
 
-// Checks that no two tensors share a stream. The case to find is an explicit `key:` that repeats;
-// the 64-bit keys of two paths could collide, too, but hardly ever will.
+// Checks that no two tensors share a stream. The error to find is a repeated explicit `key:`. The
+// 64-bit keys of two paths could collide too, but hardly ever will.
 void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                const std::vector<const TensorSpec*>& specs, Diagnostics& diagnostics) {
   const auto is_checked = [](const Tensor& tensor) {
@@ -178,10 +178,10 @@ void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& p
     if (end - begin > 1) std::sort(begin, end, before);
     begin = end;
   }
-  // The tensor of the current stream that is not tied, if there is one.
+  // The untied tensor of the current stream, if there is one.
   size_t untied = order.empty() ? 0 : order[0].second;
-  size_t first = untied;  // the last tensor of the stream that had no error here
-  // A tie to a tensor that is not alike has its error already.
+  size_t first = untied;  // the last tensor of the stream without an error here
+  // A tie to a tensor that is not alike was already reported.
   const bool ties_are_reported = diagnostics.HasErrors();
   for (size_t k = 1; k < order.size(); ++k) {
     const size_t second = order[k].second;
@@ -189,8 +189,8 @@ void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& p
       first = untied = second;
       continue;
     }
-    // Tensors may share a stream if all but one of them are tied, and those have its values. One
-    // that is tied to itself, as the first of a repeat may be, is that one.
+    // Tensors may share a stream if all but one of them are tied to that one. That one may be tied
+    // to itself if it is the first of a repeat.
     const bool is_alike = MadeAlike(all[first], all[second]);
     const bool ties = specs.empty() ? is_alike
                                     : (is_alike || ties_are_reported) &&
@@ -208,7 +208,7 @@ void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& p
   }
 }
 
-// Returns the value of all elements, if they are one number that is known now.
+// Returns the value of all elements, if it is one number that is already known.
 std::optional<double> TheOnlyValue(const Distribution& distribution) {
   if (const auto* constant = std::get_if<Constant>(&distribution)) return constant->value;
   const auto* expression = std::get_if<Expression>(&distribution);
@@ -223,7 +223,7 @@ void ReportRefusal(const Tensor& tensor, const Span& place, std::string_view why
                    std::string_view choose, Diagnostics& diagnostics) {
   const std::string_view engine = tensor.stream().engine->name;
   const auto* const expression = std::get_if<Expression>(&tensor.distribution());
-  // No other engine has the functions that take numbers of this one.
+  // No other engine has the functions that take this engine's numbers.
   const bool is_bound = expression != nullptr && !expression->program->placed.empty();
   diagnostics.Error(place,
                     fmt::format("engine `{}` cannot draw `{}`, {}: {}", engine, tensor.path(),
@@ -275,7 +275,7 @@ namespace {
 
 void CheckDraws(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                 Diagnostics& diagnostics) {
-  // Making a sampler takes as long as a thousand tensors, most of which share one.
+  // Making a sampler takes as long as a thousand tensors, and most tensors share one.
   std::map<std::tuple<double, double, double>, std::string_view> known;
   for (size_t i = 0; i < all.size(); ++i) {
     const Engine& engine = *all[i].stream().engine;
@@ -288,8 +288,8 @@ void CheckDraws(const std::vector<Tensor>& all, const std::vector<const Span*>& 
   }
 }
 
-// Checks that an expression takes numbers of the spec's engine alone, and that this engine can make
-// them.
+// Checks that an expression takes only numbers of the spec's engine, and that this engine can
+// generate them.
 void CheckPlaced(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                  Diagnostics& diagnostics) {
   for (size_t i = 0; i < all.size(); ++i) {
@@ -314,7 +314,7 @@ void ValidateTensors(const std::vector<Tensor>& all, const std::vector<const Spa
                      const std::vector<const TensorSpec*>& specs, Diagnostics& diagnostics) {
   const size_t before = diagnostics.errors();
   CheckPaths(all, places, diagnostics);
-  // Equal paths have equal streams, too, and were reported.
+  // Equal paths also have equal streams, and were already reported.
   if (diagnostics.errors() == before) CheckKeys(all, places, specs, diagnostics);
   CheckDraws(all, places, diagnostics);
   CheckPlaced(all, places, diagnostics);

@@ -1,4 +1,4 @@
-// Checks single tensors, and all tensors together.
+// Validates tensors, one by one and all together.
 #pragma once
 
 #include <string>
@@ -10,20 +10,20 @@
 
 namespace shardinit {
 
-// `what` says how values of the distribution do not fit the type ("reach 70000, but f16 ends at
-// 65504"), and `hint` what to do; both are empty if they fit. Elements of an expression are checked
-// one by one when they are made.
+// `what` describes how values of the distribution do not fit the type ("reach 70000, but f16 ends
+// at 65504"), and `hint` how to fix it. Both are empty if they fit. Elements of an expression are
+// checked when they are generated.
 struct Misfit {
   std::string what, hint;
 };
 Misfit MisfitOf(const Distribution& distribution, DType dtype);
-// Returns why a tensor cannot be padded by a number; empty if it can.
+// Returns why a tensor cannot be padded with a number; empty if it can.
 std::string MisfitOfPadding(double value, DType dtype);
 
-// Checks that paths are unique, that none is both a tensor and a group of others, and that no two
-// random tensors share a stream unless they are tied (`graph/drawn/tie.h`). `*places[i]` is where
-// tensor i was written, and `specs[i]` its spec. If `specs` is empty, tensors that are made alike
-// may be tied.
+// Checks that paths are unique and that no path is both a tensor and a group of tensors. Checks
+// that no two random tensors share a stream unless they are tied (`graph/drawn/tie.h`).
+// `*places[i]` is where tensor i was written, and `specs[i]` its spec. If `specs` is empty, tensors
+// that are made alike may be tied.
 void ValidateTensors(const std::vector<Tensor>& tensors, const std::vector<const Span*>& places,
                      const std::vector<const TensorSpec*>& specs, Diagnostics& diagnostics);
 

@@ -10,14 +10,14 @@
 namespace shardinit {
 namespace {
 
-// A key that gives dimensions, and those that it gives.
+// A key and the dimensions that it gives.
 struct DimensionUse {
   std::string_view key;
   const std::optional<DimensionList>& list;
   std::vector<size_t> dimensions = {};
 };
 
-// Finds the dimensions that each key gives. Returns false if one is given twice, or is not there.
+// Finds the dimensions of each key. Returns false if one is given twice or does not exist.
 bool FindDimensions(const TensorSpec& spec, const Shape& shape, std::span<DimensionUse> uses,
                     std::vector<std::string_view>* taken, Diagnostics& diagnostics) {
   for (DimensionUse& use : uses) {
@@ -67,7 +67,7 @@ std::optional<FanSource> BindFans(const Leaf& leaf, const Shape& shape, const Bu
   source.batch = uses[2].dimensions;
   if (!spec.in_axis && !spec.out_axis) return source;
   if (!spec.in_axis || !spec.out_axis) {
-    // The only dimension that is left, if any, is the other one.
+    // The only remaining dimension, if any, is the other one.
     const DimensionUse& given = spec.in_axis ? uses[0] : uses[1];
     DimensionUse& other = spec.in_axis ? uses[1] : uses[0];
     for (size_t d = 0; d < taken.size(); ++d) {

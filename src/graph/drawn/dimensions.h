@@ -1,4 +1,4 @@
-// Finds dimensions of a tensor by name or position, and which of them are inputs and outputs.
+// Finds a tensor's dimensions by name or position, and its input and output dimensions.
 #pragma once
 
 #include <optional>
@@ -8,13 +8,12 @@
 
 namespace shardinit {
 
-// Returns the dimension that `ref`, a value of `key`, means; reports it if there is none.
+// Returns the dimension that `ref`, a value of `key`, names. Reports a missing one.
 std::optional<size_t> FindDimension(const TensorSpec& spec, const Shape& shape,
                                     std::string_view key, const DimensionRef& ref,
                                     Diagnostics& diagnostics);
 
-// Returns what the spec says of a tensor's fan_in and fan_out dimensions, or nothing if that is
-// wrong.
+// Returns the tensor's fan_in and fan_out dimensions as the spec gives them, or nothing if wrong.
 std::optional<FanSource> BindFans(const Leaf& leaf, const Shape& shape, const Building& building);
 
 }  // namespace shardinit

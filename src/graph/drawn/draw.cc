@@ -29,7 +29,7 @@ void ReportUnknownDType(const Located<std::string>& name, Diagnostics& diagnosti
                           : DidYouMean(name.value, DTypeNames()));
 }
 
-// Turns leaves into tensors, except for how they are sharded.
+// Turns leaves into tensors, except for their shardings.
 class Drawer {
  public:
   Drawer(Building& building, const Mesh& mesh, bool keeps_fans, WrittenTensors* drawn)
@@ -47,7 +47,7 @@ class Drawer {
   }
 
   void Visit(const Leaf& leaf) {
-    // The tensor is built in place: moving it takes longer than binding most of its parts.
+    // Build the tensor in place: moving it takes longer than binding most of its parts.
     Tensor& tensor = drawn_.tensors.emplace_back();
     const bool has_shape = Bind(leaf, &tensor);
     if (leaf.stage != nullptr) {
@@ -67,8 +67,8 @@ class Drawer {
     }
   }
 
-  // Reserves space: otherwise all tensors of a long repeat move each time that their number
-  // doubles, and take half as much memory again.
+  // Reserves space. Otherwise the tensors of a long repeat would move each time the vector doubles,
+  // and memory use would rise by half.
   void Expect(int64_t more) {
     const size_t size = drawn_.tensors.size() + static_cast<size_t>(std::min(more, kMaxTensors));
     if (size <= drawn_.tensors.capacity()) return;
@@ -79,12 +79,12 @@ class Drawer {
   }
 
  private:
-  // Fills a new tensor; returns false if it has no shape.
+  // Fills a new tensor. Returns false if it has no shape.
   bool Bind(const Leaf& leaf, Tensor* tensor) {
     tensor->set_path(leaf.path);
     BindDType(leaf, tensor);
     tensor->Edit().is_buffer = leaf.spec.kind && leaf.spec.kind->value == kBufferKind;
-    // Without a shape there is no tensor, but its other mistakes are still reported.
+    // A tensor without a shape is dropped, but its other errors are still reported.
     const bool has_shape = BindShape(leaf.spec, tensor) && CountBytes(leaf.spec, *tensor);
     inits_.Bind(leaf, has_shape ? &tensor->shape() : nullptr, tensor);
     if (has_shape) BindKey(leaf.spec, tensor);
@@ -96,7 +96,7 @@ class Drawer {
     return has_shape;
   }
 
-  // If the dtype is wrong, the tensor stays f32, so that its other mistakes show, too.
+  // If the dtype is wrong, keeps f32, so that the tensor's other errors are reported too.
   void BindDType(const Leaf& leaf, Tensor* tensor) {
     const TensorSpec& spec = leaf.spec;
     const auto& name = spec.dtype ? spec.dtype : spec_.dtype;
@@ -109,7 +109,7 @@ class Drawer {
     const auto dtype = FindDType(name->value);
     if (dtype) tensor->Edit().dtype = *dtype;
     why_.Note([&](Explanation& notes) { notes.dtype = name->span; });
-    // A module's is that of several tensors.
+    // A module's dtype applies to several tensors.
     if (!dtype && spec.dtype && IsNew(spec.dtype->span)) {
       ReportUnknownDType(*spec.dtype, diagnostics_);
     }
@@ -151,12 +151,12 @@ class Drawer {
                               "with this tensor the model has more than 2^63 - 1 bytes");
   }
 
-  // Returns null if no engine has that name.
+  // Returns null if no engine has this name.
   const Engine* EngineOfSpec() const {
     return spec_.engine ? FindEngine(spec_.engine->value) : Engines().front();
   }
 
-  // Reports a key of a form that the spec's engine does not have.
+  // Reports a key in a form that the spec's engine does not support.
   void RequireForm(bool Engine::*has_form, std::string_view form, Span key) {
     const Engine* const engine = EngineOfSpec();
     if (engine == nullptr || engine->*has_form) return;
@@ -181,7 +181,7 @@ class Drawer {
                                 key.skip != nullptr});
   }
 
-  // Binds the key, in which `{layer}` stands for the number of the repeat around the tensor.
+  // Binds the key. In it, `{layer}` is replaced with the number of the enclosing repeat.
   void BindKey(const TensorSpec& spec, Tensor* tensor) {
     if (spec.key) why_.Note([&](Explanation& notes) { notes.key = SpanOf(*spec.key); });
     const Located<std::string>* path_key = nullptr;
@@ -208,20 +208,20 @@ class Drawer {
       if (spec.tie && path_key != nullptr) ReportKeyOfTie(spec, diagnostics_);
       why_.Note([&](Explanation& notes) { notes.key = key->span; });
       const std::string path = names_.WithNumbers(key->value);
-      // A tensor that is tied to itself, the first of a repeat, may have another key.
+      // The first tensor of a repeat may be tied to itself and have another key.
       if (path != tensor->path() || std::holds_alternative<DrawPath>(tensor->key())) {
         tensor->set_key(DrawPath{path});
       }
-      // In a repeat that is wrong, even its variable may be unknown.
+      // In a wrong repeat, even the repeat's variable may be unknown.
       if (!names_.lacks()) CheckPlaceholders(spec.tie ? "tie" : "key", key->span, path);
     }
   }
 
-  // Reports a placeholder that is left after the numbers of repeats are filled in.
+  // Reports a placeholder that remains after the numbers of repeats are filled in.
   void CheckPlaceholders(std::string_view where, Span span, std::string_view key) {
     const size_t begin = key.find('{'), end = key.find('}', begin);
     if (begin == key.npos || end == key.npos) return;
-    if (!IsNew(span)) return;  // reported by a layer before
+    if (!IsNew(span)) return;  // reported for an earlier layer
     const std::vector<std::string> known = names_.LoopNames();
     const std::string_view name = key.substr(begin + 1, end - begin - 1);
     diagnostics_.Error(
@@ -230,7 +230,7 @@ class Drawer {
         known.empty() ? "no `repeat` is around it" : DidYouMean(name, known));
   }
 
-  // Tells whether a mistake at this place has not been reported yet.
+  // Returns whether no error was reported at this place before.
   bool IsNew(const Span& span) {
     return reported_.insert({span.source, span.line, span.column}).second;
   }
@@ -252,7 +252,7 @@ class Drawer {
 }  // namespace
 
 WrittenTensors DrawTensors(Building& building, const Mesh& mesh, bool keeps_fans) {
-  // Reports a wrong dtype of the spec once, and even if each tensor has its own.
+  // Report a wrong dtype of the spec once, even if each tensor has its own.
   const auto& dtype = building.spec.dtype;
   if (dtype && !FindDType(dtype->value)) ReportUnknownDType(*dtype, building.diagnostics);
   WrittenTensors drawn;

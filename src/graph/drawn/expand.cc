@@ -18,7 +18,7 @@ int64_t CountTensors(const ModuleSpec& module) {
   return count;
 }
 
-// Returns `fans` of a module or the spec; null: none; an empty word: it is wrong.
+// Returns `fans` of a module or the spec; null: none; an empty word: wrong.
 template <typename T>
 const Located<std::string>* FansOf(const T& spec) {
   static const Located<std::string> kWrong;
@@ -71,8 +71,8 @@ class Expander {
     blocks_of_stage_ = blocks_around;
   }
 
-  // Returns whether `when` keeps a tensor or a module. If `when` itself is wrong, the answer is no,
-  // since what may be left out may have mistakes.
+  // Returns whether `when` keeps a tensor or module. Returns false if `when` itself is wrong,
+  // because a tensor that would be left out may have errors.
   template <typename T>
   bool IsThere(const T& spec) {
     const bool is_wrong = spec.when == nullptr && spec.wrong.Has("when");
@@ -115,13 +115,13 @@ class Expander {
                                        : std::optional(JoinPaths(name, fmt::format_int(i).str()));
       all_visited_ &= own.has_value();
       if (own) ExpandMembers(module, JoinPaths(around, *own), copies * *count);
-      // The other iterations are likely to make as many tensors.
+      // The other iterations probably produce as many tensors.
       if (i == 0 && expect_) expect_((*count - 1) * (made_ - made_before));
     }
   }
 
-  // Returns the list that a module is repeated over; nothing if it is repeated by a number, or the
-  // list is wrong.
+  // Returns the list that a module is repeated over; nothing if it has a count or the list is
+  // wrong.
   std::optional<VarValue> ListOf(const ModuleSpec& module) {
     const VarSpec& over = module.repeat->value;
     const ExprPtr& only = over.items[0];
@@ -132,9 +132,9 @@ class Expander {
     return *list;
   }
 
-  // Returns how often a module is repeated, over a list if that is not null; nothing if its
-  // variable or the number of tensors is wrong. If the count itself is wrong, one iteration is
-  // enough to find other mistakes.
+  // Returns how often a module is repeated; `over` is its list or null. Returns nothing if its
+  // variable or the number of tensors is wrong. If the count itself is wrong, returns 1, which is
+  // enough to find other errors.
   std::optional<int64_t> CountOf(const ModuleSpec& module, const VarValue* over, int64_t copies) {
     const std::string& variable = module.repeat->name.value;
     if (names_.Has(variable)) {

@@ -1,5 +1,5 @@
-// The first pass: expands modules and repeats. It visits tensors without keeping them, because a
-// few lines of a spec can make millions.
+// The first pass: expands modules and repeats. It visits tensors without storing them, because a
+// few lines of a spec can produce millions.
 #pragma once
 
 #include <functional>
@@ -14,17 +14,17 @@ struct Leaf {
   const std::string& path;
   const TensorSpec& spec;
   const Span& place;  // of the tensor's name
-  // `fans` of the modules around; null: none; an empty word: it is wrong.
+  // `fans` of the enclosing modules; null: none; an empty word: wrong.
   const Located<std::string>* fans;
-  const StageSpec* stage;  // the tensor's own, or that of the modules around; null: none
-  size_t blocks_of_stage;  // the blocks around the place where it is written
+  const StageSpec* stage;  // of the tensor or its enclosing modules; null: none
+  size_t blocks_of_stage;  // number of blocks around `stage` in the spec
 };
 
-// Calls `visit` while the scope has the numbers of the repeats around the tensor, and takes notes
-// if the tensor is the one that is explained. `before` is the number of tensors that exist already.
-// `expect`, if given, learns how many tensors are likely to be visited next. A repeat ends at the
-// first iteration that reports anything, so that one mistake gives one message. Returns false if
-// mistakes hide some of the tensors.
+// Calls `visit` for each tensor, with the numbers of the enclosing repeats in scope, and takes
+// notes if the tensor is being explained. `before` is the number of tensors that already exist.
+// Calls `expect`, if given, with the estimated number of further visits. A repeat stops at the
+// first iteration that reports anything, so that one error produces one message. Returns false if
+// errors hide some of the tensors.
 bool Expand(const ModuleSpec& root, int64_t before, Building& building,
             const std::function<void(const Leaf&)>& visit,
             const std::function<void(int64_t)>& expect = nullptr);

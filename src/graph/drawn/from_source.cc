@@ -1,5 +1,5 @@
-// Gives tensors the elements of a source: `source`, `rows_like`, and `parts`, which such
-// initializers share with others.
+// Initializes tensors with the elements of a source: `source`, `rows_like`, and `parts`, which
+// combines them with other initializers.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -19,13 +19,13 @@ constexpr std::string_view kRest = ".**";
 
 constexpr int64_t kMostPartRows = std::numeric_limits<int64_t>::max();
 
-// Effectively the deviation of Transformers' `resize_token_embeddings`: the root of 1e-9.
+// Effectively the deviation of Transformers' `resize_token_embeddings`: sqrt(1e-9).
 constexpr double kRowsStd = 3.1622776601683795e-05;
 
 }  // namespace
 
-// Returns the name that a path stands for. One that ends in `.**` has there the parts of the
-// tensor's own path behind as many parts.
+// Returns the name that a path evaluates to. A final `.**` becomes the rest of the tensor's own
+// path after the same number of parts.
 std::optional<std::string> InitBinder::NameInSource(const PathSpec& path, const Span& place) {
   std::optional<std::string> name = EvaluatePath(path, names_, diagnostics_);
   if (!name || !name->ends_with(kRest)) return name;
@@ -49,7 +49,7 @@ SourceTensorPtr InitBinder::FindSource(const FromSourceSpec& from, std::string* 
   if (!tensor) return nullptr;
   *name = *tensor;
   SourceTensorPtr found = building_.sources->Find(from.source, *tensor, diagnostics_);
-  of_tensor_ |= found == nullptr;  // Other tensors may be there.
+  of_tensor_ |= found == nullptr;  // Other tensors may exist there.
   return found;
 }
 
@@ -65,7 +65,7 @@ SourceTensorPtr InitBinder::TakeSource(const FromSourceSpec& from, std::string* 
   return found;
 }
 
-// Reports another shape, except in dimension `but`.
+// Reports a shape mismatch, ignoring dimension `but`.
 bool InitBinder::CheckSourceShape(const FromSourceSpec& from, const SourceTensor& data,
                                   const Shape& shape, std::optional<size_t> but) {
   bool is_equal = data.shape().size() == shape.size();
@@ -118,7 +118,7 @@ std::optional<std::vector<ProgramPtr>> InitBinder::BindIndex(const FromSourceSpe
   return index;
 }
 
-// Finds what `source('base', 'layers.{i - 1}.w')` names in an expression.
+// Resolves `source('base', 'layers.{i - 1}.w')` in an expression.
 SourceFinder InitBinder::SourcesOf(const Expr&) {
   return [this](const std::string& source, const std::string* tensor,
                 const Span& place) -> std::optional<FoundSource> {
@@ -165,7 +165,7 @@ std::optional<Distribution> InitBinder::LowerSource(const InitSpec& init, const 
     lowered.index = *std::move(index);
   } else if (from.rows != nullptr) {
     if (!CheckSourceShape(from, *lowered.data, *shape, part_axis_)) return {};
-    // The part has the first rows of the source, so its indices are the source's.
+    // The part takes the first rows of the source, so its indices are the source's indices.
     if (lowered.data->shape() == *shape) return lowered;
     for (size_t d = 0; d < shape->size(); ++d) {
       lowered.index.push_back(CompileCanonical(fmt::format("i{}", d), *shape));
@@ -214,7 +214,7 @@ std::optional<Distribution> InitBinder::LowerRowsLike(const InitSpec& init, cons
   return lowered;
 }
 
-// Returns how many indices a part has that is not the last: as its source, or as its `rows` say.
+// Returns the length of a part that is not the last: the extent of its source, or its `rows`.
 std::optional<int64_t> InitBinder::LengthOf(const InitSpec& part, size_t axis) {
   if (part.from == nullptr || part.name.value != "source") {
     return diagnostics_.Error(

@@ -93,7 +93,7 @@ void InitBinder::Bind(const Leaf& leaf, const Shape* shape, Tensor* tensor) {
   if (diagnostics_.errors() != before && !fans.reported() && !of_tensor_) bad_inits_.insert(init);
 }
 
-// Follows the spec's own names to one of the tool's initializers; null: they are wrong.
+// Follows names of the spec to a built-in initializer; null: the names are wrong.
 const InitSpec* InitBinder::Follow(const InitSpec& own) {
   const InitSpec* init = &own;
   for (size_t steps = 0;; ++steps) {
@@ -115,8 +115,8 @@ const InitSpec* InitBinder::Follow(const InitSpec& own) {
   }
 }
 
-// Evaluates the multipliers of all names that lead to the initializer; the first name that has one
-// of a kind counts.
+// Evaluates the multipliers of all names that lead to the initializer. The first multiplier of each
+// kind counts.
 void InitBinder::BindMultipliers(const InitSpec& own) {
   const auto& all = building_.spec.multipliers;
   std::vector<std::string> known;
@@ -145,13 +145,13 @@ void InitBinder::BindMultiplier(const Named<ExprPtr>& multiplier, std::vector<st
   }
 }
 
-// Reports a mistake in a named initializer once, even if many tensors use it.
+// Reports an error in a named initializer once, even if many tensors use it.
 void InitBinder::Report(const InitSpec& init, const Span& place, const char* mistake) {
   if (!bad_inits_.insert(&init).second) return;
   diagnostics_.Error(place, fmt::format(fmt::runtime(mistake), init.name.value));
 }
 
-// `shape` and `fans` are null if they are not known: then only names and arguments are checked.
+// If `shape` and `fans` are null (unknown), checks only names and arguments.
 std::optional<Distribution> InitBinder::Lower(const InitSpec& init, const TensorSpec& tensor,
                                               DType dtype, const Shape* shape, const Fans* fans) {
   if (init.name.value.empty()) return {};
@@ -204,7 +204,7 @@ bool InitBinder::CheckParameters(const Initializer& row, const InitSpec& init) {
   return all_known;
 }
 
-// Returns nothing if an argument is wrong; it checks the others all the same.
+// Returns nothing if an argument is wrong, but still checks the others.
 std::optional<std::vector<Argument>> InitBinder::BindArguments(const Initializer& row,
                                                                const InitSpec& init,
                                                                const TensorSpec& tensor,
@@ -224,7 +224,7 @@ std::optional<std::vector<Argument>> InitBinder::BindArguments(const Initializer
       arguments.push_back({*number, init.name.span});
     } else if (const auto* word = std::get_if<std::string_view>(&parameter.default_value)) {
       arguments.push_back({0, init.name.span, *word});
-    } else if (all_known) {  // else the misspelt one was probably meant
+    } else if (all_known) {  // else the misspelt one was probably intended
       diagnostics_.Error(init.name.span,
                          fmt::format("`{}` needs `{}`", init.name.value, parameter.name),
                          fmt::format("write `{{{}: {{{}: …}}}}`", init.name.value, parameter.name));
@@ -235,8 +235,8 @@ std::optional<std::vector<Argument>> InitBinder::BindArguments(const Initializer
   return arguments;
 }
 
-// Binds a number, or one of the words that the parameter knows. Words come first; a variable with
-// the name of such a word is ambiguous, and is reported.
+// Binds a number, or one of the parameter's words. Words take precedence. A variable with the name
+// of such a word is ambiguous and is reported.
 std::optional<Argument> InitBinder::BindArgument(const Parameter& parameter, const Expr& expr,
                                                  const TensorSpec& tensor, const Shape* shape) {
   const std::string& text = TextOf(expr);
@@ -297,7 +297,7 @@ std::optional<Distribution> InitBinder::LowerExpression(const InitSpec& init,
   return Intern(Compile(*init.expr, *shape, axes, names_, diagnostics_, SourcesOf(*init.expr)));
 }
 
-// Checks only the size of the file; its bytes are checked when they are needed.
+// Checks only the size of the file. Its bytes are checked when they are needed.
 std::optional<Distribution> InitBinder::LowerFile(const InitSpec& init, DType dtype,
                                                   const Shape* shape) {
   if (!init.file) {
@@ -329,7 +329,7 @@ std::optional<Distribution> InitBinder::LowerFile(const InitSpec& init, DType dt
   return FromFile{sha256.value, file};
 }
 
-// Checks the size of a file, which is below 0 if it cannot be read.
+// Checks the size of a file. `size` is negative if the file cannot be read.
 bool InitBinder::CheckFile(const std::string& name, const Span& place, int64_t size,
                            const Shape& shape, DType dtype) {
   const int64_t bytes = ElementCount(shape) * InfoOf(dtype).bytes;

@@ -1,4 +1,4 @@
-// Turns a spec's initializer into the distribution of a tensor: follows names, evaluates arguments
+// Turns a spec's initializer into the distribution of a tensor: resolves names, evaluates arguments
 // and formulas.
 #pragma once
 
@@ -17,18 +17,18 @@
 
 namespace shardinit {
 
-// Reports initializers of the spec that have the name of one of the tool's own, and multipliers of
-// unknown ones.
+// Reports initializers of the spec that redefine a built-in name, and multipliers of unknown
+// initializers.
 void CheckInitNames(const ModelSpec& spec, Diagnostics& diagnostics);
 
 class InitBinder {
  public:
   explicit InitBinder(Building& building);
 
-  // Gives the tensor its distribution. `shape` is null if it is wrong: then only names and
-  // arguments are checked. Mistakes in a named initializer are reported once.
+  // Sets the tensor's distribution. If `shape` is null (wrong), checks only names and arguments.
+  // Reports errors in a named initializer once.
   void Bind(const Leaf& leaf, const Shape* shape, Tensor* tensor);
-  // Returns the fans that the spec gives the last tensor; nothing if they are wrong.
+  // Returns the fans that the spec gives the last bound tensor; nothing if they are wrong.
   const std::optional<FanSource>& fans() const { return fans_; }
 
  private:
@@ -53,7 +53,7 @@ class InitBinder {
   bool CheckFile(const std::string& name, const Span& place, int64_t size, const Shape& shape,
                  DType dtype);
   std::optional<Distribution> LowerNorm(const InitSpec& init);
-  // These are in from_source.cc.
+  // Defined in from_source.cc.
   std::optional<Distribution> LowerSource(const InitSpec& init, const TensorSpec& tensor,
                                           const Shape* shape);
   std::optional<Distribution> LowerRowsLike(const InitSpec& init, const Shape* shape);
@@ -61,7 +61,7 @@ class InitBinder {
                                          DType dtype, const Shape* shape, const Fans* fans);
   std::optional<std::string> NameInSource(const PathSpec& path, const Span& place);
   SourceTensorPtr FindSource(const FromSourceSpec& from, std::string* name);
-  // Does the same, and notes that the tensor has its values there.
+  // Like FindSource(), and notes that the tensor's values come from there.
   SourceTensorPtr TakeSource(const FromSourceSpec& from, std::string* name);
   bool CheckSourceShape(const FromSourceSpec& from, const SourceTensor& data, const Shape& shape,
                         std::optional<size_t> but);
@@ -79,10 +79,10 @@ class InitBinder {
   SpecScope& names_;
   const Recorder& why_;
   std::optional<FanSource> fans_;
-  std::string path_;                 // the tensor at hand
-  std::optional<size_t> part_axis_;  // the axis of its parts, while one of them is lowered
-  bool of_tensor_ = false;  // Whether a mistake concerns that tensor alone, and not all that have
-                            // its initializer.
+  std::string path_;                 // of the current tensor
+  std::optional<size_t> part_axis_;  // axis of the tensor's parts while one of them is lowered
+  bool of_tensor_ = false;  // Whether an error concerns only the current tensor, not all tensors
+                            // with its initializer.
   std::unordered_map<std::string, const InitSpec*> inits_;
   std::unordered_set<const InitSpec*> bad_inits_;
   std::unordered_map<std::string, std::shared_ptr<const Program>> programs_;  // by text

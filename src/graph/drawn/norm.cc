@@ -46,7 +46,7 @@ Shape WholeShapeOfNorms(Shape norms, const Shape& measured) {
 
 void BindNorms(std::vector<Tensor>& tensors,
                const std::function<void(size_t, const NormProblem&)>& report) {
-  std::unordered_map<std::string_view, const Tensor*> by_path;  // empty until a norm is met
+  std::unordered_map<std::string_view, const Tensor*> by_path;  // empty until a norm is found
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto* const norm = std::get_if<Norm>(&tensors[i].distribution());
     if (norm == nullptr) continue;

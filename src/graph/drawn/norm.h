@@ -9,17 +9,17 @@
 
 namespace shardinit {
 
-// Why a tensor cannot hold its norms, and what to do about it.
+// Why a tensor cannot hold the norms of another, and how to fix it.
 struct NormProblem {
   std::string message, hint;
 };
 
-// Returns the shape of a tensor of norms with all dimensions of the tensor that is measured: those
-// that are missing at the end have the extent 1.
+// Returns the shape of a tensor of norms with all dimensions of the measured tensor: missing
+// trailing dimensions have extent 1.
 Shape WholeShapeOfNorms(Shape norms, const Shape& measured);
 
-// Gives each tensor of norms the tensor that it measures, whose stream must be known. Calls
-// `report` with the index of each tensor of norms that gets none.
+// Links each tensor of norms to the tensor that it measures, whose stream must be known. Calls
+// `report` with the index of each tensor of norms that cannot be linked.
 void BindNorms(std::vector<Tensor>& tensors,
                const std::function<void(size_t, const NormProblem&)>& report);
 

@@ -21,7 +21,7 @@
 namespace shardinit {
 namespace {
 
-// Describes the difference between two tensors; empty if there is none.
+// Describes how two tensors differ; empty if they match.
 std::string DifferenceOf(const Tensor& tied, const Tensor& other) {
   if (tied.shape() != other.shape()) {
     return fmt::format("has the shape [{}] and not [{}]", fmt::join(tied.shape(), ", "),
@@ -37,11 +37,11 @@ std::string DifferenceOf(const Tensor& tied, const Tensor& other) {
   return {};
 }
 
-// Collects mistakes of ties, each told once for all tensors of a repeat.
+// Collects errors in ties. Each is reported once for all tensors of a repeat.
 class TieMistakes {
  public:
-  // Adds a tensor's mistake. `describe` returns its message and its hint, and is called once for a
-  // place, since it may search all tensors.
+  // Adds a tensor's error. Calls `describe` for the message and the hint, only once for a place
+  // because it may search all tensors.
   template <typename F>
   void Add(const Span& place, F describe) {
     const auto [known, is_new] =
@@ -49,7 +49,7 @@ class TieMistakes {
     if (!is_new) {
       ++mistakes_[known->second].tensors;
     } else if (mistakes_.size() == Diagnostics::kMostErrors) {
-      places_.erase(known);  // The run ends before it would be told.
+      places_.erase(known);  // The run ends before it would be reported.
     } else {
       const auto [message, hint] = describe();
       mistakes_.push_back({place, message, hint, 1});
@@ -115,18 +115,18 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
   for (size_t i = 0; i < drawn.tensors.size(); ++i) {
     if (drawn.specs[i] != nullptr && drawn.specs[i]->tie) tied.push_back(i);
   }
-  // If mistakes hide tensors, the one that is named may be among them.
+  // If errors hide tensors, the named tensor may be among them.
   if (tied.empty() || !drawn.IsComplete()) return;
   std::unordered_map<std::string_view, size_t> numbers;
   for (size_t i = 0; i < drawn.tensors.size(); ++i) numbers.emplace(drawn.tensors[i].path(), i);
-  std::unordered_map<const Tensor*, std::string_view> tied_to;  // what was tied, to which path
+  std::unordered_map<const Tensor*, std::string_view> tied_to;  // tied tensor → path
   const TensorSpec* reported = nullptr;
   TieMistakes mistakes;
   for (const size_t i : tied) {
     Tensor& tensor = drawn.tensors[i];
     const Located<std::string>& name = *drawn.specs[i]->tie;
     const auto* const tie = std::get_if<DrawPath>(&tensor.key());
-    if (tie == nullptr) continue;  // It is tied to itself, and has a key of its own.
+    if (tie == nullptr) continue;  // It is tied to itself and has its own key.
     const auto found = numbers.find(tie->path);
     if (found == numbers.end()) {
       mistakes.Add(name.span, [&] {
@@ -141,12 +141,12 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
     const TensorSpec* const own = drawn.specs[i];
     if (own != spec && own != reported && own->key && !HasPathKey(*own)) {
       ReportKeyOfTie(*own, diagnostics);
-      reported = own;  // reported once for a repeat
+      reported = own;  // report once for a repeat
       continue;
     }
     std::optional<std::string_view> third;
     if (spec != nullptr && spec->tie && DrawPathOf(other) != other.path()) {
-      // The key of one that was not tied yet is what it is to be tied to.
+      // The key of a tensor that is not tied yet is the path that it will be tied to.
       const auto known = tied_to.find(&other);
       third = known == tied_to.end() ? DrawPathOf(other) : known->second;
     }
@@ -163,7 +163,7 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
 
 std::unordered_set<const Tensor*> FindCopies(const InitGraph& graph) {
   const std::vector<Tensor>& drawn = graph.logical();
-  // Maps a key or a path to the first tensor that is drawn by it.
+  // Maps a key or path to the first tensor drawn by it.
   std::map<std::tuple<std::string_view, uint64_t, uint64_t, bool>, size_t> firsts;
   std::vector<int64_t> origins;
   for (size_t i = 0; i < drawn.size(); ++i) {

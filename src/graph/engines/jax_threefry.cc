@@ -15,7 +15,7 @@
 namespace shardinit {
 namespace {
 
-// The kinds of numbers that functions of expressions draw; `PlacedFunction::kind` has one.
+// The kinds of numbers that expression functions draw; the values of `PlacedFunction::kind`.
 enum JaxKind : int { kJaxBits, kJaxNormal, kJaxTruncatedNormal, kJaxUniform };
 
 constexpr PlacedArgument kFirstWord = {"the first word of the key", 0},
@@ -76,7 +76,7 @@ std::string JaxRefusal(const Tensor& tensor) {
 constexpr int64_t kLargestStatic = std::numeric_limits<int64_t>::max();
 
 // Returns what `_fold_in_static` of flax/core/scope.py folds in: the first word of the SHA-1 of
-// UTF-8 texts and of the bytes of numbers, big-endian without leading zeros.
+// texts in UTF-8 and of numbers in big-endian bytes without leading zeros.
 std::optional<uint32_t> HashOfStatics(const std::vector<JaxKeySpec::Step::Static>& statics,
                                       const Scope& names, Diagnostics& diagnostics) {
   std::string bytes;

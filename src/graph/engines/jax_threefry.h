@@ -1,5 +1,5 @@
-// The keys and numbers of jax_threefry: a tensor's key derived as JAX derives keys, from a seed by
-// splits and folds, and the numbers that an expression takes by key, with jax_bits() and the like.
+// The keys and numbers of engine jax_threefry. Derives a tensor's key from a seed by splits and
+// folds, as JAX does, and samples the numbers that expressions take by key with jax_bits() etc.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ namespace shardinit {
 
 extern const GraphEngine kGraphJaxThreefry;
 
-// Returns the stream's key, or nothing after reporting a mistake.
+// Returns the stream's key, or nothing after reporting an error.
 std::optional<uint64_t> EvaluateJaxKey(const JaxKeySpec& spec, const Scope& names,
                                        Diagnostics& diagnostics);
 
-// Both take a call of one of the engine's functions that is not refused.
+// Both functions require a call of one of this engine's functions that is not refused.
 Sampler JaxSamplerOf(const Program::PlacedCall& call);
 Stream JaxStreamOf(const Program::PlacedCall& call);
 

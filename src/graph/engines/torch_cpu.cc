@@ -100,10 +100,10 @@ std::string RefusalOfType(const Tensor& tensor) {
   }
 }
 
-// Takes cut-offs in standard deviations from the mean.
+// `low` and `high` are in standard deviations from the mean.
 std::string RefusalOfCutOffs(double low, double high) {
   if (low <= -0.5 && high >= 0.5) return {};  // at least 38 % are kept
-  // Below 30 %, trunc_normal_ draws from a uniform distribution, and keeps numbers by a logarithm.
+  // Below 30 %, trunc_normal_ draws from a uniform distribution and keeps numbers by a logarithm.
   const double kept = exact::NormalCdf(high) - exact::NormalCdf(low);
   if (kept > 0.3) return {};
   return fmt::format(
@@ -122,7 +122,7 @@ std::string RefusalOfStd(double std) {
   return std >= 0 ? "" : fmt::format("`std` is {}, but must be at least 0", std);
 }
 
-// Says why a draw of `size` elements has no such rows.
+// Returns why a draw of `size` elements does not have such rows.
 std::string RefusalOfRows(double size, const TorchRows& rows, bool is_sum) {
   const auto each = static_cast<double>(rows.length) * static_cast<double>(rows.stride);
   if (each > size || std::fmod(size, each) != 0) {
@@ -231,7 +231,7 @@ Stream AfterTensor(const Tensor& tensor, Places places) {
   Stream stream = is_known ? kernels::AfterTorch(drawn, std::max(1, AvailableCores()))
                            : torch_cpu::After(drawn);
   stream.is_least = stream.is_least || !is_known;
-  if (std::holds_alternative<Sparse>(tensor.distribution())) {  // a permutation for each column
+  if (std::holds_alternative<Sparse>(tensor.distribution())) {  // one permutation for each column
     stream.position += static_cast<uint64_t>((tensor.shape()[0] - 1) * tensor.shape()[1]);
   }
   return stream;
@@ -243,14 +243,14 @@ void PutAt(const Stream& stream, Tensor* tensor) {
 }
 
 void AssignTorch(uint64_t seed, std::vector<Tensor>& tensors, Places places) {
-  const Tensor* before = nullptr;  // the last one that was drawn
+  const Tensor* before = nullptr;  // the last drawn tensor
   std::vector<Tensor*> tied;
   std::unordered_map<std::string_view, const Tensor*> drawn;
   for (Tensor& tensor : tensors) {
     if (tensor.view() || !IsRandom(tensor.distribution())) continue;
     tensor.set_stream({.key = kTorchCpu.key(seed, tensor.path()), .engine = &kTorchCpu});
     if (!HasPlace(tensor)) continue;
-    if (DrawPathOf(tensor) != tensor.path()) {  // takes another's numbers, and none of its own
+    if (DrawPathOf(tensor) != tensor.path()) {  // takes another tensor's numbers
       tied.push_back(&tensor);
       continue;
     }
@@ -269,7 +269,7 @@ void AssignTorch(uint64_t seed, std::vector<Tensor>& tensors, Places places) {
   }
   for (Tensor* tensor : tied) {
     const auto other = drawn.find(DrawPathOf(*tensor));
-    if (other == drawn.end()) continue;  // a wrong `tie`, which was reported
+    if (other == drawn.end()) continue;  // a wrong `tie`, already reported
     PutAt(other->second->stream(), tensor);
   }
 }

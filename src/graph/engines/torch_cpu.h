@@ -1,4 +1,4 @@
-// The draws of torch_cpu for a tensor or for a call in an expression.
+// Finds the numbers that PyTorch's CPU generator draws for a tensor or a call in an expression.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ namespace shardinit {
 
 extern const GraphEngine kGraphTorchCpu;
 
-// The kinds of numbers that functions of expressions draw; `PlacedFunction::kind` has one.
+// The kinds of numbers that expression functions draw; the values of `PlacedFunction::kind`.
 enum TorchKind : int {
   kTorchUniform,
   kTorchNormal,
-  kTorchPairs,  // Normal numbers of memory that is not contiguous come in pairs, however many.
+  kTorchPairs,  // Normal numbers for non-contiguous memory always come in pairs.
   kTorchTruncatedNormal,
   kTorchInteger,
   kTorchWord,
@@ -27,19 +27,19 @@ enum TorchKind : int {
   kTorchUniformSorted,
 };
 
-// The elements of a draw that a sum adds up, or that are sorted: `length` elements `stride` apart.
+// The elements of a draw that are summed or sorted: `length` elements that are `stride` apart.
 struct TorchRows {
   uint64_t length = 1, stride = 1;
   int power = 1;  // of each term of a sum
 };
 
-// Takes a tensor that has a place and is not refused.
+// Requires a tensor that has a place and is not refused.
 torch_cpu::Drawn TorchDrawsOf(const Tensor& tensor);
-// Takes a call of fractions in an expression, and the tensor's stream.
+// Requires a call of fractions in an expression; `stream` is the tensor's stream.
 torch_cpu::Drawn TorchDrawsOf(const Program::PlacedCall& call, const Stream& stream);
-// Takes a call of kTorchNormalSums or a kind after it.
+// Requires a call of kTorchNormalSums or a later kind.
 TorchRows TorchRowsOf(const Program::PlacedCall& call);
-// Takes a call of kTorchOrthogonal.
+// Requires a call of kTorchOrthogonal.
 OrthogonalSize TorchMatrixOf(const Program::PlacedCall& call);
 
 }  // namespace shardinit

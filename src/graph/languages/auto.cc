@@ -1,4 +1,4 @@
-// `auto`: the sharding of least cost, by the model of shardinit-auto(7).
+// `auto`: chooses the sharding of least cost, by the model of shardinit-auto(7).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ class AutoLanguage : public ShardingLanguage {
 
   void Look(const WrittenTensors& drawn, const std::vector<const PartitionSpec*>& fixed) override {
     if (context_.building.diagnostics.HasErrors() || drawn.tensors.empty()) return;
-    // Only drawn tensors count: those of a layout are views, or are kept.
+    // Only drawn tensors count. Tensors of a layout are views or are kept.
     if (drawn.specs.front() == nullptr || drawn.specs.front()->from) return;
     const Training& training = *context_.building.training;
     const TrainingStep step = StepOf(drawn, training, context_.mesh, false);
@@ -50,7 +50,7 @@ class AutoLanguage : public ShardingLanguage {
   }
 
   bool Shard(const TensorToShard& tensor, TensorSharding* sharding) override {
-    if (tensor.is_view) return true;  // a view is sharded as its sources are
+    if (tensor.is_view) return true;  // a view inherits its sources' sharding
     const auto chosen = chosen_.find(tensor.path);
     if (chosen == chosen_.end()) return true;
     sharding->partition.dimensions = chosen->second.dimensions;

@@ -1,5 +1,5 @@
-// Languages that look at shapes alone: FSDPv2 of torch_xla, SingleAxisSharder of torchax, and
-// fully_shard of PyTorch, which shards further what others have sharded.
+// Languages that use only shapes: FSDPv2 of torch_xla, SingleAxisSharder of torchax, and PyTorch's
+// fully_shard, which further shards tensors that others have sharded.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -37,7 +37,7 @@ std::string AxesText(const std::vector<int>& axes, const Mesh& mesh) {
   return fmt::format("{}", fmt::join(names, " × "));
 }
 
-// Notes that a language was tried on a dimension; `outcome` says why it was not used.
+// Notes that a language was tried on a dimension. `outcome` is why it was not used, or empty.
 void NoteDimension(const LanguageContext& context, const char* name, const Span& place, size_t d,
                    std::string_view outcome) {
   context.building.why.Note([&](Explanation& notes) {
@@ -50,7 +50,7 @@ const Node* ValueOf(const LanguageText& text, std::string_view key) {
   return text.value == nullptr ? nullptr : text.value->Find(key);
 }
 
-// Makes a language of a mapping with its keys, all of which may be left out.
+// Creates a language from a mapping of its keys, all of which are optional.
 template <typename Language>
 std::unique_ptr<ShardingLanguage> Read(LanguageContext& context, const LanguageText& text) {
   const std::vector<std::string> keys(std::begin(Language::kKeys), std::end(Language::kKeys));
@@ -60,8 +60,8 @@ std::unique_ptr<ShardingLanguage> Read(LanguageContext& context, const LanguageT
   return std::make_unique<Language>(context, text);
 }
 
-// Shards tensors that are not sharded yet along their largest dimension, the first one of equals,
-// as torch_xla/experimental/spmd_fully_sharded_data_parallel.py does.
+// Shards tensors that are not sharded yet along their largest dimension (the first if several are
+// largest), as torch_xla/experimental/spmd_fully_sharded_data_parallel.py does.
 class FsdpLanguage : public ShardingLanguage {
  public:
   static constexpr char kName[] = "fsdp";
@@ -110,13 +110,13 @@ class FirstDivisibleLanguage : public OnceLanguage {
                     fmt::format("`replicate_unshardable` is `true` or `false`, not {}",
                                 Describe(*replicates)));
     }
-    // After a mistake nothing is said of tensors that cannot be sharded.
+    // After an error, tensors that cannot be sharded are not reported.
     replicates_ = replicates != nullptr && replicates->text != "false";
     axes_ = context.Axes(ValueOf(text, "axis"), "fsdp", text.key);
   }
 
   bool Shard(const TensorToShard& tensor, TensorSharding* sharding) override {
-    if (tensor.path.empty() || axes_.empty()) return true;  // no axis: a mistake
+    if (tensor.path.empty() || axes_.empty()) return true;  // no axis: an error was reported
     if (IsShardedByOthers(tensor, *sharding, axes_)) return true;
     sharding->says_sharding = true;
     const int64_t parts = PartsOf(axes_, context_.mesh);
@@ -142,8 +142,8 @@ class FirstDivisibleLanguage : public OnceLanguage {
   const Span place_;
 };
 
-// Works as torch.distributed.fsdp.fully_shard after parallelize_module: shards each part of a
-// dimension, the first or another one, by those axes that do not shard the tensor yet.
+// Works like torch.distributed.fsdp.fully_shard after parallelize_module: shards each part of a
+// dimension (by default the first) by the axes that do not shard the tensor yet.
 class FullyShardLanguage : public OnceLanguage {
  public:
   static constexpr char kName[] = "fully_shard";
@@ -157,7 +157,7 @@ class FullyShardLanguage : public OnceLanguage {
 
   bool Shard(const TensorToShard& tensor, TensorSharding* sharding) override {
     if (tensor.path.empty()) return true;
-    // A view of a tensor that is sharded stays sharded like it.
+    // A view of a sharded tensor keeps that sharding.
     if (tensor.is_view && !sharding->says_sharding) return true;
     sharding->says_sharding = true;
     std::vector<int> axes = axes_;
@@ -169,7 +169,7 @@ class FullyShardLanguage : public OnceLanguage {
     if (tensor.shape.empty() || axes.empty()) return true;
     DimensionPartition& by = sharding->partition.dimensions[*dimension];
     if (*dimension > 0 && !CheckEven(tensor, by, axes, *dimension)) return false;
-    // fully_shard treats its own axes as one axis, which shards what the other axes left.
+    // fully_shard treats its own axes as one axis, which shards the parts that the other axes left.
     const bool is_first =
         std::ranges::all_of(by.axes, [&](int axis) { return Contains(axes_, axis); });
     if (!is_first) {
@@ -190,9 +190,9 @@ class FullyShardLanguage : public OnceLanguage {
   bool AllowsUneven() const override { return true; }
 
  private:
-  static constexpr int64_t kUnknown = -1;  // a dimension that is a mistake
+  static constexpr int64_t kUnknown = -1;  // a dimension that has an error
 
-  // Returns the patterns, and puts their dimensions into dimensions_.
+  // Returns the patterns and stores their dimensions in dimensions_.
   std::vector<Located<std::string>> ReadDimensions(const Node* written) {
     std::vector<Located<std::string>> patterns;
     if (written != nullptr && !written->IsMap()) {
@@ -208,8 +208,8 @@ class FullyShardLanguage : public OnceLanguage {
     return patterns;
   }
 
-  // Returns the dimension that the patterns give the tensor, or the first; nothing after a mistake.
-  // The tensor must have it only if it is to be sharded.
+  // Returns the dimension that the patterns give the tensor, or the first. Returns nothing after an
+  // error. The tensor must have it only if `is_sharded`.
   std::optional<size_t> DimensionOf(const TensorToShard& tensor, bool is_sharded) {
     const std::vector<size_t>& matches = patterns_.Match(tensor.path);
     if (matches.empty()) return 0;
@@ -230,7 +230,7 @@ class FullyShardLanguage : public OnceLanguage {
     return static_cast<size_t>(dimension);
   }
 
-  // PyTorch's fully_shard shards other dimensions than the first only into equal parts.
+  // PyTorch's fully_shard shards dimensions after the first only into equal parts.
   bool CheckEven(const TensorToShard& tensor, const DimensionPartition& before,
                  const std::vector<int>& axes, size_t dimension) {
     const Mesh& mesh = context_.mesh;

@@ -1,5 +1,5 @@
-// Haliax's maps from logical axes to mesh axes. Their order does not matter, and a dimension
-// without an entry is whole.
+// Haliax's maps from logical axes to mesh axes. Their order does not matter. A dimension without an
+// entry stays whole.
 #include <fmt/format.h>
 
 #include <map>
@@ -14,7 +14,7 @@ namespace shardinit {
 namespace {
 
 struct HaliaxEntry {
-  Located<std::string> name;  // `embed`, or `embed#2` for the second one of a tensor
+  Located<std::string> name;  // `embed`, or `embed#2` for a tensor's second `embed`
   AxisList written;
   std::vector<int> axes;
   bool used = false;

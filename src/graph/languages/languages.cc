@@ -46,7 +46,7 @@ std::string HintForWord(std::string_view word) {
               : "");
 }
 
-// Adds the languages of one value of `sharding`: a word, a mapping of languages or a map of
+// Adds the languages of one value of `sharding`: a word, a mapping of languages, or a map of
 // patterns.
 class StackReader {
  public:
@@ -116,7 +116,7 @@ std::span<const LanguageRow* const> Languages() { return kLanguages; }
 LanguageStack ReadLanguages(Building& building, const Mesh& mesh) {
   const ModelSpec& spec = building.spec;
   LanguageStack stack;
-  // This was reported: it is not clear which one is meant.
+  // Already reported: it is not clear which one is intended.
   if (spec.has_rules && spec.sharding) return stack;
   if (spec.has_rules) {
     stack.languages.push_back(

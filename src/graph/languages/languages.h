@@ -1,4 +1,4 @@
-// The table of sharding languages, and `sharding` of a spec read as a stack of them.
+// The table of sharding languages; reads a spec's `sharding` as a stack of them.
 #pragma once
 
 #include <memory>
@@ -15,20 +15,20 @@
 
 namespace shardinit {
 
-// The state that all languages of a spec share. It outlives them.
+// The state shared by all languages of a spec. It outlives them.
 struct LanguageContext {
   LanguageContext(Building& building, const Mesh& mesh);
 
-  // Evaluates a key of the tree, which may use `vars` and the sizes of the mesh as `mesh_NAME`.
+  // Evaluates a key of the tree. The key may use `vars`, and the sizes of the mesh as `mesh_NAME`.
   std::optional<int64_t> Integer(const Node::Entry& entry, int64_t low, int64_t high);
   std::optional<int64_t> Integer(const Expr& expr, int64_t low, int64_t high,
                                  std::string_view what);
-  // Returns the mesh axes that a key names, one or a list; `fallback` if `node` is null. Reports
-  // names that the mesh does not have, at `place` if the name is the fallback.
+  // Returns the mesh axes that a key names (one or a list), or `fallback` if `node` is null.
+  // Reports names that the mesh does not have; a wrong `fallback` is reported at `place`.
   std::vector<int> Axes(const Node* node, std::string_view fallback, Span place);
-  // Reads patterns of paths from a text or a list of texts.
+  // Reads path patterns from a text or a list of texts.
   std::vector<Located<std::string>> Patterns(const Node::Entry& entry);
-  // Reports other keys than these, and a node that is not a mapping.
+  // Reports keys that are not in `keys`, and a node that is not a mapping.
   bool CheckKeys(const Node& map, std::string_view what, const std::vector<std::string>& keys);
   Reported Error(Span span, std::string message, std::string hint = {}) {
     return building.diagnostics.Error(span, std::move(message), std::move(hint));
@@ -38,11 +38,11 @@ struct LanguageContext {
   const Mesh& mesh;
   SpecScope names;
   SpecReader reader;
-  // True: mistakes hide some tensors, so a pattern without a match may be right.
+  // If true, errors hide some tensors, so a pattern without a match may be right.
   bool lacks_tensors = false;
 };
 
-// A language that reports one mistake of a tensor, and no further ones.
+// A language that reports only the first of its tensors' errors.
 class OnceLanguage : public ShardingLanguage {
  protected:
   explicit OnceLanguage(LanguageContext& context) : context_(context) {}
@@ -56,22 +56,22 @@ class OnceLanguage : public ShardingLanguage {
   bool is_reported_ = false;
 };
 
-// One entry `{NAME: VALUE}`, or the word NAME alone.
+// One entry `{NAME: VALUE}`, or only the word NAME.
 struct LanguageText {
   Span key;           // place of the name
-  const Node* value;  // null: the word stands alone
+  const Node* value;  // null: only the word
 };
 
 struct LanguageRow {
   std::string_view name;
   std::string_view description;  // a phrase for editors
-  bool is_word;                  // the name may stand alone
+  bool is_word;                  // the name may appear without a value
   std::unique_ptr<ShardingLanguage> (*read)(LanguageContext& context, const LanguageText& text);
 };
 
 std::span<const LanguageRow* const> Languages();
 
-// Reads `rules` or `sharding`; the stack is empty if the spec has neither. Reports mistakes.
+// Reads `rules` or `sharding` and reports errors. The stack is empty if the spec has neither.
 LanguageStack ReadLanguages(Building& building, const Mesh& mesh);
 
 }  // namespace shardinit

@@ -1,7 +1,6 @@
-// A map from patterns of paths to how the tensors are sharded. The shardings are written as in
-// torchprime's configs/model/sharding (dimensions in order, each null, a mesh axis or a list of
-// them), in Python's words (`P('fsdp', None)`), or as a placement for each mesh axis (`{fsdp:
-// Shard(0)}`).
+// Shards tensors by a map of path patterns. The shardings are written as in torchprime's
+// configs/model/sharding (dimensions in order, each null, a mesh axis or a list of axes), in Python
+// syntax (`P('fsdp', None)`), or as a placement for each mesh axis (`{fsdp: Shard(0)}`).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -19,8 +18,8 @@
 namespace shardinit {
 namespace {
 
-// One pattern and its shardings, as written. Mesh axes are looked up when it matches a tensor,
-// because patterns of activations may name other axes.
+// One pattern and its shardings, as written. Mesh axes are looked up when the pattern matches a
+// tensor, because patterns of activations may name other axes.
 struct MapEntry {
   Located<std::string> pattern;
   Span span;  // of its shardings
@@ -32,7 +31,7 @@ struct MapEntry {
   // Bound when the first tensor matches.
   bool is_bound = false, is_wrong = false;
   std::vector<DimensionPartition> partitions;
-  std::vector<Placement> placements;  // one for each axis of the mesh
+  std::vector<Placement> placements;  // one for each mesh axis
 };
 
 class MapReader {
@@ -287,8 +286,8 @@ class MapLanguage : public ShardingLanguage {
     });
   }
 
-  // Checks a pattern that matches no tensor. As in torchprime, it may be for the output of a
-  // module, unless it could be for one of the module's own tensors, which have fewer dimensions.
+  // Checks a pattern without a match. As in torchprime, it may be for the output of a module,
+  // unless it could be for one of the module's own tensors, which have fewer dimensions.
   void CheckActivation(const MapEntry& entry, const std::vector<DeclaredPath>& declared) {
     std::string_view module = entry.pattern.value;
     const size_t bracket = module.rfind('[');
@@ -301,7 +300,7 @@ class MapLanguage : public ShardingLanguage {
       for (size_t dot = of.path.find('.'); dot != of.path.npos; dot = of.path.find('.', dot + 1)) {
         if (!PathMatches(module, std::string_view(of.path).substr(0, dot))) continue;
         is_module = true;
-        // Placements are for tensors alone: no trainer places the output of a module.
+        // Placements are only for tensors: no trainer places the output of a module.
         const bool could_be = of.path.find('.', dot + 1) == of.path.npos && !is_item &&
                               (entry.is_placed || entry.dimensions.size() <= of.rank);
         if (could_be && own == nullptr) own = &of;
@@ -327,7 +326,7 @@ class MapLanguage : public ShardingLanguage {
   LanguageContext& context_;
   std::vector<MapEntry> entries_;
   TensorPatterns patterns_;
-  std::set<std::pair<size_t, size_t>> conflicts_;  // pairs that were reported
+  std::set<std::pair<size_t, size_t>> conflicts_;  // reported pairs
 };
 
 std::unique_ptr<ShardingLanguage> ReadMap(LanguageContext& context, const LanguageText& text) {

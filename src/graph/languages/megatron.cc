@@ -1,7 +1,7 @@
-// Megatron's tensor parallelism by the roles of layers, whose weights are [out, in]
-// (megatron/core/tensor_parallel/layers.py): ColumnParallelLinear shards outputs together with the
-// bias; RowParallelLinear shards inputs, and its bias is whole; VocabParallelEmbedding shards rows.
-// Whole experts go to the ranks of another axis, equally many to each and in order
+// Megatron's tensor parallelism by the roles of layers with [out, in] weights
+// (megatron/core/tensor_parallel/layers.py). ColumnParallelLinear shards outputs and the bias.
+// RowParallelLinear shards inputs; its bias stays whole. VocabParallelEmbedding shards rows. Whole
+// experts go to the ranks of another axis in order, the same number to each
 // (transformer/moe/moe_layer.py).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -46,7 +46,7 @@ class MegatronLanguage : public OnceLanguage {
     std::vector<DimensionPartition> dimensions(tensor.shape.size());
     const auto is_expert = [&](size_t match) { return roles_[match] == kExpert; };
     const auto expert = std::ranges::find_if(matches, is_expert);
-    bool is_one = false;  // the tensor is of one expert
+    bool is_one = false;  // the tensor belongs to one expert
     for (const size_t match : matches) {
       const auto number = is_expert(match) ? ExpertOf(match, tensor.path) : std::nullopt;
       if (!number) continue;
@@ -55,7 +55,7 @@ class MegatronLanguage : public OnceLanguage {
       break;
     }
     if (is_one && std::ranges::all_of(matches, is_expert)) return true;
-    // Dimension 0 is that of experts, unless the tensor is of one expert.
+    // Dimension 0 counts experts, unless the tensor belongs to one expert.
     const size_t first = expert != matches.end() && !is_one ? 1 : 0;
     if (first > 0) {
       if (tensor.shape.empty()) return ReportRank(*expert, tensor);
@@ -74,7 +74,7 @@ class MegatronLanguage : public OnceLanguage {
         dimensions[dimension].axes = axes_;
         Note(*role, dimension);
       } else if (roles_[*role] != kRow || dimensions.size() != dimension) {
-        // Only the bias of a row layer may lack the dimension: it is whole.
+        // Only the bias of a row layer may lack the dimension: it stays whole.
         return ReportRank(*role, tensor);
       }
     }
@@ -96,7 +96,7 @@ class MegatronLanguage : public OnceLanguage {
   }
 
  private:
-  // Returns the patterns, and puts their roles into roles_.
+  // Returns the patterns and stores their roles in roles_.
   std::vector<Located<std::string>> ReadRoles(const LanguageText& text) {
     std::vector<Located<std::string>> patterns;
     bool says_role = false;
@@ -116,7 +116,7 @@ class MegatronLanguage : public OnceLanguage {
     return patterns;
   }
 
-  // Returns 0 after a mistake.
+  // Returns 0 after an error.
   int64_t ReadExperts(const Node::Entry& entry) {
     const auto experts = context_.Integer(entry, 1, kMostExperts);
     if (!experts) return 0;
@@ -135,8 +135,8 @@ class MegatronLanguage : public OnceLanguage {
     return 0;
   }
 
-  // Returns the expert of a path that a pattern ending in `.**` matches: the first number behind
-  // the part that the rest of the pattern matches.
+  // Returns the expert of a path that matches a pattern ending in `.**`: the first number after the
+  // part that the rest of the pattern matches.
   std::optional<int64_t> ExpertOf(size_t match, std::string_view path) const {
     std::string_view around = patterns_.all()[match].value;
     if (!around.ends_with(kBelow)) return {};
@@ -180,7 +180,7 @@ class MegatronLanguage : public OnceLanguage {
       const int64_t index = rank % extent;
       rank /= extent;
       if (extent == 1) continue;
-      // A view is where its sources are.
+      // A view is on the same ranks as its sources.
       const Pin pin = {*axis, {index}};
       const auto known =
           std::ranges::find_if(pins, [&](const Pin& other) { return other.axis == *axis; });
@@ -223,8 +223,8 @@ class MegatronLanguage : public OnceLanguage {
   }
 
   std::vector<int> axes_, expert_axes_;
-  std::optional<int64_t> experts_;  // none: their number is not known; 0: it is a mistake
-  int64_t last_expert_ = -1;        // the last expert that is placed, and its pattern
+  std::optional<int64_t> experts_;  // none: unknown number; 0: an error
+  int64_t last_expert_ = -1;        // the last expert that was placed, and its pattern
   size_t last_match_ = 0;
   std::vector<Role> roles_;  // of each pattern
   TensorPatterns patterns_;

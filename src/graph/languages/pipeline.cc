@@ -1,7 +1,7 @@
 // Pipeline parallelism: which ranks of a mesh axis hold a layer. As in Megatron
 // (core/transformer/transformer_layer.py) and torchtitan (distributed/pipeline_parallel.py), layers
-// go to stages in order, and virtual stages to ranks in turn. Both can also count the tensors of
-// the first stage before the layers, and those of the last stage behind them, as a number of
+// are assigned to stages in order, and virtual stages to ranks in turn. In both, the first stage's
+// tensors before the layers and the last stage's tensors after them can count as a number of
 // layers.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -28,7 +28,7 @@ class PipelineLanguage : public OnceLanguage {
  public:
   struct Text {
     Span place;
-    int axis = -1;  // -1: a mistake
+    int axis = -1;  // -1: an error
     std::vector<Located<std::string>> layers, first, last;
     std::vector<int64_t> ranks;  // of each layer
     int64_t first_rank = 0, last_rank = 0;
@@ -44,7 +44,7 @@ class PipelineLanguage : public OnceLanguage {
   bool Shard(const TensorToShard& tensor, TensorSharding* sharding) override {
     if (tensor.path.empty()) return true;
     if (text_.axis < 0) return false;
-    if (sharding->is_pinned) return true;  // a view is where its sources are
+    if (sharding->is_pinned) return true;  // a view is on the same ranks as its sources
     std::set<int64_t> ranks;
     std::string why;
     for (const size_t end : ends_.Match(tensor.path)) {
@@ -74,7 +74,7 @@ class PipelineLanguage : public OnceLanguage {
       return ReportOnce(text_.place, fmt::format("no stage has `{}`", tensor.path),
                         "name it under `first` or `last`, or its layers under `layers`");
     }
-    // A pin to all ranks need not be said.
+    // A pin to all ranks is redundant.
     sharding->is_pinned = true;
     if (std::ssize(ranks) < context_.mesh.shape[static_cast<size_t>(text_.axis)]) {
       std::vector<Pin>& pins = sharding->partition.pins;
@@ -99,7 +99,7 @@ class PipelineLanguage : public OnceLanguage {
   }
 
  private:
-  // Returns the number in the place of the pattern's last `*`.
+  // Returns the number at the position of the pattern's last `*`.
   std::optional<int64_t> LayerOf(std::string_view path) {
     for (const size_t match : layers_.Match(path)) {
       std::string_view before = layers_.all()[match].value;
@@ -114,14 +114,14 @@ class PipelineLanguage : public OnceLanguage {
     return {};
   }
 
-  // Returns whether a tensor outside all layers is declared before them or behind them.
+  // Returns whether a tensor outside all layers is declared before the layers, not after.
   std::optional<bool> IsBeforeLayers(std::string_view path) {
     if (!order_) {
       order_.emplace();
       bool met_layers = false;
       const auto declared = DeclaredPaths(context_.building, context_.mesh);
       for (const DeclaredPath& of : declared) {
-        if (!of.is_drawn) break;  // views are where their sources are
+        if (!of.is_drawn) break;  // views are on the same ranks as their sources
         const bool is_layer = LayerOf(of.path).has_value();
         met_layers |= is_layer;
         if (!is_layer) order_->emplace(WithoutNumbers(of.path), !met_layers);
@@ -192,7 +192,7 @@ class PipelineReader {
     if (entry == nullptr) return fallback;
     return Known(context_.Integer(*entry, low, high)).value_or(fallback);
   }
-  // Notes a number that is not known. The mistake that hides it was reported elsewhere.
+  // Records whether a number is unknown. The error that hides it was reported elsewhere.
   std::optional<int64_t> Known(std::optional<int64_t> number) {
     knows_numbers_ &= number.has_value();
     return number;
@@ -225,7 +225,7 @@ class PipelineReader {
     if (!knows_numbers_ || !CheckOneWay(counts, is_v)) return;
     const auto stages = StagesOf(counts);
     if (!stages) return;
-    // Megatron's virtual stages go round; in a V every other round goes backwards.
+    // Megatron's virtual stages go round the ranks. In a V, every other round goes backwards.
     const auto rank_of = [&](int64_t stage) {
       const int64_t rank = stage % ranks_;
       return is_v && stage / ranks_ % 2 == 1 ? ranks_ - 1 - rank : rank;
@@ -235,7 +235,7 @@ class PipelineReader {
     text->last_rank = rank_of(counts.stages() - 1);
   }
 
-  // Checks that a spec uses only one of the ways to say how many layers stages have.
+  // Checks that a spec uses only one way to specify how many layers the stages have.
   bool CheckOneWay(const StageCounts& counts, bool is_v) {
     const std::pair<std::string_view, bool> by_parts[] = {{"first_counts_as", counts.before != 0},
                                                           {"last_counts_as", counts.behind != 0},

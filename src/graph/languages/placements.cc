@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kPlacementForms =
     "write `Shard(0)`, `Replicate()` or `_StridedShard(0, split_factor=4)`";
 
-// Returns the argument with this keyword, or at this position.
+// Returns the argument with this keyword or at this position.
 const PythonValue* ArgumentOf(const PythonValue& call, std::string_view keyword, size_t position) {
   for (size_t i = 0; i < call.items.size(); ++i) {
     const PythonValue& item = call.items[i];
@@ -30,7 +30,7 @@ std::optional<int64_t> Number(const PythonValue& value, int64_t low, int64_t hig
   return context.Integer(*expr, low, high, what);
 }
 
-// Shards by the axes in this order: each shards what those before it left.
+// Shards by the axes in this order: each axis shards the parts that previous axes left.
 DimensionPartition InSteps(std::vector<int> axes, std::vector<int64_t> segments) {
   DimensionPartition by(std::move(axes));
   if (by.axes.size() == 1) {
@@ -41,9 +41,9 @@ DimensionPartition InSteps(std::vector<int> axes, std::vector<int64_t> segments)
   return by;
 }
 
-// Returns the steps of parallelize_module and fully_shard in the order in which they came, none of
-// them in segments. fully_shard has sharded by an axis if its split_factor is the product of the
-// sizes of axes behind it. Returns nothing if some split_factor is no such product.
+// Returns the steps of parallelize_module and fully_shard in their order, none of them in segments.
+// fully_shard sharded by an axis if its split_factor is the product of the sizes of later axes.
+// Returns nothing if some split_factor is not such a product.
 std::optional<DimensionPartition> AsFullyShard(const DimensionPartition& steps, const Mesh& mesh) {
   std::vector<int> axes;
   for (size_t a = steps.axes.size(); a-- > 0;) {
@@ -58,12 +58,11 @@ std::optional<DimensionPartition> AsFullyShard(const DimensionPartition& steps, 
   return InSteps(axes, std::vector<int64_t>(axes.size(), 1));
 }
 
-// Returns DTensor's sharding of a dimension of this extent, in a form that holds for other extents,
-// too.
+// Returns DTensor's sharding of a dimension, in a form that also holds for other extents.
 DimensionPartition DimensionPartitionOf(std::vector<int> axes, std::vector<int64_t> segments,
                                         int64_t extent, const Mesh& mesh) {
   DimensionPartition steps = InSteps(std::move(axes), std::move(segments));
-  steps.segments = std::min(steps.segments, extent);  // any further segments of DTensor are empty
+  steps.segments = std::min(steps.segments, extent);  // DTensor's further segments are empty
   if (SegmentsOf(steps) == 1 || steps.nested.empty()) return steps;
   const auto other = AsFullyShard(steps, mesh);
   const bool is_other =

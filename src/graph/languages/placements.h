@@ -1,5 +1,5 @@
-// Converts DTensor's placements, which say what each mesh axis shards, into shardings of
-// dimensions, which say by which axes each dimension is sharded.
+// Converts DTensor placements (which dimension each mesh axis shards) to partitions (which mesh
+// axes shard each dimension).
 #pragma once
 
 #include <cstdint>
@@ -19,17 +19,16 @@ struct Placement {
   Span span = {};
 };
 
-// Returns whether the text is that of a placement, and not of a mesh axis.
+// Returns whether the text is a placement rather than a mesh axis.
 bool IsPlacement(const PythonValue& value);
 
-// Reports a value that is not a placement, and `Partial`.
+// Reports a value that is not a placement, or is `Partial`.
 std::optional<Placement> ReadPlacement(const PythonValue& value, LanguageContext& context);
 
-// Converts `placements`, one for each mesh axis in the mesh's order, as DTensor shards: each axis
-// shards the parts that the axes before it made, and a strided one shards each of them in
-// split_factor segments. If an axis is strided by the axes behind it, and the result is the same,
-// it shards after them: this is how fully_shard shards what parallelize_module left. Reports what
-// cannot be.
+// Converts `placements`, one for each mesh axis in mesh order, as DTensor shards. Each axis shards
+// the parts that earlier axes made. A strided axis shards each part in split_factor segments. An
+// axis that is strided by later axes shards after them if the result is the same: this is how
+// fully_shard shards the output of parallelize_module. Reports placements that cannot be converted.
 std::optional<std::vector<DimensionPartition>> DimensionsOf(
     const std::vector<Placement>& placements, const TensorToShard& tensor,
     LanguageContext& context);

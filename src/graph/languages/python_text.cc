@@ -40,7 +40,7 @@ class PythonParser {
       const auto items = Items(text.substr(1, text.size() - 2), depth);
       if (!items) return {};
       value.items = *items;
-      // In Python, parentheses around one value are that value.
+      // In Python, a value in parentheses is the value itself.
       const bool is_tuple = text[0] == '[' || value.items.size() != 1 || ends_with_comma_;
       if (!is_tuple) value = value.items[0];
     } else if (name > 0 && name < text.size() && text[name] == '(' &&
@@ -63,7 +63,7 @@ class PythonParser {
     return end;
   }
 
-  // Returns where the parenthesis at `open` closes; npos if it does not.
+  // Returns where the parenthesis at `open` closes; npos if it is never closed.
   static size_t Close(std::string_view text, size_t open) {
     int depth = 0;
     char quote = 0;
@@ -121,7 +121,7 @@ class PythonParser {
   }
 
   const Node& node_;
-  bool ends_with_comma_ = false;  // whether the items that were read last end with a comma
+  bool ends_with_comma_ = false;  // whether the last items that were read end with a comma
 };
 
 }  // namespace

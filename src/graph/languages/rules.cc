@@ -131,7 +131,7 @@ Explanation::Trial RuleLanguage::Explain(const RuleTrial& trial,
                                                   : "shards another dimension already")};
 }
 
-// Reports rules for logical axes that no tensor has, since one of the two is misspelt.
+// Reports rules for logical axes that no tensor has, because one of the two is misspelt.
 void RuleLanguage::CheckUse() {
   if (unknown_logical_ || building_.spec.wrong.Has("layouts")) return;
   const std::set<std::string> written = LogicalAxes(building_.spec);

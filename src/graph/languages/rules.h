@@ -1,4 +1,4 @@
-// `rules`: the sharding language of logical axes (sharding/rules.h decides which rule applies).
+// `rules`, the sharding language of logical axes (sharding/rules.h decides which rule applies).
 #pragma once
 
 #include <set>
@@ -11,19 +11,20 @@
 
 namespace shardinit {
 
-// The hint for a sharding by logical axes where no tensor has any.
+// The hint for a sharding by logical axes when no tensor has any.
 inline constexpr char kNoLogicalAxes[] = "no tensor names its `axes`";
 
-// Returns the logical axes of all tensors, including those of layouts and those that are left out.
+// Returns the logical axes of all tensors, including tensors of layouts and tensors that are left
+// out.
 std::set<std::string> LogicalAxes(const ModelSpec& spec);
 
-// Returns `a`, `[a, b]` or `null`, as a rule has it.
+// Returns `a`, `[a, b]` or `null`, as in a rule.
 std::string InText(const AxisList& axes);
 
 class RuleLanguage : public ShardingLanguage {
  public:
-  // Reports mistakes in the rules. `is_wrong`: a mistake in them was reported before.
-  // `keeps_others`: an axis that no rule names stays whole, and is no mistake.
+  // Reports errors in the rules. `is_wrong`: an error in them was already reported. `keeps_others`:
+  // an axis that no rule names stays whole without an error.
   RuleLanguage(Building& building, const Mesh& mesh, std::vector<RuleSpec> rules, bool is_wrong,
                bool keeps_others = false);
 
@@ -33,7 +34,7 @@ class RuleLanguage : public ShardingLanguage {
  private:
   void CheckNames(const AxisNames& axes);
   Explanation::Trial Explain(const RuleTrial& trial, const std::vector<Pin>& pins) const;
-  // Resolves again, by the fall-backs of the rules that name an axis of a pin, if they have any.
+  // Resolves again with the fallbacks of the rules that name a pinned mesh axis, if there are any.
   RulesResult BesidePins(const RulesResult& resolved, const std::vector<std::string>& logical_axes,
                          const std::vector<Pin>& pins) const;
 
@@ -42,12 +43,12 @@ class RuleLanguage : public ShardingLanguage {
   const std::vector<RuleSpec> written_;
   const bool keeps_others_;
   std::vector<Rule> rules_;
-  std::vector<std::string> logical_;  // names that rules know
-  bool lacks_rules_ = false;          // there may be more rules than those that are known
+  std::vector<std::string> logical_;  // names in the rules
+  bool lacks_rules_ = false;          // some rules may be unknown
   bool knows_rules_ = true;           // no rule is wrong
-  bool unknown_logical_ = false;      // an axis of a tensor was reported that no rule names
-  std::set<std::string> seen_;        // names that tensors have
-  // Caches the result for each list of axes, as layers come by the thousand.
+  bool unknown_logical_ = false;      // a tensor's axis that no rule names was reported
+  std::set<std::string> seen_;        // names on tensors
+  // Caches the result for each list of axes, because a model may have thousands of layers.
   std::unordered_map<const AxisNames*, RulesResult> resolved_;
 };
 

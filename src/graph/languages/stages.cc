@@ -12,8 +12,8 @@ namespace {
 using Counts = std::optional<std::vector<int64_t>>;
 
 // Distributes layers by Megatron's num_layers_in_first_pipeline_stage and
-// num_layers_in_last_pipeline_stage: each is the number of a rank's layers in all rounds, in equal
-// parts per round. The ranks between share the rest.
+// num_layers_in_last_pipeline_stage. Each is the number of a rank's layers in all rounds, split
+// equally over the rounds. The ranks between share the rest.
 Counts DistributeByRanks(const StageCounts& of, std::string* problem) {
   std::vector<int64_t> sizes(static_cast<size_t>(of.ranks));
   const int64_t fixed = of.in_first.value_or(0) + of.in_last.value_or(0);
@@ -67,8 +67,8 @@ Counts Distribute(const StageCounts& of, std::string* problem) {
     *problem = fmt::format("{} cannot be divided equally among {} stages", all, stages);
     return {};
   }
-  // torchtitan requires that each stage, without the remainder, has as many layers as an end counts
-  // as.
+  // torchtitan requires that each stage, without the remainder, has at least as many layers as an
+  // end counts as.
   if (of.remainder && stages > 1 && each < std::max<int64_t>({of.before, of.behind, 1})) {
     *problem = fmt::format("{} for {} stages are {} for each, too few", all, stages, each);
     return {};

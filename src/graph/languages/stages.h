@@ -1,4 +1,4 @@
-// How many layers each stage of a pipeline has.
+// Computes how many layers each stage of a pipeline has.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,18 @@
 
 namespace shardinit {
 
-// The number of layers of each stage, as the spec says it.
+// How the spec distributes layers over stages.
 struct StageCounts {
   int64_t layers = 0, ranks = 1, rounds = 1;
-  int64_t before = 0, behind = 0;            // layers that the ends count as
-  std::optional<int64_t> in_first, in_last;  // layers of the ranks at the ends
-  bool remainder = false;                    // the first stages have one more
+  int64_t before = 0, behind = 0;            // how many layers each end counts as
+  std::optional<int64_t> in_first, in_last;  // layers of the first and last rank
+  bool remainder = false;                    // the first stages have one more layer
 
   int64_t stages() const { return ranks * rounds; }
 };
 
-// Returns the number of layers of each stage; nothing if that cannot be, and `problem` says why.
+// Returns the number of layers of each stage. If that is impossible, returns nothing, and
+// `*problem` is the reason.
 std::optional<std::vector<int64_t>> Distribute(const StageCounts& of, std::string* problem);
 
 }  // namespace shardinit

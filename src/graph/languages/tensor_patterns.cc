@@ -25,7 +25,7 @@ std::vector<DeclaredPath> DeclaredPaths(const Building& building, const Mesh& me
         if (!seen.insert(WithoutNumbers(leaf.path)).second) return;
         paths.push_back({leaf.path, leaf.spec.shape.size(), is_drawn});
       });
-    } catch (const InvalidSpec&) {  // too many mistakes
+    } catch (const InvalidSpec&) {  // too many errors
     }
   };
   collect(building.spec.modules, true);
@@ -69,7 +69,7 @@ void TensorPatterns::CheckUse(Building& building, const Mesh& mesh) {
 
 namespace {
 
-// Returns the last parts of a path, as many as `like` has.
+// Returns the last parts of a path, the same number as `like` has.
 std::string_view Ending(std::string_view path, std::string_view like) {
   size_t start = path.size() + 1;
   for (auto dots = std::ranges::count(like, '.'); dots >= 0 && start > 0; --dots) {
@@ -86,7 +86,7 @@ std::string NearestPath(std::string_view pattern, const std::vector<DeclaredPath
   for (const DeclaredPath& of : declared) {
     if (of.is_drawn) paths.push_back(WithoutNumbers(of.path));
   }
-  // If the pattern matches a module, the module's tensors were meant.
+  // If the pattern matches a module, the user probably meant the module's tensors.
   for (const DeclaredPath& of : declared) {
     for (size_t dot = of.path.find('.'); dot != of.path.npos; dot = of.path.find('.', dot + 1)) {
       if (!PathMatches(pattern, std::string_view(of.path).substr(0, dot))) continue;
@@ -94,7 +94,7 @@ std::string NearestPath(std::string_view pattern, const std::vector<DeclaredPath
       return fmt::format("did you mean {}?", Quote(std::string(pattern) + below));
     }
   }
-  // If the pattern has `**`, the parts behind it are compared with the endings of paths.
+  // If the pattern has `**`, compare the parts after it with the endings of paths.
   if (const size_t stars = pattern.rfind("**."); stars != pattern.npos) {
     const std::string_view behind = pattern.substr(stars + 3);
     std::vector<std::string> endings;

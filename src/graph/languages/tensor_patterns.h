@@ -1,4 +1,4 @@
-// Patterns of tensors' paths, as Stars::kParts has them, that a spec gives.
+// Matches tensor paths against the patterns of a spec (in the syntax of Stars::kParts).
 #pragma once
 
 #include <string>
@@ -10,15 +10,15 @@
 
 namespace shardinit {
 
-// A tensor that a spec declares, drawn or of a layout.
+// A tensor that a spec declares: a drawn one or one of a layout.
 struct DeclaredPath {
   std::string path;
   size_t rank;  // rank of a drawn tensor
   bool is_drawn;
 };
 
-// Returns paths of the modules, then of all layouts; of paths that differ in numbers alone the
-// first. It is slow, and meant for messages and rare cases.
+// Returns paths of the modules, then of all layouts. Of paths that differ only in numbers, returns
+// the first. This is slow, and meant for messages and rare cases.
 std::vector<DeclaredPath> DeclaredPaths(const Building& building, const Mesh& mesh);
 
 class TensorPatterns {
@@ -28,10 +28,10 @@ class TensorPatterns {
   // Returns the ascending indices of the patterns that match, valid until the next call.
   const std::vector<size_t>& Match(std::string_view path);
   const std::vector<Located<std::string>>& all() const { return patterns_; }
-  // Returns the patterns that match neither a tensor so far nor a declared path.
+  // Returns the patterns that have not matched any tensor and do not match a declared path.
   std::vector<size_t> Unused(const std::vector<DeclaredPath>& declared);
   bool AllUsed() const;
-  // Reports unused patterns, with the path that the user may have meant.
+  // Reports unused patterns and suggests the path that the user may have meant.
   void CheckUse(Building& building, const Mesh& mesh);
 
  private:
@@ -40,7 +40,7 @@ class TensorPatterns {
   Globs globs_;
 };
 
-// Returns the hint "did you mean": a declared path, with `*` for its numbers.
+// Returns a "did you mean" hint: a declared path with `*` for its numbers.
 std::string NearestPath(std::string_view pattern, const std::vector<DeclaredPath>& declared);
 
 }  // namespace shardinit

@@ -17,9 +17,8 @@
 namespace shardinit {
 namespace {
 
-// Writes DTensor's placements, which can have segments. DTensor shards in the order of the mesh, so
-// the split_factor of an axis counts the segments, and the parts of axes that are major to it but
-// shard later.
+// Writes DTensor's placements, which can have segments. DTensor shards in mesh order. So an axis's
+// split_factor counts the segments and the parts of axes that are major to it but shard later.
 std::string InPlacements(const PartitionSpec& partition, const Mesh& mesh) {
   std::map<int, std::string> placements;
   for (size_t d = 0; d < partition.dimensions.size(); ++d) {
@@ -56,8 +55,8 @@ std::string InYaml(const PartitionSpec& partition, const Mesh& mesh) {
   return is_whole ? "null" : fmt::format("[{}]", fmt::join(dimensions, ", "));
 }
 
-// Returns whether a map can say how the tensor is sharded. If there are segments, the parts must be
-// equal, as then their borders do not depend on the order in which axes shard.
+// Returns whether a map can express the tensor's sharding. If there are segments, the parts must be
+// equal: only then do their borders not depend on the order in which axes shard.
 bool IsWritable(const Tensor& tensor, const Mesh& mesh) {
   const PartitionSpec& partition = tensor.partition();
   if (!partition.pins.empty() || partition.IsNested()) return false;
@@ -67,7 +66,7 @@ bool IsWritable(const Tensor& tensor, const Mesh& mesh) {
   return true;
 }
 
-// Tensors whose paths differ in numbers alone.
+// Tensors whose paths differ only in numbers.
 struct Group {
   std::string pattern;
   std::vector<const Tensor*> tensors;
@@ -84,7 +83,7 @@ std::vector<Group> GroupsOf(const std::vector<Tensor>& tensors) {
     group.tensors.push_back(&tensor);
     group.is_one &= tensor.partition() == group.tensors.front()->partition();
   }
-  // A pattern must not match a tensor that is sharded in another way.
+  // A pattern must not match a tensor that is sharded differently.
   for (Group& group : groups) {
     if (group.pattern.find('*') == group.pattern.npos) continue;
     group.is_one = group.is_one && std::ranges::none_of(groups, [&](const Group& g) {
@@ -97,8 +96,8 @@ std::vector<Group> GroupsOf(const std::vector<Tensor>& tensors) {
   return groups;
 }
 
-// Returns the `uneven` of the map. It has the first padding of any tensor: either all have the
-// same, or each has its own `uneven`, which takes precedence.
+// Returns the map's `uneven`, with the first padding of any tensor. Either all have the same
+// padding, or each has its own `uneven`, which takes precedence.
 std::string UnevenOf(const InitGraph& graph) {
   if (IsPadded(graph)) {
     for (const Tensor& tensor : graph.tensors) {

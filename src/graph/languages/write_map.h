@@ -1,4 +1,4 @@
-// Writes any sharding as a map of patterns that `sharding` takes.
+// Writes any sharding as a map of patterns that `sharding` accepts.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace shardinit {
 
-// Returns YAML with every drawn tensor. Throws Error (kRefused) if tensors have uneven segments,
-// nested axes or stages, which a map cannot say.
+// Returns YAML that covers every drawn tensor. Throws Error (kRefused) if tensors have uneven
+// segments, nested axes or stages, which a map cannot express.
 std::string WriteShardingMap(const InitGraph& graph);
 
 }  // namespace shardinit

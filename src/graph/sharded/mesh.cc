@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxAxes = 32;
 
-// Binds what the spec says of its mesh, in one pass.
+// Binds a spec's mesh in one pass.
 class MeshBinder {
  public:
   explicit MeshBinder(Building& building) : building_(building), spec_(building.spec) {}

@@ -1,12 +1,11 @@
-// Binds the mesh of a graph: its axes, and the device at each place.
+// Binds the mesh of a graph: its axes and the device at each place.
 #pragma once
 
 #include "graph/building.h"
 
 namespace shardinit {
 
-// Reports mistakes. A wrong axis counts as one of extent 1; wrong slices and devices count as
-// absent.
+// Reports errors. Treats a wrong axis as one of extent 1, and wrong slices and devices as absent.
 Mesh BindMesh(Building& building);
 
 }  // namespace shardinit

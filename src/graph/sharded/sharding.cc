@@ -70,7 +70,7 @@ void Sharder::Shard(WrittenTensors& written) {
       if (const auto padding = CheckDivides(spec, tensor)) written.paddings.emplace(i, *padding);
     }
   }
-  // Report the mistakes in the axes of tensors without a shape.
+  // Report errors in the axes of tensors without a shape.
   const Shape unknown;
   for (const TensorSpec* spec : written.shapeless) {
     ShardingOf(*spec, {{}, unknown, AxesOf(*spec), nullptr, false, false});
@@ -82,7 +82,7 @@ void Sharder::Look(WrittenTensors& written) {
   for (size_t i = 0; i < written.tensors.size(); ++i) {
     const TensorSpec* spec = written.specs[i];
     fixed.push_back(spec != nullptr && spec->shard ? &ExplicitOf(*spec) : nullptr);
-    if (spec == nullptr || spec->from) continue;  // a view is where its sources are
+    if (spec == nullptr || spec->from) continue;  // a view is on the same ranks as its sources
     building_.why.Resume(i);
     SettlePins(*spec, written.tensors[i]);
     building_.why.End();
@@ -101,7 +101,7 @@ void Sharder::SettlePins(const TensorSpec& spec, Tensor& tensor) {
   if (sharding.partition.pins != tensor.partition().pins) {
     tensor.Edit().partition.pins = std::move(sharding.partition.pins);
   }
-  // The dimensions are noted when they are sharded.
+  // Dimensions are noted when they are sharded.
   building_.why.Note([&](Explanation& notes) {
     notes.rules.clear();
     settled_ = std::exchange(notes.pins, {});
@@ -110,7 +110,7 @@ void Sharder::SettlePins(const TensorSpec& spec, Tensor& tensor) {
 
 void Sharder::Note(const TensorSpec& spec, const Tensor& tensor) {
   building_.why.Note([&](Explanation& notes) {
-    // Where no `stage` pins the tensor, languages did before one of them chose its shardings.
+    // If no `stage` pins the tensor, languages did before one of them chose its shardings.
     if (Chooses() && !spec.from && notes.stage.source == nullptr) notes.pins = std::move(settled_);
     if (spec.shard) {  // takes precedence over languages
       notes.shard = spec.shard->span;
@@ -152,7 +152,7 @@ std::optional<TensorSharding> Sharder::ShardingOf(const TensorSpec& spec,
   if (tensor.before != nullptr) sharding.partition.pins = tensor.before->pins;
   sharding.is_pinned = tensor.is_view || spec.stage || !sharding.partition.pins.empty();
   bool is_known = true;
-  // Languages run even if `shard` takes precedence, so that their mistakes are reported.
+  // Run languages even if `shard` takes precedence, so that their errors are reported.
   for (const auto& language : stack_.languages) is_known &= language->Shard(tensor, &sharding);
   if (spec.shard) {
     sharding.partition.dimensions = ExplicitOf(spec).dimensions;
@@ -168,7 +168,7 @@ std::optional<TensorSharding> Sharder::ShardingOf(const TensorSpec& spec,
 
 const PartitionSpec& Sharder::ExplicitOf(const TensorSpec& spec) {
   const auto [it, is_new] = explicit_.try_emplace(&spec);
-  // An explanation has the variables that are used even if the tensor is not the first of its spec.
+  // An explanation needs the used variables even if its tensor is not the first of its spec.
   if (is_new || building_.why.is_taking()) {
     it->second.dimensions.clear();
     std::vector<int> used;
@@ -218,7 +218,7 @@ bool Sharder::CheckFits(const TensorSpec& spec, const Span& place, const Tensor&
   return fits;
 }
 
-// The tensor's own `uneven` takes precedence over that of `sharding`, and that over the spec's.
+// The tensor's `uneven` takes precedence, then `uneven` in `sharding`, then the spec's.
 const UnevenSpec* Sharder::PolicyOf(const TensorSpec& spec) const {
   if (spec.uneven) return &*spec.uneven;
   if (stack_.uneven) return &*stack_.uneven;
@@ -227,7 +227,7 @@ const UnevenSpec* Sharder::PolicyOf(const TensorSpec& spec) const {
 
 bool Sharder::AllowsUneven(const TensorSpec& spec) const {
   const ModelSpec& model = building_.spec;
-  if (spec.wrong.Has("uneven")) return true;  // the policy is not known
+  if (spec.wrong.Has("uneven")) return true;  // the policy is unknown
   if (const UnevenSpec* policy = PolicyOf(spec)) return policy->value != "error";
   return model.wrong.Has("uneven") || model.wrong.Has("sharding") ||
          std::ranges::any_of(stack_.languages,

@@ -1,4 +1,4 @@
-// `stage`: which ranks hold a tensor at all.
+// Binds `stage`: the ranks that hold a tensor.
 #pragma once
 
 #include <unordered_map>
@@ -12,12 +12,12 @@ class StageBinder {
  public:
   StageBinder(Building& building, const Mesh& mesh);
 
-  // Called while the scope has the numbers of the repeats around. A mistake in the names of axes is
-  // reported once for all tensors that have the stage.
+  // Must be called with the numbers of the enclosing repeats in scope. Reports an error in axis
+  // names once for all tensors of the stage.
   std::vector<Pin> Bind(const StageSpec& stage);
 
  private:
-  // Adds the sizes of the mesh as `mesh_AXIS`: stages may depend on them, values may not.
+  // Adds the sizes of the mesh as `mesh_AXIS`. Stages may depend on them; values must not.
   class MeshScope : public Scope {
    public:
     MeshScope(const SpecScope& names, const Mesh& mesh) : names_(names), mesh_(mesh) {}
@@ -29,7 +29,7 @@ class StageBinder {
     std::vector<std::string> Names() const override;
 
    private:
-    int AxisOf(const std::string& name) const;  // -1: no mesh axis, or a variable of the spec
+    int AxisOf(const std::string& name) const;  // -1: not a mesh axis, or defined by the spec
 
     const SpecScope& names_;
     const Mesh& mesh_;

@@ -15,8 +15,8 @@
 namespace shardinit {
 namespace {
 
-// Bytes a second that a device sends one way. GPUs: NVLink of an H100, and InfiniBand NDR with a
-// port for each device. TPUs: ICI and DCN of a v6e chip.
+// One-way bandwidth of a device in bytes per second. GPUs: NVLink of an H100, and InfiniBand NDR
+// with one port for each device. TPUs: ICI and DCN of a v6e chip.
 constexpr double kNvLink = 450e9, kInfiniBand = 50e9, kIci = 100e9, kDcn = 12.5e9;
 constexpr int64_t kDevicesOfNode = 8;
 constexpr int64_t kDefaultTokens = 8192;
@@ -84,8 +84,8 @@ class StepBuilder {
   }
 
  private:
-  // An axis has stages if it pins a tensor that is not an expert's: experts may be pinned to ranks
-  // that other experts are not on.
+  // An axis has stages if it pins a tensor outside experts. Pins of experts do not count: other
+  // experts may be on other ranks.
   void FindStages(const Tensor& tensor) {
     for (const Pin& pin : tensor.partition().pins) {
       const auto a = static_cast<size_t>(pin.axis);
@@ -153,7 +153,7 @@ class StepBuilder {
     if (spec.axes && spec.axes->value.size() == rank) {
       for (size_t d = 0; d < rank; ++d) {
         weight.names[d] = DimensionNamed(spec.axes->value[d].value);
-        // The experts of a router are its output; it is a plain matrix.
+        // A router's experts are its output; the router is a plain matrix.
         const bool is_batch = std::ranges::count(source.batch, d) > 0;
         if (weight.names[d] == DimensionName::kExperts && rank > 2 && !is_batch) {
           source.batch.push_back(d);
@@ -162,7 +162,7 @@ class StepBuilder {
     }
     weight.batch = source.batch;
     weight.is_table = IsTable(tensor, spec);
-    // Embedding tables are [rows, columns] everywhere.
+    // Embedding tables are always [rows, columns].
     if (weight.is_table && !source.axes) source.order = FanOrder::kInOut;
     if (const auto directions = DirectionsOf(source, rank)) {
       weight.in = directions->in;
@@ -181,12 +181,13 @@ class StepBuilder {
   const Mesh& mesh_;
   TrainingStep step_;
   std::set<size_t> stage_axes_;
-  // The weights of tensors of one spec and shape: a repeat may make as many shapes as tensors.
+  // The weights of tensors with the same spec and shape. A repeat may produce as many shapes as
+  // tensors.
   std::map<std::pair<const TensorSpec*, Shape>, std::vector<size_t>> known_;
   std::vector<const Tensor*> firsts_;  // first tensor of each weight
 };
 
-// Returns the number that config.json has under one of these names; 0 if there is none.
+// Returns the number under one of these names in config.json; 0 if not found.
 int64_t InConfig(const Building& building, std::initializer_list<std::string_view> names) {
   Diagnostics unheard;
   if (!building.spec.config) return 0;
@@ -334,7 +335,7 @@ void NoteAlternatives(const WrittenTensors& drawn, const Training& training, con
   BlockPlacements chosen;
   for (const size_t w : block.weights) {
     chosen.push_back(placements[w]);
-    model.weights[w].pinned.clear();  // a language may have chosen them, too
+    model.weights[w].pinned.clear();  // a language may have chosen the pins too
   }
   std::vector<BlockPlacements> ways =
       Strategies(model, block, FixedPlacements(model.weights.size()));
@@ -354,7 +355,7 @@ void NoteAlternatives(const WrittenTensors& drawn, const Training& training, con
     return std::pair(!a.fits, a.seconds) < std::pair(!b.fits, b.seconds);
   });
   notes.block = block.kind;
-  // Among ways that shard this tensor alike, only the best one is noted.
+  // Note only the best of the ways that shard this tensor alike.
   for (const auto& one : all) {
     const auto& known = notes.alternatives;
     if (std::ranges::none_of(known,

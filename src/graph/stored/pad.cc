@@ -20,7 +20,7 @@ int DepthOf(const ViewNode& node) {
   return node.operation == nullptr ? 0 : depth + 1;
 }
 
-// Pads the tensor as it is to be stored, or returns what is wrong.
+// Pads the tensor for storage, or returns a problem.
 std::optional<ViewProblem> PadTensor(const Mesh& mesh, double value, Tensor* tensor,
                                      PieceBudget* budget) {
   if (std::string misfit = MisfitOfPadding(value, tensor->dtype()); !misfit.empty()) {
@@ -100,8 +100,8 @@ void PadTensors(const Mesh& mesh, const Paddings& paddings, std::vector<Tensor>*
                 Diagnostics& diagnostics) {
   PieceBudget budget = kMaxPieces;
   int64_t bytes = 0;
-  const Padding* padded = nullptr;  // of the last tensor that was padded
-  // The places of mistakes, each told once for all tensors of a repeat.
+  const Padding* padded = nullptr;  // of the last padded tensor
+  // Places of errors; each is reported once for all tensors of a repeat.
   std::set<std::tuple<const Source*, uint32_t, uint32_t>> reported;
   for (size_t i = 0; i < stored->size(); ++i) {
     Tensor& tensor = (*stored)[i];
@@ -117,7 +117,7 @@ void PadTensors(const Mesh& mesh, const Paddings& paddings, std::vector<Tensor>*
     int64_t of_tensor = 0;
     if (__builtin_mul_overflow(tensor.elements(), InfoOf(tensor.dtype()).bytes, &of_tensor) ||
         __builtin_add_overflow(bytes, of_tensor, &bytes)) {
-      // The bytes without padding were counted before.
+      // The bytes without padding were already checked.
       Check(padded != nullptr, "bytes that were not counted before");
       diagnostics.Error(padded->place, "with padding the model has more than 2^63 - 1 bytes");
       return;

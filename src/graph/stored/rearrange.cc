@@ -14,7 +14,7 @@ namespace {
   throw Error(ExitCode::kUsage, fmt::format("cannot copy `{}`: {}", path, why));
 }
 
-// Returns the drawn tensor's path if the tensor is stored as it is drawn.
+// Returns the drawn tensor's path if the tensor is stored unchanged.
 std::optional<std::string_view> PlainOf(const Tensor& tensor) {
   if (!tensor.view()) return tensor.path();
   const ViewNode& root = tensor.view()->root;
@@ -22,7 +22,8 @@ std::optional<std::string_view> PlainOf(const Tensor& tensor) {
   return (*tensor.view()->drawn)[root.tensor].path();
 }
 
-// Splits a piece until its loops are nested: each stride is larger than all later loops reach.
+// Splits a piece until its loops are nested: each stride is larger than the reach of all later
+// loops.
 void Nest(Piece piece, std::vector<Piece>* out, PieceBudget* budget) {
   auto& loops = piece.loops;
   std::ranges::sort(loops,
@@ -43,8 +44,8 @@ void Nest(Piece piece, std::vector<Piece>* out, PieceBudget* budget) {
   if ((*budget)-- > 0) out->push_back(std::move(piece));
 }
 
-// Adds the pieces of drawn tensors that `stored`, which has the index `source`, holds: the pieces
-// of its view with source and target exchanged.
+// Adds the pieces of drawn tensors that `stored`, whose index is `source`, holds: the pieces of its
+// view with source and target exchanged.
 void Invert(const Tensor& stored, int64_t source, std::vector<std::vector<Piece>>* of_drawn,
             PieceBudget* budget) {
   for (const Piece& piece : stored.view()->pieces) {
@@ -57,14 +58,14 @@ void Invert(const Tensor& stored, int64_t source, std::vector<std::vector<Piece>
   }
 }
 
-// Chooses pieces that hold each element once, from pieces that may hold some several times, by
-// leaving out whole stored tensors. Returns nothing if elements are then missing or still held
-// twice.
+// Selects pieces that hold each element once, from pieces that may hold some elements several
+// times, by omitting whole stored tensors. Returns nothing if elements would be missing or still
+// held twice.
 std::optional<std::vector<Piece>> Once(const std::vector<Piece>& pieces, int64_t elements) {
   std::vector<Piece> chosen;
   int64_t held = 0;
   const auto count = [](const std::vector<Piece>& of) {
-    std::vector<Piece> as_held = of;  // CountHeld() counts what is held of a source
+    std::vector<Piece> as_held = of;  // CountHeld() counts the elements held of a source
     for (Piece& piece : as_held) {
       std::swap(piece.base, piece.from);
       for (Piece::Loop& loop : piece.loops) std::swap(loop.stride, loop.from);

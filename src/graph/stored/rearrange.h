@@ -1,4 +1,4 @@
-// Makes stored tensors of one layout out of those of another.
+// Assembles the stored tensors of one layout from another layout's.
 #pragma once
 
 #include <memory>
@@ -9,10 +9,10 @@
 
 namespace shardinit {
 
-// Returns whether both have the same elements, however they are sharded.
+// Returns whether both have the same elements, regardless of sharding.
 bool AreStoredAlike(const Tensor& a, const Tensor& b);
 
-// Rearranges the tensors of one graph for another of the same model; both must outlive it.
+// Rearranges the tensors of one graph for another graph of the same model. Both must outlive it.
 class Rearrangement {
  public:
   Rearrangement(const InitGraph& from, const InitGraph& to);

@@ -26,8 +26,8 @@ Globs GlobsOf(const std::vector<Located<std::string>>& patterns) {
   return Globs(ValuesOf(patterns), Stars::kRuns);
 }
 
-// Makes the stored tensors: each is a view of drawn ones, and sharded as these are unless the spec
-// says otherwise.
+// Builds the stored tensors. Each is a view of drawn tensors and is sharded like them unless the
+// spec overrides it.
 class Storer {
  public:
   Storer(Building& building, const Mesh& mesh, Sharder& sharder,

@@ -35,7 +35,8 @@ bool BindAxis(int64_t rank, const Shape& shape, Arguments& arguments, ViewProble
                rank == 0 ? "a scalar has no axes" : fmt::format("use {} to {}", -rank, rank - 1));
 }
 
-// Joins tensors that are put side by side: a dimension that all shard alike stays sharded.
+// Merges tensors that are placed side by side. A dimension that all of them shard alike stays
+// sharded.
 Viewed Together(const std::vector<Viewed>& of) {
   const Viewed& first = of.front();
   Viewed out{{}, first.partition, first.in_doubt, first.name, first.pins_in_doubt};
@@ -88,7 +89,7 @@ std::optional<Viewed> ApplyStack(std::vector<Viewed> of, Arguments& arguments, P
   return out;
 }
 
-// Checks that the tensors fit along the axis of argument 0, and that their elements can be counted.
+// Checks that the tensors fit along the axis in argument 0, and that their elements can be counted.
 bool BindConcat(std::string_view name, const std::vector<Viewed>& of, Arguments& arguments,
                 ViewProblem* problem) {
   const Shape& shape = ShapeOf(of.front());

@@ -38,7 +38,7 @@ std::optional<LoweredView> ViewBinder::Lower(const ViewSpec& spec) {
   auto viewed = LowerNode(spec, 0, &root);
   if (!viewed) return {};
   for (const Piece& piece : viewed->arrangement.pieces) {
-    // What could be lowered has a tensor. NOLINTNEXTLINE(clang-analyzer-core.NullDereference)
+    // Every lowered view has a tensor. NOLINTNEXTLINE(clang-analyzer-core.NullDereference)
     const std::string misfit = MisfitOfPadding(piece.padding, first_->dtype());
     if (misfit.empty()) continue;
     return diagnostics_.Error(spec.span, misfit);
@@ -67,7 +67,7 @@ std::optional<Viewed> ViewBinder::LowerTensor(const ViewSpec& spec, ViewNode* no
   const std::string& path = *evaluated;
   const auto it = by_path_.find(path);
   if (it == by_path_.end()) {
-    // A list of many paths helps nobody.
+    // A list of many paths does not help.
     constexpr size_t kMostListed = 8;
     const std::vector<std::string> paths = PathsOf(*drawn_);
     const bool is_listed = paths.size() <= kMostListed || !Closest(path, paths).empty();
@@ -181,7 +181,7 @@ bool ViewBinder::BindArguments(const ViewSpec& spec, ViewNode* node) {
     std::optional<ViewArgument> value = parameter.default_value;
     if (it != spec.arguments.end()) {
       value = BindArgument(parameter, *it);
-    } else if (!value && !misspelt) {  // else the misspelt one was probably meant
+    } else if (!value && !misspelt) {  // else the misspelt one was probably intended
       diagnostics_.Error(spec.operation.span,
                          fmt::format("`{}` needs `{}`", node->operation->name, parameter.name));
     }

@@ -1,4 +1,4 @@
-// Turns the views of a layout, ViewSpec, into View.
+// Turns the views of a layout (ViewSpec) into View.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,12 @@
 
 namespace shardinit {
 
-// A view of a spec with names looked up and expressions evaluated.
+// A view of a spec with resolved names and evaluated expressions.
 struct LoweredView {
   std::shared_ptr<View> view;
-  Viewed viewed;  // without the pieces, which moved to the view
+  Viewed viewed;  // without its pieces, which moved to `view`
 
-  const Tensor& First() const;  // the first of its drawn tensors
+  const Tensor& First() const;  // the first drawn tensor
 };
 
 class ViewBinder {
@@ -28,7 +28,7 @@ class ViewBinder {
              PieceBudget* budget);
 
   std::optional<LoweredView> Lower(const ViewSpec& spec);
-  // Returns the view of a tensor that is kept as it is.
+  // Returns the view of a tensor that is stored unchanged.
   LoweredView Keep(size_t tensor);
 
  private:
@@ -46,7 +46,7 @@ class ViewBinder {
   Diagnostics& diagnostics_;
   std::unordered_map<std::string_view, size_t> by_path_;
   PieceBudget& budget_;
-  const Tensor* first_ = nullptr;  // first drawn tensor of the view that is being lowered
+  const Tensor* first_ = nullptr;  // first drawn tensor of the current view
 };
 
 }  // namespace shardinit

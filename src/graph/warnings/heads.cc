@@ -1,5 +1,5 @@
-// Heads that KV heads do not divide: with grouped-query attention, each KV head serves the same
-// number of query heads.
+// Warns if the KV heads do not divide the heads. In grouped-query attention, each KV head serves
+// the same number of query heads.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -21,7 +21,7 @@ struct HeadCount {
   Span span;
 };
 
-// The names of both, as variables of specs and as fields of config.json.
+// The names of both counts, as variables of specs and as fields of config.json.
 constexpr struct {
   std::string_view heads, kv_heads;
 } kHeadNames[] = {
@@ -59,7 +59,7 @@ std::optional<HeadCount> CountOf(std::string_view name, const Building& building
   return {};
 }
 
-// Returns whether it had something to report.
+// Returns whether it reported anything.
 bool WarnOfPair(const std::optional<HeadCount>& heads, const std::optional<HeadCount>& kv_heads,
                 const WarningContext& context) {
   if (!heads || !kv_heads || heads->value % kv_heads->value == 0) return false;

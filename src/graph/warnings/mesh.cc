@@ -1,5 +1,5 @@
-// Ranks that do no more than others: those along an axis that shards nothing, and those that hold
-// nothing.
+// Warns about ranks that do no more than others: those along an axis that shards nothing, and those
+// that hold nothing.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -28,10 +28,10 @@ std::set<int> BusyAxes(const InitGraph& graph) {
   return busy;
 }
 
-// Names of axes that trainers have for replicas of the whole model.
+// Names that trainers give to axes for replicas of the whole model.
 constexpr std::string_view kReplicaAxes[] = {"replica", "replicas", "replicate", "dp_replicate"};
 
-// Returns whether a language of `sharding` chooses the axes by itself.
+// Returns whether a language of `sharding` chooses the axes itself.
 bool IsChosen(const Node& node) {
   if (node.IsScalar()) return node.text == "auto";
   return std::ranges::any_of(node.entries, [](const Node::Entry& entry) {
@@ -39,8 +39,8 @@ bool IsChosen(const Node& node) {
   });
 }
 
-// Returns the axes on whose indices it depends whether a rank holds any of the tensor: those that
-// pin it, and those that may leave parts without elements.
+// Returns the axes that determine whether a rank holds any of the tensor: axes that pin it, and
+// axes that may leave parts without elements.
 std::vector<int> AxesThatMatter(const Tensor& tensor, const Mesh& mesh) {
   std::vector<int> axes;
   for (const Pin& pin : tensor.partition().pins) axes.push_back(pin.axis);
@@ -52,18 +52,18 @@ std::vector<int> AxesThatMatter(const Tensor& tensor, const Mesh& mesh) {
   return axes;
 }
 
-// Returns the ranks that hold nothing, of those that have index 0 on all axes but `axes`; the
-// others hold as much as these.
+// Returns the ranks that hold nothing, among the ranks with index 0 on all axes except `axes`. The
+// other ranks hold as much as these.
 std::vector<int64_t> EmptyRanks(const InitGraph& graph, std::set<int>* axes) {
   for (const Tensor& tensor : graph.tensors) {
     const std::vector<int> more = AxesThatMatter(tensor, graph.mesh);
-    if (more.empty()) return {};  // Every rank holds some of this one.
+    if (more.empty()) return {};  // Every rank holds a part of this one.
     axes->insert(more.begin(), more.end());
   }
   std::vector<int64_t> empty = RanksAlong({axes->begin(), axes->end()}, graph.mesh);
   std::vector<const Tensor*> seen;  // Layers have the same few partitions.
   constexpr size_t kMostSeen = 64;
-  // A stage for each of many tensors would take long, and more than this is no slip of a mesh.
+  // Bounds the time if many tensors have their own stages. Beyond it, the mesh is not a slip.
   constexpr int64_t kMostWork = 1 << 22;
   int64_t work = 0;
   for (const Tensor& tensor : graph.tensors) {
@@ -97,7 +97,7 @@ void WarnOfIdleMeshAxes(const WarningContext& context) {
     if (a < 0 || busy.count(a) != 0 || Contains(batch, axis.name.value) ||
         Contains(kReplicaAxes, axis.name.value))
       continue;
-    // Axes of an included file, or of --mesh, may be there for the replicas of a batch.
+    // Axes of an included file or of --mesh may be for the replicas of a batch.
     if (!context.IsOwn(axis.name.span) && !busy.empty() && !is_chosen) continue;
     const int64_t size = mesh.shape[static_cast<size_t>(a)];
     if (size == 1) continue;

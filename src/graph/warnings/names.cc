@@ -1,5 +1,5 @@
-// Names of the spec's own file that nothing uses, or that look misspelt. Files that are included
-// define more than each spec uses.
+// Warns about names in the spec's own file that are unused or look misspelt. Included files define
+// more than each spec uses.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 namespace shardinit {
 namespace {
 
-// Reports own names that are not among `used`. One that overrides nothing may be misspelt, so the
-// names of included files are suggested.
+// Reports the spec's own names that are not in `used`. A name that overrides nothing may be
+// misspelt, so the names of included files are suggested.
 template <typename T>
 void WarnOfUnused(std::string_view kind, const std::vector<Named<T>>& named,
                   const std::set<std::string>& used, const WarningContext& context) {
@@ -34,8 +34,8 @@ void WarnOfUnused(std::string_view kind, const std::vector<Named<T>>& named,
   }
 }
 
-// Tells whether one of two names may be the other one misspelt: one letter is another, absent, too
-// many or swapped, of long names two. Names that differ in digits alone are different ones.
+// Returns whether one name may be a misspelling of the other: one letter is changed, missing, extra
+// or swapped (two in long names). Names that differ only in digits are distinct.
 bool MayBeMisspelt(std::string_view a, std::string_view b) {
   constexpr size_t kShort = 4, kLong = 9;
   const size_t length = std::min(a.size(), b.size());

@@ -162,7 +162,7 @@ class UseCollector {
     }
   }
 
-  // Each language reads its own part of the tree, so every word of it may be a name.
+  // Each language reads its own part of the tree, so every word in it may be a name.
   void AddSharding(const Node& node) {
     for (const Node::Entry& entry : node.entries) {
       if (entry.key != nullptr) AddWords(entry.key->text, {&uses_.of_sharding});

@@ -1,5 +1,5 @@
-// Standard deviations that no rule of initialization gives, and values that a dtype rounds to one
-// number. (Values beyond its largest number are an error, graph/validate.h.)
+// Warns about standard deviations that no initialization rule gives, and values that a dtype rounds
+// to one number. (Values beyond its largest number are an error, graph/validate.h.)
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,14 +23,15 @@ struct Moments {
 };
 
 double Density(double z) { return std::exp(-z * z / 2) / std::sqrt(2 * M_PI); }
-// The probability of a standard normal number between the two, precise in both tails.
+// Returns the probability of a standard normal number between the two, precise in both tails.
 double ProbabilityBetween(double low, double high) {
   const double s = std::sqrt(0.5);
   return low > 0 ? (std::erfc(low * s) - std::erfc(high * s)) / 2
                  : (std::erfc(-high * s) - std::erfc(-low * s)) / 2;
 }
 
-// Returns nothing for values that are not drawn from one distribution, or that follow from others.
+// Returns nothing for values that are not drawn from one distribution, or that depend on other
+// values.
 std::optional<Moments> MomentsOf(const Tensor& tensor) {
   using Result = std::optional<Moments>;
   return std::visit(
@@ -62,12 +63,12 @@ std::optional<Moments> MomentsOf(const Tensor& tensor) {
       tensor.distribution());
 }
 
-// Says what is odd about the values of a tensor, and what to do about it.
+// What is odd about a tensor's values, and how to fix it.
 struct Oddity {
   std::string what, hint;
 };
 
-// Reports odd tensors, grouped by the initializer that decides their values.
+// Reports odd tensors, grouped by the initializer that determines their values.
 class OddityReport {
  public:
   explicit OddityReport(const WarningContext& context) : context_(context) {
@@ -76,8 +77,8 @@ class OddityReport {
     }
   }
 
-  // Calls `find`, which returns an Oddity or nothing, for every drawn tensor, but only once for
-  // those of a TensorSpec that follow one another and are equal.
+  // Calls `find`, which returns an Oddity or nothing, for every drawn tensor. Consecutive equal
+  // tensors of one TensorSpec get one call.
   template <typename Find>
   void Run(const Find& find) {
     struct Last {
@@ -139,14 +140,14 @@ class OddityReport {
   std::vector<Finding> found_;
 };
 
-// The range of the standard deviations that rules give a tensor: gain / sqrt(fan) with a fan_in or
-// fan_out and gains from 1 to sqrt(2), what lies between (Xavier), and the constant 0.02 of GPT-2
-// and BERT. Tables that are looked up also have 1, as torch.nn.Embedding and T5 do.
+// The range of standard deviations that rules give a tensor. A rule is gain / sqrt(fan) with a
+// fan_in or fan_out and a gain from 1 to sqrt(2), a value in between (Xavier), or the constant 0.02
+// of GPT-2 and BERT. Lookup tables may also have 1, as in torch.nn.Embedding and T5.
 struct RuleRange {
   static constexpr double kConstant = 0.02;
-  // Rules are followed by factors: for depth, such as GPT-NeoX's 2 / layers, 1 / 64 for the 128
-  // layers that the deepest models have; for the width of heads, T5's 1 / sqrt(d_kv); and those of
-  // muP. What is shipped and imported stays within these.
+  // Rules have extra factors. For depth, such as GPT-NeoX's 2 / layers: 1 / 64 for the 128 layers
+  // of the deepest models. For the width of heads: T5's 1 / sqrt(d_kv). Also muP's. Shipped and
+  // imported specs stay within these.
   static constexpr double kLeast = 1 / 64., kMost = 8;
 
   double low, high;
@@ -189,7 +190,7 @@ std::optional<RuleRange> RulesOf(const Tensor& tensor, const TensorSpec& spec,
       IsTable(tensor, spec) ? std::max(most, 1.) : std::max(most, RuleRange::kConstant), in, out};
 }
 
-// Returns the probability that a value rounds to `*number`, the one that the mean rounds to.
+// Returns the probability that a value rounds to `*number`, the number that the mean rounds to.
 double ProbabilityOfOne(const Tensor& tensor, const Moments& moments, double* number) {
   const DTypeInfo& info = InfoOf(tensor.dtype());
   const int mantissa = std::min(info.mantissa_bits, InfoOf(DType::f32).mantissa_bits);
@@ -220,7 +221,7 @@ double ProbabilityOfOne(const Tensor& tensor, const Moments& moments, double* nu
   return ProbabilityBetween((low - mean) / moments.std, (high - mean) / moments.std);
 }
 
-// Returns how a spec says that it means the standard deviation of these values.
+// Returns how a spec can state that it intends this standard deviation.
 std::string HintForMeant(const Distribution& distribution) {
   if (const auto* n = std::get_if<Normal>(&distribution)) {
     return fmt::format(
@@ -239,7 +240,7 @@ std::optional<Oddity> DeviationOf(const Tensor& tensor, const TensorSpec& spec,
                                   const WarningContext& context) {
   const auto moments = MomentsOf(tensor);
   if (!moments || moments->std == 0 || tensor.is_buffer()) return {};
-  // Floats of a byte are stored with a scale beside them, which is no part of their values.
+  // Floats of one byte are stored with a separate scale, which is not part of their values.
   if (InfoOf(tensor.dtype()).bytes == 1) return {};
   const auto rules = RulesOf(tensor, spec, context);
   if (!rules || rules->Has(moments->std)) return {};
@@ -260,7 +261,7 @@ std::optional<Oddity> RoundingOf(const Tensor& tensor) {
   double number = 0, part = 0;
   const auto* constant = std::get_if<Constant>(&tensor.distribution());
   if (constant != nullptr) {
-    // A constant is one number anyway; it must only not become 0.
+    // A constant is one number anyway, but it must not become 0.
     if (constant->value == 0) return {};
     ProbabilityOfOne(tensor, {constant->value, 1}, &number);
     if (number != 0) return {};

@@ -1,6 +1,6 @@
-// The last pass, for specs without mistakes: reports what is probably not meant. Each check is a
-// row of the table in warnings.cc; its message has the place and the numbers, and its hint says how
-// a spec that means it can say so.
+// The last pass: warns about valid specs that are probably not intended. Each check is a row of the
+// table in warnings.cc. Its message has the place and the numbers; its hint explains how to state
+// that the spec is intended.
 #pragma once
 
 #include "graph/building.h"
@@ -17,11 +17,11 @@ struct WarningContext {
   void Warn(Span span, std::string message, std::string hint) const {
     building.diagnostics.Warning(span, std::move(message), std::move(hint));
   }
-  // Returns whether the spec's own file has this place, and no file that it includes.
+  // Returns whether the place is in the spec's own file, not in an included file.
   bool IsOwn(const Span& span) const { return span.source == building.spec.source; }
 };
 
-// `drawn` may lack the tensors themselves, which `graph` has.
+// `drawn` may lack the tensors themselves, which are in `graph`.
 void ReportWarnings(const Building& building, const InitGraph& graph, const WrittenTensors& drawn);
 
 }  // namespace shardinit
