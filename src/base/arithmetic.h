@@ -1,13 +1,13 @@
-// Sets the arithmetic that values are defined by, for a scope of a thread.
+// Sets the floating-point arithmetic that defines values, for one scope of a thread.
 #pragma once
 
 #include <cfenv>
 
 namespace shardinit {
 
-// The arithmetic is rounding to nearest, subnormal numbers as they are, and no traps, whatever was
-// set before: by a program that the library runs in, or by start code that -ffast-math links.
-// Threads that are started meanwhile inherit it.
+// The arithmetic rounds to nearest, keeps subnormal numbers and never traps. It overrides the
+// settings of the program that loads the library, or of start code that -ffast-math links. Threads
+// that start in the scope inherit it.
 class DefaultArithmetic {
  public:
   DefaultArithmetic() {

@@ -33,7 +33,7 @@ CheckedFile::CheckedFile(std::string path, int64_t size, std::string sha256, std
 }
 
 Fd CheckedFile::Open(struct stat* info) const {
-  // O_NONBLOCK keeps a FIFO that takes the file's place from blocking.
+  // O_NONBLOCK avoids blocking on a FIFO that has replaced the file.
   Fd fd = OpenAt(AT_FDCWD, path_, O_RDONLY | O_NONBLOCK);
   if (!fd || fstat(fd.get(), info) != 0) throw SystemError("read", path_);
   return fd;

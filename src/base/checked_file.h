@@ -1,4 +1,4 @@
-// A file whose SHA-256 is known before it is read: nobody gets a byte of it until that is checked.
+// Checks the SHA-256 of a whole file before anybody can read a byte of it.
 #pragma once
 
 #include <sys/stat.h>
@@ -11,11 +11,11 @@
 
 namespace shardinit {
 
-// It is safe to use from several threads. The whole file is hashed once, when any of it is first
-// read. It is opened anew for each Reader, so there may be any number of such files.
+// Thread-safe. The first read hashes the whole file. Each Reader opens the file again, so there may
+// be any number of CheckedFiles.
 class CheckedFile {
  public:
-  // `place` is where the user gave the digest, for messages. With `of_bools` every byte must be 0
+  // `place` is where the user wrote the digest, for messages. If `of_bools`, every byte must be 0
   // or 1.
   CheckedFile(std::string path, int64_t size, std::string sha256, std::string place,
               bool of_bools = false);
@@ -23,13 +23,13 @@ class CheckedFile {
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }
 
-  // Throws Error: kUsage if the file has another digest, or bytes that are no bools, or is gone;
-  // kWorld if it cannot be read.
+  // Throws Error: kUsage if the file has another digest, or bytes that are not bools; kWorld if it
+  // is missing or reading fails.
   void Check() const;
 
   class Reader {
    public:
-    // Throws as Check() does, and kWorld if the file is no longer the one that was checked.
+    // Throws as Check() does, and kWorld if the file has changed since the check.
     explicit Reader(const CheckedFile& file);
     // Reads bytes offset … offset + size - 1. Throws Error (kWorld).
     void Read(int64_t offset, int64_t size, void* out) const;
@@ -48,7 +48,7 @@ class CheckedFile {
   const bool of_bools_;
   mutable std::mutex mutex_;
   mutable bool checked_ = false;
-  mutable struct stat checked_info_ = {};  // the file's, when it was checked
+  mutable struct stat checked_info_ = {};  // of the file, when it was checked
 };
 
 }  // namespace shardinit

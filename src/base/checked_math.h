@@ -1,5 +1,5 @@
-// int64 arithmetic that reports overflow instead of wrapping: sizes, shapes
-// and offsets come from users.
+// Adds, subtracts and multiplies int64 numbers, and reports overflow instead of wrapping: sizes,
+// shapes and offsets come from users.
 #pragma once
 
 #include <cstdint>

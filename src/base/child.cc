@@ -16,7 +16,7 @@ extern char** environ;
 namespace shardinit {
 namespace {
 
-// The output is for a message, so little of it is kept.
+// Little output is kept: it is only for a message.
 constexpr size_t kMostOutput = 64 << 10;
 
 std::string ReadAll(int fd) {
@@ -29,7 +29,7 @@ std::string ReadAll(int fd) {
   }
 }
 
-// The descriptors that a child is to have.
+// The descriptors of a child.
 class FileActions {
  public:
   FileActions() { posix_spawn_file_actions_init(&actions_); }
@@ -47,7 +47,7 @@ class FileActions {
 ChildResult RunChild(const std::vector<std::string>& words, std::string_view input,
                      const std::string& hint) {
   const std::string& name = words.front();
-  // A child may read it at any time, or not at all.
+  // A file, because the child may read its input at any time, or never.
   const Fd in = FileInMemory(input, "the input of " + name);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw SystemError("run", name);

@@ -1,4 +1,4 @@
-// Runs a program of the user's.
+// Runs a program that the user names.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 namespace shardinit {
 
 struct ChildResult {
-  int status;          // the exit status; of one that a signal ended, 128 and the signal
-  std::string output;  // what it wrote, to standard output and error
+  int status;          // the exit status, or 128 + the signal that ended the program
+  std::string output;  // standard output and error
 };
 
-// Runs a program of PATH, without a shell, with `input` as its standard input. `words` are its name
-// and arguments. Throws Error: kUsage, with `hint`, if there is no such program, else kWorld.
+// Runs a program from PATH, without a shell. `words` are its name and arguments, and `input` is its
+// standard input. Throws Error: kUsage with `hint` if the program does not exist, else kWorld.
 ChildResult RunChild(const std::vector<std::string>& words, std::string_view input,
                      const std::string& hint);
 

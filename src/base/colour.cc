@@ -14,8 +14,8 @@ namespace {
 
 bool is_coloured[2] = {};  // by stream
 
-// Returns the parameters of the code for a role. These are colours that every terminal has, and
-// that its user has chosen to be readable.
+// Returns the parameters of the escape code for a role. Every terminal has these colours, and its
+// user has made them readable.
 const char* CodeOf(Role role) {
   switch (role) {
     case Role::kError:
@@ -96,7 +96,7 @@ std::string MakeHarmless(std::string_view text) {
   constexpr std::string_view kClearLine = "\x1b[K";
   std::string out;
   out.reserve(text.size());
-  // A line that is painted over begins so.
+  // A line that overwrites itself begins with `\r`.
   for (size_t i = text.starts_with('\r') ? (out = "\r", 1) : 0; i < text.size();) {
     const auto byte = static_cast<unsigned char>(text[i]);
     size_t size = 1;

@@ -1,5 +1,5 @@
-// Colours text for people at terminals. No other file makes these escape codes, and no text needs
-// them to be understood.
+// Colours text for terminals. Only this file writes escape codes, and text must be clear without
+// them.
 #pragma once
 
 #include <cstddef>
@@ -11,43 +11,42 @@ namespace shardinit {
 enum class Channel { kOutput, kTalk };  // standard output, standard error
 enum class ColourMode { kAuto, kAlways, kNever };
 
-// The role of a piece of text decides its colour.
+// The role of a text determines its colour.
 enum class Role {
   kError,
   kWarning,
   kNote,
   kHint,
-  kStrong,   // what the text around it is about
-  kFaint,    // what few readers look for
-  kGood,     // as it should be, or added
-  kBad,      // not as it should be, or removed
+  kStrong,   // the subject of the text around it
+  kFaint,    // details that few readers need
+  kGood,     // correct, or added
+  kBad,      // wrong, or removed
   kChanged,  // neither good nor bad
 };
 
-// Tells whether a person may see the stream in a terminal that knows escape codes.
+// Returns whether the stream is a terminal that supports escape codes.
 bool IsTerminal(Channel stream);
 
-// Decides which streams are coloured, before any thread starts; until then none is. kAuto means
-// those that are terminals, or none if NO_COLOR is set.
+// Selects the streams that are coloured; before the call, none is. kAuto selects terminals, or
+// nothing if NO_COLOR is set. Call it before any thread starts.
 void ChooseColours(ColourMode mode);
-// For a stream that goes to a file instead.
+// Turns off colours for a stream that is redirected to a file.
 void NeverColour(Channel stream);
 
-// Returns text for `stream`, which has a colour if the stream has.
+// Returns `text` with a colour if `stream` is coloured.
 std::string Paint(Role role, std::string_view text, Channel stream = Channel::kOutput);
 
-// Returns painted text as it was before.
+// Removes the colours that Paint() added.
 std::string WithoutColour(std::string_view text);
 
-// Escapes painted text as Escape() escapes text, but keeps its codes: a cell of a table.
+// Escapes painted text for a table cell as Escape() does, but keeps its escape codes.
 std::string EscapePainted(std::string_view text);
 
-// Escapes what no name may have escaped from: control, bidirectional and invisible characters of a
-// whole text on its way to a terminal, but not its lines, tabs and colours. In JSON it says the
-// same.
+// Escapes control, bidirectional and invisible characters in text for a terminal, in case a name
+// was not escaped. Keeps lines, tabs and colours. The meaning of JSON does not change.
 std::string MakeHarmless(std::string_view text);
 
-// Returns the bytes of the code that `text` starts with, which takes no column; 0 without one.
+// Returns the size in bytes of the escape code at the start of `text`, or 0. A code has no width.
 size_t CodeSize(std::string_view text);
 
 }  // namespace shardinit

@@ -1,4 +1,4 @@
-// Compares a text that comes in pieces with one that is there.
+// Compares a text that arrives in pieces with a known one.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ class Comparison {
     equal_ = equal_ && rest_.starts_with(text);
     rest_.remove_prefix(std::min(rest_.size(), text.size()));
   }
-  bool equal() const { return equal_; }  // So far; the wanted text may go on.
+  bool equal() const { return equal_; }  // So far: the wanted text may be longer.
   bool at_end() const { return rest_.empty(); }
 
  private:

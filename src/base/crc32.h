@@ -1,4 +1,4 @@
-// Computes CRC-32 as zip files have it (ISO 3309, the polynomial 0xEDB88320, bits reversed).
+// Computes the CRC-32 of zip files (ISO 3309, polynomial 0xEDB88320, bits reversed).
 #pragma once
 
 #include <libdeflate.h>
@@ -8,10 +8,10 @@
 
 namespace shardinit {
 
-// Returns the CRC of all bytes so far; `before` is the CRC of those before `bytes`, or 0 if there
-// are none.
+// Returns the CRC of all bytes so far. `before` is the CRC of the bytes before `bytes`, or 0 at the
+// start.
 inline uint32_t Crc32(uint32_t before, std::string_view bytes) {
-  // libdeflate takes a null pointer, which an empty view may have, for a new beginning.
+  // libdeflate restarts at a null pointer, which an empty view may have.
   return bytes.empty() ? before : libdeflate_crc32(before, bytes.data(), bytes.size());
 }
 

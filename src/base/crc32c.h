@@ -1,4 +1,4 @@
-// Computes CRC-32C (Castagnoli, RFC 3720), as OCDBT and zarr 3 use it.
+// Computes CRC-32C (Castagnoli, RFC 3720), which OCDBT and zarr 3 use.
 #pragma once
 
 #include <array>

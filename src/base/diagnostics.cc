@@ -14,11 +14,11 @@
 namespace shardinit {
 namespace {
 
-// Lines longer than this are shown from a little before the caret.
+// Longer lines are shown from shortly before the caret.
 constexpr size_t kLongestLine = 120;
 constexpr size_t kBeforeCaret = 40;
 
-// How each severity is shown, in the order of the enumeration.
+// How each severity is displayed, in the order of the enumeration.
 struct SeverityText {
   std::string_view name;
   Role role;
@@ -30,8 +30,8 @@ const SeverityText& TextOf(Diagnostic::Severity severity) {
   return kSeverities[static_cast<size_t>(severity)];
 }
 
-// Finds lines of texts, of which the next one is mostly further down in the same text: thousands of
-// warnings are rendered in linear time.
+// Finds lines in texts. Takes linear time if lines are mostly requested in order: there may be
+// thousands of warnings.
 class LineFinder {
  public:
   std::string_view Find(std::string_view text, uint32_t line) {
@@ -60,7 +60,7 @@ size_t CharactersIn(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
 }
 
-// Moves `offset` back to where a character starts.
+// Moves `offset` back to the start of a character.
 size_t CharacterStart(std::string_view text, size_t offset) {
   while (offset > 0 && offset < text.size() && (text[offset] & 0xc0) == 0x80) --offset;
   return offset;
@@ -83,7 +83,7 @@ std::string Excerpt(std::string_view line, size_t start, size_t length, Role rol
     const size_t width = clean ? DisplayWidth(c.code) : cell.size();
     shown += cell;
     const bool covered = i >= start && i < start + length;
-    // A tab before the caret stays a tab, so that both lines agree on it.
+    // A tab before the caret stays a tab, so that both lines align.
     carets += covered ? std::string(width, '^') : c.code == '\t' ? "\t" : std::string(width, ' ');
     if (covered) last = carets.size();
     i += c.size;
@@ -100,7 +100,7 @@ std::string Excerpt(std::string_view line, size_t start, size_t length, Role rol
                      Paint(role, carets.substr(first), Channel::kTalk));
 }
 
-// Returns `file:line:column`, or the file alone.
+// Returns `file:line:column`, or only the file.
 std::string Locate(const Span& span, LineFinder& lines) {
   const std::string name = Escape(span.source->name);
   if (span.line == 0) return name;
@@ -144,7 +144,7 @@ void Diagnostics::ThrowIfErrors() const {
 
 std::string PlaceOf(const Span& span) {
   if (span.source == nullptr) return {};
-  // An option of the command line is as short as a place in it would be.
+  // A command-line option is as short as a place in it would be.
   const auto& [name, text] = *span.source;
   LineFinder lines;
   return name.starts_with("--") ? fmt::format("{} {}", name, Escape(text)) : Locate(span, lines);
@@ -170,7 +170,7 @@ std::string RenderOne(const Diagnostic& diagnostic, LineFinder& lines) {
   return out + RenderHint(diagnostic.hint);
 }
 
-// An error or a warning, which stays together with its notes.
+// An error or a warning, together with its notes.
 struct Group {
   size_t begin, end;
   std::tuple<size_t, uint32_t, uint32_t> place;
@@ -193,7 +193,7 @@ std::vector<Group> ByPlace(const std::vector<Diagnostic>& diagnostics) {
   return groups;
 }
 
-// Returns the line that counts those beyond the `most` that are shown; empty if there are none.
+// Returns the line that counts the diagnostics after the first `most`; empty if `most` covers all.
 std::string AndMore(size_t count, size_t most, std::string_view what, std::string_view then) {
   if (count <= most) return {};
   return fmt::format("… and {}{} more {}{}{}\n",

@@ -1,4 +1,4 @@
-// Collects what is wrong with the user's input in every stage, and renders it once.
+// Collects errors and warnings about the user's input from every stage, and renders them.
 #pragma once
 
 #include <concepts>
@@ -18,15 +18,15 @@ namespace shardinit {
 struct Diagnostic {
   enum class Severity { kNote, kWarning, kError };
   Severity severity;
-  Span span;  // null span.source: only the message is shown
+  Span span;  // null span.source: shows only the message
   std::string message;
-  std::string hint;  // empty if there is nothing useful to suggest
+  std::string hint;  // empty: nothing to suggest
 };
 
 std::string_view NameOf(Diagnostic::Severity severity);  // `error`, as users see it
 
-// The result of a function that has reported a mistake, as its caller has it: nothing, null or
-// false.
+// The result of a function that has reported an error. Converts to nothing, null or false, as the
+// function's result type requires.
 struct Reported {
   template <typename T>
   operator std::optional<T>() && {
@@ -50,31 +50,31 @@ struct Reported {
   }
 };
 
-// Collects mistakes in the user's input. Stages report everything they find; nothing is printed
-// here. Owns the sources that spans point into.
+// Collects errors and warnings. Stages report everything they find, and nothing is printed here.
+// Owns the sources that spans point into.
 class Diagnostics {
  public:
   static constexpr size_t kMostErrors = 200;
 
-  // Keeps `source` alive as long as any copy of this collector's sources.
+  // Keeps `source` alive as long as any copy of this collector's list of sources.
   const Source* Add(Source source);
 
-  // Adds an error, and ends the run (throws InvalidSpec) at kMostErrors.
+  // Adds an error. Throws InvalidSpec at kMostErrors.
   Reported Error(Span span, std::string message, std::string hint = {});
-  // Adds something that may be meant, unless the user denies warnings. Passes count what was
-  // reported to know whether their input is right, so only the last one warns.
+  // Adds a warning about valid input that is probably not intended. Call it only in the last pass:
+  // passes count all reports to decide whether their input is valid.
   void Warning(Span span, std::string message, std::string hint);
-  // Adds a second place that belongs to the last error or warning, such as a first definition.
+  // Adds a second place to the last error or warning, such as a first definition.
   void Note(Span span, std::string message);
 
   const std::vector<Diagnostic>& all() const { return all_; }
-  // Counts errors; what is only noted stops nothing.
+  // Counts errors, not warnings or notes.
   size_t errors() const { return errors_; }
   bool HasErrors() const { return errors_ > 0; }
 
-  // Makes every warning an error.
+  // Turns all warnings into errors.
   void DenyWarnings();
-  // Ends a stage: throws InvalidSpec if any error was reported.
+  // Ends a stage. Throws InvalidSpec if any error was reported.
   void ThrowIfErrors() const;
 
  private:
@@ -97,15 +97,15 @@ class InvalidSpec : public std::runtime_error {
   std::shared_ptr<const std::deque<Source>> sources_;
 };
 
-// Returns `file:line:column` or `--set vars.d=8`; empty if there is no place.
+// Returns `file:line:column` or `--set vars.d=8`; empty if the span has no source.
 std::string PlaceOf(const Span& span);
 
-// Renders `file:line:column: error: message`, the source line, a caret line, a hint. Control
-// characters of the user's text are escaped. A span whose line is 0 is the whole file.
+// Renders `file:line:column: error: message`, the source line, a caret line and a hint. Escapes
+// control characters of the user's text. A span with line 0 is the whole file.
 std::string Render(const Diagnostic& diagnostic);
 
-// Renders all of them, by place, at most so many errors and warnings, and then lines that count the
-// rest of each.
+// Renders diagnostics sorted by place: up to `errors` errors and `warnings` warnings, then lines
+// with the number of omitted ones.
 std::string Render(const std::vector<Diagnostic>& diagnostics, size_t errors = 20,
                    size_t warnings = 8);
 

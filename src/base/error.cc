@@ -12,7 +12,7 @@ namespace shardinit {
 Error SystemError(const std::string& action, const std::string& path, int error) {
   std::string hint;
   if (error == EMFILE || error == ENFILE) hint = "raise the limit on open files: `ulimit -n`";
-  // Trying again does not help in these cases.
+  // A retry cannot help in these cases.
   ExitCode code = ExitCode::kUsage;
   switch (error) {
     case EROFS:

@@ -1,4 +1,4 @@
-// Errors that are not the spec's fault: the world's, and bugs of shardinit.
+// Defines errors other than mistakes in a spec: failures of the system, and bugs of shardinit.
 #pragma once
 
 #include <cerrno>
@@ -9,20 +9,20 @@
 
 namespace shardinit {
 
-// The exit code tells a shell or a job scheduler whether it helps to try again. shardinit(1)
-// documents the codes.
+// The exit code tells a shell or a job scheduler whether to retry. shardinit(1) documents the
+// codes.
 enum class ExitCode {
   kOk = 0,         // done; no difference
-  kDifferent = 1,  // difference or damage found
-  kUsage = 2,      // bad usage or bad spec; a place that cannot do it, such as a read-only one
-  kWorld = 3,      // disk, memory, network: a job may retry
-  kConflict = 4,   // the output folder holds another plan, or is not a folder
+  kDifferent = 1,  // found a difference or damage
+  kUsage = 2,      // bad usage or spec, or a place that cannot do it, such as a read-only one
+  kWorld = 3,      // disk, memory or network failed: a job may retry
+  kConflict = 4,   // the output folder contains another plan, or is not a folder
   kRefused = 5,    // a hostile or foreign file
   kBug = 70,       // a bug in shardinit
 };
 
-// Something outside the spec failed. The message says, in words for the user, what was being done,
-// to which path, and why it failed.
+// A failure outside the spec. The message names the action, the path and the reason, in words for
+// users.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& message, std::string hint = {})
@@ -35,26 +35,26 @@ class Error : public std::runtime_error {
   std::string hint_;
 };
 
-// Makes an Error such as "cannot write `path`: No space left on device", exit 3; or exit 2 where
-// trying again does not help: EROFS, EOPNOTSUPP, ENOSYS, EACCES, EPERM, ELOOP and ENAMETOOLONG. A
-// file in the place of a folder (ENOTDIR) is exit 4.
+// Returns an Error such as "cannot write `path`: No space left on device", with exit code 3. The
+// code is 2 where a retry cannot help: EROFS, EOPNOTSUPP, ENOSYS, EACCES, EPERM, ELOOP and
+// ENAMETOOLONG. It is 4 for ENOTDIR: a file where a folder should be.
 Error SystemError(const std::string& action, const std::string& path, int error = errno);
 
-// Makes an Error (kConflict): something else is in the place of a folder that a user named.
+// Returns an Error (kConflict): something else has the name of a folder that the user chose.
 Error Conflict(const std::string& message);
 
-// Renders what is not a Diagnostic for users: `shardinit: error: …`, a hint.
+// Renders an error without a Diagnostic: `shardinit: error: …` and a hint.
 std::string RenderError(const std::string& message, const std::string& hint);
-// Renders a line below an error or warning; nothing for an empty hint.
+// Renders the hint below an error or warning; nothing if `hint` is empty.
 std::string RenderHint(std::string_view hint);
 
-// A bug in shardinit; the message names the place.
+// A bug in shardinit. The message names the place.
 class Bug : public std::logic_error {
  public:
   using std::logic_error::logic_error;
 };
 
-// Checks an invariant that only a bug in shardinit can break.
+// Throws Bug unless `condition`, an invariant that only a bug can break, is true.
 void Check(bool condition, const char* what, const char* file = __builtin_FILE(),
            int line = __builtin_LINE());
 

@@ -7,8 +7,8 @@
 namespace shardinit::exact {
 namespace {
 
-// Sets MPFR to a double's exponents, subnormals included: with its precision a function rounds
-// once, from the true value to the double.
+// Sets MPFR's exponent range to the range of double, including subnormals. With double's precision,
+// a function then rounds once, from the true value to the double.
 class DoubleRange {
  public:
   DoubleRange() : emin_(mpfr_get_emin()), emax_(mpfr_get_emax()) {
@@ -21,11 +21,11 @@ class DoubleRange {
   }
 
  private:
-  mpfr_exp_t emin_, emax_;  // MPFR's own range, which is per thread
+  mpfr_exp_t emin_, emax_;  // MPFR's own range, per thread
 };
 
-// Frees the constants that MPFR computes once for each thread. An MPFR that shares them and its
-// range among threads would give wrong values, or crash.
+// Frees the constants that MPFR caches per thread. An MPFR that shared them and the exponent range
+// among threads would compute wrong values or crash.
 struct Constants {
   Constants() { Check(mpfr_buildopt_tls_p() != 0, "MPFR was built for one thread"); }
   ~Constants() { mpfr_free_cache2(MPFR_FREE_LOCAL_CACHE); }
@@ -69,8 +69,8 @@ double Tanh(double x) { return Rounded(mpfr_tanh, x); }
 double Erf(double x) { return Rounded(mpfr_erf, x); }
 
 double NormalCdf(double z) {
-  // The result is erfc(-z / sqrt 2) / 2 with so many digits that only the last step, to double,
-  // rounds visibly.
+  // Computes erfc(-z / sqrt 2) / 2 with enough digits that only the last step, to double, rounds
+  // visibly.
   constexpr mpfr_prec_t kDigits = 320;
   Number x(kDigits), root(kDigits);
   mpfr_sqrt_ui(root, 2, MPFR_RNDN);

@@ -1,6 +1,7 @@
-// These are functions that libm does not promise to round: here each result is the correctly
-// rounded one, so it is the same on every machine. They are the only door to MPFR, and are for
-// scalars (microseconds a call), not for elements.
+// Computes functions that libm may round differently on each machine. Each result is correctly
+// rounded, so it is the same everywhere.
+//
+// Only this file uses MPFR. A call takes microseconds, so use it for scalars, not for elements.
 #pragma once
 
 namespace shardinit::exact {
@@ -14,6 +15,6 @@ double Sin(double x);
 double Cos(double x);
 double Tanh(double x);
 double Erf(double x);
-double NormalCdf(double z);  // the standard normal's: (1 + erf(z / sqrt 2)) / 2
+double NormalCdf(double z);  // standard normal: (1 + erf(z / sqrt 2)) / 2
 
 }  // namespace shardinit::exact

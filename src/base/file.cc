@@ -49,7 +49,7 @@ Fd OpenToRead(const std::string& path) {
 }
 
 Fd FileInMemory(std::string_view text, const std::string& what) {
-  // Old C libraries do not have the function.
+  // Old C libraries lack memfd_create().
   Fd file(static_cast<int>(syscall(SYS_memfd_create, "text", MFD_CLOEXEC)));
   if (!file || !WriteAll(file.get(), text.data(), text.size(), 0)) throw SystemError("keep", what);
   return file;
@@ -114,7 +114,7 @@ std::string ReadFile(const std::string& path, size_t limit) {
     return ReadToEnd(STDIN_FILENO, "standard input", limit);
   }
   RequireLocal(path);
-  // O_NONBLOCK keeps the opening of a FIFO from waiting for a writer.
+  // O_NONBLOCK avoids waiting for the writer of a FIFO.
   const Fd fd = OpenAt(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
   if (!fd && (errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP)) {
     throw Error(ExitCode::kUsage, fmt::format("there is no file `{}`", path));
@@ -234,7 +234,7 @@ bool AreSame(const struct stat& a, const struct stat& b) {
 bool AreUnchanged(const struct stat& a, const struct stat& b) {
   return AreSame(a, b) && a.st_size == b.st_size && a.st_mtim.tv_sec == b.st_mtim.tv_sec &&
          a.st_mtim.tv_nsec == b.st_mtim.tv_nsec && a.st_ctim.tv_sec == b.st_ctim.tv_sec &&
-         a.st_ctim.tv_nsec == b.st_ctim.tv_nsec;  // the time that no program can set back
+         a.st_ctim.tv_nsec == b.st_ctim.tv_nsec;  // ctime: no program can set it back
 }
 
 void MakeFolder(const std::string& path) {
@@ -242,7 +242,7 @@ void MakeFolder(const std::string& path) {
   int error = make();
   if (error == ENOENT && FolderOf(path) != path) {
     MakeFolder(FolderOf(path));
-    // This repeats once: an empty name, or a working folder that is gone, stays ENOENT.
+    // Try only once more: ENOENT persists for an empty name, or in a deleted working folder.
     error = make();
   }
   struct stat info;
@@ -254,8 +254,8 @@ void MakeFolder(const std::string& path) {
     throw Error(ExitCode::kConflict, fmt::format("`{}` exists and is not a folder", path),
                 "choose another output folder with `-o`");
   }
-  // The folder may be left by a run that was killed before it could sync the name. Others' folders
-  // can be closed to readers.
+  // A run that was killed before it synced the name may have left the folder. Folders of other
+  // users may be unreadable.
   const Fd above = OpenAt(AT_FDCWD, FolderOf(path), O_RDONLY | O_DIRECTORY);
   if (!above && errno == EACCES) return;
   if (!above) throw SystemError("open the folder", FolderOf(path));
@@ -267,8 +267,8 @@ void SyncFolder(int fd, const std::string& path) {
   do {
     error = fsync(fd) != 0 ? errno : 0;
   } while (error == EINTR);
-  // Some network file systems do not sync folders and say EINVAL; a folder that is closed to
-  // readers has a descriptor for names alone, and says EBADF.
+  // Some network file systems do not sync folders and return EINVAL. An unreadable folder has a
+  // descriptor for names only, which returns EBADF.
   if (error != 0 && error != EINVAL && error != EBADF) {
     throw SystemError("sync the folder", path, error);
   }
@@ -276,8 +276,8 @@ void SyncFolder(int fd, const std::string& path) {
 
 namespace {
 
-// Looks at `path`; returns false if nothing is there. Any other failure does not tell, and is an
-// error.
+// Returns false if nothing is at `path`. Throws any other failure, since it does not answer the
+// question.
 bool Look(const std::string& path, bool follow, struct stat* info) {
   if ((follow ? stat : lstat)(path.c_str(), info) == 0) return true;
   if (errno == ENOENT || errno == ENOTDIR) return false;
@@ -317,7 +317,7 @@ namespace {
 
 bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-// Returns `s3` of `s3://bucket/x`, with schemes as in RFC 3986; empty if the path has none.
+// Returns `s3` for `s3://bucket/x`, with schemes as in RFC 3986; empty if the path has none.
 std::string_view SchemeOf(std::string_view path) {
   const std::string_view scheme = path.substr(0, std::min(path.find("://"), path.size()));
   if (scheme.size() == path.size() || scheme.empty() || !IsLetter(scheme[0])) return {};

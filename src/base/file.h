@@ -1,4 +1,4 @@
-// Reads whole files, and offers all that descriptors need. base/new_file.h makes new files.
+// Reads whole files and wraps file descriptors; base/new_file.h creates files.
 #pragma once
 
 #include <sys/stat.h>
@@ -21,93 +21,94 @@ class Fd {
   ~Fd();
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
-  // Closes and reports: a close can be the first call to say that a write failed.
+  // Closes and returns success: close(2) may be the first call that reports a failed write.
   bool Close();
-  int Release();  // The caller closes it.
+  int Release();  // The caller must close it.
 
  private:
   int fd_ = -1;
 };
 
-// Works like openat(2), but is not stopped by signals, and the descriptor is not inherited. Returns
-// none with errno set on failure.
+// Works like openat(2), but retries after signals, and child processes do not inherit the
+// descriptor. Returns an empty Fd and sets errno on failure.
 Fd OpenAt(int folder, const std::string& name, int flags, unsigned mode = 0);
 
 // Opens a file for reading, without waiting for the writer of a FIFO. Throws Error: kUsage if it is
 // a device, else kWorld.
 Fd OpenToRead(const std::string& path);
-// Returns a file in memory, at its beginning, with this text. `what` is for the message of the
-// Error (kWorld) that is thrown without memory.
+// Returns a file in memory with this text, positioned at its start. Throws Error (kWorld), which
+// names `what`, if memory is short.
 Fd FileInMemory(std::string_view text, const std::string& what);
-// Reads all of these bytes, or throws Error (kWorld).
+// Reads exactly `size` bytes. Throws Error (kWorld).
 void ReadExactly(int fd, const std::string& path, void* data, size_t size, int64_t offset);
 
-// These split a path; `a/b/` is `b` in `a`, as `a/b` is.
+// Split a path. `a/b/` is treated as `a/b`: `b` in `a`.
 std::string FolderOf(const std::string& path);
 std::string NameOf(const std::string& path);
 
-// Returns the bytes of a regular file; `-` is standard input. Throws Error: kUsage if there is
-// none, it is no regular file or over `limit` bytes, else kWorld.
+// Returns the bytes of a regular file; `-` is standard input. Throws Error: kUsage if the file does
+// not exist, is not regular or exceeds `limit` bytes, else kWorld.
 std::string ReadFile(const std::string& path, size_t limit = 64 << 20);
 
-// Throws the Error of ReadFile for a file over its limit.
+// Throws ReadFile's Error for a file over its limit.
 [[noreturn]] void ThrowTooLarge(const std::string& path, size_t limit);
 
-// Returns false if there is no such file; throws as ReadFile does for any other failure.
+// Returns false if the file does not exist. Throws as ReadFile does for any other failure.
 bool ReadFileIfExists(const std::string& path, size_t limit, std::string* text);
 
-// Returns the text of a file of the kernel's, below /proc; empty if it cannot be read. It is no
-// input of the user's. Throws Error (kWorld) if no more files may be open: that says nothing of it.
+// Returns the text of a kernel file such as those in /proc; empty if reading fails. Does not count
+// as an input of the user. Throws Error (kWorld) if too many files are open, which has nothing to
+// do with this file.
 std::string ReadKernelFile(const std::string& path);
 
-// Calls fdatasync(2), not stopped by signals. Returns false with errno set on failure.
+// Calls fdatasync(2) and retries after signals. Returns false and sets errno on failure.
 bool SyncData(int fd);
 
-// These make a full disk show before hours of work, not after. File systems that cannot allocate
-// ahead say so and lose nothing but that.
+// Report a full disk before hours of work instead of after. A file system that cannot allocate
+// ahead lacks only this early report.
 void AllocateSpace(int fd, int64_t size, const std::string& path);
 void CheckFreeSpace(int folder, int64_t size, const std::string& path);
 
-// Writes all of it, however little the kernel takes at a time. Returns false with errno set on
+// Writes all bytes, even if the kernel takes only some at a time. Returns false and sets errno on
 // failure.
 bool WriteAll(int fd, const void* data, size_t size, int64_t offset);
-bool ReadAll(int fd, void* data, size_t size, int64_t offset);  // short file: false, errno 0
+bool ReadAll(int fd, void* data, size_t size, int64_t offset);  // file too short: false, errno 0
 
-// Calls `visit` with the bytes of a range, piece by piece. Throws Error (kWorld) if it cannot be
-// read, and can be interrupted.
+// Calls `visit` with the bytes of a range, in pieces. Throws Error (kWorld) if reading fails. Can
+// be interrupted.
 void ReadRange(int fd, const std::string& path, int64_t offset, int64_t bytes,
                const std::function<void(std::string_view piece)>& visit);
 
-bool AreSame(const struct stat& a, const struct stat& b);       // one file, by all its names
-bool AreUnchanged(const struct stat& a, const struct stat& b);  // and with the bytes that it had
+bool AreSame(const struct stat& a, const struct stat& b);       // same file, under any name
+bool AreUnchanged(const struct stat& a, const struct stat& b);  // same file, same bytes
 
-// Creates the folder, and those above it, unless it is there. Its name is on the disk when this
-// returns. Throws Error (kConflict) if a file is in its place.
+// Creates the folder and its parents unless they exist. When this returns, the name is on disk.
+// Throws Error (kConflict) if a file has the name.
 void MakeFolder(const std::string& path);
 void SyncFolder(int fd, const std::string& path);
 
-// Return false only if the system says that nothing is at `path`; any other failure is thrown.
-bool LookAt(const std::string& path, struct stat* info);  // at what links lead to
+// Return false only if the system reports that nothing is at `path`. Throw any other failure.
+bool LookAt(const std::string& path, struct stat* info);  // follows links
 bool Exists(const std::string& path);
-bool IsFolder(const std::string& path);  // a folder or a link to one
-// Throws Error (kUsage) if `path`, which a user gave for a folder, is not one.
+bool IsFolder(const std::string& path);  // a folder, or a link to one
+// Throws Error (kUsage) if `path`, which the user gave as a folder, is not one.
 void RequireFolder(const std::string& path);
-int64_t FileSize(const std::string& path);  // -1: no such regular file
+int64_t FileSize(const std::string& path);  // -1: not a regular file
 
-// Throws Error (kUsage), with the way that works, if `path` begins with a scheme and `://`: else a
-// file or folder of that name would be made or looked for here.
+// Throws Error (kUsage) with a working alternative if `path` begins with a scheme and `://`.
+// Otherwise shardinit would create or look for a local file or folder of that name.
 void RequireLocal(const std::string& path);
 
-// The files that this process has read for its user, which no result may replace, are remembered.
+// These remember the files that this process read for its user: no result may replace them.
 
-// Makes AddInput remember inputs from now on. The library, which writes nothing, never calls this:
-// it keeps nothing between calls.
+// Makes AddInput remember inputs from now on. The library never calls this: it writes nothing, and
+// keeps nothing between calls.
 void RememberInputs();
 
-// Files are known by device and inode, so by all their names. Safe to use from several threads.
+// Identify files by device and inode, and so by any name. Thread-safe.
 void AddInput(const struct stat& file, const std::string& path);
 bool IsInput(const struct stat& file);
-// Returns the paths by which they were opened, ascending.
+// Returns the paths of the inputs as they were opened, sorted.
 std::vector<std::string> InputPaths();
 
 }  // namespace shardinit

@@ -15,7 +15,7 @@ Fingerprint FingerprintOf(const uint8_t* data, int64_t bytes) {
     FillRandom(words.data(), words.size() * sizeof(uint64_t));
     return words;
   }();
-  Fingerprint sums[2] = {0, 0};  // Two sums do not wait for one another.
+  Fingerprint sums[2] = {0, 0};  // Two sums do not wait for each other.
   const uint64_t* next = key.data();
   const auto add = [&next](const void* from, size_t size, Fingerprint* sum) {
     uint64_t pair[2] = {0, 0};

@@ -20,7 +20,7 @@ constexpr std::string_view kLink = "is a link to elsewhere", kNoFile = "is not a
 NameKind KindOf(int folder, const dirent* entry, const std::string& path) {
   struct stat info = {};
   info.st_mode = DTTOIF(entry->d_type);
-  const bool is_known = entry->d_type != DT_UNKNOWN;  // Some file systems do not say.
+  const bool is_known = entry->d_type != DT_UNKNOWN;  // some file systems do not report types
   if (!is_known && fstatat(folder, entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
     throw SystemError("read", path);
   }
@@ -30,8 +30,8 @@ NameKind KindOf(int folder, const dirent* entry, const std::string& path) {
                                  : NameKind::kOther;
 }
 
-// Calls `visit` with each name in the folder `name` of another one, and a descriptor of the folder;
-// `path` is for messages.
+// Calls `visit` with each entry of the folder `name` in the folder `above`, and a descriptor of the
+// inner folder. `path` is for messages.
 void ForEachEntry(int above, const std::string& name, const std::string& path,
                   const std::function<void(int folder, const dirent* entry)>& visit) {
   // Only the path that a user names may be a link.
@@ -50,7 +50,7 @@ void ForEachEntry(int above, const std::string& name, const std::string& path,
   }
 }
 
-// Walks the folder `name` of another one.
+// Walks the folder `name` in the folder `above`.
 void WalkBelow(int above, const std::string& name, const std::string& path,
                const std::string& prefix,
                const std::function<bool(const std::string&, NameKind)>& visit) {
@@ -64,10 +64,10 @@ void WalkBelow(int above, const std::string& name, const std::string& path,
   });
 }
 
-// Works like OpenIfFile, with a name in the folder of a descriptor; `path` is for messages.
+// Works like OpenIfFile for a name in the folder of a descriptor. `path` is for messages.
 std::string_view OpenIfFileAt(int folder, const std::string& name, const std::string& path, Fd* fd,
                               int64_t* size) {
-  // O_NONBLOCK keeps the opening of a FIFO from waiting for a writer.
+  // O_NONBLOCK avoids waiting for the writer of a FIFO.
   *fd = OpenAt(folder, name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
   if (!*fd && (errno == ENOENT || errno == ENOTDIR)) return kIsMissing;
   if (!*fd && errno == ELOOP) return kLink;
@@ -91,7 +91,7 @@ std::string_view ReadIfFileAt(int folder, const std::string& name, const std::st
   return {};
 }
 
-// Opens a folder. One that is closed to readers gets a descriptor for names alone.
+// Opens a folder. An unreadable folder gets a descriptor for names only.
 Fd OpenFolderAt(int folder, const std::string& name, int flags) {
   Fd fd = OpenAt(folder, name, O_RDONLY | O_DIRECTORY | flags);
   if (!fd && errno == EACCES) fd = OpenAt(folder, name, O_PATH | O_DIRECTORY | flags);
@@ -105,7 +105,7 @@ void Walk(const std::string& folder,
   WalkBelow(AT_FDCWD, folder, folder, "", visit);
 }
 
-// std::filesystem::is_empty() calls std::terminate() where it gets no memory.
+// Not std::filesystem::is_empty(), which calls std::terminate() if it gets no memory.
 bool IsEmptyFolder(const std::string& path) {
   bool is_empty = IsFolder(path);
   if (!is_empty) return false;
@@ -122,7 +122,7 @@ std::string_view ReadIfFile(const std::string& path, size_t limit, std::string* 
 }
 
 Folder Folder::Open(const std::string& path) {
-  // A name that could not be opened but exists now is being made by another process.
+  // If opening fails but the name exists now, another process is creating the folder.
   for (int turn = 0; turn < 10; ++turn) {
     Fd fd = OpenFolderAt(AT_FDCWD, path, 0);
     if (fd) return {path, std::move(fd)};

@@ -5,13 +5,13 @@
 namespace shardinit {
 namespace {
 
-// Returns the part of a path pattern at its beginning; of another pattern, all of it.
+// Returns the first part of a path pattern, or all of any other pattern.
 std::string_view PartOf(std::string_view pattern, Stars stars) {
   return stars == Stars::kRuns ? pattern : pattern.substr(0, pattern.find('.'));
 }
 
-// Returns the length of the first element of `part`: a set, or one character. At the end of a part
-// that is its dot.
+// Returns the length of the first element of `part`: a set or one character. At the end of a part,
+// that is the dot.
 size_t ElementLength(std::string_view part) {
   // A `]` that comes first is a member of the set, not its end.
   const size_t first = part.starts_with("[!") ? 3 : 2;
@@ -19,7 +19,7 @@ size_t ElementLength(std::string_view part) {
   return end == part.npos ? 1 : end + 1;
 }
 
-// Tells whether the first element of `part` stands for `c`.
+// Returns whether the first element of `part` matches `c`.
 bool ElementMatches(std::string_view part, char c, Stars stars) {
   if (stars == Stars::kParts && (c == '.' || part.empty())) return c == '.' && part.empty();
   const std::string_view element = part.substr(0, ElementLength(part));
@@ -43,10 +43,10 @@ bool ElementMatches(std::string_view part, char c, Stars stars) {
 bool Matches(std::string_view pattern, std::string_view text, Stars stars) {
   constexpr size_t kNone = std::string_view::npos;
   const bool in_parts = stars == Stars::kParts;
-  // On a mismatch only the last `*` can take one character more, and then only the last `**` one
-  // part more: the choices of earlier ones are already as good as any other.
+  // After a mismatch, only the last `*` can take one more character, and then only the last `**`
+  // one more part. The choices of earlier stars are already as good as any other.
   struct Choice {
-    size_t pattern = kNone, text = 0;  // what is behind the star
+    size_t pattern = kNone, text = 0;  // the positions after the star
   };
   Choice run, parts;
   size_t p = 0, t = 0;
@@ -161,7 +161,7 @@ const std::vector<size_t>& Globs::Match(std::string_view text) {
   return matches_;
 }
 
-// Adds a node, and those behind stars, which may also stand for nothing.
+// Adds a node, and the nodes after its stars, which may also match nothing.
 void Globs::Reach(size_t node) {
   if (std::exchange(nodes_[node].reached, step_) == step_) return;
   next_.push_back(node);

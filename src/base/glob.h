@@ -1,4 +1,4 @@
-// Matches shell-like patterns with texts and with paths of tensors, in linear time and without
+// Matches shell-like patterns against texts and tensor paths, in linear time and independent of the
 // locale.
 #pragma once
 
@@ -13,15 +13,15 @@
 
 namespace shardinit {
 
-// In every pattern `?` stands for one character, `[a-z]` for one of a set of bytes and `[!a-z]` for
-// one outside it. The whole text must match. What a star stands for is one of two things.
+// In every pattern, `?` matches one character, `[a-z]` one byte of a set and `[!a-z]` one byte
+// outside it. The pattern must match the whole text. Stars have one of two meanings.
 enum class Stars {
-  // `*` is any run of characters, dots too: names of files, and the lists of layouts and
+  // `*` matches any characters, including dots. For file names, and the lists of layouts and
   // optimizers.
   kRuns,
-  // `*` is a part of a path or some of it, and the part `**` any number of parts, but at the end of
-  // a pattern at least one: `sharding`, and every option of the command line. No `?` or set is a
-  // dot.
+  // `*` matches any characters within a part of a path. The part `**` matches any number of parts,
+  // or at least one at the end of a pattern. `?` and sets do not match dots. For `sharding`, and
+  // every command-line option.
   kParts,
 };
 
@@ -29,24 +29,24 @@ bool Matches(std::string_view pattern, std::string_view text, Stars stars);
 inline bool PathMatches(std::string_view pattern, std::string_view path) {
   return Matches(pattern, path, Stars::kParts);
 }
-// Returns whether a path matches any of the patterns.
+// Returns whether any of the patterns matches a path.
 bool MatchesAny(const std::vector<std::string>& patterns, std::string_view path);
 
-// Matches many such patterns at once, and looks at their common beginnings once.
+// Matches many patterns at once, and checks common prefixes only once.
 class Globs {
  public:
   Globs(const std::vector<std::string>& patterns, Stars stars);
 
-  // Returns the numbers of the patterns that match, ascending, valid until the next call.
+  // Returns the ascending indices of the patterns that match, valid until the next call.
   const std::vector<size_t>& Match(std::string_view text);
 
  private:
-  // A node stands for first elements that some patterns have in common.
+  // A node is a prefix, in elements, that patterns share.
   struct Node {
     std::map<char, size_t> characters;
-    std::vector<std::pair<std::string, size_t>> sets;  // `?` is a set, too
-    size_t run = 0, parts = 0;                         // behind `*` and `**`; 0: none
-    bool is_run = false, is_parts = false;             // takes any more characters
+    std::vector<std::pair<std::string, size_t>> sets;  // including `?`
+    size_t run = 0, parts = 0;                         // after `*` and `**`; 0: none
+    bool is_run = false, is_parts = false;             // accepts any more characters
     std::vector<size_t> patterns;                      // patterns that end here
     uint64_t reached = 0;                              // the last step that reached it
   };
@@ -56,11 +56,11 @@ class Globs {
   void Reach(size_t node);
 
   const Stars stars_;
-  // These patterns have no special characters.
+  // Patterns without special characters.
   std::unordered_map<std::string, std::vector<size_t>> names_;
   std::vector<Node> nodes_ = {Node()};
   uint64_t step_ = 0;
-  std::vector<size_t> now_, next_;  // nodes that the text so far leads to
+  std::vector<size_t> now_, next_;  // nodes that the text so far reaches
   std::vector<size_t> matches_;
 };
 

@@ -29,7 +29,7 @@ void HandleSignals() {
   action.sa_flags = SA_NODEFER;
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction old;
-    // nohup(1) and background jobs ignore signals, which must stay so.
+    // Signals that nohup(1) or a background job ignores must stay ignored.
     if (sigaction(number, nullptr, &old) == 0 && old.sa_handler == SIG_IGN) continue;
     sigaction(number, &action, nullptr);
   }

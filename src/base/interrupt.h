@@ -1,21 +1,21 @@
-// Handles signals that end a run: at once, or noted by a handler and acted on where it is safe.
+// Handles signals that end a run: at once, or later where it is safe.
 #pragma once
 
 namespace shardinit {
 
-// This is thrown where a long piece of work finds that a signal came; unwinding removes temporary
-// files, and main() then ends by the same signal.
+// Long work throws this when a signal has arrived. Unwinding removes temporary files, and main()
+// then ends by the same signal.
 struct Interrupted {
   int signal;
 };
 
-// Installs handlers. SIGINT, SIGTERM and SIGHUP end the process at once while there is nothing to
-// tidy up, and are noted while there is (then a second one ends it); SIGPIPE and SIGXFSZ become
-// errors of the call that met them.
+// Installs handlers. SIGINT, SIGTERM and SIGHUP end the process at once if there is nothing to
+// clean up. Otherwise the first one is recorded, and a second one ends the process. SIGPIPE and
+// SIGXFSZ become errors of the failing call.
 void HandleSignals();
 
-// While one of these lives, there is something to tidy up, such as a temporary file, and signals
-// are noted. Its owner calls ThrowIfInterrupted() in long work.
+// While one of these exists, there is something to clean up, such as a temporary file, and signals
+// are recorded. Its owner calls ThrowIfInterrupted() during long work.
 class SignalsWait {
  public:
   SignalsWait();
@@ -23,14 +23,14 @@ class SignalsWait {
   SignalsWait(SignalsWait&& other) noexcept;
 };
 
-// Returns the signal that came, or 0.
+// Returns the signal that arrived, or 0.
 int PendingSignal();
 
 inline void ThrowIfInterrupted() {
   if (const int signal = PendingSignal()) throw Interrupted{signal};
 }
 
-// Ends the process as if the signal had not been handled.
+// Ends the process by the signal, as if it had no handler.
 [[noreturn]] void EndBySignal(int signal);
 
 }  // namespace shardinit

@@ -40,8 +40,8 @@ void AppendQuoted(std::string_view text, std::string* out) {
   *out += '"';
 }
 
-// Builds the tree itself, because nlohmann's callback for this walks through all earlier members of
-// an array after each member that is an object.
+// Builds the tree itself: after each member that is an object, nlohmann's callback parser walks
+// through all earlier members of its array.
 class TreeBuilder : public nlohmann::json::json_sax_t {
  public:
   TreeBuilder(const std::string& path, size_t size, const ElementVisitor& visit,
@@ -54,7 +54,7 @@ class TreeBuilder : public nlohmann::json::json_sax_t {
   bool number_unsigned(uint64_t value) override { return Scalar(value); }
   bool number_float(double value, const std::string&) override { return Scalar(value); }
   bool string(std::string& value) override { return Scalar(std::move(value)); }
-  bool binary(nlohmann::json::binary_t&) override { return false; }  // JSON has none
+  bool binary(nlohmann::json::binary_t&) override { return false; }  // JSON has no binary values
   bool start_object(size_t) override { return Open(nlohmann::json::object()); }
   bool start_array(size_t) override { return Open(nlohmann::json::array()); }
   bool end_object() override { return Close(); }
@@ -117,8 +117,8 @@ class TreeBuilder : public nlohmann::json::json_sax_t {
   const ElementVisitor& visit_;
   nlohmann::json& tree_;
   std::string top_key_;
-  nlohmann::json* next_;  // where the next value goes, unless in an array
-  // These are objects and arrays; an open one does not move within its container.
+  nlohmann::json* next_;  // where the next value goes, except in an array
+  // Objects and arrays. An open one does not move within its container.
   std::vector<nlohmann::json*> open_;
 };
 
@@ -168,7 +168,7 @@ JsonWriter& JsonWriter::Value(std::string_view text) {
 
 JsonWriter& JsonWriter::Value(double value) {
   Check(value - value == 0, "JSON has no NaN or infinity");
-  // `-0` would be read back as an integer, which has no sign of zero.
+  // `-0` would be read as an integer, which has no negative zero.
   return Raw(value == 0 && std::signbit(value) ? "-0.0" : fmt::format("{}", value));
 }
 

@@ -1,7 +1,8 @@
-// Canonical JSON: the same facts give the same bytes on every machine. Keys stand in the order they
-// are written (each schema fixes it), numbers are integers or shortest round-trip decimals, and
-// text is escaped by RFC 8785. A byte of a name that is not UTF-8, which JSON cannot say, becomes
-// the four characters `\xff`.
+// Writes canonical JSON, the same bytes on every machine, and parses untrusted JSON.
+//
+// Keys are in the order of writing, which each schema fixes. Numbers are integers or shortest
+// round-trip decimals. Text is escaped by RFC 8785. A byte of a name that is not UTF-8, which JSON
+// cannot represent, becomes the four characters `\xff`.
 #pragma once
 
 #include <concepts>
@@ -17,9 +18,9 @@
 #include <utility>
 #include <vector>
 
-// Reads every whole number of JSON: a value that is not one, or does not fit, is a json::exception.
-// The library's own reader would cut it off, or convert it out of range. Every file that includes
-// nlohmann/json.hpp includes this file, too.
+// Reads any integer type from JSON. Throws json::exception if the value is not an integer or does
+// not fit. The library's own reader would truncate it or convert it out of range. Every file that
+// includes nlohmann/json.hpp must include this file.
 template <typename T>
 requires(std::integral<T> && !std::same_as<T, bool>) struct nlohmann::adl_serializer<T, void>
     : adl_serializer<T, const void> {
@@ -42,8 +43,7 @@ requires(std::integral<T> && !std::same_as<T, bool>) struct nlohmann::adl_serial
 namespace shardinit {
 
 // Streams JSON into a string, so that a plan of a million tensors needs no tree. Objects and arrays
-// that are opened with kLines put each member on a line of its own, so `diff` works on plans and
-// manifests.
+// that begin with kLines have one member per line, so `diff` works on plans and manifests.
 class JsonWriter {
  public:
   enum Layout { kInline, kLines };
@@ -60,7 +60,7 @@ class JsonWriter {
   JsonWriter& Value(std::integral auto value) { return Raw(std::to_string(value)); }
   JsonWriter& Value(double value);
   JsonWriter& Value(std::nullptr_t) { return Raw("null"); }
-  // Writes an array of what is in a range, which may be ranges.
+  // Writes a range as an array. Its elements may be ranges.
   template <typename T>
   requires(!std::convertible_to<const T&, std::string_view> &&
            requires(const T& t) { std::begin(t); }) JsonWriter& Value(const T& values) {
@@ -70,20 +70,20 @@ class JsonWriter {
   }
   JsonWriter& Raw(std::string_view json);
 
-  // Writes key and value.
+  // Writes a key and a value.
   template <typename T>
   JsonWriter& Member(std::string_view key, const T& value) {
     return Key(key).Value(value);
   }
-  // Writes null for a value that there is not.
+  // Writes null unless `is_there`.
   template <typename T>
   JsonWriter& MemberOrNull(std::string_view key, bool is_there, const T& value) {
     return is_there ? Member(key, value) : Member(key, nullptr);
   }
 
-  // Returns the text, with a newline; every Begin must have its End.
+  // Returns the text with a final newline. Every Begin must have its End.
   std::string Finish();
-  // Returns the text so far and forgets it, for writers that empty it into a file as they go.
+  // Returns and clears the text so far, for callers that write it to a file in steps.
   std::string Take() { return std::exchange(text_, {}); }
   size_t size() const { return text_.size(); }
 
@@ -101,17 +101,17 @@ class JsonWriter {
   bool after_key_ = false;
 };
 
-// Returns the complaint of the JSON library, without the name of its exception.
+// Returns the JSON library's message without the name of the exception.
 std::string_view ComplaintOf(const std::exception& e);
 
-// A visitor sees each element of the arrays that stand in the top object, as soon as it is
-// complete; `top` is what stands before it, `key` the array's. Elements for which it returns true
-// are not kept, so a list of a million tensors needs no tree of its own.
+// Called with each element of the arrays in the top object, when the element is complete. `top` has
+// the members before it, and `key` is the array's key. Elements for which it returns true are
+// dropped, so a list of a million tensors needs no tree.
 using ElementVisitor = std::function<bool(const nlohmann::json& top, const std::string& key,
                                           const nlohmann::json& element)>;
 
-// Parses untrusted JSON: no duplicate keys, at most 32 levels. Throws Error (kRefused) that names
-// `path`.
+// Parses untrusted JSON without duplicate keys and with at most 32 levels. Throws Error (kRefused),
+// which names `path`.
 nlohmann::json ParseJson(std::string_view text, const std::string& path,
                          const ElementVisitor& visit = nullptr);
 

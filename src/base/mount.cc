@@ -15,7 +15,7 @@
 namespace shardinit {
 namespace {
 
-// A space stands as `\040`.
+// Decodes octal escapes: a space is `\040`.
 std::string Unescaped(std::string_view field) {
   std::string text;
   for (size_t i = 0; i < field.size(); ++i) {
@@ -52,7 +52,7 @@ std::optional<Mount> FindMount(std::string_view mountinfo, dev_t device) {
     const size_t end = std::min(mountinfo.find('\n'), mountinfo.size());
     const std::vector<std::string_view> fields = Fields(mountinfo.substr(0, end));
     mountinfo.remove_prefix(std::min(end + 1, mountinfo.size()));
-    // Optional fields end with a hyphen.
+    // The optional fields end with a hyphen.
     const auto hyphen = std::find(fields.begin(), fields.end(), "-");
     if (fields.size() < 5 || fields.end() - hyphen < 3 || fields[2] != numbers) continue;
     return Mount{Unescaped(fields[4]), Unescaped(hyphen[1]), Unescaped(hyphen[2])};

@@ -1,4 +1,4 @@
-// The file systems that paths are on, as the kernel lists them.
+// Finds the file system that a path is on, in the kernel's list of mounts.
 #pragma once
 
 #include <sys/types.h>
@@ -10,20 +10,19 @@
 namespace shardinit {
 
 struct Mount {
-  std::string place;   // the folder where it is mounted
-  std::string type;    // as in `ext4` or `fuse.rclone`
-  std::string source;  // what is mounted
+  std::string place;   // the mount point
+  std::string type;    // such as `ext4` or `fuse.rclone`
+  std::string source;  // the mounted device or store
 };
 
-// Finds a file system by its device in the text of /proc/self/mountinfo.
+// Finds a file system by its device in `mountinfo`, the text of /proc/self/mountinfo.
 std::optional<Mount> FindMount(std::string_view mountinfo, dev_t device);
 
-// Tells whether a mount shows the objects of a store as files.
+// Returns whether a mount shows the objects of a store as files.
 bool IsOfObjectStore(const Mount& mount);
 
-// Throws Error (kUsage) if `folder`, or the nearest folder above it that is there, is in a bucket
-// of an object store that is mounted: a file may be there later than its writer believes, or
-// replace another one.
+// Throws Error (kUsage) if `folder`, or its nearest existing parent, is in a mounted bucket of an
+// object store. There, files may appear late or replace other files.
 void RequireNoBucketMount(const std::string& folder);
 
 }  // namespace shardinit

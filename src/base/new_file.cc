@@ -1,5 +1,5 @@
-// One file, since new files, new folders, staged folders and what killed runs left of them share
-// temporary names and locks.
+// One file, because new files, new folders, staged folders and leftovers share temporary names and
+// locks.
 #include "base/new_file.h"
 
 #include <fcntl.h>
@@ -24,11 +24,11 @@
 namespace shardinit {
 namespace {
 
-constexpr time_t kOldSeconds = time_t{6} * 3600;  // since the last byte was written
+constexpr time_t kOldSeconds = time_t{6} * 3600;  // since the last write
 constexpr size_t kDigits = 16;
 
-// Returns the boot id of the running kernel, which reveals nothing about it. Where it cannot be
-// read every process counts as a machine of its own, whose left-overs stay for hours.
+// Returns the boot id of the running kernel, which reveals nothing about it. If it is unreadable,
+// every process counts as a machine of its own, whose leftovers stay for hours.
 const std::string& KernelId() {
   static const std::string id = [] {
     const std::string boot = ReadKernelFile("/proc/sys/kernel/random/boot_id");
@@ -37,9 +37,9 @@ const std::string& KernelId() {
   return id;
 }
 
-// Identifies who sees the locks of a folder's files: the kernel that keeps them, in this one of its
-// file systems. Several mounts of one folder in user space, such as FUSE's, have locks of their
-// own.
+// Returns an id of everybody who sees the locks of a folder's files: the kernel that keeps them, on
+// this file system. Mounts of one folder in user space, such as FUSE mounts, each have their own
+// locks.
 std::string OwnerIn(const Folder& folder) {
   struct stat info;
   const uint64_t device = fstat(folder.fd(), &info) == 0 ? info.st_dev : RandomBits();
@@ -72,8 +72,7 @@ Temporary ParseTemporary(std::string_view file) {
   return {file.substr(1, file.size() - kRest - 1), owner};
 }
 
-// Calls `visit` with the temporary names in a folder that stand for names for which `is_ours` is
-// true.
+// Calls `visit` with the temporary names in a folder for whose final names `is_ours` returns true.
 template <typename P, typename F>
 void ForEachTemporary(const Folder& folder, P is_ours, F visit) try {
   const std::string self = folder ? OwnerIn(folder) : std::string();
@@ -84,37 +83,37 @@ void ForEachTemporary(const Folder& folder, P is_ours, F visit) try {
     }
   });
 } catch (const Error&) {
-  // A folder that cannot be read keeps its left-overs.
+  // An unreadable folder keeps its leftovers.
 }
 
-// Tries to lock the file. A file system without locks counts as locked, so nothing there is
-// removed.
+// Tries to lock the file. On a file system without locks, returns true, so that nothing is removed.
 bool IsLocked(int fd) { return flock(fd, LOCK_EX | LOCK_NB) != 0; }
 
-// Makes a new file under a temporary name.
+// Creates a new file with a temporary name.
 std::pair<std::string, Fd> MakeTemporaryFile(const Folder& folder, const std::string& name) {
   for (int turn = 0;; ++turn) {
     std::string temporary = TemporaryName(folder, name);
     Fd fd = OpenAt(folder.fd(), temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
     if (!fd && errno == EEXIST) continue;
     if (!fd) throw SystemError("create a file in", folder.path());
-    // The lock tells RemoveLeftOvers that the owner lives. If that got in between our two calls,
-    // its unlink shows in the link count, and this tries again. File systems without locks need
-    // none: nothing there is removed either.
+    // The lock shows RemoveLeftOvers that the owner is alive. If RemoveLeftOvers ran between our
+    // two calls, the link count shows its unlink, and we try again. File systems without locks need
+    // no lock, since nothing is removed there.
     if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
     struct stat info;
     const bool is_known = fstat(fd.get(), &info) == 0;
-    // A file that another machine removed is stale. A file system that calls all files so is let
-    // go.
+    // A file that another machine removed is stale. Give up on a file system where every file is
+    // stale.
     const bool is_removed = is_known ? info.st_nlink == 0 : errno == ESTALE && turn < 10;
     if (!is_removed) return {temporary, std::move(fd)};
-    unlinkat(folder.fd(), temporary.c_str(), 0);  // It may be there all the same.
+    unlinkat(folder.fd(), temporary.c_str(), 0);  // It may still exist.
   }
 }
 
-// Tells whether a temporary file or folder for `name`, whose lock is free and that was changed
-// `last`, is a left-over. A lock counts where it is seen through another descriptor: not all file
-// systems that take one do so. Elsewhere hours must have passed, by the file system's clock.
+// Returns whether a temporary file or folder for `name`, whose lock is free, is a leftover; `last`
+// is its last change. A free lock counts only if locks are visible through other descriptors, which
+// not every file system that accepts locks ensures. Otherwise hours must have passed, by the file
+// system's clock.
 bool IsLeftOver(const Folder& folder, std::string_view name, bool own, time_t last) {
   const SignalsWait signals;
   const auto [probe, fd] = MakeTemporaryFile(folder, std::string(name));
@@ -127,7 +126,7 @@ bool IsLeftOver(const Folder& folder, std::string_view name, bool own, time_t la
   return is_old || (own && has_locks);
 }
 
-// Returns the last change of a folder and all in it.
+// Returns the time of the last change to a folder or anything in it.
 time_t LastChange(const std::string& path) {
   struct stat info;
   time_t last = stat(path.c_str(), &info) == 0 ? info.st_mtime : 0;
@@ -149,8 +148,8 @@ std::string ProcPath(const Folder& folder, const std::string& name) {
   return fmt::format("/proc/self/fd/{}/{}", folder.fd(), name);
 }
 
-// Removes the folders for `name` that killed runs left, and the files of runs that were killed
-// while they looked whether there is such a folder. Those that cannot be removed stay.
+// Removes the folders for `name` that killed runs left, and the probe files of runs that were
+// killed while they looked for such folders. Entries that cannot be removed stay.
 void RemoveFolderLeftOvers(const Folder& parent, const std::string& name) {
   const auto is_ours = [&](std::string_view other) { return other == name; };
   ForEachTemporary(parent, is_ours, [&](const std::string& file, bool own) {
@@ -167,7 +166,7 @@ void RemoveFolderLeftOvers(const Folder& parent, const std::string& name) {
   RemoveLeftOvers(parent, is_ours, Others::kOld);
 }
 
-// Makes a new folder under a temporary name, with a lock that tells that its owner lives.
+// Creates a new folder with a temporary name and a lock that shows that its owner is alive.
 std::pair<std::string, Folder> MakeTemporaryFolder(const Folder& parent, const std::string& name,
                                                    mode_t mode) {
   while (true) {
@@ -177,7 +176,7 @@ std::pair<std::string, Folder> MakeTemporaryFolder(const Folder& parent, const s
     }
     try {
       Folder folder = parent.OpenSub(temporary);
-      // Another process may have got in between, as for NewFile.
+      // Another process may have removed it between the calls, as for NewFile.
       if (folder && (flock(folder.fd(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) &&
           parent.Exists(temporary)) {
         return {std::move(temporary), std::move(folder)};
@@ -189,22 +188,22 @@ std::pair<std::string, Folder> MakeTemporaryFolder(const Folder& parent, const s
   }
 }
 
-// Removes a folder that is ours, by way of a temporary name: if this is killed half-way, the rest
-// is known to be a left-over.
+// Renames a folder of ours to a temporary name and removes it. If this process is killed in
+// between, the rest is a recognizable leftover.
 void RemoveStaged(const Folder& parent, const std::string& name, const std::string& path) {
   try {
     const std::string temporary = TemporaryName(parent, shardinit::NameOf(path));
     if (renameat(parent.fd(), name.c_str(), parent.fd(), temporary.c_str()) != 0) {
       return RemoveTree(parent, name);
     }
-    parent.Sync();  // Else a loss of power could bring back the name without the token.
+    parent.Sync();  // Otherwise, after a power loss, the name could be back without the token.
     RemoveTree(parent, temporary);
   } catch (const Error&) {
     // The next run removes the rest.
   }
 }
 
-// These are names in the folder beside `path`: the staged checkpoint, and the file of the token.
+// Names in the folder next to `path`: the staged checkpoint and the token file.
 constexpr char kStaged[] = "checkpoint", kToken[] = "token";
 
 std::string NameOfStaged(const std::string& path, std::string_view token, const Digest& key) {
@@ -212,7 +211,8 @@ std::string NameOfStaged(const std::string& path, std::string_view token, const 
                      ToHex(Sha256Of(fmt::format("{}{}", token, ToHex(key)))).substr(0, kDigits));
 }
 
-// Opens a staged folder that this user made for this key, and that nobody else can have written to.
+// Opens a staged folder that this user created for this key, and to which nobody else can have
+// written.
 Folder OpenStaged(const Folder& parent, const std::string& name, const std::string& path,
                   const Digest& key) try {
   Folder folder = parent.OpenSub(name);
@@ -226,10 +226,10 @@ Folder OpenStaged(const Folder& parent, const std::string& name, const std::stri
   }
   return folder;
 } catch (const Error&) {
-  return {};  // not a folder to go on with
+  return {};  // not a folder to resume
 }
 
-// Returns the names of all staged folders, whoever uses them.
+// Returns the names of all staged folders, including those in use.
 std::vector<std::string> StagedIn(const Folder& parent, const std::string& path,
                                   const Digest& key) {
   std::vector<std::string> names;
@@ -265,7 +265,7 @@ NewFile::~NewFile() {
 void NewFile::TakeName() {
   if (renameat(folder_.fd(), temporary_.c_str(), folder_.fd(), name_.c_str()) != 0) {
     const int error = errno;
-    // The size does not come from the descriptor: FUSE has none for a file that another mount
+    // The descriptor does not know the size: FUSE reports none for a file that another mount
     // removed.
     if (error != ENOENT || folder_.FileSize(name_) != size()) {
       throw SystemError("create", path(), error);
@@ -289,8 +289,8 @@ bool NewFile::CommitNew() {
   Sync();
   const int folder = folder_.fd();
   const char *from = temporary_.c_str(), *to = name_.c_str();
-  // Some file systems know renameat2 with this flag, others only linkat. glibc has a function for
-  // it since 2.28, which older systems lack.
+  // Some file systems support renameat2 with this flag, others only linkat. This is a system call
+  // because glibc before 2.28 has no function for it.
   if (syscall(SYS_renameat2, folder, from, folder, to, RENAME_NOREPLACE) == 0) {
     temporary_.clear();
     folder_.Sync();
@@ -299,7 +299,7 @@ bool NewFile::CommitNew() {
   if (errno != EEXIST) {
     if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) {
       const int error = errno;
-      // Who completed what this file belongs to may have removed it, having no need of it.
+      // Another process may have finished the folder and removed this file.
       if (error == ENOENT && folder_.ExistsSoon(name_)) return false;
       throw SystemError("create", path(), error);
     }
@@ -309,7 +309,7 @@ bool NewFile::CommitNew() {
       folder_.Sync();
       return true;
     }
-    // Where neither works, an empty file says that its maker will replace it.
+    // If neither works, an empty file announces that its creator will replace it.
     if (errno != EEXIST) {
       if (OpenAt(folder, name_, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666)) {
         TakeName();
@@ -320,7 +320,7 @@ bool NewFile::CommitNew() {
     }
   }
   folder_.AwaitTaken(name_);
-  // A file that stays empty is from a process that was killed.
+  // A file that stays empty is from a killed process.
   for (int i = 0; i < 100 && folder_.FileSize(name_) == 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -372,15 +372,15 @@ StagedFolder::StagedFolder(const std::string& path, const Digest& key,
       throw Error(ExitCode::kConflict, fmt::format("another process is making `{}`", path_),
                   "wait for it, or choose another folder with `-o`");
     }
-    // The last owner of the lock may have removed it.
+    // The last owner of the lock may have removed the folder.
     if (!OpenStaged(parent_, name, path_, key) || !may_go_on(staged_in(name))) continue;
     name_ = name;
     folder_ = std::move(old);
     is_old_ = true;
     break;
   }
-  // The folder gets its name with the token in it: without one it would be nobody's, and no later
-  // process would remove it.
+  // The folder gets its name only when the token is in it. Without a token it would belong to
+  // nobody, and no later process would remove it.
   if (!is_old_) {
     const std::string token = fmt::format("{:016x}{:016x}\n", RandomBits(), RandomBits());
     name_ = NameOfStaged(path_, token, key);
@@ -401,7 +401,7 @@ StagedFolder::StagedFolder(const std::string& path, const Digest& key,
     }
   }
   staged_ = staged_in(name_);
-  folder_.MakeSub(kStaged);  // An old one may have lost it to a loss of power.
+  folder_.MakeSub(kStaged);  // A resumed folder may have lost it in a power loss.
   folder_.Sync();
   parent_.Sync();
 }

@@ -1,5 +1,5 @@
-// Files and folders on their way to the disk have a temporary name, which says who makes them,
-// until they are complete.
+// Creates files and folders that have a temporary name, which identifies the writer, until they are
+// complete.
 #pragma once
 
 #include <functional>
@@ -12,26 +12,28 @@
 
 namespace shardinit {
 
-// Without Commit() nothing of the file is left. `folder` must outlive it.
+// Unless Commit() is called, the file is removed. `folder` must outlive it.
 class NewFile : public OutputFile {
  public:
   NewFile(const Folder& folder, const std::string& name);
   ~NewFile();
 
-  // Brings the data to the disk, then the name, then the folder; replaces the file that had the
-  // name. `before_name` may throw when all but the name is there. If the temporary file was removed
-  // meanwhile, as by a finalize() that had no need of it, a file of the same size that has the name
-  // is this one: two that write a name of a checkpoint write the same bytes.
+  // Syncs the data, gives the file its name and syncs the folder. Replaces a file of that name.
+  // Calls `before_name`, which may throw, when everything but the name is done.
+  //
+  // Another process may have removed the temporary file, for example a finalize() that did not need
+  // it. Then a file with this name and size counts as this file: all writers of a name in a
+  // checkpoint write the same bytes.
   void Commit(const std::function<void()>& before_name = {});
-  // Does the same, except that the name may not be on the disk yet: the caller syncs the folder,
-  // once for the names of many files.
+  // Does the same without syncing the folder, so the name may not be on disk yet. The caller syncs
+  // the folder once for many files.
   void CommitUnsynced(const std::function<void()>& before_name);
-  // Returns false, with nothing done, if another file has the name already and is not empty.
+  // Returns false, with nothing done, if another file has the name and is not empty.
   bool CommitNew();
 
  private:
   struct Temporary {
-    SignalsWait signals;  // from before the file is there
+    SignalsWait signals;  // since before the file exists
     std::string name;
     Fd fd;
   };
@@ -46,18 +48,18 @@ class NewFile : public OutputFile {
   std::string temporary_;
 };
 
-// A new folder is made beside `path` and gets that name when it is complete. Without Commit()
-// nothing of it is left.
+// Creates a folder next to `path`, which gets that name when it is complete. Unless Commit() is
+// called, the folder is removed.
 class NewFolder {
  public:
-  // Makes the folder, and removes left-overs of killed runs.
+  // Creates the folder, and removes leftovers of killed runs.
   explicit NewFolder(const std::string& path);
-  // Removes only those: the folder is there already, perhaps by another run.
+  // Only removes leftovers, for callers that find the folder complete, perhaps made by another run.
   static void RemoveLeftOvers(const std::string& path);
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
   const Folder& folder() const { return folder_; }
-  // Returns false, with nothing done, if the name is taken by more than an empty folder.
+  // Returns false, with nothing done, if anything but an empty folder has the name.
   bool Commit();
 
  private:
@@ -68,26 +70,28 @@ class NewFolder {
   Folder folder_;
 };
 
-// Returns the name that a temporary file or folder stands for; empty if `file` is not temporary.
+// Returns the final name of a temporary file or folder; empty if `file` is not temporary.
 std::string_view NameOfTemporary(std::string_view file);
 
-// A staged folder gets the name `path` when it is complete, like a NewFolder; but without Commit()
-// it stays, and the next one of the same `key` goes on with it. Until then it is in a folder
-// beside, which is closed to others. Its name there is made from a random token that stands only in
-// that folder, together with the key: so nobody else can have put it there.
+// A folder that gets the name `path` when it is complete. Unlike a NewFolder, it stays if Commit()
+// is not called, and the next StagedFolder with the same `key` resumes it.
+//
+// Until then it is inside a folder next to `path` that is closed to other users. The name of that
+// outer folder is derived from `key` and a random token, which is stored only inside it. So nobody
+// else can have created it.
 class StagedFolder {
  public:
-  // Goes on with a folder that is there, if `may_go_on` is true of its path. Throws Error
-  // (kConflict) if `path` is more than an empty folder, or another process is at work in one.
+  // Resumes an existing folder if `may_go_on` returns true for its path. Throws Error (kConflict)
+  // if `path` is anything but an empty folder, or if another process is using the staged folder.
   StagedFolder(const std::string& path, const Digest& key,
                const std::function<bool(const std::string& staged)>& may_go_on);
-  // Removes the staged folders that killed runs left.
+  // Removes the staged folders of killed runs.
   static void RemoveLeftOvers(const std::string& path, const Digest& key);
 
-  const std::string& staged() const { return staged_; }  // the path until Commit()
-  bool is_old() const { return is_old_; }                // whether it was there before
-  void Remove();                                         // removes all that is in it, too
-  // Throws Error (kConflict) if the name is taken by more than an empty folder.
+  const std::string& staged() const { return staged_; }  // the path before Commit()
+  bool is_old() const { return is_old_; }                // whether it is resumed
+  void Remove();                                         // removes it with its contents
+  // Throws Error (kConflict) if anything but an empty folder has the name.
   void Commit();
 
  private:
@@ -99,13 +103,13 @@ class StagedFolder {
   bool is_old_ = false;
 };
 
-// Chooses which temporary files of other machines, or of other mounts of this one, are left-overs.
-// A file of this mount is a left-over if its lock is free, where locks are seen; only the file
-// system knows whether a lock from elsewhere is seen.
+// Which temporary files of other machines, or of other mounts on this machine, count as leftovers.
+// A file of this mount is a leftover if its lock is free, on file systems where locks are visible.
+// Only the file system knows whether a lock from elsewhere is visible here.
 enum class Others { kOld, kAll };
 
-// Removes the left-overs of NewFile in `folder` that stand for names for which `is_ours` is true,
-// and nothing else. Files that cannot be removed stay.
+// Removes only NewFile's leftovers in `folder` for whose final names `is_ours` returns true. Files
+// that cannot be removed stay.
 void RemoveLeftOvers(const Folder& folder,
                      const std::function<bool(std::string_view name)>& is_ours, Others others);
 

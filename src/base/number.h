@@ -1,9 +1,9 @@
-// The operations that formulas need of their numbers. A formula that is a template on these is
-// computed with plain numbers, with vectors of them (kernels/number-inl.h), and is written into a
-// program with those of program/number.h: all have the same operations in the same order.
+// Defines the number operations that formulas use. Formulas are templates on these operations. They
+// run on plain numbers and on vectors (kernels/number-inl.h), and are written into programs
+// (program/number.h), always with the same operations in the same order.
 //
-// Some functions exist because vectors need fewer operations for them, with the same bits. The
-// templates here define what they mean, and plain numbers and programs use them as they are.
+// Some functions exist because vectors compute the same bits with fewer operations. The templates
+// here define them; plain numbers and programs use the templates.
 #pragma once
 
 #include <bit>
@@ -11,10 +11,10 @@
 #include <cstdint>
 #include <type_traits>
 
-// This is the namespace of formulas whose templates each instruction set compiles anew, in a
-// namespace of its own (kernels/fill-inl.h).
+// The namespace of formulas. Each instruction set compiles their templates again in its own
+// namespace (kernels/fill-inl.h).
 #define SHARDINIT_FORMULAS shardinit
-// Formulas of vectors must be inlined, or their numbers would pass through memory.
+// Formulas on vectors must be inlined, or their numbers would pass through memory.
 #define SHARDINIT_INLINE inline
 
 namespace shardinit {
@@ -29,7 +29,7 @@ inline uint64_t BitsOf(double x) { return std::bit_cast<uint64_t>(x); }
 inline float FromBits(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline double FromBits(uint64_t bits) { return std::bit_cast<double>(bits); }
 
-// Each of these is exact or correctly rounded.
+// All of these are exact or correctly rounded.
 inline float Sqrt(float x) { return std::sqrt(x); }
 inline double Sqrt(double x) { return std::sqrt(x); }
 inline float Abs(float x) { return std::fabs(x); }
@@ -39,7 +39,7 @@ inline double CopySign(double size, double sign) { return std::copysign(size, si
 
 // Returns the word as a signed integer, rounded to f32.
 inline float SignedToF32(uint32_t word) { return static_cast<float>(static_cast<int32_t>(word)); }
-// Returns the number without its fraction.
+// Rounds toward zero.
 inline uint32_t TruncatedToWord(float x) { return static_cast<uint32_t>(x); }
 // Returns the word as a signed integer divided by a power of two, rounded down.
 template <int places>
@@ -70,13 +70,13 @@ F NegateIfSet(U word, F x) {
   const F negative = -x;
   return Select<F>(IsSet<bit>(word), negative, x);
 }
-// Returns that bit of the word, plus a number.
+// Returns bit `bit` of the word plus `number`.
 template <int bit, typename U>
 U BitPlus(U word, uint32_t number) {
   return ((word >> bit) & 1u) + number;
 }
 
-// Neither argument of these is NaN.
+// Neither argument may be NaN.
 template <typename F>
 F Min(F x, std::type_identity_t<F> bound) {
   return Select<F>(bound < x, bound, x);
@@ -86,7 +86,7 @@ F Max(F x, std::type_identity_t<F> bound) {
   return Select<F>(x < bound, bound, x);
 }
 
-// The words of these are the bits of numbers without sign, and not of NaN where it matters.
+// The words are the bits of floats without their sign, and not of NaN where it matters.
 template <typename U>
 U MinMagnitude(U x, uint32_t bound) {
   return Select<U>(U(bound) < x, bound, x);
@@ -96,24 +96,24 @@ auto IsLessMagnitude(U x, uint32_t bound) {
   return x < U(bound);
 }
 
-// Returns x * power * y, where the power of two is exact: also as x * (power * y).
+// Returns x * power * y. The multiplication by `power`, a power of two, must be exact, so
+// `x * (power * y)` is the same.
 template <typename F, typename N>
 F Product(F x, float power, N y) {
   const F scaled = x * power;
   return scaled * y;
 }
 
-// These tell whether any, or all, of the numbers that are made together are below the bound, so
-// that work that none of them needs can be left out. A program cannot know.
+// Return whether any or all of the numbers that are computed together are below the bound, so that
+// work that no number needs is skipped. A generated program cannot know this.
 inline bool AnyLess(float x, float bound) { return x < bound; }
 inline bool AllLess(float x, float bound) { return x < bound; }
 
-// Returns a * b + c, rounded once, as XLA computes f32 where it is free to; not for subnormal
+// Returns a * b + c, rounded once, as XLA computes f32 where it is free to. Not for subnormal
 // results.
 //
-// The product is exact in f64, of 48 bits. The sum is rounded to odd: where it is not exact, its
-// last bit is 1, so that what is then rounded to f32 is never halfway between two when the true sum
-// is not.
+// The product, of 48 bits, is exact in f64. The sum is rounded to odd: if it is not exact, its last
+// bit is 1. So it is never halfway between two f32 numbers unless the true sum is.
 inline float FusedMultiplyAdd(float a, float b, float c) {
   const double product = static_cast<double>(a) * static_cast<double>(b);
   const double addend = c;
@@ -125,7 +125,7 @@ inline float FusedMultiplyAdd(float a, float b, float c) {
   return static_cast<float>(std::bit_cast<double>(bits));
 }
 
-// Returns x * power * y + z, rounded once, where the power of two is exact.
+// Returns x * power * y + z, rounded once. The multiplication by the power of two must be exact.
 template <typename F, typename N>
 F FusedProductPlus(F x, float power, N y, N z) {
   const F scaled = x * power;

@@ -29,7 +29,7 @@ void OutputFile::Append(std::string_view text) {
 
 void OutputFile::Reserve(int64_t size) {
   AllocateSpace(fd(), size, path());
-  // This is none where the file system refuses O_DIRECT (tmpfs, some overlays).
+  // Empty if the file system refuses O_DIRECT (tmpfs, some overlays).
   direct_ = OpenAt(AT_FDCWD, fmt::format("/proc/self/fd/{}", fd()), O_WRONLY | O_DIRECT);
 }
 
@@ -47,12 +47,12 @@ int64_t OutputFile::Write(const void* data, int64_t bytes, int64_t offset) const
   const int64_t head = std::min(bytes, (kDirectUnit - offset % kDirectUnit) % kDirectUnit);
   const bool is_aligned = reinterpret_cast<uintptr_t>(from + head) % kDirectUnit == 0;
   int64_t direct = direct_ && is_aligned ? (bytes - head) / kDirectUnit * kDirectUnit : 0;
-  // The cache joins small writes; past it each of them would wait for the disk.
+  // The cache combines small writes. Past the cache, each would wait for the disk.
   if (bytes < kLeastDirect) direct = 0;
   if (direct > 0 &&
       !WriteAll(direct_.get(), from + head, static_cast<size_t>(direct), offset + head)) {
     if (errno != EINVAL) throw SystemError("write", path());
-    direct = 0;  // this file system refuses it after all
+    direct = 0;  // the file system refuses it after all
   }
   const auto write_text = [&](int64_t begin, int64_t end) {
     if (begin == end) return;
@@ -72,12 +72,12 @@ void OutputFile::WriteText(std::string_view text, int64_t offset) const {
 }
 
 void OutputFile::Sync() {
-  // Each descriptor has writes that are on their way, and errors, of its own in file systems such
-  // as sshfs: the sync of one would say nothing of the other, which tells when it is closed. No
-  // signal keeps that from being done.
+  // On file systems such as sshfs, each descriptor has its own pending writes and errors. Syncing
+  // one does not report errors of the other, but closing the other does. A signal does not prevent
+  // the close.
   if (!direct_.Close() && errno != EINTR) throw SystemError("write", path());
-  // A failed sync must not be tried again on the same descriptor: the kernel reports lost pages
-  // once and then calls them clean.
+  // Never retry a failed sync on the same descriptor: the kernel reports lost pages once and then
+  // treats them as clean.
   if (!SyncData(fd())) throw SystemError("write", path());
 }
 

@@ -1,4 +1,4 @@
-// A file that is being written.
+// Writes files, past the page cache where possible.
 #pragma once
 
 #include <cstdint>
@@ -10,37 +10,37 @@
 
 namespace shardinit {
 
-// Offsets and sizes are multiples of this where data goes past the cache (O_DIRECT).
+// The alignment of offsets and sizes of data that goes past the cache (O_DIRECT).
 inline constexpr int64_t kDirectUnit = 4096;
 
-// Bytes go here that are made in any order.
+// A destination for bytes that are computed in any order.
 class Sink {
  public:
   virtual ~Sink() = default;
-  // Writes from any thread, and returns how many bytes went past the cache. Throws Error (kWorld).
+  // Returns the number of bytes that went past the cache. Thread-safe. Throws Error (kWorld).
   virtual int64_t Write(const void* data, int64_t bytes, int64_t offset) const = 0;
 };
 
-// Every failure is thrown (kWorld).
+// Throws Error (kWorld) on every failure.
 class OutputFile : public Sink {
  public:
-  // Creates a new file, in a folder that nobody else writes.
+  // Creates a new file. Nobody else may write to the folder.
   OutputFile(const Folder& folder, const std::string& name);
   OutputFile(const OutputFile&) = delete;
 
   const std::string& path() const { return path_; }  // the final path, for messages
   int fd() const { return fd_.get(); }
-  int64_t size() const { return size_; }  // by Append() and Resize()
+  int64_t size() const { return size_; }  // from Append() and Resize()
 
   void Append(std::string_view text);
-  // Allocates `size` bytes, where the file system can, so that a full disk shows before hours of
-  // work, not after. From now on data goes past the cache, where the file system can do that.
+  // Allocates `size` bytes, so that a full disk shows before hours of work instead of after. From
+  // now on, data goes past the cache. Does either only where the file system supports it.
   void Reserve(int64_t size);
-  void Resize(int64_t size);  // fills what it adds with zeros
+  void Resize(int64_t size);  // fills with zeros
   int64_t Write(const void* data, int64_t bytes, int64_t offset) const override;
-  // Writes through the cache: for data that shares pages with other data.
+  // Writes through the cache, for data that shares pages with other data.
   void WriteText(std::string_view text, int64_t offset) const;
-  // Brings to the disk what was written. What is written later goes through the cache.
+  // Syncs the data to disk. Later writes go through the cache.
   void Sync();
 
  protected:
@@ -49,7 +49,7 @@ class OutputFile : public Sink {
  private:
   const std::string path_;
   const Fd fd_;
-  Fd direct_;  // the same file for O_DIRECT, or none
+  Fd direct_;  // the same file opened with O_DIRECT, or none
   int64_t size_ = 0;
 };
 

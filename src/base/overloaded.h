@@ -1,5 +1,5 @@
-// Combines one lambda per alternative, for std::visit; `OneOf<A, B> auto` takes several that are
-// alike. An alternative that nobody thought of does not compile, as it would with `auto`.
+// Combines one lambda per alternative for std::visit. `OneOf<A, B> auto` takes several similar
+// alternatives; unlike `auto`, it does not compile if an alternative was forgotten.
 #pragma once
 
 #include <concepts>

@@ -7,7 +7,7 @@
 
 namespace shardinit {
 
-// Writes into a thread's newest block, which it holds, too.
+// Writes into a thread's newest block, of which it is also a holder.
 class PackedText::Writer {
  public:
   static Writer& OfThisThread() {
@@ -32,10 +32,10 @@ class PackedText::Writer {
   }
 
  private:
-  // With what the heap puts before each piece, blocks of this size lie one behind another.
+  // With the heap's header of each allocation, blocks of this size are adjacent.
   static constexpr size_t kBlock = kAlignment - 2 * sizeof(size_t);
 
-  // A text that is longer than a block gets a block of its own, which is then full.
+  // A text that is longer than a block gets its own block, which is then full.
   void Begin(size_t least) {
     void* memory = nullptr;
     if (posix_memalign(&memory, kAlignment, least > kBlock ? least : kBlock) != 0) {

@@ -1,5 +1,5 @@
-// A text in 8 bytes and its own length, for lists that have millions: a std::string takes 32 bytes,
-// and from 16 characters on a piece of the heap besides.
+// Stores a text in 8 bytes plus its length, for lists with millions of texts. A std::string takes
+// 32 bytes, and allocates from 16 characters on.
 #pragma once
 
 #include <atomic>
@@ -12,14 +12,14 @@
 
 namespace shardinit {
 
-// Texts that a thread makes lie one behind another in blocks, each of which is freed with the last
-// of its texts. A text may go to another thread and be copied there.
+// A thread packs its texts into blocks, each of which is freed with its last text. A text may move
+// to another thread and be copied there.
 class PackedText {
  public:
   static constexpr size_t kLongest = UINT16_MAX;
 
   PackedText() = default;
-  // `text` has at most kLongest bytes.
+  // `text` must have at most kLongest bytes.
   explicit PackedText(std::string_view text);
   PackedText(const PackedText& other) noexcept : text_(other.text_) {
     if (text_ != nullptr) Keep(BlockOf(text_));
@@ -33,8 +33,8 @@ class PackedText {
     if (text_ != nullptr) Drop(BlockOf(text_));
   }
 
-  // The text is valid as long as this, or a copy of this, is. If it is not empty, a zero byte is
-  // behind it, for C.
+  // The text is valid as long as this object or a copy of it exists. A zero byte follows a nonempty
+  // text, for C.
   std::string_view view() const {
     if (text_ == nullptr) return {};
     uint16_t size;
@@ -45,8 +45,8 @@ class PackedText {
  private:
   class Writer;  // packs a thread's texts
 
-  // A block begins at a multiple of kAlignment, and each of its texts in its first so many bytes,
-  // so the block is found from the text.
+  // A block begins at a multiple of kAlignment, and each of its texts begins in its first
+  // kAlignment bytes. So the address of a text determines its block.
   static constexpr size_t kAlignment = 4096;
 
   struct Block {

@@ -16,7 +16,7 @@
 namespace shardinit {
 namespace {
 
-// Returns the quota of a cgroup, version 2 or 1, in cores; 0 if there is none.
+// Returns the quota of a cgroup, version 2 or 1, in cores; 0 if it is unlimited.
 double CgroupQuota() {
   double quota = -1, period = 0;
   std::string word;
@@ -28,7 +28,7 @@ double CgroupQuota() {
   return quota > 0 && period > 0 ? quota / period : 0;
 }
 
-// Threads that are started while this lives get no signals.
+// Threads that start while this exists get no signals.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

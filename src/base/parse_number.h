@@ -1,4 +1,4 @@
-// Reads a text that is one number.
+// Parses a text that is one number.
 #pragma once
 
 #include <charconv>
@@ -8,11 +8,11 @@
 
 namespace shardinit {
 
-// These texts are what YAML has for numbers that are not finite, behind a sign.
+// YAML's spellings of numbers that are not finite, after any sign.
 inline constexpr std::string_view kNotFinite[] = {".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF"};
 
-// Returns the number that all of the text is, as std::from_chars reads it; nothing if there is none
-// or T cannot hold it.
+// Parses all of `text` as std::from_chars does. Returns nothing if it is not a number or T cannot
+// hold it.
 template <typename T>
 std::optional<T> ParseNumber(std::string_view text) {
   T number{};

@@ -13,7 +13,7 @@ constexpr Placeholder kPage = {
     "`{}`"};
 constexpr Placeholder kAnswer = {"a page of XML", "download the file again: `{}`"};
 
-// What placeholders begin with, in lower case.
+// The first bytes of placeholders, in lower case.
 constexpr struct {
   std::string_view begin;
   const Placeholder* kind;
@@ -29,7 +29,7 @@ constexpr struct {
 }  // namespace
 
 const Placeholder* FindPlaceholder(std::string_view head) {
-  constexpr std::string_view kMark = "\xef\xbb\xbf";  // U+FEFF may be before the text
+  constexpr std::string_view kMark = "\xef\xbb\xbf";  // U+FEFF may precede the text
   if (head.starts_with(kMark)) head.remove_prefix(kMark.size());
   head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n"), head.size()));
   for (const auto& row : kBegins) {

@@ -15,8 +15,7 @@ namespace shardinit {
 void FillRandom(void* out, size_t bytes) {
   auto* at = static_cast<uint8_t*>(out);
   while (bytes > 0) {
-    // glibc has a function for it since 2.25, which older systems lack. 256 bytes are the most at
-    // once.
+    // glibc before 2.25 has no function for this. At most 256 bytes are read at once.
     const ssize_t n = syscall(SYS_getrandom, at, std::min(bytes, size_t{256}), 0);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {

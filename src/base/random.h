@@ -1,4 +1,4 @@
-// Makes random bits that nobody can foresee: for names and keys, never for values.
+// Generates unpredictable random bits for names and keys, never for values.
 #pragma once
 
 #include <cstddef>

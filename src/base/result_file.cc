@@ -22,18 +22,18 @@ namespace shardinit {
 
 // The file that the path leads to.
 struct ResultFile::Place {
-  std::string path;          // the end of links that have names
-  struct stat present = {};  // the file that is there
+  std::string path;          // where the named links end
+  struct stat present = {};  // the existing file
   bool exists = false;
-  bool is_link = false;      // a link of /proc to a descriptor, which no new file can replace
-  int standard_stream = -1;  // our stream that it is, or -1
+  bool is_link = false;      // a link in /proc to a descriptor, which no new file can replace
+  int standard_stream = -1;  // our stream that is this file, or -1
 };
 
 namespace {
 
-constexpr int kMostLinks = 40;          // as Linux follows
-constexpr size_t kMarkedBytes = 65536;  // marks stand in the first ones
-constexpr int kPatience = 50;           // milliseconds between looks at signals
+constexpr int kMostLinks = 40;          // as in Linux
+constexpr size_t kMarkedBytes = 65536;  // marks are in these first bytes
+constexpr int kPatience = 50;           // milliseconds between checks for signals
 
 bool IsInProc(const std::string& path) {
   struct statfs info;
@@ -48,9 +48,8 @@ std::string ReadLink(const std::string& path) {
   return target;
 }
 
-// Returns standard output or error if it is this file and can be written; -1 if neither is. A path
-// to a descriptor that is for reading only, such as one that was closed (base/talk.h), delivers
-// nothing.
+// Returns standard output or error if it is this file and is writable, or -1. Throws if `path` is a
+// read-only descriptor, such as a stream that was closed (base/talk.h): it would deliver nothing.
 int StandardStreamOf(const struct stat& file, bool is_descriptor, const std::string& path) {
   bool is_closed = false;
   for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
@@ -64,8 +63,8 @@ int StandardStreamOf(const struct stat& file, bool is_descriptor, const std::str
   return -1;
 }
 
-// Tells whether there are marks and they stand in the beginning of the file. Throws if that cannot
-// be read, which does not tell whose file it is.
+// Returns whether there are marks, and the file begins with them. Throws if reading fails, because
+// then the file's owner is unknown.
 bool HasMarks(const std::string& path, const std::vector<std::string_view>& marks) {
   if (marks.empty()) return false;
   const Fd fd = OpenToRead(path);
@@ -83,7 +82,7 @@ bool HasMarks(const std::string& path, const std::vector<std::string_view>& mark
   return true;
 }
 
-// Writes into a file without a size, piece by piece, for as long as it takes.
+// Writes into a file without a size, such as a pipe, for as long as it takes.
 void Pour(int fd, std::string_view text, const std::string& path) {
   while (!text.empty()) {
     const ssize_t n = write(fd, text.data(), text.size());
@@ -91,7 +90,7 @@ void Pour(int fd, std::string_view text, const std::string& path) {
       text.remove_prefix(static_cast<size_t>(n));
       continue;
     }
-    // A reader that has gone is no failure, as for printed output.
+    // A reader that exits is not a failure, as for printed output.
     if (errno == EPIPE) throw Interrupted{SIGPIPE};
     if (errno != EINTR && errno != EAGAIN) throw SystemError("write", path);
     ThrowIfInterrupted();
@@ -100,7 +99,7 @@ void Pour(int fd, std::string_view text, const std::string& path) {
   }
 }
 
-// Opens a file to write; waits for the reader of a FIFO.
+// Opens a file for writing. Waits for the reader of a FIFO.
 Fd OpenToWrite(const std::string& path, const struct stat& present) {
   while (true) {
     Fd fd = OpenAt(AT_FDCWD, path, O_WRONLY | O_NONBLOCK | O_NOCTTY);
@@ -119,7 +118,7 @@ void WriteInPlace(const std::string& path, const struct stat& present, std::stri
     Pour(fd.get(), text, path);
   } else {
     const auto size = static_cast<off_t>(text.size());
-    if (size > info.st_size) AllocateSpace(fd.get(), size, path);  // a full disk shows here
+    if (size > info.st_size) AllocateSpace(fd.get(), size, path);  // reports a full disk here
     if (!WriteAll(fd.get(), text.data(), text.size(), 0) || ftruncate(fd.get(), size) != 0 ||
         !SyncData(fd.get())) {
       throw SystemError("write", path);
@@ -223,8 +222,7 @@ void ResultFile::Write(std::string_view text) const {
     RemoveLeftOvers(
         folder, [&](std::string_view other) { return other == name; }, Others::kOld);
     NewFile file(folder, name);
-    // The owner and mode must stay: others would open the file to strangers, or close it to its
-    // users.
+    // Keep the owner and mode. Otherwise strangers could open the file, or its users could not.
     if (place.exists && (fchown(file.fd(), place.present.st_uid, place.present.st_gid) != 0 ||
                          fchmod(file.fd(), place.present.st_mode & 0777) != 0)) {
       return WriteInPlace(place.path, place.present, text);
@@ -232,7 +230,7 @@ void ResultFile::Write(std::string_view text) const {
     file.Append(text);
     if (place.exists) return file.Commit();
     if (file.CommitNew()) return;
-    // Another file has appeared meanwhile: it is treated like one that was there before.
+    // A file has appeared meanwhile. Treat it like one that existed before.
   }
 }
 

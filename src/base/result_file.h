@@ -1,4 +1,4 @@
-// Writes a result into a file that a user names, without destroying another file of theirs.
+// Writes a result to a file that the user names, without destroying other files of the user.
 #pragma once
 
 #include <string>
@@ -7,33 +7,33 @@
 
 namespace shardinit {
 
-// An option that names such a file, with the marks that tell shardinit's files from others.
+// An option that names a result file, with the marks that identify shardinit's files.
 struct ResultKind {
   std::string_view option;  // `--html`
   std::string_view what;    // `page`
-  // These stand in this order in the file's first bytes, the first of them at the very beginning.
-  // Without any, no file is known to be of this kind.
+  // Appear in this order in the file's first bytes, the first mark at the very start. If there are
+  // none, no file is recognized as this kind.
   std::vector<std::string_view> marks;
 };
 
-// Whatever has the name already decides what happens:
+// The action depends on the existing entry of that name:
 //
-//   nothing, or a file of this kind    is made or replaced, whole or not at all
-//   another file, a block device       is an error (kConflict), unless `force`
-//   one of the command's inputs        is an error (kUsage)
-//   a link                             stays; what it leads to is written
-//   a device, FIFO, descriptor         is written into, as a shell's `>` does
+//   nothing, or a file of this kind    creates or replaces it atomically
+//   another file, a block device       Error (kConflict), unless `force`
+//   one of the command's inputs        Error (kUsage)
+//   a link                             keeps it and writes its target
+//   a device, FIFO, descriptor         writes into it, as a shell's `>` does
 //
-// A file that is replaced keeps its owner and mode, and its other names keep what it had. Where the
-// folder cannot be written, or the owner cannot be kept, the file is written in place if it can be.
+// A replaced file keeps its owner and mode, and its other names keep the old contents. If the
+// folder is not writable, or the owner cannot be kept, the file is written in place if possible.
 class ResultFile {
  public:
-  // It is made when the command has read its inputs (base/file.h), and before the work: throws
-  // Error if Write() would.
+  // Throws Error if Write() would. Create it after the command has read its inputs (base/file.h)
+  // and before the work.
   ResultFile(ResultKind kind, std::string path, bool force);
 
   void Write(std::string_view text) const;
-  // Tells whether the text comes among what the command prints.
+  // Returns whether the text goes to standard output.
   bool IsStandardOutput() const;
 
  private:

@@ -1,7 +1,7 @@
 #include "base/sha256.h"
 
-// OpenSSL 3 calls these interfaces deprecated, but offers no other one that lets two computations
-// share a core: EVP hides the hash value.
+// OpenSSL 3 deprecates these functions, but offers no others that let two computations share a
+// core: EVP hides the hash value.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/sha.h>
 
@@ -16,7 +16,7 @@
 
 #if defined(SHARDINIT_STATIC) && defined(__x86_64__)
 extern "C" void OPENSSL_cpuid_setup();
-extern "C" unsigned OPENSSL_ia32cap_P[4];  // CPUID's words, as OpenSSL's assembler reads them
+extern "C" unsigned OPENSSL_ia32cap_P[4];  // CPUID words that OpenSSL's assembler reads
 #elif defined(SHARDINIT_STATIC) && defined(__aarch64__)
 extern "C" unsigned OPENSSL_armcap_P;
 #endif
@@ -25,14 +25,14 @@ namespace shardinit {
 namespace {
 
 #if defined(SHARDINIT_STATIC) && defined(__x86_64__)
-// A static libcrypto learns from its section `.init` which instructions there are. Some linkers
-// leave that section out, and hashes would take the slowest path.
+// A static libcrypto detects the CPU's instructions in its section `.init`. Some linkers omit that
+// section, and hashes would take the slowest path.
 [[maybe_unused]] const bool kProcessorIsKnown = (OPENSSL_cpuid_setup(), true);
 #endif
 
 constexpr size_t kBlock = SHA256_CBLOCK;
 
-// Adds to the length in bits, which SHA256_Update keeps beside the hash value.
+// Adds to the length in bits, which SHA256_CTX keeps next to the hash value.
 void AddLength(SHA256_CTX* context, uint64_t bytes) {
   const uint64_t bits = (uint64_t{context->Nh} << 32 | context->Nl) + bytes * 8;
   context->Nl = static_cast<SHA_LONG>(bits);
@@ -68,7 +68,7 @@ void Sha256::UpdateBoth(Sha256& a, const void* a_data, size_t a_size, Sha256& b,
     sizes[i] -= size;
   };
   if (HasSha256Pair()) {
-    for (const int i : {0, 1}) {  // fills an unfinished block
+    for (const int i : {0, 1}) {  // fill an unfinished block
       if (contexts[i]->num != 0) update(i, std::min(sizes[i], kBlock - contexts[i]->num));
     }
     const size_t blocks = std::min(sizes[0], sizes[1]) / kBlock;
@@ -113,7 +113,7 @@ bool Sha256TakesInstructions() {
 std::array<uint8_t, 20> Sha1Of(std::string_view bytes) {
   std::array<uint8_t, 20> digest;
   static_assert(sizeof(digest) == SHA_DIGEST_LENGTH);
-  // SHA1() would do, but it brings nearly all of a static libcrypto with it.
+  // SHA1() would pull in nearly all of a static libcrypto.
   SHA_CTX sha;
   Check(SHA1_Init(&sha) == 1 && SHA1_Update(&sha, bytes.data(), bytes.size()) == 1 &&
             SHA1_Final(digest.data(), &sha) == 1,

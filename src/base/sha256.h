@@ -1,4 +1,4 @@
-// Computes SHA-256 of bytes as they are made; the only door to OpenSSL.
+// Computes SHA-256 incrementally; only this file uses OpenSSL.
 #pragma once
 
 #include <array>
@@ -23,8 +23,8 @@ class Sha256 {
   void Update(std::string_view text) { Update(text.data(), text.size()); }
   Digest Finish();  // call once
 
-  // Does the same as a.Update(…) and b.Update(…), in about half the time where the CPU can
-  // interleave them; the sizes should be about equal.
+  // Does the same as a.Update(…) and b.Update(…), in about half the time on CPUs that can
+  // interleave them. The sizes should be about equal.
   static void UpdateBoth(Sha256& a, const void* a_data, size_t a_size, Sha256& b,
                          const void* b_data, size_t b_size);
 
@@ -34,10 +34,10 @@ class Sha256 {
 };
 
 Digest Sha256Of(std::string_view bytes);
-// Tells whether both ways to SHA-256, OpenSSL's and that of UpdateBoth, take the CPU's own SHA
-// instructions here. Hashes are the same without, and some four times slower.
+// Returns whether both SHA-256 implementations, OpenSSL's and UpdateBoth's, use this CPU's SHA
+// instructions. Without them, hashes are the same and about four times slower.
 bool Sha256TakesInstructions();
-// Computes the older algorithm, for files that need it.
+// Computes SHA-1, for files that need it.
 std::array<uint8_t, 20> Sha1Of(std::string_view bytes);
 
 std::string ToHex(const Digest& digest);

@@ -29,8 +29,8 @@ constexpr int kLanes = 2;
 }  // namespace
 
 bool HasSha256Pair() {
-  // Not __builtin_cpu_supports: some compilers do not know "sha", and some linkers leave out the
-  // code that fills its table, so that it says no to all.
+  // Not __builtin_cpu_supports: some compilers do not know "sha", and some linkers omit the code
+  // that fills its table, so that it always returns false.
   static const bool kHas = [] {
     unsigned eax, ebx, ecx, edx;
     const bool sse41 = __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_SSE4_1) != 0;
@@ -68,7 +68,7 @@ __attribute__((target("sha,sse4.1"))) void CompressSha256Pair(uint32_t* const st
         if (i < 4) {
           w[i] = _mm_shuffle_epi8(load(data[l] + block * 64 + i * 16), big_endian);
         } else {
-          // This computes W[t] from W[t-16], W[t-15], W[t-7] and W[t-2], four at a time.
+          // Computes W[t] from W[t-16], W[t-15], W[t-7] and W[t-2], four at a time.
           const __m128i last = w[(i + 3) & 3];
           const __m128i sum = _mm_add_epi32(_mm_sha256msg1_epu32(w[i & 3], w[(i + 1) & 3]),
                                             _mm_alignr_epi8(last, w[(i + 2) & 3], 4));

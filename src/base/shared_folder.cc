@@ -16,7 +16,7 @@ constexpr char kClaim[] = "claim", kFiles[] = "files", kNotes[] = "notes";
 
 std::string PartsOf(const std::string& path) { return path + ".parts"; }
 
-// Tells whether a folder was made for the claim; false: for none yet. Throws if for another one.
+// Returns whether the folder has this claim; false if it has none. Throws if it has another one.
 bool IsClaimed(const Folder& folder, const std::string& claim) {
   std::string there;
   const Folder::Found found = folder.Find(kClaim, claim.size() + 1, &there);
@@ -29,13 +29,13 @@ bool IsClaimed(const Folder& folder, const std::string& claim) {
       "`cp -a`; or remove the folder to begin anew");
 }
 
-// Throws Error unless the folder, which had no claim, holds nothing of anybody else's.
+// Throws Error if the folder, which had no claim, contains files of somebody else.
 void RequireNobodys(const Folder& folder, const std::string& claim) {
   std::string other;
   folder.ForEachName([&](const std::string& name) {
     if (name != kClaim && NameOfTemporary(name) != kClaim) other = name;
   });
-  // Another process may have begun meanwhile, on another machine, too.
+  // Another process, perhaps on another machine, may have created the claim meanwhile.
   if (other.empty() || (folder.ExistsSoon(kClaim) && IsClaimed(folder, claim))) return;
   throw Error(ExitCode::kConflict,
               fmt::format("`{}` is there, and is not of a run that makes parts: it holds `{}`",
@@ -43,8 +43,8 @@ void RequireNobodys(const Folder& folder, const std::string& claim) {
               "move it away, or choose another output folder with `-o`");
 }
 
-// Removes the temporary files of processes that wrote here when the folder got its name: they made
-// files once more that are there.
+// Removes the temporary files of processes that were still writing when the folder got its name.
+// They wrote files that already exist.
 void RemoveTemporaries(const Folder& folder) {
   if (!folder) return;  // It has been moved away since.
   Walk(folder.path(), [&](const std::string& name, NameKind kind) {
@@ -53,14 +53,14 @@ void RemoveTemporaries(const Folder& folder) {
   });
 }
 
-// Removes what is left when the files have their name: the claim at last, since it tells whose the
-// rest is.
+// Removes the rest after the files got their name. The claim, which identifies the owner of the
+// rest, goes last.
 void RemoveRest(const Folder& parent, const Folder& folder, const std::string& name) {
   for (const char* const sub : {kNotes, kFiles}) {
     if (folder.Exists(sub)) RemoveTree(folder, sub);
     if (folder.Exists(sub)) return;  // The next run removes it.
   }
-  folder.Sync();  // Else a loss of power could leave the rest without the claim.
+  folder.Sync();  // Otherwise a power loss could leave the rest without the claim.
   folder.Remove(kClaim);
   RemoveTree(parent, name);
 }
@@ -75,10 +75,10 @@ SharedFolder::SharedFolder(const std::string& path, const std::string& claim)
     RequireNobodys(folder_, claim);
     NewFile file(folder_, kClaim);
     file.Append(claim);
-    // Only the first of several processes gives it the name.
+    // Only the first of several processes succeeds.
     file.CommitNew();
   }
-  // Processes that have seen each other's claim make one folder.
+  // Processes that have seen the same claim create one folder.
   if (!IsClaimed(folder_, claim) || (Exists(path_) && !IsEmptyFolder(path_))) {
     throw Error(ExitCode::kWorld,
                 fmt::format("another process has finished `{}` meanwhile, or has removed `{}`",

@@ -1,5 +1,5 @@
-// A folder that several processes make together, on one machine or on many with a shared file
-// system. Until all of it is there it lies in another one, `PATH.parts`.
+// Creates one folder from several processes, on one machine or on several with a shared file
+// system. Until it is complete, it is inside another folder, `PATH.parts`.
 #pragma once
 
 #include <string>
@@ -10,26 +10,26 @@ namespace shardinit {
 
 class SharedFolder {
  public:
-  // Makes `PATH.parts`, or joins those who did, if they made it for the same `claim`. Throws Error
-  // (kConflict) if it is for another one, and (kWorld) if another process has finished it
-  // meanwhile.
+  // Creates `PATH.parts`, or joins the processes that created it for the same `claim`. Throws
+  // Error: kConflict if it has another claim, kWorld if another process has finished the folder.
   SharedFolder(const std::string& path, const std::string& claim);
-  // Removes `PATH.parts` of that claim, if it is there: what a run left that was killed in its
-  // Commit(), or began when the folder was there.
+  // Removes `PATH.parts` with that claim, if it exists. It may be from a run that was killed in
+  // Commit(), or that began after the folder was finished.
   static void RemoveLeftOvers(const std::string& path, const std::string& claim);
 
-  // The path of what becomes the folder.
+  // Returns the path that becomes the folder.
   std::string files() const;
-  // A folder for what the processes tell each other.
+  // A folder for messages between the processes.
   const Folder& notes() const { return notes_; }
 
-  // Removes the temporary files of killed processes. Nobody needs one when all files are there.
+  // Removes the temporary files of killed processes. Once all files exist, nobody needs temporary
+  // files.
   void RemoveKilled() const;
 
-  // Tells whether another process has given the folder its name: nothing is left to do.
+  // Returns whether another process has given the folder its name, so nothing is left to do.
   bool IsTaken() const;
 
-  // Gives the folder its name, and removes the rest. Returns false if the name is taken, or if
+  // Gives the folder its name and removes the rest. Returns false if the name is taken, or if
   // another process did all this.
   bool Commit();
 

@@ -1,4 +1,4 @@
-// A value that its copies share until one of them is changed.
+// Shares a value between copies until one of them is changed.
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,7 @@
 
 namespace shardinit {
 
-// It takes 8 bytes, and a default value nothing else.
+// Takes 8 bytes; a default value takes no more.
 template <typename T>
 class SharedValue {
  public:
@@ -30,8 +30,7 @@ class SharedValue {
   const T* operator->() const { return &**this; }
   bool IsSharedWith(const SharedValue& other) const { return held_ == other.held_; }
 
-  // Returns the value to be changed, which is this one's alone from now on. It must not be used
-  // after this has been copied.
+  // Returns the value for changes, unshared. Do not use the reference after copying this object.
   T& Edit() {
     if (held_ == nullptr || held_->holders.load(std::memory_order_acquire) != 1) {
       SharedValue own;

@@ -1,5 +1,5 @@
-// Keeps the text of a spec file and places in it, so that every later stage can say where the user
-// wrote a thing.
+// Keeps the text of a spec file and places in it, so that every later stage can report where the
+// user wrote a value.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ struct Source {
   std::string text;
 };
 
-// A place in a Source. Lines and columns start at 1; columns and lengths count
-// bytes (the renderer turns them into characters).
+// A place in a Source. Lines and columns start at 1. Columns and lengths count bytes; the renderer
+// converts them to characters.
 struct Span {
   const Source* source = nullptr;  // owned by Diagnostics; null: no place
   uint32_t line = 0;
@@ -22,7 +22,7 @@ struct Span {
   uint32_t length = 1;
 };
 
-// A value and where the user wrote it.
+// A value, and where the user wrote it.
 template <typename T>
 struct Located {
   T value{};

@@ -15,7 +15,7 @@ constexpr size_t kMostCandidates = 4096;
 constexpr size_t kMostListed = 32;
 constexpr size_t kLongestName = 255;
 
-// Words that people bring from elsewhere, and the words that mean the same here.
+// Words from other tools, and their equivalents here.
 constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
     {"act", "nonlinearity"},
     {"activation", "nonlinearity"},
@@ -73,7 +73,7 @@ std::string Lower(std::string_view text) {
   return lower;
 }
 
-// Returns the candidate that differs in capitals alone, or that means the same; empty: none.
+// Returns the candidate that differs only in case, or that means the same; empty if none matches.
 std::string SameWord(std::string_view name, const std::vector<std::string>& candidates) {
   const std::string lower = Lower(name);
   for (const std::string& candidate : candidates) {
@@ -85,14 +85,14 @@ std::string SameWord(std::string_view name, const std::vector<std::string>& cand
   return {};
 }
 
-// Returns the last word of `torch.nn.init.normal_`, without its `_`.
+// Returns the last word of a name such as `torch.nn.init.normal_`, without its `_`.
 std::string_view LastWord(std::string_view name) {
   name.remove_prefix(name.rfind('.') + 1);
   while (name.ends_with('_')) name.remove_suffix(1);
   return name;
 }
 
-// Returns by how many letters a misspelt name may differ.
+// Returns the maximum number of wrong letters in a misspelling.
 size_t LimitFor(std::string_view name) { return std::max<size_t>(1, name.size() / 3); }
 
 }  // namespace
@@ -100,7 +100,7 @@ size_t LimitFor(std::string_view name) { return std::max<size_t>(1, name.size() 
 size_t EditDistance(std::string_view a, std::string_view b, size_t limit) {
   const size_t difference = a.size() > b.size() ? a.size() - b.size() : b.size() - a.size();
   if (difference > limit) return limit + 1;
-  // These are rows i - 2, i - 1 and i of the distance matrix.
+  // Rows i - 2, i - 1 and i of the distance matrix.
   std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) last[j] = j;
   for (size_t i = 1; i <= a.size(); ++i) {
@@ -147,14 +147,14 @@ std::string Closest(std::string_view name, const std::vector<std::string>& candi
   for (size_t i = 0; i < count && limit > 0; ++i) {
     const std::string& candidate = candidates[i];
     const size_t distance = EditDistance(name, candidate, limit);
-    // A wholly different name of one or two letters is not suggested.
+    // A completely different name of one or two letters is not a suggestion.
     if (distance > limit || distance >= std::max(name.size(), candidate.size())) continue;
     if (!closest.empty() && distance == limit) continue;
     closest = candidate;
     limit = distance;
   }
   if (!closest.empty()) return closest;
-  // One name may begin the other: `generate` and `gen`, `vocab_size` and `vocab`.
+  // One name may begin with the other: `generate` and `gen`, `vocab_size` and `vocab`.
   constexpr size_t kShortestPart = 3;
   for (size_t i = 0; i < count; ++i) {
     const std::string_view candidate = candidates[i];

@@ -1,5 +1,5 @@
-// Looks up values of lists, and rows of tables by their names. A table is a range of structs that
-// have a `name`, or of pointers to such.
+// Looks up values in lists, and rows in tables by name. A table is a range of structs with a
+// `name`, or of pointers to them.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ const auto& RowBehind(const Row& row) {
   }
 }
 
-// Returns the first row of that name; null if there is none.
+// Returns the first row of that name, or null.
 template <typename Table>
 auto FindNamed(const Table& table, std::string_view name)
     -> decltype(&RowBehind(*std::begin(table))) {

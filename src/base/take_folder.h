@@ -1,4 +1,4 @@
-// New folders are made under another name, and take their own when they are complete.
+// Gives new folders, made under another name, their final name when they are complete.
 #pragma once
 
 #include <string>
@@ -7,17 +7,16 @@
 
 namespace shardinit {
 
-// Removes a folder and all in it, never through a link. What cannot be removed stays, and so do the
-// folders above it.
+// Removes a folder and its contents, never through a link. Entries that cannot be removed stay, as
+// do their parent folders.
 void RemoveTree(const Folder& parent, const std::string& name);
 
-// Renames `from` in `folder` to the name of `path`, which is in `parent`. Returns false if that is
-// taken: a folder replaces no more than an empty folder. Throws Error (kWorld) if what has taken it
-// cannot be seen.
+// Moves `from` in `folder` to `path`, which is in `parent`. Returns false if that name is taken by
+// anything but an empty folder. Throws Error (kWorld) if it is taken but the entry is not visible.
 bool TakeFolderName(const Folder& folder, const std::string& from, const Folder& parent,
                     const std::string& path);
 
-// Returns `path` without slashes at its end; it must be a name that a new folder can take.
+// Returns `path` without trailing slashes. Throws Error unless a new folder could have that name.
 std::string PathToTake(const std::string& path);
 
 }  // namespace shardinit

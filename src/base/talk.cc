@@ -11,7 +11,7 @@
 namespace shardinit {
 namespace {
 
-Loudness loudness_of_talk = Loudness::kNormal;  // set once, before any thread
+Loudness loudness_of_talk = Loudness::kNormal;  // set once, before any thread starts
 
 }  // namespace
 
@@ -32,7 +32,8 @@ void TalkUnlessQuiet(std::string_view text) {
 void OccupyStandardStreams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(stream, F_GETFD) >= 0) continue;
-    // Standard output becomes read-only: a result that cannot be delivered must still be an error.
+    // Standard output becomes read-only, so that a result that cannot be delivered is still an
+    // error.
     const int flags = stream == STDERR_FILENO ? O_WRONLY : O_RDONLY;
     if (open("/dev/null", flags) < 0) return;
   }

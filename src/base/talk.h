@@ -1,5 +1,5 @@
-// Talk goes to standard error: a person may want to know it, and no program depends on it. So
-// nothing happens if nobody can hear it.
+// Writes messages for people to standard error. Programs do not depend on them, so failed writes
+// are ignored.
 #pragma once
 
 #include <string_view>
@@ -8,16 +8,16 @@ namespace shardinit {
 
 void Talk(std::string_view text);
 
-// How much is said: with --quiet only what is wrong, with --verbose also what a run cost.
+// How much is printed: kQuiet prints only problems; kVerbose adds the cost of a run.
 enum class Loudness { kQuiet, kNormal, kVerbose };
 void SetLoudness(Loudness loudness);
 Loudness LoudnessOfTalk();
 
-// Talks of what went well, which --quiet leaves out.
+// Prints a report of success, which --quiet omits.
 void TalkUnlessQuiet(std::string_view text);
 
-// Opens /dev/null for standard streams that are closed: else the next file to be opened would
-// become one of them, and talk would be written into it.
+// Opens /dev/null for closed standard streams. Otherwise the next opened file would become one of
+// them, and messages would be written into it.
 void OccupyStandardStreams();
 
 }  // namespace shardinit

@@ -20,22 +20,21 @@ bool Contains(const Range (&ranges)[N], char32_t code) {
   return range != std::end(ranges) && range->first <= code;
 }
 
-// These are Unicode 15's general categories Mn and Cf, coarsened to blocks.
+// General categories Mn and Cf of Unicode 15, coarsened to blocks.
 constexpr Range kZeroWidth[] = {
     {0x0300, 0x036f}, {0x0483, 0x0489}, {0x0591, 0x05bd},  {0x064b, 0x065f}, {0x1ab0, 0x1aff},
     {0x1dc0, 0x1dff}, {0x200b, 0x200f}, {0x2060, 0x2064},  {0x20d0, 0x20ff}, {0xfe00, 0xfe0f},
     {0xfe20, 0xfe2f}, {0xfeff, 0xfeff}, {0xe0100, 0xe01ef}};
 
-// These have Unicode 15's East Asian Width W or F, coarsened to blocks.
+// East Asian Width W or F of Unicode 15, coarsened to blocks.
 constexpr Range kWide[] = {{0x1100, 0x115f},   {0x2e80, 0x303e},   {0x3041, 0x33ff},
                            {0x3400, 0x4dbf},   {0x4e00, 0xa4cf},   {0xa960, 0xa97f},
                            {0xac00, 0xd7a3},   {0xf900, 0xfaff},   {0xfe30, 0xfe6f},
                            {0xff00, 0xff60},   {0xffe0, 0xffe6},   {0x1f300, 0x1f64f},
                            {0x1f680, 0x1f6ff}, {0x1f900, 0x1f9ff}, {0x20000, 0x3fffd}};
 
-// Unsafe are C0, DEL and C1; soft hyphen; zero-width and directional marks; line and
-// paragraph separators; directional embeddings, overrides and isolates;
-// interlinear annotation; tags.
+// C0, DEL and C1; soft hyphen; zero-width and directional marks; line and paragraph separators;
+// directional embeddings, overrides and isolates; interlinear annotation; tags.
 constexpr Range kUnsafe[] = {
     {0x0000, 0x001f}, {0x007f, 0x009f}, {0x00ad, 0x00ad}, {0x061c, 0x061c}, {0x200b, 0x200f},
     {0x2028, 0x202e}, {0x2060, 0x206f}, {0xfeff, 0xfeff}, {0xfff9, 0xfffb}, {0xe0000, 0xe007f}};
@@ -72,15 +71,15 @@ bool IsUnsafe(char32_t code) { return code != '\t' && code != '\n' && Contains(k
 
 namespace {
 
-// Tells whether a character looks like a space, but is none to YAML. It comes with text that is
-// copied from a page.
+// Returns whether a character looks like a space but is not one in YAML. Text that is copied from
+// web pages contains such characters.
 bool IsForeignSpace(char32_t code) {
   return code == 0xa0 || (code >= 0x2000 && code <= 0x200a) || code == 0x202f || code == 0x205f ||
          code == 0x3000;
 }
 
-// Tells whether a line may have a comment or text in quotes up to a character, by whether it may
-// before it.
+// Returns whether a line may contain a comment or quoted text up to this character; `before` is the
+// result for the previous character.
 bool MayBeProse(bool before, char32_t code) {
   return code != '\n' && (before || code == '#' || code == '"' || code == '\'');
 }

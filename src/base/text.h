@@ -1,4 +1,4 @@
-// Handles UTF-8, terminals and hostile text: a user's text must never be able to move the cursor,
+// Handles UTF-8, terminal widths and hostile text: a user's text must never move the cursor,
 // reverse a line or hide a character.
 #pragma once
 
@@ -17,11 +17,11 @@ struct Character {
 
 Character CharacterAt(std::string_view text, size_t offset);
 
-// Returns terminal columns: 0 for combining marks, 2 for East Asian wide characters.
+// Returns the number of terminal columns: 0 for combining marks, 2 for East Asian wide characters.
 int DisplayWidth(char32_t code);
 
-// Tells whether the character is a control character, a bidirectional control or another invisible
-// character that changes how the text around it reads. Tab and newline are safe.
+// Returns whether the character is a control character, or a bidirectional or other invisible one
+// that changes how the text around it reads. Tab and newline are safe.
 bool IsUnsafe(char32_t code);
 
 struct BadText {
@@ -29,21 +29,21 @@ struct BadText {
   std::string what;  // "control character U+001B", "invalid UTF-8 (byte 0xff)"
 };
 
-// Finds the first place where `text` is not clean UTF-8; CR is clean only before LF.
+// Finds the first place where `text` is not clean UTF-8. CR is clean only before LF.
 std::optional<BadText> FindBadText(std::string_view text);
 
-// Replaces unsafe characters, newlines, and what looks like a space in a name, by `\x1b` and
-// `\u202e`; all else is unchanged.
+// Escapes unsafe characters, newlines, tabs, invalid UTF-8 and lookalikes of spaces in names, such
+// as `\x1b` and `\u202e`.
 std::string Escape(std::string_view text);
 
-// Puts text in backticks for messages, shortened in the middle when it is long.
+// Puts text in backticks for messages, and shortens long text in the middle.
 std::string Quote(std::string_view text);
 
-// Reads `80`, `80G`, `80GiB` (of 1024) or `80GB` (of 1000) as bytes.
+// Parses `80`, `80G`, `80GiB` (powers of 1024) or `80GB` (powers of 1000) as bytes.
 std::optional<int64_t> SizeInBytes(std::string_view text);
 
-// Reads `4k`, `4M`, `4G`, `4T` (of 1000), or the same with `i` (of 1024), as a number; nothing for
-// other text.
+// Parses `4k`, `4M`, `4G`, `4T` (powers of 1000), or `4ki` and so on (powers of 1024). Returns
+// nothing for other text.
 std::optional<int64_t> CountWithSuffix(std::string_view text);
 
 }  // namespace shardinit

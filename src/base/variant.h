@@ -1,14 +1,14 @@
-// A std::variant whose copy may fail for want of memory.
+// Defines a std::variant whose copy may fail for lack of memory.
 #pragma once
 
 #include <variant>
 
 namespace shardinit {
 
-// libstdc++ 12 takes it for granted that a variant of numbers, strings, vectors and pointers alone
-// always has a value (`__never_valueless`), and if a copy of one throws, destroys a value that is
-// not there. Assignment copies to a place of its own first. Variants with another alternative do
-// not need this.
+// libstdc++ 12 assumes that a variant of only numbers, strings, vectors and pointers always has a
+// value (`__never_valueless`). If a copy of such a variant throws, the library destroys a value
+// that does not exist. Assignment first copies to a temporary, so the copy constructor assigns.
+// Variants with other alternatives do not need this.
 template <typename... Types>
 struct Variant : std::variant<Types...> {
   using Base = std::variant<Types...>;

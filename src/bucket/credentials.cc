@@ -21,11 +21,11 @@
 namespace shardinit {
 namespace {
 
-// Credentials are renewed so long before they expire, but not more often than this: some services
-// give credentials that are about to expire, and programs take a second.
+// Credentials are renewed this long before they expire, but at most once per kAgainSeconds. Some
+// services return credentials that are about to expire, and programs take a second.
 constexpr std::time_t kRenewSeconds = 300, kAgainSeconds = 10;
 
-// Adds a secret of a profile or an answer, which must be there.
+// Returns the value of `key`. Throws Error (kUsage) if it is missing or empty.
 std::string Required(const ProfileKeys& keys, const std::string& key, const std::string& where) {
   const auto found = keys.find(key);
   if (found != keys.end() && !found->second.empty()) return found->second;
@@ -33,7 +33,7 @@ std::string Required(const ProfileKeys& keys, const std::string& key, const std:
               "give both `aws_access_key_id` and `aws_secret_access_key`, or neither");
 }
 
-// Returns the keys that a file has for the profile, if any: all of them are of one file.
+// Returns the credentials that a file has for the profile, if any. All keys are from one file.
 std::optional<Credentials> KeysIn(const ProfileKeys& keys, const std::string& file) {
   if (!keys.contains("aws_access_key_id")) return {};
   const std::string where = fmt::format("the profile in {}", file);
@@ -45,7 +45,7 @@ std::optional<Credentials> KeysIn(const ProfileKeys& keys, const std::string& fi
   return found;
 }
 
-// Returns 0 for a time that is not given.
+// Returns 0 if no time is given.
 std::time_t ExpirationOf(const std::string& text, const std::string& what) {
   if (text.empty()) return 0;
   if (const std::optional<std::time_t> time = TimeOf(text)) return *time;
@@ -54,7 +54,7 @@ std::time_t ExpirationOf(const std::string& text, const std::string& what) {
                                             what, Quote(text)));
 }
 
-// Runs the program of a profile as a shell does, and returns what it prints.
+// Runs a profile's program in a shell and returns its output.
 std::string OutputOf(const std::string& command) {
   std::FILE* const pipe = popen(command.c_str(), "re");
   if (pipe == nullptr) throw SystemError("run", command);
@@ -71,7 +71,7 @@ std::string OutputOf(const std::string& command) {
                           Escape(command), WIFEXITED(status) ? WEXITSTATUS(status) : 128));
 }
 
-// Returns the text of a file with a token, which may end with a newline.
+// Returns the token in a file, without a final newline.
 std::string ReadToken(const std::string& file) {
   std::string token = ReadFile(file, 1 << 20);
   while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
@@ -102,7 +102,8 @@ Error NoCredentials(const std::string& what) {
 }
 
 std::optional<std::time_t> TimeOf(std::string_view text) {
-  // A text that has digits where the form has them, and the form's own character or letter else.
+  // Takes a prefix that matches `form`: a digit for each `0`, any character for `T`, and else the
+  // same character.
   const auto take = [&](std::string_view form) {
     for (size_t i = 0; i < form.size(); ++i) {
       const bool is_digit = i < text.size() && text[i] >= '0' && text[i] <= '9';
@@ -131,7 +132,7 @@ std::optional<std::time_t> TimeOf(std::string_view text) {
   if (parts.tm_hour > 23 || parts.tm_min > 59 || parts.tm_sec > 60) return {};
   parts.tm_sec = std::min(parts.tm_sec, 59);
   std::time_t time = timegm(&parts);
-  if (parts.tm_mon != month || parts.tm_mday != day) return {};  // There is no such day.
+  if (parts.tm_mon != month || parts.tm_mday != day) return {};  // no such day
   if (text.starts_with('.')) {
     const size_t end = std::min(text.find_first_not_of("0123456789", 1), text.size());
     if (end == 1) return {};
@@ -143,14 +144,14 @@ std::optional<std::time_t> TimeOf(std::string_view text) {
     const int sign = text.starts_with('-') ? -1 : 1;
     if (!take("+00") && !take("-00")) return {};
     const int hours = number(whole.size() - text.size() - 2, 2);
-    // Some programs write it without a colon, or in hours.
+    // Some programs omit the colon or the minutes.
     const bool has_minutes = take(":00") || take("00");
     const int minutes = has_minutes ? number(whole.size() - text.size() - 2, 2) : 0;
     if (hours > 23 || minutes > 59) return {};
     time -= sign * (hours * 3600 + minutes * 60);
   }
   if (!text.empty()) return {};
-  return time == 0 ? 1 : time;  // 0 is for credentials that never expire.
+  return time == 0 ? 1 : time;  // 0 means credentials that never expire.
 }
 
 Request RequestFor(const std::string& method, const std::string& url, const std::string& origin) {
@@ -202,7 +203,7 @@ void CredentialSource::Expire(const Credentials& credentials) {
 
 void CredentialSource::AddSecret(const std::string& secret) {
   const std::lock_guard lock(secrets_mutex_);
-  // A shorter one would replace words of the message, and is no secret.
+  // A shorter text would match words of the message, and is not a secret.
   if (secret.size() >= 4 && std::find(secrets_.begin(), secrets_.end(), secret) == secrets_.end()) {
     secrets_.push_back(secret);
   }
@@ -210,7 +211,7 @@ void CredentialSource::AddSecret(const std::string& secret) {
 
 std::string CredentialSource::Printable(std::string_view text, size_t longest) {
   constexpr size_t kLongest = 4096;
-  constexpr size_t kRun = 8;  // A text may repeat a part of a secret, such as what is not encoded.
+  constexpr size_t kRun = 8;  // A text may repeat only the unencoded parts of a secret.
   text = text.substr(0, kLongest);
   std::string shown;
   const std::lock_guard lock(secrets_mutex_);
@@ -265,7 +266,7 @@ Credentials CredentialSource::Read(const std::string& text, const std::string& w
                                    const char* token_name) {
   try {
     nlohmann::json in = ParseJson(text, what);
-    // What is null is not given.
+    // Treat null as missing.
     const auto get = [&](const char* name) {
       const auto member = in.find(name);
       return member == in.end() || member->is_null() ? std::string() : member->get<std::string>();
@@ -334,7 +335,7 @@ bool CredentialSource::FromWebIdentity(const Profile& profile, Credentials* foun
   throw Error(ExitCode::kWorld, fmt::format("{} gave no credentials", what));
 }
 
-// The order is that of botocore.
+// The order is botocore's.
 bool CredentialSource::FromProfile(const Profile& profile, Credentials* found) {
   const auto refuse = [&](const char* key) {
     return Error(ExitCode::kUsage,
@@ -405,7 +406,7 @@ bool CredentialSource::FromMachine(const Profile& profile, Credentials* found) {
   request.headers["content-type"] = "text/plain";
   const HttpLimits limits = {
       .connect_seconds = 1, .stall_seconds = 5, .body = 1 << 16, .is_direct = true};
-  // Elsewhere than on EC2 nobody answers. Some services have credentials and no tokens.
+  // Outside EC2 nobody responds. Some services have credentials but no tokens.
   const Response token = http_.Send(request, limits);
   const bool is_old = (token.status == 403 || token.status == 404 || token.status == 405) &&
                       !IsTrue(get("AWS_EC2_METADATA_V1_DISABLED", "ec2_metadata_v1_disabled"));
@@ -418,7 +419,7 @@ bool CredentialSource::FromMachine(const Profile& profile, Credentials* found) {
   };
   const std::string what = "the machine's metadata service";
   const Response roles = ask("");
-  // A machine without a role has no such page.
+  // This page does not exist on a machine without a role.
   if (roles.status / 100 == 4) return false;
   const std::string names = BodyOf(roles, what), role = names.substr(0, names.find('\n'));
   if (role.empty()) return false;

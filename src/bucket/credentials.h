@@ -1,4 +1,4 @@
-// Finds the keys of the user or the machine where AWS's own tools find them.
+// Finds the credentials of the user or the machine in the same places as AWS's own tools.
 #pragma once
 
 #include <ctime>
@@ -15,34 +15,34 @@
 
 namespace shardinit {
 
-// Safe to use from several threads.
+// Thread-safe.
 class CredentialSource {
  public:
   explicit CredentialSource(Http* http) : http_(*http) {}
 
-  // Returns credentials, which are renewed some minutes before they expire; empty ones if there are
-  // none. Throws Error: kUsage if what says where they are is wrong, kWorld if they are not to be
-  // had.
+  // Returns credentials, or empty ones if it finds none. Renews them some minutes before they
+  // expire. Throws Error: kUsage if the settings that locate them are wrong, kWorld if getting them
+  // fails.
   Credentials Get();
-  // The store says that these have expired: the next Get() finds others.
+  // Called when the store reports that the credentials have expired: the next Get() finds new ones.
   void Expire(const Credentials& credentials);
-  // Returns a text that a store or a service sent, to be printed: unsafe characters are escaped,
-  // and secrets that it repeats are replaced. A long text is cut.
+  // Returns a text from a store or a service in printable form: escapes unsafe characters, replaces
+  // known secrets and truncates long texts.
   std::string Printable(std::string_view text, size_t longest = 500);
 
  private:
   Credentials Find();
-  // Returns whether there are such credentials, and throws if they should be there.
+  // Return whether such credentials exist. Throw if expected credentials are missing.
   bool FromWebIdentity(const Profile& profile, Credentials* found);
   bool FromProfile(const Profile& profile, Credentials* found);
   bool FromContainer(Credentials* found);
   bool FromMachine(const Profile& profile, Credentials* found);
-  // Tries a request to a service of the machine or of AWS a few times. `is_direct`: the service is
-  // this machine's own, and no proxy is used.
+  // Sends a request to a service of the machine or of AWS, with a few retries. `is_direct`: the
+  // service is on this machine, so no proxy is used.
   Response Try(const Request& request, bool is_direct);
-  // Returns the body of the answer. Throws Error (kWorld) if there is none.
+  // Returns the body of the response. Throws Error (kWorld) unless its status is 200.
   std::string BodyOf(const Response& response, const std::string& what);
-  // Reads what services of machines and programs print.
+  // Parses the JSON that services of machines and programs print.
   Credentials Read(const std::string& text, const std::string& what, const char* token_name);
   void AddSecret(const std::string& secret);
 
@@ -51,18 +51,18 @@ class CredentialSource {
   std::optional<Credentials> current_;
   std::time_t found_at_ = 0;  // when `current_` was found
   std::mutex secrets_mutex_;
-  std::vector<std::string> secrets_;  // that were found or sent so far
+  std::vector<std::string> secrets_;  // found or sent so far
 };
 
-// Makes the error of a request that needs credentials; `what` says why it is one.
+// Returns the error for a request that needs credentials. `what` is its message, with the reason.
 Error NoCredentials(const std::string& what);
 
-// Reads a time as RFC 3339 has it, such as `2026-11-26T05:00:00.5+01:00`, in whole seconds; nothing
-// if it is none.
+// Parses a time of RFC 3339, such as `2026-11-26T05:00:00.5+01:00`, in whole seconds. Returns
+// nothing for other text.
 std::optional<std::time_t> TimeOf(std::string_view text);
 
-// Splits `https://host:1/path?a=b` into a request. Throws Error (kUsage) that names `origin`, where
-// the URL stands.
+// Splits `https://host:1/path?a=b` into a request. Throws Error (kUsage), which names `origin`, the
+// source of the URL.
 Request RequestFor(const std::string& method, const std::string& url, const std::string& origin);
 
 }  // namespace shardinit

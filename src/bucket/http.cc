@@ -1,6 +1,6 @@
 #include "bucket/http.h"
 
-// The macros that check options' types would call functions that are not linked.
+// The macros that check the types of options would call functions that are not linked.
 #define CURL_DISABLE_TYPECHECK
 #include <curl/curl.h>
 #include <dlfcn.h>
@@ -39,7 +39,8 @@ struct Http::Library {
 namespace {
 
 constexpr size_t kMostHeaders = 1 << 20;  // bytes
-// So much is reserved for a body whose length the server says. More is reserved as it comes.
+// Reserve at most this for the length that the server announces. More is reserved as the body
+// arrives.
 constexpr size_t kMostReserved = 16 << 20;
 
 struct Transfer {
@@ -50,7 +51,8 @@ struct Transfer {
   std::exception_ptr exception = {};
 };
 
-// Ends the transfer if `take` throws or returns false: libcurl is C, and no exception may cross it.
+// Ends the transfer if `take` throws or returns false. libcurl is C, so exceptions must not cross
+// it.
 template <typename Take>
 size_t Guard(void* transfer, size_t bytes, const Take& take) noexcept {
   auto& to = *static_cast<Transfer*>(transfer);
@@ -75,7 +77,7 @@ size_t TakeBody(char* data, size_t size, size_t count, void* transfer) noexcept 
 size_t TakeHeader(char* data, size_t size, size_t count, void* transfer) noexcept {
   return Guard(transfer, size * count, [&](Transfer& to) {
     const std::string_view line(data, size * count);
-    // A status line begins another answer: what came before was provisional.
+    // A status line begins another response: the one before was provisional.
     if (line.starts_with("HTTP/")) to.response.headers.clear();
     to.is_too_large = (to.header_bytes += line.size()) > kMostHeaders;
     if (to.is_too_large) return false;
@@ -91,7 +93,7 @@ size_t TakeHeader(char* data, size_t size, size_t count, void* transfer) noexcep
     while (!value.empty() && std::string_view(" \t\r\n").find(value.back()) != value.npos) {
       value.remove_suffix(1);
     }
-    // A body that grows as it comes would need its memory twice.
+    // Without this, a body that grows as it arrives would need its memory twice.
     if (name == "content-length") {
       const size_t length = ParseNumber<size_t>(value).value_or(0);
       to.response.body.reserve(std::min({length, to.limit, kMostReserved}));
@@ -101,12 +103,12 @@ size_t TakeHeader(char* data, size_t size, size_t count, void* transfer) noexcep
   });
 }
 
-// Ends a transfer when a signal came.
+// Ends a transfer when a signal arrived.
 int IsInterrupted(void*, curl_off_t, curl_off_t, curl_off_t, curl_off_t) noexcept {
   return PendingSignal() != 0 ? 1 : 0;
 }
 
-// Returns whether a failure has nothing to do with the network or the server at this moment.
+// Returns whether the failure does not depend on the current state of the network or the server.
 bool IsHopeless(CURLcode code) {
   return code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
          code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL;
@@ -167,7 +169,7 @@ void* Http::TakeHandle() {
     idle_.pop_back();
     return handle;
   }
-  idle_.reserve(++handles_);  // GiveBack() must not fail.
+  idle_.reserve(++handles_);  // so that GiveBack() cannot fail
   void* const handle = curl_.easy_init();
   if (handle == nullptr) throw std::bad_alloc();
   return handle;
@@ -197,10 +199,10 @@ Response Http::Send(const Request& request, const HttpLimits& limits) {
     (void)headers.release();
     headers.reset(longer);
   };
-  // An `Expect` would cost a second where the server does not answer it.
+  // An `Expect` header would cost a second if the server does not respond to it.
   for (const char* none : {"Expect:", "Accept:"}) add_header(none);
   for (const auto& [name, value] : request.headers) {
-    if (name == "host") continue;  // libcurl sends the same.
+    if (name == "host") continue;  // libcurl sends the same
     if (value.find_first_of("\r\n") != value.npos) {
       throw Error(ExitCode::kUsage, fmt::format("the header `{}` would have several lines", name));
     }

@@ -1,4 +1,4 @@
-// Sends requests of HTTP; the only door to libcurl, which is loaded when it is first needed.
+// Sends HTTP requests; only this file uses libcurl, which it loads on first use.
 #pragma once
 
 #include <cstddef>
@@ -13,32 +13,32 @@
 namespace shardinit {
 
 struct Response {
-  int status = 0;  // 0: there was no whole answer, and `failure` says why
+  int status = 0;  // 0: no complete response, `failure` has the reason
   std::string body = {};
-  std::map<std::string, std::string> headers = {};  // names in lower case
+  std::map<std::string, std::string> headers = {};  // by name in lower case
   std::string failure = {};
-  bool is_hopeless = false;  // The failure would come again, as that of a certificate.
+  bool is_hopeless = false;  // A retry would also fail, as for a bad certificate.
 
-  // Returns an empty text if the answer has no such header.
+  // Returns an empty text if the response lacks the header.
   std::string Header(const std::string& name) const;
 };
 
 struct HttpLimits {
   long connect_seconds = 20;
-  // An answer that brings less than a byte in a second for so long counts as lost.
+  // A response slower than 1 byte/s for this long counts as lost.
   long stall_seconds = 60;
   size_t body = size_t{4} << 30;
-  bool is_direct = false;  // Whether no proxy is used, since the host is this machine's own.
+  bool is_direct = false;  // Use no proxy, since the host is this machine.
 };
 
-// Keeps connections open for further requests. Safe to use from several threads.
+// Keeps connections open for later requests. Thread-safe.
 class Http {
  public:
-  // Throws Error (kUsage) if there is no libcurl.
+  // Throws Error (kUsage) if libcurl is missing.
   Http();
   ~Http();
 
-  // Throws Interrupted when a signal asks for the end.
+  // Throws Interrupted if a signal asks for the end.
   Response Send(const Request& request, const HttpLimits& limits = {});
 
  private:
@@ -49,8 +49,8 @@ class Http {
 
   const Library& curl_;
   std::mutex mutex_;
-  std::vector<void*> idle_;  // handles with connections that no request uses now
-  size_t handles_ = 0;       // that were made
+  std::vector<void*> idle_;  // handles with connections that are not in use
+  size_t handles_ = 0;       // created so far
 };
 
 }  // namespace shardinit

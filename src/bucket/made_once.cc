@@ -13,7 +13,7 @@ namespace shardinit {
 
 void PutClaim(Store& store, const std::string& name, std::string_view text,
               const Metadata& metadata) {
-  // The second time must fail, whoever made it.
+  // The second call must fail, whoever created the object.
   if (!store.PutNew(name, text, metadata) || !store.PutNew(name, text, metadata)) return;
   throw Error(ExitCode::kUsage,
               fmt::format("the store of `{}` ignores the condition `If-None-Match: *`: two runs "
@@ -25,14 +25,14 @@ void PutClaim(Store& store, const std::string& name, std::string_view text,
 void RequireConditionalUploads(Store& store, const std::string& name, std::string_view text,
                                const Metadata& metadata) {
   for (int attempt = 0; attempt < kTriesAmongWriters; ++attempt) {
-    // If this were completed, the claim would be replaced by itself.
+    // If this were completed, the claim would replace itself.
     const std::string upload = store.BeginUpload(name, metadata);
     const std::optional<std::string> etag = store.PutPart(name, upload, 1, text);
     const Completion completion =
         etag ? store.CompleteUpload(name, upload, {*etag}) : Completion::kGone;
     if (completion == Completion::kRefused) return store.EndUpload(name, upload);
-    // An upload that is gone proves nothing: another writer has ended it, or an answer was lost
-    // that said that it was made.
+    // An upload that is gone proves nothing: another writer ended it, or the response that it was
+    // completed got lost.
     if (completion == Completion::kGone) continue;
     throw Error(ExitCode::kUsage,
                 fmt::format("the store of `{}` ignores the condition `If-None-Match: *` when an "

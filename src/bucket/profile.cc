@@ -32,7 +32,7 @@ std::string Lower(std::string_view text) {
   return lower;
 }
 
-// Returns the text before the next newline, `\n`, `\r\n` or `\r`, and removes both.
+// Removes a line and its newline, `\n`, `\r\n` or `\r`, from `text`. Returns the line.
 std::string_view TakeLine(std::string_view* text) {
   const size_t end = std::min(text->find_first_of("\r\n"), text->size());
   const std::string_view line = text->substr(0, end);
@@ -41,9 +41,9 @@ std::string_view TakeLine(std::string_view* text) {
   return line;
 }
 
-// Reads sections as Python's configparser and botocore do, which refuse what has two meanings:
-// a line that is indented more than its key continues the value, and lines below a key without
-// a value are keys of a group.
+// Reads sections as Python's configparser and botocore do, and rejects ambiguous files. A line that
+// is indented more than its key continues the value. Lines below a key without a value are keys of
+// a group.
 Sections ReadSections(const std::string& path) {
   std::string file;
   if (!ReadFileIfExists(path, size_t{1} << 20, &file)) return {};
@@ -54,7 +54,7 @@ Sections ReadSections(const std::string& path) {
                  "AWS_SHARED_CREDENTIALS_FILE");
   };
   Sections sections;
-  ProfileKeys shared;  // of [DEFAULT]: each section has these keys
+  ProfileKeys shared;  // keys of [DEFAULT], which every section has
   ProfileKeys* section = nullptr;
   std::string *value = nullptr, group;
   size_t indent = 0;
@@ -85,7 +85,7 @@ Sections ReadSections(const std::string& path) {
     const std::string_view key = Trimmed(line.substr(0, delimiter));
     if (delimiter == line.npos || key.empty()) throw refuse("has no `KEY = VALUE`");
     if (is_continued) {
-      // Lines of a group follow one another, however they are indented.
+      // The lines of a group need not have equal indents.
       (*section)[fmt::format("{}.{}", group, key)] = Trimmed(line.substr(delimiter + 1));
       continue;
     }
@@ -98,8 +98,7 @@ Sections ReadSections(const std::string& path) {
   return sections;
 }
 
-// Splits a section's name at spaces, of which quotes keep those within them; nothing: a quote is
-// open.
+// Splits a section's name at spaces outside quotes. Returns nothing if a quote is not closed.
 std::optional<std::vector<std::string>> WordsOf(std::string_view name) {
   std::vector<std::string> words;
   char quote = '\0';
@@ -121,8 +120,7 @@ std::optional<std::vector<std::string>> WordsOf(std::string_view name) {
   return words;
 }
 
-// Returns the section of `config` that is of a kind such as `profile` and has this name; the last
-// one counts.
+// Returns the last section of `config` with this kind, such as `profile`, and name.
 std::optional<ProfileKeys> FindNamed(const Sections& sections, std::string_view kind,
                                      const std::string& name) {
   std::optional<ProfileKeys> found;
@@ -135,8 +133,8 @@ std::optional<ProfileKeys> FindNamed(const Sections& sections, std::string_view 
   return found;
 }
 
-// Returns the path that a variable says, or that of a file of the home folder. AWS's tools expand
-// `~` and `$NAME` in it, which a file of a service manager or a container may have.
+// Returns the path in a variable, or of a file in the home folder. Expands `~` and `$NAME` as AWS's
+// tools do: files of service managers and containers may contain them.
 std::string PathOf(const char* variable, const char* file) {
   const std::string given = FirstOf({Environment(variable), fmt::format("~/.aws/{}", file)});
   std::string path;
@@ -208,7 +206,7 @@ std::string Profile::EndpointOf(const std::string& service) const {
 }
 
 Profile ReadProfile() {
-  // botocore looks at them in this order.
+  // The order is botocore's.
   const char* const variable =
       Environment("AWS_DEFAULT_PROFILE").empty() ? "AWS_PROFILE" : "AWS_DEFAULT_PROFILE";
   const std::string named = Environment(variable), name = FirstOf({named, "default"});

@@ -7,7 +7,7 @@
 namespace shardinit {
 namespace {
 
-// The query as it is signed, which is also how it is sent.
+// Returns the query in the form that is both signed and sent.
 std::string CanonicalQuery(const Request& request) {
   std::vector<std::string> members;
   for (const auto& [name, value] : request.query) {
@@ -51,7 +51,7 @@ std::string UriEncoded(std::string_view text, bool keeps_slashes) {
   return encoded;
 }
 
-// OpenSSL's HMAC() would do, but it brings nearly all of a static libcrypto with it.
+// OpenSSL's HMAC() would pull in nearly all of a static libcrypto.
 Digest HmacSha256(std::string_view key, std::string_view message) {
   constexpr size_t kBlock = 64;
   const Digest short_key = key.size() > kBlock ? Sha256Of(key) : Digest();
@@ -68,7 +68,7 @@ Digest HmacSha256(std::string_view key, std::string_view message) {
 void Sign(const Credentials& credentials, const std::string& region, const std::string& service,
           std::time_t now, Request* request) {
   request->headers["host"] = request->host;
-  // A request that is sent again may have what other credentials left.
+  // A retried request may have headers of other credentials.
   request->headers.erase("x-amz-security-token");
   request->headers.erase("authorization");
   if (credentials.key_id.empty()) return;

@@ -26,8 +26,8 @@ constexpr std::chrono::milliseconds kFirstWait{100}, kLongestWait{10'000};
 constexpr char kIfNoneMatch[] = "if-none-match";
 constexpr std::string_view kMetadata = "x-amz-meta-";
 
-// Returns whether a request failed. A store may say so late, with a status that was sent before.
-// An answer without failure has `element`, unless that is empty.
+// Returns whether a request failed. A store may report this late, in the body after a successful
+// status. A successful response contains `element`, unless `element` is empty.
 bool IsError(const Response& response, const std::string& element) {
   if (response.status / 100 != 2) return true;
   return element.empty() ? response.body.find("<Error>") != response.body.npos
@@ -36,19 +36,19 @@ bool IsError(const Response& response, const std::string& element) {
 
 std::string CodeOf(const Response& response) { return XmlText(response.body, "Code"); }
 
-// Returns whether the same request may get another answer.
+// Returns whether a retry may get another response.
 bool IsPassing(const Response& response) {
   if (response.status == 0) return !response.is_hopeless;
-  if (response.status / 100 == 2) return true;  // with an error in it
-  if (response.status == 501) return false;     // It will not be made meanwhile.
+  if (response.status / 100 == 2) return true;  // contains an error
+  if (response.status == 501) return false;     // a store will not add features meanwhile
   const std::string code = CodeOf(response);
   return response.status == 429 || response.status == 408 || response.status >= 500 ||
          code == "SlowDown" || code == "RequestTimeout" || code == "RequestTimeTooSkewed" ||
          code == "InternalError";
 }
 
-// Waits for a random time that doubles with each attempt, so that thousands do not come back at
-// once.
+// Waits for a random time that doubles with each attempt, so that thousands of processes do not
+// return at once.
 void WaitBefore(int attempt) {
   const auto most = std::min(kLongestWait, kFirstWait * (1 << std::min(attempt, 10)));
   const auto wait = most / 2 + std::chrono::milliseconds(
@@ -66,17 +66,17 @@ void AddMetadata(const Metadata& metadata, Request* request) {
   }
 }
 
-// Returns -1 if that is no number.
+// Returns -1 if the text is not a number.
 int64_t NumberIn(std::string_view text) { return ParseNumber<int64_t>(text).value_or(-1); }
 
-// Returns whether a text is a region's name, which becomes a part of a host's.
+// Returns whether a text is the name of a region, which becomes a part of a host name.
 bool IsRegion(std::string_view text) {
   return !text.empty() && text.size() <= 64 &&
          text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == text.npos;
 }
 
-// Returns whether the host of a bucket may have its name: hosts have no capitals, and a name with
-// dots has no certificate as a part of a host's name.
+// Returns whether a bucket's name can be a part of the host name. Host names have no capitals, and
+// TLS wildcards do not cover names with dots.
 bool MayNameHost(std::string_view bucket, std::string_view scheme) {
   return std::ranges::all_of(bucket, [&](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -84,7 +84,7 @@ bool MayNameHost(std::string_view bucket, std::string_view scheme) {
   });
 }
 
-// Returns whether a host is named by its address: it has no hosts within it.
+// Returns whether a host is an IP address, which has no subdomains.
 bool IsAddress(std::string_view host) {
   return host.starts_with('[') ||
          host.substr(0, host.find(':')).find_first_not_of("0123456789.") == host.npos;
@@ -124,8 +124,8 @@ Response Store::Send(Request request, const std::string& doing, const SendOption
   }
   Response response;
   bool has_renewed = false, has_moved = false;
-  // What the store says of its region or of the credentials is followed once each, and counts as
-  // no attempt.
+  // Follow the store's information about its region once, and about expired credentials once.
+  // Neither counts as an attempt.
   for (int attempt = 0; attempt < attempts;) {
     ThrowIfInterrupted();
     const Credentials credentials = credentials_.Get();
@@ -134,7 +134,7 @@ Response Store::Send(Request request, const std::string& doing, const SendOption
     }
     std::string region;
     {
-      // Both change together, and another thread may have been told so since the last attempt.
+      // Both change together, and another thread may have changed them since the last attempt.
       const std::lock_guard lock(mutex_);
       region = region_;
       request.host = host_;
@@ -147,7 +147,7 @@ Response Store::Send(Request request, const std::string& doing, const SendOption
     }
     const std::string code = CodeOf(response);
     const bool is_elsewhere = response.status / 100 == 3 || response.status == 400;
-    // The store knows where the bucket is.
+    // The store reports where the bucket is.
     const std::string where =
         FirstOf({response.Header("x-amz-bucket-region"), XmlText(response.body, "Region")});
     if (!has_moved && is_elsewhere && IsRegion(where) && where != region) {
@@ -157,7 +157,7 @@ Response Store::Send(Request request, const std::string& doing, const SendOption
       region_ = where;
       continue;
     }
-    // The answer to HEAD has no body that could say so.
+    // The response to HEAD has no body with such a code.
     if (!has_renewed && (code == "ExpiredToken" || code == "TokenRefreshRequired" ||
                          (credentials.expires != 0 && request.method == "HEAD" &&
                           (response.status == 400 || response.status == 403)))) {
@@ -170,7 +170,7 @@ Response Store::Send(Request request, const std::string& doing, const SendOption
           "cannot {}: the store answered {}, and there are no credentials for the bucket", doing,
           response.status));
     }
-    // A conditional write that meets another one at this moment is told so, and may try again.
+    // A conditional write that meets another one gets this status, and may be retried.
     const bool is_busy = response.status == 409 && request.method == "PUT";
     if (!is_busy && !IsPassing(response)) return response;
     if (++attempt < attempts) WaitBefore(attempt - 1);
@@ -193,7 +193,7 @@ void Store::Throw(const Response& response, const std::string& doing) {
   } else if (response.status == 403) {
     hint = "shardinit-bucket(7) says where credentials are looked for, and what they must allow";
   }
-  // Trying again does not help with these.
+  // A retry cannot help with these.
   constexpr std::string_view kPermanent[] = {"NoSuchBucket", "AccessDenied", "InvalidAccessKeyId",
                                              "SignatureDoesNotMatch"};
   const bool is_permanent =
@@ -259,11 +259,11 @@ std::string Store::GetRange(const std::string& name, const std::string& etag, in
   Request request = RequestFor("GET", url_.KeyOf(name));
   request.headers["if-match"] = etag;
   request.headers["range"] = fmt::format("bytes={}-{}", offset, offset + bytes - 1);
-  // An error may be longer than what was asked for.
+  // An error may be longer than the requested bytes.
   const size_t limit = std::max(static_cast<size_t>(bytes), size_t{1} << 16);
   Response response = Send(std::move(request), doing, {.limit = limit});
   const bool is_given = response.status / 100 == 2;
-  // A store may not know the condition.
+  // A store may ignore the condition.
   if (response.status == 412 || response.status == 404 ||
       (is_given && response.Header("etag") != etag)) {
     throw Error(ExitCode::kWorld, fmt::format("`{}` changed while it was read", UrlOf(name)),
@@ -285,7 +285,7 @@ void Store::ForEachPage(
     const Listing& listing, const std::vector<std::pair<std::string, std::string>>& query,
     const std::string& prefix, const std::string& doing,
     const std::function<bool(const std::string& name, std::string_view item)>& visit) {
-  constexpr int kMostEmpty = 100;  // Stores give some pages without a key, where many were removed.
+  constexpr int kMostEmpty = 100;  // some pages have no key if many objects were removed
   const auto refuse = [&](const std::string& why) {
     return Error(
         ExitCode::kWorld,
@@ -323,7 +323,7 @@ void Store::ForEachPage(
       last = key;
       if (!visit(key.substr(folder.size()), item)) return;
     }
-    // Nobody asked for these.
+    // The request asked for neither.
     for (const char* name : {"CommonPrefixes", "EncodingType"}) {
       if (XmlText(response.body, name).empty()) continue;
       throw refuse(fmt::format("it has `{}`, which was not asked for", name));

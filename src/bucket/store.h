@@ -1,5 +1,6 @@
-// The objects of a folder in a bucket, by the operations of S3. Every one is tried again while that
-// may help; what another writer may have done meanwhile is told, and never overwritten.
+// Reads and writes the objects of a folder in a bucket with the operations of S3. Each operation is
+// retried while that may help. Reports changes that other writers may have made meanwhile, and
+// never overwrites them.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@
 
 namespace shardinit {
 
-// Metadata is written beside an object's bytes, by name. Names are in lower case.
+// Metadata is stored with an object, by name in lower case.
 using Metadata = std::map<std::string, std::string>;
 
 struct ObjectInfo {
@@ -29,19 +30,19 @@ struct ObjectInfo {
 
 enum class Completion {
   kMade,
-  kRefused,  // There is an object of that name, or the store asks to begin anew.
-  kGone,     // There is no such upload: it was ended, or completed by a call whose answer was lost.
+  kRefused,  // An object of that name exists, or the store asks to start over.
+  kGone,     // No such upload: ended, or completed by a call whose response was lost.
 };
 
 // How a request is sent.
 struct SendOptions {
-  size_t limit = size_t{64} << 20;  // bytes of the answer
-  int attempts = 0;                 // 0: as many as for all else
-  std::string element = {};         // what an answer without failure has
+  size_t limit = size_t{64} << 20;  // bytes of the response
+  int attempts = 0;                 // 0: the default
+  std::string element = {};         // an element of each successful response
 };
 
-// Names are relative to the folder. Safe to use from several threads. Throws Error: kUsage if the
-// store cannot do what is needed, else kWorld.
+// Names are relative to the folder. Thread-safe. Throws Error: kUsage if the store lacks a needed
+// feature, else kWorld.
 class Store {
  public:
   explicit Store(BucketUrl url);
@@ -49,50 +50,48 @@ class Store {
   const BucketUrl& url() const { return url_; }
   std::string UrlOf(std::string_view name) const { return url_.UrlOf(name); }
 
-  // Makes an object. Returns false, with nothing done, if there is one of that name, be it this
-  // one: an answer may have been lost.
+  // Creates an object. Returns false, with nothing done, if the name exists. That may be this very
+  // object: a response may have been lost.
   bool PutNew(const std::string& name, std::string_view bytes, const Metadata& metadata = {});
-  // Returns nothing if there is no such object.
+  // Return nothing if the object does not exist.
   std::optional<std::string> Get(const std::string& name, size_t limit);
   std::optional<ObjectInfo> Head(const std::string& name);
-  // Returns that many bytes of the object that has this ETag. Throws Error (kWorld) if it has not,
-  // or no longer.
+  // Returns that many bytes of the object. Throws Error (kWorld) unless the object has this ETag.
   std::string GetRange(const std::string& name, const std::string& etag, int64_t offset,
                        int64_t bytes);
-  // Calls `visit` with the objects whose names begin with `prefix`, ascending by their bytes, until
-  // it returns false. Throws Error (kWorld) if the list is not known to be whole.
+  // Calls `visit` with the objects whose names begin with `prefix`, sorted by bytes, until it
+  // returns false. Throws Error (kWorld) if the list may be incomplete.
   void List(const std::string& prefix,
             const std::function<bool(const std::string& name, const ObjectInfo& info)>& visit);
 
-  // An object of many parts, numbered from 1, is there when it is completed, whole.
+  // An object of several parts, numbered from 1, appears as a whole when it is completed.
   std::string BeginUpload(const std::string& name, const Metadata& metadata);
-  // Returns the part's ETag; nothing if there is no such upload: it was completed or ended.
+  // Returns the part's ETag; nothing if the upload does not exist: it was completed or ended.
   std::optional<std::string> PutPart(const std::string& name, const std::string& upload, int number,
                                      std::string_view bytes);
-  // Unless it returns kMade, the object may have been made by this call all the same.
+  // Even if this does not return kMade, the call may have created the object.
   Completion CompleteUpload(const std::string& name, const std::string& upload,
                             const std::vector<std::string>& etags);
-  // Ends an upload and gives its parts back. None of that name is no failure. `attempts` is how
-  // often it is tried; 0: as often as all else.
+  // Ends an upload and frees its parts. Ignores an upload that does not exist. `attempts` is the
+  // number of tries; 0: the default.
   void EndUpload(const std::string& name, const std::string& upload, int attempts = 0);
   void ListUploads(
       const std::function<void(const std::string& name, const std::string& upload)>& visit);
 
  private:
   Request RequestFor(const std::string& method, const std::string& key) const;
-  // Sends until there is an answer that trying again would not change.
+  // Sends until there is a response that a retry would not change.
   Response Send(Request request, const std::string& doing, const SendOptions& options = {});
   [[noreturn]] void Throw(const Response& response, const std::string& doing);
-  // Asks for a list page by page, as `query` says, until it is whole or `visit` returns false.
+  // Requests a list with `query`, page by page, until it is complete or `visit` returns false.
   // `visit` gets the key of each element `item`, relative to the folder, and the element's text.
-  // `next` names the elements that say where the next page begins, and the members of the query
-  // that ask for it; `root` is the list's element. Throws Error (kWorld) unless the pages make one
-  // list.
+  // `next` pairs each element that locates the next page with the query member that requests it.
+  // `root` is the list's element. Throws Error (kWorld) unless the pages form one list.
   struct Listing {
     const char* root;
     const char* item;
     std::vector<std::pair<const char*, const char*>> next;
-    bool is_ascending = false;  // Whether each key must come after the one before it.
+    bool is_ascending = false;  // Each key must be greater than the one before it.
   };
   void ForEachPage(
       const Listing& listing, const std::vector<std::pair<std::string, std::string>>& query,
@@ -102,9 +101,9 @@ class Store {
   const BucketUrl url_;
   Http http_;
   CredentialSource credentials_;
-  std::string scheme_, host_, base_;  // `base_` is what stands before a key in the path.
+  std::string scheme_, host_, base_;  // `base_` precedes a key in the path.
   int attempts_ = 0;
-  std::mutex mutex_;  // It guards `host_` and `region_`.
+  std::mutex mutex_;  // guards `host_` and `region_`
   std::string region_;
 };
 

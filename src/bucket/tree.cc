@@ -12,10 +12,10 @@
 namespace shardinit {
 namespace {
 
-// Returns whether a folder can have a file or folder of this name.
+// Returns whether a folder can contain a file or folder of this name.
 bool IsName(std::string_view name) { return !name.empty() && name != "." && name != ".."; }
 
-// Returns what every key in the folder begins with.
+// Returns the prefix of all keys in the folder.
 std::string BeginOf(const std::string& folder) { return folder.empty() ? "" : folder + "/"; }
 
 bool IsWithin(const std::string& url, const std::string& folder) {
@@ -28,7 +28,7 @@ BucketTree& BucketTree::Of(const std::string& url) {
   static std::mutex mutex;
   static std::vector<std::unique_ptr<BucketTree>> trees;
   const std::lock_guard lock(mutex);
-  // A name that was listed may be one that no user may write.
+  // Look before parsing: a listed name may be one that ParseBucketUrl() rejects.
   for (const auto& tree : trees) {
     if (IsWithin(url, tree->url_)) return *tree;
   }
@@ -80,7 +80,7 @@ void BucketTree::WalkBelow(
     const std::string name = next->first.substr(folder.size());
     const size_t slash = name.find('/');
     if (slash == name.npos) {
-      // Some tools make empty objects of folders.
+      // Some tools create empty objects for folders.
       if (IsName(name)) visit(prefix + name, false);
       ++next;
       continue;

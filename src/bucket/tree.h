@@ -1,4 +1,4 @@
-// The objects below a URL as they were when they were listed, for commands that read them.
+// Lists the objects below a URL once, for commands that read them.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +11,23 @@
 
 namespace shardinit {
 
-// Every URL that its functions take is the tree's or lies below it. Safe to use from several
-// threads.
+// All URLs must be the tree's or below it. Thread-safe.
 class BucketTree {
  public:
-  // Returns the tree of a URL, or the one of a folder above it that was asked for before. It is
-  // listed once and lives as long as the process: nobody reads an object that was replaced since,
-  // or one part of it from before and another from after. Throws Error (kWorld).
+  // Returns the tree of a URL, or an earlier one of a parent folder. It is listed once and kept
+  // until the process ends. So nobody reads a replaced object, or parts of one from before and
+  // after the change. Throws Error (kWorld).
   static BucketTree& Of(const std::string& url);
 
-  // Returns null if there is no such object.
+  // Returns null if the object does not exist.
   const ObjectInfo* Find(std::string_view url) const;
-  // Tells whether there are objects below.
+  // Returns whether there are objects below the URL.
   bool IsFolder(std::string_view url) const;
-  // Calls `visit` with each name below, such as `a/b`, ascending, and goes on into those folders
-  // for which it returns true.
+  // Calls `visit` with each name below the URL, such as `a/b`, ascending. Enters the folders for
+  // which `visit` returns true.
   void Walk(std::string_view url,
             const std::function<bool(const std::string& name, bool is_folder)>& visit) const;
-  // Returns bytes of an object that is there. Throws Error (kWorld), also if it has changed.
+  // Returns bytes of an existing object. Throws Error (kWorld), for example if it has changed.
   std::string Read(std::string_view url, int64_t offset, int64_t bytes);
 
  private:

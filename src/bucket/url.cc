@@ -30,7 +30,7 @@ std::string BucketUrl::UrlOf(std::string_view name) const {
 }
 
 std::string HostIn(std::string host, std::string_view region, std::string_view other) {
-  // The bucket's name, which stands first, may have the region's in it.
+  // The bucket's name, which comes first, may contain the region's name.
   const std::string end = fmt::format(".{}.amazonaws.com", region);
   if (host.ends_with(end)) host.replace(host.size() - end.size() + 1, region.size(), other);
   return host;
@@ -56,7 +56,7 @@ BucketUrl ParseBucketUrl(const std::string& path) {
         fmt::format("a bucket has a name of 3 to 63 letters, digits, dots and hyphens, not {}",
                     Quote(url.bucket)));
   }
-  // Some stores fold such names into others, and HTTP clients on the way do, too.
+  // Some stores, and HTTP clients on the way, normalize such names.
   for (size_t begin = 0; begin < rest.size();) {
     const size_t end = std::min(rest.find('/', begin), rest.size());
     const std::string_view part = rest.substr(begin, end - begin);

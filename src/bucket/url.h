@@ -1,4 +1,4 @@
-// Names of folders in buckets: `s3://BUCKET/PREFIX`.
+// Parses and builds names of folders in buckets: `s3://BUCKET/PREFIX`.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ inline constexpr std::string_view kBucketScheme = "s3://";
 
 struct BucketUrl {
   std::string bucket;
-  std::string prefix;  // without a slash at its ends; empty: the whole bucket
+  std::string prefix;  // without slashes at its ends; empty: the whole bucket
 
   std::string text() const;                        // `s3://BUCKET/PREFIX`
   std::string KeyOf(std::string_view name) const;  // of an object in the folder
@@ -19,10 +19,10 @@ struct BucketUrl {
 
 bool IsBucketUrl(std::string_view path);
 
-// Returns the host of AWS in another region; a host of others stays the same.
+// Returns the host in another region of AWS. Hosts of other stores do not change.
 std::string HostIn(std::string host, std::string_view region, std::string_view other);
 
-// Throws Error (kUsage) if that is no name of a folder in a bucket.
+// Throws Error (kUsage) if `path` is not the name of a folder in a bucket.
 BucketUrl ParseBucketUrl(const std::string& path);
 
 }  // namespace shardinit

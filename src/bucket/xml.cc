@@ -57,11 +57,11 @@ std::vector<std::string_view> XmlElements(std::string_view xml, std::string_view
   const std::string open = fmt::format("<{}", name);
   for (size_t at = 0; (at = xml.find(open, at)) != xml.npos;) {
     at += open.size();
-    // A longer name begins alike.
+    // A longer name begins the same way.
     if (at == xml.size() || std::string_view("> \n").find(xml[at]) == xml.npos) continue;
     const size_t begin = xml.find('>', at);
     if (begin == xml.npos) break;
-    if (xml[begin - 1] == '/') {  // An element without content ends in itself.
+    if (xml[begin - 1] == '/') {  // an element without content
       at = begin;
       continue;
     }

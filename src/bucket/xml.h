@@ -1,4 +1,5 @@
-// Reads the answers of object stores: elements by name, which are not nested in their own kind.
+// Extracts elements by name from the XML of object stores. Elements must not be nested in elements
+// of the same name.
 #pragma once
 
 #include <string>
@@ -7,10 +8,10 @@
 
 namespace shardinit {
 
-// Returns what is within each element of this name, in order, not decoded.
+// Returns the undecoded contents of each element of this name, in order.
 std::vector<std::string_view> XmlElements(std::string_view xml, std::string_view name);
 
-// Returns the text of the first element of this name; empty: there is none.
+// Returns the text of the first element of this name; empty if it does not exist.
 std::string XmlText(std::string_view xml, std::string_view name);
 
 }  // namespace shardinit

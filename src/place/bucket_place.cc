@@ -30,7 +30,7 @@ class StoredFile : public PlaceFile {
   const ObjectInfo info_;
 };
 
-// Returns whether a file or folder on a disk could have this name.
+// Returns whether a file or folder on disk could have this name.
 bool IsPart(std::string_view part) { return !part.empty() && part != "." && part != ".."; }
 
 }  // namespace
@@ -67,7 +67,7 @@ void BucketPlace::List(const std::string& folder,
   const std::string begin = folder.empty() ? "" : folder + "/";
   std::string inside = begin;  // the folder that contains the last name
   std::string outside;         // a folder that the caller did not enter
-  // Names ascend, so all names of a folder are adjacent.
+  // Names ascend, so the names of a folder are adjacent.
   store_.List(begin, [&](const std::string& name, const ObjectInfo& info) {
     if (!outside.empty() && name.starts_with(outside)) return true;
     while (!name.starts_with(inside)) inside.erase(inside.rfind('/', inside.size() - 2) + 1);

@@ -1,4 +1,5 @@
-// A folder in a bucket. Its subfolders are the common prefixes of object names.
+// Implements Place for a folder in a bucket. Its subfolders are the common prefixes of object
+// names.
 #pragma once
 
 #include <memory>

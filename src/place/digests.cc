@@ -16,7 +16,7 @@ FileDigests ReadOnce(const PlaceFile& file, const std::vector<FilePart>& parts,
   FileDigests digests{std::vector<Digest>(parts.size()), {}};
   Sha256 rest, part;
   int64_t at = 0;
-  size_t next = 0;  // in `order`
+  size_t next = 0;  // index in `order`
   const auto end_of = [&] { return parts[order[next]].offset + parts[order[next]].bytes; };
   // Finishes the parts that end at `at`.
   const auto settle = [&] {

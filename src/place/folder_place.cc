@@ -29,7 +29,7 @@ class DiskFile : public PlaceFile {
 // Returns the part of a name after the last slash.
 std::string LastPart(const std::string& name) { return name.substr(name.rfind('/') + 1); }
 
-// `File` is a NewFile, or an OutputFile in a private folder.
+// `File` is NewFile, or OutputFile in a private folder.
 template <typename File>
 class NewDiskFile : public NewPlaceFile {
  public:
@@ -41,7 +41,7 @@ class NewDiskFile : public NewPlaceFile {
         file_(*folder_, LastPart(outline_.path)) {
     if (!outline_.boxes.empty()) file_.Reserve(outline_.size);
     if (!outline_.has_crcs) WriteTexts(*outline_.Texts());
-    // The texts of a file without boxes may end before the zeros that it ends with.
+    // The texts of a file without boxes may end before its final zeros.
     file_.Resize(outline_.size);
     outline_.boxes = {};
     if (!outline_.has_crcs) outline_.texts = nullptr;
@@ -103,7 +103,7 @@ std::shared_ptr<const Folder> FolderPlace::OpenSub(const std::string& name) cons
   const std::shared_ptr<const Folder> above = Parent(name);
   const std::string last = LastPart(name);
   struct stat info;
-  // A file has nothing inside.
+  // Names inside a file do not exist.
   const bool is_other =
       above->Look(last, &info) && !S_ISDIR(info.st_mode) && !S_ISLNK(info.st_mode);
   auto sub = std::make_shared<Folder>(is_other ? Folder() : above->OpenSub(last));

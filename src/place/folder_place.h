@@ -1,4 +1,4 @@
-// A folder on the disk.
+// Implements Place for a folder on disk.
 #pragma once
 
 #include <memory>
@@ -14,11 +14,10 @@ class FolderPlace : public Place {
  public:
   static constexpr PlaceTraits kTraits = {.is_remote = false, .lists_all = true, .removes = true};
 
-  // Keeps the folder open, so that all names are looked up in the same folder even if its path
-  // changes.
+  // Keeps the folder open, so that all names refer to the same folder even if its path changes.
   explicit FolderPlace(const std::string& path);
-  // A private folder is invisible to others until all of it is complete. Its files have their names
-  // from the beginning, and their names are on the disk after Sync() of their folders.
+  // A private folder is invisible to others until it is complete. Its files have their final names
+  // from the beginning. The names are on disk after Sync() of their folders.
   enum Kind { kShared, kPrivate };
   explicit FolderPlace(std::shared_ptr<const Folder> root, Kind kind = kShared);
 

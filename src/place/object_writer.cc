@@ -71,9 +71,9 @@ ObjectWriter::ObjectWriter(Store* store, FileOutline outline, const std::vector<
 ObjectWriter::~ObjectWriter() {
   if (upload_.empty() || is_named_ || is_lost_) return;
   try {
-    store_.EndUpload(name_, upload_, 1);  // A store that is gone must not hold up the error.
+    store_.EndUpload(name_, upload_, 1);  // A store that is gone must not delay the error.
   } catch (...) {
-    // The store has parts of nothing then, until `finalize` or its own rules end the upload.
+    // The store keeps useless parts until `finalize` or its own rules end the upload.
   }
 }
 
@@ -159,14 +159,15 @@ int64_t ObjectWriter::Write(const void* data, int64_t bytes, int64_t offset) con
       if (it != begun_.end()) part = &it->second;
     }
     if (part == nullptr) {
-      // It is made outside of the lock, so two may make it, and the first one is taken.
+      // Created outside the lock: if two threads do so, the first part is used.
       Part made{Blank(number), wanted_in_[static_cast<size_t>(number)]};
       const std::lock_guard lock(mutex_);
       const auto [it, is_new] = begun_.try_emplace(number, std::move(made));
       part = &it->second;
       if (is_new) part->wanted -= PutKnownCrcs(number, part->pages.data());
     }
-    // Others write other bytes of it meanwhile. It stays where it is until all are there.
+    // Other threads write other bytes of the part meanwhile. It does not move until all bytes are
+    // there.
     std::memcpy(part->pages.data() + (offset - begin), piece.data(), piece.size());
     {
       const std::lock_guard lock(mutex_);

@@ -1,6 +1,6 @@
-// A file that is being uploaded to a bucket. The texts, and the boxes, whose bytes come in any
-// order, form its parts; each part is sent as soon as it is whole. So an upload needs the memory of
-// the parts that have begun, and no disk.
+// Uploads a file to a bucket in parts, without using the disk. Each part, made of texts and of
+// boxes whose bytes arrive in any order, is sent when it is complete. An upload needs memory for
+// the parts that have begun.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@
 
 namespace shardinit {
 
-// Zeroed memory of its own, which goes back to the system at once: that of a general allocator
-// would stay with the threads that used it.
+// Zeroed memory that is returned to the system when freed. A general allocator would keep it for
+// the threads that used it.
 class Pages {
  public:
-  // Throws Error (kWorld) if there is not that much memory.
+  // Throws Error (kWorld) if there is not enough memory.
   explicit Pages(int64_t bytes);
   Pages(Pages&& other) noexcept;
   Pages& operator=(Pages&&) = delete;
@@ -36,22 +36,22 @@ class Pages {
   int64_t bytes_;
 };
 
-// Returns the size of the parts of an object: it follows from the object's size alone. An object
-// that is no larger is sent whole.
+// Returns the part size for an object, which depends only on the object's size. An object of at
+// most one part is sent whole.
 int64_t PartBytes(int64_t size);
 
-// The object exists once it is completed. Without Complete() the parts that were sent are removed.
+// The object exists after Complete(). If Complete() is not called, the parts are removed.
 //
 // A part that contains the CRC of a box waits for that box. So a file whose boxes are written in
-// order keeps one more part for each box at work.
+// order keeps one extra part in memory for each box in progress.
 class ObjectWriter : public NewPlaceFile {
  public:
-  // `store` must outlive it, and so must `crcs`: the CRCs of boxes, each of which is there when the
-  // last bytes of its box are written.
+  // `store` and `crcs` must outlive the writer. `crcs` are the CRCs of the boxes: each must be set
+  // when the last bytes of its box are written.
   ObjectWriter(Store* store, FileOutline outline, const std::vector<uint32_t>* crcs = nullptr);
   ~ObjectWriter() override;
 
-  // Returns whether it is sent in parts. If not, it is sent by Complete().
+  // Returns whether the object is sent in parts. If not, Complete() sends it.
   bool has_parts() const { return !upload_.empty(); }
 
   int64_t Write(const void* data, int64_t bytes, int64_t offset) const override;
@@ -60,17 +60,17 @@ class ObjectWriter : public NewPlaceFile {
  private:
   struct Part {
     Pages pages;
-    int64_t wanted;  // bytes of boxes, and of their CRCs, that are not there yet
+    int64_t wanted;  // missing bytes of boxes and their CRCs
   };
 
   int64_t parts() const;
-  // Notes that these bytes of the file come later than what is known of it.
+  // Marks bytes [begin, end) of the file as not known yet.
   void Want(int64_t begin, int64_t end);
   // Returns part `number`, from 0 on, without the bytes of boxes.
   Pages Blank(int64_t number) const;
-  // Needs the lock. Puts the CRCs that are known into a part that begins. Returns their bytes.
+  // Copies the known CRCs into a new part. Returns the number of copied bytes. Requires the lock.
   int64_t PutKnownCrcs(int64_t number, char* out) const;
-  // Puts the CRC of the box that ends here, if one does, and sends parts that are whole then.
+  // If a box ends at `end`, copies its CRC, and sends the parts that this completes.
   void PutCrcOf(int64_t end) const;
   void Send(int64_t number, std::string_view bytes) const;
 
@@ -83,10 +83,10 @@ class ObjectWriter : public NewPlaceFile {
   std::vector<int64_t> wanted_in_;  // by part: bytes of boxes and of their CRCs
   std::vector<bool> has_data_;      // by part
   std::vector<CrcPlace> crcs_by_box_;
-  std::string upload_;  // Empty: there is one part, which is an object of its own.
+  std::string upload_;  // Empty: one part, sent as an object.
   mutable std::mutex mutex_;
   mutable std::map<int64_t, Part> begun_;
-  mutable std::vector<bool> is_known_;  // by box: its CRC is
+  mutable std::vector<bool> is_known_;  // by box: whether its CRC is known
   mutable std::vector<std::string> etags_;
   mutable bool is_lost_ = false;  // Somebody ended the upload.
   bool is_named_ = false;

@@ -30,7 +30,7 @@ void PutOnce(const Place& place, const FileOutline& file, const Digest& sha256,
       if (IsEqual(place, *there, file, sha256)) return;
       break;
     }
-    // It fails if another writer completed the file, or ended the upload.
+    // Fails if another writer completed the file or ended the upload.
     if (place.Begin(named)->Complete(before_name)) return;
   }
   throw Error(ExitCode::kConflict,

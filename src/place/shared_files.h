@@ -1,5 +1,5 @@
-// Files that several writers may make at once: each finds out whether the file that has the name is
-// the one it wanted to make.
+// Creates files that several writers may create at once: each checks whether the existing file is
+// the one that it wanted to create.
 #pragma once
 
 #include <functional>
@@ -14,18 +14,18 @@
 
 namespace shardinit {
 
-// Creates a file without boxes, or replaces it; `sha256` is the digest of its bytes. In a place
-// where no file is replaced, an equal file may exist, and any other one is an Error (kConflict).
+// Creates or replaces a file without boxes; `sha256` is the digest of its bytes. In a place that
+// does not replace files, accepts an equal file, and throws Error (kConflict) for any other.
 void PutOnce(const Place& place, const FileOutline& file, const Digest& sha256,
              const std::function<void()>& before_name);
 
-// Returns whether another writer has made the file: one with its size and metadata exists. Throws
-// Error (kConflict) if a different file exists; `whole` is what the files belong to, such as
-// `plan`. Where files are replaced, nothing is looked up, and the result is false.
+// Returns whether another writer has created the file: one with its size and metadata exists.
+// Throws Error (kConflict) if a different file exists; `whole` names the owner of the files, such
+// as `plan`. In a place that replaces files, checks nothing and returns false.
 bool IsMade(const Place& place, const FileOutline& file, std::string_view whole);
 
-// Throws Error (kConflict) unless the file has these digests. Call it when another writer made the
-// file, perhaps when a source had other elements.
+// Throws Error (kConflict) unless the file has these digests. Call it when another writer created
+// the file, perhaps from a source with other elements.
 void RequireSameBytes(const Place& place, const FileOutline& file, const FileDigests& wanted);
 
 }  // namespace shardinit
