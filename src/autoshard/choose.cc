@@ -16,8 +16,7 @@ constexpr size_t kMaxWays = 1 << 16, kMaxStates = 1 << 20;
 struct Deed {
   AxisUse by;
   AxisStrategy use;
-  bool last = false;  // If several dimensions of a matrix may be split, this is the last one, not
-                      // the first.
+  bool last = false;  // use the last dimension that may be split, not the first
 };
 constexpr Deed kDeeds[] = {
     {AxisUse::kBatch, AxisStrategy::kWhole},
@@ -46,7 +45,7 @@ int DimensionOf(const Deed& deed, const StepWeight& weight) {
   return deed.use == AxisStrategy::kSplit ? SplitDimension(weight, deed.last) : -1;
 }
 
-// Whether a block has what the deed needs; `last` needs a second dimension.
+// Returns whether a deed applies to a block; `last` needs a second dimension.
 bool IsFor(const Deed& deed, const StepModel& model, const StepBlock& block) {
   if (deed.use == AxisStrategy::kWhole || deed.use == AxisStrategy::kGathered) return true;
   return std::ranges::any_of(block.weights, [&](size_t w) {
@@ -75,7 +74,7 @@ std::vector<AxisDeeds> DeedsOf(const StepModel& model, const StepBlock& block) {
   return all;
 }
 
-// Shards one weight as the axes ask, where that is possible.
+// Shards one weight by the deeds of the axes, where possible.
 class WeightSharder {
  public:
   WeightSharder(const StepModel& model, const StepWeight& weight)
@@ -111,9 +110,9 @@ class WeightSharder {
   }
 
  private:
-  // Prefers a dimension that falls into equal parts, then one that is no stack, then one that
-  // nothing else shards, then the largest, then the first. A weight that is too small for all ranks
-  // stays whole.
+  // Prefers, in this order, a dimension with equal parts, a dimension that is not a stack, an
+  // otherwise unsharded dimension, the largest and the first. A weight that is too small for all
+  // ranks stays whole.
   int GatheredDimension(int64_t parts) const {
     int best = -1;
     std::tuple<bool, bool, bool, int64_t> best_rank;
@@ -135,8 +134,8 @@ class WeightSharder {
   std::vector<int64_t> parts_;
 };
 
-// Returns true if the axes that were chosen to split or to route really do. Otherwise they would
-// cut through a head, a unit or an expert.
+// Returns whether the axes that were chosen to split or to route actually do so. Otherwise they
+// would cut through a head, a unit or an expert.
 bool IsDone(const StepModel& model, const StepBlock& block, const std::vector<AxisDeeds>& deeds,
             const std::vector<const Deed*>& of_matrix, const BlockPlacements& placements) {
   const auto uses = UsesOf(model, block, placements);
@@ -151,8 +150,9 @@ bool IsDone(const StepModel& model, const StepBlock& block, const std::vector<Ax
   return true;
 }
 
-// The costs of one way to shard a block, or several: the memory of each stage, then the seconds. In
-// a search for the least memory, no memory is bounded, and memory takes the place of the seconds.
+// The costs of one or several ways to shard a block: the memory of each stage, then the seconds of
+// each stage. In a search for the least memory, the first half is 0, so that memory is not limited,
+// and the second half is the memory.
 using Costs = std::vector<double>;
 
 Costs CostsOf(const StageCosts& stages, bool memory_alone) {
@@ -171,7 +171,7 @@ Costs Sum(Costs a, const Costs& b) {
   return a;
 }
 
-// Returns the least, or the most, of each number over all ways.
+// Returns the minimum, or the maximum, of each number over all ways.
 template <typename T, typename F>
 Costs BoundOf(const std::vector<T>& ways, F choose) {
   Costs bound = ways.front().costs;
@@ -181,13 +181,13 @@ Costs BoundOf(const std::vector<T>& ways, F choose) {
   return bound;
 }
 
-// One way to shard a block, under some options.
+// One way to shard a block, with some options.
 struct Way {
   Costs costs;
   size_t strategy;
 };
 
-// Keeps the ways that no other one equals or beats in memory and seconds of all stages, and sorts
+// Keeps the ways that no other way equals or beats in memory and seconds of all stages, and sorts
 // them by memory.
 template <typename T>
 void KeepBest(std::vector<T>* ways) {
@@ -203,7 +203,7 @@ void KeepBest(std::vector<T>* ways) {
   *ways = std::move(kept);
 }
 
-// Chooses one way for each block, so that all together are the fastest that fits.
+// Chooses one way for each block, so that their combination is the fastest that fits.
 class Combiner {
  public:
   Combiner(std::vector<std::vector<Way>> blocks, Costs beside, double memory)
@@ -218,8 +218,8 @@ class Combiner {
     }
   }
 
-  // Returns the index of each block's way, or nothing if no choice takes fewer seconds than
-  // `*limit`. `*limit` becomes the seconds of the choice. Sets `gave_up` if there are too many
+  // Returns the index of each block's way, or nullopt if no choice takes fewer seconds than
+  // `*limit`. Sets `*limit` to the seconds of the choice, and `gave_up` if there are too many
   // states.
   std::optional<std::vector<size_t>> Run(double* limit, bool* gave_up) {
     for (size_t b = 0; b < blocks_.size(); ++b) {
@@ -249,7 +249,7 @@ class Combiner {
     size_t before, way;
   };
 
-  // The least and the most that the remaining blocks need.
+  // The minimum and the maximum costs of the remaining blocks.
   struct Rest {
     Costs least, most;
   };
@@ -263,8 +263,8 @@ class Combiner {
     return true;
   }
 
-  // Clears costs that can no longer matter, whatever follows: memory that is sure to suffice, and
-  // stages that wait for another one. Then KeepBest() drops more ways.
+  // Zeroes costs that can no longer affect the result: memory that is sure to suffice, and stages
+  // that wait for another one. KeepBest() can then drop more ways.
   void Forget(const Rest& rest, Costs* costs) const {
     const size_t stages = costs->size() / 2;
     double slowest = 0;
@@ -295,11 +295,12 @@ class Combiner {
 
   const std::vector<std::vector<Way>> blocks_;
   const double memory_;
-  std::vector<Rest> rest_;                  // one for the blocks from each one on
+  std::vector<Rest> rest_;                  // for each block: the rest from this block on
   std::vector<std::vector<State>> states_;  // before each block, and after the last
 };
 
-// Finds the fastest choice that fits, or that of least memory. Returns its seconds, or its memory.
+// Finds the fastest choice that fits, or the choice with the least memory. Returns its seconds or
+// its memory.
 double Search(const StepModel& model, const std::vector<std::vector<BlockPlacements>>& strategies,
               bool memory_alone, Choice* choice) {
   double best = std::numeric_limits<double>::infinity();
@@ -340,7 +341,8 @@ std::vector<BlockPlacements> Strategies(const StepModel& model, const StepBlock&
   for (const size_t w : block.weights) {
     (model.weights[w].is_matrix() ? has_matrices : has_vectors) = true;
   }
-  // A way is a number with these digits: each axis's deed, then whether it gathers vectors.
+  // Each way is a number with these digits: each axis's deed, then whether each axis gathers
+  // vectors.
   std::vector<size_t> bases;
   for (const AxisDeeds& deed : deeds) bases.push_back(has_matrices ? deed.of_matrices.size() : 1);
   for (const AxisDeeds& deed : deeds) {

@@ -1,5 +1,5 @@
-// Chooses the cheapest of the shardings that trainers run: an exact choice from a short table, the
-// same on every machine.
+// Chooses the cheapest sharding that trainers can run. The choice is exact, from a short table, and
+// the same on every machine.
 #pragma once
 
 #include <optional>
@@ -9,11 +9,13 @@
 
 namespace shardinit {
 
-// The ways to shard the weights of one block, each way once. Each mesh axis leaves them whole or,
-// if its ranks have different tokens, shards them to be gathered (for vectors the choice may differ
-// from that for matrices). An axis for computation may also split the block, and one for experts
-// may route. A weight with an entry in `fixed` is sharded as the entry says. Returns nothing if
-// there are too many ways.
+// Returns the ways to shard the weights of one block, each way once, or nothing if there are too
+// many.
+//
+// Each mesh axis leaves the weights whole or, if its ranks have different tokens, shards them to be
+// gathered. Vectors may differ from matrices in this. An axis for computation may also split the
+// block, and an axis for experts may route. A weight with an entry in `fixed` is sharded as the
+// entry specifies.
 using BlockPlacements = std::vector<AxisPlacements>;  // for each of the block's weights
 using FixedPlacements = std::vector<std::optional<AxisPlacements>>;  // for each weight of the model
 std::vector<BlockPlacements> Strategies(const StepModel& model, const StepBlock& block,
@@ -22,8 +24,8 @@ std::vector<BlockPlacements> Strategies(const StepModel& model, const StepBlock&
 struct Choice {
   enum Status {
     kFound,
-    kTooLittleMemory,  // `cost.memory` is the least memory possible.
-    kTooMany,          // There are too many ways: the search gave up and knows nothing.
+    kTooLittleMemory,  // `cost.memory` is the least possible memory
+    kTooMany,          // too many ways: the search gave up without a result
   };
   Status status = kFound;
   std::vector<AxisPlacements> placements;  // for each weight

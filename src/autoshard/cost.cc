@@ -8,15 +8,14 @@ namespace shardinit {
 namespace {
 
 constexpr double kMomentBytes = 8, kMasterBytes = 4;  // Adam's, for each element
-constexpr int64_t kMasterSize = 4;                    // Weights with fewer bytes per element have a
-                                                      // copy in f32.
+constexpr int64_t kMasterSize = 4;  // weights with fewer bytes per element have an f32 copy
 
 // Returns the bytes that each of n ranks sends in an all-gather or a reduce-scatter of `bytes`.
 double Exchange(double bytes, int64_t n) {
   return bytes * static_cast<double>(n - 1) / static_cast<double>(n);
 }
 
-// Returns in how many parts sequence parallelism shards the activations between blocks.
+// Returns the number of parts into which sequence parallelism cuts activations between blocks.
 double SequenceParts(const StepModel& model, const StepOptions& options) {
   double parts = 1;
   for (const StepAxis& axis : model.training.axes) {
@@ -67,7 +66,7 @@ class WeightCost {
     return weight_.count * (weight_.is_list ? static_cast<double>(weight_.shape[0]) : 1);
   }
   double tokens() const { return model_.training.tokens; }
-  // These say how often a step's tokens pass one of these weights, and its experts too.
+  // How often a step's tokens pass one of these weights; passes() also counts its experts.
   double runs() const { return held_ * weight_.layers; }
   double passes() const { return runs() * weight_.share; }
 
@@ -100,8 +99,8 @@ class WeightCost {
     return shard;
   }
 
-  // Gathers over one axis after the other, those of the batch first, in both passes; gradients go
-  // the same way back. Returns the bytes of the gathered weight.
+  // Gathers over one axis after another, batch axes first, in both passes. Gradients are sent back
+  // the same way. Returns the bytes of the gathered weight.
   double SendWeights(double shard) {
     double gathered = shard;
     for (const bool of_computation : {false, true}) {
@@ -109,7 +108,7 @@ class WeightCost {
         if (uses_[a] != AxisStrategy::kGathered || IsComputation(a) != of_computation) continue;
         gathered *= static_cast<double>(axis(a).size);
         if (of_computation && weight_.is_matrix()) cost_.sharded_otherwise = Matrices();
-        // Ranks with the same tokens have the same gradients, and send none.
+        // Ranks with the same tokens have the same gradients and do not send them.
         const double times = HasOtherTokens(a) ? 3 : 2;
         cost_.bytes[a] += times * held_ * Exchange(gathered, axis(a).size);
       }
@@ -129,7 +128,7 @@ class WeightCost {
   }
 
   void SendActivations() {
-    // With recompute, the forward pass of a layer runs once more.
+    // With recompute, the forward pass of a layer runs twice.
     const double again = options_.recompute && weight_.is_in_layer ? 1.5 : 1;
     const double sharing = Parts(AxisStrategy::kRouted, [&](size_t a) { return IsComputation(a); });
     for (size_t a = 0; a < placements_.size(); ++a) {
@@ -141,8 +140,8 @@ class WeightCost {
         const double sent = tokens() / sharing * passes() * weight_.route_sends;
         cost_.bytes[a] += again * Exchange(sent * e(), n);
       }
-      // These ranks have the same tokens before and after the weight, but different ones here
-      // (is_rejoined), or the other way round (is_joined).
+      // is_rejoined: the ranks have the same tokens before and after the weight, but different ones
+      // here. is_joined: the reverse.
       const bool is_rejoined = IsComputation(a) && uses_[a] == AxisStrategy::kRouted &&
                                !options_.sequence_parallel && weight_.route_sends > 0;
       const bool is_joined =
@@ -186,8 +185,8 @@ class WeightCost {
   StepCost cost_;
 };
 
-// Decides the use of each axis for a whole block. An axis must not split or route some of the
-// weights that this concerns and leave the others.
+// Decides the use of each axis for a whole block. An axis must split or route all of the weights
+// concerned, or none.
 class BlockUses {
  public:
   BlockUses(const StepModel& model, const StepBlock& block,
@@ -316,7 +315,7 @@ PartitionSpec PartitionOf(const AxisPlacements& placements, const std::vector<Ax
       by.segments = std::max(by.segments, segments);
     }
   }
-  // Each rank gets as many experts as the others, in order.
+  // All ranks get the same number of experts, in order.
   int64_t ranks = 1;
   for (const size_t a : pinning) ranks *= model.training.axes[a].size;
   int64_t rank = pinning.empty() ? 0 : expert * ranks / weight.shape[0];

@@ -1,9 +1,8 @@
-// The cost of a sharding: the bytes that a training step sends over each mesh axis, its
-// computation, and the memory of a rank. shardinit-auto(7) has the formulas, and this code computes
-// exactly those.
+// Computes the cost of a sharding: the bytes that a training step sends over each mesh axis, its
+// computation, and the memory of a rank. Implements exactly the formulas in shardinit-auto(7).
 //
-// This models the step and measures nothing. Every cost is a sum over weights, except for one thing
-// that the weights of a block decide together: whether axes split it.
+// This is a model of the step; nothing is measured. Every cost is a sum over weights, except one
+// property of whole blocks: whether axes split them.
 #pragma once
 
 #include <vector>
@@ -24,17 +23,17 @@ struct AxisPlacement {
 };
 using AxisPlacements = std::vector<AxisPlacement>;  // for each mesh axis
 
-// The use of a mesh axis for a weight.
+// How a mesh axis is used for a weight.
 enum class AxisStrategy {
-  kWhole,     // The axis does not shard the weight.
-  kGathered,  // The weight is put together for each use, as fully_shard does.
-  kSplit,     // Each rank has whole heads, hidden units, or tokens of the vocabulary.
-  kRouted,    // Each rank has whole experts, to which tokens are sent.
+  kWhole,     // the axis does not shard the weight
+  kGathered,  // the weight is assembled for each use, as in fully_shard
+  kSplit,     // each rank has whole heads, hidden units, or tokens of the vocabulary
+  kRouted,    // each rank has whole experts, to which tokens are sent
 };
 
-// Options that all blocks have in common. None of them changes which rank holds what.
+// Options that apply to all blocks. They do not change which rank holds which box.
 struct StepOptions {
-  bool recompute = false;  // Layers keep only their inputs and run twice.
+  bool recompute = false;  // layers keep only their inputs and run twice
   bool sequence_parallel =
       false;  // Between blocks that axes split, each rank has a part of the tokens.
 
@@ -49,39 +48,40 @@ struct StepCost {
 
   double communication = 0, computation = 0;  // seconds in a step
   double memory = 0;  // bytes: weights, gradients, the optimizer's state, activations
-  // These are for all stages together. `padding` is the bytes that equal shards of weights would
-  // add to the tensors. `sharded_otherwise` counts the matrices that ranks with the same tokens
-  // shard for another use than to split them or to route tokens.
+  // Sums over all stages. `padding` is the bytes that equal shards of weights would add to the
+  // tensors. `sharded_otherwise` counts the matrices that ranks with the same tokens shard for any
+  // purpose except splitting or routing.
   double padding = 0, sharded_otherwise = 0;
   std::vector<double> bytes = {};  // sent in a step over each axis of the mesh
   StepOptions options = {};
 
   void Add(const StepCost& other);
-  // Whether this cost is better: one that fits beats one that does not; of two that fit, the faster
-  // one is better, of two that do not, the smaller one.
+  // Returns whether this cost is better. A cost that fits beats one that does not fit. If both fit,
+  // the faster one wins; if neither fits, the smaller one wins.
   bool IsBetter(const StepCost& other, double memory_limit) const;
 };
 using StageCosts = std::vector<StepCost>;  // for each of StepModel's stages
 
-// Returns how a partition shards a weight. Experts that are separate tensors are also sharded by
-// the axes that they are pinned to.
+// Returns how a partition shards a weight. Experts in separate tensors are also sharded by the axes
+// that they are pinned to.
 AxisPlacements PlacementsOf(const PartitionSpec& partition, const StepModel& model,
                             const StepWeight& weight);
 // Returns the partition of one tensor; `expert` is its number, or -1. If several axes shard a
-// dimension, those that split or route are the major ones, as with FSDP within tensor parallelism.
+// dimension, the axes that split or route are the major ones, as with FSDP within tensor
+// parallelism.
 PartitionSpec PartitionOf(const AxisPlacements& placements, const std::vector<AxisStrategy>& uses,
                           const StepModel& model, const StepWeight& weight, int64_t expert);
 
-// Returns the use of each axis for each weight of a block.
+// Returns how each axis is used for each weight of a block.
 std::vector<std::vector<AxisStrategy>> UsesOf(const StepModel& model, const StepBlock& block,
                                               const std::vector<AxisPlacements>& placements);
-// Returns the cost of a block whose weights are sharded in these ways.
+// Returns the cost of a block whose weights are sharded in this way.
 StageCosts CostOf(const StepModel& model, const StepBlock& block,
                   const std::vector<AxisPlacements>& placements, const StepOptions& options);
-// Returns the cost that belongs to no block: what layers keep.
+// Returns the cost outside of all blocks: the activations that layers keep.
 StageCosts CostBeside(const StepModel& model, const StepOptions& options);
-// Returns the cost of all weights, with the best options: a step takes as long as its slowest
-// stage, and each rank needs no more memory than the fullest one.
+// Returns the cost of all weights with the best options. A step takes as long as its slowest stage,
+// and the memory is the fullest rank's.
 StepCost CostOf(const StepModel& model, const std::vector<AxisPlacements>& placements);
 
 }  // namespace shardinit

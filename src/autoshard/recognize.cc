@@ -1,5 +1,5 @@
-// Recognizes the blocks of a model by names of dimensions, widths and paths. Weights that fit no
-// block are sharded only for storage.
+// Recognizes the blocks of a model by dimension names, widths and paths. Weights that do not fit
+// any block are sharded only for storage.
 #include <algorithm>
 #include <charconv>
 #include <deque>
@@ -38,8 +38,8 @@ bool IsNumber(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
 }
 
-// The parts of a tensor's path: `inner` ends with its last number, which is a layer's or an
-// expert's; `layer` ends with the layer's; `expert` is the expert's.
+// Parts of a tensor's path. `inner` ends with the last number, of a layer or an expert. `layer`
+// ends with the layer's number. `expert` is the expert's number.
 struct Places {
   std::string_view inner, layer;
   int64_t expert = -1;
@@ -62,10 +62,10 @@ Places PlacesOf(std::string_view path) {
   return places;
 }
 
-// Counts different names by their hashes, which take 8 bytes each.
+// Counts distinct names by their hashes, which take 8 bytes each.
 class DistinctNames {
  public:
-  // Called before Settle().
+  // Must be called before Settle().
   void Add(std::string_view name) {
     const size_t hash = std::hash<std::string_view>()(name);
     if (hashes_.empty() || hashes_.back() != hash) hashes_.push_back(hash);
@@ -90,7 +90,7 @@ double Product(const Shape& shape, const std::vector<size_t>& dimensions) {
   return product;
 }
 
-// Makes the experts of a layer that are separate tensors look like one tensor that stacks them.
+// Makes experts of a layer in separate tensors look like one stacked tensor.
 void ListExperts(const StepTensors& for_each_tensor, StepModel* model) {
   std::vector<std::set<std::string_view>> layers(model->weights.size());
   std::vector<int64_t> experts(model->weights.size());
@@ -115,11 +115,11 @@ void ListExperts(const StepTensors& for_each_tensor, StepModel* model) {
   }
 }
 
-// Counts the tensors of each weight, and the layers, that each stage holds.
+// Counts the tensors of each weight, and the layers, on each stage.
 void CountTensors(const StepTensors& for_each_tensor, size_t stages, StepModel* model) {
   std::vector<DistinctNames> layers(stages);
   for (StepWeight& weight : model->weights) weight.held.resize(stages);
-  // What all stages hold is counted once, for there may be as many stages as tensors.
+  // Tensors that all stages hold are counted once, because there may be as many stages as tensors.
   DistinctNames layers_of_all;
   std::vector<double> held_by_all(model->weights.size());
   for_each_tensor([&](const StepTensor& tensor) {
@@ -152,7 +152,7 @@ void CountTensors(const StepTensors& for_each_tensor, size_t stages, StepModel* 
   }
 }
 
-// Drops stages that have no more of anything than another one: they never decide the cost.
+// Drops stages that do not exceed another stage in anything: they never decide the cost.
 void KeepFullest(size_t stages, StepModel* model) {
   const auto is_below = [&](size_t s, size_t other) {
     return model->layers[s] <= model->layers[other] &&
@@ -196,7 +196,7 @@ class Recognizer {
       DimensionName kind;
       uint32_t weight;
     };
-    // Where tensors of one layer follow one another, the first of them stands for all.
+    // For consecutive tensors of one layer, store only the first.
     std::deque<Member> firsts;
     std::map<DimensionName, Member> latest;
     for_each_tensor([&](const StepTensor& tensor) {
@@ -226,7 +226,8 @@ class Recognizer {
   void Measure(StepWeight* weight) {
     weight->split_sends.assign(weight->shape.size(), -1);
     weight->fused.assign(weight->shape.size(), 1);
-    // A number for each head, such as a relative position's, is no matrix that activations meet.
+    // One number per head, as in relative positions, is not a matrix that activations are
+    // multiplied by.
     for (size_t d = 0; d < weight->shape.size() && weight->shape.size() == 2; ++d) {
       if (weight->names[d] != DimensionName::kHeads || !Contains(weight->in, d)) continue;
       if (weight->shape[d] == model_.training.heads) weight->in = weight->out = {};
@@ -253,7 +254,7 @@ class Recognizer {
     }
   }
 
-  // Returns what joins a weight with others in a block.
+  // Returns the dimension name by which a weight joins others in a block.
   static DimensionName KindOf(const StepWeight& weight) {
     if (weight.experts >= 0) return DimensionName::kExperts;
     for (const DimensionName name : weight.names) {
@@ -331,8 +332,8 @@ class Recognizer {
     });
   }
 
-  // Recognizes matrices sharded by columns, then by rows: the latter contract what the former
-  // produce.
+  // Recognizes matrices sharded by columns, then by rows: the latter contract the outputs of the
+  // former.
   bool Pair(DimensionName kind, StepBlock* block) {
     const bool of_experts = kind == DimensionName::kExperts;
     const DimensionName inner = of_experts ? DimensionName::kHidden : kind;
@@ -346,7 +347,7 @@ class Recognizer {
         columns += Contains(weight.out, d);
         if (Contains(weight.in, d)) contracted.insert(weight.shape[d]);
         rows += Contains(weight.in, d);
-        // The pair does not explain a matrix whose dimension is neither.
+        // The pair does not explain a matrix whose dimension is in neither place.
         is_clear &= !weight.is_matrix() || Contains(weight.out, d) || Contains(weight.in, d);
       }
       is_clear &= Named(weight, inner).size() <= 1;
@@ -378,8 +379,8 @@ class Recognizer {
     return found;
   }
 
-  // Finds how often one tensor produces what is contracted as a whole. Returns false if a number of
-  // hidden units is no multiple of that, or one of heads does not fit the block's units.
+  // Computes how many contracted widths each tensor produces. Returns false if hidden units are not
+  // a multiple of the contracted width, or if heads do not fit the block's units.
   bool Fuse(const StepBlock& block, DimensionName inner, const std::set<int64_t>& contracted) {
     const bool of_heads = inner == DimensionName::kHeads;
     for (const size_t w : block.weights) {

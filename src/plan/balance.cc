@@ -22,7 +22,7 @@ void AddTo(std::string* key, int64_t number) {
   key->append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
-// Adds the axes whose indices decide how much of the tensor a rank holds.
+// Adds the axes whose indices affect how much of the tensor a rank holds.
 void AddUnequalAxes(const Tensor& tensor, const Mesh& mesh, std::set<int>* axes) {
   for (const Pin& pin : tensor.partition().pins) axes->insert(pin.axis);
   for (size_t d = 0; d < tensor.shape().size(); ++d) {
@@ -77,7 +77,7 @@ RankLoad LoadOf(const Plan& plan, const std::vector<TensorKind>& kinds, int64_t 
 Balance BalanceOf(const Plan& plan, const std::vector<TensorKind>& kinds) {
   const Mesh& mesh = plan.graph.mesh;
   Wide held = 0, padding = 0;
-  // Bytes on every rank of the tensors of which all ranks hold equally much.
+  // For each rank: the bytes of the tensors that all ranks hold equally.
   int64_t everywhere = 0;
   std::vector<TensorKind> unequal;
   std::set<int> axes;
@@ -85,7 +85,7 @@ Balance BalanceOf(const Plan& plan, const std::vector<TensorKind>& kinds) {
     const Sharding sharding = plan.ShardingOf(*kind.tensor);
     const int64_t largest = sharding.ElementsOn(sharding.LargestRank());
     const int64_t bytes = kind.bytes_per_element() * kind.count;
-    // The ranks that hold some of the tensor, or would if it were large enough.
+    // Number of ranks that hold part of the tensor, or would if it were large enough.
     int64_t ranks = mesh.world_size();
     for (const Pin& pin : kind.tensor->partition().pins) {
       ranks = ranks / mesh.shape[pin.axis] * std::ssize(pin.indices);

@@ -1,4 +1,4 @@
-// Plans whose layout has values in another convention than the spec's.
+// Checks plans whose layout stores values in a different convention than the spec.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace shardinit {
 
-// Throws Error (kUsage) if the layout has a tensor of a source in another convention: conversions
-// alone change values, and the trainer would read another model.
+// Throws Error (kUsage) if the layout stores a source's tensor in a different convention. Only
+// conversions change values, so the trainer would read a different model.
 void RequireConventions(const Plan& plan);
 
-// Returns the stored tensors to which the trainer of the layout adds a number, so that what is
-// drawn for them has another meaning there.
+// Returns the stored tensors to which the layout's trainer adds a number, so that their drawn
+// values mean something else there.
 std::vector<std::string> ShiftedTensors(const Plan& plan);
 
 }  // namespace shardinit

@@ -79,7 +79,7 @@ void AddView(const Tensor& a, const Tensor& b, std::vector<Change>* changes) {
   AddIf(!equal, "view", text(a), text(b), changes);
 }
 
-// Calls `changes_of(a, b)` for each path that both have. Returns how many pairs are equal.
+// Calls `changes_of(a, b)` for each path that both plans have. Returns the number of equal pairs.
 template <typename F>
 int64_t CompareTensors(const std::vector<Tensor>& before, const std::vector<Tensor>& after,
                        std::string_view only, F changes_of,

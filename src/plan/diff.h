@@ -1,4 +1,4 @@
-// Compares the values and shardings of two plans, tensor by tensor, without making them.
+// Compares the values and shardings of two plans tensor by tensor, without generating values.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace shardinit {
 
-// One property that differs between the plans, in words.
+// A property that differs between the plans, in words.
 struct Change {
-  // `values`, `dtype`, `shape`, `view` or `sharding`; for a change of the plan, its key.
+  // `values`, `dtype`, `shape`, `view` or `sharding`; for a change of the plan itself, its key.
   std::string what;
   std::string before, after;
   bool operator==(const Change&) const = default;
@@ -19,23 +19,23 @@ struct Change {
 
 struct TensorDifference {
   std::string path;
-  bool before, after;           // Whether each plan has the tensor.
-  std::vector<Change> changes;  // The changes, if both plans have it.
+  bool before, after;           // which of the plans have the tensor
+  std::vector<Change> changes;  // empty unless both plans have the tensor
 };
 
 struct PlanDifference {
   std::vector<Change> changes;  // changes of name, seed, engine, mesh, replicas and layout
-  // Tensors stand in the order of `after`, followed by those that only `before` has. If either plan
-  // has a layout, `tensors` are the model's and `stored` those in files.
+  // In the order of `after`, followed by tensors that only `before` has. If either plan has a
+  // layout, `tensors` are the model's tensors and `stored` the tensors in files.
   std::vector<TensorDifference> tensors, stored;
-  int64_t equal = 0;  // the number of equal ones among `tensors`
+  int64_t equal = 0;  // number of equal tensors among the model's
 
   bool empty() const { return changes.empty() && tensors.empty() && stored.empty(); }
 };
 
-// Equal distributions that are drawn from equal keys are equal values. The sharding is which box
-// each rank holds, whatever the names of mesh axes. Of tensors, only those are compared whose paths
-// match the pattern `only`, if it is not empty.
+// Compares two plans. Equal distributions drawn from equal keys are equal values. Shardings are
+// equal if each rank holds the same boxes, whatever the names of mesh axes. If `only` is not empty,
+// compares only tensors whose paths match this pattern.
 PlanDifference Compare(const Plan& before, const Plan& after, std::string_view only = {});
 
 }  // namespace shardinit

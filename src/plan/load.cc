@@ -20,8 +20,8 @@
 namespace shardinit {
 namespace {
 
-// Returns the layout to store the tensors in. Throws Error (kUsage) if the spec must have it, and
-// has not.
+// Returns the layout for the stored tensors. Throws Error (kUsage) if the spec lacks a required
+// layout.
 std::string LayoutOf(const ModelSpec& spec, const PlanRequest& request) {
   const std::string& layout = request.layout;
   std::vector<std::string> names;
@@ -33,7 +33,7 @@ std::string LayoutOf(const ModelSpec& spec, const PlanRequest& request) {
                             : DidYouMean(layout, names));
 }
 
-// Returns the pattern in which each part `*` has become `**`.
+// Returns the pattern with each part `*` replaced by `**`.
 std::string WithAnyDepth(std::string_view pattern) {
   std::string deep;
   for (size_t i = 0; i < pattern.size(); ++i) {
@@ -64,8 +64,8 @@ Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics) {
   Check(spec.has_value(), "a spec without a mistake is there");
   const std::string layout = diagnostics.HasErrors() ? request.layout : LayoutOf(*spec, request);
 
-  // Resolve every name, expression, shape and rule. Beyond this point no expression is evaluated
-  // and no name is looked up.
+  // Resolve every name, expression, shape and rule. After this, no expression is evaluated and no
+  // name is looked up.
   InitGraph graph = BuildGraph(*spec,
                                {.layout = layout,
                                 .all_layouts = request.all_layouts,
@@ -79,7 +79,7 @@ Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics) {
   diagnostics.ThrowIfErrors();
   if (request.replicas) graph.replicas = *request.replicas;
 
-  // Shard every tensor over the mesh. Beyond this point the spec can no longer be found wrong.
+  // Shard every tensor over the mesh. After this, no error in the spec can be found.
   return MakePlan(std::move(graph));
 }
 

@@ -15,10 +15,10 @@
 namespace shardinit {
 namespace {
 
-// Finds the rank that holds the most bytes. It searches the indices on axes that tensors are pinned
-// to, or that are nested where the first rank has not the most. Among the ranks with the same
-// indices on these axes the first has the most of everything; and axes that no tensor brings
-// together are searched one by one.
+// Finds the rank that holds the most bytes. Searches the indices on axes that tensors are pinned
+// to, and on nested axes if the first rank does not hold the most. Among ranks with the same
+// indices on these axes, the first rank holds the most of every tensor. Axes that no tensor
+// connects are searched separately.
 class LargestRank {
  public:
   explicit LargestRank(const Plan& plan) : plan_(plan), mesh_(plan.graph.mesh) {
@@ -45,8 +45,8 @@ class LargestRank {
   }
 
  private:
-  // Nested axes are searched all or not at all: at an index of one, the first index of another may
-  // have less than the next one. Returns whether it added any.
+  // Nested axes are searched all or not at all: at some index of one axis, the first index of
+  // another may hold less than the next one. Returns whether any axis was added.
   bool AddNestedAxes() {
     const size_t before = axes_.size();
     for (const Tensor& tensor : plan_.graph.tensors) {
@@ -80,8 +80,8 @@ class LargestRank {
     }
   }
 
-  // Returns the searched axes that shard the tensor so that ranks which differ in them alone hold
-  // different numbers of bytes.
+  // Returns the searched axes that shard the tensor unevenly: ranks that differ only in these axes
+  // hold different numbers of bytes.
   std::vector<int> UnevenAxes(const Tensor& tensor) const {
     std::vector<int> uneven;
     for (size_t d = 0; d < tensor.shape().size(); ++d) {
@@ -97,8 +97,8 @@ class LargestRank {
     return plan_.ShardingOf(tensor).ElementsOn(rank) * InfoOf(tensor.dtype()).bytes;
   }
 
-  // Considers, for each combination of indices on a group of axes, the first rank that has it.
-  // Returns the most bytes that such a rank has of the group's tensors.
+  // Finds the first rank for each combination of indices on a group of axes. Returns the most bytes
+  // of the group's tensors on any of these ranks.
   int64_t MostAt(const std::vector<int>& axes) const {
     const std::vector<int64_t> ranks = RanksAlong(axes, mesh_);
     std::vector<int64_t> bytes(ranks.size());
@@ -115,7 +115,7 @@ class LargestRank {
     return *std::max_element(bytes.begin(), bytes.end());
   }
 
-  // Returns where the pinned indices stand in the list of all indices on these axes.
+  // Returns the positions of the pinned indices in the list of all indices on these axes.
   std::vector<size_t> PlacesOf(const std::vector<Pin>& pins, const std::vector<int>& axes) const {
     std::vector<size_t> places = {0};
     for (const int axis : axes) {
@@ -141,9 +141,9 @@ class LargestRank {
 
   const Plan& plan_;
   const Mesh& mesh_;
-  std::set<int> axes_;      // The axes to search.
-  std::vector<int> group_;  // For each axis, the lowest one that is searched together with it.
-  int64_t everywhere_ = 0;  // Bytes of the tensors that have equally much at all indices.
+  std::set<int> axes_;      // the axes to search
+  std::vector<int> group_;  // for each axis, the lowest axis that is searched together with it
+  int64_t everywhere_ = 0;  // bytes of the tensors whose shards are equal at all indices
   std::map<std::vector<Pin>, int64_t> pinned_;
   std::vector<std::pair<int, const Tensor*>> uneven_;  // tensors, each with one of its axes
 };
@@ -197,7 +197,7 @@ int64_t BytesIn(const Plan& plan, const std::vector<int64_t>& ranks) {
 
 int64_t BytesInFiles(const Plan& plan) {
   int64_t sum = 0;
-  // The sum needs no rank's plan: every element is in as many files as store it.
+  // The sum does not need the plans of ranks: each element is stored in `copies` files.
   for (const Tensor& tensor : plan.graph.tensors) {
     const int64_t copies =
         plan.graph.replicas == Replicas::kFull ? plan.ShardingOf(tensor).holders() : 1;

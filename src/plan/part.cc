@@ -11,8 +11,8 @@ namespace shardinit {
 std::vector<int64_t> CutInParts(std::vector<int64_t> bytes, int64_t count) {
   using Wide = __int128;
   Wide all = std::accumulate(bytes.begin(), bytes.end(), Wide{0});
-  // A thing belongs to the part in which the middle of its bytes lies. Where there are no bytes at
-  // all, things are as good.
+  // A thing belongs to the part that contains the middle of its bytes. If the total is 0, count
+  // things instead.
   if (all == 0) {
     std::fill(bytes.begin(), bytes.end(), 1);
     all = std::ssize(bytes);

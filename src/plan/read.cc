@@ -1,4 +1,4 @@
-// Reads plan.json (plan/write.cc), whoever wrote it.
+// Reads plan.json (written by plan/write.cc) without trusting its content.
 #include "plan/read.h"
 
 #include <fmt/format.h>
@@ -86,7 +86,7 @@ void AssignReadStreams(const Engine& engine, uint64_t seed, const std::string& p
     if (tensor.view()) continue;
     const bool has_place = engine.has_places && HasPlace(tensor);
     const auto* const matrix = std::get_if<Orthogonal>(&tensor.distribution());
-    // Only PyTorch draws a matrix to multiply it by zero.
+    // Only PyTorch draws a matrix that it multiplies by zero.
     if ((matrix != nullptr && matrix->gain == 0 && !engine.has_places) ||
         std::holds_alternative<StreamPlace>(tensor.key()) != has_place ||
         OtherEngine(tensor.distribution(), engine) != nullptr ||
@@ -134,7 +134,8 @@ void ReadNested(const json& in, const Mesh& mesh, const std::string& path, Tenso
 
 void ReadPins(const json& in, const Mesh& mesh, const std::vector<bool>& used,
               const std::string& path, Tensor& tensor) {
-  // JSON's keys come sorted. A wrong order in the text shows when the plan is written again.
+  // The JSON library sorts keys. A wrong order in the text is detected when the plan is written
+  // again.
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
     if (!in.contains(mesh.axes[axis])) continue;
     Pin pin{static_cast<int>(axis), in.at(mesh.axes[axis]).get<std::vector<int64_t>>()};
@@ -262,7 +263,7 @@ class ViewReader {
   PieceBudget budget_ = kMaxPieces;
 };
 
-// Reads tensors one by one, as they come: there may be a million of them.
+// Reads tensors one by one as they arrive, because there may be a million of them.
 class PlanReader {
  public:
   explicit PlanReader(const std::string& path) : path_(path) {}
@@ -300,7 +301,7 @@ class PlanReader {
   }
 
  private:
-  // Reads the members before the tensors, which decide how those are read.
+  // Reads the members before the tensors, which determine how tensors are read.
   void ReadHead(const json& top) {
     if (std::exchange(has_head_, true)) return;
     if ((top.at("format_version") != kFormatVersion &&
@@ -357,7 +358,7 @@ class PlanReader {
     }
   }
 
-  // The drawn tensors are all read before the first tensor of a layout.
+  // All drawn tensors are read before the first tensor of a layout.
   void Assign(std::vector<Tensor>& tensors) const {
     AssignReadStreams(*FindEngine(graph_.engine), graph_.seed, path_, tensors);
   }
@@ -445,7 +446,7 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
           return reader.ReadElement(top, key, element);
         });
     Plan plan = MakePlan(reader.Finish(in));
-    // Text with other types, other keys or another order was not written by this tool.
+    // This program never writes other types, other keys or another order.
     if (WritePlan(plan) != text) RefusePlan(path, "it is not written as this tool writes");
     return plan;
   } catch (const json::exception& e) {

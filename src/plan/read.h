@@ -1,4 +1,4 @@
-// The parts of the reader of plan.json.
+// Declares the parts of the reader of plan.json.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 
 namespace shardinit {
 
-// This is thrown of a plan, or of one of its tensors, that this tool cannot have written.
+// Thrown for a plan, or one of its tensors, that this program cannot have written.
 class RefusedPlan : public Error {
  public:
   RefusedPlan(const std::string& path, std::string why)
@@ -26,29 +26,29 @@ class RefusedPlan : public Error {
   std::string why_;
 };
 
-// This is thrown of a file of a checkpoint that another release of this tool wrote.
+// Thrown for a file of a checkpoint that another release of this program wrote.
 class UnknownVersion : public Error {
  public:
-  // The versions are as the file has them; one that it lacks is empty.
+  // The versions are copied from the file; a missing one is empty.
   UnknownVersion(const std::string& path, std::string_view format, std::string_view contract);
 };
 
-// Throws UnknownVersion if the text of a file of a checkpoint begins with other versions than this
-// tool knows. A text that has none is not refused here.
+// Throws UnknownVersion if the text of a checkpoint's file begins with versions that this program
+// does not know. Accepts text without versions.
 void RequireKnownVersion(std::string_view text, const std::string& path);
 
-// Throws RefusedPlan, which names the plan's file and what is wrong.
+// Throws RefusedPlan, which names the plan's file and the error.
 template <typename... T>
 [[noreturn]] void RefusePlan(const std::string& path, fmt::format_string<T...> what, T&&... of) {
   throw RefusedPlan(path, fmt::format(what, std::forward<T>(of)...));
 }
 
-// Reads how a tensor is drawn. Its path, type and shape have been read.
+// Reads how a tensor is drawn. The caller has already read its path, type and shape.
 void ReadDraw(const nlohmann::json& in, const std::string& path, Tensor& tensor);
 
-// Reads a drawn tensor from an object that has the members of the tensor in plan.json, and the
-// model's `engine` and `seed`. The model has no other tensors but those of the list `tensors` that
-// have a `path`. Throws RefusedPlan, or an exception of the JSON library.
+// Reads a drawn tensor from an object with the tensor's members in plan.json and the model's
+// `engine` and `seed`. The list `tensors` has the model's other tensors, of which only those with a
+// `path` count. Throws RefusedPlan, or an exception of the JSON library.
 Tensor ReadOnlyTensor(const nlohmann::json& in, const std::string& path);
 
 }  // namespace shardinit

@@ -1,4 +1,4 @@
-// Reads how plan.json says that tensors are drawn.
+// Reads from plan.json how tensors are drawn.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -89,7 +89,7 @@ class DistributionReader {
     }
   }
 
-  // These have initializers of the same names and arguments, which know the allowed values.
+  // Initializers with the same names and arguments know the allowed values.
   template <OneOf<Constant, Uniform, Normal, TruncatedNormal> D>
   void CheckMembers(const D& distribution) const {
     std::vector<Argument> arguments;
@@ -125,7 +125,7 @@ class DistributionReader {
     }
   }
 
-  void CheckMembers(const Norm&) const {}  // CheckTensors() checks it, once all tensors are read.
+  void CheckMembers(const Norm&) const {}  // CheckTensors() checks it after all tensors are read
   void CheckMembers(const RowsLike& r) const {
     if (r.source.empty() || r.tensor.empty() || r.axis < 0 || r.axis >= std::ssize(shape_) ||
         r.rows < 1 || r.std < 0 || !IsValidScale(r.std)) {
@@ -170,7 +170,7 @@ class DistributionReader {
 
   const Shape& shape_;
   const std::string& path_;
-  mutable int64_t axis_ = -1;  // the number that was read last: of parts, their axis
+  mutable int64_t axis_ = -1;  // the last number that was read; for parts, their axis
 };
 
 // Reads a key that is not a path: two words, or a place in a stream.

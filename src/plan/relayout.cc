@@ -16,7 +16,7 @@
 namespace shardinit {
 namespace {
 
-// The type of each of the model's tensors, by its path.
+// The type of each of the model's tensors, by path.
 using KnownTensors = std::map<std::string, DType, std::less<>>;
 
 std::string LayoutText(const Plan& plan) {
@@ -24,7 +24,7 @@ std::string LayoutText(const Plan& plan) {
                                    : fmt::format("the layout `{}`", plan.graph.layout);
 }
 
-// Calls `visit` with each of the model's tensors that a stored one holds any of.
+// Calls `visit` with each of the model's tensors of which the stored tensor holds elements.
 template <typename F>
 void ForEachHeld(const Tensor& stored, F visit) {
   if (!stored.view()) return visit(stored);
@@ -35,8 +35,8 @@ void ForEachHeld(const Tensor& stored, F visit) {
   for (const int64_t source : sources) visit((*stored.view()->drawn)[static_cast<size_t>(source)]);
 }
 
-// Counts the elements that a plan stores of each of the model's tensors, by their paths; a count is
-// missing if it would take minutes.
+// Counts, by path, the elements of each of the model's tensors that a plan stores. A count is
+// nullopt if counting would take minutes.
 std::map<std::string, std::optional<int64_t>, std::less<>> CountStored(const Plan& plan) {
   std::map<std::string, std::optional<int64_t>, std::less<>> counts;
   if (!plan.graph.drawn) {
@@ -59,8 +59,8 @@ std::map<std::string, std::optional<int64_t>, std::less<>> CountStored(const Pla
   return counts;
 }
 
-// Takes out of `from` the tensors that the folder lacks, if it has all their elements elsewhere: a
-// norm may have either of two names, and a tied head need not be there.
+// Removes tensors from `from` that the folder lacks, if the folder has all their elements
+// elsewhere. A norm may have either of two names, and a tied head may be absent.
 void TakeOutTwins(const Plan& folder, Plan* from) {
   if (!from->graph.drawn) return;
   std::set<std::string_view> there;
@@ -82,7 +82,7 @@ void TakeOutTwins(const Plan& folder, Plan* from) {
   });
 }
 
-// Returns what is wrong unless both have the same tensors of the same shapes.
+// Returns an error unless both have the same tensors with the same shapes.
 std::optional<Error> FindUnlike(const Plan& folder, const Plan& from) {
   std::map<std::string_view, const Tensor*> there;
   for (const Tensor& tensor : folder.graph.tensors) there.emplace(tensor.path(), &tensor);
@@ -130,8 +130,8 @@ KnownTensors KnownOf(const Plan& folder, const Plan& from) {
   return known;
 }
 
-// Gives the model's tensors, and those that are stored, their types and values. Those that the
-// folder lacks are stored nowhere, and nothing is drawn for them either.
+// Sets the types and values of the model's tensors and of the stored tensors. Tensors that the
+// folder lacks are not stored, and nothing is drawn for them.
 void Take(const KnownTensors& known, InitGraph* graph) {
   const auto take = [&](Tensor* tensor) {
     if (const auto found = known.find(tensor->path()); found != known.end()) {
@@ -171,7 +171,7 @@ void Take(const KnownTensors& known, InitGraph* graph) {
   graph->drawn = std::move(drawn);
 }
 
-// Throws if the new layout leaves out any of the model that the folder has.
+// Throws if the new layout omits any part of the model that the folder has.
 void RequireKept(const Plan& from, const Plan& to) {
   const auto kept = CountStored(to);
   for (const auto& [path, elements] : CountStored(from)) {
@@ -194,7 +194,7 @@ void RequireKept(const Plan& from, const Plan& to) {
   }
 }
 
-// Returns the convention in which a plan stores each of the model's tensors, by their paths.
+// Returns, by path, the convention in which a plan stores each of the model's tensors.
 std::map<std::string, Convention> ConventionsOf(const Plan& plan) {
   std::map<std::string, Convention> conventions;
   for (const Tensor& stored : plan.graph.tensors) {
@@ -242,7 +242,7 @@ bool IsStoredAs(const Plan& folder, Plan from) {
 
 Relayout RelayoutOf(const Plan& folder, Plan from, std::optional<Plan> other,
                     const std::function<bool(const std::string& path)>& is_dropped) {
-  // A plan of many tensors takes memory, so there is a second one only if the two differ.
+  // Large plans take much memory, so make a second one only if the two differ.
   std::set<std::string_view> there;
   for (const Tensor& tensor : folder.graph.tensors) there.insert(tensor.path());
   const bool is_same =
@@ -261,12 +261,12 @@ Relayout RelayoutOf(const Plan& folder, Plan from, std::optional<Plan> other,
   Take(known, &from.graph);
   from.graph.tensors.shrink_to_fit();
   if (is_same) {
-    to = from;  // The views are those of both.
+    to = from;  // both share the views
   } else {
     Take(known, &to.graph);
   }
   for (Plan* plan : {&from, &to}) {
-    plan->graph.engine = kPhilox4x32.name;  // which draws nothing
+    plan->graph.engine = kPhilox4x32.name;  // draws nothing
     plan->graph.seed = 0;
   }
   std::vector<std::string> changed = ChangedBetween(from, to);

@@ -1,5 +1,4 @@
-// Relates the tensors that a folder holds to those of a model's spec, to store them in another
-// layout.
+// Maps the tensors in a folder to the tensors of a model's spec, to store them in another layout.
 #pragma once
 
 #include <functional>
@@ -11,35 +10,36 @@
 
 namespace shardinit {
 
-// The name of the source in plans of folders whose values no spec declares.
+// The name of the source in plans for folders whose values no spec declares.
 inline constexpr char kSourceName[] = "folder";
 
-// Returns how the tensor of this name has its values.
+// Returns the distribution that takes values from the folder's tensor `name`.
 Distribution ValuesOfSource(const std::string& name);
 bool IsOfSource(const Tensor& tensor);
-// Tells whether the plan has values of a folder that no spec declares, so that no `gen` makes them.
+// Returns whether the plan takes values from a folder that no spec declares, so that `gen` cannot
+// generate them.
 bool IsCopy(const Plan& plan);
 
-// Returns whether the folder has the tensors that `from` stores, of the same shapes, and no others.
-// It may lack tensors whose elements it has elsewhere.
+// Returns whether the folder has exactly the tensors that `from` stores, with the same shapes. It
+// may lack tensors whose elements it also has elsewhere.
 bool IsStoredAs(const Plan& folder, Plan from);
 
 struct Relayout {
-  Plan from;  // The folder's tensors as what they hold of the model's.
-  Plan to;    // the model's tensors as they are to be stored
-  // The model's tensors whose values the two layouts have in other conventions.
+  Plan from;  // maps the folder's tensors to the model's
+  Plan to;    // the model's tensors in the layout to write
+  // The model's tensors that the two layouts store in different conventions.
   std::vector<std::string> changed;
 };
 
-// `folder` has the tensors as they are stored; `from` and `to` are plans of one spec, in the layout
-// of the folder and in the new one; none: that is the same. Tensors keep the types that they have
-// in the folder, which need not have those that are dropped. Throws Error (kUsage) if the folder is
-// not stored as `from` says, or if the new layout leaves out any of it.
+// Maps the tensors of `folder`. `from` and `to` are plans of one spec, in the folder's layout and
+// in the new one; without `to`, the layout stays the same. Tensors keep their types in the folder.
+// The folder may lack dropped tensors. Throws Error (kUsage) if the folder is not stored as in
+// `from`, or if the new layout omits any of it.
 Relayout RelayoutOf(const Plan& folder, Plan from, std::optional<Plan> to,
                     const std::function<bool(const std::string& path)>& is_dropped);
 
-// Gives the tensors of a model, and those that store them, other types. Throws Error (kUsage) if a
-// stored tensor would have several.
+// Changes the types of a model's tensors, and of the tensors that store them. Throws Error (kUsage)
+// if a stored tensor would have several types.
 Plan WithTypes(Plan plan, const std::function<DType(const Tensor& tensor)>& type_of);
 
 }  // namespace shardinit

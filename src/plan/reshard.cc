@@ -64,7 +64,7 @@ Mesh ReadMeshOption(const std::string& text, const Mesh& known) {
   return mesh;
 }
 
-// Loads the plan that has the new shardings. A sharding by logical axes cannot be followed.
+// Loads the plan with the new sharding. Fails if the sharding uses logical axes.
 Plan LoadResharded(const PlanRequest& request, Diagnostics& diagnostics) {
   try {
     return LoadPlan(request, diagnostics);
@@ -106,7 +106,7 @@ Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven,
     for (size_t d = 0; d < partition.dimensions.size(); ++d) {
       DimensionPartition& by = partition.dimensions[d];
       for (int& axis : by.axes) axis = axis_of(axis);
-      // A spec on this mesh has one segment there, too.
+      // A spec on this mesh would also have one segment here.
       if (PartsOf(by, graph.mesh) == 1) by.segments = 1;
       const int64_t parts = DivisorOf(by, graph.mesh);
       if (allows_uneven || tensor.shape()[d] % parts == 0) continue;

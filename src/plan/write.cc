@@ -1,4 +1,5 @@
-// Writes plan.json: everything that decides the bytes of a checkpoint, in one order.
+// Writes plan.json, which contains everything that affects the bytes of a checkpoint, in a fixed
+// order.
 #include <algorithm>
 #include <array>
 
@@ -46,7 +47,7 @@ void WriteDistribution(const Distribution& distribution, JsonWriter& out) {
       distribution);
 }
 
-// Views are written as specs have them, with all their arguments.
+// Writes a view as in specs, with all its arguments.
 void WriteView(const ViewNode& node, const std::vector<Tensor>& drawn, JsonWriter& out) {
   if (node.operation == nullptr) {
     out.Value(drawn[node.tensor].path());

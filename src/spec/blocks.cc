@@ -38,7 +38,7 @@ void SpecBlocks::Read(const Node& root, SpecParser& parser) {
   for (auto& [name, block] : blocks_) Check(block, parser);
 }
 
-// Reads a block for its mistakes alone, which are then not reported for each use.
+// Checks a block once, so that its errors are not reported again for each use.
 void SpecBlocks::Check(Block& block, SpecParser& parser) {
   if (block.state != Block::kNew) return;
   block.state = Block::kBusy;
@@ -74,7 +74,7 @@ void SpecBlocks::ReadArgs(Block& block, SpecParser& parser) {
   }
 }
 
-// Returns null, after a report, if there is no such block.
+// Reports an error and returns null if the block does not exist.
 SpecBlocks::Block* SpecBlocks::Find(const Node::Entry& name, SpecParser& parser) {
   if (!parser.IsText(name)) return nullptr;
   const auto found = blocks_.find(name.value->text);
@@ -135,7 +135,7 @@ bool SpecBlocks::Use(const Node& map, size_t prefix, ModuleSpec& module, SpecPar
     parser.diagnostics().Note(block->entry.key->span, "the block");
     return true;
   }
-  // A block that is new is checked while those that use it are.
+  // A new block is checked while the blocks that use it are being checked.
   if (std::max(depth_, checking_) >= kDeepestBlock) {
     parser.Error(*name->value,
                  fmt::format("blocks are used more than {} levels deep", kDeepestBlock));

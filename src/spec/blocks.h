@@ -1,4 +1,4 @@
-// Modules with arguments: `blocks` of a spec, and the modules that use them by `block` and `args`.
+// Expands modules with arguments: `blocks`, and modules that use them by `block` and `args`.
 #pragma once
 
 #include <map>
@@ -13,13 +13,13 @@ namespace shardinit {
 
 class SpecParser;
 
-// A module that uses a block has its members once more, read anew, so that nothing later on knows
-// of blocks but the names that are visible in them.
+// Reads the members of a block again for each module that uses it. Later stages see ordinary
+// modules; they only need to know which names are visible in a block.
 class SpecBlocks {
  public:
-  // Reads all blocks, used or not, so that their mistakes show.
+  // Reads all blocks, used or not, so that all their mistakes are reported.
   void Read(const Node& root, SpecParser& parser);
-  // Gives the module the members of the block that it names; returns whether it names one.
+  // Adds the members of the block that the module names. Returns whether the module names a block.
   bool Use(const Node& map, size_t prefix, ModuleSpec& module, SpecParser& parser);
 
  private:
@@ -32,15 +32,15 @@ class SpecBlocks {
   void Check(Block& block, SpecParser& parser);
   void ReadArgs(Block& block, SpecParser& parser);
   Block* Find(const Node::Entry& name, SpecParser& parser);
-  // Returns nothing, after a report, if an argument is missing or unknown.
+  // Reports a missing or unknown argument and returns nullopt.
   std::optional<std::vector<Named<VarSpec>>> Arguments(const Node& map, const Node& name,
                                                        const Block& block, SpecParser& parser);
 
   std::map<std::string_view, Block> blocks_;
-  bool may_lack_ = false;  // there may be blocks that are not known
-  int checking_ = 0;       // blocks that are being checked, in which others are only named
+  bool may_lack_ = false;  // some entries of `blocks` could not be read
+  int checking_ = 0;       // blocks being checked; blocks used inside them are not expanded
   int depth_ = 0;          // blocks around the module that is being read
-  size_t nodes_ = 0;       // that blocks have added to the spec
+  size_t nodes_ = 0;       // nodes that blocks have added to the spec
 };
 
 }  // namespace shardinit

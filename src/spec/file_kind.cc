@@ -72,12 +72,12 @@ constexpr FileKind kSchema = {
     "a JSON schema",
     "editors read it; a spec names it in its first line: `# yaml-language-server: $schema={}`"};
 
-constexpr size_t kHead = 64 << 10;  // The bytes of a file that KindOfPath looks at.
+constexpr size_t kHead = 64 << 10;  // bytes that KindOfPath reads of a file
 
-// JSON files are known by their first key, then by a key that they alone have; the first row
-// counts.
+// JSON files are recognized by their first key, then by a key that only they have. The first
+// matching row wins.
 constexpr struct {
-  std::string_view first, key;  // `first` is empty: any
+  std::string_view first, key;  // empty `first`: any
   const FileKind* kind;
 } kJsonKinds[] = {
     {"\"export_version\"", "", &kRecord},
@@ -98,28 +98,28 @@ bool IsSafetensors(std::string_view text) {
          text.substr(8, 2) == "{\"";
 }
 
-// Returns what an archive is by the name of its first file, which begins in its header at byte 30.
+// Recognizes an archive by the name of its first file, at byte 30 of its header.
 const FileKind* KindOfArchive(std::string_view text) {
   if (text.size() < 30) return &kTorchKind;
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const std::string_view name = text.substr(30, byte(26) + size_t{256} * byte(27));
   if (name.ends_with(".npy")) return &kNumPy;
   if (name == "metadata.json" || name == "config.json" || name.ends_with(".h5")) return &kKeras;
-  // PyTorch has all files in one folder, such as data.pkl, data/0 and version.
+  // PyTorch stores all files in one folder, such as data.pkl, data/0 and version.
   const std::string_view record = name.substr(std::min(name.find('/'), name.size()));
   const bool is_torch = record.starts_with("/data") || record == "/version";
   return is_torch ? &kTorchKind : &kArchive;
 }
 
-// Returns whether a text begins as `torch.save` did before it wrote archives: with a pickle of a
-// number, which is written out in protocol 1.
+// Returns whether the text begins as in `torch.save` before it wrote archives: with a pickled
+// number, written out in protocol 1.
 bool IsOldTorch(std::string_view text) {
   return (text.starts_with('\x80') &&
           text.substr(0, 32).find("\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.") != text.npos) ||
          text.starts_with("L119547037146038801333356L\n.");
 }
 
-// Returns the first bytes of a file, without waiting for a writer; empty: they cannot be read.
+// Returns the first bytes of a file, without waiting for a writer. Empty if it cannot be read.
 std::string HeadOf(const std::string& path) {
   const Fd fd = OpenAt(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
   struct stat info;
@@ -165,11 +165,11 @@ const FileKind* KindOfPath(const std::string& path) try {
   if (holds(kExportName)) return &kExport;
   return holds("config.json") ? &kModelFolder : nullptr;
 } catch (const Error&) {
-  return nullptr;  // What cannot be read is reported by who reads it.
+  return nullptr;  // the caller that reads it reports the error
 }
 
 std::string HintOf(const FileKind& kind, std::string_view path) {
-  if (path.starts_with('<')) path = "FILE";  // It is standard input.
+  if (path.starts_with('<')) path = "FILE";  // standard input
   return fmt::format(fmt::runtime(kind.hint), path);
 }
 

@@ -1,4 +1,4 @@
-// One importer, whose steps share all that they know of a config.json: hence one long file.
+// Imports a config.json. One long file, because all steps of the importer share their data.
 #include "spec/hugging_face.h"
 
 #include <fmt/format.h>
@@ -33,8 +33,8 @@ std::string CaptureHint(const Node& config) {
       name.starts_with('<') ? "config.json" : name);
 }
 
-// Tells whether `key` is a misspelt `field`: by a slip of the keyboard, or by another way to write
-// words.
+// Returns whether `key` is a misspelling of `field`: a typing error, or another way to write
+// compound words.
 bool IsNearMiss(std::string_view key, std::string_view field) {
   constexpr size_t kLong = 12;
   const auto plain = [](std::string_view name) {
@@ -48,7 +48,7 @@ bool IsNearMiss(std::string_view key, std::string_view field) {
   return plain(key) == plain(field) || EditDistance(key, field, slips) <= slips;
 }
 
-// Returns the model types that have a family; `_all.yaml` is none.
+// Returns the model types that have a family; `_all.yaml` is not one.
 std::vector<std::string> ModelTypes() {
   std::vector<std::string> types;
   for (const EmbeddedFile& file : ShippedFiles()) {
@@ -65,8 +65,8 @@ std::optional<T> NumberIn(const Node& node) {
   return node.IsScalar() && !node.quoted ? ParseNumber<T>(node.text) : std::nullopt;
 }
 
-// Returns the type of a JSON value, as a family's `types` names it. Transformers writes an infinity
-// as `{"__float__": "Infinity"}`.
+// Returns the type of a JSON value, as in a family's `types`. Transformers writes infinity as
+// `{"__float__": "Infinity"}`.
 std::string TypeOf(const Node& node) {
   if (node.IsNull()) return "null";
   if (node.IsMap()) {
@@ -109,8 +109,7 @@ const Node* Member(const Node* map, std::string_view key) {
   return value == nullptr || value->IsNull() ? nullptr : value;
 }
 
-// Finds the value of a table that a JSON value stands for: only true, false and null have no
-// quotes.
+// Finds the entry of a table for a JSON value. Only true, false and null are unquoted.
 const Node* ValueFor(const Node* values, const Node& given) {
   if (!given.IsScalar()) return nullptr;
   const bool is_word = given.text == "true" || given.text == "false" || given.text == "null";
@@ -121,7 +120,7 @@ std::span<const Node::Entry> EntriesOf(const Node* node) {
   return node == nullptr ? std::span<const Node::Entry>() : node->entries;
 }
 
-// Holds variables as far as they are known before there is a spec. Mistakes are found later.
+// Holds the variables that are known before there is a spec. Errors are found later.
 class Variables : public Scope {
  public:
   void Add(const Node* vars) {
@@ -153,15 +152,14 @@ std::string DescribeNumber(const Node& given) {
   return (given.quoted ? "the text " : "") + Describe(given);
 }
 
-// Checks a config.json against what Transformers reads of it.
+// Checks the parts of a config.json that Transformers reads.
 class ConfigChecks {
  public:
-  // `types` is the table of the family that has the types of fields; null: they are not checked.
+  // `types` is the family's table of the types of fields; null: do not check types.
   ConfigChecks(const Node& config, const Node* types, Diagnostics& diagnostics)
       : config_(config), types_(types), diagnostics_(diagnostics) {}
 
-  // Reports a value of a type that the class of Transformers does not take for `field`, which the
-  // file calls `name`.
+  // Reports a value whose type Transformers does not accept for `field`. The file calls it `name`.
   bool HasType(std::string_view field, std::string_view name, const Node& given) {
     const Node* types = Member(types_, field);
     if (types == nullptr) return true;
@@ -182,8 +180,8 @@ class ConfigChecks {
                                 given.IsNull() ? "null" : DescribeNumber(given)));
   }
 
-  // Reports sizes that are only in an object inside the file, and a file without any size: the
-  // model would have Transformers' defaults.
+  // Reports sizes that appear only in a nested object, and a file without any size. The model would
+  // get Transformers' defaults.
   void ReportUnreadSizes(const Node& fields) {
     std::vector<std::string> sizes;
     bool is_read = false;
@@ -221,7 +219,7 @@ class ConfigChecks {
                        fmt::format("its sizes are {}", fmt::join(sizes, ", ")));
   }
 
-  // Checks lists that have an entry for each layer, as Transformers does for any model.
+  // Checks lists with one entry per layer, as Transformers does for every model.
   void CheckLayerLists(const Node* lists, const Variables& variables) {
     Diagnostics unused;
     const std::optional<Value> layers = variables.Find("layers", unused);
@@ -252,8 +250,8 @@ class ConfigChecks {
     }
   }
 
-  // Reports keys that are near a field. Transformers ignores such a key and takes the default of
-  // the field it was meant to be, without a message.
+  // Reports keys that are close to a field. Transformers silently ignores such a key and uses the
+  // default of the intended field.
   void ReportNearMisses(const Node& fields, const Node* no_tensor) {
     std::vector<std::string_view> known, absent;
     for (const Node::Entry& field : EntriesOf(no_tensor)) {
@@ -367,7 +365,7 @@ class Importer {
     named_[name] = {field, given};
   }
 
-  // Adds a part that a value of the table brings along.
+  // Adds the part of the spec for a value in the table.
   void AddPart(const Node* part) {
     if (part != nullptr && part->IsMap() && !part->entries.empty()) parts_.push_back(part);
   }
@@ -415,7 +413,7 @@ class Importer {
       AddPart(values->Find("null"));
       return;
     }
-    // An empty list says as little as null where one of its items would be taken.
+    // An empty list has no item to take, so treat it as null.
     if (given == nullptr || given->IsNull() || (is_empty && Member(&row, "first") != nullptr)) {
       const Node* text = Member(&row, "default");
       if (text == nullptr) return;
@@ -438,7 +436,7 @@ class Importer {
     }
   }
 
-  // Returns the one value that a field's list, object or longer name stands for.
+  // Returns the single value in a field's list, object or prefixed name.
   const Node& Unwrapped(const Node& given, const std::string& name, const Node& row) {
     if (given.IsSequence() && !given.entries.empty() && Member(&row, "first") != nullptr) {
       const Node& first = *given.entries[0].value;
@@ -451,7 +449,7 @@ class Importer {
       return first;
     }
     if (given.IsMap() && given.entries.size() == 1 && given.entries[0].key->text.empty())
-      return Unwrapped(*given.entries[0].value, name, row);  // Composite models write `{"": …}`.
+      return Unwrapped(*given.entries[0].value, name, row);  // composite models write `{"": …}`
     const Node* prefix = Member(&row, "prefix");
     if (prefix == nullptr || !given.IsScalar() || !given.text.starts_with(prefix->text))
       return given;
@@ -499,15 +497,15 @@ class Importer {
                                                      CaptureHint(config_)));
   }
 
-  // Writes fields as variables, so that `config` stays true when these change; other fields as they
-  // are.
+  // Writes fields as references to variables, so that `config` stays correct if the variables
+  // change. Other fields are copied.
   const Node* WriteConfig(const Node* fields, const Node* omit) {
     Node* config = NewMap();
     std::vector<std::string_view> written = repeated_;
     for (const Node::Entry& field : EntriesOf(omit)) written.push_back(field.value->text);
     for (const Node::Entry& var : vars_->entries) {
       const auto& [field, given] = named_.at(std::string(var.key->text));
-      // A variable that counts the entries of a field has another field, if any.
+      // A variable that counts the entries of a field belongs to another field, if any.
       const bool counts = given != nullptr && !given->IsNull() && !given->IsScalar();
       const Node* row = counts ? Member(fields, field) : nullptr;
       const std::string_view name = counts ? Member(row, "count")->text : std::string_view(field);
@@ -524,8 +522,8 @@ class Importer {
     return config;
   }
 
-  // Writes whole numbers beyond 64 bits as floats, NaN and infinities as Transformers' `__float__`,
-  // and text that begins with `=` with one more `=`.
+  // Writes integers beyond 64 bits as floats, NaN and infinities as Transformers' `__float__`, and
+  // adds a `=` to text that begins with `=`.
   const Node* ConfigValue(const Node& node) {
     if (node.IsNull()) return &node;
     if (!node.IsScalar()) {
@@ -549,8 +547,8 @@ class Importer {
     return store_.NewScalar(store_.Keep(fmt::format("{}.0", node.text)), node.span);
   }
 
-  // Reports the sentences of the table, and the assertions of the family's spec, that do not hold
-  // of the fields.
+  // Reports the requirements in the table, and the assertions in the family's spec, that the fields
+  // do not satisfy.
   void Require(const Node* sentences) {
     for (const auto& [sentence, that] : EntriesOf(sentences)) {
       if (!that->IsNull())
@@ -566,7 +564,7 @@ class Importer {
     }
   }
 
-  // `joint` stands between the message and the values.
+  // `joint` separates the message from the values.
   void Require(const std::string& message, std::string_view joint, const Node& that) {
     Diagnostics unused;
     const ExprPtr expr = that.IsScalar() ? ParseExpr(that.text, that.span, unused) : nullptr;
@@ -592,11 +590,11 @@ class Importer {
   ConfigChecks checks_;
   std::vector<const Node*> parts_;
   FieldDefaults defaults_;
-  // Other names of fields that the file has, too, with the same value.
+  // Other names of fields that the file also contains, with the same value.
   std::vector<std::string_view> repeated_;
   Node* vars_ = nullptr;
   Variables variables_;
-  // Each variable has its field and the field's value, which is null if it is not given.
+  // By variable: its field, and the field's value, which is null if absent.
   std::map<std::string, std::pair<std::string, const Node*>> named_;
 };
 

@@ -1,6 +1,6 @@
-// Converts a config.json of Hugging Face Transformers to a spec on top of its family's file,
-// configs/huggingface/MODEL_TYPE.yaml. The key `config_json` of that file says what each field
-// means.
+// Converts a config.json of Hugging Face Transformers to a spec that includes its family's file,
+// configs/huggingface/MODEL_TYPE.yaml. That file's key `config_json` defines the meaning of each
+// field.
 #pragma once
 
 #include <string>
@@ -13,11 +13,11 @@
 
 namespace shardinit {
 
-// Tells whether a tree of JSON is a config.json and not a spec.
+// Returns whether a JSON tree is a config.json rather than a spec.
 bool IsConfigJson(const Node& root);
 
-// Returns the value of `model_type` if it has a family; otherwise reports the mistake and returns
-// null.
+// Returns the value of `model_type` if there is a family for it. Otherwise reports an error and
+// returns null.
 const Node* FindModelType(const Node& config, Diagnostics& diagnostics);
 
 // Returns the family's file as an `include` names it: `<shardinit>/huggingface/llama.yaml`.
@@ -27,14 +27,14 @@ std::string FamilyFile(std::string_view model_type);
 using FieldDefaults = std::vector<std::pair<std::string, std::string>>;
 
 struct ImportedConfig {
-  // What the config.json says, each part to be merged over the parts before it. The first part has
-  // all but what single values of fields bring along.
+  // The parts of the spec, each to be merged over the parts before it. The first part has
+  // everything except what particular field values add.
   std::vector<const Node*> parts;
   FieldDefaults defaults;
 };
 
-// `family` is the root of the family's file merged with what it includes. Every field that the
-// family cannot express is reported.
+// Converts `config`. `family` is the root of the family's file, merged with its includes. Reports
+// every field that the family cannot express.
 ImportedConfig ImportConfig(const Node& config, const Node& family, NodeStore& store,
                             Diagnostics& diagnostics);
 

@@ -1,4 +1,4 @@
-// One long file: files name files that name files, and one class keeps which are open and loaded.
+// Loads spec files and their includes. One long file: one class tracks all open and loaded files.
 #include "spec/include.h"
 
 #include <fmt/format.h>
@@ -27,18 +27,18 @@ const Source& AddSource(const std::string& name, std::string text, Diagnostics& 
   return *diagnostics.Add({name, std::move(text)});
 }
 
-// Reads a file of the disk or of configs/. Throws Error as base/file.h does, and for a folder.
+// Reads a file from disk or from configs/. Throws Error as base/file.h does, and for a folder.
 std::string ReadAnyFile(const std::string& path, std::string_view wanted = kSpecKind.name) {
   if (IsShipped(path)) return std::string(ReadShipped(path));
-  std::error_code error;  // ReadFile tells what is wrong with a name.
+  std::error_code error;  // ReadFile reports a bad name
   if (std::filesystem::is_directory(path, error)) {
     if (const auto wrong = WrongKind(path, wanted)) throw *wrong;
   }
   return ReadFile(path, kLargestYaml);
 }
 
-// Reads a file that a spec names; reports a name that is wrong, and returns nothing. Throws Error
-// if the file is there and cannot be read, which is no mistake of the spec.
+// Reads a file that a spec names. Reports an invalid name and returns nullopt. Throws Error if the
+// file exists but cannot be read, because that is not the spec's fault.
 std::optional<std::string> ReadNamedFile(const Node& name, const std::string& file,
                                          std::string_view hint, std::string_view wanted,
                                          Diagnostics& diagnostics) {
@@ -56,7 +56,7 @@ std::optional<std::string> ReadNamedFile(const Node& name, const std::string& fi
   }
 }
 
-// Reads and parses a file that `name` names. Returns a null node if that fails, which is reported.
+// Reads and parses the file named by `name`. If that fails, reports it and returns a null node.
 const Node* ReadNamedTree(const Node& name, const std::string& file, NodeStore& store,
                           Diagnostics& diagnostics) {
   constexpr std::string_view kWanted = "a sharding";
@@ -82,7 +82,7 @@ struct Parsed {
   bool is_config = false;  // a config.json of Hugging Face
 };
 
-// Parses a spec or a config.json, which its keys tell apart. A spec in JSON is read as YAML.
+// Parses a spec or a config.json, which it recognizes by their keys. Reads a spec in JSON as YAML.
 Parsed ParseSpec(const Source& source, NodeStore& store, Diagnostics& diagnostics) {
   const std::string_view text = source.text;
   const size_t first = text.find_first_not_of(" \t\r\n");
@@ -142,9 +142,9 @@ class Loader {
     return root;
   }
 
-  // Loads the value of `--sharding` over a spec. Names of files are relative to the working
-  // directory. A file may be a spec that says how to shard any model: what else it has, such as its
-  // mesh, then replaces the spec's, too.
+  // Applies the value of `--sharding` to a spec. File names are relative to the working directory.
+  // A file may be a spec that shards any model. Its other content, such as its mesh, then also
+  // replaces the spec's.
   const Node* LoadSharding(const Node& root, const Node& value) {
     const bool is_word = value.IsScalar() && value.text.find_first_of("./") == value.text.npos;
     const auto shipped =
@@ -177,7 +177,8 @@ class Loader {
     Span include;  // where the file was named
   };
 
-  // A sharding must change no value: it has keys that decide none, and no variable of the model.
+  // Checks that a sharding does not change values: it must not have keys that affect values, or
+  // variables of the model.
   bool MayShard(const Node& root, const Node& sharding, const Node& value) {
     for (const Node::Entry& entry : sharding.entries) {
       const std::string_view key = entry.key->text;
@@ -195,8 +196,8 @@ class Loader {
     for (const Node::Entry& entry : vars->entries) {
       const Node* before = own->Find(entry.key->text);
       if (before == nullptr || (before->IsScalar() && before->text == entry.value->text)) continue;
-      // The variables of a shipped sharding give way to those of another, and so do those of a
-      // shipped layout, which are facts about the mesh.
+      // A sharding may replace the variables of another shipped sharding, and of a shipped layout,
+      // which describe the mesh.
       const Source* source = before->span.source;
       const auto is_in = [&](std::string_view folder) {
         return source->name.find(folder) != std::string::npos;
@@ -213,7 +214,7 @@ class Loader {
     return true;
   }
 
-  // Reads the file of the command line; its name may be that of a shipped one, misspelt.
+  // Reads the file from the command line. Suggests a shipped file if the name is misspelled.
   static std::string ReadMain(const std::string& file, std::string_view wanted = kSpecKind.name) {
     try {
       return ReadAnyFile(file, wanted);
@@ -224,7 +225,7 @@ class Loader {
     }
   }
 
-  // A file wins over a shipped spec of its name, which may not be what the user expects.
+  // Notes that a file overrides the shipped spec of the same name, which may surprise the user.
   void WarnOfShipped(std::string_view name, const std::string& file, const Span& span) {
     const auto shipped = IsShipped(file) ? std::nullopt : FindShipped(name);
     if (!shipped) return;
@@ -232,7 +233,7 @@ class Loader {
                                         Quote(name), Quote(*shipped)));
   }
 
-  // Checks the version of a spec that was parsed, and adds the files that it names.
+  // Checks the version of a parsed spec, and adds the files that it names.
   const Node* Complete(const Node* root, const std::filesystem::path& folder) {
     CheckVersion(*root);
     root = WithFiles(root, folder);
@@ -240,7 +241,7 @@ class Loader {
     return include == nullptr ? root : WithIncludes(*root, *include, folder);
   }
 
-  // Returns one path for all names of a file, so that they compare equal.
+  // Returns the same path for all names of a file, for comparisons.
   static std::string Canonical(const std::filesystem::path& path) {
     std::error_code error;
     const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
@@ -283,7 +284,7 @@ class Loader {
     return diagnostics_.errors() == before ? spec : nullptr;
   }
 
-  // Replaces names of files in `sharding`, which are relative to `folder`, and lists of mesh axes.
+  // Loads the files named in `sharding`, relative to `folder`, and converts lists of mesh axes.
   const Node* WithFiles(const Node* root, const std::filesystem::path& folder) {
     root = WithValue(root, "sharding", [&](const Node& sharding) {
       return LoadNamedFiles(sharding, folder, store_, diagnostics_);
@@ -293,7 +294,8 @@ class Loader {
     });
   }
 
-  // Turns a list of axes, `[{pipe: 2}, {fsdp: 8}]`, into a map that replaces an included file's.
+  // Converts a list of axes, `[{pipe: 2}, {fsdp: 8}]`, to a map that replaces the included file's
+  // axes.
   const Node* ListedAxes(const Node& axes) {
     const bool is_list =
         axes.IsSequence() && std::ranges::all_of(axes.entries, [](const auto& axis) {
@@ -318,7 +320,8 @@ class Loader {
     return map;
   }
 
-  // Returns the map with `change` applied to the value of `key`, if it is a map that has the key.
+  // Returns the map with `change` applied to the value of `key`. Returns other nodes, and maps
+  // without the key, unchanged.
   template <typename F>
   const Node* WithValue(const Node* map, std::string_view key, F change) {
     for (size_t i = 0; map->IsMap() && i < map->entries.size(); ++i) {
@@ -351,7 +354,7 @@ class Loader {
     const Node* merged = nullptr;
     const auto add = [&](const Node& path) {
       const Node* included = Include(path, folder);
-      // A key that is absent here may stand in the missing file.
+      // The missing file may contain the keys that are absent here.
       rest->incomplete |= included == nullptr || included->incomplete;
       if (included != nullptr) merged = merged == nullptr ? included : Merge(*merged, *included);
     };

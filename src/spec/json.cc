@@ -15,11 +15,11 @@ namespace {
 
 constexpr std::string_view kDigits = "0123456789";
 
-// Python prints these words where JSON has others.
+// Words that Python prints, and their JSON equivalents.
 constexpr std::pair<std::string_view, std::string_view> kPythonWords[] = {
     {"True", "true"}, {"False", "false"}, {"None", "null"}};
 
-// This is thrown where the text stops being JSON.
+// Thrown where the text stops being JSON.
 struct NoJson {
   size_t offset, length;
   std::string message, hint;

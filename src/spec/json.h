@@ -1,4 +1,4 @@
-// Parses JSON text into the same tree as YAML's, whatever its size and the length of its lines.
+// Parses JSON text of any size and line length into the same tree as YAML.
 #pragma once
 
 #include "base/diagnostics.h"
@@ -7,8 +7,8 @@
 
 namespace shardinit {
 
-// Parses source.text: RFC 8259 and NaN, Infinity and -Infinity, which Python writes. Returns null
-// if the text is not JSON; the first mistake is reported. A key that is given twice is a mistake.
+// Parses source.text: RFC 8259 and NaN, Infinity and -Infinity, which Python writes. Reports the
+// first error and returns null if the text is not JSON. A duplicate key is an error.
 const Node* ParseJsonTree(const Source& source, NodeStore& store, Diagnostics& diagnostics);
 
 }  // namespace shardinit

@@ -1,4 +1,4 @@
-// All keys of a spec, in one long file: a table for each mapping, a row for each key.
+// Lists all keys of a spec: a table for each mapping, a row for each key.
 #include "spec/keys.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 namespace shardinit {
 namespace {
 
-// These read the values of rows: into a field of a spec, or by a method of the parser.
+// Readers for rows: they read a value into a field of a spec, or call a method of the parser.
 
 // `kMethod` takes the entry or its value.
 template <auto kField, auto kMethod, typename T>
@@ -48,7 +48,7 @@ template <auto kField, typename T>
 void Choice(SpecParser& parser, const SpecKey& key, const Node::Entry& entry, T& out) {
   out.*kField = parser.ReadChoice(entry, key.words);
 }
-// Reads numbers by the names of mesh axes.
+// Reads numbers by mesh axis.
 template <auto kField>
 void OfMeshAxes(SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
   model.*kField = parser.ReadExprs(entry, "mesh axis");
@@ -72,7 +72,7 @@ void Initializer(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T
     out.init = std::make_shared<const InitSpec>(*std::move(init));
   }
 }
-// Skips keys that were handled when files were merged into one tree, or are read with others.
+// Skips keys that were handled when files were merged, or that are read with other keys.
 template <typename T>
 void Nothing(SpecParser&, const SpecKey&, const Node::Entry&, T&) {}
 
@@ -81,7 +81,7 @@ constexpr std::string_view kReplicaPolicies[] = {"dedupe", "full"};
 constexpr std::string_view kTensorKinds[] = {"parameter", kBufferKind};
 constexpr std::string_view kSliceOrders[] = {"outer", "inner"};
 
-// Several mappings have these keys.
+// Keys that several mappings have.
 constexpr SpecKey kUneven = {
     .name = "uneven",
     .description =

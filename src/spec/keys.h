@@ -1,6 +1,6 @@
-// The tables of keys that the mappings of a spec may hold, one row for each key. The parser
-// (keys.cc, where the readers stand beside the rows), "did you mean", the keys that `--set` may
-// add, and the schema follow from them.
+// Lists the keys that each mapping of a spec may hold, one row for each key. The parser (keys.cc,
+// where rows and readers are together), "did you mean", the keys that `--set` may add, and the
+// schema use these tables.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace shardinit {
 
-// The ways to handle dimensions that mesh axes do not divide.
+// The policies for dimensions that their mesh axes do not divide.
 inline constexpr std::string_view kUnevenPolicies[] = {"error", "chunk", "pad"};
 
 enum class SpecKind {
@@ -39,7 +39,7 @@ enum class SpecKind {
   kSources,  // by name
   kMustHave,
   kBlocks,  // by name
-  kBlock,   // the name of one
+  kBlock,   // the name of a block
   kNames,
   kModules,
   kLayouts,
@@ -65,11 +65,11 @@ struct SpecKey {
   std::span<const std::string_view> words = {};
   std::string_view default_text = {};  // as JSON; empty: no default
   bool required = false;
-  // How to write it, for `help`, for a value of another kind, and if a required key is missing.
+  // How to write the key: for `help`, for a wrong kind of value, and for a missing key.
   std::string_view hint = {};
 };
 
-// Tells whether a member of a module may have the key's name.
+// Returns whether a member of a module may have the same name as the key.
 constexpr bool MayBeNamesake(const SpecKey& key) {
   return key.kind == SpecKind::kVariables || key.kind == SpecKind::kDType ||
          key.kind == SpecKind::kInit || key.kind == SpecKind::kBlock;
@@ -92,7 +92,7 @@ enum class SpecMapping {
   kOperation,  // an operation of views, without the operation's own keys
 };
 
-// Tells whether the key has one value, which stands for itself.
+// Returns whether the key takes a single value rather than a collection.
 bool IsScalar(const SpecKey& key);
 
 std::vector<SpecKey> KeysOf(SpecMapping mapping);

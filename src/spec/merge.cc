@@ -44,7 +44,8 @@ class Merger {
   }
 
  private:
-  // Drops the other one of `rules` and `sharding`, which say the same thing in two ways.
+  // If `over` has only one of `rules` and `sharding`, drops the other, because they specify the
+  // same thing.
   static void DropReplaced(const Node& over, Node* merged) {
     for (const auto& [key, other] : {std::pair{"rules", "sharding"}, {"sharding", "rules"}}) {
       if (over.Find(key) == nullptr || over.Find(other) != nullptr) continue;
@@ -54,7 +55,7 @@ class Merger {
     }
   }
 
-  // Returns the entries of both lists, each once: a file may be included on several ways.
+  // Returns the entries of both lists without duplicates: a file may be included by several paths.
   const Node* Joined(const Node& base, const Node& over) {
     if (!base.IsSequence() || !over.IsSequence()) return &over;
     Node* joined = store_.Copy(over);
@@ -74,7 +75,7 @@ class Merger {
     if (context == Context::kRoot) {
       if (key == "sharding") return entry.value;
       if (key == "assert") return Joined(base, *entry.value);
-      // The config of adapters has none of what their model's has.
+      // The config of an adapter does not inherit fields of its model's config.
       if (key == "config" && entry.value->Find("peft_type") != nullptr) return entry.value;
       return Merge(base, *entry.value, key == "init" ? Context::kInits : Context::kOther);
     }

@@ -1,4 +1,4 @@
-// Merges specs: what one says over what another one says, such as a file that it includes.
+// Merges two specs, such as a file and its include.
 #pragma once
 
 #include "base/diagnostics.h"
@@ -6,8 +6,8 @@
 
 namespace shardinit {
 
-// Returns the root of both, whose keys have the values of `over` where both have them; maps are
-// merged in turn, but for those that say one thing, as an initializer does.
+// Returns `base` with the keys of `over` added or replaced. Maps are merged recursively, except
+// maps that mean one thing, such as an initializer. Lists of assertions are joined.
 const Node* MergeSpecs(const Node& base, const Node& over, NodeStore& store,
                        Diagnostics& diagnostics);
 

@@ -16,9 +16,9 @@ bool IsWordCharacter(char c) { return IsLetter(c) || (c >= '0' && c <= '9') || c
 
 struct BadName {
   std::string message, hint;
-  size_t offset = 0, length = 0;  // the wrong part of the text; length 0: all of it
+  size_t offset = 0, length = 0;  // the invalid part of the text; length 0: all of it
 };
-using Judgement = std::optional<BadName>;  // none: a good name
+using Judgement = std::optional<BadName>;  // nullopt: a valid name
 
 bool Report(const Node& name, const Judgement& bad, Diagnostics& diagnostics) {
   if (!bad) return true;
@@ -30,7 +30,7 @@ bool Report(const Node& name, const Judgement& bad, Diagnostics& diagnostics) {
   return diagnostics.Error(span, bad->message, bad->hint);
 }
 
-// Describes the character at `offset`, which the rule excludes.
+// Describes the invalid character at `offset`.
 BadName BadCharacter(std::string_view text, size_t offset, std::string_view what,
                      std::string_view allowed) {
   const Character c = CharacterAt(text, offset);

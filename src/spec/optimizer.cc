@@ -22,11 +22,11 @@ enum class HyperKind { kNumber, kPair, kBoolean, kBooleanOrNull };
 struct HyperRow {
   std::string_view name;
   HyperKind kind;
-  std::optional<Hyperparameter> default_value;  // none: present only if given
+  std::optional<Hyperparameter> default_value;  // nullopt: present only if given
 };
 
-// The rows follow torch/optim/adamw.py and adam.py in the order of their `param_groups`;
-// `initial_lr` is what a scheduler adds.
+// From torch/optim/adamw.py and adam.py, in the order of their `param_groups`. Schedulers add
+// `initial_lr`.
 const HyperRow kHyperparameters[] = {
     {"lr", HyperKind::kNumber, std::nullopt},
     {"betas", HyperKind::kPair, std::pair(0.9, 0.999)},
@@ -79,7 +79,7 @@ class OptimizerReader {
   }
 
  private:
-  // A value that stands for a key that was given twice has its error already.
+  // The error for a duplicate key has already been reported.
   Reported Error(const Node& node, std::string message, std::string hint = {}) {
     if (node.ambiguous) return {};
     return diagnostics_.Error(node.span, std::move(message), std::move(hint));

@@ -1,4 +1,4 @@
-// Reads `export --optimizer`: the optimizer whose state before the first step is written, too.
+// Reads `export --optimizer`: the optimizer whose initial state is exported with the model.
 #pragma once
 
 #include <cstddef>
@@ -16,21 +16,21 @@ using Hyperparameter = std::variant<std::nullptr_t, bool, double, std::pair<doub
 
 // A group of tensors that are trained with the same hyperparameters.
 struct ParamGroup {
-  // These patterns match paths. A tensor is in the first group that has a matching one.
+  // Patterns of paths. A tensor belongs to the first group with a matching pattern.
   std::vector<Located<std::string>> params;
-  // These are all of PyTorch's AdamW, in its order, with its own defaults, but `lr` and
-  // `initial_lr` only as given. Empty: the run sets them.
+  // All hyperparameters of PyTorch's AdamW, in its order, with its defaults. `lr` and `initial_lr`
+  // are present only if given. Empty: the training run sets them.
   std::vector<std::pair<std::string_view, Hyperparameter>> hyperparameters = {};
   bool amsgrad = false;
 };
 
 struct OptimizerSpec {
-  std::vector<ParamGroup> groups;  // groups of AdamW; all have hyperparameters, or none
+  std::vector<ParamGroup> groups;  // of AdamW; all of them have hyperparameters, or none has
   bool has_schedule = false;       // the learning rate has an Optax schedule, with a count of steps
 };
 
 // Reads `adamw`, `{adamw: {params: …, lr: …, schedule: …}}`, `{adamw: [{…}, {…}]}` or the name of a
-// file with one of these. Reports what is wrong.
+// file with one of these. Reports errors.
 OptimizerSpec ReadOptimizer(const std::string& text, Diagnostics& diagnostics);
 
 }  // namespace shardinit

@@ -1,4 +1,4 @@
-// Makes nodes of the text of an option, each with its place there, and trees that have them.
+// Parses the text of a command-line option into nodes with positions, and inserts them into trees.
 #pragma once
 
 #include <string>
@@ -9,24 +9,24 @@
 
 namespace shardinit {
 
-// Returns the text of an option as a source; null if it is not clean, which is reported.
+// Returns the text of an option as a source. If it is not clean, reports it and returns null.
 const Source* AddOption(const std::string& option, const std::string& text,
                         Diagnostics& diagnostics);
 
-// Returns the place of `length` bytes from byte `begin` of an option's text on.
+// Returns the position of `length` bytes from byte `begin` of an option's text.
 Span PlaceIn(const Source& source, size_t begin, size_t length);
 
-// Parses the YAML value that starts at byte `begin`; null if it is wrong, which is reported.
+// Parses the YAML value that starts at byte `begin`. If it is invalid, reports it and returns null.
 const Node* ParseValue(const Source& source, size_t begin, NodeStore& store,
                        Diagnostics& diagnostics);
 
 // Returns a copy of the collection with one more entry.
 const Node* Extended(const Node& collection, Node::Entry entry, NodeStore& store);
 
-// Returns a copy of the collection with another value of an entry.
+// Returns a copy of the collection with the value of entry `index` replaced.
 const Node* Replaced(const Node& collection, size_t index, const Node* value, NodeStore& store);
 
-// Returns the map with this value of a key, instead of the one that it has, or last.
+// Returns a copy of the map with this value for `key`, replaced or appended.
 const Node* With(const Node& map, Span place, std::string_view key, const Node* value,
                  NodeStore& store);
 

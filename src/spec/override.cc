@@ -19,11 +19,11 @@ const Node* ApplyMesh(const Node* root, const std::string& mesh, NodeStore& stor
   if (option == nullptr) return root;
   const Source& source = *option;
   const Node* const old_mesh = root->Find("mesh");
-  // Where the spec has no mesh, this is its mesh.
+  // If the spec has no mesh, this becomes its mesh.
   const bool declares = old_mesh == nullptr;
   const Node* const empty = store.New(Node::Kind::kMap, PlaceIn(source, 0, source.text.size()));
   const Node* const axes = declares ? empty : old_mesh->Find("axes");
-  if (axes == nullptr || !axes->IsMap()) return root;  // That is reported when it is read.
+  if (axes == nullptr || !axes->IsMap()) return root;  // reported when it is read
   std::vector<std::string> names;
   for (const Node::Entry& entry : axes->entries) names.emplace_back(entry.key->text);
 

@@ -1,5 +1,4 @@
-// Applies command-line options other than `--set` (set.h) to the tree before anything is made of
-// it.
+// Applies command-line options other than `--set` (set.h) to the tree before it is parsed.
 #pragma once
 
 #include <string>
@@ -9,17 +8,17 @@
 
 namespace shardinit {
 
-// `mesh` is like `fsdp=8,tensor=4`: the sizes and the order of mesh axes. Axes that the spec
-// declares and `mesh` leaves out have size 1 and come last.
+// Sets the sizes and the order of mesh axes. `mesh` is like `fsdp=8,tensor=4`. Axes that the spec
+// declares and `mesh` omits get size 1 and come last.
 const Node* ApplyMesh(const Node* root, const std::string& mesh, NodeStore& store,
                       Diagnostics& diagnostics);
 
-// Replaces the spec's `sharding` and `rules` by text as after `sharding:`, in which files are
-// relative to the current folder.
+// Replaces the spec's `sharding` and `rules`. `sharding` is text as after `sharding:`, in which
+// file names are relative to the working directory.
 const Node* ApplySharding(const Node* root, const std::string& sharding, NodeStore& store,
                           Diagnostics& diagnostics);
 
-// `source` is like `base=DIR`: the folder of a source that the spec declares.
+// Sets the folder of a source that the spec declares. `source` is like `base=DIR`.
 const Node* ApplySource(const Node* root, const std::string& source, NodeStore& store,
                         Diagnostics& diagnostics);
 
@@ -27,8 +26,8 @@ const Node* ApplySource(const Node* root, const std::string& source, NodeStore& 
 const Node* ApplyTraining(const Node* root, const std::string& option, const std::string& key,
                           const std::string& value, NodeStore& store, Diagnostics& diagnostics);
 
-// Reads the value of an option: a word, a mapping or list in brackets, or the name of a file, which
-// has a dot or a slash. Returns null if it is wrong, which is reported.
+// Reads the value of an option: a word, a mapping or list in brackets, or a file name, which has a
+// dot or a slash. Reports an error and returns null if the value is invalid.
 const Node* ReadOption(const std::string& option, const std::string& text, NodeStore& store,
                        Diagnostics& diagnostics);
 

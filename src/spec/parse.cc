@@ -62,7 +62,7 @@ void SpecParser::ReadFamily(const SpecKey&, const Node::Entry& entry, ModelSpec&
 }
 
 void SpecParser::ReadAssertions(const SpecKey& key, const Node::Entry& entry, ModelSpec& model) {
-  // A null removes those of included files.
+  // A null removes the assertions of included files.
   if (entry.value->IsNull() && !entry.value->ambiguous) return;
   if (!IsSequence(entry, key.hint) || !IsShort(entry)) return;
   const std::vector<Node::Entry>& items = entry.value->entries;
@@ -159,7 +159,7 @@ void SpecParser::ReadInits(const SpecKey& key, const Node::Entry& entry, ModelSp
 }
 
 void SpecParser::ReadMultipliers(const SpecKey& key, const Node::Entry& entry, ModelSpec& model) {
-  // A null removes those of an included file.
+  // A null removes the multipliers of an included file.
   if (entry.value->IsNull() || !IsMap(entry, key.hint)) return;
   for (const Node::Entry& item : entry.value->entries) {
     if (item.value->IsNull()) continue;
@@ -234,11 +234,11 @@ void SpecParser::ReadModule(const Node::Entry& entry, size_t prefix,
     } else if (IsNumbered(item) || CheckPath(*item.key, prefix, diagnostics())) {
       ReadMember(item, prefix + item.key->text.size() + 1, module);
     }
-    // The values of `keep` and `stack` name members, too.
+    // The values of `keep` and `stack` also name members.
     has_members |= key == nullptr || IsNamesake(*key, *item.value) || key->name == "keep" ||
                    key->name == "stack";
     if (Faults() == before) continue;
-    // A wrong member may be a misspelt key.
+    // An invalid member may be a misspelled key.
     const std::string closest = Closest(item.key->text, NamesOf(keys));
     key = FindNamed(keys, closest);
     if (key != nullptr) module.wrong.Add(key->name);
@@ -297,7 +297,7 @@ void SpecParser::ReadMember(const Node::Entry& item, size_t prefix, ModuleSpec& 
   }
 }
 
-// Tells whether an item is a module whose name holds the number of its repeat.
+// Returns whether an item is a module whose name contains the number of its repeat.
 bool SpecParser::IsNumbered(const Node::Entry& item) const {
   return item.value->IsMap() && !IsTensor(*item.value) &&
          item.key->text.find('{') != item.key->text.npos;
@@ -307,7 +307,7 @@ void SpecParser::ReadNumbered(const Node& name, size_t prefix, ModuleSpec& modul
   const size_t before = Faults();
   PathSpec path = ReadPathSpec(name);
   if (Faults() != before) return;
-  // The text around the numbers follows the rules of any name.
+  // The text around the numbers follows the rules for all names.
   std::string text;
   for (const PathSpec::Part& part : path.parts) text += part.text + (part.number ? "0" : "");
   Node plain = name;
@@ -337,7 +337,7 @@ bool SpecParser::IsTensor(const Node& map) const {
   return std::ranges::any_of(keys, [&](const KeyRow<TensorSpec>& key) {
     const Node* value = map.Find(key.name);
     if (value == nullptr || FindNamed(kModuleKeys, key.name) != nullptr) return false;
-    // A layout's member may be a plain path.
+    // A member of a layout may be a plain path.
     return layout_ != nullptr ? value->IsSequence() : !value->IsMap();
   });
 }
@@ -349,8 +349,8 @@ bool SpecParser::IsShort(const Node::Entry& entry) {
                                        Quote(entry.key->text), entries, kMostRules));
 }
 
-// Converts `config_json: {require: …}` of an imported family into entries of `assert`. Skips
-// requirements with variables that the spec does not have.
+// Converts `config_json: {require: …}` of an imported family to entries of `assert`. Skips
+// requirements on variables that the spec does not have.
 static Node* Requirements(const Node& root, NodeStore& store) {
   Node* list = store.New(Node::Kind::kSequence);
   const Node* family = root.Find("config_json");
@@ -375,7 +375,7 @@ static Node* Requirements(const Node& root, NodeStore& store) {
   return list;
 }
 
-// Returns a copy of the spec whose `assert` also has the requirements of its family, and lacks the
+// Returns a copy of the spec whose `assert` includes the requirements of its family, and omits
 // entries `of` a variable that the spec does not have.
 static const Node* WithOwnAssertions(const Node* root, NodeStore& store) {
   const Node* vars = root->Find("vars");
@@ -405,7 +405,7 @@ std::optional<ModelSpec> LoadSpec(const SpecRequest& request, Diagnostics& diagn
   ModelSpec spec;
   spec.source = root->span.source;
   const size_t before = diagnostics.errors();
-  // The sharding is first, since it may bring a mesh and variables that the others change.
+  // The sharding is first, because it may add a mesh and variables that the other options change.
   root = ApplySharding(root, request.sharding, store, diagnostics);
   root = ApplySets(root, request.sets, store, diagnostics);
   root = ApplyMesh(root, request.mesh, store, diagnostics);
@@ -426,7 +426,7 @@ std::optional<ModelSpec> LoadSpec(const SpecRequest& request, Diagnostics& diagn
                       "`sharding: {rules: [...]}` has rules beside other languages");
     spec.wrong.Add("sharding");
   }
-  // A spec that is a part, or not the one asked for, may have mistakes that nobody knows.
+  // A partial spec, or one without the requested changes, may have undetected errors.
   if (!is_asked_for || root->incomplete) return {};
   return spec;
 }

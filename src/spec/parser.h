@@ -1,5 +1,5 @@
-// Makes a ModelSpec of a spec's tree. The tables of keys (keys.cc) say which mapping has which
-// keys, so unknown keys are found by the way.
+// Converts a spec's tree to a ModelSpec. The tables of keys (keys.cc) define the keys of each
+// mapping, so the parser finds unknown keys as it reads.
 #pragma once
 
 #include <fmt/format.h>
@@ -30,27 +30,29 @@ extern const std::vector<KeyRow<AssertSpec>> kAssertKeys;
 extern const std::vector<KeyRow<SourceSpec>> kSourceKeys;
 extern const std::vector<KeyRow<MustHaveSpec>> kMustHaveKeys;
 extern const std::vector<KeyRow<TrainingSpec>> kTrainingKeys;
-// The first key of each table makes a mapping a tensor.
+// A mapping that has the first key of one of these tables is a tensor.
 extern const std::vector<KeyRow<TensorSpec>> kTensorKeys, kStoredTensorKeys;
 extern const std::vector<KeyRow<ShardSpec>> kShardKeys;
 extern const std::vector<KeyRow<ModuleSpec>> kModuleKeys, kBlockKeys, kLayoutKeys,
     kStoredModuleKeys;
 
-// Tells whether a value is a tensor or a module with tensors.
+// Returns whether a value is a tensor or a module with tensors.
 bool HoldsTensor(const Node& value);
-// Tells whether a member of a module has the key's name, which is the older use of these names.
+// Returns whether a member of a module has the key's name. Members had these names before the keys
+// existed.
 bool IsNamesake(const SpecKey& key, const Node& value);
 
 class SpecParser : public SpecReader {
  public:
   using SpecReader::SpecReader;
 
-  // `place` is where a missing key is reported; `what` names the mapping that lacks it.
+  // Reads a mapping. `place` is where a missing key is reported; `what` names the mapping that
+  // lacks it.
   template <typename T>
   void ReadMap(const Node& map, Span place, const std::string& what,
                const std::vector<KeyRow<T>>& keys, T& out) {
     NoteGaps(map);
-    std::set<std::string> meant;  // keys that unknown ones are near; "": some key is near none
+    std::set<std::string> meant;  // keys close to unknown ones; "": an unknown one is close to none
     for (size_t i = 0; i < map.entries.size(); ++i) {
       const Node::Entry& entry = map.entries[i];
       if (const KeyRow<T>* key = FindNamed(keys, entry.key->text)) {
@@ -95,14 +97,14 @@ class SpecParser : public SpecReader {
   void ReadLayouts(const SpecKey& key, const Node::Entry& entry, ModelSpec& model);
 
   void ReadModuleVariables(const Node::Entry& entry, ModuleSpec& module);
-  // The name of a block, which was used.
+  // Rejects a mapping as the name of a block. SpecBlocks::Use() reads all other values.
   void ReadBlockName(const Node::Entry& entry, ModuleSpec&) {
     if (entry.value->IsMap()) IsText(entry);
   }
-  // Reads `blocks` of the spec's tree, before anything that uses one.
+  // Reads `blocks` of the spec's tree. Call it before reading anything that uses a block.
   void ReadBlocks(const Node& root) { blocks_.Read(root, *this); }
-  // Reads modules and tensors; in a layout, modules and stored tensors. `prefix` counts the bytes
-  // of the path before these names.
+  // Reads modules and tensors; in a layout, modules and stored tensors. `prefix` is the number of
+  // bytes of the path before these names.
   void ReadModule(const Node::Entry& entry, size_t prefix,
                   const std::vector<KeyRow<ModuleSpec>>& keys, ModuleSpec& module);
 
@@ -118,14 +120,14 @@ class SpecParser : public SpecReader {
 
  private:
   void ReadMember(const Node::Entry& item, size_t prefix, ModuleSpec& module);
-  // A mapping with a shape (in a layout, with a `from`) is a tensor. So is one whose shape was
-  // forgotten: it has a tensor's key that is no module's, with a value that no member has, or it
-  // has `dtype` or `init`, and no members.
+  // Returns true for a mapping with a shape (in a layout, with a `from`). Also recognizes a tensor
+  // whose shape was forgotten. Such a mapping has a key that only tensors have, with a value that
+  // no member has, or it has `dtype` or `init` and no members.
   bool IsTensor(const Node& map) const;
-  // Gives `dtype` and `init` to the tensors in the module that have none.
+  // Gives the module's `dtype` and `init` to its tensors that have none.
   void GiveDefaults(ModuleSpec& module);
   bool IsNumbered(const Node::Entry& item) const;
-  // Reads the name of a numbered module, which has been read; `prefix` counts the name, too.
+  // Reads the name of a numbered module after the module itself; `prefix` includes the name.
   void ReadNumbered(const Node& name, size_t prefix, ModuleSpec& module);
   const std::vector<KeyRow<TensorSpec>>& TensorKeys() const {
     return layout_ != nullptr ? kStoredTensorKeys : kTensorKeys;

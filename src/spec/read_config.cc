@@ -14,7 +14,7 @@
 namespace shardinit {
 namespace {
 
-// Tells whether YAML takes the text for a number that is not finite.
+// Returns whether YAML reads the text as a number that is not finite.
 bool IsNotFinite(std::string_view text) {
   if (text.starts_with('-')) text.remove_prefix(1);
   return Contains(kNotFinite, text);

@@ -1,4 +1,4 @@
-// Reads the key `devices` of a mesh: an order by name, or ids, here or in a file.
+// Reads the key `devices` of a mesh: a named order, or ids, here or in a file.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -22,7 +22,7 @@ std::optional<int64_t> IdOf(std::string_view text) {
   return id && *id >= 0 && *id <= kLargestId && text[0] != '-' ? id : std::nullopt;
 }
 
-// Reads ids, whose rows may be lists of their own, as NumPy writes a mesh.
+// Reads ids. Rows may be nested lists, as NumPy writes a mesh.
 void ReadIds(SpecParser& parser, const Node& list, std::vector<Located<int64_t>>& ids) {
   for (const Node::Entry& item : list.entries) {
     const Node& node = *item.value;
@@ -40,7 +40,7 @@ void ReadIds(SpecParser& parser, const Node& list, std::vector<Located<int64_t>>
   }
 }
 
-// Reads numbers between white space, commas and brackets; `#` begins a comment.
+// Reads numbers separated by white space, commas and brackets; `#` begins a comment.
 void ReadIdFile(const Source& source, Diagnostics& diagnostics,
                 std::vector<Located<int64_t>>& ids) {
   const std::string_view text = source.text;

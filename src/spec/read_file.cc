@@ -12,7 +12,7 @@
 namespace shardinit {
 namespace {
 
-// Returns the part of a file's name that is its digest, if the file is named after it.
+// Returns the part of a file's name that is its digest, if the file is named after its digest.
 std::string_view StemOf(std::string_view path) {
   path.remove_prefix(std::min(path.rfind('/') + 1, path.size()));
   return path.substr(0, path.find('.'));

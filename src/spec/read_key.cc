@@ -5,7 +5,7 @@
 #include "base/text.h"
 #include "spec/reader.h"
 
-// Reads a tensor's `key` that is a JAX key, `{jax: {seed: 0, split: [3, 1]}}`, or a place in
+// Reads a tensor's `key` if it is a JAX key, `{jax: {seed: 0, split: [3, 1]}}`, or a place in
 // PyTorch's stream, `{torch: {position: 1024}}`.
 
 namespace shardinit {
@@ -14,7 +14,7 @@ namespace {
 struct JaxStep {
   std::string_view name;
   size_t numbers;
-  bool is_first;  // begins a key; other steps derive another key
+  bool is_first;  // begins a key; other steps derive one key from another
   std::string_view form;
 };
 
@@ -137,7 +137,7 @@ void SpecReader::ReadJaxSteps(const Node& map, JaxKeySpec* key) {
   }
 }
 
-// Reads numbers as expressions, and all else as text.
+// Reads numbers as expressions, and everything else as text.
 void SpecReader::ReadStatics(const Node::Entry& entry, JaxKeySpec::Step* step) {
   NoteGaps(*entry.value);
   for (const Node::Entry& item : entry.value->entries) {

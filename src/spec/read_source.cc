@@ -1,5 +1,5 @@
 // Reads initializers that take elements of a source, `{source: base, tensor: …, index: […]}` and
-// `{rows_like: {source: base, std: …}}`, and those that are made of parts.
+// `{rows_like: {source: base, std: …}}`, and initializers composed of parts.
 #include <fmt/format.h>
 
 #include <utility>

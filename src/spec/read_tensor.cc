@@ -1,4 +1,4 @@
-// Reads the keys of a tensor that other mappings do not have.
+// Reads the keys that only tensors have.
 #include <fmt/format.h>
 
 #include <string>
@@ -90,7 +90,7 @@ void SpecParser::CheckFans(const TensorSpec& tensor) {
 }
 
 void SpecParser::CheckRank(TensorSpec& tensor) {
-  // Without a good shape there is nothing to compare with.
+  // Without a valid shape, nothing can be compared.
   if (tensor.shape_span.source == nullptr || !shape_is_list_) return;
   const size_t rank = tensor.shape.size();
   if (tensor.axes && tensor.axes->value.size() != rank) {

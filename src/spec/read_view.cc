@@ -1,4 +1,4 @@
-// Reads views of layouts: the paths and operations that a stored tensor is made of.
+// Reads views of layouts: the paths and operations that assemble a stored tensor.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// One long file: a value of a spec is made of others (a list of names, a name of an axis), so that
-// each kind is read here, once.
+// Reads each kind of value. One long file, because values are made of other values, such as a list
+// of names.
 #include "spec/reader.h"
 
 #include <fmt/format.h>
@@ -36,8 +36,8 @@ int64_t OpenParentheses(const Node& node) {
   return std::ranges::count(text, '(') - std::ranges::count(text, ')');
 }
 
-// Counts the entries from `begin` on that are pieces of one call, since YAML cuts `[max(a, b), c]`
-// at each comma; 1 if no call is cut.
+// Counts the entries from `begin` that are pieces of one call, because YAML splits `[max(a, b), c]`
+// at each comma. Returns 1 if no call is split.
 size_t PiecesOfCall(const std::vector<Node::Entry>& entries, size_t begin) {
   int64_t open = OpenParentheses(*entries[begin].value);
   if (open <= 0) return 1;
@@ -207,7 +207,7 @@ VarSpec SpecReader::ReadVariable(const Node::Entry& entry) {
   return variable;
 }
 
-// Makes text an expression as it could have been written, in quotes.
+// Converts text to the expression that quotes around it would give.
 ExprPtr SpecReader::ReadVariableText(const Node::Entry& entry) {
   const Node& node = *entry.value;
   if (!IsText(entry)) return nullptr;
@@ -318,7 +318,7 @@ std::optional<DimensionList> SpecReader::ReadDimensions(const Node::Entry& entry
 }
 
 std::optional<DimensionRef> SpecReader::ReadDimension(const Node::Entry& entry, const Node& node) {
-  // Excludes `01`, which some read as octal, and numbers that do not fit in 64 bits.
+  // Excludes `01`, which some readers treat as octal, and numbers that do not fit in 64 bits.
   const int64_t position = ParseNumber<int64_t>(node.text).value_or(0);
   if (!node.IsScalar() || IsBoolean(node) ||
       (IsNumber(node) && fmt::format("{}", position) != node.text)) {
@@ -370,7 +370,7 @@ std::optional<InitSpec> SpecReader::ReadInit(const Node& node) {
   return ReadInitOf(only);
 }
 
-// Reads an initializer's arguments, which some have in a form of their own.
+// Reads an initializer's arguments. Some initializers have their own syntax for them.
 std::optional<InitSpec> SpecReader::ReadInitOf(const Node::Entry& only) {
   if (only.key->text == "expr") {
     const ExprPtr expr = ReadExpr(only, "`expr`");

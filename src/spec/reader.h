@@ -1,5 +1,5 @@
-// Reads the kinds of values that a spec has from its tree. Each function reports a value of another
-// kind and names the key.
+// Reads each kind of value in a spec's tree. Each function reports a value of the wrong kind and
+// names the key.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,21 @@
 
 namespace shardinit {
 
-// Messages call one of `vars` this.
+// Messages use this word for an entry of `vars`.
 inline constexpr std::string_view kVariable = "variable";
 
 class SpecReader {
  public:
-  // `is_part` says that the rest of the spec is absent, so no key of a mapping counts as missing.
+  // `is_part` means that the rest of the spec is absent, so missing keys are not errors.
   SpecReader(bool is_part, Diagnostics& diagnostics)
       : diagnostics_(diagnostics), is_part_(is_part) {}
 
-  // The readers return null, nothing or an empty value if the value is wrong.
+  // The readers return null, nullopt or an empty value if the value is invalid.
   ExprPtr ReadExpr(const Node::Entry& entry, std::string_view what = {});
-  // Reads an expression that may be only `true` or `false`.
+  // Reads an expression that may also be `true` or `false`.
   ExprPtr ReadCondition(const Node::Entry& entry);
-  // Reads a mapping of names to expressions. An entry whose name is wrong stays in the result,
-  // without a name.
+  // Reads a mapping of names to expressions. An entry whose name is invalid stays in the result,
+  // with an empty name.
   std::vector<Named<ExprPtr>> ReadExprs(const Node::Entry& entry, std::string_view what);
   // Reads the value of a variable: an expression, `{text: attention}`, or a list of expressions or
   // texts.
@@ -39,7 +39,7 @@ class SpecReader {
   std::vector<Named<VarSpec>> ReadVariables(const Node::Entry& entry, std::string_view what);
   // Reads a list of expressions; `what` names one of them.
   std::vector<ExprPtr> ReadExprList(const Node::Entry& entry, std::string_view what);
-  // Reads `{variable: count}`, the form of `for`, and of `repeat`, which also takes a list.
+  // Reads `{variable: count}`, the value of a `for`. A `repeat` may have a list as count.
   std::optional<Named<ExprPtr>> ReadCount(const Node::Entry& entry);
   std::optional<Named<VarSpec>> ReadRepeat(const Node::Entry& entry);
   std::optional<Located<std::string>> ReadText(const Node::Entry& entry);
@@ -50,26 +50,25 @@ class SpecReader {
   Located<std::string> ReadAxisName(const Node& node, std::string_view what);
   // Reads `null`, `axis` or `[axis, axis]`.
   AxisList ReadMeshAxisList(const Node& node);
-  // Reads `embed`, `-2` or a list of such.
+  // Reads `embed`, `-2` or a list of these.
   std::optional<DimensionList> ReadDimensions(const Node::Entry& entry);
-  // Reads an expression, or a number from 2^63 on, which expressions do not have.
+  // Reads an expression, or a number of at least 2^63, which is too large for expressions.
   std::variant<ExprPtr, uint64_t> ReadSeed(const Node::Entry& entry);
   std::optional<InitSpec> ReadInit(const Node& node);
-  // Reads `file: path` or `file: {path: …, sha256: …}`; returns nothing if something in it is
-  // wrong.
+  // Reads `file: path` or `file: {path: …, sha256: …}`. Returns nullopt if any of it is invalid.
   std::optional<FileSpec> ReadFileSpec(const Node::Entry& entry);
   // Reads `{source: base, tensor: …, index: […]}`, whose first key is `source`, or the value of
-  // `rows_like` or `parts`; returns null if something in it is wrong.
+  // `rows_like` or `parts`. Returns null if any of it is invalid.
   std::shared_ptr<const FromSourceSpec> ReadFromSource(const Node& map, bool of_rows);
   std::shared_ptr<const PartsSpec> ReadParts(const Node& map);
-  // Reads a scalar as JSON would. Text that begins with `=` is an expression, in quotes or not;
-  // text that begins with `==` is text that begins with one `=`.
+  // Reads a scalar as JSON would. Text that begins with `=` is an expression, quoted or not. `==`
+  // at the beginning means text that begins with one `=`.
   ConfigSpec ReadConfigValue(const Node& node);
-  // Reads a view, which is complete but for what is reported.
+  // Reads a view. The result is complete except for parts that were reported.
   ViewSpec ReadView(const Node& node);
-  // Reads text with `{expressions}`, and does not check the text around them.
+  // Reads text with `{expressions}`. Does not check the text around them.
   PathSpec ReadPathSpec(const Node& node);
-  // Reads a `key` that is a mapping; returns nothing if something in it is wrong.
+  // Reads a `key` that is a mapping. Returns nullopt if any of it is invalid.
   std::optional<KeySpec> ReadGivenKey(const Node& node);
 
   bool IsMap(const Node::Entry& entry, std::string_view hint);
@@ -82,24 +81,24 @@ class SpecReader {
   Reported ErrorAt(Span span, std::string message, std::string hint = {}) {
     return diagnostics_.Error(span, std::move(message), std::move(hint));
   }
-  // Grows with every mistake, be it new or reported before.
+  // Increases with every error, whether new or reported before.
   size_t Faults() const { return diagnostics_.errors() + known_faults_; }
-  // Tells whether the map may have entries beyond those that are known.
+  // Returns whether the map may have entries beyond the known ones.
   bool IsPart(const Node& map) const { return map.incomplete || is_part_; }
-  // Counts a mistake that was reported before.
+  // Counts an error that was reported before.
   void NoteFault() { ++known_faults_; }
-  // Returns true if entries of the map were left out, so that their number says nothing.
+  // Returns true if entries of the map were left out, so that counting them is meaningless.
   bool NoteGaps(const Node& map) {
     known_faults_ += map.incomplete;
     return map.incomplete;
   }
-  // Reports a call that YAML's commas have cut, and moves `*at` to its last piece.
+  // Reports a call that YAML split at its commas, and moves `*at` to its last piece.
   bool ReportCutCall(const std::vector<Node::Entry>& items, size_t* at);
 
  private:
   std::optional<InitSpec> ReadInitOf(const Node::Entry& only);
   ExprPtr ReadVariableText(const Node::Entry& entry);
-  // Returns null, and reports it, if `{variable: …}` is not the value of a `repeat` or a `for`.
+  // Reports an error and returns null unless `{variable: …}` is valid for a `repeat` or a `for`.
   const Node::Entry* OnlyVariable(const Node::Entry& entry);
   std::optional<DimensionRef> ReadDimension(const Node::Entry& entry, const Node& node);
   std::optional<KeySpec> ReadJaxKey(const Node& node, const Node::Entry& entry);
@@ -107,18 +106,18 @@ class SpecReader {
   void ReadJaxSteps(const Node& map, JaxKeySpec* key);
   void ReadStatics(const Node::Entry& entry, JaxKeySpec::Step* step);
   void ReadViewArgument(const Node::Entry& item, ViewSpec& view);
-  // Reports `50,304` in braces, which is the number 50 and a key 304 without a value.
+  // Reports `50,304` in braces, which YAML reads as the number 50 and a key 304 without a value.
   bool ReportCutNumber(const Node& before, const Node::Entry& entry);
   Reported ReportKind(const Node::Entry& entry, std::string_view wanted, std::string_view hint);
-  // Tells whether the node has quotes; `!!str 5` is `quoted` without any.
+  // Returns whether the node has quotes; `!!str 5` is `quoted` but has none.
   static bool IsInQuotes(const Node& node) { return node.span.length == node.text.size() + 2; }
 
   Diagnostics& diagnostics_;
   const bool is_part_;
-  size_t known_faults_ = 0;  // mistakes met again, and not reported again
+  size_t known_faults_ = 0;  // errors met again and not reported again
 };
 
-// These tell whether a plain scalar is something other than text in YAML.
+// These return whether YAML reads a plain scalar as something other than text.
 bool IsBoolean(const Node& node);
 bool IsNumber(const Node& node);
 

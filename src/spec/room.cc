@@ -7,7 +7,7 @@
 namespace shardinit {
 namespace {
 
-// Returns what is in a module, whose members begin at step `first` of the way.
+// Returns the room in a module whose members begin at step `first` of the way.
 Room RoomInModule(const std::vector<WayStep>& way, size_t first, const Node* at) {
   const bool is_stored = way[0].key == "layouts";
   const auto keys_of_module = [&](size_t step) {
@@ -15,7 +15,7 @@ Room RoomInModule(const std::vector<WayStep>& way, size_t first, const Node* at)
     return KeysOf(step == first ? SpecMapping::kLayout : SpecMapping::kStoredModule);
   };
   for (size_t i = first; i < way.size(); ++i) {
-    // What is in the value of a key is judged when it is read.
+    // The value of a key is checked when it is read.
     if (IsWholeTensor(way[i].from) || FindNamed(keys_of_module(i), way[i].key) != nullptr) {
       return {.takes_names = true};
     }
@@ -32,7 +32,7 @@ Room RoomAt(const std::vector<WayStep>& way, const Node* at) {
   const std::vector<SpecKey> of_model = KeysOf(SpecMapping::kModel);
   if (way.empty()) {
     std::vector<SpecKey> keys = of_model;
-    // These are settled when files are read.
+    // These are resolved when files are read.
     std::erase_if(keys, [](const SpecKey& key) {
       return key.kind == SpecKind::kPaths || key.kind == SpecKind::kConfigJson;
     });
@@ -53,7 +53,7 @@ Room RoomAt(const std::vector<WayStep>& way, const Node* at) {
     case SpecKind::kRules:
       return {.is_list = is_first};
     case SpecKind::kSharding:
-      return {.takes_names = true, .has_members = true};  // patterns of paths hold dots
+      return {.takes_names = true, .has_members = true};  // patterns of paths contain dots
     case SpecKind::kVariables:
     case SpecKind::kNumbers:
     case SpecKind::kInits:

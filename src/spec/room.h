@@ -1,4 +1,4 @@
-// Says what a mapping or list of a spec has room for, for overrides that add to it.
+// Determines the keys and items that overrides may add to a mapping or list of a spec.
 #pragma once
 
 #include <string_view>
@@ -9,23 +9,24 @@
 
 namespace shardinit {
 
-// A step from a node into the value of its key. The node is null where an override makes it.
+// A step from a node into the value of its key. The node is null if an override creates it.
 struct WayStep {
   const Node* from;
   std::string_view key;
 };
 
 struct Room {
-  std::vector<SpecKey> keys = {};  // those of its table
+  std::vector<SpecKey> keys = {};  // the keys of its table
   bool is_list = false;
-  bool takes_names = false;  // any other key, whose value is judged when it is read
-  bool has_members = false;  // these keys are members of a module: they may hold dots
+  bool takes_names = false;  // accepts any other key; its value is checked when it is read
+  bool has_members = false;  // keys are members of a module and may contain dots
 };
 
-// Returns what the node at the end of `way`, from the root, may hold; `at` is null if it is absent.
+// Returns the possible content of the node at the end of `way`, from the root. `at` is that node,
+// or null if it is absent.
 Room RoomAt(const std::vector<WayStep>& way, const Node* at);
 
-// Tells whether a member of `modules` or of a layout is a tensor, which has its own table of keys.
+// Returns whether a member of `modules` or of a layout is a tensor, with its own table of keys.
 bool IsWholeTensor(const Node* member);
 
 }  // namespace shardinit

@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::string_view kNextItem = "+";
 
-// The way from the root to the value that is set: nodes and the index of the entry taken in each.
+// The path from the root to the changed value: nodes, and the index of the entry taken in each.
 using Way = std::vector<std::pair<const Node*, size_t>>;
 
 class Finder {
@@ -46,15 +46,15 @@ class Finder {
     return false;
   }
 
-  // These tell where the longest match ended, the node whose entries were the choices there, and
-  // the way to it.
+  // These return where the longest match ended, the node whose entries were the choices there, and
+  // the way to this node.
   size_t deepest() const { return deepest_; }
   const Node& stuck() const { return *stuck_; }
   const Way& way_to_stuck() const { return way_to_stuck_; }
 
  private:
-  // Returns the entries whose key begins the rest of the path, up to its end or a dot; the longest
-  // first.
+  // Returns the entries whose key matches the start of the remaining path, up to its end or a dot,
+  // longest first.
   std::vector<std::pair<size_t, size_t>> Matches(const Node& node, size_t begin) const {
     std::vector<std::pair<size_t, size_t>> found;
     const std::string_view rest = path_.substr(begin);
@@ -75,13 +75,13 @@ class Finder {
   Way way_to_stuck_;
 };
 
-// Suggests a key. Keys hold dots too: `embd.weight.init` is compared with `embed.weight` by its
-// first two parts.
+// Suggests a key. Keys also contain dots: the first two parts of `embd.weight.init` are compared
+// with `embed.weight`.
 std::string SuggestKey(std::string_view rest, const std::vector<std::string>& keys) {
   std::map<int64_t, std::vector<std::string>, std::greater<>> by_dots;
   for (const std::string& key : keys) by_dots[std::ranges::count(key, '.')].push_back(key);
   for (const auto& [dots, alike] : by_dots) {
-    size_t end = rest.find('.');  // of the first parts, as many as those keys have
+    size_t end = rest.find('.');  // end of the first `dots + 1` parts
     for (int64_t i = 0; i < dots && end != rest.npos; ++i) end = rest.find('.', end + 1);
     const std::string_view prefix = rest.substr(0, end);
     if (std::ranges::count(prefix, '.') != dots) continue;
@@ -90,8 +90,8 @@ std::string SuggestKey(std::string_view rest, const std::vector<std::string>& ke
   return DidYouMean(rest.substr(0, rest.find('.')), keys);
 }
 
-// Suggests a whole path for one that lacks a key on its way: `vars.d` for `d`, `mesh.axes.fsdp` for
-// `mesh.fsdp`. `before` leads to the node, with its dot.
+// Suggests a whole path for a path that omits a key: `vars.d` for `d`, `mesh.axes.fsdp` for
+// `mesh.fsdp`. `before` leads to the node and ends with a dot.
 std::string SuggestWhole(const Node& node, std::string_view before, std::string_view rest) {
   for (const Node::Entry& entry : node.entries) {
     if (!node.IsMap() || !entry.value->IsMap()) continue;
@@ -105,7 +105,7 @@ std::string SuggestWhole(const Node& node, std::string_view before, std::string_
   return {};
 }
 
-// Takes the first part off a path.
+// Removes and returns the first part of a path.
 std::string_view TakePart(std::string_view* path) {
   const size_t dot = std::min(path->find('.'), path->size());
   const std::string_view part = path->substr(0, dot);
@@ -113,7 +113,7 @@ std::string_view TakePart(std::string_view* path) {
   return part;
 }
 
-// Tells whether `rest` begins like a misspelt `key`, part by part.
+// Returns whether `rest` begins with a misspelling of `key`, compared part by part.
 bool IsLikeKey(std::string_view rest, std::string_view key) {
   bool differs = false;
   while (!rest.empty() && !key.empty()) {
@@ -146,21 +146,22 @@ std::vector<WayStep> StepsOf(const Way& way) {
   return steps;
 }
 
-// Where a path cannot be followed: the rest of it, and the node there, which may be absent.
+// The point where a path cannot be followed: the rest of the path, and the node, which may be
+// absent.
 struct Stuck {
   std::string_view rest;
   const Node* node;
   Room room;
 };
 
-// Adds what the spec lacks.
+// Adds a value that the spec lacks.
 class Adder {
  public:
   Adder(const Setting& setting, std::vector<WayStep> way, NodeStore& store)
       : setting_(setting), store_(store), way_(std::move(way)) {}
 
-  // Returns the node with the value at `rest`, which it lacks; null if it may not be added. The
-  // node is null if it is absent itself.
+  // Returns a copy of `node` with the value at `rest`, which it lacks, or null if adding is not
+  // allowed. `node` is null if it is absent itself.
   const Node* Add(const Node* node, std::string_view rest) {
     if (rest.empty()) return setting_.value;
     if (node != nullptr && node->IsNull()) node = nullptr;
@@ -184,11 +185,11 @@ class Adder {
     return child == nullptr ? nullptr : With(*node, setting_.PlaceOf(key), key, child, store_);
   }
 
-  // Tells where nothing may be added.
+  // Returns the point where nothing may be added.
   const Stuck& stuck() const { return stuck_; }
 
  private:
-  // Returns the key that the rest of the path begins with; empty if the map may not have it.
+  // Returns the key at the start of the remaining path; empty if the map may not have it.
   std::string_view KeyIn(const Node& map, const Room& room, std::string_view rest) const {
     std::string_view after = rest;
     const std::string_view first = TakePart(&after);
@@ -213,7 +214,7 @@ class Adder {
   Stuck stuck_;
 };
 
-// Suggests what may be meant, or says how to add it.
+// Suggests the intended path, or explains how to add it.
 std::string HintFor(const Setting& setting, std::string_view before, const Stuck& stuck) {
   const auto& [rest, node, room] = stuck;
   std::vector<std::string> keys;
@@ -258,7 +259,8 @@ void ReportMissing(const Setting& setting, const Stuck& stuck, Diagnostics& diag
   }
 }
 
-// Returns `root` with `value` at the end of `way`: nodes on the way are new, the rest is shared.
+// Returns a copy of the root with `value` at the end of `way`. Nodes on the way are new; all others
+// are shared.
 const Node* Replace(const Way& way, const Node* value, NodeStore& store) {
   for (size_t i = way.size(); i-- > 0;) {
     value = Replaced(*way[i].first, way[i].second, value, store);

@@ -1,4 +1,4 @@
-// Applies `--set`, which changes values of the tree before anything is made of it, and adds some.
+// Applies `--set`, which changes or adds values of the tree before it is parsed into a spec.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 namespace shardinit {
 
 // Applies each `path=value` in order. Dots separate the parts of a path, which name keys of
-// mappings or indices of lists. Where keys hold dots themselves the longest key that leads to a
-// match is taken, so every key can be written as it stands:
-// `modules.model.embed_tokens.weight.init=zeros`. The value is YAML.
+// mappings or indices of lists. If keys contain dots, the longest key that leads to a match wins,
+// so users can write every key as it is: `modules.model.embed_tokens.weight.init=zeros`. The value
+// is YAML.
 //
-// What the spec lacks is added where a mapping may hold it: a key of a table (`KeysOf`), or a name
-// that nobody could take for a misspelling of one that is there. `+path=value` adds the name even
-// then. An item is added to a list as `+`, or by the number that it gets.
+// If the spec lacks the path, it is added where a mapping may hold it: a key of a table (`KeysOf`),
+// or a name that cannot be a misspelling of an existing one. `+path=value` adds the name even then.
+// `+` or the next index appends an item to a list.
 const Node* ApplySets(const Node* root, const std::vector<std::string>& sets, NodeStore& store,
                       Diagnostics& diagnostics);
 

@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::string_view kExtension = ".yaml";
 
-// Returns the first sentence of the comment at the head of a file. The line that names the schema,
-// for editors, is no part of it.
+// Returns the first sentence of the comment at the start of a file. Skips the line that names the
+// schema for editors.
 std::string TitleOf(std::string_view text) {
   std::string comment;
   while (text.starts_with('#')) {
@@ -41,8 +41,8 @@ bool IsName(std::string_view name) {
   return !name.ends_with(kExtension) && !name.ends_with(".yml") && !name.ends_with(".json");
 }
 
-// Returns a path without `.` and, where a name is before it, without `..`. What libstdc++ has for
-// it, lexically_normal(), crashes where it gets no memory.
+// Removes `.` from a path, and `..` if it follows a name. libstdc++'s lexically_normal() crashes
+// when it runs out of memory.
 std::string Normal(std::string_view path) {
   std::vector<std::string_view> names;
   for (size_t at = 0, end; at < path.size(); at = end + 1) {
@@ -91,7 +91,7 @@ std::string PathOfSpec(const std::filesystem::path& folder, std::string_view nam
   if (stat(path.c_str(), &info) == 0) {
     if (!S_ISDIR(info.st_mode)) return path.string();
   } else if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP && errno != ENAMETOOLONG) {
-    // A file that cannot be looked at is not absent: the shipped one of its name is another.
+    // A file that cannot be examined may exist, so do not fall back to the shipped file.
     throw SystemError("read", path.string());
   }
   return FindShipped(name).value_or(path.string());
@@ -109,7 +109,7 @@ std::string_view ReadShipped(const std::string& path) {
 
 std::string HintForSpec(const std::string& name) {
   if (!IsName(name)) return {};
-  // Hugging Face's Hub has names of this form, `meta-llama/Llama-3.1-8B`.
+  // Names on Hugging Face's Hub have this form: `meta-llama/Llama-3.1-8B`.
   const size_t slash = name.find('/');
   if (slash != name.npos && slash > 0 && slash == name.rfind('/') && slash + 1 < name.size() &&
       name[0] != '.' && !Exists(name.substr(0, slash))) {

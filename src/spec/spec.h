@@ -1,5 +1,5 @@
-// A spec as the user wrote it: syntax, keys and types are settled, every value knows its place; no
-// expression is evaluated and no name is looked up yet.
+// Defines a spec as the user wrote it. Syntax, keys and types are checked, and every value knows
+// its position. No expression is evaluated and no name is resolved yet.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +18,8 @@
 
 namespace shardinit {
 
-// Mistakes are reported once: a value that is wrong is absent here, or null, or has an empty name,
-// and later stages say no more about it.
+// Each error is reported once. An invalid value is absent here, or null, or has an empty name, and
+// later stages do not report it again.
 
 template <typename T>
 struct Named {
@@ -27,19 +27,18 @@ struct Named {
   T value;
 };
 
-// The keys of a mapping that have mistakes in their values, or that an unknown key may be meant
-// for.
+// Keys of a mapping whose values are invalid, or for which an unknown key may be a misspelling.
 class WrongKeys {
  public:
   bool Has(std::string_view key) const;
   bool empty() const { return keys_.empty(); }
-  void Add(std::string_view key) { keys_.push_back(key); }  // the text lives as long as the program
+  void Add(std::string_view key) { keys_.push_back(key); }  // the text must live until exit
 
  private:
   std::vector<std::string_view> keys_;
 };
 
-// Tells whether there may be more entries than are known; `wrong` says that they have a mistake.
+// Returns whether there may be unknown entries; `wrong` means that some entries are invalid.
 template <typename T>
 bool MayLack(const std::vector<Named<T>>& entries, bool wrong) {
   return wrong && (entries.empty() || std::ranges::any_of(entries, [](const auto& e) {
@@ -47,10 +46,10 @@ bool MayLack(const std::vector<Named<T>>& entries, bool wrong) {
                    }));
 }
 
-// A variable's value: a number, text, or a list of these. An expression is null if it is wrong.
+// A variable's value: a number, text, or a list of these. An invalid expression is null.
 struct VarSpec {
   bool is_list = false;
-  std::vector<ExprPtr> items;  // one if it is no list
+  std::vector<ExprPtr> items;  // one if not a list
   Span span;
 };
 std::string TextOf(const VarSpec& var);  // as in a file: `4 * d`, `[1, 2]`
@@ -97,52 +96,52 @@ using StageSpec = Located<std::vector<Named<std::vector<ExprPtr>>>>;
 using DimensionRef = Located<Variant<std::string, int64_t>>;
 using DimensionList = Located<std::vector<DimensionRef>>;
 
-// A path in which expressions stand for numbers: `layers.{i}.w`.
+// A path with expressions in place of numbers: `layers.{i}.w`.
 struct PathSpec {
   Located<std::string> text;
   struct Part {
     std::string text;
-    ExprPtr number;  // follows the text; null: none
+    ExprPtr number;  // follows the text; null: no number
   };
   std::vector<Part> parts;
 };
 
-// A source must have these: tensors whose names match a pattern, all of one shape.
+// A requirement for a source: it must have tensors whose names match a pattern, all of one shape.
 struct MustHaveSpec {
   WrongKeys wrong;
   std::optional<Located<std::string>> tensor;          // the pattern
   std::optional<Located<std::vector<ExprPtr>>> shape;  // absent: any
-  ExprPtr count;                                       // how many there are; null: at least one
+  ExprPtr count;                                       // number of tensors; null: at least one
 };
 
-// A folder of tensors that exist.
+// A folder of existing tensors.
 struct SourceSpec {
   WrongKeys wrong;
-  std::optional<Located<std::string>> path;    // relative to the file that has it
-  std::optional<Located<std::string>> part;    // of the folder: the key of the model in its files
-  std::optional<Located<std::string>> digest;  // of all tensors, or a file with digests
-  std::optional<Located<std::string>> layout;  // of the spec of the model in the folder
+  std::optional<Located<std::string>> path;    // relative to the file that names it
+  std::optional<Located<std::string>> part;    // the key of the model in the folder's files
+  std::optional<Located<std::string>> digest;  // the digest of all tensors, or a file with digests
+  std::optional<Located<std::string>> layout;  // the layout, in the spec of the model in the folder
   std::optional<Located<std::string>> spec;    // absent: the folder's config.json
   std::vector<MustHaveSpec> must_have;
 };
 
-// An initializer takes this of a source: `{source: base, tensor: …, index: […], rows: …}`.
+// The part of a source that an initializer takes: `{source: base, tensor: …, index: […], rows: …}`.
 struct FromSourceSpec {
   Located<std::string> source;
-  std::optional<PathSpec> tensor = {};  // absent: the path of the tensor that is made
+  std::optional<PathSpec> tensor = {};  // absent: the path of the initialized tensor
   std::optional<Located<std::vector<ExprPtr>>> index = {};
   ExprPtr rows = nullptr;  // null: all
-  ExprPtr std = nullptr;   // of `rows_like`
+  ExprPtr std = nullptr;   // for `rows_like`
 };
 
-// Initializers that fill a dimension one behind the other.
+// Initializers that fill consecutive parts of a dimension.
 struct PartsSpec {
   Span span;
   std::optional<DimensionList> axis = {};  // absent: the first
   std::vector<InitSpec> of = {};
 };
 
-// The source of a stored tensor's elements: a tensor of `modules`, or an operation such as
+// How to assemble a stored tensor: from one tensor of `modules`, or by an operation such as
 // `{stack: {axis: 0, for: {i: layers}, of: …}}`.
 struct ViewSpec {
   struct Argument {
@@ -159,33 +158,33 @@ struct ViewSpec {
   std::vector<ViewSpec> of;
 };
 
-// `{torch: {position: 1024, spare: 512}}` is a place in the stream of torch_cpu: the number of
-// words that are drawn before, and the position of a pair of normal numbers of which one is left.
+// `{torch: {position: 1024, spare: 512}}`, a place in torch_cpu's stream: the number of words drawn
+// before it, and the position of a pair of normal numbers of which one is left.
 struct TorchKeySpec {
   Span span;
-  // An expression is null if it is not given. Either `position` or `skip` is given.
+  // Null if not given. Either `position` or `skip` is given.
   ExprPtr position, spare, skip;
 };
 
-// `{jax: {seed: 0, split: [3, 1]}}` is how JAX derives a key, step by step.
+// `{jax: {seed: 0, split: [3, 1]}}`: the steps by which JAX derives a key.
 struct JaxKeySpec {
   struct Step {
-    // A text or number that Flax folds in.
+    // A text or a number that Flax folds in.
     struct Static {
       PathSpec text;
-      ExprPtr number;  // null: the text counts
+      ExprPtr number;  // null: use the text
     };
     std::string name;                         // `seed`, `words`, `split` or `fold_in`
-    std::vector<ExprPtr> numbers;             // as many as the step takes; or
-    std::optional<uint64_t> large_seed = {};  // a seed that expressions do not have; or
+    std::vector<ExprPtr> numbers;             // as many numbers as the step takes; or
+    std::optional<uint64_t> large_seed = {};  // a seed too large for expressions; or
     std::vector<Static> statics = {};         // the list of a `fold_in`
   };
   Span span;
-  std::vector<Step> steps;  // begin with a seed or words
+  std::vector<Step> steps;  // the first is a seed or words
 };
 
-// A key decides which numbers a tensor takes: it is a path under which the tensor is drawn, a key
-// of JAX, or a place in the stream of torch_cpu.
+// Selects the random numbers of a tensor: a path to draw the tensor under, a JAX key, or a place in
+// torch_cpu's stream.
 using KeySpec = std::variant<Located<std::string>, JaxKeySpec, TorchKeySpec>;
 
 inline Span SpanOf(const KeySpec& key) {
@@ -202,18 +201,18 @@ struct TensorSpec {
   std::optional<Located<std::string>> dtype;
   std::optional<Located<std::string>> kind;  // `parameter` or kBufferKind
   std::shared_ptr<const InitSpec> init;      // null: absent
-  size_t init_around = 0;  // how many blocks' borders lie between the tensor and its `init`
-  // The explicit PartitionSpec, which may be shorter than the rank.
+  size_t init_around = 0;  // number of block boundaries between the tensor and its `init`
+  // The explicit PartitionSpec, which may be shorter than the tensor's rank.
   std::optional<Located<std::vector<ShardSpec>>> shard;
-  std::optional<StageSpec> stage;  // instead of the module's
+  std::optional<StageSpec> stage;  // overrides the module's
   std::optional<UnevenSpec> uneven;
-  std::optional<KeySpec> key;                // instead of the tensor's own path
+  std::optional<KeySpec> key;                // replaces the tensor's own path
   std::optional<Located<std::string>> tie;   // path of a tensor with the same values
   std::optional<Located<std::string>> fans;  // `out_in` or `in_out`
   std::optional<DimensionList> in_axis, out_axis, batch_axis;
-  ExprPtr when;                  // null: always there; 0: no such tensor
+  ExprPtr when;                  // null: always present; 0: absent
   std::optional<ViewSpec> from;  // in a layout, instead of a shape and an initializer
-  ExprPtr times, back, plus;     // then, what a conversion does to values; null: nothing
+  ExprPtr times, back, plus;     // in a layout: how conversions change values; null: they do not
 };
 
 struct ModuleSpec;
@@ -222,34 +221,34 @@ using ModuleMember = std::variant<TensorSpec, std::unique_ptr<ModuleSpec>>;
 struct ModuleSpec {
   Span span;
   WrongKeys wrong;
-  // With `repeat: {layer: layers}` members stand under <0>, <1>, … and may use `layer`.
-  // A repeat over a list gives `layer` its items.
+  // With `repeat: {layer: layers}`, members are below <0>, <1>, … and may use `layer`. If the
+  // repeat is over a list, `layer` takes its items.
   std::optional<Named<VarSpec>> repeat;
-  std::vector<Named<VarSpec>> vars;  // for all below, once for each repeat
-  // This is what a block has, with its arguments: only these and the variables of the spec are
-  // known in it.
+  std::vector<Named<VarSpec>> vars;  // visible to all members, evaluated for each repeat
+  // Arguments, if this module is the content of a block. Expressions in it can use only these and
+  // the variables of the spec.
   std::optional<std::vector<Named<VarSpec>>> arguments;
-  // The name, such as `layers_{layer}`, if it holds the number of the repeat: members stand
-  // directly under it.
+  // The module's name, such as `layers_{layer}`, if it contains the number of the repeat. Members
+  // are then directly below this name.
   std::optional<PathSpec> numbered;
-  // These are for members without their own. The parser gives `dtype` and `init` to the tensors.
+  // Defaults for members. The parser copies `dtype` and `init` to the tensors.
   std::optional<Located<std::string>> dtype;
   std::shared_ptr<const InitSpec> init;
-  size_t init_around = 0;  // as a tensor's
+  size_t init_around = 0;  // as in TensorSpec
   std::optional<Located<std::string>> fans;
   std::optional<StageSpec> stage;
-  ExprPtr when;                              // null or 0 as in TensorSpec; covers all repeats
-  std::vector<Named<ModuleMember>> members;  // names may hold dots
+  ExprPtr when;                              // as in TensorSpec; applies to all repeats
+  std::vector<Named<ModuleMember>> members;  // names may contain dots
 };
 
-// Something that must hold of the variables, such as `heads % kv_heads == 0`.
+// A condition on the variables, such as `heads % kv_heads == 0`.
 struct AssertSpec {
   WrongKeys wrong;
-  ExprPtr that;                                 // holds unless it is 0
-  std::optional<Located<std::string>> message;  // what is wrong if it does not
+  ExprPtr that;                                 // false if 0
+  std::optional<Located<std::string>> message;  // the error message if `that` is false
 };
 
-// A rule, such as `{mlp: tensor}`; the first rule that applies wins.
+// A sharding rule, such as `{mlp: tensor}`. The first rule that applies wins.
 struct RuleSpec {
   Located<std::string> logical;
   AxisList axes;
@@ -257,34 +256,34 @@ struct RuleSpec {
 
 // How the tensors of `modules` are stored, as a tree of stored modules and tensors.
 struct LayoutSpec {
-  // These are patterns: of modules whose numbered members are stacked, of tensors that are stored
-  // as they are, and of tensors that are not stored.
+  // Patterns: modules whose numbered members are stacked, tensors that are stored unchanged, and
+  // tensors that are not stored.
   std::vector<Located<std::string>> stack, keep, omit;
   ModuleSpec modules;
-  bool wrong = false;  // something in the layout is wrong
+  bool wrong = false;  // some part of the layout is invalid
 };
 
-// A value of `config`, with the types of JSON; an expression gives a number.
+// A value of `config`, with JSON's types. An expression yields a number.
 struct ConfigSpec {
   using List = std::vector<ConfigSpec>;
   using Map = std::vector<Named<ConfigSpec>>;
   Variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string, ExprPtr, List, Map> value;
 };
 
-// The order of devices, such as `hybrid_ring_64x4`, or a list of ids, here or in a file of its own.
+// The order of devices, such as `hybrid_ring_64x4`, or a list of ids, here or in a separate file.
 struct DevicesSpec {
   Span span;
-  Located<std::string> order;  // empty: `ids` counts
+  Located<std::string> order;  // empty: use `ids`
   std::vector<Located<int64_t>> ids;
 };
 
 struct NodeTree;  // spec/yaml.h
 
-// Facts about the training that the checkpoint is for.
+// Facts about the training run that the checkpoint is for.
 struct TrainingSpec {
   WrongKeys wrong;
   std::optional<AxisList> batch, expert, computation;  // mesh axes, whatever their names
-  // An expression is null if the spec does not give it.
+  // Null if absent.
   ExprPtr tokens, memory_per_rank, flops, optimizer_bytes, heads, kv_heads, experts_per_token;
 };
 
@@ -292,8 +291,8 @@ struct ModelSpec {
   WrongKeys wrong;
   const Source* source = nullptr;  // the file of the spec itself, which may include others
   Located<std::string> name;
-  ExprPtr seed;                                 // null: 0, or large_seed
-  std::optional<Located<uint64_t>> large_seed;  // a seed that expressions do not have
+  ExprPtr seed;                                 // null: 0, or `large_seed`
+  std::optional<Located<uint64_t>> large_seed;  // a seed too large for expressions
   std::optional<Located<std::string>> dtype;    // absent: every tensor has its own
   std::optional<Located<std::string>> engine;
   std::optional<UnevenSpec> uneven;              // absent: `error`
@@ -301,8 +300,8 @@ struct ModelSpec {
   std::optional<Located<std::string>> fans;      // absent: no order is assumed
   std::vector<Named<VarSpec>> vars;
   std::vector<AssertSpec> assertions;
-  std::vector<Named<ExprPtr>> mesh;    // in order: row-major, last fastest
-  std::vector<Named<ExprPtr>> slices;  // by axis: how many parts lie on different slices
+  std::vector<Named<ExprPtr>> mesh;                 // in order: row-major, last fastest
+  std::vector<Named<ExprPtr>> slices;               // by axis: number of slices along it
   std::optional<Located<std::string>> slice_order;  // `outer` (default) or `inner`
   std::optional<DevicesSpec> devices;               // absent: same order as the ranks
   std::vector<Named<ExprPtr>> bandwidth;            // by mesh axis: bytes a second
@@ -312,7 +311,7 @@ struct ModelSpec {
   std::shared_ptr<const NodeTree> sharding;  // read by each language (graph/languages/)
   std::vector<Named<SourceSpec>> sources;
   std::vector<Named<InitSpec>> inits;
-  // By initializer: by what a trainer multiplies, such as `{head: {output: 1 / 8}}`.
+  // By initializer, then by name: a trainer's multipliers, such as `{head: {output: 1 / 8}}`.
   std::vector<Named<std::vector<Named<ExprPtr>>>> multipliers;
   std::optional<ConfigSpec::Map> config;
   std::vector<std::string> float_fields;  // fields of `config` that must be floats

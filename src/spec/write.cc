@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kWidth = 100;
 
-// Tells whether text in quotes means the same without them, to this program and to editors.
+// Returns whether quoted text means the same without quotes, to this program and to editors.
 bool IsWord(std::string_view text) {
   const auto is = [](std::string_view letters) {
     return [letters](char c) { return std::isalnum(c) != 0 || letters.find(c) != letters.npos; };
@@ -26,7 +26,7 @@ bool IsWord(std::string_view text) {
          std::ranges::all_of(text, is("<>/._-"));
 }
 
-// Tells whether text is a number, an expression or a word that YAML leaves as it is, also in
+// Returns whether text is a number, an expression or a word that YAML leaves unchanged, even in
 // brackets.
 bool IsPlain(std::string_view text) {
   return !text.empty() && text.find_first_of("\"#{}[],\n") == text.npos &&

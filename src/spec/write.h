@@ -7,8 +7,8 @@
 
 namespace shardinit {
 
-// Writes a mapping, one key per line; a value that fits in a line is written in one, but the
-// mapping itself is not. The text reads back as the same tree.
+// Writes a mapping, one key per line. Puts a value on one line if it fits, but never the mapping
+// itself. Parsing the text gives the same tree.
 std::string WriteYaml(const Node& map);
 
 }  // namespace shardinit

@@ -1,23 +1,22 @@
-// The only file that knows yaml-cpp, and so a long one. Events of libyaml would say where values
-// end, which a part of spec/yaml_text.cc finds out; but yaml-cpp is to be the parser here, and
-// cannot read them, and what people are told of their mistakes would be written anew. It works
-// around the following:
+// Parses YAML with yaml-cpp; no other file uses it. libyaml's events say where values end, which
+// spec/yaml_text.cc has to compute. But yaml-cpp is the required parser, it cannot read libyaml's
+// events, and all error messages would have to be rewritten. Works around these limits:
 //  - Only events are used: yaml-cpp's own tree expands aliases without bound, keeps duplicate keys
-//    and guesses types by the C++ locale. Builder bounds depth and number of nodes, and drops
+//    and guesses types by the C++ locale. Builder limits depth and number of nodes, and drops
 //    duplicates.
-//  - UTF-16 and control characters are refused first: yaml-cpp would convert the former, so that
-//    places are no longer those of the file, and takes the latter as text (ParseYaml).
-//  - A long line or a bracket around everything is refused first: yaml-cpp keeps some 100 bytes for
-//    each token until it knows that none of them is a key (kLongestLine, IsOneBracket).
-//  - yaml-cpp says where a value starts, but not where it ends, nor whether it was in quotes, and
-//    does not place empty values at all: the text is searched for these (YamlText, OnNull).
-//  - A plain scalar goes on in the next line if that is indented: legal YAML, but always a mistake
-//    of indentation in a spec (OnScalar).
+//  - UTF-16 and control characters are rejected first: yaml-cpp would convert UTF-16, so that
+//    positions no longer match the file, and accepts control characters as text (ParseYaml).
+//  - A long line or a bracket around everything is rejected first: yaml-cpp keeps about 100 bytes
+//    for each token until it knows that none of them is a key (kLongestLine, IsOneBracket).
+//  - yaml-cpp reports where a value starts, but not where it ends or whether it was quoted, and
+//    does not locate empty values. YamlText and OnNull search the text for these.
+//  - A plain scalar continues on the next line if that line is indented. This is legal YAML, but
+//    always an indentation error in a spec (OnScalar).
 //  - yaml-cpp reports an unclosed quote at the end of the file or not at all (PlaceScalar, Fail).
 //  - It reads text that is less indented than the first key as a second document (OnDocumentStart).
-//  - It accepts tags, and knows `<<` only in its own tree: both are refused (CheckTag, AttachKey).
-//  - Its message names the rule of its grammar and the place where it gave up: Fail looks for the
-//    bracket or quote that is open, and ExplainSyntax says what a person would call the mistake.
+//  - It accepts tags, and knows `<<` only in its own tree. Both are rejected (CheckTag, AttachKey).
+//  - Its message names a grammar rule and the position where it gave up. Fail looks for the open
+//    bracket or quote, and ExplainSyntax describes the actual mistake.
 #include "spec/yaml.h"
 
 #include <fmt/format.h>
@@ -48,7 +47,7 @@ class ViewBuffer : public std::streambuf {
   }
 };
 
-// This is thrown to leave yaml-cpp when there is no point in going on.
+// Thrown to leave yaml-cpp when parsing cannot usefully continue.
 struct Stop {};
 
 struct Problem {
@@ -59,8 +58,8 @@ struct Problem {
   std::string note;
 };
 
-// Builds the tree from yaml-cpp's events. Problems are kept until the end, since a syntax error
-// found later may be the cause of an earlier one.
+// Builds the tree from yaml-cpp's events. Keeps problems until the end, because a later syntax
+// error may be the cause of an earlier one.
 class Builder : public YAML::EventHandler {
  public:
   Builder(const Source& source, size_t begin, NodeStore& store)
@@ -94,7 +93,7 @@ class Builder : public YAML::EventHandler {
     bool flow;
     YAML::anchor_t anchor;
     const Node* key = nullptr;  // key of the entry whose value comes next
-    bool drop = false;          // that entry has a bad key
+    bool drop = false;          // that entry has an invalid key
   };
   struct Anchor {
     const Node* node = nullptr;  // null while its node is open
@@ -153,7 +152,7 @@ void Builder::OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) {
   size_t offset = text_.OffsetOf(mark.pos);
   const size_t length = text_.NullLength(offset);
   Span span = text_.SpanAt(offset, std::max<size_t>(length, 1));
-  // An empty value has its key's place.
+  // An empty value gets its key's position.
   if (length == 0 && !open_.empty() && open_.back().key != nullptr) span = open_.back().key->span;
   Node* node = NewNode(Node::Kind::kNull, span);
   SetAnchor(anchor, node, span);
@@ -201,7 +200,7 @@ void Builder::OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anc
   if (place.style == ScalarPlace::Style::kPlain && !place.verbatim) {
     Add(place.offset, place.span, "this text goes on in the next line",
         "check the indentation of the next line, or put the text in quotes");
-    // The first line stands for the whole scalar.
+    // The first line represents the whole scalar.
     node->text = place.text.substr(0, place.span.length);
     node->verbatim = true;
   }
@@ -235,7 +234,7 @@ void Builder::Close() {
     size += entry.value->size + (entry.key != nullptr ? 1 : 0);
     node.Enclose(*entry.value);
   }
-  node.size = static_cast<uint32_t>(size);  // Count keeps this within kMostNodes.
+  node.size = static_cast<uint32_t>(size);  // Count keeps this within kMostNodes
   SetAnchor(level.anchor, &node, node.span);
   Attach(&node, level.offset);
 }
@@ -292,7 +291,7 @@ void Builder::DropDuplicates(Node& map) {
     return !is_new;
   });
   if (twice.empty()) return;
-  // Nobody knows which value is meant. If it is a mapping, the other one may be the rest of it.
+  // The intended value is unknown. If it is a mapping, the duplicate may be the rest of it.
   for (Node::Entry& entry : map.entries) {
     if (twice.count(entry.key->text) == 0) continue;
     Node* value = store_.New();
@@ -330,10 +329,10 @@ void Builder::SetAnchor(YAML::anchor_t anchor, const Node* node, Span span) {
 }
 
 void Builder::FailUnclosed(const Level& level, size_t offset) {
-  // The bracket caused the problems that were found after it.
+  // The bracket caused the problems found after it.
   std::erase_if(problems_, [&](const Problem& p) { return p.offset > level.offset; });
   const bool map = level.node->IsMap();
-  // A bracket may stand within a word: `[layers.{i}.weight]`, `[widths[i]]`.
+  // A bracket may be inside a word: `[layers.{i}.weight]`, `[widths[i]]`.
   const std::string_view text = text_.At(0);
   const size_t inner = text.find_last_of("{[", offset);
   const bool in_word = inner != text.npos && inner > level.offset &&
@@ -355,7 +354,7 @@ void Builder::Fail(const YAML::ParserException& error) {
     return;
   }
   if (what == YAML::ErrorMsg::FLOW_END) {
-    // Events lag behind the scanner, so the bracket may not be in open_ yet.
+    // The scanner runs ahead of the events, so the bracket may not be in open_ yet.
     const auto outermost = std::ranges::find_if(open_, [](const Level& l) { return l.flow; });
     const std::optional<size_t> bracket =
         text_.FindOpenBracket(outermost == open_.end() ? last_ : outermost->offset, offset);
@@ -376,7 +375,7 @@ void Builder::Fail(const YAML::ParserException& error) {
       return;
     }
   }
-  // A scalar that ran on to this line did so for the same reason.
+  // A scalar that continued onto this line has the same cause.
   const size_t line = text_.SpanAt(offset, 1).line;
   std::erase_if(problems_, [&](const Problem& p) {
     return p.offset > 0 && p.span.line + 1 >= line && p.offset < offset &&
@@ -393,13 +392,13 @@ void Builder::Report(Diagnostics& diagnostics) const {
   }
 }
 
-// The limit exists because yaml-cpp keeps the tokens of a whole line, some 100 bytes each, until it
-// knows that none of them is a key.
+// yaml-cpp keeps the tokens of a whole line, about 100 bytes each, until it knows that none of them
+// is a key.
 constexpr size_t kLongestLine = 64 << 10;
 
-// Tells whether the text begins with a bracket, an anchor or a tag, behind comments and marks. It
-// may then be one `{…}` or `[…]`, which could be a key itself, so yaml-cpp would keep the tokens of
-// all of it.
+// Returns whether the text begins with a bracket, an anchor or a tag, ignoring comments and marks.
+// The whole text may then be one `{…}` or `[…]`. This could itself be a key, so yaml-cpp would keep
+// all its tokens.
 bool IsOneBracket(std::string_view text) {
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
@@ -412,7 +411,7 @@ bool IsOneBracket(std::string_view text) {
   return false;
 }
 
-// Returns the number of the line; 0 if there is none.
+// Returns the number of the first long line, or 0.
 uint32_t FirstLongLine(std::string_view text) {
   uint32_t line = 1;
   for (size_t start = 0; start < text.size(); ++line) {

@@ -63,14 +63,14 @@ Span YamlText::TagSpan(size_t offset) const {
 Span YamlText::CollectionSpan(size_t offset, bool flow) const {
   offset = SkipProperties(offset);
   if (!flow) return WordSpan(offset);
-  // Extends to the matching bracket if that stands in the same line.
+  // Extend to the matching bracket if it is on the same line.
   const size_t end = LineEnd(offset);
   int depth = 0;
   for (size_t i = offset; i < end; ++i) {
     const char c = text_[i];
     if (c == '[' || c == '{') ++depth;
     if ((c == ']' || c == '}') && --depth == 0) return SpanAt(offset, i + 1 - offset);
-    // A single pair in a list, `[a: b]`, has no brackets of its own.
+    // A single pair in a list, `[a: b]`, does not have its own brackets.
     if (depth == 0) return WordSpan(offset);
     if (i - offset > 4096) break;
   }
@@ -176,8 +176,8 @@ std::optional<size_t> YamlText::FindOpenQuote(size_t offset) const {
 
 namespace {
 
-// Finds `name:example` in the line before the one that starts at `start`: without a space it is
-// text, which the next key goes on with.
+// Finds `name:example` in the line before the line at `start`. Without a space it is plain text,
+// which the next key continues.
 std::optional<SyntaxProblem> FindGluedKey(const YamlText& text, size_t start) {
   if (start == 0) return {};
   const std::string_view all = text.At(0);
@@ -209,7 +209,7 @@ SyntaxProblem ExplainSyntax(std::string_view message, const YamlText& text, size
   }
   const auto has = [&](std::string_view part) { return message.find(part) != kNone; };
   const std::string_view character = rest.substr(0, rest.empty() ? 0 : CharacterAt(rest, 0).size);
-  constexpr uint32_t kLongestKey = 1024;  // YAML 1.2, section 7.4.
+  constexpr uint32_t kLongestKey = 1024;  // YAML 1.2, section 7.4
   if (has("illegal map value") && here.column > kLongestKey) {
     return {here, fmt::format("a key must end within {} bytes", kLongestKey),
             "is a line break missing?"};
