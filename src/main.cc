@@ -1,4 +1,4 @@
-// argv → command → exit code. Every exception ends here.
+// Runs the command that the arguments name and returns its exit status. Every exception ends here.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -24,14 +24,14 @@
 namespace shardinit {
 namespace {
 
-// Returns whether the hint advises the very command that failed, as `shardinit inspect x` does
-// where this was run: its words are in the same order, and none but options are left out.
+// Returns whether the hint repeats the command that failed, as `shardinit inspect x` does after
+// that command: it has the same words in the same order, except that options may be left out.
 bool Repeats(std::string_view hint, std::span<char* const> words) {
   constexpr std::string_view kBegin = "`shardinit ";
   for (size_t at = 0; (at = hint.find(kBegin, at)) != hint.npos; ++at) {
     std::string_view advised = hint.substr(at + kBegin.size());
     advised = advised.substr(0, advised.find('`'));
-    bool is_same = advised.find(' ') != advised.npos;  // Else the hint is about the options.
+    bool is_same = advised.find(' ') != advised.npos;  // Otherwise the hint is about the options.
     for (const std::string_view word : words) {
       const std::string_view next = advised.substr(0, advised.find(' '));
       if (word == next && !advised.empty()) {
@@ -49,7 +49,7 @@ void PrintError(const std::string& message, const std::string& hint) {
   Talk(RenderError(message, hint));
 }
 
-// Tests force one instruction set, to compare it with the others.
+// Lets tests force one instruction set, to compare it with the others.
 void ForceKernels() {
   const char* target = std::getenv("SHARDINIT_TARGET");
   if (target == nullptr || *target == '\0' || kernels::ForceTarget(target)) return;
@@ -61,8 +61,8 @@ void ForceKernels() {
 
 std::terminate_handler terminate_of_library = nullptr;
 
-// The end of memory has its exit status also where nothing can catch it: in what is made before
-// main, and in functions of libraries that are `noexcept`. It allocates nothing.
+// Exits with the status for memory exhaustion where no handler can catch std::bad_alloc: before
+// main, and in `noexcept` functions of libraries. It allocates nothing.
 [[noreturn]] void EndWithoutMemory() {
   try {
     if (std::current_exception()) throw;
@@ -76,7 +76,7 @@ std::terminate_handler terminate_of_library = nullptr;
   std::abort();
 }
 
-// This is before all that other files make before main.
+// Runs before any other static initializer.
 __attribute__((constructor(101))) void HandleEndOfMemory() {
   terminate_of_library = std::set_terminate(EndWithoutMemory);
 }

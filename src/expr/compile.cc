@@ -1,4 +1,5 @@
-// One long file: all steps of an expression work on one stack of numbers, slots and texts.
+// Compiles expressions over elements. The file is long because all steps of an expression share one
+// stack.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -27,10 +28,10 @@ std::optional<int> NumberedName(std::string_view name, char letter) {
 
 // A step's result on the stack.
 struct Item {
-  std::optional<std::string> constant_text = {};  // It is text, which can only be compared.
-  std::optional<double> value;                    // the value if it is known now,
-  Program::Slot slot = 0;                         // else the slot that will hold it
-  bool temporary = false;                         // The slot is free once this is used.
+  std::optional<std::string> constant_text = {};  // text, which can only be compared
+  std::optional<double> value;                    // the value if it is already known,
+  Program::Slot slot = 0;                         // otherwise the slot that will hold it
+  bool temporary = false;                         // The slot is free after this is used.
   bool placed = false;                            // It holds numbers of another framework.
   std::string text;
   Binding power = kAtom;
@@ -49,7 +50,7 @@ struct Meaning {
 };
 
 // Returns true if the operation is exact, or if every implementation rounds it once, to nearest.
-// Some f32 square roots are not rounded so.
+// Some implementations do not round f32 square roots this way.
 bool IsRoundedOnce(ElementOp op) {
   using enum ElementOp;
   static constexpr ElementOp kOnce[] = {
@@ -63,14 +64,14 @@ std::string Parenthesized(const Item& item, Binding least) {
   return item.power >= least ? item.text : "(" + item.text + ")";
 }
 
-// The tensor that an expression is compiled for gives its names a meaning, and reports mistakes.
+// Resolves names for the tensor that an expression is compiled for, and reports mistakes.
 class ElementNames {
  public:
   ElementNames(const Expr& expr, std::span<const int64_t> shape, std::span<const std::string> axes,
                const Scope& constants, Diagnostics& diagnostics)
       : expr_(expr), shape_(shape), axes_(axes), constants_(constants), diagnostics_(diagnostics) {}
 
-  // Returns nothing after reporting a mistake, which may be that of a variable.
+  // Returns nothing after reporting a mistake, possibly in the definition of a variable.
   std::optional<Meaning> Find(const Step& step) {
     const std::string name(Text(step));
     std::vector<Meaning> meanings;
@@ -95,7 +96,7 @@ class ElementNames {
     return meanings[0];
   }
 
-  // Returns null if the name is not one of text, or has another meaning, too.
+  // Returns null if the name is not a text or has a second meaning.
   const VarValue* FindText(const Step& step) {
     const std::string name(Text(step));
     if (constants_.Find(name, diagnostics_)) return nullptr;
@@ -103,7 +104,7 @@ class ElementNames {
     return constant == nullptr || constant->is_list ? nullptr : constant;
   }
 
-  // Returns null, and reports it, if the step's name is no list.
+  // Returns null, and reports it, if the step's name is not a list.
   const VarValue* FindList(const Step& step) {
     const std::string name(expr_.NameOf(step));
     if (constants_.IsBroken(name)) return nullptr;
@@ -113,7 +114,7 @@ class ElementNames {
                 DidYouMean(name, constants_.Names()));
   }
 
-  // Reports a whole number that no double holds, because it would become another number.
+  // Reports a whole number that a double cannot hold, because it would become another number.
   std::optional<double> Exactly(const Step& step, const Value& value, const std::string& what) {
     const double number = ToDouble(value);
     const int64_t* integer = std::get_if<int64_t>(&value);
@@ -215,7 +216,7 @@ class ElementNames {
   Diagnostics& diagnostics_;
 };
 
-// A program in the making, whose slots are used again.
+// A program under construction, which reuses slots.
 struct Code {
   Program::Slot New() { return program.slots++; }
 
@@ -249,7 +250,7 @@ struct Code {
     return program.indices.back().slot;
   }
 
-  // Returns a result that is yet to be computed.
+  // Returns a result that will be computed later.
   Item Result(std::string text) {
     Item item;
     item.slot = Temporary();
@@ -258,7 +259,7 @@ struct Code {
     return item;
   }
 
-  // Returns what the call of this function gives for these indices.
+  // Returns the result of calling this function for these indices.
   Item Take(std::string_view function, Program::SourceCall call, const std::vector<Item>& indices) {
     std::string text = fmt::format("{}('{}', '{}'", function, call.source, call.tensor);
     for (const Item& index : indices) {
@@ -284,9 +285,9 @@ struct Code {
   std::vector<Program::Slot> free = {};
 };
 
-// Finds what `source('base', 'w', i0, i1)` names: texts come first, then an index for each
-// dimension of the tensor that the source has, or none for the element's own; `source_mean` and
-// `source_std` have texts alone. Takes the texts out of the operands. Returns nothing after
+// Finds the source and tensor of `source('base', 'w', i0, i1)`. Texts come first, then an index for
+// each dimension of the source's tensor, or no indices for the element's own. `source_mean` and
+// `source_std` have only texts. Removes the texts from the operands. Returns nothing after
 // reporting a mistake.
 std::optional<Program::SourceCall> NamedSource(const Step& step, std::vector<Item>& operands,
                                                ElementNames& names,
@@ -340,8 +341,8 @@ std::optional<Program::SourceCall> NamedSource(const Step& step, std::vector<Ite
   return call;
 }
 
-// Runs the postfix steps on a stack of their results: each is a number that is known now, or the
-// slot that will hold a tile of numbers.
+// Runs the postfix steps on a stack of their results. Each result is a known number, or the slot
+// that will hold a tile of numbers.
 class Compiler {
  public:
   Compiler(ElementNames names, const SourceFinder& find_source)
@@ -393,7 +394,7 @@ class Compiler {
     return value.has_value();
   }
 
-  // Elements have an item of a list only if it is the same for all of them.
+  // A list index must be the same for all elements.
   bool ListItem(const Step& step) {
     const Item at = Pop();
     if (at.constant_text) return names_.IsText(step);
@@ -467,8 +468,8 @@ class Compiler {
                 symbol.power);
   }
 
-  // Compares the last item with 0, which makes it a truth or the opposite of one. The text is one
-  // that every version of this program can read.
+  // Compares the last item with 0, which makes it a truth value or the opposite of one. Every
+  // version of this program can read the text.
   bool Truth(const Step& step, ElementOp comparison) {
     Item operands[2];
     operands[0] = Pop();
@@ -595,8 +596,8 @@ class Compiler {
     stack_.push_back(std::move(item));
   }
 
-  // Computes the result here if all operands are constant, by the operations that would compute it
-  // for each element.
+  // If all operands are constant, computes the result now, with the operations that would compute
+  // it for each element.
   bool Push(const Step& step, ElementOp op, std::span<const Item> operands, std::string text,
             Binding power) {
     const auto operand = [&](size_t i) -> const Item& {
@@ -655,7 +656,7 @@ std::shared_ptr<const Program> Compile(const Expr& expr, std::span<const int64_t
   }
   auto program = Compiler({expr, shape, axes, constants, diagnostics}, find_source).Run(expr);
   if (program == nullptr) return nullptr;
-  // Numbers in place of names may make the text too long or too deep to be parsed.
+  // Replacing names by numbers may make the text too long or too deep to parse.
   Diagnostics ignored;
   if (ParseExpr(program->text, {}, ignored) == nullptr) {
     diagnostics.Error(expr.span,

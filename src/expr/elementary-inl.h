@@ -1,13 +1,12 @@
-// One long file, since each operation is a formula and all share the sums below.
+// Computes the operations of expressions over elements. shardinit-values(7) lists them. They are
+// templates over the number type F: `double`, or a type that writes the same operations into a
+// program. The file is long because each operation is a formula and all share the sums below.
 //
-// The operations of expressions over elements, as templates over the number type F: `double`, or a
-// type that writes the same operations into a program. shardinit-values(7) lists them.
-//
-// Each function works with sums of two numbers, hi + lo, where one number is not exact enough, and
-// rounds such a sum once at the end. That needs no table, no fused multiply-add, and of libm only
-// square root, absolute value, floor and sign, which are exact or correctly rounded. Polynomials
-// use Horner's scheme, from the highest coefficient; constants are hexadecimal and part of the
-// contract of values. No branch depends on data, apart from the choice of a row in ErfInv.
+// Where one number is not exact enough, functions compute with sums of two numbers, hi + lo, and
+// round such a sum once at the end. This needs no table and no fused multiply-add. Of libm it needs
+// only square root, absolute value, floor and sign, which are exact or correctly rounded.
+// Polynomials use Horner's scheme, from the highest coefficient. Constants are hexadecimal and part
+// of the contract of values. No branch depends on data, except the choice of a row in ErfInv.
 #pragma once
 
 #include <bit>
@@ -50,7 +49,7 @@ Two<F> FastTwoSum(std::type_identity_t<F> a, F b) {
   return {sum, b - (sum - a)};
 }
 
-// Returns the upper 26 bits of x, and the rest (Veltkamp).
+// Returns the upper 26 bits of x and the rest (Veltkamp).
 template <typename F>
 Two<F> Split(F x) {
   const F scaled = x * 0x1.0000002p+27;
@@ -80,7 +79,7 @@ F Polynomial(const double (&c)[n], F x) {
   return sum;
 }
 
-// Returns the integer nearest to a number below 2^51 in magnitude, ties to even: adding 1.5 * 2^52
+// Returns the nearest integer to a number below 2^51 in magnitude, ties to even. Adding 1.5 * 2^52
 // leaves no bits for a fraction.
 inline constexpr double kShift = 0x1.8p+52;
 template <typename F>
@@ -94,7 +93,7 @@ Integer<F> Nearest(F x) {
   return {shifted - kShift, BitsOf(shifted) - std::bit_cast<uint64_t>(kShift)};
 }
 
-// ln 2 in parts of 42, 42 and 53 bits: k times each of the first two is exact.
+// ln 2 in parts of 42, 42 and 53 bits. Products of k and the first two parts are exact.
 inline constexpr double kLn2[] = {0x1.62e42fefa38p-1, 0x1.ef35793c76p-45, 0x1.cc01f97b57a08p-87};
 
 // The coefficients of (exp(r) - 1 - r - r^2 / 2) / r^3: 1 / 3!, 1 / 4!, … 1 / 15!.
@@ -128,7 +127,7 @@ F PowerOfTwo(BitsIn<F> k) {
   return FromBits((k + 1023) << 52);
 }
 
-// Scales in two steps, as 2^k itself may be too large or too small. Only a result below 2^-1022 is
+// Scales in two steps, because 2^k may be too large or too small. Only a result below 2^-1022 is
 // rounded a second time.
 template <typename F>
 F Scale(F x, BitsIn<F> k) {
@@ -170,8 +169,8 @@ F Expm1(F x) {
   return Select<F>(x > 40, Exp(x), small.hi + small.lo);
 }
 
-// The coefficients of 2 atanh(s) = 2 s + s^3 (2/3 + 2/5 s^2 + …): 2/3 and 2/5 are sums of two
-// numbers, 2/7, 2/9, … 2/27 single ones.
+// The coefficients of 2 atanh(s) = 2 s + s^3 (2/3 + 2/5 s^2 + …). 2/3 and 2/5 are sums of two
+// numbers; 2/7, 2/9, … 2/27 are single numbers.
 inline constexpr Two<double> kAtanh3 = {0x1.5555555555555p-1, 0x1.5555555555555p-55};
 inline constexpr Two<double> kAtanh5 = {0x1.999999999999ap-2, -0x1.999999999999ap-56};
 inline constexpr double kAtanh[] = {
@@ -179,7 +178,7 @@ inline constexpr double kAtanh[] = {
     0x1.1111111111111p-3, 0x1.e1e1e1e1e1e1ep-4, 0x1.af286bca1af28p-4, 0x1.8618618618618p-4,
     0x1.642c8590b2164p-4, 0x1.47ae147ae147bp-4, 0x1.2f684bda12f68p-4};
 
-// Returns ln(x) for finite x > 0, with a relative error of about 2^-68: x = m * 2^e with m from
+// Returns ln(x) for finite x > 0, with a relative error of about 2^-68. x = m * 2^e with m from
 // sqrt(1/2) to sqrt(2), and ln m = 2 atanh((m - 1) / (m + 1)).
 template <typename F>
 Two<F> LogOf(F x) {
@@ -187,7 +186,7 @@ Two<F> LogOf(F x) {
   const auto tiny = x < 0x1p-1022;
   const F normal = Select<F>(tiny, x * 0x1p54, x);
   const auto shifted = BitsOf(normal) - kSqrtHalf;
-  // e + 1024 is a small positive integer; as the low bits of 2^52 it becomes an F.
+  // e + 1024 is a small positive integer, which becomes an F as the low bits of 2^52.
   const auto biased = (shifted + (uint64_t{1024} << 52)) >> 52;
   const F e =
       (FromBits(biased | std::bit_cast<uint64_t>(0x1p52)) - 0x1p52) - Select<F>(tiny, 1078, 1024);
@@ -232,7 +231,7 @@ F Log1p(F x) {
   return LogEnds<F>(sum.hi, more.hi + (more.lo + log.lo));
 }
 
-// Computes exp(y ln |x|). The result is exact wherever x^y is a double with an integer y, as the
+// Computes exp(y ln |x|). The result is exact if y is an integer and x^y is a double, because the
 // error before the last rounding is far below half a unit.
 template <typename F>
 F Pow(F x, F y) {
@@ -333,11 +332,11 @@ F Tanh(F x) {
 }
 
 // erf_inv(y) = factor * polynomial((argument - centre) * scale). Row 0 is for |y| <= 1/2, with
-// factor y and argument y^2. The other rows have s = sqrt(-ln(1 - |y|)) as factor and argument,
+// factor y and argument y^2. In the other rows, factor and argument are s = sqrt(-ln(1 - |y|)),
 // which also chooses the row.
 struct ErfInvRow {
   double centre, scale;
-  double constant_rest;  // what the constant term, c[0], lacks
+  double constant_rest;  // the rounding error of the constant term, c[0]
   double c[20];
 };
 inline constexpr double kErfInvEnds[] = {0x1.7p+0, 0x1.2p+1, 0x1.cp+1};
@@ -431,8 +430,8 @@ F ErfInv(F y) {
   return CopySign(Select<F>(size < 1, result, end), y);
 }
 
-// A binary float type whose numbers f64 all has: bits after the leading one, the smallest
-// exponent's power, the largest number.
+// A binary float type whose numbers are all f64 numbers: the bits after the leading one, the power
+// of the smallest exponent, and the largest number.
 struct Format {
   int mantissa_bits;
   double smallest_power, largest;
@@ -441,8 +440,8 @@ inline constexpr Format kF32 = {23, 0x1p-126, 0x1.fffffep+127};
 inline constexpr Format kBf16 = {7, 0x1p-126, 0x1.fep+127};
 inline constexpr Format kF16 = {10, 0x1p-14, 0x1.ffcp+15};
 
-// Rounds x to the format, ties to even. Adding a power of two that is so much larger leaves no more
-// bits than the format has.
+// Rounds x to the format, ties to even. Adds a power of two that is so much larger that the sum has
+// no more bits than the format.
 template <typename F>
 F Rounded(const Format& format, F x) {
   const F power = FromBits(BitsOf(x) & uint64_t{0x7FF0000000000000});
@@ -455,7 +454,7 @@ F Rounded(const Format& format, F x) {
   return CopySign(finite, x);
 }
 
-// Each operation is listed with its operands x, y, z.
+// Lists each operation with its operands x, y, z.
 // clang-format off
 #define SHARDINIT_ELEMENT_OPERATIONS(ONE, TWO, THREE)  \
   ONE(kNegate, -x)                                     \

@@ -41,7 +41,7 @@ class Evaluation {
     return Run(stack.data());
   }
 
-  // Returns the number that is needed here, and reports text.
+  // Returns the number that is needed here. Reports an error if the operand is text.
   std::optional<Value> NumberOf(const Step& step, const Operand& operand) {
     if (!operand.text) return operand.value;
     return Fail(step,
@@ -53,9 +53,9 @@ class Evaluation {
  private:
   std::optional<Operand> Run(Operand* const stack) {
     Operand* top = stack;                   // one past the last value
-    const Step* next = expr_.steps.data();  // the first step whose value counts
+    const Step* next = expr_.steps.data();  // the first step whose value is needed
     for (const Step& step : expr_.steps) {
-      // Where no value can be computed, or is needed, names may be wrong all the same.
+      // Check names even in branches that are not evaluated.
       if (failed_ || &step < next) {
         Skip(step);
         continue;
@@ -187,7 +187,7 @@ class Evaluation {
                 place.empty() ? DidYouMean(name, scope_.Names()) : place);
   }
 
-  // Returns null, and reports it, if the name is no list.
+  // Returns null, and reports it, if the name is not a list.
   const VarValue* ListOf(const Step& step) {
     const std::string name(expr_.NameOf(step));
     const auto number = scope_.Find(name, diagnostics_);
@@ -239,7 +239,7 @@ class Evaluation {
 
   static bool IsTrue(const Value& value) { return ToDouble(value) != 0; }
 
-  // Computes as the function `mod` does.
+  // Computes the function `mod`.
   std::optional<Value> Remainder(const Step& step, const Value& left, const Value& right) {
     const Value arguments[2] = {left, right};
     CallResult result = FindFunction("mod")->call({arguments, 2});
@@ -272,8 +272,8 @@ class Evaluation {
         case ElementOp::kMultiply:
           return Checked(step, Multiply(*a, *b), "*", *a, *b);
         default:
-          // The only quotient of integers that overflows is a negation. Handling it here also keeps
-          // the remainder below from trapping.
+          // The only quotient of integers that overflows is a negation. Handling it here also
+          // prevents the remainder below from trapping.
           if (*b == -1) return Checked(step, Subtract(0, *a), "/", *a, *b);
           if (*a % *b == 0) return *a / *b;
       }
@@ -308,7 +308,7 @@ class Evaluation {
   std::vector<std::string> unknown_;  // names that were reported
 };
 
-// Returns "but it is 0" for a literal, else "but `d / heads` is 2.5".
+// Returns "but it is 0" for a literal, otherwise "but `d / heads` is 2.5".
 std::string ButIs(const Expr& expr, const Value& value) {
   const std::string shown = FormatValue(value);
   if (shown == expr.text) return fmt::format("but it is {}", shown);

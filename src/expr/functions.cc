@@ -188,7 +188,7 @@ std::vector<std::string> FunctionNames() {
 
 std::vector<std::string> FunctionsLike(std::string_view name) {
   for (const Function& function : PlacedRows()) {
-    // The names of a framework's functions begin with its own, such as `torch_normal`.
+    // The names of a framework's functions begin with the framework's name, such as `torch_normal`.
     const std::string_view framework = function.name.substr(0, function.name.find('_'));
     if (name.starts_with(framework)) return NamesOf(PlacedRows());
   }

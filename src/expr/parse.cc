@@ -20,13 +20,13 @@ bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsNameStart(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool IsNamePart(char c) { return IsNameStart(c) || IsDigit(c); }
 
-// Thrown at the first mistake: an expression is too short for recovery.
+// Thrown at the first mistake: expressions are too short for error recovery.
 struct SyntaxError {
   size_t begin, length;
   std::string message, hint;
 };
 
-// If one operator begins with another, the longer one comes first.
+// If one operator is a prefix of another, the longer one comes first.
 constexpr Operator kOperators[] = {
     {"<=", kComparison, ElementOp::kLessEqual},
     {"<", kComparison, ElementOp::kLess},
@@ -43,12 +43,12 @@ constexpr Operator kOperators[] = {
     {"or", kOr, ElementOp::kMax},
 };
 
-// Signs that look like operators, as in text that is copied from a page.
+// Signs that look like operators, as in text copied from a page.
 constexpr std::pair<std::string_view, std::string_view> kForeignSigns[] = {
     {"–", "-"}, {"—", "-"}, {"−", "-"},  {"×", "*"},  {"·", "*"},  {"⋅", "*"},    {"∗", "*"},
     {"÷", "/"}, {"∕", "/"}, {"≤", "<="}, {"≥", ">="}, {"≠", "!="}, {"&&", "and"}, {"||", "or"}};
 
-// Returns what `4k` may mean: 4096 and 4000.
+// Returns the possible meanings of `4k`: 4096 and 4000.
 std::optional<std::pair<int64_t, int64_t>> WithoutSuffix(std::string_view number) {
   constexpr std::string_view kSuffixes = "kmg";
   constexpr int64_t kMost = 1000000;
@@ -124,7 +124,7 @@ class Parser {
     --depth_;
   }
 
-  // Tells whether an operator stands here; one that is a word is not the beginning of a name.
+  // Returns whether this operator comes next. A word operator must not be the beginning of a name.
   bool Stands(std::string_view text) const {
     if (!text_.substr(at_).starts_with(text)) return false;
     const size_t end = at_ + text.size();
@@ -156,8 +156,8 @@ class Parser {
       ++at_;
       Expression(0);
       Close(begin);
-      // Parentheses belong to the span of what they enclose, except for a name, whose span is the
-      // name.
+      // Parentheses belong to the span of the expression that they enclose. The span of a name
+      // excludes them.
       if (expr_.steps.back().op == Step::Op::kName) return;
       SetSpan(begin, &expr_.steps.back());
     } else {
@@ -167,7 +167,7 @@ class Parser {
 
   void Number() {
     const size_t begin = at_;
-    // This reads everything that a reader would take for one number, so that a malformed one is a
+    // Reads everything that a reader would see as one number, so that a malformed number is a
     // single mistake.
     while (at_ < text_.size() &&
            (IsNamePart(text_[at_]) || text_[at_] == '.' ||
@@ -207,7 +207,7 @@ class Parser {
     Emit({.op = Step::Op::kLiteral, .literal = value}, begin, 0);
   }
 
-  // Whether the sign at this place belongs to the exponent of the number that starts at `begin`.
+  // Returns whether this sign belongs to the exponent of the number that starts at `begin`.
   bool IsExponent(size_t begin) const {
     const char before = text_[at_ - 1];
     return (before == 'e' || before == 'E') && !text_.substr(begin).starts_with("0x");
@@ -234,7 +234,7 @@ class Parser {
     }
   }
 
-  // Text has no escapes, and so no quote.
+  // Text has no escapes, so it cannot contain a quote.
   void QuotedText() {
     const size_t begin = at_;
     const char quote = text_[begin];
@@ -317,13 +317,13 @@ class Parser {
     throw SyntaxError{open, 1, "`(` is never closed", {}};
   }
 
-  // The step is what was read since `begin`: kLongestExpression bounds both numbers.
+  // Makes the step cover the text read since `begin`. kLongestExpression bounds both numbers.
   void SetSpan(size_t begin, Step* step) const {
     step->begin = static_cast<uint16_t>(begin);
     step->length = static_cast<uint16_t>(at_ - begin);
   }
 
-  // The step takes `operands` values from the stack and puts one there.
+  // Adds a step that takes `operands` values from the stack and pushes one.
   void Emit(Step step, size_t begin, int operands) {
     SetSpan(begin, &step);
     live_ = live_ - operands + 1;

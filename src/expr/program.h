@@ -1,5 +1,5 @@
-// An expression over elements, `init: {expr: …}`, compiled: names are resolved, constants are
-// folded, and each step works on a tile of elements.
+// Compiles an expression over elements, `init: {expr: …}`, to a program. Names are resolved,
+// constants are folded, and each step works on a tile of elements.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@
 namespace shardinit {
 
 struct Program {
-  // Everything that decides the values: the expression with every variable and size replaced by its
-  // number, constant parts computed, and dimensions by position. Parsing and compiling this text
-  // gives the same program again.
+  // Everything that determines the values: the expression with every variable and size replaced by
+  // its number, constant parts computed, and dimensions by position. Parsing and compiling this
+  // text produces the same program again.
   std::string text;
 
   // Each slot holds a tile. The following slots are filled before the code runs.
@@ -51,30 +51,30 @@ struct Program {
   };
   std::vector<PlacedCall> placed;
 
-  struct SourceCall {  // takes elements of a tensor that exists, or a number of all of them
+  struct SourceCall {  // takes elements of an existing tensor, or a number of all of them
     SourceNumber number;
     std::string source, tensor;
-    SourceTensorPtr data;     // null in a plan that was read
+    SourceTensorPtr data;     // null in a plan that was read from a file
     std::vector<Slot> index;  // of an element
-    Slot out;                 // A number of all elements is filled in before the code runs.
-    size_t before;            // as a PlacedCall's
-    size_t placed_before;     // how many of `placed` are before the call
+    Slot out;                 // A number of all elements is set before the code runs.
+    size_t before;            // as in PlacedCall
+    size_t placed_before;     // how many of `placed` run before the call
   };
   std::vector<SourceCall> sources;
 
-  // True if frameworks may round some of these numbers, or results computed from them, otherwise.
+  // True if frameworks may round some of these numbers, or results computed from them, differently.
   bool inexact = false;
 
   struct Instruction {
     ElementOp op;
-    Slot out, a, b, c;  // Operations with fewer operands have b and c equal to a.
+    Slot out, a, b, c;  // If the operation has fewer operands, b and c equal a.
   };
   std::vector<Instruction> code;
   Slot slots = 0, result = 0;
 };
 
-// Finds the tensor that `source` has under a name: `tensor` as it is written, or the name of the
-// tensor at hand if that is null. Returns nothing after reporting that there is none, at `place`.
+// Finds a tensor of `source`: `tensor` as written, or the current tensor's name if `tensor` is
+// null. If the source lacks it, reports that at `place` and returns nothing.
 struct FoundSource {
   std::string tensor;
   SourceTensorPtr data;
@@ -82,19 +82,19 @@ struct FoundSource {
 using SourceFinder = std::function<std::optional<FoundSource>(
     const std::string& source, const std::string* tensor, const Span& place)>;
 
-// Compiles for a tensor of `shape` whose dimensions have the names `axes` (which may be empty, as
-// may each name). `constants` are the spec's variables. Reports errors at their place in the
-// expression and returns null.
+// Compiles an expression for a tensor of `shape` whose dimensions have the names `axes` (which may
+// be empty, as may each name). `constants` are the spec's variables. Reports errors at their place
+// in the expression and returns null.
 std::shared_ptr<const Program> Compile(const Expr& expr, std::span<const int64_t> shape,
                                        std::span<const std::string> axes, const Scope& constants,
                                        Diagnostics& diagnostics,
                                        const SourceFinder& find_source = nullptr);
 
-// Returns the program with this `text`, or null if there is none.
+// Returns the program with this `text`, or null if the text is not canonical.
 std::shared_ptr<const Program> CompileCanonical(std::string_view text,
                                                 std::span<const int64_t> shape);
 
-// Whether the name is known in every expression over elements: `row`, `i0`, `n1`.
+// Returns whether the name is known in every expression over elements: `row`, `i0`, `n1`.
 bool IsElementName(std::string_view name);
 
 }  // namespace shardinit

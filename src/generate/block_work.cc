@@ -9,11 +9,11 @@
 namespace shardinit {
 namespace {
 
-// A tile stays in the L2 cache between being made and hashed.
+// A tile stays in the L2 cache between being generated and hashed.
 constexpr int64_t kTileBytes = 128 << 10;
 
-// Makes the block's next tile, if all of those made are hashed; or all of the block at once if it
-// is not to be hashed now.
+// Generates the block's next tile if all generated tiles are hashed. If the block will not be
+// hashed now, generates all of it at once.
 void Make(BlockWork& work, WorkCounters& counters) {
   const int64_t left = work.bytes - work.made;
   if (left == 0) return;
@@ -35,7 +35,7 @@ void Make(BlockWork& work, WorkCounters& counters) {
   counters.generated_bytes += count * size;
 }
 
-// Returns the part of the block that is made and is to be hashed, a tile at most.
+// Returns the part of the block that is generated but not yet hashed, at most a tile.
 std::pair<const uint8_t*, size_t> NextToHash(const BlockWork& work) {
   if (work.box == nullptr || !work.hash) return {};
   return {work.data + work.hashed,

@@ -11,8 +11,8 @@
 namespace shardinit {
 namespace {
 
-constexpr int64_t kLargestBlock = 4 << 20;  // Larger writes are no faster.
-// A longer block has longer runs of a source whose elements it has in another order.
+constexpr int64_t kLargestBlock = 4 << 20;  // Larger writes would not be faster.
+// A longer block has longer runs of a source whose elements are in a different order.
 constexpr int64_t kLongestBlock = 16 << 20;
 constexpr int64_t kSmallestBlock = 256 << 10;
 
@@ -20,7 +20,7 @@ constexpr int64_t kSmallestBlock = 256 << 10;
 
 BlockLayout BlocksFor(const WorkerOptions& options) {
   const int jobs = options.jobs > 0 ? options.jobs : AvailableCores();
-  // Each generating thread holds two blocks and has one more waiting for its hash; each writer
+  // Each generating thread holds two blocks and has one more waiting for its hash. Each writer
   // holds one and has one waiting.
   const int64_t wanted = 3 * int64_t{jobs} + 2 * int64_t{options.writers};
   const int64_t bytes =

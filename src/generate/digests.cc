@@ -59,7 +59,7 @@ DigestList ReadDigests(const std::string& path) {
       const bool is_new = list.tensors.emplace(name, std::move(digest)).second;
       if (!is_new) throw refuse(fmt::format(": it has {} twice", Quote(name)));
     }
-    // The digest of a part of the model is not in the list.
+    // The list does not contain the digest of a part of the model.
     if (const auto& model = in.at("model_digest"); !model.is_null()) {
       const std::string tensors = ToHex(ModelDigest(list.tensors));
       if (model.get<std::string>() != tensors) {

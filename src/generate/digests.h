@@ -1,4 +1,4 @@
-// Takes the digests of whole tensors, whatever the mesh and the layout, and reads files of such.
+// Computes digests of whole tensors, whatever the mesh and the layout, and reads files of digests.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct TensorDigest {
   Digest sha256;  // hash of the whole tensor, row-major and little-endian
 };
 
-// Gives the source of a tensor's elements.
+// Returns the source of a tensor's elements.
 using SourceOf = std::function<BoxElements(const Tensor& tensor)>;
 
 // Returns the digests of these whole tensors, without writing anything. Calls `progress` about ten
@@ -29,7 +29,7 @@ std::vector<TensorDigest> DigestTensors(
     const std::function<void(const WorkCounters& counters)>& progress, WorkCounters* counters,
     const SourceOf& source = nullptr);
 
-// A file of digests says this of a tensor.
+// A tensor's entry in a file of digests.
 struct RecordedDigest {
   std::string dtype, sha256;
   Shape shape;
@@ -37,17 +37,17 @@ struct RecordedDigest {
 using RecordedDigests = std::map<std::string, RecordedDigest>;
 
 struct DigestList {
-  // What the tensors were drawn with. None: the list is of a folder that does not record it.
+  // The engine and seed of the tensors. No value: the list's folder does not record them.
   std::optional<std::string> engine;
   std::optional<uint64_t> seed;
   RecordedDigests tensors;
 };
 
-// Reads a file that `digest --write` or `digest --json` made. Throws Error (kRefused), also if its
-// `model_digest` is not the digest of its tensors.
+// Reads a file that `digest --write` or `digest --json` wrote. Throws Error (kRefused), also if its
+// `model_digest` does not match the digest of its tensors.
 DigestList ReadDigests(const std::string& path);
 
-// Returns the SHA-256 of the sorted lines `path dtype [shape] sha256`: it is the same on every mesh
+// Returns the SHA-256 of the sorted lines `path dtype [shape] sha256`. It is the same on every mesh
 // and in every layout.
 Digest ModelDigest(const std::vector<TensorDigest>& tensors);
 Digest ModelDigest(const RecordedDigests& tensors);

@@ -16,7 +16,7 @@ CalledNumbers JaxNumbersOf(const Program::PlacedCall& call, const Stream&) {
     kernels::Fill(sampler, stream, first, numbers.size(), DType::f32, numbers.data());
     DecodeInPlace(std::holds_alternative<BitsSampler>(sampler) ? DType::u32 : DType::f32, numbers);
   };
-  // JAX's numbers cost the same wherever they are.
+  // JAX's numbers cost the same at any position.
   return {.elements = uint64_t{1} << 53, .longest_window = 1 << 10, .make = make};
 }
 
@@ -33,8 +33,8 @@ void ThrowNoMemory(const OrthogonalSize& size) {
 }
 
 void DecodeInPlace(DType dtype, std::span<double> numbers) {
-  // Encoded numbers take no more bytes than doubles: decoding from the last one on overwrites none
-  // that is still needed.
+  // Encoded numbers take no more bytes than doubles. Decoding from the last number on overwrites
+  // none that is still needed.
   const auto* const bytes = reinterpret_cast<const uint8_t*>(numbers.data());
   const auto size = static_cast<size_t>(InfoOf(dtype).bytes);
   for (size_t i = numbers.size(); i-- > 0;) numbers[i] = Decode(bytes + i * size, dtype);

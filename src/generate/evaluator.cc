@@ -46,8 +46,8 @@ void PlacedNumbers::Get(const double* element, size_t count, Window& window, dou
     }
     const auto at = static_cast<uint64_t>(element[i]);
     if (!has(at)) {
-      // The window gets all numbers that are left, if they are near; else those that follow one
-      // another.
+      // If all remaining numbers are close together, the window gets all of them; otherwise it gets
+      // the consecutive ones.
       uint64_t low = at, high = at;
       for (size_t k = i; k < count; ++k) {
         if (!exists(element[k])) continue;
@@ -116,7 +116,7 @@ void Evaluator::Compute(const Runs& runs, int64_t first, int64_t count, State& s
   }
 }
 
-// Runs the calls that stand before an instruction, in their order.
+// Runs the calls before an instruction, in order.
 bool Evaluator::Call(size_t before, const Runs& runs, int64_t first, int64_t count, State& state,
                      size_t* placed, size_t* source, size_t until) const {
   while (true) {
@@ -138,7 +138,7 @@ bool Evaluator::Call(size_t before, const Runs& runs, int64_t first, int64_t cou
 
 namespace {
 
-// Decodes elements of a source that follow one another, `from` the one at `place` on.
+// Decodes consecutive elements of a source. `from` contains the element at `place`.
 void DecodeAll(const SourceTensor& source, int64_t place, const uint8_t* from, int64_t count,
                double* out) {
   const DType dtype = source.dtype();
@@ -200,7 +200,7 @@ void Evaluator::Gather(const Runs& runs, int64_t first, int64_t count, State& st
       places.resize(static_cast<size_t>(from + tile));
       FindPlacesOf(call, runs, first + from, tile, state, &places[static_cast<size_t>(from)]);
     };
-    // The first elements tell whether cells would be read again and again.
+    // The first elements show whether cells would be read repeatedly.
     find(0, std::min(count, kTile));
     if (CellChanges(places, in_cell) <= cells.capacity()) continue;
     places.reserve(static_cast<size_t>(count));
@@ -229,7 +229,7 @@ void Evaluator::RefuseIndex(const Program::SourceCall& call, int64_t linear, int
               "values: limit an index with `min`, as in `min(i0, 99)`");
 }
 
-// Along the last dimension an index counts up; the others stay the same.
+// The index along the last dimension counts up; the others stay the same.
 void Evaluator::FillIndices(const Runs& runs, int64_t first, int64_t count, double* slots) const {
   if (program_->indices.empty()) return;
   const int rank = static_cast<int>(shape_.size());

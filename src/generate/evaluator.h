@@ -17,13 +17,13 @@ class PlacedNumbers {
  public:
   PlacedNumbers(const Program::PlacedCall& call, const Stream& stream);
 
-  // The numbers that one thread has at hand, since callers ask for neighbours one after another.
+  // The numbers that one thread has in memory. Callers ask for neighbours one after another.
   struct Window {
     uint64_t first = 0;
     std::vector<double> values = {};
   };
 
-  // Sets out[i] to number element[i], or to NaN if there is none.
+  // Sets out[i] to number element[i], or to NaN if that number does not exist.
   void Get(const double* element, size_t count, Window& window, double* out) const;
 
  private:
@@ -35,30 +35,30 @@ class Evaluator {
  public:
   Evaluator(ProgramPtr program, const Tensor& tensor);
 
-  // Each thread has a state of its own.
+  // Each thread has its own state.
   struct State {
     std::vector<double> slots;
     std::vector<PlacedNumbers::Window> windows;
     std::vector<SourceCells> cells;
-    // The numbers that each source gives from element `gathered_from` on, where they are gathered.
+    // The numbers from each source from element `gathered_from` on, if they were gathered.
     std::vector<std::vector<double>> gathered;
     int64_t gathered_from = 0;
   };
   State Begin() const;
 
-  // Gathers what elements first … first + count - 1, up to kGathered, take of sources whose cells
-  // would be read again and again for them. Throws Error as Evaluate() does.
+  // Gathers the values of elements first … first + count - 1, up to kGathered, from sources whose
+  // cells would otherwise be read repeatedly. Throws Error as Evaluate() does.
   void Gather(const Runs& runs, int64_t first, int64_t count, State& state) const;
 
   // Returns the numbers of elements first … first + count - 1 of the runs, up to kTile. They are
-  // good until the next call with this state. Throws Error as sources do, and kUsage for an index
+  // valid until the next call with this state. Throws Error as sources do, and kUsage for an index
   // that a source does not have.
   const double* Evaluate(const Runs& runs, int64_t first, int64_t count, State& state) const;
 
  private:
   void FillIndices(const Runs& runs, int64_t first, int64_t count, double* slots) const;
   void FillDraws(const Runs& runs, int64_t first, int64_t count, double* slots) const;
-  // Computes the slots, up to those of the indices that source `until` is taken at.
+  // Computes the slots, up to the slots with the indices into source `until`.
   void Compute(const Runs& runs, int64_t first, int64_t count, State& state, size_t until) const;
   // Returns false before source `until`.
   bool Call(size_t before, const Runs& runs, int64_t first, int64_t count, State& state,

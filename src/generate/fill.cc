@@ -15,7 +15,7 @@
 namespace shardinit {
 namespace {
 
-// Bytes that a thread takes at a time: making them is much more work than taking them.
+// The bytes that a thread takes at a time. Generating them is much more work than taking them.
 constexpr int64_t kBlock = 1 << 20, kLongBlock = 4 << 20;
 
 class ConstantFiller final : public Filler {
@@ -39,7 +39,7 @@ class ConstantFiller final : public Filler {
   uint8_t element_[8] = {};  // the element as stored
 };
 
-// Makes elements that are one draw each.
+// Generates elements of one draw each.
 class SampleFiller final : public Filler {
  public:
   SampleFiller(const Sampler& sampler, const Tensor& tensor)

@@ -1,4 +1,4 @@
-// Makes the values of a box; any stretch can be made alone.
+// Generates the values of a box. Any stretch can be generated independently.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace shardinit {
 
-// Returns what makes a drawn tensor's elements, as stored bytes, wherever they stand.
+// Returns the filler that generates a drawn tensor's elements, as stored bytes, for any runs.
 std::unique_ptr<const Filler> FillerOf(const Tensor& tensor);
 
 class ViewFiller;
 
-// Lists what BoxFiller::Prepare prepares, each tensor once.
+// Lists the preparations of BoxFiller::Prepare, each tensor once.
 std::vector<Preparation> PreparationsOf(const Tensor& tensor, const Box& box);
 
-// Makes elements of one box of a tensor, as stored bytes, in the box's own row-major order. It is
-// safe to use from several threads.
+// Generates elements of one box of a tensor, as stored bytes, in the box's own row-major order. It
+// is safe to use from several threads.
 class BoxFiller {
  public:
   BoxFiller(const Tensor& tensor, const Box& box);
@@ -29,12 +29,12 @@ class BoxFiller {
   // Writes elements first … first + count - 1 of the box to `out`.
   void Fill(int64_t first, int64_t count, void* out) const;
 
-  // Makes what must be there before the first element, such as a whole matrix. Fill also does so
-  // when it needs it; threads that call this at the same time share the work.
+  // Generates everything that the first element needs, such as a whole matrix. Fill also does so
+  // when it needs it. Threads that call this at the same time share the work.
   void Prepare() const;
 
-  // Returns whether many elements in one call cost less each. The caller then asks for as many as
-  // there is memory for.
+  // Returns whether elements cost less if many are generated in one call. The caller then asks for
+  // the most that fit in memory.
   bool wants_long_stretches() const;
 
   int64_t elements() const { return elements_; }

@@ -1,4 +1,4 @@
-// Gives the values of a tensor from a file, `init: {file: …}`: the file's bytes, unchanged.
+// Reads the values of a tensor from a file, `init: {file: …}`: the file's bytes, unchanged.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -12,10 +12,10 @@
 namespace shardinit {
 namespace {
 
-// Up to this many bytes from one short run to the next, reading those between, too, takes less time
-// than reading each run on its own.
+// If short runs are at most this many bytes apart, reading the bytes in between takes less time
+// than reading each run separately.
 constexpr int64_t kNear = 4096;
-constexpr int64_t kSpan = 256 << 10;  // bytes read at a time then
+constexpr int64_t kSpan = 256 << 10;  // bytes read at a time in that case
 
 class FromFileFiller final : public Filler {
  public:
@@ -54,7 +54,7 @@ class FromFileFiller final : public Filler {
   }
 
  private:
-  const std::shared_ptr<const CheckedFile> file_;  // Null: nobody may ask for elements.
+  const std::shared_ptr<const CheckedFile> file_;  // Null: no caller may request elements.
   const DType dtype_;
 };
 

@@ -1,5 +1,5 @@
-// Gives the values of a tensor from a source, `init: {source: …}`: its bytes, or, where the types
-// differ, its numbers.
+// Copies the values of a tensor from a source, `init: {source: …}`: the bytes, or, if the types
+// differ, the numbers.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -32,7 +32,7 @@ class FromSourceFiller final : public Filler {
   bool wants_long_stretches() const override { return true; }
 
   // Throws Error as the source does, and kUsage for an element that the tensor's type cannot hold,
-  // or whose index is none of the source's.
+  // or whose index is not in the source.
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
     ::shardinit::Check(from_.data != nullptr,
                        "values of a plan that was read, and not made of a spec");
@@ -72,7 +72,7 @@ class FromSourceFiller final : public Filler {
     }
   }
 
-  // Copies the elements at these places, cell after cell of the source, so that none is read twice.
+  // Copies the elements at these places, cell after cell, so that no cell is read twice.
   void Gather(std::span<const int64_t> places, const Runs& runs, int64_t first, SourceCells& cells,
               uint8_t* out) const {
     InCells(places, from_.data->cell_elements(), [&](int64_t i, int64_t length) {
@@ -82,8 +82,8 @@ class FromSourceFiller final : public Filler {
     });
   }
 
-  // Copies up to `*length` elements of the source, from `place` on, and sets `*length` to how many
-  // it has copied. They are those of the runs from `first` on.
+  // Copies up to `*length` elements of the source, from `place` on, and sets `*length` to the
+  // number copied. They are the elements of the runs from `first` on.
   void Copy(SourceCells& cells, int64_t place, int64_t* length, const Runs& runs, int64_t first,
             uint8_t* out) const {
     const DType dtype = from_.data->dtype();

@@ -32,10 +32,10 @@ namespace {
 
 using nlohmann::json;
 
-// The lists of a file: the second has tensors that are made of others.
+// The lists in a file. The second has tensors that depend on other tensors.
 constexpr std::string_view kVectors = "vectors", kOfTensors = "vectors_of_tensors";
 
-// A tensor of a source, whose elements stand in the answer.
+// A tensor of a source, whose elements are in the answer.
 class AnsweredTensor final : public SourceTensor {
  public:
   AnsweredTensor(std::string text, const std::string& file, DType dtype, Shape shape,
@@ -61,7 +61,7 @@ class AnsweredTensor final : public SourceTensor {
   const std::vector<uint8_t> bytes_;
 };
 
-// Reads the answers of a file, in turn.
+// Reads the answers of a file in order.
 class AnswerReader {
  public:
   explicit AnswerReader(const std::string& path) : path_(path) {}
@@ -134,7 +134,7 @@ class AnswerReader {
     return bits;
   }
 
-  // Refuses a distribution that takes elements of other tensors.
+  // Refuses a distribution that uses elements of other tensors.
   void RequireNoOthers(const Distribution& distribution) const {
     bool has_others = std::holds_alternative<Norm>(distribution);
     ForEachSource(distribution, [&](const auto&...) { has_others = true; });
@@ -144,11 +144,11 @@ class AnswerReader {
     }
   }
 
-  // Gives the tensor those of sources that its elements are made of.
+  // Gives the tensor the source tensors that its elements depend on.
   void AddTensors(const json& in, Tensor& tensor) {
     sources_.clear();
     for (const json& other : in) {
-      if (other.contains("path")) continue;  // The tensor has it already.
+      if (other.contains("path")) continue;  // The tensor already has it.
       const auto source = other.at("source").get<std::string>();
       const auto name = other.at("tensor").get<std::string>();
       const auto dtype = FindDType(other.at("dtype").get<std::string>());
@@ -182,7 +182,7 @@ class AnswerReader {
     }
   }
 
-  // Refuses a shape that no memory holds.
+  // Refuses a shape that does not fit in memory.
   void RequireExtents(const Shape& shape) const {
     int64_t elements = 1;
     for (const int64_t extent : shape) {
@@ -198,7 +198,7 @@ class AnswerReader {
     Refuse("`tensors` has no {} of the source {}", Quote(tensor), Quote(source));
   }
 
-  // Refuses a tensor of a source that is not of this shape, but for one dimension.
+  // Refuses a source tensor that does not have this shape, ignoring dimension `but`.
   void RequireShape(const SourceTensor& data, const Shape& shape,
                     std::optional<size_t> but = {}) const {
     bool is_equal = data.shape().size() == shape.size() && (!but || *but < shape.size());
@@ -210,7 +210,7 @@ class AnswerReader {
     }
   }
 
-  // Refuses another number of indices than a tensor of a source has dimensions.
+  // Refuses a number of indices that does not match the dimensions of a source tensor.
   void RequireIndices(const SourceTensor& data, size_t count) const {
     if (count == data.shape().size()) return;
     Refuse("{} is {}, but its index has {}", data.text(), InShape(data.shape()),
@@ -227,7 +227,7 @@ class AnswerReader {
     return bound;
   }
 
-  // Returns the distribution of a tensor of this shape with the tensors of sources that it names.
+  // Returns the distribution of a tensor of this shape with the source tensors that it names.
   Distribution WithSources(Distribution distribution, const Shape& shape) const {
     std::visit(
         Overloaded{
@@ -265,7 +265,7 @@ class AnswerReader {
     return distribution;
   }
 
-  // Refuses parts of which an answer cannot have what they are made of.
+  // Refuses parts that depend on something that an answer cannot contain.
   void RequireWholes(const Distribution& distribution) const {
     const auto* const parts = std::get_if<Parts>(&distribution);
     if (parts == nullptr) return;
@@ -277,7 +277,7 @@ class AnswerReader {
     }
   }
 
-  // Gives the tensor the file that its values are taken from, if they are.
+  // Gives the tensor the file that its values come from, if any.
   Fd AddFile(const json& in, Tensor& tensor) const {
     auto* from_file = std::get_if<FromFile>(&tensor.Edit().distribution);
     if (from_file == nullptr) return {};
@@ -328,7 +328,7 @@ void ReadKnownAnswers(std::string_view text, const std::string& path,
   AnswerReader reader(path);
   bool is_known = false;
   int64_t count = 0;
-  // Answers of another version are not compared; the version stands before them.
+  // Answers of another version are not compared. The version precedes them.
   const auto check_version = [&](const json& top) {
     if (std::exchange(is_known, true)) return;
     if (!top.is_object() || !top.contains("contract_version")) {
@@ -361,7 +361,7 @@ std::vector<uint64_t> MakeBits(const KnownAnswer& answer) {
   const BoxFiller filler(answer.tensor, answer.box);
   const auto size = static_cast<size_t>(filler.element_bytes());
   std::vector<uint64_t> bits(answer.bits.size());
-  std::vector<uint64_t> aligned(bits.size());  // Elements lie close together in it.
+  std::vector<uint64_t> aligned(bits.size());  // Elements are packed without alignment in it.
   filler.Fill(0, filler.elements(), aligned.data());
   const auto* bytes = reinterpret_cast<const uint8_t*>(aligned.data());
   for (size_t i = 0; i < bits.size(); ++i) std::memcpy(&bits[i], bytes + i * size, size);

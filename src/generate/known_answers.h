@@ -1,5 +1,5 @@
-// Known answers: tensors, boxes of them and their bits, in the form that shardinit-values(7) gives.
-// Programs of other people that compute the same values are tested with these.
+// Reads and computes known answers: tensors, boxes of them and their bits, in the format of
+// shardinit-values(7). They test other people's programs that compute the same values.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,15 @@ struct KnownAnswer {
   Tensor tensor;
   Box box = {};
   std::vector<uint64_t> bits = {};  // one number for each element of the box
-  Fd file = {};                     // the content of the tensor's file, if its values are one's
+  Fd file = {};                     // the content of the file that the values come from, if any
 };
 
-// Reads a file of answers, whoever wrote it, and visits each. Throws Error (kRefused).
+// Reads a file of answers, whoever wrote it, and visits each answer. Throws Error (kRefused).
 void ReadKnownAnswers(std::string_view text, const std::string& path,
                       const std::function<void(const KnownAnswer& answer)>& visit);
 
-// Returns the bits of the answer's elements as this program makes them. Throws Error (kUsage) if an
-// expression gives what the tensor's type does not hold.
+// Returns the bits of the answer's elements as this program generates them. Throws Error (kUsage)
+// if an expression's value does not fit the tensor's type.
 std::vector<uint64_t> MakeBits(const KnownAnswer& answer);
 
 }  // namespace shardinit

@@ -24,7 +24,7 @@ std::vector<double> Compute(const SourceTensor& source, const InRows& in, int64_
     SourceCells cells(source);
     double* const sums = moments.data() + (is_second ? columns : 0);
     for (int64_t o = 0; o < in.outer; ++o) {
-      // The elements of these rows follow one another.
+      // The elements of these rows are consecutive.
       const int64_t begin = o * in.extent * inner, end = begin + rows * inner;
       for (int64_t at = begin, column = 0; at < end;) {
         ThrowIfInterrupted();

@@ -1,5 +1,5 @@
-// Computes Euclidean norms of another tensor's elements, `init: {norms: {of: …}}`. It makes that
-// tensor along with them and keeps nothing of it.
+// Computes Euclidean norms of another tensor's elements, `init: {norms: {of: …}}`. Generates that
+// tensor's elements for this and keeps none of them.
 #include "graph/drawn/norm.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@
 namespace shardinit {
 namespace {
 
-constexpr int64_t kParts = 8;  // Each norm has so many sums: term k goes to sum k mod 8.
+constexpr int64_t kParts = 8;  // The number of sums for each norm: term k goes to sum k mod 8.
 
 // Returns the root of the sum of all parts.
 template <typename F>
@@ -41,7 +41,7 @@ class NormFiller final : public Filler {
     int64_t stride = 1;
     for (size_t d = of_->shape().size(); d-- > 0;) {
       const int64_t extent = of_->shape()[d];
-      // A norm over a dimension of size 1 is the same whether the dimension counts or not.
+      // A norm is the same whether or not it is over a dimension of size 1.
       const bool is_over = shape[d] != extent;
       std::vector<Runs::Dimension>& of = is_over ? over_ : kept_;
       if (is_over) terms_ *= extent;
@@ -59,7 +59,7 @@ class NormFiller final : public Filler {
     std::reverse(kept_.begin(), kept_.end());
   }
 
-  // Throws Error (kUsage) for a norm that the tensor's type does not hold.
+  // Throws Error (kUsage) for a norm that the tensor's type cannot hold.
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
     auto* at = static_cast<uint8_t*>(out);
     std::array<double, kTile> norms;
@@ -86,7 +86,7 @@ class NormFiller final : public Filler {
   }
 
  private:
-  // Finds norms where `are_short_rows_`; the terms of all of them fit in a tile.
+  // Computes norms if `are_short_rows_`. The terms of all of them fit in a tile.
   void FindOfRows(int64_t index, int64_t count, double* norms) const {
     const Runs runs(index * terms_, {}, count * terms_);
     const int64_t size = InfoOf(of_->dtype()).bytes;
@@ -103,7 +103,7 @@ class NormFiller final : public Filler {
     }
   }
 
-  // Finds `count` norms side by side, from element `index` on, whose terms are side by side, too.
+  // Computes `count` adjacent norms from element `index` on. Their terms are also adjacent.
   void FindNorms(int64_t index, int64_t count, double* norms) const {
     int64_t start = 0;
     for (size_t d = kept_.size(); d-- > 0; index /= kept_[d].extent) {
@@ -117,7 +117,7 @@ class NormFiller final : public Filler {
     }
     const Runs runs(start, dimensions, length);
     const int64_t size = InfoOf(of_->dtype()).bytes;
-    const int64_t terms = std::max<int64_t>(1, kTile / count);  // terms made at a time
+    const int64_t terms = std::max<int64_t>(1, kTile / count);  // terms generated at a time
     std::array<uint8_t, kTile * 8> made;
     std::array<double, kParts* kTile> sums = {};
     for (int64_t k = 0; k < terms_; k += terms) {
@@ -140,13 +140,13 @@ class NormFiller final : public Filler {
   const Shape shape_;
   const DType dtype_;
   const std::shared_ptr<const Tensor> of_;
-  const std::unique_ptr<const Filler> elements_;  // makes elements of `of_`
+  const std::unique_ptr<const Filler> elements_;  // generates elements of `of_`
   // The dimensions of `of_` that norms are over, and the others; the last one varies fastest.
-  // Neighbours in the same list are merged.
+  // Adjacent dimensions in the same list are merged.
   std::vector<Runs::Dimension> over_, kept_;
   int64_t terms_ = 1;  // terms of a norm
-  int64_t side_ = 1;   // norms whose terms lie side by side
-  // The terms of each norm are few and lie side by side, followed by those of the next norm.
+  int64_t side_ = 1;   // norms whose terms are adjacent
+  // The terms of each norm are few and contiguous, followed by the terms of the next norm.
   bool are_short_rows_ = false;
 };
 

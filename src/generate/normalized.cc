@@ -1,5 +1,5 @@
-// Makes vectors of one length along a dimension: normal vectors, divided by their lengths. A shard
-// that shards these vectors draws them whole.
+// Generates vectors of one length along a dimension: normal vectors, divided by their lengths. If a
+// box contains only parts of these vectors, it draws them whole.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -17,8 +17,8 @@
 namespace shardinit {
 namespace {
 
-constexpr int64_t kPiece = 64 << 10;  // About how many elements make a piece of work.
-constexpr int64_t kSums = 8;  // Each vector has so many sums: element k goes to sum k mod 8.
+constexpr int64_t kPiece = 64 << 10;  // The approximate number of elements in a piece of work.
+constexpr int64_t kSums = 8;  // The number of sums for each vector: element k goes to sum k mod 8.
 
 const Sampler& StandardNormal() {
   static const Sampler kNormal = MakeNormal(0, 1);
@@ -56,10 +56,10 @@ class NormalizedFiller final : public Filler {
     std::array<float, kTile> x;
     while (count > 0) {
       const auto [index, in_run] = NeighboursAt(runs, first, count);
-      // A stretch is neighbours along a vector, or side by side.
+      // A stretch consists of neighbours along a vector, or across vectors.
       const int64_t stretch = inner_ == 1 ? extent_ - index % extent_ : inner_ - index % inner_;
       int64_t left = std::min(in_run, stretch);
-      // This finishes all pieces of the stretch at once, so that threads share them out.
+      // Finishes all pieces of the stretch at once, so that threads share them.
       if (inner_ > 1) work_.Finish(PieceOf(index), PieceOf(index + left - 1) + 1);
       count -= left;
       for (int64_t n, done = 0; left > 0; done += n, first += n, left -= n) {
@@ -75,13 +75,13 @@ class NormalizedFiller final : public Filler {
   }
 
  private:
-  // The piece that has this element's vector.
+  // Returns the piece that contains this element's vector.
   int64_t PieceOf(int64_t index) const {
     if (inner_ == 1) return index / extent_ / each_;
     return index / (extent_ * inner_) * tiles_ + index % inner_ / kTile;
   }
 
-  // For each vector of a piece, length / its norm.
+  // For each vector of a piece, length divided by its norm.
   using Factors = std::vector<double>;
   Factors FindFactors(int64_t piece) const {
     std::array<float, kTile> x;
@@ -124,10 +124,10 @@ class NormalizedFiller final : public Filler {
   const Stream stream_;
   const double length_;
   const int64_t extent_;  // the dimension's extent
-  const int64_t inner_;   // Vectors side by side: the number of elements behind the dimension.
+  const int64_t inner_;   // Adjacent vectors: the number of elements after the dimension.
   const int64_t vectors_;
-  const int64_t each_;   // Vectors of a piece of work, if vectors follow one another.
-  const int64_t tiles_;  // Pieces of the vectors that lie side by side, otherwise.
+  const int64_t each_;   // Vectors in a piece of work, if vectors follow one another.
+  const int64_t tiles_;  // Otherwise, the pieces of the adjacent vectors.
   mutable SharedWork<Factors> work_;
 };
 

@@ -1,5 +1,5 @@
-// Makes the values of an orthogonal matrix: it is made whole, once for all boxes of it that are at
-// work, and boxes are copied from it.
+// Generates the values of an orthogonal matrix. The whole matrix is generated once for all its
+// boxes at work, which are copied from it.
 
 #include <algorithm>
 #include <cstdint>
@@ -21,8 +21,8 @@
 namespace shardinit {
 namespace {
 
-// The matrix has rows x columns elements. Its columns are orthonormal if they are fewer, else its
-// rows.
+// The matrix has rows x columns elements. Its columns are orthonormal, or its rows if there are
+// fewer rows.
 class WholeMatrix {
  public:
   WholeMatrix(const Stream& stream, double gain, OrthogonalSize size)
@@ -36,7 +36,7 @@ class WholeMatrix {
         reflections_([this](int64_t b) { return MakeBlock(b); }),
         panels_([this](int64_t p) { return MakePanel(p); }) {}
 
-  // Returns the elements, row-major. Makes them first; threads that come meanwhile take part.
+  // Returns the elements, row-major. Generates them first; threads that arrive meanwhile take part.
   const float* Values() {
     if (const MatrixMaker make = FillEngineOf(*stream_.engine).matrix) {
       std::call_once(allocated_, [&] {
@@ -53,7 +53,7 @@ class WholeMatrix {
   }
 
  private:
-  struct Made {};  // The pieces lie in the members below.
+  struct Made {};  // The pieces are stored in the members below.
 
   void Allocate() {
     vectors_ = AllocateNumbers<float>(VectorsBefore(longer_, std::ssize(blocks_)), size_);
@@ -108,7 +108,7 @@ class WholeMatrix {
   SharedWork<Made> reflections_, panels_;
 };
 
-// Returns the matrix that boxes at work have already, or a new one.
+// Returns the matrix that boxes at work already have, or a new one.
 std::shared_ptr<WholeMatrix> FindMatrix(const Stream& stream, double gain, OrthogonalSize size) {
   static std::mutex mutex;
   static std::map<std::tuple<Stream, double, int64_t, int64_t>, std::weak_ptr<WholeMatrix>>
@@ -162,7 +162,7 @@ class OrthogonalFiller final : public Filler {
         base += at[d] * stride_[d];
         zero |= d != last && centre_[d] >= 0 && at[d] != centre_[d];
       }
-      // A stretch lies along the last dimension.
+      // A stretch is along the last dimension.
       const int64_t n = std::min(in_run, shape_[last] - at[last]);
       for (int64_t i = 0; i < n; ++i, to += bytes) {
         const bool off = zero || (centre_[last] >= 0 && at[last] + i != centre_[last]);
@@ -176,7 +176,7 @@ class OrthogonalFiller final : public Filler {
   DType dtype_;
   Shape shape_;
   // For each dimension: how far apart its neighbours are in the matrix, and the only index along it
-  // where the matrix is, or -1.
+  // that contains the matrix, or -1.
   Shape stride_, centre_;
   std::shared_ptr<WholeMatrix> matrix_;
 };

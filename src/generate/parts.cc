@@ -1,4 +1,4 @@
-// Makes tensors that have parts, `init: {parts: …}`: each part is made as a tensor of its own.
+// Generates tensors that have parts, `init: {parts: …}`, each part like a tensor of its own.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ class PartsFiller final : public Filler {
       try {
         own->filler->Fill(Runs(start, {}, made), 0, made, at);
       } catch (const Error& error) {
-        // A part tells its own indices of an element, since it knows no other tensor.
+        // A part reports indices within the part, because it does not know the whole tensor.
         if (error.code() != ExitCode::kUsage || own->begin == 0) throw;
         throw Error(
             error.code(),
@@ -64,13 +64,13 @@ class PartsFiller final : public Filler {
   }
 
  private:
-  // Of each stretch of `block_` elements it makes `length`, from `begin` on.
+  // Generates `length` elements, from `begin` on, in each stretch of `block_` elements.
   struct OwnFiller {
     int64_t begin, length;
     std::unique_ptr<const Filler> filler;
   };
   const int64_t bytes_, axis_;
-  int64_t block_, row_;  // elements of an index before the parts' dimension, and of one along it
+  int64_t block_, row_;  // elements in one index before the parts' dimension, and in one along it
   std::vector<OwnFiller> fillers_;
 };
 

@@ -19,7 +19,7 @@ bool Preparations::Use(const std::vector<Preparation>& needs) {
       if (held != held_.end() && held->second.users == 0) idle -= held->second.bytes;
     }
     if (boxes_ > 0 && bytes_ - idle + added > limit_) return false;
-    // After this loop, none that this box needs is idle.
+    // After this loop, no preparation that this box needs is idle.
     for (const Preparation& need : needs) {
       if (const auto held = held_.find(need.drawn); held != held_.end()) ++held->second.users;
     }

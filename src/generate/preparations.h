@@ -1,5 +1,5 @@
-// Decides what boxes need whole before their first element, such as an orthogonal matrix, is in
-// memory, for how many boxes, and what gives way to what.
+// Manages preparations: data that boxes need whole before their first element, such as an
+// orthogonal matrix. Decides how many are in memory, and which are dropped first.
 #pragma once
 
 #include <cstdint>
@@ -12,35 +12,36 @@
 
 namespace shardinit {
 
-// A drawn tensor that a box needs whole, and about how much memory this takes.
+// A drawn tensor that a box needs whole, and approximately how much memory this takes.
 struct Preparation {
   const Tensor* drawn;
   int64_t bytes;
 };
 
-// Holds as many preparations as fit in the limit, but always those of one box. A preparation that
-// no box at work needs is kept for the boxes of later ranks while it fits. Of these the one used
-// last gives way first: ranks need the same ones in the same order, so it is needed last again.
+// Holds as many preparations as fit in the limit, but always those that one box needs. Idle ones,
+// which no box at work needs, are kept for the boxes of later ranks while they fit. The most
+// recently used one is dropped first: ranks need the same ones in the same order, so it will be
+// needed last.
 class Preparations {
  public:
-  // The result of `hold` for a tensor keeps the tensor's preparation while it lives.
+  // The result of `hold` keeps a tensor's preparation alive.
   using Hold = std::function<std::shared_ptr<const void>(const Tensor& drawn)>;
 
   Preparations(int64_t limit, Hold hold) : limit_(limit), hold_(std::move(hold)) {}
 
   bool AreHeld(const std::vector<Preparation>& needs) const;
-  // Begins a box that needs these. False: it has to wait until another one ends.
+  // Begins a box with these needs. Returns false if the box must wait until another one ends.
   bool Use(const std::vector<Preparation>& needs);
-  // Ends a box that needed these.
+  // Ends a box with these needs.
   void Release(const std::vector<Preparation>& needs);
 
-  int64_t bytes() const { return bytes_; }  // bytes of all that is held
+  int64_t bytes() const { return bytes_; }  // all held bytes
 
  private:
   struct Held {
     int64_t bytes;
     int users = 0;          // boxes at work
-    int64_t last_used = 0;  // The number of the last Release() of it; larger: later.
+    int64_t last_used = 0;  // The number of the latest Release() of it; larger: later.
     std::shared_ptr<const void> holder;
   };
   // Drops idle preparations until `added` more bytes fit or none is idle.

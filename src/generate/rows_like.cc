@@ -1,4 +1,4 @@
-// Makes rows that are like those of a source, `init: {rows_like: …}`.
+// Generates rows that resemble the rows of a source, `init: {rows_like: …}`.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Work in pieces that threads share as they come.
+// Shares pieces of work among threads as they arrive.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 
 namespace shardinit {
 
-// Pieces are numbered from 0, and there may be any number of them: memory is taken for those that
-// are asked for, a few hundred neighbours at a time.
+// Pieces are numbered from 0, and there may be any number of them. Memory is allocated only for
+// requested pieces, a few hundred neighbours at a time.
 template <typename Piece>
 class SharedWork {
   enum State : uint8_t { kNew, kBegun, kMade };
@@ -31,8 +31,8 @@ class SharedWork {
   // `make(i)` makes piece i, on any thread.
   explicit SharedWork(std::function<Piece(int64_t)> make) : make_(std::move(make)) {}
 
-  // Makes those of the pieces first … last - 1 that nobody has begun, and returns when all of them
-  // are made. Throws the first exception of a piece, to every caller. A signal ends it between two
+  // Makes the pieces of first … last - 1 that no thread has begun, and returns when all of them are
+  // made. Throws the first exception of a piece, to every caller. A signal ends it between two
   // pieces.
   void Finish(int64_t first, int64_t last) {
     for (int64_t piece = first; piece < last; piece = EndOfGroup(piece)) {
@@ -54,8 +54,8 @@ class SharedWork {
     }
   }
 
-  // Looks pieces up, and makes those that are not made yet. Each thread has its own, as it
-  // remembers where it was.
+  // Looks up pieces and makes missing ones. Each thread needs its own Reader, which remembers its
+  // position.
   class Reader {
    public:
     explicit Reader(SharedWork& work) : work_(work) {}

@@ -1,4 +1,4 @@
-// The part of a source's tensor that one thread has at hand.
+// Keeps the part of a source's tensor that one thread has in memory.
 #pragma once
 
 #include <algorithm>
@@ -23,16 +23,16 @@ class SourceCells {
         cells_(static_cast<size_t>(
             std::clamp<int64_t>(kBytes / (tensor.cell_elements() * bytes_), 2, 256))) {}
 
-  // Returns how many cells, in any order, can be at hand at once.
+  // Returns how many cells, in any order, can be in memory at once.
   int64_t capacity() const { return std::ssize(cells_); }
 
-  // Returns where the element of this row-major index is in memory, with those that follow it:
-  // `*count` is how many there are, and becomes at most that. It is good until the next call.
+  // Returns the address of the element with this row-major index and the elements after it. Reduces
+  // `*count` to the number of elements there. The address is valid until the next call.
   const uint8_t* At(int64_t element, int64_t* count) {
     const int64_t in_cell = tensor_.cell_elements(), number = element / in_cell;
     if (number >= stretch_.number && number < stretch_.end) return In(stretch_, element, count);
     const int64_t wanted = (element + *count - 1) / in_cell - number + 1;
-    // Those who read cell after cell read more of them at a time.
+    // Reads more cells at a time for callers that read cell after cell.
     ahead_ = number == next_ ? std::min(2 * ahead_, longest_) : 1;
     const int64_t many = std::min(std::max(wanted, ahead_), longest_);
     Cells& cells = many > 1 ? stretch_ : cells_[Slot(number)];
@@ -42,15 +42,15 @@ class SourceCells {
   }
 
  private:
-  // The most bytes of cells that are kept, and of those that are read together.
+  // The most bytes of cells that are kept, and that are read together.
   static constexpr int64_t kBytes = 2 << 20, kStretch = 256 << 10;
-  // Cells that follow one another, from `number` to before `end`.
+  // Consecutive cells, from `number` up to `end` (exclusive).
   struct Cells {
     int64_t number = -1, end = -1;
     std::vector<uint8_t> bytes = {};
   };
 
-  // Cells that lie at equal distances, as those of a column do, have slots of their own.
+  // Cells at equal distances, such as the cells of a column, have different slots.
   size_t Slot(int64_t number) const {
     return static_cast<size_t>((static_cast<uint64_t>(number) * 0x9e3779b97f4a7c15) >> 32) %
            cells_.size();
@@ -59,7 +59,7 @@ class SourceCells {
   void Read(int64_t number, int64_t many, Cells* cells) {
     const int64_t in_cell = tensor_.cell_elements(), begin = number * in_cell;
     const int64_t end = std::min(begin + many * in_cell, tensor_.elements());
-    *cells = {-1, -1, std::move(cells->bytes)};  // so that nothing is taken if reading fails
+    *cells = {-1, -1, std::move(cells->bytes)};  // invalid if reading fails
     cells->bytes.resize(static_cast<size_t>((end - begin) * bytes_));
     tensor_.ReadCells(number, CeilDiv(end - begin, in_cell), cells->bytes.data());
     cells->number = number;
@@ -74,13 +74,13 @@ class SourceCells {
 
   const SourceTensor& tensor_;
   const int64_t bytes_, longest_;
-  int64_t next_ = -1, ahead_ = 1;  // the cell behind those of the last call
+  int64_t next_ = -1, ahead_ = 1;  // the cell after the cells of the last call
   Cells stretch_;
   std::vector<Cells> cells_;
 };
 
 // Sets places[i] to the row-major index of the element at index[0][i], index[1][i], …. Returns the
-// first i for which there is none, or `count`.
+// first i for which that element does not exist, or `count`.
 inline int64_t FindPlaces(const Shape& shape, std::span<const double* const> index, int64_t count,
                           int64_t* places) {
   std::fill_n(places, count, 0);
@@ -99,11 +99,11 @@ inline int64_t FindPlaces(const Shape& shape, std::span<const double* const> ind
   return good;
 }
 
-// Elements whose places in a source are found before any is read: with more of them a thread would
-// take more than 12 MiB for it.
+// The number of elements whose places in a source are found before any is read. With more, a thread
+// would need more than 12 MiB for this.
 inline constexpr int64_t kGathered = 1 << 20;
 
-// Returns how often a place is in another cell than the one before.
+// Returns how often a place is in a different cell than the place before it.
 inline int64_t CellChanges(std::span<const int64_t> places, int64_t in_cell) {
   int64_t changes = 0;
   for (size_t i = 1; i < places.size(); ++i) {
@@ -112,13 +112,13 @@ inline int64_t CellChanges(std::span<const int64_t> places, int64_t in_cell) {
   return changes;
 }
 
-// Returns the numbers of the places, those in one cell together; empty: they are so already.
+// Returns an order of the places that keeps places of one cell together; empty: they already are.
 inline std::vector<uint32_t> OrderInCells(std::span<const int64_t> places, int64_t in_cell) {
   const auto [low, high] = std::minmax_element(places.begin(), places.end());
   const int64_t base = *low / in_cell, size = *high / in_cell - base + 1;
   if (CellChanges(places, in_cell) < size) return {};
   std::vector<uint32_t> order(places.size());
-  // Few places in a large source are not worth a number for each of its cells.
+  // A count for each cell of a large source does not pay off for few places.
   if (size > 4 * kGathered) {
     std::iota(order.begin(), order.end(), 0);
     std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
@@ -135,9 +135,9 @@ inline std::vector<uint32_t> OrderInCells(std::span<const int64_t> places, int64
   return order;
 }
 
-// Calls take(i, length) for stretches of neighbours in the source, cell after cell, so that none is
-// read twice: places[i], …, places[i + length - 1] follow one another. It returns how many of these
-// it took.
+// Calls take(i, length) for stretches of neighbours in the source, cell after cell, so that no cell
+// is read twice. places[i], …, places[i + length - 1] are consecutive. `take` returns how many of
+// these it took.
 template <typename Take>
 void InCells(std::span<const int64_t> places, int64_t in_cell, const Take& take) {
   const std::vector<uint32_t> order = OrderInCells(places, in_cell);

@@ -1,5 +1,5 @@
-// Makes a matrix with zeros at random places of each column: those whose words of draw 1 are the
-// smallest of the column. A shard therefore needs all words of its columns.
+// Generates a matrix with zeros at random places of each column: the places with the smallest words
+// of draw 1 in the column. A shard therefore needs all words of its columns.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -66,8 +66,8 @@ class SparseFiller final : public Filler {
   }
 
  private:
-  // Finishes the columns of a stretch at once, so that threads share them out; but none between two
-  // parts that lie far apart, such as the end of a long row and the beginning of the next one.
+  // Finishes the columns of a stretch at once, so that threads share them. Skips columns between
+  // two parts that are far apart, such as the end of a long row and the beginning of the next one.
   void FinishColumns(const Runs& runs, int64_t first, int64_t count) const {
     int64_t low = columns_, high = -1;
     const auto finish = [&] {
@@ -88,8 +88,8 @@ class SparseFiller final : public Filler {
     finish();
   }
 
-  // The limit of each column of a piece: an element is 0 if its word, followed by its row, is below
-  // it.
+  // The limit for each column of a piece: an element is 0 if its word, followed by its row, is
+  // below the limit.
   using Limits = std::vector<uint64_t>;
   Limits FindLimits(int64_t piece) const {
     const int64_t first = piece * group_, columns = std::min(group_, columns_ - first);
@@ -111,7 +111,7 @@ class SparseFiller final : public Filler {
   const DType dtype_;
   const Stream stream_;
   const int64_t rows_, columns_, zeros_;
-  const int64_t group_;  // columns of a piece of work
+  const int64_t group_;  // columns in a piece of work
   const Sampler normal_;
   mutable SharedWork<Limits> work_;
 };

@@ -1,4 +1,4 @@
-// Makes elements of tensors under the engine torch_cpu.
+// Generates elements of tensors under the engine torch_cpu.
 #include "graph/engines/torch_cpu.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ class TorchFiller final : public Filler {
   const torch_cpu::Drawn drawn_;
 };
 
-// Does what torch.nn.init.sparse_ does: in each column the rows that come first in a random
+// Implements torch.nn.init.sparse_: in each column, the rows that come first in a random
 // permutation are zero.
 class TorchSparseFiller final : public Filler {
  public:
@@ -61,7 +61,7 @@ class TorchSparseFiller final : public Filler {
   }
 
  private:
-  using Zeros = std::vector<bool>;  // for each row of a column whether it is zero
+  using Zeros = std::vector<bool>;  // for each row of a column, whether it is zero
 
   Zeros FindZeros(int64_t column) const {
     Stream stream = torch_cpu::After(drawn_);
@@ -87,7 +87,7 @@ std::unique_ptr<const Filler> TorchFillerOf(const Tensor& tensor) {
   return std::make_unique<TorchFiller>(tensor);
 }
 
-// Adds up in eight sums, so that every compiler gives the same result.
+// Adds up in eight sums, so that every compiler produces the same result.
 double Dot(const double* a, const double* b, size_t n) {
   std::array<double, 8> sums = {};
   size_t i = 0;
@@ -100,9 +100,9 @@ double Dot(const double* a, const double* b, size_t n) {
   return rest;
 }
 
-// Does what torch.nn.init.orthogonal_ does: the result is the factor Q of a matrix of normal
-// numbers, with the signs for which R has a positive diagonal. Orthonormalizing the columns one
-// after another gives the same; here this is done in f64 and twice, which is enough.
+// Implements torch.nn.init.orthogonal_: the result is the factor Q of a matrix of normal numbers,
+// with the signs for which R has a positive diagonal. Orthonormalizing the columns one after
+// another gives the same result. Here this is done in f64 and twice, which is accurate enough.
 void MakeTorchMatrix(const Stream& stream, double gain, const OrthogonalSize& size, float* values) {
   const auto longer = static_cast<size_t>(std::max(size.rows, size.columns)),
              shorter = static_cast<size_t>(std::min(size.rows, size.columns));
@@ -129,7 +129,7 @@ void MakeTorchMatrix(const Stream& stream, double gain, const OrthogonalSize& si
   }
 }
 
-// Numbers that are made all together when the first one is asked for.
+// Numbers that are all generated when the first one is requested.
 template <typename T>
 struct AllNumbers {
   std::once_flag once;
@@ -165,7 +165,7 @@ std::vector<double> SumsOf(const torch_cpu::Drawn& drawn, const TorchRows& rows)
   return sums;
 }
 
-// Returns a draw's elements, of f32, of which each row is sorted.
+// Returns the elements of an f32 draw with each row sorted.
 std::vector<float> SortedOf(const torch_cpu::Drawn& drawn, const TorchRows& rows) {
   std::vector<float> numbers(drawn.elements);
   kernels::FillTorch(drawn, 0, numbers.size(), numbers.data());

@@ -10,12 +10,12 @@
 namespace shardinit {
 namespace {
 
-constexpr size_t kLeaf = 4;  // The most pieces that are looked at one by one.
-// The fewest elements in a row that are worth a call of their own.
+constexpr size_t kLeaf = 4;  // The most pieces that are checked one by one.
+// The fewest contiguous elements that are worth a separate call.
 constexpr int64_t kDirect = 512;
 constexpr int64_t kScratch = 16 << 10;  // Bytes; they stay in the first-level cache.
-constexpr int64_t kLongestRun = 256;    // Elements; fewer runs fit if they are longer.
-// A run that is read, and not made, takes a call, so these are longer: they stay in the
+constexpr int64_t kLongestRun = 256;    // Elements; the longer the runs, the fewer fit.
+// Runs that are read instead of generated need a call each, so these are longer. They stay in the
 // second-level cache.
 constexpr int64_t kLongScratch = 256 << 10, kLongestRead = 2048;
 
@@ -69,7 +69,7 @@ ViewFiller::ViewFiller(const Tensor& tensor, const Box& box, const FillerFunctio
       constant.Edit().dtype = tensor.dtype();
       constant.Edit().distribution = Constant{piece.padding};
       if (is_new) fillers_.push_back(FillerOf(constant));
-      // Every element is the same, so any index will do; these make long runs.
+      // All elements are the same, so any index is acceptable. These indices make long runs.
       for (Piece::Loop& loop : piece.loops) loop.from = loop.stride;
     }
     piece.source = static_cast<int64_t>(it->second);
@@ -91,7 +91,7 @@ std::vector<Preparation> PreparationsOfView(const Tensor& tensor, const Box& box
     const Tensor& whole = drawn[static_cast<size_t>(source)];
     return PreparationsOf(whole, WholeOf(whole.shape()));
   };
-  // Most pieces need nothing, which is quickly seen.
+  // Most pieces need no preparations, which is quick to check.
   const std::vector<Piece>& all = tensor.view()->pieces;
   if (std::all_of(all.begin(), all.end(),
                   [&](const Piece& p) { return needs_of(p.source).empty(); })) {
@@ -120,8 +120,8 @@ void ViewFiller::Fill(int64_t first, int64_t count, void* out) const {
   }
 }
 
-// Chooses the place values of the dimensions and, between them, those that pieces count in. Pieces
-// that lie side by side then differ in a digit.
+// Chooses the place values of the dimensions and, between them, the place values in which pieces
+// count. Adjacent pieces then differ in a digit.
 void ViewFiller::ChoosePlaces(const Shape& shape) {
   places_ = {1};
   int64_t place = 1;
@@ -197,7 +197,7 @@ void ViewFiller::Find(int64_t first, int64_t last, size_t level, Digits* wanted,
     Find(from, to, level + 1, wanted, parts);
   };
   if (end - begin == place) return find_one(first, last);
-  // The first and the last digit may be wanted only in part; those between are wanted with
+  // The first and the last digit may be wanted only in part. The digits between are wanted with
   // everything below them.
   const int64_t whole_begin = first == begin ? begin : begin + place;
   const int64_t whole_end = last == end ? end : end - place;
@@ -229,7 +229,7 @@ void ViewFiller::Search(size_t node, size_t begin, size_t end, const Digits& wan
   Search(2 * node + 2, middle, end, wanted, first, last, parts);
 }
 
-// Makes elements in place if they lie side by side in both tensors.
+// Generates elements in place if they are contiguous in both tensors.
 void ViewFiller::MakePart(const Piece& part, uint8_t* out) const {
   const std::vector<Piece::Loop>& loops = part.loops;
   const Filler& filler = *fillers_[static_cast<size_t>(part.source)];
@@ -238,7 +238,7 @@ void ViewFiller::MakePart(const Piece& part, uint8_t* out) const {
   }
   if (loops.back().stride != 1 || loops.back().from != 1) return MakeMoved(part, out);
   const int64_t length = loops.back().extent;
-  size_t packed = loops.size() - 1;  // Loops from here on follow one another without a gap.
+  size_t packed = loops.size() - 1;  // Loops from here on are contiguous.
   int64_t count = length;
   while (packed > 0 && loops[packed - 1].stride == count) count *= loops[--packed].extent;
   if (packed > 0 && count < kDirect) return MakeMoved(part, out);
@@ -252,8 +252,8 @@ void ViewFiller::MakePart(const Piece& part, uint8_t* out) const {
           });
 }
 
-// Two loops make a tile: the one along the drawn tensor's last dimension, and the one along the
-// stored tensor's.
+// Two loops form a tile: the loop along the drawn tensor's last dimension, and the loop along the
+// stored tensor's last dimension.
 void ViewFiller::MakeMoved(const Piece& part, uint8_t* out) const {
   std::vector<Piece::Loop> loops = part.loops;
   const auto take = [&](auto is_wanted) -> Piece::Loop {

@@ -1,4 +1,4 @@
-// One long file: threads that fill, hash and write blocks share one state under one lock.
+// Implements Workers. The file is long because all threads share one state under one lock.
 #include "generate/workers.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ struct Waiting {
   BoxTask task;
   std::shared_ptr<Group> group;
   std::vector<Preparation> needs;
-  int64_t number;  // of those that were submitted
+  int64_t number;  // in order of submission
 };
 
 // A box at work.
@@ -48,9 +48,9 @@ struct Job : BoxWork {
   // The pool's mutex guards these, except the atomic `unwritten`.
   int64_t next_block = 0;             // the next block to generate
   int64_t next_hash = 0;              // the next block to hash
-  bool hashing = false;               // Some thread holds `hash`.
-  std::map<int64_t, uint8_t*> ahead;  // Generated blocks that wait for their turn to be hashed.
-  std::atomic<int64_t> unwritten;     // Blocks, counting those not yet made.
+  bool hashing = false;               // Some thread owns `hash`.
+  std::map<int64_t, uint8_t*> ahead;  // Generated blocks that wait to be hashed.
+  std::atomic<int64_t> unwritten;     // Blocks, including those not yet generated.
 };
 using JobPtr = std::shared_ptr<Job>;
 
@@ -66,8 +66,8 @@ int64_t Bytes(const BoxTask& task) {
   return ElementCount(task.box.shape) * InfoOf(task.tensor->dtype()).bytes;
 }
 
-// Returns the order in which tasks are taken: the largest first, or as they stand. Returns
-// pointers, since the tasks themselves are large and can be a million.
+// Returns the order in which tasks are taken: the largest first, or as given. Returns pointers,
+// because tasks are large and there can be a million.
 std::vector<BoxTask*> InOrder(std::vector<BoxTask>& tasks, bool as_they_stand) {
   std::vector<std::pair<int64_t, BoxTask*>> order;
   order.reserve(tasks.size());
@@ -90,7 +90,7 @@ void WriteBlock(const Block& block, WorkCounters& counters) {
 struct Lane {
   bool busy() const { return work.box != nullptr; }
 
-  JobPtr job;  // The job that the lane keeps to while it has work.
+  JobPtr job;  // The job that the lane keeps while the job has work.
   BlockWork work;
 };
 
@@ -177,8 +177,8 @@ class Workers::Pool {
     Stop();
   }
 
-  // Runs a generating thread. It works on two boxes at once, since hashing two takes the time of
-  // one.
+  // Runs a generating thread. It works on two boxes at once, because hashing two takes as long as
+  // hashing one.
   void Generate() {
     Lane lanes[2];
     std::unique_lock lock(mutex_);
@@ -201,7 +201,7 @@ class Workers::Pool {
     }
   }
 
-  // Needs the lock. Gives idle lanes something to do. Returns whether any lane has.
+  // Needs the lock. Gives idle lanes work. Returns whether any lane has work.
   bool FillLanes(Lane (&lanes)[2]) {
     for (int i = 0; i < 2; ++i) {
       Lane &lane = lanes[i], &other = lanes[1 - i];
@@ -227,14 +227,14 @@ class Workers::Pool {
     return lanes[0].busy() || lanes[1].busy();
   }
 
-  // Needs the lock. Returns whether the next task in order is one that needs preparations.
+  // Needs the lock. Returns whether the next task in order needs preparations.
   bool IsPreparedFirst() const {
     return !pending_prepared_.empty() &&
            (pending_.empty() || pending_prepared_.front().number < pending_.front().number);
   }
 
-  // Needs the lock. Takes the next work of the lane's job: hashing a block that others made ahead,
-  // else making one.
+  // Needs the lock. Takes the next work of the lane's job: hashing a block that was generated
+  // ahead, or generating one.
   bool Take(Lane* lane) {
     Job& job = *lane->job;
     const bool ready =
@@ -268,9 +268,9 @@ class Workers::Pool {
     return true;
   }
 
-  // Needs the lock. Returns whether there is a job whose filler wants to be prepared. One at a time
-  // is prepared, by all threads that have nothing better to do. Jobs that need only what is held
-  // already go first.
+  // Needs the lock. Returns whether there is a job whose filler needs preparation. One job at a
+  // time is prepared, by all otherwise idle threads. Jobs that need only held preparations go
+  // first.
   bool PickPreparation() {
     if (!preparing_.empty()) return true;
     if (pending_prepared_.empty() || (in_order_ && !IsPreparedFirst())) return false;
@@ -301,8 +301,8 @@ class Workers::Pool {
     work_.notify_all();
   }
 
-  // Needs the lock. A block that is done waits for its hash, goes on to the writers, or is
-  // finished. The last block of a box settles its digest first.
+  // Needs the lock. A completed block waits for its hash, goes on to the writers, or is finished.
+  // The last block of a box first settles the box's digest.
   void Settle(Lane* lane, std::unique_lock<std::mutex>& lock) {
     BlockWork work = std::exchange(lane->work, {});
     Block block{lane->job, work.index, work.data, std::move(work.writes)};
@@ -310,7 +310,7 @@ class Workers::Pool {
     if (job.task.pass) {
       if (job.task.pass->IsDone()) {
         ++job.next_hash;
-        --job.unwritten;  // The pass has one count beside its blocks.
+        --job.unwritten;  // The pass has one count in addition to its blocks.
       }
       return Pass(std::move(block), lock);
     }
@@ -370,15 +370,15 @@ class Workers::Pool {
       free_.GiveBack(block.data);
       if (last && !block.job->needs.empty()) preparations_.Release(block.job->needs);
     }
-    // All are woken, since not every thread has a use for the block: nobody but its thread goes on
-    // with a pass.
+    // Wakes all threads, because not every thread can use the block: only a pass's own thread
+    // continues the pass.
     if (last || had_none) work_.notify_all();
     if (last && --group->unfinished == 0) FinishGroup(group);
   }
 
   void FinishGroup(const std::shared_ptr<Group>& group) {
     if (group->done) group->done();
-    group->done = nullptr;  // This releases what it holds, such as open files.
+    group->done = nullptr;  // Releases the resources that it holds, such as open files.
     {
       const std::lock_guard lock(mutex_);
       ++finished_;
@@ -396,7 +396,7 @@ class Workers::Pool {
   Blocks free_;
   std::deque<Waiting> pending_;
   std::deque<Waiting> pending_prepared_;  // tasks that need preparations
-  std::list<JobPtr> preparing_;           // One at most.
+  std::list<JobPtr> preparing_;           // at most one
   Preparations preparations_;
   std::list<JobPtr> active_;  // jobs with blocks left to generate
   std::deque<Block> unwritten_;
@@ -404,7 +404,7 @@ class Workers::Pool {
   int64_t finished_ = 0;   // groups
   bool stopped_ = false;
   std::exception_ptr failure_;
-  // Threads are last: they end before all that they use.
+  // Threads are declared last, so that they end before anything they use.
   Threads threads_;
 };
 

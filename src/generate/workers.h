@@ -1,17 +1,18 @@
-// Makes, hashes and writes boxes on all cores, as fast as the slowest of the three allows.
+// Generates, hashes and writes boxes on all cores, as fast as the slowest of the three allows.
 //
-// A box is divided into blocks. Any thread generates blocks in any order. Whoever holds the box's
-// hash hashes them in order (SHA-256 is sequential). Threads of their own write them in any order,
-// so that disk and CPU overlap. A thread keeps to two boxes while there are others to take: it
-// hashes each piece while that is in its cache, and both boxes' in the time of one. When no box is
-// left to take, threads generate ahead for the boxes at work, so that even a single large box runs
-// at the speed of one core's SHA-256, not at that of one core doing everything. Large boxes go
-// first, which keeps the end of a job short.
+// A box is divided into blocks. Any thread generates blocks, in any order. The thread that owns the
+// box's hash hashes them in order (SHA-256 is sequential). Separate threads write them in any
+// order, so that disk and CPU overlap.
 //
-// A pass over several boxes is one thread's work: it goes on in order, block by block.
+// While boxes remain, a thread keeps to two. It hashes each piece while the piece is in its cache,
+// and hashes both boxes in the time of one. When no box remains, threads generate ahead for the
+// boxes at work. So even a single large box runs at the speed of one core's SHA-256, not of one
+// core doing everything. Large boxes go first, which keeps the end of a job short.
+//
+// A pass over several boxes is one thread's work: it proceeds in order, block by block.
 //
 // Memory is blocks x block size, whatever the boxes' sizes: a thread that finds no free block waits
-// for the writers. The result depends on none of this.
+// for the writers. The result does not depend on any of this.
 #pragma once
 
 #include <atomic>
@@ -27,27 +28,27 @@
 namespace shardinit {
 
 struct WorkerOptions {
-  int jobs = 0;                // Threads that generate and hash; 0: as many as there are cores.
+  int jobs = 0;                // Threads that generate and hash; 0: the number of cores.
   int writers = 0;             // Threads that write; 0: none, for digests.
   int64_t memory = 160 << 20;  // the most bytes of all blocks
   // Blocks are longer than is best for writing, as far as the memory allows.
   bool has_long_blocks = false;
-  // Boxes are taken in the order in which they were submitted, for sinks that keep what they have
-  // in memory until the bytes before it are there, too.
+  // Boxes are taken in the order of submission, for sinks that keep bytes in memory until the bytes
+  // before them arrive.
   bool in_order = false;
 };
 
-// The number of blocks and their size that `options` give; gen's memory is about their product.
+// The number and size of blocks for `options`. gen's memory is about their product.
 struct BlockLayout {
   int64_t count, bytes;
 };
 BlockLayout BlocksFor(const WorkerOptions& options);
 
-// Holds the memory in which values are made, in pieces of one size. Not thread-safe: the caller
-// locks.
+// Holds the memory in which values are generated, in pieces of one size. Not thread-safe: the
+// caller locks.
 class Blocks {
  public:
-  // Throws Error (kWorld) if there is not that much memory.
+  // Throws Error (kWorld) if there is not enough memory.
   explicit Blocks(const BlockLayout& layout);
   ~Blocks();
   Blocks(const Blocks&) = delete;
@@ -86,13 +87,13 @@ class Timer {
 
 class Sink;
 
-// The place where a box's bytes go.
+// Where a box's bytes go.
 struct BoxOutput {
-  const Sink* file = nullptr;  // Null: nowhere, only the digest is wanted.
+  const Sink* file = nullptr;  // Null: only the digest is wanted.
   int64_t offset = 0;
 };
 
-// Gives elements first … first + count - 1 of a box, from several threads.
+// Writes elements first … first + count - 1 of a box to `out`, from several threads.
 using BoxElements = std::function<void(int64_t first, int64_t count, void* out)>;
 
 // A write that a box needs.
@@ -102,16 +103,16 @@ struct BoxWrite {
   int64_t bytes, offset;  // byte count and offset in the file
 };
 
-// Boxes that are made together, in one pass over their sources.
+// Boxes that are generated together, in one pass over their sources.
 class BoxPass {
  public:
   virtual ~BoxPass() = default;
 
   virtual int64_t bytes() const = 0;  // The bytes of all of these boxes.
-  // Makes and hashes the next part of the boxes in so many bytes of memory. Returns how many of
-  // their bytes that is. One thread at a time calls it.
+  // Generates and hashes the next part of the boxes in `bytes` bytes of memory. Returns how many
+  // bytes of the boxes that is. One thread at a time calls it.
   virtual int64_t Make(uint8_t* memory, int64_t bytes, std::vector<BoxWrite>* writes) = 0;
-  virtual bool IsDone() const = 0;  // All bytes are made, and all wanted digests set.
+  virtual bool IsDone() const = 0;  // All bytes are generated, and all wanted digests set.
 };
 
 struct BoxTask {
@@ -120,13 +121,13 @@ struct BoxTask {
   BoxOutput output;
   Digest* digest;                // Receives the SHA-256 of the box's bytes.
   BoxElements source = nullptr;  // Null: the bytes are generated.
-  // Receives the CRC-32 of the bytes, if it is wanted, before the last of them go to the output.
+  // Receives the CRC-32 of the bytes, if wanted, before the last of them go to the output.
   uint32_t* crc = nullptr;
-  // If set, the pass makes its own boxes instead of this one, which is any one of them.
+  // If set, the pass generates its own boxes instead of this one, which is any one of them.
   std::shared_ptr<BoxPass> pass = nullptr;
 };
 
-// Writes under way at once; more of them are no faster.
+// Concurrent writes; more would not be faster.
 inline constexpr int kDefaultWriters = 4;
 
 class Workers {
@@ -138,12 +139,12 @@ class Workers {
   // destroyed.
   void Submit(std::vector<BoxTask> tasks, std::function<void()> done);
 
-  // Waits until the `done` of this many groups has returned, for at most `milliseconds`. Returns
-  // whether they have. Rethrows the first exception of a task or a `done`.
+  // Waits until `done` has returned for this many groups, for at most `milliseconds`. Returns
+  // whether it has. Rethrows the first exception of a task or a `done`.
   bool Wait(int64_t groups, int milliseconds);
 
-  // Waits as long as it takes. Calls `every_tick`, if there is one, about ten times a second.
-  // Throws Interrupted when a signal asks for the end.
+  // Waits without a limit. Calls `every_tick`, if set, about ten times a second. Throws Interrupted
+  // when a signal requests the end.
   void WaitFor(int64_t groups, const std::function<void()>& every_tick);
 
   int64_t finished_groups() const;

@@ -87,10 +87,10 @@ OrthogonalSize SizeOf(const Orthogonal& orthogonal, const Shape& shape) {
   const int64_t longer = std::max(size.rows, size.columns),
                 shorter = std::min(size.rows, size.columns);
   const auto l = static_cast<double>(longer), s = static_cast<double>(shorter);
-  // For each element of column j and each element of the reflections 0 … j, there are a
+  // For each element of column j and each element of the reflections 0 … j, there is a
   // multiplication and an addition, twice.
   size.operations = 4 * ((l - s) * s * (s + 1) / 2 + s * (s + 1) * (2 * s + 1) / 6);
-  // Memory holds the f32 numbers of the matrix and of the reflections' vectors.
+  // Memory contains the f32 numbers of the matrix and of the reflections' vectors.
   size.bytes = 4 * (l * s + l * s - s * s / 2);
   return size;
 }

@@ -1,5 +1,5 @@
-// An initializer lowers to one of these distributions. The set is closed: shardinit-values(7) lists
-// the operations of each alternative.
+// Defines the distributions that initializers lower to. The set is closed: shardinit-values(7)
+// lists the operations of each alternative.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace shardinit {
 class CheckedFile;
 
 // A member of a distribution: its key in plan.json, its place in the struct, and the word before it
-// in text for people. The text leaves out a member whose `words` is null.
+// in text for people. The text omits a member whose `words` is null.
 template <typename Owner, typename Value>
 struct Member {
   std::string_view key;
@@ -32,7 +32,7 @@ struct Member {
 template <typename Owner, typename Value>
 Member(std::string_view, Value Owner::*, const char*) -> Member<Owner, Value>;
 
-// Each distribution lists its members once: text, plan.json and equality follow from the list.
+// Each distribution lists its members once. Text, plan.json and equality follow from the list.
 
 struct Constant {
   double value;
@@ -75,17 +75,17 @@ struct Expression {  // A function of the element's index and of draws.
   static constexpr auto kMembers = std::tuple(Member{"text", &Expression::program, ""});
 };
 
-// Bit d stands for dimension d; a tensor has at most 32.
+// Bit d represents dimension d. A tensor has at most 32 dimensions.
 using DimensionSet = uint32_t;
 std::vector<int64_t> DimensionsOf(DimensionSet set);
 
-// A uniformly distributed matrix with orthonormal columns, or rows if these are fewer, times
+// A uniformly distributed matrix with orthonormal columns (or rows, if there are fewer rows), times
 // `gain`. Two sets of the tensor's dimensions, each in row-major order, number its rows and its
-// columns. A dimension d in neither set holds the matrix at index (shape[d] - 1) / 2, and zeros at
-// all others.
+// columns. A dimension d in neither set contains the matrix at index (shape[d] - 1) / 2, and zeros
+// at all other indices.
 struct Orthogonal {
   double gain;
-  DimensionSet rows, columns;  // `rows` has the first dimension of the two sets.
+  DimensionSet rows, columns;  // `rows` contains the first dimension of the two sets.
 
   static constexpr std::string_view kName = "orthogonal";
   static constexpr auto kMembers = std::tuple(Member{"gain", &Orthogonal::gain, "gain"},
@@ -93,7 +93,7 @@ struct Orthogonal {
                                               Member{"columns", &Orthogonal::columns, nullptr});
 };
 
-// A matrix with `zeros` zeros at random places of each column; its other elements are normal with
+// A matrix with `zeros` zeros at random places of each column. Its other elements are normal with
 // mean 0.
 struct Sparse {
   double std;
@@ -106,7 +106,7 @@ struct Sparse {
 
 inline constexpr int64_t kMaxSparseRows = int64_t{1} << 32;
 
-// Vectors along dimension `axis`, each of this length and of any direction.
+// Vectors along dimension `axis`, each of this length and random direction.
 struct Normalized {
   int64_t axis;
   double length;
@@ -116,23 +116,23 @@ struct Normalized {
                                               Member{"length", &Normalized::length, "length"});
 };
 
-// The elements are those of a file, in row-major order, little-endian.
+// The elements of a file, in row-major order, little-endian.
 struct FromFile {
   std::string sha256;  // the file's hash, in hexadecimal digits
-  // This is null in a plan that was read: it says what a tensor holds, and makes no values.
+  // Null in a plan that was read: such a plan describes tensors, but cannot generate values.
   std::shared_ptr<const CheckedFile> file = nullptr;
 
   static constexpr std::string_view kName = "file";
   static constexpr auto kMembers = std::tuple(Member{"sha256", &FromFile::sha256, "with SHA-256"});
 };
 
-// The elements are those of a tensor that exists, which a source of the spec has.
+// The elements of an existing tensor from a source of the spec.
 struct FromSource {
-  std::string source, tensor;  // the names of the source, and of the tensor in it
-  // The index of each element in that tensor, an expression for each of its dimensions. Without
-  // any, the shapes are equal, and so are the indices.
+  std::string source, tensor;  // the names of the source and of its tensor
+  // The index of each element in that tensor: an expression for each of its dimensions. If empty,
+  // the shapes are equal, and so are the indices.
   std::vector<ProgramPtr> index = {};
-  SourceTensorPtr data = nullptr;  // null in a plan that was read, as a FromFile's `file`
+  SourceTensorPtr data = nullptr;  // null in a plan that was read, as `file` in FromFile
 
   static constexpr std::string_view kName = "source";
   static constexpr auto kMembers = std::tuple(Member{"source", &FromSource::source, ""},
@@ -140,12 +140,12 @@ struct FromSource {
                                               Member{"index", &FromSource::index, "at"});
 };
 
-// Vectors along all dimensions but `axis` (rows, if it is 0) around the mean of those that a
-// source's tensor has: each element is normal with `std` times the standard deviation there.
+// Vectors along all dimensions except `axis` (rows, if it is 0) that resemble a source's vectors:
+// each element is normal around the mean there, with `std` times the standard deviation there.
 struct RowsLike {
   std::string source, tensor;
   int64_t axis;
-  int64_t rows;  // The first so many of the source count.
+  int64_t rows;  // The number of the source's rows that are used, from the first.
   double std;
   SourceTensorPtr data = nullptr;  // null in a plan that was read
 
@@ -156,8 +156,8 @@ struct RowsLike {
                  Member{"std", &RowsLike::std, "std"});
 };
 
-// Along dimension `axis` one part follows another, each made as a tensor of its own shape. The
-// draws of a part have the numbers after those of the parts before it.
+// Parts that follow one another along dimension `axis`, each generated like a tensor of its own
+// shape. The draws of a part are numbered after the draws of the parts before it.
 struct PartList;
 using PartsPtr = std::shared_ptr<const PartList>;
 struct Parts {
@@ -178,8 +178,8 @@ struct Norm {
   static constexpr auto kMembers = std::tuple(Member{"of", &Norm::of, "of"});
 };
 
-// A visitor names each alternative (OneOf names several that are alike), so that the compiler
-// points at each place that lacks a new one.
+// A visitor names each alternative (OneOf names several similar ones), so that the compiler reports
+// each visitor that lacks a new alternative.
 using Distribution =
     std::variant<Constant, Uniform, Normal, TruncatedNormal, Expression, Orthogonal, Sparse,
                  Normalized, FromFile, FromSource, RowsLike, Parts, Norm>;
@@ -191,13 +191,13 @@ struct Part {
 struct PartList {
   std::vector<Part> parts;
 };
-// The shape of a part of a tensor.
+// Returns the shape of a part of a tensor.
 inline Shape ShapeOf(const Part& part, const Parts& parts, Shape whole) {
   whole[static_cast<size_t>(parts.axis)] = part.length;
   return whole;
 }
-// Calls `visit` with each tensor of a source that the distribution takes elements of, as the names
-// of both and the tensor.
+// Calls `visit` for each source tensor whose elements the distribution uses, with the names of the
+// source and the tensor, and the tensor.
 void ForEachSource(const Distribution& distribution,
                    const std::function<void(const std::string& source, const std::string& tensor,
                                             const SourceTensorPtr& data)>& visit);
@@ -226,36 +226,37 @@ bool operator==(const D& a, const D& b) {
   return same;
 }
 
-// Returns whether two distributions are the same in each bit, and in the data behind them. Equal
-// ones may differ in the sign of a zero.
+// Returns whether two distributions are bit-identical, including the data that they refer to.
+// Distributions that compare equal may differ in the sign of a zero.
 bool AreIdentical(const Distribution& a, const Distribution& b);
 
-// The size of an Orthogonal's matrix. The matrix is made whole, whatever part of it is wanted.
+// The size of an Orthogonal's matrix. The whole matrix is generated, whichever part is needed.
 struct OrthogonalSize {
   int64_t rows, columns;
-  double operations, bytes;  // approximate cost of making it
+  double operations, bytes;  // approximate cost of generating it
 };
 OrthogonalSize SizeOf(const Orthogonal& orthogonal, const Shape& shape);
 
 // A matrix that costs more is an error.
 inline constexpr double kMaxOperations = 2e14, kMaxMatrixBytes = 64e9;
 
-// No element is farther from 0 than this: a normal sample is never 7 standard deviations from its
-// mean (shardinit-values(7)). This is 0 for expressions and norms, whose elements are checked one
-// by one when they are made, for sources, and for files, which have elements of the tensor's type.
+// Returns an upper bound for the magnitude of all elements: a normal sample is never 7 standard
+// deviations from its mean (shardinit-values(7)). Returns 0 for expressions and norms, whose
+// elements are checked when generated, for sources, and for files, whose elements have the tensor's
+// type.
 double LargestMagnitude(const Distribution& distribution);
 
-// The distribution as text, such as `normal mean 0 std 0.02`.
+// Returns the distribution as text, such as `normal mean 0 std 0.02`.
 std::string InText(const Distribution& distribution);
 
-// The matrix or the vectors that a distribution makes of a shape, as text: `256 × 576, of
-// dimensions 0 × 1, 2, 3`. This is empty for distributions that make single elements.
+// Returns the matrix or the vectors of a distribution for a shape, as text: `256 × 576, of
+// dimensions 0 × 1, 2, 3`. Returns an empty text for distributions of single elements.
 std::string MatrixInText(const Distribution& distribution, const Shape& shape);
 
-// The number of random calls for one element.
+// Returns the number of random calls for one element.
 int64_t DrawsOf(const Distribution& distribution);
 
-// Whether elements are drawn, and so need their own stream of random words.
+// Returns whether elements are drawn, and so need their own stream of random words.
 inline bool IsRandom(const Distribution& d) { return DrawsOf(d) > 0; }
 
 }  // namespace shardinit

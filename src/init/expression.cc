@@ -1,5 +1,5 @@
-// Initializers whose values are functions of the index. Each row gives the expression that makes
-// them; the row's parameters are names in it.
+// Defines initializers whose values are functions of the index. Each row gives the expression that
+// computes them, in which the row's parameters are names.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -24,7 +24,7 @@ std::optional<std::string> Diagonal(Arguments, const Shape& shape, Span span,
       fmt::format("an identity matrix has 2 dimensions, but this tensor has {}", shape.size()));
 }
 
-// Does what torch.nn.init.dirac_ does: in each group, output channel d passes input channel d.
+// Implements torch.nn.init.dirac_: in each group, output channel d passes on input channel d.
 std::optional<std::string> Dirac(Arguments a, const Shape& shape, Span span,
                                  Diagnostics& diagnostics) {
   if (shape.size() < 3 || shape.size() > 5) {
@@ -57,9 +57,9 @@ constexpr Parameter kStftParameters[] = {
     {"periodic", "1: the window has the period of the frame; 0: it ends as it starts", 0.0},
 };
 
-// Does what keras.initializers.STFT does: returns the real or imaginary parts of the lower half of
-// a discrete Fourier transform, times a window a - (1 - a) cos(2 pi t / period) that may be scaled
-// to a sum of squares or a sum of 1.
+// Implements keras.initializers.STFT: returns the real or imaginary parts of the lower half of a
+// discrete Fourier transform, times a window a - (1 - a) cos(2 pi t / period). The window may be
+// scaled to a sum of squares or a sum of 1.
 std::optional<std::string> Stft(Arguments a, const Shape& shape, Span span,
                                 Diagnostics& diagnostics) {
   if (shape.size() != 3 || shape[1] != 1 || shape[2] < 2) {
@@ -82,8 +82,8 @@ std::optional<std::string> Stft(Arguments a, const Shape& shape, Span span,
   const double low = a[1].word == "hann" ? 0.5 : 0.54, high = 1 - low;
   const bool periodic = a[3].value == 1;
   const int64_t period = std::max<int64_t>(1, shape[0] - (periodic ? 0 : 1));
-  // Over a period, the cosines add up to 0, and their squares to half of the period, or to all of
-  // it if each cosine is 1 or -1.
+  // Over a period, the cosines add up to 0. Their squares add up to half of the period, or to the
+  // whole period if each cosine is 1 or -1.
   const auto count = static_cast<double>(period);
   double sum = low * count, squares = (low * low + high * high * (period > 2 ? 0.5 : 1)) * count;
   if (period == 1) sum = low - high, squares = sum * sum;

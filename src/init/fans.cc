@@ -18,13 +18,13 @@ std::vector<size_t> RestOf(const FanSource& source, size_t dimensions) {
   return rest;
 }
 
-// `rest` has the dimensions that are not batch dimensions, at least two.
+// `rest` contains the dimensions that are not batch dimensions, at least two.
 FanAxes AxesOf(FanOrder order, const std::vector<size_t>& rest) {
   if (order == FanOrder::kOutIn) return {.in = {rest[1]}, .out = {rest[0]}};
   return {.in = {rest[rest.size() - 2]}, .out = {rest.back()}};
 }
 
-// `more` says that there are other dimensions than the two.
+// `more` means that there are more than two dimensions.
 std::string_view NameOf(FanOrder order, bool more) {
   if (order == FanOrder::kOutIn) return more ? "[out, in, …]" : "[out, in]";
   return more ? "[…, in, out]" : "[in, out]";
@@ -44,8 +44,8 @@ Reported Fans::Report(std::string message, std::string hint, Diagnostics& diagno
   return diagnostics.Error(place_, std::move(message), std::move(hint));
 }
 
-// Products are exact integers, as a tensor has fewer than 2^63 elements. Each is rounded once, at
-// the end.
+// Products are exact integers, because a tensor has fewer than 2^63 elements. Each is rounded once,
+// at the end.
 double Fans::Combine(std::string_view mode, const FanAxes& axes, std::string_view reason) const {
   const auto fan = [&](std::string_view name, const std::vector<size_t>& own,
                        const std::vector<size_t>& other) {

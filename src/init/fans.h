@@ -1,7 +1,7 @@
-// fan_in is the number of elements of a tensor that meet in one output of its layer; fan_out is the
-// number that one input reaches. Both follow from the whole logical tensor, never from a shard.
-// They also depend on which dimensions are inputs and which are outputs, which a shape alone does
-// not say.
+// Computes fans. fan_in is the number of elements of a tensor that one output of its layer depends
+// on; fan_out is the number that one input affects. Both follow from the whole logical tensor,
+// never from a shard. They also depend on which dimensions are inputs and which are outputs; a
+// shape alone does not determine this.
 //
 // Example: a [5, 5, 64, 128] convolution kernel has inputs in dimension 2 and outputs in dimension
 // 3. Its receptive field is 5 × 5, so fan_in = 64 × 25 = 1600 and fan_out = 128 × 25 = 3200.
@@ -18,7 +18,7 @@
 
 namespace shardinit {
 
-// A spec may give only the order of the dimensions that are not in `batch`, whatever their number.
+// The order of the dimensions that are not in `batch`, whatever their number.
 enum class FanOrder {
   kOutIn,  // [out, in, …], as in torch.nn.init._calculate_fan_in_and_fan_out
   kInOut,  // […, in, out], as in jax.nn.initializers and Keras
@@ -29,7 +29,7 @@ struct FanAxes {
 };
 
 // A spec's statements about the dimensions of a tensor. Dimensions that it does not mention are the
-// receptive field. A batch dimension (the layers of a stack, the experts of a layer) counts in
+// receptive field. A batch dimension (the layers of a stack, the experts of a layer) belongs to
 // neither fan.
 struct FanSource {
   std::optional<FanOrder> order;
@@ -37,23 +37,23 @@ struct FanSource {
   std::vector<size_t> batch;
 };
 
-// Returns the in and out dimensions of a tensor of rank `dimensions`; if the source does not give
-// them, PyTorch's order does. Returns nothing if fewer than two are no batch dimensions.
+// Returns the in and out dimensions of a tensor of rank `dimensions`. If the source does not give
+// them, uses PyTorch's order. Returns nothing if fewer than two non-batch dimensions remain.
 std::optional<FanAxes> DirectionsOf(const FanSource& source, size_t dimensions);
 
-// The fan modes. JAX has all of them, PyTorch and Keras have some.
+// The fan modes. JAX has all of them; PyTorch and Keras have some.
 inline constexpr std::string_view kFanModes[] = {"fan_in", "fan_out", "fan_avg", "fan_geo_avg"};
 
-// One step from what a spec says to the parameters of a distribution:
-// `std = gain / sqrt(fan_in) = 1.41421 / sqrt(4096) = 0.0220971`.
+// One step in computing the parameters of a distribution from a spec: `std = gain / sqrt(fan_in) =
+// 1.41421 / sqrt(4096) = 0.0220971`.
 struct Working {
   std::string name, formula, numbers;
   double value;
-  std::string reason;  // for fans: what settled which dimensions they are
+  std::string reason;  // for fans: how their dimensions were determined
 };
 
 // The fans of one tensor, for an initializer that may need one. Nothing is computed or reported
-// until the initializer asks.
+// until the initializer calls Get().
 class Fans {
  public:
   Fans() = default;
@@ -64,8 +64,8 @@ class Fans {
   // Appends the steps of all later computations to `working`.
   void ExplainIn(std::vector<Working>& working) { working_ = &working; }
 
-  // `mode` is one of kFanModes. If nothing settles which dimensions are in and out, and the two
-  // orders give different numbers, Get() reports both.
+  // Returns the fan for `mode`, one of kFanModes. Reports an error if the in and out dimensions are
+  // unknown and the two orders give different numbers.
   std::optional<double> Get(std::string_view mode, Diagnostics& diagnostics) const;
 
   // The tensor itself, for initializers that need more than its fans. Calling these without a
@@ -77,10 +77,10 @@ class Fans {
   Reported Report(std::string message, std::string hint, Diagnostics& diagnostics) const;
   bool reported() const { return reported_; }
 
-  // Whether the caller wants to know how the numbers are computed.
+  // Returns whether the caller wants to know how the numbers are computed.
   bool explains() const { return working_ != nullptr; }
 
-  // The engine may draw tensors one after another, so that one that is all zeros takes numbers too.
+  // The engine may draw tensors one after another, so that an all-zero tensor also takes numbers.
   void DrawZeros(bool draws) { draws_zeros_ = draws; }
   bool draws_zeros() const { return draws_zeros_; }
 

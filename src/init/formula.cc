@@ -13,7 +13,7 @@ namespace {
 
 using Bindings = std::initializer_list<Formula::Name>;
 
-// Returns `text` with each name replaced by what `of` gives for it.
+// Returns `text` with each name replaced by the result of `of` for it.
 template <typename F>
 std::string Substitute(std::string_view text, Bindings names, F of) {
   constexpr std::string_view kWord =

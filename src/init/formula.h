@@ -1,5 +1,5 @@
-// A formula of an initializer. It is computed from its text, so `explain` shows exactly what was
-// computed.
+// Computes the formula of an initializer from its text, so that `explain` shows exactly the
+// computed formula.
 #pragma once
 
 #include <initializer_list>

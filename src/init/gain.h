@@ -1,5 +1,5 @@
-// The gain of a nonlinearity: the factor that makes up for how much the nonlinearity shrinks what
-// passes through it (torch.nn.init.calculate_gain).
+// Computes the gain of a nonlinearity: the factor that compensates for how much the nonlinearity
+// shrinks its inputs (torch.nn.init.calculate_gain).
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ inline constexpr auto kNonlinearities = [] {
 
 double GainOf(std::string_view nonlinearity, double slope, const Fans& fans);
 
-// The argument is a number or one of kNonlinearities.
+// Returns the gain for a number or one of kNonlinearities.
 double GainOf(const Argument& argument, const Fans& fans);
 
 }  // namespace shardinit

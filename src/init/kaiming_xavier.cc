@@ -1,5 +1,5 @@
-// The uniform and untruncated normal distributions of torch.nn.init. Their standard deviations are
-// computed in PyTorch's order of operations.
+// Implements the uniform and untruncated normal initializers of torch.nn.init. Standard deviations
+// are computed in PyTorch's order of operations.
 #include <fmt/format.h>
 
 #include <span>
@@ -25,20 +25,20 @@ constexpr Parameter kKaiming[] = {
     {"nonlinearity", "which gain", "leaky_relu", kNonlinearities},
 };
 
-// Equation 12 of Glorot and Bengio 2010 has the mean of both fans; torch's xavier_normal_ has
-// std = gain * sqrt(2 / (fan_in + fan_out)).
+// Equation 12 of Glorot and Bengio 2010 uses the mean of both fans. torch's xavier_normal_ uses std
+// = gain * sqrt(2 / (fan_in + fan_out)).
 std::optional<double> XavierStd(Arguments a, const Fans& fans, Diagnostics& diagnostics) {
   if (a[0].word.empty() && !CheckScale("gain", a[0], diagnostics)) return {};
   const auto average = fans.Get("fan_avg", diagnostics);
   if (!average) return {};
   const double gain = GainOf(a[0], fans);
-  // 1 / fan_avg is 2 / (fan_in + fan_out): halving is exact.
+  // 1 / fan_avg equals 2 / (fan_in + fan_out), because halving is exact.
   static const Formula kStd("std", "gain * sqrt(1 / fan_avg)");
   return kStd({{"gain", gain}, {"fan_avg", *average}}, fans);
 }
 
-// He et al. 2015 have this in equations 10, 14 and 15; torch's kaiming_normal_ has
-// std = gain / sqrt(fan).
+// From equations 10, 14 and 15 of He et al. 2015. torch's kaiming_normal_ uses std = gain /
+// sqrt(fan).
 std::optional<double> KaimingStd(Arguments a, const Fans& fans, Diagnostics& diagnostics) {
   if (!CheckMagnitude("a", a[0], diagnostics)) return {};
   if (a[0].value != 0 && a[2].word != "leaky_relu") {
@@ -53,7 +53,7 @@ std::optional<double> KaimingStd(Arguments a, const Fans& fans, Diagnostics& dia
   return kStd({{"gain", GainOf(a[2].word, a[0].value, fans)}, {"fan", *fan, a[1].word}}, fans);
 }
 
-// These lower to a distribution with the standard deviation that `kStd` finds.
+// These lower to a distribution with the standard deviation that `kStd` returns.
 using StdOf = std::optional<double> (*)(Arguments a, const Fans& fans, Diagnostics& diagnostics);
 
 template <StdOf kStd>

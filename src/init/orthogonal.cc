@@ -1,6 +1,6 @@
-// Orthogonal matrices: torch.nn.init.orthogonal_, jax.nn.initializers.orthogonal and
-// delta_orthogonal, keras.initializers.Orthogonal. A tensor with more than two dimensions is read
-// as a matrix; these systems differ in how.
+// Implements orthogonal matrices: torch.nn.init.orthogonal_, jax.nn.initializers.orthogonal and
+// delta_orthogonal, keras.initializers.Orthogonal. These systems differ in how they treat a tensor
+// of more than two dimensions as a matrix.
 #include <fmt/format.h>
 
 #include "init/gain.h"
@@ -32,7 +32,7 @@ DimensionSet AllOf(const Shape& shape) {
   return static_cast<DimensionSet>((uint64_t{1} << shape.size()) - 1);
 }
 
-// Makes a matrix of dimensions `one` against `other`. A matrix and its transpose have the same
+// Returns a matrix of dimensions `one` by `other`. A matrix and its transpose have the same
 // distribution, so `rows` always gets the first dimension.
 std::optional<Distribution> MatrixOf(double gain, DimensionSet one, DimensionSet other,
                                      std::string_view name, const Fans& fans,
@@ -52,7 +52,7 @@ std::optional<Distribution> MatrixOf(double gain, DimensionSet one, DimensionSet
       diagnostics);
 }
 
-// Returns the input and output dimensions, if the spec says which they are.
+// Returns the input and output dimensions, if the spec gives them.
 std::optional<FanAxes> GivenAxes(const Fans& fans) {
   const FanSource& source = fans.source();
   if (!source.axes && !source.order) return {};
@@ -98,8 +98,8 @@ std::optional<Distribution> LowerOrthogonal(Arguments a, const Fans& fans,
                   diagnostics);
 }
 
-// Lowers the convolution of Xiao et al. 2018, which keeps lengths: it is orthogonal at the centre
-// of its receptive field and zero elsewhere.
+// Lowers the convolution of Xiao et al. 2018, which preserves lengths: it is orthogonal at the
+// centre of its receptive field and zero elsewhere.
 std::optional<Distribution> LowerDelta(Arguments a, const Fans& fans, Diagnostics& diagnostics) {
   if (!CheckArguments("delta_orthogonal", a, 3, 5, fans, diagnostics)) return {};
   const Shape& shape = fans.shape();

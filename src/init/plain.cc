@@ -1,4 +1,4 @@
-// Initializers whose parameters are those of their distributions.
+// Defines initializers that have the same parameters as their distributions.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ std::optional<Distribution> LowerUniform(const Parameter* parameters, Arguments 
   if (!CheckMagnitude(low, a[0], diagnostics) || !CheckMagnitude(high, a[1], diagnostics)) {
     return {};
   }
-  // The values are f32, so the bounds must differ as f32.
+  // The values are f32, so the bounds must differ after rounding to f32.
   const auto least = static_cast<float>(a[0].value);
   const auto most = static_cast<float>(a[1].value);
   if (!(least < most)) {
@@ -69,7 +69,7 @@ bool CheckCommon(Arguments a, const Parameter* parameters, Diagnostics& diagnost
                              a[3].value, parameters[2].name, a[2].value));
 }
 
-// Cuts the distribution. What is left of it must be large enough to draw from.
+// Truncates the distribution. The remaining probability must be large enough to draw from.
 std::optional<Distribution> Cut(const TruncatedNormal& cut, const Argument& low,
                                 const Argument& high, Diagnostics& diagnostics) {
   constexpr double kFarthest = 8;
@@ -119,35 +119,35 @@ constexpr Initializer kPlainRows[] = {
      .lower = [](Arguments a, const Fans&, Diagnostics&) -> std::optional<Distribution> {
        return Constant{a[0].value};
      }},
-    // torch.nn.init.uniform_ draws from [0, 1) by default, jax.nn.initializers.uniform from [0,
-    // 0.01), so this has no default.
+    // torch.nn.init.uniform_ defaults to [0, 1), jax.nn.initializers.uniform to [0, 0.01), so this
+    // has no default.
     {.name = "uniform",
      .description = "a uniform distribution on [low, high)",
      .parameters = kBounds,
      .lower = [](Arguments a, const Fans&,
                  Diagnostics& diagnostics) { return LowerUniform(kBounds, a, diagnostics); }},
-    // This is keras.initializers.RandomUniform.
+    // From keras.initializers.RandomUniform.
     {.name = "random_uniform",
      .description = "a uniform distribution on [minval, maxval), as of Keras",
      .parameters = kKerasBounds,
      .lower = [](Arguments a, const Fans&,
                  Diagnostics& diagnostics) { return LowerUniform(kKerasBounds, a, diagnostics); }},
-    // torch.nn.init.normal_ has a default std of 1, jax.nn.initializers.normal one of 0.01, so this
-    // has none.
+    // The std defaults to 1 in torch.nn.init.normal_, to 0.01 in jax.nn.initializers.normal, so
+    // this has no default.
     {.name = "normal",
      .description = "a normal distribution",
      .parameters = kMeanStd,
      .lower = [](Arguments a, const Fans&,
                  Diagnostics& diagnostics) { return LowerNormal("std", a, diagnostics); }},
-    // This is keras.initializers.RandomNormal.
+    // From keras.initializers.RandomNormal.
     {.name = "random_normal",
      .description = "a normal distribution, as of Keras",
      .parameters = kMeanStddev,
      .lower = [](Arguments a, const Fans&,
                  Diagnostics& diagnostics) { return LowerNormal("stddev", a, diagnostics); }},
-    // PyTorch and JAX give cut-offs different meanings, so there are two names.
-    // This is jax.nn.initializers.truncated_normal: cut-offs are in standard deviations, and the
-    // standard deviation is not corrected.
+    // PyTorch and JAX interpret cut-offs differently, so there are two names. This one is
+    // jax.nn.initializers.truncated_normal: cut-offs are in standard deviations, and the standard
+    // deviation is not corrected.
     {.name = "truncated_normal",
      .description =
          "a normal distribution truncated `low` and `high` standard deviations from its mean",
@@ -157,7 +157,7 @@ constexpr Initializer kPlainRows[] = {
        if (!CheckCommon(a, kSigmas, diagnostics)) return {};
        return Cut({a[0].value, a[1].value, a[2].value, a[3].value}, a[2], a[3], diagnostics);
      }},
-    // This is torch.nn.init.trunc_normal_: cut-offs are values of the element itself.
+    // From torch.nn.init.trunc_normal_: cut-offs are values of the element itself.
     {.name = "trunc_normal",
      .description = "a normal distribution truncated at the values `a` and `b`",
      .parameters = kAbsolute,
@@ -178,7 +178,7 @@ constexpr Initializer kPlainRows[] = {
 };
 
 constexpr Initializer kColumnsRows[] = {
-    // This is torch.nn.init.sparse_ (Martens 2010).
+    // From torch.nn.init.sparse_ (Martens 2010).
     {.name = "sparse",
      .description = "zeros at random places of each column, normal elsewhere, as of PyTorch",
      .parameters = kSparsityStd,
@@ -196,7 +196,7 @@ constexpr Initializer kColumnsRows[] = {
              fmt::format("`sparse` needs 2 dimensions, but this tensor has {}", rank), "",
              diagnostics);
        }
-       // 32 bits besides those that are drawn tell the places in a column apart.
+       // Places in a column are distinguished by 32 bits in addition to the drawn ones.
        if (const int64_t rows = fans.shape()[0]; rows > kMaxSparseRows) {
          return fans.Report(
              fmt::format("a `sparse` matrix has at most {} rows, but this one has {}",
@@ -206,7 +206,7 @@ constexpr Initializer kColumnsRows[] = {
        const double zeros = std::ceil(a[0].value * static_cast<double>(fans.shape()[0]));
        return Sparse{a[1].value, static_cast<int64_t>(zeros)};
      }},
-    // This makes rows or columns on a sphere, as in nGPT (Loshchilov et al. 2024).
+    // Produces rows or columns on a sphere, as in nGPT (Loshchilov et al. 2024).
     {.name = "normalized",
      .description = "vectors along `axis`, of one length and any direction",
      .parameters = kAxisLength,

@@ -1,5 +1,4 @@
-// Tells which sampler draws the elements of a distribution, if each is made of its own random
-// words.
+// Finds the sampler for a distribution whose elements are each drawn from their own random words.
 #pragma once
 
 #include "init/distribution.h"

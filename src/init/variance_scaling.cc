@@ -1,6 +1,5 @@
-// The distributions of jax.nn.initializers and keras.initializers whose variance is scale / fan,
-// and their named cases. Their *_normal are truncated, unlike those of torch.nn.init in
-// kaiming_xavier.cc.
+// Implements the initializers of JAX and Keras whose variance is scale / fan, and their named
+// cases. Their *_normal are truncated, unlike torch.nn.init's in kaiming_xavier.cc.
 #include <array>
 
 #include "base/error.h"
@@ -22,8 +21,8 @@ double Compute(const Formula& formula, const Scaling& s, const Fans& fans) {
 using Shaped = std::optional<Distribution> (*)(const Scaling& scaling, Span cause, const Fans& fans,
                                                Diagnostics& diagnostics);
 
-// The divisor is the standard deviation of the standard normal distribution cut at -2 and 2, as
-// both systems write it: sqrt(1 - 4 φ(2) / (2 Φ(2) - 1)).
+// The divisor is the standard deviation of the standard normal distribution truncated at -2 and 2,
+// as both systems write it: sqrt(1 - 4 φ(2) / (2 Φ(2) - 1)).
 std::optional<Distribution> TruncatedOf(const Scaling& scaling, Span cause, const Fans& fans,
                                         Diagnostics& diagnostics) {
   static const Formula kStd("std", "sqrt(scale / fan) / 0.87962566103423978");
@@ -49,7 +48,7 @@ struct Form {
   Shaped of;
 };
 
-// JAX says `normal` where Keras says `untruncated_normal`. (For old specs, Keras reads `normal` as
+// JAX's `normal` is Keras's `untruncated_normal`. (For old specs, Keras reads `normal` as
 // `truncated_normal`; here it has JAX's meaning.)
 constexpr Form kForms[] = {
     {"truncated_normal", TruncatedOf},
@@ -64,7 +63,7 @@ constexpr auto kFormNames = [] {
   return names;
 }();
 
-// JAX has no defaults; these are Keras'.
+// These are Keras's defaults. JAX has none.
 constexpr Parameter kScaling[] = {
     {"scale", "a factor of the variance, not negative", 1.0},
     {"mode", "the fan that divides the variance", "fan_in", kFanModes},
@@ -87,7 +86,7 @@ std::optional<Distribution> Case(Arguments, const Fans& fans, Diagnostics& diagn
 }
 
 constexpr Initializer kVarianceScalingRows[] = {
-    // This is jax.nn.initializers.variance_scaling and keras.initializers.VarianceScaling.
+    // From jax.nn.initializers.variance_scaling and keras.initializers.VarianceScaling.
     {.name = "variance_scaling",
      .description = "variance scale / fan, as of JAX and Keras",
      .parameters = kScaling,
@@ -100,21 +99,21 @@ constexpr Initializer kVarianceScalingRows[] = {
        }
        throw Bug("a distribution of the table");
      }},
-    // Equations 12 and 16 of Glorot and Bengio 2010 have variance 2 / (fan_in + fan_out).
+    // Variance 2 / (fan_in + fan_out), from equations 12 and 16 of Glorot and Bengio 2010.
     {.name = "glorot_uniform",
      .description = "uniform with variance 2 / (fan_in + fan_out), as of JAX and Keras",
      .lower = Case<1, true, EvenOf>},
     {.name = "glorot_normal",
      .description = "truncated normal with variance 2 / (fan_in + fan_out), as of JAX and Keras",
      .lower = Case<1, true, TruncatedOf>},
-    // Equation 10 of He et al. 2015 has variance 2 / fan_in.
+    // Variance 2 / fan_in, from equation 10 of He et al. 2015.
     {.name = "he_uniform",
      .description = "uniform with variance 2 / fan_in, as of JAX and Keras",
      .lower = Case<2, false, EvenOf>},
     {.name = "he_normal",
      .description = "truncated normal with variance 2 / fan_in, as of JAX and Keras",
      .lower = Case<2, false, TruncatedOf>},
-    // Equation 16 of LeCun et al. 1998 (Efficient BackProp) has variance 1 / fan_in.
+    // Variance 1 / fan_in, from equation 16 of LeCun et al. 1998 (Efficient BackProp).
     {.name = "lecun_uniform",
      .description = "uniform with variance 1 / fan_in, as of JAX and Keras",
      .lower = Case<1, false, EvenOf>},

@@ -14,7 +14,7 @@
 namespace shardinit::kernels {
 namespace {
 
-// The key is Highway's number of the target: smaller is better.
+// The key is Highway's number of the target; smaller is better.
 std::map<int64_t, Backend>& Entries() {
   static std::map<int64_t, Backend> entries;
   return entries;
@@ -38,7 +38,7 @@ std::span<const Backend> Backends() {
     for (auto& [target, entry] : Entries()) {
       Check(entry.run != nullptr && entry.make_panel != nullptr && entry.run_torch != nullptr,
             "half a backend");
-      // Scalar code is not among the targets that Highway asks the processor for.
+      // Scalar code is not among the targets that Highway detects.
       entry.supported = target == HWY_SCALAR || (hwy::SupportedTargets() & target) != 0;
       entry.name = hwy::TargetName(target);
       rows.push_back(entry);

@@ -1,5 +1,5 @@
-// Backends run jobs, all with the same bits. Today the backends are the instruction sets of
-// Highway: each compiles the -inl.h files, which register themselves here.
+// Selects the backend that runs jobs. All backends produce the same bits. Today they are Highway's
+// instruction sets: each compiles the -inl.h files, which register themselves here.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace shardinit::kernels {
 
-// The job that one call of Fill or FillRows gives to a backend.
+// The job that one call of Fill or FillRows passes to a backend.
 struct Job {
   const Sampler& sampler;
   Stream stream;
@@ -25,22 +25,22 @@ struct Job {
   uint8_t* out;
 };
 
-// Runs a job with the engine's own readable reference, an element at a time.
+// Runs a job with the engine's readable reference, one element at a time.
 void RunReference(const Job& job);
 
 struct Backend {
   std::string name;
-  bool supported = false;  // whether this machine has it
+  bool supported = false;  // whether this machine supports it
   void (*run)(const Job&) = nullptr;
   void (*make_panel)(const PanelJob&) = nullptr;
   int (*run_torch)(const TorchJob&) = nullptr;
 };
 
 std::span<const Backend> Backends();  // all in this build, the best first
-// Returns the backend that ForceTarget chose, else the best that is supported.
+// Returns the backend that ForceTarget chose, or the best supported one.
 const Backend& ActiveBackend();
 
-// Returns where this build's code for one of Highway's targets is entered, before main().
+// Returns the entry where code for one of Highway's targets registers itself, before main().
 Backend& BackendOf(int64_t target);
 
 }  // namespace shardinit::kernels

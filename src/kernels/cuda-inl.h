@@ -1,5 +1,5 @@
-// The work of a thread of a CUDA device: the formulas of rng/ and tensor/encode-inl.h, a few blocks
-// of four elements at a time. Tests compile this for processors, too.
+// Does the work of one thread of a CUDA device: evaluates the formulas of rng/ and
+// tensor/encode-inl.h for a few blocks of four elements at a time. Tests also compile it for CPUs.
 #pragma once
 
 #include <bit>
@@ -23,7 +23,7 @@ namespace shardinit::kernels::cuda {
 
 inline constexpr int kBlocks = kCudaBlocks;
 
-// The elements of the blocks of a turn.
+// The elements of the blocks in one turn.
 struct Elements {
   float v[kBlocks][4];
 };
@@ -34,11 +34,11 @@ struct BlockNumbers {
   uint32_t low[kBlocks];
 };
 
-// These low bits are such that neither engine's counters have other high words.
+// With this many low bits, the high words of either engine's counters are constant.
 inline constexpr int kLowBits = 30;
 
-// Formulas that leave out what none of their numbers needs get few numbers at once: all threads of
-// a warp do what one of them needs.
+// Formulas that can skip work for some numbers get few numbers at once, because all threads of a
+// warp do the work that one of them needs.
 inline constexpr int kTogether = 2;
 
 template <int n, class Make>
@@ -53,10 +53,10 @@ SHARDINIT_INLINE Floats<n> InParts(const Words<n>& words, const Make& make) {
   return all;
 }
 
-// Each engine makes elements of a key.
+// Each engine generates elements from a key.
 
 struct Philox {
-  // The words of the blocks: those of elements with even numbers, and of those with odd ones.
+  // The words of the blocks, separately for elements with even and with odd numbers.
   struct Drawn {
     Words<2 * kBlocks> even, odd;
   };
@@ -109,7 +109,7 @@ struct Philox {
   }
 };
 
-// The key is that of the draw.
+// The key is the key of the draw.
 struct Threefry {
   template <class Sampler>
   static SHARDINIT_INLINE Elements Make(const CudaFill& fill, const Sampler& sampler,
@@ -135,7 +135,7 @@ struct Threefry {
 
 // Returns two encoded numbers, the first in the low half.
 #ifdef __CUDA_ARCH__
-// A device rounds both in one instruction, as the formulas do.
+// A device rounds both in one instruction, with the same result as the formulas.
 SHARDINIT_INLINE uint32_t Bf16Pair(float first, float second) {
   uint32_t pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
@@ -157,19 +157,21 @@ SHARDINIT_INLINE uint32_t F16Pair(float first, float second) {
 }
 #endif
 
-// Returns pairs of normal numbers about 0 in bf16, whose 8 bits follow from less than the 24 of
-// f32: most are made by faster operations, which come so near to the right f32 numbers that both
-// ends of what these can be have the same bf16; only the others are made exactly.
+// Generates pairs of normal numbers with mean 0 in bf16, which has 8 bits of precision, not 24 as
+// f32. Faster operations compute most pairs so accurately that both ends of the range of possible
+// f32 numbers round to the same bf16. Only the other pairs are computed exactly.
 //
 // The bound on the relative error of the fast numbers, kOfAll + kOfLogarithm / -log2(u), is the sum
-// of these: PTX promises that lg2.approx is off by 2^-22, relative outside of (1/2, 2), and
-// rsqrt.approx by 2^-22.9; the exact numbers' own logarithm is off by 2^-22.4 (rng/coefficients.h)
-// and takes u one unit smaller, 2^-24; the other operations round by 2^-24 each, on both ways.
-// tests/device/words.cu looks at all radius words and all angle words on a device.
+// of these errors. tests/device/words.cu checks all radius words and all angle words on a device.
+// - PTX promises that lg2.approx is off by 2^-22, relative outside of (1/2, 2), and rsqrt.approx by
+//   2^-22.9.
+// - The logarithm of the exact numbers is off by 2^-22.4 (rng/coefficients.h) and uses u one unit
+//   smaller, 2^-24.
+// - The other operations round by 2^-24 each, in both computations.
 inline constexpr float kOfAll = 0x1.2p-20f, kOfLogarithm = 0x1p-22f;
 
 struct NearNormals {
-  float even, odd, error;  // The error is relative.
+  float even, odd, error;  // `error` is relative.
 };
 
 #ifdef __CUDA_ARCH__
@@ -232,7 +234,7 @@ SHARDINIT_INLINE Words<n> NormalBf16(const NormalSampler& sampler, const Words<n
   return low;
 }
 
-// A block's four elements as they are stored.
+// A block's four elements in their stored form.
 template <int bytes>
 struct alignas(bytes == 8 ? 16 : 4 * bytes) Stored {
   uint32_t words[bytes];
@@ -261,11 +263,11 @@ SHARDINIT_INLINE void Encode(const float (&from)[4], Stored<1>* to) {
   to->words[0] = encoded.v[0] | encoded.v[1] << 8 | encoded.v[2] << 16 | encoded.v[3] << 24;
 }
 
-// Where the blocks of a turn go, and which of their elements belong to the run.
+// Where the blocks of a turn are stored, and which of their elements belong to the run.
 struct Places {
-  bool whole;  // All do.
+  bool whole;  // All elements do.
   uint8_t* to[kBlocks];
-  int begin[kBlocks], end[kBlocks];  // else those from `begin` to `end`
+  int begin[kBlocks], end[kBlocks];  // otherwise those from `begin` to `end`
 };
 
 template <int bytes>
@@ -315,11 +317,11 @@ SHARDINIT_INLINE void EncodeAndStore(const Elements& elements, DType dtype, cons
     case DType::f8e5m2:
       return store(bytes1, [](auto& from, auto* to) { Encode<DType::f8e5m2>(from, to); });
     default:
-      return;  // The host asks for floats alone.
+      return;  // The host requests only floats.
   }
 }
 
-// Makes the elements of a turn, and writes them. Engines have faster ways for some of them.
+// Generates the elements of a turn and writes them. Engines have faster ways for some of them.
 template <class Engine, class Sampler>
 SHARDINIT_INLINE void FillBlocks(const Engine&, const CudaFill& fill, const Sampler& sampler,
                                  const BlockNumbers& blocks, const Places& places) {
@@ -341,7 +343,7 @@ SHARDINIT_INLINE void FillBlocks(const Philox&, const CudaFill& fill, const Norm
   }
 }
 
-// The table of types has their names, which would be variables of a kernel, in any order.
+// InfoOf()'s table contains names, which would become variables of a kernel, in unspecified order.
 SHARDINIT_INLINE int BytesOf(DType dtype) {
   switch (dtype) {
     case DType::f64:
@@ -362,7 +364,7 @@ SHARDINIT_INLINE uint64_t StartOf(const CudaFill& fill, uint64_t run) {
   return fill.first + run / fill.inner * fill.outer_stride + run % fill.inner * fill.inner_stride;
 }
 
-// Does what is the part of one of so many threads.
+// Does the share of one of `threads` threads.
 template <class Engine, class Sampler>
 SHARDINIT_INLINE void Fill(const CudaFill& fill, const Sampler& sampler, uint64_t thread,
                            uint64_t threads) {
@@ -372,19 +374,19 @@ SHARDINIT_INLINE void Fill(const CudaFill& fill, const Sampler& sampler, uint64_
   const auto lane = static_cast<uint32_t>(thread % lanes);
   for (uint64_t run = thread / lanes; run < fill.runs; run += together) {
     const uint64_t start = StartOf(fill, run), stop = start + fill.length;
-    // Element e of the tensor has its place at origin + e * bytes.
+    // Element e of the tensor is stored at origin + e * bytes.
     uint8_t* const origin = fill.out + (run * fill.length - start) * bytes;
     const bool aligned = reinterpret_cast<uintptr_t>(origin) % (bytes == 8 ? 16 : 4 * bytes) == 0;
-    // Blocks with the same high bits, one such group after another.
+    // Goes through groups of blocks with the same high bits.
     for (uint64_t block = start / 4, end = 0; block * 4 < stop; block = end) {
       const uint64_t high = block >> kLowBits << kLowBits;
       const uint64_t last = (stop + 3) / 4, same = high + (uint64_t{1} << kLowBits);
       end = last < same ? last : same;
       uint8_t* const base = origin + high * 4 * bytes;
-      // These low bits are those of whole blocks that can be stored at once.
+      // The low bits of whole blocks, each of which can be stored at once.
       const uint64_t first_whole = high * 4 < start ? (start + 3) / 4 - high : 0;
       const uint64_t whole = stop / 4 - high < end - high ? stop / 4 - high : end - high;
-      const uint64_t reach = first_whole + (kBlocks - 1) * lanes;  // of a turn that has them alone
+      const uint64_t reach = first_whole + (kBlocks - 1) * lanes;  // of a turn of only whole blocks
       const auto begin32 = static_cast<uint32_t>(first_whole);
       const auto turns32 = aligned && whole > reach ? static_cast<uint32_t>(whole - reach) : 0u;
       const auto end32 = static_cast<uint32_t>(end - high);

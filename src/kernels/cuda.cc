@@ -22,15 +22,15 @@
 namespace shardinit::kernels {
 namespace {
 
-// The code asks for this compute capability (cuda.cmake): devices from the A100 on.
+// The code requires this compute capability (cuda.cmake), which devices have from the A100 on.
 constexpr int kLeastMajor = 8;
 constexpr int64_t kWarp = 32, kThreads = 256,
-                  kBlocksEach = 16;  // of a block, and of a multiprocessor
+                  kBlocksEach = 16;  // per block, and per multiprocessor
 
 // The engines that have kernels.
 struct CudaEngine {
   const Engine* engine;
-  std::string_view name;  // as the names of its kernels begin
+  std::string_view name;  // prefix of the names of its kernels
   uint64_t (*key)(const Stream& stream);
 };
 constexpr CudaEngine kCudaEngines[] = {
@@ -43,8 +43,8 @@ std::string_view NameOf(const UniformSampler&) { return "uniform"; }
 std::string_view NameOf(const NormalSampler&) { return "normal"; }
 std::string_view NameOf(const TruncatedNormalSampler&) { return "truncated_normal"; }
 
-// Returns a kernel of the current context, or null if its driver cannot compile it, which it does
-// when the kernel is first asked for.
+// Returns a kernel of the current context, or null if the driver cannot compile it. The driver
+// compiles a kernel when it is first requested.
 CudaFunction KernelOf(const CudaDriver& driver, CudaContext context, const EmbeddedFile& file) {
   static std::mutex mutex;
   static std::map<std::pair<CudaContext, const EmbeddedFile*>, CudaFunction> functions;
@@ -57,7 +57,7 @@ CudaFunction KernelOf(const CudaDriver& driver, CudaContext context, const Embed
              module == nullptr ? nullptr : driver.FunctionOf(module, name);
 }
 
-// Decides how many threads make a run together, and returns how many blocks of threads there are.
+// Sets how many threads generate a run together, and returns the number of blocks of threads.
 int64_t SetLanes(int64_t most_blocks, CudaFill* fill) {
   const auto runs = static_cast<int64_t>(fill->runs);
   // A run that does not begin at a multiple of 4 may need one more block of elements.
@@ -67,8 +67,8 @@ int64_t SetLanes(int64_t most_blocks, CudaFill* fill) {
     fill->lanes = static_cast<uint64_t>(blocks * kThreads);
     return blocks;
   }
-  // Beginning a run takes as long as several turns, so no more threads share one than keep all
-  // busy; but so many as fill a line of memory.
+  // Beginning a run takes as long as several turns. So only as many threads share a run as keep all
+  // busy, but at least enough to fill a line of memory.
   const int64_t most_threads = std::bit_floor(static_cast<uint64_t>(most_blocks)) * kThreads;
   int64_t lanes = 1;
   while (lanes < turns && lanes < most_threads && (lanes < kWarp || runs * lanes < most_threads)) {
@@ -105,7 +105,7 @@ bool FillOnCuda(const Sampler& sampler, const Stream& stream, const Runs& runs, 
   const int64_t most_blocks =
       kBlocksEach * driver.Attribute(CudaDriver::kMultiprocessors, current.device());
 
-  // A launch makes runs whose starts two dimensions tell; a box of more dimensions takes several.
+  // A launch generates runs whose starts follow from two dimensions; larger boxes need several.
   const std::span<const Runs::Dimension> outer = runs.outer();
   const auto dimension = [&](size_t from_last) {
     return from_last < outer.size() ? outer[outer.size() - 1 - from_last] : Runs::Dimension{1, 0};

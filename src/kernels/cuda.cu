@@ -1,12 +1,12 @@
-// The kernels of CUDA devices, of what kernels/cuda-inl.h has for a thread. clang compiles this to
-// PTX (cuda.cmake), which names the rounding of each operation, so no later compiler fuses a
-// multiplication and an addition. Nothing of NVIDIA's is needed for that.
+// Wraps the code of kernels/cuda-inl.h in CUDA kernels. clang compiles this to PTX (cuda.cmake),
+// which specifies the rounding of each operation, so no later compiler fuses a multiplication and
+// an addition. This needs no NVIDIA software.
 
 #define __host__ __attribute__((host))
 #define __device__ __attribute__((device))
 #define __global__ __attribute__((global))
 
-// The standard library is included first, since what comes below is compiled for the device, too.
+// The standard library is included first, because the code below is also compiled for the device.
 // clang-format off
 #include <cstdlib>  // clang's own headers need it before the others.
 // clang-format on
@@ -27,13 +27,13 @@
 
 #pragma clang force_cuda_host_device begin
 #include "base/number.h"
-// Memory of a thread is slow: values stay in registers only if all is inlined and unrolled.
+// A thread's memory is slow. Values stay in registers only if everything is inlined and unrolled.
 #undef SHARDINIT_INLINE
 #define SHARDINIT_INLINE inline __attribute__((always_inline))
 #include "kernels/cuda-inl.h"
 #pragma clang force_cuda_host_device end
 
-// These are the words that the names of kernels are made of, and what they stand for.
+// Maps the words in the names of kernels to types.
 namespace shardinit::kernels::cuda {
 using philox = Philox;
 using threefry = Threefry;
@@ -41,10 +41,10 @@ using uniform = UniformSampler;
 using normal = NormalSampler;
 using truncated_normal = TruncatedNormalSampler;
 }  // namespace shardinit::kernels::cuda
-using namespace shardinit::kernels;  // NOLINT: this is no header.
+using namespace shardinit::kernels;  // NOLINT: not a header
 
-// Each kernel is a file of PTX, so that a driver compiles only what is used. The build names the
-// kernel, its engine and its sampler.
+// Each kernel is its own PTX file, so that a driver compiles only the kernels in use. The build
+// defines the kernel's name, its engine and its sampler.
 extern "C" __global__ void SHARDINIT_KERNEL(const CudaFill fill,
                                             const cuda::SHARDINIT_SAMPLER sampler) {
   const uint64_t threads = static_cast<uint32_t>(__nvvm_read_ptx_sreg_ntid_x());

@@ -1,5 +1,5 @@
-// Fills memory of CUDA devices, with the bits that the kernels for processors make. What a kernel
-// writes is there when the work of its stream has reached so far, as with all kernels of CUDA.
+// Fills memory of CUDA devices with the same bits as the kernels for CPUs. As with all CUDA
+// kernels, the result is available when the stream's work has reached this point.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 namespace shardinit::kernels {
 
 struct CudaMemory {
-  uint64_t address;  // of memory of a device, aligned to the size of an element
+  uint64_t address;  // of device memory, aligned to the size of an element
   void* stream;      // a CUstream; null is the default stream
 };
 
 // Writes the elements of the runs, one run after another, encoded as `dtype`. Returns false, with
-// nothing written, if no device makes numbers of the stream's engine, or not this device, or not
-// with this driver, or if this build has no kernels for CUDA. Throws Error: kUsage if the address
-// is not one of a device, kWorld if the driver refuses.
+// nothing written, if the build has no CUDA kernels for the stream's engine, or if the device or
+// its driver does not support them. Throws Error: kUsage if the address is not on a device, kWorld
+// if the driver reports an error.
 bool FillOnCuda(const Sampler& sampler, const Stream& stream, const Runs& runs, DType dtype,
                 const CudaMemory& to);
 

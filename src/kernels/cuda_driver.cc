@@ -10,13 +10,13 @@
 namespace shardinit::kernels {
 namespace {
 
-// These are numbers of cuda.h: of CUresult, CUpointer_attribute, CUmemorytype and CUjit_option.
+// Constants of cuda.h: from CUresult, CUpointer_attribute, CUmemorytype and CUjit_option.
 constexpr int kSuccess = 0, kInvalidValue = 1;
 constexpr int kMemoryType = 2, kDeviceOrdinal = 9;
 constexpr unsigned kDeviceMemory = 2;
 constexpr int kErrorLog = 5, kErrorLogBytes = 6;
-// The device has no such code, PTX is of a later version, its compiler is missing, or it is
-// switched off (CUDA_DISABLE_PTX_JIT).
+// The device does not support this code, the PTX version is too new, the PTX compiler is missing,
+// or it is disabled (CUDA_DISABLE_PTX_JIT).
 constexpr int kNoBinaryForGpu = 209, kJitCompilerNotFound = 221, kUnsupportedPtx = 222,
               kJitDisabled = 223;
 
@@ -83,7 +83,7 @@ CudaDriver::Current::Current(const CudaDriver& driver, CudaAddress memory) : dri
     driver.Require(driver.device_of_current_(&current), "cannot tell the current CUDA device");
     if (current == device_) return;
   }
-  // It is not released: a program that has memory on the device uses the device to its end.
+  // Never released: a program with memory on the device uses the device until it exits.
   driver.Require(driver.retain_primary_(&context_, device_), "cannot use the device of `out`");
   driver.Require(driver.push_(context_), "cannot use the device of `out`");
   pushed_ = true;

@@ -1,5 +1,5 @@
-// The functions of CUDA's driver that are needed, from libcuda.so.1, which is loaded when they are
-// first needed: no header and no library of CUDA is needed to build this.
+// Calls the functions of CUDA's driver, libcuda.so.1, which is loaded when it is first needed. So
+// building this needs no CUDA headers or libraries.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace shardinit::kernels {
 
-// These are types of cuda.h, by what they are to a caller.
+// These are types of cuda.h, as callers see them.
 using CudaContext = struct CUctx_st*;
 using CudaModule = struct CUmod_st*;
 using CudaFunction = struct CUfunc_st*;
@@ -17,11 +17,11 @@ using CudaAddress = uint64_t;
 
 class CudaDriver {
  public:
-  // Throws Error (kWorld) if there is no driver.
+  // Throws Error (kWorld) if the driver is missing.
   static const CudaDriver& Load();
 
-  // Makes a context of the device that has this memory the thread's current one, for as long as it
-  // lives: the current one if that is of the device, else the device's primary one.
+  // While it exists, a context of the device that owns this memory is the thread's current one: the
+  // already current context if it belongs to the device, otherwise the device's primary context.
   class Current {
    public:
     Current(const CudaDriver& driver, CudaAddress memory);
@@ -38,17 +38,17 @@ class CudaDriver {
     bool pushed_ = false;
   };
 
-  // All of these are about the current context, and throw Error (kWorld) with the driver's reason.
+  // All of these use the current context and throw Error (kWorld) with the driver's reason.
   int Attribute(int attribute, int device) const;
-  // Returns null if this driver compiles no PTX, or not this.
+  // Returns null if this driver cannot compile PTX, or not this PTX.
   CudaModule LoadModule(const std::string& ptx) const;
   CudaFunction FunctionOf(CudaModule module, const std::string& name) const;
   void Launch(CudaFunction function, unsigned blocks, unsigned threads, CudaStream stream,
               void** arguments) const;
-  // Writes `count` elements of 1, 2, 4 or 8 bytes, which are the low ones of `element`.
+  // Writes `count` elements of 1, 2, 4 or 8 bytes, the low bytes of `element`.
   void Repeat(uint64_t element, int bytes, uint64_t count, CudaAddress to, CudaStream stream) const;
 
-  // These are CUdevice_attribute's numbers.
+  // Values of CUdevice_attribute.
   static constexpr int kMultiprocessors = 16, kMajor = 75;
 
  private:

@@ -1,6 +1,6 @@
-// The number types of the formulas in kernels for CUDA devices (base/number.h): several numbers of
-// a thread, so that their operations do not wait for each other. Tests compile this for processors,
-// too.
+// Defines the number types of formulas in CUDA kernels (base/number.h). Each contains several
+// numbers of a thread, so that their operations do not wait for each other. Tests also compile it
+// for CPUs.
 #pragma once
 
 #include <bit>
@@ -71,8 +71,8 @@ SHARDINIT_OPERATOR(Floats, float, -)
 SHARDINIT_OPERATOR(Floats, float, *)
 #undef SHARDINIT_OPERATOR
 
-// Both halves of a product are asked for, so that one instruction makes them: compilers see that
-// both functions below say the same.
+// Both halves of a product come from the same expression, so that compilers use one instruction for
+// the two functions below.
 SHARDINIT_INLINE uint64_t ProductOf(uint32_t a, uint32_t b) {
 #ifdef __CUDA_ARCH__
   uint64_t product;
@@ -147,16 +147,16 @@ SHARDINIT_INLINE Floats<n> FusedMultiplyAdd(const Floats<n>& a, const Floats<n>&
                                             const Floats<n>& c) {
   return Each<Floats<n>>([&](int i) { return std::fma(a.v[i], b.v[i], c.v[i]); });
 }
-// The power is multiplied with `b` first, as both are the same for all numbers.
+// Multiplies the power by `b` first, because both are the same for all numbers.
 template <int n>
 SHARDINIT_INLINE Floats<n> Product(const Floats<n>& a, float power, float b) {
   return a * (power * b);
 }
 
 #ifdef __CUDA_ARCH__
-// These are what a device's compiler makes of sqrt.rn.f32 and div.rn.f32, without the tests for
-// operands that need more: zeros, subnormal numbers and such beyond 2^±100. No formula uses what it
-// gets of such ones.
+// These equal a device compiler's code for sqrt.rn.f32 and div.rn.f32, without the checks for
+// operands that need more work: zeros, subnormal numbers and numbers beyond 2^±100. No formula uses
+// the result for such operands.
 SHARDINIT_INLINE float SqrtOf(float x) {
   float inverse;
   asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));

@@ -1,13 +1,12 @@
-// Even and odd elements → stored elements in memory order, at any address. The rounding is in
-// tensor/encode-inl.h.
+// Stores even and odd elements in memory order, at any address. tensor/encode-inl.h rounds them.
 
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {
 
 HWY_INLINE wide::Words<U1> BitsOf(V1 values) { return hn::BitCast(D32(), values); }
 
-// In 16-bit types, an even and an odd element share a 32-bit lane, so blocks stay in the order of
-// the lanes.
+// In 16-bit types, an even and an odd element share a 32-bit lane, so blocks keep the order of the
+// lanes.
 struct EncodeBf16 {
   static constexpr size_t kBytes = 2;
   static constexpr bool kInterleaved = false;
@@ -33,7 +32,7 @@ struct EncodeF16 {
   }
 };
 
-// In 8-bit types, an even and an odd element make the 16 bits that are kept of a lane.
+// In 8-bit types, an even and an odd element form the 16 bits that are kept from a lane.
 template <DType dtype>
 struct Encode8 {
   static constexpr size_t kBytes = 1;

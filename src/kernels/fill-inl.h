@@ -1,15 +1,15 @@
-// Runs of elements → batches of blocks → memory, for one instruction set.
+// Fills memory with runs of elements, in batches of blocks, for one instruction set.
 //
-// A run that starts at a block and is long enough for whole vectors of blocks has these written
-// straight to their place. The rest (a run's first elements up to a block, its last blocks, rows
-// shorter than a vector) waits in a list of pieces until the list fills a batch. Blocks need not be
-// neighbours to be made together, so many short rows cost about as much as one long row. A block is
-// always made whole, even if a piece takes one element of it.
+// If a run starts at a block and is long enough for whole vectors of blocks, these are written
+// directly to their place. The rest (a run's first elements up to a block, its last blocks, rows
+// shorter than a vector) waits in a list of pieces until the list fills a batch. Blocks in a batch
+// need not be neighbours, which makes many short rows about as cheap as one long row. A block is
+// always generated whole, even if a piece uses one of its elements.
 
 #include <hwy/highway.h>  // operations for this instruction set
 
-// The formulas are compiled again for this instruction set. Their other includes are in kernels.cc,
-// compiled for the baseline.
+// The formulas are compiled again for this instruction set. kernels.cc includes their other
+// headers, which are compiled for the baseline.
 #undef SHARDINIT_FORMULAS
 #define SHARDINIT_FORMULAS shardinit::kernels::HWY_NAMESPACE
 #undef SHARDINIT_INLINE
@@ -22,13 +22,13 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_HAVE_SCALABLE
 // Vectors whose length the compiler does not know (SVE) cannot be members of the number types. A
-// processor that has them also has NEON, which runs instead.
+// processor with SVE also has NEON, which runs instead.
 namespace shardinit::kernels::N_NEON {
 void RunJob(const Job& job);
 int RunTorch(const TorchJob& job);
 }  // namespace shardinit::kernels::N_NEON
 #elif HWY_TARGET != HWY_SCALAR
-// Each file needs those before it.
+// Each file needs the files before it.
 // clang-format off
 #include "kernels/wide-inl.h"
 #include "kernels/number-inl.h"
@@ -55,8 +55,8 @@ void RunJob(const Job& job) { N_NEON::RunJob(job); }
 
 #else
 
-// `Formulas` belong to an engine: they make elements of the words that MakeWords makes with its
-// keys.
+// `Formulas` belongs to an engine. It computes elements from the words that MakeWords generates
+// with the engine's keys.
 template <class Formulas, class Sampler, class Encoder>
 class Filler {
  public:
@@ -65,9 +65,9 @@ class Filler {
     for (size_t k = 0; k < hn::Lanes(D64()); ++k) order_[Slot(k, kInterleaved)] = k;
   }
 
-  // Writes elements first … first + count - 1 to `out`, some of them only at Flush.
+  // Generates elements first … first + count - 1 for `out`. Some are written only by Flush.
   void Add(uint64_t first, size_t count, uint8_t* out) {
-    // Blocks that are made together have the same high word of the counter.
+    // All blocks of a batch have the same high word of the counter.
     const uint64_t same_high = kElementsPerHigh - first % kElementsPerHigh;
     if (count > same_high) {
       Add(first, same_high, out);
@@ -99,7 +99,7 @@ class Filler {
     if (blocks_ == 0) return;
     const size_t n = BlocksAtOnce();
     const size_t blocks = (blocks_ + n - 1) / n * n;
-    // Any counter will do for lanes that nobody asked for.
+    // Unused lanes may have any counter.
     for (size_t k = blocks_; k < blocks; ++k) waiting_.block[Slot(k, kInterleaved)] = 0;
     uint8_t buffer[kBatch * 4 * Encoder::kBytes];
     Make(waiting_, blocks, buffer);
@@ -165,13 +165,13 @@ class Filler {
 
   const Sampler sampler_;
   const Stream stream_;
-  uint32_t high_ = 0;  // the high word of the counters of all blocks that wait
+  uint32_t high_ = 0;  // the high word of the counters of all waiting blocks
   Keys keys_;
   HWY_ALIGN uint64_t order_[hn::MaxLanes(D64())];  // the block of each lane
   Counters run_, waiting_;
   Words words_;
   Piece piece_[kBatch];
-  size_t blocks_ = 0, pieces_ = 0;  // what waits
+  size_t blocks_ = 0, pieces_ = 0;  // waiting blocks and pieces
 };
 
 template <class Formulas, class Encoder, class Sampler>

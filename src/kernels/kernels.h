@@ -1,6 +1,6 @@
-// Fast kernels for the elements of random tensors, with the same bits on every instruction set. The
-// formulas are those of the readable reference (rng/reference.h), compiled with vectors; tests hold
-// the two equal, bit for bit.
+// Generates elements of random tensors with fast kernels, with the same bits on every instruction
+// set. The formulas are the readable reference's (rng/reference.h), compiled with vectors. Tests
+// compare the two bit for bit.
 #pragma once
 
 #include <cstddef>
@@ -18,23 +18,23 @@
 namespace shardinit::kernels {
 
 // Writes elements first … first + count - 1 of the stream, encoded as `dtype`, to `out` (aligned to
-// its element size at least). Any start and any count will do.
+// its element size at least). `first` and `count` may have any value.
 void Fill(const Sampler& sampler, Stream stream, uint64_t first, size_t count, DType dtype,
           void* out);
 
-// Writes `rows` runs of `count` elements each, packed one after another; run r starts at
-// first + r * stride. This is a tile of a box that is sharded along its last dimensions.
+// Writes `rows` runs of `count` elements each, packed one after another. Run r starts at first + r
+// * stride. This is a tile of a box that is sharded along its last dimensions.
 void FillRows(const Sampler& sampler, Stream stream, uint64_t first, uint64_t stride, size_t rows,
               size_t count, DType dtype, void* out);
 
-// The instruction sets that this build has and this CPU can run, best first.
+// Returns the instruction sets that this build contains and this CPU supports, best first.
 std::vector<std::string> Targets();
 std::string ActiveTarget();
-// Uses only `name` from now on (`SHARDINIT_TARGET` does this at start-up); an empty name chooses
-// the best again. Returns false if this CPU or build does not have it.
+// Uses only `name` from now on (`SHARDINIT_TARGET` does this at start-up). An empty name chooses
+// the best again. Returns false if this CPU or build does not support it.
 bool ForceTarget(std::string_view name);
 
-// The number of columns that are best made together: a multiple of every vector's length.
+// The best number of columns to generate together: a multiple of every vector's length.
 inline constexpr int64_t kPanelColumns = 32;
 
 // Columns first … first + count - 1, count <= kPanelColumns, of the matrix of these reflections,

@@ -1,4 +1,4 @@
-// The number types of the formulas in kernels (base/number.h): vectors, several at a time.
+// Defines the number types of formulas in kernels (base/number.h): vectors, several at a time.
 
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {
@@ -48,7 +48,7 @@ struct Floats {
 template <class V>
 Floats(V) -> Floats<V>;
 
-// The operators are no friends: GCC would compile these for the baseline.
+// The operators are not friends, because GCC would compile friends for the baseline.
 #define SHARDINIT_OPERATOR(Type, Number, symbol, Op)         \
   template <class V>                                         \
   HWY_INLINE Type<V> operator symbol(Type<V> a, Type<V> b) { \
@@ -116,7 +116,7 @@ HWY_INLINE Floats<V> Fma(Floats<V> a, Floats<V> b, Floats<V> c) {
   return MulAdd(a.v, b.v, c.v);
 }
 #endif
-// The power is multiplied with `b` first, as both are the same in all lanes.
+// Multiplies the power by `b` first, because both are the same in all lanes.
 template <class V>
 HWY_INLINE Floats<V> Product(Floats<V> a, float power, float b) {
   return a * (power * b);
@@ -156,7 +156,7 @@ HWY_INLINE N Select(Flags<M> condition, std::type_identity_t<N> yes, std::type_i
   return IfThenElse(condition.m, yes.v, no.v);
 }
 
-// Whether a bit of each word is set; with `flipped`, whether it is clear.
+// Tests whether a bit of each word is set, or, with `flipped`, clear.
 template <int bit, class V>
 struct BitFlags {
   HWY_INLINE BitFlags(V words, bool other) : v(words), flipped(other) {}
@@ -182,7 +182,7 @@ HWY_INLINE N Select(BitFlags<bit, V> condition, std::type_identity_t<N> if_true,
 #else
   const auto top = BitCast(DI(), ShiftLeft<31 - bit>(condition.v));
 #if HWY_TARGET == HWY_SSSE3
-  // IfNegativeThenElse of Highway 1.0.3 is wrong here: it selects single bits.
+  // Highway 1.0.3's IfNegativeThenElse is wrong here: it selects single bits.
   return IfVecThenElse(BitCast(df, BroadcastSignBit(top)), yes.v, no.v);
 #else
   return IfNegativeThenElse(BitCast(df, top), yes.v, no.v);

@@ -1,6 +1,6 @@
-// Applies blocks of reflections to a panel of columns, for one instruction set. A vector holds one
-// row of as many columns as it has lanes, so each lane does what rng/orthogonal.cc does for one
-// column, operation by operation.
+// Applies blocks of reflections to a panel of columns, for one instruction set. A vector contains
+// one row of as many columns as it has lanes. So each lane performs the same operations as
+// rng/orthogonal.cc does for one column.
 //
 // For each 2 x 8 multiplications and additions of a row, a group of columns (one vector wide) and a
 // block's vectors are read twice from the L2 cache. This keeps a processor busy that does one
@@ -36,7 +36,7 @@ void RunPanel(const PanelJob& job) { N_NEON::RunPanel(job); }
 namespace hn = hwy::HWY_NAMESPACE;
 using DD = hn::ScalableTag<double>;
 
-// A vector of numbers, each of another column.
+// A vector of numbers, each from another column.
 struct Columns {
   explicit HWY_INLINE Columns(double x) : v(hn::Set(DD(), x)) {}
   explicit HWY_INLINE Columns(hn::Vec<DD> numbers) : v(numbers) {}
@@ -64,8 +64,8 @@ void RunPanel(const PanelJob& job) {
     at(column, c) = job.blocks[column / kReflections].sign[column % kReflections];
   }
 
-  // The column of a later block is 0 where this block's vectors are not, so the first blocks of a
-  // panel leave its first columns unchanged.
+  // The column of a later block is 0 wherever this block's vectors are nonzero, so the first blocks
+  // of a panel leave its first columns unchanged.
   for (int64_t b = (job.first + job.count - 1) / kReflections; b >= 0; --b) {
     const ReflectionBlock& block = job.blocks[b];
     const int64_t height = job.rows - block.first;

@@ -1,5 +1,5 @@
-// Words of engines → f32 values, vectors at a time. The formulas are in rng/samplers-inl.h and
-// rng/jax-samplers-inl.h; here they make the even and the odd elements of some blocks of words.
+// Converts words of engines to f32 values, vectors at a time: the even and the odd elements of some
+// blocks of words. The formulas are in rng/samplers-inl.h and rng/jax-samplers-inl.h.
 
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {
@@ -9,7 +9,7 @@ using U1 = hn::Vec<D32>;
 using VF = wide::Floats<wide::Two<V1>>;
 using VU = wide::Words<wide::Two<U1>>;
 
-// An operand that is known to change nothing.
+// An operand that changes nothing.
 struct Nothing {};
 template <class V>
 HWY_INLINE wide::Floats<V> operator+(wide::Floats<V> x, Nothing) {
@@ -20,7 +20,7 @@ HWY_INLINE wide::Words<V> operator^(wide::Words<V> x, Nothing) {
   return x;
 }
 
-// Adding a mean of 0 can be left out: without it no element is -0, unless std is 0.
+// Omits adding a mean of 0: even without it no element is -0, unless std is 0.
 struct NormalAboutZero {
   explicit NormalAboutZero(const NormalSampler& s) : scale(s.scale) {}
   static constexpr Nothing mean = {};
@@ -78,7 +78,7 @@ struct OfPhilox {
   }
 };
 
-// Horner's polynomials are long chains, so four vectors take turns.
+// Horner's polynomials are long chains of dependent operations, so four vectors alternate.
 struct OfJax {
   using Keys = ThreefryKeys;
   using F = wide::Floats<wide::Two<wide::Two<V1>>>;

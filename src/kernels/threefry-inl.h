@@ -1,13 +1,13 @@
-// Threefry2x32-20 as JAX counts: each element has its own counter, and its word is the XOR of the
-// generator's two words. Blocks of four elements lie in 64-bit lanes, as Philox's do
-// (philox-inl.h): elements 0 and 2 of a block share a lane of `even`, 1 and 3 a lane of `odd`.
+// Computes Threefry2x32-20 with JAX's counters: each element has its own counter, and its word is
+// the XOR of the generator's two words. Blocks of four elements are in 64-bit lanes, as in
+// philox-inl.h: elements 0 and 2 of a block share a lane of `even`, 1 and 3 a lane of `odd`.
 
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {
 
 using Pair32 = wide::Two<hn::Vec<D32>>;
 
-// Everything about the elements of a draw whose counters have the same high word.
+// Precomputed values for the elements of a draw whose counters have the same high word.
 struct ThreefryKeys {
   static constexpr uint64_t kElementsPerHigh = uint64_t{1} << 32;
 
@@ -33,7 +33,7 @@ struct ThreefryKeys {
   uint32_t keys[threefry2x32::kGroups][2];  // added at the ends of groups
 };
 
-// Does a round of two counters at a time, because the operations of one form a chain.
+// Computes a round for two counters at a time, because the operations for one form a chain.
 template <int rotation>
 HWY_INLINE void ThreefryRound(Pair32& x0, Pair32& x1, Pair32& y0, Pair32& y1) {
   x0 = wide::Add(x0, x1);
@@ -57,7 +57,7 @@ HWY_INLINE void ThreefryGroup(const uint32_t (&key)[2], Pair32& x0, Pair32& x1, 
   y1 = wide::Add(y1, wide::Set(d, key[1]));
 }
 
-// Makes words as the function for PhiloxKeys does (philox-inl.h).
+// Generates words as the overload for PhiloxKeys does (philox-inl.h).
 HWY_INLINE void MakeWords(const ThreefryKeys& threefry, size_t blocks, Counters& counters,
                           Words& words) {
   const D32 d32;
@@ -66,7 +66,7 @@ HWY_INLINE void MakeWords(const ThreefryKeys& threefry, size_t blocks, Counters&
   for (size_t i = 0; i < blocks; i += BlocksAtOnce()) {
     const auto counter = wide::Load(d64, counters.block + i);
     wide::Store(wide::Add(counter, wide::Set(d64, kBatch)), d64, counters.block + i);
-    // `first` has the low half of the first element's number, twice.
+    // `first` contains the low half of the first element's number, twice.
     const auto first = wide::DupEven(wide::BitCast(d32, wide::ShiftLeft<2>(counter)));
     Pair32 x0 = wide::Set(d32, threefry.x0), y0 = x0;
     Pair32 x1 = wide::Add(first, wide::BitCast(d32, wide::Set(d64, threefry.even)));

@@ -1,8 +1,8 @@
-// PyTorch's numbers for one instruction set. MT19937's recurrence makes many words at a time; these
-// are tempered into a buffer, turned into numbers and encoded to their place. fill-inl.h includes
-// this file after what it needs.
+// Generates PyTorch's numbers for one instruction set. MT19937's recurrence computes many words at
+// a time. The words are tempered into a buffer, converted to numbers and encoded to their place.
+// fill-inl.h includes this file last, because it needs the others.
 //
-// Without a fused multiply-add, the readable reference makes the numbers.
+// Without a fused multiply-add, the readable reference generates the numbers.
 
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {
@@ -24,10 +24,10 @@ using F = wide::Floats<V1>;
 using U = wide::Words<U1>;
 using torch_samplers::NormalsOf;
 
-constexpr size_t kChunk = 2048;  // numbers made at a time, in whole groups
-constexpr size_t kSlack = 16;    // Vectors may read and write this far beyond an array.
+constexpr size_t kChunk = 2048;  // numbers generated at a time, in whole groups
+constexpr size_t kSlack = 16;    // Vectors may access this many elements beyond an array.
 
-// Does what mt19937::Extend does, in vectors.
+// Does the same as mt19937::Extend, with vectors.
 void Extend(uint32_t* out, size_t count) {
   const D32 d;
   const size_t lanes = hn::Lanes(d);
@@ -68,7 +68,7 @@ void Words(const Stream& stream, uint64_t position, size_t count, uint32_t* out)
   }
 }
 
-// Makes the numbers of `groups` groups; writes two groups at a time if vectors hold two.
+// Generates the numbers of `groups` groups. Writes two groups at a time if vectors hold two.
 HWY_INLINE void MakeGroups(const torch_cpu::Normal& normal, const uint32_t* words, size_t groups,
                            float* out) {
   const DF d;
@@ -113,7 +113,7 @@ void Store(const float* values, size_t count, DType dtype, uint8_t* out) {
   std::memcpy(out, values, count * sizeof(float));
 }
 
-// Makes elements of a tensor, at most kChunk at a time.
+// Generates elements of a tensor, at most kChunk at a time.
 class Maker {
  public:
   explicit Maker(const torch_cpu::Drawn& drawn) : drawn_(drawn), stream_(drawn.stream) {}
@@ -154,7 +154,7 @@ class Maker {
     int rounds = 1;
     const uint64_t length = torch_cpu::After(drawn_).position - stream_.position;
     for (uint64_t position = stream_.position + length; outside > 0; position += length, ++rounds) {
-      uint64_t made = ~uint64_t{0};  // The group that group_ holds.
+      uint64_t made = ~uint64_t{0};  // the group in group_
       size_t still = 0;
       for (size_t k = 0; k < outside; ++k) {
         const uint64_t element = first + outside_[k];
@@ -189,7 +189,7 @@ class Maker {
     return {element / 16 * 16, element % 16};
   }
 
-  // Makes elements in begin_[0] ..., at most kChunk - 16.
+  // Generates elements at begin_[0] ..., at most kChunk - 16.
   void MakeNormal(const torch_cpu::Normal& n, uint64_t position, uint64_t first, size_t count) {
     const uint64_t size = drawn_.elements;
     const uint64_t end = first + count, anew = size % 16 != 0 ? size - 16 : size;
@@ -224,7 +224,7 @@ int RunTorch(const TorchJob& job) {
   const auto bytes = static_cast<size_t>(InfoOf(job.drawn.dtype).bytes);
   int rounds = 0;
   for (size_t done = 0; done < job.count;) {
-    // The chunk ends where a group begins, or at the job's end.
+    // The chunk ends where a group begins, or at the end of the job.
     const uint64_t first = job.first + done;
     const size_t count =
         std::min(job.count - done, torch::kChunk - 16 - static_cast<size_t>(first % 16));

@@ -1,4 +1,4 @@
-// Fast kernels for the numbers of rng/torch_cpu.h, with the same bits on every instruction set.
+// Generates the numbers of rng/torch_cpu.h fast, with the same bits on every instruction set.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@
 namespace shardinit::kernels {
 
 // Writes elements first … first + count - 1, encoded as the dtype, to `out`. Returns how often all
-// numbers of the tensor have to be drawn for these: once, except for a TruncatedNormal.
+// numbers of the tensor must be drawn for these elements: once, except for a TruncatedNormal.
 int FillTorch(const torch_cpu::Drawn& drawn, uint64_t first, size_t count, void* out);
 
-// Returns where the next drawn numbers begin. Unless torch_cpu::IsOneRound(), this makes all
+// Returns where the next drawn numbers begin. Unless torch_cpu::IsOneRound(), this generates all
 // elements, on up to `jobs` threads.
 Stream AfterTorch(const torch_cpu::Drawn& drawn, int jobs);
 
@@ -23,7 +23,7 @@ struct TorchJob {
   uint8_t* out;
 };
 
-// Runs a job with the readable reference, an element at a time.
+// Runs a job with the readable reference, one element at a time.
 int RunTorchReference(const TorchJob& job);
 
 }  // namespace shardinit::kernels

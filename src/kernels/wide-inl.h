@@ -1,10 +1,10 @@
-// The vectors that kernels compute with: Highway's operations, for two vectors at a time, or two
-// times two.
+// Defines the vectors that kernels use: Highway's operations on two vectors at a time, or on two
+// pairs.
 //
-// Philox, the logarithm and the polynomials are chains of operations that wait for each other. A
-// processor looks only so far ahead for work that does not wait: on Zen 4 some 60 vector
-// operations, about one iteration of a loop here. Two chains whose operations alternate gave 10 to
-// 15 % more values a second than one; compilers do not reorder that far.
+// Philox, the logarithm and the polynomials are chains of dependent operations. A processor looks
+// only a limited distance ahead for independent work: on Zen 4 about 60 vector operations, which is
+// about one iteration of a loop here. Two chains whose operations alternate computed 10 to 15 %
+// more values a second than one. Compilers do not reorder that far.
 
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {

@@ -30,7 +30,7 @@ std::string ShardingText(const Mesh& mesh, const PartitionSpec& partition, bool 
   }
   if (copies > 1) parts.push_back(copies);
   std::string text = fmt::format("{{devices=[{}]<=", fmt::join(parts, ","));
-  // Axes of one device, and axes that stay neighbours, need no distinction.
+  // Axes of one device, and axes that stay neighbours, need not be distinguished.
   std::vector<int64_t> extents;
   std::vector<int> number(mesh.shape.size(), -1);
   for (size_t axis = 0; axis < mesh.shape.size(); ++axis) {

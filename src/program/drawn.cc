@@ -33,14 +33,14 @@ namespace {
 
 using Indices = std::vector<Word64>;
 
-// Takes the words of a row, one after another.
+// Reads the words of a row, one after another.
 class RowReader {
  public:
   RowReader(Function* out, std::string argument, const Word64& row)
       : out_(out), argument_(std::move(argument)), row_(row) {}
 
   Word32 Next() { return {out_, out_->Take(argument_, row_.value(), next_++)}; }
-  // Returns one of all words of a table whose rows have `length` words.
+  // Returns a word by its number in the row, in a table whose rows have `length` words.
   Word32 At(int64_t length, const Word64& word) const {
     return {out_, out_->TakeFlat(argument_, (row_ * length + word).value())};
   }
@@ -55,7 +55,7 @@ class RowReader {
 
 Word64 LinearOf(const Shape& shape, const Indices& at) {
   Word64 linear = 0;
-  // The last index is added last: the sum of the others is over fewer elements.
+  // Adds the last index last, so that the sum of the others has fewer elements.
   for (size_t d = 0; d < shape.size(); ++d) linear = linear * shape[d] + at[d];
   return linear;
 }
@@ -72,7 +72,7 @@ struct Leaf {
   }
 };
 
-// The next word of a sampler, as whatever its member is.
+// The next word of a sampler, converted to the type of its member.
 template <typename Next>
 struct NextMember {
   operator Single() const { return FromBits(next()); }
@@ -80,11 +80,11 @@ struct NextMember {
   const Next& next;
 };
 
-// Draws with a sampler of type S; next() gives the words of its members, one after another.
+// Draws with a sampler of type S. next() returns the words of its members, one after another.
 template <typename S, typename Next>
 Single Sample(const ProgramEngine& engine, const Source& source, uint32_t draw, const Next& next) {
   const NextMember<Next> m{next};
-  // Braced lists take the words from left to right.
+  // Braced lists evaluate their elements from left to right.
   if constexpr (std::same_as<S, UniformSampler>) {
     return engine.sample(UniformSamplerOf<Single, Word32>{m, m, m}, source, draw);
   } else if constexpr (std::same_as<S, NormalSampler>) {
@@ -105,12 +105,12 @@ Double SampleKnown(const ProgramEngine& engine, const Source& source, uint32_t d
   return ToDouble(Sample<S>(engine, source, draw, [&] { return Word32(words[at++]); }));
 }
 
-// Draws with a sampler whose words are the next in the row.
+// Draws with a sampler whose words are the next ones in the row.
 template <typename S>
 Word32 SampleNext(const ProgramEngine& engine, const Source& source, RowReader& row) {
   const Word32 bits = BitsOf(Sample<S>(engine, source, 0, [&] { return row.Next(); }));
   if constexpr (std::same_as<S, UniformSampler>) return bits;
-  // No sample is -0. It would be one where the mean is 0, because XLA takes x + 0 for x.
+  // No sample is -0. It could be -0 if the mean is 0, because XLA replaces x + 0 by x.
   return Select<Word32>(bits == 0x80000000u, 0, bits);
 }
 
@@ -129,7 +129,7 @@ Double PlacedNumber(const Program::PlacedCall& call, const Double& element, cons
           [&](const auto& sampler) { return SampleKnown(leaf.engine, source, 0, sampler); },
       },
       leaf.engine.sampler_of(call));
-  // A place that does not exist gives NaN.
+  // A place that does not exist yields NaN.
   const Double none = std::numeric_limits<double>::quiet_NaN();
   const Double whole = Select<Double>(Floor(element) == element, number, none);
   return Select<Double>(element < 0, none, Select<Double>(element < 0x1p53, whole, none));
@@ -194,7 +194,7 @@ Value WriteSparse(const Sparse& s, const Leaf& leaf, RowReader& row) {
     const Source of{source.key_low, source.key_high, element};
     return (Widen(leaf.engine.word(of, 1)) << 32) | in_row;
   };
-  // All rows of the columns are along an added dimension.
+  // An added dimension covers all rows of the columns.
   const int64_t rows = leaf.tensor.shape()[0], columns = leaf.tensor.shape()[1];
   const int dimension = leaf.out->AddDimension(rows);
   const Word64 each = {leaf.out, leaf.out->Iota(dimension)};
@@ -204,8 +204,8 @@ Value WriteSparse(const Sparse& s, const Leaf& leaf, RowReader& row) {
   return Encoded(Select<Word32>(is_drawn, value, 0), leaf.tensor.dtype());
 }
 
-// Returns the sum of element(k)^2 for k below `count`; the elements are over these dimensions.
-// Element k goes to sum k mod 8, and the sums are added in pairs.
+// Returns the sum of element(k)^2 for k below `count`, where the elements vary over these
+// dimensions. Element k goes to sum k mod 8, and the sums are added in pairs.
 template <typename F>
 Double SumOfSquares(int64_t count, Over over, Function* out, F element) {
   constexpr int64_t kSums = 8;
@@ -247,7 +247,7 @@ Value WriteNormalized(const Normalized& n, const Leaf& leaf, RowReader& row) {
   return Encoded(RoundToF32(settled), leaf.tensor.dtype());
 }
 
-// Takes an element of a file from the table.
+// Reads an element of a file from the table.
 Value WriteStored(const Leaf& leaf, const RowReader& words) {
   const int64_t each = WordsOf(leaf.tensor.dtype()), length = leaf.tensor.elements() * each;
   const Word64 first = LinearOf(leaf.tensor.shape(), leaf.at) * each;
@@ -265,7 +265,7 @@ Value WriteNorm(const Leaf& leaf, const RowReader& words) {
   const Tensor& of = *leaf.tensor.measured();
   const Shape shape = WholeShapeOfNorms(leaf.tensor.shape(), of.shape());
   Function* out = leaf.out;
-  // The dimensions of the other tensor that the norms are over, the last first.
+  // The dimensions of the other tensor that the norms are over, the last one first.
   std::vector<size_t> sides;
   Over over = words.row().value().over;
   int64_t terms = 1;
@@ -290,7 +290,7 @@ Value WriteNorm(const Leaf& leaf, const RowReader& words) {
   return EncodedNumber(Sqrt(square), leaf.tensor.dtype(), out);
 }
 
-// The words of the row have not been taken yet.
+// The words of the row must not have been read yet.
 Value WriteElement(const Leaf& leaf, RowReader words) {
   return std::visit(
       Overloaded{

@@ -1,4 +1,4 @@
-// The elements of drawn tensors, as operations of a program.
+// Writes the elements of drawn tensors as operations of a program.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace shardinit::program {
 
-// Returns the element at index `at` of tensor number `row`, as it is stored: floats as their bits.
-// All tensors are of one kind. Their table becomes an argument of the function.
+// Returns the element at index `at` of tensor number `row`, in its stored form: floats as their
+// bits. All tensors must be of one kind. Their table becomes an argument of the function.
 Value WriteDrawnTensors(const std::vector<const Tensor*>& tensors, const Word64& row,
                         const std::vector<Word64>& at, Function* out);
 

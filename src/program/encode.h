@@ -1,11 +1,11 @@
-// Numbers of a program as elements are stored: floats as their bits.
+// Converts numbers of a program to stored elements: floats as their bits.
 #pragma once
 
 #include "program/number.h"
 
 namespace shardinit::program {
 
-// Returns the bits of the nearest f32, also of a subnormal one on processors that have none.
+// Returns the bits of the nearest f32, including subnormals on processors without them.
 Word32 RoundToF32(const Double& number);
 // Converts the bits of an element of up to 32 bits.
 Value AsStored(const Word32& bits, DType dtype);
@@ -16,7 +16,7 @@ Value EncodedNumber(const Double& number, DType dtype, Function* in);
 // Converts a number that is not drawn.
 Value ConstantOf(const Function& out, double value, DType dtype);
 
-// Returns the number that the bits of a finite float stand for; Encoded() made the bits.
+// Returns the number for the bits of a finite float that Encoded() returned.
 Double Decoded(const Value& bits, DType dtype, Function* out);
 
 }  // namespace shardinit::program

@@ -25,7 +25,7 @@ Word32 WordOf(const Source& source, uint32_t draw) {
   const std::array<Word32, 4> words = BlockOf(source, draw);
   const Word32 place = LowWord(source.element & 3);
   const Flag odd = (place & 1) != 0;
-  // Compilers differ in which argument of a call comes first, and here each writes a line.
+  // Compilers evaluate the arguments of a call in different orders, and here each writes a line.
   const Word32 low = Select<Word32>(odd, words[1], words[0]);
   const Word32 high = Select<Word32>(odd, words[3], words[2]);
   return Select<Word32>((place & 2) != 0, high, low);

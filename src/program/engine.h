@@ -1,4 +1,4 @@
-// The random engines of rng/engines.h, as operations of a program.
+// Writes the random engines of rng/engines.h as operations of a program.
 #pragma once
 
 #include <string_view>
@@ -21,12 +21,12 @@ struct ProgramEngine {
   std::string_view name;
   Word32 (*word)(const Source& source, uint32_t draw);
   Single (*sample)(const ProgramSampler& sampler, const Source& source, uint32_t draw);
-  // The sampler and the stream of a placed number; null if the engine has no such numbers.
+  // Return the sampler and the stream of a placed number. Null if the engine has no such numbers.
   Sampler (*sampler_of)(const Program::PlacedCall& call) = nullptr;
   Stream (*stream_of)(const Program::PlacedCall& call) = nullptr;
 };
 
-// Throws Error (kUsage) if programs do not have the engine.
+// Throws Error (kUsage) if programs do not support the engine.
 const ProgramEngine& ProgramEngineOf(const Engine& engine);
 
 }  // namespace shardinit::program

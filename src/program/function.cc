@@ -11,7 +11,7 @@
 namespace shardinit::program {
 namespace {
 
-// The names of the element types in StableHLO.
+// Returns the name of the element type in StableHLO.
 std::string NameInText(DType element) {
   const DTypeInfo& info = InfoOf(element);
   if (info.kind == DTypeKind::kBool) return "i1";
@@ -22,7 +22,7 @@ std::string NameInText(DType element) {
   return std::string(info.name);
 }
 
-// Returns one element of a splat as MLIR writes it: floats by their bits.
+// Returns one element of a splat in MLIR's syntax: floats by their bits.
 std::string ConstantText(DType element, uint64_t bits) {
   const DTypeInfo& info = InfoOf(element);
   if (info.kind == DTypeKind::kBool) return bits != 0 ? "true" : "false";
@@ -85,7 +85,7 @@ Value Function::Spread(Value value, Over over) {
   if (value.is_constant() || value.over == over) return value;
   const auto [it, is_new] = spread_.try_emplace({value.id, over}, next_);
   if (is_new) {
-    std::vector<int> dimensions;  // where the value's dimensions are among the result's
+    std::vector<int> dimensions;  // positions of the value's dimensions among the result's
     int place = 0;
     for (size_t d = 0; d < domain_.size(); ++d) {
       if (value.over >> d & 1) dimensions.push_back(place);
@@ -100,7 +100,7 @@ Value Function::Spread(Value value, Over over) {
 }
 
 Value Function::Zero(DType element) {
-  // The zeros are made outside of repetitions, where all of them can use them.
+  // The zeros are defined outside of repetitions, so that all of them can use the zeros.
   if (!needs_zero_) {
     needs_zero_ = true;
     std::string& outer = repetitions_.empty() ? body_ : repetitions_.front().body_before;
@@ -189,7 +189,7 @@ Value Function::Take(const std::string& argument, Value row, int64_t column) {
   const size_t number = std::stoul(argument.substr(2));
   const std::string& type = argument_types_[number];
   const int64_t rows = argument_shapes_[number][0];
-  // The slice is the column, or one place in it.
+  // The slice is the column, or one element of it.
   const int64_t first = row.is_constant() ? static_cast<int64_t>(row.bits) : 0;
   const Shape shape = {row.is_constant() ? 1 : rows, 1};
   const Value slice =
@@ -255,7 +255,7 @@ Value Function::Nth(Value value, int dimension, int64_t place) {
 }
 
 void Function::BeginRepeat(int64_t count, std::vector<Value>* state) {
-  // Names that the body makes are valid only there.
+  // Names defined in the body are valid only there.
   state->insert(state->begin(), Constant(DType::u64, 0));
   std::vector<std::string> names, types;
   for (const Value& value : *state) {
@@ -269,7 +269,7 @@ void Function::BeginRepeat(int64_t count, std::vector<Value>* state) {
     (*state)[i].id = next_++;
     arguments.push_back(fmt::format("%{} = {}", (*state)[i].id, names[i]));
   }
-  // Results of a while are named one by one: %r:2 is %r#0 and %r#1.
+  // Results of a while are named individually: %r:2 is %r#0 and %r#1.
   body_ += fmt::format(
       "    %r{}:{} = stablehlo.while({}) : {}\n"
       "    cond {{\n"

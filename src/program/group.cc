@@ -12,12 +12,12 @@ std::string PathOf(const ProgramBox& one) {
                        : fmt::format("{}@{}", one.tensor->path(), one.part);
 }
 
-// Replaces the first part of a path that is a number, and returns it: `layers.*.w` and 3.
+// Replaces the first number in a path and returns it: `layers.*.w` and 3.
 std::pair<std::string, int64_t> WithoutNumber(const std::string& path) {
   for (size_t begin = 0; begin < path.size();) {
     const size_t end = std::min(path.find('.', begin), path.size());
     const std::string_view part(path.data() + begin, end - begin);
-    // The name of a stack has its numbers without zeros before them.
+    // Skips numbers with leading zeros, because the name of a stack lists numbers without them.
     if (part.size() < 10 && part.find_first_not_of("0123456789") == part.npos && !part.empty() &&
         (part == "0" || part[0] != '0')) {
       return {path.substr(0, begin) + "*" + path.substr(end), std::stoll(std::string(part))};
@@ -57,8 +57,8 @@ std::vector<Group> GroupsOf(const Mesh& mesh, const std::vector<ProgramBox>& mad
     groups[it->second].made.push_back(i);
     groups[it->second].numbers.push_back(number);
   }
-  // If two groups have one name, or a group's numbers do not count from 0, the name gets the
-  // numbers.
+  // If two groups have the same name, or a group's numbers do not count from 0, the numbers are
+  // added to the name.
   std::map<std::string, int> times;
   for (const Group& group : groups) ++times[group.name];
   for (Group& group : groups) {

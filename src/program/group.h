@@ -1,4 +1,4 @@
-// Boxes that become one result of a program.
+// Groups boxes that become one result of a program.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@ namespace shardinit::program {
 struct Group {
   std::string name;
   std::vector<size_t> made;      // the numbers of the boxes
-  std::vector<int64_t> numbers;  // those in their paths; empty if the group has one box
+  std::vector<int64_t> numbers;  // the numbers in the boxes' paths; empty if the group has one box
 };
 
-// Returns the groups of these boxes: with `stacked` those that differ only in the number of a layer
-// are one, else each box is alone.
+// Returns the groups of these boxes. With `stacked`, boxes that differ only in the number of a
+// layer are one group; otherwise each box is its own group.
 std::vector<Group> GroupsOf(const Mesh& mesh, const std::vector<ProgramBox>& made,
                             const std::vector<TensorParts>& parts, bool stacked);
 

@@ -15,7 +15,7 @@ namespace {
 
 using namespace program;
 
-// Returns the text in quotes, as MLIR writes it.
+// Returns the text in quotes, in MLIR's syntax.
 std::string Quoted(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -77,7 +77,7 @@ std::string ModuleText(const Plan& plan, const ProgramRequest& request, const st
       functions);
 }
 
-// Throws if the text for the first `made` of `tensors` tensors is larger than a program may be.
+// Throws if the text for the first `made` of `tensors` tensors exceeds the size limit of a program.
 void RequireSize(size_t bytes, size_t made, size_t tensors) {
   if (bytes <= kLargestProgram) return;
   throw Error(ExitCode::kUsage,
@@ -112,7 +112,7 @@ class Functions {
     std::string type;
   };
 
-  // Returns the function of a kind; makes it if it is new.
+  // Returns the function of a kind; writes it if it is new.
   const Entry& Find(const ProgramBox& one, const TensorParts& parts) {
     const auto [it, is_new] = entries_.try_emplace(parts.kind);
     Entry& entry = it->second;
@@ -153,7 +153,7 @@ std::string CallText(const Functions::Entry& entry, const std::vector<std::strin
                      fmt::join(types, ", "), entry.type);
 }
 
-// Returns a table of one tensor, or of all of a group, one after another.
+// Returns a table of one tensor, or the tables of all tensors in a group, one after another.
 std::vector<uint32_t> JoinedTable(const Group& group, const std::vector<TensorParts>& parts,
                                   size_t table) {
   std::vector<uint32_t> words;
@@ -169,7 +169,7 @@ Shape Stacked(int64_t count, Shape shape) {
   return shape;
 }
 
-// Returns a loop that makes each of a group's boxes and puts it at its place in the stack.
+// Returns a loop that computes each of a group's boxes and puts it at its place in the stack.
 std::string LoopText(const Group& group, size_t number, const Functions::Entry& entry,
                      const std::string& stacked_type, const Shape& shape, DType element) {
   const int64_t count = std::ssize(group.made);

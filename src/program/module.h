@@ -1,4 +1,4 @@
-// The init graph as a StableHLO module: a program whose results are the tensors.
+// Writes the init graph as a StableHLO module: a program whose results are the tensors.
 #pragma once
 
 #include <cstddef>
@@ -20,25 +20,25 @@ struct ProgramBox {
   Box box;
   size_t part = 0;  // number among a rank's boxes of the tensor
 };
-// Returns the tensors as a whole, or what a rank holds of them.
+// Returns the tensors as a whole, or the boxes of them that a rank holds.
 std::vector<ProgramBox> ProgramBoxesOf(const Plan& plan, const std::vector<const Tensor*>& tensors,
                                        std::optional<int64_t> rank);
 
 struct ProgramRequest {
   std::vector<ProgramBox> boxes;
   program::Arithmetic arithmetic = program::Arithmetic::kSingle;
-  // These annotations say how whole tensors lie on the plan's mesh, so all boxes must be whole.
-  // Shardy's are in a dialect that portable artifacts of StableHLO lack.
+  // These annotations describe the sharding of whole tensors on the plan's mesh, so all boxes must
+  // be whole. Shardy's are in a dialect that portable artifacts of StableHLO lack.
   bool with_mhlo = false, with_shardy = false;
   bool stacked = false;  // Writes tensors that differ only in a layer's number as one.
 
   bool annotated() const { return with_mhlo || with_shardy; }
 };
 
-// The most bytes of a program's functions and tables: no compiler handles more.
+// The most bytes in a program's functions and tables. No compiler handles more.
 inline constexpr size_t kLargestProgram = size_t{256} << 20;
 
-// Returns all boxes as one module, in text. Throws Error (kUsage) for what no program can do.
+// Returns all boxes as one module, as text. Throws Error (kUsage) for unsupported features.
 std::string WriteProgram(const Plan& plan, const ProgramRequest& request);
 
 // One kind of tensor, which has one module.
@@ -60,7 +60,7 @@ struct ProgramKinds {
   std::vector<ProgramKind> kinds;
   std::vector<ProgramTensor> tensors;
 };
-// `visit` gets the modules one by one: all together they may be large.
+// `visit` receives the modules one by one, because all together may be large.
 using ModuleVisitor = std::function<void(const std::string& name, std::string_view module)>;
 ProgramKinds WriteProgramKinds(const Plan& plan, const ProgramRequest& request,
                                const ModuleVisitor& visit);

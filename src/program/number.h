@@ -1,5 +1,5 @@
-// The numbers of a program. Formulas are templates over their numbers (base/number.h); with these
-// types, they write their operations into a Function.
+// Defines the numbers of a program. Formulas are templates over their number types (base/number.h);
+// with these types they write their operations into a Function.
 #pragma once
 
 #include <bit>
@@ -45,7 +45,7 @@ class Flag {
 
 inline Flag And(Flag a, Flag b) { return a & b; }
 
-// An unsigned integer of T's size, which wraps.
+// An unsigned integer of T's size that wraps around.
 template <std::unsigned_integral T>
 class Word {
  public:
@@ -114,8 +114,8 @@ class Word {
 using Word32 = Word<uint32_t>;
 using Word64 = Word<uint64_t>;
 
-// A number of type T, f32 or f64. Each result is that of one IEEE operation on numbers of this
-// type, whatever a compiler of programs does (Arithmetic).
+// A number of type T, f32 or f64. Each result equals one IEEE operation on numbers of this type,
+// whatever the program's compiler does (Arithmetic).
 template <std::floating_point T>
 class Real {
  public:
@@ -129,7 +129,7 @@ class Real {
   Function* in() const { return in_; }
   bool is_constant() const { return in_ == nullptr; }
   T constant() const { return constant_; }
-  // Returns the value in a function, with the type that it uses for T.
+  // Returns the value in a function, with the type that the function uses for T.
   Value ValueIn(Function* in) const {
     if (!is_constant()) return value_;
     if (ElementIn(*in) == DType::f64) {
@@ -195,8 +195,9 @@ class Real {
     return FromBits((BitsOf(size) & (kSign - 1)) | (BitsOf(sign) & kSign));
   }
 
-  // Returns a result that no compiler fuses with other operations. Of what is settled twice, as
-  // after a product with 1, which compilers remove, `xor` would leave what was not settled at all.
+  // Returns a result that no compiler fuses with other operations. It uses `or`, not `xor`, because
+  // a value may be settled twice, as after a product with 1, which compilers remove: `xor` would
+  // cancel.
   static Real Settled(Function* in, Value value) {
     if (sizeof(T) == 4 && in->arithmetic() == Arithmetic::kDouble) {
       return {in, in->Elementwise("reduce_precision", {value}, DType::f64, ", format = e8m23")};
@@ -205,8 +206,8 @@ class Real {
   }
 
  private:
-  // Puts the argument that is 0 into a value, which compilers then do not know; over the
-  // dimensions `over` they do not know either that it is one number.
+  // Mixes the argument that is 0 into a value, so that compilers do not know the value. Over the
+  // dimensions `over` they also do not know that it is constant.
   static Value Hidden(Function* in, Value value, Over over = 0) {
     const DType bits = value.element == DType::f32 ? DType::u32 : DType::u64;
     const Value zero = over == 0 ? in->Zero(bits) : in->ZeroOver(over, bits);
@@ -216,12 +217,12 @@ class Real {
   Real Unary(std::string_view operation) const {
     return {in_, in_->Elementwise(operation, {value_}, value_.element)};
   }
-  // Hides a zero that is added: compilers take x + 0 for x, which it is not if x is -0.
+  // Hides a zero that is added: compilers replace x + 0 by x, which is wrong if x is -0.
   static Real Summand(Real x, Real other) {
     if (!x.is_constant() || x.constant_ != 0 || other.is_constant()) return x;
     return {other.in_, Hidden(other.in_, x.ValueIn(other.in_))};
   }
-  // Hides the divisor: compilers multiply by the inverse of a known one, or of one for many a.
+  // Hides the divisor: compilers multiply by the inverse of a known divisor, or of one for many a.
   static Real Divisor(Function* in, Real a, Real b) {
     const Value value = b.ValueIn(in);
     const Over missing = a.value_.over & ~value.over;
@@ -263,7 +264,7 @@ inline Single SignedToF32(Word32 word) {
   if (word.is_constant()) return shardinit::SignedToF32(word.constant());
   Function* in = word.in();
   const Value number = in->Convert(in->Bitcast(word.value(), DType::i32), Single::ElementIn(*in));
-  // An f64 holds every word exactly, so only f64 needs rounding to f32.
+  // f64 holds every word exactly, so only f64 needs rounding to f32.
   return number.element == DType::f32 ? Single(in, number) : Single::Settled(in, number);
 }
 
@@ -294,7 +295,7 @@ inline Double ToDouble(Word64 word) {
   if (word.is_constant()) return static_cast<double>(word.constant());
   return {word.in(), word.in()->Convert(word.value(), DType::f64)};
 }
-// Converts a whole f64 number from 0 to 2^63 - 1; others give any word.
+// Converts a whole f64 number from 0 to 2^63 - 1. The result for other numbers is unspecified.
 inline Word64 ToWord(Double number) {
   Function* in = number.in();
   if (in == nullptr) {
@@ -308,7 +309,7 @@ inline Double ToDouble(Single number) {
   return {number.in(), number.in()->Convert(number.ValueIn(number.in()), DType::f64)};
 }
 
-// This is Select<N>(…) of base/number.h.
+// Implements Select<N>(…) of base/number.h.
 template <OneOf<Single, Double, Word32, Word64> N>
 N Select(Flag condition, std::type_identity_t<N> yes, std::type_identity_t<N> no) {
   Function* in = condition.in();
@@ -319,7 +320,7 @@ N Select(Flag condition, std::type_identity_t<N> yes, std::type_identity_t<N> no
 inline bool AnyLess(const Single&, const Single&) { return true; }
 inline bool AllLess(const Single&, const Single&) { return false; }
 
-// Does what FusedMultiplyAdd() does for plain numbers (base/number.h).
+// Computes the same result as FusedMultiplyAdd() for plain numbers (base/number.h).
 inline Single FusedMultiplyAdd(const Single& a, const Single& b, const Single& c) {
   const Double product = ToDouble(a) * ToDouble(b), addend = ToDouble(c);
   const Double sum = product + addend;
@@ -331,7 +332,7 @@ inline Single FusedMultiplyAdd(const Single& a, const Single& b, const Single& c
   const Double rounded = FromBits(Select<Word64>((error != 0) & ((bits & 1) == 0), odd, bits));
   if (rounded.is_constant()) return static_cast<float>(rounded.constant());
   Function* in = rounded.in();
-  // XLA removes a conversion to f32 and back to f64, and its rounding, where it sees both.
+  // XLA removes a conversion to f32 and back to f64, with its rounding, where it sees both.
   return Single::Settled(in, in->Convert(rounded.ValueIn(in), Single::ElementIn(*in)));
 }
 

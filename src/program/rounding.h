@@ -1,13 +1,14 @@
-// Square roots and quotients of f32 numbers, rounded correctly, from approximations. Compilers for
-// accelerators may approximate these two operations, though no others that programs have.
+// Corrects approximate square roots and quotients of f32 numbers to correctly rounded ones.
+// Compilers for accelerators may approximate these two operations, but no other operations in
+// programs.
 //
 // The words U are the bits of f32 numbers. `near` is the result with an error of up to 2 units in
-// its last place. The corrections use only integers of 32 bits: f64 may be missing, or slow. Where
-// an operand or the result is 0, subnormal, infinite or NaN, or an operand of a square root is
-// negative, the result is `near`.
+// its last place. The corrections use only integers of 32 bits, because f64 may be missing or slow.
+// The result is `near` if an operand or the result is 0, subnormal, infinite or NaN, or if the
+// operand of a square root is negative.
 //
-// Compilers differ in which argument of a call comes first, and here each writes a line of a
-// program. So no call has two arguments that compute something.
+// Compilers evaluate the arguments of a call in different orders, and here each argument writes a
+// line of a program. So no call has two arguments that compute something.
 //
 // A normal number is m * 2^(e - 150), where e is its exponent's bits and m is in [2^23, 2^24).
 #pragma once
@@ -20,7 +21,7 @@ namespace shardinit::rounding {
 
 inline constexpr uint32_t kOne = 0x800000;  // the lowest m, and an exponent of 1
 
-// Conditions of programs have no &&, and clang warns of & between plain ones.
+// Conditions of programs have no &&, and clang warns about & between plain ones.
 inline bool And(bool a, bool b) { return a && b; }
 
 template <typename U>
@@ -28,14 +29,14 @@ U Mantissa(U bits) {
   return (bits & (kOne - 1)) | kOne;
 }
 
-// Tells whether e is that of a normal number.
+// Returns whether e is the exponent of a normal number.
 template <typename U>
 auto IsNormal(U e) {
   return e - 1 < U(254);
 }
 
-// Takes the number with this e that is the nearest to `near`. The result is known to have this e,
-// so that removes no accuracy, and then a difference of m counts units in the last place.
+// Returns the number with this e that is nearest to `near`. The correct result has this e, so no
+// accuracy is lost, and a difference of m then counts units in the last place.
 template <typename U>
 U Within(U e, U near) {
   const U low = e << 23;
@@ -44,16 +45,16 @@ U Within(U e, U near) {
   return Min<U>(above, high);
 }
 
-// Returns 1 for a word that is negative as a signed integer, and 0 for others.
+// Returns 1 for a word that is negative as a signed integer, otherwise 0.
 template <typename U>
 U IsNegative(U word) {
   return word >> 31;
 }
 
-// An even power of two is taken out of the operand, so that m = sqrt(x) for a whole x in
-// [2^46, 2^48). m is too small if x > (m + 1/2)^2, and too large if x < (m - 1/2)^2, which for
-// whole numbers are x - m^2 > m and x - m^2 <= -m: x is never halfway. Only the lower words of x
-// and m^2 are needed, since |x - m^2| < 2^27. The rounded m is less than 2^24.
+// Takes an even power of two out of the operand, so that m = sqrt(x) for a whole x in [2^46, 2^48).
+// m is too small if x > (m + 1/2)^2, and too large if x < (m - 1/2)^2. For whole numbers this is x
+// - m^2 > m and x - m^2 <= -m: x is never halfway. Only the lower words of x and m^2 are needed,
+// because |x - m^2| < 2^27. The rounded m is less than 2^24.
 template <typename U>
 U Sqrt(U a, U near) {
   const U e = a >> 23;
@@ -70,14 +71,14 @@ U Sqrt(U a, U near) {
     const U less = IsNegative<U>((rest + m) - 1);
     bits = (bits + more) - less;
   }
-  // A negative operand has 256 or more for e.
+  // A negative operand has an e of 256 or more.
   return Select<U>(IsNormal(e), bits, near);
 }
 
-// A power of two is taken out of the operands, so that m = x / y for whole x and y, with m in
-// [2^23, 2^24). m is too small if 2 (x - m y) > y, and too large if 2 (x - m y) < -y. x / y is
-// never halfway: 2m + 1 is odd and above 2^24, and would divide the smaller m of the first operand.
-// Only the lower words are needed, since |2 (x - m y)| < 2^27. The rounded m is less than 2^24.
+// Takes a power of two out of the operands, so that m = x / y for whole x and y, with m in [2^23,
+// 2^24). m is too small if 2 (x - m y) > y, and too large if 2 (x - m y) < -y. x / y is never
+// halfway: 2m + 1 is odd and above 2^24, and would divide the smaller m of the first operand. Only
+// the lower words are needed, because |2 (x - m y)| < 2^27. The rounded m is less than 2^24.
 template <typename U>
 U Quotient(U a, U b, U near) {
   const U sign = (a ^ b) & 0x80000000u;

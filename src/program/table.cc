@@ -16,7 +16,7 @@ namespace {
 
 // Orthogonal matrices up to this size are written as their values.
 constexpr int64_t kMaxWrittenElements = 1 << 16;
-// The elements of files have no other form, so this limit is larger.
+// This limit is larger, because the elements of files have no other form.
 constexpr int64_t kMaxFileElements = 1 << 21;
 
 [[noreturn]] void Refuse(const std::string& what) {
@@ -41,7 +41,7 @@ void AppendElements(const Tensor& tensor, std::vector<uint32_t>* words) {
   }
 }
 
-// Appends a tensor's row of the table, in the order in which WriteElement() takes the words.
+// Appends a tensor's row of the table, in the order in which WriteElement() reads the words.
 void AppendRow(const Tensor& tensor, std::vector<uint32_t>* words) {
   const auto append = [&](const auto& more) {
     words->insert(words->end(), more.begin(), more.end());
@@ -98,7 +98,7 @@ std::string KindOf(const Tensor& tensor) {
   std::string kind = fmt::format("{} ", tensor.shape());
   return kind +
          std::visit(Overloaded{
-                        // Their parameters are in the table.
+                        // The table contains the parameters of these.
                         [](const Sampled auto& d) { return std::string(d.kName); },
                         [](const OneOf<Orthogonal, FromFile, FromSource> auto& d) {
                           return std::string(d.kName);

@@ -17,7 +17,7 @@ namespace {
 using Indices = std::vector<Word64>;  // an element's index along each dimension
 using Nodes = std::vector<const ViewNode*>;
 
-// Describes a node of a view, except for which tensors of a kind are at its leaves.
+// Describes a node of a view, without distinguishing tensors of one kind at its leaves.
 std::string KindOfNode(const std::vector<Tensor>& drawn, const ViewNode& node) {
   if (node.operation == nullptr) return KindOf(drawn[node.tensor]);
   std::string kind = fmt::format("{}{}(", node.operation->name, DescribeArguments(node));
@@ -25,7 +25,7 @@ std::string KindOfNode(const std::vector<Tensor>& drawn, const ViewNode& node) {
   return kind + ")";
 }
 
-// Operands of a node that follow one another and are of one kind: they are written once.
+// Consecutive operands of a node that are of one kind, and so are written once.
 struct Series {
   size_t first, end;
 
@@ -61,10 +61,10 @@ const Shape& ShapeOf(const std::vector<Tensor>& drawn, const ViewNode& node) {
 }
 
 // Writes a view as operations on an element's indices. Each element is computed from its own index
-// in its drawn tensor, wherever it lies, so no device needs what another one makes.
+// in its drawn tensor, wherever it is stored, so no device needs the results of another device.
 //
 // Nodes that differ only in the tensors at their leaves, such as the layers of a stack, are written
-// once. Which of them an element is in is also an index: `row`, the row of its table.
+// once. An additional index, `row`, selects the node: it is the row of its table.
 class ViewWriter {
  public:
   ViewWriter(const std::vector<Tensor>& drawn, DType dtype, Function* out)
@@ -132,7 +132,7 @@ class ViewWriter {
   }
 
   // Writes the nodes' operands, which follow one another along `place` with these extents. `enter`
-  // turns indices into an operand's indices; it gets the index along the operand.
+  // receives the index along the operand and turns indices into the operand's indices.
   template <typename Enter>
   Value WriteSeries(const Nodes& nodes, const Word64& row, const Indices& at, const Word64& place,
                     const std::vector<int64_t>& extents, Enter enter) {
@@ -142,7 +142,7 @@ class ViewWriter {
     for (const Series& series : SeriesOf(drawn_, node)) {
       const int64_t extent = extents[series.first], count = series.count();
       const bool alone = count == std::ssize(node.of);
-      // Outside of the series, any valid index will do.
+      // Outside the series, any valid index is acceptable.
       Word64 index = place - start;
       if (!alone) {
         const Flag inside = (index < Word64(extent * count));
@@ -160,7 +160,7 @@ class ViewWriter {
   }
 
   Indices Reshaped(const Indices& at, const Shape& from, const Shape& to) const {
-    // Dimensions at either end that do not change need no arithmetic.
+    // Unchanged dimensions at either end need no arithmetic.
     Indices out(to.size(), Word64(0));
     size_t head = 0, tail = 0;
     const size_t both = std::min(from.size(), to.size());

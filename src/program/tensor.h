@@ -1,4 +1,4 @@
-// A tensor's elements in a box, as a function of a program.
+// Writes a function that computes a tensor's elements in a box.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ struct TensorParts {
   std::vector<Table> tables;
 };
 
-// Throws Error (kUsage) if a program cannot make the tensor.
+// Throws Error (kUsage) if a program cannot generate the tensor.
 TensorParts PartsOf(Arithmetic arithmetic, const Tensor& tensor, const Box& box);
 
 struct WrittenFunction {

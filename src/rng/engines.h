@@ -1,4 +1,4 @@
-// The random generators that a spec may name, and how each makes values.
+// Lists the random generators that a spec may name, and how each generates values.
 #pragma once
 
 #include <cstddef>
@@ -15,23 +15,23 @@ namespace shardinit {
 
 struct Engine {
   std::string_view name;
-  std::string_view source;  // where it is defined
-  // The key of a tensor that is drawn under this path.
+  std::string_view source;  // where the engine is defined
+  // Returns the key of a tensor drawn under `path`.
   uint64_t (*key)(uint64_t seed, std::string_view path);
-  // Values depend on how many numbers are drawn before them, also for other tensors.
+  // Values depend on how many numbers were drawn before them, including for other tensors.
   bool sequential;
-  // Makes elements first … first + count - 1 of a stream. This is readable code: faster kernels
-  // give the same bits, and engines without a kernel use only this.
+  // Generates elements first … first + count - 1 of a stream. This is readable code. Faster kernels
+  // produce the same bits; engines without a kernel use only this.
   void (*sample)(const Sampler& sampler, const Stream& stream, uint64_t first, size_t count,
                  float* out);
-  // The framework whose numbers these are, or empty.
+  // The framework that produces the same numbers, or empty.
   std::string_view framework = {};
-  // The engine's keys are JAX's, and a spec may give their words.
+  // The engine's keys are JAX's, so a spec may give their words.
   bool has_jax_keys = false;
-  // All tensors are drawn from one stream: their keys are places in it, and not paths.
+  // All tensors are drawn from one stream: their keys are positions in it, not paths.
   bool has_places = false;
-  // Returns why the engine cannot make these numbers, as a phrase, or an empty text if it can.
-  // Null if it can make all numbers.
+  // Returns a phrase that explains why the engine cannot generate these numbers, or an empty text
+  // if it can. Null if the engine can generate all numbers.
   std::string_view (*refusal)(const Sampler& sampler) = nullptr;
   std::string_view short_name = {};  // a second name for specs, or empty
 
@@ -39,11 +39,11 @@ struct Engine {
 };
 
 extern const Engine kJaxThreefry;
-// This engine's numbers are those of rng/torch_cpu.h, for whole tensors: it has no `sample`.
+// Generates the numbers of rng/torch_cpu.h, for whole tensors, so it has no `sample`.
 extern const Engine kTorchCpu;
 
 std::span<const Engine* const> Engines();  // the default first
 const Engine* FindEngine(std::string_view name);
-std::vector<std::string> EngineNames();  // with the short names
+std::vector<std::string> EngineNames();  // includes the short names
 
 }  // namespace shardinit

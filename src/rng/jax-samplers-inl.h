@@ -1,5 +1,5 @@
-// Random words → f32 values as jax.random makes them: the formulas, as templates over the number
-// type. samplers-inl.h says what makes the bits the same elsewhere.
+// Converts random words to f32 values as jax.random does. The formulas are templates over the
+// number type. samplers-inl.h explains why the bits are the same on all machines.
 
 #if defined(SHARDINIT_JAX_SAMPLERS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHARDINIT_JAX_SAMPLERS_INL
@@ -17,15 +17,15 @@
 
 namespace SHARDINIT_FORMULAS::samplers {
 
-// Returns a number in [low, low + span] of 23 bits, an f32's mantissa. XLA fuses the multiplication
-// and the addition, so this rounds once, too.
+// Returns a number in [low, low + span] with 23 random bits, the size of an f32's mantissa. XLA
+// fuses the multiplication and the addition, so this also rounds once.
 template <typename F, typename N, typename U>
 SHARDINIT_INLINE F JaxUniform(N low, N span, U word) {
   return FusedProductPlus(SignedToF32(ShiftRight<9>(word)), 0x1p-23f, span, low);
 }
 
-// The lowest uniform number of jax.random.normal, the f32 next above -1. The numbers go up to 1,
-// and each is exact.
+// The lowest uniform number of jax.random.normal, which is the next f32 above -1. The numbers
+// extend up to 1, and each is exact.
 inline constexpr float kJaxNormalLow = -0x1.fffffep-1f;
 
 template <typename F, typename U>
@@ -44,7 +44,7 @@ SHARDINIT_INLINE F Horner(const float (&c)[9], F x) {
   return sum;
 }
 
-// Returns sqrt(2) erf_inv(u), -1 <= u <= 1: see coefficients.h.
+// Returns sqrt(2) erf_inv(u), -1 <= u <= 1 (see coefficients.h).
 template <typename F>
 SHARDINIT_INLINE F JaxStandardNormal(F u) {
   const F square = u * u;
@@ -61,7 +61,7 @@ SHARDINIT_INLINE F JaxStandardNormal(F u) {
   return erf_inv * kSqrt2;
 }
 
-// Returns the value that each sampler makes of a word.
+// Returns the value that each sampler computes from a word.
 
 template <typename F, typename U>
 SHARDINIT_INLINE F Jax(const BitsSampler&, U word) {

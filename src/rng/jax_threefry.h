@@ -1,6 +1,7 @@
-// JAX's random numbers, by its partitionable Threefry2x32 (the default since JAX 0.5), as readable
-// code: one element at a time, one IEEE operation per statement. Tests hold the kernels equal to
-// it, bit for bit. A key's two words are the low and the high half of a stream's key.
+// Generates JAX's random numbers with partitionable Threefry2x32, the default since JAX 0.5. This
+// is readable code: one element at a time, one IEEE operation per statement. Tests compare the
+// kernels with it bit for bit. A stream's key consists of the two words of JAX's key, the low half
+// first.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +11,13 @@
 
 namespace shardinit::jax_threefry {
 
-// These are jax.random.key(seed), split(key, n)[index] for any n > index (row-major for a shape),
-// and fold_in.
+// Return jax.random.key(seed), split(key, n)[index] for any n > index (row-major for a shape), and
+// fold_in.
 uint64_t KeyOfSeed(uint64_t seed);
 uint64_t SplitKey(uint64_t key, uint64_t index);
 uint64_t FoldIn(uint64_t key, uint32_t data);
 
-// The key of a stream's draw: the stream's own for draw 0, fold_in(key, draw) for others.
+// Returns the key of a stream's draw: the stream's own for draw 0, otherwise fold_in(key, draw).
 uint64_t KeyOfDraw(const Stream& stream);
 
 // Returns an element of jax.random.bits(key, shape, "uint32").

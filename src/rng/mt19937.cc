@@ -31,7 +31,7 @@ void AddShifted(const Bits& from, int shift, Bits& to) {
 // p q^31 + a_0 p q^30 + ... + a_30 p + a_31.
 std::vector<int> CharacteristicExponents() {
   constexpr size_t kLength = kDegree / 64 + 4;
-  Bits sum(kLength);  // Horner's scheme in q; p is multiplied at the end, since a_31 has no p.
+  Bits sum(kLength);  // Horner's scheme in q. p is multiplied at the end, since a_31 has no p.
   sum[0] = 1;
   for (int i = 0; i <= 30; ++i) {
     Bits next(kLength);
@@ -51,7 +51,7 @@ std::vector<int> CharacteristicExponents() {
   return exponents;
 }
 
-// Returns the bits of a word with zeros between them.
+// Returns the bits of a word with zeros inserted between them.
 uint64_t Spread(uint32_t word) {
   uint64_t x = word;
   x = (x | x << 16) & 0x0000FFFF0000FFFF;
@@ -61,7 +61,7 @@ uint64_t Spread(uint32_t word) {
   return (x | x << 1) & 0x5555555555555555;
 }
 
-// Squares the polynomial, times t if `shifted`, modulo the characteristic polynomial.
+// Squares the polynomial modulo the characteristic polynomial; multiplies by t if `shifted`.
 void Square(Polynomial& polynomial, bool shifted) {
   static const std::vector<int> exponents = CharacteristicExponents();
   constexpr size_t kWords = std::tuple_size_v<Polynomial>;
@@ -75,8 +75,8 @@ void Square(Polynomial& polynomial, bool shifted) {
     for (size_t i = x.size(); --i > 0;) x[i] = x[i] << 1 | x[i - 1] >> 63;
     x[0] <<= 1;
   }
-  // t^(19937 + k) is the sum of the t^(e + k). No exponent e is within 64 of the degree, so a word
-  // goes only into lower ones.
+  // t^(19937 + k) is the sum of the t^(e + k). No exponent e is within 64 of the degree, so each
+  // word only changes lower words.
   const auto fold = [&](uint64_t word, int position) {
     for (const int e : exponents) {
       const int to = position - kDegree + e, bits = to % 64;
@@ -153,11 +153,11 @@ namespace {
 
 using mt19937::kState;
 
-// Beyond this many words, a jump is faster than making the words between.
+// For more words than this, a jump is faster than generating the words in between.
 constexpr uint64_t kNear = 4 << 20;
 
-// The last power is kept: where rows of a tensor are sharded, jumps of one distance follow one
-// another.
+// Caches the last power: if rows of a tensor are sharded, several jumps in a row have the same
+// distance.
 const mt19937::Polynomial& PowerOfTFor(uint64_t distance) {
   thread_local uint64_t known = 0;
   thread_local std::unique_ptr<const mt19937::Polynomial> polynomial;
@@ -201,8 +201,8 @@ void Mt19937::MoveTo(uint64_t position) {
 }
 
 Mt19937& Mt19937At(uint32_t seed, uint64_t position, void (*extend)(uint32_t*, size_t)) {
-  constexpr uint64_t kSame = 1 << 14;  // A stretch within this many words is moved on, not copied:
-                                       // nobody will come back to its place.
+  constexpr uint64_t kSame = 1 << 14;  // A stretch within this many words is moved, not copied: its
+                                       // place will not be needed again.
   struct Place {
     uint64_t used = 0;
     std::unique_ptr<Mt19937> stream;

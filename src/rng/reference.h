@@ -1,5 +1,5 @@
-// The contract of values as readable code, with Philox4x32: one element at a time, one IEEE
-// operation per statement. Tests hold the kernels equal to it, bit for bit.
+// Defines the contract of values as readable code, with Philox4x32: one element at a time, one IEEE
+// operation per statement. Tests compare the kernels with it bit for bit.
 #pragma once
 
 #include <cstdint>

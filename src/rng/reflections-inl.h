@@ -1,7 +1,7 @@
-// Applies a block of reflections to columns: a template over V, an f64 number or a vector of them
-// with a column in each lane.
+// Applies a block of reflections to columns. The template parameter V is an f64 number, or a vector
+// of f64 numbers with a column in each lane.
 
-// This file is compiled once; for vectors, once for each instruction set (hwy/foreach_target.h).
+// This file is compiled once, and for vectors once per instruction set (hwy/foreach_target.h).
 #if defined(SHARDINIT_REFLECTIONS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHARDINIT_REFLECTIONS_INL
 #undef SHARDINIT_REFLECTIONS_INL
@@ -19,8 +19,8 @@ namespace SHARDINIT_FORMULAS::reflections {
 SHARDINIT_INLINE double Load(const double* from, double) { return *from; }
 SHARDINIT_INLINE void Store(double x, double* to) { *to = x; }
 
-// `vectors` has the block's vectors: `height` rows of eight. `q` has the same rows of the columns,
-// each row with `lanes` numbers.
+// `vectors` holds the block's vectors as `height` rows of eight. `q` holds the same rows of the
+// columns, with `lanes` numbers in each row.
 template <class V, class X>
 SHARDINIT_INLINE void Reflect(const ReflectionBlock& block, const X* vectors, int64_t height,
                               int64_t lanes, double* q) {
@@ -30,7 +30,7 @@ SHARDINIT_INLINE void Reflect(const ReflectionBlock& block, const X* vectors, in
     const V x = Load(q + i * lanes, s[0]);
     for (int j = 0; j < kReflections; ++j) s[j] = s[j] + V(v[j]) * x;
   }
-  // Makes s7 = scale7 y7, s6 = scale6 (y6 - p67 s7), … of y. Loops that count up are unrolled.
+  // Computes s7 = scale7 y7, s6 = scale6 (y6 - p67 s7), … from y. Loops that count up are unrolled.
   constexpr int kLast = kReflections - 1;
   for (int m = 0; m <= kLast; ++m) {
     V& of_j = s[kLast - m];

@@ -13,21 +13,21 @@ namespace {
 // Turns -0 into 0, so that `x + mean` has one sign of zero.
 float ToF32(double value) { return static_cast<float>(value) + 0.0f; }
 
-// Returns the probability between the cut-offs, from the tails on the side where they are small:
-// 1 - Phi(5) would have lost half of its digits.
+// Returns the probability between the cut-offs, computed from the tails on the side where they are
+// small: 1 - Phi(5) would lose half of its digits.
 double Between(double z_low, double z_high) {
   if (z_low >= 0) return exact::NormalCdf(-z_low) - exact::NormalCdf(-z_high);
   if (z_high <= 0) return exact::NormalCdf(z_high) - exact::NormalCdf(z_low);
   return 1 - exact::NormalCdf(z_low) - exact::NormalCdf(-z_high);
 }
 
-// Returns 0 for an erf so small that a value made of it could be subnormal.
+// Returns erf, or 0 if it is so small that a value computed from it could be subnormal.
 float ErfOfCutoff(float z) {
   const float erf = ToF32(exact::Erf(static_cast<double>(z / coefficients::kSqrt2)));
   return std::fabs(erf) < 0x1p-40f ? 0 : erf;
 }
 
-// Returns the next f32 towards `direction`. For 0 that is subnormal, so 0 stays.
+// Returns the next f32 towards `direction`. Returns 0 for 0, whose next f32 is subnormal.
 float Inside(float cutoff, float direction) {
   const float inside = std::nextafter(cutoff, direction);
   return std::fabs(inside) < std::numeric_limits<float>::min() ? 0 : inside;
@@ -51,7 +51,7 @@ UniformSampler MakeUniform(double low, double high) {
   Check(low32 < high32 && IsValidScale(low) && IsValidScale(high), "uniform bounds");
   const double span = static_cast<double>(high32) - static_cast<double>(low32);
   Check(IsValidScale(span), "uniform span");
-  // For `high` = 0 this is not -2^-149: a processor that flushes subnormals would see 0.
+  // For `high` = 0 this is not -2^-149, which processors that flush subnormals treat as 0.
   const float last = high32 == 0 ? -std::numeric_limits<float>::min()
                                  : std::nextafter(high32, -std::numeric_limits<float>::infinity());
   return {low32, ToF32(span), last};
@@ -77,7 +77,7 @@ TruncatedNormalSampler MakeTruncatedNormal(double mean, double std, double z_low
   const float step = static_cast<float>(between) * 0x1p-32f;
   const double middle = between * 0x1p-33;
   if (z_low < 0 && z_high > 0) {
-    // There are two tails, each measured from its own end; the top bit is the sign.
+    // There are two tails, each measured from its own end. The top bit is the sign.
     s.tail[0] = ToF32(exact::NormalCdf(-z_high) + middle);
     s.tail[1] = ToF32(exact::NormalCdf(z_low) + middle);
     s.step[0] = s.step[1] = step;

@@ -1,17 +1,17 @@
-// Random words → f32 values: the formulas, as templates over the number type F. F is `float`,
+// Converts random words to f32 values. The formulas are templates over the number type F: `float`,
 // vectors of it (kernels/number-inl.h), or a type that writes the same operations into a program.
 //
-// Parentheses and statements give the order of operations; each is rounded once to f32. These rules
-// make the bits the same elsewhere:
+// Parentheses and statements give the order of operations. Each operation rounds once to f32. These
+// rules make the bits the same on all machines:
 //
-// - no fused multiply-add (the build says -ffp-contract=off);
-// - no function of libm but sqrt, which IEEE 754 wants correctly rounded;
-// - integers become f32 by rounding to nearest even;
-// - within the limits in sampler.h, the only subnormal results are products in polynomials (such as
-//   y^2 of an angle of 2^-31); each is added at once to a number that is more than 2^60 times as
-//   large, so flushing it to 0 changes nothing.
+// - Multiply-add is never fused (the build uses -ffp-contract=off).
+// - The only libm function is sqrt, which IEEE 754 requires to be correctly rounded.
+// - Integers become f32 by rounding to nearest even.
+// - Within the limits in sampler.h, the only subnormal results are products in polynomials (such as
+//   y^2 of an angle of 2^-31). Each is immediately added to a number more than 2^60 times as large,
+//   so flushing it to 0 changes nothing.
 
-// This file is compiled once; for vectors, once for each instruction set (hwy/foreach_target.h).
+// This file is compiled once, and for vectors once per instruction set (hwy/foreach_target.h).
 #if defined(SHARDINIT_SAMPLERS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHARDINIT_SAMPLERS_INL
 #undef SHARDINIT_SAMPLERS_INL
@@ -29,8 +29,8 @@ namespace SHARDINIT_FORMULAS::samplers {
 using namespace coefficients;
 
 // Computes c0 + c1 x + c2 x^2 + …, in pairs of pairs (Estrin's scheme). The longest chain of
-// operations that wait for each other is less than half of Horner's, for two more multiplications;
-// a processor is only as fast as it can find independent work.
+// dependent operations is less than half as long as in Horner's scheme, for two more
+// multiplications. More independent work keeps the processor busy.
 template <typename F>
 SHARDINIT_INLINE F Polynomial(const float* c, F x, F x2) {
   const F low = c[0] + (c[1] * x);
@@ -63,11 +63,11 @@ SHARDINIT_INLINE F Polynomial(const float (&c)[9], F x) {
   return Polynomial(c, x, x2, x4) + (c[8] * (x4 * x4));
 }
 
-// Returns -log2(x * 2^-scale). With `below` = 1, takes the next f32 below x instead of x.
+// Returns -log2(x * 2^-scale). If `below` is 1, uses the next f32 below x instead of x.
 //
-// The bits of x minus those of 2/3 have the exponent e in their upper part, and the mantissa's
-// place in [2/3, 4/3) in their lower part. The logarithm of a number near 1 comes from the
-// polynomial alone, since e is 0: nothing cancels.
+// The bits of x minus the bits of 2/3 contain the exponent e in their upper part, and the
+// mantissa's place in [2/3, 4/3) in their lower part. For x near 1, e is 0 and the polynomial alone
+// gives the logarithm, so nothing cancels.
 template <typename F>
 SHARDINIT_INLINE F MinusLog2(F x, int scale, uint32_t below) {
   const auto shifted = BitsOf(x) - (kTwoThirds + (static_cast<uint32_t>(scale) << 23) + below);
@@ -78,8 +78,8 @@ SHARDINIT_INLINE F MinusLog2(F x, int scale, uint32_t below) {
   return series - e;
 }
 
-// Below, Sampler is a sampler (sampler.h), or a type with the same members: numbers of a program,
-// or types that say what is known of them. U is a type of words.
+// In the functions below, Sampler is a sampler (sampler.h) or a type with the same members: numbers
+// of a program, or types that describe properties of a sampler. U is a type of words.
 
 template <typename F, typename Sampler, typename U>
 SHARDINIT_INLINE F Uniform(const Sampler& s, U word) {
@@ -89,18 +89,18 @@ SHARDINIT_INLINE F Uniform(const Sampler& s, U word) {
 }
 
 // Box and Muller, "A note on the generation of random normal deviates" (1958): a random radius and
-// a random angle give two independent normal numbers.
+// a random angle determine two independent normal numbers.
 template <typename F, typename Sampler, typename U, typename B>
 SHARDINIT_INLINE F Normal(const Sampler& s, U radius_word, U angle_word, B second) {
-  // The word is a signed integer k. |k + 1/4| is (j + 1/2) / 2 with each j from 0 to 2^32 - 1 once,
-  // so u = |k + 1/4| * 2^-31 is (j + 1/2) * 2^-32, exact where it is small: the tail ends at
-  // sqrt(2 * 33 ln 2) = 6.76. `below` = 1 keeps u under 1 and the radius above 0.
+  // The word is a signed integer k. |k + 1/4| is (j + 1/2) / 2, with each j from 0 to 2^32 - 1
+  // once. So u = |k + 1/4| * 2^-31 is (j + 1/2) * 2^-32, exact where it is small: the tail ends at
+  // sqrt(2 * 33 ln 2) = 6.76. `below` = 1 keeps u below 1 and the radius above 0.
   const F k = SignedToF32(radius_word);
   const F u = Abs(F(k + 0.25f));
   const F radius = Sqrt(MinusLog2(u, 31, 1)) * s.scale;
 
-  // The angle is in [-pi/4, pi/4); the word's two lowest bits then choose one of the four quarters
-  // of the circle, by a reflection across each of two axes.
+  // The angle is in [-pi/4, pi/4). The word's two lowest bits then choose one of the four quarters
+  // of the circle, by reflecting across each of two axes.
   const F x = SignedToF32(angle_word) * 0x1p-31f;
   const F y = x * x;
   const F sine = x * Polynomial(kSin, y);
@@ -111,10 +111,10 @@ SHARDINIT_INLINE F Normal(const Sampler& s, U radius_word, U angle_word, B secon
   return product + s.mean;
 }
 
-// Returns z / (1 - 2q) for the quantile -z of q, from v = q(1 - q); see coefficients.h.
+// Returns z / (1 - 2q) for the quantile -z of q, from v = q(1 - q) (see coefficients.h).
 template <typename F>
 SHARDINIT_INLINE F QuantileRatio(F v) {
-  // Even and odd powers of s are apart: s^2 is v, and the square root has time.
+  // Even and odd powers of s are separate: s^2 is v, so the square root may finish later.
   const F s = Sqrt(v);
   const F n_even = kNumerator[0] + (v * (kNumerator[2] + (v * kNumerator[4])));
   const F n_odd = kNumerator[1] + (v * kNumerator[3]);

@@ -1,10 +1,10 @@
-// Where a tensor's random numbers come from. For Philox4x32, version 1 of the contract of values
-// defines the words:
+// Describes where a tensor's random numbers come from. For Philox4x32, version 1 of the contract of
+// values defines the words:
 //
-// key     = first 8 bytes, little-endian, of
-//           SHA-256("shardinit.key.v1" ‖ 00 ‖ seed as 8 bytes LE ‖ path in UTF-8)
-// counter = (block low 32, block high 32, draw, 0)
-// element i takes word i mod 4 of block i div 4.
+//   key     = first 8 bytes, little-endian, of
+//             SHA-256("shardinit.key.v1" ‖ 00 ‖ seed as 8 bytes LE ‖ path in UTF-8)
+//   counter = (block low 32, block high 32, draw, 0)
+//   element i takes word i mod 4 of block i div 4.
 #pragma once
 
 #include <compare>
@@ -21,31 +21,31 @@ struct Engine;
 extern const Engine kPhilox4x32;  // the default
 
 inline constexpr uint64_t kNoSpare = ~uint64_t{0};
-// The last position where a tensor may begin: beyond what a model of 2^63 - 1 bytes takes, with
-// room to count on.
+// The last position where a tensor may begin. It is larger than a model of 2^63 - 1 bytes needs,
+// and leaves room for counting.
 inline constexpr uint64_t kLastPlace = uint64_t{1} << 62;
 
-// One of three things decides which numbers of an engine a tensor takes: a path, words, or a place.
+// A path, words, or a place decides which numbers of an engine a tensor takes.
 struct DrawPath {
-  std::string path;  // Tensors of one path take the same numbers. Empty: the tensor's own.
+  std::string path;  // Tensors with the same path take the same numbers. Empty: the tensor's own.
 };
 struct KeyWords {
-  uint64_t key;  // a key that does not come from a path
+  uint64_t key;  // a key that is not derived from a path
 };
-// A place in an engine's one stream.
+// A place in the single stream of an engine.
 struct StreamPlace {
   uint64_t position = 0, spare = kNoSpare;
-  bool is_relative = false;  // `position` counts words after the numbers that are drawn before.
+  bool is_relative = false;  // `position` counts words after the numbers drawn before.
 };
 using DrawKey = std::variant<DrawPath, KeyWords, StreamPlace>;
 
 struct Stream {
   uint64_t key = 0;
   uint32_t draw = 0;          // numbers the random calls inside one initializer
-  uint64_t position = 0;      // in a sequential engine: the words before the first number
-  uint64_t spare = kNoSpare;  // where torch_cpu drew two numbers of which one is left
-  // The numbers before were not made, and this stream's place depends on them: it begins at
-  // `position` or behind it. Nothing is drawn from such a stream.
+  uint64_t position = 0;      // in a sequential engine: the number of words before the first number
+  uint64_t spare = kNoSpare;  // where torch_cpu drew two numbers and used only one
+  // This stream begins at `position` or later: its place depends on earlier numbers, which were not
+  // generated. No numbers are drawn from such a stream.
   bool is_least = false;
   const Engine* engine = &kPhilox4x32;
 

@@ -1,5 +1,5 @@
-// Threefry2x32-20, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel random
-// numbers: as easy as 1, 2, 3" (SC 2011): section 3.2, table 2.
+// Computes Threefry2x32-20, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel
+// random numbers: as easy as 1, 2, 3" (SC 2011): section 3.2, table 2.
 #pragma once
 
 #include <array>
@@ -12,10 +12,10 @@ using Words = std::array<uint32_t, 2>;
 // Rounds come in groups of four. Each group ends with an addition of the key's words.
 inline constexpr int kGroups = 5;
 inline constexpr int kRotations[2][4] = {{13, 15, 26, 6}, {17, 29, 16, 24}};  // used in turn
-inline constexpr uint32_t kParity = 0x1BD11BDA;  // Skein's constant: with the key's two words, it
-                                                 // makes the third.
+inline constexpr uint32_t kParity = 0x1BD11BDA;  // Skein's constant, which yields the third key
+                                                 // word from the other two.
 
-// U is a type of 32-bit words: uint32_t, or one that writes the same operations into a program.
+// U is a type of 32-bit words: uint32_t, or a type that writes the same operations into a program.
 template <typename U>
 std::array<U, 2> Block(std::array<U, 2> x, std::array<U, 2> key) {
   const U keys[3] = {key[0], key[1], key[0] ^ key[1] ^ kParity};

@@ -1,6 +1,6 @@
-// Words of MT19937 → f32 values as PyTorch's CPU generator makes them in whole groups: the
-// formulas, as templates over the number type (samplers-inl.h). Multiplications are fused as
-// torch's compiler chose.
+// Converts words of MT19937 to f32 values as PyTorch's CPU generator does in whole groups. The
+// formulas are templates over the number type (samplers-inl.h). Multiplications are fused where
+// PyTorch's compiler fused them.
 
 #if defined(SHARDINIT_TORCH_SAMPLERS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHARDINIT_TORCH_SAMPLERS_INL
@@ -43,7 +43,7 @@ SHARDINIT_INLINE F Log(F u) {
   return Fma(e, F(kLn2High), sum);
 }
 
-// The sine and the cosine of an angle from 0 to 2 pi, by Cephes' sinf and cosf.
+// Computes the sine and the cosine of an angle from 0 to 2 pi, by Cephes' sinf and cosf.
 template <typename F>
 struct SineAndCosine {
   F sine, cosine;
@@ -73,7 +73,7 @@ SHARDINIT_INLINE SineAndCosine<F> SinCos(F angle) {
           NegateIfSet<2>(quarter + 2u, Select<F>(swapped, s, c))};
 }
 
-// Two numbers made of two words. The words are eight places apart, and so are the numbers.
+// Computes two numbers from two words. The words are eight places apart, and so are the numbers.
 template <typename F>
 struct Normals {
   F first, second;

@@ -1,5 +1,6 @@
-// The coefficients of the functions that make PyTorch's normal numbers on x86 processors: those of
-// Cephes' single-precision library (Moshier), as avx_mathfun.h has them (Pommier, Garberoglio).
+// Defines the coefficients of the functions that produce PyTorch's normal numbers on x86
+// processors, from Cephes' single-precision library (Moshier), as in avx_mathfun.h (Pommier,
+// Garberoglio).
 #pragma once
 
 namespace shardinit::torch_coefficients {

@@ -32,7 +32,7 @@ double InGroup(const Normal& normal, const Stream& stream, uint64_t position, ui
   return j < 8 ? of_both.first : of_both.second;
 }
 
-// Returns the same in f64, with two words for each number.
+// Returns the same number in f64, with two words for each number.
 double InWideGroup(const Normal& normal, const Stream& stream, uint64_t position, uint64_t j) {
   const double u1 = 1.0 - Uniform53(stream, position + 2 * (j % 8));
   const double u2 = Uniform53(stream, position + 2 * (j % 8 + 8));
@@ -41,7 +41,7 @@ double InWideGroup(const Normal& normal, const Stream& stream, uint64_t position
   return std::fma(z, normal.std, normal.mean);
 }
 
-// Returns one of the two normal numbers made of four words.
+// Returns one of the two normal numbers computed from four words.
 double OfPair(const Stream& stream, uint64_t position, bool second) {
   const double a = Uniform53(stream, position), b = Uniform53(stream, position + 2);
   const double radius = std::sqrt(-2.0 * Apply(ElementOp::kLog1p, -b));
@@ -161,7 +161,7 @@ Interval RoundedTo(DType dtype, double bound) {
   const double target = Rounded(bound, dtype);
   const auto center = static_cast<float>(target);
   if (dtype == DType::f32 || dtype == DType::f64) return {center, center};
-  // Finds each end by bisection: floats are ordered by their bits, and `outside` starts beyond the
+  // Finds each end by bisection. Floats are ordered by their bits, and `outside` starts outside the
   // interval.
   const auto ordered = [](float x) {
     const auto bits = std::bit_cast<int32_t>(x);
@@ -187,7 +187,7 @@ bool IsOneRound(const Drawn& drawn) {
   const auto* const cut_off = std::get_if<TruncatedNormal>(&drawn.draw);
   if (cut_off == nullptr) return true;
   const TruncatedNormal& t = *cut_off;
-  // The numbers are sqrt(-2 ln 2^-24) = 5.77 and sqrt(-2 ln 2^-53) = 8.57, increased by more than
+  // The bounds are sqrt(-2 ln 2^-24) = 5.77 and sqrt(-2 ln 2^-53) = 8.57, increased by more than
   // rounding can add.
   const bool wide = !IsInGroups(drawn) || drawn.dtype == DType::f64;
   const double reach = (wide ? 8.58 : 5.78) * t.std;

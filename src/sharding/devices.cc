@@ -11,8 +11,8 @@
 namespace shardinit {
 namespace {
 
-// The orders are those of MaxText (reshape_mesh_to_rings) and, for a tray of 2 x 4 chips of TPU v5e
-// and v6e, of JAX (mesh_utils).
+// The orders come from MaxText (reshape_mesh_to_rings) and, for a tray of 2 x 4 chips of TPU v5e
+// and v6e, from JAX (mesh_utils).
 constexpr DeviceOrder kOrders[] = {
     {.name = "row_major"},
     {.name = "hybrid_ring_64x4", .devices = 256, .columns = 16, .block = 2, .has_shape = true},

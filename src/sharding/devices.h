@@ -1,17 +1,18 @@
-// The place of each device in a mesh. It decides no value, box or file: ranks remain
-// row-major coordinates, whichever device has them.
+// Maps ranks to devices. The mapping does not affect values, boxes or files: ranks remain row-major
+// coordinates, whichever device runs them.
 //
-// Devices lie in slices, with fast links (ICI) within a slice and slow ones (DCN) between slices.
-// An axis of n = s * m places has s parts on different slices, with m places in each. Index i is at
+// Devices are grouped into slices, with fast links (ICI) within a slice and slow ones (DCN) between
+// slices. An axis of n = s * m places has s parts on different slices, with m places in each. Index
+// i is at
 //
-//   outer: part i / m, place i % m      parts follow one another, as np.block joins slices in JAX
-//                                       and MaxText
-//   inner: part i % s, place i / s      places of one index follow one another, as torchprime has
-//                                       them, so that each step along the axis crosses the slices
+//   outer: part i / m, place i % m      Parts are consecutive, as np.block joins slices in JAX and
+//                                       MaxText.
+//   inner: part i % s, place i / s      Parts alternate, as in torchprime, so that each step along
+//                                       the axis crosses slices.
 //
-// The parts along all axes, row-major, are the number of the slice; the places, row-major, are a
-// position in it, which an order maps to one of its devices. Device ids are those of slice 0, then
-// those of slice 1, and so on.
+// The parts along all axes, row-major, are the number of the slice. The places, row-major, are a
+// position in the slice, which an order maps to one of its devices. Device ids count through slice
+// 0, then slice 1, and so on.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +27,11 @@ namespace shardinit {
 struct Mesh;
 
 // An order of a slice's devices that forms rings of physical neighbours. The devices are a grid,
-// row-major by id, which is divided into blocks of two rows. The blocks are row-major; within a
-// block, the upper row goes from left to right, then the lower one back.
+// row-major by id, divided into blocks of two rows. The blocks are row-major. Within a block, the
+// upper row goes from left to right, then the lower row goes back.
 struct DeviceOrder {
   std::string_view name;
-  int64_t devices = 0;     // in a slice; 0: any number, in the order of their ids
+  int64_t devices = 0;     // in a slice; 0: any number, in the order of ids
   int64_t columns = 0;     // columns of the grid
   int64_t block = 0;       // columns of a block
   bool has_shape = false;  // The mesh within a slice must be rings x devices of a ring.
@@ -40,20 +41,20 @@ struct DeviceOrder {
   int64_t At(int64_t position) const;
 };
 
-// The first one is the order of ids.
+// Returns all orders; the first is the order of ids.
 std::span<const DeviceOrder> DeviceOrders();
-const DeviceOrder* FindDeviceOrder(std::string_view name);  // null if there is none
+const DeviceOrder* FindDeviceOrder(std::string_view name);  // null if unknown
 
-// A mesh's statements about devices.
+// What a mesh specifies about devices.
 struct DeviceLayout {
   std::vector<int64_t> slices;  // parts of each axis on different slices; empty for one slice
   bool inner = false;
   const DeviceOrder* order = &DeviceOrders().front();
-  // The device of each rank, which replaces the order. It is shared because it may be long.
+  // The device of each rank; overrides the order. It is shared because it may be long.
   std::shared_ptr<const std::vector<int64_t>> ids = nullptr;
 
   int64_t slice_count() const;
-  // Whether rank r is on device r of the only slice, which needs no explanation.
+  // Returns whether rank r is on device r of the only slice, which needs no explanation.
   bool IsPlain() const { return slice_count() == 1 && !ids && order == &DeviceOrders().front(); }
 };
 
@@ -64,7 +65,7 @@ struct Device {
 inline constexpr int64_t kMaxDeviceId = (int64_t{1} << 31) - 1;  // JAX's limit
 
 // Maps the ranks of a mesh to devices. The slices must divide their axes, the order must fit, and
-// the mesh must outlive this.
+// the mesh must outlive the map.
 class DeviceMap {
  public:
   explicit DeviceMap(const Mesh& mesh);
@@ -75,8 +76,8 @@ class DeviceMap {
   const int64_t devices_;  // in a slice
 };
 
-// Returns a text that says what the order needs and what the mesh's slices are instead; empty if
-// the order fits.
+// Describes the order's requirement and the mesh's actual slices, or returns an empty text if the
+// order fits.
 std::string MisfitOf(const DeviceOrder& order, const Mesh& mesh);
 
 }  // namespace shardinit

@@ -56,7 +56,7 @@ int64_t PartsOf(const DimensionPartition& by, const Mesh& mesh) {
 
 int64_t DivisorOf(const DimensionPartition& by, const Mesh& mesh) {
   if (by.nested.empty()) return PartsOf(by, mesh) * by.segments;
-  // Each axis shards what is left: the extent divided by all parts before it.
+  // Each axis shards the rest: the extent divided by all parts before it.
   int64_t divisor = 1, parts = 1;
   for (size_t a = 0; a < by.axes.size(); ++a) {
     parts *= mesh.shape[by.axes[a]];

@@ -1,4 +1,4 @@
-// A tensor's partition: which mesh axes shard each dimension, and which ranks hold any of it.
+// Describes a tensor's partition: which mesh axes shard each dimension, and which ranks hold it.
 #pragma once
 
 #include <compare>
@@ -12,12 +12,12 @@
 
 namespace shardinit {
 
-// How one dimension is sharded: into `segments` first, and each of these over the axes. So a rank
-// has a part of every segment, for example of gate and up, which lie behind one another. (This is
-// DTensor's _StridedShard with split_factor = segments.)
+// How one dimension is sharded. The dimension is split into `segments`, and each segment is sharded
+// over the axes. So a rank has a part of every segment, for example of gate and of up, if one
+// follows the other. (This is DTensor's _StridedShard with split_factor = segments.)
 //
-// In a nested sharding, each axis shards what the axes before it left to a rank, as DTensor's
-// placements do. Its borders differ where the axes do not divide the dimension.
+// In a nested sharding, each axis shards the parts that the axes before it left to a rank, as
+// DTensor's placements do. Its borders differ if the axes do not divide the dimension.
 struct DimensionPartition {
   DimensionPartition() = default;
   DimensionPartition(std::vector<int> by) : axes(std::move(by)) {}
@@ -25,18 +25,18 @@ struct DimensionPartition {
 
   std::vector<int> axes;  // mesh axes, the major one first
   int64_t segments = 1;   // 1 if no axis shards, or if the sharding is nested
-  // For each axis: the number of segments in which it shards what is left, or 0 if it acts as one
-  // with the axis before it. Empty if all axes act as one.
+  // For each axis: the number of segments in which it shards the rest, or 0 if it acts as one with
+  // the axis before it. Empty if all axes act as one.
   std::vector<int64_t> nested = {};
 
   bool operator==(const DimensionPartition&) const = default;
 };
 
-// The limit for all dimensions of a tensor together: it bounds the number of boxes of one rank.
+// The limit for all dimensions of a tensor together, which bounds the number of boxes of one rank.
 inline constexpr int64_t kMaxSegments = 1 << 16;
 
-// Only ranks with one of these indices on the axis hold any of the tensor, as for a pipeline's
-// stage. The axis shards nothing. The indices are ascending, and not all of the axis.
+// Restricts the tensor to ranks with one of these indices on the axis, such as a pipeline's stage.
+// The axis shards no dimension. The indices are ascending and do not cover the whole axis.
 struct Pin {
   int axis;
   std::vector<int64_t> indices;
@@ -54,12 +54,12 @@ struct PartitionSpec {
 
   bool operator==(const PartitionSpec&) const = default;
 
-  // The segments of each dimension; empty if each is 1.
+  // Returns the segments of each dimension, or an empty list if each is 1.
   std::vector<int64_t> segments() const;
 
-  bool IsNested() const;  // Whether any dimension is nested.
+  bool IsNested() const;  // Returns whether any dimension is nested.
 
-  // Whether it has more than the axes of each dimension: segments, nested axes or pins.
+  // Returns true if it has more than the axes of each dimension: segments, nested axes or pins.
   bool IsExtended() const;
 };
 
@@ -69,10 +69,10 @@ std::string InText(const PartitionSpec& spec, const Mesh& mesh);
 // Returns the number of parts of a dimension, or of each of its segments.
 int64_t PartsOf(const DimensionPartition& by, const Mesh& mesh);
 
-// Returns a number: if it divides the extent, all parts of the dimension are equally long.
+// Returns a divisor: if it divides the extent, all parts of the dimension are equally long.
 int64_t DivisorOf(const DimensionPartition& by, const Mesh& mesh);
 
-// Returns an upper bound of a rank's boxes along the dimension.
+// Returns an upper bound for a rank's boxes along the dimension.
 int64_t SegmentsOf(const DimensionPartition& by);
 
 }  // namespace shardinit

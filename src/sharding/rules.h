@@ -26,13 +26,13 @@ struct RulesResult {
 };
 
 // Walks the rules in order. A rule applies to the first dimension with its name that no earlier
-// rule settled, unless this tensor already uses one of its mesh axes; then a later rule with the
-// same name is a fall-back. Dimensions that have no name, or that no rule settles, stay whole.
-// `used`: mesh axes that say which ranks hold the tensor.
+// rule settled, unless this tensor already uses one of its mesh axes. A later rule with the same
+// name is then a fallback. Dimensions that have no name, or that no rule settles, stay whole.
+// `used` are the mesh axes that decide which ranks hold the tensor.
 RulesResult ResolveRules(const std::vector<std::string>& logical_axes,
                          const std::vector<Rule>& rules, std::vector<int> used = {});
 
-// Whether a rule names a dimension that none applies to.
+// Returns whether rules name a dimension but none of them applies to it.
 bool LacksFallBack(const RulesResult& result);
 
 }  // namespace shardinit

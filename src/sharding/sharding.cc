@@ -62,7 +62,7 @@ int64_t Sharding::PartOf(size_t dimension, int64_t rank) const {
 
 Sharding::Interval Sharding::Chunk(int64_t extent, int64_t parts, int64_t part) {
   const int64_t width = CeilDiv(extent, parts);
-  // part * width stays below n + k; the caller has checked that both fit.
+  // part * width stays below n + k. The caller has checked that both fit.
   const int64_t start = std::min(extent, part * width);
   return {start, std::min(extent - start, width)};
 }
@@ -105,7 +105,7 @@ std::vector<Sharding::Interval> Sharding::IntervalsOf(size_t dimension, int64_t 
     } while (++a < by.axes.size() && by.nested[a] == 0);
     left = Take(left, segments, parts, part);
   }
-  // Adjacent intervals become one.
+  // Joins adjacent intervals.
   std::vector<Interval> joined;
   for (const Interval& interval : left) {
     if (!joined.empty() && joined.back().start + joined.back().length == interval.start) {
@@ -200,7 +200,7 @@ std::vector<Sharding::Steps> Sharding::StepsOf() const {
       const Step step{segments, mesh_.StrideOf(by.axes[a]), mesh_.shape[by.axes[a]]};
       if (step.parts == 1) continue;
       segments = 0;
-      // Two axes that follow one another act as one.
+      // Two consecutive axes act as one.
       if (step.segments == 0 && steps.back().stride == step.stride * step.parts) {
         steps.back().stride = step.stride;
         steps.back().parts *= step.parts;
@@ -233,15 +233,15 @@ PartitionSpec Simplified(PartitionSpec partition, const Shape& shape, const Mesh
   for (size_t d = 0; d < partition.dimensions.size(); ++d) {
     DimensionPartition& by = partition.dimensions[d];
     if (by.nested.empty()) continue;
-    // Joins each step with the one before it, the later ones first. A step that could not be joined
-    // may be after an earlier one was, so this repeats.
+    // Joins each step with the one before it, later steps first. Repeats, because joining an
+    // earlier step may allow a later one to be joined.
     for (bool is_new = true; is_new;) {
       is_new = false;
       for (size_t a = by.axes.size(); a-- > 1;) {
         if (by.nested[a] == 0) continue;
         DimensionPartition joined = by;
         joined.nested[a] = 0;
-        // The axes before it may all have one rank.
+        // All axes before it may have one rank.
         const auto before = by.axes.begin() + static_cast<ptrdiff_t>(a);
         if (PartsOf(std::vector<int>(by.axes.begin(), before), mesh) == 1) {
           std::ranges::fill(joined.nested, 0);

@@ -1,27 +1,27 @@
-// The distribution of one tensor over ranks: which boxes a rank holds, which ranks hold equal
-// boxes, and which of these stores them. No other code computes ranks from coordinates or boxes.
+// Computes which boxes of a tensor each rank holds, which ranks hold equal boxes, and which of them
+// stores a box. No other code computes ranks from coordinates or boxes.
 //
-// A PartitionSpec names, for each dimension, the mesh axes that shard it; the first of several is
-// the major one. A dimension of n elements over axes (a, b) has k = |a| * |b| parts, and the rank
-// at coordinate c holds part
+// A PartitionSpec lists, for each dimension, the mesh axes that shard it, the major one first. A
+// dimension of n elements over axes (a, b) has k = |a| * |b| parts, and the rank at coordinate c
+// holds part
 //
 //   p = c[a] * |b| + c[b]     the elements [min(n, p*w), min(n, (p+1)*w)),
 //                             w = ceil(n / k)
 //
-// This is the rule of torch.chunk, DTensor's Shard and torch_xla: 10 elements over 4 parts are 3,
-// 3, 3, 1, and 5 over 4 are 2, 2, 1, 0. (JAX allows only k that divides n, where all rules agree.)
+// torch.chunk, DTensor's Shard and torch_xla use this rule: 10 elements over 4 parts are 3, 3, 3,
+// 1, and 5 over 4 are 2, 2, 1, 0. (JAX requires that k divides n, where all rules agree.)
+//
 // With s segments, the dimension is first split into s parts by the same rule, and the rank holds
-// part p of each: up to s boxes, which is the rule of DTensor's _StridedShard. With segments in
-// several dimensions a rank's boxes are all their combinations.
+// part p of each: up to s boxes, as in DTensor's _StridedShard. If several dimensions have
+// segments, a rank's boxes are all combinations.
 //
-// Nested axes go one after the other: each shards what those before it left to the rank, put side
-// by side, into segments and these into parts, as DTensor does. 10 elements over (a, b) of 2 and 2
-// are 3, 2, 3, 2.
+// Nested axes apply in turn. Each splits what the axes before it left to the rank, joined, into
+// segments, and the segments into parts, as DTensor does. 10 elements over (a, b) of 2 and 2 are 3,
+// 2, 3, 2.
 //
-// Ranks that differ only on axes that shard no dimension hold replicas. The one at coordinate 0 on
+// Ranks that differ only on axes that shard no dimension hold replicas. The rank at coordinate 0 on
 // all such axes, which is the lowest, is the first replica. If the tensor is pinned to indices of
-// an axis, only ranks with these indices hold replicas, and the lowest of the indices takes the
-// place of 0.
+// an axis, only ranks with these indices hold replicas, and the lowest of the indices replaces 0.
 //
 // So, unless axes are nested, the first rank that holds anything holds the largest part of every
 // segment. At given indices of the pinned axes, the lowest rank is the first replica of everything
@@ -38,54 +38,55 @@
 
 namespace shardinit {
 
-// Whether a box that several ranks hold is stored once, or by each of them.
+// Decides if a box that several ranks hold is stored once or by each rank.
 enum class Replicas { kDedupe, kFull };
 
-// How a tensor is sharded. The constructor's arguments must outlive this.
+// How a tensor is sharded. The constructor's arguments must outlive the Sharding.
 class Sharding {
  public:
   Sharding(const Mesh& mesh, Replicas replicas, const Shape& shape, const PartitionSpec& partition)
       : mesh_(mesh), replicas_(replicas), shape_(shape), partition_(partition) {}
 
-  // Returns what `rank` holds: boxes with elements, in the row-major order of their segments. Side
-  // by side along each dimension, in that order, they are the rank's local tensor.
+  // Returns the boxes that `rank` holds, without empty ones, in the row-major order of their
+  // segments. Joined along each dimension, in that order, they are the rank's local tensor.
   std::vector<Box> BoxesOn(int64_t rank) const {
     std::vector<Box> boxes;
     FindBoxesOn(rank, &boxes);
     return boxes;
   }
-  // Finds the same boxes, in memory that a caller can use for many tensors.
+  // Finds the same boxes in memory that a caller can reuse for many tensors.
   void FindBoxesOn(int64_t rank, std::vector<Box>* boxes) const;
   // Returns the number of elements in these boxes.
   int64_t ElementsOn(int64_t rank) const;
 
-  // Whether `rank` has the indices that the tensor is pinned to.
+  // Returns whether `rank` has the indices that the tensor is pinned to.
   bool IsOn(int64_t rank) const;
-  // Returns the first replica's rank: the lowest that holds what `rank` holds, if that is anything.
+  // Returns the first replica's rank: the lowest that holds the same as `rank`, if it holds
+  // anything.
   int64_t FirstHolder(int64_t rank) const;
   bool IsFirstHolder(int64_t rank) const { return IsOn(rank) && FirstHolder(rank) == rank; }
-  // Returns how many ranks hold the same as any one rank that holds anything.
+  // Returns how many ranks hold the same boxes, for any rank that holds anything.
   int64_t holders() const;
 
-  // Whether the file of `rank` stores what the rank holds, if that is anything.
+  // Returns whether the file of `rank` stores the boxes that the rank holds, if any.
   bool Stores(int64_t rank) const {
     return replicas_ == Replicas::kFull ? IsOn(rank) : IsFirstHolder(rank);
   }
 
-  // Returns how many different boxes with elements there are over all ranks.
+  // Returns how many different non-empty boxes all ranks hold.
   int64_t CountBoxes() const;
-  // Calls visit(rank, part, box) for each of these boxes. `rank` is its first holder, ascending,
-  // and `part` its number among that rank's boxes.
+  // Calls visit(rank, part, box) for each of these boxes. `rank` is the box's first holder,
+  // ascending, and `part` is the box's number among that rank's boxes.
   template <typename F>
   void ForEachBox(F visit) const;
 
   // Returns the lowest rank that holds anything.
   int64_t LowestRank() const;
-  // Returns a rank that holds the most.
+  // Returns a rank that holds the most elements.
   int64_t LargestRank() const;
 
-  // Whether each rank holds the same of tensors of one shape, whatever the names of axes. Pinned
-  // axes must be the same ones.
+  // Returns whether each rank holds the same part of tensors of one shape, whatever the names of
+  // axes. Pinned axes must be the same ones.
   bool operator==(const Sharding& other) const;
 
  private:
@@ -93,7 +94,7 @@ class Sharding {
     int64_t start, length;
   };
   // The effect of a mesh axis that shards: of two ranks r and r + stride, one step apart on the
-  // axis, each holds the next part. 0 segments: the axis acts as one with the step before.
+  // axis, r + stride holds the next part. 0 segments: the axis acts as one with the step before.
   struct Step {
     int64_t segments, stride, parts;
     bool operator==(const Step&) const = default;
@@ -105,10 +106,10 @@ class Sharding {
     bool operator==(const Place&) const = default;
   };
 
-  // Returns part number `part` of an extent that is split in `parts`.
+  // Returns part number `part` of an extent that is split into `parts`.
   static Interval Chunk(int64_t extent, int64_t parts, int64_t part);
-  // Returns part number `part` of the joined `intervals`, split in segments and these in parts;
-  // none of the results is empty.
+  // Joins the `intervals` and splits them into segments and each segment into parts. Returns part
+  // number `part` of each segment, without empty results.
   static std::vector<Interval> Take(const std::vector<Interval>& intervals, int64_t segments,
                                     int64_t parts, int64_t part);
   std::vector<Interval> IntervalsOf(size_t dimension, int64_t rank) const;
@@ -125,7 +126,7 @@ class Sharding {
 
 template <typename F>
 void Sharding::ForEachBox(F visit) const {
-  // Only the axes that shard the tensor move; on all others the first holder is at its lowest
+  // Only the axes that shard the tensor move. On all others the first holder is at its lowest
   // index.
   const std::vector<int> axes = ShardingAxes();
   for (int64_t rank = LowestRank();;) {
@@ -145,13 +146,13 @@ void Sharding::ForEachBox(F visit) const {
   }
 }
 
-// Returns the simplest partition that gives each rank the same of a tensor of this shape: nested
-// axes act as one if that has the same borders. So equal plans are equal bytes, and axes are nested
-// only where needed.
+// Returns the simplest partition that gives each rank the same part of a tensor of this shape.
+// Nested axes act as one if that has the same borders. So equal plans have equal bytes, and axes
+// are nested only where needed.
 PartitionSpec Simplified(PartitionSpec partition, const Shape& shape, const Mesh& mesh);
 
-// Whether each rank holds the same of a dimension of this extent. Both shardings have the same
-// axes, in any order.
+// Returns whether each rank holds the same part of a dimension of this extent. Both shardings must
+// have the same axes, in any order.
 bool ShardAlike(int64_t extent, const DimensionPartition& a, const DimensionPartition& b,
                 const Mesh& mesh);
 

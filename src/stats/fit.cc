@@ -13,15 +13,15 @@ namespace {
 double UpperTail(double z) { return std::erfc(z / std::numbers::sqrt2) / 2; }
 double Density(double z) { return std::exp(-z * z / 2) / std::sqrt(2 * std::numbers::pi); }
 
-// Returns the probability of the standard normal distribution between the two, from the tails on
-// the side where they are small.
+// Returns the probability of the standard normal distribution between `low` and `high`, from the
+// tails on the side where they are small.
 double Between(double low, double high) {
   if (low >= 0) return UpperTail(low) - UpperTail(high);
   if (high <= 0) return UpperTail(-high) - UpperTail(-low);
   return 1 - UpperTail(-low) - UpperTail(high);
 }
 
-// Computes the probability of a value up to x.
+// Computes the probability of a value of at most x.
 struct Cumulative {
   double x;
   double operator()(const Constant& c) const { return x >= c.value; }

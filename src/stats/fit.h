@@ -1,5 +1,5 @@
-// The promises of a declared distribution, and whether measured values keep them. Only
-// reports for people use this: nothing here decides a value.
+// Compares measured values with the declared distribution. Only reports for people use this; it
+// decides no value.
 #pragma once
 
 #include <optional>
@@ -17,13 +17,13 @@ struct DeclaredMoments {
 // Returns nothing for distributions without a closed form.
 std::optional<DeclaredMoments> DeclaredMomentsOf(const Distribution& distribution);
 
-// The Kolmogorov–Smirnov test: the largest distance of the elements' cumulative distribution from
-// the declared one, and the probability of a distance at least as large.
+// The Kolmogorov–Smirnov test: the largest distance between the elements' cumulative distribution
+// and the declared one, and the probability of a distance at least as large.
 //
-// Distances are taken at the ends of bins, with the declared distribution rounded as the elements
-// are. Between two ends, the true distance can be larger by what a bin holds: nothing for types of
-// 8 and 16 bits, at most 0.001 for others. So the distance is never too large, and the probability
-// never too small.
+// Distances are measured at the ends of bins, with the declared distribution rounded as the
+// elements are. Between two ends the true distance can be larger, by at most the part of the
+// elements in a bin: nothing for types of 8 and 16 bits, at most 0.001 for others. So the distance
+// is never too large, and the probability never too small.
 struct Fit {
   double distance, probability;
 };

@@ -17,11 +17,11 @@
 namespace shardinit {
 namespace {
 
-// Neither depends on threads or memory, since the order of sums follows from them.
+// The order of sums follows from these, so neither depends on threads or memory.
 constexpr int64_t kBlock = 4 << 20;   // bytes that one thread takes at a time
-constexpr int64_t kTile = 128 << 10;  // bytes that are made and counted while in the cache
+constexpr int64_t kTile = 128 << 10;  // bytes that are generated and counted while in the cache
 
-// Returns whether the tensor's elements may be NaN or infinite: those of a file or a source may.
+// Returns whether elements may be NaN or infinite, as those from a file or a source may be.
 bool MayBeAnything(const Tensor& tensor) {
   if (tensor.view() == nullptr) {
     return std::holds_alternative<FromFile>(tensor.distribution()) ||
@@ -35,20 +35,20 @@ bool MayBeAnything(const Tensor& tensor) {
                      });
 }
 
-// Returns `value` within the range of the moments; 0 if no element is finite.
+// Returns `value` clamped to the range of the moments, or 0 if no element is finite.
 double Within(const Moments& moments, double value) {
   return moments.count == 0 ? 0 : std::clamp(value, moments.min, moments.max);
 }
 
-// A tensor that threads work on together. Each takes blocks, counts them in a table of its own, and
-// adds that to the others'.
+// A tensor that threads work on together. Each thread takes blocks, counts them in its own table,
+// and adds that table to the others.
 class Work {
  public:
   Work(const Tensor& tensor, const Tensor& declaring,
        std::function<std::vector<Stretch>()> stretches)
       : tensor_(tensor), declaring_(declaring), make_stretches_(std::move(stretches)) {}
 
-  // Does the work of one of `slices` threads. Returns true to the one that ends last.
+  // Does the work of one of `slices` threads. Returns true to the thread that finishes last.
   bool Run(int64_t slices, const std::function<void(int64_t)>& done) {
     Begin();
     Tally tally(tensor_.dtype());
@@ -91,7 +91,7 @@ class Work {
     result.zero_rows = CountZeroRows();
     for (const double part : kQuantiles) {
       const double quantile = Within(moments, Quantile(bins, part));
-      // A bin of wide integers ends between two of them.
+      // A bin of wide integers ends between two integers.
       const bool whole = !InfoOf(tensor_.dtype()).is_float();
       result.quantiles.push_back(whole ? std::round(quantile) : quantile);
     }
@@ -114,7 +114,7 @@ class Work {
     ZeroRows zero_rows;
   };
 
-  // Compares the elements with what is declared.
+  // Compares the elements with the declaration.
   void Test(const std::vector<Bin>& bins, Measurement* result) const {
     if (declaring_.view() == nullptr) {
       result->declared = DeclaredMomentsOf(declaring_.distribution());

@@ -12,7 +12,7 @@
 namespace shardinit {
 namespace {
 
-constexpr int kDropped = 14;  // low bits of an f32 that its bin does not depend on
+constexpr int kDropped = 14;  // low bits of an f32 that do not affect its bin
 
 size_t TableSize(DType dtype) {
   const int bytes = InfoOf(dtype).bytes;
@@ -47,7 +47,7 @@ const std::vector<EncodedValue>& ValuesOf(DType dtype) {
   return values;
 }
 
-// Eight sums take turns and are added up in one order, however many the processor adds at once.
+// Eight sums alternate and are added up in a fixed order, however many the processor adds at once.
 constexpr int kLanes = 8;
 
 template <typename T, typename F>
@@ -71,7 +71,7 @@ Moments MomentsOf(const T* values, int64_t count) {
     std::vector<T> finite;
     std::copy_if(values, values + count, std::back_inserter(finite),
                  [](T x) { return std::isfinite(x); });
-    // Otherwise all values are finite, and only their sum is not.
+    // Otherwise all values are finite, and only their sum overflowed.
     if (std::ssize(finite) < count) return MomentsOf(finite.data(), std::ssize(finite));
   }
   moments.count = count;
@@ -90,7 +90,7 @@ Moments MomentsOf(const T* values, int64_t count) {
   }
   moments.min = *std::min_element(low, low + kLanes);
   moments.max = *std::max_element(high, high + kLanes);
-  // A constant is its own mean, however the sum was rounded.
+  // A constant is its own mean, whatever the rounding of the sum.
   moments.mean = moments.min == moments.max ? moments.min : sum / static_cast<double>(count);
   moments.squares =
       Sum(values, count, [mean = moments.mean](double x) { return (x - mean) * (x - mean); });
@@ -157,7 +157,7 @@ Moments Tally::Add(const void* elements, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     values[static_cast<size_t>(i)] = Decode(in + i * InfoOf(dtype_).bytes, dtype_);
   }
-  // A value that f32 cannot hold counts as f32's largest number, unless it is infinite.
+  // A finite value beyond the range of f32 counts as the largest f32.
   constexpr auto kMost = static_cast<double>(std::numeric_limits<float>::max());
   count_by([&](int64_t i) {
     const double value = values[static_cast<size_t>(i)];
@@ -214,7 +214,7 @@ std::vector<Bin> Tally::Bins() const {
     Bin bin{values[i].value, values[i].value, -std::numeric_limits<double>::infinity(),
             std::numeric_limits<double>::infinity(), 0};
     if (i > 0) bin.from = Halfway(values[i - 1].value, bin.lowest);
-    // 0 and -0 are one value.
+    // 0 and -0 are the same value.
     for (; i < values.size() && values[i].value == bin.lowest; ++i)
       bin.count += CountOf(values[i].bits);
     if (i < values.size()) bin.to = Halfway(bin.highest, values[i].value);
@@ -239,7 +239,7 @@ double Quantile(std::span<const Bin> bins, double part) {
   for (const Bin& bin : bins) {
     const auto count = static_cast<double>(bin.count);
     if (before + count >= wanted) {
-      // A bin that holds 0 has numbers beside it that are smaller than any that models have.
+      // A bin that contains 0 also contains numbers smaller than any that models have.
       if (bin.lowest <= 0 && bin.highest >= 0) return 0;
       return bin.lowest + (bin.highest - bin.lowest) * ((wanted - before) / count);
     }

@@ -6,7 +6,7 @@ namespace shardinit {
 
 bool ZeroRows::AreZeros(const uint8_t* elements, int64_t count) const {
   const DTypeInfo& info = InfoOf(dtype_);
-  // -0 is zero, too.
+  // -0 is also zero.
   const uint8_t top = info.is_float() ? 0x7f : 0xff;
   for (int64_t i = 0; i < count; ++i, elements += info.bytes) {
     for (int b = 0; b + 1 < info.bytes; ++b) {
@@ -36,7 +36,7 @@ void ZeroRows::Add(const uint8_t* elements, int64_t count) {
 
 void ZeroRows::Append(const ZeroRows& next) {
   if (length_ == 0) return;
-  // The row that is open here goes on in the head of `next`.
+  // The row that is open here continues in the head of `next`.
   const int64_t within = at_ % length_;
   if (within > 0) {
     open_ = open_ && next.head_;

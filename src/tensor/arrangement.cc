@@ -34,7 +34,7 @@ Piece Iterations(const Piece& piece, size_t l, int64_t begin, int64_t count) {
   return part;
 }
 
-// The reach of the loops that count below `place`, and the first of these loops.
+// The reach of the loops that count below `place`, and the index of the first such loop.
 struct Low {
   int64_t base, span = 0;
   size_t loop;
@@ -50,7 +50,7 @@ Low LowOf(const Piece& piece, int64_t place) {
   return low;
 }
 
-// Emits the parts of an aligned piece with an index below `place` in [first, last).
+// Appends the parts of an aligned piece that have an index below `place` in [first, last).
 void Clip(const Piece& piece, int64_t place, int64_t first, int64_t last, std::vector<Piece>* out,
           PieceBudget* budget) {
   const Low low = LowOf(piece, place);
@@ -60,7 +60,7 @@ void Clip(const Piece& piece, int64_t place, int64_t first, int64_t last, std::v
   const int64_t rest = low.span - (extent - 1) * stride;
   // clang 14 captures a structured binding only like this.
   const auto clamp = [extent = extent](int64_t i) { return std::clamp<int64_t>(i, 0, extent); };
-  // Loops are nested, so iterations come one after another. Some may begin or end outside.
+  // Loops are nested, so iterations are in order. Some may begin or end outside the range.
   const int64_t begin = clamp(CeilDiv(first - low.base - rest, stride));
   const int64_t end = clamp(CeilDiv(last - low.base, stride));
   const int64_t whole_begin = std::clamp(CeilDiv(first - low.base, stride), begin, end);
@@ -89,7 +89,7 @@ void Simplify(Piece* piece) {
   }
 }
 
-// Gives indices from `place` on the place value `to`, and moves those below by `offset`.
+// Gives indices from `place` on the place value `to`, and moves those below `place` by `offset`.
 void Rescale(int64_t place, int64_t to, int64_t offset, Piece* piece) {
   piece->base = piece->base / place * to + piece->base % place + offset;
   for (Piece::Loop& loop : piece->loops) {
@@ -187,7 +187,7 @@ Arrangement Transpose(Arrangement of, const std::vector<int64_t>& axes, PieceBud
   for (size_t d = 0; d < rank; ++d) {
     to[static_cast<size_t>(axes[d])] = ElementsFrom(out.shape, d + 1);
   }
-  // The order is from the last dimension to the first: then a later cut undoes no earlier one.
+  // Goes from the last dimension to the first, so that a later cut never undoes an earlier one.
   for (size_t d = rank; d-- > 0;) {
     if (place[d] == 1) continue;
     std::vector<Piece> aligned;
@@ -258,14 +258,14 @@ void AlignPiece(const Piece& piece, int64_t place, std::vector<Piece>* out, Piec
   int64_t i = 0;
   while (i<extent&& * budget> 0) {
     const int64_t at = (piece.base + i * stride) % place;
-    // These iterations are all on one side of the next carry.
+    // All of these iterations are on one side of the next carry.
     const int64_t fit = at + rest < place ? (place - 1 - rest - at) / stride + 1 : 0;
     if (fit == 0) {
       AlignPiece(Iterations(piece, low.loop, i, 1), place, out, budget);
       ++i;
       continue;
     }
-    // If they are one whole round, more rounds like it may follow.
+    // If these iterations are a whole round, more such rounds may follow.
     if (place % stride == 0 && fit == place / stride && (extent - i) / fit > 1) {
       const int64_t rounds = (extent - i) / fit;
       Piece part = Iterations(piece, low.loop, i, extent - i);

@@ -7,7 +7,7 @@ namespace shardinit {
 
 Runs::Runs(const Shape& global, const Box& box) {
   int64_t stride = 1;
-  bool merging = true;  // The box holds everything after this dimension whole.
+  bool merging = true;  // The box contains every dimension after this one entirely.
   for (size_t d = global.size(); d-- > 0;) {
     if (merging) {
       length_ *= box.shape[d];

@@ -1,4 +1,4 @@
-// Shapes and boxes (shards are boxes): arithmetic on indices. Callers have checked that a shape's
+// Computes indices of shapes and boxes (shards are boxes). Callers have checked that a shape's
 // element count fits 63 bits.
 #pragma once
 
@@ -20,7 +20,7 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-// The element count is 1 for a scalar (no dimensions).
+// Returns the element count, which is 1 for a scalar (no dimensions).
 inline int64_t ElementCount(const Shape& shape) {
   int64_t count = 1;
   for (const int64_t extent : shape) count *= extent;
@@ -29,27 +29,28 @@ inline int64_t ElementCount(const Shape& shape) {
 
 inline Box WholeOf(const Shape& shape) { return {Shape(shape.size(), 0), shape}; }
 
-// How a box lies in its tensor's row-major order: `count` runs of `length` consecutive elements.
+// Describes a box in its tensor's row-major order: `count` runs of `length` consecutive elements.
 // Runs are numbered in the box's own row-major order.
 //
-// Trailing dimensions that the box holds whole merge into the run. Example: of a [4, 6, 8] tensor,
-// the box [1:3, 2:4, :] has 2 runs of 2 * 8 elements, 48 apart.
+// Trailing dimensions that the box contains entirely are merged into the run. Example: in a [4, 6,
+// 8] tensor, the box [1:3, 2:4, :] has 2 runs of 2 * 8 elements, which start 48 apart.
 class Runs {
  public:
-  // A dimension that numbers runs: neighbours in it start `stride` apart.
+  // A dimension that numbers runs. Neighbours in it start `stride` apart.
   struct Dimension {
     int64_t extent, stride;
   };
 
   Runs(const Shape& global, const Box& box);
-  // Makes runs of `length` elements, the first from `start` on; the last dimension is the fastest.
+  // Creates runs of `length` elements, the first from `start` on; the last dimension is the
+  // fastest.
   Runs(int64_t start, std::vector<Dimension> dimensions, int64_t length);
 
   int64_t length() const { return length_; }
   int64_t count() const { return count_; }
   // Returns the global linear index of the first element of a run.
   int64_t Start(int64_t run) const;
-  // Runs `run`, `run` + 1, … up to the returned end (exclusive) start `stride()` apart.
+  // Returns the end (exclusive) of the runs `run`, `run` + 1, … that start `stride()` apart.
   int64_t EndOfStride(int64_t run) const;
   int64_t stride() const { return stride_; }
   // Returns the dimensions that number runs; the last is the fastest.

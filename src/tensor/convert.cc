@@ -34,7 +34,7 @@ struct Whole {
   bool is_negative;
 };
 
-// Reads a whole number; nothing if it is none, or beyond 64 bits.
+// Reads a whole number. Returns nothing if the number is not whole or does not fit 64 bits.
 std::optional<Whole> WholeAt(const void* in, DType dtype) {
   const DTypeInfo& info = InfoOf(dtype);
   if (info.is_float()) {
@@ -57,8 +57,8 @@ bool IsWithin(const Whole& number, DType dtype) {
   const DTypeInfo& info = InfoOf(dtype);
   if (info.kind == DTypeKind::kBool) return !number.is_negative && number.bits <= 1;
   const bool is_signed = info.kind == DTypeKind::kSigned;
-  const int bits = 8 * info.bytes - is_signed;  // of the number without its sign
-  // A negative number has as many of these bits as the number below its absolute value.
+  const int bits = 8 * info.bytes - is_signed;  // bits of the number without its sign
+  // A negative number has as many of these bits as its absolute value minus 1.
   const uint64_t size = number.is_negative ? ~number.bits : number.bits;
   return (is_signed || !number.is_negative) && (bits == 64 || size >> bits == 0);
 }

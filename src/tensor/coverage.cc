@@ -1,8 +1,10 @@
-// The indices that a piece takes from its source are digits, like those that it has in the result
-// (tensor/arrangement.h): the strides of its loops in the source are places, and each loop is a
+// Counts how much of a tensor is in its pieces.
+//
+// The indices that a piece takes from its source are digits, like its indices in the result
+// (tensor/arrangement.h). The strides of its loops in the source are places, and each loop is a
 // range of one digit. If the places of all pieces divide one another, and pieces are cut so that
-// none carries, they are boxes of one space of digits. The elements of several boxes are counted by
-// halving the space until one box fills a part of it, or none is left.
+// none carries, the pieces are boxes in one space of digits. To count the elements in several
+// boxes, the space is halved until one box fills a part, or no box overlaps it.
 #include "tensor/coverage.h"
 
 #include <algorithm>
@@ -15,7 +17,7 @@ namespace shardinit {
 namespace {
 
 constexpr PieceBudget kMostBoxes = 8 << 20;       // counted in cut pieces
-constexpr int64_t kMostSteps = int64_t{1} << 31;  // A step tests a box in a part of the space.
+constexpr int64_t kMostSteps = int64_t{1} << 31;  // one test of a box in a part of the space
 
 // A piece's first and last index in its source.
 struct Extent {
@@ -29,7 +31,7 @@ Extent ExtentOf(const Piece& piece) {
   return {piece.from, last, &piece};
 }
 
-// Returns what the piece takes, as a piece in the source's own order.
+// Returns the elements that the piece takes, as a piece in the source's own order.
 Piece TakenBy(const Piece& piece, int64_t origin) {
   Piece taken{.base = piece.from - origin, .loops = {}};
   for (const Piece::Loop& loop : piece.loops) taken.loops.push_back({loop.extent, loop.from, 0});
@@ -38,11 +40,11 @@ Piece TakenBy(const Piece& piece, int64_t origin) {
   return taken;
 }
 
-// Returns strides that divide one another, ascending from 1. Of strides that do not, those with the
-// most iterations stay.
+// Returns strides that divide one another, ascending from 1. Where strides conflict, keeps those
+// with the most iterations.
 std::vector<int64_t> PlacesOf(const std::vector<Piece>& pieces) {
-  // By stride. Of pieces that overlap the sum has no bound, and the order needs no more than
-  // doubles.
+  // By stride. These are doubles, because the sum has no bound if pieces overlap, and ordering
+  // needs no more precision.
   std::map<int64_t, double> iterations;
   for (const Piece& piece : pieces) {
     for (const Piece::Loop& loop : piece.loops) {
@@ -63,7 +65,7 @@ std::vector<int64_t> PlacesOf(const std::vector<Piece>& pieces) {
   return places;
 }
 
-// Unrolls the loops whose strides are no places.
+// Unrolls the loops whose strides are not places.
 void Unroll(const Piece& piece, size_t loop, const std::vector<int64_t>& places,
             std::vector<Piece>* out, PieceBudget* budget) {
   const auto is_place = [&](const Piece::Loop& l) {
@@ -102,7 +104,7 @@ class Boxes {
     }
   }
 
-  // Counts the cells in any of the boxes. Returns nothing if that would take too long.
+  // Counts the cells in at least one box. Returns nothing if that would take too long.
   std::optional<int64_t> Count() {
     std::vector<uint32_t> all(count_);
     std::vector<Range> space(dimensions_, {std::numeric_limits<int64_t>::max(), 0});
@@ -156,7 +158,7 @@ class Boxes {
   }
 
   // Returns the dimension in which most boxes begin or end within the space, and the median of
-  // these ends.
+  // these borders.
   std::pair<size_t, int64_t> MiddleOf(const std::vector<Range>& space,
                                       const std::vector<uint32_t>& boxes) const {
     size_t dimension = 0;
@@ -198,7 +200,7 @@ std::optional<int64_t> CountTogether(std::span<const Extent> extents) {
   PieceBudget budget = kMostBoxes;
   std::vector<Piece> parts;
   for (const Piece& piece : pieces) Unroll(piece, 0, places, &parts, &budget);
-  for (size_t p = 1; p < places.size(); ++p) {  // A later cut undoes no earlier one.
+  for (size_t p = 1; p < places.size(); ++p) {  // A later cut never undoes an earlier one.
     pieces.swap(parts);
     parts.clear();
     budget = kMostBoxes;
@@ -220,7 +222,7 @@ std::optional<int64_t> CountHeld(std::span<const Piece* const> pieces) {
   int64_t held = 0;
   for (size_t begin = 0, end; begin < extents.size(); begin = end) {
     // These pieces may have common elements. If the first is a run without gaps that reaches as far
-    // as all, the others add nothing.
+    // as all others, the others add nothing.
     const Extent& first = extents[begin];
     int64_t last = first.last;
     for (end = begin + 1; end < extents.size() && extents[end].first <= last; ++end) {

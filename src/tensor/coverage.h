@@ -1,4 +1,4 @@
-// How much of a tensor its pieces hold.
+// Counts how much of a tensor is in its pieces.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,8 @@
 
 namespace shardinit {
 
-// Returns how many different elements of their source the pieces have: elements in several pieces
-// count once. All pieces have the same source. Returns nothing if they overlap in so many ways that
-// the count would take minutes.
+// Returns how many different elements of their source the pieces have. All pieces must have the
+// same source. Returns nothing if the overlaps are so numerous that counting would take minutes.
 std::optional<int64_t> CountHeld(std::span<const Piece* const> pieces);
 
 }  // namespace shardinit

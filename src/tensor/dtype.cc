@@ -26,8 +26,8 @@ double LargestOf(DType dtype) {
     case DTypeKind::kFloat:
     case DTypeKind::kFiniteFloat: {
       const int numbers_after =
-          info.kind == DTypeKind::kFiniteFloat ? 2 : 1;  // units from the largest number
-                                                         // to 2^(e + 1)
+          info.kind == DTypeKind::kFiniteFloat ? 2 : 1;  // units from the largest number to 2^(e +
+                                                         // 1)
       return std::ldexp(2 - std::ldexp(numbers_after, -info.mantissa_bits), GreatestExponent(info));
     }
     case DTypeKind::kSigned:
@@ -49,8 +49,8 @@ double LowestOf(DType dtype) {
 
 float LargestRounded(DType dtype) {
   if (dtype == DType::f32) return std::numeric_limits<float>::max();
-  // Half a unit above the largest number is a tie, which goes to the even number. That is infinity,
-  // but for a type without infinities it is the largest number.
+  // Half a unit above the largest number is a tie, which rounds to the even number: infinity, or
+  // the largest number if the type has no infinities.
   const DTypeInfo& info = InfoOf(dtype);
   const double unit = std::ldexp(1, GreatestExponent(info) - info.mantissa_bits);
   const auto tie = static_cast<float>(LargestOf(dtype) + unit / 2);
@@ -96,7 +96,7 @@ std::optional<DType> FindDTypeByOtherName(std::string_view name) {
       {"uint64", DType::u64},        {"boolean", DType::boolean},
       {"bool_", DType::boolean},
   };
-  // This removes `torch.`, `np.` or `jax.numpy.`.
+  // Removes `torch.`, `np.` or `jax.numpy.`.
   if (const size_t dot = name.rfind('.'); dot != name.npos) {
     name.remove_prefix(dot + 1);
     if (const auto dtype = FindDType(name)) return dtype;

@@ -1,4 +1,4 @@
-// Element types: their names, sizes, limits and how HDF5 stores them.
+// Describes element types: their names, sizes, limits and HDF5 storage.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ enum class DType : uint8_t {
 
 enum class DTypeKind : uint8_t {
   kFloat,        // laid out as in IEEE 754
-  kFiniteFloat,  // The same, but without infinities: the numbers of the largest exponent are
-                 // finite, all but the last, which is NaN.
+  kFiniteFloat,  // as in IEEE 754 without infinities: the numbers of the largest exponent are
+                 // finite except the last, which is NaN
   kSigned,       // two's complement
   kUnsigned,
   kBool,  // a byte, 0 or 1
@@ -27,11 +27,11 @@ enum class DTypeKind : uint8_t {
 
 struct DTypeInfo {
   DType dtype;
-  std::string_view name;  // as specs and checkpoints write it: `bf16`
+  std::string_view name;  // as written in specs and checkpoints: `bf16`
   DTypeKind kind;
   int bytes;
-  // The layout of a float, as HDF5 is told. All floats have the sign on top, then the exponent,
-  // then the mantissa with an implied leading one.
+  // The layout of a float, for HDF5. All floats have the sign on top, then the exponent, then the
+  // mantissa with an implied leading one.
   int exponent_bits;
   int mantissa_bits;
 
@@ -50,17 +50,17 @@ inline constexpr DTypeInfo kDTypes[] = {
 constexpr const DTypeInfo& InfoOf(DType dtype) { return kDTypes[static_cast<int>(dtype)]; }
 constexpr std::span<const DTypeInfo> DTypes() { return kDTypes; }
 
-// The smallest and the largest number that a spec may put into an element. For floats these are the
-// finite limits; for integers those of the type. 64-bit integers must also be less than 2^53 from
-// 0: specs compute in f64, where a larger number may be the rounding of another whole number.
+// Return the smallest and the largest number that a spec may put into an element. For floats these
+// are the finite limits, for integers the limits of the type. 64-bit integers must also be less
+// than 2^53 from 0: specs compute in f64, which rounds larger whole numbers.
 double LowestOf(DType dtype);
 double LargestOf(DType dtype);
-// The largest f32 that rounds to a finite number of a float of at most 32 bits.
+// Returns the largest f32 that rounds to a finite number of a float of at most 32 bits.
 float LargestRounded(DType dtype);
-// Whether an element can be `value`, rounded if the type is a float: the value is finite and, for
-// an integer, whole and between the limits.
+// Returns whether an element can be `value`, rounded if the type is a float. The value must be
+// finite and, for an integer, whole and within the limits.
 bool Holds(DType dtype, double value);
-// Describes what an integer type holds, for messages: "whole numbers from -128 to 127".
+// Describes the numbers of an integer type, for messages: "whole numbers from -128 to 127".
 std::string WhatItHolds(DType dtype);
 
 std::optional<DType> FindDType(std::string_view name);

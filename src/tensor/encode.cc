@@ -11,7 +11,7 @@
 namespace shardinit {
 namespace {
 
-// The bits of a number lie in memory as in a file (encode.h says on which machines).
+// A number has the same bytes in memory as in a file (encode.h explains on which machines).
 template <typename T>
 void Store(T bits, void* out) {
   std::memcpy(out, &bits, sizeof bits);
@@ -97,7 +97,7 @@ void EncodeMissing(DType dtype, void* out) {
   if (dtype == DType::f32 || dtype == DType::f64) {
     return Encode(std::numeric_limits<float>::quiet_NaN(), dtype, out);
   }
-  // The sign bit differs from all others, which gives NaN or the lowest integer.
+  // The sign bit differs from all other bits, which yields NaN or the lowest integer.
   const DTypeInfo& info = InfoOf(dtype);
   auto* bytes = static_cast<uint8_t*>(out);
   std::fill_n(bytes, info.bytes, info.kind == DTypeKind::kSigned ? 0 : 0xFF);

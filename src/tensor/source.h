@@ -1,5 +1,5 @@
-// Tensors that exist, whose values a spec takes. What reads them is found by commands; here is what
-// makes values of them.
+// Represents existing tensors whose values a spec uses. Commands find the code that reads them;
+// this file serves the code that generates values from them.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace shardinit {
 
-// One tensor. All who read it get the same elements, whose digest is Check()'s, or an error. It is
-// safe to use from several threads.
+// An existing tensor. All readers get the same elements, whose digest Check() returns, or an error.
+// It is safe to use from several threads.
 class SourceTensor {
  public:
   SourceTensor(std::string text, DType dtype, Shape shape, int64_t cell_bytes)
@@ -28,21 +28,20 @@ class SourceTensor {
         cell_elements_(cell_bytes / InfoOf(dtype).bytes) {}
   virtual ~SourceTensor() = default;
 
-  // Says which it is, for messages: `` `w` of the source `base` ``.
+  // Returns the tensor's description for messages: `` `w` of the source `base` ``.
   const std::string& text() const { return text_; }
-  // Returns the file that has it, or the first of them; of a checkpoint, its folder.
+  // Returns the (first) file that contains the tensor, or the folder if it is a checkpoint.
   virtual const std::string& file() const = 0;
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
   int64_t elements() const { return ElementCount(shape_); }
-  // Elements are read in cells of so many, in row-major order; the last cell may have fewer.
+  // Returns the number of elements in a cell, in row-major order; the last cell may have fewer.
   int64_t cell_elements() const { return cell_elements_; }
 
   // Reads the whole tensor, once, and returns the SHA-256 of its elements. Throws Error: kUsage if
-  // the source is pinned and has others; kWorld if they cannot be read.
+  // the source is pinned and the elements differ; kWorld if they cannot be read.
   virtual Digest Check() const = 0;
-  // Returns the numbers that were computed of the tensor under this name; the first caller computes
-  // them.
+  // Returns the numbers computed from the tensor under this name. The first caller computes them.
   std::shared_ptr<const std::vector<double>> Computed(
       const std::string& name, const std::function<std::vector<double>()>& compute) const {
     const std::lock_guard lock(mutex_);
@@ -50,8 +49,7 @@ class SourceTensor {
     if (numbers == nullptr) numbers = std::make_shared<const std::vector<double>>(compute());
     return numbers;
   }
-  // Reads cells that follow one another. Throws as Check() does, and kWorld if one is no longer as
-  // it was.
+  // Reads consecutive cells. Throws as Check() does, and kWorld if a cell has changed.
   virtual void ReadCells(int64_t first, int64_t count, void* out) const = 0;
 
  private:
@@ -68,26 +66,26 @@ using SourceTensorPtr = std::shared_ptr<const SourceTensor>;
 class SourceFolder {
  public:
   virtual ~SourceFolder() = default;
-  // Returns null if the folder has no tensor of this name. Throws Error (kUsage) if it has one of a
-  // type that shardinit does not have.
+  // Returns null if the folder has no tensor of this name. Throws Error (kUsage) if the tensor has
+  // a type that shardinit does not support.
   virtual SourceTensorPtr Find(const std::string& name) const = 0;
   virtual std::vector<std::string> Names() const = 0;
-  // Returns the digest of all its tensors that they are held to, in hexadecimal digits; empty if
-  // the source is not pinned.
+  // Returns the digest that pins all its tensors, in hexadecimal digits, or an empty text if the
+  // source is not pinned.
   virtual std::string pin() const = 0;
-  // A sentence about something that users may not expect of the folder; empty: nothing.
+  // Returns a sentence about something that users may not expect of the folder, or an empty text.
   virtual std::string warning() const { return {}; }
 };
 
-// A spec says this of a source.
+// A spec's statement about a source.
 struct SourceRequest {
   std::string name;
   std::string folder;
-  std::string part;      // of the files, which is the model; empty: the only one
-  std::string digest;    // of the whole folder, or a file with digests; empty: none is given
-  bool is_file = false;  // Whether `digest` is a file.
+  std::string part;      // of the files, the part that is the model; empty: the only one
+  std::string digest;    // of the whole folder, or a file with digests; empty: not given
+  bool is_file = false;  // whether `digest` is a file
   std::string place;     // where the user gave the digest, for messages
-  std::string layout;    // of the spec of the model that is in the folder; empty: names as stored
+  std::string layout;    // of the spec of the model in the folder; empty: names as stored
   std::string spec;      // a file or a name; empty: the folder's config.json
 };
 // Opens a folder of tensors. Throws Error.
