@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kBytesAtOnce = 1 << 20;
 
-// Returns the stored tensors with elements of drawn ones that several pieces may hold.
+// Returns the stored tensors with elements of drawn tensors that are stored more than once.
 std::vector<const Tensor*> WithOthers(const InitGraph& graph) {
   std::vector<int64_t> missing;
   for (const Tensor& drawn : *graph.drawn) missing.push_back(drawn.elements());
@@ -42,7 +42,7 @@ std::vector<const Tensor*> WithOthers(const InitGraph& graph) {
   return found;
 }
 
-// Returns the view of a stored tensor itself that is padded as `view` is.
+// Returns a view of stored tensor `number` itself, padded like `view`.
 Tensor AsItIs(const Tensor& view, int64_t number) {
   Tensor same = view;
   View pieces = *view.view();
@@ -56,7 +56,7 @@ Tensor AsItIs(const Tensor& view, int64_t number) {
   return same;
 }
 
-// Returns the path of the tensor that has this element of a stored one in another place.
+// Returns the path of the tensor that has this element of a stored tensor in another place.
 std::string_view HolderOf(const TensorFolder& folder, const Tensor& view, int64_t element) {
   std::vector<Piece> there;
   for (const Piece& piece : view.view()->pieces) {
@@ -65,7 +65,7 @@ std::string_view HolderOf(const TensorFolder& folder, const Tensor& view, int64_
   return folder.plan().graph.tensors[static_cast<size_t>(there.front().source)].path();
 }
 
-// `here` and `there` are what the tensor and the others have of the element.
+// `here` and `there` are the values of the element in the tensor and in the other tensor.
 [[noreturn]] void ThrowUnlike(const TensorFolder& folder, const Tensor& stored, const Tensor& view,
                               int64_t element, const void* here, const void* there) {
   throw Error(ExitCode::kUsage,
@@ -77,7 +77,7 @@ std::string_view HolderOf(const TensorFolder& folder, const Tensor& view, int64_
               "leave one of them out with `--drop`");
 }
 
-// Compares a stored tensor with what the folder has of its elements in other places.
+// Compares a stored tensor with its elements in other places of the folder.
 void Compare(const TensorFolder& folder, const Tensor& stored, const Tensor& view) {
   const auto& tensors = folder.plan().graph.tensors;
   const Box whole = WholeOf(stored.shape());

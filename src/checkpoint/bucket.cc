@@ -43,7 +43,7 @@ bool BucketCheckpoint::IsClaimed(const std::string& plan_json) const {
         std::string_view(kManifestName), std::string_view(kIndexName),
         std::string_view(kDevicesName)}) {
     if (!store_.Head(std::string(other))) continue;
-    // Another process may have made plan.json, and then this, since the first look.
+    // Another process may have written plan.json and then this file since the first look.
     if (is_there()) return true;
     throw Conflict(fmt::format("`{}` exists without the {} that says which plan it belongs to",
                                place_.PathOf(other), kPlanName));
@@ -58,13 +58,13 @@ void BucketCheckpoint::Claim(const PlanClaim& claim) {
   const Metadata metadata = MetadataOf(claim.values);
   PutClaim(store_, kPlanName, plan_json, metadata);
   if (!IsClaimed(plan_json)) ThrowLost();
-  // An `export` may have taken it at the same time; then it finds this plan.
+  // An `export` may have claimed the place at the same time. It then finds this plan.
   if (store_.Head(kExportClaim)) {
     throw Conflict(fmt::format("`{}` is there, of an export", place_.PathOf(kExportClaim)));
   }
   const std::optional<ObjectInfo> info = store_.Head(kPlanName);
   if (!info || info->size != std::ssize(plan_json)) ThrowLost();
-  // A copy by another tool may have metadata of its own.
+  // Another tool that copies the object may add other metadata.
   const auto claim_of = [](const Metadata& of) {
     const auto found = of.find(kClaimKey);
     return found == of.end() ? std::string() : found->second;

@@ -1,6 +1,5 @@
-// A checkpoint in a bucket: no object is ever replaced or removed, each is created under the
-// condition that its name is free, and an object that exists is compared. shardinit-bucket(7) lists
-// the steps.
+// Writes checkpoints to buckets. No object is ever replaced or removed: each is created only if its
+// name is free, and an existing object is compared. shardinit-bucket(7) lists the steps.
 #pragma once
 
 #include <string>
@@ -25,7 +24,7 @@ class BucketCheckpoint : public CheckpointWriter {
   void RequireDevices(const std::string& devices_json) const override;
   // Throws Error (kUsage) if the store would let another writer replace the file of a rank.
   void Prepare(bool writes_ranks) override;
-  // Ends uploads: whoever still sends parts finds that the rank is there.
+  // Ends uploads, so that a process that still sends parts finds that the rank exists.
   void RemoveLeftOvers(int64_t world_size) const override;
   void RequireInPlace() const override {}
 

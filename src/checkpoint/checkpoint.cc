@@ -22,7 +22,7 @@ namespace {
 
 using Members = std::vector<std::pair<std::string_view, std::string_view>>;
 
-// Returns the line of a plan at byte `begin`, as `"key": value` or as those in braces.
+// Returns the members (`"key": value`) on the line of a plan at byte `begin`, without braces.
 Members MembersOf(std::string_view text, size_t begin) {
   std::string_view line = text.substr(std::min(text.size(), begin));
   line = line.substr(0, line.find('\n'));
@@ -52,7 +52,7 @@ std::string AsWritten(std::string_view json) {
   return Quote(is_text ? json.substr(1, json.size() - 2) : json);
 }
 
-// Says which is the first value that differs.
+// Describes the first value that differs.
 std::string FirstDifference(std::string_view present, std::string_view wanted) {
   size_t line = 0;
   for (size_t i = 0; i < std::min(present.size(), wanted.size()) && present[i] == wanted[i]; ++i) {
@@ -124,21 +124,21 @@ CheckpointFolder::CheckpointFolder(const std::string& path)
       place_(std::make_unique<FolderPlace>(root_)) {}
 
 void CheckpointFolder::Claim(const PlanClaim& claim) {
-  const bool claimed = IsClaimed(claim.plan_json);  // Ask before anything is made.
+  const bool claimed = IsClaimed(claim.plan_json);  // Check before anything is created.
   if (claim.may_make) root_ = std::make_shared<Folder>(Folder::Make(path_));
   if (!root()) throw SystemError("open the folder", path_, ENOENT);
   place_ = std::make_unique<FolderPlace>(root_);
   if (!claimed) place().PutNew(kPlanName, claim.plan_json);
-  // Looking before the read makes a later replacement show.
+  // Look() precedes the read, so that RequirePlan() notices any later replacement.
   root().Look(kPlanName, &plan_);
   if (!IsClaimed(claim.plan_json)) ThrowLost();
   ranks_ = root().MakeSub("ranks");
-  // A name that was there may come from a run that was killed before its Sync().
+  // An existing name may be from a run that was killed before its Sync().
   root().Sync();
 }
 
-// Returns a name that this plan's files would replace in a folder without a plan.json, or stand
-// beside as if they were one thing; empty: there is none.
+// Returns a file that this plan's files would replace or mix with in a folder without a plan.json,
+// or an empty string.
 std::string_view CheckpointFolder::FindOther(const std::string& plan_json) const {
   if (root().Exists(kExportName)) return kExportName;
   std::string manifest;
@@ -152,14 +152,14 @@ std::string_view CheckpointFolder::FindOther(const std::string& plan_json) const
 }
 
 bool CheckpointFolder::IsClaimed(const std::string& plan_json) const {
-  // FindOther() goes first: whoever makes one of these files has made plan.json before.
+  // FindOther() goes first, because every process writes plan.json before these files.
   const std::string_view other = FindOther(plan_json);
   if (other == kExportName) {
     throw Conflict(fmt::format("`{}` holds an export", root().path()));
   }
   std::string present;
   Folder::Found found = root().Find(kPlanName, kPlanLimit, &present);
-  // Another machine may have made it, before the other one, and it can be seen later.
+  // Another machine may have written plan.json before that file, but it may appear here later.
   if (found == Folder::Found::kNothing && !other.empty() && root().ExistsSoon(kPlanName)) {
     found = root().Find(kPlanName, kPlanLimit, &present);
   }
@@ -173,7 +173,7 @@ bool CheckpointFolder::IsClaimed(const std::string& plan_json) const {
         fmt::format("`{}` is not a file that this tool wrote", root().PathOf(kPlanName)));
   }
   if (present == plan_json) return true;
-  if (present.empty()) return false;  // NewFile::CommitNew says whose it is.
+  if (present.empty()) return false;  // see NewFile::CommitNew for empty files
   ThrowOtherPlan(root().path(), present, plan_json);
 }
 
@@ -200,7 +200,7 @@ void CheckpointFolder::WriteDevices(const Mesh& mesh) const {
   const std::string devices_json = WriteDeviceLayout(mesh);
   const bool is_equal = ReadDevices(place()) == devices_json;
   if (!is_equal || root().Exists(kDevicesName) == devices_json.empty()) {
-    // The manifest lists the devices of this file, so none that lists others may stay.
+    // The manifest lists the devices of this file, so no manifest with other devices may stay.
     root().Remove(kManifestName);
     root().Sync();
     if (devices_json.empty()) {
@@ -210,8 +210,7 @@ void CheckpointFolder::WriteDevices(const Mesh& mesh) const {
       root().Sync();
     }
   }
-  // A process with other devices may have given its manifest its name just when the file was
-  // written.
+  // A process with other devices may have committed its manifest just when the file was written.
   std::string manifest;
   if (!root().Read(kManifestName, kManifestLimit, &manifest)) return;
   if (ListsOtherDevices(manifest, mesh)) root().Remove(kManifestName);
@@ -254,7 +253,7 @@ void CheckpointFolder::RemoveLeftOvers(int64_t) const {
   RemoveTemporaries(root(), ranks_, Others::kAll);
 }
 
-// The written files are where the folder is now, which may not be where the user asked for it.
+// The files are in the open folder, which may no longer be at the path that the user gave.
 void CheckpointFolder::RequireInPlace() const {
   if (root().IsInPlace()) return;
   throw Error(ExitCode::kWorld,

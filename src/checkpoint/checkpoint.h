@@ -1,4 +1,4 @@
-// Names in a checkpoint, and the steps by which one is written, in a folder or a bucket.
+// Defines the file names of a checkpoint, and the steps that write one to a folder or a bucket.
 #pragma once
 
 #include <sys/stat.h>
@@ -16,71 +16,71 @@
 
 namespace shardinit {
 
-// Names in the folder; others are in spec/file_kind.h, and those of ranks in plan/plan.h.
+// Names in the folder. Others are in spec/file_kind.h, and names of rank files in plan/plan.h.
 inline constexpr char kIndexName[] = "index.h5";
 inline constexpr char kDevicesName[] = "devices.json";
 
-// The most bytes a plan.json and a manifest.json may have.
+// The maximum sizes of plan.json and manifest.json, in bytes.
 inline constexpr size_t kPlanLimit = size_t{4} << 30;
 inline constexpr size_t kManifestLimit = size_t{4} << 30;
 
-// Return whether a checkpoint, of so many ranks, has a file of this name in its folder, or in the
-// folder of ranks.
+// Return whether a checkpoint of `world_size` ranks has a file of this name in its folder, or in
+// its folder `ranks`.
 bool IsInRoot(std::string_view name);
 bool IsInRanks(std::string_view name, int64_t world_size);
 
-// Throws Error (kConflict): `place` holds `present` as its plan.json, and not `wanted`.
+// Throws Error (kConflict): the plan.json of `place` is `present` instead of `wanted`.
 [[noreturn]] void ThrowOtherPlan(const std::string& place, std::string_view present,
                                  std::string_view wanted);
 
-// Returns whether the text of a manifest says that its plan is this one.
+// Returns whether the text of a manifest has the digest of this plan.
 bool IsManifestFor(std::string_view manifest, std::string_view plan_json);
 
-// Returns the text of devices.json; empty: there is none. Throws Error (kConflict) if it is not a
-// file that this tool wrote.
+// Returns the text of devices.json, or an empty string if it does not exist. Throws Error
+// (kConflict) if this tool did not write it.
 std::string ReadDevices(const Place& place);
 
-// Writes a checkpoint to a place. Several processes may do so at once, and each of them may end at
+// Writes a checkpoint to a place. Several processes may write at once, and each of them may end at
 // any moment.
 class CheckpointWriter {
  public:
-  // Looks at what is there, and makes nothing.
+  // Returns a writer for a folder or a bucket. Creates nothing there.
   static std::unique_ptr<CheckpointWriter> At(const std::string& path);
   virtual ~CheckpointWriter() = default;
 
   virtual const Place& place() const = 0;
 
-  // Returns whether plan.json is there. Throws Error (kConflict) if it is another plan, if there is
-  // an export, or if there are files of a checkpoint without a plan.json.
+  // Returns whether plan.json exists. Throws Error (kConflict) if it has another plan, if the place
+  // has an export, or if it has files of a checkpoint but no plan.json.
   virtual bool IsClaimed(const std::string& plan_json) const = 0;
-  // Makes it the place of this plan. Throws Error (kConflict) if it is another plan's; if two
-  // processes try this at once with different plans, one succeeds.
+  // Claims the place for a plan. Throws Error (kConflict) if it belongs to another plan. If two
+  // processes claim it for different plans at once, one succeeds.
   struct PlanClaim {
     std::string plan_json;
-    std::string values = {};  // what else than the plan decides the values; kept in buckets only
-    bool may_make = true;     // whether to make a missing folder; if not, that is an Error (kWorld)
+    std::string values = {};  // what decides the values, apart from the plan; kept in buckets only
+    bool may_make = true;     // whether to create a missing folder; if not, throws (kWorld)
   };
   virtual void Claim(const PlanClaim& claim) = 0;
-  // Throws Error unless plan.json is there and has this digest. It is called before anything gets
-  // its name: the place may have been emptied and given to another plan meanwhile.
+  // Throws Error unless plan.json exists and has this digest. Called before any file gets its name,
+  // because the place may have been emptied and claimed for another plan meanwhile.
   virtual void RequirePlan(const Digest& plan_sha256) const = 0;
 
-  // Gives the place the devices of a mesh. If that changes devices.json, the checkpoint is
+  // Makes devices.json list the devices of a mesh. If this changes devices.json, the checkpoint is
   // unfinished until it is finalized again.
   virtual void WriteDevices(const Mesh& mesh) const = 0;
-  // Throws Error (kConflict) if devices.json has another text; empty: there is none.
+  // Throws Error (kConflict) if devices.json has another text; empty: the file must not exist.
   virtual void RequireDevices(const std::string& devices_json) const = 0;
 
-  // Prepares for files of ranks, if any are to be written.
+  // Prepares the place for rank files, if this process will write any.
   virtual void Prepare(bool writes_ranks) = 0;
-  // Removes what killed runs left, and nothing else: temporary files, or uploads, of names of a
-  // checkpoint with so many ranks.
+  // Removes only what killed runs left: temporary files or uploads with names of a checkpoint of
+  // `world_size` ranks.
   virtual void RemoveLeftOvers(int64_t world_size) const = 0;
-  // Throws Error (kWorld) if the place is no longer where it was.
+  // Throws Error (kWorld) if the place was moved or removed.
   virtual void RequireInPlace() const = 0;
 };
 
-// Holds a folder open: all work is done in that folder, whatever becomes of its name.
+// Keeps a folder open: all work is done in that folder, even if it is renamed.
 class CheckpointFolder : public CheckpointWriter {
  public:
   explicit CheckpointFolder(const std::string& path);
@@ -98,7 +98,7 @@ class CheckpointFolder : public CheckpointWriter {
   void RemoveLeftOvers(int64_t world_size) const override;
   void RequireInPlace() const override;
 
-  // Returns a name in the folder that no checkpoint of so many ranks has; empty: there is none.
+  // Returns the path of an entry that no checkpoint of `world_size` ranks has, or an empty string.
   std::string FirstForeign(int64_t world_size) const;
 
  private:

@@ -20,7 +20,7 @@
 namespace shardinit {
 namespace {
 
-// Returns the plan of a folder without the tensors that are dropped.
+// Returns the plan of a folder without the dropped tensors.
 Plan WithoutDropped(const ConversionRequest& request, const TensorFolder& folder) {
   InitGraph graph = folder.plan().graph;
   for (const std::string& pattern : request.drop) {
@@ -43,8 +43,8 @@ Plan WithoutDropped(const ConversionRequest& request, const TensorFolder& folder
   return MakePlan(std::move(graph));
 }
 
-// Says how many elements of a folder only pad its tensors: what they are is not looked at, and they
-// are not copied.
+// Reports how many elements of a folder only pad its tensors. Their values are not checked or
+// copied.
 void SayPadding(const ConversionRequest& request, const TensorFolder& folder) {
   int64_t elements = 0, tensors = 0;
   for (const Tensor& tensor : folder.plan().graph.tensors) {
@@ -63,7 +63,7 @@ void SayPadding(const ConversionRequest& request, const TensorFolder& folder) {
               false);
 }
 
-// Throws Error (kUsage) if values change and nobody said that they may.
+// Throws Error (kUsage) if values change without `is_inexact`.
 void RequireMayChange(const ConversionRequest& request, const std::vector<std::string>& changed) {
   if (changed.empty() || request.is_inexact) return;
   throw Error(ExitCode::kUsage,
@@ -99,13 +99,13 @@ Conversion InLayouts(TensorFolder folder, Plan kept, const ConversionRequest& re
   return conversion;
 }
 
-// Returns whether a tensor has the scales of others, which are of 8 or 4 bits.
+// Returns whether a tensor has the scales of tensors of 8 or 4 bits.
 bool IsScale(const Tensor& tensor) {
   return tensor.path().ends_with("_scale_inv") || tensor.path().ends_with("_scale") ||
          tensor.path().ends_with("_scales") || tensor.path().ends_with(".scales");
 }
 
-// Returns the type that was asked for.
+// Returns the requested type.
 DType AskedType(const ConversionRequest& request) {
   const auto dtype = FindDType(request.dtype);
   if (!dtype || !InfoOf(*dtype).is_float()) {
@@ -116,8 +116,8 @@ DType AskedType(const ConversionRequest& request) {
   return *dtype;
 }
 
-// Applies the scales of tensors of 8 and 4 bits, if another type was asked for. Sets `*widened` to
-// the number of tensors that have that type now.
+// Applies the scales of tensors of 8 and 4 bits, if another type was requested. Sets `*widened` to
+// the number of tensors that now have that type.
 TensorFolder Widened(TensorFolder folder, const ConversionRequest& request, int64_t* widened) {
   *widened = 0;
   if (request.dtype.empty()) return folder;
@@ -128,7 +128,7 @@ TensorFolder Widened(TensorFolder folder, const ConversionRequest& request, int6
   return folder;
 }
 
-// Gives the tensors the type that was asked for, and says which change; `widened` have it already.
+// Gives the tensors the requested type and reports how many change; `widened` already have it.
 Plan Retyped(const ConversionRequest& request, Plan to, int64_t widened) {
   if (request.dtype.empty()) return to;
   const DType dtype = AskedType(request);

@@ -1,4 +1,4 @@
-// Decides what a conversion of a folder writes: which tensors, in which layout, and of which types.
+// Plans the conversion of a folder: which tensors to write, in which layout, and with which types.
 #pragma once
 
 #include <functional>
@@ -10,19 +10,19 @@
 
 namespace shardinit {
 
-// Options have the texts that the user gave.
+// The options of a conversion, as the user wrote them.
 struct ConversionRequest {
   std::vector<std::string> drop;  // patterns of names
-  std::string dtype;              // empty: types stay
+  std::string dtype;              // empty: keep the types
   bool is_inexact = false;        // whether layouts may change values
-  // The layouts of the model's spec that the folder has and that is to be written. Both may be
-  // equal. `load` returns the plan in a layout, and reports the spec's warnings on demand. Without
-  // it the tensors keep their names and shapes, and `shard` gives their plan a mesh.
+  // The folder's layout and the layout to write, both from the model's spec. They may be equal.
+  // `load` returns the plan in a layout, and reports the spec's warnings on demand. Without it,
+  // tensors keep their names and shapes, and `shard` gives their plan a mesh.
   std::string from_layout, to_layout;
   std::function<Plan(const TensorFolder& folder, const std::string& layout, bool reports_warnings)>
       load = nullptr;
   std::function<Plan(Plan plan)> shard = nullptr;
-  // Receives sentences for the user. With `--quiet`, minor ones are left out.
+  // Receives sentences for the user. `--quiet` suppresses minor ones.
   std::function<void(const std::string& sentence, bool is_minor)> say;
 };
 
@@ -31,8 +31,8 @@ struct Conversion {
   Plan to;
 };
 
-// Throws Error (kUsage) if the options do not fit the folder, or if values would change that may
-// not.
+// Plans a conversion. Throws Error (kUsage) if the options do not fit the folder, or if values
+// would change without `is_inexact`.
 Conversion PlanConversion(TensorFolder folder, const ConversionRequest& request);
 
 }  // namespace shardinit

@@ -19,8 +19,8 @@ namespace {
                           NumberInText(element, from), InfoOf(tensor.dtype()).name));
 }
 
-// Takes a value out of one convention and into another. A step that changes nothing is left out, as
-// it would change -0.
+// Converts a value from one convention to another. Skips steps without effect, because they would
+// change -0.
 template <typename T>
 T Between(T value, const Convention& from, const Convention& to) {
   if (from.plus != 0) value -= static_cast<T>(from.plus);
@@ -32,7 +32,7 @@ T Between(T value, const Convention& from, const Convention& to) {
   return value;
 }
 
-// Writes an element of another convention. Returns false if the type does not hold it.
+// Converts an element to another type and convention. Returns false if the type cannot hold it.
 bool Change(const void* in, DType from, const Convention& of_source, DType to,
             const Convention& convention, void* out) {
   const double value = Decode(in, from);

@@ -1,4 +1,4 @@
-// Elements of a source as those of another type, or in another convention.
+// Converts elements of a source to another type or another convention.
 #pragma once
 
 #include <atomic>
@@ -9,25 +9,24 @@
 
 namespace shardinit {
 
-// Counts elements that were changed, and how many of them the way back would not give again, bit by
-// bit.
+// Counts the elements that changed, and how many of them a round trip would not restore exactly.
 struct Losses {
   std::atomic<int64_t> changed{0}, lost{0};
 };
 
-// Returns the source's elements, of type `from`, as those of a tensor.
+// Returns the elements of `source`, whose type is `from`, in the type of `tensor`.
 BoxElements Converting(BoxElements source, DType from, const Tensor& tensor);
 
-// The conventions that elements of a box have.
+// The conventions of the elements of a box.
 struct Conventions {
   std::vector<Convention> all;
-  // A uint32_t for each element: the index of its convention. Without it, all have the first one.
+  // Each element's index in `all`, as a uint32_t. If null, all elements have the first one.
   BoxElements which = {};
 };
 
-// Does the same for a source whose elements have other conventions than the tensor. It is computed
-// in f32, or for f64 in that, and rounded once to the tensor's type. Elements that have the
-// tensor's convention are converted alone.
+// Does the same for a source whose elements have other conventions than the tensor. Computes in
+// f32, or in f64 if `from` is f64, and rounds once to the tensor's type. Elements that already have
+// the tensor's convention only change their type.
 BoxElements Rescaling(BoxElements source, DType from, Conventions of_source, const Tensor& tensor,
                       Losses* losses);
 

@@ -1,4 +1,5 @@
-// One long file: what is read of each box decides how the other boxes of its file are read.
+// Implements FolderCopy. The file is long because the way one box is read decides how the other
+// boxes of its file are read.
 #include "checkpoint/copy.h"
 
 #include <fmt/format.h>
@@ -25,8 +26,8 @@
 namespace shardinit {
 namespace {
 
-// The most files whose boxes are copied in one pass: so many files are open, with all that is known
-// of them.
+// The maximum number of files that are copied in one pass. All are open at once, with their
+// metadata.
 constexpr int64_t kFilesTogether = 64;
 
 Error Damaged(const std::string& folder, const std::string& what) {
@@ -34,7 +35,7 @@ Error Damaged(const std::string& folder, const std::string& what) {
                fmt::format("`shardinit verify {}` says what else is", folder));
 }
 
-// A shorter run is read with what is around it: to compare a part of a cell, all of it is read.
+// A run shorter than a cell is read with its surroundings, because cells are compared as a whole.
 constexpr int64_t kSmallestCell = 4 << 10, kLargestCell = 64 << 10;
 
 int64_t CellBytes(int64_t run_bytes) {
@@ -42,8 +43,7 @@ int64_t CellBytes(int64_t run_bytes) {
                     kSmallestCell, kLargestCell);
 }
 
-// Returns the numbers, in the whole tensor, of a box's first element and of the one behind its
-// last.
+// Returns the indices, in the whole tensor, of a box's first element and the one after its last.
 std::pair<int64_t, int64_t> ReachOf(const Box& box, const Shape& shape) {
   int64_t first = 0, last = 0;
   for (size_t d = 0; d < shape.size(); ++d) {
@@ -53,23 +53,23 @@ std::pair<int64_t, int64_t> ReachOf(const Box& box, const Shape& shape) {
   return {first, last + 1};
 }
 
-// Returns the size of the cells of a model's tensors of so many bytes, at least `least`: all of
-// their fingerprints together, 16 bytes each, are to take 64 MiB at most.
+// Returns the cell size, at least `least`, for a model with tensors of `bytes` bytes. All
+// fingerprints together, 16 bytes each, should take at most 64 MiB.
 int64_t CellOfAll(int64_t least, int64_t bytes) {
   int64_t cell = least;
   while (cell < kLargestPrint && bytes / cell > 1 << 22) cell *= 2;
   return cell;
 }
 
-// Returns whether elements that lie side by side in the view do not lie so in its source.
+// Returns whether adjacent elements of the view are not adjacent in its source.
 bool Transposes(const View& view) {
   return std::any_of(view.pieces.begin(), view.pieces.end(), [](const Piece& piece) {
     return !piece.loops.empty() && piece.loops.back().from != 1;
   });
 }
 
-// Returns the fewest elements that lie side by side in a box of the view and in what it is a view
-// of.
+// Returns the length of the shortest run of elements that are adjacent both in a box of the view
+// and in its source.
 int64_t ShortestRun(const Tensor& tensor, const Box& box) {
   PieceBudget budget = std::numeric_limits<PieceBudget>::max();
   int64_t shortest = ElementCount(box.shape);
@@ -125,7 +125,7 @@ void FolderCopy::FindOrigins(const Plan& to) {
       const bool is_padding = piece.source == Piece::kPadding;
       const Tensor& of =
           is_padding ? tensor : from_.graph.tensors[static_cast<size_t>(piece.source)];
-      // Elements of another type are converted when they are in their places.
+      // Elements are converted to another type after they are in place.
       if (!is_padding && !dtype) dtype = of.dtype();
       if (!Contains(origin.conventions, of.convention())) {
         origin.conventions.push_back(of.convention());
@@ -142,7 +142,7 @@ Conventions FolderCopy::ConventionsOf(const Origin& origin, const BoxTask& task)
   const auto number_of = [&](const Convention& convention) {
     return static_cast<double>(std::ranges::find(found.all, convention) - found.all.begin());
   };
-  // A view of the same elements, each of which is the number of its convention.
+  // A view of the same shape, where each element is the number of its convention.
   View view = *origin.view->view();
   for (Piece& piece : view.pieces) piece.padding = number_of(task.tensor->convention());
   Tensor numbers = *origin.view;
@@ -223,11 +223,11 @@ BoxElements FolderCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
     for (const FilePiece& piece : folder_.ScalesOf(*widening)) {
       checked->push_back({&stored, &piece, nullptr});
     }
-    // Its bytes lie apart in files, and are watched only if something is known of them.
+    // Widened tensors read scattered bytes, which are watched only if digests are recorded.
     if (folder_.DigestsOf(stored) == nullptr) return folder_.ElementsOf(stored);
   }
   const Tensor& as_stored = widening == nullptr ? stored : widening->numbers;
-  std::vector<std::pair<int64_t, int64_t>> reach;  // the first element of each, and behind the last
+  std::vector<std::pair<int64_t, int64_t>> reach;  // each piece's first element, and its end
   for (const FilePiece& piece : pieces) reach.push_back(ReachOf(piece.box, as_stored.shape()));
   BoxElements elements = [this, &pieces, watched, reach, whole = WholeOf(as_stored.shape()),
                           element = InfoOf(as_stored.dtype()).bytes](int64_t first, int64_t count,
@@ -277,7 +277,7 @@ std::vector<FolderCopy::Cut> FolderCopy::Separate(const Tensor& stored,
       if (Overlap(pieces[p].box, task.box)) cut.pieces.insert(p);
     }
     cut.tasks.push_back(std::move(task));
-    // Cuts that want elements of a box that is to be read as a whole become one cut.
+    // Merges cuts that need elements of the same box, if the box is read as a whole.
     for (auto other = cuts.begin(); other != cuts.end();) {
       const bool meets = std::any_of(cut.pieces.begin(), cut.pieces.end(), [&](size_t p) {
         return !WatchedAt(stored, p) && other->pieces.contains(p);
@@ -319,7 +319,7 @@ BoxTask FolderCopy::Sweeping(const Tensor& stored, Cut cut, std::vector<Checked>
       wanted.Add(task.box);
       if (Overlap(piece.box, task.box)) run = std::min(run, RunLength(piece.box, task.box));
     }
-    // Nobody asks for the digest of a box of which nothing is known and a part is wanted once.
+    // No digest is needed if none is recorded and a part of the box is needed once.
     if (wanted.missing > 0 && !is_wanted_again_ && folder_.DigestsOf(stored) == nullptr) {
       sources.push_back({&piece, nullptr, nullptr});
       checked->push_back({&stored, &piece, nullptr});
@@ -337,7 +337,7 @@ BoxTask FolderCopy::Sweeping(const Tensor& stored, Cut cut, std::vector<Checked>
       std::none_of(sources.begin(), sources.end(), [](const Sweep::Source& source) {
         return source.digest != nullptr || source.watched != nullptr;
       });
-  // A box that nothing else is read with needs no pass, which takes more memory.
+  // A box that is read alone needs no pass, which takes more memory.
   if (reads_alone && cut.tasks.size() == 1) {
     BoxTask task = std::move(cut.tasks.front());
     std::vector<const FilePiece*> pieces;
@@ -379,7 +379,7 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
   std::vector<Checked> checked;
   std::vector<BoxTask> opened;
   std::map<const Tensor*, std::vector<BoxTask>> cut;  // tasks by the tensor that they come from
-  std::unordered_map<const Digest*, int64_t> cut_at;  // how many were opened before each of them
+  std::unordered_map<const Digest*, int64_t> cut_at;  // number of tasks opened before each
   for (BoxTask& task : *tasks) {
     const Origin& origin = OriginOf(task);
     if (origin.same == nullptr) {
@@ -389,8 +389,8 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
           std::make_shared<const ViewFiller>(*origin.view, task.box, [&](const Tensor& stored) {
             const int bytes = InfoOf(stored.dtype()).bytes;
             int64_t cell = transposes ? kSmallestCell : kLargestCell;
-            // Short runs, as those of a transposed tensor, are read alone where no digest is to be
-            // taken, each once for each place that it goes to.
+            // Short runs, as in a transposed tensor, are read alone if no digest is needed, once
+            // for each place that they go to.
             const bool is_short = run * bytes < CellOfAll(cell, from_.bytes);
             if (folder_.DigestsOf(stored) == nullptr &&
                 (transposes || (is_short && !is_wanted_again_))) {
@@ -422,8 +422,7 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
     }
     opened.push_back(std::move(task));
   }
-  // A pass stands where the first of its tasks stood: who writes files in order needs little
-  // memory.
+  // A pass takes the place of its first task, so that writing files in order needs little memory.
   std::multimap<int64_t, BoxTask> passes;
   for (auto& [stored, boxes] : cut) {
     for (Cut& some : Separate(*stored, std::move(boxes))) {

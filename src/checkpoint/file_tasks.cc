@@ -12,8 +12,8 @@
 namespace shardinit {
 namespace {
 
-constexpr int kUploads = 8;  // parts sent at once: one connection is slower than a network
-constexpr int kRounds = 5;   // how often a file is made whose upload others end
+constexpr int kUploads = 8;  // parts sent at once, because one connection is slower than a network
+constexpr int kRounds = 5;   // attempts to make a file whose uploads others end
 
 // Returns the head of a complete layout and its other texts in one list.
 std::shared_ptr<FileTexts> TakeTexts(FileLayout layout) {
@@ -49,8 +49,8 @@ FileGroups::FileGroups(const WorkerOptions& options, WorkCounters* counters, Tas
 
 void FileGroups::WaitForRoom() {
   while (true) {
-    // Groups are counted before files: otherwise the last group might end in between, and the wait
-    // would be for one more than there are.
+    // Groups are counted before files. Otherwise the last group might end in between, and the wait
+    // would be for a group that does not exist.
     const int64_t finished = workers_.finished_groups();
     if (!files_.empty() || added_ - done_ < at_once_) return;
     workers_.WaitFor(finished + 1, every_tick_);
@@ -85,7 +85,7 @@ void FileGroups::Submit() {
 void FileGroups::AreDone(Files files) {
   for (std::function<void()>& done : files) {
     done();
-    done = nullptr;  // This releases what it holds, such as open files.
+    done = nullptr;  // releases what it holds, such as open files
     ++done_;
   }
 }
@@ -96,7 +96,7 @@ void FileGroups::AreChecked(int64_t group, Files files) {
   while (!waiting_.empty() && waiting_.begin()->first == next_) {
     auto first = waiting_.extract(waiting_.begin());
     ++next_;
-    lock.unlock();  // Other groups may end meanwhile.
+    lock.unlock();  // other groups may end meanwhile
     AreDone(std::move(first.mapped()));
     lock.lock();
   }
@@ -125,7 +125,7 @@ void MakeFiles(const MakeRequest& request, std::vector<int64_t> files,
       ThrowIfInterrupted();
       groups.WaitForRoom();
       FileWork work = begin(file);
-      // A part is whole soonest if its boxes are made one after the other.
+      // A part is complete soonest if its boxes are made in order.
       if (is_remote) {
         std::ranges::sort(work.tasks, {}, [](const BoxTask& task) { return task.output.offset; });
       }

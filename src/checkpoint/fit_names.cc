@@ -37,7 +37,7 @@ class NameFit {
     }
   }
 
-  // Finds names under which all tensors fit. Returns none if there are no such names.
+  // Returns names with which all tensors fit, or nothing if that is impossible.
   std::optional<std::vector<Joined>> Find() {
     if (std::ranges::none_of(names_, [&](const Named& named) { return IsExtra(named); })) return {};
     for (const NameRow& row : NameRows()) {
@@ -60,7 +60,7 @@ class NameFit {
   struct Named {
     const Tensor* tensor;
     std::string name;
-    bool is_out = false;  // It is left out.
+    bool is_out = false;  // whether it is left out
   };
   struct Tie {
     const Tensor *copy, *table;
@@ -73,7 +73,8 @@ class NameFit {
            FindNameRow(NameRow::Kind::kTied, named.name) != nullptr;
   }
 
-  // Calls `change` with each name that the plan does not have. Says `how` if it changes any.
+  // Replaces each name that the plan does not have by `change(name)`. Reports `how` if any name
+  // changes.
   template <typename F>
   void ChangeExtra(const F& change, const std::string& how) {
     int64_t changed = 0;
@@ -103,8 +104,7 @@ class NameFit {
     ChangeExtra(change, fmt::format("with `{}` for `{}`", row.now, row.text));
   }
 
-  // Finds the prefix that is too much, missing, or another one, by a name of the plan that has the
-  // same end.
+  // Adds, removes or replaces a prefix, which is found from a name of the plan with the same end.
   void ChangePrefix() {
     for (const Named& named : names_) {
       if (!IsExtra(named)) continue;
@@ -120,7 +120,7 @@ class NameFit {
     }
   }
 
-  // Returns the size of the longest common end of both that begins a part of a name.
+  // Returns the size of the longest common end of both names that begins at a part of each.
   static size_t CommonEnd(std::string_view a, std::string_view b) {
     const size_t most = std::min(a.size(), b.size());
     size_t same = 0, end = 0;
@@ -134,10 +134,10 @@ class NameFit {
     return end;
   }
 
-  // Gives names the prefix `now` instead of `old` where they then fit. Returns false, and changes
-  // none, if others than buffers and tied tensors are left.
+  // Replaces the prefix `old` of names by `now` where they then fit. If any tensors except buffers
+  // and tied tensors would not fit, changes nothing and returns false.
   bool TryPrefix(const std::string& old, const std::string& now) {
-    // With any prefix for any other one, different modules could be taken for one another.
+    // Replacing the prefix of only some names could confuse different modules.
     if (!old.empty() && !now.empty() &&
         std::ranges::any_of(names_, [&](auto& named) { return !named.name.starts_with(old); })) {
       return false;
@@ -192,8 +192,8 @@ class NameFit {
     }
   }
 
-  // Puts tensors that the plan has as one together: its dimensions before theirs are the numbers in
-  // their names, and halves of rows are two tensors in Megatron-core.
+  // Joins tensors that are one tensor in the plan. The numbers in their names are indices in its
+  // first dimensions. Megatron-core stores halves of rows as two tensors.
   std::vector<Joined> Join() {
     std::map<std::string, Joined> joined;
     std::string first;
@@ -237,7 +237,7 @@ class NameFit {
     return all;
   }
 
-  // Returns whether the boxes are the whole tensor, none of it twice, of one type.
+  // Returns whether the parts cover the whole tensor exactly once and have one type.
   bool IsWhole(const Joined& of) const {
     if (of.parts.size() == 1 && of.parts.front().at.empty()) return true;
     if (folder_.is_checkpoint()) return false;
@@ -278,7 +278,7 @@ class NameFit {
     return IsStoredAs(MakePlan(std::move(graph)), plan_);
   }
 
-  // What is left out as a copy must be one.
+  // Throws Error (kUsage) unless each tensor that is left out as a copy is one.
   void RequireTiesEqual() {
     for (const auto& [copy, table] : ties_) {
       if (copy->dtype() != table->dtype() || !AreEqual(folder_, *copy, *table)) {

@@ -1,5 +1,5 @@
-// Reads a folder under the names of a plan where its own names nearly match: with what wrappers of
-// modules add, old names, buffers, tied copies, or a tensor for each layer.
+// Renames the tensors of a folder to the names of a plan if they nearly match. Handles prefixes of
+// module wrappers, old names, buffers, tied copies, and one tensor for each layer.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace shardinit {
 
-// Returns the folder with the names of `plan` if all of its tensors then fit, and unchanged
-// otherwise. Adds sentences that say what was changed. Throws Error (kUsage) if all would fit but
-// for a tied tensor that has other values than the one that it repeats.
+// Returns the folder with the names of `plan` if all its tensors then fit, and unchanged otherwise.
+// Sets `*changes` to sentences that describe the changes, if any. Throws Error (kUsage) if all
+// would fit except a tied tensor whose values differ from the tensor that it repeats.
 TensorFolder FitNames(const Plan& plan, TensorFolder folder, std::vector<std::string>* changes);
 
 }  // namespace shardinit

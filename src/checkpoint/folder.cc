@@ -33,7 +33,7 @@ namespace {
 
 constexpr size_t kConfigLimit = 16 << 20;
 
-// Files are known by how their names end, and others by how they begin.
+// Recognizes a file by the end of its name, or else by its first bytes.
 const FormatReader* ReaderOfFile(const std::string& path) {
   constexpr std::string_view kTorch[] = {".bin", ".pt", ".pth", ".ckpt"};
   if (path.ends_with(".safetensors") || IsIndex(path, ".safetensors")) return &kSafetensorsReader;
@@ -54,7 +54,7 @@ const FormatReader* ReaderOfFile(const std::string& path) {
                                    : nullptr;
 }
 
-// Returns whether a tensor of another tool may have this name. Names of specs are plainer.
+// Returns whether a tensor of another tool may have this name. Specs allow fewer names.
 bool IsForeignName(std::string_view name) {
   for (size_t i = 0; i < name.size();) {
     const Character c = CharacterAt(name, i);
@@ -64,7 +64,7 @@ bool IsForeignName(std::string_view name) {
   return !name.empty() && name.size() <= kLongestPath;
 }
 
-// Refuses folders of formats that are known and not read.
+// Rejects folders in known formats that are not read.
 void RefuseKnown(const std::string& folder) {
   const auto refuse = [&](std::string_view what, std::string_view hint) {
     throw Error(ExitCode::kRefused, fmt::format("`{}` {}", folder, what), std::string(hint));
@@ -77,7 +77,7 @@ void RefuseKnown(const std::string& folder) {
   }
 }
 
-// Returns the folder within `folder` that has the tensors, for folders of several steps or items.
+// Returns the folder inside `folder` that has the tensors, if there are several steps or items.
 std::string ItemIn(const std::string& folder) {
   std::string text;
   if (ReadInputIfExists(folder + "/latest_checkpointed_iteration.txt", 64, &text)) {
@@ -92,12 +92,12 @@ std::string ItemIn(const std::string& folder) {
                   fmt::format("`{}/latest_checkpointed_iteration.txt` has no iteration, but {}",
                               folder, Quote(text)));
     }
-    // verl writes the same file, and names its folders otherwise.
+    // verl writes the same file but names its folders differently.
     const std::string step = fmt::format("{}/global_step_{}", folder, text);
     const std::string path = fmt::format("{}/{}", folder, name);
     return is_number && !InputExists(path) && InputExists(step) ? step : path;
   }
-  // Of several items, none is the model more than another.
+  // If there are several items, any of them could be the model.
   std::vector<std::string> items;
   for (const char* name : {"default", "items", "state"}) {
     const std::string item = fmt::format("{}/{}", folder, name);
@@ -108,7 +108,7 @@ std::string ItemIn(const std::string& folder) {
   return folder;
 }
 
-// Files beside a model that only look like one.
+// Returns whether a file next to a model only looks like a model.
 bool IsBesideModel(std::string_view name) {
   constexpr std::string_view kPatterns[] = {"optimizer*",   "*_optim_states.pt", "scheduler*",
                                             "scaler*",      "rng_state*",        "random_states*",
@@ -133,12 +133,12 @@ bool ComesBefore(const std::string& a, const std::string& b) {
   return key(a) < key(b);
 }
 
-// What a folder that is not a model has in it: folders that may be models, and files of tensors.
+// The contents of a folder that is not a model: folders that may be models, and files of tensors.
 struct Inner {
   std::vector<std::string> folders, files;
 };
 
-// Looks a few levels down: trainers keep steps, and in them parts, in folders.
+// Searches a few levels deep, because trainers keep steps, and parts of steps, in folders.
 Inner LookWithin(const std::string& folder) {
   constexpr int64_t kMostFolders = 2000, kLevels = 4;
   constexpr std::string_view kSigns[] = {kPlanName,   kExportName,      ".metadata",
@@ -171,15 +171,15 @@ Inner LookWithin(const std::string& folder) {
   return inner;
 }
 
-// Refuses a folder whose model is in a folder or a file of it, which the message names.
+// Rejects a folder whose model is in a folder or file inside it, which the message names.
 void RefuseParent(const std::string& folder) {
-  // What processes have made so far of a copy or an export (base/shared_folder.h) is not a model.
+  // An unfinished copy or export of several processes (base/shared_folder.h) is not a model.
   if (InputExists(folder + "/claim") && InputExists(folder + "/files")) return;
   const Inner inner = LookWithin(folder);
   const auto& names = inner.folders.empty() ? inner.files : inner.folders;
   if (names.empty()) return;
   constexpr size_t kMostNamed = 3;
-  // The last steps are mostly what is wanted.
+  // Users mostly want the last steps.
   const size_t first = names.size() - std::min(names.size(), kMostNamed);
   std::string list;
   for (size_t i = first; i < names.size(); ++i) {
@@ -204,7 +204,7 @@ void RefuseParent(const std::string& folder) {
       hint);
 }
 
-// Says of an error about a file that the file was never downloaded, if that is so.
+// Throws an error about a file that was never downloaded if `error` names one, or else `error`.
 [[noreturn]] void RethrowWithCause(const Error& error) {
   const std::string_view message = error.what();
   for (size_t begin = 0; (begin = message.find('`', begin)) != message.npos; ++begin) {
@@ -222,7 +222,7 @@ void RefuseParent(const std::string& folder) {
       throw Error(ExitCode::kRefused, fmt::format("`{}` is {}", path, placeholder->name),
                   fmt::format(fmt::runtime(placeholder->hint), path));
     }
-    // As in `Entry not found`.
+    // For example, `Entry not found`.
     const bool is_text = file.size() < kHead && !head.empty() && head.find('{') == head.npos &&
                          std::ranges::all_of(head, [](char c) { return c >= ' ' || c == '\n'; }) &&
                          !FindBadText(head);
@@ -244,7 +244,7 @@ void RefuseParent(const std::string& folder) {
       "name a folder that `shardinit gen` or `shardinit export` wrote, or Hugging Face's tools");
 }
 
-// Returns the config.json that the record of an export has; empty: there is none.
+// Returns the config.json in the record of an export; empty if it has none.
 std::string RecordedConfig(const std::string& folder) {
   const std::string path = folder + "/" + kExportName;
   if (!InputExists(path) || IsInputFolder(path)) return {};
@@ -281,7 +281,7 @@ namespace {
 
 Contents ReadAnyFormat(const std::string& given, const std::string& part,
                        const FormatReader** reader) {
-  // What there is of an export in a bucket, or of a copy of it, may look whole to its format.
+  // An unfinished export in a bucket, or a copy of one, may look complete to its format.
   const auto holds = [&](const char* name) { return InputExists(given + "/" + name); };
   if (holds(kExportClaim) && !holds(kExportName)) throw UnfinishedExport(given);
   const std::string path = IsInputFolder(given) ? ItemIn(given) : given;
@@ -307,7 +307,7 @@ Contents ReadAnyFormat(const std::string& given, const std::string& part,
       contents = std::move(found);
       continue;
     }
-    // Hugging Face's tools write, and load, one of these beside the other.
+    // Hugging Face's tools write both kinds next to each other, and load one of them.
     if (*reader == &kSafetensorsReader && contents->is_usual && candidate == &kTorchReader) {
       contents->findings.Add({"pytorch_model.bin", "", "is not read: safetensors files are there"});
       continue;
@@ -356,7 +356,7 @@ void TensorFolder::ReadCheckpoint() {
 
 void TensorFolder::ReadOther() {
   const std::string given = IsInputFolder(path_) ? ItemIn(path_) : path_;
-  // An index stands for the files beside it.
+  // An index represents the files next to it.
   place_ = given.ends_with(".json") ? FolderOf(given) : given;
   const std::string& folder = place_;
   stamps_ = InputStamps(folder);
@@ -403,7 +403,7 @@ void TensorFolder::AddTensor(const std::string& name, Holding& holding, const Fo
                              std::vector<Tensor>* tensors) {
   const DTypeInfo* const dtype = FindDType(reader.dtype, holding.dtype);
   if (dtype == nullptr) {
-    // As safetensors, PyTorch and zarr name the types of fewer than 16 bits.
+    // The names of types of fewer than 16 bits in safetensors, PyTorch and zarr.
     constexpr std::string_view kNarrow[] = {"F4",     "F6_",    "F8_",  "float4",
                                             "float6", "float8", "int4", "uint4"};
     const bool is_narrow = std::ranges::any_of(
@@ -490,7 +490,7 @@ void TensorFolder::ReadRecordedDigests() {
       if (found == parts.end() || found->second->bytes != bytes) break;
       digests.push_back(found->second->digest);
     }
-    // A tensor has them if all its boxes have.
+    // A tensor has digests only if all its boxes have one.
     if (digests.size() == pieces.size()) digests_[std::string(tensor.path())] = std::move(digests);
   }
 }
@@ -571,7 +571,7 @@ TensorFolder TensorFolder::Join(const std::vector<Joined>& joined) && {
         }
         all.push_back(std::move(piece));
       }
-      // The digests of what is widened are those of its numbers, under their name.
+      // A widened tensor has the digests of its numbers, under their name.
       std::string recorded = part.name;
       if (auto found = widened_.find(part.name); found != widened_.end()) {
         recorded = recorded_as = found->second.widening.numbers.path();
@@ -583,7 +583,7 @@ TensorFolder TensorFolder::Join(const std::vector<Joined>& joined) && {
         known.insert(known.end(), found->second.begin(), found->second.end());
       }
     }
-    // Of what is joined, no digests are known unless all are.
+    // A joined tensor has digests only if all its parts have them.
     if (digests[recorded_as].size() != all.size()) digests.erase(recorded_as);
   }
   Plan plan = MakePlan(std::move(graph));

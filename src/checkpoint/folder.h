@@ -1,5 +1,5 @@
-// A folder of tensors in any format that is read, or a file of them, as a plan and the places of
-// its elements: a checkpoint of this tool, its exports, and what other tools write.
+// Reads a folder or a file of tensors as a plan and the places of its elements. It may be a
+// checkpoint, an export, or the output of another tool in any format that is read.
 #pragma once
 
 #include <functional>
@@ -20,120 +20,120 @@
 
 namespace shardinit {
 
-// Returns whether the path is a folder, or a file that may hold tensors: an option that takes a
-// spec takes such a folder, too.
+// Returns whether the path is a folder, or a file that may hold tensors. Options that take a spec
+// accept such a path too.
 bool MayHoldTensors(const std::string& path);
 
-// Reads the first kind of files that a folder holds, or a file. Throws Error: kUsage if there is
-// none, or several kinds, and kRefused for folders and files that cannot be read. `part` is that of
-// ChooseModel().
+// Reads the tensors of a folder or a file, and sets `*reader` to the reader of its format. Throws
+// Error: kUsage if it has no tensors or several formats; kRefused if a folder or file cannot be
+// read. ChooseModel() explains `part`.
 Contents ReadForeign(const std::string& path, const std::string& part, const FormatReader** reader);
 
-// The record of an export may have a config.json, on a line of its own that ends before this byte.
+// The record of an export may contain a config.json, on its own line that ends before this byte.
 inline constexpr size_t kRecordedConfigEnd = size_t{1} << 20;
 
-// Returns the config.json of a folder, or of the record of an export, as plans have it; empty:
-// there is none.
+// Returns the config.json of a folder, or of the record of an export, in the form that plans have;
+// empty if it does not exist.
 std::string ConfigIn(const std::string& folder);
 
-// How the reason begins for a tensor without elements that it is not read.
+// How the reason begins if a tensor is not read because it has no elements.
 inline constexpr std::string_view kNoElements = "has no elements";
-// How it ends for a tensor of a type that only quantized models have.
+// How the reason ends if only quantized models have the tensor's type.
 inline constexpr std::string_view kQuantized = "which only quantized models have";
 
 class TensorFolder {
  public:
-  // Whether to use the digests in the record of an export, to compare bytes that are copied. If a
-  // file with elements is missing then, or has another size, that is an Error (kDifferent).
+  // Whether to compare copied bytes with the digests in the record of an export. With kUse, throws
+  // Error (kDifferent) if a file with elements is missing or has another size.
   enum class Record { kIgnore, kUse };
-  // Throws Error: kUsage if there are no tensors, and kRefused if what is there is hostile,
-  // damaged, or nothing that is read. `part` is that of ChooseModel().
+  // Throws Error: kUsage if the folder has no tensors; kRefused if the files are hostile, damaged,
+  // or in a format that is not read. ChooseModel() explains `part`.
   explicit TensorFolder(const std::string& path, const std::string& part = {},
                         Record record = Record::kIgnore);
   TensorFolder(TensorFolder&&) = default;
 
   const std::string& path() const { return path_; }
-  // The folder within that one, or the file, that has the tensors.
+  // The folder inside `path`, or the file, that has the tensors.
   const std::string& place() const { return place_; }
-  // The kind of files, as in `zarr arrays`.
+  // The kind of files, such as `zarr arrays`.
   std::string_view what() const { return what_; }
-  // The tensors as they are stored. Those of other tools stand in the order of their names, are not
-  // sharded, and their values are those of the source kSourceName.
+  // The tensors as they are stored. Tensors of other tools are ordered by name and not sharded;
+  // their values come from the source kSourceName.
   const Plan& plan() const { return plan_; }
   bool is_checkpoint() const { return reader_.has_value(); }
   const Digest& plan_sha256() const { return plan_sha256_; }
 
-  // These have each box of a tensor once, and the digest of each that the folder records. The
-  // tensor is one of the plan.
+  // Return each box of a tensor once, and the recorded digest of each box. The tensor must be in
+  // plan().
   const std::vector<FilePiece>& PiecesOf(const Tensor& tensor) const;
-  // Null: none are known.
+  // Null: no digests are recorded.
   const std::vector<Digest>* DigestsOf(const Tensor& tensor) const;
 
-  // Returns what reads elements of a whole tensor. The folder must outlive it.
+  // Returns a function that reads elements of a whole tensor. The folder must outlive it.
   BoxElements ElementsOf(const Tensor& tensor) const;
 
-  // Takes what says what the folder holds, but not its values: a checkpoint's manifest, else all
-  // names, places, sizes and times of files. Throws Error if a checkpoint is unfinished or not as
-  // its manifest says.
+  // Returns a digest that identifies the contents without reading values: of a checkpoint's
+  // manifest, or else of the paths, sizes and times of all files. Throws Error if a checkpoint is
+  // unfinished or does not match its manifest.
   Digest Identify() const;
   // Does the same, but is equal on other machines and for copies of the folder that kept its times.
   Digest IdentifyAnywhere() const;
-  // Throws Error (kWorld) if the file of a piece is not as it was when the folder was opened.
+  // Throws Error (kWorld) if the file of a piece has changed since the folder was opened.
   void RequireUnchanged(const FilePiece& piece) const;
   void RequireUnchanged() const;  // all files
 
-  // Sentences about what is not as a user may expect it.
+  // Sentences about things that a user may not expect.
   const std::vector<std::string>& warnings() const { return warnings_; }
-  // The sentence of these about a damaged record of an export; empty: there is none.
+  // The warning about a damaged record of an export, or empty.
   const std::string& record_warning() const { return record_warning_; }
-  // The keys of the part that has these tensors; empty: the folder is not divided.
+  // The keys of the part that has these tensors; empty: the folder has no parts.
   const std::string& part() const { return part_; }
-  // The parts that are not the model and are not read, by name.
+  // The parts that are not the model, by name. They are not read.
   const std::map<std::string, PartSize>& others() const { return others_; }
-  // What safetensors files have in `__metadata__`.
+  // The `__metadata__` of safetensors files.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  // Why a tensor is none of the plan's: names of tensors with what is wrong.
+  // The tensors that are not in the plan, by name, each with the reason.
   const std::map<std::string, std::string>& unread() const { return unread_; }
 
-  // Throws Error (kRefused) if a tensor is not read and matches none of the patterns: a copy must
-  // not lose it in silence.
+  // Throws Error (kRefused) if a tensor of unread() matches none of the patterns, because a copy
+  // must not lose it silently.
   void RequireAllRead(const std::vector<std::string>& dropped = {}) const;
 
-  // Returns the folder with tensors of 8 or 4 bits and their scales as the tensors that they stand
-  // for, of another type, but none whose names match: FindWidenings(). Adds their number to
+  // Returns the folder with quantized tensors and their scales replaced by the tensors that they
+  // represent, in type `dtype`, except dropped ones: see FindWidenings(). Adds their number to
   // `*count`.
   TensorFolder Widen(DType dtype, const std::function<bool(const std::string& path)>& is_dropped,
                      int64_t* count) &&;
-  // How a tensor is made of others, which are where PiecesOf() says and ScalesOf(); null: it is
-  // stored.
+  // Returns how a tensor is computed from its numbers, at PiecesOf(), and its scales, at
+  // ScalesOf(); null: it is stored.
   const Widening* WideningOf(const Tensor& tensor) const;
   const std::vector<FilePiece>& ScalesOf(const Widening& widening) const;
 
-  // Returns the folder with another plan of the same tensors, which stay where they are: it has the
-  // same paths, types and shapes, or `stored_as` has the paths that its tensors have now.
+  // Returns the folder with another plan for the same stored tensors. The plan has the same paths,
+  // types and shapes, or `stored_as` maps its paths to the current paths.
   TensorFolder WithPlan(Plan plan, const std::map<std::string, std::string>& stored_as = {}) &&;
 
-  // A tensor that is made of others, each of them a box of it.
+  // A tensor that is joined from other tensors, each of which is a box of it.
   struct Joined {
     struct Part {
       std::string name;
-      // Where it begins: the indices of the dimensions that it lacks, which come first, then those
-      // of its own. Empty: it is the tensor itself under another name.
+      // The part's offset in the tensor: first in the dimensions that the part lacks, then in its
+      // own dimensions. Empty: the part is the whole tensor under another name.
       std::vector<int64_t> at = {};
     };
     std::string name;
     Shape shape;
-    std::vector<Part> parts;  // of one type
+    std::vector<Part> parts;  // all of one type
   };
-  // Returns the folder with these tensors, and no others.
+  // Returns the folder with only these tensors.
   TensorFolder Join(const std::vector<Joined>& joined) &&;
 
  private:
   void ReadCheckpoint();
   void ReadOther();
   void ReadRecordedDigests();
-  size_t PlaceOf(const Tensor& tensor) const;  // in the plan
-  // Returns the tensor of the plan that a checkpoint was written by.
+  size_t PlaceOf(const Tensor& tensor) const;  // its index in the plan
+  // Returns the same tensor in the plan that the checkpoint was written with.
   const Tensor& WrittenOf(const Tensor& tensor) const;
   void RequireRecorded(const Tensor& tensor) const;  // or throws Error (kDifferent)
   void AddTensor(const std::string& name, Holding& holding, const FormatReader& reader,
@@ -144,16 +144,16 @@ class TensorFolder {
   std::string_view what_;
   Plan plan_;
   Digest plan_sha256_{};
-  std::optional<CheckpointReader> reader_;              // of a checkpoint of this tool
-  std::optional<Plan> written_;                         // its own plan, once it has another one
-  std::vector<const Tensor*> written_of_;               // then, those tensors in the plan's order
-  std::vector<std::vector<FilePiece>> pieces_;          // else, in the order of the plan
+  std::optional<CheckpointReader> reader_;      // only for checkpoints
+  std::optional<Plan> written_;                 // the checkpoint's plan, if plan_ is another
+  std::vector<const Tensor*> written_of_;       // then: its tensors, in the order of plan_
+  std::vector<std::vector<FilePiece>> pieces_;  // of other folders, in the order of plan_
   std::map<std::string, std::vector<Digest>> digests_;  // by the path of a tensor
   struct Widened {
     Widening widening;
     std::vector<FilePiece> scales;
   };
-  std::map<std::string, Widened> widened_;  // by the path of what is made
+  std::map<std::string, Widened> widened_;  // by the path of Widening::made
   InputStamps stamps_;
   std::vector<std::string> warnings_;
   std::string record_warning_;

@@ -1,4 +1,4 @@
-// A folder's tensors that are made of two stored ones each, numbers and scales, as widen.h says.
+// Implements TensorFolder for tensors that are computed from numbers and scales (widen.h).
 #include <fmt/format.h>
 
 #include <map>
@@ -9,8 +9,7 @@
 
 namespace shardinit {
 
-// Scales are read in parts, so that only a look at all of them tells that they are what was
-// written.
+// Checks a whole tensor. Scales are later read in parts, which have no digests.
 void TensorFolder::RequireRecorded(const Tensor& tensor) const {
   const std::vector<Digest>* const digests = DigestsOf(tensor);
   if (digests == nullptr) return;

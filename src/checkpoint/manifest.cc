@@ -32,7 +32,7 @@ FileEntry WriteIndexFile(const CheckpointWriter& to, const Plan& plan, const Dig
   return entry;
 }
 
-// The manifest's devices, if any, begin on a line of their own.
+// The manifest's devices, if any, begin on their own line.
 constexpr std::string_view kDevicesKey = "\n \"devices\": [";
 
 void WriteDevices(const Mesh& mesh, JsonWriter& out,
@@ -56,7 +56,7 @@ bool ListsDevicesOf(std::string_view manifest, const Mesh& mesh) {
   return comparison.equal();
 }
 
-// Writes what does not depend on the boxes: all up to the ranks.
+// Writes everything before the ranks, which does not depend on the boxes.
 void WriteHead(const Plan& plan, const Digest& plan_sha256, const std::optional<FileEntry>& index,
                JsonWriter& out) {
   const InitGraph& graph = plan.graph;
@@ -82,7 +82,7 @@ struct StoredBox {
   const Digest* sha256;
 };
 
-// Writes a tensor with its boxes, which are by rank.
+// Writes a tensor with its boxes, which are ordered by rank.
 void WriteTensor(const Plan& plan, const Tensor& tensor, const std::vector<StoredBox>& stored,
                  JsonWriter& out) {
   out.BeginObject().Member("path", tensor.path()).Member("dtype", InfoOf(tensor.dtype()).name);
@@ -90,7 +90,7 @@ void WriteTensor(const Plan& plan, const Tensor& tensor, const std::vector<Store
   if (IsInexact(tensor)) out.Member("inexact", true);
   out.Key("shards").BeginArray(JsonWriter::kLines);
   int64_t last = -1;
-  std::vector<Box> boxes;  // the boxes of one rank, which follow one another
+  std::vector<Box> boxes;  // the boxes of one rank, adjacent in `stored`
   size_t part = 0;
   for (const StoredBox& one : stored) {
     if (one.rank != last) {
@@ -119,7 +119,7 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
                    const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index,
                    const std::function<void(std::string_view)>& append) {
   const InitGraph& graph = plan.graph;
-  // Receipts are by rank, but the manifest is by tensor.
+  // Receipts are ordered by rank, the manifest by tensor.
   std::vector<std::vector<StoredBox>> stored(graph.tensors.size());
   for (size_t r = 0; r < ranks.size(); ++r) {
     for (size_t i = 0; i < ranks[r].digests.size(); ++i) {
@@ -140,7 +140,7 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
   out.EndArray().Key("tensors").BeginArray(JsonWriter::kLines);
   for (size_t t = 0; t < graph.tensors.size(); ++t) {
     WriteTensor(plan, graph.tensors[t], stored[t], out);
-    // The text is passed on in pieces: the file can be larger than the memory it may take.
+    // The text is passed on in pieces, because it can be larger than the allowed memory.
     if (out.size() > (1 << 20)) append(out.Take());
   }
   out.EndArray().EndObject();
@@ -172,7 +172,7 @@ bool WantsIndex(const Plan& plan, IndexMode mode) {
 }
 
 bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index) {
-  // The manifest has its `index` on a line of its own.
+  // The manifest's `index` is on its own line.
   constexpr std::string_view kKey = "\n \"index\": ";
   const size_t start = manifest.find(kKey);
   const size_t end = manifest.find(",\n", start);
@@ -194,7 +194,7 @@ bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index) {
 
 namespace {
 
-// Returns whether the manifest is there, and reads what it lists.
+// Returns whether the manifest exists and is readable. Reads its entry of the index.
 bool ReadClaim(const Place& place, std::optional<FileEntry>* index) {
   std::string manifest;
   index->reset();
@@ -208,7 +208,7 @@ bool IsFinalized(const Place& place, bool wants_index) {
   std::optional<FileEntry> index;
   if (!ReadClaim(place, &index) || index.has_value() != wants_index) return false;
   if (index) return place.SizeOf(kIndexName) == index->size;
-  // Finalize() removes an unlisted index where it may.
+  // Finalize() removes an unlisted index where files may be removed.
   return !place.traits().removes || !place.Exists(kIndexName);
 }
 
@@ -234,12 +234,12 @@ FinalizeResult Finalize(const CheckpointWriter& to, const Plan& plan, const Dige
       },
       detached);
   if (!result.missing.empty()) return result;
-  hdf5::GiveBackMemory(plan.graph.tensors.size());  // of the texts that were read
-  // Names that a killed run left are brought to disk before the manifest.
+  hdf5::GiveBackMemory(plan.graph.tensors.size());  // the memory of texts that were read
+  // Syncs names that a killed run left, before the manifest is written.
   place.Sync("ranks");
-  // Where files are replaced, the loop repeats if another process finalizes at once, with another
-  // `index` or other devices: each may have removed or replaced what the other's manifest vouches
-  // for or lists, and the last one to do so repairs that.
+  // Where files are replaced, the loop repeats if another process finalizes at the same time with
+  // another `index` or other devices. Each may have removed or replaced a file that the other's
+  // manifest lists, and the last one repairs it.
   const std::string own_devices = WriteDeviceLayout(plan.graph.mesh);
   Plan with_others;
   const Plan* current = &plan;
@@ -258,12 +258,12 @@ FinalizeResult Finalize(const CheckpointWriter& to, const Plan& plan, const Dige
     });
     place.Sync("");
     if (!place.traits().removes) break;
-    // The index is removed only now: until here the old manifest may have vouched for it.
+    // The index is removed only now, because the old manifest may have listed it until here.
     if (!index_entry) place.Remove(kIndexName);
     is_whole =
         ReadClaim(place, &claimed) && (!claimed || place.SizeOf(kIndexName) == claimed->size);
     if (ReadDevices(place) == devices) continue;
-    // The devices changed while this manifest was on its way to its name.
+    // The devices changed before this manifest got its name.
     with_others = plan;
     with_others.graph.mesh.devices = {};
     LoadDevices(place, &with_others);
@@ -341,7 +341,7 @@ void RequireListedDevices(const Place& place, const Mesh& mesh) {
 namespace {
 
 constexpr int kCallsAtOnce = 16;  // parallel requests to a remote place
-constexpr size_t kFewRanks = 32;  // up to this many ranks are looked up one by one, without a list
+constexpr size_t kFewRanks = 32;  // up to this many ranks are looked up one by one, without listing
 
 // The rank files and receipts that exist, by name. Looking up millions of names one by one would
 // take minutes.
@@ -401,7 +401,7 @@ std::vector<int64_t> MissingRanks(const Place& place, const Plan& plan, const Di
       if (look.receipt && found) found(look.rank, *look.receipt);
     }
     begin += looks.size();
-    // Limits the memory for receipts: a rank has few boxes or very many.
+    // Limits the memory for receipts, because a rank may have very many boxes.
     size_t boxes = 1;
     for (const Look& look : looks) boxes = std::max(boxes, look.rank.shards.size());
     if (place.traits().is_remote) at_once = std::clamp<size_t>(200'000 / boxes, 1, 256);

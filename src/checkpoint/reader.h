@@ -1,4 +1,4 @@
-// Finds where the values of a checkpoint's tensors lie in its rank files.
+// Finds the values of a checkpoint's tensors in its rank files.
 #pragma once
 
 #include <string>
@@ -13,11 +13,10 @@ namespace shardinit {
 
 class CheckpointReader {
  public:
-  // Throws Error if a rank has no valid receipt. It does not check what the receipts say of the
-  // bytes; verify does.
+  // Throws Error if a rank has no valid receipt. Does not compare bytes with receipts; verify does.
   CheckpointReader(const std::string& folder, const Plan& plan, const Digest& plan_sha256);
 
-  // These have each box once, and the digest that the receipt gives of each.
+  // Return each box once, and its digest in the receipt.
   const std::vector<FilePiece>& PiecesOf(const Tensor& tensor) const {
     return held_.at(&tensor).pieces;
   }

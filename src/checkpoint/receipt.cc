@@ -20,7 +20,7 @@ namespace shardinit {
 namespace {
 using nlohmann::json;
 
-// Calls `visit` for each tensor of a source that the tensor's elements come from.
+// Calls `visit` for each source tensor that the tensor's elements come from.
 void ForEachSourceOf(const Tensor& tensor,
                      const std::function<void(const std::string& source, const std::string& name,
                                               const SourceTensorPtr& data)>& visit) {
@@ -39,7 +39,7 @@ void ForEachSourceOf(const Tensor& tensor,
 
 namespace {
 
-// Returns the tensors of sources without a pin that the rank's boxes take elements of.
+// Returns the tensors of sources without a pin that the rank's boxes take elements from.
 std::map<std::pair<std::string, std::string>, SourceTensorPtr> UnpinnedOf(const Plan& plan,
                                                                           const RankPlan& rank) {
   std::map<std::pair<std::string, std::string>, SourceTensorPtr> unpinned;
@@ -78,7 +78,7 @@ std::string SourceDigests::Add(const Plan& plan, const RankPlan& rank, const Rec
                        ToHex(read.sha256).substr(0, 12), other, ToHex(sha256).substr(0, 12));
   }
   if (UnpinnedOf(plan, rank).empty()) return {};
-  // A rank that was copied from another checkpoint says nothing of sources.
+  // A rank that was copied from another checkpoint lists no sources.
   (receipt.sources.empty() ? untold_ : told_) = rank.rank;
   if (told_ >= 0 && untold_ >= 0) {
     return fmt::format("rank {} was copied, and rank {} was made of sources that may be others",
@@ -127,7 +127,7 @@ std::string WriteReceipt(const RankPlan& rank, const Receipt& receipt) {
 
 namespace {
 
-// Reads all but the boxes.
+// Reads everything except the boxes.
 class HeadReader {
  public:
   HeadReader(const std::string& path, const RankPlan& rank) : path_(path), rank_(rank) {}
@@ -176,16 +176,16 @@ bool IsPlaceOf(const Shard& shard, int64_t offset, const Receipt& receipt) {
   return offset >= 0 && offset <= receipt.size - shard.bytes();
 }
 
-// Moves the text behind the next `key`, and returns whether it is there.
+// Moves `text` past the next `key`. Returns false if the key is missing.
 bool SkipTo(std::string_view key, std::string_view* text) {
   const size_t at = text->find(key);
   text->remove_prefix(std::min(text->size(), at == text->npos ? at : at + key.size()));
   return at != text->npos;
 }
 
-// Returns what a receipt says that WriteReceipt() wrote, or anything of another text: the caller
-// compares. It looks for the two values of a box that the plan does not give; a tensor's name
-// that looks like them misleads it.
+// Reads a receipt that WriteReceipt() wrote. The result for another text is arbitrary, so the
+// caller compares. Searches for the two values of a box that the plan does not determine; a
+// tensor's name that looks like them misleads it.
 std::optional<Receipt> Guess(std::string_view text, const std::string& path, const RankPlan& rank) {
   constexpr std::string_view kBoxes = ",\n \"boxes\": [";
   const size_t head = text.find(kBoxes);
@@ -215,7 +215,7 @@ std::optional<Receipt> Guess(std::string_view text, const std::string& path, con
   return receipt;
 }
 
-// Returns whether WriteReceipt() makes this text.
+// Returns whether WriteReceipt() writes this text.
 bool IsReceiptOf(std::string_view text, const RankPlan& rank, const Receipt& receipt) {
   Comparison comparison(text);
   WriteReceipt(rank, receipt, [&](std::string_view piece) { comparison.Add(piece); });
@@ -232,7 +232,7 @@ Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPl
     if (key != "boxes") return false;
     if (boxes == 0) receipt = head.Read(top);
     const size_t i = boxes++;
-    if (i >= rank.shards.size()) return true;  // ReadReceipt() refuses their number.
+    if (i >= rank.shards.size()) return true;  // ReadReceipt() rejects their number
     const Shard& shard = rank.shards[i];
     const int64_t offset = box.at("file_offset");
     if (box.at("path") != shard.tensor->path() || !IsPlaceOf(shard, offset, receipt)) {

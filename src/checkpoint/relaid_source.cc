@@ -28,18 +28,18 @@
 namespace shardinit {
 namespace {
 
-// The names that a model has at Hugging Face. They are those of its spec unless that has a layout
-// of this name.
+// The layout with a model's names at Hugging Face. If the spec has no layout of this name, these
+// are the names of the spec itself.
 constexpr std::string_view kHubLayout = "hub";
 
-// Each cell is made of cells of the stored tensors. Larger ones read those fewer times where a
-// layout transposes.
+// Each cell is made from cells of the stored tensors. If a layout transposes, larger cells read the
+// stored cells fewer times.
 constexpr int64_t kPlainCell = 1 << 20, kTransposedCell = 4 << 20;
 
 using Bytes = std::shared_ptr<const std::vector<uint8_t>>;
 
-// The cells of stored tensors that were read last: where a layout transposes, each is needed many
-// times. It is safe to use from several threads.
+// Caches the cells of stored tensors that were read last. If a layout transposes, each cell is
+// needed many times. Thread-safe.
 class CellCache {
  public:
   Bytes Get(const SourceTensor& tensor, int64_t cell) {
@@ -74,7 +74,7 @@ class CellCache {
   int64_t held_ = 0;
 };
 
-// Copies elements of a stored tensor. It is for one thread.
+// Copies elements of a stored tensor. Not thread-safe.
 class CellsFiller final : public Filler {
  public:
   CellsFiller(const SourceTensor& data, CellCache& cache) : data_(data), cache_(cache) {}
@@ -106,8 +106,8 @@ class CellsFiller final : public Filler {
 
 class RelaidTensor final : public SourceTensor {
  public:
-  // `view` is of tensors that `data` has, by their paths.
-  // `owner` keeps what the view is of, and the cache.
+  // `view` refers to the tensors in `data`, by their paths. `owner` keeps these tensors and the
+  // cache alive.
   RelaidTensor(std::string text, Tensor view, std::map<std::string, SourceTensorPtr> data,
                std::shared_ptr<const SourceFolder> owner, CellCache& cache)
       : SourceTensor(std::move(text), view.dtype(), view.shape(),
@@ -121,8 +121,8 @@ class RelaidTensor final : public SourceTensor {
 
   const std::string& file() const override { return data_.begin()->second->file(); }
 
-  // Every byte that is read is compared with what was hashed, so this digest is that of what
-  // others read.
+  // Every byte that is read is compared with the hashed bytes, so all readers get bytes of this
+  // digest.
   Digest Check() const override {
     const std::lock_guard lock(mutex_);
     if (digest_) return *digest_;
@@ -198,7 +198,7 @@ class RelaidSource final : public SourceFolder, public std::enable_shared_from_t
     return names;
   }
 
-  // The same folder has other values in another layout.
+  // The pin depends on the layout: the same folder has other values in another one.
   std::string warning() const override { return stored_->warning(); }
   std::string pin() const override {
     const std::string stored = stored_->pin();
@@ -213,13 +213,13 @@ class RelaidSource final : public SourceFolder, public std::enable_shared_from_t
   }
 
  private:
-  // Says which elements of the folder a tensor has.
+  // Describes which elements of the folder a tensor has.
   std::string PlacesOf(const std::string& name, const Tensor& tensor) const {
     std::string text = fmt::format("\n{} [{}]", name, fmt::join(tensor.shape(), ", "));
     try {
       AddPlaces(rearrangement_.ViewOf(tensor), &text);
     } catch (const Error&) {
-      text += " is not stored";  // Whoever asks for it gets the error.
+      text += " is not stored";  // Find() throws the error.
     }
     return text;
   }
@@ -246,10 +246,10 @@ class RelaidSource final : public SourceFolder, public std::enable_shared_from_t
   std::map<std::string, const Tensor*> tensors_;
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::weak_ptr<const SourceTensor>> opened_;
-  mutable std::string pin_;  // Empty: it is not known yet, or there is none.
+  mutable std::string pin_;  // empty: not known yet, or none
 };
 
-// Returns the file with the spec of the model that is in the folder; empty: there is none.
+// Returns the file with the spec of the folder's model; empty if it has none.
 std::string SpecOf(const SourceRequest& request) {
   if (!request.spec.empty()) return request.spec;
   const std::string config = request.folder + "/config.json";
@@ -284,8 +284,8 @@ Plan LoadIn(const SourceRequest& request, const std::string& spec, const std::st
 
 using FileOf = std::function<std::string(const std::string& name)>;
 
-// Returns the tensors of `stored` that `from` has, as a plan. Throws Error unless it has all of
-// them, of the same shapes.
+// Returns a plan of the tensors of `stored` that `from` has. Throws Error unless `stored` has all
+// of them, with the same shapes.
 Plan StoredAs(const SourceRequest& request, const SourceFolder& stored, const FileOf& file_of,
               const Plan& from) {
   InitGraph graph;
@@ -344,7 +344,7 @@ std::shared_ptr<const SourceFolder> InLayoutOfSpec(
   const Plan folder = StoredAs(request, *stored, file_of, from);
   Relayout plans =
       RelayoutOf(folder, std::move(from), std::move(to), [](const std::string&) { return false; });
-  // A source's elements are those of its files: nothing here computes others.
+  // A source's elements are the elements of its files: this code computes no values.
   if (!plans.changed.empty()) {
     throw Error(
         ExitCode::kUsage,

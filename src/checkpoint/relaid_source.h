@@ -1,5 +1,5 @@
-// Gives the tensors of a source the names and shapes of its model's spec, whatever layout the
-// folder has them in.
+// Gives the tensors of a source the names and shapes of its model's spec, whatever the folder's
+// layout.
 #pragma once
 
 #include <functional>
@@ -10,11 +10,12 @@
 
 namespace shardinit {
 
-// `stored` has the tensors as they are stored, each in the file `file_of`; the request names the
-// layout, and the spec. What only pads a stored tensor is in none of the model's.
+// Returns `stored` in the layout of the spec. `stored` has the tensors as they are in files, each
+// in the file `file_of(name)`; the request names their layout and the spec. Padding of stored
+// tensors is left out.
 //
-// Throws Error (kUsage) if the folder is not stored as the layout says, and InvalidSpec if
-// something is wrong with the spec of the source.
+// Throws Error (kUsage) if the folder does not match the layout, and InvalidSpec if the spec of the
+// source is wrong.
 std::shared_ptr<const SourceFolder> InLayoutOfSpec(
     const SourceRequest& request, const std::shared_ptr<const SourceFolder>& stored,
     const std::function<std::string(const std::string& name)>& file_of);

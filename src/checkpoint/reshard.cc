@@ -27,8 +27,8 @@
 namespace shardinit {
 namespace {
 
-// Throws Error (kUsage) if a tensor's name is also the name of a module of another tensor: HDF5
-// files would need a group in the place of the tensor.
+// Throws Error (kUsage) if a tensor's name is not allowed in a checkpoint, or is also a module in
+// the name of another tensor: HDF5 files would need a group in the place of the tensor.
 void RequireModules(const Plan& plan) {
   std::set<std::string_view> paths;
   for (const Tensor& tensor : plan.graph.tensors) paths.insert(tensor.path());
@@ -52,7 +52,7 @@ void RequireModules(const Plan& plan) {
   }
 }
 
-// The copy of one request, and what of it is already there.
+// Makes the copy of one request, unless it already exists.
 class Resharding {
  public:
   Resharding(const ReshardRequest& request, WorkCounters* counters)
@@ -80,7 +80,7 @@ class Resharding {
  private:
   std::string Claim() const { return fmt::format("{}\n{}", ToHex(plan_sha256_), request_.claim); }
 
-  // Makes ranks in a bucket. Those that are there are made once more, and compared.
+  // Makes ranks in a bucket, and makes existing ranks again to compare them.
   GenerateResult RunInBucket() {
     const std::vector<int64_t> ranks = request_.ranks ? *request_.ranks : AllRanks(to_.graph.mesh);
     const auto bucket = CheckpointWriter::At(request_.folder);
@@ -99,7 +99,7 @@ class Resharding {
     }
   }
 
-  // Removes what runs left that were killed, or came too late.
+  // Removes what killed or late runs left.
   GenerateResult WasThere(const Digest& key) {
     StagedFolder::RemoveLeftOvers(request_.folder, key);
     if (request_.ranks) SharedFolder::RemoveLeftOvers(request_.folder, Claim());
@@ -134,7 +134,7 @@ class Resharding {
       GenerateResult result = Fill(shared.files(), *request_.ranks, {});
       // If another process made the last rank, the folder has its name.
       const bool is_named = (result.complete && shared.Commit()) || shared.IsTaken();
-      // So it has from a run that made all ranks, be it of other values.
+      // A run that made all ranks, perhaps with other values, may also have given it its name.
       if (!is_named && IsThere()) return WasThere(key);
       result.complete = is_named;
       return result;
@@ -175,9 +175,9 @@ class Resharding {
             "choose another folder with `-o`"};
   }
 
-  // On a shared file system another machine's copy, made since this process began, may be seen here
-  // in parts at first. So what is missing is no conflict then. If it stays so, the next run says
-  // it.
+  // On a shared file system, a copy that another machine made since this process began may appear
+  // here in parts. So a missing part is not a conflict then. If it stays missing, the next run
+  // reports a conflict.
   void RequireAllSeen(std::string_view what) const {
     if (!was_free_) return;
     throw Error(
@@ -186,8 +186,8 @@ class Resharding {
         "run the same command again");
   }
 
-  // Makes the boxes of these ranks once more, without writing, and calls `differs` with each rank
-  // whose receipt is missing or has other digests.
+  // Makes the boxes of these ranks again, without writing. Calls `differs` with each rank whose
+  // receipt is missing or has other digests.
   void CompareRanks(const Place& place, const std::vector<int64_t>& ranks,
                     const std::function<void(int64_t rank)>& differs) {
     Progress progress(request_.progress, "comparing", BytesIn(to_, ranks), request_.is_quiet);
@@ -215,7 +215,7 @@ class Resharding {
     files.Finish();
   }
 
-  // Throws Error (kConflict) if a byte of the checkpoint that is there is not as its manifest says.
+  // Throws Error (kConflict) if a byte of the existing checkpoint does not match its manifest.
   void RequireUndamaged() const {
     Progress progress(request_.progress, "checking", BytesInFiles(to_), request_.is_quiet);
     const VerifyResult result = Verify(*Place::At(request_.folder), request_.workers.jobs,
@@ -231,8 +231,8 @@ class Resharding {
                     request_.folder));
   }
 
-  // Tells whether the folder holds this very copy, undamaged: reads all of it and makes it once
-  // more to compare, but does not write it. Throws Error (kConflict) if something else is there.
+  // Returns whether the folder holds exactly this copy, undamaged. Reads all of it and makes the
+  // copy again to compare, without writing. Throws Error (kConflict) if it holds something else.
   bool IsThere() {
     if (!Exists(request_.folder) || IsEmptyFolder(request_.folder)) return false;
     std::string present;
@@ -250,12 +250,12 @@ class Resharding {
     RequireUndamaged();
     CompareRanks(folder.place(), AllRanks(to_.graph.mesh),
                  [&](int64_t) { throw Conflict("has other values"); });
-    MakeFolder(request_.folder);  // syncs its name, which a killed run may have left off the disk
+    MakeFolder(request_.folder);  // syncs its name, in case a killed run did not
     return true;
   }
 
-  // Tells whether to go on with what an interrupted run left in `staged`: only if it is a part of
-  // this copy, and nothing else is in there.
+  // Returns whether to resume from `staged`, which an interrupted run left: only if it is a part of
+  // this copy and contains nothing else.
   bool MayGoOn(const std::string& staged) const {
     try {
       const CheckpointFolder folder(staged);
@@ -272,8 +272,7 @@ class Resharding {
     return false;
   }
 
-  // Finds the ranks in a folder that must be made again: their files differ from their receipts, or
-  // from the copy.
+  // Returns the ranks to make again: their files differ from their receipts or from the copy.
   Damage FindOthers(const std::string& staged) {
     const CheckpointFolder folder(staged);
     std::vector<int64_t> kept;
@@ -299,7 +298,7 @@ class Resharding {
   const Digest plan_sha256_;
   FolderCopy& copy_;
   WorkCounters* const counters_;
-  bool was_free_ = false;  // nothing was at the place of the copy when this began
+  bool was_free_ = false;  // nothing was at the path of the copy at the start
 };
 
 }  // namespace

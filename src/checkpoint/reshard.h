@@ -1,5 +1,5 @@
-// Makes a checkpoint of a folder of tensors: as Generate() does, with the folder's boxes as the
-// source of elements, into a folder beside the new one that gets its name at the end.
+// Copies a folder of tensors into a new checkpoint. Works like Generate(), with the folder's boxes
+// as the source of elements, and writes to a folder next to the new one that is renamed at the end.
 #pragma once
 
 #include <functional>
@@ -18,21 +18,21 @@ namespace shardinit {
 struct ReshardRequest {
   FolderCopy* copy;  // the source of the elements of `to`
   const Plan* to;
-  std::string folder;  // the one to make
+  std::string folder;  // the folder to make
   WorkerOptions workers;
   IndexMode index = IndexMode::kAuto;
-  // If given, only these ranks are made, ascending, and other processes make the others: of
-  // the same `claim`, which says what else than the plan decides the values.
+  // If given, makes only these ranks, which ascend. Other processes make the other ranks, with the
+  // same `claim`: everything but the plan that decides the values.
   std::optional<std::vector<int64_t>> ranks = {};
   std::string claim = {};
   ProgressMode progress = ProgressMode::kNever;
-  bool is_quiet = false;  // as of Progress
-  // Called with a sentence about each thing that is not as a user may expect it.
+  bool is_quiet = false;  // as in Progress
+  // Called with a sentence about each thing that a user may not expect.
   std::function<void(const std::string& sentence)> warn;
 };
 
-// Goes on with what an interrupted call left, after a comparison with the source. If `folder` holds
-// this very copy, all ranks are skipped. Throws Error (kConflict) if it holds anything else, and
+// Resumes what an interrupted call left, after comparing it with the source. Skips all ranks if
+// `folder` already holds exactly this copy. Throws Error (kConflict) if it holds anything else, and
 // what FolderCopy and Generate throw.
 GenerateResult Reshard(const ReshardRequest& request, WorkCounters* counters);
 

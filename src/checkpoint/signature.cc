@@ -13,11 +13,11 @@ namespace shardinit {
 namespace {
 
 constexpr size_t kLimit = 1 << 20;
-// A signature for one purpose is none for another.
+// Signatures for other purposes are not valid.
 constexpr char kNamespace[] = "shardinit";
 constexpr char kHint[] = "it comes with OpenSSH 8.2 or later, and compares signatures with keys";
 
-// A message of ssh-keygen as the end of a sentence.
+// Returns a message of ssh-keygen as the end of a sentence.
 std::string Said(std::string_view output) {
   output = output.substr(0, output.find('\n'));
   while (!output.empty() && (output.back() == '\r' || output.back() == '.'))
@@ -26,8 +26,8 @@ std::string Said(std::string_view output) {
                         : fmt::format("ssh-keygen says: {}", Escape(output));
 }
 
-// Runs ssh-keygen, which decides: 0 is yes, 255 is no, and it prints which. Throws Error (kWorld)
-// if it ended otherwise, and so decided nothing.
+// Runs ssh-keygen, which exits with 0 for yes and 255 for no, and prints its decision. Throws Error
+// (kWorld) if it ends in another way, without a decision.
 ChildResult Ask(std::vector<std::string> words, std::string_view input) {
   words.insert(words.begin(), {"ssh-keygen", "-Y"});
   ChildResult result = RunChild(words, input, kHint);
@@ -41,8 +41,8 @@ ChildResult Ask(std::vector<std::string> words, std::string_view input) {
       fmt::format("run `ssh-keygen -Y {} …` yourself to see why", words[2]));
 }
 
-// Returns the principals that ssh-keygen found for a key, in lines that commas divide. A negated
-// one says who it is not.
+// Returns the principals that ssh-keygen found for a key, from lines with commas. Skips negated
+// ones, which say who the signer is not.
 std::vector<std::string> PrincipalsIn(std::string_view output) {
   std::vector<std::string> names;
   while (!output.empty()) {
@@ -59,7 +59,7 @@ std::vector<std::string> PrincipalsIn(std::string_view output) {
 std::string SignatureOf(std::string_view file) { return fmt::format("{}.sig", file); }
 
 Signed CheckSignature(const SignatureRequest& request, std::string_view text) {
-  ReadFile(request.signers, kLimit);  // Its errors say more than those of ssh-keygen.
+  ReadFile(request.signers, kLimit);  // Its errors are clearer than ssh-keygen's.
   if (!Exists(request.signature)) {
     return {"", fmt::format("is not signed: there is no `{}`", Escape(request.signature))};
   }
@@ -75,8 +75,8 @@ Signed CheckSignature(const SignatureRequest& request, std::string_view text) {
     return {"", fmt::format("is signed by nobody whom `{}` names: {}", request.signers,
                             Said(found.output))};
   }
-  // This alone decides. The other call only says which names to ask for: one of them may be
-  // excluded by a pattern, or be a warning.
+  // Only this call decides. The other call only suggests names: a pattern may exclude one of them,
+  // or one may be a warning.
   std::string why;
   for (const std::string& signer : principals) {
     const ChildResult checked = Ask(

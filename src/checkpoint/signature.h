@@ -1,5 +1,5 @@
-// Tells who stands for a checkpoint or an export. Digests say that it is whole and agrees with
-// itself; whoever can change it can change these, too, but cannot sign it.
+// Checks who signed a checkpoint or an export. Digests only prove that it is complete and
+// consistent: an attacker who changes the data can change the digests too, but cannot sign them.
 #pragma once
 
 #include <string>
@@ -7,21 +7,21 @@
 
 namespace shardinit {
 
-// The name of the file that `ssh-keygen -Y sign` makes beside the signed one.
+// Returns the name of the file that `ssh-keygen -Y sign` writes next to the signed file.
 std::string SignatureOf(std::string_view file);
 
 struct SignatureRequest {
   std::string signature;  // path of the signature, as `ssh-keygen -Y sign -n shardinit` writes it
-  std::string signers;  // path of the keys that are trusted, as in ALLOWED SIGNERS of ssh-keygen(1)
+  std::string signers;    // path of the trusted keys; see ALLOWED SIGNERS in ssh-keygen(1)
 };
 
 struct Signed {
-  std::string signer;   // the principal whose key it is; empty: the text is not signed
-  std::string message;  // what is wrong then
+  std::string signer;   // the principal who owns the key; empty: the text is not signed
+  std::string message;  // why the text is not signed
 };
 
-// Compares a signature with the text of the file that says what everything else is: its manifest,
-// or its record. Throws Error: kUsage if there is no file of signers, or no program ssh-keygen;
+// Checks the signature of a manifest or a record, the file that describes all other files. `text`
+// is its text. Throws Error: kUsage if the file of signers or the program ssh-keygen is missing;
 // kWorld if ssh-keygen ends without a decision.
 Signed CheckSignature(const SignatureRequest& request, std::string_view text);
 

@@ -24,21 +24,21 @@
 namespace shardinit {
 namespace {
 
-// A tensor, and what tells whether it is the one that is wanted.
+// A tensor of the folder, with the facts that show whether it is the requested one.
 struct FoundTensor {
   Shape shape;
-  std::optional<DType> dtype;  // none: it is not read
-  std::string why;             // why there is no type
+  std::optional<DType> dtype;  // null: it is not read
+  std::string why;             // the reason, if it is not read
   std::string file;
   std::vector<FilePiece> pieces;
-  std::vector<Digest> recorded;  // of the pieces; empty: none are known
+  std::vector<Digest> recorded;  // of the pieces; empty: not known
 };
 
-// Reading many cells at once takes less time.
+// Reading many cells at once is faster.
 constexpr int64_t kStretch = 128 << 10;
 
-// Hashes the boxes of a tensor while all of its elements go by in row-major order: those of each
-// box follow one another as its digest has them.
+// Hashes the boxes of a tensor while all its elements pass in row-major order. In this order, the
+// elements of each box are in the order of its digest.
 class BoxHashes {
  public:
   BoxHashes(const std::vector<FilePiece>& pieces, const Shape& shape, int element_bytes)
@@ -71,7 +71,7 @@ class BoxHashes {
   std::vector<int64_t> IndicesOf(int64_t place) const {
     std::vector<int64_t> indices(whole_.shape);
     for (size_t d = indices.size(); d-- > 0; place /= whole_.shape[d]) {
-      // The first dimension's index may equal its extent, behind all elements.
+      // The first dimension's index may equal its extent, after all elements.
       indices[d] = d > 0 ? place % whole_.shape[d] : place;
     }
     return indices;
@@ -95,7 +95,7 @@ class SourceFiles final : public SourceFolder, public std::enable_shared_from_th
   void CheckAll() const;
   const SourceRequest& request() const { return request_; }
   bool is_checkpoint() const { return is_checkpoint_; }
-  // The file that has a tensor of the folder, or the first of its parts.
+  // Returns the file that has a tensor of the folder, or the first of its parts.
   const std::string& FileOf(const std::string& name) const { return tensors_.at(name).file; }
   std::shared_ptr<InputFile> Open(const std::string& file) const { return open_files_.Open(file); }
 
@@ -178,7 +178,7 @@ class CheckedTensor final : public SourceTensor {
  private:
   int64_t Cells() const { return CeilDiv(elements(), cell_elements()); }
 
-  // Returns how many elements there are in up to `count` cells.
+  // Reads up to `count` cells. Returns the number of their elements.
   int64_t Read(int64_t cell, int64_t count, void* out) const {
     const int64_t first = cell * cell_elements();
     const int64_t read = std::min(count * cell_elements(), elements() - first);
@@ -191,7 +191,7 @@ class CheckedTensor final : public SourceTensor {
     return read;
   }
 
-  // Calls `visit` with the number and the fingerprint of each cell of so many elements.
+  // Calls `visit` with the number and the fingerprint of each cell in `data`.
   template <typename Visit>
   void ForEachCell(int64_t elements, const uint8_t* data, const Visit& visit) const {
     const int64_t bytes = elements * InfoOf(dtype()).bytes;
@@ -239,7 +239,7 @@ std::map<std::string, FoundTensor> ReadTensors(const SourceRequest& request, boo
 SourceFiles::SourceFiles(const SourceRequest& request)
     : request_(request), tensors_(ReadTensors(request, &is_checkpoint_, &warning_)) {
   // The fingerprints of all tensors take less than 32 MiB for folders of up to 2 TB. In smaller
-  // folders less is read around an element that is wanted alone.
+  // folders, cells are smaller, so that reading a single element reads less around it.
   int64_t bytes = 0;
   for (const auto& [name, found] : tensors_) {
     if (found.dtype) bytes += ElementCount(found.shape) * InfoOf(*found.dtype).bytes;
@@ -252,7 +252,7 @@ SourceFiles::SourceFiles(const SourceRequest& request)
     pins_ = ReadDigests(request.digest).tensors;
   } catch (const Error& error) {
     if (error.code() != ExitCode::kRefused) throw;
-    // Whoever opens the source says its place, where the `path` is.
+    // The caller reports where the `path` of the source is.
     throw Error(error.code(), error.what(),
                 fmt::format("{}{}the `digest` is at {}", error.hint(),
                             error.hint().empty() ? "" : "; ", request.place));
@@ -305,7 +305,7 @@ void SourceFiles::CheckAll() const {
   if (checked_) return;
   RecordedDigests digests;
   for (const auto& [name, found] : tensors_) {
-    if (!found.dtype) continue;  // `shardinit digest` leaves out what is not read, too.
+    if (!found.dtype) continue;  // `shardinit digest` also leaves out unread tensors.
     const SourceTensorPtr tensor = Find(name);
     const Digest digest = static_cast<const CheckedTensor&>(*tensor).CheckAlone();
     digests[name] = {std::string(InfoOf(*found.dtype).name), ToHex(digest), found.shape};

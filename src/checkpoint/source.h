@@ -1,5 +1,5 @@
-// Opens folders of tensors from which a spec takes values: checkpoints, exports and what Hugging
-// Face's tools or trainers wrote.
+// Opens folders of tensors from which a spec takes values: checkpoints, exports, and output of
+// Hugging Face's tools or of trainers.
 #pragma once
 
 #include <memory>
@@ -9,14 +9,14 @@
 
 namespace shardinit {
 
-// Each tensor of the folder is hashed whole when it is first needed, and what is read of it later
-// must be what was hashed: it is compared in cells. If the request has the digest of the folder,
-// all of its tensors are hashed then, before anybody gets an element.
+// Opens a source. Each tensor is hashed completely when it is first needed, and later reads must
+// match: they are compared in cells. If the request has the digest of the folder, all tensors are
+// hashed before any element is returned.
 //
-// A tensor of which digests are recorded must have them.
+// A tensor must match its recorded digests, if there are any.
 //
-// Throws Error: kUsage if there is no such folder, or the file of the request lists no digests;
-// kRefused if what is there is hostile or damaged; kDifferent as TensorFolder does.
+// Throws Error: kUsage if the folder does not exist or the request's file lists no digests;
+// kRefused if the files are hostile or damaged; kDifferent as TensorFolder does.
 std::shared_ptr<const SourceFolder> OpenSource(const SourceRequest& request);
 
 }  // namespace shardinit

@@ -1,4 +1,5 @@
-// Gives elements of a stored tensor, by their index in all of it, to a view of stored tensors.
+// Supplies elements of a stored tensor, by their index in the whole tensor, to a view of stored
+// tensors.
 #pragma once
 
 #include <utility>

@@ -21,7 +21,7 @@ Box HullOf(const Box& a, const Box& b) {
   return hull;
 }
 
-// The boxes share an element.
+// Returns the elements that both boxes have; there must be at least one.
 Box SharedBox(const Box& a, const Box& b) {
   Box shared = a;
   for (size_t d = 0; d < a.shape.size(); ++d) {
@@ -32,7 +32,7 @@ Box SharedBox(const Box& a, const Box& b) {
   return shared;
 }
 
-// Updates two hashes at once, since that takes the time of one.
+// Updates two hashes at once, because this takes as long as updating one.
 class HashQueue {
  public:
   void Add(Sha256* hash, const uint8_t* data, int64_t bytes) {
@@ -121,7 +121,7 @@ int64_t Sweep::PlaceBehind(const Box& box) const {
 std::vector<int64_t> Sweep::IndicesOf(int64_t place) const {
   std::vector<int64_t> indices(hull_.shape);
   for (size_t d = indices.size(); d-- > 0;) {
-    // The first dimension's index may equal its extent, behind all elements.
+    // The first dimension's index may equal its extent, after all elements.
     const int64_t index = d > 0 ? place % hull_.shape[d] : place;
     place /= hull_.shape[d];
     indices[d] = hull_.offset[d] + index;
@@ -144,8 +144,8 @@ void Sweep::Advance(int64_t bytes, bool reads) {
     const int64_t middle = next + (behind - next) / 2;
     (is_within(middle) ? next : behind) = middle;
   }
-  // A step ends where a box ends, since there may be fewer boxes behind it. Otherwise it ends at a
-  // round number, which gives whole pages of most boxes.
+  // A step ends where a box ends, because fewer boxes may follow; otherwise at a round number,
+  // which gives whole pages of most boxes.
   int64_t end = next;
   ForEachStream([&](const Stream& stream) {
     if (stream.end > place_) end = std::min(end, stream.end);
@@ -203,7 +203,7 @@ void Sweep::FillMade(Made& made) {
 int64_t Sweep::Make(uint8_t* memory, int64_t bytes, std::vector<BoxWrite>* writes) {
   Advance(bytes - kDirectUnit, false);
   const bool in_place = IsOneInOne();
-  // Each box lies in memory as on the pages of its file, unless there are too many boxes for that.
+  // Each box is aligned in memory as on the pages of its file, unless there are too many boxes.
   const int64_t pages = std::ssize(makes_) * kDirectUnit;
   const int64_t page = in_place || pages <= bytes / 2 ? kDirectUnit : 1;
   if (!in_place) Advance(page == 1 ? bytes : bytes - pages, true);
@@ -254,7 +254,7 @@ int64_t Sweep::Make(uint8_t* memory, int64_t bytes, std::vector<BoxWrite>* write
 void Sweep::Settle() {
   const int64_t before = std::exchange(place_, next_place_);
   ForEachStream([](Stream& stream) { stream.done = stream.next; });
-  // A part of a file that waits for a box's CRC waits no longer than the box is made.
+  // Sets results as soon as a box is complete, because a part of a file may wait for its CRC.
   for (Made& made : makes_) {
     if (made.end <= before || made.end > place_) continue;
     const Digest digest = made.hash.Finish();

@@ -34,8 +34,8 @@ class Verifier {
         plan_sha256_(plan_sha256),
         files_(place, plan.world_size(), jobs, total, progress) {}
 
-  // Returns the ranks that have a receipt, ascending. A name that does not belong is a finding, or
-  // foreign.
+  // Returns the ranks that have a receipt, ascending. Adds names that do not belong to the findings
+  // or the foreign names.
   std::vector<int64_t> List() {
     std::vector<int64_t> ranks;
     place_.List("", [&](const PlaceEntry& entry) {
@@ -106,15 +106,13 @@ class Verifier {
   const VerifyResult& result() const { return files_.result; }
 
  private:
-  // An index that the manifest does not list belongs, too: a run leaves it that was killed before
-  // its end.
+  // Returns whether a name belongs. An unlisted index does: killed runs leave it.
   bool Belongs(std::string_view file, bool inner) const {
     if (inner) return IsInRanks(file, plan_.world_size());
     return IsInRoot(file) || file == SignatureOf(kManifestName);
   }
 
-  // Returns whether it is a temporary file, of a run that goes on or was killed: the next run
-  // removes it.
+  // Returns whether it is a temporary file of a running or killed run. The next run removes it.
   bool IsTemporary(std::string_view file, bool inner, NameKind kind) const {
     return kind == NameKind::kFile && Belongs(NameOfTemporary(file), inner);
   }
@@ -193,8 +191,8 @@ VerifyResult OneFinding(std::string file, std::string message) {
   return result;
 }
 
-// Reads devices.json into the plan's mesh. Returns what is wrong, or nothing. The file must be
-// there if the manifest lists devices.
+// Reads devices.json into the plan's mesh. Returns an error message, or an empty string. The file
+// must exist if the manifest lists devices.
 std::string ReadDevicesInto(const Place& place, std::string_view manifest, Plan* plan) {
   std::string text;
   const std::string_view wrong = place.Read(kDevicesName, kPlanLimit, &text);

@@ -1,4 +1,4 @@
-// Checks whether a checkpoint is what its manifest says, byte for byte.
+// Checks every byte of a checkpoint against its manifest.
 #pragma once
 
 #include <atomic>
@@ -17,16 +17,16 @@
 namespace shardinit {
 
 struct VerifyResult {
-  // Counts of what was checked; of a checkpoint's files, only those of ranks.
+  // Counts of checked items. For a checkpoint, only rank files count.
   int64_t files = 0, boxes = 0, bytes = 0;
-  Findings findings;  // Empty: all is well.
-  Findings foreign;   // Names that do not belong, but that no reader takes for a part.
-  // The text that all else was compared with: the manifest, or the record of an export. Empty: it
+  Findings findings;  // empty: all is well
+  Findings foreign;   // names that do not belong, but that readers ignore
+  // The text that everything was compared with: the manifest, or the record of an export. Empty: it
   // could not be read.
   std::string statement = {};
 };
 
-// Receives the bytes hashed so far and in all; called from several threads.
+// Receives the number of bytes hashed so far, and in total. Called from several threads.
 using VerifyProgress = std::function<void(int64_t bytes, int64_t total)>;
 
 // A file and the digests that ranges of it must have.
@@ -38,12 +38,13 @@ struct FileToVerify {
   };
   std::string path;  // in the folder
   int64_t size;
-  std::string_view origin;  // of the size: `its receipt`
+  std::string_view origin;  // where the size is from: `its receipt`
   std::vector<Range> ranges;
-  std::string place = {};  // stands before the bytes in messages, as in `rank 3, `
+  std::string place = {};  // precedes the bytes in messages, as in `rank 3, `
 };
 
-// Finds the ranks that have no receipt, by ranges: there may be millions. `present` ascends.
+// Calls `find` for each range of ranks without a receipt: there may be millions. `present` has the
+// other ranks, ascending.
 void FindMissingRanges(const std::vector<int64_t>& present, int64_t world_size,
                        const std::function<void(std::string file, std::string message)>& find);
 
@@ -80,20 +81,20 @@ class FileVerifier {
 };
 
 // Hashes every byte of every rank file, `jobs` at a time, and looks for names that do not belong.
-// They are damage if a reader of all files of that kind would take them for a part, else foreign.
-// A signature of the manifest belongs. No link is followed. HDF5 is not involved: the digests cover
-// its metadata, too. Throws Error if the folder is no checkpoint or cannot be read.
+// Such a name is damage if a reader of all files of that kind would treat it as a part; otherwise
+// it is foreign. A signature of the manifest belongs. Follows no links. Does not use HDF5, because
+// the digests cover its metadata. Throws Error if the folder is not a checkpoint or cannot be read.
 VerifyResult Verify(const Place& place, int jobs, const VerifyProgress& progress);
 
 // Lists what must be made again for Verify() to find nothing.
 struct Damage {
-  // Ascending; a rank without a receipt is missing anyway, and not here.
+  // Ascending. Ranks without a receipt are not listed, because they are missing anyway.
   std::vector<int64_t> ranks;
-  bool completion = false;  // index.h5 or manifest.json, where all ranks are whole
+  bool completion = false;  // index.h5 or manifest.json, if all ranks are intact
 };
 
-// Checks these ascending ranks in a place of this plan, complete or not, and also what completes
-// them if they are all ranks, and whole.
+// Checks these ranks, which ascend, in a place of this plan, whether complete or not. If they are
+// all ranks, and intact, also checks the files that complete them.
 Damage FindDamage(const Place& place, const Plan& plan, const Digest& plan_sha256,
                   const std::vector<int64_t>& ranks, int jobs, const VerifyProgress& progress);
 

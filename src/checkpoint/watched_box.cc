@@ -8,7 +8,7 @@
 namespace shardinit {
 namespace {
 
-constexpr int64_t kSmallRead = 256 << 10;  // bytes that are read with what is around them
+constexpr int64_t kSmallRead = 256 << 10;  // up to this size, whole cells are read
 
 }  // namespace
 
@@ -29,7 +29,7 @@ void WatchedBox::Read(InputFile* file, int64_t offset, int64_t bytes, void* out)
     return Compare(offset, bytes, to);
   }
   if (end_cell - begin_cell > std::max(kSmallRead, cell_bytes_)) {
-    // Whole cells are read directly to their place.
+    // Whole cells are read directly into `out`.
     const int64_t first = CeilDiv(offset, cell_bytes_) * cell_bytes_;
     const int64_t last = end == bytes_ ? end : end / cell_bytes_ * cell_bytes_;
     if (offset < first) Read(file, offset, first - offset, to);

@@ -23,7 +23,7 @@ namespace shardinit {
 namespace {
 
 constexpr char kBlocksEnd[] = "_blocks", kScalesEnd[] = "_scales", kScaleInvEnd[] = "_scale_inv";
-constexpr int64_t kMxNumbers = 32;  // to a scale
+constexpr int64_t kMxNumbers = 32;  // numbers per scale
 constexpr float kE2M1[] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
 
 constexpr char kLeaveOut[] = "leave out `--dtype`, and it is carried as it is";
@@ -38,8 +38,8 @@ nlohmann::json QuantizationOf(const std::string& config) {
   return json.is_object() ? json.value("quantization_config", nlohmann::json()) : nlohmann::json();
 }
 
-// Returns the size of a block. It is in the config alone: shapes do not tell it where blocks are
-// cut.
+// Returns the size of a block from the config. Shapes do not determine it, because blocks at the
+// edges may be cut.
 std::pair<int64_t, int64_t> BlockOf(const std::string& config, const std::string& path) {
   const nlohmann::json quantization = QuantizationOf(config);
   if (!quantization.is_object() || !quantization.contains("weight_block_size")) {
@@ -48,7 +48,7 @@ std::pair<int64_t, int64_t> BlockOf(const std::string& config, const std::string
                  "weight_block_size");
   }
   const nlohmann::json& size = quantization["weight_block_size"];
-  // JSON's own comparison takes a number of 64 bits for a negative one.
+  // JSON's own comparison treats a large 64-bit number as negative.
   const auto is_size = [](const nlohmann::json& number) {
     constexpr uint64_t kMost = 1 << 30;
     return number.is_number_unsigned() && number != 0 && number.get<uint64_t>() <= kMost;
@@ -113,7 +113,7 @@ void Put(const Widening& widening, float number, uint8_t* out) {
                           number, InfoOf(widening.made.dtype()).name));
 }
 
-// Makes elements of one row of a matrix.
+// Computes elements of one row of a matrix.
 void WidenRow(const Widening& widening, const BoxElements& numbers, const BoxElements& scales,
               int64_t first, int64_t count, uint8_t* out) {
   const int64_t width = widening.made.shape()[1], row = first / width, column = first % width;
@@ -123,7 +123,7 @@ void WidenRow(const Widening& widening, const BoxElements& numbers, const BoxEle
   std::vector<uint8_t> stored(of_blocks.size() * static_cast<size_t>(type.bytes));
   scales(row / widening.rows * widening.scales.shape()[1] + begin, end - begin + 1, stored.data());
   for (size_t i = 0; i < of_blocks.size(); ++i) {
-    // f32 holds every value of the types that scales have.
+    // f32 holds every value of the types of scales.
     of_blocks[i] =
         static_cast<float>(Decode(&stored[i * static_cast<size_t>(type.bytes)], type.dtype));
   }
@@ -143,8 +143,8 @@ void WidenRow(const Widening& widening, const BoxElements& numbers, const BoxEle
   }
 }
 
-// Makes numbers that lie side by side: those of some rows, in columns of the result, which is
-// transposed. `first` and `count` are of an expert's numbers.
+// Computes adjacent numbers of the result, which is transposed: they come from several rows.
+// `first` and `count` refer to the numbers of an expert.
 void WidenTile(const Widening& widening, const BoxElements& numbers, const BoxElements& scales,
                int64_t expert, int64_t first, int64_t count, uint8_t* out) {
   const int64_t rows = widening.made.shape()[2], depth = widening.made.shape()[1];
@@ -185,7 +185,7 @@ void WidenTile(const Widening& widening, const BoxElements& numbers, const BoxEl
 
 using TensorsByPath = std::map<std::string, const Tensor*>;
 
-// Throws Error if the config says that the model is quantized in a way that is not read.
+// Throws Error (kUsage) if the config names a quantization that is not read.
 void RequireKnownMethod(const std::string& config) {
   const auto json = nlohmann::json::parse(config, nullptr, false);
   for (const char* key : {"quantization_config", "compression_config", "quantization"}) {
@@ -207,8 +207,8 @@ void RequireKnownMethod(const std::string& config) {
   }
 }
 
-// Throws Error if integers of more than a byte are packed numbers of fewer bits, by their name or
-// by the scales beside them.
+// Throws Error (kUsage) if a tensor is a part of packed numbers by its name, or if an integer
+// tensor has scales next to it.
 void RequireUnpacked(const Tensor& tensor, const TensorsByPath& there) {
   constexpr std::string_view kPacked[] = {"weight_packed", "qweight",      "qzeros",
                                           "scale_packed",  "weight_g_idx", "g_idx",
@@ -230,8 +230,8 @@ void RequireUnpacked(const Tensor& tensor, const TensorsByPath& there) {
   }
 }
 
-// Throws Error if a tensor that is not widened is one of those that scales belong to, by all that
-// is known: what it stands for would be lost.
+// Throws Error (kUsage) if a tensor that is not widened seems to have scales: without them, its
+// numbers would lose their meaning.
 void RequireUnscaled(const Tensor& tensor, const TensorsByPath& there) {
   const std::string path(tensor.path());
   if (InfoOf(tensor.dtype()).bytes > 1 || InfoOf(tensor.dtype()).kind == DTypeKind::kBool) return;
@@ -247,7 +247,7 @@ void RequireUnscaled(const Tensor& tensor, const TensorsByPath& there) {
   }
 }
 
-// Throws Error if what is left as it is has scales, or should have.
+// Throws Error (kUsage) if a tensor that is not widened has scales, or should have them.
 void RequireNoneLeft(const std::vector<Widening>& widenings, const TensorsByPath& there,
                      const std::string& config) {
   const bool is_quantized = !QuantizationOf(config).is_null();

@@ -20,16 +20,15 @@
 namespace shardinit {
 namespace {
 
-// The number of ranks that are open at once: the metadata of the next one is made, and the data of
-// the last one is synced, while the one between is written.
+// The number of ranks that are open at once. While one rank is written, the metadata of the next is
+// made and the data of the last is synced.
 constexpr int64_t kRanksAtOnce = 8;
 
-// Writes a rank: its metadata here, its values by the workers, then its commit on one of their
-// threads. Leaves nothing behind unless Commit() was reached.
+// Writes a rank: its metadata on this thread, its values on workers' threads, and its commit on one
+// of these. Leaves nothing behind unless Commit() was reached.
 class RankWriter {
  public:
-  // `is_copy`: the values do not follow from the plan. `is_listed`: a listing had no file of this
-  // rank.
+  // `is_copy`: the plan does not determine the values. `is_listed`: a listing lacked the rank file.
   RankWriter(const CheckpointWriter& to, const Plan& plan, RankPlan rank, const Digest& plan_sha256,
              bool is_copy, bool is_listed, WorkCounters* counters)
       : to_(to), plan_(plan), rank_(std::move(rank)), is_copy_(is_copy), counters_(*counters) {
@@ -51,15 +50,17 @@ class RankWriter {
   // digests.
   std::vector<BoxTask> Tasks() { return TasksOf(layout_, file_.get(), &receipt_.digests); }
 
-  // Brings the data to disk, puts the file in place, then writes its receipt. Returns false if the
-  // rank must be made again.
+  // Syncs the data, puts the file in place, then writes its receipt. Returns false if the rank must
+  // be made again.
   //
-  // A rank costs a disk at least this, whatever the number of ranks:
-  // - the file's data is synced, then the file gets its name: whatever has that name is whole;
-  // - the folder is synced, so that no receipt exists without the file that it vouches for;
-  // - the receipt's data is synced, then it gets its name, in the same way.
+  // Each rank costs a disk at least this, regardless of the number of ranks:
+  // - The file's data is synced before the file gets its name, so that a file of that name is
+  //   complete.
+  // - The folder is synced, so that no receipt exists without the file that it vouches for.
+  // - The receipt's data is synced before the receipt gets its name.
+  //
   // The names of receipts need no order, so Generate() syncs the folder once for all of them. If
-  // the power fails before, their ranks are made again.
+  // the power fails before that, their ranks are made again.
   bool Commit() {
     const Timer timer(&counters_.sync_ns);
     const Place& place = to_.place();
@@ -70,7 +71,7 @@ class RankWriter {
     if (!is_own && (is_copy_ || !receipt_.sources.empty())) {
       RequireSameBytes(place, outline_, {receipt_.digests, receipt_.metadata_sha256});
     }
-    // Where no file is replaced, no other plan can have come between.
+    // Where files are never replaced, another plan cannot have claimed the place meanwhile.
     const bool checks = !is_own || place.traits().removes;
     place.Put(
         ReceiptFile(rank_.rank), [&](const auto& append) { WriteReceipt(rank_, receipt_, append); },
@@ -90,7 +91,7 @@ class RankWriter {
   std::unique_ptr<NewPlaceFile> file_;
 };
 
-// Writes those of the requested ranks that have no valid receipt, or are damaged.
+// Writes the requested ranks that have no valid receipt or are damaged.
 void WriteRanks(const Plan& plan, const GenerateRequest& request, CheckpointWriter& to,
                 const Digest& plan_sha256, WorkCounters* counters, GenerateResult* result) {
   std::optional<ListedSizes> listed;
@@ -157,13 +158,13 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
   GenerateResult result;
   std::string plan_json = WritePlan(plan);
   const Digest plan_sha256 = Sha256Of(plan_json);
-  const SignalsWait signals;  // The caller says what becomes of the ranks that are done.
+  const SignalsWait signals;  // The caller reports what happens to finished ranks.
   const std::unique_ptr<CheckpointWriter> to = CheckpointWriter::At(request.folder);
   to->Claim({std::exchange(plan_json, {}), request.claim, !request.is_shared});
   to->WriteDevices(plan.graph.mesh);
   // WriteRanks() releases its blocks before files that describe other files take memory.
   WriteRanks(plan, request, *to, plan_sha256, counters, &result);
-  // This brings the names of receipts to the disk, those of a killed run, too.
+  // Syncs the names of receipts, including receipts of a killed run.
   to->place().Sync("ranks");
 
   // From here on, only files that describe other files are written.
@@ -173,8 +174,8 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
     // Other processes write the rest.
   } else if (result.written == 0 && !request.damage.completion &&
              IsFinalized(to->place(), WantsIndex(plan, request.index))) {
-    // The manifest vouches for the receipts of the other ranks, which are there. If each of many
-    // processes read them, that would be quadratic.
+    // The manifest vouches for the existing receipts of the other ranks. If many processes read all
+    // of them, the cost would be quadratic.
     result.complete = true;
     if (to->place().traits().removes) to->RemoveLeftOvers(plan.world_size());
   } else {

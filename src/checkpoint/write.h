@@ -1,4 +1,4 @@
-// Writes the checkpoint of a plan: its ranks, and at last the manifest.
+// Writes the checkpoint of a plan: its ranks, then the manifest.
 #pragma once
 
 #include <functional>
@@ -20,33 +20,32 @@ struct GenerateRequest {
   WorkerOptions workers;
   IndexMode index = IndexMode::kAuto;
   Damage damage;                 // what to make again, as if it did not exist
-  TaskSource* source = nullptr;  // If null, values are generated.
-  // The folder exists, and another process may take it away: it is not made again.
+  TaskSource* source = nullptr;  // null: values are generated
+  // The folder exists, and another process may take it away. If so, it is not created again.
   bool is_shared = false;
-  // What else than the plan decides the values. All writers to one bucket must agree on it.
+  // What decides the values, apart from the plan. All writers to one bucket must agree on it.
   std::string claim = {};
-  // Called about ten times a second while work is going on.
+  // Called about ten times a second during the work.
   std::function<void(const WorkCounters& counters, int64_t ranks_done, int64_t ranks)> progress;
 };
 
 struct GenerateResult {
   int64_t written = 0, skipped = 0;  // ranks
   int64_t bytes = 0;                 // data written
-  bool complete = false;             // The folder has its manifest.
+  bool complete = false;             // whether the folder has its manifest
 };
 
-// Returns what Generate() would write of these ranks, and writes nothing. Throws Error (kConflict)
-// if `folder` exists and is for another plan.
+// Returns what Generate() would write of these ranks, without writing. Throws Error (kConflict) if
+// `folder` exists and holds another plan.
 GenerateResult WhatIsLeft(const Plan& plan, const std::string& folder,
                           const std::vector<int64_t>& ranks);
 
-// Returns what Generate() must make again of what `folder` holds. A plan.json that is missing or
-// changed is written again here, if the manifest says that the folder is this plan's. Throws as
-// WhatIsLeft() does.
+// Returns what Generate() must make again in `folder`. Rewrites a missing or changed plan.json if
+// the manifest has the digest of this plan. Throws as WhatIsLeft() does.
 Damage FindRepairs(const Plan& plan, const std::string& folder, const std::vector<int64_t>& ranks,
                    int jobs, const VerifyProgress& progress);
 
-// Writes the files of these ranks, except those that exist with a valid receipt, and finalizes the
+// Writes the files of the requested ranks, except ranks with a valid receipt. Finalizes the
 // checkpoint if no rank is missing. Throws Error (kConflict) if the folder holds another plan.
 GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCounters* counters);
 

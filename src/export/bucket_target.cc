@@ -30,7 +30,7 @@ constexpr size_t kClaimLimit = size_t{1} << 24, kObjectLimit = size_t{4} << 30;
 // This member follows the origin in a claim.
 constexpr char kSourceMember[] = ",\n \"source\": ";
 
-// Refuses a file that cannot have a name in a bucket.
+// Rejects a file that cannot have a name in a bucket.
 void RequireKeys(const Store& store, const std::vector<FileLayout>& files) {
   for (const FileLayout& file : files) {
     const std::string parts = "/" + file.path + "/";
@@ -69,15 +69,15 @@ class InBucket : public ExportTarget {
     for (size_t f = 0; f < parts_.files.size(); ++f) file_of_[parts_.files[f].path] = f;
   }
 
-  // Claims the place, too.
+  // Also claims the place.
   std::optional<std::string> Find() override {
     std::optional<std::string> present = store_.Get(kExportClaim, kClaimLimit);
     if (!present) {
       List();
-      // A copy of an export by another tool needs no claim.
+      // An export that another tool copied needs no claim.
       if (auto record = WholeRecord()) return record;
       if (!has_something_) PutClaim(store_, kExportClaim, claim_);
-      // Another process may have made it between these looks.
+      // Another process may have written the claim between these requests.
       present = store_.Get(kExportClaim, kClaimLimit);
       if (!present && has_something_) {
         throw Conflict(fmt::format("`{}` is not empty, and holds something else", path()));
@@ -88,7 +88,7 @@ class InBucket : public ExportTarget {
     if (!info || info->size != std::ssize(claim_)) ThrowOther("");
     claim_etag_ = info->etag;
     List();
-    // A `gen` may have taken it at the same time; then it finds this claim.
+    // A `gen` may have claimed the place at the same time. It then finds this claim.
     if (!of_checkpoint_.empty()) {
       throw Conflict(fmt::format("`{}` is there, of a checkpoint", store_.UrlOf(of_checkpoint_)));
     }
@@ -100,7 +100,7 @@ class InBucket : public ExportTarget {
   std::shared_ptr<const Place> place() const override { return place_; }
   std::string claim_sha256() const override { return claim_sha256_; }
 
-  // Where there are many small objects, this looks at the claim once in a second.
+  // If there are many small objects, this checks the claim once a second.
   void RequireClaim(bool is_small) override {
     using Clock = std::chrono::steady_clock;
     {
@@ -115,7 +115,7 @@ class InBucket : public ExportTarget {
     claim_seen_ = Clock::now();
   }
 
-  // Throws Error (kUsage) if the store would let another writer replace a file that has parts.
+  // Throws Error (kUsage) if the store would let another writer replace a file uploaded in parts.
   void Prepare(bool has_large) override {
     if (!has_large || std::exchange(has_tried_uploads_, true)) return;
     RequireConditionalUploads(store_, kExportClaim, claim_);
@@ -137,7 +137,7 @@ class InBucket : public ExportTarget {
       } else if (name == kPlanName || name == kManifestName) {
         of_checkpoint_ = name;
       } else if (name.starts_with(receipt)) {
-        // Names of five digits and more: those that are no number are of nobody.
+        // Names of receipts have five or more digits. Other names are ignored.
         const auto share =
             ParseNumber<int64_t>(std::string_view(name).substr(receipt.size() + kReceiptStem));
         if (share && ReceiptName(*share) == name) receipts_.insert(*share);
@@ -158,7 +158,7 @@ class InBucket : public ExportTarget {
     PutText(store_, ReceiptName(share), text);
   }
 
-  // Ends uploads: whoever still sends parts finds that the file is there.
+  // Ends uploads, so that a process that still sends parts finds that the file exists.
   bool Commit() override {
     store_.ListUploads([&](const std::string& name, const std::string& upload) {
       if (file_of_.contains(name) || name == kExportName || name == kExportClaim) {
@@ -187,12 +187,12 @@ class InBucket : public ExportTarget {
     return fmt::format("{}/{}", kExportNotes, ShareReceipt(share));
   }
 
-  // Returns the record if the listing had all of the export.
+  // Returns the record if the listing had the whole export.
   std::optional<std::string> WholeRecord() {
     if (!has_record_) return {};
     std::optional<std::string> record = store_.Get(kExportName, kObjectLimit);
     if (!record) return {};
-    // The optimizer of another export is behind what both have.
+    // Another export may begin with the same text and continue with an optimizer.
     if (!IsRecordOf(*record, origin_)) ThrowOther(*record);
     for (size_t f = 0; f < parts_.files.size(); ++f) {
       if (sizes_[f] != parts_.files[f].size()) return {};
@@ -207,7 +207,7 @@ class InBucket : public ExportTarget {
   std::unordered_map<std::string_view, size_t> file_of_;
   std::string claim_etag_;
   bool has_tried_uploads_ = false;
-  // The sizes of files when the objects were listed, or -1 for none.
+  // The sizes of files in the listing; -1: not listed.
   std::vector<int64_t> sizes_;
   std::set<int64_t> receipts_;
   std::string of_checkpoint_;

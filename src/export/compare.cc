@@ -38,7 +38,7 @@ Contents ReadCheckpoint(const std::string& folder) {
   return contents;
 }
 
-// Reads what a folder holds. `*name_of` says how its files write a type.
+// Reads the tensors of a folder. `*name_of` returns the name of a type in its files.
 Contents Read(const std::string& folder, const std::string& part,
               std::function<std::string_view(DType)>* name_of) {
   *name_of = NameOf;
@@ -49,7 +49,7 @@ Contents Read(const std::string& folder, const std::string& part,
   return contents;
 }
 
-// Counts what is of an optimizer, or of another part of a run.
+// Counts the entries of an optimizer or of another part of a run.
 int64_t CountOptimizer(const Contents& contents) {
   int64_t count = 0;
   for (const auto& [name, size] : contents.others) {
@@ -58,7 +58,7 @@ int64_t CountOptimizer(const Contents& contents) {
   return count;
 }
 
-// Removes the prefix from all names that begin with it, unless more of them are paths with it.
+// Removes the prefix from all names that begin with it, unless more names match paths with it.
 // Returns whether it did.
 bool RemovePrefix(std::string_view prefix, const std::unordered_set<std::string_view>& paths,
                   std::map<std::string, Holding>* tensors) {
@@ -81,7 +81,7 @@ std::unordered_set<std::string_view> PathsIn(const Plan& plan) {
   return paths;
 }
 
-// A tensor of the plan, and what the folder holds of it.
+// A tensor of the plan, and the same tensor in the folder.
 struct Pair {
   const Tensor* tensor;
   const Holding* holding;
@@ -89,7 +89,7 @@ struct Pair {
   Digest wanted{}, held{};
 };
 
-// Finds the tensors that the folder has as the plan does; the others are findings.
+// Finds the tensors that the folder has in the plan's type and shape. Adds findings for the others.
 std::vector<Pair> FindPairs(const std::map<std::string, Holding>& holdings, const Plan& plan,
                             const std::unordered_set<std::string_view>& paths,
                             const std::function<std::string_view(DType)>& name_of,
@@ -208,7 +208,7 @@ Comparison CompareVerified(const std::string& folder, std::string_view manifest,
       if (wanted[i] == receipt->digests[i]) continue;
       const std::string path(rank.shards[i].tensor->path());
       ComparedTensor& compared = result.compared[pair_of.at(path)->place];
-      // The first such box of a tensor stands for all.
+      // Reports only the first such box of a tensor.
       if (std::exchange(compared.outcome, ComparedTensor::Outcome::kOtherValues) ==
           ComparedTensor::Outcome::kEqual) {
         result.findings.Add(OtherValues(RankFile(r), path, receipt->digests[i], wanted[i]));
@@ -238,7 +238,7 @@ Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOpti
   result.optimizer_entries = CountOptimizer(contents);
   std::vector<Pair> pairs = FindPairs(contents.tensors, plan, paths, name_of, only, &result);
   for (ComparedTensor& compared : result.compared) {
-    // A folder's own plan is always without it.
+    // A folder's own plan never has the prefix.
     if (keeps_prefix && compared.name.starts_with(prefix)) {
       compared.name.erase(0, prefix.size());
     }

@@ -33,14 +33,14 @@
 namespace shardinit {
 namespace {
 
-// Files that are open at once: small ones, as chunks are, must not wait for one another's disk.
+// Files that are open at once. Small files, such as chunks, must not wait for each other's disk.
 constexpr int64_t kFilesAtOnce = 16;
 constexpr int kRequestsAtOnce = 16;  // requests for small files at once
-// The lines of boxes in a record are within its limit, unless tensors have very long names.
+// With this many boxes, a record stays within its limit, unless tensors have very long names.
 constexpr int64_t kMostBoxes = 8'000'000;
 
-// Files by which readers, of this tool and of others, recognize a folder or a part of a model, in
-// lower case. A folder of such a name makes an export unreadable.
+// Lower-case names by which readers, of this tool and of others, recognize a folder or a part of a
+// model. A folder of such a name makes an export unreadable.
 constexpr std::string_view kSigns[] = {
     "*.bin",      "*.bin.*",   "*.ckpt",
     "*.distcp",   "*.gguf",    "*.h5",
@@ -61,8 +61,8 @@ std::string InLowerCase(std::string text) {
   return text;
 }
 
-// Refuses a tensor whose name is that of a file beside the tensors, or of one that readers look
-// for, where formats have a folder or a file for each tensor.
+// Rejects a tensor with the name of another file of the export, or of a file that readers look for:
+// some formats have a folder or a file for each tensor.
 void RequireNamesApart(const std::vector<FileLayout>& files) {
   std::set<std::string> names = {kExportName, kExportNotes};
   for (const FileLayout& file : files) {
@@ -91,7 +91,7 @@ void RequireNamesApart(const std::vector<FileLayout>& files) {
   }
 }
 
-// Refuses an export whose record nobody could read.
+// Rejects an export whose record would be too large to read.
 void RequireFewBoxes(const std::vector<FileLayout>& files) {
   int64_t boxes = 0;
   for (const FileLayout& file : files) boxes += std::ssize(file.boxes);
@@ -104,7 +104,7 @@ void RequireFewBoxes(const std::vector<FileLayout>& files) {
       "smaller `--mesh`");
 }
 
-// Makes the files of an export, in shares that other processes may have.
+// Makes the files of an export, in shares. Other processes may make other shares.
 class Exporter {
  public:
   Exporter(const ExportRequest& request, ExportParts* parts, ExportTarget* target,
@@ -116,8 +116,7 @@ class Exporter {
         may_differ_(request.source != nullptr || !parts->plan.graph.sources.empty()),
         left_in_(static_cast<size_t>(parts->shares)) {}
 
-  // Makes what is left of the shares that the request asks for. Returns the bytes of their
-  // elements.
+  // Makes the requested shares that are not done. Returns the number of bytes of their elements.
   int64_t MakeShares() {
     const std::vector<int64_t> asked = parts_.Asked();
     const std::vector<int64_t> left = FindUndone(asked);
@@ -169,7 +168,7 @@ class Exporter {
     return {missing.begin(), missing.end()};
   }
 
-  // Writes the files without elements, and at last the record.
+  // Writes the files without elements, and the record last.
   void Complete() {
     RequireOneSource();
     std::vector<size_t> inner, outer;
@@ -188,14 +187,14 @@ class Exporter {
     ParallelFor(std::ssize(inner), kRequestsAtOnce, [&](int64_t i) {
       PutTextFile(Completed(parts_.files[inner[static_cast<size_t>(i)]]));
     });
-    // Readers begin with the last of these.
+    // Readers start with the last of these.
     for (const size_t f : outer) PutTextFile(Completed(parts_.files[f]));
     target_.RequireClaim(false);
     PutTextFile(record);
   }
 
  private:
-  // Files with elements are dealt to the shares in turn.
+  // Files with elements are assigned to the shares in turn.
   bool HasFiles(int64_t share) const { return share < parts_.files_with_elements; }
 
   static bool IsLarge(const FileLayout& file) { return file.size() > PartBytes(file.size()); }
@@ -206,8 +205,8 @@ class Exporter {
     return outline;
   }
 
-  // Returns the shares, ascending, that have no valid receipt, or lack a file. Reads the receipts
-  // of the others.
+  // Returns the shares, ascending, that lack a valid receipt or a file. Reads the receipts of the
+  // other shares.
   std::vector<int64_t> FindUndone(const std::vector<int64_t>& shares) {
     if (!target_.has_receipts()) return shares;
     std::vector<char> is_done(shares.size());
@@ -248,7 +247,7 @@ class Exporter {
     sources_[{source, tensor}].emplace(sha256, share);
   }
 
-  // Throws Error (kConflict) if shares were made of sources that had other elements.
+  // Throws Error (kConflict) if shares were made of sources that had different elements.
   void RequireOneSource() const {
     for (const auto& [name, digests] : sources_) {
       if (digests.size() == 1) continue;
@@ -264,11 +263,11 @@ class Exporter {
     }
   }
 
-  // Finds which of the files other processes have made, of those that a listing had.
+  // Finds the listed files that other processes have made.
   void FindMade(const std::vector<int64_t>& files) {
     is_made_.assign(parts_.files.size(), kUnknown);
     const auto place = target_.place();
-    if (place->traits().removes) return;  // They are replaced.
+    if (place->traits().removes) return;  // files are replaced
     ParallelFor(std::ssize(files), kRequestsAtOnce, [&](int64_t i) {
       const auto f = static_cast<size_t>(files[static_cast<size_t>(i)]);
       is_made_[f] = target_.SizeOf(f) >= 0 && IsMade(*place, OutlineOf(f), "export");
@@ -288,8 +287,8 @@ class Exporter {
             [this, file, f] { return Commit(f, file.get()); }};
   }
 
-  // Names a file, and writes the receipt of its share if that is whole. Null: another process made
-  // the file. Returns false if it must be made again.
+  // Gives a file its name, and writes the receipt of its share if the share is complete. `file` is
+  // null if another process made it. Returns false if the file must be made again.
   bool Commit(size_t f, NewPlaceFile* file) {
     const Timer timer(&counters_.sync_ns);
     const bool is_own =
@@ -316,7 +315,7 @@ class Exporter {
 
   std::string WriteReceipt(int64_t share) {
     nlohmann::json files = WriteShare(parts_, share);
-    // In a folder one claim covers the sources.
+    // In a folder, the claim covers the sources.
     if (target_.claim_sha256().empty()) return files.dump();
     RankPlan tensors = {};
     for (size_t f = 0; f < parts_.files.size(); ++f) {
@@ -336,7 +335,7 @@ class Exporter {
     return receipt.dump();
   }
 
-  // Makes a file without elements, or compares the one that is there.
+  // Makes a file without elements, or compares it with the existing file.
   void PutTextFile(const FileLayout& file) {
     const auto place = target_.place();
     const FileOutline outline = OutlineFile(file);
@@ -353,18 +352,18 @@ class Exporter {
   ExportParts& parts_;
   ExportTarget& target_;
   WorkCounters& counters_;
-  const bool may_differ_;  // The values do not follow from the plan.
+  const bool may_differ_;  // the plan does not determine the values
 
   static constexpr char kUnknown = 2;
   std::vector<char> is_made_;  // by file: whether another process has made it
-  std::set<int64_t> done_;     // shares of which all is known
+  std::set<int64_t> done_;     // shares whose digests are known
   std::mutex mutex_;
-  std::vector<int64_t> left_in_;  // by share: files that are not there yet
-  // The digests of sources' tensors, each with a share that was made of it.
+  std::vector<int64_t> left_in_;  // by share: number of files still to make
+  // The digests of source tensors, each with a share that was made from it.
   std::map<std::pair<std::string, std::string>, std::map<std::string, int64_t>> sources_;
 };
 
-// Makes the values once more, without writing them, and returns the record of an export of them.
+// Makes the values again, without writing them. Returns the record that their export would have.
 std::string MakeRecord(const ExportRequest& request, ExportParts* parts, int64_t bytes,
                        WorkCounters* counters) {
   WorkerOptions workers = request.workers;
@@ -381,8 +380,8 @@ std::string MakeRecord(const ExportRequest& request, ExportParts* parts, int64_t
   return WriteRecord(parts->plan, request, parts->files, parts->digests, parts->crcs);
 }
 
-// A plan does not say what the values of a folder are, nor of a source without a digest. Throws
-// Error (kConflict) if the export that is there has other ones.
+// Throws Error (kConflict) if the existing export has other values. A plan does not determine the
+// values of a folder, or of a source without a digest.
 void RequireSameValues(const ExportRequest& request, ExportParts* parts, int64_t bytes,
                        std::string_view record, WorkCounters* counters) {
   const InitGraph& graph = parts->plan.graph;
@@ -396,25 +395,25 @@ void RequireSameValues(const ExportRequest& request, ExportParts* parts, int64_t
               "choose another folder with `-o`, or remove this one");
 }
 
-// Makes what is asked for. Returns whether it is there then: in parts that other processes
-// complete, or whole.
+// Makes the requested shares. Returns whether the export then exists: complete, or in parts that
+// other processes complete.
 bool Make(const ExportRequest& request, ExportParts* parts, ExportTarget* target,
           WorkCounters* counters, ExportResult* result) {
-  const SignalsWait signals;  // The caller says what becomes of the files that are done.
+  const SignalsWait signals;  // The caller reports what happens to finished files.
   try {
     target->Open();
     Exporter exporter(request, parts, target, counters);
     const int64_t bytes = exporter.MakeShares();
     if (target->has_receipts()) result->bytes = bytes;
     result->missing = exporter.FindMissing();
-    // If the export is complete, the receipts may have gone with the rest.
+    // Completing the export may have removed the receipts.
     if (target->IsTaken()) result->missing.clear();
     if (!result->missing.empty()) return !target->IsThere();
     if (target->IsTaken()) return true;
     exporter.Complete();
     return target->Commit();
   } catch (const Error& e) {
-    // Another process made these ranks too, or found that all are there.
+    // Another process also made these ranks, or found that all of them exist.
     if (e.code() != ExitCode::kWorld || !target->IsTaken()) throw;
     result->missing.clear();
     return true;
@@ -446,7 +445,7 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
       record = target->Find();
       if (!record) throw;
     }
-    // Another process made all of it, be it of other values.
+    // Another process made the whole export, perhaps with other values.
     if (!record) record = target->Find();
     if (!record && !result.missing.empty()) return result;
     if (!record) throw Conflict(fmt::format("`{}` could not get its name", request.folder));

@@ -1,4 +1,4 @@
-// Exports into folders, which get their name when all files are there.
+// Exports to folders, which get their name when all files exist.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ class FolderTarget : public ExportTarget {
           return FileSize(folder_ + "/" + file.path) != file.size();
         });
         if (damaged == parts_.files.end()) {
-          // A killed run may have left the folder's name off the disk.
+          // A killed run may not have synced the folder's name.
           MakeFolder(folder_);
           return record;
         }
@@ -50,8 +50,8 @@ class FolderTarget : public ExportTarget {
                            damaged->path);
       }
     }
-    // Another machine made it since this process began, and a file may be seen here later than the
-    // folder.
+    // Another machine made it since this process began, and its files may appear here later than
+    // the folder.
     if (has_appeared && !is_other) {
       throw Error(ExitCode::kWorld,
                   fmt::format("`{}` was made by another process meanwhile, and {}", folder_, what),
@@ -70,7 +70,7 @@ class FolderTarget : public ExportTarget {
   bool has_looked_ = false;
 };
 
-// Writes all files in a folder that nobody else sees.
+// Writes all files in a folder that no other process sees.
 class StagedTarget : public FolderTarget {
  public:
   using FolderTarget::FolderTarget;
@@ -116,8 +116,8 @@ class SharedTarget : public FolderTarget {
 
   void Open() override { shared_.emplace(folder_, Claim()); }
 
-  // Goes there by name each time, so that nothing is written any more when another process has
-  // taken the folder away.
+  // Opens the folder by name each time, so that nothing is written after another process has taken
+  // the folder away.
   std::shared_ptr<const Place> place() const override {
     Folder root = Folder::Open(shared_->files());
     if (!root) throw SystemError("open the folder", shared_->files(), ENOENT);

@@ -17,13 +17,13 @@
 namespace shardinit {
 namespace {
 
-// Readers take what begins with a digit in the folder of an array for a chunk.
+// Returns whether the name begins with a digit in a folder: readers treat it as an array's chunk.
 bool IsLikeAChunk(const std::string& name) {
   const size_t slash = name.rfind('/');
   return slash != name.npos && name[slash + 1] >= '0' && name[slash + 1] <= '9';
 }
 
-// Returns whether a reader of the format would take the name for a part of the export.
+// Returns whether a reader of the format would treat the name as a part of the export.
 bool IsGlobbed(const std::string& name, const Format& format) {
   const bool is_inner = name.find('/') != name.npos;
   return std::any_of(format.globbed.begin(), format.globbed.end(), [&](std::string_view pattern) {
@@ -31,9 +31,8 @@ bool IsGlobbed(const std::string& name, const Format& format) {
   });
 }
 
-// Returns whether a reader of the format, which looks into folders, would find an array in this
-// one, at any depth. A chunk outside of an array is not read. A folder that cannot be read has no
-// files.
+// Returns whether a reader of the format looks into folders and would find an array in this one, at
+// any depth. Readers ignore chunks outside an array. A folder that cannot be read has no files.
 bool HoldsArrays(const Place& place, const std::string& folder, const Format& format) try {
   const bool looks_inside = std::ranges::any_of(
       format.globbed, [](std::string_view pattern) { return pattern.find('/') != pattern.npos; });
@@ -49,9 +48,8 @@ bool HoldsArrays(const Place& place, const std::string& folder, const Format& fo
   return false;
 }
 
-// Finds names that do not belong to the export. They are damage where a reader would take them for
-// a part; else they are foreign. Returns the names of the record's files that are files and not
-// reached by a link.
+// Finds names that do not belong to the export. They are damage if a reader would treat them as a
+// part, and foreign otherwise. Returns the recorded names that are files, not reached by a link.
 std::unordered_set<std::string> FindFiles(const Place& place, const Record& record,
                                           VerifyResult* result) {
   std::unordered_set<std::string> recorded, folders, found;

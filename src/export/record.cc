@@ -16,7 +16,7 @@
 namespace shardinit {
 namespace {
 
-// Writes the optimizer as `--optimizer` takes it.
+// Writes the optimizer in the form that `--optimizer` accepts.
 void WriteOptimizer(const OptimizerSpec& spec, JsonWriter& out) {
   out.BeginObject().Key("adamw").BeginArray();
   for (const ParamGroup& group : spec.groups) {
@@ -59,8 +59,8 @@ std::string WriteOrigin(const Plan& plan, const ExportRequest& request) {
 }
 
 bool IsRecordOf(std::string_view record, std::string_view origin) {
-  // The next key ends the last value. Without it, 50 MB would begin as 5 MB does, and an export
-  // with an optimizer as one without.
+  // The next key ends the last value. Otherwise 5 MB would match 50 MB, and an export without an
+  // optimizer would match one with it.
   if (!record.starts_with(origin)) return false;
   record.remove_prefix(origin.size());
   return record.starts_with(",\n \"files\": ") || record.starts_with(kConfigKey);
@@ -72,7 +72,7 @@ std::string WriteRecord(const Plan& plan, const ExportRequest& request,
                         const std::vector<std::vector<uint32_t>>& crcs) {
   JsonWriter out;
   BeginRecord(plan, request, out);
-  // Where the format has no config.json, this keeps it for the way back.
+  // If the format has no config.json, the record keeps it for converting back.
   const bool has_config =
       std::ranges::any_of(files, [](const auto& file) { return file.path == "config.json"; });
   const std::string& config = plan.graph.config;

@@ -14,9 +14,9 @@
 namespace shardinit {
 namespace {
 
-// Files are made, and noted in receipts, by shares: each has the files that are dealt to it in
-// turn, and is itself dealt to a rank in turn. A few ranks have several shares each, so that more
-// jobs than ranks have something to do; millions of files need no millions of receipts.
+// Returns the number of shares. Files are assigned to shares in turn, and shares to ranks in turn.
+// If there are few ranks, each has several shares, so that more jobs than ranks have work. Millions
+// of files do not need millions of receipts.
 int64_t CountShares(int64_t files, int64_t ranks) {
   constexpr int64_t kEnough = 1024;
   const int64_t for_files = CeilDiv(files, ranks);

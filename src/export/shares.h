@@ -1,4 +1,4 @@
-// The files of an export, in the shares by which they are made and noted in receipts.
+// Divides the files of an export into shares, which are made and get receipts as a whole.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace shardinit {
 
-// The most bytes of a receipt.
+// The maximum size of a receipt, in bytes.
 inline constexpr size_t kShareReceiptLimit = size_t{1} << 30;
 
-// The files of an export, and what is known of their bytes.
+// The files of an export, and the known digests and CRCs of their boxes.
 struct ExportParts {
   // The plan and the request must outlive it.
   ExportParts(const Plan& of, const ExportRequest& asked, std::vector<FileLayout> laid_out);
 
-  // Returns the rank that a share is dealt to.
+  // Returns the rank that a share is assigned to.
   int64_t RankOf(int64_t of) const { return of % plan.world_size(); }
   // Returns the shares that the request asks for, ascending.
   std::vector<int64_t> Asked() const;
@@ -29,19 +29,19 @@ struct ExportParts {
   std::vector<FileLayout> files;
   std::vector<std::vector<Digest>> digests;
   std::vector<std::vector<uint32_t>> crcs;
-  std::vector<int64_t> share;  // that has the file; -1: it has no elements
+  std::vector<int64_t> share;  // the share of each file; -1: no elements
   int64_t files_with_elements = 0, shares = 0;
 };
 
 // Returns the name of a share's receipt.
 std::string ShareReceipt(int64_t share);
 
-// Returns what is known of the files of a share.
+// Returns the digests and CRCs of a share's files.
 nlohmann::json WriteShare(const ExportParts& parts, int64_t share);
 
-// Takes what is known of the files of a share from the receipt at `path`. Returns false if
-// `is_there` denies one of them, or if a digest is damaged. Throws Error (kRefused) if it is no
-// such receipt.
+// Reads the digests and CRCs of a share's files from the receipt at `path`. Returns false if
+// `is_there` does for one of them, or if a digest is damaged. Throws Error (kRefused) if `receipt`
+// is not such a receipt.
 bool ReadShare(const nlohmann::json& receipt, const std::string& path, int64_t share,
                ExportParts* parts, const std::function<bool(size_t file)>& is_there);
 
