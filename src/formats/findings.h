@@ -1,4 +1,4 @@
-// Collects faults, of which a hostile folder may have any number.
+// Collects faults in bounded memory, because a hostile folder may have any number.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace shardinit {
 
 struct Finding {
   std::string file;    // path within the folder
-  std::string tensor;  // Empty: it is not about one tensor.
+  std::string tensor;  // empty if not about one tensor
   std::string message;
 
   bool operator<(const Finding& other) const {
@@ -20,8 +20,7 @@ struct Finding {
   }
 };
 
-// Keeps the first findings by file, tensor and message, whatever the order they come in, and counts
-// all.
+// Counts all findings and keeps the first by file, tensor and message, in whatever order they come.
 class Findings {
  public:
   static constexpr size_t kMost = 1000;

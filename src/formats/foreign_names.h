@@ -1,4 +1,4 @@
-// The names of the element types in other systems.
+// Lists the names of the element types in other systems.
 #pragma once
 
 #include <iterator>
@@ -11,10 +11,9 @@ namespace shardinit {
 struct ForeignNames {
   DType dtype;
   std::string_view safetensors;
-  std::string_view torch;  // the name in the module `torch`
-  std::string_view
-      storage;            // The class of storages; types that came with `UntypedStorage` lack it.
-  std::string_view zarr;  // NumPy's as zarr 2 has it, or TensorStore's if NumPy lacks the type
+  std::string_view torch;    // the name in the module `torch`
+  std::string_view storage;  // class of storages; empty for types that came with `UntypedStorage`
+  std::string_view zarr;     // NumPy's name in zarr 2, or TensorStore's if NumPy lacks the type
 };
 
 inline constexpr ForeignNames kForeignNames[] = {
@@ -47,7 +46,7 @@ constexpr const ForeignNames& ForeignNamesOf(DType dtype) {
   return kForeignNames[static_cast<int>(dtype)];
 }
 
-// Returns the type that a system calls by this name; null if there is none.
+// Returns the type that has this name in a system, or null.
 constexpr const DTypeInfo* FindDType(std::string_view ForeignNames::*system,
                                      std::string_view name) {
   for (const ForeignNames& names : kForeignNames) {

@@ -18,7 +18,7 @@ void AddNew(const T* item, std::vector<const T*>* items) {
   if (std::find(items->begin(), items->end(), item) == items->end()) items->push_back(item);
 }
 
-// Returns the names of the formats for which `holds`.
+// Returns the names of formats for which `holds` is true.
 template <typename F>
 std::vector<std::string> NamesOfThose(F holds) {
   std::vector<std::string> names;

@@ -20,7 +20,7 @@ namespace shardinit {
 namespace {
 
 constexpr int64_t kInputBytes = 128 << 10;
-// TensorStore's levels need 2 MiB; a frame that asks for more memory than this is refused.
+// TensorStore's levels need 2 MiB; a frame that needs more memory than this is refused.
 constexpr int kMaxWindowLog = 27;
 
 [[noreturn]] void RefuseExtent(const Extent& extent, std::string_view what) {
@@ -52,7 +52,7 @@ class ExtentReader {
   int64_t done_ = 0;
 };
 
-// Decodes a frame of zstd from its beginning to its end.
+// Decodes a zstd frame from its beginning to its end.
 class Decoder {
  public:
   explicit Decoder(const Extent& extent)
@@ -61,14 +61,14 @@ class Decoder {
     ZSTD_DCtx_setParameter(stream_.get(), ZSTD_d_windowLogMax, kMaxWindowLog);
   }
   int64_t position() const { return position_; }
-  // Returns how many of the next bytes there are, at most `bytes`.
+  // Reads at most `bytes` more bytes, and returns how many there were.
   int64_t Read(int64_t bytes, void* out) {
     ZSTD_outBuffer to = {out, static_cast<size_t>(bytes), 0};
     while (to.pos < to.size && !is_done_) Step(&to);
     position_ += static_cast<int64_t>(to.pos);
     return static_cast<int64_t>(to.pos);
   }
-  // Throws Error (kRefused) unless the frame ends here, and its extent with it.
+  // Throws Error (kRefused) unless the frame and its extent end here.
   void RequireEnd() {
     char more;
     if (Read(1, &more) != 0) {
@@ -106,11 +106,11 @@ class Decoder {
   bool is_done_ = false;
 };
 
-// Decoders that have not reached the ends of their frames, for reads that go on there. The last
-// ones are kept: each has some MB.
+// Keeps decoders that have not reached the ends of their frames, for reads that continue there.
+// Keeps few, because each takes several MB.
 class IdleDecoders {
  public:
-  // Returns the one that is nearest before `offset`, or null.
+  // Returns the nearest decoder before `offset`, or null.
   std::unique_ptr<Decoder> Take(const Frame* frame, int64_t offset) {
     const std::lock_guard lock(mutex_);
     auto nearest = idle_.end();
@@ -126,7 +126,7 @@ class IdleDecoders {
     return decoder;
   }
   void Give(const std::shared_ptr<const Frame>& frame, std::unique_ptr<Decoder> decoder) {
-    std::list<Idle> dropped;  // Destroyed after the lock is released.
+    std::list<Idle> dropped;  // destroyed after the lock is released
     const std::lock_guard lock(mutex_);
     idle_.push_front({frame, std::move(decoder)});
     if (idle_.size() > kMost) dropped.splice(dropped.begin(), idle_, std::prev(idle_.end()));
@@ -139,7 +139,7 @@ class IdleDecoders {
     std::unique_ptr<Decoder> decoder;
   };
   std::mutex mutex_;
-  std::list<Idle> idle_;  // the last one first
+  std::list<Idle> idle_;  // most recently used first
 };
 
 IdleDecoders& Idle() {

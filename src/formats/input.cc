@@ -14,7 +14,7 @@
 namespace shardinit {
 namespace {
 
-constexpr int64_t kMostAtOnce = 16 << 20;  // bytes that one request asks for
+constexpr int64_t kMostAtOnce = 16 << 20;  // the most bytes that one request asks for
 
 }  // namespace
 

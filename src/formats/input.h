@@ -1,4 +1,4 @@
-// Files and folders that are read, on the disk or, by a URL, in a bucket.
+// Reads files and folders on disk or, by URL, in a bucket.
 #pragma once
 
 #include <cstddef>
@@ -13,21 +13,21 @@
 
 namespace shardinit {
 
-// A file that is open for reading at any place.
+// A file that is open for reading at any offset.
 class InputFile {
  public:
-  InputFile() = default;  // none
-  // Throws Error: kUsage if it is a device, else kWorld.
+  InputFile() = default;  // no file
+  // Throws Error: kUsage if the path is a device, else kWorld.
   explicit InputFile(std::string path);
 
   explicit operator bool() const { return tree_ != nullptr || static_cast<bool>(fd_); }
   const std::string& path() const { return path_; }
   bool is_remote() const { return tree_ != nullptr; }  // each read is a request
   int64_t size() const;
-  // Reads these bytes. Returns false if the file ends before; throws Error (kWorld) if it cannot be
-  // read, or if an object is not the one that was listed.
+  // Reads these bytes. Returns false if the file ends earlier. Throws Error (kWorld) if it cannot
+  // be read, or if an object is not the one that was listed.
   bool ReadIfThere(int64_t offset, int64_t bytes, void* out) const;
-  // Does the same, and throws Error (kWorld) if the file ends before.
+  // Does the same, but throws Error (kWorld) if the file ends earlier.
   void Read(int64_t offset, int64_t bytes, void* out) const;
 
  private:
@@ -37,7 +37,7 @@ class InputFile {
   int64_t object_bytes_ = 0;
 };
 
-// These do for both what the functions without `Input` do for paths on the disk.
+// These work like the functions without `Input`, but also accept URLs.
 bool InputExists(const std::string& path);
 bool IsInputFolder(const std::string& path);
 int64_t InputSize(const std::string& path);

@@ -1,4 +1,4 @@
-// Numbers as files hold them: the lowest byte first.
+// Converts numbers to and from little-endian bytes.
 #pragma once
 
 #include <cstdint>

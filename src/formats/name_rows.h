@@ -1,4 +1,4 @@
-// What names of tensors have beside, or instead of, the names of their model: one row each.
+// Lists how tensor names in files differ from the names of their model.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@ namespace shardinit {
 
 struct NameRow {
   enum class Kind {
-    kWrapper,  // a part of names that wrappers of modules add
-    kOldName,  // the end of a name that has another one today
-    kBuffer,   // the end of a name of what is computed anew, and of no use in a file
-    kTied,     // the end of a name of what only repeats another tensor
+    kWrapper,  // a part that a wrapper of modules adds to names
+    kOldName,  // the end of a name that has changed
+    kBuffer,   // the end of the name of a buffer, which is recomputed and useless in files
+    kTied,     // the end of the name of a copy of another tensor
   } kind;
   std::string_view text;
-  std::string_view now = {};  // of an old name
-  // Of a buffer: an extent for each dimension, `1` or a letter; equal letters are equal extents.
-  // Of a tied tensor: kIfConfigTies, if the config decides whether it is one.
+  std::string_view now = {};  // kOldName: today's name
+  // kBuffer: an extent for each dimension, `1` or a letter; equal letters are equal extents. kTied:
+  // kIfConfigTies if the config decides whether the tensor is tied.
   std::string_view form = {};
 };
 
@@ -27,18 +27,16 @@ inline constexpr std::string_view kIfConfigTies = "config";
 
 std::span<const NameRow> NameRows();
 
-// Returns the row of that kind whose text the name ends with, after a dot or from its beginning, or
-// null.
+// Returns the row of that kind whose text is the name or its end after a dot; else null.
 const NameRow* FindNameRow(NameRow::Kind kind, std::string_view name);
 
-// Returns whether a tensor of this name and shape is a buffer.
+// Returns whether a tensor with this name and shape is a buffer.
 bool IsBuffer(std::string_view name, const std::vector<int64_t>& shape);
 
-// Returns whether the name is one of a table of tokens, which others repeat.
+// Returns whether the name belongs to a token table, which tied tensors repeat.
 bool IsTokenTable(std::string_view name);
 
-// Returns whether a config.json ties the head to the table of tokens. Transformers does so unless a
-// config says otherwise.
+// Returns whether a config.json ties the head to the token table. Transformers does so by default.
 bool TiesHead(const std::string& config);
 
 }  // namespace shardinit

@@ -14,9 +14,9 @@
 namespace shardinit {
 namespace {
 
-// Each table is sorted. The words of a key are separated by underscores, digits and capitals.
+// Each table is sorted. Underscores, digits and capitals separate the words of a key.
 
-// Keys of only these words may hold a model, and nothing else of a run.
+// A key with only these words may hold a model, and no other part of a run.
 constexpr std::string_view kModelWords[] = {
     "app",     "averaged",      "avg",    "base",    "best",   "checkpoint", "ckpt",    "dict",
     "dicts",   "discriminator", "ema",    "final",   "fsdp",   "generator",  "last",    "main",
@@ -24,12 +24,12 @@ constexpr std::string_view kModelWords[] = {
     "online",  "param",         "params", "raw",     "sd",     "shadow",     "state",   "states",
     "student", "swa",           "target", "teacher", "weights"};
 
-// Keys with one of these words hold an optimizer.
+// A key with one of these words holds an optimizer.
 constexpr std::string_view kOptimizerWords[] = {"optim",     "optimiser",  "optimisers",
                                                 "optimizer", "optimizers", "optims"};
 
-// Keys of only these words hold other parts of a run. A model may have such names itself, so they
-// count only beside a model or an optimizer.
+// A key with only these words holds another part of a run. A model may use such names, too, so they
+// count only next to a model or optimizer.
 constexpr std::string_view kRunWords[] = {
     "acc",     "accuracy",  "all",        "amp",      "arg",        "args",       "batch",
     "best",    "callback",  "callbacks",  "cfg",      "config",     "count",      "counter",
@@ -46,7 +46,7 @@ constexpr std::string_view kRunWords[] = {
     "steps",   "stopping",  "time",       "tokens",   "top",        "torch",      "total",
     "train",   "trainer",   "training",   "val",      "version",    "warmup",     "world"};
 
-// The last word of what optimizers keep for each parameter.
+// The last word in names of state that optimizers keep for each parameter.
 constexpr std::string_view kMoments[] = {"acc_delta",       "exp_avg",        "exp_avg_diff",
                                          "exp_avg_sq",      "exp_avg_sq_col", "exp_avg_sq_row",
                                          "exp_inf",         "grad_avg",       "max_exp_avg_sq",
@@ -57,7 +57,7 @@ bool IsOneOf(const std::string_view (&words)[n], std::string_view word) {
   return std::find(std::begin(words), std::end(words), word) != std::end(words);
 }
 
-// Splits `netG_ema2` into `net` and `ema`: letters alone only number.
+// Splits `netG_ema2` into `net` and `ema`: single letters are only numbering.
 std::vector<std::string> WordsOf(std::string_view key) {
   std::vector<std::string> words(1);
   bool was_small = false;
@@ -92,7 +92,7 @@ bool NamesOptimizer(std::string_view key) {
                      [](const auto& word) { return IsOneOf(kOptimizerWords, word); });
 }
 
-// Returns whether a key, or a name that ends in it, is of what optimizers keep.
+// Returns whether a key, or a name that ends in it, names optimizer state.
 bool NamesMoment(std::string_view key) {
   return IsOneOf(kMoments, key.substr(key.find_last_of("./") + 1)) ||
          key.starts_with("param_groups.") || (key.starts_with("state.") && key.ends_with(".step"));
@@ -105,27 +105,27 @@ bool NamesGenerator(std::string_view key) {
   });
 }
 
-// What is under a key.
+// What a key holds.
 enum class Content {
   kNothing,  // no tensors
-  kWeights,  // tensors, which may be a model's
-  kState,    // nothing but the state of an optimizer, of random numbers or of the run
+  kWeights,  // tensors that may be a model's
+  kState,    // only state: of an optimizer, of random numbers or of the run
   kMixed,
 };
 
 struct Node {
   std::map<std::string, Node> children = {};
-  std::vector<size_t> entries = {};  // several, if they have the same keys
+  std::vector<size_t> entries = {};  // several if they have the same keys
   Content content = Content::kNothing;
   PartSize size = {};
-  bool has_only_bytes = true;  // All tensors are vectors of bytes.
-  bool has_state = false;      // a child with state
-  int64_t models = 0;          // children that may be models, by their names
-  bool is_container = false;   // All tensors but numbers and lists are in such children.
+  bool has_only_bytes = true;  // all tensors are vectors of bytes
+  bool has_state = false;      // a child has state
+  int64_t models = 0;          // children that may be models, by name
+  bool is_container = false;   // all tensors but numbers and lists are in such children
 };
 using Child = std::pair<const std::string, Node>;
 
-// A part that may be the model: a node without the parts of a run that are in it.
+// A part that may be the model: a node without the parts of a run inside it.
 struct Candidate {
   std::vector<std::string> keys;
   const Node* node;
@@ -152,7 +152,7 @@ class Finder {
     const Candidate chosen = wanted.empty() ? OnlyCandidate({{}, &root_}) : PartAt(wanted);
     ModelChoice choice;
     if (!chosen.keys.empty()) choice.part = KeyOf(chosen.keys);
-    // The parts beside each key of the path are others.
+    // The siblings of each key on the path are other parts.
     const Node* node = &root_;
     std::vector<std::string> keys;
     for (const std::string& key : chosen.keys) {
@@ -168,7 +168,7 @@ class Finder {
   }
 
  private:
-  // Hostile names have more keys.
+  // Only hostile names have more keys.
   static constexpr size_t kMostLevels = 64;
   static constexpr size_t kMostNamed = 16;
 
@@ -177,14 +177,14 @@ class Finder {
   bool IsTensor(const Node& node) const {
     return IsLeaf(node) && EntryOf(node).kind == PartEntry::Kind::kTensor;
   }
-  // Returns whether a child is a dictionary that may be a model, or may hold one, by its name.
+  // Returns whether a child is a dictionary that, by its name, may be or contain a model.
   static bool IsNamedPart(const Child& child) {
     return !IsLeaf(child.second) && child.second.content == Content::kWeights &&
            (NamesModel(child.first) || child.second.is_container);
   }
 
-  // Returns whether a child is a number or a list, such as `class_weights`, which is no parameter
-  // beside a model.
+  // Returns whether a child is a number or a list, such as `class_weights`. Next to a model, these
+  // are not parameters.
   bool IsList(const Child& child) const {
     if (!IsTensor(child.second) || child.first.find('.') != child.first.npos) return false;
     const PartEntry& entry = EntryOf(child.second);
@@ -214,7 +214,7 @@ class Finder {
       node->has_only_bytes &= is_bytes;
       (is_bytes && NamesGenerator(key) ? has_state : has_weights) = true;
     }
-    // What Optax keeps for each parameter.
+    // Optax keeps these for each parameter.
     has_moment |= node->children.contains("mu") && node->children.contains("nu");
     const bool is_optimizer =
         has_moment || NamesMoment(key) || IsStateOfOptimizer(*node) ||
@@ -236,8 +236,8 @@ class Finder {
         });
   }
 
-  // Of the tensors beside dictionaries of tensors, those are the run's that are single numbers with
-  // such a name, if all are.
+  // Marks the tensors next to dictionaries of tensors as state, if all of them are single numbers
+  // with names of kRunWords.
   void MarkNumbers(Node* node) const {
     const auto is_number = [&](const auto& child) {
       return !IsTensor(child.second) ||
@@ -249,7 +249,7 @@ class Finder {
     }
   }
 
-  // Returns whether a dictionary is as an optimizer of PyTorch gives it.
+  // Returns whether a dictionary looks like the state of a PyTorch optimizer.
   static bool IsStateOfOptimizer(const Node& node) {
     return node.children.contains("param_groups") &&
            std::none_of(node.children.begin(), node.children.end(), [](const Child& child) {
@@ -282,7 +282,8 @@ class Finder {
     return within;
   }
 
-  // Adds what may be the model in a node. `is_part`: the keys that lead to it are not the model's.
+  // Adds the candidates in a node. `is_part` is true if the keys that lead to it are not the
+  // model's.
   void Find(const Candidate& at, bool is_part) {
     const Node& node = *at.node;
     if (node.content == Content::kState || node.content == Content::kNothing) return;
@@ -306,7 +307,7 @@ class Finder {
     has_tensors |= has_vectors && !has_parts;
     const bool has_more = has_tensors || !unnamed.empty();
     const bool is_stored = origin_ == KeyOrigin::kStored;
-    // Weights with other keys than those of parts are one model, and so are names with dots.
+    // Weights whose keys do not name parts form one model, and so do names with dots.
     const bool is_one = node.has_state ? (is_stored ? has_tensors && named.empty() : has_more)
                                        : !is_stored || named.empty() || (is_part && has_more);
     if (!is_one) {
@@ -324,7 +325,7 @@ class Finder {
     return candidates_.front();
   }
 
-  // Finds a node by its keys, which may have dots themselves.
+  // Finds a node by its keys, joined by dots. A key may contain dots itself.
   const Node* NodeAt(const Node& node, std::string_view rest,
                      std::vector<std::string>* keys) const {
     for (const auto& [key, child] : node.children) {
@@ -434,7 +435,7 @@ void PartSize::Add(const PartEntry& entry) {
 void PartSize::Add(const PartSize& size) {
   for (const auto member :
        {&PartSize::entries, &PartSize::tensors, &PartSize::elements, &PartSize::bytes}) {
-    // Hostile files have tensors of any size.
+    // Hostile files may have tensors of any size.
     if (__builtin_add_overflow(this->*member, size.*member, &(this->*member))) {
       this->*member = INT64_MAX;
     }

@@ -1,5 +1,5 @@
-// Finds the model among the parts of a file or folder, such as the state of a training run. One
-// rule and one table of names serve all formats whose tensors have keys.
+// Finds the model among the parts of a file or folder, such as a training run's state. All formats
+// whose tensors have keys share one rule and one table of names.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace shardinit {
 
-// An entry of nested dictionaries.
+// An entry in nested dictionaries.
 struct PartEntry {
   enum class Kind {
     kTensor,
@@ -23,21 +23,21 @@ struct PartEntry {
 
   std::vector<std::string> keys;  // from the outermost dictionary to the entry
   Kind kind = Kind::kObject;
-  int64_t rank = 0, elements = 0, bytes = 0;  // of a tensor
-  bool is_float = false, is_byte = false;     // the type of its elements
+  int64_t rank = 0, elements = 0, bytes = 0;  // for tensors
+  bool is_float = false, is_byte = false;     // element type, for tensors
 };
 
-// Returns the entry of a tensor. `dtype` is null if shardinit does not have its type.
+// Returns the entry of a tensor. `dtype` is null if shardinit does not support the type.
 PartEntry TensorEntry(std::vector<std::string> keys, const Shape& shape, const DTypeInfo* dtype);
 
 // Where the keys of entries come from.
 enum class KeyOrigin {
-  kStored,     // The file stores them.
-  kDots,       // They are names, split at dots.
-  kPlainDots,  // They are such names, of files that hold nothing but tensors.
+  kStored,     // the file stores them
+  kDots,       // names, split at dots
+  kPlainDots,  // names, split at dots, in files that contain only tensors
 };
 
-// The entries of a part.
+// The totals of a part's entries.
 struct PartSize {
   int64_t entries = 0, tensors = 0, elements = 0, bytes = 0;
 
@@ -46,14 +46,14 @@ struct PartSize {
 };
 
 struct ModelChoice {
-  std::string part;  // the keys of the model, with dots; empty: it is the outermost dictionary
-  std::vector<size_t> entries;             // the numbers of its entries, ascending
-  std::map<std::string, PartSize> others;  // the other parts, by their keys with dots
+  std::string part;             // the model's dotted key; empty: the outermost dictionary
+  std::vector<size_t> entries;  // the indices of its entries, ascending
+  std::map<std::string, PartSize> others;  // the other parts, by dotted key
 };
 
-// Chooses the part with the key `wanted`, a path with dots, or, if `wanted` is empty, the model.
-// `path` is the file or folder. Throws Error: kUsage if there is no such part, and kRefused if no
-// part or several parts may be the model.
+// Chooses the part with the dotted key `wanted` or, if that is empty, the model. `path` is the file
+// or folder. Throws Error: kUsage if the part does not exist, kRefused if no part or several parts
+// may be the model.
 ModelChoice ChooseModel(const std::vector<PartEntry>& entries, KeyOrigin origin,
                         const std::string& wanted, const std::string& path);
 

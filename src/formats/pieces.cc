@@ -15,14 +15,14 @@
 namespace shardinit {
 namespace {
 
-// Short runs of a piece that lie near one another are read together, with what lies between them. A
-// gap of kGap takes as long to read as another call.
+// Short runs of a piece that are near one another are read together, with their gaps. A gap of kGap
+// takes as long to read as another call.
 constexpr int64_t kSpan = 1 << 20, kGap = 8 << 10;
-// A request to a bucket takes as long as megabytes.
+// A request to a bucket takes as long as reading megabytes.
 constexpr int64_t kBucketSpan = 16 << 20;
 constexpr int64_t kKept = 8 << 20;  // bytes of a strided piece that are read together
 
-// The part that a piece and a wanted box share, as runs of elements that are consecutive in both.
+// The intersection of a piece and a wanted box, as runs of elements that are contiguous in both.
 class SharedRuns {
  public:
   SharedRuns(const Box& piece, const Box& wanted) : piece_(piece), wanted_(wanted) {
@@ -38,7 +38,7 @@ class SharedRuns {
       --outer_;
       const int64_t extent = shared_.shape[outer_];
       length_ *= extent;
-      // Only a dimension that is whole in both merges with the one before.
+      // A dimension merges with the previous one only if it is whole in both.
       if (extent != piece.shape[outer_] || extent != wanted.shape[outer_]) break;
     }
     for (size_t d = 0; d < outer_; ++d) count_ *= shared_.shape[d];
@@ -46,8 +46,7 @@ class SharedRuns {
 
   int64_t length() const { return length_; }
   int64_t count() const { return length_ > 0 ? count_ : 0; }
-  // Returns the first run that reaches behind an element of the wanted box; the runs' places
-  // ascend.
+  // Returns the first run that ends after an element of the wanted box. Runs ascend.
   int64_t FirstBehind(int64_t element) const {
     int64_t run = 0;
     for (int64_t end = count(); run < end;) {
@@ -56,7 +55,7 @@ class SharedRuns {
     }
     return run;
   }
-  // These return where run r begins in the piece and in the wanted box.
+  // These return where a run begins in the piece and in the wanted box.
   int64_t InPiece(int64_t run) const { return Position(run, piece_); }
   int64_t InWanted(int64_t run) const { return Position(run, wanted_); }
 
@@ -77,12 +76,12 @@ class SharedRuns {
 
   const Box &piece_, &wanted_;
   Box shared_;
-  size_t outer_;  // the number of dimensions that number the runs
+  size_t outer_;  // leading dimensions, which number the runs
   int64_t length_ = 1, count_ = 1;
 };
 
-// Returns the dimension along which boxes begin in the most places: a sweep along it meets few
-// boxes together.
+// Returns the dimension along which boxes begin at the most offsets. A sweep along it meets few
+// boxes at once.
 size_t MostDivided(const std::vector<const Box*>& boxes) {
   size_t most = 0, dimension = 0;
   for (size_t d = 0; d < boxes[0]->shape.size(); ++d) {
@@ -96,8 +95,8 @@ size_t MostDivided(const std::vector<const Box*>& boxes) {
   return dimension;
 }
 
-// Moves elements from their places in a file to those in a box: `along` has the shortest steps in
-// the file, `across` in the box.
+// Copies elements from a file's order to a box's: `along` has the shortest steps in the file,
+// `across` in the box.
 template <typename Word>
 void MoveTile(const Piece::Loop& along, const Piece::Loop& across, const uint8_t* from,
               uint8_t* to) {
@@ -116,7 +115,7 @@ void MoveTile(const Piece::Loop& along, const Piece::Loop& across, const uint8_t
   }
 }
 
-// Reads the bytes of a piece that lie apart in its file.
+// Reads a piece whose bytes are not contiguous in its file.
 class StridedRead {
  public:
   StridedRead(const FilePiece& piece, const InputFile& file, uint8_t* out)
@@ -126,7 +125,7 @@ class StridedRead {
         gap_(file.is_remote() ? kBucketSpan : kGap),
         span_(file.is_remote() ? kBucketSpan : kSpan) {}
 
-  // Reads a part of the piece; its `base` counts from `out`.
+  // Reads a part of the piece; `part.base` counts from `out`.
   void Read(Piece part) {
     std::vector<Piece::Loop>& loops = part.loops;
     run_ = 1;
@@ -134,7 +133,7 @@ class StridedRead {
       run_ = loops.back().extent;
       loops.pop_back();
     }
-    // The file is read in its order.
+    // Read the file in its order.
     std::stable_sort(loops.begin(), loops.end(),
                      [](const Piece::Loop& a, const Piece::Loop& b) { return a.from > b.from; });
     ReadLoops(loops, part.from, part.base);
@@ -143,7 +142,7 @@ class StridedRead {
  private:
   using Loops = std::span<const Piece::Loop>;
 
-  // Reads short runs that lie near one another together, and the others alone.
+  // Reads short runs that are near one another together, and other runs alone.
   void ReadLoops(Loops loops, int64_t from, int64_t to) {
     if (loops.empty()) return ReadFile(from, run_, out_ + to);
     if (IsDense(loops) && Span(loops) <= span_) return ReadTogether(loops, from, to);
@@ -162,13 +161,13 @@ class StridedRead {
     }
   }
 
-  // Returns the bytes of the file that the loops reach over.
+  // Returns how many bytes of the file the loops span.
   int64_t Span(Loops loops) const {
     int64_t span = run_;
     for (const Piece::Loop& loop : loops) span += (loop.extent - 1) * loop.from;
     return span;
   }
-  // Returns whether no two runs that follow one another in the file have a large gap between them.
+  // Returns whether all gaps between consecutive runs in the file are small.
   bool IsDense(Loops loops) const {
     for (; !loops.empty(); loops = loops.subspan(1)) {
       if (loops[0].from - Span(loops.subspan(1)) > gap_) return false;
@@ -223,9 +222,9 @@ class StridedRead {
   const InputFile& file_;
   uint8_t* const out_;
   const int64_t gap_, span_;
-  int64_t run_ = 1;  // bytes that follow one another in the file and in the box
+  int64_t run_ = 1;  // bytes that are contiguous in the file and in the box
   Piece::Loop along_ = {}, across_ = {};
-  std::vector<uint8_t> read_;  // what was read together
+  std::vector<uint8_t> read_;  // bytes that were read together
 };
 
 void ReadStrided(const FilePiece& piece, const InputFile& file, int64_t offset, int64_t bytes,
@@ -239,8 +238,8 @@ void ReadStrided(const FilePiece& piece, const InputFile& file, int64_t offset, 
   }
 }
 
-// A larger part of a strided piece, which small parts are taken from: each alone would have to look
-// at much of the file.
+// A larger part of a strided piece, from which small parts are copied. Alone, each would read much
+// of the file.
 struct KeptPart {
   FilePiece piece = {};
   int64_t begin = 0;
@@ -248,7 +247,7 @@ struct KeptPart {
 };
 
 const KeptPart& KeepPart(const FilePiece& piece, const InputFile& file, int64_t begin) {
-  // A thread may go through two pieces at once.
+  // A thread may alternate between two pieces.
   thread_local std::array<KeptPart, 2> kept;
   for (const KeptPart& part : kept) {
     if (part.begin == begin && part.piece == piece) return part;
@@ -282,7 +281,7 @@ std::optional<std::pair<size_t, size_t>> FindOverlap(const std::vector<const Box
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return boxes[a]->offset[along] < boxes[b]->offset[along];
   });
-  std::vector<size_t> met;  // the boxes that reach to where the sweep is
+  std::vector<size_t> met;  // the boxes that reach the position of the sweep
   for (const size_t i : order) {
     const int64_t begin = boxes[i]->offset[along];
     std::erase_if(met, [&](size_t other) {
@@ -299,8 +298,7 @@ std::optional<std::pair<size_t, size_t>> FindOverlap(const std::vector<const Box
 int64_t ElementsBefore(const std::vector<int64_t>& indices, const Box& box) {
   int64_t before = 0;
   for (size_t d = 0; d < indices.size(); ++d) {
-    // `before` counts over the dimensions up to this one. It is a number whose bases are the box's
-    // extents.
+    // `before` counts over the dimensions up to this one, in a mixed radix: the box's extents.
     const int64_t index = indices[d] - box.offset[d];
     before = before * box.shape[d] + std::clamp<int64_t>(index, 0, box.shape[d]);
     if (index >= 0 && index < box.shape[d]) continue;
@@ -329,7 +327,7 @@ void ReadPart(const FilePiece& piece, InputFile* file, int64_t offset, int64_t b
     }
     return;
   }
-  // A file that ends before has become shorter.
+  // If the file ends earlier, it has become shorter.
   if (!file->ReadIfThere(piece.offset + offset, bytes, out)) ThrowChanged(piece);
 }
 

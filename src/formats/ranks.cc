@@ -26,9 +26,9 @@ constexpr char kDeepSpeed[] =
 constexpr char kMeta[] =
     "join them with `convert_llama_weights_to_hf.py` of Transformers, and read its output";
 
-// How trainers name the files or folders of ranks: a number follows `before`.
+// How trainers name the files or folders of ranks. A number follows `before`.
 struct RankName {
-  std::string_view before, end;  // The name ends so, too.
+  std::string_view before, end;  // The name also ends with `end`.
   std::string_view hint;
 };
 constexpr RankName kRankNames[] = {
@@ -48,7 +48,7 @@ constexpr RankName kRankNames[] = {
 
 bool IsNumber(char c) { return (c >= '0' && c <= '9') || c == '_'; }
 
-// Returns the place after `before` if a number is there; npos: there is none.
+// Returns the number's position if the name fits the row, else npos.
 size_t NumberIn(std::string_view name, const RankName& row) {
   const size_t at = name.find(row.before);
   const size_t number = at + row.before.size();
@@ -63,7 +63,7 @@ std::string_view AfterNumber(std::string_view name, size_t number) {
   return name.substr(number);
 }
 
-// Returns the names in the folder that differ from this one only in their number.
+// Returns the names in the folder that differ from `name` only in their number.
 std::vector<std::string> SiblingsOf(const std::string& folder, const std::string& name,
                                     size_t number) {
   std::vector<std::string> siblings = NamesIn(folder);
@@ -81,7 +81,7 @@ std::vector<std::string> SiblingsOf(const std::string& folder, const std::string
               std::string(hint));
 }
 
-// Refuses `path` if `named`, the file or the folder that has it, has siblings for other ranks.
+// Refuses `path` if `named`, which is `path` or its folder, has siblings for other ranks.
 void RequireNoSiblings(const std::string& path, const std::string& named,
                        const std::string& within) {
   const std::string name = NameOf(named), folder = FolderOf(named);
@@ -93,7 +93,7 @@ void RequireNoSiblings(const std::string& path, const std::string& named,
       return !InputExists(fmt::format("{}/{}{}", folder, sibling, within));
     });
     if (siblings.empty()) continue;
-    // `lora_rank8.pt` beside `lora_rank16.pt` has another meaning: ranks of a run begin with 0.
+    // `lora_rank8.pt` next to `lora_rank16.pt` does not mean a rank of a run: those begin with 0.
     const auto is = [&](const std::string& each, std::string_view wanted) {
       const size_t end = each.find_first_not_of("0123456789", number);
       const std::string_view digits = std::string_view(each).substr(number, end - number);
@@ -121,8 +121,7 @@ const Shape* ShapeOf(const Contents& contents, const std::string& name) {
                                                                            : &found->second.shape;
 }
 
-// Returns how wide the output matrix of attention is in the whole model: `params.json` says it,
-// else it is square.
+// Returns the width of attention's output matrix in the whole model: from `params.json`, or `dim`.
 int64_t WidthOf(const std::string& path, int64_t dim) {
   constexpr size_t kLimit = 1 << 20;
   std::string text;
@@ -137,7 +136,7 @@ int64_t WidthOf(const std::string& path, int64_t dim) {
   return width > 0 ? width : dim;
 }
 
-// Meta's files have rows or columns of matrices, and whole norms.
+// Refuses Meta's files if they have only some rows or columns of matrices. Their norms are whole.
 void RequireWholeMatrices(const std::string& path, const Contents& contents) {
   const Shape* const norm = ShapeOf(contents, "norm.weight");
   if (!NameOf(path).starts_with("consolidated.") || norm == nullptr || norm->size() != 1) return;
@@ -155,7 +154,7 @@ void RequireWholeMatrices(const std::string& path, const Contents& contents) {
   }
 }
 
-// FSDP's parameters of several tensors, whose shapes no file has.
+// Refuses FSDP's flat parameters: each joins several tensors, whose shapes no file has.
 void RequireNoFlatParameters(const std::string& path, const Contents& contents) {
   for (const auto& [name, holding] : contents.tensors) {
     const std::string_view last = std::string_view(name).substr(name.rfind('.') + 1);

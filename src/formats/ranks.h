@@ -1,4 +1,4 @@
-// Refuses a file that holds one rank's part of a model, as if it were the whole.
+// Refuses files that contain only one rank's part of a model.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace shardinit {
 
-// Throws Error (kRefused) if the name of the file or of its folder is one of several for ranks, or
-// if its tensors are slices. `path` may be a folder, of which only the names of its files count.
+// Throws Error (kRefused) if the file or its folder has siblings for other ranks, or if its tensors
+// are slices. For a folder, checks only for vLLM's file names and FSDP's flat parameters.
 void RequireAllRanks(const std::string& path, const Contents& contents);
 
 }  // namespace shardinit

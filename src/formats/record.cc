@@ -37,7 +37,7 @@ int64_t PlaceIn(const json& number, int64_t low, int64_t high, const std::string
   return number;
 }
 
-// Returns a name within the folder: a record must not lead elsewhere.
+// Returns a path within the folder: a record must not refer to files elsewhere.
 std::string PathIn(const json& name, const std::string& record) {
   const std::string path = name.get<std::string>();
   const std::string parts = "/" + path + "/";
@@ -53,7 +53,7 @@ RecordedFile FileIn(const json& in, const std::string& record) {
                     .size = PlaceIn(in.at("size"), 0, std::numeric_limits<int64_t>::max(), record),
                     .parts = {}};
   file.parts.push_back({"", 0, file.size, DigestIn(in.at("head_sha256"), record)});
-  // Ends the last part here and begins one that goes on to the next part, or to the end.
+  // Ends the last part here, and begins one that extends to the next part or to the end.
   const auto add = [&](const json& box, const char* place, const char* sha256) {
     RecordedFile::Part& last = file.parts.back();
     const int64_t offset = PlaceIn(box.at(place), last.offset, file.size, record);

@@ -1,4 +1,4 @@
-// Reads shardinit-export.json, which has the digest of every byte of an export.
+// Reads shardinit-export.json, whose digests cover every byte of an export.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,16 @@ inline constexpr int kExportVersion = 2;  // version 1 had no digest of itself
 // Returns the whole record: these lines, then their digest and the closing brace.
 std::string WithDigest(std::string lines);
 
-// A file in a record: its head, followed by boxes, each of which may have a text behind it.
+// A file in a record: its head, then its boxes, each of which may be followed by a text.
 struct RecordedFile {
   struct Part {
-    std::string tensor;  // Empty: the head.
+    std::string tensor;  // empty for the head
     int64_t offset, bytes;
     Digest digest;
   };
   std::string path;
   int64_t size = 0, boxes = 0;
-  std::vector<Part> parts;  // parts without gaps
+  std::vector<Part> parts;  // without gaps
 };
 
 struct Record {

@@ -10,7 +10,7 @@
 namespace shardinit {
 namespace {
 
-// Takes the stat of each file below a folder, of those that links lead to, too.
+// Stats each file below a folder; follows links.
 void StatFiles(const std::string& path, std::map<std::string, struct stat>* files) {
   struct stat info;
   if (!IsFolder(path)) {
@@ -25,7 +25,7 @@ void StatFiles(const std::string& path, std::map<std::string, struct stat>* file
   });
 }
 
-// Takes the names, sizes and ETags of the objects below a URL.
+// Returns a digest of the names, sizes and ETags of the objects below a URL.
 Digest IdentifyObjects(const std::string& url) {
   Sha256 hash;
   const auto add = [&](const std::string& name, const ObjectInfo& info) {

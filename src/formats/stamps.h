@@ -1,4 +1,4 @@
-// Tells whether the files of a folder are still what they were.
+// Detects whether the files of a folder have changed.
 #pragma once
 
 #include <sys/stat.h>
@@ -10,20 +10,19 @@
 
 namespace shardinit {
 
-// The state of all files of a folder, or of one file, at one moment. Of files on the disk it has
-// their sizes, times and inodes. Objects of a bucket are read as they were listed, and never
-// change.
+// The state of all files of a folder, or of one file, at one moment: the sizes, times and inodes of
+// files on disk. Objects of a bucket are read as they were listed, and never change.
 class InputStamps {
  public:
-  InputStamps() = default;  // none
+  InputStamps() = default;  // no files
   // `path` may be a URL.
   explicit InputStamps(const std::string& path);
 
-  // Returns a digest of all names and of what is known of the files.
+  // Returns a digest of the names and the state of all files.
   Digest Identify() const;
-  // Does the same, but is equal on other machines and for copies that kept the times of files.
+  // Does the same, but the digest is equal on other machines and for copies that kept file times.
   Digest IdentifyAnywhere() const;
-  // Returns false if the file has another size, time or inode, or is gone.
+  // Returns false if the file is gone, or its size, time or inode has changed.
   bool IsUnchanged(const std::string& file) const;
 
  private:

@@ -30,9 +30,9 @@ void Lose(std::string what, Contents* contents) {
 
 constexpr std::string_view kOf = "-of-";
 
-// A file that is named as one of several, `x-00001-of-00003.safetensors`.
+// A file that is named as one of several, such as `x-00001-of-00003.safetensors`.
 struct NumberedPart {
-  std::string head, tail;  // what its name has around its number: `x-` and `-of-00003.safetensors`
+  std::string head, tail;  // its name before and after the number: `x-` and `-of-00003.safetensors`
   int64_t number = 0, count = 0;
 };
 
@@ -49,7 +49,7 @@ std::optional<NumberedPart> NumberedPartOf(const std::string& file) {
   return part;
 }
 
-// Finds a file that is missing among some that are named as parts.
+// Sets `contents->lost` if a numbered file is missing.
 void RequireAllParts(const std::vector<std::string>& files, Contents* contents) {
   for (const std::string& file : files) {
     const auto known = NumberedPartOf(file);
@@ -61,8 +61,8 @@ void RequireAllParts(const std::vector<std::string>& files, Contents* contents) 
   }
 }
 
-// Returns a pattern that the files of one save match: their names differ in numbers alone, but not
-// in that of all parts. (The files of torch.distributed.checkpoint say theirs for each rank.)
+// Returns a pattern that all files of one save match. Their names differ only in numbers, but not
+// in the number of parts. (torch.distributed.checkpoint counts the parts of each rank.)
 std::string PatternOf(const std::string& file) {
   constexpr std::string_view kSeparators = "-_.";
   const auto part = NumberedPartOf(file);
@@ -91,7 +91,7 @@ std::map<std::string, std::string> ReadWeightMap(const std::string& folder,
   return map;
 }
 
-// Leaves the files that make the model, and says of the others that they do not.
+// Keeps the files of the model, and adds a finding for each other file.
 void Keep(const std::set<std::string>& listed, const std::string& why,
           std::vector<std::string>* files, Contents* contents) {
   std::erase_if(*files, [&](const std::string& file) {
@@ -103,7 +103,7 @@ void Keep(const std::set<std::string>& listed, const std::string& why,
   });
 }
 
-// Reads an index and leaves the files that it lists.
+// Reads an index and keeps the files that it lists.
 void TakeListed(const std::string& folder, const std::string& index, ModelFiles* chosen,
                 Contents* contents) {
   chosen->index = index;
@@ -117,7 +117,7 @@ void TakeListed(const std::string& folder, const std::string& index, ModelFiles*
   Keep(listed, fmt::format("`{}` does not list it", index), &chosen->files, contents);
 }
 
-// Chooses the only set of files, where no index or file has a name that loaders try.
+// Chooses the only set of files, if no index or file has a name that loaders try.
 void TakeOnlySet(const std::string& folder, const std::vector<std::string>& indexes,
                  ModelFiles* chosen, Contents* contents) {
   std::set<std::string> free(chosen->files.begin(), chosen->files.end());
@@ -211,7 +211,7 @@ void CheckWeightMap(const std::string& folder, const ModelFiles& chosen, Content
       contents->tensors, [](const auto& tensor) { return IsTokenTable(tensor.first); });
   for (const auto& [name, file] : *map) {
     const auto held = contents->tensors.find(name);
-    // Some saves list a tied tensor that they then leave out.
+    // Some saves list a tied tensor that they do not store.
     const NameRow* const tied = FindNameRow(NameRow::Kind::kTied, name);
     const bool is_tied = tied != nullptr && has_table && name.ends_with(".weight") &&
                          (tied->form != kIfConfigTies || ties_head);

@@ -1,4 +1,4 @@
-// The index of Hugging Face's folders, which says in which file each tensor is: `weight_map`.
+// Reads a Hugging Face index, whose `weight_map` lists the file of each tensor.
 #pragma once
 
 #include <map>
@@ -12,40 +12,41 @@
 
 namespace shardinit {
 
-// The file of each tensor. None: there is no index.
+// The file of each tensor; nullopt without an index.
 using WeightMap = std::optional<std::map<std::string, std::string>>;
 
 // How a format names the files of a model.
 struct FileNames {
   std::string_view begin, end;  // what all names begin and end with
-  // The names without `end` that loaders try in turn: `model.safetensors.index.json` is an index,
-  // and without it `model.safetensors` is the whole model.
+  // The names without `end` that loaders try in turn: `model.safetensors.index.json` is an index;
+  // without it, `model.safetensors` is the whole model.
   std::span<const std::string_view> stems;
 };
 
-// The files of a folder that make one model.
+// The files of a folder that form one model.
 struct ModelFiles {
-  std::string index;  // the name of their index; empty: they have none
+  std::string index;  // the name of their index; empty if they have none
   WeightMap map = std::nullopt;
   std::vector<std::string> files = {};
 };
 
-// Returns whether a path has the name of an index, such as `x.safetensors.index.fp16.json`.
+// Returns whether a path is named like an index, such as `x.safetensors.index.fp16.json`.
 bool IsIndex(std::string_view path, std::string_view end);
 
-// Chooses the files of one model: the files that an index lists, or a file that loaders take, or
-// else the only set that there is. `index` is the one that the user named; empty: none. The other
-// files become findings. Notes what is lost if a file of the model is missing, and where loaders
-// would take a whole file instead of the files of the index. Throws Error: kUsage if there are
-// several sets, kRefused if an index is damaged. None: there are no such files.
+// Chooses the files of one model: the files that an index lists, or a file that loaders try, or
+// else the only set of files. `index` is the index that the user named, or empty. Adds findings for
+// all other files. Sets `contents->lost` if a file of the model is missing, or if loaders would
+// load a whole file instead of the index's files. Returns nullopt if no file matches `names`.
+// Throws Error: kUsage if there are several sets, kRefused if an index is damaged.
 std::optional<ModelFiles> ChooseFiles(const std::string& folder, const FileNames& names,
                                       const std::string& index, Contents* contents);
 
-// Finds that a file that is read alone is one of several, as `x-00001-of-00002.safetensors` is.
+// Adds a finding if a file is one of several but read alone, such as
+// `x-00001-of-00002.safetensors`.
 void CheckIfPart(const std::string& file, Contents* contents);
 
-// Finds where the index and the files differ. Loaders take the index as a list of files, and
-// tensors from wherever they are. `folder` has the config that may tie the head.
+// Adds findings where the index and the files differ. Loaders use the index as a list of files, and
+// load tensors from wherever they are. The config in `folder` may tie the head.
 void CheckWeightMap(const std::string& folder, const ModelFiles& chosen, Contents* contents);
 
 }  // namespace shardinit

@@ -1,4 +1,4 @@
-// Follows PKWARE's APPNOTE.TXT, 4.3.7 to 4.3.16.
+// Reads zip archives as PKWARE's APPNOTE.TXT, 4.3.7 to 4.3.16, describes them.
 #include "formats/dcp/archive.h"
 
 #include <sys/stat.h>
@@ -16,7 +16,7 @@ namespace shardinit::dcp {
 namespace {
 
 constexpr int64_t kMostDirectory = 64 << 20;  // bytes
-// A field of 32 bits, or of 16, with this value has the number in a field of ZIP64.
+// If a field of 32 or 16 bits has this value, the number is in a ZIP64 field.
 constexpr int64_t kMany = 0xffffffff, kManyFiles = 0xffff;
 constexpr int64_t kFileHeader = 30, kDirectoryHeader = 46;  // bytes before the name
 
@@ -25,12 +25,13 @@ int64_t Field(std::string_view in, size_t at, size_t bytes) {
   return static_cast<int64_t>(std::min(value, uint64_t{1} << 60));  // small enough for sums
 }
 
-// Sizes and the offset of a file, as a directory has them.
+// The sizes and the offset of a file, as the directory lists them.
 struct Sizes {
   int64_t packed, size, header;
 };
 
-// ZIP64's extra field has those of size, packed size and offset that do not fit, in this order.
+// Reads ZIP64's extra field. It has size, packed size and offset, in this order, but only values
+// that exceed 32 bits.
 void TakeLargeFields(std::string_view extra, Sizes* sizes) {
   while (extra.size() >= 4) {
     const int64_t id = Field(extra, 0, 2);
@@ -69,7 +70,7 @@ int64_t Archive::DataOf(const Entry& entry) const {
   const std::string header = Read(entry.header, kFileHeader);
   if (!header.starts_with("PK\3\4")) Refuse(path_, "an item's zip directory is damaged");
   const int64_t name = Field(header, 26, 2);
-  // The size may stand behind the data instead, or in a field of ZIP64.
+  // The size may instead be after the data, or in a ZIP64 field.
   const bool has_size = (Field(header, 6, 2) & 8) == 0;
   const int64_t size = Field(header, 22, 4);
   const auto known = entries_.find(Read(entry.header + kFileHeader, name));
@@ -105,7 +106,7 @@ Archive::Directory Archive::FindDirectory() const {
   if (found == last.npos || found + kEnd > last.size()) {
     Refuse(path_, "an item is not a zip archive");
   }
-  // A comment could hold another end, which other readers might take for the first.
+  // A comment could contain a second end record, which other readers might use instead.
   if (Field(last, found + 20, 2) != std::ssize(last) - static_cast<int64_t>(found) - kEnd) {
     Refuse(path_, "an item has bytes behind its zip archive");
   }

@@ -1,6 +1,6 @@
-// Reads zip archives as `torch.save` makes them, in which files are stored and not compressed.
-// Anyone may have written them: what the directory says is compared with what is there, so that no
-// other reader of zip archives finds other bytes under a name.
+// Reads untrusted zip archives of `torch.save`, whose files are stored uncompressed. Compares the
+// directory with the headers of the files, so that no other zip reader finds other bytes under a
+// name.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace shardinit::dcp {
 
-// A part of a file: the archive that `torch.save` made of something. Throws Error (kRefused).
+// A part of a file that is an archive of `torch.save`. Throws Error (kRefused).
 class Archive {
  public:
   Archive(std::string path, int64_t offset, int64_t length);
@@ -24,15 +24,15 @@ class Archive {
     bool is_stored;
     int64_t limit = 0;  // where the next file or the directory begins
   };
-  // Finds a file by what follows the archive's name, as in `/data.pkl`. That name is the folder of
-  // the first file, as for PyTorch. Null: there is none.
+  // Returns the file whose path after the archive's name is `end`, such as `/data.pkl`, or null. As
+  // in PyTorch, the first file's folder is the archive's name.
   const Entry* Find(std::string_view end) const;
-  // Returns the place of the entry's bytes in the file.
+  // Returns the offset of the entry's bytes in the file.
   int64_t DataOf(const Entry& entry) const;
   std::string Text(const Entry& entry, int64_t most) const;
 
  private:
-  // Where the directory lies in the archive, and how many files it lists; -1: that is not said.
+  // The directory's offset and size, and its number of files (-1 if unknown).
   struct Directory {
     int64_t at, size, count;
   };
@@ -45,7 +45,7 @@ class Archive {
   const std::string path_;
   const int64_t offset_, length_;
   const InputFile file_;
-  std::string name_;  // of the archive
+  std::string name_;  // the archive's name
   std::map<std::string, Entry, std::less<>> entries_;
 };
 

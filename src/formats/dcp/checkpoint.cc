@@ -1,5 +1,5 @@
-// Lays out the folder of torch.distributed.checkpoint: a file for each rank that holds anything,
-// with its chunks of tensors one behind the other, and `.metadata`, which says where each is.
+// Lays out the folder of torch.distributed.checkpoint. Each rank that holds anything has a file
+// with its chunks of tensors, one after another. `.metadata` lists where each chunk is.
 #include "formats/dcp/checkpoint.h"
 
 #include <fmt/format.h>
@@ -18,13 +18,13 @@ namespace shardinit {
 namespace dcp {
 namespace {
 
-// Whoever loads any part of a chunk reads all of it, so chunks are small enough for meshes that the
-// export knows nothing of. Smaller chunks take longer, at half a millisecond each.
+// Loading any part of a chunk reads all of it, so chunks must be small enough for meshes that are
+// unknown at export. Smaller chunks would take longer, at half a millisecond each.
 constexpr int64_t kMostInChunk = 16 << 20;
 
-// Divides a box into equal chunks of that size or less, along the first dimension, or along the
-// next one if one index of the first is too much. Their number is a power of two where possible,
-// since FSDP's often is: then its shards are chunks, or whole numbers of them.
+// Divides a box into equal chunks of at most kMostInChunk bytes. It divides the first dimension, or
+// the next one if one index of the first is too large. The number of chunks is a power of two if
+// possible, because FSDP's number of shards often is. Then each shard is one or more whole chunks.
 std::vector<Box> CutIntoChunks(const Box& box, int64_t element_bytes) {
   if (box.shape.empty()) return {box};
   size_t cut = 0;
@@ -59,13 +59,13 @@ struct Slice {
 struct Entry {
   std::string name;
   Keys keys;
-  std::optional<std::pair<DType, Shape>> tensor;  // None: it is an object.
+  std::optional<std::pair<DType, Shape>> tensor;  // nullopt for an object
   std::vector<Slice> slices = {};
 };
 
-// Puts what is between the elements of the chunks into their file.
+// Adds the bytes between the elements of chunks, and the places of CRCs.
 void PutTexts(FileLayout* file) {
-  // All bytes between the elements of two chunks are one text.
+  // The bytes between the elements of two chunks are one text.
   std::string* text = &file->head;
   int64_t end = 0;
   for (size_t b = 0; b < file->boxes.size(); ++b) {
@@ -82,7 +82,7 @@ void PutTexts(FileLayout* file) {
   }
 }
 
-// Lays out the chunks of each rank one behind the other, each an archive of its own.
+// Lays out the chunks of each rank one after another. Each chunk is a separate archive.
 std::vector<FileLayout> LayOutRanks(const LayoutRequest& request, ItemSizes* sizes) {
   std::map<int64_t, std::vector<FileBox>> ranks;
   for (const Tensor* tensor : request.tensors) {
@@ -105,7 +105,8 @@ std::vector<FileLayout> LayOutRanks(const LayoutRequest& request, ItemSizes* siz
   return files;
 }
 
-// A trainer silently keeps whatever its memory held where a list of chunks has a gap.
+// Checks that the chunks cover the tensor: in a gap, a trainer would silently keep whatever its
+// memory held.
 void CheckWhole(const Shape& shape, const std::vector<Slice>& slices) {
   std::vector<const Box*> boxes;
   int64_t elements = 0;
@@ -230,7 +231,7 @@ std::string Joined(const Keys& keys) {
 
 constexpr char kArchives[] = "__0_1.distcp";
 
-// Adds the entries of the archives, which lie one behind the other in that file; `wholes` holds
+// Adds the entries of the archives, which are stored one after another in `file`. `wholes` holds
 // their boxes.
 void AddExtras(const Extras& extras, const std::string* file, std::deque<Box>* wholes,
                std::vector<Entry>* entries) {

@@ -12,10 +12,10 @@ namespace shardinit::dcp {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-constexpr int64_t kLarge = 1 << 20;  // The padding is noticeable for smaller ones.
+constexpr int64_t kLarge = 1 << 20;  // Padding to a page is noticeable in smaller items.
 
-// Writes data.pkl: a call that makes the tensor from storage 0, which is the file data/0. A
-// constant's storage has one element, and its strides are all 0.
+// Returns data.pkl: a call that makes the tensor from storage 0, the file data/0. A constant's
+// storage has one element, and its strides are all 0.
 std::string PickleOf(DType dtype, const Shape& shape, bool is_constant) {
   const ForeignNames& names = ForeignNamesOf(dtype);
   const std::string_view storage = names.storage;
@@ -73,10 +73,10 @@ void PutCommon(std::string* out, const ZipEntry& entry, size_t extra) {
   Put(out, extra, 2);
 }
 
-constexpr size_t kLocalHeader = 30, kExtra = 4;  // bytes without names; the least of an extra field
+constexpr size_t kLocalHeader = 30, kExtra = 4;  // bytes without names; minimum of an extra field
 
-// Returns the bytes to put before those that would begin at `end`, so that they begin at a multiple
-// of `alignment`.
+// Returns the size of the padding from `end` to a multiple of `alignment`. Padding has room for an
+// extra field.
 size_t PaddingFor(int64_t end, int64_t alignment) {
   auto padding = static_cast<size_t>((alignment - end % alignment) % alignment);
   if (padding > 0 && padding < kExtra) padding += static_cast<size_t>(alignment);
@@ -85,8 +85,8 @@ size_t PaddingFor(int64_t end, int64_t alignment) {
 
 int64_t AlignmentOf(int64_t bytes) { return bytes < kLarge ? kAlignment : kDirectUnit; }
 
-// Writes the header before a file's bytes, which begin where the archive's offset plus `start` is a
-// multiple of `alignment`. Returns where the header has the CRC.
+// Writes the header of a file whose bytes begin at a multiple of `alignment`; the archive begins at
+// `start`. Returns the offset of the CRC in `*out`.
 int64_t PutLocalHeader(std::string* out, ZipEntry* entry, int64_t start, int64_t alignment) {
   entry->offset = std::ssize(*out);
   const int64_t end =
@@ -97,7 +97,7 @@ int64_t PutLocalHeader(std::string* out, ZipEntry* entry, int64_t start, int64_t
   PutCommon(out, *entry, padding);
   out->append(entry->name);
   if (padding > 0) {
-    out->append("FB");  // PyTorch's own field for this
+    out->append("FB");  // PyTorch's own padding field
     Put(out, padding - kExtra, 2);
     out->append(padding - kExtra, 'Z');
   }
@@ -115,7 +115,7 @@ int64_t PutCentralHeader(std::string* out, const ZipEntry& entry) {
   return crc;
 }
 
-// Writes the files of an archive before the elements. Returns their entries.
+// Writes the archive's files that precede the elements. Returns their entries.
 std::vector<ZipEntry> PutTexts(std::string pickle, int64_t start, std::string* out) {
   const struct {
     std::string_view name;
@@ -132,8 +132,8 @@ std::vector<ZipEntry> PutTexts(std::string pickle, int64_t start, std::string* o
   return entries;
 }
 
-// Writes the central directory, which begins at `offset` in the archive. Returns where it has the
-// CRC of the last entry.
+// Writes the central directory, which begins at `offset` in the archive. Returns the offset in
+// `*out` of the last entry's CRC.
 int64_t PutDirectory(const std::vector<ZipEntry>& entries, int64_t offset, std::string* out) {
   const size_t begin = out->size();
   int64_t crc = 0;

@@ -1,7 +1,7 @@
-// Lays out the folder that Megatron-core calls `torch_dist`: a checkpoint of
-// torch.distributed.checkpoint. metadata.json names the format, and common.pt has what is not
-// sharded. Each module that can compute in 8 bits has an object for the state of that,
-// `_extra_state`, which is empty.
+// Lays out Megatron-core's `torch_dist` folder, which is a checkpoint of
+// torch.distributed.checkpoint. metadata.json names the format, and common.pt has everything that
+// is not sharded. Each module that can compute in 8 bits has an empty object `_extra_state` for its
+// 8-bit state.
 #include <fmt/format.h>
 
 #include "base/error.h"
@@ -12,7 +12,7 @@
 namespace shardinit {
 namespace {
 
-// Returns the module of a matrix that has such a state; empty: the tensor is no such matrix.
+// Returns the module of a matrix with such a state; empty for other tensors.
 std::string_view ModuleOf(std::string_view path) {
   constexpr std::string_view kWeight = ".weight";
   if (!path.starts_with("decoder.layers.") || !path.ends_with(kWeight)) return {};
@@ -23,7 +23,7 @@ std::string_view ModuleOf(std::string_view path) {
   return {};
 }
 
-// Adds a state for each matrix that is stacked in the tensor: by layers, or by layers and experts.
+// Adds a state for each matrix in the tensor, which stacks them by layer, or by layer and expert.
 void AddStates(const Tensor& tensor, std::vector<std::string>* names) {
   const std::string_view module = ModuleOf(tensor.path());
   const size_t stacked = tensor.shape().size() - std::min<size_t>(2, tensor.shape().size());

@@ -1,4 +1,4 @@
-// Writes step 0 of AdamW in a DCP folder. Moments are zeros, with one item for each type and shape.
+// Writes step 0 of AdamW to a DCP folder. Moments are zeros, with one item for each type and shape.
 #include <map>
 
 #include "base/error.h"
@@ -62,9 +62,9 @@ Extras StateOf(const LayoutRequest& request) {
     if (!InfoOf(tensor->dtype()).is_float()) continue;
     const auto group = optimizer.group_of.find(tensor);
     if (group == optimizer.group_of.end()) continue;
-    // A copy may be one parameter with the other tensor: PyTorch asks for it by the first name and
-    // refuses a group with more. Or it is a parameter that begins alike, which has a state whether
-    // listed or not.
+    // A copy may be the same parameter as another tensor: PyTorch asks for it by the first name and
+    // refuses a group with more. Or it is a parameter with equal initial values, whose state exists
+    // whether listed or not.
     if (!copies.contains(tensor)) members[group->second].push_back(tensor);
     writer.AddZeros(std::string(tensor->path()), "step", DType::f32, {});
     writer.AddZeros(std::string(tensor->path()), "exp_avg", tensor->dtype(), tensor->shape());

@@ -7,7 +7,7 @@
 #include "formats/little_endian.h"
 
 namespace shardinit::dcp {
-// The opcodes are those of `pickletools`.
+// `pickletools` describes the opcodes.
 
 bool PickleWriter::Recall(const std::string& key) {
   const auto known = memo_.find(key);

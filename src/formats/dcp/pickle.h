@@ -1,5 +1,5 @@
-// Writes Python's pickles, as far as PyTorch's checkpoints need them, without Python. It uses
-// protocol 2, which all PyTorch's readers take.
+// Writes the Python pickles that PyTorch's checkpoints need, without Python. Uses protocol 2, which
+// all of PyTorch's readers accept.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace shardinit::dcp {
 
-// Each call puts its value on a stack, in the order of the calls. A container is begun, filled and
-// ended. Call(), SetState() and PersistentId() take what is on top of the stack.
+// Each call pushes its value onto a stack. A container is begun, filled and ended. Call(),
+// SetState() and PersistentId() take the top of the stack.
 class PickleWriter {
  public:
   void Text(std::string_view text);  // a `str` of at most 4 GiB - 1
@@ -25,7 +25,7 @@ class PickleWriter {
   void EndTuple() { out_ += 't'; }
   void BeginList() { out_ += "]("; }
   void EndList() { out_ += 'e'; }
-  // Writes a dict, of which `members` writes the keys and values.
+  // Writes a dict; `members` writes its keys and values.
   template <typename F>
   void Dict(F members) {
     out_ += "}(";
@@ -38,20 +38,21 @@ class PickleWriter {
     return *this;
   }
 
-  // Writes what a module has under a name, as `torch` has `float32`.
+  // Writes a reference to a name in a module, such as `float32` in `torch`.
   void Global(std::string_view module, std::string_view name);
   void Call() { out_ += 'R'; }  // Calls a global with a tuple of arguments.
-  // Makes an object of a class. Then comes its state: a dict, or what its `__setstate__` takes.
+  // Makes an object of a class. Its state comes next: a dict, or the argument of its
+  // `__setstate__`.
   void New(std::string_view module, std::string_view name);
   void SetState() { out_ += 'b'; }
-  // Makes an object whose state is a dict, of which `members` writes the keys and values.
+  // Makes an object whose state is a dict; `members` writes its keys and values.
   template <typename F>
   void Object(std::string_view module, std::string_view name, F members) {
     New(module, name);
     Dict(members);
     SetState();
   }
-  void PersistentId() { out_ += 'Q'; }  // Takes the value on top as the id.
+  void PersistentId() { out_ += 'Q'; }  // Uses the value on top as the id.
 
   std::string Finish();  // Call it once.
 
@@ -60,7 +61,7 @@ class PickleWriter {
   void Memorize(const std::string& key);
 
   std::string out_ = "\x80\x02";
-  std::unordered_map<std::string, uint32_t> memo_;  // values by the bytes that make them
+  std::unordered_map<std::string, uint32_t> memo_;  // numbers of values, by their bytes
 };
 
 }  // namespace shardinit::dcp

@@ -1,5 +1,4 @@
-// Reads folders of torch.distributed.checkpoint that anyone may have written. It trusts nothing in
-// them before it is checked.
+// Reads untrusted folders of torch.distributed.checkpoint. Checks everything before trusting it.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -49,7 +48,7 @@ Shape ShapeOf(const Value* object, const char* name, const std::string& path) {
   return ShapeOf(&Member(object, name, path), path, fmt::format("`{}`", name));
 }
 
-// Returns where the elements of a chunk are: an item, which must be a tensor of that type and
+// Returns where the elements of a chunk are. The chunk's item must be a tensor of this type and
 // shape.
 std::vector<FilePiece> PlacesOf(const Archive& archive, const DTypeInfo& dtype, const Box& box) {
   const std::string& path = archive.path();
@@ -76,7 +75,7 @@ std::vector<FilePiece> PlacesOf(const Archive& archive, const DTypeInfo& dtype, 
   return PiecesOf(tensor, dtype.bytes, box, path, archive.DataOf(*data), path);
 }
 
-// Returns a path within the folder: the name must not lead elsewhere.
+// Returns a path within the folder: the name must not refer to files elsewhere.
 std::string PathIn(const std::string& folder, const std::string& name) {
   const std::string parts = "/" + name + "/";
   if (name.empty() || parts.find("//") != parts.npos || parts.find("/../") != parts.npos ||
@@ -86,7 +85,7 @@ std::string PathIn(const std::string& folder, const std::string& name) {
   return folder + "/" + name;
 }
 
-// The places of chunks, by the name of their tensor and their offset in it.
+// The places of chunks, by the name of the tensor and the chunk's offset in it.
 using Places = std::map<std::pair<std::string, Shape>, const Value*>;
 
 Places PlacesIn(const Value& root, const std::string& path) {
@@ -112,8 +111,8 @@ std::string DTypeOf(const Value& entry, const std::string& path) {
   return std::string(name);
 }
 
-// The files that FileSystemWriter writes with SerializationFormat.SAFETENSORS. Their headers say
-// where chunks are, and `.metadata` does not.
+// The files that FileSystemWriter writes with SerializationFormat.SAFETENSORS. Only their headers,
+// not `.metadata`, have the places of chunks.
 class SafetensorsFiles {
  public:
   // Returns null if the file is not a safetensors file.
@@ -122,7 +121,7 @@ class SafetensorsFiles {
     if (is_new) {
       char begin[10];
       const bool is_long = InputFile(path).ReadIfThere(0, sizeof begin, begin);
-      // An archive has zeros at the place of the brace.
+      // Archives have zeros instead of the brace.
       safetensors::Metadata metadata;
       if (is_long && begin[8] == '{') file->second = safetensors::ReadHeader(path, &metadata);
     }
@@ -152,11 +151,11 @@ Holding ReadTensor(const std::string& name, const Value& entry, const Places& pl
   const std::string path = folder + "/" + kMetadata;
   Holding holding{kMetadata, DTypeOf(entry, path), ShapeOf(&entry, "size", path), {}};
   const DTypeInfo* const dtype = FindDType(&ForeignNames::torch, holding.dtype);
-  // A tensor that no spec can ask for, or that is empty, has no chunks to read.
+  // A spec cannot ask for an unknown type, and an empty tensor has no chunks to read.
   if (dtype == nullptr || ElementCount(holding.shape) == 0) return holding;
   for (const Value* chunk : Member(&entry, "chunks", path).items) {
     Box box{ShapeOf(chunk, "offsets", path), ShapeOf(chunk, "sizes", path)};
-    // PyTorch reads nothing of a chunk without elements, wherever it is.
+    // PyTorch ignores a chunk without elements, wherever it is.
     if (ElementCount(box.shape) == 0) continue;
     if (box.shape.size() != holding.shape.size() || box.offset.size() != holding.shape.size()) {
       Refuse(path, "a chunk of {} does not have as many dimensions as the tensor: {} at {}, and {}",
@@ -193,7 +192,7 @@ Holding ReadTensor(const std::string& name, const Value& entry, const Places& pl
   return holding;
 }
 
-// Returns the keys of each name of `entries`: `planner_data` has them, else the dots divide them.
+// Returns the keys of each entry's name: `planner_data` lists them, or else dots separate them.
 class KeysOfNames {
  public:
   explicit KeysOfNames(const Value& root) {
@@ -205,7 +204,7 @@ class KeysOfNames {
       for (const Value* key : planned->items[i + 1]->items) {
         keys.push_back(key->kind == Value::Kind::kInt ? fmt::to_string(key->number) : key->text);
       }
-      // What is read, and what it is called, are the names.
+      // The tensor is read and reported under the name, so the keys must match it.
       const std::string& name = planned->items[i]->text;
       if (fmt::to_string(fmt::join(keys, ".")) == name) keys_.emplace(name, std::move(keys));
     }
@@ -251,7 +250,7 @@ std::optional<Contents> ReadFolder(const std::string& folder, const std::string&
   for (const size_t i : choice.entries) {
     const std::string& name = entries.items[2 * i]->text;
     const bool is_state = name.find("._extra_state") != name.npos;
-    // An entry that is no tensor is an object, which no spec has.
+    // Other entries are objects, which no spec has.
     if (is_state || parts[i].kind != PartEntry::Kind::kTensor) {
       contents.others[is_state ? "_extra_state" : "objects"].Add(parts[i]);
     } else {

@@ -12,7 +12,7 @@
 namespace shardinit::dcp {
 namespace {
 
-// Refuses the bits that say that the values are other numbers than the bytes.
+// Refuses bits that make the values differ from the bytes.
 void RefuseBits(const Value* metadata, const std::string& path) {
   if (metadata == nullptr || metadata->kind != Value::Kind::kDict) return;
   for (const char* bit : {"conj", "neg"}) {
@@ -25,11 +25,11 @@ void RefuseBits(const Value* metadata, const std::string& path) {
   }
 }
 
-// How a tensor is made: of a storage, which may say the type; of another tensor; or of a function
-// and its arguments, as a class of its own.
+// How a tensor is made: from a storage, with or without a type; from another tensor; or by a
+// function, as its own class.
 enum class Making { kStorage, kStorageAndType, kWrapped, kTyped };
 
-// Older versions of PyTorch have some functions under other names.
+// Older versions of PyTorch use other names for some functions.
 constexpr std::pair<std::string_view, Making> kMakers[] = {
     {"torch._utils._rebuild_tensor", Making::kStorage},
     {"torch._utils._rebuild_tensor_v2", Making::kStorage},
@@ -94,7 +94,7 @@ Shape SizesOf(const Value* value, const std::string& path, std::string_view what
 
 }  // namespace
 
-// Refuses sizes whose product does not fit, too.
+// Also refuses sizes whose product does not fit.
 Shape ShapeOf(const Value* value, const std::string& path, std::string_view what) {
   Shape shape = SizesOf(value, path, what);
   int64_t count = 1;
@@ -150,7 +150,7 @@ SavedTensor TensorOf(const Value& value, const std::string& path) {
     Refuse(path, "its strides are not those of its shape");
   }
   tensor.storage = TextOf(storage.At(2), path, "storage");
-  // An untyped storage counts bytes.
+  // Untyped storages are counted in bytes.
   const int64_t element = has_type || known == nullptr ? 1 : known->bytes;
   tensor.storage_bytes = NaturalOf(storage.At(4), path, "storage") * element;
   return tensor;

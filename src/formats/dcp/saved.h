@@ -1,6 +1,6 @@
-// Reads what `torch.save` writes, without running any of it: a zip archive (formats/dcp/archive.h)
-// with a pickle, which describes tensors, and a file for each storage that has their elements.
-// Nothing is trusted before it is checked.
+// Reads files of `torch.save` without running them. Such a file is a zip archive
+// (formats/dcp/archive.h) of a pickle, which describes tensors, and a file of elements for each
+// storage. Everything is checked before it is trusted.
 #pragma once
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ template <typename... T>
   RefuseSaved(path, fmt::format(what, std::forward<T>(of)...));
 }
 
-// These refuse a pickle that lacks this value, or has it otherwise.
+// These throw Error (kRefused) if the value is null or of another kind.
 const Value& Need(const Value* value, const std::string& path, std::string_view what);
 const std::string& TextOf(const Value* value, const std::string& path, std::string_view what);
 int64_t NaturalOf(const Value* value, const std::string& path, std::string_view what);
@@ -32,24 +32,24 @@ Shape ShapeOf(const Value* value, const std::string& path, std::string_view what
 
 // A tensor as a pickle describes it.
 struct SavedTensor {
-  std::string dtype;  // the name in the module `torch`; that of a storage if no type has it
+  std::string dtype;  // the name in `torch`; for unknown types, the name in the pickle
   Shape shape, strides;
   int64_t first = 0;    // elements of the storage before the tensor's first
   std::string storage;  // the key of the storage
   int64_t storage_bytes = 0;
 };
 
-// Throws Error (kRefused) if a state_dict has signs that it is one rank's part of a model.
+// Throws Error (kRefused) if a state_dict seems to be one rank's part of a model.
 void RefuseSlices(const Value& root, const std::string& path);
 
-// Returns whether calling this would make a tensor.
+// Returns whether the value is a call that makes a tensor.
 bool IsTensor(const Value& value);
-// Throws Error (kRefused) for tensors whose elements are not the bytes of a storage.
+// Describes a tensor. Throws Error (kRefused) if its elements are not the bytes of a storage.
 SavedTensor TensorOf(const Value& value, const std::string& path);
 
-// Returns where the elements of a tensor are, whose storage begins at `offset` in the file. `box`
-// is the place of the tensor in a larger one, with its shape. Throws Error (kRefused), which names
-// `place`, if they are not all in the storage.
+// Returns where the elements of a tensor are; its storage begins at `offset` in the file. `box`, of
+// the same shape, is the tensor's place in a larger one. Throws Error (kRefused), which names
+// `place`, unless all elements are in the storage.
 std::vector<FilePiece> PiecesOf(const SavedTensor& tensor, int element_bytes, const Box& box,
                                 const std::string& path, int64_t offset, const std::string& place);
 

@@ -1,4 +1,4 @@
-// Finds signs in a state_dict that it holds one rank's part of a model.
+// Refuses a state_dict that seems to be one rank's part of a model.
 #include <fmt/format.h>
 
 #include <string_view>
@@ -17,7 +17,7 @@ const Value* MemberOf(const Value* of, const char* name) {
   return (of->State() != nullptr ? of->State() : of)->Find(name);
 }
 
-// Refuses a file of a run that divided its matrices or layers.
+// Refuses a file of a run that split its matrices or layers.
 void RefuseDivided(const Value& root, const std::string& path) {
   const struct {
     const char *within, *name, *hint;
@@ -36,7 +36,7 @@ void RefuseDivided(const Value& root, const std::string& path) {
   }
 }
 
-// Refuses files of ZeRO-3, whose parameters are in the files of the optimizer.
+// Refuses files of ZeRO-3, which stores the parameters in the optimizer's files.
 void RefuseWithoutParameters(const Value& root, const std::string& path) {
   const Value* const groups = root.Find("param_shapes");
   const Value* const module = root.Find("module");

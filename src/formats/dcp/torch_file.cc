@@ -1,5 +1,5 @@
-// Reads files of `torch.save`, whoever wrote them, and folders of Hugging Face with them. Nothing
-// in them is run: what would need that is refused.
+// Reads untrusted files of `torch.save`, and Hugging Face folders of them. Runs no code from a
+// file, and refuses files that would need it.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/stat.h>
@@ -29,23 +29,23 @@ constexpr int64_t kMostInPickle = 256 << 20;
 constexpr std::string_view kStems[] = {"pytorch_model"};
 constexpr FileNames kNames = {.begin = "pytorch_model", .end = ".bin", .stems = kStems};
 
-// Where the bytes of a storage lie in the file.
+// The place of a storage in the file.
 struct Stored {
   int64_t offset, bytes;
 };
 // Finds a storage by its key. Throws Error (kRefused).
 using FindStorage = std::function<Stored(const std::string& key)>;
 
-// The tensors of a state_dict, whose values lie one in another at most so deep.
+// The most nesting levels of a state_dict.
 constexpr int kMostLevels = 16;
-// The most entries of all of them.
+// The most entries of a state_dict.
 constexpr size_t kMostEntries = size_t{1} << 22;
 
 class StateDict {
  public:
   StateDict(const std::string& path, const FindStorage& find) : path_(path), find_(find) {}
 
-  // Finds the model in the root of the pickle, or the part that is asked for.
+  // Finds the model, or the requested part, in the root of the pickle.
   Contents Read(const Value& root, const std::string& part) {
     RequireDict(root);
     RefuseSlices(root, path_);
@@ -80,7 +80,7 @@ class StateDict {
                                            : "objects";
   }
 
-  // A value that an entry stands for, and what is wrong with it where it is the model's.
+  // The value of an entry, and a fault that matters if the entry belongs to the model.
   struct Found {
     const Value* value;
     std::string wrong = {};
@@ -114,7 +114,7 @@ class StateDict {
                                            is_dict ? "dictionaries" : "lists", kMostLevels)});
     }
     if (is_dict) return AddAll(value, level + 1);
-    // torch.distributed.checkpoint names the items of a list so, too.
+    // torch.distributed.checkpoint names list items this way, too.
     for (size_t i = 0; i < value.items.size(); ++i) {
       keys_.push_back(fmt::to_string(i));
       AddValue(*value.items[i], level + 1);
@@ -123,7 +123,7 @@ class StateDict {
   }
 
   void AddEntry(Found found) {
-    // Dictionaries may hold the same one many times, and so multiply.
+    // Dictionaries may hold the same dictionary many times, so entries can multiply.
     if (counts_only_) {
       if (++count_ > kMostEntries) Refuse(path_, "it has more than {} entries", kMostEntries);
       return;
@@ -138,7 +138,7 @@ class StateDict {
     values_.push_back(std::move(found));
   }
 
-  // Only tensors of the model must be of a kind that is read.
+  // Only tensors of the model must be of a kind that can be read.
   PartEntry Described(const Value& value) const {
     try {
       const SavedTensor tensor = TensorOf(value, path_);
@@ -170,7 +170,7 @@ class StateDict {
            Quote(name), Quote(maker));
   }
 
-  // Returns whether there is a tensor anywhere in a value, which may hold itself.
+  // Returns whether a value contains a tensor. A value may contain itself.
   bool HasTensor(const Value& value) {
     std::set<const Value*> seen;
     std::vector<const Value*> rest = {&value};
@@ -208,7 +208,7 @@ class StateDict {
   const std::string& path_;
   const FindStorage& find_;
   Contents contents_;
-  std::vector<std::string> keys_;  // of the value that is looked at
+  std::vector<std::string> keys_;  // keys of the current value
   bool counts_only_ = true;        // entries are counted before they take memory
   size_t count_ = 0;
   std::vector<PartEntry> entries_;
@@ -237,14 +237,14 @@ Contents ReadArchive(const std::string& path, int64_t size, const std::string& p
   return StateDict(path, find).Read(*pickle.root, part);
 }
 
-// `torch.save` begins files that are no archives with a pickle of a number: its bytes, or its
-// digits in protocol 1.
+// If a file is not an archive, `torch.save` begins it with a pickle of this number: its bytes or,
+// in protocol 1, its digits.
 constexpr std::string_view kMagic =
                                "l\xfc\x9c"
                                "F\xf9 j\xa8P\x19",
                            kMagicDigits = "119547037146038801333356";
 
-// The storages that a pickle names, with the size of their elements.
+// Finds the storages that a pickle names, with the size of their elements.
 void FindStorages(const Pickle& pickle, const std::string& path,
                   std::map<std::string, int64_t>* elements) {
   for (const Value& value : pickle.values) {
@@ -264,8 +264,8 @@ void FindStorages(const Pickle& pickle, const std::string& path,
   }
 }
 
-// Reads the files of PyTorch before 1.6: a number, a version, what wrote it, the object, the keys
-// of its storages; then these, each with its number of elements before it.
+// Reads files of PyTorch before 1.6: pickles of a magic number, a version, the system, the object,
+// and the keys of its storages. Then each storage follows, after its number of elements.
 Contents ReadLegacy(const std::string& path, int64_t size, const std::string& part) {
   const InputFile file(path);
   std::string head(static_cast<size_t>(std::min(size, kMostInPickle)), '\0');
@@ -323,7 +323,7 @@ Contents ReadTorchFile(const std::string& path, const std::string& part) {
   std::string begin(15, '\0');
   if (!file.ReadIfThere(0, std::ssize(begin), begin.data())) Refuse(path, "it is too short");
   if (begin.starts_with("PK\3\4")) return ReadArchive(path, file.size(), part);
-  // A pickle of protocol 1 has no mark of its own.
+  // Pickles of protocol 1 have no magic number.
   if (begin[0] != '\x80' && !begin.starts_with("L1195470")) {
     Refuse(path, "it is no archive that `torch.save` makes");
   }

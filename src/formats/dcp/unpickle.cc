@@ -18,11 +18,11 @@ namespace {
 
 using Kind = Value::Kind;
 
-// Twice as many as Llama 405B has on 512 ranks with a chunk for each tensor and rank; they take 3
-// GB of memory.
+// Twice as many values as Llama 405B has on 512 ranks with a chunk for each tensor and rank. They
+// take 3 GB of memory.
 constexpr size_t kMostValues = size_t{1} << 25;
 
-// Runs the machine that `pickletools` describes, whose opcodes these are.
+// Runs the stack machine and the opcodes that `pickletools` describes.
 class Machine {
  public:
   Machine(std::string_view in, const std::string& path)
@@ -123,7 +123,7 @@ class Machine {
     if (version < 2 || version > 5)
       Refuse(fmt::format("it has protocol {}, but only 2 to 5 are read", version));
   }
-  // A number of more than 64 bits is told from others by its text alone.
+  // Keeps a number of more than 64 bits as text, to distinguish it from others.
   void PushLong(std::string_view bytes) {
     if (bytes.size() > sizeof(int64_t)) {
       Push(Kind::kNone)->text = bytes;
@@ -133,7 +133,7 @@ class Machine {
     memcpy(&value, bytes.data(), bytes.size());
     PushInt(value);
   }
-  // The lines of protocol 1: `01` and `00` are bools, and a number of Python 2 may end in `L`.
+  // Reads a line of protocol 1: `01` and `00` are bools, and a number of Python 2 may end in `L`.
   void PushLine() {
     const std::string line = Line();
     if (line == "01" || line == "00") {
@@ -153,13 +153,13 @@ class Machine {
     const std::vector<Value*> names = PopItems(2);
     if (names[0]->kind != Kind::kText || names[1]->kind != Kind::kText)
       Refuse("a name is not text");
-    // A pickle may recall both any number of times with few bytes.
+    // A pickle can recall both names any number of times with few bytes.
     const size_t length = names[0]->text.size() + names[1]->text.size();
     if (length > joined_left_) Refuse("its names are longer than the file");
     joined_left_ -= length;
     Push(Kind::kGlobal)->text = names[0]->text + "." + names[1]->text;
   }
-  // Returns the keys and values that an OrderedDict is made of: none, a dictionary, or pairs.
+  // Returns the members of an OrderedDict that is made from nothing, a dictionary or pairs.
   static std::optional<std::vector<Value*>> MembersOf(const Value& arguments) {
     if (arguments.items.empty()) return std::vector<Value*>();
     if (arguments.items.size() > 1) return std::nullopt;
@@ -174,7 +174,7 @@ class Machine {
     }
     return members;
   }
-  // An OrderedDict and a defaultdict are dictionaries here.
+  // Treats an OrderedDict and a defaultdict as dictionaries.
   void Call() {
     std::vector<Value*> items = PopItems(2);
     std::optional<std::vector<Value*>> members;
@@ -184,12 +184,12 @@ class Machine {
       if (is_default && items[1]->items.size() <= 1) members.emplace();
     }
     if (!members) return PushItems(Kind::kObject, std::move(items));
-    // As above: a list that is recalled has no bytes of its own.
+    // As above: a recalled list takes few bytes.
     if (members->size() > members_left_) Refuse("its dictionaries are larger than the file");
     members_left_ -= members->size();
     PushItems(Kind::kDict, *std::move(members));
   }
-  // Calls with keywords, which are held.
+  // Calls with keywords, which go to `held`.
   void CallWithKeywords() {
     Value* const keywords = Pop();
     Call();
@@ -209,7 +209,7 @@ class Machine {
 
   struct Operation {
     char opcode;
-    size_t bytes;  // The number that stands behind the opcode has so many.
+    size_t bytes;  // the size of the operand
     void (*run)(Machine& machine, uint64_t number);
   };
 
@@ -242,7 +242,7 @@ class Machine {
         {'I', 0, [](Machine& m, uint64_t) { m.PushLine(); }},
         {'L', 0, [](Machine& m, uint64_t) { m.PushLine(); }},
         {'X', 4, kText},
-        {'T', 4, kText},     // BINSTRING: Python 2 writes keys so
+        {'T', 4, kText},     // BINSTRING: keys of Python 2
         {'U', 1, kText},     // SHORT_BINSTRING
         {'\x8c', 1, kText},  // SHORT_BINUNICODE
         {'\x8d', 8, kText},  // BINUNICODE8
@@ -297,8 +297,8 @@ class Machine {
   Pickle pickle_;
   std::vector<Value*> stack_;
   std::vector<size_t> marks_;  // heights of the stack
-  size_t joined_left_;         // bytes that further names may have
-  size_t members_left_;        // keys and values that further dictionaries may be made of
+  size_t joined_left_;         // bytes left for joined names
+  size_t members_left_;        // keys and values left for dictionaries
   std::unordered_map<uint64_t, Value*> memo_;
 };
 

@@ -1,5 +1,4 @@
-// Reads pickles, which anyone may have written, as values. It neither calls nor looks up anything
-// that they name.
+// Parses untrusted pickles into plain values. Never calls or looks up anything that a pickle names.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +11,7 @@ namespace shardinit::dcp {
 
 struct Value {
   enum class Kind {
-    kNone,        // Also stands for what is not told apart here: floats, bytes, sets.
+    kNone,        // also floats, bytes and sets
     kBool,        // `number`
     kInt,         // `number`
     kText,        // `text`
@@ -20,19 +19,19 @@ struct Value {
     kList,        // `items`
     kDict,        // `items`: key, value, key, value, …
     kGlobal,      // `text`: `torch.float32`
-    kObject,      // `items`: what is called, its arguments, and then the states that it is given
+    kObject,      // `items`: the callable, its arguments, then the states it is given
     kPersistent,  // `items`: its id
   };
 
-  // Returns an item of a tuple, list, object or id; null: it is something else, or has no such
-  // item.
+  // Returns an item of a tuple, list, object or id. Returns null for other values, or if the item
+  // does not exist.
   const Value* At(size_t index) const;
-  // Returns the value of the last key in a dict that is this text; null: there is none, or it is no
-  // dict.
+  // Returns the value of the last key in a dict that equals `key`. Returns null if the key does not
+  // exist, or if the value is not a dict.
   const Value* Find(std::string_view key) const;
-  // Returns what an object is called or made by: `torch.Size`. It is empty for other values.
+  // Returns the name of an object's callable, such as `torch.Size`; empty for other values.
   std::string_view Maker() const;
-  // Returns the state that an object was given last; null: there is none.
+  // Returns the last state that an object was given, or null.
   const Value* State() const;
   bool IsText(std::string_view wanted) const { return kind == Kind::kText && text == wanted; }
 
@@ -40,17 +39,18 @@ struct Value {
   int64_t number = 0;
   std::string text = {};
   std::vector<Value*> items = {};
-  std::vector<Value*> held = {};  // what is added to an object, as to a container of a class
+  std::vector<Value*> held = {};  // items added to an object; keyword arguments
 };
 
-// Owns all values. They may hold one another, and themselves.
+// Owns all values. Values may contain one another, and themselves.
 struct Pickle {
   std::deque<Value> values;
   const Value* root = nullptr;
-  size_t bytes = 0;  // The pickle has so many of the bytes that were given.
+  size_t bytes = 0;  // the pickle's length within the given bytes
 };
 
-// Throws Error (kRefused) that names `path` if it is damaged, or has what checkpoints do not have.
+// Throws Error (kRefused) that names `path` if the pickle is damaged, or has anything that
+// checkpoints do not have.
 Pickle ReadPickle(std::string_view bytes, const std::string& path);
 
 }  // namespace shardinit::dcp

@@ -24,7 +24,7 @@ Datatype MakeText(size_t size) {
   return type;
 }
 
-// Returns what `known` has for the key, which is made first if it is not there.
+// Returns the value of the key in `known`, and makes it first if it is missing.
 template <typename Key, typename Value, typename Make>
 hid_t Find(std::map<Key, Value>& known, const Key& key, Make make) {
   const auto found = known.find(key);
@@ -39,8 +39,8 @@ FileProperties::FileProperties(H5F_libver_t high, int64_t datasets)
   Require(H5Pset_libver_bounds(access, H5F_LIBVER_V18, high), "set the format's version");
   Require(H5Pset_fclose_degree(access, H5F_CLOSE_SEMI), "set how files close");
   Require(H5Pset_alignment(access, kAlignFrom, kAlignment), "set the alignment");
-  // Metadata in few large pieces costs half the space. The pieces are no larger than needed, so
-  // that small files stay small.
+  // A few large metadata blocks cost half the space. Blocks are only as large as needed, so that
+  // small files stay small.
   const auto block = std::bit_ceil(
       static_cast<uint64_t>(std::clamp<int64_t>(datasets * 640, 2048, int64_t{1} << 20)));
   Require(H5Pset_meta_block_size(access, block), "set the metadata's block size");
@@ -124,7 +124,7 @@ void AttributeWriter::Texts(const char* name, const std::vector<std::string>& te
   Write(name, type, type, line, texts.empty() ? nullptr : bytes.data());
 }
 
-// An empty dataspace has no data.
+// `data` is null for an empty dataspace.
 void AttributeWriter::Write(const char* name, hid_t file_type, hid_t memory_type, hid_t space,
                             const void* data) {
   Attribute attribute(H5Acreate2(object_, name, file_type, space, H5P_DEFAULT, H5P_DEFAULT),
@@ -164,7 +164,7 @@ hid_t GroupStack::Open(const std::string& dataset, std::string* name) {
 namespace {
 
 hid_t StandardType(DType dtype) {
-  // HDF5's names are variables, which have their values once it has started.
+  // HDF5's names are variables, which are set once HDF5 has started.
   const std::pair<DType, hid_t> types[] = {
       {DType::f32, H5T_IEEE_F32LE}, {DType::f64, H5T_IEEE_F64LE},   {DType::i8, H5T_STD_I8LE},
       {DType::i16, H5T_STD_I16LE},  {DType::i32, H5T_STD_I32LE},    {DType::i64, H5T_STD_I64LE},
@@ -204,7 +204,7 @@ std::string LastReason() {
         return 0;
       },
       &reason);
-  // The system's own reason stands somewhere in a paragraph of addresses.
+  // The system's own reason is somewhere in a paragraph of addresses.
   constexpr std::string_view kMark = "error message = '";
   if (const size_t start = reason.find(kMark); start != reason.npos) {
     const size_t text = start + kMark.size();
@@ -216,7 +216,7 @@ std::string LastReason() {
 void Fail(const std::string& doing) {
   const std::string reason = LastReason();
   ExitCode code = ExitCode::kWorld;
-  // SystemError() gives these errors their own code.
+  // These errors have their own code in SystemError().
   for (const int error : {EROFS, EOPNOTSUPP, ENOSYS}) {
     if (reason == strerror(error)) code = SystemError(doing, "", error).code();
   }

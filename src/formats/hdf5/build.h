@@ -1,6 +1,6 @@
-// The parts that HDF5 files are built of: properties that give the same bytes everywhere, groups
-// and attributes. Every id in this folder lives in a Handle, so that no path leaks one and no
-// call's failure goes unnoticed.
+// Builds parts of HDF5 files: properties that give the same bytes everywhere, groups and
+// attributes. A Handle owns each id in this folder, so no path leaks one and no failed call goes
+// unnoticed.
 #pragma once
 
 #include <hdf5.h>
@@ -18,10 +18,11 @@
 
 namespace shardinit::hdf5 {
 
-// Returns HDF5's own account of its last failure, innermost cause first.
+// Returns HDF5's description of the innermost cause of its last failure.
 std::string LastReason();
 
-// Throws Error (kWorld): "HDF5 cannot `doing`: its reason".
+// Throws Error: "HDF5 cannot `doing`: its reason". The exit code is kWorld, or SystemError()'s code
+// for some errors.
 [[noreturn]] void Fail(const std::string& doing);
 
 inline void Require(herr_t status, const char* doing) {
@@ -44,7 +45,7 @@ class Handle {
   }
   operator hid_t() const { return id_; }
 
-  // Writers call this, since a close can be the first to fail.
+  // Writers call this because closing may be the first call that fails.
   void Close(const char* doing) { Require(CloseId(std::exchange(id_, H5I_INVALID_HID)), doing); }
 
  private:
@@ -59,8 +60,8 @@ using Dataspace = Handle<H5Sclose>;
 using Datatype = Handle<H5Tclose>;
 using PropertyList = Handle<H5Pclose>;
 
-// These make the bytes of a file the same everywhere: they bound the format's version, and no
-// object has times.
+// These make a file's bytes the same everywhere: they bound the format's version and turn off
+// object times.
 struct FileProperties {
   FileProperties(H5F_libver_t high, int64_t datasets);
   PropertyList access, create;
@@ -71,21 +72,21 @@ void CloseFile(File& file);
 PropertyList DatasetProperties();
 Dataspace SpaceOf(const Shape& shape);
 
-// Returns the HDF5 type of an element type.
+// Returns the HDF5 type of an element type. A bool is a uint8.
 //
-// Builds floats of less than 32 bits field by field: HDF5 1.10 does not know them, and HDF5 2
+// Builds floats of less than 32 bits field by field, because HDF5 1.10 does not know them. HDF5 2
 // recognizes the results as its own H5T_FLOAT_BFLOAT16LE, H5T_IEEE_F16LE, H5T_FLOAT_F8E4M3 and
-// H5T_FLOAT_F8E5M2. A bool is a uint8.
+// H5T_FLOAT_F8E5M2.
 Datatype TypeOf(DType dtype);
 
-// Types and dataspaces that a file's datasets and attributes have in common. To make one takes
-// HDF5 longer than to use it, and a file may have a million attributes.
+// Caches types and dataspaces that a file's datasets and attributes share. HDF5 takes longer to
+// make one than to use it, and a file may have a million attributes.
 class Kinds {
  public:
   hid_t ElementOf(DType dtype);
-  hid_t TextOf(size_t size);  // H5T_VARIABLE: of any length
+  hid_t TextOf(size_t size);  // H5T_VARIABLE for any length
   hid_t Scalar();
-  hid_t LineOf(size_t length);  // An empty list has no extent, so it is an empty dataspace.
+  hid_t LineOf(size_t length);  // An empty list has no extent, so its dataspace is empty.
 
  private:
   std::map<DType, Datatype> elements_;
@@ -96,17 +97,18 @@ class Kinds {
 
 class AttributeWriter {
  public:
-  // `kinds` must outlive it.
+  // `kinds` must outlive the writer.
   AttributeWriter(hid_t object, Kinds& kinds) : object_(object), kinds_(kinds) {}
 
   void Text(const char* name, std::string_view text);
-  // Writes text for readers that take no other kind. It lies in a heap of the file.
+  // Writes text of variable length, for readers that accept no other kind. HDF5 stores it in a heap
+  // of the file.
   void VariableText(const char* name, const std::string& text);
   void Integer(const char* name, int64_t value);
-  // Does what Integer does, but with an unsigned type from 2^63 on.
+  // Does what Integer() does, but uses an unsigned type from 2^63 on.
   void Natural(const char* name, uint64_t value);
   void Integers(const char* name, const std::vector<int64_t>& values);
-  // Pads each text with zero bytes to the longest.
+  // Pads texts with zero bytes to the longest.
   void Texts(const char* name, const std::vector<std::string>& texts);
 
  private:
@@ -116,13 +118,13 @@ class AttributeWriter {
   Kinds& kinds_;
 };
 
-// Makes groups one by one, without times (H5Pset_create_intermediate_group would give them some),
-// and keeps them open while the next dataset needs them.
+// Makes groups one by one, without times (H5Pset_create_intermediate_group would add them), and
+// keeps them open while the next dataset needs them.
 class GroupStack {
  public:
   explicit GroupStack(hid_t file);
 
-  // Returns the group that holds the dataset `/a/b/name`, and sets `*name` to `name`.
+  // Returns the group of the dataset `/a/b/name`, and sets `*name` to `name`.
   hid_t Open(const std::string& dataset, std::string* name);
 
  private:

@@ -21,10 +21,10 @@ constexpr unsigned kArchitecture = AUDIT_ARCH_X86_64;
 #elif defined(__aarch64__)
 constexpr unsigned kArchitecture = AUDIT_ARCH_AARCH64;
 #else
-constexpr unsigned kArchitecture = 0;  // Calls have numbers that nobody has looked at.
+constexpr unsigned kArchitecture = 0;  // Nobody has checked its call numbers.
 #endif
 
-// Calls that can do no harm, whatever their arguments are.
+// Calls that are harmless, whatever their arguments are.
 constexpr unsigned kHarmless[] = {
     SYS_read,          SYS_pread64,      SYS_readv,        SYS_lseek,          SYS_fstat,
     SYS_close,         SYS_munmap,       SYS_mremap,       SYS_madvise,        SYS_brk,
@@ -38,7 +38,7 @@ constexpr unsigned OffsetOf(int argument) {
                                low);
 }
 
-// A program of the kernel's packet filter: it looks at a call and returns what becomes of it.
+// A program of the kernel's packet filter, which decides what happens to each call.
 class Filter {
  public:
   Filter() {
@@ -51,7 +51,7 @@ class Filter {
     code_.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1));
     Return(SECCOMP_RET_ALLOW);
   }
-  // Allows the call if these bits of this argument, which has 32, are those of `value`.
+  // Allows the call if these bits of this 32-bit argument equal `value`.
   void AllowIf(unsigned call, int argument, unsigned bits, unsigned value) {
     code_.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 5));
     Load(OffsetOf(argument));
@@ -83,12 +83,12 @@ void Confine(int out) {
   if (kArchitecture == 0) return;
   Filter filter;
   for (const unsigned call : kHarmless) filter.Allow(call);
-  // Memory that code could be run from is refused.
+  // Refuse executable memory.
   filter.AllowIf(SYS_mmap, 2, PROT_EXEC, 0);
   filter.AllowIf(SYS_mprotect, 2, PROT_EXEC, 0);
   filter.AllowIf(SYS_write, 0, ~0U, static_cast<unsigned>(out));
   filter.AllowIf(SYS_prlimit64, 0, ~0U, 0);                         // limits of this process
-  filter.AllowIf(SYS_newfstatat, 3, AT_EMPTY_PATH, AT_EMPTY_PATH);  // what fstat() calls
+  filter.AllowIf(SYS_newfstatat, 3, AT_EMPTY_PATH, AT_EMPTY_PATH);  // fstat() calls it
   filter.Install();
 }
 

@@ -1,12 +1,12 @@
-// Takes from a process what a reader of a file does not need.
+// Restricts a process to the system calls that reading a file needs.
 #pragma once
 
 namespace shardinit::hdf5 {
 
-// From here on the kernel refuses this process every call but those that read open descriptors,
-// write to `out`, take memory that no code can be run from, and end the process. So a bug that a
-// hostile file reaches can start no program, open no file, reach no network, change no name and
-// signal nobody. A kernel without seccomp filters changes nothing.
+// Makes the kernel refuse this process all calls except to read open descriptors, write to `out`,
+// allocate memory that is not executable, and exit. A bug that a hostile file triggers then cannot
+// start programs, open files, use the network, change names or send signals. Has no effect without
+// the kernel's seccomp filters.
 void Confine(int out);
 
 }  // namespace shardinit::hdf5

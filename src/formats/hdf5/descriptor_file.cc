@@ -13,7 +13,7 @@
 namespace shardinit::hdf5 {
 
 struct DescriptorDriver : Driver<DescriptorFile> {
-  // A file that the first one names would be this one again.
+  // Refuses to open a second file, because the driver would read the first one again.
   static H5FD_t* Open(const char*, unsigned flags, hid_t access, haddr_t) {
     DescriptorFile* const file = TargetOf(access);
     if (file->is_open_ || (flags & (H5F_ACC_RDWR | H5F_ACC_TRUNC | H5F_ACC_CREAT)) != 0) {
@@ -47,7 +47,7 @@ struct DescriptorDriver : Driver<DescriptorFile> {
         offset < size ? static_cast<size_t>(std::min<haddr_t>(bytes, size - offset)) : 0;
     std::memset(static_cast<char*>(out) + there, 0, bytes - there);
     if (there == 0 || ReadAll(file.fd_, out, there, static_cast<int64_t>(offset))) return 0;
-    // A file that became shorter has no errno.
+    // If the file became shorter, errno is not set.
     if (file.error_ == 0) file.error_ = errno != 0 ? errno : EIO;
     return -1;
   }

@@ -1,5 +1,5 @@
-// A file that HDF5 reads through a descriptor that is open already: it opens nothing itself, and
-// what the system says of a failed read is kept, which HDF5's own driver puts into a text.
+// Lets HDF5 read a file through an open descriptor, so that HDF5 itself opens nothing. Keeps the
+// errno of a failed read, which HDF5's own driver only formats into a text.
 #pragma once
 
 #include <cstdint>

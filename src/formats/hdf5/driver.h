@@ -1,5 +1,5 @@
-// The common part of the drivers through which HDF5 asks for bytes (`H5FD_class_t`). Nothing may be
-// thrown through a driver.
+// Implements the common part of the drivers through which HDF5 reads and writes bytes
+// (`H5FD_class_t`). Drivers must not throw.
 #pragma once
 
 #include <hdf5.h>
@@ -13,8 +13,7 @@
 
 namespace shardinit::hdf5 {
 
-// A driver of files that a Target has, which has a member `size_`. A property list holds the
-// address of the Target.
+// A driver for a Target, which has a member `size_`. A property list holds the Target's address.
 template <typename Target>
 struct Driver {
   H5FD_t base;  // HDF5's own part
@@ -35,7 +34,7 @@ struct Driver {
     return 0;
   }
 
-  // Returns a class of drivers that has what all of them share. `number` tells them apart.
+  // Returns a driver class with the common members. `number` distinguishes classes.
   static H5FD_class_t ClassOf(const char* name, [[maybe_unused]] int number) {
     H5FD_class_t driver = {};
 #ifdef H5FD_CLASS_VERSION

@@ -8,8 +8,8 @@
 namespace shardinit::hdf5 {
 namespace {
 
-// A bool is an enumeration of bytes. A bf16 is two bytes of no type, which Keras's `dtype` names:
-// h5py would read HDF5's own bf16 as f32, 100 times slower.
+// A bool is an enumeration of bytes. A bf16 is two untyped bytes, and Keras's attribute `dtype`
+// names the type: h5py would read HDF5's own bf16 as f32, 100 times slower.
 Datatype NumPyTypeOf(DType dtype) {
   if (dtype == DType::bf16) {
     Datatype type(H5Tcreate(H5T_OPAQUE, 2), "make a type");
@@ -26,7 +26,7 @@ Datatype NumPyTypeOf(DType dtype) {
   return TypeOf(dtype);
 }
 
-// `alignment` is that of all that is allocated. Nothing shares a block with small datasets.
+// `alignment` applies to everything that is allocated. Small datasets share no block with anything.
 FileProperties PropertiesFor(const std::vector<FileBox>& boxes, hsize_t alignment) {
   FileProperties properties(H5F_LIBVER_V18, static_cast<int64_t>(boxes.size()));
   Require(H5Pset_alignment(properties.access, 1, alignment), "set the alignment");
@@ -34,7 +34,7 @@ FileProperties PropertiesFor(const std::vector<FileBox>& boxes, hsize_t alignmen
   return properties;
 }
 
-// Creates the datasets without their storage.
+// Creates the datasets without allocating storage.
 void CreateDatasets(MemoryFile& memory, const std::vector<FileBox>& boxes, DatasetNames names) {
   File file = memory.Create(PropertiesFor(boxes, 1));
   const PropertyList create = DatasetProperties();
@@ -58,7 +58,7 @@ void CreateDatasets(MemoryFile& memory, const std::vector<FileBox>& boxes, Datas
   CloseFile(file);
 }
 
-// Allocates storage by writing the first element.
+// Allocates storage by writing the first element. Returns its offset.
 int64_t Allocate(hid_t file, const FileBox& box, const std::string& name) {
   Dataset dataset(H5Dopen2(file, name.c_str(), H5P_DEFAULT), "open a dataset");
   const Dataspace space(H5Dget_space(dataset), "read a dataspace");
@@ -77,7 +77,7 @@ int64_t Allocate(hid_t file, const FileBox& box, const std::string& name) {
   return static_cast<int64_t>(offset);
 }
 
-// Allocates storage for all of these, behind what is there.
+// Allocates storage for all boxes, after the existing contents.
 void Allocate(MemoryFile& memory, std::span<FileBox> boxes, DatasetNames names,
               const FileProperties& properties) {
   File file = memory.Open(properties);
@@ -91,8 +91,8 @@ FileLayout LayOutKerasFile(std::string path, std::vector<FileBox> boxes, Dataset
   MemoryFile memory;
   CreateDatasets(memory, boxes, names);
   SortByAlignment(&boxes);
-  // The first box is on a page and the others follow without gaps: HDF5 has one alignment for as
-  // long as the file is open.
+  // The first box is on a page and the others follow without gaps. HDF5 has one alignment while the
+  // file is open, so open it twice.
   constexpr hsize_t kPage = 4096;
   Allocate(memory, {boxes.data(), 1}, names, PropertiesFor(boxes, kPage));
   Allocate(memory, std::span(boxes).subspan(1), names, PropertiesFor(boxes, 1));

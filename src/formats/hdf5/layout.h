@@ -1,16 +1,15 @@
-// The names that the writer and the readers of rank files share. The whole format is in
-// shardinit-format(5).
+// Defines names that the writer and the readers of rank files share; see shardinit-format(5).
 #pragma once
 
 namespace shardinit::hdf5 {
 
-// These attributes belong to a dataset.
+// Attributes of a dataset.
 inline constexpr char kPath[] = "path";
 inline constexpr char kDType[] = "dtype";
 inline constexpr char kGlobalShape[] = "global_shape";
 inline constexpr char kOffset[] = "offset";
 
-// These attributes belong to the file's root group.
+// Attributes of the file's root group.
 inline constexpr char kFormatVersionName[] = "format_version";
 inline constexpr char kContractVersionName[] = "contract_version";
 inline constexpr char kEngine[] = "engine";
@@ -22,8 +21,8 @@ inline constexpr char kMeshShape[] = "mesh_shape";
 inline constexpr char kCoordinate[] = "coordinate";
 inline constexpr char kPlanSha256[] = "plan_sha256";
 
-// Datasets from this size on start at a multiple of kAlignment, so that their data can be written
-// with O_DIRECT.
+// Datasets from this size on start at a multiple of kAlignment, so that O_DIRECT can write their
+// data.
 inline constexpr long long kAlignFrom = 65536;
 inline constexpr long long kAlignment = 4096;
 

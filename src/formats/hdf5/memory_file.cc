@@ -24,7 +24,8 @@ struct MemoryDriver : Driver<MemoryFile> {
     delete Of(driver);
     return 0;
   }
-  // These flags equal those of HDF5's driver for files, since they decide where things lie.
+  // These flags equal the flags of HDF5's file driver, because they decide where everything is
+  // placed.
   static herr_t Query(const H5FD_t*, unsigned long* flags) {
     *flags = H5FD_FEAT_AGGREGATE_METADATA | H5FD_FEAT_ACCUMULATE_METADATA | H5FD_FEAT_DATA_SIEVE |
              H5FD_FEAT_AGGREGATE_SMALLDATA;
@@ -69,7 +70,7 @@ struct MemoryDriver : Driver<MemoryFile> {
 };
 
 PropertyList MemoryFile::AccessFor(const FileProperties& properties) {
-  // HDF5 1.10 crashes if it cannot get the memory of its caches, a few MB: better to fail here.
+  // HDF5 1.10 crashes if it cannot allocate its caches, a few MB. Fail here instead.
   constexpr size_t kForHdf5 = 16 << 20;
   const std::unique_ptr<char, void (*)(void*)> probe(static_cast<char*>(std::malloc(kForHdf5)),
                                                      std::free);
@@ -122,7 +123,7 @@ void MemoryFile::TakeTexts(int64_t begin, int64_t end, std::vector<FileText>* te
         const size_t last = bytes.find_last_not_of('\0');
         const size_t skipped = static_cast<size_t>(from - start) + first;
         texts->push_back({start + static_cast<int64_t>(skipped), {}});
-        // Most pages are taken whole, and are not copied.
+        // Most pages are taken whole, without a copy.
         if (to == start + kPage && first == 0 && from == start) {
           page.resize(last + 1);
           texts->back().bytes = std::move(page);

@@ -1,5 +1,5 @@
-// A file that HDF5 writes into memory. HDF5 writes metadata alone, so it is small however large the
-// file is.
+// Lets HDF5 write a file into memory. HDF5 writes only metadata, so this takes little memory even
+// for large files.
 #pragma once
 
 #include <map>
@@ -11,15 +11,15 @@
 
 namespace shardinit::hdf5 {
 
-// HDF5's files must be closed before it is destroyed.
+// HDF5's files must be closed before the MemoryFile is destroyed.
 class MemoryFile {
  public:
   File Create(const FileProperties& properties);
-  File Open(const FileProperties& properties);  // Opens it once more, after it was closed.
+  File Open(const FileProperties& properties);  // Reopens it after it was closed.
 
   int64_t size() const { return size_; }
-  // Takes out what is in the file beside `boxes`, which HDF5 has given their places: all else is
-  // zeros. The bytes are no longer in here then.
+  // Moves everything but `boxes` out of the file; HDF5 has already placed the boxes. All other
+  // bytes are zeros.
   FileLayout Take(std::string path, std::vector<FileBox> boxes);
 
  private:
@@ -31,11 +31,11 @@ class MemoryFile {
   PropertyList AccessFor(const FileProperties& properties);
   void Read(int64_t offset, int64_t bytes, char* out) const;
   void Write(int64_t offset, int64_t bytes, const char* in);
-  // Appends the bytes from `begin` to `end` as texts, each without zeros at its ends, and none for
-  // a page where all are zeros. Forgets all pages before `end`.
+  // Appends the bytes from `begin` to `end` as texts, one for each page that is not all zeros.
+  // Trims zeros at both ends of each text. Drops all pages before `end`.
   void TakeTexts(int64_t begin, int64_t end, std::vector<FileText>* texts);
 
-  std::map<int64_t, std::string> pages_;  // By offset; absent pages are zeros.
+  std::map<int64_t, std::string> pages_;  // by offset; missing pages are zeros
   int64_t size_ = 0;
 };
 

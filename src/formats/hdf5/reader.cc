@@ -40,7 +40,7 @@ template <typename... T>
   throw Error(ExitCode::kRefused, fmt::format(what, std::forward<T>(of)...));
 }
 
-// An attribute with what says whether it may be read.
+// An attribute, with the properties that decide whether it may be read.
 struct OpenAttribute {
   OpenAttribute(hid_t object, const char* name)
       : attribute(H5Aopen(object, name, H5P_DEFAULT), "open an attribute"),
@@ -77,7 +77,7 @@ std::string ReadText(hid_t object, const char* name) {
   return text.substr(0, text.find('\0'));
 }
 
-// Reads integers as a memory type `T`; values that it lacks become the nearest one it has.
+// Reads integers as a memory type `T`; clamps values that `T` lacks.
 template <typename T>
 std::vector<T> ReadList(hid_t object, const char* name, hid_t memory_type) {
   const OpenAttribute opened(object, name);
@@ -114,8 +114,9 @@ std::vector<std::string> ReadTexts(hid_t object, const char* name) {
   return texts;
 }
 
-// HDF5 finds an unlimited extent by looking into all sources, whose names a file may make up
-// (`w-%b.h5`). It opens them when it is asked for the dataset's dataspace.
+// Returns whether a selection is unlimited. HDF5 finds an unlimited extent by looking into all
+// sources, whose names a file may generate (`w-%b.h5`). It opens them when it is asked for the
+// dataset's dataspace.
 bool IsUnlimited(hid_t selection) {
   if (H5Sget_select_type(selection) != H5S_SEL_HYPERSLABS ||
       H5Sis_regular_hyperslab(selection) <= 0) {
@@ -141,7 +142,7 @@ void RefuseUnlimited(hid_t create, const std::string& path) {
   }
 }
 
-// Walks groups by hard links only; a soft or external link is refused unread.
+// Walks groups by hard links only; refuses soft and external links unread.
 class Lister {
  public:
   Lister(JsonWriter& out, size_t most) : out_(out), most_(most) {}
@@ -154,7 +155,7 @@ class Lister {
   }
 
  private:
-  // Gets all names at once: to look for the i-th name, HDF5 sorts them all.
+  // Returns all names at once: to find the i-th name, HDF5 would sort them all.
   std::vector<std::string> NamesIn(hid_t group) {
     std::vector<std::string> names;
     const H5L_iterate_t add = [](hid_t, const char* name, const H5L_info_t*, void* to) {
@@ -258,19 +259,19 @@ std::string Describe(DescriptorFile& input, size_t most) {
   return out.Finish();
 }
 
-// An answer begins with a byte that says which kind it is: a description, why the file is refused,
-// or the errno of a read that failed.
+// An answer begins with a byte for its kind: a description, the reason for a refusal, or the errno
+// of a failed read.
 constexpr char kDescription = '+', kRefusal = '-', kFailure = '!';
 
 // Does all of the child's work.
 [[noreturn]] void Answer(int fd, int64_t size, int out, size_t most) {
-  Limit(RLIMIT_CPU, 20, 21);  // The first one sends SIGXCPU, the second SIGKILL.
+  Limit(RLIMIT_CPU, 20, 21);  // The first limit sends SIGXCPU, the second SIGKILL.
   Limit(RLIMIT_FSIZE, 0);
   Limit(RLIMIT_CORE, 0);
   DescriptorFile input(fd, size);
   std::string answer;
   try {
-#ifndef SHARDINIT_SANITIZED  // A sanitizer alone takes more, of memory, of files and of calls.
+#ifndef SHARDINIT_SANITIZED  // A sanitizer needs more memory, files and calls.
     // Nothing can be opened: no source, link, plugin or FIFO that the file names.
     Limit(RLIMIT_NOFILE, 0);
     Limit(RLIMIT_AS, rlim_t{1} << 30);
@@ -278,7 +279,7 @@ constexpr char kDescription = '+', kRefusal = '-', kFailure = '!';
 #endif
     answer = kDescription + Describe(input, most);
   } catch (const std::bad_alloc&) {
-    // This needs no memory. A text that would be too long ends as a refusal before.
+    // This allocates no memory. A text that would be too long was refused earlier.
     answer = kFailure + std::to_string(ENOMEM);
   } catch (const std::exception& e) {
     answer = input.error() != 0 ? kFailure + std::to_string(input.error())
@@ -294,17 +295,17 @@ constexpr char kDescription = '+', kRefusal = '-', kFailure = '!';
 }
 
 // Returns the most bytes of a description. A dataset of this tool takes more bytes in its file than
-// in the text about it, but links that lead to the same groups again and again make a text of any
+// in the description. But links that lead to the same groups repeatedly can make a text of any
 // length.
 size_t MostText(int64_t file_size) {
   return std::min(size_t{1} << 30, (size_t{1} << 20) + 4 * static_cast<size_t>(file_size));
 }
 
-// The bytes that came through the pipe, and how that ended.
+// The bytes that came through the pipe, and how reading ended.
 struct Answered {
   std::string text;
-  bool is_whole = false;  // else it has over `most` bytes, or does not end in time
-  int error = 0;          // errno of a failure of the pipe itself
+  bool is_whole = false;  // false if it has over `most` bytes or does not end in time
+  int error = 0;          // errno if the pipe itself failed
 };
 
 Answered Receive(int in, size_t most, std::chrono::milliseconds time) {
@@ -343,12 +344,12 @@ std::string DescribeFile(const std::string& path, std::chrono::milliseconds time
   const pid_t child = fork();
   if (child < 0) throw SystemError("start a process to read", path);
   if (child == 0) {
-    // If the parent is killed, no reader is left, and the child's write ends.
+    // If the parent is killed, the pipe has no reader left, and the child's write ends.
     close(in.get());
     Answer(fd.get(), info.st_size, out.get(), most);
   }
   out.Close();
-  // The last dataset may be over the limit by its own length, and is refused by the child.
+  // The last dataset may exceed the limit by its own length, and the child refuses it.
   const Answered answered = Receive(in.get(), most + (size_t{1} << 20), time);
   const std::string& answer = answered.text;
   if (!answered.is_whole) kill(child, SIGKILL);
@@ -357,7 +358,7 @@ std::string DescribeFile(const std::string& path, std::chrono::milliseconds time
   }
   ThrowIfInterrupted();
   if (answered.error != 0) throw SystemError("read", path, answered.error);
-  // The limits on the child end it by other signals.
+  // The child's limits end it by other signals.
   if (answered.is_whole && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
     throw Error(ExitCode::kWorld, fmt::format("the process that reads `{}` was killed", path),
                 "if memory was short, run the same command where there is more");
@@ -369,7 +370,7 @@ std::string DescribeFile(const std::string& path, std::chrono::milliseconds time
     throw SystemError("read", path, ParseNumber<int>(answer.substr(1)).value_or(EIO));
   }
   if (answer[0] != kDescription) Refuse("`{}` is refused: {}", path, answer.substr(1));
-  // By now the file may control the child.
+  // The file may control the child by now.
   if (!nlohmann::json::accept(answer.begin() + 1, answer.end())) {
     Refuse("`{}` is refused: reading it gave no description", path);
   }

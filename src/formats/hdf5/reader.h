@@ -1,4 +1,4 @@
-// Reads what is in an HDF5 file, without trusting it.
+// Lists the contents of untrusted HDF5 files.
 #pragma once
 
 #include <chrono>
@@ -7,15 +7,17 @@
 namespace shardinit::hdf5 {
 
 // Returns the datasets and file attributes of `path` as JSON. A child process with little memory
-// and `time` makes it, since a hostile file can make HDF5 crash, loop or wait. The child opens
-// nothing, reads no data and follows no link to another file. Throws Error: kWorld if the file
-// cannot be read or something else killed the child, kRefused if it is no HDF5 file, holds what no
-// checkpoint of this tool holds, ended the child, or has a description much longer than itself.
+// and `time` reads the file, because a hostile file can make HDF5 crash, loop or wait. The child
+// opens nothing, reads no data and follows no link to another file.
+//
+// Throws Error (kWorld) if the file cannot be read or something else killed the child. Throws Error
+// (kRefused) if the file is not HDF5, has content that no checkpoint of this tool has, ended the
+// child, or has a description much longer than itself.
 std::string DescribeFile(const std::string& path,
                          std::chrono::milliseconds time = std::chrono::minutes(1));
 
-// Silences HDF5's own printing, forbids plugins and drops the environment variables that would
-// change what it reads and writes. Call it once, early.
+// Silences HDF5, forbids plugins, and unsets environment variables that change what HDF5 reads and
+// writes. Call it once, early.
 void SetUpLibrary();
 
 }  // namespace shardinit::hdf5

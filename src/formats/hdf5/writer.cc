@@ -16,7 +16,7 @@ namespace shardinit::hdf5 {
 namespace {
 
 void SelectBox(hid_t space, const Box& box) {
-  if (box.shape.empty()) return;  // A scalar is selected whole.
+  if (box.shape.empty()) return;  // A scalar is always selected whole.
   const std::vector<hsize_t> offset(box.offset.begin(), box.offset.end());
   const std::vector<hsize_t> shape(box.shape.begin(), box.shape.end());
   Require(H5Sselect_hyperslab(space, H5S_SELECT_SET, offset.data(), nullptr, shape.data(), nullptr),
@@ -79,11 +79,10 @@ FileLayout LayOutRank(const Plan& plan, const RankPlan& rank, const Digest& plan
 }
 
 FileLayout LayOutIndex(std::string path, const Plan& plan, const Digest& plan_sha256) {
-  // Virtual datasets came with HDF5 1.10.
+  // HDF5 1.10 introduced virtual datasets.
   const FileProperties properties(H5F_LIBVER_V110, static_cast<int64_t>(plan.graph.tensors.size()));
-  // Otherwise the lists of sources of all datasets stay in memory to the end, 2 kB a box. Eviction
-  // takes time for each dataset that is in the file already, so it is off where the lists are
-  // short.
+  // Otherwise the source lists of all datasets stay in memory to the end, 2 kB a box. Eviction
+  // takes time for each dataset that is already in the file, so it is off if the lists are short.
   const bool long_lists = plan.boxes > 16 * static_cast<int64_t>(plan.graph.tensors.size());
   Require(H5Pset_evict_on_close(properties.access, long_lists), "keep the cache small");
   MemoryFile memory;
@@ -100,13 +99,13 @@ FileLayout LayOutIndex(std::string path, const Plan& plan, const Digest& plan_sh
       auto of = properties_of.find(tensor.dtype());
       if (of == properties_of.end()) {
         of = properties_of.emplace(tensor.dtype(), DatasetProperties()).first;
-        // A missing piece must not read as plausible numbers.
+        // A missing piece must not look like plausible numbers.
         uint8_t missing[8];
         EncodeMissing(tensor.dtype(), missing);
         Require(H5Pset_fill_value(of->second, type, missing), "set the fill value");
       }
       const PropertyList& create = of->second;
-      // This forgets the boxes of the last tensor: the list is as if it were new.
+      // This removes the boxes of the previous tensor from the list.
       Require(H5Pset_layout(create, H5D_CONTIGUOUS), "set the layout");
       const Dataspace whole = SpaceOf(tensor.shape());
       plan.ShardingOf(tensor).ForEachBox([&](int64_t rank, size_t part, const Box& box) {

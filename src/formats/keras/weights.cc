@@ -1,6 +1,6 @@
-// Lays out what Keras's `save_weights` makes: an HDF5 file in which the variables of a layer are
-// datasets 0, 1, … of the group `vars` under the layer's path; or several such files, and a JSON
-// file that says which layer is in which.
+// Lays out the files of Keras's `save_weights`. In an HDF5 file, the variables of a layer are
+// datasets 0, 1, … of the group `vars` under the layer's path. If there are several such files, a
+// JSON file lists the file of each layer.
 #include <fmt/format.h>
 
 #include <map>
@@ -15,14 +15,14 @@
 namespace shardinit {
 namespace {
 
-// Returns -1 if it is no number as Keras writes them.
+// Returns -1 unless `part` is a number as Keras writes it.
 int64_t NumberIn(std::string_view part) {
   const int64_t number = ParseNumber<int64_t>(part).value_or(-1);
   return number >= 0 && (part.size() == 1 || part[0] != '0') ? number : -1;
 }
 
-// Keras counts layers of one name as `dense`, `dense_1`, …, and `repeat` counts them as `dense.0`,
-// `dense.1`, …: a number within a path becomes part of the name before it.
+// Keras counts layers of one name as `dense`, `dense_1`, …; `repeat` counts them as `dense.0`,
+// `dense.1`, …. A number within a path becomes part of the name before it.
 std::string VariablePath(const Tensor& tensor) {
   std::string path;
   for (std::string_view rest = tensor.path();;) {
@@ -38,7 +38,7 @@ std::string VariablePath(const Tensor& tensor) {
 
 std::string_view GroupOf(std::string_view path) { return path.substr(0, path.rfind('/')); }
 
-// Complains of the tensors of which something is `wrong`: names the first, and counts all.
+// Collects the tensors with one kind of fault: names the first, and counts all.
 struct Complaint {
   std::string about, hint;
   int64_t count = 0;
@@ -57,7 +57,7 @@ void CheckVariables(const std::vector<const Tensor*>& tensors) {
   Complaint path{"",
                  "paths there are like `layers.dense.vars.0`: name tensors so, or by a layout; "
                  "shardinit-export(1) says how to list those of a model"};
-  // Keras writes fp8 as bytes of no type, and then cannot read them.
+  // Keras writes fp8 as untyped bytes, which it cannot read back.
   Complaint dtype{"", "give it another dtype, or leave it out with `--only`"};
   Complaint twice{
       "", "a number after a name counts layers: `dense.0` is `dense`, `dense.1` is `dense_1`"};
@@ -93,7 +93,7 @@ void CheckVariables(const std::vector<const Tensor*>& tensors) {
   for (const Complaint* complaint : {&path, &dtype, &twice, &gap}) complaint->ThrowIfAny();
 }
 
-// Distributes whole layers.
+// Distributes whole layers to files.
 std::vector<std::vector<FileBox>> DistributeLayers(const LayoutRequest& request) {
   std::vector<std::vector<FileBox>> layers;
   std::unordered_map<std::string, size_t> places;
@@ -105,7 +105,7 @@ std::vector<std::vector<FileBox>> DistributeLayers(const LayoutRequest& request)
   return DistributeToFiles(layers, request.options.at(&kMaxShardSize));
 }
 
-// Writes model.weights.json, as Keras's ShardedH5IOStore reads it.
+// Returns model.weights.json, as Keras's ShardedH5IOStore reads it.
 FileLayout LayOutMap(const std::vector<FileLayout>& files) {
   std::map<std::string, std::string_view> places;
   int64_t bytes = 0;

@@ -1,4 +1,4 @@
-// Reads a folder of safetensors files, whoever wrote them.
+// Reads untrusted safetensors files and folders.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,19 +20,20 @@ namespace {
 constexpr std::string_view kStems[] = {"model", "diffusion_pytorch_model"};
 constexpr FileNames kNames = {.begin = "", .end = ".safetensors", .stems = kStems};
 
-// What a file has of a tensor.
+// A file's part of a tensor.
 struct Part {
-  std::string file;  // its name
+  std::string file;  // the file's name
   Entry entry;
 };
 using Parts = std::map<std::string, std::vector<Part>>;  // by the tensor's name
 
-// Adds what a file has. An entry of metadata that differs between files belongs to none of them.
+// Adds a file's tensors and metadata. If files differ in a metadata entry, keeps the first and adds
+// a finding.
 void AddFile(const std::string& path, const std::string& file, Parts* parts, Contents* contents) {
   Metadata metadata;
   std::vector<Entry> entries = ReadHeader(path, &metadata);
   for (auto& [key, text] : metadata) {
-    if (key == "format" || key.starts_with("DCP_")) continue;  // They are written anew.
+    if (key == "format" || key.starts_with("DCP_")) continue;  // written anew
     const auto [known, is_new] = contents->metadata.emplace(key, text);
     if (is_new || known->second == text) continue;
     contents->findings.Add({file, "",
@@ -46,7 +47,7 @@ void AddFile(const std::string& path, const std::string& file, Parts* parts, Con
   }
 }
 
-// Leaves the copy of a tensor that the index lists, where several files have all of it.
+// Keeps the copy of a tensor that the index lists, if several files have all of it.
 void KeepListedCopy(const ModelFiles& chosen, const std::string& name, std::vector<Part>* parts,
                     Contents* contents) {
   if (parts->size() < 2 || !chosen.map || !chosen.map->contains(name)) return;
@@ -65,7 +66,7 @@ void KeepListedCopy(const ModelFiles& chosen, const std::string& name, std::vect
   });
 }
 
-// Makes the tensor of what the files of a folder, or one file, have of it.
+// Assembles a tensor from its parts in files.
 void AddTensor(const std::string& folder, const std::string& name, std::vector<Part> parts,
                Contents* contents) {
   Holding& holding = contents->tensors[name];
@@ -95,7 +96,7 @@ void RequireAllWhole(const Contents& contents, const std::string& path) {
   for (const auto& [name, holding] : contents.tensors) RequireWhole(name, holding, path);
 }
 
-// Leaves the tensors of the model, or of the part that is asked for.
+// Keeps the tensors of the model, or of the requested part.
 void KeepModel(const std::string& path, const std::string& part, Contents* contents) {
   std::vector<PartEntry> entries;
   for (const auto& [name, holding] : contents->tensors) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kPage = 4096;
 constexpr std::string_view kMetadata = "__metadata__";
-constexpr size_t kLength = 8;  // bytes in front of the JSON
+constexpr size_t kLength = 8;  // bytes before the JSON
 
 }  // namespace
 
@@ -41,7 +41,7 @@ FileLayout LayOutFile(std::string path, std::vector<FileBox> boxes, const Metada
   }
   out.EndObject();
   std::string json = out.Take();
-  // Spaces behind the JSON are allowed, so data can begin on a page.
+  // Spaces after the JSON are allowed, so the data can begin on a page.
   json.append((kPage - (kLength + json.size()) % kPage) % kPage, ' ');
   if (json.size() > kMaxHeader) {
     throw Error(ExitCode::kUsage,

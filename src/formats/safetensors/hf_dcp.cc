@@ -1,5 +1,5 @@
-// Lays out the folder that torch.distributed.checkpoint's HuggingFaceStorageWriter makes: a
-// safetensors file for each rank, with the place of its boxes in the metadata.
+// Lays out the folder of torch.distributed.checkpoint's HuggingFaceStorageWriter: a safetensors
+// file for each rank, with the places of the rank's boxes in the metadata.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,9 +22,9 @@ std::string ShardingInfo(const std::vector<FileBox>& boxes) {
   return out.Take();
 }
 
-// Ranks that hold nothing have no file. The reader takes the union of all boxes, so each box is in
-// one file, whatever the spec says of replicas. A file has one box of a tensor: a rank that has
-// more has more files.
+// Ranks that hold nothing have no file. The reader joins all boxes, so each box is in one file,
+// whatever replicas the spec has. A file has one box of a tensor; a rank with more boxes has more
+// files.
 std::vector<FileLayout> LayOutHfDcp(const LayoutRequest& request) {
   const std::unordered_set<const Tensor*> wanted(request.tensors.begin(), request.tensors.end());
   std::vector<FileLayout> files;

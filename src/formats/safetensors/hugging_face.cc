@@ -1,5 +1,5 @@
-// Lays out the folder that Hugging Face's `save_pretrained` makes: whole tensors in
-// model.safetensors, or in numbered files with an index.
+// Lays out the folder of Hugging Face's `save_pretrained`: whole tensors in model.safetensors, or
+// in numbered files with an index.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ safetensors::Metadata MetadataOf(const LayoutRequest& request) {
   return metadata;
 }
 
-// Writes model.safetensors.index.json, which says which tensor is in which file.
+// Returns model.safetensors.index.json, which lists the file of each tensor.
 FileLayout Index(const std::vector<FileLayout>& files) {
   std::vector<std::pair<std::string_view, std::string_view>> places;
   int64_t bytes = 0, parameters = 0;
@@ -43,7 +43,7 @@ FileLayout Index(const std::vector<FileLayout>& files) {
   return {"model.safetensors.index.json", out.Finish()};
 }
 
-// Returns Transformers' name of a type that whole models can have, or an empty one.
+// Returns Transformers' name of a type that whole models can have; empty for other types.
 std::string_view NameInConfig(DType dtype) {
   const DTypeInfo& info = InfoOf(dtype);
   return info.is_float() && info.bytes > 1 ? ForeignNamesOf(dtype).torch : std::string_view();
@@ -69,7 +69,7 @@ bool Rounds(const Tensor& tensor, DType to);
 
 bool Rounds(const ViewNode& node, const View& view, DType from, DType to) {
   if (node.operation == nullptr) return Rounds((*view.drawn)[node.tensor], to);
-  const auto argument = [=](const ViewArgument& value) {  // the value that `pad` fills up with
+  const auto argument = [=](const ViewArgument& value) {  // the value that `pad` fills with
     return std::holds_alternative<double>(value) && Rounds(std::get<double>(value), from, to);
   };
   const auto part = [&](const ViewNode& of) { return Rounds(of, view, from, to); };
@@ -91,9 +91,8 @@ bool Rounds(const Tensor& tensor, DType to) {
   return constant == nullptr || Rounds(constant->value, tensor.dtype(), to);
 }
 
-// Returns the type that `from_pretrained` gives all floating-point tensors: that of the most
-// elements, or one that holds the others, too, if it would round them. It is empty if the model has
-// no such type.
+// Returns the type that `from_pretrained` gives all floating-point tensors: the type of the most
+// elements or, if that would round others, one that holds all. Empty if the model has no such type.
 std::string_view DTypeOf(const std::vector<Tensor>& tensors) {
   std::map<DType, int64_t> elements;
   for (const Tensor& tensor : tensors) {
@@ -109,8 +108,8 @@ std::string_view DTypeOf(const std::vector<Tensor>& tensors) {
   return NameInConfig(DType::f64);
 }
 
-// Sets the type of the config and of those within it: whatever the config was captured or written
-// with, the tensors have this type. (Before version 5 of Transformers it was called `torch_dtype`.)
+// Sets the type in a config and in nested configs: the tensors have this type, whatever the config
+// was captured or written with. (Before version 5 of Transformers, the key was `torch_dtype`.)
 void SetDType(nlohmann::json& object, std::string_view dtype) {
   for (auto& [key, value] : object.items()) {
     if ((key == "dtype" || key == "torch_dtype") && IsNameInConfig(value)) value = dtype;
@@ -118,19 +117,18 @@ void SetDType(nlohmann::json& object, std::string_view dtype) {
   }
 }
 
-// Returns whether the model can do without its tokens' ids: it generates text, or nothing is known
-// of it. Other models compare their input with an id, as CLIP does with the end token's, and fail
-// without one.
+// Returns whether the model works without token ids: it generates text, or nothing is known of it.
+// Others, such as CLIP with its end token, compare their input with an id and fail without one.
 bool NeedsNoTokenIds(const nlohmann::json& config) {
   if (!config.contains("architectures")) return true;
   const std::string of = config["architectures"].dump();
   return of.find("CausalLM") != of.npos || of.find("LMHead") != of.npos;
 }
 
-// Sets each `…_token_id` to null that is none of the `vocab_size` tokens, as happens if a spec's
-// vocabulary is smaller than its model's. (It does not remove them: Transformers' default is an id,
-// too.) From a list it removes such ids. With `padding_alone` it changes only the padding id, since
-// no table can be made with an unknown one.
+// Sets each `…_token_id` that is not one of the `vocab_size` tokens to null, as a spec's vocabulary
+// may be smaller than its model's. (Transformers' default for a removed key is an id, too.) Removes
+// such ids from lists. With `padding_alone`, changes only the padding id, because no table can be
+// made with an unknown one.
 void RemoveUnknownTokens(nlohmann::json& object, bool padding_alone,
                          nlohmann::json vocabulary = nullptr) {
   if (object.contains("vocab_size")) vocabulary = object["vocab_size"];
@@ -149,15 +147,15 @@ void RemoveUnknownTokens(nlohmann::json& object, bool padding_alone,
   }
 }
 
-// Returns whether the tensors are adapters of another model, which PEFT loads.
+// Returns whether the tensors are adapters for another model, which PEFT loads.
 bool IsOfAdapters(const InitGraph& graph) {
   return !graph.config.empty() && nlohmann::json::parse(graph.config).contains("peft_type");
 }
 
-// Returns the spec's `config`, with what follows from the spec.
+// Returns the spec's `config`, completed with values that follow from the spec.
 std::string ConfigText(const InitGraph& graph) {
   nlohmann::json config = nlohmann::json::parse(graph.config);
-  // Diffusers' configurations have no type, and their classes take no such argument; nor do PEFT's.
+  // Diffusers' and PEFT's configurations have no type, and their classes accept none.
   if (config.contains("_class_name") || IsOfAdapters(graph)) return config.dump(2) + "\n";
   if (const std::string_view dtype = DTypeOf(graph.tensors); !dtype.empty()) {
     if (!config.contains("dtype") && !config.contains("torch_dtype")) config["dtype"] = dtype;

@@ -22,7 +22,7 @@ template <typename... T>
                                               fmt::format(what, std::forward<T>(of)...)));
 }
 
-// A cache of the Hub has links to its files.
+// Follows links: a cache of the Hub has them.
 std::string ReadJson(const std::string& path, int64_t* data, int64_t* file_size) {
   const InputFile file(path);
   const int64_t size = *file_size = file.size();
@@ -43,7 +43,7 @@ std::string ReadJson(const std::string& path, int64_t* data, int64_t* file_size)
   return text;
 }
 
-// Reads a list of whole numbers, each below 2^62; `what` says of what.
+// Reads a list of whole numbers, each below 2^62; `what` names it in messages.
 Shape ReadShape(const json& in, const std::string& path, const char* what,
                 const std::string& name) {
   Shape shape;
@@ -91,7 +91,7 @@ Entry ReadEntry(const std::string& name, const json& in, const std::string& path
   return entry;
 }
 
-// Takes the places of boxes from DCP_SHARDING_INFO, which is JSON in the metadata of the JSON.
+// Sets the offsets of boxes from DCP_SHARDING_INFO, which is JSON inside the header's JSON.
 void PlaceBoxes(const json& metadata, const std::string& path, std::vector<Entry>* entries) {
   if (!metadata.is_object()) Refuse(path, "`__metadata__` is not an object");
   const auto info = metadata.find("DCP_SHARDING_INFO");

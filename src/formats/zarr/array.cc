@@ -1,5 +1,5 @@
-// Reads arrays of zarr 2 and 3, whoever wrote them: in folders, or in the OCDBT database that Orbax
-// and TensorStore write by default.
+// Reads untrusted arrays of zarr 2 and 3, in folders or in the OCDBT databases that Orbax and
+// TensorStore write by default.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,14 +32,14 @@ using nlohmann::json;
 
 constexpr int64_t kDescriptionLimit = 1 << 20;
 
-// What chunks stand for that are not in the folder: nothing, the fill value, or zero if that is
-// null, as TensorStore reads them for Orbax.
+// How to read a missing chunk: not at all, or as the fill value. kFillOrZero reads zeros if the
+// fill value is null, as TensorStore does for Orbax.
 enum class Absent { kNothing, kFill, kFillOrZero };
 
-// The most chunks of an array that may be absent.
+// The most chunks of an array that may be missing.
 constexpr int64_t kMostAbsent = 1 << 20;
 
-// Returns the bytes of an element with an array's `fill_value`.
+// Returns the bytes of an element that has an array's `fill_value`.
 std::string FillOf(const json& value, const DTypeInfo& dtype, const std::string& folder) {
   uint64_t from = 0;
   DType type = DType::f64;
@@ -79,10 +79,10 @@ class ArrayReader {
   ArrayReader(const Keys& keys, const std::string& where, const std::string& name, Absent absent)
       : keys_(keys), where_(where), name_(name), absent_(absent) {}
 
-  // The chunks that are absent, of those that were read.
+  // Returns how many of the chunks are missing.
   int64_t absent_count() const { return absent_count_; }
 
-  // Returns nothing of a group.
+  // Returns nullopt for a group.
   std::optional<Holding> Read() {
     const std::optional<Extent> old = keys_.Find(fmt::format("{}/{}", name_, kDescription2));
     const std::string_view file = old ? kDescription2 : kDescription3;
@@ -94,13 +94,13 @@ class ArrayReader {
     array_ = *std::move(array);
     holding_ = {fmt::format("{}/{}", Escape(name_), file), array_.dtype, array_.shape, {}};
     const DTypeInfo* const dtype = FindDType(&ForeignNames::zarr, array_.dtype);
-    // Chunks of a type that no spec can ask for, or of an empty array, are not read.
+    // Skip chunks of empty arrays, or of types that no spec can ask for.
     if (dtype == nullptr || ElementCount(array_.shape) == 0) return std::move(holding_);
     dtype_ = dtype;
     chunk_bytes_ = ElementCount(array_.chunk) * dtype->bytes;
     const std::string& separator = array_.separator;
     ForEachChunk(array_.shape, array_.stored, separator, [&](const std::string& place, Box box) {
-      // A scalar of zarr 3 has the key `c`.
+      // A zarr 3 scalar has the key `c`.
       const std::string chunk = array_.prefix.empty()  ? place
                                 : array_.shape.empty() ? array_.prefix
                                                        : array_.prefix + separator + place;
@@ -145,7 +145,8 @@ class ArrayReader {
     holding_.pieces.push_back(std::move(piece));
   }
 
-  // Adds the chunks of a shard: its index has the offset and the size of each, then a CRC-32C.
+  // Adds the chunks of a shard. Its index has the offset and the size of each chunk, then a
+  // CRC-32C.
   void AddShard(const Extent& shard, const Box& box, const std::string& name) {
     constexpr uint64_t kMissing = ~uint64_t{0};
     constexpr int64_t kCrcBytes = 4;
@@ -199,12 +200,12 @@ class ArrayReader {
   std::string described_in_;  // the file with the description
   Description array_;
   const DTypeInfo* dtype_ = nullptr;
-  std::string fill_;  // the bytes of an element that is absent
+  std::string fill_;  // the bytes of a missing element
   int64_t chunk_bytes_ = 0, absent_count_ = 0;
   Holding holding_;
 };
 
-// Refuses arrays in folders that are not arrays, as groups of zarr have them.
+// Refuses arrays in subfolders that are not arrays, such as zarr groups.
 void RefuseNested(const std::string& folder, const std::vector<std::string>& known) {
   WalkInput(folder, [&](const std::string& name, NameKind kind) {
     if (kind != NameKind::kFolder) return false;
@@ -220,7 +221,7 @@ void RefuseNested(const std::string& folder, const std::vector<std::string>& kno
   });
 }
 
-// Returns what Orbax says of the folder; null: it says nothing.
+// Returns Orbax's metadata of the folder; null without it.
 json ReadMetadata(const std::string& folder) {
   constexpr size_t kLimit = 256 << 20;
   std::string text;
@@ -274,7 +275,7 @@ std::optional<Contents> ReadFolder(const std::string& folder, const std::string&
                                            : Absent::kFillOrZero;
   std::vector<PartEntry> entries;
   for (const std::string& name : names) {
-    // What is not the model is not even opened.
+    // Arrays outside the model are not even opened.
     entries.push_back(
         {.keys = SplitAtDots(name), .kind = PartEntry::Kind::kTensor, .rank = 2, .is_float = true});
   }

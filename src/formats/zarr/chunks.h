@@ -1,4 +1,4 @@
-// The chunks of a zarr array, each a file.
+// Enumerates the chunks of a zarr array.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 namespace shardinit {
 
 // Calls visit(name, box) for each chunk of a non-empty array. The name is the chunk's place in the
-// grid, such as `2.0`. The last chunks of a dimension may reach beyond the array.
+// grid, such as `2.0`. The last chunks of a dimension may extend beyond the array.
 template <typename F>
 void ForEachChunk(const Shape& shape, const Shape& chunk, std::string_view separator, F visit) {
   for (Shape place(chunk.size(), 0);;) {

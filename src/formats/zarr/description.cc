@@ -22,7 +22,7 @@ json MemberOf(const json& in, std::string_view key) {
   return found == in.end() ? json() : *found;
 }
 
-// Reads extents that are small enough for sums of two, with a product that fits.
+// Reads extents. The sum of two and the product of all cannot overflow.
 Shape ReadExtents(const json& in, const char* key, int64_t least, const std::string& where) {
   const json found = MemberOf(in, key);
   Shape shape;
@@ -65,7 +65,7 @@ void RequireRank(const Shape& chunk, const Shape& shape, const std::string& wher
                                  InShape(chunk), InShape(shape)));
 }
 
-// The codecs of zarr 3 that are read, in their order: bytes, then zstd.
+// The supported codecs of zarr 3, in this order: bytes, then zstd.
 struct Codecs {
   bool is_zstd = false, is_sharded = false;
   json sharding;  // the configuration of shards
@@ -83,7 +83,7 @@ Codecs ReadCodecs(const json& in, const DTypeInfo& dtype, bool may_be_sharded,
     RefuseArray(where, fmt::format("its `codecs` must be a list, not {}", Quote(in.dump())));
   }
   const json name = MemberOf(in[0], "name"), configuration = MemberOf(in[0], "configuration");
-  // Types of one byte have no order of bytes.
+  // One-byte types have no byte order.
   const json endian = MemberOf(configuration, "endian");
   const bool is_plain =
       name == "bytes" && (endian == "little" || (endian.is_null() && dtype.bytes == 1));
@@ -97,7 +97,7 @@ Codecs ReadCodecs(const json& in, const DTypeInfo& dtype, bool may_be_sharded,
   return codecs;
 }
 
-// Refuses members that zarr 3 does not have, unless they say that readers may ignore them.
+// Refuses members that zarr 3 does not define, unless they allow readers to ignore them.
 void RequireKnownMembers(const json& in, const std::string& where) {
   constexpr std::string_view kKnown[] = {
       "zarr_format",         "node_type",          "shape",  "data_type",  "chunk_grid",
@@ -185,7 +185,7 @@ std::optional<Description> ReadDescription3(const std::string& text, const std::
                                    Quote(storage.dump())));
   }
   const json dtype = MemberOf(in, "data_type");
-  // The names are those of PyTorch's types.
+  // PyTorch uses the same names for these types.
   const DTypeInfo* const info =
       dtype.is_string() ? FindDType(&ForeignNames::torch, dtype.get<std::string>()) : nullptr;
   array.dtype = info != nullptr     ? std::string(ForeignNamesOf(info->dtype).zarr)

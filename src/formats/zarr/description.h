@@ -1,4 +1,4 @@
-// Reads the description of an array: `.zarray` of zarr 2, or `zarr.json` of zarr 3.
+// Reads the description of a zarr array: `.zarray` of zarr 2, or `zarr.json` of zarr 3.
 #pragma once
 
 #include <optional>
@@ -11,26 +11,26 @@
 
 namespace shardinit::zarr {
 
-// This hint says what to do about arrays that are not read.
+// The hint for arrays that shardinit does not read.
 inline constexpr std::string_view kOrbaxLine =
     "write it with `ocp.PyTreeCheckpointer(use_ocdbt=False, use_compression=False).save(path, "
     "tree)`";
 
-// What the chunks of an array look like, and where their keys are.
+// Describes the chunks of an array and their keys.
 struct Description {
-  std::string dtype;  // the type as zarr 2 writes it, if shardinit has it
+  std::string dtype;  // the type's name in zarr 2, if shardinit supports the type
   Shape shape;
-  Shape stored;                   // the shape of what has a key: a chunk, or a shard of chunks
+  Shape stored;                   // the shape of a key's value: a chunk, or a shard of chunks
   Shape chunk;                    // equal to `stored`, or an equal part of it
-  std::string prefix, separator;  // of the keys of chunks: `c/` and `/`
-  bool is_zstd = false;           // how a chunk is compressed
-  bool is_sharded = false;        // Whether a key has a shard, with an index of its chunks.
-  bool index_is_first = false;    // where in the shard the index is
-  nlohmann::json fill_value;      // of every element of a chunk that is not there; null: unknown
+  std::string prefix, separator;  // of chunk keys: `c` and `/`
+  bool is_zstd = false;           // true for chunks in zstd
+  bool is_sharded = false;        // true if a key's value is a shard, with an index of its chunks
+  bool index_is_first = false;    // true if the shard begins with its index
+  nlohmann::json fill_value;      // of the elements of a missing chunk; null if unknown
 };
 
-// Returns the description that the text of such a file gives; none if it describes a group. `where`
-// names the array in messages. Throws Error (kRefused) if the array is none that is read.
+// These parse the text of such a file. They return nullopt for a group, and throw Error (kRefused)
+// if shardinit does not read the array. `where` names the array in messages.
 std::optional<Description> ReadDescription2(const std::string& text, const std::string& where);
 std::optional<Description> ReadDescription3(const std::string& text, const std::string& where);
 

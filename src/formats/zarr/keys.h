@@ -1,4 +1,4 @@
-// Where the keys of zarr's arrays have their values: in files of a folder, or in an OCDBT database.
+// Finds the values of zarr keys in the files of a folder or in an OCDBT database.
 #pragma once
 
 #include <map>
@@ -11,21 +11,21 @@
 
 namespace shardinit::zarr {
 
-// The names of the files that describe an array, of zarr 2 and of zarr 3.
+// The names of the files that describe an array in zarr 2 and in zarr 3.
 inline constexpr std::string_view kDescription2 = ".zarray", kDescription3 = "zarr.json";
 
 class Keys {
  public:
-  // Throws Error: kRefused if there is a database that is damaged, and kWorld if the folder or the
-  // database cannot be read.
+  // Throws Error: kRefused if a database is damaged, kWorld if the folder or the database cannot be
+  // read.
   explicit Keys(const std::string& folder);
 
-  // Whether the values are in an OCDBT database.
+  // Returns whether the values are in an OCDBT database.
   bool is_database() const { return database_.has_value(); }
-  // Returns the names of arrays, ascending: what their keys have before `/.zarray` or `/zarr.json`.
-  // In a folder these are the arrays directly in it, and those of the `listed` names that exist.
+  // Returns the names of arrays, ascending: their keys without `/.zarray` or `/zarr.json`. In a
+  // folder, these are the arrays directly in it, and the `listed` names that exist.
   std::vector<std::string> ArrayNames(const std::vector<std::string>& listed) const;
-  // Returns nothing if there is no such key.
+  // Returns nullopt if the key does not exist.
   std::optional<Extent> Find(const std::string& key) const;
 
  private:

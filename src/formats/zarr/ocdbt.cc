@@ -20,10 +20,10 @@ namespace shardinit::zarr {
 namespace {
 
 constexpr uint32_t kManifestMagic = 0x0cdb3a2a, kNodeMagic = 0x0cdb20de;
-// A node of TensorStore has at most 100 MB by default. Nodes can share children, and texts can
-// share prefixes, so a small file can describe an enormous tree: Budget limits all of it together.
+// By default, a node of TensorStore has at most 100 MB. Nodes can share children, and texts can
+// share prefixes, so a small file can describe an enormous tree. Budget limits the whole tree.
 constexpr int64_t kMostNodeBytes = 256 << 20, kMostTreeBytes = int64_t{1} << 30;
-// What a text and a node take from the budget besides their bytes.
+// The cost of a text and of a node in the budget, in addition to their bytes.
 constexpr int64_t kTextCost = 128, kNodeCost = 4096;
 constexpr uint64_t kMostKeyBytes = 4096;
 constexpr int kMostHeight = 64;
@@ -49,7 +49,7 @@ class Budget {
   int64_t left_ = kMostTreeBytes;
 };
 
-// Takes numbers and bytes from the front of a text.
+// Reads numbers and bytes from the front of a text.
 class Cursor {
  public:
   Cursor(std::string_view rest, std::string where, Budget* budget)
@@ -75,7 +75,7 @@ class Cursor {
     }
     RefuseDatabase(where_, "a number has more than 64 bits");
   }
-  // Returns a number of entries, each of which takes at least a byte.
+  // Reads a number of entries, each of which takes at least one byte.
   size_t Count() {
     const uint64_t count = Varint();
     if (count > rest_.size()) {
@@ -88,8 +88,8 @@ class Cursor {
     for (uint64_t& value : values) value = Varint();
     return values;
   }
-  // Reads texts, each of which may begin as the one before. `between` reads what is stored between
-  // the lengths and the bytes.
+  // Reads texts, each of which may share a prefix with the one before. `between` reads everything
+  // between the lengths and the bytes.
   template <typename Between>
   std::vector<std::string> Texts(size_t count, const Between& between) {
     budget_->Take(static_cast<int64_t>(count) * kTextCost, where_);
@@ -126,7 +126,7 @@ class Cursor {
   Budget* const budget_;
 };
 
-// Takes a manifest or a node out of its frame: magic, length, version, compression, body, CRC-32C.
+// Unwraps a manifest or a node. The frame is: magic, length, version, compression, body, CRC-32C.
 std::string BodyOf(const std::string& bytes, uint32_t magic, const std::string& where) {
   constexpr size_t kHead = 12, kCrc = 4;
   if (bytes.size() < kHead + 2 + kCrc) {
@@ -156,7 +156,7 @@ std::string BodyOf(const std::string& bytes, uint32_t magic, const std::string& 
 
 struct NamedFile {
   std::string path;
-  size_t base = 0;  // Names of files in nodes of this file go on after these bytes of its path.
+  size_t base = 0;  // in nodes of this file, file names follow this many bytes of its path
 };
 
 std::vector<NamedFile> ReadFileTable(Cursor* cursor, const std::string& inherited,
@@ -181,7 +181,7 @@ std::vector<NamedFile> ReadFileTable(Cursor* cursor, const std::string& inherite
   return files;
 }
 
-// Where nodes are: columns of a table.
+// The places of nodes, as columns of a table.
 struct References {
   References(Cursor* cursor, size_t count)
       : files(cursor->Varints(count)),
@@ -210,7 +210,7 @@ class Database {
     const uint64_t kind = cursor.Fixed(1);
     cursor.Varint();  // the most bytes of a value in a node
     cursor.Varint();  // the most bytes of a node
-    cursor.Fixed(1);  // the arity of the tree of versions
+    cursor.Fixed(1);  // the arity of the version tree
     const uint64_t compression = cursor.Varint();
     if (compression == 1) cursor.Fixed(4);  // its level
     if (kind == 1 && may_be_numbered) return ReadManifest(NumberedManifest(path), false);

@@ -1,5 +1,5 @@
-// Lays out the folder that Orbax makes with OCDBT off: a zarr array for each tensor, and a
-// description of the tree that they are leaves of. TensorStore opens each array by itself.
+// Lays out the folder that Orbax makes without OCDBT: a zarr array for each tensor, and a
+// description of the tree whose leaves they are. TensorStore opens each array separately.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -17,8 +17,8 @@ namespace shardinit {
 namespace {
 
 // Returns the length of the chunks of a dimension that is sharded in `parts`: a shard if all shards
-// are equally long. If they are not, it is nearly a shard, since all chunks must be equally long,
-// or the whole dimension.
+// are equally long. Otherwise it is slightly less than a shard, because all chunks must be equally
+// long, or else the whole dimension.
 int64_t ChunkOf(int64_t extent, int64_t parts) {
   const int64_t shard = CeilDiv(extent, parts);
   for (int64_t chunk = shard; 2 * chunk > shard; --chunk) {
@@ -59,11 +59,11 @@ std::string Array(DType dtype, const Shape& shape, const Shape& chunk, Fill fill
 struct TreeLeaf {
   struct Key {
     std::string text;
-    // Whether it is an index of a sequence; else it is a dictionary's key or an attribute's name.
+    // True for an index of a sequence, false for a dictionary's key or an attribute's name.
     bool is_index = false;
   };
   std::vector<Key> keys;
-  std::optional<Shape> chunk;  // None: the leaf is `None`, and has no array.
+  std::optional<Shape> chunk;  // nullopt if the leaf is `None`, without an array
 };
 
 // Adds the parts of a path as keys of nested dictionaries.
@@ -76,7 +76,7 @@ void AddParts(std::string_view path, std::vector<TreeLeaf::Key>* keys) {
   }
 }
 
-// Returns a text as Python's `repr` does.
+// Quotes a text as Python's `repr` does.
 std::string Repr(std::string_view text) {
   const bool has_double = text.find('\'') != text.npos && text.find('"') == text.npos;
   std::string out(1, has_double ? '"' : '\'');
@@ -87,7 +87,7 @@ std::string Repr(std::string_view text) {
   return out + out[0];
 }
 
-// Refuses names that a folder cannot have.
+// Refuses names that cannot be names of folders.
 void RequireFolderName(std::string_view name) {
   constexpr size_t kLongest = 255;  // bytes, on all usual file systems
   const std::string_view wrong = name.find('/') != name.npos   ? "it has a slash"
@@ -107,8 +107,8 @@ std::string FolderOf(const std::vector<TreeLeaf::Key>& keys) {
   return folder;
 }
 
-// Writes _METADATA, the tree. With value type np.ndarray, leaves can be restored without a
-// sharding, as NumPy's arrays, and with one, as jax.Arrays.
+// Returns _METADATA, the tree. Leaves with the value type np.ndarray can be restored as NumPy
+// arrays without a sharding, and as jax.Arrays with one.
 std::string Tree(const std::vector<TreeLeaf>& leaves, bool has_zeros) {
   constexpr int kSequence = 1, kDictionary = 2;
   JsonWriter out;
@@ -116,7 +116,7 @@ std::string Tree(const std::vector<TreeLeaf>& leaves, bool has_zeros) {
   for (const TreeLeaf& leaf : leaves) {
     std::vector<std::string> parts;
     for (const TreeLeaf::Key& key : leaf.keys) parts.push_back(Repr(key.text));
-    // The key is how Python shows a tuple.
+    // The key is a tuple as Python prints it.
     out.Key(fmt::format("({}{})", fmt::join(parts, ", "), parts.size() == 1 ? "," : ""));
     out.BeginObject().Key("key_metadata").BeginArray();
     for (const TreeLeaf::Key& key : leaf.keys) {
@@ -135,7 +135,7 @@ std::string Tree(const std::vector<TreeLeaf>& leaves, bool has_zeros) {
   return out.Finish();
 }
 
-// Writes _CHECKPOINT_METADATA, which says which of Orbax's handlers reads the folder.
+// Returns _CHECKPOINT_METADATA, which names the Orbax handler that reads the folder.
 std::string Handler() {
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines);
@@ -195,8 +195,8 @@ class Layer {
 constexpr std::string_view kParams = "params.";
 
 // Adds the state of `optax.adamw(learning_rate)`, which is `(ScaleByAdamState(count, mu, nu),
-// EmptyState(), EmptyState())`; with a schedule the last is `ScaleByScheduleState(count)`. Adds a
-// trainer's step, too: the tree is like that of Flax's TrainState.
+// EmptyState(), EmptyState())`; with a schedule, the last element is `ScaleByScheduleState(count)`.
+// Also adds a trainer's step, so that the tree is like Flax's TrainState.
 void AddOptimizer(const LayoutRequest& request, bool has_params, Layer* layer) {
   if (request.optimizer->has_hyperparameters()) {
     throw Error(ExitCode::kUsage, "Optax has no hyperparameters in its state",
@@ -234,7 +234,7 @@ void AddOptimizer(const LayoutRequest& request, bool has_params, Layer* layer) {
 
 std::vector<FileLayout> LayOut(const LayoutRequest& request) {
   Layer layer;
-  // Paths that are under `params` already stay there, beside other collections.
+  // Paths that are already under `params` stay there, next to other collections.
   const bool has_params =
       std::any_of(request.tensors.begin(), request.tensors.end(),
                   [](const Tensor* tensor) { return tensor->path().starts_with(kParams); });
