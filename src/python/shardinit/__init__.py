@@ -1,6 +1,7 @@
-"""The initial values of large models: any part of any tensor, on any mesh.
+"""Loads the initial values of large models: any part of any tensor, on any mesh.
 
-From the checkpoints and exports that shardinit writes, or from a spec, without files:
+Values come from a checkpoint or export that shardinit wrote, or directly from a spec, without
+files:
 
     import shardinit
 
@@ -11,9 +12,9 @@ From the checkpoints and exports that shardinit writes, or from a spec, without 
     with shardinit.open_spec("SPEC") as spec:
         rows = spec.generate("lm_head.weight", slice(0, 1024))
 
-`shardinit.torch` and `shardinit.jax` bring both into PyTorch and JAX. They are
-imported when they are first used, and need these packages; the rest needs NumPy,
-and what makes values from a spec the library libshardinit.
+`shardinit.torch` and `shardinit.jax` load both into PyTorch and JAX. They are imported on first use
+and need PyTorch or JAX. Everything else needs NumPy, and generating values from a spec also needs
+the library libshardinit.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from ._view import TensorView
 if TYPE_CHECKING:
     from . import capture, jax, torch
 
-# The one place of it: CMakeLists.txt and pyproject.toml read this line.
+# The only definition of the version: CMakeLists.txt and pyproject.toml read this line.
 __version__ = "0.1.0"
 
 __all__ = [
@@ -91,20 +92,22 @@ def open(
         checkpoint = shardinit.open("s3://bucket/prefix", storage_options={"anon": True})
 
     Args:
-        folder: what ``shardinit gen -o`` or ``shardinit export -o`` wrote; or a URL that it lies
-            below, of any store that fsspec reads, as ``s3://bucket/prefix``.
-        rank: of boxes that several ranks hold, take this one's first. With
-            ``replicas: full`` a process then reads the file of its own rank only.
-        storage_options: for a URL, what fsspec's file system of its kind takes, such as keys and
-            the address of the server. None is what the environment says.
+        folder: a folder that ``shardinit gen -o`` or ``shardinit export -o`` wrote, or its URL in
+            any store that fsspec reads, such as ``s3://bucket/prefix``.
+        rank: if several ranks hold a box, prefer this rank's copy. With ``replicas: full``, a
+            process that passes its own rank reads only that rank's file.
+        storage_options: for a URL, options of fsspec's file system for its store, such as keys and
+            the server's address. None takes them from the environment.
 
     Raises:
         NotACheckpointError: the folder has neither ``manifest.json`` nor
             ``shardinit-export.json``, which are written last.
-        FormatError, DamageError: it has one that this package cannot read.
-        OSError: the store refuses it (``PermissionError``), or fails.
+        FormatError, DamageError: the folder has one of these files, but this package cannot read
+            it.
+        OSError: the store denies access (``PermissionError``) or fails.
         ImportError: fsspec, or its package for this kind of store, is not installed.
-        ValueError: fsspec knows no such kind of store, or there are `storage_options` for a folder.
+        ValueError: fsspec does not know this kind of store, or `storage_options` were given for a
+            folder.
     """
     return open_folder(folder, rank, storage_options)
 
@@ -118,23 +121,25 @@ def open_spec(
     layout: str | None = None,
     threads: int = 0,
 ) -> Spec:
-    """Opens a spec, whose tensors can then be made in memory.
+    """Opens a spec, whose tensors can then be generated in memory.
 
     Args:
-        path: a YAML file. With `text` no file is read: messages use this name, and ``include`` and
-            the ``file`` of tensors look in its folder. A mapping is the spec itself, as
-            ``yaml.safe_load`` returns it: strings, numbers, bools and None in dicts and lists.
-        text: the spec itself.
+        path: a YAML file. With `text`, this file is not read: messages use its name, and
+            ``include`` and the ``file`` of tensors are relative to its folder. A mapping is the
+            spec itself, as ``yaml.safe_load`` returns it: strings, numbers, bools and None in dicts
+            and lists.
+        text: the text of the spec.
         set: overrides, as ``shardinit --set`` takes them: ``{"seed": 7}`` or ``["seed=7"]``.
         mesh: another mesh: ``{"fsdp": 8}`` or ``"fsdp=8"``. Values do not depend on it.
         layout: one of the spec's layouts; the `Spec` then has the tensors of that layout.
-        threads: how many threads make the values of one part; 0 is one for each core that the
+        threads: the number of threads that generate one part; 0 is one for each core that the
             process may use.
 
     Raises:
-        SpecError: the spec is invalid; the message has every mistake with its place.
-        TypeError, ValueError: a mapping has what YAML cannot hold; the message has its place.
-        LibraryError: libshardinit is not installed, or of another version.
+        SpecError: the spec is invalid; the message lists every mistake with its place.
+        TypeError, ValueError: a mapping contains a value that YAML cannot represent; the message
+            has its place.
+        LibraryError: libshardinit is not installed, or has another version.
     """
     return Spec(path, text=text, set=set, mesh=mesh, layout=layout, threads=threads)
 
@@ -149,18 +154,18 @@ def generate(
     threads: int | None = None,
     out: np.ndarray[Any, Any] | None = None,
 ) -> np.ndarray[Any, Any]:
-    """Makes a tensor of a spec, or a part of it; see `Spec.generate`.
+    """Generates a tensor of a spec, or a part of it; see `Spec.generate`.
 
-    A spec that is used more than once is better opened once, by `open_spec`.
+    To use a spec more than once, open it once with `open_spec`.
 
     Args:
-        spec: a YAML file, a mapping as for `open_spec`, or a spec that is open.
+        spec: a YAML file, a mapping as for `open_spec`, or an open spec.
         path, slices, threads, out: as for `Spec.generate`.
-        set, layout: as for `open_spec`; not for a spec that is open.
+        set, layout: as for `open_spec`; not for an open spec.
 
     Raises:
-        SpecError, LibraryError: as `open_spec`.
-        UnknownTensorError, IndexError, TypeError, ValueError: as `Spec.generate`.
+        SpecError, LibraryError: as for `open_spec`.
+        UnknownTensorError, IndexError, TypeError, ValueError: as for `Spec.generate`.
     """
     return as_spec(spec, set, layout).generate(path, slices, threads=threads, out=out)
 

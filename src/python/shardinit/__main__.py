@@ -1,4 +1,4 @@
-"""``python -m shardinit``: the program, with the same arguments."""
+"""``python -m shardinit`` runs the program shardinit with the same arguments."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A checkpoint: what it holds, and any part of it as an array."""
+"""An open checkpoint: its facts, and any part of its tensors as an array."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ._source import Box, Source
 from ._store import StoreFiles, is_squeezed, local_path
 from ._view import Infos
 
-_TOGETHER = 256  # So many receipts are read at a time.
+_TOGETHER = 256  # Receipts are read in groups of this many.
 
 Folder = str | os.PathLike[str] | Source
 
 
 def as_source(folder: Folder, instead: str = "shardinit.open_spec") -> Source:
-    """Returns an open checkpoint, export or spec: this one, or that of a folder, as `open` does.
+    """Returns `folder` if it is open, else opens the checkpoint or export, as `open` does.
 
-    `instead` is the function that takes a spec's file, for the NotACheckpointError about one.
+    `instead` is the function that takes a spec's file, named in the NotACheckpointError about one.
     """
     if isinstance(folder, Source):
         return folder
@@ -52,7 +52,7 @@ def open_folder(
 def files_of(
     folder: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> Files:
-    """The files of a folder, or of the URL of a store."""
+    """Returns the files of a folder, or of a URL in a store."""
     name = os.fspath(folder)
     local = local_path(name)
     if local is None:
@@ -63,7 +63,7 @@ def files_of(
 
 
 def is_checkpoint(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder or URL is a checkpoint or an export."""
+    """Returns whether a folder or URL is a checkpoint or an export."""
     files = files_of(folder)
     return any(files.holds(name) for name in (_manifest.MANIFEST, RECORD))
 
@@ -75,7 +75,7 @@ def _open_files(files: Files, rank: int | None = None) -> Checkpoint | Export:
 
 
 def _why_not(files: Files, instead: str = "shardinit.open_spec") -> str:
-    """What `files` are, since they are not a checkpoint, and which function takes them."""
+    """Returns why `files` are not a checkpoint, and which function takes them."""
     path, why = files.name, files.why_no_folder()
     if path.endswith((".yaml", ".yml")) and os.path.isfile(path):
         return (
@@ -94,21 +94,21 @@ def _why_not(files: Files, instead: str = "shardinit.open_spec") -> str:
 
 
 class Checkpoint(Boxes):
-    """A checkpoint that is open for reading; made by `shardinit.open`.
+    """A checkpoint that is open for reading, returned by `shardinit.open`.
 
-    It may be used by several threads at once. Files are opened when a tensor is
-    read, and a receipt is read once.
+    Several threads may use it at once. Files are opened when a tensor is read. Each receipt is read
+    once.
 
     Attributes:
-        folder: where it lies: a folder, or the URL of a store.
+        folder: its folder, or its URL in a store.
         tensors: path → `StoredTensorInfo`, in the order of the spec.
-        mesh: the grid of ranks that it was sharded over.
+        mesh: the grid of ranks that the checkpoint is sharded over.
         name, engine, seed: as in the spec.
-        parameters, bytes: of all tensors, replicas not counted.
+        parameters, bytes: counts over all tensors, without replicas.
         world_size: the number of ranks.
         replicas: ``dedupe`` or ``full``.
-        plan_sha256: digest of ``plan.json``; two checkpoints of one plan are equal.
-        devices: by rank, if the spec's mesh has ``slices`` or ``devices``; else empty, and
+        plan_sha256: digest of ``plan.json``; checkpoints of the same plan are equal.
+        devices: by rank, if the spec's mesh has ``slices`` or ``devices``. Otherwise empty, and
             rank r is on the r-th device.
         bytes_read: bytes of tensors read from files so far.
     """
@@ -145,16 +145,16 @@ class Checkpoint(Boxes):
         )
 
     def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
-        """See `Source.partition_spec`; DamageError if ``plan.json`` is missing or another one."""
+        """See `Source.partition_spec`; raises DamageError if ``plan.json`` is missing or wrong."""
         return self._partition(path).axes
 
     def is_extended(self, path: str) -> bool:
-        """See `Source.is_extended`; DamageError as `partition_spec`."""
+        """See `Source.is_extended`; raises DamageError as `partition_spec` does."""
         of = self._partition(path)
         return bool(of.stage) or any(of.nested) or any(n > 1 for n in of.segments)
 
     def boxes(self, path: str, rank: int) -> list[Box]:
-        """See `Source.boxes`; DamageError as `partition_spec`."""
+        """See `Source.boxes`; raises DamageError as `partition_spec` does."""
         partition = self._partition(path)
         self._check_rank(rank)
         return partition.boxes(self.info(path).global_shape, self.mesh, rank)
@@ -186,7 +186,7 @@ class Checkpoint(Boxes):
         self._files.expect(receipts, [self._name(rank) for rank in ranks])
 
     def _in_order(self, replicas: list[Shard]) -> list[Shard]:
-        """The replicas of a box, that of the process's own rank first."""
+        """Returns the replicas of a box, with the own rank's replica first."""
         return sorted(replicas, key=lambda shard: shard.rank != self._rank)
 
     def _locate(self, info: StoredTensorInfo, replicas: list[Shard]) -> StoredBox:
@@ -203,7 +203,7 @@ class Checkpoint(Boxes):
                     )
                 file, bytes_ = self._name(shard.rank), self._manifest.ranks[shard.rank].size
                 self._files.check(file, bytes_)
-            except DamageError as error:  # Another rank may have it.
+            except DamageError as error:  # Another rank may have the box.
                 problem = problem or error
             else:
                 at = extent.file_offset

@@ -1,4 +1,4 @@
-"""The reader that torch.distributed.checkpoint loads shardinit checkpoints with."""
+"""The reader with which torch.distributed.checkpoint loads shardinit checkpoints."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class StorageReader(_StorageReader):
 
         dcp.load(state_dict, storage_reader=shardinit.torch.StorageReader("DIR"))
 
-    Tensors and DTensors of any mesh and placements are filled in place, whatever
-    mesh the checkpoint was sharded over; every process reads the bytes of its own shards
-    and no others. Nothing is unpickled.
+    Tensors and DTensors of any mesh and placements are filled in place, whatever mesh the
+    checkpoint was sharded over. Every process reads only the bytes of its own shards. Nothing is
+    unpickled.
 
     Args:
-        checkpoint: a folder or URL, or a checkpoint that is open.
-        prefix: what stands before the checkpoint's paths in the flattened names of
-            the state dict, such as ``model.`` for ``{"model": model.state_dict()}``.
-        verify: check the digests of all boxes that are touched.
+        checkpoint: a folder or URL, or an open checkpoint.
+        prefix: the text before the checkpoint's paths in the flattened names of the state dict,
+            such as ``model.`` for ``{"model": model.state_dict()}``.
+        verify: check the digests of all boxes that are read.
 
     Raises:
-        NotACheckpointError, FormatError: as `shardinit.open`.
+        NotACheckpointError, FormatError: as for `shardinit.open`.
         DamageError: while loading, if a file is missing, truncated or (with `verify`)
             altered. ``dcp.load`` wraps it in a ``CheckpointException``.
     """
@@ -54,15 +54,15 @@ class StorageReader(_StorageReader):
         self._verify = verify
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Begins another load, of the checkpoint `checkpoint_id` if one is given."""
+        """Starts another load, of the checkpoint `checkpoint_id` if one is given."""
         if checkpoint_id is not None:
             self._checkpoint = as_source(checkpoint_id)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Returns what the checkpoint holds, every tensor as one chunk.
+        """Returns the tensors of the checkpoint, each as one chunk.
 
-        `Checkpoint.read` alone knows how a tensor is sharded into boxes: the plan has one
-        item for each local shard, on however many ranks its boxes lie.
+        Only `Checkpoint.read` knows how a tensor is sharded into boxes: the plan has one item for
+        each local shard, on however many ranks its boxes are.
         """
         return Metadata(
             state_dict_metadata={
@@ -83,18 +83,18 @@ class StorageReader(_StorageReader):
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
     ) -> None:
-        """Does nothing: nothing is to be set up."""
+        """Does nothing: there is nothing to set up."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Returns the plan as it is."""
+        """Returns the plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Returns the plans as they are: no process reads for another."""
+        """Returns the plans unchanged: no process reads for another."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Fills the tensors of the plan, straight into their memory where that is the CPU's."""
+        """Fills the tensors of the plan, directly in their memory for CPU tensors."""
         jobs, filled = [], []
         for item in plan.items:
             name = item.storage_index.fqn
@@ -119,5 +119,5 @@ class StorageReader(_StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether the folder or URL is a checkpoint or an export of shardinit."""
+        """Returns whether the folder or URL is a checkpoint or an export of shardinit."""
         return is_checkpoint(checkpoint_id)

@@ -1,8 +1,8 @@
-"""Element types of checkpoints: their names and sizes, and the NumPy types that hold them.
+"""Element types of checkpoints: their names, their sizes, and the NumPy types for them.
 
-NumPy's own types are used where it has them. ``bf16`` and the fp8 types are those of
-ml_dtypes where that is installed, and else unsigned integers with the same bits
-(``bf16`` → ``uint16``, fp8 → ``uint8``). No value is ever converted.
+NumPy's own types are used where they exist. ``bf16`` and the fp8 types are types of ml_dtypes. If
+ml_dtypes is not installed, they are unsigned integers with the same bits (``bf16`` → ``uint16``,
+fp8 → ``uint8``). No value is ever converted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 try:
     import ml_dtypes
-except ImportError:  # The package is optional.
+except ImportError:  # ml_dtypes is optional.
     ml_dtypes = None  # type: ignore[assignment, unused-ignore]
 
 
@@ -22,8 +22,9 @@ class _Type(NamedTuple):
 
     Attributes:
         size: bytes of an element.
-        called: its name in NumPy or ml_dtypes, in PyTorch and in JAX, which agree on all names.
-        digits: binary digits of a float's significand, the implicit one included; 0 for no float.
+        called: the name in NumPy or ml_dtypes, PyTorch and JAX, which all agree.
+        digits: binary digits of a float's significand, including the implicit one; 0 for other
+            types.
     """
 
     size: int
@@ -46,47 +47,47 @@ _BY_CALLED = {row.called: name for name, row in _TYPES.items()}
 
 _OF_ML_DTYPES = ("bf16", "f8e4m3fn", "f8e5m2")
 NAMES = tuple(_TYPES)
-ROUNDINGS = ("f32", "bf16", "f16")  # Floats that expressions have functions for, to round to them.
+ROUNDINGS = ("f32", "bf16", "f16")  # Floats that have a rounding function in expressions.
 
 
 def item_size(name: str) -> int:
-    """Bytes of one element of the dtype `name`."""
+    """Returns the size of one element of the dtype `name` in bytes."""
     return _TYPES[name].size
 
 
 def digits(name: str) -> int:
-    """Binary digits of a float's significand, the implicit one included; 0 for no float."""
+    """Returns the binary digits of a float's significand, with the implicit one; else 0."""
     return _TYPES[name].digits
 
 
 def called(name: str) -> str:
-    """The name that NumPy or ml_dtypes, PyTorch and JAX have for the dtype `name`."""
+    """Returns the name in NumPy or ml_dtypes, PyTorch and JAX of the dtype `name`."""
     return _TYPES[name].called
 
 
 def name_of(dtype: Any) -> str:
-    """The name of a type of NumPy, PyTorch or JAX; "" if specs have no such type."""
+    """Returns the name of a type of NumPy, PyTorch or JAX; "" if specs do not have this type."""
     return _BY_CALLED.get(str(dtype).removeprefix("torch."), "")
 
 
 def rounding_of(dtype: Any) -> str:
-    """The function of expressions that rounds to a type; "" if there is none."""
+    """Returns the function of expressions that rounds to a type; "" if expressions lack one."""
     name = name_of(dtype)
     return name if name in ROUNDINGS else ""
 
 
 def words_of(name: str) -> np.dtype[Any]:
-    """The unsigned integer type that holds the bits of one element."""
+    """Returns the unsigned integer type that holds the bits of one element."""
     return np.dtype(f"<u{item_size(name)}")
 
 
 def is_bits(name: str) -> bool:
-    """Whether arrays hold bits as unsigned integers, for want of ml_dtypes."""
+    """Returns whether arrays hold bits as unsigned integers, because ml_dtypes is missing."""
     return name in _OF_ML_DTYPES and ml_dtypes is None
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy type of arrays of the dtype `name`: see the module's docstring."""
+    """Returns the NumPy type of arrays of the dtype `name`; see the module's docstring."""
     if is_bits(name):
         return words_of(name)
     called = _TYPES[name].called

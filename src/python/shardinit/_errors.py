@@ -1,4 +1,4 @@
-"""The errors of this package: of the folder, the bytes in it, the spec, or a request."""
+"""The exceptions of this package, for folders, bytes in them, specs and requests."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 
 class ShardinitError(Exception):
-    """Base class of every error that this package raises on its own account.
+    """Base class of every error that this package itself raises.
 
-    Errors can be pickled, so that those of another process arrive with all that they say.
+    Errors can be pickled, so they arrive complete from another process.
     """
 
-    def __reduce__(self) -> Any:  # The constructors of subclasses do not take the message.
+    def __reduce__(self) -> Any:  # Constructors of subclasses do not take the message.
         return _loaded, (type(self), self.args, dict(self.__dict__))
 
 
@@ -24,21 +24,21 @@ def _loaded(kind: type[ShardinitError], args: tuple[Any, ...], state: Any) -> Sh
 
 
 class NotACheckpointError(ShardinitError):
-    """The folder has no ``manifest.json``: nothing was written, or not yet all of it."""
+    """The folder is not a complete checkpoint or export, or an export lacks requested facts."""
 
 
 class FormatError(ShardinitError):
-    """A file breaks the rules of format version 1, is of another version, or is no program."""
+    """A file breaks its format's rules, has another version, or is not a program of shardinit."""
 
 
 class DamageError(ShardinitError):
-    """A file is missing, has another size, was replaced, or its bytes do not have their digest."""
+    """A file is missing, has another size, was replaced, or its bytes do not match their digest."""
 
 
 class LibraryError(ShardinitError):
-    """libshardinit, which makes values without files, is not found or does not fit this package.
+    """libshardinit, which generates values without files, is missing or does not fit this package.
 
-    Or the program ``shardinit`` is not found, which `shardinit.jax.run` and
+    Also raised if the program ``shardinit`` is not found, which `shardinit.jax.run` and
     `Captured.verify` need.
     """
 
@@ -47,8 +47,8 @@ class SpecError(ShardinitError):
     """A spec is invalid, or cannot be opened; the text is what ``shardinit validate`` prints.
 
     Attributes:
-        code: the exit status that the program would have: 2 for an invalid spec, 3 if it may
-            go well another time, 70 for a bug in shardinit.
+        code: the exit status of the program for this error: 2 for an invalid spec, 3 if another
+            attempt may succeed, 70 for a bug in shardinit.
     """
 
     def __init__(self, text: str, code: int) -> None:
@@ -57,7 +57,7 @@ class SpecError(ShardinitError):
 
 
 class UnknownTensorError(ShardinitError, KeyError):
-    """The checkpoint or spec has no tensor of this path. Also a ``KeyError``."""
+    """The checkpoint or spec has no tensor with this path; also a ``KeyError``."""
 
     def __init__(self, path: object, known: Iterable[str], noun: str = "checkpoint") -> None:
         close = difflib.get_close_matches(path, known, n=1) if isinstance(path, str) else []
@@ -69,11 +69,11 @@ class UnknownTensorError(ShardinitError, KeyError):
 
 
 class MismatchError(ShardinitError):
-    """The model or tree to fill and the checkpoint or spec do not hold the same tensors.
+    """The model or tree to fill and the checkpoint or spec do not have the same tensors.
 
     Attributes:
-        missing: paths that were wanted, and that the checkpoint does not have.
-        unexpected: paths of the checkpoint that were not wanted.
+        missing: requested paths that the checkpoint does not have.
+        unexpected: paths of the checkpoint that were not requested.
         mismatching: path → what differs, as text.
     """
 
@@ -105,7 +105,7 @@ class MismatchError(ShardinitError):
         super().__init__("\n".join(lines))
 
     def with_hint(self, hint: str) -> MismatchError:
-        """Returns the same error, with a hint if it has none."""
+        """Returns the same error, adding `hint` if it has none."""
         text = str(self)
         made = MismatchError(text if "\n  hint: " in text else f"{text}\n  hint: {hint}")
         made.__dict__.update(self.__dict__)
@@ -113,11 +113,11 @@ class MismatchError(ShardinitError):
 
 
 class CaptureError(ShardinitError):
-    """A constructor that no spec can stand for.
+    """A constructor cannot be represented by a spec.
 
     Attributes:
-        problems: path → why its values cannot be said in a spec, with operation and line.
-        is_fault: whether shardinit failed, and not the constructor.
+        problems: path → why a spec cannot express its values, with operation and line.
+        is_fault: whether shardinit failed, rather than the constructor.
     """
 
     def __init__(
@@ -130,4 +130,4 @@ class CaptureError(ShardinitError):
 
 
 class CaptureWarning(UserWarning):
-    """A constructor does something that a spec cannot say."""
+    """A constructor does something that a spec cannot express."""

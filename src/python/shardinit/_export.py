@@ -1,7 +1,8 @@
-"""An export in any format: any part of any of its tensors as an array.
+"""An open export in any format: any part of any of its tensors as an array.
 
-Every format has the bytes of a box in one piece, and the export's record says where each begins. So
-one reader serves all formats, no file's own header is read, and nothing is unpickled.
+In every format, the bytes of a box are contiguous, and the export's record says where each box
+begins. So one reader serves all formats, without reading the formats' own headers and without
+unpickling.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ _VERSION = 2
 
 
 class Export(Boxes):
-    """An export that is open for reading; made by `shardinit.open`.
+    """An export that is open for reading, returned by `shardinit.open`.
 
     Attributes:
-        folder: where it lies: a folder, or the URL of a store.
-        format: as ``export --to`` has it.
+        folder: its folder, or its URL in a store.
+        format: the name that ``export --to`` takes.
         tensors: path → `StoredTensorInfo`, in the order of the files. A shard's `Shard.rank` is the
             number of the file that holds it.
         name, engine, seed: as in the spec.
-        parameters, bytes: of all tensors.
-        plan_sha256: digest of the plan that it was made from.
+        parameters, bytes: counts over all tensors.
+        plan_sha256: digest of the plan that the export was made from.
         bytes_read: bytes of tensors read from files so far.
     """
 
     noun = "export"
 
     def __init__(self, files: Files) -> None:
-        """See `shardinit.open`; DamageError if the record does not have its own digest."""
+        """See `shardinit.open`; raises DamageError if the record does not match its own digest."""
         super().__init__(files)
         path = files.path(RECORD)
         text = files.read(RECORD)
@@ -89,7 +90,7 @@ class Export(Boxes):
         )
 
     def _add(self, box: dict[str, Any], number: int, size: int) -> tuple[str, tuple[str, Shape]]:
-        """Keeps a box's place, and returns its tensor, with the tensor's dtype and shape."""
+        """Stores a box's place, and returns its tensor, with the tensor's dtype and shape."""
         path = as_path(box.get("path"), f"{RECORD}: a tensor's path")
         what = f"{RECORD}: box of `{path}`"
         dtype = as_text(box.get("dtype"), f"{what}: dtype")
@@ -121,23 +122,23 @@ class Export(Boxes):
         at = self._places[info.path, shard.rank, shard.offset]
         return StoredBox(info.path, shard.offset, shard.shape, shard.sha256, name, size, at)
 
-    # An export has no plan beside it.
+    # An export has no plan.
 
     @property
     def mesh(self) -> Mesh:  # type: ignore[override]
-        """An export does not know its mesh: this raises NotACheckpointError."""
+        """Raises NotACheckpointError, since an export does not record its mesh."""
         self._refuse()
 
     def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
-        """An export does not know it: see `mesh`."""
+        """Raises NotACheckpointError, as `mesh` does."""
         self._refuse()
 
     def is_extended(self, path: str) -> bool:
-        """An export does not know it: see `mesh`."""
+        """Raises NotACheckpointError, as `mesh` does."""
         self._refuse()
 
     def boxes(self, path: str, rank: int) -> list[Box]:
-        """An export does not know them: see `mesh`."""
+        """Raises NotACheckpointError, as `mesh` does."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:
@@ -148,7 +149,7 @@ class Export(Boxes):
 
 
 def _as_file(value: Any) -> str:
-    """`value`, a name within the folder, with nothing in it that leads elsewhere."""
+    """Returns `value`, the name of a file, after checking that it stays within the folder."""
     name = as_text(value, f"{RECORD}: a file")
     if not {"", ".", ".."}.isdisjoint(name.split("/")):
         raise FormatError(f"{RECORD}: {name!r} is not a file in the folder")

@@ -1,6 +1,6 @@
-"""The files of a checkpoint or export, and how boxes are read from them.
+"""The interface to the files of a checkpoint or export, and its implementation for local folders.
 
-`LocalFiles` are those of a folder of this machine; `_store.StoreFiles` those of an object store.
+`LocalFiles` reads local folders; `_store.StoreFiles` reads object stores.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 @dataclass(frozen=True, slots=True)
 class StoredBox:
-    """A box of a tensor, where it lies.
+    """The location of a box of a tensor.
 
     Attributes:
-        tensor: its path.
+        tensor: the path of the tensor.
         offset: the box's place in the tensor.
-        shape: its shape; it is row-major.
-        sha256: digest of its bytes.
-        file: the name of the file that holds it, relative to the folder.
-        size: the bytes that this file must have.
+        shape: the shape of the box, which is row-major.
+        sha256: digest of the box's bytes.
+        file: the name of the file that holds the box, relative to the folder.
+        size: the size that this file must have, in bytes.
         at: the byte of the file at which the box begins.
     """
 
@@ -57,73 +57,73 @@ class Files(ABC):
     """The files of a folder.
 
     Attributes:
-        name: the folder, as messages say it.
-        bytes_read: bytes of boxes that were read so far, with what lay between them.
-        far: whether each answer takes long, so that many should be asked for at once.
+        name: the name of the folder, for messages.
+        bytes_read: bytes of boxes read so far, including gaps between them.
+        far: whether each request takes long, so that many should be made at once.
     """
 
     far: ClassVar[bool] = False
 
     def __init__(self, name: str) -> None:
-        """Keeps the name, and reads nothing."""
+        """Stores the name; reads nothing."""
         self.name = name
         self.bytes_read = 0
         self._lock = threading.Lock()
 
     def path(self, name: str) -> str:
-        """A file's name, as messages say it."""
+        """Returns a file's name, for messages."""
         return os.path.join(self.name, name)
 
     @abstractmethod
     def why_no_folder(self) -> str:
-        """Why there can be no checkpoint, for a message; "" if its files alone are not there."""
+        """Returns why a checkpoint cannot exist, for a message; "" if only files are missing."""
 
     @abstractmethod
     def holds(self, name: str) -> bool:
-        """Whether there is a file of that name, or anything else in its place."""
+        """Returns whether a file, or anything else, has this name."""
 
     @abstractmethod
     def read(self, name: str) -> bytes:
-        """All bytes of a file.
+        """Returns all bytes of a file.
 
         Raises:
-            FileNotFoundError: there is none.
-            FormatError: it is not a regular file, or too large.
+            FileNotFoundError: the file does not exist.
+            FormatError: the file is not regular, or is too large.
         """
 
     @abstractmethod
     def refuse_link(self, name: str) -> None:
-        """Raises FormatError for a link in the place of a file, if there can be links."""
+        """Raises FormatError if a file is a link, in stores that have links."""
 
     @abstractmethod
     def check(self, name: str, size: int) -> None:
         """Raises DamageError if a file is missing, or does not have `size` bytes."""
 
     def expect(self, texts: Iterable[str], boxes: Iterable[str]) -> None:  # noqa: B027
-        """Learns which files are read next, whole or for their boxes; of use if they are `far`."""
+        """Prepares for reading these files, whole or for their boxes; useful if they are `far`."""
 
     @abstractmethod
     def look_again(self, names: list[str]) -> None:
-        """Looks at files anew that were looked at once, so that `check` says what is there now.
+        """Looks at files again, so that `check` uses their current state.
 
         Raises:
-            DamageError: a file is another one than before.
+            DamageError: a file was replaced.
         """
 
     @abstractmethod
     def jobs(self, box: StoredBox, within: Shape, into: Words, verify: bool) -> list[Job]:
-        """The jobs that fill `into` from the region at `within` of a box.
+        """Returns jobs that fill `into` from the region at `within` of a box.
 
-        With `verify` the whole box is read, and its digest must be right.
+        With `verify`, the whole box is read, and its digest must match.
         """
 
     @abstractmethod
     def run(self, jobs: list[Job], threads: int) -> None:
-        """Does jobs, and raises the error of the first one that failed."""
+        """Runs jobs, and raises the error of the first one that failed."""
 
     @abstractmethod
     def close(self) -> None:
-        """Closes what is open; it is opened again if something is read."""
+        """Closes open files; they are opened again when something is read."""
 
     def _count(self, count: int) -> None:
         with self._lock:
@@ -131,23 +131,23 @@ class Files(ABC):
 
 
 def taken_from(box: Words, within: Shape, into: Words) -> None:
-    """Copies the region at `within` of a box that was read whole."""
+    """Copies the region at `within` out of a box that was read completely."""
     ends = zip(within, into.shape, strict=True)
     into[...] = box[tuple(slice(first, first + n) for first, n in ends)]
 
 
 def wrong_digest(box: StoredBox, path: str) -> DamageError:
-    """The error about a box whose bytes are not those that were written."""
+    """Returns the error about a box whose bytes do not match its digest."""
     return DamageError(
         f"the box of `{box.tensor}` at {list(box.offset)} in `{path}` does not have its digest"
     )
 
 
 class LocalFiles(Files):
-    """The regular files of a folder, opened when a box is read, and not too many at once."""
+    """The regular files of a local folder, opened when a box is read, and not too many at once."""
 
     def __init__(self, folder: str) -> None:
-        """Keeps the name of the folder."""
+        """Stores the name of the folder."""
         super().__init__(folder)
         self._open: OrderedDict[str, BoxFile] = OrderedDict()
 
@@ -186,13 +186,13 @@ class LocalFiles(Files):
                 raise
 
     def look_again(self, names: list[str]) -> None:
-        """See `Files.look_again`; who reads from a file has it open, and goes on."""
+        """See `Files.look_again`; concurrent readers keep their files open."""
         with self._lock:
             for name in names:
                 self._open.pop(name, None)
 
     def jobs(self, box: StoredBox, within: Shape, into: Words, verify: bool) -> list[Job]:
-        """One job, or one for each part of a large region; see `Files.jobs`."""
+        """Returns one job, or one for each part of a large region; see `Files.jobs`."""
         if verify:
             return [partial(self._read_verified, box, within, into)]
         return [
@@ -210,11 +210,11 @@ class LocalFiles(Files):
             self._open.clear()
 
     def _read(self, box: StoredBox, within: Shape, into: Words) -> None:
-        # A file is opened no sooner than here, so that few are open at once.
+        # The file is opened only here, so that few are open at once.
         self._count(self._file(box).read(box.at, box.shape, within, into))
 
     def _read_verified(self, box: StoredBox, within: Shape, into: Words) -> None:
-        """Does what `_read` does by way of the whole box, whose digest must be right."""
+        """Does the same as `_read`, but reads the whole box, whose digest must match."""
         direct = into.shape == box.shape and into.flags.c_contiguous
         whole = into if direct else np.empty(box.shape, into.dtype)
         if self._file(box).read_hashed(box.at, whole) != box.sha256:

@@ -1,4 +1,7 @@
-"""`init_model`: from a class or function to a sharded pytree, by a capture and `fill` or `run`."""
+"""Implements `init_model` for JAX: from a class or function to a sharded pytree.
+
+The function is captured, then its pytree is filled by `fill` or `run`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from .capture._jax_values import is_key
 
 
 class Kept:
-    """Stands for a leaf that no spec has."""
+    """A placeholder for a leaf that no spec has."""
 
 
 def init_model(
@@ -54,7 +57,7 @@ def init_model(
             "`seed` and `engine` are for a capture, and here is a spec, which has its own: "
             'give `set={"seed": 7}`'
         )
-    number = (seed or 0) % (1 << 63)  # No key of JAX has a larger seed.
+    number = (seed or 0) % (1 << 63)  # JAX keys have no larger seeds.
     tree = skeleton(make, number)
     keys = [leaf for leaf in jax.tree.leaves(tree) if _is_key(leaf)]
     hidden = jax.tree.map(lambda leaf: Kept() if _is_key(leaf) else leaf, tree)
@@ -99,7 +102,7 @@ def _captured(make: Callable[..., Any], seed: int, engine: str) -> Captured:
 
 
 def _explained(make: Callable[..., Any], error: Exception) -> Exception:
-    """The same error, with what to do where the function wants more than a key."""
+    """Returns the same error; adds a hint if the function needs more than a key."""
     if "required" not in str(error) or "argument" not in str(error):
         return error
     name = getattr(make, "__name__", type(make).__name__)
@@ -112,7 +115,7 @@ def _explained(make: Callable[..., Any], error: Exception) -> Exception:
 
 
 def skeleton(make: Callable[..., Any], seed: int) -> Any:
-    """What `make` returns, with ``jax.ShapeDtypeStruct`` for arrays, which are not made."""
+    """Returns the result of `make`, with ``jax.ShapeDtypeStruct`` instead of arrays."""
     kept: list[Any] = []
 
     def arrays() -> list[Any]:
@@ -134,7 +137,7 @@ def skeleton(make: Callable[..., Any], seed: int) -> Any:
 
 
 def _keys(make: Callable[..., Any], seed: int, mesh: Mesh) -> list[jax.Array]:
-    """The keys in what `make` returns. They alone are computed, and are whole on every device."""
+    """Returns the keys in the result of `make`, whole on every device; nothing else is computed."""
 
     def keys() -> list[Any]:
         return [leaf for leaf in jax.tree.leaves(call(make, (), {}, seed)) if _is_key(leaf)]
@@ -174,7 +177,7 @@ def _fill(
 
 @contextlib.contextmanager
 def _file(spec: Captured | AnySpec) -> Iterator[str | os.PathLike[str]]:
-    """The file of a spec; the devices' program is made of a file."""
+    """Yields the file of a spec, since the devices' program is generated from a file."""
     if isinstance(spec, (str, os.PathLike)):
         yield spec
     elif isinstance(spec, Captured):
@@ -190,7 +193,7 @@ def _file(spec: Captured | AnySpec) -> Iterator[str | os.PathLike[str]]:
 
 
 def _over(shardings: Any, mesh: Mesh) -> Any:
-    """The same shardings, where a ``PartitionSpec`` is one over `mesh`."""
+    """Returns the same shardings, with each ``PartitionSpec`` placed over `mesh`."""
     if isinstance(shardings, PartitionSpec):
         return NamedSharding(mesh, shardings)
     if isinstance(shardings, Mapping):

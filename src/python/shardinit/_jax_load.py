@@ -1,4 +1,4 @@
-"""Arrays and pytrees of JAX, from a checkpoint, a spec or a program alike."""
+"""Builds JAX arrays and pytrees from a checkpoint, a spec or a program."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Make = Callable[[Mapping[str, Sharding]], Mapping[str, jax.Array]]
 
 
 class Described(Protocol):
-    """A `Source` or a `Program`: what tensors it has."""
+    """The tensors of a `Source` or a `Program`."""
 
     @property
     def tensors(self) -> Mapping[str, Any]: ...
@@ -85,8 +85,8 @@ def fill_tree(
 ) -> Any:
     """Fills a pytree, as `shardinit.jax.fill` does.
 
-    A leaf without a sharding has the `default` one, where there are no `shardings`. These must be
-    over the devices of `mesh`, if it is given.
+    Without `shardings`, a leaf without a sharding gets the `default` one. Shardings must be over
+    the devices of `mesh`, if it is given.
     """
     devices = None if mesh is None else frozenset(mesh.devices.flat)
     sharding_of = _chooser(shardings, default, mesh, devices)
@@ -157,7 +157,7 @@ def _path_in(
     rename: Callable[[str], str] | None,
     streams: frozenset[str],
 ) -> str | None:
-    """The leaf's path among the tensors, or the path that is missing; None keeps the leaf."""
+    """Returns the leaf's path in the source, or the missing path; None keeps the leaf."""
     if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
         return None
     path = ".".join(parts_of(keys))
@@ -197,7 +197,7 @@ def _mismatch(info: TensorInfo, sharding: Any, devices: frozenset[Any] | None) -
 
 
 def reader(opened: Source, verify: bool) -> Make:
-    """Reads or makes arrays, small ones together."""
+    """Returns a function that reads or generates arrays, small ones together."""
 
     def make(chosen: Mapping[str, Sharding]) -> dict[str, jax.Array]:
         parts = [_Parts(opened.info(path), sharding) for path, sharding in chosen.items()]
@@ -217,7 +217,7 @@ class _Parts:
 
     def __init__(self, info: TensorInfo, sharding: Sharding) -> None:
         self.info, self._sharding = info, sharding
-        # Devices with the same slice share it: no byte is read twice.
+        # Devices with the same slice share it, so no byte is read twice.
         indices = sharding.addressable_devices_indices_map(info.global_shape).values()
         self._places = {self._key(index): index for index in indices}
         self._held: dict[Any, np.ndarray[Any, Any]] = {}
@@ -225,7 +225,7 @@ class _Parts:
         self.size = sum(map(math.prod, shapes)) * info.numpy_dtype.itemsize
 
     def jobs(self, opened: Source, verify: bool) -> list[Job]:
-        """Takes memory for the slices, and returns the jobs that fill it."""
+        """Allocates memory for the slices, and returns the jobs that fill it."""
         found: list[Job] = []
         for key, index in self._places.items():
             shape = tuple(stop - start for start, stop, _ in key)
@@ -234,7 +234,7 @@ class _Parts:
         return found
 
     def array(self) -> jax.Array:
-        """The array, from slices that are filled."""
+        """Returns the array, after its slices are filled."""
         return jax.make_array_from_callback(
             self.info.global_shape,
             self._sharding,
@@ -248,7 +248,7 @@ class _Parts:
 
 
 def streams_of(tree: Any) -> frozenset[str]:
-    """The paths of leaves that are keys and counters of Flax NNX's random streams."""
+    """Returns the paths of leaves that are keys and counters of Flax NNX's random streams."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         return frozenset()
@@ -262,9 +262,9 @@ def streams_of(tree: Any) -> frozenset[str]:
 
 
 def own_sharding(leaf: Any, mesh: Mesh | None) -> Sharding | None:
-    """A leaf's sharding; None if it has none.
+    """Returns a leaf's sharding; None if it has none.
 
-    Skeletons that are made under ``jax.set_mesh`` have shardings over an ``AbstractMesh``: these
+    Skeletons that are created under ``jax.set_mesh`` have shardings over an ``AbstractMesh``. These
     become shardings over `mesh`, or over the mesh that is set, if it has their axes.
     """
     own: Sharding | None = getattr(leaf, "sharding", None)
@@ -272,7 +272,7 @@ def own_sharding(leaf: Any, mesh: Mesh | None) -> Sharding | None:
         return own
     named = [a for axes in own.spec if axes for a in ((axes,) if isinstance(axes, str) else axes)]
     if not named and AxisType.Explicit not in own.mesh.axis_types:
-        return None  # JAX chooses how this leaf is sharded.
+        return None  # JAX chooses the sharding of this leaf.
     over = mesh if mesh is not None else jax.sharding.get_mesh()
     if missing := [axis for axis in named if axis not in over.axis_names]:
         raise MismatchError(
@@ -286,7 +286,7 @@ def own_sharding(leaf: Any, mesh: Mesh | None) -> Sharding | None:
 
 
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes dicts in dicts of paths: ``{"a.b": x}`` → ``{"a": {"b": x}}``."""
+    """Converts paths to nested dicts: ``{"a.b": x}`` → ``{"a": {"b": x}}``."""
     tree: dict[str, Any] = {}
     for path, value in flat.items():
         *parents, name = path.split(".")
@@ -298,11 +298,11 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def path_of(keys: Iterable[Any]) -> str:
-    """The path of a leaf from JAX's key path: attributes, keys and indices, joined by dots.
+    """Returns the path of a leaf from JAX's key path: attributes, keys and indices, joined by dots.
 
-    Two last parts are left out: the attribute ``value``, which is the array of a Flax NNX variable,
-    and the key of the only array of a node without names, such as Haliax's ``NamedArray``. `fill`
-    leaves them out where the checkpoint has no such path.
+    Two kinds of last parts are omitted: the attribute ``value``, which is the array of a Flax NNX
+    variable, and the key of the only array of a node without names, such as Haliax's
+    ``NamedArray``. `fill` omits them if the checkpoint does not have the full path.
     """
     keys = list(keys)
     unnamed = bool(keys) and keys[-1] == jax.tree_util.FlattenedIndexKey(0)
@@ -312,13 +312,13 @@ def path_of(keys: Iterable[Any]) -> str:
 
 
 def parts_of(keys: Iterable[Any]) -> list[str]:
-    """The names of JAX's key path."""
-    names = ("name", "key", "idx")  # Those of GetAttrKey; DictKey and others; SequenceKey.
+    """Returns the names in JAX's key path."""
+    names = ("name", "key", "idx")  # Of GetAttrKey; of DictKey and others; of SequenceKey.
     return [str(next((getattr(k, name) for name in names if hasattr(k, name)), k)) for k in keys]
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Makes paths of dicts in dicts, which undoes `nest`."""
+    """Converts nested dicts to paths; the inverse of `nest`."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):

@@ -1,8 +1,8 @@
-"""Programs that ``shardinit program`` writes, compiled and run by JAX.
+"""Compiles and runs programs of ``shardinit program`` with JAX.
 
 A module becomes a ``jax.export.Exported``, which ``jax.jit`` compiles like any other function: for
-the devices and shardings that it is told, and with JAX's persistent cache. So a module's own
-annotations of devices are only read, for `Program.partitions`, and then left out.
+given devices and shardings, and with JAX's persistent cache. So a module's own device annotations
+are only read, for `Program.partitions`, and then removed.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Call:
 
 
 class Program:
-    """A program that can be run: the tensors that it makes, and how.
+    """A program that JAX can run, and the tensors that it returns.
 
     Attributes:
         tensors: path → `TensorInfo`, in the order of the spec.
-        grid: the mesh that it was written for; None for a program of one rank.
+        grid: the mesh that the program was written for; None for a program of one rank.
         noun, where: as for `Source`.
     """
 
@@ -65,11 +65,11 @@ class Program:
         self._partitions = {info.path: cut for info, cut in zip(made, cuts, strict=True)}
 
     def info(self, path: str) -> TensorInfo:
-        """The `TensorInfo` of a path that is in `tensors`."""
+        """Returns the `TensorInfo` of a path, which must be in `tensors`."""
         return self.tensors[path]
 
     def check(self, mesh: Mesh) -> None:
-        """Raises MismatchError if no devices of this mesh can run it."""
+        """Raises MismatchError if no devices of this mesh can run the program."""
         if self.grid is None and mesh.size != 1:
             raise MismatchError(
                 f"{self.where} makes what one rank holds, on one device; the mesh has {mesh.size}",
@@ -77,9 +77,9 @@ class Program:
             )
 
     def partitions(self, mesh: Mesh) -> dict[str, Partition]:
-        """How its annotations shard its tensors: for each dimension the axes, the major one first.
+        """Returns each tensor's partition: for each dimension the mesh axes, the major one first.
 
-        MismatchError is raised if the mesh lacks an axis that shards a tensor.
+        Raises MismatchError if the mesh lacks an axis that shards a tensor.
         """
         sizes = {} if self.grid is None else dict(zip(*dataclasses.astuple(self.grid), strict=True))
         one = {axis for axis, size in sizes.items() if size == 1 and axis not in mesh.axis_names}
@@ -100,12 +100,12 @@ class Program:
                 continue
             paths = tuple(call.paths[i] for i in wanted)
             with _in_persistent_cache():
-                # Calls that differ in their arguments alone share one.
+                # Calls that differ only in their arguments share one program.
                 program = _compile(call.module, wanted, tuple(map(shardings.get, paths)), mesh)
             yield Compiled(program, paths, call.arguments)
 
     def make(self, mesh: Mesh, shardings: Mapping[str, Sharding]) -> dict[str, jax.Array]:
-        """Has a mesh's devices make the tensors that have a sharding, over these devices."""
+        """Generates the tensors that have a sharding, over the devices of the mesh."""
         made: dict[str, jax.Array] = {}
         for each in self.compiled(mesh, shardings):
             made.update(zip(each.paths, each.program(*each.arguments), strict=True))
@@ -124,10 +124,10 @@ class Compiled:
 def open_program(
     path: str | os.PathLike[str], mesh: Mesh, whole: bool, set: Sets, layout: str | None
 ) -> Program:
-    """Opens a program that `mesh` runs, from a folder of ``--kinds``, a module's file, or a spec.
+    """Opens a program for `mesh`, from a folder of ``--kinds``, a module's file, or a spec.
 
-    A spec's axes have the sizes of `mesh`; with `whole` nothing is sharded, since the spec's own
-    sharding does not matter. Errors are those of `shardinit.jax.run`.
+    A spec's axes get the sizes of `mesh`. With `whole`, nothing is sharded, since the spec's own
+    sharding does not matter. The errors are described at `shardinit.jax.run`.
     """
     name = os.fspath(path)
     require_local(name)
@@ -202,12 +202,12 @@ def _read_kind(folder: str, name: str) -> tuple[Module, Partition]:
 
 def _of_spec(name: str, mesh: Mesh, whole: bool, set: Sets, layout: str | None) -> Program:
     options = [part for each in overrides(set) for part in ("--set", each)]
-    # `uneven=chunk` gives the spec's axes whether or not they divide its tensors.
+    # `uneven=chunk` makes `plan` print the axes even if they do not divide the spec's tensors.
     own = json.loads(_native.run("plan", name, "--json", *options, "--set", "uneven=chunk"))["mesh"]
     sizes = dict(zip(own["axes"], own["shape"], strict=True))
     if not whole and any(n > 1 and axis not in mesh.axis_names for axis, n in sizes.items()):
         raise _axes_differ(f"`{name}`", sizes, mesh)
-    if sizes:  # `mesh`, and not the spec, says which device has which place.
+    if sizes:  # `mesh`, not the spec, decides where each device is.
         axes = {axis: 1 if whole else mesh.shape.get(axis, 1) for axis in sizes}
         options += ["--set", f"mesh={json.dumps({'axes': axes})}"]
     if layout is not None:
@@ -219,7 +219,7 @@ def _of_spec(name: str, mesh: Mesh, whole: bool, set: Sets, layout: str | None) 
 
 
 def _axes_differ(where: str, axes: Iterable[str], mesh: Mesh) -> MismatchError:
-    """The error of a program and a mesh whose axes have other names."""
+    """Returns the error about a program and a mesh whose axes have other names."""
     named = [", ".join(f"`{a}`" for a in each) or "no axis" for each in (axes, mesh.axis_names)]
     return MismatchError(
         f"{where} is sharded over the mesh axes {named[0]}; this mesh has {named[1]}",
@@ -228,7 +228,7 @@ def _axes_differ(where: str, axes: Iterable[str], mesh: Mesh) -> MismatchError:
 
 
 def _zeros(module: Module) -> tuple[np.ndarray[Any, Any], ...]:
-    """The arguments of a module whose tables are constants: one zero, or nothing."""
+    """Returns the arguments of a module whose tables are constants: one zero, or none."""
     return tuple(np.zeros(shape, np.uint32) for shape in module.arguments)
 
 
@@ -236,13 +236,13 @@ def _zeros(module: Module) -> tuple[np.ndarray[Any, Any], ...]:
 def _compile(
     module: Module, wanted: tuple[int, ...], shardings: tuple[Sharding, ...], mesh: Mesh
 ) -> jax.stages.Compiled:
-    """Compiles a function that returns these results of a module, as a tuple, so sharded."""
+    """Compiles a function that returns the `wanted` results of a module, with these shardings."""
     arguments = [jax.ShapeDtypeStruct(s, np.uint32) for s in module.arguments]  # type: ignore[no-untyped-call]
 
     def empty(*_: jax.Array) -> tuple[jax.Array, ...]:
         return tuple(jnp.zeros(each.global_shape, each.numpy_dtype) for each in module.results)
 
-    # The export of a function of this signature is right in everything but the module itself.
+    # The export of a function with this signature is right, except for the module itself.
     signature = export.export(
         jax.jit(empty), disabled_checks=[export.DisabledSafetyCheck.platform()]
     )(*arguments)
@@ -265,7 +265,7 @@ def _compile(
 
 @contextlib.contextmanager
 def _in_persistent_cache() -> Iterator[None]:
-    """Has JAX's persistent cache keep what compiles in less than a second, too, if there is one."""
+    """Makes JAX's persistent cache, if there is one, also keep programs that compile quickly."""
     name = "jax_persistent_cache_min_compile_time_secs"
     before = getattr(jax.config, name)
     jax.config.update(name, 0.0)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Checks of JSON that may come from anyone: each value has the type and range that is expected."""
+"""Checks untrusted JSON: each value must have the expected type and range."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def is_path(text: str) -> bool:
-    """Whether a tensor may have this path."""
+    """Returns whether a tensor may have this path."""
     return _PATH.fullmatch(text) is not None
 
 
 def as_int(value: Any, what: str, low: int = 0, high: int = _MAX_INT64) -> int:
-    """`value`, a whole number in a range."""
+    """Returns `value`, which must be an integer in a range."""
     if type(value) is not int or not low <= value <= high:
         raise FormatError(f"{what} is not a whole number from {low} to {high}")
     return value
 
 
 def as_text(value: Any, what: str) -> str:
-    """`value`, a string of which a message may say every character."""
+    """Returns `value`, which must be a string of printable characters."""
     if type(value) is not str:
         raise FormatError(f"{what} is not text")
     if not value.isprintable():
@@ -38,35 +38,35 @@ def as_text(value: Any, what: str) -> str:
 
 
 def as_path(value: Any, what: str) -> str:
-    """`value`, the path of a tensor."""
+    """Returns `value`, which must be the path of a tensor."""
     if not is_path(as_text(value, what)):
         raise FormatError(f"{what} is {value!r}, which is not a path")
     return str(value)
 
 
 def as_list(value: Any, what: str) -> list[Any]:
-    """`value`, a list."""
+    """Returns `value`, which must be a list."""
     if type(value) is not list:
         raise FormatError(f"{what} is not a list")
     return value
 
 
 def as_object(value: Any, what: str) -> dict[str, Any]:
-    """`value`, a JSON object."""
+    """Returns `value`, which must be a JSON object."""
     if type(value) is not dict:
         raise FormatError(f"{what} is not an object")
     return value
 
 
 def as_digest(value: Any, what: str) -> str:
-    """`value`, a SHA-256 in hexadecimal."""
+    """Returns `value`, which must be a SHA-256 in hexadecimal."""
     if not _DIGEST.fullmatch(as_text(value, what)):
         raise FormatError(f"{what} is not a SHA-256 in lower-case hexadecimal")
     return str(value)
 
 
 def as_shape(value: Any, what: str, low: int = 1) -> Shape:
-    """`value`, a list of sizes whose product is a size, too."""
+    """Returns `value`, which must be a list of sizes whose product is a valid size."""
     shape = tuple(as_int(extent, what, low) for extent in as_list(value, what))
     if len(shape) > _MAX_DIMENSIONS or math.prod(shape) > _MAX_INT64:
         raise FormatError(f"{what} is too large for a shape")
@@ -74,7 +74,7 @@ def as_shape(value: Any, what: str, low: int = 1) -> Shape:
 
 
 def parse_json(text: bytes, path: str) -> dict[str, Any]:
-    """Parses JSON that is an object; every failure is a FormatError."""
+    """Parses JSON that must be an object; every failure is a FormatError."""
     try:
         return as_object(json.loads(text), f"`{path}`")
     except (ValueError, RecursionError) as error:

@@ -1,8 +1,7 @@
-"""The manifest and receipts: JSON that may come from anyone, made into values.
+"""Parses the manifest and receipts: JSON from untrusted sources.
 
-Everything that is used later is checked here: types and ranges, that names of files
-are those of the format (so none leads out of the folder), and that the boxes of a
-tensor tile it.
+Everything that later code uses is checked here: types and ranges, that file names follow the format
+(so none leads out of the folder), and that the boxes of a tensor tile it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ FORMAT_VERSIONS = (1, 2)
 CONTRACT_VERSION = 1
 MANIFEST = "manifest.json"
 PLAN = "plan.json"
-BESIDE = (PLAN, "index.h5", "devices.json")  # These lie beside the manifest, which lists them.
+BESIDE = (PLAN, "index.h5", "devices.json")  # These are next to the manifest, which lists them.
 
 _MAX_WORLD = 1 << 24
 
@@ -37,9 +36,9 @@ class Device:
     """The place of a device in the mesh.
 
     Attributes:
-        id: the device, as JAX numbers them.
-        slice: the slice that it lies on.
-        coordinate: its place, one index per axis of the mesh.
+        id: the device's id in JAX.
+        slice: the slice that the device belongs to.
+        coordinate: the device's place, one index per axis of the mesh.
         rank: the same place as a row-major number; the device reads this rank's file.
     """
 
@@ -51,12 +50,12 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A box of a tensor that a rank stores.
+    """A box of a tensor, stored by a rank.
 
     Attributes:
-        rank: the rank whose file holds it.
+        rank: the rank whose file holds the box.
         offset: the box's place in the tensor, one number per dimension.
-        shape: its shape.
+        shape: the shape of the box.
         sha256: digest of its bytes, 64 hexadecimal digits.
     """
 
@@ -68,14 +67,14 @@ class Shard:
 
 @dataclass(frozen=True)
 class StoredTensorInfo(TensorInfo):
-    """What a checkpoint or export says of one tensor: a `TensorInfo`, and who holds it."""
+    """A tensor in a checkpoint or export: a `TensorInfo`, and the ranks that hold its boxes."""
 
     _shards: Any = field(repr=False, compare=False)
     _said_by: str = field(repr=False, compare=False)
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:
-        """Every stored box, by rank; the same box more than once if it has replicas.
+        """Returns every stored box, by rank; a box with replicas appears several times.
 
         Raises:
             FormatError: the manifest's list of shards is malformed.
@@ -96,12 +95,12 @@ class StoredTensorInfo(TensorInfo):
 
     @cached_property
     def grid(self) -> Grid:
-        """The boxes as a grid, checked to hold every element once."""
+        """Returns the boxes as a grid, after checking that they hold every element once."""
         return Grid(self)
 
 
 class Grid:
-    """The different boxes of a tensor: each is a product of one interval per dimension."""
+    """The distinct boxes of a tensor; each box is a product of one interval per dimension."""
 
     def __init__(self, info: StoredTensorInfo) -> None:
         self.cells: dict[Shape, list[Shard]] = {}
@@ -125,12 +124,12 @@ class Grid:
             if [offset for offset, _ in ordered] != [0, *ends[:-1]] or ends[-1:] != [extent]:
                 raise FormatError(f"{info._said_by}: the boxes of `{info.path}` do not tile it")
             self.cuts.append([0, *ends])
-        # Each box is a product of intervals, no two are the same, and none is left out.
+        # Each box is a product of intervals, all are different, and none is missing.
         if len(self.cells) != math.prod(len(found) for found in intervals):
             raise FormatError(f"{info._said_by}: the boxes of `{info.path}` do not tile it")
 
     def touched(self, start: Shape, extent: Shape) -> Iterator[list[Shard]]:
-        """The replicas of each box that shares elements with a region that is not empty."""
+        """Yields the replicas of each box that overlaps a region, which must not be empty."""
         parts = []
         for cuts, first, length in zip(self.cuts, start, extent, strict=True):
             low = bisect.bisect_right(cuts, first) - 1
@@ -142,7 +141,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class RankEntry:
-    """A rank's line in the manifest."""
+    """The entry of a rank in the manifest."""
 
     size: int
     receipt_sha256: str
@@ -150,7 +149,7 @@ class RankEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All of ``manifest.json``."""
+    """The contents of ``manifest.json``."""
 
     name: str
     engine: str
@@ -167,7 +166,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Where a box lies in its rank's file."""
+    """The place of a box in its rank's file."""
 
     file_offset: int
     bytes: int
@@ -176,7 +175,7 @@ class Extent:
 
 
 def rank_file(rank: int, suffix: str = "h5") -> str:
-    """The only name that the file of a rank can have, relative to the folder."""
+    """Returns the only valid name of a rank's file, relative to the folder."""
     return f"ranks/rank-{rank:05d}.{suffix}"
 
 
@@ -240,7 +239,7 @@ def parse_manifest(text: bytes, path: str) -> Manifest:
 
 
 def _parse_devices(of: Any, mesh: Shape) -> tuple[Device, ...]:
-    """Parses ``devices``, which is there if rank r is not on device r."""
+    """Parses ``devices``, which is present if rank r is not on device r."""
     devices = []
     entries = as_list(of, f"{MANIFEST}: devices")
     for rank, (place, each) in enumerate(zip(np.ndindex(*mesh), entries, strict=False)):
@@ -256,11 +255,11 @@ def _parse_devices(of: Any, mesh: Shape) -> tuple[Device, ...]:
 
 
 def parse_receipt(text: bytes, path: str, rank: int, manifest: Manifest) -> dict[Any, Extent]:
-    """Parses a receipt: (tensor path, box offset) → place in the rank's file.
+    """Parses a receipt: (tensor path, box offset) → place in file.
 
     Raises:
-        DamageError: it does not have the digest that the manifest gives it.
-        FormatError: it has that digest, but says what cannot be.
+        DamageError: the receipt does not match its digest in the manifest.
+        FormatError: the digest matches, but the contents are inconsistent.
     """
     entry = manifest.ranks[rank]
     if hashlib.sha256(text).hexdigest() != entry.receipt_sha256:

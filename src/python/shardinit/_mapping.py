@@ -1,7 +1,7 @@
-"""A spec that is a mapping in Python, made into the YAML that the program reads.
+"""Converts a spec that is a Python mapping into the YAML that the program reads.
 
-Nothing is lost: strings stay the same texts, and numbers the same numbers. What YAML cannot hold is
-refused, with its place.
+The conversion is exact: strings keep their text, and numbers their values. A value that YAML cannot
+represent is rejected, with its place.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any, NoReturn
 import numpy as np
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
-_NUMBER = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+")  # PyYAML makes strings of these.
-_OTHER = {"true", "false", "null", "yes", "no", "on", "off"}  # YAML reads these as no text.
+_NUMBER = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+")  # PyYAML reads these as strings.
+_OTHER = {"true", "false", "null", "yes", "no", "on", "off"}  # YAML does not read these as text.
 _DEPTH = 100
 
 
 def text_of(spec: Mapping[str, Any]) -> str:
-    """The text of a spec: keys and values of `spec`, in their order.
+    """Returns the text of a spec: keys and values of `spec`, in their order.
 
     Raises:
-        TypeError: a key is not text, or a value is nothing that YAML has.
-        ValueError: a value contains itself, is too deep, or has text that is not Unicode.
+        TypeError: a key is not text, or YAML has no such type of value.
+        ValueError: a value contains itself, is nested too deeply, or has text that is not Unicode.
     """
     lines: list[str] = []
     _members(spec, "", "", lines, ())
@@ -46,7 +46,7 @@ def _members(
 
 
 def _flow(value: Any, place: str, around: tuple[int, ...]) -> str:
-    """A value in one line."""
+    """Returns a value as one line."""
     if isinstance(value, Mapping):
         around = _entered(value, place, around)
         each = (f"{_key(k, place)}: {_flow(v, _below(place, k), around)}" for k, v in value.items())
@@ -73,7 +73,7 @@ def _scalar(value: Any, place: str) -> str:
             return ".nan"
         if number != value:
             _refuse(TypeError, place, f"the number {value!r} has more digits than 64 bits hold")
-        # The program says of these itself where a number has to be finite.
+        # The program itself reports where a number must be finite.
         return repr(number) if math.isfinite(number) else (".inf" if number > 0 else "-.inf")
     what = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     _refuse(

@@ -1,7 +1,7 @@
-"""libshardinit through ctypes: where it is, its functions, and its errors.
+"""Calls libshardinit through ctypes: finds it, declares its functions, and raises its errors.
 
-The interface is that of ``shardinit.h`` and libshardinit(3). ctypes releases the GIL while
-a function runs.
+The interface is described in ``shardinit.h`` and libshardinit(3). ctypes releases the GIL while a
+function runs.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ _FUNCTIONS = {
 
 
 def library() -> ctypes.CDLL:
-    """The library, loaded when it is first asked for; LibraryError if there is none that fits.
+    """Returns the library, loaded on first use; raises LibraryError if no suitable one is found.
 
-    It is the library that ``SHARDINIT_LIBRARY`` names, else the one of this package's wheel, else
-    one beside the program `shardinit` in ``PATH``, else one that the system's loader finds.
+    The order is: the library that ``SHARDINIT_LIBRARY`` names, the one in this package's wheel, one
+    next to the program `shardinit` in ``PATH``, one that the system's loader finds.
     """
     global _library
     with _lock:
@@ -141,9 +141,9 @@ def _candidates() -> Iterator[str]:
 
 
 def program() -> str:
-    """The program ``shardinit``, of the same installation as the library if that is possible.
+    """Returns the program ``shardinit``, from the library's installation if possible.
 
-    It is beside the library that ``SHARDINIT_LIBRARY`` names, else in this package's wheel, else in
+    The order is: next to the library that ``SHARDINIT_LIBRARY`` names, in this package's wheel, in
     PATH.
     """
     named = os.environ.get("SHARDINIT_LIBRARY")
@@ -162,16 +162,16 @@ def program() -> str:
 
 
 def _installed_program() -> str | None:
-    """The program that was installed with this package, which need not be in PATH."""
+    """Returns the program that was installed with this package; it need not be in PATH."""
     if not os.path.exists(os.path.join(os.path.dirname(__file__), NAME)):
-        return None  # A checkout on PYTHONPATH is not what an installed wheel of that name is.
+        return None  # A checkout on PYTHONPATH is unrelated to an installed wheel.
     files = importlib.metadata.files("shardinit") or ()
     programs = (os.path.realpath(file.locate()) for file in files if file.name == "shardinit")
     return next((path for path in programs if os.access(path, os.X_OK)), None)
 
 
 def run(*arguments: str) -> str:
-    """Runs ``shardinit``, and returns what it prints; SpecError has what it reports."""
+    """Runs ``shardinit`` and returns its output; raises SpecError with its message."""
     done = subprocess.run(
         [program(), *arguments],
         stdin=subprocess.DEVNULL,
@@ -203,7 +203,7 @@ def _declare(loaded: ctypes.CDLL, path: str) -> None:
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Calls a function of the library; SpecError has what it reports."""
+    """Calls a function of the library; raises SpecError with its message."""
     message, text = ctypes.c_void_p(), ""
     status = getattr(library(), f"shardinit_{name}")(*arguments, ctypes.byref(message))
     if message.value is not None:

@@ -1,4 +1,4 @@
-"""The parts of tensors that ranks hold: the plan's partitions, and intervals of dimensions."""
+"""Computes the parts of tensors that ranks hold, from the plan's partitions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _Interval = tuple[int, int]  # Start and length.
 
 @dataclass(frozen=True)
 class Partition:
-    """How a tensor is sharded: which part each rank holds.
+    """How a tensor is sharded: the part that each rank holds.
 
     Attributes:
-        axes: for each dimension the mesh axes that shard it, the major one first.
-        segments: for each dimension how many segments it has.
-        nested: for each dimension whose axes shard one after the other, each the rest of those
-            before it: the number of segments into which each axis divides that rest, or 0 where the
-            axis and the one before it shard as one. It is empty for all other dimensions.
+        axes: for each dimension, the mesh axes that shard it, the major one first.
+        segments: for each dimension, its number of segments.
+        nested: for each dimension whose axes are nested, so that each shards the part that the axes
+            before it leave: the number of segments into which each axis divides that part, or 0 if
+            the axis and the one before it shard as one. It is empty for all other dimensions.
         stage: mesh axis → the indices on it of the ranks that hold the tensor. Indices on other
             axes do not matter.
     """
@@ -36,7 +36,7 @@ class Partition:
     stage: dict[str, frozenset[int]]
 
     def boxes(self, shape: Shape, mesh: Mesh, rank: int) -> list[Box]:
-        """The boxes that a rank holds of a tensor of that shape: see `Source.boxes`."""
+        """Returns the boxes of a tensor of that shape that a rank holds; see `Source.boxes`."""
         at: dict[str, int] = {}
         rest = rank
         for axis, extent in zip(reversed(mesh.axes), reversed(mesh.shape), strict=True):
@@ -59,7 +59,7 @@ class Partition:
         ]
 
     def _steps(self, d: int) -> list[tuple[int, list[str]]]:
-        """The steps that shard a dimension: a number of segments, and axes that shard as one."""
+        """Returns the steps that shard a dimension: segment counts, and axes that shard as one."""
         if not self.nested[d]:
             return [(self.segments[d], list(self.axes[d]))]
         steps: list[tuple[int, list[str]]] = []
@@ -71,7 +71,7 @@ class Partition:
 
 
 def taken(intervals: list[_Interval], segments: int, parts: int, part: int) -> list[_Interval]:
-    """Divides the elements of intervals into segments, and takes one part of each segment.
+    """Divides the elements of intervals into segments, and returns one part of each segment.
 
     Segments and parts follow the rule of ``torch.chunk``.
     """
@@ -80,7 +80,7 @@ def taken(intervals: list[_Interval], segments: int, parts: int, part: int) -> l
     for segment in range(segments):
         start, stop = _chunk(0, total, segments, segment)
         first, last = _chunk(start, stop, parts, part)
-        before = 0  # This counts elements in front of the interval.
+        before = 0  # Counts the elements in earlier intervals.
         for begin, length in intervals:
             some = min(last, before + length) - max(first, before)
             if some > 0:
@@ -90,7 +90,7 @@ def taken(intervals: list[_Interval], segments: int, parts: int, part: int) -> l
 
 
 def joined(intervals: list[_Interval]) -> list[_Interval]:
-    """Makes one interval of those that lie side by side."""
+    """Merges adjacent intervals."""
     found: list[_Interval] = []
     for start, length in intervals:
         if found and sum(found[-1]) == start:
@@ -101,13 +101,13 @@ def joined(intervals: list[_Interval]) -> list[_Interval]:
 
 
 def _chunk(start: int, stop: int, parts: int, part: int) -> _Interval:
-    """Where one of the parts of [start, stop) begins and ends, by the rule of ``torch.chunk``."""
+    """Returns the bounds of part `part` of [start, stop), by the rule of ``torch.chunk``."""
     width = -(-(stop - start) // parts)
     return min(stop, start + part * width), min(stop, start + (part + 1) * width)
 
 
 def parse_partitions(text: bytes, path: str, manifest: Manifest) -> dict[str, Partition]:
-    """How tensors are sharded, by their paths, as ``plan.json`` says it."""
+    """Parses the partitions in ``plan.json``; returns tensor path → partition."""
     if hashlib.sha256(text).hexdigest() != manifest.plan_sha256:
         raise DamageError(f"`{path}` is not the plan of this checkpoint")
     partitions: dict[str, Partition] = {}

@@ -1,13 +1,12 @@
-"""Reads bytes of a box from a file into an array, with no conversion and no copy on the way.
+"""Reads bytes of a box from a file into an array, without conversion and without extra copies.
 
-A run of bytes that lies in one piece in the file and in the array is read in one
-piece. Rows that lie apart in the array are read by one scattering call, or, if they
-are short, through a buffer that fits the processor's cache. Bytes between rows that
-nobody asked for are skipped, unless they are less than a page: so each page that is read
-holds something that was asked for.
+Bytes that are contiguous both in the file and in the array are read in one call. Rows that are
+separate in the array are read by one scattering call, or, if they are short, through a buffer that
+fits the processor's cache. Bytes between rows that were not requested are skipped, unless they are
+less than a page: so each page that is read has requested bytes.
 
-Half of the time goes into getting pages of new memory, and SHA-256 takes longer than reading. All
-cores share both, a large region in slabs, and bytes are hashed while the cache still has them.
+Half of the time is spent on page faults in new memory, and SHA-256 takes longer than reading. All
+cores share both, a large region in slabs, and bytes are hashed while they are still in the cache.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ import numpy as np
 from ._errors import DamageError
 from ._source import Job, Words
 
-SLAB = 16 << 20  # So many bytes are worth a thread.
+SLAB = 16 << 20  # This many bytes are worth a thread.
 
 _PAGE = 4096
 _BUFFER = 1 << 20
-_SCATTER_FROM = 4 << 10  # Rows of fewer bytes are faster through the buffer.
-_SIEVE_TO = 64 << 10  # Rows of more bytes are worth a call of their own.
-_MAX_ROWS = 1024  # This is IOV_MAX of Linux.
+_SCATTER_FROM = 4 << 10  # Shorter rows are faster through the buffer.
+_SIEVE_TO = 64 << 10  # Longer rows are worth a call each.
+_MAX_ROWS = 1024  # Linux's IOV_MAX.
 
 _local = threading.local()
 
 
 class BoxFile:
-    """A file that boxes are read from; closed with the last reference to it."""
+    """A file with boxes; it is closed with the last reference to it."""
 
     def __init__(self, file: Any, name: str) -> None:
         self._file = file
@@ -45,24 +44,24 @@ class BoxFile:
         self._name = name
 
     def read(self, at: int, shape: tuple[int, ...], start: tuple[int, ...], into: Words) -> int:
-        """Fills `into` from the region at `start` of a box, and returns the bytes it read.
+        """Fills `into` from the region at `start` of a box, and returns the number of bytes read.
 
-        The box, of this shape and row-major, begins at the byte `at`. `into` has the shape of the
-        region, any strides, and unsigned integers as wide as an element. DamageError is raised if
-        the file ends before the region does.
+        The box has `shape`, is row-major, and begins at byte `at`. `into` has the shape of the
+        region, any strides, and unsigned integers as wide as an element. Raises DamageError if the
+        file ends before the region does.
         """
         if into.size == 0:
             return 0
         strides = [into.itemsize * math.prod(shape[d + 1 :]) for d in range(len(shape))]
         at += sum(s * stride for s, stride in zip(start, strides, strict=True))
-        # Dimensions from `cut` on lie in one run in the file.
+        # Dimensions from `cut` on are contiguous in the file.
         cut = max((d for d in range(len(shape)) if into.shape[d] != shape[d]), default=0)
         while cut > 0 and into.shape[0] == 1:
             into, strides, cut = into[0], strides[1:], cut - 1
         return self._region(at, strides[:cut], into)
 
     def read_hashed(self, at: int, box: Words) -> str:
-        """Fills `box`, which is C-contiguous, from `at` on; returns its SHA-256 in hexadecimal."""
+        """Fills `box`, which is C-contiguous, from byte `at` on; returns its SHA-256 in hex."""
         digest = hashlib.sha256()
         rest = box.reshape(-1).view(np.uint8)
         for first in range(0, len(rest), _BUFFER):
@@ -126,7 +125,7 @@ class BoxFile:
         while first < len(rows):
             part = list(rows[first : first + _MAX_ROWS])
             done = os.preadv(self._fd, part, at + first * step) // step
-            if done == 0:  # Less than a row came: read to its end, or raise an error.
+            if done == 0:  # Less than a row was read: read the rest of it, or raise an error.
                 self._exactly(at + first * step, part[0].view(np.uint8))
                 done = 1
             first += done
@@ -143,7 +142,7 @@ class BoxFile:
 
 
 def slabs(into: Words) -> Iterator[tuple[tuple[int, ...], Words]]:
-    """Parts of a region that are large enough for a thread each, and where they begin in it."""
+    """Yields parts of a region that are large enough for a thread each, and where each begins."""
     cut = next((d for d in range(into.ndim) if into.shape[d] > 1), None)
     if cut is None or into.nbytes <= SLAB:
         yield (0,) * into.ndim, into
@@ -155,7 +154,7 @@ def slabs(into: Words) -> Iterator[tuple[tuple[int, ...], Words]]:
 
 
 def run(jobs: list[Job], threads: int) -> None:
-    """Does all of `jobs`, and raises the error of the first one that failed."""
+    """Runs all of `jobs`, and raises the error of the first one that failed."""
     if len(jobs) < 2 or threads < 2:
         for job in jobs:
             job()

@@ -1,4 +1,4 @@
-"""Regular files of a folder, which no link and no device can stand in for."""
+"""Opens regular files of a folder, and rejects links and devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_BYTES = 4 << 30
 
 
 def read_regular(folder: str, name: str, limit: int = MAX_BYTES) -> bytes:
-    """The bytes of a regular file of at most `limit` bytes; see `open_regular`."""
+    """Returns the bytes of a regular file of at most `limit` bytes; see `open_regular`."""
     with open_regular(folder, name) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
@@ -26,13 +26,13 @@ def read_regular(folder: str, name: str, limit: int = MAX_BYTES) -> bytes:
 
 
 def open_regular(folder: str, name: str) -> Any:
-    """Opens a file of the folder for reading, unbuffered: no device, no FIFO, and no link.
+    """Opens a regular file of the folder for reading, unbuffered; rejects devices, FIFOs and links.
 
-    The folder itself may be a symbolic link, but nothing in it may lead out of it.
+    The folder itself may be a symbolic link, but its files must not lead out of it.
 
     Raises:
-        FormatError: the file, or a folder on the way to it, is a link, or it is not regular.
-        OSError: as ``os.open``.
+        FormatError: the file, or a folder in its path, is a link, or the file is not regular.
+        OSError: as for ``os.open``.
     """
     at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -42,7 +42,7 @@ def open_regular(folder: str, name: str) -> Any:
             os.close(at)
             at = inner
             _no_link(os.fstat(at), os.path.join(folder, parent))
-        # O_NONBLOCK: opening a FIFO must not wait for a writer.
+        # With O_NONBLOCK, opening a FIFO does not wait for a writer.
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
         path = os.path.join(folder, name)
         try:
@@ -50,7 +50,7 @@ def open_regular(folder: str, name: str) -> Any:
         except OSError as error:
             if error.errno == errno.ELOOP:
                 _no_link(os.stat(last, dir_fd=at, follow_symlinks=False), path)
-            if error.errno == errno.ENXIO:  # It is a socket.
+            if error.errno == errno.ENXIO:  # A socket.
                 raise FormatError(f"`{path}` is not a regular file") from None
             error.filename = path
             raise
@@ -63,7 +63,7 @@ def open_regular(folder: str, name: str) -> Any:
 
 
 def refuse_link(folder: str, name: str) -> None:
-    """Raises FormatError for a link in the place of a file which is not opened, if one is there."""
+    """Raises FormatError if a file that is not opened is a link."""
     path = os.path.join(folder, name)
     with contextlib.suppress(FileNotFoundError):
         _no_link(os.lstat(path), path)

@@ -1,4 +1,4 @@
-"""A file for a result, which a user names: what ``base/result_file.h`` does for the program."""
+"""Writes an output file that a user names, as ``base/result_file.h`` does for the program."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import sys
 from collections.abc import Iterable, Iterator
 
 _STREAMS = (1, 2)
-_MOST_LINKS = 40  # Linux follows as many links.
-_MARKED = 65536  # So many first bytes of a file are searched for its mark.
-_OLD = 6 * 3600  # After so many seconds a file that another machine made is a left-over.
+_MOST_LINKS = 40  # Linux follows the same number of links.
+_MARKED = 65536  # The first bytes of a file, which are searched for its mark.
+_OLD = 6 * 3600  # After this many seconds, another machine's temporary file is a leftover.
 
 
 def require_local(path: str | os.PathLike[str]) -> None:
-    """Refuses the address of a store, which no folder of this machine has as its name.
+    """Rejects URLs of stores.
 
     Raises:
         ValueError: `path` begins with a scheme and ``://``.
@@ -42,7 +42,7 @@ def require_local(path: str | os.PathLike[str]) -> None:
 
 
 class ResultFile:
-    """A file for a result: where it goes, and what may be replaced there."""
+    """An output file: its path, and whether an existing file may be replaced."""
 
     def __init__(
         self,
@@ -53,18 +53,18 @@ class ResultFile:
         inputs: Iterable[str | os.PathLike[str]] = (),
         force: bool = False,
     ) -> None:
-        """Raises the errors that `write` would, so that they show before the work.
+        """Raises the errors that `write` would raise, so that they are reported before the work.
 
         Args:
-            path: a file, or a link to one; a device, a FIFO.
-            what: the words for a file of this kind, for messages.
-            mark: a regular expression that matches how a file of this kind begins.
-            inputs: files that are read. `path` must be none of them, and no module's file.
-            force: replace a file of another kind, too.
+            path: a file, a link to a file, a device or a FIFO.
+            what: the kind of file, for messages.
+            mark: a regular expression that matches the beginning of files of this kind.
+            inputs: files that are read. `path` must not be one of them, nor a module's file.
+            force: also replace files of another kind.
 
         Raises:
-            ValueError: `path` is an input, or no path of a file system.
-            FileExistsError: a file of another kind is there, and `force` is not given.
+            ValueError: `path` is an input, or is not a file system path.
+            FileExistsError: a file of another kind exists, and `force` is false.
             OSError: the file cannot be written.
         """
         self._path = os.fsdecode(path)
@@ -75,7 +75,7 @@ class ResultFile:
         self._require_ours(*self._find())
 
     def write(self, text: str) -> None:
-        """Writes a regular file whole or not at all, and into others as a shell's ``>`` does."""
+        """Writes a regular file atomically, and other files as a shell's ``>`` does."""
         data = text.encode()
         while True:
             path, present = self._find()
@@ -86,14 +86,14 @@ class ResultFile:
             )
             if not regular or not os.access(folder, os.W_OK | os.X_OK):
                 return _write_into(path, data)
-            # A file whose owner cannot be kept is written in place, too.
+            # If the file's owner cannot be kept, the file is also written in place.
             if _replace(path, present, data):
                 return None
             if present is not None:
                 return _write_into(path, data)
 
     def _find(self) -> tuple[str, os.stat_result | None]:
-        """Follows links that have names, and returns where the path leads and what is there."""
+        """Follows links that have names; returns the target's path, and its status if it exists."""
         require_local(self._path)
         path = self._path
         for _ in range(_MOST_LINKS):
@@ -112,7 +112,7 @@ class ResultFile:
             raise IsADirectoryError(21, "it is a folder", self._path)
         if present is None:
             folder = os.path.dirname(path) or "."
-            os.stat(folder)  # This raises the reason why there is no folder.
+            os.stat(folder)  # Raises an error that says why there is no folder.
             if not os.access(folder, os.W_OK | os.X_OK):
                 raise PermissionError(13, "Permission denied", folder)
             return
@@ -132,7 +132,7 @@ class ResultFile:
         if stat.S_ISREG(present.st_mode):
             if present.st_size == 0:
                 return
-            with open(path, "rb") as file:  # What cannot be read does not tell whose it is.
+            with open(path, "rb") as file:  # An unreadable file may be of any kind.
                 if re.match(self._mark, file.read(_MARKED).decode(errors="replace")):
                     return
         raise FileExistsError(
@@ -150,13 +150,13 @@ def _stats(inputs: Iterable[str]) -> Iterator[os.stat_result]:
 
 
 def _is_in_proc(path: str) -> bool:
-    """Whether a path is a descriptor's link, which has no name that could be replaced."""
+    """Returns whether a path is a descriptor's link, which has no name that could be replaced."""
     return os.path.realpath(os.path.dirname(path) or ".").startswith("/proc/")
 
 
 def _write_into(path: str, data: bytes) -> None:
     for fd in _STREAMS:
-        if _is_open_as(fd, path):  # The descriptor has a position, from which writing goes on.
+        if _is_open_as(fd, path):  # Writing continues at the descriptor's position.
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
             with open(fd, "wb", buffering=0, closefd=False) as file:
@@ -166,7 +166,7 @@ def _write_into(path: str, data: bytes) -> None:
             return _pour(file, data)
     with open(path, "r+b", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-        try:  # A full disk shows before anything is lost.
+        try:  # Detects a full disk before anything is lost.
             if len(data) > size:
                 os.posix_fallocate(file.fileno(), 0, len(data))
         except OSError as error:
@@ -192,14 +192,14 @@ def _pour(file: io.FileIO, data: bytes) -> None:
 
 
 def _replace(path: str, present: os.stat_result | None, data: bytes) -> bool:
-    """Replaces a file; False, with nothing done, if one has appeared or its owner would change."""
+    """Replaces a file; does nothing, and returns False, if one appeared or owners would change."""
     folder, name = os.path.dirname(path) or ".", os.path.basename(path)
     temporary = os.path.join(folder, _temporary_name(folder, name))
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(temporary, flags, 0o666)
     try:
         with open(fd, "wb") as file:
-            with contextlib.suppress(OSError):  # File systems without locks lose nothing but them.
+            with contextlib.suppress(OSError):  # File systems without locks only lack the locks.
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove_left_overs(folder, name, temporary)
             if present is not None:
@@ -215,7 +215,7 @@ def _replace(path: str, present: os.stat_result | None, data: bytes) -> bool:
             os.replace(temporary, path)
             return True
         try:
-            os.link(temporary, path)  # This takes no name that another file has.
+            os.link(temporary, path)  # Fails if the name exists.
         except FileExistsError:
             return False
         except OSError:  # The file system has no hard links.
@@ -226,12 +226,12 @@ def _replace(path: str, present: os.stat_result | None, data: bytes) -> bool:
             os.unlink(temporary)
 
 
-# Temporary files are named and locked as those of the program (base/new_file.cc), so that it and
-# this remove what a killed run of either left.
+# Temporary files have the names and locks of the program's (base/new_file.cc), so that each removes
+# leftovers of killed runs of both.
 
 
 def _temporary_name(folder: str, name: str) -> str:
-    """``.NAME.tmp-OWNER-RANDOM``: the owner is the kernel and the mount that see its locks."""
+    """Returns ``.NAME.tmp-OWNER-RANDOM``; the owner is a kernel and mount that see its locks."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             boot = file.read()
@@ -250,13 +250,17 @@ def _remove_left_overs(folder: str, name: str, own: str) -> None:
         path = os.path.join(folder, entry)
         if found is None or owner is None or path == own:
             continue
-        with contextlib.suppress(OSError):  # It is in use, or stays.
+        with contextlib.suppress(OSError):  # It is in use, or cannot be removed.
             if _is_left_over(path, own, found[1] == owner[1]):
                 os.unlink(path)
 
 
 def _is_left_over(path: str, own: str, is_ours: bool) -> bool:
-    """Whether nobody writes it: its lock is free where locks are seen, or hours have passed."""
+    """Returns whether nobody writes the file any more.
+
+    Its lock must be free. It must also be old, or have our owner on a file system with visible
+    locks.
+    """
     with _opened(path) as fd, _opened(own) as again:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
@@ -266,7 +270,7 @@ def _is_left_over(path: str, own: str, is_ours: bool) -> bool:
             return True
         try:
             fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # Our own lock is seen.
+        except BlockingIOError:  # Our own lock is visible.
             return is_ours
         return False
 

@@ -1,4 +1,4 @@
-"""The interface that checkpoints and specs share: tensors, any part of which can be read."""
+"""The interface that checkpoints, exports and specs share: tensors that can be read in parts."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from ._errors import UnknownTensorError
 from ._view import TensorView, table_of
 
 Shape = tuple[int, ...]
-Box = tuple[Shape, Shape]  # A box is its offset and its shape.
+Box = tuple[Shape, Shape]  # Offset and shape.
 Index = SupportsIndex | slice | EllipsisType
 Slices = Index | tuple[Index, ...] | None
 Array = np.ndarray[Any, Any]
-Words = Array  # These are unsigned integers with the bits of elements.
+Words = Array  # Unsigned integers with the bits of elements.
 Job = Callable[[], object]
 Self = TypeVar("Self", bound="Source")
 T = TypeVar("T")
 
-TOGETHER = 64 << 20  # Small tensors are read so many bytes at a time: a store answers all at once.
+TOGETHER = 64 << 20  # Bytes of small tensors that are read together: a store answers all at once.
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """The grid of ranks: names and sizes of its axes; the last one varies fastest."""
+    """The grid of ranks: names and sizes of its axes; the last axis varies fastest."""
 
     axes: tuple[str, ...]
     shape: Shape
@@ -43,8 +43,8 @@ class TensorInfo:
     """One tensor: its path, dtype and shape.
 
     Attributes:
-        path: its name, such as ``model.norm.weight``.
-        dtype: element type as specs and checkpoints write it: ``f32 f64 bf16 f16`` …
+        path: the tensor's name, such as ``model.norm.weight``.
+        dtype: element type in the notation of specs: ``f32 f64 bf16 f16`` …
         global_shape: shape of the whole tensor; ``()`` for a scalar.
     """
 
@@ -59,36 +59,36 @@ class TensorInfo:
 
     @property
     def size(self) -> int:
-        """Elements of the whole tensor."""
+        """Number of elements of the whole tensor."""
         return math.prod(self.global_shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole tensor."""
+        """Size of the whole tensor in bytes."""
         return self.size * _dtypes.item_size(self.dtype)
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """Type of the arrays that are returned."""
+        """Type of the arrays that are returned for this tensor."""
         return _dtypes.numpy_dtype(self.dtype)
 
     @property
     def is_bits(self) -> bool:
-        """Whether arrays hold bits as unsigned integers, for want of ml_dtypes."""
+        """Whether arrays are unsigned integers with the same bits, because ml_dtypes is missing."""
         return _dtypes.is_bits(self.dtype)
 
 
 class Source(Mapping[str, TensorView], ABC):
     """A source of parts of tensors: a `Checkpoint`, an `Export` or a `Spec`.
 
-    It is a mapping that cannot be changed, from the path of a tensor to a `TensorView`, which reads
+    A source is an immutable mapping from the path of a tensor to a `TensorView`, which reads
     nothing until it is indexed. Two sources are equal only if they are the same object.
 
     Attributes:
         tensors: path → `TensorInfo`, in the order of the spec.
         mesh: the grid of ranks that the tensors are sharded over.
-        noun: the word for its kind, for messages.
-        where: the name of this one, for messages.
+        noun: the kind of source, for messages.
+        where: the name of this source, for messages.
     """
 
     tensors: Mapping[str, Any]
@@ -97,29 +97,29 @@ class Source(Mapping[str, TensorView], ABC):
     where: str
 
     def __getitem__(self, path: str) -> TensorView:
-        """The tensor of a path, of which nothing is read yet; UnknownTensorError if none has it."""
+        """Returns the tensor of a path, unread; raises UnknownTensorError for an unknown path."""
         return TensorView(self, path)
 
     def __contains__(self, path: object) -> bool:
         return path in self.tensors
 
     def __len__(self) -> int:
-        """How many tensors there are."""
+        """Returns the number of tensors."""
         return len(self.tensors)
 
     def __iter__(self) -> Iterator[str]:
-        """The paths of the tensors, in the order of `tensors`."""
+        """Iterates over the paths of the tensors, in the order of `tensors`."""
         return iter(self.tensors)
 
     def __bool__(self) -> bool:
-        return True  # One without tensors is there all the same.
+        return True  # A source without tensors is true, too.
 
-    # A mapping would compare all elements.
+    # Mapping's own comparison would read all elements.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
     def _repr_html_(self) -> str:
-        """A table of the first tensors, for notebooks."""
+        """Returns an HTML table of the first tensors, for notebooks."""
         return table_of(repr(self).strip("<>"), self.tensors)
 
     def __enter__(self: Self) -> Self:
@@ -135,20 +135,20 @@ class Source(Mapping[str, TensorView], ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Closes the files, or releases the memory, that it holds."""
+        """Closes the files, or releases the memory, of this source."""
 
     def __copy__(self: Self) -> Self:
-        """Returns another one, which stays open when this one is closed; neither ever changes."""
+        """Returns a copy that stays open when this source is closed; neither ever changes."""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
         return made
 
     def __deepcopy__(self: Self, memo: object) -> Self:
-        """Returns another one, as ``copy.copy`` does."""
+        """Returns a copy, as ``copy.copy`` does."""
         return self.__copy__()
 
     def __reduce__(self) -> NoReturn:
-        """Refuses to be pickled.
+        """Rejects pickling.
 
         Raises:
             TypeError: always.
@@ -159,10 +159,10 @@ class Source(Mapping[str, TensorView], ABC):
         )
 
     def info(self, path: str) -> TensorInfo:
-        """The `TensorInfo` of a path.
+        """Returns the `TensorInfo` of a path.
 
         Raises:
-            UnknownTensorError: there is no such tensor.
+            UnknownTensorError: the source has no such tensor.
         """
         if path not in self.tensors:
             raise UnknownTensorError(path, self.tensors, self.noun)
@@ -170,36 +170,36 @@ class Source(Mapping[str, TensorView], ABC):
 
     @abstractmethod
     def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
-        """For each dimension of a tensor the mesh axes that shard it, the major one first.
+        """Returns the mesh axes that shard each dimension of a tensor, the major one first.
 
-        It does not have segments, axes that shard one after the other, or stages: `boxes` has them.
+        The result does not describe segments, nested axes or stages; `boxes` does.
 
         Raises:
-            UnknownTensorError: there is no such tensor.
+            UnknownTensorError: the source has no such tensor.
         """
 
     @abstractmethod
     def is_extended(self, path: str) -> bool:
-        """Whether a tensor has segments, axes that shard one after the other, or a stage.
+        """Returns whether a tensor has segments, nested axes or a stage.
 
-        If so, `partition_spec` does not say all.
+        If so, `partition_spec` does not describe its sharding completely.
 
         Raises:
-            UnknownTensorError: there is no such tensor.
+            UnknownTensorError: the source has no such tensor.
         """
 
     @abstractmethod
     def boxes(self, path: str, rank: int) -> list[Box]:
-        """The boxes that a rank of the mesh holds of a tensor, whichever rank stores them.
+        """Returns the boxes of a tensor that a rank of the mesh holds, whichever rank stores them.
 
         Returns:
-            Offset and shape of each box, none of them empty. There is no box where the rank has
-            nothing of the tensor, and several where the tensor has segments. Side by side along
-            each dimension, in this order, they are the rank's local tensor.
+            Offset and shape of each box, none of them empty. The list is empty if the rank holds
+            nothing of the tensor, and has several boxes if the tensor has segments. Concatenated
+            along each dimension, in this order, the boxes are the rank's local tensor.
 
         Raises:
-            UnknownTensorError: there is no such tensor.
-            IndexError: there is no such rank.
+            UnknownTensorError: the source has no such tensor.
+            IndexError: the mesh has no such rank.
         """
 
     def read_local(
@@ -210,26 +210,26 @@ class Source(Mapping[str, TensorView], ABC):
         verify: bool = False,
         out: Array | None = None,
     ) -> Array | None:
-        """Reads what a rank of the mesh holds of a tensor, its boxes side by side as in a DTensor.
+        """Reads the part of a tensor that a rank holds, its boxes concatenated as in a DTensor.
 
         Args:
             path: the tensor.
-            rank: the rank whose part is read.
-            verify: check the digests of these boxes, if this is a checkpoint.
+            rank: the rank whose part to read.
+            verify: check the digests of these boxes, for a checkpoint.
             out: an array to fill instead of a new one, as for `read`.
 
         Returns:
-            The local tensor; None where the rank holds nothing of it.
+            The local tensor; None if the rank holds nothing of it.
 
         Raises:
-            IndexError: there is no such rank.
-            UnknownTensorError, ValueError, DamageError, FormatError: as `read`.
+            IndexError: the mesh has no such rank.
+            UnknownTensorError, ValueError, DamageError, FormatError: as for `read`.
         """
         info = self.info(path)
         boxes = self.boxes(path, rank)
         if not boxes:
             return None
-        # For each dimension: where an interval of the tensor begins in the local one.
+        # For each dimension, where each interval of the tensor begins in the local tensor.
         places: list[dict[int, int]] = []
         extent = []
         for dimension in range(len(info.global_shape)):
@@ -261,10 +261,10 @@ class Source(Mapping[str, TensorView], ABC):
 
     @abstractmethod
     def jobs(self, path: str, slices: Slices, out: Array, *, verify: bool = False) -> list[Job]:
-        """The jobs of a `read` into `out`, for `run`, in any order and together with others."""
+        """Returns the jobs of a `read` into `out`; `run` may mix them with others, in any order."""
 
     def run(self, jobs: list[Job]) -> None:
-        """Does `jobs` on as many threads as pay, and raises the error of the first that fails."""
+        """Runs `jobs` on as many threads as pay off, and raises the first failed job's error."""
         self._run([job for job in jobs if not isinstance(job, Staged)])
         staged = [job for job in jobs if isinstance(job, Staged)]
         for group in grouped(staged, lambda each: each.size):
@@ -274,25 +274,25 @@ class Source(Mapping[str, TensorView], ABC):
 
     @abstractmethod
     def _run(self, jobs: list[Job]) -> None:
-        """Does jobs, none of which is `Staged`."""
+        """Runs jobs, none of which is `Staged`."""
 
 
 class Staged(ABC):
-    """A job by way of memory that is taken no sooner than it begins, and freed when it ends.
+    """A job with its own memory, which is allocated when the job starts and freed when it ends.
 
     Attributes:
-        size: bytes of this memory.
+        size: the size of this memory in bytes.
     """
 
     size: int
 
     @abstractmethod
     def start(self) -> list[Job]:
-        """Takes the memory; returns the jobs that fill it."""
+        """Allocates the memory; returns the jobs that fill it."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Uses what the jobs have filled it with."""
+        """Uses the memory, which the jobs have filled."""
 
     def __call__(self) -> None:
         for job in self.start():
@@ -301,7 +301,7 @@ class Staged(ABC):
 
 
 def grouped(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Neighbours that are done together: as many as have `TOGETHER` bytes, and at least one."""
+    """Groups neighbours to run together: up to `TOGETHER` bytes a group, but at least one item."""
     group: list[T] = []
     total = 0
     for item in items:
@@ -315,12 +315,12 @@ def grouped(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
 
 
 def words_for(info: TensorInfo, shape: Shape, out: Words | None) -> Words:
-    """Memory for a part of a tensor, as unsigned integers: that of `out`, or new memory.
+    """Returns memory for a part of a tensor, as unsigned integers: `out`'s memory, or new memory.
 
     Raises:
-        TypeError: `out` is not an array of NumPy.
-        ValueError: `out` has another shape or type, cannot be written to, or may have elements in
-            the same memory.
+        TypeError: `out` is not a NumPy array.
+        ValueError: `out` has another shape or type, is read-only, or may have elements that overlap
+            in memory.
     """
     words = _dtypes.words_of(info.dtype)
     if out is None:
@@ -337,7 +337,7 @@ def words_for(info: TensorInfo, shape: Shape, out: Words | None) -> Words:
         )
     if not out.flags.writeable:
         raise ValueError("`out` cannot be written to")
-    end = out.itemsize  # So many bytes are spanned by the dimensions with smaller strides.
+    end = out.itemsize  # Bytes spanned by the dimensions with smaller strides.
     for stride, size in sorted((abs(each), n) for each, n in zip(out.strides, shape, strict=True)):
         if size > 1 and stride < end and out.size:
             raise ValueError(
@@ -349,7 +349,7 @@ def words_for(info: TensorInfo, shape: Shape, out: Words | None) -> Words:
 
 
 def region(info: TensorInfo, slices: Slices) -> tuple[tuple[int, ...], tuple[int, ...], list[int]]:
-    """Start and extent of a part in every dimension, and the dimensions that it keeps."""
+    """Returns start and extent of a part in every dimension, and the dimensions that it keeps."""
     shape = info.global_shape
     parts = list(slices) if isinstance(slices, tuple) else [... if slices is None else slices]
     given = sum(part is not ... for part in parts)
@@ -390,6 +390,6 @@ def region(info: TensorInfo, slices: Slices) -> tuple[tuple[int, ...], tuple[int
 
 
 def expanded(array: Words, extent: tuple[int, ...], kept: list[int]) -> Words:
-    """The same memory, with the dimensions that whole numbers among the slices dropped."""
+    """Returns the same memory, with the dimensions restored that integers in the slices dropped."""
     dimensions = (slice(None) if d in kept else np.newaxis for d in range(len(extent)))
     return array[(*dimensions, ...)]

@@ -1,4 +1,4 @@
-"""A spec that is open: its tensors, and any part of them made in memory."""
+"""An open spec, which generates any part of any of its tensors in memory."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Sets = Mapping[str, Any] | Iterable[str]
 
 @dataclass(frozen=True)
 class SpecTensorInfo(TensorInfo):
-    """A tensor of a spec: a `TensorInfo`, and how it is sharded.
+    """A tensor of a spec: a `TensorInfo`, and its partition.
 
     Attributes:
-        partition_spec: for each dimension the mesh axes that shard it, the major one first.
+        partition_spec: for each dimension, the mesh axes that shard it, the major one first.
     """
 
     partition_spec: tuple[tuple[str, ...], ...]
@@ -37,17 +37,17 @@ class SpecTensorInfo(TensorInfo):
 
 
 class Spec(Source):
-    """A spec that is open; made by `shardinit.open_spec`.
+    """An open spec, returned by `shardinit.open_spec`.
 
-    It may be used by several threads at once: the GIL is released while values are made.
+    Several threads may use it at once: the GIL is released while values are generated.
 
     Attributes:
         tensors: path → `SpecTensorInfo`, in the order of the spec.
         mesh: the grid of ranks that the spec declares. Values do not depend on it.
         name, engine, seed: as in the spec.
-        parameters: how many elements all tensors but buffers have.
-        bytes: the bytes of all tensors.
-        threads: how many threads make the values of one part; 0 is one for each core that the
+        parameters: the number of elements of all tensors except buffers.
+        bytes: the size of all tensors in bytes.
+        threads: the number of threads that generate one part; 0 is one for each core that the
             process may use. Values do not depend on it.
         library_version: the version of libshardinit.
     """
@@ -119,11 +119,11 @@ class Spec(Source):
         )
 
     def close(self) -> None:
-        """Releases the spec's memory, once the calls of other threads have returned."""
+        """Releases the spec's memory, after calls in other threads have returned."""
         self._handle = None
 
     def info(self, path: str) -> SpecTensorInfo:
-        """The `SpecTensorInfo` of a path; UnknownTensorError if there is none."""
+        """Returns the `SpecTensorInfo` of a path; raises UnknownTensorError for an unknown path."""
         return cast("SpecTensorInfo", super().info(path))
 
     def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
@@ -135,15 +135,15 @@ class Spec(Source):
         return self.info(path)._extended
 
     def boxes(self, path: str, rank: int) -> list[Box]:
-        """See `Source.boxes`; a ValueError, too, if the spec is closed."""
+        """See `Source.boxes`; also raises ValueError if the spec is closed."""
         info = self.info(path)
         self._check_rank(rank)
         dimensions = len(info.global_shape)
         count = 0
-        while True:  # The first call only tells how many boxes there are.
+        while True:  # The first call only counts the boxes.
             numbers = ctypes.c_int64 * (count * dimensions)
             offsets, shapes, found = numbers(), numbers(), ctypes.c_int64()
-            handle = self._open()  # This keeps the spec until the call returns, whoever closes it.
+            handle = self._open()  # Keeps the spec alive until the call returns.
             at, into = (handle.value, info._index, rank), (offsets, shapes, count)
             _native.call("boxes", *at, *into, ctypes.byref(found))
             if found.value == count:
@@ -160,25 +160,26 @@ class Spec(Source):
         threads: int | None = None,
         out: Array | None = None,
     ) -> Array:
-        """Makes a tensor, or a part of it: the bits that a checkpoint of the spec holds.
+        """Generates a tensor, or a part of it, with the bits of a checkpoint of the spec.
 
         Args:
             path: the tensor.
-            slices: what NumPy's basic indexing takes, with steps of 1: whole numbers
-                (which drop their dimension), slices and one ``...``. None is all of it.
-            threads: how many threads make it; None is the spec's `threads`.
-            out: an array to fill instead of a new one, as for `Checkpoint.read`. One that is not
-                C-contiguous is filled by way of one that is.
+            slices: as for NumPy's basic indexing, with steps of 1: integers (which drop their
+                dimension), slices and one ``...``. None is the whole tensor.
+            threads: the number of threads; None is the spec's `threads`.
+            out: an array to fill instead of a new one, as for `Checkpoint.read`. If it is not
+                C-contiguous, it is filled from a temporary copy.
 
         Returns:
             An array of the part's shape and of `TensorInfo.numpy_dtype`, as `Checkpoint.read`
             returns it; or `out`.
 
         Raises:
-            UnknownTensorError: there is no such tensor.
+            UnknownTensorError: the spec has no such tensor.
             IndexError: `slices` do not fit the tensor's shape.
-            TypeError, ValueError: as `Checkpoint.read`; a ValueError, too, if the spec is closed.
-            SpecError: an expression over elements gave what the tensor's type cannot hold.
+            TypeError, ValueError: as for `Checkpoint.read`; also ValueError if the spec is closed.
+            SpecError: an expression over elements returned a value that the tensor's type cannot
+                hold.
         """
         info = self.info(path)
         start, extent, kept = region(info, slices)
@@ -193,40 +194,41 @@ class Spec(Source):
     def read(
         self, path: str, slices: Slices = None, *, verify: bool = False, out: Array | None = None
     ) -> Array:
-        """Does what `generate` does, by the name of checkpoints; `verify` has nothing to check."""
+        """Calls `generate`, under the name that checkpoints use; `verify` has nothing to check."""
         return self.generate(path, slices, out=out)
 
     def jobs(self, path: str, slices: Slices, out: Array, *, verify: bool = False) -> list[Job]:
-        """The only job: one call of `generate`."""
+        """Returns the only job: one call of `generate`."""
         return [lambda: self.generate(path, slices, out=out)]
 
     def _run(self, jobs: list[Job]) -> None:
-        """Does the jobs one after another, since each has threads of its own."""
+        """Runs the jobs one after another, since each has its own threads."""
         for job in jobs:
             job()
 
     def fill_cuda(self, path: str, slices: Slices, address: int, size: int, stream: int) -> bool:
-        """Makes a tensor, or a part of it, in the memory of a CUDA device, by a kernel of it.
+        """Generates a tensor, or a part of it, in the memory of a CUDA device, with a kernel.
 
-        The elements are there when the stream's work has come so far.
+        The elements are valid after the stream has finished this work.
 
         Args:
             path, slices: as for `generate`.
-            address: of the first element. They lie one after another, in row-major order.
-            size: the bytes of the part.
+            address: the address of the first element. The elements are contiguous, in row-major
+                order.
+            size: the size of the part in bytes.
             stream: the number of a CUDA stream; 0 is the default one.
 
         Returns:
-            False, with nothing done, if no kernel makes these values: `generate` does.
+            False, with nothing done, if no kernel can generate these values; then use `generate`.
 
         Raises:
-            SpecError: the address is not one of a device, `size` is not that of the part, or CUDA's
-                driver has failed.
-            UnknownTensorError, IndexError, TypeError, ValueError: as `generate`.
+            SpecError: the address is not on a device, `size` is not the size of the part, or CUDA's
+                driver failed.
+            UnknownTensorError, IndexError, TypeError, ValueError: as for `generate`.
         """
         info = self.info(path)
         start, extent, _ = region(info, slices)
-        handle = self._open()  # This keeps the spec until the call returns, whoever closes it.
+        handle = self._open()  # Keeps the spec alive until the call returns.
         numbers = ctypes.c_int64 * len(extent)
         part = handle.value, info._index, numbers(*start), numbers(*extent)
         made = ctypes.c_int32()
@@ -241,7 +243,7 @@ class Spec(Source):
     def _fill(
         self, info: SpecTensorInfo, start: Shape, extent: Shape, out: Any, threads: int
     ) -> None:
-        handle = self._open()  # This keeps the spec until the call returns, whoever closes it.
+        handle = self._open()  # Keeps the spec alive until the call returns.
         numbers = ctypes.c_int64 * len(extent)
         part = handle.value, info._index, numbers(*start), numbers(*extent)
         size = math.prod(extent) * out.itemsize
@@ -257,11 +259,11 @@ def as_spec(
     layout: str | None = None,
     instead: str = "shardinit.open",
 ) -> Spec:
-    """Returns an open spec, for its values: this one, or what `open_spec` makes of a file or dict.
+    """Returns `spec` if it is open, else what `open_spec` returns for the file or dict.
 
-    Values do not depend on the mesh, so it need not divide the tensors: the mesh of a large model
-    does not divide those of a small one. `instead` is the function that takes a checkpoint, for the
-    TypeError about one.
+    Only values matter here, and they do not depend on the mesh. So the mesh need not divide the
+    tensors: a large model's mesh does not divide a small model's tensors. `instead` is the function
+    for checkpoints, named in the TypeError about one.
     """
     if isinstance(spec, Spec):
         if set or layout is not None:
@@ -324,12 +326,12 @@ class _Handle:
 
 
 def overrides(sets: Sets) -> list[str]:
-    """Overrides as ``KEY=VALUE``, the form that the command line's ``--set`` takes."""
+    """Returns overrides as ``KEY=VALUE``, the form of the command line's ``--set``."""
     if isinstance(sets, str):
         return [sets]
     if not isinstance(sets, Mapping):
         return list(sets)
-    # A string stays as it is, so that it can be an expression; other values become JSON.
+    # A string stays unchanged, so that it can be an expression; other values become JSON.
     return [
         f"{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in sets.items()

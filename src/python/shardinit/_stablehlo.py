@@ -1,4 +1,4 @@
-"""Modules of StableHLO, read by jaxlib: arguments, results and shardings of ``@main``."""
+"""Reads StableHLO modules with jaxlib: arguments, results and shardings of ``@main``."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from . import _dtypes
 from ._errors import FormatError
 from ._source import Mesh, Shape, TensorInfo
 
-Partition = tuple[tuple[str, ...], ...]  # It has for each dimension the mesh axes that shard it.
+Partition = tuple[tuple[str, ...], ...]  # For each dimension, the mesh axes that shard it.
 
 
 @dataclass(frozen=True)
 class Module:
-    """A StableHLO module, without its annotations of devices.
+    """A StableHLO module, without its device annotations.
 
     Attributes:
         artifact: the module, in StableHLO's portable form.
-        arguments: shapes of the arguments of ``@main``, all of them u32.
-        results: the tensor that each result is; its path is empty where the result has no name.
+        arguments: shapes of the arguments of ``@main``, which are all u32.
+        results: the tensor of each result; its path is empty if the result has no name.
     """
 
     artifact: bytes
@@ -32,10 +32,10 @@ class Module:
 
 
 def read_module(text: str, name: str) -> tuple[Module, list[Partition], Mesh | None]:
-    """Reads a module, the partitions of its results, and its mesh, which is None if it has none.
+    """Reads a module, the partitions of its results, and its mesh or None.
 
     Raises:
-        FormatError: jaxlib cannot read it, or it has no function ``@main`` of u32.
+        FormatError: jaxlib cannot read the module, or it has no function ``@main`` of u32.
     """
     with mlir.make_ir_context():
         try:
@@ -81,7 +81,7 @@ def read_module(text: str, name: str) -> tuple[Module, list[Partition], Mesh | N
 
 
 def _type(of: Any) -> tuple[str, Shape]:
-    """The dtype, as specs write it, and the shape of a tensor's type."""
+    """Returns the dtype, as specs write it, and the shape of a tensor's type."""
     tensor = ir.RankedTensorType(of)
     name = str(tensor.element_type).lower()
     dtype = "bool" if name == "i1" else name.replace("ui", "u")

@@ -1,9 +1,9 @@
-"""The files of a checkpoint or export in an object store, or wherever else fsspec reads from.
+"""Reads the files of a checkpoint or export from an object store, or another store of fsspec.
 
-Receipts and records say where each box lies, so all that is read are ranges of bytes. A request
-takes as long as some hundred kilobytes: ranges that lie near each other are merged, and all that
-are wanted are asked for at once. What comes may be shorter than what was asked for, and objects may
-be replaced while they are read: both are looked for, and are errors.
+Receipts and records list where each box is, so only ranges of bytes are read. A request costs as
+much time as a few hundred kilobytes: ranges near each other are merged, and all ranges are
+requested at once. Answers may be too short, and objects may be replaced while they are read; both
+are detected, and are errors.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from ._files import Files, StoredBox, taken_from, wrong_digest
 from ._regular import MAX_BYTES
 from ._source import Job, Shape, Words
 
-_GAP = 256 << 10  # So many bytes between two ranges are read along: another request takes longer.
-_BLOCK = 16 << 20  # A request is for so many bytes at most, since several at once are faster.
-_BATCH = 256 << 20  # So many bytes are in memory at most, besides the arrays that they go to.
-_AT_ONCE = 32  # So many objects are looked at together.
+_GAP = 256 << 10  # Smaller gaps between ranges are read, too: another request takes longer.
+_BLOCK = 16 << 20  # The maximum size of a request, since several at once are faster.
+_BATCH = 256 << 20  # The maximum number of bytes in memory, not counting the arrays to fill.
+_AT_ONCE = 32  # The maximum number of objects to look at simultaneously.
 
 _S3 = ("s3", "s3a")
 _URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*::)*([A-Za-z][A-Za-z0-9+.-]*)://")
 _SQUEEZED = re.compile(r"(s3|s3a|gs|gcs|az|abfs|https?):/(?=[^/])")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*", re.ASCII)
-_RUN = 8  # So many characters of a secret are not shown: a store may repeat a part of it.
+_RUN = 8  # The shortest part of a secret that is hidden: a store may repeat a part of it.
 _SECRET = re.compile(".*(secret|token|password|key|credential|sas).*", re.IGNORECASE)
 _IDENTITY = re.compile("etag|generation|versionid|content-?md5|digest|.*modified|mtime|created")
 
 
 def local_path(name: str) -> str | None:
-    """The path of a folder of this machine that `name` says; None if it is the URL of a store."""
+    """Returns the path of a local folder that `name` denotes; None if it is the URL of a store."""
     found = _URL.match(name)
     if found is None:
         return name
@@ -47,27 +47,27 @@ def local_path(name: str) -> str | None:
 
 
 def is_squeezed(name: str) -> bool:
-    """Whether it may be a URL of which ``pathlib`` has made a path."""
+    """Returns whether this may be a URL that ``pathlib`` has turned into a path."""
     return _SQUEEZED.match(name) is not None
 
 
 class StoreFiles(Files):
     """Files below the URL of a store, read by fsspec; see `Files`.
 
-    The first look at an object keeps what identifies it, as its ETag. After ranges of it were read
-    there is another look, unless digests show that the bytes are right.
+    The first look at an object records what identifies it, such as its ETag. After reading ranges
+    of the object, another look compares, unless digests prove that the bytes are right.
     """
 
     far = True
 
     def __init__(self, url: str, options: Mapping[str, Any] | None) -> None:
-        """Connects to nothing yet.
+        """Makes no connection yet.
 
         Raises:
             ImportError: fsspec, or its package for this kind of store, is not installed.
-            ValueError: fsspec knows no such kind of store.
+            ValueError: fsspec does not know this kind of store.
         """
-        shown = re.sub(r"(?<=://)[^/@]*@", "", url)  # A user's name and password are not shown.
+        shown = re.sub(r"(?<=://)[^/@]*@", "", url)  # Hides the user's name and password.
         name = shown.rstrip("/")
         super().__init__(shown if name.endswith(":") else name)
         kind = _URL.match(url)
@@ -78,15 +78,15 @@ class StoreFiles(Files):
             package = '"shardinit[s3]"' if kind[1] in _S3 else "fsspec"
             raise ImportError(f"reading `{shown}` needs fsspec: pip install {package}") from error
         _require_version(kind[1])
-        # An instance of its own: lists of objects that others have kept may be old.
+        # An instance of its own: listings that other instances cached may be stale.
         self._url, self._options = url, {**(options or {}), "skip_instance_cache": True}
         made = fsspec.core.url_to_fs(url, **self._options)
         self._fs: Any = made[0]
-        self._unsigned = False  # Or there were no credentials, as for a bucket that is public.
+        self._unsigned = False  # True once no credentials were found, as for a public bucket.
         self._root = str(made[1])
         self._texts: dict[str, bytes] = {}
         self._seen: dict[str, _Look] = {}
-        self._bucket = True  # Or the store has said that there is none.
+        self._bucket = True  # False once the store has reported that the bucket does not exist.
 
     def path(self, name: str) -> str:
         """See `Files.path`."""
@@ -97,7 +97,7 @@ class StoreFiles(Files):
         return "" if self._bucket else "there is no such bucket"
 
     def holds(self, name: str) -> bool:
-        """See `Files.holds`; the next `read` takes what has come."""
+        """See `Files.holds`; the next `read` uses the bytes that this call read."""
         try:
             self._texts[name] = self.read(name)
         except FileNotFoundError:
@@ -121,7 +121,7 @@ class StoreFiles(Files):
         return found
 
     def refuse_link(self, name: str) -> None:
-        """Does nothing: a store has no links."""
+        """Does nothing, since a store has no links."""
 
     def check(self, name: str, size: int) -> None:
         """See `Files.check`."""
@@ -129,15 +129,15 @@ class StoreFiles(Files):
         if isinstance(look, BaseException):
             raise self._trouble(look, name) from look
         if look.size != size:
-            self._seen.pop(name, None)  # Another run may put it right.
+            self._seen.pop(name, None)  # Another run may repair it.
             raise DamageError(f"`{self.path(name)}` has {look.size} bytes instead of {size}")
         self._seen[name] = look
 
     def expect(self, texts: Iterable[str], boxes: Iterable[str]) -> None:
-        """Gets small files, and looks at large ones, all at once."""
+        """Reads small files and looks at large ones, all at once."""
         names = [name for name in texts if name not in self._texts]
         for name, text in zip(names, self._text(names), strict=True):
-            if isinstance(text, bytes):  # For others, `read` tries again and says what is wrong.
+            if isinstance(text, bytes):  # In other cases, `read` tries again and raises the error.
                 self._texts[name] = text
         names = [name for name in boxes if name not in self._seen]
         for name, look in zip(names, self._looks(names), strict=True):
@@ -145,7 +145,7 @@ class StoreFiles(Files):
                 self._seen[name] = look
 
     def look_again(self, names: list[str]) -> None:
-        """See `Files.look_again`; what others compare with while they read stays."""
+        """See `Files.look_again`; the looks that concurrent readers compare with are kept."""
         for name, look in zip(names, self._looks(names), strict=True):
             if isinstance(look, BaseException):
                 raise self._trouble(look, name) from look
@@ -153,11 +153,11 @@ class StoreFiles(Files):
                 self._throw_replaced(name)
 
     def jobs(self, box: StoredBox, within: Shape, into: Words, verify: bool) -> list[Job]:
-        """One job; see `Files.jobs`."""
+        """Returns one job; see `Files.jobs`."""
         return [_Part(self, box, within, into, verify)]
 
     def run(self, jobs: list[Job], threads: int) -> None:
-        """Does jobs, all ranges of all boxes together; `threads` are those of fsspec."""
+        """Runs jobs, all ranges of all boxes together, on fsspec's threads, not on `threads`."""
         parts: list[_Part] = []
         for job in jobs:
             if isinstance(job, _Part) and job.files is self:
@@ -167,7 +167,7 @@ class StoreFiles(Files):
         self._fill(parts)
 
     def close(self) -> None:
-        """Forgets what objects looked like."""
+        """Forgets all looks at objects."""
         self._seen.clear()
         self._texts.clear()
 
@@ -194,7 +194,7 @@ class StoreFiles(Files):
         self._require_unchanged({part.box.file for part in parts if not part.verify})
 
     def _exactly(self, blocks: list[_Range]) -> list[bytes]:
-        """All bytes of ranges of objects."""
+        """Returns all bytes of ranges of objects."""
         found = self._ranges(blocks)
         for (name, start, end), data in zip(blocks, found, strict=True):
             path = self.path(name)
@@ -219,7 +219,7 @@ class StoreFiles(Files):
         return found
 
     def _ranges(self, ranges: Sequence[_Range]) -> list[Any]:
-        """Bytes of ranges, or for some an error."""
+        """Returns the bytes of each range, or an error in their place."""
         if not ranges:
             return []
         paths = [self._path_of(name) for name, _, _ in ranges]
@@ -227,18 +227,18 @@ class StoreFiles(Files):
         found: list[Any]
         try:
             found = self._fs.cat_ranges(paths, starts, ends, on_error="return")
-        except Exception as error:  # Of fsspec itself, as in a process that was forked.
+        except Exception as error:  # An error of fsspec itself, for example in a forked process.
             found = [error] * len(paths)
         if any(map(self._has_no_credentials, found)):
             return self._ranges(ranges)
         return [_plain(each, path) for each, path in zip(found, paths, strict=True)]
 
     def _text(self, names: list[str]) -> list[bytes | Exception]:
-        """All bytes of small files, in one request for each."""
+        """Returns all bytes of small files, with one request for each."""
         found = self._ranges([(name, 0, MAX_BYTES + 1) for name in names])
         for number, (name, text) in enumerate(zip(names, found, strict=True)):
             if isinstance(text, OSError) and not isinstance(text, FileNotFoundError):
-                look = self._looks([name])[0]  # Stores give no range of an empty object.
+                look = self._looks([name])[0]  # Stores reject a range of an empty object.
                 found[number] = b"" if isinstance(look, _Look) and look.size == 0 else text
             elif isinstance(text, bytes) and len(text) > MAX_BYTES:
                 found[number] = FormatError(
@@ -282,7 +282,7 @@ class StoreFiles(Files):
         return _Look(info["size"], same)
 
     def _has_no_credentials(self, found: Any) -> bool:
-        """Whether none were found, and the store is asked without them from now on."""
+        """Returns whether the request had no credentials; if so, later requests are unsigned."""
         if type(found).__name__ != "NoCredentialsError":
             return False
         with self._lock:
@@ -299,7 +299,7 @@ class StoreFiles(Files):
         return f"{self._root.rstrip('/')}/{name}" if self._root else name
 
     def _trouble(self, error: BaseException, name: str) -> Exception:
-        """The error to raise: of this package, or one of the system's that names the object."""
+        """Returns the error to raise: this package's own, or an OSError that names the object."""
         path = self.path(name)
         _redact(error, self._secrets())
         if isinstance(error, FileNotFoundError):
@@ -317,7 +317,7 @@ class StoreFiles(Files):
 
 
     def _secrets(self) -> list[str]:
-        """What no message may show."""
+        """Returns the strings that no message may contain."""
         signer = getattr(getattr(self._fs, "_s3", None), "_request_signer", None)
         named = [
             *self._options.items(),
@@ -337,7 +337,7 @@ _Range = tuple[str, int, int]  # The name of an object, the first byte, and the 
 
 
 class _Look(NamedTuple):
-    """What identifies an object, as its store says it."""
+    """The metadata that identifies an object in its store."""
 
     size: int
     same: Mapping[str, Any]
@@ -347,9 +347,9 @@ class _Piece(NamedTuple):
     """Bytes of an object, and the elements of an array that they hold.
 
     Attributes:
-        start, end: the bytes.
+        start, end: the range of bytes.
         first: where these elements begin in the array.
-        shape: their shape.
+        shape: the shape of these elements.
     """
 
     start: int
@@ -359,7 +359,7 @@ class _Piece(NamedTuple):
 
 
 class _Part:
-    """The job of filling an array from a region of a box."""
+    """A job that fills an array from a region of a box."""
 
     def __init__(
         self, files: StoreFiles, box: StoredBox, within: Shape, into: Words, verify: bool
@@ -368,13 +368,13 @@ class _Part:
         self.verify = verify
         size = into.itemsize
         self._strides = tuple(size * math.prod(box.shape[d + 1 :]) for d in range(into.ndim))
-        self._whole: Words | None = None  # Of a box whose digest is checked.
+        self._whole: Words | None = None  # The whole box, if its digest is checked.
 
     def __call__(self) -> None:
         self.files.run([self], 1)
 
     def pieces(self) -> Iterator[_Piece]:
-        """The ranges of bytes to read; gaps in them are small."""
+        """Yields the ranges of bytes to read; gaps in them are small."""
         shape = self.box.shape if self.verify else self.into.shape
         first = (0,) * len(shape) if self.verify else self.within
         at = self.box.at + sum(n * s for n, s in zip(first, self._strides, strict=True))
@@ -382,7 +382,7 @@ class _Part:
             yield from _cut(at, (0,) * len(shape), shape, self._strides, self.into.itemsize)
 
     def take(self, piece: _Piece, data: bytes, offset: int) -> None:
-        """Copies the elements of a piece, which begin at a byte of `data`."""
+        """Copies the elements of a piece, which begin at byte `offset` of `data`."""
         words = self.into.dtype
         there = np.ndarray(piece.shape, words, data, offset, self._strides)
         ends = zip(piece.first, piece.shape, strict=True)
@@ -390,7 +390,7 @@ class _Part:
         self._target()[(*here, ...)] = there
 
     def finish(self) -> None:
-        """Checks the digest of a box, all pieces of which have come."""
+        """Checks the digest of the box, after all its pieces have been taken."""
         if not self.verify:
             return
         whole = self._target()
@@ -413,12 +413,12 @@ class _Part:
 def _cut(
     at: int, first: Shape, shape: Shape, strides: Shape, item: int
 ) -> Iterator[_Piece]:
-    """Divides a region into pieces of at most `_BLOCK` bytes, in none of which a gap is large.
+    """Divides a region into pieces of at most `_BLOCK` bytes that contain no large gap.
 
-    `at` is the byte where it begins, `strides` are those of the box that has it.
+    `at` is the byte where the region begins; `strides` are the strides of its box.
     """
-    spans = [item]  # Bytes from the first to the last element, of the last dimensions: 0, 1, …
-    small = [True]  # Whether all gaps of this and the later dimensions are small.
+    spans = [item]  # Bytes from first to last element of the last 0, 1, … dimensions.
+    small = [True]  # True if the last 0, 1, … dimensions have only small gaps.
     for n, stride in zip(reversed(shape), reversed(strides), strict=True):
         small.append(small[-1] and (n == 1 or stride - spans[-1] <= _GAP))
         spans.append(spans[-1] + (n - 1) * stride)
@@ -437,7 +437,7 @@ def _cut(
 
 
 def _merged(ranges: list[_Range]) -> list[_Range]:
-    """Ranges that hold all of `ranges`, which are sorted, with few requests."""
+    """Merges `ranges`, which are sorted, into few ranges that cover them all."""
     from fsspec.utils import (  # type: ignore[import-untyped, unused-ignore]
         merge_offset_ranges,
     )
@@ -446,7 +446,7 @@ def _merged(ranges: list[_Range]) -> list[_Range]:
         return []
     ends: list[int] = []
     for number, (name, _, end) in enumerate(ranges):
-        # fsspec before 2026 forgets the end of a range that others lie in.
+        # fsspec before 2026 forgets the end of a range that contains other ranges.
         same = number > 0 and ranges[number - 1][0] == name
         ends.append(max(end, ends[-1]) if same else end)
     names, starts = [name for name, _, _ in ranges], [start for _, start, _ in ranges]
@@ -473,7 +473,7 @@ def _holds(block: _Range, place: _Range) -> bool:
 
 
 def _redact(error: BaseException | None, secrets: list[str]) -> None:
-    """Takes secrets out of an error and its causes: a store may repeat what it was sent."""
+    """Removes secrets from an error and its causes: a store may repeat a request."""
     while error is not None and secrets:
         error.args = tuple(
             _without(each, secrets) if isinstance(each, str) else each for each in error.args
@@ -497,7 +497,7 @@ def _without(text: str, secrets: list[str]) -> str:
 
 
 def _plain(found: Any, path: str) -> Any:
-    """What a store gave; an error over HTTP is not always that a file is missing."""
+    """Returns the store's answer; corrects HTTP errors that fsspec reports as missing files."""
     if isinstance(found, FileNotFoundError):
         status = getattr(found.__cause__, "status", None)
         if status in (401, 403):
@@ -508,7 +508,7 @@ def _plain(found: Any, path: str) -> Any:
 
 
 def _require_version(kind: str) -> None:
-    """Refuses an s3fs of years ago, which pip chooses if boto3 is asked for beside it."""
+    """Rejects very old versions of s3fs, which pip chooses if boto3 is requested, too."""
     if kind not in _S3:
         return
     from importlib import metadata

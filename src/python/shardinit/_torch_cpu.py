@@ -1,15 +1,15 @@
-"""Whether PyTorch here draws the numbers of the engine torch_cpu."""
+"""Checks whether the installed PyTorch draws the numbers of the engine torch_cpu."""
 
 from __future__ import annotations
 
 import warnings
 
-NAME = "torch_cpu/2.13/avx2"  # The engine has the numbers of this version and instruction set.
+NAME = "torch_cpu/2.13/avx2"  # The engine reproduces this version and instruction set.
 _ALIKE = ("AVX2", "AVX512")  # PyTorch draws the same numbers with either.
 
 
 def difference() -> str:
-    """How PyTorch here differs from the engine's name; "" if it does not."""
+    """Returns how the installed PyTorch differs from the engine's name; "" if it matches."""
     import torch
 
     _, version, _ = NAME.split("/")
@@ -26,7 +26,7 @@ def difference() -> str:
 
 
 def warn(engine: str, stacklevel: int) -> None:
-    """Warns if a constructor of PyTorch would draw other numbers here than the spec's engine."""
+    """Warns if PyTorch's own constructors would draw other numbers here than the spec's engine."""
     if engine.split("/")[0] != NAME.split("/")[0] or not (different := difference()):
         return
     warnings.warn(

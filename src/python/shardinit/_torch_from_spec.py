@@ -1,4 +1,4 @@
-"""Models that are made without memory for their parameters, and then filled."""
+"""Constructs models without memory for their parameters, and then fills them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _ZERO_INIT = "deepspeed.runtime.zero.partition_parameters"
 
 @dataclass
 class Built:
-    """The models that a block of `from_spec` made.
+    """The models that were constructed in a block of `from_spec`.
 
     Attributes:
-        results: model → what `init_` would have returned for it, once the block has ended.
+        results: model → the result of `init_` for it, after the block has ended.
     """
 
     results: dict[nn.Module, LoadResult] = field(default_factory=dict, repr=False)
@@ -48,44 +48,45 @@ def from_spec(
     device: torch.device | str | None = None,
     cast: bool = False,
 ) -> Iterator[Built]:
-    """A block in which models are made without memory, and at whose end they are filled.
+    """Constructs models without memory in a block, and fills them at its end.
 
         with shardinit.torch.from_spec(SPEC):
             model = Model(config)
             fully_shard(model)
 
-    Parameters that are made in the block are on ``meta``: a constructor draws and stores nothing
-    for them. Buffers are made as always, so those that are in no state dict have their values. A
-    model of the block is a module that is in no other module of it, and has parameters or
-    persistent buffers. At the end of the block each is filled by `init_`. A model that
-    ``fully_shard`` or ``parallelize_module`` has sharded by then gets this process's shards alone,
-    and one in a block of ``deepspeed.zero.Init``, inside or around, the process's partition.
+    Parameters that are created in the block are on ``meta``: a constructor draws and stores nothing
+    for them. Buffers are created as usual, so buffers that are in no state dict have their values.
+    Every top-level module created inside the block counts as a model, if it has parameters or
+    persistent buffers. At the end of the block, `init_` fills each model. If ``fully_shard`` or
+    ``parallelize_module`` has sharded a model, only this process's shards are filled. In a block of
+    ``deepspeed.zero.Init``, inside or around, only the process's partition is filled.
 
-    Parameters stay the objects that they are in the block, with their attributes and hooks: an
-    optimizer that is made in it trains them. Tensors computed from them in the block stay on
-    ``meta``, and whatever needs their values fails: call ``.item()`` on them, and wrap the model in
-    DistributedDataParallel, which compares them between processes, after the block.
+    Parameters stay the same objects, with their attributes and hooks: an optimizer that is created
+    in the block trains them. Tensors that are computed from them in the block stay on ``meta``, and
+    operations that need their values fail. Do these after the block: ``.item()``, or wrapping the
+    model in DistributedDataParallel, which compares parameters between processes.
 
-    If the block raises, nothing is filled. Other threads are not concerned. A module that
-    ``copy.deepcopy`` makes of one of the block, and that is in no other one, gets what its original
-    gets, so a copy of a layer has the layer's values, as long as the layer's model still exists.
+    If the block raises, nothing is filled. Other threads are not affected. A top-level module that
+    ``copy.deepcopy`` copied from a module of the block gets the same values as its original. So a
+    copy of a layer has the layer's values, as long as the layer's model still exists.
 
     Args:
-        spec: a YAML file, a mapping as for `shardinit.open_spec`, or a spec that is open.
-        set, layout: as for `shardinit.open_spec`; not for a spec that is open.
+        spec: a YAML file, a mapping as for `shardinit.open_spec`, or an open spec.
+        set, layout: as for `shardinit.open_spec`; not for an open spec.
         strict, prefix, rename, cast: as for `load_into`.
-        device: where the block makes tensors, as by ``torch.device(device)``, and where parameters
-            then are. None leaves this to the constructor. DTensors are on their mesh.
+        device: the device on which the block creates tensors, as with ``torch.device(device)``, and
+            on which the filled parameters are. None leaves this to the constructor. DTensors are on
+            their mesh.
 
     Yields:
         A `Built`.
 
     Raises:
-        MismatchError: as `load_into`, for any of the models, of which none is filled then; or no
-            model was made in the block.
-        RuntimeError: the thread is in such a block already.
+        MismatchError: as for `load_into`, for any of the models, and then none is filled; or no
+            model was created in the block.
+        RuntimeError: the thread is already in such a block.
         TypeError: `spec` is not a spec.
-        SpecError, LibraryError: as `shardinit.open_spec`.
+        SpecError, LibraryError: as for `shardinit.open_spec`.
     """
     opened = as_spec(spec, set, layout, instead="shardinit.torch.load_into")
     _torch_cpu.warn(opened.engine, stacklevel=3)  # The level in between is contextlib's.
@@ -97,12 +98,12 @@ def from_spec(
 
 
 class _Block:
-    """The state of a block while it lasts.
+    """The state of a running block.
 
     Attributes:
-        device: the device that the user named, or else that of its first parameter.
-        devices: parameter → where it would have been, unless the user said. It keeps parameters
-            alive, since a tensor that has weak references cannot be swapped.
+        device: the user's device, or else the device of the first parameter.
+        devices: parameter → its intended device, unless the user gave one. It keeps parameters
+            alive, since a tensor with weak references cannot be swapped.
         copying: whether a parameter is being copied.
     """
 
@@ -116,7 +117,7 @@ class _Block:
 
     def add(self, module: nn.Module) -> None:
         for known in (self._made, self._copied):
-            known.pop(id(module), None)  # A module that is gone may have had this id.
+            known.pop(id(module), None)  # A deleted module may have had this id.
         self._made[id(module)] = weakref.ref(module)
 
     def copy(self, module: nn.Module, made: nn.Module) -> None:
@@ -126,7 +127,7 @@ class _Block:
             self._copied[id(made)] = weakref.ref(module)
 
     def place(self, model: nn.Module, models: list[nn.Module]) -> str:
-        """The prefix of its names, if the model is a copy of a part of another one of `models`."""
+        """Returns the prefix of a model's names, if it is a copy of a part of another model."""
         copied = self._copied.get(id(model))
         source = None if copied is None else copied()
         for other in models if source is not None else ():
@@ -165,9 +166,9 @@ class _Block:
             self.devices[made] = device
 
     def models(self) -> list[nn.Module]:
-        """Modules of the block that are in no other one, if there is anything in them to fill."""
+        """Returns the top-level modules of the block that have something to fill."""
         if len(self._outermost()) > 1:
-            gc.collect()  # A module that was thrown away is no model.
+            gc.collect()  # A discarded module does not count as a model.
         return self._outermost()
 
     def _outermost(self) -> list[nn.Module]:
@@ -179,7 +180,7 @@ class _Block:
         return [m for m in made if id(m) not in inner and any(s.persistent for s in slots_of(m))]
 
 
-# ---- PyTorch's constructors, for as long as a thread is in a block.
+# ---- Patches PyTorch's constructors while a thread is in a block.
 
 _blocks: dict[int, _Block] = {}  # Keys are threads.
 _lock = threading.Lock()
@@ -223,7 +224,7 @@ def _init(self: nn.Module, *arguments: Any, **options: Any) -> None:
 def _new(cls: type, data: Any = None, *arguments: Any, **options: Any) -> Any:
     block = _blocks.get(threading.get_ident())
     plain = cls is nn.Parameter and type(data) in (torch.Tensor, nn.Parameter)
-    zero = sys.modules.get(_ZERO_INIT)  # DeepSpeed partitions what is made, and needs its memory.
+    zero = sys.modules.get(_ZERO_INIT)  # DeepSpeed partitions new parameters, which need memory.
     in_zero = zero is not None and zero.zero_init_context > 0
     if block is None or block.copying or not plain or data.is_meta or in_zero:
         return _plain["new"].__func__(cls, data, *arguments, **options)
@@ -248,7 +249,7 @@ def _copy(self: nn.Parameter, memo: dict[int, Any]) -> Any:
 
 
 def _copy_module(self: nn.Module, memo: dict[int, Any]) -> Any:
-    """Copies a module as ``copy.deepcopy`` does where a class has no method for it."""
+    """Copies a module as ``copy.deepcopy`` does if a class has no method for it."""
     made = copy._reconstruct(self, memo, *self.__reduce_ex__(4))  # type: ignore[attr-defined]
     block = _blocks.get(threading.get_ident())
     if block is not None:

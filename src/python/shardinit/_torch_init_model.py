@@ -1,4 +1,7 @@
-"""`init_model`: from a class to a sharded model, by way of a capture, `from_spec` and FSDP2."""
+"""Implements `init_model` for PyTorch: from a class to a sharded model.
+
+It captures the constructor, constructs the model with `from_spec`, and shards it with FSDP2.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _OF_ANOTHER_MODEL = (
     "the spec is of another model: leave it out, and this one's constructor is captured; or say in "
     "`rename` how the names differ"
 )
-_DEPTH = 4  # So many lists and dicts in one another are looked into for tensors.
+_DEPTH = 4  # The maximum depth of lists and dicts to search for tensors.
 
 
 def init_model(
@@ -41,43 +44,45 @@ def init_model(
     rename: Callable[[str], str] | None = None,
     cast: bool = False,
 ) -> M:
-    """Makes a model whose parameters are sharded over a mesh, each process its own shards alone.
+    """Constructs a model sharded over a mesh, where each process creates only its own shards.
 
         model = shardinit.torch.init_model(lambda: Model(config), mesh=mesh)
 
-    Without a spec the constructor is captured, as by `shardinit.capture.torch`. Then the model is
-    made on ``meta``, sharded, and filled, as in a block of `from_spec`. No process makes a whole
-    tensor that is sharded, and none waits for another. A constructor that computes tensors which
-    are in no state dict, or looks at values, is called again with memory for what it computes: only
-    what it makes parameters of is then whole for a moment, one after the other.
+    Without a spec, the constructor is captured, as by `shardinit.capture.torch`. Then the model is
+    constructed on ``meta``, sharded, and filled, as in a block of `from_spec`. A process never
+    holds a sharded tensor whole, and does not wait for other processes. If a constructor computes
+    tensors that are in no state dict, or looks at values, it is called again with memory for the
+    tensors that it computes. Then only the data of one parameter at a time is whole for a moment.
 
     Args:
         make: a class or function without arguments that returns the model. It is called several
-            times, and has to do the same each time.
-        spec: a YAML file, a mapping as for `shardinit.open_spec`, or a spec that is open. None
-            captures the constructor.
+            times, and must do the same each time.
+        spec: a YAML file, a mapping as for `shardinit.open_spec`, or an open spec. None captures
+            the constructor.
         mesh: the ``DeviceMesh`` over which ``fully_shard`` shards the model: one dimension, or two
             for replicas of shards. Each element of an ``nn.ModuleList`` or ``nn.ModuleDict`` is
-            sharded on its own, and then the rest. None shards nothing, unless there is `shard`.
-        shard: a function that shards the model in place of this, as ``parallelize_module`` would;
-            what it returns is returned, if that is a module.
-        seed, engine: of the capture: ``engine="torch_cpu"`` gives the values that the constructor
-            gives after ``torch.manual_seed(seed)``, bit for bit, but for what shardinit-values(7)
-            names, as normal numbers of 64 bits. By default 0 and ``philox4x32``.
+            sharded separately, and then the rest. None shards nothing, unless there is `shard`.
+        shard: a function that shards the model instead, for example with ``parallelize_module``. If
+            it returns a module, that module is returned.
+        seed, engine: for the capture: ``engine="torch_cpu"`` reproduces the constructor's values
+            after ``torch.manual_seed(seed)``, bit for bit, except for those that
+            shardinit-values(7) lists, such as 64-bit normal numbers. The defaults are 0 and
+            ``philox4x32``.
         dtype: PyTorch's default element type while `make` runs.
-        set, layout: as for `shardinit.open_spec`; for a spec that is not open.
+        set, layout: as for `shardinit.open_spec`; not for an open spec.
         rename, cast: as for `load_into`.
 
     Returns:
-        The model, its tensors on the devices of the mesh.
+        The model, with its tensors on the devices of the mesh.
 
     Raises:
-        CaptureError: no spec can stand for the constructor, or a tensor that is in no state dict
-            is drawn at random or made of parameters: all are named, with the reason.
-        MismatchError: the spec is of another model, and all that differs is named; or this process
-            is not in the mesh.
-        TypeError: the arguments do not go together.
-        SpecError, LibraryError: as `shardinit.open_spec`.
+        CaptureError: a spec cannot represent the constructor, or a tensor that is in no state dict
+            is drawn at random or computed from parameters; the message names all of them, with the
+            reasons.
+        MismatchError: the spec is of another model, and the message names all differences; or this
+            process is not in the mesh.
+        TypeError: the arguments cannot be combined.
+        SpecError, LibraryError: as for `shardinit.open_spec`.
     """
     _check(make, mesh)
     opened = _opened(make, spec, set, layout, seed, engine, dtype)
@@ -96,7 +101,7 @@ def _opened(
     engine: str | None,
     dtype: torch.dtype | None,
 ) -> Spec:
-    """The spec that the user gave, or else that of the constructor."""
+    """Returns the user's spec, or else the constructor's captured spec."""
     if spec is not None:
         if seed is not None or engine is not None:
             raise TypeError(
@@ -123,7 +128,7 @@ def _check(make: Any, mesh: Any) -> None:
             f"init_model() calls its first argument, and {type(make).__name__} cannot be called: "
             "give a class or a function, as `lambda: Model(config)`"
         )
-    with contextlib.suppress(ValueError):  # Some functions of C have no signature.
+    with contextlib.suppress(ValueError):  # Some C functions have no signature.
         try:
             inspect.signature(make).bind()
         except TypeError as error:
@@ -172,25 +177,25 @@ def _made(
         why = "it is made of parameters, or shares their memory, and these get their values later"
         raise _refused(model, dict.fromkeys(left, why))
     if mesh is not None:
-        for slot in slots_of(model):  # Those that nobody sharded, as buffers.
+        for slot in slots_of(model):  # Tensors that were not sharded, such as buffers.
             if slot.tensor.device.type != mesh.device_type:
                 slot.tensor.data = slot.tensor.data.to(mesh.device_type)
     return model
 
 
 def _without_memory(make: Callable[[], M]) -> M | None:
-    """The model on ``meta``; None if something of it needs memory."""
+    """Returns the model on ``meta``; None if some part of it needs memory."""
     with torch.device("meta"):
         try:
             model = make()
-        except Exception:  # If this is not for want of values, it is raised the next time, too.
+        except Exception:  # If values were not the cause, the next call raises it again.
             return None
     _require_model(model)
     return None if any(each.is_meta for _, each in _outside(model)) else model
 
 
 def _with_memory(make: Callable[[], M]) -> M:
-    """The model with memory for all but its parameters; CaptureError if chance decides the rest."""
+    """Returns the model with memory except for parameters; raises CaptureError if it is random."""
     found: list[dict[str, torch.Tensor]] = []
     for seed in (1, 0):
         torch.manual_seed(seed)
@@ -231,7 +236,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _outside(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors of a model that are in no state dict: other buffers, and those of attributes."""
+    """Yields tensors of a model that are in no state dict: other buffers, and attributes."""
     slots = slots_of(model)
     held = {id(slot.tensor) for slot in slots if slot.persistent}
     for name, module in model.named_modules():
@@ -255,7 +260,7 @@ def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
 
 
 def _shard_fully(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Shards each layer on its own, and then the rest, which gathers one layer at a time."""
+    """Shards each layer separately, and then the rest, so that one layer at a time is gathered."""
     from torch.distributed.fsdp import fully_shard
 
     if mesh.ndim > 2:
@@ -264,19 +269,19 @@ def _shard_fully(model: nn.Module, mesh: DeviceMesh) -> None:
             "one that replicates: give a part of the mesh, or in `shard` a function that shards"
         )
     parts = list(_parts(model))
-    holders: dict[int, dict[int, None]] = {}  # Parameter → the parts that have it, or none of them.
+    holders: dict[int, dict[int, None]] = {}  # Parameter → ids of its parts; 0 is the rest.
     within = {id(each): id(part) for part in parts for each in part.modules()}
     for module in model.modules():
         for parameter in module._parameters.values():
             holders.setdefault(id(parameter), {})[within.get(id(module), 0)] = None
-    for part in parts:  # A parameter that several parts share is with the rest.
+    for part in parts:  # A parameter that several parts share is sharded with the rest.
         if all(len(holders[id(parameter)]) == 1 for parameter in part.parameters()):
             fully_shard(part, mesh=mesh)
     fully_shard(model, mesh=mesh)
 
 
 def _parts(module: nn.Module) -> Iterator[nn.Module]:
-    """The outermost elements of lists and dicts of modules, each once."""
+    """Yields the outermost elements of lists and dicts of modules, each once."""
     lists = nn.ModuleList, nn.ModuleDict
     seen: dict[int, None] = {}
 

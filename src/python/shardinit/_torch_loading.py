@@ -1,10 +1,10 @@
-"""One call of `load_into`: what is filled in a model, from where, and what does not fit.
+"""Implements `load_into`: finds what to fill in a model, and from where; reports mismatches; fills.
 
-The state dict is filled, since its names are those of checkpoints. Most of its tensors are the
-parameters and buffers themselves, or share their memory: they are filled in place. Where hooks of
-a module make other tensors, as those that split a fused matrix do, these are filled and handed to
-``load_state_dict``, whose hooks make the parameters from them. Afterwards every parameter and
-persistent buffer has been written, or is named.
+The state dict is filled, since its names are the names in checkpoints. Most of its tensors are the
+parameters and buffers themselves, or share their memory, and are filled in place. If hooks of a
+module create other tensors, for example to split a fused matrix, these are filled and passed to
+``load_state_dict``, whose hooks convert them to parameters. Afterwards every parameter and
+persistent buffer has been written, or is reported.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class LoadResult(_Keys):
     """The tensors that did not fit when a model was loaded with ``strict=False``.
 
     Attributes:
-        missing_keys: paths that the model has, but not the checkpoint; and names of parameters and
-            buffers that nothing was written to, for whatever other reason.
+        missing_keys: paths of the model that are not in the checkpoint; also names of parameters
+            and buffers that were not written, for any other reason.
         unexpected_keys: paths of the checkpoint that the model does not have.
-        on_meta: names of parameters and buffers that are on ``meta`` still: they have no memory.
+        on_meta: names of parameters and buffers that are still on ``meta``, without memory.
     """
 
     on_meta: list[str]
 
     def __new__(cls, missing: list[str], unexpected: list[str], on_meta: list[str]) -> LoadResult:
-        """Makes a pair, as ``nn.Module.load_state_dict`` returns it."""
+        """Returns a pair, as ``nn.Module.load_state_dict`` does."""
         made = super().__new__(cls, missing, unexpected)
         made.on_meta = on_meta
         return made
@@ -67,7 +67,7 @@ class LoadResult(_Keys):
 
 
 class _Loading:
-    """The loading of one model: what is to be filled, and from where, is found before it is."""
+    """Loads one model: first finds what to fill and from where, then fills it."""
 
     def __init__(
         self,
@@ -109,14 +109,14 @@ class _Loading:
         self.entries = entries_of(tensors, self.paths, source, self.slots)
         whole, self.overlapping = written_in_place(self.slots, self.entries)
         whole |= {id(original) for inverse in self.inverses for original in inverse.originals}
-        # The paths of these are reported as missing, so their names need not be.
+        # The paths of these are reported as missing, so their names need not be reported.
         whole |= {id(e.tensor) for e in self.entries if e.place == "held" and not e.found}
         self.by_hooks = any(each.place == "made" and each.found for each in self.entries)
-        # No entry fills these. Hooks of load_state_dict may, and otherwise nothing does.
+        # No entry fills these. Hooks of load_state_dict may fill them; otherwise nothing does.
         self.rest = [s for s in self.slots if s.persistent and id(s.tensor) not in whole]
 
     def check(self, strict: bool) -> tuple[list[str], list[str]]:
-        """Returns missing and unexpected paths, unless they, or anything else, are an error."""
+        """Returns missing and unexpected paths; raises MismatchError if anything is an error."""
         missing, mismatching = _misfits(self.entries, self.paths, self.source, self.cast)
         for inverse in self.inverses:
             why = _dtype_mismatch(inverse.originals[0], self.source, inverse.path, self.cast)
@@ -152,7 +152,7 @@ class _Loading:
         verify: bool,
         devices: Mapping[torch.Tensor, torch.device],
     ) -> list[str]:
-        """Fills everything, and returns the names of tensors that were not written to after all."""
+        """Fills all tensors, and returns the names of tensors that were still not written."""
         wanted = [each.tensor for each in self.entries if each.found]
         wanted += [original for inverse in self.inverses for original in inverse.originals]
         wanted += [slot.tensor for slot in self.rest if self.by_hooks]
@@ -178,14 +178,14 @@ class _Loading:
         for inverse in self.inverses:
             self._fill_inverse(inverse, fresh, verify)
         if not self.by_hooks:
-            if fresh:  # Some hooks must learn that parameters have been replaced.
+            if fresh:  # Some hooks must be notified that parameters have been replaced.
                 self._hand_over(given, assign=True)
             return []
         before = [(slot, slot.tensor, version(slot.tensor)) for slot in self.rest]
         self._hand_over(given, assign=False)
         same = [s for s, tensor, v in before if s.tensor is tensor and version(tensor) == v]
         was_meta = {id(tensor) for tensor in fresh.values()}
-        # No parameter is left with memory that was never written.
+        # No parameter keeps memory that was never written.
         empty = {id(s.tensor): s.tensor for s in same if id(s.tensor) in was_meta}
         self._replace({key: moved(t, materialize(t, "meta")) for key, t in empty.items()})
         return [self.prefix + slot.name for slot in same]
@@ -236,11 +236,11 @@ def fill_models(
     devices: Mapping[torch.Tensor, torch.device] | None = None,
     places: Sequence[str] = ("",),
 ) -> list[LoadResult]:
-    """Does what `load_into` does for several models: nothing is changed before everything fits.
+    """Implements `load_into` for several models; changes nothing before everything fits.
 
     Args:
-        devices: tensor on ``meta`` → where it goes; `device` is for all others.
-        places: for each model the prefix of its names, in addition to `prefix` and `rename`.
+        devices: tensor on ``meta`` → its new device; `device` is for all others.
+        places: for each model, the prefix of its names, in addition to `prefix` and `rename`.
     """
     loadings = [
         _Loading(model, source, prefix, place, rename, cast)
@@ -266,7 +266,7 @@ def fill_models(
 def _misfits(
     entries: list[Entry], paths: Mapping[str, str], source: Source, cast: bool
 ) -> tuple[list[str], dict[str, str]]:
-    """Returns paths that are missing, and for others what differs."""
+    """Returns the missing paths, and for other paths what differs."""
     missing: list[str] = []
     mismatching: dict[str, str] = {}
     for entry in entries:
@@ -298,7 +298,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _tied_mismatch(source: Source, first: str, second: str) -> str:
-    """Why one tensor of the model cannot hold two of the source; "" if these are equal."""
+    """Returns why one tensor of the model cannot hold two of the source; "" if they are equal."""
     a, b = source.info(first), source.info(second)
     if (a.dtype, a.global_shape) == (b.dtype, b.global_shape):
         if isinstance(a, StoredTensorInfo) and a.shards == getattr(b, "shards", None):
@@ -315,7 +315,7 @@ def _same_bits(source: Source, first: str, second: str, slices: Slices) -> bool:
 
 
 def _blocks_of_rows(info: TensorInfo) -> Iterator[Slices]:
-    """Yields slices that make up a tensor together, none of them large."""
+    """Yields small slices that together cover a tensor."""
     if not info.size or not info.global_shape:
         yield None
         return

@@ -1,4 +1,4 @@
-"""`load_into` and `init_`: a model's parameters and buffers, filled from a checkpoint or spec."""
+"""Implements `load_into` and `init_`, which fill a model from a checkpoint or spec."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ def load_into(
 ) -> LoadResult:
     """Fills the parameters and persistent buffers of a model.
 
-    A tensor that has memory is filled in place. One on ``meta`` gets memory and stays the
-    same object, with its attributes and hooks, so that an optimizer which has it trains it.
-    Tensors that were computed from it before, as ``weight.detach()``, stay on ``meta``. Tied
-    parameters stay tied, and need only one of their names in the checkpoint. Of a DTensor
-    (after ``fully_shard`` or ``parallelize_module``) only the local shard is read. Nothing
-    is changed before everything is known to fit.
+    A tensor that has memory is filled in place. A tensor on ``meta`` gets memory and stays the same
+    object, with its attributes and hooks, so that an optimizer that holds it trains it. Tensors
+    that were computed from it before, such as ``weight.detach()``, stay on ``meta``. Tied
+    parameters stay tied, and need only one of their names in the checkpoint. For a DTensor (after
+    ``fully_shard`` or ``parallelize_module``), only the local shard is read. Nothing is changed
+    before everything is known to fit.
 
-    Names are those of ``model.state_dict()``. The parts that wrappers add to them
-    (``torch.compile``, DistributedDataParallel, ``parametrize`` …) need not be in the checkpoint.
-    Tensors that a module's state_dict hooks make of its parameters go through
-    ``load_state_dict``, whose hooks turn them back.
+    Names are the names in ``model.state_dict()``. The parts that wrappers add (``torch.compile``,
+    DistributedDataParallel, ``parametrize`` …) need not be in the checkpoint. Tensors that a
+    module's state_dict hooks compute from its parameters go through ``load_state_dict``, whose
+    hooks convert them back.
 
     Args:
         model: the model.
-        checkpoint: a folder or URL, or a checkpoint or spec that is open.
-        strict: whether it is an error if tensors are missing or unexpected, or if nothing is
-            written to a tensor of the model.
-        prefix: the beginning that the model's names have in the checkpoint: ``model.layers.3.``
-            to load one layer. Tensors without it are ignored.
-        rename: the model's name of a tensor → its path in the checkpoint, before `prefix`.
-        device: where tensors that are on ``meta`` go. None is the default device, and for
-            DTensors that of their mesh.
-        cast: convert where the model has another dtype; without it that is an error.
-        verify: check the digests of all boxes that are touched.
+        checkpoint: a folder or URL, or an open checkpoint or spec.
+        strict: raise an error if tensors are missing or unexpected, or if a tensor of the model is
+            not written.
+        prefix: the beginning of the model's names in the checkpoint, for example
+            ``model.layers.3.`` to load one layer. Tensors without it are ignored.
+        rename: maps the model's name of a tensor to its path in the checkpoint, before `prefix`.
+        device: the device for tensors that are on ``meta``. None is the default device, and for
+            DTensors the device of their mesh.
+        cast: convert tensors if the model has another dtype; without it, that is an error.
+        verify: check the digests of all boxes that are read.
 
     Returns:
-        The names of tensors that were missing and unexpected (with ``strict=False``), and in
-        `LoadResult.on_meta` the names of those that still have no memory.
+        The names of missing and unexpected tensors (with ``strict=False``), and in
+        `LoadResult.on_meta` the names of tensors that still have no memory.
 
     Raises:
-        MismatchError: tensors are missing, unexpected, or have another shape or dtype; it
+        MismatchError: tensors are missing, unexpected, or have another shape or dtype; the message
             names them all. Buffers on ``meta`` that are not persistent are such an error, too:
-            no checkpoint holds them, and whoever made the model has to compute them. So are,
-            after the rest is loaded, tensors that a module's hooks did not write.
+            checkpoints do not have them, and the caller must compute them. So are, after the rest
+            is loaded, tensors that a module's hooks did not write.
         TypeError: `model` is not a module.
-        NotACheckpointError, FormatError, DamageError: as `Checkpoint.read`.
+        NotACheckpointError, FormatError, DamageError: as for `Checkpoint.read`.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(
@@ -83,25 +83,25 @@ def init_(
     device: torch.device | str | None = None,
     cast: bool = False,
 ) -> LoadResult:
-    """Makes the values of the parameters and persistent buffers of a model, without files.
+    """Generates the values of the parameters and persistent buffers of a model, without files.
 
-    The result is that of `load_into` with a checkpoint of the spec, bit for bit: a model on
-    ``meta`` gets memory, one that has memory is filled in place, and of a DTensor only the local
-    shard is made. No process waits for another.
+    The result is the same as from `load_into` with a checkpoint of the spec, bit for bit: a model
+    on ``meta`` gets memory, a model that has memory is filled in place, and for a DTensor only the
+    local shard is generated. Processes do not wait for each other.
 
     Args:
         model: the model.
-        spec: a YAML file, a mapping as for `shardinit.open_spec`, or a spec that is open.
-        set, layout: as for `shardinit.open_spec`; not for a spec that is open.
+        spec: a YAML file, a mapping as for `shardinit.open_spec`, or an open spec.
+        set, layout: as for `shardinit.open_spec`; not for an open spec.
         strict, prefix, rename, device, cast: as for `load_into`.
 
     Returns:
-        As `load_into`.
+        As for `load_into`.
 
     Raises:
-        MismatchError: as `load_into`.
-        TypeError: `model` is not a module, or `spec` no spec.
-        SpecError, LibraryError: as `shardinit.open_spec`.
+        MismatchError: as for `load_into`.
+        TypeError: `model` is not a module, or `spec` is not a spec.
+        SpecError, LibraryError: as for `shardinit.open_spec`.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(

@@ -1,8 +1,8 @@
-"""Finds for each tensor of a state dict its path in a checkpoint, wrapped modules included.
+"""Finds the path in a checkpoint of each tensor of a state dict, including wrapped modules.
 
 ``torch.compile``, DistributedDataParallel, FullyShardedDataParallel, activation checkpointing and
-``torch.nn.utils.parametrize`` put names of their own between those of the model. A name is looked
-for first as it is, and then without them.
+``torch.nn.utils.parametrize`` insert parts into the names of a model. A name is looked up first
+unchanged, and then without these parts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-# ``module`` alone can also be a model's own name, so it is the last to be left out.
+# ``module`` can also be a name in the model, so it is removed last.
 _WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 
 
@@ -34,11 +34,11 @@ class Inverse(NamedTuple):
     of: ParametrizationList
 
     def apply(self, value: torch.Tensor) -> list[torch.Tensor]:
-        """The tensors to store for a value, by the rule of ``register_parametrization``."""
+        """Returns the tensors to store for a value, by the rule of ``register_parametrization``."""
         stored: Any = value
         for parametrization in reversed(self.of):
             inverse: Any = getattr(parametrization, "right_inverse", None)
-            stored = inverse(stored) if inverse else stored  # Without one it is the identity.
+            stored = inverse(stored) if inverse else stored  # The default is the identity.
         return [stored] if isinstance(stored, torch.Tensor) else list(stored)
 
 
@@ -49,7 +49,7 @@ def paths_of(
     place: str,
     rename: Callable[[str], str] | None,
 ) -> dict[str, str]:
-    """The path of each name: by `rename`, or by leaving out wrappers until the path is known."""
+    """Returns the path of each name: by `rename`, or by removing wrappers until it is known."""
     if rename is not None:
         return {name: prefix + rename(place + name) for name in names}
     paths = {name: prefix + name for name in names}
@@ -68,7 +68,7 @@ def paths_of(
 
 
 def without_wrappers(name: str) -> str:
-    """A name without the parts that certainly come from wrappers."""
+    """Returns a name without the parts that certainly come from wrappers."""
     return _without(name, _WRAPPERS)
 
 
@@ -85,9 +85,9 @@ def inverses_of(
     paths: Mapping[str, str],
     known: Mapping[str, Any],
 ) -> list[Inverse]:
-    """The parametrized tensors of a model that cannot be filled as they are.
+    """Returns the parametrized tensors of a model that cannot be filled directly.
 
-    They have a ``right_inverse``, and the source has their value, but not what is stored for it.
+    They have a ``right_inverse``, and the source has their value, but not their stored form.
     """
     found = []
     name_of = {id(tensor): name for name, tensor in tensors.items()}

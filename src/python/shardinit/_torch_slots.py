@@ -1,4 +1,4 @@
-"""The tensors of a model to fill: parameters, buffers, its state dict, and their memory."""
+"""Lists the tensors of a model to fill: parameters, buffers, its state dict, and their memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 @dataclass(frozen=True)
 class Slot:
-    """The place in which a module holds a parameter or buffer."""
+    """The place where a module holds a parameter or buffer."""
 
     name: str
     module: nn.Module
@@ -36,9 +36,9 @@ class Entry:
     """A tensor of the state dict, with all of its names.
 
     Attributes:
-        found: those of its names whose paths the source has.
-        place: ``held`` for a parameter or buffer itself, ``view`` for one that shares memory with
-            some, ``made`` for one that a hook made, with memory of its own.
+        found: the names whose paths the source has.
+        place: ``held`` for a parameter or buffer itself, ``view`` for a tensor that shares memory
+            with one, ``made`` for a tensor that a hook created, with its own memory.
     """
 
     tensor: torch.Tensor
@@ -48,24 +48,24 @@ class Entry:
 
 
 def slots_of(model: nn.Module) -> list[Slot]:
-    """The places of all parameters and buffers of a model, those of its modules included."""
+    """Returns the places of all parameters and buffers in a model and its modules."""
     slots = []
     for name, module in model.named_modules():
         dot = "." if name else ""
         for key, tensor in (*module._parameters.items(), *module._buffers.items()):
-            if tensor is not None:  # The set has names of buffers alone.
+            if tensor is not None:  # The set only has names of buffers.
                 persistent = key not in module._non_persistent_buffers_set
                 slots.append(Slot(f"{name}{dot}{key}", module, key, persistent))
     return slots
 
 
 def is_sharded_tensor(tensor: torch.Tensor) -> bool:
-    """Whether FullyShardedDataParallel without a mesh made a tensor for a state dict in shards."""
+    """Returns whether a tensor is from a sharded state dict of FSDP without a mesh."""
     return type(tensor).__name__ == "ShardedTensor"
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """The local tensor of a DTensor; any other tensor as it is."""
+    """Returns the local tensor of a DTensor; any other tensor unchanged."""
     return getattr(tensor, "_local_tensor", tensor)
 
 
@@ -78,7 +78,7 @@ def _storage(tensor: torch.Tensor) -> Any:
 
 
 def _look(tensor: torch.Tensor) -> Any:
-    """Returns an object that is equal for tensors that are the same but for their names."""
+    """Returns an object that is equal for tensors that differ only in their names."""
     local = local_part(tensor)
     try:
         where = (local.storage_offset(), local.stride())
@@ -93,7 +93,7 @@ def entries_of(
     source: Source,
     slots: list[Slot],
 ) -> list[Entry]:
-    """The tensors of a state dict, each once; `paths` has for each name its path in the source."""
+    """Returns the tensors of a state dict, each once; `paths` maps each name to its source path."""
     held = {id(slot.tensor) for slot in slots}
     real = [slot.tensor for slot in slots if not slot.tensor.is_meta]
     storages = {_storage(tensor): tensor.element_size() for tensor in real}
@@ -113,14 +113,14 @@ def entries_of(
 
 
 def written_in_place(slots: list[Slot], entries: list[Entry]) -> tuple[set[int], list[str]]:
-    """Returns ids of the slots' tensors that `entries` fill wholly, and names that overlap."""
+    """Returns ids of the slots' tensors that `entries` fill completely, and names that overlap."""
     views: dict[int, list[Entry]] = {}
     for entry in entries:
         if entry.place == "view" and entry.found:
             views.setdefault(_storage(entry.tensor), []).append(entry)
     whole = {id(entry.tensor) for entry in entries if entry.place == "held" and entry.found}
     overlapping = []
-    done: dict[int, torch.Tensor] = {}  # For each storage it tells which elements are filled.
+    done: dict[int, torch.Tensor] = {}  # For each storage, which elements are filled.
     for storage, among in views.items():
         for entry in among:
             local = local_part(entry.tensor)
@@ -145,12 +145,12 @@ def written_in_place(slots: list[Slot], entries: list[Entry]) -> tuple[set[int],
 def version(tensor: torch.Tensor) -> Any:
     """Returns an object that changes whenever the tensor, or its local part, is written to."""
     if tensor.is_inference():
-        return object()  # Writes are not counted, so the tensor is taken as written.
+        return object()  # Writes are not counted, so assume that it was written to.
     return tensor._version, local_part(tensor)._version
 
 
 def materialize(tensor: torch.Tensor, device: torch.device | str | None) -> torch.Tensor:
-    """Makes a tensor like this one of `meta`, with memory that is not yet written."""
+    """Returns a tensor like this one, which is on ``meta``, with memory that is not yet written."""
     mesh = getattr(tensor, "device_mesh", None)
     if device is None:
         device = torch.get_default_device() if mesh is None else mesh.device_type
@@ -161,11 +161,11 @@ def materialize(tensor: torch.Tensor, device: torch.device | str | None) -> torc
 
 
 def moved(tensor: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
-    """Returns `tensor` with the memory of `fresh`, or `fresh` with its attributes if need be.
+    """Returns `tensor` with the memory of `fresh`, or, if necessary, `fresh` with its attributes.
 
-    It does what ``torch.utils.swap_tensors`` does, which refuses a tensor that anything refers to:
-    here its views keep their old memory, and weak references, as an LSTM has, stay with the same
-    object anyway.
+    This does the same as ``torch.utils.swap_tensors``, which rejects tensors with any references.
+    Here views of the tensor keep their old memory, and weak references, such as in an LSTM, stay
+    with the same object anyway.
     """
     by_subclass = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
     if by_subclass and type(tensor) is not type(fresh):

@@ -1,4 +1,4 @@
-"""Tensors of PyTorch: their types, their memory, and the part of a tensor that a DTensor holds."""
+"""Fills PyTorch tensors: their types, their memory, and a DTensor's part of a tensor."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _Box = tuple[tuple[slice, ...], tuple[slice, ...]]
 
 
 def dtype_of(info: TensorInfo) -> torch.dtype:
-    """PyTorch's type of a tensor's elements."""
+    """Returns PyTorch's type for a tensor's elements."""
     dtype: torch.dtype = getattr(torch, _dtypes.called(info.dtype))
     return dtype
 
 
 def fill_local(checkpoint: Source, path: str, tensor: torch.Tensor, verify: bool) -> list[Job]:
-    """The jobs that fill a tensor, a DTensor's local shard or a partition of ZeRO-3; see `fill`."""
+    """Returns jobs that fill a tensor, a DTensor's shard or a ZeRO-3 partition; see `fill`."""
     if is_partitioned(tensor):
         return _fill_partition(checkpoint, path, tensor, verify)
     placements = getattr(tensor, "placements", None)
@@ -55,11 +55,10 @@ def fill_local(checkpoint: Source, path: str, tensor: torch.Tensor, verify: bool
 def fill(
     checkpoint: Source, path: str, slices: Slices, target: torch.Tensor, *, verify: bool
 ) -> list[Job]:
-    """The jobs for `Source.run` that read a part into a tensor.
+    """Returns jobs for `Source.run` that read a part into a tensor.
 
-    A CPU tensor of the stored dtype is filled without a copy, and so is a contiguous one of a CUDA
-    device if kernels make its values. Any other is filled by way of a tensor that is there
-    meanwhile.
+    A CPU tensor of the stored dtype is filled without a copy. So is a contiguous tensor on a CUDA
+    device, if kernels can generate its values. Other tensors are filled from a temporary tensor.
     """
     dtype = dtype_of(checkpoint.info(path))
     target = target.detach()
@@ -71,7 +70,7 @@ def fill(
 
 
 class _Copied(Staged):
-    """Fills a tensor by way of one on the CPU of the stored dtype, if no kernel makes it."""
+    """Fills a tensor from a temporary CPU tensor of the stored dtype, unless a kernel can."""
 
     def __init__(
         self, checkpoint: Source, path: str, slices: Slices, target: torch.Tensor, verify: bool
@@ -98,9 +97,9 @@ class _Copied(Staged):
 def _made_on_device(
     checkpoint: Source, path: str, slices: Slices, target: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor | None:
-    """A tensor on the target's CUDA device, of values of a spec; None if no kernel makes them.
+    """Returns a tensor of a spec's values on the target's CUDA device; None if no kernel can.
 
-    It is the target, if that is contiguous and of the stored dtype.
+    The result is the target itself, if it is contiguous and has the stored dtype.
     """
     if not isinstance(checkpoint, Spec) or not target.is_cuda or torch.version.cuda is None:
         return None
@@ -119,18 +118,18 @@ def _made_on_device(
 
 
 def is_partitioned(tensor: torch.Tensor) -> bool:
-    """Whether ZeRO-3 of DeepSpeed has taken a parameter's memory, and given it a partition."""
+    """Returns whether DeepSpeed's ZeRO-3 has replaced a parameter's memory by a partition."""
     status = getattr(tensor, "ds_status", None)
     return status is not None and status.name != "AVAILABLE"
 
 
 def whole_shape(tensor: Any) -> tuple[int, ...]:
-    """The shape of a whole tensor, of which this process may hold a part."""
+    """Returns the shape of a whole tensor, of which this process may hold a part."""
     return tuple(tensor.ds_shape if is_partitioned(tensor) else tensor.shape)
 
 
 def why_not_filled(tensor: Any) -> str:
-    """Why a partition of ZeRO-3 cannot be filled; "" if it can."""
+    """Returns why a ZeRO-3 partition cannot be filled; "" if it can."""
     if not is_partitioned(tensor):
         return ""
     if hasattr(tensor, "_z3_optimizer"):
@@ -143,10 +142,10 @@ def why_not_filled(tensor: Any) -> str:
 
 
 def _fill_partition(checkpoint: Source, path: str, tensor: Any, verify: bool) -> list[Job]:
-    """The jobs that fill a partition of ZeRO-3: equal runs of row-major elements, one per rank."""
+    """Returns jobs that fill a ZeRO-3 partition: equal runs of row-major elements, one per rank."""
     size = tensor.ds_tensor.ds_numel
     start = size * tensor.ds_zero_partition_rank
-    stop = min(tensor.ds_numel, start + size)  # Elements from there on are padding.
+    stop = min(tensor.ds_numel, start + size)  # Later elements are padding.
     jobs: list[Job] = []
     at = 0
     for slices, shape in _boxes_in_row(tuple(tensor.ds_shape), start, stop):
@@ -179,9 +178,9 @@ def _boxes_in_row(
 
 
 def _words(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """The memory of a CPU tensor as unsigned integers.
+    """Returns the memory of a CPU tensor as unsigned integers.
 
-    ``tensor.numpy()`` would forbid to free the memory, which FullyShardedDataParallel does with
+    ``tensor.numpy()`` would forbid freeing the memory, which FullyShardedDataParallel does with
     gathered parameters.
     """
     size, shape = tensor.element_size(), tuple(tensor.shape)
@@ -190,7 +189,7 @@ def _words(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     strides = [stride * size for stride in tensor.stride()]
     span = size + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
     memory = (ctypes.c_char * span).from_address(tensor.data_ptr())
-    memory.tensor = tensor  # type: ignore[attr-defined] # This keeps the tensor alive.
+    memory.tensor = tensor  # type: ignore[attr-defined] # Keeps the tensor alive.
     return np.ndarray(shape, f"<u{size}", memory, strides=strides)
 
 
@@ -201,15 +200,15 @@ def local_boxes(
     placements: Sequence[Any],
     what: str = "a tensor",
 ) -> tuple[tuple[int, ...], list[_Box]]:
-    """The part of a DTensor that is at a coordinate of its mesh.
+    """Returns the part of a DTensor at a coordinate of its mesh.
 
     Returns:
-        The local shape, and for each box of the part its slices in the whole tensor and in
-        the local one. ``_StridedShard`` may give several boxes.
+        The local shape, and for each box of the part, its slices in the whole tensor and in the
+        local tensor. ``_StridedShard`` may give several boxes.
     """
     from torch.distributed.tensor import Replicate, Shard
 
-    # It has for each dimension the intervals that are here, start and length, in local order.
+    # For each dimension, the local intervals (start and length) in local order.
     here: list[list[tuple[int, int]]] = [[(0, size)] for size in shape]
     if coordinate is None:  # This process is not in the mesh.
         return (0,) * len(shape), []

@@ -1,6 +1,6 @@
-"""What indexing a checkpoint, export or spec gives: a tensor of which nothing is read yet.
+"""The result of indexing a checkpoint, export or spec by path: a tensor that is not yet read.
 
-And how both are shown: in a line, and as a table in a notebook.
+This file also prints tensors: in a line, and as a table in a notebook.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SHOWN = 8  # So many tensors are shown of those that a checkpoint has.
+_SHOWN = 8  # The maximum number of tensors to show.
 
 
 class Infos(Mapping[str, T]):
-    """Path → what is known of the tensor; it cannot be changed, and is shown in a few lines."""
+    """An immutable mapping from path to facts about the tensor, printed in a few lines."""
 
     def __init__(self, infos: dict[str, T]) -> None:
         self._infos = infos
@@ -48,24 +48,24 @@ class Infos(Mapping[str, T]):
 
 
 class TensorView:
-    """A tensor of a checkpoint, export or spec, as ``checkpoint[path]`` gives it.
+    """A tensor of a checkpoint, export or spec, as ``checkpoint[path]`` returns it.
 
-    It holds no elements. Indexing reads a part of them, or makes it, and ``numpy.asarray`` all:
+    A view holds no elements. Indexing reads or generates a part of them, ``numpy.asarray`` all:
 
         weight = checkpoint["lm_head.weight"]
         weight.shape, weight.dtype                # ((128256, 16384), dtype(bfloat16))
         rows = weight[1024:2048]                  # a NumPy array; no other bytes are read
 
     Attributes:
-        source: the checkpoint, export or spec that has it.
-        path: its path there.
-        info: its `TensorInfo`.
+        source: the checkpoint, export or spec of the tensor.
+        path: the tensor's path there.
+        info: the tensor's `TensorInfo`.
     """
 
     __slots__ = ("info", "path", "source")
 
     def __init__(self, source: Source, path: str) -> None:
-        """See ``Source.__getitem__``; UnknownTensorError if there is no such tensor."""
+        """See ``Source.__getitem__``; raises UnknownTensorError for an unknown path."""
         self.source, self.path, self.info = source, path, source.info(path)
 
     @property
@@ -80,37 +80,37 @@ class TensorView:
 
     @property
     def ndim(self) -> int:
-        """How many dimensions it has."""
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """Elements of the whole tensor."""
+        """Number of elements of the whole tensor."""
         return self.info.size
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole tensor."""
+        """Size of the whole tensor in bytes."""
         return self.info.nbytes
 
     def __getitem__(self, slices: Slices) -> np.ndarray[Any, Any]:
-        """Reads or makes a part; see `Checkpoint.read` and `Spec.generate` for the errors.
+        """Reads or generates a part; see `Checkpoint.read` and `Spec.generate` for the errors.
 
         Args:
-            slices: whole numbers, slices of step 1 and one ``...``, as for NumPy's arrays.
+            slices: integers, slices of step 1 and one ``...``, as for NumPy's arrays.
 
         Returns:
-            An array of the part's shape and of `dtype`, also where this is one element.
+            An array of the part's shape and of `dtype`, even for a single element.
         """
         return self.source.read(self.path, slices)
 
     def __array__(
         self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
     ) -> np.ndarray[Any, Any]:
-        """The whole tensor, for ``numpy.asarray``.
+        """Returns the whole tensor, for ``numpy.asarray``.
 
         Raises:
-            ValueError: ``copy=False``, since there is no array yet that could be given.
+            ValueError: ``copy=False``, since the view has no array to return.
         """
         if copy is False:
             raise ValueError(f"`{self.path}` is no array yet, so reading it is always a copy")
@@ -126,7 +126,7 @@ class TensorView:
         raise TypeError(f"`{self.path}` is neither true nor false: compare what `[...]` reads")
 
     def __iter__(self) -> Iterator[np.ndarray[Any, Any]]:
-        """Reads one row after the other."""
+        """Reads one row after another."""
         return (self[row] for row in range(len(self)))
 
     def __repr__(self) -> str:
@@ -134,7 +134,7 @@ class TensorView:
 
 
 def table_of(title: str, tensors: Mapping[str, TensorInfo]) -> str:
-    """A table of tensors in HTML, a few of the first ones, under a title."""
+    """Returns an HTML table of the first few tensors, under a title."""
     rows = [
         f"<tr><td><code>{html.escape(path)}</code></td><td>{html.escape(info.dtype)}</td>"
         f"<td>{html.escape(str(list(info.global_shape)))}</td><td>{info.nbytes:,}</td></tr>"

@@ -1,4 +1,4 @@
-"""Brings checkpoints and specs into JAX: sharded arrays, nested dicts, and pytrees.
+"""Loads checkpoints and specs into JAX: sharded arrays, nested dicts, and pytrees.
 
     import shardinit
 
@@ -6,12 +6,12 @@
     params = shardinit.jax.load("DIR", shardings, nested=True)   # {"model": {"norm": …}}
     model = shardinit.jax.fill(skeleton, "DIR", shardings)       # any pytree
     arrays = shardinit.jax.init_sharded("SPEC", shardings)       # without files
-    arrays = shardinit.jax.run("SPEC", mesh)                     # made by the devices themselves
+    arrays = shardinit.jax.run("SPEC", mesh)                     # computed on the devices
     model = shardinit.jax.init_model(Model, mesh, shardings)     # captured, sharded, and filled
 
-But for `run`, every array is made by ``jax.make_array_from_callback``: a process reads or makes
-the slices of its own devices, and each slice once. A sharding has to divide a tensor evenly, as
-JAX demands; how the checkpoint is sharded does not matter.
+All functions except `run` create arrays with ``jax.make_array_from_callback``: a process reads or
+generates the slices of its own devices, each slice once. A sharding must divide a tensor evenly, as
+JAX requires. The checkpoint's own sharding does not matter.
 
 Functions that take a checkpoint also take an open spec (`shardinit.open_spec`).
 """
@@ -63,13 +63,13 @@ def load(
     """Reads tensors as global arrays.
 
     Args:
-        checkpoint: a folder or URL, or a checkpoint or spec that is open.
-        shardings: one ``Sharding`` for all; or a dict from path (or nested, as `nest`
-            makes it) to ``Sharding``, with exactly the paths that are loaded; or a function
-            of a `TensorInfo`, such as `shardings_of` returns. None is the first local device.
+        checkpoint: a folder or URL, or an open checkpoint or spec.
+        shardings: one ``Sharding`` for all; or a dict from path (or nested, as `nest` returns it)
+            to ``Sharding``, with exactly the paths that are loaded; or a function of a
+            `TensorInfo`, such as `shardings_of` returns. None puts all on the first local device.
         keys: the paths to read; None is all.
-        nested: return dicts in dicts, one level for each part of a path, as Flax has them.
-        verify: check the digests of all boxes that are touched.
+        nested: return nested dicts, one level for each part of a path, like Flax.
+        verify: check the digests of all boxes that are read.
 
     Returns:
         Path → ``jax.Array`` of the stored dtype and the global shape.
@@ -77,8 +77,8 @@ def load(
     Raises:
         MismatchError: paths of `keys` or `shardings` that the checkpoint does not have,
             paths without a sharding, shardings that do not divide a tensor, and 64-bit
-            tensors while ``jax_enable_x64`` is off; it names them all.
-        NotACheckpointError, FormatError, DamageError: as `Checkpoint.read`.
+            tensors while ``jax_enable_x64`` is off; the message names them all.
+        NotACheckpointError, FormatError, DamageError: as for `Checkpoint.read`.
     """
     opened = as_source(checkpoint, "shardinit.jax.init_sharded")
     return load_arrays(opened, reader(opened, verify), shardings, keys, nested)
@@ -93,19 +93,19 @@ def init_sharded(
     keys: Iterable[str] | None = None,
     nested: bool = False,
 ) -> dict[str, Any]:
-    """Makes tensors of a spec as global arrays, without files: for each device its slice alone.
+    """Generates tensors of a spec as global arrays, without files: for each device only its slices.
 
     Args:
-        spec: a YAML file, a mapping as for `shardinit.open_spec`, or a spec that is open.
-        set, layout: as for `shardinit.open_spec`; not for a spec that is open.
+        spec: a YAML file, a mapping as for `shardinit.open_spec`, or an open spec.
+        set, layout: as for `shardinit.open_spec`; not for an open spec.
         shardings, keys, nested: as for `load`.
 
     Returns:
-        What `load` returns for a checkpoint of the spec, bit for bit.
+        The arrays that `load` returns for a checkpoint of the spec, bit for bit.
 
     Raises:
-        MismatchError: as `load`.
-        SpecError, LibraryError: as `shardinit.open_spec`.
+        MismatchError: as for `load`.
+        SpecError, LibraryError: as for `shardinit.open_spec`.
     """
     opened = as_spec(spec, set, layout, "shardinit.jax.load")
     return load(opened, shardings, keys=keys, nested=nested)
@@ -129,17 +129,17 @@ def fill(
         tree: leaves with a shape and a dtype (``jax.ShapeDtypeStruct`` or arrays) are
             replaced; others stay as they are.
         checkpoint, verify: as for `load`.
-        shardings: as for `load`. None takes the leaf's own sharding, if it has one.
-        rename: a leaf's name, as `path_of` makes it, → its path in the checkpoint.
-        strict: whether it is an error if the checkpoint has more tensors.
+        shardings: as for `load`. None uses the leaf's own sharding, if it has one.
+        rename: maps a leaf's name, as `path_of` returns it, to its path in the checkpoint.
+        strict: raise an error if the checkpoint has more tensors.
 
     Returns:
-        A tree of the same structure, its arrays as `load` returns them.
+        A tree of the same structure, with arrays as `load` returns them.
 
     Raises:
-        MismatchError: tensors are missing, unexpected, or have another shape or dtype; it
+        MismatchError: tensors are missing, unexpected, or have another shape or dtype; the message
             names them all.
-        NotACheckpointError, FormatError, DamageError: as `Checkpoint.read`.
+        NotACheckpointError, FormatError, DamageError: as for `Checkpoint.read`.
     """
     opened = as_source(checkpoint, "shardinit.jax.init_sharded")
     make = reader(opened, verify)
@@ -159,41 +159,41 @@ def run(
     rename: Callable[[str], str] | None = None,
     strict: bool = True,
 ) -> Any:
-    """Has a mesh's devices make the tensors, each its own shards: the bits that files would have.
+    """Generates tensors on the devices of a mesh, each its own shards, with the same bits as files.
 
         arrays = shardinit.jax.run("SPEC", mesh)                  # {path: jax.Array}
         model = shardinit.jax.run("SPEC", mesh, tree=skeleton)    # any pytree
 
-    The devices run StableHLO, which ``shardinit program`` writes. Tensors that differ in their keys
-    and parameters alone share one compiled program, another seed compiles nothing, and where
-    ``jax_compilation_cache_dir`` is set, programs are kept there for the next process.
+    The devices run StableHLO, which ``shardinit program`` writes. Tensors that differ only in keys
+    and parameters share one compiled program, and another seed compiles nothing. With
+    ``jax_compilation_cache_dir``, compiled programs are cached for the next process.
 
     Args:
-        program: a spec, whose program ``shardinit program --kinds`` writes; a folder that it wrote;
-            or a file ``*.mlir`` of one module for all tensors.
+        program: a spec, for which ``shardinit program --kinds`` is run; a folder that this command
+            wrote; or a file ``*.mlir`` of one module for all tensors.
         mesh: the devices.
-        shardings: shardings over these devices, as for `load`. None is how the spec shards its
-            tensors, over the axes of the same names, of any sizes; with ``uneven: pad``, tensors
-            are as long as these sizes ask for. With `shardings`, tensors have the spec's own sizes.
+        shardings: shardings over these devices, as for `load`. None uses the spec's partitions,
+            over the axes of the same names, of any sizes; with ``uneven: pad``, tensors are padded
+            for these sizes. With `shardings`, tensors have the spec's own sizes.
         set, layout: as for `shardinit.open_spec`, for a spec.
         keys, nested: as for `load`.
         tree, rename, strict: fill this pytree instead, as `fill` does. Without `shardings`, leaves
             keep shardings that are over these devices.
 
     Returns:
-        Path → ``jax.Array`` of the stored dtype and the global shape; with `nested` dicts in
-        dicts; with `tree` a tree of its structure.
+        Path → ``jax.Array`` of the stored dtype and the global shape; with `nested`, nested dicts;
+        with `tree`, a tree of the same structure.
 
     Raises:
-        SpecError: the spec is invalid, or no program makes one of its tensors, such as a large
-            orthogonal matrix; the text is what ``shardinit`` reports.
-        LibraryError: the program ``shardinit`` is not there.
-        FormatError: a folder or module that ``shardinit program`` did not write.
-        MismatchError: as `load` and `fill`; and the mesh lacks an axis that shards tensors,
+        SpecError: the spec is invalid, or no program can generate one of its tensors, such as a
+            large orthogonal matrix; the text is ``shardinit``'s message.
+        LibraryError: the program ``shardinit`` is not found.
+        FormatError: ``shardinit program`` did not write the folder or module.
+        MismatchError: as for `load` and `fill`; also if the mesh lacks an axis that shards tensors,
             has several devices for a program of one rank, or shardings are over other devices.
-        TypeError: the arguments do not go together.
+        TypeError: the arguments cannot be combined.
     """
-    from ._jax_program import open_program  # No other function needs what this imports.
+    from ._jax_program import open_program  # No other function needs this import.
     _check_run(program, mesh, tree, keys is not None or nested, rename is not None or not strict)
     opened = open_program(program, mesh, shardings is not None, set, layout)
     make = functools.partial(opened.make, mesh)
@@ -209,7 +209,7 @@ def run(
 
 
 def _check_run(program: Any, mesh: Any, tree: Any, chooses: bool, fits: bool) -> None:
-    """Checks arguments of `run`: those that choose tensors, and those that fit names to a tree."""
+    """Checks the arguments of `run`: some choose tensors, and others fit names to a tree."""
     if not isinstance(mesh, Mesh):
         raise TypeError(f"`mesh` is a jax.sharding.Mesh, not {type(mesh).__name__}")
     if not isinstance(program, (str, os.PathLike)):
@@ -233,63 +233,63 @@ def init_model(
     rename: Callable[[str], str] | None = None,
     on_devices: bool = False,
 ) -> Any:
-    """Makes a model whose arrays are sharded over a mesh, for each device its slices alone.
+    """Constructs a model whose arrays are sharded over a mesh, with only its slices on each device.
 
         model = shardinit.jax.init_model(lambda key: Model(config, key=key), mesh, shardings)
 
-    Without a spec the function is captured, as by `shardinit.capture.jax`. Its shapes are those of
-    ``jax.eval_shape``, and then its arrays are filled as by `fill`: no device and no process makes
-    an array whole that is sharded. Keys of JAX in the model are those that the function makes.
+    Without a spec, the function is captured, as by `shardinit.capture.jax`. ``jax.eval_shape``
+    gives its shapes, and then its arrays are filled as by `fill`: no device or process holds a
+    sharded array whole. JAX keys in the model are the keys that the function itself creates.
 
     Args:
         make: a class or function that returns a pytree: a model of Equinox or Flax NNX, or the
             variables of Flax Linen or Haiku. A parameter ``key`` or ``rng`` gets
-            ``jax.random.key(seed)``, and ``rngs`` a ``flax.nnx.Rngs(seed)``. It is called several
-            times, and has to do the same each time.
+            ``jax.random.key(seed)``, and ``rngs`` a ``flax.nnx.Rngs(seed)``. `make` is called
+            several times, and must do the same each time.
         mesh: the devices.
-        shardings: as for `load`, over these devices; a ``PartitionSpec`` is one over the mesh. None
-            is a leaf's own sharding, or how the spec shards its tensors, over the axes of the same
-            names. What neither shards is whole on every device.
-        spec: a YAML file, a mapping as for `shardinit.open_spec`, or a spec that is open. None
-            captures the function.
-        seed, engine: of the capture: ``engine="jax_threefry"`` gives the numbers that the function
-            gives itself, as `shardinit.capture.jax` says. By default 0 and ``philox4x32``.
-        set, layout: as for `shardinit.open_spec`; for a spec that is not open.
-        rename: a leaf's name, as `path_of` makes it, → its path in the spec.
-        on_devices: have the devices make the values, as `run` does, which `spec` has to be a file
-            for. None of the values changes.
+        shardings: as for `load`, over these devices; a ``PartitionSpec`` is over the mesh. None
+            uses a leaf's own sharding, or the spec's partition, over the axes of the same names. An
+            array that neither shards is whole on every device.
+        spec: a YAML file, a mapping as for `shardinit.open_spec`, or an open spec. None captures
+            the function.
+        seed, engine: for the capture: ``engine="jax_threefry"`` reproduces the function's own
+            numbers, as described at `shardinit.capture.jax`. The defaults are 0 and ``philox4x32``.
+        set, layout: as for `shardinit.open_spec`; not for an open spec.
+        rename: maps a leaf's name, as `path_of` returns it, to its path in the spec.
+        on_devices: generate the values on the devices, as `run` does; `spec` must then be a file.
+            The values do not change.
 
     Returns:
-        What `make` returns, with ``jax.Array``s over the mesh.
+        The model that `make` returns, with ``jax.Array``s over the mesh.
 
     Raises:
-        CaptureError: no spec can stand for the function, or it fails: all its arrays that cannot be
-            followed are named, with the reason.
+        CaptureError: a spec cannot represent the function, or the function fails; the message names
+            all arrays that could not be followed, with the reasons.
         MismatchError: the spec is of another model, the mesh lacks an axis, or shardings are over
-            other devices or do not divide an array; all that differs is named.
-        TypeError: the arguments do not go together.
-        SpecError, LibraryError: as `shardinit.open_spec`, and with `on_devices` as `run`.
+            other devices or do not divide an array; the message names all differences.
+        TypeError: the arguments cannot be combined.
+        SpecError, LibraryError: as for `shardinit.open_spec`, and with `on_devices` as for `run`.
     """
-    from . import _jax_init_model as of  # No other function needs what this imports.
+    from . import _jax_init_model as of  # No other function needs this import.
 
     options = (seed, engine, set, layout, rename, run if on_devices else None)
     return of.init_model(make, mesh, shardings, spec, *options)
 
 
 def mesh_of(checkpoint: Folder, devices: Iterable[Any] | None = None) -> Mesh:
-    """The mesh that a checkpoint or spec is sharded over, its devices where the spec put them.
+    """Returns the mesh that a checkpoint or spec is sharded over, with the spec's device order.
 
         mesh = shardinit.jax.mesh_of("DIR")
         arrays = shardinit.jax.load("DIR", shardinit.jax.shardings_of("DIR", mesh))
 
     Args:
         checkpoint: as for `load`.
-        devices: the devices to use; None is ``jax.devices()``. Where the spec's mesh has ``slices``
-            or ``devices``, each goes by its id to the place that the manifest gives it; otherwise
-            they are taken in their order, as they always are for an open spec.
+        devices: the devices to use; None is ``jax.devices()``. If the spec's mesh has ``slices`` or
+            ``devices``, the manifest gives each device's place by its id. Otherwise, and always for
+            an open spec, they are used in the given order.
 
     Raises:
-        MismatchError: there are more or fewer devices than ranks, or devices of other ids.
+        MismatchError: there are more or fewer devices than ranks, or the devices have other ids.
     """
     opened = as_source(checkpoint, "shardinit.jax.init_sharded")
     given = list(jax.devices() if devices is None else devices)
@@ -307,15 +307,15 @@ def mesh_of(checkpoint: Folder, devices: Iterable[Any] | None = None) -> Mesh:
 
 
 def shardings_of(checkpoint: Folder, mesh: Mesh) -> dict[str, NamedSharding]:
-    """The checkpoint's or spec's own partitions, over a mesh with axes of the same names.
+    """Returns the checkpoint's or spec's own partitions, over a mesh with axes of the same names.
 
-    The axes may have other sizes, and there may be more of them.
+    The axes may have other sizes, and the mesh may have more axes.
 
     Raises:
-        MismatchError: partitions name an axis which `mesh` does not have, or no
-            ``NamedSharding`` can say them: segments, stages, and axes that shard one after the
-            other what they do not divide. It names them all.
-        DamageError: ``plan.json`` is missing, or is another one.
+        MismatchError: partitions name an axis that `mesh` does not have, or have segments, a stage,
+            or nested axes that do not divide a dimension, for which there is no ``NamedSharding``.
+            The message names them all.
+        DamageError: ``plan.json`` is missing, or belongs to another checkpoint.
     """
     opened = as_source(checkpoint, "shardinit.jax.init_sharded")
     specs = {path: opened.partition_spec(path) for path in opened.tensors}

@@ -1,18 +1,18 @@
-"""Brings checkpoints and specs into PyTorch: state dicts, models, DTensors, and the DCP reader.
+"""Loads checkpoints and specs into PyTorch: state dicts, models, DTensors, and the DCP reader.
 
     import shardinit
 
     state = shardinit.torch.load_state_dict("DIR")       # whole tensors
     shardinit.torch.load_into(model, "DIR")              # a model, on `meta` or not, sharded or not
     shardinit.torch.init_(model, "SPEC")                 # the same, without files
-    with shardinit.torch.from_spec("SPEC"):              # made without memory, and filled
+    with shardinit.torch.from_spec("SPEC"):              # constructed without memory, then filled
         model = Model()
     model = shardinit.torch.init_model(Model, mesh=mesh) # captured, sharded, and filled
     dcp.load(state_dict, storage_reader=shardinit.torch.StorageReader("DIR"))
 
-Bytes are read from the files, or made, straight into the memory of CPU tensors; for other
-devices they are copied there once. Nothing is unpickled. A process reads or makes what its
-own shards need, and no process talks to another.
+Bytes are read, or generated, directly into the memory of CPU tensors; for other devices they are
+copied there once. Nothing is unpickled. A process reads or generates only its own shards, and
+processes do not communicate.
 
 Functions that take a checkpoint also take an export in any format, and an open spec
 (`shardinit.open_spec`).
@@ -25,7 +25,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._torch_tensors import dtype_of, fill, local_boxes  # isort: skip (says what is missing)
+from ._torch_tensors import dtype_of, fill, local_boxes  # isort: skip (reports a missing package)
 import torch
 
 from ._checkpoint import Folder, as_source
@@ -62,18 +62,18 @@ def load_state_dict(
     """Reads whole tensors.
 
     Args:
-        checkpoint: a folder or URL, or a checkpoint or spec that is open.
+        checkpoint: a folder or URL, or an open checkpoint or spec.
         keys: the paths to read; None is all.
-        device: where the tensors are to be.
-        verify: check the digests of all boxes that are touched.
+        device: the device of the tensors.
+        verify: check the digests of all boxes that are read.
 
     Returns:
-        Path → contiguous tensor of the stored dtype and the global shape, in the order
-        of `keys`, or that of the spec.
+        Path → contiguous tensor of the stored dtype and the global shape, in the order of `keys`,
+        or in the spec's order.
 
     Raises:
-        MismatchError: the checkpoint does not have some of `keys`; it names them all.
-        NotACheckpointError, FormatError, DamageError: as `Checkpoint.read`.
+        MismatchError: the checkpoint does not have some of `keys`; the message names them all.
+        NotACheckpointError, FormatError, DamageError: as for `Checkpoint.read`.
     """
     opened = as_source(checkpoint, "shardinit.torch.init_")
     wanted = list(opened.tensors) if keys is None else list(keys)
@@ -105,15 +105,15 @@ def load_dtensor(
         checkpoint, verify: as for `load_state_dict`.
         path: the tensor.
         mesh: a ``DeviceMesh``.
-        placements: for each of its dimensions ``Shard``, ``Replicate`` or ``_StridedShard``.
-        device: where the local tensor is to be; None is the mesh's device type.
+        placements: for each dimension of the mesh, ``Shard``, ``Replicate`` or ``_StridedShard``.
+        device: the device of the local tensor; None is the mesh's device type.
 
     Returns:
         A ``DTensor`` of the global shape and the stored dtype.
 
     Raises:
-        UnknownTensorError, FormatError, DamageError: as `Checkpoint.read`.
-        TypeError: a placement of another kind.
+        UnknownTensorError, FormatError, DamageError: as for `Checkpoint.read`.
+        TypeError: a placement has another type.
     """
     from torch.distributed.tensor import DTensor
 
@@ -133,7 +133,7 @@ def load_dtensor(
 
 
 def __getattr__(name: str) -> Any:
-    if name == "StorageReader":  # Its import takes as long as loading 2 GB, so it waits for use.
+    if name == "StorageReader":  # The import takes as long as loading 2 GB, so it waits for use.
         from ._dcp import StorageReader
 
         return StorageReader

@@ -1,4 +1,4 @@
-"""Specs from constructors of PyTorch and JAX, which run on tensors without memory.
+"""Captures specs from PyTorch and JAX constructors, which run on tensors without memory.
 
     import shardinit.capture
 
@@ -6,8 +6,8 @@
     captured.write("model.yaml")
 
 The spec has the tensors of the model's ``state_dict()``, or the arrays of its pytree, with the
-distributions that the constructor draws them from. `torch` needs PyTorch, `jax` needs JAX, and `hf`
-Transformers.
+distributions from which the constructor draws them. `torch` needs PyTorch, `jax` needs JAX, and
+`hf` needs Transformers.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 __all__ = ["Captured", "hf", "jax", "torch"]
 
 ENGINES = ("philox4x32", "torch_cpu")
-_MARK = r"# .*, captured by shardinit-capture from "  # Texts of `spec_text` begin so.
+_MARK = r"# .*, captured by shardinit-capture from "  # The beginning of the texts of `spec_text`.
 
 
 @dataclasses.dataclass(frozen=True)
 class Captured:
-    """A spec that was captured.
+    """A captured spec.
 
     Attributes:
-        text: the spec.
+        text: the text of the spec.
         tensors: path → (shape, dtype) of each tensor, in the model's order.
-        drawn: the paths of tensors that random numbers are in.
+        drawn: the paths of tensors that contain random numbers.
         layout: the layout that has these tensors; None means that the spec itself has them.
-        tables: path → content of the files beside the spec that it takes elements from.
+        tables: path → content of the files next to the spec from which it reads elements.
         seed: the seed of the spec.
     """
 
@@ -60,10 +60,10 @@ class Captured:
     tables: Mapping[str, bytes] = dataclasses.field(default_factory=dict, repr=False)
     _real: Callable[[int], Mapping[str, Real]] | None = dataclasses.field(
         default=None, repr=False, compare=False
-    )  # This returns the tensors that the constructor makes, after a seed.
+    )  # Returns the constructor's tensors for a seed.
     _spread: Callable[[str], Ulps] | None = dataclasses.field(
         default=None, repr=False, compare=False
-    )  # This returns the ulps by which a tensor's elements may be off.
+    )  # Returns the allowed error of a tensor's elements in ulps.
     _has_own_seed: bool = False  # If so, the spec's seed does not change random numbers.
     layout: str | None = None
     seed: int = 0
@@ -77,7 +77,7 @@ class Captured:
         )
 
     def __reduce__(self) -> NoReturn:
-        """Refuses to be pickled.
+        """Rejects pickling.
 
         Raises:
             TypeError: always.
@@ -88,22 +88,22 @@ class Captured:
         )
 
     def write(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Writes the spec to a file, and its `tables` below the folder that it is in.
+        """Writes the spec to a file, and its `tables` below the folder of that file.
 
         Args:
-            path: a file, which is replaced if it is there and begins as captured specs do.
-            force: replace another file, too.
+            path: a file. An existing file is replaced if it begins like a captured spec.
+            force: also replace other files.
 
         Raises:
-            FileExistsError: another file is there, and `force` is not given.
-            ValueError: the spec was captured from this file, or it is no path of a file system.
+            FileExistsError: another file exists, and `force` is false.
+            ValueError: the spec was captured from this file, or this is not a file system path.
             OSError: the file cannot be written.
         """
         result = ResultFile(path, what="spec", mark=_MARK, inputs=self._inputs, force=force)
         for name, content in self.tables.items():
             file = pathlib.Path(path).parent / name
             file.parent.mkdir(exist_ok=True)
-            # Another spec may use the table, so it must never be there in part.
+            # Another spec may use the table, so it must never exist partially.
             new = file.with_name(f".{file.name}.{os.getpid()}")
             try:
                 new.write_bytes(content)
@@ -114,35 +114,36 @@ class Captured:
         result.write(self.text)
 
     def spec(self) -> Spec:
-        """Opens the spec: its tensors can be made in memory."""
+        """Opens the spec, whose tensors can then be generated in memory."""
         if not self.tables:
             return Spec(None, text=self.text, set=(), mesh=None, layout=self.layout, threads=0)
         folder = tempfile.TemporaryDirectory(prefix="shardinit-")
         self.write(os.path.join(folder.name, "spec.yaml"))
         spec = Spec(os.path.join(folder.name, "spec.yaml"), layout=self.layout)
-        weakref.finalize(spec, folder.cleanup)  # The spec reads its tables only when it needs them.
+        weakref.finalize(spec, folder.cleanup)  # The spec reads its tables only when needed.
         return spec
 
     def verify(self, tensors: str = "all") -> Verified:
-        """Compares the spec's tensors with those of the model that the constructor makes.
+        """Compares the spec's tensors with the tensors of the model that the constructor returns.
 
-        The constructor runs after ``torch.manual_seed(seed)``, or the function of JAX as it is,
+        The constructor runs after ``torch.manual_seed(seed)``, or JAX's function unchanged,
         operation by operation on the CPU, with memory for all of its tensors. It runs again with
-        another seed, which the spec then has, too. With the engine torch_cpu or jax_threefry
-        tensors are compared bit for bit. With others this holds for tensors that are not drawn;
-        of drawn ones the mean and the standard deviation are compared.
+        another seed, which the spec then also gets. With the engines torch_cpu and jax_threefry,
+        tensors are compared bit for bit. With other engines, so are tensors that are not drawn; for
+        drawn tensors, mean and standard deviation are compared.
 
         Args:
-            tensors: ``"all"`` compares whole tensors, which ``shardinit gen`` makes in a temporary
-                folder, and a sample for the other seed. ``"sample"`` compares a sample for both:
-                a few layers of those that are alike, and parts of large tensors. For a sample of a
-                model of more than 1 GiB no tensor is compared, and `note` says so.
+            tensors: ``"all"`` compares whole tensors, which ``shardinit gen`` generates in a
+                temporary folder, and a sample for the other seed. ``"sample"`` compares a sample
+                for both: a few layers of those that are alike, and parts of large tensors. A sample
+                of a model of more than 1 GiB compares no tensor; see `note`.
 
         Raises:
-            ValueError: `torch`, `hf` or `jax` did not return it; or `tensors` is another word.
+            ValueError: `torch`, `hf` or `jax` did not return this object; or `tensors` is another
+                word.
             CaptureError: the constructor fails when it is not captured.
             LibraryError: the program ``shardinit`` or libshardinit is not found.
-            SpecError: the program refuses the spec.
+            SpecError: the program rejects the spec.
         """
         from ._verify import verify
 
@@ -166,18 +167,18 @@ def torch(
     Args:
         make: a class or function; it is called with `args` and `kwargs`, and returns the
             ``nn.Module``. Its tensors have no memory while it runs.
-        name: the spec's name; by default that of the model's class.
-        seed: the spec's seed; 2^64 is added to one below 0, as ``torch.manual_seed`` does.
+        name: the spec's name; the default is the name of the model's class.
+        seed: the spec's seed; 2^64 is added to a negative seed, as ``torch.manual_seed`` does.
         dtype: PyTorch's default element type while `make` runs: ``"bf16"`` or a ``torch.dtype``.
-        engine: the spec's engine. ``"torch_cpu"`` gives the values that the constructor gives after
+        engine: the spec's engine. ``"torch_cpu"`` reproduces the constructor's values after
             ``torch.manual_seed(seed)``, bit for bit.
-        buffers: ``"persistent"`` for those of the state dict, or ``"all"``.
-        config: the text for ``config.json`` in the spec.
+        buffers: ``"persistent"`` for buffers of the state dict, or ``"all"``.
+        config: the contents of ``config.json`` in the spec.
 
     Raises:
-        CaptureError: a spec cannot say some of the values: all of them are named, with the
-            operation and the line that made them.
-        LibraryError: a buffer's values can only be checked with libshardinit, which is not there.
+        CaptureError: a spec cannot express some of the values; the message names all of them, with
+            the operation and the line that made them.
+        LibraryError: a buffer's values can only be checked with libshardinit, which is not found.
     """
     import torch as pytorch
 
@@ -217,22 +218,22 @@ def jax(
     engine: str = "philox4x32",
     **kwargs: Any,
 ) -> Captured:
-    """Captures the values that a function of JAX would give the arrays that it returns.
+    """Captures the values that a JAX function would give the arrays that it returns.
 
     Args:
-        make: a class or function, called with `args` and `kwargs`; it returns any pytree: a model
-            of Equinox or Flax NNX, the variables of Flax Linen or Haiku, or a tuple of such and
-            the state of an optimizer. No array has memory while it runs. A parameter ``key`` or
+        make: a class or function, called with `args` and `kwargs`. It returns any pytree: a model
+            of Equinox or Flax NNX, the variables of Flax Linen or Haiku, or a tuple of these and
+            the state of an optimizer. Arrays have no memory while it runs. A parameter ``key`` or
             ``rng`` gets ``jax.random.key(seed)``, and ``rngs`` a ``flax.nnx.Rngs(seed)``, if
-            neither `args` nor `kwargs` have it.
-        name: the spec's name; by default that of `make`.
+            neither `args` nor `kwargs` contain it.
+        name: the spec's name; the default is the name of `make`.
         seed: the spec's seed.
         engine: ``"philox4x32"`` for the same distributions, ``"jax_threefry"`` for JAX's numbers.
 
     Raises:
-        CaptureError: a spec cannot say some of the values: all of them are named, with the
-            operation and the line that made them.
-        LibraryError: an array's values can only be checked with libshardinit, which is not there.
+        CaptureError: a spec cannot express some of the values; the message names all of them, with
+            the operation and the line that made them.
+        LibraryError: an array's values can only be checked with libshardinit, which is not found.
     """
     from ._jax_capture import capture
 
@@ -252,11 +253,13 @@ def hf(
 
     Args:
         config: a ``config.json``, or a ``PretrainedConfig``. The class is the first of its
-            ``architectures``, or else the one with the head that ``shardinit import`` takes.
-        name, seed, dtype, engine, buffers: as for `torch`, but `dtype` is by default the config's.
+            ``architectures``, or else the class with the head that ``shardinit import`` chooses.
+        name, seed, dtype, engine, buffers: as for `torch`, but the default of `dtype` is the
+            config's.
 
     Raises:
-        CaptureError: as `torch`; or Transformers does not know the config's ``model_type``.
+        CaptureError: as for `torch`; also if Transformers does not know the config's
+            ``model_type``.
     """
     inputs: tuple[str, ...] = ()
     if isinstance(config, (str, os.PathLike)):
@@ -282,7 +285,7 @@ def hf(
 
 
 def check_engine(engine: str, engines: tuple[str, ...]) -> None:
-    """Raises ValueError for an engine that is none of these."""
+    """Raises ValueError if the engine is not one of `engines`."""
     if engine not in engines:
         raise ValueError(f"unknown engine `{engine}`: `engine` is one of {', '.join(engines)}")
 

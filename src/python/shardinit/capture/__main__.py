@@ -1,4 +1,4 @@
-"""`python -m shardinit.capture` is `shardinit-capture`."""
+"""`python -m shardinit.capture` is the same as `shardinit-capture`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Unites the tensors and modules of layers that are alike: their number becomes a variable."""
+"""Merges tensors and modules of layers that are alike: the layer's number becomes a variable."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Leaf:
     """A tensor.
 
     Attributes:
-        key: the path under which it is drawn. It is `path`, with the variables of repeats, if the
-            tensor is drawn under its own path.
-        place: its place in PyTorch's stream; empty if it begins where the one before ends, or has
-            no place.
-        given: how JAX makes the key that it is drawn with; None if JAX does not.
-        copies: whether it stands for tensors of a repeat that are all copies of the first one,
+        key: the path under which the tensor is drawn. It is `path`, with the variables of repeats,
+            if the tensor is drawn under its own path.
+        place: the tensor's place in PyTorch's stream; empty if it begins where the tensor before
+            ends, or has no place.
+        given: the derivation of the JAX key that draws it; None if JAX does not draw it.
+        copies: whether it represents tensors of a repeat that are all copies of the first one,
             which has this place and key.
     """
 
@@ -51,8 +51,8 @@ class Module:
     """A module, which has members.
 
     Attributes:
-        count: how many times they are repeated, counted by `variable`; 0 is no repeat. A repeat
-            whose own name has the variable in braces gets no number at its end.
+        count: how many times the members are repeated, counted by `variable`; 0 means no repeat. If
+            the repeat's own name contains the variable in braces, no number is appended to it.
     """
 
     members: dict[str, Leaf | Module] = dataclasses.field(default_factory=dict)
@@ -68,9 +68,9 @@ Node = Leaf | Module
 
 
 def union_of(nodes: Sequence[Node | None], at: Sequence[int], variable: str) -> Node:
-    """Unites the nodes of several layers, whose number is called `variable`.
+    """Merges the nodes of several layers, whose number is called `variable`.
 
-    `nodes` has for each layer in `at`, which could have one, its node or None.
+    `nodes` has a node or None for each layer in `at`, the layers that could have one.
     """
     there = [(layer, node) for layer, node in zip(at, nodes, strict=True) if node is not None]
     layers = [layer for layer, _ in there]
@@ -112,12 +112,12 @@ def union_of(nodes: Sequence[Node | None], at: Sequence[int], variable: str) -> 
 
 
 def both(a: str, b: str) -> str:
-    """The condition that two conditions are true; an empty one is always true."""
+    """Returns the condition that both conditions are true; an empty one is always true."""
     return f"({a}) * ({b})" if a and b else a or b
 
 
 def _condition(layers: Sequence[int], at: Sequence[int], variable: str) -> str:
-    """The condition that a layer is one of `layers`, given that it is in `at`."""
+    """Returns the condition that a layer is one of `layers`, given that it is in `at`."""
     missing = [layer for layer in at if layer not in set(layers)]
     for some, equal in ((layers, "=="), (missing, "!=")):
         if len(some) == 1:
@@ -143,11 +143,11 @@ def _condition(layers: Sequence[int], at: Sequence[int], variable: str) -> str:
     return text
 
 
-_TERMS = 8  # Conditions of more terms are too long to read.
+_TERMS = 8  # Longer conditions are unreadable.
 
 
 def _progressions(some: Sequence[int], other: Sequence[int], variable: str) -> list[str]:
-    """Conditions such that one is true of each number of `some`, and none is of one of `other`."""
+    """Returns conditions: each number of `some` meets exactly one, each number of `other` none."""
     left, have, terms = list(some), set(some), []
     while left:
         first = left[0]
@@ -174,7 +174,7 @@ def _progressions(some: Sequence[int], other: Sequence[int], variable: str) -> l
 
 
 def _path(paths: Sequence[str], layers: Sequence[int], variable: str) -> str:
-    """Unites paths of layers: an expression takes the place of each number that differs."""
+    """Merges the paths of layers: an expression replaces each number that differs."""
     if len(set(paths)) == 1:
         return paths[0]
     pieces = [re.split(r"(\d+)", path) for path in paths]
@@ -185,7 +185,7 @@ def _path(paths: Sequence[str], layers: Sequence[int], variable: str) -> str:
         if len(set(column)) == 1:
             common.append(column[0])
         elif n % 2 and all(str(int(number)) == number for number in column):
-            # An expression of another repeat must not get one of this repeat within it.
+            # An expression of another repeat must not contain an expression of this one.
             if "".join(common).count("{") > "".join(common).count("}"):
                 raise Unlike
             common.append(f"{{{affine([int(n) for n in column], layers, variable).text}}}")
@@ -195,7 +195,7 @@ def _path(paths: Sequence[str], layers: Sequence[int], variable: str) -> str:
 
 
 def _key_path(keys: Sequence[str], layers: Sequence[int], variable: str) -> str:
-    """Unites paths of a `tie` or a norm, which have variables and no other expressions."""
+    """Merges the paths of a `tie` or a norm, which have variables and no other expressions."""
     path = _path(keys, layers, variable)
     if re.search(r"\{\w*\W[^}]*\}", path):
         raise Unlike
@@ -203,7 +203,7 @@ def _key_path(keys: Sequence[str], layers: Sequence[int], variable: str) -> str:
 
 
 def affine(numbers: Sequence[int], layers: Sequence[int], variable: str) -> Text:
-    """The text of `step * variable + constant` that gives each layer its number, 0 or more."""
+    """Returns `step * variable + constant`, which gives each layer its number, 0 or more."""
     step, rest = divmod(numbers[1] - numbers[0], layers[1] - layers[0])
     constant = numbers[0] - step * layers[0]
     if rest or any(
@@ -216,7 +216,7 @@ def affine(numbers: Sequence[int], layers: Sequence[int], variable: str) -> Text
 
 
 def _common(values: Sequence[Any], layers: Sequence[int], variable: str) -> Any:
-    """Unites the numbers or expressions of several layers."""
+    """Merges the numbers or expressions of several layers."""
     first = values[0]
     if all(value == first and type(value) is type(first) for value in values):
         return first
@@ -237,7 +237,7 @@ def _common(values: Sequence[Any], layers: Sequence[int], variable: str) -> Any:
 
 
 def _statics(values: Sequence[Any], layers: Sequence[int], variable: str) -> Any:
-    """Unites several tuples of names and numbers."""
+    """Merges several tuples of names and numbers."""
     if len({tuple(map(type, value)) for value in values}) > 1:
         raise Unlike
     return tuple(
@@ -255,7 +255,7 @@ def _text(value: Any) -> str:
 
 
 def _common_key(keys: Sequence[Key | None], layers: Sequence[int], variable: str) -> Key | None:
-    """Unites the keys of several layers."""
+    """Merges the keys of several layers."""
     first = keys[0]
     if first is None or any(key is None for key in keys):
         if any(keys):
@@ -297,11 +297,11 @@ def _common_numbers(
     return {key: _common([n[key] for n in numbers], layers, variable) for key in numbers[0]}
 
 
-_RUNS = 8  # More lines, or longer cycles of layers, are too long to read.
+_RUNS = 8  # More lines, or longer cycles of layers, are unreadable.
 
 
 def _places(values: Sequence[Linear], layers: Sequence[int], variable: str) -> Linear | Text:
-    """Unites places in a stream: one line, several in a row, or one for every few layers."""
+    """Merges places in a stream: one line, several in a row, or one for every few layers."""
     if len({value.factors for value in values}) > 1:
         raise Unlike
     points = [(layer, value.constant) for layer, value in zip(layers, values, strict=True)]

@@ -1,4 +1,4 @@
-"""From a constructor to the text of a spec."""
+"""Captures a PyTorch constructor as the text of a spec."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def capture(
     all_buffers: bool,
     config: Mapping[str, Any] | None,
 ) -> Captured:
-    """Does what `shardinit.capture.torch` does, which has checked the arguments."""
+    """Implements `shardinit.capture.torch`, which has checked the arguments."""
     if engine == TORCH_CPU and (different := _torch_cpu.difference()):
         warnings.warn(
             f"{different}: the spec has those of the engine, and the constructor draws others here",
@@ -81,7 +81,7 @@ def capture(
 def _real(
     make: Callable[[], Any], dtype: torch.dtype | None, seed: int, all_buffers: bool
 ) -> dict[str, Real]:
-    """Makes the tensors of the model itself."""
+    """Runs the constructor without a capture, and returns the tensors of its model."""
     with torch.random.fork_rng(devices=()), default_dtype(dtype), torch.device("cpu"):
         torch.manual_seed(seed)
         try:

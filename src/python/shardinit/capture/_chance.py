@@ -1,4 +1,4 @@
-"""Random numbers that no seed of a spec decides, drawn while a constructor runs."""
+"""Detects random numbers in a constructor that the spec's seed does not determine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def seen(what: str) -> Iterator[None]:
     """Warns at the end if such numbers were drawn.
 
     Args:
-        what: the words for what draws them, such as "the constructor".
+        what: the caller that draws them, for messages, such as "the constructor".
     """
     sources: list[str] = []
     before = _states()
@@ -41,7 +41,7 @@ def seen(what: str) -> Iterator[None]:
 
 
 def _states() -> dict[str, object]:
-    """The states of Python's and NumPy's global generators."""
+    """Returns the states of Python's and NumPy's global generators."""
     states: dict[str, object] = {"random": random.getstate()}
     if "numpy" in sys.modules:
         _, key, *rest = sys.modules["numpy"].random.get_state()
@@ -51,7 +51,7 @@ def _states() -> dict[str, object]:
 
 @contextlib.contextmanager
 def _asked(sources: list[str]) -> Iterator[None]:
-    """Notes calls for the system's random bytes, such as those of `numpy.random.default_rng()`."""
+    """Records calls for the system's random bytes, for example by `numpy.random.default_rng()`."""
 
     def noted(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
@@ -61,7 +61,7 @@ def _asked(sources: list[str]) -> Iterator[None]:
 
         return call
 
-    urandom = os.urandom  # A number is noted once.
+    urandom = os.urandom  # A number is recorded once.
     seed, by_system = random.Random.seed, noted(lambda: None)
 
     def seeded(generator: random.Random, a: Any = None, version: int = 2) -> None:
@@ -80,10 +80,10 @@ def _asked(sources: list[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _seeded_anew(sources: list[str]) -> Iterator[None]:
-    """Forgets random bytes that a generator of NumPy takes before it is given a seed.
+    """Discards records of random bytes that a NumPy generator takes before it is seeded.
 
-    `numpy.random.RandomState(123)` makes such a generator, and then seeds it. The generator's type
-    is one of C, whose methods can only be replaced in its own namespace.
+    `numpy.random.RandomState(123)` creates such a generator, and then seeds it. The generator's
+    type is a C type, whose methods can only be replaced in its own namespace.
     """
     if "numpy" not in sys.modules:
         yield
@@ -109,9 +109,9 @@ def _seeded_anew(sources: list[str]) -> Iterator[None]:
 
 
 def _becomes_a_number() -> bool:
-    """Whether the caller may make a model's number of the system's random bytes.
+    """Returns whether the caller may use the system's random bytes for a number in a model.
 
-    Temporary files get names from them, and modules on import seed generators of their own.
+    Other uses are names of temporary files, and modules that seed their own generators on import.
     """
     frame: types.FrameType | None = sys._getframe(2)
     files = []

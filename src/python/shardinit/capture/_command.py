@@ -1,4 +1,4 @@
-"""The command `shardinit-capture`."""
+"""Implements the command `shardinit-capture`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import Captured
 from ._verify import Verified
 
 _DIFFERENT = 1
-_WRONG = 2  # As for `shardinit`, the command line or something that it names is wrong.
+_WRONG = 2  # As for `shardinit`: the command line or an input is wrong.
 _CONFLICT = 4
 _FAULT = 70
 
@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             show(message, category, *place)
 
-    with warnings.catch_warnings():  # This also restores the function that shows warnings.
+    with warnings.catch_warnings():  # Also restores the function that shows warnings.
         warnings.simplefilter("always", CaptureWarning)
         warnings.showwarning = warn  # type: ignore[assignment]
         return _run(options)
@@ -64,7 +64,7 @@ def _run(options: argparse.Namespace) -> int:
             _CONFLICT,
         )
     except OSError as error:
-        # Another try does not help who may not write there.
+        # Trying again does not help a user without permission to write there.
         is_lasting = isinstance(error, (PermissionError, NotADirectoryError))
         return _complain(
             f"cannot write {options.output}: {error.strerror}", _WRONG if is_lasting else 3
@@ -186,11 +186,11 @@ def _capture(options: argparse.Namespace) -> Any:
 
 def _find(text: str) -> Any:
     written, colon, names = text.partition(":")
-    module = written.lstrip("./")  # The import of a relative name needs a package.
+    module = written.lstrip("./")  # Importing a relative name needs a package.
     if not colon or not module or not names:
         raise CaptureError(f"`{text}` is not MODULE:CALLABLE, as in `my.models:Llama`")
     if "" not in sys.path:
-        sys.path.insert(0, "")  # Modules are found as `python -m` finds them.
+        sys.path.insert(0, "")  # Find modules as `python -m` does.
     try:
         found: Any = importlib.import_module(module)
     except ImportError as error:

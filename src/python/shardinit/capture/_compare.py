@@ -1,4 +1,4 @@
-"""Compares a tensor of a spec with the model's: equal, nearly so, or drawn alike."""
+"""Compares a tensor of a spec with the model's: equal, nearly equal, or the same distribution."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 from .._dtypes import digits
 
-# So many ulps may come of functions that a framework rounds otherwise: one or two of each, and few
-# functions follow one another. The largest difference in a hundred models of PyTorch was 3, and so
-# was that of JAX's normal numbers.
+# The tolerated difference. Frameworks round some functions differently: by one or two ulps for
+# each, and few functions follow one another. The largest difference in a hundred PyTorch models was
+# 3 ulps, and so was the largest difference in JAX's normal numbers.
 ULPS = 4
 
 _ERRORS = 6  # Means of the same distribution differ by fewer standard errors.
 
-Words = np.ndarray[Any, Any]  # These are the bits of elements, as whole numbers of their size.
+Words = np.ndarray[Any, Any]  # The bits of elements, as integers of the same size.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Real:
     """A tensor of the model itself.
 
     Attributes:
-        dtype: the spec's name of its element type, or the framework's if specs do not have it.
-        words: returns its elements.
-        numbers: returns words of its type as numbers in f64.
+        dtype: the spec's name of its element type, or the framework's name if specs lack the type.
+        words: returns the bits of its elements.
+        numbers: converts words of its type to f64 numbers.
     """
 
     shape: tuple[int, ...]
@@ -37,20 +37,20 @@ class Real:
     numbers: Callable[[Words], np.ndarray[Any, Any]]
 
 
-# The keys are sizes in bytes, the values types of whole numbers of these sizes.
+# Size in bytes → integer type of this size.
 WORDS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """What the comparison of one tensor found.
+    """The result of comparing one tensor.
 
     Attributes:
-        result: `equal`, bit for bit; `inexact`, near, where the spec promises no more; `alike`,
-            as drawn from the same distribution; or `different`.
-        ulps: the largest difference in units of the last place, of each element or, where that is
-            less, of the largest one; infinity where there are no such units.
-        note: the difference.
+        result: `equal`, bit for bit; `inexact`, nearly equal, if the spec promises no more;
+            `alike`, drawn from the same distribution; or `different`.
+        ulps: the largest difference in ulps of the element, or of the largest element if that is
+            less; infinity if the type has no ulps.
+        note: describes the difference.
     """
 
     path: str
@@ -67,22 +67,23 @@ def in_ulps(count: float) -> str:
 
 Ulps = np.ndarray[Any, Any]  # One number for all elements, or one for each.
 
-# A column of an orthogonal matrix exceeds its bound once in so many, as far as the bound is sharp.
+# A column of an orthogonal matrix exceeds its bound once in this many cases, if the bound is sharp.
 _RARE = 10_000
 
 
 def ulps_of_orthogonal(shape: tuple[int, ...]) -> Ulps:
-    """The ulps by which each element of an orthogonal matrix may differ.
+    """Returns the ulps by which each element of an orthogonal matrix may differ.
 
     LAPACK's QR applies one reflection for each of the `few` columns. Each takes sums of `many`
-    terms in f32, whose roundings add up as random steps do: to sqrt(many) units (Higham and Mary
-    2019), and those of all reflections to sqrt(many * few). This is the error of a random vector,
-    relative to its length, which is sqrt(many). Column j is the vector's rest when j directions are
-    taken, divided by the length of that rest: a chi-distributed number with many - j degrees of
-    freedom, d. It is below x with a probability of at most x^d / (2^(d/2) * gamma(d/2 + 1)). So the
-    error is at most sqrt(many * few) * sqrt(many) / x, where x has the probability 1 / _RARE.
-    The last column of a square matrix is what the others leave, so it is as exact as they are.
-    The largest element with the wrong sign is always off by more than 2^24 units.
+    terms in f32, whose roundings add up like random steps: to sqrt(many) units (Higham and Mary
+    2019), and over all reflections to sqrt(many * few). This is the error of a random vector,
+    relative to its length, which is sqrt(many). Column j is what remains of its vector after
+    removing j directions, divided by the length of the remainder: a chi-distributed number with
+    many - j degrees of freedom, d. It is below x with a probability of at most x^d / (2^(d/2) *
+    gamma(d/2 + 1)). So the error is at most sqrt(many * few) * sqrt(many) / x, where x has the
+    probability 1 / _RARE. The other columns determine the last column of a square matrix, so it is
+    as exact as they are. The largest element with the wrong sign is always off by more than 2^24
+    units.
     """
     rows, columns = shape[0], math.prod(shape[1:])
     few, many = sorted((rows, columns))
@@ -95,7 +96,7 @@ def ulps_of_orthogonal(shape: tuple[int, ...]) -> Ulps:
 
 
 def error_of_sum(terms: int) -> float:
-    """The relative error that PyTorch may make in an f32 sum of so many terms above 0.
+    """Returns the possible relative error of PyTorch's f32 sum of `terms` positive terms.
 
     Measured errors are 30 units of 2^-24 for 4,096 terms, 112 for 65,536, 25,000 for 33 million.
     """
@@ -105,12 +106,12 @@ def error_of_sum(terms: int) -> float:
 def compare_nearly(
     found: Compared, made: np.ndarray[Any, Any], real: Real, most: Callable[[], Ulps], box: Any
 ) -> Compared:
-    """Compares, and makes the result `inexact` if no element differs by more than a few ulps.
+    """Changes the result to `inexact` if no element differs by more than a few ulps.
 
-    An ulp is that of the element itself, or of the largest element.
+    An ulp is the element's own ulp, or the ulp of the largest element.
     """
     if found.ulps == math.inf:
-        return found  # Its shape or type is another one.
+        return found  # The shape or type differs.
     whole = real.numbers(real.words())
     wanted = whole[box]
     apart = np.abs(real.numbers(words_of(made)) - wanted)
@@ -162,7 +163,7 @@ def words_of(made: np.ndarray[Any, Any]) -> Words:
 
 
 def _ordered(words: Words) -> np.ndarray[Any, Any]:
-    """Floats as whole numbers, such that neighbours become neighbours."""
+    """Maps floats to integers, so that neighbours become neighbours."""
     signed = words.view(np.int8) if words.dtype == np.uint8 else words
     wide = signed.astype(np.int64)
     return np.where(wide < 0, int(np.iinfo(signed.dtype).min) - wide, wide)
@@ -171,7 +172,7 @@ def _ordered(words: Words) -> np.ndarray[Any, Any]:
 def _moments(
     result: Callable[..., Compared], made: np.ndarray[Any, Any], real: np.ndarray[Any, Any]
 ) -> Compared:
-    """Whether both may be drawn from one distribution, by mean and standard deviation."""
+    """Returns whether both may have the same distribution, by mean and standard deviation."""
     size = made.size
     if size < 30:
         return result("alike")

@@ -1,4 +1,4 @@
-"""Expressions of a spec over the indices of a tensor's elements, and the draws in them."""
+"""Builds spec expressions over the indices of a tensor's elements, with draws in them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Origin:
         return f"`{self.operation}` at {self.line}"
 
 
-Range = tuple[int, int]  # It has the first and the last value of a variable.
+Range = tuple[int, int]  # The first and the last value of a variable.
 
 
 class NoFormula(Exception):
@@ -35,10 +35,10 @@ class NoFormula(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-    """`constant + Σ factor * i<dimension>`, a whole number."""
+    """The integer `constant + Σ factor * i<dimension>`."""
 
     constant: int
-    factors: tuple[tuple[int, int], ...] = ()  # Each is (dimension, factor), with no factor 0.
+    factors: tuple[tuple[int, int], ...] = ()  # Pairs (dimension, factor), without factors of 0.
 
     @staticmethod
     def of(constant: int, factors: Mapping[int, int]) -> Index:
@@ -60,7 +60,7 @@ class Index:
         return low, high
 
     def fixed(self, ranges: Mapping[int, Range]) -> Index:
-        """An equal index, in which variables with a single value are replaced by it."""
+        """Returns an equal index, in which variables with a single value are replaced by it."""
         fixed = {d: ranges[d][0] for d, _ in self.factors if ranges[d][0] == ranges[d][1]}
         constant = self.constant + sum(f * fixed.get(d, 0) for d, f in self.factors)
         return Index.of(constant, {d: f for d, f in self.factors if d not in fixed})
@@ -98,9 +98,9 @@ class Divided(Index):
 
 @dataclasses.dataclass(frozen=True)
 class Looked(Index):
-    """A number from a table: entry `at`, an index.
+    """A number from a table: the entry at index `at`.
 
-    `factors` are those of `at` if no number comes twice, and else none.
+    `factors` are the factors of `at` if all numbers are distinct, and empty otherwise.
     """
 
     table: tuple[int, ...] = ()
@@ -108,9 +108,9 @@ class Looked(Index):
 
     @staticmethod
     def up(table: Sequence[int], at: Index, is_once: bool = False) -> Index:
-        """The index that is this entry of the table; a sum, if its numbers have equal steps.
+        """Returns the index that is this entry of the table; a sum if its numbers have equal steps.
 
-        `is_once` says that no number that is asked for comes twice.
+        `is_once` means that the requested numbers are distinct.
         """
         steps = {b - a for a, b in itertools.pairwise(table)}
         if len(steps) <= 1 and type(at) is Index:
@@ -161,9 +161,9 @@ class Term:
 
     Attributes:
         binds: how tightly its operator binds; 9 is a call or a name.
-        value: the number that it is, if it is one.
-        dtype: a type that certainly holds it; "" if none is known.
-        exact: the term that it is the rounding of, to that type; None if it is no rounding.
+        value: the term's number, if the term is a number.
+        dtype: a type that certainly holds the term; "" if none is known.
+        exact: the term before rounding to that type; None if this term is not a rounding.
     """
 
     text: str
@@ -225,14 +225,14 @@ def negative(term: Term) -> Term:
 
 
 def stored(term: Term, dtype: str) -> Term:
-    """The term that gives the same elements in a tensor of this type, which itself rounds."""
+    """Returns a term with the same elements in a tensor of this type, whose storage rounds, too."""
     return term.exact if term.exact is not None and term.dtype == dtype else term
 
 
 def where(condition: Term, yes: Term, no: Term) -> Term:
     if condition.value is not None:
         return yes if condition.value else no
-    if yes.text == no.text and "(" not in yes.text:  # Two draws of equal text are still two.
+    if yes.text == no.text and "(" not in yes.text:  # Two draws with equal text are still two.
         return yes
     return call("where", condition, yes, no)
 
@@ -256,7 +256,7 @@ def affine(term: Term, factor: Term | None, summand: Term | None) -> Term:
 
 
 def divide(index: Index, by: int, ranges: Mapping[int, Range]) -> tuple[Index, Index]:
-    """The quotient and the remainder, where both are sums of multiples of variables."""
+    """Returns the quotient and the remainder, if both are sums of multiples of variables."""
     whole = Index.of(index.constant // by, {d: f // by for d, f in index.factors if not f % by})
     rest = Index.of(index.constant % by, {d: f for d, f in index.factors if f % by})
     low, high = rest.bounds(ranges)
@@ -267,7 +267,7 @@ def divide(index: Index, by: int, ranges: Mapping[int, Range]) -> tuple[Index, I
 
 
 def chosen(at: Term, terms: Sequence[tuple[int, Term]]) -> Term:
-    """The term that `terms`, pairs of number and term, has for the number that `at` is."""
+    """Returns the term that `terms`, pairs of number and term, has for the value of `at`."""
     *others, (_, term) = terms
     for place, other in reversed(others):
         term = where(binary("==", at, number(place)), other, term)
@@ -275,14 +275,14 @@ def chosen(at: Term, terms: Sequence[tuple[int, Term]]) -> Term:
 
 
 def truncated_normal(low: float, high: float, std: float = 1, mean: float = 0) -> Term:
-    """Numbers of a normal distribution between bounds, which are in standard deviations."""
-    # Bounds beyond six standard deviations change nothing, and at six erf is not yet 1.
+    """Returns truncated normal numbers; the bounds are in standard deviations."""
+    # Bounds beyond six standard deviations have no effect, and at six erf is not yet 1.
     ends = [math.erf(min(max(z, -6), 6) / math.sqrt(2)) for z in (low, high)]
     unit = affine(Term("uniform()"), number(ends[1] - ends[0]), number(ends[0]))
     return affine(call("erf_inv", unit), number(std * math.sqrt(2)), number(mean))
 
 
 def shortest(value: float, is_good: Callable[[float], bool]) -> float:
-    """The number near a value with the fewest digits that is good; the value if none is."""
+    """Returns the shortest number near a value for which `is_good` is true; else the value."""
     tries = (float(f"{value:.{digits}g}") for digits in range(1, 18))
     return next(filter(is_good, tries), value)

@@ -1,4 +1,4 @@
-"""The end of each capture: a `Captured`, or an error that names every value no spec can say."""
+"""Finishes a capture: returns a `Captured`, or reports every value that specs cannot express."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ._places import placed_tree
 from ._tensor import Tensor, file_of, share
 from ._write import spec_text
 
-LAYOUT = "pytree"  # The layout of this name stores arrays that are drawn in parts.
+LAYOUT = "pytree"  # The layout that stores arrays which are drawn in parts.
 
 
 _REPORT = "this is a fault of shardinit: report it with this text and the lines that it names"
 
 
 def unexpected(error: Exception, line: str) -> str:
-    """The problem with a value whose capture ends with an error that nobody expects."""
+    """Returns the problem to report for a value whose capture failed with an unexpected error."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     at = f"{os.path.basename(where.filename)}:{where.lineno}"
     return f"{type(error).__name__} at {at}: {error}: {_REPORT}: {line}"
@@ -36,7 +36,7 @@ def unexpected(error: Exception, line: str) -> str:
 
 @contextlib.contextmanager
 def only_capture_errors() -> Iterator[None]:
-    """Makes CaptureErrors of all errors of a capture that its callers do not expect."""
+    """Converts all unexpected errors of a capture to CaptureErrors."""
     try:
         yield
     except (CaptureError, LibraryError):
@@ -46,7 +46,7 @@ def only_capture_errors() -> Iterator[None]:
 
 
 def check_path(path: str) -> None:
-    """Raises NoFormula for a path that a spec cannot have."""
+    """Raises NoFormula if a spec cannot have this path."""
     if not is_path(path):
         raise NoFormula("its name has characters that a path of a spec cannot have")
 
@@ -64,13 +64,13 @@ def finish(
     layouts: Sequence[str] = (),
     stored: Mapping[str, tuple[tuple[int, ...], str]] | None = None,
 ) -> Captured:
-    """Makes the spec of tensors, and checks how the tool itself reads it.
+    """Writes the spec of tensors, and checks how shardinit itself reads it.
 
     Args:
-        tensors: the tensors that a spec can say.
-        problems: path → why a spec cannot say it, for the others; they are a CaptureError.
-        paths: the paths of all, in the model's order.
-        name: the spec's name; characters that it cannot have are replaced.
+        tensors: the tensors that a spec can express.
+        problems: path → why a spec cannot express it, for the others; they are a CaptureError.
+        paths: the paths of all tensors, in the model's order.
+        name: the spec's name; invalid characters are replaced.
         comment, layouts: the comment at the spec's beginning, and the text at its end.
         stored: path → (shape, dtype) of the tensors that a layout stores, if there is one.
     """
@@ -113,7 +113,7 @@ def finish(
 
 
 def _refuse(problems: Mapping[str, str], paths: Sequence[str]) -> None:
-    """Raises a CaptureError of the problems, if there are any."""
+    """Raises a CaptureError about the problems, if there are any."""
     problems = {path: problems[path] for path in paths if path in problems}
     if problems:
         raise CaptureError(
@@ -125,7 +125,7 @@ def _refuse(problems: Mapping[str, str], paths: Sequence[str]) -> None:
 
 
 def _refused(tensors: Sequence[Tensor], engine: str) -> dict[str, str]:
-    """The tensors that a spec cannot have, for their numbers: path → what the tool says."""
+    """Returns the tensors whose numbers a spec cannot have: path → shardinit's message."""
     said: dict[Any, str] = {}
     problems = {}
     for tensor in tensors:
@@ -150,7 +150,7 @@ def _refused(tensors: Sequence[Tensor], engine: str) -> dict[str, str]:
 
 
 def _without_empty_buffers(tensors: list[Tensor]) -> list[Tensor]:
-    """Leaves out buffers without elements, with a warning."""
+    """Removes buffers without elements, with a warning."""
     empty = [f"`{t.path}`" for t in tensors if t.is_buffer and 0 in t.shape]
     if empty:
         warnings.warn(
@@ -163,7 +163,7 @@ def _without_empty_buffers(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _check(captured: Captured) -> None:
-    """Checks that the tool itself reads from the spec what was captured."""
+    """Checks that shardinit itself reads the captured tensors from the spec."""
     try:
         with captured.spec() as spec:
             read = {path: (info.global_shape, info.dtype) for path, info in spec.tensors.items()}

@@ -1,4 +1,4 @@
-"""Makes the tree of a spec's modules, in which layers that are alike stand once."""
+"""Builds the tree of a spec's modules, in which layers that are alike appear once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ._tensor import Tensor
 def tree(
     tensors: Sequence[Tensor], places: Mapping[str, dict[str, Any]], fold: bool = True
 ) -> Module:
-    """Makes the tree of modules that tensors are in, which has the order of the spec.
+    """Builds the tree of the tensors' modules, in the order of the spec.
 
-    `places` has the `Leaf.place` of paths. With `fold`, layers that are alike stand once.
+    `places` maps paths to `Leaf.place`. With `fold`, layers that are alike appear once.
     """
     root = Module()
     for tensor in tensors:
@@ -42,7 +42,7 @@ def tree(
     return root
 
 
-_Form = tuple[str, str]  # It has what stands before the number in a name, and what after it.
+_Form = tuple[str, str]  # The text before the number in a name, and the text after it.
 
 
 def _fold(module: Module, name: str, variables: tuple[str, ...]) -> None:
@@ -66,7 +66,7 @@ def _fold(module: Module, name: str, variables: tuple[str, ...]) -> None:
 
 
 def _numbered(module: Module) -> dict[_Form, dict[int, str]]:
-    """Names of modules that differ in their last number alone: number → name, ascending."""
+    """Returns names of modules that differ only in their last number: number → name, ascending."""
     found: dict[_Form, dict[int, str]] = {}
     for name, member in module.members.items():
         match = re.fullmatch(r"(.*?)(0|[1-9]\d*)(\D*)", name)
@@ -76,7 +76,7 @@ def _numbered(module: Module) -> dict[_Form, dict[int, str]]:
 
 
 def _parts(module: Module, some: Mapping[int, str]) -> Iterator[Sequence[int]]:
-    """Yields numbers, equally far apart, of members that could be one repeat: all, or like ones."""
+    """Yields evenly spaced numbers of members that could be one repeat: all, or similar ones."""
     if _step(list(some)) and _repeat([module.members[name] for name in some.values()], "_"):
         yield list(some)
         return
@@ -92,13 +92,13 @@ def _parts(module: Module, some: Mapping[int, str]) -> Iterator[Sequence[int]]:
 
 
 def _step(numbers: Sequence[int]) -> int:
-    """The distance of neighbouring numbers; 0 if they are not equally far apart."""
+    """Returns the distance of neighbouring numbers; 0 if they are not evenly spaced."""
     steps = {b - a for a, b in itertools.pairwise(numbers)}
     return steps.pop() if len(steps) == 1 else 0
 
 
 def _looks(node: Node) -> Any:
-    """Returns an object that is equal for nodes that may differ in their numbers alone."""
+    """Returns an object that is equal for nodes that may differ only in their numbers."""
     if isinstance(node, Leaf):
         init = node.init if isinstance(node.init, str) else next(iter(node.init))
         return node.shape, node.dtype, node.is_buffer, init
@@ -106,7 +106,7 @@ def _looks(node: Node) -> Any:
 
 
 def _fold_part(module: Module, form: _Form, names: Mapping[int, str], variable: str) -> None:
-    """Puts one repeat in the place of equally distant members, if that is shorter."""
+    """Replaces evenly spaced members by one repeat, if that is shorter."""
     numbers = list(names)
     if len(numbers) < 2:
         return
@@ -124,7 +124,7 @@ def _fold_part(module: Module, form: _Form, names: Mapping[int, str], variable: 
 
 
 def _repeat(layers: Sequence[Node], variable: str) -> Module | None:
-    """Makes one module of several, if they are alike enough."""
+    """Merges several modules into one, if they are similar enough."""
     try:
         union = union_of(layers, range(len(layers)), variable)
     except Unlike:
@@ -136,12 +136,12 @@ def _repeat(layers: Sequence[Node], variable: str) -> Module | None:
     return union
 
 
-# An expression or a module may have these words of its own, so no variable has such a name.
+# Expressions or modules may use these words, so no variable has such a name.
 _TAKEN = re.compile(r"i\d+|n\d+|row|col|index|size_.*|mesh_.*|repeat|shape|fans|when|stage")
 
 
 def _variable(name: str, taken: Sequence[str]) -> str:
-    """The name of a repeat's variable: `layer` for `layers`, if no repeat around it has it."""
+    """Returns a repeat's variable: `layer` for `layers`, unless an outer repeat uses it."""
     base = re.sub(r"\W", "_", name).lower()
     base = base.rstrip("_")
     base = base[:-1] if len(base) > 2 and base.endswith("s") and not base.endswith("ss") else base
@@ -156,9 +156,9 @@ def _variable(name: str, taken: Sequence[str]) -> str:
 def instances(
     module: Module, values: Mapping[str, int] | None = None
 ) -> Iterator[tuple[Leaf, str]]:
-    """Yields each tensor of a tree with each path that it stands for, in the order of the spec.
+    """Yields each tensor of a tree with each path that it represents, in the order of the spec.
 
-    A tensor that has conditions comes with the paths that do not meet them, too.
+    A tensor with conditions is also yielded with the paths that do not meet them.
     """
     for number in range(module.count or 1):
         here = {**(values or {}), **({module.variable: number} if module.count else {})}
@@ -170,7 +170,7 @@ def instances(
 
 
 def _at(path: str, values: Mapping[str, int]) -> str:
-    """A path with numbers in the place of expressions that `affine` made."""
+    """Returns a path with the expressions of `affine` replaced by numbers."""
 
     def number(match: re.Match[str]) -> str:
         factor, name, sign, constant = match.groups()
@@ -181,7 +181,7 @@ def _at(path: str, values: Mapping[str, int]) -> str:
 
 
 def leaves(node: Node) -> Iterator[Leaf]:
-    """All tensors of a tree."""
+    """Yields all tensors of a tree."""
     if isinstance(node, Leaf):
         yield node
         return

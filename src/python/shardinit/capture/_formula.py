@@ -1,4 +1,4 @@
-"""Says a tensor's elements by an expression of a spec over their indices."""
+"""Expresses a tensor's elements by a spec's expression over their indices."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from ._values import (
 )
 from ._walk import At, Ranges, Walk
 
-_LOOKED_AT = 1 << 16  # At most so many elements are computed to see if they are one number.
+_LOOKED_AT = 1 << 16  # Larger values are not checked for being constant.
 
 
 class Formula(Walk):
@@ -52,16 +52,16 @@ class Formula(Walk):
     Args:
         value: the value that has the elements.
         fixed: a function for the engine torch_cpu, which has PyTorch's own numbers; else None. It
-            returns an expression, exact to the bit, for values that no random number decides. With
-            it a number may be used as often as the constructor uses it, and is rounded between
-            operations as in PyTorch.
-        table: such a function for other engines, for values that have no other expression.
+            returns an expression, exact to the bit, for values without random numbers. With it, a
+            number may be used as often as in the constructor, and is rounded between operations as
+            in PyTorch.
+        table: a similar function for other engines, for values that have no other expression.
 
     Attributes:
         along: the dimension along which its vectors are normalized, if it is such a draw.
         term: the expression.
         uses: the draws in it.
-        marks: text that stands for a place of PyTorch's stream in the expression → that place.
+        marks: placeholder in the expression → the place in PyTorch's stream that it represents.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Formula(Walk):
         self.along = 0
         self.rounds = fixed is not None
         self._fixed, self._table = fixed, table
-        self._no_pieces: set[int] = set()  # It has values that are not made piece by piece.
+        self._no_pieces: set[int] = set()  # Ids of values that are not written piece by piece.
         self._unwritten, self._unwritten_at = "memory that nothing is written to", None
         if value.random:
             self._unwritten = "it is drawn in parts that no expression joins"
@@ -94,11 +94,11 @@ class Formula(Walk):
             raise NoFormula(why, self.uses[0].draw.origin)
 
     def is_constant(self) -> bool:
-        """Whether no random number is in an element."""
+        """Returns whether the elements contain no random numbers."""
         return not self.uses or self.term.value is not None
 
     def of(self, value: Value, index: tuple[Index, ...], ranges: Ranges) -> Term:
-        """One element of a value."""
+        """Returns one element of a value."""
         self.step(value)
         if value.random or self._table is None or isinstance(value, Empty):
             return self._of(value, index, ranges)
@@ -120,7 +120,7 @@ class Formula(Walk):
         if isinstance(value, Gather):
             base = value.base
             if self.rounds and isinstance(base, Draw) and _in_memory(base, value.layout):
-                # Elements of a storage lie in the order in which they were drawn.
+                # Elements of a storage are in the order in which they were drawn.
                 flat = _place(value.layout, value.view, index)
                 return self._draw(base, index, ranges, flat.text())
             base, index = self.gathered(value, index, ranges)
@@ -142,12 +142,12 @@ class Formula(Walk):
     def gathered(
         self, value: Gather, index: tuple[Index, ...], ranges: Ranges
     ) -> tuple[Value, tuple[Index, ...]]:
-        """The value that a view is of, and the index of the view's element there."""
+        """Returns the base of a view, and the index of the view's element there."""
         flat = _place(value.layout, value.view, index)
         return value.base, _unflatten(flat, value.layout, ranges)
 
     def mark(self, words: Words) -> Term:
-        """The text that stands for a place of PyTorch's stream."""
+        """Returns the placeholder for a place of PyTorch's stream."""
         for name, other in self.marks.items():
             if other == words:
                 return Term(name)
@@ -236,7 +236,7 @@ class Formula(Walk):
     def _of_pieces(
         self, pieces: Sequence[_Piece], dimension: int, index: tuple[Index, ...], ranges: Ranges
     ) -> Term:
-        """An element of a tensor that was written piece by piece along a dimension."""
+        """Returns an element of a tensor that was written piece by piece along a dimension."""
         low, high = index[dimension].bounds(ranges)
         if self.rounds and low < high:
             term = self._one_draw(pieces, dimension, index, ranges)
@@ -250,14 +250,14 @@ class Formula(Walk):
 
         counts = [piece.boxes[dimension][2] for piece in pieces]
         whole = self.joined(counts, dimension, index, ranges, part)
-        # Without PyTorch's own numbers, draws of one distribution become one.
+        # Without PyTorch's own numbers, draws of one distribution become one draw.
         is_one = not self.rounds and len({term.text for term in terms}) == 1
         return terms[0] if is_one and "<" not in terms[0].text else whole
 
     def _one_draw(
         self, pieces: Sequence[_Piece], dimension: int, index: tuple[Index, ...], ranges: Ranges
     ) -> Term | None:
-        """An element of pieces drawn at equal distances in the stream, as if they were one draw."""
+        """Treats pieces drawn at equal distances in the stream as one draw; returns an element."""
         draws = [piece.values for piece in pieces if isinstance(piece.values, Draw)]
         if len(draws) < len(pieces) or len(draws) < 2:
             return None
@@ -298,13 +298,13 @@ class Formula(Walk):
 
 @dataclasses.dataclass
 class _Piece:
-    """A part of a tensor that was overwritten: see `_boxes`."""
+    """A part of a tensor that was overwritten; see `_boxes`."""
 
     values: Value
     boxes: list[_Box]
 
     def source(self, index: Sequence[Index]) -> tuple[Index, ...]:
-        """The index of the values for the index of an element within the piece."""
+        """Returns the index of the values for the index of an element within the piece."""
         source = [Index(0)] * len(self.values.shape)
         for i, (_, _, count, dimension) in zip(index, self.boxes, strict=True):
             if dimension is not None and count > 1:
@@ -313,9 +313,9 @@ class _Piece:
 
 
 def _pieces(top: Scatter, others: set[int]) -> tuple[int, list[_Piece]]:
-    """The pieces along a dimension that a tensor was written in, which are all of it.
+    """Returns the pieces, along a dimension, in which a whole tensor was written.
 
-    There are none for a tensor that is made in another way; its parts are added to `others` then.
+    The list is empty for tensors that are made in another way; their parts are added to `others`.
     """
     found: dict[int, _Piece] = {}
     layout, dimension = top.layout, -1
@@ -334,7 +334,7 @@ def _pieces(top: Scatter, others: set[int]) -> tuple[int, list[_Piece]]:
         if not over:
             found[start], ends[start] = _Piece(value.values, boxes), end
         elif not (over[0] <= start and end <= ends[over[0]]):
-            break  # A part of it is still there.
+            break  # A part of the overlapped piece is still visible.
         if sum(ends.values()) - sum(ends) == layout.size[dimension]:
             return dimension, [found[s] for s in sorted(found)]
         others.add(id(value))
@@ -344,7 +344,7 @@ def _pieces(top: Scatter, others: set[int]) -> tuple[int, list[_Piece]]:
 
 
 def _flat(draw: Draw, index: tuple[Index, ...]) -> Term:
-    """The number of a draw's elements that are drawn before this one."""
+    """Returns the number of a draw's elements that are drawn before this one."""
     whole, term = Index(0), number(0)
     for i, stride in zip(index, draw.place.strides, strict=True):
         if type(i) is not Index:
@@ -355,7 +355,7 @@ def _flat(draw: Draw, index: tuple[Index, ...]) -> Term:
 
 
 def _in_memory(draw: Draw, layout: Geometry) -> bool:
-    """Whether the elements lie in memory one behind the other, as they are drawn."""
+    """Returns whether the elements are contiguous in memory, in the order of the draw."""
     lies = zip(layout.size, layout.stride, draw.place.strides, strict=True)
     return all(n == 1 or stride == drawn for n, stride, drawn in lies)
 
@@ -364,7 +364,7 @@ _INDEX = re.compile(r"\bi(\d+)\b")
 
 
 def _moved(text: str, index: tuple[Index, ...]) -> Term:
-    """An expression over an element's indices, with other indices in their place."""
+    """Returns an expression over an element's indices, with the indices replaced by `index`."""
     at = {str(d): i.text() for d, i in enumerate(index)}
 
     def place(match: re.Match[str]) -> str:
@@ -375,7 +375,7 @@ def _moved(text: str, index: tuple[Index, ...]) -> Term:
 
 
 def _constant(value: Value) -> float | int | None:
-    """The number that all elements are; None if they differ, or are too many to compute."""
+    """Returns the value of all elements; None if they differ, or are too many to compute."""
     if math.prod(value.shape) > _LOOKED_AT or not math.prod(value.shape):
         return None
     data = evaluate(value).flatten()
@@ -387,9 +387,9 @@ _Box = tuple[int, int, int, int | None]
 
 
 def _boxes(layout: Geometry, view: Geometry) -> list[_Box] | None:
-    """A view as a box: (start, step, count, dimension of the view) per dimension of the storage.
+    """Returns a view as a box: (start, step, count, dimension of the view) per storage dimension.
 
-    None means that it is no box each of whose dimensions lies along one of the storage.
+    Returns None if the view is not a box each of whose dimensions follows one of the storage.
     """
     order = sorted(range(len(layout.size)), key=lambda d: (layout.stride[d], layout.size[d]))
     starts = [0] * len(layout.size)
@@ -416,7 +416,7 @@ def _boxes(layout: Geometry, view: Geometry) -> list[_Box] | None:
 
 
 def _place(layout: Geometry, view: Geometry, index: tuple[Index, ...]) -> Index:
-    """The number of elements of memory before an element of a view."""
+    """Returns the number of elements of memory before an element of a view."""
     flat = Index(view.offset - layout.offset)
     for i, n, stride in zip(index, view.size, view.stride, strict=True):
         if n > 1 and stride:

@@ -1,4 +1,4 @@
-"""Watches PyTorch's CPU generator while a constructor runs, whichever function sets it."""
+"""Tracks PyTorch's CPU generator while a constructor runs, whichever function sets it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ._values import Blocked
 
 
 def is_default(generator: torch.Generator | None) -> bool:
-    """Whether it is PyTorch's CPU generator, for which the dispatcher passes other objects."""
+    """Returns whether this is PyTorch's CPU generator, perhaps as another Python object."""
     return generator is None or (
         generator._cdata == torch.default_generator._cdata  # type: ignore[attr-defined]
     )
 
 
 class Watched:
-    """The generator itself, which random operations on fake tensors leave as it is.
+    """The generator itself, which random operations on fake tensors do not change.
 
-    It gets a seed that nobody knows, and is moved by a word for each draw, so that each place in
-    the stream has a state of its own. A state that is not the last one was set by the constructor,
-    with `manual_seed`, `set_state`, `fork_rng` or another function. If that state was there before,
-    the stream goes on from its place.
+    It gets an unpredictable seed, and is moved by a word for each draw, so that each place in the
+    stream has a unique state. If the state is not the last one, the constructor has set it, with
+    `manual_seed`, `set_state`, `fork_rng` or another function. If that state was reached before,
+    the stream continues from its place.
 
     Attributes:
         seeded: whether the constructor seeds it with the spec's own seed.
@@ -34,7 +34,7 @@ class Watched:
     def __init__(self, seed: int, stream: Stream) -> None:
         self._seed, self._stream = seed, stream
         self.seeded = False
-        self._begin = b""  # This is the state that the spec's seed gives.
+        self._begin = b""  # The state after the spec's seed.
         self._states: dict[bytes, Reached] = {}
         self._last = b""
 
@@ -55,7 +55,7 @@ class Watched:
                 torch.default_generator.set_state(before)
 
     def follow(self) -> None:
-        """Moves the stream to the place that the constructor has set the generator to."""
+        """Moves the stream to the place to which the constructor has set the generator."""
         state = _state()
         if state == self._last:
             return
@@ -79,7 +79,7 @@ class Watched:
         )
 
     def draw(self) -> None:
-        """Notes a draw."""
+        """Records a draw."""
         move(torch.default_generator)
         self._note()
 
@@ -88,14 +88,14 @@ class Watched:
         self._states[self._last] = self._stream.reached()
 
     def is_state(self, data: torch.Tensor) -> bool:
-        """Whether a tensor is a state, as `get_state` returns it."""
+        """Returns whether a tensor is a state, as `get_state` returns it."""
         if data.dtype != torch.uint8 or data.nbytes != len(self._last):
             return False
         return data.numpy().tobytes() in self._states
 
 
     def is_a_copy(self, generator: torch.Generator) -> bool:
-        """Whether another generator has a state of this one."""
+        """Returns whether another generator has a state of this one."""
         with _disable_current_modes():
             return generator.get_state().numpy().tobytes() in self._states
 
@@ -104,7 +104,7 @@ _NOBODYS = 0x1E3779B97F4A7C15
 
 
 def move(generator: torch.Generator) -> None:
-    """Gives a generator another state, as if numbers were drawn."""
+    """Changes the state of a generator, as if numbers were drawn."""
     with _disable_current_modes():
         torch.empty(1, dtype=torch.uint8, device=generator.device).random_(generator=generator)
 

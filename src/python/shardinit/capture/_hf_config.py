@@ -1,4 +1,4 @@
-"""Reads a config.json of Hugging Face as `shardinit import` does, and finds its class."""
+"""Reads a Hugging Face config.json as `shardinit import` does, and finds its class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from .._errors import CaptureError, CaptureWarning
 from .._result_file import require_local
 
-# In this order their first class for a family is the default of `shardinit import`.
+# In this order, the first class for a family is the default of `shardinit import`.
 _CLASSES = (
     "MODEL_FOR_PRETRAINING_MAPPING",
     "MODEL_FOR_CAUSAL_LM_MAPPING",
@@ -21,7 +21,7 @@ _CLASSES = (
 
 
 def load(path: str) -> Any:
-    """Returns the configuration of Transformers. Raises CaptureError, which names the key."""
+    """Returns the Transformers configuration; raises CaptureError, which names the key."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     require_local(path)
@@ -93,7 +93,7 @@ def _read(path: str, source: str) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> Any:
-    """Makes an object of JSON, or the float that Transformers 5 writes as `{"__float__": …}`."""
+    """Returns a JSON object, or the float that Transformers 5 writes as `{"__float__": …}`."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
@@ -106,7 +106,7 @@ def _object(pairs: list[tuple[str, Any]]) -> Any:
 
 
 def _agreed_dtype(fields: dict[str, Any], source: str) -> str | None:
-    """Removes both names of the element type, which may not disagree, and returns its name."""
+    """Removes both names of the element type, which must agree, and returns the type."""
     import torch
 
     found: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Says a tensor's elements by an initializer of a spec."""
+"""Expresses a tensor's elements by an initializer of a spec."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from ._walk import check_uses
 
 
 def tensor_of(path: str, value: Value, engine: str) -> Tensor:
-    """Makes the tensor of a spec that holds a value; NoFormula if a spec cannot say it."""
+    """Returns the spec's tensor for a value; raises NoFormula if a spec cannot express it."""
     dtype = name_of(value.dtype)
     if value.dtype.is_complex:
         why = "complex numbers: keep the real and the imaginary part as two tensors"
@@ -76,23 +76,23 @@ def tensor_of(path: str, value: Value, engine: str) -> Tensor:
 
 
 def _whatever_is_drawn(value: Value) -> Value:
-    """The computed elements of a value that comes from random numbers, but has none in it."""
+    """Computes a value that comes from random numbers, but does not depend on them."""
     data = evaluate(value, lambda draw: torch.zeros(draw.shape, dtype=draw.dtype))
     return Literal(value.shape, value.dtype, value.origin, data)
 
 
 def _fans_of(init: Initializer, shape: tuple[int, ...]) -> str:
-    """PyTorch's order of dimensions, if an initializer looks at it."""
+    """Returns PyTorch's order of dimensions, if an initializer uses fans."""
     name = init if isinstance(init, str) else next(iter(init))
     looks = name.startswith(("xavier", "kaiming")) or (name == "orthogonal" and len(shape) > 2)
     return "out_in" if looks else ""
 
 
 def _filling(draw: Draw, value: Value) -> str:
-    """The expression for the elements of a draw; "" if the types forbid it."""
+    """Returns the expression for the elements of a draw; "" if the types forbid it."""
     size = math.prod(value.shape)
     if draw.dtype != value.dtype:
-        # The engine draws numbers of the tensor's type; some kinds are the draw's, but rounded.
+        # The engine draws numbers of the tensor's type; some kinds are the draw's numbers, rounded.
         rounded = draw.dtype == torch.float32 and value.dtype in (torch.bfloat16, torch.float16)
         normal = draw.kind == "normal" or (
             draw.kind == "trunc_normal" and is_one_round(draw.parameters, draw.place.pairs)
@@ -115,7 +115,7 @@ def _filling(draw: Draw, value: Value) -> str:
 
 
 def _placed(text: str, formula: Formula) -> Initializer | None:
-    """An expression over numbers of PyTorch; None if only the seed decides their places."""
+    """Returns an expression over PyTorch's numbers; None if their places depend on the seed."""
     origin = formula.uses[0].draw.origin
     places = {mark: Linear(words.count) for mark, words in formula.marks.items()}
     init = expression(text, origin, **places)
@@ -125,13 +125,13 @@ def _placed(text: str, formula: Formula) -> Initializer | None:
 
 
 def _filled_with(draw: Draw, shape: tuple[int, ...]) -> Initializer | None:
-    """The initializer that fills a tensor with a draw."""
+    """Returns the initializer that fills a tensor with a draw."""
     p = draw.parameters
     match draw.kind:
         case "normal":
             return _normal(p.get("mean", 0.0), p.get("std", 1.0), shape, draw.recipe)
         case "uniform":
-            # All bits of an f64 bound matter, and a formula may round the last ones otherwise.
+            # All bits of an f64 bound matter, and a formula may round the last ones differently.
             recipe = draw.recipe if draw.dtype != torch.float64 else ""
             return _uniform(p.get("low", 0.0), p.get("high", 1.0), shape, recipe)
         case "trunc_normal" | "orthogonal" | "sparse":
@@ -192,7 +192,7 @@ def _kaiming(name: str, gain: float) -> Initializer:
 
 
 def _fans(shape: tuple[int, ...], recipe: str) -> Iterator[tuple[str, float, float]]:
-    """Yields name, gain and radicand of the initializers that look at fans."""
+    """Yields name, gain and radicand of the initializers that use fans."""
     if len(shape) < 2:
         return
     field = math.prod(shape[2:])
@@ -204,7 +204,7 @@ def _fans(shape: tuple[int, ...], recipe: str) -> Iterator[tuple[str, float, flo
 
 
 def _fixed(value: Value, dtype: str) -> Initializer | bytes:
-    """The initializer of a value without random numbers; its bytes, if no expression gives them."""
+    """Returns the initializer of a value that is not random, or its bytes if none gives them."""
     problem = None
     try:
         term = Formula(value).term
@@ -236,14 +236,14 @@ def _fixed(value: Value, dtype: str) -> Initializer | bytes:
 
 
 def _found(text: str | None, real: torch.Tensor, shape: tuple[int, ...], dtype: str) -> str | None:
-    """An expression that gives these very bits, perhaps another one than `text`."""
+    """Returns an expression with exactly these bits, which may differ from `text`."""
     wanted = bits(real).tobytes()
     attempts = _attempts(text, real, shape)
     return next((attempt for attempt in attempts if gives(attempt, shape, dtype, wanted)), None)
 
 
 def _fixed_text(value: Value) -> str:
-    """An expression with the bits of a value without random numbers, for use beside random ones."""
+    """Returns an expression with the bits of a nonrandom value, to use next to random ones."""
     try:
         text = Formula(value).term.text
     except NoFormula:
@@ -265,14 +265,14 @@ def _cast(value: float, dtype: torch.dtype) -> float:
 
 
 def _short(value: Any, dtype: torch.dtype) -> Any:
-    """The shortest number that rounds to this one in the type."""
+    """Returns the shortest number that rounds to this one in the type."""
     if not dtype.is_floating_point:
         return int(value)
     return shortest(value, lambda near: _cast(near, dtype) == value)
 
 
 def _attempts(text: str | None, real: torch.Tensor, shape: tuple[int, ...]) -> Iterator[str]:
-    """Yields expressions that may give these very bits, the most readable first."""
+    """Yields expressions that may have exactly these bits, the most readable first."""
     if text is not None:
         yield text
         if real.dtype.is_floating_point:
@@ -283,7 +283,7 @@ def _attempts(text: str | None, real: torch.Tensor, shape: tuple[int, ...]) -> I
 
 
 def _corrected(text: str, real: torch.Tensor, shape: tuple[int, ...]) -> Iterator[str]:
-    """Yields the expression with a small summand where PyTorch rounded otherwise."""
+    """Yields the expression with a small summand where PyTorch rounds differently."""
     made = make(text, shape, "f64")
     if made is None or not np.isfinite(made).all():
         return
@@ -309,6 +309,6 @@ def _corrected(text: str, real: torch.Tensor, shape: tuple[int, ...]) -> Iterato
 
 
 def bits(real: torch.Tensor) -> np.ndarray[Any, Any]:
-    """The bits of a contiguous tensor's elements, as whole numbers of their size."""
+    """Returns the bits of a contiguous tensor's elements, as integers of the same size."""
     words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return real.view(words[real.element_size()]).numpy()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Operation(At):
-    """An operation, and the place at which its result is asked for."""
+    """An operation, and the place at which its result is requested."""
 
     formula: Formula
     value: Apply
@@ -30,16 +30,16 @@ class Operation(At):
 
     @property
     def inputs(self) -> tuple[Value, ...]:
-        """The values that it takes."""
+        """The inputs of the operation."""
         return self.value.inputs
 
     def of(self, n: int) -> Term:
-        """The n-th input's element at the place of the result; an input that is a number itself."""
+        """Returns the n-th input's element at the result's place, or a scalar input itself."""
         value = self.inputs[n]
         return self.at(value, self.index if value.shape else ())
 
     def starts(self, first: int) -> list[int]:
-        """The numbers from the n-th input on."""
+        """Returns the numbers from input `first` on."""
         starts = []
         for value in self.inputs[first:]:
             if value.random:
@@ -49,7 +49,7 @@ class Operation(At):
 
 
 def combined(operator: str, left: Term, right: Term, at: Operation) -> Term:
-    """The result of an operator, as JAX computes it in the type of its operands."""
+    """Returns the result of an operator, as JAX computes it in the type of its operands."""
     dtype, exact = at.inputs[0].dtype, at.formula.exact
     is_float = np.dtype(dtype).kind not in "biu"
     if left.value is not None and right.value is not None:
@@ -92,7 +92,7 @@ _COMPARISONS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.gre
 
 
 def _folded(operator: str, left: float, right: float, at: Operation) -> Term:
-    """The result for two numbers, rounded to the type, with the sign of a zero."""
+    """Returns the result for two numbers, rounded to the type, with the sign of a zero."""
     dtype = np.dtype(at.inputs[0].dtype)
     if operator == "/" and dtype.kind in "iu":
         raise NoFormula("a quotient of whole numbers")
@@ -105,10 +105,10 @@ def _folded(operator: str, left: float, right: float, at: Operation) -> Term:
 
 
 def _rescaled(operator: str, x: Scaled, by: float, dtype: Any, exact: bool) -> Term | None:
-    """The term of a draw that is scaled or shifted once more; None if it is no draw any more."""
+    """Returns the term of a draw after another scaling or shift; None if it is not a draw."""
     assert x.draw is not None
     if exact:
-        # The term stays a draw as long as the engine rounds each step as JAX does.
+        # The term stays a draw while the engine rounds each step as JAX does.
         is_plain = x.draw.kind != "uniform" or bounds(x.draw, 1, 0) in ((0, 1), (-1, 1))
         if not is_plain or x.shift or not by or str(x.draw.dtype) != str(np.dtype(dtype)):
             return None
@@ -128,13 +128,13 @@ def _rescaled(operator: str, x: Scaled, by: float, dtype: Any, exact: bool) -> T
 
 
 def _signed_zero(operator: str, left: Term, right: Term) -> Term | None:
-    """The sum with 0 of a term whose parts may be -0; None where that does not matter."""
+    """Returns the sum of 0 and a term whose parts may be -0; None if that does not matter."""
     numbers = [term.value for term in (left, right) if term.value is not None]
     zeros = [value == 0 and math.copysign(1, value) for value in numbers]
     if operator not in "+-" or zeros not in ([1], [-1]):
         return None
     if operator == "-" and left.value is not None:
-        if zeros == [-1]:  # In IEEE arithmetic -0 - x is -x.
+        if zeros == [-1]:  # In IEEE arithmetic, -0 - x is -x.
             return minus(right)
         operand = right.text if right.binds > 2 else f"({right.text})"
         return Term(f"0 - {operand}", 2)
@@ -145,13 +145,13 @@ def _signed_zero(operator: str, left: Term, right: Term) -> Term | None:
 
 
 def minus(term: Term) -> Term:
-    """A term with the other sign, also where it is zero."""
+    """Returns a term with the opposite sign, even if it is zero."""
     operand = term.text if term.binds > 3 else f"({term.text})"
     return Term(f"-{operand}", 4)
 
 
 def whole(at: Operation, term: Term) -> Term:
-    """A whole number that wraps around where its type ends."""
+    """Returns an integer that wraps around at the limits of its type."""
     low, high = at.formula.graph.interval(at.value)
     info = np.iinfo(at.value.dtype)
     if info.min <= low and high <= info.max:

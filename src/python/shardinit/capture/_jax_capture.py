@@ -1,4 +1,4 @@
-"""From a function of JAX to the text of a spec."""
+"""Captures a JAX function as the text of a spec."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def capture(
     seed: int,
     engine: str,
 ) -> Captured:
-    """Does what `shardinit.capture.jax` does; its arguments and those of `make` are apart."""
+    """Implements `shardinit.capture.jax`, with the arguments of `make` kept apart."""
     _check(engine, seed)
     with only_capture_errors():
         return _captured(make, args, kwargs, name=name, seed=seed, engine=engine)
@@ -54,7 +54,7 @@ def _captured(
     seed: int,
     engine: str,
 ) -> Captured:
-    keys = seed if engine == "jax_threefry" else 0  # With another engine they decide nothing.
+    keys = seed if engine == "jax_threefry" else 0  # Other engines do not use them.
     called = str(getattr(make, "__name__", "model")).replace("<lambda>", "model")
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         graph = Graph()
@@ -111,7 +111,7 @@ def _check(engine: str, seed: int) -> None:
 
 
 def _traced(function: Callable[[], Any], graph: Graph) -> dict[str, Value]:
-    """The arrays of the pytree that a function returns, by their paths."""
+    """Returns the arrays of the pytree that a function returns, by their paths."""
     paths: list[str] = []
     try:
         closed = jax.make_jaxpr(lambda: _arrays(function(), paths))()
@@ -132,11 +132,11 @@ def _listed(paths: Sequence[str]) -> str:
 def _real(
     make: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], seed: int
 ) -> dict[str, Real]:
-    """Runs the function as it is, where JAX compiles each operation by itself, for its arrays."""
+    """Runs the function uncaptured, each operation compiled separately; returns its arrays."""
     paths: list[str] = []
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         leaves = _arrays(call(make, args, kwargs, seed), paths)
-        # Arrays of NumPy may have 64 bits, of which JAX makes 32.
+        # NumPy arrays may have 64 bits, which JAX converts to 32.
         arrays = [np.asarray(jnp.asarray(leaf)) for leaf in leaves]
     return dict(zip(paths, map(_real_array, arrays), strict=True))
 
@@ -153,14 +153,14 @@ def _real_array(array: np.ndarray[Any, Any]) -> Real:
 def call(
     make: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], seed: int
 ) -> Any:
-    """Calls `make`, with a key if it asks for one."""
+    """Calls `make`, with a key if it has a parameter for one."""
     given = dict(kwargs)
     is_class = isinstance(make, type)
     try:  # A metaclass may hide the parameters of a class.
         signature = inspect.signature(make.__init__ if is_class else make)
         taken = signature.bind_partial(*([make] if is_class else []), *args, **kwargs).arguments
     except (TypeError, ValueError):
-        return make(*args, **kwargs)  # The function's own error says more.
+        return make(*args, **kwargs)  # The function's own error is clearer.
     for name in signature.parameters.keys() - taken.keys():
         if name in ("key", "rng"):
             given[name] = jax.random.key(seed)
@@ -172,7 +172,7 @@ def call(
 
 
 def _arrays(tree: Any, paths: list[str]) -> list[Any]:
-    """The arrays of a pytree, whose paths are added to `paths`."""
+    """Returns the arrays of a pytree, and stores their paths in `paths`."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is not None:
         tree = jax.tree.map(
@@ -190,7 +190,7 @@ def _arrays(tree: Any, paths: list[str]) -> list[Any]:
 
 
 def _paths(leaves: Sequence[Sequence[Any]]) -> list[str]:
-    """The paths of leaves; last parts that `path_of` leaves out stay where paths would collide."""
+    """Returns the paths of leaves; keeps last parts that `path_of` omits if paths would collide."""
     short = [_spec_path(path_of(keys)) for keys in leaves]
     modules, counts = _modules(short), collections.Counter(short)
     paths = [
@@ -207,7 +207,7 @@ def _paths(leaves: Sequence[Sequence[Any]]) -> list[str]:
 
 
 def _modules(paths: Iterable[str]) -> set[str]:
-    """The modules that paths are in, at any depth."""
+    """Returns the modules that contain the paths, at any depth."""
     found: set[str] = set()
     for path in paths:
         names = path.split(".")
@@ -216,6 +216,6 @@ def _modules(paths: Iterable[str]) -> set[str]:
 
 
 def _spec_path(path: str) -> str:
-    """The path in a spec: Haiku's module `mlp/~/linear_0` is `mlp.linear_0` here."""
+    """Returns the path in a spec: Haiku's module `mlp/~/linear_0` becomes `mlp.linear_0`."""
     parts = (part for name in path.split(".") for part in name.split("/"))
     return ".".join(part for part in parts if part and part != "~") or "value"

@@ -1,4 +1,4 @@
-"""Has JAX compute the elements of values without random numbers, keys among them."""
+"""Computes, with JAX, the elements of values without random numbers, including keys."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from ._expression import Index, NoFormula
 from ._jax_values import Apply, Draw, Known, Value, is_key, key_words
 
-_COMPUTED = 1 << 27  # Values of at most so many elements are computed.
-_REGISTERED = 1 << 16  # Derivations of at most so many keys of one split are kept.
-_SMALL = 1 << 22  # At most so many elements are computed to see whether they are zeros.
+_COMPUTED = 1 << 27  # Larger values are not computed.
+_REGISTERED = 1 << 16  # Derivations of the keys of larger splits are not kept.
+_SMALL = 1 << 22  # Larger values are not checked for zeros.
 _MOVES = ("broadcast_in_dim", "reshape", "squeeze", "transpose", "expand_dims", "slice", "rev",
           "convert_element_type", "reduce_sum")  # fmt: skip
 # The results of these primitives are elements of their first input, or of several inputs.
@@ -26,17 +26,17 @@ class Computed:
     """The known elements of a graph's values.
 
     Attributes:
-        keys: the bytes of a key → (the bytes of the key that it was made from, the step).
+        keys: the bytes of a key → (the bytes of its parent key, the step).
     """
 
     def __init__(self) -> None:
         self.keys: dict[bytes, tuple[bytes | None, tuple[str, tuple[int, ...]]]] = {}
         self._drawn: dict[Any, Draw] = {}
         self._computed: dict[int, Any] = {}
-        self._kept: list[Value] = []  # This keeps the values whose addresses `_computed` has.
+        self._kept: list[Value] = []  # Keeps the values whose addresses are in `_computed`.
 
     def is_zero(self, value: Value) -> bool:
-        """Whether all elements are known to be zero."""
+        """Returns whether all elements are known to be zero."""
         while isinstance(value, Apply) and value.name in _MOVES:
             value = value.inputs[0]
         if isinstance(value, Apply) and value.name == "mul":
@@ -51,7 +51,7 @@ class Computed:
             return False
 
     def interval(self, value: Value) -> tuple[int, int]:
-        """The interval that whole numbers lie within; NoFormula if it is not known."""
+        """Returns the interval that contains the integers; raises NoFormula if it is unknown."""
         kind = np.dtype(value.dtype).kind
         if kind == "b":
             return 0, 1
@@ -69,7 +69,7 @@ class Computed:
         raise NoFormula("whole numbers of any size", value.origin)
 
     def _interval(self, value: Apply) -> tuple[int, int] | None:
-        """The bounds of an operation's result, before it wraps around where its type ends."""
+        """Returns the bounds of an operation's result, before it wraps around in its type."""
         if value.name in ("iota", "argsort"):
             return 0, max(value.shape)
         if value.name == "convert_element_type" and np.dtype(value.inputs[0].dtype).kind == "f":
@@ -94,7 +94,7 @@ class Computed:
         return None
 
     def _held(self, value: Value) -> tuple[int, int]:
-        """The smallest and the largest element of an array."""
+        """Returns the smallest and the largest element of an array."""
         low, high = self.interval(value)
         if np.dtype(value.dtype).kind == "b":
             return low, high
@@ -103,7 +103,7 @@ class Computed:
         return (low, high) if within else (int(info.min), int(info.max))
 
     def identify(self, draw: Draw) -> None:
-        """Sets the order of a draw that is asked for; NoFormula if its key draws others, too."""
+        """Sets the order of a draw that is used; raises NoFormula if its key also draws others."""
         try:
             key: Any = key_words(self.compute(draw.keys)).tobytes()
         except NoFormula:
@@ -116,7 +116,7 @@ class Computed:
         draw.order = first.order
 
     def words(self, draw: Draw, index: tuple[Index, ...]) -> np.ndarray[Any, Any]:
-        """The two words of the key that draws the element at an index."""
+        """Returns the two words of the key that draws the element at an index."""
         words: np.ndarray[Any, Any] = key_words(self.compute(draw.keys))
         words = words[tuple(i.constant for i in index[: len(draw.keys.shape)])]
         if words.shape != (2,):
@@ -125,14 +125,14 @@ class Computed:
         return words
 
     def compute(self, value: Value) -> Any:
-        """Has JAX compute the elements of a value that no random key decides, or keys."""
+        """Computes, with JAX, the elements of a value that no random key determines, or keys."""
         if value.keyed and not value.random and not is_key(value.dtype):
             why = "no expression follows what is made of a random key"
             raise NoFormula(why, _maker(value).origin)
         return self._compute(value)
 
     def _compute(self, value: Value) -> Any:
-        """Does what `compute` does, also for values that are `keyed`."""
+        """Does the same as `compute`, also for values that are `keyed`."""
         stack = [value]
         while stack:
             top = stack[-1]
@@ -162,7 +162,7 @@ class Computed:
         return self._computed[id(value)]
 
     def _note(self, value: Apply, inputs: Sequence[Any], data: Any) -> None:
-        """Notes how keys were made."""
+        """Records how keys were derived."""
         if value.name == "random_seed":
             seed = np.asarray(inputs[0])
             made = key_words(data)
@@ -190,7 +190,7 @@ class Computed:
 
 
 def _maker(value: Value) -> Value:
-    """The operation that makes numbers of the key that a value descends from."""
+    """Returns the operation that made numbers from the key of which a value is a descendant."""
     while True:
         inputs = value.inputs if isinstance(value, Apply) else ()
         inner = [v for v in inputs if v.keyed and not is_key(v.dtype)]

@@ -1,4 +1,4 @@
-"""Makes tensors of a spec for arrays of JAX, and the layout that joins those made in parts."""
+"""Makes tensors of a spec for JAX arrays, and the layout that joins arrays made in parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ._tensor import Tensor, share
 
 @dataclasses.dataclass
 class _Divided:
-    """An array of which each part is drawn by a key of its own.
+    """An array whose parts are each drawn by a separate key.
 
     Attributes:
         dimensions: the array's dimensions that count the parts, outermost first.
@@ -32,17 +32,17 @@ class _Divided:
         return tuple(self.value.shape[d] for d in self.dimensions)
 
 
-# Tensors of one key are tied if these are equal.
+# Tensors with the same key are tied if these are equal.
 _ALIKE = ("shape", "dtype", "init", "fans", "axes")
 
 
 class Made:
-    """The tensors of a spec that were made for arrays.
+    """The tensors of a spec that represent arrays.
 
     Attributes:
         tensors: path → the tensor.
         problems: path → why there is no tensor.
-        drawn: the paths of arrays that random numbers are in.
+        drawn: the paths of arrays that contain random numbers.
         layout: the lines of the layout that stores the arrays, if some are divided.
     """
 
@@ -52,10 +52,10 @@ class Made:
         self.problems: dict[str, str] = {}
         self.drawn: set[str] = set()
         self.layout: list[str] = []
-        self._order: list[str] = []  # It has the paths of the arrays.
+        self._order: list[str] = []  # The paths of the arrays.
         self._whole: dict[str, Value] = {}
         self._divided: dict[str, _Divided] = {}
-        self._made: dict[str, tuple[Value, Mapping[int, int]]] = {}  # It has each tensor's array.
+        self._made: dict[str, tuple[Value, Mapping[int, int]]] = {}  # Each tensor's array.
 
     def add(self, path: str, value: Value) -> None:
         self._order.append(path)
@@ -72,7 +72,7 @@ class Made:
             self.problems[path] = unexpected(error, str(value.origin))
 
     def _is_divided(self, path: str, value: Value) -> bool:
-        """Whether an array is made in parts: by JAX's keys, or because it is no tensor else."""
+        """Returns whether an array is made in parts: by JAX's keys, or because it must be."""
         by_keys = self.engine == "jax_threefry"
         dimensions: tuple[int, ...] = ()
         with contextlib.suppress(NoFormula, RecursionError):
@@ -86,7 +86,7 @@ class Made:
         return bool(dimensions)
 
     def divide(self) -> None:
-        """Makes the parts of arrays that are divided, and the layout that puts them together."""
+        """Makes the parts of divided arrays, and the layout that joins them."""
         if not self._divided:
             return
         lines: list[str] = []
@@ -124,10 +124,10 @@ class Made:
         self.layout = ["layouts:", f"  {LAYOUT}:", *lines]
 
     def _places(self) -> dict[str, tuple[_Divided, str, str]]:
-        """Finds where the number of a part stands in its path: path → what is before and after it.
+        """Finds where a part's number appears in its path: path → the text before and after it.
 
-        The number stands at the outermost module whose arrays are all divided alike, so that its
-        parts become layers. Arrays that are not drawn are divided with the others.
+        The number is inserted at the outermost module whose arrays are all divided alike, so that
+        its parts become layers. Arrays that are not drawn are divided with the others.
         """
         modules: dict[str, list[str]] = {}
         for path in (*self._divided, *self._whole):
@@ -160,7 +160,7 @@ class Made:
         return _Divided(value, dimensions) if is_large and not value.random else None
 
     def separate(self) -> None:
-        """Makes tensors that share random numbers with others ask for them by JAX's keys."""
+        """Makes tensors that share random numbers request them by JAX's keys."""
         if self.engine != "jax_threefry":
             return
         for path in share(list(self.tensors.values()), self.engine):
@@ -178,7 +178,7 @@ class Made:
                 self._ask(path)
 
     def _ask(self, path: str) -> None:
-        """Makes a tensor ask for its numbers by JAX's keys."""
+        """Makes a tensor request its numbers by JAX's keys."""
         value, place = self._made[path]
         try:
             self.tensors[path] = placed(path, value, self.graph, place)
@@ -198,7 +198,7 @@ class Made:
             self.drawn.add(array)
 
     def _tensor(self, path: str, value: Value, place: Mapping[int, int]) -> Tensor:
-        """Makes a tensor of an array, or of its part where these dimensions have these indices."""
+        """Makes a tensor of an array, or of its part at these indices of these dimensions."""
         dtype = dtype_name(value)
         shape = tuple(n for d, n in enumerate(value.shape) if d not in place)
         if not math.prod(shape):
@@ -214,14 +214,14 @@ class Made:
 
 
 def _common(paths: Sequence[str]) -> str:
-    """The innermost module that all of these paths are in."""
+    """Returns the innermost module that contains all of these paths."""
     parts = [path.split(".")[:-1] for path in paths]
     same = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*parts, strict=False))
     return ".".join(names[0] for names in same)
 
 
 def _patterns(wanted: Sequence[str], every: Sequence[str]) -> Iterator[str]:
-    """Yields few patterns that all wanted paths match and no other path does."""
+    """Yields a few patterns that match all wanted paths and no other path."""
     others = [path for path in every if path not in set(wanted)]
     covered = ""
     for path in wanted:

@@ -1,4 +1,4 @@
-"""Says the elements of an array of JAX by an expression of a spec over their indices."""
+"""Expresses the elements of a JAX array by a spec's expression over their indices."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Formula(Walk):
     Attributes:
         term: the expression.
         uses: the draws in it.
-        exact: whether the numbers are those of JAX, to the bit where its functions are exact.
-        placed: whether each number is asked for by its key's words and its place whenever used.
-        is_placed: whether a number was asked for so.
+        exact: whether the numbers are JAX's own, to the bit if JAX's functions are exact.
+        placed: whether each use of a number requests it by its key's words and its place.
+        is_placed: whether any number was requested in this way.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Formula(Walk):
         exact: bool = False,
         placed: bool = False,
     ) -> None:
-        """Finds the expression; `place` has for a dimension the only index that is asked for."""
+        """Finds the expression; `place` maps a dimension to the only index that is requested."""
         super().__init__()
         self.graph, self.exact, self.placed, self.is_placed = graph, exact, placed, False
         place = place or {}
@@ -86,14 +86,14 @@ class Formula(Walk):
         return number(exactly(value, dtype) if is_float else short(value, dtype))
 
     def of(self, value: Value, index: Indices, ranges: Ranges) -> Term:
-        """One element of a value."""
+        """Returns one element of a value."""
         self.step(value)
         if isinstance(value, Draw):
             return self._draw(value, index, ranges)
         if is_key(value.dtype):
             raise NoFormula("the words of a key are asked for", value.origin)
         if value.keyed and not value.random:
-            self.graph.compute(value)  # The error of this says why it is no number.
+            self.graph.compute(value)  # The error explains why it is not a number.
         if not value.random and math.prod(value.shape) == 1:
             data = np.asarray(self.graph.compute(value)).reshape(-1)[0]
             return self.number(data, value.dtype)
@@ -105,7 +105,7 @@ class Formula(Walk):
     def joined(
         self, sizes: Sequence[int], dimension: int, index: Indices, ranges: Ranges, part: PartOf
     ) -> Term:
-        """See `Walk.joined`; without JAX's numbers, draws of one distribution become one."""
+        """See `Walk.joined`; without JAX's numbers, draws of one distribution become one draw."""
         terms: list[Term] = []
 
         def noted(n: int, index: Indices, ranges: Ranges) -> Term:
@@ -141,7 +141,7 @@ class Formula(Walk):
         return binary("+", drawn, number(low))
 
     def _of_keys(self, draw: Draw, index: Indices, ranges: Ranges) -> Term:
-        """A number of a draw by several keys, of which the index selects one."""
+        """Returns a number of a draw by several keys, one of which the index selects."""
         batch = len(draw.keys.shape)
         bounds_of = [i.bounds(ranges) for i in index[:batch]]
         every = list(itertools.product(*(range(low, high + 1) for low, high in bounds_of)))
@@ -159,7 +159,7 @@ class Formula(Walk):
         return term
 
     def _placed(self, draw: Draw, index: Indices) -> Term:
-        """A number by the words of its key, and by its place among that key's numbers."""
+        """Returns a number by the words of its key, and by its place among that key's numbers."""
         place = place_of(draw, index)
         keys = self.graph.words(draw, index)
         self.is_placed = True
@@ -192,7 +192,7 @@ class Formula(Walk):
         low = tuple(i.bounds(ranges)[0] for i in index)
         if all(i.bounds(ranges) == (a, a) for i, a in zip(index, low, strict=True)):
             return self.number(data[low], value.dtype)
-        # Bits tell -0 from 0.
+        # Bits distinguish -0 from 0.
         words = np.ascontiguousarray(data).reshape(-1).view(f"u{data.itemsize}")
         if data.size and bool((words == words[0]).all()):
             return self.number(data.reshape(-1)[0], value.dtype)
@@ -202,10 +202,10 @@ class Formula(Walk):
         raise NoFormula("numbers from outside", value.origin)
 
 
-_KEYS = 32  # One expression asks for numbers of at most so many keys.
-_COARSE = 1 << 20  # Numbers of 24 bits are all whole numbers below this, and only some above.
+_KEYS = 32  # One expression requests numbers of at most this many keys.
+_COARSE = 1 << 20  # 24-bit numbers include all integers below this, and only some above.
 
 
 def has_no_text(term: Term) -> bool:
-    """Whether a term has a draw that only an initializer can say."""
+    """Returns whether a term has a draw that only an initializer can express."""
     return any(f"<{kind}>" in term.text for kind in ("uniform", "truncated_normal", "orthogonal"))

@@ -1,4 +1,4 @@
-"""Says the elements of an array of JAX by an initializer of a spec."""
+"""Expresses the elements of a JAX array by an initializer of a spec."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from ._tensor import (
 )
 from ._walk import Use, check_uses
 
-DEEPEST = 60  # Parentheses are nested no deeper: the tool takes 64.
-_COMPARED = 1 << 21  # An expression is looked for only for so many elements.
+DEEPEST = 60  # The maximum depth of parentheses; shardinit itself accepts 64.
+_COMPARED = 1 << 21  # No expression is searched for larger values.
 _CUT_OFF = 0.87962566103423978  # The standard deviation of a normal distribution truncated at two.
 
 
 def dtype_name(value: Value) -> str:
-    """A spec's name of a value's element type; NoFormula if specs have no such type."""
+    """Returns a spec's name of a value's element type; raises NoFormula if it has no name."""
     name = name_of(value.dtype)
     if not name:
         raise NoFormula(f"a spec has no {value.dtype}", value.origin)
@@ -60,7 +60,7 @@ def _fixed(
     found = None if term is None else term.value
     if found is not None and (found != 0 or math.copysign(1, found) > 0):
         return constant(short(np.asarray(found).astype(value.dtype), value.dtype))
-    if value.random and term is not None:  # It is an overwritten part of a random value.
+    if value.random and term is not None:  # An overwritten part of a random value.
         return constant(term.value) if term.value is not None else _expression(term, value.origin)
     whole = np.asarray(graph.compute(value))
     real = np.ascontiguousarray(whole[tuple(place.get(d, slice(None)) for d in range(whole.ndim))])
@@ -83,7 +83,7 @@ _EYE = "i0 == i1"
 
 
 def _attempts(term: Term | None, real: np.ndarray[Any, Any], dtype: Any) -> Iterator[str]:
-    """Yields expressions that may give these very bits, the most readable first."""
+    """Yields expressions that may have exactly these bits, the most readable first."""
     if real.ndim == 2:
         yield _EYE
     if term is not None and len(term.text) <= LONGEST:
@@ -93,9 +93,9 @@ def _attempts(term: Term | None, real: np.ndarray[Any, Any], dtype: Any) -> Iter
 
 
 def drawn(path: str, value: Value, graph: Graph, place: Mapping[int, int], by_keys: bool) -> Tensor:
-    """Makes a tensor of random numbers: with `by_keys`, those of JAX's keys.
+    """Makes a tensor of random numbers: with `by_keys`, the numbers of JAX's keys.
 
-    `place` has for a dimension the only index that is asked for.
+    `place` maps a dimension to the only index that is requested.
     """
     formula = Formula(value, graph, place, exact=by_keys)
     check_uses(formula.uses)
@@ -111,7 +111,7 @@ def drawn(path: str, value: Value, graph: Graph, place: Mapping[int, int], by_ke
 
 
 def placed(path: str, value: Value, graph: Graph, place: Mapping[int, int]) -> Tensor:
-    """Makes a tensor without `uses`: its numbers are asked for one by one, by JAX's keys."""
+    """Makes a tensor without `uses`, whose numbers are requested one by one, by JAX's keys."""
     formula = Formula(value, graph, place, exact=True, placed=True)
     if not formula.is_placed:
         return fixed(path, value, graph, place)
@@ -123,9 +123,9 @@ def placed(path: str, value: Value, graph: Graph, place: Mapping[int, int]) -> T
 def _initializer(
     formula: Formula, shape: tuple[int, ...], exact: bool
 ) -> tuple[Initializer, tuple[tuple[str, Any], ...]]:
-    """Returns an initializer, and the dimensions of its fans if the shape does not say them.
+    """Returns an initializer, and the dimensions of its fans if the shape does not determine them.
 
-    With `exact` its numbers are JAX's, to the bit where the engine's are.
+    With `exact`, its numbers are JAX's, to the bit if the engine's numbers are.
     """
     term = formula.term
     if not isinstance(term, Scaled) or term.draw is None:
@@ -189,9 +189,9 @@ _FAN_NAMES = {
 def _named(
     distribution: str, std: float, parameter: float, use: Use, shape: tuple[int, ...], exact: bool
 ) -> tuple[Initializer, tuple[tuple[str, Any], ...]] | None:
-    """The initializer of jax.nn.initializers that has this standard deviation.
+    """Returns the initializer of jax.nn.initializers that has this standard deviation.
 
-    `parameter` is the number by which the spec's distribution has it, in f32.
+    `parameter` is the number that the spec's distribution has for it, in f32.
     """
     fans = _fans(use, shape) if shape else None
     if fans is None:
@@ -212,7 +212,7 @@ def _named(
 def _fans(
     use: Use, shape: tuple[int, ...]
 ) -> tuple[float, float, tuple[tuple[str, Any], ...]] | None:
-    """The fans of a draw, and their dimensions, if these are not the last two."""
+    """Returns the fans of a draw, and their dimensions unless they are the last two."""
     draw = use.draw
     batch = len(draw.keys.shape)
     sizes = draw.shape[batch:]
@@ -254,7 +254,7 @@ def _orthogonal(use: Use, shape: tuple[int, ...], scale: float, shift: float) ->
 
 
 def _root(value: float, dtype: Any) -> Any:
-    """The expression 1 / sqrt(n), if the type rounds it to this number."""
+    """Returns the expression 1 / sqrt(n), if the type rounds it to this number."""
     if 0 < value < 1:
         n = round(1 / value**2)
         exact = 1 / math.sqrt(n) if n < 1 << 40 else 0.0
@@ -264,9 +264,9 @@ def _root(value: float, dtype: Any) -> Any:
 
 
 def divided_by(value: Value, graph: Graph, by_keys: bool) -> tuple[int, ...]:
-    """The dimensions that count parts of an array with draws of their own, outermost first.
+    """Returns the dimensions that count separately drawn parts of an array, outermost first.
 
-    There are none where the array is one tensor.
+    The result is empty if the array is one tensor.
     """
     formula = Formula(value, graph, exact=by_keys)
     if by_keys:

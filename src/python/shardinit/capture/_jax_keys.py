@@ -1,4 +1,4 @@
-"""The key of JAX that draws a tensor, and how it was made."""
+"""Finds the JAX key that draws a tensor, and how the key was derived."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ._jaxpr import Graph
 from ._tensor import Key
 from ._walk import Use, check_uses
 
-_STEPS = 4  # A key with more steps in its derivation is shorter when said by its words.
+_STEPS = 4  # Longer derivations are replaced by the key's words, which are shorter.
 
 
 def dimensions_of_keys(formula: Formula) -> tuple[int, ...]:
-    """The dimensions that count the keys of a draw, outermost first; none for one key."""
+    """Returns the dimensions that count the keys of a draw, outermost first; none for one key."""
     check_uses(formula.uses)
     if not formula.uses:
         return ()
@@ -45,7 +45,7 @@ def _only_use(formula: Formula) -> Use:
 
 
 def key_of(formula: Formula, shape: tuple[int, ...], graph: Graph, path: str) -> Key:
-    """The key of a tensor that is one draw of JAX, all of whose elements it draws, in order."""
+    """Returns the key of a tensor whose elements are all elements of one JAX draw, in order."""
     use = _only_use(formula)
     draw = use.draw
     if draw.kind == "integers" and not draw_is_of_one_key(draw):
@@ -55,7 +55,7 @@ def key_of(formula: Formula, shape: tuple[int, ...], graph: Graph, path: str) ->
     if place_of(draw, use.index) != own:
         raise NoFormula("elements are in another order than JAX draws them", draw.origin)
     words = graph.words(draw, use.index)
-    if draw.kind == "integers":  # JAX splits the key in two, and the second one decides.
+    if draw.kind == "integers":  # JAX splits the key in two, and uses the second one.
         pair = jax.random.split(jax.random.wrap_key_data(jnp.asarray(words)))
         parent, (_, words) = words, key_words(pair)
         graph.keys.setdefault(words.tobytes(), (parent.tobytes(), ("split", (2, 1))))
@@ -63,7 +63,7 @@ def key_of(formula: Formula, shape: tuple[int, ...], graph: Graph, path: str) ->
 
 
 def _derivation(words: np.ndarray[Any, Any], graph: Graph, path: str) -> Key:
-    """The steps that made a key, or its words where the steps are not known, or longer."""
+    """Returns the steps that derived a key, or its words if the steps are unknown or longer."""
     steps: list[tuple[str, tuple[Any, ...]]] = []
     key: bytes | None = words.tobytes()
     while key is not None and key in graph.keys and len(steps) <= _STEPS:
@@ -75,15 +75,16 @@ def _derivation(words: np.ndarray[Any, Any], graph: Graph, path: str) -> Key:
     return Key("jax", tuple(reversed(steps)), words.tobytes())
 
 
-_NO_HASH = 1 << 16  # A number below this is hardly the hash of a text.
+_NO_HASH = 1 << 16  # Smaller numbers are unlikely to be the hash of a text.
 
-_COUNTS = 64  # A module of Flax is taken to ask for fewer keys.
+_COUNTS = 64  # A Flax module is assumed to request fewer keys.
 
 
 def _flax_path(number: int, path: str) -> tuple[Any, ...] | None:
-    """The modules of Linen whose hash was folded into a key, and the count of the last one's keys.
+    """Returns the Linen modules whose hash was folded into a key, and the last one's key count.
 
-    Linen does so in `_fold_in_static` of flax/core/scope.py, without `flax_fix_rng_separator`.
+    Linen folds in hashes in `_fold_in_static` of flax/core/scope.py, without
+    `flax_fix_rng_separator`.
     """
     if number < _NO_HASH:
         return None

@@ -1,4 +1,4 @@
-"""The numbers of JAX's draws, as terms of a spec's expressions."""
+"""Expresses the numbers of JAX's draws as terms of a spec's expressions."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def scaled(draw: Draw, scale: float = 1, shift: float = 0) -> Scaled:
 
 
 def as_jax_does(draw: Draw, scale: float = 1, shift: float = 0) -> Scaled:
-    """Does what `scaled` does, with JAX's bits: multiply, round to f32, add, and round again.
+    """Does the same as `scaled`, with JAX's bits: multiply, round to f32, add, and round again.
 
-    A text whose expression would have other bits has a word in angle brackets.
+    If the expression would have other bits, its text has a word in angle brackets.
     """
     term = Term("normal()" if draw.kind == "normal" else f"<{draw.kind}>")
     if draw.kind == "uniform" and is_unit(draw):
@@ -67,7 +67,7 @@ def as_jax_does(draw: Draw, scale: float = 1, shift: float = 0) -> Scaled:
 
 
 def is_unit(draw: Draw) -> bool:
-    """Whether a draw is uniform from 0 to 1, or from the least number for JAX's logarithms."""
+    """Returns whether a draw is uniform from 0 to 1, or from the least number for logarithms."""
     low, high = (exactly(draw.parameters[end], draw.dtype) for end in ("low", "high"))
     return high == 1 and 0 <= low < LEAST
 
@@ -78,11 +78,11 @@ def above(draw: Draw, unit: Term) -> Term:
 
 
 NO_QR = "no engine has the bits of JAX's QR decomposition"
-LEAST = 2.0**-80  # A uniform distribution may begin with this instead of 0.
+LEAST = 2.0**-80  # A uniform distribution may begin at this number instead of 0.
 
 
 def exactly(value: Any, dtype: Any) -> float | int:
-    """The number as the type holds it."""
+    """Returns the number as stored in the type."""
     exact = float(np.asarray(value).astype(dtype))
     if not math.isfinite(exact):
         raise NoFormula(f"a spec has no number {exact}")
@@ -90,7 +90,7 @@ def exactly(value: Any, dtype: Any) -> float | int:
 
 
 def rounding(term: Term, dtype: Any) -> Term:
-    """A number as an operation of JAX rounds it to its type."""
+    """Returns a term rounded to a type, as by a JAX operation."""
     name = rounding_of(np.dtype(dtype))
     if not name or term.value is not None or term.dtype == name:
         return term
@@ -99,7 +99,7 @@ def rounding(term: Term, dtype: Any) -> Term:
 
 
 def bounds(draw: Draw, scale: float, shift: float) -> tuple[float, float]:
-    """The bounds of uniform numbers, or those of truncated ones in standard deviations."""
+    """Returns the bounds of uniform numbers, or of truncated ones in standard deviations."""
     ends = (short(draw.parameters[end], draw.dtype) for end in ("low", "high"))
     low, high = (rounded(end * scale + shift, draw.dtype) for end in ends)
     return low, high
@@ -115,7 +115,7 @@ def _standard(draw: Draw) -> Term:
 
 
 def short(value: Any, dtype: Any) -> float | int:
-    """The shortest number that rounds to this one in the type."""
+    """Returns the shortest number that rounds to this one in the type."""
     dtype = np.dtype(dtype)
     if dtype.kind in "biu":
         return int(value)
@@ -126,7 +126,7 @@ def short(value: Any, dtype: Any) -> float | int:
 
 
 def low_bits(word: Term, draw: Draw) -> Term:
-    """The lower bits of a random word, as many as the type has."""
+    """Returns the lower bits of a random word, in the width of the type."""
     width = 8 * np.dtype(draw.dtype).itemsize
     if width > 32:
         raise NoFormula("JAX draws 64 bits of two words", draw.origin)
@@ -134,12 +134,12 @@ def low_bits(word: Term, draw: Draw) -> Term:
 
 
 def of_bits(draw: Draw, word: Term) -> Term:
-    """A number of 16 bits, made as `_uniform`, `_normal_real` and `_truncated_normal` of JAX do.
+    """Returns a 16-bit number as JAX's `_uniform`, `_normal_real` and `_truncated_normal` make it.
 
-    A bf16 is made from a word's lower 8 bits, of which it keeps 7, an f16 from 16, of which it
-    keeps 10. XLA rounds each operation to bf16. A product and sum of f16 are rounded once where the
-    processor has a fused operation for them (AVX512-FP16), and twice elsewhere: NoFormula is raised
-    where these differ.
+    A bf16 is made from a word's lower 8 bits, of which it keeps 7; an f16 from 16 bits, of which it
+    keeps 10. XLA rounds each operation to bf16. For f16, a product and sum are rounded once if the
+    processor has a fused operation (AVX512-FP16), and twice otherwise: NoFormula is raised if these
+    differ.
     """
     dtype = np.dtype(draw.dtype)
     if str(dtype) not in ("bfloat16", "float16"):
@@ -181,7 +181,7 @@ def of_bits(draw: Draw, word: Term) -> Term:
 
 
 def _is_rounded_alike(scale: float, shift: float, steps: int) -> bool:
-    """Whether `i / steps * scale + shift` is the same f16 with and without a rounded product."""
+    """Returns whether rounding the product in `i / steps * scale + shift` changes no f16 result."""
     product = np.arange(steps) / steps * scale
     twice = product.astype(np.float16).astype(np.float64) + shift
     return bool(((product + shift).astype(np.float16) == twice.astype(np.float16)).all())
@@ -189,7 +189,7 @@ def _is_rounded_alike(scale: float, shift: float, steps: int) -> bool:
 
 @functools.cache
 def _other_erf_inv(dtype: str, low: float, high: float, bits: int) -> tuple[tuple[int, float], ...]:
-    """The numbers of so many bits whose erf_inv JAX rounds otherwise: place and JAX's value."""
+    """Returns the numbers whose erf_inv JAX rounds differently: pairs of place and JAX's value."""
     name, type_ = name_of(dtype), jnp.dtype(dtype)
     inner = f"i0 / {1 << bits} * {float(exactly(high - low, type_))!r}"
     if dtype == "bfloat16":
@@ -204,14 +204,14 @@ def _other_erf_inv(dtype: str, low: float, high: float, bits: int) -> tuple[tupl
 
 
 def _next(value: float, to: float, dtype: Any) -> float:
-    """The neighbour of a number; 0 if it is subnormal, as in XLA."""
+    """Returns the neighbour of a number; 0 if the neighbour is subnormal, as in XLA."""
     found = float(np.nextafter(np.array(value, dtype), np.array(to, dtype)))
     smallest = float(jnp.finfo(dtype).smallest_normal)  # type: ignore[no-untyped-call]
     return found if abs(found) >= smallest else 0.0
 
 
 def integers_of(draw: Draw, upper: Term, lower: Term) -> Term:
-    """A number of JAX's `_randint`: the remainder of twice as many bits as the type has."""
+    """Returns a number of JAX's `_randint`: the remainder of twice as many bits as the type has."""
     width = 8 * np.dtype(draw.dtype).itemsize
     low, high = (int(draw.parameters[end]) for end in ("low", "high"))
     span, every = high - low, 1 << width
@@ -229,7 +229,7 @@ def integers_of(draw: Draw, upper: Term, lower: Term) -> Term:
 
 
 def place_of(draw: Draw, index: tuple[Index, ...]) -> Index:
-    """The place of a draw's element among the numbers of its key."""
+    """Returns the place of a draw's element among the numbers of its key."""
     batch, place = len(draw.keys.shape), Index(0)
     for d, i in enumerate(index[batch:], batch):
         place = place.plus(i, math.prod(draw.shape[d + 1 :]))
@@ -237,15 +237,15 @@ def place_of(draw: Draw, index: tuple[Index, ...]) -> Index:
 
 
 def draw_is_of_one_key(draw: Draw) -> bool:
-    """Whether JAX makes these whole numbers from words of one key, the second of its two."""
+    """Returns whether JAX makes these integers from words of one key, the second of its two."""
     span = int(draw.parameters["high"]) - int(draw.parameters["low"])
     return 0 < span <= 1 << 16 and not span & (span - 1) and np.dtype(draw.dtype).itemsize == 4
 
 
 def rounded(value: float, dtype: Any) -> float:
-    """A number as the type holds it, in the fewest digits that say it."""
+    """Returns a number as stored in the type, with as few digits as possible."""
     if np.dtype(dtype).kind in "biu":
         return value
-    # Few digits that round to a number of 16 bits are another number when they are not rounded.
+    # The shortest digits that round to a 16-bit number are another number if they are not rounded.
     say = exactly if np.dtype(dtype).itemsize == 2 else short
     return say(np.asarray(value).astype(dtype), dtype)

@@ -1,4 +1,4 @@
-"""Says an element of the result of each operation of JAX by an expression."""
+"""Expresses an element of the result of each JAX operation."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def _rest(at: Operation) -> Term:
 
 
 def _check_positive(at: Operation) -> None:
-    """Refuses a negative quotient, which JAX rounds towards 0 and an expression down."""
+    """Rejects negative quotients, which JAX rounds towards 0 and an expression rounds down."""
     low, high = (at.formula.graph.interval(at.inputs[n])[0] for n in (0, 1))
     if low < 0 or high < 1:
         raise NoFormula("a division of whole numbers that may be below 0")
 
 
 def _shifted(at: Operation) -> Term:
-    """A whole number shifted to the right, by a known number of places."""
+    """Returns an integer shifted to the right, by a known number of places."""
     places = at.of(1)
     if places.value is None or at.formula.graph.interval(at.inputs[0])[0] < 0:
         raise NoFormula("bits of whole numbers")
@@ -114,7 +114,7 @@ def _converted(at: Operation) -> Term:
 
 
 def _digits(dtype: Any) -> int:
-    """Binary digits of a float's significand, the implicit one included."""
+    """Returns the binary digits of a float's significand, including the implicit one."""
     return int(jnp.finfo(dtype).nmant) + 1  # type: ignore[no-untyped-call]
 
 
@@ -172,7 +172,7 @@ def _transpose(at: Operation) -> Term:
 
 
 def _picked(at: Operation, dimensions: Sequence[int]) -> Term:
-    """An element of the input, whose dimensions are these of the result."""
+    """Returns an element of the input, whose dimensions are these dimensions of the result."""
     return at.at(at.inputs[0], [at.index[d] for d in dimensions])
 
 
@@ -192,7 +192,7 @@ def _dynamic_slice(at: Operation) -> Term:
 
 
 def _within(starts: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """The starts of slices, which XLA moves if a slice would end outside of an array."""
+    """Returns the starts of slices; XLA moves a slice that would end outside of an array."""
     return [min(max(a, 0), n - k) for a, k, n in zip(starts, sizes, shape, strict=True)]
 
 
@@ -211,14 +211,14 @@ def _unstack(at: Operation) -> Term:
 
 
 def _nothing(at: Operation) -> Term:
-    """A sum of zeros."""
+    """Returns a sum of zeros."""
     if not at.formula.graph.is_zero(at.value):
         raise NoFormula("no expression has this operation")
     return number(0)
 
 
 def _squared(at: Operation) -> Term:
-    """The square of a number: a product has JAX's bits, but uses the number twice."""
+    """Returns the square of a number: a product has JAX's bits, but uses the number twice."""
     if at.formula.placed:
         return combined("*", at.of(0), at.of(0), at)
     return _rounded(at, call("pow", at.of(0), number(2)))
@@ -238,7 +238,7 @@ def _pad(at: Operation) -> Term:
 
 
 def _gather(at: Operation) -> Term:
-    """An element of a gather of one slice, the form that an index of whole numbers has."""
+    """Returns an element of a gather of one slice, the form of an index of integers."""
     starts, removed = _place(at, at.inputs[1], "start_index_map", "collapsed_slice_dims")
     shape = at.inputs[0].shape
     starts = _within(starts, at.params["slice_sizes"], shape)
@@ -248,7 +248,7 @@ def _gather(at: Operation) -> Term:
 
 
 def _place(at: Operation, place: Value, mapped: str, removed: str) -> tuple[list[int], set[int]]:
-    """The start of a gather's or scatter's slice, and its dimensions that the other array lacks."""
+    """Returns the start of a gather's or scatter's slice, and the dimensions to remove from it."""
     numbers = at.params["dimension_numbers"]
     if place.random or len(place.shape) != 1 or numbers.operand_batching_dims:
         raise NoFormula("elements at several places, or at random ones")
@@ -260,7 +260,7 @@ def _place(at: Operation, place: Value, mapped: str, removed: str) -> tuple[list
 
 
 def _scatter(combine: Callable[[Operation, Term, Term], Term] | None) -> Build:
-    """An element of a scatter of one slice, the form that a write to whole numbers has."""
+    """Returns an element of a scatter of one slice, the form of a write to integer indices."""
 
     def of(at: Operation) -> Term:
         names = "scatter_dims_to_operand_dims", "inserted_window_dims"
@@ -283,7 +283,7 @@ def _overwritten(
     removed: set[int],
     combine: Callable[[Operation, Term, Term], Term] | None,
 ) -> Term:
-    """An element of an array of which a box was overwritten by other elements, or combined."""
+    """Returns an element of an array with a box overwritten by, or combined with, other values."""
     sizes = iter(enumerate(update.shape))
     boxes: list[tuple[int, int, int, int | None]] = []
     for d, start in enumerate(starts):

@@ -1,4 +1,4 @@
-"""Finds arrays of a JAX function with numbers that no key decides, as those of `numpy.random`."""
+"""Finds arrays of a JAX function with numbers from outside its keys, such as `numpy.random`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ._jax_values import Apply, Draw, Known, Value, is_key, key_words
 
 @contextlib.contextmanager
 def other_generators() -> Iterator[None]:
-    """Makes generators that a function makes or seeds itself give other numbers than elsewhere.
+    """Makes generators that a function creates or seeds itself return other numbers.
 
-    A generator that exists before the function runs gives its second run other numbers anyway.
+    A generator that exists before the function runs returns other numbers in the second run anyway.
     """
     module: Any = getattr(np.random, "_generator", None)
     made, seeded, also = getattr(module, "PCG64", None), np.random.seed, random.seed
@@ -32,7 +32,7 @@ def other_generators() -> Iterator[None]:
 
 
 def unseeded(first: Mapping[str, Value], second: Mapping[str, Value]) -> list[str]:
-    """The paths of arrays that are not the same in two runs of one function with one key."""
+    """Returns the paths of arrays that differ between two runs of one function with one key."""
     if first.keys() != second.keys():
         return sorted(first.keys() ^ second.keys())
     same: dict[tuple[int, int], bool] = {}
@@ -40,7 +40,7 @@ def unseeded(first: Mapping[str, Value], second: Mapping[str, Value]) -> list[st
 
 
 def _is_same(a: Value, b: Value, known: dict[tuple[int, int], bool]) -> bool:
-    """Whether two values are made alike of the same numbers; `known` keeps earlier answers."""
+    """Returns whether two values are computed alike from equal numbers; `known` is a cache."""
     stack = [(a, b)]
     while stack:
         x, y = stack[-1]
@@ -64,7 +64,7 @@ def _parts(value: Value) -> tuple[Value, ...]:
 
 
 def _is_alike(x: Value, y: Value) -> bool:
-    """Whether two values are the same but for the values that they are made of."""
+    """Returns whether two values are the same, apart from the values of which they are made."""
     if (type(x), x.shape, x.dtype) != (type(y), y.shape, y.dtype):
         return False
     if isinstance(x, Known) and isinstance(y, Known):

@@ -1,4 +1,4 @@
-"""The value of an array of JAX: a graph of the primitives that made it, without results."""
+"""The value of a JAX array: a graph of the primitives that made it, without results."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from ._expression import Origin
 
 @dataclasses.dataclass(eq=False)
 class Value:
-    """An array's elements.
+    """The elements of an array.
 
     Attributes:
         dtype: a NumPy type, or JAX's type of random keys.
-        random: whether they depend on random numbers.
-        keyed: whether they descend from a random key, so that another seed may change them.
+        random: whether the elements depend on random numbers.
+        keyed: whether the elements are derived from a random key, so that another seed may change
+            them.
     """
 
     shape: tuple[int, ...]
@@ -32,7 +33,7 @@ class Value:
 
 @dataclasses.dataclass(eq=False)
 class Known(Value):
-    """Numbers that stand in the jaxpr, or that were computed, perhaps from keys."""
+    """Numbers in the jaxpr itself, or computed numbers, perhaps from keys."""
 
     data: Any
     keyed: bool = False
@@ -43,7 +44,7 @@ class Known(Value):
 
 @dataclasses.dataclass(eq=False)
 class Draw(Value):
-    """Random numbers in [0, 1), of a standard distribution or of whole numbers, by a key.
+    """Random numbers of a key: in [0, 1), from a standard distribution, or integers.
 
     Attributes:
         kind: `uniform`, `normal`, `truncated_normal`, `orthogonal`, `integers` or `bits`.
@@ -62,10 +63,10 @@ class Draw(Value):
 
 @dataclasses.dataclass(eq=False)
 class Apply(Value):
-    """A result of a primitive of JAX.
+    """A result of a JAX primitive.
 
     Attributes:
-        result: the number of this result among those of the primitive.
+        result: the index of this result among the results of the primitive.
     """
 
     primitive: Any
@@ -90,7 +91,7 @@ class Apply(Value):
 
 
 def key_words(keys: Any) -> np.ndarray[Any, Any]:
-    """The words of typed keys, along a last dimension."""
+    """Returns the words of typed keys, along a last dimension."""
     return np.asarray(jax.random.key_data(keys))
 
 
@@ -111,7 +112,7 @@ def literal_of(literal: Any, origin: Origin) -> Known:
 
 
 def inner_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
-    """The jaxprs among the parameters of an equation."""
+    """Yields the jaxprs among the parameters of an equation."""
     for value in params.values():
         for item in value if isinstance(value, (tuple, list)) else (value,):
             inner = getattr(item, "jaxpr", item)
@@ -120,12 +121,12 @@ def inner_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
 
 
 def draws(jaxpr: Any) -> bool:
-    """Whether a jaxpr makes random numbers of keys anywhere in it."""
+    """Returns whether a jaxpr makes random numbers from keys anywhere in it."""
     for equation in jaxpr.eqns:
         inner = list(inner_jaxprs(equation.params))
         if equation.primitive.name in _BITS or any(map(draws, inner)):
             return True
-        # An operation on keys makes other keys, or their words, or else random numbers.
+        # An operation on keys returns other keys, or their words, or else random numbers.
         if not inner and equation.primitive.name != "random_unwrap" and (
             any(_is_key_of(v) for v in equation.invars)
             and not all(_is_key_of(v) for v in equation.outvars)
@@ -138,7 +139,7 @@ _BITS = ("random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform")
 
 
 def has_keys(jaxpr: Any) -> bool:
-    """Whether a jaxpr has random keys anywhere in it, or draws numbers."""
+    """Returns whether a jaxpr has random keys anywhere in it, or draws numbers."""
     return any(
         equation.primitive.name in _BITS
         or any(map(_is_key_of, (*equation.invars, *equation.outvars)))

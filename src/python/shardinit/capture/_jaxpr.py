@@ -1,4 +1,4 @@
-"""Makes of a JAX function's jaxpr a graph of values, without their elements."""
+"""Converts a JAX function's jaxpr to a graph of values, without their elements."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from ._jax_values import (
 )
 from ._lines import JAX, Lines
 
-_ROUNDS = 256  # A loop has at most so many rounds that look at random numbers of earlier ones.
-# A function that jax.random compiles by such a name is a draw: its kind, and its other arguments.
+_ROUNDS = 256  # The maximum rounds of a loop that uses random numbers of earlier rounds.
+# A function that jax.random compiles under such a name is a draw: its kind, and its other
+# arguments.
 _DRAWS: dict[str, tuple[str, dict[str, str]]] = {
     "_uniform": ("uniform", {"minval": "low", "maxval": "high"}),
     "_normal": ("normal", {}),
@@ -51,7 +52,7 @@ class Graph(Computed):
         self._lines = Lines()
 
     def results(self, closed: Any) -> list[Value]:
-        """Values of all results of a closed jaxpr without arguments."""
+        """Returns values of all results of a closed jaxpr without arguments."""
         jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
         return self._run(jaxpr, closed.consts, [], None)
 
@@ -62,7 +63,7 @@ class Graph(Computed):
         arguments: Sequence[Value],
         within: Origin | None,
     ) -> list[Value]:
-        """Values of a jaxpr's results; `within` is the function of JAX that it is a part of."""
+        """Returns values of a jaxpr's results; `within` is the JAX function that contains it."""
         known: dict[Any, Value] = dict(zip(jaxpr.invars, arguments, strict=True))
         outside = Origin("a constant", "?")
         for variable, data in zip(jaxpr.constvars, consts, strict=True):
@@ -89,7 +90,7 @@ class Graph(Computed):
                 if draw is not None:
                     return [draw]
             if within is None and _is_of(inner.jaxpr, JAX):
-                # JAX traces such a function only once, so its inner lines are of the first call.
+                # JAX traces such a function only once, so its inner lines are from the first call.
                 within = self._origin(equation, None)
             return self._run(inner.jaxpr, inner.consts, inputs, within)
         if name in ("random_clone", "copy", "copy_p", "optimization_barrier", "stop_gradient"):
@@ -129,7 +130,7 @@ class Graph(Computed):
     def _draw(
         self, equation: Any, name: str, jaxpr: Any, inputs: tuple[Value, ...], within: Origin | None
     ) -> Value | None:
-        """The value of a draw; None where it is not of the form that these functions have."""
+        """Returns the value of a draw; None if it does not have the form of these functions."""
         kind, names = _DRAWS[name]
         (variable,) = equation.outvars
         shape, dtype = tuple(variable.aval.shape), variable.aval.dtype
@@ -139,7 +140,7 @@ class Graph(Computed):
         if shape[: len(keys.shape)] != keys.shape:
             return None
         own = getattr(jaxpr.debug_info, "arg_names", None)
-        if own is not None and len(own) == len(inputs):  # JAX may drop arguments of a call.
+        if own is not None and len(own) == len(inputs):  # JAX may remove arguments of a call.
             arguments = list(own[1:])
             if set(arguments) != set(names):
                 return None
@@ -164,7 +165,7 @@ class Graph(Computed):
     def _cond(
         self, equation: Any, inputs: tuple[Value, ...], within: Origin | None
     ) -> Sequence[Value] | None:
-        """The results of the branch that is taken; None where a random key decides it."""
+        """Returns the results of the branch that is taken; None if a random key determines it."""
         if inputs[0].keyed:
             return None
         branches = equation.params["branches"]
@@ -174,9 +175,9 @@ class Graph(Computed):
     def _while(
         self, equation: Any, inputs: tuple[Value, ...], within: Origin | None
     ) -> Sequence[Value] | None:
-        """The results of a loop with keys or random numbers in it, one round after another.
+        """Returns the results of a loop with keys or random numbers in it, round by round.
 
-        It is None where these decide how many rounds there are, or where there are too many.
+        Returns None if these determine the number of rounds, or if there are too many rounds.
         """
         p = equation.params
         test, body = p["cond_jaxpr"], p["body_jaxpr"]
@@ -197,12 +198,12 @@ class Graph(Computed):
     def _scan(
         self, equation: Any, inputs: tuple[Value, ...], within: Origin | None
     ) -> Sequence[Value] | None:
-        """The results of a loop of known length that draws.
+        """Returns the results of a loop of known length that draws.
 
-        All rounds are followed at once where they do not look at random numbers of earlier ones,
-        and otherwise one after another.
+        All rounds are traced at once if they do not use random numbers of earlier rounds. Otherwise
+        they are traced one after another.
 
-        It is None where the loop draws nothing, or where there are too many rounds for that.
+        Returns None if the loop draws nothing, or if there are too many rounds for that.
         """
         p = equation.params
         body, consts, carried = p["jaxpr"], p["num_consts"], p["num_carry"]
@@ -231,7 +232,7 @@ class Graph(Computed):
     def _traced(
         self, function: Any, arguments: Sequence[Value], within: Origin | None
     ) -> Sequence[Value]:
-        """The results of a function that is traced on arrays like these."""
+        """Returns the results of a function that is traced on arrays like these."""
         shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype)  # type: ignore[no-untyped-call]
                   for value in arguments]  # fmt: skip
         traced = jax.make_jaxpr(function)(*shapes)
@@ -239,9 +240,9 @@ class Graph(Computed):
         return self._run(jaxpr, traced.consts, arguments, within)
 
     def _carried(self, equation: Any, inputs: tuple[Value, ...]) -> list[Value] | None:
-        """The values that each round of a loop gets from the one before, in arrays of all rounds.
+        """Returns the values that each round of a loop gets from the round before, as arrays.
 
-        It is None where random numbers decide them.
+        Returns None if random numbers determine them.
         """
         p = equation.params
         consts, carried, body = p["num_consts"], p["num_carry"], p["jaxpr"]
@@ -267,12 +268,12 @@ class Graph(Computed):
         ]
 
 def _is_of(jaxpr: Any, folder: str) -> bool:
-    """Whether a compiled function comes from this folder of JAX."""
+    """Returns whether a compiled function comes from this folder of JAX."""
     return folder in str(getattr(jaxpr.debug_info, "func_src_info", ""))
 
 
 def _one_by_one(params: dict[str, Any]) -> Any:
-    """A function that does the rounds of a loop of known length one by one."""
+    """Returns a function that runs the rounds of a loop of known length one by one."""
     run = core.jaxpr_as_fun(params["jaxpr"])
     consts, carried = params["num_consts"], params["num_carry"]
     rounds = range(params["length"])
@@ -291,7 +292,7 @@ def _one_by_one(params: dict[str, Any]) -> Any:
 
 
 def _keyed_carry(params: dict[str, Any], inputs: Sequence[Value]) -> list[bool]:
-    """For each array that a loop hands on, whether a random key decides it in any round."""
+    """Returns, for each array that a loop carries, whether random keys affect it in any round."""
     consts, carried, body = params["num_consts"], params["num_carry"], params["jaxpr"].jaxpr
     keyed = [value.keyed for value in inputs]
     steps = []

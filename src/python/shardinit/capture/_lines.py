@@ -1,4 +1,4 @@
-"""Tells the user's lines of Python from those of frameworks and of the standard library."""
+"""Distinguishes the user's lines of Python from those in frameworks and the standard library."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 JAX = os.sep + "jax" + os.sep
-# These are frameworks on top of JAX, which only pass on what a program asks for.
+# Frameworks on top of JAX, which only pass on a program's requests.
 _FRAMEWORKS = (
     "jax", "jaxlib", "flax", "equinox", "haiku", "optax", "chex", "jaxtyping", "beartype", "jmp"
 )  # fmt: skip
 
 
 def is_standard(file: str) -> bool:
-    """Whether a file is of Python's standard library, and not of a package installed there."""
+    """Returns whether a file is in Python's standard library, and not in an installed package."""
     return file.startswith(_STANDARD) and "-packages" not in file
 
 
@@ -33,19 +33,19 @@ def _folders(*modules: str) -> tuple[str, ...]:
 
 
 class Lines:
-    """The user's lines of JAX's equations, by what is imported now."""
+    """Finds the user's lines of JAX's equations, given the modules that are imported now."""
 
     def __init__(self) -> None:
         self._frameworks = _folders(*_FRAMEWORKS)
 
     def of(self, equation: Any) -> str:
-        """The innermost line that is no framework's, or else a framework's, as `file:line`."""
+        """Returns the innermost line outside frameworks, or else in a framework, as `file:line`."""
         found = equation.source_info.traceback
         frames = found.frames if found is not None else ()
         return self._innermost((frame.file_name, frame.line_num) for frame in frames)
 
     def of_error(self, error: BaseException) -> str:
-        """The innermost line, as of `of`, for the place that an error comes from."""
+        """Returns the innermost line, as `of` does, for the place where an error was raised."""
         frames = traceback.extract_tb(error.__traceback__)
         return self._innermost((frame.filename, frame.lineno) for frame in reversed(frames))
 
@@ -67,13 +67,13 @@ def _torch() -> tuple[str, ...]:
 
 
 def _is_users(file: str) -> bool:
-    """Whether the lines of a file are the user's, and not PyTorch's or ours."""
+    """Returns whether the lines of a file are the user's, and not PyTorch's or shardinit's."""
     handed_on = file.startswith(("<", _OURS, *_torch()))
     return not (handed_on or file.endswith("transformers/initialization.py") or is_standard(file))
 
 
 def user_line() -> str:
-    """The innermost line that is neither PyTorch's nor ours, as `file:line`."""
+    """Returns the innermost line that is neither PyTorch's nor shardinit's, as `file:line`."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -84,7 +84,7 @@ def user_line() -> str:
 
 
 def called_in(file: str) -> str:
-    """The outermost function of `file` called by the user's innermost line; "" for none."""
+    """Returns the outermost function of `file` called by the user's innermost line; "" if none."""
     frame: types.FrameType | None = sys._getframe(1)
     found = ""
     while frame is not None and not _is_users(frame.f_code.co_filename):
@@ -95,7 +95,7 @@ def called_in(file: str) -> str:
 
 
 def users_frame(error: BaseException) -> str:
-    """The innermost line of an error's traceback that is the user's, as `file:line`."""
+    """Returns the innermost user line of an error's traceback, as `file:line`."""
     users = [
         f"{frame.filename}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)

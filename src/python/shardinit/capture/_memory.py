@@ -1,4 +1,4 @@
-"""Keeps a value for each storage of fake tensors, which has no memory itself."""
+"""Keeps a value for each storage of fake tensors, which have no memory themselves."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class _Storage:
-    """The storage of a fake tensor, with the value that it holds.
+    """The storage of a fake tensor, and its value.
 
     Attributes:
-        keep: the storage, kept so that no other one gets its address.
-        real: the memory that it stands for, if it was not made here or NumPy looks at it.
-        shared: whether writes have to be seen in the real memory, too.
+        keep: the storage, kept so that no other storage gets its address.
+        real: the real memory of this storage, if it was not made here or NumPy reads it.
+        shared: whether writes must also be visible in the real memory.
     """
 
     def __init__(self, keep: Any, value: Value, layout: Geometry) -> None:
@@ -36,7 +36,7 @@ class _Storage:
         self.layout = layout
         self.real: torch.UntypedStorage | None = None
         self.shared = False
-        self._was: Value = value  # It was in the real memory at the last look.
+        self._was: Value = value  # The value in the real memory at the last look.
         self._bytes = b""
 
     def stand_for(self, real: torch.UntypedStorage, shared: bool) -> None:
@@ -44,7 +44,7 @@ class _Storage:
         self._bytes = self._bytes_now()
 
     def row(self, dtype: torch.dtype) -> torch.Tensor:
-        """The whole real memory as one row of elements."""
+        """Returns the whole real memory as one row of elements."""
         assert self.real is not None
         empty = torch.empty(0, dtype=dtype, device=self.real.device)
         return empty.set_(self.real)  # type: ignore[no-any-return, unused-ignore]
@@ -58,7 +58,7 @@ class _Storage:
         return row.as_strided(self.layout.size, self.layout.stride, self.layout.offset)
 
     def look(self) -> None:
-        """Updates the value from the real memory, which others may have written to."""
+        """Updates the value from the real memory, to which others may have written."""
         if self.real is None or (now := self._bytes_now()) == self._bytes:
             return
         if self.value is not self._was:
@@ -80,11 +80,11 @@ class _Storage:
 
 
 class Mode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """One mode for all fake tensors, even for copies of them with all that they refer to.
+    """One mode for all fake tensors, even for deep copies of them.
 
     Attributes:
-        recorder: the recorder that has to see every operation on them; None when there is none.
-        seen: whether the present operation is the recorder's own, or one that it has seen.
+        recorder: the recorder that must see every operation on them; may be None.
+        seen: whether the current operation is the recorder's own, or is known to it.
     """
 
     recorder: Recorder | None = None
@@ -125,13 +125,13 @@ def _is_row_major(geometry: Geometry) -> bool:
     return geometry == Geometry(geometry.size, contiguous(geometry.size), geometry.offset)
 
 
-# A value of more operations in one another is computed, if it has at most so many elements: else a
-# loop over single elements would take time and memory that grow with the square of their number.
+# Deeper values are computed if they have at most this many elements. Otherwise a loop over single
+# elements would take time and memory that grow with the square of their number.
 _DEEPEST, _COMPUTED = 64, 1 << 20
 
 
 def _shallow(value: Value) -> Value:
-    """The value itself, or its numbers where no random number decides it and it is made slowly."""
+    """Returns the value itself, or its numbers if it is deep and not random."""
     if value.random or value.depth <= _DEEPEST or math.prod(value.shape) > _COMPUTED:
         return value
     return Literal(value.shape, value.dtype, value.origin, evaluate(value))
@@ -143,7 +143,7 @@ class Memory:
     Attributes:
         mode: the mode of the fake tensors.
         generator: PyTorch's generator.
-        blocked: the reason that ended the capture, if any, even if the constructor went on.
+        blocked: the reason that ended the capture, if any, even if the constructor continued.
     """
 
     def __init__(self, mode: Mode, generator: Watched) -> None:
@@ -153,13 +153,13 @@ class Memory:
         self._storages: dict[int, _Storage] = {}
 
     def block(self, why: str) -> Blocked:
-        """The error that ends the capture, also where the constructor catches it and goes on."""
+        """Returns the error that ends the capture, even if the constructor catches it."""
         if self.blocked is None:
             self.blocked = Blocked(f"{why}, at {user_line()}")
         return self.blocked
 
     def value(self, tensor: torch.Tensor) -> Value:
-        """The value that a tensor holds now."""
+        """Returns the current value of a tensor."""
         tensor = self.fake(tensor)
         storage = self._storage(tensor)
         view = geometry(tensor)
@@ -182,11 +182,11 @@ class Memory:
         return Gather(view.size, tensor.dtype, of.origin, of, storage.layout, view)
 
     def storage_of(self, tensor: torch.Tensor) -> int:
-        """A number that is equal for tensors with the same memory."""
+        """Returns a number that is equal for tensors with the same memory."""
         return int(tensor.untyped_storage()._cdata)
 
     def write(self, tensor: torch.Tensor, value: Value) -> None:
-        """Notes that the elements of a tensor are overwritten."""
+        """Records that the elements of a tensor are overwritten."""
         storage = self._storage(tensor)
         view = geometry(tensor)
         if any(n > 1 and not step for n, step in zip(view.size, view.stride, strict=True)):
@@ -202,7 +202,7 @@ class Memory:
         storage.store()
 
     def copied_memory(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of the whole memory that a tensor is a part of, as one row."""
+        """Returns a copy of the whole memory that contains a tensor, as one row."""
         storage = self._storage(tensor)
         with _disable_current_modes(), self.mode.sees(), self.mode:
             count = tensor.untyped_storage().nbytes() // tensor.element_size()
@@ -224,11 +224,11 @@ class Memory:
         self._storages[int(keep._cdata)] = _Storage(keep, _shallow(value), geometry(tensor))
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        """Whether the value of a tensor's memory is followed."""
+        """Returns whether the value of a tensor's memory is tracked."""
         return self.storage_of(tensor) in self._storages
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Makes a fake tensor for a real one, which is a literal from then on."""
+        """Returns a fake tensor for a real one, whose value is a literal from then on."""
         if isinstance(tensor, FakeTensor):
             if tensor.fake_mode is not self.mode:
                 raise Blocked("a tensor of another capture, which something keeps, is used")
@@ -258,7 +258,7 @@ class Memory:
         return fake
 
     def numpy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Makes a tensor of real memory, which NumPy may read and write."""
+        """Returns a tensor with real memory, which NumPy may read and write."""
         if not isinstance(tensor, FakeTensor):
             self._storage(self.fake(tensor)).shared = True
             return tensor

@@ -1,4 +1,4 @@
-"""Finds tensors that are norms of others, as `weight_g` of weight_norm is of `weight_v`."""
+"""Finds tensors that are norms of others, as weight_norm's `weight_g` is of its `weight_v`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NORMS = ("norm", "linalg_vector_norm", "norm_except_dim")
 
 
 def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | None:
-    """Makes a tensor that holds norms of one of the `others`, for every seed; None if of none.
+    """Returns a tensor that holds norms of one of `others`, for every seed; else None.
 
-    The value has to be made by a norm function of the very elements of that other tensor. Trying
-    other random numbers tells which norms they are, however the elements are arranged.
+    The value must be the result of a norm function over exactly the elements of that other tensor.
+    Other random numbers show which norms they are, however the elements are arranged.
     """
     norm = _moved(value)
     if not isinstance(norm, Apply) or norm.name not in _NORMS:
@@ -52,7 +52,7 @@ def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | N
 
 
 def _moved(value: Value) -> Value:
-    """The value whose elements, all or some, this one has in whatever order."""
+    """Returns the value from which all or some elements of this one are taken, in any order."""
     while isinstance(value, Gather) or (
         isinstance(value, Apply)
         and (value.name in SAME or (value.name in ("add", "sub") and is_zero(value.args[1])))
@@ -62,7 +62,7 @@ def _moved(value: Value) -> Value:
 
 
 def _numbers(draw: Draw) -> torch.Tensor:
-    """Some numbers of all signs and sizes, the same for the same draw."""
+    """Returns numbers of all signs and sizes, the same for the same draw."""
     generator = torch.Generator().manual_seed(draw.order)
     if not draw.dtype.is_floating_point:
         return torch.randint(1, 100, draw.shape, generator=generator).to(draw.dtype)

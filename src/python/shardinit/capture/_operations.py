@@ -1,4 +1,4 @@
-"""Says an element of the result of each operation of PyTorch by an expression."""
+"""Expresses an element of the result of each PyTorch operation."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Operation(At):
-    """An operation, and the place at which its result is asked for.
+    """An operation, and the place at which its result is requested.
 
     Attributes:
-        a: the operation's arguments by their names, defaults included.
+        a: the operation's arguments by name, including defaults.
     """
 
     formula: Formula
@@ -48,17 +48,17 @@ class Operation(At):
     a: dict[str, Any]
 
     def of(self, name: str) -> Term:
-        """The element of the argument of this name at the result's place, by broadcasting."""
+        """Returns the element of the argument `name` at the result's place, with broadcasting."""
         return self.element(self.a[name])
 
     def element(self, argument: Any) -> Term:
-        """The element of an argument itself, a value or a number."""
+        """Returns the element of an argument, which is a value or a number."""
         if not isinstance(argument, Value):
             return self.number(argument)
         return self.at(argument, self.index[len(self.index) - len(argument.shape) :])
 
     def number(self, value: float | int | bool) -> Term:
-        """A number among the arguments, as PyTorch has it in the type that it computes in."""
+        """Returns a numeric argument, rounded to the type in which PyTorch computes."""
         if not self.formula.rounds or isinstance(value, (bool, int)):
             return number(value)
         kinds = [part.dtype for part in self.value.parts()] + [self.value.dtype]
@@ -105,7 +105,7 @@ def _sum(operator: str) -> Build:
 
 
 def _inner(value: Any, operations: Sequence[str]) -> Any:
-    """The x of f(g(x)), for [f, g]; None for a value that is made in another way."""
+    """Returns the x of f(g(x)), for [f, g]; None for a value that is made in another way."""
     for operation in operations:
         if not isinstance(value, Apply) or value.name != operation:
             return None
@@ -139,7 +139,7 @@ def _towards_zero(term: Term) -> Term:
     return binary("*", call("floor", call("abs", term)), _signs(term))
 
 
-_SHIFT = number(3 << 51)  # Sums with this number are rounded to whole ones, ties to even.
+_SHIFT = number(3 << 51)  # Sums with this number are rounded to integers, ties to even.
 
 
 def _round(at: Operation) -> Term:
@@ -155,7 +155,7 @@ def _round(at: Operation) -> Term:
     if decimals:
         term = step(binary("*" if decimals > 0 else "/", term, factor))
     whole = binary("-", binary("+", term, _SHIFT), _SHIFT)
-    if rounds:  # The result of a number below 0 is -0, and not 0.
+    if rounds:  # The result for a negative number is -0, not 0.
         below = binary("-", binary("+", negative(term), _SHIFT), _SHIFT)
         whole = where(binary("<", term, number(0)), negative(below), whole)
     if decimals:
@@ -244,11 +244,11 @@ def _pad(at: Operation) -> Term:
     return at.padded(at.a["self"], before, number(at.a.get("value") or 0))
 
 
-_PICKED = 1 << 16  # At most so many elements are chosen by an operation.
+_PICKED = 1 << 16  # The maximum number of elements that an operation may choose.
 
 
 def _picked(source: str) -> Build:
-    """The elements of an argument that others choose, which no random number decides."""
+    """Expresses elements of an argument that other arguments, which are not random, choose."""
 
     def build(at: Operation) -> Term:
         value, of = at.value, at.a[source]
@@ -270,7 +270,7 @@ def _picked(source: str) -> Build:
 
 
 def _put(argument: str) -> Build:
-    """The elements of a tensor of which others, of an argument, are written to chosen places."""
+    """Expresses elements of a tensor after an argument is written to chosen places."""
 
     def build(at: Operation) -> Term:
         value, of, by = at.value, at.a["self"], at.a[argument]
@@ -313,7 +313,7 @@ def _put(argument: str) -> Build:
 
 
 def _spread(places: np.ndarray[Any, Any], known: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Places with those that are not known taken from their neighbours along each dimension."""
+    """Returns places in which unknown ones are copied from neighbours along each dimension."""
     for axis in range(places.ndim):
         first = np.expand_dims(known.argmax(axis), axis)
         near, is_known = (np.take_along_axis(x, first, axis) for x in (places, known))
@@ -322,7 +322,7 @@ def _spread(places: np.ndarray[Any, Any], known: np.ndarray[Any, Any]) -> np.nda
 
 
 def _along(places: np.ndarray[Any, Any], index: Sequence[Index], is_once: bool = False) -> Index:
-    """The element of an array of places at an index; see `Looked.up`."""
+    """Returns the element of an array of places at an index; see `Looked.up`."""
     at, kept = Index(0), []
     for d, n in enumerate(places.shape):
         kept.append(slice(0, 1))
@@ -372,7 +372,7 @@ def _addcmul(at: Operation) -> Term:
     return binary("+", at.of("self"), binary("*", number(at.a.get("value", 1)), product))
 
 
-# These operations compute nothing: each element of a result is one of their inputs.
+# These operations compute nothing: each element of a result is an element of their inputs.
 CHOOSES = {
     "abs", "cat", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd", "copy",
     "detach_copy", "embedding", "fill", "flip", "gather", "index", "index_copy", "index_fill",

@@ -1,9 +1,9 @@
 """Replaces functions of PyTorch while a constructor runs without memory.
 
-The originals would look at random numbers, or behave otherwise with tensors that have no memory.
+The originals would look at random numbers, or behave differently with tensors without memory.
 
-The code of a function is changed, and none of its names, so aliases of it (as Transformers has)
-change, too, and nothing of this is left behind.
+The patch replaces a function's code, not its names, so aliases of the function (as in Transformers)
+change, too, and nothing remains afterwards.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def at_work() -> Recorder | None:
-    """The recorder of the constructor that calls; None outside of one, and in its own threads."""
+    """Returns the calling constructor's recorder; None outside of one, and in its threads."""
     for mode in _get_current_dispatch_mode_stack():
         if hasattr(mode, "copied_memory"):
             return mode  # type: ignore[return-value]
@@ -44,7 +44,7 @@ def at_work() -> Recorder | None:
 
 @contextlib.contextmanager
 def patches() -> Iterator[None]:
-    """Changes functions of PyTorch for as long as a constructor runs."""
+    """Patches functions of PyTorch while a constructor runs."""
     init = torch.nn.init
     deepcopy, numpy = torch.Tensor.__deepcopy__, torch.Tensor.numpy
     uninitialized = (UninitializedParameter, UninitializedBuffer)
@@ -70,10 +70,10 @@ def patches() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _coded(function: Any, by: Any) -> Iterator[None]:
-    """Makes a function do what another one does, which is given the original.
+    """Replaces a function's code by the code of `by`, which can call the original.
 
-    In threads without a recorder the original runs. `by` has no variables but its arguments: its
-    globals are those of `function`.
+    In threads without a recorder, the original runs. `by` has no variables except its arguments:
+    its globals are the globals of `function`.
     """
     code, keywords = function.__code__, function.__kwdefaults__
     before = types.FunctionType(
@@ -114,10 +114,10 @@ def _sparse(tensor, sparsity, std=0.01, generator=None):  # type: ignore[no-unty
 
 
 def drawn(name: str, tensor: Any, parameters: dict[str, Any], generator: Any) -> Any:
-    """Notes a call of a function of torch.nn.init as one draw.
+    """Records a call of a function of torch.nn.init as one draw.
 
-    The original runs on a small tensor with memory, so that arguments of all types mean what they
-    mean to PyTorch, and wrong ones raise its own errors.
+    The original runs on a small tensor with memory, so that arguments of all types keep their
+    meaning, and wrong arguments raise PyTorch's own errors.
     """
     recorder = at_work()
     if recorder is None:
@@ -129,13 +129,13 @@ def drawn(name: str, tensor: Any, parameters: dict[str, Any], generator: Any) ->
         kind, numbers = _CALLS[name](tensor, **given)
     if not tensor.numel():
         return tensor
-    # sparse_ draws its places from PyTorch's generator, whichever is given.
+    # sparse_ draws its places from PyTorch's generator, whatever generator is given.
     original = None if kind == "sparse" else functools.partial(_BEFORE[name], **given)
     recorder.fill(tensor, kind, numbers, generator, original)
     if kind == "sparse" and not is_default(generator):
         why = "`sparse_` draws its places from PyTorch's generator all the same before"
         recorder.stream.lose(why)
-    if kind == "uniform":  # PyTorch draws others to accept these by.
+    if kind == "uniform":  # PyTorch draws further numbers to accept or reject these.
         torch.empty_like(tensor).uniform_(generator=generator)
     if kind == "orthogonal" and _has_dimensions(given["gain"]):
         tensor.mul_(parameters["gain"])
@@ -143,7 +143,7 @@ def drawn(name: str, tensor: Any, parameters: dict[str, Any], generator: Any) ->
 
 
 def _known(recorder: Recorder, name: str, key: str, value: Any) -> Any:
-    """An argument with its memory, if it is a tensor; Blocked for one of random numbers."""
+    """Returns an argument, with its memory if it is a tensor; raises Blocked if it is random."""
     if not isinstance(value, torch.Tensor):
         return value
     made = recorder.value(value)
@@ -167,12 +167,12 @@ def _called_sparse(tensor: Any, sparsity: Any, std: Any) -> tuple[str, dict[str,
     zeros = len(range(rows)[: math.ceil(sparsity * rows)])
     torch.empty(0, dtype=tensor.dtype).normal_(0, std)
     part = float(sparsity)
-    if not 0 <= part <= 1 or math.ceil(part * rows) != zeros:  # f32 may round in another way.
+    if not 0 <= part <= 1 or math.ceil(part * rows) != zeros:  # f32 may round differently.
         part = max(zeros - 0.5, 0) / max(rows, 1)
     return "sparse", {"sparsity": part, "std": float(std)}
 
 
-_BEYOND = 16  # No number is so many standard deviations from the mean.
+_BEYOND = 16  # No number is this many standard deviations from the mean.
 
 
 def _called_trunc_normal(
@@ -195,14 +195,15 @@ def _called_trunc_normal(
 
 
 def _accepts_every(at: float, mean: Any, std: Any, dtype: torch.dtype) -> bool:
-    """Whether `trunc_normal_`, both of whose bounds are `at`, takes the first numbers."""
+    """Returns whether `trunc_normal_` accepts the first numbers if both of its bounds are `at`."""
     peak = -0.5 * ((at - mean) / std) ** 2
     logarithm = torch.full((1,), at, dtype=dtype).sub_(mean).div_(std).pow_(2).mul_(-0.5).sub_(peak)
     largest = torch.nextafter(torch.ones((), dtype=dtype), torch.zeros((), dtype=dtype))
     return bool(largest.log() <= logarithm)
 
 
-# Each makes of a call's arguments the kind of a draw and its numbers, as PyTorch has them.
+# Each function returns a draw's kind and its numbers from a call's arguments, as PyTorch computes
+# them.
 _CALLS: dict[str, Callable[..., tuple[str, dict[str, float]]]] = {
     "orthogonal_": _called_orthogonal,
     "sparse_": _called_sparse,
@@ -210,12 +211,12 @@ _CALLS: dict[str, Callable[..., tuple[str, dict[str, float]]]] = {
 }
 
 
-def _swap(a: Any, b: Any) -> None:  # The original refuses fake tensors with weak references.
+def _swap(a: Any, b: Any) -> None:  # The original rejects fake tensors with weak references.
     a.data, b.data = b.data, a.data
 
 
 def _apply(module: Any, function: Any, recurse: bool = True) -> Any:
-    """Does what `Module._apply` does with tensors that have memory, and not with fake ones."""
+    """Does with fake tensors what `Module._apply` does only with real ones."""
     if recurse:
         for child in module.children():
             child._apply(function)
@@ -235,9 +236,9 @@ def _apply(module: Any, function: Any, recurse: bool = True) -> Any:
 
 
 def _deepcopy(tensor: Any, memo: dict[int, Any], before: Any) -> Any:
-    """Copies a tensor and the whole memory that it is a part of, as PyTorch does.
+    """Copies a tensor and the whole memory that contains it, as PyTorch does.
 
-    Copies of buffers that share memory share it, too, and those of parameters do not.
+    Copies of buffers share memory if the buffers do; copies of parameters never share it.
     """
     recorder = at_work()
     if recorder is None:
@@ -253,7 +254,7 @@ def _deepcopy(tensor: Any, memo: dict[int, Any], before: Any) -> Any:
             " protocol at the moment."
         )
     with torch.no_grad():
-        if isinstance(tensor, torch.nn.Parameter):  # Parameters copy themselves in their own way.
+        if isinstance(tensor, torch.nn.Parameter):  # Parameters copy themselves differently.
             copied = tensor.data.clone(memory_format=torch.preserve_format)
             memo[id(tensor)] = torch.nn.Parameter(copied, tensor.requires_grad)
             return memo[id(tensor)]
@@ -291,8 +292,7 @@ def _no_shape(cls: Any, *_: Any, **__: Any) -> Any:
 def _seed_is_not_asked_for() -> Iterator[None]:
     """Ends a capture whose constructor asks for the generator's seed, or the system for one.
 
-    Generators are of a type of C, so the only name of the method that can be replaced is in the
-    type's own namespace.
+    Generators have a C type, so the method can only be replaced in the type's own namespace.
     """
     methods = gc.get_referents(torch._C.Generator.__dict__)[0]
     before, seed = methods["initial_seed"], methods["seed"]
@@ -326,7 +326,7 @@ _HOLD = ("dict", "list", "tuple", "_lru_list_elem")
 
 
 def _forget_fakes() -> None:
-    """Empties caches of functions, which would keep this run's tensors without memory."""
+    """Clears caches of functions, which would keep this run's tensors without memory."""
     kinds = (functools._lru_cache_wrapper,)
     for wrapper in [x for x in gc.get_objects() if type(x) in kinds]:
         found, left = gc.get_referents(wrapper), 4

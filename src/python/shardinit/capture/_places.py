@@ -1,4 +1,4 @@
-"""The places of tensors in PyTorch's stream, said where one does not follow another."""
+"""Writes the places of tensors in PyTorch's stream, if one does not follow another."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ._tensor import Linear, Tensor
 
 
 def placed_tree(tensors: Sequence[Tensor]) -> tuple[Module, dict[str, str]]:
-    """Makes the tree of modules, folded, with places in the stream of the engine torch_cpu.
+    """Builds the tree of modules, folded, with places in the stream of the engine torch_cpu.
 
     Returns:
-        The tree; and path → why the tensor's place cannot be said.
+        The tree; and path → why the tensor's place cannot be expressed.
     """
     if not any(tensor.place for tensor in tensors):
         return tree(tensors, {}), {}
@@ -31,7 +31,7 @@ def placed_tree(tensors: Sequence[Tensor]) -> tuple[Module, dict[str, str]]:
 
 
 def _as_drawn(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Tensors in the order of their draws; those not drawn stay after the tensor before them."""
+    """Returns tensors in the order of their draws; others stay after the tensor before them."""
     order, at = {}, -1
     for tensor in tensors:
         if tensor.place:
@@ -41,7 +41,7 @@ def _as_drawn(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _all_places(root: Module, tensors: Sequence[Tensor]) -> dict[str, dict[str, Any]]:
-    """`Leaf.place` of each tensor that is drawn."""
+    """Returns `Leaf.place` of each tensor that is drawn."""
     places: dict[str, dict[str, Any]] = {}
     end = Words(0)
     for _, tensor, place in _drawn(root, tensors):
@@ -80,7 +80,7 @@ def _leave_out(root: Module, tensors: Sequence[Tensor]) -> dict[str, str]:
         _, others = following.get(id(leaf), (leaf, True))
         following[id(leaf)] = leaf, others and follows
         end = place.end
-        # A left-over number is not said where it is not used at once.
+        # A left-over number is only given if it is used at once.
         left = place.left if asks or place.spare is None else "not said"
     for leaf, follows in following.values():
         if follows:
@@ -89,7 +89,7 @@ def _leave_out(root: Module, tensors: Sequence[Tensor]) -> dict[str, str]:
 
 
 def _drawn(root: Module, tensors: Sequence[Tensor]) -> list[tuple[Leaf, Tensor, Place]]:
-    """The tensors that the engine draws one after another, in the order of the spec."""
+    """Returns the tensors that the engine draws one after another, in the order of the spec."""
     of = {t.path: t for t in tensors if t.place and t.key == t.path}
     return [
         (leaf, of[path], place)
@@ -99,5 +99,5 @@ def _drawn(root: Module, tensors: Sequence[Tensor]) -> list[tuple[Leaf, Tensor, 
 
 
 def _asks(tensor: Tensor, place: Place) -> bool:
-    """Whether a tensor's first number may be a left-over one."""
+    """Returns whether a tensor's first number may be a left-over one."""
     return place.pairs and tensor.uses[0].draw.kind != "uniform"

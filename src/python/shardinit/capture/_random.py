@@ -1,4 +1,4 @@
-"""The draws of PyTorch's random operations, by their names and arguments."""
+"""Records the draws of PyTorch's random operations, by their names and arguments."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-# Each operation has a kind of draw, and its parameters' names and defaults. The number of words
-# that any other random operation takes is not known, unless `drawn` knows it.
+# Operation → kind of draw, names of its parameters, and their defaults. The number of words that
+# any other random operation takes is unknown, unless `drawn` handles it.
 _DRAWS = {
     "normal_": ("normal", ("mean", "std"), (0.0, 1.0)),
     "randn": ("normal", (), ()),
@@ -38,10 +38,10 @@ _NAMES = {"from": "low", "to": "high"}
 
 
 def held_by(low: int, high: int, dtype: torch.dtype) -> tuple[int, int]:
-    """The ends of the range from which PyTorch draws whole numbers for an element type.
+    """Returns the ends of the range from which PyTorch draws integers for an element type.
 
-    For floats they are the next numbers that the type holds, as by `update_from` and `update_to`
-    of ATen/native/DistributionTemplates.h. An empty range is PyTorch's RuntimeError.
+    For floats, they are the next numbers in the type, as computed by `update_from` and `update_to`
+    of ATen/native/DistributionTemplates.h. Raises PyTorch's RuntimeError if the range is empty.
     """
     if not dtype.is_floating_point:
         return low, high
@@ -65,7 +65,7 @@ def held_by(low: int, high: int, dtype: torch.dtype) -> tuple[int, int]:
 
 
 def own_generator(args: Any, kwargs: Any) -> torch.Generator | None:
-    """The CPU generator of its own among an operation's arguments; None if it has none."""
+    """Returns the operation's own CPU generator among its arguments; None if it has none."""
     generators = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Generator)]
     if not generators or is_default(generators[0]) or generators[0].device.type != "cpu":
         return None
@@ -74,13 +74,13 @@ def own_generator(args: Any, kwargs: Any) -> torch.Generator | None:
 
 
 def empty_like(tensor: torch.Tensor) -> torch.Tensor:
-    """Real memory for a fake tensor."""
+    """Returns real memory for a fake tensor."""
     with _disable_current_modes():
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
 
 
 def why_not_drawn(tensor: torch.Tensor, generator: Any) -> str:
-    """Why a draw is not by PyTorch's CPU generator; "" if it is."""
+    """Returns why a draw does not use PyTorch's CPU generator; "" if it does."""
     if not is_default(generator):
         move(generator)
         return "a generator of its own"
@@ -92,7 +92,7 @@ def why_not_drawn(tensor: torch.Tensor, generator: Any) -> str:
 def drawn(
     recorder: Recorder, name: str, a: dict[str, Any], tensor: torch.Tensor, origin: Origin
 ) -> Value:
-    """The value of a random operation, by its name and arguments; `tensor` has its memory."""
+    """Returns the value of a random operation by name and arguments; `tensor` is the result."""
     problem = why_not_drawn(tensor, a.get("generator"))
 
     def draw(kind: str, dtype: torch.dtype | None = None, **numbers: Any) -> Value:
@@ -103,7 +103,7 @@ def drawn(
         return Apply(tuple(tensor.shape), dtype, origin, function, args, kwargs, 0)
 
     if name in ("bernoulli", "bernoulli_"):
-        # The first argument of bernoulli has the probabilities; in all other forms `p` has them.
+        # The first argument of bernoulli is the probabilities; all other forms have them in `p`.
         p = a.get("p", 0.5 if name == "bernoulli_" else a["self"])
         if not isinstance(p, Value):
             return draw("bernoulli", p=p)

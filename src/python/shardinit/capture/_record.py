@@ -1,4 +1,4 @@
-"""Runs a constructor without memory, and notes the value of each of its tensors."""
+"""Runs a constructor without memory, and records the value of each of its tensors."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ _LOOK_AT_NO_ELEMENT = (
 
 
 class Recorder(Memory, TorchDispatchMode):
-    """Follows every operation on fake tensors.
+    """Tracks every operation on fake tensors.
 
     Attributes:
-        draws: all draws that were made, in order.
+        draws: all draws so far, in order.
         stream: the stream of PyTorch's generator.
     """
 
@@ -70,9 +70,9 @@ class Recorder(Memory, TorchDispatchMode):
         problem: str = "",
         dtype: torch.dtype | None = None,
     ) -> Value:
-        """Draws numbers with the shape and order of elements of a tensor, and its type or `dtype`.
+        """Draws numbers with the shape and element order of a tensor, and its type or `dtype`.
 
-        With a problem they are not of PyTorch's generator; see `Draw` for all else.
+        With a problem, they are not from PyTorch's generator; see `Draw` for all else.
         """
         shape, order = tuple(tensor.shape), len(self.draws)
         dtype = dtype or tensor.dtype
@@ -96,7 +96,7 @@ class Recorder(Memory, TorchDispatchMode):
             for draw in self.draws if place.again else ():
                 at = dataclasses.replace(draw.place, again=True)
                 if (draw.shape, draw.dtype, draw.kind, draw.parameters, at) == wanted:
-                    return draw  # These very numbers were drawn before.
+                    return draw  # Exactly these numbers were drawn before.
         wrong = [x for x in parameters.values() if isinstance(x, float) and not math.isfinite(x)]
         if wrong:
             problem = f"a spec has no number {wrong[0]}"
@@ -106,7 +106,7 @@ class Recorder(Memory, TorchDispatchMode):
         return draw
 
     def _fold(self, function: Any, args: Any, kwargs: Any, origin: Origin) -> Any:
-        """The result of an operation that needs values, computed where no draw decides them."""
+        """Returns the result of an operation that needs values; raises Blocked if one is random."""
         values = replace((args, kwargs), self.value, torch.Tensor)
         for value in values_in(values):
             if value.random:
@@ -199,7 +199,7 @@ class Recorder(Memory, TorchDispatchMode):
         return result
 
     def _check(self, function: Any, args: Any, kwargs: Any) -> None:
-        """Has PyTorch check the numbers of a random operation, which it does not without memory."""
+        """Lets PyTorch check the numbers of a random operation, which it omits without memory."""
         is_random = torch.Tag.nondeterministic_seeded in function.tags
         if not is_random or not function._schema.name.endswith("_"):
             return
@@ -235,7 +235,7 @@ class Recorder(Memory, TorchDispatchMode):
         generator: Any,
         origin: Origin,
     ) -> Value:
-        """Numbers that a generator of the constructor draws: the same for each seed of the spec."""
+        """Returns numbers of the constructor's own generator, the same for each spec seed."""
         targets = {id(tensor) for tensor in written.values()}
         shapes_only = str(function._schema.name).endswith("_like")
 
@@ -255,7 +255,7 @@ class Recorder(Memory, TorchDispatchMode):
     def _constant(
         self, draw: Callable[[], Any], result: torch.Tensor, generator: Any, origin: Origin
     ) -> Value:
-        """What a function draws from a generator of the constructor.
+        """Returns the numbers that a function draws from the constructor's own generator.
 
         `result` is a fake tensor of that shape.
         """
@@ -281,7 +281,7 @@ class Recorder(Memory, TorchDispatchMode):
         generator: Any,
         original: Callable[..., torch.Tensor] | None = None,
     ) -> None:
-        """Notes that a function of torch.nn.init fills a whole tensor.
+        """Records that a function of torch.nn.init fills a whole tensor.
 
         `original` is that function with its other arguments, if it draws only from `generator`.
         """
@@ -300,7 +300,7 @@ class Recorder(Memory, TorchDispatchMode):
 
 
 def _only_number(parameters: dict[str, Any], dtype: torch.dtype) -> float | None:
-    """The number that all of a draw's numbers are, whose bounds are equal; None if they differ."""
+    """Returns the number to which all of a draw's numbers are equal; None if its bounds differ."""
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     with _disable_current_modes():
         ends = [torch.tensor(parameters.get(end, x), dtype=wide) for end, x in _BOUNDS]
@@ -315,8 +315,8 @@ def record(
 ) -> tuple[Any, Recorder]:
     """Runs a constructor on fake tensors, and returns the model and the values of its tensors.
 
-    `dtype` is PyTorch's default element type while it runs, and `seed` the generator's. Blocked is
-    raised for a constructor that cannot run without memory.
+    `dtype` is PyTorch's default element type while it runs, and `seed` is the generator's seed.
+    Raises Blocked if the constructor cannot run without memory.
     """
     mode = Mode(allow_non_fake_inputs=True)
     recorder = Recorder(mode, seed)

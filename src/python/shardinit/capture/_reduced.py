@@ -1,4 +1,4 @@
-"""Says norms, sums and sorted rows of random numbers by expressions."""
+"""Expresses norms, sums and sorted rows of random numbers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from ._operations import Operation
 
 SAME = ("alias", "clone", "detach", "lift_fresh")  # These operations change no element.
-_FEW = 64  # At most so many numbers are added up one by one.
+_FEW = 64  # The maximum number of terms that are added one by one.
 _OVER = 1000  # Variables from this one on count the elements of a sum.
 TORCH_CPU_HAS_THEM = "the engine torch_cpu has such numbers (`--engine torch_cpu`)"
 
 
 def is_zero(value: Any) -> bool:
-    """Whether all elements are 0, whatever random numbers are among the factors."""
+    """Returns whether all elements are 0, whatever random numbers are among the factors."""
     if not isinstance(value, Value):
         return False
     if not value.random:
@@ -40,7 +40,7 @@ def is_zero(value: Any) -> bool:
 
 
 def scaled(value: Value) -> tuple[Value, float]:
-    """The value that this one is a multiple of, and the factor."""
+    """Returns the value of which this one is a multiple, and the factor."""
     factor = 1.0
     while isinstance(value, Apply):
         arguments = (*value.args, None, None)
@@ -59,7 +59,7 @@ def _same_type(value: Apply) -> bool:
 
 
 def _over(at: Operation, value: Value) -> list[int]:
-    """The dimensions that an operation reduces."""
+    """Returns the dimensions that an operation reduces."""
     rank, dims = len(value.shape), at.a.get("dim")
     if dims is None or dims == []:
         return list(range(rank))
@@ -67,7 +67,7 @@ def _over(at: Operation, value: Value) -> list[int]:
 
 
 def _inside(at: Operation, value: Value, over: list[int]) -> list[Index]:
-    """The index of an argument's element, where variables count those that are reduced."""
+    """Returns the index of an argument's element, in which variables count reduced dimensions."""
     kept = iter([i for d, i in enumerate(at.index) if not at.a.get("keepdim") or d not in over])
     return [
         Index.of(0, {_OVER + d: 1}) if d in over else next(kept) for d in range(len(value.shape))
@@ -75,7 +75,7 @@ def _inside(at: Operation, value: Value, over: list[int]) -> list[Index]:
 
 
 def _sum(at: Operation, value: Value, power: int) -> Term:
-    """The sum of a power of the elements that an operation reduces."""
+    """Returns the sum of a power of the elements that an operation reduces."""
     over = _over(at, value)
     if at.formula.rounds:
         term = _sum_of_draw(at, value, over, power)
@@ -100,7 +100,7 @@ def _sum(at: Operation, value: Value, power: int) -> Term:
 
 
 def _sum_of_draw(at: Operation, value: Value, over: list[int], power: int) -> Term | None:
-    """The sum by a function of torch_cpu; None if the elements are no numbers as they are drawn."""
+    """Returns the sum by a torch_cpu function; None if the elements are not a plain draw."""
     index, factor = tuple(_inside(at, value, over)), 1.0
     ranges = dict(at.ranges) | {_OVER + d: (0, value.shape[d] - 1) for d in over}
     of = value
@@ -135,7 +135,7 @@ def _sum_of_draw(at: Operation, value: Value, over: list[int], power: int) -> Te
     rest = Index.of(constant, dict(rest.factors))
     low, high = rest.bounds(at.ranges)
     if low < 0 or high >= first:
-        return None  # A sum begins in the middle of others.
+        return None  # A sum begins in the middle of other sums.
     at.formula.use(of, tuple(Index(0) for _ in index), at.ranges)
     place = block.plus(rest).plus(Index(whole * first))
     term = summed(of, length, first, place.text(), power, at.formula.mark)
@@ -188,7 +188,7 @@ _RISES = {
 
 
 def _rises(value: Apply) -> bool:
-    """Whether a larger element of the only random argument never gives a smaller result."""
+    """Returns whether increasing the only random argument never decreases the result."""
     other = value.args[1] if len(value.args) > 1 else None
     if value.name in ("mul", "div"):
         return isinstance(other, (int, float)) and other > 0
@@ -198,7 +198,7 @@ def _rises(value: Apply) -> bool:
 
 
 def in_order(at: Operation) -> Term:
-    """An element of sorted rows: sorting and a function that rises can change places."""
+    """Returns an element of sorted rows: sorting and an increasing function can be swapped."""
     value = at.a["self"]
     rank = len(value.shape)
     if at.value.result != 0:
@@ -230,7 +230,7 @@ def in_order(at: Operation) -> Term:
 
 
 def normalized_along(at: Operation) -> int | None:
-    """The dimension along which normal numbers are divided by their norms; None if they are not."""
+    """Returns the dimension along which normal numbers are divided by their norms; None if none."""
     value, by = at.a["self"], at.a["other"]
     while isinstance(by, Gather) or (isinstance(by, Apply) and by.name in ("clamp_min", *SAME)):
         by = next(by.parts())

@@ -1,4 +1,4 @@
-"""Finds how far a tensor's elements may be off where PyTorch and the tool round otherwise."""
+"""Computes the error of a tensor's elements if PyTorch and shardinit round differently."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _FUNCTIONS = {
     "cos", "erfinv", "exp", "expm1", "log", "log1p", "pow", "rsqrt", "sin", "sqrt", "tanh",
 }  # fmt: skip
 _SUMS = {"linalg_vector_norm", "mean", "norm", "std", "sum", "var"}
-_OFF = 2  # A function's result may be off by so many ulps.
-_SAFE = 4  # The real numbers may be off by this factor more than those that are tried.
+_OFF = 2  # The maximum error of a function's result in ulps.
+_SAFE = 4  # The real numbers' error may exceed the sampled numbers' error by this factor.
 
 
 def spread_of(path: str, values: Mapping[str, Value]) -> Ulps:
-    """The ulps by which a tensor's elements may be off, for all or for each.
+    """Returns the possible error of a tensor's elements in ulps, for all or for each.
 
-    They are those by which elements move when what they are made of is off: functions by two ulps,
-    sums and orthogonal matrices by what PyTorch's may be.
+    This is the change of the elements if their inputs are off: functions by two ulps, sums and
+    orthogonal matrices by the possible error of PyTorch's.
     """
     value = values[path]
     functions = np.array(_spread_of_functions(value))
@@ -39,7 +39,7 @@ def spread_of(path: str, values: Mapping[str, Value]) -> Ulps:
 
 
 def _off(draw: Draw) -> torch.Tensor:
-    """The same numbers, with orthogonal matrices as far off as they may be."""
+    """Returns the same numbers, with the largest possible error in orthogonal matrices."""
     made = _numbers(draw)
     if draw.kind != "orthogonal":
         return made
@@ -50,9 +50,9 @@ def _off(draw: Draw) -> torch.Tensor:
 
 
 def _spread_of_functions(value: Value) -> int:
-    """The ulps by which elements move when results of all functions move by two.
+    """Returns the ulps by which elements change if the results of all functions change by two.
 
-    An ulp is that of the element itself, or of the largest one. In `log(exp(x) - 1)` one ulp of the
+    An ulp is the element's own, or the largest element's. In `log(exp(x) - 1)`, one ulp of the
     inner function may become a hundred.
     """
     if not value.dtype.is_floating_point or math.prod(value.shape) > COMPUTED:
@@ -87,7 +87,7 @@ def _moved(sign: int, value: Value, made: torch.Tensor) -> torch.Tensor:
 
 
 def _numbers(draw: Draw) -> torch.Tensor:
-    """Numbers roughly of the draw's distribution, the same for the same draw."""
+    """Returns numbers roughly of the draw's distribution, the same for the same draw."""
     generator = torch.Generator().manual_seed(draw.order)
     p = draw.parameters
     made = torch.empty(draw.shape, dtype=torch.float64)

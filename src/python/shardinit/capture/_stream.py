@@ -1,8 +1,8 @@
 """Finds where in the stream of PyTorch's CPU generator each draw of a constructor begins.
 
-The generator gives 32-bit words. Sizes and types alone decide how many an operation takes, except
-for truncated normal numbers, which are drawn anew until none is out of bounds: words after such a
-draw are counted from its end.
+The generator returns 32-bit words. Only sizes and types determine how many words an operation
+takes. The exception is truncated normal numbers, which are drawn again until none is out of bounds.
+Words after such a draw are counted from its end.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-TORCH_CPU = "torch_cpu"  # The engine of this name has this stream.
+TORCH_CPU = "torch_cpu"  # The engine with this stream.
 
-GROUP = 16  # Normal numbers of a contiguous tensor are made in groups of so many.
-# Normal numbers of 24 and of 53 random bits are at most so many standard deviations from the mean.
+GROUP = 16  # The group size for normal numbers of a contiguous tensor.
+# Normal numbers of 24 and of 53 random bits are at most this many standard deviations from the
+# mean.
 _FARTHEST, _FARTHEST_OF_PAIRS = 5.78, 8.58
-_WIDE = 1 << 28  # Whole numbers of a larger range take 64 bits.
+_WIDE = 1 << 28  # Integers of a larger range take 64 bits.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +26,8 @@ class Words:
 
     Attributes:
         count: the number of words before it, from the stream's beginning or the end of `after`.
-        after: the order of a draw whose number of words only the seed decides; -1 means that the
-            stream's beginning is meant.
+        after: the order of a draw whose number of words depends on the seed; -1 is the stream's
+            beginning.
     """
 
     count: int
@@ -41,13 +42,12 @@ class Place:
     """The words of the stream that a draw takes.
 
     Attributes:
-        position: its first word.
-        spare: the first of four words whose second normal number is left over from the draw
-            before.
+        position: the draw's first word.
+        spare: the first of four words whose second normal number is left over from the draw before.
         end, left: the position and the spare words of the next draw.
         pairs: whether normal numbers are made two by two from four words, in f64.
-        strides: the strides of its elements, in the order in which they are drawn.
-        problem: why the place is not known; "" if it is.
+        strides: the strides of the draw's elements, in the order in which they are drawn.
+        problem: why the place is unknown; "" if it is known.
         again: whether the constructor has set the generator back, and drawn these words before.
     """
 
@@ -62,7 +62,7 @@ class Place:
 
 
 def strides_in_memory(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
-    """The strides of elements in the order of memory, in which a tensor is filled."""
+    """Returns the strides of elements in memory order, in which a tensor is filled."""
     result = [0] * len(shape)
     step = 1
     for d in sorted(range(len(shape)), key=lambda d: (stride[d], -d)):
@@ -72,7 +72,7 @@ def strides_in_memory(shape: Sequence[int], stride: Sequence[int]) -> tuple[int,
 
 
 def is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether elements with these strides are drawn in the order of their indices."""
+    """Returns whether elements with these strides are drawn in the order of their indices."""
     step = 1
     for n, stride in reversed(list(zip(shape, strides, strict=True))):
         if n > 1 and stride != step:
@@ -82,14 +82,14 @@ def is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def is_one_round(parameters: dict[str, float], pairs: bool) -> bool:
-    """Whether no number of `trunc_normal_` can be out of bounds, whatever the seed."""
+    """Returns whether no number of `trunc_normal_` can be out of bounds, whatever the seed."""
     mean, std, a, b = (parameters[name] for name in ("mean", "std", "a", "b"))
     farthest = (_FARTHEST_OF_PAIRS if pairs else _FARTHEST) * std
     return a <= mean - farthest and mean + farthest <= b
 
 
 def _kept(parameters: dict[str, float]) -> float:
-    """The part of a normal distribution between the bounds, as `trunc_normal_` computes it."""
+    """Returns the part of a normal distribution between the bounds, as in `trunc_normal_`."""
     mean, std, a, b = (parameters[name] for name in ("mean", "std", "a", "b"))
     if std == 0:
         return math.nan
@@ -98,7 +98,7 @@ def _kept(parameters: dict[str, float]) -> float:
 
 
 def _words(kind: str, parameters: dict[str, float], size: int, dtype: str) -> int | None:
-    """The number of words that a draw takes, if it is not normal; None if it is not known."""
+    """Returns the number of words that a draw takes, if it is not normal; None if unknown."""
     match kind:
         case "uniform":
             return size * (2 if dtype == "float64" else 1)
@@ -121,9 +121,9 @@ class Reached:
 
     Attributes:
         now, left: as `end` and `left` of a `Place`.
-        problem: why the number of words that were taken is not known; "" if it is.
-        seed: the seed that the constructor has given it; None for the spec's.
-        draws: how many draws were made since that seed.
+        problem: why the number of words taken so far is unknown; "" if it is known.
+        seed: the seed that the constructor has set; None for the spec's seed.
+        draws: the number of draws since that seed.
     """
 
     now: Words = Words(0)
@@ -138,17 +138,17 @@ class Stream:
 
     def __init__(self) -> None:
         self._at = Reached()
-        self._most: dict[int | None, int] = {}  # It counts for each seed the draws made with it.
+        self._most: dict[int | None, int] = {}  # Seed → the maximum number of draws made with it.
 
     def lose(self, problem: str) -> None:
-        """Notes that the generator's place is not known from here on."""
+        """Records that the generator's place is unknown from here on."""
         self._at.problem = self._at.problem or problem
 
     def reached(self) -> Reached:
         return dataclasses.replace(self._at)
 
     def go(self, to: Reached) -> None:
-        """Goes on from a place where it was before, or from elsewhere."""
+        """Continues from a place where it was before, or from elsewhere."""
         self._at = dataclasses.replace(to)
 
     def take(
@@ -162,7 +162,7 @@ class Stream:
         contiguous: bool,
         name: str,
     ) -> Place:
-        """Takes the place of the next draw; `name` is the operation's, for messages."""
+        """Takes the place of the next draw; `name` is the operation's name, for messages."""
         at = self._at
         most = self._most.get(at.seed, 0)
         again = at.draws < most
@@ -186,7 +186,7 @@ class Stream:
                     if pairs and (size % 2 or spare is not None):
                         self.lose(f"only the seed decides what {name} has left over before")
         elif kind in ("orthogonal", "sparse"):
-            # PyTorch draws a matrix of normal numbers, beside the tensor or in it.
+            # PyTorch draws a matrix of normal numbers, in the tensor or in separate memory.
             self._normal(size, dtype, size < GROUP or (kind == "sparse" and not contiguous))
             if kind == "sparse":
                 at.now = at.now.plus(shape[1] * max(shape[0] - 1, 0))
@@ -196,7 +196,7 @@ class Stream:
                 self.lose(f"how many words {name} took before is not known")
             else:
                 at.now = at.now.plus(words)
-        # The matrix of orthogonal_ is drawn beside the tensor, whatever the tensor's memory is.
+        # The matrix of orthogonal_ has separate memory, whatever the tensor's strides are.
         logical = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
         strides = strides_in_memory(shape, logical if kind == "orthogonal" else stride)
         return Place(before, spare, at.now, at.left, pairs, strides, problem, again)
@@ -212,7 +212,7 @@ class Stream:
         whole = size // GROUP * GROUP
         words = size
         if whole < size:
-            # PyTorch fills the whole tensor before it draws the last group anew.
+            # PyTorch fills the whole tensor before it draws the last group again.
             words = (size if dtype in ("float32", "float64") else whole) + GROUP
         double = 2 if dtype == "float64" else 1
         at.now = at.now.plus(double * words)

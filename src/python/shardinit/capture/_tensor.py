@@ -17,7 +17,7 @@ from ._expression import NoFormula, Origin
 from ._stream import TORCH_CPU, Place
 from ._walk import Use
 
-LONGEST = 4096  # An expression has at most so many bytes.
+LONGEST = 4096  # The maximum length of an expression in bytes.
 BEHIND = (
     "only the seed decides where in the stream its numbers are, behind a truncated distribution,"
     " and an expression needs the place itself"
@@ -26,14 +26,14 @@ BEHIND = (
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """An expression, written in a spec without quotes where that is possible."""
+    """An expression, which is written in a spec without quotes if possible."""
 
     text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Linear:
-    """The whole number `constant + Σ factor * variable`; the variables are those of repeats."""
+    """The integer `constant + Σ factor * variable`, over variables of repeats."""
 
     constant: int
     factors: tuple[tuple[str, int], ...] = ()
@@ -52,13 +52,13 @@ Initializer = str | dict[str, dict[str, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """The key that a tensor is drawn by, if not by its path: `key: {ENGINE: …}`.
+    """The key that draws a tensor, if it is not the tensor's path: `key: {ENGINE: …}`.
 
     Attributes:
         engine: the word before the colon.
-        steps: the steps that make it, in order, each with a number, or with a tuple of names and
-            numbers that Flax folds in.
-        words: the key itself, which other steps may make, too.
+        steps: the steps of its derivation, in order, each with a number, or with a tuple of names
+            and numbers that Flax folds in.
+        words: the key itself, which other steps may also make.
     """
 
     engine: str
@@ -71,15 +71,15 @@ class Tensor:
     """A tensor of a spec.
 
     Attributes:
-        uses: the draws of the constructor that give its values.
+        uses: the constructor's draws of its values.
         key: the path of the first tensor with the same draws.
         place: its place in PyTorch's stream, if the engine torch_cpu draws it; else None.
-        asked: the expression that asks for the same numbers as torch_cpu's draw, if there is one.
-        given: the key that it is drawn by; None for that of the path `key`.
-        fans: `out_in` or `in_out`, if its initializer looks at fans.
-        axes: `in_axis` and the like, if `fans` cannot say them.
+        asked: the expression that requests the same numbers as torch_cpu's draw, if there is one.
+        given: the key that draws it; None for the key of the path `key`.
+        fans: `out_in` or `in_out`, if its initializer uses fans.
+        axes: `in_axis` and similar keys, if `fans` is not sufficient.
         table: the content of its file, if `init` names one.
-        of: the path of the tensor whose norms it has; "" if it has values of its own.
+        of: the path of the tensor whose norms it holds; "" if it has its own values.
         is_buffer: whether it is a buffer, which is not trained.
         origin: the operation that made it, and the user's line.
     """
@@ -102,7 +102,7 @@ class Tensor:
 
 
 def share(tensors: list[Tensor], engine: str) -> dict[str, str]:
-    """Gives one key to tensors of the same random numbers."""
+    """Gives tensors with the same random numbers one key."""
     if engine == TORCH_CPU:
         return _tie_equal(tensors)
     problems: dict[str, str] = {}
@@ -129,7 +129,7 @@ def share(tensors: list[Tensor], engine: str) -> dict[str, str]:
 
 
 def _tie_equal(tensors: list[Tensor]) -> dict[str, str]:
-    """Has torch_cpu draw for one of equal tensors; others ask for its numbers in expressions."""
+    """Lets torch_cpu draw one of equal tensors; others request its numbers in expressions."""
     problems: dict[str, str] = {}
     first: dict[Any, Tensor] = {}
     drawn: set[int] = set()
@@ -151,7 +151,7 @@ def _tie_equal(tensors: list[Tensor]) -> dict[str, str]:
 
 
 def root(value: float) -> Number:
-    """The expression 1 / sqrt(n), if it is exactly this number."""
+    """Returns the expression 1 / sqrt(n), if it is exactly this number."""
     if 0 < value < 1:
         n = round(1 / value**2)
         if n < 1 << 40 and 1 / math.sqrt(n) == value and len(repr(value)) > 10:
@@ -160,28 +160,28 @@ def root(value: float) -> Number:
 
 
 def of_numbers(path: str, shape: tuple[int, ...], dtype: str, init: Initializer | bytes) -> Tensor:
-    """A tensor without random numbers: of an initializer, or of its bytes, which are in a file."""
+    """Returns a tensor that is not random, from an initializer or from bytes for a file."""
     if not isinstance(init, bytes):
         return Tensor(path, shape, dtype, init, [], path)
-    file = Text(f"tables/{hashlib.sha256(init).hexdigest()}.bin")  # Its content names it.
+    file = Text(f"tables/{hashlib.sha256(init).hexdigest()}.bin")  # It is named by its content.
     return Tensor(path, shape, dtype, {"file": {"": file}}, [], path, table=init)
 
 
 def file_of(tensor: Tensor) -> str:
-    """The path of a tensor's file."""
+    """Returns the path of a tensor's file."""
     assert isinstance(tensor.init, dict)
     return str(tensor.init["file"][""].text)
 
 
 def constant(value: float | int) -> Initializer:
-    """The initializer that makes all elements this number."""
+    """Returns the initializer that sets all elements to this number."""
     if value == 0 and math.copysign(1, value) > 0:
         return "zeros"
     return "ones" if value == 1 else {"constant": {"value": value}}
 
 
 def expression(text: str, origin: Origin, **numbers: Linear) -> Initializer:
-    """The initializer that is this expression, if not too long, with numbers for its names."""
+    """Returns this expression as an initializer, unless too long; numbers replace its names."""
     if len(text) > LONGEST:
         why = f"its expression has {len(text)} characters, {LONGEST} is the limit"
         raise NoFormula(why, origin)
@@ -189,7 +189,7 @@ def expression(text: str, origin: Origin, **numbers: Linear) -> Initializer:
 
 
 def table(real: np.ndarray[Any, Any], short: Callable[[Any], float | int]) -> str | None:
-    """An expression that gives each number, made `short`, by its place; None for too many."""
+    """Returns an expression that gives each number, made `short`, by place; None if too many."""
     places, kept = varying(real)
     if len(places) > 512:
         return None
@@ -202,12 +202,12 @@ def table(real: np.ndarray[Any, Any], short: Callable[[Any], float | int]) -> st
 
 
 def plain(value: float) -> str:
-    """A number as expressions write it: an exponent has no leading zero."""
+    """Returns a number as expressions write it: exponents have no leading zero."""
     return re.sub(r"e([+-])0*(\d)", lambda m: f"e{m[1].replace('+', '')}{m[2]}", repr(value))
 
 
 def varying(*arrays: np.ndarray[Any, Any]) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
-    """The dimensions along which an array changes, and all places that are 0 in the others."""
+    """Returns all places that are 0 in dimensions that do not vary, and the dimensions that do."""
     shape = arrays[0].shape
     kept = tuple(
         d
@@ -215,23 +215,23 @@ def varying(*arrays: np.ndarray[Any, Any]) -> tuple[list[tuple[int, ...]], tuple
         if n > 1 and any(bool((x != np.take(x, [0], axis=d)).any()) for x in arrays)
     )
     if math.prod(shape[d] for d in kept) > LONGEST:
-        return [(0,) * len(shape)] * LONGEST, kept  # So many are too many for every caller.
+        return [(0,) * len(shape)] * LONGEST, kept  # Too many for every caller.
     return list(np.ndindex(*(n if d in kept else 1 for d, n in enumerate(shape)))), kept
 
 
 def at(place: tuple[int, ...], kept: Sequence[int]) -> str:
-    """The condition that an element has the place's indices in these dimensions."""
+    """Returns the condition that an element has the place's indices in these dimensions."""
     return " * ".join(f"(i{d} == {place[d]})" for d in kept)
 
 
 def gives(text: str, shape: Sequence[int], dtype: str, bits: bytes) -> bool:
-    """Whether the elements of an expression have these bits."""
+    """Returns whether the elements of an expression have these bits."""
     made = make(text, shape, dtype)
     return made is not None and made.tobytes() == bits
 
 
 def make(text: str, shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any] | None:
-    """Has the tool make the elements of an expression; None if it refuses it."""
+    """Generates the elements of an expression with shardinit; None if shardinit rejects it."""
     spec = (
         f"shardinit: 1\nname: attempt\ndtype: {dtype}\nmodules:\n"
         f'  x: {{shape: [{", ".join(map(str, shape))}], init: {{expr: "{text}"}}}}\n'

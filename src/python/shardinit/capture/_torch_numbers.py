@@ -1,4 +1,4 @@
-"""Says the numbers of PyTorch's CPU generator by the functions that expressions have for them."""
+"""Expresses the numbers of PyTorch's CPU generator by functions of expressions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from ._stream import Words, is_one_round
 if TYPE_CHECKING:
     from ._values import Draw
 
-# A text that begins so stands for an element of a matrix that is drawn whole, without a function.
+# A text that begins like this is an element of a matrix that is only drawn whole, without a
+# function.
 MATRIX = "#"
 _NO_SUCH = "no expression draws such values"
-_LARGEST = 1 << 53  # An f64 holds all whole numbers up to this one.
+_LARGEST = 1 << 53  # An f64 holds all integers up to this one.
 
 
 def rounded(term: Term, dtype: torch.dtype) -> Term:
-    """An element of this type, computed in f32; other types than these are left as they are."""
+    """Returns an element of this type, computed in f32; other types are unchanged."""
     name = rounding_of(dtype)
     if not name or term.dtype == name:
         return term
@@ -34,10 +35,10 @@ def rounded(term: Term, dtype: torch.dtype) -> Term:
 
 
 def torch_term(draw: Draw, index: Term, mark: Callable[[Words], Term]) -> Term:
-    """An element of a draw, if the engine torch_cpu has such numbers.
+    """Returns an element of a draw, if the engine torch_cpu has such numbers.
 
-    `index` is its number in the order in which they are drawn, and `mark` returns the text that
-    stands for a place of the stream.
+    `index` is the element's number in drawing order. `mark` returns the placeholder of a place in
+    the stream.
     """
     place, size = draw.place, number(math.prod(draw.shape))
     if place.problem:
@@ -95,7 +96,7 @@ def torch_term(draw: Draw, index: Term, mark: Callable[[Words], Term]) -> Term:
 def summed(
     draw: Draw, length: int, stride: int, row: Term, power: int, mark: Callable[[Words], Term]
 ) -> Term:
-    """The sum of a power of `length` numbers of a draw, which are `stride` apart."""
+    """Returns the sum of a power of `length` numbers of a draw, which are `stride` apart."""
     if draw.dtype != torch.float32:
         raise NoFormula("sums of random numbers other than those of f32", draw.origin)
     return _of_rows(draw, "sums", [number(length), number(stride), row, number(power)], mark)
@@ -104,7 +105,7 @@ def summed(
 def _of_rows(
     draw: Draw, what: str, arguments: list[Term], mark: Callable[[Words], Term]
 ) -> Term:
-    """A call of a function over rows of normal or uniform numbers."""
+    """Returns a call of a function over rows of normal or uniform numbers."""
     place, size = draw.place, math.prod(draw.shape)
     if place.problem or (place.pairs and size >= 16):
         raise NoFormula(place.problem or "numbers in the order of memory", draw.origin)
@@ -119,7 +120,7 @@ def _of_rows(
 
 
 def _whole_number(draw: Draw, at: Term, index: Term) -> Term:
-    """A whole number within bounds, or with the number of bits that PyTorch gives the type."""
+    """Returns an integer within bounds, or with as many bits as PyTorch gives the type."""
     if draw.kind == "integers":
         low, high = draw.parameters["low"], draw.parameters["high"]
         if high - low > _LARGEST or abs(low) > _LARGEST:
@@ -136,7 +137,7 @@ def _whole_number(draw: Draw, at: Term, index: Term) -> Term:
 
 
 def _transformed(draw: Draw, unit: Term, p: dict[str, Term]) -> Term:
-    """A number of a distribution for which PyTorch transforms an f64 from 0 to 1."""
+    """Returns a number of a distribution for which PyTorch transforms an f64 from 0 to 1."""
     match draw.kind:
         case "bernoulli":
             return binary("<", unit, p["p"])

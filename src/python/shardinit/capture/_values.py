@@ -14,11 +14,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ._expression import Origin
 from ._stream import Place
 
-COMPUTED = 1 << 27  # At most so many elements of a tensor are computed.
+COMPUTED = 1 << 27  # The maximum number of elements of a tensor to compute.
 
 
 class Blocked(Exception):
-    """The constructor needs a number that only the seed decides, or cannot be followed."""
+    """The constructor needs a number that depends on the seed, or cannot be followed."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -26,8 +26,8 @@ class Value:
     """A tensor's elements, in row-major order of `shape`.
 
     Attributes:
-        random: whether they depend on random numbers.
-        depth: the number of operations in one another that made them.
+        random: whether the elements depend on random numbers.
+        depth: the depth of the nested operations that made the elements.
     """
 
     shape: tuple[int, ...]
@@ -53,7 +53,7 @@ class Literal(Value):
 
 @dataclasses.dataclass(eq=False)
 class Empty(Value):
-    """Memory that nothing was written to."""
+    """Memory that was never written."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -63,9 +63,9 @@ class Draw(Value):
     Attributes:
         kind: `normal`, `uniform`, `trunc_normal`, ….
         parameters: numbers by name.
-        order: the number of draws before it, unused ones included.
+        order: the number of draws before it, including unused ones.
         place: its words in the stream of PyTorch's generator.
-        problem: why no engine has its values; "" if one has.
+        problem: why no engine has its values; "" if one does.
         recipe: the function of torch.nn.init that drew it; "" for none.
     """
 
@@ -82,13 +82,13 @@ class Draw(Value):
 
 @dataclasses.dataclass(eq=False)
 class Apply(Value):
-    """A result of an operation of PyTorch.
+    """A result of a PyTorch operation.
 
     Attributes:
         function: an `OpOverload`.
         args, kwargs: its arguments, with Values in place of tensors.
         result: the number of an output, or the name of an argument that is written to.
-        default: PyTorch's default element type when it ran, which decides the types of results.
+        default: PyTorch's default element type when it ran, which affects the types of results.
     """
 
     function: Any
@@ -99,7 +99,7 @@ class Apply(Value):
 
     @property
     def name(self) -> str:
-        """The operation's name, without the mark of those that write to their argument."""
+        """The operation's name, without the suffix of operations that write to their argument."""
         return str(self.function._schema.name).removeprefix("aten::").removesuffix("_")
 
     def parts(self) -> Iterator[Value]:
@@ -108,14 +108,14 @@ class Apply(Value):
 
 @dataclasses.dataclass(eq=False)
 class Geometry:
-    """The shape, strides and offset by which a tensor lies in a storage."""
+    """The shape, strides and offset of a tensor in a storage."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
 
     def is_apart(self, other: Geometry) -> bool:
-        """Whether all elements come before or after all those of another one of the storage."""
+        """Returns whether all elements come before or after all elements of `other`."""
         return self.offset > other._last() or self._last() < other.offset
 
     def _last(self) -> int:
@@ -123,7 +123,7 @@ class Geometry:
         return self.offset + sum((n - 1) * step for n, step in steps)
 
     def __eq__(self, other: object) -> bool:
-        """Compares elements and their order: strides of dimensions of size 1 mean nothing."""
+        """Compares elements and their order; strides of dimensions of size 1 do not matter."""
         return (
             isinstance(other, Geometry)
             and self.size == other.size
@@ -140,7 +140,7 @@ class Gather(Value):
     """A part of a storage, or its elements in another order.
 
     Attributes:
-        base: the storage's elements, laid out as `layout` says.
+        base: the storage's elements, in the geometry `layout`.
     """
 
     base: Value
@@ -166,7 +166,7 @@ class Scatter(Value):
 
 
 def values_in(arguments: Any) -> Iterator[Value]:
-    """The Values in nested lists, tuples and dicts."""
+    """Yields the Values in nested lists, tuples and dicts."""
     if isinstance(arguments, Value):
         yield arguments
     elif isinstance(arguments, (list, tuple)):
@@ -177,14 +177,14 @@ def values_in(arguments: Any) -> Iterator[Value]:
 
 
 def first_draw(value: Value) -> Draw:
-    """A draw that a random value depends on."""
+    """Returns a draw on which a random value depends."""
     while not isinstance(value, Draw):
         value = next(part for part in value.parts() if part.random)
     return value
 
 
 def random_parts(value: Value) -> Iterator[Value]:
-    """The random values that a value is made of, each once, and itself."""
+    """Yields a random value and all random values of which it is made, each once."""
     seen: set[int] = set()
     stack = [value]
     while stack:
@@ -208,7 +208,7 @@ def replace(arguments: Any, function: Callable[[Any], Any], of: type) -> Any:
 
 
 def contiguous(size: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a row-major tensor."""
+    """Returns the strides of a row-major tensor."""
     return tuple(math.prod(max(n, 1) for n in size[d + 1 :]) for d in range(len(size)))
 
 
@@ -217,10 +217,10 @@ def evaluate(
     draw: Callable[[Draw], torch.Tensor] | None = None,
     then: Callable[[Value, torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """Has PyTorch itself compute the elements, with NaN for memory that nothing was written to.
+    """Computes the elements with PyTorch itself, with NaN for memory that was never written.
 
-    `draw` returns numbers to take in place of a draw's random ones, which are a ValueError without
-    it; `then` is applied to the elements of each part.
+    `draw` returns numbers to use in place of a draw's random ones; without it, they raise
+    ValueError. `then` is applied to the elements of each part.
     """
     done: dict[int, torch.Tensor] = {}
     stack = [value]
@@ -264,7 +264,7 @@ def _compute(value: Value, done: dict[int, torch.Tensor]) -> torch.Tensor:
             written: torch.Tensor = (
                 kwargs[value.result] if value.result in kwargs else args[names.index(value.result)]
             )
-            copy = written.clone()  # Other values may still use the elements as they were.
+            copy = written.clone()  # Other values may still use the original elements.
             given = args, kwargs
             args, kwargs = replace(given, lambda t: copy if t is written else t, torch.Tensor)
             value.function(*args, **kwargs)
@@ -280,7 +280,7 @@ def _compute(value: Value, done: dict[int, torch.Tensor]) -> torch.Tensor:
         view.copy_(done[id(value.values)])
         return storage
     if isinstance(value, Empty):
-        # If all of it is overwritten, this does not show; where it is not, a NaN does.
+        # This does not matter for overwritten elements; for others, a NaN shows.
         filler = math.nan if value.dtype.is_floating_point or value.dtype.is_complex else 0
         return torch.full(value.shape, filler, dtype=value.dtype)
     raise ValueError(f"{value.origin} is random")

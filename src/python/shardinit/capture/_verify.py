@@ -1,4 +1,4 @@
-"""Compares a captured spec with the model itself, of whichever framework."""
+"""Compares a captured spec with the model itself, in any framework."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Verified:
         return all(tensor.result != "different" for tensor in self.tensors)
 
     def table(self) -> str:
-        """Returns a text for people, in which layers that are alike stand once."""
+        """Returns a text for people, in which layers that are alike appear once."""
         lines = [*_groups([t for t in self.tensors if t.result != "different"])]
         different = [t for t in self.tensors if t.result == "different"]
         lines += [(t.path, "1", f"different: {t.note}") for t in different]
@@ -74,7 +74,7 @@ class Verified:
         return f"{len(self.tensors):,} tensors: {', '.join(parts)}"
 
 
-_NUMBER = re.compile(r"(?<![^._])\d+(?![^.])")  # It matches in `layers.0` and `layers_0`.
+_NUMBER = re.compile(r"(?<![^._])\d+(?![^.])")  # Matches in `layers.0` and `layers_0`.
 
 
 def _groups(tensors: Iterable[Compared]) -> list[tuple[str, str, str]]:
@@ -90,7 +90,7 @@ def _groups(tensors: Iterable[Compared]) -> list[tuple[str, str, str]]:
 
 
 def _span(name: str, some: Sequence[Compared]) -> str:
-    """The name with its numbers, such as `layers.{0…3}.weight` for `layers.*.weight`."""
+    """Returns the name with its numbers, such as `layers.{0…3}.weight` for `layers.*.weight`."""
     numbers = zip(*(map(int, _NUMBER.findall(t.path)) for t in some), strict=True)
     for column in numbers:
         low, high = min(column), max(column)
@@ -98,7 +98,7 @@ def _span(name: str, some: Sequence[Compared]) -> str:
     return name
 
 
-# Models of more bytes are not made for a sample.
+# Larger models, in bytes, are not constructed for a sample.
 LARGEST_SAMPLED = 1 << 30
 _WHOLE, _PART = 1 << 16, 1 << 14  # Elements of a small tensor; of each part of a larger one.
 
@@ -132,7 +132,7 @@ def _verified(captured: Captured, tensors: str) -> Verified:
 
 
 def _worst(captured: Captured, *compared: Sequence[Compared]) -> tuple[Compared, ...]:
-    """For each tensor the comparison with the worst result."""
+    """Returns, for each tensor, the comparison with the worst result."""
     found: dict[str, Compared] = {}
     for tensor in itertools.chain(*compared):
         before = found.setdefault(tensor.path, tensor)
@@ -143,7 +143,7 @@ def _worst(captured: Captured, *compared: Sequence[Compared]) -> tuple[Compared,
 
 
 def engine_of(captured: Captured) -> str:
-    """The spec's engine, if it has the numbers of a framework; "" for others."""
+    """Returns the spec's engine, if it reproduces a framework's numbers; "" for others."""
     found = re.search(r"^engine: (torch_cpu|jax_threefry)", captured.text, re.MULTILINE)
     return found[1] if found else ""
 
@@ -171,10 +171,10 @@ def compare(captured: Captured, real: Mapping[str, Real], folder: str) -> Verifi
 
 
 def _sample(captured: Captured, seed: int) -> list[Compared]:
-    """Compares the first, the middle and the last of tensors that are alike, large ones in parts.
+    """Compares the first, middle and last of tensors that are alike, large ones in parts.
 
-    Where random numbers do not follow the spec's seed, constants alone are compared with another
-    seed than the capture's own.
+    If random numbers do not follow the spec's seed, only constants are compared with a seed other
+    than the capture's own.
     """
     assert captured._real is not None
     real = captured._real(seed)
@@ -213,7 +213,7 @@ Box = tuple[slice, ...]
 
 
 def _parts(shape: tuple[int, ...]) -> list[Box]:
-    """The whole of a tensor, if it is small, or its beginning, its middle and its end."""
+    """Returns the whole of a tensor if it is small, else its beginning, middle and end."""
     if math.prod(shape) <= _WHOLE:
         return [tuple(slice(0, n) for n in shape)]
     left = _PART
@@ -236,7 +236,7 @@ def _compared(
     allowed: Mapping[str, Callable[[], Ulps]],
     box: Any,
 ) -> Compared:
-    """Compares a tensor, or the box of it that is made."""
+    """Compares a tensor, or the box of it in `made`."""
     shape, dtype = captured.tensors[path]
     exact = bool(engine_of(captured)) or path not in captured.drawn
     found = compare_bits(Compared(path, dtype, shape, "different"), real, made, exact, box)
@@ -248,7 +248,7 @@ def _compared(
 def _allowed(
     captured: Captured, planned: Sequence[Mapping[str, Any]]
 ) -> dict[str, Callable[[], Ulps]]:
-    """The ulps by which a tensor that the plan calls inexact may differ."""
+    """Returns the ulps by which tensors that the plan calls inexact may differ."""
     if engine_of(captured) == "jax_threefry":
         return dict.fromkeys(captured.drawn, lambda: np.array(ULPS))
     if engine_of(captured) != "torch_cpu":

@@ -1,4 +1,4 @@
-"""The walk from a tensor of any framework back to its draws, which makes an expression."""
+"""Walks from a tensor of any framework back to its draws, and builds an expression."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ._expression import (
     where,
 )
 
-Ranges = dict[int, Range]  # They are, for each variable of an expression, the indices asked for.
-Indices = tuple[Index, ...]  # They give a value's element for each element of the tensor.
-Part = Callable[[Indices, Ranges], Term]  # It returns an element at an index, for some ranges.
-PartOf = Callable[[int, Indices, Ranges], Term]  # It does so for one of several values.
+Ranges = dict[int, Range]  # For each variable of an expression, the requested indices.
+Indices = tuple[Index, ...]  # A value's element for each element of the tensor.
+Part = Callable[[Indices, Ranges], Term]  # Returns an element at an index, for some ranges.
+PartOf = Callable[[int, Indices, Ranges], Term]  # The same for one of several values.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,17 +43,17 @@ class Use:
     branch: tuple[tuple[int, int], ...]
 
     def excludes(self, other: Use) -> bool:
-        """Whether no element uses both."""
+        """Returns whether no element uses both."""
         sides = dict(self.branch)
         return any(sides.get(choice, side) != side for choice, side in other.branch)
 
     def bounds(self) -> list[Range]:
-        """The box in which the draw's used elements lie."""
+        """Returns the box that contains the draw's used elements."""
         ranges = dict(enumerate(self.ranges))
         return [i.bounds(ranges) for i in self.index]
 
     def continues(self, other: Use) -> bool:
-        """Whether each element of the tensor uses the same one of the draw in either use."""
+        """Returns whether each tensor element uses the same element of the draw in both uses."""
         ranges = {
             d: (max(a[0], b[0]), min(a[1], b[1]))
             for d, (a, b) in enumerate(zip(self.ranges, other.ranges, strict=True))
@@ -63,19 +63,19 @@ class Use:
         )
 
     def apart(self, other: Use) -> bool:
-        """Whether both use different elements of the draw."""
+        """Returns whether both use different elements of the draw."""
         return any(
             a[1] < b[0] or b[1] < a[0] for a, b in zip(self.bounds(), other.bounds(), strict=True)
         )
 
     def once(self) -> bool:
-        """Whether each element of the tensor uses another one of the draw."""
+        """Returns whether each element of the tensor uses another element of the draw."""
         used = {d for i in self.index for d, _ in i.factors}
         return all(low == high or d in used for d, (low, high) in enumerate(self.ranges))
 
 
 def check_uses(uses: Sequence[Use]) -> None:
-    """Raises NoFormula if a number is used twice, which a spec would draw anew at each place."""
+    """Raises NoFormula if a number is used twice, since a spec would draw it again each time."""
     for n, use in enumerate(uses):
         if not use.once():
             raise NoFormula("one random number is in several elements", use.draw.origin)
@@ -86,11 +86,11 @@ def check_uses(uses: Sequence[Use]) -> None:
                 raise NoFormula("one random number is used twice", use.draw.origin)
 
 
-_STEPS = 1 << 14  # An expression of more operations would be too long as text, too.
+_STEPS = 1 << 14  # Longer expressions would be too long as text, too.
 
 
 class Walk:
-    """Goes from a tensor back to its draws, and makes an expression on the way.
+    """Goes from a tensor back to its draws, and builds an expression on the way.
 
     Attributes:
         uses: the draws in the expression.
@@ -103,23 +103,23 @@ class Walk:
         self._choices = 0
 
     def use(self, draw: Any, index: Indices, ranges: Mapping[int, Range]) -> None:
-        """Notes that an element of a draw is asked for here."""
+        """Records that an element of a draw is requested here."""
         box = tuple(ranges[d] for d in sorted(ranges))
         self.uses.append(Use(draw, index, box, self._branch))
 
     def of(self, value: Any, index: Indices, ranges: Ranges) -> Term:
-        """One element of a value."""
+        """Returns one element of a value."""
         raise NotImplementedError
 
     def step(self, value: Any) -> None:
-        """Counts an operation; NoFormula if there are too many."""
+        """Counts an operation; raises NoFormula if there are too many."""
         self._steps += 1
         if self._steps > _STEPS:
             raise NoFormula(f"its expression has more than {_STEPS} operations", value.origin)
 
     @contextlib.contextmanager
     def side(self, choice: int, side: int) -> Iterator[None]:
-        """A block around the requests on one side of a choice."""
+        """Marks the requests in this block as one side of a choice."""
         before = self._branch
         self._branch = (*before, (choice, side))
         yield
@@ -132,9 +132,9 @@ class Walk:
     def joined(
         self, sizes: Sequence[int], dimension: int, index: Indices, ranges: Ranges, part: PartOf
     ) -> Term:
-        """An element of tensors of these sizes, one after another along a dimension.
+        """Returns an element of tensors of these sizes, one after another along a dimension.
 
-        `part` returns an element of the n-th one, at its own index, for these ranges.
+        `part` returns an element of the n-th tensor, at the tensor's own index, for these ranges.
         """
         at = index[dimension]
         start = 0
@@ -159,16 +159,16 @@ class Walk:
 
 
 def is_variable(at: Index) -> bool:
-    """Whether an index is one of the expression's variables, perhaps with a number added."""
+    """Returns whether an index is one of the expression's variables, perhaps plus a number."""
     return type(at) is Index and len(at.factors) == 1 and at.factors[0][1] == 1
 
 
 def _narrowed(
     at: Index, first: int, last: int, ranges: Ranges, what: str, origin: Origin | None = None
 ) -> tuple[int, Range]:
-    """The variable of an index, and its range where the index is from `first` to `last`.
+    """Returns the variable of an index, and its range in which the index is from `first` to `last`.
 
-    An index that is more than a variable is a NoFormula, in whose message it is called `what`.
+    Raises NoFormula for an index that is more than a variable; its message calls the index `what`.
     """
     if not is_variable(at):
         raise NoFormula(what, origin)
@@ -178,13 +178,13 @@ def _narrowed(
 
 @dataclasses.dataclass
 class At:
-    """A place at which the result of an operation is asked for.
+    """A place at which the result of an operation is requested.
 
     Attributes:
-        formula: the formula that asks.
+        formula: the formula that requests it.
         value: the result.
         index: the index of the element.
-        ranges: the indices of the tensor for which it is asked.
+        ranges: the indices of the tensor for which it is requested.
     """
 
     formula: Walk
@@ -193,12 +193,12 @@ class At:
     ranges: Ranges
 
     def at(self, value: Any, index: Sequence[Index], ranges: Ranges | None = None) -> Term:
-        """An element of another value."""
+        """Returns an element of another value."""
         fixed = tuple(Index(0) if n == 1 else i for n, i in zip(value.shape, index, strict=True))
         return self.formula.of(value, fixed, ranges or self.ranges)
 
     def built(self, operations: Mapping[str, Callable[[Any], Term]], name: str) -> Term:
-        """The element itself, by the operation of this name; NoFormula if there is none."""
+        """Returns the element, by the operation `name`; raises NoFormula if it is unknown."""
         build = operations.get(name)
         if build is None:
             raise NoFormula("no expression has this operation", self.value.origin)
@@ -208,7 +208,7 @@ class At:
             raise error if error.origin else NoFormula(str(error), self.value.origin) from None
 
     def joined(self, values: Sequence[Any], dimension: int) -> Term:
-        """An element of values, one after another along a dimension."""
+        """Returns an element of values, one after another along a dimension."""
         return self.formula.joined(
             [value.shape[dimension] for value in values],
             dimension,
@@ -218,7 +218,7 @@ class At:
         )
 
     def padded(self, value: Any, before: Sequence[int], filler: Term) -> Term:
-        """An element of a value with so many others `before` it along each dimension."""
+        """Returns an element of a value after `before` other elements along each dimension."""
         moved, conditions, within = list(self.index), [], dict(self.ranges)
         for dimension in reversed(range(len(moved))):
             at = moved[dimension].plus(Index(before[dimension]), -1)
@@ -241,13 +241,13 @@ class At:
         base: Callable[[Ranges], Term],
         values: Part,
     ) -> Term:
-        """An element of a tensor of which a box was overwritten with values.
+        """Returns an element of a tensor of which a box was overwritten with values.
 
         Args:
-            boxes: for each dimension of the tensor the box's start, step and count, and the
-                dimension of the values that lies along it, if there is one.
-            rank: how many dimensions the values have.
-            base: returns the element that was there before, for some ranges.
+            boxes: for each dimension of the tensor, the box's start, step and count, and the
+                dimension of the values along it, if there is one.
+            rank: the number of dimensions of the values.
+            base: returns the previous element, for some ranges.
             values: returns an element of the values, at its own index.
         """
         inside, conditions, origin = dict(self.ranges), [], self.value.origin
@@ -296,7 +296,7 @@ class At:
             return where(both(conditions), term, base(left))
 
     def turned(self, value: Any, dimensions: Sequence[int]) -> Term:
-        """An element of a value whose order is reversed along some dimensions."""
+        """Returns an element of a value whose order is reversed along some dimensions."""
         index = list(self.index)
         for d in dimensions:
             index[d] = Index(value.shape[d] - 1).plus(index[d], -1)
@@ -305,7 +305,7 @@ class At:
     def chosen(
         self, condition: Callable[[], Term], yes: Callable[[], Term], no: Callable[[], Term]
     ) -> Term:
-        """An element of one of two values."""
+        """Returns an element of one of two values."""
         choice = self.formula.choice()
         with self.formula.side(choice, 1):
             first = yes()

@@ -30,7 +30,7 @@ def spec_text(
     config: Mapping[str, Any] | None,
     layouts: Sequence[str] = (),
 ) -> str:
-    """The text of a spec of a tree, in which equal initializers have names.
+    """Returns the text of a spec of a tree, in which equal initializers have names.
 
     `layouts` are its last lines.
     """
@@ -61,7 +61,7 @@ def spec_text(
 
 
 def _names(tensors: Sequence[Leaf]) -> dict[str, tuple[str, int]]:
-    """Initializers with numbers that several tensors have: text → (name, number of uses)."""
+    """Returns initializers with numbers that several tensors share: text → (name, uses)."""
     counts: collections.Counter[str] = collections.Counter()
     inits: dict[str, Initializer] = {}
     for leaf in tensors:
@@ -109,7 +109,7 @@ def _module(module: Module, indent: str, dtype: str, names: Mapping[str, Any]) -
 
 
 def _joined(module: Module) -> Iterator[tuple[str, Leaf | Module]]:
-    """Yields members; those of an unrepeated module of tensors alone come under its name."""
+    """Yields members; members of an unrepeated module of tensors only get its name in front."""
     for name, member in module.members.items():
         if isinstance(member, Module) and not member.count:
             inner = list(_joined(member))
@@ -145,7 +145,7 @@ def _leaf(leaf: Leaf, dtype: str, names: Mapping[str, Any]) -> str:
 
 
 def _steps(key: Key) -> str:
-    """The text of a key's steps: a mapping, or a list of mappings if a step comes twice."""
+    """Returns the text of a key's steps: a mapping, or a list of mappings if a step is repeated."""
     texts: list[dict[str, str]] = [{}]
     for name, numbers in key.steps:
         if name in texts[-1]:
@@ -156,23 +156,23 @@ def _steps(key: Key) -> str:
     return maps[0] if len(maps) == 1 else f"[{', '.join(maps)}]"
 
 
-# Some readers of YAML do not take these words for texts.
+# Some YAML readers do not treat these words as text.
 _NO_TEXT = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
 def _statics(items: Sequence[Any]) -> str:
-    """The text of a list of names and numbers, which stay such when they are read."""
+    """Returns the text of a list of names and numbers, which keep their types when read."""
     texts = [_quoted(item) if isinstance(item, str) else _scalar(item) for item in items]
     return f"[{', '.join(texts)}]"
 
 
 def _quoted(text: str) -> str:
-    """A text, in quotes where YAML would take it for something else."""
+    """Returns a text, in quotes if YAML would treat it as something else."""
     return json.dumps(text) if text.lower() in _NO_TEXT else _word(text)
 
 
 def _path(text: str) -> str:
-    """A path, in quotes where YAML would take it for a number or another value."""
+    """Returns a path, in quotes if YAML would treat it as a number or another value."""
     other = re.fullmatch(r"[-+.\d_]+(e[-+]?\d+)?|0[xo]\w+|[-+]?\.(inf|nan)", text, re.I)
     is_word = text.lower() in _NO_TEXT or not re.fullmatch(r"[\w.-]+", text)
     return json.dumps(text) if other or is_word else text
