@@ -34,7 +34,7 @@ constexpr char kCompiler[] = __VERSION__;  // includes the compiler's name
 constexpr char kCompiler[] = "GCC " __VERSION__;
 #endif
 
-std::string* printed = nullptr;  // takes what is printed, unless it is null
+std::string* printed = nullptr;  // if not null, receives the printed text
 
 double SecondsOf(const timeval& time) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
@@ -70,7 +70,7 @@ void PrintVersion(bool json) {
   Print(out.Finish());
 }
 
-// Says what the process has cost so far.
+// Reports the cost of the process so far.
 void TalkOfCost(const Stopwatch& time) {
   struct rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
@@ -79,7 +79,7 @@ void TalkOfCost(const Stopwatch& time) {
                    InBytes(int64_t{usage.ru_maxrss} * 1024), kernels::ActiveTarget()));
 }
 
-// Takes what is printed, as long as it is there.
+// Captures the printed text during its lifetime.
 class Printed {
  public:
   Printed() { printed = &text_; }
@@ -92,7 +92,7 @@ class Printed {
 
 constexpr std::string_view kColourModes[] = {"auto", "always", "never"};
 
-// Obeys --color before anything is parsed: mistakes of the command line are coloured, too.
+// Applies --color before parsing, so that command-line errors are coloured too.
 void ChooseColoursBy(const std::vector<std::string>& words) {
   ColourMode mode = ColourMode::kAuto;
   for (size_t i = 0; i < words.size() && words[i] != "--"; ++i) {
@@ -105,8 +105,8 @@ void ChooseColoursBy(const std::vector<std::string>& words) {
   ChooseColours(mode);
 }
 
-// Runs a command. A file in place of standard output is looked at before the work, and again when
-// the command has read its inputs.
+// Runs a command. Checks a file that replaces standard output before the work, and again after the
+// command has read its inputs.
 ExitCode RunWith(const CommonOptions& common, const std::function<ExitCode()>& run) {
   const Stopwatch time;
   if (common.quiet && common.verbose) {
@@ -197,7 +197,7 @@ ExitCode RunCommandLine(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& e) {
     ExplainUsage(app, e, words);
   }
-  // A name of another kind of store would be made or looked for here as a folder `s3:`.
+  // Otherwise the URL of another kind of store would name a local folder such as `s3:`.
   for (const CLI::Option* option : app.get_subcommands()[0]->get_options()) {
     for (const std::string& value : option->results()) {
       if (!MayBeUrl(*option) || !IsBucketUrl(value)) RequireLocal(value);
@@ -239,7 +239,7 @@ void PrintExactly(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
     return;
   }
-  // A reader that has gone is no failure: `shardinit … | head`.
+  // A reader that closed the pipe is not an error: `shardinit … | head`.
   if (errno == EPIPE) throw Interrupted{SIGPIPE};
   throw SystemError("write", "standard output");
 }

@@ -1,4 +1,4 @@
-// Hands its words to shardinit-capture, which is a program of the Python package.
+// Runs shardinit-capture, a program of the Python package, with the given words.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -14,7 +14,8 @@ namespace {
 
 constexpr char kCaptureProgram[] = "shardinit-capture";
 
-// Runs the program that a wheel puts beside this one, else that of PATH. Returns if there is none.
+// Runs the program next to this one, where a wheel installs it, or else the one on PATH. Returns if
+// it is missing.
 void RunCaptureWith(const std::vector<std::string>& words) {
   std::error_code error;
   const auto folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();

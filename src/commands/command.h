@@ -1,5 +1,5 @@
-// A subcommand has a name, options and an action. All subcommands are rows of application.cc; help,
-// man pages and completions are checked against these.
+// Declares a subcommand: its name, options and action. application.cc lists all of them; tests
+// check help, man pages and completions against the list.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -21,12 +21,12 @@ struct Command {
   std::string_view summary;
   // Declares the options on `app` and returns what to run once they are parsed.
   std::function<ExitCode()> (*configure)(CLI::App& app);
-  // Not null: the words are another program's, with its own options. Becomes that program, or
-  // returns if it is not here.
+  // Not null: runs another program, which has its own options, in place of this one. Returns if the
+  // program is not installed.
   void (*pass_on)(const std::vector<std::string>& words) = nullptr;
 };
 
-// Configures a command with options that declare themselves when they are made, for `run`.
+// Configures a command for `run`; constructing its options declares them on `app`.
 template <typename Options>
 Options OptionsOf(ExitCode (*run)(const Options&));
 template <auto run>
@@ -38,19 +38,19 @@ std::function<ExitCode()> Configure(CLI::App& app) {
 std::span<const Command* const> Commands();
 
 // Prints text for people to standard output, without characters that could change the terminal.
-// Throws Error (kWorld) if it does not arrive.
+// Throws Error (kWorld) if the text cannot be written.
 void Print(std::string_view text);
 // Prints text for programs, such as a script or a spec, byte for byte.
 void PrintExactly(std::string_view text);
 
-// Tells what is wrong with what was examined: on standard error, and where `-o` writes a report for
-// people. In JSON it is among the rest.
+// Reports a problem of the input on standard error and, if `-o` writes a report for people, in that
+// report. JSON already contains it.
 void Report(std::string_view finding, bool is_json);
 
-// Prints what was done or found to be well, which --quiet leaves out.
+// Prints a summary of the work or of a successful check, unless --quiet is given.
 void PrintUnlessQuiet(std::string_view text);
 
-// Tells how long ago it was made.
+// Measures the time since its construction.
 class Stopwatch {
  public:
   int64_t ns() const { return (std::chrono::steady_clock::now() - start_).count(); }
@@ -63,16 +63,16 @@ class Stopwatch {
 struct Application {
   CLI::App app;
   bool version = false;
-  std::function<ExitCode()> run;  // runs the command that was parsed
+  std::function<ExitCode()> run;  // runs the parsed command
 };
 
 std::unique_ptr<Application> MakeApplication();
 
-// Returns the help of a command, without the second of two blank lines between groups.
+// Returns the help of a command, with only one blank line between groups.
 std::string HelpOf(const CLI::App& app);
 
 // Parses and runs the command line. Usage errors become Error (kUsage) with the command's usage as
-// their hint; `--help` and `--version` print and return kOk.
+// the hint; `--help` and `--version` print and return kOk.
 ExitCode RunCommandLine(int argc, const char* const* argv);
 
 }  // namespace shardinit

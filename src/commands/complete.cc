@@ -13,9 +13,9 @@
 namespace shardinit {
 namespace {
 
-constexpr unsigned kMostSeconds = 2;  // A shell stands still until the answer is there.
+constexpr unsigned kMostSeconds = 2;  // The shell blocks until it has the answer.
 
-// Names the option or argument that a word is a value of.
+// The option or argument whose value a word is.
 struct Expected {
   const CLI::Option* option = nullptr;
   size_t begin = 0;  // where the value begins in the word
@@ -30,7 +30,7 @@ const CLI::Option* FindOption(const CLI::App& command, std::string_view spelling
   return nullptr;
 }
 
-// Reads the words of a command, as far as they are typed.
+// Reads the words of a command that are typed so far.
 class LineReader {
  public:
   explicit LineReader(const CLI::App& command) : command_(command) {}
@@ -50,7 +50,7 @@ class LineReader {
     }
   }
 
-  // Returns what the next word is a value of, if it is one.
+  // Returns the option or argument whose value the next word is, if any.
   Expected Next(const std::string& word) const {
     if (waiting_ != nullptr) return {waiting_};
     if (IsOption(word)) {
@@ -74,7 +74,7 @@ class LineReader {
 
   const CLI::App& command_;
   TypedLine line_;
-  const CLI::Option* waiting_ = nullptr;  // for its value
+  const CLI::Option* waiting_ = nullptr;  // still needs its value
   bool only_positionals_ = false;
 };
 
@@ -148,7 +148,7 @@ void Complete(const std::vector<std::string>& words) {
   try {
     PrintExactly(OfferInLines(AtCursor(MakeApplication()->app, words), words.back()));
   } catch (const std::exception&) {
-    // A spec may be wrong while it is written, and its commands say why.
+    // A spec may be invalid while the user edits it; other commands report why.
   }
 }
 

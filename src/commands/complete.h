@@ -1,5 +1,5 @@
-// Says what may stand at the cursor of a command line. Shells ask `shardinit __complete WORD…`,
-// whose last word ends at the cursor.
+// Completes command lines: shells run `shardinit __complete WORD…`, whose last word ends at the
+// cursor.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,7 +10,7 @@
 
 namespace shardinit {
 
-// Text behind which more of the same word follows ends with one of `=`, `.` and `,`.
+// A text that the same word may continue ends with `=`, `.` or `,`.
 struct Candidate {
   std::string text;
   std::string about = {};  // for people
@@ -18,7 +18,7 @@ struct Candidate {
 
 struct Offer {
   std::vector<Candidate> words = {};
-  bool files = false;  // names of files, too, which shells list better
+  bool files = false;  // also file names, which shells list better
 };
 
 // The words before the one at the cursor.
@@ -27,19 +27,19 @@ struct TypedLine {
   std::vector<std::string> positionals = {};
 
   std::vector<std::string> All(const std::string& option) const;
-  std::string Last(const std::string& option) const;  // empty: it is not given
+  std::string Last(const std::string& option) const;  // empty if the option is not given
 };
 
-// Returns `--jobs`, `-j`, … of an option.
+// Returns all spellings of an option, such as `--jobs` and `-j`.
 std::vector<std::string> Spellings(const CLI::Option& option);
 
-// Returns the values that an option or argument of a command may have; `typed` is what is there of
-// the value. Most of them need not begin with it.
+// Returns the possible values of an option or argument of a command; `typed` is the typed part of
+// the value. Most of the values need not begin with `typed`.
 Offer OfferFor(const CLI::App& command, const CLI::Option& option, const TypedLine& line,
                std::string_view typed);
 
-// Prints what may stand there, a line for each: the text, a tab, what it is; at the end `:files` if
-// files may stand there. Prints nothing if that is not known or takes long.
+// Prints one line for each candidate: the text, a tab, its description. Ends with `:files` if file
+// names are possible. Prints nothing if that is unknown or takes too long.
 void Complete(const std::vector<std::string>& words);
 
 }  // namespace shardinit

@@ -1,4 +1,5 @@
-// Lists the values of options and arguments: names of the program, and those of the spec there.
+// Lists possible values of options and arguments: names of the program, and names in the given
+// spec.
 #include <algorithm>
 #include <cstdlib>
 #include <set>
@@ -20,11 +21,11 @@
 namespace shardinit {
 namespace {
 
-// The spec or checkpoint that the line names.
+// Returns the spec or checkpoint on the line.
 std::string PathOnLine(const TypedLine& line) {
   std::string path = line.Last("--spec");
   if (path.empty() && !line.positionals.empty()) path = line.positionals.front();
-  const char* home = std::getenv("HOME");  // A shell gives `~/model.yaml` as it stands.
+  const char* home = std::getenv("HOME");  // The shell passes `~/model.yaml` unexpanded.
   if (path.starts_with("~/") && home != nullptr) path.replace(0, 1, home);
   return path == "-" ? std::string() : path;
 }
@@ -36,8 +37,7 @@ SpecRequest RequestOnLine(const TypedLine& line) {
           .sharding = line.Last("--sharding")};
 }
 
-// Reads the spec and looks up none of its names. Mistakes that leave something to be offered do no
-// harm.
+// Reads the spec without resolving its names. Ignores mistakes that leave something to offer.
 ModelSpec SpecOnLine(const SpecRequest& request, Diagnostics& diagnostics) {
   if (request.path.empty() || IsFolder(request.path)) return {};
   return LoadSpec(request, diagnostics).value_or(ModelSpec());
@@ -52,7 +52,7 @@ Plan PlanOnLine(const TypedLine& line) {
   return IsFolder(path) ? LoadCheckpointPlan(path, &plan_sha256) : LoadPlan(request, diagnostics);
 }
 
-// Returns where the part behind so many others begins; npos if there are fewer.
+// Returns the start of the part after `parts` parts, or npos if the name has fewer.
 size_t BeginOfPart(std::string_view name, int64_t parts) {
   size_t begin = 0;
   for (; parts > 0; --parts) {
@@ -63,8 +63,8 @@ size_t BeginOfPart(std::string_view name, int64_t parts) {
   return begin;
 }
 
-// Folds names, whose parts dots separate, to what is next behind the typed ones: `layers.` for all
-// layers. A typed part may be a pattern.
+// Shortens names, whose parts are separated by dots, to the part after the typed ones: `layers.`
+// for all layers. A typed part may be a pattern.
 std::vector<Candidate> ByPart(const std::vector<Candidate>& names, std::string_view typed) {
   const std::string_view head = typed.substr(0, typed.rfind('.') + 1);
   const auto parts = std::count(head.begin(), head.end(), '.');
@@ -139,7 +139,7 @@ Offer Layouts(const TypedLine& line, std::string_view) {
   return found;
 }
 
-// Offers the axes that are not there yet, behind those that are.
+// Offers the axes that are not typed yet, appended to the typed axes.
 Offer MeshAxes(const TypedLine& line, std::string_view typed) {
   Offer found;
   Diagnostics diagnostics;
@@ -168,7 +168,7 @@ void AddValuesOfKey(const SpecKey& key, Offer* found) {
   }
 }
 
-// Offers the keys with one value, variables and sizes of the mesh; behind a key its words.
+// Offers keys with a single value, variables and mesh sizes; after a key, offers its words.
 Offer Settings(const TypedLine& line, std::string_view typed) {
   const auto keys = KeysOf(SpecMapping::kModel);
   Offer found;
@@ -206,8 +206,8 @@ Offer TensorPaths(const TypedLine& line, std::string_view typed) {
   return {.words = ByPart(names, typed)};
 }
 
-// Rows are found by an option's last spelling or an argument's name. One for a single command has
-// the command's name before it.
+// Rows are found by an option's last spelling or an argument's name. A row for a single command
+// begins with the command's name.
 constexpr struct {
   std::string_view name;
   Offer (*values)(const TypedLine& line, std::string_view typed);
@@ -228,7 +228,7 @@ constexpr struct {
     {"--optimizer", Optimizers},
 };
 
-// Returns the only values of an option whose type is such as `auto|always|never`.
+// Returns all values of an option whose type lists them, such as `auto|always|never`.
 std::vector<Candidate> FixedWords(std::string_view type) {
   const bool is_fixed =
       type.find('|') != type.npos &&

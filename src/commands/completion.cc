@@ -1,4 +1,4 @@
-// Prints shell completions. These scripts ask the program itself what may stand at the cursor.
+// Prints shell completions: scripts that ask the program itself for the candidates at the cursor.
 #include <fmt/format.h>
 
 #include "commands/command.h"

@@ -1,4 +1,4 @@
-// Tests values against known answers: those of this build, or those of another program.
+// Checks the values of this build, or of another program, against known answers.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -37,7 +37,7 @@ struct ConformanceOptions {
 struct ConformanceResult {
   int64_t answers = 0, elements = 0, wrong = 0;
 
-  // Compares what was given with what should be; `where` ends the line.
+  // Compares `given` with `right`; `where` ends the printed line.
   void Compare(const KnownAnswer& answer, const std::vector<uint64_t>& given,
                const std::vector<uint64_t>& right, const std::string& where) {
     int64_t first = -1, count = 0;

@@ -1,4 +1,5 @@
-// Carries tensors that exist from one format to another: values move, and never change.
+// Converts existing tensors to another format. Only `--dtype` and layouts' conventions change
+// values.
 #include <fmt/format.h>
 
 #include <map>
@@ -50,7 +51,7 @@ struct ConvertOptions {
 
   std::string from, from_layout, dtype, part;
   std::vector<std::string> drop;
-  SpecOptions spec;  // its path is that of --spec
+  SpecOptions spec;  // its path is the value of --spec
   ExportingOptions exporting;
   RankOptions ranks;
   bool inexact = false;
@@ -60,10 +61,10 @@ struct ConvertOptions {
   }
 };
 
-// The names on the Hub: those of the model, where the spec has no such layout.
+// The layout with the Hub's names: the model's own names if the spec lacks such a layout.
 constexpr char kHub[] = "hub";
 
-// Returns the name of a layout that may not be given.
+// Returns `layout`, or kHub if it is empty.
 std::string LayoutOr(const std::string& layout) { return layout.empty() ? kHub : layout; }
 
 // Loads the spec in a layout.
@@ -92,7 +93,7 @@ Plan LoadIn(const ConvertOptions& options, const TensorFolder& folder, const std
   return spec.Load();
 }
 
-// Gives a plan the mesh and the sharding of the options, without a spec.
+// Applies the mesh and the sharding of the options to a plan, without a spec.
 Plan Sharded(const ConvertOptions& options, Plan plan) {
   const SpecRequest& request = options.spec.request;
   if (!request.sets.empty() || !request.sources.empty()) {
@@ -129,7 +130,7 @@ ConversionRequest RequestOf(const ConvertOptions& options) {
   return request;
 }
 
-// Returns what safetensors files are to have in `__metadata__`.
+// Returns the `__metadata__` to write to safetensors files.
 std::map<std::string, std::string> MetadataToKeep(const ConvertOptions& options,
                                                   const TensorFolder& folder) {
   if (folder.metadata().empty() || options.has_layouts()) return {};

@@ -44,8 +44,8 @@ struct DiffOptions {
   bool values = false, json = false;
 };
 
-// Tells whether the file is a plan.json. A damaged one has the name alone; a config.json may say
-// late what it is.
+// Returns whether the file is a plan.json. Only its name identifies a damaged one. A config.json
+// may reveal its kind late.
 bool IsPlan(const std::string& path) {
   const FileKind* kind = KindOfPath(path);
   if (kind != nullptr || !path.ends_with(".json")) return kind == &kPlanKind;
@@ -53,15 +53,15 @@ bool IsPlan(const std::string& path) {
   return kind == nullptr || kind == &kPlanKind;
 }
 
-// Loads a checkpoint's folder, a plan.json, or a spec, to which the options apply. `*is_spec`
-// becomes true for a spec.
+// Loads a checkpoint folder, a plan.json or a spec. Only for a spec, applies the options and sets
+// `*is_spec`.
 Plan Load(const std::string& path, SpecOptions spec, bool* is_spec) {
   Digest plan_sha256;
   if (path != "-" && IsInputFolder(path)) return LoadCheckpointPlan(path, &plan_sha256);
   if (path != "-" && IsPlan(path)) return ReadPlan(ReadFile(path, kPlanLimit), path);
   *is_spec = true;
   spec.request.path = path;
-  spec.says_warnings = false;  // They are about one spec, and would be said of both.
+  spec.says_warnings = false;  // They are about one spec, but would be printed for both.
   return spec.Load();
 }
 
@@ -105,7 +105,7 @@ std::string InLine(const Change& change) {
                      Paint(Role::kGood, Escape(change.after)));
 }
 
-// Shows tensors of a repeat that changed alike as one line.
+// Shows tensors of a repeat with the same changes as one line.
 std::string InLines(const std::vector<TensorDifference>& tensors) {
   struct Line {
     Role role;
@@ -146,16 +146,16 @@ std::string InText(const PlanDifference& difference) {
                             difference.tensors.size() == 1 ? "s" : "", difference.equal);
 }
 
-// Tells whether only the tensors of a folder can be compared: what other tools wrote has no plan.
+// Returns whether only a folder's tensors can be compared: folders of other tools have no plan.
 bool IsForeign(const std::string& path) {
   return MayHoldTensors(path) && !InputExists(path + "/" + kPlanName);
 }
 
-// Requires what values can be compared of.
+// Throws Error (kUsage) unless both arguments have values to compare.
 void RequireFolders(const DiffOptions& options) {
   for (const std::string& path : {options.before, options.after}) {
     if (!path.empty() && MayHoldTensors(path)) continue;
-    // If the other one is wrong, that is said first.
+    // Report an error in the other argument first.
     for (const std::string& other : {options.before, options.after}) {
       if (IsForeign(other)) static_cast<void>(TensorFolder(other, options.part));
     }
@@ -170,7 +170,7 @@ void RequireFolders(const DiffOptions& options) {
   }
 }
 
-// Without B, a spec is compared with itself under the options that change it.
+// Without B, compares a spec with itself, changed by the options.
 std::pair<Plan, Plan> LoadBoth(const DiffOptions& options) {
   const bool alone = options.after.empty(), changes = options.spec.HasOverrides();
   if (alone && !changes) {
@@ -206,7 +206,7 @@ ExitCode RunDiff(const DiffOptions& options) {
   const auto [before, after] = LoadBoth(options);
   const PlanDifference difference = Compare(before, after, options.only);
   if (!options.only.empty() && difference.tensors.empty() && difference.equal == 0) {
-    Matching(before.graph.logical(), options.only);  // says that there is none
+    Matching(before.graph.logical(), options.only);  // throws: no tensor matches
   }
   if (options.json) {
     Print(InJson(difference));

@@ -22,13 +22,13 @@ namespace {
 
 constexpr int64_t kDiffBlock = 4 << 20;  // bytes that a thread compares at a time
 
-// A path that either folder has, and how the tensors differ.
+// A path in either folder, and how its tensors differ.
 struct Pair {
   std::string path;
-  const Tensor *before, *after;  // null: the folder has no such tensor
-  std::string form;              // what differs of type and shape; empty: nothing
+  const Tensor *before, *after;  // null: the folder lacks the tensor
+  std::string form;              // how type and shape differ; empty: they are equal
   std::atomic<int64_t> unequal{0};
-  std::atomic<int64_t> first{-1};  // a place, in row-major order, of an element that differs
+  std::atomic<int64_t> first{-1};  // row-major index of an element that differs
 
   bool differs() const {
     return before == nullptr || after == nullptr || !form.empty() || unequal > 0;
@@ -40,8 +40,8 @@ std::string Form(const Tensor& tensor) {
   return fmt::format("{} {}", InfoOf(tensor.dtype()).name, InShape(tensor.shape()));
 }
 
-// Adds what is not read of either folder, which is then never equal, except for tensors without
-// elements that are alike.
+// Adds the tensors that cannot be read from either folder. They count as different, except tensors
+// without elements that are alike.
 void AddUnread(const TensorFolder& before, const TensorFolder& after, const std::string& only,
                Pairs* pairs) {
   for (const TensorFolder* folder : {&before, &after}) {
@@ -176,7 +176,7 @@ void PrintPairs(const Pairs& pairs, int64_t equal, bool values, bool json) {
 
 namespace {
 
-// The part that is asked for may be in one of the folders: the other one may be a copy of it.
+// The requested part may exist in only one folder: the other folder may be a copy of the part.
 std::pair<TensorFolder, TensorFolder> OpenBoth(const FolderDiff& diff) {
   const auto open = [&](const std::string& path) -> std::optional<TensorFolder> {
     try {
@@ -201,7 +201,7 @@ ExitCode DiffFolders(const FolderDiff& diff, const WorkOptions& work) {
   SayFolder(after, diff.values);
   Pairs pairs = PairsOf(before.plan(), after.plan(), diff.only);
   AddUnread(before, after, diff.only, &pairs);
-  if (pairs.empty()) Matching(before.plan().graph.tensors, diff.only);  // says that there is none
+  if (pairs.empty()) Matching(before.plan().graph.tensors, diff.only);  // throws: no tensor matches
   if (diff.values) CompareValues(before, after, work, diff.json, &pairs);
   int64_t equal = 0;
   for (const auto& [path, pair] : pairs) equal += !pair.differs();

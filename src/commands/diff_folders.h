@@ -1,4 +1,4 @@
-// Compares two folders of tensors: names, types, shapes and, if that is wanted, all elements.
+// Compares two folders of tensors: names, types, shapes and, on request, all elements.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct FolderDiff {
   bool values, json;
 };
 
-// Prints what differs.
+// Prints the differences.
 ExitCode DiffFolders(const FolderDiff& diff, const WorkOptions& work);
 
 }  // namespace shardinit

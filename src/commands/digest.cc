@@ -42,8 +42,8 @@ struct DigestOptions {
   bool force = false, json = false;
 };
 
-// Tells whether the values were drawn by the plan. A folder of another tool, and a copy of one,
-// does not record an engine or a seed.
+// Returns whether the plan drew the values. Folders of other tools, and copies of them, do not
+// record an engine or a seed.
 bool IsDrawn(const Plan& plan) {
   return !std::ranges::all_of(plan.graph.tensors, [](const Tensor& tensor) {
     const auto* const source = std::get_if<FromSource>(&tensor.distribution());
@@ -70,13 +70,13 @@ std::string InJson(const Plan& plan, const std::vector<TensorDigest>& digests, b
   return out.Finish();
 }
 
-// These marks stand in the beginning of InJson().
+// The output of InJson() begins with these marks.
 const ResultKind kDigestsKind = {
     "--write",
     "list of digests",
     {"{\n \"contract_version\": ", ",\n \"model_digest\": ", ",\n \"tensors\": ["}};
 
-// Returns the differences from the file, one line each. A tensor that only the file has is a
+// Returns the differences from the file, one per line. A tensor that only the file has is a
 // difference if it matches `only`.
 std::vector<std::string> Differences(const std::string& path, RecordedDigests expected,
                                      const std::vector<TensorDigest>& digests,
@@ -107,8 +107,8 @@ std::vector<std::string> Differences(const std::string& path, RecordedDigests ex
   return lines;
 }
 
-// Returns the differences in what the values are drawn with, one line each. They count also where
-// no value depends on them: the list is of another model.
+// Returns the differences in engine and seed, one per line. They count even if the values do not
+// depend on them: the list belongs to another model.
 std::vector<std::string> OtherOrigins(const DigestList& list, const Plan& plan,
                                       const std::string& path) {
   std::vector<std::string> lines;
@@ -124,7 +124,7 @@ std::vector<std::string> OtherOrigins(const DigestList& list, const Plan& plan,
   return lines;
 }
 
-// `folder` has the values; null: they are generated.
+// Takes the values from `folder`, or generates them if `folder` is null.
 std::vector<TensorDigest> SortedDigests(const std::vector<const Tensor*>& tensors,
                                         const TensorFolder* folder, const WorkerOptions& workers,
                                         ProgressMode mode, bool is_json) {
@@ -141,7 +141,7 @@ std::vector<TensorDigest> SortedDigests(const std::vector<const Tensor*>& tensor
   return digests;
 }
 
-// The text that people see; `all` says that the model's digest can be told.
+// Returns the text for people, with the model's digest if `all`.
 std::string InLines(const std::vector<TensorDigest>& digests, bool all) {
   std::string text;
   for (const TensorDigest& digest : digests) {

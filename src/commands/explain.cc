@@ -29,11 +29,11 @@ struct ExplainOptions {
 
   SpecOptions spec;
   std::string path;
-  int64_t rank = -1;  // not given: the first that holds the largest part
+  int64_t rank = -1;  // -1: the first rank with the largest part
   bool json = false;
 };
 
-// Returns the tensors to which the given path can refer.
+// Returns the tensors that a path can name.
 const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
   return stored ? plan.graph.tensors : plan.graph.logical();
 }
@@ -84,13 +84,13 @@ const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
               hint.empty() ? "`shardinit graph SPEC` shows the paths" : hint);
 }
 
-// Tells whether a word names a file or what is shipped.
+// Returns whether a word names a file or a shipped spec.
 bool IsSpec(const std::string& word) {
   const std::string path = PathOfSpec({}, word);
   return IsShipped(path) || Exists(path);
 }
 
-// Lists the tensors that a pattern matches, those that differ in numbers alone as one.
+// Lists the tensors that match a pattern. Tensors that differ only in numbers share a line.
 std::string ListOf(const std::string& pattern, const std::vector<Tensor>& tensors) {
   constexpr size_t kMostListed = 16;
   std::vector<std::pair<std::string, int64_t>> groups;

@@ -35,7 +35,7 @@ struct ExportOptions {
   std::string only, part, optimizer;
 };
 
-// Reads the optimizer that was asked for, if any.
+// Reads the requested optimizer, if any.
 std::optional<OptimizerSpec> OptimizerOf(const ExportOptions& options, const Format& format,
                                          Diagnostics& diagnostics) {
   if (options.optimizer.empty()) return {};

@@ -18,7 +18,7 @@
 namespace shardinit {
 namespace {
 
-// Throws Error (kUsage) if an option was given that the format does not have.
+// Throws Error (kUsage) if the format lacks a given option.
 OptionValues ValuesFor(const Format& format,
                        const std::map<const FormatOption*, std::string>& given) {
   OptionValues values;
@@ -34,7 +34,7 @@ OptionValues ValuesFor(const Format& format,
   return values;
 }
 
-// Returns the names of formats, with kOwnFormat on demand.
+// Returns the names of formats, including kOwnFormat if `has_own`.
 std::vector<std::string> NamesOfFormats(bool has_own) {
   std::vector<std::string> names = FormatNames();
   if (has_own) names.push_back(kOwnFormat);
@@ -43,9 +43,9 @@ std::vector<std::string> NamesOfFormats(bool has_own) {
 
 struct Written {
   ExportResult result;
-  int64_t bytes = 0;  // that this process wrote
+  int64_t bytes = 0;  // written by this process
   bool is_complete = true;
-  bool is_nothing = false;  // All that was asked for was there, but not all of the model.
+  bool is_nothing = false;  // The request existed, but the model is incomplete.
 };
 
 void PrintWritten(const ExportingOptions& options, const Plan& plan, const Written& written,
@@ -129,7 +129,7 @@ ExportRequest ExportingOptions::Request() const {
 }
 
 void AskFor(const RankOptions& options, const Plan& plan, ExportRequest* request) {
-  // A part of a checkpoint is some of its ranks.
+  // For a checkpoint, a part selects some of its ranks.
   if (request->format != nullptr) request->part = options.FindPart();
   if (!request->part) request->ranks = options.Some(plan);
 }
@@ -154,7 +154,7 @@ Written WriteCheckpoint(const ExportingOptions& options, const Plan& plan,
                                 .bytes = plan.bytes},
                      .bytes = made.bytes,
                      .is_complete = made.complete};
-  // Ranks may hold nothing, and their files are written nevertheless.
+  // A rank may hold nothing, but its file is written anyway.
   written.result.was_there = made.written == 0 && made.complete;
   written.is_nothing = made.written == 0 && !made.complete;
   return written;
@@ -172,7 +172,7 @@ Written WriteExport(const ExportingOptions& options, const Plan& plan, ExportReq
     const bool is_complete = result.missing.empty();
     return {.result = result, .bytes = result.bytes, .is_complete = is_complete};
   } catch (const Interrupted&) {
-    // A folder would not have its name, so nothing of it stays.
+    // A folder is named only when complete, so nothing of it stays.
     if (!Place::TraitsAt(options.folder).removes) {
       Talk(
           "shardinit: interrupted; files that are done stay, and the same command makes the "
@@ -182,7 +182,7 @@ Written WriteExport(const ExportingOptions& options, const Plan& plan, ExportReq
   }
 }
 
-// Says what was changed, and what of it is lost.
+// Reports the changed elements, and how many cannot be restored.
 void SayLosses(const Losses& losses) {
   if (losses.changed == 0) return;
   Talk(fmt::format(

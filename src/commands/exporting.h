@@ -1,4 +1,4 @@
-// `export` and `convert` share this: a format with its options, and the writing.
+// Holds what `export` and `convert` share: the options of a format, and the writing.
 #pragma once
 
 #include <map>
@@ -12,12 +12,12 @@
 
 namespace shardinit {
 
-inline constexpr char kOwnFormat[] = "hdf5";  // a checkpoint of this tool
+inline constexpr char kOwnFormat[] = "hdf5";  // a checkpoint of shardinit
 
 struct ExportingOptions {
-  // The format may be kOwnFormat if `may_be_own`.
+  // Accepts kOwnFormat as the format if `may_be_own`.
   void AddTo(CLI::App& app, bool may_be_own = false);
-  // Adds the options of formats, and of how the work is done.
+  // Adds the options of formats and the work options.
   void AddWorkTo(CLI::App& app, const char* what_jobs_do);
 
   std::string format, folder;
@@ -28,19 +28,19 @@ struct ExportingOptions {
   // Throws Error (kUsage) for an unknown format.
   void RequireFormat() const;
   bool is_own() const { return format == kOwnFormat; }
-  // Returns what these options say; kOwnFormat has no Format. Throws Error (kUsage) if an option
-  // was given that the format does not have.
+  // Returns the request that these options describe; kOwnFormat has no Format. Throws Error
+  // (kUsage) if the format lacks a given option.
   ExportRequest Request() const;
 };
 
 Error NotForFormat(std::string_view flag, const Format& format,
                    const std::vector<std::string>& others);
 
-// Asks for the ranks or the part that the options say. `plan` is that of the request.
+// Sets the ranks or the part of `request` from the options. `plan` is the plan of the request.
 void AskFor(const RankOptions& options, const Plan& plan, ExportRequest* request);
 
-// Makes the export or, in kOwnFormat, a checkpoint, and prints what was made. `copy` is the source
-// of the request, if that is a folder.
+// Writes the export or, in kOwnFormat, a checkpoint, and prints a summary. `copy` is the source of
+// the request if the source is a folder.
 ExitCode RunExporting(const ExportingOptions& options, const Plan& plan, ExportRequest request,
                       FolderCopy* copy = nullptr);
 

@@ -26,7 +26,7 @@ struct FinalizeOptions {
 
 const char* HintForMissing(const Place& place, const Plan& plan) {
   if (!IsCopy(plan)) return "generate them with `shardinit gen SPEC -o DIR --ranks …`";
-  // The folder of a copy appears when it is complete; objects in a bucket do before.
+  // The folder of a copy appears when complete, but objects in a bucket appear earlier.
   return place.traits().is_remote
              ? "make them with the command that copies the tensors, with `--ranks …`"
              : "remove it, and copy again";
@@ -38,7 +38,7 @@ ExitCode RunFinalize(const FinalizeOptions& options) {
   Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
   const auto to = CheckpointWriter::At(options.folder);
   LoadDevices(to->place(), &plan);
-  // A manifest that exists in a bucket is compared anyway.
+  // In a bucket, an existing manifest is compared in any case.
   if (to->place().traits().removes) RequireListedDevices(to->place(), plan.graph.mesh);
   const FinalizeResult result = Finalize(*to, plan, plan_sha256, index, options.detached);
   if (!result.missing.empty()) {

@@ -22,7 +22,7 @@ const Tensor* FindTensor(const Plan& plan, std::string_view path) {
   return found == plan.graph.tensors.end() ? nullptr : &*found;
 }
 
-// Transformers keeps a head that differs from the embedding, and so unties them in silence.
+// Transformers keeps a head that differs from the embedding, which silently unties them.
 void SayIfUntied(const TensorFolder& folder) {
   const Plan& plan = folder.plan();
   if (folder.is_checkpoint() || plan.graph.config.empty()) return;

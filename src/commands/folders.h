@@ -1,4 +1,4 @@
-// Commands ask here for what is remarkable about a folder of tensors, and what of it they refuse.
+// Warns about surprises in folders of tensors, and rejects the folders that commands cannot use.
 #pragma once
 
 #include <memory>
@@ -10,28 +10,27 @@
 
 namespace shardinit {
 
-// Tells what a user may not expect of a folder, and what in it is not the model. With
-// `reads_values` that includes what has to be read: whether a head that a config ties to the
-// embedding differs.
+// Warns about surprises in a folder, and lists its contents that are not part of the model. With
+// `reads_values`, also reads values: a head may differ from the embedding that a config ties it to.
 void SayFolder(const TensorFolder& folder, bool reads_values = true);
 
 struct CopyOptions {
   std::string from, to;  // as given
   std::string part = {};
-  bool may_be_inside = false;  // whether the copy may be in the folder
+  bool may_be_inside = false;  // whether `to` may be inside `from`
   std::vector<std::string> dropped = {};
   bool reads_values = true;
 };
 
-// Opens a folder of tensors to copy all of it, and says what a user may not expect of it. Throws
-// Error (kRefused) if a tensor is not read and not dropped.
+// Opens a folder of tensors to copy all of it, and warns about surprises. Throws Error (kRefused)
+// if a tensor is neither read nor dropped.
 TensorFolder OpenToCopy(const CopyOptions& options);
 
-// Says what decides the values of a copy beside its plan, so that ranks that are made from other
-// bytes, or as others, never become one folder. `layout` is the one that the folder has.
+// Returns what determines the values of a copy, apart from its plan. Ranks from other bytes, or in
+// another layout or part, thus never share a folder. `layout` is the folder's layout.
 std::string ClaimOf(const TensorFolder& from, const std::string& layout = {});
 
-// Throws Error (kUsage) if options were given that change a spec, for a folder of tensors.
+// Throws Error (kUsage) if options that change a spec are given for a folder of tensors.
 void RequireNoOverrides(const SpecOptions& spec);
 
 }  // namespace shardinit

@@ -38,7 +38,7 @@ struct GenOptions {
   bool repair = false, dry_run = false, stats = false, json = false;
 };
 
-// A stage of a run, with the time that all threads together spent on it.
+// A stage of a run, with the total time of all threads.
 struct Stage {
   const char* name;
   int64_t bytes;
@@ -90,7 +90,7 @@ void PrintJson(const GenOptions& options, const Plan& plan, const GenerateResult
   Print(out.Finish());
 }
 
-// Makes the ranks, or with `--dry-run` only looks at the folder.
+// Generates the ranks or, with `--dry-run`, only examines the folder.
 GenerateResult MakeRanks(const GenOptions& options, const Plan& plan, GenerateRequest request,
                          ProgressMode mode, WorkCounters* counters) {
   const int64_t total = BytesIn(plan, request.ranks);

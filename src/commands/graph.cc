@@ -38,7 +38,7 @@ struct GraphOptions {
   std::string only;
   int64_t depth = 0;  // 0: unlimited
   bool dot = false, force = false, json = false;
-  std::string html;  // a file; empty: none
+  std::string html;  // a file; empty: no page
 };
 
 std::string InJson(const Shown& shown) {
@@ -99,8 +99,8 @@ std::string InTree(const Shown& shown, const GraphOptions& options) {
   return text;
 }
 
-// Makes a drawing for Graphviz: a cluster for each module, and arrows from drawn tensors, through
-// the operations of views, to stored tensors.
+// Draws a graph for Graphviz: a cluster for each module, and arrows from drawn tensors, through the
+// operations of views, to stored tensors.
 class Drawing {
  public:
   Drawing(const Shown& shown, int64_t depth)
@@ -171,8 +171,8 @@ class Drawing {
     return node_of_[static_cast<size_t>(drawn - shown_.plan.graph.logical().data())];
   }
 
-  // Notes the nodes of drawn tensors, by which they are found. A stored module that is not opened
-  // has arrows from all that its tensors are made of.
+  // Records the nodes of drawn tensors. A collapsed stored module gets arrows from all tensors that
+  // its tensors are made of.
   void NoteTensors(const Outline& outline, int64_t node, bool is_tensor) {
     for (const Outline& member : outline.members) NoteTensors(member, node, is_tensor);
     for (const Tensor* tensor : outline.tensors) {
@@ -198,7 +198,7 @@ class Drawing {
   const Shown& shown_;
   const int64_t depth_;
   Graphviz out_;
-  std::vector<int64_t> node_of_;  // by drawn tensor; -1: it is not shown
+  std::vector<int64_t> node_of_;  // by drawn tensor; -1: not shown
 };
 
 const ResultKind kGraphPage = {

@@ -12,16 +12,16 @@
 namespace shardinit {
 namespace {
 
-// These keep a page below about 1 MB.
+// These limits keep a page below about 1 MB.
 constexpr size_t kMostTiles = 400;
 constexpr int64_t kMostLines = 2000;     // lines of the tree
 constexpr size_t kMostNamed = 24;        // kinds in a legend
-constexpr size_t kMostOpenGroups = 100;  // groups of tensors of a tree that is open from the start
+constexpr size_t kMostOpenGroups = 100;  // groups of a tree that is initially open
 
-// Groups tensors by what they have in common, with a colour for each group.
+// Groups tensors by a common property, with a colour for each group.
 class ColouredKinds {
  public:
-  // Returns the colour of a kind, and counts the tensors.
+  // Adds the tensors to the counts of their kind.
   void Count(const std::string& kind, const Outline& outline) {
     const auto [it, is_new] = kinds_.try_emplace(kind, kinds_.size());
     if (is_new) order_.push_back({kind, 0, 0});
@@ -59,7 +59,7 @@ class GraphPart {
  public:
   GraphPart(const Shown& shown, const Tensors& tensors, int64_t depth)
       : shown_(shown), outline_(OutlineOf(tensors)), depth_(depth), groups_(GroupsOf(outline_)) {
-    // Drawn tensors of a layout are sharded as what is stored of them.
+    // With a layout, only stored tensors have a partition of their own.
     has_partition_ = !shown.plan.graph.drawn || tensors.front()->view() != nullptr;
     for (const TensorGroup& group : groups_) {
       const TensorText text = TextOf(group.outline->tensors, shown);
@@ -86,7 +86,7 @@ class GraphPart {
   }
 
  private:
-  // Returns what the values are drawn from, or the operation of a view.
+  // Returns the distribution of the values, or the operation of a view.
   static std::string KindOfValues(const Outline& outline, const TensorText& text) {
     const Tensor& tensor = *outline.tensors.front();
     if (tensor.view() == nullptr) return text.values;
@@ -142,7 +142,7 @@ class GraphPart {
   const std::vector<TensorGroup> groups_;
   bool has_partition_;
   ColouredKinds values_, partitions_;
-  int64_t before_ = 0;         // bytes of the tensors that have a line
+  int64_t before_ = 0;         // bytes of the tensors that already have a line
   int64_t left_ = kMostLines;  // lines that may follow
 };
 

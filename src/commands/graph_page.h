@@ -1,4 +1,4 @@
-// Shows the tensors of a graph as a page of pictures, for `graph --html`.
+// Renders the tensors of a graph as an HTML page of pictures, for `graph --html`.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace shardinit {
 
-// Modules are open down to level `depth` of the tree; 0 is no limit. The page has a bounded size,
-// and says what is left out for this.
+// Opens modules down to level `depth` of the tree; 0 means no limit. The page has a bounded size,
+// and notes its omissions.
 std::string GraphPage(const Shown& shown, int64_t depth);
 
 }  // namespace shardinit

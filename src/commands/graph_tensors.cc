@@ -43,7 +43,7 @@ Shown Choose(const Plan& plan, const std::string& only) {
   for (size_t i = 0; i < drawn.size(); ++i) {
     if (is_shown[i]) shown.drawn.push_back(&drawn[i]);
   }
-  if (shown.drawn.empty()) Matching(graph.tensors, only);  // throws Error that says so
+  if (shown.drawn.empty()) Matching(graph.tensors, only);  // throws: no tensor matches
   return shown;
 }
 

@@ -1,4 +1,4 @@
-// Shows what the tables of the program say of a command, a key of specs or another name.
+// Shows help on a command, a spec key or another name, from the program's tables.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -35,7 +35,7 @@ struct HelpOptions {
   std::string name;
 };
 
-// A mapping of specs whose keys can be asked for, also by a name before them: `mesh.axes`.
+// A mapping in specs. `help` explains its keys, also with the mapping's name: `mesh.axes`.
 struct KeyPlace {
   SpecMapping mapping;
   std::string_view name, what, page = "shardinit-spec(5)";
@@ -78,7 +78,7 @@ std::string_view PageOf(const KeyPlace& place, const SpecKey& key) {
   }
 }
 
-// A page about one name: a title, a phrase and labelled texts.
+// A help page about one name: a title, a phrase and labelled texts.
 struct HelpPage {
   std::string title, phrase;
   std::vector<std::pair<std::string, std::string>> rows;
@@ -98,7 +98,7 @@ std::string InText(const HelpPage& page) {
   return out;
 }
 
-// The schema of specs, which has what the rows of keys leave to it: the kinds of values.
+// The schema of specs, which describes the kinds of values. The tables of keys omit them.
 class KindsOfValues {
  public:
   std::string DescriptionOf(SpecKind kind) const {
@@ -119,7 +119,7 @@ class KindsOfValues {
     return schema_.at("definitions").at(std::string(name));
   }
 
-  // Adds the words that stand for a whole value, and not those within a mapping or a list.
+  // Adds the words that can be a whole value, but not words within a mapping or a list.
   void AddWords(const Json& schema, std::vector<std::string>* words) const {
     if (schema.contains("$ref")) {
       const std::string reference = schema["$ref"];
@@ -173,8 +173,8 @@ HelpPage PageOfName(const KindOfNames& kind, const NameEntry& entry) {
   return page;
 }
 
-// Returns the pages of keys that have this name, the same for several mappings once, or, with
-// `by_words`, of those that have it as a value and whose values have no pages.
+// Returns the pages of keys with this name; mappings share equal pages. With `by_words`, returns
+// the pages of keys that have it as a value, if their values have no pages.
 std::vector<HelpPage> PagesOfKeys(const std::string& name, bool by_words,
                                   const KindsOfValues& kinds) {
   std::vector<HelpPage> pages;
@@ -199,7 +199,7 @@ std::vector<HelpPage> PagesOfKeys(const std::string& name, bool by_words,
   return pages;
 }
 
-// Tells whether `name` is the entry's, also as `init.normal` and `init.normal.std`.
+// Returns whether `name` is the entry's name, or a form such as `init.normal` or `init.normal.std`.
 bool IsNameOf(const KindOfNames& kind, const NameEntry& entry, std::string_view name) {
   const std::string prefix = fmt::format("{}.", kind.key);
   if (!kind.key.empty() && name.starts_with(prefix)) name.remove_prefix(prefix.size());
@@ -208,7 +208,7 @@ bool IsNameOf(const KindOfNames& kind, const NameEntry& entry, std::string_view 
   return name.empty() || (name[0] == '.' && FindNamed(entry.arguments, name.substr(1)) != nullptr);
 }
 
-// Returns everything that can be asked for, for "did you mean".
+// Returns all names that `help` accepts, for "did you mean".
 std::vector<std::string> NamesToAskFor() {
   std::vector<std::string> names;
   for (const Command* command : Commands()) names.emplace_back(command->name);
@@ -228,7 +228,7 @@ std::vector<std::string> NamesToAskFor() {
   return names;
 }
 
-// Returns what there is about a name; empty if nothing is.
+// Returns the texts about a name; empty for an unknown name.
 std::vector<std::string> HelpOn(const std::string& name) {
   std::vector<std::string> texts;
   const auto application = MakeApplication();
@@ -250,7 +250,7 @@ std::vector<std::string> HelpOn(const std::string& name) {
   return texts;
 }
 
-// Returns the names of what can be asked for.
+// Returns the names that `help` accepts.
 std::string Overview() {
   HelpPage commands = {"shardinit help COMMAND", "", {}};
   for (const Command* command : Commands()) {

@@ -44,7 +44,7 @@ ExitCode RunImport(const ImportOptions& options) {
   if (!taken.empty()) taken = fmt::format("defaults of Transformers: {}\n", taken);
   const std::string text = fmt::format("{}{}\n{}{}{}", kHeading, Escape(config),
                                        taken.empty() ? "" : "# ", taken, WriteYaml(*spec));
-  // The text is read back, so the output is sure to be a spec.
+  // Load the output: it must be a valid spec.
   SpecRequest request{printed ? "<stdout>" : options.output, {}, {}};
   request.text = text;
   const Plan plan = LoadPlan({request, {}, {}}, diagnostics);

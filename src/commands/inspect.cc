@@ -85,10 +85,10 @@ ExitCode InspectFolder(const InspectOptions& options) {
   return ExitCode::kOk;
 }
 
-// Returns whether it was read how large the tensors of a part are.
+// Returns whether the size of a part's tensors was read.
 bool IsKnown(const PartSize& size) { return size.elements > 0 || size.tensors == 0; }
 
-// Returns a table of the parts; empty: the folder has one.
+// Returns a table of the parts, or an empty text if the folder has one part.
 std::string PartsText(const TensorFolder& folder) {
   const Plan& plan = folder.plan();
   if (folder.part().empty() && folder.others().empty()) return {};
@@ -107,7 +107,7 @@ std::string PartsText(const TensorFolder& folder) {
   return Table(rows, {false, false, true, true, true, true}) + "\n";
 }
 
-// Shows tensors that no plan of this tool describes.
+// Shows tensors that have no shardinit plan.
 ExitCode InspectOther(const InspectOptions& options) {
   const TensorFolder folder(options.path, options.part);
   const Plan& plan = folder.plan();

@@ -1,4 +1,4 @@
-// The engines that `jobs` writes for, and what each of them is asked to do.
+// Describes the cluster engines that `jobs` writes for, and the jobs that they run.
 #pragma once
 
 #include <cstdint>
@@ -78,46 +78,46 @@ struct JobsOptions {
   }
 };
 
-// A spec that goes along with a job: where containers find it.
+// The folder in which containers find a spec that is part of the job.
 inline constexpr char kSpecFolder[] = "/etc/shardinit";
 inline constexpr size_t kMostSpecBytes = 512 << 10;  // A ConfigMap takes 1 MiB.
 
 struct JobEngine;
 
-// An engine is asked to do this.
+// The job that an engine's template describes.
 struct Job {
   const JobsOptions& options;
   const JobEngine& engine;
   Plan plan;
   int64_t parts = 1;
-  std::string name = {};       // small letters, digits and `-`
-  std::string spec = {};       // the path that the jobs know it by
-  std::string spec_file = {};  // The name of a spec that goes along with the job; empty: none does.
+  std::string name = {};       // lower-case letters, digits and `-`
+  std::string spec = {};       // the path of the spec in the jobs
+  std::string spec_file = {};  // The name of a spec that is part of the job, or empty.
   std::string spec_text = {};
-  std::string folder = {};  // absolute, but for a URL and a remote of rclone
-  // Containers see the volume here, and begin there. Both are empty without a volume.
+  std::string folder = {};  // absolute, unless it is a URL or an rclone remote
+  // Where containers mount the volume, and where they start. Both are empty without a volume.
   std::string mount = {}, directory = {};
   std::map<std::string, std::string> variables = {};  // of --env
 
   bool is_in_bucket() const { return Place::TraitsAt(folder).is_remote; }
 };
 
-// Where jobs run, and so which files they see.
+// Where jobs run, which decides the files that they see.
 enum class Sees {
-  kAll,     // the files that are seen here
-  kVolume,  // the files of a volume, and the spec if the engine brings it along
+  kAll,     // all files that this machine sees
+  kVolume,  // the files of a volume, and the spec if `brings_spec`
 };
 
 struct JobEngine {
-  std::string_view name, file;  // of configs/jobs/
+  std::string_view name, file;  // `file` is in configs/jobs/
   Sees sees = Sees::kAll;
   bool brings_spec = false, takes_urls = true;
   int64_t least = 1, most = 1'000'000;  // parts
-  std::string_view limit = {};          // why there are no fewer or more; empty: nobody wants such
+  std::string_view limit = {};  // the reason for `least` and `most`; empty: nobody exceeds them
   std::vector<JobFlag> takes = {}, needs = {};
   std::vector<JobFlag> needs_in_folder = {};
-  std::vector<JobFlag> credentials = {};  // for a bucket, of which one is needed
-  std::string_view own_variables = {};    // what the names of the engine's own variables begin with
+  std::vector<JobFlag> credentials = {};  // for a bucket; one of them is required
+  std::string_view own_variables = {};    // the prefix of the engine's own variables
   void (*fill)(const Job& job, TemplateValues* values);
 };
 
@@ -127,13 +127,13 @@ inline Error BadJob(const std::string& message, std::string hint) {
 
 std::span<const JobEngine> JobEngines();
 
-bool HasParent(const std::filesystem::path& path);  // It has a part `..`.
-// These return a path without needless parts. What is above a folder is that of what a link leads
-// to, so `..` stays.
+bool HasParent(const std::filesystem::path& path);  // whether the path has a component `..`
+// Return a path without redundant components. `..` stays: after a link, it means the parent of the
+// link's target.
 std::string Plain(const std::filesystem::path& path);
 std::string Absolute(const std::string& path);
 
-// Slurm has it, but for `--array`.
+// Slurm's limit, only for `--array`.
 inline constexpr char kArrayLimit[] = "Slurm's default MaxArraySize allows an array of 1,001 tasks";
 
 }  // namespace shardinit

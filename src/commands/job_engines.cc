@@ -1,4 +1,4 @@
-// Fills the template of each engine, from what all of them share: an engine is a row at the end.
+// Fills in the job template of each engine. JobEngines(), at the end, has a row for each engine.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -25,8 +25,8 @@ std::string IsNodeCount(const std::string& text) {
              : fmt::format("`{}`: use a whole number from 1 on", text);
 }
 
-// Returns the words of the run that makes the ranks, behind the name of the program. They have the
-// form `--set=…`, so no value is taken for an option.
+// Returns the words after the program's name that generate the ranks. Options have the form
+// `--set=…`, so that a value cannot be mistaken for an option.
 std::vector<std::string> GenWords(const Job& job, bool has_folder = true) {
   const SpecOptions& spec = job.options.spec;
   std::vector<std::string> words = {"gen", job.spec};
@@ -44,14 +44,14 @@ std::vector<std::string> GenWords(const Job& job, bool has_folder = true) {
   return words;
 }
 
-// Kubernetes puts variables in the place of `$(NAME)`, and `$` in that of `$$`.
+// Escapes `$` as `$$`: Kubernetes replaces `$(NAME)` by a variable, and `$$` by `$`.
 std::string ForKubernetes(std::string_view text) {
   std::string escaped;
   for (const char c : text) escaped.append(c == '$' ? 2 : 1, c);
   return escaped;
 }
 
-// Refuses words in which the engine would see a place of its own to fill in.
+// Rejects words that contain the engine's own placeholder mark.
 void RequireWithout(std::string_view mark, const Job& job, std::string_view engine) {
   std::vector<std::string> texts = GenWords(job);
   texts.push_back(job.spec_text);
@@ -78,17 +78,17 @@ void FillObjectStore(const Job& job, TemplateValues* values) {
   (*values)["largest"] = InBytes(job.plan.max_rank_bytes);
 }
 
-// Returns a key of YAML with its list; nothing if the list is empty.
+// Returns a YAML key with its list, or an empty text for an empty list.
 std::string YamlList(std::string_view key, const std::vector<std::string>& items) {
   return items.empty() ? "" : fmt::format("{}:\n  - {}", key, fmt::join(items, "\n  - "));
 }
 
-// Returns a key of YAML with its value; nothing if the value is empty.
+// Returns a YAML key with its value, or an empty text for an empty value.
 std::string YamlLine(std::string_view key, const std::string& value) {
   return value.empty() ? "" : fmt::format("{}: {}", key, InYamlScalar(value));
 }
 
-// Sets what the templates in YAML have in common.
+// Sets the values that the YAML templates share.
 void FillContainers(const Job& job, TemplateValues* values) {
   (*values)["image"] = InYamlScalar(job.options.image);
   (*values)["directory"] = YamlLine("workingDir", job.directory);
@@ -110,11 +110,11 @@ void FillContainers(const Job& job, TemplateValues* values) {
                                environment.empty() ? "" : "\n", InYamlScalar(secret));
   }
   (*values)["environment"] = environment;
-  // A look at a bucket asks for the receipt of each rank, which costs money.
+  // In a bucket, each look requests the receipt of every rank, which costs money.
   (*values)["pause"] = job.is_in_bucket() ? "300" : "30";
 }
 
-// Sets the volumes of pods: that of a claim, if there is one, and that of a spec.
+// Sets the volumes of pods: the claim's volume, if any, and the spec's volume.
 void FillVolumes(const Job& job, const std::string& claim, TemplateValues* values) {
   std::vector<std::string> mounts, volumes;
   if (!claim.empty()) {
@@ -141,7 +141,7 @@ void FillKubernetes(const Job& job, TemplateValues* values) {
   }
   std::string documents, claim = options.volume;
   if (!options.storage_class.empty()) {
-    // A tenth more than the files have: file systems and index.h5 need some.
+    // Add 10% to the size of the files: file systems and index.h5 need space.
     const auto bytes = static_cast<double>(BytesInFiles(job.plan)) * 1.1;
     TemplateValues of_volume = {
         {"name", job.name},
@@ -160,7 +160,7 @@ void FillKubernetes(const Job& job, TemplateValues* values) {
   FillVolumes(job, claim, values);
   if (documents.ends_with('\n')) documents.pop_back();
   (*values)["documents"] = documents;
-  // A mistake that every part would find ends the job early, and not a few lost parts.
+  // A mistake that every part finds ends the job early. A few lost parts do not end it.
   (*values)["failed"] = fmt::to_string(std::min<int64_t>(job.parts, 10));
 }
 
@@ -178,7 +178,7 @@ void FillArgo(const Job& job, TemplateValues* values) {
                         InYamlScalar(job.spec_text));
 }
 
-// Returns the line of a shell that goes to the folder in which containers begin.
+// Returns a shell line that enters the folder in which containers start.
 std::string GoThere(const Job& job) {
   return job.directory.empty() ? "" : fmt::format("cd -- {} || exit", InShell(job.directory));
 }

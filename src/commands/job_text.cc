@@ -23,8 +23,8 @@ void RequireUtf8(std::string_view text) {
   }
 }
 
-// Tells whether YAML takes the character as it is: not for the end of a line, nor as one that may
-// not stand in its text.
+// Returns whether YAML keeps the character as it is: it neither ends a line nor is forbidden in
+// YAML text.
 bool IsPlainInYaml(char32_t code) {
   return code >= ' ' && code != 0xfffe && code != 0xffff && code != 0x2028 && code != 0x2029 &&
          !IsUnsafe(code);
@@ -84,8 +84,7 @@ std::string InYamlScalar(std::string_view text) {
 
 std::string InYamlBlock(const std::string& lines) {
   RequireUtf8(lines);
-  // A block ends with one newline, and the spaces before its first line tell how far it is
-  // indented.
+  // A block ends with one newline, and the spaces before its first line set its indentation.
   bool is_plain = lines.ends_with('\n') && !lines.ends_with("\n\n") && lines[0] > ' ';
   for (size_t at = 0; at < lines.size();) {
     const Character character = CharacterAt(lines, at);

@@ -1,5 +1,4 @@
-// Writes text so that a shell, YAML or JSON reads exactly it: what a user gives becomes part of
-// scripts.
+// Quotes users' text for scripts, so that a shell, YAML or JSON reads exactly that text.
 #pragma once
 
 #include <string>
@@ -8,17 +7,17 @@
 
 namespace shardinit {
 
-// Returns a word of a POSIX shell, in quotes unless it needs none.
+// Returns a word of a POSIX shell, quoted only if necessary.
 std::string InShell(std::string_view text);
-std::string InShell(const std::vector<std::string>& words);  // words with spaces between them
+std::string InShell(const std::vector<std::string>& words);  // joined by spaces
 
-// Returns a scalar of YAML 1.1 and 1.2 in double quotes, on one line. Throws Error (kUsage) if the
-// text is not UTF-8, which YAML cannot say.
+// Returns a YAML 1.1 and 1.2 scalar in double quotes, on one line. Throws Error (kUsage) if the
+// text is not UTF-8, which YAML cannot represent.
 std::string InYamlScalar(std::string_view text);
-// Returns lines as the block behind a `|`, or in double quotes if a block cannot hold them.
+// Returns lines as a block for `|`, or in double quotes if a block cannot represent them.
 std::string InYamlBlock(const std::string& lines);
 
-// Returns a text or an array of texts, on one line. Throws Error (kUsage) as above.
+// Returns a string or an array of strings, on one line. Throws Error (kUsage) as above.
 std::string InJsonText(std::string_view text);
 std::string InJsonText(const std::vector<std::string>& texts);
 

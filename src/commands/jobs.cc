@@ -1,5 +1,5 @@
-// Prints what a cluster's engine takes to make a checkpoint: a template of configs/jobs/, filled
-// in. What is asked for is settled here, step by step, for all engines.
+// Prints the script or manifest with which a cluster makes a checkpoint. Settles the request step
+// by step for all engines, then fills in a template of configs/jobs/.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -35,13 +35,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Tells whether a value may have the name of a file in it, and not only numbers.
+// Returns whether a value may contain a file name, rather than only numbers.
 bool MayNameFile(std::string_view value) {
   if (value.find_first_of("./") == value.npos) return false;
   return !ParseNumber<double>(value);
 }
 
-// Tells whether the words of the job may name files by paths that begin in the working directory.
+// Returns whether the words of the job may contain paths relative to the working directory.
 bool MayBeRelative(const SpecRequest& request) {
   const auto value_of = [](std::string_view text) { return text.substr(text.find('=') + 1); };
   return MayNameFile(request.sharding) ||
@@ -51,7 +51,7 @@ bool MayBeRelative(const SpecRequest& request) {
                      [&](const std::string& source) { return !value_of(source).starts_with('/'); });
 }
 
-// Tells whether the name is that of something else in each process, such as an open file.
+// Returns whether the name means something else in each process, such as an open file.
 bool IsOfProcess(const std::string& path) {
   return path.starts_with("/proc/") || path.starts_with("/dev/");
 }
@@ -94,7 +94,7 @@ void RequireFlags(const JobsOptions& options, const JobEngine& engine) {
   }
 }
 
-// Refuses a job in a bucket that would have no credentials, or a volume for nothing.
+// Rejects a job that lacks credentials for its bucket, or has a useless volume.
 void RequireFlagsOfBucket(const JobsOptions& options, const JobEngine& engine) {
   if (!engine.takes_urls) {
     throw BadJob(fmt::format("`{}` writes to no URL", engine.name),
@@ -122,7 +122,7 @@ void RequireFlagsOfBucket(const JobsOptions& options, const JobEngine& engine) {
                "shardinit-jobs(1) says what it is");
 }
 
-// Returns the variables of the containers.
+// Returns the environment variables of the containers.
 std::map<std::string, std::string> VariablesOf(const JobsOptions& options,
                                                const JobEngine& engine) {
   const auto is_in_name = [](char c) {
@@ -152,7 +152,7 @@ std::map<std::string, std::string> VariablesOf(const JobsOptions& options,
   return variables;
 }
 
-// The jobs would ask another store than this command's own would.
+// Warns if the jobs would use another store than this command.
 void SayIfElsewhere(const Job& job) {
   for (const char* name : {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"}) {
     if (Environment(name).empty() || job.variables.contains(name)) continue;
@@ -177,9 +177,9 @@ int64_t PartsOf(const JobsOptions& options, const JobEngine& engine) {
                    : fmt::format("use {} at most: a part may have many ranks", most));
 }
 
-// Returns the name of the job: that which is given, or one like the model's.
+// Returns the name of the job: the given name, or one derived from the model's name.
 std::string JobNameOf(const JobsOptions& options, const std::string& model) {
-  constexpr size_t kLongest = 40;  // Kubernetes has 63 for it and what it puts behind it.
+  constexpr size_t kLongest = 40;  // Kubernetes allows 63 with the suffix that it adds.
   const auto is_plain = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
   };
@@ -210,7 +210,7 @@ std::string JobNameOf(const JobsOptions& options, const std::string& model) {
   return name;
 }
 
-// Remembers the folders that a spec takes tensors from.
+// Returns an opener that also records the folders from which a spec takes tensors.
 SourceOpener OpenAndNote(std::vector<std::string>* folders) {
   return [folders](const SourceRequest& request) {
     folders->push_back(request.folder);
@@ -218,7 +218,7 @@ SourceOpener OpenAndNote(std::vector<std::string>* folders) {
   };
 }
 
-// Returns the error for a file that was read, or for the folder that is to be written.
+// Returns the error for a file that was read, or for the output folder.
 Error NotSeen(const std::string& path, const Job& job, bool is_written = false) {
   if (job.mount.empty()) {
     return BadJob(fmt::format("the containers do not see `{}`: they have no volume", path),
@@ -233,8 +233,7 @@ Error NotSeen(const std::string& path, const Job& job, bool is_written = false) 
             "with `--mount` where containers see it");
 }
 
-// Takes the text of a spec that is not on the volume along, if nothing in it depends on where it
-// is.
+// Embeds a spec that is not on the volume in the job, if the spec does not depend on its location.
 void BringSpec(const JobsOptions& options, const std::string& path, Job* job) {
   job->spec_text = ReadFile(path);
   job->spec_file = path.ends_with(".json") ? "config.json" : "spec.yaml";
@@ -259,7 +258,7 @@ void BringSpec(const JobsOptions& options, const std::string& path, Job* job) {
       "copy them to a volume, and run this where the volume has the same path");
 }
 
-// Settles where containers see the volume, and where they begin.
+// Settles where containers mount the volume, and where they start.
 void PlaceVolume(const JobsOptions& options, Job* job) {
   job->mount = options.mount.empty() ? "/work" : options.mount;
   if (!job->mount.starts_with('/')) {
@@ -271,7 +270,7 @@ void PlaceVolume(const JobsOptions& options, Job* job) {
   job->directory = here == job->mount || IsBelow(here, job->mount) ? here : job->mount;
 }
 
-// Settles what containers see: the folder, the spec, and all files that were read for it.
+// Settles what containers see: the folder, the spec and all files that were read for it.
 void PlaceInContainers(const JobsOptions& options, const std::vector<std::string>& sources,
                        Job* job) {
   if (!job->is_in_bucket() || options.Has(kVolume)) PlaceVolume(options, job);
@@ -299,7 +298,7 @@ void PlaceInContainers(const JobsOptions& options, const std::vector<std::string
   }
 }
 
-// Returns the path of the spec that holds in another folder, too.
+// Returns a path of the spec that is also valid in other folders.
 std::string LastingPath(const SpecRequest& request) {
   const std::string path = PathOfSpec({}, request.path);
   if (IsShipped(path)) return path;

@@ -1,4 +1,4 @@
-// Lists the names that specs, options and arguments may have, from the tables that read them.
+// Lists the names that specs, options and arguments accept, from the tables that the parsers use.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

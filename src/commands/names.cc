@@ -33,7 +33,7 @@ std::vector<NameEntry> ShardingEntries() {
   return entries;
 }
 
-// Takes the names and descriptions of a table of pointers to rows.
+// Returns the names and descriptions in a table of pointers to rows.
 template <typename Rows>
 std::vector<NameEntry> EntriesOf(const Rows& rows) {
   std::vector<NameEntry> entries;
@@ -51,7 +51,7 @@ std::vector<NameEntry> EngineEntries() {
   return entries;
 }
 
-// Returns `{normal: {std: …}}`, with the arguments that must be given.
+// Returns `{normal: {std: …}}`, with the required arguments.
 std::string FormOf(std::string_view name, const std::vector<NameArgument>& arguments,
                    std::string_view more = {}) {
   std::string given;

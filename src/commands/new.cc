@@ -1,4 +1,4 @@
-// Writes a first spec, from flags or on top of a shipped one.
+// Writes a first spec, from flags or based on a shipped spec.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -25,11 +25,11 @@
 namespace shardinit {
 namespace {
 
-// A variable whose value a flag gives.
+// A flag that sets a variable.
 struct SizeFlag {
-  std::string_view name;  // the variable's
+  std::string_view name;  // of the variable
   const char *flags, *help;
-  std::string_view otherwise;  // its value where no flag gives one
+  std::string_view otherwise;  // the variable's value without the flag
 };
 
 enum Size { kWidth, kHidden, kLayers, kHeads, kKvHeads, kHeadDim, kVocab, kAllSizes };
@@ -46,8 +46,8 @@ constexpr SizeFlag kSizeFlags[kAllSizes] = {
     {"vocab", "--vocab", "Rows of the embedding table; default 32000", "32000"},
 };
 
-// A decoder's tensors take their initializers from the names of recipes. Where no recipe is
-// included, the other name stands for it.
+// A decoder's tensors use recipes' names of initializers. Without a recipe, the second name of a
+// pair replaces the first.
 constexpr std::pair<std::string_view, std::string_view> kUses[] = {
     {"embedding", "linear"}, {"query", "linear"},           {"key", "linear"},
     {"value", "linear"},     {"attention_out", "residual"}, {"mlp_gate", "linear"},
@@ -92,7 +92,7 @@ std::string Joined(const std::vector<std::string>& lines) {
   return fmt::to_string(fmt::join(lines, "\n"));
 }
 
-// A spec that is being written: its template and what that is filled with.
+// A spec that is being written: its template, and the values to fill in.
 struct Draft {
   const NewOptions& options;
   std::string_view file;
@@ -107,7 +107,7 @@ struct Draft {
   }
 };
 
-// Returns a variable's value as a spec has it: texts, which expressions have in quotes, are marked.
+// Returns a variable's value as a spec writes it: `{text: …}` for text, which expressions quote.
 std::string WrittenText(const VarSpec& variable) {
   const std::string text = TextOf(variable);
   const std::string first = variable.items.empty() ? "" : TextOf(*variable.items[0]);
@@ -115,7 +115,7 @@ std::string WrittenText(const VarSpec& variable) {
   return is_text ? fmt::format("{{text: {}}}", text) : text;
 }
 
-// Returns the variables of a spec and of all that it includes, with their texts.
+// Returns the variables of a spec and of its includes, with their texts.
 std::vector<std::pair<std::string, std::string>> VariablesOf(const SpecRequest& request) {
   Diagnostics diagnostics;
   const std::optional<ModelSpec> spec = LoadSpec(request, diagnostics);
@@ -127,7 +127,7 @@ std::vector<std::pair<std::string, std::string>> VariablesOf(const SpecRequest& 
   return variables;
 }
 
-// Returns the recipes that have all that a decoder uses.
+// Returns the recipes that define every initializer that a decoder uses.
 std::vector<std::string> RecipesOfDecoders() {
   constexpr std::string_view kFolder = "recipes/";
   std::vector<std::string> names;
@@ -145,7 +145,7 @@ std::vector<std::string> RecipesOfDecoders() {
   return names;
 }
 
-// Tells whether a model of that name is shipped; names of other parts have a folder.
+// Returns whether this model is shipped. Names of other shipped files have a folder.
 bool IsModel(const std::string& name) { return FindShipped(name) && !Contains(name, '/'); }
 
 void SetIncludes(Draft* draft) {
@@ -194,7 +194,7 @@ void SetInitializers(Draft* draft) {
             "  residual: {normal: {std: 0.02 / sqrt(2 * layers)}}";
 }
 
-// Sets the variables of a decoder, and what must hold of them.
+// Sets the variables of a decoder, and the assertions about them.
 void SetVariables(Draft* draft) {
   const auto& sizes = draft->options.sizes;
   const int64_t width = sizes[kWidth] > 0 ? sizes[kWidth] : 512;
@@ -225,8 +225,8 @@ void SetVariables(Draft* draft) {
   if (sizes[kHeadDim] == 0) draft->values["assertions"] += "\n- d % heads == 0";
 }
 
-// Sets the variables of a shipped model, as comments but for those that flags give. An axis of
-// `--mesh` needs none.
+// Sets the variables of a shipped model. Variables that no flag sets become comments. An axis of
+// `--mesh` needs no variable.
 void SetVariablesOfModel(const Mesh& mesh, Draft* draft) {
   const NewOptions& options = draft->options;
   const auto variables = VariablesOf(draft->Request());
@@ -252,7 +252,7 @@ void SetVariablesOfModel(const Mesh& mesh, Draft* draft) {
       (given.empty() ? "# vars:\n" : "vars:\n" + Joined(given) + "\n") + Joined(others);
 }
 
-// Returns `{fsdp: 8, tensor: 2}`, or a list, which replaces the axes of an included file.
+// Returns `{fsdp: 8, tensor: 2}`, or a list that replaces the axes of an included file.
 std::string AxesOf(const Mesh& mesh, bool as_list) {
   std::vector<std::string> axes;
   for (size_t i = 0; i < mesh.axes.size(); ++i) {
@@ -263,8 +263,8 @@ std::string AxesOf(const Mesh& mesh, bool as_list) {
   return as_list ? "[" + text + "]" : "{" + text + "}";
 }
 
-// Returns the rules of a decoder: one axis divides the work on the same tokens, the others share
-// what is left.
+// Returns the sharding rules of a decoder. One axis divides the work on the same tokens; the other
+// axes share the remaining dimensions.
 std::string RulesOver(const Mesh& mesh) {
   constexpr std::string_view kOfWork[] = {"tensor", "tp", "model"};
   std::string work;
@@ -289,7 +289,7 @@ std::string RulesOver(const Mesh& mesh) {
   return Joined(lines);
 }
 
-// Returns the mesh that is asked for, or that of the included files.
+// Returns the requested mesh, or the mesh of the included files.
 Mesh MeshOf(const Draft& draft) {
   SpecRequest request = draft.Request();
   request.mesh = draft.options.mesh;
@@ -365,7 +365,7 @@ ExitCode RunNew(const NewOptions& options) {
   const Mesh mesh = MeshOf(draft);
   if (!is_own) SetVariablesOfModel(mesh, &draft);
   SetMesh(mesh, &draft);
-  // It is read back, so it is sure to be a spec.
+  // Load the output: it must be a valid spec.
   Diagnostics diagnostics;
   const Plan plan = LoadPlan({draft.Request()}, diagnostics);
   Talk(Render(diagnostics.all()));

@@ -1,4 +1,4 @@
-// One long file: the options that several commands have, each with what it means and refuses.
+// Defines the options that several commands share, and checks their values.
 #include "commands/options.h"
 
 #include <fmt/format.h>
@@ -26,14 +26,14 @@
 namespace shardinit {
 namespace {
 
-// The name of what is put on options that take URLs.
+// The name of the validator that marks options that accept URLs.
 constexpr char kUrlValidator[] = "url";
 
 Error Usage(const std::string& message, std::string hint = {}) {
   return Error(ExitCode::kUsage, message, std::move(hint));
 }
 
-// Takes a decimal number off the front of `*text`.
+// Removes a decimal number from the front of `*text`.
 bool TakeNumber(std::string_view* text, int64_t* number) {
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), *number);
   if (error != std::errc() || *number < 0) return false;
@@ -45,7 +45,7 @@ struct Range {
   int64_t first, last;
 };
 
-// Reads `0,3-5` as 0-0, 3-5: ascending, and none touches another.
+// Parses `0,3-5` as 0-0, 3-5: ascending ranges that do not touch each other.
 std::vector<Range> ParseRanges(std::string_view option, const std::string& text) {
   std::vector<Range> ranges;
   std::string_view rest = text;
@@ -81,7 +81,7 @@ std::vector<Range> ParseRanges(std::string_view option, const std::string& text)
               "write it as in `0,3-5`");
 }
 
-// Reads `0,3-5` as 0 3 4 5: ascending, without repeats, each below `world_size`.
+// Parses `0,3-5` as 0 3 4 5: ascending, without repeats, each below `world_size`.
 std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size) {
   std::vector<int64_t> ranks;
   for (const Range& range : ParseRanges("--ranks", text)) {
@@ -95,7 +95,7 @@ std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size) {
   return ranks;
 }
 
-// Reads `2/8`, part 2 of the parts 0 to 7.
+// Parses `2/8` as part 2 of the parts 0 to 7.
 JobPart ParsePart(const std::string& text) {
   std::string_view rest = text;
   int64_t index = 0, count = 0;
@@ -123,7 +123,7 @@ std::vector<int64_t> RanksOf(const JobPart& part, const Plan& plan) {
   return ranks;
 }
 
-// Reads such a list of device ids and returns the ranks on them, ascending.
+// Parses such a list of device ids, and returns the ranks on them, ascending.
 std::vector<int64_t> ParseDevices(const std::string& text, const Mesh& mesh) {
   const std::vector<Range> ranges = ParseRanges("--devices", text);
   const DeviceMap devices(mesh);
@@ -431,7 +431,7 @@ int64_t ParseSize(std::string_view option, const std::string& text, int64_t leas
 }
 
 CLI::Option* TakesUrl(CLI::Option* option) {
-  // `s3://bucket/x/` is the folder `s3://bucket/x`, as a path with such an end is.
+  // `s3://bucket/x/` means the folder `s3://bucket/x`; a path may also end in `/`.
   const auto without_end = [](std::string& text) {
     while (IsBucketUrl(text) && text.size() > kBucketScheme.size() && text.ends_with('/')) {
       text.pop_back();
@@ -443,7 +443,7 @@ CLI::Option* TakesUrl(CLI::Option* option) {
 
 bool MayBeUrl(const CLI::Option& option) {
   try {
-    // CLI11 has it only of an option that may be changed, and changes nothing.
+    // CLI11 requires a mutable option, but does not change it.
     return const_cast<CLI::Option&>(option).get_validator(kUrlValidator) != nullptr;
   } catch (const CLI::OptionNotFound&) {
     return false;
@@ -475,7 +475,7 @@ void RequireOutside(const std::string& folder, const std::string& checkpoint, bo
     if (begin_of(folder).starts_with(begin_of(checkpoint))) throw refuse();
   }
   if (IsBucketUrl(folder) || IsBucketUrl(checkpoint)) return;
-  // A name of nothing is reported by who reads or makes it.
+  // The code that reads or creates a path reports a missing one.
   const auto canonical = [](const std::string& name, auto function) {
     std::error_code error;
     const std::filesystem::path path = function(std::filesystem::path(name), error);
@@ -492,7 +492,7 @@ void RequireOutside(const std::string& folder, const std::string& checkpoint, bo
   const auto of = canonical(checkpoint, [](const auto& name, auto& error) {
     return std::filesystem::canonical(name, error);
   });
-  // The checkpoint may be a file in its folder.
+  // If the checkpoint is a file, its folder counts too.
   if (!may_be_it && (path == of || (!IsFolder(checkpoint) && path == of.parent_path()))) {
     throw Usage(fmt::format("`{}` has the tensors that are copied, and `-o` names it", folder),
                 "choose another folder with `-o`");

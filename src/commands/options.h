@@ -1,4 +1,4 @@
-// Options that several commands share are spelt and explained once, here.
+// Defines the options that several commands share, each spelled and explained once.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -18,7 +18,7 @@ namespace shardinit {
 
 // The options of every command.
 struct CommonOptions {
-  std::string output;  // where Print() goes; empty, or `-`: standard output
+  std::string output;  // where Print() writes; empty or `-`: standard output
   bool force = false, quiet = false, verbose = false;
   std::string color = "auto";
 
@@ -27,42 +27,41 @@ struct CommonOptions {
   bool redirects() const { return !output.empty() && output != "-"; }
 };
 
-// The hint where HasOverrides() holds and there is no spec.
+// The hint if HasOverrides() but a spec is missing.
 inline constexpr char kOverridesAreForSpecs[] =
     "`--set`, `--source`, `--mesh`, `--sharding` and `--layout` are for specs";
 
-// The options SPEC, --set, --mesh, --sharding, --source, --deny and, where commands add them,
-// --layout, --replicas, --tokens and --memory-per-rank.
+// The options SPEC, --set, --mesh, --sharding, --source and --deny. Commands can add --layout,
+// --replicas, --tokens and --memory-per-rank.
 struct SpecOptions {
   SpecRequest request;
   std::string deny, replicas, layout, tokens, memory_per_rank;
   Places places = Places::kFound;
   bool says_warnings = true;
-  bool layout_is_optional = false;  // as of PlanRequest
+  bool layout_is_optional = false;  // as in PlanRequest
 
   // Returns SPEC.
   CLI::Option* AddTo(CLI::App& app,
                      const char* help = "Model spec or config.json, or `-` for standard input");
-  void AddOverridesTo(CLI::App& app);  // --set, --mesh, --sharding, --source and --deny alone
+  void AddOverridesTo(CLI::App& app);  // --set, --mesh, --sharding, --source and --deny only
   void AddLayoutTo(CLI::App& app,
                    const char* help = "Store the tensors in this layout of the spec");
   void AddReplicasTo(CLI::App& app);
-  // Adds all of them, for commands that show a plan.
+  // Adds all of the above, for commands that show a plan.
   void AddAllTo(CLI::App& app);
-  // Tells whether --set, --mesh, --sharding, --source or --layout is given, which are for specs
-  // alone.
+  // Returns whether --set, --mesh, --sharding, --source or --layout, which are for specs, is given.
   bool HasOverrides() const;
   // Returns the value of --replicas.
   std::optional<Replicas> FindReplicas() const;
-  // Returns what to do about warnings, which --quiet leaves out unless they are data.
+  // Returns how to treat warnings. --quiet omits them unless they are data.
   Warnings FindWarnings(bool are_data = false) const;
   // Loads the plan and prints the spec's warnings to standard error. The places in an `explanation`
-  // live as long as `diagnostics`.
+  // are valid as long as `diagnostics` exists.
   Plan Load() const;
-  // Does the same for a command that makes the values. Throws Error (kUsage) if the layout would
-  // give elements of a source another meaning.
+  // Does the same for a command that generates values. Throws Error (kUsage) if the layout would
+  // change the meaning of a source's elements.
   Plan LoadToMake() const;
-  // `wanted` says what else to find.
+  // Uses `wanted` for what else to find.
   Plan Load(Diagnostics& diagnostics, PlanRequest wanted) const;
 };
 
@@ -84,28 +83,28 @@ struct WorkOptions {
 struct RankOptions {
   std::string ranks, devices, part;
 
-  // Returns the ranks asked for, ascending; all ranks by default. A part may have none. Throws
-  // Error (kUsage).
+  // Returns the selected ranks, ascending; by default, all ranks. A part may be empty. Throws Error
+  // (kUsage).
   std::vector<int64_t> Ranks(const Plan& plan) const;
-  // Returns the ranks asked for; nothing if no option asks for some.
+  // Returns the selected ranks, or nothing if no option selects any.
   std::optional<std::vector<int64_t>> Some(const Plan& plan) const;
-  // Returns the value of --part; nothing if it is not given. Throws Error (kUsage).
+  // Returns the value of --part, or nothing if it is not given. Throws Error (kUsage).
   std::optional<JobPart> FindPart() const;
 };
 void AddRanks(CLI::App& app, RankOptions* options);
-// Adds `--part I/N` alone.
+// Adds only `--part I/N`.
 void AddPart(CLI::App& app, std::string* part, const char* what);
-// Throws Error (kUsage) if this is no number of parts that an option may have.
+// Throws Error (kUsage) if `option` cannot have `count` parts.
 void RequirePartCount(std::string_view option, int64_t count);
 
 // Adds `--only GLOB`, for Matching().
 void AddOnly(CLI::App& app, std::string* only);
 // Adds `--part-of-file KEY`, for TensorFolder.
 void AddPartOfFile(CLI::App& app, std::string* part);
-// Throws Error (kUsage) if a part is asked for of a spec.
+// Throws Error (kUsage) if `part` is given for a spec.
 void RequireNoPart(const std::string& part, const std::string& spec);
 
-// Returns the tensor's distribution, or what it is a view of.
+// Returns the tensor's distribution or, for a view, its description.
 std::string InitText(const Tensor& tensor);
 
 // Returns ` (fsdp=128, tensor=4)`; empty for a mesh without axes.
@@ -124,38 +123,37 @@ void AddForce(CLI::App& app, bool* force);
 void AddIndex(CLI::App& app, std::string* index);
 IndexMode FindIndexMode(const std::string& name);
 
-// Returns the number of the word that the value of an option is, in the order of an enumeration.
-// Throws Error (kUsage) for others.
+// Returns the index of the option's value in `words`, which follow an enumeration. Throws Error
+// (kUsage) for other values.
 size_t ChoiceOf(std::string_view option, const std::string& value,
                 const std::vector<std::string_view>& words);
 
-// Rejects an option's value that a shell left empty, by an unset variable say: it is a mistake and
-// not the default.
+// Rejects an empty value, as from an unset shell variable: it does not mean the default.
 std::string NotEmpty(const std::string& value);
 
-// Lets an option or argument take the URL of a folder in a bucket as well as a path.
+// Lets an option or argument accept the URL of a folder in a bucket, as well as a path.
 CLI::Option* TakesUrl(CLI::Option* option);
 bool MayBeUrl(const CLI::Option& option);
 
-// Adds an option whose value is text, or a list of such, and is not empty. `type` is its name in
-// the help.
+// Adds an option whose value is a non-empty text, or a list of them. `type` is the name of the
+// value in the help.
 template <typename T>
 CLI::Option* AddText(CLI::App& app, const std::string& name, const char* type, T* value,
                      const std::string& help) {
   return app.add_option(name, *value, help)->type_name(type)->check(NotEmpty);
 }
 
-// Reads the value of `option`: bytes, or with K, M, G, T or KiB, MiB, GiB, TiB of 1024 and KB, MB,
-// GB, TB of 1000. Throws Error (kUsage) for other text, and below `least`.
+// Parses the value of `option`: bytes, or a number with K, M, G, T or KiB, MiB, GiB, TiB (of 1024)
+// or KB, MB, GB, TB (of 1000). Throws Error (kUsage) for other text and for values below `least`.
 int64_t ParseSize(std::string_view option, const std::string& text, int64_t least);
 
-// Throws Error (kUsage) if `folder`, which a command makes, is named as a file of another tool, or
-// is in a bucket that is mounted.
+// Throws Error (kUsage) if `folder`, which a command creates, is named like another tool's file or
+// is in a mounted bucket.
 void RequireFolderName(const std::string& folder);
 
-// Throws Error (kUsage) if `folder`, a new folder, is within the checkpoint that is copied: it
-// would not belong to it. The checkpoint's own folder is refused, too, unless `may_be_it`: who is
-// told that it is in the way might remove it.
+// Throws Error (kUsage) if `folder`, a new folder, is inside the checkpoint that is copied, which
+// it would not belong to. Also rejects the checkpoint's own folder unless `may_be_it`: a user who
+// reads that it is in the way might remove it.
 void RequireOutside(const std::string& folder, const std::string& checkpoint, bool may_be_it);
 
 }  // namespace shardinit

@@ -37,11 +37,11 @@ struct PlanOptions {
 
   SpecOptions spec;
   WorkOptions work;
-  RankOptions ranks;  // of which there is --part alone
+  RankOptions ranks;  // only --part
   int64_t rank = -1;
   bool devices = false, force = false, json = false;
   std::string write;
-  std::string html;  // a file; empty: none
+  std::string html;  // a file; empty: no page
 };
 
 int64_t Memory(const PlanOptions& options) {
@@ -49,7 +49,7 @@ int64_t Memory(const PlanOptions& options) {
   return blocks.count * blocks.bytes;
 }
 
-// Counts matrices that are made whole, whatever part of them a rank holds.
+// Counts the matrices that are generated whole, whichever part a rank holds.
 struct WholeMatrices {
   int64_t count = 0;
   double operations = 0;  // sum over all matrices
@@ -69,7 +69,7 @@ WholeMatrices FindWholeMatrices(const Plan& plan) {
   return found;
 }
 
-// The rows for people stand in this order.
+// The order of the rows for people.
 enum PlanSection { kModel, kTensors, kSizes, kFiles };
 
 Fact FactOfMesh(const Mesh& mesh) {
@@ -118,7 +118,7 @@ std::string InSeconds(double seconds) {
                          : fmt::format("{:.3g} ns", seconds * 1e9);
 }
 
-// Uses the words of shardinit-auto(7).
+// Uses the terms of shardinit-auto(7).
 Fact FactOfCost(const Mesh& mesh, const StepCost& cost) {
   Facts members;
   std::string sent;
@@ -152,7 +152,7 @@ Fact FactOfCost(const Mesh& mesh, const StepCost& cost) {
            .section = kFiles}};
 }
 
-// Adds how evenly ranks are filled, and the contents of files.
+// Adds how evenly the ranks are filled, and the contents of files.
 void AddFactsOfBalance(const Plan& plan, const Balance& balance, int64_t stored_padding,
                        Facts* facts) {
   const bool full = plan.graph.replicas == Replicas::kFull;
@@ -181,7 +181,7 @@ void AddFactsOfBalance(const Plan& plan, const Balance& balance, int64_t stored_
                      .section = kFiles}});
 }
 
-// A process that makes all values reads each tensor of a source once to hash it, and then takes
+// A process that generates all values reads each tensor of a source once to hash it, and then takes
 // elements from it.
 Fact FactOfSources(const InitGraph& graph) {
   std::map<std::pair<std::string, std::string>, int64_t> bytes;
@@ -202,7 +202,7 @@ Fact FactOfSources(const InitGraph& graph) {
            .section = kFiles}};
 }
 
-// Returns the bytes of padding, which is stored and not drawn.
+// Returns the bytes of padding, which is stored but not drawn.
 int64_t PaddingIn(const InitGraph& graph) {
   int64_t bytes = 0;
   for (const Tensor& tensor : graph.tensors) {
@@ -267,7 +267,7 @@ Facts FactsOfPlan(const PlanOptions& options, const Plan& plan, const Balance& b
   return facts;
 }
 
-// Says what a job with this part would write.
+// Describes the output of a job with this part.
 Fact FactOfPart(const Plan& plan, const JobPart& part, const std::vector<int64_t>& ranks) {
   const int64_t bytes = BytesIn(plan, ranks);
   const std::string text = RanksInText(ranks);
@@ -315,7 +315,7 @@ void AddFactsOfRank(const Plan& plan, int64_t rank, Facts* facts) {
   facts->push_back({"rank", rank});
   facts->push_back({"coordinate", of_rank->coordinate});
   facts->push_back({"rank_bytes", of_rank->bytes()});
-  // Makes a column of the values of `get` for each shard.
+  // Returns a column with the value of `get` for each shard.
   const auto column = [&](std::string_view key, std::string_view label, auto get) {
     return FactTable::Column{
         key, label, [of_rank, get](size_t row) -> FactScalar { return get(of_rank->shards[row]); }};
@@ -340,7 +340,7 @@ void AddFactsOfRank(const Plan& plan, int64_t rank, Facts* facts) {
                             Count(static_cast<int64_t>(boxes.rows), "box", "boxes"), file)}});
 }
 
-// WriteShardingMap() and HtmlPage begin with these marks.
+// The output of WriteShardingMap() and HtmlPage begins with these marks.
 const ResultKind kMapKind = {"--write", "sharding", {"# The sharding of ", " over the mesh "}};
 const ResultKind kPageKind = {
     "--html",

@@ -18,14 +18,14 @@
 namespace shardinit {
 namespace {
 
-// These limits keep a page below about 1.5 MB, and the work for it below about a second.
+// These limits keep a page below about 1.5 MB, and its computation below about a second.
 constexpr size_t kMostGroups = 400;        // groups of tensors
 constexpr int64_t kMostBoxes = 1024;       // boxes of one tensor
 constexpr int64_t kMostBoxesOfAll = 5000;  // boxes of all tensors
-constexpr int64_t kMostLabels = 64;        // boxes of one tensor that have room for a number
+constexpr int64_t kMostLabels = 64;        // boxes of one tensor that have space for a number
 constexpr int64_t kMostTried = 1 << 16;    // ranks tried for the boxes of one tensor
 
-// Places boxes of a tensor on a plane of one or two of its dimensions.
+// Maps the boxes of a tensor to a plane of one or two of its dimensions.
 class Plane {
  public:
   explicit Plane(const Tensor& tensor, const Mesh& mesh) : shape_(tensor.shape()) {
@@ -43,7 +43,7 @@ class Plane {
     if (!dimensions.empty()) across_ = dimensions.back();
     if (dimensions.size() == 2) down_ = dimensions.front();
     const double x = Extent(across_), y = down_ ? Extent(down_) : 0;
-    // The picture's ratio is nearer to 2:1, so that boxes of long and narrow tensors can be seen.
+    // Bring the picture's ratio closer to 2:1, so that boxes of long, narrow tensors are visible.
     width_ = std::max(kShortest, kWidest * std::sqrt(x / std::max(x, y)));
     height_ = down_ ? std::max(kShortest, kHighest * std::sqrt(y / std::max(x, y))) : kShortest;
   }
@@ -92,10 +92,10 @@ class PlanPageWriter {
     all_ = GroupsOf(outline_);
     groups_.assign(all_.begin(),
                    all_.begin() + static_cast<std::ptrdiff_t>(std::min(all_.size(), kMostGroups)));
-    AddBoxes();  // which says where the other parts may lead to
+    AddBoxes();  // determines where the other parts can link to
   }
 
-  // Adds the bytes of groups, coloured by how they are sharded.
+  // Adds a treemap of the bytes of groups, coloured by sharding.
   void AddTreemap(HtmlPage* page) const {
     page->Heading("Bytes by group");
     page->Paragraph(fmt::format(
@@ -173,7 +173,7 @@ class PlanPageWriter {
     return InText(group.outline->tensors.front()->partition(), mesh_);
   }
 
-  // Returns the id of the picture of a group's boxes, or nothing if it is left out.
+  // Returns the id of the picture of a group's boxes; empty: it is omitted.
   std::string IdOf(size_t group) const {
     return group < boxes_.size() ? fmt::format("t{}", group) : "";
   }
@@ -203,14 +203,14 @@ class PlanPageWriter {
     }
   }
 
-  // Returns the boxes of a tensor, at most `most`.
+  // Returns at most `most` boxes of a tensor.
   std::vector<Tile> BoxesOf(const Tensor& tensor, int64_t most) const {
     const Sharding sharding = plan_.ShardingOf(tensor);
     const Plane plane(tensor, mesh_);
     const bool has_labels = sharding.CountBoxes() <= kMostLabels;
     const std::string replicas =
         sharding.holders() > 1 ? " and " + Count(sharding.holders() - 1, "replica") : "";
-    // First holders are at the lowest index of all axes that shard nothing.
+    // A first holder has the lowest index on all axes that do not shard the tensor.
     int64_t step = mesh_.world_size();
     for (const DimensionPartition& by : tensor.partition().dimensions) {
       for (const int axis : by.axes) step = std::min(step, mesh_.StrideOf(axis));
@@ -235,7 +235,7 @@ class PlanPageWriter {
   const Plan& plan_;
   const Mesh& mesh_;
   const Outline outline_;
-  std::vector<TensorGroup> all_, groups_;  // `groups_` are those that are shown
+  std::vector<TensorGroup> all_, groups_;  // `groups_` are shown
   std::vector<std::string> boxes_;         // of the first groups
 };
 

@@ -1,4 +1,4 @@
-// Shows a plan as a page of pictures, for `plan --html`.
+// Renders a plan as an HTML page of pictures, for `plan --html`.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace shardinit {
 
-// The page has a bounded size, and is made in a bounded time after the outline of the tensors; it
-// says what is left out for this.
+// The page has a bounded size, and notes its omissions. After the outline of the tensors, it takes
+// a bounded time.
 std::string PlanPage(const Plan& plan, const Facts& facts, const std::vector<TensorKind>& kinds,
                      const Balance& balance);
 

@@ -10,18 +10,18 @@
 namespace shardinit {
 namespace {
 
-constexpr int64_t kMostPlaces = 64;      // where ranks are summarized
-constexpr int64_t kMostLoads = 1 << 20;  // sums for their loads
-constexpr int64_t kShortRun = 8;         // places beside one another on a narrow page
+constexpr int64_t kMostPlaces = 64;      // for summarized ranks
+constexpr int64_t kMostLoads = 1 << 20;  // sums to compute for the loads
+constexpr int64_t kShortRun = 8;         // places next to each other on a narrow page
 constexpr int64_t kMostAmounts = 16;     // amounts of bytes in a table
 
 std::string ColourOfSlice(int64_t slice) {
-  // Neighbours have distant hues, whatever their number.
+  // Gives neighbours distant hues, whatever their number.
   return fmt::format("--c:.5 .2 {}", slice * 137 % 360);
 }
 
-// Returns how many consecutive ranks have one place: whole indices on the last axes, and a divisor
-// of an axis where it has one that is not much too large.
+// Returns how many consecutive ranks share a place: all indices of the last axes, times a part of
+// the next axis, which it divides unless divisors are much too large.
 int64_t RanksOfPlace(const Mesh& mesh) {
   if (mesh.world_size() <= kMostSingleRanks) return 1;
   for (int axis = static_cast<int>(mesh.shape.size()) - 1; axis >= 0; --axis) {
@@ -81,7 +81,7 @@ class RankPictures {
     }
     page_.Add("<div class=\"mesh\" id=\"mesh\">\n");
     const DeviceMap devices(mesh_);
-    // A run has the places that differ in the last axis alone.
+    // A run contains the places that differ only on the last axis.
     const int64_t run = mesh_.shape.empty() || !single_ ? mesh_.world_size() : mesh_.shape.back();
     for (const Place& place : places_) {
       if (place.first % run == 0) BeginRun(place);
@@ -155,7 +155,7 @@ class RankPictures {
     bool differs = false;
     for (size_t a = 0; a < first.size(); ++a) {
       text += a == 0 ? "" : ", ";
-      // Behind an axis that differs, ranks have every index.
+      // After an axis that differs, ranks have every index.
       text += differs               ? fmt::format("0–{}", mesh_.shape[a] - 1)
               : first[a] == last[a] ? fmt::to_string(first[a])
                                     : fmt::format("{}–{}", first[a], last[a]);
@@ -164,7 +164,7 @@ class RankPictures {
     return text;
   }
 
-  // Begins a run with the indices on all axes but the last, and that axis' name.
+  // Begins a run with the indices on all axes but the last, and the last axis' name.
   void BeginRun(const Place& place) {
     const std::vector<int64_t> coordinate = mesh_.CoordinateOf(place.first);
     std::string label;

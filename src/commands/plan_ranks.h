@@ -1,4 +1,4 @@
-// Shows the ranks of a plan and what they hold on the page of `plan --html`.
+// Draws the ranks of a plan, and the bytes that they hold, on the page of `plan --html`.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace shardinit {
 
-// Up to kMostSingleRanks ranks have a place each. More are summarized: a place is for consecutive
-// ranks, equally many for each.
+// Up to kMostSingleRanks ranks get one place each. Otherwise each place summarizes equally many
+// consecutive ranks.
 inline constexpr int64_t kMostSingleRanks = 1024;
 
 void AddRankPictures(const Plan& plan, const std::vector<TensorKind>& kinds, const Balance& balance,

@@ -71,7 +71,7 @@ std::string InJson(const Plan& plan, const ProgramRequest& request, int64_t rank
 
 using FileVisitor = std::function<void(const std::string& name, std::string_view text)>;
 
-// Visits all files of `--kinds`, one after another.
+// Generates the files of `--kinds` one at a time, and calls `visit` with each.
 void WriteKinds(const Plan& plan, const ProgramRequest& request, int64_t rank,
                 const FileVisitor& visit) {
   const ProgramKinds program = WriteProgramKinds(
@@ -80,8 +80,8 @@ void WriteKinds(const Plan& plan, const ProgramRequest& request, int64_t rank,
   visit("program.json", InJson(plan, request, rank, program));
 }
 
-// Tells whether the folder holds this very program; throws Error (kConflict) if it holds something
-// else instead of one of its files.
+// Returns whether the folder holds exactly this program. Throws Error (kConflict) if it holds
+// something else instead of one of the files.
 bool IsThere(const std::string& folder, const Plan& plan, const ProgramRequest& request,
              int64_t rank) {
   if (!Exists(folder) || IsEmptyFolder(folder)) return false;
@@ -93,12 +93,12 @@ bool IsThere(const std::string& folder, const Plan& plan, const ProgramRequest& 
     }
     throw Conflict(fmt::format("`{}` exists and holds something else", folder));
   });
-  MakeFolder(folder);  // syncs its name, which a killed run may have left off the disk
+  MakeFolder(folder);  // syncs the folder's name, in case a killed run did not
   return true;
 }
 
-// Writes the folder, which gets its name when it is complete. Of several equal runs at once, one
-// gives it its name.
+// Writes the folder, which gets its name when complete. If equal runs write it at once, one run
+// names it.
 void WriteFolder(const std::string& path, const Plan& plan, const ProgramRequest& request,
                  int64_t rank) {
   if (IsThere(path, plan, request, rank)) return NewFolder::RemoveLeftOvers(path);

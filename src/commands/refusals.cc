@@ -26,7 +26,7 @@ constexpr Refusal kRefusals[] = {
 }  // namespace
 
 std::string HintForRefused(std::string_view command, std::string_view option) {
-  // Short options may have their value behind them, as in `-j2`.
+  // A short option may include its value, as in `-j2`.
   if (option.starts_with("-j") || option == "--jobs") {
     return fmt::format("leave it out: `{}` has no work for several threads", command);
   }

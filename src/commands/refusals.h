@@ -1,4 +1,4 @@
-// Says why a command has not an option that others have, and what to use instead.
+// Explains why a command lacks an option that other commands have, and what to use instead.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace shardinit {
 
-// Returns a hint; empty: nothing is known of the option.
+// Returns a hint, or an empty text for an unknown option.
 std::string HintForRefused(std::string_view command, std::string_view option);
 
 }  // namespace shardinit

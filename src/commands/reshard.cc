@@ -36,14 +36,14 @@ struct ReshardOptions {
     AddJson(app, &json);
   }
 
-  SpecOptions spec;  // its path is that of --spec
+  SpecOptions spec;  // its path is the value of --spec
   WorkOptions work;
   RankOptions ranks;
   std::string from, folder, uneven, part, index = "auto";
   bool json = false;
 };
 
-// Requires that both plans draw the same model alike.
+// Throws Error (kUsage) unless both plans draw the same tensors. Shardings may differ.
 void RequireSameModel(const std::string& spec, const std::string& folder, const Plan& from,
                       const Plan& to) {
   for (const TensorDifference& tensor : Compare(from, to).tensors) {

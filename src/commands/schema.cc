@@ -1,5 +1,5 @@
-// Prints the JSON Schema of specs: a template, filled in from the tables that read specs, which are
-// keys, initializers, operations of views, languages of `sharding`, element types and engines.
+// Prints the JSON Schema of specs. Fills in a template from the parser's tables of keys,
+// initializers, view operations, `sharding` languages, element types and engines.
 #include "commands/schema.h"
 
 #include <fmt/format.h>
@@ -33,7 +33,7 @@ namespace {
 
 using Keys = std::vector<SpecKey>;
 
-// The definitions that values of keys are instances of. Values of other kinds have none.
+// The schema's definitions for kinds of values. Other kinds have no definition.
 constexpr std::pair<SpecKind, std::string_view> kDefinitions[] = {
     {SpecKind::kName, "name"},
     {SpecKind::kPaths, "files"},
@@ -74,8 +74,8 @@ constexpr std::pair<SpecKind, std::string_view> kDefinitions[] = {
     {SpecKind::kViews, "views"},
 };
 
-// Writes a reference to a definition. It is within `allOf`: editors show what stands beside that,
-// but not what stands beside `$ref`.
+// Writes a reference to a definition, within `allOf`. Editors show text next to `allOf`, but not
+// next to `$ref`.
 void WriteInstance(std::string_view definition, JsonWriter& out) {
   out.Key("allOf").Raw(fmt::format(R"([{{"$ref": "#/definitions/{}"}}])", definition));
 }
@@ -108,7 +108,7 @@ void WriteKey(const SpecKey& key, JsonWriter& out, bool of_module = false) {
   out.EndObject();
 }
 
-// Begins the schema of something that has its arguments by name.
+// Begins the schema of an object with named arguments.
 void BeginArguments(std::string_view name, std::string_view description, JsonWriter& out) {
   out.Key(name).BeginObject(JsonWriter::kLines).Member("description", description);
   out.Member("type", "object").Member("additionalProperties", false);
@@ -128,7 +128,7 @@ void WriteInitializer(const Initializer& initializer, JsonWriter& out) {
   for (const Parameter& parameter : initializer.parameters) {
     out.Key(parameter.name).BeginObject().Member("description", parameter.description);
     if (parameter.words.empty() || parameter.dimension) {
-      WriteInstance("number", out);  // a name of an axis is an expression, too
+      WriteInstance("number", out);  // an axis name is also an expression
     } else if (!parameter.number) {
       out.Member("enum", parameter.words);
     } else {
@@ -173,14 +173,14 @@ void WriteOperation(const ViewOperation& operation, JsonWriter& out) {
   out.EndObject().Member("required", required).EndObject();
 }
 
-// Returns the members that `write` writes, one below the other.
+// Returns the members that `write` writes, one per line.
 template <typename F>
 std::string Members(const F& write) {
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines);
   out.Take();
   write(out);
-  // They have a newline before and a space of indentation.
+  // The members start with a newline and are indented by one space.
   std::string members = out.Take().substr(2);
   for (size_t line = 0; (line = members.find("\n ", line)) != members.npos;) {
     members.erase(++line, 1);
@@ -197,7 +197,7 @@ void AddMapping(const std::string& name, SpecMapping mapping, TemplateValues* va
   std::vector<std::string_view> required, beside_members;
   for (const SpecKey& key : keys) {
     if (key.required) required.push_back(key.name);
-    // These stand for members.
+    // These keys replace members.
     if (key.name != "keep" && key.name != "stack" && key.name != "block")
       beside_members.push_back(key.name);
   }
@@ -225,7 +225,7 @@ void AddLanguages(TemplateValues* values) {
 void AddInitializers(TemplateValues* values) {
   (*values)["initializers"] = Members([&](JsonWriter& out) {
     for (const Initializer* initializer : Initializers()) {
-      // The template has these, whose arguments are no parameters.
+      // The template defines these initializers, whose arguments are not parameters.
       constexpr std::string_view kWritten[] = {"file", "norms", "source", "rows_like", "parts"};
       if (Contains(kWritten, initializer->name)) {
         JsonWriter description;

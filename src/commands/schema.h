@@ -1,4 +1,4 @@
-// The JSON Schema of specs, from the tables that read them.
+// Generates the JSON Schema of specs from the tables that the parser uses.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace shardinit {
 
 std::string SpecSchema();
 
-// Returns the name of the definition that values of such a key are instances of, or an empty text.
+// Returns the name of the schema's definition for values of this kind, or an empty text.
 std::string_view DefinitionOf(SpecKind kind);
 
 }  // namespace shardinit

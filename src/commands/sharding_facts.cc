@@ -38,7 +38,7 @@ Fact FactOf(const Setting& setting, std::string label, Facts members) {
 
 namespace {
 
-// Says which parts of the tensor the rank has, and which file stores them.
+// Describes the rank's parts of the tensor, and the file that stores them.
 Fact FactOfBoxes(const Subject& subject) {
   constexpr size_t kMostShown = 4;
   const auto& [plan, why, tensor, rank] = subject;
@@ -76,7 +76,8 @@ Fact FactOfBoxes(const Subject& subject) {
       "box", std::move(members), {.label = fmt::format("rank {}", rank), .text = std::move(text)}};
 }
 
-// Lists ways to shard the tensor, with the cost of all tensors then. People see the best ones.
+// Lists ways to shard the tensor, each with the resulting cost of all tensors. People see only the
+// best ones.
 Fact FactOfAlternatives(const Subject& subject) {
   constexpr size_t kMostRows = 6;
   FactList list;

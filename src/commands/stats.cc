@@ -42,14 +42,14 @@ struct StatsOptions {
   }
 
   std::string path;
-  SpecOptions spec;  // its path is that of --spec
+  SpecOptions spec;  // its path is the value of --spec
   WorkOptions work;
   std::string only, part;
-  std::string html;  // a file; empty: none
+  std::string html;  // a file; empty: no page
   bool force = false, json = false;
 };
 
-// The sign of what is no number is the processor's.
+// The sign of a NaN depends on the processor.
 std::string Short(double value) { return std::isnan(value) ? "nan" : fmt::format("{:.6g}", value); }
 
 // Writes null for a sum of f64 elements that does not fit in an f64.
@@ -57,13 +57,13 @@ void WriteIfFinite(const char* key, double value, JsonWriter& out) {
   out.MemberOrNull(key, std::isfinite(value), value);
 }
 
-// A spec beside a folder: the tensors of both, compared.
+// A spec to compare with a folder, and the comparison of their tensors.
 struct AgainstSpec {
   Plan plan;
   Comparison comparison;
 };
 
-// Returns the tensors of the spec that the folder has not.
+// Returns the spec's tensors that the folder lacks.
 std::vector<std::string> MissingOf(const AgainstSpec& against, const std::string& only) {
   std::set<const Tensor*> there;
   for (const ComparedTensor& compared : against.comparison.compared) {
@@ -80,10 +80,10 @@ std::vector<std::string> MissingOf(const AgainstSpec& against, const std::string
 struct StatsResults {
   std::vector<Measurement> measured;
   bool is_folder = false;
-  std::string spec;                  // the name of the model that --spec has; empty: there is none
-  std::vector<std::string> missing;  // the spec's tensors that the folder has not
-  std::vector<std::string> other_form;  // the folder's, of another type or shape in the spec
-  std::vector<std::string> unknown;     // the folder's that the spec has not
+  std::string spec;                     // the name of --spec's model; empty: without --spec
+  std::vector<std::string> missing;     // the spec's tensors that the folder lacks
+  std::vector<std::string> other_form;  // the folder's tensors with another type or shape
+  std::vector<std::string> unknown;     // the folder's tensors that the spec lacks
 };
 
 std::string InJson(const StatsResults& all) {
@@ -136,7 +136,7 @@ std::string InJson(const StatsResults& all) {
   return out.Finish();
 }
 
-// Returns `2 NaN, 1 infinite`, of those that there are.
+// Returns `2 NaN, 1 infinite`, without counts of zero.
 std::string NotFinite(const Measurement& m) {
   const std::string nans = m.nans > 0 ? Grouped(m.nans) + " NaN" : "";
   const std::string infinities = m.infinities > 0 ? Grouped(m.infinities) + " infinite" : "";
@@ -147,7 +147,7 @@ std::string Verdict(const Measurement& m) {
   if (m.is_initial == true) return Paint(Role::kWarning, "initial");
   if (m.is_wrong) return Paint(Role::kBad, "no");
   if (m.not_finite() > 0) return Paint(Role::kWarning, "-, " + NotFinite(m));
-  // A folder's values are what they are; of a spec, zeros are declared.
+  // Zeros deserve a warning only in a folder: a spec declares its zeros.
   if (m.zero_rows > 0 && IsOfSource(*m.tensor)) {
     return Paint(Role::kWarning, fmt::format("-, {} of zeros", Count(*m.zero_rows, "row")));
   }
@@ -166,7 +166,7 @@ std::string InTable(const std::vector<Measurement>& results) {
   return Table(rows, {false, true, true, true, true, true, true, true, true});
 }
 
-// Shows one tensor with all measurements.
+// Shows one tensor with all its measurements.
 std::string InFull(const Measurement& m) {
   const Tensor& tensor = *m.tensor;
   std::string text =
@@ -221,8 +221,8 @@ const ResultKind kStatsPage = {
     "page",
     {"<!DOCTYPE html>\n", "<meta name=\"generator\" content=\"shardinit stats\">"}};
 
-// Returns a line that names the first of the tensors; empty: there are none. `one` and `several`
-// say what they are.
+// Returns a line that names the first tensors, or an empty text if `names` is empty. `one` and
+// `several` describe the tensors.
 std::string Named(const std::vector<std::string>& names, std::string_view one,
                   std::string_view several) {
   if (names.empty()) return {};
@@ -236,7 +236,7 @@ std::string Named(const std::vector<std::string>& names, std::string_view one,
   return text + "\n";
 }
 
-// Says what of a folder's tensors is out of the ordinary.
+// Reports unusual tensors of a folder.
 std::string Remarks(const StatsResults& all) {
   std::vector<std::string> initial, constant;
   for (const Measurement& m : all.measured) {
@@ -263,7 +263,7 @@ std::string Remarks(const StatsResults& all) {
   return text.empty() ? "" : "\n" + text;
 }
 
-// Loads the spec of --spec and compares the folder with it. What `*against` holds is pointed into.
+// Loads the spec of --spec and compares the folder with it. Later results point into `*against`.
 void CompareWithSpec(const StatsOptions& options, AgainstSpec* against) {
   against->plan = options.spec.Load();
   WorkCounters counters;
@@ -274,7 +274,8 @@ void CompareWithSpec(const StatsOptions& options, AgainstSpec* against) {
       options.part);
 }
 
-// Returns what declares each of the tensors, and says in `all` which the spec has otherwise.
+// Returns the tensor that declares each tensor. Adds tensors that the spec lacks or has in another
+// form to `all`.
 std::vector<const Tensor*> DeclaringOf(const std::vector<const Tensor*>& tensors,
                                        const AgainstSpec& against, StatsResults* all) {
   std::map<std::string_view, const ComparedTensor*> by_name;
@@ -295,7 +296,7 @@ std::vector<const Tensor*> DeclaringOf(const std::vector<const Tensor*>& tensors
   }
   return declaring;
 }
-// Says of each tensor that the spec has in the same form whether it is as the spec makes it.
+// Records whether the tensors with the same form in the spec have the spec's values.
 void SayInitial(const AgainstSpec& against, std::vector<Measurement>* results) {
   std::set<const Tensor*> equal;
   for (const ComparedTensor& compared : against.comparison.compared) {
@@ -306,7 +307,7 @@ void SayInitial(const AgainstSpec& against, std::vector<Measurement>* results) {
   }
 }
 
-// Refuses options that do not go together.
+// Rejects options that do not go together.
 void RequireFitting(const StatsOptions& options, bool is_folder) {
   const bool has_spec = !options.spec.request.path.empty();
   if (!is_folder && has_spec) {
@@ -327,7 +328,7 @@ void PrintResults(const StatsResults& all, bool json) {
              : (measured.size() == 1 ? InFull(measured[0]) : InTable(measured)) + Remarks(all));
 }
 
-// Complains about tensors that are not what they declare themselves.
+// Reports tensors that do not match their own declarations.
 ExitCode Judge(const std::vector<Measurement>& results, bool json) {
   int64_t wrong = 0;
   for (const Measurement& m : results) {
@@ -358,7 +359,7 @@ ExitCode RunStats(const StatsOptions& options) {
   generated.request.path = options.path;
   const Plan loaded = is_folder ? Plan() : generated.Load();
   const Plan& plan = is_folder ? folder->plan() : loaded;
-  // A spec may store its tensors padded without a layout, and padding has no distribution.
+  // Without a layout, a spec may still store its tensors padded, and padding has no distribution.
   const bool stored = is_folder || !options.spec.layout.empty();
   const std::vector<const Tensor*> tensors =
       Matching(stored ? plan.graph.tensors : plan.graph.logical(), options.only);
@@ -384,7 +385,7 @@ ExitCode RunStats(const StatsOptions& options) {
   if (against) SayInitial(*against, &all.measured);
   if (page) page->Write(StatsPage(plan.graph.name, all.measured));
   PrintResults(all, options.json);
-  // Trained values are not what a spec declares, and `verify --spec` is there to say so.
+  // Trained values do not match a spec's declarations; `verify --spec` reports that.
   return against ? ExitCode::kOk : Judge(all.measured, options.json);
 }
 

@@ -16,12 +16,12 @@
 namespace shardinit {
 namespace {
 
-// These keep a page below about 1.5 MB.
+// These limits keep a page below about 1.5 MB.
 constexpr size_t kMostMeasuredGroups = 400;
 constexpr size_t kMostOfGroup = 24;      // histograms of a group
 constexpr size_t kMostHistograms = 600;  // histograms of all groups
 constexpr size_t kMostTensors = 500;     // tensors of a group in its plot of quantiles
-constexpr size_t kMostOpenCharts = 12;   // groups that are open from the start
+constexpr size_t kMostOpenCharts = 12;   // groups that are initially open
 
 using Results = std::vector<const Measurement*>;
 
@@ -52,8 +52,8 @@ std::vector<MeasuredGroup> MeasuredGroupsOf(const std::vector<Measurement>& resu
 
 std::string InDigits(double value) { return fmt::format("{:.3g}", value); }
 
-// Returns the values at both ends of what `get` has for the tensors that have finite elements. A
-// sum of elements may not be finite, though they are.
+// Returns the range of `get` over the tensors with finite elements. Skips values that are not
+// finite: a sum of finite elements may overflow.
 template <typename F>
 std::string RangeOf(const Results& results, F get) {
   double least = std::numeric_limits<double>::infinity(), most = -least;
@@ -68,7 +68,7 @@ std::string RangeOf(const Results& results, F get) {
   return low == high ? low : low + " … " + high;
 }
 
-// Chooses at most `most` tensors, evenly, with the first and the last.
+// Selects at most `most` tensors, evenly spaced, including the first and the last.
 Results Chosen(const Results& results, size_t most) {
   if (results.size() <= most) return results;
   Results chosen;
@@ -78,7 +78,7 @@ Results Chosen(const Results& results, size_t most) {
   return chosen;
 }
 
-// Returns the numbers in a path, by which tensors of a group differ.
+// Returns the numbers in a path; the tensors of a group differ in them.
 std::string NumbersIn(const std::string& path) {
   std::string numbers;
   for (size_t begin = 0; begin <= path.size();) {
@@ -92,7 +92,7 @@ std::string NumbersIn(const std::string& path) {
   return numbers;
 }
 
-// The values on a chart's vertical axis.
+// The vertical axis of a chart.
 class Scale {
  public:
   explicit Scale(const Results& results) {
@@ -103,7 +103,7 @@ class Scale {
     }
   }
   bool is_empty() const { return !(least_ < most_); }
-  // Halves keep the differences of the largest numbers finite.
+  // Halving keeps the differences of the largest numbers finite.
   double At(double value) const {
     return std::clamp((value / 2 - least_ / 2) / (most_ / 2 - least_ / 2), 0.0, 1.0);
   }
@@ -151,7 +151,7 @@ std::string QuantileFunction(const Measurement& m, const Scale& scale) {
                        .right = "1"});
 }
 
-// Draws bands of quantiles over the tensors of a group, and what they declare.
+// Draws bands of quantiles over the tensors of a group, and lines for the declared values.
 std::string QuantileBands(const Results& results, const Scale& scale) {
   Results shown;
   for (const Measurement* m : Chosen(results, kMostTensors)) {
@@ -285,7 +285,7 @@ class StatsPageWriter {
                             : "-"}};
   }
 
-  // Draws the standard deviation of every tensor, in the order of the model, by its logarithm.
+  // Plots every tensor's standard deviation on a logarithmic axis, in the model's order.
   void AddSpread() {
     double least = std::numeric_limits<double>::infinity(), most = 0;
     std::vector<const Measurement*> spread;
@@ -297,7 +297,7 @@ class StatsPageWriter {
       most = std::max(most, std);
     }
     if (spread.empty()) return;
-    // Whole powers of ten are at the ends, so that equal deviations are no range of rounding.
+    // The ends are powers of ten, so that rounding errors of equal deviations are invisible.
     const double low = std::floor(std::log10(least)), high = std::floor(std::log10(most)) + 1;
     const Results shown = Chosen(spread, kMostTensors);
     const double width = 1 / static_cast<double>(shown.size());
@@ -341,7 +341,7 @@ class StatsPageWriter {
     page_.EndDetails();
   }
 
-  // Returns how the tensors of a group say their values, those that differ in numbers as one.
+  // Describes the values of a group's tensors, with one text for values that differ in numbers.
   static std::string ValuesOf(const MeasuredGroup& group) {
     std::vector<const Tensor*> tensors;
     for (const Measurement* m : group.results) tensors.push_back(m->tensor);

@@ -1,4 +1,4 @@
-// Shows what the values of tensors are like as a page of pictures, for `stats --html`.
+// Renders statistics of tensors' values as an HTML page of pictures, for `stats --html`.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace shardinit {
 
-// The page has a bounded size, and says what is left out for this.
+// The page has a bounded size, and notes its omissions.
 std::string StatsPage(const std::string& name, const std::vector<Measurement>& results);
 
 }  // namespace shardinit

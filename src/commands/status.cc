@@ -26,7 +26,7 @@ namespace shardinit {
 namespace {
 
 constexpr size_t kMostRanges = 1000;  // for people
-constexpr size_t kMostStuck = 5;      // the same
+constexpr size_t kMostStuck = 5;      // for people
 
 std::string IsSeconds(const std::string& text) {
   constexpr double kMost = 1e9;
@@ -60,24 +60,24 @@ struct StatusOptions {
   bool watch = false, prometheus = false, json = false;
 };
 
-// A rank whose file has a temporary name: a run makes it, or did until it was killed.
+// A rank whose file has a temporary name: a run is writing it, or was killed while writing it.
 struct UnfinishedRank {
   int64_t rank;
-  double written;  // when something was last written to it, in seconds since 1970
-  double age;      // the seconds since then
+  double written;  // last write to the file, in seconds since 1970
+  double age;      // seconds since that write
 };
 
-// A look at the folder shows this.
+// The state of the folder at one look.
 struct Look {
   std::vector<int64_t> missing, parts;  // parts that lack a rank
   int64_t bytes_done;
   bool has_manifest, complete;
   std::vector<UnfinishedRank> unfinished;  // ascending
-  // Of --watch, once something was finished between two looks.
+  // Set by --watch, once something was finished between two looks.
   std::optional<double> bytes_per_second = {}, seconds_left = {};
 };
 
-// A checkpoint that is being made.
+// A checkpoint in progress.
 struct Watched {
   const StatusOptions& options;
   const Plan& plan;
@@ -97,7 +97,7 @@ std::vector<int64_t> MissingParts(const Plan& plan, int64_t count,
   return parts;
 }
 
-// Finds the missing ranks with a temporary file. If several runs make one, the latest counts.
+// Finds the missing ranks with a temporary file. Of several such files, uses the latest.
 std::vector<UnfinishedRank> UnfinishedIn(const Folder& ranks, const std::vector<int64_t>& missing) {
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   std::map<int64_t, UnfinishedRank> found;
@@ -123,8 +123,8 @@ std::vector<UnfinishedRank> UnfinishedIn(const Folder& ranks, const std::vector<
   return unfinished;
 }
 
-// Returns the bytes of the ranks that are done. Of millions few may be missing, or few be done, and
-// those that are fewer are counted.
+// Returns the bytes of the finished ranks. Sums the finished or the missing ones, whichever are
+// fewer: there may be millions.
 int64_t BytesDone(const Watched& watched, const std::vector<int64_t>& missing) {
   const int64_t ranks = watched.plan.world_size();
   if (missing.empty()) return watched.bytes;
@@ -153,7 +153,7 @@ Look LookAt(const Watched& watched) {
   if (watched.options.parts) {
     look.parts = MissingParts(plan, *watched.options.parts, look.missing);
   }
-  // In a bucket nothing is seen of what is not done.
+  // In a bucket, unfinished files are invisible.
   if (Place::TraitsAt(folder).is_remote) return look;
   const CheckpointFolder local(folder);
   if (local.ranks()) look.unfinished = UnfinishedIn(local.ranks(), look.missing);
@@ -174,7 +174,7 @@ std::string InJson(const Watched& watched, const Look& look) {
   const StatusOptions& options = watched.options;
   const Plan& plan = watched.plan;
   JsonWriter out;
-  // A look of several is a line.
+  // With --watch, each look is one line.
   out.BeginObject(options.watch ? JsonWriter::kInline : JsonWriter::kLines);
   out.Member("folder", options.folder);
   out.Member("name", plan.graph.name).Member("complete", look.complete);
@@ -202,8 +202,8 @@ std::string InJson(const Watched& watched, const Look& look) {
   return out.Finish();
 }
 
-// Returns the value of a label in Prometheus's text. It is UTF-8, so other bytes are written as in
-// JSON.
+// Returns the value of a label in Prometheus's text format, which is UTF-8. Escapes other bytes as
+// in JSON.
 std::string InLabel(std::string_view text) {
   std::string label;
   for (size_t at = 0; at < text.size();) {
@@ -251,7 +251,7 @@ std::string InMetrics(const Watched& watched, const Look& look) {
   return text;
 }
 
-// Returns `, 2 ranks are stuck: 17 since 12:03 min, 300 since 7:10 min`; empty if none is.
+// Returns `, 2 ranks are stuck: 17 since 12:03 min, 300 since 7:10 min`, or an empty text.
 std::string StuckInText(const Look& look, const StatusOptions& options) {
   const std::vector<UnfinishedRank> stuck = StuckOf(look, options);
   if (stuck.empty()) return {};
@@ -285,7 +285,7 @@ std::string InText(const Watched& watched, const Look& look) {
   return text;
 }
 
-// Returns a look of several as one line without its end.
+// Returns a --watch look as a line, without the newline.
 std::string InLine(const Watched& watched, const Look& look) {
   const int64_t ranks = watched.plan.world_size();
   std::string text =
@@ -299,7 +299,7 @@ std::string InLine(const Watched& watched, const Look& look) {
   return stuck.empty() ? text : text + "; " + stuck;
 }
 
-// Waits, and ends early if a signal comes.
+// Waits. Throws early if a signal arrives.
 void Pause(double seconds) {
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
@@ -310,9 +310,9 @@ void Pause(double seconds) {
   }
 }
 
-// Looks again and again until the checkpoint is complete.
+// Looks repeatedly until the checkpoint is complete.
 void Watch(const StatusOptions& options, const Plan& plan, const Digest& plan_sha256) {
-  // Ranks are done one by one, so the speed is that of some time.
+  // Ranks finish one by one, so the speed is averaged over a window, in seconds.
   constexpr double kWindow = 600;
   struct Past {
     double seconds;

@@ -15,7 +15,7 @@
 namespace shardinit {
 namespace {
 
-// Returns what stands behind values of which some bits may differ from the framework's.
+// Returns a suffix for values of which some bits may differ from the framework's.
 std::string InexactInText(const Subject& subject) {
   if (!IsInexact(subject.tensor)) return {};
   return fmt::format(", inexact: {} may round some of these numbers otherwise",
@@ -24,7 +24,7 @@ std::string InexactInText(const Subject& subject) {
 
 std::string InHex(const Tensor& tensor) { return fmt::format("{:016x}", tensor.stream().key); }
 
-// Returns the key of the tensor's random numbers, if it has some.
+// Returns the key of the tensor's random numbers, or null if it has none.
 FactValue KeyOf(const Tensor& tensor) {
   if (!IsRandom(tensor.distribution())) return nullptr;
   if (std::holds_alternative<KeyWords>(tensor.key())) return Facts{{"value", InHex(tensor)}};
@@ -183,7 +183,7 @@ void AddOperations(const ViewOutline& view, size_t level, Facts* facts) {
                                          DescribeValues(view.tensors))}});
 }
 
-// Returns the drawn tensors that a view is made of, in its order, each once.
+// Returns the drawn tensors that a view is made of, in the view's order, each once.
 std::vector<const Tensor*> SourcesOf(const View& view) {
   std::vector<const Tensor*> sources;
   std::vector<bool> seen(view.drawn->size());
@@ -231,7 +231,7 @@ void AddVariables(const Subject& subject, Facts* facts) {
   facts->push_back({"variables", std::move(variables), {.section = kVariables}});
 }
 
-// Says where a layout puts a tensor of so many elements.
+// Describes where a layout puts a tensor with `elements` elements.
 Fact FactOf(const Explanation::Place& place, int64_t elements) {
   Facts members = {{"layout", place.layout}};
   if (!place.view) {
@@ -274,8 +274,8 @@ Facts FactsOf(const Subject& subject, int64_t matches) {
   AddVariables(subject, &facts);
   if (!tensor.view()) AddStream(subject, &facts);
   AddLayouts(subject, &facts);
-  // Another tensor is in no file: only tensors of a layout are made of it. A padded tensor is shown
-  // as it is stored.
+  // A layout stores the tensors made of drawn tensors, not the drawn tensors. A padded tensor is
+  // shown as it is stored.
   const InitGraph& graph = plan.graph;
   if (tensor.view() || !graph.drawn) {
     AddSharding(subject, &facts);

@@ -1,4 +1,4 @@
-// Collects the facts that `explain` reports of one tensor.
+// Collects the facts that `explain` reports about one tensor.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace shardinit {
 
-// The tensor that is explained.
+// The explained tensor.
 struct Subject {
   const Plan& plan;
   const Explanation& why;
@@ -21,22 +21,23 @@ struct Subject {
   int64_t rank;  // the rank whose box is shown
 };
 
-// `matches` is the number of tensors whose paths match the one that was asked for.
+// `matches` is the number of tensors that match the requested path.
 Facts FactsOf(const Subject& subject, int64_t matches);
 
-// The rows for people stand in this order.
+// The order of the rows for people.
 enum TensorSection { kTensor, kEngine, kSharding, kLayouts, kVariables };
 
-// Returns `gain / sqrt(fan_in) = 1.41421 / sqrt(4096) = 0.0220971`, without repeats.
+// Joins parts as in `gain / sqrt(fan_in) = 1.41421 / sqrt(4096) = 0.0220971`, without repeats.
 std::string Chain(const std::vector<std::string>& parts);
 
 // Returns `[0:1024, 4096:8192]`, as Python slices a tensor.
 std::string InSlices(const Box& box);
 
-// Makes a fact of a setting as it was written. `members` stand before the setting's own.
+// Returns a fact about a setting as the user wrote it. `members` come before the setting's own
+// members.
 Fact FactOf(const Setting& setting, std::string label, Facts members = {});
 
-// Makes a list of settings as they were written, with a label for each.
+// Returns a list of settings as the user wrote them, with a label for each.
 template <typename F>
 Fact FactOf(std::string_view key, const std::vector<Setting>& settings, F label) {
   FactList list;
@@ -46,7 +47,7 @@ Fact FactOf(std::string_view key, const std::vector<Setting>& settings, F label)
   return {key, std::move(list)};
 }
 
-// Says how the tensor is sharded and why, and what the subject's rank has of it.
+// Adds how and why the tensor is sharded, and which parts the subject's rank holds.
 void AddSharding(const Subject& subject, Facts* facts);
 
 }  // namespace shardinit

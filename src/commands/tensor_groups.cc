@@ -12,8 +12,8 @@ namespace {
 
 constexpr double kTreemapHeight = 340;  // pixels
 constexpr double kEnlargedHeight = 170;
-constexpr double kTreemapRatio = 2.5;  // between those of a wide page and of a narrow one
-constexpr double kLeastPart = 0.02;    // of a treemap's bytes, that a group may have in it
+constexpr double kTreemapRatio = 2.5;  // between the ratios of a wide and a narrow page
+constexpr double kLeastPart = 0.02;    // least share of a group in a treemap's bytes
 constexpr int kMostTreemaps = 4;
 
 void AddGroups(const Outline& outline, const std::string& prefix,
@@ -28,7 +28,7 @@ void AddGroups(const Outline& outline, const std::string& prefix,
   }
 }
 
-// Returns the last two parts of a name, which tell most in little room.
+// Returns the last two parts of a name, which are the most informative in little space.
 std::string EndOf(const std::string& name) {
   const size_t dot = name.rfind('.');
   const size_t before = dot == name.npos || dot == 0 ? name.npos : name.rfind('.', dot - 1);
@@ -40,7 +40,7 @@ std::string PartOf(double bytes, double total) {
   return percent >= 0.1 ? fmt::format("{:.1f} %", percent) : "< 0.1 %";
 }
 
-// Writes treemaps of the same groups, each of what was too small in the one before.
+// Writes treemaps of groups. Each shows the groups that were too small in the previous one.
 class Treemaps {
  public:
   Treemaps(const std::vector<TensorGroup>& groups, const TreemapStyle& style, HtmlPage* page)
@@ -72,7 +72,7 @@ class Treemaps {
     return bytes;
   }
 
-  // Moves what is too small to be seen beside the rest. One or two groups are not worth a treemap.
+  // Moves groups that are too small to see to `*small`. One or two are not worth a treemap.
   void TakeSmall(std::vector<size_t>* groups, std::vector<size_t>* small) const {
     const double least = kLeastPart * BytesOf(*groups);
     std::vector<size_t> large;

@@ -1,4 +1,4 @@
-// Shows tensors on pages, in groups that differ only in the numbers of their paths.
+// Shows tensors on pages, in groups whose paths differ only in numbers.
 #pragma once
 
 #include <functional>
@@ -15,18 +15,18 @@ struct TensorGroup {
   const Outline* outline;
 };
 
-// Returns the groups of the outline, which must outlive them, in its order.
+// Returns the groups in the order of `outline`, which must outlive them.
 std::vector<TensorGroup> GroupsOf(const Outline& outline);
 
-// Both are called with the number of a group.
+// Both functions take the index of a group.
 struct TreemapStyle {
   std::string id;
   std::function<HtmlColours(size_t)> colours_of;
   std::function<std::string(size_t)> link_of = nullptr;
 };
 
-// Adds treemaps of the groups' bytes. A model may have groups that are a million times as large as
-// others: what would be too small to see in one treemap has the next for itself.
+// Adds treemaps of the groups' bytes. Some groups may be a million times as large as others. Groups
+// that are too small to see in one treemap fill the next one.
 void AddTreemaps(const std::vector<TensorGroup>& groups, const TreemapStyle& style, HtmlPage* page);
 
 }  // namespace shardinit

@@ -45,7 +45,7 @@ std::vector<std::string> OptionNames(const CLI::App& app) {
   throw Error(ExitCode::kUsage, message, std::move(hint));
 }
 
-// Explains a first word that is no command.
+// Reports a first word that is not a command.
 [[noreturn]] void ExplainCommand(const CLI::App& root, const std::vector<std::string>& words) {
   const std::string& first = words[0];
   const bool is_option = first.starts_with("-");
@@ -64,7 +64,7 @@ std::vector<std::string> OptionNames(const CLI::App& app) {
       closest.empty() ? "see `shardinit --help`" : fmt::format("did you mean `{}`?", closest));
 }
 
-// Returns what to do instead of an option that a command lacks: `--seed 1` is for `--set`.
+// Returns a replacement for an option that a command lacks, such as `--set` for `--seed 1`.
 std::string HintForOption(const std::vector<std::string>& words, size_t at,
                           const std::vector<std::string>& known) {
   const size_t equals = words[at].find('=');
@@ -84,7 +84,7 @@ std::string HintForOption(const std::vector<std::string>& words, size_t at,
                          : fmt::format("did you mean `{}`?", closest);
 }
 
-// Explains an option that was given several times, or without its value.
+// Reports an option that was given several times, or without its value.
 void ExplainOption(const CLI::App& app, const CLI::ParseError& error) {
   for (const CLI::Option* option : app.get_options()) {
     const auto most = static_cast<size_t>(option->get_items_expected_max());
@@ -155,7 +155,7 @@ void ExplainUsage(const CLI::App& root, const CLI::ParseError& error,
     }
   }
   std::string what = error.what();
-  // A word becomes lower-case; the name of an argument, such as SPEC, stays.
+  // Lower-case the first word, unless it is the name of an argument, such as SPEC.
   if (what.size() > 1 && std::islower(what[1])) what[0] = static_cast<char>(std::tolower(what[0]));
   ThrowUsage(fmt::format("{}: {}", words[0], what),
              fmt::format("see `shardinit {} --help`", words[0]));

@@ -1,5 +1,5 @@
-// Explains mistakes of the command line by the words themselves: of a mistyped command CLI11 says
-// only that one is required, and a mistyped option swallows its value.
+// Explains command-line mistakes from the words themselves. For a mistyped command, CLI11 says only
+// that one is required; a mistyped option swallows its value.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,7 +8,7 @@
 
 namespace shardinit {
 
-// Refuses what CLI11 would read as something else: it takes `-output x` for `-o utput x`.
+// Rejects words that CLI11 would misread: it treats `-output x` as `-o utput x`.
 void RefuseMisplaced(const CLI::App& root, const std::vector<std::string>& words);
 
 // Throws Error (kUsage) for words that CLI11 could not parse.

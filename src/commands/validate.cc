@@ -41,7 +41,7 @@ void WriteDiagnostics(const std::vector<Diagnostic>& diagnostics, JsonWriter& ou
 }
 
 std::string RenderAll(const std::vector<Diagnostic>& diagnostics) {
-  constexpr size_t kMostErrors = 20;  // Further ones say little more, unlike warnings.
+  constexpr size_t kMostErrors = 20;  // More errors add little, unlike warnings.
   return Render(diagnostics, kMostErrors, kMostRows);
 }
 
@@ -81,7 +81,7 @@ ExitCode RunValidate(const ValidateOptions& options) {
       WriteDiagnostics(e.diagnostics(), out);
       if (!options.json) Report(RenderAll(e.diagnostics()), false);
     } catch (const Error& e) {
-      // A spec that is not there is that spec's mistake; the others are still checked.
+      // A missing spec counts as an invalid spec; the others are still checked.
       if (e.code() != ExitCode::kUsage) throw;
       valid = false;
       out.Member("valid", false);

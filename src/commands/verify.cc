@@ -83,7 +83,7 @@ void AddForeign(const Findings& foreign, JsonWriter& out) {
   out.EndArray().Member("more_foreign", foreign.more());
 }
 
-// Under --strict a foreign name is a difference, though no damage.
+// With --strict, a foreign name is a difference, but not damage.
 ExitCode ResultOf(const VerifyOptions& options, const Findings& foreign) {
   if (foreign.empty() || !options.strict) return ExitCode::kOk;
   Report(
@@ -94,15 +94,15 @@ ExitCode ResultOf(const VerifyOptions& options, const Findings& foreign) {
   return ExitCode::kDifferent;
 }
 
-// Compares values with those of --spec, in a checkpoint that was found intact, with this manifest,
-// or in safetensors files, DCP files or zarr arrays.
+// Compares values with those that --spec generates. With `manifest`, the folder is a checkpoint
+// that was found intact. Otherwise it has safetensors files, DCP files or zarr arrays.
 ExitCode RunAgainstSpec(const VerifyOptions& options, const Plan& plan, std::string_view manifest) {
   WorkCounters counters;
   Comparison result;
   {
     Progress progress(options.work.Mode(), "comparing", plan.bytes, options.json);
     const WorkerOptions workers = options.work.Workers(false);
-    // Of a checkpoint only one side is hashed.
+    // For a checkpoint, only one side is hashed.
     const bool is_verified = !manifest.empty();
     const auto update = [&](const WorkCounters& c) {
       progress.Update(c.hashed_bytes / (is_verified ? 1 : 2));
@@ -137,13 +137,13 @@ ExitCode RunAgainstSpec(const VerifyOptions& options, const Plan& plan, std::str
   return ExitCode::kDifferent;
 }
 
-// Compares the bytes of a checkpoint, or of an export, with what it says of itself.
+// Compares the bytes of a checkpoint or an export with its own record of them.
 VerifyResult CheckBytes(const VerifyOptions& options, bool is_export) {
   std::mutex mutex;
   std::optional<Progress> progress;
   const ProgressMode mode = options.work.Mode();
   int jobs = options.work.Jobs();
-  // A network is faster with more requests than there are cores.
+  // A network is faster with more requests than cores.
   if (options.work.jobs == 0 && Place::TraitsAt(options.folder).is_remote) jobs = std::max(jobs, 8);
   return (is_export ? VerifyExport : Verify)(
       *Place::At(options.folder), jobs, [&](int64_t bytes, int64_t total) {
@@ -153,7 +153,7 @@ VerifyResult CheckBytes(const VerifyOptions& options, bool is_export) {
       });
 }
 
-// Compares the signature, if it is asked for, of what the files were compared with.
+// If requested, checks the signature of the record that the files were compared with.
 std::optional<Signed> CheckSigner(const VerifyOptions& options, const char* name,
                                   std::string_view statement) {
   SignatureRequest request = options.signature;
@@ -162,7 +162,7 @@ std::optional<Signed> CheckSigner(const VerifyOptions& options, const char* name
   return CheckSignature(request, statement);
 }
 
-// A checkpoint that nobody signed is not damaged, but may be somebody else's.
+// An unsigned checkpoint is not damaged, but may be somebody else's.
 ExitCode ResultOf(const VerifyOptions& options, const char* name,
                   const std::optional<Signed>& found) {
   if (!found || !found->signer.empty()) return ExitCode::kOk;
@@ -198,7 +198,7 @@ void PrintIntact(const VerifyOptions& options, bool is_export, const VerifyResul
   }
 }
 
-// Throws Error (kUsage) for options that have nothing to be about, whatever the folder is.
+// Throws Error (kUsage) for options that cannot apply to any folder.
 void RequireSense(const VerifyOptions& options, bool against_spec) {
   const bool is_remote = Place::TraitsAt(options.folder).is_remote;
   const SignatureRequest& signature = options.signature;
@@ -220,7 +220,7 @@ void RequireSense(const VerifyOptions& options, bool against_spec) {
   }
 }
 
-// Throws Error (kUsage) for options that are not for folders without a plan, of which tensors are
+// Throws Error (kUsage) for options that do not apply to a folder without a plan, whose tensors are
 // compared.
 void RequireNoPlanOptions(const VerifyOptions& options) {
   if (!options.signature.signers.empty()) {
@@ -236,7 +236,7 @@ void RequireNoPlanOptions(const VerifyOptions& options) {
   }
 }
 
-// Tells whether a checkpoint, which may be damaged, has values that no `gen` makes.
+// Returns whether a checkpoint, which may be damaged, has values that `gen` cannot generate.
 bool HoldsCopy(const std::string& folder) {
   try {
     Digest plan_sha256;
@@ -251,7 +251,7 @@ ExitCode RunVerify(const VerifyOptions& options) {
   const auto holds = [&](const char* name) { return InputExists(options.folder + "/" + name); };
   const bool against_spec = !options.spec.request.path.empty();
   RequireSense(options, against_spec);
-  // A mistake in it is told before a large checkpoint is read.
+  // Report mistakes in the spec before reading a large checkpoint.
   std::optional<Plan> spec;
   if (against_spec) spec = options.spec.Load();
   const bool has_plan = holds(kPlanName);
@@ -259,7 +259,7 @@ ExitCode RunVerify(const VerifyOptions& options) {
     RequireNoPlanOptions(options);
     return RunAgainstSpec(options, *spec, {});
   }
-  // An export has no ranks, but a record or, in a bucket before it is complete, a claim.
+  // An export has a record instead of ranks. In a bucket, an incomplete export has a claim.
   const bool is_export = !holds(kManifestName) && !has_plan &&
                          (holds(kExportName) || (is_remote && holds(kExportClaim)));
   const char* const name = is_export ? kExportName : kManifestName;

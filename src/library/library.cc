@@ -1,4 +1,4 @@
-// The C functions of shardinit.h. No C++ exception leaves this file.
+// Implements the C functions of shardinit.h. C++ exceptions do not leave this file.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ static_assert(SHARDINIT_ERROR_BUG == static_cast<int>(ExitCode::kBug));
 
 constexpr int kMostThreads = 4096;
 
-// Copies a text for the caller; returns null if there is no memory.
+// Copies a text for the caller; returns null if memory is exhausted.
 char* Copy(std::string_view text) {
   auto* copy = static_cast<char*>(std::malloc(text.size() + 1));
   if (copy == nullptr) return nullptr;
@@ -66,7 +66,7 @@ shardinit_status Guarded(char** message, const Body& body) noexcept {
                               "please report it with the spec and what was asked for"),
                   message);
     }
-  } catch (...) {  // There is no memory for the text.
+  } catch (...) {  // Memory is exhausted.
     return SHARDINIT_ERROR_WORLD;
   }
 }
@@ -77,7 +77,7 @@ Error Usage(const std::string& message) { return Error(ExitCode::kUsage, message
 constexpr size_t kFirstSourceSize =
     offsetof(shardinit_source, layout) + sizeof(shardinit_source::layout);
 
-// Reads the caller's struct, which may be of an older or a newer header.
+// Reads the caller's struct, which may come from an older or a newer header.
 shardinit_source ReadSource(const shardinit_source* given) {
   if (given == nullptr) throw Usage("shardinit_open: `source` is NULL");
   shardinit_source source = {};
@@ -108,9 +108,7 @@ PlanRequest RequestOf(const shardinit_source& source) {
     throw Usage("shardinit_open: neither `path` nor `text` is given");
   } else {
     spec.path = source.path;
-    if (spec.path == "-")
-      spec.path = "./-";  // The host's standard input does not belong to the
-                          // library.
+    if (spec.path == "-") spec.path = "./-";  // Standard input belongs to the host.
   }
   for (size_t i = 0; i < source.set_count; ++i) {
     if (source.sets == nullptr || source.sets[i] == nullptr) {
@@ -141,15 +139,15 @@ std::vector<const char*> PointersTo(const std::vector<std::string>& strings) {
 }  // namespace
 }  // namespace shardinit
 
-using namespace shardinit;  // NOLINT: what follows is C.
+using namespace shardinit;  // NOLINT: the rest is C.
 
-// The plan, and C's view of it: pointers into the plan and into `strings`.
+// The plan, and its view for C: pointers into the plan and into `strings`.
 struct shardinit_spec {
   Plan plan;
   std::string warnings;
   std::vector<const char*> axes;
   std::vector<std::vector<std::string>> strings;     // each tensor's partition
-  std::vector<std::vector<const char*>> partitions;  // the same, as C sees it
+  std::vector<std::vector<const char*>> partitions;  // the same for C
   std::vector<shardinit_tensor> tensors;
   std::unordered_map<std::string_view, int64_t> numbers;
   shardinit_info info;
@@ -224,7 +222,7 @@ Box BoxOf(const Tensor& tensor, const int64_t* offset, const int64_t* shape) {
   return box;
 }
 
-// Memory for a part of a tensor, as the caller gives it.
+// The caller's memory for a part of a tensor.
 struct PartMemory {
   PartMemory(const Tensor& whole, const int64_t* offset, const int64_t* shape, void* to,
              size_t out_size)

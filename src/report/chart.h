@@ -1,4 +1,4 @@
-// Draws charts over two axes, each with its name and the values at its ends.
+// Draws charts with two axes, each with a name and the values at its ends.
 #pragma once
 
 #include <string>
@@ -14,14 +14,14 @@ struct ChartFrame {
   std::string x = {}, left = {}, right = {};  // the horizontal axis
 };
 
-// What is in a chart has coordinates from 0 to 1, to the right and up.
+// All coordinates in the chart are from 0 to 1, rightward and upward.
 class Chart {
  public:
   void Bar(double x, double width, double from, double to, std::string_view style,
            std::string_view title = {});
   using Points = std::vector<std::pair<double, double>>;
   void Line(const Points& points, std::string_view style = {});
-  // Fills what lies between two lines.
+  // Fills the area between two lines.
   void Band(const Points& below, const Points& above, std::string_view style,
             std::string_view title = {});
 

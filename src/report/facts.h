@@ -1,5 +1,4 @@
-// Holds each fact that a command reports once: JSON for programs and rows of a table for people are
-// made of the same facts.
+// Holds each fact that a command reports once: both the JSON and the table for people come from it.
 #pragma once
 
 #include <cstddef>
@@ -21,13 +20,13 @@ using Facts = std::vector<Fact>;
 using FactScalar =
     Variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string, std::vector<int64_t>>;
 
-// This is an array in JSON, of objects or of scalars without keys. Each item has a row of its own.
+// In JSON, an array of objects or of scalars without keys. For people, each item has its own row.
 struct FactList {
   Facts items;
 };
 
-// This is an array of equal objects in JSON, and for people a table of its own below all rows, with
-// the fact's text above it. Its cells are made when they are shown: there may be millions of rows.
+// In JSON, an array of objects with equal keys. For people, its own table below all rows, with the
+// fact's text above it. Cells are computed when shown: there may be millions of rows.
 struct FactTable {
   struct Column {
     std::string_view key, label;  // either may be empty, as in a Fact
@@ -37,32 +36,32 @@ struct FactTable {
   std::vector<Column> columns = {};
 };
 
-// Facts in a value are the members of an object.
+// Facts in a value become the members of a JSON object.
 using FactValue = std::variant<FactScalar, Facts, FactList, FactTable>;
 
-// People see a fact as a row; without a label and a text there is none.
+// The row that people see. A fact without a label and a text has no row.
 struct FactRow {
   std::string label = {};
   std::string text = {};   // empty: the value, if it is a scalar
-  std::string place = {};  // where the value is written
+  std::string place = {};  // where the user wrote the value
   int section = 0;         // rows are sorted by section, then by the order of the facts
 };
 
 struct Fact {
-  std::string_view key = {};  // member name in JSON; empty: in a list, or for people alone
+  std::string_view key = {};  // member name in JSON; empty: in a list, or only for people
   FactValue value = {};
   FactRow row = {};
 };
 
-// Adds the place where a value is written, for people and for programs. In JSON it is a member
-// `place` of the value's object; a scalar becomes the `value` of a new object. The place of a
-// value that is not written is null in JSON, and `nowhere` for people.
+// Adds the place where the user wrote a value, for people and for programs. In JSON it is a member
+// `place` of the value's object; a scalar becomes the `value` of a new object. If the user did not
+// write the value, the place is null in JSON and `nowhere` for people.
 Fact At(Fact fact, const Span& place, std::string_view nowhere = "(default)");
 
 std::string FactsInJson(const Facts& facts);
-// Returns label, value and place of each fact, but not of those with a table of their own.
+// Returns label, value and place of each fact, except facts with their own table.
 std::vector<std::vector<std::string>> FactRows(const Facts& facts);
-// Renders these rows as a table, then the other tables.
+// Renders the rows as a table, then the other tables.
 std::string FactsInText(const Facts& facts);
 
 }  // namespace shardinit

@@ -5,7 +5,7 @@
 namespace shardinit {
 namespace {
 
-// Writes lines of a label as one string of the language.
+// Writes the lines of a label as one Graphviz string.
 std::string InQuotes(const Graphviz::Label& lines) {
   std::string text;
   for (const std::string& line : lines) {

@@ -1,4 +1,4 @@
-// Draws in the language of Graphviz: boxes, clusters of them, and arrows between boxes.
+// Writes drawings in Graphviz's language: boxes, clusters of boxes, and arrows between boxes.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@ class Graphviz {
  public:
   Graphviz(const std::string& name, const std::string& title);
 
-  // A label is lines of any text.
+  // The lines of a label, which may be any text.
   using Label = std::vector<std::string>;
 
-  // Nodes and clusters that begin before the cluster ends are within it.
+  // Nodes and clusters added before EndCluster() are inside the cluster.
   void BeginCluster(const Label& label);
   void EndCluster();
 
-  // Returns the node's number. It is a box, if no other shape of Graphviz is named.
+  // Returns the node's number. The node is a box, unless `shape` names another Graphviz shape.
   int64_t Node(const Label& label, std::string_view shape = {});
-  // Adds a node outside of all clusters.
+  // Adds a node outside all clusters.
   int64_t OuterNode(const Label& label, std::string_view shape);
 
-  // Draws arrows that are equal once.
+  // Draws equal arrows only once.
   void Arrow(int64_t from, int64_t to, const std::string& label);
 
   std::string Finish();

@@ -34,7 +34,7 @@ std::string_view ClassOf(HtmlColumn::Kind kind) {
   return kind == HtmlColumn::kNumber ? " class=\"n\"" : "";
 }
 
-// A leaf has its colours beside its name, too: its bar may be too small to see.
+// A leaf also has its colours next to its name: its bar may be too small to see.
 std::string LineInHtml(const HtmlPage::Line& line, bool is_leaf) {
   const std::string style = line.colours.Style();
   std::string text = fmt::format(
@@ -127,7 +127,7 @@ void HtmlPage::Table(std::string_view id, const std::vector<HtmlColumn>& columns
     body_ += of_tensors ? "<tr class=\"f\">" : "<tr>";
     for (size_t c = 0; c < row.size(); ++c) {
       const HtmlColumn& column = columns[c];
-      // A card names what would be a bare number in it.
+      // In a card, a number needs the name of its column.
       const std::string name = column.name.empty() || column.kind != HtmlColumn::kNumber
                                    ? ""
                                    : fmt::format(" data-l=\"{}\"", EscapeHtml(column.name));

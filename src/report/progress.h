@@ -1,4 +1,4 @@
-// Shows on standard error how far a long run is.
+// Shows the progress of a long run on standard error.
 #pragma once
 
 #include <chrono>
@@ -10,15 +10,16 @@ namespace shardinit {
 
 enum class ProgressMode { kAuto, kAlways, kNever };
 
-// On a terminal progress is one line that is painted again, at most ten times a second; elsewhere
-// it is a line every ten seconds.
+// On a terminal, repaints one line at most ten times a second. Otherwise prints a line every ten
+// seconds.
 class Progress {
  public:
-  // `verb` names the work: "writing". With `quiet`, as for `--json`, kAuto shows nothing.
+  // `verb` names the work, for example "writing". With `quiet`, as for `--json`, kAuto shows
+  // nothing.
   Progress(ProgressMode mode, std::string verb, int64_t total_bytes, bool quiet);
   ~Progress();  // clears the line
 
-  // It is safe to call from several threads.
+  // Can be called from several threads at once.
   void Update(int64_t bytes, const std::string& detail = {});
 
  private:

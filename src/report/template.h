@@ -1,4 +1,4 @@
-// Fills in the files of report/templates/ and configs/jobs/, which are part of the program.
+// Fills in the templates of report/templates/ and configs/jobs/, which are embedded in the program.
 #pragma once
 
 #include <functional>
@@ -10,9 +10,9 @@ namespace shardinit {
 
 using TemplateValues = std::map<std::string, std::string, std::less<>>;
 
-// Returns the text of report/templates/NAME with values in the places of `{{their names}}`. What a
-// value has after its first line is indented like the line that it stands in. A line that has
-// nothing but an empty value is left out.
+// Returns the text of report/templates/NAME with each `{{name}}` replaced by its value. Further
+// lines of a value are indented like the template's line. A line with only an empty value is
+// removed.
 std::string FillTemplate(std::string_view name, const TemplateValues& values);
 // Does the same with configs/jobs/NAME.
 std::string FillJobTemplate(std::string_view name, const TemplateValues& values);

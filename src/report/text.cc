@@ -19,7 +19,7 @@
 namespace shardinit {
 namespace {
 
-// Returns the columns that the text takes in a terminal.
+// Returns the number of terminal columns that the text takes.
 size_t WidthOf(std::string_view text) {
   size_t width = 0;
   for (size_t i = 0; i < text.size();) {
@@ -40,7 +40,7 @@ bool IsNumber(std::string_view text) {
   return ParseNumber<double>(text.substr(text[0] == '+' ? 1 : 0)).has_value();
 }
 
-// Calls `f` with each part and the separator behind it, which is empty at the end.
+// Calls `f` with each part and the separator after it, which is empty at the end.
 template <typename F>
 void ForEachPart(std::string_view text, std::string_view separators, F f) {
   while (true) {
@@ -51,8 +51,8 @@ void ForEachPart(std::string_view text, std::string_view separators, F f) {
   }
 }
 
-// Returns `{0…125}`, `{0, 2, …, 124}` or `{0…2, 5}`; for numbers that are not whole, the first and
-// the last.
+// Returns `{0…125}`, `{0, 2, …, 124}` or `{0…2, 5}`. If a number is not whole, returns only the
+// first and the last.
 std::string InBraces(const std::vector<std::string_view>& numbers) {
   std::vector<int64_t> sorted;
   for (const std::string_view text : numbers) {
@@ -127,7 +127,7 @@ std::string InShape(const std::vector<int64_t>& shape) {
 
 std::string Table(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right,
                   size_t total) {
-  // A wider cell moves the rest of its own row, and does not fill all others with spaces.
+  // A wider cell shifts only its own row, instead of padding all other rows.
   constexpr size_t kWidest = 200;
   std::vector<size_t> widths(right.size());
   std::vector<std::vector<std::string>> shown(
@@ -188,7 +188,7 @@ std::string WithoutNumbers(std::string_view text, std::string_view separators) {
 }
 
 std::string AsOne(const std::vector<std::string_view>& texts, std::string_view separators) {
-  std::vector<std::vector<std::string_view>> parts;  // by place in the text
+  std::vector<std::vector<std::string_view>> parts;  // by position in the text
   std::vector<std::string_view> behind;
   for (const std::string_view text : texts) {
     size_t place = 0;
@@ -197,7 +197,7 @@ std::string AsOne(const std::vector<std::string_view>& texts, std::string_view s
         parts.emplace_back();
         behind.push_back(separator);
       }
-      // Neighbours are often equal, and there may be a million.
+      // Skip equal neighbours, which are common: there may be a million.
       if (parts[place].empty() || parts[place].back() != part) parts[place].push_back(part);
       ++place;
     });
@@ -240,7 +240,7 @@ bool IsUtf8() {
   return false;
 }
 
-// Draws a bar of `eighths` of a column.
+// Draws a bar that is `eighths` of a column long.
 std::string Bar(int64_t eighths, bool blocks) {
   static constexpr std::string_view kParts[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   std::string bar;

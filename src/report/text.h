@@ -1,4 +1,4 @@
-// Shows numbers, tables and histograms to people.
+// Formats numbers, tables and histograms for people.
 #pragma once
 
 #include <cstddef>
@@ -17,40 +17,40 @@ std::string InBytes(int64_t bytes);                      // 811.7 GB, powers of 
 std::string InTime(double seconds);                      // 7 s, 12:03 min, 26:10 h
 std::string InShape(const std::vector<int64_t>& shape);  // [128256, 16384]
 
-// The most rows of a table or list that people are shown. A few words of a spec can make millions.
+// The most rows of a table or list that people see. A few words of a spec can create millions.
 inline constexpr size_t kMostRows = 10'000;
-// Returns the line that says how many more there are; empty if there are none.
+// Returns a line about `count` omitted items, or an empty text if `count` is 0.
 std::string AndMore(size_t count, std::string_view what);
 
 // Pads columns to their widest cell of up to 200 characters, two spaces apart; `right[c]` aligns
-// column c to the right. The first row is a heading. `total` counts all rows with the heading;
-// `rows` may lack those after the ones that are shown.
+// column c to the right. The first row is a heading. `total` counts all rows including the heading;
+// `rows` may lack rows after those that are shown.
 std::string Table(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right,
                   size_t total = 0);
 
-// Breaks text at spaces into lines that end before column `width`; those after the first begin at
-// column `indent`, and so does the first, but without its spaces.
+// Wraps text at spaces into lines that end before column `width`. All lines begin at column
+// `indent`, but the first line lacks the spaces.
 std::string Wrapped(std::string_view text, size_t width, size_t indent);
 
-// Replaces numbers by `*`. A number stands alone between separators, which are dots in a path; the
-// result is a pattern that matches all tensors of a repeat.
+// Replaces numbers by `*`. A number is a whole part between separators, which are dots in a path.
+// The result is a pattern that matches all tensors of a repeat.
 std::string WithoutNumbers(std::string_view text, std::string_view separators = ".");
-// Returns one text for all that are equal without numbers: `layers.{0…125}.weight`.
+// Returns one text for texts that are equal apart from numbers: `layers.{0…125}.weight`.
 std::string AsOne(const std::vector<std::string_view>& texts, std::string_view separators = ".");
 
-// Writes ascending ranks as `0,3-5`, with `…` after `most` ranges. 0 is no limit.
+// Formats ascending ranks as `0,3-5`, with `…` after `most` ranges; 0 means no limit.
 std::string RanksInText(const std::vector<int64_t>& ranks, size_t most = 0);
 
 struct BarStyle {
-  size_t width;  // columns for a line
-  bool blocks;   // Unicode's blocks, to an eighth of a column; else `#`
+  size_t width;  // columns in a line
+  bool blocks;   // Unicode blocks, to an eighth of a column; else `#`
 };
 
-// Returns the style of standard output: the terminal's width, or 80 columns if it is no terminal,
-// and blocks where LC_ALL, LC_CTYPE or LANG say UTF-8.
+// Returns the style for standard output: the terminal's width, or 80 columns without a terminal.
+// Uses blocks if LC_ALL, LC_CTYPE or LANG specifies UTF-8.
 BarStyle BarStyleOfOutput();
 
-// Draws a line for each equal part of [min, max]: where it starts, and a bar as long as its count.
+// Draws a line for each equal interval of [min, max]: its start, and a bar as long as its count.
 std::string Bars(std::span<const int64_t> counts, double min, double max, const BarStyle& style);
 
 }  // namespace shardinit

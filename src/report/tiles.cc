@@ -9,8 +9,8 @@
 namespace shardinit {
 namespace {
 
-// Returns the mean of how long the areas of a row are, long side over short side, if the row has
-// the weights from `first` to `end` of `total`.
+// Returns the mean of long side over short side of the areas in a row that has the weights from
+// `first` to `end`. `total` is the sum of all weights.
 double LengthOf(const std::vector<double>& weights, size_t first, size_t end, double total,
                 double ratio) {
   const double row = std::accumulate(weights.begin() + static_cast<std::ptrdiff_t>(first),
@@ -62,7 +62,7 @@ std::vector<TileArea> TreemapOf(const std::vector<double>& weights, double ratio
   double y = 0;
   for (size_t first = 0; first < weights.size();) {
     size_t end = first + 1;
-    // A row takes the next weight while its areas do not get longer for it.
+    // Extend the row while that does not make its areas longer.
     while (end < weights.size() && LengthOf(weights, first, end + 1, total, ratio) <=
                                        LengthOf(weights, first, end, total, ratio)) {
       ++end;

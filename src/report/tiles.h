@@ -1,4 +1,4 @@
-// Draws rectangles that fill a part of a page, whatever its width: boxes of a tensor, or a treemap.
+// Draws rectangles that fill a part of a page of any width: boxes of a tensor, or a treemap.
 #pragma once
 
 #include <string>
@@ -17,19 +17,19 @@ struct TileArea {
 struct Tile {
   TileArea area;
   HtmlColours colours;
-  std::string title;  // what a pointer over it shows
+  std::string title;  // shown when a pointer is over the tile
   std::string label = {}, note = {}, link = {};
-  bool is_tensor = false;  // the filter fades it
+  bool is_tensor = false;  // whether the filter fades it
 };
 
-// `name` describes the picture to those who do not see it. `height` is in pixels; `width` is the
-// largest one, or 0 for the page's.
+// `name` describes the picture to readers who cannot see it. `height` is in pixels. `width` is the
+// largest width, or 0 for the page's width.
 std::string TilesInHtml(std::string_view id, std::string_view name, double width, double height,
                         const std::vector<Tile>& tiles);
 
-// Divides the square in areas of these weights. They stand in their order, in rows from left to
-// right, and are as little narrow as this lets them be. `ratio` is the width of the square over its
-// height, as it is drawn.
+// Divides the square into areas with these weights. The areas keep their order, in rows from left
+// to right, and are as close to squares as that permits. `ratio` is the drawn width of the square
+// divided by its height.
 std::vector<TileArea> TreemapOf(const std::vector<double>& weights, double ratio);
 
 }  // namespace shardinit
