@@ -1,4 +1,4 @@
-"""What tests of buckets share: the tool with a store of tests, and faults that a store may have."""
+"""Shared by the bucket tests: runs the tool with a test store, and defines faults of stores."""
 
 import os
 import random
@@ -40,7 +40,8 @@ def put(store, folder, prefix="models/in"):
 
 
 def compare(store, words, folder, name="in", **environment):
-    """Runs a command of the folder in the bucket, and of its copy on the disk: both print and make the same."""
+    """Runs a command on a folder in the bucket and on its copy on disk, and checks that output and results are
+    equal."""
     url = f"s3://bucket/models/{name}"
     out = [folder / "out"] if words[-1] == "-o" else []
     done, made = [], []
@@ -56,7 +57,7 @@ def compare(store, words, folder, name="in", **environment):
 
 
 class Faults:
-    """Answers a share of requests with faults that a store may have, each of a kind that suits the operation."""
+    """Answers a random share of requests with faults that suit the operation."""
 
     def __init__(self, seed, share=0.3):
         self.random, self.share = random.Random(seed), share
@@ -76,7 +77,7 @@ class Faults:
 
 
 class Once:
-    """Answers the first request of a kind for each object, and for each part of it, with a fault."""
+    """Answers the first request of a kind for each object, or for each of its parts, with a fault."""
 
     def __init__(self, kind, fault):
         self.kind, self.fault = kind, fault
@@ -91,7 +92,7 @@ class Once:
 
 
 def make_two_models(folder):
-    """`first/model` and `second/model`: safetensors with other values, and times that never change."""
+    """Writes `first/model` and `second/model`: safetensors with different values and fixed times."""
     for name, value in (("first", 1), ("second", 2)):
         model = folder / name / "model"
         model.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Models of PyTorch's libraries, small: their names, and functions that make them."""
+"""Small models of PyTorch's libraries by name, with functions that make them."""
 
 import importlib
 import importlib.util
@@ -8,7 +8,7 @@ import sys
 import torch
 from torch import nn
 
-# Configs of Transformers have these names for their sizes.
+# Names of sizes in Transformers' configs.
 SMALL = {
     "hidden_size": 32, "d_model": 32, "n_embd": 32, "dim": 32, "embed_dim": 32, "hidden_dim": 32, "emb_dim": 32,
     "intermediate_size": 48, "d_ff": 48, "ffn_dim": 48, "n_inner": 48, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
@@ -24,13 +24,13 @@ SMALL = {
 
 
 def shrink(config):
-    """A config of Transformers, with the parts that it has, made small."""
+    """Makes a Transformers config and its nested configs small."""
     for name, value in SMALL.items():
         try:
             if isinstance(getattr(config, name, None), int):
                 setattr(config, name, value)
         except (AttributeError, NotImplementedError):
-            pass  # It is made of others.
+            pass  # This property is computed from others.
     for name in ("text_config", "vision_config", "encoder", "decoder", "audio_config"):
         if getattr(config, name, None) is not None and hasattr(getattr(config, name), "to_dict"):
             shrink(getattr(config, name))
@@ -38,7 +38,7 @@ def shrink(config):
 
 
 def transformer(name, **values):
-    """A class of Transformers with a small config."""
+    """Returns a function that makes a Transformers class with a small config."""
 
     def make():
         cls = getattr(importlib.import_module("transformers"), name)
@@ -51,7 +51,7 @@ def transformer(name, **values):
 
 
 def call(library, name, *args, **kwargs):
-    """A function or class by its name."""
+    """Returns a function that calls a function or class of a library."""
 
     def make():
         found = importlib.import_module(library)
@@ -80,7 +80,7 @@ TRANSFORMERS |= {
     "DeepseekV3ForCausalLM": transformer(
         "DeepseekV3ForCausalLM", num_hidden_layers=5, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8,
         v_head_dim=8, n_group=2, topk_group=1, num_experts_per_tok=2, num_key_value_heads=4, first_k_dense_replace=2),
-    # These have numbers that functions magnify, and square orthogonal matrices.
+    # Functions magnify some numbers of these models; they also have square orthogonal matrices.
     "RecurrentGemmaForCausalLM": transformer("RecurrentGemmaForCausalLM", num_hidden_layers=3, lru_width=32, num_key_value_heads=1),
     "RwkvForCausalLM": transformer("RwkvForCausalLM", attention_hidden_size=32, num_hidden_layers=3),
     "Mamba2ForCausalLM": transformer("Mamba2ForCausalLM", num_heads=8, head_dim=8, state_size=16, n_groups=2),
@@ -109,7 +109,8 @@ NN = {
 
 
 def _DefineOperators():
-    """torchvision without its compiled operators, which no constructor calls, can be imported."""
+    """Makes torchvision importable without its compiled operators, which constructors do not
+    call."""
     while importlib.util.find_spec("torchvision") is not None:
         try:
             importlib.import_module("torchvision")

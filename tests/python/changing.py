@@ -1,6 +1,5 @@
-"""A folder that changes while shardinit reads it: before the n-th read of a file in it, which is the same one each
-time where one thread reads. It is also killed: before a read, or before the n-th time that the disk is told something,
-a name or to keep what was written."""
+"""Changes a folder before shardinit's n-th read in it, or kills the process before a read or before the n-th step that
+changes the disk (a rename or sync). With one thread, the n-th read is the same in each run."""
 
 from interposed import interposed, met, rule
 
@@ -8,10 +7,11 @@ READS, STEPS = "read,pread", "fsync,fdatasync,rename"
 
 
 def changing(folder, *changes, count=None, log=None, kill=None):
-    """An environment: before its n-th read in the folder, a process does `n xor|cut|move|swap|kill PATH WITH`.
+    """Returns an environment in which, before the n-th read in the folder, the process does `n xor|cut|move|swap|kill
+    PATH WITH`.
 
-    `count` is a file for `counted`, `log` one for where each read is, and `kill` the number of the step before which
-    it is killed: a sync, or a name that is given.
+    `count` is a file for `counted`, and `log` receives the place of each read. The process is killed before step number
+    `kill`: a sync, or a rename.
     """
     where = f"{folder}/"
     rules = [rule(READS, "count", when=0, where=where), rule(STEPS, "count", when=0)]
@@ -26,5 +26,5 @@ def changing(folder, *changes, count=None, log=None, kill=None):
 
 
 def counted(count):
-    """The numbers of reads and of steps."""
+    """Returns the numbers of reads and steps."""
     return met(count, 2)

@@ -1,4 +1,4 @@
-"""Helpers that the tests of the Python package share."""
+"""Helpers for the tests of the Python package."""
 
 import hashlib
 import importlib
@@ -13,15 +13,15 @@ from support import BINARY, ROOT, run_ok
 
 PACKAGE = ROOT / "src/python"
 sys.path.insert(0, str(PACKAGE))
-# The library that was built with the program.
+# The library from the program's build.
 LIBRARY = pathlib.Path(os.environ.setdefault("SHARDINIT_LIBRARY", str(BINARY.parent / "libshardinit.so.1")))
 
 
-os.environ.setdefault("KERAS_BACKEND", "jax")  # Its default is TensorFlow.
+os.environ.setdefault("KERAS_BACKEND", "jax")  # The default is TensorFlow.
 
 
 def client_of(name):
-    """Imports the package of that name, or skips the test with a reason."""
+    """Imports this package, or skips the test with a reason."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -29,7 +29,8 @@ def client_of(name):
 
 
 def like_torch_cpu():
-    """The mark of tests for which PyTorch here has to draw as the engine torch_cpu says."""
+    """Returns a mark for tests that need PyTorch to draw the numbers of the engine
+    torch_cpu."""
     torch = client_of("torch")
     assert torch.__version__.startswith("2.13"), torch.__version__
     capability = torch.backends.cpu.get_cpu_capability()
@@ -37,7 +38,7 @@ def like_torch_cpu():
                               reason=f"PyTorch draws other numbers on {capability} than with AVX2")
 
 
-# A spec of the trees that JAX libraries have.
+# A spec with the nested names of JAX libraries.
 FLAX = """
 shardinit: 1
 name: flax
@@ -53,7 +54,7 @@ modules:
 
 
 def gen_ok(spec, folder, *arguments):
-    """A checkpoint from a spec's text or file, in `folder`/out."""
+    """Makes a checkpoint from a spec's text or file in `folder`/out."""
     if isinstance(spec, str):
         path = pathlib.Path(folder) / "spec.yaml"
         path.write_text(spec)
@@ -73,10 +74,10 @@ def digest_of(data):
 
 
 def write_checkpoint(folder, tensors, ranks):
-    """Makes a checkpoint by hand, of a kind that shardinit itself does not write (yet).
+    """Makes a checkpoint by hand, in a form that shardinit does not write (yet).
 
-    `tensors`: path → (dtype name, array of words, [(rank, slices)]). The rank files
-    hold nothing but the boxes, since receipts suffice to read."""
+    `tensors`: path → (dtype name, array of words, [(rank, slices)]). The rank files contain
+    only the boxes, since receipts are enough for readers."""
     folder = pathlib.Path(folder)
     (folder / "ranks").mkdir(parents=True)
     plan = json.dumps(

@@ -1,5 +1,6 @@
-"""tests/vectors/conformance.json, which is installed: known answers for other programs that compute
-what shardinit-values(7) defines. They are made by the reference of that page, not by shardinit:
+"""Makes tests/vectors/conformance.json, known answers for other programs that implement shardinit-values(7).
+
+The file is installed. The reference of that page computes the answers, not shardinit:
 
     python tests/python/conformance.py
 """
@@ -23,7 +24,7 @@ vectors = []
 
 def add(name, dtype, global_shape, init, offset=None, shape=None, seed=0, key=None, engine="philox4x32",
         **more):
-    """The values of a box of the tensor `name`, or of all of it if no box is given."""
+    """Adds the values of a box of the tensor `name`, or of the whole tensor without `offset` and `shape`."""
     vector = {"name": name, "engine": engine, "seed": seed, "path": name.replace(" ", "_").replace("^", "-")}
     if key:
         vector["key"] = key
@@ -37,7 +38,7 @@ def expression(text):
 
 
 def choose(values, index="i0"):
-    """An expression that gives the values in turn."""
+    """Returns an expression that gives the values in turn."""
     *first, last = values
     return "".join(f"where({index} == {n}, {value}, " for n, value in enumerate(first)) + last + ")" * len(first)
 
@@ -57,7 +58,7 @@ def add_samplers():
         for number, values in enumerate(list_of):
             add(f"{kind} {number}", "f32", [41], {kind: dict(zip(names[kind], values))})
         init = {kind: dict(zip(names[kind], list_of[0]))}
-        # The last two words of a block of 2^32 or more, and the first of the next; the last of all.
+        # The last two words of a block of 2^32 or more, the first of the next, and the last of all.
         add(f"{kind} at 2^34", "f32", [2**36, 2**24], init, [2**10 - 1, 2**24 - 5], [2, 5])
         add(f"{kind} at 2^50", "bf16", [2**61], init, [2**50 - 3], [19])
         add(f"{kind} at the end", "f32", [3, 2**30, 2**29], init, [2, 2**30 - 2, 2**29 - 5], [1, 2, 5])
@@ -81,7 +82,7 @@ def add_types():
             expression(f"(i1 - 7) * {half} * (1 + (2 * i0 - 1) * {repr(2.0**-22)})"))
         add(f"{dtype} ties", dtype, [32], expression(f"(1 + (i0 - 16) * {repr(2.0**-(mantissa + 1))}) * 3"))
         add(f"{dtype} carries", dtype, [8], expression(f"2 - (i0 + 1) * {repr(2.0**-(mantissa + 2))}"))
-        # It is above the middle, but not in f32, where it is a tie.
+        # Above the midpoint of two numbers; rounding to f32 first gives exactly the midpoint.
         add(f"{dtype} rounded twice", dtype, [2, 4],
             expression(f"(i1 - 2 + {repr(2.0**-(mantissa + 1))} + (i0 - 0.5) * 1e-15) * 4"))
         add(f"{dtype} largest", dtype, [4], expression(choose([largest, "-" + largest, "-0", "0"])))
@@ -114,16 +115,16 @@ SPECIAL = ["0", "-0", "1 / i0", "-1 / i0", "i0 / i0", "1", "-1", "0.5", "-0.5", 
            "67108864.00000001", "1e+22", "0.49999999999999994", "-0.9999999999999999", "3.725290298461914e-09", "-9.5"]
 
 
-FEW = [*SPECIAL[:11], "4.5", "1e+22"]  # Functions of two arguments get these.
+FEW = [*SPECIAL[:11], "4.5", "1e+22"]  # The numbers for functions of two arguments.
 
 
 def special(values, index):
-    """An expression of the values in turn; with i0, which is 0 then, infinities and no number."""
+    """Returns an expression that gives the values in turn; i0 becomes 0 in each, which gives infinities and NaN."""
     return choose([value.replace("i0", f"({index} - {n})") for n, value in enumerate(values)], index)
 
 
 def stored(text):
-    """The result as a number that an element can be: 1e300 for infinity, 12345 for NaN."""
+    """Returns the result as a finite number: 1e300 for infinity, 12345 for NaN."""
     return f"where({text} == {text}, min(1e+300, max(-1e+300, {text})), 12345)"
 
 
@@ -205,7 +206,7 @@ def add_matrices():
                                     ("sparse empty", [9, 4], 1, 9), ("sparse row", [1, 5], 2.5, 1)):
         add(name, "f32", shape, {"sparse": {"std": std, "zeros": zeros}})
     add("sparse at 2^34", "bf16", [11, 2**34], {"sparse": {"std": 0.5, "zeros": 5}}, [0, 2**34 - 5], [11, 5])
-    # Of two equal words one is zero: the one in the lower row.
+    # If two words are equal, the one in the lower row becomes zero.
     rows = 200000
     words = reference.words_of(reference.key_of(0, "sparse_tie_0"), 1, np.arange(rows))
     order = np.argsort(words, kind="stable")
@@ -267,7 +268,7 @@ def add_jax():
         jax(f"{kind} seed", "f32", [9], init, seed=1234567890123)
         jax(f"{kind} key", "f32", [9], init, key=f"model.layers.0.wörd.{kind}")
         jax(f"{kind} words", "f32", [9], init, key={"words": [2**32 - len(kind), 42]})
-    # These are in the tail, near the ends of the 2^23 numbers that there are.
+    # These words are near both ends of the 2^23 possible ones, in the tails.
     standard = {"normal": {"mean": 0, "std": 1}}
     for name, word in ("lowest", 0), ("highest", 2**23 - 1):
         words = reference.words_of(reference.JaxKey(42), 0, np.arange(2**24)) >> np.uint32(9)
@@ -293,7 +294,7 @@ def add_jax():
         jax(f"normal {dtype}", dtype, [33], {"normal": {"mean": 0, "std": 0.02}})
 
 
-# Places where programs that are wrong in one operation show it; most of them give all other known answers.
+# Places that reveal programs with one wrong operation, most of which give all other known answers.
 
 # Arguments at which a C library, the nearest number, or fused operations give another last bit.
 LAST_BITS = {"exp": ["-261.63", "-186.66000000000003"], "expm1": ["-2.4112", "3.8634"],
@@ -307,22 +308,22 @@ def cut_off(low, high, mean=0, std=1):
 
 
 def add_operations():
-    """Each operation is rounded once, in the order that the page gives."""
+    """Adds answers that show whether each operation is rounded once, in the page's order."""
     # The mean is added to a rounded product, the square root is multiplied by f32(std * c), z by f32(std).
     add("normal with mean", "f32", [64], {"normal": {"mean": 1, "std": 1}})
     add("normal std rounded", "f32", [64], {"normal": {"mean": 0, "std": 0.3}})
     add("truncated_normal std rounded", "f32", [64], cut_off(-2, 2, mean=1, std=0.3))
-    # A fused operation in P8 or in P9; x^8 in another order.
+    # Reveal a fused operation in P8 or P9, and another order in x^8.
     for place in (855, 30906, 940):
         add(f"truncated_normal far {place}", "f32", [200000], cut_off(3, 8), [place], [1], key="truncated_normal_far")
-    # The probability between the cut-offs is near the middle of two f32 numbers, and depends on the order of its sum.
+    # The probability between the cut-offs is near the midpoint of two f32 numbers and depends on the order of the sum.
     for number, high in enumerate([1.2000000276501528, 1.2040002297846328]):
         add(f"truncated_normal between {number}", "f32", [9], cut_off(-2, high))
     # The word is 0xffffffd2, and z is -0 before the mean is added.
     add("truncated_normal of 0", "f32", [2**30], cut_off(-2, 2), [212893017], [1], key="q")
-    # The sample is beyond its cut-off before it is moved there.
+    # The sample is beyond its cut-off before it is clipped.
     add("truncated_normal cut", "f32", [200000], cut_off(-0.001, 0.0001), [76970], [8])
-    # It is rounded to `high`, which f32 numbers never are.
+    # It is rounded to `high`, which f32 numbers never reach.
     add("bf16 uniform of high", "bf16", [4096], {"uniform": {"low": 0, "high": 1}}, [90], [4],
         key="bf16_uniform_up_to_high")
     for kind, init in (("normal", {"mean": -0.0, "std": 0}),
@@ -334,11 +335,11 @@ def add_operations():
     for engine in ("philox4x32", "jax_threefry"):
         add(f"{engine} the last element", "f8e5m2", [2**63 - 1], {"uniform": {"low": -0.1, "high": 0.1}},
             [2**63 - 10], [9], engine=engine)
-    # Each is above the middle of two numbers, but not in f32, where it is a tie.
+    # Above the midpoint of two numbers; rounding to f32 first gives exactly the midpoint.
     for dtype, mantissa in {"bf16": 7, "f16": 10, "f8e4m3fn": 3, "f8e5m2": 2}.items():
         value = 1 + 2.0 ** -(mantissa + 1) + 2.0**-40
         add(f"{dtype} constant rounded twice", dtype, [1], {"constant": {"value": value}})
-    # With these factors an element is so near to the middle of two f32 numbers that the last bit of f64 decides.
+    # With these factors an element is so close to the midpoint of two f32 numbers that the last bit of f64 decides.
     add("orthogonal order", "f32", [43, 27], {"orthogonal": {"gain": 0.9999999559828788, "rows": [0], "columns": [1]}},
         [0, 18], [1, 1])
     add("normalized order of one sum", "f32", [20, 101], {"normalized": {"axis": 1, "length": 0.9999999270509062}},
@@ -356,7 +357,7 @@ def add_jax_operations():
             **({} if place is None else {"offset": [place], "shape": [1]}))
 
     jax("normal with mean", [64], {"normal": {"mean": 1, "std": 0.7}})
-    # A product and a sum in f64, rounded to f32, are not fma.
+    # A product and a sum in f64, rounded to f32, differ from fma.
     jax("uniform fused", [2**30], {"uniform": {"low": 1e-18, "high": 0.3}}, 13084070, {"words": [42, 0]})
     # The quotient before erf is rounded to f32.
     jax("truncated_normal of a quotient", [41], cut_off(-1.5, 1.5))
@@ -369,7 +370,7 @@ def add_jax_operations():
 
 
 def add_torch():
-    places = iter(range(0, 1000, 3))  # No two tensors of a spec begin at the same place.
+    places = iter(range(0, 1000, 3))  # Each tensor of a spec begins at another position.
 
     def torch(name, dtype, global_shape, init, has_spare=False, **more):
         position = next(places)
@@ -385,7 +386,7 @@ def add_torch():
         torch(f"normal {dtype} of 15", dtype, [3, 5], normal)
         torch(f"normal {dtype} with a spare", dtype, [6], normal, has_spare=True)
         torch(f"truncated_normal {dtype} of 40", dtype, [40], truncated)
-        # An odd number of them: those that are drawn again begin with the one that was left over.
+        # With an odd count, the second round of draws begins with the number left over from the first.
         torch(f"truncated_normal {dtype} of 7", dtype, [7], truncated)
         suffix = "" if dtype == "f32" else f"_{dtype}"
         add(f"torch functions {dtype}", "f64", [21], expression(
@@ -394,10 +395,10 @@ def add_torch():
             f"1000 * torch_trunc_normal{suffix}(0, -1, 21, i0, 0, 1, -1, 2)"),
             engine=TORCH)
     torch("seed of 33 bits", "f32", [21], uniform, seed=2**32 + 5)
-    # `low` becomes f32 before it becomes bf16; elements 245 and 250 are `high` before they are `low`.
+    # `low` is rounded to f32 before bf16; elements 245 and 250 are `high` before they become `low`.
     torch("uniform low", "bf16", [400], {"uniform": {"low": 1 + 2.0**-8 + 2.0**-40, "high": 2}},
           offset=[243], shape=[9])
-    # A mean of -0 stays -0 in a sum with a product that is -0.
+    # A mean of -0 stays -0 in a sum with a product of -0.
     torch("normal -0 std 0", "f32", [20], {"normal": {"mean": -0.0, "std": 0}})
     torch("normal -0 std 0 of 6", "f32", [6], {"normal": {"mean": -0.0, "std": 0}})
     for rows, columns in ((9, 5), (5, 9), (21, 13)):
@@ -424,7 +425,7 @@ def add_torch():
 
 
 def add_of_tensors():
-    """Elements that are made of those of other tensors, which `tensors` has."""
+    """Adds elements computed from other tensors, which are in the key `tensors`."""
     def source(tensor, dtype, shape, words):
         digits = 2 * reference.SIZES[dtype]
         return {"source": "base", "tensor": tensor, "dtype": dtype, "shape": shape,
@@ -436,7 +437,7 @@ def add_of_tensors():
     def like(tensor, rows, std, axis=0):
         return {"rows_like": of(tensor, axis=axis, rows=rows, std=std)}
 
-    # Numbers whose sums depend on their order, in f64, and special ones.
+    # Numbers whose sums in f64 depend on their order, and special ones.
     wide = np.exp(np.arange(1.0, 61.0) % 7) * np.sin(np.arange(60.0))
     table = source("table", "f64", [20, 3], reference.encode_exactly(wide, "f64"))
     special = source("special", "f32", [8], [0x7FA00001, 0xFFC12345, 0xFF812345, 0x7F800000, 0xFF800000, 0x3F808000,
@@ -480,7 +481,7 @@ def add_of_tensors():
 
 
 def tensors_of(vector):
-    """What the reference takes elements of."""
+    """Returns the tensors from which the reference takes elements."""
     tensors = {}
     for tensor in vector.get("tensors", []):
         dtype, shape, bits = tensor["dtype"], tensor.get("shape", tensor.get("global_shape")), tensor.get("bits")
@@ -502,7 +503,7 @@ def bits_of(vector):
 
 
 def all_vectors():
-    """Those that a program can make from the vector alone, and those that are made of other tensors."""
+    """Returns the vectors that need no other tensors, and the vectors made from other tensors."""
     vectors.clear()
     add_samplers()
     add_types()

@@ -1,4 +1,4 @@
-"""Settings of all command tests: how a run begins and ends, and the kind of each file of tests."""
+"""Settings of all command tests: the start and end of a run, and the kind of each test file."""
 
 import functools
 import re
@@ -9,13 +9,13 @@ import pytest
 from object_store import object_store, object_store_server  # noqa: F401
 from support import BINARY
 
-# Files of tests have these kinds, for `-m`. A file without one is quick, and needs no framework.
+# Kinds of test files, for `-m`. A file without a kind is quick and needs no framework.
 KINDS = {
     "clients": "with packages of frameworks and trainers, or the Python package",
     "faults": "with kills, injected errors, full disks and damage",
     "slow": "takes long for what it finds",
 }
-# Tests of such files that the fast set has all the same: what they find was wrong before, and they take seconds.
+# Tests in such files that the fast set includes: they take seconds, and cover earlier bugs.
 QUICK = "quick"
 FAULTS = {"test_bucket", "test_copies", "test_copies_read_once", "test_every_fault", "test_faults", "test_full_disk", "test_json_numbers", "test_outputs",
           "test_power_loss"}
@@ -36,7 +36,7 @@ def pytest_configure(config):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Files of a kind that is not asked for are not even imported, since frameworks take long to load."""
+    """Skips the import of files whose kind is not selected, since frameworks take long to load."""
     if collection_path.suffix == ".py" and collection_path.name.startswith("test_"):
         if QUICK in config.option.markexpr and f"pytest.mark.{QUICK}" in collection_path.read_text():
             return None
@@ -53,13 +53,13 @@ def pytest_collection_modifyitems(items):
 def pytest_sessionstart(session):
     if not BINARY.is_file():
         pytest.exit(f"there is no {BINARY}; build it, or set SHARDINIT", returncode=2)
-    # `nohup` and a shell's `&` start programs that ignore these, and so would those of the tests.
+    # Programs started with `nohup` or a shell's `&` ignore these signals, and so would the tests' programs.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# pytest-xdist puts another worker in the place of one that crashed, and counts as failed what it
-# was testing. Where that was nothing, the run must fail all the same.
+# pytest-xdist replaces a worker that crashed and counts its test as failed. If the worker had no test, the run must
+# still fail.
 crashed = []
 
 

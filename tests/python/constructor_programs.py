@@ -1,5 +1,7 @@
-"""Constructors of PyTorch as data: a list of steps, which `run` interprets. A step names tensors by
-numbers, which count from the last that was made, so steps can be left out and what is left still runs."""
+"""Constructors of PyTorch as data: a list of steps, which `run` interprets.
+
+A step identifies tensors by numbers that count back from the last one made, so that a program still runs after steps
+are removed."""
 
 import copy
 import threading
@@ -9,7 +11,7 @@ import torch
 from hypothesis import strategies as st
 from torch import nn
 
-SEED = 3  # Specs have this seed, too: a constructor that sets it is followed.
+SEED = 3  # Specs have this seed, too, so a constructor that sets it can be captured.
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
 
 MAKERS = {
@@ -28,7 +30,7 @@ MAKERS = {
     "from_numpy": lambda shape, dtype: torch.from_numpy(np.arange(float(np.prod(shape))).reshape(shape)).to(dtype),
 }
 
-# These operations fill a tensor.
+# Operations that fill a tensor.
 FILLS = {
     "normal_": lambda t: t.normal_(), "normal_(1, .5)": lambda t: t.normal_(1.0, 0.5),
     "uniform_": lambda t: t.uniform_(), "uniform_(-.1, .1)": lambda t: t.uniform_(-0.1, 0.1),
@@ -52,7 +54,7 @@ FILLS = {
     "generator of its own": lambda t: t.data.normal_(generator=torch.Generator().manual_seed(1)),
 }
 
-# These make views of a tensor, and compute from it.
+# Operations that make views of a tensor or compute from it.
 VIEWS = {
     "t": lambda t: t.t() if t.ndim <= 2 else t.transpose(0, 1), "row": lambda t: t[0] if t.ndim else t,
     "tail": lambda t: t[1:] if t.ndim and t.shape[0] > 1 else t, "every second": lambda t: t[::2] if t.ndim else t,
@@ -89,7 +91,7 @@ def number(t):
     return float(t.detach().reshape(-1)[0].item()) if t.numel() else 0.0
 
 
-# These write to a tensor, from a number or another tensor.
+# Operations that write to a tensor, from a number or another tensor.
 WRITES = {
     "copy_": lambda t, o: t.data.copy_(o.detach().clone().reshape(-1)[:1]), "add_": lambda t, o: t.data.add_(1),
     "mul_": lambda t, o: t.data.mul_(0.5), "row": lambda t, o: t.data[0].zero_() if t.ndim > 1 else t.data.zero_(),
@@ -159,7 +161,7 @@ class Run:
     """One run of a program.
 
     Attributes:
-        tensors: those that were made.
+        tensors: the tensors made so far.
     """
 
     def __init__(self):
@@ -202,7 +204,7 @@ class Run:
             self.layers[-1 - i % len(self.layers)] = TO_LAYERS[how](self.layers[-1 - i % len(self.layers)])
 
     def weight(self, i):
-        """The parameters of a layer become tensors of the program."""
+        """Adds the parameters of a layer to the program's tensors."""
         if self.layers:
             self.tensors += list(self.layers[-1 - i % len(self.layers)].parameters())[:2]
 
@@ -256,7 +258,7 @@ class Run:
 
 
 def run(program):
-    """The module that a program makes."""
+    """Returns the module that a program makes."""
     state = Run()
     state.steps(program)
     model = nn.Module()
@@ -278,7 +280,7 @@ SHAPES = st.lists(st.integers(1, 7), min_size=0, max_size=3).map(tuple)
 
 
 def steps(depth):
-    """One step of a program."""
+    """Draws one step of a program."""
     which, number, size = st.sampled_from, st.integers(0, 3), st.integers(1, 5)
     simple = [
         st.tuples(st.just("make"), which(sorted(MAKERS)), SHAPES | which([(16,), (17,), (4, 9), (20, 3)]),
@@ -302,7 +304,7 @@ def steps(depth):
 
 @st.composite
 def programs(draw):
-    """A constructor that keeps something."""
+    """Draws a constructor that keeps at least one tensor."""
     size, changed = st.integers(1, 5), st.tuples(st.just("to_layer"), st.just(0), st.sampled_from(sorted(TO_LAYERS)))
     layers = [draw(st.tuples(st.just("layer"), st.sampled_from(sorted(LAYERS)), size, size)),
               *draw(st.lists(changed, min_size=1, max_size=3))] if draw(st.booleans()) else []

@@ -1,4 +1,4 @@
-"""A file system of a test's own that can be really full: of blocks, or of inodes."""
+"""Mounts a small file system for a test, which can run out of blocks or inodes."""
 
 import contextlib
 import functools
@@ -15,7 +15,7 @@ KINDS = ["tmpfs", "ext4"]
 
 @functools.cache
 def can_mount():
-    """Whether this user may mount anything."""
+    """Returns whether this user may mount file systems."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             with mounted(folder):
@@ -26,11 +26,11 @@ def can_mount():
 
 @contextlib.contextmanager
 def mounted(folder, kind="tmpfs", mebibytes=16):
-    """A file system of this kind in `folder/disk`. Skips the test where it cannot be mounted, and says so."""
+    """Mounts a file system of this kind at `folder/disk`. Skips the test with a message if that fails."""
     disk = pathlib.Path(folder, "disk")
     disk.mkdir()
     commands = [["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m,nr_inodes=4096", "none", disk]]
-    if kind == "ext4":  # Its blocks are counted late, when they are written.
+    if kind == "ext4":  # It allocates blocks only when data is written.
         image = pathlib.Path(folder, "image")
         with open(image, "wb") as file:
             file.truncate(mebibytes << 20)
@@ -49,13 +49,13 @@ def mounted(folder, kind="tmpfs", mebibytes=16):
 
 
 def used(disk):
-    """Bytes that cannot be written to it."""
+    """Returns the number of bytes in use or reserved."""
     info = os.statvfs(disk)
     return (info.f_blocks - info.f_bavail) * info.f_frsize
 
 
 class Full:
-    """Leaves the file system only so many bytes, or inodes, while the block lasts."""
+    """Leaves only `left` bytes or `inodes` inodes free while the block lasts."""
 
     def __init__(self, disk, left=0, inodes=None):
         self.ballast = pathlib.Path(disk, "ballast")
@@ -66,7 +66,7 @@ class Full:
         if inodes is None:
             with open(self.ballast / "all", "wb") as file:
                 size = info.f_bavail * info.f_frsize
-                while size > 0:  # A file system's own count of free bytes is rough.
+                while size > 0:  # The file system reports its free bytes only roughly.
                     try:
                         os.posix_fallocate(file.fileno(), 0, size)
                         break

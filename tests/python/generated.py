@@ -1,12 +1,12 @@
-"""Tests over generated inputs: Hypothesis draws a case, a test compares what the tool makes of it with
-the real thing, and what fails is shrunk and printed.
+"""Tests over generated inputs: Hypothesis draws a case, the test compares the tool's result with the real package, and
+a failing case is shrunk and printed.
 
-    @generated(200)                     # as many cases as a minute in CI has room for
+    @generated(200)                     # the number of cases that CI can run in a minute
     @given(case=cases())                # `cases` is a composite strategy: its parts shrink one by one
     def test_generated_names(case): ...
 
-CI draws the same cases each time. `tests/generated.sh SECONDS [PATTERN]` draws new ones, prints the
-seed of each round, and ends at the first that fails: `SHARDINIT_GENERATED_SEED=N` repeats a round.
+CI draws the same cases each time. `tests/generated.sh SECONDS [PATTERN]` draws new ones, prints the seed of each round,
+and stops at the first failure. `SHARDINIT_GENERATED_SEED=N` repeats a round.
 """
 
 import os
@@ -17,7 +17,7 @@ SEED = int(os.environ.get("SHARDINIT_GENERATED_SEED", "0"))
 
 
 def generated(cases):
-    """Marks a test: so many cases, of CI's seed or the environment's. Nothing else changes with time."""
+    """Marks a test to run this number of cases, with CI's seed or the environment's. Nothing depends on time."""
     limits = settings(max_examples=cases, deadline=None, database=None, derandomize=False,
                       print_blob=True, report_multiple_bugs=False,
                       phases=[Phase.explicit, Phase.generate, Phase.shrink],

@@ -1,4 +1,4 @@
-"""Tiny models of recipes that start from a model that exists, for Transformers."""
+"""Tiny Transformers models of recipes that start from an existing model."""
 
 import os
 
@@ -9,16 +9,16 @@ from support import ROOT, run_ok, run_tool
 torch = client_of("torch")
 transformers = client_of("transformers")
 
-# With 48 hidden units PyTorch multiplies the halves of a tensor by other instructions than whole ones.
+# With 48 hidden units, PyTorch would multiply the halves of a tensor with other instructions than whole tensors.
 TINY = "d: 32, ff: 64, layers: %d, heads: 4, kv_heads: 2, head_dim: 8, vocab: %d"
 TOKENS = torch.arange(2 * 24).reshape(2, 24) % 300
 
 
-TRAINED = "init: {linear: {normal: {std: 0.1}}, norm: {normal: {mean: 1, std: 0.1}}}\n"  # As if it were.
+TRAINED = "init: {linear: {normal: {std: 0.1}}, norm: {normal: {mean: 1, std: 0.1}}}\n"  # Imitates trained weights.
 
 
 def write(folder, name, recipes, layers=4, vocab=300, variables="", more="", config="llama3.1-8b"):
-    """A spec of a tiny model with these recipes."""
+    """Writes a spec of a tiny model with these recipes."""
     include = [os.path.relpath(ROOT / f"configs/{path}.yaml", folder) for path in (config, *recipes)]
     spec = folder / f"{name}.yaml"
     spec.write_text(f"shardinit: 1\ninclude: [{', '.join(include)}]\nname: {name}\ndtype: f32\nuneven: chunk\n"
@@ -27,7 +27,7 @@ def write(folder, name, recipes, layers=4, vocab=300, variables="", more="", con
 
 
 def make(folder, name, recipes, *arguments, source=None, **options):
-    """A folder as Hugging Face's tools write it, of a tiny Llama with these recipes."""
+    """Exports a tiny Llama with these recipes in the form of Hugging Face's tools."""
     spec = write(folder, name, recipes, *arguments, **options)
     source = [] if source is None else ["--source", f"base={source}"]
     run_ok("export", spec, "--to", "safetensors", "-o", folder / name, *source)
@@ -35,7 +35,7 @@ def make(folder, name, recipes, *arguments, source=None, **options):
 
 
 def refused(folder, name, recipes, *messages, source, **options):
-    """Messages of an error that has the place of the recipe and what to do."""
+    """Checks that a recipe is refused with its place, these messages and a hint."""
     spec = write(folder, name, recipes, **options)
     result = run_tool("validate", spec, "--source", f"base={source}")
     assert result.returncode == 2 and "hint: " in result.stderr, result.stderr

@@ -1,5 +1,5 @@
-"""A library that tests load into a program, which counts calls of the C library and does what rules say at the
-n-th of a kind: tests/support/interpose.c."""
+"""Preloads a library (tests/support/interpose.c) that counts a program's C library calls and acts on the n-th call of a
+kind as rules say."""
 
 import functools
 import os
@@ -24,18 +24,20 @@ def library():
 
 
 def rule(calls, what, a="", b="", when="1+", where="*"):
-    """At these calls, on files there, at the n-th (`5`), from it on (`5+`), or never (`0`): does `what`."""
+    """Returns a rule: does `what` at these calls on files in `where`. `when` is the n-th call (`5`), all from the n-th
+    on (`5+`), or never (`0`)."""
     return "\t".join([calls, str(when), str(where), what, str(a), str(b)])
 
 
 def interposed(*rules, count=None):
-    """The environment of a program that these rules are for. `count` is a file for how many calls each has met."""
+    """Returns the environment that applies these rules to a program. `count` is a file for the number of calls that
+    match each rule."""
     return {"LD_PRELOAD": library(), "INTERPOSED": "\n".join(rules),
             **({"INTERPOSED_STATE": str(count)} if count else {})}
 
 
 def met(count, rules):
-    """How many calls each of so many rules has met, of all programs that had the file `count`."""
+    """Returns for each of `rules` rules the number of matching calls in all programs that used the file `count`."""
     return struct.unpack_from(f"{rules}l", pathlib.Path(count).read_bytes())
 
 

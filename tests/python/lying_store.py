@@ -1,5 +1,5 @@
-"""A store of objects that answers as a test says: lists in any pages, true or not, and services that give credentials.
-It remembers each request. object_store.py has the store that tells the truth."""
+"""An object store whose answers a test controls: lists in any pages, true or false, and credential services. It records
+each request. object_store.py has the correct store."""
 
 import contextlib
 import hashlib
@@ -11,7 +11,7 @@ from object_store import Request
 
 
 def quoted(key):
-    """A key as XML has it; control characters are what some stores send, too."""
+    """Escapes a key for XML, with the control characters that some stores also send."""
     return "".join(f"&#{ord(c)};" if ord(c) < 32 else html.escape(c) for c in key)
 
 
@@ -25,9 +25,11 @@ def listing(*inner):
 
 
 class LyingStore:
-    """`objects` are the bytes by key. `pages(query)` is the text of a list's page. `services` answer by method and path,
-    with a status and a body; what they do not know is asked of the store. `asked` has the requests, and what a proxy
-    was told to connect to as a request of the method CONNECT."""
+    """A store whose answers the test sets.
+
+    `objects` maps keys to bytes. `pages(query)` returns the text of a list's page. `services` answers by method and
+    path with a status and a body; other requests go to the store. `asked` records all requests; a proxy's targets
+    appear as requests with the method CONNECT."""
 
     def __init__(self):
         self.objects, self.services, self.asked = {}, {}, []
@@ -36,7 +38,7 @@ class LyingStore:
             if key.startswith(query.get("prefix", ""))))
 
     def answer(self, request):
-        """(status, headers, body)"""
+        """Returns (status, headers, body)."""
         if request.method == "CONNECT":
             return 403, {}, b""
         if (request.method, request.path) in self.services:
@@ -82,7 +84,7 @@ def lying_store():
         daemon_threads = True
 
         def handle_error(self, *_):
-            pass  # Clients leave when they have seen enough.
+            pass  # Clients disconnect once they have enough.
 
     with Server(("127.0.0.1", 0), Handler) as server:
         store.url = f"http://127.0.0.1:{server.server_address[1]}"

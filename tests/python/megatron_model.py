@@ -5,11 +5,12 @@ import warnings
 
 
 def start(rank, world, rendezvous, degrees):
-    """Joins the other processes, with `degrees` of tensor, pipe (of `virtual` stages each) and expert."""
+    """Joins the other processes with these degrees of tensor, pipeline (with `virtual` stages) and expert
+    parallelism."""
     import torch
     import torch.distributed as dist
 
-    warnings.simplefilter("ignore")  # Megatron warns that there is no GPU.
+    warnings.simplefilter("ignore")  # Megatron warns without a GPU.
     torch.set_num_threads(1)
     torch.cuda.current_device = lambda: "cpu"
     torch.cuda.synchronize = lambda *_: None
@@ -23,7 +24,7 @@ def start(rank, world, rendezvous, degrees):
 
 
 def make_models(degrees, d, ff, layers, heads, kv_heads, head_dim, vocab, experts=None):
-    """The process's stages of a model in bf16."""
+    """Returns this process's stages of a model in bf16."""
     import torch
     from megatron.core import parallel_state
     from megatron.core.models.gpt import GPTModel

@@ -1,4 +1,4 @@
-"""Stands in for modules that a trainer's package imports beside its models, such as kernels for GPUs."""
+"""Replaces modules that a trainer's package imports in addition to its models, such as kernels for GPUs."""
 
 import importlib.abc
 import importlib.machinery
@@ -7,7 +7,7 @@ from unittest import mock
 
 
 class Mocked(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Makes modules of these names, and those within them, mocks in this process for ever."""
+    """Replaces modules of these names, and their submodules, with mocks until the process ends."""
 
     def __init__(self, *names):
         self.names = names

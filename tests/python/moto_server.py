@@ -1,8 +1,8 @@
-"""A server that speaks S3, moto's, on a free port of this machine, for the tests that read from buckets.
+"""Runs moto, a server that speaks S3, on a free port of this machine for tests that read from buckets.
 
-It takes any key and checks no signature; what it answers to ranges, conditions and missing objects is what S3
-answers. The tests' own packages are not to be changed by what it needs, so it has an environment of its own:
-build/moto, which the phase `packages` of tests/run.sh makes.
+It accepts any key and does not check signatures. Its answers about ranges, conditions and missing objects are S3's. It
+has an environment of its own, build/moto, so that its dependencies do not change the tests' packages. The phase
+`packages` of tests/run.sh makes it.
 """
 
 import contextlib
@@ -17,19 +17,19 @@ from support import CLEAN, ROOT
 
 PROGRAM = ROOT / "build/moto/bin/moto_server"
 KEYS = {"AWS_ACCESS_KEY_ID": "shardinit", "AWS_SECRET_ACCESS_KEY": "shardinit", "AWS_DEFAULT_REGION": "us-east-1"}
-# Any signature will do.
+# moto accepts any signature.
 SIGNED = {"Authorization": "AWS4-HMAC-SHA256 Credential=any/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, "
                            "Signature=0"}
 
 
 class Server:
-    """A server that runs, and what it was asked."""
+    """A running server and the requests it received."""
 
     def __init__(self, port, log):
         self.address, self.url, self._log = ("127.0.0.1", port), f"http://127.0.0.1:{port}", log
 
     def request(self, method, path, body=b"", headers=None):
-        """What the server answers: status and body."""
+        """Sends a request and returns status and body of the answer."""
         connection = http.client.HTTPConnection(*self.address, timeout=60)
         try:
             connection.request(method, path, body, {**SIGNED, **(headers or {})})
@@ -44,7 +44,7 @@ class Server:
         assert status == 200, answer
 
     def upload(self, folder, bucket, prefix):
-        """Puts all files of a folder below bucket/prefix, the manifest last."""
+        """Uploads all files of a folder below bucket/prefix, the manifest last."""
         self.put(f"/{bucket}")
         files = sorted((file for file in folder.rglob("*") if file.is_file()), key=lambda file: file.name == "manifest.json")
         for file in files:
@@ -52,12 +52,12 @@ class Server:
         return f"s3://{bucket}/{prefix}"
 
     def requests(self):
-        """(method, path) of all requests so far."""
+        """Returns (method, path) of all requests so far."""
         return re.findall(r"([A-Z]+) (\S+) HTTP/1", self._log.read_text())
 
     @contextlib.contextmanager
     def counted(self):
-        """The requests that were made in the block, as a list that is filled when it ends."""
+        """Yields a list that, when the block ends, receives the requests made in it."""
         before, made = len(self.requests()), []
         yield made
         made += self.requests()[before:]
@@ -65,7 +65,7 @@ class Server:
 
 @contextlib.contextmanager
 def moto_server(folder):
-    """A server, with its log in `folder`; it ends with the block."""
+    """Runs a server with its log in `folder` until the block ends."""
     if not PROGRAM.exists():
         pytest.skip(f"not tested: there is no {PROGRAM.relative_to(ROOT)} (sh tests/run.sh packages)")
     log = folder / "moto.log"

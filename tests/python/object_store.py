@@ -1,6 +1,7 @@
-"""A store of objects as S3 has it, for tests: moto's server, and before it a proxy that recomputes the signature of
-every request from what came over the wire, compares the digest of its body, and answers as a busy, broken or careless
-store would."""
+"""An S3 object store for tests: moto with a proxy in front.
+
+For each request, the proxy recomputes the signature from the bytes received and checks the digest of the body. It can
+answer as a busy, broken or careless store would."""
 
 import contextlib
 import datetime
@@ -25,7 +26,7 @@ REGION = "eu-test-1"
 
 
 class Request:
-    """A request, and what kind of operation it is."""
+    """A request and its kind of operation."""
 
     def __init__(self, method, target, headers, body):
         self.method, self.target, self.headers, self.body = method, target, headers, body
@@ -43,7 +44,7 @@ class Request:
 
 
 def error_of_signature(request, secrets, region=REGION, now=None):
-    """What is wrong with the signature of a request; None: nothing. It is computed from the bytes that came."""
+    """Returns the error in a request's signature, or None. The signature is recomputed from the received bytes."""
     headers = {name.lower(): value for name, value in request.headers.items()}
     match = re.fullmatch(r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/s3/aws4_request, "
                          r"SignedHeaders=([a-z0-9;-]+), Signature=([0-9a-f]{64})", headers.get("authorization", ""))
@@ -83,9 +84,12 @@ def error_of_signature(request, secrets, region=REGION, now=None):
 
 
 class Store:
-    """`faults`, called with each Request, returns what to do instead of answering it: a status, `drop` (nothing reaches
-    the store), `lose` (the answer is lost), `slow`, `error200`, `blank200` or `empty200`; None: nothing. `ignores` are headers that the store
-    does not know, `page` is how many objects it lists at a time. `refused` has what was wrong with requests, `log` the kind and key of each."""
+    """A store with injected faults.
+
+    `faults`, called with each Request, returns a fault: a status, `drop` (the request does not reach the store), `lose`
+    (the answer is lost), `slow`, `error200`, `blank200` or `empty200`; None for a normal answer. The store ignores the
+    headers in `ignores` and lists `page` objects at a time. `refused` records errors of requests, `log` the kind and
+    key of each."""
 
     def __init__(self, port):
         self.backend = ("127.0.0.1", port)
@@ -109,14 +113,14 @@ class Store:
             daemon_threads = True
 
             def handle_error(self, *_):
-                pass  # Clients that are killed break connections.
+                pass  # Killed clients break connections.
 
         self.server = Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def reset(self):
-        """Empties the store, and makes the bucket `bucket`."""
+        """Empties the store and makes the bucket `bucket`."""
         self.faults, self.ignores, self.page, self.log, self.refused = None, (), 1000, [], []
         self.secrets = {KEY: (SECRET, None)}
         self.forward("POST", "/moto-api/reset")
@@ -134,7 +138,7 @@ class Store:
         connection = http.client.HTTPConnection(*self.backend, timeout=60)
         with contextlib.closing(connection):
             connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
-            # moto takes a name in the host for a bucket, and believes whoever names a key.
+            # moto takes a host's first label for a bucket, and trusts any key.
             authorization = {"authorization": f"AWS4-HMAC-SHA256 Credential={KEY}/20260101/us-east-1/s3/aws4_request, "
                              "SignedHeaders=host, Signature=0"}
             named = any(name.lower() == "authorization" for name in headers)
@@ -147,7 +151,7 @@ class Store:
     def answer(self, handler):
         body = handler.rfile.read(int(handler.headers.get("content-length", 0)))
         if len(body) < int(handler.headers.get("content-length", 0)):
-            return self.drop(handler)  # Its client was killed.
+            return self.drop(handler)  # The client was killed.
         request = Request(handler.command, handler.path, dict(handler.headers.items()), body)
         wrong = error_of_signature(request, self.secrets)
         with self.lock:
@@ -168,13 +172,13 @@ class Store:
             return self.reply(handler, fault, self.error(codes.get(fault, "InternalError"), "injected"))
         if fault == "error200":
             return self.reply(handler, 200, self.error("InternalError", "injected"))
-        if fault == "blank200":  # What takes long is answered by white space first.
+        if fault == "blank200":  # S3 sends white space before a slow answer.
             return self.reply(handler, 200, b" " * 400 + self.error("InternalError", "injected"))
         if fault == "empty200":
             return self.reply(handler, 200, b"")
         headers = {name: value for name, value in request.headers.items()
                    if name.lower() not in self.ignores and name.lower() not in ("host", "content-length")}
-        with self.lock:  # moto looks and writes in two steps.
+        with self.lock:  # moto checks and writes in two steps.
             target = request.target + f"&max-keys={self.page}" * (request.kind == "list")
             status, headers, body = self.forward(request.method, target, headers, request.body)
         if fault == "lose":
@@ -203,7 +207,7 @@ class Store:
         if handler.command != "HEAD":
             handler.wfile.write(body)
 
-    # What tests look at goes past the proxy.
+    # Tests access the store directly, without the proxy.
     def names(self, prefix="", bucket="bucket"):
         _, _, body = self.forward("GET", f"/{bucket}?list-type=2&prefix={urllib.parse.quote(prefix)}")
         return [html.unescape(key) for key in re.findall(r"<Key>([^<]*)</Key>", body.decode())]
@@ -233,7 +237,7 @@ class Store:
 
 @contextlib.contextmanager
 def serve():
-    """Runs moto's server with a proxy before it."""
+    """Runs moto with a proxy in front."""
     with tempfile.TemporaryDirectory() as folder, moto_server(pathlib.Path(folder)) as backend:
         store = Store(backend.address[1])
         yield store

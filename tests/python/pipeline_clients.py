@@ -1,6 +1,7 @@
-"""Asks functions of Megatron-core and torchtitan which layers a rank has, for the tests of pipelines.
-An answer has the layers of each rank, with `first` and `last` where the ends of the model are; it
-is None where the trainer refuses the setting, or where what it builds has not each layer once."""
+"""Asks functions of Megatron-core and torchtitan which layers each rank has, for the pipeline tests.
+
+An answer lists the layers of each rank, with `first` and `last` for the ends of the model. It is None if the trainer
+refuses the setting or would not build each layer exactly once."""
 
 import contextlib
 import io
@@ -13,7 +14,7 @@ client_of("megatron")
 client_of("torchtitan")
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # They warn that there is no GPU.
+    warnings.simplefilter("ignore")  # They warn without a GPU.
     import torch
     from megatron.core import parallel_state
     from megatron.core.transformer import TransformerConfig
@@ -29,10 +30,12 @@ def answer(held, layers):
 
 
 def megatron(layers, pipe, virtual=1, *, first=None, last=None, embedding=False, loss=False, layout=None):
-    """num_layers_in_first_ and _last_pipeline_stage, account_for_embedding_ and _loss_in_pipeline_split, and
-    pipeline_model_parallel_layout of TransformerConfig."""
+    """Returns Megatron-core's answer.
+
+    The arguments are TransformerConfig's num_layers_in_first_ and _last_pipeline_stage, account_for_embedding_ and
+    _loss_in_pipeline_split, and pipeline_model_parallel_layout."""
     assert pipe > 1 or virtual == 1, "parallel_state.initialize_model_parallel refuses it"
-    chunks = virtual if virtual > 1 else None  # Megatron's word for no virtual stages.
+    chunks = virtual if virtual > 1 else None  # Megatron uses None for one stage.
     held = [[] for _ in range(pipe)]
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.ExitStack() as patches:
         warnings.simplefilter("ignore")
@@ -65,8 +68,10 @@ def megatron(layers, pipe, virtual=1, *, first=None, last=None, embedding=False,
 
 
 def torchtitan(layers, pipe, virtual=1, *, before=1, behind=1, style="loop"):
-    """pipeline_parallel_first_stage_less_layers and its like of the last, with as many stages of each rank
-    as `virtual` says. PyTorch says which rank has a stage, in a V of more than two rounds, too."""
+    """Returns torchtitan's answer, with `virtual` stages for each rank.
+
+    `before` and `behind` are pipeline_parallel_first_stage_less_layers and _last_stage_less_layers. PyTorch assigns
+    stages to ranks, also in a V of more than two rounds."""
     try:
         stages = pipeline_parallel._generate_llm_fqn_per_model_part(pipe * virtual, layers, before, behind)
     except ValueError:

@@ -1,6 +1,7 @@
-"""A model of a disk that keeps no more than fsync promises. strace records what a run does to the disk; the model then
-gives every state in which the power could have left it: unsynced data lost, torn or zero, unsynced names lost in any
-combination."""
+"""Models a disk that keeps only data that fsync has promised to keep.
+
+strace records a run's disk operations. The model then enumerates every state in which power loss could leave the disk:
+unsynced data lost, torn or zero, and any combination of unsynced names lost."""
 
 import itertools
 import os
@@ -18,7 +19,8 @@ CALLS = ("openat,pwrite64,fallocate,ftruncate,rename,renameat,renameat2,link,lin
 # What a run does --------------------------------------------------------------
 
 def trace(disk, *arguments, cwd=None):
-    """[(call, paths below `disk`, arguments in text, data)], as far as they succeeded, of a run in `disk` or `cwd`."""
+    """Runs the tool in `disk` or `cwd`; returns its successful calls as [(call, paths below `disk`, arguments as text,
+    data)]."""
     log = disk.parent / "strace.log"
     subprocess.run(["strace", "-f", "-y", "-xx", "-s", "1000000", "-qq", "-o", log, "-e", f"trace={CALLS}",
                     BINARY, *map(str, arguments)], env=CLEAN, check=True, capture_output=True, cwd=cwd or disk)
@@ -70,7 +72,7 @@ class Folder:
         self.now, self.synced, self.pending = dict(entries), dict(entries), []
 
     def change(self, change):
-        """Name → what it is from now on; all of it happens, or none."""
+        """Applies a map of names to new nodes, which power loss keeps completely or not at all."""
         self.pending.append(change)
         self.now = {**self.now, **change}
 
@@ -83,13 +85,13 @@ def write(data, offset):
 
 class Disk:
     def __init__(self, tree=()):
-        """`tree` is there and synced, as support.tree_of gives it."""
+        """`tree` is the synced content, in the form of support.tree_of."""
         def folder(above):
             return Folder({os.path.basename(path): folder(path) if data is None else File(data)
                            for path, data in dict(tree).items() if os.path.dirname(path) == above})
 
         self.root = folder("")
-        self.moves = []  # from one folder to another: no file system keeps one half of it without the other
+        self.moves = []  # between folders: every file system keeps both halves or neither
 
     def at(self, path):
         node = self.root
@@ -132,18 +134,18 @@ class Disk:
                     node.change(change)
 
     def changes(self):
-        """The names that may be lost: (folder, index of its change)."""
+        """Returns the names that may be lost: (folder, index of its change)."""
         found, folders = [], [self.root]
         while folders:
             folder = folders.pop()
             found += [(id(folder), i) for i in range(len(folder.pending))]
-            # A name that was replaced can come back.
+            # A replaced name can come back.
             for entries in [folder.synced, *folder.pending]:
                 folders += [node for node in entries.values() if isinstance(node, Folder) and node not in folders]
         return list(dict.fromkeys(found))
 
     def groups(self):
-        """Those of changes() that are lost together."""
+        """Groups the entries of changes() that are lost together."""
         changes, groups = self.changes(), []
         for halves in self.moves:
             group = {(id(folder), i) for folder, change in halves
@@ -152,7 +154,7 @@ class Disk:
         return groups + [{change} for change in changes if not any(change in group for group in groups)]
 
     def states(self):
-        """Trees, as support.tree_of gives them, that power loss can leave now."""
+        """Yields the trees that power loss can leave now, in the form of support.tree_of."""
         groups = self.groups()
         if len(groups) <= 4:
             kept = [c for n in range(len(groups) + 1) for c in itertools.combinations(groups, n)]
@@ -188,7 +190,7 @@ def torn(file):
 
 
 def remains(folder, path, names, contents, tree):
-    """Adds to `tree` the rest of a folder; all of it, if `names` is None."""
+    """Adds the rest of a folder to `tree`; all of it if `names` is None."""
     entries = dict(folder.synced)
     for i, change in enumerate(folder.pending):
         if names is None or (id(folder), i) in names:
@@ -202,7 +204,7 @@ def remains(folder, path, names, contents, tree):
 
 
 def final_one(tree):
-    """A tree without temporary files."""
+    """Returns the tree without temporary files."""
     return {path: data for path, data in tree.items() if ".tmp-" not in path}
 
 

@@ -1,5 +1,4 @@
-"""What test_program.py asks of XLA, in processes of its own: how many devices a host has is fixed when
-JAX starts.
+"""Runs XLA for test_program.py in separate processes, since JAX fixes the number of devices when it starts.
 
     python program_clients.py FUNCTION < arguments.json > result.json
 """
@@ -15,8 +14,8 @@ from xla_modules import compiled, parsed, result_names
 
 
 def run_all(devices, cases, shardy=True):
-    """Runs modules, with XLA's default options but for the number of devices, and stores each device's part of
-    each result as unsigned words in a file. A case is [module, file, which of its arguments are to be given]."""
+    """Runs modules with XLA's default options except for the number of devices, and stores each device's part of each
+    result as unsigned words in a file. A case is [module, file]."""
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
     os.environ["JAX_PLATFORMS"] = "cpu"
     import jax
@@ -45,8 +44,8 @@ def run_all(devices, cases, shardy=True):
 
 
 def shardings(path):
-    """The shape of each result and of its parts, and per device the offset of its part, as XLA reads the one
-    annotation and as JAX's mesh says for the other; and the seconds that parsing takes."""
+    """Returns the shapes of each result and of its parts, each device's offset, and the seconds for parsing. The
+    offsets come from XLA for one annotation and from JAX's mesh for the other."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=512"
     import jax
@@ -75,7 +74,7 @@ def shardings(path):
 
 
 def is_portable(path):
-    """Whether StableHLO makes a portable artifact of a module."""
+    """Returns whether StableHLO can make a portable artifact of a module."""
     from jax._src.interpreters import mlir
     from jaxlib.mlir.dialects import stablehlo
 
@@ -89,7 +88,7 @@ def is_portable(path):
 
 
 def serve():
-    """Does run_all with the arguments of each line, in one process, since starting one takes longer."""
+    """Calls run_all with the arguments of each line, in one process to save start-up time."""
     for line in sys.stdin:
         print(json.dumps(run_all(**json.loads(line))), flush=True)
 

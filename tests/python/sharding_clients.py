@@ -1,5 +1,5 @@
-"""Asks JAX and PyTorch for test_sharding.py, in processes of its own: how many devices a host has
-is fixed when JAX starts, and a rank of gloo is a process.
+"""Asks JAX and PyTorch for test_sharding.py in separate processes: JAX fixes the number of devices when it starts, and
+each rank of gloo needs a process.
 
     python sharding_clients.py FUNCTION < arguments.json > result.json
 """
@@ -13,7 +13,7 @@ import tempfile
 
 
 def named_sharding_boxes(devices, cases):
-    """The boxes [offset, shape] of each case on each device, None where JAX refuses it.
+    """Returns the boxes [offset, shape] of each case on each device, or None if JAX refuses the case.
 
     A case is [mesh axes, mesh shape, global shape, PartitionSpec]."""
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
@@ -36,7 +36,7 @@ def named_sharding_boxes(devices, cases):
 
 
 def placement_boxes(cases):
-    """For each case and rank, its local tensor, of elements that are their own index.
+    """Returns the local tensor of each case and rank; each element is its own index.
 
     A case is [mesh shape, global shape, [[dimension, split factor], None, ...]]."""
     import torch
@@ -62,8 +62,8 @@ def placement_boxes(cases):
 
 
 def forked(function, ranks):
-    """function(rank, folder) in a process of its own for each rank, side by side; PyTorch, which is
-    imported by now, is not imported again. The folder is for all."""
+    """Calls function(rank, folder) in a forked process for each rank, all at once. Forking avoids another import of
+    PyTorch. All processes share the folder."""
     fork = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         def write(rank):
@@ -80,8 +80,8 @@ def forked(function, ranks):
 
 
 def fully_shard_boxes(mesh, layers, width, hidden, vocab):
-    """A small model, sharded by parallelize_module and then fully_shard over gloo: of each rank, by
-    parameter, its placements and its elements, which are their own index."""
+    """Shards a small model with parallelize_module and then fully_shard over gloo. Returns for each rank and parameter
+    the placements and the elements, which are their own index."""
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -129,13 +129,12 @@ def fully_shard_boxes(mesh, layers, width, hidden, vocab):
 
 
 def torchtitan_boxes(cases, sizes):
-    """torchtitan's Llama as torchtitan itself shards it: of each case of degrees and a rank, by
-    parameter, the box [offset, shape]. No rank is anywhere: torch.distributed has a group without
-    members for this."""
+    """Shards torchtitan's Llama with torchtitan's own code. Returns the box [offset, shape] of each parameter for each
+    case of degrees and a rank. A fake process group of torch.distributed replaces the other ranks."""
     import unittest.mock
 
     import torch
-    # Only torchtitan's kernels for GPUs need Triton, for which these parts of PyTorch look.
+    # Only torchtitan's GPU kernels need Triton; these parts of PyTorch look for it.
     import torch._dynamo
     import torch._functorch.partitioners
     import torch._inductor.codecache
@@ -196,8 +195,8 @@ def torchtitan_boxes(cases, sizes):
 
 
 def heads_refused(cases):
-    """Whether Megatron-core and torchtitan refuse each case of heads, heads of keys and tensor parallelism, by
-    their own checks of a configuration."""
+    """Returns whether Megatron-core and torchtitan refuse each case of heads, key-value heads and tensor parallelism,
+    by their own checks of configurations."""
     import types
     import unittest.mock
     import warnings
@@ -239,8 +238,10 @@ def heads_refused(cases):
 
 
 def titan_expert_dimensions(cases, experts):
-    """The dimension by which torchtitan's apply_fsdp_to_decoder shards the tensors of experts, of each case of
-    ranks of replicas, of fully_shard and of expert parallelism. Nothing is sharded: fully_shard is a stand-in."""
+    """Returns the dimension in which torchtitan's apply_fsdp_to_decoder shards expert tensors.
+
+    A case has the numbers of ranks for replicas, fully_shard and expert parallelism. A stand-in replaces fully_shard,
+    so nothing is sharded."""
     import types
     import unittest.mock
 
@@ -287,16 +288,17 @@ def titan_expert_dimensions(cases, experts):
 
 
 def megatron_boxes(cases, sizes, experts=None):
-    """Megatron-core's own GPTModel: of each case of degrees and a rank, by the parameter's name with the
-    layer's number in the whole model, [the box [offset, shape] of each part, the shape on the rank].
-    With experts, which are of Megatron's SequentialMLP, one's number is that in the whole model, too.
-    No rank is anywhere, as for Torchtitan."""
+    """Asks Megatron-core's own GPTModel for the boxes of each case of degrees and a rank.
+
+    Returns for each parameter [the box [offset, shape] of each part, the shape on the rank]. Names have the layer's
+    number in the whole model and, with experts (of Megatron's SequentialMLP), also the expert's number. As for
+    torchtitan, a fake process group replaces the other ranks."""
     import warnings
 
     import torch
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
-    warnings.simplefilter("ignore")  # Megatron warns that there is no GPU.
+    warnings.simplefilter("ignore")  # Megatron warns without a GPU.
     from megatron.core import parallel_state
     from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
     from megatron.core.models.gpt import GPTModel
@@ -309,7 +311,7 @@ def megatron_boxes(cases, sizes, experts=None):
         torch.set_num_threads(1)
         degrees, rank = cases[case]
         tensor, pipe, virtual = (degrees[name] for name in ("tensor", "pipe", "virtual"))
-        chunks = virtual if virtual > 1 else None  # Megatron's word for no virtual stages.
+        chunks = virtual if virtual > 1 else None  # Megatron uses None for one stage.
         world = tensor * pipe * degrees["context"] * degrees["data"]
         dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
         parallel_state.initialize_model_parallel(
@@ -326,7 +328,7 @@ def megatron_boxes(cases, sizes, experts=None):
             num_moe_experts=experts, moe_ffn_hidden_size=experts and hidden, moe_router_topk=2,
             expert_model_parallel_size=degrees.get("expert_parallel", 1),
             expert_tensor_parallel_size=degrees.get("expert_tensor"))
-        # (Not context_parallel_size: its attention for CPUs has none, and no parameter knows of it.)
+        # (Not context_parallel_size: CPU attention lacks it, and parameters do not depend on it.)
         boxes = {}
         for stage in range(virtual):
             place = {"ignore_virtual": False, "vp_stage": stage} if chunks else {}
@@ -338,7 +340,7 @@ def megatron_boxes(cases, sizes, experts=None):
                 vp_stage=stage if chunks else None)
             for name, held in model.sharded_state_dict().items():
                 if not isinstance(held, (ShardedTensor, ShardedTensorFactory)):
-                    continue  # This is no tensor.
+                    continue  # Skip entries that are not tensors.
                 parts = held.build() if isinstance(held, ShardedTensorFactory) else [held]
                 parts = list(parts.values()) if isinstance(parts, dict) else parts
                 if (words := name.split("."))[:2] == ["decoder", "layers"]:

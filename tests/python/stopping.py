@@ -1,5 +1,5 @@
-"""Stops a run of shardinit before a call on a file, until the test lets it go: so two processes meet where one would
-have to wait long for it to happen."""
+"""Stops a run of shardinit before a call on a file until the test releases it, so that two processes meet at a moment
+that would otherwise be rare."""
 
 import pathlib
 import subprocess
@@ -11,8 +11,10 @@ from support import BINARY, CLEAN
 
 
 class Stopped:
-    """A run that has come to `call` (`rename`: to the name; `fsync`) on a file of this name, and waits there. What
-    `rules` say of that call is done when it is let go."""
+    """A run that has reached `call` on a file of this name and waits there.
+
+    For `rename`, the name is the new one; `fsync` is also possible. If `rules` affect the same call, they apply when
+    the run continues."""
 
     def __init__(self, folder, call, name, *words, when="1+", rules=(), **options):
         self.gate = pathlib.Path(tempfile.mkdtemp(dir=folder)) / "gate"
@@ -25,7 +27,7 @@ class Stopped:
             time.sleep(0.002)
 
     def go(self):
-        """Lets it go to its end, and returns its status and its outputs."""
+        """Lets the run finish; returns its status and outputs."""
         pathlib.Path(f"{self.gate}.open").touch()
         stdout, stderr = self.run.communicate(timeout=60)
         return self.run.returncode, stdout, stderr

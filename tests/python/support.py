@@ -1,5 +1,5 @@
-"""Helpers that the command tests share: running shardinit, and reading its files with
-nothing but h5py, NumPy and the attributes that the format promises."""
+"""Shared helpers of the command tests: they run shardinit and read its files with only h5py, NumPy
+and the attributes that the format defines."""
 
 import hashlib
 import json
@@ -32,9 +32,9 @@ DTYPES = {
 }
 FLOATS = ["f32", "f64", "f16", "bf16", "f8e4m3fn", "f8e5m2"]
 
-# Every kind of tensor that is hard to shard, store or read: all floats of HDF5, ranks up to 5, a
-# dimension sharded by two axes in the mesh's other order, boxes of which some are empty, a tensor in
-# several blocks.
+# Tensors of every kind that is hard to shard, store or read: all HDF5 floats, ranks up to 5, a
+# dimension sharded by two axes in reverse mesh order, boxes that include empty ones, and a tensor
+# in several blocks.
 AWKWARD = """
 shardinit: 1
 name: awkward
@@ -61,13 +61,13 @@ modules:
   constant: {shape: [9], axes: [y], init: {constant: {value: -1.5}}, dtype: f16}
 """
 
-# The variables through which a user's shell could reach the tests.
+# Removes the variables through which a user's shell could affect the tests.
 CLEAN = {k: v for k, v in os.environ.items()
          if not k.startswith(("SHARDINIT", "LC_", "LANG", "SLURM_", "NO_COLOR", "COLUMNS"))}
 
 
 def run_tool(*arguments, binary=BINARY, env=None, wrap=(), **options):
-    """Runs shardinit to its end. `wrap` is a command to run it under."""
+    """Runs shardinit to its end, under the command `wrap` if given."""
     options.setdefault("timeout", 120)
     options.setdefault("stdout", subprocess.PIPE)
     options.setdefault("stderr", subprocess.PIPE)
@@ -77,7 +77,7 @@ def run_tool(*arguments, binary=BINARY, env=None, wrap=(), **options):
 
 
 def run_ok(*arguments, **options):
-    """Does what run_tool does, and the command must succeed."""
+    """Like run_tool, but the command must succeed."""
     result = run_tool(*arguments, **options)
     assert result.returncode == 0, f"exit {result.returncode}\n{result.stdout}\n{result.stderr}"
     return result
@@ -87,15 +87,16 @@ def run_json(*arguments, **options):
     return json.loads(run_ok(*arguments, "--json", **options).stdout)
 
 
-# What `export` writes, as its help says; without a program conftest.py ends the run.
+# The formats that `export --help` lists. Without a program, conftest.py ends the run.
 FORMATS = re.search(r"--to FORMAT +Format: (.*)", run_ok("export", "--help").stdout)[1].split(", ") \
     if BINARY.is_file() else []
-OF_NAMES = ["keras", "megatron"]  # These formats want tensors to have names of their own.
+OF_NAMES = ["keras", "megatron"]  # These formats need specific tensor names.
 OF_ANY = [format for format in FORMATS if format not in OF_NAMES]
 
 
 def tree_of(folder):
-    """Relative path → bytes of every file in a folder; folders map to None."""
+    """Maps the relative path of every file in a folder to its bytes, and of every folder to
+    None."""
     folder = pathlib.Path(folder)
     return {str(p.relative_to(folder)): None if p.is_dir() else p.read_bytes()
             for p in sorted(folder.rglob("*"))}
@@ -106,7 +107,7 @@ def text_of(value):
 
 
 def read_raw(dataset):
-    """A dataset's stored bytes as an array, not passed through any conversion."""
+    """Returns a dataset's stored bytes as an array, without conversion."""
     dtype = DTYPES[text_of(dataset.attrs["dtype"])]
     words = np.empty(dataset.shape, dtype=f"<u{dtype.itemsize}")
     if words.size:
@@ -115,7 +116,7 @@ def read_raw(dataset):
 
 
 def datasets_in(file):
-    """Every dataset of a file that says which tensor it belongs to."""
+    """Returns every dataset of a file that records its tensor's path."""
     found = []
 
     def visit(_, item):
@@ -131,9 +132,10 @@ def rank_files(folder):
 
 
 def reassemble(folder):
-    """path → (dtype name, whole tensor as unsigned words), from the rank files alone.
+    """Assembles all tensors from the rank files only: path → (dtype name, whole tensor as unsigned
+    words).
 
-    Fails if any element is missing, or is there twice with different bits."""
+    Fails if an element is missing, or is present twice with different bits."""
     tensors, seen = {}, {}
     for name in rank_files(folder):
         with h5py.File(name, "r") as file:
@@ -161,7 +163,8 @@ def reassemble(folder):
 
 
 def table_file(folder, data):
-    """`file`'s path of a file with these bytes (or an array's): absolute, named by its digest."""
+    """Writes a file with these bytes (or an array's), named by their digest. Returns its absolute
+    path, for `file` in specs."""
     data = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
     path = pathlib.Path(folder, hashlib.sha256(data).hexdigest() + ".bin")
     path.write_bytes(data)
@@ -173,6 +176,6 @@ def sha256_of(words):
 
 
 def read_tensor(folder, path):
-    """One reassembled tensor, as numbers."""
+    """Returns one reassembled tensor as numbers."""
     dtype, words = reassemble(folder)[path]
     return words.view(DTYPES[dtype])

@@ -1,4 +1,4 @@
-"""tests/answers/*.txt: what one command after the other answers, to the letter; see told.py."""
+"""Tests the exact output of successive commands against tests/answers/*.txt; see told.py."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tests the cost of a sharding, by shardinit-auto(7), and the sharding that costs least."""
+"""Tests the cost of a sharding by shardinit-auto(7), and the sharding with the lowest cost."""
 
 import json
 import time
@@ -24,11 +24,11 @@ def test_cost_of_405b_is_that_of_the_formulas():
     d, ff, layers, heads, vocab = 16384, 53248, 126, 16384, 128256
     kv, tokens = 1024, 8192
     of_layer = 2 * heads * d + 2 * kv * d + 3 * ff * d
-    # By the rules of the spec norms are whole.
+    # The rules of the spec do not shard norms.
     fsdp = 3 * exchange(2 * (layers * of_layer + 2 * vocab * d) / 4, 128)
     fsdp += 2 * exchange(2 * (2 * layers + 1) * d, 128)
-    # It is sent out of attention and the mlp, and once more for the forward pass; out of the table, whose
-    # columns are sharded; and back into the head.
+    # Activations are sent after attention and after the MLP, and once more to recompute the forward pass; after the
+    # table, whose columns are sharded; and back into the head.
     tensor = (layers * 2 * 4 * 1.5 + 1 + 2) * exchange(tokens * d * 2, 4)
     computation = (8 * layers * of_layer + 6 * vocab * d) * tokens / 4 / 400e12
     cost = cost_of(SPEC_405B)
@@ -37,8 +37,8 @@ def test_cost_of_405b_is_that_of_the_formulas():
     assert cost["communication_seconds"] == pytest.approx(fsdp / 50e9 + tensor / 450e9, rel=1e-12)
     assert cost["computation_seconds"] == pytest.approx(computation, rel=1e-12)
     assert cost["seconds"] == cost["communication_seconds"] + cost["computation_seconds"]
-    # It has weights, gradients, Adam's two moments and a copy in f32; whole, with gradients, a layer and the
-    # rest; what layers keep; and the inputs and outputs of one layer's matrices.
+    # Memory holds the weights, gradients, Adam's two moments and an f32 copy; one layer, the table and the head, whole
+    # and with gradients; the activations that layers keep; and the inputs and outputs of one layer's matrices.
     whole, norms = 2 * vocab * d + layers * of_layer, (2 * layers + 1) * d
     memory = (whole / 512 + norms) * 16
     memory += 2 * 2 * (2 * vocab * d + of_layer) / 4 * 127 / 128 + layers * tokens * d * 2
@@ -81,10 +81,10 @@ modules:
 def test_kinds_of_axes_may_be_said(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(SPEC)
-    # Both divide the batch: weights are gathered over x, then over y.
+    # Both axes divide the batch, so weights are gathered over x first, then over y.
     size = 4 * 16 * 32
     assert cost_of(spec)["bytes"] == {"x": 3 * size / 4 / 2, "y": 3 * size * 3 / 4}
-    # y shards a dimension that no name lets it shard: it is gathered, but all ranks along it have the same gradients.
+    # No name lets y shard this dimension: the weight is gathered over y, but ranks along y have the same gradients.
     spec.write_text(SPEC + "training: {computation: y, tokens: 10}\n")
     cost = cost_of(spec)
     assert cost["bytes"] == {"x": 3 * size / 4 / 2, "y": 2 * size * 3 / 4}
@@ -116,7 +116,7 @@ def test_mistakes(tmp_path, line, message):
 
 
 def partitions(*arguments):
-    """Each tensor's box on the last rank, which shows how it is sharded."""
+    """Returns the boxes of all tensors on up to three ranks, which show how the tensors are sharded."""
     result = run_tool("plan", "--json", *arguments)
     assert result.returncode == 0, result.stderr
     ranks = json.loads(result.stdout)["world_size"]
@@ -170,12 +170,12 @@ def test_memory_per_rank():
     assert result.returncode == 2
     assert "`memory_per_rank` is 1.1 GB, but weights, gradients, the optimizer's state and activations are at least" \
         in result.stderr
-    # All ranks hold the whole table and its gradients, until memory is scarce.
+    # All ranks hold the whole table and its gradients unless memory is scarce.
     free = cost_of(SPEC_405B, "--sharding", "auto")
     scarce = cost_of(SPEC_405B, "--sharding", "auto", "--memory-per-rank", "59GB")
     assert 59e9 < free["memory"] <= 80e9 and scarce["memory"] <= 59e9
     assert free["seconds"] < scarce["seconds"]
-    # It is the memory of the device that is assumed.
+    # The default is the memory of the assumed device.
     result = run_tool("plan", SPEC_405B, "--sharding", "auto", "--mesh", "fsdp=8,tensor=8")
     assert "`memory_per_rank` is 80.0 GB by default, but" in result.stderr
 
@@ -191,12 +191,12 @@ def test_explain_has_what_others_would_cost():
         assert seconds == sorted(seconds)
     assert alternatives[0]["seconds"] == cost_of(SPEC_405B, "--sharding", "auto")["seconds"]
     assert alternatives[0]["seconds"] < alternatives[-1]["seconds"]
-    # A matrix is sharded by rows, by columns or not at all; each is gathered or not.
+    # A matrix is sharded by rows, by columns or not at all; each of these is gathered or not.
     assert {a["partition"] for a in alternatives} == {
         "[-, -]", "[fsdp, -]", "[tensor, -]", "[tensor, fsdp]", "[-, tensor]", "[fsdp, tensor]"}
 
 
-# The old search chose these, which nobody does.
+# The old search chose shardings that no trainer uses; the next tests reject them.
 def partition_of(*arguments):
     result = run_tool("explain", "--json", *arguments, "--sharding", "auto")
     assert result.returncode == 0, result.stderr
@@ -208,7 +208,7 @@ def test_experts_of_a_layer_are_on_the_same_ranks():
     for name in ("gate_up_proj", "down_proj"):
         partition = partition_of(spec, f"**.10.mlp.experts.{name}", *mesh)
         assert partition.startswith("[expert, ") and "expert" not in partition[8:]
-    # Outside of experts its ranks have other tokens, and shard nothing but for storage.
+    # Outside of experts, ranks along `expert` have different tokens and shard weights only to store them.
     assert cost_of(spec, "--sharding", "auto", *mesh)["cut_otherwise"] == 0
 
 
@@ -219,12 +219,12 @@ def test_fused_hidden_units_are_not_cut_otherwise(name):
 
 
 def test_heads_are_whole(tmp_path):
-    # There are 8 heads of keys.
+    # The model has 8 key heads.
     for tensor in (8, 16):
         arguments = ("**.3.self_attn.k_proj.weight", "--mesh", f"fsdp=16,tensor={tensor}")
         partition = partition_of(ROOT / "configs/llama3.1-70b.yaml", *arguments)
         assert partition.startswith("[tensor, ") if tensor == 8 else "tensor" not in partition
-    # All heads share the latent and the rope of latent attention.
+    # In latent attention, all heads share the latent and the RoPE part.
     spec = tmp_path / "spec.yaml"
     spec.write_text(f"shardinit: 1\ninclude: {ROOT}/configs/deepseek-v3.yaml\n"
                     "mesh: {axes: [{fsdp: 16}, {expert: 16}, {tensor: 4}]}\n"
@@ -305,13 +305,13 @@ def test_what_is_fused_is_cut_in_segments(tmp_path):
                                      of_down=", shard: [fsdp, tensor]"))
         costs[segments] = cost_of(spec)
     assert costs[1]["cut_otherwise"] == 4 and costs[2]["cut_otherwise"] == 0
-    # It is sent out of the second matrix, in both passes; the weights are not gathered.
+    # Activations are sent after the second matrix, in both passes; the weights are not gathered.
     assert costs[2]["bytes"]["tensor"] == 2 * 4 * 100000 * 512 * 2 * 3 / 4
     assert costs[1]["bytes"]["tensor"] == 2 * 2 * 3 * 1024 * 512 * 2 * 3 / 4
     spec.write_text(FUSED.format(of_gate_up="", of_down=""))
     assert partition_of(spec, "layers.1.gate_up").startswith("[tensor in 2 segments, ")
     assert cost_of(spec, "--sharding", "auto")["seconds"] <= costs[2]["seconds"]
-    # A map says it in placements.
+    # A map describes the segments by placements.
     written = tmp_path / "map.yaml"
     assert run_tool("plan", spec, "--sharding", "auto", "--write", written).returncode == 0
     assert "split_factor=2" in written.read_text()
@@ -340,13 +340,13 @@ def test_tokens_are_sent_to_experts_that_are_pinned(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(LIST_OF_EXPERTS + 'sharding: [{megatron: {expert: "**.experts.**", num_experts: 8}}]\n')
     hand = cost_of(spec)
-    # Tokens go there and back in both passes; weights are replicated over fsdp.
+    # Tokens go to the experts and back in both passes; weights are replicated over fsdp.
     assert hand["bytes"] == {"fsdp": 2 * 2 * 2 * 8 / 4 * 64 * 32 * 2 / 2, "expert": 2 * 2 * 4 * 4 * 32 * 2 * 3 / 4}
     stacked = tmp_path / "stacked.yaml"
     stacked.write_text(MIXTURE.replace("data: 2", "fsdp: 2") + "training: {experts_per_token: 2, tokens: 4}\n"
                        "sharding: {rules: [{experts: expert}, {'*': null}]}\n")
     assert cost_of(stacked) == hand
-    # `stage` says the same, and so does `auto`, alone or after the language that places experts.
+    # `stage` has the same cost, and so has `auto`, alone or after the language that places experts.
     spec.write_text(LIST_OF_EXPERTS.replace("repeat: {e: 8}", "repeat: {e: 8}\n      stage: {expert: floor(e / 2)}"))
     assert cost_of(spec) == cost_of(spec, "--sharding", "auto") == hand
     spec.write_text(LIST_OF_EXPERTS)
@@ -369,11 +369,11 @@ def test_stages_are_those_of_the_pipeline(tmp_path):
                     "sharding: [auto, {pipeline: {axis: pipe, layers: model.layers.*, count: layers}}]\n")
     four = cost_of(spec)
     assert four["bytes"]["pipe"] == 0
-    # It is a quarter of the layers, and a table or a head beside them.
+    # A stage has a quarter of the layers and possibly the table or the head.
     assert one["seconds"] / 4 < four["seconds"] < one["seconds"] / 2
     explained = json.loads(run_tool("explain", "--json", spec, "model.layers.9.mlp.up_proj.weight").stdout)
     assert explained["partition"].endswith(" on pipe 1")
-    # The slowest stage is like a model that has those layers alone, and the head.
+    # The slowest stage costs as much as a model with only its layers and the head.
     spec.write_text(f"{text}vars: {{layers: 8}}\nmesh: {{axes: [{{fsdp: 8}}, {{tensor: 2}}]}}\nsharding: auto\n"
                     "modules: {model: {embed_tokens.weight: {when: 0}}}\n")
     alone = cost_of(spec)
@@ -395,7 +395,7 @@ training: {tokens: 4096}
     ("rules: [{a: tensor}, {b: fsdp}]\n", ", axes: [a, b], stage: {pipe: 'min(1, LAYER)'}"),
 ])
 def test_a_repeat_costs_what_its_tensors_cost_written_out(tmp_path, head, keys):
-    """One entry of a spec may have tensors of several shapes, shardings or stages, each of a cost of its own."""
+    """A repeat whose tensors differ in shape, sharding or stage costs the same as its tensors written out."""
     tensor = f"{{shape: [512 + 64 * (LAYER % 2), 256], init: zeros{keys}}}\n"
     (tmp_path / "repeat.yaml").write_text(f"{REPEATED}{head}modules:\n  layers:\n    repeat: {{layer: 3}}\n    w: "
                                           + tensor.replace("LAYER", "layer"))

@@ -1,5 +1,5 @@
-"""The bytes that shardinit-auto(7) says a rank sends in a step, against those that PyTorch's collectives send in 8
-processes (training_bytes.py)."""
+"""Compares the bytes that a rank sends in a step by shardinit-auto(7) with the bytes that PyTorch's collectives send in
+8 processes (training_bytes.py)."""
 
 import json
 import os
@@ -18,7 +18,7 @@ TOKENS = 64
 LLAMA = {"d": 64, "layers": 2, "heads": 8, "kv_heads": 4, "head_dim": 8, "vocab": 512}
 LLAMA_CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4,
                 "head_dim": 8, "vocab_size": 512}
-# Each case is the text after the config, and the same model for training_bytes.py.
+# Each case: a config, its variables, its sharding, and the same model for training_bytes.py.
 RUNS = {
     "columns and rows, and FSDP": (
         "llama3.1-8b", {**LLAMA, "ff": 192},
@@ -61,6 +61,6 @@ def test_bytes_are_those_of_the_model(tmp_path, measured, name):
     predicted = json.loads(result.stdout)["cost"]["bytes"]
     sent = measured[name]
     if "tensor" in sent:
-        # For each token the loss takes the largest logit, the sum and its own logit from all ranks.
+        # For each token, the loss takes the largest logit, the sum and the token's own logit from all ranks.
         sent["tensor"] -= 3 * 2 * TOKENS * 4 * 1 // 2
     assert sent == predicted

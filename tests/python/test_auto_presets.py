@@ -1,4 +1,5 @@
-"""No sharding of `configs/sharding/` costs less than the one that `auto` chooses, by the model of shardinit-auto(7)."""
+"""No sharding in `configs/sharding/` costs less than the sharding that `auto` chooses, by the model of
+shardinit-auto(7)."""
 
 import json
 import math
@@ -33,7 +34,7 @@ DEGREES = {
     "t5x": ("data model", "8 1, 4 2, 2 4, 1 8, 8 8, 16 4, 32 2, 64 1, 64 4, 32 8"),
     "torchprime-405b": ("fsdp tensor", "8 1, 4 2, 2 4, 8 8, 16 4, 64 1, 32 8, 64 4, 128 4, 128 8"),
 }
-# These have stages.
+# Presets with pipeline stages.
 PIPELINES = {
     "torchtitan": (
         "pipe replicate fsdp context tensor",
@@ -49,18 +50,18 @@ PIPELINES = {
         "pipe data expert context tensor",
         "2 2 4 1 1, 2 4 8 1 2, 2 2 4 2 1, 2 8 8 1 4, 2 16 4 1 8, 4 2 4 1 2, 4 2 8 1 4, 4 4 8 1 1, 4 2 2 2 2, 4 16 8 1 2"),
 }
-MODELS = [path.stem for path in CONFIGS if path.stem not in ("dtypes", "expressions")]  # These are no models.
+MODELS = [path.stem for path in CONFIGS if path.stem not in ("dtypes", "expressions")]  # These are not models.
 WITH_EXPERTS = {"mixtral-8x7b", "deepseek-v3", "jamba-v0.1"}
-# `fsdpv2` shards tensors one by one, which no combination of strategies of blocks does. On these degrees of `data` and
-# `fsdp` that costs less, by at most 6 %, or fits where no combination does: shardinit-auto(7) says so.
+# `fsdpv2` shards tensors one by one, which no combination of block strategies does. With these degrees of `data` and
+# `fsdp`, it costs up to 6 % less, or fits where no combination fits, as shardinit-auto(7) documents.
 ONE_BY_ONE = {"convnext-tiny-224": [(4, 128)], "openelm-270m": [(4, 128)], "stable-diffusion-1.5-unet": [(4, 8), (8, 8)],
               "jamba-v0.1": [(1, 64), (1, 256), (4, 128)]}
-COUNTED = 0.95  # the share of a rank's memory that `auto` fills with what it counts
+COUNTED = 0.95  # the fraction of a rank's memory that `auto` fills with the bytes that it counts
 WITH_STAGES = ["llama3.1-8b", "llama3.1-405b", "gemma-2-9b", "mixtral-8x7b", "deepseek-v3"]
 
 
 def presets_of(model):
-    """Whether a preset is for models with experts, or without; `fsdpv2` is for all."""
+    """Returns the presets for models with experts, or without; `fsdpv2` is for all models."""
     return [name for name in DEGREES
             if name == "fsdpv2" or name.endswith("-experts") == (model in WITH_EXPERTS)]
 
@@ -71,16 +72,16 @@ def meshes_of(degrees):
 
 
 def stages_of(preset):
-    """The languages of a preset that say which ranks have which layers."""
+    """Returns the languages of a preset that assign layers to ranks."""
     text = yaml.safe_load((PRESETS / f"{preset}.yaml").read_text())
     return [language for language in text["sharding"] if "pipeline" in language]
 
 
 def compare(spec, model, preset, degrees, beside=()):
-    """Whether `auto`, in front of the languages `beside` it, was held against a preset: with the memory that this
-    needs of a rank. None if the model lacks what the preset names. A preset is none that `auto` could choose where
-    the model has no equal stages, where the trainer refuses the model's heads, and where it cuts through heads or
-    what is fused, which Megatron refuses."""
+    """Returns whether `auto`, followed by the languages `beside`, was compared with a preset, with the memory per rank
+    that the preset needs. Returns None if the model lacks a name that the preset uses. Returns False if `auto` cannot
+    choose the preset's sharding: the model has no equal stages; the trainer rejects the model's heads; or the preset
+    cuts through heads or fused dimensions, which Megatron rejects."""
     text = (f"shardinit: 1\ninclude: [{ROOT}/configs/{model}.yaml, {PRESETS}/{preset}.yaml]\n"
             f"uneven: chunk\nvars: {json.dumps(degrees)}\n")
     spec.write_text(text)
@@ -101,7 +102,7 @@ def compare(spec, model, preset, degrees, beside=()):
     if result.returncode != 0 and one_by_one:
         assert "`memory_per_rank` is " in result.stderr, result.stderr
         return True
-    if result.returncode != 0:  # All ranks would compute the same.
+    if result.returncode != 0:  # All ranks would compute the same values.
         assert "`auto` cannot choose: no tensor says what ranks" in result.stderr, (preset, degrees)
         return False
     auto = json.loads(result.stdout)["cost"]

@@ -1,4 +1,4 @@
-"""What the plan says that ranks hold, most, least and together, is what their boxes add up to."""
+"""The plan's largest, smallest and total bytes of ranks match the sums of the ranks' boxes."""
 
 import itertools
 import math

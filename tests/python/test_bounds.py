@@ -1,5 +1,5 @@
-"""A few words of a spec can say millions of tensors, ranks or elements. Tests the time, memory and output
-of commands on them, and that a signal ends them at once."""
+"""A few words of a spec can describe millions of tensors, ranks or elements. Tests the time, memory and output of
+commands on such specs, and that a signal ends the commands at once."""
 
 import json
 import os
@@ -29,14 +29,14 @@ def spec(tmp_path):
 
 
 def timed(*arguments, **options):
-    """The result, and seconds of processor time, which do not depend on what else runs."""
+    """Returns the result and the seconds of processor time, which do not depend on other processes."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     result = run_tool(*arguments, **options)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return result, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-# Numbers that depend on those before ------------------------------------------------------------
+# Random numbers that depend on earlier ones -----------------------------------------------------
 
 TRUNCATED = ("engine: torch_cpu\nmodules:\n"
              "  before: {shape: [1000], init: {normal: {std: 1}}}\n"
@@ -45,12 +45,12 @@ TRUNCATED = ("engine: torch_cpu\nmodules:\n"
              "  tied: {shape: [7], init: {normal: {std: 1}}, tie: after}\n"
              "  given: {shape: [8], init: {normal: {std: 1}}, key: {torch: {position: 5}}}\n"
              "  last: {shape: [7], init: {normal: {std: 1}}}\n")
-LEAST = 1008 + 10**11 + 8  # A tensor of 1000 has its last 8 numbers drawn anew, in 16 words.
+LEAST = 1008 + 10**11 + 8  # A tensor of 1000 elements draws its last 8 numbers again, in 16 words.
 
 
 @pytest.mark.parametrize("command", ["validate", "plan", "plan --json", "graph", "graph --json", "explain"])
 def test_what_needs_no_values_makes_none(command, spec):
-    """1e11 numbers would have to be made to know where the numbers after them begin."""
+    """Commands that need no values draw none, even if only 1e11 draws would show where later numbers begin."""
     name, *options = command.split()
     result, seconds = timed(name, spec(TRUNCATED), *(["after"] if name == "explain" else []), *options)
     assert result.returncode == 0, result.stderr
@@ -68,7 +68,7 @@ def test_where_numbers_begin_that_were_not_counted(spec):
 
 
 def test_places_are_found_where_values_are_made(tmp_path, spec):
-    """Fewer numbers are drawn: the plan has the place, which is after the least."""
+    """With fewer numbers, the plan of `gen` has the exact place of later numbers, after the least place in `graph`."""
     path = spec(TRUNCATED.replace("100000, 1000000", "100, 1000"))
     run_ok("gen", path, "-o", tmp_path / "out")
     plan = json.loads((tmp_path / "out/plan.json").read_text())
@@ -112,7 +112,7 @@ def test_a_signal_ends_status_and_finalize_of_many_ranks(tmp_path, spec):
         run = subprocess.Popen([BINARY, *command], env=CLEAN, stdout=subprocess.DEVNULL)
         run.send_signal(signal.SIGTERM)
         start = time.monotonic()
-        assert run.wait(timeout=20) in (-signal.SIGTERM, 0, 3)  # It may have been faster.
+        assert run.wait(timeout=20) in (-signal.SIGTERM, 0, 3)  # The command may have finished before the signal.
         assert time.monotonic() - start < 1
 
 
@@ -125,7 +125,7 @@ def planned(path, status):
 
 
 def test_stages_of_many_tensors_take_linear_time(spec):
-    """There are as many stages as tensors: it was quadratic, and took minutes."""
+    """Planning as many stages as tensors takes linear time; it was quadratic and took minutes."""
     text = ("mesh: {{axes: {{p: {0}}}}}\nmodules:\n  layers:\n    repeat: {{i: {0}}}\n"
             "    w: {{shape: [8], init: zeros, stage: {{p: i}}}}\n")
     few, many = (planned(spec(text.format(count)), 0)[1] for count in (100_000, 400_000))
@@ -133,14 +133,15 @@ def test_stages_of_many_tensors_take_linear_time(spec):
 
 
 def test_as_many_shapes_as_tensors_take_linear_time(spec):
-    """The cost of a sharding compared each with all before it: 131,072 took ten minutes."""
+    """The cost of tensors with different shapes takes linear time; comparing each shape with all earlier ones took ten
+    minutes for 131,072 tensors."""
     text = "modules:\n  layers:\n    repeat: {{i: {}}}\n    w: {{shape: [i + 1], init: zeros}}\n"
     few, many = (planned(spec(text.format(count)), 0)[1] for count in (30_000, 120_000))
     assert many < 8 * few + 1
 
 
 def test_wrong_ties_of_many_tensors_take_linear_time(spec):
-    """The names that are alike were searched for each of them: 16,000 took a minute."""
+    """Suggestions for wrong ties take linear time; searching names for each tie took a minute for 16,000 tensors."""
     text = ("modules:\n  layers:\n    repeat: {{i: {}}}\n    v: {{shape: [2], init: zeros}}\n"
             "    w: {{shape: [2], init: zeros, tie: 'layer.{{i}}.v'}}\n")
     seconds = []
@@ -193,7 +194,7 @@ def test_differences_of_many_tensors_have_an_end(spec):
 
 
 def test_a_program_of_too_many_shapes(spec, tmp_path):
-    """One module would have a gigabyte. A folder of small programs has no such limit."""
+    """A program of 10,000 shapes, which would have a gigabyte, is rejected; `--only` makes a part of it."""
     path = spec("modules:\n  w: {repeat: {i: 10000}, v: {shape: [i + 1], init: {normal: {std: 1}}}}\n")
     result = run_tool("program", path)
     assert result.returncode == 2 and result.stdout == ""
@@ -203,7 +204,7 @@ def test_a_program_of_too_many_shapes(spec, tmp_path):
 
 
 def ranks_of(spec, tmp_path, count=1 << 24):
-    """The folder of an unfinished checkpoint of so many ranks, of which rank 0 is there."""
+    """Returns the folder of an unfinished checkpoint of `count` ranks that only has rank 0."""
     path = spec("mesh: {axes: {a: %d}}\nmodules:\n  w: {shape: [%d], init: zeros, shard: [a]}\n" % (count, count))
     run_ok("gen", path, "-o", tmp_path / "out", "--ranks", "0")
     return tmp_path / "out"
@@ -219,17 +220,17 @@ def test_status_and_finalize_of_many_ranks(tmp_path, spec):
 
 
 def test_ranks_that_are_missing_here_and_there(tmp_path, spec):
-    """The list for people ends after a thousand stretches, that for programs does not."""
+    """The text list of missing ranks ends after a thousand ranges; the JSON list is complete."""
     folder = ranks_of(spec, tmp_path, 4096)
     run_ok("gen", tmp_path / "spec.yaml", "-o", folder, "--ranks", ",".join(map(str, range(0, 4096, 2))), timeout=900)
-    shutil.copy(folder / "ranks/rank-00000.json", folder / "ranks/rank-1.json")  # No name of a receipt.
+    shutil.copy(folder / "ranks/rank-00000.json", folder / "ranks/rank-1.json")  # This is not the name of a receipt.
     (folder / "ranks/rank-99999999999999999999.json").touch()
     text = run_ok("status", folder).stdout
     assert text.endswith(",1999,… (`--json` has all)\n") and "2,048 of 4,096" in text
     assert run_json("status", folder)["missing_ranks"] == ",".join(map(str, range(1, 4096, 2)))
 
 
-# What is there already --------------------------------------------------------------------------
+# Existing files and folders ---------------------------------------------------------------------
 
 def inject(calls, what, path=None):
     return ["strace", "-f", "-qq", "-o", "/dev/null", *(["-P", str(path)] if path else []), "-e", f"trace={calls}",
@@ -239,7 +240,7 @@ def inject(calls, what, path=None):
 @pytest.mark.parametrize("error", ["EIO", "ESTALE", "EMFILE", "ENFILE", "EACCES", "ENOMEM"])
 @pytest.mark.parametrize("key", ["include", "sharding", "main"])
 def test_a_file_that_cannot_be_read_is_no_mistake_of_the_spec(key, error, spec, tmp_path):
-    """Status 3, so that a job tries again; 2 where only other permissions help."""
+    """A read error exits with status 3, so that a job tries again; a lack of permission exits with status 2."""
     other = write(tmp_path / "other.yaml", "'**': [a]\n" if key == "sharding" else "seed: 3\n")
     named = "" if key == "main" else f"{key}: other.yaml\n"
     path = spec(named + "mesh: {axes: {a: 2}}\nmodules:\n  w: {shape: [8], init: zeros}\n")
@@ -262,7 +263,7 @@ SMALL = ("mesh: {axes: {a: 2}}\nmodules:\n  w: {shape: [8, 4], init: {normal: {s
 @pytest.mark.parametrize("command", ["program --kinds -o out", "export --to safetensors -o out", "export --to dcp -o out",
                                      "gen -o out"])
 def test_an_error_behind_the_last_name_is_mended_by_the_same_command(command, spec, tmp_path):
-    """Whichever sync fails: the same command succeeds, and makes what it would have made."""
+    """Whichever sync fails, the same command then succeeds and makes the same files as without the error."""
     name, *options = command.split()
     path = spec(SMALL)
     run_ok(name, path, *options, cwd=tmp_path)
@@ -304,7 +305,7 @@ def test_a_program_where_another_stands(spec, tmp_path):
     run_ok("program", path, "--kinds", "-o", out)
     before = tree_of(out)
     times = {entry.name: entry.stat().st_mtime_ns for entry in out.iterdir()}
-    run_ok("program", path, "--kinds", "-o", out)  # It is there.
+    run_ok("program", path, "--kinds", "-o", out)  # The program exists already.
     assert times == {entry.name: entry.stat().st_mtime_ns for entry in out.iterdir()}
     other = run_tool("program", path, "--set", "seed=1", "--kinds", "-o", out)
     assert other.returncode == 4 and f"`{out}` exists and holds something else" in other.stderr
@@ -314,14 +315,14 @@ def test_a_program_where_another_stands(spec, tmp_path):
     assert stat.S_ISDIR(os.stat(out).st_mode)
 
 
-# What is told of mistakes and warnings ----------------------------------------------------------
+# Mistakes and warnings --------------------------------------------------------------------------
 
 PLACES = ["modules", "modules.w", "mesh", "training", "vars", "init", "layouts"]
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_set_of_a_path_of_many_parts(place, spec):
-    """What is suggested for it takes time that is linear in its parts: it was 5 s, of which 0.05 is left."""
+    """Suggestions for a path of many parts take linear time; they took 5 s, now 0.05 s."""
     path = spec("modules: {w: {shape: [2], init: ones}}\n")
     _, least = timed("validate", path, "--set", "nothing=1")
     result, seconds = timed("validate", path, "--set", f"{place}.{'.'.join(['bc'] * 20000)}=1")
@@ -330,7 +331,7 @@ def test_set_of_a_path_of_many_parts(place, spec):
 
 
 def test_warnings_of_many_variables(spec):
-    """Lines of a spec are not counted anew for each of thousands of warnings, of which all are shown here."""
+    """Thousands of warnings, all printed here, do not count the lines of the spec again for each warning."""
     path = spec("vars:\n" + "".join(f"  v{i}: {i}\n" for i in range(10_000)) + "modules: {w: {shape: [2], init: ones}}\n")
     _, quiet = timed("validate", path, "-q", "--json")
     result, seconds = timed("validate", path)

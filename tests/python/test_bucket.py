@@ -1,4 +1,4 @@
-"""Checkpoints in buckets: the same objects as a local checkpoint's files, whatever the store, the network, kills and
+"""Checkpoints in buckets have the files of a local checkpoint as objects, whatever the store, the network, kills and
 other writers do. The store checks every signature and body (object_store.py)."""
 
 import hashlib
@@ -22,7 +22,7 @@ from support import AWKWARD, BINARY, ROOT, TINY, run_ok, run_tool
 
 URL = "s3://bucket/models/a"
 
-# Ranks of several parts: boxes that end within parts, small ones between, values that need all of a tensor.
+# Ranks of several parts: boxes that end within parts, small boxes between, and values that need the whole tensor.
 SPEC = """
 shardinit: 1
 name: parts
@@ -43,7 +43,7 @@ uneven: chunk
 
 @pytest.fixture(scope="module")
 def specs(tmp_path_factory):
-    """The folder of two specs with different values, and the local checkpoint of each."""
+    """Returns a folder with two specs of different values and the local checkpoint of each."""
     folder = tmp_path_factory.mktemp("specs")
     for name, seed in (("one", 1), ("two", 2)):
         (folder / f"{name}.yaml").write_text(SPEC.format(seed=seed))
@@ -53,7 +53,7 @@ def specs(tmp_path_factory):
 
 
 def assert_is(store, folder, prefix="models/a"):
-    """The objects are the files of the local checkpoint, and nothing else is there."""
+    """Asserts that the objects are the files of the local checkpoint, without any others."""
     objects = {key[len(prefix) + 1:]: store.get(key) for key in store.names(prefix + "/")}
     files = files_of(folder)
     assert sorted(objects) == sorted(files)
@@ -149,12 +149,12 @@ def test_faults_of_the_store_change_nothing(seed, specs, object_store):
     ("complete", "error200"), ("complete", "blank200"), ("complete", "empty200"), ("begin", "empty200"), ("complete", 409), ("complete", 412), ("complete", 500), ("complete", "drop"), ("head", 500),
     ("get", "drop"), ("list", 503), ("uploads", 503), ("end", 503)])
 def test_each_fault_alone(kind, fault, specs, object_store):
-    """Every request of a kind meets the fault once, for each object."""
+    """The checkpoint is correct even if every request of one kind fails once for each object."""
     once = Once(kind, fault)
     object_store.faults = once
     done = tool(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     object_store.faults = None
-    if done.returncode != 0:  # A store that answers 412 without an object is broken, and is not believed.
+    if done.returncode != 0:  # A store that answers 412 without an object is broken, so the tool does not trust it.
         assert fault == 412 and done.returncode in (2, 3, 4), done
         ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     assert once.met or kind in ("list",)
@@ -175,7 +175,7 @@ def test_an_answer_that_never_comes_ends_in_an_error(specs, object_store):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_writers_of_two_plans_that_are_killed(seed, specs, object_store):
-    """The plan that came first is finished, whatever happens to whom; the other is told."""
+    """Whichever writers are killed, the first plan is finished and the writers of the other plan report a conflict."""
     chance = random.Random(seed)
     object_store.faults = Faults(seed, 0.05)
     running, kills = {}, 0
@@ -197,7 +197,7 @@ def test_writers_of_two_plans_that_are_killed(seed, specs, object_store):
                 process.communicate()
                 ends[plan].append(process.returncode)
                 del running[number]
-        # Some writers of both plans have come to an end of their own, and one of them is through.
+        # Some writers of both plans have exited without a kill, and one plan is complete.
         if kills >= 12 and object_store.names("models/a/manifest.json") and all(
                 any(code >= 0 for code in codes) for codes in ends.values()):
             break
@@ -229,7 +229,7 @@ def test_a_kill_loses_no_rank_that_was_done(specs, object_store):
     process.communicate()
     assert len(ended) == 2 and process.returncode == -9
     done, killed = ended
-    for _ in range(100):  # The store may end the first upload after its client is gone.
+    for _ in range(100):  # The store may finish the first upload after its client is gone.
         if object_store.uploads() == [killed]:
             break
         time.sleep(0.1)
@@ -237,9 +237,9 @@ def test_a_kill_loses_no_rank_that_was_done(specs, object_store):
     object_store.faults = None
     object_store.log.clear()
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
-    # The rank that was done may have no receipt; its file is not sent again.
+    # The finished rank may have no receipt, but its file is not sent again.
     assert ("complete", killed) in object_store.log and ("complete", done) not in object_store.log
-    assert_is(object_store, specs / "one")  # Without the killed run's upload.
+    assert_is(object_store, specs / "one")  # The killed run's upload is gone.
 
 
 def test_an_interrupt_is_told_and_goes_on_later(specs, object_store):
@@ -259,7 +259,7 @@ def test_an_interrupt_is_told_and_goes_on_later(specs, object_store):
 
 
 def test_metadata_of_other_tools_is_nothing(specs, object_store):
-    """As after a copy by a tool that keeps times in it."""
+    """Metadata that other tools add to objects, such as times when they copy, is ignored."""
     headers = {"x-amz-meta-mtime": "1700000000"}
     assert object_store.forward("PUT", "/bucket/models/a/plan.json", headers, (specs / "one/plan.json").read_bytes())[0] == 200
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
@@ -274,7 +274,7 @@ def test_a_rank_without_a_receipt_is_not_sent_again(specs, object_store):
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     assert ("begin", "models/a/ranks/rank-00000.h5") not in object_store.log
     assert_is(object_store, specs / "one")
-    # An object that no run of this plan wrote is somebody else's.
+    # An object that no run of this plan wrote belongs to somebody else.
     for name in ("manifest.json", "ranks/rank-00000.json"):
         object_store.remove("models/a/" + name)
     object_store.put("models/a/ranks/rank-00000.h5", b"x")
@@ -305,7 +305,7 @@ def test_a_store_that_completes_without_conditions_is_refused(specs, object_stor
 
     object_store.forward = without
     try:
-        # That an upload is gone when its completion is tried again, after an answer was lost, proves nothing.
+        # If an answer was lost and the completion is retried, a missing upload proves nothing.
         lost = []
 
         def lose_first(request):
@@ -355,7 +355,7 @@ def test_verify_finds_every_damage(specs, object_store):
         assert done.returncode == code and name in done.stdout
         assert tool(object_store, "verify", URL, "--strict").returncode == 1
         object_store.remove("models/a/" + name)
-    # What is named as a part of a checkpoint is damage, and all else is foreign.
+    # A file with the name of a checkpoint's part is a finding; all other files are foreign.
     odd = {"findings": {"ranks/rank-00002.h5", "ranks/x.h5", "ranks/rank-x.json"},
            "foreign": {"notes.txt", "rank-00002.h5", "rank-00000.json", "ranks/notes.json", "ranks/rank-notes.txt"}}
     for name in sorted(odd["findings"] | odd["foreign"]):
@@ -368,7 +368,7 @@ def test_verify_finds_every_damage(specs, object_store):
 
 
 def test_objects_of_another_length_are_damaged(object_store, tmp_path):
-    """Longer ones, too, of which all that was written is there."""
+    """`verify` reports objects of another length as damaged, even longer ones that have all written bytes."""
     (tmp_path / "one.yaml").write_text(SPEC.format(seed=1).replace("000", "").replace("600", "6"))
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=tmp_path)
     for name, told in (("ranks/rank-00000.h5", "has {} bytes, but its receipt says {}"),
@@ -381,7 +381,7 @@ def test_objects_of_another_length_are_damaged(object_store, tmp_path):
             done = tool(object_store, "verify", URL)
             assert done.returncode == 1 and f"{name}: {told.format(len(data), len(whole))}" in done.stderr, done
         object_store.put(key, whole)
-    # Of the index each byte matters, also where its size is as it was.
+    # Every byte of the index matters, even if the size is unchanged.
     whole = object_store.get("models/a/index.h5")
     for at in (8, len(whole) // 2, len(whole) - 1):
         object_store.put("models/a/index.h5", damaged(whole, at))
@@ -445,7 +445,7 @@ def test_damaged_objects_that_were_removed_are_made_again(specs, object_store):
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     object_store.remove("models/a/ranks/rank-00001.h5")
     assert "damaged" in ok(object_store, "status", URL).stdout
-    # Who makes another part does not take the manifest's word for it.
+    # A run for another part does not trust the manifest.
     done = ok(object_store, "gen", "one.yaml", "-o", URL, "--part", "0/2", "--json", folder=specs)
     assert json.loads(done.stdout)["complete"] is False
     done = tool(object_store, "gen", "one.yaml", "-o", URL, "--repair", folder=specs)
@@ -455,7 +455,8 @@ def test_damaged_objects_that_were_removed_are_made_again(specs, object_store):
 
 
 def test_a_rank_of_a_complete_checkpoint_reads_no_other_receipt(specs, object_store):
-    """An array job that is run again is not quadratic: names stand for the other ranks."""
+    """Writing a rank of a complete checkpoint again reads no other rank's receipt: for the others, the names are
+    enough, so rerunning an array job is not quadratic."""
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     object_store.log.clear()
     done = ok(object_store, "gen", "one.yaml", "-o", URL, "--ranks", "1", "--json", folder=specs)
@@ -481,7 +482,7 @@ def test_a_checkpoint_that_is_made_between_two_looks_is_seen(name, specs, object
 
 
 def test_sources_that_change_between_two_writers(object_store, tmp_path):
-    """A rank's file of another process is read back where its bytes do not follow from the plan alone."""
+    """A rank file from another process is read back if its bytes do not follow from the plan alone."""
     (tmp_path / "source.yaml").write_text("shardinit: 1\nname: s\ndtype: f32\nmodules: {w: {shape: [64, 64], init: {normal: {std: 1}}}}\n")
     run_ok("gen", "source.yaml", "-o", "source", cwd=tmp_path)
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nsources: {s: {path: source}}\nmodules: {w: {shape: [64, 64], "
@@ -499,7 +500,7 @@ def test_sources_that_change_between_two_writers(object_store, tmp_path):
 
 
 def test_copies_into_a_bucket(specs, object_store, tmp_path):
-    """A copy is what a local one is; another source with the same plan is a conflict, even for a rank of its own."""
+    """`reshard` into a bucket makes a local copy's files, despite faults; later runs copy only missing ranks."""
     run_ok("reshard", "one", "-o", tmp_path / "local", "--mesh", "a=3", "--uneven", "chunk", cwd=specs)
     words = ["reshard", "one", "-o", URL, "--mesh", "a=3", "--uneven", "chunk"]
     object_store.faults = Faults(5, 0.1)
@@ -520,7 +521,7 @@ def test_copies_into_a_bucket(specs, object_store, tmp_path):
 @pytest.mark.parametrize("words", [["reshard", "{}", "--mesh", "a=1"], ["convert", "{}", "--to", "safetensors"],
                                    ["export", "{}", "--to", "dcp"]], ids=lambda words: words[0])
 def test_a_copy_is_beside_what_it_is_of(words, object_store, tmp_path):
-    """A name that goes on where the other one ends is beside it, and so is what the other one begins with."""
+    """A copy cannot be inside its source; a name that extends the source's name, or is its prefix, is outside."""
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {a: 1}}\n"
                                         "modules: {w: {shape: [4], init: {normal: {std: 1}}}}\n")
     ok(object_store, "gen", "spec.yaml", "-o", URL, folder=tmp_path)
@@ -541,7 +542,7 @@ def test_conversions_into_a_bucket_tell_sources_apart(object_store, tmp_path):
     assert "was there already" in ok(object_store, "convert", "first/model", "-o", URL, *words, folder=tmp_path).stderr
     done = tool(object_store, "convert", "second/model", "-o", URL, *words, folder=tmp_path)
     assert done.returncode == 4 and "other values" in done.stderr
-    # Nothing but plan.json is there: it says of which source.
+    # Only plan.json is there, and it identifies the source.
     for name in object_store.names():
         if not name.endswith("plan.json"):
             object_store.remove(name)
@@ -552,7 +553,7 @@ def test_conversions_into_a_bucket_tell_sources_apart(object_store, tmp_path):
 
 
 def test_finalize_without_the_data(specs, object_store, tmp_path):
-    """`--detached` makes manifest.json and index.h5 from plan and receipts, here and in a bucket."""
+    """`finalize --detached` makes manifest.json and index.h5 from plan and receipts, locally and in a bucket."""
     whole = files_of(specs / "one")
     (tmp_path / "d/ranks").mkdir(parents=True)
     for name, data in whole.items():
@@ -572,15 +573,15 @@ def test_finalize_without_the_data(specs, object_store, tmp_path):
 
 
 def test_many_ranks_are_listed_by_pages(object_store, tmp_path):
-    """Of 60 ranks the store lists 120 objects, 100 at a time."""
+    """Ranks are listed completely even if the list has several pages: 60 ranks are 120 objects, 100 on a page."""
     object_store.page = 100
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 60}}\nrules: [{r: x}]\n"
                                         "modules: {w: {shape: [120], axes: [r], init: {normal: {std: 1}}}}\n")
     run_ok("gen", "spec.yaml", "-o", "local", cwd=tmp_path)
     ok(object_store, "gen", "spec.yaml", "-o", URL, "--ranks", "0-56,58-59", folder=tmp_path)
-    # A rank that no list has takes three requests: its file, a look at plan.json, its receipt.
+    # A rank that is in no list takes three requests: its file, a look at plan.json, and its receipt.
     kinds = [kind for kind, key in object_store.log if "/ranks/" in key]
-    assert kinds.count("put") == 2 * 59 and len(kinds) == 2 * 59 + 2  # Before it lists all, it looks beside its last rank.
+    assert kinds.count("put") == 2 * 59 and len(kinds) == 2 * 59 + 2  # It first looks at its last rank's neighbors.
     assert len(object_store.log) < 3 * 59 + 30
     assert "missing: 57" in ok(object_store, "status", URL).stdout
     ok(object_store, "gen", "spec.yaml", "-o", URL, "--ranks", "57", folder=tmp_path)
@@ -608,7 +609,7 @@ def test_a_bucket_that_is_not_there(object_store, specs):
 
 
 def test_memory_is_a_few_parts_and_no_disk(object_store, tmp_path):
-    """A rank of 40 parts, of boxes larger and smaller than a part."""
+    """`gen` into a bucket needs no disk and the memory of a few parts, for 40 parts with larger and smaller boxes."""
     (tmp_path / "spec.yaml").write_text(
         "shardinit: 1\nname: m\ndtype: f32\nmodules:\n  a: {shape: [20000, 1000], init: {normal: {std: 1}}}\n"
         "  l: {repeat: {i: 200}, w: {shape: [500, 500], init: {normal: {std: 1}}}, b: {shape: [3], init: zeros}}\n"
@@ -620,14 +621,14 @@ def test_memory_is_a_few_parts_and_no_disk(object_store, tmp_path):
                           capture_output=True, text=True)
     assert done.returncode == 0, done
     assert int(done.stdout.splitlines()[-1]) < 256 * 1024, done.stdout
-    assert len({key for kind, key in object_store.log if kind == "part"}) == 2  # The rank, and the probe.
+    assert len({key for kind, key in object_store.log if kind == "part"}) == 2  # The rank and the probe.
     assert sum(kind == "part" for kind, _ in object_store.log) > 30
     ok(object_store, "verify", URL)
     assert list(tmp_path.iterdir()) == [tmp_path / "spec.yaml"]
 
 
 def test_verify_has_a_range_in_memory_for_each_job(tmp_path):
-    """Of ranks of 24 MB it had 16 ranges of 8 MiB at once, however few jobs there were."""
+    """`verify` keeps a range in memory for each job; for ranks of 24 MB it kept 16 ranges of 8 MiB at any `--jobs`."""
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 4}}\nrules: [{r: x}]\n"
                                         "modules: {w: {shape: [24, 1000000], axes: [r, null], init: zeros}}\n")
     run_ok("gen", "spec.yaml", "-o", "local", cwd=tmp_path)
@@ -666,11 +667,11 @@ def test_credentials_of_profiles(object_store, tmp_path):
                      f"aws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\nregion = {REGION}\n")
     none = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "HOME": str(home), "AWS_REGION": ""}
     ok(object_store, "gen", TINY, "-o", URL, "--ranks", "1", **none, AWS_PROFILE="keys")
-    # The keys of the next profile are not this one's, nor those beside a role the role's.
+    # The keys of the next profile are not this profile's, and keys next to a role are not the role's.
     for profile, code, words in (("bare", 2, "no credentials"), ("role", 2, "the profile has `source_profile`")):
         done = tool(object_store, "status", URL, **none, AWS_PROFILE=profile)
         assert done.returncode == code and words in done.stderr, done
-    # Without credentials a bucket may still be public, so that it is asked for.
+    # Without credentials a bucket may still be public, so the request is sent unsigned.
     assert [wrong for wrong, *_ in object_store.refused] == ["no authorization"]
     object_store.refused.clear()
     ok(object_store, "gen", TINY, "-o", URL, "--ranks", "0", **none)
@@ -690,7 +691,7 @@ def test_credentials_of_profiles(object_store, tmp_path):
 
 @pytest.mark.parametrize("subtype, words", [("rclone", "is in a mount of an object store"), ("gcsfuse", "own tool"), ("bindfs", "")])
 def test_buckets_that_are_mounted_are_refused(subtype, words, specs, tmp_path):
-    """Mounts of FUSE that say so; others are as good as any folder."""
+    """Commands reject mounts that FUSE identifies as buckets; other mounts work like any folder."""
     if not shutil.which("bindfs") or not os.access("/dev/fuse", os.W_OK):
         pytest.skip("not tested: there is no FUSE here")
     (tmp_path / "back").mkdir(), (tmp_path / "mount point").mkdir()
@@ -711,8 +712,8 @@ def test_buckets_that_are_mounted_are_refused(subtype, words, specs, tmp_path):
 
 @pytest.fixture
 def services():
-    """A server of credentials, as a container, a machine on EC2 and STS have it: `answers` is by method and path, and
-    may look at the request's headers and body."""
+    """Serves credentials as a container, an EC2 machine and STS do. `answers` maps method and path to a function of the
+    request's headers and body."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def answer(self):
@@ -747,7 +748,7 @@ def test_credentials_of_a_container(object_store, services, tmp_path):
     given = {**credentials(object_store, "session"), "Token": "session", "Expiration": later(3600)}
     services.answers["GET", "/v1/keys?id=1"] = lambda headers, _: headers["authorization"] == "let me in" and json.dumps(given) or None
     container = {**NO_KEYS, "AWS_CONTAINER_CREDENTIALS_FULL_URI": services.url + "/v1/keys?id=1"}
-    # No proxy gets the token; `no_proxy` names the store alone.
+    # The token is not sent to a proxy; `no_proxy` names only the store.
     proxy = {"http_proxy": "http://127.0.0.1:1", "no_proxy": object_store.url.partition("//")[2].partition(":")[0]}
     ok(object_store, "gen", TINY, "-o", URL, **container, AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=str(tmp_path / "token"))
     assert object_store.refused == []
@@ -762,7 +763,7 @@ def test_credentials_of_a_container(object_store, services, tmp_path):
 
 
 def test_credentials_of_a_machine_and_their_renewal(object_store, services):
-    """Keys that the store says have expired, and those that expire soon, are asked for again."""
+    """Keys that the store reports as expired, and keys that expire soon, are requested again."""
     asked = []
     path = "/latest/meta-data/iam/security-credentials/"
     tokens = iter(f"session-{i}" for i in range(100))
@@ -782,7 +783,7 @@ def test_credentials_of_a_machine_and_their_renewal(object_store, services):
     assert len(asked) == 1
 
     def change(request):
-        """The keys change when the first rank is written."""
+        """Changes the keys when the first rank is written."""
         if request.kind == "put" and request.key.endswith(".h5") and len(asked) == 2:
             object_store.secrets["AKIDROLE"] = ("role/secret", "another")
         return None
@@ -793,7 +794,7 @@ def test_credentials_of_a_machine_and_their_renewal(object_store, services):
     object_store.faults, life = None, 200
     before = len(asked)
     ok(object_store, "status", URL, **machine)
-    assert len(asked) - before <= 2  # They end within five minutes, and are not asked for with each request.
+    assert len(asked) - before <= 2  # Keys that expire within five minutes are not requested for each request.
 
 
 def test_credentials_of_a_web_identity(object_store, services, tmp_path):
@@ -820,7 +821,7 @@ def test_credentials_of_a_web_identity(object_store, services, tmp_path):
     assert done.returncode == 3 and "STS for the role `arn:aws:iam::1:role/r`: it answered 404" in done.stderr
 
 
-# Connects to this machine where a program asks for an address that machines on a cloud have for their services.
+# Connects to this machine if a program asks for an address of the services that machines on a cloud have.
 LINK_LOCAL = """
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -839,7 +840,7 @@ int connect(int fd, const struct sockaddr* to, socklen_t size) {
 
 
 def test_services_have_the_addresses_that_they_have_on_clouds(object_store, services, tmp_path):
-    """A container's is 169.254.170.2, if only a path is given, and a machine's 169.254.169.254."""
+    """A container whose URI is only a path asks 169.254.170.2 for credentials, and a machine asks 169.254.169.254."""
     (tmp_path / "connect.c").write_text(LINK_LOCAL)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "connect.so", tmp_path / "connect.c", "-ldl"], check=True)
     hosts = []
@@ -857,7 +858,7 @@ def test_services_have_the_addresses_that_they_have_on_clouds(object_store, serv
 
 
 def test_the_hosts_of_sts(tmp_path):
-    """That of the region, which the environment says, or else the profile of a role. A proxy sees who is asked."""
+    """The STS host is of the environment's region, or else of the region of the role's profile. A proxy records it."""
     hosts = {}
 
     class Proxy(http.server.BaseHTTPRequestHandler):
@@ -886,12 +887,12 @@ def test_the_hosts_of_sts(tmp_path):
     for process, server, host in running:
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 3 and "cannot get credentials from STS for the role `arn:r`: " in errors, errors
-        assert hosts[server.server_address[1]] == [host] * 4  # It is tried four times.
+        assert hosts[server.server_address[1]] == [host] * 4  # Each request is tried four times.
         server.shutdown()
 
 
 def test_certificates(tmp_path):
-    """A store whose certificate nobody knows is asked once; AWS_CA_BUNDLE makes it known."""
+    """A store with an unknown certificate is asked only once; AWS_CA_BUNDLE makes the certificate known."""
     for name in ("known", "other"):
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", tmp_path / f"{name}.key",
                         "-out", tmp_path / f"{name}.pem", "-days", "2", "-subj", "/CN=tests", "-addext", "subjectAltName=IP:127.0.0.1"],
@@ -942,7 +943,7 @@ void* dlopen(const char* name, int flags) {
 
 
 def test_a_program_without_libcurl_says_so(object_store, tmp_path):
-    """HDF5 of Debian brings libcurl along, so that a library before all others hides it."""
+    """Without libcurl, commands on URLs print an error. Debian's HDF5 loads libcurl, so a preload hides it."""
     (tmp_path / "hide.c").write_text(NO_LIBCURL)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "hide.so", tmp_path / "hide.c", "-ldl"], check=True)
     for words in (["status", URL], ["gen", TINY, "-o", URL]):
@@ -968,7 +969,7 @@ def test_paths_that_are_no_folders_in_buckets(object_store, specs):
 
 
 def test_keys_of_the_credentials_file_come_first(object_store, tmp_path):
-    """As AWS's own tools have it where both files have a profile's keys."""
+    """The credentials file takes precedence if both files have a profile's keys, as in AWS's own tools."""
     (tmp_path / ".aws").mkdir()
     (tmp_path / ".aws/credentials").write_text(f"[p]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n")
     (tmp_path / ".aws/config").write_text(f"[profile p]\naws_access_key_id = AKIDOLD\naws_secret_access_key = old\nregion = {REGION}\n")
@@ -978,7 +979,7 @@ def test_keys_of_the_credentials_file_come_first(object_store, tmp_path):
 
 
 def test_receipts_that_change_while_they_are_compared(specs, object_store):
-    """The values are compared with receipts that are those of the manifest."""
+    """`verify --spec` fails if a receipt changes after its check: values are compared with the manifest's receipts."""
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     name, met = "models/a/ranks/rank-00001.json", []
     receipt = object_store.get(name)
@@ -987,7 +988,7 @@ def test_receipts_that_change_while_they_are_compared(specs, object_store):
     def faults(request):
         if (request.kind, request.key) == ("get", name):
             met.append(request)
-            if len(met) == 2:  # The first one is to check every byte.
+            if len(met) == 2:  # The first read is for the check of every byte.
                 object_store.put(name, receipt.replace(digest, bytes(reversed(digest))))
 
     object_store.faults = faults
@@ -1030,7 +1031,7 @@ def test_finalize_asks_for_receipts_that_a_store_lists_late(object_store, tmp_pa
 
 @pytest.mark.parametrize("other", [False, True])
 def test_no_receipt_without_the_plan(other, specs, object_store):
-    """Also for a rank that is there already and is not sent again, and where another plan is in its place."""
+    """A run whose plan.json is lost or replaced writes no receipt, even for an existing rank that is not sent again."""
     ok(object_store, "gen", "one.yaml", "-o", URL, folder=specs)
     for name in ("manifest.json", "ranks/rank-00000.json"):
         object_store.remove("models/a/" + name)
@@ -1039,7 +1040,7 @@ def test_no_receipt_without_the_plan(other, specs, object_store):
     def faults(request):
         if (request.kind, request.key) == ("head", "models/a/ranks/rank-00000.h5"):
             met.append(request)
-            if len(met) == 2:  # The second look is that after its values were made.
+            if len(met) == 2:  # The second look is after the values were made.
                 object_store.remove("models/a/plan.json")
                 if other:
                     object_store.put("models/a/plan.json", (specs / "two/plan.json").read_bytes())
@@ -1057,7 +1058,7 @@ def test_a_receipt_that_is_gone_at_the_end_is_told(specs, object_store):
     def faults(request):
         if (request.kind, request.key) == ("get", name):
             met.append(request)
-            if len(met) == 2:  # The first one is to see what is left.
+            if len(met) == 2:  # The first read is to find the missing ranks.
                 object_store.remove(name)
 
     object_store.faults = faults
@@ -1091,7 +1092,7 @@ def test_a_receipt_of_no_rank_is_damage(specs, object_store):
 
 
 def test_uploads_of_one_name_on_several_pages(specs, object_store):
-    """The next page begins behind an upload of a name, and not behind all of that name."""
+    """Uploads of one name are all found, even if a page of the list begins in the middle of them."""
     for _ in range(3):
         assert object_store.forward("POST", "/bucket/models/a/ranks/rank-00000.h5?uploads")[0] == 200
     forward = object_store.forward
@@ -1150,7 +1151,7 @@ def test_what_belongs_to_another_plan_is_found_without_it(name, specs, object_st
 
 
 def begun(store, *names):
-    """Uploads that were begun and are not completed."""
+    """Begins uploads of these names without completing them."""
     for name in names:
         assert store.forward("POST", f"/bucket/{name}?uploads")[0] == 200
     return sorted(names)
@@ -1158,7 +1159,7 @@ def begun(store, *names):
 
 @pytest.mark.parametrize("words", [["gen", "awkward.yaml"], ["finalize"]])
 def test_only_uploads_of_the_checkpoint_are_ended(words, specs, object_store):
-    """When all is there none of them is needed; those of others are theirs."""
+    """A run that completes a checkpoint aborts the checkpoint's other uploads, which are not needed, and no others."""
     ok(object_store, "gen", "awkward.yaml", "-o", URL, folder=specs)
     for name in ("manifest.json", "index.h5"):
         object_store.remove("models/a/" + name)
@@ -1187,7 +1188,7 @@ def put_with(store, name, body, **metadata):
 
 
 def test_an_index_that_is_there_is_compared(specs, object_store, tmp_path):
-    """By its metadata, or by its bytes where another tool wrote it."""
+    """An existing index is compared by its metadata, or by its bytes if another tool wrote it."""
     run_ok("gen", "awkward.yaml", "-o", tmp_path / "local", "--index", "always", cwd=specs)
     index = (tmp_path / "local/index.h5").read_bytes()
     words = ["gen", "awkward.yaml", "-o", URL, "--index", "always"]
@@ -1216,7 +1217,7 @@ def test_an_index_that_is_there_is_compared(specs, object_store, tmp_path):
             )
             assert "models/a/manifest.json" not in object_store.names()
             object_store.put("models/a/manifest.json", (tmp_path / "local/manifest.json").read_bytes())
-            if len(body) != len(index):  # It is compared also where the manifest is there, if its size is another.
+            if len(body) != len(index):  # If its size differs, it is compared even if the manifest is there.
                 assert "different content" in tool(object_store, *words, folder=specs).stderr
         assert object_store.get("models/a/index.h5") == body
     put_with(object_store, "index.h5", index)
@@ -1236,7 +1237,7 @@ def test_an_index_that_is_wanted_otherwise_is_a_conflict(first, then, specs, obj
 
 
 def test_whose_rank_it_is(specs, object_store, tmp_path):
-    """A rank's file without a receipt is taken if it is of this plan and whole, and else its error says what it is."""
+    """A rank file without a receipt is used if it is whole and of this plan; otherwise the error describes it."""
     run_ok("gen", "awkward.yaml", "-o", tmp_path / "local", "--set", "seed=3", cwd=specs)
     ok(object_store, "gen", "awkward.yaml", "-o", URL, "--ranks", "0", "--set", "seed=3", folder=specs)
     body = (tmp_path / "local/ranks/rank-00001.h5").read_bytes()
@@ -1260,7 +1261,7 @@ def test_whose_rank_it_is(specs, object_store, tmp_path):
 
 
 def test_what_finalize_advises(specs, object_store, tmp_path):
-    """By whether a spec or other tensors have the values."""
+    """The hint of `finalize` depends on whether a spec or other tensors have the values of missing ranks."""
     make_two_models(tmp_path)
     (tmp_path / "awkward.yaml").write_text(AWKWARD)
     for words, hint in (
@@ -1279,7 +1280,7 @@ def test_what_finalize_advises(specs, object_store, tmp_path):
 
 
 def test_status_of_a_bucket_is_that_of_a_folder(specs, object_store, tmp_path):
-    """In each form, at each state."""
+    """`status` prints the same for a bucket and a folder, in each form and at each state."""
     run_ok("gen", "awkward.yaml", "-o", tmp_path / "in", "--index", "always", cwd=specs)
     forms = [
         ["status", "in"],
@@ -1307,7 +1308,7 @@ def test_status_of_a_bucket_is_that_of_a_folder(specs, object_store, tmp_path):
 
 
 def test_verify_counts_in_a_bucket_as_in_a_folder(specs, object_store, tmp_path):
-    """Also where a rank is damaged, or was made of another source than the others."""
+    """`verify` finds the same in a bucket and a folder, also if a rank is damaged or made of another source."""
     for seed in (1, 2):
         (tmp_path / "spec.yaml").write_text(
             "shardinit: 1\nname: s\ndtype: f32\nmodules:\n"
@@ -1324,14 +1325,14 @@ def test_verify_counts_in_a_bucket_as_in_a_folder(specs, object_store, tmp_path)
     put(object_store, tmp_path / "in")
 
     def found():
-        """What is found in both; each says for itself how it is mended."""
+        """Returns the findings, which must be equal in both places; the hints on how to fix them may differ."""
         there, here = (
             tool(object_store, "verify", folder, "--json", folder=tmp_path)
             for folder in ("s3://bucket/models/in", "in")
         )
         counted = [{**json.loads(done.stdout), "folder": ""} for done in (there, here)]
         for each in counted[0]["findings"] + counted[1]["findings"]:
-            # What is wrong with a receipt only the folder's says.
+            # Only a folder's message describes the damage of a receipt.
             each["message"] = (
                 re.sub("is damaged.*", "is damaged", each["message"])
                 if each["file"].endswith(".json")
@@ -1366,7 +1367,7 @@ def test_verify_counts_in_a_bucket_as_in_a_folder(specs, object_store, tmp_path)
     [(["gen", "spec.yaml"], "manifest.json"), (["export", "spec.yaml", "--to", "dcp"], "shardinit-export.json")],
 )
 def test_a_signature_is_of_what_all_else_follows_from(words, statement, object_store, tmp_path):
-    """Of the manifest or the record in the bucket. The signature beside it is nobody's mistake."""
+    """Only signatures of the bucket's manifest or record are valid; a signature next to it is not a finding."""
     (tmp_path / "spec.yaml").write_text(
         "shardinit: 1\nname: s\ndtype: f32\nmodules: {w: {shape: [8, 5], init: {normal: {std: 1}}}}\n"
     )

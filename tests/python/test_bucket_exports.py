@@ -1,4 +1,4 @@
-"""Exports into buckets: the same objects as a local export's files, in every format, whatever the store, the network,
+"""Exports into buckets, in every format, have the files of a local export as objects, whatever the store, the network,
 kills and other writers do. The store checks every signature and body (object_store.py)."""
 
 import hashlib
@@ -21,8 +21,8 @@ URL = "s3://bucket/models/a"
 NOTES = ".shardinit-export/"
 RECORD = "shardinit-export.json"
 
-# Files of several parts: boxes that end within parts, small ones between, values that need all of a tensor. `{0}` and
-# `{1}` stand before and behind names, as the formats want them.
+# Files of several parts: boxes that end within parts, small boxes between, and values that need the whole tensor.
+# `{begin}` and `{end}` enclose tensors, as some formats need.
 SPEC = """
 shardinit: 1
 name: parts
@@ -49,7 +49,7 @@ modules:
   decoder: {layers: {self_attention: {linear_qkv: {weight: {shape: [2, 3000, 1500], axes: [null, x, null], init: {normal: {std: 1}}}}}}}
 """
 
-# The spec of each format, and the words that go with it.
+# The spec of each format and its options.
 FORMATS = {
     "safetensors": ("one", ["--max-shard-size", "30MB"]),
     "dcp": ("one", ["--optimizer", "adamw"]),
@@ -58,7 +58,7 @@ FORMATS = {
     "zarr": ("one", ["--optimizer", "adamw"]),
     "keras": ("keras", ["--max-shard-size", "30MB"]),
 }
-# The object that each format's readers begin with.
+# The object that readers of each format open first.
 LAST = {"safetensors": "model.safetensors.index.json", "dcp": ".metadata", "megatron": ".metadata",
         "zarr": "_CHECKPOINT_METADATA", "keras": "model.weights.json"}
 
@@ -70,7 +70,7 @@ def words_of(name):
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory):
-    """A folder of specs, and of a local export of the first in each format."""
+    """Returns a folder with the specs and a local export in each format."""
     folder = tmp_path_factory.mktemp("exports")
     for name, seed in (("one", 1), ("two", 2)):
         (folder / f"{name}.yaml").write_text(SPEC.format(seed=seed, begin="", end=""))
@@ -86,7 +86,7 @@ def objects_of(store, prefix="models/a"):
 
 
 def assert_is(store, folder, prefix="models/a"):
-    """The objects are the files of the local export, and beside them are notes alone."""
+    """Asserts that the objects are the files of the local export, with only notes next to them."""
     objects, files = objects_of(store, prefix), files_of(folder)
     assert sorted(name for name in objects if not name.startswith(NOTES)) == sorted(files)
     assert [name for name in files if objects[name] != files[name]] == []
@@ -94,7 +94,7 @@ def assert_is(store, folder, prefix="models/a"):
 
 
 def written(store):
-    """The names of the objects that were made or begun, in order."""
+    """Returns the names of the written objects, in order."""
     return [key for kind, key in store.log if kind in ("put", "complete")]
 
 
@@ -104,14 +104,14 @@ def test_objects_are_the_files_of_a_local_export(name, exports, object_store, tm
     assert f"{URL}: " in done.stdout
     assert_is(object_store, exports / name)
     assert {"begin", "part", "complete"} <= {kind for kind, _ in object_store.log}
-    # Readers find nothing that looks complete until it is: the record comes last, and before it what they begin with.
+    # Readers find nothing that looks complete too early: the record is last, after the object that readers open first.
     names = [key[len("models/a/"):] for key in written(object_store)]
     assert names[-1] == RECORD and (name not in LAST or names[-2] == LAST[name])
     object_store.log.clear()
     assert "was there already" in ok(object_store, *words_of(name), "-o", URL + "/", folder=exports).stderr
     assert written(object_store) == []
     assert "intact: " in ok(object_store, "verify", URL).stdout
-    # A copy of all objects is an export, and nothing in it is foreign.
+    # A copy of all objects is an export without foreign files.
     object_store.download("models/a", tmp_path / "copy")
     assert "intact: " in run_ok("verify", "--strict", tmp_path / "copy").stdout
     if name not in ("keras", "megatron"):
@@ -147,7 +147,7 @@ def test_jobs_at_once_make_one_export(exports, object_store):
 
 
 def test_a_rank_that_another_run_makes_meanwhile_is_seen(exports, object_store):
-    """Of two runs at once the later one completes the export."""
+    """The later of two simultaneous runs completes the export."""
     ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "1", folder=exports)
     others = objects_of(object_store)
     object_store.reset()
@@ -193,7 +193,7 @@ def test_another_export_is_a_conflict_and_touches_nothing(exports, object_store)
     done = tool(object_store, "gen", "one.yaml", "-o", URL, folder=exports)
     assert done.returncode == 4 and ".shardinit-export/claim.json` exists without the plan.json" in done.stderr
     assert objects_of(object_store) == before
-    # Something else of any kind is left alone, too.
+    # Any other content is left alone, too.
     object_store.put("models/b/notes.txt", b"mine")
     done = tool(object_store, *words_of("dcp"), "-o", "s3://bucket/models/b", folder=exports)
     assert done.returncode == 4 and "is not empty, and holds something else" in done.stderr
@@ -206,7 +206,7 @@ def test_another_export_is_a_conflict_and_touches_nothing(exports, object_store)
 
 @pytest.mark.parametrize("layout", ["plain", "turned"])
 def test_a_copy_of_other_values_is_a_conflict(layout, object_store, tmp_path):
-    """The same command finds the copy, and compares it: a folder may get other values with the times of the old ones."""
+    """The same command finds its copy and compares it, since a folder may get other values with the old times."""
     (tmp_path / "spec.yaml").write_text("""
 shardinit: 1
 name: copied
@@ -221,7 +221,7 @@ layouts:
 """)
     for name, seed in (("in", 0), ("other", 1)):
         run_ok("export", "spec.yaml", "--to", "safetensors", "--set", f"seed={seed}", "-o", name, cwd=tmp_path)
-        (tmp_path / name / RECORD).unlink()  # It has digests of what the file holds.
+        (tmp_path / name / RECORD).unlink()  # The record has digests of the file's contents.
     words = ["convert", "in", "--spec", "spec.yaml", "--from-layout", "plain", "--layout", layout]
     for form in ("safetensors", "dcp", "zarr"):
         ok(object_store, *words, "--to", form, "-o", f"s3://bucket/models/{form}", folder=tmp_path)
@@ -240,7 +240,7 @@ layouts:
 
 
 def test_objects_of_others_are_neither_taken_nor_replaced(exports, object_store):
-    """A file that has the name, be it of the right size, is not this export's unless its metadata say so."""
+    """An object with an expected name, even of the right size, is only used if its metadata identifies this export."""
     ok(object_store, *words_of("dcp"), "-o", URL, "--ranks", "0", folder=exports)
     size = len((exports / "dcp/__1_0.distcp").read_bytes())
     for body in (b"x", bytes(size)):
@@ -260,7 +260,7 @@ def test_objects_of_others_are_neither_taken_nor_replaced(exports, object_store)
 
 @pytest.mark.parametrize("name", ["plan.json", "manifest.json"])
 def test_a_gen_at_the_same_time_is_found(name, exports, object_store):
-    """Each makes its claim before it looks for the other's, so at least one of them finds the other's."""
+    """An export and a simultaneous `gen` make claims before they look for each other, so one finds the other."""
     plan = {}
 
     def faults(request):
@@ -304,7 +304,7 @@ def test_verify_finds_what_is_wrong(exports, object_store):
 
 
 def test_objects_of_other_sizes_are_told_and_not_taken(object_store, tmp_path):
-    """Where an object has another length, the export is not whole though its record is there, and what others put there stays."""
+    """If an object has another length, the export is not complete despite its record, and the object is kept."""
     (tmp_path / "small.yaml").write_text(SMALL)
     words = ["export", "small.yaml", "--to", "dcp", "-o", URL]
     ok(object_store, *words, folder=tmp_path)
@@ -331,8 +331,8 @@ modules:
   params.second: {shape: [6], init: n, dtype: f64}
   params.third: {shape: [2, 4], shard: [null, a], init: n, dtype: bf16}
 """
-# Names that are put beside an export: those that its readers would take for parts of it, and others.
-BESIDE = {  # names that a reader would take for a part, others
+# Names to put next to an export: names that its readers would treat as parts of it, and others.
+BESIDE = {  # names that a reader would treat as a part, others
     "safetensors": (["x.safetensors", "y.safetensors.index.json"], ["deep/x.safetensors", "x.safetensors.bak", ".x"]),
     "hf-dcp": (["x.safetensors", "y.safetensors.index.json"], ["deep/x.safetensors", "__0_0.distcp"]),
     "dcp": (["__9_0.distcp"], ["deep/__9_0.distcp", "_metadata", ".metadata.bak"]),
@@ -344,14 +344,14 @@ BESIDE = {  # names that a reader would take for a part, others
 
 @pytest.mark.parametrize("name", BESIDE)
 def test_each_damage_is_told_as_in_a_folder(name, object_store, tmp_path):
-    """Every other part is damaged, then the others; files are cut, longer and gone; other names are beside them."""
+    """`verify` reports the same in a bucket and a folder for damaged, cut, longer, missing and additional files."""
     (tmp_path / "spec.yaml").write_text(SMALL)
     run_ok("export", "spec.yaml", "--to", name, "-o", "out", cwd=tmp_path,
            *{"safetensors": ["--max-shard-size", "150"], "dcp": ["--optimizer", "adamw"],
              "zarr": ["--optimizer", "adamw"]}.get(name, []))
     files = files_of(tmp_path / "out")
     record = json.loads(files[RECORD])
-    parts = []  # (file, tensor, first byte, byte behind the last one)
+    parts = []  # (file, tensor, first byte, byte after the last one)
     for file in record["files"]:
         begins = [(0, "")]
         for box in file["boxes"]:
@@ -396,7 +396,7 @@ def test_each_damage_is_told_as_in_a_folder(name, object_store, tmp_path):
     taken, foreign = BESIDE[name]
     notes = {NOTES + "share-00009": b"", RECORD + ".sig": b""}
     said, found = told({**files, **notes, **dict.fromkeys([*taken, *foreign, NOTES[:-1] + "s"], b"")})
-    # A folder of other things is named once.
+    # A folder of other things is listed once.
     own = {file.split("/")[0] for file in files}
     names = [{key if key.split("/")[0] in own else key.split("/")[0] for key in keys} for keys in (taken, foreign)]
     assert found == sorted((key, "", "does not belong to the export") for key in names[0])
@@ -412,7 +412,7 @@ def test_faults_of_the_store_change_nothing(name, seed, exports, object_store):
     assert len(object_store.faults.made) >= 4
     object_store.faults = None
     ok(object_store, *words_of(name), "-o", URL, folder=exports)
-    # Where an answer was lost that told of an upload, the upload stays until the record is made by somebody.
+    # If the answer that names an upload was lost, the upload stays until a run writes the record.
     object_store.remove("models/a/" + RECORD)
     ok(object_store, *words_of(name), "-o", URL, folder=exports)
     assert_is(object_store, exports / name)
@@ -424,13 +424,13 @@ def test_faults_of_the_store_change_nothing(name, seed, exports, object_store):
     ("complete", 409), ("complete", 412), ("complete", 500), ("head", 500), ("get", "drop"), ("list", 503),
     ("uploads", 503), ("end", 503)])
 def test_each_fault_alone(kind, fault, exports, object_store):
-    """Every request of a kind meets the fault once, for each object."""
+    """The export is correct even if every request of one kind fails once for each object."""
     once = Once(kind, fault)
     object_store.faults = once
     done = tool(object_store, *words_of("dcp"), "-o", URL, folder=exports)
     object_store.faults = None
     assert once.met
-    if done.returncode != 0:  # A store that answers 412 without an object is broken, and is not believed.
+    if done.returncode != 0:  # A store that answers 412 without an object is broken, so the tool does not trust it.
         assert fault == 412 and done.returncode in (2, 3, 4), done
     else:
         object_store.remove("models/a/" + RECORD)
@@ -439,7 +439,7 @@ def test_each_fault_alone(kind, fault, exports, object_store):
 
 
 def kill_at(store, number, last, *words, folder):
-    """Runs the tool and kills it at a request, which the store answers by `last`."""
+    """Runs the tool and kills it at request `number`, which the store answers by `last`."""
     count = 0
 
     def faults(_):
@@ -459,7 +459,8 @@ def kill_at(store, number, last, *words, folder):
 @pytest.mark.parametrize("name", ["safetensors", "dcp", "zarr"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_killed_run_leaves_nothing_that_looks_complete(name, seed, exports, object_store):
-    """A run is killed at a request, before or after the store has done it; the next one goes on."""
+    """A run that is killed at a request leaves nothing that looks complete, and the next run finishes it. The store may
+    have done the request or not."""
     chance = random.Random(f"{name} {seed}")
     ok(object_store, *words_of(name), "-o", "s3://bucket/count", folder=exports)
     requests = len(object_store.log)
@@ -470,12 +471,12 @@ def test_a_killed_run_leaves_nothing_that_looks_complete(name, seed, exports, ob
         whole = set(files_of(exports / name)) - {RECORD}
         if RECORD in there:
             assert there >= whole
-        if LAST[name] in there:  # What readers begin with: all that it names is there.
+        if LAST[name] in there:  # All objects that this first object of readers names are there.
             assert there >= {file for file in whole if file != LAST[name]}
         for array in {file.rpartition("/")[0] for file in there if file.endswith("/.zarray")}:
             assert there >= {file for file in whole if file.startswith(array + "/")}
     ok(object_store, *words_of(name), "-o", URL, folder=exports)
-    for upload in object_store.uploads():  # A run that was killed when the record was there ends no uploads.
+    for upload in object_store.uploads():  # A run that is killed after it wrote the record aborts no uploads.
         assert upload.startswith("models/a/")
     if object_store.uploads():
         object_store.remove("models/a/" + RECORD)
@@ -485,7 +486,7 @@ def test_a_killed_run_leaves_nothing_that_looks_complete(name, seed, exports, ob
 
 @pytest.mark.parametrize("seed", range(3))
 def test_writers_of_two_plans_that_are_killed(seed, exports, object_store):
-    """The export that came first is finished, whatever happens to whom; the other is told."""
+    """Whichever writers are killed, the first export is finished and the writers of the other one report a conflict."""
     chance = random.Random(seed)
     run_ok("export", "two.yaml", "--to", "dcp", "--optimizer", "adamw", "-o", f"two-{seed}", cwd=exports)
     object_store.faults = Faults(seed, 0.05)
@@ -509,7 +510,7 @@ def test_writers_of_two_plans_that_are_killed(seed, exports, object_store):
                 process.communicate()
                 ends[plan].append(process.returncode)
                 del running[number]
-        # Some writers of both plans have come to an end of their own, and one of them is through.
+        # Some writers of both exports have exited without a kill, and one export is complete.
         if kills >= 8 and object_store.names("models/a/" + RECORD) and all(
                 any(code >= 0 for code in codes) for codes in ends.values()):
             break
@@ -559,7 +560,7 @@ def test_an_interrupt_is_told_and_goes_on_later(exports, object_store):
     def faults(request):
         if request.kind != "part" or "claim" in request.key:
             return None
-        if not signals:  # A second one would end it at once.
+        if not signals:  # A second signal would end the run at once.
             signals.append(process.terminate())
         return "slow"
 
@@ -593,7 +594,8 @@ def test_a_copy_by_another_tool_is_there(exports, object_store):
 
 @pytest.mark.parametrize("name", ["safetensors", "dcp", "hf-dcp", "zarr"])
 def test_checkpoints_are_copied_with_other_borders(name, exports, object_store, tmp_path):
-    """Of a checkpoint on two ranks, on a mesh of three: boxes are cut and joined in passes over both."""
+    """Copies of a checkpoint on two ranks equal local copies. On a mesh of three, boxes are cut and joined in passes
+    over both ranks."""
     spec = (exports / "one.yaml").read_text().replace("[7]", "[6]").replace("[2, 1500000]", "[6, 500000]")
     (tmp_path / "spec.yaml").write_text(spec)
     run_ok("gen", "spec.yaml", "-o", "from", cwd=tmp_path)
@@ -614,7 +616,7 @@ def test_conversions_tell_sources_apart(object_store, tmp_path):
     assert "was there already" in ok(object_store, "convert", "first/model", "-o", URL, *words, folder=tmp_path).stderr
     done = tool(object_store, "convert", "second/model", "-o", URL, *words, folder=tmp_path)
     assert done.returncode == 4 and "holds this export with values from elsewhere" in done.stderr
-    # A file that stands without its receipt is compared, since other elements could have made it.
+    # A file without its receipt is compared, since it could come from other elements.
     object_store.remove("models/a/" + RECORD)
     object_store.remove("models/a/" + NOTES + "share-00000")
     model = tmp_path / "first/model/model.safetensors"
@@ -646,7 +648,7 @@ def test_parts_of_a_source_that_changes_are_a_conflict(object_store, tmp_path):
 
 @pytest.mark.parametrize("name", ["safetensors", "dcp"])
 def test_memory_is_a_few_parts_and_no_disk(name, object_store, tmp_path):
-    """A file of 40 parts, of boxes larger and smaller than a part."""
+    """Exporting to a bucket needs no disk and the memory of a few parts, for 40 parts with larger and smaller boxes."""
     (tmp_path / "spec.yaml").write_text(
         "shardinit: 1\nname: m\ndtype: f32\nmodules:\n  a: {shape: [20000, 1000], init: {normal: {std: 1}}}\n"
         "  l: {repeat: {i: 200}, w: {shape: [500, 500], init: {normal: {std: 1}}}, b: {shape: [3], init: zeros}}\n"
@@ -674,7 +676,7 @@ def test_a_checksum_may_lie_across_the_border_of_two_parts(object_store, tmp_pat
         body = (tmp_path / "local/__0_0.distcp").read_bytes()
         checksum = zlib.crc32(b"\x03" * size).to_bytes(4, "little")
         places = [match.start() for match in re.finditer(re.escape(checksum), body)]
-        assert len(places) == 2  # Before the elements, and in the directory behind them.
+        assert len(places) == 2  # One is before the elements, the other in the directory after them.
         if border - 4 < places[1] < border:
             break
         size += border - 2 - places[1]
@@ -703,7 +705,8 @@ def test_other_commands_take_files_alone(exports, object_store):
 @pytest.mark.parametrize("of_spec", [False, True])
 @pytest.mark.parametrize("differs", ["nothing", "head", "v", "w", "tail"])
 def test_an_object_that_another_writer_names_first_is_compared(differs, of_spec, object_store, tmp_path):
-    """Also if this run has made it as well: the other one's source may have had other bytes."""
+    """An object that another writer completes first is compared, even if this run has made it as well: the other
+    writer's source may have had other bytes."""
     make_two_models(tmp_path)
     (tmp_path / "spec.yaml").write_text(
         "shardinit: 1\nname: m\ndtype: f32\nsources: {s: {path: first/model}}\nmodules:\n"
@@ -712,7 +715,7 @@ def test_an_object_that_another_writer_names_first_is_compared(differs, of_spec,
     met = []
 
     def other(body):
-        """What another run made, with one byte of this kind changed."""
+        """Returns the body of another run, with one byte of this kind changed."""
         places = [match.start() for match in re.finditer(re.escape(np.float32(1).tobytes() * 9), body)]
         at = {"nothing": None, "head": 9, "v": places[0], "w": places[-1], "tail": len(body) - 1}[differs]
         return body if at is None else body[:at] + bytes([body[at] ^ 1]) + body[at + 1:]
@@ -734,7 +737,7 @@ def test_an_object_that_another_writer_names_first_is_compared(differs, of_spec,
 
 
 def test_a_claim_that_is_lost_before_the_record(exports, object_store):
-    """The record, which says that all is there, is written only where the claim still is."""
+    """The record, which marks an export as complete, is written only if the claim still exists."""
     def faults(request):
         if request.kind == "put" and request.key.endswith("/.metadata"):
             object_store.remove("models/a/" + NOTES + "claim.json")
@@ -758,7 +761,7 @@ def test_each_large_object_gets_its_name_after_a_look_at_the_claim(exports, obje
 
 
 def test_a_checksum_in_a_part_without_elements(object_store, tmp_path):
-    """The last elements end where a part does, so that the next one has what is behind them alone."""
+    """Checksums are right even if the last elements end with a part, so the next part only has the bytes after them."""
     (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: m\ndtype: i8\nmodules:\n  a: {{shape: [{(8 << 20) - 4096}], init: {{constant: {{value: 3}}}}}}\n")
     run_ok("export", "spec.yaml", "--to", "dcp", "-o", "local", cwd=tmp_path)
     body = (tmp_path / "local/__0_0.distcp").read_bytes()
@@ -771,7 +774,7 @@ def test_a_checksum_in_a_part_without_elements(object_store, tmp_path):
 @pytest.mark.parametrize("to", ["dcp", "zarr"])
 @pytest.mark.parametrize("changed", ["a", "c", "e"])
 def test_which_source_and_which_ranks_disagree(to, changed, object_store, tmp_path):
-    """Of several tensors of two sources one has other values for a rank: the error names it, and both ranks."""
+    """If a tensor of two sources has other values for one rank, the error names the tensor and both ranks."""
     names = "abcde"
     source = {name: "t" if name > "b" else "s" for name in names}
     (tmp_path / "spec.yaml").write_text(
@@ -831,7 +834,7 @@ def test_only_uploads_of_the_export_are_ended(exports, object_store):
 
 
 def test_a_file_that_is_lost_again_is_missing(exports, object_store):
-    """A rank of which a receipt tells and a file is lost is as good as not made, whatever the number of its share."""
+    """A rank whose receipt exists but whose file is lost counts as missing, whatever the number of its share."""
     ok(object_store, *words_of("zarr"), "-o", URL, folder=exports)
     whole = objects_of(object_store)
     receipts = {name: json.loads(body) for name, body in whole.items() if name.startswith(NOTES + "share-")}
@@ -841,7 +844,7 @@ def test_a_file_that_is_lost_again_is_missing(exports, object_store):
     for name, receipt in receipts.items():
         share = int(name.rpartition("-")[2])
         if not 2 <= share < 6:
-            continue  # The first ones have the numbers of their ranks.
+            continue  # The first shares have the numbers of their ranks.
         lost = record["files"][receipt["files"][0]["file"]]["file"]
         for gone in (lost, RECORD):
             object_store.remove("models/a/" + gone)
@@ -859,7 +862,7 @@ def test_a_file_that_is_lost_again_is_missing(exports, object_store):
 
 @pytest.mark.parametrize("last", [1, 3])
 def test_of_a_rank_only_the_files_that_are_lost_are_sent(last, exports, object_store):
-    """Without receipts, some are there and some are not, be it the last one or the one before it."""
+    """Without receipts, only a rank's lost files are sent again, whichever of its files are lost."""
     ok(object_store, *words_of("zarr"), "-o", URL, folder=exports)
     whole = objects_of(object_store)
     for name in whole:
@@ -893,7 +896,7 @@ def test_what_is_said_of_a_part_is_what_is_said_on_the_disk(name, exports, objec
 
 
 def test_objects_of_another_export_are_told_apart(exports, object_store):
-    """By their metadata and their size; and so are receipts."""
+    """Objects of another export are recognized by their metadata and their size; so are receipts."""
     ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
     whole = objects_of(object_store)
     claim = hashlib.sha256(whole[NOTES + "claim.json"]).hexdigest()
@@ -922,7 +925,7 @@ def test_objects_of_another_export_are_told_apart(exports, object_store):
     object_store.remove("models/a/" + NOTES + "share-00001")
     ok(object_store, *words_of("dcp"), "-o", URL, folder=exports)
     assert objects_of(object_store) == whole
-    # The record alone says of which export all else is: without the optimizer it is another one.
+    # Only the record identifies the export of all other files: without the optimizer, it is another export.
     object_store.remove("models/a/" + NOTES + "claim.json")
     done = tool(object_store, "export", "one.yaml", "--to", "dcp", "-o", URL, folder=exports)
     assert done.returncode == 4 and "holds another export" in done.stderr, done
@@ -931,7 +934,8 @@ def test_objects_of_another_export_are_told_apart(exports, object_store):
 
 @pytest.mark.parametrize("changed", [["two.yaml"], ["one.yaml", "--only", "**"], ["one.yaml", "--set", "name=other"]])
 def test_a_copy_of_another_export_is_a_conflict(changed, exports, object_store):
-    """Another tool has copied the files alone, without the notes of a run; all have the sizes that this export has."""
+    """A copy of another export, even one with files of the same sizes, is a conflict. Another tool copied its files
+    without the notes of a run."""
     for name, data in files_of(exports / "hf-dcp").items():
         object_store.put(f"models/a/{name}", data)
     before = objects_of(object_store)

@@ -1,5 +1,5 @@
-"""Folders of tensors that are read from a bucket: each command prints and makes what it does of a copy on the disk,
-whoever wrote the folder and whatever the network does, and never mixes two states of an object."""
+"""Each command prints and makes the same from a folder of tensors in a bucket as from a copy on disk. This holds
+whoever wrote the folder and whatever the network does. No command mixes two states of an object."""
 
 import json
 import re
@@ -15,7 +15,7 @@ URL = "s3://bucket/models/in"
 DEVICES = ["gen", "spec.yaml", "--set", "mesh.devices=[5, 3]", "-o"]
 WHOLE = {"gen": FOLDERS["gen"], "devices": DEVICES, "full": ["gen", "spec.yaml", "--replicas", "full", "-o"],
          **{form: ["export", "spec.yaml", "--to", form, "-o"] for form in ("safetensors", "dcp", "hf-dcp", "zarr")}}
-# Commands that print something of a folder `in`, and those that make a folder of it, which is their last word.
+# Commands that print something about a folder `in`, and commands that make a folder, named by their last word.
 PRINTED = [["digest", "in"], ["stats", "in", "--json"], ["inspect", "in"], ["inspect", "in", "--json"],
            ["diff", "in", "in", "--values"], ["diff", "other", "in", "--values", "--json"],
            ["verify", "in", "--spec", "spec.yaml"]]
@@ -68,7 +68,7 @@ def test_from_bucket_to_bucket(name, folders, object_store, tmp_path):
 
 
 def test_config_in_a_bucket(folders, object_store, tmp_path):
-    """The file beside the weights says which model they are."""
+    """`convert` reads the config.json next to the weights, which identifies the model."""
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
               "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128,
               "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False}
@@ -77,7 +77,7 @@ def test_config_in_a_bucket(folders, object_store, tmp_path):
     (tmp_path / "in/config.json").unlink()
     put(object_store, tmp_path / "in")
     words = ["convert", "in", "--to", "dcp", "--layout", "torchtitan", "-o"]
-    assert compare(object_store, words, tmp_path) == 2  # Nothing says which model it is.
+    assert compare(object_store, words, tmp_path) == 2  # Nothing identifies the model.
     shutil.copy(tmp_path / "config.json", tmp_path / "in")
     put(object_store, tmp_path / "in")
     assert compare(object_store, words, tmp_path) == 0
@@ -111,7 +111,7 @@ def test_faults_of_the_store_change_nothing(name, seed, folders, object_store, t
 
 @pytest.mark.parametrize("name", ["gen", "safetensors", "zarr"])
 def test_an_object_that_is_replaced_meanwhile_is_not_read(name, folders, object_store, tmp_path):
-    """Whenever a file gets other bytes, or goes: what was begun ends, and makes nothing."""
+    """If a file is replaced or removed at any read, the command fails and leaves nothing."""
     run_ok("gen" if name == "gen" else "export", "other.yaml", *(["--to", name] if name != "gen" else []),
            "-o", tmp_path / "other", cwd=folders)
     file = {"gen": "ranks/rank-00000.h5", "safetensors": "model.safetensors", "zarr": "w/0.0"}[name]
@@ -138,7 +138,7 @@ def test_an_object_that_is_replaced_meanwhile_is_not_read(name, folders, object_
             object_store.faults = replace
             done = tool(object_store, *words)
             object_store.faults = None
-            if done.returncode == 0:  # It had read all of the file.
+            if done.returncode == 0:  # It had read the whole file.
                 assert tree_of(tmp_path / "out") == tree_of(tmp_path / "whole")
                 shutil.rmtree(tmp_path / "out")
             else:
@@ -166,7 +166,7 @@ def test_a_store_without_if_match_is_not_believed(folders, object_store, tmp_pat
 
 @pytest.mark.parametrize("form", ["safetensors", "dcp", "hf-dcp", "zarr"])
 def test_an_export_that_is_not_complete_is_none(form, folders, object_store, tmp_path):
-    """Its files have their names, and of some formats they look like a smaller model."""
+    """Commands reject an unfinished export, although its files have final names and may look like a smaller model."""
     words = ["export", "spec.yaml", "--to", form, "--max-shard-size", "3000"][:6 if form == "safetensors" else 4]
     ok(object_store, *words, "-o", URL, "--ranks", "0", folder=folders)
     object_store.download("models/in", tmp_path / "copy")
@@ -231,13 +231,13 @@ def test_mistakes(folders, object_store, tmp_path):
     object_store.remove("models/in/ranks/rank-00000.json")
     done = tool(object_store, "convert", URL, *words)
     assert done.returncode == 2 and "is unfinished: rank 0 is missing" in done.stderr, done
-    # A file of a checkpoint is no tensors of others.
+    # A file of a checkpoint is not a source of other tensors.
     done = tool(object_store, "convert", f"{URL}/ranks/rank-00000.h5", *words)
     assert done.returncode == 2 and "is not a checkpoint and holds no" in done.stderr, done
     for words in (["validate", URL], ["gen", URL, "-o", "x"], ["explain", URL, "w"]):
         done = tool(object_store, *words)
         assert done.returncode == 2 and "stands only for a folder of tensors" in done.stderr, done
-    # Objects that stand for folders, as consoles of stores make them, are none.
+    # Objects that represent folders, as stores' consoles create them, are ignored.
     object_store.reset()
     put(object_store, folders / "safetensors")
     object_store.put("models/in/", b"")
@@ -259,7 +259,7 @@ def test_a_url_may_end_with_a_slash(folders, object_store, tmp_path):
 
 
 def test_two_buckets_in_one_command(folders, object_store, tmp_path):
-    """What has the same name in both is read from each."""
+    """If two buckets have objects of the same name, both are read from their own bucket."""
     run_ok("export", "other.yaml", "--to", "safetensors", "-o", tmp_path / "other", cwd=folders)
     object_store.make_bucket("second")
     put(object_store, folders / "safetensors")
@@ -270,7 +270,7 @@ def test_two_buckets_in_one_command(folders, object_store, tmp_path):
 
 
 def test_a_header_of_several_requests(object_store, tmp_path):
-    """It has more bytes than are asked for at once."""
+    """A header is read completely if it is longer than the first request."""
     entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     header = json.dumps({"__metadata__": {"note": "x" * (17 << 20)}, "w": entry}).encode()
     (tmp_path / "in").mkdir()
@@ -289,7 +289,7 @@ def test_a_small_file_has_its_limit_in_a_bucket_too(folders, object_store, tmp_p
 
 @pytest.mark.parametrize("form", ["hdf5", "dcp"])
 def test_parts_of_objects_that_were_replaced_are_a_conflict(form, folders, object_store, tmp_path):
-    """The new ones have the names and the sizes of the old ones."""
+    """Ranks of a replaced object conflict with earlier ranks, even if the object has the old name and size."""
     source, out = folders / "safetensors/model.safetensors", "s3://bucket/models/out"
     object_store.put("models/in/model.safetensors", source.read_bytes())
     words = ["convert", URL, "--to", form, "--sharding", "fsdpv2", "--mesh", "fsdp=2", "-o", out, "--ranks"]

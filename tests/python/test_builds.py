@@ -1,5 +1,4 @@
-"""A build for another machine, or with other flags, must not change values, or must be refused. Binaries
-have their defences against bugs."""
+"""Builds for another machine or with other flags must keep all values or be rejected; binaries are hardened."""
 
 import json
 import re
@@ -23,13 +22,13 @@ modules:
 
 
 def compile_it(folder, name, source, *flags, compiler="cc"):
-    """A library or an object of `source`; the compiler's complaints if there are any."""
+    """Compiles `source` to a library or an object, and returns the compiler's result and messages."""
     (folder / name).write_text(source)
     return subprocess.run([compiler, *flags, name], cwd=folder, capture_output=True, text=True,
                           timeout=120)
 
 
-# A linker does this with -ffast-math or -Ofast, and a batch system's wrapper may do it.
+# A linker adds such code with -ffast-math or -Ofast, and a batch system's wrapper may do so.
 HOSTILE = """
 #include <fenv.h>
 #if defined(__SSE2__)
@@ -57,7 +56,7 @@ def test_start_code_that_sets_the_arithmetic_changes_nothing(jobs, tmp_path):
 
 
 def test_a_build_without_clang_has_no_kernels_for_cuda(tmp_path):
-    """The list of its embedded files is empty, and is a list all the same."""
+    """Without clang, the list of embedded CUDA files is empty, but still compiles."""
     (tmp_path / "empty").mkdir()
     subprocess.run(["cmake", f"-DFOLDER={tmp_path}/empty", "-DPATTERN=*.ptx", "-DFUNCTION=CudaFiles",
                     f"-DOUTPUT={tmp_path}/made.cc", "-P", ROOT / "src/embed.cmake"], check=True, timeout=60)
@@ -101,13 +100,13 @@ def test_what_is_installed_is_hardened(name):
 
     assert re.search(r"Type: +DYN", read("-h"))  # It runs at any address.
     segments = read("-l")
-    assert "GNU_RELRO" in segments and "NOW" in read("-d")  # And its tables read-only.
+    assert "GNU_RELRO" in segments and "NOW" in read("-d")  # Its tables are read-only.
     flags, = re.findall(r"GNU_STACK .* (\S+) +0x\w+$", segments, re.M)
     assert flags == "RW"
     imports = set(re.findall(r" UND (\w+)", read("--dyn-syms")))
     assert "__stack_chk_fail" in imports
     assert any("glibcxx_assert_fail" in symbol for symbol in imports)
-    # The compiler decides which functions are fortified, in every file.
+    # In every file, the compiler decides which functions are fortified.
     commands = json.loads((BINARY.parents[1] / "compile_commands.json").read_text())
     assert all("-D_FORTIFY_SOURCE=3" in each["command"] for each in commands)
 
@@ -116,7 +115,8 @@ def test_what_is_installed_is_hardened(name):
     "init/distribution.cc", "stats/fit.cc", "generate/fill.cc", "plan/read_draw.cc", "program/drawn.cc",
     "graph/engines/jax_threefry.cc", "graph/engines/torch_cpu.cc", "graph/warnings/values.cc"])
 def test_a_distribution_that_was_forgotten_does_not_compile(place, tmp_path):
-    """Everywhere that looks at each: else its values would be zeros, or its plan none."""
+    """Code that handles each distribution does not compile if one is missing; otherwise its values would be zeros, or
+    it would have no plan."""
     header = (ROOT / "src/init/distribution.h").read_text()
     forgotten = header.replace("FromFile, FromSource, RowsLike, Parts, Norm>;",
                                "FromFile, FromSource, RowsLike, Parts, Norm, Forgotten>;")

@@ -1,5 +1,5 @@
-"""Specs captured from PyTorch against the very constructors: names, shapes, element types; the bits
-of what no random number decides; the distributions of what one does."""
+"""Compares specs captured from PyTorch with their constructors: names, shapes, element types; the bits of values that
+are not random; and the distributions of random values."""
 
 import io
 import json
@@ -32,7 +32,7 @@ def class_of(name, config, **values):
 
 
 class Followed(nn.Module):
-    """What constructors do after they draw."""
+    """A module that changes numbers after it draws them, as constructors do."""
 
     def __init__(self):
         super().__init__()
@@ -87,7 +87,7 @@ class Net(nn.Module):
 
 
 class Normed(nn.Module):
-    """Norms over all dimensions or all but one, of layers that are alike, and of a bias."""
+    """A module with weight norms over all dimensions or all but one, of equal layers, and of a bias."""
 
     def __init__(self):
         super().__init__()
@@ -132,7 +132,7 @@ MODELS = {
 
 
 def arrays(state):
-    """path → the elements, floats as f64."""
+    """Returns path → elements, with floats as f64."""
     return {path: tensor.detach().double().numpy() if tensor.is_floating_point() else tensor.detach().numpy()
             for path, tensor in state.items()}
 
@@ -143,7 +143,7 @@ def state_of(model):
 
 @pytest.fixture(scope="module", params=MODELS)
 def pair(request, tmp_path_factory):
-    """(a spec's file, two states of the real constructor with different seeds)."""
+    """Returns (a spec's file, two states of the real constructor with different seeds)."""
     captured = shardinit.capture.torch(MODELS[request.param])
     spec = tmp_path_factory.mktemp("capture") / "spec.yaml"
     captured.write(spec)
@@ -173,7 +173,7 @@ def test_what_is_not_trained_is_a_buffer(name):
         assert spec.parameters == sum(p.numel() for _, p in model.named_parameters(remove_duplicate=False))
 
 
-# Random numbers that are equal by chance.
+# Random numbers that may be equal by chance.
 DISCRETE = {"sparse", "clamped", "coins", "waits"}
 
 
@@ -210,13 +210,13 @@ def test_norms_of_what_is_not_there_are_an_error(norm, then):
 
     with pytest.raises(shardinit.CaptureError) as error:
         shardinit.capture.torch(Scaled)
-    (path, why), = error.value.problems.items()  # The engine draws the numbers of one of the two.
+    (path, why), = error.value.problems.items()  # The engine draws the numbers of only one of the two.
     other = {"scale": "weight", "weight": "scale"}[path]
     assert f" at {__file__}:" in why and (path == "scale" or f"are also those of `{other}`" in why)
 
 
 def test_what_is_not_random_has_the_very_bits(pair):
-    """Tensors, or parts of them, on which two seeds agree are in the spec, too."""
+    """Tensors, or parts of them, that are equal for two seeds have the same bits in the spec."""
     spec, first, second = pair
     with shardinit.open_spec(spec) as opened:
         made = shardinit.torch.load_state_dict(opened)
@@ -267,7 +267,7 @@ def test_what_is_tied_or_copied_is_so_in_the_spec(pair):
     assert {g & large for g in groups_of(made)} == {g & large for g in groups_of(first)}
 
 
-# People have written these specs for the same models.
+# These specs of the same models were written by hand.
 @pytest.mark.parametrize("config, of, changes", [
     ("llama3.1-8b", "LlamaForCausalLM", {
         "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -288,7 +288,7 @@ def test_captured_specs_say_what_people_wrote(config, of, changes, tmp_path):
     captured.write(tmp_path / "spec.yaml")
     assert len(captured.text.splitlines()) < 60
     mine, theirs = planned_of(tmp_path / "spec.yaml"), planned_of(ROOT / f"configs/{config}.yaml")
-    for path in set(mine) - set(theirs):  # Tied tensors are left out there.
+    for path in set(mine) - set(theirs):  # Specs written by hand omit tied tensors.
         assert path == "lm_head.weight"
         del mine[path]
     assert {path: (t["global_shape"], t["init"]) for path, t in mine.items()} == {
@@ -418,7 +418,7 @@ def test_command(tmp_path):
     assert model.dtype == torch.bfloat16 and model.config.rms_norm_eps == 1e-5
     with shardinit.open_spec(tmp_path / "llama.yaml") as spec:
         assert torch.equal(model.lm_head.weight, shardinit.torch.load_state_dict(spec)["lm_head.weight"])
-    # Another type is named in config.json, and no value is rounded on the way.
+    # With `--set dtype`, config.json names that type, and no value is rounded on the way.
     run_ok("export", tmp_path / "llama.yaml", "-o", tmp_path / "wide", "--to", "safetensors", "--set", "dtype=f32")
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "wide")
     with shardinit.open_spec(tmp_path / "llama.yaml", set={"dtype": "f32"}) as spec:
@@ -441,7 +441,7 @@ BASE = {"model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "num_hi
     ({"tie_word_embeddings": "false"}, "tie_word_embeddings"),
 ], ids=str)
 def test_reads_a_config_as_import_does(changes, words, tmp_path, capsys):
-    """The same tensors and types, or both refuse and name the key."""
+    """Capturing and importing a config.json give the same tensors and types, or both reject it and name the key."""
     path, captured, imported = tmp_path / "config.json", tmp_path / "captured.yaml", tmp_path / "imported.yaml"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(BASE | changes).encode())
     status = main(["hf", str(path), "-o", str(captured), "--verify", "none"])
@@ -493,7 +493,7 @@ def test_mistakes_of_the_command(tmp_path, monkeypatch, capsys):
         out, err = capsys.readouterr()
         assert out == "" and err.startswith("shardinit-capture: error: ") and words in err, (arguments, err)
         assert not (tmp_path / "x").exists()
-        if words == "hint: name the module, not its file: `my:Up`":  # The process says the same.
+        if words == "hint: name the module, not its file: `my:Up`":  # The process prints the same.
             done = command(*arguments, folder=tmp_path)
             assert (done.returncode, done.stdout, done.stderr) == (status, "", err)
 

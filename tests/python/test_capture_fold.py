@@ -1,4 +1,4 @@
-"""Layers that captured specs have once: their lines, and that what they make is what the constructor makes."""
+"""Captured specs describe equal layers once: tests the lines of layers, and that all values are the constructor's."""
 
 import random
 import re
@@ -20,7 +20,7 @@ def block(width=8, inner=16):
 
 
 class Hybrid(nn.Module):
-    """Some layers have a part that they share, and one of their own, as those of Zamba."""
+    """Some layers have a part that they share and a part of their own, as in Zamba."""
 
     def __init__(self, there=(2, 7, 13, 19, 25), count=27):
         super().__init__()
@@ -39,7 +39,7 @@ class Attributes(nn.Module):
 
 
 class Truncated(nn.Module):
-    """Only the seed decides the place of a number in the stream, unless it follows another."""
+    """Only the seed decides the place of a number in the stream, unless the number follows another one."""
 
     def __init__(self):
         super().__init__()
@@ -49,7 +49,7 @@ class Truncated(nn.Module):
             nn.init.uniform_(layer.bias)
 
 
-# Name → (what is captured, lines of its modules, the most lines of the spec).
+# Name → (the constructor to capture, lines of its modules, the maximum number of lines of the spec).
 MODELS = {
     "some layers share a module": (Hybrid, ["    repeat: {layer: 27}"], 40),
     "numbers in names": (Attributes, ["  h_{layer}:", "    repeat: {layer: 6}", "  norm_1.weight: {shape: [3], init: ones}"], 28),

@@ -1,5 +1,5 @@
-"""Constructors do more than call functions of torch.nn.init: copies, views, memory of NumPy, PyTorch's
-generator. All of it is in the captured spec, as the very constructor shows, or refused with its reason."""
+"""Constructors do more than call functions of torch.nn.init: they copy, make views, and use NumPy's memory and
+PyTorch's generator. A captured spec has all of this, as the real constructor shows, or is rejected with the reason."""
 
 import copy
 import functools
@@ -24,7 +24,7 @@ BESIDES = nn.Linear(3, 3)
 
 
 def holder(**tensors):
-    """A module of these."""
+    """Returns a module with these tensors."""
     module = nn.Module()
     for name, tensor in tensors.items():
         if tensor.is_floating_point():
@@ -44,7 +44,7 @@ def bert_encoder():
 
 
 def copied(change):
-    """A layer that is copied and then changed, and what is drawn behind it."""
+    """Returns a constructor of a layer that is copied and then changed, and of a layer that is drawn after it."""
 
     def make():
         layer = copy.deepcopy(nn.Linear(8, 8))
@@ -67,7 +67,7 @@ def shared_buffers():
 
 
 def after(draw):
-    """A layer whose place in the stream `draw` decides."""
+    """Returns a constructor of a layer whose place in the stream depends on `draw`."""
 
     def make():
         draw()
@@ -147,7 +147,7 @@ def emptied():
 
 
 def scalars_on_meta():
-    """Numbers from `torch.tensor` have no memory on meta, like all other tensors there."""
+    """Initializes a model made on meta, where numbers from `torch.tensor` have no memory, like all tensors there."""
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Conv2d(3, 3, 2), nn.BatchNorm2d(3))
         model.scale = nn.Parameter(torch.tensor(1.0))
@@ -161,7 +161,7 @@ def scalars_on_meta():
 
 
 def chosen():
-    """Elements that tables of indices choose, each once."""
+    """Returns a module with elements that tables of indices choose, each once."""
     table = torch.randn(30, 4)
     return holder(rows=table[[3, 9, 20]], embedded=nn.functional.embedding(torch.tensor([[1, 2], [5, 0]]), torch.rand(6, 4)),
                   columns=torch.randn(5, 30)[:, [3, 7, 9]] * 2, corner=torch.randn(5, 6)[[0, 4]][:, [1, 2]],
@@ -191,7 +191,7 @@ def orthogonal_kernel():
 
 
 def own(make, *seed):
-    """A constructor with a generator of its own, whose numbers are the same for each seed of the spec."""
+    """Returns a constructor with its own generator, whose numbers are the same for each seed of the spec."""
 
     def run():
         generator = torch.Generator()
@@ -216,7 +216,7 @@ def drawn_by(g):
 
 
 def experts(init, shape=(4, 8, 12), *, after=None):
-    """Stacked experts, initialized one after the other, both matrices of each in turn."""
+    """Returns a constructor of stacked experts, initialized one after the other, both matrices of each in turn."""
 
     def make():
         up, down = torch.empty(shape), torch.empty(shape[0], shape[2], shape[1])
@@ -231,7 +231,7 @@ def experts(init, shape=(4, 8, 12), *, after=None):
 
 
 def hippo(size):
-    """The matrix of state space models, element by element."""
+    """Returns a constructor of the matrix of state space models, made element by element."""
 
     def make():
         matrix = torch.zeros(size, size)
@@ -245,7 +245,7 @@ def hippo(size):
 
 
 def growing(length):
-    """Each element is made of the two before, so that their expressions would double each time."""
+    """Returns a constructor whose elements use the two before, so that their expressions would double each time."""
 
     def make():
         numbers, last = torch.ones(length), torch.ones(())
@@ -410,7 +410,7 @@ def test_what_cannot_be_followed_is_refused_with_its_reason(name, engine):
 
 
 def twice(*sizes):
-    """Layers of these sizes, each drawn from where the stream begins."""
+    """Returns a constructor of layers of these sizes, each drawn from the start of the stream."""
 
     def make():
         layers = []
@@ -424,7 +424,8 @@ def twice(*sizes):
 
 @like_torch_cpu()
 def test_rows_of_a_table_that_is_kept_too():
-    """As PEFT's `trainable_token_indices` have them; only torch_cpu has one number in two tensors."""
+    """A table and some of its rows are both captured, as in PEFT's `trainable_token_indices`; only torch_cpu can use a
+    number in two tensors."""
 
     def make():
         table = nn.Embedding(30, 4)
@@ -477,7 +478,7 @@ def test_what_the_system_gives_has_a_warning(draw):
 
 
 def test_an_error_of_our_own_is_said_to_be_one(monkeypatch, tmp_path, capsys):
-    """It names the user's line, and has the exit status of a fault."""
+    """An error inside shardinit names the user's line and has the exit status of a fault."""
     from shardinit.capture import _capture, _command
 
     def fails(*_):
@@ -501,7 +502,7 @@ def test_nothing_stays_behind():
     methods = (torch.Tensor.__deepcopy__, torch.Tensor.numpy, nn.Module._apply, torch.utils.swap_tensors)
     kept = {}
 
-    def imports():  # As Transformers keeps PyTorch's functions in a table, when it is imported.
+    def imports():  # Transformers keeps PyTorch's functions in such a table when it is imported.
         kept.update({name: getattr(nn.init, name) for name in names})
         cached_table(7)
         return nn.Linear(2, 2)

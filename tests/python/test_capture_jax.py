@@ -1,5 +1,5 @@
-"""Specs captured from functions of JAX against what these make: names, shapes and element types; with
-JAX's engine the very numbers, and with the tool's own the same distributions."""
+"""Compares specs captured from functions of JAX with the functions' arrays: names, shapes and element types; exact
+numbers with JAX's engine; and distributions with the tool's own engine."""
 
 import dataclasses
 import re
@@ -36,7 +36,7 @@ class Block(linen.Module):
 
 
 class Scanned(linen.Module):
-    """The parameters' dimension `axis` counts the layers."""
+    """A model with scanned layers, which dimension `axis` of the parameters counts."""
 
     axis: int = 0
 
@@ -50,7 +50,7 @@ class Scanned(linen.Module):
 
 
 class Unscanned(linen.Module):
-    """Layers that are modules of their own, of names that Linen gives and others."""
+    """A model whose layers are separate modules, with names from Linen and other names."""
 
     @linen.compact
     def __call__(self, x):
@@ -115,7 +115,7 @@ def by_equinox(key):
 
 
 def trained(key):
-    """Parameters and an optimizer's state, which also has a copy of them."""
+    """Returns parameters, an optimizer's state that also has a copy of them, and another copy."""
     params = linen.Dense(40).init(key, jnp.zeros((1, 30)))["params"]
     return params, optax.chain(optax.adamw(1e-3), optax.ema(0.9)).init(params), jax.tree.map(jnp.copy, params)
 
@@ -133,7 +133,7 @@ def by_haiku(rng):
 
 
 def followed(key):
-    """What functions do after they draw."""
+    """Draws numbers and changes them in the ways that functions do."""
     keys = iter(random.split(key, 24))
 
     def carried(key, _):
@@ -174,7 +174,7 @@ def followed(key):
 
 
 def rearranged(key):
-    """What is drawn in another order than that of the arrays."""
+    """Draws numbers in another order than the order of the arrays."""
     keys = iter(random.split(key, 24))
     both = random.normal(next(keys), (60, 40))
     return {
@@ -196,7 +196,7 @@ def init_with(module, *shape, dtype=jnp.float32):
     return lambda key: module.init(key, jnp.zeros(shape, dtype))
 
 
-# Name → (what is captured, whether JAX's own numbers can be made of it).
+# Name → (the function to capture, whether JAX's own numbers can be made).
 MODELS = {
     "linen, in a scan": (init_with(Scanned(), 1, 4, dtype=jnp.int32), True),
     "linen, in a scan along another axis": (init_with(Scanned(1), 1, 4, dtype=jnp.int32), True),
@@ -213,7 +213,7 @@ MODELS = {
 
 
 def real_arrays(make, *seeds):
-    """For each seed path → what the function makes of it."""
+    """Returns for each seed path → the function's array."""
     def made_by(seed):
         if next(iter(make.__code__.co_varnames)) == "rngs":
             tree = nnx.state(make(nnx.Rngs(random.key(seed))))
@@ -224,14 +224,14 @@ def real_arrays(make, *seeds):
         return [leaf for _, leaf in leaves]
 
     paths = []
-    # A quick compilation, with the fused multiply-add of JAX's numbers still.
+    # Compiles quickly, but still with the fused multiply-add of JAX's numbers.
     compiled = jax.jit(made_by, compiler_options={"xla_backend_optimization_level": 1})
     return [dict(zip(paths, map(np.asarray, compiled(seed)))) for seed in seeds]
 
 
 @pytest.fixture(scope="module", params=MODELS)
 def model(request):
-    """(the function, whether JAX's numbers can be had, what it makes of seeds 3 and 4)."""
+    """Returns (the function, whether JAX's numbers can be made, its arrays for seeds 3 and 4)."""
     make, exact = MODELS[request.param]
     return make, exact, *real_arrays(make, 3, 4)
 
@@ -249,7 +249,7 @@ def test_names_shapes_types_and_distributions(model):
     assert list(captured.tensors) == list(first)
     for path, one in first.items():
         mine, two = made[path], second[path]
-        if one.tobytes() == two.tobytes():  # The seed decides nothing in it.
+        if one.tobytes() == two.tobytes():  # It does not depend on the seed.
             if path not in ("old", "wrapped"):
                 assert np.array_equal(bits_of(mine), bits_of(one)), path
             continue
@@ -263,7 +263,7 @@ def test_names_shapes_types_and_distributions(model):
             assert abs(drawn.mean() - real.mean()) < 8 * real.std() / np.sqrt(drawn.size), path
 
 
-# These are drawn from uniform numbers, without an operation that rounds once more.
+# These are drawn from uniform numbers, without an operation that rounds again.
 EXACT = re.compile(r"mlp|attention|gru|lstm|conv|ensemble|bounded|coins|digits|bits|signs|params.Dense_0.bias")
 
 
@@ -284,7 +284,7 @@ def test_jax_engine_has_the_numbers_of_jax(model, request):
         if exactly or real.dtype.kind in "iub" or np.array_equal(bits_of(mine), bits_of(real)):
             assert np.array_equal(bits_of(mine), bits_of(real)), path
         elif real.dtype == np.float32:
-            # It is three ulps, and those of the operations that follow.
+            # The difference is three ulps, plus the differences of the operations that follow.
             absolute = 1e-6 if path in ("gumbel", "waits", "scaled") else 0
             assert np.allclose(mine, real, rtol=4 * 2.0**-23, atol=absolute), (path, np.abs(mine - real).max())
         else:
@@ -417,7 +417,7 @@ def test_verify_takes_arrays_of_numpy_as_jax_does():
 
 @pytest.mark.parametrize("engine", ["philox4x32", "jax_threefry"])
 def test_arrays_without_elements_beside_parts(engine):
-    """Where other arrays of a module are drawn in parts, they are named whole."""
+    """An array without elements is named in full, even if other arrays of its module are drawn in parts."""
     def layer(key):
         return {"up": random.normal(key, (3,)), "none": jnp.zeros(0)}
 
@@ -503,7 +503,7 @@ def test_what_only_jax_can_draw(make, words):
 
 
 def loops(key):
-    """Loops whose rounds look at keys and random numbers of earlier ones, and concatenations."""
+    """Makes arrays by loops that use keys and random numbers of earlier iterations, and by concatenations."""
     first, second, third, fourth, fifth = random.split(key, 5)
 
     def walk(carry, _):
@@ -538,7 +538,7 @@ def test_loops_stacks_and_slices_have_the_bits_of_jax():
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_draws_of_16_bits_have_the_bits_of_jax(dtype):
-    """All numbers that there are."""
+    """Draws of f16 and bf16 have JAX's bits, for all numbers that can be drawn."""
     def make_it(key):
         keys, shape = random.split(key, 8), (60000,)
         return {
@@ -547,7 +547,7 @@ def test_draws_of_16_bits_have_the_bits_of_jax(dtype):
             "turned": random.normal(keys[7], (30, 50), dtype).T,
             **({name: draw(keys[4], shape, dtype) for name, draw in fused.items()} if dtype == "bfloat16" else {})}
 
-    # The product in these is no f16: it is rounded, or not where the processor adds to it in one operation.
+    # The product in these is not an f16 number: it is rounded, unless the processor fuses the addition to it.
     fused = {"narrow": lambda key, *of: random.uniform(key, *of, 0.02, 0.05), "cut": lambda key, *of: random.truncated_normal(key, -2, 2, *of),
              "half": lambda key, *of: random.truncated_normal(key, -1, 3, *of)}
     for name, draw in fused.items() if dtype == "float16" else ():
@@ -651,7 +651,7 @@ def command(*arguments, folder):
                           env={**CLEAN, "PYTHONPATH": str(PACKAGE), "SHARDINIT_LIBRARY": str(LIBRARY)})
 
 
-# Some 400 billion parameters, in a scan, and an optimizer's state.
+# About 400 billion parameters, in a scan, and an optimizer's state.
 LARGE = """
 import sys
 import jax, jax.numpy as jnp, optax
@@ -691,7 +691,7 @@ def test_command_and_a_large_model(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "large.yaml: 37 tensors\n"), done.stderr
     planned = run_json("plan", tmp_path / "large.yaml", "--layout", "pytree")
     assert planned["parameters"] > 3 * 400e9
-    # It takes no more memory than a process that imports the packages.
+    # Capturing takes no more memory than a process that imports the packages.
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 2 << 20
     text = (tmp_path / "large.yaml").read_text()
     assert "\nname: large\nseed: 7\n" in text and len(text.splitlines()) < 120
@@ -743,7 +743,7 @@ def positions(key):
 
 
 def equal_keys(key):
-    """JAX's split(key, n)[i] is fold_in(key, i)."""
+    """Draws with equal keys, since JAX's split(key, n)[i] is fold_in(key, i)."""
     return {"all": jax.vmap(lambda k: random.normal(k, (3, 4)))(random.split(key, 4)),
             "same": random.normal(random.fold_in(key, 1), (3, 4)), "other": random.normal(random.fold_in(key, 1), (5,)),
             "uniform": random.uniform(random.split(key, 3)[2], (3, 4))}

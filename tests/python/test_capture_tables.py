@@ -1,5 +1,5 @@
-"""Tables that no expression gives: a captured spec takes their elements from files beside it, and they
-have the bits of the model's."""
+"""Tables that no expression describes: a captured spec reads their elements from files next to it, and they have the
+bits of the model's tables."""
 
 import hashlib
 

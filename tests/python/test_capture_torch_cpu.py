@@ -1,5 +1,4 @@
-"""Specs captured from PyTorch with the engine torch_cpu: the bits of torch.manual_seed and the very
-constructor."""
+"""Specs captured from PyTorch with engine torch_cpu have the bits of the constructor after torch.manual_seed."""
 
 import dataclasses
 import re
@@ -27,14 +26,14 @@ SEEDS = [0, 1, 42, 2**63 + 5]
 
 
 def verified_by(make, **options):
-    """The spec of a constructor, whose values are compared with those of the real one."""
+    """Returns the spec of a constructor and the comparison of its values with the real values, which must be good."""
     captured = shardinit.capture.torch(make, engine="torch_cpu", **options)
     verified = captured.verify()
     assert verified.good, verified.table()
     return captured, verified
 
 
-# These draw, and keep nothing: the words that they take show in the next draw.
+# These draw numbers and keep none; the next draw shows how many words they take.
 BEFORE = {
     "normal_": lambda t: t(33).normal_(),
     "normal_, bf16": lambda t: t(33).bfloat16().normal_(),
@@ -106,13 +105,14 @@ def test_bits_of_more_constructors(name):
 @pytest.mark.parametrize("name, inexact", [
     ("bert", r"$"), ("padding", r"$"), ("modernbert", r"$"), ("mamba", r".*dt_proj\.bias$"), ("mamba2", r".*dt_bias$")])
 def test_bits_of_what_is_an_expression(name, inexact, dtype):
-    """Rows of zeros, truncated numbers whose rounds the seed decides, a logarithm of random numbers."""
+    """Rows of zeros, and truncated numbers whose rounds depend on the seed, have the same bits; logarithms of random
+    numbers may differ."""
     _, verified = verified_by(MODELS[name], seed=42, dtype=dtype)
     assert all(t.result == "equal" or re.match(inexact, t.path) for t in verified.tensors), verified.table()
 
 
 class Followed(nn.Module):
-    """What constructors do after they draw; operations that PyTorch rounds in its own way are `rough_*`."""
+    """A module that changes numbers after it draws them; PyTorch rounds `rough_*` in its own way."""
 
     def __init__(self, dtype):
         super().__init__()
@@ -180,7 +180,7 @@ def test_bits_of_what_follows_a_draw(dtype):
 
 
 def test_numbers_of_several_tensors():
-    """Copies are tied; other types, shapes and orders ask for the same numbers."""
+    """Copies are tied; tensors of another type, shape or order use the same random numbers."""
 
     def make_it():
         model = nn.Module()
@@ -221,7 +221,7 @@ def test_step_0_loss_is_that_of_the_constructor():
     "GemmaForCausalLM", "OPTForCausalLM", "DebertaV2Model", "XLNetLMHeadModel", "BartForConditionalGeneration", "BeitModel",
     "nn.RNN", "nn.Bilinear", "nn.BatchNorm", "nn.ConvTranspose", "nn.Conv", "nn.Linear, small", "nn.AdaptiveLogSoftmax"])
 def test_bits_on_meshes(name, tmp_path):
-    """Meshes of 1, of 2 × 2 and of 3 ranks with uneven parts, the file of each rank made alone."""
+    """Files of single ranks have the same bits, on meshes of 1, of 2 × 2 and of 3 ranks with uneven parts."""
     captured, _ = verified_by(capture_zoo.ALL[name], seed=42, dtype="bf16")
     for axes in capture_models.MESHES.values():
         (place := tmp_path / "x".join(axes)).mkdir()
@@ -235,7 +235,7 @@ def test_a_seed_below_zero():
 
 
 def test_places_are_lines_of_the_layers():
-    """A spec has only the places that do not follow from the tensor before."""
+    """A spec only has the places that do not follow from the tensor before, in one line for all layers."""
 
     class Layer(nn.Module):
         def __init__(self, dead):
@@ -299,7 +299,7 @@ def test_the_seed_alone_decides():
 
 
 def test_matrices():
-    """Sparse ones are equal bit for bit, orthogonal ones up to the rounding of LAPACK."""
+    """Sparse matrices are equal bit for bit, and orthogonal ones are equal up to LAPACK's rounding."""
 
     def make_it():
         model = nn.Module()
@@ -318,7 +318,7 @@ def turned(rows, columns, **gain):
 
 
 def gates():
-    """Recurrent weights are orthogonal for each gate."""
+    """Returns an LSTM whose recurrent weights are orthogonal for each gate."""
     model = nn.LSTM(5, 6)
     for rows in model.weight_hh_l0.data.chunk(4):
         nn.init.orthogonal_(rows, gain=0.5)
@@ -327,7 +327,7 @@ def gates():
 
 
 def reduced():
-    """Norms, sums, sorted and rounded numbers that are no tensors of the model; `exact_*` have the bits."""
+    """Returns norms, sums, sorted and rounded numbers of tensors outside the model; `exact_*` have the same bits."""
     whole, parts = turned(7, 5), torch.randn(10, 8)
     plain = torch.empty(6, 8).normal_(0, 1)
     wide = torch.randn(5, 90)
@@ -392,7 +392,7 @@ def test_ways_around_what_stays_refused():
 
 
 def test_norms_of_dora():
-    """PEFT's magnitudes are norms of W + 0, whose zeros are a product with random numbers."""
+    """PEFT's DoRA is captured: its magnitudes are norms of W + 0, where 0 is a product with random numbers."""
     peft, transformers = client_of("peft"), client_of("transformers")
 
     def make_it(**options):
@@ -442,7 +442,7 @@ def test_verify_sees_each_difference():
     assert re.search(r"^bias +1  different: [\d]+ of 40 elements, by \d+ ulps?; \[\d+\] is .*, and .* in the model$",
                      verified.table(), re.MULTILINE), verified.table()
     assert verified.summary() == "2 tensors: 1 equal, 1 different"
-    # With another engine values are drawn anew, from the same distribution or not.
+    # Another engine draws other values, from the same distribution or from another one.
     assert compare_it("engine: torch_cpu\n", "")[0] == [("weight", "alike"), ("bias", "alike")]
     spread = compare_it("engine: torch_cpu\nfans: out_in", "fans: in_out")[0]
     assert spread == [("weight", "different"), ("bias", "alike")]

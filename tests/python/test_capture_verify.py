@@ -1,4 +1,4 @@
-"""Whether `shardinit-capture` compares its spec with the constructor, by default and when it is told to."""
+"""Tests that `shardinit-capture` compares its spec with the constructor, by default and on request."""
 
 import collections
 import json
@@ -44,7 +44,7 @@ Done = collections.namedtuple("Done", "returncode stdout stderr")
 
 @pytest.fixture
 def command(tmp_path, monkeypatch, capsys):
-    """Runs the program, in this process: PyTorch takes seconds to load."""
+    """Returns a function that runs the program in this process, since PyTorch takes seconds to load."""
     (tmp_path / "models_to_verify.py").write_text(MODELS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -82,7 +82,7 @@ def test_quiet_says_nothing_of_what_went_well_and_verbose_more(command):
         done = command([2, 3], verbose, **words)
         assert (done.returncode, done.stderr) == (0, "x.yaml: 2 tensors\n")
         assert re.search(r"^weight +1 +alike", done.stdout, re.M) and re.search(r"^bias +1 +alike", done.stdout, re.M)
-    # What went wrong is said, however quiet it is.
+    # Errors and differences are printed even with `-q`.
     done = command("chance", "-q")
     assert done.returncode == 1 and re.search(r"^chance +1 +different: ", done.stdout, re.M) and "warning: the constructor drew" in done.stderr
     done = command([2], "-q", **words)
@@ -102,7 +102,7 @@ def test_what_cannot_be_compared_is_said(command, monkeypatch):
     assert "not verified: the constructor fails when it is not captured: IndexError: list index out of range" in done.stderr
     done = command("captured alone", "--verify", "all")
     assert done.returncode == 2 and "error: the constructor fails when it is not captured: IndexError" in done.stderr
-    monkeypatch.setenv("SHARDINIT_LIBRARY", "/nowhere/libshardinit.so.1")  # So neither is the program.
+    monkeypatch.setenv("SHARDINIT_LIBRARY", "/nowhere/libshardinit.so.1")  # The program is not found, either.
     monkeypatch.setenv("PATH", "/nowhere")
     done = command("")
     assert done.returncode == 0 and "x.yaml: not verified: the program `shardinit` is not in PATH" in done.stderr
@@ -117,7 +117,8 @@ def test_the_limit_is_that_of_the_page():
 
 @like_torch_cpu()
 def test_parts_of_large_tensors_are_compared_where_they_are():
-    """A difference at the beginning, in the middle or at the end of a tensor is seen, and placed."""
+    """A sample finds and locates a difference at the beginning, in the middle or at the end of a large tensor; a full
+    comparison finds any difference."""
     for index, seen in (((0, 0, 0), True), ((20, 100, 20), True), ((39, 199, 39), True), ((3, 0, 0), False)):
         def make():
             module = nn.Module()
@@ -134,7 +135,7 @@ def test_parts_of_large_tensors_are_compared_where_they_are():
 
 
 def other_pytorch(folder, code):
-    """What a process prints in which PyTorch does not use the engine's instructions."""
+    """Returns the output of a process in which PyTorch does not use the engine's instructions."""
     done = subprocess.run(
         [sys.executable, "-c", "import torch, shardinit, shardinit.capture\n" + code], capture_output=True, text=True,
         timeout=300, cwd=folder,
@@ -180,7 +181,7 @@ def test_other_versions_than_the_engines_are_said(monkeypatch):
 
 
 class Magnified(nn.Module):
-    """Recurrent models initialize rates so: a last bit of `exp` is a hundred of the result."""
+    """Recurrent models initialize rates like this, where one ulp of `exp` becomes a hundred ulps of the result."""
 
     def __init__(self, bias=0.0):
         super().__init__()
@@ -188,7 +189,7 @@ class Magnified(nn.Module):
         rate.log_().mul_(0.5).neg_().exp_().sub_(1.0).log_()
         self.rate = nn.Parameter(rate)
         self.plain = nn.Parameter(torch.empty(4000).uniform_(1.5, 2).log_())
-        if bias and type(self.rate.data) is torch.Tensor:  # It does not while it is recorded.
+        if bias and type(self.rate.data) is torch.Tensor:  # This is skipped while the constructor is recorded.
             self.rate.data[7] *= 1 + bias
             self.plain.data[7] *= 1 + bias
 
@@ -198,7 +199,7 @@ def test_small_differences_that_functions_magnify_are_no_differences():
     found = {t.path: t for t in shardinit.capture.torch(Magnified, engine="torch_cpu").verify().tensors}
     assert found["rate"].result == "inexact" and found["rate"].ulps > 4
     assert found["plain"].result in ("equal", "inexact") and found["plain"].ulps <= 4
-    # A thousand units are too many for either; a plain logarithm's are few.
+    # A thousand ulps are too many for both; the plain logarithm may only differ by a few.
     for bias, different in ((2e-6, {"plain"}), (1e-3, {"rate", "plain"})):
         tensors = shardinit.capture.torch(Magnified, bias, engine="torch_cpu").verify().tensors
         assert {t.path for t in tensors if t.result == "different"} == different

@@ -1,4 +1,4 @@
-"""The command line as people and programs meet it."""
+"""Tests the command line as people and programs use it."""
 
 import json
 import os
@@ -118,16 +118,16 @@ LOOK = "folder name complete world_size ranks_done missing_ranks bytes bytes_don
     ("graph TINY", "name layout seed engine mesh logical stored"),
     ("stats WEIGHTS", "tensors"), ("stats WEIGHTS --spec TINY", "tensors missing other_form not_in_spec")])
 def test_members_of_json(good, weights, tmp_path, command, members):
-    """A man page lists each, and those that are there only with an option."""
+    """JSON output has all members that the man page lists, including members that depend on an option."""
     words = [{"TINY": TINY, "OUT": tmp_path / "out", "GOOD": good, "WEIGHTS": weights}.get(word, word) for word in command.split()]
     found = run_json(*words)
     assert set(found) == set(members.split())
     name, folder = (found.get(member) for member in ("name", "folder"))
     assert name in (None, "llama3-tiny", "weights") and folder in (None, str(tmp_path / "out"), str(good), str(weights))
-    if "-o" in words and "--dry-run" not in words:  # Once more: nothing is left to do, and this is told.
+    if "-o" in words and "--dry-run" not in words:  # A second run has nothing to do and reports that.
         again = run_json(*words)
         assert set(again) == set(members.split())
-        if "was_there" in found:  # Some ranks alone are no export.
+        if "was_there" in found:  # An export of some ranks is not complete.
             assert (found["was_there"], again["was_there"]) == (False, not {"--part", "--ranks"} & set(words)), again
         if "ranks_written" in found:
             assert (again["ranks_written"], again["ranks_skipped"], again["bytes"]) == (0, found["ranks_written"], 0)
@@ -138,7 +138,7 @@ def test_members_of_json(good, weights, tmp_path, command, members):
 def test_failures_print_no_data(arguments):
     result = run_tool(*arguments, "--json")
     assert result.returncode in (2, 3, 5)
-    assert result.stderr and not result.stdout  # A program that parses the output finds none.
+    assert result.stderr and not result.stdout  # A program that parses the output must not find any.
 
 
 def test_digest_only_gives_the_same_hashes():
@@ -173,12 +173,12 @@ def test_status(good, tmp_path):
 
 def test_spec_from_standard_input():
     digest = run_json("digest", TINY)["model_digest"]
-    # Includes are relative to where it runs.
+    # Includes are relative to the working directory.
     assert run_json("digest", "-", stdin=open(TINY), cwd=TINY.parent)["model_digest"] == digest
 
 
 def test_names_that_are_no_file_are_those_that_are_shipped(tmp_path):
-    """A folder, a link that leads nowhere or to itself, and a path through a file."""
+    """If a name is a folder, a link to nothing or to itself, or leads through a file, the shipped spec is used."""
     for name, make in {"llama3-tiny": lambda path: path.symlink_to(path.name), "gpt2-xl": pathlib.Path.mkdir,
                        "bert-large": lambda path: path.symlink_to("nowhere"),
                        "recipes": lambda path: path.write_text("a file")}.items():
@@ -228,7 +228,7 @@ def test_lost_output_is_an_error(arguments, good, tmp_path):
 
 
 def test_gen_with_closed_standard_streams(tmp_path):
-    # A file that is opened then gets descriptor 0, 1 or 2: talk must not land in it.
+    # Files that are opened then get descriptor 0, 1 or 2, and no message may be written to them.
     for streams in [">&-", "2>&-", "<&- >&- 2>&-"]:
         out = tmp_path / streams.replace(" ", "")
         subprocess.run(["sh", "-c", f'exec "$@" {streams}', "sh", BINARY, "gen", TINY, "-o", out], env=CLEAN)
@@ -321,7 +321,7 @@ def test_did_you_mean(typed, meant):
 
 
 def test_names_of_files_and_folders_cannot_speak_to_a_terminal(tmp_path):
-    """Any names that a user gives, and all that the command says of them."""
+    """Messages contain no control characters, whatever names of files and folders the user gives."""
     spec = tmp_path / "sp\x1b[31mec\n.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 2}}\n"
                     "modules:\n  w: {shape: [8], shard: [x], init: {normal: {std: 1}}}\n")
@@ -439,7 +439,7 @@ def test_quiet_and_verbose(good, tmp_path):
 
 
 ALL = "5,768,448 parameters, 4 ranks, complete"
-TALKS = [  # In one folder, one after the other: what is printed, and what is said beside it.
+TALKS = [  # One after the other in one folder: the command, its standard output, its standard error.
     ("gen TINY -o out --ranks 1", "out: unfinished: other ranks are missing; see `shardinit status out`", "wrote 2.9 MB"),
     ("status out", "out: llama3-tiny: 1 of 4 ranks are there, unfinished\nmissing: 0,2-3", ""),
     ("gen TINY -o out", f"out: {ALL}", "wrote 8.7 MB\n1 of 4 ranks was there already"),
@@ -506,7 +506,7 @@ def test_a_spec_is_compared_with_itself_changed(good, tmp_path):
 
 
 def test_stats_of_a_layout(tmp_path):
-    """Those of a spec's layout are those of the checkpoint that has it."""
+    """`stats` of a spec with a layout prints the same as `stats` of a checkpoint with that layout."""
     run_ok("gen", TINY, "-o", tmp_path / "out", "--layout", "stacked")
     assert run_ok("stats", TINY, "--layout", "stacked").stdout == run_ok("stats", tmp_path / "out").stdout
 
@@ -524,7 +524,7 @@ def options(text):
 
 
 def manual_of(page):
-    """The page as a reader sees it, without the overstriking of bold and underline."""
+    """Returns the page as a reader sees it, without the overstriking of bold and underline."""
     text = subprocess.run(["mandoc", "-T", "utf8", page], capture_output=True, text=True, check=True).stdout
     return re.sub(r".\x08", "", text)
 
@@ -560,13 +560,13 @@ def test_the_manual_has_no_option_that_is_gone():
     known = options(run_ok("--help").stdout)
     for command in COMMANDS:
         known |= options(run_ok(command, "--help").stdout)
-    for of in ("torch", "hf"):  # A command of the Python package.
+    for of in ("torch", "hf"):  # Commands of the Python package.
         known |= options(subprocess.run([sys.executable, "-m", "shardinit.capture", of, "--help"], check=True, text=True,
                                         stdout=subprocess.PIPE, env={**CLEAN, "PYTHONPATH": ROOT / "src/python"}).stdout)
     for page in PAGES:
         text = manual_of(page)
         for line in "".join(others_of(page) if page in GUIDES else []).splitlines():
-            assert line in text  # It is a trainer's, and test_readme_trainers.py compares it with the trainer's row.
+            assert line in text  # A trainer's line, which test_readme_trainers.py compares with the trainer's row.
             text = text.replace(line, "")
         assert options(text) - known == set(), page.name
 

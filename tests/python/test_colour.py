@@ -1,4 +1,4 @@
-"""Colour: in terminals alone, each stream for itself, and the same text without it."""
+"""Output has colour only in terminals, for each stream separately, and is otherwise the same text."""
 
 import re
 
@@ -47,7 +47,7 @@ def test_the_option_wins():
         assert CODE.search(run_tool("plan", TINY, "--color", "always", env=env).stdout)
     assert CODE.search(run_tool("plan", TINY, "--no-such-option", "--color=always").stderr)
     assert not CODE.search(shown(BINARY, "plan", TINY, env={"NO_COLOR": "1"}))
-    assert CODE.search(shown(BINARY, "plan", TINY, env={"NO_COLOR": ""}))  # An empty one says nothing.
+    assert CODE.search(shown(BINARY, "plan", TINY, env={"NO_COLOR": ""}))  # An empty variable has no effect.
 
 
 def test_each_stream_is_judged_alone():

@@ -1,4 +1,4 @@
-"""Completion: what the program offers, and each shell driven at its prompt."""
+"""Tests completion: the candidates that the program offers, and each shell at its prompt."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ def folder(tmp_path):
 
 
 def offered(*words, **options):
-    """The candidates, and whether files may stand there, too."""
+    """Returns the candidates, and whether names of files are possible, too."""
     result = run_ok("__complete", *words, **options)
     assert not result.stderr
     lines = result.stdout.splitlines()
@@ -47,7 +47,7 @@ def test_commands_and_options():
                                       .split("See ")[0].splitlines() if line.strip())
     assert offered("gen", "--dry") == (["--dry-run"], False)
     assert "-j" in offered("gen", "-")[0] and "--help" in offered("--h")[0]
-    assert "--json" in offered("plan", "llama3-tiny", "")[0]  # No argument is left.
+    assert "--json" in offered("plan", "llama3-tiny", "")[0]  # No more arguments are possible.
 
 
 @pytest.mark.parametrize("line, words", {
@@ -102,7 +102,7 @@ def test_paths_part_by_part(folder):
         return offered(*words, cwd=folder)[0]
 
     assert of("explain", "first.yaml", "") == ["embed", "layers."]
-    assert of("explain", "first.yaml", "l") == ["layers.0.", "layers.1."]  # There is no other way on.
+    assert of("explain", "first.yaml", "l") == ["layers.0.", "layers.1."]  # Skips `layers.`, the only match.
     assert of("explain", "first.yaml", "layers.1.") == ["layers.1.up", "layers.1.down"]
     assert of("digest", "first.yaml", "--only", "layers.*.d") == ["layers.*.down"]
     assert of("digest", "first.yaml", "--only", "layers.*.") == ["layers.*.up", "layers.*.down"]
@@ -123,7 +123,7 @@ def test_a_wrong_spec_gives_nothing(folder):
         assert offered("explain", spec, "", cwd=folder)[0] == []
     os.mkfifo(folder / "fifo")
     assert offered("explain", "fifo", "", cwd=folder)[0] == []
-    assert offered("plan", "wrong.yaml", "--set", "vars.w", cwd=folder)[0] == ["vars.width="]  # To mend it.
+    assert offered("plan", "wrong.yaml", "--set", "vars.w", cwd=folder)[0] == ["vars.width="]  # To fix the spec.
     assert offered("nonsense", "") == ([], False)
     assert run_tool("__complete").stdout == ""
     assert len(offered("explain", "large.yaml", "layers.", cwd=folder)[0]) <= 1000
@@ -167,9 +167,9 @@ class Prompt:
         return self.terminal.read("done\r\n")
 
     def complete(self, typed):
-        """What a line becomes by the tab key, and an X behind it. The shell is then made to say what it is."""
+        """Returns the line after the tab key and an X. To get it, makes the shell print the line."""
         self.terminal.type(typed + "\t")
-        time.sleep(0.3)  # fish takes keys that come at once for pasted text.
+        time.sleep(0.3)  # fish treats keys that come at once as pasted text.
         self.terminal.type("X\x05\x01echo 'li''ne:' '\x05'; echo do''ne\r")
         return self.terminal.read("done\r\n").rsplit("line: ", 1)[1].split("\r\n")[0]
 

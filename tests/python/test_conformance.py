@@ -1,4 +1,4 @@
-"""`shardinit conformance`: the known answers, and those of other programs."""
+"""Tests `shardinit conformance` with the known answers and with answers of other programs."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def test_this_build_makes_all_of_them():
 
 
 def test_a_build_that_makes_other_values_says_so(tmp_path):
-    """The known answer is changed instead, in the program."""
+    """A build reports values that differ from the known answers; here, an answer in the program is changed."""
     other = tmp_path / "shardinit"
     right = VECTORS["normal 0"]["bits"][:8]
     text, wrong = (f'"init": {{"normal": {{"mean": 0, "std": 1}}}}, "offset": [0], "shape": [41], "bits": "{word}'
@@ -62,13 +62,13 @@ def test_a_build_that_makes_other_values_says_so(tmp_path):
 
 @pytest.mark.parametrize("target", run_json("--version")["targets"])
 def test_answers_of_another_program(target, tmp_path):
-    (tmp_path / "answers.json").write_text(json.dumps(KNOWN))  # in another form than the file's
+    (tmp_path / "answers.json").write_text(json.dumps(KNOWN))  # The format differs from the format of the file.
     result = run_ok("conformance", "answers.json", cwd=tmp_path, env={"SHARDINIT_TARGET": target})
     assert re.fullmatch(rf"431 vectors, 12,753 elements: all as they should be with {target}\n", result.stdout)
 
 
 def test_every_vector_is_compared(tmp_path):
-    """The last digit of one element of each is another one, and of every third that of the last element, too."""
+    """Every vector is compared, with one changed element in each, and in every third also a changed last element."""
     vectors, wanted = [], []
     for number, (name, vector) in enumerate((OF_TENSORS | VECTORS).items()):
         words = vector["bits"].split()
@@ -106,7 +106,7 @@ def test_from_standard_input():
 
 @like_torch_cpu()
 def test_an_engine_that_has_no_known_answers(tmp_path):
-    """Vectors that PyTorch makes."""
+    """Vectors from PyTorch are checked, although their engine has no known answers."""
     import torch
     torch.manual_seed(7)
     torch.rand(100)
@@ -169,14 +169,14 @@ def changed(**members):
     ([{k: v for k, v in VECTORS["file f32"].items() if k != "file"}], "key 'file' not found"),
 ], ids=lambda value: value if isinstance(value, str) else "")
 def test_files_that_are_refused(vectors, message, tmp_path):
-    result = check(tmp_path, vectors, [OF_TENSORS["source as f32"]])  # Each list has numbers of its own.
+    result = check(tmp_path, vectors, [OF_TENSORS["source as f32"]])  # Each list is numbered separately.
     assert result.returncode == 5 and message in result.stderr, result.stderr
     assert "`answers.json` has no answers of this form: " in result.stderr
     assert "hint: write it as `shardinit conformance --vectors` does" in result.stderr
 
 
 def of_tensors(name, **members):
-    """Two answers, of which the second has other members."""
+    """Returns two answers, the second with other members."""
     return [OF_TENSORS["source as f32"], OF_TENSORS[name] | members]
 
 
@@ -186,13 +186,13 @@ FLAT = {"global_shape": [60], "offset": [0], "shape": [60], "bits": " ".join(60 
 
 
 def like(*tables, **members):
-    """Rows like those of a table."""
+    """Returns answers of rows that are like the rows of a table."""
     init = {"rows_like": {"source": "base", "tensor": "table", "axis": 0, "rows": 20, "std": 0.5} | members}
     return of_tensors("rows_like f64 20 0.5", init=init, tensors=[TABLE | table for table in tables])
 
 
 def norms(*measured, **members):
-    """Norms of a tensor."""
+    """Returns answers of a tensor's norms."""
     return of_tensors("norms philox4x32 3x1x5", tensors=[MEASURED | each for each in measured], **members)
 
 
@@ -288,7 +288,7 @@ def test_command_lines_that_make_no_sense(tmp_path):
 
 
 def test_parts_that_are_drawn_are_drawn_apart(tmp_path):
-    """The draws of a part have the numbers that follow those of the parts before it."""
+    """Each part draws the numbers that follow the numbers of the parts before it."""
     parts = [{"length": 3, "init": {"normal": {"mean": 0, "std": 1}}}, {"length": 1, "init": {"constant": {"value": 0}}},
              {"length": 3, "init": {"expr": {"text": "normal() + 10 * uniform()"}}},
              {"length": 3, "init": {"normal": {"mean": 0, "std": 1}}}]

@@ -1,5 +1,5 @@
-"""`convert` to and from MaxText, whose conventions change values, against the functions of its own converter
-(maxtext/checkpoint_conversion/utils/param_mapping.py)."""
+"""Compares `convert` to and from MaxText, whose conventions change values, with the functions of MaxText's own
+converter (maxtext/checkpoint_conversion/utils/param_mapping.py)."""
 
 import re
 
@@ -16,7 +16,7 @@ ml_dtypes = client_of("ml_dtypes")
 
 COMMON = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 48, "intermediate_size": 40,
           "num_hidden_layers": 4, "vocab_size": 130, "tie_word_embeddings": False, "pad_token_id": None}
-FAMILIES = {  # → its configuration, the functions' prefix, the layout beside the config.json
+FAMILIES = {  # → its configuration, the functions' prefix, the layout next to config.json
     "Llama": ({"head_dim": 12}, "LLAMA31", "llama"),
     "Mixtral": ({"head_dim": 12, "num_local_experts": 3}, "MIXTRAL", None),
     "Qwen3": ({"head_dim": 12}, "QWEN", None),
@@ -27,7 +27,7 @@ EXACT = ["Qwen3", "Qwen3Moe"]
 
 
 def trained(family, dtype, folder, more=()):
-    """Weights of the sizes that training gives, among them NaN, -0, infinities and subnormal numbers."""
+    """Returns settings and weights of the sizes that training gives, among them NaN, -0 and infinity."""
     settings = getattr(transformers, f"{family}Config")(**{**COMMON, **dict(FAMILIES.get(family, ({},))[0]), **dict(more), "dtype": dtype})
     getattr(transformers, f"{family}ForCausalLM")(settings).to(dtype).save_pretrained(folder)
     bits = torch.Generator().manual_seed(5)
@@ -60,7 +60,7 @@ def hooked(hooks, array, shape):
 
 
 def by_maxtext(family, settings, state, shapes):
-    """The tensors that MaxText's functions make, of the shapes given: with layers along dimension 1."""
+    """Returns the tensors that MaxText's functions make, of the given shapes, with layers along dimension 1."""
     prefix = FAMILIES[family][1]
     arguments = (settings.to_dict(), type("Config", (), {"head_dim": 12, "num_experts": 3})(), True)
     names = getattr(mapping, f"{prefix}_MAXTEXT_TO_HF_PARAM_MAPPING")(*arguments)
@@ -115,7 +115,7 @@ def test_values_are_those_of_its_converter(tmp_path, family, dtype):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("family", ["Mistral", *FAMILIES])
 def test_losses_are_counted(tmp_path, family, dtype):
-    """What comes back differs in as many elements as was said."""
+    """The number of elements that differ after a round trip is the number that `convert` reported."""
     FAMILIES.setdefault("Mistral", ({"head_dim": 12}, None, None))
     _, state = trained(family, dtype, tmp_path / "in")
     spec = spec_of(family, tmp_path / "in")
@@ -135,14 +135,14 @@ def test_losses_are_counted(tmp_path, family, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_power_of_two_loses_nothing(tmp_path, dtype):
-    """A Mistral with heads of 16 goes to MaxText and back: SHA-256 of every tensor is kept."""
+    """A Mistral with heads of 16 converts to MaxText and back without a difference."""
     trained("Mistral", dtype, tmp_path / "in", {"head_dim": 16})
     there = run_tool("convert", tmp_path / "in", "--layout", "maxtext", "--to", "zarr", "--inexact", "-o", tmp_path / "there")
     assert there.returncode == 0 and " 0 of these would not come back" in there.stderr, there
     run_ok("convert", tmp_path / "there", "--spec", tmp_path / "in/config.json", "--from-layout", "maxtext", "--inexact",
            "--to", "safetensors", "-o", tmp_path / "back")
     assert "no difference" in run_ok("diff", tmp_path / "in", tmp_path / "back", "--values").stdout
-    # From MaxText to MaxText nothing changes.
+    # Converting from MaxText to MaxText changes nothing.
     run_ok("convert", tmp_path / "there", "--spec", tmp_path / "in/config.json", "--from-layout", "maxtext", "--layout",
            "maxtext", "--to", "dcp", "-o", tmp_path / "same")
     assert "no difference" in run_ok("diff", tmp_path / "there", tmp_path / "same", "--values").stdout

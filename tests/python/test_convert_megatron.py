@@ -1,5 +1,5 @@
-"""`convert` to Megatron-core's `torch_dist` of models with norms of queries and keys, tied heads and experts: its own
-GPTModel loads them, and what it saves comes back, bit for bit."""
+"""Tests `convert` to Megatron-core's `torch_dist` for models with norms of queries and keys, tied heads and experts:
+Megatron's GPTModel loads the files, and the files that it saves convert back, bit for bit."""
 
 import json
 
@@ -60,7 +60,7 @@ def test_there_and_back(tmp_path, family):
     run_ok("convert", tmp_path / "saved", "--spec", tmp_path / "in/config.json", "--from-layout", "torch_dist", "--to",
            "safetensors", "-o", tmp_path / "back")
     assert digests_of(tmp_path / "back") == digests_of(tmp_path / "in")
-    # What this tool wrote has the config.json in its record.
+    # The record of this tool's own files has the config.json.
     run_ok("convert", tmp_path / "there", "--from-layout", "torch_dist", "--to", "safetensors", "-o", tmp_path / "own")
     assert digests_of(tmp_path / "own") == digests_of(tmp_path / "in")
     assert json.loads((tmp_path / "own/config.json").read_text()) == json.loads((tmp_path / "back/config.json").read_text())

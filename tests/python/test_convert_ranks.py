@@ -1,5 +1,5 @@
-"""Several runs of `convert --ranks` make one folder: its bytes are those of one run, and before all ranks are there it
-has no name."""
+"""Several runs of `convert --ranks` make one folder with the bytes of a single run. The folder has no name before all
+ranks are there."""
 
 import concurrent.futures
 import json
@@ -40,7 +40,7 @@ def test_eight_runs_write_what_one_writes(tmp_path, form):
     before = {f: f.stat().st_mtime_ns for f in (parts / "files").rglob("*") if f.is_file()}
     assert "unfinished" in run_ok(*arguments, "-o", out, "--ranks", "0-3").stdout
     assert before == {f: f.stat().st_mtime_ns for f in before}
-    # Nothing takes it for a checkpoint or an export.
+    # Nothing treats it as a checkpoint or an export.
     assert run_tool("verify", parts / "files").returncode != 0
     run_ok(*arguments, "-o", out, "--ranks", "4")
     assert tree_of(out) == tree_of(tmp_path / "one") and not parts.exists()
@@ -52,7 +52,7 @@ def test_eight_runs_write_what_one_writes(tmp_path, form):
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("count", [3, 11])
 def test_parts_of_ranks(tmp_path, form, count):
-    """Of eleven parts of eight ranks some have nothing to do."""
+    """Parts make the folder of a single run, even if some of eleven parts of eight ranks have nothing to do."""
     arguments = ["convert", source(tmp_path / "in"), "--to", form, *FORMATS[form], *SPLIT]
     run_ok(*arguments, "-o", tmp_path / "one")
     for part in range(count):
@@ -77,7 +77,7 @@ layouts: {halves: {low: {from: {slice: {axis: 1, start: 0, stop: 16, of: w}}},
 @pytest.mark.parametrize("layout", [[], ["--layout", "halves"]], ids=["same", "halves"])
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_a_rank_reads_only_what_it_needs(tmp_path, axis, layout):
-    """Of 16 ranks one reads its rows or columns, in runs of 3 KiB and more."""
+    """One of 16 ranks reads only its rows or columns, in runs of 3 KiB or more."""
     folder, log = tmp_path / "in", tmp_path / "log"
     folder.mkdir()
     state = {"w": torch.arange(16 * 32 * 12288, dtype=torch.int32).view(16, 32, 12288)}
@@ -99,7 +99,7 @@ def test_a_rank_reads_only_what_it_needs(tmp_path, axis, layout):
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("is_there", [False, True], ids=["new", "empty"])
 def test_eight_runs_at_once(tmp_path, form, is_there):
-    """An empty folder that is there gets them too."""
+    """Eight simultaneous runs make the folder of a single run, also if an empty folder is already there."""
     folder = source(tmp_path / "in")
     if is_there:
         (tmp_path / "out").mkdir()
@@ -118,7 +118,7 @@ def test_runs_from_other_sources_do_not_join(tmp_path, form):
     arguments = ["--to", form, *FORMATS[form], *SPLIT, "-o", tmp_path / "out"]
     run_ok("convert", folder, *arguments, "--ranks", "0-3")
     before = tree_of(tmp_path / "out.parts")
-    # A copy with its times is the same source.
+    # A copy with the same times is the same source.
     other = tmp_path / "other"
     other.mkdir()
     (other / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
@@ -138,7 +138,7 @@ def test_runs_from_other_sources_do_not_join(tmp_path, form):
 
 @pytest.mark.parametrize("form", ["safetensors", "hdf5"])
 def test_a_source_is_another_by_each_of_its_marks(tmp_path, form):
-    """Of its files the names, the sizes, and the times to the nanosecond."""
+    """A source counts as another if the name, the size or the time to the nanosecond of a file differs."""
     folder = source(tmp_path / "in")
     file = folder / "model.safetensors"
     time = 1_700_000_000 * 10**9 + 500_000_000
@@ -164,7 +164,7 @@ def test_a_source_is_another_by_each_of_its_marks(tmp_path, form):
 
 @pytest.mark.faults
 def test_a_run_that_was_killed_is_not_gone_on_with_from_a_changed_source(tmp_path):
-    """Nor if the file changed in place, and within a second."""
+    """A killed run is not resumed from a changed source, even if the file changed in place and within a second."""
     folder = source(tmp_path / "in")
     file = folder / "model.safetensors"
     os.utime(file, ns=(10**18, 10**18))
@@ -193,7 +193,7 @@ def test_a_run_that_was_killed_is_not_gone_on_with_from_a_changed_source(tmp_pat
 @pytest.mark.faults
 @pytest.mark.parametrize("form", FORMATS)
 def test_runs_that_are_killed(tmp_path, form):
-    """The same command makes what a killed run left open, wherever it was killed."""
+    """The same command finishes the work of a killed run, wherever that was killed."""
     folder = source(tmp_path / "in")
     arguments = ["convert", folder, "--to", form, *FORMATS[form], *SPLIT, "-j", 1]
     run_ok(*arguments, "-o", tmp_path / "one")
@@ -216,7 +216,7 @@ def test_mistakes(tmp_path):
     assert run_tool(*arguments, "--ranks", "8").returncode == 2
     report = json.loads(run_ok(*arguments, "--ranks", "1,3", "--json").stdout)
     assert report["missing_ranks"] == [0, 2, 4, 5, 6, 7]
-    # A receipt counts only with its files.
+    # A receipt counts only if its files exist.
     run_ok(*arguments, "--ranks", "0,2,4-6")
     next(f for f in sorted((tmp_path / "out.parts/files").iterdir())).unlink()
     assert "unfinished: 1 rank is missing" in run_ok(*arguments, "--ranks", "7").stdout
@@ -227,7 +227,7 @@ def test_mistakes(tmp_path):
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_json(tmp_path, form):
-    """Reports of whole runs and of runs of some ranks: `was_there` says that nothing was left to do of all."""
+    """In JSON reports of all or some ranks, `was_there` is true only if nothing at all was left to do."""
     folder = source(tmp_path / "in")
     arguments = ["convert", folder, "--to", form, *FORMATS[form], *SPLIT, "-o"]
     report = run_json(*arguments, tmp_path / "one")
@@ -250,7 +250,7 @@ def test_json(tmp_path, form):
 
 
 def test_ranks_that_hold_nothing(tmp_path):
-    """The files of ranks of which all is stored elsewhere are made nevertheless, and a run says so."""
+    """Ranks whose elements are all stored elsewhere still get files, and a run reports that."""
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {t: 2}}\n"
                                         "modules: {w: {shape: [6], init: ones}}\n")
     run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "in")
@@ -283,7 +283,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path, form):
     parts.symlink_to("elsewhere")
     result = run_tool(*arguments, "0-7")
     assert result.returncode == 4 and parts.is_symlink() and not list((tmp_path / "elsewhere").iterdir()), result
-    # Nor does a run that has nothing to do touch it.
+    # A run that has nothing to do does not touch it, either.
     parts.unlink()
     run_ok(*arguments, "0-7")
     parts.symlink_to("elsewhere")

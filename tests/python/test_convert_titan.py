@@ -1,4 +1,4 @@
-"""`convert` between the files of the Hub and torchtitan's DCP against torchtitan's own state-dict adapters, bit for bit."""
+"""Compares `convert` between the Hub and torchtitan's DCP with torchtitan's state-dict adapters, bit for bit."""
 
 import dataclasses
 
@@ -65,7 +65,7 @@ def test_there_and_back(tmp_path, family, tied, dtype):
     made = {name: torch.zeros(t.shape, dtype=t.dtype) for name, t in wanted.items()}
     dcp.load(made, checkpoint_id=tmp_path / "titan")
     same(made, wanted)
-    # torchtitan's own file of it comes back, to what its adapter gives.
+    # torchtitan's own files convert back to the tensors of its adapter.
     dcp.save(wanted, checkpoint_id=tmp_path / "theirs")
     run_ok("convert", tmp_path / "theirs", "--spec", tmp_path / "in/config.json", "--from-layout", "torchtitan", "--to",
            "safetensors", "-o", tmp_path / "back")

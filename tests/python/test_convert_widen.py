@@ -1,4 +1,4 @@
-"""Tensors of 8 and 4 bits with scales: carried as they are, or widened as torch's and Transformers' own functions do."""
+"""Tensors of 8 and 4 bits with scales are carried as they are, or widened as by torch's and Transformers' functions."""
 
 import json
 
@@ -26,10 +26,10 @@ def folder_of(path, state, block=(128, 128)):
 
 
 def blocks(shape, block=(128, 128), seed=0, least=-8):
-    """A matrix of all codes but NaN, with scales from very small to large ones."""
+    """Returns a matrix of all codes but NaN, with scales from very small to large."""
     bits = torch.Generator().manual_seed(seed)
     codes = torch.randint(0, 256, shape, generator=bits, dtype=torch.uint8)
-    codes[(codes & 127) == 127] = 0x80  # it is -0
+    codes[(codes & 127) == 127] = 0x80  # -0 instead of NaN
     grid = [-(-n // b) for n, b in zip(shape, block)]
     scales = torch.randn(grid, generator=bits) * 10.0 ** torch.randint(least, 3, grid, generator=bits)
     return codes.view(torch.float8_e4m3fn), scales
@@ -66,7 +66,7 @@ def test_carried_as_they_are(tmp_path, form):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_blocks_as_torch_widens_them(tmp_path, dtype):
-    """torch's reader of such folders, which torchtitan uses, cuts blocks at the edges."""
+    """Blocks are widened as by torch's reader, which torchtitan uses, and which cuts blocks at the edges."""
     module = client_of("torch.distributed.checkpoint.quantized_hf_storage")
     dcp = client_of("torch.distributed.checkpoint")
     state = {"norm.weight": torch.randn(7)}
@@ -86,7 +86,7 @@ def test_blocks_as_torch_widens_them(tmp_path, dtype):
         same(found[f"l{i}.weight"], product.to(DTYPES[dtype]))
         same(found[f"l{i}.weight"], wanted[f"l{i}.weight"])
     assert "quantization_config" not in json.loads((tmp_path / "out/config.json").read_text())
-    # In parts of files, to a checkpoint on a mesh, and from a record: the same numbers.
+    # The numbers are the same in parts of files, in a checkpoint on a mesh, and from a record.
     run_ok("convert", folder, "--to", "hdf5", "--dtype", dtype, "--sharding", "fsdpv2", "--mesh", "fsdp=3", "-o", tmp_path / "own",
            "-j", 1, "--memory", "1M")
     run_ok("convert", folder, "--to", "dcp", "-o", tmp_path / "dcp")
@@ -187,7 +187,7 @@ def test_a_mistake_in_scales_is_told_exactly(tmp_path, path, why, changed, confi
     assert result.returncode == 2 and not (tmp_path / "out").exists(), result
     assert (f"error: `{path}` cannot be widened: {why}\n  hint: leave out `--dtype`, and it is carried as it is\n"
             in result.stderr), result.stderr
-    run_ok(*words)  # This is what the hint says.
+    run_ok(*words)  # This follows the hint.
 
 
 @pytest.mark.parametrize("block", [(2**30, 2**30), (300, 200), (1, 2**30), (2**30, 1), (299, 199)])
@@ -210,12 +210,12 @@ def test_what_is_not_known_is_refused(tmp_path):
         return result.stderr
 
     assert "nothing says how `w_scale` scales it" in refused({"w": weight, "w_scale": torch.ones(1)})
-    # What stands beside it, and is named before it or behind it, is no reason to pass it over.
+    # Another tensor next to `w`, before or after it by name, does not hide the error.
     for other in "a", "a.scale", "x", "w.x", "w_":
         for block in (128, 128), None:
             assert "`w` cannot be widened: nothing says how `w_scale` scales it" in refused(
                 {"w": weight, "w_scale": torch.ones(1), other: torch.ones(2)}, block)
-    # A tensor whose scales are missing, are of another name, or are alone, would stand for other numbers.
+    # If scales are missing, have another name or have no tensor, the numbers would change.
     two = {"a": weight, "a_scale_inv": scales}
     assert "`b` cannot be widened" in refused({**two, "b": weight.clone()})
     assert "there is no `b`, which it scales" in refused({**two, "b_scale_inv": scales.clone()})
@@ -223,7 +223,7 @@ def test_what_is_not_known_is_refused(tmp_path):
     for name, dtype in (("m.scale", torch.float32), ("m.scale_weight", torch.float32), ("m.weight.scale", torch.bfloat16)):
         assert f"nothing says how `{name}` scales it" in refused({"m.weight": weight, name: torch.ones(1, dtype=dtype)}, None)
     for codes, name in ((torch.int8, "m.SCB"), (torch.uint8, "m.weight_scale_2"), (torch.uint8, "m.weight.absmax")):
-        for more in ({}, two):  # also beside what is widened
+        for more in ({}, two):  # also next to widened tensors
             assert f"nothing says how `{name}` scales it" in refused(
                 {"m.weight": torch.ones(4, 4, dtype=codes), name: torch.ones(4), **more}, (128, 128) if more else None)
     largest = torch.full((300, 200), 0x7E, dtype=torch.uint8).view(torch.float8_e4m3fn)
@@ -238,7 +238,7 @@ def test_what_is_not_known_is_refused(tmp_path):
 
 
 def test_scales_keep_their_type(tmp_path):
-    """By their names alone, where nothing that they scale is there."""
+    """Scales keep their type because of their names, even if the tensors that they scale are missing."""
     scales = ["a.weight_scale_inv", "a.weight_scale", "a_scales", "a.scales"]
     others = ["a.weight", "a.scale_weight", "a.scale", "ascales", "a_scale.weight", "a.scaled", "a_scale_inverse"]
     state = {name: torch.full((3,), 1 / 3) for name in [*scales, *others]}
@@ -256,7 +256,7 @@ def test_scales_keep_their_type(tmp_path):
     ("w.weight", "the box of `w.weight` at [0, 0]"), ("w.weight_scale_inv", "`w.weight_scale_inv`"),
     ("e_blocks", "the box of `e` at [0, 0, 0, 0]"), ("e_scales", "`e_scales`")])
 def test_what_a_record_does_not_have(tmp_path, name, told):
-    """Bytes of numbers or of scales that an export's record has another digest of are not used."""
+    """Numbers or scales are not used if their bytes do not match the digest in an export's record."""
     state = dict(zip(["w.weight", "w.weight_scale_inv"], blocks((300, 200))))
     bits = torch.Generator().manual_seed(2)
     state["e_blocks"] = torch.randint(0, 256, (2, 6, 3, 16), generator=bits, dtype=torch.uint8)
@@ -276,7 +276,7 @@ def test_what_a_record_does_not_have(tmp_path, name, told):
 
 
 def test_a_scale_that_is_not_a_number_is_refused(tmp_path):
-    """Also where the product with the smallest number would be one of f32."""
+    """A scale that is not a number is rejected, even if its product with the smallest number would be an f32 number."""
     codes, scales = torch.full((1, 2, 3, 16), 0x11, dtype=torch.uint8), torch.full((1, 2, 3), 255, dtype=torch.uint8)
     folder = folder_of(tmp_path / "in", {"x_blocks": codes, "x_scales": scales}, None)
     result = run_tool("convert", folder, "--to", "safetensors", "--dtype", "f32", "-o", tmp_path / "out")
@@ -284,7 +284,7 @@ def test_a_scale_that_is_not_a_number_is_refused(tmp_path):
 
 
 def test_scales_that_change_under_way(tmp_path):
-    """The scales lie in a file of their own, which another one takes the place of before any read of the folder."""
+    """If the file of the scales is replaced before any read of the folder, `convert` fails or only uses the new one."""
     folder, codes = folder_of(tmp_path / "in", {}), torch.zeros((300, 256), dtype=torch.uint8).view(F8)
     (folder / "model.safetensors").unlink()
     parts = {"a.safetensors": {"w": codes}, "b.safetensors": {"w_scale_inv": torch.ones(3, 2)}}
@@ -306,7 +306,7 @@ def test_scales_that_change_under_way(tmp_path):
         if result.returncode == 3:
             assert "b.safetensors` was changed while it was read" in result.stderr and not out.exists()
             told += 1
-        elif result.returncode == 0 and told == 0:  # It was there from the beginning.
+        elif result.returncode == 0 and told == 0:  # The new file was there from the beginning.
             assert run_ok("digest", out).stdout != wanted
         else:
             raise AssertionError(result)
@@ -315,7 +315,7 @@ def test_scales_that_change_under_way(tmp_path):
 
 
 I32, F16 = torch.ones(8, 4, dtype=torch.int32), torch.ones(8, 2).half()
-# Tensors under `x.`, and a config, of models whose numbers are packed in ways that are not read.
+# Tensors under `x.`, and a config, of models whose packing of numbers is not supported.
 PACKED = {
     "pack-quantized": ({"weight_packed": I32, "weight_scale": F16, "weight_shape": torch.tensor([8, 32])}, "compressed-tensors"),
     "asymmetric": ({"weight_packed": I32, "weight_scale": F16, "weight_zero_point": I32}, "compressed-tensors"),
@@ -331,7 +331,8 @@ PACKED = {
 @pytest.mark.parametrize("kind", PACKED)
 @pytest.mark.parametrize("with_config", [True, False])
 def test_packed_numbers_are_not_half_converted(tmp_path, kind, with_config, dtype):
-    """Any type is refused: with the config, by its quant_method, and without, by the tensors. Without a type all bits stay."""
+    """Packed numbers are never widened: the config's quant_method, or else the tensors, cause an error. Without
+    `--dtype`, all bits stay."""
     tensors, method = PACKED[kind]
     state = {"norm.weight": torch.ones(4)} | {f"x.{name}": tensor.clone() for name, tensor in tensors.items()}
     folder = folder_of(tmp_path / "in", state, None)
@@ -347,7 +348,7 @@ def test_packed_numbers_are_not_half_converted(tmp_path, kind, with_config, dtyp
 
 @pytest.mark.parametrize("name", ["relative_position_index", "position_ids"])
 def test_integers_that_are_not_packed_stay(tmp_path, name):
-    """Swin has indices beside a `logit_scale`."""
+    """Integers next to a scale stay if they are not packed, such as Swin's indices next to a `logit_scale`."""
     folder = folder_of(tmp_path / "in", {f"a.{name}": torch.arange(6).reshape(2, 3), "a.logit_scale": torch.ones(3, 1)}, None)
     run_ok("convert", folder, "--to", "safetensors", "--dtype", "bf16", "-o", tmp_path / "out")
 

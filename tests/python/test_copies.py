@@ -1,4 +1,4 @@
-"""Copies of checkpoints that change meanwhile, and copies that others had a hand in: reshard, export."""
+"""Tests reshard and export with checkpoints that change meanwhile, and with unfinished copies that others changed."""
 
 import hashlib
 import json
@@ -35,7 +35,7 @@ def source(tmp_path):
 
 
 def give_other_values(folder):
-    """Other values in each box, with receipts that fit."""
+    """Gives each box other values, with receipts that match."""
     for receipt in sorted(folder.glob("ranks/*.json")):
         text, file = receipt.read_text(), receipt.with_suffix(".h5")
         data = bytearray(file.read_bytes())
@@ -50,7 +50,7 @@ def give_other_values(folder):
 
 @pytest.mark.parametrize("command", COPIES, ids=" ".join)
 def test_a_source_that_changes_at_any_read(command, source, tmp_path):
-    """The verified bytes are copied, if a byte changes before the n-th read, for every n."""
+    """Only verified bytes are copied, even if a byte changes before the n-th read, for every n."""
     verb, *options = command
     target, whole = tmp_path / "to", shutil.copytree(source, tmp_path / "whole")
     run = [verb, source, *options, "--jobs", "1", "-o", target]
@@ -71,14 +71,14 @@ def test_a_source_that_changes_at_any_read(command, source, tmp_path):
             if result.returncode == 1:
                 assert not list(tmp_path.glob(".to*"))
                 continue
-            run_ok(*run)  # It goes on.
+            run_ok(*run)  # The second run resumes.
         assert tree_of(target) == wanted and not list(tmp_path.glob(".to*"))
         shutil.rmtree(target)
     assert failed > 4
 
 
 def killed(source, tmp_path, *options):
-    """An unfinished copy: its folder."""
+    """Kills a copy and returns its unfinished folder."""
     result = run_tool("reshard", source, *options, "-o", tmp_path / "to", "--jobs", "1",
                       wrap=["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync",
                             "-e", "inject=fdatasync:signal=KILL:when=4"])
@@ -147,7 +147,7 @@ def test_a_folder_that_others_can_write_to_is_not_gone_on_with(source, wanted, t
 
 
 def test_a_stranger_cannot_prepare_it(source, wanted, tmp_path):
-    """No other run gets the name that a killed one had: each has its own."""
+    """Each killed run had a name of its own, so nobody can prepare the folder of another run."""
     names = set()
     for _ in range(3):
         part = killed(source, tmp_path, *MESH)
@@ -158,7 +158,7 @@ def test_a_stranger_cannot_prepare_it(source, wanted, tmp_path):
 
 @pytest.mark.quick
 def test_the_source_is_part_of_what_is_gone_on_with(source, wanted, tmp_path):
-    """Two checkpoints of one plan: the copy of the second holds nothing of the first's."""
+    """The copy of a checkpoint resumes nothing from a copy of another checkpoint with the same plan."""
     other = shutil.copytree(source, tmp_path / "other")
     give_other_values(other)
     (other / "manifest.json").unlink()
@@ -173,7 +173,7 @@ def test_the_source_is_part_of_what_is_gone_on_with(source, wanted, tmp_path):
 
 
 def stopped(source, tmp_path):
-    """A reshard that has written a rank and waits."""
+    """Starts a reshard that has written a rank and waits."""
     process = subprocess.Popen(
         ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e",
          "inject=fdatasync:delay_enter=1500000:when=4", BINARY, "reshard", source, *MESH, "-o", tmp_path / "to",
@@ -244,7 +244,7 @@ def test_the_copy_has_the_mode_of_any_folder(source, tmp_path):
 
 @pytest.fixture
 def mounts(tmp_path):
-    """Two mounts of one folder, each with locks of its own."""
+    """Mounts one folder twice, each time with separate locks."""
     if not shutil.which("bindfs") or not os.access("/dev/fuse", os.W_OK):
         pytest.skip("not tested: there is no FUSE here")
     (tmp_path / "back").mkdir()
@@ -275,7 +275,7 @@ def test_mounts_spare_one_another(mounts, tmp_path):
         assert tree_of(tmp_path / f"back/to{turn}") == tree_of(tmp_path / "wanted")
 
 
-# Such a mount's locks hold within a process group alone, and its device number, too.
+# The locks of such a mount, and its device number, only hold within a process group.
 NO_LOCKS = rule("flock", "return", 0)
 
 
@@ -287,7 +287,7 @@ def device(number):
     ([], [], False), ([device(7)], [device(7)], False), ([device(7)], [device(8)], True),
     ([device(7)], [], True), ([NO_LOCKS], [NO_LOCKS], True)])
 def test_a_lock_counts_where_it_is_seen(before, after, stays, tmp_path):
-    """A run removes a killed one's file at once if it sees its locks: through one mount, if there are any."""
+    """A run removes a killed run's file at once only if it sees its locks: on the same mount, and if locks work."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     command = ["gen", tmp_path / "spec.yaml", "-o", tmp_path / "to", "--ranks", "0", "--jobs", "1"]
     assert run_tool(*command, env=interposed(*before, rule("fdatasync", "kill", when=2))).returncode != 0
@@ -305,7 +305,8 @@ def test_a_lock_counts_where_it_is_seen(before, after, stays, tmp_path):
 
 
 def test_a_folder_that_another_machine_writes_to_is_left_alone(source, tmp_path):
-    """Its lock is not seen here, and its own time is old: that of a file in it says that somebody is at work."""
+    """A folder that another machine writes to is kept, because a file in it has a recent time. The folder's lock is not
+    visible here, and its own time is old."""
     other = tmp_path / f".to.tmp-{'0' * 16}-{'1' * 16}"
     file = other / "inner/file"
     file.parent.mkdir(parents=True)

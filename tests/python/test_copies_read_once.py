@@ -1,4 +1,4 @@
-"""How often reshard and export read each byte of a checkpoint, and that what they read again is compared."""
+"""Tests how often reshard and export read each byte of a checkpoint, and that bytes read again are compared."""
 
 import json
 import pathlib
@@ -13,14 +13,15 @@ from support import run_ok, run_tool, tree_of
 
 
 def traced(log):
-    """A command that writes where each read is to `log`."""
+    """Returns a command that writes the place of each read to `log`."""
     return ["strace", "-f", "-y", "-qq", "-s", "0", "-e", "trace=pread64", "-o", log]
 
 
 def times_read(log, source):
-    """How often each byte was read: an array [bytes] of each box in rank files, of which nothing else is read."""
+    """Returns how often each byte was read, as an array [bytes] for each box, and checks that nothing else of rank
+    files was read."""
     times = {path: numpy.zeros(path.stat().st_size, int) for path in source.glob("ranks/*.h5")}
-    begun = {}  # By thread: the file of a call, whose other arguments may come in a later line.
+    begun = {}  # thread → the file of a call, whose other arguments may come in a later line
     for line in log.read_text().splitlines():
         thread = line.split()[0]
         if file := re.search(r"pread64\(\d+<([^>]*)>", line):
@@ -68,7 +69,7 @@ def test_each_byte_is_read_once(command, memory, tmp_path):
 
 @pytest.mark.quick
 def test_what_more_ranks_than_are_open_together_want_is_read_again(tmp_path):
-    """The last 6 of 70 ranks that share each box read their part of it, and compare."""
+    """If more ranks share a box than are open together, the others (6 of 70) read their part again and compare it."""
     (tmp_path / "spec.yaml").write_text(TENSORS)
     source = tmp_path.resolve() / "from"
     whole = ["--mesh", "x=1,y=70"]
@@ -81,7 +82,7 @@ def test_what_more_ranks_than_are_open_together_want_is_read_again(tmp_path):
     times = times_read(tmp_path / "log", source)
     total = sum(box.size for box in times)
     assert min(box.min() for box in times) == 1
-    assert total < sum(box.sum() for box in times) < 4 * total  # Narrow columns, with what lies between them.
+    assert total < sum(box.sum() for box in times) < 4 * total  # Narrow columns are read with the bytes between them.
     shutil.rmtree(tmp_path / "to")
     run_ok(*run, env=changing(source, count=tmp_path / "reads"))
     shutil.rmtree(tmp_path / "to")

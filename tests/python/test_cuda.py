@@ -1,5 +1,5 @@
-"""Kernels for CUDA devices where there is no device: what they are compiled from, behind a stand-in for CUDA's driver
-(tests/support/fake_cuda.cc); the text of the kernels themselves; and what the library does when the driver fails.
+"""Tests kernels for CUDA without a device: their source, with a stand-in for CUDA's driver
+(tests/support/fake_cuda.cc); the text of the kernels; and how the library handles failures of the driver.
 tests/device/run.sh has the tests that need a device."""
 
 import json
@@ -22,7 +22,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(PACKAGE), "SHARDINIT_LIBRARY": st
 
 
 def answer(script, with_driver=True):
-    """Runs a script with a `card`, the memory of the stand-in's device, which `fill` fills; returns its JSON."""
+    """Runs a script with `card`, the stand-in's device memory, and `fill`, which fills it; returns its JSON output."""
     head = (f"import ctypes, json, os, sys, warnings\nwarnings.simplefilter('ignore')\n"
             f"sys.path.insert(0, {str(FILLS.parent)!r})\nimport fills, shardinit\n"
             + (f"card = fills.FakeCard({str(DRIVER)!r})\n" if with_driver else "card = None\n") + """
@@ -58,7 +58,7 @@ def test_each_engine_and_distribution_has_a_kernel():
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda path: path.stem)
 def test_no_compiler_may_round_kernels_otherwise(kernel):
-    """Where PTX names the rounding, no compiler fuses a multiplication and an addition."""
+    """PTX names the rounding of each operation, so that no compiler fuses a multiplication and an addition."""
     text = kernel.read_text()
     operations = set(re.findall(r"^\s+(?:@%p\d+ )?([a-z][\w.]*)\s", text, re.MULTILINE))
     arithmetic = {each for each in operations if re.match(r"(add|sub|mul|fma|mad|div|sqrt|rcp|rsqrt|lg2)\.", each)
@@ -67,7 +67,7 @@ def test_no_compiler_may_round_kernels_otherwise(kernel):
     approximate = {"lg2.approx.ftz.f32", "rsqrt.approx.ftz.f32", "rcp.approx.ftz.f32"}
     assert arithmetic - approximate <= {"add.rn.f32", "sub.rn.f32", "mul.rn.f32", "fma.rn.f32"}
     assert not [each for each in operations if ".ftz" in each and each not in approximate]
-    # A thread's own memory is slow, and calls need it. clang writes variables in any order, constants in one.
+    # A thread's own memory is slow, and calls need it. clang writes variables, unlike constants, in any order.
     assert not operations & {"call.uni", "call"} and ".local" not in text and ".global .align" not in text
 
 
@@ -103,7 +103,8 @@ print(json.dumps(answers))""")
 
 
 def test_drivers_that_compile_no_ptx():
-    """CUDA_DISABLE_PTX_JIT, or a container without the driver's compiler: the processor makes the values."""
+    """If the driver cannot compile PTX (CUDA_DISABLE_PTX_JIT, or a container without the driver's compiler), the
+    processor makes the values."""
     made = answer("""
 answers = []
 for refusal, init in ("221", "{normal: {std: 1}}"), ("223", "{uniform: {low: 0, high: 1}}"):
@@ -116,7 +117,7 @@ print(json.dumps([*answers, fill("{normal: {std: 1}}"), fill("{normal: {std: 1}}
 
 
 def test_failures_of_the_driver():
-    """Each says what could not be done and the driver's reason, and leaves the thread's context as it was."""
+    """A driver's error names the failed step and the driver's reason, and the thread's context does not change."""
     messages = {
         "cuInit": "cannot start CUDA", "cuPointerGetAttribute": "cannot tell whose memory `out` is",
         "cuDevicePrimaryCtxRetain": "cannot use the device of `out`",

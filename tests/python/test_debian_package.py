@@ -1,4 +1,4 @@
-"""Debian's package, which CPack makes of the program and the library that were built."""
+"""Checks the Debian package that CPack makes from the program and the library."""
 
 import gzip
 import pathlib
@@ -27,7 +27,7 @@ def package(tmp_path_factory):
     if missing:
         pytest.skip(f"not what the package is made with: {', '.join(missing)}")
     folder = tmp_path_factory.mktemp("package")
-    # Folders differ with the prefix, objects do not: so nothing is compiled again.
+    # Object files do not depend on the prefix, so nothing is compiled again.
     output("cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_INSTALL_PREFIX=/usr", "-DBUILD_TESTING=OFF",
            "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_UNITY_BUILD=ON")
     for name in FILES:
@@ -54,7 +54,8 @@ def test_what_the_package_says(package):
 
     assert (field("Package"), field("Version"), field("Architecture")) == ("shardinit", version, machine)
     needed = re.findall(r"([\w.+-]+)(?: \(.*?\))?(?:, |$)", field("Depends"))
-    # By what the linker noted, and Debian's tables.
+    # Expected from the dependencies that the linker recorded and from Debian's package
+    # names.
     assert {"libc6", "libhdf5-103-1", "libfmt9", "libmpfr6", "libyaml-cpp0.7"} <= set(needed)
     listed = output("dpkg-deb", "--contents", package).splitlines()
     assert all(" root/root " in line for line in listed)
@@ -62,7 +63,8 @@ def test_what_the_package_says(package):
 
 
 def test_apt_would_install_it(package):
-    """What it depends on is here: the program was built with that."""
+    """The dependencies of the package are installed here, since the program was built with
+    them."""
     said = output("apt-get", "install", "--simulate", package)
     assert re.search(r"^Inst shardinit ", said, re.M)
 

@@ -1,7 +1,7 @@
-"""Values and files are the same, whatever changes beside the spec.
+"""Values and files depend only on the spec.
 
-SHARDINIT_OTHERS names binaries of other compilers and optimization levels,
-separated by spaces; tests/run.sh builds them.
+SHARDINIT_OTHERS lists binaries from other compilers and optimization levels, separated by
+spaces. tests/run.sh builds them.
 """
 
 import json
@@ -49,7 +49,8 @@ of_all_kinds = pytest.mark.parametrize(
 @pytest.mark.parametrize("other", OTHERS, ids=lambda other: pathlib.Path(other).parts[-3])
 @of_all_kinds
 def test_compilers_and_their_instruction_sets(other, config):
-    """All instruction sets that an emulator has for another machine's binary."""
+    """Other compilers' binaries give the same digest with every instruction set that can
+    run here, also under emulation."""
     mine = run_json("digest", config)
     for target in run_json("--version", binary=ROOT / other)["targets"]:
         env = {"SHARDINIT_TARGET": target}
@@ -58,7 +59,8 @@ def test_compilers_and_their_instruction_sets(other, config):
 
 
 def test_vector_lengths(digest):
-    """SVE has one number of lanes on one processor and another on the next."""
+    """Values do not depend on the vector length of SVE, which differs between
+    processors."""
     other = ROOT / "build/aarch64/run/shardinit"
     if str(other.relative_to(ROOT)) not in OTHERS:
         pytest.skip("the program for aarch64 is not among SHARDINIT_OTHERS")
@@ -85,11 +87,11 @@ def test_threads(jobs, digest, tmp_path):
 @pytest.mark.parametrize("mesh", ["fsdp=1,tensor=1", "fsdp=2,tensor=2", "fsdp=8,tensor=1",
                                   "fsdp=4,tensor=2", "fsdp=3,tensor=1"])
 def test_meshes(mesh, digest):
-    assert digest_of("--mesh", mesh) == digest  # Their files: test_reassembly.py.
+    assert digest_of("--mesh", mesh) == digest  # test_reassembly.py tests their files.
 
 
-# A C library that chose other versions of its functions, another locale,
-# another clock, another terminal: nothing of it may show.
+# None of these may affect the output: other versions of C library functions, another
+# locale, clock or terminal.
 ENVIRONMENTS = {
     "libm without AVX2 and FMA": {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4"},
     "libm without AVX-512": {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX512VL"},
@@ -115,7 +117,7 @@ def test_environments(env, digest, tmp_path):
 
 
 def test_places_and_modes(tmp_path):
-    """Neither the folder it runs in nor the form of paths nor the umask matters."""
+    """The working directory, the form of paths and the umask do not affect files."""
     run_ok("gen", TINY, "-o", tmp_path / "a")
     (tmp_path / "deep/er").mkdir(parents=True)
     shutil.copytree(TINY.parent, tmp_path / "deep/copy")
@@ -130,7 +132,8 @@ def test_plans(config):
 
 
 def test_a_tensor_does_not_know_its_neighbours(tmp_path):
-    """Renaming, adding and reordering change only the tensors that are named."""
+    """Renaming, adding and reordering tensors changes only the values of the renamed
+    ones."""
     head = "shardinit: 1\nname: m\ndtype: f32\ninit: {n: {normal: {std: 1}}}\nmodules:\n"
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
     first.write_text(head + "  a: {shape: [64], init: n}\n  b: {shape: [64], init: n}\n")
@@ -139,7 +142,7 @@ def test_a_tensor_does_not_know_its_neighbours(tmp_path):
     old = {t["path"]: t["sha256"] for t in run_json("digest", first)["tensors"]}
     new = {t["path"]: t["sha256"] for t in run_json("digest", second)["tensors"]}
     assert new["a"] == old["a"]
-    assert new["d"] == old["b"]  # An explicit key: the same values in another shape.
+    assert new["d"] == old["b"]  # An explicit key gives the same values in another shape.
     assert len(set(new.values())) == 4
 
 

@@ -1,4 +1,4 @@
-"""`shardinit diff` says without generating what `digest` and `plan` say with."""
+"""`shardinit diff` reports, without generating values, the differences that `digest` and `plan` show."""
 
 import json
 
@@ -18,7 +18,7 @@ def diff(*arguments):
 
 
 def kinds(found):
-    """Path → the changes of a tensor, or the kind if it is on one side only."""
+    """Maps each path to the changes of its tensor, or to "added" or "removed"."""
     return {t["path"]: {c["what"] for c in t["changes"]} if t["kind"] == "changed" else t["kind"] for t in found}
 
 
@@ -64,14 +64,15 @@ def test_layouts(tmp_path):
     assert found["tensors"] == [] and found["stored"] != []
     assert diff(tmp_path / "out", tmp_path / "out")["equal"]
     assert found["equal_tensors"] == len(digests(LAYOUT))
-    # The stored tensor is a view, which declares no distribution of its own.
+    # A view does not declare a distribution.
     measured = {t["path"]: t for t in run_json("stats", tmp_path / "out")["tensors"]}
     views = [t["path"] for t in found["stored"] if t["kind"] == "added"]
     assert views and all(measured[path]["declared"] is None for path in views)
 
 
 def test_a_config_that_says_late_what_it_is(tmp_path):
-    """Behind 64 KiB of other fields it was read as a damaged plan."""
+    """A config.json whose telling fields come after 64 KiB of others is still recognized, not read as a damaged
+    plan."""
     config = {"labels": {str(i): 20 * "x" for i in range(4000)}, **json.loads((ROOT / "golden/import_config/config.json").read_text())}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert "no difference" in run_ok("diff", tmp_path / "config.json", tmp_path / "config.json").stdout
@@ -99,7 +100,7 @@ layouts:
   three: {t: w, u: u, x: {from: v, shard: [a]}}
 """
 def changes_in(tensors, was, became):
-    """Path → all that is said of a tensor's changes, or the kind if it is on one side only."""
+    """Maps each path to all reported changes of its tensor, or to "added" or "removed"."""
     return {t["path"]: [(c["what"], c[was], c[became]) for c in t["changes"]] if t["kind"] == "changed" else t["kind"]
             for t in tensors}
 
@@ -131,7 +132,7 @@ NORMAL, WIDE = "normal mean 0 std 1", "normal mean 0 std 2"
     ("modules.v.init={normal: {std: 1}}", [], {"v": [("values", "constant 1", NORMAL)]}),
 ])
 def test_every_kind_of_change_alone(tmp_path, change, of_all, of_tensors):
-    """All that is said of it, in both directions; nothing is said of what stays as it is."""
+    """diff reports each kind of change in both directions, and nothing about the rest."""
     spec = tmp_path / "spec.yaml"
     spec.write_text(EACH)
     run_ok("gen", spec, "-o", tmp_path / "a")
@@ -154,7 +155,7 @@ def test_every_kind_of_change_alone(tmp_path, change, of_all, of_tensors):
     ("jax_threefry", "{jax: {seed: 1}}", "other", "0000000100000000", "other"),
 ])
 def test_every_part_of_a_key(tmp_path, engine, before, after, was, became):
-    """What differs between two keys is said of both, so no change is one from a text to the same text."""
+    """diff prints the part that differs between two keys, so both sides of a change always read differently."""
     for name, key in ("before", before), ("after", after):
         (tmp_path / f"{name}.yaml").write_text(
             f"shardinit: 1\nname: x\ndtype: f32\nengine: {engine}\nmodules:\n"
@@ -191,7 +192,7 @@ def test_every_kind_of_change_of_a_layout(tmp_path):
 
 
 def test_views_of_buffers_alone_are_buffers(tmp_path):
-    """Of which padding is no part."""
+    """A view is a buffer if it is made only of buffers; padding does not count."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n  w: {shape: [4, 4], init: ones}\n"
                     "  b: {shape: [4, 4], init: ones}\n  c: {shape: [4, 4], init: ones, kind: buffer}\nlayouts:\n  all:\n"

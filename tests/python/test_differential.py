@@ -1,4 +1,4 @@
-"""tests/differential.py, which compares any number of elements by hand, on a few of them."""
+"""Runs tests/differential.py, a manual tool for any number of elements, on a few elements."""
 
 import os
 import re
@@ -33,7 +33,7 @@ def test_an_unknown_pair_is_refused():
 
 
 def test_the_command_of_the_reference_prints_digests(tmp_path):
-    """`python -m reference` is what another implementation may be compared with."""
+    """`python -m reference` prints digests that other implementations can be compared with."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: few\ndtype: bf16\nmodules:\n"
                     "  a: {shape: [7, 5], init: {normal: {std: 0.02}}}\n  b: {shape: [3], init: ones}\n")

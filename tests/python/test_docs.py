@@ -1,7 +1,6 @@
-"""The program does what the documents say: README.md, the manual pages and the guides among them.
+"""The program does what README.md, the manual pages and the guides say.
 
-documents.py says which of their blocks are run. Commands of guides that need frameworks are run by
-test_python_readme.py."""
+documents.py describes which blocks are run. test_python_readme.py runs commands of guides that need frameworks."""
 
 import copy
 import hashlib
@@ -27,7 +26,7 @@ HELP = run_ok("--help").stdout
 
 
 def section_of(text, title):
-    """The indented lines below `title:` of a `--help`."""
+    """Returns the indented lines below `title:` in the output of `--help`."""
     found = re.search(rf"^{title}:\n((?: .*\n)+)", text, re.M)
     return found[1].splitlines() if found else []
 
@@ -41,14 +40,14 @@ def mandoc(*arguments):
 
 
 def manual(page):
-    """The page as a reader sees it, without the overstriking of bold and underline."""
+    """Returns the page as a reader sees it, without the overstriking of bold and underlined text."""
     text = mandoc("-T", "utf8", "-O", "width=1000", page)
     assert text.returncode == 0, text.stderr
     return re.sub(r".\x08", "", text.stdout)
 
 
 def plain(head):
-    """`-o, --output DIR`, however it is spaced and dashed."""
+    """Returns an option's head such as `-o, --output DIR` with uniform spaces and dashes."""
     head = head.replace("‐", "-").replace("−", "-").strip()
     return re.sub(r"\s*([,|])\s*", r"\1", head)
 
@@ -75,12 +74,12 @@ def options_of(help_text):
 
 def options_of_page(page):
     body = re.search(r"^OPTIONS\n((?:(?: .*)?\n)+)", manual(page), re.M)[1]
-    # Heads stand five columns in, their texts further, sometimes behind a short head.
+    # Heads are indented by five columns and their texts by more. A text may follow a short head on its line.
     heads = [re.split(r"\s{2,}", line.strip())[0] for line in body.splitlines() if re.match(r" {5}\S", line)]
     return sorted(plain(re.sub(r" \.\.\.$", "...", head)) for head in heads)
 
 
-# The options of `capture` are those of a program of the Python package: test_capture.py has its page.
+# `capture` is a program of the Python package; test_capture.py tests its page.
 @pytest.mark.parametrize("command", sorted(COMMANDS.keys() - {"capture"}))
 def test_pages_have_the_options_of_help(command):
     help_text = run_ok(command, "--help").stdout
@@ -157,7 +156,7 @@ def test_pages_name_the_members_of_json(command, tmp_path):
         if isinstance(value, dict) else value
     page = re.sub(r"\\[-&]?", "", (ROOT / f"man/shardinit-{words[0]}.1").read_text())
     known = set(re.findall(r"\w+", page))
-    if words[0] == "inspect":  # The attributes of a file have a page.
+    if words[0] == "inspect":  # The attributes of a file are documented in another page.
         known |= set(re.findall(r"\w+", (ROOT / "man/shardinit-format.5").read_text()))
     assert {key for member in members if isinstance(member, dict) for key in member} - known == set()
 
@@ -175,7 +174,7 @@ def test_exit_statuses():
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Where the README's commands run: `/tmp` of the text is this folder."""
+    """The folder in which README's commands run; it replaces `/tmp`."""
     folder = make_place(tmp_path_factory.mktemp("readme"), README_FILES)
     run_ok("gen", TINY, "-o", folder / "tiny")
     return folder
@@ -197,7 +196,7 @@ def test_readme_and_guides_have_examples():
 
 
 def test_the_readme_is_short():
-    """What is longer belongs into a page or a guide."""
+    """Longer text belongs in a manual page or a guide."""
     assert len(README.splitlines()) < 200
 
 
@@ -208,7 +207,7 @@ def test_guide(page, tmp_path):
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.stem)
 def test_files_of_a_guide_are_used(page):
-    """A file that no command and no other file names would not be tested."""
+    """Each file in a guide is named by a command or another file; otherwise it would not be tested."""
     files, commands = files_of(page), "".join(command.text for command in commands_of(page))
     for name in files:
         assert name in commands + "".join(text for other, text in files.items() if other != name), name
@@ -216,7 +215,7 @@ def test_files_of_a_guide_are_used(page):
 
 
 def snippet(text, place):
-    """The variables after a Python snippet."""
+    """Runs a Python snippet and returns its variables."""
     names = {}
     exec(text.replace("/tmp/", f"{place}/"), names)
     return names
@@ -227,7 +226,7 @@ def digest_of(path):
 
 
 def test_snippet_of_the_format_page_reads_the_right_values(place, capsys):
-    """The display after it has what it prints."""
+    """The snippet prints the display that follows it, and reads the values that `digest` and NumPy confirm."""
     shown = displays(ROOT / "man/shardinit-format.5")
     number, = (number for number, text in enumerate(shown) if text.startswith("import "))
     names = snippet(shown[number], place)
@@ -238,7 +237,7 @@ def test_snippet_of_the_format_page_reads_the_right_values(place, capsys):
     rows, columns = part.shape
     box = weight[row:row + rows, column:column + columns]
     assert np.array_equal(box.view("<u2"), part.view("<u2"))
-    # They are numbers, not only bits.
+    # The values are plausible numbers, not only the right bits.
     values = weight.astype(np.float64)
     assert abs(values.mean()) < 1e-4 and abs(values.std() - 0.02) < 1e-4
 
@@ -264,13 +263,13 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "tests/bench/README.md", *sorted(GITHUB.
 
 
 def sections_of(document):
-    """The names by which links lead to the headings of a document, in order."""
+    """Returns the link names of a document's headings, in order."""
     text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S)
     return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.M)]
 
 
 def test_the_readme_begins_with_its_contents():
-    """Before the table that compares, in the order of its sections."""
+    """The table of contents comes before the comparison table and lists the sections in order."""
     listed = re.findall(r"\]\(#([^)]*)\)", README.split("\n| ")[0])
     assert len(listed) > 3 and listed == sections_of(ROOT / "README.md")[1:]
 
@@ -302,7 +301,7 @@ def test_pages_name_files_that_exist(page):
 
 def test_the_page_of_models_has_their_numbers():
     rows = re.findall(r"^\.It Pa ([\w.-]+\.yaml) Ta ([\d,]+) Ta ([\d,]+)$", MODELS, re.M)
-    assert len(rows) == len(CONFIGS) - 3  # Without the tiny Llama, expressions and dtypes.
+    assert len(rows) == len(CONFIGS) - 3  # The tiny Llama, expressions and dtypes are not in the table.
     assert {path.name for path in CONFIGS} <= set(re.findall(r"([\w.-]+\.yaml)", MODELS))
     recipes = " , ".join(re.findall(r"^\.It Pa (.*)$", MODELS.split(".Ss Recipes")[1].split(".Ss ")[0], re.M))
     assert {path.stem for path in RECIPES} == set(recipes.split(" , "))
@@ -404,7 +403,7 @@ def test_manifest_schema_accepts_manifests(odd, place):
 
 
 def mutations_of(value, path=()):
-    """Every way to lose one member, to have one too many, or one of another type."""
+    """Yields every way to drop a member, add one, or change the type of one."""
     if isinstance(value, dict):
         for key in value:
             yield path + (key,), "lost"
@@ -439,7 +438,7 @@ def test_manifest_schema_refuses_mutations(odd):
     mutations = list(mutations_of(manifest))
     assert len(mutations) > 80
     accepted = [(path, value) for path, value in mutations if is_manifest(mutated(manifest, path, value))]
-    assert accepted == [(("devices",), "lost")]  # It may be absent.
+    assert accepted == [(("devices",), "lost")]  # `devices` is optional.
 
 
 def keys_of(value):
@@ -459,7 +458,7 @@ def test_the_format_page_knows_every_key(name, odd):
 
 
 def test_partition_formula_of_the_format_page(odd):
-    """The page's rule, written down once more, gives the boxes that are there."""
+    """The page's partition formula, implemented here again, gives the shards of the manifest."""
     plan = json.loads((odd / "out/plan.json").read_text())
     axes, sizes = plan["mesh"]["axes"], plan["mesh"]["shape"]
     boxes = {}
@@ -529,7 +528,7 @@ NONSENSE = "qqqqqqqqqq"
 
 @pytest.fixture(scope="module")
 def offered(tmp_path_factory):
-    """What the program itself lists, when a spec names something that does not exist."""
+    """Returns the names that the program suggests for a spec with an unknown name."""
 
     def offered_one(top="", tensor="init: ones"):
         path = tmp_path_factory.mktemp("names") / "spec.yaml"
@@ -570,7 +569,7 @@ def test_dtypes(offered):
 
 
 def test_initializers(offered):
-    # There are more than a message lists.
+    # A message does not list all initializers, so read them from the source.
     names = {name for path in (ROOT / "src/init").glob("*.cc")
              for name in re.findall(r'^    {\.name = "(\w+)"', path.read_text(), re.M)}
     object_form, = [s for s in SPEC["definitions"]["initializer"]["anyOf"] if "properties" in s]
@@ -580,7 +579,7 @@ def test_initializers(offered):
     assert in_spec_page(names) and names == set(re.findall(r"(?<!\w)[a-z]+(?:_[a-z]+)*(?!\w)", "".join(
         re.findall(r"^\.Ic (.*\n)", listed, re.M))))
     for name, schema in object_form["properties"].items():
-        if schema.get("properties") and name not in ("rows_like", "parts"):  # they take names, no numbers
+        if schema.get("properties") and name not in ("rows_like", "parts"):  # These take names, not numbers.
             given = "".join(f"{p}: 1, " for p in schema.get("required", []))
             parameters = offered(tensor=f"init: {{{name}: {{{given}{NONSENSE}: 1}}}}")
             assert parameters == set(schema["properties"]) and in_spec_page(parameters)
@@ -597,7 +596,7 @@ def test_choices(key, offered):
     names = offered(top=f"{key}: {NONSENSE}\n")
     assert names == enumeration(SPEC["properties"][key])
     assert in_spec_page(names)
-    if key in MANIFEST["properties"]:  # The manifest has whole names alone.
+    if key in MANIFEST["properties"]:  # The manifest has only full names.
         short = {name for name in names if any(other.startswith(name + "/") for other in names)}
         assert names - short == set(MANIFEST["properties"][key]["enum"])
 

@@ -1,5 +1,5 @@
-"""Every element type, from the spec to HDF5, NumPy, PyTorch and JAX: the bits are
-those of ml_dtypes and NumPy. configs/dtypes.yaml tensor by tensor."""
+"""Tests every element type from the spec to HDF5, NumPy, PyTorch and JAX, with ml_dtypes
+and NumPy as the reference. Also tests each tensor of configs/dtypes.yaml."""
 
 import hashlib
 
@@ -23,7 +23,7 @@ def folder(tmp_path_factory):
 
 
 def values_of(tmp_path, dtype, tensors):
-    """The tensors of a spec whose lines are `tensors`, by their paths."""
+    """Generates a spec whose tensor lines are `tensors` and returns the values by path."""
     (tmp_path / dtype).mkdir()
     out = gen_ok(HEAD.format(dtype=dtype) + tensors, tmp_path / dtype)
     return {path: words.view(DTYPES[name]) for path, (name, words) in reassemble(out).items()}
@@ -33,7 +33,7 @@ def values_of(tmp_path, dtype, tensors):
 
 
 def test_vectors_are_those_of_ml_dtypes():
-    """The numbers that tests/unit/tensor_encode_test.cc compares with."""
+    """The digests that tests/unit/tensor_encode_test.cc compares with match ml_dtypes."""
     lows = [0, 1, 0xFFF, 0x1000, 0x1001, 0x7FFF, 0x8000, 0x8001, 0xFFFF]
     words = np.arange(1 << 16, dtype=np.uint32)[:, None] << 16 | np.array(lows, np.uint32)
     values = words.ravel().view(np.float32)
@@ -48,11 +48,12 @@ def test_vectors_are_those_of_ml_dtypes():
 
 @pytest.mark.parametrize("dtype, lowest, highest", [("f8e4m3fn", -13, 8), ("f8e5m2", -20, 15)])
 def test_fp8_of_every_magnitude(dtype, lowest, highest, tmp_path):
-    """f32 numbers through a spec: from what rounds to 0 to what overflows, 2^11 to
-    each power of two, so that every tie and both its neighbours are there."""
+    """Rounding to fp8 matches ml_dtypes from 0 to overflow.
+
+    Each power of two has 2^11 numbers, which include every tie and both its neighbours."""
     per = 1 << 11
     count = (highest - lowest + 1) * per
-    # At each of 2^9 mantissas 4 neighbours: two below, the number itself, one above.
+    # Four neighbours of each of 2^9 mantissas: two below, the number itself, one above.
     text = (f"(1 + (floor(mod(i0, {per}) / 4) * 16384 + mod(i0, 4) - 2) / 8388608) "
             f"* pow(2, floor(i0 / {per}) + {lowest})")
     most = np.nextafter(np.float32(61440), np.float32(0)) if dtype == "f8e5m2" else np.float32(464)
@@ -152,7 +153,7 @@ def test_config(folder):
     assert (got["int8.scale"] == np.float16(4 * 0.02 / 127)).all() and (got["mx.scale"] == 127).all()
     assert np.array_equal(got["embeddings.position_ids"], np.arange(512)[None])
     assert not got["embeddings.token_type_ids"].any()
-    # Swin's WindowAttention.__init__ computes it so.
+    # As in Swin's WindowAttention.__init__.
     place = np.stack(np.meshgrid(np.arange(window), np.arange(window), indexing="ij")).reshape(2, -1)
     offset = (place[:, :, None] - place[:, None, :]).transpose(1, 2, 0) + (window - 1)
     offset[:, :, 0] *= 2 * window - 1
@@ -160,7 +161,7 @@ def test_config(folder):
     assert np.array_equal(got["attn.bias"], np.tril(np.ones((512, 512), bool))[None, None])
     assert got["norm.num_batches_tracked"] == 0 and got["norm.frozen"].all()
     assert np.array_equal(got["moe.offset"], np.arange(-512, 512, 16))
-    # These are words of each tensor's own stream, 32 bits an element.
+    # These are words of each tensor's own stream, 32 bits for each element.
     assert np.unique(got["moe.seed"]).size == 64 and got["moe.seed"].max() > 2**31
     assert (got["moe.multiplier"] % 2 == 1).all() and got["moe.multiplier"].max() > 2**32
     assert np.unique(got["moe.salt"]).size > 60
@@ -170,8 +171,8 @@ def test_config(folder):
 
 
 def test_hdf5_types(folder):
-    """What other readers see: HDF5's own integers, the fields of fp8, and virtual
-    datasets with the same bytes."""
+    """HDF5 readers see native integers, the fields of fp8 types, and virtual datasets with
+    the same bytes."""
     whole = reassemble(folder)
     with h5py.File(folder / "index.h5") as file:
         for path, (dtype, words) in whole.items():
@@ -186,7 +187,7 @@ def test_hdf5_types(folder):
                 assert kind.equal(h5py.h5t.STD_U8LE)
             elif dtype[0] in "iu":
                 assert dataset.dtype == DTYPES[dtype] and np.array_equal(bits_of(dataset[()]), words)
-        # HDF5 knows e5m2; of e4m3 it takes 0x78 to 0x7e for no numbers.
+        # HDF5 reads e5m2 correctly, but takes 0x78 to 0x7e in e4m3 for NaN or infinity.
         grad = whole["fp8.grad"][1].view(ml_dtypes.float8_e5m2)
         assert np.array_equal(file["fp8/grad"][()], grad.astype(np.float16))
 
@@ -256,7 +257,7 @@ def test_jax(folder):
     jax = pytest.importorskip("jax")
 
     whole = reassemble(folder)
-    # 64 bits need jax_enable_x64; the error names all of them.
+    # 64-bit types need jax_enable_x64; the error names all of these tensors.
     with pytest.raises(shardinit.MismatchError) as caught:
         shardinit.jax.load(folder)
     assert set(caught.value.mismatching) == {p for p, (d, _) in whole.items() if d in ("i64", "u64")}

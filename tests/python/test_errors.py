@@ -1,8 +1,8 @@
-"""Every call at which a command touches the system fails, one at a time.
+"""Each system call of a command fails, one at a time.
 
-Each ends with the right result, or with a documented exit status and nothing left behind; and then
-the same command, undisturbed, ends with the same bytes. ERRORS=all tries every call, and says how
-many there were; otherwise some of each kind are tried."""
+Each command then ends with the right result, or with a documented exit status and without leftover
+files. The same command, run again without faults, gives the same bytes. ERRORS=all tries every call
+and prints their number; by default, a few calls of each kind are tried."""
 
 import collections
 import json
@@ -26,7 +26,7 @@ modules:
     "1": {shape: [3], axes: [null], init: ones}
 """
 
-# Calls of one kind → the errors that they are given.
+# Calls of one kind → the errors that are injected.
 KINDS = {
     "open,openat": ["EIO", "EMFILE", "EACCES"],
     "newfstatat,fstat,stat,lstat,statx,fstatfs,statfs": ["EIO"],
@@ -39,8 +39,8 @@ KINDS = {
     "getrandom,flock,memfd_create": ["EIO", "ENOSYS"],
 }
 ALL = os.environ.get("ERRORS") == "all"
-TRIES = 3  # Each command and kind of calls gets so many, unless all are tried.
-STATUSES = {0, 1, 2, 3, 4, 5, 127}  # 127 is the loader's, before the program begins.
+TRIES = 3  # Tries for each command and kind of call, unless all are tried.
+STATUSES = {0, 1, 2, 3, 4, 5, 127}  # 127 comes from the loader, before the program starts.
 
 COMMANDS = {
     "gen": "gen spec.yaml -o out --jobs 1",
@@ -69,7 +69,7 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    """What each command finds."""
+    """Makes the inputs of all commands."""
     folder = tmp_path_factory.mktemp("start")
     (folder / "spec.yaml").write_text(SPEC)
     run_ok("gen", "spec.yaml", "-o", "good", cwd=folder)
@@ -86,7 +86,7 @@ def start(tmp_path_factory):
 
 
 def counts_of(command, calls, cwd):
-    """Call → how often the thread that makes most of them makes it."""
+    """Maps each call to its count in the thread that makes it most often."""
     log = cwd.parent / "calls.log"
     run_ok(*command, cwd=cwd, wrap=["strace", "-f", "-qq", "-o", log, "-e", f"trace={calls}"])
     found = collections.Counter(re.findall(r"^(\d+) +(\w+)\(", log.read_text(), re.M))
@@ -97,7 +97,7 @@ def counts_of(command, calls, cwd):
 
 
 def steps(text):
-    """Output without the times that some commands print."""
+    """Removes the times that some commands print."""
     return re.sub(r"[0-9.]+ s \([0-9.]+ GB/s\)|\"seconds\": [0-9.e-]+", "", text)
 
 
@@ -134,11 +134,11 @@ def test_every_call_may_fail(name, kind, start, tmp_path):
         if result.returncode == 0:
             assert steps(result.stdout) == steps(good.stdout), where
         else:
-            # An injected first write is that of the message, too.
+            # If the first write fails, the message cannot be written either.
             assert result.stderr or result.returncode == 1 or call == "write", where
         if tree == before and result.returncode == 0:
             assert tree == expected, where
-        # Only files that could not be removed are left.
+        # Only files whose removal failed may remain.
         left = [path for path in tree if ".tmp-" in path and not call.startswith("unlink")]
         assert not left, f"{where}: {result.returncode}, {left}"
         if result.returncode == 0 and not call.startswith("unlink"):

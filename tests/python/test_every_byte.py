@@ -1,7 +1,7 @@
-"""No byte of what the tool writes can change without a word: `verify` finds it, in each kind of folder.
+"""`verify` detects a change of any byte that the tool wrote, in each kind of folder.
 
-CI looks at other bytes each day, and prints the day; SHARDINIT_EVERY_BYTE=all looks at all of them, which took 83
-minutes beside other work on two cores.
+CI changes other bytes each day and prints the day. SHARDINIT_EVERY_BYTE=all changes every byte, which took 83 minutes
+next to other work on two cores.
 """
 
 import datetime
@@ -16,7 +16,7 @@ from support import FORMATS, run_ok, run_tool, tree_of
 from test_copies import killed
 
 DAY = os.environ.get("SHARDINIT_EVERY_BYTE", datetime.date.today().isoformat())
-BYTES = 40  # of each kind of folder, where it is not all
+BYTES = 40  # for each kind of folder, unless all are changed
 
 SPEC = """
 shardinit: 1
@@ -32,7 +32,7 @@ SPECS = {
     "2": SPEC % ("", "{axes: a, segments: 2}"),  # Segments need format version 2.
     "devices": SPEC % (", devices: [1, 0]", "a"),
 }
-# Formats that want names of their own: those of the two tensors.
+# Formats that require names of their own → names for the two tensors.
 NAMES = {
     "keras": ("layers.norm.vars.0", "layers.dense.vars.0"),
     "megatron": ("decoder.final_layernorm.weight", "decoder.layers.self_attention.linear_qkv.weight"),
@@ -40,7 +40,7 @@ NAMES = {
 
 
 def made(kind, folder):
-    """A folder of that kind: a checkpoint of a spec above, or an export to a format."""
+    """Makes a folder of this kind: a checkpoint of a spec above, or an export to a format."""
     text = SPECS.get(kind, SPECS["1"])
     for name, there in zip(("model.norm.weight", "model.w.weight"), NAMES.get(kind, ())):
         text = text.replace(name, there)
@@ -53,7 +53,7 @@ def made(kind, folder):
 
 
 def bytes_of(folder):
-    """(file, offset) of the bytes to look at, and the number of all."""
+    """Returns the bytes to change as (file, offset), and the number of all bytes."""
     every = [(name, at) for name, data in sorted(tree_of(folder).items()) if data is not None
              for at in range(len(data))]
     if DAY == "all":
@@ -104,7 +104,7 @@ def source(tmp_path):
 
 @pytest.mark.faults
 def test_a_copy_in_progress(source, tmp_path):
-    """Each byte of what a killed copy left: the next one is whole all the same."""
+    """reshard gives the right result even if any byte left by a killed run has changed."""
     mesh = ["--mesh", "a=4"]
     run_ok("reshard", source, *mesh, "-o", tmp_path / "wanted")
     wanted = tree_of(tmp_path / "wanted")

@@ -1,13 +1,16 @@
-"""Every fault at every call: a command is killed at the n-th call of a kind, or that call fails, or the power does,
-for every command that writes something or reads a folder. Then its exit status says so, nothing has a name without its
-bytes, others' files are as they were, and the same command, run again, ends well and leaves nothing else behind.
+"""Injects every fault at every call of each command that writes a result or reads a folder.
 
-A case is `COMMAND:CALL:INDEX:FAULT`. Each run draws some, by the day's seed; this repeats one, or runs all that match:
+The command is killed at the n-th call of a kind, that call fails, or power fails. Then the exit status must report it,
+no file may have its final name without its bytes, and other files must be unchanged. The same command, run again, must
+succeed and leave nothing else.
+
+A case is `COMMAND:CALL:INDEX:FAULT`. Each run draws a sample with the day's seed. To repeat a case, or to run all cases
+that match:
 
     SHARDINIT_FAULTS='gen:pwrite:7:EIO' build/venv/bin/python -m pytest tests/python/test_every_fault.py
     SHARDINIT_FAULTS='*:*:*:*' build/venv/bin/python -m pytest -n 2 tests/python/test_every_fault.py
 
-SHARDINIT_GENERATED_SEED is another seed, and `sh tests/generated.sh SECONDS every_fault` tries one after another.
+SHARDINIT_GENERATED_SEED sets the seed; `sh tests/generated.sh SECONDS every_fault` tries new seeds.
 """
 
 import datetime
@@ -35,8 +38,8 @@ from test_outputs import CAPTURED, CONFIG, OUTPUTS, PROGRAM, PYTHON
 
 SEED = int(os.environ.get("SHARDINIT_GENERATED_SEED", datetime.date.today().toordinal()))
 PATTERN = os.environ.get("SHARDINIT_FAULTS")
-SAMPLE = 24  # cases of each command
-MOST = 60  # seconds of a run
+SAMPLE = 24  # cases for each command
+MOST = 60  # seconds for each run
 
 SOURCED = """
 shardinit: 1
@@ -49,15 +52,15 @@ modules:
   v: {shape: [20, 6], init: {normal: {std: 0.5}}}
 """
 
-# Each command runs in a folder with its inputs (Command.make_inputs), and makes `out` in another one, which is its last
-# argument. Twice for those that write one file: the second time over what was written of something else.
+# Each command runs in a folder with its inputs (Command.make_inputs) and makes `out`, its last argument, in another
+# folder. Commands that write one file run twice, the second time over the output for another input.
 FILES = {name: OUTPUTS[name][0] for name in PROGRAM}
 FOLDERS = {
     **ON_FULL_DISKS,
     "gen of a source": ["gen", "sourced.yaml", "-o"],
     "convert of weights": ["convert", "weights", "--to", "hdf5", "-o"],
 }
-# These go on with what is there: the command that makes it, what is done to it, and the command.
+# These continue earlier work: the command that makes it, the change to it, and the command under test.
 PARTS = ["convert", "weights", "--to", "dcp", "--sharding", "fsdpv2", "--mesh", "fsdp=2"]
 HALVES = {
     "reshard over what was left": (FOLDERS["reshard"], lambda out: leave_staged(out), FOLDERS["reshard"]),
@@ -78,9 +81,9 @@ READERS = {
     "digest of a folder": ["digest", "weights"],
     "digest --check": ["digest", "spec.yaml", "--check", "digests.json"],
 }
-PROGRAMS = {"capture -o": OUTPUTS["capture -o"][0]}  # in Python
+PROGRAMS = {"capture -o": OUTPUTS["capture -o"][0]}  # written in Python
 COMMANDS = [*FILES, *(f"{name} again" for name in FILES), *FOLDERS, *HALVES, *READERS, *PROGRAMS]
-# One thread makes its calls in one order.
+# A single thread makes its calls in a fixed order.
 THREADS = ("gen", "export", "convert", "reshard", "verify", "digest", "diff")
 
 
@@ -96,7 +99,7 @@ def flip(path):
 
 
 def leave_staged(out):
-    """Beside the copy lies what an equal run had staged when it was killed."""
+    """Leaves next to `out` the files that an equal run had staged when it was killed."""
     made = out.rename(out.with_name("made"))
     killed = rule("pwrite", "kill", when=3, where=f"{out.parent}/")
     run_tool(*FOLDERS["reshard"], out, cwd=out.parent.parent / "inputs", env=interposed(killed))
@@ -106,7 +109,7 @@ def leave_staged(out):
 
 # Faults -------------------------------------------------------------------------
 
-# What calls of a kind may say; a `+` is for all of them from the n-th on.
+# Errors that calls of each kind may return. With `+`, all calls from the n-th on fail.
 ERRORS = {
     "open": ["EIO", "EMFILE", "EMFILE+", "ESTALE", "EINTR", "ENOSPC", "EDQUOT", "EACCES"],
     "opendir": ["EIO", "EMFILE", "ENOMEM"],
@@ -139,15 +142,15 @@ ERRORS = {
     "thread": ["EAGAIN"],
 }
 CALLS = list(ERRORS)
-# Each kind of `malloc` is what one library asks for. HDF5 crashes or calls exit(-1) at some places where it gets no
-# memory, above all while it starts.
+# Each kind of `malloc` counts the requests of one library. HDF5 crashes or calls exit(-1) at some places when memory
+# runs out, mostly while it starts.
 MEMORY = {"malloc": "libstdc++.so.6", "malloc of HDF5": "libhdf5_serial.so.103"}
-ENDING = 100  # calls for memory at most, with which shardinit without words says that it needs a command
+ENDING = 100  # calls for memory, at most, to report that a command is missing
 CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, 255)
-# An error at one of these is told by its name. Where room cannot be kept, the message says how much there is, and a
-# place that may not be written is told as such, whatever the reason.
+# The message must contain the error's text if one of these fails. Exceptions: if space cannot be reserved, it reports
+# the free space; if a place is not writable, it reports only that.
 SAYS_WHY = [call for call in ERRORS if call not in (*MEMORY, "mmap", "fork", "thread", "fallocate", "access")]
-# A call that only was interrupted, or did a part, is gone on with: the command ends well.
+# After an interrupted or partial call the command continues and succeeds.
 GOES_ON = ["EINTR", "short", "one"]
 
 
@@ -163,40 +166,40 @@ def fault(call, index, kind, where):
 
 # Folders ------------------------------------------------------------------------
 
-# Others' files: beside what is written, and with names that are almost those of shardinit's temporary files.
+# Files of others: next to the output, some with names similar to shardinit's temporary files.
 SENTINELS = ["mine", ".out.tmp-mine", f".other.tmp-{'0' * 16}-{'1' * 16}", "out.part", ".out.part-mine"]
 
 
 def put_tree(tree, folder):
     for path, data in tree.items():
-        if data is None:  # A folder that is not complete is closed to others.
+        if data is None:  # Incomplete folders are private.
             (folder / path).mkdir(0o700 if re.search(r"\.part-[^/]*$", path) else 0o777)
         else:
             (folder / path).write_bytes(data)
 
 
 def is_temporary(path):
-    """Whether a path is, or is in, what a run has not completed."""
+    """Returns whether the path is, or is inside, incomplete output of a run."""
     return any(re.fullmatch(r"\..*\.(tmp-[0-9a-f]{16}-[0-9a-f]{16}|part-[0-9a-f]{16})|out\.parts", part)
                for part in pathlib.PurePath(path).parts)
 
 
 @functools.cache
 def alike():
-    """How many calls for memory every command begins with, for its options and HDF5's tables."""
+    """Counts the memory requests that every command makes first, for its options and HDF5's tables."""
     counted = Counted(*(rule("malloc", "count", when=0, where=where) for where in MEMORY.values()))
     assert run_tool(env=counted.env).returncode == 2
     return {call: count - ENDING for call, count in zip(MEMORY, counted.met())}
 
 
 def state_of(folder):
-    """What distinguishes files from others, without reading them."""
+    """Returns metadata that changes when a file changes, without reading it."""
     return {path: (info.st_ino, info.st_size, info.st_mtime_ns) for path in sorted(folder.rglob("*"))
             for info in [path.lstat()]}
 
 
 def key_of(tree):
-    """Two trees with one key differ in the random part of temporary names only."""
+    """Returns a key; it is equal for trees that differ only in the random part of temporary names."""
     hash_ = hashlib.sha256()
     masked = [(re.sub(r"-[0-9a-f]{16}", "-X", path), data) for path, data in tree.items()]
     for path, data in sorted(masked, key=lambda each: (each[0], each[1] or b"")):
@@ -205,7 +208,7 @@ def key_of(tree):
 
 
 class Wrong(Exception):
-    """A case did not end as it must."""
+    """A case did not end as required."""
 
 
 def need(holds, what):
@@ -214,8 +217,9 @@ def need(holds, what):
 
 
 class Command:
-    """A command with its inputs, what was there before it, and what it gives. One of another name than those above
-    has its `words`, or, if it goes on with what is there, a `half` as in HALVES."""
+    """A command with its inputs, the files that exist before it, and its result.
+
+    A name that is not in the tables above needs `words`, or `half` as in HALVES to continue earlier work."""
 
     def __init__(self, name, folder, words=None, half=None):
         self.name, self.inputs, self.work = name, folder / "inputs", folder / "work"
@@ -244,16 +248,16 @@ class Command:
         counted = Counted(*(rule(call.split()[0], "count", when=0, where=self.where(call)) for call in CALLS))
         assert self.run(env=counted.env).returncode == 0
         self.counts = dict(zip(CALLS, counted.met()))
-        if self.in_python:  # Packages of others ask these libraries, too, and end the process if they have no memory.
+        if self.in_python:  # Other packages use these libraries, too, and end the process without memory.
             self.counts.update(dict.fromkeys(MEMORY, 0))
         assert self.in_python or all(self.counts[call] for call in MEMORY)
-        # What all commands begin with is tried in the first of them alone.
+        # The first command alone tests the calls that all commands share.
         self.first = {call: 1 if name == COMMANDS[0] else 1 + alike().get(call, 0) for call in CALLS}
         self.reruns = set()
         self.traced = None
 
     def where(self, call):
-        """The calls that are counted. Python makes many of its own."""
+        """Returns where calls are counted. Python makes many of its own elsewhere."""
         return MEMORY.get(call) or (f"{self.work}/" if self.in_python else "*")
 
     def make_inputs(self):
@@ -282,27 +286,29 @@ class Command:
         return run_tool(*self.words, *out, cwd=self.inputs, env=env, timeout=MOST)
 
     def look(self):
-        """The files in `work` but others', which are as they were."""
+        """Returns the files in `work` after checking that files of others are unchanged."""
         tree = tree_of(self.work)
         for name in SENTINELS:
             need(tree.pop(name, b"") == f"mine: {name}\n".encode(), f"{name} of others is lost or changed")
         return tree
 
     def trace(self):
-        """What a run does to the disk, and the disk before it."""
+        """Returns the disk operations of a run."""
         if self.traced is None:
             self.reset()
             self.traced = trace(self.work, *self.words, self.work / "out", cwd=self.inputs)
         return self.traced
 
     def kinds(self, call):
-        """Readers write into a pipe alone, which is never full and has no disk. Who is killed where the disk is not
-        met leaves what one who is killed at the next call leaves that meets it."""
+        """Returns the faults for a call.
+
+        Readers write only into a pipe, which is never full. A kill at a call that does not touch the disk leaves the
+        same files as a kill at the next call that does."""
         kill = [] if call in (*MEMORY, "getrandom") else ["kill"]
         return [*kill, *(GOES_ON if self.reads_only and call == "write" else ERRORS[call])]
 
     def cases(self):
-        """All of them, as (call, index, kind of fault)."""
+        """Yields every case as (call, index, kind of fault)."""
         for call, count in self.counts.items():
             for index in range(self.first[call], count + 1):
                 for kind in self.kinds(call):
@@ -312,7 +318,7 @@ class Command:
                 yield "power", index, "lost"
 
     def draw(self, chance):
-        """A case, of any call with the same chance, since some are made much more often than others."""
+        """Draws a case. Each call has the same probability, since some are made much more often than others."""
         calls = [call for call, count in self.counts.items() if count]
         call = chance.choice(calls if self.reads_only or self.in_python else [*calls, "power"])
         if call == "power":
@@ -320,7 +326,7 @@ class Command:
         return call, chance.randint(self.first[call], self.counts[call]), chance.choice(self.kinds(call))
 
     def check_power(self, index):
-        """Every state in which the power may have left the disk after so many calls."""
+        """Checks every state in which power loss can leave the disk after the first `index` operations."""
         self.reset()
         disk = Disk(tree_of(self.work))
         for call in self.trace()[:index]:
@@ -352,7 +358,7 @@ class Command:
             need(result.stdout == self.printed, f"it ended well, and printed {result.stdout}")
 
     def check_left(self):
-        """What a run left, which the next one must go on with."""
+        """Checks that the next run can continue from the files that a run left."""
         left = self.look()
         need(state_of(self.inputs) == self.state, "its inputs changed")
         for path, data in left.items():
@@ -371,16 +377,16 @@ class Command:
 
     def check_status(self, result, call, kind, happened):
         status, said = result.returncode, f"it ended with {result.returncode}: {result.stderr}"
-        if self.in_python and (call, kind) == ("close", "EINTR"):  # Python takes it for an error.
+        if self.in_python and (call, kind) == ("close", "EINTR"):  # Python treats it as an error.
             need(status == 3, said)
         elif not happened or kind in GOES_ON:
             need(status == 0, said)
-        elif kind == "kill":  # `inspect` reads in another process, which may end as by a hostile file.
+        elif kind == "kill":  # `inspect` reads in another process, which may end as on a hostile file.
             need(status in (0, -signal.SIGKILL) or self.name == "inspect" and status in (3, 5), said)
         elif call == "malloc of HDF5":
             need(status in (0, 3, *CRASHES) or self.name == "inspect" and status == 5, said)
         else:
-            # Who may not use a place may not use it later either.
+            # A place without permission is not worth another try.
             need(status in (0, 2 if kind == "EACCES" else 3), said)
             if status != 0 and call in SAYS_WHY:
                 need(os.strerror(getattr(errno, kind.rstrip("+"))) in result.stderr, said)
@@ -418,7 +424,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def fails(folder):
-    """Runs a command in the folder, of which calls fail where a path begins so, and returns its result."""
+    """Returns a function that runs a command whose calls fail on paths with this prefix."""
     def run(calls, error, where, *words, when="1+"):
         return run_tool(*words, cwd=folder, env=interposed(rule(calls, "fail", error, when=when, where=where)))
 
@@ -427,7 +433,8 @@ def fails(folder):
 
 @pytest.mark.parametrize("calls", ["open", "pread"])
 def test_whose_file_it_is_must_be_read(calls, folder, fails):
-    """A file that could not be read was taken for another program's (4); an interrupted or short read, too."""
+    """If the old output cannot be read, the run ends with 3, not with 4 as if another program had written it.
+    Interrupted and short reads are retried."""
     words = ["plan", "spec.yaml", "--html", "page"]
     run_ok(*words, cwd=folder)
     before = (folder / "page").read_bytes()
@@ -440,7 +447,7 @@ def test_whose_file_it_is_must_be_read(calls, folder, fails):
 
 def test_mounts_that_cannot_be_read_are_no_bug(folder, fails):
     result = fails("read", errno.EIO, "mountinfo", "gen", "spec.yaml", "-o", "out")
-    assert result.returncode == 0, result.stderr  # It was 70.
+    assert result.returncode == 0, result.stderr  # Before a fix, the status was 70.
 
 
 def test_a_folder_whose_opening_is_interrupted_is_opened_again(folder, fails):
@@ -461,12 +468,12 @@ def test_a_spec_that_cannot_be_looked_at_is_not_the_shipped_one(folder, fails):
 
 @pytest.mark.parametrize("error", ["EIO", "ESTALE"])
 def test_hdf5_that_cannot_be_read_is_not_refused(error, folder, fails):
-    """A job should try again (3), which it should not with a hostile file (5) or another one (2)."""
+    """Unreadable HDF5 gives status 3, so that jobs try again; 5 is for hostile and 2 for other files."""
     words = ["inspect", "source/ranks/rank-00001.h5"]
     printed = run_ok(*words, cwd=folder).stdout
     for calls in ("open", "pread", "stat"):
         for when in range(1, 20):
-            # The process that reads may not ask where a descriptor leads; it reads this file alone.
+            # The sandboxed reader may not query the path of a descriptor; it reads only this file.
             where = "*" if calls == "pread" else folder / words[1]
             result = fails(calls, getattr(errno, error), where, *words, when=when)
             assert result.returncode == 3 and os.strerror(getattr(errno, error)) in result.stderr \
@@ -477,7 +484,7 @@ def test_hdf5_that_cannot_be_read_is_not_refused(error, folder, fails):
 
 @pytest.mark.parametrize("calls", ["open", "stat", "mkdir", "rename", "unlink", "fsync"])
 def test_no_staged_folder_stays(calls, folder):
-    """Without its token, one that a killed run had made or removed by half was nobody's."""
+    """After a run is killed or fails at any of these calls, the next run removes its staged folder."""
     words = ["reshard", "source", "--mesh", "a=4", "-o", "out"]
     run_ok(*words, cwd=folder)
     wanted = tree_of(folder / "out")
@@ -492,7 +499,7 @@ def test_no_staged_folder_stays(calls, folder):
 
 
 def test_a_foreign_source_that_cannot_be_looked_at_has_not_changed(folder, fails):
-    """It was taken for another folder than the next run's, which found nothing of this one's work."""
+    """A `stat` error on the source is not treated as a changed source, so the next run finds the earlier work."""
     run_ok("export", "spec.yaml", "--to", "safetensors", "-o", "weights", cwd=folder)
     words = ["convert", "weights", "--to", "hdf5", "-o", "out"]
     for when in range(1, 12):
@@ -515,14 +522,14 @@ def test_a_killed_record_is_not_part_of_the_export(folder):
 
 
 def test_no_memory_is_no_damage(tmp_path):
-    """A manifest that there was no memory to parse was called damaged (1)."""
+    """If memory for parsing a manifest runs out, the run does not report damage (1)."""
     command = Command("export of a checkpoint", tmp_path)
     for index in range(command.first["malloc"], command.counts["malloc"], 9):
         command.check("malloc", index, "ENOMEM")
 
 
 def test_who_may_open_no_more_files_is_on_this_machine(tmp_path):
-    """What it left had another machine's name, which the next run leaves alone."""
+    """A run without free file descriptors still knows its machine, so the next run removes its leftovers."""
     command = Command("reshard over what was left", tmp_path)
     for index in range(1, command.counts["open"] + 1):
         command.check("open", index, "EMFILE+")
@@ -530,14 +537,15 @@ def test_who_may_open_no_more_files_is_on_this_machine(tmp_path):
 
 @pytest.mark.parametrize("when", [1, 20, 100, 1000, 2000, 4000, 8000])
 def test_the_end_of_memory_has_its_status(when, folder):
-    """Also before main and in functions that are `noexcept`, which ended in an abort."""
+    """Exhausted memory gives status 3 even before main and in `noexcept` functions."""
     memory = rule("malloc", "fail", errno.ENOMEM, when=f"{when}+", where=MEMORY["malloc"])
     result = run_tool("validate", "spec.yaml", cwd=folder, env=interposed(memory))
     assert result.returncode == 3 and "error: out of memory" in result.stderr, result
 
 
 def test_who_clears_away_what_parts_left_may_be_killed_anywhere(tmp_path):
-    """The claim goes last: without it, the next run would take the rest for somebody else's."""
+    """Cleaning up after parts removes the claim last. Otherwise, after a kill, the next run would not recognize the
+    rest."""
     command = Command("convert --ranks", tmp_path)
     for index in range(1, command.counts["unlink"] + 1):
         command.check("unlink", index, "kill")
@@ -545,11 +553,11 @@ def test_who_clears_away_what_parts_left_may_be_killed_anywhere(tmp_path):
 
 @pytest.mark.parametrize("name", ["out", "m+1.yaml"])
 def test_what_a_killed_capture_left_goes_with_the_next_run(tmp_path, name):
-    """Its temporary file stayed for ever. Those of another machine stay for hours."""
+    """A killed capture's temporary file is removed by the next run; a file from another machine is kept for hours."""
     words = [*CAPTURED, *OUTPUTS["capture -o"][0], name]
     others = tmp_path / f".{name}.tmp-{'0' * 16}-{'1' * 16}"
     others.touch()
-    # Such a name is that of a temporary file of another result.
+    # A temporary file of a result with a similar name.
     foreign = tmp_path / f".mm1_yaml.tmp-{'0' * 16}-{'1' * 16}"
     foreign.touch()
     os.utime(foreign, (0, 0))

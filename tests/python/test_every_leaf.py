@@ -1,7 +1,8 @@
-"""Whatever is changed in a spec is seen: it is refused, or it changes what some command says of the model or of its values.
+"""Every change of a spec is rejected or changes the output of a command.
 
-tests/leaves has a spec for each part of the language. A test changes one leaf after another, to other numbers and other words of its kind,
-and lists and mappings by an item more, one less, or two in the other order. What may stay the same is listed with its reason."""
+tests/leaves has a spec for each part of the language. The test changes one leaf at a time to other numbers and words of
+its kind. In lists and mappings it adds, removes or swaps items. Changes that may have no effect are listed with a
+reason."""
 
 import collections
 import json
@@ -15,9 +16,10 @@ from support import ROOT, run_ok, run_tool
 
 SPECS = {path.stem: path.read_text() for path in sorted((ROOT / "tests/leaves").glob("*.yaml"))}
 
-# What tells one spec from another, the quickest first.
+# Commands that distinguish specs, the fastest first.
 LOOKS = [["graph", "--json"], ["plan", "--json"], ["digest"]]
-# `@` is the spec, which else comes last. `one` and `two` are exports of these layouts, and `o` is removed before each.
+# `@` is the spec, which otherwise comes last. `one` and `two` are exports of these layouts. `o` is removed before each
+# command.
 MORE = {
     "laid_out": [
         *([command, *more, "--layout", layout] for layout in ("one", "two", "three") for command, *more in (["graph", "--json"], ["digest"])),
@@ -29,7 +31,7 @@ MORE = {
     "sharded": [["gen", "@", "-o", "o"]],
 }
 
-# What may be changed unseen, by where it is and to what, each with its reason.
+# Changes that may have no effect: place, new value and reason.
 DEFAULT = "it is the default, or follows from the other one"
 ORDER = "these are in no order"
 LABEL = "a name that means nothing here"
@@ -81,7 +83,7 @@ SAME = {
 
 
 def words():
-    """Maps each key of the schema to the words that it may have, where these are listed; and all keys."""
+    """Returns the words that the schema allows for each key, and all keys."""
     found, keys = collections.defaultdict(set), set()
 
     def walk(node, key):
@@ -110,7 +112,7 @@ WORDS, KEYS = words()
 
 
 def changes(text):
-    """Gives of each change of a spec where it is, what it is, and the spec that it makes."""
+    """Yields for each change of a spec its place, a description, and the changed spec."""
 
     def of_leaf(value, key):
         if re.fullmatch(r"[-+]?\d+", value):
@@ -146,20 +148,20 @@ def changes(text):
 
 
 def names_in(node):
-    """The names and words of a spec."""
+    """Returns the names and words of a spec."""
     if isinstance(node, yaml.ScalarNode):
         return {node.value}
     return {name for item in node.value for part in (item if isinstance(item, tuple) else (item,)) for name in names_in(part)}
 
 
 def test_each_key_of_the_schema_is_changed():
-    """config_json is for the files of families alone."""
+    """The specs use every key of the schema except `config_json`, which only family files have."""
     assert KEYS - {"config_json"} == KEYS & {name for text in SPECS.values() for name in names_in(yaml.compose(text))}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """With the specs, and what weights.yaml takes from laid_out.yaml."""
+    """A folder with the specs and the outputs of laid_out.yaml that weights.yaml reads."""
     folder = tmp_path_factory.mktemp("leaves")
     for name, text in SPECS.items():
         (folder / f"{name}.yaml").write_text(text)
@@ -171,7 +173,7 @@ def folder(tmp_path_factory):
 
 
 def looks(name, text, folder):
-    """Gives one after the other what each of the spec's commands says of it, or None once one refuses it."""
+    """Yields the output of each command for the spec, or None as soon as one rejects it."""
     spec = folder / "spec.yaml"
     spec.write_text(text)
     for command in LOOKS + MORE.get(name, []):

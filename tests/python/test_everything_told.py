@@ -1,8 +1,8 @@
-"""What each command says and writes of each spec in tests/leaves, to the letter: tests/leaves/NAME.told.
+"""Compares the exact output of all commands for each spec in tests/leaves with tests/leaves/NAME.told.
 
-A line with `$` is a command; what it prints follows, then what it says beside that, with `! `, and its status where that is not 0. Of what
-it wrote to the folder `o` there is each file with its length and digest, but for HDF5, whose bytes are those of its version.
-UPDATE_GOLDEN=1 records what the commands do now. The difference is read in review, as that of golden/ is."""
+A line with `$` is a command. Its output follows, then its messages with `! `, and its status unless that is 0. Each
+file that it wrote to the folder `o` is listed with its length and digest, except HDF5 files, whose bytes depend on the
+version of HDF5. UPDATE_GOLDEN=1 records the present output. Review the difference as for golden/."""
 
 import hashlib
 import os
@@ -18,15 +18,15 @@ from test_every_leaf import SPECS, folder  # noqa: F401
 
 FOLDER = ROOT / "tests/leaves"
 LAYOUTS = {"laid_out": ["one", "two", "three"], "experts": ["torch_dist", "maxtext", "hub"], "stream": ["joined"]}
-# What texts of a checkpoint say of its HDF5 files and, in them, of its other texts.
+# Facts in a checkpoint's text files about its HDF5 files and, through these, its other text files.
 OF_HDF5 = re.compile(rb'"(size|receipt_sha256|metadata_sha256)": ("[0-9a-f]{64}"|[0-9]+)|"index": \{[^{}]*\}')
-LONG = 8000  # characters, of which the first tenth stands here, with a digest of all
+LONG = 8000  # characters; of longer output, the first tenth and a digest are recorded
 MESHES = {"sharded": "pipe=2,fsdp=2,tensor=2", "laid_out": "a=4,b=1", "languages": "data=4,fsdp=1,tensor=2", "training": "data=1,expert=4,tensor=2", "keras": "", "kinds": "fsdp=3,tensor=2",
-          "experts": "fsdp=1,expert=3,tensor=2"}  # to which each is resharded
+          "experts": "fsdp=1,expert=3,tensor=2"}  # the mesh for resharding each
 
 
 def commands(name, layout, paths):
-    """Gives the commands for a spec, or for a layout of it, and the paths of its tensors, as one types them. What they make is `o` and `r`."""
+    """Yields the commands for a spec or one of its layouts, and for `paths` of its tensors. They write `o` and `r`."""
     spec, mesh = f"{name}.yaml", MESHES.get(name, "fsdp=3")
     if not layout:
         yield from (f"validate {spec}", f"validate {spec} --json", f"jobs slurm {spec} -o /mnt/models/out --nodes 2",
@@ -34,7 +34,7 @@ def commands(name, layout, paths):
     for more in ("", " --json", " --dot", " --depth 1"):
         yield f"graph {spec}{layout}{more}"
     for more in ("", " --json", " --rank 1", " --part 1/3", " --devices", " --tokens 9000", " --replicas full", " --replicas dedupe --json"):
-        yield f"plan {spec}{layout}{more} --jobs 2"  # Threads need memory, which it says.
+        yield f"plan {spec}{layout}{more} --jobs 2"  # The printed memory depends on the number of threads.
     for more in ("", " --json"):
         yield f"digest {spec}{layout}{more}"
         yield f"stats {spec}{layout}{more}"
@@ -75,7 +75,7 @@ def said_by(command, folder):
                 content = OF_HDF5.sub(b"", path.read_bytes())
                 what = "HDF5" if path.suffix in (".h5", ".keras") else f"{len(content)} {hashlib.sha256(content).hexdigest()}"
                 text += f"{path.relative_to(folder)} {what}\n"
-    # What a run took differs each time.
+    # Times differ between runs.
     return re.sub(r" in [0-9.]+ s \([0-9.]+ [A-Z]*B/s\)", " in T", re.sub(r'"seconds": [0-9.e-]+', '"seconds": T', text))
 
 

@@ -1,5 +1,5 @@
-"""Exports hold the bits that a checkpoint holds, appear whole or not at all, and
-say with digests what they are. The clients that read them: test_export_clients.py."""
+"""Exports hold the same bits as a checkpoint, are complete or absent, and record their digests. test_export_clients.py
+reads them with trainers' packages."""
 
 import hashlib
 import itertools
@@ -20,7 +20,7 @@ NAMES = {"F32": "f32", "F64": "f64", "F16": "f16", "BF16": "bf16"}
 
 
 def read_safetensors(path):
-    """path → (dtype name, words), from the format's own definition; and the metadata."""
+    """Reads a file by the definition of its format: path → (dtype name, words), and the metadata."""
     data = path.read_bytes()
     (length,) = struct.unpack_from("<Q", data)
     header = json.loads(data[8 : 8 + length])
@@ -68,7 +68,7 @@ def export(spec, to, out, *arguments):
 
 
 def check_record(out):
-    """Every file, and every byte in it, is in the record."""
+    """Checks that the record covers every file and every byte."""
     record = json.loads((out / "shardinit-export.json").read_text())
     files = {entry["file"]: entry for entry in record["files"]}
     assert files.keys() == {k for k, v in tree_of(out).items() if v is not None} - {"shardinit-export.json"}
@@ -138,7 +138,8 @@ def test_only_some_tensors(spec, expected, tmp_path):
 
 
 def test_bytes_depend_on_neither_mesh_nor_threads(spec, tmp_path):
-    """The record alone depends on the mesh: it has the digest of the plan."""
+    """The exported bytes do not depend on mesh or threads; the record contains the plan's digest and so depends on the
+    mesh."""
     files = []
     for i, arguments in enumerate([[], ["--jobs", 1, "--memory", "1M"], ["--mesh", "a=3,b=1"]]):
         export(spec, "safetensors", tmp_path / str(i), *arguments)
@@ -197,7 +198,7 @@ def test_an_empty_folder_is_taken(spec, tmp_path):
 @pytest.mark.parametrize("to, files", [("safetensors", "*.safetensors"), ("dcp", "*.distcp")])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda n: n.name)
 def test_signals(number, to, files, tmp_path):
-    """Nothing is left, or, after a kill, only files that the next run removes."""
+    """After SIGINT or SIGTERM no files remain; after SIGKILL, the next run removes them."""
     (tmp_path / "big.yaml").write_text(BIG)
     folder = tmp_path / "folder"
     arguments = ["export", tmp_path / "big.yaml", "--to", to, "-o", folder / "out"]
@@ -231,7 +232,7 @@ def test_full_disk(size, to, spec, small_disk):  # noqa: F811
 
 
 def test_hf_dcp_has_each_box_once(spec, expected, tmp_path):
-    """Ranks with nothing have no file, and `replicas: full` changes nothing."""
+    """hf-dcp stores each box once, without files for empty ranks; `replicas: full` changes nothing."""
     out = tmp_path / "out"
     export(spec, "hf-dcp", out, "--mesh", "a=5,b=4")
     held = {path: np.zeros(words.shape, int) for path, (_, words) in expected.items()}
@@ -259,7 +260,7 @@ def test_hf_dcp_has_each_box_once(spec, expected, tmp_path):
 
 @pytest.mark.parametrize("mesh", ["a=1,b=1", "a=2,b=2", "a=5,b=3", "a=7,b=17"])
 def test_zarr_chunks_cover_the_tensors(mesh, spec, expected, tmp_path):
-    """Reads as the format's definition says, without a library."""
+    """The chunks, read by the format's definition without a library, give the tensors."""
     export(spec, "zarr", tmp_path / "out", "--mesh", mesh)
     for path, (_, words) in expected.items():
         folder = tmp_path / "out" / path
@@ -290,7 +291,8 @@ def test_a_checkpoint_gives_what_its_spec_gives(arguments, spec, tmp_path):
 
 
 def test_a_checkpoint_gives_its_bytes(spec, expected, tmp_path):
-    """The checkpoint's own values are exported, not those of its plan; and no damaged ones."""
+    """Export copies the values that the checkpoint holds, even if they are not the plan's, and fails if they are
+    damaged."""
     run_ok("gen", spec, "-o", tmp_path / "gen")
     receipt = tmp_path / "gen/ranks/rank-00000.json"
     box, = [b for b in json.loads(receipt.read_text())["boxes"] if b["path"] == "matrix"]
@@ -302,7 +304,7 @@ def test_a_checkpoint_gives_its_bytes(spec, expected, tmp_path):
     result = run_tool("export", tmp_path / "gen", "--to", "safetensors", "-o", tmp_path / "out")
     assert result.returncode == 1 and "is damaged" in result.stderr
     assert sorted(os.listdir(tmp_path)) == ["gen"]
-    # Whoever changes a checkpoint and its digests has another checkpoint.
+    # With a changed digest, the changed values form another valid checkpoint.
     other = receipt.read_text().replace(box["sha256"], hashlib.sha256(data).hexdigest())
     receipt.write_text(other)
     os.remove(tmp_path / "gen/manifest.json")
@@ -353,7 +355,7 @@ def layers(request, tmp_path_factory):
 
 
 def test_an_export_is_intact_or_what_is_damaged_is_named(layers):
-    """A flipped bit of any byte; a file that is cut, or gone."""
+    """`verify` names the damaged file and tensor after a bit flip, a truncation or the loss of a file."""
     record = json.loads((layers / "shardinit-export.json").read_text())
     boxes = sum(len(file["boxes"]) for file in record["files"])
     assert run_json("verify", layers) == {
@@ -386,7 +388,7 @@ def test_an_export_is_intact_or_what_is_damaged_is_named(layers):
 
 
 def test_names_that_do_not_belong_to_an_export_are_found(layers, tmp_path):
-    """Files and folders beside the record's; links in the place of these, and of the record."""
+    """`verify` reports extra files and folders, and links that replace parts of the export or its record."""
     def findings():
         done = run_tool("verify", layers, "--json")
         assert done.returncode == 1, done.stderr
@@ -400,7 +402,7 @@ def test_names_that_do_not_belong_to_an_export_are_found(layers, tmp_path):
     (layers / "more").mkdir()
     (layers / "more/secret").write_text("")
     (layers / "link").symlink_to("/etc")
-    if inner != layers:  # A folder of the export has nothing else.
+    if inner != layers:  # Only the export itself may have files in its folders.
         assert findings() == {(str((inner / "0.9").relative_to(layers)), "does not belong to the export")}
     assert foreign() == [*(["0.9"] if inner == layers else []), "link", "more"]
     (inner / "0.9").unlink(), shutil.rmtree(layers / "more"), (layers / "link").unlink()
@@ -416,7 +418,7 @@ def test_names_that_do_not_belong_to_an_export_are_found(layers, tmp_path):
 
 
 def digested(lines):
-    """A record as man/shardinit-export.1 has it: the last line but one has the digest of all before it."""
+    """Completes a record as man/shardinit-export.1 defines it: the last member is the digest of all text before it."""
     return f'{lines} "sha256": "{hashlib.sha256(lines.encode()).hexdigest()}"\n}}\n'
 
 
@@ -480,7 +482,7 @@ modules:
 
 
 def test_config(tmp_path):
-    """Written as it is said, by a spec and by a checkpoint that it made."""
+    """config.json is written as the spec gives it, also from a checkpoint of the spec."""
     (tmp_path / "c.yaml").write_text(CONFIG)
     wanted = {"text": "llama", "quoted": "5", "number": 16, "fraction": 1 / 3, "small": 1e-5,
               "whole": 500000.0, "negative": -3, "yes": True, "none": None, "list": [1, "two", {"three": 9}], "dtype": "float32"}
@@ -497,7 +499,8 @@ def test_config(tmp_path):
 
 
 def test_dtype_of_config(tmp_path):
-    """The type of most elements, among those that a whole model can have, or one that rounds none; whatever the spec says."""
+    """The dtype in config.json is the most common one that a whole model can have, or one that rounds no tensor. The
+    spec's own value does not matter."""
     def config_of(config, *tensors):
         (tmp_path / "c.yaml").write_text(
             "shardinit: 1\nname: c\ndtype: f32\nconfig: " + config + "\nmodules:\n" + "".join(
@@ -520,14 +523,14 @@ def test_dtype_of_config(tmp_path):
             assert dtype_of(f"{{dtype: {said}}}", (name, 3), ("i64", 9)) == wanted
             assert dtype_of(f"{{dtype: {said}, text: {{model_type: x, dtype: {said}}}}}", (name, 3)) == [wanted] * 2
             assert dtype_of(f"{{dtype: {said}, text: {{dtype: {said}}}}}", (name, 3)) == [wanted, said]
-            # Before version 5 of Transformers it had another name.
+            # The field's name before version 5 of Transformers.
             old = f"torch_dtype: {said}, text: {{model_type: x, torch_dtype: {said}}}, more: {{torch_dtype: {said}}}"
             assert config_of(f"{{{old}}}", (name, 3), ("i64", 9)) == {
                 "torch_dtype": wanted, "text": {"model_type": "x", "torch_dtype": wanted},
                 "more": {"torch_dtype": said}}
     assert dtype_of("{}", ("f32", 4), ("bf16", 3), ("bf16", 2)) == "bfloat16"
     assert dtype_of("{}", ("i64", 4), ("f8e5m2", 3)) is None
-    # from_pretrained would round these: it makes all tensors of one type.
+    # from_pretrained converts all tensors to one type, so it would round these.
     drawn, third = "{normal: {std: 1}}", "{constant: {value: 1 / 3}}"
     for config in ("{}", "{dtype: bfloat16}"):
         assert dtype_of(config, ("f32", 1, "ones"), ("bf16", 9, drawn), ("f64", 1, "ones")) == "bfloat16"
@@ -541,7 +544,7 @@ def test_dtype_of_config(tmp_path):
 
 
 def test_dtype_of_config_in_a_layout(tmp_path):
-    """Where stored tensors are made of drawn ones, the drawn ones would be rounded."""
+    """In a layout, the dtype is chosen so that drawn elements inside stored tensors are not rounded."""
     (tmp_path / "c.yaml").write_text("""
 shardinit: 1
 name: c
@@ -591,7 +594,8 @@ modules:
 
 
 def test_token_ids_that_a_model_compares_its_input_with(tmp_path):
-    """CLIP looks for the end of its text: an id that is no token is found nowhere, null is no id."""
+    """CLIP searches its input for the end token, so an id outside the vocabulary stays; for other models it becomes
+    null."""
     text = """
 shardinit: 1
 name: c
@@ -610,8 +614,8 @@ modules:
         assert [found[f"{token}_token_id"] for token in ("eos", "bos", "pad")] == wanted
 
 
-# Of each tensor of a spec: its type for zarr, its shape and that of its chunks. `nine` has no shards that are equal,
-# and chunks that are nearly shards; those of `five` would be much smaller, so it has one.
+# Each tensor of the spec → its zarr type, shape and chunk shape. `nine` has unequal shards, and chunks that are close
+# to them. `five` would get much smaller chunks, so it has one.
 ARRAYS = {"layer.w": ("<f4", [4, 6], [4, 3]), "layer.five": ("bfloat16", [5], [5]), "nine": ("<f2", [9], [3]),
           "flag": ("|b1", [3], [3]), "one": ("|i1", [], [])}
 ZARR = """
@@ -634,14 +638,14 @@ modules:
 @pytest.mark.parametrize(("optimizer", "held"), [(None, []), ("adamw", list(ARRAYS)), (
     "{adamw: {params: ['*layer.*', '*flag'], schedule: true}}", ["layer.w", "layer.five", "flag"])], ids=str)
 def test_every_word_of_zarr(optimizer, held, prefix, tmp_path):
-    """The tree as Orbax reads it, and each array's description; which of them are indices, zeros, or not there."""
+    """The zarr export has exactly the metadata tree that Orbax expects, and the arrays and chunks that match it."""
     (tmp_path / "spec.yaml").write_text(ZARR.replace("PREFIX", prefix))
     export(tmp_path / "spec.yaml", "zarr", tmp_path / "out", *(["--optimizer", optimizer] if optimizer else []))
     below = [] if prefix or not optimizer else ["params"]
     mean = ("<f4", [2], [2])
     leaves = [([*below, *(prefix + path).split(".")], array, None) for path, array in ARRAYS.items()]
     leaves.append(([*below, "batch_stats", "mean"], mean, None))
-    # Other collections than `params` have no state; without it, all is one.
+    # Collections other than `params` have no optimizer state. Without `params`, all tensors form one collection.
     moments = {**ARRAYS, **({} if prefix else {"batch_stats.mean": mean})}
     moments = {path: array for path, array in moments.items() if optimizer == "adamw" or path in held}
     if optimizer:
@@ -669,9 +673,9 @@ def test_every_word_of_zarr(optimizer, held, prefix, tmp_path):
             "chunks": array[2], "compressor": None, "dimension_separator": ".", "dtype": array[0], "fill_value": fill,
             "filters": None, "order": "C", "shape": array[1], "zarr_format": 2}
         for keys, array, fill in leaves if array}
-    kinds = {name: type(array["fill_value"]) for name, array in found.items()}  # False equals 0.
+    kinds = {name: type(array["fill_value"]) for name, array in found.items()}  # In Python, False equals 0.
     assert kinds == {".".join(map(str, keys)): type(fill) for keys, array, fill in leaves if array}
-    for keys, array, fill in leaves:  # Zeros that fill an array have no chunks.
+    for keys, array, fill in leaves:  # Arrays filled with zeros have no chunks.
         if array:
             chunks = {path.name for path in (tmp_path / "out" / ".".join(map(str, keys))).iterdir()} - {".zarray"}
             counts = [range(n // c) for n, c in zip(array[1], array[2], strict=True)]

@@ -1,5 +1,4 @@
-"""Trainers read exports with the packages that they use themselves:
-every element must have the bits that `gen` gives it."""
+"""Trainers' own packages read exports; every element must have the bits that `gen` writes."""
 
 import os
 import subprocess
@@ -27,7 +26,7 @@ def expected(spec):
 
 @pytest.fixture(scope="module")
 def export(spec):
-    """The folder of an export of the awkward spec, made once."""
+    """Returns a function that exports the awkward spec and returns the folder."""
 
     def export_it(to, *arguments):
         out = spec.parent / "-".join([to, *map(str, arguments)]).replace("/", "-")
@@ -68,7 +67,7 @@ def test_safetensors_numpy_reads_slices(export, expected):
     safe_open = client_of("safetensors").safe_open
     with safe_open(export("safetensors") / "model.safetensors", "numpy") as file:
         assert set(file.keys()) == set(expected)
-        for path in ["vector", "matrix", "cube"]:  # These have NumPy's own types.
+        for path in ["vector", "matrix", "cube"]:  # NumPy has these types.
             assert (bits_of(file.get_tensor(path)) == expected[path]).all()
         assert (bits_of(file.get_slice("matrix")[3:9, 5:]) == expected["matrix"][3:9, 5:]).all()
 
@@ -77,7 +76,7 @@ def test_safetensors_numpy_reads_slices(export, expected):
 
 
 def distributed_one(rank, world, folder, export, expected):
-    """A process of a job: DTensors on meshes that the export knows nothing of."""
+    """A process of a job that loads DTensors on meshes unrelated to the export."""
     import torch
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
@@ -215,8 +214,7 @@ INDEX = "{expr: 'mod(index, 2)'}"
 
 
 def test_zarr_of_nested_and_scalar(tmp_path):
-    """Paths become nested dictionaries; a scalar has one chunk; even shards are chunks;
-    and every dtype."""
+    """Orbax restores paths as nested dictionaries, scalars as one chunk, even shards as chunks, and every dtype."""
     client_of("orbax.checkpoint")
     (tmp_path / "nested.yaml").write_text(
         "shardinit: 1\nname: nested\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\n"

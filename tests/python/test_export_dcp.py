@@ -1,4 +1,4 @@
-"""`export --to dcp`: what PyTorch's own torch.distributed.checkpoint loads, by the folder's name alone."""
+"""torch.distributed.checkpoint loads folders of `export --to dcp`, given only the folder's name."""
 
 import io
 import json
@@ -40,7 +40,7 @@ def equal(tensor, words):
 
 
 class Exported:
-    """A spec's export, and the tensors of `gen`."""
+    """A spec's export, and the tensors that `gen` makes."""
 
     def __init__(self, folder, text, *arguments):
         self.spec, self.path = folder / "spec.yaml", folder / "dcp"
@@ -94,7 +94,8 @@ def test_becomes_one_file(awkward, tmp_path):
 
 
 def test_items_are_what_torch_saves(awkward):
-    """Sound archives with true CRCs, tensors of their chunks' shapes, which together are the whole."""
+    """Each item is a valid archive with correct CRCs; the tensors have their chunks' shapes and together cover the
+    whole."""
     held = {path: np.zeros(words.shape, int) for path, (_, words) in awkward.expected.items()}
     ends = {}
     for index, data in awkward.slices():
@@ -110,7 +111,7 @@ def test_items_are_what_torch_saves(awkward):
         assert equal(tensor, words[box])
         held[index.fqn][box] += 1
     assert all((count == 1).all() for count in held.values())
-    # The files are their slices, without anything between.
+    # The slices fill the files without gaps.
     for info in awkward.metadata.storage_data.values():
         assert info.offset == ends.get(info.relative_path, 0)
         ends[info.relative_path] = info.offset + info.length
@@ -156,7 +157,7 @@ def test_large_tensors_are_cut_into_chunks(tmp_path):
     assert {tuple(c.sizes) for c in chunks.metadata.state_dict_metadata["planes"].chunks} == {(1, 1, 9000001)}
     for path, tensor in chunks.load().items():
         assert equal(tensor, chunks.expected[path][1]), path
-    # Large tensors begin on a page.
+    # Large tensors are aligned to pages.
     record = json.loads((chunks.path / "shardinit-export.json").read_text())
     assert all(box["file_offset"] % 4096 == 0 for file in record["files"] for box in file["boxes"])
 
@@ -215,7 +216,7 @@ def test_layouts_and_patterns(tmp_path):
 
 
 def locals_are_equal(state, whole):
-    """Every local shard has the bits that PyTorch's own distribute_tensor puts there."""
+    """Checks that each local shard has the bits that PyTorch's distribute_tensor gives it."""
     for path, tensor in state.items():
         wanted = torch.from_numpy(whole[path])
         if isinstance(tensor, DTensor):
@@ -247,7 +248,7 @@ def test_loads_in_several_processes(world, tmp_path):
     spawn_it(world, tmp_path, load_on_meshes, str(awkward.path), awkward.expected)
 
 
-# Extents of the second model are divided by no mesh.
+# No mesh divides the extents of the second model.
 def by_toy(d, ff, vocab, layers=2):
     layer = "".join(f"      {name}: {{shape: [{shape}], init: {{normal: {{std: 0.02}}}}}}\n" for name, shape in [
         ("up.weight", f"{ff}, {d}"), ("down.weight", f"{d}, {ff}"), ("norm.weight", d)])
@@ -315,7 +316,7 @@ def test_fsdp2_hsdp_and_tensor_parallel(sizes, tensor_parallel, tmp_path):
 
 
 def test_a_killed_export_leaves_no_metadata(tmp_path):
-    """`.metadata` gets its name with all that it speaks of."""
+    """An export that fails before its data is synced leaves no `.metadata`."""
     (tmp_path / "spec.yaml").write_text(AWKWARD)
     result = run_tool("export", tmp_path / "spec.yaml", "--to", "dcp", "-o", tmp_path / "out",
                       wrap=["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e",

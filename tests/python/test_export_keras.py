@@ -1,5 +1,5 @@
-"""What Keras's own load_weights reads from `export --to keras`: every variable has the
-bits that `gen` gives it, and files are made as Keras makes them."""
+"""Keras's load_weights reads `export --to keras` with the bits that `gen` writes, and files
+have the same form as Keras's own."""
 
 import contextlib
 import hashlib
@@ -48,7 +48,7 @@ def export(spec, out, *arguments):
 
 
 def variables_of(path):
-    """Path → (type in the file, words) of every dataset; nothing else may be there."""
+    """Maps each path to (type in the file, attributes, words) of its dataset."""
     found = {}
 
     def visit(name, item):
@@ -64,7 +64,7 @@ def variables_of(path):
 
 
 def expected_one(folder):
-    """Path in Keras → words, of a checkpoint whose paths are Keras's."""
+    """Maps paths in Keras to words, for a checkpoint whose paths are Keras's."""
     return {path.replace(".", "/"): words for path, (_, words) in reassemble(folder).items()}
 
 
@@ -78,7 +78,8 @@ def is_equal(variables, expected):
 
 
 def model_of(keras):
-    """Layers of many kinds: attributes, lists, lists in lists, variables of a model."""
+    """Returns a model with many kinds of layers: attributes, lists, nested lists, variables
+    of the model itself."""
     layers = keras.layers
 
     class Counters(layers.Layer):
@@ -115,7 +116,7 @@ def model_of(keras):
 
 
 def skeleton(model):
-    """What the lines in the manual page print."""
+    """Returns the output of the snippet in the manual page."""
     page = (ROOT / "man/shardinit-export.1").read_text()
     (lines,) = re.findall(r"^\.Bd -literal -offset indent\n(import re.*?)^\.Ed", page, re.M | re.S)
     out = io.StringIO()
@@ -127,7 +128,7 @@ def skeleton(model):
 @pytest.mark.filterwarnings("ignore")
 def test_load_weights(tmp_path, monkeypatch):
     keras = client_of("keras")
-    # What the constructors draw does not matter, and takes JAX long to compile.
+    # The constructors' values do not matter, and JAX takes long to compile them.
     for initializer in [keras.initializers.VarianceScaling, keras.initializers.RandomUniform]:
         monkeypatch.setattr(initializer, "__call__", lambda _, shape, dtype=None: keras.ops.zeros(shape, dtype))
     model = model_of(keras)
@@ -152,7 +153,7 @@ def test_load_weights(tmp_path, monkeypatch):
         assert ours[path][0].equal(datatype) and ours[path][1] == attributes, path
     types = {str(keras.backend.standardize_dtype(v.dtype)) for v in model.variables}
     assert types >= {"float32", "float16", "bfloat16", "int32", "uint8", "bool", "int8", "uint32"}
-    # With a layer left out, Keras says so.
+    # Keras reports a missing layer.
     export(tmp_path / "spec.yaml", tmp_path / "few", "--only", "layers.embedding.**")
     with pytest.raises(ValueError, match="could not be loaded"):
         model.load_weights(tmp_path / "few/model.weights.h5")
@@ -172,7 +173,7 @@ DTYPES = ["f32", "f64", "bf16", "f16", "i8", "i16", "i32", "i64", "u8", "u16", "
 
 
 def test_every_dtype_as_keras_reads_it(tmp_path):
-    """Types are tested by Keras's store, since no backend has variables of all of them."""
+    """Keras's own store reads every dtype; no backend has variables of all of them."""
     client_of("keras")
     from keras.src.saving.saving_lib import H5IOStore
 
@@ -196,7 +197,7 @@ def test_every_dtype_as_keras_reads_it(tmp_path):
 
 
 def test_bytes_are_the_same_everywhere(repeated, tmp_path):
-    """On every mesh, from a checkpoint, with every version of HDF5, for ever."""
+    """The bytes do not depend on mesh, threads, source or version of HDF5."""
     export(repeated, tmp_path / "spec")
     digest = hashlib.sha256((tmp_path / "spec/model.weights.h5").read_bytes()).hexdigest()
     assert digest == "87bb2311d0dfa3b3c52b69edd61a6f5d8fc651971df6719de99fb139155398c4"
@@ -228,7 +229,8 @@ def test_layers_are_not_cut(repeated, tmp_path):
 @pytest.mark.parametrize("order", ["a0 b0 a1 b1 c0", "c0 b1 a1 b0 a0", "b0 a0 a1 c0 b1", "a1 c0 b0 b1 a0"])
 @pytest.mark.parametrize("size", ["1", "40", "60", "80", "1G"])
 def test_layers_whose_variables_stand_apart(order, size, tmp_path):
-    """Each is in one file nevertheless, and the map says in which."""
+    """All variables of a layer are in one file, in any order of the spec, and the map names
+    that file."""
     lines = [f"  layers.{name[0]}.vars.{name[1]}: {{shape: [5], init: {{constant: {{value: {n}}}}}}}\n"
              for n, name in enumerate(order.split())]
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n" + "".join(lines))
@@ -251,7 +253,7 @@ def test_layers_whose_variables_stand_apart(order, size, tmp_path):
 
 
 def test_numbers_in_paths_are_those_that_keras_writes(tmp_path):
-    """What only looks like a number is a name, and so is one that a path begins with."""
+    """Path parts become Keras's numbers, unless they have leading zeros or come first."""
     names = {"layers.a.0.vars.0": "layers/a/vars/0", "layers.a.10.vars.0": "layers/a_10/vars/0",
              "layers.b.01.vars.0": "layers/b/01/vars/0", "layers.b.00.vars.0": "layers/b/00/vars/0",
              "layers.b.1.2.vars.0": "layers/b_1_2/vars/0", "layers.b.1.0.vars.0": "layers/b_1/vars/0",

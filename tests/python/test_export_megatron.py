@@ -1,4 +1,4 @@
-"""`export --to megatron`: what Megatron-core's own dist_checkpointing.load reads into its own GPTModel."""
+"""Megatron-core's dist_checkpointing loads `export --to megatron` into its own GPTModel."""
 
 import itertools
 import json
@@ -15,11 +15,11 @@ client_of("megatron.core")
 from torch_processes import start  # noqa: E402
 
 SIZES = {"d": 64, "ff": 128, "layers": 4, "heads": 8, "kv_heads": 4, "head_dim": 8, "vocab": 512}
-EXPERTS = 6  # It differs from the number of layers: both are parts of the names of states.
+EXPERTS = 6  # It differs from the number of layers, as both are parts of state names.
 
 
 def export(folder, name, *arguments, **sizes):
-    """The export's folder, and the arrays that `gen` gives for its keys."""
+    """Returns the export's folder, and the arrays that `gen` makes by key."""
     sets = itertools.chain.from_iterable(("--set", f"vars.{k}={n}") for k, n in (SIZES | sizes).items())
     arguments = [ROOT / f"configs/{name}.yaml", "--layout", "torch_dist", *sets, *arguments]
     run_ok("gen", *arguments, "-o", folder / "gen")
@@ -28,8 +28,8 @@ def export(folder, name, *arguments, **sizes):
 
 
 def load_it(rank, world, rendezvous, folder, expected, experts, degrees, strict):
-    """A process: loads into each of its virtual stages, and compares every parameter by what Megatron itself
-    says of where it is."""
+    """A process that loads into each virtual stage and compares every parameter, at the place that Megatron gives
+    it."""
     import torch.distributed as dist
 
     megatron_model.start(rank, world, rendezvous, degrees)
@@ -87,7 +87,8 @@ def test_mixture_of_experts(degrees, tmp_path):
 
 
 def test_folder(dense, tmp_path):
-    """What Megatron asks of it beside the tensors; and `verify` reads it."""
+    """The folder has the metadata, common state and extra states that Megatron expects, and `verify` accepts it. A spec
+    without the layout is refused."""
     folder, expected = dense
     assert json.loads((folder / "metadata.json").read_text()) == {
         "sharded_backend": "torch_dist", "sharded_backend_version": 1,
@@ -107,7 +108,7 @@ def test_folder(dense, tmp_path):
 
 
 def test_states_of_experts(tmp_path):
-    """A state for each expert of each layer, named by both numbers, the layer's first."""
+    """Each expert of each layer has an extra state, named by the layer's and the expert's number."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: experts\ndtype: bf16\nmodules:\n  decoder.layers.mlp.experts.experts:\n"
                     "    linear_fc2.weight: {shape: [2, 3, 4, 6], init: {normal: {std: 1}}}\n")
@@ -119,7 +120,7 @@ def test_states_of_experts(tmp_path):
 
 
 def test_layers_one_by_one(tmp_path):
-    """Layers that are not stacked have states of their own: Megatron's layers of several kinds."""
+    """Layers that are not stacked have extra states of their own, as Megatron's layers of several kinds do."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: own\ndtype: bf16\nmodules:\n  decoder.layers:\n    repeat: {i: 2}\n"
                     "    mlp.linear_fc2.weight: {shape: [4, 6], init: {normal: {std: 1}}}\n")

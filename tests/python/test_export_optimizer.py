@@ -1,4 +1,5 @@
-"""`export --optimizer adamw`: one step from the export is one step from the model with a fresh optimizer, bit for bit."""
+"""With `export --optimizer adamw`, the first step after loading equals the first step with a fresh optimizer, bit for
+bit."""
 
 import fnmatch
 import json
@@ -79,7 +80,7 @@ def two_groups(model, **more):
 
 
 def made_by_hand(values, make):
-    """The model that the constructor gives, and the step that a fresh optimizer makes."""
+    """Makes the model with these values and takes a step with a fresh optimizer."""
     model = Model()
     model.load_state_dict(values)
     optimizer = make(model)
@@ -88,7 +89,7 @@ def made_by_hand(values, make):
 
 
 def load_it(folder, model, optimizer, with_groups):
-    """Loads the checkpoint as a trainer resumes."""
+    """Loads the checkpoint as trainers do when they resume."""
     held, optim = state_dict.get_state_dict(model, optimizer)
     wanted = optim if with_groups else {"state": optim["state"]}
     dcp.load({"model": held, "optim": wanted}, checkpoint_id=str(folder))
@@ -142,14 +143,14 @@ def export(folder):
 
 
 def dump(model, make, path, **more):
-    """A run's own groups, as the README has it."""
+    """Writes a run's own parameter groups as the README shows."""
     groups = state_dict.get_optimizer_state_dict(model, make(model, **more))["param_groups"]
     path.write_text(json.dumps({"adamw": groups}))
     return path
 
 
 def test_one_step_with_the_runs_own_hyperparameters(export, values):
-    """The export does not have these, and so does not change them."""
+    """An export without hyperparameters does not change the run's own ones."""
     out = export("moments", "adamw")
     model = Model()
     optimizer = two_groups(model)
@@ -181,14 +182,14 @@ def test_one_step_with_groups_that_a_run_wrote(folder, export, values, more):
 
 
 def test_names_types_and_groups_are_pytorchs_own(folder, export, values, tmp_path):
-    """Line by line the metadata that PyTorch writes when the same run saves itself."""
+    """Names, types and groups equal the metadata that PyTorch writes when the same run saves itself."""
     model = Model()
     optimizer = two_groups(model)
     held, optim = state_dict.get_state_dict(model, optimizer)
     dcp.save({"model": held, "optim": optim}, checkpoint_id=str(tmp_path / "own"), no_dist=True)
     out = export("groups-0", dump(Model(), two_groups, folder / "groups-0.json"))
     own, ours = (pickle.loads((p / ".metadata").read_bytes()) for p in (tmp_path / "own", out))
-    # Buffers have moments, too, since this spec does not say which tensors are buffers.
+    # `running_var` has moments, since this spec does not mark it as a buffer.
     extra = {f"optim.state.norm.running_{k}.{s}" for k in ("mean", "var") for s in ("step", "exp_avg", "exp_avg_sq")}
     assert ours.state_dict_metadata.keys() - own.state_dict_metadata.keys() <= extra
     for name, entry in own.state_dict_metadata.items():
@@ -228,7 +229,7 @@ GROUPS = [["*"], ["up.weight", "embed.weight"], ["*.weight"], ["norm.*", "up.wei
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0), (2, 1, 0), (3, 2, 4, 0), (4, 3, 1, 2), (2, 4, 1, 3)])
 def test_a_parameter_is_in_the_first_group_that_has_it(order, export, tmp_path):
-    """A group names a parameter by its path or by a pattern."""
+    """If several groups match a parameter by path or pattern, it belongs to the first one."""
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
     own = ", ".join(f"{key}: {list(value) if key == 'betas' else value}" for key, value in OWN.items() if key != "lr")
@@ -243,7 +244,7 @@ def test_a_parameter_is_in_the_first_group_that_has_it(order, export, tmp_path):
     assert {path for path in TRAINED if path in saved["state"]} == {path for path in TRAINED if first[path]}
 
 
-# Two values of each hyperparameter.
+# Two values for each hyperparameter.
 OPTIONS = {"lr": (0.25, 0.5), "betas": ((0.5, 0.75), (0.125, 0.25)), "eps": (0.0625, 0.03125), "weight_decay": (0, 0.5),
            "amsgrad": (True, False), "maximize": (False, True), "foreach": (None, False), "capturable": (False, True),
            "differentiable": (True, False), "fused": (None, True), "decoupled_weight_decay": (True, True),
@@ -252,7 +253,7 @@ OPTIONS = {"lr": (0.25, 0.5), "betas": ((0.5, 0.75), (0.125, 0.25)), "eps": (0.0
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_each_group_and_each_type_has_its_own(first, tmp_path):
-    """Groups that differ in everything, and tensors that differ in their types or their shapes alone."""
+    """Each group keeps its own hyperparameters, and each state the dtype and shape of its tensor."""
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
     kinds = {"a": ("f32", [4]), "b": ("bf16", [4]), "c": ("f32", [2, 2]), "d": ("f16", [4]), "e": ("bf16", [1, 4]),
@@ -275,7 +276,8 @@ def test_each_group_and_each_type_has_its_own(first, tmp_path):
 
 
 def test_only_what_is_equal_is_one_parameter(tmp_path):
-    """Parts of one tensor, of one shape, are parameters of their own; the same part under another name is none."""
+    """Different parts of a tensor are separate parameters; a second name for the same part is tied, not listed
+    again."""
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
     slices = {"first": (0, 5), "second": (5, 10), "again": (0, 5)}
@@ -317,7 +319,8 @@ def test_every_part_of_a_key_makes_another_parameter(engine, keys, tmp_path):
 
 @pytest.mark.parametrize("engine", ["philox4x32", "torch_cpu"])
 def test_parameters_that_only_begin_alike(engine, tmp_path):
-    """A captured spec ties the copied layers of nn.TransformerEncoder: each has a state of its own."""
+    """Tensors that are tied in the spec but not in the model, such as the copied layers of nn.TransformerEncoder, have
+    separate states."""
     text = SPEC.replace("dtype: f32", f"dtype: f32\nengine: {engine}", 1)
     (tmp_path / "spec.yaml").write_text(text)
     run_ok("export", tmp_path / "spec.yaml", "--to", "dcp", "-o", tmp_path / "out", "--optimizer", INLINE)
@@ -401,14 +404,14 @@ def test_verify(folder, export, tmp_path):
     assert result["equal"] and result["optimizer_entries"] == entries
     result = run_tool("verify", out, "--spec", folder / "spec.yaml", "--set", "seed=9")
     assert result.returncode == 1 and "embed.weight has other values" in result.stderr
-    # The same holds for a run that saved itself.
+    # The same holds for a folder that PyTorch saved.
     model = Model()
     optimizer = one_group(model)
     load_it(out, model, optimizer, with_groups=True)
     held, optim = state_dict.get_state_dict(model, optimizer)
     dcp.save({"model": held, "optim": optim}, checkpoint_id=str(tmp_path / "own"), no_dist=True)
     assert "27 entries of an optimizer" in run_ok("verify", tmp_path / "own", "--spec", folder / "spec.yaml").stdout
-    # One byte of a moment changes.
+    # Flip one byte of a moment.
     (tmp_path / "bad").mkdir()
     for name, data in tree_of(out).items():
         (tmp_path / "bad" / name).write_bytes(data)
@@ -432,7 +435,7 @@ def test_bytes_are_the_same(folder, export, tmp_path):
     out = export("inline", INLINE)
     run_ok("export", folder / "spec.yaml", "--to", "dcp", "-o", tmp_path / "again", "--optimizer", INLINE, "--jobs", 1)
     assert tree_of(tmp_path / "again") == tree_of(out)
-    # The record says what was asked for: the same is there already, another is not.
+    # The record contains the options: an equal export is complete already, another one is a conflict.
     arguments = ["export", folder / "spec.yaml", "--to", "dcp", "-o", tmp_path / "again", "--optimizer"]
     assert "was there already" in run_ok(*arguments, INLINE).stderr
     assert run_tool(*arguments, "adamw").returncode == 4
@@ -489,7 +492,7 @@ def test_what_is_wrong_is_said_with_its_place(folder, tmp_path, optimizer, messa
 
 
 def test_items_are_archives_of_their_own(export):
-    """The items are archives that `torch.load` reads by themselves."""
+    """`torch.load` reads each item on its own."""
     import io
     import zipfile
 
@@ -584,7 +587,7 @@ def test_one_step_of_optax_from_orbax(tmp_path):
         run_ok("verify", tmp_path / name)
         said = run_ok("verify", tmp_path / name, "--spec", tmp_path / "spec.yaml").stdout
         assert f"4 tensors, 296 B; not compared: {10 + (name != 'constant')} entries of an optimizer" in said
-    # The moments are descriptions alone.
+    # The moments consist only of metadata.
     names = [n for n, data in tree_of(tmp_path / "constant").items() if data is not None and "opt_state" in n]
     assert len(names) == 9 and all(name.endswith("/.zarray") for name in names)
     here = os.path.dirname(os.path.abspath(__file__))
@@ -594,7 +597,7 @@ def test_one_step_of_optax_from_orbax(tmp_path):
 
 
 def test_collections_of_flax(tmp_path):
-    """Beside `params` others stay where they are, and have no moments."""
+    """Flax collections other than `params` keep their place and have no moments."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: flax\ndtype: f32\nmodules:\n  params.dense.kernel: {shape: [8, 4], init: ones}\n"
                     "  batch_stats.norm.mean: {shape: [4], init: zeros}\n")

@@ -1,12 +1,11 @@
-"""configs/expressions.yaml, tensor by tensor: what the command writes against
-the formula, computed here with mpmath (50 digits) or NumPy integers and rounded
-once, and against the definitions of the libraries that the formulas come from."""
+"""Tests each tensor of configs/expressions.yaml against its formula, computed with mpmath (50 digits) or NumPy integers
+and rounded once, and against the libraries that define the formulas."""
 
 import mpmath
 import numpy as np
 import pytest
 
-import clients  # noqa: F401 (The package is that of the checkout.)
+import clients  # noqa: F401 (The package is the checkout's.)
 from support import DTYPES, ROOT, reassemble, run_ok, run_tool
 
 import shardinit
@@ -23,7 +22,7 @@ def tensors(tmp_path_factory):
 
 
 def nearest(x):
-    """The f32 nearest to an mpmath number, ties to even, rounded once."""
+    """Returns the f32 nearest to an mpmath number, rounded once, ties to even."""
     x = mpmath.mpf(x)
     if x == 0:
         return np.float32(0)
@@ -32,7 +31,7 @@ def nearest(x):
 
 
 def ulps_of(a, b):
-    """Between positive f32 arrays."""
+    """Returns the distance in units of the last place between positive f32 arrays."""
     return np.abs(a.view(np.int32).astype(np.int64) - b.view(np.int32).astype(np.int64))
 
 
@@ -54,8 +53,8 @@ def exact_llama3(i):
     return (1 - smooth) * f / FACTOR + smooth * f
 
 
-# What Transformers 5.23.0's `_compute_llama3_parameters` gives with PyTorch
-# 2.13.0 on a CPU, before and after the scaling: f32 arithmetic, little-endian.
+# Output of `_compute_llama3_parameters` of Transformers 5.23.0 with PyTorch 2.13.0 on a CPU, before and after scaling,
+# in little-endian f32.
 UNSCALED = np.frombuffer(bytes.fromhex(
     "0000803fc18a503fc6e1293f84630a3fbc77e13e7dabb73ee39e953e61c4733eb093463ea0c3213ea0c6033e"
     "9cb1d63dade4ae3d98788e3d671e683d84163d3dc8081a3d3ff5fa3c496fcc3c3989a63cc3a9873cec065d3c"
@@ -78,8 +77,8 @@ SCALED = np.frombuffer(bytes.fromhex(
 def test_rope_is_correctly_rounded(tensors, path, exact, theirs, differing, largest):
     ours = tensors[path]
     assert np.array_equal(ours, [nearest(exact(i)) for i in range(DIM // 2)])
-    # Transformers rounds at each step: a power, a division, and four more where
-    # it interpolates. Where it differs, it is the one that is farther off.
+    # Transformers rounds at each step: a power, a division, and four more to interpolate. Where the results differ, its
+    # result is farther from the exact value.
     ulps = ulps_of(ours, theirs)
     assert (np.count_nonzero(ulps), ulps.max()) == (differing, largest)
     assert np.count_nonzero(ulps > 1) <= 2
@@ -94,7 +93,8 @@ def test_linear_scaling(tensors):
 
 
 def test_yarn_scaling(tensors):
-    """What `_compute_yarn_parameters` of Transformers 5.23.0 gives, which computes in f32."""
+    """YaRN frequencies are correctly rounded, and within 4 ulps of Transformers' `_compute_yarn_parameters`, which
+    computes in f32."""
     ours, theta, dim, factor, old = tensors["rope.inv_freq_yarn"], 10000, 64, 40, 4096
 
     def dimension(turns):
@@ -133,7 +133,7 @@ def test_alibi_slopes(tensors):
 
 
 def test_relative_position_index(tensors):
-    # Swin's WindowAttention.__init__ computes it so.
+    # As in Swin's WindowAttention.__init__.
     w = 7
     coordinates = np.stack(np.meshgrid(np.arange(w), np.arange(w), indexing="ij")).reshape(2, -1)
     relative = (coordinates[:, :, None] - coordinates[:, None, :]).transpose(1, 2, 0)
@@ -196,7 +196,7 @@ def test_band_and_blocks(tensors):
     blocks = tensors["matrices.block_diagonal"]
     inside = np.kron(np.eye(4), np.ones((16, 16))).astype(bool)
     assert not blocks[~inside].any()
-    # The difference of two draws: they are not the same one.
+    # The two draws that are subtracted differ.
     assert np.count_nonzero(blocks[inside]) > 1020
     assert blocks[inside].std() == pytest.approx(1 / np.sqrt(6), rel=0.08)
 
@@ -238,7 +238,7 @@ def tensors_of(text):
 
 
 def sized(names, expressions):
-    """What expressions of whole numbers are, as sizes of tensors."""
+    """Evaluates expressions of whole numbers as extents of tensors."""
     lines = [f"  t{i}: {{shape: ['{expression}'], init: zeros}}" for i, expression in enumerate(expressions)]
     found = tensors_of("shardinit: 1\nname: sized\ndtype: bool\nvars: {" + names + "}\nmodules:\n" + "\n".join(lines) + "\n")
     return [size for size, in found.values()]
@@ -246,13 +246,13 @@ def sized(names, expressions):
 
 @pytest.mark.parametrize("large", [2**53, 2**62, 2**63 - 2])
 def test_whole_numbers_above_what_doubles_hold(large):
-    """Neighbours of which an f64 makes one are two: in every comparison, and in every function of whole numbers."""
+    """Comparisons and functions distinguish neighbouring whole numbers that round to one f64."""
     a, b = large, large + 1
     compared = {"<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b, "==": a == b, "!=": a != b}
     turned = {"<": b < a, "<=": b <= a, ">": b > a, ">=": b >= a, "==": b == a, "!=": b != a}
     expressions = [f"1 + (a {sign} b)" for sign in compared] + [f"1 + (b {sign} a)" for sign in turned]
     wanted = [1 + holds for holds in [*compared.values(), *turned.values()]]
-    # And of the numbers below 0, whose order is the other.
+    # Below 0 the order is reversed.
     expressions += [f"1 + (-a {sign} -b)" for sign in turned]
     wanted += [1 + holds for holds in turned.values()]
     for expression, value in [("max(a, b) - a", 1), ("max(b, a) - a", 1), ("b - min(a, b)", 1), ("b - min(b, a)", 1),

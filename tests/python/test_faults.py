@@ -1,6 +1,6 @@
-"""What happens when the world fails: kills, full disks, damage, hostile files.
+"""Tests kills, full disks, damage and hostile files.
 
-strace injects the failures, so nothing in shardinit knows that it is tested.
+strace injects the failures, so shardinit's code cannot detect a test.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import pytest
 
 from support import BINARY, CLEAN, datasets_in, rank_files, read_raw, run_json, run_ok, run_tool, text_of, tree_of
 
-# It is small, and still has large and small boxes, replicas, several ranks, an f64.
+# A small spec with large and small boxes, replicas, several ranks, and an f64.
 SPEC = """
 shardinit: 1
 name: faulty
@@ -59,7 +59,7 @@ def good(spec):
 
 @pytest.fixture
 def damaged(good, tmp_path):
-    """A copy of the good checkpoint, to be broken."""
+    """A copy of the good checkpoint for the test to damage."""
     return pathlib.Path(shutil.copytree(good, tmp_path / "damaged"))
 
 
@@ -78,7 +78,7 @@ def is_committed(folder):
 
 # Kills ------------------------------------------------------------------------
 
-# A run is killed at every way to touch the disk, at its k-th time, for every k.
+# A run is killed at the k-th call of each kind that touches the disk, for every k.
 CALLS = ["pwrite64", "write", "openat", "rename,renameat,renameat2", "fdatasync,fsync",
          "mkdir,mkdirat", "unlink,unlinkat", "ftruncate,fallocate", "close"]
 
@@ -106,7 +106,7 @@ def test_killed_at_every_call(calls, spec, good, tmp_path):
 
 @pytest.mark.parametrize("command", ["finalize", "finalize --index never", "gen --index never"])
 def test_a_complete_checkpoint_stays_one_when_killed(command, spec, good, tmp_path):
-    """A run is killed at every call that changes something: the manifest, old or new, fits the files."""
+    """After a kill at any changing call, the old or the new manifest matches the files."""
     name, *options = command.split()
     killed = 0
     for calls in ["rename,renameat,renameat2", "unlink,unlinkat", "pwrite64", "fdatasync,fsync", "ftruncate"]:
@@ -158,7 +158,7 @@ FAILURES = [
     ("mkdir,mkdirat", "EROFS"), ("mkdir,mkdirat", "ENOSPC"), ("pwrite64", "EROFS"),
     ("rename,renameat,renameat2", "EOPNOTSUPP"), ("fdatasync,fsync", "ENOSYS"),
 ]
-PERMANENT = ["EACCES", "EROFS", "EOPNOTSUPP", "ENOSYS"]  # These are not worth another try.
+PERMANENT = ["EACCES", "EROFS", "EOPNOTSUPP", "ENOSYS"]  # Trying these again is pointless.
 
 
 @pytest.mark.parametrize("calls, error", FAILURES)
@@ -166,7 +166,7 @@ PERMANENT = ["EACCES", "EROFS", "EOPNOTSUPP", "ENOSYS"]  # These are not worth a
 def test_an_error_ends_the_run_and_says_so(calls, error, when, spec, good, tmp_path):
     out = tmp_path / "out"
     result = run_tool("gen", spec, "-o", out, "--jobs", "1", wrap=inject(calls, f"error={error}:when={when}"))
-    if result.returncode == 0:  # There was no such call.
+    if result.returncode == 0:  # The run made no such call.
         assert tree_of(out) == tree_of(good)
         assert when != "1+"
         return
@@ -186,7 +186,7 @@ NAMES = ["plan.json", "manifest.json", "index.h5", "ranks/rank-00001.h5", "ranks
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("command", ["gen", "gen --ranks 0-3", "finalize", "status", "verify", "export", "stats"])
 def test_what_cannot_be_looked_at_is_not_absent(command, name, error, good, spec, tmp_path):
-    """Only the error that a file does not exist counts as its absence."""
+    """A file counts as absent only if the error is ENOENT."""
     command, *options = command.split()
     out = tmp_path / "out"
     run = {"gen": ["gen", spec, "-o", good], "export": ["export", good, "--to", "dcp", "-o", out]}.get(
@@ -214,9 +214,10 @@ def test_interrupted_calls_go_on(when, spec, good, tmp_path):
 
 @pytest.mark.parametrize("size", [1, 24, 100, 512])
 def test_short_writes_go_on(size, tmp_path):
-    """strace claims that `size` bytes were written, and writes none. So just
-    those bytes may be missing: everything after them must be there. Each of the four threads
-    that write boxes has a `when`-th write, and about sixteen of them."""
+    """A write that returns short is continued at the right place.
+
+    strace reports `size` bytes as written but writes none. Only these bytes may be missing; everything after them must
+    be present. Each of the four writer threads makes about sixteen writes, and so has a `when`-th one."""
     spec, good = tmp_path / "spec.yaml", tmp_path / "good"
     spec.write_text("shardinit: 1\nname: many\ndtype: f32\nmodules:\n  layers:\n    repeat: {layer: 64}\n"
                     "    w: {shape: [750], init: {normal: {std: 1}}}\n")
@@ -227,10 +228,10 @@ def test_short_writes_go_on(size, tmp_path):
     for when in range(1, 13):
         out = tmp_path / str(when)
         out.mkdir()
-        shutil.copy(good / "plan.json", out)  # Or the first write is its, which is read again.
+        shutil.copy(good / "plan.json", out)  # Otherwise plan.json would be written first.
         result = run_tool("gen", spec, "-o", out, "--index", "never",
                           wrap=inject("pwrite64", f"retval={size}:when={when}"))
-        if result.returncode == 3:  # HDF5's own metadata: it notices, or does not go on.
+        if result.returncode == 3:  # HDF5 notices missing metadata or fails.
             continue
         assert result.returncode == 0, result.stderr
         a, b = (np.fromfile(folder / "ranks/rank-00000.h5", np.uint8) for folder in (good, out))
@@ -242,7 +243,7 @@ def test_short_writes_go_on(size, tmp_path):
 
 
 def test_no_direct_io(spec, good, tmp_path):
-    """A file system that refuses O_DIRECT gets the same bytes, written otherwise."""
+    """On a file system that rejects O_DIRECT, files have the same bytes."""
     for k in range(1, 40):
         result = run_tool("gen", spec, "-o", tmp_path / "out", wrap=inject("openat", f"error=EINVAL:when={k}"))
         if result.returncode == 0:
@@ -264,7 +265,7 @@ def test_file_systems_that_lack_something(calls, error, spec, good, tmp_path):
 def test_a_stale_handle_is_an_error(calls, spec, good, tmp_path):
     for when in range(1, 80, 6 if calls == "openat" else 20):
         result = run_tool("gen", spec, "-o", tmp_path / "out", wrap=inject(calls, f"error=ESTALE:when={when}"))
-        assert result.returncode in (0, 1, 2, 3, 127), result.stderr  # The loader's and the spec's are others.
+        assert result.returncode in (0, 1, 2, 3, 127), result.stderr  # Loader and spec errors have other statuses.
         run_ok("gen", spec, "-o", tmp_path / "out")
         assert tree_of(tmp_path / "out") == tree_of(good)
         shutil.rmtree(tmp_path / "out")
@@ -331,7 +332,7 @@ def test_little_memory(megabytes, spec, good, tmp_path):
         resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
 
     result = run_tool("gen", spec, "-o", tmp_path / "out", preexec_fn=limit_of)
-    assert result.returncode in (0, 3, 127), result.stderr  # 127: not even the loader fits.
+    assert result.returncode in (0, 3, 127), result.stderr  # 127: even the loader does not fit.
     run_ok("gen", spec, "-o", tmp_path / "out")
     assert tree_of(tmp_path / "out") == tree_of(good)
 
@@ -366,7 +367,7 @@ def test_a_larger_and_a_smaller_plan_are_conflicts(more, good, damaged, spec, tm
 
 
 def test_two_plans_at_once(spec, tmp_path):
-    """One of them wins the folder; the other must not write a byte into it."""
+    """If two plans are made in one folder at once, one fails with a conflict and writes nothing into it."""
     other = tmp_path / "other.yaml"
     other.write_text(SPEC.format(seed=1))
     for turn in range(20):
@@ -391,7 +392,7 @@ def test_output_holds_something_else(spec, tmp_path):
     assert (tmp_path / "out/thesis.tex").read_text() == "mine"
 
 
-# Names of killed runs' left-overs look like these, but are others.
+# These names resemble the leftovers of killed runs, but belong to others.
 BITS = "0123456789abcdef-0123456789abcdef"
 MINE = [".photos.tmp-2024/a.jpg", f".photos.tmp-{BITS}/a.jpg", ".plan.json.tmp-mine",
         f".index.h5.tmp-{BITS[:-2]}aa/a.jpg", f"ranks/.rank-00000.h5.tmp-{BITS[:-2]}aa/a",
@@ -421,12 +422,12 @@ def test_what_is_the_users_stays(command, good, spec, tmp_path):
 def test_what_is_beside_an_export_stays(spec, tmp_path):
     old, young = f".out.tmp-{BITS}", f".out.tmp-{BITS[:-2]}aa"
     mine = [".out.tmp-mine/a", f".out.tmp-{BITS.upper()}/a", f".outer.tmp-{BITS}/a", f".out.tmp-{BITS[:-1]}/a",
-            f".out.tmp-{BITS[:-2]}bb"]  # A file is no folder of an export.
+            f".out.tmp-{BITS[:-2]}bb"]  # A file cannot be the folder of an export.
     put(tmp_path, [*mine, f"{old}/a", f"{old}/b/c", f"{young}/b/c"])
     for path in [*(tmp_path / old).rglob("*"), tmp_path / old, tmp_path / young]:
         os.utime(path, (0, 0))
     run_ok("export", spec, "--to", "dcp", "-o", tmp_path / "out")
-    for name in [*mine, f"{young}/b/c"]:  # It is another machine's, perhaps still being written.
+    for name in [*mine, f"{young}/b/c"]:  # Another machine may still be writing it.
         assert (tmp_path / name).read_text() == "mine"
     assert not (tmp_path / old).exists()
 
@@ -474,7 +475,7 @@ def test_processes_at_once(spec, good, tmp_path):
 
 
 def test_ranks_at_once(spec, good, tmp_path):
-    """A cluster job has one process for each rank, and the last ones finalize."""
+    """One process for each rank, as in a cluster job, makes the same checkpoint as one run."""
     runs = [subprocess.Popen([BINARY, "gen", spec, "-o", tmp_path / "out", "--ranks", str(rank)], env=CLEAN,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(4)]
     for run in runs:
@@ -485,7 +486,7 @@ def test_ranks_at_once(spec, good, tmp_path):
 
 
 def test_with_and_without_an_index_at_once(good, tmp_path):
-    """All files of the manifest are there, in whatever order the two runs get along."""
+    """Two runs of finalize, with and without an index, leave a valid checkpoint in any order."""
     out = pathlib.Path(shutil.copytree(good, tmp_path / "out"))
     slow = ["strace", "-qq", "-o", "/dev/null", "-e", "trace=unlink,unlinkat",
             "-e", "inject=unlink,unlinkat:delay_enter=1000000"]
@@ -512,7 +513,7 @@ def test_status_sees_what_is_gone(lost, damaged):
 
 
 def test_ranks_that_vanish_are_worth_another_try(spec, good, tmp_path):
-    """The run that makes all ranks says so if one of them is not there at the end."""
+    """A run that makes all ranks fails with status 3 if one of them is missing at the end."""
     out = tmp_path / "out"
     slow = ["strace", "-f", "-qq", "-o", "/dev/null", "-P", out / "ranks", "-e", "trace=fsync",
             "-e", "inject=fsync:delay_enter=300000"]
@@ -531,7 +532,7 @@ def test_ranks_that_vanish_are_worth_another_try(spec, good, tmp_path):
 
 # One folder, two plans ---------------------------------------------------------
 
-# These are file systems on which a name can only be taken by looking first.
+# Simulates file systems on which a name can be claimed only after checking that it is free.
 BARE = ["-e", "inject=renameat2:error=EINVAL", "-e", "inject=linkat:error=EPERM"]
 
 
@@ -578,7 +579,7 @@ def test_a_claim_that_was_killed_is_no_conflict(spec, good, tmp_path):
         shutil.rmtree(tmp_path / "out")
         if result.returncode == 0:
             break
-    # There is not even an empty file.
+    # The killed run may not even have left an empty file.
     (tmp_path / "out").mkdir()
     (tmp_path / "out/plan.json").touch()
     run_ok("gen", spec, "-o", tmp_path / "out")
@@ -587,7 +588,7 @@ def test_a_claim_that_was_killed_is_no_conflict(spec, good, tmp_path):
 
 @pytest.mark.parametrize("point", ["plan.json", "ranks/rank-00001.json", "index.h5"])
 def test_a_folder_that_is_given_to_another_plan(point, spec, other, good, tmp_path):
-    """A run that was suspended goes on, and changes nothing of the other plan's files."""
+    """A suspended run that continues after its folder was given to another plan leaves that plan's files unchanged."""
     out = tmp_path / "out"
     run = start_of("gen", spec, "-o", out, "--jobs", "1", wrap=slow_of("fsync", 0.15))
     wait_for((out / point).exists)
@@ -605,7 +606,8 @@ def test_a_folder_that_is_given_to_another_plan(point, spec, other, good, tmp_pa
 
 
 def test_a_plan_that_is_lost_while_ranks_are_made(spec, good, tmp_path):
-    """It may be that it is not seen yet: the same command goes on."""
+    """A run whose plan.json disappears fails with status 3, since the file may only not be visible yet; the same
+    command completes the folder."""
     out = tmp_path / "out"
     run = start_of("gen", spec, "-o", out, "--jobs", "1", wrap=slow_of("fsync", 0.05))
     wait_for((out / "ranks/rank-00001.json").exists)
@@ -621,8 +623,7 @@ def test_a_plan_that_is_lost_while_ranks_are_made(spec, good, tmp_path):
 
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_folder_that_moves_stays_whole(replaced, spec, good, tmp_path):
-    """A run writes where its folder is, makes no other, and says that it is not where it was asked for, also where
-    another has that place now."""
+    """A run whose folder is moved completes it there and reports the move, even if another folder has the old name."""
     out = tmp_path / "deep/out"
     run = start_of("gen", spec, "-o", out, "--jobs", "1", wrap=slow_of("fsync", 0.05))
     wait_for((out / "ranks/rank-00001.json").exists)
@@ -638,7 +639,8 @@ def test_a_folder_that_moves_stays_whole(replaced, spec, good, tmp_path):
 # Nodes whose locks are their own ------------------------------------------------
 
 def node_of(number, tmp_path):
-    """A prefix that runs a command as on a machine of this number, which sees no locks of others."""
+    """Returns a command prefix that simulates the machine of this number, which does not see locks of other
+    machines."""
     boot = tmp_path / f"boot-{number}"
     boot.write_text(f"00000000-0000-0000-0000-{number:012}\n")
     return ["unshare", "-m", "sh", "-c",
@@ -674,7 +676,7 @@ def test_a_killed_nodes_files_do_not_stay(nodes, spec, good, tmp_path):
     killed = run_tool("gen", spec, "-o", out, wrap=nodes[0] + ["-e", "inject=fdatasync:signal=SIGKILL:when=3"])
     assert killed.returncode != 0
     names = [name for name in tree_of(out) if ".tmp-" in name]
-    assert names and not any(b"0000" in name.encode()[-33:-17] for name in names)  # No id appears as it is.
+    assert names and not any(b"0000" in name.encode()[-33:-17] for name in names)  # No id appears in plain text.
     run_ok("gen", spec, "-o", out, wrap=nodes[1])
     assert tree_of(out) == tree_of(good)
 
@@ -702,7 +704,7 @@ def test_signals_end_the_run_cleanly(number, tmp_path):
 
 
 def test_the_same_command_goes_on_after_a_signal(tmp_path):
-    """The message is right: what is done is not made again."""
+    """After SIGINT, the same command keeps finished ranks, as the message promises."""
     (tmp_path / "x.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 256}}\nmodules:\n"
                                      "  w: {shape: [256, 16, 4096], shard: [a, null, null], init: {normal: {std: 1}}}\n")
     command = ["gen", tmp_path / "x.yaml", "-o", tmp_path / "out", "--jobs", "1"]
@@ -724,7 +726,7 @@ def test_the_same_command_goes_on_after_a_signal(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
 @pytest.mark.parametrize("command", ["export", "digest", "stats", "verify", "verify --spec", "finalize"])
 def test_every_command_ends_by_a_signal(command, number, spec, good, damaged, tmp_path):
-    """The signal comes with the k-th call: the status is the signal's, or all was done already."""
+    """A signal at any call ends a command with the signal's status, unless it has already finished."""
     (damaged / "manifest.json").unlink()
     (tmp_path / "long.yaml").write_text(BIG.replace("512, ", "16, "))
     run = {"export": ["export", spec, "--to", "dcp", "-o", tmp_path / "out"], "digest": ["digest", tmp_path / "long.yaml"],
@@ -732,7 +734,7 @@ def test_every_command_ends_by_a_signal(command, number, spec, good, damaged, tm
            "finalize": ["finalize", damaged]}[command]
     calls = "openat" if command == "finalize" else "clone3"
     statuses = set()
-    # Before that many files are the libraries.
+    # The libraries are opened before these calls.
     for k in range(45, 80, 5) if calls == "openat" else [1, 2]:
         result = run_tool(*run, wrap=inject(calls, f"signal={number.name}:when={k}"), timeout=30)
         assert result.returncode in (0, -number, 128 + number), result.stderr
@@ -747,7 +749,7 @@ def test_every_command_ends_by_a_signal(command, number, spec, good, damaged, tm
 # Damage -----------------------------------------------------------------------
 
 def boxes(name):
-    """(path, first byte, byte after the last) of every dataset in a rank file."""
+    """Returns (path, first byte, byte after the last) of every dataset in a rank file."""
     with h5py.File(name, "r") as file:
         return [(text_of(d.attrs["path"]), d.id.get_offset(), d.id.get_offset() + read_raw(d).nbytes)
                 for d in datasets_in(file) if d.size]
@@ -816,7 +818,7 @@ def empty(name):
 
 
 def zero(name):
-    # A crash can leave this: the length is there, the data is not.
+    # A crash can leave a file of the right length without its data.
     (path, start, end) = max(boxes(name), key=lambda box: box[2] - box[1])
     with open(name, "r+b") as file:
         file.seek(start)
@@ -845,19 +847,19 @@ def test_a_damaged_rank_file_is_found(damage, damaged):
 @pytest.mark.parametrize("name", ["manifest.json", "plan.json", "index.h5", "ranks", "ranks/rank-00002.h5",
                                   "ranks/rank-00002.json"])
 def test_a_link_is_no_part_of_a_checkpoint(name, damaged, tmp_path):
-    """The file that a link leads to is not in the folder, and may be anyone's."""
+    """A link in a checkpoint is a finding, as its target is outside the folder and may belong to anyone."""
     (damaged / name).rename(tmp_path / "elsewhere")
     (damaged / name).symlink_to(tmp_path / "elsewhere")
     done = run_tool("verify", damaged)
     assert done.returncode == 1 and f"{name}: is a link to elsewhere" in done.stderr, done.stderr
-    (tmp_path / "link").symlink_to(damaged)  # The folder itself is the user's to name.
+    (tmp_path / "link").symlink_to(damaged)  # The folder itself may be named by a link.
     (damaged / name).unlink()
     (tmp_path / "elsewhere").rename(damaged / name)
     run_ok("verify", tmp_path / "link")
 
 
 def rewritten(before, folder):
-    """The files that are not those of `before`, a map of names to their inodes."""
+    """Returns the files whose inodes are not in `before`."""
     return {name for name, inode in inodes(folder).items() if before.get(name) != inode}
 
 
@@ -880,7 +882,7 @@ RANK_1 = {"ranks/rank-00001.h5", "ranks/rank-00001.json", "index.h5", "manifest.
     ("plan.json", "data", {"plan.json"}), ("plan.json", "cut", {"plan.json"}), ("plan.json", "lost", {"plan.json"}),
     ("plan.json", "link", {"plan.json"})])
 def test_gen_repairs_what_verify_finds(name, damage, again, good, damaged, spec, tmp_path):
-    """Repair leaves all else alone, even files that do not belong; the folder is then as before."""
+    """`--repair` restores the damaged file and leaves all other files alone, including foreign ones."""
     path = damaged / name
     if damage in ("data", "head"):
         flip(path, path.stat().st_size - 1 if damage == "data" and name.endswith("1.h5") else 30)
@@ -908,7 +910,7 @@ def test_gen_repairs_what_verify_finds(name, damage, again, good, damaged, spec,
 @pytest.mark.quick
 def test_repair_by_ranks_and_of_an_unfinished_folder(good, spec, tmp_path):
     out = tmp_path / "out"
-    run_ok("gen", spec, "-o", out, "--ranks", "0,1", "--repair")  # Nothing is there yet.
+    run_ok("gen", spec, "-o", out, "--ranks", "0,1", "--repair")  # The folder is still empty.
     flip(out / "ranks/rank-00000.h5", 30)
     flip(out / "ranks/rank-00001.h5", 30)
     run_ok("gen", spec, "-o", out, "--ranks", "1-3", "--repair")
@@ -921,7 +923,7 @@ def test_repair_by_ranks_and_of_an_unfinished_folder(good, spec, tmp_path):
 def test_repair_is_no_way_around_a_conflict(damaged, good, spec):
     done = run_tool("gen", spec, "-o", damaged, "--set", "seed=5", "--repair")
     assert done.returncode == 4 and tree_of(damaged) == tree_of(good)
-    (damaged / "manifest.json").unlink()  # It alone says that a damaged plan was this one.
+    (damaged / "manifest.json").unlink()  # Only the manifest shows that the damaged plan matched.
     flip(damaged / "plan.json", 40)
     before = tree_of(damaged)
     assert run_tool("gen", spec, "-o", damaged, "--repair").returncode in (4, 5) and tree_of(damaged) == before
@@ -929,7 +931,7 @@ def test_repair_is_no_way_around_a_conflict(damaged, good, spec):
 
 
 def test_progress_ends_at_all_of_it(tmp_path):
-    """With replicas stored by every rank there is more to check than the tensors have; an export reads each once."""
+    """Progress ends at 100%: `verify` counts stored replicas, but an export reads each element once."""
     (tmp_path / "x.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 8}}\n"
                                      "modules: {w: {shape: [3000, 3000], init: zeros}}\n")
     run_ok("gen", tmp_path / "x.yaml", "-o", tmp_path / "in", "--replicas", "full")
@@ -955,10 +957,10 @@ def test_progress_ends_at_all_of_it(tmp_path):
 
 
 def test_names_that_do_not_belong_are_found(damaged):
-    (damaged / f".plan.json.tmp-{BITS}").write_text("")  # A run's, that may be going on.
+    (damaged / f".plan.json.tmp-{BITS}").write_text("")  # Belongs to a run that may still be active.
     (damaged / f"ranks/.rank-00001.h5.tmp-{BITS}").write_text("")
     run_ok("verify", damaged)
-    # No run calls its files like the first three: they are somebody's, and no run removes them.
+    # Runs never use names like the first three, so they are foreign, and no run removes them.
     strange = [".plan.json.tmp-mine", ".plan.json.tmp-0123456789abcdef", f".plan.json.tmp-{BITS.upper()}",
                "x", f".x.tmp-{BITS}", "ranks/x", "ranks/rank-00004.h5", "ranks/rank-00004.json",
                "ranks/rank-000001.h5", "ranks/rank-1.json", "ranks/rank--0001.h5", "ranks/index.h5", "rank-00000.h5"]
@@ -976,7 +978,8 @@ def test_names_that_do_not_belong_are_found(damaged):
 
 
 def test_findings_are_folded_and_counted(damaged):
-    """It lists missing ranks by ranges, of others the first thousand, and how many more there are."""
+    """`verify` folds missing ranks into ranges, and lists the first thousand other findings and the number of the
+    rest."""
     for rank in 0, 1, 3:
         (damaged / f"ranks/rank-{rank:05}.json").unlink()
     for i in range(1200):
@@ -993,7 +996,7 @@ def test_findings_are_folded_and_counted(damaged):
 
 
 def test_a_small_plan_of_many_ranks_costs_little(tmp_path):
-    """A file of 300 bytes must not occupy `verify` for minutes."""
+    """A plan of 300 bytes cannot occupy `verify` for minutes."""
     (tmp_path / "x.yaml").write_text("shardinit: 1\nname: x\ndtype: bf16\nmesh: {axes: {a: 16777216}}\n"
                                      "modules: {w: {shape: [1], init: zeros}}\n")
     out = tmp_path / "out"
@@ -1098,7 +1101,7 @@ def many(file, _):
 
 
 def endless(file, folder):
-    """Sources without end, whose names the file makes up; HDF5 opens them to know the extent."""
+    """Adds a dataset with an unlimited number of sources, named by a pattern; HDF5 opens them to find the extent."""
     fifo = folder / "source-0.h5"
     if not fifo.exists():
         os.mkfifo(fifo)
@@ -1127,7 +1130,7 @@ def test_hostile_hdf5(make, libver, damaged, tmp_path):
 
 
 def test_inspect_says_what_a_file_without_end_is(tmp_path):
-    """Not even the name of its first source, a FIFO, is opened: that would wait for a writer."""
+    """`inspect` rejects a file with unlimited sources without opening the first, a FIFO, which would block."""
     with h5py.File(tmp_path / "x.h5", "w", libver=("v110", "v110")) as file:
         endless(file, tmp_path)
     result = run_tool("inspect", tmp_path / "x.h5", timeout=20)
@@ -1145,7 +1148,7 @@ def test_the_process_that_reads_hdf5_opens_nothing(good, tmp_path):
 
 
 def paths(file, levels, name):
-    """Groups have ten names for the same group: there are 10^levels paths to each dataset."""
+    """Ten names for the same group at each level make 10^levels paths to a dataset."""
     group = file.create_group("g")
     group.create_dataset(name, (0,), "f4")
     for i in range(levels):
@@ -1178,7 +1181,7 @@ def test_json_is_utf_8_whatever_names_are(tmp_path):
 
 
 def test_inspect_lists_a_large_group(tmp_path):
-    """A group is listed once: looked for one by one, its names take more than the time allowed."""
+    """`inspect` lists a group in one pass; a lookup of each name would exceed the time limit."""
     with h5py.File(tmp_path / "wide.h5", "w", libver="latest") as file:
         for i in range(10000):
             file.create_dataset(f"d{i}", (0,), "f4")
@@ -1186,7 +1189,7 @@ def test_inspect_lists_a_large_group(tmp_path):
 
 
 def test_a_killed_inspect_leaves_no_process(tmp_path):
-    """HDF5 reads in a child, which has more to say than a pipe holds."""
+    """A killed `inspect` leaves no child process, although the child has more output than fits in a pipe."""
     name = tmp_path / "many.h5"
     with h5py.File(name, "w") as file:
         many(file, tmp_path)

@@ -1,4 +1,4 @@
-"""`init: {file: …}`: a tensor's elements are the bytes of a file, whatever is done with the tensor."""
+"""`init: {file: …}`: a tensor's elements are the bytes of a file, in every command."""
 
 import hashlib
 import json
@@ -17,7 +17,8 @@ SEED = 5
 
 
 def words_of(dtype, shape, rng=None):
-    """Makes any bits: NaN of all kinds, -0, whole numbers that f64 does not have."""
+    """Returns arbitrary bits, including NaN of all kinds, -0, and whole numbers that f64 cannot
+    represent."""
     rng = rng or np.random.default_rng(SEED)
     size = DTYPES[dtype].itemsize
     if dtype == "bool":
@@ -26,13 +27,13 @@ def words_of(dtype, shape, rng=None):
 
 
 def beside(folder, words):
-    """The path of a file in `folder`/tables, relative to `folder`."""
+    """Writes a file to `folder`/tables and returns its path relative to `folder`."""
     (folder / "tables").mkdir(exist_ok=True)
     return f"tables/{table_file(folder / 'tables', words).name}"
 
 
 def spec_of(folder, tensors, more="", name="spec.yaml"):
-    """A spec of tensors name → (dtype, words, other keys)."""
+    """Writes a spec of tensors name → (dtype, words, other keys)."""
     lines = [f"  {path}: {{shape: {list(words.shape)}, dtype: {dtype}, init: {{file: {beside(folder, words)}}}{keys}}}\n"
              for path, (dtype, words, keys) in tensors.items()]
     path = folder / name
@@ -82,7 +83,8 @@ def test_ranks_made_alone_and_a_run_that_goes_on(all_types, tmp_path):
 
 
 def test_a_plan_knows_the_digest_and_not_the_place(all_types, tmp_path):
-    """The same model beside other files, or with its digests written out, is the same checkpoint."""
+    """Checkpoints contain only the digests of files, so moving files or writing their digests into
+    the spec changes nothing."""
     tensors, spec = all_types
     run_ok("gen", spec, "-o", tmp_path / "out")
     plan = json.loads((tmp_path / "out/plan.json").read_text())
@@ -110,7 +112,7 @@ def test_what_reads_a_checkpoint_needs_no_file(all_types, tmp_path):
     run_ok("verify", tmp_path / "out")
     assert not {p for p in tree_of(tmp_path / "out") if "tables" in p or ".bin" in p}
     stats = run_json("stats", tmp_path / "out")
-    assert all(t["as_declared"] for t in stats["tensors"])  # Even NaN counts as declared.
+    assert all(t["as_declared"] for t in stats["tensors"])  # NaN is among the declared values, too.
     assert sum(t["not_finite"] for t in stats["tensors"]) > 0
     run_ok("reshard", tmp_path / "out", "-o", tmp_path / "reshard", "--mesh", "a=3,b=1", "--uneven", "chunk")
     equal(tmp_path / "reshard", tensors)
@@ -147,7 +149,7 @@ def test_includes_and_overrides(tmp_path):
     spec_of(tmp_path / "base", {"w": ("f32", one, "")})
     (tmp_path / "spec.yaml").write_text("shardinit: 1\ninclude: base/spec.yaml\nname: above\n")
     assert np.array_equal(reassemble(gen_ok(tmp_path / "spec.yaml", tmp_path))["w"][1], one)
-    # An option is of the command line, so its paths start at the working directory.
+    # Paths in command-line options are relative to the working directory.
     init = f"modules.w.init={{file: {beside(tmp_path / 'here', other)}}}"
     run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "other", "--set", init, cwd=tmp_path / "here")
     assert np.array_equal(reassemble(tmp_path / "other")["w"][1], other)
@@ -183,7 +185,7 @@ def test_another_content_is_found_before_it_is_used(tmp_path):
         assert result.returncode == 2, command
         assert f"`{table}` has the SHA-256 {found}, but {spec}:6:49 asks for {digest}" in result.stderr
     assert not (tmp_path / "out/manifest.json").exists()
-    run_ok("plan", spec)  # It makes no values, and so hashes nothing.
+    run_ok("plan", spec)  # plan generates no values, so it does not hash files.
     table.write_bytes(damaged[:-1])
     result = run_tool("plan", spec)
     assert result.returncode == 2 and "has 9599 bytes, but the elements of [300, 8] in f32 have 9600" in result.stderr
@@ -234,7 +236,7 @@ def test_random_boxes_of_the_library(tmp_path):
             assert np.array_equal(made.view(words.dtype), words[tuple(box)])
     with shardinit.open_spec(text=spec.read_text(), path=spec) as opened:
         assert np.array_equal(opened.generate("w").view("<u8"), tensors["w"][1])
-    # A file that changes while it is in use is noticed.
+    # A change of a file in use is detected.
     with shardinit.open_spec(spec) as opened:
         opened.generate("w")
         table = tmp_path / beside(tmp_path, tensors["w"][1])
@@ -244,9 +246,9 @@ def test_random_boxes_of_the_library(tmp_path):
 
 
 def bytes_read(folder, table, *arguments):
-    """How many bytes of the table a run of `gen` reads, on one thread."""
+    """Returns the number of bytes of the table that `gen` reads on one thread."""
     folder.mkdir()
-    # One log for each thread, so that no line is cut by another's.
+    # One log for each thread, so that lines do not mix.
     run_ok("gen", *arguments, "-o", folder / "out", "--jobs", 1,
            wrap=["strace", "-ff", "-y", "-e", "trace=pread64", "-o", folder / "log"])
     return sum(int(line.rsplit("= ", 1)[1]) for log in folder.glob("log.*") for line in log.read_text().splitlines()

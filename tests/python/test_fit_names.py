@@ -1,4 +1,4 @@
-"""Names that nearly match those of a spec are followed when everything then fits, and each change is said."""
+"""Nearly matching names are resolved if everything then fits the spec, and each change is reported."""
 
 import json
 
@@ -17,14 +17,14 @@ LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_si
 
 @pytest.fixture(name="model")
 def a_model(tmp_path):
-    """The tensors of a tiny Llama, and its config.json."""
+    """Returns the tensors of a tiny Llama and writes its config.json."""
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     run_ok("export", tmp_path / "config.json", "--to", "safetensors", "-o", tmp_path / "model")
     return safetensors_torch.load_file(tmp_path / "model/model.safetensors")
 
 
 def converted(tmp_path, state, *options, spec=None):
-    """What `convert` writes of these tensors for torchtitan, and the run."""
+    """Converts these tensors for torchtitan; returns the output and the run."""
     folder, out = tmp_path / f"in{len(list(tmp_path.iterdir()))}", tmp_path / f"out{len(list(tmp_path.iterdir()))}"
     folder.mkdir()
     safetensors_torch.save_file(state, folder / "model.safetensors")
@@ -54,7 +54,7 @@ def test_prefixes(tmp_path, model, change, said):
 
 
 @pytest.mark.parametrize("change", [
-    lambda s: s | {"module.lm_head.weight": s["lm_head.weight"] + 1},  # twice
+    lambda s: s | {"module.lm_head.weight": s["lm_head.weight"] + 1},  # present twice
     lambda s: {"module." + name: t for name, t in s.items() if name != "model.norm.weight"},
     lambda s: {"module." + name: t for name, t in s.items()} | {"eagle.fc.weight": torch.ones(3)},
     lambda s: {"module." + name: t.t().contiguous() if "gate" in name else t for name, t in s.items()},
@@ -78,7 +78,7 @@ def test_a_tied_head_must_be_the_table(tmp_path, model, head, is_read):
     (tmp_path / "tied.json").write_text(json.dumps(LLAMA | {"tie_word_embeddings": True}))
     table = model["model.embed_tokens.weight"]
     state = {name: tensor for name, tensor in model.items() if name != "lm_head.weight"}
-    # torchtitan cannot have a tied head: another layout is asked for.
+    # torchtitan's layout cannot have a tied head, so use another one.
     args = ["--layout", "hub"]
     of = {"equal": table.clone(), "other": table + 1, "half": table.half(), "smaller": table[:32].clone()}[head]
     folder = tmp_path / "tied"
@@ -94,7 +94,8 @@ def test_a_tied_head_must_be_the_table(tmp_path, model, head, is_read):
 
 
 def singletons(folder):
-    """The tensors of a `torch_dist` folder as Megatron-core saves layers that differ: one for each, fc1 in halves."""
+    """Returns the tensors of a `torch_dist` folder as Megatron-core saves unequal layers: one for each layer, fc1 in
+    halves."""
     metadata = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
     state = {name: torch.empty(of.size, dtype=of.properties.dtype) for name, of in metadata.items() if hasattr(of, "size")}
     dcp.load(state, checkpoint_id=folder, no_dist=True)

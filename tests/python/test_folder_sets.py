@@ -1,4 +1,5 @@
-"""Folders with several sets of tensors: the index decides, else one must be named, and nothing is merged in silence."""
+"""In folders with several sets of tensors the index decides. Otherwise the user must name one; nothing is merged
+silently."""
 
 import json
 
@@ -16,7 +17,7 @@ ADAPTER = {"base_model.model.a.lora_A.weight": torch.ones(2, 3)}
 
 
 def sharded(folder, state, stem="model", end="", index=None):
-    """A file for each tensor, as `save_pretrained` names them; `index` is the name of their index, if there is one."""
+    """Writes a file for each tensor, named as by `save_pretrained`, and an index if `index` names one."""
     folder.mkdir(exist_ok=True)
     files = {name: f"{stem}-{i + 1:05}-of-{len(state):05}{end}.safetensors" for i, name in enumerate(state)}
     for name, file in files.items():
@@ -31,7 +32,7 @@ def one(folder, state, name):
 
 
 def read(path, out):
-    """The tensors of the safetensors files that `convert` makes of a folder, and what it says."""
+    """Converts a folder to safetensors; returns the tensors and the messages."""
     result = run_tool("convert", path, "--to", "safetensors", "-o", out)
     if result.returncode != 0:
         assert not out.exists() and "error:" in result.stderr, result
@@ -45,7 +46,7 @@ def same(found, wanted):
 
 
 INDEX = "model.safetensors.index.json"
-# What makes a folder, and which of its tensors are the model. A text: the run is refused, and names it.
+# How to make a folder, and which tensors are the model. A text means that the run fails with it.
 FOLDERS = {
     "an adapter beside an index": (lambda f: (sharded(f, MODEL, index=INDEX), one(f, ADAPTER, "adapter_model.safetensors")), MODEL),
     "an adapter beside a file": (lambda f: (one(f, MODEL, "model.safetensors"), one(f, ADAPTER, "adapter_model.safetensors")), MODEL),
@@ -93,7 +94,7 @@ def test_which_set_is_the_model(tmp_path, what):
 
 
 def test_one_set_is_chosen_by_its_path(tmp_path):
-    """An index stands for its files, wherever a folder may stand, and the config beside it counts."""
+    """The path of an index selects its files in every command, together with the config next to it."""
     folder = tmp_path / "in"
     sharded(folder, MODEL, "model.fp32", index="model.safetensors.index.fp32.json")
     sharded(folder, HALF, "model.fp16", index="model.safetensors.index.fp16.json")
@@ -126,7 +127,7 @@ def test_an_index_of_pytorch_files_is_chosen_by_its_path(tmp_path):
 @pytest.mark.parametrize("listed", [0, 1])
 @pytest.mark.parametrize("stale", [torch.full((6,), 7.0), torch.full((3, 2), 7.0), torch.ones(6).half()])
 def test_the_index_decides_between_two_copies(tmp_path, listed, stale):
-    """A file that lies over another has a stale copy, of any shape and type."""
+    """If two files have the same tensor, the index decides, whatever the shape and type of the stale copy."""
     files = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
     folder = tmp_path / "in"
     one(folder, {"a": MODEL["model.a.weight"], "b": torch.ones(2)}, files[listed])
@@ -158,7 +159,7 @@ def test_tied_tensors_that_an_index_lists(tmp_path, tie, name, is_read):
 
 
 def test_metadata_of_safetensors_is_kept(tmp_path):
-    """torchao says there what its tensors are."""
+    """Metadata of safetensors is kept, since torchao describes its tensors there."""
     metadata = {"format": "pt", "w": json.dumps({"_type": "Int8Tensor"}), "tensor_names": '["w"]'}
     folder = tmp_path / "in"
     folder.mkdir()

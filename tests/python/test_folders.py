@@ -1,4 +1,4 @@
-"""Folders that other tools wrote: their traps are errors or warnings with names, and nothing is lost in silence."""
+"""Folders from other tools: their pitfalls give errors or warnings with names, and no data is silently lost."""
 
 import json
 import os
@@ -32,7 +32,8 @@ def hub(folder, state=STATE, name="model.safetensors", **config):
 
 
 def test_tied_config_with_another_head(tmp_path):
-    """Transformers would untie them in silence: both stay, and a message says so."""
+    """If config.json ties a head that differs from the embedding, both tensors are kept and a message reports it;
+    Transformers would untie them silently."""
     folder = hub(tmp_path / "in", tie_word_embeddings=True)
     result = run_tool("convert", folder, "--to", "dcp", "-o", tmp_path / "out")
     assert result.returncode == 0 and "ties `lm_head.weight`" in result.stderr
@@ -43,7 +44,7 @@ def test_tied_config_with_another_head(tmp_path):
 
 
 def test_index_that_names_another_file(tmp_path):
-    """The headers count; the index is a list of files."""
+    """The headers of the files decide which tensors they hold; the index only lists files."""
     folder = tmp_path / "in"
     hub(folder, {"a": torch.ones(2)}, "model-00001-of-00002.safetensors")
     hub(folder, {"b": torch.zeros(2)}, "model-00002-of-00002.safetensors")
@@ -77,7 +78,7 @@ def test_views_whose_bytes_are_not_their_values(tmp_path, bit):
 
 
 def rewritten(path, to, change, compression=zipfile.ZIP_STORED):
-    """A copy of an archive in which `change(name, data)` gives each file."""
+    """Copies an archive; `change(name, data)` returns the new content of each file."""
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(to, "w", compression) as new:
         for name in old.namelist():
             new.writestr(name, change(name, old.read(name)))
@@ -96,7 +97,7 @@ def test_big_endian_and_compressed_archives(tmp_path):
 
 
 def test_legacy_file_of_a_linear_layer(tmp_path):
-    """A count of 12 elements stands before 48 bytes."""
+    """In old files of torch.save, a count of 12 elements precedes the 48 bytes of a 4 × 3 weight."""
     layer = torch.nn.Linear(4, 3)
     torch.save(layer.state_dict(), tmp_path / "in.pt", _use_new_zipfile_serialization=False)
     weight = layer.weight.detach().numpy().tobytes()
@@ -107,7 +108,7 @@ def test_legacy_file_of_a_linear_layer(tmp_path):
 
 
 def test_strides_have_no_product(tmp_path):
-    """Those of a tensor of twelve dimensions are 2^66 together."""
+    """The product of strides may exceed 64 bits: for these twelve dimensions it is 2^66."""
     tensor = torch.arange(4096, dtype=torch.float32).reshape([2] * 12)
     torch.save({"a": tensor}, tmp_path / "many.pt")
     torch.save({"a": tensor.permute(*range(10, -1, -1), 11)}, tmp_path / "other.pt")
@@ -143,7 +144,7 @@ def test_strided_tensors(tmp_path):
 ])
 @pytest.mark.parametrize("options", [[], ["--memory", "1M", "-j", 1], ["--mesh", "fsdp=3", "--sharding", "fsdpv2"]])
 def test_tensors_that_lie_apart_in_a_storage(tmp_path, shape, strides, options):
-    """With more runs than can be listed, in a file and in an item of DCP."""
+    """Strided tensors are read even if their runs are too many to list, from a file and from a DCP item."""
     end = sum((n - 1) * s for n, s in zip(shape, strides)) + 1
     tensor = torch.arange(end + 3, dtype=torch.float32)[3:].as_strided(shape, strides)
     wanted = run_ok("digest", hub(tmp_path / "wanted", {"w": tensor.contiguous()})).stdout
@@ -259,7 +260,8 @@ def test_out_of_the_ordinary(tmp_path):
 
 
 def test_rows_of_zeros_in_files_that_have_parts_of_rows(tmp_path):
-    """They are not counted: half a row of zeros is none, and was counted as 0 even where the other half was zeros."""
+    """stats does not count rows of zeros in files that store parts of rows, since half a row of zeros is not a row of
+    zeros."""
     (tmp_path / "spec.yaml").write_text("""
 shardinit: 1
 name: x
@@ -290,7 +292,7 @@ def test_values_are_compared_bit_by_bit(tmp_path):
 
 @pytest.mark.parametrize("jobs", [1, 4])
 def test_values_of_long_tensors_are_compared(tmp_path, jobs):
-    """Several blocks of a tensor differ, in several tensors; the first of all elements that differ is named."""
+    """diff counts the differing elements of several large tensors and reports the first one of each."""
     shape, places = (3, 7, 100_003), {"v": [2_100_000, 1_050_001, 1_050_003], "w": [1_700_000], "u": []}
     before = {name: torch.zeros(shape, dtype=torch.float64 if name == "v" else torch.float32) for name in places}
     after = {name: tensor.clone() for name, tensor in before.items()}
@@ -311,7 +313,7 @@ def test_values_of_long_tensors_are_compared(tmp_path, jobs):
     ((torch.float32, (4, 6)), (torch.bfloat16, (4, 6))), ((torch.bfloat16, (4, 6)), (torch.float32, (4, 6))),
     ((torch.float32, (4, 6)), (torch.float32, (6, 4))), ((torch.float32, (4, 6)), (torch.float32, (24,)))])
 def test_a_head_of_another_form_is_not_tied(tmp_path, head, table):
-    """Here all bytes are zeros, in both."""
+    """A head whose type or shape differs from the embedding's is not tied, even if all bytes of both are zeros."""
     state = {name: torch.zeros(shape, dtype=dtype)
              for name, (dtype, shape) in (("lm_head.weight", head), ("model.embed_tokens.weight", table))}
     folder = hub(tmp_path / "in", state, tie_word_embeddings=True)
@@ -361,7 +363,7 @@ LAYOUTS = ["stacked", "hf", "torchtitan", "meta", "megatron", "torch_dist", "ker
 
 
 def random_bits_of(cls, config, folder):
-    """A folder of Transformers, of which all bits of all elements are drawn: NaN with payloads and -0 are there."""
+    """Makes a Transformers folder with random bits in all elements, including NaN payloads and -0."""
     cls(config).to(torch.bfloat16).save_pretrained(folder)
     state = safetensors_torch.load_file(folder / "model.safetensors")
     bits = torch.Generator().manual_seed(3)
@@ -373,8 +375,8 @@ def random_bits_of(cls, config, folder):
 
 @pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2"])
 def test_layouts_there_and_back(tmp_path, family):
-    """Stacked, fused, interleaved and padded: through every layout the bits come back, and on their way they are
-    the same in 1 and 8 jobs."""
+    """Every layout (stacked, fused, interleaved, padded) can be converted back bit for bit, and files do not depend on
+    the number of jobs."""
     transformers = client_of("transformers")
     config = getattr(transformers, f"{family}Config")(
         hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
@@ -395,7 +397,7 @@ def test_layouts_there_and_back(tmp_path, family):
         run_ok("convert", there, "--to", "safetensors", "--spec", config, "--from-layout", layout, "-o", back)
         assert "no difference" in run_ok("diff", folder, back, "--values").stdout
     assert tested >= 3
-    # Through a checkpoint on a mesh.
+    # Also through a checkpoint on a mesh.
     run_ok("convert", folder, "--to", "hdf5", "--layout", "torch_dist", "--mesh", "tensor=2", "-o", tmp_path / "own")
     run_ok("verify", tmp_path / "own", "-q")
     run_ok("convert", tmp_path / "own", "--to", "megatron", "-o", tmp_path / "megatron")
@@ -422,7 +424,7 @@ def test_layouts_that_do_not_fit(tmp_path):
 
 
 def wide(folder):
-    """Two tensors that are read in several parts."""
+    """Writes two tensors that are read in several parts."""
     bits = torch.Generator().manual_seed(5)
     hub(folder, {name: torch.randint(-99, 99, (300, 1000), generator=bits).float() for name in "ab"})
     file = folder / "model.safetensors"
@@ -434,8 +436,8 @@ def wide(folder):
 @pytest.mark.parametrize("form", ["dcp", "hdf5"])
 @pytest.mark.parametrize("what", ["xor", "disguise", "cut", "swap"])
 def test_sources_that_change_under_way(tmp_path, form, what):
-    """Before any read of the source, it changes: there is an error and no output, or the output has the values that
-    the source had."""
+    """If the source changes before any read, convert fails without output, or writes the values from before the
+    change."""
     folder = tmp_path / "in"
     file = wide(folder)
     before = file.read_bytes()
@@ -467,7 +469,7 @@ def test_sources_that_change_under_way(tmp_path, form, what):
 @pytest.mark.faults
 @pytest.mark.parametrize("form", ["dcp", "hdf5"])
 def test_conversions_that_are_killed(tmp_path, form):
-    """A run that is killed anywhere is completed by the same command, with the same bytes."""
+    """After a kill at any step, the same command completes the conversion with the same bytes."""
     folder = tmp_path / "in"
     wide(folder)
     arguments = ["convert", folder, "--to", form, "-j", 2, "--sharding", "fsdpv2", "--mesh", "fsdp=3"]
@@ -491,7 +493,7 @@ def test_a_file_with_a_long_header_is_known(tmp_path):
 @pytest.mark.parametrize("form", ["checkpoint", "safetensors", "dcp", "zarr"])
 @pytest.mark.parametrize("to", ["hdf5", "safetensors"])
 def test_a_layout_of_a_folder_of_which_something_is_dropped(tmp_path, form, to):
-    """A checkpoint, too, is then still what its manifest says."""
+    """Sources whose extra tensors are dropped can be converted to a layout, including checkpoints with a manifest."""
     lines = {name: f"  {name}: {{shape: [{rows}, 3], init: {{normal: {{std: 1}}}}, shard: [t]}}\n"
              for name, rows in {"a": 4, "b": 2, "w": 6, "x": 8}.items()}
     for name, of in ("all", "abwx"), ("less", "aw"):
@@ -511,7 +513,7 @@ def test_a_layout_of_a_folder_of_which_something_is_dropped(tmp_path, form, to):
 
 @pytest.mark.parametrize("end", [".bin", ".pt", ".pth", ".ckpt", ".safetensors", ".pth.tar", "", ".blob", "-old", "-st"])
 def test_one_file_is_known_by_its_end_or_its_beginning(tmp_path, end):
-    """Wherever a folder of tensors may stand, and whatever the rest of its name is."""
+    """The end of a file's name or its first bytes identify its format, in every command."""
     state = {"w": torch.arange(6.0).reshape(2, 3), "v": torch.ones(4)}
     whole = run_ok("digest", hub(tmp_path / "in", state)).stdout
     file = tmp_path / f"model.json{end}"
@@ -526,7 +528,8 @@ def test_one_file_is_known_by_its_end_or_its_beginning(tmp_path, end):
 
 
 def test_steps_of_runs_are_found(tmp_path):
-    """Megatron-core names the last iteration in a file, Orbax's managers put items into folders."""
+    """The latest step of a run is found from Megatron-core's iteration file or in the item folders of Orbax's
+    managers."""
     run_ok("gen", TINY, "-o", tmp_path / "own")
     run = tmp_path / "run"
     run.mkdir()
@@ -547,7 +550,7 @@ def test_steps_of_runs_are_found(tmp_path):
 
 
 def test_parts_of_a_transposed_tensor_that_change_under_way(tmp_path):
-    """The second of two files takes the place of another before any read: the numbers are all of one, or none are written."""
+    """If one of two files is replaced before any read, convert reports it or uses only one version of the file."""
     (tmp_path / "spec.yaml").write_text(
         "shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {a: 2}}\n"
         "modules: {w: {shape: [40, 30], shard: [a], init: {normal: {std: 1}}}}\n"

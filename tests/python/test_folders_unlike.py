@@ -1,5 +1,5 @@
-"""Folders unlike those that this tool writes: what is damaged, missing, hidden in classes or not read is never passed
-over."""
+"""Folders unlike those written by this tool: damaged, missing, unread tensors and tensors inside classes are never
+silently skipped."""
 
 import collections
 import dataclasses
@@ -22,11 +22,12 @@ safetensors_numpy = client_of("safetensors.numpy")
 
 
 class Held(dict):
-    """A dictionary of a class: what is in it would have to be added by the class."""
+    """A dictionary whose items only its class can restore."""
 
 
 def test_tensors_in_lists_and_classes(tmp_path):
-    """Items of a list are named as torch.distributed.checkpoint names them; nothing with tensors is passed over."""
+    """List items are named as in torch.distributed.checkpoint; objects that contain tensors but cannot be read are
+    refused."""
     state = {"w": torch.ones(1), "a": [torch.ones(2), {"b": torch.zeros(2)}, 3], "d": collections.defaultdict(dict)}
     state["d"]["x"] = torch.ones(5)
     torch.save(state, tmp_path / "in.pt")
@@ -40,7 +41,7 @@ def test_tensors_in_lists_and_classes(tmp_path):
 
 
 def test_dictionaries_that_multiply(tmp_path):
-    """Thirty entries that are one dictionary, fourteen deep, are 30^14 entries."""
+    """Dictionaries that contain one another 30 times on 14 levels (30^14 entries) or form a cycle are refused."""
     inner = {}
     for _ in range(14):
         inner = {str(i): inner for i in range(30)}
@@ -63,14 +64,14 @@ def test_arrays_that_are_missing_or_in_groups(tmp_path):
     shutil.rmtree(out / "lm_head.weight")
     assert "_METADATA lists `lm_head.weight`, which is not there" in refused("digest", out, code=5)
     tree = (out / "_METADATA").read_text()
-    for kind in ("jax.Array", "scalar"):  # So Orbax calls an array on devices, and a number of Python.
+    for kind in ("jax.Array", "scalar"):  # Orbax's types for arrays on devices and for Python numbers.
         (out / "_METADATA").write_text(tree.replace('"np.ndarray"', json.dumps(kind)))
         assert "_METADATA lists `lm_head.weight`, which is not there" in refused("digest", out, code=5)
 
 
 @pytest.mark.parametrize("form", ["safetensors", "dcp", "hf-dcp", "zarr"])
 def test_exports_that_are_damaged(tmp_path, form):
-    """Bytes that are copied are compared with the record, whole or in parts."""
+    """Damaged bytes are detected by the export's record, whether tensors are copied whole or in parts."""
     folder = hub(tmp_path / "in")
     export = tmp_path / "export"
     run_ok("convert", folder, "--to", form, "-o", export)
@@ -91,7 +92,7 @@ def test_exports_that_are_damaged(tmp_path, form):
 
 
 def test_names_of_a_run_without_an_optimizer(tmp_path):
-    """`step` and `scaler.w` may be a model's; beside an optimizer they are counted."""
+    """Without an optimizer, `step` and `scaler.w` belong to the model; next to one, they are only counted."""
     state = {"scaler.w": torch.ones(3), "step": torch.ones(1), "w": torch.ones(2)}
     folder = hub(tmp_path / "in", state)
     run_ok("convert", folder, "--to", "dcp", "-o", tmp_path / "dcp")
@@ -127,7 +128,7 @@ layouts:
 
 
 def test_a_tensor_that_is_there_in_part_is_missing(tmp_path):
-    """Half of `ab` is in `b2`, too, and the layout that is asked for needs no more than that half."""
+    """A missing tensor is an error, even if another tensor holds the only part that the layout needs."""
     write = {"a": {"shape": [2], "init": "ones"}, "b": {"shape": [3], "init": "ones"}}
     for order in ("a", "b"), ("b", "a"):
         layouts = {"have": {"ab": {"from": {"concat": {"axis": 0, "of": list(order)}}}, "b2": {"from": "b"}},
@@ -157,7 +158,7 @@ def test_tensors_that_are_not_read_are_not_equal(tmp_path):
     assert run_ok("diff", one, two, "--values", "--only", "w").stdout == "no difference: 1 tensor\n"
     empty = hub(tmp_path / "empty", {"w": state["w"], "z": torch.zeros(0)})
     assert run_ok("diff", empty, empty, "--values").stdout == "no difference: 1 tensor\n"
-    # Without elements, but not of the same type and shape; read in the one folder alone; or in none.
+    # Tensors without elements, but of another type or shape; read in only one folder; or in neither.
     for n, z in enumerate([torch.zeros(0, 2), torch.zeros(0).half(), torch.zeros(2, 0), torch.zeros(3), None]):
         other = hub(tmp_path / f"other{n}", {"w": state["w"]} | ({} if z is None else {"z": z}))
         for pair in (empty, other), (other, empty):
@@ -169,7 +170,7 @@ def test_tensors_that_are_not_read_are_not_equal(tmp_path):
 
 
 def test_what_is_no_file_is_called_so(tmp_path):
-    """A pipe with the name of a file is not a file of no bytes, and nobody waits for its writer."""
+    """A named pipe with a model file's name is reported as a device, and not opened."""
     for name in "model.safetensors", "pytorch_model.bin":
         folder = tmp_path / name
         folder.mkdir()
@@ -178,7 +179,7 @@ def test_what_is_no_file_is_called_so(tmp_path):
             assert f"{name}` is a device, not a file" in refused("digest", path, code=2)
 
 
-# Names by which readers recognize a folder or a part of a model, whatever the case.
+# Names by which readers recognize a folder or a part of a model, in any case.
 SIGNS = ["manifest.json", "plan.json", "Plan.JSON", "config.json", "model.safetensors", "a.b.safetensors", "zarr.json",
          "pytorch_model.bin", "consolidated.00.pth", "m.pt", "latest_checkpointed_iteration.txt", "zero_to_fp32.py",
          "model.weights.h5", "_sharding", "manifest.ocdbt", "latest"]
@@ -216,7 +217,7 @@ WHOLE = [0, 1, -1, 255, 256, 2**31 - 1, 2**31, -2**31, -2**31 - 1, 2**53 - 1, 2*
 @pytest.mark.parametrize("to", ["u8", "i8", "i32", "i64", "u64"])
 @pytest.mark.parametrize("of", ["int64", "uint64", "float64"])
 def test_whole_numbers_of_64_bits(of, to, tmp_path):
-    """A number that both types hold is copied, also beyond 2^53; another one is refused with that number."""
+    """A number that both types can hold is copied exactly, also beyond 2^53; any other is refused and printed."""
     type_of = numpy.dtype({"u": "uint", "i": "int"}[to[0]] + to[1:])
     for number in WHOLE:
         held = numpy.iinfo(of) if of != "float64" else None
@@ -224,7 +225,7 @@ def test_whole_numbers_of_64_bits(of, to, tmp_path):
             continue
         value = numpy.array([number], of)
         if int(value[0]) != number:
-            continue  # float64 rounds it
+            continue  # float64 rounds this number
         safetensors_numpy.save_file({"w": value}, tmp_path / "model.safetensors")
         (tmp_path / "spec.yaml").write_text(f"""
 shardinit: 1
@@ -243,7 +244,7 @@ modules: {{w: {{shape: [1], kind: buffer, init: {{source: base}}}}}}
                 assert f"element [0] of `w` is {number} in" in done.stderr
 
 
-# The stored tensors of a layout, by name: the drawn ones that each is made of, one below the other.
+# Maps each stored tensor of a layout to the drawn tensors that are concatenated in it.
 HELD_TWICE = {
     "ends": {"p": ["a", "b"], "q": ["b", "c"]},
     "earlier-name": {"p": ["a", "b"], "d": ["b", "c"]},
@@ -257,8 +258,8 @@ OF_TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f64": torch.float64}
 
 @pytest.mark.parametrize("case, dtype", [*((case, "f32") for case in HELD_TWICE), ("of-two", "bf16"), ("of-two", "f64")])
 def test_what_is_held_twice_must_be_the_same(tmp_path, case, dtype):
-    """The message names the tensor that has another value, where, and the one that holds it there."""
-    width = 801  # `large` has more than a MiB in each type.
+    """If two stored tensors differ in a shared part, the message names both tensors and the place."""
+    width = 801  # `large` has more than 1 MiB in each type.
     drawn = {name: torch.arange(rows * width).remainder(251).reshape(rows, width).to(OF_TORCH[dtype])
              for name, rows in ROWS.items()}
     names = HELD_TWICE[case]
@@ -267,7 +268,7 @@ def test_what_is_held_twice_must_be_the_same(tmp_path, case, dtype):
     for name, parts in names.items():
         layout[name] = {"from": {"concat": {"axis": 0, "of": parts}} if len(parts) > 1 else parts[0]}
         state[name] = torch.cat([drawn[part] for part in parts])
-    if case == "padded":  # Rows that only pad may differ.
+    if case == "padded":  # Only padding rows may differ.
         layout["q"] = {"from": {"pad": {"axis": 0, "to": 9, "of": layout["q"]["from"]}}}
         state["q"] = torch.cat([state["q"], torch.full((2, width), 7, dtype=OF_TORCH[dtype])])
     (tmp_path / "spec.yaml").write_text(json.dumps({
@@ -300,7 +301,7 @@ def test_what_is_held_twice_must_be_the_same(tmp_path, case, dtype):
 
 
 def test_a_tensor_that_the_layout_has_twice_may_be_there_once(tmp_path):
-    """In the layout of the folder it is written twice again, whichever of the two is there."""
+    """If the source has only one of two equal stored tensors, the layout still gets both."""
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\n"
                                         "modules: {w: {shape: [4, 3], init: ones}, v: {shape: [3], init: ones}}\n"
                                         "layouts: {have: {e: w, head: w, v: v}}\n")
@@ -324,7 +325,8 @@ def test_types_that_do_not_meet_in_one_tensor(tmp_path):
 
 
 def test_what_another_convention_is_for(tmp_path):
-    """`gen` says that it leaves values as they are; elements of a source it does not take into such a layout."""
+    """`gen` reports that it does not apply a layout's convention to values, and refuses such a layout for elements of a
+    source."""
     numbers = torch.arange(6.0).reshape(2, 3)
     hub(tmp_path / "base", {"w": numbers})
     for key, is_said in [("plus: 1", True), ("plus: -1", True), ("times: 2", False)]:
@@ -344,7 +346,7 @@ def test_what_another_convention_is_for(tmp_path):
 
 
 def test_how_deep_a_file_may_go(tmp_path):
-    """Sixteen dictionaries in one another, and as many lists, are read; one more is refused."""
+    """Sixteen nested dictionaries or lists are read, one more level is refused."""
     for what, wrap in (("dictionaries", lambda inner: {"a": inner}), ("lists", lambda inner: [inner])):
         for levels in range(13, 19):
             inner = torch.arange(3.0)
@@ -360,7 +362,7 @@ def test_how_deep_a_file_may_go(tmp_path):
 
 
 def test_many_runs(tmp_path):
-    """A tensor of 65,536 runs is read, as PyTorch has it, and so is one of more."""
+    """A tensor of 65,536 or more runs is read with PyTorch's values."""
     base = torch.arange(3.0 * (2**16 + 2))
     for rows in 2**16 - 1, 2**16, 2**16 + 1:
         view = base.as_strided((rows, 2), (3, 1), 1)
@@ -371,7 +373,7 @@ def test_many_runs(tmp_path):
 
 @pytest.mark.parametrize("is_legacy", [False, True])
 def test_tensors_that_end_behind_their_storage(tmp_path, is_legacy):
-    """The shape of a tensor of four numbers is changed to five and six, the storage stays."""
+    """A tensor whose shape needs five or six elements of a storage with four is refused."""
     torch.save({"w": torch.arange(4.0)}, tmp_path / "in.pt", _use_new_zipfile_serialization=not is_legacy)
     for elements in 4, 5, 6:
         old, new = b"K\x04\x85", b"K%c\x85" % elements
@@ -401,7 +403,7 @@ def test_counts_of_older_files_are_what_is_there(tmp_path, count):
 
 
 def test_items_of_another_shape_or_size(tmp_path):
-    """Each chunk of DCP is an archive with a tensor of the shape that .metadata has, and with all of its bytes."""
+    """A DCP item must be an archive with a tensor of the shape in .metadata and with all of its bytes."""
     folder = tmp_path / "in"
     checkpoint = client_of("torch.distributed.checkpoint")
     checkpoint.save({"w": torch.arange(32.0).reshape(4, 8)}, checkpoint_id=folder, no_dist=True)
@@ -430,7 +432,7 @@ def test_items_of_another_shape_or_size(tmp_path):
 
 
 def test_arrays_that_leave_out_what_they_are(tmp_path):
-    """What zarr 2 asks for must be there; without a separator, the names of chunks have dots."""
+    """Arrays need all keys that zarr 2 requires; without `dimension_separator`, dots separate the names of chunks."""
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\n"
                                         "modules: {w: {shape: [4, 6], shard: [a, b], init: {normal: {std: 1}}}}\n")
     out = tmp_path / "out"

@@ -1,4 +1,5 @@
-"""`from_spec`: models made without memory for their parameters, and filled when their block ends."""
+"""`from_spec` makes models without memory for their parameters and fills them when the block
+ends."""
 
 import copy
 import math
@@ -26,7 +27,7 @@ PLAIN = nn.Module.__init__, nn.Parameter.__dict__["__new__"], nn.Parameter.__dee
 
 
 class Rotating(Toy):
-    """A module with a buffer that no state dict has."""
+    """A module with a buffer outside its state dict."""
 
     def __init__(self, tied=False):
         super().__init__(tied)
@@ -65,7 +66,7 @@ def test_a_model_is_filled_when_its_block_ends(spec, toy):
         model.head.weight.requires_grad_(False)
         assert all(p.is_meta for p in model.parameters()) and not built.results
         assert not any(b.is_meta for b in model.buffers())
-    assert torch.equal(torch.get_rng_state(), before)  # Nothing was drawn.
+    assert torch.equal(torch.get_rng_state(), before)  # The global generator was not used.
     is_of(model, toy)
     assert torch.equal(model.table, torch.arange(5.0).exp())
     assert list(built.results) == [model] and built.results[model] == ([], [])
@@ -79,7 +80,7 @@ def test_no_memory_is_taken_meanwhile(spec):
         pass
 
     with pytest.raises(Stop), from_spec(spec):
-        nn.ModuleList(nn.Linear(1 << 16, 1 << 16) for _ in range(64))  # 1 TB, and as many draws.
+        nn.ModuleList(nn.Linear(1 << 16, 1 << 16) for _ in range(64))  # Needs 1 TB if allocated.
         raise Stop
 
 
@@ -88,7 +89,7 @@ def test_tied_parameters_stay_tied(tmp_path):
     out = gen_ok(text, tmp_path)
 
     class Shared(Toy):
-        """A parameter by two names that both get it before it is a module's."""
+        """Two modules share a parameter that was created outside both."""
 
         def __init__(self):
             super().__init__()
@@ -184,7 +185,7 @@ def test_parameters_are_where_their_constructor_has_them(spec):
         assert torch.get_default_device() == torch.device("cpu:0")
         model = Rotating()
     assert torch.get_default_device() == default
-    # The default device does not matter to a tensor that is read before its type changes.
+    # The default device does not affect a tensor that is read before its type changes.
     with torch.device("meta"), from_spec(spec, cast=True, device="cpu"):
         model = Toy().to(torch.float64)
     assert {t.device.type for t in [*model.parameters(), *model.buffers()]} == {"cpu"}
@@ -199,7 +200,7 @@ def test_each_parameter_is_where_its_constructor_has_it(spec, toy, monkeypatch):
         assert set(block.devices) == set(model.parameters())
         assert set(block.devices.values()) == {torch.device("cpu")}
         head = model.head.weight
-        block.devices[head] = torch.device("cuda:1")  # A constructor could have it there.
+        block.devices[head] = torch.device("cuda:1")  # A constructor could do this.
         model.head = copy.deepcopy(model.head)
         assert model.head.weight is not head
         head = model.head.weight
@@ -217,7 +218,7 @@ def test_each_parameter_is_where_its_constructor_has_it(spec, toy, monkeypatch):
 
 
 def one_model(model):
-    """A spec of the model's state dict."""
+    """Opens a spec of the model's state dict."""
     lines = [f"  {n}: {{shape: {list(t.shape)}, init: {{normal: {{std: 1}}}}}}" for n, t in model.state_dict().items()]
     return shardinit.open_spec(text="\n".join(["shardinit: 1", "name: one", "dtype: f32", "modules:", *lines]))
 
@@ -268,7 +269,7 @@ def test_parameters_stay_the_objects_that_they_are(spec, toy):
 def test_weak_references_are_in_no_ones_way():
     with one_model(nn.LSTM(3, 4, 2)) as opened:
         with from_spec(opened):
-            model = nn.LSTM(3, 4, 2)  # It has weak references to its parameters.
+            model = nn.LSTM(3, 4, 2)  # An LSTM holds weak references to its parameters.
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         before = [p.detach().clone() for p in model.parameters()]
         assert all(a is b for a, b in zip(model._flat_weights, model.parameters(), strict=True))
@@ -297,9 +298,9 @@ def test_models_are_the_outermost_modules(spec, toy):
     class Holder(nn.Module):
         model: nn.Module
 
-    holder = Holder()  # It is like a LightningModule, whose configure_model() makes the model.
+    holder = Holder()  # It works like a LightningModule, whose configure_model() makes the model.
     with from_spec(spec) as built:
-        nn.Linear(7, 7)  # It is thrown away.
+        nn.Linear(7, 7)  # This layer is discarded.
         loss = nn.CrossEntropyLoss()  # It has no tensors.
         holder.model = torch.nn.Sequential(torch.nn.Identity(), Toy())[1]
         cycle = nn.Linear(5, 5)
@@ -350,14 +351,14 @@ modules:
     norm2.bias: {shape: [8], init: zeros}
 """
     with shardinit.open_spec(text=layered) as opened:
-        with from_spec(opened):  # The encoder's layers are deep copies of one that is thrown away.
+        with from_spec(opened):  # The encoder copies a layer that is then discarded.
             model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2)
         for name, tensor in model.state_dict().items():
             assert np.array_equal(tensor.numpy(), opened.generate(name)), name
 
 
 class Averaged(nn.Module):
-    """Trainers keep a copy of the model for averaged weights: of all, of a part, and of a copy."""
+    """Keeps copies of the model, of a part, and of a copy, as trainers do to average weights."""
 
     def __init__(self, make):
         super().__init__()
@@ -387,7 +388,7 @@ modules:
         return model
 
     text = layered if rename is None else layered.replace("\n  model:\n", "\n")
-    if rename is None:  # It is tied, so that the spec has it once.
+    if rename is None:  # The spec has the tied tensor only once.
         text = text.replace("weight: {shape: [4, 4]", "weight: {shape: [4, 4], when: layer < 2")
     with shardinit.open_spec(text=text) as opened:
         outside = nn.Linear(4, 4)
@@ -408,7 +409,7 @@ modules:
         assert np.array_equal(weight.detach().numpy(), opened.generate(path))
         assert of.inner[0].weight is not weight
         assert (of.part[0][2].weight is of.part[0][1].weight) == (rename is None)
-        # The model that it was a part of is gone, so its names mean nothing.
+        # The model around it no longer exists, so its names are unknown.
         with pytest.raises(shardinit.MismatchError, match="into Linear"), from_spec(opened, rename=rename):
             alone = copy.deepcopy(make_it().layers[1])
         assert alone.weight.is_meta
@@ -486,7 +487,7 @@ def test_partitions_that_cannot_be_filled_say_why():
                                ds_secondary_tensor=second, ds_tensor=torch.zeros(3), **more)
 
     assert why_not_filled(parameter()) == "" == why_not_filled(torch.zeros(3))
-    assert why_not_filled(parameter("AVAILABLE", swapper=1)) == ""  # All of it is here.
+    assert why_not_filled(parameter("AVAILABLE", swapper=1)) == ""  # The whole parameter is here.
     assert "NVMe" in why_not_filled(parameter(swapper=1))
     assert "second" in why_not_filled(parameter(second=torch.zeros(3)))
     assert "deepspeed.initialize()" in why_not_filled(parameter(_z3_optimizer=1))
@@ -530,7 +531,7 @@ def build_sharded(spec, folder):
         assert torch.equal(buffers.pop("table"), torch.arange(5.0).exp())
         for name, buffer in buffers.items():
             assert np.array_equal(words_of(buffer), words_of(whole[name]))
-        # It is this rank's part of every tensor, and no more.
+        # Only this rank's part of each tensor was generated.
         assert sum(made) == sum(p.to_local().nbytes for p in sharded.values()) + sum(
             b.nbytes for b in buffers.values())
         wanted = reference(tokens)

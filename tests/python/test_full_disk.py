@@ -1,5 +1,7 @@
-"""Every command that writes, on a file system that is really full, at whichever of its writes: it says so,
-nothing has a name that is not whole, what was there stays, and with space the same command ends well."""
+"""Runs every writing command on a file system that becomes full at different points.
+
+The command must report it, leave only complete files under their final names, and keep earlier files. With space, the
+same command must succeed."""
 
 import pathlib
 import shutil
@@ -22,7 +24,8 @@ modules:
   decoder.layers.linear_fc1.weight: {shape: [2, 10, 30], init: zeros}
 """
 KERAS = SPEC.split("mesh")[0] + 'modules: {layers.dense.vars: {"0": {shape: [200, 60], init: {normal: {std: 0.5}}}}}\n'
-# Each makes the folder that is named last, in one that has `spec.yaml`, `source`, and `keras.yaml`.
+# Each makes the folder that its last argument names; the working directory contains `spec.yaml`, `source` and
+# `keras.yaml`.
 FOLDERS = {
     "gen": ["gen", "spec.yaml", "-o"],
     "gen with devices": ["gen", "spec.yaml", "--set", "mesh.devices=[5, 3]", "-o"],
@@ -58,7 +61,7 @@ def names(disk):
 
 
 def cuts(bytes_):
-    """Bytes that are left: none, one page, some, and one page less than the result takes."""
+    """Returns numbers of free blocks: 0, 1, half, and one less than the result needs."""
     blocks = bytes_ // BLOCK
     return sorted({0, 1, blocks // 2, blocks - 1} & set(range(blocks)))
 
@@ -82,7 +85,7 @@ def test_folders(name, disk, tmp_path):
                 there = tree_of(out) if out.exists() else {}
                 assert all(wanted[path] == content for path, content in there.items()), there.keys()
                 assert "manifest.json" not in there and not any(".tmp-" in path for path in there)
-                assert words[0] == "gen" or not there  # An export is there as a whole, or not at all.
+                assert words[0] == "gen" or not there  # An export is complete or absent.
             else:
                 assert tree_of(out) == wanted
         run_ok(*words, out, cwd=tmp_path)
@@ -116,7 +119,7 @@ def test_folders_without_inodes(name, tmp_path):
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_files(name, disk, tmp_path):
-    """A file that was there keeps its content, and no new one appears."""
+    """An old file keeps its content, and no new file appears."""
     out = disk / "out"
     other = [] if name.startswith(("import", "capture")) else ["--set", "name=other"]
     assert write(name, out, *other, folder=tmp_path).returncode == 0
@@ -151,7 +154,7 @@ UNPRIVILEGED = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 @pytest.mark.parametrize("name", [name for name in OUTPUTS if not name.startswith("capture")])
 def test_files_that_are_written_in_place(name, disk, tmp_path):
-    """A shorter file stays as it is where none can be made beside it."""
+    """If no file can be made next to the output, it is overwritten in place only if the new text fits."""
     out = disk / "out"
     for above in (*tmp_path.parents, tmp_path):
         if above.stat().st_uid == 0 and str(above).startswith("/tmp/"):
@@ -192,7 +195,7 @@ def test_python_writes_in_place_what_fits(disk, monkeypatch):
 
 
 def test_finalize_and_repair(disk, tmp_path):
-    """The old manifest fits the files until a new one is whole."""
+    """The old manifest stays valid until a new one is complete, and a failed repair leaves the file unchanged."""
     out = disk / "out"
     run_ok("gen", "spec.yaml", "-o", out, cwd=tmp_path)
     wanted = tree_of(out)
@@ -219,7 +222,7 @@ def test_finalize_and_repair(disk, tmp_path):
 
 
 def test_tables_of_a_capture(disk, tmp_path):
-    """A captured spec has files beside it: no part of one is left, under whatever name."""
+    """If the disk fills up while a captured spec and its tables are written, only complete tables remain."""
     code = ("import sys, shardinit.capture as c\n"
             "tables = {'tables/' + letter * 64 + '.bin': bytes(20000) for letter in 'ab'}\n"
             "c.Captured('# X, captured by shardinit-capture from PyTorch.\\nshardinit: 1\\n', {}, tables=tables).write(sys.argv[1])\n")
@@ -237,8 +240,10 @@ def test_tables_of_a_capture(disk, tmp_path):
 
 
 def test_a_table_of_outputs_is_whole():
-    """Every option that names a folder to make is above: `-o` of commands that OUTPUTS does not have."""
+    """Every command with `-o` is tested: FOLDERS lists the commands that make a folder, and OUTPUTS the commands that
+    make a file."""
     makes = {path.stem for path in pathlib.Path(ROOT, "src/commands").glob("*.cc") if '"-o,--output"' in path.read_text()}
-    # Those of what prints, as scripts of jobs; that of two commands.
+    # options.cc has the option for printed output, and job_engines.cc the one for job scripts. exporting.cc shares its
+    # option between two commands.
     makes = makes - {"options", "job_engines", "exporting"} | {"export", "convert"}
     assert makes == {words[0] for words in [*FOLDERS.values(), *(words for words, _ in OUTPUTS.values())]} & makes

@@ -1,5 +1,5 @@
-"""`shardinit conformance` of random answers that are made of other tensors: the reference of shardinit-values(7) makes
-them."""
+"""`shardinit conformance` accepts random answers about tensors made from other tensors, computed by the reference of
+shardinit-values(7)."""
 
 import json
 
@@ -21,7 +21,7 @@ shapes = st.lists(extents, max_size=3)
 
 @st.composite
 def sources(draw, least=0, special=True):
-    """A tensor of a source, with small numbers."""
+    """Draws a tensor of a source, with small numbers."""
     dtype = draw(st.sampled_from(["f32", "f64", "bf16", "f16", *WHOLE]))
     shape = draw(st.lists(extents, min_size=least, max_size=3))
     count = int(np.prod(shape, dtype=int))
@@ -46,7 +46,7 @@ def named(source, **more):
 
 @st.composite
 def indices(draw, source, rank):
-    """An expression for each dimension of the source, within its extent, as plan.json has it: no sum of constants."""
+    """Draws an index expression for each dimension of the source, in plan.json's form: without sums of constants."""
     texts = []
     for extent in source["shape"]:
         begin = draw(st.integers(0, 9))
@@ -73,7 +73,7 @@ def of_source(draw):
 
 @st.composite
 def expressions(draw, shape):
-    """The text of an expression, and the source that it takes elements of."""
+    """Draws an expression and the source that it uses."""
     source = draw(sources(least=1, special=False))
     names = f"'{source['source']}', '{source['tensor']}'"
     element = f"source({', '.join([names, *draw(indices(source, len(shape)))])})"
@@ -123,7 +123,7 @@ def of_parts(draw):
 
 @st.composite
 def of_norms(draw):
-    """Norms of what is drawn, or of one of the others."""
+    """Draws norms of a drawn tensor or of a tensor made from others."""
     if draw(st.booleans()):
         dtype, shape, init, others = "f32", draw(shapes), draw(st.sampled_from(DRAWN[:2])), []
     else:
@@ -152,7 +152,7 @@ def test_answers_of_other_tensors(made, tmp_path_factory):
     path.write_text(json.dumps(KNOWN | {"vectors": [], "vectors_of_tensors": vectors}))
     result = run_tool("conformance", path)
     assert result.returncode == 0 and "all as they should be" in result.stdout, (result.stderr, vectors)
-    # A changed bit of one of them is told by name.
+    # A changed bit is reported with the answer's name.
     last = vectors[-1]["bits"]
     vectors[-1]["bits"] = last[:-1] + ("0" if last[-1] != "0" else "1")
     path.write_text(json.dumps(KNOWN | {"vectors": [], "vectors_of_tensors": vectors}))

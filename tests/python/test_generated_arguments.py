@@ -1,7 +1,7 @@
-"""Functions of torch.nn.init and jax.nn.initializers, called with numbers of every type and value: the spec has the
-bits of the constructor, also of what is drawn after the call, or the capture is a CaptureError that names the line.
+"""Calls functions of torch.nn.init and jax.nn.initializers with numbers of all types and values.
 
-PyTorch and JAX decide what an argument means: where the constructor fails, so does the capture."""
+The spec has the constructor's bits, also for values drawn after the call, or the capture fails with a CaptureError that
+names the line. PyTorch and JAX decide which arguments are valid: the capture fails where the constructor fails."""
 
 import collections
 import math
@@ -30,7 +30,7 @@ KINDS = {
     "whole tensor": lambda x: torch.tensor(int(x) if math.isfinite(x) else 1), "row": lambda x: torch.tensor([float(x)]),
     "jax": lambda x: jnp.float32(x)}
 
-# Each function has its parameters; a shape is any of those that it takes.
+# Each function → its parameters. A shape is drawn from those that it accepts.
 MATRICES = [(4, 6), (6, 4), (1, 3), (5, 2, 4), (0, 3), (32, 8)]
 FUNCTIONS = {
     "uniform_": "ab", "normal_": ("mean", "std"), "trunc_normal_": ("mean", "std", "a", "b"), "constant_": ("val",), "ones_": "",
@@ -68,12 +68,12 @@ class Endless(BaseException):
 
 
 def really_made(make):
-    """What a function returns, or its error; Endless if PyTorch looks for a number that there is not."""
+    """Returns the function's result or error, or Endless if PyTorch loops because no number satisfies it."""
     def end(*_):
         raise Endless
 
     before = signal.signal(signal.SIGPROF, end)
-    signal.setitimer(signal.ITIMER_PROF, 20)  # of processors: others may be at work
+    signal.setitimer(signal.ITIMER_PROF, 20)  # seconds of processor time, since other processes may be running
     try:
         return make()
     except (Exception, Endless) as error:
@@ -129,7 +129,7 @@ def has_the_bits_of_pytorch(calls, engine):
             continue
         if words(made[path]) != words(tensor):
             name = calls[int(path[1:])][0] if path.startswith("w") else ""
-            wide = tensor.dtype == torch.float64  # PyTorch does not round these correctly.
+            wide = tensor.dtype == torch.float64  # PyTorch does not round float64 correctly.
             assert name == "orthogonal_" or wide, (path, made[path], tensor, captured.text)
             assert near(made[path], tensor, tuple(tensor.shape)), (path, made[path], tensor, captured.text)
 
@@ -139,7 +139,7 @@ INITIALIZERS = {
     "orthogonal": ("scale",), "delta_orthogonal": ("scale",), "glorot_normal": "", "glorot_uniform": "", "he_normal": "",
     "he_uniform": "", "lecun_normal": "", "lecun_uniform": "", "variance_scaling": ("scale",)}
 JAX_KINDS = ["float", "int", "bool", "f64", "f32", "i64", "array", "jax"]
-# JAX has no QR decomposition of bf16 on a CPU.
+# JAX cannot compute a QR decomposition of bf16 on a CPU.
 JAX_CALLS = st.sampled_from(sorted(INITIALIZERS)).flatmap(lambda name: st.tuples(
     st.just(name), numbers_of(INITIALIZERS[name], JAX_KINDS), st.sampled_from([(4, 6), (6, 4), (3, 3, 4, 6), (1, 3)]),
     st.sampled_from(["float32", "float32", *(["bfloat16"] if "orthogonal" not in name else [])])))

@@ -1,5 +1,5 @@
-"""Parts of tensors as arrays of NumPy: random slices, and `out=` of random type and memory, of checkpoints,
-exports and specs, compared with NumPy's own indexing of the whole tensor."""
+"""Reads random slices of tensors as NumPy arrays, also into random `out=` arrays, from checkpoints, exports and specs,
+and compares them with NumPy's indexing of the whole tensor."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from support import DTYPES, OF_ANY, reassemble, run_ok
 
 import shardinit
 
-# Each type gets tensors of these shapes, so that every type has a scalar, an empty box, a vector and more dimensions.
+# The shapes for each type: a scalar, an empty box, a vector, and more dimensions.
 SHAPES = [[], [1], [7], [5, 1], [3, 9], [3, 4200], [4, 3, 5], [1, 6, 1, 2], [2, 3, 2, 3, 2]]
 VALUES = {"b": "normal() > 0", "i": "floor(normal() * 20)", "u": "floor(bits() / 16777216)", "f": "normal()"}
 
@@ -34,7 +34,7 @@ class Sources:
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
-    """Every tensor from every kind of source, and its bits from the files alone."""
+    """Opens every kind of source, and reads the expected tensors directly from the rank files."""
     folder = tmp_path_factory.mktemp("arrays")
     path = folder / "spec.yaml"
     path.write_text(spec_text())
@@ -53,7 +53,7 @@ def sources(tmp_path_factory):
 
 @st.composite
 def indices(draw, shape):
-    """An index that NumPy takes for a shape, or nearly."""
+    """Draws an index that is valid for a shape, or nearly valid."""
     if draw(st.integers(0, 9)) == 0:
         return None
     parts = []
@@ -69,7 +69,7 @@ def indices(draw, shape):
 
 
 def expected(whole, slices):
-    """The part by NumPy; or the errors of which one is due."""
+    """Returns the part that NumPy selects, and the errors that are allowed instead."""
     parts = slices if isinstance(slices, tuple) else (... if slices is None else slices,)
     known = (int, np.integer, slice, type(...))
     errors = {TypeError} if any(isinstance(p, bool) or not isinstance(p, known) for p in parts) else set()
@@ -80,7 +80,7 @@ def expected(whole, slices):
     part = None
     try:
         part = np.asarray(whole[parts])
-    except (IndexError, ValueError):  # NumPy says ValueError of step 0.
+    except (IndexError, ValueError):  # NumPy raises ValueError for step 0.
         errors.add(IndexError)
     return part, tuple(errors)
 
@@ -90,7 +90,7 @@ def expected(whole, slices):
 
 @st.composite
 def memories(draw, shape, dtype):
-    """An array of some type and memory, the memory as bytes, and whether it may be filled."""
+    """Draws an array of some type and memory layout, its memory as bytes, and whether it is a valid `out`."""
     right = draw(st.integers(0, 3)) > 0
     if not right:
         of = draw(st.sampled_from(OTHER_DTYPES[dtype.itemsize] + [dtype.newbyteorder(), np.dtype("V3"), np.dtype("f8")]))
@@ -114,7 +114,7 @@ def memories(draw, shape, dtype):
         wide = next(d for d in range(out.ndim) if shape[d] > 1)
         strides = list(out.strides)
         strides[wide] = draw(st.sampled_from([0, of.itemsize // 2]))
-        raw = np.lib.stride_tricks.as_strided(out.view(f"V{of.itemsize}"), shape, strides)  # It knows no bfloat16.
+        raw = np.lib.stride_tricks.as_strided(out.view(f"V{of.itemsize}"), shape, strides)  # It lacks bfloat16.
         out, good = raw.view(of), False
     elif kind == "fixed":
         out.flags.writeable, good = False, False
@@ -146,7 +146,7 @@ def bits(array):
 @generated(700)
 @given(data=st.data())
 def test_generated_parts(sources, data):
-    """A part is what NumPy indexes of the whole, into any memory; or an error, which changes nothing."""
+    """A part equals NumPy's indexing, into any memory; an invalid `out` is an error and stays unchanged."""
     opened, whole = sources.opened, sources.whole
     source = opened[data.draw(st.sampled_from(sorted(opened)), "source")]
     path = data.draw(st.sampled_from(sorted(whole)), "path")
@@ -169,13 +169,13 @@ def test_generated_parts(sources, data):
     assert source.read(path, slices, out=out, **options) is out
     assert bits(out) == bits(part)
     bits_of(out.view(np.ndarray))[...] = 0x5A5A5A5A5A5A5A5A >> (64 - 8 * out.itemsize)
-    assert np.array_equal(memory, before)  # Nothing beside it changes.
+    assert np.array_equal(memory, before)  # The memory around it is unchanged.
 
 
 @generated(60)
 @given(data=st.data())
 def test_generated_local_parts(sources, data):
-    """A rank's part goes into any memory, from a spec as from a checkpoint."""
+    """A rank's part from a spec equals the one from a checkpoint, into any memory."""
     opened, whole = sources.opened, sources.whole
     path = data.draw(st.sampled_from(sorted(whole)), "path")
     rank = data.draw(st.integers(0, 3), "rank")

@@ -1,6 +1,8 @@
-"""One number that is very large, or none: somewhere in a spec, on a command line, in a file of a checkpoint,
-of an export or of a model's configuration; through every command, under limits of time, memory and output.
-There is a result or a clear error, and a signal ends it at once."""
+"""Puts a very large number, or an invalid one, into a spec, a command line, or a file of a checkpoint, an export or a
+model's configuration.
+
+Each command must give a result or a clear error within limits of time, memory and output, and a signal must end it at
+once."""
 
 import functools
 import json
@@ -21,17 +23,17 @@ from support import BINARY, CLEAN, OF_ANY, ROOT, run_ok
 from test_json_numbers import NUMBERS as NO_NUMBERS
 from test_json_numbers import places, read_header, write_header
 
-CPU_SECONDS = 20  # 2^18 tensors take some three.
+CPU_SECONDS = 20  # 2^18 tensors take about three.
 MEMORY = 3 << 30
-TEXT_BYTES = 4 << 20  # People read texts of at most this size.
-FILE_BYTES = 600 << 20  # Programs read files of at most this size: 2^18 tensors have some 200 MB.
+TEXT_BYTES = 4 << 20  # the most text that a person would read
+FILE_BYTES = 600 << 20  # the most that a program would read: 2^18 tensors have about 200 MB
 
-# Allowed counts take their full work, so that quadratic time shows.
+# The largest allowed counts, at which quadratic time shows.
 LARGE = [0, 1, 2, 900, 1001, 20480, 2**17, 2**18, 4_000_001, 2**24, 2**24 + 1, 2**31, 10**11, 2**48, 2**53 + 1,
          2**62, 2**63 - 1, 2**63, 2**64, 10**30]
 
-# Valid specs. In each one number is replaced, wherever it stands: so what has the same number keeps it. Texts
-# `<7: …#…>` are 7 items, numbered. The commands are those that look at what the spec is about.
+# Valid specs and the commands that use them. One number is replaced at each place where it occurs, so that equal
+# numbers stay equal. `<7: …#…>` expands to 7 numbered items.
 HEAD = "shardinit: 1\nname: x\ndtype: f32\n"
 PLANS = ["validate", "plan", "plan --json", "plan --rank 0", "graph", "explain **", "diff spec.yaml", "plan --html page.html", "graph --html page.html",
          "graph --json", "plan --devices", "plan --write map.yaml", "explain ** --json", "program --only **.1.**", "graph --depth 1"]
@@ -89,7 +91,7 @@ SPECS = {
     "many axes": (PLANS, "mesh: {axes: {<3: a#: 2>}}\nmodules:\n  w: {shape: [64], init: zeros, shard: [[<3: a#>]]}\n"),
     "many names": (PLANS, "modules:\n  <15: w#: {shape: [2], init: zeros}>\n"),
 }
-LINES = {  # Words with numbers, after a valid spec of ranks and layers.
+LINES = {  # command → options with numbers, for a valid spec with ranks and layers
     "plan": ["--rank 3", "--mesh a=4,b=2", "--set seed=5", "--set modules.l.repeat.i=6", "--memory-per-rank 7G --sharding auto",
              "--tokens 8 --sharding auto", "--json --rank 3", "--set mesh.devices=[9,1,2,3]", "--devices --mesh a=4"],
     "graph": ["--depth 2", "--json --depth 2"],
@@ -103,7 +105,7 @@ LINES = {  # Words with numbers, after a valid spec of ranks and layers.
                "--to zarr --memory 64M -o out"],
 }
 LINE_SPEC = HEAD + ("mesh: {axes: {a: 4, b: 1}}\nmodules:\n  l:\n    repeat: {i: 6}\n    w: {shape: [8, 4], shard: [a], init: {normal: {std: 1}}}\n")
-READS = {  # For each thing in a folder it has the commands that read it.
+READS = {  # kind of input → the commands that read it
     "checkpoint": ["verify out", "status out", "inspect out", "finalize out", "export out --to dcp -o new", "reshard out --mesh a=2 -o new",
                    "stats out", "gen spec.yaml -o out", "gen spec.yaml --repair -o out", "diff out spec.yaml", "verify out --spec spec.yaml"],
     "export": ["verify out", "verify out --spec spec.yaml"],
@@ -114,7 +116,7 @@ READS = {  # For each thing in a folder it has the commands that read it.
 
 @functools.cache
 def made():
-    """A folder that commands read, made once: `checkpoint`, exports by format, and a list of digests."""
+    """Makes the inputs of commands once: `checkpoint`, exports by format, and a list of digests."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="bounds-made-"))
     (folder / "spec.yaml").write_text(LINE_SPEC.replace("b: 1}", "b: 1}, devices: [4, 3, 2, 1]"))
     run_ok("gen", "spec.yaml", "-o", "checkpoint", cwd=folder)
@@ -132,7 +134,7 @@ FILES = [("checkpoint", "plan.json"), ("checkpoint", "devices.json"), ("checkpoi
 
 
 def counted(text):
-    """`<3: w#>` as `w0, w1, w2`; in a block each has a line of its own. No text has more than 2000."""
+    """Expands `<3: w#>` to `w0, w1, w2`, in a block to one line for each item. At most 2000 items are written."""
     def items(found):
         lines = found[2].endswith("}") and found[2].startswith("w")
         return ("\n  " if lines else ", ").join(found[2].replace("#", str(i)) for i in range(min(int(found[1]), 2000)))
@@ -141,7 +143,7 @@ def counted(text):
 
 
 def replace_number(draw, text, numbers):
-    """Replaces a number of a text at each place where it stands."""
+    """Replaces a number at each place where it occurs in a text."""
     found = sorted(set(re.findall(r"(?<![\w.])\d+(?![\w.])", text)), key=int)
     return re.sub(rf"(?<![\w.]){draw(st.sampled_from(found))}(?![\w.])", str(draw(st.sampled_from(numbers))), text)
 
@@ -170,14 +172,14 @@ def in_lines(draw):
 def in_files(draw):
     folder, name = draw(st.sampled_from(FILES))
     kind = folder if folder in READS else "export"
-    # 2^18 layers of a family have three million tensors, and need as much memory as there is.
+    # 2^18 layers of a family have three million tensors, which need all memory.
     large = [number for number in LARGE if number != 2**18 or kind != "config.json"]
     return {"folder": folder, "name": name, "place": draw(st.integers(0, 999)), "line": draw(st.sampled_from(READS[kind])),
             "number": draw(st.sampled_from([*NO_NUMBERS, *map(str, large)])), "spec": (made() / "spec.yaml").read_text()}
 
 
 def write(case, folder):
-    """The files of a case; returns whether something has another value than it should."""
+    """Writes the files of a case; returns whether a value in them is now wrong."""
     for name, text in case.get("files", {}).items():
         (folder / name).write_text(text)
     if "folder" not in case:
@@ -227,7 +229,7 @@ def check_end(folder, words, status):
     assert status in (0, 1) or size == 0 or words[0] == "validate" or words[1] != "spec.yaml" or "--check" in words, what
     for_people = words[0] != "program" and not {"--json", "--dot"} & set(words)
     assert size <= (TEXT_BYTES if for_people else FILE_BYTES), f"{what}: {size} bytes of output"
-    # A disk, a limit of files, or memory of a size that was asked for may be too small.
+    # Status 3 is allowed if a disk, a limit of files, or a requested memory size may be too small.
     assert status != 3 or words[0] in ("gen", "export", "program", "finalize", "reshard", "import", "plan") or "out" in words, what
     if words[0] == "program" and (folder / "out").is_file():
         assert (folder / "out").stat().st_size <= (300 << 20), what
@@ -278,7 +280,7 @@ def processor_seconds(process):
 
 
 def until_it_takes_long(case, seconds):
-    """Commands that make values may take long: a signal ends it, at once, and leaves nothing."""
+    """Returns a check that a signal ends a long command at once and leaves no files."""
     def run(folder, _):
         for line in case["line"].split(" && "):
             words = line.split()

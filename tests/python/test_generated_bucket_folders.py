@@ -1,5 +1,7 @@
-"""Random folders of tensors in a bucket, written by the packages that own the formats: commands print and make what
-they do of the folder on the disk, through a store that fails at times."""
+"""Reads random folders from a bucket that fails at times; commands must print and write the same as for the folder on
+disk.
+
+The packages that own the formats write the folders."""
 
 import pathlib
 import tempfile

@@ -1,4 +1,4 @@
-"""What `digest SPEC --check FILE` reports of two random models, against a comparison of their two lists in Python."""
+"""Compares the report of `digest SPEC --check FILE` on two random models with a comparison in Python."""
 
 import json
 import re
@@ -11,14 +11,14 @@ from support import run_json, run_ok, run_tool
 PATHS = ["w", "v", "a.w", "a.v", "a.b.w", "c.0.w", "c.1.w"]
 SHAPES, DTYPES = ["[6]", "[2, 3]", "[]"], ["f32", "bf16"]
 INITS = ["zeros", "{constant: {value: 2}}", "{normal: {std: 1}}"]
-# What each pattern of --only is as a regular expression.
+# Each pattern of --only → the equivalent regular expression.
 ONLY = {"": ".*", "**": ".*", "a.**": r"a\..+", "*.w": r"[^.]+\.w", "**.w": r"(.+\.)?w", "w": "w",
         "c.?.w": r"c\.[^.]\.w"}
 
 
 @strategies.composite
 def cases(draw):
-    """Two models, path → shape, type and initializer: of the second's tensors some are those of the first."""
+    """Draws two models, path → shape, type and initializer. Some tensors of the second are copied from the first."""
     of = strategies.sampled_from
     one = strategies.tuples(of(SHAPES), of(DTYPES), of(INITS))
     before, after = (draw(strategies.dictionaries(of(PATHS), one, min_size=1)) for _ in range(2))
@@ -33,7 +33,7 @@ def write_spec(path, model):
 
 
 def differences(there, here, only):
-    """The lines of the report on `here`, tensors by their paths, compared with `there`, those of the file `there`."""
+    """Returns the expected report on the tensors `here`, compared with the tensors `there` in the file `there`."""
     lines = []
     for path in sorted(set(here) - set(there)):
         lines.append(f"{path}: is not in there")
@@ -55,7 +55,7 @@ def differences(there, here, only):
     ("model_digest", "0" * 64, "`there` is not a list of digests: its model_digest is `000"),
     ("seed", None, ""), ("engine", None, "")])
 def test_a_list_of_another_origin(key, value, said, tmp_path):
-    """What the values are drawn with is compared even where no value shows it; a list that lacks it says nothing."""
+    """Seed and engine are compared even if all values are constants; a list without them is accepted."""
     write_spec(tmp_path / "spec.yaml", {"w": ("[6]", "f32", "zeros")})
     listed = run_json("digest", "spec.yaml", cwd=tmp_path)
     (tmp_path / "there").write_text(json.dumps({**listed, key: value}))
@@ -65,7 +65,7 @@ def test_a_list_of_another_origin(key, value, said, tmp_path):
 
 
 def test_a_folder_that_does_not_record_its_origin(tmp_path):
-    """Only this tool's own checkpoints say what their values were drawn with; a copy of other files does not."""
+    """Only this tool's own checkpoints record the seed and engine of their values, not copies of other files."""
     write_spec(tmp_path / "spec.yaml", {"w": ("[6]", "f32", "{normal: {std: 1}}")})
     listed = run_json("digest", "spec.yaml", "--write", "there", cwd=tmp_path)
     run_ok("gen", "spec.yaml", "-o", "made", cwd=tmp_path)

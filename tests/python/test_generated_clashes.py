@@ -1,4 +1,5 @@
-"""Names that clash and streams that are shared, among random names: each is told, at its place, and nothing else is."""
+"""Among random names, each clash of names and each shared stream is reported at its place, and nothing else is
+reported."""
 
 import re
 
@@ -7,14 +8,14 @@ from hypothesis import strategies as st
 from generated import generated, given
 from support import run_tool
 
-MOST = 20  # errors that are shown
-# Some are the beginning of others, and one of them has a character that sorts before the dot.
+MOST = 20  # errors that are printed
+# Some are prefixes of others, and one has a character that sorts before the dot.
 PARTS = st.sampled_from(["h", "h1", "h10", "h-1"])
 PATHS = st.lists(PARTS, min_size=1, max_size=3).map(".".join)
 
 
 def put(tree, path, tensor, draw):
-    """Adds the tensor to nested modules, some of whose names have dots; False if it has no place there."""
+    """Adds the tensor to nested modules, some with dots in their names. Returns False if the path is taken."""
     parts = path.split(".")
     for length in draw(st.permutations(range(1, len(parts) + 1))):
         name, rest = ".".join(parts[:length]), ".".join(parts[length:])
@@ -31,7 +32,8 @@ def put(tree, path, tensor, draw):
 
 
 def lines_of(tree, indent, before, tensors):
-    """YAML lines of nested modules. Adds (path, place, key, is random) of each tensor, in their order."""
+    """Yields YAML lines of nested modules. Appends each tensor to `tensors` in order as (path, column, key, is
+    random)."""
     for name, value in tree.items():
         path = f"{before}{name}"
         if isinstance(value, dict):
@@ -46,7 +48,7 @@ def lines_of(tree, indent, before, tensors):
 
 @st.composite
 def specs(draw, paths=PATHS):
-    """A spec's text, and its tensors as (path, place, key, is random); a place is `LINE:COLUMN`."""
+    """Draws a spec's text, and its tensors as (path, place, key, is random); a place is `LINE:COLUMN`."""
     tree = {}
     for path in draw(st.lists(paths, min_size=draw(st.integers(2, 40)), max_size=40)):
         put(tree, path, (draw(st.none() | st.sampled_from(["k", "h", "h.w"])), draw(st.booleans())), draw)
@@ -59,7 +61,7 @@ def specs(draw, paths=PATHS):
 
 
 def clashes(tensors):
-    """(place, message, place of the note) of each mistake: by comparing all with all."""
+    """Yields (place, message, place of the note) of each mistake by comparing all pairs."""
     firsts = {}
     for path, place, *_ in tensors:
         if path in firsts:
@@ -83,7 +85,7 @@ def shared(tensors):
 
 
 def said(text):
-    """What the program said, in the same form."""
+    """Parses the program's messages into the same form."""
     found = re.findall(r"^spec.yaml:(\d+:\d+): (error|note): (.*)$", text, re.MULTILINE)
     assert len(found) % 2 == 0 and [kind for _, kind, _ in found] == ["error", "note"] * (len(found) // 2), text
     return [(place, message, note) for (place, _, message), (note, _, _) in zip(found[::2], found[1::2])]
@@ -110,5 +112,5 @@ def test_generated_names(case, tmp_path_factory):
 @generated(100)
 @given(case=specs(st.integers(0, 60).map(lambda number: f"h{number}.w")))
 def test_generated_keys(case, tmp_path_factory):
-    """Names that do not clash."""
+    """Shared streams are reported for names that do not clash."""
     check(*case, tmp_path_factory.mktemp("keys"))

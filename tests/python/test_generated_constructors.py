@@ -1,6 +1,7 @@
-"""Constructors that nobody wrote, captured: with the engine torch_cpu their specs have PyTorch's own bits, for two
-seeds; with philox4x32 the same constants, the same ties and the same distributions. What is refused has a reason,
-and it is not much."""
+"""Captures random constructors and compares their specs with PyTorch.
+
+With the engine torch_cpu, values have PyTorch's bits for two seeds. With philox4x32, constants, ties and distributions
+match. Few constructors are refused, each with a reason."""
 
 import collections
 import dataclasses
@@ -21,12 +22,12 @@ from constructor_programs import SEED
 
 warnings.filterwarnings("ignore")
 COUNTS = collections.Counter()  # (engine, whether it was refused)
-# Steps that a capture always refuses: programs with one are not counted.
+# The capture always refuses these steps, so programs with one of them are not counted.
 REFUSED = ("'thread'", "'item'", "'numpy'", "'other seed'")
 
 
 def state_of(program, seed):
-    """path → NumPy array of the elements' words, what the constructor itself gives; the error if it fails."""
+    """Returns the constructor's own tensors by path, or the error if it fails."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         try:
@@ -37,9 +38,9 @@ def state_of(program, seed):
 
 
 def captured_as(program, engine):
-    """The capture, or None where it is refused with a reason."""
+    """Returns the capture, or None if it is refused with a reason."""
     if isinstance(state_of(program, SEED), Exception):
-        return None  # It is no constructor.
+        return None  # The constructor itself fails.
     try:
         captured = shardinit.capture.torch(constructor_programs.run, program, engine=engine, seed=SEED)
     except shardinit.CaptureError as error:
@@ -58,7 +59,7 @@ def made_by(captured, seed):
 
 
 def bits(tensor):
-    # A tensor of one element counts as contiguous whatever its stride is, and view() does not.
+    # A tensor of one element is contiguous whatever its stride is, but view() checks the stride.
     return tensor.reshape(-1).clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy().tobytes()
 
 
@@ -70,7 +71,7 @@ def has_the_bits_of_pytorch(program):
         return
     for seed in (SEED, 12):
         if seed != SEED and "own seed" in repr(program):
-            continue  # A constructor with another seed than the spec's gives other values.
+            continue  # The constructor sets its own seed, so other seeds give other values.
         made, real = made_by(captured, seed), state_of(program, seed)
         assert {path: (t.shape, t.dtype) for path, t in made.items()} == {p: (t.shape, t.dtype) for p, t in real.items()}
         if any(bits(made[path]) != bits(real[path]) for path in real):
@@ -88,7 +89,7 @@ CHANCE = ("random_", "bernoulli_", "geometric_", "sparse_", "half", "bf16", "f16
 def has_the_same_distributions(program):
     captured = captured_as(program, "philox4x32")
     if captured is None or " seed" in repr(program):
-        return  # The constructor then gives the same for each seed.
+        return  # The constructor then gives the same values for each seed.
     real, made = ({path: np.stack([state[path].double().numpy().ravel() for state in states]) for path in captured.tensors}
                   for states in ([state_of(program, s) for s in SEEDS], [made_by(captured, s) for s in SEEDS]))
     for path, wanted in real.items():
@@ -103,7 +104,7 @@ def has_the_same_distributions(program):
 
 
 def ties(arrays):
-    """Which elements of a model are the same for every seed."""
+    """Returns for each element the first one that equals it for every seed."""
     columns = np.concatenate(list(arrays.values()), 1).T
     first = {}
     return [first.setdefault(column.tobytes(), i) for i, column in enumerate(columns)]

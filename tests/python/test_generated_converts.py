@@ -1,5 +1,6 @@
-"""Tiny models of Transformers, whose elements have any bits, go through layouts and formats of trainers and back:
-SHA-256 of every tensor is kept, in 1 and 8 jobs the files are the same, and nothing is lost in silence."""
+"""Converts tiny Transformers models with random bits through layouts and formats of trainers and back.
+
+The SHA-256 of every tensor is preserved, files do not depend on the number of jobs, and no data is silently lost."""
 
 import hashlib
 import json
@@ -17,8 +18,8 @@ torch = client_of("torch")
 transformers = client_of("transformers")
 safetensors_torch = client_of("safetensors.torch")
 
-# The class, what its configuration has beside the common sizes, and its layouts. Those marked with * are for a model
-# whose head is not tied to its table of tokens.
+# The class, its configuration beyond the common sizes, and its layouts. Layouts marked with * need a head that is not
+# tied to the table of tokens.
 FAMILIES = {
     "Llama": ({}, "hf stacked torchtitan meta* megatron torch_dist kerashub*"),
     "Mistral": ({}, "hf stacked torchtitan meta* megatron torch_dist kerashub*"),
@@ -35,7 +36,7 @@ FAMILIES = {
 
 
 def layouts_of(family, tied):
-    """Layouts, and the formats that their names can be in."""
+    """Yields layouts and the formats that can hold their names."""
     names = [name for name in FAMILIES[family][1].split() if not (tied and name.endswith("*"))]
     for name in (name.rstrip("*") for name in names):
         yield from ((name, form) for form in ["safetensors", "dcp", "zarr", "hdf5"])
@@ -67,7 +68,7 @@ def bytes_of(tensor):
 
 
 def digests_of(folder):
-    """SHA-256 of each tensor of safetensors files."""
+    """Returns the SHA-256 of each tensor in safetensors files."""
     found = {}
     for file in sorted(folder.glob("*.safetensors")):
         found |= {name: hashlib.sha256(bytes_of(t)).hexdigest() for name, t in safetensors_torch.load_file(file).items()}
@@ -75,8 +76,8 @@ def digests_of(folder):
 
 
 def trained(family, config, seed, folder):
-    """A folder as Transformers saves it, of which all bits of all elements are drawn: NaN with payloads, infinities, -0
-    and subnormal numbers are among them."""
+    """Saves a Transformers folder with random bits in all elements, including NaN payloads, infinities, -0 and
+    subnormal numbers."""
     settings = getattr(transformers, f"{family}Config")(**config)
     dtype = getattr(torch, config["dtype"])
     getattr(transformers, f"{family}ForCausalLM")(settings).to(dtype).save_pretrained(folder)
@@ -119,7 +120,7 @@ def test_generated_converts(case):
 
 @st.composite
 def lost(draw):
-    """A folder with one tensor more, less, or of another shape."""
+    """Draws a family and a change: a tensor more, a tensor less, or one of another shape."""
     return draw(st.sampled_from(sorted(FAMILIES))), draw(st.sampled_from(["more", "less", "longer"])), draw(
         st.integers(0, 1 << 30))
 
@@ -127,8 +128,8 @@ def lost(draw):
 @generated(12)
 @given(case=lost(), other=cases())
 def test_generated_losses(case, other):
-    """A tensor that reaches no output is an error with its name, and so is one that is missing; with `--drop` it is
-    left out, and all others are there."""
+    """A tensor that is missing, has another shape or reaches no output is an error with its name; `--drop` omits an
+    extra tensor and keeps the others."""
     family, kind, seed = case
     _, config, steps, _, _ = other
     config = {**config, "tie_word_embeddings": False, "head_dim": 4, **FAMILIES[family][0]}
@@ -175,9 +176,10 @@ SHORT = {"float32": "f32", "bfloat16": "bf16", "float64": "f64"}
        renamed=st.booleans(), fused=st.none() | st.integers(0, 5), dtype=st.sampled_from(sorted(SHORT)),
        to=st.none() | st.sampled_from(sorted(SHORT)))
 def test_generated_conventions(conventions, renamed, fused, dtype, to):
-    """From the convention of one trainer to that of another, where numbers are such that nothing is rounded. None: the
-    other trainer's convention, or the type, is the same. The other trainer may have all in one tensor, with so much
-    padding, which has no convention."""
+    """Values are converted exactly from one trainer's convention to another's.
+
+    None means that the other trainer has the same convention or type. The other trainer may store all tensors fused in
+    one, with padding that has no convention."""
     layouts, wanted, state, changed = {"a": {}, "b": {}}, {}, {}, 0
     if fused is not None:
         conventions = [(one, conventions[0][1] or {}) for one, _ in conventions]
@@ -213,7 +215,7 @@ def test_generated_conventions(conventions, renamed, fused, dtype, to):
 
 
 def between(value, one, other):
-    """Takes an array out of one convention and into another, in its own type."""
+    """Converts an array from one convention to another, in the array's own type."""
     numbers = [*((f"from_{key}", number) for key, number in one.items()), *other.items()]
     number = {key: value.dtype.type(np.float32(number)) for key, number in numbers}
     value = value - number["from_plus"]
@@ -226,8 +228,8 @@ def between(value, one, other):
     ("float32", "float32"), ("float64", "float64"), ("bfloat16", "bfloat16"), ("float32", "bfloat16"),
     ("bfloat16", "float32"), ("float32", "float64"), ("float64", "float32")])
 def test_conventions_are_computed_in_f32_or_for_f64_in_that(tmp_path, dtype, to, back):
-    """Each step is rounded in the type of the source, and the result once to its own; what is lost is counted likewise,
-    on the way back."""
+    """Conventions are applied in f32, or in f64 for f64, with one final rounding. Elements that would not survive the
+    way back are counted in the same way."""
     one, other = {"times": 0.3, "plus": 0.7, **back}, {"times": 1.7, "plus": -0.1}
     value = torch.randn(1000, generator=torch.Generator().manual_seed(5), dtype=torch.float64).to(getattr(torch, dtype))
 
@@ -250,7 +252,8 @@ def test_conventions_are_computed_in_f32_or_for_f64_in_that(tmp_path, dtype, to,
 
 
 def test_equal_elements_that_differ(tmp_path):
-    """What a layout holds twice, as a tied head, must be the same in both places, or one is named."""
+    """If a layout holds elements twice, such as a tied head, the copies must be equal; otherwise the message names
+    both."""
     config = {"num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": 16, "head_dim": 8, "vocab_size": 17,
               "intermediate_size": 12, "num_hidden_layers": 2, "tie_word_embeddings": True, "dtype": "bfloat16"}
     trained("Llama", config, 1, tmp_path / "in")
@@ -270,7 +273,7 @@ def test_equal_elements_that_differ(tmp_path):
 
 
 def test_elements_that_a_layout_omits(tmp_path):
-    """A layout may leave out a part of a tensor for a model that is drawn, but not one that exists."""
+    """convert refuses a layout that omits part of a tensor, since elements of an existing model would be lost."""
     (tmp_path / "in").mkdir()
     safetensors_torch.save_file({"w": torch.ones(4, 3), "v": torch.ones(2)}, tmp_path / "in/model.safetensors")
     spec = tmp_path / "spec.yaml"

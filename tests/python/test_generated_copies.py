@@ -1,6 +1,6 @@
-"""reshard and export of a checkpoint that is changed, cut, replaced, or whose copy is killed and tampered
-with, at any read of any byte: what has the name that was asked for has the right bytes, and the same command
-goes on."""
+"""Changes, cuts or replaces a checkpoint at any read of a reshard or export, or kills and tampers with the copy.
+
+A file under the final name must have the right bytes, and the same command must be able to continue."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ shardinit: 1
 include: [{TINY}, {ROOT}/configs/layouts/llama.yaml]
 vars: {{d: 64, ff: 96, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, vocab: 512}}
 """
-# A part of a list or of a file, in thousandths: numbers without bound are drawn near 0.
+# A position in a list or a file, in thousandths, since Hypothesis draws unbounded numbers near 0.
 PART = st.integers(0, 999)
 
 
@@ -40,7 +40,7 @@ def tensors(draw):
 
 @st.composite
 def changes(draw):
-    """A change of the source between two reads of one byte, and of a copy that did not end."""
+    """Draws a change of the source between two reads of a byte, or of an unfinished copy."""
     kinds = ["flip", "flip", "flip and back", "flip and back", "flip and back", "cut", "rank and receipt", "swap",
              "another", "receipt", "manifest", "plan", "kill", "kill", "kill at a step", "kill at a step"]
     return {"kind": draw(st.sampled_from(kinds)), "gap": draw(st.integers(0, 3)), "within": draw(PART),
@@ -66,7 +66,7 @@ def mesh_text(mesh):
 
 
 def prepare(case, folder):
-    """A checkpoint in `from`, what the copy must be in `wanted`; the command, without its folders."""
+    """Makes a checkpoint in `from` and the expected copy in `wanted`; returns the command without its folders."""
     spec = folder / "spec.yaml"
     if "layouts" in case:
         spec.write_text(LAYOUTS)
@@ -91,7 +91,7 @@ def part_of(items, part):
 
 
 class Reads:
-    """The reads of an undisturbed copy, in order, and how often it tells the disk something."""
+    """The reads of an undisturbed copy in order, and its number of steps that change the disk."""
 
     def __init__(self, folder):
         lines = [line.rsplit(" ", 2) for line in (folder / "log").read_text().splitlines()]
@@ -100,7 +100,7 @@ class Reads:
         assert count == len(self.all)
 
     def when(self, path, at, gap, within):
-        """The number of a read that is after `gap` reads of this byte and not after the next one's."""
+        """Returns the number of a read after the `gap`-th read of this byte and no later than the next read of it."""
         of_it = [n for n, (name, offset, size) in enumerate(self.all, 1) if name == str(path) and offset <= at < offset + size]
         gap %= len(of_it) + 1
         first = of_it[gap - 1] + 1 if gap else 1
@@ -109,7 +109,7 @@ class Reads:
 
 
 def environment(change, source, other, reads):
-    """The change as the library takes it. `other` is a checkpoint of the same plan with other values."""
+    """Returns the environment that makes the change. `other` is a checkpoint of the same plan with other values."""
     kind = change["kind"]
     if kind == "kill at a step":
         return changing(source, kill=1 + change["within"] * reads.steps // 1000)
@@ -135,7 +135,7 @@ def environment(change, source, other, reads):
             *ranks, *(rank.with_suffix(".json") for rank in ranks), source / "manifest.json"]
         return changing(source, *(f"{when} move {path} {other / path.relative_to(source)}" for path in moved))
     lines = [f"{when} xor {file} {at}"]
-    if kind == "flip and back":  # One or a few reads of the byte give another one.
+    if kind == "flip and back":  # One or a few reads of the byte give another value.
         later = [n for n, (name, offset, size) in enumerate(reads.all, 1)
                  if n >= when and name == str(file) and offset <= at < offset + size]
         if later:
@@ -144,7 +144,7 @@ def environment(change, source, other, reads):
 
 
 def other_values(folder, flip):
-    """Other values in each rank's file, with receipts that fit."""
+    """Changes the values in each rank's file and updates the receipts."""
     for receipt in sorted(folder.glob("ranks/*.json")):
         text, file = receipt.read_text(), receipt.with_suffix(".h5")
         if not file.exists():
@@ -161,7 +161,7 @@ def other_values(folder, flip):
 
 
 def tamper(how, folder):
-    """Changes the unfinished copy as others might."""
+    """Changes the unfinished copy as another program might."""
     for part in folder.glob(".to.part-*"):
         inside = part / "checkpoint"
         if how.startswith("values"):
@@ -207,11 +207,11 @@ def check(change, folder, command, wanted, others, reads):
     kind = change["kind"]
     result = run_tool(*command, env=environment(change, source, folder / "other", reads))
     if result.returncode == 0:
-        # Before anything is read, the other checkpoint is copied.
+        # Before the first read, a replaced checkpoint is copied as if it had always been there.
         assert tree_of(target) == wanted or kind == "another" and tree_of(target) == others, change
         shutil.rmtree(target)
     else:
-        # A kill may come between the last name and the disk's word that it has it.
+        # A kill may come after the last rename and before the sync.
         assert not target.exists() or kind == "kill at a step" and tree_of(target) == wanted, change
         if kind.startswith("kill"):
             assert result.returncode == -9, result
@@ -224,8 +224,8 @@ def check(change, folder, command, wanted, others, reads):
         shutil.copytree(folder / kept, folder / used)
     run_ok(*command)
     assert tree_of(target) == wanted, change
-    # What others had a hand in, the copy of another checkpoint, and one that had no token when its maker was
-    # killed are left as they are.
+    # These are left alone: files touched by others, the copy of another checkpoint, and a copy whose maker was killed
+    # before it wrote the token.
     left = list(folder.glob(".*"))
     foreign = kind == "another" or change["tamper"] in ("foreign", "open")
     for path in left:

@@ -1,5 +1,7 @@
-"""Random environments, files of profiles and services of credentials: a request goes where botocore sends it, signed by
-what botocore resolves; where botocore refuses, or needs what shardinit leaves to AWS's tools, nothing is sent."""
+"""Compares requests with botocore's in random environments, profile files and credential services.
+
+A request must have botocore's URL and be signed with botocore's credentials. If botocore refuses, or needs a method
+that shardinit leaves to AWS's tools, no request may be sent."""
 
 import contextlib
 import datetime
@@ -19,7 +21,7 @@ from object_store import error_of_signature
 from support import BINARY
 
 REGION = "eu-west-1"
-OF_AWS = {"assume-role", "sso", "login"}  # What shardinit leaves to AWS's own tools.
+OF_AWS = {"assume-role", "sso", "login"}  # Methods that shardinit leaves to AWS's own tools.
 ROLES = "/latest/meta-data/iam/security-credentials/"
 
 
@@ -29,7 +31,7 @@ def keys_of(source, token):
 
 
 def in_file(source, kind):
-    """Lines of a file of profiles."""
+    """Returns the lines for keys in a profile file."""
     keys = keys_of(source, True)
     lines = {"aws_access_key_id": keys["AccessKeyId"], "aws_secret_access_key": keys["SecretAccessKey"]}
     if kind == "half":
@@ -47,7 +49,7 @@ def some(*values):
 
 
 def sections(where):
-    """What a profile of a file may have, beside keys."""
+    """Draws the settings of a profile."""
     return st.fixed_dictionaries({
         "keys": KINDS, "process": some("keys", "session", "version", "fails", "null"), "endpoint_url": some(f"{where}_profile"),
         "services": some("here", "here", "absent"), "addressing_style": some("path", "virtual", "auto"),
@@ -77,7 +79,7 @@ def later(zone, hours=5):
 
 
 def text_of(name, given, store, folder, source):
-    """A section of a file. The quirks are those that Python's configparser, and so botocore, reads as if they were not."""
+    """Returns a section of a file. Python's configparser, and so botocore, ignores the quirks."""
     lines = in_file(source, given["keys"])
     if given["process"]:
         lines["credential_process"] = f"sh {folder}/{given['process']}"
@@ -96,7 +98,7 @@ def text_of(name, given, store, folder, source):
     if given["quirk"] == "comment":
         text = text.replace("\n", "\n  # endpoint_url = http://127.0.0.1:1/\n\n; x\n")
     if given["quirk"] == "indent":
-        text = text.replace("\n", "\n  ").rstrip() + "\n"  # All keys are indented alike.
+        text = text.replace("\n", "\n  ").rstrip() + "\n"  # All keys have the same indentation.
     indent = "  " if given["quirk"] == "indent" else ""
     if given["decoy"]:
         text += f"{indent}sqs =\n{indent}  endpoint_url = {store.url}/decoy\n{indent}  aws_access_key_id = AKIDDECOY\n"
@@ -106,7 +108,7 @@ def text_of(name, given, store, folder, source):
 
 
 def prepared(case, store, folder):
-    """The environment of a case, whose files and services are made."""
+    """Makes the files and services of a case and returns its environment."""
     when = later(case["expires"])
     (folder / "token").write_text("web.identity.token")
     outputs = {"keys": {"Version": 1, **keys_of("process", False)}, "session": {"Version": 1, **keys_of("process", True), "Expiration": when},
@@ -120,7 +122,7 @@ def prepared(case, store, folder):
         if file == "config":
             if case["with_services"]:
                 text += f"[services here]\nsqs =\n  endpoint_url = {store.url}/decoy\ns3 =\n  endpoint_url = {store.url}/services\n"
-            # Without its session a profile is wrong for botocore, wherever the credentials come from.
+            # botocore rejects a profile without its session, whatever the source of credentials.
             text += "[sso-session mine]\nsso_region = us-east-1\nsso_start_url = https://mine.awsapps.com/start\n"
             text += f"[last]\n{case['broken'] or ''}\n"
         (folder / file).write_text(text)
@@ -155,7 +157,7 @@ def prepared(case, store, folder):
 
 
 def of_botocore(env):
-    """(method, key, secret, token) and the URL of an object; or an exception."""
+    """Returns (method, key, secret, token) and the URL of an object from botocore; or an exception."""
     import botocore.session
 
     with mock.patch.dict(os.environ, env, clear=True):
@@ -195,7 +197,7 @@ def test_generated_credentials(store, case):
         method, keys, url = of_botocore(env)
         store.asked = []
         done = subprocess.run([BINARY, "status", "s3://bucket/a"], env=env, capture_output=True, text=True, timeout=60, check=False)
-    # A proxy sees the hosts of AWS; that of STS is a service of credentials.
+    # A proxy sees the hosts of AWS; STS is a credential service.
     sent = [request for request in store.asked if request.path.endswith("/plan.json")
             or (request.method == "CONNECT" and not request.target.startswith("sts."))]
     if isinstance(keys, Exception) or method in OF_AWS:
@@ -205,7 +207,7 @@ def test_generated_credentials(store, case):
         return
     assert sent, (method, keys, url, done)
     for request in sent:
-        if request.method == "CONNECT":  # The proxy sees the host alone.
+        if request.method == "CONNECT":  # The proxy sees only the host.
             assert url.startswith(f"https://{request.target.removesuffix(':443')}/"), (url, request.target)
             continue
         assert store.url + request.path == url

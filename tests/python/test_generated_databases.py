@@ -1,6 +1,7 @@
-"""Random arrays in OCDBT databases and zarr 3, written by TensorStore and Orbax: every element is read as it was
-written, chunks that were never written have the fill value, and a database with a changed byte is read with the same
-elements or refused."""
+"""Reads random arrays in OCDBT databases and zarr 3 that TensorStore and Orbax wrote.
+
+Every element must be the one written, and unwritten chunks must have the fill value. A database with a changed byte
+must give the same elements or be refused."""
 
 import hashlib
 import pathlib
@@ -21,7 +22,7 @@ DRIVERS = ["zarr", "zarr3", "sharded"]
 
 @st.composite
 def arrays(draw):
-    """Names, types, shapes and chunks of arrays, and a seed of their bits."""
+    """Draws names, types, shapes and chunks of arrays, and a seed for their bits."""
     names = draw(st.lists(st.sampled_from(["params.a", "params.layers.0.kernel", "b", "params.layers.10.kernel", "step_size"]),
                           min_size=1, max_size=5, unique=True))
     forms = {}
@@ -35,7 +36,7 @@ def arrays(draw):
 
 @st.composite
 def databases(draw):
-    """How the database is configured: small nodes make tall trees, and small values are stored in the nodes."""
+    """Draws a configuration of the database. Small nodes make deep trees; small values are stored in the nodes."""
     return {"max_decoded_node_bytes": draw(st.sampled_from([200, 400, 100_000])),
             "max_inline_value_bytes": draw(st.sampled_from([0, 40, 1024])),
             "version_tree_arity_log2": draw(st.sampled_from([1, 4])),
@@ -44,7 +45,7 @@ def databases(draw):
 
 
 def description(driver, compressed, dtype, shape, chunk, parts, fill):
-    """The metadata of an array, for TensorStore."""
+    """Returns an array's metadata for TensorStore."""
     if driver == "zarr":
         numpy_name = {"float8_e4m3fn": "float8_e4m3fn", "bfloat16": "bfloat16"}.get(dtype) or np.dtype(dtype).str
         return {"zarr_format": 2, "shape": shape, "chunks": chunk, "dtype": numpy_name, "order": "C", "filters": None,
@@ -70,7 +71,7 @@ def values_of(dtype, shape, bits):
 
 
 def write(folder, driver, compressed, forms, seed, config, rows=None):
-    """Writes the arrays, or only these rows of them, and returns the bytes of each."""
+    """Writes the arrays, or only these rows, and returns the bytes of each."""
     bits = np.random.default_rng(seed)
     wanted = {}
     for name, (dtype, shape, chunk, parts) in forms.items():
@@ -115,13 +116,13 @@ def test_generated_databases(case):
 @generated(10)
 @given(case=st.tuples(arrays(), st.sampled_from(DRIVERS), databases(), st.integers(0, 1 << 30), st.integers(1, 255)))
 def test_generated_damage_of_databases(case):
-    """A manifest has a checksum. Of numbered manifests, only the newest is read."""
+    """A damaged manifest fails its checksum; of numbered manifests, only the newest is read."""
     (forms, seed), driver, config, at, change = case
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name) / "in"
         write(folder, driver, True, forms, seed, config)
         wanted = digests_of(folder)
-        manifests = sorted(folder.glob("manifest.*"))  # `manifest.ocdbt` is the last of them.
+        manifests = sorted(folder.glob("manifest.*"))  # `manifest.ocdbt` is the last.
         file = manifests[at % len(manifests)]
         data = bytearray(file.read_bytes())
         data[at % len(data)] ^= change
@@ -149,7 +150,7 @@ def test_generated_checkpoints_of_orbax(case):
 
 
 def test_items_of_a_step(tmp_path):
-    """One item is the model, whatever the manager called it; of two, the user names one."""
+    """A step with one item is read whatever its name is; of two items, the user must name one."""
     step = tmp_path / "100"
     ocp.PyTreeCheckpointer().save(step / "state", {"w": np.ones((2, 3), "f4")})
     assert digests_of(step) == digests_of(step / "state")

@@ -1,5 +1,5 @@
-"""Random folders of tensors, written by the packages that own the formats; `convert` carries each from format to
-format, and the packages read the end of the chain: SHA-256 of every tensor is kept."""
+"""Packages that own the formats write random folders of tensors and read the result after `convert` carried it through
+several formats. The SHA-256 of every tensor is preserved."""
 
 import hashlib
 import json
@@ -23,26 +23,26 @@ DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f
           "f8e4m3fn": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2, "i8": torch.int8, "i16": torch.int16,
           "i32": torch.int32, "i64": torch.int64, "u8": torch.uint8, "u16": torch.uint16, "u32": torch.uint32,
           "u64": torch.uint64, "bool": torch.bool}
-# Orbax is given arrays of NumPy.
+# Orbax gets arrays of NumPy.
 OF_NUMPY = {"bf16": ml_dtypes.bfloat16, "f8e4m3fn": ml_dtypes.float8_e4m3fn, "f8e5m2": ml_dtypes.float8_e5m2}
 PLAIN = {"f32": "f4", "f64": "f8", "f16": "f2", "bool": "?", **{f"{k}{8 * n}": f"{k}{n}" for k in "iu" for n in (1, 2, 4, 8)}}
 WRITERS = ["safetensors", "sharded", "bin", "pt", "legacy", "dcp", "run", "zarr"]
 FORMATS = ["safetensors", "dcp", "hf-dcp", "zarr", "hdf5"]
-# Names that no spec has, and what each format can carry of them.
+# Names that specs cannot have, and the names that each format can hold.
 ODD = ["a b", "x<y>.w", "µ.gewicht", "层.0.重み", "a:b#c", "enc/dec.w", "100%25", "q?*[x].w", "it's \"so\"", "back\\slash", "é.w..x",
        "-o", " ", "~", "__metadata", "$HOME.`w`"]
 CARRIED = {"hdf5": re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII), "zarr": re.compile("[^/]+")}
 
 
 def bytes_of(tensor):
-    """The elements as they lie in memory, whatever is NaN."""
+    """Returns the bytes of the elements, whatever NaN payloads they have."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 @st.composite
 def tensors(draw):
-    """Names, types and shapes, and a seed of the bits: all bits of an element are drawn, so NaN with any payload, -0
-    and subnormal numbers are among them."""
+    """Draws names, types and shapes, and a seed for random bits, which include NaN payloads, -0 and subnormal
+    numbers."""
     names = draw(st.lists(st.sampled_from(
         ["model.embed_tokens.weight", "model.layers.0.mlp.up.weight", "model.layers.0.mlp.up.bias",
          "model.layers.10.norm.weight", "model.layers.2.norm.weight", "lm_head.weight", "a", "b.c", "step_size",
@@ -63,7 +63,7 @@ def made(forms, seed):
 
 
 def write(writer, forms, state, folder):
-    """Writes the tensors, and returns the path to give."""
+    """Writes the tensors and returns the path for `convert`."""
     path = folder / "in"
     if writer in ("bin", "safetensors", "sharded"):
         path.mkdir()
@@ -96,7 +96,7 @@ def write(writer, forms, state, folder):
 
 
 def read(form, folder, forms):
-    """The bytes of each tensor, by the package that owns the format."""
+    """Returns each tensor's bytes as the package that owns the format reads them."""
     if form == "safetensors":
         return {n: bytes_of(t) for n, t in safetensors_torch.load_file(folder / "model.safetensors").items()}
     state = {name: torch.zeros(shape, dtype=DTYPES[dtype]) for name, (dtype, shape) in forms.items()}
@@ -118,7 +118,7 @@ def cases(draw):
 @given(case=cases())
 def test_generated_folders(case):
     writer, forms, seed, through, last, jobs = case
-    if writer == "zarr":  # Orbax itself makes folders in folders of names with a slash.
+    if writer == "zarr":  # Orbax makes nested folders of names with a slash.
         forms = {tensor: form for tensor, form in forms.items() if "/" not in tensor} or {"a": ("f32", (3,))}
     state = made(forms, seed)
     wanted = {name: bytes_of(t) for name, t in state.items()}
@@ -143,7 +143,8 @@ def test_generated_folders(case):
 
 
 def damage(path, kind):
-    """Damages the largest file with elements that `write` made. Without its index a folder of safetensors is one, too."""
+    """Damages the largest file that `write` made, except JSON files. A folder of safetensors files is readable without
+    its index."""
     files = sorted(f for f in ([path] if path.is_file() else path.rglob("*"))
                    if f.is_file() and f.name[0] != "." and f.suffix != ".json")
     largest = max(files, key=lambda f: (f.stat().st_size, str(f)))
@@ -160,10 +161,10 @@ def damage(path, kind):
 @given(case=st.tuples(st.sampled_from([w for w in WRITERS if w != "zarr"]), tensors(), st.integers(0, 1 << 30),
                       st.sampled_from(["truncated", "empty", "lost"])))
 def test_generated_damage(case):
-    """A damaged folder gives an error, and no output."""
+    """A damaged folder gives an error and no output."""
     writer, forms, seed, kind = case
     if (writer, kind) == ("run", "truncated"):
-        kind = "lost"  # what is cut off may be none of the model's
+        kind = "lost"  # the end of the file may not belong to the model
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         path = write(writer, forms, made(forms, seed), folder)

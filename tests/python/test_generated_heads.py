@@ -1,5 +1,5 @@
-"""Random heads over random degrees of tensor parallelism: the sharding files of Megatron and torchtitan refuse what
-the trainers' own checks refuse, and nothing else."""
+"""For random heads and degrees of tensor parallelism, the sharding files of Megatron and torchtitan refuse exactly the
+cases that the trainers' own checks refuse."""
 
 import pathlib
 import tempfile

@@ -1,5 +1,7 @@
-"""Names that strangers chose, in every place of a folder that has names: no command lets one of their characters move a
-terminal's cursor, turn its text around, hide, or begin a line that looks like the tool's own."""
+"""Puts hostile names at every place of a folder that has names.
+
+No command may print characters that move a terminal's cursor, reverse its text, hide, or begin a line that looks like
+the tool's own."""
 
 import json
 import os
@@ -18,7 +20,7 @@ dcp = client_of("torch.distributed.checkpoint")
 FORGED = "shardinit: `s` is whole"
 HOSTILE = ["\x1b]0;owned\x07", "\x1b[2J", "\x1b[31m", "\x9b2J", "\x7f", "\r", "\b\b", "\u202e", "\u2066", "\u200b", "\u2028",
            "\ufeff", "\u00ad", "\U000e0041", f"\n{FORGED}\n", "\t", "\0"]
-# Tab and newline apart, what no text of the tool has but its own colours, which no terminal asks for here.
+# Characters that the tool never prints, apart from its colours, which are off here. Tab and newline are allowed.
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
                     "\U000e0000-\U000e007f]")
 
@@ -30,7 +32,7 @@ def names(draw):
 
 
 def safetensors(path, entries, metadata=None):
-    """A file of tensors of one number each: name, type and shape as they are given."""
+    """Writes a safetensors file of one-element tensors with these names and types."""
     header, data = {"__metadata__": metadata} if metadata else {}, b""
     for name, dtype in entries:
         header[name] = {"dtype": dtype, "shape": [1], "data_offsets": [len(data), len(data) + 4]}
@@ -124,7 +126,7 @@ def test_generated_names(name, place, start, tmp_path_factory):
     try:
         place(folder / "s", name)
     except (ValueError, UnicodeEncodeError, OSError):
-        return  # Nobody can have written that.
+        return  # Such a file cannot exist.
     for command in (COMMANDS[start:] + COMMANDS[:start])[:4]:
         done = run_tool(*command, cwd=folder)
         assert done.returncode in (0, 1, 2, 4, 5), (command, done)
@@ -135,7 +137,7 @@ def test_generated_names(name, place, start, tmp_path_factory):
 
 
 def test_colours_are_kept(tmp_path):
-    """What is escaped is not what the tool itself writes for a terminal."""
+    """Escaping applies to names, not to the tool's own colours."""
     tensor_name(tmp_path, "a\x1b[31m")
     done = run_tool("inspect", tmp_path, "--color", "always")
     assert "\\x1b[31m" in done.stderr and "\x1b[31m" not in done.stderr + done.stdout, done

@@ -1,6 +1,8 @@
-"""Random files of configurations: fields changed, left out, null, of another type, nested, under their other name,
-misspelled; against the model that Transformers makes of the same file on the meta device. What Transformers refuses is
-refused; `--hypothesis-show-statistics` counts what only import refuses."""
+"""Imports random configuration files and compares them with the model that Transformers makes from the same file on the
+meta device.
+
+Fields are changed, omitted, null, of another type, nested, under their other name or misspelled. Files that
+Transformers refuses must be refused. `--hypothesis-show-statistics` counts files that only import refuses."""
 
 import dataclasses
 import json
@@ -22,7 +24,7 @@ import safetensors.torch
 import shardinit
 from test_import import FAMILIES, forms_of, forms_of_tensors
 
-# These change no tensor, however they are set, or are no fields of a file.
+# These fields do not change tensors, or cannot be in a file.
 OTHERS = {"transformers_version", "output_hidden_states", "return_dict", "chunk_size_feed_forward", "label2id",
           "problem_type", "rope_parameters", "architectures", "is_encoder_decoder", "is_decoder"}
 SMALL = st.sampled_from([1, 2, 3, 4, 5, 8, 12, 16, 24, 48, 64, 96, 0, -1])
@@ -39,7 +41,7 @@ def fields_of(name):
 
 
 def values_like(value):
-    """Other values of the type of a field's default."""
+    """Draws other values of the type of a field's default."""
     if isinstance(value, bool):
         return st.booleans()
     if isinstance(value, int):
@@ -57,7 +59,7 @@ OF_ANOTHER_TYPE = st.sampled_from(WRONG_TYPES)
 
 @st.composite
 def files(draw):
-    """A file, and the names that have to be in the error that is due."""
+    """Draws a file, and the names that the expected error must contain."""
     name = draw(st.sampled_from(sorted(FAMILIES)))
     of, tiny, _ = FAMILIES[name]
     config = class_of(name).config_class
@@ -91,7 +93,7 @@ def files(draw):
             given |= {field: value, alias: value + draw(st.integers(0, 1))}
             due = {field, alias} if given[field] != given[alias] else set()
     elif draw(st.integers(0, 3)) == 0:
-        # (Names of classes, which `id2label` has, no tensor of these models depends on.)
+        # (No tensor of these models depends on the class names in `id2label`.)
         field = draw(st.sampled_from(sorted(set(given) & set(fields_of(name)) - {"id2label"})))
         if field in given and field not in config.attribute_map and field not in config.attribute_map.values():
             given[draw(misspelled(field, set(fields_of(name))))] = given.pop(field)
@@ -110,7 +112,7 @@ def misspelled(draw, field, known):
 
 
 def made_by_transformers(path):
-    """Forms of the tensors and the row of the table that is zero; None: there is no such model."""
+    """Returns the tensors' forms and the table's zero row; None if Transformers cannot make the model."""
     text = json.loads(path.read_text())
     cls = class_of(text["model_type"])
     try:
@@ -128,7 +130,7 @@ def made_by_transformers(path):
 
 
 def is_type_sound(path):
-    """Whether Transformers makes the configuration, if no model of it."""
+    """Returns whether Transformers accepts the configuration, even if it cannot make the model."""
     try:
         class_of(json.loads(path.read_text())["model_type"]).config_class.from_json_file(path)
     except Exception:
@@ -138,7 +140,7 @@ def is_type_sound(path):
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_no_field_of_a_type_that_transformers_refuses(name, tmp_path):
-    """The same of each field alone, with every other type."""
+    """import refuses each field alone, with every wrong type, if Transformers does."""
     of, tiny, _ = FAMILIES[name]
     path = tmp_path / "config.json"
     for field in fields_of(name):
@@ -172,7 +174,7 @@ def test_generated_imports(case):
             return
         assert not due, due
         made = made_by_transformers(path)
-        if made is None:  # Some classes fail at what changes no tensor, such as the size of a head in a rotary table.
+        if made is None:  # Some classes reject fields that do not change tensors, such as a rotary table's head size.
             assert is_type_sound(path)
             event("only Transformers refuses, when it makes the model")
             return
@@ -189,11 +191,11 @@ def test_generated_imports(case):
 
 @st.composite
 def settings_of_exports(draw):
-    """A file of one family, and variables of its spec with other values."""
+    """Draws a file of a family, and other values for variables of its spec."""
     name = draw(st.sampled_from(sorted(FAMILIES)))
     of, tiny, variations = FAMILIES[name]
     given = {"model_type": name, "architectures": [of], **tiny, **draw(st.sampled_from([{}, *variations]))}
-    given.pop("rescale_prenorm_residual", None)  # Mamba's class divides also what it has loaded.
+    given.pop("rescale_prenorm_residual", None)  # Mamba's class also rescales loaded weights.
     layers = given.get("num_hidden_layers", 0)
     if layers and "layer_types" in fields_of(name) and draw(st.booleans()):
         given["layer_types"] = draw(st.lists(st.sampled_from(["full_attention", "sliding_attention"]),
@@ -204,7 +206,8 @@ def settings_of_exports(draw):
 @generated(40)
 @given(case=settings_of_exports())
 def test_generated_settings_of_exports(case):
-    """`export --set`, with the config.json that it writes, is one model to `from_pretrained`, or is refused."""
+    """`from_pretrained` loads the tensors and config.json of `export --set` without changes, unless export refuses the
+    values."""
     name, given, changes = case
     with tempfile.TemporaryDirectory() as folder:
         path, out = pathlib.Path(folder, "config.json"), pathlib.Path(folder, "out")

@@ -1,10 +1,12 @@
-"""Random modules on random meshes, made by `init_model` in one call: of each rank the shards have the bits that the
-constructor gives these places. PyTorch's fake process group lets one process be each rank of a mesh in turn; a module is
-data, so that Hypothesis shrinks it to the part that is wrong, and prints it."""
+"""Makes random modules on random meshes with one call of `init_model` and compares each rank's shards with the
+constructor's bits.
+
+PyTorch's fake process group lets a single process act as each rank of a mesh in turn. A module is data, so that
+Hypothesis shrinks it to the faulty part and prints it."""
 
 import os
 
-# Before JAX is imported, which looks at it once.
+# Must precede the import of JAX, which reads it once.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
@@ -33,7 +35,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 COUNTS = collections.Counter()
 WIDTHS = st.integers(1, 9)
 
-# A part of a module is (kind, numbers …); each has the width that goes in and the one that comes out.
+# A part of a module is (kind, numbers …) and has an input and an output width.
 PARTS = st.one_of(
     st.tuples(st.sampled_from(["linear", "table", "drawn", "scaled", "orthogonal"]), WIDTHS, WIDTHS),
     st.tuples(st.sampled_from(["norm", "step", "rotary", "rates", "frozen"]), WIDTHS),
@@ -108,7 +110,7 @@ def constructed(model, dtype, seed):
 
 
 def local_of(tensor, mesh):
-    """The rows of a tensor that PyTorch's `chunk` gives this rank, by the definition of FSDP2."""
+    """Returns this rank's rows of a tensor, which `chunk` gives by the definition of FSDP2."""
     at, count = mesh.get_coordinate()[-1], mesh.shape[-1]
     rows = math.ceil(tensor.shape[0] / count)
     return tensor.detach()[at * rows : (at + 1) * rows]
@@ -124,7 +126,7 @@ def has_the_shards_of_the_constructor(model, shape, seed):
     world = math.prod(shape)
     for rank in sorted({0, world - 1, seed % world}):
         with as_rank(rank, world):
-            # PyTorch keeps results by mesh: one that is equal would be taken for that of another rank.
+            # PyTorch caches results by mesh, so a mesh equal to another rank's would get that rank's results.
             COUNTS["meshes"] += 1
             names = tuple(f"{COUNTS['meshes']}_{d}" for d in range(len(shape)))
             mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
@@ -140,7 +142,7 @@ def has_the_shards_of_the_constructor(model, shape, seed):
                     local, whole, said = tensor.to_local(), local_of(whole, mesh), local_of(said, mesh)
                 assert (local.dtype, tensor.shape) == (whole.dtype, wanted[path].shape), path
                 assert np.array_equal(words_of(local), words_of(said)), (path, rank)
-                # As shardinit-values(7) says, PyTorch does not round normal numbers of 64 bits correctly.
+                # PyTorch does not round 64-bit normal numbers correctly (shardinit-values(7)).
                 if local.dtype != torch.float64:
                     assert np.array_equal(words_of(local), words_of(whole)), (path, rank)
                 elif local.numel():

@@ -1,10 +1,11 @@
-"""Random init functions of JAX, captured and compared with what JAX makes of two keys.
+"""Captures random init functions of JAX and compares them with JAX's results for two keys.
 
-A function is data: nested tuples that `make` turns into one of a key, so that Hypothesis shrinks it to
-the operation that is wrong. With JAX's engine elements have JAX's bits, or are a few units in the last
-place off where its functions are (`is_exact` knows which); with the tool's own, what no key decides has
-the same bits, and the rest the same distribution. What is refused is refused with a reason, and rarely,
-but for draws that no spec can say, which are never anything else.
+A function is data: nested tuples, which `make` turns into an array for a key, so that Hypothesis
+shrinks it to the faulty operation. With JAX's engine, elements have JAX's bits or, after functions
+that JAX does not round correctly, differ by a few units in the last place (see `is_exact`). With
+the default engine, elements that no key decides have the same bits, and the others the same
+distribution. Refusals need a reason and are rare, except for draws that a spec cannot express:
+these are always refused.
 """
 
 import collections
@@ -28,7 +29,7 @@ SHAPES = [(), (3,), (2, 3), (4, 6), (3, 2, 4)]
 FLOATS = ["float32", "float32", "bfloat16", "float16"]
 NUMBERS = [0.5, 0.02, -1.5, 3.0, 1.0, -1.0]
 
-# Name → (its numbers, whether f32 ones have JAX's very bits).
+# Name → (its parameters, whether f32 values have JAX's exact bits).
 FLOAT_DRAWS = {
     "normal": ([()], False),
     "uniform": ([(0.0, 1.0), (-1.0, 1.0), (-0.3, 0.7), (0.02, 0.05)], True),
@@ -37,7 +38,8 @@ FLOAT_DRAWS = {
 OF_FLOATS = ["gumbel", "exponential", "logistic", "laplace", "rayleigh"]
 INTEGER_DRAWS = {"randint": [(0, 8), (2, 9), (-5, 5), (0, 1000)], "bits": [()], "bernoulli": [(0.3,), (0.5,)],
                  "rademacher": [()]}
-# These loop until they have a number, or look at several: no expression of a spec has them.
+# These loop until a number fits, or compare several numbers, so no expression of a spec can give
+# them.
 NEVER = {
     "gamma": lambda key, shape: random.gamma(key, 2.0, shape),
     "loggamma": lambda key, shape: random.loggamma(key, 2.0, shape),
@@ -61,7 +63,7 @@ keys = st.lists(st.one_of(
 
 @st.composite
 def leaves(draw, shape, dtype):
-    """The first operation of an array, in a type of floats."""
+    """Draws the first operation of an array of a floating-point type."""
     kind = draw(st.sampled_from(["draw"] * 6 + ["of", "whole", "constant", "iota", "numpy"]))
     if kind == "draw":
         name = draw(st.sampled_from(sorted(FLOAT_DRAWS)))
@@ -108,7 +110,7 @@ def arrays(draw, shape, dtype, depth=3):
         return ("slice", start, start + shape[0], below((shape[0] + start + draw(st.integers(0, 2)), *shape[1:])))
     if kind == "step":
         return ("step", below((shape[0] * 2, *shape[1:])))
-    if kind == "split":  # A fused QKV is split so.
+    if kind == "split":  # A fused QKV is split like this.
         return ("split", draw(st.integers(0, 2)), below((*shape[:-1], 3 * shape[-1])))
     if kind == "row":
         return ("row", draw(st.integers(0, 2)), below((3, *shape)))
@@ -125,7 +127,7 @@ def arrays(draw, shape, dtype, depth=3):
 
 @st.composite
 def functions(draw):
-    """Name → array: the pytree that the function returns."""
+    """Draws the pytree that the function returns, name → array."""
     count = draw(st.integers(1, 3))
     tree = {f"w{n}": draw(arrays(draw(st.sampled_from(SHAPES)), draw(st.sampled_from(FLOATS)))) for n in range(count)}
     if draw(st.integers(0, 9)) == 0:
@@ -154,7 +156,7 @@ def drawn(name, key, shape, dtype, numbers):
 
 
 def make(node, key):
-    """The array that a node describes."""
+    """Returns the array that a node describes."""
     kind, *rest = node
     at = lambda node: make(node, key)
     match kind:
@@ -235,7 +237,8 @@ def nodes(node):
 
 
 def is_exact(node):
-    """Whether all of its numbers have JAX's bits: those of 16 bits, and uniform ones of f32."""
+    """Returns whether all numbers have JAX's exact bits, as 16-bit numbers and uniform f32 numbers
+    do."""
     for kind, *rest in nodes(node):
         if kind == "draw" and rest[3] == "float32" and (rest[0] in OF_FLOATS or not FLOAT_DRAWS[rest[0]][1]):
             return False
@@ -245,8 +248,9 @@ def is_exact(node):
 
 
 def is_near(made, real):
-    """As the page says of normal numbers: three units of the last place, and those of what follows, of
-    each number or of the largest on the way to it."""
+    """Returns whether the numbers are within the tolerance of shardinit-values(7) for normal
+    numbers: three units in the last place, plus the errors of later operations, relative to the
+    largest number on the way."""
     made, wanted = made.astype(np.float64), real.astype(np.float64)
     finite = np.isfinite(wanted)
     unit = float(jnp.finfo(real.dtype).eps)
@@ -265,7 +269,7 @@ REASONS = re.compile("|".join((
 
 
 def captured(tree, engine, seed, counts):
-    """None where it is refused, for one of the reasons that there are."""
+    """Returns the capture, or None if it is refused for one of the known reasons."""
     try:
         found = shardinit.capture.jax(function(tree), engine=engine, seed=seed)
     except shardinit.CaptureError as error:
@@ -314,7 +318,7 @@ def check_default(tree, counts):
     made = found and spec_arrays(found)
     if not made:
         return
-    # Enough keys to say of each element whether they decide it.
+    # Enough keys to show for each element whether they decide it.
     real = [{path: np.asarray(array) for path, array in function(tree)(random.key(seed)).items()} for seed in range(5)]
     for path, first in real[0].items():
         mine, every = made[path], np.stack([each[path] for each in real])
@@ -333,7 +337,7 @@ def check_default(tree, counts):
 
 
 def is_continuous(node):
-    """Whether two keys hardly give an element the same number, if they decide it."""
+    """Returns whether two keys almost never give an element the same number, if they decide it."""
     return not any(kind == "draw" and not rest[3] or str(jnp.bfloat16) in map(str, rest) or kind == "cast"
                    or {"bfloat16", "float16"} & set(map(str, rest)) for kind, *rest in nodes(node))
 

@@ -1,4 +1,4 @@
-"""What a spec says briefly equals what it says at length: random expressions against Python's values."""
+"""Compares random expressions with Python's values, and short forms of specs with the same tensors written out."""
 
 import ast
 import json
@@ -15,7 +15,7 @@ NAMES = {"a": 0, "b": 1, "c": 2, "d": 7}
 
 @st.composite
 def expressions(draw, depth=4):
-    """An expression that Python reads with the same precedence; no divisor of `%` is 0."""
+    """Draws an expression that Python parses with the same precedence; the divisor of `%` is never 0."""
     kind = draw(st.sampled_from(["leaf", "and", "or", "not", "%", "<", "==", "+", "*", "()"]) if depth else
                 st.just("leaf"))
     if kind == "leaf":
@@ -32,7 +32,7 @@ def expressions(draw, depth=4):
 
 
 def value_of(text, names):
-    """Python's value, in which `and` and `or` give 1 or 0, too."""
+    """Returns Python's value, but with 1 or 0 for `and` and `or`."""
 
     def value(node):
         if isinstance(node, ast.BoolOp):
@@ -61,7 +61,7 @@ def digests(spec, folder):
 @generated(150)
 @given(text=expressions())
 def test_generated_logic(text, tmp_path_factory):
-    """As a variable, of each element, and in Python, an expression is the same number."""
+    """An expression has the same value as a variable, for each element, and in Python."""
     folder = tmp_path_factory.mktemp("logic")
     brief = digests({"vars": {**NAMES, "x": f"({text})"}, "modules": {
         "x": {"shape": [2], "init": {"constant": {"value": "x"}}},
@@ -78,14 +78,14 @@ def test_generated_logic(text, tmp_path_factory):
 
 
 def test_what_is_settled_is_not_computed(tmp_path):
-    """`and` and `or` leave out their second operand; names in it are read all the same."""
+    """`and` and `or` skip their second operand if the first decides; names in it are still checked."""
     spec = {"vars": {"n": 0, "x": "n > 0 and 8 / n > 2", "y": "n == 0 or 8 % n == 0"},
             "modules": {"w": {"shape": ["1 + x + 2 * y"], "init": "zeros"}}}
     assert digests(spec, tmp_path) == digests({"modules": {"w": {"shape": [3], "init": "zeros"}}}, tmp_path)
 
 
 class Names:
-    """What expressions may use in a module, by kind; `taken` has the names around it, too."""
+    """Names that a module's expressions may use, by kind; `taken` also has the names around the module."""
 
     def __init__(self, numbers=(), lists=(), texts=(), text_lists=(), taken=(), in_block=False):
         self.numbers, self.lists, self.texts, self.text_lists = map(list, (numbers, lists, texts, text_lists))
@@ -103,7 +103,7 @@ class Names:
 
 @st.composite
 def numbers_of(draw, names):
-    """A whole number from 1 on, as text."""
+    """Draws an expression of a whole number, at least 1."""
     kind = draw(st.sampled_from(["literal", "name", "item", "len", "sum", "compare"]))
     if kind == "name" and names.numbers:
         return f"1 + {draw(st.sampled_from(names.numbers))}"
@@ -122,7 +122,7 @@ def numbers_of(draw, names):
 
 @st.composite
 def variables(draw, names, kind):
-    """The value of a variable of some kind, as YAML has it."""
+    """Draws the YAML value of a variable of this kind."""
     if kind == "numbers":
         return draw(numbers_of(names))
     if kind == "lists":
@@ -142,7 +142,7 @@ KINDS = ["numbers", "lists", "texts", "text_lists"]
 
 @st.composite
 def modules(draw, names, blocks, depth):
-    """A module that uses names and those blocks: {name: (kinds of its arguments, …)}."""
+    """Draws a module that uses these names and blocks: {name: (kinds of its arguments, …)}."""
     names = names.copy()
     module = {}
     repeat = draw(st.sampled_from(["none", "none", "count", "items", "list"]))
@@ -209,7 +209,7 @@ def python_value(value, env):
 
 
 def initializer(init, env):
-    """The initializer (or the dtype) with numbers in place of expressions."""
+    """Returns the initializer (or dtype) with expressions replaced by numbers."""
     if isinstance(init, str):
         return init
     return {kind: {key: python_value(value, env) for key, value in arguments.items()}
@@ -217,7 +217,7 @@ def initializer(init, env):
 
 
 def flattened(spec):
-    """The tensors of a brief spec, written out: what the words mean, in Python."""
+    """Returns the tensors of a short spec written out, by Python's own evaluation."""
     spec_env = {}
     for name, value in spec["vars"].items():
         spec_env[name] = python_value(value, spec_env)
@@ -253,7 +253,7 @@ def flattened(spec):
 
 
 def numbers_plain(value):
-    """The same without quotes around numbers, which would be text."""
+    """Removes quotes around numbers, which would make them text."""
     if isinstance(value, dict):
         return {key: numbers_plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -270,6 +270,6 @@ def planned(spec, folder):
 @generated(100)
 @given(spec=briefs())
 def test_generated_language(spec, tmp_path_factory):
-    """Blocks, lists, texts, variables and defaults of modules make the tensors that are written out by hand."""
+    """Blocks, lists, texts, variables and defaults give the same tensors as a spec that is written out."""
     folder = tmp_path_factory.mktemp("language")
     assert planned(spec, folder) == planned(flattened(spec), folder)

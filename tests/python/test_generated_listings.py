@@ -1,5 +1,5 @@
-"""Random lists of a bucket, in any pages, with keys that strangers have, and with what a broken or lying store makes of
-them: `convert` makes exactly the model that is there, or nothing."""
+"""Lists a bucket in random pages, with odd keys and the faults of a broken or lying store; `convert` must write exactly
+the stored model, or nothing."""
 
 import os
 import pathlib
@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from lying_store import contents, listing, lying_store
 from support import BINARY
 
-# What else may be beside a model. None of it is a part of it.
+# Other objects that may be next to a model, but do not belong to it.
 ODD = ["..", "./x", "../x", "a//b", "/", "new\nline", "tab\t.txt", "x" * 950, "folder/", "part-0.safetensors/", "part-0.safetensors/x",
        "ü", "\u202etxt.x", "a%2Fb", "a+b", "$folder$", "-rf", "a\\b", "\x7f", "\x01", "<Key>", "&amp;", "'\"", "_SUCCESS",
        ".cache/huggingface/x.lock", "logs/events.out", "a b", "zz/\n/y"]
 CUT, END = "<IsTruncated>true</IsTruncated>", "<IsTruncated>false</IsTruncated>"
-# What a list may have that is not the whole list of what is there, in one order.
+# Ways in which a list can differ from a complete, ordered one.
 FAULTS = ["no token", "same token", "first token", "again", "for ever", "back", "outside", "group", "both", "flag", "torn", "html",
           "no size", "encoding", "empty token"]
 
@@ -33,14 +33,14 @@ def lists(draw):
     models = draw(st.integers(1, 4))
     keys = [f"part-{number}.safetensors" for number in range(models)]
     keys = sorted({f"p/{key}" for key in keys + draw(st.lists(st.sampled_from(ODD), max_size=4))}, key=str.encode)
-    cuts = sorted(draw(st.lists(st.integers(0, len(keys)), max_size=5)))  # Equal ones make pages without a key.
+    cuts = sorted(draw(st.lists(st.integers(0, len(keys)), max_size=5)))  # Equal cuts make empty pages.
     pages = [keys[first:last] for first, last in zip([0, *cuts], [*cuts, len(keys)], strict=True)]
     return {"models": models, "pages": pages, "fault": draw(st.one_of(st.none(), st.sampled_from(FAULTS))),
             "at": draw(st.integers(0, len(pages) - 1)), "has_flag": draw(st.booleans())}
 
 
 def answers(case, objects):
-    """The function that gives a page."""
+    """Returns the function that answers requests for a page."""
     pages, fault, at = case["pages"], case["fault"], case["at"]
 
     def page(query):
@@ -50,7 +50,7 @@ def answers(case, objects):
         is_last = number >= len(pages) - 1
         end = END if is_last else CUT + token(number + 1)
         if is_last and not case["has_flag"]:
-            end = ""  # Some leave it out at the end.
+            end = ""  # Some stores omit it at the end.
         if fault == "for ever" and number >= at:
             return listing(CUT, token(number + 1))
         if fault == "again" and number > at:

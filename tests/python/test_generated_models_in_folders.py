@@ -1,6 +1,8 @@
-"""The state of training runs as trainers save it: a model under the key of a wrapper, beside optimizers, generators,
-schedules, numbers and copies. Which tensors are the model is known by construction: `inspect`, `digest` and `convert`
-give exactly these, or refuse and name the parts between which a user must choose."""
+"""Reads the state of training runs as trainers save it: a model under a wrapper's key, next to optimizers, generators,
+schedules, numbers and copies.
+
+By construction, the test knows which tensors are the model. `inspect`, `digest` and `convert` must give exactly these,
+or refuse and name the parts to choose from."""
 
 import argparse
 import hashlib
@@ -22,13 +24,13 @@ safetensors_torch = client_of("safetensors.torch")
 dcp = client_of("torch.distributed.checkpoint")
 ocp = client_of("orbax.checkpoint")
 
-# The keys that lead to the model. The outermost dictionary may be the model itself.
+# Keys that lead to the model. The outermost dictionary may be the model itself.
 WRAPPERS = ["", "model", "module", "state_dict", "model_state_dict", "net", "network", "ema", "teacher", "student",
             "generator", "netG", "params", "params_ema", "weights", "ema_state_dict", "app.model", "state.model",
             "fsdp_checkpoint.model", "checkpoint.state_dict", "run7.model", "app.model.module"]
 OPTIMIZERS = ["optim", "optimizer", "optimizers", "optimizer_0", "optimizer_state_dict", "optimizer_states", "opt_state",
               "chained_0.optimizer", "g_optim", "optimizerG", "last_optimizer_state"]
-# Only what is in these shows that they hold an optimizer.
+# Only their contents show that they hold an optimizer.
 UNNAMED = ["opt", "solver", "extra", "0"]
 COPIES = ["ema", "model_ema", "state_dict_ema", "best_model", "teacher", "discriminator"]
 FORMATS = ["pt", "legacy", "dcp", "names", "safetensors", "zarr"]
@@ -41,7 +43,7 @@ def weights_of(seed, names):
 
 
 def state_of(kind, weights):
-    """What an optimizer of PyTorch holds after a step, by the names or by the numbers of the parameters."""
+    """Returns the state of a PyTorch optimizer after a step, with parameters by name or number."""
     by_name, kind = kind.endswith("-by-name"), kind.removesuffix("-by-name")
     parameters = [torch.nn.Parameter(t.clone()) for t in weights.values()]
     make = {"adamw": torch.optim.AdamW, "amsgrad": lambda p: torch.optim.Adam(p, amsgrad=True),
@@ -61,7 +63,7 @@ def state_of(kind, weights):
 
 KINDS = [kind + by for kind in ("adamw", "amsgrad", "momentum", "sgd", "adagrad", "adadelta", "rmsprop", "adamax", "nadam")
          for by in ("", "-by-name")]
-OTHERS = {  # beside a model: none of its tensors
+OTHERS = {  # next to a model, but not part of it
     "best_val_loss": torch.tensor(1.5), "best_acc1": torch.tensor(70.0), "rng_state": torch.get_rng_state(),
     "cuda_rng_state": [torch.zeros(16, dtype=torch.uint8)], "rng": [{"torch": torch.get_rng_state(), "python": [3, 4]}],
     "epoch": 3, "step": torch.tensor(10), "iteration": 7, "lr_scheduler": {"last_epoch": 3, "_last_lr": [0.1]},
@@ -79,7 +81,7 @@ def put(tree, path, value):
 
 
 def flat(tree, prefix=""):
-    """The names of PyTorch: a list of values without tensors is one object."""
+    """Yields names as PyTorch flattens them: a list without tensors is one object."""
     def has_tensor(value):
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
         return isinstance(value, torch.Tensor) or any(has_tensor(part) for part in parts)
@@ -107,25 +109,25 @@ def cases(draw):
 
 
 def can_be_known(case):
-    """Whether a reader can know the model, as a reader of the same names would."""
+    """Returns whether the names are enough to identify the model."""
     wrapper, form, optimizers = case["wrapper"], case["form"], case["optimizers"]
     if form in ("safetensors", "zarr", "names") and "." in wrapper and case["at"] != wrapper.rpartition(".")[0] + ".":
         return False
     if form in ("safetensors", "zarr", "names") and not optimizers:
-        return not wrapper and not case["others"] and not case["copy"]  # The names are all that there is.
-    if form == "safetensors":  # Only what optimizers keep shows that there is one.
+        return not wrapper and not case["others"] and not case["copy"]  # Only the names are available.
+    if form == "safetensors":  # Only an optimizer's own tensors reveal it.
         return optimizers[0][1].split("-")[0] in ("adamw", "amsgrad", "momentum", "adadelta", "rmsprop", "adamax", "nadam") \
             and not case["others"] and wrapper.count(".") < 2
     if form in ("names", "zarr"):
         return optimizers[0][0] in OPTIMIZERS and (form == "names" or not optimizers[0][1].startswith("sgd")) and not {"class_weights", "loss_history"} & {*case["others"]} and wrapper.count(".") < 2
-    if not wrapper:  # Beside tensors, a number of a run is one of them, unless an optimizer shows that it is a run.
+    if not wrapper:  # Tensors of a run count as the model's unless an optimizer shows a run.
         return not {"class_weights", "loss_history"} & {*case["others"]} and not case["copy"] and (
             bool(optimizers) or not case["others"])
     return True
 
 
 def write(case, folder):
-    """Writes the run. Returns its path, the model, the tensors of the copy, and how many tensors there are."""
+    """Writes the run. Returns its path, the model, the tensors of the copy, and the number of tensors."""
     weights = weights_of(case["seed"], case["names"])
     copy = weights_of(case["seed"] + 1, case["names"])
     tree = {}
@@ -161,7 +163,7 @@ def write(case, folder):
 
 
 def check(path, wanted, folder, *more):
-    """All commands give exactly these tensors."""
+    """Checks that all commands give exactly these tensors."""
     digests = {name: hashlib.sha256(t.numpy().tobytes()).hexdigest() for name, t in wanted.items()}
     told = {line.split()[1]: line.split()[0] for line in run_ok("digest", path, *more).stdout.splitlines()}
     told.pop("(model)")
@@ -197,14 +199,14 @@ def test_generated_models_in_folders(case):
                 assert "--part-of-file" in result.stderr and not (folder / "out").exists()
             for part, wanted in parts.items():
                 check(path, wanted, folder, "--part-of-file", part)
-        else:  # The copy is the only part, and names what is under it; the rest is beside it.
+        else:  # The copy is the only named part; the rest is next to it.
             check(path, copy, folder, "--part-of-file", case["at"] + case["copy"])
             result = run_tool("digest", path)
             assert result.returncode == 5 or len(result.stdout.splitlines()) == 1 + len(weights) + len(copy), result
 
 
 def test_of_the_optimizer_if_it_is_asked_for(tmp_path):
-    """A part that holds no weights can be chosen, too."""
+    """A part without weights can be chosen, too."""
     weights = weights_of(1, ["a.weight", "b.bias"])
     torch.save({"model": weights, "optimizer": state_of("adamw-by-name", weights), "epoch": 3}, tmp_path / "in.pt")
     shown = run_json("inspect", tmp_path / "in.pt", "--part-of-file", "optimizer.state")
@@ -219,11 +221,11 @@ def test_of_the_optimizer_if_it_is_asked_for(tmp_path):
 
 
 def ranks_of(tree, name):
-    """The file of each of two ranks, whose matrices have half of the rows."""
+    """Returns the files of two ranks, each with half of the matrices' rows."""
     return {rank: {**tree, name: {n: t.chunk(2)[rank] for n, t in tree[name].items()}} for rank in range(2)}
 
 
-# How trainers name the files of ranks, and what the message says that joins them.
+# Trainers' file names for ranks, and how the message suggests joining them.
 RANKS = {
     "megatron": ("mp_rank_{:02}/model_optim_rng.pt", "mp_rank_01", "--ckpt-format torch_dist"),
     "megatron-pipeline": ("mp_rank_00_{:03}/model_optim_rng.pt", "mp_rank_00_001", "--ckpt-format torch_dist"),
@@ -251,11 +253,11 @@ def test_one_rank_is_refused_beside_the_others(tmp_path, case):
         assert result.returncode == 5 and f"`{sibling}`" in result.stderr and joins in result.stderr, result
     other = tmp_path / "run" / name.format(1)
     (other if other.parent == path.parent else other.parent).rename(tmp_path / "elsewhere")
-    run_ok("digest", path)  # A file for each run, such as Composer's, has this name, too.
+    run_ok("digest", path)  # Files of whole runs, such as Composer's, can have this name.
 
 
 def test_a_rank_of_something_else(tmp_path):
-    """Numbers of LoRA's ranks, and of runs that follow one another, are not those of processes."""
+    """Numbers of LoRA ranks and of successive checkpoints are not taken for ranks of processes."""
     weights = weights_of(1, ["a.weight"])
     for name in ("lora_rank8.pt", "lora_rank16.pt", "checkpoint_1.pt", "checkpoint_2.pt", "epoch_0.pt", "epoch_1.pt"):
         torch.save(weights, tmp_path / name)
@@ -264,7 +266,8 @@ def test_a_rank_of_something_else(tmp_path):
 
 
 def test_one_rank_is_refused_alone(tmp_path):
-    """What the file itself says: Megatron's arguments, ZeRO's shapes, FSDP's flat parameters, Meta's shapes."""
+    """One rank's file is refused if its content shows it: Megatron's arguments, ZeRO's shapes or FSDP's flat
+    parameters."""
     weights = weights_of(1, ["a.weight", "b.weight"])
     for name in ("tensor", "pipeline", "expert"):
         for size in (1, 2):
@@ -304,7 +307,7 @@ def test_one_slice_of_metas(tmp_path, shapes, params, is_whole):
 
 
 def save_parts(rank, folder):
-    """Saves what a rank of two holds: DTensors, FSDP2's, and what FSDP1 gives of one rank."""
+    """Saves the state of one of two ranks: DTensors of FSDP2, and the forms of FSDP1."""
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1")
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{folder}/meet")
     mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
@@ -329,5 +332,5 @@ def test_one_rank_of_sharded_tensors_is_refused(tmp_path):
                         ("parameters", "")):
         result = run_tool("digest", tmp_path / f"{name}.pt")
         assert result.returncode == 5 and words in result.stderr, result
-    # What is not read may be of any kind.
+    # Parts that are not read may be of any kind.
     assert [line.split()[1] for line in run_ok("digest", tmp_path / "optimizer.pt").stdout.splitlines()] == ["a.weight", "(model)"]

@@ -1,6 +1,8 @@
-"""Models of Transformers under names that nearly match: what wrappers of modules add, other prefixes, old names, buffers
-and tied copies, drawn over the families that `import` knows. `convert` writes exactly the tensors that `save_pretrained`
-wrote, or refuses; `from_pretrained` loads the same ones where it knows such names."""
+"""Renames tensors of Transformers models from the families that `import` knows, as wrappers, other
+prefixes, old names, buffers and tied copies do.
+
+`convert` must write exactly the tensors that `save_pretrained` wrote, or refuse. If
+`from_pretrained` knows the names, it must load the same tensors."""
 
 import functools
 import json
@@ -23,13 +25,13 @@ from test_import import FAMILIES
 PREFIXES = ["", "module.", "_orig_mod.", "_orig_mod.module.", "module._orig_mod.", "_fsdp_wrapped_module.", "_forward_module.",
             "net.", "model.", "student.backbone."]
 INNER = ["", "_checkpoint_wrapped_module.", "_orig_mod.", "_fsdp_wrapped_module.", "_fsdp_wrapped_module._checkpoint_wrapped_module."]
-# What Transformers knows by itself: no prefix of another kind, and nothing within names.
+# Family → path of its embedding table, unless it is `model.embed_tokens.weight`.
 TABLES = {"bert": "bert.embeddings.word_embeddings.weight", "gpt2": "transformer.wte.weight", "t5": "shared.weight"}
 
 
 @functools.cache
 def saved(name, changes):
-    """A tiny model as `save_pretrained` writes it: its tensors, its config, and its class."""
+    """Makes a tiny model with `save_pretrained`; returns its tensors, config and class."""
     of, tiny, variations = FAMILIES[name]
     values = {"architectures": [of], **tiny, **(variations[changes] if changes < len(variations) else {})}
     values.pop("dtype", None)
@@ -55,7 +57,7 @@ def cases(draw):
 
 
 def renamed(case, name, base):
-    """The name that the folder has instead."""
+    """Returns the name in the folder."""
     if case["base"] and name.startswith(base):
         name = name.removeprefix(base)
     if case["old"] and "LayerNorm." in name:
@@ -68,7 +70,8 @@ def renamed(case, name, base):
 
 
 def folder_of(case, folder):
-    """Writes the model under other names. Returns what a run must write; None: it must be refused."""
+    """Writes the model under other names. Returns the expected tensors; None if the run must be
+    refused."""
     state, config, cls = saved(case["family"], case["changes"])
     base = cls.base_model_prefix + "."
     names = {name: renamed(case, name, base) for name in state}
@@ -99,7 +102,7 @@ def folder_of(case, folder):
 
 
 def may_be_refused(case):
-    """Two changes of the beginning of names at once are followed only where all names begin alike."""
+    """Two changes of prefixes at once are followed only if all names begin alike."""
     return case["prefix"] in ("net.", "student.backbone.", "model.") and case["base"]
 
 

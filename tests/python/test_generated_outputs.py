@@ -1,5 +1,6 @@
-"""Every command × every kind of thing that its output can be, drawn: what is not the command's own stays
-as it was, bit for bit, and what is written is whole, is where it was asked for, and nowhere else."""
+"""Runs random commands with every kind of output: an existing file, folder, link, device and so on.
+
+Foreign files must stay unchanged, bit for bit. The result must be complete and only at the requested place."""
 
 import os
 import pathlib
@@ -17,7 +18,7 @@ from generated import generated, given
 from support import run_tool
 from test_outputs import CONFIG, OUTPUTS, PROGRAM, SPEC, is_whole
 
-# Things that make a folder or go on with one.
+# Commands that make or continue a folder.
 FOLDERS = {
     "gen": ["gen", "spec.yaml", "-o"],
     "gen --ranks": ["gen", "spec.yaml", "--ranks", "1", "-o"],
@@ -32,7 +33,7 @@ KINDS = ["nothing", "empty", "ours", "mine", "another option's", "input", "hard 
          "checkpoint", "export"]
 
 
-# These are there before, on a file system that is full; there is more space afterwards.
+# Kinds of existing output on a full file system, which has space afterwards.
 FULL = ["nothing", "empty", "ours", "mine"]
 
 
@@ -49,7 +50,7 @@ def words_of(name):
 
 
 def make(case, folder, path):
-    """Makes what `path` is to be, and returns the command's argument for it."""
+    """Makes the thing at `path` for the case, and returns the command's argument for it."""
     kind = case["kind"]
     if kind == "empty":
         path.touch()
@@ -84,7 +85,7 @@ def make(case, folder, path):
 
 
 def snapshot(folder):
-    """Name → kind, inode and content of all that is there; of what is written, inodes may change."""
+    """Maps each name to its kind, device number and content."""
     found = {}
     for path in sorted(pathlib.Path(folder).rglob("*")):
         info = path.lstat()
@@ -101,19 +102,19 @@ def run(case, folder, given_path):
         return run_tool(*words, cwd=folder)
     reader = subprocess.Popen(["timeout", "20", "cat", folder / "out"], stdout=subprocess.PIPE, text=True)
     done = run_tool(*words, cwd=folder)
-    if done.returncode:  # Nobody opened it.
+    if done.returncode:  # The output was never opened.
         reader.terminate()
     done.read = reader.communicate()[0]
     return done
 
 
 def judge(case, before, after, done, target):
-    """Checks what a run may leave, and what it may not."""
+    """Checks the changes that a run may make."""
     kind, name = case["kind"], case["command"]
     assert done.returncode in (0, 1, 2, 3, 4) and "bug in shardinit" not in done.stderr, done.stderr
     assert (done.returncode == 0) == (not done.stderr.startswith("shardinit: error")), done
     changed = {path for path in {*before, *after} if before.get(path) != after.get(path)}
-    if done.returncode:  # A folder that was to be made may have been begun; nothing of the user's has changed.
+    if done.returncode:  # A new folder may be incomplete; the user's files must be unchanged.
         assert all(path not in before for path in changed), (changed, done)
         assert name in FOLDERS or not changed, changed
         assert "hint: " in done.stderr or done.returncode == 3, done.stderr
@@ -123,7 +124,7 @@ def judge(case, before, after, done, target):
         may = same or (case["force"] and kind in ("mine", "another option's"))
         assert (done.returncode == 0) == may, (kind, done)
     if name in FOLDERS:
-        # Not `gen`, which goes on with a checkpoint of its own; nobody writes into what another made.
+        # `gen` continues its own checkpoint. No command writes into a folder that another one made.
         assert all(path == target or path.startswith((target + "/", "none")) for path in changed), changed
         if kind in ("export", "checkpoint") and done.returncode == 0:
             assert kind == "checkpoint" and name.startswith("gen") or kind == "export" and name == "export"
@@ -150,7 +151,7 @@ def test_generated_outputs(case):
             assert run_tool("gen", "spec.yaml", "-o", "source", cwd=folder).returncode == 0
             assert run_tool("export", "spec.yaml", "--to", "safetensors", "-o", "exported", cwd=folder).returncode == 0
         here = os.getcwd()
-        os.chdir(folder)  # Names of sockets are short.
+        os.chdir(folder)  # Names of sockets must be short.
         try:
             named = make(case, folder, folder / "out")
         finally:
@@ -205,15 +206,15 @@ def test_generated_outputs_on_a_full_disk(case):
             if done.returncode:
                 changed = {path for path in {*before, *after} if before.get(path) != after.get(path)}
                 assert "out/manifest.json" not in changed and not any(".tmp-" in path for path in changed), changed
-                # A checkpoint may have been begun, of files that are whole, and a copy of one under a name of its own
-                # (shardinit-reshard(1)); else all is as it was.
+                # The run may leave an incomplete checkpoint whose files are complete, or a copy under a temporary name
+                # (shardinit-reshard(1)). All other files must be unchanged.
                 assert all(path not in before for path in changed), (changed, done)
                 if case["command"] == "reshard":
                     changed = {path for path in changed if not re.match(r"\.out\.part-[0-9a-f]{16}(/|$)", path)}
                 assert not changed or case["command"].startswith("gen"), (changed, done)
             again = run_tool(*words, cwd=folder)
             assert again.returncode == (4 if done.returncode == 4 else 0), again
-            theirs = ["mine"] if case["command"] in OUTPUTS else ["mine", "empty"]  # A file, where a folder is to be.
+            theirs = ["mine"] if case["command"] in OUTPUTS else ["mine", "empty"]  # A file in place of the folder.
             assert (done.returncode == 4) == (case["kind"] in theirs and not case["force"]), done
             if again.returncode == 0:
                 made = snapshot(disk)

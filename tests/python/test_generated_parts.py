@@ -1,5 +1,5 @@
-"""Folders of other tools, of which nothing is recorded, that are converted in parts, to other meshes and layouts: each
-rank reads what it needs, and all together make what `gen` makes and what one run makes."""
+"""Folders of other tools, without digests, are converted in parts to other meshes and layouts. Each rank reads only the
+elements that it needs, and the parts together equal the output of `gen` and of a single run."""
 
 import json
 import pathlib
@@ -37,7 +37,7 @@ def cases(draw):
 
 
 def views_of(case):
-    """A layout in which some tensors are transposed or cut in two, and the others as they are."""
+    """Returns a layout that transposes some tensors, cuts some in two, and keeps the others."""
     views = {}
     for n, (tensor, kind) in enumerate(zip(case["tensors"], case["views"])):
         shape, name = tensor["shape"], f"t{n}"

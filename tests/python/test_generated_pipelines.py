@@ -1,11 +1,11 @@
-"""Random settings of pipelines: the stages are those that Megatron-core's and torchtitan's own functions give
-them, or both refuse."""
+"""For random pipeline settings, the stages equal those from Megatron-core's and torchtitan's own functions, or both
+sides refuse."""
 
 import json
 
 from hypothesis import example, strategies
 
-from clients import PACKAGE  # noqa: F401 (puts the package where it can be imported)
+from clients import PACKAGE  # noqa: F401 (adds the package to the path)
 from generated import generated, given
 from pipeline_clients import megatron, torchtitan
 
@@ -13,7 +13,7 @@ import shardinit
 
 
 def held_of(folder, layers, pipe, **keys):
-    """The layers that the tool gives to each rank, as in pipeline_clients.py; None where it refuses."""
+    """Returns the layers of each rank in the form of pipeline_clients.py, or None if the tool refuses."""
     pipeline = {"layers": "layers.*", "count": layers, **keys}
     path = folder / "spec.yaml"
     path.write_text(
@@ -35,7 +35,7 @@ def off_by_little(draw, number):
 
 @strategies.composite
 def megatron_settings(draw):
-    """Draws settings, most of them near valid ones."""
+    """Draws settings, most of them almost valid."""
     pipe = draw(strategies.integers(1, 6))
     virtual = draw(strategies.integers(1, 4)) if pipe > 1 else 1
     small = strategies.integers(0, 3)
@@ -73,7 +73,7 @@ def test_generated_settings_of_megatron(tmp_path_factory, setting):
     words = {"first": "layers_in_first", "last": "layers_in_last", "embedding": "first_counts_as",
              "loss": "last_counts_as", "layout": "stages", "virtual": "virtual"}
     keys = {words[name]: int(value) if value is True else value for name, value in setting.items() if name in words}
-    # `Ettt|tt|tL`: a stage's layers, and the ends.
+    # `Ettt|tt|tL`: layers of each stage, and the ends.
     asked = dict(setting, layout="|".join("t" * n for n in layout)) if layout else setting
     if layout:
         asked["layout"] = f"E{asked['layout']}L"

@@ -1,5 +1,5 @@
-"""Programs of random specs: JAX runs them on eight devices of the host, and what each device makes is what `gen`
-writes for its rank, without any collective."""
+"""JAX runs programs of random specs on eight host devices. Each device must compute the values that `gen` writes for
+its rank, without collectives."""
 
 import itertools
 import json
@@ -23,13 +23,13 @@ client_of("jax")
 
 MESHES = [{"a": 8}, {"a": 2, "b": 4}, {"a": 2, "b": 2, "c": 2}]
 LEAVES = ["index", "i0", "n0", "1.5", "-0.25", "2", "0", "-0", "1", "normal()", "uniform()"]
-# An expression may have these within: each takes all numbers.
+# Forms of expressions; each is defined for all numbers.
 FORMS = ["tanh({})", "sin({})", "cos({})", "abs({})", "floor({})", "-({})", "f32({})", "bf16(tanh({}))", "f16(tanh({}))",
          "exp(tanh({}))", "expm1(tanh({}))", "sqrt(abs({}))", "log(abs({}) + 1)", "log1p(abs({}))", "erf_inv(tanh({}) * 0.75)",
          "pow(abs({}) + 0.5, tanh({}))", "pow(tanh({}), 2)", "pow(tanh({}), 3.0)", "mod({}, 3)", "ceil_div({}, 4)",
          "round_up({}, 4)", "({} + {})", "({} - {})", "(tanh({}) * {})", "({} / (abs({}) + 1))", "min({}, {})", "max({}, {}, 0)",
          "clip({}, -1, {})", "where({} > {}, 1, {})", "where({} <= 0, {}, {})", "({} == {})",
-         # Compilers take these for their argument, or for 0.
+         # Compilers may simplify these to their argument or to 0.
          "({} + 0)", "(0 - {})", "({} - -0)", "({} * 1)", "({} / 1)", "({} * 0)", "(-({}) * 0)"]
 
 
@@ -39,13 +39,13 @@ def expressions(draw, depth=0):
         return draw(strategies.sampled_from(LEAVES))
     form = draw(strategies.sampled_from(FORMS))
     parts = [draw(expressions(depth + 1)) for _ in range(form.count("{}"))]
-    # Numbers alone are another kind of expression, with errors of its own.
+    # Expressions of numbers only are another kind, with their own errors.
     return form.format(*parts)
 
 
 @strategies.composite
 def partitions(draw, mesh, shape, exact):
-    """A `shard` for a tensor: each mesh axis shards a dimension or none, those of one in any order."""
+    """Draws `shard` for a tensor: each mesh axis shards one dimension or none, in any order of axes."""
     shard = [[] for _ in shape]
     for axis in draw(strategies.permutations(list(mesh))):
         dimension = draw(strategies.integers(-1, len(shape) - 1))
@@ -57,7 +57,7 @@ def partitions(draw, mesh, shape, exact):
 
 @strategies.composite
 def tensors(draw, mesh):
-    # Few sizes: dimensions of one size are what compilers take for one another.
+    # Few sizes, since compilers can confuse dimensions of equal size.
     rank = draw(strategies.integers(1, 3))
     shape = draw(strategies.lists(strategies.sampled_from([1, 3, 8, 15, 16, 32]), min_size=rank, max_size=rank))
     inits = [{"normal": {"std": 0.5}}, {"uniform": {"low": -1, "high": 2}}, {"trunc_normal": {"std": 0.02}},
@@ -71,7 +71,8 @@ def tensors(draw, mesh):
 
 @strategies.composite
 def views(draw, mesh, path, tensor):
-    """Stored tensors, which hold each element of the drawn ones once, and what is drawn beside `path` for them."""
+    """Draws stored tensors that contain each element of the drawn ones once, and the tensors that they need in addition
+    to `path`."""
     shape, siblings = tensor["shape"], [path]
     axis = draw(strategies.integers(0, len(shape) - 1))
     new = list(shape)
@@ -104,7 +105,7 @@ def alone(draw, mesh):
 
 @strategies.composite
 def layers(draw, mesh):
-    """Tensors whose names differ in a number, which are alike but for what one or the other has of its own."""
+    """Draws tensors whose names differ only in a number and which are equal except for a few properties."""
     first = draw(tensors(mesh))
     numbers = draw(strategies.lists(strategies.integers(0, 4), min_size=2, max_size=4, unique=True))
     drawn = {}
@@ -140,7 +141,8 @@ def specs(draw):
 
 @pytest.fixture(scope="module")
 def jax():
-    """Runs a module: the names of its results, its collectives, and the parts of each device."""
+    """Yields a function that runs a module and returns its facts (names of results, collectives) and the parts of each
+    device."""
     script = pathlib.Path(__file__).with_name("program_clients.py")
     with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
             [sys.executable, script, "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -157,7 +159,8 @@ def jax():
 
 
 def members(name, words):
-    """Path and words of each tensor of a result: of layers `l.*.w`, which are 0 and so on, or `l.{1,3..5}.w`."""
+    """Returns path and words of each tensor in a result. Layers `l.*.w` are numbered from 0; the name can also list
+    them, as `l.{1,3..5}.w`."""
     if "*" in name:
         return [(name.replace("*", str(number)), layer) for number, layer in enumerate(words)]
     if "{" not in name:
@@ -169,7 +172,7 @@ def members(name, words):
     return [(f"{before}{number}{after}", layer) for number, layer in zip(numbers, words)]
 
 
-# Twelve parts of this matrix were gathered.
+# Twelve parts of this matrix were once gathered.
 PADDED = {"shape": [1024, 1020], "shard": [[], ["a"]], "uneven": "pad", "dtype": "f32", "init": {"normal": {"std": 1}}}
 
 

@@ -1,5 +1,5 @@
-"""The Python package reads folders that anyone may have written: whatever a text of them says, it gives the elements
-that were written, or an error of its own, and takes no more memory than the folder has."""
+"""The Python package reads untrusted folders: whatever their text files contain, it returns the original elements or
+raises its own error, and needs no more memory than the folder's size."""
 
 import copy
 import functools
@@ -25,7 +25,7 @@ NASTY = [None, True, False, 0, -1, 1, 2, 7, 2**31, 2**40, 2**63 - 1, 2**64, 1.5,
 
 @st.composite
 def changes(draw):
-    """A change of a text: of its bytes, or of a place in its JSON, which the numbers choose."""
+    """Draws a change of a text: of its bytes, or of a place in its JSON that the numbers select."""
     if draw(st.booleans()):
         return {"at": draw(st.floats(0, 1)), "cut": draw(st.integers(0, 9)),
                 "put": draw(st.sampled_from([b"", b"0", b"-", b"\xff", b"\x00", b"}", b"[", b'"', b"9" * 30, b"[" * 3000]))}
@@ -57,7 +57,7 @@ def changed(text, change):
 
 
 def signed(record):
-    """A record whose last line has its digest."""
+    """Returns the record with its digest on the last line."""
     try:
         of = json.loads(record)
         of.pop("sha256", None)
@@ -69,7 +69,7 @@ def signed(record):
 
 @functools.cache
 def folders():
-    """Folders by name, and the elements of each."""
+    """Makes folders; returns their paths and elements by name."""
     folder = pathlib.Path(SCRATCH.name)
     for name in ("gen", "devices"):
         (folder / name).mkdir()
@@ -87,7 +87,7 @@ def folders():
 
 
 def texts_of(folder):
-    """The files that say what is where."""
+    """Returns the files that describe the elements' places."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*")
                   if path.is_file() and (path.suffix in (".json", ".metadata") or path.name.startswith((".z", ".meta"))))
 
@@ -113,7 +113,7 @@ def test_generated_damage_of_texts(case):
         manifest = folder / "manifest.json"
         is_root = path.name in ("manifest.json", "shardinit-export.json")
         if case["vouched"] and not is_root and manifest.exists():
-            # A manifest that vouches for the text, as one of somebody who can write the folder.
+            # The manifest vouches for the changed text, as it can if the attacker can write the folder.
             old, new = (hashlib.sha256(text).hexdigest().encode() for text in (before, after))
             manifest.write_bytes(manifest.read_bytes().replace(old, new))
         elif case["vouched"] and path.name == "shardinit-export.json":
@@ -126,7 +126,7 @@ def test_generated_damage_of_texts(case):
                     bits = bits_of(opened.read(tensor, verify=True))
                     held = wanted.get(tensor)
                     same = held is not None and bits.dtype == held.dtype and np.array_equal(bits, held)
-                    # The folder's owner may say anything that its files have.
+                    # The folder's owner may choose any elements that its files contain.
                     assert same or is_root or case["vouched"], (tensor, info)
                     assert same or bits.nbytes <= size, (tensor, info)
         except shardinit.ShardinitError as error:

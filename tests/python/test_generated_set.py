@@ -1,4 +1,4 @@
-"""`--set` equals an edit of the file: random values, set and added, give the same plan.json both ways."""
+"""`--set` is equivalent to editing the file: random values, set or added, give the same plan.json both ways."""
 
 import copy
 import json
@@ -18,8 +18,8 @@ SPEC = {
     },
 }
 TENSOR = {"shape": [2, "d"], "init": {"uniform": {"low": 0, "high": 1}}}
-# Each is a path as keys and the values that may stand there. A spec has these or lacks them; what `needs`
-# says comes with it.
+# Each entry is a path of keys and the values allowed there. A spec may have or lack it; the settings in `needs` are
+# added with it.
 SETTINGS = [
     (["seed"], [1, 7]),
     (["dtype"], ["bf16", "f64"]),
@@ -49,7 +49,7 @@ SETTINGS = [
 
 
 def edited(spec, path, value):
-    """The spec with the value at the path, as somebody would write it into the file."""
+    """Returns the spec with the value at this path, as a user would edit the file."""
     *way, last = path
     node = spec
     for key, below in zip(way, path[1:]):
@@ -67,7 +67,7 @@ def edited(spec, path, value):
 
 @st.composite
 def cases(draw):
-    """A spec, and settings that may be of things that it has or lacks, in any order."""
+    """Draws a spec and, in any order, settings for keys that it has or lacks."""
     spec = copy.deepcopy(SPEC)
     for path, values in draw(st.lists(st.sampled_from(SETTINGS), max_size=4)):
         if path != ["modules", "w", "shape", "2"]:
@@ -99,7 +99,7 @@ def test_generated_sets(case, tmp_path_factory):
 @generated(60)
 @given(name=st.sampled_from(["hidden", "layers", "vocabulary"]), at=st.integers(0, 9), letter=st.sampled_from("xqz"))
 def test_generated_misspellings(name, at, letter, tmp_path_factory):
-    """A name with one wrong letter is never added, save with `+`."""
+    """A name with one wrong letter is only added with `+`."""
     folder = tmp_path_factory.mktemp("misspelt")
     (folder / "spec.yaml").write_text(yaml.safe_dump({**SPEC, "vars": {"d": 1, "layers": 1, name: 1}}))
     wrong = name[:at % len(name)] + letter + name[at % len(name) + 1:]

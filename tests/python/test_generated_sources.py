@@ -1,4 +1,5 @@
-"""Random tensors made of random models, against NumPy: the same bytes on any mesh and with any number of jobs."""
+"""Random tensors made from random models equal NumPy's results, with the same bytes on any mesh and for any number of
+jobs."""
 
 import functools
 
@@ -19,17 +20,17 @@ def words(array):
 
 
 def rounded(values, dtype):
-    """f64 numbers as an expression stores them: an f64 itself, others by way of f32."""
+    """Rounds f64 numbers as stored expressions do: directly to f64, or through f32 to other types."""
     return values if dtype == "f64" else values.astype(np.float32).astype(TYPES[dtype])
 
 
 def added(numbers):
-    """Their sum, from the first on: Python's own is exact."""
+    """Returns the sum from left to right; Python's own sum() is more exact."""
     return functools.reduce(lambda total, number: total + number, numbers, 0.0)
 
 
 class Drawn:
-    """A model, and tensors of a spec with what they must hold."""
+    """A model, and tensors of a spec with their expected values."""
 
     def __init__(self, draw):
         self.draw, self.rng = draw, np.random.default_rng(draw.randrange(2**32))
@@ -60,14 +61,14 @@ class Drawn:
         self.wanted[path] = words(value)
 
     def tensor(self, name):
-        """A name as it is, or with its number computed."""
+        """Returns the name unchanged, or with its number as an expression."""
         if name.startswith("layers.") and self.draw.random() < 0.5:
             return f"\"layers.{{floor({name.split('.')[1]} * two / 2)}}.w\""
         return name
 
     def same(self, path):
         name, dtype, value = self.any()
-        if dtype in TYPES and self.draw.random() < 0.5:  # any bits, NaN among them
+        if dtype in TYPES and self.draw.random() < 0.5:  # any bits, including NaN
             bits = words(value).copy()
             bits.flat[0] = self.rng.integers(0, 2 ** min(63, 8 * value.itemsize), dtype=np.uint64)
             if np.isnan(bits.view(value.dtype).flat[0]) and not any(name in line for line in self.lines):

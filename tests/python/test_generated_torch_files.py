@@ -1,5 +1,6 @@
-"""Random files of `torch.save` and folders of DCP: tensors with any strides, pickles of every protocol, and values that
-nobody reads beside them. `torch.load` reads the same file, and every bit is the same."""
+"""Reads random files of `torch.save` and folders of DCP bit for bit as `torch.load` does.
+
+Tensors have any strides, pickles use every protocol, and files also contain values that shardinit ignores."""
 
 import argparse
 import collections
@@ -18,7 +19,7 @@ dcp = client_of("torch.distributed.checkpoint")
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int8, torch.int16,
           torch.int32, torch.int64, torch.uint8, torch.uint32, torch.bool]
-# What stands beside a model in files of trainers.
+# Values next to a model in trainers' files.
 UNREAD = {
     "long": 1 << 80, "negative": -(1 << 64), "very_long": 1 << 3000, "int": -1, "float": 1.5, "none": None, "complex": 1j,
     "bytes": b"\x80" * 300, "bytearray": bytearray(b"\xff" * 10), "set": {1, 2}, "frozenset": frozenset([1, (2, 3)]),
@@ -29,7 +30,7 @@ UNREAD = {
 
 
 class OldTensor:
-    """A tensor as the first versions of PyTorch wrote it."""
+    """A tensor as the first versions of PyTorch pickled it."""
 
     def __init__(self, tensor):
         self.tensor = tensor
@@ -42,7 +43,7 @@ class OldTensor:
 
 
 class Pairs(dict):
-    """An OrderedDict as Python 2 wrote it."""
+    """An OrderedDict as Python 2 pickled it."""
 
     def __reduce__(self):
         return collections.OrderedDict, ([[key, value] for key, value in self.items()],)
@@ -50,7 +51,7 @@ class Pairs(dict):
 
 @st.composite
 def strided(draw):
-    """A dtype, the size of a storage, and the shape, strides and offset of a tensor in it."""
+    """Draws a dtype, the size of a storage, and the shape, strides and offset of a tensor in it."""
     large = draw(st.integers(0, 9)) == 0
     shape = draw(st.lists(st.sampled_from([1, 2, 3, 5, 8, 33, 300] if large else [1, 2, 3, 5, 8]), max_size=5))
     while torch.Size(shape).numel() > (1 << 18 if large else 1 << 10):
@@ -123,7 +124,7 @@ def test_generated_torch_files(case):
             return same(read(path, folder / "out", *options), state)
         path = folder / f"in{ending}"
         wrapped = dict(state)
-        # Files that are no archives have no storages of some types.
+        # The legacy format lacks storages of some types.
         has_storage = all(t.dtype not in (torch.uint32, torch.float8_e4m3fn) for t in state.values())
         if wrapping == "parameter":
             wrapped = {n: torch.nn.Parameter(t, requires_grad=t.is_floating_point()) for n, t in state.items()}

@@ -1,4 +1,4 @@
-"""A planted mistake is found, and the same spec without it is quiet."""
+"""A planted mistake gives a warning, and the same spec without it does not warn."""
 
 import json
 
@@ -11,7 +11,7 @@ from support import run_ok
 
 @st.composite
 def models(draw):
-    """A spec in which everything is used: layers of matrices with a norm, sharded over all axes."""
+    """Draws a spec without unused parts: layers of matrices with a norm, sharded over all axes."""
     heads, kv_heads = draw(st.sampled_from([(8, 8), (8, 2), (12, 4), (6, 1)]))
     axes = draw(st.lists(st.sampled_from(["fsdp", "tensor", "expert"]), min_size=1, max_size=2, unique=True))
     names = ["embed", "hidden"][:len(axes)]

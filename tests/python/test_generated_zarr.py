@@ -1,5 +1,5 @@
-"""Random arrays of zarr 2 in which chunks are absent, plain and as Orbax describes them: `convert` reads what TensorStore
-reads, or refuses what nothing defines."""
+"""`convert` reads random zarr 2 arrays with absent chunks, plain or as Orbax describes
+them, as TensorStore does, or refuses undefined cases."""
 
 import itertools
 import json

@@ -1,11 +1,10 @@
-"""golden/<case>/: a command line and everything it must print.
+"""Runs the command of each golden/<case>/ and compares its exact output.
 
-    cmd       its arguments, one line, run in the case's folder; `$TMP` is an
+    cmd       the arguments, one line; runs in the case's folder; `$TMP` is an
               empty folder
-    stdout stderr exit     what is expected; an absent file means nothing and 0
+    stdout stderr exit     the expected output; an absent file means empty and 0
 
-UPDATE_GOLDEN=1 records what the command does now. The difference is read in
-review: it is what users will see.
+UPDATE_GOLDEN=1 records the present output. Review the difference: users will see it.
 """
 
 import os

@@ -1,5 +1,4 @@
-"""`shardinit graph`: the tree and the drawing have every tensor, and the drawing is
-one that Graphviz reads."""
+"""The tree and the drawing of `shardinit graph` contain every tensor, and Graphviz can read the drawing."""
 
 import itertools
 import json
@@ -11,7 +10,7 @@ from support import CONFIGS, TINY, run_json, run_ok
 
 LLAMA = TINY.parent / "llama3.1-8b.yaml"
 LAYOUTS = ["hf", "torchtitan", "megatron", "maxtext"]
-# Layouts of tensors apart, slices of one, and ties.
+# Layouts of single tensors, slices of one tensor, and ties.
 APART = """shardinit: 1
 name: apart
 dtype: f32
@@ -45,7 +44,7 @@ def apart(tmp_path):
 # The tree ---------------------------------------------------------------------
 
 def numbers(braces):
-    """`0…2, 5` and `0, 2, …, 8` as the numbers that they stand for."""
+    """Expands `0…2, 5` or `0, 2, …, 8` to numbers."""
     steps = re.fullmatch(r"(\d+), (\d+), …, (\d+)", braces)
     if steps:
         first, second, last = map(int, steps.groups())
@@ -55,14 +54,15 @@ def numbers(braces):
 
 
 def expanded(name):
-    """The names that a folded one stands for."""
+    """Expands a folded name."""
     parts = re.split(r"\{(.*?)\}", name)
     choices = [numbers(p) if i % 2 else [p] for i, p in enumerate(parts)]
     return ["".join(map(str, choice)) for choice in itertools.product(*choices)]
 
 
 def complete(names):
-    """Rows beside one another, of which one may leave out numbers of its list: those that no other row has."""
+    """Yields abbreviated lists among sibling rows, with their omitted numbers: all in the range that no other row
+    has."""
     def is_short(name):
         return re.fullmatch(r"\{\d+(?:…\d+)?, [^{}]*, …, \d+\}", name) and not re.fullmatch(r"\{\d+, \d+, …, \d+\}", name)
     others = {n for name in names if re.fullmatch(r"\{[^{}]*\}", name) and not is_short(name) for n in numbers(name[1:-1])}
@@ -72,7 +72,7 @@ def complete(names):
 
 
 def trees_of(text):
-    """For each table of `graph`: path → (dtype, shape)."""
+    """Returns path → (dtype, shape) for each table of `graph`."""
     trees = []
     for table in text.split("\n\n")[1:]:
         found, above, beside = {}, [], {}
@@ -131,7 +131,8 @@ FORMS = [{}, {"shape": "[4, 9]"}, {"dtype": "bf16"}, {"init": "{uniform: {low: 0
 
 @pytest.mark.parametrize("number", range(len(FORMS)))
 def test_modules_that_differ_in_anything_stand_apart(tmp_path, number):
-    """A form beside each of the others, which may come from the same place of a memory of forms."""
+    """Modules share a row only if they are equal in everything, even if their forms use the same slot of the pool of
+    forms."""
     base = {"shape": "[9, 4]", "dtype": "f32", "init": "{normal: {std: 1}}", "shard": "[a]"}
     modules, of_map, wanted = "", "", []
     for other in range(len(FORMS)):
@@ -158,7 +159,7 @@ def test_only(apart):
 
 
 def test_explain_names_each_drawn_tensor_once(tmp_path):
-    """In the order of the view, however many slices of a tensor are in it."""
+    """explain lists each drawn tensor once, in the view's order, even if the view has several slices of it."""
     spec = tmp_path / "spec.yaml"
     part = "{{slice: {{axis: 0, start: {}, stop: {}, of: {}}}}}".format
     of = [part(2, 4, "w"), "v", part(0, 2, "w"), part(4, 6, "w"), part(0, 1, "u")]
@@ -177,7 +178,7 @@ layouts:
 
 
 def test_explain_names_each_layout_once(tmp_path):
-    """Before the first of the tensors that it puts the elements in."""
+    """explain prints each layout once, before the first tensor that receives elements."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("""shardinit: 1
 name: m
@@ -213,8 +214,7 @@ TOKEN = re.compile(r'\s*(?:(?P<id>"(?:[^"\\]|\\.)*"|[A-Za-z_]\w*|\d+)|(?P<sign>-
 
 
 class Dot:
-    """Reads what `graph --dot` may write of Graphviz' language: nodes, edges,
-    attributes and clusters. Anything else fails."""
+    """Parses the nodes, edges, attributes and clusters that `graph --dot` may write, and rejects all other syntax."""
 
     def __init__(self, text):
         self.tokens, at = [], 0
@@ -289,7 +289,7 @@ def test_drawings_are_well_formed(spec):
     drawing = drawing_of(spec)
     rows = re.findall(r"  \w+ +\[[\d, ]*\]  ", run_ok("graph", spec).stdout)
     assert not drawing.edges and len(drawing.nodes) == len(rows)
-    # No two layers of these are alike.
+    # All layers of these models differ.
     assert len(drawing.nodes) < 100 or spec.stem in ("openelm-270m", "stable-diffusion-1.5-unet")
     assert all(node["label"] and "shape" not in node for node in drawing.nodes.values())
 
@@ -297,7 +297,7 @@ def test_drawings_are_well_formed(spec):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_node_of_a_layout_has_its_edges(layout):
     drawing = drawing_of(LLAMA, "--layout", layout)
-    # One drawing for 32 layers and for 3.
+    # The drawing for 32 layers is as large as the one for 3.
     few = drawing_of(LLAMA, "--layout", layout, "--set", "vars.layers=3")
     assert (len(few.nodes), len(few.edges)) == (len(drawing.nodes), len(drawing.edges))
     assert len(drawing.nodes) < 100
