@@ -1,4 +1,4 @@
-"""`shardinit help`, `shardinit new` and `shardinit capture`: what a new user meets first."""
+"""Tests `shardinit help`, `shardinit new` and `shardinit capture`, the first commands of a new user."""
 
 import json
 import random
@@ -18,7 +18,7 @@ MAPPINGS = {"": SCHEMA, **{f"{place}.": SCHEMA["definitions"][name] for place, n
 
 
 def flat(text):
-    """The words of a page, however its lines are broken."""
+    """Returns the text with each line break and run of spaces replaced by one space."""
     return " ".join(text.split())
 
 
@@ -116,7 +116,7 @@ RECIPES = ["huggingface", "megatron", "torchtitan", "maxtext"]
 
 @pytest.mark.parametrize("seed", range(12))
 def test_new_from_random_flags(seed, tmp_path):
-    """It is valid as it is, and has the parameters that follow from the formula of the manual page."""
+    """The printed spec is valid and has the number of parameters given by the formula in the manual page."""
     draw = random.Random(seed)
     kv_heads = draw.randint(1, 4)
     heads, head_dim = kv_heads * draw.randint(1, 3), draw.choice([8, 16, 24])
@@ -156,7 +156,7 @@ def test_new_from_random_flags(seed, tmp_path):
 
 @pytest.mark.parametrize("model", [entry["name"] for entry in LISTED["models"]])
 def test_new_from_a_shipped_model(model, tmp_path):
-    """The spec is the model by another name, and its comments are the model's variables and their values."""
+    """Apart from its name, the spec equals the model; its comments list the model's variables and their values."""
     text = run_ok("new", "mine", "--from", model).stdout
     (tmp_path / "x.yaml").write_text(text)
     whole, plan = run_json("plan", model), run_json("plan", tmp_path / "x.yaml")
@@ -198,7 +198,7 @@ def test_new_refuses(arguments, words, tmp_path):
 
 @pytest.fixture
 def programs(tmp_path):
-    """A folder for PATH, with a program in the place of shardinit-capture."""
+    """Returns a folder for PATH that contains a fake shardinit-capture."""
     folder = tmp_path / "programs"
     folder.mkdir()
     program = folder / "shardinit-capture"

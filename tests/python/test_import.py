@@ -1,5 +1,5 @@
-"""`shardinit import` and every command that takes a config.json: against the models that Transformers
-makes of the same file, for each family of configs/huggingface/ and each field of its class."""
+"""Tests `shardinit import` and every command that takes a config.json. The reference is the model that Transformers
+builds from the same file, for each family in configs/huggingface/ and each field of its class."""
 
 import copy
 import dataclasses
@@ -27,7 +27,7 @@ BERT = {"vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "num_hidde
         "num_attention_heads": 4, "max_position_embeddings": 32}
 BIAS = {"initializer_range": 0.05}
 
-# model type → its class, a small configuration and changes of it that change tensors.
+# model type → its class, a small configuration, and changes to it that change tensors
 FAMILIES = {
     "llama": ("LlamaForCausalLM", LLAMA, [
         {"tie_word_embeddings": True}, {"attention_bias": True, "mlp_bias": True}, {"num_key_value_heads": None},
@@ -117,7 +117,7 @@ CASES = [(name, changes) for name, (_, _, variations) in FAMILIES.items() for ch
 
 
 def saved(name, changes, folder):
-    """The class's configuration as Transformers saves it, and that file."""
+    """Returns the class's configuration and the path of the config.json that Transformers saves for it."""
     of, tiny, _ = FAMILIES[name]
     values = {"architectures": [of], **tiny, **changes}
     config = getattr(transformers, values["architectures"][0]).config_class(**values)
@@ -126,7 +126,8 @@ def saved(name, changes, folder):
 
 
 def made_by(config, seed):
-    """The constructor's model as `from_pretrained` has it: some buffers stay in float32."""
+    """Returns the tensors of the constructor's model with the dtypes of `from_pretrained`, which keeps some buffers in
+    float32."""
     torch.manual_seed(seed)
     model = getattr(transformers, config.architectures[0])._from_config(copy.deepcopy(config))
     kept = model._keep_in_fp32_modules_strict or ()
@@ -152,13 +153,13 @@ def test_every_family_is_tested():
 
 @pytest.mark.parametrize("name, changes", CASES, ids=lambda value: value if isinstance(value, str) else "-".join(value))
 def test_is_the_model_of_transformers(name, changes, tmp_path):
-    """Names, shapes, types and values are Transformers', also those of the spec that `import` writes."""
+    """Names, shapes, types and values equal Transformers', also for the spec that `import` writes."""
     config, path = saved(name, changes, tmp_path)
     states = [made_by(config, seed) for seed in range(3)]
     written = tmp_path / "elsewhere" / "model.yaml"
     written.parent.mkdir()
     run_ok("import", path, "-o", written)
-    run_ok("validate", path)  # It is valid in every layout.
+    run_ok("validate", path)  # valid with every layout
     digests = run_ok("digest", path).stdout
     assert digests == run_ok("digest", written, cwd=tmp_path).stdout
     with shardinit.open_spec(path) as spec:
@@ -167,14 +168,14 @@ def test_is_the_model_of_transformers(name, changes, tmp_path):
             made = spec.generate(tensor).astype(np.float64)
             eager = np.stack([state[tensor].double().numpy() for state in states])
             fixed = (eager == eager[0]).all(axis=0)
-            # A logarithm may differ in its last bit.
+            # Logarithms may differ in the last bit.
             np.testing.assert_allclose(made[fixed], eager[0][fixed], rtol=1e-6 if config.dtype is None else 1e-2)
             if not fixed.all():
                 check_values(made[~fixed], eager[:, ~fixed], tensor, rounded=states[0][tensor].dtype != torch.float32)
 
 
 def check_values(made, eager, path, rounded):
-    if rounded:  # Many are equal, and so are steps of the distributions.
+    if rounded:  # Rounded values and quantiles of the distributions have many ties.
         error = eager.std() * math.sqrt(1 / made.size + 1 / eager.size)
         assert abs(made.mean() - eager.mean()) < 5 * error, path
         assert abs(made.std() - eager.std()) < 5 * error, path
@@ -183,7 +184,7 @@ def check_values(made, eager, path, rounded):
 
 
 def others_of(value):
-    """Values that a field could have instead."""
+    """Returns other values to try for a field."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
@@ -199,7 +200,7 @@ def others_of(value):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_field(name, tmp_path):
-    """Import follows every field of the class that changes tensors, or refuses it."""
+    """`import` follows or rejects every field of the class that changes tensors."""
     of, tiny, _ = FAMILIES[name]
     config_class = getattr(transformers, of).config_class
     base = config_class(architectures=[of], **tiny)
@@ -209,7 +210,7 @@ def test_every_field(name, tmp_path):
             try:
                 config = config_class(**{"architectures": [of], **tiny, field: value})
                 state = made_by(config, 0)
-            except Exception:  # Transformers itself has no such model.
+            except Exception:  # Transformers cannot build this model either.
                 continue
             path = tmp_path / f"{tried}.json"
             path.write_text(json.dumps({**config.to_dict(), field: value}, default=str))
@@ -232,7 +233,7 @@ def test_every_field(name, tmp_path):
 
 
 def declared(path):
-    """The fields that a family and the files which it includes have in `config_json`: those that change tensors."""
+    """Returns the fields in `config_json` that change tensors, for a family and the files that it includes."""
     text = yaml.safe_load(path.read_text())
     included = text.get("include", [])
     rows = text.get("config_json", {}).get("fields", {})
@@ -244,7 +245,7 @@ def declared(path):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_field_has_a_name(name):
-    """The fields of the class that change no tensor are listed, too, so that a misspelled one is noticed."""
+    """Fields of the class that change no tensor are listed too, so that misspelled fields are noticed."""
     config = getattr(transformers, FAMILIES[name][0]).config_class
     fields = {field.name for field in dataclasses.fields(config)} | set(config.attribute_map)
     fields -= {field.name for field in dataclasses.fields(transformers.PreTrainedConfig)}
@@ -258,7 +259,7 @@ JSON_TYPES = {bool: "bool", int: "int", float: "float", str: "text", dict: "map"
 
 
 def json_types(hint):
-    """An annotation in the words of `types`."""
+    """Translates a type annotation into the words of `types`."""
     kind = typing.get_origin(hint) or hint
     if kind in (typing.Union, types.UnionType):
         return set().union(*map(json_types, typing.get_args(hint)))
@@ -285,10 +286,10 @@ def test_every_field_has_the_type_of_the_class(name):
     assert {field: set(known[field].split("|")) for field in theirs} == theirs
 
 
-# Fields of which some values are an error: no family has the tensors, or they are no values.
+# Some values of these fields are rejected: no family has such tensors, or the values are invalid.
 REFUSED = {"add_cross_attention", "quantization_config", "per_layer_config", "initializer_range", "pad_token_id",
            "time_step_init_scheme", "id2label",
-           # These do not divide.
+           # These values do not divide evenly.
            "hidden_size", "num_attention_heads", "num_key_value_heads", "image_size", "patch_size"}
 
 ROPE = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
@@ -304,8 +305,8 @@ def llama_as_published(**sizes):
             "use_cache": True, "vocab_size": 128256, **sizes}
 
 
-# The files on the Hub, of each spec in configs/; with the recipe that is Transformers' own, where the spec has
-# another.
+# The config.json on the Hub for each spec in configs/. A spec with another recipe is compared with Transformers'
+# recipe.
 PUBLISHED = {
     "llama3.1-8b": llama_as_published(hidden_size=4096, intermediate_size=14336, num_attention_heads=32,
                                     num_hidden_layers=32),
@@ -400,13 +401,13 @@ PUBLISHED = {
 
 
 def preset(name, folder):
-    """The spec of configs/, with the initializers that Transformers has."""
+    """Returns the spec in configs/ with the initializers that Transformers uses."""
     return with_recipe(name, MODELS[name].recipe, folder) if MODELS[name].recipe else spec_of(name)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_file_is_the_spec_of_configs(name, tmp_path):
-    """All tensors of a file on the Hub are made as those of the spec in configs/."""
+    """A config.json from the Hub and the spec in configs/ make the same tensors."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(PUBLISHED[name], indent=2))
     result = run_tool("diff", preset(name, tmp_path), path, "--json")
@@ -417,13 +418,13 @@ def test_published_file_is_the_spec_of_configs(name, tmp_path):
     assert differences["equal_tensors"] + len(differences["tensors"]) > 100
 
 
-# No family of `import` has two towers, stages or two kinds of layers; the others are not Transformers' models.
+# No family of `import` has two towers, stages or two kinds of layers. OTHERS are not Transformers models.
 WITHOUT_FAMILY = {"clip-vit-b-32", "convnext-tiny-224", "jamba-v0.1"} | OTHERS
 
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - SAME_AS_ANOTHER - WITHOUT_FAMILY))
 def test_exported_file_is_the_same_model(name, tmp_path):
-    """The config.json that `export` writes, imported: the same digests."""
+    """Importing the config.json that `export` writes gives the same digests."""
     spec = preset(name, tmp_path)
     sets = {"seed": 0, **{f"vars.{variable}": value for variable, value in MODELS[name].tiny.items()}}
     options = [*whole_one(spec), *sets_of(sets)]
@@ -432,7 +433,7 @@ def test_exported_file_is_the_same_model(name, tmp_path):
 
 
 def config_of(folder, **changes):
-    """A tiny Llama's, without the fields that are None."""
+    """Writes the config.json of a tiny Llama, without the fields that are None."""
     path = folder / "config.json"
     values = {"model_type": "llama", **LLAMA, **changes}
     path.write_text(json.dumps({key: value for key, value in values.items() if value is not None}, indent=1))
@@ -454,7 +455,7 @@ def test_every_command_takes_it(tmp_path):
     run_ok("verify", tmp_path / "hf", "--spec", path)
     run_ok("diff", path, written)
     assert run_ok("digest", "-", stdin=path.open()).stdout == run_ok("digest", path).stdout
-    # In the middle of a spec, with what the program has, and changed on the command line.
+    # A spec can include it together with shipped files, and the command line can change it.
     over = tmp_path / "over.yaml"
     over.write_text("shardinit: 1\ninclude: [config.json, <shardinit>/sharding/fsdpv2.yaml]\n")
     assert run_json("plan", over)["world_size"] == 8
@@ -469,7 +470,8 @@ LLAMA_CONFIGS = {
 @pytest.mark.parametrize("changes", LLAMA_CONFIGS.values(), ids=LLAMA_CONFIGS)
 @pytest.mark.parametrize("file", ["llama", "mistral"])
 def test_layout_of_maxtext_is_chosen(file, changes, tmp_path):
-    """Queries and keys with neighbours turned together or, for a Mistral, halves of a head, as in Transformers."""
+    """The layout orders queries and keys for rotating neighbours or, for a Mistral, halves of a head as in
+    Transformers."""
     config, spec = config_of(tmp_path, **changes), tmp_path / "chosen.yaml"
     assert "no layout `maxtext`" in run_tool("plan", config, "--layout", "maxtext").stderr
     spec.write_text(f"shardinit: 1\ninclude: [config.json, <shardinit>/layouts/{file}.yaml]\n")
@@ -495,7 +497,7 @@ def check_max_text(path, turned):
 
 
 def test_exported_again(tmp_path):
-    """A config.json goes through: fields of variables follow them, the others are there as they were."""
+    """`export` copies a config.json: fields of variables follow the variables, and other fields stay unchanged."""
     others = {"rope_scaling": ROPE, "eos_token_id": [2, 3], "time_step_limit": [0.0, math.inf], "huge": 1e30,
               "label": "=x", "dtype": "bfloat16"}
     path = config_of(tmp_path, **others)
@@ -508,7 +510,7 @@ def test_exported_again(tmp_path):
     assert set(made) - set(given) == {"head_dim", "initializer_range"}  # These are variables.
 
 
-# A field, a variable that is set to another value, and what the field then is; None: it cannot follow.
+# A family, changed fields, a variable with a new value, and the field's new value. None: the field cannot follow.
 FOLLOWED = [
     ("qwen3", {"layer_types": ["full_attention"] * 2}, "layers=3", ["full_attention"] * 3),
     ("qwen3", {"layer_types": ["sliding_attention", "full_attention"]}, "layers=1", ["sliding_attention"]),
@@ -524,13 +526,13 @@ FOLLOWED = [
 
 @pytest.mark.parametrize("name, changes, variable, expected", FOLLOWED, ids=lambda value: str(value)[:40])
 def test_exported_file_follows_set(name, changes, variable, expected, tmp_path):
-    """What `--set` changes is the same in config.json, so that `from_pretrained` finds one model."""
+    """`--set` changes the exported config.json too, so that `from_pretrained` loads the same model."""
     of, tiny, _ = FAMILIES[name]
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": name, "architectures": [of], **tiny, **changes}))
     result = run_tool("export", path, "--set", f"vars.{variable}", "--to", "safetensors", "-o", tmp_path / "out")
     (field,) = set(changes) - {"num_hidden_layers"}
-    if expected == ():  # There is no such model.
+    if expected == ():  # Such a model does not exist.
         assert result.returncode == 2 and "layers" in result.stderr, result.stderr
         return
     if expected is None:
@@ -544,7 +546,7 @@ def test_exported_file_follows_set(name, changes, variable, expected, tmp_path):
 
 
 def test_layers_of_a_t5_by_their_other_name(tmp_path):
-    """T5Config takes those of the decoder from `num_layers` alone."""
+    """As in T5Config, only `num_layers` sets the default number of decoder layers."""
     path = tmp_path / "config.json"
     for given, layers in ({"num_layers": 2}, 2), ({"num_hidden_layers": 2, "num_decoder_layers": 3}, 3), ({"num_hidden_layers": 2}, 6):
         path.write_text(json.dumps({"model_type": "t5", **given}))
@@ -571,7 +573,7 @@ def test_of_several_classes_the_first_is_taken(tmp_path):
     assert "`architectures` names 2 classes; this is the model of the first, `LlamaForCausalLM`" in result.stderr
 
 
-WRONG = {  # What the file says, or how a Llama's is changed → the message, with its place.
+WRONG = {  # text of the file, or changes to a Llama's config → the message, with its line
     "not JSON": ("shardinit", "config.json:1:1: error: `shardinit` is not a JSON value"),
     "empty": ("", "config.json:1:1: error: the text ends where a value is due"),
     "a comma": ('{"model_type": "llama",\n}', "config.json:2:1: error: a value is due after the comma"),
@@ -644,7 +646,7 @@ def test_fields_that_disagree(name, changes, message, tmp_path):
     assert result.returncode == 2 and message in result.stderr, result.stderr
 
 
-# What a file says, and what is the same in other words: null is not what is absent, a field has one value.
+# A config, and an equivalent one: null differs from an absent field, and a field has one value.
 SAME = {
     "alias": ("gpt2", {"hidden_size": 48}, ["n_embd"], {}),
     "both names": ("gpt2", {"hidden_size": 48}, [], {}),

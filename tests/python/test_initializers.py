@@ -1,9 +1,7 @@
-"""Every initializer that has a name in PyTorch, JAX or Keras draws what it draws
-there: its parameters are read from a generated plan and compared with those of
-the other system, and its values with theirs, drawn with a fixed seed.
+"""Each initializer with a name in PyTorch, JAX or Keras draws the same values as there. Its parameters are read from a
+generated plan and compared with the other system's, and so are values drawn with a fixed seed.
 
-A system that is not installed fails the test `test_is_installed[…]`, and the
-tests that need it are skipped by its name."""
+If a system is not installed, `test_is_installed[…]` fails, and tests that need the system are skipped with its name."""
 
 import importlib
 import json
@@ -26,11 +24,11 @@ for name in ["torch", "jax", "keras"]:
     except ImportError as error:
         SYSTEMS[name] = error
 
-SHAPE = (192, 320)  # 61,440 elements, with different fans.
-KERNEL = (5, 3, 48, 80)  # A convolution in JAX's and Keras' order.
+SHAPE = (192, 320)  # 61,440 elements with two different fans
+KERNEL = (5, 3, 48, 80)  # a convolution in the order of JAX and Keras
 TORCH_KERNEL = (80, 48, 5, 3)
 
-# name → (system, tensor of a spec, what the system is asked for).
+# name → (system, tensor of a spec, call of the system)
 CASES = {}
 
 
@@ -99,7 +97,7 @@ for mode in ["fan_in", "fan_out", "fan_avg", "fan_geo_avg"]:
             form = "untruncated_normal" if form == "normal" else form
             init = f"{{variance_scaling: {{scale: 1.5, mode: {mode}, distribution: {form}}}}}"
             by_keras(init, ("VarianceScaling", {**arguments, "distribution": form}))
-# Stacked layers and an embedding, whose fan_in is its width.
+# Stacked layers, and an embedding with its width as fan_in.
 by_jax("lecun_normal", ("lecun_normal", {"batch_axis": 0}), (4, 48, 320), "fans: in_out, batch_axis: 0")
 by_jax("lecun_uniform", ("lecun_uniform", {"in_axis": (0, 1), "out_axis": 2}), (16, 12, 320),
     "in_axis: [0, 1], out_axis: 2")
@@ -113,7 +111,7 @@ by_keras("{truncated_normal: {std: 0.05}}", ("TruncatedNormal", {}))
 by_keras("variance_scaling", ("VarianceScaling", {}))
 
 
-# Keras and PyTorch read a convolution as a matrix in these ways.
+# Keras and PyTorch reshape a convolution to a matrix in these ways.
 for init, call in [("orthogonal", {}), ("{orthogonal: {gain: 3 / 2}}", {"gain": 1.5})]:
     by_torch(init, ("orthogonal_", call))
     by_torch(init, ("orthogonal_", call), TORCH_KERNEL)
@@ -126,7 +124,7 @@ by_jax("{delta_orthogonal: {gain: 2}}", ("delta_orthogonal", {"scale": 2}), KERN
 
 by_torch("{sparse: {sparsity: 0.3, std: 2}}", ("sparse_", {"sparsity": 0.3, "std": 2}))
 
-# Every public name of the three systems: ours, or why there is none.
+# Every public name of the three systems: our name, or the reason why we have none.
 HELPERS = {"calculate_gain": "`gain: relu`", "Initializer": "a type", "get": "a helper", "serialize": "a helper",
            "deserialize": "a helper"}
 
@@ -154,7 +152,7 @@ def test_no_name_is_missing(system):
 
 @pytest.fixture(scope="module")
 def tensors(tmp_path_factory):
-    """case → flat f32 values, each case drawn once as a tensor of one spec."""
+    """Maps each case to its flat f32 values; each case is drawn once, as a tensor of one spec."""
     folder = tmp_path_factory.mktemp("initializers")
     lines = [f"  t{i}: {{shape: {list(shape)}, init: {init}, {more}}}\n"
              for i, (_, init, shape, more, _) in enumerate(CASES.values())]
@@ -186,18 +184,18 @@ def test_equals(case, tensors):
         assert ours.min() == ours.max() == theirs.max()
         return
     n, std = ours.size, theirs.std()
-    # Five standard errors of a difference; a variance's is sqrt((kurtosis - 1) / n).
+    # Five standard errors of the difference. The standard error of a variance has the factor sqrt((kurtosis - 1) / n).
     kurtosis = ((ours - ours.mean()) ** 4).mean() / ours.var() ** 2
     assert abs(ours.mean() - theirs.mean()) < 5 * std * math.sqrt(2 / n)
     assert abs(ours.var() / theirs.var() - 1) < 5 * math.sqrt(2 * (kurtosis - 1) / n)
-    # Samples of a bounded distribution come near its bounds.
+    # Samples of a bounded distribution approach its bounds.
     if any(word in case.replace("untruncated", "") for word in ["uniform", "trunc", "glorot", "he_", "lecun"]):
         assert abs(ours.max() - theirs.max()) < 0.02 * std
         assert abs(ours.min() - theirs.min()) < 0.02 * std
     assert scipy.stats.ks_2samp(ours, theirs, method="asymp").pvalue > 1e-3
 
 
-# Keras computes in f32, with arguments of sine and cosine of some hundreds.
+# Keras computes in f32, with sine and cosine arguments of several hundred.
 @pytest.mark.parametrize("side", ["real", "imag"])
 @pytest.mark.parametrize("window", ["hann", "hamming", None])
 @pytest.mark.parametrize("scaling, periodic", [("density", False), ("spectrum", True), (None, False)])
@@ -207,7 +205,7 @@ def test_stft(side, window, scaling, periodic, tmp_path):
         pytest.skip("keras is not installed")
     shapes = [(64, 1, 33), (5, 1, 4), (3, 1, 2), (2, 1, 3), (1, 1, 3)]
     if not periodic and window == "hann":
-        shapes.remove((2, 1, 3))  # All zeros, which Keras divides by their sum.
+        shapes.remove((2, 1, 3))  # all zeros, and Keras divides by their sum
     arguments = f"side: {side}, window: {window or 'none'}, scaling: {scaling or 'none'}, periodic: {int(periodic)}"
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n" + "".join(
@@ -219,7 +217,7 @@ def test_stft(side, window, scaling, periodic, tmp_path):
         assert np.abs(ours[f"t{i}"] - theirs).max() < 3e-5, shape
 
 
-# Every gain, exactly: xavier_normal of a [1, 1] tensor has the gain as its std.
+# Every gain matches exactly: with xavier_normal, the std of a [1, 1] tensor is the gain.
 def test_gains(tmp_path):
     torch = SYSTEMS["torch"]
     if isinstance(torch, ImportError):
@@ -235,7 +233,7 @@ def test_gains(tmp_path):
         name: torch.nn.init.calculate_gain(name) for name in names}
 
 
-# The lowered distribution is all that a plan knows.
+# The plan stores only the lowered distribution.
 def test_plan_has_the_distribution(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: x\ndtype: f32\nfans: in_out\n"

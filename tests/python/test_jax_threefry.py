@@ -1,4 +1,4 @@
-"""`engine: jax_threefry` against JAX itself: keys, bits, uniform, normal and truncated normal numbers."""
+"""Compares `engine: jax_threefry` with JAX: keys, bits, and uniform, normal and truncated normal numbers."""
 
 import hashlib
 import json
@@ -57,7 +57,7 @@ def test_bits_and_uniform_numbers_by_path_are_those_of_jax(shape, seed):
 
 
 def test_normal_numbers_are_those_of_jax_but_for_three_units():
-    shape = (4096, 2048)  # There are as many different numbers.
+    shape = (4096, 2048)  # equals the number of distinct values
     with open_it([f"w: {{shape: {list(shape)}, init: {{normal: {{std: 1}}}}}}",
                f"v: {{shape: {list(shape)}, dtype: bf16, init: {{normal: {{std: 1}}}}, key: w2}}",
                f"s: {{shape: {list(shape)}, init: {{normal: {{std: 0.02}}}}, key: w3}}"]) as spec:
@@ -66,13 +66,13 @@ def test_normal_numbers_are_those_of_jax_but_for_three_units():
         assert ulps.max() <= 3 and (ulps == 0).mean() > 0.9
         of_bf16 = np.asarray(jax.random.normal(key_of(0, "w2"), shape).astype("bfloat16"))
         assert (spec.generate("v").view(np.uint16) != of_bf16.view(np.uint16)).mean() < 5e-6
-        # It has one multiplication more.
+        # Scaling adds one multiplication.
         assert ulps_of(spec.generate("s"), np.asarray(jax.random.normal(key_of(0, "w3"), shape) * np.float32(0.02))).max() <= 4
 
 
 @pytest.mark.parametrize("low, high", [(-2, 2), (-3, 3), (-1, 1), (-1, 3), (0, 1), (0.5, 2), (-2.5, 2.5), (2, 3)])
 def test_truncated_normal_numbers_are_those_of_jax(low, high):
-    """Cut-offs whose erf XLA rounds as the page says; for others all u differ by an f32."""
+    """XLA rounds erf of these cut-offs as the manual page says; for other cut-offs every u differs by one f32."""
     shape = (2048, 1024)
     with open_it([f"w: {{shape: {list(shape)}, init: {{truncated_normal: {{std: 1, low: {low}, high: {high}}}}}}}"]) as spec:
         made, wanted = spec.generate("w"), np.asarray(jax.random.truncated_normal(key_of(0, "w"), low, high, shape))
@@ -113,7 +113,7 @@ def test_seeds_of_more_than_32_bits_are_those_of_jax_with_64():
             wanted = jax.random.uniform(jax.random.key(seed), (5,), "float32")
         with open_it([f"w: {{shape: [5], init: {{uniform: {{low: 0, high: 1}}}}, key: {{jax: {{seed: {seed}}}}}}}"]) as spec:
             assert same(spec.generate("w"), wanted)
-    # These are beyond JAX's limits.
+    # These exceed JAX's limits.
     with open_it(["w: {shape: [1], dtype: u32, init: {expr: bits()}, key: {jax: {seed: 18446744073709551615}}}",
                "v: {shape: [1], dtype: u32, init: {expr: bits()}, key: {jax: {seed: 1, fold_in: 2}}}"]) as spec:
         wanted = jax.random.wrap_key_data(np.array([2**32 - 1] * 2, np.uint32))
@@ -121,13 +121,14 @@ def test_seeds_of_more_than_32_bits_are_those_of_jax_with_64():
 
 
 @pytest.mark.parametrize("shape, offset", [
-    ((2**20, 2**14), (2**18 - 2, 2**14 - 40)),  # 2^32 lies within.
+    ((2**20, 2**14), (2**18 - 2, 2**14 - 40)),  # contains 2^32
     ((2**40, 3, 2**17), (2**39 + 12345, 1, 77)),
     ((5, 2**33), (4, 2**33 - 301)),
     ((2**60,), (2**60 - 299,)),
 ])
 def test_a_box_of_a_tensor_of_more_elements_than_2_to_the_32nd(shape, offset):
-    """JAX makes no such array here; its generator, of counters, does."""
+    """Boxes of tensors with over 2^32 elements are right. JAX cannot make such arrays here, but its counter-based
+    generator can compute elements."""
     box = tuple(slice(o, min(o + 150, n)) for o, n in zip(offset, shape))
     index = np.zeros([1] * len(shape), np.uint64)
     for part, extent in zip(np.ix_(*[np.arange(s.start, s.stop, dtype=np.uint64) for s in box]), shape):
@@ -139,7 +140,7 @@ def test_a_box_of_a_tensor_of_more_elements_than_2_to_the_32nd(shape, offset):
         counters = np.concatenate([high.ravel(), low.ravel()])
         first, second = np.split(np.asarray(threefry_2x32(jax.random.key_data(key_of(0, path)), counters)), 2)
         bits[path] = (first ^ second).reshape(index.shape)
-    has_bits = np.prod(shape, dtype=object) <= 2**53  # Expressions have them up to there.
+    has_bits = np.prod(shape, dtype=object) <= 2**53  # limit for expressions
     modules = [f"u: {{shape: {list(shape)}, init: {{uniform: {{low: 0, high: 1}}}}}}"]
     modules += [f"b: {{shape: {list(shape)}, dtype: u32, init: {{expr: bits()}}}}"] * has_bits
     with open_it(modules) as spec:
@@ -158,7 +159,7 @@ def test_draws_of_one_tensor_are_those_of_folded_keys():
 
 
 def test_the_page_shows_how_jax_makes_a_tensor():
-    """The lines of Python in shardinit-values(7), as they stand there."""
+    """The Python lines in shardinit-values(7) run unchanged and make the same tensor."""
     page = (ROOT / "man/shardinit-values.7").read_text()
     lines = page[page.index(".Ss Keys in JAX"):]
     code = lines[lines.index(".Bd -literal"):].split("\n", 1)[1].split(".Ed")[0].replace("\\", "\\") .replace("\\e", "\\")
@@ -180,7 +181,7 @@ def test_tensors_with_one_key_are_refused(tmp_path):
 
 
 def test_shards_plan_and_digests(tmp_path):
-    """A rank's box alone, and the plan says all that the values need."""
+    """A rank's box can be generated separately, and the plan records everything that the values need."""
     spec = tmp_path / "spec.yaml"
     spec.write_text(HEAD + """mesh: {axes: {data: 2, tensor: 3}}
 modules:
@@ -203,7 +204,7 @@ modules:
     assert explained["key"]["value"] == f"{words[1]:08x}{words[0]:08x}" and "path" not in explained["key"]
 
 
-# Known answers, as the documentation of JAX prints them.
+# Known answers printed in JAX's documentation.
 
 def test_known_answers():
     with open_it(["u: {shape: [], init: {uniform: {low: 0, high: 1}}, key: {jax: {seed: 0}}}",
@@ -223,7 +224,7 @@ def test_known_answers():
 
 
 def test_numbers_by_their_key_are_those_of_jax():
-    """Keys are used in any order, and any number of times."""
+    """Expressions can use keys in any order and any number of times."""
     key = jax.random.wrap_key_data(np.array([2**32 - 1, 7], np.uint32))
     texts = {
         "normal": ("jax_normal(4294967295, 7, 3 * i1 + i0)", np.asarray(jax.random.normal(key, (5, 3))).T),

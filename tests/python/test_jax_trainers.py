@@ -1,5 +1,5 @@
-"""Trainers on JAX load with their own functions, into their own models: the logits are those of
-Transformers' model."""
+"""JAX trainers load exports with their own functions into their own models, and compute the logits of Transformers'
+model."""
 
 import os
 import subprocess

@@ -1,5 +1,5 @@
-"""What `jobs` prints: scripts and documents that do what they say, whatever stands in a user's words. Their commands are
-run; the engines themselves, as far as Debian has them, are those of tests/engines."""
+"""`jobs` prints scripts and documents that work for any characters in the user's arguments. These tests run the printed
+commands; tests/engines runs the engines that Debian packages."""
 
 import json
 import os
@@ -28,7 +28,7 @@ modules:
   a: {shape: [66, 32], axes: [rows, null], init: {normal: {std: 1}}}
   b: {shape: [7], init: ones}
 """
-# What a shell, YAML or a template would take for its own.
+# Text that a shell, YAML or a template would interpret.
 AWKWARD = ["a b", "it's", 'say "x"', "$HOME", "$(touch hacked)", "`touch hacked`", "$$(JOB_COMPLETION_INDEX)", "a\nb", "a\n\n  b\n", "\ttab", "#no",
            "*", "~", "-n", "{a: [b", "%s\\n\\", "ü ☃ 😀", "\x85next\u2028line", "x\x7f\x1b[0m", "; exit 3", "END_OF_JSON", "!x & y | z", "&a", "null"]
 
@@ -53,7 +53,8 @@ def write_program(path, text):
 
 
 def run_script(text, tmp_path, **env):
-    """Runs a script with the programs of `tmp_path`/bin first, in another folder than that in which it was made."""
+    """Runs a script in another folder than the one it was made in, with the programs of `tmp_path`/bin first in
+    PATH."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(exist_ok=True)
     script = tmp_path / "job.sh"
@@ -63,7 +64,7 @@ def run_script(text, tmp_path, **env):
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-# A program in the place of `shardinit` that writes its words to a file, and an engine's program that starts one task.
+# A fake `shardinit` that writes its arguments to a file, and a fake launcher that starts one task.
 SAYS_WORDS = 'for word; do printf "%s\\0" "$word"; done >> "$SAID"\nprintf "\\1" >> "$SAID"\n'
 STARTS_ONE = {
     "slurm": ("srun", 'while [ "${1#-}" != "$1" ]; do shift; done\nSLURM_PROCID=0 SLURM_NTASKS=1 exec "$@"\n'),
@@ -77,7 +78,7 @@ def words_said(tmp_path):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("engine", SHELL + ["object-store"])
 def test_words_reach_the_program_as_they_are(tmp_path, engine, seed):
-    """Through sbatch's shell and srun, or mpirun, comes exactly what was given here."""
+    """sbatch's shell and srun, or mpirun, pass on exactly the arguments given to `jobs`."""
     draw = random.Random(f"{engine} {seed}")
     parts = [p.replace("/", "") for p in draw.sample(AWKWARD, len(AWKWARD))]
     folder = tmp_path / parts[0]
@@ -112,7 +113,7 @@ def test_words_reach_the_program_as_they_are(tmp_path, engine, seed):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_shellcheck_finds_nothing(tmp_path, engine):
-    """In scripts with the most awkward words."""
+    """shellcheck accepts scripts that contain the most awkward arguments."""
     if not shutil.which("shellcheck"):
         pytest.skip("not tested: shellcheck")
     (tmp_path / "it's $x.yaml").write_text(SPEC)
@@ -127,8 +128,8 @@ def test_shellcheck_finds_nothing(tmp_path, engine):
 
 
 def test_relative_names_hold_elsewhere(tmp_path):
-    """The spec and the folder stand there by their whole paths. Where other words may name files, the script goes to the
-    folder in which they were given."""
+    """The script has absolute paths of the spec and the folder. If other arguments may name files, the script changes
+    to the folder in which `jobs` ran."""
     (tmp_path / "here").mkdir()
     (tmp_path / "here/spec.yaml").write_text(SPEC)
     (tmp_path / "here/shard.yaml").write_text("[{a: [data, null]}, {b: null}]\n")
@@ -158,7 +159,7 @@ def test_urls_stay_as_they_are(tmp_path, engine):
 
 
 def test_a_model_of_the_program_is_not_a_file_of_the_node(tmp_path):
-    """A file of a model's name in the folder of the job is not read."""
+    """The job uses the shipped model even if its folder contains a file with the model's name."""
     write_program(tmp_path / "bin/srun", STARTS_ONE["slurm"][1])
     text = jobs("slurm", "llama3-tiny", tmp_path / "out", tmp_path=tmp_path)
     (tmp_path / "elsewhere").mkdir()
@@ -167,7 +168,7 @@ def test_a_model_of_the_program_is_not_a_file_of_the_node(tmp_path):
     assert "5,768,448" in run_ok("gen", "llama3-tiny", "-o", tmp_path / "out").stdout
 
 
-# Statuses of a task, by what becomes of the job: `srun` ends with the highest of its tasks.
+# `srun` exits with the highest status of its tasks; the status decides whether the job is queued again.
 @pytest.mark.parametrize("status", [0, 1, 2, 3, 4, 5, 70, 127, 137, 143])
 @pytest.mark.parametrize("restarts", [0, 2, 3])
 def test_slurm_queues_again_what_may_help(tmp_path, status, restarts):
@@ -191,12 +192,12 @@ def test_slurm_asks_for_whole_nodes(tmp_path):
 
 
 def expanded(text, env):
-    """As Kubernetes expands `command` and `args`."""
+    """Expands variables as Kubernetes does in `command` and `args`."""
     return re.sub(r"\$(\$|\(([A-Za-z_][A-Za-z0-9_]*)\))", lambda m: "$" if m[1] == "$" else env.get(m[2], m[0]), text)
 
 
 def run_container(container, volumes, tmp_path, env, image_files):
-    """Runs a container's command here. What would be mounted elsewhere is a folder of `image_files`."""
+    """Runs a container's command on this machine. The folder `image_files` replaces /etc/shardinit."""
     words = [expanded(word, env) for word in container["command"] + container.get("args", [])]
     words = [word.replace("/etc/shardinit/", f"{image_files}/") if word.startswith("/etc/shardinit/") else word for word in words]
     return subprocess.run(words, cwd=container.get("workingDir", "/"), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -250,24 +251,24 @@ def test_what_the_jobs_of_kubernetes_mean(tmp_path):
     assert 0 < spec["maxFailedIndexes"] <= spec["completions"]
     assert spec["ttlSecondsAfterFinished"] > 0 and spec["podReplacementPolicy"] == "Failed"
     ignore, fail = spec["podFailurePolicy"]["rules"]
-    # The first rule that matches counts: a pod that is evicted ends by a signal.
+    # The first matching rule applies: an evicted pod is killed by a signal.
     assert ignore == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     assert fail == {"action": "FailIndex", "onExitCodes": {"containerName": "gen", "operator": "In", "values": [1, 2, 4, 5, 70]}}
     pod = spec["template"]["spec"]
-    assert pod["restartPolicy"] == "Never"  # podFailurePolicy demands it.
+    assert pod["restartPolicy"] == "Never"  # podFailurePolicy requires it.
     assert pod["volumes"] == [{"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}]
     assert pod["containers"][0]["name"] == "gen"
     assert pod["containers"][0]["args"] == ["gen", "<shardinit>/llama3.1-405b.yaml", f"--output={tmp_path / 'out'}", "--part=$(JOB_COMPLETION_INDEX)/16"]
     assert "completionMode" not in finalize["spec"] and finalize["metadata"]["name"] == job["metadata"]["name"] + "-finalize"
     assert finalize["spec"]["podFailurePolicy"]["rules"][1]["onExitCodes"]["containerName"] == "finalize"
-    # Kubernetes's own limits: a name of a pod is a label, and what may fail is no more than there is.
+    # Limits of Kubernetes: a pod's name is a label, and maxFailedIndexes cannot exceed the number of indexes.
     for nodes in (1, 9, 100_000):
         job, _ = documents_of(jobs("kubernetes", "llama3-tiny", tmp_path / "out", "--nodes", nodes, "--name", "x" * 40, tmp_path=tmp_path))
         assert job["spec"]["maxFailedIndexes"] <= min(nodes, 100_000) and len(job["metadata"]["name"]) + len(f"-{nodes}-finalize") <= 63
 
 
 def test_a_long_name_of_a_model_ends_as_names_must(tmp_path):
-    """It is cut behind forty characters, of which the last one may be what stands between two words."""
+    """The name is cut after forty characters, and a separator at the cut is removed."""
     (tmp_path / "spec.yaml").write_text(SPEC.replace("Jobs_of.a-Model", "a" * 29 + ".b"))
     job = documents_of(jobs("kubernetes", tmp_path / "spec.yaml", tmp_path / "out", tmp_path=tmp_path))[-2]
     assert job["metadata"]["name"] == "shardinit-" + "a" * 29
@@ -295,7 +296,7 @@ def test_a_claim_of_kubernetes(tmp_path):
 
 
 def test_finalize_of_kubernetes_waits(tmp_path):
-    """It waits while there is no plan and while ranks are missing, and ends with what is wrong."""
+    """`finalize` waits while the plan or ranks are missing, and fails if something is wrong."""
     _, finalize = documents_of(jobs("kubernetes", "llama3-tiny", tmp_path / "out", tmp_path=tmp_path))
     container = finalize["spec"]["template"]["spec"]["containers"][0]
     assert container["command"][:2] == ["sh", "-c"] and container["command"][2].count("sleep 30") == 2
@@ -306,7 +307,7 @@ def test_finalize_of_kubernetes_waits(tmp_path):
         assert run.poll() is None
         run_ok("gen", "llama3-tiny", "-o", tmp_path / "out", "--part", f"{part}/4")
     assert run.wait(60) == 0
-    # A complete checkpoint of another plan is no success of this one.
+    # A complete checkpoint of another plan does not count as success.
     shutil.rmtree(tmp_path / "out")
     run_ok("gen", "llama3-tiny", "--set", "seed=9", "-o", tmp_path / "out")
     ended = subprocess.run(words, env={**CLEAN, "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}, stderr=subprocess.PIPE, text=True, timeout=60)
@@ -357,7 +358,7 @@ def test_skypilot(tmp_path):
 
 
 def test_batch(tmp_path):
-    """`aws` gets JSON of the right forms, and the command of a job makes its part."""
+    """`aws` gets JSON of the right form, and each job's command makes its part."""
     volume = tmp_path / "END_OF_JSON it's $x"
     volume.mkdir()
     (volume / "spec.yaml").write_text(SPEC)
@@ -398,7 +399,7 @@ def test_batch(tmp_path):
 
 
 def test_what_containers_do_not_see(tmp_path):
-    """Every file has to be on the volume, but for a spec that says all by itself."""
+    """Every file must be on the volume, except a spec that refers to no other files."""
     volume, home = tmp_path / "volume", tmp_path / "home"
     volume.mkdir()
     home.mkdir()
@@ -441,7 +442,7 @@ modules: {a: {shape: [66, 32], init: {source: base}}}
     assert "too many to go along" in refusal(home / "large.yaml")
     result = run_tool("jobs", "batch", home / "spec.yaml", "-o", "out", "--image", "i", "--volume", "v", "--queue", "q", "--mount", volume)
     assert result.returncode == 2 and f"do not see `{home}/spec.yaml`" in result.stderr
-    # On the volume they are seen, from the folder in which the command ran.
+    # Files on the volume are found from the folder in which the command ran.
     (volume / "sub").mkdir()
     for name in ("spec.yaml", "shard.yaml"):
         shutil.copy(home / name, volume / "sub" / name)
@@ -489,7 +490,7 @@ def test_an_open_file_is_none_of_the_job(tmp_path):
 
 
 def test_names_that_are_not_utf8(tmp_path):
-    """A shell takes them as they are; YAML and JSON cannot say them."""
+    """Shell scripts keep the bytes; YAML and JSON cannot represent them."""
     out = os.fsdecode(b"out\xff")
     with open(tmp_path / "script", "wb") as script:
         run_ok("jobs", "slurm", "llama3-tiny", "-o", tmp_path / out, stdout=script)
@@ -513,7 +514,7 @@ RCLONE = shutil.which("rclone")
 
 @pytest.fixture
 def store(tmp_path):
-    """A store of real rclone, which is a folder, and a function that runs the loop."""
+    """Returns a function that runs the loop on a remote of the real rclone, which is a local folder."""
     if not RCLONE:
         pytest.skip("not tested: rclone")
     env = {"RCLONE_CONFIG_STORE_TYPE": "alias", "RCLONE_CONFIG_STORE_REMOTE": str(tmp_path / "store"), "RCLONE_CONFIG": "/dev/null",
@@ -534,7 +535,7 @@ def test_the_loop_of_an_object_store(tmp_path, store):
     assert result.returncode == 0 and result.stdout.endswith(": complete\n"), result.stderr
     assert tree_of(target) == tree_of(tmp_path / "whole")
     assert not list((tmp_path / "temporary").iterdir())
-    # It goes on with what is there, and makes what is damaged or has no receipt.
+    # The next run keeps complete files and makes files again that are damaged or have no receipt.
     before = {f: f.stat().st_mtime_ns for f in target.rglob("*") if f.is_file()}
     assert store(tmp_path / "spec.yaml", "-o", "store:it's $x/out").returncode == 0
     assert before == {f: f.stat().st_mtime_ns for f in before}
@@ -544,7 +545,7 @@ def test_the_loop_of_an_object_store(tmp_path, store):
     assert store(tmp_path / "spec.yaml", "-o", "store:it's $x/out").returncode == 0
     assert tree_of(target) == tree_of(tmp_path / "whole")
     assert (target / "ranks/rank-00000.h5").stat().st_mtime_ns == before[target / "ranks/rank-00000.h5"]
-    # A manifest proves neither that all is there nor what it is of.
+    # A manifest proves neither that all files exist nor which plan they belong to.
     (target / "ranks/rank-00001.h5").unlink()
     assert store(tmp_path / "spec.yaml", "-o", "store:it's $x/out").returncode == 0
     assert tree_of(target) == tree_of(tmp_path / "whole")
@@ -552,7 +553,7 @@ def test_the_loop_of_an_object_store(tmp_path, store):
     result = store(tmp_path / "spec.yaml", "-o", "store:it's $x/out", "--set", "seed=4")
     assert result.returncode == 4 and "without the plan.json" in result.stderr
     (tmp_path / "plan.json").rename(target / "plan.json")
-    # Another plan is refused, and changes nothing.
+    # Another plan is rejected and changes nothing.
     result = store(tmp_path / "spec.yaml", "-o", "store:it's $x/out", "--set", "seed=4")
     assert result.returncode == 4 and "another plan" in result.stderr
     assert tree_of(target) == tree_of(tmp_path / "whole") and not list((tmp_path / "temporary").iterdir())
@@ -560,7 +561,8 @@ def test_the_loop_of_an_object_store(tmp_path, store):
 
 @pytest.mark.parametrize("at", range(1, 12))
 def test_the_loop_of_an_object_store_is_killed(tmp_path, store, at):
-    """Wherever rclone or the loop ends, the next run makes the rest: before the manifest it is no checkpoint."""
+    """Wherever rclone or the loop is killed, the next run makes the rest. Without a manifest the folder is not a
+    checkpoint."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "whole")
     write_program(tmp_path / "bin/rclone", f"""
@@ -576,7 +578,7 @@ exec {RCLONE} "$@"
 
 
 def test_the_templates_are_those_of_the_engines():
-    """Each file of configs/jobs/ is printed by an engine, and each engine has one."""
+    """An engine prints each file of configs/jobs/, and each engine has a file."""
     names = {p.name.split(".")[0] for p in (pathlib.Path(__file__).resolve().parents[2] / "configs/jobs").iterdir()}
     assert names == {*ENGINES, "slurm-array", "kubernetes-spec", "kubernetes-volume", "skypilot-run"}
     help_text = run_ok("jobs", "--help").stdout
@@ -584,7 +586,7 @@ def test_the_templates_are_those_of_the_engines():
 
 
 def test_any_text_in_yaml_and_json(tmp_path):
-    """Folders with any characters come back from YAML as they are, and from JSON within a shell's script."""
+    """Folder names with any characters survive YAML, and JSON within a shell script."""
     draw = random.Random(7)
     ranges = [(2, 0x20), (0x20, 0x7f), (0x7f, 0xa1), (0x300, 0x3a0), (0x2000, 0x2070), (0xfe00, 0x10000), (0x10000, 0x110000)]
     write_program(tmp_path / "bin/aws", SAYS_WORDS)
@@ -616,7 +618,7 @@ def test_a_folder_whose_name_begins_as_that_of_the_volume(tmp_path):
 
 
 def test_names_of_jobs(tmp_path):
-    """Given ones as engines take them, and those that follow from the model's name."""
+    """`jobs` accepts the names that engines accept, and derives valid names from the model's name."""
     def name_of(*words):
         return re.search(r"^#SBATCH --job-name=(.*)$", run_ok("jobs", "slurm", *words, "-o", "out", cwd=tmp_path).stdout, re.M)[1]
     for name in ("a", "z", "0", "9", "a-z0-9", "x" * 40):
@@ -677,7 +679,7 @@ def test_remotes_of_an_object_store(tmp_path):
         assert result.returncode == 2 and f"`-o {remote}` is no remote of rclone" in result.stderr, result
 
 
-# The value of each option that only some engines have.
+# The value of each option that only some engines accept.
 OF_SOME = {
     "--nodes": "2",
     "--array": None,
@@ -691,7 +693,7 @@ OF_SOME = {
     "--service-account": "a",
     "--job-role": "r",
 }
-# Engines, by what they take, and what they need in a folder and in a bucket.
+# Options that each engine accepts, and those it needs for a folder and for a bucket.
 OF_CONTAINERS = {"--nodes", "--image", "--volume", "--mount", "--env"}
 TAKES = {
     "slurm": ({"--nodes", "--array"}, (), ()),
@@ -718,9 +720,9 @@ def given(flags):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_options_of_each_engine(engine):
-    """Each engine takes its own and refuses all others, and says which of those that it needs is missing."""
+    """Each engine accepts its own options, rejects all others, and reports which required option is missing."""
     takes, in_folder, in_bucket = TAKES[engine]
-    # In a bucket there is no volume to have a class, or to be seen anywhere.
+    # Buckets need no volume, so storage class and mount point do not apply.
     of_folder = {"kubernetes": {"--storage-class"}}.get(engine, set())
     for out, needs in (
         ("s:/work/out" if engine == "object-store" else "/work/out", in_folder),
@@ -752,7 +754,7 @@ def test_the_options_of_each_engine(engine):
 @pytest.mark.parametrize("where", ["folder", "bucket"])
 @pytest.mark.parametrize("engine", [*SHELL, *CONTAINERS, "object-store"])
 def test_all_that_says_what_is_made_reaches_the_jobs(tmp_path, engine, where):
-    """Every option of `jobs` that is also one of `gen`, but for the folder and the words of one process."""
+    """The jobs get every option of `jobs` that `gen` has too, except the folder and the options of one process."""
     engine, *array = engine.split()
     (tmp_path / "base.yaml").write_text(SPEC + "  c: {shape: [7], init: ones}\n")
     (tmp_path / "shard.yaml").write_text("[{a: [data, tensor]}, {b: null}, {c: null}]\n")
@@ -790,13 +792,13 @@ def test_all_that_says_what_is_made_reaches_the_jobs(tmp_path, engine, where):
     assert -1 not in places and places == sorted(places), [
         each for each, place in zip(expected, places, strict=True) if place < 0
     ]
-    # What is made is the same without the jobs' engine, which is what the words are for.
+    # Running the options without the engine works and makes the same checkpoint.
     run_ok("gen", "spec.yaml", "-o", "made", *expected, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("engine, mark, said", [("argo", "{{", "Argo"), ("batch", "Ref::", "AWS Batch")])
 def test_no_text_of_an_engine_has_its_marks(tmp_path, engine, mark, said):
-    """Wherever they stand among what the user gives."""
+    """`jobs` rejects the engine's template marks anywhere in the user's arguments."""
     volume, odd = tmp_path / "v", tmp_path / f"w{mark}"
     for folder in (volume / f"sub{mark}", odd):
         folder.mkdir(parents=True)
@@ -827,7 +829,7 @@ def test_no_text_of_an_engine_has_its_marks(tmp_path, engine, mark, said):
 
 
 def test_a_spec_that_goes_along_keeps_its_form(tmp_path):
-    """A config of Hugging Face is JSON, whose text and name stay so; options that were given are those of the jobs."""
+    """A Hugging Face config stays JSON under its own name; options given to `jobs` apply to the jobs."""
     (tmp_path / "config.json").write_text(
         json.dumps(
             {
@@ -856,7 +858,7 @@ def test_a_spec_that_goes_along_keeps_its_form(tmp_path):
                 *pod["containers"][0]["command"],
                 *pod["containers"][0].get("args", []),
             ], pod
-        # Beside a claim that is made there is the spec, too.
+        # A new claim does not displace the spec.
         kinds = [
             document["kind"]
             for document in documents_of(run_ok("jobs", "kubernetes", *words, "--storage-class", "c").stdout)
@@ -886,7 +888,7 @@ def test_a_spec_that_goes_along_keeps_its_form(tmp_path):
     ],
 )
 def test_values_that_may_name_files(tmp_path, engine, sets, is_file):
-    """Only for them the jobs go to the folder in which they were given."""
+    """Only for values that may name files do the jobs change to the folder in which `jobs` ran."""
     (tmp_path / "spec.yaml").write_text(SPEC + "vars: {t: {text: x}}\n")
     words = [word for each in sets for word in ("--set", each)]
     text = run_ok(
@@ -896,7 +898,7 @@ def test_values_that_may_name_files(tmp_path, engine, sets, is_file):
 
 
 def test_what_the_job_is_told_to_need(tmp_path):
-    """The disk of the loop holds one rank, which is the largest; an array is one also of one part."""
+    """The loop asks for disk space for the largest rank. `--array` makes an array even of one part."""
     (tmp_path / "spec.yaml").write_text(SPEC.replace("shape: [7]", "shape: [70000]"))
     plan = run_json("plan", tmp_path / "spec.yaml")
     text = run_ok("jobs", "object-store", tmp_path / "spec.yaml", "-o", "s:x").stdout

@@ -1,5 +1,5 @@
-"""What `jobs` prints for a checkpoint in a bucket: no volume, the credentials that each engine's users give, and
-commands that make the objects of one run. They are run as the engine would, with nothing but what the document says."""
+"""`jobs` for a checkpoint in a bucket: no volume, credentials in each engine's usual way, and commands that make the
+objects of one run. The tests run the commands as the engine would, with only the variables in the document."""
 
 import contextlib
 import json
@@ -22,14 +22,14 @@ PARTS = 3
 OF_ENGINE = {"kubernetes": ["--service-account", "writer"], "argo": ["--secret", "keys"], "skypilot": [],
              "batch": ["--job-role", "arn:aws:iam::1:role/r", "--queue", "q"]}
 KEYS = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
-# The variables of this machine that a container of a cluster does not have.
+# This machine's variables without those that a cluster's container lacks.
 IN_CONTAINER = {**{name: value for name, value in CLEAN.items() if not name.startswith("AWS_")},
                 "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}
 
 
 @pytest.fixture
 def spec(tmp_path):
-    """A spec that is on no volume, beside the local checkpoint `whole` of it."""
+    """Returns a spec that is not on a volume, and writes its local checkpoint `whole` next to it."""
     path = tmp_path / "spec.yaml"
     path.write_text(SPEC)
     run_ok("gen", path, "--set", "seed=5", "-o", tmp_path / "whole")
@@ -37,7 +37,7 @@ def spec(tmp_path):
 
 
 def jobs(engine, *words, store):
-    """The document, in which the jobs are told where the store is."""
+    """Returns the document, with variables that pass the store's URL to the jobs."""
     env = {"AWS_REGION": REGION, "AWS_ENDPOINT_URL_S3": store.url}
     told = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
     return run_ok("jobs", engine, *words, "-o", URL, "--nodes", PARTS, "--image", "r/shardinit:1", *OF_ENGINE[engine],
@@ -45,7 +45,7 @@ def jobs(engine, *words, store):
 
 
 def run_it(words, env, tmp_path):
-    """Runs a container's command, with its own variables alone. A spec that goes along is in `tmp_path`/files."""
+    """Runs a container's command with only its own variables. A spec in the document is in `tmp_path`/files."""
     words = [re.sub("^/etc/shardinit/", f"{tmp_path}/files/", word) for word in words]
     env = {**IN_CONTAINER, "HOME": "/nonexistent", "AWS_EC2_METADATA_DISABLED": "true", **env}
     return subprocess.run(words, cwd="/", env=env, capture_output=True, text=True, timeout=120)
@@ -65,7 +65,7 @@ def bring(tmp_path, files):
 
 
 def assert_made(store, tmp_path):
-    """Each rank was written once, the objects are those of one run, and nothing is left over."""
+    """Asserts that each rank was written once, that the objects equal one run's, and that nothing is left over."""
     ranks = [key for kind, key in store.log if kind == "put" and key.endswith(".h5") and "/ranks/" in key]
     assert len(ranks) == len(set(ranks)) == 6, ranks
     assert_is(store, tmp_path / "whole", PREFIX)
@@ -74,12 +74,12 @@ def assert_made(store, tmp_path):
 
 
 def variables_of(container):
-    """As Kubernetes has them."""
+    """Returns a container's variables as Kubernetes expands them."""
     return {variable["name"]: expanded(variable["value"], {}) for variable in container.get("env", [])}
 
 
 def test_kubernetes(tmp_path, spec, object_store, services):  # noqa: F811
-    """The pods have the role of their service account, as on EKS."""
+    """The pods use the role of their service account, as on EKS."""
     config, job, finalize = documents_of(jobs(
         "kubernetes", spec, "--set", "seed=5", "--env", f"AWS_ENDPOINT_URL_STS={services.url}",
         "--env", "SAID=$(AWS_REGION) it's", store=object_store))
@@ -107,7 +107,7 @@ def test_kubernetes(tmp_path, spec, object_store, services):  # noqa: F811
             own = {} if index is None else {"JOB_COMPLETION_INDEX": str(index)}
             words = container["command"] + container.get("args", [])
             runs.append(([expanded(word, own) for word in words], {**env, **role, **own}))
-    # The last part completes the checkpoint: finalize has to do it where no part saw that it was the last.
+    # The last part completes the checkpoint. `finalize` must complete it if no part noticed that it was the last.
     run_all(runs[:-1], tmp_path, object_store)
     for name in ("manifest.json", "index.h5"):
         object_store.remove(f"{PREFIX}/{name}")
@@ -129,11 +129,11 @@ def test_a_secret_of_kubernetes():
 
 
 def test_finalize_of_kubernetes_waits(object_store):
-    """It waits while there is no plan and while ranks are missing, and ends with what is wrong."""
+    """`finalize` waits while the plan or ranks are missing, and fails if something is wrong."""
     *_, finalize = documents_of(jobs("kubernetes", "llama3-tiny", store=object_store))
     container, = finalize["spec"]["template"]["spec"]["containers"]
     script = container["command"][2]
-    # A look at all receipts costs a request for each.
+    # Checking all receipts costs one request for each.
     assert script.count("sleep 30;") == script.count("sleep 300;") == 1
     container["command"][2] = re.sub("sleep 300?;", "sleep 0.1;", script)
     words = [expanded(word, {}) for word in container["command"]]
@@ -146,7 +146,7 @@ def test_finalize_of_kubernetes_waits(object_store):
             assert run.poll() is None
             run_ok("gen", "llama3-tiny", "-o", URL, "--part", f"{part}/4", env=object_store.environment)
         assert run.wait(60) == 0
-    # A complete checkpoint of another plan is no success of this one, and neither is a bucket that is not there.
+    # A complete checkpoint of another plan does not count as success, and neither does a missing bucket.
     for key in object_store.names():
         object_store.remove(key)
     run_ok("gen", "llama3-tiny", "--set", "seed=9", "-o", URL, env=object_store.environment)
@@ -158,7 +158,7 @@ def test_finalize_of_kubernetes_waits(object_store):
 
 
 def test_argo(tmp_path, spec, object_store):
-    """The pods have the keys of a Secret."""
+    """The pods get their keys from a Secret."""
     text = jobs("argo", spec, "--set", "seed=5", "--service-account", "of-workflows", store=object_store)
     workflow = yaml.safe_load(text)["spec"]
     assert "volumes" not in workflow and workflow["serviceAccountName"] == "of-workflows"
@@ -169,7 +169,7 @@ def test_argo(tmp_path, spec, object_store):
     for name, parts in (("gen", range(PARTS)), ("finalize", [0])):
         container = templates[name]["container"]
         assert "volumeMounts" not in container and "workingDir" not in container
-        # They are containers of Kubernetes.
+        # They are valid Kubernetes containers.
         documents_of(yaml.dump({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
                                 "spec": {"containers": [{"name": "c", **container}]}}))
         assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]
@@ -182,7 +182,7 @@ def test_argo(tmp_path, spec, object_store):
 
 
 def test_skypilot(tmp_path, spec, object_store):
-    """The nodes have the credentials of the machine from which they are started."""
+    """The nodes use the credentials of the machine that starts them."""
     task = yaml.safe_load(jobs("skypilot", spec, "--set", "seed=5", store=object_store))
     assert "volumes" not in task and task["file_mounts"] == {"/etc/shardinit/spec.yaml": str(spec)}
     assert task["envs"] == {"AWS_REGION": REGION, "AWS_ENDPOINT_URL_S3": object_store.url}
@@ -198,7 +198,7 @@ def test_skypilot(tmp_path, spec, object_store):
 
 
 def test_batch(tmp_path, spec, object_store, services):  # noqa: F811
-    """The jobs have their role, from the service of their container."""
+    """The jobs get their role's credentials from the container service."""
     model = "llama3-tiny"
     run_ok("gen", model, "-o", tmp_path / "tiny")
     write_program(tmp_path / "bin/aws", SAYS_WORDS + 'echo "id-$2"\n')
@@ -219,14 +219,14 @@ def test_batch(tmp_path, spec, object_store, services):  # noqa: F811
     assert_is(object_store, tmp_path / "tiny", PREFIX)
     done = run_it(["shardinit", "verify", URL], object_store.environment, tmp_path)
     assert done.returncode == 0 and "intact: 4 ranks" in done.stdout
-    # Nothing brings a file to the jobs.
+    # Jobs of AWS Batch cannot receive files.
     done = run_tool("jobs", "batch", spec, "-o", URL, "--image", "i", *OF_ENGINE["batch"])
     assert done.returncode == 2 and f"the containers do not see `{spec}`: they have no volume" in done.stderr
 
 
 @pytest.mark.parametrize("engine", SHELL)
 def test_shells(engine, tmp_path, spec, object_store):
-    """Slurm's jobs and those of MPI have the variables of whoever submits them."""
+    """Jobs of Slurm and MPI inherit the variables of the submitting user."""
     name, starts = STARTS_ONE[engine.split()[0]]
     write_program(tmp_path / "bin" / name, starts)
     text = run_ok("jobs", *engine.split()[:1], spec, "-o", URL, "--set", "seed=5", *engine.split()[1:]).stdout
@@ -235,7 +235,7 @@ def test_shells(engine, tmp_path, spec, object_store):
         text = text.replace("case ${1-} in", "set -- part\ncase ${1-} in")
         env = {**object_store.environment, "SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_JOB_ID": "7",
                "SLURM_JOB_ID": "8"}
-        # Before there is a plan, all parts are missing: they are queued.
+        # Without a plan all parts are missing, so all are queued.
         write_program(tmp_path / "bin/sbatch", 'echo "$@" >> sbatch.log\necho 9\n')
         write_program(tmp_path / "bin/scontrol", "")
         result = run_script(after, tmp_path, **env)
@@ -253,7 +253,7 @@ def test_shells(engine, tmp_path, spec, object_store):
 
 @pytest.mark.parametrize("engine", CONTAINERS)
 def test_files_of_a_volume(engine, tmp_path, object_store):
-    """What a spec reads may be on a volume, which is mounted as for a folder."""
+    """Files that a spec reads may be on a volume, which is mounted as for a folder."""
     volume = tmp_path / "a volume"
     (volume / "sub").mkdir(parents=True)
     (volume / "sub/spec.yaml").write_text(SPEC)
@@ -325,7 +325,7 @@ def test_mistakes(tmp_path, words, message):
 
 @pytest.mark.parametrize("engine", CONTAINERS)
 def test_any_text_in_variables(engine, tmp_path):
-    """Names and values that YAML takes for others come back as they are."""
+    """Names and values that YAML could misread come back unchanged."""
     given = {"NO": "yes", "ON": "1", "NULL": "~", "E": "", "Q": "say \"it's\" $(NO) $$ `x` \\",
              "L": "a\nb\n\n  c: [\n", "U": "ü\x85☃"}
     words = [word for name, value in given.items() for word in ("--env", f"{name}={value}")]
@@ -349,7 +349,7 @@ def test_any_text_in_variables(engine, tmp_path):
 
 @pytest.mark.parametrize("engine", CONTAINERS)
 def test_a_store_that_only_this_command_knows(engine):
-    """A variable that tells where the store is, and that the jobs do not have, is said."""
+    """`jobs` warns if a variable with the store's URL is set here but not passed to the jobs."""
     words = ["jobs", engine, "llama3-tiny", "-o", URL, "--image", "i", *OF_ENGINE[engine]]
     names = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
     for here in ([], names[:1], names[1:], names):

@@ -1,5 +1,5 @@
-"""Every whole number of every JSON file that is read, replaced by what is none or is out of range, one at a
-time: an error that names the file, or what the number has no part in, and never another value."""
+"""Replaces whole numbers in every JSON file that we read by invalid or out-of-range values, one at a time. Each reader
+reports an error that names the file, or does not need the number; it never returns another value."""
 
 import json
 import pathlib
@@ -25,7 +25,7 @@ NUMBERS = ["-1", "2147483648", "9007199254740993", "9223372036854775808", "18446
 
 
 def places(text, begin=0, end=None, quote='"'):
-    """Where whole numbers stand in JSON, and in JSON that is a string of it: (begin, end, how `"` is written)."""
+    """Yields where whole numbers are in JSON, also in JSON inside a string: (begin, end, how `"` is written)."""
     string = re.compile(r'"(?:[^"\\]|\\.)*"' if quote == '"' else r'\\"(?:[^"\\]|\\[^"])*\\"')
     at, end = begin, len(text) if end is None else end
     while at < end:
@@ -41,8 +41,8 @@ def places(text, begin=0, end=None, quote='"'):
 
 
 def changed(text, each=3):
-    """The text with one number replaced, for each of its numbers and `each` of NUMBERS in turn; and what was done.
-    All are drawn by test_generated_bounds.py."""
+    """Yields the text with one number replaced, for each number and `each` of NUMBERS in turn, with a description.
+    test_generated_bounds.py tries all of NUMBERS."""
     for at, (begin, end, quote) in enumerate(places(text)):
         for number in (NUMBERS[(each * at + i) % len(NUMBERS)] for i in range(each)):
             yield (text[:begin] + number.replace('"', quote) + text[end:],
@@ -82,7 +82,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def python():
-    """The tensors that the Python package reads of a folder: path → bytes, or its error."""
+    """Returns a function that reads a folder with the Python package: path → bytes, or the error."""
     patch = pytest.MonkeyPatch()
     patch.syspath_prepend(ROOT / "src/python")
     patch.setenv("SHARDINIT_LIBRARY", str(BINARY.parent / "libshardinit.so.1"))
@@ -101,13 +101,13 @@ def python():
 
 
 def json_files(folder):
-    """Every JSON file below the folder, and every header that is JSON."""
+    """Returns every JSON file below the folder, and every file with a JSON header."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*")
                   if path.suffix in (".json", ".safetensors") or path.name in (".zarray", ".zattrs", ".zgroup"))
 
 
-# Commands for each kind of folder, on a part of `FOLDER` or on all of it. Their other exit statuses
-# than 0 are listed, and whether at 0 they make or say the same as for an unchanged folder.
+# Commands for each kind of folder, on a part of `FOLDER` or all of it. The test lists their other exit statuses, and
+# checks that with status 0 they make or print the same as for an unchanged folder.
 CHECKPOINT = [["status", "FOLDER"], ["inspect", "FOLDER"], ["finalize", "FOLDER"], ["export", "FOLDER", "--to", "dcp", "-o", "new"],
               ["reshard", "FOLDER", "--mesh", "a=1", "-o", "new"], ["stats", "FOLDER"], ["gen", "spec.yaml", "-o", "FOLDER"],
               ["diff", "FOLDER", "spec.yaml"], ["verify", "FOLDER", "--spec", "spec.yaml"]]
@@ -149,7 +149,7 @@ def test_numbers_that_are_none(folder, name, made, tmp_path, python):
             continue
         write(path, other)
         result = run_tool("verify", copy)
-        # A plan that could be one is of other receipts: which of them is wrong nobody can tell.
+        # A valid plan may belong to other receipts, and nothing shows which of the two is wrong.
         assert result.returncode in (1, 5) and (path.name in result.stderr or re.search("(of this|to another) plan", result.stderr)), (what, result)
         assert "bug" not in result.stderr, (what, result)
         found = python(copy)
@@ -162,9 +162,9 @@ def test_numbers_that_are_none(folder, name, made, tmp_path, python):
                 assert tree_of(tmp_path / "new") == new, (what, words)
             elif words[0] == "finalize":
                 assert tree_of(copy) == tree, (what, words)
-            elif words[0] == "gen":  # What is finished is left alone, but with --repair.
+            elif words[0] == "gen":  # Finished files are left unchanged without --repair.
                 assert tree_of(copy) in (tree, {**tree, name: other.encode()}), (what, words)
-            elif words[0] != "status":  # It counts receipts that are there, and a wrong one is not.
+            elif words[0] != "status":  # `status` counts receipts, and a wrong one does not count.
                 assert result.stdout == stdout, (what, words, result)
         else:
             assert not (tmp_path / "new").exists() and result.stderr, (what, words)
@@ -185,7 +185,8 @@ def test_numbers_of_a_list_of_digests(made, tmp_path):
 
 
 def test_every_json_file_is_tested(made):
-    """Files of a format that have the same name, or kind, are read alike."""
+    """All JSON files are tested. Files of one format with the same name or kind are read alike, so one of each
+    suffices."""
     kinds = {re.sub(r"\d+", "0", pathlib.Path(name).name) for _, name in cases()}
     for folder in made.iterdir():
         if folder.is_dir():
@@ -193,7 +194,8 @@ def test_every_json_file_is_tested(made):
 
 
 def test_every_reader_of_json_has_checked_numbers():
-    """The library's own conversion, where it is, would be the one of some files, or of all."""
+    """Every file that uses the JSON library includes base/json.h; otherwise its own number conversion could be
+    linked."""
     sources = [*(ROOT / "src").rglob("*.cc"), *(ROOT / "src").rglob("*.h"), *(ROOT / "tests").rglob("*.cc")]
     readers = [path for path in sources if "#include <nlohmann/json.hpp>" in path.read_text()]
     assert len(readers) > 10

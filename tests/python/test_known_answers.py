@@ -1,4 +1,4 @@
-"""Known answers, without a framework, of what tests of other files compare with frameworks: for the fast set."""
+"""Known answers for the fast set: other tests compare these features with frameworks, this file needs none."""
 
 import json
 import re
@@ -50,7 +50,8 @@ def test_whole_numbers_above_what_doubles_hold(tmp_path):
 
 
 def test_a_parameter_is_in_the_first_group_that_has_it(tmp_path):
-    """A pattern of a later group does not count, so its file is that of the other parameter's name."""
+    """A parameter belongs to the first group with a matching pattern, so both orders of patterns write the same
+    files."""
     (tmp_path / "spec.yaml").write_text(HEAD + "modules:\n  a: {shape: [4], init: zeros}\n  b: {shape: [4], init: zeros}\n")
 
     def files_of(name, first, second):

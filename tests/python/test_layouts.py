@@ -1,4 +1,4 @@
-"""Every layout of a tiny Llama, Qwen2 and Mixtral, taken apart by NumPy, is the same model."""
+"""Every layout of a tiny Llama, Qwen2 and Mixtral contains the same model; NumPy undoes each layout."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ def digests():
 
 
 def rows(tensor, heads):
-    """Rows with neighbouring elements turned together → with those half a head apart."""
+    """Reorders rows whose rotated pairs are neighbours, so that pairs are half a head apart."""
     return tensor.reshape(heads, HEAD_DIM // 2, 2, -1).swapaxes(1, 2).reshape(tensor.shape)
 
 
@@ -84,7 +84,7 @@ def megatron(stored, tensor):
 
 
 def torch_dist(stored, tensor, per_layer=megatron):
-    """Layers, and experts in them, that are stacked, with the norms' other names."""
+    """Unstacks layers and the experts in them, and gives norms their other names."""
     out = {}
     for name, array in stored.items():
         if not name.startswith("decoder.layers."):
@@ -102,11 +102,11 @@ def torch_dist(stored, tensor, per_layer=megatron):
                          for j, expert in enumerate(layer)}
             for path, part in parts.items():
                 assert (out.setdefault(path, part) == part).all(), "two names of a norm"
-    return per_layer(out, 1)  # It is as on one rank, whatever the mesh.
+    return per_layer(out, 1)  # same as on one rank, whatever the mesh
 
 
 def max_text(stored, tensor, turned=columns):
-    """`turned`: the order of a head's columns, by the model's rotary embedding, → Transformers' order."""
+    """`turned` reorders a head's columns, which depend on the model's rotary embedding, to Transformers' order."""
     stored = {name.removeprefix("params.params."): array for name, array in stored.items()}
     layers = {name.removeprefix("decoder.layers."): array for name, array in stored.items()}
     assert layers["self_attention.query.kernel"].shape == (D, LAYERS, HEADS, HEAD_DIM)
@@ -157,7 +157,7 @@ def keras_hub(stored, tensor):
 
 
 def stacked(stored, tensor):
-    """`model.layers.mlp.w` → `model.layers.0.mlp.w`, …"""
+    """Unstacks `model.layers.mlp.w` to `model.layers.0.mlp.w`, …"""
     out = {}
     for path, array in stored.items():
         if not path.startswith("model.layers."):
@@ -238,7 +238,7 @@ def mixtral_max_text(stored, tensor):
 SMALL = {"uneven": "chunk", "vars.d": D, "vars.ff": FF, "vars.layers": LAYERS, "vars.heads": HEADS,
          "vars.kv_heads": KV_HEADS, "vars.head_dim": HEAD_DIM, "vars.vocab": VOCAB}
 FAMILIES = {
-    # Biases that are not all 0, so that their order counts.
+    # Biases that are not all 0, so that their order matters.
     "qwen2.5-72b": ({**SMALL, "init.bias": "linear"}, {"hf": by_hf, "stacked": stacked, "megatron": qwen2_megatron, "torch_dist": partial(torch_dist, per_layer=qwen2_megatron)}),
     "mixtral-8x7b": ({**SMALL, "vars.experts": EXPERTS},
                      {"hf": by_hf, "stacked": stacked, "hub": hub, "megatron": mixtral_megatron, "maxtext": mixtral_max_text,
@@ -260,7 +260,7 @@ def test_layouts_of_other_families(name, layout, mesh, tmp_path):
     assert {path: sha256_of(words) for path, words in tensors.items()} == digests
 
 
-# Every decoder of configs/: its modules of layers, tiny sizes.
+# Every decoder in configs/: tiny sizes, and its modules that contain layers.
 SCANNED = {
     "gemma-2-9b": ({**SMALL, "vars.d": 64}, ["model.layers"]),
     "mistral-7b-v0.3": ({**SMALL, "vars.d": 64}, ["model.layers"]),
@@ -270,7 +270,7 @@ SCANNED = {
     "mamba2-2.7b": ({"vars.d": 64, "vars.head_dim": 16, "vars.layers": 3, "vars.vocab": 128}, ["backbone.layers"]),
     "t5-11b": ({"vars.d": 64, "vars.ff": 96, "vars.heads": 8, "vars.layers": 2, "vars.vocab": 128},
                ["encoder.block", "decoder.block"]),
-    # The first layer is dense, so each part of the others is in those that have it.
+    # The first layer is dense, so a stack contains only the layers that have its tensor.
     "deepseek-v3": ({"vars.d": 64, "vars.ff": 96, "vars.expert_ff": 32, "vars.layers": 4, "vars.dense_layers": 1,
                      "vars.experts": 4, "vars.heads": 4, "vars.query_rank": 32, "vars.kv_rank": 16, "vars.vocab": 128},
                     ["model.layers"]),
@@ -288,7 +288,7 @@ def test_layers_are_stacked(name, tmp_path):
     run_ok("verify", tmp_path / "out")
     stored = {path: words for path, (_, words) in reassemble(tmp_path / "out").items()}
     digests = {t["path"]: t["sha256"] for t in run_json("digest", *arguments)["tensors"]}
-    layers = {}  # Path of a stack → the tensors in it, in order.
+    layers = {}  # path of a stack → its tensors in order
     for path in digests:
         module = next((each for each in modules if path.startswith(each + ".")), None)
         if module is None:
@@ -345,7 +345,7 @@ def test_ranks_of_a_layout_made_alone(tmp_path):
 
 
 def test_a_tensor_changes_no_other(tmp_path):
-    """A tensor is added, removed, renamed with its key, or moved: the rest is what it was."""
+    """Adding, removing, moving a tensor, or renaming it with its key, leaves all other values unchanged."""
     head = "shardinit: 1\nname: x\ndtype: f32\nmodules:\n"
     lines = {name: f"  {name}: {{shape: [7, 9], init: {{normal: {{std: 1}}}}}}\n" for name in "abcd"}
 
@@ -365,7 +365,7 @@ def test_a_tensor_changes_no_other(tmp_path):
 
 
 def test_members_of_a_stack_are_in_the_order_of_their_numbers(tmp_path):
-    """However the spec lists them."""
+    """Members of a stack are sorted by number, in whatever order the spec lists them."""
     members = ", ".join(f"h.{i}.w: {{shape: [2], init: {{constant: {{value: {i}}}}}}}" for i in (2, 10, 0, 1, 3, 4, 5, 6, 7, 8, 9))
     (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: m\ndtype: f32\nmodules: {{{members}}}\nlayouts: {{stacked: {{stack: [h]}}}}\n")
     run_ok("gen", tmp_path / "spec.yaml", "--layout", "stacked", "-o", tmp_path / "out")

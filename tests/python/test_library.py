@@ -1,4 +1,4 @@
-"""libshardinit as a C program meets it: installed, linked by pkg-config, and well-behaved."""
+"""libshardinit as C programs use it: installed, linked with pkg-config, and without side effects on the process."""
 
 import ctypes
 import os
@@ -24,7 +24,7 @@ def output(*command, **options):
                           **options).stdout
 
 
-# As a file --------------------------------------------------------------------
+# The file ---------------------------------------------------------------------
 
 def test_exports_its_functions_and_nothing_else():
     symbols = output("nm", "-D", "--defined-only", LIBRARY, text=True).splitlines()
@@ -37,7 +37,7 @@ def test_needs_nothing_that_it_does_not_use():
     dynamic = output("readelf", "-d", LIBRARY, text=True)
     version, = re.findall(r"#define SHARDINIT_ABI_VERSION (\d+)", HEADER)
     assert f"Library soname: [libshardinit.so.{version}]" in dynamic
-    # HDF5 above all, which has state of its own in a process, and h5py brings another.
+    # In particular not HDF5, which has process-wide state; h5py loads another copy.
     needed = set(re.findall(r"Shared library: \[lib([\w+-]+?)\.so", dynamic))
     assert needed <= {"c", "crypto", "deflate", "fmt", "gcc_s", "hwy", "m", "mpfr", "stdc++", "yaml-cpp"}
 
@@ -94,7 +94,7 @@ target_link_libraries(rows shardinit::shardinit)
 
 
 def test_find_package(prefix, tmp_path):
-    """Of a copy, since an installation can be moved."""
+    """CMake finds a moved installation too."""
     shutil.copytree(prefix, tmp_path / "moved", symlinks=True)
     write_the_example_of_the_page(tmp_path)
     version = run_json("--version")["version"]
@@ -119,7 +119,7 @@ def test_the_header_alone(compiler, tmp_path):
            "-I", ROOT / "src/library", source)
 
 
-# A program of the first header with SHARDINIT_ABI_VERSION 1.
+# A program for the first header, with SHARDINIT_ABI_VERSION 1.
 OLD_PROGRAM = """
 #include <inttypes.h>
 #include <stdio.h>
@@ -178,7 +178,7 @@ def test_a_program_of_the_first_header(old_program, tmp_path):
 
 
 def test_a_new_member_leaves_older_programs_as_they_are(old_program, tmp_path):
-    """The library again, from a header whose structs have one more member each."""
+    """Old programs work with a library built from a header whose structs have one more member each."""
     member = re.compile(r"^(} shardinit_(source|info|tensor);)", re.M)
     header, count = member.subn(r"  const char* future;\n\1", HEADER)
     assert count == 3
@@ -194,20 +194,20 @@ def test_a_new_member_leaves_older_programs_as_they_are(old_program, tmp_path):
     assert (now.stdout, now.stderr) == (then.stdout, then.stderr)
 
 
-# As functions -----------------------------------------------------------------
+# The functions ----------------------------------------------------------------
 
 sys.path.insert(0, str(PACKAGE))
 from shardinit import _native
 
 
 class Api:
-    """The C functions, called as they are."""
+    """Calls the C functions directly."""
 
     def __init__(self):
         self.c = _native.library()
 
     def open(self, path=None, text=None, sets=(), mesh=None, layout=None, size=None, extra=b""):
-        """(status, handle, message)"""
+        """Returns (status, handle, message)."""
         source = _native.Source(ctypes.sizeof(_native.Source), path, text, len(text or b""),
                                 (ctypes.c_char_p * len(sets))(*sets), len(sets), mesh, layout)
         memory = ctypes.create_string_buffer(bytes(source) + extra, ctypes.sizeof(source) + len(extra))
@@ -324,7 +324,7 @@ def test_misuse_of_fill_is_told_and_changes_nothing(api, small):
         status, message = api.fill(small, *arguments)
         assert status == 2 and said in message and message.startswith("shardinit: error: "), said
     assert (out == 7.5).all() and (large == 7.5).all()
-    # An empty part is a part, too; and a caller who wants no message gets none.
+    # An empty part is valid, and a caller may pass no pointer for the message.
     assert api.fill(small, 0, (12, 0), (0, 6), None, 0) == (0, None)
     assert api.c.shardinit_fill(small, 9, None, None, None, 0, 0, None) == 2
     scalar = np.zeros((), "f4")
@@ -348,7 +348,7 @@ def test_misuse_of_open(api):
     ]:
         status, handle, message = api.open(**arguments)
         assert status == 2 and not handle and said in message, (arguments, message)
-    status, handle, message = api.open(text=SMALL, extra=b"\0" * 16)  # A newer header, nothing new used.
+    status, handle, message = api.open(text=SMALL, extra=b"\0" * 16)  # a newer header, without use of its new members
     assert (status, message) == (0, None)
     api.c.shardinit_close(handle)
     api.c.shardinit_close(None)
@@ -361,7 +361,7 @@ def test_misuse_of_open(api):
 @pytest.mark.parametrize("sets", [[], [b"seed=3"], [b"seed=3", b"name=other", b"seed=5"]])
 @pytest.mark.parametrize("path", [None, b"there.yaml"])
 def test_members_of_a_source_together(api, mesh, layout, sets, path):
-    """Each does its own, whichever others are given."""
+    """Each member of `shardinit_source` works the same whichever others are set."""
     text = (b"shardinit: 1\nname: s\ndtype: f32\nmesh: {axes: {x: 2, y: 3}}\nmodules:\n"
             b"  w: {shape: [12, 6], shard: [{axes: x, segments: 2}], init: ones}\n"
             b"  v: {shape: [12], shard: [[x, y]], init: ones}\n"
@@ -380,7 +380,8 @@ def test_members_of_a_source_together(api, mesh, layout, sets, path):
 
 
 def test_tensors_that_are_more_than_their_partition_says(api):
-    """Segments, axes one after the other and stages: a program that knows axes alone must ask for boxes."""
+    """`extended` marks tensors with segments, nested axes or stages: programs that only know axes must ask for
+    boxes."""
     status, handle, message = api.open(text=b"""shardinit: 1
 name: s
 dtype: f32
@@ -411,7 +412,7 @@ def test_open_without_a_source_or_a_spec(api):
                             ((ctypes.byref(source), None), "`spec` is NULL")]:
         assert api.c.shardinit_open(*arguments, ctypes.byref(message)) == 2 and not handle
         assert api.text_of(message) == f"shardinit: error: shardinit_open: {said}\n"
-    first = _native.Source.layout.offset + _native.Source.layout.size  # what the first header had
+    first = _native.Source.layout.offset + _native.Source.layout.size  # size in the first header
     for size, wanted in ((first - 1, 2), (first, 0)):
         status, handle, message = api.open(text=SMALL, size=size)
         assert status == wanted, message
@@ -430,7 +431,7 @@ def test_text_has_includes_and_a_name(api, tmp_path):
     api.c.shardinit_close(handle)
 
 
-# As a guest -------------------------------------------------------------------
+# Inside another program -------------------------------------------------------
 
 GUEST = """
 import ctypes, os, re, sys
@@ -494,7 +495,7 @@ modules:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="sets MXCSR")
 def test_leaves_the_process_alone_and_needs_nothing_of_it():
-    """Signals, threads, files, locale and arithmetic are as before; values do not depend on them."""
+    """Calls leave signals, threads, files, locale and arithmetic flags unchanged, and values do not depend on them."""
     result = subprocess.run([sys.executable, "-c", GUEST], input=TEXT, capture_output=True, text=True,
                             timeout=120, env={**CLEAN, "PYTHONPATH": PACKAGE, "SHARDINIT_LIBRARY": LIBRARY})
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

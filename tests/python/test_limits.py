@@ -1,4 +1,4 @@
-"""Small specs that ask for much: they end soon, in little memory, and say why."""
+"""Small specs that ask for a lot of work end soon, use little memory, and report the reason."""
 
 import resource
 
@@ -11,7 +11,7 @@ ONE = HEAD + "modules:\n  e: {shape: [4], init: zeros}\n"
 CUBE = "{concat: {axis: 0, for: {a: 110}, of: {concat: {axis: 0, for: {b: 110}, of: {concat: {axis: 0, for: {c: 110}, of: e}}}}}}"
 
 SPECS = {
-    # Each layout is 1.3 million tensors side by side, which takes too many pieces on the way.
+    # Each layout has 1.3 million adjacent tensors, which need too many pieces.
     "layouts together": (ONE + "layouts:\n" + "".join(f"  l{i}: {{all: {{from: {CUBE}}}}}\n" for i in range(20)),
                          "other layouts fall into more than 8388608 pieces, too many to check this one in the same run"),
     "a long `for`": (ONE + "layouts: {l: {all: {from: {stack: {axis: 0, for: {i: 4000000}, of: e}}}}}\n",

@@ -1,4 +1,4 @@
-"""The tests' packages are the files whose digests stand in tests/locked*.txt, which tests/lock.py writes."""
+"""The packages of the tests are the files whose digests tests/locked*.txt lists; tests/lock.py writes these lists."""
 
 import importlib.metadata
 import re
@@ -21,7 +21,7 @@ def named(name):
 
 
 def locked(file):
-    """The versions in a file; each of them has a digest."""
+    """Returns the versions in a file, and checks that each has a digest."""
     packages = re.sub(r"^#.*\n", "", (TESTS / file).read_text()).replace(" \\\n", " ").splitlines()
     rows = [re.fullmatch(r"([\w.-]+)==(\S+)((?:  +--hash=sha256:[0-9a-f]{64})+)", line) for line in packages]
     assert packages and all(rows), [line for line, row in zip(packages, rows, strict=True) if not row]
@@ -39,7 +39,7 @@ def test_the_locked_files_have_the_versions_that_are_required(file):
 
 def test_what_is_installed_is_what_is_locked():
     versions = locked("locked.txt") | locked("locked-no-deps.txt")
-    for_processors = locked("locked-cpu.txt")["torch"]  # The same version, built without CUDA.
+    for_processors = locked("locked-cpu.txt")["torch"]  # the same version, built without CUDA
     assert for_processors == versions["torch"] + "+cpu", "run tests/lock.py"
     installed = {name: importlib.metadata.version(name) for name in versions}
     assert installed in (versions, versions | {"torch": for_processors})

@@ -1,11 +1,10 @@
-"""One folder that two machines share, or two mounts of one: each sees late what the other has made, believes for a
-while what it has seen, cannot use what the other has removed, and has locks of its own.
+"""Two machines, or two mounts, share one folder. Each sees new files late, caches old attributes, loses handles of
+files that the other removed, and has its own locks.
 
-A client of such a file system is played by rules (interposed.py). Wherever one run stands when another one begins and
-ends, an exit status says what to do, nothing has its final name without its bytes, and the same command, run again,
-ends well. Cases are drawn by the day's seed; SHARDINIT_GENERATED_SEED is another one, and SHARDINIT_MEETINGS as in
-test_overtaken.py has all that match: `COMMAND:CLIENT:INDEX:END`.
-"""
+Rules simulate such a client (interposed.py). At whatever call one run waits while another begins and ends, the exit
+status is meaningful, no file has its final name without its bytes, and running the same command again succeeds. The
+day's seed draws the cases; SHARDINIT_GENERATED_SEED sets another seed. SHARDINIT_MEETINGS, as in test_overtaken.py,
+runs all cases that match `COMMAND:CLIENT:INDEX:END`."""
 
 import errno
 import fnmatch
@@ -28,7 +27,7 @@ NAMES = ["gen", "gen with devices", "gen of the rest", "gen --repair", "finalize
 SEEN = "open,stat,access,opendir,readdir"
 USED = "open,stat,read,pread,pwrite,fsync,fdatasync,mkdir,rename,link,unlink,readdir,ftruncate"
 OWN_LOCKS = [rule("flock", "return", 0),
-             rule("open", "fail", errno.ENOENT, where="/proc/sys/kernel/random/boot_id")]  # So each has its own kernel.
+             rule("open", "fail", errno.ENOENT, where="/proc/sys/kernel/random/boot_id")]  # one kernel for each run
 
 
 def late(where, looks=2):
@@ -58,24 +57,25 @@ def command_of(name, folder):
 
 
 def check_end(status, stderr, said):
-    """The statuses that tell a job that all is done, to try again, or that another one is at work there."""
+    """Accepts the statuses for success, for "try again", and for another process at work in the folder."""
     need((status in (0, 3) or (status == 4 and "another process" in stderr)) and "bug" not in stderr, said)
 
 
 def check_left(command, said):
-    """What is there has its bytes, and another machine that runs the command completes it."""
+    """Each file has its bytes, and another machine that runs the command completes the folder."""
     for path, data in command.look().items():
         need(is_temporary(path) or data in (command.good.get(path, b"-"), command.before.get(path, b"-")),
              f"{path} has its name, but not its bytes; {said}")
     again = command.run()
     need(again.returncode == 0, f"the next run ended with {again.returncode}: {again.stderr}; {said}")
-    # What another machine's killed run left stays for hours.
+    # Files of a killed run on another machine stay for hours.
     end = {path: data for path, data in command.look().items() if not is_temporary(path)}
     need(end == command.good, f"the next run left {sorted(end)}; {said}")
 
 
 def meet(command, rules, at, end):
-    """One waits at a call on the folder until the other has begun and ended, and goes on or is killed there."""
+    """Stops one run at a call on the folder until another has begun and ended; then the first continues or is killed
+    there."""
     command.reset()
     kill = [rule(LOOKS, "kill", when=at, where=f"{command.work}/")] if end == "is killed" else []
     first = Stopped(command.work.parent, LOOKS, f"{command.work}/", *command.words, command.work / "out",
@@ -130,7 +130,7 @@ def test_readers_of_what_another_machine_made(name, tmp_path):
         assert result.returncode == 0 and result.stdout == command.printed, (client, result)
 
 
-# What was wrong before ----------------------------------------------------------
+# Regressions --------------------------------------------------------------------
 
 LARGE = "shardinit: 1\nname: large\ndtype: f32\nmodules:\n  w: {shape: [256, 256], init: {normal: {std: 1}}}\n"
 
@@ -144,9 +144,10 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("looks, status", [(2, 0), (1 << 30, 3)])
 def test_a_plan_that_comes_late_is_no_conflict(looks, status, folder):
-    """The run that had lost the name to another machine ended with 4, "has lost its plan.json"."""
+    """If another machine names plan.json first, the run succeeds, or exits with 3 as long as it cannot see the file. It
+    used to exit with 4, "has lost its plan.json"."""
     words = ["gen", "spec.yaml", "-o", "out"]
-    # A hard link or renameat2 gives it the name if it is free.
+    # A hard link or renameat2 names the file only if the name is free.
     first = Stopped(folder, "rename,link", folder / "out/plan.json", *words, cwd=folder,
                     rules=late(folder / "out", looks))
     run_ok(*words, cwd=folder)
@@ -159,7 +160,8 @@ def test_a_plan_that_comes_late_is_no_conflict(looks, status, folder):
 @pytest.mark.parametrize("looks, status", [(2, 0), (1 << 30, 3)])
 @pytest.mark.parametrize("form", ["safetensors", "dcp"])
 def test_an_export_that_comes_late_is_no_conflict(form, looks, status, folder):
-    """The slower of two equal exports ended with 4, "has appeared meanwhile"."""
+    """The slower of two equal exports succeeds, or exits with 3 as long as it cannot see the other. It used to exit
+    with 4, "has appeared meanwhile"."""
     words = ["export", "spec.yaml", "--to", form, "-o", "out"]
     first = Stopped(folder, "rename", folder / "out", *words, cwd=folder, rules=late(folder, looks))
     run_ok(*words, cwd=folder)
@@ -170,7 +172,8 @@ def test_an_export_that_comes_late_is_no_conflict(form, looks, status, folder):
 
 
 def test_a_device_file_that_comes_late_is_ours(folder):
-    """Its folder listed it and its name was not found: a hint said to remove it."""
+    """If the folder lists devices.json but it cannot be opened yet, the run succeeds or exits with 3. A hint used to
+    say to remove the file."""
     words = ["gen", "spec.yaml", "--set", "mesh={axes: {a: 1}, devices: [5]}", "-o", "out"]
     run_ok(*words, cwd=folder)
     before = tree_of(folder / "out")
@@ -182,7 +185,8 @@ def test_a_device_file_that_comes_late_is_ours(folder):
 
 
 def test_a_temporary_file_that_another_machine_removed_is_made_again(folder):
-    """It was gone before its maker could lock it, and the run ended with 3, as the handle was stale."""
+    """If another machine removes a temporary file before its maker locks it, the run makes the file again. It used to
+    exit with 3 because the handle was stale."""
     first = Stopped(folder, "flock", f"{folder}/out/.plan.json.tmp-", "gen", "spec.yaml", "-o", "out", cwd=folder,
                     when=1, rules=[rule(USED, "stale", where=f"{folder}/out/")])
     for path in (folder / "out").glob(".plan.json.tmp-*"):
@@ -194,8 +198,8 @@ def test_a_temporary_file_that_another_machine_removed_is_made_again(folder):
 @pytest.mark.parametrize("error", ["EIO", "ENOSPC", "EDQUOT"])
 @pytest.mark.parametrize("words", [["gen", "spec.yaml"], ["export", "spec.yaml", "--to", "dcp"]])
 def test_what_a_close_says_of_writes_past_the_cache(words, error, folder):
-    """In some file systems each descriptor has errors of its own, which its close tells, as in sshfs on a full disk. A
-    rank's file had its name before that one was closed, without its bytes."""
+    """A write error that only `close` reports, as in sshfs on a full disk, makes the run exit with 3. A rank's file
+    used to get its name before this close, without its bytes."""
     wanted = folder / "good"
     run_ok(*words, "-o", "good", cwd=folder)
     said = rule("close", "fail", getattr(errno, error), when=1, where=f"{folder}/out/ranks/.rank-00000.h5.tmp-")
@@ -210,7 +214,8 @@ def test_what_a_close_says_of_writes_past_the_cache(words, error, folder):
 
 
 def test_files_that_the_system_calls_stale_are_removed(folder):
-    """Each file that `stat` called stale was made again, and stayed; at the end ten were there."""
+    """Temporary files for which `stat` returns ESTALE are removed. Each used to be made again and stay, ten in the
+    end."""
     stale = interposed(*OWN_LOCKS, rule("stat", "fail", errno.ESTALE, when="1+", where=f"{folder}/.page.tmp-"))
     run_tool("graph", "spec.yaml", "--html", "page", cwd=folder, env=stale)
     run_ok("graph", "spec.yaml", "--html", "page", cwd=folder)

@@ -1,4 +1,4 @@
-"""Each device has the place that JAX, MaxText and torchprime give it, also in the life of a folder."""
+"""Each device gets the same place as in JAX, MaxText and torchprime, also when folders are changed later."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ def write(folder, mesh, name="spec.yaml"):
 
 
 def devices_of(folder, mesh):
-    """The list of `plan --devices`, which is held to be in row-major order of coordinates."""
+    """Returns the list of `plan --devices` and checks that coordinates are in row-major order."""
     plan = run_json("plan", write(folder, mesh), "--devices")
     devices, shape = plan["devices"], plan["mesh"]["shape"]
     assert [d["coordinate"] for d in devices] == [list(c) for c in np.ndindex(*shape)]
@@ -45,7 +45,7 @@ def rows_of(folder, width, mesh):
     return ids_of(folder, mesh).reshape(-1, width).tolist()
 
 
-# The rings that are known by their rows.
+# Rings with known rows.
 
 
 def test_hybrid_ring_64x4(tmp_path):
@@ -95,12 +95,12 @@ def test_without_slices_and_devices_a_rank_is_on_its_own(tmp_path):
     assert [(d["id"], d["slice"]) for d in devices] == [(i, 0) for i in range(8)]
 
 
-# Against the functions that trainers call.
+# Comparisons with the functions that trainers call.
 
 
 @dataclass(frozen=True)
 class Tpu:
-    """A device of a slice of `grid` chips, with the attributes that JAX asks for."""
+    """A device in a slice of `grid` chips, with the attributes that JAX reads."""
 
     id: int
     slice_index: int
@@ -112,13 +112,13 @@ class Tpu:
 
 
 def slices_of(count, columns, rows, **kind):
-    """Devices whose ids are row-major in each slice: x is the column."""
+    """Yields devices with row-major ids in each slice; x is the column."""
     for s, y, x in itertools.product(range(count), range(rows), range(columns)):
         yield Tpu((s * rows + y) * columns + x, s, (x, y, 0), **kind)
 
 
 def inner(ids, places, parts):
-    """`ids` of slices one after another → with the slices innermost within each axis."""
+    """Reorders `ids` of consecutive slices so that slices are innermost within each axis."""
     split = ids.reshape([n for s, m in zip(parts, places) for n in (s, m)])
     order = [d for a in range(len(parts)) for d in (2 * a + 1, 2 * a)]
     return split.transpose(order).reshape(ids.shape)
@@ -171,7 +171,7 @@ def test_trays_are_those_of_jax(tmp_path, kind):
 
 
 def rings_of(grid, width):
-    """MaxText's reshape_mesh_to_rings for 64x4 (width 2) and 32x8 (width 4)."""
+    """Returns the rings of MaxText's reshape_mesh_to_rings for 64x4 (width 2) and 32x8 (width 4)."""
     rings = []
     for i, j in itertools.product(range(0, 16, 2), range(0, 16, width)):
         rings.append([*grid[i, j : j + width], *grid[i + 1, j : j + width][::-1]])
@@ -180,7 +180,8 @@ def rings_of(grid, width):
 
 @pytest.mark.parametrize(("width", "sizes"), [(2, (64, 4)), (4, (32, 8))])
 def test_hybrid_rings_are_those_of_maxtext_and_torchprime(tmp_path, width, sizes):
-    """On JAX's own 16 x 16 mesh of a slice, joined by np.block; hierarchical, by axes swapped."""
+    """Rings equal those built on JAX's own 16 x 16 mesh of a slice: joined by np.block, or hierarchical by swapping
+    axes."""
     mesh_utils = pytest.importorskip("jax.experimental.mesh_utils")
     rng = random.Random(9)
     names = ["data", "fsdp", "tensor"]
@@ -214,7 +215,7 @@ def test_a_file_lists_ids(tmp_path, text):
     assert ids_of(tmp_path, mesh).tolist() == [5, 3, 9, 131072]
     assert ids_of(tmp_path, mesh.replace("lists/ids.txt", "[[5, 3], [9, 131072]]")).tolist() == [
         5, 3, 9, 131072]
-    # It is relative to the file that says it, which another one includes.
+    # The path is relative to the file that contains it, also if another file includes that file.
     write(tmp_path, mesh, "base.yaml")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/spec.yaml").write_text("shardinit: 1\ninclude: ../base.yaml\n")
@@ -239,7 +240,7 @@ def test_an_override_says_where_devices_are(tmp_path):
 # Mistakes.
 
 
-# A `^` stands before the place, where that is in the spec.
+# A `^` marks the reported position in the spec, if there is one.
 @pytest.mark.parametrize(("mesh", "place", "message", "hint"), [
     ("{axes: {fsdp: 8}, slices: {^fsdp: 3}}", "",
      "3 slices do not divide mesh axis `fsdp` (8)", "each slice has the same number"),
@@ -303,7 +304,7 @@ def test_mistakes_have_places(tmp_path, mesh, place, message, hint):
     assert hint in result.stderr and result.stderr.count("error: ") == 1
 
 
-# In a folder.
+# Devices in a folder.
 
 RING = "{axes: {fsdp: 8, tensor: 1}, devices: tray_ring}"
 PLAIN = "{axes: {fsdp: 8, tensor: 1}}"
@@ -316,7 +317,7 @@ def changed(a, b):
 
 
 def test_only_the_manifest_knows(tmp_path):
-    """No other file, of ranks least of all, depends on devices; and nobody has to say them."""
+    """Only devices.json and the manifest depend on devices, and specs may omit them."""
     run_ok("gen", write(tmp_path, RING), "-o", tmp_path / "ring")
     run_ok("gen", write(tmp_path, PLAIN), "-o", tmp_path / "plain")
     run_ok("gen", write(tmp_path, PLAIN[:-1] + ", slices: {fsdp: 1}, devices: row_major}"),
@@ -353,7 +354,7 @@ def test_ranks_by_devices_and_finalize_without_the_spec(tmp_path):
 @pytest.mark.parametrize("asked", [
     "0-5,2-3", "3,0-5", "5,5", "2-3,0-5,4", "0-1,2-3", "4-7,0-4", "2-5,0,1-3", "6,4,2", "0-7,7"])
 def test_lists_that_overlap(tmp_path, asked):
-    """A list has each of its numbers once, in whatever order its parts stand, of ranks and of devices."""
+    """Overlapping parts of a list count once, in any order, for ranks and for devices."""
     ends = [list(map(int, part.split("-"))) for part in asked.split(",")]
     numbers = sorted({number for end in ends for number in range(end[0], end[-1] + 1)})
     spec, ids = write(tmp_path, "{axes: {fsdp: 8}, devices: [3, 0, 7, 5, 1, 6, 2, 4]}"), [3, 0, 7, 5, 1, 6, 2, 4]
@@ -378,8 +379,8 @@ def test_other_devices_make_no_rank_again(tmp_path):
 @pytest.mark.parametrize(("first", "second"), [(RING, PLAIN), (PLAIN, RING), (OTHER, RING)],
                          ids=["no devices", "devices", "other devices"])
 def test_two_runs_with_different_devices_at_once(first, second, tmp_path):
-    """The first has looked at devices.json and is about to give its manifest the name; the second, which has
-    nothing to write, has written devices.json, has seen that no manifest is of others, and then finds one."""
+    """The first run has read devices.json and is about to rename its manifest. The second has no ranks to write; it
+    writes devices.json, sees no manifest with other devices, and then finds one."""
     folder, wanted = tmp_path / "folder", tmp_path / "wanted"
     specs = []
     for name, mesh in (("first", first), ("second", second)):
@@ -437,12 +438,12 @@ def test_finalize_loses_no_devices(tmp_path):
     (folder / "devices.json").unlink()
     result = run_tool("finalize", folder)
     assert result.returncode == 5 and "is missing, but the manifest lists devices" in result.stderr
-    # Without a manifest nobody says that there were any.
+    # Without a manifest nothing records that there were devices.
     (folder / "manifest.json").unlink()
     run_ok("finalize", folder)
     run_ok("gen", spec, "-o", folder)
     assert (folder / "manifest.json").read_text() == manifest
-    # The manifest's are damaged, not the file's: nobody can tell.
+    # Here the manifest's devices are damaged, not the file's, but the tool cannot know which.
     (folder / "manifest.json").write_text(manifest.replace('"id": 5', '"id": 4'))
     result = run_tool("finalize", folder)
     assert result.returncode == 5 and "list different devices" in result.stderr

@@ -1,4 +1,4 @@
-"""Names of what is shipped, wherever a spec or a sharding can be named; and a mesh from the command line."""
+"""Shipped names work wherever a spec or a sharding can be named; and the command line can set the mesh."""
 
 import json
 
@@ -21,7 +21,7 @@ modules:
 
 
 def plan_of(*arguments, **options):
-    """The plan as JSON, or what is wrong with it."""
+    """Returns the status and the plan as JSON, or the error."""
     result = run_tool("plan", *arguments, "--json", **options)
     return result.returncode, result.stdout
 
@@ -35,7 +35,7 @@ def test_a_model_by_its_name(name, tmp_path):
 
 def test_every_command_that_takes_a_spec(tmp_path):
     assert run_ok("digest", "llama3-tiny").stdout == run_ok("digest", TINY).stdout
-    run_ok("gen", "llama3-tiny", "-o", "llama3-tiny", cwd=tmp_path)  # A folder is no spec.
+    run_ok("gen", "llama3-tiny", "-o", "llama3-tiny", cwd=tmp_path)  # A folder is not a spec.
     run_ok("gen", "llama3-tiny", "-o", "llama3-tiny", cwd=tmp_path)
     assert "equal to llama3-tiny" in run_ok("verify", "llama3-tiny", "--spec", "llama3-tiny", cwd=tmp_path).stdout
     assert run_json("inspect", tmp_path / "llama3-tiny")["name"] == "llama3-tiny"
@@ -51,7 +51,8 @@ def test_a_file_of_that_name_wins_and_a_note_says_so(tmp_path):
 
 
 def test_such_a_note_of_a_sharding_is_no_mistake(tmp_path):
-    """With `--sharding`, a file that includes one of a shipped name was "a bug in shardinit"."""
+    """With `--sharding`, including a file with a shipped name only prints a note. It used to be reported as "a bug in
+    shardinit"."""
     (tmp_path / "part").mkdir()
     (tmp_path / "part/sharding").mkdir()
     (tmp_path / "part/sharding/megatron").write_text("shardinit: 1\nvars: {rows: 2}\n")
@@ -70,7 +71,7 @@ def test_a_wrong_name(name, hint, tmp_path):
 
 @pytest.mark.parametrize("sharding", SHARDINGS)
 def test_a_sharding_brings_its_axes(sharding, tmp_path):
-    """It does what a spec does that includes it behind the model."""
+    """`--sharding` works like a spec that includes the sharding after the model."""
     (tmp_path / "copy.yaml").write_text((ROOT / f"configs/sharding/{sharding}.yaml").read_text().replace(
         "include: ", "include: <shardinit>/sharding/"))
     done = 0
@@ -80,7 +81,7 @@ def test_a_sharding_brings_its_axes(sharding, tmp_path):
         for named in (sharding, "copy.yaml"):
             found = plan_of(model, "--sharding", named, cwd=tmp_path)
             assert found[0] == status, (model, named)
-            # torchprime's is no spec, and so no file to include.
+            # The torchprime sharding is not a spec, so it cannot be included.
             assert found[1] == wanted or sharding == "torchprime-405b", (model, named)
         done += status == 0
     assert done or sharding == "torchprime-405b"
@@ -91,7 +92,7 @@ def test_sizes_of_the_axes_that_a_sharding_brings():
     by_mesh = run_json("plan", *asked, "--mesh", "fsdp=32,tensor=8")
     assert by_mesh["world_size"] == 256
     by_set = run_json("plan", *asked, "--set", "vars.fsdp=32", "--set", "vars.tensor=8")
-    for plan in (by_set, by_mesh):  # The order of its axes is the file's, or the option's.
+    for plan in (by_set, by_mesh):  # The file or the option determines the order of the axes.
         plan["mesh"] = sorted(zip(plan["mesh"]["axes"], plan["mesh"]["shape"]))
     assert by_set == by_mesh
 

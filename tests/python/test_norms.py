@@ -1,4 +1,4 @@
-"""`init: {norms: {of: …}}`: norms of another tensor, on any mesh, of any type, by the manual."""
+"""`init: {norms: {of: …}}` computes another tensor's norms as the manual says, on any mesh and for any type."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import pytest
 from clients import gen_ok
 from support import DTYPES, reassemble, run_json, run_ok, run_tool
 
-SHAPES = {  # The shapes of v and of its norms tell which dimensions the norms are over.
+SHAPES = {  # The shapes of v and its norms determine the dimensions that are summed over.
     "first kept": ([70, 5, 9], [70, 1, 1]), "last kept": ([9, 50, 700], [1, 1, 700]),
     "middle kept": ([6, 80, 11], [1, 80, 1]), "two kept": ([6, 40, 7], [6, 1, 7]), "outer over": ([6, 40, 7], [1, 40, 7]),
     "short rows": ([3000, 2], [3000, 1]), "all": ([30, 40], []), "all, in its rank": ([30, 40], [1, 1]), "none": ([5, 7], [5, 7]),
@@ -26,7 +26,7 @@ def spec_of(tensors, mesh="a: 1, b: 1"):
 
 
 def norms(v, shape):
-    """The norm as shardinit-values(7) defines it."""
+    """Computes the norm as defined in shardinit-values(7)."""
     whole = [*shape, *[1] * (v.ndim - len(shape))]
     over = [d for d in range(v.ndim) if whole[d] != v.shape[d]]
     kept = [d for d in range(v.ndim) if d not in over]
@@ -79,7 +79,7 @@ def test_of_every_distribution_and_type(tmp_path):
 
 
 def test_they_follow_the_other_tensor(tmp_path):
-    """They have the seed and key of v, in repeats; a plan has its path, and needs no spec to be read."""
+    """Norms use v's seed and key, also in repeats. The plan records v's path, so reading it needs no spec."""
     text = spec_of([]).rstrip() + """
   layers:
     repeat: {layer: 3}
@@ -114,7 +114,7 @@ layouts:
 
 
 def test_norms_of_pytorchs_numbers_are_inexact(tmp_path):
-    """Norms of numbers that nobody drew are exact."""
+    """Only norms of numbers that were not drawn are exact."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("engine: torch_cpu\n" + spec_of([
         ("v", "shape: [90, 4], dtype: f32, init: {normal: {std: 1}}"), ("g", "shape: [90, 1], dtype: f32, init: {norms: {of: v}}"),

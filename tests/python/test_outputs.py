@@ -1,8 +1,7 @@
-"""Where a user names a file to be written: nothing of theirs is lost, and nothing is written elsewhere.
+"""Options that name an output file never lose a user's data and never write elsewhere.
 
-`OUTPUTS` has every option that names one. test_generated_outputs.py has every command on every kind
-of thing that a path can lead to.
-"""
+`OUTPUTS` lists every option that names a file. test_generated_outputs.py tries every command with every kind of file
+that a path can lead to."""
 
 import errno
 import json
@@ -29,7 +28,7 @@ modules:
 """
 CONFIG = (ROOT / "golden/import_config/config.json").read_text()
 CAPTURE = [sys.executable, "-m", "shardinit.capture"]
-# The command, with a spec that took no seconds to capture.
+# The command with a spec that is captured instantly.
 CAPTURED = [sys.executable, "-c", '''import sys
 from shardinit.capture import Captured, _command
 _command._capture = lambda options: Captured("# Linear, captured by shardinit-capture from PyTorch.\\nshardinit: 1\\n", {})
@@ -37,8 +36,7 @@ sys.exit(_command.main(sys.argv[1:]))''']
 PYTHON = {**CLEAN, "PYTHONPATH": str(ROOT / "src/python"), "SHARDINIT": str(BINARY),
           "SHARDINIT_LIBRARY": str(BINARY.parent / "libshardinit.so.1")}
 
-# The option's name → the words before the path that it takes, in a folder with `spec.yaml` and
-# `config.json`, and how what it writes begins.
+# option → the words before its path, in a folder with `spec.yaml` and `config.json`, and the first bytes of the output
 OUTPUTS = {
     "program -o": (["program", "spec.yaml", "-o"], "module @\"small\" "),
     "plan --write": (["plan", "spec.yaml", "--write"], "# The sharding of small over the mesh "),
@@ -53,7 +51,7 @@ PROGRAM = [name for name in OUTPUTS if not name.startswith("capture")]
 
 
 def write(name, path, *options, folder, **more):
-    """Runs the command of `OUTPUTS`, and returns its result."""
+    """Runs the command of `OUTPUTS` and returns its result."""
     words = [*OUTPUTS[name][0], path, *options]
     if not name.startswith("capture"):
         return run_tool(*words, cwd=folder, **more)
@@ -62,7 +60,7 @@ def write(name, path, *options, folder, **more):
 
 
 def is_whole(name, text):
-    """Whether it is all of the one result that the option writes."""
+    """Returns whether the text is the complete output of the option."""
     end = "</html>\n" if name.endswith("--html") else "}\n" if name in ("program -o", "digest --write") else "\n"
     return text.startswith(OUTPUTS[name][1]) and text.endswith(end)
 
@@ -86,7 +84,7 @@ def test_only_what_the_option_wrote_is_replaced(name, folder):
     before = out.stat().st_ino
     assert write(name, "out", folder=folder).returncode == 0
     assert out.read_text() == first and out.stat().st_ino != before and stat.S_IMODE(out.stat().st_mode) == 0o640
-    out.write_text("")  # `mktemp` makes such a file.
+    out.write_text("")  # `mktemp` creates such a file.
     assert write(name, "out", folder=folder).returncode == 0 and out.read_text() == first
     for mine in ("my notes\n", "# shardinit\nshardinit: 1\n", SPEC, "{}\n", "<!DOCTYPE html>\n<p>mine\n",
                  "module @mine {\n}\n"):
@@ -109,11 +107,11 @@ def test_what_one_option_wrote_is_another_file_to_the_next(folder):
 @pytest.mark.parametrize("name", OUTPUTS)
 @pytest.mark.parametrize("force", [[], ["--force"]], ids=["", "force"])
 def test_links_and_nodes(name, force, folder):
-    """A link stays and is followed; what is no regular file stays what it is."""
+    """Links are followed and kept; files that are not regular keep their type."""
     (folder / "sub").mkdir()
     (folder / "link").symlink_to("sub/next")
     (folder / "sub/next").symlink_to("target")
-    for _ in range(2):  # It leads to nothing, and then to what was written.
+    for _ in range(2):  # The link first leads to nothing, then to the output.
         done = write(name, "link", *force, folder=folder)
         assert done.returncode == 0, done.stderr
         assert is_whole(name, (folder / "sub/target").read_text())
@@ -153,7 +151,7 @@ def make_device(path, major, minor, kind=stat.S_IFCHR):
 @root
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_devices(name, folder):
-    """Never with /dev/null itself: a tool that replaced it broke the machine."""
+    """Devices stay devices. The test never uses /dev/null itself: a tool that replaced it would break the machine."""
     make_device(folder / "null", 1, 3)
     make_device(folder / "full", 1, 7)
     before = (folder / "null").stat().st_ino
@@ -168,7 +166,7 @@ def test_devices(name, folder):
 @root
 def test_a_block_device_is_somebodys(folder):
     try:
-        os.mknod(folder / "disk", stat.S_IFBLK | 0o666, os.makedev(7, 4095))  # A loop device that nobody has.
+        os.mknod(folder / "disk", stat.S_IFBLK | 0o666, os.makedev(7, 4095))  # a loop device that does not exist
     except OSError as error:
         pytest.skip(f"not tested: no devices can be made here ({error})")
     for name in PROGRAM:
@@ -178,7 +176,8 @@ def test_a_block_device_is_somebodys(folder):
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_standard_output(name, folder):
-    """A pipe, a file that the shell made, and its end; `/dev/stdout` may be any of them."""
+    """Standard output may be a pipe, a file made by the shell, or the end of a file; `/dev/stdout` can be any of
+    them."""
     done = write(name, "/dev/stdout", folder=folder)
     assert done.returncode == 0 and done.stdout.startswith(OUTPUTS[name][1]), done.stderr
     with open(folder / "log", "w") as log:
@@ -187,7 +186,7 @@ def test_standard_output(name, folder):
         assert write(name, "/dev/stdout", folder=folder, stdout=log).returncode == 0
     assert (folder / "log").read_text() == "before\n" + done.stdout
     assert stat.S_ISLNK(pathlib.Path("/dev/stdout").lstat().st_mode)
-    with open(folder / "named", "w") as named:  # `-o named > named`
+    with open(folder / "named", "w") as named:  # like `-o named > named`
         assert write(name, "named", folder=folder, stdout=named).returncode == 0
     assert (folder / "named").read_text() == done.stdout
     here, there = socket.socketpair()
@@ -196,7 +195,7 @@ def test_standard_output(name, folder):
         there.close()
         assert b"".join(iter(lambda: here.recv(1 << 16), b"")).decode() == done.stdout
     if name.startswith(("import", "program", "capture")):
-        assert is_whole(name, done.stdout)  # No summary follows it.
+        assert is_whole(name, done.stdout)  # no summary follows
         assert write(name, "-", folder=folder).stdout == done.stdout
     else:
         done = write(name, "-", folder=folder)
@@ -213,7 +212,7 @@ def test_descriptors(folder):
             assert done.returncode == 0 and is_whole(name, (folder / "third").read_text()), done.stderr
 
 
-# What is read: the words of a command that writes to `PATH`, and which files that must not be.
+# Inputs: the words of a command that writes to `PATH`, and the files that it reads and must not replace.
 READ = {
     "program": (["program", "main.yaml", "-o", "PATH"], ["main.yaml", "base.yaml", "map.yaml", "ids.txt", "table.bin"]),
     "plan --write": (["plan", "main.yaml", "--write", "PATH"], ["main.yaml", "base.yaml", "map.yaml", "ids.txt", "table.bin"]),
@@ -232,7 +231,7 @@ READ = {
 @pytest.mark.quick
 @pytest.mark.parametrize("case", READ)
 def test_no_input_is_replaced(case, folder):
-    """An input is replaced by none of its names, not even with --force."""
+    """No name of an input file can be used to replace it, even with --force."""
     (folder / "table.bin").write_bytes(bytes(24))
     (folder / "base.yaml").write_text(SPEC)
     (folder / "stdin.yaml").write_text(SPEC)
@@ -274,7 +273,7 @@ def test_capture_replaces_neither_config_nor_module(folder):
 
 
 def test_check_is_made_before_the_list_is_replaced(folder):
-    """A list that was replaced before the check would be compared with itself."""
+    """The check happens before the list is replaced; otherwise it would compare the list with itself."""
     run_ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
     done = run_tool("digest", "spec.yaml", "--set", "seed=1", "--check", "list.json", "--write", "new.json", cwd=folder)
     assert done.returncode == 1 and "w: has other values" in done.stderr
@@ -286,7 +285,7 @@ UNPRIVILEGED = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 @root
 def test_folders_and_files_that_cannot_be_written(folder):
-    """A file that can be, in a folder that cannot, is written in place; one that cannot is not replaced."""
+    """A writable file in a read-only folder is written in place; a read-only file is not replaced."""
     folder.chmod(0o755)
     for above in folder.parents:
         if above.stat().st_uid == os.geteuid() and str(above).startswith("/tmp/"):
@@ -309,7 +308,7 @@ def test_folders_and_files_that_cannot_be_written(folder):
         (folder / "open").mkdir()
         (folder / "open").chmod(0o777)
         (folder / "open/out").write_text("")
-        (folder / "open/out").chmod(0o666)  # Root's, where the other user may rename: it stays root's.
+        (folder / "open/out").chmod(0o666)  # Another user may rename it; it stays root's.
         assert write(name, "open/out", folder=folder, wrap=UNPRIVILEGED).returncode == 0
         assert (folder / "open/out").stat().st_uid == 0 and is_whole(name, (folder / "open/out").read_text())
         (folder / "open/out").unlink(), (folder / "open").rmdir(), out.unlink()
@@ -345,7 +344,7 @@ def test_other_stores_are_refused_everywhere(store, folder):
                                                               ["export", "spec.yaml", "--to", "dcp", "-o"], ["status"],
                                                               ["export", "ckpt", "--to", "safetensors", "-o"], ["finalize"],
                                                               ["inspect"], ["stats"], ["diff", "spec.yaml"]):
-            continue  # These take it: test_bucket.py, test_bucket_exports.py, test_bucket_sources.py.
+            continue  # These accept URLs: test_bucket.py, test_bucket_exports.py, test_bucket_sources.py.
         done = run_tool(*words, store, cwd=folder)
         assert done.returncode == 2 and store in done.stderr and "not a path of a file system" in done.stderr, (words, done)
         assert "hint: " in done.stderr and (store.startswith("file") or "local folder" in done.stderr)
@@ -381,7 +380,7 @@ def test_a_local_folder_may_have_such_a_name(folder):
 @pytest.mark.quick
 @pytest.mark.parametrize("name, options", [("digest", []), ("digest", ["--only", "*"]), ("digest", ["--only", "w*"])])
 def test_check_names_tensors_that_the_spec_lacks(name, options, folder):
-    """A list may have tensors that `--only` leaves out, but no others."""
+    """A list may contain tensors that `--only` leaves out, but no other unknown tensors."""
     run_ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
     listed = {**json.loads((folder / "list.json").read_text()), "model_digest": None}
     for path, differs in (("w2", True), ("zz", options != ["--only", "w*"])):
@@ -424,7 +423,7 @@ def test_foreign_files_are_named_and_are_no_damage(format, folder):
     done = run_tool("verify", "out", "--strict", cwd=folder)
     assert done.returncode == 1 and "7 names in it are foreign" in done.stderr
     before = tree_of(out)
-    run_ok(*words, cwd=folder)  # It is there already.
+    run_ok(*words, cwd=folder)  # The output is complete already.
     if format == "checkpoint":
         run_ok("verify", "out", "--spec", "spec.yaml", cwd=folder)
         assert run_tool("verify", "out", "--spec", "spec.yaml", "--strict", cwd=folder).returncode == 1
@@ -439,7 +438,7 @@ def test_foreign_files_are_named_and_are_no_damage(format, folder):
 
 
 def test_a_file_system_may_not_say_what_a_name_is(folder):
-    """Then each name is looked at."""
+    """If the file system does not report types of names, each name is checked."""
     run_ok("gen", "spec.yaml", "-o", "checkpoint", cwd=folder)
     run_ok("export", "spec.yaml", "--to", "zarr", "-o", "zarr", cwd=folder)
     there = interposed(rule("readdir", "untyped"))
@@ -450,7 +449,7 @@ def test_a_file_system_may_not_say_what_a_name_is(folder):
         run_ok("convert", name, "--to", "dcp", "-o", f"{name}-dcp", cwd=folder, env=there)
 
 
-# By such a name a reader finds parts, whatever else says which there are.
+# Readers find parts by names like these, whatever the metadata lists.
 LIKE_PARTS = {
     "checkpoint": ["ranks/rank-00002.h5", "ranks/rank-00002.json", "ranks/copy.h5", "ranks/rank-0.json"],
     "safetensors": ["model-00002-of-00002.safetensors", "adapter.safetensors", "model.safetensors.index.json"],
@@ -480,7 +479,8 @@ def test_what_a_reader_would_take_for_a_part_is_damage(format, folder):
 
 
 def test_a_folder_is_one_thing(folder):
-    """A checkpoint or an export, and made by one plan; what a checkpoint would replace is whose it is."""
+    """A folder is one checkpoint or one export of one plan, and `gen` never replaces a user's file that has one of its
+    names."""
     run_ok("gen", "spec.yaml", "-o", "ckpt", cwd=folder)
     run_ok("export", "spec.yaml", "--to", "safetensors", "-o", "export", cwd=folder)
     for words, out in ((["gen", "spec.yaml"], "export"), (["gen", "spec.yaml", "--ranks", "0"], "export"),
@@ -500,7 +500,7 @@ def test_a_folder_is_one_thing(folder):
         done = run_tool("gen", "spec.yaml", "-o", "web", cwd=folder)
         assert done.returncode == 4 and name in done.stderr and tree_of(folder / "web") == {name: b"mine"}
         (folder / "web" / name).unlink(), (folder / "web").rmdir()
-    (folder / "ckpt/plan.json").unlink()  # Its manifest says whose it is.
+    (folder / "ckpt/plan.json").unlink()  # The manifest identifies the plan.
     run_ok("gen", "spec.yaml", "-o", "ckpt", cwd=folder)
     run_ok("verify", "ckpt", cwd=folder)
 
@@ -510,7 +510,8 @@ LONG = "x" * 300
 
 @pytest.mark.parametrize("words", [["reshard", "ckpt"], ["convert", "ckpt", "--to", "dcp"]], ids=lambda words: words[0])
 def test_a_folder_that_cannot_be_made(folder, words):
-    """Where it would lie is looked at first, beside the checkpoint that is copied, and says the same as for others."""
+    """`reshard` and `convert` check the output path first, also against the copied checkpoint, and report the usual
+    errors."""
     run_ok("gen", "spec.yaml", "-o", "ckpt", cwd=folder)
     (folder / "f").touch(), (folder / "a").symlink_to("b"), (folder / "b").symlink_to("a"), (folder / "dangling").symlink_to("none")
     for out, code, message in (

@@ -1,10 +1,10 @@
-"""Two equal runs at once: wherever one stands, another may begin and end. Both end well, or one says that the other is
-at work; what is left are the bytes of one run. If one is killed, or a call of it fails, the other ends well all the
-same, and the next run cleans up.
+"""Two equal runs at once: at whatever call one waits, another may begin and end. Both succeed, or one reports that the
+other is at work; the result has the bytes of one run. If one is killed or one of its calls fails, the other still
+succeeds, and the next run cleans up.
 
-A case is `COMMAND:INDEX:END:OTHER`: the call at which the first run waits, and whether it `goes on`, `is killed` or
-`fails` then; and whether the other one `goes on` to its end meanwhile, `is killed at N` or `fails at N`. Each run draws
-some, by the day's seed; this repeats one, or runs all that match, where N is drawn:
+A case is `COMMAND:INDEX:END:OTHER`: the call at which the first run waits; whether it then `goes on`, `is killed` or
+`fails`; and whether the other run meanwhile `goes on` to its end, `is killed at N` or `fails at N`. The day's seed
+draws some cases for each run. These commands repeat one case, and run all matching cases with a random N:
 
     SHARDINIT_MEETINGS='gen:7:goes on:fails at 9' build/venv/bin/python -m pytest tests/python/test_overtaken.py
     SHARDINIT_MEETINGS='*:*:*:*' build/venv/bin/python -m pytest -n 2 tests/python/test_overtaken.py
@@ -42,14 +42,13 @@ WHOLE = {
 
 
 def rules_of(end, at, command):
-    """What happens to a run at its n-th look."""
+    """Returns the rules that let a run continue, be killed, or fail at its n-th call."""
     where = f"{command.work}/"
     return {"goes on": [], "is killed": [rule(LOOKS, "kill", when=at, where=where)],
             "fails": [rule(LOOKS, "fail", errno.EIO, when=at, where=where)]}[end]
 
 
-# These are the statuses of such a run. A call that fails may be one that nothing depends on, and a fault may be for a
-# call later than the last.
+# Possible exit statuses. A failed call may be irrelevant to the result, and the fault may come after the last call.
 STATUSES = {"goes on": [0], "is killed": [-9, 0], "fails": [0, 3]}
 
 
@@ -109,7 +108,7 @@ FORMS = ["safetensors", "dcp", "zarr", "hdf5"]
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("words, call, name", [([], "rename", "out"), (["--ranks", "0"], "mkdir", "out.parts/notes")])
 def test_other_values_at_the_same_time_are_a_conflict(tmp_path, form, words, call, name):
-    """A run of another source gets there first: its values are not taken for those of this one."""
+    """If a run from another source finishes first, its values are not accepted as this run's."""
     make_two_models(tmp_path)
     first = Stopped(tmp_path, call, f"{tmp_path}/{name}", "convert", "first/model", "--to", form, "-o", "out", *words, cwd=tmp_path)
     run_ok("convert", "second/model", "--to", form, "-o", "out", cwd=tmp_path)
@@ -132,7 +131,8 @@ def test_a_whole_run_overtakes_one_of_ranks(tmp_path, form):
 
 @pytest.mark.parametrize("form", ["safetensors", "hdf5"])
 def test_a_run_that_is_killed_while_it_looks_for_what_another_left(tmp_path, form):
-    """The file by which it asks for locks stayed for ever beside a folder."""
+    """After a run is killed while it looks for files of another, the next run removes the file that is used to ask for
+    locks. It used to stay next to the folder forever."""
     make_two_models(tmp_path)
     command = ["convert", "first/model", "--to", form, "-o", "out"]
     killed = [interposed(rule(call, "kill", where=f"{tmp_path}/{where}")) for call, where in
@@ -145,7 +145,8 @@ def test_a_run_that_is_killed_while_it_looks_for_what_another_left(tmp_path, for
 
 
 def test_what_was_begun_twice_is_cleared_away_by_the_run_that_goes_on(tmp_path):
-    """One run is killed before its folder has a name to go on with, and another one meanwhile, when it has."""
+    """The next run cleans up after two killed runs: one killed before its folder has a name that others can continue,
+    the other meanwhile, after naming its own."""
     run_ok("gen", "llama3-tiny", "-o", "source", cwd=tmp_path)
     command = ["reshard", "source", "--mesh", "fsdp=1,tensor=1", "-o", "out"]
     dies = [rule(call, "kill", where=f"{tmp_path}/.out.{kind}-") for call, kind in (("rename", "part"), ("mkdir", "part"))]
@@ -158,7 +159,8 @@ def test_what_was_begun_twice_is_cleared_away_by_the_run_that_goes_on(tmp_path):
 
 
 def test_a_slow_run_leaves_no_temporary_file_in_the_folder(tmp_path):
-    """It stands before it names a file that another one has made, too, which then gives the folder its name."""
+    """A run that stops before renaming a file leaves no temporary file if another run makes that file too and completes
+    the folder."""
     make_two_models(tmp_path)
     file = "ranks/rank-00000.h5"
     words = ["convert", "first/model", "--to", "hdf5", "--sharding", "fsdpv2", "--mesh", "fsdp=2", "-o", "out", "--ranks"]
@@ -171,7 +173,7 @@ def test_a_slow_run_leaves_no_temporary_file_in_the_folder(tmp_path):
 
 
 def test_a_copy_that_is_given_up_while_another_asks_for_its_lock(tmp_path):
-    """The lock is on a folder that has no name any more, so the second run makes its own."""
+    """If the locked folder has lost its name meanwhile, the second run makes its own."""
     command = Command("reshard", tmp_path, WHOLE["reshard"], None)
     command.reset()
     there = set(command.work.iterdir())
@@ -179,7 +181,7 @@ def test_a_copy_that_is_given_up_while_another_asks_for_its_lock(tmp_path):
     command.run(env=killed.env)
     (staged,) = set(command.work.iterdir()) - there
     second = Stopped(tmp_path, "flock", str(staged), *command.words, command.work / "out", cwd=command.inputs)
-    shutil.rmtree(staged)  # As the first run does where its values are not those that are there.
+    shutil.rmtree(staged)  # The first run does this if its values differ from the existing ones.
     status, stdout, stderr = second.go()
     assert status == 0, (stdout, stderr)
     assert command.check_left() == command.good
@@ -189,7 +191,8 @@ def test_a_copy_that_is_given_up_while_another_asks_for_its_lock(tmp_path):
                          ids=lambda command: command[0])
 @pytest.mark.parametrize("kind", ["file", "full", "empty"])
 def test_what_appears_in_the_place_of_a_folder_stays(tmp_path, command, kind):
-    """It is somebody else's, and appears when all is made. An empty folder holds nothing that could be lost."""
+    """A foreign file or folder that appears when everything is made stays. Only an empty folder is replaced, as it has
+    no data."""
     run_ok("gen", "llama3-tiny", "-o", "source", cwd=tmp_path)
     first = Stopped(tmp_path, "rename", f"{tmp_path}/out", *command, "-o", "out", cwd=tmp_path)
     out = tmp_path / "out"
@@ -203,7 +206,7 @@ def test_what_appears_in_the_place_of_a_folder_stays(tmp_path, command, kind):
     if kind == "empty":
         assert status == 0 and len(list(out.iterdir())) > 1, (stdout, stderr)
         return
-    # It may be an equal run's that is seen in part. If it stays so, the next run says it.
+    # The folder may belong to an equal run and be only partly visible. If it stays so, the next run reports it.
     what = {"reshard": "has no plan or no manifest yet", "convert": "holds something else"}[command[0]]
     assert status == 3 and stderr.endswith(f"error: `out` was made by another process meanwhile, and {what}\n"
                                            "  hint: run the same command again\n"), stderr
@@ -213,7 +216,8 @@ def test_what_appears_in_the_place_of_a_folder_stays(tmp_path, command, kind):
 
 
 def test_another_export_that_appears_is_a_conflict(tmp_path):
-    """It has a record, which was written last: so it is whole, and no run of this one will find it otherwise."""
+    """An export that appears meanwhile is a conflict: its record is written last, so it is complete and will not
+    change."""
     run_ok("gen", "llama3-tiny", "-o", "source", cwd=tmp_path)
     run_ok("export", "llama3-tiny", "--to", "dcp", "--set", "seed=1", "-o", "other", cwd=tmp_path)
     first = Stopped(tmp_path, "rename", f"{tmp_path}/out", "convert", "source", "--to", "dcp", "-o", "out", cwd=tmp_path)
@@ -226,7 +230,8 @@ def test_another_export_that_appears_is_a_conflict(tmp_path):
 
 
 def test_what_another_run_stages_is_not_cleared_away(tmp_path):
-    """The copy appears while a run makes it, too. The next run finds it, and leaves alone what the other one still makes."""
+    """The copy appears while another run makes it too. The next run finds the copy and leaves the other's files
+    alone."""
     command = Command("reshard", tmp_path, WHOLE["reshard"], None)
     command.reset()
     first = Stopped(tmp_path, "fsync", f"{command.work}/", *command.words, command.work / "out", cwd=command.inputs, when=4)

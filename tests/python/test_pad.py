@@ -1,4 +1,4 @@
-"""`uneven: pad`: tensors that are stored longer than they are drawn, so that all parts are equal."""
+"""`uneven: pad` stores tensors with padding, so that all parts have the same size."""
 
 import json
 import math
@@ -34,7 +34,7 @@ def write(path, modules=MODULES, uneven="pad", mesh=(2, 2), **keys):
 
 
 def expected(mesh):
-    """Path → the stored shape."""
+    """Returns path → stored shape."""
     sizes, shapes = dict(zip("ab", mesh)), {}
     for path, tensor in MODULES.items():
         shapes[path] = list(tensor["shape"])
@@ -46,7 +46,7 @@ def expected(mesh):
 
 
 def logical(stored, path):
-    """The part of a stored array that is not padding."""
+    """Returns the part of a stored array without padding."""
     return stored[tuple(slice(0, n) for n in MODULES[path]["shape"])]
 
 
@@ -119,7 +119,7 @@ def test_every_language(language, tmp_path):
     for d, axes in enumerate(spec):
         parts = math.prod(sizes[axis] for axis in axes)
         assert shape[d] == -(-[10, 7][d] // parts) * parts
-    # The same word beside the language, and in a file on the command line.
+    # The key `uneven` works the same next to the sharding language and in a file passed on the command line.
     if isinstance(sharding, dict):
         alone = write(tmp_path / "alone.yaml", modules, "error", mesh=(3, 2))
         (tmp_path / "sharding.yaml").write_text(yaml.safe_dump({"uneven": "pad", **sharding}))
@@ -140,7 +140,7 @@ def test_a_map_of_it_is_the_same(tmp_path):
 
 
 def test_layouts_are_padded_too(tmp_path):
-    """Tensors that are kept, and concatenations, which may be even where their parts are not."""
+    """Layouts are padded too: kept tensors, and concatenations, which may be even although their parts are uneven."""
     modules = {"q": {"shape": [5, 2], "shard": ["a"], "init": {"normal": {"std": 1}}},
                "k": {"shape": [3, 2], "shard": ["a"], "init": {"normal": {"std": 1}}},
                "o": {"shape": [2, 5], "shard": [None, "a"], "init": {"normal": {"std": 1}}}}
@@ -184,7 +184,7 @@ def test_reshard_pads_anew(tmp_path):
             assert tree_of(to / source) == tree_of(to / "gen")
         run_ok("reshard", to / "gen", "--spec", chunk, "-o", to / "back")
         assert tree_of(to / "back") == tree_of(tmp_path / "c")
-    # The plan alone does not say how long a tensor is on another mesh.
+    # The plan does not determine the length of a tensor on another mesh.
     result = run_tool("reshard", tmp_path / "a", "--mesh", "a=5", "-o", tmp_path / "x")
     assert result.returncode == 2 and "dimension 0 of `w` (12) in 5 parts" in result.stderr
     (tmp_path / "s.yaml").write_text("uneven: pad\nmap:\n  w: [[a, b]]\n")
@@ -212,7 +212,7 @@ def test_exports_have_the_stored_shapes(to, tmp_path):
             if to == "safetensors":
                 found |= {p: t["shape"] for p, t in header.items() if p != "__metadata__"}
         assert found == (shapes if to == "safetensors" else {})
-    # A checkpoint without padding is another spec's.
+    # A checkpoint without padding belongs to another spec.
     run_ok("export", spec, "--to", to, "-o", tmp_path / "c", "--mesh", "a=1,b=1")
     run_ok("verify", tmp_path / "c", "--spec", spec, "--mesh", "a=1,b=1")
 
@@ -239,7 +239,7 @@ def test_is_said(tmp_path):
 
 
 def test_a_path_that_is_none_is_not_found_twice(tmp_path):
-    """The drawn tensors and the stored ones have the same paths."""
+    """Drawn and stored tensors share their paths, so an unknown path is reported once."""
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nuneven: pad\nmesh: {axes: {a: 2}}\nmodules:\n"
                                         "  even: {shape: [8], init: zeros, shard: [a]}\n"
                                         "  odd: {shape: [7], init: zeros, shard: [a]}\n")
@@ -269,7 +269,8 @@ def test_mistakes(tensor, message, tmp_path):
 
 
 def test_patterns_of_a_map_are_of_tensors_that_are_sharded_alike(tmp_path):
-    """`layers.*.w` would be the pattern of the first two, but the third, which it matches, is sharded otherwise."""
+    """No pattern of a written map matches tensors with another sharding: `layers.*.w` would cover the first two
+    tensors, but it also matches the third."""
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 2}}\nmodules:\n"
                                         "  layers:\n    repeat: {i: 2}\n    w: {shape: [8, 4], init: ones, shard: [a]}\n"
                                         "  layers.x.w: {shape: [8, 4], init: ones, shard: [null, a]}\n"

@@ -1,4 +1,4 @@
-"""Parts of a plan's ranks, and of an export's files: `--part` of each command, and `status --missing-parts`."""
+"""Parts of a plan's ranks and of an export's files: `--part` of each command, and `status --missing-parts`."""
 
 import itertools
 import json
@@ -46,7 +46,7 @@ def test_missing_parts_are_those_to_run_again(spec, tmp_path):
     for part in (0, 2):
         run_ok("gen", spec, "--replicas", "full", "-o", tmp_path / "out", "--part", f"{part}/4")
     assert run_ok("status", tmp_path / "out", "--missing-parts", 4).stdout == "1,3\n"
-    # Another number of parts is as good.
+    # Any other number of parts works too.
     assert run_ok("status", tmp_path / "out", "--missing-parts", 8).stdout == "2-3,6-7\n"
     assert run_ok("status", tmp_path / "out", "--missing-parts", 2).stdout == "0-1\n"
 
@@ -69,8 +69,8 @@ def test_a_part_and_ranks_are_two_answers(spec, tmp_path):
     assert result.returncode == 2 and "there cannot be" in result.stderr
 
 
-# Every second, or every fourth, of the ranks stores nothing of `a`, as the mesh has them: the replicas lie beside one
-# another or far apart.
+# Unless all replicas are written, only some ranks store a part of `a`. The mesh places replicas next to each other or
+# far apart.
 REPLICATED = """
 shardinit: 1
 name: replicated
@@ -93,7 +93,7 @@ def ranks_in(text):
 @pytest.mark.parametrize("replicas", ["dedupe", "full"])
 @pytest.mark.parametrize("axes", ["replica: 4, shard: 4", "shard: 4, replica: 4", "replica: 2, shard: 3, other: 2", "shard: 13"])
 def test_parts_cover_all_ranks_and_are_balanced(tmp_path, axes, replicas):
-    """`plan --part` says what `gen --part` makes; the bytes of each rank are those of its receipt."""
+    """`plan --part` lists the ranks that `gen --part` makes, with the bytes in their receipts."""
     spec = tmp_path / "spec.yaml"
     spec.write_text(REPLICATED.replace("AXES", axes))
     run_ok("gen", spec, "-o", tmp_path / "whole", "--replicas", replicas)
@@ -107,7 +107,7 @@ def test_parts_cover_all_ranks_and_are_balanced(tmp_path, axes, replicas):
         loads = [sum(stored[rank] for rank in each) for each in ranks]
         assert [part["bytes"] for part in parts] == loads
         assert max(loads) - sum(loads) / count <= max(stored), (count, loads)
-    # The same ranks are made by jobs that come one after another, each with another number of parts.
+    # Consecutive jobs make the same ranks, each with another number of parts.
     draw = random.Random(f"{axes} {replicas}")
     while not (tmp_path / "out/manifest.json").exists():
         count = draw.randint(1, 9)
@@ -119,7 +119,7 @@ def test_parts_cover_all_ranks_and_are_balanced(tmp_path, axes, replicas):
 
 
 def made_in_parts(folder, draw, *command):
-    """Runs parts of random numbers of parts until the folder has its name, and each part at least once."""
+    """Runs random parts of random counts until the folder has its final name."""
     for _ in range(200):
         count = draw.randint(1, 9)
         run_ok(*command, "-o", folder, "--part", f"{draw.randrange(count)}/{count}")
@@ -151,7 +151,7 @@ def test_parts_of_an_export(spec, tmp_path, form, source):
 
 
 def test_parts_of_an_export_have_equally_many_bytes(tmp_path):
-    """Also where one rank would make all files: the parts are cut from files."""
+    """Parts are cut from files, so they are balanced even if one rank would make all files."""
     (tmp_path / "spec.yaml").write_text(SPEC.replace("{data: 4, tensor: 2}", "{data: 1}").replace("[{rows: tensor}]", "[]").replace(
         "  a: {shape: [64, 32], axes: [rows, null]", "  l:\n    repeat: {i: 40}\n    a: {shape: [64, 32]"))
     command = ["export", tmp_path / "spec.yaml", "--to", "safetensors", "--max-shard-size", "8192"]
@@ -215,7 +215,8 @@ def test_parts_count_from_0(spec, tmp_path, command):
 
 @pytest.mark.parametrize("command", ["export spec.yaml --to zarr", "reshard source"])
 def test_a_folder_that_is_complete_is_not_begun_again(tmp_path, command):
-    """Where another run made all of it between a run's look for it and the folder that it begins."""
+    """A folder is not begun again if another run completes it after this run looks for it and before it begins its
+    own."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     run_ok("gen", "spec.yaml", "-o", "source", cwd=tmp_path)
     words = [*command.split(), "-o", "out", "--ranks", "0-7"]
@@ -228,7 +229,7 @@ def test_a_folder_that_is_complete_is_not_begun_again(tmp_path, command):
 
 
 def test_a_receipt_that_lacks_a_file_is_damaged(tmp_path):
-    # A receipt has several files where there are more than 1,024.
+    # A receipt lists several files if there are more than 1,024.
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\ndtype: u8\nmodules: {h: {repeat: {i: 2100}, w: {shape: [1], init: zeros}}}\n")
     command = ["export", tmp_path / "spec.yaml", "--to", "zarr", "-o", tmp_path / "out"]
     run_ok(*command, "--part", "0/2")
@@ -238,7 +239,7 @@ def test_a_receipt_that_lacks_a_file_is_damaged(tmp_path):
     lacking = [{key: value for key, value in first.items() if key != lost} for lost in ("file", "digests", "crcs")]
     other = next(each["file"] for each_path, others in receipts.items() if each_path != path for each in others)
     for damaged, why in (
-            (files[1:], ""), ([files[1], *files[1:]], ""),  # A file twice is no other one.
+            (files[1:], ""), ([files[1], *files[1:]], ""),  # Listing a file twice does not replace another.
             ([*files, first], ""), ([{**first, "file": 2100}, *files[1:]], ""),
             ([{**first, "file": other}, *files[1:]], ""), ([{**first, "digests": []}, *files[1:]], ""),
             ([{**first, "digests": first["digests"] * 2}, *files[1:]], ""),
@@ -260,7 +261,7 @@ def test_a_receipt_that_lacks_a_file_is_damaged(tmp_path):
 
 
 def test_a_file_that_was_cut_is_made_again(tmp_path):
-    """Its receipt says that it was whole."""
+    """A truncated file is made again even if its receipt records the complete file."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     command = ["export", tmp_path / "spec.yaml", "--to", "dcp", "-o"]
     run_ok(*command, tmp_path / "whole")

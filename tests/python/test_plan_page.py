@@ -1,4 +1,4 @@
-"""Reads the pages of `plan --html`, `graph --html` and `stats --html` as a parser does, and as a browser does."""
+"""Reads the pages of `plan --html`, `graph --html` and `stats --html` with an HTML parser and in a browser."""
 
 import base64
 import hashlib
@@ -20,12 +20,12 @@ from support import ROOT, TINY, run_json, run_ok, run_tool
 BIG = ROOT / "configs/llama3.1-405b.yaml"
 VOID = {"meta", "wbr", "input"}
 
-# These would end a tag, a quote, a title or a line's direction.
+# Text that would end a tag, a quote or a title.
 HOSTILE = """</title><script>alert(1)</script>"'&amp;<img src=x onerror=alert(2)>"""
 
 
 class Page(HTMLParser):
-    """What pictures show by their id, rows of tables by id, and all tags, which must nest."""
+    """Collects the boxes of pictures and the rows of tables by id, and all tags, and checks that tags nest."""
 
     def __init__(self, text):
         super().__init__()
@@ -72,7 +72,7 @@ class Page(HTMLParser):
         return [box["title"] for box in self.boxes[picture]]
 
     def areas(self, picture):
-        """Left, top, width and height of each box, in per cent."""
+        """Yields left, top, width and height of each box in per cent."""
         for box in self.boxes[picture]:
             top, right, bottom, left = map(float, re.match(r"inset:(\S+)% (\S+)% (\S+)% (\S+)%;", box["style"]).groups())
             yield left, top, 100 - left - right, 100 - top - bottom
@@ -102,7 +102,7 @@ def test_numbers_are_those_of_the_plan(tmp_path):
     assert number(rows["parameters"]) == plan["parameters"] and number(rows["tensors"]) == plan["tensors"]
     tensors = page.tables["tensors"][1:]
     assert sum(number(row[1]) for row in tensors) == plan["tensors"]
-    # A tensor's boxes, times the tensors of its group.
+    # The boxes of one tensor, times the tensors in its group.
     assert sum(number(row[1]) * number(row[6]) for row in tensors) == plan["box_count"]
     for device, title in zip(plan["devices"], page.titles("mesh"), strict=True):
         assert title.startswith("rank {rank} at {coordinate}: device {id} in slice {slice}; ".format(**device))
@@ -156,7 +156,7 @@ def test_slices_and_devices(tmp_path):
 @pytest.mark.parametrize("name, key, axis", [
     (HOSTILE, "w", "a"), ("m", HOSTILE.replace(".", "_"), "a"), ("m", "w", HOSTILE)], ids=["model", "tensor", "axis"])
 def test_no_name_breaks_out(tmp_path, name, key, axis):
-    """Specs refuse such names, or the page escapes them (tests/unit/report_html_test.cc)."""
+    """Specs reject such names, or the page escapes them (tests/unit/report_html_test.cc)."""
     spec = spec_of(tmp_path, f"name: {json.dumps(name)}\ndtype: f32\nmesh: {{axes: {{{json.dumps(axis)}: 2}}}}\n"
                 f"rules: [{{r: {json.dumps(axis)}}}]\n"
                 f"modules: {{{json.dumps(key)}: {{shape: [2], axes: [r], init: zeros}}}}\n")
@@ -194,7 +194,7 @@ def test_stands_alone(tmp_path, command, spec):
 
 
 def test_only_the_filter_runs(tmp_path):
-    """The policy knows the page's one script by its hash: report/templates/page.html has both."""
+    """The page's policy allows only its own script, by hash; report/templates/page.html has both."""
     text = write(tmp_path, TINY).read_text()
     [script] = re.findall("<script>(.*?)</script>", text, re.DOTALL)
     hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -203,7 +203,8 @@ def test_only_the_filter_runs(tmp_path):
 
 
 def test_size_is_bounded(tmp_path):
-    """All ranks that may be, tensors of many kinds with a long name, and more boxes than pixels."""
+    """A page stays small with the most ranks allowed, many kinds of tensors with long names, and more boxes than
+    pixels."""
     spec = spec_of(tmp_path, "name: big\ndtype: f32\nuneven: chunk\nmesh: {axes: {fsdp: 4096, tensor: 4096}}\n"
                 "rules: [{a: fsdp}, {b: tensor}]\nmodules:\n"
                 + "".join(f"  {'x' * 240}.{'y' * 240}{n}: {{shape: [{n + 70000}, 65536], axes: [a, b], init: zeros}}\n"
@@ -224,7 +225,7 @@ def test_size_is_bounded(tmp_path):
     ("fsdp: 1031", 61, "ranks 17–33 at [17–33]"), ("data: 4, fsdp: 512", 64, "ranks 32–63 at [0, 32–63]"),
     ("data: 128, fsdp: 3, tensor: 4", 64, "ranks 24–47 at [2–3, 0–2, 0–3]")])
 def test_more_ranks_are_summarized(tmp_path, mesh, places, second):
-    """The places are for all ranks, in order, and say the least and the most that one of theirs holds."""
+    """The places cover all ranks in order, and show the fewest and the most bytes that one of their ranks holds."""
     axis = mesh.split(":")[0]
     spec = spec_of(tmp_path, f"name: m\ndtype: f32\nuneven: chunk\nmesh: {{axes: {{{mesh}}}}}\nrules: [{{a: {axis}}}]\n"
                 "modules: {w: {shape: [2000, 2], axes: [a, null], init: zeros}}\n")
@@ -240,7 +241,7 @@ def test_more_ranks_are_summarized(tmp_path, mesh, places, second):
 
 
 def test_a_place_has_the_least_and_the_most_of_its_ranks(tmp_path):
-    """Whichever of them these are: the first, one between, the last; or all ranks but one hold more."""
+    """A place shows the extremes wherever they are: first, middle or last rank, or all ranks but one."""
     more = [0, 75, 149, *range(200, 224), *range(225, 250), 2999]
     spec = spec_of(tmp_path, "name: m\ndtype: f32\nmesh: {axes: {fsdp: 3000}}\nrules: [{a: fsdp}]\nmodules:\n"
                    "  w: {shape: [3000], axes: [a], init: zeros}\n"
@@ -251,7 +252,7 @@ def test_a_place_has_the_least_and_the_most_of_its_ranks(tmp_path):
 
 
 def sizes_of(page):
-    """Names and sizes in the tree of `graph --html`, in its order, by their place in the text."""
+    """Returns names and sizes in the tree of `graph --html`, in the order of the text."""
     return re.findall(r'<div class="leaf f">.*?</i>(.*?)</span>.*?<span class="n">(.*?)</span>', page.replace("<wbr>", ""))
 
 
@@ -261,13 +262,13 @@ def test_tree_has_the_tensors_in_order(tmp_path):
     printed = run_ok("graph", "deepseek-v3").stdout
     rows = re.findall(r"^ *(\S+) +[\d,]+ +([\d.]+ \w+)  (?:bf16|f32) ", printed, re.MULTILINE)
     assert leaves == rows and leaves[0][0] == "embed_tokens.weight" and leaves[-1][0] == "lm_head.weight"
-    # A bar begins where the one before it ends, and together they are the whole.
+    # Each bar begins at the end of the previous one, and together they are 100 %.
     bars = [tuple(map(float, pair)) for pair in re.findall(
         r'<div class="leaf f">.*?<span class="bar"><i class="k" style="left:([\d.]+)%;width:([\d.]+)%', text)]
     assert len(bars) == len(leaves) and sum(width for _, width in bars) == pytest.approx(100, abs=0.1)
     for (left, width), (next, _) in zip(bars, bars[1:]):
         assert next == pytest.approx(left + width, abs=0.01)
-    # Areas are bytes: what is too small has the next treemap.
+    # Areas are proportional to bytes. Tensors that are too small are in the next treemap.
     page, plan = Page(text), run_json("plan", "deepseek-v3")
     areas = [width * height / 1e4 for _, _, width, height in page.areas("drawn0")]
     assert sum(areas) == pytest.approx(1, abs=1e-3)
@@ -300,7 +301,8 @@ def test_values_are_those_that_are_measured(tmp_path):
 
 
 def test_groups_of_what_is_measured(tmp_path):
-    """Tensors of one shape and type whose paths differ in numbers are a group, and its row is about all of them."""
+    """Tensors with equal shape and type whose paths differ only in numbers form a group, and its row covers all of
+    them."""
     spec = spec_of(tmp_path, """name: m
 dtype: f32
 modules:
@@ -359,7 +361,7 @@ def test_values_without_a_range(tmp_path, values, said):
 
 
 def test_least_mean_and_padding(tmp_path):
-    """Counted by hand: 5 rows over 4 ranks are 2, 2, 1, 0; a scale on every rank."""
+    """Numbers counted by hand: 4 ranks hold 2, 2, 1 and 0 of 5 rows, and every rank holds a scale."""
     spec = spec_of(tmp_path, "name: m\ndtype: f32\nuneven: chunk\nmesh: {axes: {fsdp: 4, data: 2}}\nrules: [{a: fsdp}]\n"
                 "modules:\n  w: {shape: [5, 10], axes: [a, null], init: zeros}\n"
                 "  s: {shape: [10], axes: [null], init: ones}\n")
@@ -387,7 +389,7 @@ def test_balance_is_that_of_all_ranks(case):
     assert plan["imbalance"] == pytest.approx(max(ranks) * len(ranks) / sum(ranks))
 
 
-# Ways to shard, each like those beside it, for which it must not be taken: what a spec says, and the stages.
+# Ways to shard, in a spec and by stages. Neighbours are similar but must be kept apart.
 SIZES = {"a": 2, "b": 3, "c": 2}
 WAYS = [("[a]", {}), ("[b]", {}), ("[null, a]", {}), ("[null, b]", {}), ("[a, b]", {}), ("[b, a]", {}),
         ("[[b, a]]", {}), ("[[a, b]]", {}), ("{a: Shard(0), b: Shard(0)}", {}), ("{a: Shard(0), b: _StridedShard(0, split_factor=2)}", {}),
@@ -438,7 +440,7 @@ def test_standard_output_is_refused(tmp_path, command):
     assert not (tmp_path / "-").exists()
 
 
-# In a browser.
+# Tests in a browser.
 
 CHROMIUM = shutil.which("chromium")
 browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: no page was seen in a browser")
@@ -463,12 +465,12 @@ def test_browser_reads_the_numbers(tmp_path):
     assert page.title == "m" and page.tables == written.tables
     assert {name: page.titles(name) for name in page.boxes} == {name: written.titles(name) for name in written.boxes}
     assert page.titles("t1") == [f"rank {rank}: [{2 * rank}:{2 * rank + 2}]" for rank in range(4)]
-    # The link to a tensor's boxes shows them, and closes those that were shown.
+    # The link to a tensor's boxes opens them and closes the ones opened before.
     assert [' open=""' in tag for tag in re.findall("<details[^>]*>", seen)] == [False, True]
 
 
 def pixel(png):
-    """The first of a PNG, which no filter changes."""
+    """Returns the first pixel of a PNG, which no filter changes."""
     data, at = b"", 8
     while at < len(png):
         size, kind = struct.unpack(">I4s", png[at:at + 8])
@@ -485,8 +487,8 @@ def test_browser_follows_the_reader(tmp_path, scheme, colour):
     assert pixel((tmp_path / "page.png").read_bytes()) == colour
 
 
-# Measures a page in a frame as wide as a phone: what is wider than it, and the least contrast of texts on colours.
-# Chromium's own window is never narrower than 500 pixels. The page's script runs as its policy lets it.
+# Measures a page in a frame as wide as a phone: elements that are too wide, and the lowest contrast of text. Chromium's
+# own window cannot be narrower than 500 pixels. The page's script runs under its policy.
 MEASURE = """<!DOCTYPE html><body><iframe id="page" style="border:0;width:WIDTHpx;height:800px"></iframe><script>
 const frame = document.getElementById('page'), found = {};
 const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;

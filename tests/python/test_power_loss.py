@@ -1,5 +1,5 @@
-"""Power loss, in every state in which it could leave a run (power_loss.py). In none of them may anything be wrong that
-has its final name, and the next run ends as if nothing had happened."""
+"""Simulates a power loss in every state it could leave on the disk (power_loss.py). In each state, files with their
+final names are correct, and the next run ends as if nothing had happened."""
 
 import copy
 import re
@@ -52,7 +52,7 @@ class Checker:
                 assert run_tool("status", out).returncode == 2, where
         run_ok(*self.rerun, cwd=self.scratch)
         left = tree_of(self.scratch)
-        # An export that is there may keep a killed one's left-over beside it.
+        # A complete export may keep temporary files of a killed run next to it.
         assert (left if self.rerun[0] == "gen" else final_one(left)) == self.good, where
 
 
@@ -74,10 +74,10 @@ def test_power_loss(command, tmp_path):
             checker.check(tree, f"power loss after call {k}, {call[0]} {call[1]}")
         if call[0] not in ("pwrite64", "fallocate", "ftruncate", "fsync", "fdatasync"):
             killed.append((k, copy.deepcopy(disk)))
-    assert disk.visible() == good == tree_of(tmp_path / "disk")  # The model is right, and
-    assert not disk.changes()  # what was said to be done will stay.
+    assert disk.visible() == good == tree_of(tmp_path / "disk")  # the model of the disk is right
+    assert not disk.changes()  # completed changes are durable
 
-    # Killed after a call, done again, and then the power fails.
+    # A run is killed after a call, runs again, and then the power fails.
     for k, disk in killed:
         put(disk.visible(), tmp_path / "disk")
         for i, call in enumerate(trace(tmp_path / "disk", *run)):
@@ -90,7 +90,7 @@ def test_power_loss(command, tmp_path):
 
 
 def test_power_loss_after_gen_was_killed_and_finalize_run(tmp_path):
-    """What `finalize` vouches for is on the disk, even where `gen` was killed before it said so."""
+    """`finalize` flushes everything that its manifest vouches for, even if `gen` was killed before it could."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     run = ["gen", tmp_path / "spec.yaml", "-o", "out/", "--jobs", "1"]
     for name in ["good", "disk"]:
@@ -114,7 +114,7 @@ def test_power_loss_after_gen_was_killed_and_finalize_run(tmp_path):
 
 @pytest.mark.parametrize("command", ["export spec.yaml --to zarr", "reshard source"])
 def test_power_loss_of_ranks(command, tmp_path):
-    """Several processes make the folder: what is not complete lies beside it, and the next run takes it away."""
+    """Several processes make the folder. Incomplete files are next to it, and the next run removes them."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     run_ok("gen", "spec.yaml", "-o", "source", cwd=tmp_path)
     words = command.split()
@@ -149,7 +149,7 @@ def test_power_loss_of_ranks(command, tmp_path):
 
 
 def test_power_loss_of_a_copy(tmp_path):
-    """A copy is staged beside its folder: power loss leaves nothing that the next run does not go on with or remove."""
+    """A copy is staged next to its folder. After a power loss the next run continues or removes all staged files."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     run_ok("gen", "spec.yaml", "-o", "source", cwd=tmp_path)
     run = ["reshard", tmp_path / "source", "-o", "out/", "--jobs", "1"]
@@ -170,7 +170,7 @@ def test_power_loss_of_a_copy(tmp_path):
             seen.add(key)
             put(tree, tmp_path / "scratch")
             for path in (tmp_path / "scratch").glob(".out.part-*"):
-                path.chmod(0o700)  # The model of the disk knows no modes.
+                path.chmod(0o700)  # the model of the disk ignores modes
             run_ok(*run, cwd=tmp_path / "scratch")
             left = {path: data for path, data in tree_of(tmp_path / "scratch").items() if ".tmp-" not in path}
             assert left == good, f"{where}: {sorted(set(left) ^ set(good))}"

@@ -1,4 +1,4 @@
-"""The init graph as a program: what XLA makes of it is what `gen` writes, bit for bit."""
+"""Programs of `program`, run by XLA, compute the same bits that `gen` writes."""
 
 import collections
 import itertools
@@ -34,7 +34,7 @@ def ask(function, **arguments):
 
 
 def run_modules(folder, modules, devices=1, shardy=True):
-    """For each module its facts, and name → the words of each device's part."""
+    """Returns for each module its facts, and a map from names to the words of each device's part."""
     cases = [[str(module), str(folder / f"{number}.npz")] for number, module in enumerate(modules)]
     results = []
     for facts, (_, out) in zip(ask("run_all", devices=devices, cases=cases, shardy=shardy), cases):
@@ -52,8 +52,8 @@ def program_of(spec, folder, *arguments):
 
 # The known answers of the contract ---------------------------------------------
 
-# f64 numbers below 2^-1022 are 0 where a processor is told so, as by XLA: results of expressions that have them
-# on the way. shardinit-program(1) says so.
+# XLA tells processors to treat f64 numbers below 2^-1022 as 0, which changes expressions with such intermediate
+# results; see shardinit-program(1).
 FLUSHED = {"exp subnormal", "log subnormal", "pow subnormal", "sqrt special", "expm1 special", "log special",
            "log1p special", "sin special", "tanh special", "erf_inv special"}
 
@@ -63,7 +63,7 @@ def is_subnormal(bits):
 
 
 def flushed_elements(vector):
-    """The elements of a known answer, by number, that may be others where subnormal f64 numbers are taken for 0."""
+    """Returns the indices of a known answer's elements that may differ if subnormal f64 numbers are treated as 0."""
     bits = vector["bits"].split()
     if vector["name"] not in FLUSHED:
         return set()
@@ -74,18 +74,19 @@ def flushed_elements(vector):
     return {conformance.SPECIAL.index(text) for text in ("5e-324", "-2.2250738585072014e-308")}
 
 
-# `program` refuses the engine torch_cpu/2.13/avx2.
+# `program` rejects the engine torch_cpu/2.13/avx2.
 MADE = [v for v in VECTORS if v["engine"] != "torch_cpu/2.13/avx2"]
 
 
 def vectors_of(arithmetic):
-    """The known answers that the programs of an arithmetic make: expressions are the same in both."""
+    """Returns the known answers to check with an arithmetic; expressions are checked only with f32, as both are
+    equal."""
     return [v for v in MADE if arithmetic == "f32" or "expr" not in v["init"] and "normalized" not in v["init"]]
 
 
 def batches_of(vectors, most=16):
-    """Groups answers that fit one spec: of one engine and seed, below 2^63 bytes, no key twice. XLA compiles four small
-    modules in less time than one of all their tensors."""
+    """Groups answers that fit into one spec: one engine and seed, below 2^63 bytes, each key once. XLA compiles four
+    small modules faster than one with all their tensors."""
     batches, keys = collections.defaultdict(list), set()
     for number, vector in enumerate(vectors):
         key = vector["engine"], vector["seed"], str(vector.get("key", vector["path"]))
@@ -144,9 +145,9 @@ def test_all_engines_and_element_types_are_in_them(tmp_path):
     assert {v["dtype"] for v in VECTORS} == set(SCHEMA["dtype"]["enum"])
 
 
-# Everything that a spec can ask for ---------------------------------------------
+# All features of specs ----------------------------------------------------------
 
-# A tensor of each initializer, by its name in the schema; of [16, 8] if nothing else is said.
+# A tensor for each initializer, by its name in the schema. The shape is [16, 8] unless given.
 SPECIAL_TENSORS = {
     "constant": "init: {constant: {value: -1.5}}", "expr": 'init: {expr: "normal() * 0.1 + i0 / 3"}',
     "normal": "init: {normal: {std: 0.5}}", "random_normal": "init: {random_normal: {stddev: 0.5}}",
@@ -163,7 +164,7 @@ SPECIAL_TENSORS = {
 
 
 def source_folder(folder):
-    """A folder of tensors with `w`, which has other bits in each element."""
+    """Writes a folder with the tensor `w`, whose elements all differ, and returns it."""
     path = pathlib.Path(folder, "model.safetensors")
     safetensors.numpy.save_file({"w": np.linspace(-3, 5, 128, dtype="<f4").reshape(16, 8)}, path)
     return folder
@@ -180,7 +181,7 @@ def tensor_of(name):
     return f"{{{text}}}"
 
 
-REFUSED = {"rows_like", "parts"}  # `program` says so.
+REFUSED = {"rows_like", "parts"}  # `program` reports that.
 INITIALIZERS = sorted(SCHEMA["initializer"]["anyOf"][1]["properties"].keys() - REFUSED)
 VIEWS = {
     "stack": "{stack: {axis: 1, of: [w0, w1, w2, w3]}}",
@@ -210,7 +211,7 @@ def views(devices):
     text = (f"shardinit: 1\nname: views\nmesh: {{axes: {{a: {max(1, devices // 2)}, b: {min(2, devices)}}}}}\ndtype: bf16\n"
             "init: {n: {normal: {std: 0.5}}}\nmodules:\n")
     for i in range(11):
-        # Those of the stack are of two kinds, and have different parameters.
+        # The stacked tensors have two kinds of distribution with different parameters.
         init = "{uniform: {low: -1, high: 1}}" if i == 2 else f"{{normal: {{std: {0.5 + i}}}}}"
         text += f"  w{i}: {{shape: [16, 8], init: {init}}}\n"
     text += ("  v: {shape: [8, 8], init: {uniform: {low: 0, high: 2}}}\n  u: {shape: [4, 8], init: {normalized: {axis: 1}}}\n"
@@ -222,14 +223,14 @@ def views(devices):
     return text
 
 
-# What there is, the engine or none, the arithmetic, the devices: of all pairs one.
+# Pairwise combinations of engine (None: views), arithmetic and number of devices.
 FORMS = [("philox4x32", "f32", 1), ("philox4x32", "f64", 8), ("philox4x32", "f32", 8), ("jax_threefry", "f32", 8),
          ("jax_threefry", "f64", 1), (None, "f32", 1), (None, "f64", 8)]
 
 
 @pytest.mark.parametrize("engine, arithmetic, devices", FORMS)
 def test_everything_is_as_gen_writes_it(tmp_path, engine, arithmetic, devices):
-    """Initializers under each engine, and views."""
+    """Initializers with each engine, and views, have the same bits as in `gen`."""
     text = everything(devices, engine) if engine else views(devices)
     layout = [] if engine else ["--layout", "all"]
     made = gen_ok(text, tmp_path, *layout, "--replicas", "full")
@@ -252,8 +253,8 @@ def test_what_no_program_makes_is_refused(tmp_path, init):
 
 
 def test_elements_of_files_of_every_type(tmp_path):
-    """Beside constants, whose type must be the same. The bytes are any, so that floats are not-a-numbers of many forms,
-    and integers have any sign."""
+    """Tables work next to constants, which must have the same type. The bytes are arbitrary: floats include many NaNs,
+    and integers have either sign."""
     data = np.random.default_rng(3).integers(0, 256, 384, dtype=np.uint8)
     drawn, stored_so = "", ""
     for dtype in SCHEMA["dtype"]["enum"]:
@@ -273,7 +274,7 @@ def test_elements_of_files_of_every_type(tmp_path):
 
 
 def norms():
-    """Norms of tensors of every type and distribution."""
+    """Returns a spec with norms of tensors of every type and distribution."""
     inits = ["{uniform: {low: -2, high: 1}}", "{trunc_normal: {std: 0.02}}", "{constant: {value: 3}}", "orthogonal",
              '{expr: "normal() * i0 - 1"}', "{normalized: {axis: 0}}", f"{{file: {table_file(FILES.name, np.linspace(-3, 5, 256, dtype='<f4').tobytes())}}}"]
     dtypes = ["f32", "f64", "f16", "bf16", "f8e4m3fn", "f8e5m2"]
@@ -296,7 +297,7 @@ def test_norms_of_every_type_and_distribution(tmp_path):
             assert np.array_equal(words, stored(made, path, rank)), (path, rank)
 
 
-# Path → the tensors that may be made by one function, as what they differ in is given to it; none of another path may.
+# path → tensors that one function may make, since they differ only in its arguments; other paths need other functions
 KINDS = {
     "normal": ["{shape: [4, 5], init: {normal: {std: 1}}}", "{shape: [4, 5], init: {normal: {mean: 3, std: 2}}}"],
     "shape": ["{shape: [4, 6], init: {normal: {std: 1}}}", "{shape: [4, 6], init: {normal: {std: 2}}}"],
@@ -327,20 +328,20 @@ def test_tensors_of_one_kind_alone_share_a_function(tmp_path):
 
 
 def boxes_of(checkpoint, rank):
-    """The results of a module of `--rank`: name → the values of that box."""
+    """Returns the results expected of a module of `--rank`: name → values of that box."""
     return {f"{path}@{part}" if part else path: checkpoint.read(path, tuple(slice(o, o + n) for o, n in zip(*box)))
             for path in checkpoint.tensors for part, box in enumerate(checkpoint.boxes(path, rank))}
 
 
 def stored(folder, path, rank):
-    """The words of a rank's box."""
+    """Returns the words of a rank's box."""
     with h5py.File(rank_files(folder)[rank], "r") as file:
         dataset, = [d for d in datasets_in(file) if text_of(d.attrs["path"]) == path]
         return read_raw(dataset)
 
 
 def compare(folder, spec, *arguments, shardy=True):
-    """A spec for eight devices: each makes what gen writes for its rank, and sends nothing to another."""
+    """Asserts that each of eight devices computes the values that `gen` writes for its rank, without communication."""
     ranks = []
     for name in rank_files(gen_ok(spec, folder, "--replicas", "full")):
         with h5py.File(name, "r") as file:
@@ -352,19 +353,19 @@ def compare(folder, spec, *arguments, shardy=True):
     assert different == [] and facts["collectives"] == []
 
 
-# Arguments of functions. `one`: an index that is known where the program is written, since there is one of it.
+# Arguments of functions. `one` is an index that is known when the program is written, since its dimension is 1.
 ARGUMENTS = {"constant": "0.75", "index": "(i1 * 6 + i2 + 1) / 64", "one": "(i0 + 0.25)", "random": "(uniform() * 0.9 + 0.05)"}
 WHOLE_ARGUMENTS = {"constant": "5", "index": "(i1 * 6 + i2 + 1)", "one": "(i0 + 2)", "random": "(floor(uniform() * 9) + 1)"}
 
 
 def calls_of():
-    """Path → expression: each function and operator, with each kind of argument at each place."""
+    """Returns path → expression, for each function and operator with each kind of argument in each position."""
     rows = re.findall(r'^    \{"(\w+)",\s+"[^"]*",\s+(\d), (-?\d),', (ROOT / "src/expr/functions.cc").read_text(), re.MULTILINE)
     operators = re.findall(r'\{"(\S+)", k\w+, ElementOp::', (ROOT / "src/expr/parse.cc").read_text())
-    rows = [row for row in rows if not row[0].startswith("source_")]  # No program has sources.
+    rows = [row for row in rows if not row[0].startswith("source_")]  # programs cannot have sources
     assert len(rows) >= 24 and len(operators) >= 10
     calls = {}
-    for name, low, high in rows:  # If any number of arguments is allowed, two are taken.
+    for name, low, high in rows:  # -1 means any number of arguments: two are tried
         forms = WHOLE_ARGUMENTS if name in ("ceil_div", "mod", "round_up") else ARGUMENTS
         for number in range(int(low), (2 if high == "-1" else int(high)) + 1):
             for kinds in itertools.product(forms, repeat=number):
@@ -376,7 +377,7 @@ def calls_of():
 
 
 def calls(of):
-    """A spec of these expressions, by their paths."""
+    """Returns a spec of these expressions, by path."""
     return "shardinit: 1\nname: calls\nseed: 3\ndtype: f64\nmesh: {axes: {a: 8}}\nmodules:\n" + "".join(
         f'  {path}: {{shape: [1, 8, 6], shard: [null, a, null], init: {{expr: "{call}"}}}}\n'
         for path, call in of.items())
@@ -386,7 +387,7 @@ def test_every_function_of_every_kind_of_argument(tmp_path):
     compare(tmp_path, calls(calls_of()))
 
 
-# What is between a product and a sum here is no operation to a compiler, which could then fuse the two.
+# Compilers drop the operation between the product and the sum in these expressions, and could then fuse the two.
 BETWEEN = {"normal": "{normal: {mean: 0.3, std: 1}}", "cut": "{truncated_normal: {mean: 0.3, std: 1}}",
            "uniform": "{uniform: {low: 0.3, high: 1.3}}",
            **{f"e{number}": f'{{expr: "{text}"}}' for number, text in enumerate((
@@ -403,7 +404,7 @@ def test_operations_that_compilers_remove(tmp_path, engine, arithmetic):
     compare(tmp_path, head + "".join(tensors), "--arith", arithmetic)
 
 
-# Compilers take x + 0 for x, which makes -0 of 0; each of these has a zero of a sign that an operation decides.
+# Compilers replace x + 0 by x, which turns 0 into -0. In each expression an operation determines the sign of a zero.
 ZEROS = (
     "-(i0 * 0) + 0", "0 + -(i0 * 0)", "-(i0 * 0) - -0", "0 - i0 * 0", "i0 * 0 * -1 + 0", "0 - (i0 * 0 + 0)",
     "-(i0 * 0) - 0", "-(i0 * 0) + -0", "-0 + i0 * 0", "0 * -(i0 + 1)", "-(i0 * 0) / 1", "(i0 - 3) * 0 + 0",
@@ -422,9 +423,10 @@ def test_zeros_have_their_signs(tmp_path, arithmetic, dtype):
     compare(tmp_path, head + "".join(tensors), "--arith", arithmetic)
 
 
-# Its forms ----------------------------------------------------------------------
+# Forms of programs --------------------------------------------------------------
 
-# Shardings of two dimensions of one size, whose indices are equal numbers; and a dimension by two axes, in either order.
+# Shardings of two dimensions with equal sizes and therefore equal indices, and of one dimension by two axes in either
+# order.
 SQUARES = """
 shardinit: 1
 name: squares
@@ -449,7 +451,7 @@ def test_squares_and_axes_in_any_order(tmp_path, annotations, arithmetic):
 
 
 def test_portable_artifacts(tmp_path):
-    """StableHLO serializes what `--portable` and `--rank` write, and the rest says that it does not."""
+    """StableHLO can serialize programs of `--portable`, `--rank` and `--annotate mhlo`, but not other programs."""
     form = ["--mesh", "fsdp=4,tensor=2"]
     for number, (arguments, is_portable) in enumerate([
             (["--portable"], True), (["--annotate", "mhlo"], True), (["--rank", "3"], True), ([], False),
@@ -479,14 +481,14 @@ def test_the_tiny_llama_digest_for_digest(tmp_path):
                 whole[tuple(slice(o, o + n) for o, n in zip(*box))] = words
             assert hashlib.sha256(whole.tobytes()).hexdigest() == expected.pop(path)
     assert not expected
-    # A device makes its own part, and nothing else.
+    # A device computes only its own part.
     assert facts["collectives"] == []
     assert facts["output"] + facts["temporary"] <= 1.02 * sum(w.nbytes for p in results.values() for w in p[:1])
     assert "bf16[8192,256]" not in facts["shapes"] and "bf16[2048,128]" in facts["shapes"]
 
 
 def constructor(folder):
-    """A spec of what a constructor draws, sharded over eight devices, and what was captured."""
+    """Returns a spec captured from a constructor and sharded over eight devices, and the capture."""
     client_of("torch")
     transformers = client_of("transformers")
     import shardinit.capture
@@ -503,7 +505,8 @@ def constructor(folder):
 
 
 def test_a_constructor_of_pytorch(tmp_path):
-    """Captured, and made by a program as by gen: drawn tensors, one of a table, one tied."""
+    """For a captured constructor, a program makes the same values as `gen`: drawn tensors, a table and a tied
+    tensor."""
     spec, captured = constructor(tmp_path)
     assert "tables/" in captured.text and "tie:" in captured.text
     made = gen_ok(spec, tmp_path, "--replicas", "full")
@@ -519,7 +522,7 @@ TRAINERS = [("torchtitan", "both"), ("megatron", "sdy"), ("maxtext", "mhlo")]
 
 @pytest.mark.parametrize("layout, annotations", TRAINERS)
 def test_layouts_of_trainers(tmp_path, layout, annotations):
-    """Each annotation works alone, for the partitioner that reads it."""
+    """Each annotation works alone for the partitioner that reads it."""
     options = ["--layout", layout, "--mesh", "fsdp=4,tensor=2"]
     made = gen_ok(TINY, tmp_path, *options, "--replicas", "full")
     (facts, results), = run_modules(tmp_path, [program_of(TINY, tmp_path, *options, "--annotate", annotations)],
@@ -565,7 +568,7 @@ modules:
 
 
 def test_one_rank_alone(tmp_path):
-    """Uneven boxes, boxes of one row, and ranks that hold none."""
+    """`--rank` works for uneven boxes, boxes with one row, and ranks without boxes."""
     made = gen_ok(UNEVEN, tmp_path, "--replicas", "full")
     import shardinit
     checkpoint = shardinit.open(made)
@@ -635,7 +638,7 @@ modules:
 
 
 def approximated(module, off, out):
-    """Writes a copy of a module whose f32 square roots and quotients are a few units in the last place off."""
+    """Writes a copy of a module whose f32 square roots and quotients are off by a few units in the last place."""
     def change(match):
         indent, name, operation, shape = match.groups()
         number, word = name.removeprefix("%"), f"tensor<{shape}ui32>"
@@ -657,7 +660,7 @@ def approximated(module, off, out):
 
 @pytest.mark.parametrize("engine", ["philox4x32", "jax_threefry"])
 def test_approximate_roots_and_quotients(tmp_path, engine):
-    """XLA computes them with errors of up to 2 units in the last place on GPUs."""
+    """Programs correct XLA's errors on GPUs, which are up to 2 units in the last place."""
     made = gen_ok(DRAWN.format(engine=engine), tmp_path)
     module = program_of(tmp_path / "spec.yaml", tmp_path)
     modules = []
@@ -672,7 +675,7 @@ def test_approximate_roots_and_quotients(tmp_path, engine):
 
 
 def conversions_that_round(function):
-    """The conversions f64 to f32 to f64 in the text of a function that change a number. XLA removes both for GPUs."""
+    """Returns f64-to-f32-to-f64 conversions in a function's text that may change a number. XLA removes both on GPUs."""
     made = {name: (operation, re.findall(r"%\w+", rest), rest) for name, operation, rest in
             re.findall(r"(%\w+) = stablehlo\.(\w+) (.*)", function)}
 
@@ -682,7 +685,7 @@ def conversions_that_round(function):
         return made.get(name, ("", [], ""))
 
     def holds_f32(name):
-        """True if an f64 value is known to be one of f32."""
+        """Returns whether an f64 value is known to be representable in f32."""
         operation, operands, rest = origin(name)
         if operation == "select":
             operands = operands[1:]

@@ -1,5 +1,5 @@
-"""The Python package reads checkpoints and exports in buckets: the same bits as in a folder, in few requests, and
-whatever a store does wrong is an error."""
+"""The Python package reads checkpoints and exports in buckets: same bits as from a folder, in few requests, and an
+error for every fault of a store."""
 
 import hashlib
 import json
@@ -59,14 +59,14 @@ def options(server):
 
 @pytest.fixture(scope="module")
 def tiny(server, tmp_path_factory):
-    """(folder, URL) of a checkpoint."""
+    """Returns (folder, URL) of a checkpoint."""
     out = gen_ok(TINY, tmp_path_factory.mktemp("tiny"))
     return out, server.upload(out, "models", "llama/tiny")
 
 
 @pytest.fixture
 def environment(server, monkeypatch):
-    """What a user's environment says: nothing is given to `open`."""
+    """Sets a user's environment variables, so that `open` needs no options."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
@@ -75,7 +75,7 @@ def environment(server, monkeypatch):
 
 
 def boxes_in(shape, rng):
-    """A random region of a tensor, as slices."""
+    """Returns a random region of a tensor as slices."""
     return tuple(slice(*sorted((rng.randint(0, n), rng.randint(0, n)))) if rng.random() < 0.7 else rng.randrange(n)
                  for n in shape)
 
@@ -136,7 +136,7 @@ def test_exports(to, server, options, tmp_path):
 
 
 def test_other_stores(tiny, tmp_path):
-    """A store in memory, a server of HTTP that gives ranges, an archive in a file, and a folder by its URL."""
+    """`open` reads a store in memory, an HTTP server with range requests, an archive in a file, and a folder by URL."""
     out, url = tiny[0], "memory://somewhere/tiny"
     memory = fsspec.filesystem("memory")
     memory.put(f"{out}/", "/somewhere/tiny/", recursive=True)
@@ -152,18 +152,18 @@ def test_other_stores(tiny, tmp_path):
 
 
 def test_check(tiny, options, server):
-    """All files are there: by receipts and looks, without any data."""
+    """`check` reads receipts and looks at all files without reading data."""
     with server.counted() as made, shardinit.open(tiny[1], storage_options=options) as checkpoint:
         checkpoint.check()
     assert len(made) == 1 + 2 * checkpoint.world_size and checkpoint.bytes_read == 0
     shardinit.open(tiny[0]).check()
 
 
-# ---- How many requests.
+# ---- Number of requests.
 
 
 def test_requests_of_a_whole_checkpoint(tiny, options, server):
-    """PyTorch's loader: the manifest, and of each rank the receipt, two looks, and ranges that are merged."""
+    """PyTorch's loader requests the manifest and, for each rank, the receipt, two looks, and merged ranges."""
     torch = client_of("torch")
     out, url = tiny
     wanted = shardinit.torch.load_state_dict(out)
@@ -177,13 +177,13 @@ def test_requests_of_a_whole_checkpoint(tiny, options, server):
     assert asked.count(("GET", "manifest.json")) == 1
     assert len([1 for method, name in asked if method == "HEAD"]) == 2 * ranks
     assert len([1 for method, name in asked if name.startswith("rank") and name.endswith("json")]) == ranks
-    # Boxes lie side by side: one range of each rank's file has them all.
+    # Boxes are adjacent, so one range of each rank file contains all of them.
     assert len(data) == len(set(data)) == ranks < boxes / 10
     assert len(asked) == 1 + 4 * ranks
 
 
 def test_requests_of_a_part(tiny, options, server):
-    """What is read is what was asked for, but for gaps that cost less than a request."""
+    """`read` fetches only the requested bytes, plus gaps that cost less than a request."""
     checkpoint = shardinit.open(tiny[1], storage_options=options)
     path, other = "lm_head.weight", "model.layers.1.mlp.up_proj.weight"
     checkpoint.read(path, 0)
@@ -194,18 +194,18 @@ def test_requests_of_a_part(tiny, options, server):
             part = checkpoint.read(path, slices)
         assert part.nbytes <= checkpoint.bytes_read - before <= part.nbytes + rows
         methods = [method for method, _ in made]
-        assert methods.count("GET") == methods.count("HEAD") <= 2  # The look afterwards.
+        assert methods.count("GET") == methods.count("HEAD") <= 2  # the look afterwards
     checkpoint.read(other)
     with server.counted() as made:
         checkpoint.read(other, verify=True)
-    assert {method for method, _ in made} == {"GET"}  # A digest is worth more than a look.
+    assert {method for method, _ in made} == {"GET"}  # a digest replaces the look
     with server.counted() as made:
         assert checkpoint.read(path, (slice(0, 0), 5)).size == 0
     assert not made
 
 
 def test_pieces_of_large_and_strided_regions(monkeypatch, tmp_path):
-    """With limits of a few bytes: regions in many pieces, gaps that are read along and gaps that are not, batches."""
+    """With limits of a few bytes, regions are split into many pieces and batches, and only short gaps are read."""
     rng = np.random.default_rng(0)
     words = rng.integers(0, 2**16, (3, 40, 5, 7), dtype=np.uint16)
     cuts = [(0, (slice(0, 3), slice(0, 40), slice(0, 5), slice(0, 3))), (1, (slice(0, 3), slice(0, 40), slice(0, 5), slice(3, 7)))]
@@ -235,18 +235,18 @@ def test_pieces_of_large_and_strided_regions(monkeypatch, tmp_path):
                 assert all(0 < end - start <= max(block, 2) for _, start, end in ranges)
                 assert len(ranges) == 1 or sum(end - start for _, start, end in ranges) <= max(batch, 2)
         assert checkpoint.read("one") == words[0, 0, 0, 0]
-        # Parts that overlap, all in one run.
+        # Overlapping parts in one run.
         targets = [boxes_in(words.shape, draw) for _ in range(10)]
         arrays = [np.zeros(words[part].shape, "<u2") for part in targets]
         checkpoint.run([job for part, array in zip(targets, arrays, strict=True) for job in checkpoint.jobs("t", part, array)])
         assert all(np.array_equal(array, words[part]) for part, array in zip(targets, arrays, strict=True))
 
 
-# ---- The loaders.
+# ---- Loaders.
 
 
 def test_pytorch(tiny, environment, options):
-    """By URL alone, from the environment; and from one that is open."""
+    """Loaders accept a URL, with options from the environment, and an open checkpoint."""
     torch = client_of("torch")
     from torch import nn
     out, url = tiny
@@ -267,7 +267,7 @@ def test_pytorch(tiny, environment, options):
     filled = model()
     shardinit.torch.load_into(filled, url, verify=True)
     assert all(torch.equal(value, wanted[path]) for path, value in filled.state_dict().items())
-    wide = model("cpu", torch.float32)  # Converted by way of copies, some at a time.
+    wide = model("cpu", torch.float32)  # converted through copies, several at a time
     shardinit.torch.load_into(wide, shardinit.open(url, storage_options=options), cast=True)
     assert all(torch.equal(value, wanted[path].float()) for path, value in wide.state_dict().items())
 
@@ -280,7 +280,7 @@ def test_pytorch(tiny, environment, options):
 
 
 def test_requests_of_copies(tiny, options, server):
-    """Tensors that are filled by way of copies are read together, too."""
+    """Requests of tensors that are filled through copies are merged too."""
     torch = client_of("torch")
     out, url = tiny
     checkpoint = shardinit.open(url, storage_options=options)
@@ -292,11 +292,11 @@ def test_requests_of_copies(tiny, options, server):
     wanted = shardinit.torch.load_state_dict(out)
     assert torch.equal(layer.weight, wanted["lm_head.weight"].float())
     asked = [name for method, name in kinds_of(made) if method == "GET" and name.endswith(".h5")]
-    assert len(asked) <= 8  # Each rank's part of the matrix, the vector, and nothing between them.
+    assert len(asked) <= 8  # each rank's part of the matrix, and the vector; nothing between them
 
 
 def test_jax(tiny, options, server, tmp_path):
-    """On four devices of another mesh, in a process of its own; and few requests for all tensors."""
+    """Another process loads onto four devices of another mesh, with few requests for all tensors."""
     client_of("jax")
     out, url = tiny
     code = f"""
@@ -322,10 +322,10 @@ assert shardinit.jax.mesh_of(there).axis_names == ("fsdp", "tensor")
                               capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     data = [name for method, name in kinds_of(made) if method == "GET" and name.endswith(".h5")]
-    assert len(data) <= 16  # `load` and `fill` read all of it once each: 4 files of 2.9 MB.
+    assert len(data) <= 16  # `load` and `fill` each read everything once: 4 files of 2.9 MB.
 
 
-# ---- What goes wrong.
+# ---- Faults.
 
 
 def copy_of(tiny, server, name):
@@ -363,7 +363,7 @@ def test_missing_objects(name, tiny, server, options):
         checkpoint.read("lm_head.weight")
         checkpoint.partition_spec("lm_head.weight")
     assert str(caught.value) == f"`{url}/{name}` is missing"
-    if name != "plan.json":  # Which only shardings need.
+    if name != "plan.json":  # only shardings need the plan
         with pytest.raises(shardinit.DamageError, match=f"{name}` is missing"):
             checkpoint.check()
 
@@ -389,7 +389,7 @@ def test_damaged_objects(tiny, server, options):
     rank[place] ^= 1
     server.put(key_of(url, "ranks/rank-00003.h5"), bytes(rank))
     checkpoint = shardinit.open(url, storage_options=options)
-    checkpoint.read(path)  # Digests are checked on request.
+    checkpoint.read(path)  # digests are checked only on request
     for slices in (None, (slice(8000, 8001), slice(200, 201))):
         with pytest.raises(shardinit.DamageError, match=rf"the box of `{path}` at \[4096, 128\] in `{url}/ranks/rank-00003.h5` does not"):
             checkpoint.read(path, slices, verify=True)
@@ -399,7 +399,7 @@ def test_damaged_objects(tiny, server, options):
 
 
 def test_a_file_of_another_size_may_be_put_right(tiny, server, options):
-    """Who has the checkpoint open looks again when asked again."""
+    """An open checkpoint looks at the file again for each read, so a restored file is accepted."""
     url = copy_of(tiny, server, "put-right")
     name = key_of(url, "ranks/rank-00003.h5")
     rank = (tiny[0] / "ranks/rank-00003.h5").read_bytes()
@@ -414,7 +414,7 @@ def test_a_file_of_another_size_may_be_put_right(tiny, server, options):
 
 
 def test_objects_of_another_plan(tiny, server, options, tmp_path):
-    """A manifest, a receipt and a plan that somebody else's run wrote over these."""
+    """Reading fails if another run has overwritten the manifest, a receipt or the plan."""
     other = gen_ok(TINY, tmp_path, "--set", "seed=1")
     for name, text in (
         ("manifest.json", "rank-0000..json` does not have the digest that manifest.json gives"),
@@ -430,15 +430,15 @@ def test_objects_of_another_plan(tiny, server, options, tmp_path):
 
 
 def test_objects_that_are_replaced(tiny, server, options, tmp_path):
-    """By another plan's, of the same size: between two reads, and within one. Digests would show it, if they were
-    asked for; what the store says of the object always does."""
+    """Objects of equal size from another plan are noticed between two reads and within one. Digests would reveal them
+    only on request; the store's metadata always does."""
     other = gen_ok(TINY, tmp_path, "--set", "seed=1")
     url = copy_of(tiny, server, "replaced")
     name, path = "ranks/rank-00001.h5", "lm_head.weight"
     checkpoint = shardinit.open(url, storage_options=options)
     checkpoint.read(path)
     server.put(key_of(url, name), (other / name).read_bytes())
-    for _ in range(2):  # It stays an error.
+    for _ in range(2):  # the error persists
         with pytest.raises(shardinit.DamageError, match="rank-00001.h5` was replaced while it was read: open"):
             checkpoint.read(path)
     with pytest.raises(shardinit.DamageError, match="does not have its digest"):
@@ -466,11 +466,11 @@ def test_objects_that_are_replaced(tiny, server, options, tmp_path):
 
 
 class Ranges(SimpleHTTPRequestHandler):
-    """A server of files over HTTP that gives ranges, and does wrong what a test asks for."""
+    """Serves files over HTTP with range requests, and misbehaves as a test asks."""
 
-    whole = False  # Gives everything, whatever range was asked for.
-    cut = 0  # So many bytes of a range are missing.
-    status = 200  # What objects with data are answered with.
+    whole = False  # ignores the range and returns the whole file
+    cut = 0  # number of bytes missing from a range
+    status = 200  # HTTP status for objects with data
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
@@ -504,7 +504,7 @@ class Ranges(SimpleHTTPRequestHandler):
 
 
 class http_server:
-    """The address of a server, for a block."""
+    """Runs a server in a `with` block and returns its address."""
 
     def __init__(self, handler, folder):
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), lambda *given: handler(*given, directory=str(folder)))
@@ -538,7 +538,7 @@ def test_servers_that_are_wrong(wrong, error, text, tiny):
 
 
 def test_what_a_store_refuses(tiny, tmp_path):
-    """A wrong key, by a server that checks keys; no key; no server."""
+    """A wrong key, a missing key and an unreachable server are reported."""
     url = tiny[1]
 
     class Refusing(BaseHTTPRequestHandler):
@@ -568,7 +568,7 @@ def test_what_a_store_refuses(tiny, tmp_path):
 
 
 def test_wrong_key_of_a_server_that_checks(tiny, server, options):
-    """moto checks signatures once it is told to: this is a wrong key as S3 answers it."""
+    """moto checks signatures after this request, so a wrong key is answered as by S3."""
     status, _ = server.request("POST", "/moto-api/reset-auth", b"0")
     assert status == 200
     try:
@@ -593,7 +593,7 @@ def test_what_was_seen_once_is_looked_for_again(server, options, tiny, tmp_path)
             server.request("DELETE", "/seen/a/ranks/rank-00001.h5")
         with pytest.raises(shardinit.DamageError, match="rank-00001.h5` is missing"):
             checkpoint.check()
-    # An object of the same size is another one, too.
+    # Another object of the same size is noticed too.
     server.upload(tiny[0], "seen", "a")
     checkpoint = shardinit.open(url, storage_options=options)
     checkpoint.read("model.norm.weight")
@@ -604,7 +604,8 @@ def test_what_was_seen_once_is_looked_for_again(server, options, tiny, tmp_path)
 
 
 def test_what_is_closed_is_opened_anew(server, options, tiny, tmp_path):
-    """Files that others have replaced meanwhile are other ones then; where nothing was closed, a store says so."""
+    """After `close`, files that others have replaced are read again; without `close`, a store's replaced file is an
+    error."""
     other, copy, path = gen_ok(TINY, tmp_path / "other", "--set", "seed=1"), tmp_path / "copy", "lm_head.weight"
     shutil.copytree(tiny[0], copy)
     url = copy_of(tiny, server, "closed")
@@ -626,7 +627,7 @@ def test_what_is_closed_is_opened_anew(server, options, tiny, tmp_path):
             replace(there, by)
             assert bits_of(checkpoint.read(path)).tobytes() == wanted, there
         replace(there, other)
-        if there == copy:  # A file that is open stays what it was.
+        if there == copy:  # an open file keeps its contents
             assert bits_of(checkpoint.read(path)).tobytes() == first
         else:
             with pytest.raises(shardinit.DamageError, match="was replaced while it was read: open"):
@@ -634,7 +635,7 @@ def test_what_is_closed_is_opened_anew(server, options, tiny, tmp_path):
 
 
 def test_receipts_are_looked_at_each_time(server, options, tiny, tmp_path):
-    """One that was right once, and is missing or another one at the next check, or is right again."""
+    """Each `check` reads receipts again, and notices that one is missing, wrong, or right again."""
     copy, name = tmp_path / "copy", "ranks/rank-00002.json"
     shutil.copytree(tiny[0], copy)
     text, url = (copy / name).read_bytes(), copy_of(tiny, server, "receipts")
@@ -655,7 +656,7 @@ def test_receipts_are_looked_at_each_time(server, options, tiny, tmp_path):
 
 
 def test_trouble_of_fsspec_itself(tiny, options):
-    """As in a process that was forked from one with a file system that is open."""
+    """For example, in a forked process fsspec cannot use a file system that its parent opened."""
     checkpoint = shardinit.open(tiny[1], storage_options=options)
     checkpoint.check()
 
@@ -668,7 +669,7 @@ def test_trouble_of_fsspec_itself(tiny, options):
 
 
 def test_several_threads(options, tiny):
-    """Two threads read at once; and a checkpoint that is closed reads again."""
+    """Several threads can read at once, and a closed checkpoint can read again."""
     here, path = shardinit.open(tiny[0]), "model.layers.0.mlp.down_proj.weight"
     wanted = bits_of(here.read(path))
     with shardinit.open(tiny[1], storage_options=options) as checkpoint:
@@ -687,7 +688,7 @@ HOSTILE = ["../manifest.json", "/manifest.json", "ranks//x", "%2e%2e/manifest.js
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_that_lead_elsewhere(name):
-    """Names of exports come from anyone; those that a store might take for something else are refused."""
+    """Exports can contain any names; names that a store might misinterpret are rejected."""
     fsspec.filesystem("memory").pipe("/names/manifest.json", b"{}")
     with pytest.raises(shardinit.FormatError, match="is no name of a file in a store"):
         shardinit._store.StoreFiles("memory://names", None).read(name)
@@ -715,7 +716,7 @@ def test_secrets_are_not_shown(tiny):
 
 
 def test_without_fsspec(tiny):
-    """A folder needs none of it, and a URL says what to install."""
+    """Reading a folder does not need fsspec; opening a URL reports which package to install."""
     code = (
         "import sys\n"
         "for name in ('fsspec', 's3fs'): sys.modules[name] = None\n"
@@ -742,11 +743,11 @@ def test_an_s3fs_that_is_too_old(version, text, monkeypatch):
         shardinit.open("s3://bucket/x")
 
 
-# ---- HDF5 by itself.
+# ---- HDF5 without the package.
 
 
 def dumped(url, path):
-    """A dataset's numbers by h5dump over HTTP, and how it ended."""
+    """Returns a dataset's numbers, read with h5dump over HTTP."""
     program = shutil.which("h5dump")
     if program is None:
         pytest.skip("not tested: h5dump is not installed (hdf5-tools)")
@@ -769,8 +770,8 @@ modules:
 
 
 def test_h5dump_reads_rank_files_and_the_index(server, options, tmp_path):
-    """Over HTTP, without a key; and the trap: of a rank file that may not be read, or is missing, it reads NaN, and ends
-    well."""
+    """h5dump reads public files over HTTP. A trap: for a missing or unreadable rank file it returns NaN and
+    succeeds."""
     out = gen_ok(F32, tmp_path)
     url = server.upload(out, "hdf5", "f32")
     address = server.url + "/hdf5/f32"
@@ -789,14 +790,14 @@ def test_h5dump_reads_rank_files_and_the_index(server, options, tmp_path):
         assert server.request(method, gone, body, headers)[0] in (200, 204)
         found = dumped(f"{address}/index.h5", "/m/weight").reshape(6, 4)
         assert np.isnan(found[3:, 2:]).all() and np.array_equal(found[:3].astype("<f4"), weight[:3])
-    # What to do first, as shardinit-format(5) says it: the package notices.
+    # As shardinit-format(5) recommends, `check` first: it notices the missing file.
     with shardinit.open(url, storage_options=options) as checkpoint:
         with pytest.raises(shardinit.DamageError, match="rank-00003.h5` is missing"):
             checkpoint.check()
 
 
 def test_a_public_bucket_needs_no_credentials(tiny, monkeypatch):
-    """Without keys requests are sent unsigned, and a bucket that is not public is refused with the reason."""
+    """Without keys, requests are sent unsigned, and a bucket that is not public is an error with the reason."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", "/nonexistent")
@@ -814,7 +815,7 @@ def test_a_public_bucket_needs_no_credentials(tiny, monkeypatch):
 
 
 def test_no_message_has_a_secret(monkeypatch):
-    """A store may repeat what it was sent, whole or in part, with any status."""
+    """Error messages contain no secret, even if a store repeats all or part of a request, with any status."""
     secrets = {"AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "AWS_SESSION_TOKEN": "FwoGZXIvYXdzEJr//////////wEaDKq+Long=="}
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")

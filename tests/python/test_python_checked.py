@@ -1,4 +1,4 @@
-"""mypy and ruff find nothing in the Python package. src/python/pyproject.toml says what they look for."""
+"""mypy and ruff find nothing in the Python package. src/python/pyproject.toml configures their checks."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def test_ruff():
 
 
 def test_mypy(tmp_path):
-    """With the types of the frameworks: what is not installed would be taken for anything."""
+    """The frameworks must be installed, because mypy treats missing packages as `Any`."""
     for framework in ("torch", "jax"):
         client_of(framework)
     done = check("mypy", "--cache-dir", tmp_path, "shardinit")

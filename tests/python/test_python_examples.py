@@ -1,4 +1,4 @@
-"""The notebooks of src/python/examples run as they are stored: their code cells in order, in a process of its own."""
+"""The notebooks of src/python/examples run as stored: their code cells in order, each notebook in its own process."""
 
 import json
 import os

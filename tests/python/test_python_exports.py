@@ -1,4 +1,4 @@
-"""Reading what `export` wrote, in every format, by the package's own functions."""
+"""The Python package's own functions read exports in every format."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ RECORD = "shardinit-export.json"
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory):
-    """Format → a folder with the tensors of `gen`, which are the other value."""
+    """Returns format → export, and the tensors that `gen` writes for the same spec."""
     folder = tmp_path_factory.mktemp("exports")
     wanted = reassemble(gen_ok(AWKWARD, folder))
     for format in OF_ANY:
@@ -107,7 +107,7 @@ def test_into_jax(exports):
 
 
 def changed(folder, out, change):
-    """A copy whose record says something else, under a digest of its own."""
+    """Returns a copy with a changed record that has a valid digest."""
     shutil.copytree(folder, out)
     text = (out / RECORD).read_text()
     lines = text[: text.rindex('\n "sha256": ') + 1]

@@ -1,4 +1,4 @@
-"""Models whose state dict is not their parameters: state_dict hooks, wrappers, parametrizations."""
+"""Models whose state dict differs from their parameters: state_dict hooks, wrappers, parametrizations."""
 
 import sys
 import types
@@ -42,8 +42,8 @@ modules:
 
 
 def fused_qkv_linear(heads, kv_heads):
-    """torchtitan's own module; Triton, which its kernels for GPUs import, is not needed for it."""
-    client_of("torch._inductor.compile_fx")  # Later it would take the stand-in for Triton.
+    """Returns torchtitan's own module. It does not need Triton, which is imported only for GPU kernels."""
+    client_of("torch._inductor.compile_fx")  # imported first, so that it does not find the stand-in for Triton
     stand_ins = {name: mock.MagicMock() for name in ("triton", "triton.language")}
     sys.modules.update({name: each for name, each in stand_ins.items() if name not in sys.modules})
     try:
@@ -71,7 +71,7 @@ class Attention(nn.Module):
 
 @pytest.fixture(scope="module", params=[2, 1])
 def fused(request, tmp_path_factory):
-    """KV heads; spec; checkpoint; parameters as torch.nn.Module.load_state_dict makes them."""
+    """Returns KV heads, spec, checkpoint, and the parameters after torch.nn.Module.load_state_dict."""
     text = QKV.format(kv=8 * request.param)
     folder = gen_ok(text, tmp_path_factory.mktemp("qkv"))
     model = Attention(request.param)
@@ -81,7 +81,7 @@ def fused(request, tmp_path_factory):
 
 @pytest.mark.parametrize("meta", [True, False])
 def test_a_fused_matrix_that_a_hook_splits(fused, meta):
-    """A hook of torchtitan. With one KV head what its hook returns is views, else copies."""
+    """torchtitan's hook splits a fused matrix. With one KV head the hook returns views, otherwise copies."""
     kv_heads, text, folder, wanted = fused
     for fill in (
         lambda model: shardinit.torch.load_into(model, folder, verify=True),
@@ -136,7 +136,7 @@ def fill_sharded(folder, text):
         for name, parameter in model.named_parameters():
             assert isinstance(parameter, DTensor) and parameter.placements[0].is_shard(0), name
             assert torch.equal(parameter.full_tensor(), wanted[name]), name
-        model.layers[0](torch.ones(1, 3, 16))[0].sum().backward()  # FSDP2 knows its parameters.
+        model.layers[0](torch.ones(1, 3, 16))[0].sum().backward()  # FSDP2 knows its parameters
 
 
 def test_a_fused_matrix_under_fsdp2(tmp_path):
@@ -145,11 +145,11 @@ def test_a_fused_matrix_under_fsdp2(tmp_path):
     spawn_it(2, tmp_path, fill_sharded, str(gen_ok(text, tmp_path)), text)
 
 
-# ---- Hooks of all kinds.
+# ---- All kinds of hooks.
 
 
 class Hooked(nn.Module):
-    """Two layers; `save` changes the state dict of the first, and `load` undoes it."""
+    """Two layers; `save` changes the state dict of the first layer, and `load` reverts the change."""
 
     def __init__(self, save, load=None):
         super().__init__()
@@ -170,7 +170,7 @@ def rows(state, prefix, module, clone):
 
 
 def join_it(state, prefix):
-    parts = [state.pop(f"{prefix}part{i}") for i in range(2)]  # A KeyError if one is not there.
+    parts = [state.pop(f"{prefix}part{i}") for i in range(2)]  # a KeyError if a part is missing
     state[prefix + "weight"] = torch.cat(parts)
 
 
@@ -311,7 +311,7 @@ def test_wrapped_models_need_no_rename(index, meta):
 
 
 def test_a_name_of_the_model_is_no_wrapper():
-    """A submodule that is called `module`, in the checkpoint, too, and beside one that is not."""
+    """A model's submodule may be named `module`, also in the checkpoint and next to other submodules."""
     text = PAIR.replace("one.", "module.one.").replace("two.", "module.two.")
     spec = shardinit.open_spec(text=text + "  one.weight: {shape: [6, 4], init: ones}\n")
     model = nn.Module()
@@ -333,7 +333,7 @@ class Power(Scaled):
 
 @pytest.mark.parametrize("meta", [True, False])
 def test_parametrized_tensors(meta):
-    """Originals get what they would have if the values had been there before the parametrization."""
+    """Original tensors get the same values as if parametrization had been registered after loading."""
     spec = shardinit.open_spec(text=PAIR)
     for register in (
         lambda layer: parametrize.register_parametrization(layer, "weight", Scaled(), unsafe=True),
@@ -350,7 +350,7 @@ def test_parametrized_tensors(meta):
         assert shardinit.torch.load_into(model, spec, verify=True) == ([], [])
         for name, tensor in wanted.state_dict().items():
             assert torch.equal(model.state_dict()[name], tensor), name
-        # By the names of what is stored, too.
+        # Names of the stored originals are considered too.
         direct = shardinit.torch.load_into(
             model, spec, strict=False, rename=lambda name: name.replace("one.", "none.")
         )

@@ -1,5 +1,5 @@
-"""`shardinit.torch.init_model`: from a class to a sharded model. Its values are those of the spec, and with the
-engine torch_cpu those of the constructor, on any mesh; no process makes more than its shards."""
+"""`shardinit.torch.init_model` turns a class into a sharded model. Its values equal the spec's, or the constructor's
+with the engine torch_cpu, on any mesh. No process makes more than its shards."""
 
 import math
 import warnings
@@ -28,7 +28,7 @@ NAMES = {1: ("shard",), 2: ("replicate", "shard")}
 
 
 class Block(nn.Module):
-    """Parameters that are drawn before they are parameters, and as PyTorch's own layers draw theirs."""
+    """Has parameters drawn before they become parameters, and parameters drawn by PyTorch's own layers."""
 
     def __init__(self, width):
         super().__init__()
@@ -48,7 +48,7 @@ class Net(Toy):
 
 
 class Rotary(Net):
-    """Tensors that no state dict has, computed by the constructor."""
+    """Has tensors computed by the constructor that no state dict contains."""
 
     def __init__(self):
         super().__init__()
@@ -133,7 +133,7 @@ def test_what_no_state_dict_has_is_the_constructors():
     assert model.rates == real.rates and model.kept[0] is model.head.weight
     state = torch.get_rng_state()
     init_model(Rotary)
-    assert torch.equal(torch.get_rng_state(), state)  # What the constructor draws is another stream's.
+    assert torch.equal(torch.get_rng_state(), state)  # the constructor draws from another stream
 
 
 def test_tied_parameters_stay_tied():
@@ -156,7 +156,7 @@ def test_transformers():
 
 
 class Largest(TorchDispatchMode):
-    """The most elements that a tensor with memory has had, of those that are made in its block."""
+    """Records the largest number of elements of any tensor with memory that is made in its block."""
 
     elements = 0
 
@@ -184,7 +184,7 @@ def on_meshes():
             locals_are_equal(state, wanted)
             assert all(torch.equal(layer.steps, torch.zeros(3)) for layer in model.layers)
             assert sum(made) == sum(t.to_local().nbytes for t in state.values()) + 3 * 12
-            # 50 rows over 4 processes are 13; no tensor with memory has had all rows of one that is sharded.
+            # 4 processes hold up to 13 of 50 rows; no tensor with memory ever has all rows of a sharded tensor.
             assert largest.elements <= math.ceil(50 / shape[-1]) * 24
             assert all(isinstance(each, FSDPModule) for each in (model, *model.layers))
         model(torch.arange(8)).sum().backward()
@@ -212,7 +212,7 @@ def on_two_dimensions():
     for path, tensor in state.items():
         assert torch.equal(tensor.full_tensor(), wanted[path]), path
     assert torch.equal(model.table, Rotary().table)
-    # What is sharded leaves nothing behind that would have no values.
+    # Sharding must not leave tensors without values.
     with pytest.raises(shardinit.CaptureError, match="kept: it is made of parameters"):
         init_model(Rotary, shard=shard)
 
@@ -242,7 +242,7 @@ def with_mistakes():
         two = dist.device_mesh.DeviceMesh("cpu", [0, 1])
         assert init_model(Net, mesh=two).head.weight.to_local().shape == (25, 24)
     assert group is not None
-    # A layer that is in two lists, and one whose parameter another layer has, too.
+    # A layer in two lists, and a layer that shares its parameter with another.
     model = init_model(Shared, mesh=three["c"], engine="torch_cpu", seed=1)
     assert model.lists[0][0] is model.again[0] and isinstance(model.again[0], FSDPModule)
     assert not any(isinstance(each, FSDPModule) for each in model.tied)

@@ -1,9 +1,9 @@
-"""`shardinit.jax.init_model`: from a class or function to a sharded pytree, on 8 devices. Its values are those of the
-spec, and with JAX's engine those of the function."""
+"""`shardinit.jax.init_model` turns a class or function into a sharded pytree, on 8 devices. Its values equal the
+spec's, or the function's with JAX's engine."""
 
 import os
 
-# Before JAX is imported, which looks at it once.
+# JAX reads these once, when it is imported.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
@@ -32,7 +32,7 @@ def devices_of(*shape, names=("fsdp", "tensor")):
 
 
 def tree_of(key):
-    """16-bit numbers, whose bits are those of JAX with JAX's engine."""
+    """Returns a tree whose values have JAX's bits with JAX's engine."""
     one, two = random.split(key)
     return {"up": {"kernel": random.normal(one, (16, 32), jnp.bfloat16) * 0.02, "bias": jnp.zeros(32)},
             "down": {"kernel": random.uniform(two, (32, 16), minval=-0.1, maxval=0.1), "bias": jnp.ones(16)}}
@@ -101,7 +101,7 @@ def test_no_array_is_made_whole(monkeypatch):
 
     init_model(lambda key: {"w": random.normal(key, (1 << 10, 1 << 10))}, devices_of(8, 1), P("fsdp"))
     assert made and max(made) <= (1 << 20) // 8 and sum(made) <= 1 << 20
-    # 16 TB are traced in a moment, and not made.
+    # Tracing 16 TB takes a moment, and nothing is allocated.
     with pytest.raises(shardinit.CaptureError):
         init_model(lambda key: {"w": jnp.sort(random.normal(key, (1 << 22, 1 << 20)))}, devices_of(8, 1), P("fsdp"))
 
@@ -157,7 +157,7 @@ def test_equinox():
     assert made.name == "a model" and made.mlp.layers[0].weight.sharding.spec == P("fsdp")
     assert equinox.filter_vmap(made.mlp)(jnp.ones((3, 16))).shape == (3, 8)
     assert "equinox" in type(made.mlp).__module__ and math.isclose(made.dropout.p, 0.5)
-    # A function of more than a key.
+    # A function with more arguments than a key.
     error = says(shardinit.CaptureError, equinox.nn.Linear, mesh)
     assert "missing 2 required positional arguments: 'in_features' and 'out_features'" in error
     assert error.endswith("as `lambda key: Linear(config, key=key)`, and of data the shapes, as `jax.numpy.zeros(shape)`")
@@ -193,7 +193,7 @@ def test_flax():
     model = init_model(Model, mesh, lambda info: P("fsdp") if len(info.shape) > 1 else P(), seed=3)
     assert isinstance(model, Model) and model.linear.kernel.get_value().sharding.spec == P("fsdp")
     assert not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(model))
-    assert model.dropout(model.linear(jnp.ones((2, 16)))).shape == (2, 32)  # Its random streams go on.
+    assert model.dropout(model.linear(jnp.ones((2, 16)))).shape == (2, 32)  # its random streams continue
     real = Model(nnx.Rngs(3))
     assert (random.key_data(model.dropout.rngs.key.get_value()) == random.key_data(real.dropout.rngs.key.get_value())).all()
     assert model.dropout.rngs.count.get_value() == real.dropout.rngs.count.get_value() + 1

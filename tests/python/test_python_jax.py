@@ -1,10 +1,10 @@
-"""Checkpoints into JAX on 8 devices: bit-equal, and each device reads its slice alone."""
+"""Loading checkpoints into JAX on 8 devices is bit-exact, and each device reads only its slice."""
 
 import dataclasses
 import json
 import os
 
-# Before JAX is imported, which looks at it once.
+# JAX reads these once, when it is imported.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
@@ -78,11 +78,11 @@ def test_each_device_reads_its_slice_alone(tiny, spec, monkeypatch):
     equal(array, words)
     slices = {str(index) for index in sharding.devices_indices_map(words.shape).values()}
     shard = math.prod(sharding.shard_shape(words.shape)) * 2
-    # One read of each different slice, of its size and no more; replicas share it.
+    # Each distinct slice is read once, with exactly its size; replicas share it.
     assert [size for _, size in asked] == [shard] * len(slices)
     assert sum(size for _, size in asked) == words.nbytes
-    # By rows, that is what is read from the files too; short pieces of rows of these
-    # 256 bytes come with what lies between them, less than a page.
+    # Slices of rows read exactly these bytes from the files. Short pieces of these 256-byte rows are read together with
+    # the gaps between them, which are shorter than a page.
     if len(spec) < 2:
         assert checkpoint.bytes_read == words.nbytes
     assert checkpoint.bytes_read <= words.nbytes * 4
@@ -103,7 +103,7 @@ def test_each_device_makes_its_slice_alone(tiny, spec, monkeypatch):
     equal(shardinit.jax.init_sharded(TINY, sharding, keys=[path])[path], words)
     slices = {str(index) for index in sharding.devices_indices_map(words.shape).values()}
     assert made == [math.prod(sharding.shard_shape(words.shape)) * 2] * len(slices)
-    assert sum(made) == words.nbytes  # Replicas share what is made once.
+    assert sum(made) == words.nbytes  # replicas share a value that is made once
 
 
 def test_misfits_of_a_spec():
@@ -137,7 +137,7 @@ def test_nested_dicts_and_functions(tiny):
         tree["model"]["layers"]["1"]["mlp"]["up_proj"]["weight"],
         reassemble(tiny)["model.layers.1.mlp.up_proj.weight"][1],
     )
-    shardings = jax.tree.map(lambda a: a.sharding, tree)  # Nested ones will do too.
+    shardings = jax.tree.map(lambda a: a.sharding, tree)  # nested shardings are accepted too
     again = shardinit.jax.load(tiny, shardings, nested=True)
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), tree, again))
 
@@ -160,7 +160,7 @@ def test_misfits_are_all_named(tiny):
     uneven = NamedSharding(Mesh(np.array(jax.devices()[:3]), ("x",)), P("x"))
     with pytest.raises(shardinit.MismatchError, match="partitioned 3 times") as caught:
         shardinit.jax.load(tiny, uneven)
-    assert len(caught.value.mismatching) == 17  # All but the four of 768 rows.
+    assert len(caught.value.mismatching) == 17  # all but the four with 768 rows
     with pytest.raises(
         shardinit.MismatchError, match="axis `tensor`, which the mesh does not have"
     ):
@@ -204,7 +204,7 @@ modules:
 
 
 def scanned(folder, **names):
-    """A checkpoint with stacked layers; the tensors of the model by path."""
+    """Returns a checkpoint with stacked layers, and the model's tensors by path."""
     spec = folder / "spec.yaml"
     spec.write_text(SCANNED.format(root=ROOT, **names))
     out = gen_ok(spec, folder, "--layout", "stacked")
@@ -325,7 +325,7 @@ def test_haliax_folds_over_stacked_layers(tmp_path):
 
 
 def test_flax_train_state(tmp_path):
-    """A sharded TrainState, by rules on the names of parameters, as t5x and EasyLM train."""
+    """A sharded TrainState can be filled, with rules on parameter names as in t5x and EasyLM."""
     linen, optax, train_state = client_of("flax.linen"), client_of("optax"), client_of("flax.training.train_state")
 
     class Model(linen.Module):
@@ -465,7 +465,7 @@ def test_flax_nnx(tmp_path):
 
 
 def test_an_attribute_value_of_ones_own(tmp_path):
-    """It is left out of a path only where the checkpoint has none with it."""
+    """`value` is dropped from a path only if the checkpoint has no path that contains it."""
 
     @jax.tree_util.register_dataclass
     @dataclasses.dataclass
@@ -501,7 +501,7 @@ def test_devices_go_where_the_spec_put_them(tmp_path):
     assert [[d.id for d in row] for row in mesh.devices] == [[0, 1], [4, 5], [3, 2], [7, 6]]
     array = shardinit.jax.load(folder, shardinit.jax.shardings_of(folder, mesh))["w"]
     whole = checkpoint.read("w")
-    for shard in array.addressable_shards:  # Each device has the box of its rank.
+    for shard in array.addressable_shards:  # each device has its rank's box
         rank = next(d for d in checkpoint.devices if d.id == shard.device.id).rank
         box = next(s for s in checkpoint.info("w").shards if s.rank == rank)
         assert tuple(part.start or 0 for part in shard.index) == box.offset

@@ -1,5 +1,5 @@
-"""Checkpoints, exports and specs as mappings of tensors; specs from mappings; how all of them are shown, and
-what goes to another process."""
+"""Checkpoints, exports and specs as mappings of tensors; specs from mappings; how objects are displayed; and which
+objects can be sent to other processes."""
 
 import collections
 import html
@@ -47,7 +47,7 @@ def says(error, call, *arguments, **options):
     return str(caught.value)
 
 
-# ---- A mapping of tensors.
+# ---- Mappings of tensors.
 
 
 def test_it_is_a_mapping(source):
@@ -101,7 +101,7 @@ def test_what_is_shown_is_short(source):
 
 
 def test_html_is_escaped(folders, tmp_path):
-    """A manifest may come from anyone."""
+    """HTML is escaped, because a manifest may come from anyone."""
     out = tmp_path / "<b>&'\"<script>"
     out.symlink_to(folders["checkpoint"])
     manifest = (folders["checkpoint"] / "manifest.json").read_text()
@@ -129,7 +129,7 @@ def test_dir_has_the_names_that_are_for_users(name):
     assert not {"annotations", "importlib", "np", "os", "Any"} & set(dir(module))
 
 
-# ---- Specs that are mappings.
+# ---- Specs from mappings.
 
 
 @pytest.mark.parametrize("text", [SMALL, AWKWARD], ids=["small", "awkward"])
@@ -154,7 +154,7 @@ def test_every_config_as_a_mapping():
 def test_numbers_and_texts_of_a_mapping():
     made = {"shardinit": 1, "name": "numbers", "dtype": "f64", "seed": 2**64 - 1, "vars": {"d": np.int64(3)}, "modules": {
         "a": {"shape": ("max(d, 2)", "d"), "init": {"constant": {"value": np.float64(0.1)}}},
-        "b": {"shape": [2], "init": {"constant": {"value": "1e-5"}}},  # PyYAML makes a string of this number.
+        "b": {"shape": [2], "init": {"constant": {"value": "1e-5"}}},  # PyYAML makes a string of this number
         "c": {"shape": [2], "init": {"constant": {"value": 1e-300}}},
         "yes": {"shape": [2], "init": "ones", "dtype": "bool"}, "null": {"shape": [], "init": "zeros"}}}
     for spec in (shardinit.open_spec(made), shardinit.open_spec(made, set={"seed": 2**64 - 1})):
@@ -175,7 +175,7 @@ def test_functions_that_take_a_spec_take_a_mapping():
     assert np.array_equal(jax.numpy.asarray(shardinit.jax.init_sharded(spec)["weight"]), model.weight.detach())
 
 
-# The characters that YAML, its quotes or Python treat in a way of their own are among these.
+# Includes characters with special meaning in YAML, its quotes, or Python.
 TEXTS = st.text(st.one_of(st.characters(exclude_categories=("Cs",)), st.sampled_from("\"\\'#:{}[],&*!|>%@`?-~ \t\n\r\0\x85\u2028\ufeff😀")))
 VALUES = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), TEXTS,
@@ -183,13 +183,13 @@ VALUES = st.recursive(
     lambda each: st.one_of(st.lists(each, max_size=3), st.dictionaries(TEXTS, each, max_size=3)), max_leaves=8)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)  # Texts of this file are drawn, too.
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)  # examples include text of this file
 @given(st.dictionaries(TEXTS, VALUES, max_size=4))
 def test_yaml_gives_back_what_it_was_made_of(spec):
     from shardinit._mapping import text_of
 
     class Loader(yaml.SafeLoader):
-        """PyYAML with the numbers of YAML 1.2: its own 1.1 makes a string of `1e-05`."""
+        """PyYAML with the numbers of YAML 1.2; PyYAML's own YAML 1.1 parses `1e-05` as a string."""
 
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]+)?[eE][-+]?[0-9]+$"),
                                  list("-+0123456789"))
@@ -197,7 +197,8 @@ def test_yaml_gives_back_what_it_was_made_of(spec):
 
 
 def with_numbers(value):
-    """PyYAML makes strings of numbers such as `1e-5`, so such strings are written as the numbers that they are."""
+    """Returns the value with strings such as `1e-5` as numbers: PyYAML parses such numbers as strings, so they are
+    written as numbers."""
     if isinstance(value, dict):
         return {key: with_numbers(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -259,7 +260,7 @@ def fails(spec):
 
 
 class Rows:
-    """A data set that opens what it reads in the process that reads it."""
+    """A data set that opens its folder in the process that reads it."""
 
     def __init__(self, folder):
         self.folder = folder

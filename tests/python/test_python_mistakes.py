@@ -1,4 +1,4 @@
-"""Tests the Python package's errors for the wrong kind of input, word for word; and its version."""
+"""Tests the exact error messages of the Python package for wrong kinds of input, and its version."""
 
 import copy
 import gc
@@ -93,7 +93,7 @@ def test_a_checkpoint_where_a_spec_is_wanted(spec):
     assert says(TypeError, shardinit.generate, 7, "weight") == (
         "a spec is a YAML file or an open spec, not int"
     )
-    # With the text of a spec, a path is only a name, and its folder the one of includes.
+    # If `text` is given, the path only names the spec and the folder for includes.
     assert shardinit.open_spec(out, text=SPEC).name == "small"
 
 
@@ -123,7 +123,7 @@ def test_what_stays_on_meta_is_said(spec):
     model.register_buffer("table", torch.empty(3, device="meta"), persistent=False)
     model.more = torch.nn.Linear(4, 4, device="meta")
     result = shardinit.torch.init_(model, spec, strict=False)
-    missing, unexpected = result  # It is a pair, like PyTorch's.
+    missing, unexpected = result  # unpacks as a pair, like PyTorch's result
     assert (missing, unexpected) == (["more.weight", "more.bias", "table"], [])
     assert result.on_meta == ["table", "more.weight", "more.bias"]
     assert repr(result) == (
@@ -133,7 +133,7 @@ def test_what_stays_on_meta_is_said(spec):
 
 
 def test_memory_that_would_hold_other_values(spec):
-    """`out` has the right size, but not the tensor's type: what it then held was not the values."""
+    """`out` with the right size but another type is rejected, since it would hold wrong values."""
     torch, jax = client_of("torch"), client_of("jax")
     for opened in (shardinit.open_spec(spec), shardinit.open(gen_ok(SPEC, spec.parent))):
         for dtype in (">f4", "i4", ">u4", "S4", "V4", "U1"):
@@ -149,7 +149,7 @@ def test_memory_that_would_hold_other_values(spec):
 
 
 def test_copies_of_what_is_open(spec, capfd):
-    """A copy is as good as its original, whichever is closed; neither can be pickled."""
+    """Closing a copy leaves the original usable, and a copy outlives its original; neither can be pickled."""
     for made in (shardinit.open_spec(spec), shardinit.open(gen_ok(SPEC, spec.parent))):
         for copied in (copy.copy(made), copy.deepcopy({"spec": made})["spec"]):
             assert type(copied) is type(made) and copied is not made
@@ -171,7 +171,7 @@ def test_copies_of_what_is_open(spec, capfd):
 
 
 def test_one_version_everywhere():
-    """Program, library and package have one version; that of what is installed: test_wheel.py."""
+    """Program, library and package have one version. test_wheel.py checks installed versions."""
     version = run_json("--version")["version"]
     assert re.fullmatch(r"\d+\.\d+\.\d+", version)
     assert shardinit.__version__ == version

@@ -1,4 +1,4 @@
-"""The Python package reads what shardinit wrote: every slice, bit for bit, and nothing else."""
+"""The Python package reads every slice of shardinit's files bit for bit, and rejects anything else."""
 
 import concurrent.futures
 import contextlib
@@ -56,14 +56,14 @@ def awkward(tmp_path_factory):
     return gen_ok(AWKWARD, tmp_path_factory.mktemp("awkward"))
 
 
-# ---- What it reads.
+# ---- Reading.
 
 
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("replicas", ["dedupe", "full"])
 def test_every_slice_of_every_dtype(mesh, replicas, tmp_path):
     out = gen_ok(AWKWARD, tmp_path, "--mesh", mesh, "--replicas", replicas)
-    wanted = reassemble(out)  # By h5py, from the attributes alone.
+    wanted = reassemble(out)  # reads with h5py, using only attributes
     rng = random.Random(0)
     with shardinit.open(out) as checkpoint:
         assert set(checkpoint.tensors) == set(wanted)
@@ -210,7 +210,7 @@ def test_needs_numpy_alone(tiny):
     )
 
 
-# ---- How much it reads.
+# ---- Bytes read.
 
 
 def test_reads_what_was_asked_for(tmp_path, monkeypatch):
@@ -246,8 +246,7 @@ modules:
         read.clear()
         part = checkpoint.read("t", slices)
         assert sum(read) == part.nbytes == checkpoint.bytes_read, slices
-    # Bytes between rows of a box that are less than a page apart are read along:
-    # no page is touched that holds nothing of the slice.
+    # Gaps of less than a page between rows of a box are read too; no page without bytes of the slice is touched.
     checkpoint = shardinit.open(out)
     checkpoint.read("t", (slice(0, 32), slice(500, 8192)))
     assert checkpoint.bytes_read == 32 * 8192 * 2 - 500 * 2
@@ -260,7 +259,7 @@ def test_own_rank_of_replicas(tmp_path):
             (out / f"ranks/rank-{rank:05d}.{name}").rename(out / f"ranks/{rank}.{name}")
     for name in ("h5", "json"):
         (out / f"ranks/3.{name}").rename(out / f"ranks/rank-00003.{name}")
-    checkpoint = shardinit.open(out, rank=3)  # The only one whose files are here.
+    checkpoint = shardinit.open(out, rank=3)  # only rank 3's files are here
     assert checkpoint.read("model.norm.weight", verify=True).astype(float).sum() == 256
     assert shardinit.open(out).read("model.norm.weight").shape == (256,)
     checkpoint.read("lm_head.weight", (slice(4096, 8192), slice(128, 256)))
@@ -272,7 +271,7 @@ def test_many_threads_and_few_files(tmp_path):
     out = gen_ok(TINY, tmp_path, "--mesh", "fsdp=32,tensor=8")
     wanted = {path: words for path, (_, words) in reassemble(out).items()}
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))  # For 256 rank files.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))  # fewer than the 256 rank files
     try:
         with shardinit.open(out) as checkpoint, concurrent.futures.ThreadPoolExecutor(4) as pool:
             for path, array in pool.map(lambda p: (p, checkpoint.read(p)), list(wanted) * 3):
@@ -306,7 +305,7 @@ modules:
         return time.perf_counter() - start
 
     plain, ours = [], []
-    for _ in range(12):  # By turns, since the machine has other work too.
+    for _ in range(12):  # alternating, since the machine has other work too
         plain.append(timed(plain_one))
         ours.append(timed(lambda: checkpoint.read("t")))
     os.close(fd)
@@ -326,7 +325,7 @@ modules:
 
 
 def test_slabs_on_many_threads(awkward, monkeypatch):
-    """Large regions are divided among threads; here all of them are, to a few elements each."""
+    """Large regions are divided among threads; here all regions are, down to a few elements each."""
     monkeypatch.setattr(shardinit._read, "SLAB", 64)
     monkeypatch.setattr(shardinit._boxes, "SLAB", 0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(5))
@@ -349,7 +348,7 @@ def test_slabs_on_many_threads(awkward, monkeypatch):
 
 
 def test_what_fails_on_a_thread(awkward, tmp_path, monkeypatch):
-    """The first box that is wrong is named; the others are given up, and no thread is left."""
+    """The error names the first damaged box; other reads are cancelled, and all threads end."""
     monkeypatch.setattr(shardinit._boxes, "SLAB", 0)
     out = shutil.copytree(awkward, tmp_path / "out")
     checkpoint = shardinit.open(out)
@@ -365,7 +364,7 @@ def test_what_fails_on_a_thread(awkward, tmp_path, monkeypatch):
     assert threading.active_count() == before
 
 
-# ---- What it refuses.
+# ---- Rejected input.
 
 
 def test_no_checkpoint(tmp_path):
@@ -430,7 +429,7 @@ def test_damage(tmp_path):
         byte = file.read(1)[0]
         file.seek(place["file_offset"])
         file.write(bytes([byte ^ 1]))
-    shardinit.open(out).read("matrix")  # Digests are checked on request.
+    shardinit.open(out).read("matrix")  # digests are checked only on request
     shardinit.open(out).read("matrix", slice(0, 4), verify=True)
     for slices in (None, (20, 10), (slice(30, 33), slice(16, 17))):
         with pytest.raises(shardinit.DamageError, match=r"`matrix` at \[17, 9\] in .*rank-00003.h5`"):
@@ -454,7 +453,7 @@ def edit_it(manifest, *keys_and_value):
     manifest[last] = value
 
 
-SHARD = ("tensors", 4, "shards")  # A shard of `wide`, which is sharded both ways.
+SHARD = ("tensors", 4, "shards")  # a shard of `wide`, which is sharded in both dimensions
 HOSTILE = [
     ("format_version", 3),
     ("format_version", True),
@@ -560,7 +559,7 @@ def test_manifest_that_is_no_file(tmp_path):
     assert len(os.listdir("/proc/self/fd")) == opened
     (tmp_path / "manifest.json").rmdir()
     with socket.socket(socket.AF_UNIX) as listens, contextlib.chdir(tmp_path):
-        listens.bind("manifest.json")  # A socket's whole path can be too long.
+        listens.bind("manifest.json")  # a socket's absolute path can be too long
     with pytest.raises(shardinit.FormatError, match="manifest.json` is not a regular file"):
         shardinit.open(tmp_path)
     (tmp_path / "manifest.json").unlink()
@@ -574,7 +573,7 @@ def test_manifest_that_is_no_file(tmp_path):
     ["manifest.json", "plan.json", "index.h5", "ranks", "ranks/rank-00001.h5", "ranks/rank-00001.json"],
 )
 def test_links_that_lead_out_of_the_folder(awkward, tmp_path, name):
-    """The link leads to the very same bytes, so that nothing else is wrong."""
+    """Links out of the folder are rejected, even if they lead to the same bytes."""
     out = tmp_path / "out"
     shutil.copytree(awkward, out)
     (out / name).rename(tmp_path / "elsewhere")
@@ -586,7 +585,7 @@ def test_links_that_lead_out_of_the_folder(awkward, tmp_path, name):
     assert str(caught.value) == (
         f"`{out / name}` is a symbolic link: a checkpoint has its files in its folder"
     )
-    (tmp_path / "link").symlink_to(awkward)  # The folder itself may be one.
+    (tmp_path / "link").symlink_to(awkward)  # the folder itself may be a link
     assert len(shardinit.open(tmp_path / "link").read("vector")) == 5
 
 
@@ -613,7 +612,7 @@ def test_links_that_lead_out_of_the_folder(awkward, tmp_path, name):
     ids=str,
 )
 def test_hostile_receipt(tmp_path, edit):
-    """This holds even for a receipt that has the manifest's digest."""
+    """An invalid receipt is rejected, even if it has the digest in the manifest."""
     words = np.arange(12, dtype="<u4").reshape(3, 4)
     out = write_checkpoint(
         tmp_path / "out", {"t": ("f32", words, [(0, (slice(0, 3), slice(0, 4)))])}, 1
@@ -632,7 +631,7 @@ def test_hostile_receipt(tmp_path, edit):
 
 
 def test_mutated_manifests(awkward, tmp_path):
-    """Whatever a manifest says: the right values, or an error of this package."""
+    """A damaged manifest gives the right values or one of the package's errors."""
     manifest = json.loads((awkward / "manifest.json").read_text())
     wanted = reassemble(awkward)
     shutil.copytree(awkward / "ranks", tmp_path / "ranks", copy_function=os.link)

@@ -1,4 +1,4 @@
-"""Every line of Python in the package's README runs, in a process of its own, and every guide that needs
+"""All Python code in the package's README runs, each example in its own process. So does every guide that needs
 frameworks, from its first command to its last."""
 
 import os
@@ -82,7 +82,7 @@ modules:
 """
 LINEAR = DENSE.replace("kernel: {shape: [16, 32]", "weight: {shape: [32, 16]")
 
-# A bucket of a server that runs as long as the example does.
+# A bucket on a server that runs until the example ends.
 BUCKET = """
 import atexit, moto_server, pathlib
 running = moto_server.moto_server(pathlib.Path(DIR).parent)
@@ -91,7 +91,7 @@ atexit.register(running.__exit__, None, None, None)
 URL, ENDPOINT = server.upload(pathlib.Path(DIR), "models", "llama"), server.url
 """
 
-# Title in the README → packages, spec, lines before, lines after.
+# title in the README → packages, spec, lines before, lines after
 CASES = {
     "NumPy": ([], TINY, "", "assert rows.shape == (1024, 256) and (checked == 1).all()\n"
               "assert first.shape == (16, 256) and sum(sizes.values()) == checkpoint.bytes"),
@@ -221,7 +221,7 @@ def test_example(title, tmp_path):
 
 
 def packages_of(page):
-    """What the Python of a guide imports, and what its captures need."""
+    """Returns the packages that a guide's Python code imports and its captures need."""
     texts = [text for name, text in files_of(page).items() if name.endswith(".py")]
     commands = [command.text for command in commands_of(page)]
     names = re.findall(r"^(?:import|from) (jax|numpy|torch|transformers)\b", "".join(texts), re.M)

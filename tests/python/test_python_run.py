@@ -1,11 +1,11 @@
-"""Programs run by JAX on 8 devices: the bits of `gen`, of which no device makes more than its own."""
+"""Programs run by JAX on 8 devices make the bits of `gen`, and no device makes more than its shards."""
 
 import json
 import os
 import subprocess
 import sys
 
-# Before JAX is imported, which looks at it once.
+# JAX reads these once, when it is imported.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
@@ -54,7 +54,7 @@ def wanted_one(spec, **options):
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """Its tensors, as `gen` wrote them."""
+    """Returns the tensors of the tiny model as `gen` writes them."""
     folder = gen_ok(TINY, tmp_path_factory.mktemp("tiny"))
     return {path: words for path, (_, words) in reassemble(folder).items()}
 
@@ -91,7 +91,7 @@ def test_bits_of_gen_on_one_device(tiny, forms):
 def test_mixture_of_experts_stored_as_another_trainer_does():
     mesh = EIGHT["experts"]
     for layout in (None, "hub"):
-        # The 4 ranks of the spec's own axis `expert` could not have 2 experts.
+        # 2 experts cannot be divided among the 4 ranks of the spec's own axis `expert`.
         arrays = shardinit.jax.run(MIXTRAL, mesh, set=SMALL, layout=layout)
         equal(arrays, wanted_one(MIXTRAL, set=SMALL, layout=layout, mesh=dict(mesh.shape)))
 
@@ -109,7 +109,7 @@ def test_shardings_of_ones_own(tiny, forms):
         equal(made, {"lm_head.weight": tiny["lm_head.weight"]})
 
 
-# What JAX's own shardings cannot say does not matter where others are given.
+# Limits of JAX's own shardings do not matter if the caller passes others.
 UNEVEN = """
 shardinit: 1
 name: uneven
@@ -128,7 +128,7 @@ def test_specs_that_no_annotation_says(tmp_path):
     spec, mesh = tmp_path / "spec.yaml", devices_of(8, names=("x",))
     with pytest.raises(shardinit.SpecError, match="`vector` has 7 elements in 8 parts"):
         shardinit.jax.run(spec, mesh)
-    # They are stored longer, as this mesh's sizes ask for, and not the spec's own.
+    # Tensors are padded for this mesh's sizes, not for the spec's.
     made = shardinit.jax.run(spec, mesh, set={"uneven": "pad"}, keys=["vector"])
     padded = wanted_one(spec, set={"uneven": "pad", "mesh": {"axes": {"x": 8}}})["vector"]
     assert made["vector"].shape == (8,) and made["vector"].sharding.spec == P(("x",))
@@ -145,7 +145,7 @@ def test_specs_that_no_annotation_says(tmp_path):
 
 
 def llama(params, tokens):
-    """Logits of the tiny Llama, without positions."""
+    """Computes logits of the tiny Llama, without positions."""
 
     def norm(x, layer):
         return x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-5) * layer["weight"]
@@ -193,13 +193,13 @@ def test_a_step_of_training_on_eight_devices():
     for _ in range(3):
         loss, params = step(params)
         losses.append(float(loss))
-    assert abs(losses[0] - math.log(8192)) < 0.1  # Nothing is known before the first step.
+    assert abs(losses[0] - math.log(8192)) < 0.1  # the untrained model knows nothing
     assert losses[2] < losses[1] < losses[0]
     assert len(params["lm_head"]["weight"].sharding.device_set) == 8
 
 
 def compiled_one(spec, mesh, **options):
-    """Tensors, shards' shapes and compiled program of each different kind."""
+    """Returns tensors, shard shapes and compiled program for each distinct kind."""
     program = _jax_program.open_program(spec, mesh, False, options.get("set", ()), options.get("layout"))
     shardings = {path: NamedSharding(mesh, P(*(axes or None for axes in cut)))
                  for path, cut in program.partitions(mesh).items()}
@@ -219,12 +219,12 @@ def compiled_one(spec, mesh, **options):
     (ROOT / "configs/llama3.1-405b.yaml", "fsdp", {}),
 ], ids=["tiny", "torchtitan", "maxtext", "mixtral", "405b"])
 def test_no_device_makes_more_than_its_shard(spec, mesh, options):
-    """Programs are compiled, not run: the largest tensor of 405B has 2 billion elements."""
+    """Programs are only compiled, since the largest tensor of 405B has 2 billion elements."""
     compiled, program = compiled_one(spec, EIGHT[mesh], **options)
     for shards, each in compiled:
         text = each.as_text()
         assert not re.search(r"all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter", text)
-        # No step has more elements than the shard: so none has the whole tensor.
+        # No operation has more elements than the shard, so none has the whole tensor.
         sizes = [math.prod(map(int, shape.split(","))) for shape in re.findall(r"\w\[([\d,]+)\]", text)]
         assert max(sizes) <= max(max(math.prod(shape) for _, shape in shards), 4)
         memory = each.memory_analysis()
@@ -380,7 +380,7 @@ def test_a_flax_nnx_state(tmp_path):
 
 
 def test_a_flax_skeleton_that_is_made_under_set_mesh(tmp_path):
-    """Its shardings are over an abstract mesh, and the streams of `nnx.Dropout` are in no spec."""
+    """A skeleton may have shardings over an abstract mesh, and `nnx.Dropout` streams that are not in the spec."""
     nnx = client_of("flax.nnx")
     spec = tmp_path / "flax.yaml"
     spec.write_text(FLAX)
@@ -406,7 +406,7 @@ def test_a_flax_skeleton_that_is_made_under_set_mesh(tmp_path):
         assert model.dropout(jnp.ones(1000)).min() == 0
 
     model = shardinit.jax.run(spec, mesh, tree=skeleton)
-    # Where nothing is said, the spec's sharding counts.
+    # The spec's sharding applies where the skeleton has none.
     assert model.down.kernel.get_value().sharding.spec == P(("a",), None)
     check(model)
     with shardinit.open_spec(spec) as opened:
@@ -442,7 +442,7 @@ def test_named_arrays_and_shardings_of_leaves(mlp):
     wanted = wanted_one(mlp)
     for i, layer in enumerate(filled["layers"]):
         equal({"w": layer["weight"].array}, {"w": wanted[f"layers.{i}.weight"]})
-    # A leaf's sharding counts if it is over the mesh's devices.
+    # A leaf's sharding applies if it is over the mesh's devices.
     assert [layer["weight"].array.sharding for layer in filled["layers"]] == [
         own, NamedSharding(mesh, P(("data",), None)), NamedSharding(mesh, P(("data",), None))]
 

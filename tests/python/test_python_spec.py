@@ -1,4 +1,5 @@
-"""Values made from a spec in memory are those of the files, bit for bit: every slice, thread and type."""
+"""Values generated from a spec in memory equal those in files bit for bit, for every slice, type and number of
+threads."""
 
 import concurrent.futures
 import contextlib
@@ -73,7 +74,7 @@ def equal(spec, wanted):
         assert np.array_equal(bits_of(array), words), path
 
 
-# ---- The values.
+# ---- Values.
 
 
 def test_every_tensor_of_a_model(tiny):
@@ -92,12 +93,12 @@ def test_every_initializer_in_every_dtype(tmp_path):
     for initializer in INITIALIZERS:
         for dtype in DTYPES:
             line = single(initializer, dtype)
-            with contextlib.suppress(shardinit.SpecError):  # Not every type holds everything.
+            with contextlib.suppress(shardinit.SpecError):  # some types cannot represent the values
                 shardinit.open_spec(text=TOP + line).generate(f"{dtype}.{initializer}")
                 tensors += line
                 drawn.add(initializer)
                 stored.add(dtype)
-    # The library reads no folders.
+    # The library does not read folders.
     assert drawn == set(INITIALIZERS) - {"source", "rows_like", "parts"} and stored == set(DTYPES)
     wanted = reassemble(gen_ok(TOP + tensors, tmp_path))
     spec = shardinit.open_spec(text=TOP + tensors)
@@ -128,7 +129,7 @@ def test_into_memory_of_any_layout(awkward):
         np.zeros((15, 29)).T,
         np.zeros((58, 30))[::2, ::2],
         np.zeros((29, 15), "u8"),
-        np.zeros(29 * 15 * 8 + 1, "u1")[1:].view("f8").reshape(29, 15),  # It is not aligned.
+        np.zeros(29 * 15 * 8 + 1, "u1")[1:].view("f8").reshape(29, 15),  # unaligned
     ):
         assert spec.generate("matrix", block, out=out) is out
         assert np.array_equal(bits_of(np.ascontiguousarray(out)), words[block])
@@ -156,7 +157,7 @@ def test_overrides(tmp_path):
 
 @pytest.mark.parametrize("seed", [2**63 - 1, 2**63, 2**64 - 1])
 def test_every_64_bit_seed(seed, tmp_path):
-    """A seed stays exact in every file and answer, and in the values."""
+    """A seed is exact in every file, in printed results, and in its effect on values."""
     folder = gen_ok(TINY, tmp_path, "--set", f"seed={seed}")
     wanted = reassemble(folder)
     assert {json.loads((folder / name).read_text())["seed"] for name in ("plan.json", "manifest.json")} == {seed}
@@ -174,7 +175,7 @@ def test_every_64_bit_seed(seed, tmp_path):
 
 @pytest.mark.parametrize("layout", ["megatron", "maxtext"])
 def test_layouts(layout, tmp_path):
-    """Any slice of tensors that are put together from drawn ones is right, too."""
+    """Slices are also right for tensors assembled from drawn ones."""
     wanted = reassemble(gen_ok(TINY, tmp_path, "--layout", layout))
     spec = shardinit.open_spec(TINY, layout=layout)
     equal(spec, wanted)
@@ -188,7 +189,7 @@ def test_layouts(layout, tmp_path):
 
 
 def test_threads_at_once(tiny):
-    """Several threads fill from one spec, and each works on several threads."""
+    """Several threads can generate from one spec while each uses several threads."""
     spec = shardinit.open_spec(TINY, threads=2)
     rng = random.Random(2)
     tasks = [(path, random_slices(tiny[path][1].shape, rng)) for path in tiny for _ in range(12)]
@@ -202,7 +203,7 @@ def test_threads_at_once(tiny):
 
 
 def test_the_gil_is_released():
-    """Python runs on while a tensor is made: it sees the first values before the last are there."""
+    """Python keeps running while a tensor is made: it sees the first values before the last ones are written."""
     text = TOP + "  w: {shape: [16, 1048576], dtype: f32, init: {uniform: {low: 1, high: 2}}}\n"
     spec = shardinit.open_spec(text=text, threads=1)
 
@@ -217,7 +218,7 @@ def test_the_gil_is_released():
         assert out.min() >= 1
         return last == 0
 
-    assert any(seen() for _ in range(50))  # Once is proof; a busy machine may need a few.
+    assert any(seen() for _ in range(50))  # one success suffices; a busy machine may need several tries
 
 
 def test_closing_while_others_fill(tiny):
@@ -237,11 +238,11 @@ def test_closing_while_others_fill(tiny):
     assert spec.info("lm_head.weight").global_shape == (8192, 256)
 
 
-# ---- What is told.
+# ---- Errors and messages.
 
 
 def test_errors_are_those_of_the_program():
-    """Every golden case of a single invalid spec."""
+    """The package's errors equal the program's, for every golden case with a single invalid spec."""
     count = 0
     for case in sorted((ROOT / "golden").glob("bad_*")):
         words = shlex.split((case / "cmd").read_text())
@@ -254,10 +255,10 @@ def test_errors_are_those_of_the_program():
         if path.startswith("-") or "$TMP" in path or len(options) != 2 * len(sets + meshes):
             continue
         if case.name in ("bad_layout", "bad_layout_beside", "bad_transpose"):
-            continue  # Layouts that are not chosen are checked by `validate` alone.
+            continue  # only `validate` checks layouts that are not chosen
         if case.name == "bad_spec_is_folder":
-            continue  # Python says more: that it may be a checkpoint, and what takes one.
-        if case.name == "bad_source":  # The library reads no folders.
+            continue  # Python adds that it may be a checkpoint, and which function opens one
+        if case.name == "bad_source":  # the library does not read folders
             with contextlib.chdir(case), pytest.raises(shardinit.SpecError, match="this library reads no folders of tensors"):
                 shardinit.open_spec(path)
             continue
@@ -270,7 +271,7 @@ def test_errors_are_those_of_the_program():
 
 
 def test_a_slice_takes_memory_for_itself_alone():
-    """This holds for vectors and columns that are drawn whole, of tensors with 2^40 of them."""
+    """A slice uses memory only for itself, even for tensors with 2^40 vectors or columns that are drawn whole."""
     big = 2**40
     text = TOP + f"  rows: {{shape: [{big}, 4], dtype: f32, init: {{normalized: {{axis: 1}}}}}}\n" \
         f"  columns: {{shape: [3, {big}], dtype: f32, init: {{normalized: {{axis: 0}}}}}}\n" \
@@ -305,7 +306,7 @@ def test_what_is_asked_for_can_be_wrong():
 
 
 def test_the_library_is_found_or_asked_for(tmp_path):
-    """It is found by SHARDINIT_LIBRARY or beside the program, or an error says what to do."""
+    """The library is found by SHARDINIT_LIBRARY or next to the program; otherwise an error explains what to do."""
     code = "import shardinit; print(shardinit.generate({!r}, 'model.norm.weight').sum())".format(str(TINY))
 
     def python(**env):
@@ -324,7 +325,7 @@ def test_the_library_is_found_or_asked_for(tmp_path):
     program = tmp_path / "opt/bin/shardinit"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    (tmp_path / "bin/shardinit").symlink_to("../opt/bin/shardinit")  # Module systems do so.
+    (tmp_path / "bin/shardinit").symlink_to("../opt/bin/shardinit")  # as in module systems
     (tmp_path / "opt/lib/libshardinit.so.1").symlink_to(LIBRARY)
     found = python()
     assert found.stdout == "256\n", found.stderr

@@ -1,4 +1,4 @@
-"""Checkpoints into PyTorch: state dicts, models on `meta`, FSDP2, DTensors on other meshes, DCP."""
+"""Loads checkpoints into PyTorch: state dicts, models on `meta`, FSDP2, DTensors on other meshes, DCP."""
 
 import itertools
 import json
@@ -90,7 +90,7 @@ def toy(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["checkpoint", "spec"])
 def source(request, toy):
-    """The same tensors from files, and made in memory."""
+    """Returns the same tensors, in files or generated in memory."""
     return toy if request.param == "checkpoint" else shardinit.open_spec(text=MODEL)
 
 
@@ -120,7 +120,7 @@ def test_state_dict_is_bit_exact(dtype, tmp_path):
         )
         assert tensor.is_contiguous() and np.array_equal(words_of(tensor), wanted[path][1])
     assert list(shardinit.torch.load_state_dict(out, ["head.weight"])) == ["head.weight"]
-    Toy().to(state["head.weight"].dtype).load_state_dict(state)  # PyTorch finds nothing amiss.
+    Toy().to(state["head.weight"].dtype).load_state_dict(state)  # PyTorch accepts the state dict
 
 
 def test_fp8_and_bool(tmp_path):
@@ -138,7 +138,7 @@ def test_fp8_and_bool(tmp_path):
     state = shardinit.torch.load_state_dict(out)
     assert [t.dtype for t in state.values()] == [torch.float8_e4m3fn, torch.float8_e5m2, torch.bool]
     assert np.array_equal(words_of(state["a"]), words) and np.array_equal(words_of(state["b"]), words)
-    assert state["a"].float()[7, 14] == 448  # 0x7e, which HDF5's conversion makes a NaN.
+    assert state["a"].float()[7, 14] == 448  # 0x7e, which HDF5's conversion turns into NaN
 
 
 def test_missing_keys_are_all_named(source):
@@ -182,8 +182,8 @@ def test_tied_parameters(source, tmp_path, monkeypatch):
     text = MODEL.replace("[x, y], init: n}\n  layers", "[x, y], init: ones}\n  layers").replace(
         "[50, 24], axes: [y, x], init: n", "[50, 24], axes: [y, x], init: ones"
     )
-    shardinit.torch.load_into(on_meta(tied=True), gen_ok(text, tmp_path / "two"))  # It is sharded otherwise, but equal.
-    monkeypatch.setattr(shardinit._torch_loading, "_COMPARE_BYTES", 700)  # It compares 7 rows at a time.
+    shardinit.torch.load_into(on_meta(tied=True), gen_ok(text, tmp_path / "two"))  # sharded differently, but equal
+    monkeypatch.setattr(shardinit._torch_loading, "_COMPARE_BYTES", 700)  # compares 7 rows at a time
     shardinit.torch.init_(on_meta(tied=True), shardinit.open_spec(text=text))
     last = text.replace("axes: [y, x], init: ones", 'axes: [y, x], init: {expr: "where(row == 49, 2, 1)"}')
     with pytest.raises(shardinit.MismatchError, match="has other values"):
@@ -211,7 +211,7 @@ def test_every_misfit_is_named_and_nothing_is_changed(source, toy):
     assert all(path in str(error) for path in ("extra.bias", "layers.0.up.bias", "embed.weight"))
     assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
     with pytest.raises(shardinit.MismatchError):
-        shardinit.torch.load_into(model, source, strict=False)  # Shapes have to fit all the same.
+        shardinit.torch.load_into(model, source, strict=False)  # shapes must match even so
     model.embed = nn.Embedding(50, 24)
     result = shardinit.torch.load_into(model, source, strict=False, cast=True)
     assert result == (["extra.weight", "extra.bias"], ["layers.0.up.bias"])
@@ -240,7 +240,7 @@ def test_buffers_that_no_checkpoint_holds(source):
         shardinit.torch.load_into(model, source)
     assert model.head.weight.is_meta
     assert shardinit.torch.load_into(model, source, strict=False).missing_keys == ["table"]
-    assert model.table.is_meta and not model.head.weight.is_meta  # Never memory with nothing in it.
+    assert model.table.is_meta and not model.head.weight.is_meta  # no uninitialized memory
 
 
 def tiny_llama():
@@ -257,7 +257,7 @@ def tiny_llama():
     )
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
-    model.model.rotary_emb = type(model.model.rotary_emb)(config)  # Its buffers are computed.
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)  # Computes its buffers.
     return model
 
 
@@ -272,14 +272,14 @@ def test_transformers_llama(tiny):
     loss = model(tokens, labels=tokens).loss
     assert abs(loss.item() - math.log(8192)) < 0.1
     loss.backward()
-    # The model that PyTorch makes itself takes the same state dict, all keys matched.
+    # A model made by PyTorch accepts the same state dict, with all keys matched.
     other = type(model)(model.config).to(torch.bfloat16)
     other.model.rotary_emb = model.model.rotary_emb
     other.load_state_dict(shardinit.torch.load_state_dict(tiny), strict=True)
     assert torch.equal(other(tokens).logits, model(tokens).logits)
 
 
-# ---- Where the boxes of a DTensor lie.
+# ---- Boxes of a DTensor.
 
 
 def placements_of(dimensions):
@@ -313,7 +313,7 @@ def test_local_boxes_are_where_torch_cuts():
                     assert torch.equal(local, part), (shape, mesh, placements, coordinate)
                     count += 1
     assert count > 1000
-    # Known: FSDP2 over tensor parallel, 8 rows on a mesh of 2 by 2.
+    # A known case: FSDP2 over tensor parallelism, 8 rows on a 2-by-2 mesh.
     rows = [
         _local_boxes((8,), (2, 2), c, (_StridedShard(0, split_factor=2), Shard(0)))[1][0][0][
             0
@@ -341,7 +341,7 @@ def whole_one(folder):
 
 
 def locals_are_equal(dtensors, whole):
-    """Every local shard has the bits that PyTorch's own distribute_tensor puts there."""
+    """Asserts that every local shard has the bits that PyTorch's own distribute_tensor stores there."""
     for path, dtensor in dtensors.items():
         local = dtensor.to_local()
         expected = distribute_tensor(
@@ -397,7 +397,7 @@ def load_on_meshes(folders):
                 locals_are_equal(direct, whole)
                 dcp.load(state, storage_reader=shardinit.torch.StorageReader(folder, verify=True))
                 locals_are_equal(state, whole)
-    # It reads only its own part: a quarter of the rows, since the checkpoint is sharded by rows, too.
+    # Each process reads only its own quarter of the rows, since the checkpoint is sharded by rows too.
     reader = shardinit.open(folders[0])
     mesh = meshes[0][0]
     local = shardinit.torch.load_dtensor(reader, "lm_head.weight", mesh, [Shard(0)]).to_local()
@@ -447,12 +447,12 @@ def train_sharded(folder):
             assert np.array_equal(words_of(buffer), words_of(whole[name]))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
-        assert abs(loss.item() - wanted) < 1e-4  # The model of one process, as one step.
+        assert abs(loss.item() - wanted) < 1e-4  # the loss of one process in one step
         loss.backward()
         optimizer.step()
         after = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
         assert after.item() < loss.item()
-        # Then through DCP, with the names of a train state.
+        # Loading through DCP, with the names of a train state.
         state = {"model": model.state_dict()}
         dcp.load(state, storage_reader=shardinit.torch.StorageReader(folder, prefix="model."))
         locals_are_equal({n: p for n, p in state["model"].items() if isinstance(p, DTensor)}, whole)
@@ -463,7 +463,7 @@ def test_fsdp2_of_a_meta_model(toy, tmp_path):
 
 
 def count_made():
-    """The bytes of each part that specs make from now on in this process, which ends with its test."""
+    """Records the bytes of each part that specs generate in this process, which ends with its test."""
     made, plain = [], shardinit.Spec.generate
 
     def recording(self, path, slices=None, **options):
@@ -491,7 +491,7 @@ def init_sharded(folder):
         state = model.state_dict()
         assert set(state) == set(whole) and all(isinstance(t, DTensor) for t in state.values())
         locals_are_equal(state, whole)
-        # This rank's part of every tensor, and no more.
+        # Exactly this rank's part of every tensor.
         part = sum(t.numel() for t in whole.values()) * 2 // shape[-1]
         assert sum(made) == sum(t.to_local().nbytes for t in state.values()) == part
         loss = model(torch.arange(16)[None], labels=torch.arange(16)[None]).loss
@@ -527,7 +527,7 @@ def load_under_fsdp1(folder):
         model = wrapped_one()
         assert shardinit.torch.load_into(model, folder) == ([], [])
         is_filled(model)
-        # What it gathers it frees again, so the memory must not be pinned by an array.
+        # FSDP frees the gathered parameters again, so no array may pin their memory.
         model = wrapped_one()
         with Fsdp.summon_full_params(model):
             assert shardinit.torch.load_into(model.module, folder) == ([], [])
@@ -556,7 +556,8 @@ def test_memory_can_be_freed_afterwards(toy):
 
 
 def test_a_mesh_that_does_not_divide_the_model(tmp_path):
-    """A large model's spec with small variables: no value depends on the mesh."""
+    """A large model's spec works with small variables although its mesh does not divide them, as values do not depend
+    on the mesh."""
     path = tmp_path / "spec.yaml"
     path.write_text(MODEL.replace("uneven: chunk\n", "").replace("{a: 2, b: 2}", "{a: 7, b: 2}"))
     with pytest.raises(shardinit.SpecError, match="mesh axis `a` .7. does not divide dimension 0 of `embed.weight`"):
@@ -572,7 +573,7 @@ def test_a_mesh_that_does_not_divide_the_model(tmp_path):
             assert torch.equal(a, b), name
     name = "embed.weight"
     assert np.array_equal(shardinit.generate(path, name), wanted.state_dict()[name].numpy())
-    # Other mistakes get their own messages.
+    # Other mistakes have their own messages.
     with pytest.raises(shardinit.SpecError, match="^--set:1:28: error: unknown name `nothing`") as caught:
         shardinit.torch.init_(Toy(), path, set={"init.n": {"normal": {"std": "nothing"}}})
     assert "divide" not in str(caught.value)
@@ -596,7 +597,7 @@ def test_dcp_in_one_process(toy, tmp_path):
         state = {name: torch.zeros_like(tensor) for name, tensor in Toy().state_dict().items()}
         dcp.load(state, storage_reader=shardinit.torch.StorageReader(source), no_dist=True)
         assert all(np.array_equal(words_of(t), wanted[n][1]) for n, t in state.items())
-    # Where dcp.load names the checkpoint, it is that one which is read, and else the reader's own.
+    # DCP reads the checkpoint that dcp.load names, or else the reader's own.
     other = gen_ok(MODEL, tmp_path, "--set", "seed=1")
     reader = shardinit.torch.StorageReader(toy)
     for chosen, folder in ((other, other), (None, other), (str(toy), toy), (None, toy)):

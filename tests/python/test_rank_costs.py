@@ -1,4 +1,5 @@
-"""What a rank costs the disk and the file system. strace counts the calls, so that what is linear stays linear."""
+"""Each rank has a constant cost in disk and file system calls. strace counts the calls, so that linear commands stay
+linear."""
 
 import collections
 import re
@@ -34,7 +35,7 @@ def spec(tmp_path):
 
 @pytest.fixture
 def count(tmp_path):
-    """Runs a command and returns how many calls of each kind it makes."""
+    """Returns a function that runs a command and counts its calls of each kind."""
     def run(*arguments):
         log = tmp_path / "strace.log"
         calls = ",".join(f"?{call}" for names in KINDS.values() for call in names)
@@ -46,24 +47,24 @@ def count(tmp_path):
 
 
 def each(more, fewer):
-    """The calls of each further rank, which must be the same for all of them."""
+    """Returns the calls of each further rank, and asserts that each rank makes equally many."""
     assert all((more[kind] - fewer[kind]) % (MANY - FEW) == 0 for kind in KINDS), (more, fewer)
     return {kind: (more[kind] - fewer[kind]) // (MANY - FEW) for kind in KINDS}
 
 
 def test_a_fresh_rank(spec, count, tmp_path):
-    """A comment at RankWriter::Commit() says what each of them is for."""
+    """Each new rank makes the calls that a comment at RankWriter::Commit() explains."""
     few, many = (count("gen", spec(n), "-o", tmp_path / f"{n}") for n in (FEW, MANY))
     cost = each(many, few)
     assert {kind: cost[kind] for kind in ("renames", "data", "folders")} == {"renames": 2, "data": 2, "folders": 1}
-    # Both files, the first past the cache, too; the receipt, which is read at the end.
+    # Both files, the first also past the cache, and the receipt, which is read at the end.
     assert cost["opens"] == 4 and cost["stats"] <= 8
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 def test_a_rank_alone(order, spec, count, tmp_path):
-    """An array job of single ranks is not quadratic: all but the last look at no other rank's files but its
-    neighbours' names."""
+    """An array job of single ranks is not quadratic: all but the last check only the names of neighbouring ranks'
+    files."""
     costs, last = [], []
     for n in (FEW, MANY):
         out = tmp_path / f"{n}"
@@ -83,8 +84,8 @@ def test_a_rank_alone(order, spec, count, tmp_path):
 
 
 def test_a_damaged_receipt_of_another_rank(spec, tmp_path):
-    """A run of one rank that makes nothing believes the manifest. One that makes its rank, or meets no manifest, reads the
-    receipts of the others, and finalizes nothing."""
+    """A run of one rank that makes nothing trusts the manifest. A run that makes its rank, or finds no manifest, reads
+    the other ranks' receipts, and finalizes nothing if one is damaged."""
     out = tmp_path / "out"
     run_ok("gen", spec(FEW), "-o", out)
     good = tree_of(out)
@@ -114,7 +115,7 @@ def test_a_rank_that_is_there(command, opens, stats, spec, count, tmp_path):
     assert each(costs[1], costs[0]) == {"renames": 0, "data": 0, "folders": 0, "opens": opens, "stats": stats}
 
 
-# A process begins with the peak of the one that starts it, so a small one starts the command.
+# A process inherits the peak memory of its parent, so a small process starts the command.
 START = """
 import os, sys
 child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)])
@@ -125,12 +126,12 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 
 def peak_of(*arguments):
-    """The peak of a command's memory, in bytes."""
+    """Returns the peak memory of a command in bytes."""
     return 1024 * int(run_ok(*arguments, wrap=[sys.executable, "-SEc", START]).stdout)
 
 
 def test_memory_of_many_tensors_in_one_file(tmp_path):
-    """The metadata of a file and its receipt are in memory once. 100,000 tensors take 173 MB."""
+    """A file's metadata and receipt are in memory once: 20,000 tensors need less than 152 MB."""
     (tmp_path / "spec.yaml").write_text("""
 shardinit: 1
 name: many
@@ -148,7 +149,7 @@ modules:
 
 
 def test_memory_of_as_many_tensors_as_a_spec_may_have(tmp_path):
-    """Tensors of a repeat share all but their paths and keys: 4,000,000 of them take 470 MB."""
+    """Tensors of a repeat share everything except paths and keys: 4,000,000 tensors need about 470 MB."""
     (tmp_path / "spec.yaml").write_text("""
 shardinit: 1
 name: most
@@ -181,7 +182,7 @@ modules:
 
 
 def test_memory_of_a_part_of_an_export_of_many_chunks(tmp_path):
-    """What stands between the chunks is made file by file: that of all files would take 1.3 GB."""
+    """Metadata between the chunks is made file by file; for all files together it would take 1.3 GB."""
     spec, out = many_pieces(tmp_path / "spec.yaml", 1000, 500), tmp_path / "out"
     assert peak_of("export", spec, "--to", "dcp", "-o", out, "--part", "3/500", "--jobs", 2, "--memory", "16M") < 125e6
     assert not out.exists()
@@ -194,8 +195,8 @@ def test_an_export_of_too_many_pieces_is_refused(tmp_path):
 
 
 def test_a_rank_of_a_complete_checkpoint(spec, count, tmp_path):
-    """An array that is run again is not quadratic: the manifest stands for the receipts of the other ranks, whose names
-    are enough. A rank that was lost since is noticed."""
+    """Running an array again is not quadratic: the manifest replaces the other ranks' receipts, of which only names are
+    checked. A rank that was lost since is noticed."""
     opens = []
     for n in (FEW, MANY):
         out = tmp_path / f"{n}"

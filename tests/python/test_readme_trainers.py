@@ -1,12 +1,12 @@
-"""The table of trainers in the Python package's README.
+"""Checks the table of trainers in the Python package's README.
 
-A row has a trainer, packages with their versions, a command, lines of Python, and the test that runs
-them, or the word `untested`. For a new row:
+A row contains a trainer, packages with their versions, a command, lines of Python, and the test that runs them, or the
+word `untested`. To add a row:
 
-- lines that lead to a heading are run as they stand under it, by test_python_readme.py, with a case there;
-- lines that call one function of the trainer are run as they stand by `test_row`, with a case here;
-- other ones by a test of their own, `test_FILE.py::test_NAME`, which imports the package, with the
-  version in tests/requirements*.txt, and calls what the lines call."""
+- If its lines link to a heading, test_python_readme.py runs the lines under the heading unchanged; add a case there.
+- If its lines call one function of the trainer, `test_row` runs them unchanged; add a case here.
+- Otherwise add a test, `test_FILE.py::test_NAME`, which imports the package with the version in
+  tests/requirements*.txt and makes the same calls."""
 
 import ast
 import importlib.util
@@ -29,7 +29,7 @@ README = (PACKAGE / "README.md").read_text()
 
 class Row(NamedTuple):
     trainer: str
-    version: str  # Of what is imported, `name version`, several with `, ` between.
+    version: str  # version of each import as `name version`, separated by `, `
     command: str
     lines: str
     run_by: str
@@ -49,25 +49,25 @@ def packages(row):
 
 
 def module(package):
-    """The name by which a package is imported."""
+    """Returns the name under which a package is imported."""
     names = {"megatron-core": "megatron.core", "orbax-checkpoint": "orbax.checkpoint"}
     return names.get(package, package.replace("-", "_"))
 
 
 def code_of(text):
-    """The text between backticks."""
+    """Returns the texts between backticks."""
     return re.findall(r"`([^`]*)`", text)
 
 
 def source_of(file):
-    """The text of a test's file, and of the modules of this folder that it imports."""
+    """Returns the text of a test file and of the modules in this folder that it imports."""
     text = (HERE / file).read_text()
     names = re.findall(r"\b(?:from|import) (\w+)", text)
     return text + "".join((HERE / f"{name}.py").read_text() for name in names if (HERE / f"{name}.py").is_file())
 
 
 def mistake(row):
-    """Why a row may not stand in the table, or nothing."""
+    """Returns why a row is invalid, or None."""
     if not row.trainer or not code_of(row.lines) and row.run_by != "untested":
         return "says nothing"
     if row.run_by == "untested":
@@ -88,7 +88,7 @@ def mistake(row):
             return f"has {package} {version}, and the requirements {PINS.get(package)}"
         if not re.search(rf"(?:import |from |[\"']){re.escape(module(package))}\b", source):
             return f"names {row.run_by}, which does not import {package}"
-    if name in ("test_row", "test_example"):  # These run the line as it stands.
+    if name in ("test_row", "test_example"):  # these tests run the line unchanged
         return None
     for called in re.findall(r"(\w+)\(", "".join(code_of(row.lines))):
         if called + "(" not in source:
@@ -127,12 +127,12 @@ def test_rows_that_have_neither_are_found():
 def installed(package):
     try:
         return importlib.util.find_spec(module(package)) is not None
-    except ImportError:  # The namespace before a dot is missing.
+    except ImportError:  # the namespace before the dot is missing
         return False
 
 
 def test_tests_of_rows_are_collected():
-    """Runs them by pytest, in a process of its own, where their packages are installed."""
+    """pytest collects the test of each row whose packages are installed."""
     named = {row.run_by for row in ROWS if row.run_by != "untested"
              and all(installed(p) for p, _ in packages(row))}
     files = sorted({run_by.split("::")[0] for run_by in named})
@@ -143,7 +143,7 @@ def test_tests_of_rows_are_collected():
 
 
 def test_lines_lead_to_headings():
-    """Under which test_python_readme.py runs them."""
+    """Rows link to headings of the README; test_python_readme.py runs the lines there."""
     titles = re.findall(r"^#+ (.*)", README, re.M)
     anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles}
     linked = {row: re.search(r"\(#([^)]*)\)", row.lines) for row in ROWS}
@@ -156,7 +156,7 @@ LINES_IN_GUIDES = [(page, line) for page in GUIDES for text in others_of(page) f
 
 
 def test_lines_of_trainers_in_guides_are_those_of_rows():
-    """Of rows that are tested, up to the name of the folder."""
+    """Guides use lines of tested rows, except for the folder's name."""
     assert {page.stem.removeprefix("shardinit-guide-") for page, _ in LINES_IN_GUIDES} == {
         "maxtext", "megatron", "torchtitan"}
     tested = {line for row in ROWS if row.run_by != "untested" for line in code_of(row.lines)}
@@ -172,7 +172,7 @@ os.environ.update(JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_devi
 import jax
 mesh = jax.sharding.Mesh(numpy.array(jax.devices()).reshape(2, 2), ("fsdp", "tensor"))
 """
-# Trainer → lines before, the state that `result` stands for.
+# trainer → lines before, and the state dict of `result`
 CASES = {
     "Transformers": (LLAMA, "result.state_dict()"),
     "safetensors, your own": ("import safetensors.torch\n", "result"),

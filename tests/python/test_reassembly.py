@@ -1,4 +1,4 @@
-"""A reader that knows only the format gets the same tensors from every mesh."""
+"""A reader that knows only the format gets the same tensors with every mesh."""
 
 import hashlib
 import json
@@ -59,7 +59,7 @@ def test_awkward_shapes(mesh, awkward, tmp_path):
 def test_index_reads_whole_tensors(mesh, awkward, tmp_path):
     spec, expected = awkward
     run_ok("gen", spec, "-o", tmp_path / "out", "--mesh", mesh)
-    (tmp_path / "out").rename(tmp_path / "moved")  # Sources are named relative to the index.
+    (tmp_path / "out").rename(tmp_path / "moved")  # the index names its sources relative to itself
     with h5py.File(tmp_path / "moved/index.h5", "r") as index:
         found = {text_of(d.attrs["path"]): sha256_of(read_raw(d)) for d in datasets_in(index)}
     assert found == expected
@@ -107,7 +107,7 @@ def test_layout_of_a_rank_file(tmp_path):
                                         ("long_name: 2, b: 1, cc: 2", ["long_name", "b", "cc"])])
 @pytest.mark.parametrize("seed", [0, 2**63 - 1, 2**63, 2**64 - 1])
 def test_attributes_of_every_file(tmp_path, seed, mesh, axes):
-    """As h5py reads them, and as `inspect` shows them: all of them, in each rank's file and in the index."""
+    """Every rank file and the index have all attributes, with equal values in h5py and `inspect`."""
     (tmp_path / "spec.yaml").write_text(f"""shardinit: 1
 name: m
 dtype: f32
@@ -155,7 +155,7 @@ def test_offsets_serve_readers_without_hdf5(tmp_path):
 
 
 def test_hdf5_reads_bf16_as_the_same_numbers(tmp_path):
-    # A user who just opens the file sees the same values, but slower.
+    # Users who just open the file see the same values, but reading is slower.
     run_ok("gen", TINY, "-o", tmp_path / "out", "--mesh", "fsdp=1,tensor=1")
     with h5py.File(rank_files(tmp_path / "out")[0], "r") as file:
         dataset = file["model/layers/1/mlp/down_proj/weight"]
@@ -165,7 +165,7 @@ def test_hdf5_reads_bf16_as_the_same_numbers(tmp_path):
 
 
 def test_manifest_digests_are_those_of_the_bytes(tmp_path):
-    """Every SHA-256 of a box in the receipts is a plain hash of that box's bytes."""
+    """Each box's SHA-256 in a receipt is a plain hash of the box's bytes."""
     run_ok("gen", TINY, "-o", tmp_path / "out")
     manifest = (tmp_path / "out/manifest.json").read_text()
     json.loads(manifest)
@@ -190,7 +190,8 @@ def shape_of(extents):
 
 @pytest.mark.parametrize("order", [sorted(DTYPES), sorted(DTYPES, reverse=True)], ids=["forwards", "backwards"])
 def test_what_is_missing_reads_as_no_plausible_number(order, tmp_path):
-    """Of each type, whatever tensor stands before it in the index: NaN, the least or the largest number."""
+    """A missing box reads as NaN or as the smallest or largest number of its type, whatever tensor precedes it in the
+    index."""
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: m\nmodules:\n" + "".join(
         f"  t{i:02}: {{shape: [4], dtype: {dtype}, init: zeros}}\n" for i, dtype in enumerate(order)))
     run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
@@ -212,7 +213,7 @@ def test_what_is_missing_reads_as_no_plausible_number(order, tmp_path):
 
 
 def test_the_index_has_every_box_of_every_type(tmp_path):
-    """Scalars, segments and types beside one another; and what is missing with a rank reads as no number."""
+    """The index has scalars, segments and mixed types; floating-point boxes of missing ranks read as NaN."""
     (tmp_path / "spec.yaml").write_text("""
 shardinit: 1
 name: indexed
@@ -247,4 +248,4 @@ modules:
                 bits = words.dtype.itemsize * 8
                 exponent = {"f32": 8, "bf16": 8, "f64": 11, "f16": 5, "f8e5m2": 5}[text_of(dataset.attrs["dtype"])]
                 fields = np.array(words).view(f"u{bits // 8}").astype("u8") >> np.uint64(bits - 1 - exponent)
-                assert (fields & np.uint64(2**exponent - 1) == 2**exponent - 1).all(), path  # not a number
+                assert (fields & np.uint64(2**exponent - 1) == 2**exponent - 1).all(), path  # NaN

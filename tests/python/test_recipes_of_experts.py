@@ -1,4 +1,4 @@
-"""Recipes that make a model with experts of a dense one that exists: what it computes, in Transformers."""
+"""Recipes that turn a dense model into a model with experts; Transformers computes the results."""
 
 import os
 
@@ -29,7 +29,7 @@ def test_mistral_becomes_mixtral_bit_for_bit(tmp_path, mistral):
         both = torch.cat([of.mlp.gate_proj.weight, of.mlp.up_proj.weight])
         assert all(torch.equal(expert, both) for expert in layer.mlp.experts.gate_up_proj)
         assert all(torch.equal(expert, of.mlp.down_proj.weight) for expert in layer.mlp.experts.down_proj)
-    # A random router adds up the same outputs with weights that are rounded.
+    # A random router sums the same outputs with rounded weights.
     make(tmp_path, "random", ["recipes/sparse-upcycling"], variables=", router_std: 0.5", source=mistral, **MIXTRAL)
     _, after = logits_of(tmp_path / "random")
     assert (after - logits_of(mistral)[1]).abs().max() < 1e-6 * after.abs().max()
@@ -56,7 +56,7 @@ def test_drop_upcycling_draws_the_same_units_of_three_matrices_anew(tmp_path, mi
         for gate_up, own_down in zip(made[f"model.layers.{layer}.mlp.experts.gate_up_proj"],
                                      made[f"model.layers.{layer}.mlp.experts.down_proj"]):
             apart = [(gate_up[:64] != gate).T, (gate_up[64:] != up).T, own_down != down]
-            # A unit is as it was in all of its elements, or in none.
+            # A unit is redrawn in all of its elements or in none.
             assert all(torch.equal(each.all(0), each.any(0)) for each in apart)
             units = apart[0].all(0)
             assert all(torch.equal(units, each.all(0)) for each in apart)
@@ -93,7 +93,7 @@ def test_qwen3_becomes_qwen3_moe(tmp_path, normalized):
     for dtype in (torch.float32, torch.bfloat16):
         (_, before), (moe, after) = (logits_of(tmp_path / name, dtype) for name in ("base", "moe"))
         assert type(moe).__name__ == "Qwen3MoeForCausalLM" and torch.equal(before, after)
-    # Without the factor the experts of a token add up to 2 / 8 of the MLP.
+    # Without the factor, a token's experts sum to 2 / 8 of the MLP.
     assert torch.equal(before, logits_of(tmp_path / "wrong", dtype)[1]) == normalized
 
 

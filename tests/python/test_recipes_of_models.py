@@ -1,4 +1,4 @@
-"""Recipes that start from a model that exists: what the new model computes, in Transformers."""
+"""Recipes that start from an existing model; Transformers computes the results."""
 
 import json
 import os
@@ -15,7 +15,7 @@ transformers = client_of("transformers")
 
 
 def test_a_longer_vocabulary_keeps_what_the_model_computes(tmp_path):
-    # As with a trained model, rows have means and deviations of their own.
+    # As in trained models, rows have their own means and deviations.
     make(tmp_path, "base", [], more="init: {linear: {normal: {std: 0.1}}, embedding: {normal: {mean: 0.02, std: 0.05}}}\n")
     spec = make(tmp_path, "grown", ["recipes/longer-vocabulary"], vocab=312, source=tmp_path / "base")
     (old, before), (new, after) = logits_of(tmp_path / "base"), logits_of(tmp_path / "grown")
@@ -25,7 +25,7 @@ def test_a_longer_vocabulary_keeps_what_the_model_computes(tmp_path):
         assert torch.equal(grown[:300], rows)
         mean, deviation = rows.double().mean(0), rows.double().std(0, correction=0)
         assert ((grown[300:].double() - mean).abs() < 6 * 3.17e-5 * deviation + 1e-8).all()
-    # Transformers' own rows differ from the mean as little.
+    # Transformers' new rows differ from the mean by about as much.
     old.resize_token_embeddings(312, mean_resizing=True)
     theirs = old.get_input_embeddings().weight[300:].detach().double()
     ours = new.get_input_embeddings().weight[300:].detach().double()
@@ -47,7 +47,8 @@ TABLES = ("model.embed_tokens.weight", "lm_head.weight")
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_rows_of_resize_token_embeddings(tmp_path, tied):
-    """355 tokens, padded to a multiple of 8, with a head that is the table and with one of its own."""
+    """New rows equal those of resize_token_embeddings: 355 tokens padded to a multiple of 8, with tied and separate
+    heads."""
     torch.manual_seed(5)
     old = transformers.LlamaForCausalLM(transformers.LlamaConfig(tie_word_embeddings=tied, **GROWN))
     for table in {old.model.embed_tokens.weight, old.lm_head.weight}:
@@ -75,7 +76,7 @@ def test_the_rows_of_resize_token_embeddings(tmp_path, tied):
             assert ((each[300:].double() - mean).abs() < 6 * 3.17e-5 * deviation + 1e-8).all()
             assert (each[300:].bfloat16() == mean.float().bfloat16()).double().mean() > 0.95
     assert all(torch.equal(value, rows[name]) for name, value in made.items() if name not in TABLES)
-    # The same on all degrees of tensor parallelism, and in stages.
+    # Values are the same with all degrees of tensor parallelism and with pipeline stages.
     values = {path: words for path, (_, words) in reassembled(spec, tmp_path / "one").items()}
     for tensor in (2, 3, 4, 5, 6, 7, 8):
         again = reassembled(spec, tmp_path / f"tp{tensor}", "--mesh", f"fsdp=1,tensor={tensor}")
@@ -115,19 +116,19 @@ def test_the_average_of_two_models(tmp_path):
     assert np.isfinite(both.lm_head.weight.detach().numpy()).all()
 
 
-# More layers, wider ones ------------------------------------------------------
+# Deeper and wider models ---------------------------------------------------------
 
 def test_solar_has_copies_of_layers(tmp_path):
     make(tmp_path, "base", [], layers=8, more=TRAINED)
     make(tmp_path, "deeper", ["recipes/solar"], layers=12, variables=", base_layers: 8", source=tmp_path / "base")
     old, new = tensors_of(tmp_path / "base"), tensors_of(tmp_path / "deeper")
-    layers = [*range(6), *range(2, 8)]  # mergekit's passthrough of [0, 6) and [2, 8).
+    layers = [*range(6), *range(2, 8)]  # mergekit's passthrough of [0, 6) and [2, 8)
     expected = {name: old[name] for name in old if "layers" not in name}
     for layer, of in enumerate(layers):
         expected |= {name.replace(f"layers.{of}.", f"layers.{layer}."): value for name, value in old.items()
                      if f"layers.{of}." in name}
     assert new.keys() == expected.keys() and all(torch.equal(value, expected[name]) for name, value in new.items())
-    # As in the model with its layers in that order.
+    # The output equals the base model's with its layers in that order.
     base, _ = logits_of(tmp_path / "base")
     base.model.layers = torch.nn.ModuleList([base.model.layers[of] for of in layers])
     base.config.num_hidden_layers = 12
@@ -138,7 +139,7 @@ def test_solar_has_copies_of_layers(tmp_path):
 
 
 def test_solar_of_layers_with_norms_and_biases(tmp_path):
-    """Whatever a layer has is that of the other layer."""
+    """Every tensor of a layer is copied, including norms and biases."""
     layer = "modules: {model: {layers: {self_attn: {q_norm.weight: {shape: [8], axes: [norm], init: norm}, " \
             "q_proj.bias: {shape: [32], axes: [heads], init: bias}}}}}\n"
     make(tmp_path, "base", [], more=layer + "init: {norm: {normal: {std: 1}}, bias: norm}\n")
@@ -184,7 +185,7 @@ def test_hypercloning_computes_what_the_model_does(tmp_path, times, of_ff):
         repeats = [n // m for n, m in zip(value.shape, table.shape)]
         divided = 1 if "norm" in name or "embed" in name else by.get(name.split(".", 3)[-1].removesuffix(".weight"), times)
         assert torch.equal(value, torch.tile(table, repeats) / divided), name
-    # The head of a model that ties it is made of the table.
+    # The head of a tied model is made from the table.
     tied = "init: {head: {expr: \"source('base', 'model.embed_tokens.weight', i0, i1 % base_d) / (d / base_d)\"}}\n"
     (tmp_path / "tied.yaml").write_text(f"shardinit: 1\ninclude: wider.yaml\n{tied}")
     run_ok("export", tmp_path / "tied.yaml", "--to", "safetensors", "-o", tmp_path / "tied", "--source", f"base={tmp_path / 'base'}")
@@ -246,7 +247,7 @@ def test_adapters_are_a_folder_of_peft(tmp_path):
     base, before = logits_of(tmp_path / "base")
     weights = {name: value.detach().clone() for name, value in base.state_dict().items()}
     model = peft.PeftModel.from_pretrained(base, tmp_path / "adapters").eval()
-    # A file that does not fit only gives a warning, and the base's output: so look at each tensor.
+    # For a file that does not fit, PEFT only warns and computes the base's output, so each tensor is compared.
     held = peft.get_peft_model_state_dict(model)
     assert held.keys() == made.keys() and len(made) == 4 * 7 * 2
     assert all(torch.equal(held[name], value) for name, value in made.items())
@@ -279,7 +280,7 @@ def test_adapters_of_b_that_is_zero_change_nothing_and_those_of_no_rank_are_refu
     assert result.returncode == 2 and "but PEFT reads one" in result.stderr and "--max-shard-size" in result.stderr
 
 
-# Models that a recipe was not written for -------------------------------------
+# Models that recipes were not written for -------------------------------------
 
 def tiny(folder, name, config, sizes, recipe=None, more=""):
     include = [config, *([f"recipes/{recipe}"] if recipe else [])]
@@ -313,7 +314,7 @@ def test_hypercloning_refuses_a_tied_head(tmp_path):
     ("bert-large", "d: 32, ff: 64, layers: 2, heads: 4, vocab: 64"), ("gpt2-xl", "d: 128, layers: 2, vocab: 64"),
     ("vit-l-16", "d: 32, ff: 64, layers: 2, heads: 4"), ("openelm-270m", ""), ("gpt-neox-20b", "d: 192, layers: 2, vocab: 64")])
 def test_a_fresh_head_leaves_all_else(tmp_path, config, sizes):
-    """Every tensor but a head is that of the base, whatever roles the config's initializers have."""
+    """Only heads change, whatever roles the config's initializers have."""
     run_ok("export", tiny(tmp_path, "base", config, sizes, more="seed: 1\n"), "--to", "safetensors", "-o", tmp_path / "base")
     fresh = tiny(tmp_path, "fresh", config, sizes, "fresh-head", "seed: 2\n")
     run_ok("export", fresh, "--to", "safetensors", "-o", tmp_path / "fresh", "--source", f"base={tmp_path / 'base'}")

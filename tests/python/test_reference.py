@@ -1,5 +1,5 @@
-"""The contract's page against the tool: the reference of tests/python/reference.py, which was
-written from shardinit-values(7) alone, and the known answers that it makes."""
+"""Compares the tool with the contract's manual page: with tests/python/reference.py, which was written from
+shardinit-values(7) only, and with its known answers."""
 
 import json
 import pathlib
@@ -21,7 +21,7 @@ from support import ROOT, TINY, datasets_in, rank_files, read_raw, reassemble, r
 sys.path.insert(0, str(PACKAGE))
 import shardinit
 
-FILES = tempfile.TemporaryDirectory()  # It has the files of the known answers.
+FILES = tempfile.TemporaryDirectory()  # contains the files of the known answers
 KNOWN = json.loads(conformance.PATH.read_text())
 VECTORS, OF_TENSORS = KNOWN["vectors"], KNOWN["vectors_of_tensors"]
 
@@ -45,7 +45,7 @@ def test_all_is_in_the_file():
     assert {v["dtype"] for v in VECTORS} == set(reference.SIZES)
     assert {v["engine"] for v in VECTORS} == {v["engine"] for v in OF_TENSORS} == set(reference.ENGINES)
     texts = [v["init"]["expr"]["text"] for v in VECTORS + OF_TENSORS if "expr" in v["init"]]
-    # That of the manual has `torch_normal` for each type, and so has the file.
+    # The manual describes `torch_normal` for all types at once; the file has one function for each type.
     page = (ROOT / "man/shardinit-spec.5").read_text()
     functions = set(re.findall(r"\bFn (\w+)", page)) | {f"torch_{name}_{dtype}" for dtype in ("bf16", "f16", "f64")
                                                        for name in ("uniform", "normal", "pairs", "trunc_normal")}
@@ -74,7 +74,7 @@ def test_the_known_answers_of_the_page():
 
 
 def spec_of(vector):
-    """A spec whose plan has the tensor."""
+    """Returns a spec whose plan contains the tensor."""
     (kind, p), = vector["init"].items()
     fans = ""
     if kind == "expr":
@@ -82,7 +82,7 @@ def spec_of(vector):
     elif kind == "file":
         path = table_file(FILES.name, bytes.fromhex(vector["file"]))
         init = json.dumps({kind: str(path)})
-    elif kind == "sparse":  # Of so many rows, this part is `zeros` after it is rounded up.
+    elif kind == "sparse":  # this share of the rows rounds up to `zeros`
         init = json.dumps({kind: {"std": p["std"], "sparsity": max(0, p["zeros"] - 0.5) / vector["global_shape"][0]}})
     elif kind == "orthogonal":
         inner = len(vector["global_shape"]) != len(p["rows"] + p["columns"])
@@ -105,11 +105,11 @@ def box_of(vector):
 
 
 def init_of(init, vector):
-    """The initializer of a spec whose distribution it is, if it is not that itself."""
+    """Returns a spec's initializer for a plan's distribution."""
     (kind, p), = init.items()
     if kind == "parts":
         return {kind: p | {"of": [init_of(part["init"], vector) for part in p["of"]]}}
-    if kind == "rows_like":  # Rows lie along the axis of parts, else along the first.
+    if kind == "rows_like":  # rows are along the axis of `parts`, or the first axis
         return {kind: {name: value for name, value in p.items() if name != "axis"}}
     if kind == "source":
         is_scalar = vector["tensors"][0]["shape"] == []
@@ -121,7 +121,7 @@ SAFETENSORS_NAMES = {"f16": "F16", "f32": "F32", "f64": "F64", "i64": "I64"}
 
 
 def spec_with_tensors(vector):
-    """The spec with the tensors that its elements are made of."""
+    """Returns the spec together with the tensors that provide its elements."""
     head, line = spec_of(vector).split("modules:\n")
     for tensor in vector["tensors"]:
         if "path" in tensor:
@@ -150,7 +150,7 @@ def test_the_library_has_the_known_answers(vector):
 
 @pytest.mark.parametrize("engine", reference.ENGINES)
 def test_specs_of_the_known_answers_are_planned_as_they_say(engine, tmp_path):
-    """The known answers that are small enough to be written."""
+    """Plans and values match the known answers, for all tensors that are small enough to be written."""
     small = [v for v in VECTORS if np.prod(v["global_shape"], dtype=object) < 10000 and v["seed"] == 0
              and v["engine"] == engine]
     head, _, _ = spec_of(small[0]).rpartition("  ")
@@ -175,7 +175,8 @@ def test_known_answers_that_are_made_of_tensors(vector, tmp_path):
     assert digits_of(words[box_of(vector)], vector["dtype"]) == vector["bits"].split()
 
 
-# From a spec to plan.json, as INITIALIZERS says. Names: of parameters and fans, in f64.
+# Initializers in a spec → distributions in plan.json, as INITIALIZERS defines. Formulas use f64, with parameters and
+# fans by name.
 
 FORMULAS = {
     ("xavier_normal", "gain: 0.7"): ("normal", "0.7 * sqrt(1 / ((30 + 7) / 2))"),
@@ -237,7 +238,7 @@ def test_initializers_become_what_the_page_says(tmp_path):
             for scaling in ("density", "spectrum", "none"):
                 for periodic in (0, 1):
                     if n0 == 2 - periodic and n0 > 1 and word == "hann" and scaling != "none":
-                        continue  # A window that is 0 everywhere is refused.
+                        continue  # a window of zeros is rejected
                     side, f = [("real", "cos"), ("imag", "-sin")][n0 % 2]
                     pairs.append((f"[{n0}, 1, 6]", f"{{stft: {{side: {side}, window: {word}, scaling: {scaling}, "
                                   f"periodic: {periodic}}}}}", stft(n0, 6, f, window, scaling, periodic)))
@@ -257,7 +258,7 @@ def test_initializers_become_what_the_page_says(tmp_path):
 # Whole plans ------------------------------------------------------------------
 
 def same(folder, *arguments, sources=None):
-    """The digests of a spec, from the tool and by the reference from plan.json."""
+    """Compares the tool's digests of a spec with digests that the reference computes from plan.json."""
     run_ok("gen", *arguments, "-o", folder)
     wanted = run_json("digest", *arguments)
     plan = json.loads((pathlib.Path(folder) / "plan.json").read_text())
@@ -292,7 +293,7 @@ class Random(random.Random):
         return float(f"{10 ** self.uniform(-9, np.log10(LIMITS[dtype] / 8)):.3g}")
 
     def draw_initializer(self, kind, dtype):
-        """(initializer, shape, more keys)"""
+        """Returns (initializer, shape, more keys)."""
         scale, shape = self.draw_scale(dtype), self.draw_shape(0, 4)
         mean = self.choice([0, -0.0, 1, scale])
         if kind == "constant":
@@ -322,12 +323,12 @@ class Random(random.Random):
             text = self.draw_expression(len(shape), 6)
             bound = LIMITS.get(dtype, 1)
             low, high = ("0" if dtype == "bool" or dtype[0] == "u" else str(-bound), str(bound))
-            text = f"min({high}, max({low}, {text}))"  # Of no number `low`.
+            text = f"min({high}, max({low}, {text}))"  # NaN becomes `low`
             return {kind: text if dtype in LIMITS else f"floor({text})"}, shape, {}
         return kind, self.draw_shape(2, 4), {"fans": self.choice(["out_in", "in_out"])}
 
     def draw_tensor(self):
-        """A tensor as a spec has it."""
+        """Returns a tensor in the form of a spec."""
         dtype = self.choice(list(reference.SIZES))
         kind = self.choice(FLOAT_KINDS + ["trunc_normal"] + FAN_KINDS if dtype in LIMITS else ["constant", "expr"])
         if dtype in ("f8e4m3fn", "f8e5m2", "f16") and kind == "trunc_normal":
@@ -338,7 +339,7 @@ class Random(random.Random):
         return {"shape": shape, "dtype": dtype, "init": init, **more}
 
     def draw_expression(self, rank, depth):
-        """A text that is no constant, and may be infinite or no number."""
+        """Returns the text of an expression that is not constant, and may be infinite or NaN."""
         if depth == 0 or self.random() < 0.1:
             return self.choice([f"i{d}" for d in range(rank)] * 3 + ["index", "normal()", "uniform()", "bits()"])
         of = lambda: self.draw_expression(rank, depth - 1)
@@ -383,7 +384,7 @@ def test_random_plans(seed, tmp_path):
 
 
 def test_a_wide_sparse_matrix_as_one_row(tmp_path):
-    """A rank that has the end of a row and the beginning of the next one sorts their columns, and not all of them."""
+    """A rank that has the end of a row and the beginning of the next sorts only these columns, not whole rows."""
     columns, ranks = 2**33 + 5, 2**20
     (tmp_path / "spec.yaml").write_text(
         f"shardinit: 1\nname: x\ndtype: f32\nuneven: chunk\nmesh: {{axes: {{a: {ranks}}}}}\nmodules:\n"
@@ -409,7 +410,7 @@ SOURCE_TYPES = {"f32": "<f4", "f64": "<f8", "f16": "<f2", "i8": "i1", "u16": "<u
 
 
 def draw_source(rng, number):
-    """A tensor of a model, as NumPy has it, and as the reference."""
+    """Returns a model's tensor for NumPy and for the reference."""
     dtype = rng.choice(list(SOURCE_TYPES))
     shape = [rng.choice([1, 2, 5, 9]) for _ in range(rng.choice([1, 2, 2, 3]))]
     values = np.random.default_rng(number).normal(1, 20, size=shape)
@@ -418,7 +419,7 @@ def draw_source(rng, number):
 
 
 def draw_of_source(rng, name, tensor):
-    """A tensor that takes elements of the source's, as the text of a spec."""
+    """Returns the spec text of a tensor that takes elements from the source's tensor."""
     axis, more = rng.randrange(len(tensor.shape)), rng.randint(1, 6)
     longer = [n + more * (d == axis) for d, n in enumerate(tensor.shape)]
     turned = ", ".join(f"{n - 1} - i{d}" for d, n in enumerate(tensor.shape))

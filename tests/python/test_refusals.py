@@ -1,4 +1,4 @@
-"""tests/refusals/*.txt: what a user reads when a command refuses, case by case, to the letter; see told.py."""
+"""Commands reject input with the exact messages in tests/refusals/*.txt, case by case; see told.py."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A copy by reshard has the bytes that gen makes anew, or those of the checkpoint if they differ."""
+"""A copy made by `reshard` has the same bytes as `gen` would write, or the checkpoint's bytes if those differ."""
 
 import glob
 import hashlib
@@ -36,7 +36,7 @@ def tiny_layouts(tmp_path_factory):
     return spec
 
 
-# A copy is equal to a new one, byte for byte.
+# A copy equals a newly generated checkpoint, byte for byte.
 
 
 @pytest.mark.parametrize("given", ["plan", "spec"])
@@ -144,14 +144,14 @@ def test_another_sharding_without_the_spec(tmp_path, tiny_layouts, layout):
         for path, shards in shards_of(to).items():
             if sharding == "map.yaml" and len(before[path][1].shape) == 2:
                 assert [s["offset"][0] for s in shards] == [0] * 4, path
-    if not layout:  # Where the spec has no `shard`, as gen with the same option.
+    if not layout:  # without `shard` in the spec, as `gen` with the same option
         wanted = gen(tmp_path / "wanted", tiny_layouts, "--mesh", "fsdp=4", "--sharding", "fsdp")
         assert tree_of(tmp_path / "to-fsdp") == tree_of(wanted)
 
 
 @pytest.mark.parametrize("axes", ["a=2,b=2", "b=2,a=2", "a=4,b=1", "b=4,a=1", "b=1,a=4"])
 def test_another_sharding_on_axes_in_another_order(tmp_path, axes):
-    """Axes of equal sizes are not the same ones."""
+    """Axes of equal size are not interchangeable."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\nmodules:\n"
                     "  w: {shape: [8, 12], init: {normal: {std: 1}}}\n"
@@ -165,7 +165,7 @@ def test_another_sharding_on_axes_in_another_order(tmp_path, axes):
 
 
 def test_what_a_checkpoint_does_not_say(tmp_path):
-    """It has no logical axes. A mesh is declared where it has none, and a sharding says what that shards."""
+    """A checkpoint has no logical axes. If it has no mesh, the command can declare one, and a sharding that uses it."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmodules: {w: {shape: [8, 12], init: {normal: {std: 1}}}}\n")
     source = gen(tmp_path / "from", spec)
@@ -227,7 +227,7 @@ layouts:
 @pytest.mark.parametrize(("before", "after"),
                          list(itertools.permutations(["", "same", "turned", "swapped", "blocks", "both"], 2)))
 def test_layouts_that_differ_in_values_alone(tmp_path, before, after):
-    """Names, shapes and types of what is stored are the same in all of them."""
+    """All of these layouts store the same names, shapes and types."""
     (tmp_path / "spec.yaml").write_text(SQUARE)
     source = gen(tmp_path / "from", tmp_path / "spec.yaml", *layout_of(before))
     wanted = gen(tmp_path / "wanted", tmp_path / "spec.yaml", *layout_of(after))
@@ -246,7 +246,7 @@ def test_a_layout_on_another_mesh_without_the_spec(tmp_path, tiny_layouts, name)
 @pytest.mark.parametrize("place", ["first", "last"])
 @pytest.mark.parametrize("ranks", ["0", "1-2", "0-3"])
 def test_some_ranks_of_a_damaged_box(tmp_path, place, ranks):
-    """A box is compared as a whole, however little of it these ranks want."""
+    """A whole box is compared, however little of it these ranks need."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 1}}\n"
                     "modules: {w: {shape: [64, 3], shard: [x], init: {normal: {std: 1}}}}\n")
@@ -274,32 +274,32 @@ def test_slices_and_devices_are_those_of_the_spec(tmp_path):
     (tmp_path / "cut.yaml").write_text("{w: [x]}")
     for name, options in [("d", ["--mesh", "x=8"]), ("e", ["--sharding", tmp_path / "cut.yaml"]),
                           ("f", ["--sharding", tmp_path / "cut.yaml", "--mesh", "x=8"])]:
-        result = run_ok("reshard", ring, *options, "-o", tmp_path / name)  # The same mesh.
+        result = run_ok("reshard", ring, *options, "-o", tmp_path / name)  # the same mesh
         assert tree_of(tmp_path / name) == tree_of(ring) and "not known" not in result.stderr
     said = run_ok("reshard", ring, "--mesh", "x=2", "-o", tmp_path / "g").stderr
     assert "the devices of the new mesh are not known" in said
     assert "not known" not in run_ok("reshard", rows, "--mesh", "x=2", "-o", tmp_path / "h").stderr
-    # Two axes of one size are not the same mesh in another order.
+    # Swapping two axes of equal size gives another mesh.
     spec.write_text(spec.read_text().replace("x: 8}", "x: 2, y: 2}").replace("tray_ring", "[1, 0, 3, 2]"))
     pair = gen(tmp_path / "pair", spec)
     for name, axes in ("i", "y=2,x=2"), ("j", "x=2,y=2"):
         said = run_ok("reshard", pair, "--mesh", axes, "-o", tmp_path / name).stderr
         assert ("not known" in said) == (name == "i") and (tree_of(tmp_path / name) == tree_of(pair)) == (name == "j")
     spec.write_text(spec.read_text().replace("x: 2, y: 2}", "x: 8}").replace("[1, 0, 3, 2]", "tray_ring"))
-    # The spec says that there are none.
+    # The spec says that devices are in the default order.
     two = ["--mesh", "x=2", "--set", "mesh.devices=row_major"]
     assert "not known" not in run_ok("reshard", ring, "--spec", spec, *two, "-o", tmp_path / "k").stderr
-    # The same plan with other devices is another copy.
+    # The same plan with other devices is a different copy.
     devices = ["--set", "mesh.devices=[1, 0, 3, 2]"]
     other = run_tool("reshard", ring, "--spec", spec, *plain[:2], *devices, "-o", tmp_path / "b")
     assert other.returncode == 4 and "has other slices or devices" in other.stderr, other
 
 
-# These values are not a spec's.
+# Values that do not come from a spec.
 
 
 def edit(folder, change):
-    """Other values in each box, with receipts and a manifest that fit, as a trainer would leave it."""
+    """Changes the values in each box, with matching receipts and manifest, as if a trainer had written them."""
     manifest = json.loads((folder / "manifest.json").read_text())
     text = (folder / "manifest.json").read_text()
     for entry in manifest["ranks"]:
@@ -336,16 +336,16 @@ def test_trained_values_are_copied(tmp_path, tiny_layouts, layout):
     for path, (_, words) in before.items():
         mask = np.frombuffer(b"\x55" * words.itemsize, words.dtype)[0]
         assert np.array_equal(after[path][1], words ^ mask), path
-    # And through another layout, there and back.
+    # Copying to another layout and back keeps the values.
     run_ok("reshard", source, "--spec", tiny_layouts, *layout_of("maxtext"), "--mesh", "fsdp=2",
            "-o", tmp_path / "other")
     run_ok("reshard", tmp_path / "other", "--spec", tiny_layouts, *layout_of(layout), "--mesh", "fsdp=4",
            "-o", tmp_path / "back")
-    if layout == "":  # Megatron's padding is made anew.
+    if layout == "":  # Megatron's padding is made again.
         assert tree_of(tmp_path / "back") == tree_of(tmp_path / "to")
 
 
-# What is wrong.
+# Errors.
 
 
 def test_damage_leaves_nothing(tmp_path, awkward):
@@ -457,11 +457,12 @@ def test_a_name_that_cannot_be_taken(tmp_path, awkward):
     assert tree_of(source) == before
 
 
-# Interrupted.
+# Interruptions.
 
 
 def test_no_rank_has_its_name_before_it_is_checked(tmp_path):
-    """A box is checked with the first rank that has some of it, here one that takes long."""
+    """A rank gets its name only after its boxes are checked. Here the first rank with part of the damaged box takes
+    long."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 2}}\nmodules:\n"
                     "  long: {shape: [40000000], shard: [null], init: zeros}\n"
@@ -470,7 +471,7 @@ def test_no_rank_has_its_name_before_it_is_checked(tmp_path):
     receipt = json.loads((source / "ranks/rank-00000.json").read_text())
     box = next(box for box in receipt["boxes"] if box["path"] == "cut")
     with open(source / "ranks/rank-00000.h5", "r+b") as file:
-        file.seek(box["file_offset"] + box["bytes"] - 1)  # In the second rank's half.
+        file.seek(box["file_offset"] + box["bytes"] - 1)  # in the second rank's half
         file.write(b"\x01")
     process = subprocess.Popen([str(BINARY), "reshard", source, "--mesh", "x=2", "-o", tmp_path / "to"],
                                env=CLEAN, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -489,7 +490,7 @@ def test_the_same_command_goes_on(tmp_path):
     wanted = gen(tmp_path / "wanted", spec, "--mesh", "x=64")
     command = ["reshard", source, "--mesh", "x=64", "-o", tmp_path / "to"]
     skipped = 0
-    for kill in ("KILL", "INT", "TERM"):  # At the third call of some thread, which has named a rank by then.
+    for kill in ("KILL", "INT", "TERM"):  # At a thread's third call: by then it has completed a rank.
         result = run_tool(*command, wrap=["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync",
                                           "-e", f"inject=fdatasync:signal={kill}:when=3"])
         assert result.returncode != 0 and not (tmp_path / "to").exists(), result.stderr

@@ -1,5 +1,5 @@
-"""schemas/spec.schema.json, which editors use and `shardinit schema` prints, and `shardinit
-validate` agree on every rule that a JSON Schema can express."""
+"""schemas/spec.schema.json, which editors use and `shardinit schema` prints, and `shardinit validate` agree on every
+rule that a JSON Schema can express."""
 
 import copy
 import json
@@ -19,8 +19,7 @@ SCHEMA = json.loads(FILE.read_text())
 
 
 class Yaml12(yaml.SafeLoader):
-    """PyYAML with the scalars of YAML 1.2, which editors and shardinit read:
-    `no` is text, `1e-5` a number."""
+    """PyYAML with the scalars of YAML 1.2, as in editors and shardinit: `no` is text, `1e-5` is a number."""
 
     yaml_implicit_resolvers = {}
 
@@ -256,7 +255,7 @@ def validate(tmp_path, text):
 
 
 def test_the_file_is_what_the_tool_prints():
-    # Recorded by `shardinit schema > schemas/spec.schema.json`.
+    # Recorded with `shardinit schema > schemas/spec.schema.json`.
     assert run_ok("schema").stdout == FILE.read_text()
 
 
@@ -284,7 +283,7 @@ def test_configs(path):
 
 
 def described(schema):
-    """Every key that an editor can complete."""
+    """Yields every key that an editor can complete."""
     for name, child in schema.get("properties", {}).items():
         yield name, child
         yield from described(child)
@@ -342,7 +341,7 @@ def mutated_one(document, rng):
 
 
 def test_what_is_valid_is_accepted(tmp_path):
-    """Specs that are right but for one place: what `validate` accepts the schema accepts."""
+    """The schema accepts every spec that `validate` accepts, for valid specs with one random change."""
     rng = random.Random(5)
     documents = [yaml.load(text, Loader=Yaml12) for text in VALID.values()]
     mutated = [json.loads(json.dumps(mutated_one(rng.choice(documents), rng))) for _ in range(600)]

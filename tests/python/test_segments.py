@@ -1,4 +1,4 @@
-"""Tests tensors of which a rank holds several boxes, or nothing, through all files and readers."""
+"""Tensors of which a rank holds several boxes or none work in all files and readers."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ def test_the_model_is_the_same_on_every_mesh(mesh, replicas, digests, tmp_path):
     run_ok("gen", SPEC, "-o", out, "--mesh", mesh, "--replicas", replicas)
     run_ok("verify", out)
     plan = json.loads((out / "plan.json").read_text())
-    # Where nothing is in segments or on a stage, older readers read the checkpoint.
+    # Older readers can read checkpoints without segments and stages.
     extended = any("segments" in t or "stage" in t for t in plan["tensors"])
     assert extended == (mesh != MESHES[1])
     for name in ["plan.json", "manifest.json", "ranks/rank-00000.json"]:
@@ -74,13 +74,13 @@ def test_what_ranks_hold(source, tmp_path):
     whole = {p: w.view(DTYPES[d]) for p, (d, w) in reassemble(out).items()}
     with shardinit.open(out) if source == "checkpoint" else shardinit.open_spec(SPEC) as opened:
         gate_up = whole["layers.2.mlp.gate_up.weight"]
-        # At (pipe 1, fsdp 0, tensor 1), of both halves the rows 4 and 5.
+        # Rank 5, at (pipe 1, fsdp 0, tensor 1), holds rows 4 and 5 of both halves.
         local = opened.read_local("layers.2.mlp.gate_up.weight", 5, verify=True)
         assert np.array_equal(local, np.concatenate([gate_up[4:6], gate_up[12:14]]))
         assert opened.boxes("layers.2.mlp.gate_up.weight", 5) == [((4, 0), (2, 6)), ((12, 0), (2, 6))]
         assert opened.read_local("layers.2.mlp.gate_up.weight", 1) is None
         assert opened.boxes("layers.2.norm.weight", 0) == []
-        for rank in range(8):  # On both stages.
+        for rank in range(8):  # on both stages
             rows = slice(0, 16) if rank % 2 == 0 else slice(16, 32)
             assert np.array_equal(opened.read_local("embed.weight", rank), whole["embed.weight"][rows])
         rest = whole["rest.weight"]
@@ -96,7 +96,7 @@ def test_what_ranks_hold(source, tmp_path):
 
 
 def test_what_explain_says_of_stages_and_of_boxes(tmp_path):
-    """On each rank the boxes that it holds, as `plan` lists them, and their file; stages of several axes."""
+    """`explain` lists a rank's boxes as `plan` does, with their file, and stages of several axes."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("""shardinit: 1
 name: m
@@ -152,7 +152,7 @@ def test_verify_sees_each_box(tmp_path):
             shardinit.open(out).read_local(box["path"], 5, verify=True)
     file.write_bytes(good)
     run_ok("verify", out)
-    # What is lost is made again, and nothing else.
+    # Only the missing file is made again.
     file.unlink()
     run_ok("gen", SPEC, "-o", out)
     assert file.read_bytes() == good
@@ -183,7 +183,7 @@ def test_hf_dcp_loads_ranks_of_several_files(tmp_path):
 
 
 def _random_tensors(rng, sizes, count):
-    """(shape, spec's `shard`, placements on mesh axes a and b), each axis on a dimension of its own."""
+    """Yields (shape, spec's `shard`, placements on mesh axes a and b), with each axis on its own dimension."""
     for _ in range(count):
         shape = [rng.randint(1, 23) for _ in range(rng.randint(1, 3))]
         free = list(range(len(shape)))
@@ -201,14 +201,14 @@ def _random_tensors(rng, sizes, count):
 
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 2), (4, 1), (1, 5), (4, 3), (7, 2)], ids=str)
 def test_local_tensors_are_those_of_dtensor(sizes, tmp_path):
-    """Elements that are their own index, sharded by PyTorch's placements themselves."""
+    """Local parts match PyTorch's own placements, for tensors whose elements are their indices."""
     torch = client_of("torch")
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
     from torch.distributed.tensor.placement_types import _StridedShard
 
     cases = list(_random_tensors(random.Random(str(sizes)), sizes, 60))
-    # FSDP2 after tensor parallelism on one dimension, which both divide: b shards first.
+    # FSDP2 after tensor parallelism on one dimension that both divide: b shards first.
     a, b = sizes
     cases.append(([4 * a * b, 3], "[[b, a]]", "fsdp2"))
     spec = "shardinit: 1\nname: x\ndtype: i32\nuneven: chunk\n"
@@ -263,7 +263,7 @@ modules:
 
 @pytest.mark.parametrize("replicas", ["dedupe", "full"])
 def test_axes_one_after_the_other(replicas, tmp_path):
-    """Nested axes work through all files and readers, as segments do."""
+    """Nested axes work in all files and readers, as segments do."""
     spec = tmp_path / "x.yaml"
     spec.write_text(NESTED)
     run_ok("gen", spec, "-o", tmp_path / "out", "--replicas", replicas)
@@ -284,7 +284,7 @@ def test_axes_one_after_the_other(replicas, tmp_path):
                 local = checkpoint.read_local(path, rank, verify=True)
                 other = opened.read_local(path, rank)
                 assert (local is None and other is None) or np.array_equal(bits_of(local), bits_of(other))
-    # The most that any rank has is not on the first one.
+    # The rank with the most bytes is not the first.
     held = [run_json("plan", spec, "--rank", rank, "--replicas", "full")["rank_bytes"] for rank in range(4)]
     summary = run_json("plan", spec)
     assert [summary["max_rank_bytes"], summary["min_rank_bytes"]] == [max(held), min(held)]
@@ -312,14 +312,14 @@ def test_reshard_of_axes_one_after_the_other(tmp_path):
         assert tree_of(to / "back") == tree_of(tmp_path / "a")
         version = json.loads((to / "gen/manifest.json").read_text())["format_version"]
         assert version == (1 if mesh == "a=1,b=1" else 2)
-        # By what the plan alone says: the same, but of what is even here.
+        # With only the plan, the result is the same except for `even`.
         run_ok("reshard", tmp_path / "a", "--mesh", mesh, "--uneven", "chunk", "-o", to / "alone")
         alone, anew = (json.loads((to / f / "plan.json").read_text())["tensors"] for f in ("alone", "gen"))
         assert [t for t in alone if t["path"] != "even"] == [t for t in anew if t["path"] != "even"]
 
 
 def test_a_stage_has_the_layers_of_megatron(tmp_path):
-    """8 layers on 2 stages of 2 virtual ones: 0-1 and 4-5 on the first, as Megatron has it."""
+    """As in Megatron, 8 layers on 2 stages with 2 virtual stages each: layers 0-1 and 4-5 are on the first stage."""
     (tmp_path / "x.yaml").write_text(
         "shardinit: 1\nname: x\ndtype: f32\nvars: {pp: 2, vp: 2, layers: 8}\nmesh: {axes: {pipe: pp}}\n"
         "modules:\n  layers:\n    repeat: {i: layers}\n"
@@ -331,14 +331,14 @@ def test_a_stage_has_the_layers_of_megatron(tmp_path):
 
 @pytest.mark.parametrize("mesh", ["pipe=1,fsdp=2,tensor=4", "pipe=4,fsdp=1,tensor=2"])
 def test_reshard_is_as_generating_anew(mesh, tmp_path):
-    """Reshards to one box a rank and back, and between two ways to have several."""
+    """Resharding to one box for each rank and back, and between two ways to have several, equals generating."""
     run_ok("gen", SPEC, "-o", tmp_path / "a")
     run_ok("gen", SPEC, "-o", tmp_path / "b", "--mesh", mesh)
     run_ok("reshard", tmp_path / "a", "--spec", SPEC, "--mesh", mesh, "-o", tmp_path / "ab")
     assert tree_of(tmp_path / "ab") == tree_of(tmp_path / "b")
     run_ok("reshard", tmp_path / "b", "--spec", SPEC, "-o", tmp_path / "ba")
     assert tree_of(tmp_path / "ba") == tree_of(tmp_path / "a")
-    # Without the spec: stages and segments stay as they are.
+    # Without the spec, stages and segments stay unchanged.
     other = "pipe=2,fsdp=4,tensor=2"
     run_ok("gen", SPEC, "-o", tmp_path / "c", "--mesh", other)
     run_ok("reshard", tmp_path / "a", "--mesh", other, "--uneven", "chunk", "-o", tmp_path / "ac")

@@ -1,5 +1,5 @@
-"""Languages of sharding against the systems that they are of: the boxes of shardinit are those that
-JAX and PyTorch themselves make, and a preset says what its trainer does."""
+"""Compares sharding languages with the systems that they come from: JAX and PyTorch make the same boxes, and each
+preset shards like its trainer."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ PRESETS = sorted((ROOT / "configs/sharding").glob("*.yaml"))
 
 
 def ask(function, *arguments):
-    """A function of sharding_clients.py, in a process of its own."""
+    """Calls a function of sharding_clients.py in another process."""
     script = pathlib.Path(__file__).with_name("sharding_clients.py")
     result = subprocess.run([sys.executable, script, function], input=json.dumps(arguments),
                             capture_output=True, text=True, timeout=300)
@@ -31,7 +31,7 @@ def ask(function, *arguments):
 
 
 def write(path, mesh, tensors, sharding, **keys):
-    """A spec of tensors of zeros, each of a shape, or of a shape and names of axes."""
+    """Writes a spec with tensors of zeros, each given by a shape, or by a shape and axis names."""
     def tensor_of(shape, axes=None):
         return {"shape": shape, "init": "zeros", **({"axes": axes} if axes else {})}
 
@@ -44,7 +44,7 @@ def write(path, mesh, tensors, sharding, **keys):
 
 
 def boxes_of(spec, rank, *arguments):
-    """Path → [offset, shape] of each box that a rank holds."""
+    """Returns path → [offset, shape] of each box that a rank holds."""
     boxes = {}
     for box in run_json("plan", spec, "--rank", rank, "--replicas", "full", *arguments)["boxes"]:
         boxes.setdefault(box["path"], []).append([box["offset"], box["shape"]])
@@ -52,7 +52,7 @@ def boxes_of(spec, rank, *arguments):
 
 
 def elements_of(shape, boxes):
-    """The elements in boxes of a tensor, by their index, ascending."""
+    """Returns the sorted indices of a tensor's elements in boxes."""
     index = np.arange(math.prod(shape)).reshape(shape)
     parts = [index[tuple(slice(o, o + n) for o, n in zip(*box))].ravel() for box in boxes]
     return sorted(np.concatenate(parts).tolist()) if parts else []
@@ -61,14 +61,14 @@ def elements_of(shape, boxes):
 # JAX --------------------------------------------------------------------------
 
 def random_spec(rng, mesh, rank):
-    """A PartitionSpec over some of the axes, and a shape that it divides."""
+    """Returns a PartitionSpec over some of the axes, and a shape that it divides."""
     axes, spec, shape = rng.sample(list(mesh), rng.randint(0, len(mesh))), [], []
     for _ in range(rank):
         take = [axes.pop() for _ in range(rng.choice([0, 1, 1, 2])) if axes]
         spec.append(None if not take else take[0] if len(take) == 1 and rng.random() < 0.7 else take)
         shape.append(math.prod(mesh[a] for a in take) * rng.randint(1, 3))
     while spec and spec[-1] is None and rng.random() < 0.5:
-        spec.pop()  # Shorter than the rank.
+        spec.pop()  # shorter than the rank
     return spec, shape
 
 
@@ -117,7 +117,7 @@ def test_rules_are_those_of_flax(tmp_path):
                         for entry in flax.logical_to_mesh_axes(axes, rules)]
             text = ", ".join("-" if entry is None else "+".join(entry) for entry in expected)
             assert run_json("explain", spec, name)["partition"] == f"[{text}]", (rules, axes)
-        # Two axes of one name are refused, there and here.
+        # Both Flax and shardinit reject two axes with one name.
         spec = write(tmp_path / f"{turn}.yaml", mesh, {"all": ([8] * len(known), known), "w": ([8] * len(twice), twice)},
                      {"rules": written})
         result = run_tool("plan", spec)
@@ -132,7 +132,7 @@ def test_rules_are_those_of_flax(tmp_path):
 # PyTorch ----------------------------------------------------------------------
 
 def random_placements(rng, mesh):
-    """For each mesh axis a dimension of three and a split factor, or None, and a shape."""
+    """Returns for each mesh axis one of three dimensions and a split factor, or None; and a shape."""
     cuts = [rng.choice([None, 0, 1, 2, 0, 1]) for _ in mesh]
     shape, placements = [], [None] * len(mesh)
     for d in range(3):
@@ -141,9 +141,9 @@ def random_placements(rng, mesh):
             placements[a] = [d, None]
         strided = rng.random() < 0.5 and axes
         if strided and len(axes) > 1 and rng.random() < 0.5:
-            # fully_shard leaves it so: behind all axes after it.
+            # As fully_shard leaves it: this axis shards after all later axes.
             placements[axes[0]] = [d, math.prod(mesh[a] for a in axes[1:])]
-        elif strided:  # Any of them, in front of others or behind.
+        elif strided:  # any axes, sharding before or after others
             for a in rng.sample(axes, rng.randint(1, len(axes))):
                 placements[a] = [d, rng.randint(1, 4)]
         even = math.prod(mesh[a] for a in axes)
@@ -174,7 +174,7 @@ def test_boxes_are_those_of_dtensor(tmp_path):
                 for i, (text, elements) in enumerate(answers[mine]):
                     shape, held = shapes[f"w{i}"], boxes.get(f"w{i}", [])
                     assert elements_of(shape, held) == sorted(elements[rank]), (mesh, shape, text, rank)
-                    # Side by side in their order, as DTensor has them.
+                    # They are in order, as in DTensor.
                     segments += len(held) > 1
                     assert checkpoint.boxes(f"w{i}", rank) == [(tuple(o), tuple(n)) for o, n in held]
     assert nested > 60 and segments > 300
@@ -183,8 +183,8 @@ def test_boxes_are_those_of_dtensor(tmp_path):
 @pytest.mark.parametrize("mesh, width, hidden, vocab", [
     ([2, 2], 8, 16, 24), ([3, 2], 7, 10, 23), ([2, 3], 10, 20, 13)], ids=str)
 def test_fully_shard_after_parallelize_module(mesh, width, hidden, vocab, tmp_path):
-    """Over gloo. The boxes follow from the languages, and from the placements that PyTorch leaves, also
-    where tensor parallelism's parts are not equal, nor those of fully_shard."""
+    """Boxes follow from the sharding languages and from the placements that PyTorch leaves over gloo, even if the parts
+    of tensor parallelism or fully_shard are unequal."""
     client_of("torch")
     ranks = ask("fully_shard_boxes", mesh, 2, width, hidden, vocab)
     tensors = {"embed.weight": ([vocab, width], ["vocab", "embed"])}
@@ -219,8 +219,8 @@ def test_fully_shard_after_parallelize_module(mesh, width, hidden, vocab, tmp_pa
 
 
 def test_the_preset_of_torchtitan_is_what_it_does(tmp_path):
-    """torchtitan's own model, sharded by its own functions, against configs/sharding/torchtitan.yaml:
-    context parallelism, and replicas (HSDP)."""
+    """configs/sharding/torchtitan.yaml shards torchtitan's model like torchtitan's own functions, with context
+    parallelism and replicas (HSDP)."""
     client_of("torchtitan")
     names = {"dp_replicate": "replicate", "dp_shard": "fsdp", "cp": "context", "tp": "tensor"}
     cases = [[dict(zip(names, degrees)), rank] for degrees, ranks in [
@@ -233,8 +233,8 @@ def test_the_preset_of_torchtitan_is_what_it_does(tmp_path):
 
 
 def test_the_preset_of_megatron_is_what_it_does(tmp_path):
-    """Megatron-core's own model against configs/sharding/megatron.yaml, with virtual stages and context
-    parallelism. What it stores as halves of [gate; up] is one box of the layout's fused rows."""
+    """configs/sharding/megatron.yaml shards Megatron-core's model like Megatron-core, with virtual stages and context
+    parallelism. Megatron's two halves of [gate; up] are one box of the layout's fused rows."""
     client_of("megatron")
     degrees = ["tensor", "pipe", "virtual", "context", "data"]
     cases = [[dict(zip(degrees, numbers)), rank] for numbers, ranks in [
@@ -255,13 +255,13 @@ def test_the_preset_of_megatron_is_what_it_does(tmp_path):
 
 
 def test_experts_are_where_megatron_has_them(tmp_path):
-    """Megatron-core's own SequentialMLP: the experts of each rank, where ranks of context parallelism have
-    other ones, and with stages."""
+    """Each rank has the same experts as with Megatron-core's SequentialMLP, also if ranks of context parallelism have
+    different experts, and with stages."""
     client_of("megatron")
     degrees = ["tensor", "pipe", "context", "expert", "data"]
     cases = [[dict(zip(degrees, numbers)), rank] for numbers, ranks in [
         ((2, 1, 1, 4, 1), [0, 5, 7]), ((1, 2, 1, 2, 2), [3, 6]), ((2, 1, 2, 2, 2), [3, 7, 12])] for rank in ranks]
-    # Experts with a degree of columns of their own.
+    # Experts with their own degree of tensor parallelism.
     cases += [[dict(zip([*degrees, "expert_tensor"], numbers)), rank] for numbers, ranks in [
         ((2, 1, 1, 2, 1, 1), [0, 1, 2, 3]), ((4, 1, 1, 1, 2, 2), [0, 3, 6]), ((4, 2, 1, 2, 1, 1), [5, 11]),
         ((4, 1, 2, 1, 1, 2), [1, 2, 7])] for rank in ranks]
@@ -278,14 +278,14 @@ def test_experts_are_where_megatron_has_them(tmp_path):
         fold = of["tensor"] // of.get("expert_tensor", of["tensor"])
         assert len(experts) == 2 * 8 * 2 // of["pipe"] // (of["expert"] * of["context"] * fold)
         for name, (parts, shape) in parameters.items():
-            if "linear_fc1" in name:  # Halves of [gate; up], of which the layout's rows are made.
+            if "linear_fc1" in name:  # halves of [gate; up], which form the layout's rows
                 assert [box[0] for box in parts] == [[parts[0][0][0] + half, 0] for half in (0, 128)]
                 parts = [[[2 * parts[0][0][0], 0], shape]]
             assert boxes[name] == parts, (of, rank, name)
 
 
 def test_torchtitan_shards_experts_as_its_function_does(tmp_path):
-    """Each combination of the axes: `fully_shard` of the experts by their number or by rows."""
+    """`fully_shard` shards experts by number or by rows, for each combination of axes."""
     client_of("torchtitan")
     axes = ["replicate", "fsdp", "expert", "context", "tensor"]
     cases = [dict(zip(axes, degrees)) for degrees in itertools.product((1, 2, 8), (2, 4, 8), (1, 2), (1, 2), (1, 2))]
@@ -359,7 +359,7 @@ def test_presets_of_experts(tmp_path):
     titan = preset_of(tmp_path / "titan.yaml", "torchtitan-experts", model, fsdp=2, expert=2, tensor=2)
     assert run_json("explain", titan, expert)["partition"] == "[expert+context+tensor+fsdp, -, -]"
     assert run_json("explain", titan, gate)["partition"] == "[fsdp+expert+context, -]"
-    # With more ranks than experts the second dimension is sharded.
+    # With more ranks than experts, the second dimension is sharded.
     titan = preset_of(tmp_path / "titan.yaml", "torchtitan-experts", model, fsdp=4, expert=2, tensor=2)
     assert run_json("explain", titan, expert)["partition"] == "[expert+context+tensor, fsdp, -]"
     maxtext = preset_of(tmp_path / "maxtext.yaml", "maxtext-experts", model, fsdp=2, expert=2, tensor=2)
@@ -367,7 +367,7 @@ def test_presets_of_experts(tmp_path):
 
 
 def test_torchprime_405b(tmp_path):
-    """Field guide 2.2: one box of each matrix on 128 × 4."""
+    """Field guide 2.2: each matrix is one box on each of 128 × 4 ranks."""
     spec = preset_of(tmp_path / "spec.yaml", "torchprime-405b", ROOT / "configs/llama3.1-405b.yaml")
     plan = run_json("plan", spec, "--rank", 511)
     assert plan["mesh"] == {"axes": ["fsdp", "tensor"], "shape": [128, 4]}
@@ -392,14 +392,14 @@ def test_megatron_pads_the_vocabulary(tmp_path, tensor, vocab, padded):
 
 
 def test_megatron_fuses_by_groups_and_ranks(tmp_path):
-    """Field guide 3.4, on 405B: a group of heads is 2304 rows of linear_qkv, and a rank has whole
-    groups; a rank's rows of linear_fc1 are its gate and its up projection."""
+    """Field guide 3.4, for 405B: a group of heads is 2304 rows of linear_qkv, and ranks hold whole groups. A rank's
+    rows of linear_fc1 are its gate and up projections."""
     spec = preset_of(tmp_path / "spec.yaml", "megatron", ROOT / "configs/llama3.1-405b.yaml", tensor=8, pipe=2,
                   virtual=9)
     layer = "decoder.layers.{}.self_attention.linear_qkv.weight"
-    boxes = boxes_of(spec, 15, "--layout", "megatron")  # tensor 7, pipe 1.
+    boxes = boxes_of(spec, 15, "--layout", "megatron")  # tensor 7, pipe 1
     assert boxes[layer.format(7)] == [[[7 * 2304, 0], [2304, 16384]]]
-    # 126 layers in 18 stages of 7, one after the other on the two ranks.
+    # 126 layers in 18 stages of 7, alternating between the two ranks.
     held = [i for i in range(126) if layer.format(i) in boxes]
     assert held == [i for i in range(126) if i // 7 % 2 == 1]
     assert boxes["decoder.layers.7.mlp.linear_fc1.weight"] == [[[7 * 13312, 0], [13312, 16384]]]
@@ -408,7 +408,8 @@ def test_megatron_fuses_by_groups_and_ranks(tmp_path):
 
 
 def test_maxtext_cuts_stacked_layers(tmp_path):
-    """Field guide 3.6: MaxText stacks layers as axis 1, and its rules shard what was sharded before."""
+    """Field guide 3.6: MaxText stacks layers on axis 1, and its rules shard the dimensions that they shard without
+    stacking."""
     spec = preset_of(tmp_path / "spec.yaml", "maxtext", fsdp=4, tensor=2)
     query = run_json("explain", spec, "params.params.decoder.layers.self_attention.query.kernel", "--layout", "maxtext")
     assert query["shape"] == [256, 2, 8, 32]
@@ -419,7 +420,7 @@ def test_maxtext_cuts_stacked_layers(tmp_path):
 
 
 def test_uneven_parts_are_those_of_torch_chunk(tmp_path):
-    """Field guide 3.1: 10 over 4 are 3, 3, 3, 1; 128256 over 512 are 251 and, last, 246 and none."""
+    """Field guide 3.1: 10 over 4 are 3, 3, 3, 1; 128256 over 512 are 251 each, at the end 246 and 0."""
     tensors = {"a": [10], "b": [6], "c": [5]}
     spec = write(tmp_path / "small.yaml", {"fsdp": 4}, tensors, "fsdp")
     sizes = {name: [boxes_of(spec, rank).get(name, [[[0], [0]]])[0][1][0] for rank in range(4)] for name in tensors}
@@ -430,7 +431,7 @@ def test_uneven_parts_are_those_of_torch_chunk(tmp_path):
 
 
 def test_the_map_of_the_first_405b_run(tmp_path):
-    """Field guide 2.3: lm_head by both axes in its first dimension, tensor the major one."""
+    """Field guide 2.3: lm_head is sharded in its first dimension by both axes, with tensor as the major one."""
     spec = tmp_path / "spec.yaml"
     spec.write_text(f"""
 shardinit: 1
@@ -445,7 +446,7 @@ sharding:
   lm_head.weight: (('tensor', 'fsdp'), None)
 uneven: chunk
 """)
-    boxes = boxes_of(spec, 4 * 3 + 2)  # fsdp 3, tensor 2.
+    boxes = boxes_of(spec, 4 * 3 + 2)  # fsdp 3, tensor 2
     assert boxes["lm_head.weight"] == [[[(2 * 128 + 3) * 251, 0], [251, 16384]]]
     assert boxes["model.norm.weight"] == [[[0], [16384]]]
 
@@ -473,10 +474,10 @@ def test_every_preset_keeps_the_values(preset, tmp_path):
     assert [line for line in preset.read_text().splitlines()[1:] if line.startswith("# ")], "no source"
 
 
-# Where sharding is written ----------------------------------------------------
+# Places for a sharding -----------------------------------------------------------
 
 def test_a_file_of_torchprime_as_it_is(tmp_path):
-    """PyTorch/XLA's map for Llama, with activations, works by the key and by the option."""
+    """PyTorch/XLA's map for Llama, including activations, works as a key and as an option."""
     lines = (ROOT / "configs/sharding/torchprime-405b.yaml").read_text().partition("sharding:\n")[2]
     (tmp_path / "maps").mkdir()
     (tmp_path / "maps/llama.yaml").write_text("# Weights\n" + "".join(line[2:] for line in lines.splitlines(True)) + """
@@ -495,7 +496,7 @@ lm_head: [[fsdp, data], null, null]
     assert by_key == {box["path"]: [[box["offset"], box["shape"]]] for box in by_option}
     assert by_key["model.embed_tokens.weight"] == [[[4096, 128], [4096, 128]]]
     assert by_key["model.norm.weight"] == [[[128], [128]]]
-    # What includes a spec can have rules again.
+    # A file that includes the spec can use rules again.
     again = tmp_path / "again.yaml"
     again.write_text("shardinit: 1\ninclude: spec.yaml\nrules: [{heads: null}, {mlp: null}, {vocab: null}, {embed: null}, "
                      "{table_rows: null}, {table_columns: null}, {norm: null}]\n")
@@ -513,14 +514,14 @@ RINGS = "slice_order: {}, devices: hybrid_ring_64x4"
     ("llama3-tiny", None, {}, f"{{axes: {{fsdp: 128, tensor: 4}}, slices: {{fsdp: 2}}, {RINGS.format('outer')}}}", 512),
     ("llama3-tiny", None, {}, f"{{axes: {{fsdp: 128, tensor: 4}}, slices: {{fsdp: 2}}, {RINGS.format('inner')}}}", 512),
     ("llama3-tiny", None, {}, "{axes: {fsdp: 32, tensor: 8}, devices: hybrid_ring_32x8}", 256),
-    ("llama3-tiny", "torchtitan", {"fsdp": 2, "tensor": 2}, None, 4),  # _StridedShard.
+    ("llama3-tiny", "torchtitan", {"fsdp": 2, "tensor": 2}, None, 4),  # _StridedShard
     ("llama3-tiny", "torchtitan", {"fsdp": 7, "tensor": 1}, None, 7),
     ("llama3-tiny", "megatron", {"pipe": 2, "virtual": 2, "tensor": 2}, None, 4),
     ("mixtral-8x7b", "torchtitan-experts", {"expert": 4, "fsdp": 1, "tensor": 1}, None, 4),
     ("mixtral-8x7b", "megatron-experts", {"expert": 4, "pipe": 2, "tensor": 2}, None, 16),
 ])
 def test_files_of_any_sharding_hold_the_model(model, preset, variables, mesh, world, tmp_path):
-    """The bytes of all rank files, put together by h5py, have the digests of whole tensors."""
+    """h5py assembles all rank files to tensors with the digests of whole tensors."""
     spec = tmp_path / "spec.yaml"
     presets = [ROOT / f"configs/sharding/{preset}.yaml"] if preset else []
     spec.write_text(f"shardinit: 1\ninclude: [{', '.join(map(str, [ROOT / f'configs/{model}.yaml', *presets]))}]\n"
@@ -536,7 +537,7 @@ def test_files_of_any_sharding_hold_the_model(model, preset, variables, mesh, wo
 @pytest.mark.parametrize("variables", [{"expert": 4, "tensor": 1}, {"expert": 2, "context": 2, "pipe": 2, "tensor": 2},
                                        {"expert": 1, "tensor": 1}])
 def test_files_of_single_experts_hold_the_model(tmp_path, variables):
-    """One tensor of each expert, on its ranks alone: together the layout's digests."""
+    """Each expert is one tensor, stored only by its ranks; together they have the layout's digests."""
     spec = preset_of(tmp_path / "spec.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml", **SMALL | variables)
     alone = preset_of(tmp_path / "alone.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml",
                    **SMALL | {"tensor": variables["tensor"]})
@@ -561,7 +562,7 @@ def test_files_of_single_experts_hold_the_model(tmp_path, variables):
 
 
 def test_a_pipeline_in_files(tmp_path):
-    """Ranks hold what their stage has, and together all of it."""
+    """Ranks hold the tensors of their stage, and together all tensors."""
     spec = preset_of(tmp_path / "spec.yaml", "torchtitan", fsdp=2, pipe=2, tensor=1)
     run_ok("gen", spec, "-o", tmp_path / "out")
     run_ok("verify", tmp_path / "out")

@@ -1,4 +1,4 @@
-"""`verify --signers`: keys and signatures are those of ssh-keygen."""
+"""`verify --signers` accepts keys and signatures made by ssh-keygen."""
 
 import shutil
 import subprocess
@@ -26,7 +26,7 @@ def sign(key, file, namespace="shardinit"):
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory):
-    """A folder with a key of each kind, `stranger`, and `signers`, which trusts all but that one."""
+    """Returns a folder with a key of each kind, `stranger`, and `signers`, which trusts all keys but `stranger`."""
     folder = tmp_path_factory.mktemp("keys")
     lines = ["# who may sign"]
     for name, options in {**KINDS, "stranger": KINDS["ed25519"]}.items():
@@ -48,7 +48,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture(params=["checkpoint", "export"])
 def signed(request, made, keys, tmp_path):
-    """A folder, and its signed file."""
+    """Returns a folder and its signed file."""
     folder = shutil.copytree(made / request.param, tmp_path / "folder")
     statement = folder / ("manifest.json" if request.param == "checkpoint" else "shardinit-export.json")
     sign(keys / "ed25519", statement)
@@ -92,7 +92,7 @@ def test_another_purpose(signed, keys):
 
 
 def test_another_folder_was_signed(keys, made, tmp_path):
-    """A checkpoint of other values, whole and consistent, with the signature of the declared one."""
+    """A consistent checkpoint with other values is rejected if it has another checkpoint's signature."""
     other = tmp_path / "other"
     run_ok("gen", made / "spec.yaml", "--set", "seed=1", "-o", other)
     run_ok("verify", other)
@@ -150,14 +150,14 @@ def refusal_without_path(*arguments):
 
 
 def test_values_of_a_checkpoint_that_nobody_signed(made, keys):
-    """That its values are those of a spec does not say who made it."""
+    """Matching the values of a spec does not replace a signature."""
     words = ["verify", made / "checkpoint", "--spec", made / "spec.yaml", "--signers", keys / "signers"]
     (made / "checkpoint/manifest.json.sig").unlink(missing_ok=True)
     done = run_tool(*words)
     assert done.returncode == 1 and "is not signed" in done.stderr and "equal to m" in done.stdout, done
     sign(keys / "stranger", made / "checkpoint/manifest.json")
     assert run_tool(*words).returncode == 1
-    # All that is wrong is told, whatever is told first.
+    # All problems are reported, in whatever order they are found.
     (made / "checkpoint/notes").write_text("mine")
     for spec in [], words[2:4], [*words[2:4], "--set", "seed=1"]:
         done = run_tool(*words[:2], *spec, *words[4:], "--strict")
@@ -174,7 +174,7 @@ def test_values_of_a_checkpoint_that_nobody_signed(made, keys):
     ("kill -9 $$", "was killed by signal 9"), ("exit 1", "exited with status 1"), ("exit 255", "exited with status 255"),
     ("exit 0", "exited with status 0"), ("case $2 in find*) echo a;; *) kill -11 $$;; esac", "was killed by signal 11")])
 def test_a_checker_that_decides_nothing(script, how, signed, keys, tmp_path):
-    """That ssh-keygen ended is not a word about the signature: nobody is called a forger for it."""
+    """If ssh-keygen ends without a verdict, `verify` exits with 3 and does not call the signature forged."""
     folder, _ = signed
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/ssh-keygen").write_text(f"#!/bin/sh\n{script}\n")
@@ -187,7 +187,7 @@ def test_a_checker_that_decides_nothing(script, how, signed, keys, tmp_path):
 @pytest.mark.parametrize("principals, signer", [
     ("!x@y,a@y", "a@y"), ("!a@y,a@y,b@y", "b@y"), ("!a@y,a@y", None), ("!a@y", None), ("a@y,!b@y", "a@y")])
 def test_patterns_that_exclude(principals, signer, signed, keys, tmp_path):
-    """A negated pattern says who a key does not belong to."""
+    """A negated pattern excludes signers of a key."""
     folder, _ = signed
     (tmp_path / "signers").write_text(f"{principals} {(keys / 'ed25519.pub').read_text()}")
     done = run_tool("verify", folder, "--signers", tmp_path / "signers")

@@ -1,4 +1,4 @@
-"""Values from models that exist: `sources`, and the initializers `source`, `rows_like` and `parts`."""
+"""Values from existing models: `sources`, and the initializers `source`, `rows_like` and `parts`."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ TENSORS = {
 
 @pytest.fixture
 def model(tmp_path):
-    """A folder as Hugging Face's tools write it."""
+    """Returns a model's folder as Hugging Face's tools write it."""
     folder = tmp_path / "model"
     folder.mkdir()
     safetensors.numpy.save_file(TENSORS, folder / "model.safetensors")
@@ -44,7 +44,7 @@ def spec_of(tmp_path, modules, sources="base: {path: model}", head="", name="spe
 
 
 def values_of(spec, *options):
-    """path → words, of a new checkpoint."""
+    """Returns path → words of a new checkpoint."""
     out = spec.parent / "out"
     shutil.rmtree(out, ignore_errors=True)
     run_ok("gen", spec, "-o", out, *options)
@@ -66,7 +66,7 @@ double: {shape: [4], init: {source: base}, dtype: f64}
     made = values_of(spec)
     for path, found in made.items():
         assert np.array_equal(found, words(TENSORS[path])), path
-    # The digests are those of the source's own bytes, so a generated model is compared as any other.
+    # Digests are taken over the source's own bytes, so a generated model compares like any other.
     text = run_ok("digest", spec).stdout
     assert run_ok("digest", spec, "--mesh", "t=1", "-j", "1").stdout == text
     run_ok("verify", tmp_path / "out")
@@ -133,7 +133,7 @@ def test_calls_that_take_something_else(tmp_path, model, call, message, hint):
 
 
 def test_a_plan_of_an_element_without_an_index_is_read_again(tmp_path, model):
-    """That of a scalar, beside which there are no others."""
+    """A plan whose only element comes from a scalar source, without an index, can be read again."""
     spec = spec_of(tmp_path, """w: {shape: [], init: {expr: "source('base', 'scalar') * 2"}}""")
     assert values_of(spec)["w"].view(np.float32) == 5
     run_ok("verify", tmp_path / "out")
@@ -170,7 +170,7 @@ layers:
 @pytest.mark.parametrize("name, of", [("x.**", "x.b.c.w"), ("x.y.**", "x.y.c.w"), ("x.b.y.**", "x.b.y.w"),
                                       ("y.**", "y.b.c.w")])
 def test_a_name_goes_on_as_the_path(tmp_path, name, of):
-    """As many parts of the tensor's own path are left out as the name has, whatever they are."""
+    """A pattern drops as many parts of the tensor's own path as the name before `**` has, whatever they are."""
     names = ["x.b.c.w", "x.y.c.w", "x.b.y.w", "y.b.c.w", "x.w", "x.c.w", "x.y.w", "x.y.b.c.w", "x.a.b.c.w", "x.b.y.c.w"]
     (tmp_path / "model").mkdir()
     safetensors.numpy.save_file({each: np.full(3, number, np.float32) for number, each in enumerate(names)},
@@ -213,7 +213,7 @@ half.weight: {shape: [8, 6], init: {expr: "2 * source('base', 7 - i0, i1)"}, dty
 
 
 def rows_like(table, rows, axis=0):
-    """The mean and the standard deviation of each column, summed row by row in f64."""
+    """Returns the mean and the standard deviation of each column, summed row by row in f64."""
     first = np.moveaxis(table.astype(np.float64), axis, 0)[:rows]
     mean, square = np.zeros(first.shape[1:]), np.zeros(first.shape[1:])
     for row in first:
@@ -261,7 +261,7 @@ embed.weight: {shape: [18, 6], init: {parts: {of: [{source: base, rows: 15}, {ro
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_rows_like_different_rows_of_one_tensor(tmp_path, model, order):
-    """Along either axis, in one run: what was computed of some rows is not taken for that of others."""
+    """Statistics of some rows or one axis are not reused for others within a run."""
     wanted = [(axis, rows) for axis, most in ((0, 20), (1, 6)) for rows in (1, 2, 5, most)][::order]
     lines = []
     for axis, rows in wanted:
@@ -313,7 +313,7 @@ def test_a_pin_holds_the_source_to_its_bytes(tmp_path, model):
         assert "sources" not in (tmp_path / "out/ranks/rank-00000.json").read_text()
     changed = {**TENSORS, "ids": TENSORS["ids"] + 1}
     safetensors.numpy.save_file(changed, model / "model.safetensors")
-    values_of(of_file)  # which needs no other tensor
+    values_of(of_file)  # needs no other tensor
     result = run_tool("gen", pinned, "-o", tmp_path / "new")
     assert result.returncode == 2 and f"not {digest}" in result.stderr, result.stderr
     safetensors.numpy.save_file({**TENSORS, "embed.weight": EMBED + 1}, model / "model.safetensors")
@@ -360,7 +360,7 @@ def test_ranks_of_other_bytes_never_become_one_checkpoint(tmp_path, model):
     ({"half": {"from": {"slice": {"axis": 0, "stop": 2, "of": "e"}}}, "keep": ["n", "f"], "omit": ["a", "c", "d", "e"]},
      [["embed.weight"], ["layers.3.w"]])])
 def test_what_a_rank_has_read_of_sources(tmp_path, model, layout, wanted):
-    """A receipt lists the tensors that elements of this rank come from, whatever a layout makes of them."""
+    """A receipt lists the source tensors that provide this rank's elements, whatever a layout does with them."""
     spec = spec_of(tmp_path, """
 n: {shape: [4, 6], init: {normal: {std: 1}}, stage: {t: 0}}
 a: {shape: [4, 6], init: {source: base, tensor: layers.0.w}, stage: {t: 0}}
@@ -378,7 +378,7 @@ f: {shape: [20, 6], init: {source: base, tensor: embed.weight}, stage: {t: 0}}
 
 
 def test_sources_that_have_the_same_names(tmp_path, model):
-    """Each source has its own tensors, whatever they are called, and a receipt says nothing of one with a digest."""
+    """Sources may contain the same names. A receipt omits sources with a digest."""
     values = {source: {f"layers.{i}.w": TENSORS[f"layers.{i}.w"] + 100 * n for i in (0, 1)}
               for n, source in enumerate(("base", "other", "pinned"))}
     for source, tensors in values.items():
@@ -404,7 +404,7 @@ def test_sources_that_have_the_same_names(tmp_path, model):
         assert np.array_equal(made[f"w{n}"][1], words(values[source][f"layers.{i}.w"]))
     (line,) = [line for line in run_ok("plan", spec).stdout.splitlines() if line.startswith("sources ")]
     assert line.split(None, 1)[1] == f"5 tensors of 3 sources, {5 * 96} B to be read"
-    # Rank 0 has read nothing of the tensor that changes first, but the one that changes then.
+    # Rank 0 did not read the tensor that changes first, but it read the second.
     (out / "ranks/rank-00001.json").unlink()
     for source, i, agrees in ("other", 1, True), ("base", 0, False):
         values[source][f"layers.{i}.w"] += 1
@@ -416,7 +416,8 @@ def test_sources_that_have_the_same_names(tmp_path, model):
 
 
 def test_ranks_of_norms_of_other_bytes(tmp_path, model):
-    """Rank 0 has the norms, and rank 1 the tensor that is taken from the source."""
+    """Ranks made from different bytes of a source conflict, even if one stores the tensor and the other only its
+    norms."""
     spec = spec_of(tmp_path, """
 embed.weight: {shape: [20, 6], init: {source: base}, stage: {t: 1}}
 g: {shape: [20, 1], init: {norms: {of: embed.weight}}, stage: {t: 0}}
@@ -452,7 +453,7 @@ def test_checkpoints_are_sources_too(tmp_path, model):
 
 
 def test_a_checkpoint_is_named_by_its_folder(tmp_path, model):
-    """And not by the file of one of its ranks, in whose order a tensor's boxes stand."""
+    """An error names a checkpoint's folder, not the rank file with the tensor's first box."""
     first = spec_of(tmp_path, "w: {shape: [4, 6], init: ones, shard: [t]}", sources="", head="mesh: {axes: {t: 2}}\n")
     run_ok("gen", first, "-o", tmp_path / "first")
     run_ok("digest", tmp_path / "first", "--write", tmp_path / "pins.json")
@@ -467,7 +468,7 @@ def test_a_checkpoint_is_named_by_its_folder(tmp_path, model):
 
 
 def test_a_digest_of_a_folder_holds_what_stands_behind_what_is_not_read(tmp_path):
-    """A tensor without elements has no digest, and those before and behind it are compared nevertheless."""
+    """A tensor without elements has no digest, but the tensors before and after it are still compared."""
     values = {name: np.full((4, 6), n, np.float32) for n, name in enumerate("acdf")}
     nothing = {"b": np.zeros((0, 3), np.float32), "e": np.zeros((2, 0), np.float32)}
     (tmp_path / "model").mkdir()
@@ -481,7 +482,7 @@ def test_a_digest_of_a_folder_holds_what_stands_behind_what_is_not_read(tmp_path
         safetensors.numpy.save_file(other | nothing, tmp_path / "model/model.safetensors")
         result = run_tool("gen", spec, "-o", tmp_path / "new")
         assert result.returncode == 2 and f", not {digest}\n" in result.stderr, result.stderr
-    # What is not read may be another, and is none of the model.
+    # Tensors without elements are not read, so the folder may lack them.
     safetensors.numpy.save_file(values, tmp_path / "model/model.safetensors")
     assert np.array_equal(values_of(spec)["a"], words(values["a"]))
 
@@ -537,7 +538,7 @@ def test_a_source_that_changes_meanwhile_gives_its_first_values_or_an_error(tmp_
         if result.returncode:
             assert "model.safetensors" in result.stderr, result.stderr
             continue
-        # The receipt has the digest of what the values are of.
+        # The receipt has the digest of the data that the values come from.
         (kept,) = json.loads((tmp_path / f"out{read}/ranks/rank-00000.json").read_text())["sources"]
         made = reassemble(tmp_path / f"out{read}")["w"][1]
         assert hashlib.sha256(made[:300].tobytes()).hexdigest() == kept["sha256"]

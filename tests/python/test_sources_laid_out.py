@@ -1,4 +1,4 @@
-"""Sources in the layouts of trainers: `layout` and `spec` of a source, and what a source must have."""
+"""Sources in trainers' layouts: a source's `layout` and `spec`, and the tensors that it must have."""
 
 import json
 
@@ -14,13 +14,13 @@ LAYOUTS = ["torchtitan", "megatron", "torch_dist", "kerashub", "stacked"]
 
 
 def rewrite(file, tensors):
-    """Gives a file of an export other tensors, as a trainer would: the record is of what was written before."""
+    """Replaces the tensors in a file of an export as a trainer would, and removes the outdated record."""
     safetensors.numpy.save_file(tensors, file)
     (file.parent / "shardinit-export.json").unlink()
 
 
 def write(folder, name, **more):
-    """A spec of a tiny Llama; `more` are lines of it by key."""
+    """Writes a spec of a tiny Llama; `more` has lines of it by key."""
     path = folder / f"{name}.yaml"
     lines = {"include": ROOT / "configs/llama3.1-8b.yaml", "name": name, "dtype": "f32", "uneven": "chunk",
              "mesh": "{axes: {fsdp: 1, tensor: 2}}", "vars": json.dumps(SIZES).replace('"', ""), **more}
@@ -40,7 +40,7 @@ ALL = "{" + ", ".join(f"{name}: {{source: base}}" for name in (
 
 @pytest.fixture
 def base(tmp_path):
-    """A model whose norms are no constants, and its values."""
+    """Returns a model whose norms are not constant, and its values."""
     spec = write(tmp_path, "base", init="{norm: {normal: {mean: 1, std: 0.1}}}")
     return spec, values_of(spec)
 
@@ -54,12 +54,12 @@ def test_a_source_in_the_layout_of_a_trainer(tmp_path, base, layout):
     new = write(tmp_path, "new", init=ALL, sources=f"{{base: {{path: stored, layout: {layout}, spec: base.yaml}}}}")
     made = values_of(new)
     assert made.keys() == values.keys() and all(np.array_equal(made[path], values[path]) for path in made)
-    # The same on any mesh, in any layout of its own, and with any number of jobs.
+    # Values are the same on any mesh, in any layout of the new spec, and with any number of jobs.
     text = run_ok("digest", new).stdout
     for mesh in ("fsdp=2,tensor=2", "fsdp=1,tensor=1"):
         assert run_ok("digest", new, "--mesh", mesh, "-j", "1").stdout == text
     assert text == run_ok("digest", spec).stdout
-    # Receipts have the digests of the model's tensors, which are the same in every layout.
+    # Receipts have digests of the model's tensors, which are the same in every layout.
     read = json.loads((tmp_path / "new-out/ranks/rank-00000.json").read_text())["sources"]
     wanted = {tensor["path"]: tensor["sha256"] for tensor in run_json("digest", spec)["tensors"]}
     assert {each["tensor"]: each["sha256"] for each in read} == wanted
@@ -75,7 +75,7 @@ def test_other_formats(tmp_path, base, format):
 
 
 def test_rows_that_pad_a_vocabulary_are_none_of_its_rows(tmp_path, base):
-    """Megatron's vocabulary is longer than the model's. What its rows hold is not looked at."""
+    """Megatron's vocabulary is longer than the model's; the values of its extra rows are ignored."""
     spec, values = base
     run_ok("export", spec, "--to", "safetensors", "--layout", "megatron", "-o", tmp_path / "stored")
     file = tmp_path / "stored/model.safetensors"
@@ -100,7 +100,7 @@ def test_rows_that_pad_a_vocabulary_are_none_of_its_rows(tmp_path, base):
 
 
 def test_the_names_of_the_hub(tmp_path):
-    """Mixtral's experts are matrices there; of a Llama the names are the model's own."""
+    """On the Hub, Mixtral's experts are separate matrices. A Llama has the same names there as in the spec."""
     sizes = json.dumps({**SIZES, "experts": 4}).replace('"', "")
     spec = write(tmp_path, "base", include=ROOT / "configs/mixtral-8x7b.yaml", vars=sizes,
                  mesh="{axes: {fsdp: 1, expert: 1, tensor: 1}}")
@@ -111,7 +111,7 @@ def test_the_names_of_the_hub(tmp_path):
     assert (tmp_path / "stored/config.json").exists()
     init = ALL[:-1] + ", router: {source: base}, expert_gate_up: {source: base}, expert_down: {source: base}}"
     of_spec = "{base: {path: stored, layout: hub, spec: base.yaml}}"
-    for sources in (of_spec, "{base: {path: stored, layout: hub}}"):  # the latter by the folder's config.json
+    for sources in (of_spec, "{base: {path: stored, layout: hub}}"):  # The second form reads the folder's config.json.
         new = write(tmp_path, "new", include=ROOT / "configs/mixtral-8x7b.yaml", vars=sizes, init=init, sources=sources,
                     mesh="{axes: {fsdp: 1, expert: 2, tensor: 1}}")
         assert run_ok("digest", new).stdout == run_ok("digest", spec).stdout
@@ -174,7 +174,8 @@ def test_a_folder_that_does_not_fit_the_layout(tmp_path, base, source, change, m
 
 
 def test_a_layout_of_a_trainer_that_has_other_values(tmp_path, base):
-    """MaxText's queries are divided by the root of a head's size, which no move of elements undoes."""
+    """A source in MaxText's layout is rejected: its queries are divided by the root of the head size, which moving
+    elements cannot undo."""
     run_ok("export", base[0], "--to", "safetensors", "--layout", "maxtext", "-o", tmp_path / "stored")
     new = write(tmp_path, "new", init=ALL, sources="{base: {path: stored, layout: maxtext, spec: base.yaml}}")
     result = run_tool("validate", new)
@@ -208,7 +209,7 @@ def test_a_source_that_changes_meanwhile(tmp_path, base, change):
         if result.returncode:
             assert "model.safetensors" in result.stderr, result.stderr
             continue
-        # What the receipt has the digests of is what was written.
+        # The receipt lists digests of the values that were written.
         kept = json.loads((tmp_path / f"out{read}/ranks/rank-00000.json").read_text())["sources"]
         text = run_ok("digest", tmp_path / f"out{read}", "--json").stdout
         assert {each["sha256"] for each in kept} == {each["sha256"] for each in json.loads(text)["tensors"]}
@@ -262,7 +263,8 @@ def test_a_name_takes_the_rest_of_the_path(tmp_path):
 
 @pytest.mark.parametrize("command", ["gen", "export", "digest"])
 def test_a_layout_with_other_values_takes_none_of_a_source(tmp_path, base, command):
-    """MaxText reads other numbers as the same model: `convert` alone changes them."""
+    """`gen`, `export` and `digest` reject the layout `maxtext` for values from a source: MaxText stores other numbers,
+    and only `convert` changes values."""
     run_ok("export", base[0], "--to", "safetensors", "-o", tmp_path / "stored")
     new = write(tmp_path, "new", init=ALL, sources="{base: {path: stored}}")
     output = {"gen": ["-o", tmp_path / "x"], "export": ["--to", "safetensors", "-o", tmp_path / "x"], "digest": []}[command]

@@ -1,5 +1,5 @@
-"""How sources of a spec are read: what is recorded of them is compared, no more is read than is needed, and a
-source that is changed, replaced or cut meanwhile gives its first values or an error."""
+"""Reading a spec's sources: recorded digests are checked, only needed data is read, and a source that is changed,
+replaced or truncated meanwhile gives its first values or an error."""
 
 import hashlib
 import json
@@ -30,7 +30,8 @@ def spec_of(tmp_path, modules, path="model"):
 @pytest.mark.parametrize("form", ["safetensors", "dcp", "zarr", "hdf5"])
 @pytest.mark.parametrize("mesh", [1, 3])
 def test_what_is_recorded_of_a_source_is_compared(tmp_path, form, mesh):
-    """Of an export its record, of a checkpoint its receipts, of whole tensors and of shards by rows or columns."""
+    """The record of an export or the receipts of a checkpoint are checked, for whole tensors and for shards by rows or
+    columns."""
     table = RNG.normal(size=(30, 300)).astype(np.float32)
     folder = source(tmp_path / "in", w=table, v=np.ascontiguousarray(table.T))
     out = tmp_path / "model"
@@ -47,7 +48,7 @@ def test_what_is_recorded_of_a_source_is_compared(tmp_path, form, mesh):
     assert result.returncode == 1 and "`w` of source `base` has other data" in result.stderr, result
     assert file.name in result.stderr if mesh > 1 and form != "hdf5" else True
     assert not (tmp_path / "out/manifest.json").exists()
-    # Without what was written of it, the folder is what it is.
+    # Without the record, the folder's data is accepted.
     if form != "hdf5":
         (out / "shardinit-export.json").unlink()
         run_ok("digest", spec)
@@ -55,10 +56,10 @@ def test_what_is_recorded_of_a_source_is_compared(tmp_path, form, mesh):
 
 @pytest.mark.parametrize("init, of", [
     ("{source: base, index: [i1, i0]}", lambda w: w.T), ("{expr: \"source('base', 'w', i1, i0)\"}", lambda w: w.T),
-    # One source decides where in the other one the elements are.
+    # One source determines the positions of elements in the other.
     ("{expr: \"source('base', 'w', source('base', 'rows', i1), 2047 - i0) - source('base', 'w', i1, i0)\"}",
      lambda w: w[::-1, ::-1].T - w.T),
-    # Here is more of the element that was computed before what is taken of the source.
+    # Here the element also needs values that are computed before the source's element is read.
     ("{expr: \"source('base', 'w', i1, i0) + index % 7\"}",
      lambda w: w.T + np.arange(w.size, dtype=np.float32).reshape(w.T.shape) % 7),
 ])
@@ -69,7 +70,7 @@ def test_a_permuted_source_is_read_about_once(tmp_path, init, of):
     log = tmp_path / "log"
     result = run_ok("digest", spec, "-j", "2", env=changing(folder, log=log))
     assert result.stdout.split()[0] == hashlib.sha256(np.ascontiguousarray(of(table)).tobytes()).hexdigest()
-    # Once for its digest, and once or twice where it goes; two calls read it twice.
+    # The tensor is read once for its digest, and once or twice for its values; two calls read it twice.
     times = 1 + 2.1 * init.count("'w'") if "expr" in init else 3.1
     assert sum(int(line.split()[2]) for line in log.read_text().splitlines()) < times * table.nbytes
 
@@ -78,8 +79,8 @@ def test_a_permuted_source_is_read_about_once(tmp_path, init, of):
                                    "[(i0 * 5) % 7, (i1 * 1021) % 4099]",
                                    "[(i0 * 5) % 7, ((i1 - i1 % 3) * 1021) % 4099]"])
 def test_any_order_gives_the_elements(tmp_path, index):
-    """More elements than are taken at once, whose number no power of two divides, in orders in which cells come again
-    and again."""
+    """Elements are right in any order, also in orders that repeat cells, for more elements than one batch and a size
+    that no power of two divides."""
     table = RNG.integers(0, 1 << 16, size=(7, 4099)).astype(np.float32)
     source(tmp_path / "model", w=table)
     index = index.replace("i1 ^ 1", "(i1 + 1 - 2 * (i1 % 2)) % 4099")
@@ -93,14 +94,14 @@ def test_any_order_gives_the_elements(tmp_path, index):
     assert made == {"w": sha256_of(wanted), "e": sha256_of(wanted + np.arange(301, dtype=np.float32)[:, None, None])}
 
 
-# A block of these has 600 rows of which 256 are found at once. Each order is far apart in the rows that its test says.
+# A block has 600 rows, and 256 are looked up at once. Each order is scattered in the rows that its condition selects.
 ORDERS = {"i0 % 2 == 0": lambda i0: i0 % 2 == 0, "i0 < 200": lambda i0: i0 < 200, "i0 >= 200": lambda i0: i0 >= 200,
           "i0 >= 256 and i0 < 512": lambda i0: (i0 >= 256) & (i0 < 512)}
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_an_order_that_changes_within_a_block(tmp_path, order):
-    """What was found for the elements before must not be taken for those that come next, nor that of the other call."""
+    """Lookups for earlier elements are not reused for later ones, nor lookups of one call for the other."""
     a, b = (RNG.integers(0, 100, size=600 * 4096).astype(np.uint8) for _ in range(2))
     source(tmp_path / "model", a=a, b=b)
     place = f"where({order}, index * 65521 % 2457600, index)"
@@ -141,7 +142,7 @@ def test_a_source_that_is_changed_or_replaced_under_way(tmp_path, change):
             assert result.returncode in (3, 5) and "model.safetensors" in result.stderr, result.stderr
             assert not (tmp_path / f"out{read}/manifest.json").exists()
             continue
-        # The receipt has the digest of what all the values are of.
+        # The receipt has the digest of the data that all values come from.
         (kept,) = json.loads((tmp_path / f"out{read}/ranks/rank-00000.json").read_text())["sources"]
         made = {path: words for path, (_, words) in reassemble(tmp_path / f"out{read}").items()}
         for of in made["a"], made["b"].T, made["c"][:600]:
@@ -151,7 +152,7 @@ def test_a_source_that_is_changed_or_replaced_under_way(tmp_path, change):
 
 @pytest.mark.faults
 def test_runs_with_a_source_that_are_killed(tmp_path):
-    """A run that is killed anywhere is completed by the same command, with the same bytes."""
+    """After a run is killed anywhere, the same command completes it with the same bytes."""
     folder = source(tmp_path / "model", a=RNG.normal(size=(600, 500)).astype(np.float32))
     spec = spec_of(tmp_path, SPEC)
     run = ["gen", spec, "-j", "2", "-o"]
@@ -175,7 +176,7 @@ def test_runs_with_a_source_that_are_killed(tmp_path):
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("change", ["xor", "cut", "swap"])
 def test_conversions_to_another_layout_of_a_source_that_changes(tmp_path, change, recorded):
-    """Transposed and joined tensors: with digests that are recorded, and without."""
+    """Transposed and joined tensors, with recorded digests and without."""
     folder = source(tmp_path / "in", a=RNG.normal(size=(600, 500)).astype(np.float32), b=RNG.normal(size=(70, 500)).astype(np.float32))
     if recorded:
         run_ok("convert", folder, "--to", "safetensors", "-o", tmp_path / "export")

@@ -1,5 +1,5 @@
-"""The distributions are what they are called. Seeds are fixed, so a test that
-passes once passes always; bounds are five standard errors of n samples."""
+"""Distributions match their definitions. Seeds are fixed, so a test that passes once always passes; bounds are five
+standard errors of n samples."""
 
 import ml_dtypes
 import numpy as np
@@ -30,7 +30,7 @@ modules:
   tail: {{shape: [{COLUMNS}, 256], axes: [rows, null], init: {{truncated_normal: {{std: 1, low: 4, high: 6}}}}}}
 """
 
-# Generated once with every dtype: the path, and so the random stream, is the same.
+# Each dtype is generated once. The path is the same, and therefore the random stream.
 STORAGE = """
 shardinit: 1
 name: storage
@@ -53,7 +53,7 @@ class Truncated:
         return self.exact.stats(moments)
 
     def cdf(self, x):
-        z, above = (x - self.mean) / self.std, self.low > 0  # Above, the other tail is exact.
+        z, above = (x - self.mean) / self.std, self.low > 0  # above the mean, the other tail is exact
         a, b = scipy.special.ndtr([-self.low, -self.high] if above else [self.low, self.high])
         return (scipy.special.ndtr(-z if above else z) - a) / (b - a)
 
@@ -70,7 +70,7 @@ CONTINUOUS = {
 
 
 def generate(spec, folder, *arguments):
-    """path → flat array of every tensor of a spec."""
+    """Returns path → flat array of every tensor of a spec."""
     (folder / "spec.yaml").write_text(spec)
     run_ok("gen", folder / "spec.yaml", "-o", folder / "out", *arguments)
     return {path: words.view(DTYPES[dtype]).reshape(-1)
@@ -97,7 +97,7 @@ def test_moments(name, tensors):
     z = (x - mean) / std
     assert np.isfinite(x).all()
     assert abs(z.mean()) < 5 / n ** 0.5
-    # Standard errors of the second to fourth powers, from the sample itself.
+    # Standard errors of the second to fourth powers are taken from the sample.
     for power, expected in [(2, 1), (3, skew), (4, kurtosis + 3)]:
         powers = z ** power
         assert abs(powers.mean() - expected) < 5 * powers.std() / n ** 0.5, power
@@ -132,8 +132,8 @@ def test_bounds(tensors):
     between("tail", 4, 6)
 
 
-# A wrong sign in one quadrant passes every test of single values: the pairs
-# that one block of four words makes must be independent too.
+# A wrong sign in one quadrant would pass every test of single values, so the pairs from one block of four words must be
+# independent too.
 @pytest.mark.parametrize("name", ["normal", "uniform", "truncated"])
 def test_words_of_a_block_are_independent(name, tensors):
     mean, variance = (float(m) for m in CONTINUOUS[name].stats("mv"))

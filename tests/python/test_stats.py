@@ -1,4 +1,4 @@
-"""`shardinit stats` against NumPy and SciPy on the same elements."""
+"""Compares `shardinit stats` with NumPy and SciPy on the same elements."""
 
 import json
 
@@ -64,7 +64,7 @@ def test_moments_and_quantiles(name, dtype, made, stats):
         assert value == exact if DTYPES[dtype].itemsize <= 2 else abs(value - exact) <= abs(exact) / 500
     heights, _ = np.histogram(values, bins=20, range=(found["min"], found["max"]))
     assert sum(found["histogram"]) == values.size
-    if name != "constant" and dtype != "f8e5m2":  # Bins straddle the ends of bars.
+    if name != "constant" and dtype != "f8e5m2":  # bins cross the ends of bars
         assert np.abs(np.subtract(found["histogram"], heights)).max() < 0.02 * values.size
 
 
@@ -74,7 +74,7 @@ def test_fit(name, dtype, made, stats):
     declared, found = INITS[name][1], stats[f"{name}.{dtype}"]
     assert found["declared"]["mean"] == pytest.approx(declared.mean(), rel=1e-12, abs=1e-15)
     assert found["declared"]["std"] == pytest.approx(declared.std(), rel=1e-12)
-    if dtype in ("f32", "f64"):  # SciPy does not know of rounded values.
+    if dtype in ("f32", "f64"):  # SciPy's test does not consider rounding
         with h5py.File(made / "out/index.h5") as file:
             values = read_raw(file[f"{name}/{dtype}"]).view(DTYPES[dtype]).astype(np.float64).ravel()
         exact = scipy.stats.kstest(values, declared.cdf)
@@ -87,7 +87,7 @@ def test_a_checkpoint_has_the_stats_of_its_spec(made, stats):
     read = {t["path"]: t for t in run_json("stats", made / "out")["tensors"]}
     assert read.keys() == stats.keys()
     for path, found in read.items():
-        # Boxes are read one by one, so sums are made in another order.
+        # Boxes are read one by one, so sums are added in another order.
         for key in ["mean", "std"]:
             assert found.pop(key) == pytest.approx(stats[path][key], rel=1e-12, abs=1e-15)
         assert found == {k: v for k, v in stats[path].items() if k not in ("mean", "std")}
@@ -99,7 +99,7 @@ def test_threads(made):
 
 
 def test_padding_is_no_value_of_a_tensor(tmp_path):
-    """A spec's tensors are measured as they are drawn, not as `uneven: pad` stores them."""
+    """`stats` of a spec measures tensors as drawn, without the padding of `uneven: pad`."""
     (tmp_path / "spec.yaml").write_text(
         "shardinit: 1\nname: padded\nmesh: {axes: {data: 4}}\nuneven: pad\nmodules:\n"
         "  u: {shape: [5, 1000], dtype: f32, init: {uniform: {low: 1, high: 2}}, shard: [data, null]}\n")
@@ -118,7 +118,7 @@ def test_other_values_are_found(made, tmp_path):
                   for name in ["normal.bf16", "uniform.f32", "constant.f16", "truncated.f64"]}
     count = 700 * 901
     with open(path, "r+b") as file:
-        for name, change in {"normal.bf16": lambda x: (x.view(np.uint16) + 1).astype("<u2"),  # An ulp.
+        for name, change in {"normal.bf16": lambda x: (x.view(np.uint16) + 1).astype("<u2"),  # one ulp
                              "uniform.f32": lambda x: np.where(np.arange(count) == 7, np.nan, x).astype("<f4"),
                              "constant.f16": lambda x: np.where(np.arange(count) == 7, 0, x).astype("<f2"),
                              "truncated.f64": lambda x: x}.items():
@@ -135,7 +135,7 @@ def test_other_values_are_found(made, tmp_path):
     assert "its values go from 0 to 0.0999755859375" in result.stderr
 
 
-STORED = {  # Stored tensors that hold such elements alone as declared.
+STORED = {  # stored tensors in which such elements are as declared
     "file_t": "{transpose: {of: file}}", "source_p": "{pad: {axis: 0, to: 6, of: source}}",
     "drawn_file": "{concat: {axis: 0, of: [drawn, file]}}", "parts_drawn": "{concat: {axis: 0, of: [parts, drawn]}}",
 }

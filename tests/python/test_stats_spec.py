@@ -1,4 +1,4 @@
-"""stats DIR --spec: which tensors of trained weights are still exactly their initialization."""
+"""`stats DIR --spec` finds the tensors of trained weights that still equal their initialization."""
 
 import html
 
@@ -26,7 +26,7 @@ modules:
 
 @pytest.fixture
 def trained(tmp_path):
-    """A folder as Hugging Face's tools write it, of which an optimizer has changed some tensors."""
+    """Returns a folder as Hugging Face's tools write it, in which an optimizer has changed some tensors."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     run_ok("export", tmp_path / "spec.yaml", "--to", "safetensors", "-o", tmp_path / "in")
     state = {name: torch.nn.Parameter(t) for name, t in safetensors_torch.load_file(tmp_path / "in/model.safetensors").items()}
@@ -54,7 +54,7 @@ def test_initial_tensors(trained):
     assert {**own["a.still"], "zero_rows": 0, "is_initial": True} == found["a.still"]
     text = run_ok("stats", folder / "trained", "--spec", folder / "spec.yaml").stdout
     assert "\n2 tensors are exactly as small initializes them: a.norm, a.still\n" in text
-    # Another seed gives other values, but ones are ones.
+    # Another seed gives other random values, but ones stay ones.
     found, _ = measured(folder, state, "--set", "seed=5")
     assert [name for name, t in found.items() if t["is_initial"]] == ["a.norm"]
 
@@ -72,7 +72,7 @@ def test_one_bit_is_a_change(trained):
 def test_a_spec_has_no_nan(trained):
     folder, state = trained
     state["a.still"][3, 5] = state["a.norm"][3] = float("nan")
-    state |= {"scalar": torch.tensor(2.0), "one": torch.ones(1, 1)}  # These are no constants that one should look at.
+    state |= {"scalar": torch.tensor(2.0), "one": torch.ones(1, 1)}  # not reported as constants
     found, _ = measured(folder, state)
     for name in "a.still", "a.norm":
         assert found[name]["nan"] == 1 and found[name]["as_declared"] is found[name]["is_initial"] is False
@@ -109,7 +109,7 @@ def test_layout_and_checkpoint(trained):
 
 
 def test_names_under_a_prefix(trained):
-    """PyTorch's checkpoints may have the model under `model`, and a spec may have it or not."""
+    """PyTorch's checkpoints may contain the model under `model`, whether or not the spec does."""
     folder, state = trained
     checkpoint.save({"model": state, "optim": {"x": torch.ones(2)}}, checkpoint_id=folder / "dcp", no_dist=True)
     bare = "".join(line for line in SPEC.splitlines(True) if "layouts" not in line)

@@ -22,7 +22,7 @@ modules:
   w: {shape: [4096, 64], axes: [rows, null], init: {normal: {std: 1}}}
   v: {shape: [8, 8], axes: [null, null], init: zeros}
 """
-LARGE = SPEC.replace("4096", "4194304")  # a gigabyte: no run is done with it before it is stopped
+LARGE = SPEC.replace("4096", "4194304")  # a gigabyte: no run finishes it before it is stopped
 BYTES = 4096 * 64 * 4 + 8 * 8 * 4
 
 
@@ -42,7 +42,7 @@ def wait_for(condition, seconds=60):
 
 @pytest.fixture
 def stopped(tmp_path):
-    """A run that was stopped while it made rank 2, after rank 0 was done."""
+    """A run that is stopped while it makes rank 2, after rank 0 is complete."""
     (tmp_path / "large.yaml").write_text(LARGE)
     out = tmp_path / "out"
     run_ok("gen", tmp_path / "large.yaml", "-o", out, "--ranks", "0")
@@ -78,27 +78,27 @@ def test_stuck_ranks(stopped):
     status = run_json("status", out, "--stuck", "0.5")
     assert [each["rank"] for each in status["unfinished"]] == [2] and 0 <= status["unfinished"][0]["age"] < 60
     wait_for(lambda: run_json("status", out, "--stuck", "0.5")["stuck"] == [2])
-    assert run_json("status", out)["stuck"] == []  # The default is five minutes.
+    assert run_json("status", out)["stuck"] == []  # the default is five minutes
     before = time.time()
     partial = next(out.glob("ranks/*rank-00002.h5*"))
     os.utime(partial, (before - 723, before - 723))
     assert "1 rank is stuck: 2 since 12:0" in run_ok("status", out).stdout
     assert 722 < run_json("status", out)["unfinished"][0]["age"] < 800
-    # Other names with a number are not what a rank's file is made under.
+    # Files with similar names are not temporary files of a rank.
     for name in ("rank-00002.json", "rank-2.h5", "rank-000002.h5", "rank-00002.h5.json", "share-00002", "trunk-00002.h5"):
         (out / f"ranks/.{name}.tmp-{'0' * 16}-{'1' * 16}").touch()
     (out / "ranks/rank-00002.h5.old").touch()
     assert 722 < run_json("status", out)["unfinished"][0]["age"] < 800
-    # A clock that is ahead makes no age below zero.
+    # If a clock is ahead, the age is 0, not negative.
     os.utime(partial, (before + 1000, before + 1000))
     assert run_json("status", out)["unfinished"] == [{"rank": 2, "age": 0}]
-    # Another run makes the rank, and what is left of the first one's file counts no more.
+    # Another run makes the rank, and the first run's temporary file no longer counts.
     run_ok("gen", out.parent / "large.yaml", "-o", out, "--ranks", "2")
     assert run_json("status", out)["unfinished"] == []
 
 
 def test_several_stuck_ranks(stopped, spec, tmp_path):
-    """The oldest come first, and people see five."""
+    """Ranks are sorted with the oldest first, and text output lists five."""
     name = next(stopped.glob("ranks/*rank-00002.h5*")).name
     out = tmp_path / "many"
     run_ok("gen", spec, "--mesh", "a=64", "-o", out, "--ranks", "0")
@@ -107,13 +107,13 @@ def test_several_stuck_ranks(stopped, spec, tmp_path):
         left_over = out / "ranks" / name.replace("00002", f"{rank:05}")
         left_over.touch()
         os.utime(left_over, (now - 3600 * rank, now - 3600 * rank))
-    # Several runs were at one rank: the latest one counts, wherever the folder lists it.
+    # If several runs made one rank, the latest counts, wherever the folder lists it.
     for number in range(10):
         another = out / "ranks" / (name.replace("00002", "00009")[:-4] + f"000{number}")
         another.touch()
         if number != 4:
             os.utime(another, (now - 3600 * number, now - 3600 * number - 400))
-    # This is a file of a rank that is done, and this one of nobody.
+    # The first file belongs to a complete rank, the second to no rank.
     (out / "ranks" / name.replace("00002", "00000")).touch()
     (out / "ranks/.rank-00011.h5.tmp").touch()
     status = run_json("status", out)
@@ -126,7 +126,7 @@ def test_several_stuck_ranks(stopped, spec, tmp_path):
 
 
 def first_line(*words):
-    """What `status --watch` prints at its first look."""
+    """Returns the first line that `status --watch` prints."""
     with subprocess.Popen([BINARY, "status", *words, "--watch"], env=CLEAN, text=True, stdout=subprocess.PIPE) as watch:
         line = watch.stdout.readline()
         watch.kill()
@@ -164,7 +164,7 @@ def test_every_form_tells_the_same_of_stuck_ranks(spec, tmp_path, words, stuck):
 
 
 def test_watch_tells_which_parts_are_missing(spec, tmp_path):
-    """Of each look those that are missing then."""
+    """`--watch --missing-parts` lists the parts that are missing at each look."""
     out = tmp_path / "out"
     run_ok("gen", spec, "-o", out, "--ranks", "0-2")
     with subprocess.Popen(
@@ -183,7 +183,7 @@ def test_watch_tells_which_parts_are_missing(spec, tmp_path):
 
 
 def test_of_many_ranks_people_see_the_first(spec, tmp_path):
-    """Twenty ranges of those that `finalize` lacks; numbers have commas in every form for people."""
+    """`finalize` lists the first twenty ranges of missing ranks, and `status` prints numbers with commas."""
     out = tmp_path / "out"
     run_ok("gen", spec, "--mesh", "a=4096", "-o", out, "--ranks", ",".join(map(str, range(1, 44, 2))))
     ranges = ",".join(map(str, range(0, 40, 2)))
@@ -227,7 +227,7 @@ def test_watch(spec, tmp_path):
         if look["bytes_per_second"] is not None:
             left, made = look["bytes"] - look["bytes_done"], look["bytes_done"] - looks[0]["bytes_done"]
             assert look["seconds_left"] == pytest.approx(left / look["bytes_per_second"])
-            # Between two looks are 0.1 s at least, and the first was after the command began.
+            # Looks are at least 0.1 s apart, and the first is after the command began.
             assert 0.1 * i <= made / look["bytes_per_second"] <= ends[i]
     assert looks[-1]["bytes_done"] == BYTES and looks[-1]["seconds_left"] == 0
 
@@ -260,7 +260,7 @@ def test_watch_is_interrupted(spec, tmp_path):
 
 
 def test_watch_in_a_terminal(spec, tmp_path):
-    """The line is painted again, and the last one stays."""
+    """The line is repainted, and the last one stays."""
     run_ok("gen", spec, "-o", tmp_path / "out")
     with Terminal(BINARY, "status", tmp_path / "out", "--watch") as terminal:
         text = terminal.read()
@@ -285,7 +285,7 @@ NAME = 'a "b" \\n \\\\ ü\n{x="1"} 1'
 
 
 def metrics_of(text):
-    """As Prometheus reads them: each family is declared once, before its samples."""
+    """Parses metrics as Prometheus does: each family is declared once, before its samples."""
     assert text.endswith("\n")
     families = list(text_string_to_metric_families(text))
     assert len({f.name for f in families}) == len(families)
@@ -302,7 +302,7 @@ def test_prometheus(spec, tmp_path):
     del metrics["shardinit_rank_written_timestamp_seconds"]
     assert metrics == {f"shardinit_{name}": {labels: value} for name, value in {
         "ranks": 4, "ranks_done": 2, "bytes": BYTES, "bytes_done": BYTES // 2 - 128, "complete": 0, "ranks_stuck": 0}.items()}
-    # For a textfile collector: the file is replaced whole.
+    # For a textfile collector, the file is replaced atomically.
     file = tmp_path / "shardinit.prom"
     for _ in range(2):
         run_ok("status", out, "--prometheus", "--force", "-o", file)
@@ -341,4 +341,4 @@ def test_mistakes(spec, tmp_path, words, message):
     told, _, hint = result.stderr.partition("\n")
     assert result.returncode == 2 and told.startswith("shardinit: error: ") and message in told + hint.splitlines()[0]
     assert message in told or not message.startswith(("are two", "prints", "nothing"))
-    assert run_tool("status", tmp_path, "--watch").returncode == 2  # There is no plan.
+    assert run_tool("status", tmp_path, "--watch").returncode == 2  # no plan

@@ -1,5 +1,5 @@
-"""Commands of several threads, while ThreadSanitizer looks on: the status is 66 where two threads met at memory without
-a lock. Each makes what the usual build makes. `sh tests/run.sh tsan` builds the program for it."""
+"""Runs multithreaded commands under ThreadSanitizer, which exits with status 66 for a data race, and compares results
+with the usual build. `sh tests/run.sh tsan` builds the program for it."""
 
 import subprocess
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not WATCHED.exists(), reason="the program with T
 
 TINY, KINDS = "llama3-tiny", ROOT / "tests/python/kinds.yaml"
 MESH = ["--sharding", "fsdpv2", "--mesh", "fsdp=3"]
-# In a folder with `model`, a checkpoint, and `weights`, an export; those that end in `-o` get a folder.
+# The folder has `model`, a checkpoint, and `weights`, an export. Commands that end in `-o` get an output folder.
 COMMANDS = {
     "gen": ["gen", TINY, "--mesh", "fsdp=4,tensor=2", "-o"],
     "gen of every kind": ["gen", KINDS, "-o"],
@@ -73,7 +73,7 @@ def test_no_race(name, inputs, tmp_path):
 
 
 def test_no_race_in_buckets(inputs, object_store):  # noqa: F811
-    """Threads send parts, and read ranges, of several files."""
+    """Threads upload parts and read ranges of several files."""
     for words in (["gen", TINY, "-o", "s3://bucket/models/tiny"],
                   ["verify", "s3://bucket/models/tiny"],
                   ["convert", "s3://bucket/models/tiny", "--to", "safetensors", *MESH, "-o", "s3://bucket/models/weights"],

@@ -1,4 +1,4 @@
-"""`tie`: tensors that have the values of another."""
+"""`tie`: tensors with the values of another tensor."""
 
 import itertools
 import json
@@ -73,7 +73,8 @@ def test_two_that_are_not_tied_may_not_share_numbers(tmp_path):
 @pytest.mark.parametrize("order", list(itertools.permutations(["a", "tied", "keyed"])), ids="-".join)
 @pytest.mark.parametrize("others", ["", "first", "last"])
 def test_who_is_tied_and_who_takes_the_same_numbers(tmp_path, order, others):
-    """In any order of the three, beside two of another stream that may share its numbers."""
+    """A tied tensor may share its stream and a tensor with equal `key` may not, in any order and next to other tied
+    pairs."""
     keys = {"a": "", "tied": ", tie: a", "keyed": ", key: a"}
     lines = {path: f"  {path}: {{shape: [4], init: {{normal: {{std: 1}}}}{key}}}\n" for path, key in keys.items()}
     good = [f"  {path}: {{shape: [4], init: {{normal: {{std: 1}}}}, tie: b{number}}}\n"

@@ -1,5 +1,5 @@
-"""Engine torch_cpu: the bits of torch.manual_seed and the calls of torch.nn.init, in the order of
-the spec, of any mesh and any part alone."""
+"""The engine torch_cpu makes the bits of torch.manual_seed and torch.nn.init, called in the order of the spec, for any
+mesh and any part."""
 
 import json
 import math
@@ -30,7 +30,7 @@ def tensor_of(path, shape, init, dtype, shard):
 
 
 class Case:
-    """Lines of a spec, and the tensors that torch makes by the same calls."""
+    """Lines of a spec, and the tensors that torch makes with the same calls."""
 
     def __init__(self, seed, axes):
         torch.manual_seed(seed)
@@ -55,7 +55,7 @@ class Case:
 
 
 def calls(case):
-    """Every size and type, in an order in which the second number of a pair stays over, or not."""
+    """Adds calls of every size and type, in an order that sometimes leaves the second number of a pair over."""
     init = torch.nn.init
     for size in SIZES:
         for dtype in ["f32", "bf16", "f16"]:
@@ -101,7 +101,7 @@ def test_large_tensors_on_several_threads(tmp_path):
 
 
 class Constructed(torch.nn.Module):
-    """Layers with the initializers that PyTorch gives them."""
+    """Layers with PyTorch's default initializers."""
 
     def __init__(self):
         super().__init__()
@@ -144,7 +144,7 @@ def test_a_constructor(seed, dtype, tmp_path):
 
 
 def test_numbers_that_no_tensor_keeps(tmp_path):
-    """A place in the stream, with the second number of a pair if that is left over."""
+    """A key can name a position in the stream, with the second number of a pair if one is left over."""
     torch.manual_seed(5)
     torch.empty(1000).normal_()
     torch.empty(3).normal_()
@@ -161,7 +161,7 @@ modules:
 
 
 def test_a_part_far_behind_alone(tmp_path):
-    """One rank of many, of a tensor 50 million words on, against PyTorch that draws them all."""
+    """One of many ranks is right, for a tensor 50 million words into the stream; PyTorch draws all words."""
     torch.manual_seed(11)
     torch.empty(50_000_000).uniform_()
     whole = torch.empty(64, 10_000).normal_(0, 0.02)
@@ -177,7 +177,7 @@ modules:
 
 
 def test_the_plan_has_the_places(tmp_path):
-    """The index pass over a truncated distribution is made once, for the plan."""
+    """The plan stores positions, so the pass over a truncated distribution happens once."""
     lines = ["a: {shape: [100000], init: {trunc_normal: {std: 1, a: -2, b: 2}}}",
              "b: {shape: [3], init: {normal: {std: 1}}}", "c: {shape: [2], init: {normal: {std: 1}}}"]
     folder = gen_ok(spec_of(0, {"x": 1}, lines), tmp_path)
@@ -227,7 +227,7 @@ def words_of(tensor):
 
 
 class Elements:
-    """Tensors of expressions, beside those of torch, at places after 1001 words."""
+    """Tensors of expressions, and torch's tensors, at positions after 1001 words."""
 
     def __init__(self, seed):
         self.seed, self.lines, self.expected, self.inexact = seed, [], {}, set()
@@ -255,14 +255,14 @@ class Elements:
         for path, tensor in self.expected.items():
             expected = words_of(tensor).ravel()
             inexact = path in self.inexact
-            if inexact:  # By two units in the last place of a number near the largest.
+            if inexact:  # within two units in the last place of a number near the largest
                 numbers = tensor.numpy().ravel()
                 distance = np.abs(made[path].ravel().view(numbers.dtype) - numbers).max()
                 assert distance <= 2 * np.spacing(np.abs(numbers).max()), (self.lines[int(path[1:])], distance)
             else:
                 assert np.array_equal(made[path].ravel().view(expected.dtype), expected), self.lines[int(path[1:])]
             assert plan[path].get("inexact", False) is inexact and manifest[path].get("inexact", False) is inexact
-        for path in [*sorted(self.inexact)[:3], *sorted(self.expected.keys() - self.inexact)[:1]]:  # It is said once.
+        for path in [*sorted(self.inexact)[:3], *sorted(self.expected.keys() - self.inexact)[:1]]:  # reported once
             told = run_ok("explain", folder / "spec.yaml", path).stdout
             assert told.count(", inexact: PyTorch may round some of these numbers otherwise") == (path in self.inexact), told
 
@@ -282,7 +282,7 @@ def test_numbers_by_their_place(tmp_path, seed, ranks):
                          lambda: torch.nn.init.trunc_normal_(torch.empty(n, dtype=kind), 0.25, 2, -3, 3), dtype, wide)
         elements.add(f"torch_uniform{suffix}(1001, i0, -0.1, 0.3)",
                      lambda: torch.empty(5000, dtype=kind).uniform_(-0.1, 0.3), dtype)
-        # Memory that is not contiguous is filled two at a time.
+        # PyTorch fills non-contiguous memory two numbers at a time.
         elements.add(f"torch_pairs{suffix}(1001, -1, i0 * 40 + i1, 1, 3)",
                      lambda: torch.empty(50, 80, dtype=kind)[:, ::2].normal_(1, 3), dtype, wide)
     elements.add("torch_normal(1001, -1, 6000, i1 * 100 + i0, 0, 1)", lambda: torch.empty(60, 100).normal_().t())
@@ -382,7 +382,7 @@ def test_matrices_in_the_order_of_a_constructor(tmp_path, ranks):
 
 @pytest.mark.parametrize("gain", ["0", "-0.0"])
 def test_a_matrix_with_gain_0_takes_its_numbers(gain, tmp_path):
-    """PyTorch draws it all the same, and its zeros have the signs of the matrix."""
+    """PyTorch draws the matrix even with gain 0, and zeros keep the signs of its elements."""
     lines = [f"none: {{shape: [6, 5], init: {{orthogonal: {{gain: {gain}}}}}}}", "after: {shape: [7], init: {normal: {std: 1}}}"]
     torch.manual_seed(5)
     expected = {"none": torch.nn.init.orthogonal_(torch.empty(6, 5), float(gain)), "after": torch.randn(7)}
@@ -429,7 +429,7 @@ def test_mistakes_in_places(tmp_path, expression, message):
 @pytest.mark.parametrize("init, of_rows", [("{sparse: {sparsity: 0.5, std: 1}}", True),
                                            ("{expr: 'torch_permutation(0, ROWS, i0)'}", False)])
 def test_the_largest_permutation(tmp_path, init, of_rows):
-    """The first that is refused, and the last that is not."""
+    """A permutation may have up to 2^28 - 1 rows; 2^28 rows are rejected."""
     for rows in (2**28 - 1, 2**28):
         (tmp_path / "spec.yaml").write_text(f"{HEAD}modules:\n  t: {{shape: [{rows}, 3], "
                                             f"init: {init.replace('ROWS', str(rows))}}}\n")
@@ -480,7 +480,7 @@ def test_plans_that_pytorch_does_not_draw_are_refused(tmp_path, init, was, wrong
 
 
 def test_plans_have_the_whole_name_of_an_engine(tmp_path):
-    """`torch_cpu` is another one in the next version, and a plan is of one."""
+    """A plan names the engine's version, because `torch_cpu` means another engine in the next version."""
     (tmp_path / "spec.yaml").write_text(f"{HEAD}modules:\n  t: {{shape: [8], init: {{normal: {{std: 1}}}}}}\n")
     run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
     plan = tmp_path / "out/plan.json"

@@ -1,4 +1,4 @@
-"""Models of Lightning, DeepSpeed and Accelerate, each in its usual way, begin with the bits of `gen`."""
+"""Models of Lightning, DeepSpeed and Accelerate, each set up in the usual way, begin with the bits of `gen`."""
 
 import os
 import types
@@ -36,7 +36,7 @@ def loss_of(model):
 
 
 def reference(folder):
-    """The loss of the model of the files before a step of SGD, and after it."""
+    """Returns the loss of the files' model before and after one step of SGD."""
     model = Toy()
     shardinit.torch.load_into(model, folder)
     loss = loss_of(model)
@@ -165,7 +165,7 @@ def deep_speed():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed
 
-    # It would compile these operations on first use; PyTorch's own will do.
+    # DeepSpeed would compile these operations on first use; PyTorch's own suffice.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     if dist.is_initialized():
         os.environ.update(RANK=str(dist.get_rank()), LOCAL_RANK=str(dist.get_rank()),
@@ -191,7 +191,7 @@ def partition_and_train(spec, folder, root):
     with shardinit.torch.from_spec(spec), deepspeed.zero.Init(config_dict_or_path=ZERO3):
         outside = Toy()
     assert all(parameter.numel() == 0 for parameter in outside.parameters())
-    # This process's partitions, and no more.
+    # Only this process's partitions are made.
     whole_bytes = {name: tensor.nbytes for name, tensor in whole.items()}
     buffers = sum(buffer.nbytes for buffer in outside.buffers())
     assert abs(sum(made) - buffers - (sum(whole_bytes.values()) - buffers) / dist.get_world_size()) < 4 * 8
@@ -230,7 +230,7 @@ def partition_and_train(spec, folder, root):
 
 
 def go_on(spec, root):
-    """On another number of processes."""
+    """Continues with another number of processes."""
     deepspeed = deep_speed()
     with open(os.path.join(root, "loss")) as file:
         wanted = float(file.read())

@@ -1,5 +1,5 @@
-"""The layouts `torchtitan` against torchtitan's own models and its converters from and to Hugging Face's
-names, bit for bit."""
+"""The layouts `torchtitan` match torchtitan's models and its converters from and to Hugging Face's names, bit for
+bit."""
 
 import pytest
 
@@ -13,7 +13,7 @@ import shardinit
 
 
 def tensors_of(model, layout):
-    """path → stored tensor."""
+    """Returns path → stored tensor."""
     spec, sets = SPECS[model]
     with shardinit.open_spec(spec, set=["dtype=f32", *sets], layout=layout, mesh="fsdp=1") as opened:
         return {path: torch.from_numpy(opened.generate(path)) for path in opened.tensors}
@@ -52,7 +52,7 @@ def test_deepseek():
     with torch.device("meta"):
         model = config.build()
     same_forms(stored, model)
-    # The files on the Hub, which the converter reads and makes, have a matrix for each expert.
+    # Files on the Hub, which the converter reads and writes, have one matrix for each expert.
     wanted = {}
     for path, tensor in drawn.items():
         if "mlp.experts" not in path:

@@ -1,6 +1,6 @@
-"""torchtitan's own Trainer begins with what `export` wrote, by each way that its CheckpointManager has, and its
-first losses are those of the same values put in by hand, bit for bit: in one process and in four, with FSDP2, HSDP,
-tensor and expert parallelism."""
+"""torchtitan's Trainer loads exports in each way of its CheckpointManager. Its first losses equal, bit for bit, the
+losses with the same values copied by hand: in one process, and in four with FSDP2, HSDP, tensor and expert
+parallelism."""
 
 import json
 import os
@@ -21,7 +21,7 @@ TYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 # torchtitan's converter reads the names on the Hub.
 EXPORTS = {"llama": [], "tied": [], "deepseek": ["--layout", "hub"]}
 MODELS = {"llama": "llama", "llama_fused": "llama", "llama_tied": "tied", "deepseek": "deepseek"}
-# Processes and options; FSDP2 takes those that are left.
+# Processes and options; FSDP2 uses the remaining processes.
 MESHES = {
     "one": (1, []),
     "fsdp": (4, []),
@@ -35,7 +35,7 @@ CASES = [(model, mesh) for model in MODELS for mesh in ("one", "fsdp")] + [
 
 @pytest.fixture(scope="module")
 def losses(tmp_path_factory):
-    """(model, mesh, how) → the losses of three steps."""
+    """Returns (model, mesh, how) → the losses of three steps."""
     folder, ways = tmp_path_factory.mktemp("titan"), {}
     specs = {**SPECS, "tied": (tied_llama(folder), [])}
     for name, (path, sets) in specs.items():
@@ -69,7 +69,7 @@ def losses(tmp_path_factory):
 
 
 def tied_llama(folder):
-    """The spec of a config.json."""
+    """Returns the spec imported from a config.json."""
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "tie_word_embeddings": True,
               "dtype": "bfloat16", "hidden_size": LLAMA["d"], "intermediate_size": LLAMA["ff"],
               "num_hidden_layers": LLAMA["layers"], "num_attention_heads": LLAMA["heads"],
@@ -79,7 +79,7 @@ def tied_llama(folder):
     return folder / "tied.yaml"
 
 
-# A test has all cases: workers of pytest-xdist that share them would each train.
+# One test covers all cases; otherwise each worker of pytest-xdist would train.
 def cases(losses, how):
     return {(model, mesh): losses[model, mesh, how] for model, mesh in CASES}
 

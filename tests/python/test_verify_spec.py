@@ -1,5 +1,5 @@
-"""verify --spec: folders of safetensors files, DCP files and zarr arrays, ours and others', against a spec;
-and files that were made to do harm."""
+"""`verify --spec` compares folders of safetensors files, DCP files and zarr arrays, written by shardinit and others,
+with a spec, and rejects malicious files."""
 
 import json
 import pickle
@@ -21,7 +21,7 @@ def write_it(path, header, data):
 
 
 def write_tensors(path, tensors):
-    """A file as others write it: no alignment, another order."""
+    """Writes a file as other tools do: unaligned and in another order."""
     header, data = {}, b""
     for name, (dtype, words) in sorted(tensors.items(), reverse=True):
         header[name] = {"dtype": NAMES[dtype], "shape": list(words.shape),
@@ -107,7 +107,8 @@ def test_all_differences_are_named(spec, tensors, tmp_path):
 
 
 def test_options_of_files_are_not_for_tensors(spec, tensors, tmp_path):
-    """What a folder has no plan for has no list of names either, and nothing that could be signed."""
+    """`--strict` and `--signers` are rejected for a folder without a plan, which has no list of names and nothing that
+    could be signed."""
     write_tensors(tmp_path / "model.safetensors", tensors)
     (tmp_path / "signers").touch()
     for options, message in (
@@ -121,7 +122,7 @@ def test_options_of_files_are_not_for_tensors(spec, tensors, tmp_path):
 
 
 def test_a_checkpoint_that_is_not_finished_is_no_export(spec, tmp_path):
-    """Its plan says what it is, whatever lies beside it."""
+    """A folder with a plan is an unfinished checkpoint, even if it contains an export's record."""
     folder = tmp_path / "out"
     run_ok("gen", spec, "-o", folder, "--ranks", "0")
     alone = run_tool("verify", folder)
@@ -264,7 +265,7 @@ DESCRIPTION = {"zarr_format": 2, "shape": [3], "chunks": [2], "dtype": "<f4", "o
 
 
 def test_zarr_arrays_that_others_wrote(spec, tensors, tmp_path):
-    """TensorStore writes it, with chunks that reach beyond the arrays; then with differences."""
+    """TensorStore's arrays are accepted, with chunks that extend beyond the arrays, and differences are found."""
     ts = client_of("tensorstore")
     for path, (dtype, words) in tensors.items():
         chunks = [min(n, 1 + 2 * d + n // 3) for d, n in enumerate(words.shape)]
@@ -325,7 +326,7 @@ def test_hostile_zarr_arrays_are_refused(change, message, spec, tmp_path):
 
 @pytest.fixture(scope="module")
 def stock(spec, tmp_path_factory):
-    """PyTorch itself writes it: with objects, and bytes that two names share."""
+    """Returns a checkpoint written by PyTorch, with objects and with bytes that two names share."""
     torch, dcp = client_of("torch"), client_of("torch.distributed.checkpoint")
     folder = tmp_path_factory.mktemp("stock")
     run_ok("gen", spec, "-o", folder / "gen")
@@ -388,7 +389,7 @@ def test_dcp_files_that_are_not_read(change, message, spec, stock, tmp_path):
     folder = shutil.copytree(stock, tmp_path / "dcp")
     metadata = metadata_of(folder)
     change(metadata)
-    if "type" in message:  # The other item, whole.
+    if "type" in message:  # the other tensor's item, whole
         first(metadata, "matrix").length = first(metadata, "cube").length
     (folder / ".metadata").write_bytes(pickle.dumps(metadata))
     result = verify(folder, spec)
@@ -409,7 +410,7 @@ def transform(metadata, place):
 @pytest.mark.parametrize("change, told", [
     (lose, "it lists no file for a chunk of `w`, at {}"), (transform, "a chunk of `w` is transformed")])
 def test_each_chunk_of_a_tensor_is_looked_at(change, told, place, tmp_path):
-    """A tensor of four chunks, one of which is not listed, or is not as it was."""
+    """`verify` reports any chunk of a tensor that is not listed or is transformed."""
     client_of("torch.distributed.checkpoint")  # its classes are in the metadata
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\nmodules:\n"
@@ -440,7 +441,7 @@ def test_hostile_pickles_are_refused(data, spec, tmp_path):
 
 
 def test_a_pickle_that_repeats_a_long_name_is_refused(spec, tmp_path):
-    """Which six bytes each would ask for two megabytes."""
+    """A pickle is rejected if its names would be longer than the file: each six bytes would need two megabytes."""
     text = b"X" + (10**6).to_bytes(4, "little") + b"a" * 10**6
     (tmp_path / ".metadata").write_bytes(b"\x80\x04" + text + b"q\x000" + b"h\x00h\x00\x930" * 1000 + b"N.")
     result = verify(tmp_path, spec)

@@ -1,4 +1,4 @@
-"""What is shipped gives no warning, and warnings go wherever specs are loaded."""
+"""Shipped files cause no warnings, and every command that loads a spec reports warnings."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import yaml
 from support import ROOT, run_ok, run_tool
 
 MODELS = sorted(p.stem for p in (ROOT / "configs").glob("*.yaml"))
-# Those with sources need a model that exists: test_recipes_of_models.py.
+# Recipes with sources need an existing model: test_recipes_of_models.py.
 RECIPES = sorted(p.stem for p in (ROOT / "configs/recipes").glob("*.yaml") if "\nsources:" not in p.read_text())
 SHARDINGS = sorted(p.stem for p in (ROOT / "configs/sharding").glob("*.yaml"))
 ODD = "shardinit: 1\nname: m\ndtype: f32\nvars: {unused: 1}\nmodules: {w: {shape: [4], init: zeros}}\n"
@@ -26,7 +26,7 @@ def test_shipped_specs_are_quiet():
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recipes_are_quiet(recipe, tmp_path):
-    """Each model under each recipe that has what the model needs."""
+    """Each recipe is quiet for each model that it supports."""
     paths = []
     for model in MODELS:
         path = tmp_path / f"{model}.yaml"
@@ -107,7 +107,7 @@ def test_diff_is_about_the_difference(odd):
 
 
 def test_what_is_meant_is_quiet(tmp_path):
-    """The expression that a hint offers for a deviation silences it."""
+    """A hint for a deviation contains an expression that silences the warning."""
     spec = {"shardinit": 1, "name": "m", "dtype": "f32", "fans": "out_in", "modules": {
         "a": {"shape": [64, 64], "init": {"normal": {"std": 30}}, "key": "k"},
         "b": {"shape": [64, 64], "init": {"uniform": {"low": -96, "high": 160}}, "key": "l"}}}
@@ -123,7 +123,8 @@ def test_what_is_meant_is_quiet(tmp_path):
 @pytest.mark.parametrize("shapes, ranks", [([2, 8], None), ([8, 2], None), ([3, 2], "1 of 4 ranks holds nothing: rank 3"),
                                            ([2, 3], "1 of 4 ranks holds nothing: rank 3"), ([2, 2], "2 of 4 ranks")])
 def test_ranks_are_empty_if_all_tensors_leave_them_so(shapes, ranks, tmp_path):
-    """Tensors that are sharded alike may end on other ranks."""
+    """A rank is reported as empty only if all tensors leave it empty; tensors with the same sharding may end on
+    different ranks."""
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nuneven: chunk\nmesh: {axes: {a: 4}}\nmodules:\n"
                                         + "".join(f"  t{i}: {{shape: [{n}], init: zeros, shard: [a]}}\n"
                                                   for i, n in enumerate(shapes)))
@@ -132,7 +133,7 @@ def test_ranks_are_empty_if_all_tensors_leave_them_so(shapes, ranks, tmp_path):
 
 
 def test_each_shape_of_a_repeat_is_looked_at(tmp_path):
-    """The verdict on the first tensor of a repeat is not that on one of another shape, whichever of them is odd."""
+    """A verdict about the first tensor of a repeat is not reused for another shape, whichever of them is odd."""
     for shapes, odd, fans in (("[64, 65536]", "l.1.x", 65536), ("[65536, 64]", "l.0.x", 65536)):
         (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: x\ndtype: f32\nmodules:\n  l:\n    repeat: {{w: {shapes}}}\n"
                                             "    x: {shape: [w, w], init: {normal: {std: 0.5}}}\n")

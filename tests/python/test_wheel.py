@@ -1,6 +1,5 @@
-"""The wheels for both kinds of machine, as strangers meet them: on Debian 12 with python3 and pip alone, on
-Debian 11, beside PyTorch. `sh tests/run.sh wheel` makes them in build/wheels, and the bare systems in
-build/bare."""
+"""Tests the wheels for both kinds of machine as users install them: on Debian 12 with only python3 and pip, on Debian
+11, and with PyTorch. `sh tests/run.sh wheel` makes them in build/wheels, and the bare systems in build/bare."""
 
 import json
 import os
@@ -48,7 +47,7 @@ class Wheel:
         self.files = self.data / "scripts/shardinit", folder / "shardinit/libshardinit.so.1"
         self.program = self.files[0]
         self.program.chmod(0o755)
-        if kind != HERE:  # As CMake ran it, for the completions.
+        if kind != HERE:  # as CMake runs it for the completions
             self.program = folder / "run"
             self.program.write_text(f"#!/bin/sh\nexec qemu-{kind}-static -L "
                                     f"'{ROOT}/build/wheel/{kind}/libc' '{self.files[0]}' \"$@\"\n")
@@ -62,7 +61,7 @@ def wheel(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory):
-    """The wheel of this kind of machine."""
+    """Returns the wheel for this kind of machine."""
     return Wheel(HERE, tmp_path_factory.mktemp("mine"))
 
 
@@ -71,7 +70,7 @@ def readelf(file, *options):
                           text=True).stdout
 
 
-# As files -------------------------------------------------------------------------------------------
+# Files ----------------------------------------------------------------------------------------------
 
 def test_needs_nothing_but_an_old_glibc(wheel):
     for file in wheel.files:
@@ -112,7 +111,7 @@ def test_is_hardened(wheel):
         assert flags == "RW"
         imports = set(re.findall(r" UND (\w+)", readelf(file, "--dyn-syms")))
         assert any(name.endswith("_chk") for name in imports)
-        # zig has this function of its own, which is seen before stripping.
+        # zig has its own copy of this function, visible before stripping.
         built = ROOT / f"build/wheel/{wheel.kind}/build/shardinit/src" / file.name
         assert re.search(r" FUNC .* __stack_chk_fail$", readelf(built, "-s"), re.M)
     commands = json.loads((ROOT / f"build/wheel/{wheel.kind}/build/shardinit/compile_commands.json").read_text())
@@ -128,7 +127,7 @@ def test_does_not_know_where_it_was_built(wheel):
 
 
 def test_has_one_time(wheel):
-    """That of the commit: a wheel that is made again has the same bytes."""
+    """All files have the time of the commit, so a wheel that is made again has the same bytes."""
     with zipfile.ZipFile(wheel.path) as file:
         assert len({each.date_time for each in file.infolist()}) == 1
 
@@ -154,7 +153,7 @@ def test_licences_of_all_that_is_linked_in_are_inside(wheel):
     assert "GNU LESSER GENERAL PUBLIC LICENSE" in (folder / "LGPL-3").read_text()
     for name in names:
         assert re.search("copyright", (folder / name).read_text(), re.I), name
-    # What the linker took, by the archives' names.
+    # Libraries that were linked, by the archives' names.
     archives = {"hdf5_serial": "HDF5", "sz": "libaec", "aec": "libaec", "z": "zlib", "yaml-cpp": "yaml-cpp",
                 "hwy": "Highway", "deflate": "libdeflate", "zstd": "zstd", "mpfr": "MPFR", "gmp": "GMP", "crypto": "OpenSSL"}
     taken = set(re.findall(r"/lib([\w-]+)\.a\b", (
@@ -172,7 +171,7 @@ HEADERS_WITH_VERSIONS = [
 
 
 def test_the_bill_of_materials_has_all_that_is_linked_in(wheel):
-    """As CycloneDX's own package reads it, with the versions that were unpacked, and where PEP 770 says."""
+    """CycloneDX's own package accepts the bill; it has the versions that were unpacked, at the path of PEP 770."""
     text = (wheel.info / "sboms/shardinit.cdx.json").read_text()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     bill = json.loads(text)
@@ -195,11 +194,11 @@ def test_one_version(wheel):
     assert wheel.info.name == f"shardinit-{version}.dist-info"
     metadata = (wheel.info / "METADATA").read_text()
     assert f"\nVersion: {version}\n" in metadata
-    # Without a lower bound, pip may choose an s3fs of 2020 beside other packages.
+    # Without a lower bound, pip may choose an s3fs of 2020 for compatibility with other packages.
     assert re.search(r"^Requires-Dist: s3fs>=2024\.6; extra == [\"']s3[\"']$", metadata, re.M)
     assert set(re.findall(r"^Provides-Extra: (.*)$", metadata, re.M)) == {"bf16", "jax", "s3", "torch"}
     assert run_json("--version", binary=wheel.program)["version"] == version
-    # What `pip install ./src/python` would install, without building it.
+    # The version that `pip install ./src/python` would install, without building it.
     report = subprocess.run(
         [ROOT / "build/wheel/tools/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
          "--dry-run", "--no-deps", "--no-build-isolation", "--report", "-", ROOT / "src/python"],
@@ -207,7 +206,7 @@ def test_one_version(wheel):
     assert json.loads(report)["install"][0]["metadata"]["version"] == version
 
 
-# As a program -----------------------------------------------------------------------------------------
+# The program ------------------------------------------------------------------------------------------
 
 @of_all_kinds
 def test_values(wheel, config):
@@ -219,8 +218,8 @@ def test_values(wheel, config):
 
 @pytest.mark.parametrize("config", [TINY, ROOT / "configs/dtypes.yaml"], ids=lambda c: c.stem)
 def test_programs(wheel, config):
-    """Those of the engine philox4x32 that have no expressions. In others the lines of an operation's two
-    operands may change places, since a compiler may evaluate either first."""
+    """Programs are identical for the engine philox4x32 without expressions. In others, the lines of an operation's two
+    operands may be swapped, since a compiler may evaluate either first."""
     asked = "program", config, "--rank", 0
     assert run_ok(*asked, binary=wheel.program).stdout == run_ok(*asked).stdout
 
@@ -232,13 +231,14 @@ def test_files(wheel, tmp_path):
 
 
 def test_takes_the_fast_kernels(mine):
-    """A compiler or a linker may leave them out silently, and values are the same."""
+    """The wheel contains the fast kernels, which a compiler or linker could omit silently without changing values."""
     wanted, found = run_json("--version"), run_json("--version", binary=mine.program)
     assert (found["target"], found["targets"]) == (wanted["target"], wanted["targets"])
 
 
 def test_takes_the_instructions_for_sha_256(wheel):
-    """The program says what OpenSSL's code itself looks at, which a variable of its own changes."""
+    """The program uses SHA-256 instructions: it reports the flag that OpenSSL's code checks, which a variable of
+    OpenSSL changes."""
     if wheel.kind == HERE and not run_json("--version")["sha256_instructions"]:
         pytest.skip("this processor has none; those that qemu knows have")
     name, without = {"x86_64": ("OPENSSL_ia32cap", ":~0x20000000"), "aarch64": ("OPENSSL_armcap", "0")}[wheel.kind]
@@ -256,10 +256,10 @@ def test_goldens(mine):
     assert int(passed) == sum(1 for _ in (ROOT / "golden").iterdir()) + 1
 
 
-# Installed --------------------------------------------------------------------------------------------
+# Installations ----------------------------------------------------------------------------------------
 
 class System:
-    """A bare system of Debian, over which a folder collects what changes."""
+    """A bare Debian system with an overlay folder for changes."""
 
     def __init__(self, release, folder):
         if os.geteuid() != 0:
@@ -270,11 +270,11 @@ class System:
         for name in ("changes", "work", "root"):
             (folder / name).mkdir()
         tried = self.within("exit")
-        if tried.returncode != 0:  # As in most containers.
+        if tried.returncode != 0:  # as in most containers
             pytest.skip(f"a root cannot be put together here: {tried.stderr.strip()}")
 
     def within(self, script, *binds, **options):
-        """Runs a shell's script on this machine, for which alone the system is put together."""
+        """Runs a shell script on this machine, with the system mounted only for the script."""
         root = self.folder / "root"
         mounts = [f"mount -t overlay overlay -o lowerdir={self.lower},upperdir={self.folder}/changes,"
                   f"workdir={self.folder}/work {root}", f"mount -t proc proc {root}/proc"]
@@ -284,7 +284,7 @@ class System:
                               capture_output=True, text=True, timeout=300, **options)
 
     def run(self, script, *binds, **env):
-        """Runs a script in that system, without a network, and returns what it prints."""
+        """Runs a script in that system, without a network, and returns its output."""
         variables = " ".join(f"{name}={value}" for name, value in env.items())
         done = self.within(f"exec env -i PATH=/usr/local/bin:/usr/bin:/bin {variables} /usr/sbin/chroot "
                            f'{self.folder}/root sh -ec "$SCRIPT"', *binds, env={**os.environ, "SCRIPT": script})
@@ -292,7 +292,7 @@ class System:
         return done.stdout
 
     def made(self, path):
-        """What a script wrote at that path."""
+        """Returns the path of a file that a script wrote."""
         return self.folder / "changes" / path.lstrip("/")
 
 
@@ -311,7 +311,7 @@ print(shardinit.open_spec(spec).library_version)
 
 
 def install_lines():
-    """What src/Containerfile runs after it has python3 and pip."""
+    """Returns the commands that src/Containerfile runs after installing python3 and pip."""
     text = (ROOT / "src/Containerfile").read_text().replace("\\\n", " ")
     line, = [line for line in text.splitlines() if "pip install" in line]
     return re.sub(r"^RUN (--\S+ +)*", "", line)
@@ -320,7 +320,7 @@ def install_lines():
 @pytest.fixture(scope="module")
 def debian12(mine, tmp_path_factory):
     system = System("bookworm", tmp_path_factory.mktemp("debian12"))
-    others = BARE / "wheels"  # NumPy and h5py: there is no network in there.
+    others = BARE / "wheels"  # NumPy and h5py, as the system has no network
     system.run(f"{install_lines()}\npip install h5py", (mine.path.parent, "/wheels"), (others, "/others"),
                PIP_NO_INDEX=1, PIP_FIND_LINKS="/others", PIP_BREAK_SYSTEM_PACKAGES=1)
     return system
@@ -347,7 +347,7 @@ def test_debian_12_with_python3_and_pip_alone(debian12, tmp_path):
 
 
 def test_first_hour(debian12):
-    """A new user's: every step of README after the installation, in its order, with the wheel alone."""
+    """A new user's first hour: every step of README after the installation, in order, using only the wheel."""
     folder = debian12.made("/new")
     folder.mkdir()
     for name, text in README_FILES.items():
@@ -357,7 +357,7 @@ def test_first_hour(debian12):
         assert language == "sh"
         said = debian12.run(f"cd /new\n{{ {text.replace(INSTALL, '')} }} 2>&1 || :")
         assert steady(said) == steady(expected), text
-    shown = re.findall(r"`(shardinit [^`]+)`", README)  # In sentences.
+    shown = re.findall(r"`(shardinit [^`]+)`", README)  # in sentences
     assert len(shown) >= 3
     for command in shown:
         debian12.run(f"cd /new && {command}")
@@ -419,11 +419,11 @@ print(shardinit._native.program())
 
 
 def test_beside_torch(mine, tmp_path):
-    """In an environment that sees the packages of this one, but no checkout and no PATH."""
+    """The wheel works in an environment that sees this one's packages, but no checkout and no PATH."""
     pytest.importorskip("torch")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     site, = (tmp_path / "venv/lib").glob("python3*/site-packages")
-    import torch  # Here, where a skip has been decided.
+    import torch  # imported only if the test is not skipped
     (site / "others.pth").write_text(f"{pathlib.Path(torch.__file__).parents[1]}\n")
     subprocess.run([sys.executable, "-m", "pip", "--python", tmp_path / "venv/bin/python", "install", "--quiet",
                     "--disable-pip-version-check", "--no-index", "--no-deps", mine.path], check=True)
@@ -437,7 +437,7 @@ def test_beside_torch(mine, tmp_path):
 
 
 def test_pip_install_of_a_clone(tmp_path):
-    """With this system's libraries: `sh tests/run.sh pip` has done it."""
+    """`pip install` of a clone uses this system's libraries; `sh tests/run.sh pip` runs it."""
     site = ROOT / "build/clone"
     if not site.is_dir():
         pytest.skip("there is no build/clone: `sh tests/run.sh pip` makes it")
@@ -458,7 +458,7 @@ print(shardinit.__file__, shardinit._native.library()._name, checkpoint.seed)
 
 
 def test_uvx(mine, tmp_path):
-    """It runs what a wheel has without installing it; without a network it takes NumPy from a folder."""
+    """uvx runs the wheel without installing it; without a network it takes NumPy from a folder."""
     uvx = pathlib.Path(sys.executable).with_name("uvx")
     assert uvx.exists(), f"there is no {uvx}: `sh tests/run.sh packages` installs uv"
     if not (BARE / "wheels").is_dir():
@@ -474,10 +474,10 @@ def test_uvx(mine, tmp_path):
         assert (done.returncode, done.stdout) == (0, wanted), done.stderr
 
 
-# As an image ------------------------------------------------------------------------------------------
+# The image --------------------------------------------------------------------------------------------
 
 def test_the_image(mine):
-    """Its text: the line that installs is run by debian12."""
+    """Checks only the text of the file; the fixture debian12 runs its installation line."""
     text = (ROOT / "src/Containerfile").read_text()
     assert re.findall(r"^FROM (\S+)$", text, re.M) == ["docker.io/library/debian:12-slim"]
     source, = re.findall(r"source=(\S+?),target=/wheels\b", text)

@@ -1,5 +1,5 @@
-"""Tests initializers of whole matrices by the words of shardinit-values(7), however
-they are sharded, and their distributions."""
+"""Tests initializers of whole matrices by their definitions in shardinit-values(7), with any sharding, and their
+distributions."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ HEAD = "shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 1, b: 1}}\n"
 
 
 def generate(tmp_path, text, *arguments):
-    """path → array, of a spec without its first lines."""
+    """Returns path → array, for a spec given without its first lines."""
     spec = tmp_path / "spec.yaml"
     spec.write_text(HEAD + text)
     out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
@@ -23,7 +23,7 @@ def generate(tmp_path, text, *arguments):
 
 
 def orthogonal(normals, rows, columns, gain):
-    """The manual's steps in Python's doubles, operation by operation."""
+    """Follows the manual's steps with Python's floats, operation by operation."""
     x = [[float(normals[j * rows + i]) if i >= j else 0.0 for i in range(rows)] for j in range(columns)]
     count = -(-columns // 8) * 8
     v, negative = [[0.0] * rows for _ in range(count)], []
@@ -73,7 +73,7 @@ def test_orthogonal_is_that_of_the_manual(rows, columns, tmp_path):
 
 
 def test_what_a_plan_says_of_matrices_that_are_made_whole(tmp_path):
-    """Their sum, and the one that takes most memory, whichever stands first."""
+    """A plan reports the total cost and the matrix that needs most memory, in whatever order they are listed."""
     def told(*inits):
         lines = "".join(f"  w{n}: {init}\n" for n, init in enumerate(inits))
         (tmp_path / "plan.yaml").write_text(
@@ -122,7 +122,7 @@ def test_cut_along_either_axis(whole, mesh, tmp_path):
 def test_rows_or_columns_are_orthonormal(whole):
     q = whole["orthogonal"].astype(np.float64)
     assert np.abs(q.T @ q - np.eye(256)).max() < 3e-7
-    q = whole["wide"].astype(np.float64)  # bf16: 8 bits.
+    q = whole["wide"].astype(np.float64)  # bf16 has 8 bits
     assert np.abs(q @ q.T - 2 * np.eye(256)).max() < 5e-3
     q = whole["delta"].astype(np.float64)
     assert np.abs(q[:, :, 1].T @ q[:, :, 1] - np.eye(256)).max() < 3e-7
@@ -130,7 +130,7 @@ def test_rows_or_columns_are_orthonormal(whole):
 
 
 def test_sparse(whole, tmp_path):
-    """The manual's definition: a normal draw 0, and in each column the smallest words of draw 1."""
+    """Sparse matrices match the manual: a normal draw 0, and zeros at the smallest words of draw 1 in each column."""
     # The `where` takes draw 0, so `bits` is draw 1.
     drawn = generate(tmp_path, 'modules: {sparse: {shape: [512, 256], dtype: f64, init: {expr: '
                                '"where(normal() < 9, bits(), 0)"}}}\n')["sparse"]
@@ -139,7 +139,7 @@ def test_sparse(whole, tmp_path):
     keep = np.ones((512, 256), bool)
     np.put_along_axis(keep, np.argsort(drawn, axis=0, kind="stable")[:zeros], False, axis=0)
     assert np.array_equal(whole["sparse"], np.where(keep, normal, 0))
-    # Every place is as likely.
+    # Every position is equally likely.
     counts = (whole["sparse"] == 0).sum(1)
     expected = scipy.stats.binom(256, zeros / 512).rvs(5000, random_state=1)
     assert scipy.stats.ks_2samp(counts, expected).pvalue > 1e-3
@@ -153,7 +153,7 @@ def test_sparse_to_its_limits(sparsity, zeros, tmp_path):
 
 
 def test_normalized(whole, tmp_path):
-    """The manual's definition: normal draws, and sums of squares in eight parts."""
+    """Normalized matrices match the manual: normal draws, and sums of squares in eight parts."""
     for name, axis, length in [("rows", 1, 2), ("columns", 0, 1), ("middle", 1, 1)]:
         values = whole[name]
         normal = generate(tmp_path, f"modules: {{{name}: {{shape: {list(values.shape)}, init: {{normal: {{std: 1}}}}}}}}\n")
@@ -164,14 +164,15 @@ def test_normalized(whole, tmp_path):
         assert np.array_equal(values, want.astype(values.dtype)), name
     lengths = np.linalg.norm(whole["rows"].astype(np.float64), axis=1)
     assert np.abs(lengths - 2).max() < 1e-6
-    # A coordinate of a point on a sphere: its square has a beta distribution.
+    # Each value is a coordinate of a point on a sphere, so its square has a beta distribution.
     for name, n in [("rows", 256), ("middle", 50)]:
         squares = (whole[name].astype(np.float64) / (2 if name == "rows" else 1)) ** 2
         assert scipy.stats.kstest(squares.ravel()[:20000], scipy.stats.beta(0.5, (n - 1) / 2).cdf).pvalue > 1e-3
 
 
 def test_little_memory_gives_the_same(whole, tmp_path):
-    """Each matrix takes more than 1M, so they are made one at a time, and again."""
+    """Little memory gives the same values. Each matrix needs more than 1M, so matrices are made one at a time, and
+    again for each part."""
     text = CUT.replace("SHARD", "shard: [a, b], uneven: chunk")
     cut = generate(tmp_path, text, "--mesh", "a=16,b=2", "--memory", "1M", "--jobs", "3")
     for path, values in cut.items():
@@ -179,7 +180,7 @@ def test_little_memory_gives_the_same(whole, tmp_path):
 
 
 def alike(ours, theirs):
-    """Traces are rounded, since that of every reflection of a plane is 0."""
+    """Traces are rounded, since every reflection of a plane has the trace 0."""
     return scipy.stats.ks_2samp(ours.round(5), theirs.round(5)).pvalue > 1e-3
 
 
@@ -190,7 +191,7 @@ def test_square_matrices_are_uniform(n, tmp_path):
     drawn = generate(tmp_path, f"modules: {{m: {{repeat: {{i: {count}}}, w: {{shape: [{n}, {n}], init: orthogonal}}}}}}\n")
     ours = np.stack([drawn[f"m.{i}.w"] for i in range(count)]).astype(np.float64)
     theirs = scipy.stats.ortho_group.rvs(n, size=count, random_state=3)
-    # Both signs of the determinant are as likely.
+    # Both signs of the determinant are equally likely.
     assert abs(np.linalg.det(ours).mean()) < 4 / math.sqrt(count)
     assert np.abs(np.abs(np.linalg.det(ours)) - 1).max() < 1e-6
     statistics = {"trace": lambda q: np.trace(q, axis1=1, axis2=2),
@@ -200,7 +201,7 @@ def test_square_matrices_are_uniform(n, tmp_path):
         statistics[f"element {i}, {j}"] = lambda q, i=i, j=j: q[:, i, j]
     for name, statistic in statistics.items():
         assert alike(statistic(ours), statistic(theirs)), name
-    # Nor does a rotation of it differ.
+    # A rotation does not change the distribution.
     fixed = scipy.stats.ortho_group.rvs(n, random_state=5)
     for turned in (ours @ fixed, fixed @ ours):
         assert alike(statistics["trace"](turned), statistics["trace"](ours))

@@ -1,6 +1,6 @@
-"""configs/ against the classes of Transformers, Diffusers, PEFT and MLX LM, made here from the
-published configurations: all names, shapes and buffers; of tiny models, every tensor's values
-against those that the class's constructor draws; and the loss before the first step."""
+"""Compares configs/ with the classes of Transformers, Diffusers, PEFT and MLX LM, built from published configurations:
+all names, shapes and buffers; for tiny models, every tensor's values against the constructor's; and the loss before the
+first step."""
 
 import dataclasses
 import functools
@@ -28,14 +28,14 @@ import shardinit
 
 @dataclasses.dataclass
 class Model:
-    """A spec of configs/ and what it must equal."""
+    """A spec in configs/ and the model that it must equal."""
 
-    of: str  # A class of Transformers.
-    parameters: int  # As published, or counted from the published configuration.
-    config: dict  # The published configuration, where it differs from the defaults.
-    variables: dict  # The spec's variables → fields of the configuration.
-    tiny: dict  # Values of these variables in a tiny model.
-    recipe: str = ""  # Transformers' recipe, where the spec has another.
+    of: str  # a class of Transformers
+    parameters: int  # published, or counted from the published configuration
+    config: dict  # the published configuration, where it differs from the defaults
+    variables: dict  # the spec's variables → fields of the configuration
+    tiny: dict  # values of these variables in a tiny model
+    recipe: str = ""  # Transformers' recipe, if the spec has another
 
     def make(self, **changes):
         model = getattr(transformers, self.of)
@@ -62,7 +62,7 @@ class Diffuser(Model):
         return getattr(client_of("diffusers"), self.of)(**{**self.config, **changes})
 
     def load(self, folder):
-        """What export has named as Transformers does."""
+        """Loads an export after renaming its files, whose names are Transformers'."""
         index = folder / "model.safetensors.index.json"
         index.rename(folder / f"diffusion_pytorch_{index.name}")
         made, info = getattr(client_of("diffusers"), self.of).from_pretrained(folder, output_loading_info=True)
@@ -71,7 +71,7 @@ class Diffuser(Model):
 
 
 class Adapters(Model):
-    """LoRA's, by PEFT, of a class of Transformers."""
+    """PEFT's LoRA adapters of a class of Transformers."""
 
     def make(self, **changes):
         peft = client_of("peft")
@@ -82,13 +82,13 @@ class Adapters(Model):
         return client_of("peft").get_peft_model_state_dict(made)
 
     def load(self, folder):
-        """The folder that was exported is one of PEFT's."""
+        """Loads the exported folder with PEFT."""
         peft, made = client_of("peft"), self.make(**self.tiny_config())
         return self.state(peft.PeftModel.from_pretrained(made.unload(), folder))
 
 
 class OpenElm(Model):
-    """MLX LM's class, which loads apple/OpenELM's files: those of the Hub have their class there."""
+    """MLX LM's class, which loads apple/OpenELM's files. The repository on the Hub has its own class for them."""
 
     def module(self):
         return client_of("mlx_lm.models.openelm")
@@ -104,7 +104,7 @@ class OpenElm(Model):
         return set()
 
     def make_tiny(self, seed):
-        """The values of OpenELMModel.reset_parameters in apple/OpenELM's modeling_openelm.py."""
+        """Draws values as OpenELMModel.reset_parameters does in apple/OpenELM's modeling_openelm.py."""
         torch.manual_seed(seed)
         config = self.tiny_config()
         residual = config["model_dim"]**-0.5 * (2 * config["num_transformer_layers"])**-0.5
@@ -121,7 +121,7 @@ class OpenElm(Model):
 
 
 def nested(fields):
-    """`a.b` is the field b of the configuration a."""
+    """Nests fields: `a.b` is the field b of the configuration a."""
     config = {}
     for field, value in fields.items():
         *inner, last = field.split(".")
@@ -130,7 +130,7 @@ def nested(fields):
 
 
 def state_of(model):
-    """path → tensor of what a checkpoint holds: a tied one once."""
+    """Returns path → tensor for a checkpoint, with tied tensors once."""
     tied = set(getattr(model, "_tied_weights_keys", None) or ()) if getattr(model.config, "tie_word_embeddings", False) else set()
     return {path: tensor for path, tensor in model.state_dict().items() if path not in tied}
 
@@ -169,7 +169,7 @@ MODELS = {
                           {"experts": "num_local_experts"}, {"experts": 4}),
     "gemma-2-9b": llama("Gemma2ForCausalLM", 9_241_705_984, {
         "hidden_size": 3584, "num_hidden_layers": 42, "num_attention_heads": 16, "head_dim": 256}),
-    # With the 58 buffers. The files on the Hub have layer 61, too, see test_multi_token_prediction.
+    # Includes the 58 buffers. Files on the Hub contain layer 61 too, see test_multi_token_prediction.
     "deepseek-v3": Model("DeepseekV3ForCausalLM", 671_026_404_352, {"initializer_range": 0.006}, {
         "d": "hidden_size", "ff": "intermediate_size", "expert_ff": "moe_intermediate_size",
         "layers": "num_hidden_layers", "dense_layers": "first_k_dense_replace", "heads": "num_attention_heads",
@@ -258,7 +258,7 @@ MODELS = {
         "positions": "max_position_embeddings", "types": "type_vocab_size",
     }, {"d": 144, "ff": 192, "layers": 2, "vocab": 509, "positions": 64, "types": 3}),
 }
-# The shapes and values of these are tested through those of llama3.1-8b.
+# Tests of llama3.1-8b cover the shapes and values of these.
 SAME_AS_ANOTHER = {"llama3.1-70b", "llama3.1-405b"}
 
 
@@ -267,7 +267,7 @@ def spec_of(name):
 
 
 def with_recipe(name, recipe, folder):
-    """A spec that takes its initializers from another recipe."""
+    """Writes a spec that takes its initializers from another recipe."""
     files = [os.path.relpath(path, folder) for path in (spec_of(name), ROOT / f"configs/recipes/{recipe}.yaml")]
     spec = folder / "with_recipe.yaml"
     spec.write_text(json.dumps({"shardinit": 1, "include": files}))
@@ -275,7 +275,7 @@ def with_recipe(name, recipe, folder):
 
 
 def whole_one(spec):
-    """--mesh and its value, for one rank that holds everything."""
+    """Returns --mesh and its value for one rank that holds everything."""
     axes = run_json("plan", spec)["mesh"]["axes"]
     return "--mesh", f"{axes[0]}=1"
 
@@ -303,9 +303,9 @@ def test_names_and_shapes(name):
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - SAME_AS_ANOTHER))
 def test_values(name, tmp_path):
-    """Three models from the constructor, with seeds of their own, and one from the spec.
-    What is equal in the three is not random, and is equal here; what is random has the
-    same distribution, tensor by tensor."""
+    """Compares a spec's values with three models from the constructor, with different seeds. Values that are equal in
+    all three are not random, and must be equal here; random values must have the same distribution, tensor by
+    tensor."""
     model, spec = MODELS[name], spec_of(name)
     if model.recipe:
         spec = with_recipe(name, model.recipe, tmp_path)
@@ -320,7 +320,7 @@ def test_values(name, tmp_path):
         eager = np.stack([state[path].numpy() for state in states])
         assert made.shape == eager.shape[1:], path
         fixed = (eager == eager[0]).all(axis=0)
-        # A logarithm may differ in its last bit.
+        # Logarithms may differ in the last bit.
         np.testing.assert_array_max_ulp(made[fixed], eager[0][fixed], 1)
         if fixed.all():
             continue
@@ -329,21 +329,20 @@ def test_values(name, tmp_path):
 
 def check_distribution(made, eager, path):
     made, eager = made.ravel().astype(np.float64), eager.ravel().astype(np.float64)
-    assert len(np.unique(made)) > 0.95 * made.size, path  # Draws have 24 bits: a few are equal.
-    # Five standard errors of the difference, for what is as wide-tailed as a normal
-    # distribution or less.
+    assert len(np.unique(made)) > 0.95 * made.size, path  # draws have 24 bits, so a few are equal
+    # Five standard errors of the difference, for tails at most as wide as a normal distribution's.
     error = eager.std() * math.sqrt(1 / made.size + 1 / eager.size)
     assert abs(made.mean() - eager.mean()) < 5 * error, path
     assert abs(made.std() - eager.std()) < 5 * error / math.sqrt(2), path
     assert scipy.stats.ks_2samp(made, eager).pvalue > 1e-6, path
 
 
-# With these a tiny model with so few experts runs; others are as published.
+# Settings for tiny models with so few experts; other models use the published ones.
 TINY_CONFIG = {"deepseek-v3": {"n_group": 2, "topk_group": 1, "num_experts_per_tok": 2}}
 
 
 def assert_bits(state, spec, sets):
-    """Every tensor has the bits of the spec's."""
+    """Asserts that every tensor has the spec's bits."""
     with shardinit.open_spec(spec, set=[f"{key}={value}" for key, value in sets.items()],
                              mesh=whole_one(spec)[1]) as opened:
         assert state.keys() == opened.tensors.keys()
@@ -366,9 +365,8 @@ def test_others_load_exports(name, tmp_path):
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - SAME_AS_ANOTHER - OTHERS))
 def test_from_pretrained(name, tmp_path):
-    """What `export` writes is all that Transformers needs: config.json makes the model, all keys
-    match, all bits are there, the loss is that of the constructor's model. And back: what
-    Transformers saves is what the spec says."""
+    """Transformers loads an export without other files: config.json gives the model, all keys and bits match, and the
+    loss equals the constructor's. A model that Transformers saves matches the spec."""
     model, spec, out = MODELS[name], spec_of(name), tmp_path / "export"
     sets = {f"vars.{variable}": value for variable, value in model.tiny.items()}
     sets |= {f"config.{field}": value for field, value in TINY_CONFIG.get(name, {}).items()}
@@ -390,21 +388,22 @@ def test_from_pretrained(name, tmp_path):
         torch.manual_seed(0)
         loss, eager = loss_of(made.float()), loss_of(cls(made.config).float())
         assert abs(loss / eager - 1) < 0.05
-        # Mamba's embedding table, the head too, has a standard deviation of 0.1.
+        # Mamba's embedding table, which is also its head, has a standard deviation of 0.1.
         assert "Mamba" in model.of or abs(loss - math.log(made.config.vocab_size)) < 0.2
     cls.from_pretrained(out, dtype="auto").save_pretrained(tmp_path / "saved")
     run_ok("verify", tmp_path / "saved", "--spec", spec, *whole_one(spec), *sets_of(sets))
 
 
 def test_multi_token_prediction():
-    """Layer 61, without its copies of the embedding and the head, which are the model's own."""
+    """With `vars.mtp=1` the spec adds layer 61, without its copies of the embedding and the head, which are the model's
+    own."""
     plan = run_json("plan", spec_of("deepseek-v3"), "--set", "vars.mtp=1")
-    # The router's biases of 59 layers, 256 each, are buffers.
+    # The routers of 59 layers have 256 biases each, which are buffers.
     assert plan["parameters"] == 684_489_845_504 - 2 * 129280 * 7168 - 59 * 256
 
 
-# Recipes for decoders: what a tensor of each name is in the second layer of three, written down
-# from the sources that the recipes name.
+# Expected initializers of recipes for decoders: for each name, the tensor in the second of three layers, written down
+# from the sources that the recipes cite.
 D, FF, HEAD, EXPERTS, EXPERT_FF, L, LAYER = 64, 96, 16, 4, 32, 3, 1
 NAMES = {"linear": [FF, D], "embedding": [128, D], "positions": [32, D], "query": [80, D], "key": [48, D],
          "value": [48, D], "attention_out": [D, 80], "mlp_gate": [FF, D], "mlp_up": [FF, D], "mlp_down": [D, FF],
@@ -421,13 +420,13 @@ def truncated_init(std, cut=3):
 
 
 def fan_of(fan):
-    """variance_scaling, fan_in, truncated at two standard deviations."""
+    """Returns variance_scaling with fan_in, truncated at two standard deviations."""
     return truncated_init(math.sqrt(1 / fan) / 0.87962566103423978, 2)
 
 
 DEPTH, BY_LAYER = math.sqrt(2 * L), math.sqrt(2 * (LAYER + 1))
 TITAN = truncated_init(0.02 / BY_LAYER, 2 / (0.02 / BY_LAYER))
-DECODERS = {  # Names that are missing are as `linear`; but norms are 1, biases 0.
+DECODERS = {  # Missing names are like `linear`, but norms are 1 and biases 0.
     "huggingface": {"linear": normal_init(0.02)},
     "gpt2": {"linear": normal_init(0.02), "attention_out": normal_init(0.02 / DEPTH), "mlp_down": normal_init(0.02 / DEPTH)},
     "gpt2-openai": {"linear": normal_init(0.02), "positions": normal_init(0.01)},
@@ -503,21 +502,21 @@ def test_recipes(recipe, tmp_path):
 
 
 def explained(spec, path, *arguments):
-    """What `explain` says of a tensor: its multipliers by name, and everything."""
+    """Returns the multipliers that `explain` reports for a tensor, by name, and all its facts."""
     facts = run_json("explain", spec, path, *arguments)
     return {each["name"]: float(each["value"]) for each in facts.get("multipliers", [])}, facts
 
 
 def of_width(heads):
-    """Variables of a decoder with so many heads, which have 16 dimensions at every width."""
+    """Returns variables of a decoder with the given number of heads, which have 16 dimensions at every width."""
     return {"d": 16 * heads, "ff": 40 * heads, "heads": heads, "kv_heads": heads // 2, "head_dim": 16, "layers": 2,
             "vocab": 512}
 
 
 @pytest.mark.parametrize("name", ["llama3.1-8b", "qwen2.5-72b", "mixtral-8x7b"])
 def test_mup_is_that_of_its_package(name, tmp_path, monkeypatch):
-    """`mup` itself, on models of Transformers of three widths: what it draws, how its optimizer and its
-    head multiply. The recipe says the same of every matrix."""
+    """The recipe matches the package `mup` for every matrix, on Transformers models of three widths: values, and
+    multipliers of the optimizer and the head."""
     mup, model = client_of("mup"), MODELS[name]
     drawn = []
     monkeypatch.setattr("mup.init._no_grad_normal_", lambda tensor, mean, std: drawn.append((mean, std)))
@@ -552,7 +551,8 @@ def test_mup_is_that_of_its_package(name, tmp_path, monkeypatch):
 
 
 def test_multipliers_of_megatron(tmp_path):
-    """As transformer_config.py and get_mup_config_overrides of Megatron-core say; its releases have no muP yet."""
+    """Multipliers match transformer_config.py and get_mup_config_overrides of Megatron-core, whose releases have no muP
+    yet."""
     spec = with_recipe("llama3.1-8b", "megatron-mup", tmp_path)
     adam = {"learning_rate": 0.25, "adam_eps": 0.25}
     layer = "model.layers.0."
@@ -573,7 +573,7 @@ def test_multipliers_of_megatron(tmp_path):
     ("expert_down", "truncated_normal", (EXPERTS, EXPERT_FF, D), (0,), (1,), 1),
 ])
 def test_maxtext_in_jax(name, distribution, shape, in_axis, out_axis, divisor):
-    """MaxText's own calls, with its shapes and axes: the variance of the recipe."""
+    """The recipe's variance matches MaxText's own calls, with its shapes and axes."""
     jax = client_of("jax")
     draw = jax.nn.initializers.variance_scaling(1.0, "fan_in", distribution, in_axis, out_axis)
     drawn = np.stack([draw(jax.random.key(seed), shape) for seed in range(8)]) / divisor
@@ -589,7 +589,8 @@ def loss_of(model):
 
 
 def test_loss_before_the_first_step(tmp_path):
-    """It is that of the constructor's weights; for weights that are all N(0, 1) it is about ten times that."""
+    """The loss equals the loss with the constructor's weights; with all weights N(0, 1) it is about ten times
+    higher."""
     config = transformers.LlamaConfig(
         hidden_size=256, intermediate_size=768, num_hidden_layers=2, num_attention_heads=8,
         num_key_value_heads=4, head_dim=32, vocab_size=8192)
@@ -614,7 +615,7 @@ def test_loss_before_the_first_step(tmp_path):
 
 # Mamba's own code ---------------------------------------------------------------
 #
-# The constructors of mamba_ssm, which cannot be installed without CUDA, in PyTorch:
+# PyTorch versions of mamba_ssm's constructors, since mamba_ssm cannot be installed without CUDA:
 # modules/mamba_simple.py and mamba2.py, models/mixer_seq_simple.py (_init_weights).
 
 MAMBA = {"d": 128, "d_inner": 256, "layers": 4, "state": 8, "conv_kernel": 4, "vocab": 512}
@@ -656,7 +657,7 @@ def out_projection(d, inner, residuals_per_layer=1):
     return {"out_proj.weight": weight / math.sqrt(residuals_per_layer * MAMBA["layers"])}
 
 
-BLOCKS = {  # Spec → its block, its bias that is an inverse softplus, variables besides MAMBA.
+BLOCKS = {  # spec → its block, its bias that is an inverse softplus, and variables in addition to MAMBA
     "mamba-2.8b": (mamba_block, "dt_proj.bias", {"dt_rank": 12}),
     "mamba2-2.7b": (mamba2_block, "dt_bias", {"head_dim": 4, "groups": 2})}
 
@@ -685,7 +686,7 @@ def test_values_of_mambas_own_code(name, floor):
             assert all(np.testing.assert_array_max_ulp(layer, eager[path][0], 1) is not None for layer in values)
         elif path != dt_bias or floor < DT_MIN:
             check_distribution(values, eager[path], path)
-    # Its softplus is the step, log-uniform but for the floor.
+    # The softplus of the bias is the step, which is log-uniform except at the floor.
     step = np.log1p(np.exp(made[dt_bias].astype(np.float64))).ravel()
     lowest = max(floor, DT_MIN)
     assert lowest * (1 - 1e-5) < step.min() and step.max() < DT_MAX * (1 + 1e-5)
@@ -694,6 +695,6 @@ def test_values_of_mambas_own_code(name, floor):
     assert abs(floored.mean() - share) <= 5 * math.sqrt(share * (1 - share) / step.size)
     log_uniform = scipy.stats.uniform(math.log(lowest), math.log(DT_MAX / lowest))
     assert scipy.stats.kstest(np.log(step[~floored]), log_uniform.cdf).pvalue > 1e-6
-    # The largest weights show the bound.
+    # The largest weights are close to the bound.
     bound = 1 / math.sqrt(MAMBA["d_inner"] * MAMBA["layers"])
     assert 0.999 * bound < np.abs(made["out_proj.weight"]).max() <= bound * (1 + 1e-6)
