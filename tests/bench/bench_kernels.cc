@@ -1,7 +1,8 @@
-// Measures values per second (items) of one core into a tile that stays in the L2 cache, for
-// each instruction set, sampler, dtype and engine; then short rows; then SHA-256's bytes per
-// second, of one tile and of two at once; then the core's clock, to tell how many
-// cycles each of these took.
+// Benchmarks the kernels and SHA-256 on one core. Measures, in this order:
+// - values per second (items) for each instruction set, sampler, dtype and engine, written into a
+//   tile that stays in the L2 cache; then the same for short rows;
+// - SHA-256's bytes per second, for one tile and for two at once;
+// - the core's clock, to convert all these times to cycles.
 //
 //   bench_kernels --benchmark_filter='AVX3/normal.*' --benchmark_repetitions=9
 #include <benchmark/benchmark.h>
@@ -47,7 +48,7 @@ void HashTiles(benchmark::State& state, bool two) {
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(kTileBytes));
 }
 
-// Each addition waits for the one before: one a cycle.
+// Each addition depends on the one before, so each takes one cycle.
 void CountCycles(benchmark::State& state) {
   constexpr int kAdditions = 1 << 16;
   uint64_t sum = 0;

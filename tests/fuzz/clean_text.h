@@ -1,4 +1,4 @@
-// What fuzz targets ask of messages about a spec.
+// Checks the messages that fuzz targets get about a spec.
 #pragma once
 
 #include <cstdlib>
@@ -8,8 +8,8 @@
 
 namespace shardinit {
 
-// Messages are clean text. A line of the spec that one shows, with carets below, may have what
-// looks like a space, which may be what is wrong with it.
+// Aborts unless the message is clean text. A quoted line of the spec, with carets below, may
+// contain a character that looks like a space, since that may be the mistake.
 inline void NeedCleanText(std::string message) {
   while (const auto bad = FindBadText(message)) {
     const size_t end = message.find('\n', bad->offset);

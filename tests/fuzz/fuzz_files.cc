@@ -1,5 +1,5 @@
-// Takes any bytes as a file that shardinit reads back: the first byte says which kind.
-// The file is refused, or what was read is written back as it was.
+// Feeds any bytes to the readers of shardinit's files; the first byte selects the kind of file.
+// Each reader must refuse the file, or read it such that writing it gives the same bytes.
 #include <unistd.h>
 
 #include <cstdint>
@@ -30,7 +30,7 @@
 namespace shardinit {
 namespace {
 
-// The plan whose receipts are tried.
+// Receipts are tried with this plan.
 constexpr char kPlan[] = R"({
  "format_version": 1,
  "contract_version": 1,
@@ -79,7 +79,7 @@ void TrySafetensors(const std::string& text) {
   if (end >= 0 && end != static_cast<int64_t>(text.size())) abort();
 }
 
-// What is read lies in the file.
+// Checks that all pieces that were read are within the file.
 void TryTorchFile(const std::string& text) {
   static const std::string path = "/dev/shm/shardinit-fuzz-" + std::to_string(getpid()) + ".pt";
   std::ofstream(path, std::ios::binary) << text;
@@ -104,7 +104,7 @@ void TryRecord(const std::string& text) {
   }
 }
 
-// Elements lie in a store's answer, one behind the other.
+// Checks that the elements of a store's answer are within it and in order.
 void TryXml(const std::string& text) {
   const char* end = text.data();
   for (const std::string_view object : XmlElements(text, "Contents")) {
@@ -139,7 +139,7 @@ void TryProfile(const std::string& text) {
   }
 }
 
-// There is a number for each element, and the box lies in the tensor. Small tensors are made.
+// Requires a number for each element, and a box within its tensor. Computes small tensors.
 void TryKnownAnswers(const std::string& text) {
   ReadKnownAnswers(text, "answers.json", [](const KnownAnswer& answer) {
     if (std::ssize(answer.bits) != ElementCount(answer.box.shape)) abort();

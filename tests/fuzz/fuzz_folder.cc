@@ -1,5 +1,5 @@
-// Takes any bytes as a folder: each file is a line `NAME BYTES`, and so many bytes. Every reader of
-// folders refuses it, or what it read lies in the folder's files and can be read from there.
+// Feeds any bytes to all readers of folders, as files: each is a line `NAME SIZE` and SIZE bytes.
+// Readers must refuse the folder, or return tensors that can be read from within its files.
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ bool IsPlainName(std::string_view name) {
          std::all_of(name.begin(), name.end(), is_plain);
 }
 
-// Writes the files, and leaves out what cannot be made.
+// Writes the files, skipping files that cannot be created.
 void WriteFiles(const std::filesystem::path& folder, std::string_view bytes) {
   for (size_t files = 0; !bytes.empty() && files < kMostFiles; ++files) {
     const size_t end = bytes.find('\n');
@@ -55,7 +55,7 @@ void WriteFiles(const std::filesystem::path& folder, std::string_view bytes) {
   }
 }
 
-// Returns how many tensors were read.
+// Returns the number of tensors read.
 int TryRead(const FormatReader& reader, const std::string& folder) {
   const std::optional<Contents> contents = reader.read(folder, {});
   if (!contents) return 0;

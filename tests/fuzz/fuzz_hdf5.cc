@@ -1,6 +1,6 @@
-// Takes bytes as damage to an HDF5 file, which a process of its own then reads: the first byte says
-// to which file, and each three bytes behind it are a place and what is changed there. Whatever
-// HDF5 makes of it, this process gets an answer or a refusal.
+// Damages an HDF5 file and reads it in a child process. The first byte selects the file; each three
+// bytes after it are a position and a change there. Whatever HDF5 does, this process must get an
+// answer or a refusal.
 #include <unistd.h>
 
 #include <cstdint>
@@ -23,7 +23,7 @@
 namespace shardinit {
 namespace {
 
-// Returns the bytes of a file of this layout.
+// Returns the bytes of a file with this layout.
 std::string BytesOf(const FileLayout& layout) {
   const std::string name = "shardinit-fuzz-seed-" + std::to_string(getpid());
   FileOutline outline = OutlineFile(layout);
@@ -34,7 +34,7 @@ std::string BytesOf(const FileLayout& layout) {
   return bytes;
 }
 
-// Returns files of ranks, with and without what the newer format has, and an index.
+// Returns the files of two ranks, without and with features of the newer format, and an index.
 std::vector<std::string> GoodFiles() {
   SetUpHdf5Once();
   InitGraph graph{
@@ -63,7 +63,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::string path = "/dev/shm/shardinit-fuzz-" + std::to_string(getpid()) + ".h5";
   if (size == 0) return 0;
   std::string bytes = files[data[0] % files.size()];
-  // A place beyond the end of the file says instead where the file is cut off.
+  // A position beyond the end of the file truncates the file instead.
   for (size_t at = 1; at + 3 <= size; at += 3) {
     const size_t place = data[at] | size_t{data[at + 1]} << 8;
     if (place < bytes.size()) {
@@ -76,7 +76,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const std::string text = hdf5::DescribeFile(path, std::chrono::seconds(20));
     if (!nlohmann::json::accept(text)) abort();
-    // What is not damaged is read.
+    // An undamaged file must be read.
     if (size == 1 && text.find("layers.0.w") == text.npos) abort();
   } catch (const Error& e) {
     if (size == 1 || e.code() != ExitCode::kRefused) abort();

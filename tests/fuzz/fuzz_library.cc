@@ -1,5 +1,5 @@
-// Takes any bytes as what fuzz_spec.cc takes, and a fifth part as numbers, for the interface of C:
-// there is a message, or a spec whose tensors have boxes, and whose parts are those of the whole.
+// Feeds fuzz_spec.cc's inputs, and a fifth part as numbers, to the C interface. Each must give a
+// message, or a spec whose tensors have boxes and whose parts equal those parts of the whole.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -18,7 +18,7 @@ void Need(bool holds) {
   if (!holds) abort();
 }
 
-// Releases a message, which there is if and only if a call failed.
+// Releases a message; there must be one if and only if the call failed.
 void Take(shardinit_status status, char* message) {
   Need((status == SHARDINIT_OK) == (message == nullptr));
   Need(status == SHARDINIT_OK || status == SHARDINIT_ERROR_USAGE ||
@@ -30,7 +30,7 @@ void Take(shardinit_status status, char* message) {
   shardinit_free(message);
 }
 
-// Numbers from bytes, without an end.
+// Turns bytes into an endless sequence of numbers.
 class Numbers {
  public:
   explicit Numbers(const std::string& bytes) : bytes_(bytes) {}
@@ -50,7 +50,7 @@ class Numbers {
 
 using Ints = std::vector<int64_t>;
 
-// Fills the part and compares it with the whole, which has been filled.
+// Fills the part and compares it with `whole`, which has been filled.
 void TryPart(const shardinit_spec* spec, int64_t index, const std::vector<uint64_t>& whole,
              const Ints& offset, const Ints& shape, int64_t extra) {
   const shardinit_tensor& tensor = *shardinit_tensor_at(spec, index);
@@ -69,7 +69,7 @@ void TryPart(const shardinit_spec* spec, int64_t index, const std::vector<uint64
   const shardinit_status status = shardinit_fill(spec, index, offset.data(), shape.data(),
                                                  out.data(), given, extra == 0 ? 1 : 0, &message);
   Take(status, message);
-  // An empty part, too, is one: shardinit.h does not say.
+  // An empty part may succeed or fail: shardinit.h does not specify it.
   if (!is_within || extra > 0) return Need(status == SHARDINIT_ERROR_USAGE);
   if (status != SHARDINIT_OK) return Need(elements == 0);
   for (int64_t i = 0; i < elements; ++i) {
@@ -88,7 +88,7 @@ void TryPart(const shardinit_spec* spec, int64_t index, const std::vector<uint64
 void TryTensor(const shardinit_spec* spec, int64_t index, int64_t ranks, Numbers& numbers) {
   const shardinit_tensor& tensor = *shardinit_tensor_at(spec, index);
   Need(shardinit_find(spec, tensor.path) == index);
-  if (tensor.elements > 4096) return;  // It may be slow.
+  if (tensor.elements > 4096) return;  // Larger tensors may be slow.
   const auto dimensions = static_cast<size_t>(tensor.dimensions);
   std::vector<uint64_t> whole(static_cast<size_t>(tensor.bytes) / 8 + 1);
   char* message = nullptr;

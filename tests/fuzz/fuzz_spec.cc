@@ -1,6 +1,6 @@
-// Takes any bytes as a spec, an override, a mesh and a layout's name, separated by
-// 0xff, which no UTF-8 text holds. There is a message, or a plan that plan.json
-// gives back, and whose values are the same whether made alone or together.
+// Feeds any bytes to the program as a spec, an override, a mesh and the name of a layout, separated
+// by 0xff, which never occurs in UTF-8. The result must be a message, or a plan that survives a
+// round trip through plan.json and has the same values whether computed alone or together.
 //
 //   cmake --preset fuzz -DBUILD_TESTING=ON && cmake --build --preset fuzz
 //   grep -ohE '[[:alpha:]_][[:alnum:]_.]+' schemas/spec.schema.json | sort -u |
@@ -22,7 +22,7 @@
 namespace shardinit {
 namespace {
 
-// Makes elements around the middle of a tensor.
+// Computes elements around the middle of a tensor.
 void MakeValues(const Tensor& tensor) {
   const Box whole = WholeOf(tensor.shape());
   if (!PreparationsOf(tensor, whole).empty()) return;  // Whole matrices are slow.
@@ -30,7 +30,7 @@ void MakeValues(const Tensor& tensor) {
   const int64_t count = std::min<int64_t>(37, filler.elements());
   const int64_t first = (filler.elements() - count) / 2;
   const auto size = static_cast<size_t>(filler.element_bytes());
-  // The buffer is aligned, as blocks are.
+  // The buffer is aligned like blocks are.
   std::vector<uint64_t> together(static_cast<size_t>(count)), alone(1);
   filler.Fill(first, count, together.data());
   for (int64_t i = 0; i < count; i += 5) {
@@ -54,7 +54,7 @@ void TryPlan(const PlanRequest& request, Diagnostics& diagnostics) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace shardinit;
-  const std::vector<std::string> parts = SplitInput(data, size, 5);  // The last one is nothing's.
+  const std::vector<std::string> parts = SplitInput(data, size, 5);  // The last one is unused.
   PlanRequest request;
   request.spec = {.path = "spec", .sets = {}, .mesh = parts[2], .text = parts[0]};
   if (!parts[1].empty()) request.spec.sets = {parts[1]};
@@ -69,7 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     shown = Render(e.diagnostics());
     if (shown.empty()) abort();
   } catch (const Error& e) {
-    // The plan.json of an accepted spec is never refused.
+    // The plan.json of an accepted spec must never be refused.
     if (e.code() == ExitCode::kRefused) throw;
     shown = RenderError(e.what(), e.hint());
   }

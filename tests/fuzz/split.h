@@ -8,7 +8,7 @@
 
 namespace shardinit {
 
-// Returns that many texts, of which 0xff, which no UTF-8 has, ends each but the last.
+// Returns `count` texts, which are separated by 0xff, a byte that never occurs in UTF-8.
 inline std::vector<std::string> SplitInput(const uint8_t* data, size_t size, size_t count) {
   std::vector<std::string> parts(1);
   for (const uint8_t byte : std::vector<uint8_t>(data, data + size)) {

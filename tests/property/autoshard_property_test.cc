@@ -1,4 +1,4 @@
-// Compares the choice of a sharding with all combinations of strategies of small random models.
+// Compares the chosen sharding with all combinations of strategies, for small random models.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -78,7 +78,7 @@ StepModel RandomModel(Dice& dice) {
   return model;
 }
 
-// Calls visit(cuts) with every combination of the strategies of blocks.
+// Calls visit(cuts) with every combination of the blocks' strategies.
 template <typename F>
 void ForEachSharding(const StepModel& model, const std::vector<std::vector<BlockPlacements>>& ways,
                      F visit) {
@@ -166,8 +166,8 @@ TEST(ChooseProperty, NoShardingIsBelowTheOneChosen) {
   EXPECT_GT(with_lists, 100);
 }
 
-// Tests the promise that no head and no hidden unit is divided: in the choice, ranks that share
-// tokens shard whole heads and whole pairs of columns and rows, or nothing.
+// No strategy divides a head or a hidden unit: ranks that share tokens shard whole heads and whole
+// pairs of columns and rows, or nothing.
 TEST(StrategiesProperty, RanksThatShareTokensSplitOrRouteOrLeaveWhole) {
   Dice dice(7);
   for (int round = 0; round < 1000; ++round) {

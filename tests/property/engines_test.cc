@@ -1,4 +1,4 @@
-// Tests engines of other kinds than Philox: each needs only a row in the rest of the code.
+// Tests engines unlike Philox: the rest of the code needs only a row for each.
 #include "rng/engines.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace shardinit {
 namespace {
 
-// This engine counts through all tensors, from the seed on.
+// This engine counts through all tensors, starting at the seed.
 const Engine kCounting = {
     .name = "counting",
     .source = "here",
@@ -45,10 +45,10 @@ TEST(Engine, ThatIsSequentialKnowsWhatWasDrawnBefore) {
                                  TensorOf({}, Normal{0, 1})};
   AssignStreams(kCounting, 1000, tensors);
   EXPECT_EQ(tensors[0].stream().position, 0u);
-  EXPECT_EQ(tensors[1].stream(), Stream());  // Nothing is drawn.
+  EXPECT_EQ(tensors[1].stream(), Stream());  // Constants draw nothing.
   EXPECT_EQ(tensors[2].stream().position, 12u);
   EXPECT_EQ(tensors[3].stream().position, 612u);
-  EXPECT_EQ(tensors[4].stream().position, 620u);  // A value and a place of each element before.
+  EXPECT_EQ(tensors[4].stream().position, 620u);  // Each earlier element took a value and a place.
 
   EXPECT_EQ(FloatsOf(tensors[0], {.offset = {1, 1}, .shape = {2, 3}}),
             (std::vector<float>{1005, 1006, 1007, 1009, 1010, 1011}));

@@ -1,5 +1,5 @@
-// Tests expressions: any stretch of any box equals that part of the whole, and the
-// whole equals the expression computed one element at a time.
+// Tests expressions: any stretch of any box equals the same part of the whole tensor, and the whole
+// equals the expression evaluated one element at a time.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -63,18 +63,18 @@ double At(const std::vector<uint8_t>& bytes, size_t element) {
 
 uint64_t BitsOf(double value) { return std::bit_cast<uint64_t>(value); }
 
-// 0 and -0 are equal numbers, and different constants.
+// 0 and -0 are equal numbers but different constants.
 TEST(Expressions, TellZeroFromMinusZero) {
   const uint64_t zero = BitsOf(0.0), minus = BitsOf(-0.0);
   const struct {
     const char* text;
-    uint64_t first, other;  // Of element 0, and of the others.
+    uint64_t first, other;  // Of element 0, and of all others.
   } kCases[] = {
       {"where(i0 < 1, -0, 0)", minus, zero},
       {"where(i0 < 1, 0, -0)", zero, minus},
       {"where(i0 < 1, 0, 0)", zero, zero},
       {"where(i0 < 1, -0, -0)", minus, minus},
-      // Either constant may be there already for another use.
+      // Either constant may already exist for another use.
       {"where(i0 + 0 < 1, -0, 0)", minus, zero},
       {"where(-0 < i0, 0, -0)", minus, zero},
       {"where(i0 < 1, 0 * i0, i0 * -0)", zero, minus},
@@ -95,13 +95,13 @@ TEST(Expressions, TellZeroFromMinusZero) {
   }
 }
 
-// A tree of operations computes its value without the compiler's constants and slots.
+// A tree of operations that computes its value without the compiler's constants and slots.
 struct RandomTree {
   std::string text;
   std::function<double(int64_t i0, int64_t i1)> value;
 };
 
-// No operation here can give an infinity or a NaN, which no tensor holds.
+// No operation here can give an infinity or a NaN, which tensors never contain.
 RandomTree MakeTree(Random& random, int depth) {
   if (depth == 0 || random.Chance(5)) {
     static constexpr struct {
@@ -263,7 +263,7 @@ TEST(Expressions, RefuseWhatIsNoNumber) {
             "element [10, 0] of `w` is nan, which f32 does not hold");
   EXPECT_EQ(Refusal("1 / (i0 * 50 + i1 - 1210)", DType::f64),
             "element [24, 10] of `w` is inf, which f64 does not hold");
-  // The choice that is not taken may be anything.
+  // The branch that is not taken may have any value.
   EXPECT_EQ(Refusal("where(i0 < 1000, i1, log(-i0))", DType::f32), "");
   // The largest number of f16 is 65504; half a step above it rounds up.
   EXPECT_EQ(Refusal("i0 - i0 + 65519", DType::f16), "");

@@ -85,7 +85,7 @@ std::string Mutated(std::string text, Random& random) {
   return text;
 }
 
-// Takes the files in a folder of tests/ whose names end so.
+// Runs a target on the files in a folder of tests/ whose names have this ending.
 void Fuzz(const char* seeds_in, int (*target)(const uint8_t*, size_t), int mutations = 300,
           std::string_view end = "") {
   const auto run = [target](const std::string& text) {
@@ -112,7 +112,7 @@ TEST(Fuzz, Files) { Fuzz("fuzz/corpus/files", FuzzFiles); }
 TEST(Fuzz, Hdf5) { Fuzz("fuzz/corpus/hdf5", FuzzHdf5, 40); }  // Each input starts a process.
 TEST(Fuzz, Folders) { Fuzz("fuzz/corpus/folder", FuzzFolder); }
 
-// Otherwise readers would only be tried on what they refuse.
+// Without accepted seeds, readers would be tested only on refused input.
 TEST(Fuzz, SeedsOfFoldersAreRead) {
   for (const auto& entry :
        std::filesystem::directory_iterator(SHARDINIT_SOURCE_DIR "/tests/fuzz/corpus/folder")) {

@@ -1,5 +1,5 @@
-// Every instruction set gives the bits of the reference: for each sampler and
-// dtype, any start, any length, any rows.
+// Tests that every instruction set gives the reference's bits, for each sampler and dtype and any
+// start, length and rows.
 #include "kernels/kernels.h"
 
 #include <gtest/gtest.h>
@@ -26,14 +26,14 @@ namespace shardinit {
 namespace {
 
 const Stream kStream{0x0123456789abcdef, 3};
-// A counter of Philox has 62 bits, for four elements; here its low 32 are about to overflow.
+// Philox's 62-bit counter counts groups of four elements; its low 32 bits are about to overflow.
 constexpr uint64_t kCarry = uint64_t{4} << 32, kFarCarry = uint64_t{4} << 61;
-// This is the same for Threefry, which counts elements.
+// The same for Threefry's counter, which counts elements.
 constexpr uint64_t kElementCarry = uint64_t{1} << 32;
-// So many values of each sampler are compared in a row.
+// The number of values of each sampler that are compared in one row.
 constexpr size_t kMany = Cases(200'000);
 
-// A stream of each engine that has kernels.
+// Returns a stream of each engine that has kernels.
 std::vector<Stream> Streams() {
   std::vector<Stream> streams;
   for (const Engine* engine : Engines()) {
@@ -91,7 +91,7 @@ std::vector<uint8_t> Reference(const Sampler& sampler, const Stream& stream, uin
   return out;
 }
 
-// Runs `test` with each instruction set and dtype that the sampler has.
+// Calls `test` with each instruction set and dtype that the sampler supports.
 template <typename Test>
 void ForEach(const NamedSampler& sampler, Test test) {
   for (const DTypeInfo& info : DTypes()) {
@@ -125,7 +125,7 @@ TEST(Kernels, RunsEqualReference) {
         constexpr size_t kLongest = 1100;  // More than two batches.
         std::vector<std::vector<uint8_t>> whole;
         for (const DTypeInfo& info : DTypes()) {
-          if (!info.is_float()) break;  // They come first.
+          if (!info.is_float()) break;  // Float types come first.
           whole.push_back(Reference(sampler.sampler, stream, first, 0, 1, kLongest, info.dtype));
         }
         ForEach(sampler, [&](DType dtype) {
@@ -142,7 +142,7 @@ TEST(Kernels, RunsEqualReference) {
 }
 
 TEST(Kernels, RowsEqualReference) {
-  std::mt19937 random(1);  // Its output is the standard's, so the shapes never change.
+  std::mt19937 random(1);  // The standard defines its output, so the shapes never change.
   for (const Stream& stream : Streams()) {
     for (const NamedSampler& sampler : Samplers()) {
       for (int shape = 0; shape < 6; ++shape) {
@@ -165,7 +165,7 @@ TEST(Kernels, RowsEqualReference) {
   }
 }
 
-// Tests rows whose counters have different high words.
+// Rows whose counters have different high words equal the reference.
 TEST(Kernels, RowsFarApart) {
   const NamedSampler sampler{"normal", MakeNormal(0, 1)};
   for (const Stream& stream : Streams()) {
@@ -180,8 +180,8 @@ TEST(Kernels, RowsFarApart) {
   }
 }
 
-// A word of each kind that a comparison or a carry in the sampler could treat
-// differently is rare in a stream, so look at many.
+// Values that a comparison or a carry in the sampler could treat differently are rare, so this test
+// looks at many.
 TEST(Kernels, ManyValuesEqualReference) {
   for (const Stream& stream : Streams()) {
     for (const NamedSampler& sampler : Samplers()) {
@@ -195,7 +195,7 @@ TEST(Kernels, ManyValuesEqualReference) {
 }
 
 #if defined(__SSE2__)
-// A library in the same process can set these (crtfastmath.o does).
+// A library in the same process can set these flags (crtfastmath.o does).
 TEST(Kernels, FlushingSubnormalsChangesNothing) {
   for (const Stream& stream : Streams()) {
     for (const NamedSampler& sampler : Samplers()) {
@@ -214,8 +214,8 @@ TEST(Kernels, FlushingSubnormalsChangesNothing) {
 }
 #endif
 
-// All 2^16 upper halves of an f32 through the kernels' roundings: the finite ones
-// reached as low + 0 * span.
+// The kernels round all 2^16 upper halves of an f32 like the reference. Finite values are reached
+// as low + 0 * span.
 TEST(Kernels, EncodingsEqualReference) {
   const float infinity = std::numeric_limits<float>::infinity();
   for (const std::string& target : kernels::Targets()) {
@@ -238,7 +238,7 @@ TEST(Kernels, EncodingsEqualReference) {
   }
 }
 
-// A test that fails within a forced one leaves the best for those after it.
+// A test that fails while a target is forced leaves the best target for the tests after it.
 TEST(Targets, AreForcedForATestAlone) {
   const std::string best = kernels::ActiveTarget();
   const auto leave_early = [] {

@@ -1,5 +1,5 @@
-// Tests random orthogonal matrices: the kernels give the reference's bits, and the
-// reference is orthogonal.
+// Tests random orthogonal matrices: the kernels give the reference's bits, and the reference is
+// orthogonal.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 const Stream kMatrixStream = {.key = 0x0123456789abcdef};
 
-// The kernels compute the matrix like the reference, in panels of `width` columns.
+// Computes the matrix with the kernels, as the reference does, in panels of `width` columns.
 std::vector<float> ByKernels(int64_t rows, int64_t columns, double gain, int64_t width,
                              bool transposed) {
   const int64_t count = ReflectionBlocks(columns);
@@ -65,7 +65,7 @@ TEST(Orthogonal, KernelsEqualReference) {
   }
 }
 
-// |q . r - (q is r)| of columns, at most a few roundings to f32.
+// For any two columns, |q . r - (q is r)| is at most a few roundings to f32.
 TEST(Orthogonal, ColumnsAreOrthonormal) {
   for (const auto& [rows, columns] :
        {std::pair<int64_t, int64_t>{1, 1}, {2, 2}, {37, 37}, {200, 130}, {513, 9}}) {
@@ -83,7 +83,7 @@ TEST(Orthogonal, ColumnsAreOrthonormal) {
   }
 }
 
-// The element of the matrix at each index of the tensor, by the definition.
+// Returns the matrix's element at each index of the tensor, by the definition.
 std::vector<float> Definition(const Tensor& tensor) {
   const auto& o = std::get<Orthogonal>(tensor.distribution());
   const OrthogonalSize size = SizeOf(o, tensor.shape());

@@ -31,7 +31,7 @@ std::string Describe(const Layout& layout) {
                      fmt::join(layout.mesh.shape, ", "), InText(layout.partition, layout.mesh));
 }
 
-// torch.chunk, by its definition.
+// Implements torch.chunk by its definition.
 std::vector<std::vector<int64_t>> Chunks(const std::vector<int64_t>& list, int64_t parts) {
   std::vector<std::vector<int64_t>> chunks(static_cast<size_t>(parts));
   const int64_t width = (std::ssize(list) + parts - 1) / parts;
@@ -41,12 +41,12 @@ std::vector<std::vector<int64_t>> Chunks(const std::vector<int64_t>& list, int64
   return chunks;
 }
 
-// The indices of the rank's part of a dimension, by the definition: a list for each box.
+// Returns the indices of the rank's part of a dimension, by the definition: a list for each box.
 std::vector<std::vector<int64_t>> IndicesOf(const DimensionPartition& by, int64_t extent,
                                             const Mesh& mesh, int64_t rank) {
   std::vector<int64_t> left(static_cast<size_t>(extent));
   std::iota(left.begin(), left.end(), 0);
-  // Takes the rank's part of what is left, by the axes from a to b.
+  // Takes the rank's part of the remaining indices, by axes a to b.
   const auto take = [&](int64_t segments, size_t a, size_t b) {
     size_t part = 0;
     int64_t parts = 1;
@@ -79,7 +79,7 @@ std::vector<std::vector<int64_t>> IndicesOf(const DimensionPartition& by, int64_
   return runs;
 }
 
-// Returns what a rank holds, by the definition of a partition: all combinations of the indices that
+// Returns the rank's boxes by the definition of a partition: all combinations of the indices that
 // the rank's parts of the segments have in each dimension.
 std::vector<Box> ByDefinition(const Layout& layout, int64_t rank) {
   const std::vector<int64_t> coordinate = layout.mesh.CoordinateOf(rank);
@@ -104,7 +104,7 @@ std::vector<Box> ByDefinition(const Layout& layout, int64_t rank) {
   return boxes;
 }
 
-// Calls with `count` random layouts.
+// Calls `check` with `count` random layouts.
 template <typename F>
 void ForLayouts(uint64_t seed, int count, F check) {
   Random random(seed);
@@ -122,7 +122,7 @@ int64_t LinearIndex(const Shape& shape, const Shape& index) {
   return linear;
 }
 
-// Calls with the global index of every element of `box`, in row-major order.
+// Calls `visit` with the global index of every element of `box`, in row-major order.
 template <typename F>
 void ForElements(const Box& box, F visit) {
   const int64_t count = ElementCount(box.shape);
@@ -136,7 +136,7 @@ void ForElements(const Box& box, F visit) {
   }
 }
 
-// Boxes by offset and shape, with the ranks that hold them.
+// The boxes by offset and shape, with the ranks that hold them.
 using Holders = std::map<std::pair<Shape, Shape>, std::vector<int64_t>>;
 Holders HoldersByDefinition(const Layout& layout) {
   Holders holders;
@@ -168,7 +168,7 @@ TEST(Sharding, BoxesAreThoseOfTheDefinition) {
   EXPECT_GT(nested, 50);
 }
 
-// This holds if boxes are equal or disjoint, and none is lost.
+// This holds if boxes are equal or disjoint, and no box is missing.
 TEST(Sharding, FirstReplicasCoverEveryElementExactlyOnce) {
   ForLayouts(2, 600, [](const Layout& layout) {
     std::vector<int> held(static_cast<size_t>(ElementCount(layout.shape)));
@@ -184,8 +184,8 @@ TEST(Sharding, FirstReplicasCoverEveryElementExactlyOnce) {
   });
 }
 
-// The boxes of each rank that holds any are those of its first holder, which is the lowest rank
-// with them, and as many ranks hold the same as `holders` says.
+// Each rank's boxes equal the boxes of its first holder, which is the lowest rank with them.
+// `holders` is the number of ranks that hold the same boxes.
 TEST(Sharding, HoldersAreTheRanksOfEqualBoxes) {
   ForLayouts(14, 600, [](const Layout& layout) {
     const Sharding sharding = layout.sharding(), full = layout.sharding(Replicas::kFull);
@@ -226,8 +226,8 @@ TEST(Sharding, EachBoxIsVisitedOnceWithItsFirstHolder) {
   });
 }
 
-// Shapes of 5040 elements a dimension tell any two shardings apart: no part is empty, and
-// all are equally long.
+// Two shardings are equal if and only if every rank holds the same boxes. Dimensions of 5040
+// elements distinguish any two shardings: no part is empty, and all are equally long.
 TEST(Sharding, IsEqualIfEveryRankHoldsTheSame) {
   Random random(16);
   int64_t equal = 0;
@@ -250,7 +250,7 @@ TEST(Sharding, IsEqualIfEveryRankHoldsTheSame) {
     }
     const bool said = a.sharding() == b.sharding();
     equal += said && a.mesh.shape != b.mesh.shape;
-    // On different meshes one stage may be equal to two.
+    // On different meshes one stage may equal two stages.
     if (same && !said && a.mesh.shape != b.mesh.shape && !a.partition.pins.empty()) continue;
     EXPECT_EQ(said, same) << Describe(a) << " and " << Describe(b);
   }
@@ -272,7 +272,7 @@ TEST(Sharding, NoRankHoldsMoreThanTheLargest) {
   });
 }
 
-// The parts of a dimension, in order, are ceil(n / k) until nothing is left.
+// The parts of a dimension, in order, have ceil(n / k) elements until no elements remain.
 TEST(Sharding, EveryDimensionIsCutLikeTorchChunk) {
   Random random(7);
   for (int i = 0; i < 3000; ++i) {
@@ -288,7 +288,7 @@ TEST(Sharding, EveryDimensionIsCutLikeTorchChunk) {
   }
 }
 
-// One axis of the product's size shards like the tuple: (a, b) is c[a] * |b| + c[b].
+// An axis with the product's size shards like the tuple: (a, b) is c[a] * |b| + c[b].
 TEST(Sharding, ATupleCutsLikeOneAxisOfItsProduct) {
   Random random(8);
   for (int i = 0; i < 500; ++i) {
@@ -321,6 +321,7 @@ TEST(Sharding, CoordinatesNumberTheRanks) {
 }
 
 // Compares a plan's totals with its ranks, for whole models.
+
 // Returns a plan of a few tensors of all kinds on a mesh of a few ranks.
 Plan RandomPlan(Random& random) {
   InitGraph graph{
@@ -352,7 +353,7 @@ TEST(Sharding, PlansAddUp) {
     EXPECT_EQ(boxes, plan.boxes);
     EXPECT_LE(most, plan.max_rank_bytes);
     most = 0;
-    // With full replicas everyone holds their own box of every tensor.
+    // With full replicas every rank stores its own box of every tensor.
     plan.graph.replicas = Replicas::kFull;
     for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
       const RankPlan made = PlanRank(plan, rank);

@@ -1,4 +1,4 @@
-// One pass over boxes makes others of them, whatever both are and however little memory there is.
+// Tests that one pass over boxes makes other boxes of them, for any boxes and any amount of memory.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -18,8 +18,7 @@
 namespace shardinit {
 namespace {
 
-// Returns boxes that cover the shape without overlap: each is divided in two while `dimensions`
-// lasts.
+// Returns boxes that cover the shape without overlap, made by up to `cuts` random divisions in two.
 std::vector<Box> CutUp(const Shape& shape, int64_t cuts, Random& random) {
   std::vector<Box> boxes = {WholeOf(shape)};
   for (; cuts > 0; --cuts) {
@@ -36,7 +35,7 @@ std::vector<Box> CutUp(const Shape& shape, int64_t cuts, Random& random) {
   return boxes;
 }
 
-// Takes the elements of a box out of the whole tensor.
+// Returns the elements of a box of the whole tensor.
 std::string Elements(const std::string& all, const Shape& shape, const Box& box, int64_t size) {
   std::string elements;
   const Runs runs(shape, box);
@@ -59,7 +58,7 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
   std::string all(static_cast<size_t>(count * size), '\0');
   for (char& byte : all) byte = static_cast<char>(random.In(0, 255));
 
-  // Each source has its place in a file, and is new, watched, already hashed or hashed by nobody.
+  // Each source has a position in a file and is new, watched, already hashed, or never hashed.
   const std::vector<Box> cut = CutUp(tensor.shape(), random.In(0, 11), random);
   const auto name =
       std::filesystem::temp_directory_path() /
@@ -75,13 +74,13 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
       file << elements;
     }
   }
-  // Only some boxes are to be made, and some of these twice.
+  // The pass makes only some boxes, and may make one of them twice.
   std::vector<Box> boxes = CutUp(tensor.shape(), random.In(0, 11), random);
   if (random.Chance(2)) boxes.resize(static_cast<size_t>(random.In(1, std::ssize(boxes))));
   if (random.Chance(2)) boxes.push_back(boxes.front());
   std::vector<Sweep::Source> sources;
   for (const FilePiece& piece : pieces) {
-    // What is wanted alone has elements of what is made.
+    // A source that is read only to make boxes shares elements with one of them.
     const bool is_met = std::any_of(boxes.begin(), boxes.end(),
                                     [&](const Box& box) { return Overlap(piece.box, box); });
     const int64_t kind = random.In(0, is_met ? 3 : 2);
@@ -100,10 +99,10 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
   std::vector<BoxTask> tasks;
   int64_t made_bytes = 0;
   for (size_t b = 0; b < boxes.size(); ++b) {
-    // Nothing is written here: a file is no more than its address.
+    // No file is written here: only the address of a file matters.
     const auto* file = reinterpret_cast<const Sink*>(&digests[b]);
     tasks.push_back({&tensor, boxes[b], {file, random.In(0, 8999)}, &digests[b]});
-    // Of equal boxes some are in files that have CRCs, and some are there already.
+    // Some of several equal boxes are in files that have CRCs, and some are in files already.
     if (!random.Chance(3)) tasks.back().crc = &crcs[b];
     if (random.Chance(4)) tasks.back().output.file = nullptr;
     made.emplace_back(static_cast<size_t>(ElementCount(boxes[b].shape) * size), '\0');
@@ -112,7 +111,7 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
   const std::vector<BoxTask> asked = tasks;
   Sweep sweep(sources, std::move(tasks));
   EXPECT_EQ(sweep.bytes(), made_bytes);
-  // Blocks get the least memory that they can have, a few pages more, and much more.
+  // Blocks get the least possible memory, a few pages more, or much more.
   const int64_t page = 4096, memory_bytes = page * (random.Chance(2) ? 64 : random.In(8, 71));
   auto* const memory = static_cast<uint8_t*>(
       std::aligned_alloc(static_cast<size_t>(page), static_cast<size_t>(memory_bytes)));
@@ -148,8 +147,8 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
   }
 }
 
-// As many elements are read as are made, but not the same ones: the rest comes from a box that is
-// compared.
+// The pass reads as many elements as it makes, but not the same ones: the others come from a box
+// that is compared.
 TEST(Sweep, ReadsNothingIntoABoxOfOtherElements) {
   Tensor tensor;
   tensor.Edit().dtype = DType::bf16;

@@ -1,5 +1,5 @@
-// However a tensor is sharded, and in whatever pieces its boxes are made, the values
-// are those of the whole.
+// Tests that a tensor's values do not depend on its sharding, nor on the pieces in which its boxes
+// are made.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ Bytes Fill(const Tensor& tensor, const Box& box) {
   return bytes;
 }
 
-// Makes the same in pieces of random lengths, in random order.
+// Returns the same bytes, made in pieces of random lengths in random order.
 Bytes FillInPieces(const Tensor& tensor, const Box& box, Random& random) {
   const BoxFiller filler(tensor, box);
   const int64_t size = filler.element_bytes();
@@ -55,7 +55,7 @@ Bytes FillInPieces(const Tensor& tensor, const Box& box, Random& random) {
   return bytes;
 }
 
-// The linear indices in the tensor of a box's elements, in the box's order.
+// Returns the linear indices in the tensor of a box's elements, in the box's order.
 std::vector<int64_t> IndicesOf(const Shape& shape, const Box& box) {
   std::vector<int64_t> indices;
   const int64_t count = ElementCount(box.shape);
@@ -85,7 +85,7 @@ std::string Describe(const Tensor& tensor) {
                      fmt::join(tensor.shape(), ", "), tensor.distribution().index());
 }
 
-// Calls with tensors of every distribution and dtype.
+// Calls `check` with tensors of every distribution and dtype.
 template <typename F>
 void ForTensors(uint64_t seed, int each, F check) {
   Random random(seed);
@@ -151,7 +151,7 @@ TEST(Values, SingleElementsAreMadeAlone) {
     Bytes all(static_cast<size_t>(filler.elements()) * size);
     filler.Fill(0, filler.elements(), all.data());
     for (int64_t i = 0; i < filler.elements(); ++i) {
-      Bytes one(size + 8, 0xEE);  // Bytes after the element stay as they are.
+      Bytes one(size + 8, 0xEE);  // Bytes after the element must not change.
       filler.Fill(i, 1, one.data());
       ASSERT_EQ(std::memcmp(one.data(), &all[static_cast<size_t>(i) * size], size), 0) << i;
       ASSERT_EQ(one[size], 0xEE);
@@ -165,7 +165,7 @@ TEST(Values, NothingIsWrittenOutsideAStretch) {
     const int64_t size = filler.element_bytes();
     const int64_t first = random.In(0, filler.elements() - 1);
     const int64_t count = random.In(0, filler.elements() - first);
-    // The buffer is aligned to the element, and to nothing more.
+    // The buffer is aligned only to the element.
     Bytes out(static_cast<size_t>((count + 8) * size), 0xEE);
     filler.Fill(first, count, out.data() + size);
     for (int64_t i = 0; i < std::ssize(out); ++i) {
@@ -175,7 +175,7 @@ TEST(Values, NothingIsWrittenOutsideAStretch) {
   });
 }
 
-// Tests a box beyond 2^32 elements, where 32-bit index arithmetic would wrap.
+// A box beyond 2^32 elements, where 32-bit index arithmetic would wrap, has the right values.
 TEST(Values, LargeTensorsAreCutLikeSmallOnes) {
   for (const DTypeInfo& info : DTypes()) {
     if (!info.is_float()) continue;
@@ -233,7 +233,7 @@ TEST(Values, DependOnTheKeyAlone) {
   c.set_stream(a.stream());
   EXPECT_FALSE(Fill(a, WholeOf(a.shape())) == Fill(b, WholeOf(b.shape())));
   EXPECT_TRUE(Fill(a, WholeOf(a.shape())) == Fill(c, WholeOf(c.shape())));
-  // The first elements of another shape are the same elements.
+  // A tensor with another shape starts with the same elements.
   const Tensor longer = MakeTensor("a", DType::f32, {3, 50}, Uniform{0, 1});
   const Bytes short_bytes = Fill(a, WholeOf(a.shape())),
               long_bytes = Fill(longer, WholeOf(longer.shape()));
@@ -264,8 +264,8 @@ TEST(Values, RunsEqualBruteForce) {
   }
 }
 
-// The bytes have NaN with a payload, -0, whole numbers beyond 2^53. Boxes have short runs near one
-// another and far apart, which are read in different ways.
+// Values from a file are its bytes, including NaN payloads, -0 and integers beyond 2^53. Boxes have
+// short runs near one another and far apart, which are read in different ways.
 TEST(Values, OfAFileAreItsBytes) {
   const WorkingFolder folder(std::map<std::string, std::string>{});
   Random random(7);

@@ -1,6 +1,6 @@
-// No changed byte of a checkpoint or an export goes unnoticed: a bit of one after another is
-// flipped in each file, and the folder is verified. A stride leaves most bits out; if the variable
-// SHARDINIT_EVERY_BYTE is set, none is left out.
+// Tests that verification finds any changed byte of a checkpoint or an export. Flips one bit of one
+// byte after another in each file. A stride skips most bytes unless the variable
+// SHARDINIT_EVERY_BYTE is set.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ Plan TinyPlan(const std::string& first = "layers.dense.vars.0") {
   return MakePlan(std::move(graph));
 }
 
-// It has segments, axes that shard one after the other, stages and devices: format version 2.
+// Returns a plan of format version 2: with segments, nested axes, stages and devices.
 Plan ExtendedPlan() {
   InitGraph graph{.name = "extended",
                   .engine = "philox4x32",
@@ -77,7 +77,7 @@ void ChangeEveryByte(const std::string& folder, bool is_export) {
     const Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
     ASSERT_TRUE(fd);
     const int64_t size = FileSize(path);
-    // The stride is odd, so that it meets all columns of text and all fields of binary structures.
+    // The stride is odd, to reach all columns of text and all fields of binary structures.
     const int64_t stride = every ? 1 : 1 + size / 300 / 2 * 2;
     for (int64_t at = 0; at < size; at += stride) {
       uint8_t byte = 0;

@@ -1,5 +1,5 @@
-// Compares random trees of views with a plain evaluator that moves one element
-// at a time. Every stretch of every box equals that part of the whole.
+// Compares random trees of views with a plain evaluator that moves one element at a time. Every
+// stretch of every box must equal the same part of the whole.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 namespace shardinit {
 namespace {
 
-// Where each element of a tensor comes from: {drawn tensor or kPadding, index}.
+// The origin of each element of a tensor: {drawn tensor or kPadding, index}.
 struct Labels {
   Shape shape;
   std::vector<std::pair<int64_t, int64_t>> at;
@@ -38,7 +38,7 @@ int64_t LinearOf(const Shape& index, const Shape& shape) {
   return linear;
 }
 
-// The tensor of this shape whose element at an index is what `pick` says.
+// Returns labels of this shape, with `pick(index)` at each index.
 template <typename Pick>
 Labels Make(Shape shape, const Pick& pick) {
   Labels out{std::move(shape), {}};
@@ -51,7 +51,7 @@ const std::pair<int64_t, int64_t>& At(const Labels& labels, const Shape& index) 
   return labels.at[static_cast<size_t>(LinearOf(index, labels.shape))];
 }
 
-// One random tensor: the view as built by the tool, and element by element.
+// A random tensor: the view as built by the tool, and its elements one by one.
 struct Case {
   Viewed viewed;
   Labels labels;
@@ -104,7 +104,7 @@ class Maker {
     }
   }
 
-  // From now on operations are on the first drawn tensor.
+  // Applies all further operations to the first drawn tensor.
   void DrawAgain() { again_ = true; }
 
  private:
@@ -299,7 +299,7 @@ TEST(Views, HoldEachElementOnceHoweverOftenTheyHaveIt) {
     whole += std::ssize(held) == all;
     more_than_whole += std::ssize(held) < all && elements >= all;
   }
-  EXPECT_GT(whole, Cases(500));  // Otherwise this shows little.
+  EXPECT_GT(whole, Cases(500));  // With fewer cases, this test would show little.
   EXPECT_GT(more_than_whole, Cases(50));
 }
 
@@ -312,7 +312,7 @@ TEST(Views, AreWhatTheirOperationsSay) {
     ASSERT_FALSE(HasFailure());
     ASSERT_EQ(made.viewed.arrangement.shape, made.labels.shape);
 
-    // Pieces have every element once, in nested loops.
+    // Pieces cover every element once, in nested loops.
     int64_t elements = 0;
     for (const Piece& piece : made.viewed.arrangement.pieces) {
       elements += piece.elements();
@@ -343,7 +343,7 @@ TEST(Views, AreWhatTheirOperationsSay) {
       ASSERT_EQ(std::memcmp(&whole[i * size], expected, size), 0) << "element " << i;
     }
 
-    // Whole boxes and stretches of them are made.
+    // Makes whole boxes and stretches of boxes.
     Random random(seed);
     for (int b = 0; b < 3; ++b) {
       Box box = WholeOf(tensor.shape());

@@ -1,4 +1,4 @@
-// Threads, memory and block sizes change nothing; failures end the work.
+// Tests that threads, memory and block sizes do not affect results, and that failures end the work.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ constexpr int kPatience = 60'000;  // Milliseconds: only a hang takes that long.
 
 struct Work {
   std::vector<Tensor> tensors;
-  std::vector<Box> boxes;  // They are of the tensor of the same index.
+  std::vector<Box> boxes;  // Box i is a part of tensor i.
 
   void Add(Tensor tensor, Box box) {
     tensors.push_back(std::move(tensor));
@@ -62,13 +62,13 @@ Work MixedWork() {
   return work;
 }
 
-// Makes one box after the other, without workers.
+// Computes one box after the other, without workers.
 std::vector<Digest> ExpectedDigests(const Work& work, std::string* file,
                                     std::vector<int64_t>* offsets) {
   std::vector<Digest> digests;
   for (size_t i = 0; i < work.tensors.size(); ++i) {
     const BoxFiller filler(work.tensors[i], work.boxes[i]);
-    // Some boxes begin at pages, so that direct writes are tried, others at any offset.
+    // Some boxes begin at pages, to try direct writes; others begin at any offset.
     const size_t gap = i % 3 == 0 ? 4096 - file->size() % 4096 : 8 - file->size() % 8;
     file->append(gap, '.');
     offsets->push_back(static_cast<int64_t>(file->size()));
@@ -91,7 +91,7 @@ std::vector<WorkerOptions> ManyOptions(bool writing) {
   for (const int jobs : {1, 2, 7}) {
     for (const int writers : {0, 1, 4}) {
       if ((writers > 0) != writing) continue;
-      // The memory is for two blocks of the smallest size, odd sizes in between, or too much.
+      // The memory fits two blocks of the smallest size, odd sizes in between, or too much.
       for (const int64_t memory :
            {int64_t{1}, int64_t{3'000'000}, int64_t{7} << 20, int64_t{64} << 20}) {
         all.push_back(
@@ -135,7 +135,7 @@ TEST(Workers, FilesDoNotDependOnTheOptions) {
   const std::string path = "out";
   for (const WorkerOptions& options : ManyOptions(true)) {
     SCOPED_TRACE(Describe(options));
-    // Bytes that no box covers must stay as they are.
+    // Bytes outside of all boxes must not change.
     const WorkingFolder scratch(Files{});
     const Folder folder = Folder::Open(".");
     OutputFile file(folder, path);
@@ -178,7 +178,7 @@ TEST(Workers, WriteDirectlyOnlyWhatIsOnPages) {
   EXPECT_EQ(Sha256Of(std::string_view(ReadFile("a")).substr(100, 1'200'000)), digest);
 }
 
-// This disk refuses the data.
+// A failed write to the disk is reported.
 TEST(Workers, SayWhatCouldNotBeWritten) {
   const Tensor tensor = MakeTensor("t", DType::f32, {300'000}, Normal{0, 1});
   const WorkingFolder scratch(Files{});
@@ -281,8 +281,8 @@ TEST(Workers, ManyTinyBoxesInManyGroups) {
   }
 }
 
-// Tests matrices that are made whole, for the boxes of several ranks, where all, some, or not
-// even one of them fits in the memory.
+// Digests do not depend on how many matrices fit in memory: all, some, or not even one. The
+// matrices are made whole, for the boxes of several ranks.
 TEST(Workers, DigestsDoNotDependOnHowManyMatricesAreHeld) {
   Work work;
   for (int i = 0; i < 5; ++i) {
@@ -304,7 +304,7 @@ TEST(Workers, DigestsDoNotDependOnHowManyMatricesAreHeld) {
       for (size_t group = 0; group < 5; ++group) {
         std::vector<BoxTask> tasks;
         for (size_t i = group; i < work.tensors.size(); i += 5) {
-          // All boxes with a path share one tensor, as in a plan.
+          // All boxes with the same path share one tensor, as in a plan.
           const auto tensor =
               std::find_if(work.tensors.begin(), work.tensors.end(),
                            [&](const Tensor& t) { return t.path() == work.tensors[i].path(); });
@@ -318,7 +318,7 @@ TEST(Workers, DigestsDoNotDependOnHowManyMatricesAreHeld) {
   }
 }
 
-// Counts the parts of a file that have some of their bytes, and not all.
+// Counts the parts of a file that are begun but not complete.
 class BegunParts : public Sink {
  public:
   explicit BegunParts(int64_t part) : part_(part) {}
@@ -344,7 +344,7 @@ class BegunParts : public Sink {
 
 TEST(Workers, BeginFewPartsOfAFileInOrder) {
   constexpr int64_t kPart = 1 << 20, kParts = 64;
-  // Each part has a large box, one whose matrix is made whole, and many small ones.
+  // Each part has a large box, a box whose matrix is made whole, and many small boxes.
   std::vector<Tensor> tensors;
   for (int64_t i = 0; i < kParts; ++i) {
     tensors.push_back(MakeTensor(fmt::format("l{}", i), DType::f32, {200'000}, Normal{0, 1}));
@@ -372,7 +372,7 @@ TEST(Workers, BeginFewPartsOfAFileInOrder) {
     Workers workers({.jobs = 2, .writers = 2, .memory = 4 << 20, .in_order = in_order}, &counters);
     workers.Submit(std::move(tasks), nullptr);
     ASSERT_TRUE(workers.Wait(1, kPatience));
-    // The largest boxes first would leave the whole file begun.
+    // Starting with the largest boxes would begin every part of the file.
     if (in_order) {
       EXPECT_LE(file.most(), 16u);
     } else {
@@ -381,7 +381,7 @@ TEST(Workers, BeginFewPartsOfAFileInOrder) {
   }
 }
 
-// A pass alone, which many threads cannot help with: the one that has it gets each block that
+// If a pass is the only work, which many threads cannot share, its thread gets each block that
 // becomes free.
 TEST(Workers, APassGetsTheBlocksThatItWaitsFor) {
   struct Nowhere : Sink {
@@ -461,7 +461,7 @@ TEST(Workers, AFailingWriteSurfacesAndStopsTheRest) {
         EXPECT_EQ(error.code(), ExitCode::kWorld);
         EXPECT_STREQ(error.what(), "cannot write `out/x.h5`: No space left on device");
       }
-      // It stays failed: nobody can take it for finished.
+      // It stays failed, so that no caller can mistake it for finished.
       EXPECT_THROW(workers.Wait(1, 0), Error);
       EXPECT_THROW(workers.Wait(0, 0), Error);
     }
@@ -501,7 +501,7 @@ TEST(BlocksFor, StaysWithinTheMemory) {
         const BlockLayout layout = BlocksFor({.jobs = jobs, .writers = writers, .memory = memory});
         EXPECT_GE(layout.count, 2);
         EXPECT_EQ(layout.bytes % 4096, 0);
-        // Two blocks of the smallest size are the least that works.
+        // At least two blocks of the smallest size are needed.
         EXPECT_LE(layout.count * layout.bytes, std::max<int64_t>(memory, 512 << 10));
       }
     }

@@ -1,11 +1,11 @@
-// Tells how many cases a test draws where nothing else would change.
+// Reduces the number of random cases in slow builds.
 #pragma once
 
 #include <cstdint>
 
 namespace shardinit {
 
-// Returns a tenth with sanitizers, which take up to 60 times as long for the same code; else all.
+// Returns `all`, or a tenth under sanitizers, which make the same code up to 60 times slower.
 constexpr int64_t Cases(int64_t all) {
 #ifdef SHARDINIT_SANITIZED
   return all / 10;

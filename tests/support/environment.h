@@ -1,4 +1,4 @@
-// The environment of a test that reads a bucket.
+// Sets up the environment of a test that reads a bucket.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 namespace shardinit {
 
-// Sets the variables that say where a store and credentials are, for one test.
+// Sets the variables that locate a store and credentials, for one test.
 class InEnvironment : public testing::Test {
  protected:
   InEnvironment() {
@@ -87,7 +87,7 @@ class InEnvironment : public testing::Test {
     Set("AWS_MAX_ATTEMPTS", "2");
   }
 
-  // Writes a file of the working directory, and returns its name.
+  // Writes a file in the working directory and returns its name.
   static std::string Write(const std::string& name, const std::string& text) {
     std::ofstream(name) << text;
     return name;

@@ -1,7 +1,7 @@
-// A libcuda.so.1 without a device, for tests: its device memory is the processor's, and its kernels
-// are what the real ones are compiled from. It answers what kernels/cuda_driver.cc asks; with
-// FAKE_CUDA_MAJOR it says that it is of that compute capability, with FAKE_CUDA_NO_PTX it refuses
-// PTX with that error, and with FAKE_CUDA_FAILS=cuName the function of that name fails.
+// A libcuda.so.1 without a device, for tests. Device memory is CPU memory, and kernels are compiled
+// from the real kernels' source. Implements the functions that kernels/cuda_driver.cc calls.
+// FAKE_CUDA_MAJOR sets the compute capability, FAKE_CUDA_NO_PTX makes it reject PTX with that
+// error, and FAKE_CUDA_FAILS=cuName makes the function cuName fail.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -27,7 +27,7 @@ constexpr int kInvalidValue = 1, kNotFound = 500, kFailed = 999;
 std::mutex mutex;
 std::map<uint64_t, size_t> allocations;  // address → bytes
 int contexts_in_use = 0;
-thread_local int context = 0;  // whether the thread has a current one
+thread_local int context = 0;  // whether the thread has a current context
 
 bool Fails(std::string_view function) {
   const char* const failing = std::getenv("FAKE_CUDA_FAILS");

@@ -1,4 +1,4 @@
-// Makes the bytes of a box of a tensor.
+// Returns the bytes of a box of a tensor.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Forces an instruction set for one test and its calls, but not for the test after it.
+// Forces an instruction set for one test, including its calls, but not for later tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ class ForcedTarget {
   explicit ForcedTarget(const std::string& name) {
     EXPECT_TRUE(kernels::ForceTarget(name)) << name;
   }
-  // This runs also where an assertion leaves the test.
+  // This also runs if an assertion leaves the test.
   ~ForcedTarget() { kernels::ForceTarget(""); }
   ForcedTarget(const ForcedTarget&) = delete;
   ForcedTarget& operator=(const ForcedTarget&) = delete;

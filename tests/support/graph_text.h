@@ -1,4 +1,4 @@
-// Makes of spec text a built graph or its rendered diagnostics.
+// Builds a graph from spec text, or renders its diagnostics.
 #pragma once
 
 #include <fmt/format.h>
@@ -41,8 +41,8 @@ inline GraphOutcome BuildText(const std::string& text, std::vector<std::string> 
   return outcome;
 }
 
-// `text` starts on line 4, after what every spec needs, and gets a tensor if it
-// has none.
+// Builds a spec whose line 4 onwards is `text`. The first lines are required in every spec. Adds a
+// tensor if `text` has none.
 inline GraphOutcome BuildRest(const std::string& text, std::vector<std::string> sets = {},
                               std::string mesh = {}) {
   std::string spec = "shardinit: 1\nname: x\ndtype: f32\n" + text;
@@ -78,8 +78,8 @@ inline std::string Print(const Distribution& distribution) {
   return fmt::format("truncated_normal({}, {}, {}, {})", t.mean, t.std, t.low, t.high);
 }
 
-// One line per tensor: `path f32 [8, 4] normal(0, 0.02) (fsdp, tensor) () key k`.
-// The random key is left out: known answers for it stand elsewhere.
+// Prints one line per tensor: `path f32 [8, 4] normal(0, 0.02) (fsdp, tensor) () key k`. Omits the
+// random key: other tests have known answers for it.
 inline std::string PrintTensors(const InitGraph& graph) {
   std::string out;
   for (const Tensor& tensor : graph.tensors) {

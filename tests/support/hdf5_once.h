@@ -1,4 +1,4 @@
-// Sets HDF5 up once in a process of tests.
+// Initializes HDF5 once in a test process.
 #pragma once
 
 #include "formats/hdf5/reader.h"

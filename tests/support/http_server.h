@@ -1,5 +1,5 @@
-// A server of HTTP in this process that answers what a test says, and a store of objects in memory
-// behind one, as S3 has it.
+// Runs an HTTP server in this process that gives a test's answers, and an in-memory object store
+// that speaks S3.
 #pragma once
 
 #include <arpa/inet.h>
@@ -24,10 +24,10 @@
 
 namespace shardinit {
 
-// A request as it came.
+// A request as received.
 struct Asked {
   std::string method = {};
-  std::string target = {};                          // path and query, or what a proxy is told
+  std::string target = {};                          // path and query, or the URL that a proxy gets
   std::string path = {};                            // decoded
   std::map<std::string, std::string> query = {};    // decoded
   std::map<std::string, std::string> headers = {};  // names in lower case
@@ -43,12 +43,12 @@ struct Answer {
   int status = 200;
   std::string body = {};
   std::map<std::string, std::string> headers = {};
-  bool is_lost = false;   // The connection ends instead.
-  std::string raw = {};   // is sent before the status line
-  int64_t promised = -1;  // bytes of the body, if it ends before all of them came
+  bool is_lost = false;   // close the connection instead
+  std::string raw = {};   // sent before the status line
+  int64_t promised = -1;  // bytes of the body, if it ends before all of them are sent
 };
 
-// Answers requests, each connection in a thread of its own, until it is destroyed.
+// Answers requests until it is destroyed. Each connection has its own thread.
 class HttpServer {
  public:
   using Handler = std::function<Answer(const Asked&)>;
@@ -84,7 +84,7 @@ class HttpServer {
   const std::string& host() const { return host_; }
   std::string url() const { return "http://" + host_; }
 
-  // Returns the requests that came since the last call.
+  // Returns the requests received since the last call.
   std::vector<Asked> Take() {
     const std::lock_guard lock(mutex_);
     return std::exchange(asked_, {});
@@ -206,7 +206,7 @@ class HttpServer {
   std::thread accepts_;
 };
 
-// The objects of one bucket. `fault` may answer in its place.
+// The objects of one bucket. `fault` may answer instead.
 class MemoryStore {
  public:
   struct Stored {
@@ -224,7 +224,7 @@ class MemoryStore {
   std::map<std::string, Stored> objects;
   std::map<std::string, Upload> uploads;
   std::function<bool(const Asked&, Answer*)> fault;
-  size_t page = 1000;  // how many objects or uploads are listed at a time
+  size_t page = 1000;  // maximum number of objects or uploads in one listing
   bool knows_conditions = true;
 
   void Put(const std::string& key, std::string bytes,

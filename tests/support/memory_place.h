@@ -1,4 +1,4 @@
-// A place in memory, for tests: it does what every place does, and nothing else.
+// A place in memory, for tests: supports only the operations that every place supports.
 #pragma once
 
 #include <algorithm>

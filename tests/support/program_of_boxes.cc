@@ -1,9 +1,9 @@
-// Writes the program of any boxes of a spec's tensors, which `shardinit program` does for whole
-// tensors and ranks alone:
+// Writes the program of any boxes of a spec's tensors; `shardinit program` supports only whole
+// tensors and ranks:
 //
 //     program_of_boxes SPEC [f64] < BOXES > MODULE
 //
-// A line of BOXES is a path, the offset and the shape, as `w 0,4 8,16`, or `w - -` for a scalar.
+// A line of BOXES is a path, an offset and a shape, such as `w 0,4 8,16`, or `w - -` for a scalar.
 #include <iostream>
 #include <sstream>
 

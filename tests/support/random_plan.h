@@ -1,4 +1,4 @@
-// Makes seeded meshes, shapes and partitions, the same on every machine and compiler.
+// Draws meshes, shapes and partitions from a seed, identically on every machine and compiler.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace shardinit {
 
-// splitmix64 (Steele, Lea, Flood 2014). The standard library's distributions
-// differ between implementations, and so are not used.
+// splitmix64 (Steele, Lea, Flood 2014). The standard library's distributions differ between
+// implementations, so they are not used.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -24,7 +24,7 @@ class Random {
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
     return z ^ (z >> 31);
   }
-  // In [low, high]; a bias of 2^-60 does not matter here.
+  // Returns a number in [low, high]; a bias of 2^-60 does not matter here.
   int64_t In(int64_t low, int64_t high) {
     return low + static_cast<int64_t>(Bits() % static_cast<uint64_t>(high - low + 1));
   }
@@ -34,7 +34,7 @@ class Random {
   uint64_t state_;
 };
 
-// Up to four axes, at most `most` ranks; axes of size 1 among them.
+// Returns a mesh of up to four axes and `most` ranks; some axes have size 1.
 inline Mesh RandomMesh(Random& random, int64_t most = 48) {
   Mesh mesh;
   const int64_t axes = random.In(0, 4);
@@ -46,7 +46,7 @@ inline Mesh RandomMesh(Random& random, int64_t most = 48) {
   return mesh;
 }
 
-// Up to four dimensions, at most `most` elements; often one that nothing divides.
+// Returns a shape of up to four dimensions and `most` elements; often nothing divides one of them.
 inline Shape RandomShape(Random& random, int64_t most = 2000) {
   Shape shape;
   const int64_t dimensions = random.In(0, 4);
@@ -58,9 +58,9 @@ inline Shape RandomShape(Random& random, int64_t most = 2000) {
   return shape;
 }
 
-// Each mesh axis shards at most one dimension, in any order: tuples are common. Some dimensions
-// have segments, or nested axes, and some of the other axes have a stage. The partition is in its
-// simplest form, as in plans.
+// Shards at most one dimension by each mesh axis, in any order, so tuples are common. Some
+// dimensions have segments or nested axes, and some of the other axes have a stage. The partition
+// is in its simplest form, as in plans.
 inline PartitionSpec RandomPartition(Random& random, const Mesh& mesh, const Shape& shape) {
   PartitionSpec spec(shape.size());
   if (shape.empty()) return spec;

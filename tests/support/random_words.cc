@@ -1,9 +1,9 @@
-// Writes the words of an engine in the order in which tensors take them, for batteries of tests of
-// random numbers:
+// Writes an engine's words in the order in which tensors use them, as input for batteries of
+// statistical tests:
 //
 //   random_words ENGINE ORDER      ENGINE: philox, jax; ORDER: one of kOrders
 //
-// It goes on until nobody reads. Words are little-endian.
+// Writes little-endian words until the reader closes the pipe.
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -19,7 +19,7 @@
 namespace shardinit {
 namespace {
 
-constexpr uint64_t kFirst = 4;  // words of each stream where many are read side by side
+constexpr uint64_t kFirst = 4;  // words of each stream if many streams are interleaved
 
 // Returns word i of a stream.
 uint32_t WordOf(bool is_jax, const Stream& stream, uint64_t element) {

@@ -1,4 +1,4 @@
-// Makes of spec text rendered diagnostics.
+// Renders the diagnostics of spec text.
 #pragma once
 
 #include <stdlib.h>
@@ -15,8 +15,8 @@
 
 namespace shardinit {
 
-// A temporary folder that is the working directory while it lives, so that
-// messages name files without a path.
+// A temporary folder that is the working directory while it exists, so that messages name files
+// without a path.
 class WorkingFolder {
  public:
   explicit WorkingFolder(const std::map<std::string, std::string>& files)
@@ -47,7 +47,7 @@ struct SpecOutcome {
   std::string messages;
 };
 
-// Loads `x.yaml` among `files`.
+// Loads `x.yaml` from `files`.
 inline SpecOutcome LoadFiles(const std::map<std::string, std::string>& files,
                              std::vector<std::string> sets = {}, std::string mesh = {}) {
   const WorkingFolder folder(files);
@@ -69,8 +69,8 @@ inline SpecOutcome LoadText(const std::string& text, std::vector<std::string> se
   return LoadFiles({{"x.yaml", text}}, std::move(sets), std::move(mesh));
 }
 
-// Serves mistakes below the top level: `text` starts on line 3, after the keys that every
-// spec needs, and gets a tensor if it has none.
+// Returns messages about mistakes below the top level. `text` starts on line 3, after the keys that
+// every spec needs. Adds a tensor if `text` has none.
 inline std::string MessagesFor(const std::string& text, std::vector<std::string> sets = {},
                                std::string mesh = {}) {
   std::string spec = "shardinit: 1\nname: x\n" + text;

@@ -1,4 +1,4 @@
-// A list of tensors as Recognize() takes them.
+// Wraps a list of tensors as Recognize() takes it.
 #pragma once
 
 #include <vector>

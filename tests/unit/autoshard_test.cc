@@ -9,7 +9,7 @@ namespace {
 
 using Name = DimensionName;
 
-// The axis fsdp has 8 ranks at 10 bytes a second, tensor 4 at 100; there are 5 tokens.
+// Returns a model with 5 tokens; fsdp has 8 ranks at 10 bytes a second, tensor 4 at 100.
 StepModel TwoAxes() {
   StepModel model;
   model.training.axes = {{8, AxisUse::kBatch, 10}, {4, AxisUse::kComputation, 100}};
@@ -40,7 +40,7 @@ StepWeight Vector(int64_t extent, Name name) {
   return weight;
 }
 
-// A tensor for each weight, in two layers if its path has a star.
+// Adds a tensor for each weight, in two layers if its path has a star.
 void Tensors(const std::vector<std::string>& paths, StepModel* model) {
   std::vector<std::string> all;
   std::vector<size_t> weights;
@@ -58,7 +58,7 @@ void Tensors(const std::vector<std::string>& paths, StepModel* model) {
   Recognize(Each(tensors), 1, model);
 }
 
-// [mlp, embed] and [embed, mlp] of 64 and 32, in two layers.
+// Returns matrices [mlp, embed] and [embed, mlp] of 64 and 32, in two layers.
 StepModel UpAndDown() {
   StepModel model = TwoAxes();
   model.weights = {Matrix({64, 32}, {Name::kHidden, Name::kNone}),
@@ -78,7 +78,7 @@ TEST(Recognize, ColumnsAndRowsAreABlock) {
   EXPECT_EQ(model.width, 32);
 }
 
-// This tensor has gate and up, one after the other, of `hidden` units in all.
+// The first weight has gate and up one after the other, with `hidden` units in all.
 StepModel Fused(int64_t hidden) {
   StepModel model = TwoAxes();
   model.weights = {Matrix({hidden, 32}, {Name::kHidden, Name::kNone}),
@@ -135,7 +135,7 @@ TEST(Recognize, WhatHasNoPartnerIsOther) {
   EXPECT_FALSE(model.weights[0].MaySplit());
 }
 
-// 8 heads of 4 elements, 2 of them with keys.
+// The matrices have 8 query heads and 2 key heads of 4 elements.
 StepModel Attention(int64_t heads, int64_t kv_heads) {
   StepModel model = TwoAxes();
   model.training.heads = heads;
@@ -149,7 +149,7 @@ StepModel Attention(int64_t heads, int64_t kv_heads) {
 
 TEST(Uses, HeadsAreWhole) {
   const std::vector<AxisPlacements> placements = {{-1, 0}, {-1, 0}, {-1, 1}};
-  // 4 ranks and 2 heads of keys: sharding is for storage alone.
+  // With 4 ranks and 2 key heads, sharding is only for storage.
   const StepModel model = Attention(8, 2);
   EXPECT_EQ(UsesOf(model, model.blocks[0], placements)[0][1], AxisStrategy::kGathered);
   EXPECT_EQ(Strategies(model, model.blocks[0], FixedPlacements(3)).size(), 2U);
@@ -172,7 +172,7 @@ double Sent(const StepModel& model, const std::vector<AxisPlacements>& placement
 
 TEST(Cost, WeightsAreGatheredTwiceAndGradientsScattered) {
   const StepModel model = UpAndDown();
-  // Two layers of two matrices: 4 · 3 · 4096 · 7/8; a quarter of it where they are split.
+  // Two layers of two matrices: 4 · 3 · 4096 · 7/8; a quarter of that if they are split.
   EXPECT_EQ(Sent(model, {{1, -1}, {0, -1}}, 0), 43008);
   EXPECT_EQ(Sent(model, {{1, 0}, {0, 1}}, 0), 43008. / 4);
   // 4 · 2 · 4096 / 4 · 7/8.
@@ -196,9 +196,9 @@ TEST(Cost, ColumnsAndRowsReduceOnce) {
   // Two layers, in both passes 2 · 5 tokens · 32 · 2 bytes · 3/4.
   EXPECT_EQ(Sent(model, split, 1), 2 * 4 * 5 * 32 * 2 * 0.75);
   EXPECT_EQ(Sent(model, split, 1, {.sequence_parallel = true}), 1920);
-  // The forward pass once more.
+  // Recomputation repeats the forward pass.
   EXPECT_EQ(Sent(model, split, 1, {.recompute = true}), 1920 * 1.5);
-  // A weight that is whole on ranks with other parts of the tokens costs (2 in + out) of both.
+  // A whole weight on ranks with different parts of the tokens costs (2 in + out), for both.
   EXPECT_EQ(Sent(model, {{-1, -1}, {-1, -1}}, 1), 0);
   EXPECT_EQ(Sent(model, {{-1, -1}, {-1, -1}}, 1, {.sequence_parallel = true}),
             2 * 5 * (2 * 32 + 64 + 2 * 64 + 32) * 2 * 0.75);
@@ -221,10 +221,10 @@ TEST(Cost, MemoryHasGradientsTheOptimizerAndActivations) {
   const auto memory = [&](const std::vector<AxisPlacements>& placements, StepOptions options) {
     return CostOf(model, model.blocks[0], placements, options)[0].memory;
   };
-  // 2 + 2 bytes, 12 of Adam's; in and out of four matrices.
+  // 2 + 2 bytes, and 12 for Adam; inputs and outputs of four matrices.
   const double weights = 4. * 2048 * 16, activations = 4. * 5 * 96 * 2;
   EXPECT_EQ(memory({{-1, -1}, {-1, -1}}, {}), weights + activations);
-  // One layer of both is gathered, with gradients.
+  // One layer of both weights is gathered, with gradients.
   EXPECT_EQ(memory({{1, -1}, {0, -1}}, {}), weights / 8 + 2 * 2 * 4096. * 7 / 8 + activations);
   EXPECT_EQ(memory({{-1, 0}, {-1, 1}}, {}), weights / 4 + 4. * 5 * (32 + 16) * 2);
   EXPECT_EQ(memory({{-1, 0}, {-1, 1}}, {.sequence_parallel = true}),
@@ -248,15 +248,15 @@ TEST(Cost, TokensGoToExpertsAndBack) {
   ASSERT_EQ(model.blocks[0].kind, "experts");
   // Two layers, 2 experts for each of 5 tokens, there and back in both passes.
   EXPECT_EQ(Sent(model, {{-1, 0}, {-1, 0}}, 1), 2 * 2 * 4 * 5 * 32 * 2 * 0.75);
-  // Where one of the two is whole, it is gathered, and its gradients are scattered.
+  // If one of the two weights is whole, it is gathered and its gradients are scattered.
   EXPECT_EQ(Sent(model, {{-1, 0}, {-1, -1}}, 1),
             2 * (3 * 4 * 128 * 32 + 2 * 4 * 32 * 64) * 2 * 0.75);
-  // Ranks that share tokens send a part each, and put together what comes back.
+  // Ranks that share tokens send a part each, and gather the results.
   EXPECT_EQ(Sent(Experts(AxisUse::kComputation), {{-1, 0}, {-1, 0}}, 1),
             2 * (2 * 4 / 4 + 4) * 5 * 32 * 2 * 0.75);
 }
 
-// These are the same experts as tensors of their own; `pinned` ones are on the ranks of some axes.
+// Returns the same experts as separate tensors; `pinned` experts are on the ranks of some axes.
 StepModel ListOfExperts(AxisUse use, std::vector<size_t> pinned) {
   StepModel model = TwoAxes();
   model.training.axes[1].use = use;
@@ -298,7 +298,7 @@ TEST(Cost, ExpertsThatAreTensorsOfTheirOwnCostWhatAStackCosts) {
 
 TEST(Cost, ExpertsThatArePinnedAreSentTokens) {
   const StepModel model = ListOfExperts(AxisUse::kExperts, {1});
-  // A tensor [128, 32] is on one of four ranks and sharded over the other axis.
+  // A tensor [128, 32] is on one of four ranks and is sharded over the other axis.
   PartitionSpec partition(2);
   partition.dimensions[1].axes = {0};
   partition.pins = {{1, {2}}};
@@ -306,7 +306,7 @@ TEST(Cost, ExpertsThatArePinnedAreSentTokens) {
   EXPECT_EQ(placements, (AxisPlacements{2, 0}));
   EXPECT_EQ(Sent(model, {placements, placements}, 1), 2 * 2 * 4 * 5 * 32 * 2 * 0.75);
   EXPECT_EQ(Sent(model, {placements, placements}, 0), 2 * 3 * (128 + 64) * 32 * 2 * 7. / 8);
-  // The choice goes back to the tensor of each expert.
+  // Each expert's tensor gets the choice back.
   const auto uses = UsesOf(model, model.blocks[0], {placements, placements});
   for (const int64_t expert : {0, 1, 2, 3}) {
     partition.pins = {{1, {expert}}};
@@ -318,7 +318,7 @@ TEST(Cost, ExpertsThatArePinnedAreSentTokens) {
   }
 }
 
-// Three layers of two matrices in two stages, a table before them, and a small head behind.
+// The model has three layers of two matrices in two stages, a table first and a small head last.
 TEST(Cost, AStepTakesAsLongAsTheSlowestStage) {
   StepModel model = TwoAxes();
   model.weights = {Matrix({64, 32}, {Name::kHidden, Name::kNone}),
@@ -332,11 +332,11 @@ TEST(Cost, AStepTakesAsLongAsTheSlowestStage) {
                                            {"layers.0.down", 1, {0}}, {"layers.1.up", 0, {1}},
                                            {"layers.1.down", 1, {1}}, {"layers.2.up", 0, {1}},
                                            {"layers.2.down", 1, {1}}, {"head", 3, {1}}};
-  Recognize(Each(tensors), 3, &model);  // The last stage has nothing.
+  Recognize(Each(tensors), 3, &model);  // The last stage is empty.
   EXPECT_EQ(model.layers, (std::vector<double>{1, 2}));
   EXPECT_EQ(model.weights[0].held, (std::vector<double>{1, 2}));
   EXPECT_EQ(model.weights[2].held, (std::vector<double>{1, 0}));
-  // The tensors of each stage are a model of their own.
+  // The tensors of each stage are a separate model.
   const std::vector<AxisPlacements> placements = {{1, 0}, {0, 1}, {0, -1}, {1, -1}};
   std::vector<StepCost> alone;
   for (const size_t stage : {0, 1}) {
@@ -361,14 +361,14 @@ TEST(Cost, AStepTakesAsLongAsTheSlowestStage) {
   EXPECT_EQ(cost.memory, alone[0].memory);
   EXPECT_EQ(cost.bytes, alone[0].bytes);
   EXPECT_EQ(cost.seconds(), alone[0].seconds());
-  // The slowest stage need not be the fullest.
+  // The slowest stage may use less memory than another stage.
   model.training.flops = 100;
   for (StepAxis& axis : model.training.axes) axis.bandwidth = 1e9;
   EXPECT_EQ(CostOf(model, placements).memory, alone[0].memory);
   EXPECT_EQ(CostOf(model, placements).computation, 6 * 5 * (4 * 2048 / 4 + 16 * 32) / 100.);
 }
 
-// A stage has the layers of its own tensors, and those that all stages hold, each once.
+// A stage counts the layers of its own and of shared tensors, each once.
 TEST(Cost, LayersAreCountedOnce) {
   StepModel model = TwoAxes();
   model.weights = {Matrix({64, 32}, {Name::kHidden, Name::kNone}), Vector(32, Name::kNone)};
@@ -389,7 +389,7 @@ TEST(Cost, LayersAreCountedOnce) {
 TEST(Strategies, ExpertsGoTogether) {
   const StepModel model = Experts(AxisUse::kExperts);
   const auto ways = Strategies(model, model.blocks[0], FixedPlacements(2));
-  // With and without fsdp, experts have nothing, the same axes, or axes of their own.
+  // With and without fsdp, experts use no axes, the same axes, or their own axes.
   EXPECT_EQ(ways.size(), 6U);
   for (const BlockPlacements& placements : ways) {
     EXPECT_EQ(UsesOf(model, model.blocks[0], placements)[0],

@@ -57,7 +57,7 @@ TEST(CheckedFile, IsTheFileThatWasChecked) {
   const WorkingFolder folder({{"table", kText}});
   const CheckedFile file = FileOf(kText);
   EXPECT_EQ(Read(file, 0, 1), "s");
-  // The content is the same, but nobody has checked it.
+  // The content is the same, but it has not been checked.
   std::ofstream("other") << kText;
   fs::rename("other", "table");
   EXPECT_EQ(Failure(ExitCode::kWorld, file), "`table` was changed while it was read");

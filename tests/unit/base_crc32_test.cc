@@ -1,4 +1,4 @@
-// Known answers are the check value of CRC-32/ISO-HDLC ("123456789"), and others from zlib.
+// Tests CRC-32 with the check value of CRC-32/ISO-HDLC ("123456789") and with values from zlib.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -10,7 +10,7 @@
 namespace shardinit {
 namespace {
 
-// Computes the same one byte after the other, by a table of remainders.
+// Computes the same CRC byte by byte, with a table of remainders.
 uint32_t Crc32ByTable(std::string_view bytes) {
   static constexpr std::array<uint32_t, 256> kTable = [] {
     std::array<uint32_t, 256> table{};
@@ -35,7 +35,7 @@ TEST(Crc32, AnswersAreThoseOfZlib) {
   EXPECT_EQ(Crc32(0, std::string(32, '\xff')), 0xff6cab0bu);
 }
 
-// Tries lengths near those where the algorithm changes, at every alignment, in one and two pieces.
+// Tries lengths near changes of the algorithm, at every alignment, in one and two pieces.
 TEST(Crc32, IsThatOfTheTable) {
   std::string data(4096, '\0');
   uint32_t x = 1;

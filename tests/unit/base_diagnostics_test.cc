@@ -170,7 +170,7 @@ TEST(FindBadText, NamesWhatItRefuses) {
   EXPECT_EQ(BadTextIn("\ufeff"), "0 invisible character U+FEFF");
 }
 
-// What looks like a space is one for people in comments and in quotes, and is none before them.
+// Foreign spaces are accepted after a comment sign or a quote, and reported before it.
 TEST(FindBadText, TakesForeignSpacesInProseAlone) {
   for (const std::string space :
        {"\u00a0", "\u2000", "\u2005", "\u200a", "\u202f", "\u205f", "\u3000"}) {
@@ -206,7 +206,7 @@ TEST(Escape, ShowsWhatCannotBeSeen) {
   EXPECT_EQ(Escape("# a\u00a0b"), "# a\u00a0b");
 }
 
-// This took the square of its length: minutes.
+// This once took time quadratic in the length: minutes.
 TEST(FindBadText, ReadsLongLinesAtOnce) {
   std::string line = "# ";
   for (int i = 0; i < 1'000'000; ++i) line += "\u00a0";

@@ -30,7 +30,7 @@ std::vector<std::string> NamesIn(const std::string& folder) {
   return names;
 }
 
-// The message of the Error that `call` throws.
+// Returns the message of the Error that `call` throws.
 template <typename F>
 std::string Failure(ExitCode code, F call) {
   try {
@@ -58,7 +58,7 @@ TEST(ReadFile, SaysWhyItCannot) {
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("none"); }), "there is no file `none`");
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("a/b"); }), "there is no file `a/b`");
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("sub"); }), "`sub` is a folder, not a file");
-  // A FIFO has no writer here, and opening it must not wait for one.
+  // This FIFO has no writer, and opening it must not wait for one.
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("pipe"); }), "`pipe` is a device, not a file");
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("/dev/zero"); }),
             "`/dev/zero` is a device, not a file");
@@ -75,7 +75,7 @@ TEST(ReadFileIfExists, TellsAbsentFromUnreadable) {
   EXPECT_TRUE(ReadFileIfExists("a", 10, &text));
   EXPECT_EQ(text, "1");
   EXPECT_THROW(ReadFileIfExists("sub", 10, &text), Error);
-  // A link to nowhere is there, and cannot be read.
+  // A dangling link exists but cannot be read.
   fs::create_symlink("nowhere", "link");
   EXPECT_THROW(ReadFileIfExists("link", 10, &text), Error);
 }
@@ -160,12 +160,12 @@ TEST(FileSize, IsOfRegularFilesOnly) {
   EXPECT_FALSE(Exists("none"));
 }
 
-// A file that may not be seen is not taken for a missing one.
+// A file that may not be accessed is an error; it is not treated as missing.
 TEST(Exists, ThrowsWhereOthersAloneMayLook) {
   const WorkingFolder folder(Contents{{"sub/a", ""}});
   fs::permissions("sub", fs::perms::none);
   const uid_t me = geteuid();
-  ASSERT_EQ(seteuid(me == 0 ? 65534 : me), 0);  // Root may look everywhere.
+  ASSERT_EQ(seteuid(me == 0 ? 65534 : me), 0);  // Root may access everything.
   const std::string failure = Failure(ExitCode::kUsage, [] { Exists("sub/a"); });
   ASSERT_EQ(seteuid(me), 0);
   fs::permissions("sub", fs::perms::owner_all);
@@ -221,7 +221,7 @@ TEST(NewFile, LeavesNothingWithoutCommit) {
   EXPECT_EQ(NamesIn("."), Names{"a"});
 }
 
-// The folder's name may change or vanish meanwhile.
+// A new file follows its folder, whose name may change or vanish meanwhile.
 TEST(NewFile, IsWhereItsFolderIs) {
   const WorkingFolder scratch(Contents{{"here/x", ""}});
   const Folder folder = Folder::Open("here");
@@ -348,7 +348,7 @@ TEST(RemoveLeftOvers, SparesThoseOfOtherMachinesForHours) {
   const Folder folder = Folder::Open(".");
   RemoveLeftOvers(folder, Any, Others::kOld);
   EXPECT_EQ(NamesIn("."), Names{young});
-  const Fd locked(open(young.c_str(), O_RDWR));  // Other machines may see this lock.
+  const Fd locked(open(young.c_str(), O_RDWR));  // This lock may be visible to other machines.
   ASSERT_EQ(flock(locked.get(), LOCK_EX), 0);
   RemoveLeftOvers(folder, Any, Others::kAll);
   EXPECT_EQ(NamesIn("."), Names{young});
@@ -398,7 +398,7 @@ TEST(Folder, NeverReadsThroughALink) {
   EXPECT_FALSE(Folder::Open("none").Exists("a"));
 }
 
-// Whatever pieces a text comes in, all of them count, and so does what is missing at the end.
+// A comparison covers all pieces of a text, in any division, and detects a missing end.
 TEST(Comparison, IsOfAllPieces) {
   const std::string wanted = "abcabc";
   const auto compare = [&](const std::string& text, size_t first, size_t second) {
@@ -438,8 +438,8 @@ TEST(RunChild, GivesAndTakesWhatItSays) {
   const std::string input(300'000, 'i');
   EXPECT_EQ(said(run("wc -c", input)), "0 300000\n");
   EXPECT_EQ(said(run("wc -c")), "0 0\n");
-  EXPECT_EQ(said(run("true", input)), "0 ");  // It need not read it.
-  // Little of a long output is kept, and the child comes to its end.
+  EXPECT_EQ(said(run("true", input)), "0 ");  // The child may ignore its input.
+  // Only part of a long output is kept, and the child runs to its end.
   const ChildResult much = run("head -c 1000000 /dev/zero | tr '\\0' x; exit 3");
   EXPECT_EQ(much.status, 3);
   EXPECT_GE(much.output.size(), size_t{65536});

@@ -55,11 +55,11 @@ INSTANTIATE_TEST_SUITE_P(
         GlobCase{"[-a]", "-", true}, GlobCase{"[a-]", "-", true}, GlobCase{"[]a]", "]", true},
         GlobCase{"[]a]", "a", true}, GlobCase{"[!]a]", "]", false}, GlobCase{"[!]a]", "b", true},
         GlobCase{"*[0-9]", "a.b7", true}, GlobCase{"[]", "[]", true},
-        // A bracket that nothing closes stands for itself.
+        // An unclosed bracket matches itself.
         GlobCase{"[a", "[a", true}, GlobCase{"[a", "a", false}, GlobCase{"[", "[", true},
         GlobCase{"[!]", "x", false}, GlobCase{"[!]", "[!]", true}));
 
-// Backtracking over every `*` would take longer than the age of the universe.
+// Hostile patterns are fast: backtracking over every `*` would outlast the universe.
 TEST(Matches, IsFastOnHostilePatterns) {
   std::string pattern;
   for (int i = 0; i < 200; ++i) pattern += "a*";
@@ -69,7 +69,7 @@ TEST(Matches, IsFastOnHostilePatterns) {
   }
 }
 
-// Patterns and texts are random and of few letters, so that they often match.
+// Patterns and texts are random and use few letters, so that they often match.
 TEST(Globs, AreAsEachPatternIs) {
   std::mt19937 random(5);
   const auto text_of = [&](std::string_view letters, int longest) {

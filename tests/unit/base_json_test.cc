@@ -146,7 +146,7 @@ TEST(ParseJson, RefusesDeepNesting) {
   };
   EXPECT_EQ(Refusal(nested(32)), "");
   EXPECT_EQ(Refusal(nested(34)), "`x.json` is nested over 32 levels");
-  // Far more than a recursive parser's stack would hold.
+  // Much deeper than a recursive parser's stack allows.
   EXPECT_EQ(Refusal(std::string(1'000'000, '[')), "`x.json` is nested over 32 levels");
 }
 
@@ -162,7 +162,7 @@ TEST(ParseJson, RefusesWhatIsNoJson) {
   EXPECT_NE(Refusal("\"\xff\""), "");
 }
 
-// The text read as a T; empty if it is refused.
+// Returns the text read as a T, or no value if it is refused.
 template <typename T>
 std::optional<T> NumberIn(const std::string& text) try {
   return ParseJson(text, "x.json").at("n").get<T>();
@@ -190,7 +190,7 @@ TEST(ParseJson, WholeNumbersAreWholeAndFit) {
   const nlohmann::json list = ParseJson(R"([1, 2, 9223372036854775808])", "x.json");
   EXPECT_THROW(list.get<std::vector<int64_t>>(), nlohmann::json::exception);
   EXPECT_THROW(const int64_t implicit = list[2]; (void)implicit, nlohmann::json::exception);
-  // Fractions take whole numbers, and what is written comes back.
+  // Fractions accept integers, and written numbers read back unchanged.
   EXPECT_EQ(ParseJson("[5]", "x.json")[0].get<double>(), 5);
   EXPECT_EQ(nlohmann::json(int64_t{-7}).dump() + nlohmann::json(size_t{7}).dump(), "-77");
 }

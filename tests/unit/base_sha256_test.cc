@@ -1,6 +1,6 @@
-// The vectors are those of FIPS 180-2, appendix B.1-B.3, and the SHA-256 examples and
-// "additional" vectors of NIST's CSRC (Cryptographic Standards and Guidelines,
-// Example Values, SHA256.pdf and SHA2_Additional.pdf).
+// Tests SHA-256 with the vectors of FIPS 180-2, appendix B.1-B.3, and the SHA-256 examples and
+// "additional" vectors of NIST's CSRC (Cryptographic Standards and Guidelines, Example Values,
+// SHA256.pdf and SHA2_Additional.pdf).
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -55,8 +55,8 @@ TEST(Sha256, DoesNotDependOnThePieces) {
   }
 }
 
-// Two at once, with unequal and odd sizes, are the same as one after the other;
-// so are lengths whose count of bits needs more than 32 of its own.
+// Hashing two texts at once, with unequal and odd sizes, equals hashing each of them. This includes
+// texts whose number of bits does not fit in 32 bits.
 TEST(Sha256, OfTwoAtOnceIsThatOfEach) {
   std::string data(1 << 20, '\0');
   uint32_t x = 1;

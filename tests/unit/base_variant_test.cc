@@ -12,7 +12,7 @@
 namespace shardinit {
 namespace {
 
-// What a test may still ask for, and has not given back.
+// How many allocations a test may still make, and how many it has not freed.
 struct Memory {
   int left, held = 0;
 } memory;
@@ -39,8 +39,8 @@ using Numbers = std::vector<int, Limited<int>>;
 using Any = Variant<std::nullptr_t, bool, int, double, std::string, std::shared_ptr<int>, Numbers,
                     std::vector<double, Limited<double>>>;
 
-// The types are as in `config` of a spec: with std::variant, this crashes, or what is held goes
-// below what was held before.
+// A copy that runs out of memory leaks nothing. The types are those in a spec's `config`. With
+// std::variant, this test crashes or frees more than it allocated.
 TEST(Variant, ACopyThatHasNoMemoryLeavesNothing) {
   memory.left = 100;
   const std::vector<Any> values = {Numbers{1, 2, 3}, 5, std::string(100, 'x'), Numbers{4},

@@ -1,4 +1,4 @@
-// What is asked of a store, and what is made of its answers; a server in this process gives them.
+// Tests the requests to a store and the handling of its answers, with a server in this process.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@
 namespace shardinit {
 namespace {
 
-// Returns the error that the function throws; its message is empty if there is none.
+// Returns the error that `function` throws, or an error without a message.
 Error ErrorOf(const std::function<void()>& function) {
   try {
     function();
@@ -50,7 +50,7 @@ Error ErrorOf(const std::function<void()>& function) {
   return Error(ExitCode::kOk, "");
 }
 
-// A store whose answers are told in advance, one after the other; the last one is told again.
+// A store that gives prepared answers in order, and repeats the last one.
 class ToldStore : public InEnvironment {
  protected:
   ToldStore() { PointTo(server); }
@@ -99,7 +99,7 @@ TEST_F(ToldStore, TriesAgainWhatMayPass) {
       {Failed(400, "InternalError"), true, true},
       {{.is_lost = true}, true, true},
       {Failed(409, "ConditionalRequestConflict"), false, true},
-      {Failed(200, "InternalError"), false, true},  // An object may have such a text.
+      {Failed(200, "InternalError"), false, true},  // An object may contain such a text.
       {Failed(501, "NotImplemented"), false, false},
       {Failed(400, "BadDigest"), false, false},
       {Failed(403, "AccessDenied"), false, false},
@@ -110,7 +110,7 @@ TEST_F(ToldStore, TriesAgainWhatMayPass) {
       {Failed(430), false, false},
   };
   for (const Case& each : cases) {
-    Store store = Made();  // A connection that was used before is tried again by libcurl itself.
+    Store store = Made();  // A new connection: libcurl itself retries on a reused one.
     Tell({each.answer, {.body = "x", .headers = {{"ETag", "e"}}}});
     const Error error = ErrorOf([&] {
       EXPECT_EQ(store.Get("o", 1000),
@@ -139,14 +139,14 @@ TEST_F(ToldStore, TriesAsOftenAsItIsTold) {
                  "cannot read `s3://bucket/a/o`: the store answered 503 SlowDown: wait");
     EXPECT_EQ(error.code(), ExitCode::kWorld);
     EXPECT_EQ(server.Take().size(), sent);
-    // It waits for half of 100 ms at least, and for twice as long before the third.
+    // It waits at least half of 100 ms, and twice as long before the third attempt.
     if (sent == 3) {
       EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(150));
     }
     EXPECT_EQ(ErrorOf([&] { store.EndUpload("o", "u"); }).code(), ExitCode::kWorld);
     EXPECT_EQ(server.Take().size(), sent);
   }
-  // What is no number of attempts is none: there are more than two then.
+  // An invalid number of attempts is ignored: the default allows more than two.
   for (const char* wrong : {"x", "-1", "0"}) {
     Set("AWS_MAX_ATTEMPTS", wrong);
     Tell({Failed(503), Failed(503), {.body = "x"}});
@@ -210,7 +210,7 @@ TEST_F(ToldStore, GoesToTheRegionThatTheStoreNames) {
     EXPECT_EQ(scope(asked[2]), "us-west-9/s3/aws4_request");
     EXPECT_EQ(asked[1].Header("host"), server.host());
   }
-  // The hosts of AWS have the region in their names.
+  // AWS's host names contain the region.
   Set("http_proxy", server.url());
   Set("AWS_ENDPOINT_URL", "http://s3.eu-test-1.amazonaws.com");
   moved.status = 301;
@@ -218,7 +218,7 @@ TEST_F(ToldStore, GoesToTheRegionThatTheStoreNames) {
   Made().Get("o", 1000);
   EXPECT_EQ(server.Take().at(1).target, "http://s3.us-west-9.amazonaws.com/bucket/a/o");
   PointTo(server);
-  // It is followed even where a request is sent once, and may name the region in its text.
+  // A redirect is followed even with only one attempt, and the text may name the region.
   Set("AWS_MAX_ATTEMPTS", "1");
   Tell({Failed(400, "AuthorizationHeaderMalformed</Code><Region>us-west-9</Region><Code>"),
         {.body = "x"}});
@@ -229,7 +229,7 @@ TEST_F(ToldStore, GoesToTheRegionThatTheStoreNames) {
   Tell({hostile});
   EXPECT_EQ(ErrorOf([&] { Made().Get("o", 1000); }).code(), ExitCode::kWorld);
   EXPECT_EQ(server.Take().size(), 1u);
-  // It is believed once, and not if it says nothing new or answers otherwise.
+  // A redirect is followed only once, and not if it names the same region or has another status.
   Answer other = moved;
   other.headers["X-Amz-Bucket-Region"] = "us-west-8";
   Answer same = moved;
@@ -245,8 +245,7 @@ TEST_F(ToldStore, GoesToTheRegionThatTheStoreNames) {
   }
 }
 
-// A store that is elsewhere may say of the keys there that they have expired, or the other way
-// round.
+// A store in another region may report expired keys after the redirect, or before it.
 TEST_F(ToldStore, IsElsewhereAndWantsOtherKeys) {
   Set("AWS_ACCESS_KEY_ID", "");
   Set("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url() + "/keys");
@@ -270,12 +269,12 @@ TEST_F(ToldStore, IsElsewhereAndWantsOtherKeys) {
   }
 }
 
-// What one thread was told of the region holds for a request of another one that is tried again.
+// A thread that retries a request uses the region that another thread has learned meanwhile.
 TEST_F(ToldStore, GoesToTheRegionThatAnotherThreadWasTold) {
   std::optional<Store> store;
   std::vector<std::string> asked;
   std::mutex mutex;
-  // It is a proxy, and so sees the hosts.
+  // The server is a proxy, so it sees the hosts.
   HttpServer proxy([&](const Asked& one) {
     const bool is_first = [&] {
       const std::lock_guard lock(mutex);
@@ -325,8 +324,8 @@ TEST_F(ToldStore, FindsOtherKeysWhenItsOwnHaveExpired) {
     EXPECT_EQ(tokens(), "keys one keys two ");
     Tell({keys("one", ""), expired, keys("two", ""), expired});
     EXPECT_EQ(ErrorOf([&] { Made().Get("o", 1000); }).code(), ExitCode::kWorld);
-    EXPECT_EQ(tokens(), "keys one keys two ");  // It helps once.
-    // The new keys may have no token: then none is sent, neither that of the old ones.
+    EXPECT_EQ(tokens(), "keys one keys two ");  // New keys are tried only once.
+    // The new keys may have no token: then no token is sent, not even the old one.
     Tell({keys("one", ""), expired, keys("", ""), {.body = "x"}});
     EXPECT_EQ(Made().Get("o", 1000), "x");
     const std::vector<Asked> asked = server.Take();
@@ -338,7 +337,7 @@ TEST_F(ToldStore, FindsOtherKeysWhenItsOwnHaveExpired) {
   Tell({keys("one", late), Failed(403, "AccessDenied")});
   EXPECT_EQ(ErrorOf([&] { Made().Get("o", 1000); }).code(), ExitCode::kUsage);
   EXPECT_EQ(tokens(), "keys one ");
-  // The answer to HEAD cannot say so. Keys that never expire have not expired.
+  // The answer to HEAD has no error code. Keys without an expiration never expire.
   for (const int status : {400, 403}) {
     Tell({keys("one", late), {.status = status}, keys("two", late), {.headers = {{"ETag", "e"}}}});
     EXPECT_EQ(Made().Head("o")->etag, "e");
@@ -363,7 +362,7 @@ TEST_F(ToldStore, NamesAnObjectAsTheUrlAndTheEndpointSay) {
   EXPECT_EQ(line("s3://bucket"), "/bucket/x%20y " + server.host());
   Set("AWS_ENDPOINT_URL", server.url() + "/deep//");
   EXPECT_EQ(line("s3://bucket/a"), "/deep/bucket/a/x%20y " + server.host());
-  // That of S3 alone comes first; then that of all services, then the profile's.
+  // The variable for S3 comes first, then the one for all services, then the profile's key.
   const std::string config = Write("config", "[default]\nendpoint_url = http://127.0.0.1:1/no\n");
   Set("AWS_CONFIG_FILE", config);
   Set("AWS_ENDPOINT_URL_S3", server.url() + "/three");
@@ -373,7 +372,7 @@ TEST_F(ToldStore, NamesAnObjectAsTheUrlAndTheEndpointSay) {
   Set("AWS_ENDPOINT_URL", "");
   Write("config", "[default]\nendpoint_url = " + server.url() + "/of-profile\n");
   EXPECT_EQ(line("s3://bucket/a"), "/of-profile/bucket/a/x%20y " + server.host());
-  // A group of the profile, such as that of another service, is not the profile.
+  // A group in the profile, such as another service's, is not the profile.
   const std::string services =
       "[services mine]\nsqs =\n  endpoint_url = http://127.0.0.1:1/no\ns3 =\n  endpoint_url = " +
       server.url() + "/of-services\n";
@@ -384,7 +383,7 @@ TEST_F(ToldStore, NamesAnObjectAsTheUrlAndTheEndpointSay) {
   EXPECT_EQ(line("s3://bucket/a"), "/of-services/bucket/a/x%20y " + server.host());
   Write("config", "[default]\nservices = other\n" + services);
   EXPECT_EQ(ErrorOf([&] { Made(); }).code(), ExitCode::kUsage);
-  // The bucket stands in the host's name for AWS's own hosts, if they have certificates for it.
+  // AWS's own hosts get the bucket in the host's name if their certificates cover it.
   Write("config", "[default]\nregion = none\n");
   Set("http_proxy", server.url());
   const auto host = [&](const std::string& url) {
@@ -410,7 +409,7 @@ TEST_F(ToldStore, NamesAnObjectAsTheUrlAndTheEndpointSay) {
   EXPECT_EQ(target("http://store.example", "s3://bucket/a"), "http://bucket.store.example/a/o");
   EXPECT_EQ(target("http://store.example", "s3://buc.ket/a"), "http://buc.ket.store.example/a/o");
   EXPECT_EQ(target("http://store.example", "s3://Bucket_1/a"), "http://store.example/Bucket_1/a/o");
-  // A host that is named by its address has no others within it.
+  // A host given by its address has no subdomains.
   EXPECT_EQ(target(server.url(), "s3://bucket/a"), server.url() + "/bucket/a/o");
   Set("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "True");
   Write("config", "[default]\nendpoint_url = http://127.0.0.1:1/no\n");
@@ -418,7 +417,7 @@ TEST_F(ToldStore, NamesAnObjectAsTheUrlAndTheEndpointSay) {
   EXPECT_EQ(host("s3://Bucket_1/a"), "s3.eu-test-1.amazonaws.com:443");
   Set("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "");
   Write("config", "[default]\n");
-  // The region is that of the environment, then of the profile, else the first of AWS.
+  // The region comes from the environment, then from the profile, then is AWS's first region.
   Set("AWS_ENDPOINT_URL", "");
   Set("AWS_REGION", "");
   EXPECT_EQ(host("s3://bucket/a"), "bucket.s3.us-east-1.amazonaws.com:443");
@@ -464,7 +463,7 @@ TEST_F(ToldStore, GetsWholeObjectsUpToALimit) {
   server.Take();
   EXPECT_STREQ(ErrorOf([&] { store.Get("o", 26); }).what(),
                "cannot read `s3://bucket/a/o`: the answer has more than 26 bytes");
-  EXPECT_EQ(server.Take().size(), 1u);  // It would be as long the next time.
+  EXPECT_EQ(server.Take().size(), 1u);  // A retry would get as much.
   Tell({Failed(404, "NoSuchKey")});
   EXPECT_EQ(store.Get("o", 1000), std::nullopt);
   Tell({{.status = 404}});
@@ -531,7 +530,7 @@ TEST_F(ToldStore, ReadsRangesOfTheObjectThatItKnows) {
         std::string("cannot read `s3://bucket/a/o`: 4 bytes `bytes 2-5/` were asked for, and ") +
             came);
   }
-  // The text of a failure may be longer than what was asked for.
+  // An error's text may be longer than the requested range.
   Tell({Failed(403, "AccessDenied", std::string(60'000, 'x'))});
   EXPECT_TRUE(
       std::string(ErrorOf([&] { store.GetRange("o", "e", 2, 4); }).what())
@@ -572,7 +571,7 @@ TEST_F(ToldStore, ListsPageByPage) {
   EXPECT_EQ(asked[1].query,
             (std::map<std::string, std::string>{
                 {"list-type", "2"}, {"prefix", "a/x/"}, {"continuation-token", "t&1"}}));
-  // A list that may lack names is none.
+  // A list that may be incomplete is refused.
   const std::string cut = "<IsTruncated>true</IsTruncated>",
                     end = "<IsTruncated>false</IsTruncated>";
   const std::string whole =
@@ -729,7 +728,7 @@ TEST_F(ToldStore, BeginsUploads) {
   const Answer begun = {.body =
                             "<InitiateMultipartUploadResult><UploadId>u/1</UploadId></"
                             "InitiateMultipartUploadResult>"};
-  Tell({{.body = "   "}, begun});  // An answer without what it should have is a failure.
+  Tell({{.body = "   "}, begun});  // An answer without the required element is a failure.
   EXPECT_EQ(store.BeginUpload("o", {{"claim", "c"}}), "u/1");
   const Asked asked = server.Take().at(1);
   EXPECT_EQ(asked.method + " " + asked.target, "POST /bucket/a/o?uploads=");
@@ -843,7 +842,7 @@ TEST_F(ToldStore, ReadsHeadersAsTheyStand) {
   EXPECT_TRUE(response.headers.contains("x-empty"));
   EXPECT_EQ(response.Header("x-early"), "late");
   EXPECT_FALSE(response.headers.contains("x-gone"));
-  EXPECT_EQ(response.headers.size(), 4u);  // With the length.
+  EXPECT_EQ(response.headers.size(), 4u);  // Including the length.
 }
 
 TEST_F(ToldStore, KeepsConnectionsAndForgetsWhatARequestWas) {
@@ -887,7 +886,7 @@ TEST_F(ToldStore, TellsFailuresThatWouldComeAgain) {
   EXPECT_EQ(http.Send(request, {.body = 5}).body, "12345");
   EXPECT_TRUE(failed({.body = 4}));
   EXPECT_EQ(http.Send(request, {.body = 4}).failure, "the answer has more than 4 bytes");
-  Tell({{.body = "12345", .promised = 6}});  // The rest does not come.
+  Tell({{.body = "12345", .promised = 6}});  // The last byte never comes.
   EXPECT_FALSE(failed());
   Tell({{.is_lost = true}});
   EXPECT_FALSE(failed());
@@ -916,7 +915,7 @@ TEST_F(ToldStore, AsksNoProxyForWhatIsThisMachines) {
   EXPECT_TRUE(server.Take().empty());
 }
 
-// Services of credentials, which answer by method and path.
+// A server of credential services, which answers by method and path.
 class Services : public InEnvironment {
  protected:
   std::map<std::string, std::vector<Answer>> answers;
@@ -946,7 +945,7 @@ class Services : public InEnvironment {
   std::mutex mutex_;
 };
 
-// Each of them is found where none of those before it is.
+// Credential sources have a fixed order: each is used only if the sources before it have none.
 TEST_F(Services, AreAskedInOneOrder) {
   const auto keys = [](const std::string& id) {
     return fmt::format(R"({{"AccessKeyId": "{}", "SecretAccessKey": "S"}})", id);
@@ -973,7 +972,7 @@ TEST_F(Services, AreAskedInOneOrder) {
   EXPECT_EQ(Found().key_id, "process");
   const std::string both = process + "aws_access_key_id = profile\naws_secret_access_key = S\n";
   Write("config", "[default]\n" + both);
-  EXPECT_EQ(Found().key_id, "process");  // as botocore has it
+  EXPECT_EQ(Found().key_id, "process");  // as in botocore
   Write("config", "[default]\naws_access_key_id = profile\naws_secret_access_key = S\n");
   EXPECT_EQ(Found().key_id, "profile");
   Set("AWS_SHARED_CREDENTIALS_FILE",
@@ -1056,7 +1055,7 @@ TEST_F(Services, OfAWebIdentity) {
   answers.clear();
   EXPECT_STREQ(NotFound().what(),
                "cannot get credentials from STS for the role `arn:r/x`: it answered 404: nothing");
-  // A profile may say all of that, too.
+  // A profile may set all of these, too.
   Set("AWS_WEB_IDENTITY_TOKEN_FILE", "");
   Set("AWS_ROLE_ARN", "");
   Set("AWS_ROLE_SESSION_NAME", "");
@@ -1069,7 +1068,7 @@ TEST_F(Services, OfAWebIdentity) {
             std::string::npos);
 }
 
-// A proxy sees which hosts are asked in plain text, as none of them is.
+// The server is a proxy: it sees which hosts are requested, and none needs to exist.
 TEST_F(Services, SendNoTokenInPlainTextToOtherMachines) {
   Set("http_proxy", server.url());
   Set("AWS_WEB_IDENTITY_TOKEN_FILE", Write("token", "t"));
@@ -1127,7 +1126,7 @@ TEST_F(Services, AreAskedAgainWhileThatMayHelp) {
   const std::string lost = NotFound().what();
   EXPECT_TRUE(lost.starts_with("cannot get credentials from the container's service: ")) << lost;
   EXPECT_EQ(lost.find("it answered"), lost.npos) << lost;
-  EXPECT_EQ(server.Take().size(), 5u);  // libcurl asks again where it had a connection before.
+  EXPECT_EQ(server.Take().size(), 5u);  // libcurl asks again on a reused connection.
 }
 
 TEST_F(Services, OfAContainer) {
@@ -1177,8 +1176,8 @@ TEST_F(Services, OfAMachine) {
   Set("AWS_EC2_METADATA_DISABLED", "false");
   answers["PUT /latest/api/token"] = {{.status = 400}};
   EXPECT_TRUE(IsNone());
-  EXPECT_EQ(server.Take().size(), 1u);  // Nobody has a token.
-  // Older services have credentials without tokens, unless that is forbidden.
+  EXPECT_EQ(server.Take().size(), 1u);  // No token is available.
+  // Older services give credentials without tokens, unless this is forbidden.
   answers["GET " + path] = {{.body = "role"}};
   answers["GET " + path + "role"] = {{.body = kKeys}};
   answers["PUT /latest/api/token"] = {{.status = 405}};
@@ -1221,7 +1220,7 @@ TEST_F(Services, AreAskedAnewFiveMinutesBeforeTheEnd) {
                             text)};
   };
   Set("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url() + "/keys");
-  // Some give only credentials that are about to end: these are not asked for with each request.
+  // Some services only give credentials that expire soon; each request must not ask again.
   for (const auto& [seconds, asked] : {std::pair(290, 1u), {330, 1u}}) {
     answers["GET /keys"] = {keys(seconds)};
     Http http;
@@ -1236,8 +1235,8 @@ TEST_F(Services, AreAskedAnewFiveMinutesBeforeTheEnd) {
     for (int i = 0; i < 3; ++i) source.Get();
     EXPECT_EQ(server.Take().size(), 1u);
   }
-  // The store may say that they have expired; that of other ones, which somebody has found since,
-  // is nothing.
+  // The store may report that credentials have expired. A report about other credentials, replaced
+  // since, has no effect.
   answers["GET /keys"] = {{.body = kKeys}};
   Http http;
   CredentialSource source(&http);
@@ -1288,8 +1287,8 @@ TEST_F(Services, OfAProfile) {
     EXPECT_EQ(not_of(text), why);
     EXPECT_EQ(NotFound().code(), ExitCode::kUsage);
   }
-  // Those of the credentials come first, and none is taken from the other file; a profile of the
-  // config has a longer name there.
+  // The credentials file comes first, and no key is taken from the other file. A profile's name in
+  // the config file has a prefix.
   Write("credentials", "[default]\naws_access_key_id = A\n");
   EXPECT_EQ(not_of("[default]\naws_access_key_id = B\naws_secret_access_key = S\n"),
             "the profile in ~/.aws/credentials has a key of AWS and no `aws_secret_access_key`");
@@ -1339,7 +1338,7 @@ TEST_F(Services, OfAProgram) {
   const std::string says = "cat <<END\n" + printed + "\nEND\n";
   EXPECT_EQ(of("[ \"$1$2\" = 12 ] || exit 1\n" + says), "A S ST 2145916800");
   EXPECT_EQ(of("printf '%9000s' ''\n" + says), "A S ST 2145916800");
-  // Of the last piece that is read there is one byte.
+  // The last piece that is read has one byte.
   std::string line = printed;
   std::erase(line, '\n');
   EXPECT_EQ(of(fmt::format("printf '%{}s' ''\nprintf %s '{}'\n", 8193 - line.size(), line)),
@@ -1348,7 +1347,7 @@ TEST_F(Services, OfAProgram) {
   const std::string failed =
       name + ", the `credential_process` of the profile, failed with status ";
   EXPECT_EQ(not_of(says + "exit 7\n"), failed + "7");
-  EXPECT_EQ(not_of(says + "kill -9 $$\n"), failed + "137");  // The shell says so.
+  EXPECT_EQ(not_of(says + "kill -9 $$\n"), failed + "137");  // The shell reports the signal.
   Write("config", "[default]\ncredential_process = cat <<END; kill -9 $$\n");
   EXPECT_EQ(NotFound().what(),
             std::string("`cat <<END; kill -9 $$`, the `credential_process` of the profile, "
@@ -1365,10 +1364,10 @@ TEST_F(Services, OfAProgram) {
   }
 }
 
-// A store that keeps what is put there.
+// A server that keeps the objects that are put there.
 class KeptObjects : public InEnvironment {
  protected:
-  // Returns what was asked, as `PUT a/x?partNumber,uploadId`, in the order of its text.
+  // Returns the requests, such as `PUT a/x?partNumber,uploadId`, with sorted names.
   std::vector<std::string> Log() {
     std::vector<std::string> log;
     for (const Asked& asked : server.Take()) {
@@ -1412,7 +1411,7 @@ TEST_F(KeptObjects, AreTriedOutForUploads) {
   EXPECT_TRUE(kept.uploads.empty());
   EXPECT_EQ(Log(), (std::vector<std::string>{"POST a/c?uploads", "PUT a/c?partNumber,uploadId",
                                              "POST a/c?uploadId", "DELETE a/c?uploadId"}));
-  // One that others end proves nothing, and is tried again.
+  // An upload that another process ends proves nothing and is tried again.
   int left = 4;
   const auto ends = [&](const char* method) {
     return [&left, method](const Asked& asked, Answer* answer) {
@@ -1457,7 +1456,7 @@ TEST_F(KeptObjects, AreTextsThatAreMadeOrCompared) {
     EXPECT_EQ(error.code(), ExitCode::kConflict);
   }
   EXPECT_EQ(kept.objects["a/t"].bytes, "text");
-  // It is removed between the two looks.
+  // Another process removes the object between the PUT and the GET.
   int left = 4;
   kept.fault = [&](const Asked& asked, Answer* answer) {
     if (left == 0) return false;
@@ -1545,7 +1544,7 @@ TEST_F(KeptObjects, AreOneStateOfATree) {
   kept.Put("t/b", "new");
   EXPECT_EQ(tree.Find(url + "/t/b")->size, 3);
   EXPECT_EQ(ErrorOf([&] { tree.Read(url + "/t/b", 0, 1); }).code(), ExitCode::kWorld);
-  // A URL may be that of an object alone, or of the whole bucket.
+  // A URL may be a single object or the whole bucket.
   BucketTree& one = BucketTree::Of(url + "/u");
   EXPECT_EQ(one.Find(url + "/u")->size, 1);
   EXPECT_EQ(BucketTree::Of(url + "/none").Find(url + "/none"), nullptr);
@@ -1555,7 +1554,7 @@ TEST_F(KeptObjects, AreOneStateOfATree) {
   EXPECT_EQ(&BucketTree::Of(url + "/new"), &all);
 }
 
-// A rank lacks its file or its receipt, or none does.
+// LacksRank() finds whether any rank lacks its file or its receipt.
 TEST_F(KeptObjects, SayWhetherARankLacksItsFileOrItsReceipt) {
   const BucketPlace place("s3://bucket/a");
   const auto lacks = [&](int64_t world_size, int64_t near = 0) {
@@ -1563,7 +1562,7 @@ TEST_F(KeptObjects, SayWhetherARankLacksItsFileOrItsReceipt) {
   };
   for (unsigned there = 0; there < 16; ++there) {
     kept.objects.clear();
-    // These are of no rank.
+    // These files belong to no rank.
     for (const char* other :
          {"a/ranks/rank-1.h5", "a/ranks/rank-00005.h5", "a/rank-00002.h5", "a/ranks/rank-1.json",
           "a/ranks/rank-x.json", "a/ranks/rank-00005.json", "a/rank-00002.json"}) {
@@ -1600,7 +1599,7 @@ TEST_F(KeptObjects, SayWhetherARankLacksItsFileOrItsReceipt) {
   }
 }
 
-// Its length is prime, so each place of a box has other bytes around it.
+// The pattern's length is prime, so each position in a box has different neighbours.
 const std::string kPattern = [] {
   std::string bytes(1'000'003, '\0');
   uint32_t x = 1;
@@ -1608,7 +1607,7 @@ const std::string kPattern = [] {
   return bytes;
 }();
 
-// A file of boxes with texts between them and, where it has them, the CRCs of boxes in these.
+// A file of boxes with texts between them, which contain the boxes' CRCs if `has_crcs`.
 struct FileOfBoxes {
   FileOfBoxes(const std::vector<int64_t>& sizes, int64_t gap, bool has_crcs) {
     tensor.Edit().dtype = DType::u8;
@@ -1643,7 +1642,7 @@ struct FileOfBoxes {
     }
   }
 
-  // Writes the boxes in this order, each in pieces of so many bytes.
+  // Writes the boxes in this order, each in pieces of `piece` bytes.
   void Write(const ObjectWriter& object, const std::vector<size_t>& order, int64_t piece) const {
     for (const size_t b : order) {
       const FileBox& box = layout.boxes[b];
@@ -1676,13 +1675,13 @@ TEST_F(KeptObjects, AreFilesWhoseBoxesComeInAnyOrder) {
     int64_t gap;
   } cases[] = {
       {{5, 1, 7}, 3},
-      {{kLeastPart - 26}, 0},          // one part, to the last byte if it has CRCs
+      {{kLeastPart - 26}, 0},          // one part, up to the last byte if it has CRCs
       {{kLeastPart - 17}, 0},          // with a text across the border
       {{kLeastPart - 19, 9, 3}, 0},    // with a text up to the border
       {{kLeastPart - 31, 20, 5}, 0},   // with a CRC up to the border
       {{kLeastPart - 29, 20, 40}, 0},  // with a CRC across the border
       {{100, 2 * kLeastPart + 5, 7}, 5},
-      {{9, 4, 1}, kLeastPart},  // with parts that have no box
+      {{9, 4, 1}, kLeastPart},  // with parts without boxes
   };
   for (const auto& [sizes, gap] : cases) {
     for (const auto& [has_crcs, is_backward] :
@@ -1705,7 +1704,7 @@ TEST_F(KeptObjects, AreFilesWhoseBoxesComeInAnyOrder) {
       EXPECT_TRUE(kept.objects["a/o"].bytes == file.bytes) << what;
       EXPECT_EQ(kept.objects["a/o"].metadata["x-amz-meta-k"], "v") << what;
       EXPECT_TRUE(kept.uploads.empty()) << what;
-      // Each part is sent once, and nothing else.
+      // Each part is sent once, and nothing else is sent.
       const size_t parts = file.bytes.size() / kLeastPart + (file.bytes.size() % kLeastPart != 0);
       EXPECT_EQ(Log().size(), parts == 1 ? 1 : parts + 2) << what;
     }
@@ -1721,7 +1720,7 @@ TEST_F(KeptObjects, AreGivenBackUnlessTheyGetTheirName) {
   }
   EXPECT_TRUE(kept.uploads.empty() && kept.objects.empty());
   Log();
-  // A store that is gone does not hold up the error: it is asked once.
+  // An unavailable store does not delay the error: it is asked once.
   {
     const ObjectWriter object(&store, file.Outline());
     kept.fault = [](const Asked&, Answer* answer) {
@@ -1732,7 +1731,7 @@ TEST_F(KeptObjects, AreGivenBackUnlessTheyGetTheirName) {
   EXPECT_EQ(Log(), (std::vector<std::string>{"POST a/o?uploads", "DELETE a/o?uploadId"}));
   kept.fault = nullptr;
   kept.uploads.clear();
-  // What is not to get its name has none.
+  // If completing is refused, the object does not get its name.
   {
     ObjectWriter object(&store, file.Outline());
     file.Write(object, {0, 1}, kLeastPart);
@@ -1741,7 +1740,7 @@ TEST_F(KeptObjects, AreGivenBackUnlessTheyGetTheirName) {
         ExitCode::kConflict);
   }
   EXPECT_TRUE(kept.uploads.empty() && kept.objects.empty());
-  // Another writer has made it.
+  // Another writer has made the object.
   for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{9}, {kLeastPart, kLeastPart}}) {
     const FileOfBoxes other(sizes, 0, false);
     kept.objects.clear();
@@ -1754,7 +1753,7 @@ TEST_F(KeptObjects, AreGivenBackUnlessTheyGetTheirName) {
     EXPECT_EQ(kept.objects["a/o"].bytes, "another");
     EXPECT_TRUE(kept.uploads.empty());
   }
-  // Another one has ended the upload: nothing more is sent, and no name is asked for.
+  // Another process has ended the upload: nothing more is sent, and the callback is not called.
   kept.objects.clear();
   Log();
   {

@@ -1,4 +1,4 @@
-// Known answers of what is computed for requests to object stores: signatures, encodings, answers.
+// Known answers for requests to object stores: signatures, encodings, answers.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/sysmacros.h>
@@ -146,7 +146,7 @@ TEST(TimeOf, ReadsOffsetsAndFractions) {
   EXPECT_EQ(TimeOf("2016-12-31T23:59:60Z"), TimeOf("2016-12-31T23:59:59Z"));
   EXPECT_EQ(TimeOf("2012-02-29T00:00:00Z"), 1330473600);
   EXPECT_EQ(TimeOf("0001-01-01T00:00:00Z"), -62135596800);
-  EXPECT_EQ(TimeOf("1970-01-01T00:00:00Z"), 1);  // 0 would be never.
+  EXPECT_EQ(TimeOf("1970-01-01T00:00:00Z"), 1);  // 0 would mean never.
   for (const char* wrong : {"",
                             "x",
                             "2013-05-24",
@@ -233,7 +233,7 @@ TEST(HostIn, ChangesNothingButTheRegion) {
   EXPECT_EQ(moved("127.0.0.1:9000"), "127.0.0.1:9000");
 }
 
-// Each of these took the square of its length: minutes.
+// Each of these once took time quadratic in its length: minutes.
 TEST(Xml, HostileAnswersTakeNoLonger) {
   constexpr size_t kTimes = 1'000'000;
   const auto many = [](std::string_view text) {
@@ -303,7 +303,7 @@ TEST(FindMount, ReadsTheKernelsList) {
   EXPECT_FALSE(FindMount("", 0));
 }
 
-// Fields have what stands for other characters, and the first line of a device counts.
+// Escapes in fields are decoded, and the first line for a device wins.
 TEST(FindMount, ReadsFieldsAsTheyAreWritten) {
   const auto found = [](const std::string& line) {
     const std::optional<Mount> mount =

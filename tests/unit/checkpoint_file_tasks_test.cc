@@ -1,4 +1,4 @@
-// Tests groups of files that end in any order, at the very moment when the next file asks for room.
+// Tests groups of files that end in any order, just when the next file asks for room.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -15,7 +15,7 @@
 namespace shardinit {
 namespace {
 
-// Each file is a group of its own, which is checked when its boxes are made.
+// Each file is a separate group, which is checked when its boxes are made.
 class EachAlone final : public TaskSource {
  public:
   bool IsEnough(const std::vector<BoxTask>&) override { return true; }
@@ -28,7 +28,7 @@ class EachAlone final : public TaskSource {
   std::atomic<int64_t> checked_{0};
 };
 
-// Files take about as long as a thread needs to ask for room and fall asleep.
+// A file takes about as long as a thread needs to ask for room and fall asleep.
 TEST(FileGroups, NobodyWaitsForAFileThatIsDone) {
   const Tensor tensor = MakeTensor("one", DType::f32, {64}, Uniform{0, 1});
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
@@ -56,7 +56,7 @@ TEST(FileGroups, NobodyWaitsForAFileThatIsDone) {
   EXPECT_GT(files, 1000);
 }
 
-// The check of the first group lasts until that of the second one is done.
+// The check of the first group lasts until the check of the second group is done.
 class SecondIsFaster final : public TaskSource {
  public:
   bool IsEnough(const std::vector<BoxTask>&) override { return true; }

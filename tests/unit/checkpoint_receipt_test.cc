@@ -95,8 +95,8 @@ TEST(ReadWritten, IsTheInverse) {
   EXPECT_EQ(ReadReceipt(SmallText(), "r.json", PlanRank(plan, 0)).sha256, Sha256Of(SmallText()));
 }
 
-// Changes each byte of a receipt in several ways. What is read quickly must be what ReadReceipt()
-// reads, and of a text that WriteReceipt() would not write nothing may be left.
+// ReadWritten() accepts only texts that WriteReceipt() writes, and reads them like ReadReceipt().
+// Changes each byte of a receipt in several ways.
 TEST(ReadWritten, TakesNoOtherText) {
   const Plan plan = SmallPlan();
   const RankPlan rank = PlanRank(plan, 0);
@@ -123,7 +123,7 @@ TEST(ReadWritten, TakesNoOtherText) {
       ++taken;
     }
   }
-  EXPECT_GT(taken, 100);  // Other digests and offsets are those of other receipts.
+  EXPECT_GT(taken, 100);  // Other digests and offsets give other valid receipts.
 }
 
 TEST(ReadWritten, IsNotMisledByNames) {
@@ -168,7 +168,7 @@ TEST(WriteReceipt, PassesOnThatOfManyBoxesInPieces) {
   const auto written = ReadWritten(text, "r.json", rank);
   ASSERT_TRUE(written.has_value());
   EXPECT_EQ(written->digests, receipt.digests);
-  text[text.size() / 2] ^= 1;  // In whichever piece it is, another text is not taken.
+  text[text.size() / 2] ^= 1;  // A text that differs in any piece is not accepted.
   try {
     const auto other = ReadWritten(text, "r.json", rank);
     EXPECT_TRUE(!other || WriteReceipt(rank, *other) == text);
@@ -203,7 +203,7 @@ TEST(ReadReceipt, SaysWhyItRefuses) {
             head + "box 0 is not the shard of `a.w` that the plan has there");
   EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "9223372036854775807")),
             head + "box 0 is not the shard of `a.w` that the plan has there");
-  EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "2958")), "");  // It ends with the file.
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "2958")), "");  // The box ends with the file.
   const std::string text = SmallText();
   const size_t second = text.find(",\n  {\"path\": \"b\"");
   EXPECT_EQ(ReceiptRefusal(text.substr(0, second) + "\n ]\n}\n"),
@@ -233,7 +233,7 @@ TEST(ReadReceipt, RefusesOtherTypes) {
   EXPECT_NE(ReceiptRefusal("null"), "");
 }
 
-// A folder with the two files of rank 0, as FindReceipt looks for them.
+// Returns a folder with the two files of rank 0, where FindReceipt looks for them.
 Contents Files(const std::string& receipt, size_t size = 3000) {
   return {{"ranks/rank-00000.json", receipt}, {"ranks/rank-00000.h5", std::string(size, 'x')}};
 }
@@ -259,14 +259,14 @@ TEST(FindReceipt, TakesDamageForAbsence) {
   EXPECT_FALSE(Finds(Files(""), plan));
   EXPECT_FALSE(Finds(Files(SmallText().substr(0, 400)), plan));
   EXPECT_FALSE(Finds(Files(SmallText() + "\n"), plan));
-  // It is right in all that is read, but this tool would write it otherwise.
+  // All values that are read are right, but this tool would write the text differently.
   EXPECT_FALSE(Finds(Files(ReceiptWith("\"coordinate\": [0]", "\"coordinate\": [1]")), plan));
   EXPECT_FALSE(Finds(Files(ReceiptWith("\"bytes\": 42", "\"bytes\": 43")), plan));
   EXPECT_FALSE(Finds(Files(ReceiptWith("3000", "3000.0")), plan));
   EXPECT_FALSE(Finds(Files(std::string(2 << 20, ' ') + SmallText()), plan));
 }
 
-// Follows a rank's file through its whole life, and what a verifier says of it.
+// Follows a rank's file through its whole life, as a verifier sees it.
 TEST(Generate, LeavesAFileWithAReceipt) {
   SetUpHdf5Once();
   const Plan plan = SmallPlan();
@@ -296,7 +296,7 @@ TEST(Generate, LeavesAFileWithAReceipt) {
     EXPECT_EQ(Sha256Of(bytes), receipt->digests[i]);
   }
   EXPECT_EQ(MissingRanks(folder.place(), plan, plan_sha256, {0, 1}), std::vector<int64_t>{1});
-  // Without the other rank nothing is finalized.
+  // A missing rank prevents finalizing.
   EXPECT_EQ(Finalize(folder, plan, plan_sha256, IndexMode::kAuto).missing, std::vector<int64_t>{1});
   EXPECT_FALSE(Exists(kManifestName));
 }

@@ -1,4 +1,4 @@
-// Words and texts as a shell, YAML and JSON take them.
+// Tests that words and texts are quoted for a shell, YAML and JSON.
 #include <gtest/gtest.h>
 
 #include <cctype>

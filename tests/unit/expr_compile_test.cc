@@ -1,5 +1,4 @@
-// Tests expressions over elements: the form that each is compiled to, and each
-// mistake as the user sees it.
+// Tests expressions over elements: their compiled form, and each mistake as the user sees it.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -20,8 +19,8 @@ GraphOutcome Build(const std::string& expr, const std::string& shape = "[6, 4]",
       shape + "\n" + (axes.empty() ? "" : "    axes: " + axes + "\n") + kBefore + expr + "\"}\n");
 }
 
-// The canonical text, or the message without its place, which is that of
-// `marked`, and without the quoted line.
+// Returns the canonical text, or the message without the quoted line and without its place, which
+// must be the place of `marked`.
 std::string Canonical(const std::string& expr, const std::string& shape = "[6, 4]",
                       const std::string& axes = "[heads, embed]") {
   const GraphOutcome outcome = Build(expr, shape, axes);
@@ -61,7 +60,7 @@ TEST(Compile, ConstantPartsAreComputed) {
   EXPECT_EQ(Canonical("max(row, 3, d)"), "max(i0, 3, 4)");
   EXPECT_EQ(Canonical("0 * negative"), "-0");
   EXPECT_EQ(Canonical("row - negative"), "i0 - -2");
-  // Products that are not constant keep their order: 2 * row * 3 is not 6 * row.
+  // Products with variables keep their order: 2 * row * 3 does not become 6 * row.
   EXPECT_EQ(Canonical("2 * row * 3"), "2 * i0 * 3");
 }
 

@@ -1,5 +1,5 @@
-// Compares the functions of expressions over elements with MPFR: the bounds below
-// are those that shardinit-values(7) promises.
+// Compares the functions of expressions over elements with MPFR, within the bounds that
+// shardinit-values(7) promises.
 #include <gtest/gtest.h>
 #include <mpfr.h>
 
@@ -43,7 +43,7 @@ void One(mpfr_ptr out, mpfr_ptr x, mpfr_ptr) {
 
 void Pow(mpfr_ptr out, mpfr_ptr x, mpfr_ptr y) { mpfr_pow(out, x, y, MPFR_RNDN); }
 
-// Applies Newton's method to erf, from the double under test.
+// Applies Newton's method to erf, starting at the double under test.
 void ErfInv(mpfr_ptr out, mpfr_ptr x, mpfr_ptr) {
   Number step, slope;
   mpfr_set_d(out, Apply(ElementOp::kErfInv, mpfr_get_d(x, MPFR_RNDN)), MPFR_RNDN);
@@ -61,7 +61,7 @@ void ErfInv(mpfr_ptr out, mpfr_ptr x, mpfr_ptr) {
   }
 }
 
-// How far `got` is from the true value, in units of the last place there.
+// Returns the distance of `got` from the true value, in units of the last place there.
 double Ulps(double got, mpfr_ptr want) {
   const double rounded = mpfr_get_d(want, MPFR_RNDN);
   if (!std::isfinite(rounded) || !std::isfinite(got)) return got == rounded ? 0 : kInfinity;
@@ -96,7 +96,7 @@ class Elementary : public testing::Test {
     double worst = 0, at = 0;
     Number number, second, want;
     for (size_t i = 0; i < kCount; ++i) {
-      // A vector of them and one alone have the same bits.
+      // A vector gives the same bits as a single number.
       ASSERT_EQ(std::bit_cast<uint64_t>(out[i]), std::bit_cast<uint64_t>(Apply(op, a[i], b[i])));
       mpfr_set_d(number, a[i], MPFR_RNDN);
       mpfr_set_d(second, b[i], MPFR_RNDN);
@@ -167,7 +167,7 @@ TEST_F(Elementary, SinAndCos) {
     Expect(op, 0.80, reference, [&] { return Between(-10, 10); });
     Expect(op, 0.80, reference, [&] { return Size(1e-300, kLargestAngle); });
     Expect(op, 0.80, reference, [&] { return Between(-kLargestAngle, kLargestAngle); });
-    // At the doubles nearest to multiples of a quarter turn everything cancels.
+    // At the doubles nearest to multiples of a quarter turn, all digits cancel.
     Expect(op, 0.80, reference, [&] { return std::floor(Between(0, 4e7)) * 0x1.921fb54442d18p+0; });
   }
 }
@@ -183,7 +183,7 @@ TEST_F(Elementary, ErfInv) {
   Expect(ElementOp::kErfInv, 1.1, ErfInv, [&] { return 1 - std::fabs(Size(2.3e-16, 0.6)); });
 }
 
-// Every compiler and level of optimization must give these bits.
+// Every compiler and optimization level must give these bits.
 TEST_F(Elementary, KnownAnswers) {
   const struct {
     ElementOp op;

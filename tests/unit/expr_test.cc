@@ -28,7 +28,7 @@ class TestScope : public Scope {
       {"d", int64_t{10}}, {"heads", int64_t{4}}, {"big", int64_t{1} << 62}, {"std", 0.02}};
 };
 
-// "7", "2.5" (with ".0" where a float is whole), or the rendered errors.
+// Returns "7" or "2.5" (whole floats end in ".0"), or the rendered errors.
 std::string Result(const std::string& text) {
   Diagnostics diagnostics;
   const Source* source = diagnostics.Add({"x", text});

@@ -1,5 +1,4 @@
-// Compares what is read of boxes, shared by them and before a place in them with a walk over all
-// their elements.
+// Compares how boxes are read, overlap and precede a position with a walk over all their elements.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +17,7 @@
 namespace shardinit {
 namespace {
 
-constexpr uint32_t kNothing = 0xEEEEEEEE;  // stands where no piece has an element
+constexpr uint32_t kNothing = 0xEEEEEEEE;  // marks elements outside of the piece
 
 // Calls visit(indices, number) for the elements of a box, in row-major order.
 template <typename F>
@@ -34,7 +33,7 @@ void ForEachElement(const Box& box, F visit) {
   }
 }
 
-// Returns the number of an element in a box; -1: it is elsewhere.
+// Returns the number of an element in a box, or -1 if it is outside.
 int64_t PlaceInBox(const Box& box, const std::vector<int64_t>& at) {
   int64_t number = 0;
   for (size_t d = 0; d < at.size(); ++d) {
@@ -59,7 +58,7 @@ class Drawing {
     return shape;
   }
 
-  // Draws a box of a tensor. Of some dimensions it has all.
+  // Draws a box of a tensor, which includes some dimensions as a whole.
   Box DrawBox(const Shape& shape, bool may_be_empty = true) {
     Box box;
     for (const int64_t extent : shape) {
@@ -75,7 +74,7 @@ class Drawing {
   std::mt19937 random_;
 };
 
-// Returns what a piece has of elements of `box`: each is its number in the piece.
+// Returns the elements of `box` as their numbers in the piece, or kNothing.
 std::vector<uint32_t> Wanted(const Box& piece, const Box& box, int64_t first, int64_t count) {
   std::vector<uint32_t> wanted;
   ForEachElement(box, [&](const std::vector<int64_t>& at, int64_t number) {
@@ -86,7 +85,7 @@ std::vector<uint32_t> Wanted(const Box& piece, const Box& box, int64_t first, in
   return wanted;
 }
 
-// Reads them by ReadPiece() and by CopyPiece(), and counts how often ReadPiece() reads.
+// Reads elements by ReadPiece() and by CopyPiece(), and counts the reads of ReadPiece().
 void ExpectRead(const Box& piece, const Box& box, int64_t first, int64_t count,
                 int64_t* calls = nullptr) {
   std::vector<uint32_t> elements(static_cast<size_t>(ElementCount(piece.shape)));
@@ -119,8 +118,8 @@ TEST(Pieces, AreReadAsAWalkFindsTheirElements) {
   }
 }
 
-// Rows that are short or long, with gaps that are read along and others that are not, over more
-// than is read at once.
+// Short and long rows are read in groups, with gaps that are read along and gaps that are skipped,
+// beyond the most that is read at once.
 TEST(Pieces, OfManyBytesAreReadInGroups) {
   for (uint32_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
@@ -140,13 +139,13 @@ TEST(Pieces, OfManyBytesAreReadInGroups) {
 
 TEST(Pieces, ARunBehindAGroupIsReadAlone) {
   int64_t calls = 0;
-  // Rows of 4 KiB, of which 1 KiB is wanted: of 257 rows a group has 256.
+  // 1 KiB of each row of 4 KiB is wanted: a group has 256 of 257 rows.
   ExpectRead({{0, 0}, {257, 1024}}, {{0, 256}, {257, 256}}, 0, 257 * 256, &calls);
   EXPECT_EQ(calls, 2);
-  // Two rows of a plane and one of the next, which is far behind them.
+  // Two rows of a plane, and one of the next plane, far after them.
   ExpectRead({{0, 0, 0}, {2, 9, 1024}}, {{0, 0, 256}, {2, 2, 256}}, 0, 3 * 256, &calls);
   EXPECT_EQ(calls, 2);
-  // A gap of 8 KiB is read along, a longer one is not.
+  // A gap of 8 KiB is read along; a longer gap is skipped.
   ExpectRead({{0, 0}, {3, 2112}}, {{0, 0}, {3, 64}}, 0, 192, &calls);
   EXPECT_EQ(calls, 1);
   ExpectRead({{0, 0}, {3, 2113}}, {{0, 0}, {3, 64}}, 0, 192, &calls);
@@ -155,7 +154,7 @@ TEST(Pieces, ARunBehindAGroupIsReadAlone) {
 
 TEST(Pieces, AreCopiedFromAnyElementOn) {
   const Box piece = {{1, 2}, {3, 4}}, box = {{0, 3}, {4, 2}};
-  const std::vector<uint32_t> wanted = Wanted(piece, box, 4, 4);  // its numbers are 5, 6, 9 and 10
+  const std::vector<uint32_t> wanted = Wanted(piece, box, 4, 4);  // its numbers: 5, 6, 9 and 10
   const std::vector<uint32_t> elements = {5, 6, 7, 8, 9, 10};
   std::vector<uint32_t> copied(4, kNothing);
   CopyPiece(piece, 4, reinterpret_cast<const uint8_t*>(elements.data()), 5, box, 4, 4,
@@ -188,7 +187,7 @@ TEST(Pieces, ShareAndPrecedeWhatAWalkCounts) {
     }
     EXPECT_EQ(SharedElements(a, b), shared);
     EXPECT_EQ(Overlap(a, b), shared > 0);
-    // All runs are equally long.
+    // All runs have the same length.
     EXPECT_EQ(shared > 0 ? RunLength(a, b) * runs : 0, shared);
   }
 }
@@ -203,7 +202,7 @@ TEST(Pieces, ThatShareElementsAreFound) {
     std::vector<const Box*> pointers;
     for (Box& box : boxes) {
       box = draw.DrawBox(shape);
-      // Smaller ones, of which more are apart.
+      // Smaller boxes, which overlap less often.
       for (int64_t& extent : box.shape) extent = std::min<int64_t>(extent, 1 + draw.Below(3));
       pointers.push_back(&box);
     }
@@ -222,7 +221,7 @@ TEST(Pieces, ThatShareElementsAreFound) {
   EXPECT_LT(found, 1600);
 }
 
-// 64 files are kept open, those that were asked for last.
+// The 64 files that were requested last are kept open.
 TEST(OpenFiles, KeepsThoseThatWereAskedForLast) {
   const auto path = [](int number) { return "pieces_test." + std::to_string(number); };
   for (int i = 0; i < 200; ++i) std::ofstream(path(i)) << i;

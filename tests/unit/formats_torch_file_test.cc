@@ -1,5 +1,4 @@
-// Tests what is read of files of `torch.save`, byte by byte: archives that are damaged, or that say
-// one thing in one place and another elsewhere, are refused.
+// Tests reading `torch.save` files byte by byte: damaged or contradictory archives are refused.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -20,7 +19,7 @@ std::string Natural(uint64_t value, size_t bytes) { return LittleEndian(value, b
 std::string Zeros(size_t bytes) { return std::string(bytes, '\0'); }
 std::string PickledText(const std::string& text) { return "X" + Natural(text.size(), 4) + text; }
 
-// What a tensor is pickled as.
+// The pickled form of a tensor.
 struct Pickled {
   std::string name = "a", storage = "0", type = "FloatStorage";
   uint64_t elements = 3, first = 0, extent = 3, stride = 1;
@@ -39,20 +38,20 @@ std::string PickleOf(const std::vector<Pickled>& tensors) {
   return pickle + "u.";
 }
 
-// A file in an archive, with what its header and the directory say of it.
+// A file in an archive, with its entries in its header and in the directory.
 struct ZipMember {
   std::string name, data;
   uint64_t flags = 0, method = 0, shift = 0;
   std::string local_name = name, extra = {}, directory_extra = {};
   uint64_t local_size = data.size(), size = data.size(), packed = data.size();
-  std::string behind = {};  // what stands between the data and the next file
+  std::string behind = {};  // between the data and the next file
 };
 
 struct Zip {
   std::vector<ZipMember> members;
   std::string comment = {}, behind = {};
-  bool is_large = false;   // of ZIP64
-  int64_t more_files = 0;  // that the end says there are
+  bool is_large = false;   // uses ZIP64
+  int64_t more_files = 0;  // added to the count in the end record
   uint64_t at_shift = 0;   // added to the place of the directory
 
   std::string Make() const {
@@ -83,7 +82,7 @@ struct Zip {
   }
 };
 
-// A tensor of three floats, as PyTorch 2 writes it.
+// Returns a tensor of three floats, as PyTorch 2 writes it.
 Zip GoodZip() {
   return {{{"archive/data.pkl", PickleOf({Pickled()})},
            {"archive/byteorder", "little"},
@@ -97,7 +96,7 @@ Contents ReadTorch(const std::string& bytes, const std::string& name = "in.pt") 
   return kTorchReader.read_file(path, {});
 }
 
-// Returns why the bytes are refused; empty: they are not.
+// Returns why the bytes are refused, or an empty text if they are accepted.
 std::string TorchRefusal(const std::string& bytes) try {
   ReadTorch(bytes);
   return "";
@@ -106,7 +105,7 @@ std::string TorchRefusal(const std::string& bytes) try {
   return e.what();
 }
 
-// Reads the elements where they are said to lie.
+// Reads the elements at the places that the reader gives.
 std::string TorchData(const std::string& bytes, const std::string& name = "a") {
   std::string data;
   const Contents contents = ReadTorch(bytes);
@@ -172,7 +171,7 @@ TEST(TorchFile, ArchivesThatLieAreRefused) {
          data.directory_extra =
              Natural(1, 2) + Natural(16, 2) + Natural(uint64_t(-1), 8) + Natural(uint64_t(-1), 8);
        }},
-      // A field of ZIP64 that is cut.
+      // A truncated field of ZIP64.
       {overlap,
        [](Zip& z) {
          z.members[2].size = z.members[2].packed = z.members[2].local_size = 0xffffffff;
@@ -182,7 +181,7 @@ TEST(TorchFile, ArchivesThatLieAreRefused) {
       {directory, [](Zip& z) { z.members[2].shift = 4; }},
       {"overlap", [](Zip& z) { z.members[2].shift = 100000; }},
       {directory, [](Zip& z) { z.members[1].shift = uint64_t(-10); }},
-      // Two files that are the same bytes.
+      // Two files with the same bytes.
       {"overlap",
        [](Zip& z) {
          ZipMember again = z.members[3];
@@ -211,7 +210,7 @@ TEST(TorchFile, ArchivesThatLieAreRefused) {
          z.comment += "x";
        }},
       {"no data.pkl", [](Zip& z) { z.members.erase(z.members.begin()); }},
-      // A pickle elsewhere in the archive is not the archive's.
+      // A pickle elsewhere in the archive does not count.
       {"no data.pkl",
        [](Zip& z) { z.members[0].name = z.members[0].local_name = "archive/x/data.pkl"; }},
       {"no data.pkl",
@@ -270,7 +269,7 @@ TEST(TorchFile, PicklesThatLieAreRefused) {
   }
 }
 
-// Whatever is cut off or changed, the file is refused, or what is read of it lies in it.
+// Any truncated or changed file is refused, or all that is read is within the file.
 TEST(TorchFile, CutAndChangedBytesAreHarmless) {
   const std::string good = GoodZip().Make(), large = ZipWith([](Zip&z) { z.is_large = true; });
   for (const std::string& bytes : {good, large}) {

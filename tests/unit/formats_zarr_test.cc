@@ -1,4 +1,4 @@
-// Tests the length of chunks of zarr arrays: all are equal, and as long as a shard if possible.
+// Tests the chunk lengths of zarr arrays: all are equal, and as long as a shard if possible.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -18,7 +18,7 @@ struct Chunks {
   bool operator==(const Chunks&) const = default;
 };
 
-// The chunks of a tensor of `shape` whose dimension d has parts[d] shards.
+// Returns the chunks of a tensor of `shape` whose dimension d has parts[d] shards.
 Chunks ChunksOf(const Shape& shape, const Shape& parts) {
   InitGraph graph{.name = "x", .engine = "philox4x32", .seed = 0, .mesh = {}, .tensors = {}};
   PartitionSpec partition;
@@ -46,7 +46,7 @@ Chunks ChunksOf(const Shape& shape, const Shape& parts) {
 TEST(Zarr, ChunkLengths) {
   const std::map<std::pair<int64_t, int64_t>, int64_t> kLengths = {
       {{12, 4}, 3},         {{12, 1}, 12}, {{5, 1}, 5},  // A shard.
-      {{5, 3}, 5},                                       // 2, 2, 1; 1 is no more than half of 2.
+      {{5, 3}, 5},                                       // 2, 2, 1; 1 is at most half of 2.
       {{7, 4}, 7},                                       // 2, 2, 2, 1.
       {{6, 4}, 2},                                       // 2, 2, 2, 0.
       {{9, 4}, 3},                                       // 3, 3, 3, 0.

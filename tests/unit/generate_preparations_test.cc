@@ -1,4 +1,4 @@
-// Tests which preparations are kept and which give way, for boxes that begin and end in any order.
+// Tests which preparations are kept and dropped, for boxes that begin and end in any order.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -9,7 +9,7 @@
 namespace shardinit {
 namespace {
 
-// Has for tensors 0 … 9 the memory that their preparations take; notes which of them live.
+// The memory that the preparations of tensors 0 … 9 take; records which preparations exist.
 struct Memory {
   explicit Memory(std::vector<int64_t> sizes) : bytes(std::move(sizes)), tensors(bytes.size()) {}
 
@@ -58,7 +58,7 @@ TEST(Preparations, IdleOnesGiveWayToWhatDoesNotFitBesideThem) {
     held.Release(memory.Needs({i}));
     EXPECT_EQ(memory.Living(), (Which{i}));  // It may be needed again.
   }
-  // A preparation that never fits is alone, and goes when nobody needs it.
+  // A preparation that never fits is alone, and is dropped when no box needs it.
   ASSERT_TRUE(held.Use(memory.Needs({2})));
   EXPECT_EQ(memory.Living(), (Which{2}));
   held.Release(memory.Needs({2}));
@@ -76,10 +76,10 @@ TEST(Preparations, IdleOnesGiveWayBesideBoxesAtWork) {
   ASSERT_TRUE(held.Use(memory.Needs({2})));
   EXPECT_EQ(memory.Living(), (Which{1, 2}));
   EXPECT_FALSE(held.Use(memory.Needs({0})));
-  EXPECT_EQ(memory.Living(), (Which{1, 2}));  // Nothing is given up in vain.
+  EXPECT_EQ(memory.Living(), (Which{1, 2}));  // Nothing is dropped in vain.
 }
 
-// Ranks that all need the same four of which three fit make one of them again, not four.
+// If all ranks need the same four preparations and three fit, each rank makes one again, not four.
 TEST(Preparations, KeepWhatTheNextRankNeedsSoonest) {
   Memory memory({1, 1, 1, 1});
   Preparations held(3, memory.Hold());
@@ -120,7 +120,7 @@ TEST(Preparations, RandomBoxesStayWithinTheLimit) {
         for (const Which& other : at_work) needed.insert(other.begin(), other.end());
         const bool there = std::includes(before.begin(), before.end(), box.begin(), box.end());
         EXPECT_EQ(held.AreHeld(memory.Needs(box)), there);
-        // It waits only if it does not fit beside what others need.
+        // A box waits only if its needs do not fit next to the running boxes' needs.
         const bool goes = there || at_work.empty() || memory.BytesOf(needed) <= limit;
         ASSERT_EQ(held.Use(memory.Needs(box)), goes);
         if (goes) {

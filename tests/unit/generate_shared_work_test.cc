@@ -1,5 +1,4 @@
-// Tests threads that make pieces together: none waits for ever, and none sees a piece that is not
-// made.
+// Tests threads that make pieces together: no thread waits forever or sees an unfinished piece.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -26,19 +25,19 @@ using std::chrono::milliseconds;
 
 constexpr int kThreads = 4;
 
-// Keeps the processor busy for that long.
+// Keeps the processor busy for `steps` steps.
 void Spin(int64_t steps) {
   for (int64_t i = 0; i < steps; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
-// Its threads meet before each round, so that all are in the same short work at once. It is never
-// destroyed while one of them hangs.
+// Runs rounds in which all threads do the same short work at once: they meet before each round.
+// Never destroyed while a thread hangs.
 struct Rounds {
   explicit Rounds(std::function<void(int thread, int64_t round)> each) : body(std::move(each)) {}
 
   const std::function<void(int thread, int64_t round)> body;
   std::barrier<> meeting{kThreads};
-  std::atomic<int64_t> last{std::numeric_limits<int64_t>::max()};  // It is the last round.
+  std::atomic<int64_t> last{std::numeric_limits<int64_t>::max()};  // The last round.
   std::atomic<int64_t> rounds{0};
 
   // Runs one thread until the time is over.
@@ -54,7 +53,7 @@ struct Rounds {
   }
 };
 
-// Runs rounds for `time`; false if a round did not end within ten seconds more.
+// Runs rounds for `time`. Returns false if a round does not end within ten more seconds.
 bool EndsInTime(const std::shared_ptr<Rounds>& rounds, milliseconds time) {
   const auto end = std::chrono::steady_clock::now() + time;
   std::vector<std::future<void>> ended;
@@ -72,8 +71,8 @@ bool EndsInTime(const std::shared_ptr<Rounds>& rounds, milliseconds time) {
   return true;
 }
 
-// The work of a round. The thread that begins it makes it; of two rounds the older one is over when
-// the newer one begins, for threads meet between them.
+// The work of a round, created by the first thread that begins it. Two slots are enough: threads
+// meet between rounds, so the older round is over when a newer one begins.
 template <typename Piece>
 class WorkOfRounds {
  public:
@@ -98,8 +97,8 @@ class WorkOfRounds {
       {{-1, nullptr}, {-1, nullptr}}};
 };
 
-// A piece takes at most the time that a thread needs to fall asleep: so it is often made at the
-// very moment when another thread begins to wait for it.
+// No thread sleeps through the last piece. A piece takes at most the time that a thread needs to
+// fall asleep, so it is often made just when another thread begins to wait for it.
 TEST(SharedWork, NobodySleepsThroughTheLastPiece) {
   const auto work = std::make_shared<WorkOfRounds<int64_t>>([](int64_t round, int64_t piece) {
     Spin(round * 7 % 1999 + piece * 50);
@@ -120,9 +119,9 @@ TEST(SharedWork, NobodySleepsThroughTheLastPiece) {
   EXPECT_GT(rounds->rounds, 100);
 }
 
-// Readers begin anywhere, also in pieces that others are just making, in several groups.
+// Readers begin anywhere, in several groups, and also in pieces that other threads are making.
 TEST(SharedWork, ReadersFindWhatOthersMake) {
-  constexpr int64_t kPieces = 700;  // They are in three groups.
+  constexpr int64_t kPieces = 700;  // Three groups.
   const auto made = std::make_shared<std::atomic<int64_t>>(0);
   const auto work = std::make_shared<WorkOfRounds<int64_t>>([made](int64_t round, int64_t piece) {
     ++*made;
@@ -142,8 +141,8 @@ TEST(SharedWork, ReadersFindWhatOthersMake) {
   EXPECT_EQ(*made, rounds->rounds * kPieces);  // Each piece was made once.
 }
 
-// The maker of this piece decides when it is there. Places for pieces are made under the lock: the
-// first one of the second group does not come before `open` is set, and holds the lock until then.
+// A piece whose maker decides when it is ready. Places for pieces are created under the lock: the
+// first place of the second group holds the lock until `open` is set.
 struct SlowPiece {
   static inline std::atomic<int> places{0};
   static inline std::atomic<bool> open{false};
@@ -156,8 +155,8 @@ struct SlowPiece {
   explicit SlowPiece(int64_t) {}
 };
 
-// Whoever sees that a piece is not made, and goes to sleep, holds the lock meanwhile. So a piece
-// that is made without it could be made in between, and nobody would wake the sleeper.
+// A thread that finds a piece missing holds the lock until it sleeps. If pieces were made without
+// the lock, this could happen in between, and the sleeper would never wake.
 TEST(SharedWork, APieceIsMadeUnderTheLock) {
   std::atomic<bool> goes_on{false}, has_begun{false}, is_seen{false};
   SharedWork<SlowPiece> work([&](int64_t piece) {
@@ -166,13 +165,13 @@ TEST(SharedWork, APieceIsMadeUnderTheLock) {
     return SlowPiece(piece);
   });
   SharedWork<SlowPiece>::Reader reader(work);
-  reader[1];  // It knows the first group now, and asks for no lock to look at it.
+  reader[1];  // The reader knows the first group now, and reads it without the lock.
   std::thread maker([&] { work.Finish(0, 1); });
   while (!has_begun) std::this_thread::yield();
   std::thread holder([&] { work.Finish(SlowPiece::kGroup, SlowPiece::kGroup + 1); });
   while (SlowPiece::places <= SlowPiece::kGroup) std::this_thread::yield();
   goes_on = true;
-  std::this_thread::sleep_for(milliseconds(100));  // It is made by now, if it does not wait.
+  std::this_thread::sleep_for(milliseconds(100));  // By now it is made, unless it waits.
   std::thread looker([&] {
     reader[0];
     is_seen = true;
@@ -183,7 +182,7 @@ TEST(SharedWork, APieceIsMadeUnderTheLock) {
   for (std::thread* thread : {&maker, &holder, &looker}) thread->join();
 }
 
-// The first failure is everybody's, whoever makes what at the time.
+// All threads get the first failure, whichever piece they are making.
 TEST(SharedWork, AFailureWakesEverybody) {
   const auto work = std::make_shared<WorkOfRounds<int64_t>>([](int64_t round, int64_t piece) {
     Spin(round * 7 % 1999);

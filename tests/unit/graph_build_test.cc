@@ -384,7 +384,7 @@ TEST(Key, MayNotBeTwoTensors) {
             "x.yaml:5:3: note: the other one is here\n"
             "    a: {shape: [1], init: {normal: {std: 1}}}\n"
             "    ^\n");
-  // Each of several streams that are shared is found.
+  // Finds each of several shared streams.
   const std::string several = Messages(
       "modules:\n"
       "  a: {shape: [1], init: {normal: {std: 1}}}\n"
@@ -755,7 +755,7 @@ TEST(Paths, AreNotGroupsOfOthers) {
         << messages;
     EXPECT_EQ(messages.find("error:"), messages.rfind("error:")) << messages;
   }
-  // A common beginning is not a group.
+  // A common prefix is not a group.
   EXPECT_EQ(Messages("modules:\n"
                      "  a.b: {shape: [1], init: zeros}\n"
                      "  a.bc: {shape: [1], init: zeros}\n"

@@ -1,4 +1,4 @@
-// Tests each sharding language: the partitions that it makes, and its mistakes.
+// Tests each sharding language: its partitions and its mistakes.
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ std::string Cuts(const std::string& sharding, std::string_view mesh = kMesh,
     one.mesh = outcome.graph.mesh;
     one.tensors = {tensor};
     const std::string line = PrintTensors(one);
-    // The element type, the shape and the values are left out.
+    // Omits the element type, the shape and the values.
     out += tensor.path();
     const size_t values = line.find("constant(");
     out += line.substr(line.find(')', values) + 1);
@@ -130,7 +130,7 @@ TEST(MapLanguage, ReportsPlacementsThatAreNone) {
             "                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n");
 }
 
-// Tests cases in which sharding by one axis after the other differs from sharding by both at once.
+// Axes remain separate if sharding one after the other differs from sharding by both at once.
 TEST(MapLanguage, KeepsAxesOneAfterTheOther) {
   const std::string_view mesh = "mesh: {axes: {dp: 2, tp: 2}}\n";
   const std::string both = "dp: Shard(0), tp: Shard(0)}";
@@ -148,7 +148,7 @@ TEST(MapLanguage, KeepsAxesOneAfterTheOther) {
             "w (dp, tp) nested 1, 2\n");
   EXPECT_EQ(One(strided + "tp: '_StridedShard(0, split_factor=2)'}}", "[8]", mesh),
             "w (dp, tp / 2)\n");
-  // Two words agree for the same patterns, but not for different ones.
+  // Two entries may agree for some shapes and differ for others.
   EXPECT_EQ(One(" {'w': {" + both + ", '?': [[dp, tp]]}", "[8]", mesh), "w (dp, tp)\n");
   const std::string two =
       One(" {uneven: chunk, 'w': {" + both + ", '?': [[dp, tp]]}", "[10]", mesh);
@@ -224,7 +224,7 @@ TEST(PathMatches, KeepsToParts) {
   EXPECT_FALSE(PathMatches("**.b.**.b.w", "a.b.w"));
 }
 
-// Choices are made one after the other, not all together.
+// The matcher chooses for one star after the other, so time is not exponential.
 TEST(PathMatches, TakesManyStarsInTime) {
   std::string pattern, path = "a";
   for (int i = 0; i < 200; ++i) {
@@ -235,7 +235,7 @@ TEST(PathMatches, TakesManyStarsInTime) {
   EXPECT_TRUE(PathMatches(pattern + "a", path));
 }
 
-// All at once give the same as each alone.
+// A set of globs finds the same patterns as matching each alone.
 TEST(Globs, FindsThePatternsOfPathsThatMatch) {
   std::mt19937 random(1);
   const auto join = [&](std::span<const std::string_view> words, size_t most) {
@@ -275,7 +275,7 @@ TEST(TensorPatterns, MatchesWholePathsAndWildcardsInOrder) {
   EXPECT_TRUE(patterns.AllUsed());
 }
 
-// An empty entry is not taken for "whole".
+// An empty entry does not mean "whole".
 TEST(Languages, NeedAValue) {
   EXPECT_NE(Cuts(" {fsdp: null}").find("`fsdp` takes a mapping, not nothing"), std::string::npos);
   EXPECT_NE(Cuts(" {rules: null}").find("`rules` takes a list, not nothing"), std::string::npos);
@@ -344,7 +344,7 @@ TEST(HaliaxLanguage, KnowsNoOrder) {
             "  hint: remove it\n");
 }
 
-// This is the example of flax.linen.spmd's documentation, in both forms of a rule.
+// The example of flax.linen.spmd's documentation, in both forms of a rule.
 TEST(RuleLanguage, StandsInShardingToo) {
   const std::string_view mesh = "mesh: {axes: {X: 2, Y: 2, Z: 2}}\n";
   const std::string_view modules =
@@ -385,7 +385,7 @@ TEST(AutomaticLanguages, FirstDivisible) {
 TEST(AutomaticLanguages, FullyShard) {
   EXPECT_EQ(Cuts(" {map: {layers.*.*.weight: [tensor]}, fully_shard: {}}").substr(0, 59),
             "embed.weight (fsdp) ()\nlayers.0.q.weight (tensor, fsdp) ()\n");
-  // Experts are on their own axes, or in their second dimension if there are many axes.
+  // Experts use their own axes, or their second dimension if there are many axes.
   const std::string_view mesh = "mesh: {axes: {fsdp: 8, expert: 2}}\n";
   const std::string_view modules =
       "modules:\n"
@@ -397,7 +397,7 @@ TEST(AutomaticLanguages, FullyShard) {
             "experts.w (expert) (fsdp) ()\ndense.w (fsdp, expert) ()\n");
 }
 
-// Parts of parts have other borders than parts. The axes of one language shard as one.
+// Parts of parts have other borders than parts. All axes of one language shard as one.
 TEST(AutomaticLanguages, FullyShardCutsWhatIsLeft) {
   EXPECT_EQ(One(" {map: {w: [tensor]}, fully_shard: {}}", "[12]"),
             "w (tensor, fsdp) nested 1, 1\n");
@@ -407,7 +407,7 @@ TEST(AutomaticLanguages, FullyShardCutsWhatIsLeft) {
             "w (tensor, fsdp, context)\n");
   EXPECT_EQ(One(" {map: {w: [tensor]}, fully_shard: {axes: [fsdp, context]}}", "[14]", mesh),
             "w (tensor, fsdp, context) nested 1, 1, 0\n");
-  // fully_shard divides what a _StridedShard leaves, put side by side.
+  // fully_shard divides the parts of a _StridedShard, concatenated.
   EXPECT_EQ(One(" {map: {w: {tensor: _StridedShard(0, split_factor=2)}}, fully_shard: {}}", "[8]",
                 "mesh: {axes: {fsdp: 2, tensor: 2}}\n"),
             "w (tensor, fsdp) nested 2, 1\n");
@@ -505,7 +505,7 @@ TEST(MegatronLanguage, PlacesExperts) {
   }
   EXPECT_EQ(Cuts(" {" + experts + ", " + pipeline + "}", mesh, kExperts), expected);
   EXPECT_EQ(Cuts(" {" + pipeline + ", " + experts + "}", mesh, kExperts), expected);
-  // Of several axes the first is major; an axis of one rank need not be named.
+  // The first of several axes is major; an axis of one rank need not be named.
   const std::string several =
       Cuts(" {megatron: {expert: '**.experts.**', expert_axis: [a, one, b], num_experts: 6}}",
            "mesh: {axes: {b: 3, one: 1, a: 2}}\n", kExperts);
@@ -551,7 +551,7 @@ TEST(PipelineLanguage, GivesLayersToStages) {
             "layers.1.w on pipe 1\n"
             "layers.2.w on pipe 2\n"
             "norm on pipe 2\n");
-  // Tensors before the layers are on the first stage, those after them on the last.
+  // Tensors before the layers are on the first stage, tensors after them on the last.
   EXPECT_EQ(
       Cuts(" {pipeline: {layers: '**.layers.*', count: 2}}", "mesh: {axes: {pipe: 2}}\n",
            "modules:\n"
@@ -560,7 +560,7 @@ TEST(PipelineLanguage, GivesLayersToStages) {
            "  m.norm: {shape: [], init: zeros}\n"),
       "m.embed on pipe 0\nm.layers.0.w on pipe 0\nm.layers.1.w on pipe 1\nm.norm on pipe 1\n");
   EXPECT_EQ(Pipeline("", 1, 1), "embed\nlayers.0.w\nnorm\n");
-  // These are Megatron's 8 layers on 2 ranks with 2 virtual stages.
+  // Megatron's 8 layers on 2 ranks with 2 virtual stages.
   EXPECT_EQ(Ranks(", virtual: 2", 2, 8), "00110011");
   EXPECT_EQ(Ranks(", virtual: 2, style: v", 2, 8), "00111100");
   EXPECT_EQ(Ranks(", stages: [1, 3]", 2, 4), "0111");
@@ -571,10 +571,10 @@ TEST(PipelineLanguage, GivesLayersToStages) {
   EXPECT_EQ(Ranks(", first_counts_as: 1, last_counts_as: 1", 4, 10), "0011122233");
   // num_layers_in_first_pipeline_stage, num_layers_in_last_pipeline_stage.
   EXPECT_EQ(Ranks(", layers_in_first: 1, layers_in_last: 3", 4, 8), "01122333");
-  // They count what a rank has in all rounds.
+  // These count a rank's layers in all rounds.
   EXPECT_EQ(Ranks(", virtual: 2, layers_in_last: 6", 2, 18), "000000111000000111");
   EXPECT_EQ(Ranks(", virtual: 2, layers_in_first: 2, layers_in_last: 4", 3, 10), "0112201122");
-  // A V goes back and forth, however often: generate_stage_to_rank_mapping of PyTorch.
+  // A V goes back and forth any number of times: generate_stage_to_rank_mapping of PyTorch.
   EXPECT_EQ(Ranks(", virtual: 4, style: v", 3, 12), "012210012210");
 }
 
@@ -613,7 +613,7 @@ TEST(PipelineLanguage, ReportsWhatDoesNotComeOut) {
             "x.yaml:5:12: error: no stage has `norm.weight`\n  shar");
 }
 
-// Where `sharding` stands.
+// Places where `sharding` may appear.
 
 TEST(Languages, ReportsWhatIsNone) {
   EXPECT_EQ(One(" fdsp", "[8]"),

@@ -1,5 +1,5 @@
-// How the tensors of a model share memory: texts in blocks, values until they are changed, forms
-// that are equal to the bit.
+// Tests how the tensors of a model share memory: texts in blocks, values until they change, and
+// forms that are equal to the bit.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -42,7 +42,7 @@ TEST(PackedText, OutlivesWhatItWasCopiedFrom) {
     for (size_t i = 0; i < texts.size(); i += 997) copies.push_back(texts[i]);
     for (size_t i = 1; i < texts.size(); i += 997) copies.push_back(std::move(texts[i]));
   }
-  // Other texts would be where theirs were.
+  // New texts would reuse the freed memory.
   std::vector<PackedText> others;
   for (int i = 0; i < 10'000; ++i) others.emplace_back(fmt::format("others.{}.biases", i));
   for (size_t i = 0, k = 0; i < 10'000; i += 997, ++k) {
@@ -67,7 +67,7 @@ TEST(PackedText, OutlivesTheThreadThatMadeIt) {
   }
   for (std::thread& thread : threads) thread.join();
   threads.clear();
-  // All threads copy and drop texts of all others.
+  // Each thread copies and drops the texts of all threads.
   for (size_t t = 0; t < made.size(); ++t) {
     threads.emplace_back([&made, t] {
       for (size_t other = 0; other < made.size(); ++other) {
@@ -81,8 +81,8 @@ TEST(PackedText, OutlivesTheThreadThatMadeIt) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Memory in use is counted by glibc. With the sanitizer of addresses it is always 0, and the
-// sanitizer itself tells leaks.
+// Texts are freed with the last text of their block. glibc counts the memory in use. Under the
+// address sanitizer the count is always 0, and the sanitizer reports leaks itself.
 TEST(PackedText, IsFreedWithTheLastTextOfItsBlock) {
   const auto make_many = [] {
     std::vector<PackedText> texts;
@@ -108,7 +108,7 @@ TEST(SharedValue, IsSharedUntilOneIsChanged) {
   EXPECT_FALSE(a.IsSharedWith(b));
   a = SharedValue<std::string>();
   EXPECT_EQ(&*c, place);
-  // The last one that is left is changed in its place.
+  // The last remaining value is changed in place.
   c.Edit() = "last";
   EXPECT_EQ(&*c, place);
   EXPECT_EQ(*a, "");
@@ -121,7 +121,7 @@ Tensor TensorWith(Distribution distribution) {
   return tensor;
 }
 
-// Returns whether a pool lets the second tensor share the form of the first.
+// Returns whether a pool makes the second tensor share the form of the first.
 bool AreShared(Tensor a, Tensor b) {
   FormPool pool;
   pool.Share(a);
@@ -174,7 +174,7 @@ PartsPtr PartsWith(std::vector<Part> parts) {
   return std::make_shared<PartList>(PartList{std::move(parts)});
 }
 
-// Values of each type of member, all different.
+// Returns values of a member's type, all different.
 std::vector<double> Different(const double&) { return {0, 1, -1, std::nextafter(1, 2)}; }
 std::vector<int64_t> Different(const int64_t&) { return {0, 1, int64_t{1} << 32}; }
 std::vector<DimensionSet> Different(const DimensionSet&) { return {0, 1, 2, 3}; }
@@ -193,7 +193,7 @@ std::vector<PartsPtr> Different(const PartsPtr&) {
           PartsWith({a, longer}), PartsWith({longer, a})};
 }
 
-// Compares distributions that differ in one member alone.
+// Compares distributions that differ only in one member.
 template <size_t i = 0>
 void CompareMembers() {
   if constexpr (i < std::variant_size_v<Distribution>) {
@@ -236,7 +236,7 @@ TEST(FormPool, SharesNoFormsThatDifferInAnything) {
   EXPECT_FALSE(is_shared([](TensorForm& form) { form.partition.dimensions[1].axes = {0}; }));
   EXPECT_FALSE(is_shared([](TensorForm& form) { form.partition.dimensions[1].segments = 3; }));
   EXPECT_FALSE(is_shared([](TensorForm& form) { form.partition.pins = {{0, {1}}}; }));
-  // What a distribution reads is not among its members. Nothing looks at what is behind these.
+  // The source of a distribution is not among its members. These pointers are never dereferenced.
   static const char kPlaces[2] = {};
   const auto source = [](size_t i) {
     return SourceTensorPtr(std::shared_ptr<void>(),

@@ -1,4 +1,4 @@
-// Tests what a process can still do that reads a file of a stranger.
+// Tests which system calls remain available to a process that reads an untrusted file.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -25,8 +25,8 @@ constexpr int kUnconfined = 99;
 
 bool HasKernelFilters() { return access("/proc/sys/kernel/seccomp/actions_avail", F_OK) == 0; }
 
-// Returns the exit status of a process that does this. It ends by the kernel's own call: before
-// `_exit` an address sanitizer makes calls that are refused.
+// Returns the exit status of a child process that runs `work`. The child exits by the system call:
+// before `_exit`, an address sanitizer makes calls that the filter refuses.
 int StatusOf(const std::function<int()>& work) {
   const pid_t child = fork();
   if (child == 0) syscall(SYS_exit_group, work());
@@ -35,10 +35,10 @@ int StatusOf(const std::function<int()>& work) {
   return WEXITSTATUS(status);
 }
 
-// The filter refuses this question, too.
+// The filter refuses this call, too.
 bool IsConfined() { return prctl(PR_GET_SECCOMP, 0, 0, 0, 0) < 0 && errno == EPERM; }
 
-// Does what a reader must not do. Returns the number of the first thing that was not refused, or 0.
+// Tries all actions forbidden to a reader. Returns the number of the first one that succeeds, or 0.
 int FirstAllowed(int other) {
   const auto is_refused = [](long result) { return result == -1 && errno == EPERM; };
   char* const nothing[] = {nullptr};

@@ -53,7 +53,7 @@ struct Written {
   std::string bytes;
 };
 
-// Replaces whatever has the name.
+// Overwrites an existing file.
 void WriteLayout(const FileLayout& layout, const std::string& path) {
   std::filesystem::remove(path);
   FileOutline outline = OutlineFile(layout);
@@ -70,7 +70,7 @@ Written WriteRankFile(const Plan& plan, int64_t rank, const std::string& path) {
   return written;
 }
 
-// Puts the shards' values where the metadata says.
+// Writes the shards' values at the offsets in the metadata.
 void FillIn(const std::string& path, const Plan& plan, int64_t rank,
             const std::vector<int64_t>& offsets) {
   const Fd fd(open(path.c_str(), O_RDWR));
@@ -229,7 +229,7 @@ TEST_F(Hdf5, AnIndexShowsTensorsWhole) {
     EXPECT_EQ(shape, tensor.shape());
     EXPECT_TRUE(values == ExpectedDoubles(tensor, WholeOf(tensor.shape()))) << tensor.path();
   }
-  // A piece that is missing must not look like numbers.
+  // A missing piece must not look like numbers.
   std::filesystem::remove(RankFile(3));
   const Tensor& w = plan.graph.tensors[0];
   const auto values = ReadDoubles("index.h5", DatasetPath(w), &shape);
@@ -270,7 +270,7 @@ TEST_F(Hdf5, OneRankWithoutAxesHasEmptyAttributes) {
   EXPECT_EQ(in.at("datasets").at(0).at("global_shape"), std::vector<int64_t>{});
 }
 
-// Compares with HDF5's own types for the element types, field by field.
+// The element types equal HDF5's own types field by field.
 TEST_F(Hdf5, TypesHaveTheirFields) {
   InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}};
   for (const DTypeInfo& info : DTypes()) {
@@ -350,8 +350,8 @@ TEST_F(Hdf5, RefusesLinksToElsewhere) {
   }
 }
 
-// Damage anywhere in the metadata ends in an answer or a refusal, never in a
-// crash or a hang of this process.
+// Damage anywhere in the metadata ends in an answer or a refusal, never in a crash or a hang of
+// this process.
 TEST_F(Hdf5, SurvivesDamage) {
   const Plan plan = SamplePlan();
   const WorkingFolder folder(Contents{});
@@ -373,7 +373,7 @@ TEST_F(Hdf5, SurvivesDamage) {
   }
 }
 
-// A file is not damaged because it became shorter while it was read: the disk has no bytes of it.
+// A file that shrinks while it is read is not damaged: the disk lacks its bytes.
 TEST_F(Hdf5, AFileThatBecameShorterHasAnErrorOfTheSystem) {
   const Fd empty(open("/dev/null", O_RDONLY | O_CLOEXEC));
   hdf5::DescriptorFile file(empty.get(), 4096);

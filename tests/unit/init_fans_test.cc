@@ -1,5 +1,5 @@
-// Tests initializers that look at fans: where fans come from, each formula against
-// numbers worked out by hand, and every mistake as the user sees it.
+// Tests fan-based initializers: the origin of fans, each formula with hand-computed numbers, and
+// every mistake as the user sees it.
 #include <gtest/gtest.h>
 
 #include "support/graph_text.h"
@@ -40,7 +40,7 @@ TEST(Xavier, KnowsGainsByNonlinearity) {
                            "conv_transpose2d", "conv_transpose3d", "sigmoid"}) {
     EXPECT_EQ(Torch("{xavier_normal: {gain: " + std::string(name) + "}}"), "normal(0, 0.125)");
   }
-  // 5 / 3, sqrt(2), sqrt(2 / (1 + 0.01^2)) and 3 / 4, by 8.
+  // 5 / 3, sqrt(2), sqrt(2 / (1 + 0.01^2)) and 3 / 4, divided by 8.
   EXPECT_EQ(Torch("{xavier_normal: {gain: tanh}}"), "normal(0, 0.20833333333333334)");
   EXPECT_EQ(Torch("{xavier_normal: {gain: relu}}"), "normal(0, 0.1767766952966369)");
   EXPECT_EQ(Torch("{xavier_normal: {gain: leaky_relu}}"), "normal(0, 0.17676785712472942)");
@@ -65,14 +65,14 @@ TEST(Kaiming, IsTorchs) {
   // sqrt(6 / 24) = 1 / 2
   EXPECT_EQ(FanLowered("shape: [48, 24], fans: out_in, init: kaiming_uniform"),
             "uniform(-0.5, 0.5)");
-  // What torch.nn.Linear does: 1 / sqrt(fan_in).
+  // As in torch.nn.Linear: 1 / sqrt(fan_in).
   EXPECT_EQ(FanLowered(w + "{kaiming_uniform: {a: sqrt(5)}}"),
             "uniform(-0.17677669529663684, 0.17677669529663684)");
 }
 
 TEST(VarianceScaling, HasTheCasesOfJaxAndKeras) {
   const std::string w = "fans: in_out, init: ";
-  // sqrt(1 / 16) / 0.87962566103423978, and the same of 2 / 32.
+  // sqrt(1 / 16) / 0.87962566103423978, and the same with 2 / 32.
   EXPECT_EQ(FanLowered(w + "lecun_normal, shape: [16, 9]"),
             "truncated_normal(0, 0.2842118085846391, -2, 2)");
   EXPECT_EQ(FanLowered(w + "he_normal, shape: [32, 9]"),
@@ -110,7 +110,7 @@ TEST(RandomNormalAndUniform, AreKeras) {
   EXPECT_EQ(FanLowered("shape: [2], init: {random_uniform: {maxval: 2}}"), "uniform(-0.05, 2)");
 }
 
-// Where fans come from.
+// The origin of fans.
 
 TEST(Fans, FollowTheOrder) {
   // A Linear layer of torch and a Dense layer of Flax with 256 inputs.
@@ -165,7 +165,7 @@ TEST(Fans, OrderCanBeSet) {
             "normal(0, 0.5)");
 }
 
-// Values do not depend on how a tensor is sharded.
+// Values do not depend on the sharding of a tensor.
 TEST(Fans, AreThoseOfTheWholeTensor) {
   EXPECT_EQ(FanLowered("shape: [64, 16], fans: out_in, init: kaiming_normal, "
                        "shard: [tensor, fsdp]",
@@ -180,13 +180,13 @@ TEST(Fans, AreGivenByAxes) {
   EXPECT_EQ(Scaled("fan_out", w + "in_axis: [in], out_axis: [1], "
                                   "batch_axis: [-3]"),
             "normal(0, 0.25)");
-  // An attention output [heads, head_dim, model]: both are inputs.
+  // An attention output [heads, head_dim, model] has two input dimensions.
   EXPECT_EQ(Scaled("fan_in", "shape: [4, 16, 9], in_axis: [0, 1]"), "normal(0, 0.125)");
   EXPECT_EQ(Scaled("fan_out",
                    "shape: [9, 4, 16], in_axis: 0, "
                    "out_axis: [1, 2]"),
             "normal(0, 0.125)");
-  // Of two dimensions only the other one is left.
+  // With two dimensions, only the other one remains.
   EXPECT_EQ(Scaled("fan_in", "shape: [16, 64], in_axis: 0"), "normal(0, 0.25)");
   EXPECT_EQ(Scaled("fan_in", "shape: [16, 64], out_axis: 0"), "normal(0, 0.125)");
   EXPECT_EQ(Scaled("fan_out", "shape: [16, 64], in_axis: [], out_axis: 0"), "normal(0, 0.03125)");
@@ -198,12 +198,12 @@ TEST(Fans, OfOneDimensionNeedAxes) {
   EXPECT_EQ(Scaled("fan_in", "shape: [16], out_axis: 0"), "normal(0, 1)");
 }
 
-// A stack of layers, [layers, in, out] or [layers, out, in].
+// A stack of layers is [layers, in, out] or [layers, out, in].
 TEST(Fans, OrderLeavesOutBatchDimensions) {
   const std::string w = "shape: [3, 16, 64], batch_axis: 0, fans: ";
   EXPECT_EQ(Scaled("fan_in", w + "in_out"), "normal(0, 0.25)");
   EXPECT_EQ(Scaled("fan_in", w + "out_in"), "normal(0, 0.125)");
-  // Without it, JAX too takes the layers for a receptive field.
+  // Without `batch_axis`, JAX also treats the layers as a receptive field.
   EXPECT_EQ(Scaled("fan_in", "shape: [4, 16, 9], fans: in_out"), "normal(0, 0.125)");
 }
 
@@ -239,7 +239,7 @@ TEST(Fans, ShowBothReadings) {
             "`out_axis` and `batch_axis`\n");
 }
 
-// Each tensor has the mistake, with its own numbers, and not the name.
+// Each tensor, not the named initializer, has the mistake, with the tensor's own numbers.
 TEST(Fans, AreATensorsMistake) {
   EXPECT_EQ(BuildRest("init: {base: {kaiming_normal: {mode: fan_out}}}\n"
                       "modules:\n"
@@ -333,7 +333,7 @@ TEST(Words, MustBeKnown) {
             "    w: {shape: [4, 4], init: {kaiming_normal: {mode: fan_inn}}}\n"
             "                                                     ^^^^^^^\n"
             "  hint: did you mean `fan_in`?\n");
-  // This is a mode of JAX, which torch does not have.
+  // Only JAX has this mode; torch lacks it.
   EXPECT_EQ(FanMessages(w + "{kaiming_normal: {mode: fan_geo_avg}}"),
             "x.yaml:5:52: error: unknown mode `fan_geo_avg`\n"
             "    w: {shape: [4, 4], init: {kaiming_normal: {mode: "
@@ -374,7 +374,7 @@ TEST(Words, MayNotBeVariablesToo) {
             "                                                    ^^^^\n"
             "  hint: give the variable another name, or write `1 * relu` for its "
             "value\n");
-  // Where no number can stand, nothing is ambiguous.
+  // A word is not ambiguous for a parameter that takes no number.
   EXPECT_EQ(FanLowered("shape: [32, 32], init: {kaiming_normal: {mode: fan_out}}",
                        "vars: {fan_out: 2}\n"),
             "normal(0, 0.25)");
@@ -408,7 +408,7 @@ TEST(Scales, AreChecked) {
             "    w: {shape: [4, 4], init: {random_uniform: {minval: 1}}}\n"
             "                              ^^^^^^^^^^^^^^\n"
             "  hint: for equal values use `{constant: {value: …}}`\n");
-  // The gain is a scale, but the bound that follows from it is none.
+  // The gain is a valid scale, but the resulting bound is out of range.
   EXPECT_EQ(FanMessages(w + "{xavier_uniform: {gain: 1.2676506e30}}"),
             "x.yaml:5:52: error: `2 * bound` is 2.1956352454451718e+30, but its "
             "magnitude must be 0 or from 2^-80 (8.3e-25) to 2^100 (1.3e30)\n"

@@ -1,5 +1,5 @@
-// Tests every initializer: the distribution that it lowers to, and each of its
-// mistakes as the user sees it.
+// Tests every initializer: the distribution that it becomes, and each of its mistakes as the user
+// sees it.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -21,7 +21,7 @@ std::string Lowered(const std::string& init) {
                                   : outcome.messages;
 }
 
-// Returns the messages without the place, which is that of `marked` in the line.
+// Returns the messages without their place, which must be the place of `marked` in the line.
 std::string Mistake(const std::string& init, const std::string& marked) {
   const std::string line = "modules: {w: {shape: [2], init: " + init + "}}";
   const size_t column = line.rfind(marked);
@@ -69,7 +69,7 @@ TEST(Initializers, LowerToDistributions) {
   EXPECT_EQ(Lowered("{truncated_normal: {std: 1}}"), "truncated_normal(0, 1, -2, 2)");
   EXPECT_EQ(Lowered("{truncated_normal: {std: 0.5, mean: 1, low: -3, high: 4}}"),
             "truncated_normal(1, 0.5, -3, 4)");
-  // torch's cut-offs are elements, JAX's are standard deviations.
+  // torch's cut-offs are elements; JAX's are standard deviations.
   EXPECT_EQ(Lowered("{trunc_normal: {std: 0.5}}"), "truncated_normal(0, 0.5, -4, 4)");
   EXPECT_EQ(Lowered("{trunc_normal: {std: 0.5, mean: 1, a: 0, b: 2}}"),
             "truncated_normal(1, 0.5, -2, 2)");
@@ -83,13 +83,13 @@ std::string Lowered(const std::string& shape, const std::string& init,
                                   : outcome.messages;
 }
 
-// Returns the dimensions that are rows and those that are columns, as bits from the last one on.
+// Dimensions that are rows and columns are printed as bits; the last bit is dimension 0.
 TEST(Initializers, OrthogonalKnowsTheMatrix) {
   EXPECT_EQ(Lowered("[4, 3]", "orthogonal"), "orthogonal(1, rows 1, columns 10)");
   for (const char* more : {", fans: out_in", ", fans: in_out", ", in_axis: 0"}) {
     EXPECT_EQ(Lowered("[4, 3]", "orthogonal", more), "orthogonal(1, rows 1, columns 10)");
   }
-  // torch keeps dimension 0, JAX and Keras the last one, `column_axis` any.
+  // torch keeps dimension 0, JAX and Keras keep the last one, and `column_axis` keeps any.
   EXPECT_EQ(Lowered("[4, 3, 2]", "orthogonal", ", fans: out_in"),
             "orthogonal(1, rows 1, columns 110)");
   EXPECT_EQ(Lowered("[4, 3, 2]", "orthogonal", ", fans: in_out"),
@@ -171,7 +171,7 @@ TEST(UniformInit, Mistakes) {
             "`uniform` needs `low`\n  hint: write `{uniform: {low: …}}`\n");
 }
 
-// Each bound is fine, but the range between them is not.
+// Each bound is valid, but the range between them is too large or too small.
 TEST(UniformInit, ASpanThatF32CannotScale) {
   EXPECT_EQ(Mistake("{uniform: {low: -1.2e30, high: 1.1e30}}", "1.1e30"),
             std::string("`high - low` is 2.3000000346091723e+30") + kRange);
@@ -186,7 +186,7 @@ TEST(TruncatedNormalInit, Mistakes) {
             std::string("`mean` is 1e+31") + kRange);
   EXPECT_EQ(Mistake("{truncated_normal: {std: 1, low: 3, high: -5}}", "-5"),
             "`high` is -5, but must be above `low`, which is 3\n");
-  // If it clashes with a default, the place is the initializer's name.
+  // A conflict with a default is reported at the initializer's name.
   EXPECT_EQ(Mistake("{truncated_normal: {std: 1, low: 3}}", "truncated_normal"),
             "`high` is 2, but must be above `low`, which is 3\n");
   EXPECT_EQ(Mistake("{truncated_normal: {std: 1, low: 8.5, high: 9}}", "8.5"),
@@ -213,7 +213,7 @@ TEST(TruncNormalInit, Mistakes) {
   EXPECT_EQ(Mistake("{trunc_normal: {std: 0.125, a: 2.25, b: 4}}", "2.25"),
             "this cut-off is 18 standard deviations from the mean, but nothing of a normal "
             "distribution is left beyond 8\n");
-  // A quotient overflows, and f32 does not hold the elements.
+  // A quotient overflows, and f32 cannot represent the elements.
   EXPECT_EQ(Mistake("{trunc_normal: {std: 1e-20, a: -1e300}}", "-1e300"),
             std::string("`a` is -1e+300") + kRange);
   EXPECT_EQ(Mistake("{trunc_normal: {std: 1, b: 1e39}}", "1e39"),
@@ -229,7 +229,7 @@ TEST(ConstantInit, Mistakes) {
             "`ones` has no parameter `std`\n  hint: it takes none\n");
 }
 
-// Generating must be able to draw whatever lowering accepts.
+// Every lowered initializer can be drawn.
 TEST(Initializers, WhatTheyAcceptCanBeDrawn) {
   const double values[] = {0,     -0.0,  1,     -1,   0.02,  2,      -2,     8,     -8,     8.5,
                            1e-24, 1e-25, 1e-30, 1e30, -1e30, 1.2e30, 1e31,   1e300, 1e-300, 9,
@@ -237,7 +237,7 @@ TEST(Initializers, WhatTheyAcceptCanBeDrawn) {
   const Shape shape = {3, 5};
   const FanSource source{.order = FanOrder::kOutIn, .axes = {}, .batch = {}};
   for (const Initializer* initializer : Initializers()) {
-    if (initializer->lower == nullptr) continue;  // It is an expression.
+    if (initializer->lower == nullptr) continue;  // This initializer is an expression.
     // Each parameter gets every value and word that it may have.
     std::vector<std::vector<Argument>> choices;
     for (const Parameter& parameter : initializer->parameters) {
@@ -252,7 +252,7 @@ TEST(Initializers, WhatTheyAcceptCanBeDrawn) {
     }
     size_t cases = 1;
     for (const auto& list : choices) cases *= list.size();
-    // Up to two numbers get all combinations, more numbers about every seventh.
+    // Tries all of at most 2,000 combinations, or every 71st of more.
     for (size_t c = 0; c<cases; c += cases> 2000 ? 71 : 1) {
       std::vector<Argument> arguments;
       size_t rest = c;

@@ -1,5 +1,4 @@
-// Threads call the interface of C at once, on one spec and on their own, as shardinit.h says that
-// they may.
+// Tests concurrent calls of the C interface, on one spec and on several, as shardinit.h allows.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -16,7 +15,7 @@ namespace {
 
 constexpr int kCallers = 4;
 
-// Each kind of filler, and two tensors that share what is prepared for them.
+// Each kind of filler, and two tensors that share their preparation.
 constexpr char kSpec[] = R"(
 shardinit: 1
 name: shared

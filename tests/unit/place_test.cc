@@ -1,4 +1,4 @@
-// One suite for all places: a folder, a bucket behind a server, and one in memory.
+// Runs the same tests on all places: a folder, a bucket on a server, and one in memory.
 #include "place/place.h"
 
 #include <fmt/format.h>
@@ -36,7 +36,7 @@ using Tree = std::map<std::string, std::string>;
 
 class EveryPlace : public InEnvironment, public testing::WithParamInterface<const char*> {
  protected:
-  // Returns a place of the kind that is tested, with these files and no others.
+  // Returns a place of the tested kind, with exactly these files.
   std::unique_ptr<Place> Make(const Tree& files) {
     if (is("memory")) return std::make_unique<MemoryPlace>(files);
     if (is("bucket")) {
@@ -114,7 +114,7 @@ TEST_P(EveryPlace, IsEmptyWhereNothingIs) {
   }
 }
 
-// The names of a listing that goes inside of what `enters` accepts, folders with a slash.
+// Lists names, entering the folders that `enters` accepts. Folders end in a slash.
 std::multiset<std::string> NamesListed(const Place& place, const std::string& folder,
                                        const std::function<bool(std::string_view)>& enters) {
   std::multiset<std::string> names;
@@ -130,7 +130,7 @@ std::multiset<std::string> NamesListed(const Place& place, const std::string& fo
   return names;
 }
 
-// Random trees, whose names share beginnings, and stand on both sides of `/`.
+// Random trees have names that share prefixes and sort on both sides of `/`.
 TEST_P(EveryPlace, ListsTheSameNames) {
   std::mt19937 random(7);
   const auto pick = [&](int64_t count) {
@@ -147,7 +147,7 @@ TEST_P(EveryPlace, ListsTheSameNames) {
         name += kParts[pick(std::ssize(kParts))];
         if (depth > 0) above.push_back(name), name += '/';
       }
-      // A folder has no file of its own name.
+      // A file and a folder cannot have the same name.
       const bool is_taken =
           folders.contains(name) || files.contains(name) ||
           std::ranges::any_of(above, [&](const auto& folder) { return files.contains(folder); });
@@ -201,7 +201,7 @@ TEST_P(EveryPlace, HashesPartsAndTheRest) {
       parts.push_back({*at, *std::next(at) - *at});
       if (random() % 4 == 0) parts.push_back({*std::next(at), 0});
     }
-    if (turn % 5 == 4) parts.push_back({100, 200'000});  // It may lie across others.
+    if (turn % 5 == 4) parts.push_back({100, 200'000});  // It may overlap others.
     std::string rest;
     int64_t from = 0, in_parts = 0;
     std::vector<FilePart> in_order = parts;
@@ -228,7 +228,7 @@ TEST_P(EveryPlace, HashesPartsAndTheRest) {
   }
 }
 
-// A file of random texts and boxes, with the CRCs of boxes in its texts if it has them.
+// A file of random texts and boxes; its texts contain the boxes' CRCs if `has_crcs`.
 struct RandomFile {
   RandomFile(std::mt19937& random, bool has_crcs) {
     outline = {.path = "d/e/new", .boxes = {}, .has_crcs = has_crcs};
@@ -299,7 +299,7 @@ TEST_P(EveryPlace, NamesFilesWhenTheyAreComplete) {
     std::string text;
     EXPECT_EQ(place->Read(wanted.outline.path, 1 << 20, &text), "");
     EXPECT_TRUE(text == wanted.bytes) << turn;
-    // A second one replaces the file, or finds that the name is taken.
+    // A second writer replaces the file, or finds the name taken.
     const auto again = place->Begin(wanted.outline, &wanted.crcs);
     wanted.WriteTo(*again, random);
     EXPECT_EQ(again->Complete(), place->traits().removes);
@@ -355,8 +355,8 @@ TEST_P(EveryPlace, PutsTexts) {
   }
 }
 
-// Writers of one name: an equal file is accepted, and a different one is a conflict, unless it is
-// replaced.
+// Several writers of one name: an equal file is accepted; a different one is a conflict, unless it
+// replaces the first.
 TEST_P(EveryPlace, SharesFilesAmongWriters) {
   std::mt19937 random(12);
   RandomFile wanted(random, false);
@@ -389,7 +389,7 @@ TEST_P(EveryPlace, SharesFilesAmongWriters) {
   EXPECT_TRUE(made->Begin(wanted.outline)->Complete());
   RequireSameBytes(*made, wanted.outline, {{}, Sha256Of(wanted.bytes)});
   EXPECT_THROW(RequireSameBytes(*made, wanted.outline, {{}, Sha256Of(other)}), Error);
-  if (!is("bucket")) return;  // Others have no metadata.
+  if (!is("bucket")) return;  // Other places have no metadata.
   EXPECT_TRUE(IsMade(*made, wanted.outline, "plan"));
   wanted.outline.metadata = {{"owner", "somebody else"}};
   EXPECT_THROW(IsMade(*made, wanted.outline, "plan"), Error);
@@ -431,8 +431,8 @@ std::vector<std::string> AllFindings(const VerifyResult& result) {
   return found;
 }
 
-// A checkpoint is verified alike wherever it is: as it was made, and with any file changed, cut,
-// removed or added.
+// Verification gives the same findings in every place: for the original, and with any file changed,
+// truncated, removed or added.
 TEST_P(EveryPlace, IsVerifiedAlike) {
   const Plan plan = PlanOfThree();
   const Tree files = CheckpointOf(plan);
@@ -477,7 +477,7 @@ TEST_P(EveryPlace, IsVerifiedAlike) {
     };
     const std::vector<std::string> found = found_in(*Make(changed));
     EXPECT_NE(found, std::vector<std::string>()) << turn;
-    // What the place is called stands in some of the texts.
+    // Some texts contain the name of the place.
     EXPECT_EQ(found.size(), found_in(MemoryPlace(changed)).size()) << turn;
   }
 }
@@ -498,7 +498,7 @@ TEST_P(EveryPlace, TellsWhichRanksAreMissing) {
     EXPECT_EQ(MissingRanks(*place, plan, plan_sha256, {0, 1, 2}), missing);
     EXPECT_EQ(MissingRanks(*place, plan, Sha256Of("another"), {0, 1, 2}),
               (std::vector<int64_t>{0, 1, 2}));
-    // Of a folder the files of ranks are not looked at here.
+    // In a folder, LacksRank() does not look at the files of ranks.
     const bool lacks = place->traits().is_remote ? gone != 0 : gone >> 3 != 0;
     for (int64_t near = 0; near < 3; ++near) EXPECT_EQ(LacksRank(*place, 3, near), lacks) << gone;
     EXPECT_TRUE(IsFinalized(*place, files.contains(kIndexName)));
@@ -506,7 +506,7 @@ TEST_P(EveryPlace, TellsWhichRanksAreMissing) {
   }
 }
 
-// A folder's links lead nowhere.
+// Links in a folder are not followed.
 TEST_P(EveryPlace, FollowsNoLink) {
   if (!is("folder")) return;
   const auto place = Make({{"d/x", "x"}, {"other/y", "y"}});

@@ -169,7 +169,7 @@ TEST(ReadPlan, ReadsPlacesInTheStreamOfPyTorch) {
         std::string(R"(, "key": {"words": [1, 2]})")}) {
     EXPECT_NE(PlanRefusal(Replaced(text, key, other)), "") << other;
   }
-  // The engine cannot draw one, and the other has a place under another engine.
+  // The engine cannot draw the first plan; the others have a position for another engine.
   EXPECT_NE(PlanRefusal(Replaced(
                 text, R"("bf16", "global_shape": [3], "partition_spec": [[]], "init": {"normal")",
                 R"("f64", "global_shape": [3], "partition_spec": [[]], "init": {"normal")")),
@@ -178,8 +178,8 @@ TEST(ReadPlan, ReadsPlacesInTheStreamOfPyTorch) {
   EXPECT_NE(PlanRefusal(Replaced(text, "torch_cpu/2.13/avx2", "torch_cpu")), "");
 }
 
-// A plan says what a file must hold, not where it is: so the same model is the same plan wherever
-// its spec lies.
+// A plan contains the digest of a file, not its path: the same model gives the same plan wherever
+// its spec is.
 TEST(ReadPlan, ReadsTheDigestOfAFile) {
   const auto plan_of = [](const std::string& sha256) {
     InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}};
@@ -267,7 +267,7 @@ TEST(ReadPlan, SaysWhichReleaseItNeeds) {
 struct Malformation {
   const char* from;
   const char* to;
-  const char* message;  // "`plan.json` is not a plan of this tool: " precedes it; null is any.
+  const char* message;  // after "`plan.json` is not a plan of this tool: "; null accepts any
 };
 
 void ExpectRefused(const std::string& plan, const Malformation& m) {
@@ -418,7 +418,7 @@ TEST(ReadPlan, ReadsSegmentsAndStages) {
   EXPECT_EQ(plan.boxes, 4);
   EXPECT_EQ(PlanRank(plan, 0).shards.size(), 2u);
   EXPECT_EQ(PlanRank(plan, 2).shards.size(), 0u);
-  EXPECT_EQ(PlanRank(plan, 4).shards.size(), 0u);  // Rank 0 stores what it holds.
+  EXPECT_EQ(PlanRank(plan, 4).shards.size(), 0u);  // Rank 0 stores its boxes.
   EXPECT_EQ(DatasetPath(*PlanRank(plan, 1).shards[1].tensor, 1), "/w@1");
 }
 
@@ -448,7 +448,7 @@ TEST(ReadPlan, ReadsNestedAxes) {
               none + "the `nested` axes of `w` do not fit its shape and partition")
         << nested;
   }
-  // The borders are those of the two axes as one.
+  // The borders equal the borders of both axes as one.
   EXPECT_EQ(PlanRefusal(Replaced(kPlanWithNested, "[10, 7]", "[12, 7]")),
             none + "the `nested` axes of `w` do not fit its shape and partition");
 }
@@ -568,7 +568,7 @@ TEST(ReadPlan, ReadsViews) {
 }
 
 TEST(ReadPlan, CountsTheBytesOfALayoutApart) {
-  // Each of the two lists has three quarters of the most bytes.
+  // Each of the two lists has three quarters of the maximum number of bytes.
   std::string text = Replaced(kPlanOfViews, "[4, 6]", "[4, 288230376151711744]");
   text = Replaced(text, "[2, 6]", "[2, 288230376151711744]");
   text = Replaced(text, "[6, 6]", "[6, 288230376151711744]");
@@ -587,7 +587,7 @@ constexpr char kTooLarge[] = "this tensor has more than 2^63 - 1 elements";
 INSTANTIATE_TEST_SUITE_P(
     Trees, HostileViews,
     testing::Values(
-        // These are views of a missing tensor, of itself, of another dtype, of nothing.
+        // Views of a missing tensor, of itself, of another dtype, of nothing.
         Malformation{kWhole, R"("z")",
                      "the `view` of `qk` has `z`, which is unknown or of another dtype"},
         Malformation{kWhole, R"("qk")",
@@ -617,7 +617,7 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{kWhole, R"({"concat": {"of": ["q", "k"], "axis": 0}})", kCanonical},
         Malformation{kPad, R"({"pad": {"axis": 0, "to": 8, "value": 0.5, "of": ["n"]}})",
                      "the `view` of `n` has no single operation, or more than 8 in one another"},
-        // Levels.
+        // Nesting.
         Malformation{kWhole,
                      R"({"transpose": {"axes": [0, 1], "of": {"transpose": {"axes": [0, 1], "of": )"
                      R"({"transpose": {"axes": [0, 1], "of": {"transpose": {"axes": [0, 1], "of": )"
@@ -681,7 +681,7 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{kWhole, R"({"transpose": {"axes": 1, "of": "q"}})", nullptr},
         Malformation{kWhole, R"({"reshape": {"shape": [-4, -6], "of": "q"}})", nullptr},
         Malformation{kWhole, R"({"reshape": {"shape": [0], "of": "q"}})", nullptr},
-        // 2^64 and 24 more: the product, should it wrap, is 24.
+        // 2^64 + 24 elements: a wrapped product would be 24.
         Malformation{kWhole, R"({"reshape": {"shape": [3, 6148914691236517208], "of": "q"}})",
                      nullptr},
         Malformation{kWhole, R"({"slice": {"axis": 0, "start": -1, "stop": 2, "of": "q"}})",
@@ -706,7 +706,7 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{R"("value": 0.5)", R"("value": 1e999)", nullptr},
         Malformation{R"("value": 0.5)", R"("value": 0.50)", kCanonical},
         Malformation{R"("value": 0.5)", R"("value": null)", nullptr},
-        // A shape on the way is wrong, and the last one would be right.
+        // An intermediate shape is wrong, but the last one would be right.
         Malformation{kWhole,
                      R"({"slice": {"axis": 0, "start": 0, "stop": 6, "of": {"pad": {"axis": 0, )"
                      R"("to": 2000000000000000000, "value": 0, "of": "q"}}}})",
@@ -729,7 +729,7 @@ INSTANTIATE_TEST_SUITE_P(
             R"(1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,4,6], "of": "q"}}]}})",
             "more than 32 dimensions"}));
 
-// Rows of 7 are reshaped to rows of 10: each falls into pieces of its own.
+// Rows of 7 are reshaped to rows of 10, so each row becomes several pieces.
 TEST(ReadPlan, RefusesViewsOfMillionsOfPieces) {
   std::string text = PlanOfViewsWith("[4, 6]", "[10000000, 3]");
   const std::string view =
@@ -741,7 +741,7 @@ TEST(ReadPlan, RefusesViewsOfMillionsOfPieces) {
       "`plan.json` is not a plan of this tool: the layout falls into more than 4194304 pieces");
 }
 
-// Like SurvivesDamage; damage that leaves valid views may be accepted.
+// Damaged views are handled as in SurvivesDamage; damage that leaves valid views may be accepted.
 TEST(ReadPlan, SurvivesDamagedViews) {
   const std::string good = kPlanOfViews;
   for (size_t i = good.find("\"logical\""); i < good.size(); ++i) {
@@ -773,8 +773,8 @@ TEST(ReadPlan, RefusesHundredsOfMistakesWithOneMessage) {
             "`plan.json` is not a plan of this tool: two tensors have the path `z`");
 }
 
-// Tries every prefix, and every changed byte: it is refused or, if it is still a plan,
-// written back as it was read.
+// Every prefix is refused. A plan with a changed byte is refused or, if still valid, written as it
+// was read.
 TEST(ReadPlan, SurvivesDamage) {
   const std::string good = kPlanOfTwoRanks;
   for (size_t n = 0; n < good.size(); ++n) EXPECT_NE(PlanRefusal(good.substr(0, n)), "") << n;
@@ -819,8 +819,7 @@ TEST(PlanRank, HoldsFirstReplicasInTheOrderOfTheGraph) {
             "5 (1, 2) 0 bytes:\n");
 }
 
-// Tries random meshes and shardings, uneven ones among them: a total over all ranks is the sum over
-// their plans.
+// A total over all ranks is the sum over their plans, for random meshes and shardings, some uneven.
 TEST(BytesIn, IsWhatTheRanksHold) {
   Random random(24);
   for (int trial = 0; trial < 300; ++trial) {

@@ -27,7 +27,7 @@ TEST(LoadPlan, OfTextIsThatOfTheFile) {
   const WorkingFolder folder({{"x.yaml", kText}, {"sub/base.yaml", kText}});
   const std::string plan = PlanOf({.path = "x.yaml", .sets = {}, .mesh = {}});
   EXPECT_EQ(PlanOf({.path = "<text>", .sets = {}, .mesh = {}, .text = kText}), plan);
-  // Includes are relative to the name; a file of that name need not be there, and is not read.
+  // Includes are relative to the name. A file of that name need not exist, and is not read.
   const std::string over = "shardinit: 1\ninclude: base.yaml\n";
   for (const char* path : {"sub/none.yaml", "sub/base.yaml"}) {
     EXPECT_EQ(PlanOf({.path = path, .sets = {}, .mesh = {}, .text = over}), plan) << path;

@@ -20,7 +20,7 @@ uint32_t Ratio(uint32_t a, uint32_t b) { return BitsOf(FromBits(a) / FromBits(b)
 
 bool IsNormalNumber(uint32_t bits) { return std::isnormal(FromBits(bits)); }
 
-// Counts the approximations of up to 2 units in the last place from which no correct result comes.
+// Counts the approximations within 2 units in the last place that do not give the correct result.
 int WrongRoots(uint32_t a) {
   const uint32_t root = Root(a);
   int wrong = 0;
@@ -35,7 +35,7 @@ int WrongQuotients(uint32_t a, uint32_t b) {
   return wrong;
 }
 
-// Mantissas at the ends of their range, in the middle, and around the root of two.
+// Returns mantissas at the ends of the range, in the middle, and near the root of two.
 std::vector<uint32_t> Mantissas() {
   std::vector<uint32_t> all;
   for (uint32_t i = 0; i < 6; ++i) {
@@ -90,7 +90,7 @@ TEST(Rounding, QuotientsOfAllExponents) {
     for (uint32_t b = 1; b < 255; ++b) {
       for (const uint32_t m : {0u, 0x2AAAABu, 0x7FFFFFu}) {
         const uint32_t n = (a << 23) | m, d = (b << 23) | (0x7FFFFF - m) | (a << 31);
-        // Other approximations of the largest and the smallest results would not be normal.
+        // Approximations of the largest and the smallest results may not be normal numbers.
         const uint32_t ratio = Ratio(n, d) & ~kSign;
         if (ratio < kLowestNormal + 2 || ratio >= kInfinity - 2) continue;
         ASSERT_EQ(WrongQuotients(n, d), 0) << std::hex << n << " / " << d;

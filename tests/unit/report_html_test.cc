@@ -13,7 +13,7 @@ TEST(Html, TextEndsNoTagAndNoQuote) {
   EXPECT_EQ(EscapeHtml("</title><b a='x' c=\"y\">&lt;"),
             "&lt;/title&gt;&lt;b a=&#39;x&#39; c=&quot;y&quot;&gt;&amp;lt;");
   EXPECT_EQ(EscapeHtml("größe.λ"), "größe.λ");
-  // No reader would see these: controls, a reversed line, bytes that are no text.
+  // Readers would not see these: control characters, reversed text, invalid bytes.
   EXPECT_EQ(EscapeHtml("a\x1b\u202e<\xff\n"), "a\\x1b\\u202e&lt;\\xff\\n");
 }
 
@@ -32,7 +32,7 @@ TEST(Html, PathsEndLinesAfterDots) {
   EXPECT_EQ(PathInHtml("1.5 <b>."), "1.5 &lt;b&gt;.");
 }
 
-// Fills every place that takes text.
+// Hostile text stays escaped in every place that takes text.
 TEST(Html, NothingBreaksOut) {
   const std::string hostile = "\"'></title><script>alert(1)</script><!--{{body}}";
   HtmlPage page;
@@ -81,7 +81,7 @@ TEST(Tiles, TreemapFillsTheSquareInOrder) {
       EXPECT_LE(areas[i].x + areas[i].width, 1 + 1e-12);
       EXPECT_LE(areas[i].y + areas[i].height, 1 + 1e-12);
       if (i == 0) continue;
-      // The next one is to the right in the same row, or begins the next row.
+      // The next tile is to the right in the same row, or begins the next row.
       const TileArea& before = areas[i - 1];
       if (areas[i].x > 0 || before.width == 0) {
         EXPECT_EQ(areas[i].y, before.y);

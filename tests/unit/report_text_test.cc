@@ -144,7 +144,7 @@ TEST(Bars, AreAsLongAsTheCounts) {
             "-0.2  ███████\n"
             " 0.2  ██████████████\n"
             " 0.6  ███▌\n");
-  // A narrow terminal has eight columns of a bar, though they do not fit.
+  // A narrow terminal still gets bars of eight columns, although they do not fit.
   for (const size_t width : {0U, 1U, 12U, 13U}) {
     EXPECT_EQ(Bars(std::vector<int64_t>{64, 1, 63}, 0, 0.3, {.width = width, .blocks = true}),
               "  0  ████████\n"

@@ -8,7 +8,7 @@
 namespace shardinit::exact {
 namespace {
 
-// The values are rounded correctly, from mpmath with 60 digits.
+// Correctly rounded values from mpmath with 60 digits.
 TEST(ExactMath, KnownValues) {
   EXPECT_EQ(Exp(1), 0x1.5bf0a8b145769p+1);
   EXPECT_EQ(Exp(-0.1), 0x1.cf46d99d52b3ap-1);

@@ -47,7 +47,7 @@ TEST(Threefry2x32, KnownAnswers) {
   EXPECT_EQ(answers, 3);
 }
 
-// JAX 0.10.2 prints these numbers.
+// Keys equal those that JAX 0.10.2 prints.
 TEST(JaxThreefry, KeysAreThoseOfJax) {
   EXPECT_EQ(jax::KeyOfSeed(0), 0u);
   EXPECT_EQ(jax::KeyOfSeed(42), Words(0, 42));
@@ -57,7 +57,7 @@ TEST(JaxThreefry, KeysAreThoseOfJax) {
   EXPECT_EQ(jax::FoldIn(jax::KeyOfSeed(0), 1), Words(928981903, 3453687069));
   EXPECT_EQ(jax::FoldIn(jax::KeyOfSeed(0), 0xFFFFFFFF), Words(743310391, 3789761811));
   EXPECT_EQ(jax::SplitKey(jax::KeyOfSeed(0), 5),
-            Words(1524306142, 1887795613));  // It is the last of 2 × 3.
+            Words(1524306142, 1887795613));  // The last of 2 × 3.
 }
 
 TEST(JaxThreefry, WordsAreThoseOfJax) {
@@ -70,13 +70,13 @@ TEST(JaxThreefry, WordsAreThoseOfJax) {
     kernels::Fill(BitsSampler{}, stream, 0, 4, DType::f32, words.data());
     EXPECT_EQ(words, expected) << target;
   }
-  // Another draw is that of another key; element 2^32 counts in the counter's other word.
+  // Another draw uses another key; element 2^32 increments the counter's other word.
   EXPECT_EQ(jax::Word({.key = 7, .draw = 2}, 9), jax::Word({.key = jax::FoldIn(7, 2)}, 9));
   const auto words = threefry2x32::Block<uint32_t>({1, 5}, {7, 0});
   EXPECT_EQ(jax::Word({.key = 7}, (uint64_t{1} << 32) + 5), words[0] ^ words[1]);
 }
 
-// The documentation of JAX prints these numbers.
+// Values equal the ones in JAX's documentation.
 TEST(JaxThreefry, ValuesAreThoseOfJax) {
   const Sampler uniform = MakeUniform(0, 1), normal = MakeNormal(0, 1);
   const uint64_t zero = jax::KeyOfSeed(0), key = jax::KeyOfSeed(42);
@@ -109,15 +109,15 @@ TEST(JaxThreefry, AMultiplicationAndAnAdditionAreRoundedOnce) {
     const float a = number(1), b = number(60), c = number(60);
     ASSERT_EQ(FusedMultiplyAdd(a, b, c), std::fmaf(a, b, c)) << a << " " << b << " " << c;
   }
-  // It is halfway between two f32 but for the last bit of the product, which f64 would lose.
+  // The sum is halfway between two f32 but for the product's last bit, which f64 would lose.
   EXPECT_EQ(FusedMultiplyAdd(0x1.000002p-1f, 0x1.000002p-24f, 0x1p30f), 0x1p30f);
   const float more = 0x1.000002p+0f, less = 0x1.fffffcp-1f;
   EXPECT_EQ(FusedMultiplyAdd(more * 0x1p-24f, less, more), more);
   EXPECT_EQ(FusedMultiplyAdd(more * -0x1p-24f, less, more), more);
 }
 
-// Returns the largest distance of a million draws from the normal distribution, times their root:
-// above 1.63 in one of a hundred streams, and the stream never changes.
+// The largest distance of 2^20 draws from the normal distribution, times the square root of their
+// number, exceeds 1.63 in one of a hundred streams. The stream never changes.
 TEST(JaxThreefry, NormalNumbersAreNormal) {
   std::vector<float> z = DrawOfJax(MakeNormal(0, 1), KeyOf(7, "statistics"), 1 << 20);
   double sums[4] = {};
@@ -138,7 +138,7 @@ TEST(JaxThreefry, NormalNumbersAreNormal) {
   }
 }
 
-// JAX's f32 have nothing between these cut-offs.
+// JAX's f32 have no numbers between these cut-offs.
 TEST(JaxThreefry, RefusesWhatJaxCannotDraw) {
   const auto refuses = [](const Sampler& sampler) {
     return !kJaxThreefry.refusal(sampler).empty();

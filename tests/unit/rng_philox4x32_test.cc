@@ -45,8 +45,8 @@ TEST(Philox4x32, KnownAnswers) {
   }
 }
 
-// The contract's last counter word is 0, so of the published vectors only the first
-// can be asked of a stream; its block must come out of every instruction set.
+// Every instruction set gives the first published vector. The contract's last counter word is 0, so
+// a stream cannot give the other vectors.
 TEST(Philox4x32, KnownAnswerFromEveryTarget) {
   const KnownAnswer answer = KnownAnswers().front();
   for (const std::string& target : kernels::Targets()) {

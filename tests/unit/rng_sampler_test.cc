@@ -78,8 +78,8 @@ std::vector<float> DrawMany(const Sampler& sampler, size_t count = kCount) {
   return values;
 }
 
-// Returns the largest distance between the values' distribution and `cdf`, times
-// sqrt(n): it is above 1.63 in one of a hundred streams, and the stream never changes.
+// Returns the largest distance between the values' distribution and `cdf`, times sqrt(n). It
+// exceeds 1.63 in one of a hundred streams, and the stream never changes.
 template <typename Cdf>
 double KolmogorovSmirnov(std::vector<float> values, Cdf cdf) {
   std::sort(values.begin(), values.end());
@@ -94,7 +94,7 @@ double KolmogorovSmirnov(std::vector<float> values, Cdf cdf) {
 
 double Phi(double z) { return std::erfc(-z / std::sqrt(2.0)) / 2; }
 
-// Returns a moment in standard errors; the power is of the standardized value.
+// Returns the error of a moment in standard errors; `power` applies to the standardized value.
 double MomentError(const std::vector<float>& values, int power, double expected, double variance) {
   double sum = 0;
   for (const float z : values) sum += std::pow(z, power);
@@ -111,9 +111,8 @@ TEST(Normal, Distribution) {
   EXPECT_LT(std::fabs(MomentError(z, 4, 3, 96)), 3);
 }
 
-// Neither the values nor the squares of a pair, of the pairs of a block, or
-// of rows of 1024 depend on each other. A wrong sign in a quadrant
-// leaves each value normal, and shows here.
+// Values and their squares are independent in a pair, between the pairs of a block, and between
+// rows of 1024. A wrong sign in a quadrant leaves each value normal, but fails here.
 TEST(Normal, Independence) {
   const auto z = DrawMany(MakeNormal(0, 1));
   for (const size_t lag : {1, 2, 3, 4, 1024}) {
@@ -146,7 +145,7 @@ TEST(Normal, AnglesOfPairsAreUniform) {
   EXPECT_GT(chi_squared, 63 - 3 * 11.2);
 }
 
-// Compares with libm in double: the errors of the contract's operations add up to little.
+// The contract's operations have a small total error, compared with libm in double.
 TEST(Normal, Accuracy) {
   const Stream stream{KeyOf(7, "accuracy"), 0};
   const Sampler sampler = MakeNormal(0, 1);
@@ -175,7 +174,7 @@ TEST(TruncatedNormal, Distribution) {
     const auto [least, most] = std::minmax_element(z.begin(), z.end());
     EXPECT_GE(*least, static_cast<float>(low));
     EXPECT_LE(*most, static_cast<float>(high));
-    // Upper tails are computed as such, so that they keep their digits.
+    // Upper tails are mirrored, so that they keep their digits.
     const double sign = low >= 0 ? -1 : 1, begin = low >= 0 ? -high : low;
     const double end = low >= 0 ? -low : high, span = Phi(end) - Phi(begin);
     auto mirrored = z;
@@ -195,7 +194,7 @@ TEST(TruncatedNormal, Accuracy) {
       const uint32_t word = Word(stream, i);
       const double q = low + span * ((word & 0x7FFFFFFF) + 0.5) * 0x1p-32;
       const double z = Sample(sampler, stream, i);
-      // This is the error of the probability, as a distance of z.
+      // Converts the error of the probability to a distance of z.
       const double density = std::exp(-z * z / 2) / std::sqrt(2 * M_PI);
       const double error = (Phi(-std::fabs(z)) - q) / density;
       worst = std::max(worst, std::fabs(error) / std::max(1.0, std::fabs(z)));

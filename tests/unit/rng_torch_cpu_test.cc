@@ -1,5 +1,5 @@
 // Compares PyTorch's generator with the standard library's, its jumps with each other, and kernels
-// with the readable reference. tests/python/test_torch_cpu.py has PyTorch itself.
+// with the readable reference. tests/python/test_torch_cpu.py compares with PyTorch itself.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -39,7 +39,7 @@ TEST(Mt19937, JumpsToWhereTheStandardLibraryArrives) {
   const uint32_t* x = words.At(50'000'000, &count);
   ASSERT_GE(count, 624u);
   for (int i = 0; i < 624; ++i) ASSERT_EQ(mt19937::Temper(x[i]), expected()) << i;
-  // It jumps back, too.
+  // It also jumps back.
   expected.seed(7);
   expected.discard(12345);
   EXPECT_EQ(mt19937::Temper(*words.At(12345, &count)), expected());
@@ -67,7 +67,7 @@ TEST(TorchCpu, WordsThatATensorTakes) {
   const torch_cpu::Uniform uniform{0, 1};
   EXPECT_EQ(after(normal, 32, DType::f32, StreamAt(5)), StreamAt(37));
   EXPECT_EQ(after(normal, 35, DType::f32, StreamAt(0)), StreamAt(51));
-  // The smaller types draw no words for the elements that the last group replaces.
+  // Smaller types draw no words for the elements that the last group replaces.
   EXPECT_EQ(after(normal, 35, DType::bf16, StreamAt(0)), StreamAt(48));
   EXPECT_EQ(after(uniform, 35, DType::f32, StreamAt(0)), StreamAt(35));
   EXPECT_EQ(after(uniform, 35, DType::f64, StreamAt(0)), StreamAt(70));
@@ -76,7 +76,7 @@ TEST(TorchCpu, WordsThatATensorTakes) {
   EXPECT_EQ(odd.spare, 104u);
   odd = after(normal, 20, DType::f32, odd);
   EXPECT_EQ(odd.position, 144u);
-  EXPECT_EQ(odd.spare, 104u);  // A group neither takes nor leaves one.
+  EXPECT_EQ(odd.spare, 104u);  // A group neither takes nor leaves a spare.
   odd = after(normal, 1, DType::f32, odd);
   EXPECT_EQ(odd, StreamAt(144));
 }

@@ -27,7 +27,7 @@ Resolved Resolve(const std::vector<std::string>& logical, const std::vector<Rule
   return resolved;
 }
 
-// This is the example in the docstring of flax.linen.logical_to_mesh_axes, which gives
+// The example in the docstring of flax.linen.logical_to_mesh_axes, which gives
 // PartitionSpec('X', None, 'Y', None).
 TEST(ResolveRules, AgreesWithFlax) {
   EXPECT_EQ(Resolve({"batch", "length", "heads", "features"},
@@ -52,8 +52,8 @@ TEST(ResolveRules, GoesThroughDimensionsOfOneNameFromTheFirst) {
             (Resolved{{{}, {X}, {Z}}, {0, 1, 3}}));
 }
 
-// Each rule, in the order of the list, gives its axes, if they are free, to the first dimension
-// that it names and that is not settled.
+// Each rule, in order, gives its axes, if they are free, to the first unresolved dimension with its
+// name.
 Resolved ByDefinition(const std::vector<std::string>& logical, const std::vector<Rule>& rules) {
   Resolved result{PartitionSpec(logical.size()), std::vector<int>(logical.size(), -1)};
   for (int r = 0; r < static_cast<int>(rules.size()); ++r) {
@@ -73,7 +73,7 @@ Resolved ByDefinition(const std::vector<std::string>& logical, const std::vector
   return result;
 }
 
-// There are few names and axes, so that rules meet often.
+// Random rules follow the definition. Few names and axes make rules conflict often.
 TEST(ResolveRules, RandomOnesFollowTheDefinition) {
   Random random(12);
   const auto name = [&] { return std::string(1, static_cast<char>('a' + random.In(0, 2))); };
@@ -119,7 +119,7 @@ TEST(ResolveRules, TellsWhichRulesWereTried) {
     text += std::to_string(trial.rule) + ">" + std::to_string(trial.dimension) + " " +
             std::to_string(trial.taken) + ", ";
   }
-  // Rule 2 wants X, which dimension 1 has; with both b settled, rule 5 is not tried.
+  // Rule 2 wants X, which dimension 1 has; both b are resolved, so rule 5 is not tried.
   EXPECT_EQ(text, "0>1 -1, 2>0 0, 3>0 -1, 4>2 -1, ");
 }
 

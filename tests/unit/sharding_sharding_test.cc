@@ -41,7 +41,7 @@ int64_t CountBoxes(const Shape& shape, const PartitionSpec& spec, const Mesh& me
   return Sharding(mesh, Replicas::kDedupe, shape, spec).CountBoxes();
 }
 
-// How `parts` ranks of one axis divide n elements.
+// Returns how `parts` ranks of one axis divide n elements.
 Extents Cut(int64_t n, int64_t parts) {
   const Mesh mesh{{"x"}, {parts}};
   Extents extents;
@@ -56,7 +56,7 @@ Extents Cut(int64_t n, int64_t parts) {
   return extents;
 }
 
-// These are examples of torch.chunk, DTensor's Shard and torch_xla's GetShardShape.
+// Examples of torch.chunk, DTensor's Shard and torch_xla's GetShardShape.
 TEST(BoxAt, CutsByTheCeilingRule) {
   EXPECT_EQ(Cut(12, 4), (Extents{3, 3, 3, 3}));
   EXPECT_EQ(Cut(10, 4), (Extents{3, 3, 3, 1}));
@@ -66,7 +66,7 @@ TEST(BoxAt, CutsByTheCeilingRule) {
   EXPECT_EQ(Cut(7, 1), (Extents{7}));
 }
 
-// This is the vocabulary of Llama 3 over 512 ranks.
+// The vocabulary of Llama 3 over 512 ranks.
 TEST(BoxAt, Cuts128256Over512) {
   Extents expected(510, 251);
   expected.push_back(246);
@@ -131,7 +131,7 @@ TEST(IsFirstHolder, LooksAtTheAxesThatCutNothing) {
   EXPECT_TRUE(IsFirstHolder({}, {}));
 }
 
-// This is the example in DTensor's _StridedShard: 9 elements, split_factor 2, over 4 ranks.
+// The example in DTensor's _StridedShard: 9 elements, split_factor 2, over 4 ranks.
 TEST(BoxesOn, ArePartsOfEverySegment) {
   const Mesh mesh{{"x"}, {4}};
   const Shape shape = {9};
@@ -143,7 +143,7 @@ TEST(BoxesOn, ArePartsOfEverySegment) {
   EXPECT_EQ(sharding.BoxesOn(3), (std::vector<Box>{{{8}, {1}}}));
 }
 
-// In Megatron, of 8 rows of gate and 8 of up, rank 1 of 2 has rows 4 to 7 of each.
+// In Megatron, with 8 rows of gate and 8 of up, rank 1 of 2 has rows 4 to 7 of each.
 TEST(BoxesOn, OfGateAndUp) {
   const Mesh mesh{{"tensor"}, {2}};
   const Shape shape = {16, 3};
@@ -182,7 +182,7 @@ TEST(BoxesOn, OfNestedAxes) {
   EXPECT_EQ(DivisorOf(spec.dimensions[0], mesh), 4);
 }
 
-// With [Shard(0), _StridedShard(0, split_factor=3)] of 7 elements, not the first rank has the most.
+// With [Shard(0), _StridedShard(0, split_factor=3)] of 7 elements, rank 2 has the most.
 TEST(BoxesOn, OfSegmentsOfWhatIsLeft) {
   const Mesh mesh{{"x", "y"}, {2, 2}};
   const Shape shape = {7};
@@ -214,7 +214,7 @@ TEST(Simplified, NestsOnlyWhatMustBe) {
   EXPECT_EQ(simple(Nested({2}, {2}), 8), DimensionPartition({2}));
 }
 
-// A plan is read only if its partitions are in the simplest form.
+// Simplifying again changes nothing: plans are read only in the simplest form.
 TEST(Simplified, IsSimpleAfterwards) {
   const Mesh mesh{{"x", "one", "y"}, {4, 1, 2}};
   const int64_t step = 10 / Cases(10);

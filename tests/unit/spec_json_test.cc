@@ -90,7 +90,7 @@ TEST(WriteYaml, ReadsBackAsItIs) {
   const Source* yaml = diagnostics.Add({"y", WriteYaml(*root)});
   const Node* back = ParseYaml(*yaml, 0, store, diagnostics);
   ASSERT_FALSE(diagnostics.HasErrors()) << Render(diagnostics.all()) << yaml->text;
-  // Only words that are text without quotes, too, are written without them.
+  // Only words that are text even without quotes are written without quotes.
   const auto expect_same = [&](const Node& a, const Node& b, const auto& self) -> void {
     EXPECT_EQ(a.kind, b.kind) << a.text;
     EXPECT_EQ(a.text, b.text);

@@ -1,5 +1,4 @@
-// Tests mistakes of all kinds in one run, with one message for each: consequences of a mistake get
-// none.
+// Tests that mistakes of all kinds get one message each in one run: their consequences get none.
 #include <gtest/gtest.h>
 
 #include "support/graph_text.h"
@@ -15,7 +14,7 @@ int CountErrors(const std::string& messages) {
   return count;
 }
 
-// A spec that is right, in which one line is replaced. Everything in it depends on everything else.
+// A valid spec, in which one line is replaced. All its parts depend on each other.
 struct Line {
   std::string_view key, text;
 };
@@ -55,7 +54,7 @@ std::string With(std::string_view key, std::string_view text) {
 
 TEST(Mistakes, NoneGivesNoMessage) { EXPECT_EQ(BuildText(With("", "")).messages, ""); }
 
-// Each has a mistake.
+// Each of these lines has a mistake.
 constexpr Line kEachWrong[] = {
     {"name", "naem: x"},
     {"name", "name: a/b"},
@@ -155,7 +154,7 @@ TEST(Mistakes, EachGivesOneMessage) {
   }
 }
 
-// No message follows for keys that name tensors by their paths and numbers.
+// Keys that name tensors by paths and numbers cause no second message.
 TEST(Mistakes, EachGivesOneMessageBesideLanguages) {
   constexpr std::string_view kSharding[] = {
       "sharding: {map: {w: [data], l.0.u: [tensor], l.1.v: [null, tensor], 'l.*.h': {data: "
@@ -178,14 +177,14 @@ TEST(Mistakes, EachGivesOneMessageBesideLanguages) {
     ASSERT_EQ(messages, "");
     for (const Line& wrong : kEachWrong) {
       if (wrong.key == "rules") continue;
-      if (wrong.text.find("[a, q]") != wrong.text.npos) continue;  // Rules alone need to know it.
+      if (wrong.text.find("[a, q]") != wrong.text.npos) continue;  // Only rules need to know it.
       const std::string said = BuildText(with(wrong.key, wrong.text)).messages;
       EXPECT_EQ(CountErrors(said), 1) << sharding << "\n" << wrong.text << "\n" << said;
     }
   }
 }
 
-// Two mistakes at a time, each in another key, are both found, whatever stage finds them.
+// Two mistakes in different keys are both found, whatever stages find them.
 TEST(Mistakes, NoneHidesAnother) {
   constexpr Line kWrong[] = {
       {"name", "naem: x"},
@@ -227,7 +226,7 @@ TEST(Mistakes, OfOneExpressionShowTogether) {
   EXPECT_EQ(CountErrors(messages), 3) << messages;
 }
 
-// A missing include could have held anything.
+// A missing include could define any name.
 TEST(Mistakes, OfASpecThatIsNotThere) {
   const std::string messages =
       BuildText(

@@ -7,7 +7,7 @@
 namespace shardinit {
 namespace {
 
-// Prints back everything that a spec can say.
+// Prints all contents of a spec.
 std::string Print(const std::vector<Named<ExprPtr>>& values) {
   std::string out;
   for (const Named<ExprPtr>& value : values) {

@@ -7,7 +7,7 @@
 namespace shardinit {
 namespace {
 
-// Returns the tree in flow style, quoted scalars in single quotes; or the errors.
+// Returns the tree in flow style, with quoted scalars in single quotes, or the errors.
 std::string Print(const Node& node) {
   if (node.IsNull()) return "null";
   if (node.IsScalar()) {
@@ -71,7 +71,7 @@ TEST(ParseYaml, SpansCoverWhatWasWritten) {
   EXPECT_EQ(where(*list.entries[0].value), "2:6+1");
   EXPECT_EQ(where(*list.entries[1].value), "2:9+10");
   EXPECT_EQ(where(*list.entries[1].value->entries[0].value), "2:13+5");
-  EXPECT_EQ(where(*root->entries[3].value), "5:1+1");  // Nothing has the key's place.
+  EXPECT_EQ(where(*root->entries[3].value), "5:1+1");  // An empty value has the key's place.
 }
 
 struct Case {
@@ -192,7 +192,7 @@ std::string Repeat(const std::string& text, int count) {
   return out;
 }
 
-// These texts nest more deeply, or expand to more, than any machine could walk.
+// Texts that nest more deeply, or expand to more, than any machine could walk are refused at once.
 TEST(ParseYaml, RefusesBombsAtOnce) {
   std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n";
   std::string chain = "a0: &a0 [x]\n";
@@ -215,7 +215,7 @@ TEST(ParseYaml, RefusesBombsAtOnce) {
       {"a: [" + Repeat("x,\n", 1100000) + "]", "the spec has more than 1000000 values"},
       {Repeat("k", 2000) + ": 1", "a key must end within 1024 bytes"},
   };
-  const std::clock_t start = std::clock();  // Of this process: others may be at work, too.
+  const std::clock_t start = std::clock();  // CPU time of this process: others may be busy.
   for (const Case& c : cases) {
     const std::string message = Parse(c.text);
     EXPECT_NE(message.find("error: " + c.expected + "\n"), std::string::npos) << message;

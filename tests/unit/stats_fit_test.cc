@@ -13,7 +13,7 @@ Fit FitOfHalves(int64_t first, int64_t total) {
   return FitOf(bins, Uniform{0, 1}).value();
 }
 
-// The probabilities are scipy.special.kolmogorov's.
+// The probabilities equal scipy.special.kolmogorov's.
 TEST(Fit, IsTheKolmogorovSmirnovTest) {
   EXPECT_NEAR(FitOfHalves(5136, 10000).distance, 0.0136, 1e-15);
   EXPECT_NEAR(FitOfHalves(5136, 10000).probability, 0.04904424380124727, 1e-14);
@@ -28,7 +28,7 @@ TEST(Fit, ComparesWithTheDistributionWhereBinsEnd) {
     const Bin bin = {from, to, from, to, 7};
     return FitOf(std::span(&bin, 1), distribution).value().distance;
   };
-  // All elements are in the bin, and those that the distribution has outside are missing.
+  // All elements are in the bin, so elements that the distribution has outside are missing.
   EXPECT_DOUBLE_EQ(distance(-INFINITY, INFINITY, Normal{0, 1}), 0);
   EXPECT_NEAR(distance(1 - 8, INFINITY, Normal{1, 2}), 3.167124183311986e-05, 1e-15);
   EXPECT_DOUBLE_EQ(distance(0.1, 0.7, Uniform{0, 1}), 0.3);
@@ -50,7 +50,7 @@ TEST(DeclaredMoments, AreTheDistributions) {
   EXPECT_EQ(of(Uniform{-1, 2}).mean, 0.5);
   EXPECT_DOUBLE_EQ(of(Uniform{-1, 2}).std, std::sqrt(0.75));
   EXPECT_EQ(of(Constant{4}).std, 0);
-  // scipy.stats.truncnorm.stats.
+  // From scipy.stats.truncnorm.stats.
   EXPECT_NEAR(of(TruncatedNormal{0, 1, -2, 2}).std, 0.8796256610342398, 1e-14);
   EXPECT_NEAR(of(TruncatedNormal{10, 2, 0.5, 3}).mean, 10 + 2 * 1.1316649249513497, 1e-13);
   EXPECT_NEAR(of(TruncatedNormal{10, 2, 0.5, 3}).std, 2 * 0.4990982211099089, 1e-13);

@@ -35,7 +35,7 @@ TEST(Tally, CountsEachValueOfANarrowType) {
   // Halfway to the neighbours: the steps are 2^-8 below 1 and 2^-7 above.
   EXPECT_EQ(bins[2].from, 1 - 0x1p-9);
   EXPECT_EQ(bins[2].to, 1 + 0x1p-8);
-  EXPECT_EQ(bins[1].to, 0x1p-134);  // It is half of the smallest subnormal.
+  EXPECT_EQ(bins[1].to, 0x1p-134);  // Half of the smallest subnormal.
   const Moments moments = MomentsOf(bins);
   EXPECT_EQ(moments.count, 6);
   EXPECT_EQ(moments.min, -3);
@@ -70,7 +70,7 @@ TEST(Tally, LeavesOutWhatIsNotFinite) {
   EXPECT_EQ(tally.Bins()[0].count, 98);
 }
 
-// The payloads of some NaN are in bits that bins of wide types drop.
+// NaN are counted separately, even with payloads only in bits that bins of wide types drop.
 TEST(Tally, CountsNaNApart) {
   const uint32_t wide[] = {0x7F800000, 0x7F800001, 0xFFC00000, 0xFF800000, 0x3F800000};
   Tally f32(DType::f32);
@@ -94,7 +94,7 @@ TEST(Tally, CountsNaNApart) {
   EXPECT_EQ(f8.nans(), 2);
 }
 
-// The values have every sign and magnitude, also those that only f64 has.
+// The values have every sign and magnitude, including some that only f64 has.
 TEST(Tally, BinsOfWideTypesHoldTheirValues) {
   for (const double value :
        {0.0, 1.0, 1.9999, -1e-30, 3e38, -7.5, 0x1p-149, -0x1.fffffep127, 1e300}) {

@@ -64,7 +64,7 @@ TEST(Runs, OfAScalarAreOneElement) {
 }
 
 TEST(Runs, SkipOverDimensionsInBetween) {
-  // Dimension 1 is whole, but dimension 2 is not: nothing merges before it.
+  // Dimension 1 is whole, but dimension 2 is not: no dimension before it merges.
   const Runs runs({2, 2, 4}, {{0, 0, 1}, {2, 2, 2}});
   EXPECT_EQ(runs.length(), 2);
   EXPECT_EQ(runs.count(), 4);

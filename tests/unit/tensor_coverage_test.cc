@@ -1,4 +1,4 @@
-// Tests large cases; views_property_test.cc has the small ones.
+// Tests large cases of coverage; views_property_test.cc has small ones.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -50,12 +50,12 @@ TEST(Coverage, OfTilesWithAndWithoutAGap) {
   }
   constexpr int64_t kAll = kTiles * kSide * kTiles * kSide;
   EXPECT_EQ(Held(tiles), kAll);
-  tiles[kTiles + 5] = tiles[kTiles + 6];  // There are as many elements as before.
+  tiles[kTiles + 5] = tiles[kTiles + 6];  // The number of elements stays the same.
   EXPECT_EQ(Held(tiles), kAll - kSide * kSide);
 }
 
 TEST(Coverage, OfManyThatOverlapInManyWays) {
-  constexpr int64_t kSteps = 20'000;  // They make a staircase of squares of half the side.
+  constexpr int64_t kSteps = 20'000;  // A staircase of squares, half as wide as the matrix.
   std::vector<Piece> squares;
   for (int64_t i = 0; i < kSteps; ++i) {
     squares.push_back(Tile(2 * kSteps, i, i, kSteps, kSteps));

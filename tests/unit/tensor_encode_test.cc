@@ -87,8 +87,8 @@ TEST(DType, Limits) {
   }
 }
 
-// For each pair of neighbours among the finite numbers, both come back, numbers between
-// them go to the nearer one, and the middle goes to the even one.
+// Checks each pair of neighbouring finite numbers: both survive a round trip, numbers between them
+// round to the nearer one, and the middle rounds to the even one.
 template <typename Encode, typename Decode>
 void CheckRounding(Encode encode, Decode decode, uint16_t first_not_finite, uint16_t sign_bit) {
   for (uint16_t low = 0; low < first_not_finite; ++low) {
@@ -96,7 +96,7 @@ void CheckRounding(Encode encode, Decode decode, uint16_t first_not_finite, uint
       const uint16_t bits = low | sign, next = bits + 1;
       const double a = decode(bits), b = decode(next);
       EXPECT_EQ(encode(decode(bits)), bits);
-      // The number after the last finite one would be, if there were one, as far away.
+      // A number after the last finite one would be equally far away.
       const double end = std::isfinite(b) ? b : 2 * a - decode(bits - 1);
       const float middle = static_cast<float>((a + end) / 2);
       EXPECT_EQ(encode(middle), (low % 2 == 0) ? bits : next) << bits;
@@ -113,8 +113,8 @@ TEST(Encode, F8E4M3FnRoundsToNearestEven) {
 }
 TEST(Encode, F8E5M2RoundsToNearestEven) { CheckRounding(EncodeF8E5M2, DecodeF8E5M2, 0x7C, 0x80); }
 
-// Compares with another library's encodings of every upper half of an f32, with lower
-// halves near which something rounds; tests/python/test_dtypes.py lists them.
+// Encodings equal ml_dtypes' for every upper half of an f32, with lower halves near which rounding
+// changes; tests/python/test_dtypes.py lists them.
 TEST(Encode, EqualsMlDtypes) {
   std::ifstream file(SHARDINIT_SOURCE_DIR "/tests/vectors/encodings.txt");
   int cases = 0;
@@ -143,7 +143,7 @@ TEST(Encode, EqualsMlDtypes) {
   EXPECT_EQ(cases, 4);
 }
 
-// Checks all 256 codes by Micikevicius et al. 2022, "FP8 formats for deep learning".
+// All 256 codes have the values of Micikevicius et al. 2022, "FP8 formats for deep learning".
 TEST(Decode, F8IsItsDefinition) {
   const auto value = [](int code, int exponent_bits, int mantissa_bits) {
     const int bias = (1 << (exponent_bits - 1)) - 1;
@@ -186,7 +186,7 @@ TEST(Encode, SpecialValues) {
   EXPECT_EQ(EncodeF16(0x1p-25f), 0x0000);
   EXPECT_EQ(EncodeF16(-0x1.000002p-25f), 0x8001);
   EXPECT_TRUE(std::isnan(DecodeF16(EncodeF16(std::nanf("")))));
-  EXPECT_EQ(EncodeF8E4M3Fn(464), 0x7E);  // A tie between 448 and no number, which would be odd.
+  EXPECT_EQ(EncodeF8E4M3Fn(464), 0x7E);  // A tie between 448 and NaN, whose code is odd.
   EXPECT_EQ(EncodeF8E4M3Fn(std::nextafter(464.0f, kInfinity)), 0x7F);
   EXPECT_EQ(EncodeF8E4M3Fn(-kInfinity), 0xFF);
   EXPECT_EQ(EncodeF8E4M3Fn(std::nanf("")), 0x7F);
@@ -217,7 +217,7 @@ TEST(Decode, GivesBackWhatWasEncoded) {
         continue;
       }
       EncodeNumber(value, info.dtype, bytes);
-      // It is exact, or right to the last place of a float.
+      // The result is exact, or right to the last place of a float.
       const double back = Decode(bytes, info.dtype);
       const double error =
           info.is_float() ? std::ldexp(std::fabs(value), -1 - info.mantissa_bits) : 0;
