@@ -23,7 +23,7 @@ struct ConversionRequest {
       load = nullptr;
   std::function<Plan(Plan plan)> shard = nullptr;
   // Receives sentences for the user. `--quiet` suppresses minor ones.
-  std::function<void(const std::string& sentence, bool is_minor)> say;
+  std::function<void(const std::string& sentence, bool is_minor)> say = nullptr;
 };
 
 struct Conversion {
