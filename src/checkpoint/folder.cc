@@ -15,7 +15,6 @@
 #include "base/json.h"
 #include "base/placeholder.h"
 #include "base/text.h"
-#include "bucket/tree.h"
 #include "bucket/url.h"
 #include "checkpoint/bucket.h"
 #include "checkpoint/manifest.h"

@@ -8,7 +8,6 @@
 
 #include "base/comparison.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "base/parallel.h"
