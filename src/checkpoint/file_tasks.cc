@@ -143,7 +143,14 @@ void MakeFiles(const MakeRequest& request, std::vector<int64_t> files,
 
 FileOutline OutlineFile(const FileLayout& layout) {
   FileOutline outline = OutlineWithoutTexts(layout);
-  outline.texts = [&layout] { return TakeTexts(Completed(layout)); };
+  outline.texts = [&layout] {
+    if (layout.complete) return TakeTexts(Completed(layout));
+    // The boxes are not copied: there may be millions.
+    FileLayout texts = {.path = {}, .head = layout.head};
+    texts.texts = layout.texts;
+    texts.crcs = layout.crcs;
+    return TakeTexts(std::move(texts));
+  };
   return outline;
 }
 

@@ -32,7 +32,8 @@ bool IsGlobbed(const std::string& name, const Format& format) {
 }
 
 // Returns whether a reader of the format looks into folders and would find an array in this one, at
-// any depth. Readers ignore chunks outside an array. A folder that cannot be read has no files.
+// any depth. Readers ignore a chunk outside an array, but a listing may lack the array's own file:
+// then a chunk counts as an array. A folder that cannot be read has no files.
 bool HoldsArrays(const Place& place, const std::string& folder, const Format& format) try {
   const bool looks_inside = std::ranges::any_of(
       format.globbed, [](std::string_view pattern) { return pattern.find('/') != pattern.npos; });
@@ -40,7 +41,8 @@ bool HoldsArrays(const Place& place, const std::string& folder, const Format& fo
   bool found = false;
   place.List(folder, [&](const PlaceEntry& entry) {
     const std::string name(entry.name);
-    found = entry.kind != NameKind::kFolder && IsGlobbed(name, format);
+    const bool may_be_in_array = !place.traits().lists_all && IsLikeAChunk(name);
+    found = entry.kind != NameKind::kFolder && (IsGlobbed(name, format) || may_be_in_array);
     return found ? Next::kEnd : Next::kInside;
   });
   return found;

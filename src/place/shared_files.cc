@@ -14,8 +14,10 @@ constexpr char kDigestKey[] = "sha256";
 
 bool IsEqual(const Place& place, const PlaceFile& there, const FileOutline& file,
              const Digest& sha256) {
-  return there.size() == file.size && (there.Metadata(kDigestKey) == ToHex(sha256) ||
-                                       HashFile(place, there, {}, kOneFile).rest == sha256);
+  if (there.size() != file.size) return false;
+  const auto marked = file.metadata.find(kDigestKey);
+  if (marked != file.metadata.end() && there.Metadata(kDigestKey) == marked->second) return true;
+  return HashFile(place, there, {}, kOneFile).rest == sha256;
 }
 
 }  // namespace

@@ -1,28 +1,25 @@
-// A place in memory, for tests: supports only the operations that every place supports.
+// A place in memory, for tests of one thread: it supports only what every place supports.
 #pragma once
 
 #include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "place/folder_place.h"
 #include "place/place.h"
 
 namespace shardinit {
 
 class MemoryPlace : public Place {
  public:
-  explicit MemoryPlace(std::map<std::string, std::string> files,
-                       PlaceTraits traits = {.is_remote = false,
-                                             .lists_all = true,
-                                             .removes = true})
-      : Place("memory", traits), files_(std::move(files)) {}
+  explicit MemoryPlace(std::map<std::string, std::string> files)
+      : Place("memory", FolderPlace::kTraits), files_(std::move(files)) {}
 
   void RequireFolder(std::string_view) const override {}
 
@@ -59,7 +56,6 @@ class MemoryPlace : public Place {
   }
 
   bool PutNew(const std::string& name, std::string_view text) const override {
-    const std::lock_guard lock(mutex_);
     return files_.emplace(name, text).second;
   }
 
@@ -68,10 +64,6 @@ class MemoryPlace : public Place {
     std::string whole;
     text([&](std::string_view piece) { whole += piece; });
     if (before_name) before_name();
-    const std::lock_guard lock(mutex_);
-    if (!traits().removes && files_.contains(name) && files_[name] != whole) {
-      throw Error(ExitCode::kConflict, "the file has another text");
-    }
     files_[name] = whole;
   }
 
@@ -139,9 +131,8 @@ class MemoryPlace : public Place {
         bytes_.replace(static_cast<size_t>(text.offset), text.bytes.size(), text.bytes);
       }
       if (before_name) before_name();
-      const std::lock_guard lock(place_.mutex_);
-      if (place_.traits().removes) place_.files_.erase(outline_.path);
-      return place_.files_.emplace(outline_.path, bytes_).second;
+      place_.files_[outline_.path] = bytes_;
+      return true;
     }
 
    private:
@@ -151,7 +142,6 @@ class MemoryPlace : public Place {
     mutable std::string bytes_;
   };
 
-  mutable std::mutex mutex_;
   mutable std::map<std::string, std::string> files_;
 };
 
