@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from documents import GUIDES, others_of
+from recorded import file_of
 from support import BINARY, CLEAN, CONFIGS, FAMILIES, RECIPES, ROOT, TINY, run_json, run_ok, run_tool, tree_of
 
 COMMANDS = ["gen", "plan", "validate", "explain", "graph", "diff", "digest", "stats", "export", "program", "reshard", "convert", "inspect", "verify", "finalize", "status", "jobs", "help", "new", "conformance"]
@@ -239,7 +240,7 @@ def test_gen_with_closed_standard_streams(tmp_path):
 @pytest.mark.parametrize("streams", ["2>/dev/full", "2>&-"])
 def test_lost_talk_is_no_failure(streams, tmp_path):
     for arguments, status in [(["gen", TINY, "-o", tmp_path / "out"], 0), (["plan", tmp_path / "missing"], 2),
-                              (["gne"], 2), (["validate", ROOT / "golden/bad_uneven/spec.yaml"], 2)]:
+                              (["gne"], 2), (["validate", file_of("validate", "bad_uneven")], 2)]:
         run = subprocess.run(["sh", "-c", f'exec "$@" {streams}', "sh", BINARY, *arguments], env=CLEAN,
                              stdout=subprocess.DEVNULL)
         assert run.returncode == status

@@ -4,10 +4,11 @@ import re
 
 import pytest
 
+from recorded import file_of
 from support import BINARY, ROOT, TINY, run_tool
 from terminal import shown
 
-BAD = ROOT / "golden/bad_uneven/spec.yaml"
+BAD = file_of("validate", "bad_uneven")
 CODE = re.compile(r"\x1b\[[0-9;]*m")
 COMMANDS = {
     "error": ["validate", BAD],

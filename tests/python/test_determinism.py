@@ -11,6 +11,7 @@ import shutil
 
 import pytest
 
+from recorded import case_named
 from support import BINARY, CONFIGS, ROOT, TINY, run_json, run_ok, tree_of
 
 OTHERS = os.environ.get("SHARDINIT_OTHERS", "").split()
@@ -27,8 +28,7 @@ def digest():
 
 
 def test_golden_digest_is_this_one(digest):
-    golden = json.loads((ROOT / "golden/digest_llama3_tiny/stdout").read_text())
-    assert digest == golden["model_digest"]
+    assert digest == json.loads(case_named("digest", "digest_llama3_tiny").outputs[0])["model_digest"]
 
 
 def test_there_is_more_than_one_target():

@@ -4,10 +4,11 @@ import json
 
 import pytest
 
+from recorded import case_named, file_of
 from support import ROOT, run_json, run_ok, run_tool
 
-BEFORE, AFTER = ROOT / "golden/diff/before.yaml", ROOT / "golden/diff/after.yaml"
-LAYOUT = ROOT / "golden/plan_layout/spec.yaml"
+BEFORE, AFTER = file_of("diff", "diff", "before.yaml"), file_of("diff", "diff", "after.yaml")
+LAYOUT = file_of("plan", "plan_layout")
 
 
 def diff(*arguments):
@@ -57,7 +58,7 @@ def test_checkpoints_and_plans(tmp_path):
 
 
 def test_layouts(tmp_path):
-    name = (ROOT / "golden/plan_layout/cmd").read_text().split("--layout")[1].split()[0]
+    name = case_named("plan", "plan_layout").commands[0].split("--layout")[1].split()[0]
     run_ok("gen", LAYOUT, "-o", tmp_path / "out", "--layout", name)
     found = diff(LAYOUT, tmp_path / "out")
     assert [c["what"] for c in found["changes"]] == ["layout"]
@@ -73,7 +74,7 @@ def test_layouts(tmp_path):
 def test_a_config_that_says_late_what_it_is(tmp_path):
     """A config.json whose telling fields come after 64 KiB of others is still recognized, not read as a damaged
     plan."""
-    config = {"labels": {str(i): 20 * "x" for i in range(4000)}, **json.loads((ROOT / "golden/import_config/config.json").read_text())}
+    config = {"labels": {str(i): 20 * "x" for i in range(4000)}, **json.loads(file_of("import", "import_config", "config.json").read_text())}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert "no difference" in run_ok("diff", tmp_path / "config.json", tmp_path / "config.json").stdout
 

@@ -19,6 +19,7 @@ import time
 from hypothesis import strategies as st
 
 from generated import generated, given
+from recorded import file_of
 from support import BINARY, CLEAN, OF_ANY, ROOT, run_ok
 from test_json_numbers import NUMBERS as NO_NUMBERS
 from test_json_numbers import places, read_header, write_header
@@ -123,7 +124,7 @@ def made():
     for format in OF_ANY:
         run_ok("export", "spec.yaml", "--to", format, "-o", format, cwd=folder)
     run_ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
-    (folder / "config.json").write_text((ROOT / "golden/import_config/config.json").read_text())
+    (folder / "config.json").write_text(file_of("import", "import_config", "config.json").read_text())
     return folder
 
 

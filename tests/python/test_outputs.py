@@ -15,6 +15,7 @@ import sys
 import pytest
 
 from interposed import interposed, rule
+from recorded import file_of
 from support import BINARY, CLEAN, OF_ANY, ROOT, TINY, run_json, run_ok, run_tool, tree_of
 
 SPEC = """
@@ -26,7 +27,7 @@ modules:
   w: {shape: [4, 6], shard: [a], init: {normal: {std: 0.5}}}
   b: {shape: [6], init: zeros}
 """
-CONFIG = (ROOT / "golden/import_config/config.json").read_text()
+CONFIG = file_of("import", "import_config", "config.json").read_text()
 CAPTURE = [sys.executable, "-m", "shardinit.capture"]
 # The command with a spec that is captured instantly.
 CAPTURED = [sys.executable, "-c", '''import sys

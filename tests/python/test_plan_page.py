@@ -15,6 +15,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from recorded import file_of
 from support import ROOT, TINY, run_json, run_ok, run_tool
 
 BIG = ROOT / "configs/llama3.1-405b.yaml"
@@ -375,14 +376,11 @@ def test_least_mean_and_padding(tmp_path):
     assert [(number(row[0]), number(row[2])) for row in amounts[1:]] == [(40, 2), (80, 2), (120, 4)]
 
 
-@pytest.mark.parametrize("case", ["plan_segments", "plan_llama3_tiny_uneven"])
-def test_balance_is_that_of_all_ranks(case):
-    folder = ROOT / "golden" / case
-    words = (folder / "cmd").read_text().split()
-    spec = [word for word in words[1:] if word.endswith(".yaml")]
-    rest = [w for pair in zip(words, words[1:]) if pair[0] in ("--set", "--mesh") for w in pair]
-    plan = run_json("plan", *spec, *rest, "--replicas", "full", cwd=folder)
-    ranks = [run_json("plan", *spec, *rest, "--replicas", "full", "--rank", rank, cwd=folder)["rank_bytes"]
+@pytest.mark.parametrize("spec, options", [(file_of("plan", "plan_segments"), []),
+                                           (TINY, ["--mesh", "fsdp=3,tensor=1"])])
+def test_balance_is_that_of_all_ranks(spec, options):
+    plan = run_json("plan", spec, *options, "--replicas", "full")
+    ranks = [run_json("plan", spec, *options, "--replicas", "full", "--rank", rank)["rank_bytes"]
              for rank in range(plan["world_size"])]
     assert (plan["min_rank_bytes"], plan["max_rank_bytes"]) == (min(ranks), max(ranks))
     assert plan["held_bytes"] == plan["file_bytes"] == sum(ranks)

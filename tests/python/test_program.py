@@ -16,6 +16,7 @@ import safetensors.numpy
 
 import conformance
 from clients import client_of, gen_ok
+from recorded import file_of
 from support import BINARY, ROOT, TINY, datasets_in, rank_files, read_raw, reassemble, run_json, run_ok, run_tool, table_file, text_of, tree_of
 from test_reference import FILES, VECTORS, spec_of
 
@@ -727,7 +728,7 @@ def test_command_lines_that_make_no_sense(arguments, message):
 
 
 def test_where_it_is_written(tmp_path):
-    small = ["program", ROOT / "golden/program_small/spec.yaml"]
+    small = ["program", file_of("program", "program_small")]
     printed = run_ok(*small).stdout
     assert run_ok(*small, "-o", "-", cwd=tmp_path).stdout == printed and not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("old")

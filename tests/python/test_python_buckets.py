@@ -20,6 +20,7 @@ import pytest
 from clients import PACKAGE, bits_of, client_of, gen_ok, write_checkpoint
 from lying_store import lying_store
 from moto_server import moto_server
+from recorded import file_of
 from support import AWKWARD, ROOT, TINY, run_ok
 
 import shardinit
@@ -27,7 +28,6 @@ import shardinit
 fsspec = client_of("fsspec")
 client_of("s3fs")
 
-GOLDEN = ROOT / "golden"
 CASES = {
     "tiny": (TINY,),
     "tiny, another mesh": (TINY, "--mesh", "fsdp=4,tensor=3", "--set", "uneven=chunk"),
@@ -35,7 +35,7 @@ CASES = {
     "tiny, replicas": (TINY, "--replicas", "full"),
     "dtypes": (ROOT / "configs/dtypes.yaml",),
     **{f"awkward, {mesh}": (AWKWARD, "--mesh", mesh) for mesh in ("a=1,b=1", "a=2,b=2", "a=3,b=1", "a=4,b=3")},
-    **{name: (GOLDEN / name / "spec.yaml", *options) for name, options in {
+    **{name: (file_of(name.split("_")[0], name), *options) for name, options in {
         "plan_blocks": [], "plan_segments": [], "plan_padded": [], "plan_when": [], "plan_rules": [],
         "digest_sparse_normalized": [], "digest_orthogonal": [], "explain_sharding": [],
         "plan_layout": ["--layout", "fused"]}.items()},

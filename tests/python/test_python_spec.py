@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from clients import LIBRARY, PACKAGE, bits_of, gen_ok
+from recorded import parse
 from support import AWKWARD, CLEAN, DTYPES, ROOT, TINY, reassemble, run_json, run_ok, table_file
 from test_python_reader import random_slices
 
@@ -241,31 +242,32 @@ def test_closing_while_others_fill(tiny):
 # ---- Errors and messages.
 
 
-def test_errors_are_those_of_the_program():
-    """The package's errors equal the program's, for every golden case with a single invalid spec."""
+def test_errors_are_those_of_the_program(tmp_path):
+    """The package's errors equal the program's, for every recorded case with a single invalid spec."""
     count = 0
-    for case in sorted((ROOT / "golden").glob("bad_*")):
-        words = shlex.split((case / "cmd").read_text())
-        stderr = case / "stderr"
-        if words[:1] != ["validate"] or len(words) < 2 or not stderr.exists():
+    for title, case in parse((ROOT / "golden/validate.txt").read_text()).items():
+        words = shlex.split(case.commands[0])
+        if len(case.commands) > 1 or words[:2] != ["shardinit", "validate"] or len(words) < 3 or "exit 2" not in case.outputs[0]:
             continue
-        path, options = words[1], words[2:]
+        path, options = words[2], words[3:]
         sets = [b for a, b in zip(options, options[1:], strict=False) if a == "--set"]
         meshes = [b for a, b in zip(options, options[1:], strict=False) if a == "--mesh"]
         if path.startswith("-") or "$TMP" in path or len(options) != 2 * len(sets + meshes):
             continue
-        if case.name in ("bad_layout", "bad_layout_beside", "bad_transpose"):
+        if title in ("bad_layout", "bad_layout_beside", "bad_transpose"):
             continue  # only `validate` checks layouts that are not chosen
-        if case.name == "bad_spec_is_folder":
+        if title == "bad_spec_is_folder":
             continue  # Python adds that it may be a checkpoint, and which function opens one
-        if case.name == "bad_source":  # the library does not read folders
-            with contextlib.chdir(case), pytest.raises(shardinit.SpecError, match="this library reads no folders of tensors"):
+        case.unpack(tmp_path)
+        if title == "bad_source":  # the library does not read folders
+            with contextlib.chdir(tmp_path), pytest.raises(shardinit.SpecError, match="this library reads no folders of tensors"):
                 shardinit.open_spec(path)
             continue
-        with contextlib.chdir(case), pytest.raises(shardinit.SpecError) as caught:
+        with contextlib.chdir(tmp_path), pytest.raises(shardinit.SpecError) as caught:
             shardinit.open_spec(path, set=sets, mesh="".join(meshes) or None)
         assert caught.value.code == 2
-        assert str(caught.value) == stderr.read_text().removeprefix("shardinit: error: ").rstrip("\n"), case
+        error = re.sub("^! ", "", case.outputs[0].removesuffix("exit 2\n"), flags=re.M)
+        assert str(caught.value) == error.removeprefix("shardinit: error: ").rstrip("\n"), title
         count += 1
     assert count > 50
 

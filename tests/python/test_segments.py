@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from clients import bits_of, client_of
+from recorded import file_of
 from support import DTYPES, OF_ANY, ROOT, read_raw, reassemble, run_json, run_ok, run_tool, sha256_of, text_of, tree_of
 
 import shardinit
 
-SPEC = ROOT / "golden/plan_segments/spec.yaml"
+SPEC = file_of("plan", "plan_segments")
 MESHES = ["pipe=2,fsdp=2,tensor=2", "pipe=1,fsdp=1,tensor=1", "pipe=4,fsdp=1,tensor=2",
           "pipe=2,fsdp=4,tensor=1", "pipe=3,fsdp=2,tensor=1"]
 
