@@ -152,7 +152,7 @@ ExitCode RunConvert(const ConvertOptions& options) {
   const auto [from, to] = PlanConversion(OpenToCopy({.from = options.from,
                                                      .to = exporting.folder,
                                                      .part = options.part,
-                                                     .may_be_inside = exporting.is_own(),
+                                                     .may_be_source = exporting.is_own(),
                                                      .dropped = options.drop,
                                                      .reads_values = !options.has_layouts()}),
                                          RequestOf(options));

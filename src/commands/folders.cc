@@ -71,7 +71,7 @@ void RequireNoOverrides(const SpecOptions& spec) {
 
 TensorFolder OpenToCopy(const CopyOptions& options) {
   TensorFolder folder(options.from, options.part, TensorFolder::Record::kUse);
-  RequireOutside(options.to, options.from, options.may_be_inside);
+  RequireOutside(options.to, options.from, options.may_be_source);
   SayFolder(folder, options.reads_values);
   folder.RequireAllRead(options.dropped);
   return folder;

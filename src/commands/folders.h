@@ -17,7 +17,7 @@ void SayFolder(const TensorFolder& folder, bool reads_values = true);
 struct CopyOptions {
   std::string from, to;  // as given
   std::string part = {};
-  bool may_be_inside = false;  // whether `to` may be inside `from`
+  bool may_be_source = false;  // whether `to` may be `from` itself
   std::vector<std::string> dropped = {};
   bool reads_values = true;
 };

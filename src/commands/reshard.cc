@@ -100,7 +100,7 @@ ExitCode RunReshard(const ReshardOptions& options) {
   const Stopwatch time;
   RequireFolderName(options.folder);
   const TensorFolder folder = OpenToCopy(
-      {.from = options.from, .to = options.folder, .part = options.part, .may_be_inside = true});
+      {.from = options.from, .to = options.folder, .part = options.part, .may_be_source = true});
   const Plan& from = folder.plan();
   const Plan to = NewPlan(options, from);
   if (!from.graph.mesh.devices.IsPlain() && to.graph.mesh.devices.IsPlain() &&
