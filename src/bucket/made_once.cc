@@ -7,8 +7,6 @@
 #include <future>
 #include <optional>
 
-#include "base/error.h"
-
 namespace shardinit {
 
 void PutClaim(Store& store, const std::string& name, std::string_view text,
@@ -40,10 +38,13 @@ void RequireConditionalUploads(Store& store, const std::string& name, std::strin
                             store.url().text()),
                 "write to a local folder, and copy that with the store's own tool");
   }
-  throw Error(
-      ExitCode::kWorld,
-      fmt::format("uploads to `{}` are ended by others again and again", store.url().text()),
-      "stop what ends them, and run the same command again");
+  throw EndedByOthers(store.url().text());
+}
+
+Error EndedByOthers(const std::string& path) {
+  return {ExitCode::kWorld,
+          fmt::format("uploads to `{}` are ended by others again and again", path),
+          "stop what ends them, and run the same command again"};
 }
 
 void PutText(Store& store, const std::string& name, std::string_view text) {

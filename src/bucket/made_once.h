@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
 #include "bucket/store.h"
 
 namespace shardinit {
@@ -22,6 +23,9 @@ void PutClaim(Store& store, const std::string& name, std::string_view text,
 // object. Tests this on the claim, which exists with this text and metadata.
 void RequireConditionalUploads(Store& store, const std::string& name, std::string_view text,
                                const Metadata& metadata = {});
+
+// Returns the error that other writers ended kTriesAmongWriters uploads to this path.
+Error EndedByOthers(const std::string& path);
 
 // Creates an object or compares the existing one. Throws Error (kConflict) if they differ.
 void PutText(Store& store, const std::string& name, std::string_view text);

@@ -30,15 +30,16 @@ void PutOnce(const Place& place, const FileOutline& file, const Digest& sha256,
     std::unique_ptr<PlaceFile> there;
     if (!place.traits().removes && place.Open(file.path, &there).empty()) {
       if (IsEqual(place, *there, file, sha256)) return;
-      break;
+      throw Error(
+          ExitCode::kConflict,
+          fmt::format("`{}` already exists with different content", place.PathOf(file.path)),
+          "objects are never replaced: remove it with the store's own tool if it is wrong, "
+          "and run the same command again");
     }
     // Fails if another writer completed the file or ended the upload.
     if (place.Begin(named)->Complete(before_name)) return;
   }
-  throw Error(ExitCode::kConflict,
-              fmt::format("`{}` already exists with different content", place.PathOf(file.path)),
-              "objects are never replaced: remove it with the store's own tool if it is wrong, and "
-              "run the same command again");
+  throw EndedByOthers(place.PathOf(file.path));
 }
 
 bool IsMade(const Place& place, const FileOutline& file, std::string_view whole) {

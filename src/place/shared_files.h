@@ -16,7 +16,8 @@ namespace shardinit {
 
 // Creates or replaces a file without boxes; `sha256` is the digest of its bytes. In a place that
 // does not replace files, accepts an equal file, and throws Error (kConflict) for any other. An
-// existing file is read, unless `file` has metadata and the existing file has the same.
+// existing file is read, unless `file` has metadata and the existing file has the same. Throws
+// Error (kWorld) if other writers end each of several uploads.
 void PutOnce(const Place& place, const FileOutline& file, const Digest& sha256,
              const std::function<void()>& before_name);
 

@@ -396,6 +396,36 @@ TEST_P(EveryPlace, SharesFilesAmongWriters) {
   EXPECT_THROW(IsMade(*with(wanted.bytes), wanted.outline, "plan"), Error);
 }
 
+// A place where another writer ends each upload.
+class EndedUploads : public MemoryPlace {
+ public:
+  EndedUploads() : MemoryPlace({}) {}
+  std::unique_ptr<NewPlaceFile> Begin(FileOutline, const std::vector<uint32_t>*) const override {
+    ++begun;
+    return std::make_unique<Ended>();
+  }
+  mutable int begun = 0;
+
+ private:
+  class Ended : public NewPlaceFile {
+    int64_t Write(const void*, int64_t, int64_t) const override { return 0; }
+    bool Complete(const std::function<void()>&) override { return false; }
+  };
+};
+
+TEST(SharedFiles, ReportsUploadsThatOthersEnd) {
+  const EndedUploads place;
+  try {
+    PutOnce(place, {.path = "d/f", .size = 0, .boxes = {}}, Sha256Of(""), {});
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kWorld);
+    EXPECT_STREQ(error.what(), "uploads to `memory/d/f` are ended by others again and again");
+    EXPECT_EQ(error.hint(), "stop what ends them, and run the same command again");
+  }
+  EXPECT_EQ(place.begun, 5);
+}
+
 Plan PlanOfThree() {
   InitGraph graph{
       .name = "m", .engine = "philox4x32", .seed = 1, .mesh = {{"x"}, {3}}, .tensors = {}};
