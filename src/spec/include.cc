@@ -1,4 +1,4 @@
-// Loads spec files and their includes. One long file: one class tracks all open and loaded files.
+// Loads spec files and their includes.
 #include "spec/include.h"
 
 #include <fmt/format.h>
@@ -97,6 +97,122 @@ Parsed ParseSpec(const Source& source, NodeStore& store, Diagnostics& diagnostic
   return {ParseYaml(source, 0, store, diagnostics)};
 }
 
+// Reads the file from the command line. Suggests a shipped file if the name is misspelled.
+std::string ReadMain(const std::string& file, std::string_view wanted = kSpecKind.name) {
+  try {
+    return ReadAnyFile(file, wanted);
+  } catch (const Error& error) {
+    const std::string hint = Exists(file) ? std::string() : HintForSpec(file);
+    if (hint.empty() || !error.hint().empty()) throw;
+    throw Error(error.code(), error.what(), hint);
+  }
+}
+
+// Returns the same path for all names of a file, for comparisons.
+std::string Canonical(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
+  return (error ? path : canonical).string();
+}
+
+// Checks every file, so that a recipe for another version is never merged.
+void CheckVersion(const Node& root, Diagnostics& diagnostics) {
+  const Node* version = root.Find("shardinit");
+  if (version == nullptr || (version->IsScalar() && version->text == "1" && !version->quoted))
+    return;
+  diagnostics.Error(version->span,
+                    fmt::format("spec version must be 1, not {}", Describe(*version)),
+                    "this program reads version 1");
+}
+
+// Checks that a sharding does not change values: it must not have keys that affect values, or
+// variables of the model.
+bool MayShard(const Node& root, const Node& sharding, const Node& value, Diagnostics& diagnostics) {
+  for (const Node::Entry& entry : sharding.entries) {
+    const std::string_view key = entry.key->text;
+    if (key == "shardinit" || key == "vars" || key == "assert" || key == "mesh" ||
+        key == "sharding" || key == "rules" || key == "uneven")
+      continue;
+    return diagnostics.Error(
+        value.span,
+        fmt::format("{} has {}, which is not of a sharding", Quote(value.text), Quote(key)),
+        "name it in `include`, if what it says shall replace what the spec says");
+  }
+  const Node* own = root.Find("vars");
+  const Node* vars = sharding.Find("vars");
+  if (own == nullptr || vars == nullptr) return true;
+  for (const Node::Entry& entry : vars->entries) {
+    const Node* before = own->Find(entry.key->text);
+    if (before == nullptr || (before->IsScalar() && before->text == entry.value->text)) continue;
+    // A sharding may replace the variables of another shipped sharding, and of a shipped layout,
+    // which describe the mesh.
+    const Source* source = before->span.source;
+    const auto is_in = [&](std::string_view folder) {
+      return source->name.find(folder) != std::string::npos;
+    };
+    if (source != nullptr && IsShipped(source->name) &&
+        (is_in(kShippedShardings) || is_in(kShippedLayouts)))
+      continue;
+    return diagnostics.Error(
+        value.span,
+        fmt::format("the sharding's variable {} is also one of the spec's", Quote(entry.key->text)),
+        "rename one of them, or name the sharding in `include`, where the last one counts");
+  }
+  return true;
+}
+
+// Returns the map with `change` applied to the value of `key`. Returns other nodes, and maps
+// without the key, unchanged.
+template <typename F>
+const Node* WithValue(const Node* map, std::string_view key, NodeStore& store, F change) {
+  for (size_t i = 0; map->IsMap() && i < map->entries.size(); ++i) {
+    if (map->entries[i].key->text != key) continue;
+    const Node* value = change(*map->entries[i].value);
+    if (value == map->entries[i].value) break;
+    Node* changed = store.Copy(*map);
+    changed->entries[i].value = value;
+    return changed;
+  }
+  return map;
+}
+
+// Converts a list of axes, `[{pipe: 2}, {fsdp: 8}]`, to a map that replaces the included file's
+// axes.
+const Node* ListedAxes(const Node& axes, NodeStore& store, Diagnostics& diagnostics) {
+  const bool is_list = axes.IsSequence() && std::ranges::all_of(axes.entries, [](const auto& axis) {
+                         return axis.value->IsMap() && axis.value->entries.size() == 1;
+                       });
+  if (!is_list) return &axes;
+  Node* map = store.New(Node::Kind::kMap, axes.span);
+  map->whole = true;
+  map->height = axes.height - 1;
+  map->size = axes.size;
+  for (const Node::Entry& axis : axes.entries) {
+    const Node::Entry& only = axis.value->entries[0];
+    map->incomplete |= axis.value->incomplete;
+    if (map->Find(only.key->text) == nullptr) {
+      map->entries.push_back(only);
+      continue;
+    }
+    diagnostics.Error(only.key->span,
+                      fmt::format("mesh axis {} is given twice", Quote(only.key->text)));
+    map->incomplete = true;
+  }
+  return map;
+}
+
+// Loads the files named in `sharding`, relative to `folder`, and converts lists of mesh axes.
+const Node* WithFiles(const Node* root, const std::filesystem::path& folder, NodeStore& store,
+                      Diagnostics& diagnostics) {
+  root = WithValue(root, "sharding", store, [&](const Node& sharding) {
+    return LoadNamedFiles(sharding, folder, store, diagnostics);
+  });
+  return WithValue(root, "mesh", store, [&](const Node& mesh) {
+    return WithValue(&mesh, "axes", store,
+                     [&](const Node& axes) { return ListedAxes(axes, store, diagnostics); });
+  });
+}
+
 class Loader {
  public:
   Loader(NodeStore& store, Diagnostics& diagnostics) : store_(store), diagnostics_(diagnostics) {}
@@ -161,7 +277,7 @@ class Loader {
         return &root;
       }
       const Node* sharding = Complete(tree, std::filesystem::path(file).parent_path());
-      return MayShard(root, *sharding, value) ? Merge(root, *sharding) : &root;
+      return MayShard(root, *sharding, value, diagnostics_) ? Merge(root, *sharding) : &root;
     }
     Node* rest = store_.Copy(root);
     std::erase_if(rest->entries, [](const Node::Entry& entry) {
@@ -177,54 +293,6 @@ class Loader {
     Span include;  // where the file was named
   };
 
-  // Checks that a sharding does not change values: it must not have keys that affect values, or
-  // variables of the model.
-  bool MayShard(const Node& root, const Node& sharding, const Node& value) {
-    for (const Node::Entry& entry : sharding.entries) {
-      const std::string_view key = entry.key->text;
-      if (key == "shardinit" || key == "vars" || key == "assert" || key == "mesh" ||
-          key == "sharding" || key == "rules" || key == "uneven")
-        continue;
-      return diagnostics_.Error(
-          value.span,
-          fmt::format("{} has {}, which is not of a sharding", Quote(value.text), Quote(key)),
-          "name it in `include`, if what it says shall replace what the spec says");
-    }
-    const Node* own = root.Find("vars");
-    const Node* vars = sharding.Find("vars");
-    if (own == nullptr || vars == nullptr) return true;
-    for (const Node::Entry& entry : vars->entries) {
-      const Node* before = own->Find(entry.key->text);
-      if (before == nullptr || (before->IsScalar() && before->text == entry.value->text)) continue;
-      // A sharding may replace the variables of another shipped sharding, and of a shipped layout,
-      // which describe the mesh.
-      const Source* source = before->span.source;
-      const auto is_in = [&](std::string_view folder) {
-        return source->name.find(folder) != std::string::npos;
-      };
-      if (source != nullptr && IsShipped(source->name) &&
-          (is_in(kShippedShardings) || is_in(kShippedLayouts)))
-        continue;
-      return diagnostics_.Error(
-          value.span,
-          fmt::format("the sharding's variable {} is also one of the spec's",
-                      Quote(entry.key->text)),
-          "rename one of them, or name the sharding in `include`, where the last one counts");
-    }
-    return true;
-  }
-
-  // Reads the file from the command line. Suggests a shipped file if the name is misspelled.
-  static std::string ReadMain(const std::string& file, std::string_view wanted = kSpecKind.name) {
-    try {
-      return ReadAnyFile(file, wanted);
-    } catch (const Error& error) {
-      const std::string hint = Exists(file) ? std::string() : HintForSpec(file);
-      if (hint.empty() || !error.hint().empty()) throw;
-      throw Error(error.code(), error.what(), hint);
-    }
-  }
-
   // Notes that a file overrides the shipped spec of the same name, which may surprise the user.
   void WarnOfShipped(std::string_view name, const std::string& file, const Span& span) {
     const auto shipped = IsShipped(file) ? std::nullopt : FindShipped(name);
@@ -235,17 +303,10 @@ class Loader {
 
   // Checks the version of a parsed spec, and adds the files that it names.
   const Node* Complete(const Node* root, const std::filesystem::path& folder) {
-    CheckVersion(*root);
-    root = WithFiles(root, folder);
+    CheckVersion(*root, diagnostics_);
+    root = WithFiles(root, folder, store_, diagnostics_);
     const Node* include = root->Find("include");
     return include == nullptr ? root : WithIncludes(*root, *include, folder);
-  }
-
-  // Returns the same path for all names of a file, for comparisons.
-  static std::string Canonical(const std::filesystem::path& path) {
-    std::error_code error;
-    const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
-    return (error ? path : canonical).string();
   }
 
   const Node* Load(const std::string& name, std::string text, const std::filesystem::path& folder) {
@@ -282,67 +343,6 @@ class Loader {
     defaults_ = imported.defaults;
     for (const Node* part : imported.parts) spec = spec == nullptr ? part : Merge(*spec, *part);
     return diagnostics_.errors() == before ? spec : nullptr;
-  }
-
-  // Loads the files named in `sharding`, relative to `folder`, and converts lists of mesh axes.
-  const Node* WithFiles(const Node* root, const std::filesystem::path& folder) {
-    root = WithValue(root, "sharding", [&](const Node& sharding) {
-      return LoadNamedFiles(sharding, folder, store_, diagnostics_);
-    });
-    return WithValue(root, "mesh", [&](const Node& mesh) {
-      return WithValue(&mesh, "axes", [&](const Node& axes) { return ListedAxes(axes); });
-    });
-  }
-
-  // Converts a list of axes, `[{pipe: 2}, {fsdp: 8}]`, to a map that replaces the included file's
-  // axes.
-  const Node* ListedAxes(const Node& axes) {
-    const bool is_list =
-        axes.IsSequence() && std::ranges::all_of(axes.entries, [](const auto& axis) {
-          return axis.value->IsMap() && axis.value->entries.size() == 1;
-        });
-    if (!is_list) return &axes;
-    Node* map = store_.New(Node::Kind::kMap, axes.span);
-    map->whole = true;
-    map->height = axes.height - 1;
-    map->size = axes.size;
-    for (const Node::Entry& axis : axes.entries) {
-      const Node::Entry& only = axis.value->entries[0];
-      map->incomplete |= axis.value->incomplete;
-      if (map->Find(only.key->text) == nullptr) {
-        map->entries.push_back(only);
-        continue;
-      }
-      diagnostics_.Error(only.key->span,
-                         fmt::format("mesh axis {} is given twice", Quote(only.key->text)));
-      map->incomplete = true;
-    }
-    return map;
-  }
-
-  // Returns the map with `change` applied to the value of `key`. Returns other nodes, and maps
-  // without the key, unchanged.
-  template <typename F>
-  const Node* WithValue(const Node* map, std::string_view key, F change) {
-    for (size_t i = 0; map->IsMap() && i < map->entries.size(); ++i) {
-      if (map->entries[i].key->text != key) continue;
-      const Node* value = change(*map->entries[i].value);
-      if (value == map->entries[i].value) break;
-      Node* changed = store_.Copy(*map);
-      changed->entries[i].value = value;
-      return changed;
-    }
-    return map;
-  }
-
-  // Checks every file, so that a recipe for another version is never merged.
-  void CheckVersion(const Node& root) {
-    const Node* version = root.Find("shardinit");
-    if (version == nullptr || (version->IsScalar() && version->text == "1" && !version->quoted))
-      return;
-    diagnostics_.Error(version->span,
-                       fmt::format("spec version must be 1, not {}", Describe(*version)),
-                       "this program reads version 1");
   }
 
   const Node* WithIncludes(const Node& root, const Node& include,
