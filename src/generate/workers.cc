@@ -43,6 +43,21 @@ struct Job : BoxWork {
         needs(std::move(waiting.needs)),
         unwritten(blocks) {}
 
+  // Returns whether the next block to hash waits for a thread.
+  bool IsReady() const { return !hashing && !ahead.empty() && ahead.begin()->first == next_hash; }
+  // Counts the next block as hashed. The last block settles the box's digest.
+  void EndHash() {
+    hashing = false;
+    if (++next_hash < blocks) return;
+    *task.digest = hash.Finish();
+    if (task.crc != nullptr) *task.crc = crc;
+  }
+  std::vector<BoxWrite> WritesOf(int64_t block, const uint8_t* data) const {
+    const BoxOutput& out = task.output;
+    if (out.file == nullptr) return {};
+    return {{out.file, data, BytesOf(block), out.offset + OffsetOf(block)}};
+  }
+
   const std::shared_ptr<Group> group;
   const std::vector<Preparation> needs;
   // The pool's mutex guards these, except the atomic `unwritten`.
@@ -237,18 +252,14 @@ class Workers::Pool {
   // ahead, or generating one.
   bool Take(Lane* lane) {
     Job& job = *lane->job;
-    const bool ready =
-        !job.hashing && !job.ahead.empty() && job.ahead.begin()->first == job.next_hash;
-    BlockWork work{.box = &job};
     if (job.task.pass) {
       if (job.next_hash == job.blocks || free_.empty()) return false;
-      work.data = free_.Take();
-      work.hash = true;
-      work.bytes = free_.bytes();
       ++job.unwritten;
-      lane->work = std::move(work);
+      lane->work = {.box = &job, .data = free_.Take(), .hash = true, .bytes = free_.bytes()};
       return true;
     }
+    BlockWork work{.box = &job};
+    const bool ready = job.IsReady();
     if (ready) {
       work.index = job.next_hash;
       work.data = job.ahead.begin()->second;
@@ -302,7 +313,6 @@ class Workers::Pool {
   }
 
   // Needs the lock. A completed block waits for its hash, goes on to the writers, or is finished.
-  // The last block of a box first settles the box's digest.
   void Settle(Lane* lane, std::unique_lock<std::mutex>& lock) {
     BlockWork work = std::exchange(lane->work, {});
     Block block{lane->job, work.index, work.data, std::move(work.writes)};
@@ -318,16 +328,8 @@ class Workers::Pool {
       job.ahead.emplace(block.index, block.data);
       return;
     }
-    job.hashing = false;
-    if (++job.next_hash == job.blocks) {
-      *job.task.digest = job.hash.Finish();
-      if (job.task.crc != nullptr) *job.task.crc = job.crc;
-    }
-    const BoxOutput& out = job.task.output;
-    if (out.file != nullptr) {
-      block.writes = {
-          {out.file, block.data, job.BytesOf(block.index), out.offset + job.OffsetOf(block.index)}};
-    }
+    job.EndHash();
+    block.writes = job.WritesOf(block.index, block.data);
     Pass(std::move(block), lock);
   }
 
