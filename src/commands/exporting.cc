@@ -8,6 +8,7 @@
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "base/suggest.h"
+#include "base/table.h"
 #include "base/talk.h"
 #include "base/text.h"
 #include "checkpoint/reshard.h"
@@ -18,20 +19,10 @@
 namespace shardinit {
 namespace {
 
-// Throws Error (kUsage) if the format lacks a given option.
-OptionValues ValuesFor(const Format& format,
-                       const std::map<const FormatOption*, std::string>& given) {
-  OptionValues values;
-  for (const FormatOption* option : format.options) {
-    const std::string& text = given.at(option);
-    values[option] =
-        ParseSize(option->flag, text.empty() ? std::string(option->default_text) : text, 1);
-  }
-  for (const auto& [option, text] : given) {
-    if (text.empty() || values.count(option) != 0) continue;
-    throw NotForFormat(option->flag, format, FormatsWith(*option));
-  }
-  return values;
+Error NotFor(std::string_view format, std::string_view flag,
+             const std::vector<std::string>& others) {
+  return Error(ExitCode::kUsage, fmt::format("`{}` is not for the format `{}`", flag, format),
+               fmt::format("leave it out; it is for {}", fmt::join(others, " and ")));
 }
 
 // Returns the names of formats, including kOwnFormat if `has_own`.
@@ -85,8 +76,7 @@ void PrintWritten(const ExportingOptions& options, const Plan& plan, const Writt
 
 Error NotForFormat(std::string_view flag, const Format& format,
                    const std::vector<std::string>& others) {
-  return Error(ExitCode::kUsage, fmt::format("`{}` is not for the format `{}`", flag, format.name),
-               fmt::format("leave it out; it is for {}", fmt::join(others, " and ")));
+  return NotFor(format.name, flag, others);
 }
 
 void ExportingOptions::AddTo(CLI::App& app, bool may_be_own) {
@@ -123,7 +113,15 @@ ExportRequest ExportingOptions::Request() const {
   ExportRequest request;
   request.format = FindFormat(format);
   request.folder = folder;
-  if (request.format != nullptr) request.options = ValuesFor(*request.format, of_format);
+  for (const FormatOption* option : FormatOptions()) {
+    const std::string& text = of_format.at(option);
+    if (request.format != nullptr && Contains(request.format->options, option)) {
+      request.options[option] =
+          ParseSize(option->flag, text.empty() ? std::string(option->default_text) : text, 1);
+    } else if (!text.empty()) {
+      throw NotFor(format, option->flag, FormatsWith(*option));
+    }
+  }
   request.workers = work.Workers(true);
   return request;
 }
