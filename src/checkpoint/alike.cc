@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
 
@@ -116,6 +117,22 @@ bool AreEqual(const TensorFolder& folder, const Tensor& a, const Tensor& b) {
     if (!std::equal(of_a.begin(), of_a.begin() + count * bytes, of_b.begin())) return false;
   }
   return true;
+}
+
+bool IsUntied(const TensorFolder& folder) {
+  const InitGraph& graph = folder.plan().graph;
+  if (folder.is_checkpoint() || graph.config.empty()) return false;
+  const auto config = nlohmann::json::parse(graph.config, nullptr, false);
+  if (!config.is_object() || config.value("tie_word_embeddings", nlohmann::json()) != true) {
+    return false;
+  }
+  const auto find = [&](std::string_view path) {
+    return std::ranges::find(graph.tensors, path, &Tensor::path);
+  };
+  const auto head = find("lm_head.weight"), table = find("model.embed_tokens.weight");
+  return head != graph.tensors.end() && table != graph.tensors.end() &&
+         !(head->shape() == table->shape() && head->dtype() == table->dtype() &&
+           AreEqual(folder, *head, *table));
 }
 
 void RequireAlike(const TensorFolder& folder) {

@@ -10,6 +10,10 @@ namespace shardinit {
 // element. Conversions copy each element from one place, so the other value would be lost.
 void RequireAlike(const TensorFolder& folder);
 
+// Returns whether the folder's config.json ties a head to the embedding, but the two differ.
+// Transformers keeps such a head, which silently unties them.
+bool IsUntied(const TensorFolder& folder);
+
 // Returns whether two tensors of the same shape and type are equal. Stops at the first difference.
 bool AreEqual(const TensorFolder& folder, const Tensor& a, const Tensor& b);
 

@@ -105,33 +105,24 @@ bool IsScale(const Tensor& tensor) {
          tensor.path().ends_with("_scales") || tensor.path().ends_with(".scales");
 }
 
-// Returns the requested type.
-DType AskedType(const ConversionRequest& request) {
-  const auto dtype = FindDType(request.dtype);
-  if (!dtype || !InfoOf(*dtype).is_float()) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("`--dtype {}` is no floating-point type", request.dtype),
-                "use `bf16`, `f32`, `f16` or `f64`");
-  }
-  return *dtype;
-}
-
 // Applies the scales of tensors of 8 and 4 bits, if another type was requested. Sets `*widened` to
 // the number of tensors that now have that type.
 TensorFolder Widened(TensorFolder folder, const ConversionRequest& request, int64_t* widened) {
   *widened = 0;
-  if (request.dtype.empty()) return folder;
-  const DType dtype = AskedType(request);
+  if (!request.dtype) return folder;
   const auto is_dropped = [&](const std::string& path) { return MatchesAny(request.drop, path); };
-  if (InfoOf(dtype).bytes > 1) return std::move(folder).Widen(dtype, is_dropped, widened);
+  if (InfoOf(*request.dtype).bytes > 1) {
+    return std::move(folder).Widen(*request.dtype, is_dropped, widened);
+  }
   RequireReadable(folder.plan(), is_dropped);
   return folder;
 }
 
 // Gives the tensors the requested type and reports how many change; `widened` already have it.
 Plan Retyped(const ConversionRequest& request, Plan to, int64_t widened) {
-  if (request.dtype.empty()) return to;
-  const DType dtype = AskedType(request);
+  if (!request.dtype) return to;
+  const DType dtype = *request.dtype;
+  const std::string_view name = InfoOf(dtype).name;
   int64_t changed = 0, kept = 0;
   Plan retyped = WithTypes(std::move(to), [&](const Tensor& tensor) {
     const DTypeInfo& info = InfoOf(tensor.dtype());
@@ -142,13 +133,12 @@ Plan Retyped(const ConversionRequest& request, Plan to, int64_t widened) {
   });
   if (widened > 0) {
     request.say(fmt::format("{} with scales {} {}", Count(widened, "tensor"),
-                            widened == 1 ? "becomes" : "become", request.dtype),
+                            widened == 1 ? "becomes" : "become", name),
                 true);
   }
-  request.say(
-      fmt::format("{} become{} {}; {} of other types stay{}", Count(changed, "tensor"),
-                  changed == 1 ? "s" : "", request.dtype, Grouped(kept), kept == 1 ? "s" : ""),
-      true);
+  request.say(fmt::format("{} become{} {}; {} of other types stay{}", Count(changed, "tensor"),
+                          changed == 1 ? "s" : "", name, Grouped(kept), kept == 1 ? "s" : ""),
+              true);
   return retyped;
 }
 
@@ -158,9 +148,8 @@ Conversion PlanConversion(TensorFolder folder, const ConversionRequest& request)
   int64_t widened;
   TensorFolder wide = Widened(std::move(folder), request, &widened);
   Plan kept = WithoutDropped(request, wide);
-  Conversion conversion = request.load
-                              ? InLayouts(std::move(wide), std::move(kept), request)
-                              : Conversion{std::move(wide), request.shard(std::move(kept))};
+  Conversion conversion = request.load ? InLayouts(std::move(wide), std::move(kept), request)
+                                       : Conversion{std::move(wide), request.shard(kept)};
   conversion.to = Retyped(request, std::move(conversion.to), widened);
   return conversion;
 }

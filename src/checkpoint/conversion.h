@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,7 @@ namespace shardinit {
 // The options of a conversion, as the user wrote them.
 struct ConversionRequest {
   std::vector<std::string> drop;  // patterns of names
-  std::string dtype;              // empty: keep the types
+  std::optional<DType> dtype;     // a floating-point type; if not given, the types stay
   bool is_inexact = false;        // whether layouts may change values
   // The folder's layout and the layout to write, both from the model's spec. They may be equal.
   // `load` returns the plan in a layout, and reports the spec's warnings on demand. Without it,
@@ -21,7 +22,7 @@ struct ConversionRequest {
   std::string from_layout, to_layout;
   std::function<Plan(const TensorFolder& folder, const std::string& layout, bool reports_warnings)>
       load = nullptr;
-  std::function<Plan(Plan plan)> shard = nullptr;
+  std::function<Plan(const Plan& plan)> shard = nullptr;
   // Receives sentences for the user. `--quiet` suppresses minor ones.
   std::function<void(const std::string& sentence, bool is_minor)> say = nullptr;
 };

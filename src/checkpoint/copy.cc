@@ -88,11 +88,11 @@ int64_t ShortestRun(const Tensor& tensor, const Box& box) {
 
 }  // namespace
 
-FolderCopy::FolderCopy(const TensorFolder& from, const Plan& to, Losses* losses)
+FolderCopy::FolderCopy(const TensorFolder& from, const Plan& to, bool rescales)
     : folder_(from),
       from_(from.plan()),
       to_(to.graph.tensors),
-      losses_(losses),
+      rescales_(rescales),
       is_wanted_again_(to.graph.replicas == Replicas::kFull),
       identity_(from.Identify()) {
   for (const Tensor& tensor : from_.graph.tensors) {
@@ -113,7 +113,7 @@ void FolderCopy::FindOrigins(const Plan& to) {
     const auto same = stored.find(tensor.path());
     if (same != stored.end() && AreStoredAlike(*same->second, tensor) &&
         folder_.WideningOf(*same->second) == nullptr &&
-        (losses_ == nullptr || same->second->convention() == tensor.convention())) {
+        (!rescales_ || same->second->convention() == tensor.convention())) {
       origin.same = same->second;
       continue;
     }
@@ -401,9 +401,9 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
       task.source = [filler](int64_t first, int64_t count, void* out) {
         filler->Fill(first, count, out);
       };
-      if (losses_ != nullptr && origin.conventions != std::vector{task.tensor->convention()}) {
+      if (rescales_ && origin.conventions != std::vector{task.tensor->convention()}) {
         task.source = Rescaling(std::move(task.source), origin.view->dtype(),
-                                ConventionsOf(origin, task), *task.tensor, losses_);
+                                ConventionsOf(origin, task), *task.tensor, &losses_);
       } else if (origin.view->dtype() != task.tensor->dtype()) {
         task.source = Converting(std::move(task.source), origin.view->dtype(), *task.tensor);
       }
@@ -442,6 +442,10 @@ std::function<void()> FolderCopy::Open(std::vector<BoxTask>* tasks) {
   return [this, checked] {
     for (const Checked& box : checked) Require(box);
   };
+}
+
+std::string ClaimOf(const TensorFolder& from, const std::string& layout) {
+  return fmt::format("{}\n{}\n{}", ToHex(from.IdentifyAnywhere()), layout, from.part());
 }
 
 }  // namespace shardinit

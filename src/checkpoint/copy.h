@@ -24,6 +24,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -39,12 +40,12 @@ namespace shardinit {
 class FolderCopy final : public TaskSource {
  public:
   // Throws Error: kUsage if `from` is an unfinished checkpoint or lacks elements that `to` stores;
-  // kDifferent if its receipts do not match its manifest. With `losses`, converts values from the
+  // kDifferent if its receipts do not match its manifest. If `rescales`, converts values from the
   // conventions of `from` to the conventions of `to`.
-  FolderCopy(const TensorFolder& from, const Plan& to, Losses* losses = nullptr);
+  FolderCopy(const TensorFolder& from, const Plan& to, bool rescales = false);
 
   const TensorFolder& folder() const { return folder_; }
-  const Losses* losses() const { return losses_; }
+  const Losses& losses() const { return losses_; }
   // Returns TensorFolder::Identify() of the copied folder.
   const Digest& identity() const { return identity_; }
 
@@ -113,7 +114,8 @@ class FolderCopy final : public TaskSource {
   const TensorFolder& folder_;
   const Plan& from_;
   const std::vector<Tensor>& to_;
-  Losses* const losses_;
+  const bool rescales_;
+  Losses losses_;
   const bool is_wanted_again_;  // whether several files have equal boxes
   const Digest identity_;
   std::vector<Origin> origins_;  // the origin of each tensor of `to`
@@ -129,5 +131,9 @@ class FolderCopy final : public TaskSource {
   std::unordered_map<const FilePiece*, Wanted> wanted_;
   int64_t unfinished_ = 0;  // boxes in `wanted_` with elements that no file needs
 };
+
+// Returns what determines the values of a copy, apart from its plan. Ranks from other bytes, or in
+// another layout or part, thus never share a folder. `layout` is the folder's layout.
+std::string ClaimOf(const TensorFolder& from, const std::string& layout = {});
 
 }  // namespace shardinit

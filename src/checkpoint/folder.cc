@@ -271,6 +271,17 @@ std::string ConfigIn(const std::string& folder) {
   return config.is_object() ? config.dump() : "";
 }
 
+std::optional<ConfigFile> FindConfigIn(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  if (IsInputFolder(folder) && InputExists(path)) {
+    if (!IsBucketUrl(folder)) return ConfigFile{path};
+    return ConfigFile{path, ReadInput(path, kConfigLimit)};
+  }
+  std::string recorded = ConfigIn(folder);
+  if (recorded.empty()) return {};
+  return ConfigFile{path, std::move(recorded)};
+}
+
 bool MayHoldTensors(const std::string& path) {
   return IsBucketUrl(path) ||
          (path != "-" && (IsFolder(path) || (ReaderOfFile(path) != nullptr && Exists(path))));

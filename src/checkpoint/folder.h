@@ -35,6 +35,13 @@ inline constexpr size_t kRecordedConfigEnd = size_t{1} << 20;
 // Returns the config.json of a folder, or of the record of an export, in the form that plans have;
 // empty if it does not exist.
 std::string ConfigIn(const std::string& folder);
+// A config.json to load as a spec. A local file is read when it is loaded.
+struct ConfigFile {
+  std::string path;
+  std::optional<std::string> text = {};
+};
+// Returns the same config.json, as it is written; null if it does not exist.
+std::optional<ConfigFile> FindConfigIn(const std::string& folder);
 
 // How the reason begins if a tensor is not read because it has no elements.
 inline constexpr std::string_view kNoElements = "has no elements";

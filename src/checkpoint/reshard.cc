@@ -55,9 +55,9 @@ void RequireModules(const Plan& plan) {
 // Makes the copy of one request, unless it already exists.
 class Resharding {
  public:
-  Resharding(const ReshardRequest& request, WorkCounters* counters)
+  Resharding(const Plan& to, const ReshardRequest& request, WorkCounters* counters)
       : request_(request),
-        to_(*request.to),
+        to_(to),
         plan_sha256_(Sha256Of(WritePlan(to_))),
         copy_(*request.copy),
         counters_(counters) {}
@@ -303,9 +303,9 @@ class Resharding {
 
 }  // namespace
 
-GenerateResult Reshard(const ReshardRequest& request, WorkCounters* counters) {
-  RequireModules(*request.to);
-  return Resharding(request, counters).Run();
+GenerateResult Reshard(const Plan& plan, const ReshardRequest& request, WorkCounters* counters) {
+  RequireModules(plan);
+  return Resharding(plan, request, counters).Run();
 }
 
 }  // namespace shardinit

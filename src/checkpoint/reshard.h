@@ -16,8 +16,7 @@
 namespace shardinit {
 
 struct ReshardRequest {
-  FolderCopy* copy;  // the source of the elements of `to`
-  const Plan* to;
+  FolderCopy* copy;    // the source of the elements
   std::string folder;  // the folder to make
   WorkerOptions workers;
   IndexMode index = IndexMode::kAuto;
@@ -34,6 +33,6 @@ struct ReshardRequest {
 // Resumes what an interrupted call left, after comparing it with the source. Skips all ranks if
 // `folder` already holds exactly this copy. Throws Error (kConflict) if it holds anything else, and
 // what FolderCopy and Generate throw.
-GenerateResult Reshard(const ReshardRequest& request, WorkCounters* counters);
+GenerateResult Reshard(const Plan& plan, const ReshardRequest& request, WorkCounters* counters);
 
 }  // namespace shardinit

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,8 +18,6 @@
 #include "commands/exporting.h"
 #include "commands/folders.h"
 #include "commands/options.h"
-#include "formats/input.h"
-#include "plan/reshard.h"
 
 namespace shardinit {
 namespace {
@@ -75,46 +74,43 @@ Plan LoadIn(const ConvertOptions& options, const TensorFolder& folder, const std
   spec.layout = layout;
   spec.layout_is_optional = spec.layout == kHub;
   if (spec.request.path.empty()) {
-    spec.request.path = folder.place() + "/config.json";
-    const bool has_file = IsInputFolder(folder.place()) && InputExists(spec.request.path);
-    std::string recorded;
-    if (!has_file) recorded = ConfigIn(folder.place());
-    if (!recorded.empty()) {
-      spec.request.text = std::move(recorded);
-    } else if (!has_file) {
+    std::optional<ConfigFile> config = FindConfigIn(folder.place());
+    if (!config) {
       throw Error(ExitCode::kUsage,
                   fmt::format("`{}` has no config.json, so nothing says what a layout is of it",
                               options.from),
                   "give the model's spec, with `--spec`");
     }
-    if (has_file && IsBucketUrl(folder.place()))
-      spec.request.text = ReadInput(spec.request.path, 16 << 20);
+    spec.request.path = std::move(config->path);
+    spec.request.text = std::move(config->text);
   }
   return spec.Load();
 }
 
 // Applies the mesh and the sharding of the options to a plan, without a spec.
-Plan Sharded(const ConvertOptions& options, Plan plan) {
+Plan Sharded(const ConvertOptions& options, const Plan& plan) {
   const SpecRequest& request = options.spec.request;
   if (!request.sets.empty() || !request.sources.empty()) {
     throw Error(ExitCode::kUsage, "`--set` and `--source` are for a spec, and none is given",
                 "add `--spec SPEC`");
   }
-  if (!request.sharding.empty()) {
-    Diagnostics diagnostics;
-    plan = ShardAs(plan, fmt::format("{} as a spec", options.from), request.mesh, request.sharding,
-                   "", diagnostics);
-    Talk(Render(diagnostics.all()));
-  } else if (!request.mesh.empty()) {
-    plan = OnMesh(plan, request.mesh, false,
-                  "give the spec, with `--spec SPEC`: its `uneven` may allow shorter last parts");
-  }
-  return plan;
+  return ShardFolder(
+      request, plan, options.from, "",
+      "give the spec, with `--spec SPEC`: its `uneven` may allow shorter last parts");
+}
+
+// Returns the value of `--dtype`.
+std::optional<DType> FindFloatType(const std::string& name) {
+  if (name.empty()) return {};
+  const auto dtype = FindDType(name);
+  if (dtype && InfoOf(*dtype).is_float()) return dtype;
+  throw Error(ExitCode::kUsage, fmt::format("`--dtype {}` is no floating-point type", name),
+              "use `bf16`, `f32`, `f16` or `f64`");
 }
 
 ConversionRequest RequestOf(const ConvertOptions& options) {
   ConversionRequest request = {.drop = options.drop,
-                               .dtype = options.dtype,
+                               .dtype = FindFloatType(options.dtype),
                                .is_inexact = options.inexact,
                                .from_layout = LayoutOr(options.from_layout),
                                .to_layout = LayoutOr(options.spec.layout)};
@@ -123,7 +119,7 @@ ConversionRequest RequestOf(const ConvertOptions& options) {
       return LoadIn(options, folder, layout, warns);
     };
   }
-  request.shard = [&](Plan plan) { return Sharded(options, std::move(plan)); };
+  request.shard = [&](const Plan& plan) { return Sharded(options, plan); };
   request.say = [](const std::string& sentence, bool is_minor) {
     (is_minor ? TalkUnlessQuiet : Talk)(fmt::format("shardinit: {}\n", sentence));
   };
@@ -145,23 +141,20 @@ std::map<std::string, std::string> MetadataToKeep(const ConvertOptions& options,
 ExitCode RunConvert(const ConvertOptions& options) {
   const ExportingOptions& exporting = options.exporting;
   RequireFolderName(exporting.folder);
-  exporting.RequireFormat();
+  ExportRequest request = exporting.Request();
   if (!MayHoldTensors(options.from)) {
     if (const auto wrong = WrongKind(options.from, "a folder of tensors")) throw *wrong;
   }
+  const ConversionRequest conversion = RequestOf(options);
   const auto [from, to] = PlanConversion(OpenToCopy({.from = options.from,
                                                      .to = exporting.folder,
                                                      .part = options.part,
                                                      .may_be_source = exporting.is_own(),
                                                      .dropped = options.drop,
                                                      .reads_values = !options.has_layouts()}),
-                                         RequestOf(options));
-  std::map<std::string, std::string> metadata = MetadataToKeep(options, from);
-  ExportRequest request = exporting.Request();
-  request.metadata = std::move(metadata);
-  Losses losses;
-  FolderCopy copy(from, to, &losses);
-  request.source = &copy;
+                                         conversion);
+  request.metadata = MetadataToKeep(options, from);
+  FolderCopy copy(from, to, true);
   AskFor(options.ranks, to, &request);
   request.claim = ClaimOf(from, options.from_layout);
   return RunExporting(exporting, to, std::move(request), &copy);

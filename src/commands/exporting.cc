@@ -99,19 +99,16 @@ void ExportingOptions::AddWorkTo(CLI::App& app, const char* what_jobs_do) {
   AddJson(app, &json);
 }
 
-void ExportingOptions::RequireFormat() const {
-  if ((has_own && is_own()) || FindFormat(format) != nullptr) return;
-  const std::vector<std::string> names = NamesOfFormats(has_own);
-  const std::string closest = Closest(format, names);
-  throw Error(ExitCode::kUsage, fmt::format("unknown format `{}`", format),
-              closest.empty() ? fmt::format("use one of: {}", fmt::join(names, ", "))
-                              : fmt::format("did you mean `{}`?", closest));
-}
-
 ExportRequest ExportingOptions::Request() const {
-  RequireFormat();
   ExportRequest request;
   request.format = FindFormat(format);
+  if (request.format == nullptr && !(has_own && is_own())) {
+    const std::vector<std::string> names = NamesOfFormats(has_own);
+    const std::string closest = Closest(format, names);
+    throw Error(ExitCode::kUsage, fmt::format("unknown format `{}`", format),
+                closest.empty() ? fmt::format("use one of: {}", fmt::join(names, ", "))
+                                : fmt::format("did you mean `{}`?", closest));
+  }
   request.folder = folder;
   for (const FormatOption* option : FormatOptions()) {
     const std::string& text = of_format.at(option);
@@ -137,8 +134,8 @@ namespace {
 Written WriteCheckpoint(const ExportingOptions& options, const Plan& plan,
                         const ExportRequest& request, FolderCopy* copy, WorkCounters* counters) {
   const GenerateResult made = Reshard(
+      plan,
       {.copy = copy,
-       .to = &plan,
        .folder = request.folder,
        .workers = request.workers,
        .ranks = request.ranks,
@@ -195,10 +192,11 @@ ExitCode RunExporting(const ExportingOptions& options, const Plan& plan, ExportR
   const Stopwatch time;
   WorkCounters counters;
   const bool is_shared = request.is_shared();
+  request.source = copy;
   const Written written = request.format == nullptr
                               ? WriteCheckpoint(options, plan, request, copy, &counters)
                               : WriteExport(options, plan, std::move(request), &counters);
-  if (copy != nullptr && copy->losses() != nullptr) SayLosses(*copy->losses());
+  if (copy != nullptr) SayLosses(copy->losses());
   PrintWritten(options, plan, written, is_shared, time.seconds());
   return ExitCode::kOk;
 }

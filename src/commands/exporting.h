@@ -25,11 +25,9 @@ struct ExportingOptions {
   WorkOptions work;
   bool json = false, has_own = false;
 
-  // Throws Error (kUsage) for an unknown format.
-  void RequireFormat() const;
   bool is_own() const { return format == kOwnFormat; }
   // Returns the request that these options describe; kOwnFormat has no Format. Throws Error
-  // (kUsage) if the format lacks a given option.
+  // (kUsage) if the format is unknown or lacks a given option.
   ExportRequest Request() const;
 };
 
@@ -40,7 +38,7 @@ Error NotForFormat(std::string_view flag, const Format& format,
 void AskFor(const RankOptions& options, const Plan& plan, ExportRequest* request);
 
 // Writes the export or, in kOwnFormat, a checkpoint, and prints a summary. `copy` is the source of
-// the request if the source is a folder.
+// the elements; null: values are generated.
 ExitCode RunExporting(const ExportingOptions& options, const Plan& plan, ExportRequest request,
                       FolderCopy* copy = nullptr);
 

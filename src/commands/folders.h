@@ -26,9 +26,10 @@ struct CopyOptions {
 // if a tensor is neither read nor dropped.
 TensorFolder OpenToCopy(const CopyOptions& options);
 
-// Returns what determines the values of a copy, apart from its plan. Ranks from other bytes, or in
-// another layout or part, thus never share a folder. `layout` is the folder's layout.
-std::string ClaimOf(const TensorFolder& from, const std::string& layout = {});
+// Applies `--mesh` and `--sharding` to the plan of a folder, which messages call `name`. `uneven`
+// is as in a spec, or empty. `hint_for_uneven` explains how to allow uneven parts.
+Plan ShardFolder(const SpecRequest& request, const Plan& plan, const std::string& name,
+                 const std::string& uneven, const std::string& hint_for_uneven);
 
 // Throws Error (kUsage) if options that change a spec are given for a folder of tensors.
 void RequireNoOverrides(const SpecOptions& spec);

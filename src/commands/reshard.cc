@@ -9,7 +9,6 @@
 #include "commands/folders.h"
 #include "commands/options.h"
 #include "plan/diff.h"
-#include "plan/reshard.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -82,16 +81,8 @@ Plan NewPlan(const ReshardOptions& options, const Plan& from) {
                 "add `--spec SPEC`");
   }
   if (!options.uneven.empty()) ChoiceOf("--uneven", options.uneven, {"error", "chunk"});
-  Plan to = from;
-  if (!request.sharding.empty()) {
-    Diagnostics diagnostics;
-    to = ShardAs(from, fmt::format("{}/{} as a spec", options.from, kPlanName), request.mesh,
-                 request.sharding, options.uneven, diagnostics);
-    Talk(Render(diagnostics.all()));
-  } else if (!request.mesh.empty()) {
-    to = OnMesh(from, request.mesh, options.uneven == "chunk",
-                "`--uneven chunk` allows shorter last parts");
-  }
+  Plan to = ShardFolder(request, from, fmt::format("{}/{}", options.from, kPlanName),
+                        options.uneven, "`--uneven chunk` allows shorter last parts");
   if (const auto replicas = options.spec.FindReplicas()) to.graph.replicas = *replicas;
   return MakePlan(std::move(to.graph));
 }
@@ -113,7 +104,6 @@ ExitCode RunReshard(const ReshardOptions& options) {
   FolderCopy copy(folder, to);
   const ReshardRequest request = {
       .copy = &copy,
-      .to = &to,
       .folder = options.folder,
       .workers = options.work.Workers(true),
       .index = FindIndexMode(options.index),
@@ -122,7 +112,7 @@ ExitCode RunReshard(const ReshardOptions& options) {
       .progress = options.work.Mode(),
       .is_quiet = options.json,
       .warn = [](const std::string& s) { Talk(fmt::format("shardinit: {}\n", Escape(s))); }};
-  const GenerateResult result = Reshard(request, &counters);
+  const GenerateResult result = Reshard(to, request, &counters);
   const double seconds = time.seconds();
   if (options.json) {
     JsonWriter out;
