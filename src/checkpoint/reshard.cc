@@ -60,24 +60,28 @@ class Resharding {
         to_(to),
         plan_sha256_(Sha256Of(WritePlan(to_))),
         copy_(*request.copy),
+        key_(Sha256Of(ToHex(copy_.identity()) + ToHex(plan_sha256_))),
         counters_(counters) {}
 
   GenerateResult Run() {
     if (!Place::TraitsAt(request_.folder).removes) return RunInBucket();
-    const Digest key = Sha256Of(ToHex(copy_.identity()) + ToHex(plan_sha256_));
-    if (IsThere()) return WasThere(key);
+    if (IsThere()) return WasThere();
     was_free_ = true;
+    // A run of all ranks, perhaps with other values, may give the folder its name meanwhile.
     try {
-      return request_.ranks ? RunRanks(key) : RunStaged(key);
+      const GenerateResult result = request_.ranks ? RunRanks() : RunStaged();
+      if (result.complete || !IsThere()) return result;
     } catch (const Error& e) {
-      // Another process may have given the folder its name meanwhile.
-      const bool may_be_there = e.code() == ExitCode::kWorld || e.code() == ExitCode::kConflict;
-      if (!may_be_there || !IsThere()) throw;
-      return WasThere(key);
+      if (!MayBeLate(e) || !IsThere()) throw;
     }
+    return WasThere();
   }
 
  private:
+  // Returns whether the error may mean that another process has finished the folder.
+  static bool MayBeLate(const Error& e) {
+    return e.code() == ExitCode::kWorld || e.code() == ExitCode::kConflict;
+  }
   std::string Claim() const { return fmt::format("{}\n{}", ToHex(plan_sha256_), request_.claim); }
 
   // Makes ranks in a bucket, and makes existing ranks again to compare them.
@@ -100,15 +104,15 @@ class Resharding {
   }
 
   // Removes what killed or late runs left.
-  GenerateResult WasThere(const Digest& key) {
-    StagedFolder::RemoveLeftOvers(request_.folder, key);
+  GenerateResult WasThere() {
+    StagedFolder::RemoveLeftOvers(request_.folder, key_);
     if (request_.ranks) SharedFolder::RemoveLeftOvers(request_.folder, Claim());
     return {.skipped = to_.world_size(), .complete = true};
   }
 
   // Makes all ranks in a folder that gets its name when they are complete.
-  GenerateResult RunStaged(const Digest& key) {
-    StagedFolder staged(request_.folder, key,
+  GenerateResult RunStaged() {
+    StagedFolder staged(request_.folder, key_,
                         [&](const std::string& folder) { return MayGoOn(folder); });
     try {
       const GenerateResult result = Fill(staged.staged(), AllRanks(to_.graph.mesh),
@@ -128,19 +132,15 @@ class Resharding {
   }
 
   // Makes some ranks. The process that makes the last one gives the folder its name.
-  GenerateResult RunRanks(const Digest& key) {
+  GenerateResult RunRanks() {
     SharedFolder shared(request_.folder, Claim());
     try {
       GenerateResult result = Fill(shared.files(), *request_.ranks, {});
       // If another process made the last rank, the folder has its name.
-      const bool is_named = (result.complete && shared.Commit()) || shared.IsTaken();
-      // A run that made all ranks, perhaps with other values, may also have given it its name.
-      if (!is_named && IsThere()) return WasThere(key);
-      result.complete = is_named;
+      result.complete = (result.complete && shared.Commit()) || shared.IsTaken();
       return result;
     } catch (const Error& e) {
-      const bool may_be_taken = e.code() == ExitCode::kWorld || e.code() == ExitCode::kConflict;
-      if (!may_be_taken || !shared.IsTaken()) throw;
+      if (!MayBeLate(e) || !shared.IsTaken()) throw;
       return {.skipped = std::ssize(*request_.ranks), .complete = true};
     }
   }
@@ -164,12 +164,6 @@ class Resharding {
     return Generate(to_, request, counters_);
   }
 
-  WorkerOptions WithoutWriters() const {
-    WorkerOptions workers = request_.workers;
-    workers.writers = 0;
-    return workers;
-  }
-
   Error Conflict(std::string_view what) const {
     return {ExitCode::kConflict, fmt::format("`{}` exists and {}", request_.folder, what),
             "choose another folder with `-o`"};
@@ -191,7 +185,9 @@ class Resharding {
   void CompareRanks(const Place& place, const std::vector<int64_t>& ranks,
                     const std::function<void(int64_t rank)>& differs) {
     Progress progress(request_.progress, "comparing", BytesIn(to_, ranks), request_.is_quiet);
-    FileGroups files(WithoutWriters(), counters_, &copy_, 2,
+    WorkerOptions workers = request_.workers;
+    workers.writers = 0;
+    FileGroups files(workers, counters_, &copy_, 2,
                      [&](int64_t) { progress.Update(counters_->hashed_bytes); });
     for (const int64_t r : ranks) {
       ThrowIfInterrupted();
@@ -297,6 +293,7 @@ class Resharding {
   const Plan& to_;
   const Digest plan_sha256_;
   FolderCopy& copy_;
+  const Digest key_;  // of the staged folder
   WorkCounters* const counters_;
   bool was_free_ = false;  // nothing was at the path of the copy at the start
 };
