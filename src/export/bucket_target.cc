@@ -146,6 +146,7 @@ class InBucket : public ExportTarget {
     });
   }
 
+  bool has_receipts() const override { return true; }
   int64_t SizeOf(size_t file) const override { return sizes_[file]; }
   bool HasReceipt(int64_t share) const override { return receipts_.contains(share); }
   std::optional<std::string> ReadReceipt(int64_t share) const override {

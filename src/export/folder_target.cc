@@ -86,12 +86,6 @@ class StagedTarget : public FolderTarget {
   }
 
   std::shared_ptr<const Place> place() const override { return place_; }
-  int64_t SizeOf(size_t) const override { return -1; }
-  bool has_receipts() const override { return false; }
-  bool HasReceipt(int64_t) const override { return false; }
-  std::optional<std::string> ReadReceipt(int64_t) const override { return {}; }
-  std::string PathOfReceipt(int64_t) const override { return {}; }
-  void PutReceipt(int64_t, const std::string&) const override {}
 
   bool Commit() override {
     std::set<std::string> folders;
@@ -124,6 +118,7 @@ class SharedTarget : public FolderTarget {
     return std::make_shared<FolderPlace>(std::make_shared<Folder>(std::move(root)));
   }
 
+  bool has_receipts() const override { return true; }
   int64_t SizeOf(size_t file) const override {
     return FileSize(shared_->files() + "/" + parts_.files[file].path);
   }

@@ -35,17 +35,17 @@ class ExportTarget {
 
   // Lists the existing files and receipts, if other processes write too.
   virtual void List() {}
-  virtual int64_t SizeOf(size_t file) const = 0;  // -1: it did not exist at the last List()
   // Returns whether shares have receipts, by which other processes and later runs recognize
-  // finished shares.
-  virtual bool has_receipts() const { return true; }
+  // finished shares. If not, the next functions are not needed.
+  virtual bool has_receipts() const { return false; }
+  virtual int64_t SizeOf(size_t /*file*/) const { return -1; }  // of a file at the last List()
   // Returns whether shares without files have receipts too. The export is then complete when all
   // processes are done.
   virtual bool has_empty_shares() const { return false; }
-  virtual bool HasReceipt(int64_t share) const = 0;
-  virtual std::optional<std::string> ReadReceipt(int64_t share) const = 0;
-  virtual std::string PathOfReceipt(int64_t share) const = 0;
-  virtual void PutReceipt(int64_t share, const std::string& text) const = 0;
+  virtual bool HasReceipt(int64_t /*share*/) const { return false; }
+  virtual std::optional<std::string> ReadReceipt(int64_t /*share*/) const { return {}; }
+  virtual std::string PathOfReceipt(int64_t /*share*/) const { return {}; }
+  virtual void PutReceipt(int64_t /*share*/, const std::string& /*text*/) const {}
 
   // Returns whether the name of the export is taken while this process makes a part of it.
   virtual bool IsThere() const { return false; }
