@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "bucket/url.h"
-#include "checkpoint/bucket.h"
 #include "checkpoint/manifest.h"
 #include "plan/plan.h"
 #include "plan/read.h"
@@ -92,7 +91,7 @@ void RemoveTemporaries(const Folder& root, const Folder& ranks, Others others) {
 }  // namespace
 
 std::unique_ptr<CheckpointWriter> CheckpointWriter::At(const std::string& path) {
-  if (IsBucketUrl(path)) return std::make_unique<BucketCheckpoint>(path);
+  if (IsBucketUrl(path)) return BucketWriter(path);
   return std::make_unique<CheckpointFolder>(path);
 }
 

@@ -80,6 +80,9 @@ class CheckpointWriter {
   virtual void RequireInPlace() const = 0;
 };
 
+// Returns a writer for a bucket.
+std::unique_ptr<CheckpointWriter> BucketWriter(const std::string& url);
+
 // Keeps a folder open: all work is done in that folder, even if it is renamed.
 class CheckpointFolder : public CheckpointWriter {
  public:

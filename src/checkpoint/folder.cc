@@ -16,7 +16,7 @@
 #include "base/placeholder.h"
 #include "base/text.h"
 #include "bucket/url.h"
-#include "checkpoint/bucket.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
 #include "formats/input.h"
 #include "formats/ranks.h"
