@@ -55,14 +55,8 @@ struct DescriptorDriver : Driver<DescriptorFile> {
 
   static hid_t Id() {
     static const hid_t id = [] {
-      H5FD_class_t driver = ClassOf("shardinit_descriptor", 2);
+      H5FD_class_t driver = ClassOf<DescriptorDriver>("shardinit_descriptor", 2);
       driver.fc_degree = H5F_CLOSE_WEAK;
-      driver.open = Open;
-      driver.close = Close;
-      driver.query = Query;
-      driver.get_eof = GetEndOfFile;
-      driver.read = Read;
-      driver.write = Write;
       return H5FDregister(&driver);
     }();
     return id;

@@ -34,7 +34,9 @@ struct Driver {
     return 0;
   }
 
-  // Returns a driver class with the common members. `number` distinguishes classes.
+  // Returns the driver class of `Functions`, a class derived from this one. `number` distinguishes
+  // classes.
+  template <typename Functions>
   static H5FD_class_t ClassOf(const char* name, [[maybe_unused]] int number) {
     H5FD_class_t driver = {};
 #ifdef H5FD_CLASS_VERSION
@@ -46,6 +48,12 @@ struct Driver {
     driver.fapl_size = sizeof(Target*);
     driver.get_eoa = GetEndOfAllocation;
     driver.set_eoa = SetEndOfAllocation;
+    driver.open = Functions::Open;
+    driver.close = Functions::Close;
+    driver.query = Functions::Query;
+    driver.get_eof = Functions::GetEndOfFile;
+    driver.read = Functions::Read;
+    driver.write = Functions::Write;
     static constexpr H5FD_mem_t kMap[] = H5FD_FLMAP_DICHOTOMY;
     std::copy(std::begin(kMap), std::end(kMap), driver.fl_map);
     return driver;

@@ -54,14 +54,8 @@ struct MemoryDriver : Driver<MemoryFile> {
 
   static hid_t Id() {
     static const hid_t id = [] {
-      H5FD_class_t driver = ClassOf("shardinit_memory", 1);
+      H5FD_class_t driver = ClassOf<MemoryDriver>("shardinit_memory", 1);
       driver.fc_degree = H5F_CLOSE_SEMI;
-      driver.open = Open;
-      driver.close = Close;
-      driver.query = Query;
-      driver.get_eof = GetEndOfFile;
-      driver.read = Read;
-      driver.write = Write;
       driver.truncate = Truncate;
       return H5FDregister(&driver);
     }();
