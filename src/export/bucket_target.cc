@@ -146,18 +146,12 @@ class InBucket : public ExportTarget {
     });
   }
 
-  bool has_receipts() const override { return true; }
   int64_t SizeOf(size_t file) const override { return sizes_[file]; }
+  const Place* receipts() const override { return place_.get(); }
+  std::string ReceiptName(int64_t share) const override {
+    return fmt::format("{}/{}", kExportNotes, ShareReceipt(share));
+  }
   bool HasReceipt(int64_t share) const override { return receipts_.contains(share); }
-  std::optional<std::string> ReadReceipt(int64_t share) const override {
-    return store_.Get(ReceiptName(share), kShareReceiptLimit);
-  }
-  std::string PathOfReceipt(int64_t share) const override {
-    return place_->PathOf(ReceiptName(share));
-  }
-  void PutReceipt(int64_t share, const std::string& text) const override {
-    PutText(store_, ReceiptName(share), text);
-  }
 
   // Ends uploads, so that a process that still sends parts finds that the file exists.
   bool Commit() override {
@@ -184,9 +178,6 @@ class InBucket : public ExportTarget {
   }
 
   static constexpr size_t kReceiptStem = std::string_view("share-").size();
-  static std::string ReceiptName(int64_t share) {
-    return fmt::format("{}/{}", kExportNotes, ShareReceipt(share));
-  }
 
   // Returns the record if the listing had the whole export.
   std::optional<std::string> WholeRecord() {

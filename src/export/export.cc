@@ -143,9 +143,7 @@ class Exporter {
          }},
         std::move(files), [&](int64_t f) { return BeginFile(static_cast<size_t>(f)); }, &counters_);
     for (const int64_t share : left) {
-      if (target_.has_empty_shares() && !HasFiles(share)) {
-        target_.PutReceipt(share, WriteReceipt(share));
-      }
+      if (target_.has_empty_shares() && !HasFiles(share)) PutReceipt(share);
     }
     done_.insert(left.begin(), left.end());
     return bytes;
@@ -208,7 +206,7 @@ class Exporter {
   // Returns the shares, ascending, that lack a valid receipt or a file. Reads the receipts of the
   // other shares.
   std::vector<int64_t> FindUndone(const std::vector<int64_t>& shares) {
-    if (!target_.has_receipts()) return shares;
+    if (target_.receipts() == nullptr) return shares;
     std::vector<char> is_done(shares.size());
     ParallelFor(std::ssize(shares), kRequestsAtOnce, [&](int64_t i) {
       const auto at = static_cast<size_t>(i);
@@ -222,11 +220,11 @@ class Exporter {
   }
 
   bool ReadReceipt(int64_t share) {
-    const std::optional<std::string> text = target_.ReadReceipt(share);
-    if (!text) return false;
-    const std::string path = target_.PathOfReceipt(share);
+    std::string text;
+    const std::string name = target_.ReceiptName(share), path = target_.receipts()->PathOf(name);
+    if (!target_.receipts()->Read(name, kShareReceiptLimit, &text).empty()) return false;
     const auto has_size = [&](size_t f) { return target_.SizeOf(f) == parts_.files[f].size(); };
-    const nlohmann::json receipt = ParseJson(*text, path);
+    const nlohmann::json receipt = ParseJson(text, path);
     if (receipt.is_array()) return ReadShare(receipt, path, share, &parts_, has_size);
     try {
       if (receipt.at("export_sha256") != target_.claim_sha256()) return false;
@@ -307,10 +305,16 @@ class Exporter {
       const std::lock_guard lock(mutex_);
       if (--left_in_[static_cast<size_t>(share)] > 0) return true;
     }
-    if (!target_.has_receipts()) return true;
+    if (target_.receipts() == nullptr) return true;
     target_.RequireClaim(true);
-    target_.PutReceipt(share, WriteReceipt(share));
+    PutReceipt(share);
     return true;
+  }
+
+  void PutReceipt(int64_t share) {
+    const std::string text = WriteReceipt(share);
+    target_.receipts()->Put(target_.ReceiptName(share), [&](const auto& append) { append(text); });
+    target_.receipts()->Sync("");
   }
 
   std::string WriteReceipt(int64_t share) {
@@ -404,7 +408,7 @@ bool Make(const ExportRequest& request, ExportParts* parts, ExportTarget* target
     target->Open();
     Exporter exporter(request, parts, target, counters);
     const int64_t bytes = exporter.MakeShares();
-    if (target->has_receipts()) result->bytes = bytes;
+    if (target->receipts() != nullptr) result->bytes = bytes;
     result->missing = exporter.FindMissing();
     // Completing the export may have removed the receipts.
     if (target->IsTaken()) result->missing.clear();

@@ -108,7 +108,10 @@ class SharedTarget : public FolderTarget {
  public:
   using FolderTarget::FolderTarget;
 
-  void Open() override { shared_.emplace(folder_, Claim()); }
+  void Open() override {
+    shared_.emplace(folder_, Claim());
+    receipts_.emplace(std::shared_ptr<const Folder>(std::shared_ptr<void>(), &shared_->notes()));
+  }
 
   // Opens the folder by name each time, so that nothing is written after another process has taken
   // the folder away.
@@ -118,27 +121,11 @@ class SharedTarget : public FolderTarget {
     return std::make_shared<FolderPlace>(std::make_shared<Folder>(std::move(root)));
   }
 
-  bool has_receipts() const override { return true; }
   int64_t SizeOf(size_t file) const override {
     return FileSize(shared_->files() + "/" + parts_.files[file].path);
   }
   bool has_empty_shares() const override { return true; }
-  bool HasReceipt(int64_t share) const override {
-    return shared_->notes().Exists(ShareReceipt(share));
-  }
-  std::optional<std::string> ReadReceipt(int64_t share) const override {
-    std::string text;
-    if (!shared_->notes().Read(ShareReceipt(share), kShareReceiptLimit, &text)) return {};
-    return text;
-  }
-  std::string PathOfReceipt(int64_t share) const override {
-    return shared_->notes().PathOf(ShareReceipt(share));
-  }
-  void PutReceipt(int64_t share, const std::string& text) const override {
-    NewFile file(shared_->notes(), ShareReceipt(share));
-    file.Append(text);
-    file.Commit();
-  }
+  const Place* receipts() const override { return &*receipts_; }
 
   bool IsThere() const override { return Exists(folder_); }
   bool IsTaken() const override { return shared_ && shared_->IsTaken(); }
@@ -154,6 +141,7 @@ class SharedTarget : public FolderTarget {
   std::string Claim() const { return origin_ + parts_.request.claim; }
 
   std::optional<SharedFolder> shared_;
+  std::optional<FolderPlace> receipts_;
 };
 
 }  // namespace

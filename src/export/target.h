@@ -35,17 +35,15 @@ class ExportTarget {
 
   // Lists the existing files and receipts, if other processes write too.
   virtual void List() {}
-  // Returns whether shares have receipts, by which other processes and later runs recognize
-  // finished shares. If not, the next functions are not needed.
-  virtual bool has_receipts() const { return false; }
   virtual int64_t SizeOf(size_t /*file*/) const { return -1; }  // of a file at the last List()
+  // Returns the place of the receipts, by which other processes and later runs recognize finished
+  // shares; null: there are no receipts.
+  virtual const Place* receipts() const { return nullptr; }
+  virtual std::string ReceiptName(int64_t share) const { return ShareReceipt(share); }
+  virtual bool HasReceipt(int64_t share) const { return receipts()->Exists(ReceiptName(share)); }
   // Returns whether shares without files have receipts too. The export is then complete when all
   // processes are done.
   virtual bool has_empty_shares() const { return false; }
-  virtual bool HasReceipt(int64_t /*share*/) const { return false; }
-  virtual std::optional<std::string> ReadReceipt(int64_t /*share*/) const { return {}; }
-  virtual std::string PathOfReceipt(int64_t /*share*/) const { return {}; }
-  virtual void PutReceipt(int64_t /*share*/, const std::string& /*text*/) const {}
 
   // Returns whether the name of the export is taken while this process makes a part of it.
   virtual bool IsThere() const { return false; }
