@@ -41,6 +41,10 @@ Error SystemError(const std::string& action, const std::string& path, int error)
                std::move(hint));
 }
 
+Error Usage(const std::string& message, std::string hint) {
+  return Error(ExitCode::kUsage, message, std::move(hint));
+}
+
 Error Conflict(const std::string& message) {
   return Error(ExitCode::kConflict, message, "choose another folder with `-o`");
 }

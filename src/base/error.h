@@ -40,6 +40,9 @@ class Error : public std::runtime_error {
 // ENAMETOOLONG. It is 4 for ENOTDIR: a file where a folder should be.
 Error SystemError(const std::string& action, const std::string& path, int error = errno);
 
+// Returns an Error (kUsage): the command line or the spec must change first.
+Error Usage(const std::string& message, std::string hint = {});
+
 // Returns an Error (kConflict): something else has the name of a folder that the user chose.
 Error Conflict(const std::string& message);
 

@@ -38,7 +38,7 @@ extern const Command kCapture = {
       app.prefix_command();
       app.add_option("ARGUMENT...", "The arguments of shardinit-capture, a program in Python");
       return []() -> ExitCode {
-        throw Error(ExitCode::kUsage, fmt::format("`{}` is not installed", kCaptureProgram),
+        throw Usage(fmt::format("`{}` is not installed", kCaptureProgram),
                     "`pip install shardinit-*.whl` installs it, and from a clone "
                     "`pip install ./src/python`; it needs PyTorch or JAX");
       };

@@ -21,8 +21,7 @@ ExitCode RunCompletion(const CompletionOptions& options) {
     PrintExactly(FillTemplate(fmt::format("completion.{}", shell), {}));
     return ExitCode::kOk;
   }
-  throw Error(ExitCode::kUsage, fmt::format("no completions for `{}`", options.shell),
-              "use `bash`, `zsh` or `fish`");
+  throw Usage(fmt::format("no completions for `{}`", options.shell), "use `bash`, `zsh` or `fish`");
 }
 
 }  // namespace

@@ -159,13 +159,12 @@ void RequireFolders(const DiffOptions& options) {
     for (const std::string& other : {options.before, options.after}) {
       if (IsForeign(other)) static_cast<void>(TensorFolder(other, options.part));
     }
-    throw Error(ExitCode::kUsage,
-                path.empty() ? "values are to be compared, but not with which"
+    throw Usage(path.empty() ? "values are to be compared, but not with which"
                              : fmt::format("`{}` is no folder of tensors, and has no values", path),
                 "name two folders; `shardinit verify DIR --spec SPEC` compares one with a spec");
   }
   if (options.spec.HasOverrides()) {
-    throw Error(ExitCode::kUsage, "there is no spec here, and the values of folders are fixed",
+    throw Usage("there is no spec here, and the values of folders are fixed",
                 kOverridesAreForSpecs);
   }
 }
@@ -174,12 +173,11 @@ void RequireFolders(const DiffOptions& options) {
 std::pair<Plan, Plan> LoadBoth(const DiffOptions& options) {
   const bool alone = options.after.empty(), changes = options.spec.HasOverrides();
   if (alone && !changes) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("`{}` is to be compared, but not with what", options.before),
+    throw Usage(fmt::format("`{}` is to be compared, but not with what", options.before),
                 "name another spec, plan.json or checkpoint, or what to change, with `--set`");
   }
   if (alone && options.before == "-") {
-    throw Error(ExitCode::kUsage, "standard input cannot be read twice", "name the spec's file");
+    throw Usage("standard input cannot be read twice", "name the spec's file");
   }
   bool has_spec = false;
   std::pair<Plan, Plan> both;
@@ -188,13 +186,12 @@ std::pair<Plan, Plan> LoadBoth(const DiffOptions& options) {
     both.second = Load(alone ? options.before : options.after, options.spec, &has_spec);
   }
   if (has_spec || !changes) return both;
-  throw Error(ExitCode::kUsage, "there is no spec here, and plans and checkpoints are fixed",
-              kOverridesAreForSpecs);
+  throw Usage("there is no spec here, and plans and checkpoints are fixed", kOverridesAreForSpecs);
 }
 
 ExitCode RunDiff(const DiffOptions& options) {
   if (options.before == "-" && options.after == "-") {
-    throw Error(ExitCode::kUsage, "`-` stands twice, but standard input is one spec");
+    throw Usage("`-` stands twice, but standard input is one spec");
   }
   if (options.values || IsForeign(options.before) || IsForeign(options.after)) {
     RequireFolders(options);

@@ -42,15 +42,13 @@ const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
                                  const Explanation& why) {
   const auto& left_out = why.left_out || !why.stored ? why.left_out : why.stored->left_out;
   if (left_out) {
-    throw Error(
-        ExitCode::kUsage,
+    throw Usage(
         fmt::format("`{}` is left out: `when: {}` is 0", left_out->path, left_out->when.text),
         fmt::format("the condition is at {}", PlaceOf(left_out->when.span)));
   }
   if (!why.places.empty()) {
     const auto& [layout, stored, view, elements, span] = why.places.front();
-    throw Error(ExitCode::kUsage,
-                fmt::format("the model has no tensor `{}`, but its layout `{}` has", path, layout),
+    throw Usage(fmt::format("the model has no tensor `{}`, but its layout `{}` has", path, layout),
                 fmt::format("use `--layout {}` to explain `{}`", layout, stored));
   }
   std::vector<std::string> paths;
@@ -70,8 +68,7 @@ const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
     if (members > 0) break;
   }
   if (members > 0) {
-    throw Error(
-        ExitCode::kUsage,
+    throw Usage(
         fmt::format("`{}` is not a tensor, but the module of {}", path, Count(members, "tensor")),
         fmt::format("`{}.**` explains the first of them", path));
   }
@@ -80,7 +77,7 @@ const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
     hint = path.find('*') == path.npos ? DidYouMean(path, paths)
                                        : HintForPattern(path, Candidates(plan, false));
   }
-  throw Error(ExitCode::kUsage, fmt::format("no tensor has the path `{}`", path),
+  throw Usage(fmt::format("no tensor has the path `{}`", path),
               hint.empty() ? "`shardinit graph SPEC` shows the paths" : hint);
 }
 
@@ -117,8 +114,7 @@ std::string ListOf(const std::string& pattern, const std::vector<Tensor>& tensor
 ExitCode RunExplain(const ExplainOptions& options) {
   const std::string& spec = options.spec.request.path;
   if (spec != "-" && !IsSpec(spec) && IsSpec(options.path)) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("{} is no spec, but {} is", Quote(spec), Quote(options.path)),
+    throw Usage(fmt::format("{} is no spec, but {} is", Quote(spec), Quote(options.path)),
                 fmt::format("the spec is first: `shardinit explain {} {}`", Escape(options.path),
                             Escape(spec)));
   }

@@ -147,12 +147,12 @@ ExitCode RunGen(const GenOptions& options) {
   request.index = FindIndexMode(options.index);
   const ProgressMode mode = options.work.Mode();
   if (options.repair && options.dry_run) {
-    throw Error(ExitCode::kUsage, "`--dry-run` writes nothing, so it repairs nothing",
+    throw Usage("`--dry-run` writes nothing, so it repairs nothing",
                 fmt::format("`shardinit verify {}` says what is damaged", options.folder));
   }
   if (options.repair && !Place::TraitsAt(options.folder).removes) {
-    throw Error(
-        ExitCode::kUsage, "`--repair` is for folders: objects in a bucket are never replaced",
+    throw Usage(
+        "`--repair` is for folders: objects in a bucket are never replaced",
         fmt::format("remove with the store's own tool what `shardinit verify {}` finds, and "
                     "run the same command without it",
                     options.folder));

@@ -208,11 +208,10 @@ const ResultKind kGraphPage = {
 
 ExitCode RunGraph(const GraphOptions& options) {
   if (options.dot && options.json) {
-    throw Error(ExitCode::kUsage, "`--dot` and `--json` are two different forms",
-                "use one of them");
+    throw Usage("`--dot` and `--json` are two different forms", "use one of them");
   }
   if (options.json && options.depth != 0) {
-    throw Error(ExitCode::kUsage, "`--depth` is for pictures, but `--json` writes every tensor",
+    throw Usage("`--depth` is for pictures, but `--json` writes every tensor",
                 "leave one of them out");
   }
   const Plan plan = options.spec.Load();

@@ -278,7 +278,7 @@ ExitCode RunHelp(const HelpOptions& options) {
   const std::vector<std::string> texts = HelpOn(options.name);
   if (texts.empty()) {
     const std::string closest = Closest(options.name, NamesToAskFor());
-    throw Error(ExitCode::kUsage, fmt::format("there is no help on {}", Quote(options.name)),
+    throw Usage(fmt::format("there is no help on {}", Quote(options.name)),
                 closest.empty() ? "`shardinit help` shows what there is to ask"
                                 : fmt::format("did you mean `{}`?", closest));
   }

@@ -187,7 +187,7 @@ ExitCode RunInspect(const InspectOptions& options) {
   if (is_own && IsInputFolder(options.path) && options.part.empty()) return InspectFolder(options);
   if (MayHoldTensors(options.path)) return InspectOther(options);
   if (!Exists(options.path)) {
-    throw Error(ExitCode::kUsage, fmt::format("there is no file or folder `{}`", options.path));
+    throw Usage(fmt::format("there is no file or folder `{}`", options.path));
   }
   const FileKind* kind = KindOfPath(options.path);
   if (kind != nullptr && kind != &kHdf5Kind) {
@@ -195,7 +195,7 @@ ExitCode RunInspect(const InspectOptions& options) {
   }
   RequireNoPart(options.part, options.path);
   if (!options.only.empty()) {
-    throw Error(ExitCode::kUsage, "`--only` is for tensors, and this is one file of a checkpoint",
+    throw Usage("`--only` is for tensors, and this is one file of a checkpoint",
                 "name the checkpoint's folder");
   }
   return InspectFile(options);

@@ -121,10 +121,6 @@ struct JobEngine {
   void (*fill)(const Job& job, TemplateValues* values);
 };
 
-inline Error BadJob(const std::string& message, std::string hint) {
-  return {ExitCode::kUsage, message, std::move(hint)};
-}
-
 std::span<const JobEngine> JobEngines();
 
 bool HasParent(const std::filesystem::path& path);  // whether the path has a component `..`

@@ -60,9 +60,9 @@ void RequireWithout(std::string_view mark, const Job& job, std::string_view engi
   for (const auto& [name, value] : job.variables) texts.push_back(value);
   for (const std::string& text : texts) {
     if (text.find(mark) == text.npos) continue;
-    throw BadJob(fmt::format("{} would put something else in the place of `{}`, in {}", engine,
-                             mark, Quote(text)),
-                 "write the spec, or name its files, without it");
+    throw Usage(fmt::format("{} would put something else in the place of `{}`, in {}", engine, mark,
+                            Quote(text)),
+                "write the spec, or name its files, without it");
   }
 }
 
@@ -134,10 +134,10 @@ void FillKubernetes(const Job& job, TemplateValues* values) {
   FillContainers(job, values);
   const JobsOptions& options = job.options;
   if (!job.is_in_bucket() && options.volume.empty() == options.storage_class.empty()) {
-    throw BadJob(options.volume.empty() ? "`kubernetes` needs a volume that all nodes may write to"
-                                        : "`--volume` and `--storage-class` are two answers",
-                 "name a claim that is there with `--volume`, or have one made with "
-                 "`--storage-class`");
+    throw Usage(options.volume.empty() ? "`kubernetes` needs a volume that all nodes may write to"
+                                       : "`--volume` and `--storage-class` are two answers",
+                "name a claim that is there with `--volume`, or have one made with "
+                "`--storage-class`");
   }
   std::string documents, claim = options.volume;
   if (!options.storage_class.empty()) {

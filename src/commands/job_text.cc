@@ -15,8 +15,7 @@ void RequireUtf8(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const Character character = CharacterAt(text, at);
     if (!character.valid) {
-      throw Error(ExitCode::kUsage,
-                  fmt::format("{} is not UTF-8, and neither YAML nor JSON can say it", Quote(text)),
+      throw Usage(fmt::format("{} is not UTF-8, and neither YAML nor JSON can say it", Quote(text)),
                   "give the file or folder another name");
     }
     at += static_cast<size_t>(character.size);

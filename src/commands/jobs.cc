@@ -71,25 +71,25 @@ const JobEngine& EngineOf(const JobsOptions& options) {
   if (const JobEngine* engine = FindNamed(engines, options.engine)) return *engine;
   const std::vector<std::string> names = NamesOf(engines);
   const std::string closest = Closest(options.engine, names);
-  throw BadJob(fmt::format("there are no jobs for {}", Quote(options.engine)),
-               closest.empty() ? fmt::format("one of `{}`", fmt::join(names, "`, `"))
-                               : fmt::format("did you mean `{}`?", closest));
+  throw Usage(fmt::format("there are no jobs for {}", Quote(options.engine)),
+              closest.empty() ? fmt::format("one of `{}`", fmt::join(names, "`, `"))
+                              : fmt::format("did you mean `{}`?", closest));
 }
 
 void RequireFlags(const JobsOptions& options, const JobEngine& engine) {
   for (int flag = 0; flag < kAllFlags; ++flag) {
     const auto given = static_cast<JobFlag>(flag);
     if (options.Has(given) && !Contains(engine.takes, given)) {
-      throw BadJob(fmt::format("`{}` is not for `{}`", kJobFlags[flag], engine.name),
-                   "leave it out; shardinit-jobs(1) says what it is for");
+      throw Usage(fmt::format("`{}` is not for `{}`", kJobFlags[flag], engine.name),
+                  "leave it out; shardinit-jobs(1) says what it is for");
     }
     const bool is_needed =
         Contains(engine.needs, given) ||
         (!Place::TraitsAt(options.folder).is_remote && Contains(engine.needs_in_folder, given));
     if (!options.Has(given) && is_needed) {
-      throw BadJob(fmt::format("`{}` needs `{}`", engine.name, kJobFlags[flag]),
-                   flag == kImage ? "`src/Containerfile` makes an image, for a registry of yours"
-                                  : "shardinit-jobs(1) says what it is");
+      throw Usage(fmt::format("`{}` needs `{}`", engine.name, kJobFlags[flag]),
+                  flag == kImage ? "`src/Containerfile` makes an image, for a registry of yours"
+                                 : "shardinit-jobs(1) says what it is");
     }
   }
 }
@@ -97,17 +97,17 @@ void RequireFlags(const JobsOptions& options, const JobEngine& engine) {
 // Rejects a job that lacks credentials for its bucket, or has a useless volume.
 void RequireFlagsOfBucket(const JobsOptions& options, const JobEngine& engine) {
   if (!engine.takes_urls) {
-    throw BadJob(fmt::format("`{}` writes to no URL", engine.name),
-                 "name a remote of rclone, or use `shardinit gen -o URL`, which needs none");
+    throw Usage(fmt::format("`{}` writes to no URL", engine.name),
+                "name a remote of rclone, or use `shardinit gen -o URL`, which needs none");
   }
   ParseBucketUrl(options.folder);
   if (options.Has(kStorageClass)) {
-    throw BadJob("`--storage-class` makes a volume for the checkpoint, which is in a bucket here",
-                 "leave it out");
+    throw Usage("`--storage-class` makes a volume for the checkpoint, which is in a bucket here",
+                "leave it out");
   }
   if (options.Has(kMount) && !options.Has(kVolume)) {
-    throw BadJob("`--mount` says where containers see a volume, and there is none",
-                 "leave it out, or name the volume that has the files of the spec with `--volume`");
+    throw Usage("`--mount` says where containers see a volume, and there is none",
+                "leave it out, or name the volume that has the files of the spec with `--volume`");
   }
   const auto& flags = engine.credentials;
   if (flags.empty() || std::ranges::any_of(flags, [&](JobFlag f) { return options.Has(f); })) {
@@ -117,9 +117,9 @@ void RequireFlagsOfBucket(const JobsOptions& options, const JobEngine& engine) {
   for (const JobFlag flag : flags) {
     names += fmt::format("{}`{}`", names.empty() ? "" : " or ", kJobFlags[flag]);
   }
-  throw BadJob(fmt::format("`{}` needs {} for a bucket: its jobs have no credentials of yours",
-                           engine.name, names),
-               "shardinit-jobs(1) says what it is");
+  throw Usage(fmt::format("`{}` needs {} for a bucket: its jobs have no credentials of yours",
+                          engine.name, names),
+              "shardinit-jobs(1) says what it is");
 }
 
 // Returns the environment variables of the containers.
@@ -134,19 +134,19 @@ std::map<std::string, std::string> VariablesOf(const JobsOptions& options,
     const std::string name = text.substr(0, equal);
     if (equal == text.npos || name.empty() || !std::ranges::all_of(name, is_in_name) ||
         (name[0] >= '0' && name[0] <= '9')) {
-      throw BadJob(fmt::format("`--env` of {} is no variable and its value", Quote(text)),
-                   "write it as in `--env AWS_REGION=eu-west-1`");
+      throw Usage(fmt::format("`--env` of {} is no variable and its value", Quote(text)),
+                  "write it as in `--env AWS_REGION=eu-west-1`");
     }
     if (name == "AWS_SECRET_ACCESS_KEY" || name == "AWS_SESSION_TOKEN") {
-      throw BadJob(fmt::format("`--env {}=…` would print a secret", name),
-                   "shardinit-jobs(1) says how jobs get credentials");
+      throw Usage(fmt::format("`--env {}=…` would print a secret", name),
+                  "shardinit-jobs(1) says how jobs get credentials");
     }
     if (name.starts_with(engine.own_variables)) {
-      throw BadJob(fmt::format("`--env {}=…`: `{}` sets this variable itself", name, engine.name),
-                   "leave it out");
+      throw Usage(fmt::format("`--env {}=…`: `{}` sets this variable itself", name, engine.name),
+                  "leave it out");
     }
     if (!variables.emplace(name, text.substr(equal + 1)).second) {
-      throw BadJob(fmt::format("`--env {}=…` is given twice", name), "leave one of them out");
+      throw Usage(fmt::format("`--env {}=…` is given twice", name), "leave one of them out");
     }
   }
   return variables;
@@ -168,13 +168,13 @@ int64_t PartsOf(const JobsOptions& options, const JobEngine& engine) {
   const int64_t parts = options.nodes > 0 ? options.nodes : engine.least;
   const int64_t most = options.array ? kMostOfArray : engine.most;
   if (parts >= engine.least && parts <= most) return parts;
-  throw BadJob(fmt::format("`--nodes {}`: {}", parts,
-                           options.array          ? kArrayLimit
-                           : engine.limit.empty() ? "there cannot be so many"
-                                                  : engine.limit),
-               parts < engine.least
-                   ? fmt::format("use {} at least", engine.least)
-                   : fmt::format("use {} at most: a part may have many ranks", most));
+  throw Usage(fmt::format("`--nodes {}`: {}", parts,
+                          options.array          ? kArrayLimit
+                          : engine.limit.empty() ? "there cannot be so many"
+                                                 : engine.limit),
+              parts < engine.least
+                  ? fmt::format("use {} at least", engine.least)
+                  : fmt::format("use {} at most: a part may have many ranks", most));
 }
 
 // Returns the name of the job: the given name, or one derived from the model's name.
@@ -187,9 +187,8 @@ std::string JobNameOf(const JobsOptions& options, const std::string& model) {
   if (!name.empty()) {
     if (name.size() > kLongest || !std::all_of(name.begin(), name.end(), is_plain) ||
         name.front() == '-' || name.back() == '-') {
-      throw BadJob(
-          fmt::format("{} is not the name of a job", Quote(name)),
-          fmt::format("use up to {} small letters, digits and `-` between them", kLongest));
+      throw Usage(fmt::format("{} is not the name of a job", Quote(name)),
+                  fmt::format("use up to {} small letters, digits and `-` between them", kLongest));
     }
     return name;
   }
@@ -221,11 +220,11 @@ SourceOpener OpenAndNote(std::vector<std::string>* folders) {
 // Returns the error for a file that was read, or for the output folder.
 Error NotSeen(const std::string& path, const Job& job, bool is_written = false) {
   if (job.mount.empty()) {
-    return BadJob(fmt::format("the containers do not see `{}`: they have no volume", path),
-                  "copy it to a volume that they can read, name that with `--volume` and "
-                  "`--mount`, and run this where the volume has the same path");
+    return Usage(fmt::format("the containers do not see `{}`: they have no volume", path),
+                 "copy it to a volume that they can read, name that with `--volume` and "
+                 "`--mount`, and run this where the volume has the same path");
   }
-  return BadJob(
+  return Usage(
       fmt::format("the containers do not see `{}`: they see the volume at `{}`", path, job.mount),
       is_written
           ? "choose a folder on the volume with `-o`, or say with `--mount` where containers see it"
@@ -239,9 +238,9 @@ void BringSpec(const JobsOptions& options, const std::string& path, Job* job) {
   job->spec_file = path.ends_with(".json") ? "config.json" : "spec.yaml";
   job->spec = fmt::format("{}/{}", kSpecFolder, job->spec_file);
   if (job->spec_text.size() > kMostSpecBytes) {
-    throw BadJob(fmt::format("`{}` has {}, too many to go along with a job", path,
-                             Count(static_cast<int64_t>(job->spec_text.size()), "byte")),
-                 "copy it to a volume, and run this where the volume has the same path");
+    throw Usage(fmt::format("`{}` has {}, too many to go along with a job", path,
+                            Count(static_cast<int64_t>(job->spec_text.size()), "byte")),
+                "copy it to a volume, and run this where the volume has the same path");
   }
   SpecOptions moved = options.spec;
   moved.request.path = job->spec;
@@ -253,7 +252,7 @@ void BringSpec(const JobsOptions& options, const std::string& path, Job* job) {
   } catch (const Error&) {
   } catch (const InvalidSpec&) {
   }
-  throw BadJob(
+  throw Usage(
       fmt::format("`{}` names other files by where it is, so it cannot go along with a job", path),
       "copy them to a volume, and run this where the volume has the same path");
 }
@@ -262,8 +261,8 @@ void BringSpec(const JobsOptions& options, const std::string& path, Job* job) {
 void PlaceVolume(const JobsOptions& options, Job* job) {
   job->mount = options.mount.empty() ? "/work" : options.mount;
   if (!job->mount.starts_with('/')) {
-    throw BadJob(fmt::format("`--mount {}` is no absolute path", job->mount),
-                 "containers see the volume at such a path: `--mount /work`");
+    throw Usage(fmt::format("`--mount {}` is no absolute path", job->mount),
+                "containers see the volume at such a path: `--mount /work`");
   }
   job->mount = Absolute(job->mount);
   const std::string here = Absolute(".");
@@ -303,8 +302,8 @@ std::string LastingPath(const SpecRequest& request) {
   const std::string path = PathOfSpec({}, request.path);
   if (IsShipped(path)) return path;
   if (!fs::is_regular_file(path) || IsOfProcess(Absolute(path))) {
-    throw BadJob(fmt::format("`{}` is no file that a job can read later", path),
-                 "write the spec to a file");
+    throw Usage(fmt::format("`{}` is no file that a job can read later", path),
+                "write the spec to a file");
   }
   return Absolute(path);
 }
@@ -316,8 +315,8 @@ ExitCode RunJobs(const JobsOptions& options) {
   const bool is_in_bucket = Place::TraitsAt(options.folder).is_remote;
   if (is_in_bucket) RequireFlagsOfBucket(options, engine);
   if (options.spec.request.path == "-") {
-    throw BadJob("a job cannot read the standard input of this command",
-                 "name the file that has the spec");
+    throw Usage("a job cannot read the standard input of this command",
+                "name the file that has the spec");
   }
   std::vector<std::string> sources;
   PlanRequest request;
@@ -329,8 +328,8 @@ ExitCode RunJobs(const JobsOptions& options) {
   if (engine.name == "object-store") {
     job.folder = options.folder;
     if (!Contains(job.folder, ':') || job.folder.starts_with('-')) {
-      throw BadJob(fmt::format("`-o {}` is no remote of rclone", options.folder),
-                   "name it as in `-o store:bucket/checkpoint`; `rclone listremotes` shows them");
+      throw Usage(fmt::format("`-o {}` is no remote of rclone", options.folder),
+                  "name it as in `-o store:bucket/checkpoint`; `rclone listremotes` shows them");
     }
     while (job.folder.ends_with('/')) job.folder.pop_back();
   } else if (is_in_bucket) {

@@ -84,10 +84,6 @@ struct NewOptions {
   int64_t sizes[kAllSizes] = {};  // 0: not given
 };
 
-Error BadFlag(const std::string& message, std::string hint) {
-  return {ExitCode::kUsage, message, std::move(hint)};
-}
-
 std::string Joined(const std::vector<std::string>& lines) {
   return fmt::to_string(fmt::join(lines, "\n"));
 }
@@ -152,12 +148,12 @@ void SetIncludes(Draft* draft) {
   const NewOptions& options = draft->options;
   if (!options.from.empty()) {
     if (!IsModel(options.from)) {
-      throw BadFlag(fmt::format("there is no shipped model {}", Quote(options.from)),
-                    HintForSpec(options.from));
+      throw Usage(fmt::format("there is no shipped model {}", Quote(options.from)),
+                  HintForSpec(options.from));
     }
     draft->includes.push_back(options.from);
   } else if (IsModel(options.name)) {
-    throw BadFlag(
+    throw Usage(
         fmt::format("{} is shipped, and NAME is that of a new model", Quote(options.name)),
         fmt::format("start from it with `shardinit new mine --from {}`, or take another name",
                     options.name));
@@ -166,9 +162,9 @@ void SetIncludes(Draft* draft) {
     const std::vector<std::string> recipes = RecipesOfDecoders();
     if (!Contains(recipes, options.init)) {
       const std::string closest = Closest(options.init, recipes);
-      throw BadFlag(fmt::format("there is no recipe {} for decoders", Quote(options.init)),
-                    closest.empty() ? fmt::format("one of `{}`", fmt::join(recipes, "`, `"))
-                                    : fmt::format("did you mean `{}`?", closest));
+      throw Usage(fmt::format("there is no recipe {} for decoders", Quote(options.init)),
+                  closest.empty() ? fmt::format("one of `{}`", fmt::join(recipes, "`, `"))
+                                  : fmt::format("did you mean `{}`?", closest));
     }
     draft->includes.push_back("recipes/" + options.init);
   }
@@ -205,12 +201,12 @@ void SetVariables(Draft* draft) {
     while (sizes[kHeadDim] == 0 && width % heads != 0 && heads > unit) heads -= unit;
   }
   if (sizes[kHeadDim] == 0 && width % heads != 0) {
-    throw BadFlag(fmt::format("the width, {}, is not a multiple of {}, {}", width,
-                              sizes[kHeads] > 0 ? "the number of heads" : "`--kv-heads`", heads),
-                  "use another number of heads, or say their size with `--head-dim`");
+    throw Usage(fmt::format("the width, {}, is not a multiple of {}, {}", width,
+                            sizes[kHeads] > 0 ? "the number of heads" : "`--kv-heads`", heads),
+                "use another number of heads, or say their size with `--head-dim`");
   }
   if (sizes[kKvHeads] > 0 && heads % sizes[kKvHeads] != 0) {
-    throw BadFlag(
+    throw Usage(
         fmt::format("`--heads {}` is not a multiple of `--kv-heads {}`", heads, sizes[kKvHeads]),
         "each head of keys and values serves as many heads as every other");
   }
@@ -245,8 +241,8 @@ void SetVariablesOfModel(const Mesh& mesh, Draft* draft) {
         })) {
       continue;
     }
-    throw BadFlag(fmt::format("{} has no variable `{}`", options.from, name),
-                  "`shardinit new --from` without sizes shows its variables");
+    throw Usage(fmt::format("{} has no variable `{}`", options.from, name),
+                "`shardinit new --from` without sizes shows its variables");
   }
   draft->values["variables"] =
       (given.empty() ? "# vars:\n" : "vars:\n" + Joined(given) + "\n") + Joined(others);
@@ -343,9 +339,9 @@ std::string CommandLineOf(const NewOptions& options) {
 ExitCode RunNew(const NewOptions& options) {
   if (!options.dtype.empty() && !FindDType(options.dtype)) {
     const auto meant = FindDTypeByOtherName(options.dtype);
-    throw BadFlag(fmt::format("unknown dtype {}", Quote(options.dtype)),
-                  meant ? fmt::format("did you mean `{}`?", InfoOf(*meant).name)
-                        : DidYouMean(options.dtype, DTypeNames()));
+    throw Usage(fmt::format("unknown dtype {}", Quote(options.dtype)),
+                meant ? fmt::format("did you mean `{}`?", InfoOf(*meant).name)
+                      : DidYouMean(options.dtype, DTypeNames()));
   }
   const bool is_own = options.from.empty();
   Draft draft = {options, is_own ? "new.yaml" : "new-from.yaml"};

@@ -29,10 +29,6 @@ namespace {
 // The name of the validator that marks options that accept URLs.
 constexpr char kUrlValidator[] = "url";
 
-Error Usage(const std::string& message, std::string hint = {}) {
-  return Error(ExitCode::kUsage, message, std::move(hint));
-}
-
 // Removes a decimal number from the front of `*text`.
 bool TakeNumber(std::string_view* text, int64_t* number) {
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), *number);
@@ -466,8 +462,7 @@ void RequireFolderName(const std::string& folder) {
 
 void RequireOutside(const std::string& folder, const std::string& checkpoint, bool may_be_it) {
   const auto refuse = [&] {
-    return Error(ExitCode::kUsage,
-                 fmt::format("`{}` is in `{}`, the checkpoint that is copied", folder, checkpoint),
+    return Usage(fmt::format("`{}` is in `{}`, the checkpoint that is copied", folder, checkpoint),
                  "choose another folder with `-o`");
   };
   if (IsBucketUrl(folder) && IsBucketUrl(checkpoint)) {

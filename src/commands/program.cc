@@ -116,12 +116,11 @@ ExitCode RunProgram(const ProgramOptions& options) {
   ChoiceOf("--arith", options.arithmetic, {"f32", "f64"});
   ChoiceOf("--annotate", options.annotations, {"mhlo", "sdy", "both"});
   if (options.kinds && options.stack) {
-    throw Error(ExitCode::kUsage, "`--kinds` and `--stack` are two different forms",
-                "use one of them");
+    throw Usage("`--kinds` and `--stack` are two different forms", "use one of them");
   }
   const bool printed = options.out.empty() || options.out == "-";
   if (options.kinds && printed) {
-    throw Error(ExitCode::kUsage, "`--kinds` writes a folder of modules", "name it with `-o DIR`");
+    throw Usage("`--kinds` writes a folder of modules", "name it with `-o DIR`");
   }
   const Plan plan = options.spec.LoadToMake();
   std::optional<ResultFile> out;

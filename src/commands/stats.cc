@@ -311,13 +311,11 @@ void SayInitial(const AgainstSpec& against, std::vector<Measurement>* results) {
 void RequireFitting(const StatsOptions& options, bool is_folder) {
   const bool has_spec = !options.spec.request.path.empty();
   if (!is_folder && has_spec) {
-    throw Error(
-        ExitCode::kUsage,
+    throw Usage(
         fmt::format("`{}` is not a folder of tensors, and `--spec` is for one", options.path));
   }
   if (is_folder && !has_spec && options.spec.HasOverrides()) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("`{}` is a checkpoint: {}", options.path, kOverridesAreForSpecs),
+    throw Usage(fmt::format("`{}` is a checkpoint: {}", options.path, kOverridesAreForSpecs),
                 "add `--spec SPEC` to compare it with one");
   }
 }

@@ -348,18 +348,15 @@ void Watch(const StatusOptions& options, const Plan& plan, const Digest& plan_sh
 
 ExitCode RunStatus(const StatusOptions& options) {
   if (options.parts) RequirePartCount("--missing-parts", *options.parts);
-  const auto refuse = [](const char* what, const char* hint) {
-    throw Error(ExitCode::kUsage, what, hint);
-  };
   if (options.prometheus && options.json) {
-    refuse("`--prometheus` and `--json` are two forms", "give one of them");
+    throw Usage("`--prometheus` and `--json` are two forms", "give one of them");
   }
   if (options.prometheus && options.watch) {
-    refuse("`--prometheus` prints one look", "run it every minute, by cron or a timer");
+    throw Usage("`--prometheus` prints one look", "run it every minute, by cron or a timer");
   }
   if (options.parts && !options.json && (options.watch || options.prometheus)) {
-    refuse("`--missing-parts` prints nothing but the parts",
-           "leave `--watch` and `--prometheus` out, or add `--json` to `--watch`");
+    throw Usage("`--missing-parts` prints nothing but the parts",
+                "leave `--watch` and `--prometheus` out, or add `--json` to `--watch`");
   }
   Digest plan_sha256;
   const Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);

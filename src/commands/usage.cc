@@ -41,10 +41,6 @@ std::vector<std::string> OptionNames(const CLI::App& app) {
   return names;
 }
 
-[[noreturn]] void ThrowUsage(const std::string& message, std::string hint) {
-  throw Error(ExitCode::kUsage, message, std::move(hint));
-}
-
 // Reports a first word that is not a command.
 [[noreturn]] void ExplainCommand(const CLI::App& root, const std::vector<std::string>& words) {
   const std::string& first = words[0];
@@ -53,13 +49,13 @@ std::vector<std::string> OptionNames(const CLI::App& app) {
     const CLI::App* const app = FindApp(root, words[i]);
     if (app == nullptr) continue;
     if (!Contains(OptionNames(*app), first.substr(0, first.find('=')))) break;
-    ThrowUsage(fmt::format("`{}` stands before the command", first),
-               fmt::format("write it behind: `shardinit {} {}`", words[i], first));
+    throw Usage(fmt::format("`{}` stands before the command", first),
+                fmt::format("write it behind: `shardinit {} {}`", words[i], first));
   }
   const std::vector<std::string> of_root = OptionNames(root);
   std::string closest = Closest(first, is_option ? of_root : CommandNames());
   if (Contains(of_root, "--" + first)) closest = "--" + first;
-  ThrowUsage(
+  throw Usage(
       fmt::format("{} `{}`", is_option ? "there is no option" : "unknown command", first),
       closest.empty() ? "see `shardinit --help`" : fmt::format("did you mean `{}`?", closest));
 }
@@ -94,15 +90,15 @@ void ExplainOption(const CLI::App& app, const CLI::ParseError& error) {
         is_short ? "-" + option->get_snames()[0] : "--" + option->get_lnames()[0];
     const size_t given = option->results().size();
     if (given > most) {
-      ThrowUsage(fmt::format("`{}` was given {}", name,
-                             given == 2 ? "twice" : fmt::format("{} times", given)),
-                 "give it once");
+      throw Usage(fmt::format("`{}` was given {}", name,
+                              given == 2 ? "twice" : fmt::format("{} times", given)),
+                  "give it once");
     }
     if (given == 0 && std::string_view(error.what()).starts_with(name + ":")) {
       const std::string type = option->get_type_name();
       const char* what = type == "FILE" ? "a file" : type == "DIR" ? "a folder" : "a value";
-      ThrowUsage(fmt::format("`{}` needs {}", name, what),
-                 fmt::format("write it as in `{} {}`", name, type));
+      throw Usage(fmt::format("`{}` needs {}", name, what),
+                  fmt::format("write it as in `{} {}`", name, type));
     }
   }
 }
@@ -115,22 +111,22 @@ void RefuseMisplaced(const CLI::App& root, const std::vector<std::string>& words
   const auto mesh = std::ranges::find(words, "--mesh");
   if (words.end() - mesh > 2 && mesh[2].find('=') != mesh[2].npos && !mesh[2].starts_with('-') &&
       !Exists(mesh[2])) {
-    ThrowUsage(fmt::format("`{}` is not part of `--mesh {}`", mesh[2], mesh[1]),
-               fmt::format("join the axes with a comma: `--mesh {},{}`", mesh[1], mesh[2]));
+    throw Usage(fmt::format("`{}` is not part of `--mesh {}`", mesh[2], mesh[1]),
+                fmt::format("join the axes with a comma: `--mesh {},{}`", mesh[1], mesh[2]));
   }
   const std::vector<std::string> known = OptionNames(*app);
   for (size_t i = 1; i < words.size() && words[i] != "--"; ++i) {
     const std::string name = words[i].substr(0, words[i].find('='));
     if (name.size() > 2 && name[0] == '-' && name[1] != '-' && Contains(known, "-" + name)) {
-      ThrowUsage(fmt::format("`{}` has no option `{}`", words[0], name),
-                 fmt::format("did you mean `-{}`?", name));
+      throw Usage(fmt::format("`{}` has no option `{}`", words[0], name),
+                  fmt::format("did you mean `-{}`?", name));
     }
   }
 }
 
 void ExplainUsage(const CLI::App& root, const CLI::ParseError& error,
                   const std::vector<std::string>& words) {
-  if (words.empty()) ThrowUsage("no command given", "see `shardinit --help`");
+  if (words.empty()) throw Usage("no command given", "see `shardinit --help`");
   const CLI::App* const app = FindApp(root, words[0]);
   if (app == nullptr) ExplainCommand(root, words);
   const std::vector<std::string> known = OptionNames(*app);
@@ -142,23 +138,23 @@ void ExplainUsage(const CLI::App& root, const CLI::ParseError& error,
       return option == name || (option.size() == 2 && name.starts_with(option));
     });
     if (found) continue;
-    ThrowUsage(fmt::format("`{}` has no option `{}`", words[0], name),
-               HintForOption(words, i, known));
+    throw Usage(fmt::format("`{}` has no option `{}`", words[0], name),
+                HintForOption(words, i, known));
   }
   ExplainOption(*app, error);
   if (const auto set = std::ranges::find(words, "--set"); words.end() - set > 2) {
     const bool has_value = set[1].find('=') != set[1].npos;
     const bool is_next = set[2].find('=') != set[2].npos && !set[2].starts_with('-');
     if (has_value ? is_next : std::string_view(error.what()).ends_with(": " + set[2])) {
-      ThrowUsage(fmt::format("`{}` is not part of `--set {}`", set[2], set[1]),
-                 fmt::format("write `--set {}{}{}`", set[1], has_value ? " --set " : "=", set[2]));
+      throw Usage(fmt::format("`{}` is not part of `--set {}`", set[2], set[1]),
+                  fmt::format("write `--set {}{}{}`", set[1], has_value ? " --set " : "=", set[2]));
     }
   }
   std::string what = error.what();
   // Lower-case the first word, unless it is the name of an argument, such as SPEC.
   if (what.size() > 1 && std::islower(what[1])) what[0] = static_cast<char>(std::tolower(what[0]));
-  ThrowUsage(fmt::format("{}: {}", words[0], what),
-             fmt::format("see `shardinit {} --help`", words[0]));
+  throw Usage(fmt::format("{}: {}", words[0], what),
+              fmt::format("see `shardinit {} --help`", words[0]));
 }
 
 }  // namespace shardinit

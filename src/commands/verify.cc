@@ -203,19 +203,16 @@ void RequireSense(const VerifyOptions& options, bool against_spec) {
   const bool is_remote = Place::TraitsAt(options.folder).is_remote;
   const SignatureRequest& signature = options.signature;
   if (!against_spec && options.spec.HasOverrides()) {
-    throw Error(ExitCode::kUsage, fmt::format("{}, and none is given", kOverridesAreForSpecs),
-                "add `--spec SPEC`");
+    throw Usage(fmt::format("{}, and none is given", kOverridesAreForSpecs), "add `--spec SPEC`");
   }
   if (!against_spec && !options.part.empty()) {
-    throw Error(ExitCode::kUsage, fmt::format("`{}` is for `--spec`", kPartOption),
-                "add `--spec SPEC`");
+    throw Usage(fmt::format("`{}` is for `--spec`", kPartOption), "add `--spec SPEC`");
   }
   if (signature.signers.empty() && !signature.signature.empty()) {
-    throw Error(ExitCode::kUsage, "`--signature` is given, but no keys that are trusted",
-                "add `--signers FILE`");
+    throw Usage("`--signature` is given, but no keys that are trusted", "add `--signers FILE`");
   }
   if (is_remote && !signature.signers.empty() && signature.signature.empty()) {
-    throw Error(ExitCode::kUsage, "the signature of what is in a bucket is not read from there",
+    throw Usage("the signature of what is in a bucket is not read from there",
                 "download it, and give it with `--signature FILE`");
   }
 }
@@ -224,13 +221,11 @@ void RequireSense(const VerifyOptions& options, bool against_spec) {
 // compared.
 void RequireNoPlanOptions(const VerifyOptions& options) {
   if (!options.signature.signers.empty()) {
-    throw Error(ExitCode::kUsage,
-                "`--signers` is about the manifest of a checkpoint, and there is none",
+    throw Usage("`--signers` is about the manifest of a checkpoint, and there is none",
                 "without `--spec` the record of an export is compared with its signature");
   }
   if (options.strict) {
-    throw Error(
-        ExitCode::kUsage,
+    throw Usage(
         "`--strict` checks the names of files, and `--spec` checks tensors: give one of them",
         "without `--spec` an export is compared with its own list");
   }

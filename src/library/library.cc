@@ -71,8 +71,6 @@ shardinit_status Guarded(char** message, const Body& body) noexcept {
   }
 }
 
-Error Usage(const std::string& message) { return Error(ExitCode::kUsage, message); }
-
 // The first header's struct ended with `layout`.
 constexpr size_t kFirstSourceSize =
     offsetof(shardinit_source, layout) + sizeof(shardinit_source::layout);
