@@ -40,6 +40,7 @@ inline constexpr std::string_view kJobFlags[kAllFlags] = {
 struct JobsOptions {
   explicit JobsOptions(CLI::App& app);
 
+  const CLI::App& app;
   SpecOptions spec;
   std::string engine, folder, name, image, volume, storage_class, mount, queue;
   std::string secret, service_account, job_role;
@@ -48,33 +49,7 @@ struct JobsOptions {
   bool array = false;
 
   bool Has(JobFlag flag) const {
-    switch (flag) {
-      case kNodes:
-        return nodes > 0;
-      case kArray:
-        return array;
-      case kImage:
-        return !image.empty();
-      case kVolume:
-        return !volume.empty();
-      case kStorageClass:
-        return !storage_class.empty();
-      case kMount:
-        return !mount.empty();
-      case kQueue:
-        return !queue.empty();
-      case kEnv:
-        return !env.empty();
-      case kSecret:
-        return !secret.empty();
-      case kServiceAccount:
-        return !service_account.empty();
-      case kJobRole:
-        return !job_role.empty();
-      case kAllFlags:
-        break;
-    }
-    return false;
+    return flag == kArray ? array : app.count(std::string(kJobFlags[flag])) > 0;
   }
 };
 

@@ -323,7 +323,7 @@ std::span<const JobEngine> JobEngines() {
   return kEngines;
 }
 
-JobsOptions::JobsOptions(CLI::App& app) {
+JobsOptions::JobsOptions(CLI::App& app) : app(app) {
   const std::string names = fmt::format("{}", fmt::join(NamesOf(JobEngines()), "|"));
   app.add_option("ENGINE", engine, fmt::format("What runs the jobs: {}", names))
       ->required()
