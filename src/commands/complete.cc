@@ -21,15 +21,6 @@ struct Expected {
   size_t begin = 0;  // where the value begins in the word
 };
 
-const CLI::Option* FindOption(const CLI::App& command, std::string_view spelling) {
-  for (const CLI::Option* option : command.get_options()) {
-    for (const std::string& name : Spellings(*option)) {
-      if (name == spelling) return option;
-    }
-  }
-  return nullptr;
-}
-
 // Reads the words of a command that are typed so far.
 class LineReader {
  public:
@@ -44,7 +35,7 @@ class LineReader {
       line_.options[Spellings(*value.option).back()].push_back(word.substr(value.begin));
     } else if (!IsOption(word)) {
       line_.positionals.push_back(word);
-    } else if (const CLI::Option* option = FindOption(command_, word);
+    } else if (const CLI::Option* option = command_.get_option_no_throw(word);
                option != nullptr && option->get_items_expected_max() > 0) {
       waiting_ = option;
     }
@@ -56,7 +47,7 @@ class LineReader {
     if (IsOption(word)) {
       const size_t end = word.find('=');
       if (end == word.npos) return {};
-      return {FindOption(command_, word.substr(0, end)), end + 1};
+      return {command_.get_option_no_throw(word.substr(0, end)), end + 1};
     }
     size_t index = line_.positionals.size();
     for (const CLI::Option* option : command_.get_options()) {
@@ -96,10 +87,8 @@ Offer AtCursor(const CLI::App& root, std::span<const std::string> words) {
     if (word.starts_with('-')) AddOptions(root, &found);
     return found;
   }
-  const std::vector<const CLI::App*> commands = root.get_subcommands(
-      [&words](const CLI::App* command) { return command->get_name() == words[0]; });
-  if (commands.empty()) return found;
-  const CLI::App* command = commands[0];
+  const CLI::App* const command = FindApp(root, words[0]);
+  if (command == nullptr) return found;
   LineReader reader(*command);
   for (const std::string& each : words.subspan(1, words.size() - 2)) reader.Read(each);
   const auto [option, begin] = reader.Next(word);
@@ -132,6 +121,13 @@ std::vector<std::string> TypedLine::All(const std::string& option) const {
 std::string TypedLine::Last(const std::string& option) const {
   const auto values = options.find(option);
   return values == options.end() ? std::string() : values->second.back();
+}
+
+const CLI::App* FindApp(const CLI::App& root, std::string_view name) {
+  for (const CLI::App* app : root.get_subcommands({})) {
+    if (app->get_name() == name) return app;
+  }
+  return nullptr;
 }
 
 std::vector<std::string> Spellings(const CLI::Option& option) {

@@ -30,6 +30,9 @@ struct TypedLine {
   std::string Last(const std::string& option) const;  // empty if the option is not given
 };
 
+// Returns the command of that name, or null.
+const CLI::App* FindApp(const CLI::App& root, std::string_view name);
+
 // Returns all spellings of an option, such as `--jobs` and `-j`.
 std::vector<std::string> Spellings(const CLI::Option& option);
 

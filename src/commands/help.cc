@@ -14,6 +14,7 @@
 #include "base/table.h"
 #include "base/text.h"
 #include "commands/command.h"
+#include "commands/complete.h"
 #include "commands/names.h"
 #include "commands/schema.h"
 #include "report/text.h"
@@ -210,8 +211,7 @@ bool IsNameOf(const KindOfNames& kind, const NameEntry& entry, std::string_view 
 
 // Returns all names that `help` accepts, for "did you mean".
 std::vector<std::string> NamesToAskFor() {
-  std::vector<std::string> names;
-  for (const Command* command : Commands()) names.emplace_back(command->name);
+  std::vector<std::string> names = NamesOf(Commands());
   for (const KeyPlace& place : kKeyPlaces) {
     for (const SpecKey& key : KeysOf(place.mapping)) {
       names.emplace_back(key.name);
@@ -232,9 +232,8 @@ std::vector<std::string> NamesToAskFor() {
 std::vector<std::string> HelpOn(const std::string& name) {
   std::vector<std::string> texts;
   const auto application = MakeApplication();
-  for (const CLI::App* command : application->app.get_subcommands({})) {
-    if (command->get_name() == name) texts.push_back(HelpOf(*command));
-  }
+  const CLI::App* const command = FindApp(application->app, name);
+  if (command != nullptr) texts.push_back(HelpOf(*command));
   const KindsOfValues kinds;
   std::vector<HelpPage> pages = PagesOfKeys(name, false, kinds);
   for (const KindOfNames& kind : KindsOfNames()) {

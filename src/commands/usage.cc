@@ -12,31 +12,18 @@
 #include "base/suggest.h"
 #include "base/table.h"
 #include "commands/command.h"
+#include "commands/complete.h"
 #include "commands/refusals.h"
 #include "spec/keys.h"
 
 namespace shardinit {
 namespace {
 
-std::vector<std::string> CommandNames() {
-  std::vector<std::string> names;
-  for (const Command* command : Commands()) names.emplace_back(command->name);
-  return names;
-}
-
-const CLI::App* FindApp(const CLI::App& root, std::string_view name) {
-  for (const CLI::App* app : root.get_subcommands({})) {
-    if (app->get_name() == name) return app;
-  }
-  return nullptr;
-}
-
 // Returns all spellings of a command's options: `-o`, `--output`, …
 std::vector<std::string> OptionNames(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& l : option->get_lnames()) names.push_back("--" + l);
-    for (const std::string& s : option->get_snames()) names.push_back("-" + s);
+    for (std::string& name : Spellings(*option)) names.push_back(std::move(name));
   }
   return names;
 }
@@ -53,7 +40,7 @@ std::vector<std::string> OptionNames(const CLI::App& app) {
                 fmt::format("write it behind: `shardinit {} {}`", words[i], first));
   }
   const std::vector<std::string> of_root = OptionNames(root);
-  std::string closest = Closest(first, is_option ? of_root : CommandNames());
+  std::string closest = Closest(first, is_option ? of_root : NamesOf(Commands()));
   if (Contains(of_root, "--" + first)) closest = "--" + first;
   throw Usage(
       fmt::format("{} `{}`", is_option ? "there is no option" : "unknown command", first),
