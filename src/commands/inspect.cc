@@ -10,6 +10,7 @@
 #include "commands/command.h"
 #include "commands/folders.h"
 #include "commands/options.h"
+#include "commands/tensor_facts.h"
 #include "formats/hdf5/reader.h"
 #include "formats/input.h"
 #include "report/text.h"
@@ -45,24 +46,27 @@ ExitCode InspectFolder(const InspectOptions& options) {
   const bool complete = InputExists(options.path + "/" + kManifestName);
   const InitGraph& graph = plan.graph;
   const std::vector<const Tensor*> tensors = Matching(graph.tensors, options.only);
+  const FactTable table = {
+      tensors.size(),
+      {"path", "dtype", "global shape", "shards", "init"},
+      [&](size_t row) {
+        const Tensor& tensor = *tensors[row];
+        const std::string init = InitText(tensor), matrix = MatrixText(tensor);
+        Facts facts = FactsOf(tensor);
+        facts.push_back({"shards", plan.ShardingOf(tensor).CountBoxes()});
+        facts.push_back({"init", init, {.text = matrix.empty() ? init : init + ": " + matrix}});
+        if (!matrix.empty()) facts.push_back({"matrix", matrix});
+        return facts;
+      },
+      {false, false, false, true}};
   if (options.json) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("folder", options.path).Member("complete", complete);
     out.Member("name", graph.name).Member("seed", graph.seed).Member("engine", graph.engine);
     out.Member("parameters", plan.parameters).Member("bytes", plan.bytes);
     out.Member("world_size", plan.world_size()).Member("plan_sha256", ToHex(plan_sha256));
-    out.Key("tensors").BeginArray(JsonWriter::kLines);
-    for (const Tensor* each : tensors) {
-      const Tensor& tensor = *each;
-      out.BeginObject().Member("path", tensor.path()).Member("dtype", InfoOf(tensor.dtype()).name);
-      out.Member("global_shape", tensor.shape());
-      out.Member("shards", plan.ShardingOf(tensor).CountBoxes());
-      out.Member("init", InitText(tensor));
-      if (const std::string matrix = MatrixText(tensor); !matrix.empty())
-        out.Member("matrix", matrix);
-      out.EndObject();
-    }
-    out.EndArray().EndObject();
+    WriteTable(table, out.Key("tensors"));
+    out.EndObject();
     Print(out.Finish());
     return ExitCode::kOk;
   }
@@ -71,17 +75,7 @@ ExitCode InspectFolder(const InspectOptions& options) {
                                  Count(static_cast<int64_t>(graph.tensors.size()), "tensor"),
                                  InBytes(plan.bytes), Count(plan.world_size(), "rank"), graph.seed,
                                  complete ? "complete" : "unfinished");
-  std::vector<std::vector<std::string>> rows = {
-      {"path", "dtype", "global shape", "shards", "init"}};
-  for (const Tensor* each : tensors) {
-    const Tensor& tensor = *each;
-    rows.push_back({std::string(tensor.path()), std::string(InfoOf(tensor.dtype()).name),
-                    InShape(tensor.shape()), Grouped(plan.ShardingOf(tensor).CountBoxes()),
-                    InitText(tensor)});
-    if (const std::string matrix = MatrixText(tensor); !matrix.empty())
-      rows.back().back() += ": " + matrix;
-  }
-  Print(text + Table(rows, {false, false, false, true, false}));
+  Print(text + TableInText(table));
   return ExitCode::kOk;
 }
 
@@ -112,6 +106,18 @@ ExitCode InspectOther(const InspectOptions& options) {
   const TensorFolder folder(options.path, options.part);
   const Plan& plan = folder.plan();
   const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, options.only);
+  const FactTable table = {
+      tensors.size(),
+      {"path", "dtype", "global shape", "pieces", "file"},
+      [&](size_t row) {
+        const std::vector<FilePiece>& pieces = folder.PiecesOf(*tensors[row]);
+        const std::string& file = pieces.front().file;
+        Facts facts = FactsOf(*tensors[row]);
+        facts.push_back({"shards", pieces.size()});
+        facts.push_back({"file", file, {.text = Escape(shardinit::NameOf(file))}});
+        return facts;
+      },
+      {false, false, false, true}};
   if (options.json) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("folder", options.path);
@@ -126,32 +132,16 @@ ExitCode InspectOther(const InspectOptions& options) {
     if (!folder.part().empty()) out.Member("part", folder.part());
     out.Key("unread").BeginObject();
     for (const auto& [name, why] : folder.unread()) out.Member(name, why);
-    out.EndObject().Key("tensors").BeginArray(JsonWriter::kLines);
-    for (const Tensor* tensor : tensors) {
-      out.BeginObject()
-          .Member("path", tensor->path())
-          .Member("dtype", InfoOf(tensor->dtype()).name);
-      out.Member("global_shape", tensor->shape());
-      out.Member("shards", folder.PiecesOf(*tensor).size());
-      out.Member("file", folder.PiecesOf(*tensor).front().file).EndObject();
-    }
-    out.EndArray().EndObject();
+    WriteTable(table, out.EndObject().Key("tensors"));
+    out.EndObject();
     Print(out.Finish());
     return ExitCode::kOk;
   }
   SayFolder(folder, false);
-  std::vector<std::vector<std::string>> rows = {
-      {"path", "dtype", "global shape", "pieces", "file"}};
-  for (const Tensor* tensor : tensors) {
-    const std::vector<FilePiece>& pieces = folder.PiecesOf(*tensor);
-    rows.push_back({std::string(tensor->path()), std::string(InfoOf(tensor->dtype()).name),
-                    InShape(tensor->shape()), Grouped(std::ssize(pieces)),
-                    Escape(shardinit::NameOf(pieces.front().file))});
-  }
   Print(fmt::format("{}: {}: {} in {}, {}\n\n", Escape(options.path), folder.what(),
                     Count(plan.parameters, "element"),
                     Count(std::ssize(plan.graph.tensors), "tensor"), InBytes(plan.bytes)) +
-        PartsText(folder) + Table(rows, {false, false, false, true, false}));
+        PartsText(folder) + TableInText(table));
   return ExitCode::kOk;
 }
 

@@ -10,10 +10,10 @@
 #include "commands/command.h"
 #include "commands/options.h"
 #include "commands/plan_page.h"
+#include "commands/tensor_facts.h"
 #include "graph/languages/write_map.h"
 #include "graph/stored/view.h"
 #include "plan/balance.h"
-#include "report/facts.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -288,18 +288,16 @@ Fact FactOfPart(const Plan& plan, const JobPart& part, const std::vector<int64_t
 // `mesh` must outlive the fact.
 Fact FactOfDevices(const Mesh& mesh) {
   const auto devices = std::make_shared<const DeviceMap>(mesh);
-  const auto column = [&](std::string_view key, std::string_view label, auto get) {
-    return FactTable::Column{key, label, [devices, get](size_t row) -> FactScalar {
-                               return get(devices->At(static_cast<int64_t>(row)));
-                             }};
-  };
-  const FactTable table = {
-      static_cast<size_t>(mesh.world_size()),
-      {column("id", "device", [](const Device& device) { return device.id; }),
-       column("slice", "slice", [](const Device& device) { return device.slice; }),
-       {"coordinate", "coordinate",
-        [&mesh](size_t row) -> FactScalar { return mesh.CoordinateOf(static_cast<int64_t>(row)); }},
-       {"rank", "rank", [](size_t row) -> FactScalar { return static_cast<int64_t>(row); }}}};
+  const FactTable table = {static_cast<size_t>(mesh.world_size()),
+                           {"device", "slice", "coordinate", "rank"},
+                           [devices, &mesh](size_t row) -> Facts {
+                             const auto rank = static_cast<int64_t>(row);
+                             const Device device = devices->At(rank);
+                             return {{"id", device.id},
+                                     {"slice", device.slice},
+                                     {"coordinate", mesh.CoordinateOf(rank)},
+                                     {"rank", rank}};
+                           }};
   const int64_t slices = mesh.devices.slice_count();
   return {"devices",
           table,
@@ -315,23 +313,17 @@ void AddFactsOfRank(const Plan& plan, int64_t rank, Facts* facts) {
   facts->push_back({"rank", rank});
   facts->push_back({"coordinate", of_rank->coordinate});
   facts->push_back({"rank_bytes", of_rank->bytes()});
-  // Returns a column with the value of `get` for each shard.
-  const auto column = [&](std::string_view key, std::string_view label, auto get) {
-    return FactTable::Column{
-        key, label, [of_rank, get](size_t row) -> FactScalar { return get(of_rank->shards[row]); }};
-  };
-  const FactTable boxes = {
-      of_rank->shards.size(),
-      {column("path", "path", [](const Shard& shard) { return std::string(shard.tensor->path()); }),
-       column("dtype", "dtype",
-              [](const Shard& shard) { return std::string(InfoOf(shard.tensor->dtype()).name); }),
-       column("global_shape", "global shape",
-              [](const Shard& shard) { return shard.tensor->shape(); }),
-       column("", "partition",
-              [&mesh](const Shard& shard) { return InText(shard.tensor->partition(), mesh); }),
-       column("offset", "offset", [](const Shard& shard) { return shard.box.offset; }),
-       column("shape", "shape", [](const Shard& shard) { return shard.box.shape; }),
-       column("file", "", [file](const Shard&) { return file; })}};
+  const FactTable boxes = {of_rank->shards.size(),
+                           {"path", "dtype", "global shape", "partition", "offset", "shape"},
+                           [of_rank, &mesh, file](size_t row) -> Facts {
+                             const auto& [tensor, box, part] = of_rank->shards[row];
+                             Facts facts = FactsOf(*tensor);
+                             facts.insert(facts.end(), {{"", InText(tensor->partition(), mesh)},
+                                                        {"offset", box.offset},
+                                                        {"shape", box.shape},
+                                                        {"file", file}});
+                             return facts;
+                           }};
   facts->push_back(
       {"boxes",
        boxes,

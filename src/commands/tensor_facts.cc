@@ -265,6 +265,12 @@ void AddLayouts(const Subject& subject, Facts* facts) {
 
 }  // namespace
 
+Facts FactsOf(const Tensor& tensor) {
+  return {{"path", std::string(tensor.path())},
+          {"dtype", std::string(InfoOf(tensor.dtype()).name)},
+          {"global_shape", tensor.shape()}};
+}
+
 Facts FactsOf(const Subject& subject, int64_t matches) {
   const auto& [plan, why, tensor, rank] = subject;
   Facts facts = {

@@ -24,6 +24,9 @@ struct Subject {
 // `matches` is the number of tensors that match the requested path.
 Facts FactsOf(const Subject& subject, int64_t matches);
 
+// Returns the path, dtype and global shape of a tensor, for a row of a table.
+Facts FactsOf(const Tensor& tensor);
+
 // The order of the rows for people.
 enum TensorSection { kTensor, kEngine, kSharding, kLayouts, kVariables };
 

@@ -35,17 +35,7 @@ struct JsonOf {
     for (const Fact& item : list.items) std::visit(*this, item.value);
     out.EndArray();
   }
-  void operator()(const FactTable& table) const {
-    out.BeginArray(JsonWriter::kLines);
-    for (size_t row = 0; row < table.rows; ++row) {
-      out.BeginObject();
-      for (const auto& [key, label, cell] : table.columns) {
-        if (!key.empty()) WriteScalar(cell(row), out.Key(key));
-      }
-      out.EndObject();
-    }
-    out.EndArray();
-  }
+  void operator()(const FactTable& table) const { WriteTable(table, out); }
 };
 
 void WriteMembers(const Facts& facts, JsonWriter& out) {
@@ -91,20 +81,6 @@ std::vector<const Fact*> BySection(const Facts& facts) {
   return sorted;
 }
 
-std::string TableInText(const FactTable& table) {
-  Rows rows(1 + std::min(table.rows, kMostRows));
-  size_t columns = 0;
-  for (const auto& [key, label, cell] : table.columns) {
-    if (label.empty()) continue;
-    ++columns;
-    rows[0].emplace_back(label);
-    for (size_t row = 0; row + 1 < rows.size(); ++row) {
-      rows[1 + row].push_back(std::visit(TextOf(), cell(row)));
-    }
-  }
-  return Table(rows, std::vector<bool>(columns), 1 + table.rows);
-}
-
 }  // namespace
 
 Fact At(Fact fact, const Span& place, std::string_view nowhere) {
@@ -116,6 +92,27 @@ Fact At(Fact fact, const Span& place, std::string_view nowhere) {
   }
   std::get<Facts>(fact.value).push_back({"place", known ? FactScalar(fact.row.place) : nullptr});
   return fact;
+}
+
+void WriteTable(const FactTable& table, JsonWriter& out) {
+  out.BeginArray(JsonWriter::kLines);
+  for (size_t row = 0; row < table.rows; ++row) {
+    WriteMembers(table.row(row), out.BeginObject());
+    out.EndObject();
+  }
+  out.EndArray();
+}
+
+std::string TableInText(const FactTable& table) {
+  Rows rows = {table.labels};
+  for (size_t row = 0; row < std::min(table.rows, kMostRows); ++row) {
+    const Facts facts = table.row(row);
+    rows.emplace_back();
+    for (size_t c = 0; c < table.labels.size(); ++c) rows.back().push_back(RowText(facts[c]));
+  }
+  std::vector<bool> right = table.right;
+  right.resize(table.labels.size());
+  return Table(rows, right, 1 + table.rows);
 }
 
 std::string FactsInJson(const Facts& facts) {

@@ -14,6 +14,7 @@
 
 namespace shardinit {
 
+class JsonWriter;
 struct Fact;
 using Facts = std::vector<Fact>;
 
@@ -25,15 +26,13 @@ struct FactList {
   Facts items;
 };
 
-// In JSON, an array of objects with equal keys. For people, its own table below all rows, with the
-// fact's text above it. Cells are computed when shown: there may be millions of rows.
+// In JSON, an array of objects. For people, its own table below all rows, with the fact's text
+// above it. Rows are computed when shown: there may be millions.
 struct FactTable {
-  struct Column {
-    std::string_view key, label;  // either may be empty, as in a Fact
-    std::function<FactScalar(size_t row)> cell;
-  };
   size_t rows = 0;
-  std::vector<Column> columns = {};
+  std::vector<std::string> labels = {};        // for the first facts of a row; people see no others
+  std::function<Facts(size_t)> row = nullptr;  // all values are scalars
+  std::vector<bool> right = {};                // columns that are aligned to the right
 };
 
 // Facts in a value become the members of a JSON object.
@@ -58,6 +57,8 @@ struct Fact {
 // write the value, the place is null in JSON and `nowhere` for people.
 Fact At(Fact fact, const Span& place, std::string_view nowhere = "(default)");
 
+void WriteTable(const FactTable& table, JsonWriter& out);
+std::string TableInText(const FactTable& table);
 std::string FactsInJson(const Facts& facts);
 // Returns label, value and place of each fact, except facts with their own table.
 std::vector<std::vector<std::string>> FactRows(const Facts& facts);

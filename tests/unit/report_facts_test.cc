@@ -59,20 +59,25 @@ TEST(Facts, PeopleSeeThemBySection) {
 }
 
 TEST(Facts, ATableStandsBelowTheRows) {
-  const FactTable table = {
-      2,
-      {{"path", "path", [](size_t row) { return row == 0 ? "a.long" : "b"; }},
-       {"", "partition", [](size_t) { return "[-]"; }},
-       {"global_shape", "global shape",
-        [](size_t row) { return std::vector<int64_t>{static_cast<int64_t>(row)}; }},
-       {"file", "", [](size_t) { return "f"; }}}};
+  const FactTable table = {2,
+                           {"path", "partition", "global shape", "n"},
+                           [](size_t row) -> Facts {
+                             Facts facts = {{"path", row == 0 ? "a.long" : "b"},
+                                            {"", "[-]"},
+                                            {"global_shape", std::vector<int64_t>{row == 1}},
+                                            {"n", row + 9, {.text = row == 0 ? "nine" : ""}}};
+                             if (row == 0) facts.push_back({"file", "f"});
+                             return facts;
+                           },
+                           {false, false, false, true}};
   const Facts facts = {{"boxes", table, {.text = "all of them:"}}, {"n", 1, {.label = "n"}}};
   EXPECT_EQ(FactsInJson(facts),
-            "{\n \"boxes\": [\n  {\"path\": \"a.long\", \"global_shape\": [0], \"file\": \"f\"},\n"
-            "  {\"path\": \"b\", \"global_shape\": [1], \"file\": \"f\"}\n ],\n \"n\": 1\n}\n");
+            "{\n \"boxes\": [\n"
+            "  {\"path\": \"a.long\", \"global_shape\": [0], \"n\": 9, \"file\": \"f\"},\n"
+            "  {\"path\": \"b\", \"global_shape\": [1], \"n\": 10}\n ],\n \"n\": 1\n}\n");
   EXPECT_EQ(FactsInText(facts),
-            "n  1\n\nall of them:\n\npath    partition  global shape\n"
-            "a.long  [-]        [0]\nb       [-]        [1]\n");
+            "n  1\n\nall of them:\n\npath    partition  global shape     n\n"
+            "a.long  [-]        [0]           nine\nb       [-]        [1]             10\n");
 }
 
 }  // namespace
