@@ -53,8 +53,7 @@ void PrintError(const std::string& message, const std::string& hint) {
 void ForceKernels() {
   const char* target = std::getenv("SHARDINIT_TARGET");
   if (target == nullptr || *target == '\0' || kernels::ForceTarget(target)) return;
-  throw Error(
-      ExitCode::kUsage,
+  throw Usage(
       fmt::format("SHARDINIT_TARGET is `{}`, which this CPU or build does not have", target),
       "`shardinit --version --json` lists them");
 }

@@ -51,14 +51,12 @@ void CheckedFile::Check() const {
   });
   const std::string found = ToHex(hash.Finish());
   if (found != sha256_) {
-    throw Error(
-        ExitCode::kUsage,
+    throw Usage(
         fmt::format("`{}` has the SHA-256 {}, but {} asks for {}", path_, found, place_, sha256_),
         "bring back the file that the spec was written for, or name this one's SHA-256");
   }
   if (largest > 1) {
-    throw Error(
-        ExitCode::kUsage,
+    throw Usage(
         fmt::format("`{}`, of {}, has a byte {}, but bool holds 0 and 1", path_, place_, largest),
         "give the tensor the `dtype` of these bytes");
   }

@@ -63,7 +63,7 @@ ChildResult RunChild(const std::vector<std::string>& words, std::string_view inp
   pid_t child = 0;
   errno = posix_spawnp(&child, name.c_str(), files.get(), nullptr, arguments.data(), environ);
   if (errno == ENOENT) {
-    throw Error(ExitCode::kUsage, fmt::format("`{}` is not installed", name), hint);
+    throw Usage(fmt::format("`{}` is not installed", name), hint);
   }
   if (errno != 0) throw SystemError("run", name);
   to.Close();

@@ -68,8 +68,7 @@ std::string NameOf(const std::string& path) {
 }
 
 void ThrowTooLarge(const std::string& path, size_t limit) {
-  throw Error(ExitCode::kUsage,
-              fmt::format("`{}` is larger than {} bytes, the most this kind of file may have", path,
+  throw Usage(fmt::format("`{}` is larger than {} bytes, the most this kind of file may have", path,
                           limit));
 }
 
@@ -117,7 +116,7 @@ std::string ReadFile(const std::string& path, size_t limit) {
   // O_NONBLOCK avoids waiting for the writer of a FIFO.
   const Fd fd = OpenAt(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
   if (!fd && (errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP)) {
-    throw Error(ExitCode::kUsage, fmt::format("there is no file `{}`", path));
+    throw Usage(fmt::format("there is no file `{}`", path));
   }
   if (!fd) throw SystemError("read", path);
   if (fstat(fd.get(), &info) != 0) throw SystemError("read", path);
@@ -301,11 +300,10 @@ bool IsFolder(const std::string& path) {
 void RequireFolder(const std::string& path) {
   if (IsFolder(path)) return;
   if (Exists(path)) {
-    throw Error(ExitCode::kUsage, fmt::format("`{}` is a file, not a folder", path),
+    throw Usage(fmt::format("`{}` is a file, not a folder", path),
                 "name the folder of a checkpoint or an export");
   }
-  throw Error(ExitCode::kUsage, fmt::format("there is no folder `{}`", path),
-              "check the name of the folder");
+  throw Usage(fmt::format("there is no folder `{}`", path), "check the name of the folder");
 }
 
 int64_t FileSize(const std::string& path) {
@@ -332,8 +330,7 @@ std::string_view SchemeOf(std::string_view path) {
 void RequireLocal(const std::string& path) {
   const std::string_view scheme = SchemeOf(path);
   if (scheme.empty()) return;
-  throw Error(
-      ExitCode::kUsage,
+  throw Usage(
       fmt::format("`{}` is not a path of a file system, and {}", path,
                   scheme == "s3" ? "such a URL stands only for a folder of tensors: a checkpoint, "
                                    "an export, or what others wrote"

@@ -75,8 +75,7 @@ void RequireNoBucketMount(const std::string& folder) {
   }
   const std::optional<Mount> mount = FindMount(ReadKernelFile("/proc/self/mountinfo"), info.st_dev);
   if (!mount || !IsOfObjectStore(*mount)) return;
-  throw Error(
-      ExitCode::kUsage,
+  throw Usage(
       fmt::format(
           "`{}` is in a mount of an object store (`{}` on `{}`): files may not be there yet when "
           "it says so, and two runs could mix their files",

@@ -141,15 +141,14 @@ ResultFile::ResultFile(ResultKind kind, std::string path, bool force)
 ResultFile::Place ResultFile::Find() const {
   RequireLocal(path_);
   if (path_ == "-") {
-    throw Error(ExitCode::kUsage,
-                fmt::format("`{}` needs the name of a file, not `-`", kind_.option),
+    throw Usage(fmt::format("`{}` needs the name of a file, not `-`", kind_.option),
                 fmt::format("name one, as in `{} FILE`", kind_.option));
   }
   Place place = {.path = path_};
   for (int links = 0;; ++links) {
     struct stat info;
     if (links > kMostLinks) {
-      throw Error(ExitCode::kUsage, fmt::format("`{}` is a link that leads to itself", path_),
+      throw Usage(fmt::format("`{}` is a link that leads to itself", path_),
                   fmt::format("choose another name for `{}`", kind_.option));
     }
     if (lstat(place.path.c_str(), &info) != 0) {
@@ -172,23 +171,21 @@ ResultFile::Place ResultFile::Find() const {
 void ResultFile::RequireOurs(const Place& place) const {
   const struct stat& present = place.present;
   if (S_ISDIR(present.st_mode) || place.path.ends_with('/')) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("`{}` is a folder, and {} needs a file", path_,
+    throw Usage(fmt::format("`{}` is a folder, and {} needs a file", path_,
                             fmt::format("`{}`", kind_.option)),
                 "name a file in it");
   }
   const std::string folder = FolderOf(place.path);
   if (!place.exists) {
     if (!IsFolder(folder)) {
-      throw Error(ExitCode::kUsage, fmt::format("there is no folder `{}` for `{}`", folder, path_),
+      throw Usage(fmt::format("there is no folder `{}` for `{}`", folder, path_),
                   "make it, or choose another name");
     }
     if (!IsWritable(folder, W_OK | X_OK)) throw SystemError("create a file in", folder);
     return;
   }
   if (IsInput(present)) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("`{}` is a file that this command reads: it would be lost", path_),
+    throw Usage(fmt::format("`{}` is a file that this command reads: it would be lost", path_),
                 fmt::format("choose another name for `{}`", kind_.option));
   }
   if (place.standard_stream >= 0) return;

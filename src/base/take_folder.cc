@@ -43,8 +43,7 @@ std::string PathToTake(const std::string& path) {
   std::string plain = path.substr(0, path.find_last_not_of('/') + 1);
   const std::string name = NameOf(plain);
   if (name.empty() || name == "." || name == "..") {
-    throw Error(ExitCode::kUsage, fmt::format("`{}` is not the name of a new folder", path),
-                "name one with `-o`");
+    throw Usage(fmt::format("`{}` is not the name of a new folder", path), "name one with `-o`");
   }
   struct stat info;
   if (lstat(plain.c_str(), &info) == 0) {

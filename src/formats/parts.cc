@@ -353,8 +353,7 @@ class Finder {
       if (!IsTensor(child) && child.size.tensors > 0) names.push_back(Quote(key));
     }
     names.resize(std::min(names.size(), kMostNamed));
-    throw Error(ExitCode::kUsage,
-                fmt::format("`{}` has no part {} with tensors", Escape(path_), Quote(wanted)),
+    throw Usage(fmt::format("`{}` has no part {} with tensors", Escape(path_), Quote(wanted)),
                 names.empty() ? fmt::format("leave out `{}`", kPartOption)
                               : fmt::format("use one of {}", fmt::join(names, ", ")));
   }

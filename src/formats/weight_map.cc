@@ -140,8 +140,7 @@ void TakeOnlySet(const std::string& folder, const std::vector<std::string>& inde
                     (IsAdapter(pattern) ? " (an adapter)" : ""));
   }
   const bool is_all = alone.size() == named.size();
-  throw Error(
-      ExitCode::kUsage,
+  throw Usage(
       fmt::format("`{}` holds {} sets of tensors, and no index or file that loaders try "
                   "first: {}",
                   folder, named.size(), fmt::join(named, ", ")),

@@ -146,8 +146,7 @@ void DecodeAll(const SourceTensor& source, int64_t place, const uint8_t* from, i
     const uint8_t* const at = from + i * InfoOf(dtype).bytes;
     out[i] = Decode(at, dtype);
     if (IsDecodedExactly(at, dtype, out[i])) continue;
-    throw Error(ExitCode::kUsage,
-                fmt::format("element {} of {} is a whole number beyond 2^53, which f64 rounds",
+    throw Usage(fmt::format("element {} of {} is a whole number beyond 2^53, which f64 rounds",
                             IndexInText(source.shape(), place + i), source.text()),
                 "expressions compute in f64: take it with `{source: …}` and its own `dtype`");
   }
@@ -221,8 +220,7 @@ void Evaluator::RefuseIndex(const Program::SourceCall& call, int64_t linear, int
                             const State& state) const {
   std::vector<double> index;
   for (const Program::Slot slot : call.index) index.push_back(state.slots[slot * kTile + at]);
-  throw Error(ExitCode::kUsage,
-              fmt::format("element {} of `{}` takes element [{}] of {}, which has the shape [{}]",
+  throw Usage(fmt::format("element {} of `{}` takes element [{}] of {}, which has the shape [{}]",
                           IndexInText(shape_, linear), path_, fmt::join(index, ", "),
                           call.data->text(), fmt::join(call.data->shape(), ", ")),
               "indices are whole numbers in the source for all elements; `where` computes both its "

@@ -83,8 +83,7 @@ class ExpressionFiller final : public Filler {
 
   [[noreturn]] void Refuse(int64_t linear, double value) const {
     const DTypeInfo& info = InfoOf(dtype_);
-    throw Error(
-        ExitCode::kUsage,
+    throw Usage(
         fmt::format("element {} of `{}` is {}, {}", IndexInText(shape_, linear), path_, value,
                     info.is_float()
                         ? fmt::format("which {} does not hold", info.name)

@@ -95,8 +95,7 @@ class FromSourceFiller final : public Filler {
     }
     for (int64_t i = 0; i < *length; ++i) {
       if (Convert(from + i * read, dtype, dtype_, out + i * made)) continue;
-      throw Error(
-          ExitCode::kUsage,
+      throw Usage(
           fmt::format("element {} of `{}` is {} in {}, which {} does not hold",
                       TextOf(runs, first + i), path_, NumberInText(from + i * read, dtype),
                       from_.data->text(), InfoOf(dtype_).name),
@@ -112,8 +111,7 @@ class FromSourceFiller final : public Filler {
                                 const std::vector<const double*>& index, int64_t i) const {
     std::vector<double> at;
     for (const double* each : index) at.push_back(each[i]);
-    throw Error(ExitCode::kUsage,
-                fmt::format("element {} of `{}` would be element [{}] of {}, which has the shape "
+    throw Usage(fmt::format("element {} of `{}` would be element [{}] of {}, which has the shape "
                             "[{}]",
                             TextOf(runs, element), path_, fmt::join(at, ", "), from_.data->text(),
                             fmt::join(from_.data->shape(), ", ")),

@@ -54,8 +54,7 @@ class RowsLikeFiller final : public Filler {
 
  private:
   [[noreturn]] void Refuse(int64_t linear, double value) const {
-    throw Error(ExitCode::kUsage,
-                fmt::format("element {} of `{}` is {}, which {} does not hold",
+    throw Usage(fmt::format("element {} of `{}` is {}, which {} does not hold",
                             IndexInText(shape_, linear), path_, value, InfoOf(dtype_).name),
                 fmt::format("it is the mean of a column of {}", like_.data->text()));
   }

@@ -71,7 +71,7 @@ CudaDriver::Current::Current(const CudaDriver& driver, CudaAddress memory) : dri
   int ordinal = 0;
   const int result = driver.pointer_attribute_(&type, kMemoryType, memory);
   if (result == kInvalidValue || (result == kSuccess && type != kDeviceMemory)) {
-    throw Error(ExitCode::kUsage, "`out` is not memory of a CUDA device");
+    throw Usage("`out` is not memory of a CUDA device");
   }
   driver.Require(result, "cannot tell whose memory `out` is");
   driver.Require(driver.pointer_attribute_(&ordinal, kDeviceOrdinal, memory),

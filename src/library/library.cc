@@ -88,8 +88,7 @@ shardinit_source ReadSource(const shardinit_source* given) {
   const auto* bytes = reinterpret_cast<const char*>(given);
   if (size > sizeof source &&
       std::any_of(bytes + sizeof source, bytes + size, [](char c) { return c != 0; })) {
-    throw Error(ExitCode::kUsage,
-                "shardinit_open: `source` has members that this library does not know",
+    throw Usage("shardinit_open: `source` has members that this library does not know",
                 "install a libshardinit as new as the header of the program");
   }
   return source;

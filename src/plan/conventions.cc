@@ -19,8 +19,7 @@ void RequireConventions(const Plan& plan) {
       ForEachSource(of.distribution(), [&](const std::string&, const std::string&,
                                            const SourceTensorPtr&) { is_of_source = true; });
       if (!is_of_source) continue;
-      throw Error(ExitCode::kUsage,
-                  fmt::format("{} takes elements of a source, but the trainer of this layout "
+      throw Usage(fmt::format("{} takes elements of a source, but the trainer of this layout "
                               "multiplies or adds to those of {}",
                               Quote(of.path()), Quote(stored.path())),
                   "leave out the layout, and carry what is written to it with `shardinit convert … "

@@ -28,7 +28,7 @@ std::string LayoutOf(const ModelSpec& spec, const PlanRequest& request) {
   for (const auto& known : spec.layouts) names.push_back(known.name.value);
   if (layout.empty() || std::find(names.begin(), names.end(), layout) != names.end()) return layout;
   if (request.layout_is_optional) return "";
-  throw Error(ExitCode::kUsage, fmt::format("the spec has no layout {}", Quote(layout)),
+  throw Usage(fmt::format("the spec has no layout {}", Quote(layout)),
               names.empty() ? "it declares none; see `layouts` in shardinit-spec(5)"
                             : DidYouMean(layout, names));
 }
@@ -138,8 +138,7 @@ std::vector<const Tensor*> Matching(const std::vector<Tensor>& tensors, const st
     if (only.empty() || PathMatches(only, tensor.path())) matching.push_back(&tensor);
   }
   if (!matching.empty()) return matching;
-  throw Error(ExitCode::kUsage, fmt::format("no tensor matches `--only {}`", only),
-              HintForPattern(only, tensors));
+  throw Usage(fmt::format("no tensor matches `--only {}`", only), HintForPattern(only, tensors));
 }
 
 }  // namespace shardinit

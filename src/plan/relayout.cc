@@ -89,15 +89,13 @@ std::optional<Error> FindUnlike(const Plan& folder, const Plan& from) {
   for (const Tensor& tensor : from.graph.tensors) {
     const auto found = there.find(tensor.path());
     if (found == there.end()) {
-      return Error(ExitCode::kUsage,
-                   fmt::format("the folder has no `{}`, which is in {} of `{}`", tensor.path(),
+      return Usage(fmt::format("the folder has no `{}`, which is in {} of `{}`", tensor.path(),
                                LayoutText(from), from.graph.name),
                    "give the layout that the folder has, with `--from-layout`");
     }
     const Shape& shape = found->second->shape();
     if (shape != tensor.shape()) {
-      return Error(ExitCode::kUsage,
-                   fmt::format("`{}` is [{}] in the folder, but [{}] in {} of `{}`", tensor.path(),
+      return Usage(fmt::format("`{}` is [{}] in the folder, but [{}] in {} of `{}`", tensor.path(),
                                fmt::join(shape, ", "), fmt::join(tensor.shape(), ", "),
                                LayoutText(from), from.graph.name),
                    "give the spec of the model that is in the folder, with `--spec` and `--set`");
@@ -105,8 +103,7 @@ std::optional<Error> FindUnlike(const Plan& folder, const Plan& from) {
     there.erase(found);
   }
   if (there.empty()) return std::nullopt;
-  return Error(
-      ExitCode::kUsage,
+  return Usage(
       fmt::format("`{}` is in the folder, but not in {} of `{}`{}", there.begin()->first,
                   LayoutText(from), from.graph.name,
                   there.size() == 1 ? "" : fmt::format(" (and {} more)", there.size() - 1)),
@@ -122,8 +119,7 @@ KnownTensors KnownOf(const Plan& folder, const Plan& from) {
     ForEachHeld(stored, [&](const Tensor& of) {
       const auto [place, is_new] = known.emplace(of.path(), dtype);
       if (is_new || place->second == dtype) return;
-      throw Error(ExitCode::kUsage,
-                  fmt::format("the folder has parts of `{}` as {} and as {}", of.path(),
+      throw Usage(fmt::format("the folder has parts of `{}` as {} and as {}", of.path(),
                               InfoOf(place->second).name, InfoOf(dtype).name));
     });
   }
@@ -158,8 +154,7 @@ void Take(const KnownTensors& known, InitGraph* graph) {
       const Tensor& now = (*drawn)[static_cast<size_t>(&of - stored.view()->drawn->data())];
       if (first == nullptr) first = &now;
       if (first->dtype() == now.dtype()) return;
-      throw Error(ExitCode::kUsage,
-                  fmt::format("layout `{}` puts `{}` ({}) and `{}` ({}) together in `{}`",
+      throw Usage(fmt::format("layout `{}` puts `{}` ({}) and `{}` ({}) together in `{}`",
                               graph->layout, first->path(), InfoOf(first->dtype()).name, now.path(),
                               InfoOf(now.dtype()).name, stored.path()));
     });
@@ -177,8 +172,7 @@ void RequireKept(const Plan& from, const Plan& to) {
   for (const auto& [path, elements] : CountStored(from)) {
     const auto found = kept.find(path);
     if (found == kept.end()) {
-      throw Error(ExitCode::kUsage,
-                  fmt::format("`{}` is in the folder, but not in {} of `{}`", path, LayoutText(to),
+      throw Usage(fmt::format("`{}` is in the folder, but not in {} of `{}`", path, LayoutText(to),
                               to.graph.name),
                   "leave it out with `--drop`");
     }
@@ -186,8 +180,7 @@ void RequireKept(const Plan& from, const Plan& to) {
     const auto text = [](const std::optional<int64_t>& count) {
       return count ? fmt::format("{}", *count) : "an unknown number";
     };
-    throw Error(
-        ExitCode::kUsage,
+    throw Usage(
         fmt::format("{} of `{}` holds {} of the {} elements of `{}` that are in the folder",
                     LayoutText(to), to.graph.name, text(found->second), text(elements), path),
         "give a `--layout` that holds all of them");
@@ -201,8 +194,8 @@ std::map<std::string, Convention> ConventionsOf(const Plan& plan) {
     ForEachHeld(stored, [&](const Tensor& of) {
       const auto [place, is_new] = conventions.emplace(of.path(), stored.convention());
       if (is_new || place->second == stored.convention()) return;
-      throw Error(ExitCode::kUsage, fmt::format("{} of `{}` has parts of `{}` in two conventions",
-                                                LayoutText(plan), plan.graph.name, of.path()));
+      throw Usage(fmt::format("{} of `{}` has parts of `{}` in two conventions", LayoutText(plan),
+                              plan.graph.name, of.path()));
     });
   }
   return conventions;

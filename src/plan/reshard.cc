@@ -18,7 +18,7 @@ namespace shardinit {
 namespace {
 
 Error WrongMesh(const std::string& message, std::string hint = {}) {
-  return Error(ExitCode::kUsage, message, std::move(hint));
+  return Usage(message, std::move(hint));
 }
 
 Mesh ReadMeshOption(const std::string& text, const Mesh& known) {

@@ -72,8 +72,7 @@ std::string ShardyMeshText(const Mesh& mesh) {
 
 void RequireAnnotation(const Mesh& mesh, const Tensor& tensor) {
   const auto refuse = [&](const std::string& why) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("`{}` {}, which no annotation of a program says", tensor.path(), why),
+    throw Usage(fmt::format("`{}` {}, which no annotation of a program says", tensor.path(), why),
                 "write the program of one rank with `--rank R`");
   };
   if (!tensor.partition().pins.empty()) refuse("is on a part of the mesh");

@@ -74,7 +74,7 @@ constexpr ProgramEngine kEngines[] = {
 
 const ProgramEngine& ProgramEngineOf(const Engine& engine) {
   if (const ProgramEngine* const row = FindNamed(kEngines, engine.name)) return *row;
-  throw Error(ExitCode::kUsage, fmt::format("programs do not have the engine `{}`", engine.name));
+  throw Usage(fmt::format("programs do not have the engine `{}`", engine.name));
 }
 
 }  // namespace shardinit::program

@@ -80,8 +80,7 @@ std::string ModuleText(const Plan& plan, const ProgramRequest& request, const st
 // Throws if the text for the first `made` of `tensors` tensors exceeds the size limit of a program.
 void RequireSize(size_t bytes, size_t made, size_t tensors) {
   if (bytes <= kLargestProgram) return;
-  throw Error(ExitCode::kUsage,
-              fmt::format("a program may have {} bytes, but {} of {} tensors take {} already",
+  throw Usage(fmt::format("a program may have {} bytes, but {} of {} tensors take {} already",
                           kLargestProgram, made, tensors, bytes),
               "take some of the tensors with `--only`; what is of one shape and distribution is "
               "written once, and `--kinds` writes each of these to a file of its own");

@@ -20,7 +20,7 @@ constexpr int64_t kMaxWrittenElements = 1 << 16;
 constexpr int64_t kMaxFileElements = 1 << 21;
 
 [[noreturn]] void Refuse(const std::string& what) {
-  throw Error(ExitCode::kUsage, what, "leave it out with `--only`, and take it from `gen`");
+  throw Usage(what, "leave it out with `--only`, and take it from `gen`");
 }
 
 // Appends the elements of a file, each as words, the low one first.

@@ -174,8 +174,7 @@ std::string HintOf(const FileKind& kind, std::string_view path) {
 }
 
 Error WrongKind(const FileKind& kind, const std::string& path, std::string_view wanted) {
-  return Error(ExitCode::kUsage, fmt::format("`{}` is {}, not {}", path, kind.name, wanted),
-               HintOf(kind, path));
+  return Usage(fmt::format("`{}` is {}, not {}", path, kind.name, wanted), HintOf(kind, path));
 }
 
 std::optional<Error> WrongKind(const std::string& path, std::string_view wanted) {
@@ -185,9 +184,8 @@ std::optional<Error> WrongKind(const std::string& path, std::string_view wanted)
 }
 
 Error UnfinishedExport(const std::string& place) {
-  return {ExitCode::kUsage,
-          fmt::format("`{}` is an unfinished export: it has no {}", place, kExportName),
-          "run the command again that wrote it"};
+  return Usage(fmt::format("`{}` is an unfinished export: it has no {}", place, kExportName),
+               "run the command again that wrote it");
 }
 
 }  // namespace shardinit

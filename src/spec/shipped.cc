@@ -103,8 +103,7 @@ std::string_view ReadShipped(const std::string& path) {
     paths.push_back(fmt::format("{}/{}", kShippedFolder, file.path));
     if (paths.back() == path) return file.text;
   }
-  throw Error(ExitCode::kUsage, fmt::format("shardinit has no file {}", Quote(path)),
-              DidYouMean(path, paths));
+  throw Usage(fmt::format("shardinit has no file {}", Quote(path)), DidYouMean(path, paths));
 }
 
 std::string HintForSpec(const std::string& name) {

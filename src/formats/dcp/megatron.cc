@@ -45,10 +45,10 @@ std::vector<FileLayout> LayOutMegatron(const LayoutRequest& request) {
   std::vector<std::string> names;
   for (const Tensor* tensor : request.tensors) AddStates(*tensor, &names);
   if (names.empty()) {
-    throw Error(ExitCode::kUsage,
-                "no tensor is one of Megatron-core's checkpoints, as "
-                "`decoder.layers.self_attention.linear_qkv.weight` is",
-                "store the tensors under its names: `--layout torch_dist` of a spec in `configs/`");
+    throw Usage(
+        "no tensor is one of Megatron-core's checkpoints, as "
+        "`decoder.layers.self_attention.linear_qkv.weight` is",
+        "store the tensors under its names: `--layout torch_dist` of a spec in `configs/`");
   }
   dcp::PickleWriter none, nothing;
   none.BeginList();

@@ -49,7 +49,7 @@ struct Complaint {
   void ThrowIfAny() const {
     if (count == 0) return;
     const std::string more = count == 1 ? "" : fmt::format(" (and {} more)", count - 1);
-    throw Error(ExitCode::kUsage, about + more, hint);
+    throw Usage(about + more, hint);
   }
 };
 

@@ -27,8 +27,7 @@ FileLayout LayOutFile(std::string path, std::vector<FileBox> boxes, const Metada
   int64_t end = 0;
   for (FileBox& box : boxes) {
     if (box.tensor->path() == kMetadata) {
-      throw Error(ExitCode::kUsage,
-                  fmt::format("`{}` is not the name of a tensor in safetensors files", kMetadata),
+      throw Usage(fmt::format("`{}` is not the name of a tensor in safetensors files", kMetadata),
                   "write another format, or leave the tensor out with `--drop`");
     }
     box.offset = end;
@@ -44,8 +43,7 @@ FileLayout LayOutFile(std::string path, std::vector<FileBox> boxes, const Metada
   // Spaces after the JSON are allowed, so the data can begin on a page.
   json.append((kPage - (kLength + json.size()) % kPage) % kPage, ' ');
   if (json.size() > kMaxHeader) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("the header of `{}` would have {} bytes for {} tensors, but readers of "
+    throw Usage(fmt::format("the header of `{}` would have {} bytes for {} tensors, but readers of "
                             "safetensors take {}",
                             path, json.size(), boxes.size(), kMaxHeader),
                 "use a smaller `--max-shard-size`");

@@ -174,8 +174,7 @@ std::vector<FileLayout> LayOutHuggingFace(const LayoutRequest& request) {
   const InitGraph& graph = request.plan.graph;
   const bool is_adapter = IsOfAdapters(graph);
   if (is_adapter && parts.size() > 1) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("adapters in {} files of at most {} bytes each, but PEFT reads one",
+    throw Usage(fmt::format("adapters in {} files of at most {} bytes each, but PEFT reads one",
                             parts.size(), request.options.at(&kMaxShardSize)),
                 fmt::format("give a larger {}", kMaxShardSize.flag));
   }

@@ -95,8 +95,7 @@ void RequireFolderName(std::string_view name) {
                                  : name.size() > kLongest      ? "it is longer than 255 bytes"
                                                                : "";
   if (wrong.empty()) return;
-  throw Error(ExitCode::kUsage,
-              fmt::format("`{}` cannot be the name of a zarr array's folder: {}", name, wrong),
+  throw Usage(fmt::format("`{}` cannot be the name of a zarr array's folder: {}", name, wrong),
               "write another format, or leave the tensor out with `--drop`");
 }
 
@@ -199,14 +198,13 @@ constexpr std::string_view kParams = "params.";
 // Also adds a trainer's step, so that the tree is like Flax's TrainState.
 void AddOptimizer(const LayoutRequest& request, bool has_params, Layer* layer) {
   if (request.optimizer->has_hyperparameters()) {
-    throw Error(ExitCode::kUsage, "Optax has no hyperparameters in its state",
+    throw Usage("Optax has no hyperparameters in its state",
                 "with `--to zarr` leave them out: `--optimizer adamw`");
   }
   for (const Tensor* tensor : request.tensors) {
     if (!has_params || (tensor->path() != "step" && !tensor->path().starts_with("opt_state.")))
       continue;
-    throw Error(ExitCode::kUsage,
-                fmt::format("`{}` is the name of a part of the optimizer's state", tensor->path()),
+    throw Usage(fmt::format("`{}` is the name of a part of the optimizer's state", tensor->path()),
                 "leave it out with `--only 'params.*'`");
   }
   const TreeLeaf::Key state{"opt_state"}, adam{"0", true};

@@ -11,7 +11,7 @@ namespace shardinit {
 namespace {
 
 [[noreturn]] void ThrowCannot(std::string_view path, std::string_view why) {
-  throw Error(ExitCode::kUsage, fmt::format("cannot copy `{}`: {}", path, why));
+  throw Usage(fmt::format("cannot copy `{}`: {}", path, why));
 }
 
 // Returns the drawn tensor's path if the tensor is stored unchanged.
@@ -143,7 +143,7 @@ Viewed Rearrangement::Arrange(const ViewNode& node) {
   std::vector<ViewArgument> arguments = node.arguments;
   ViewProblem problem;
   auto viewed = Apply(*node.operation, std::move(of), arguments, &budget_, &problem);
-  if (!viewed) throw Error(ExitCode::kUsage, problem.message);
+  if (!viewed) throw Usage(problem.message);
   return std::move(*viewed);
 }
 
