@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "base/error.h"
@@ -26,12 +27,17 @@ struct Command {
   void (*pass_on)(const std::vector<std::string>& words) = nullptr;
 };
 
-// Configures a command for `run`; constructing its options declares them on `app`.
-template <typename Options>
-Options OptionsOf(ExitCode (*run)(const Options&));
+// Configures a command for `run`; constructing its options declares them on `app`. If `run` returns
+// nothing, the exit code is kOk.
+template <typename Result, typename Options>
+Options OptionsOf(Result (*run)(const Options&));
 template <auto run>
 std::function<ExitCode()> Configure(CLI::App& app) {
-  return [options = std::make_shared<decltype(OptionsOf(run))>(app)] { return run(*options); };
+  return [options = std::make_shared<decltype(OptionsOf(run))>(app)] {
+    if constexpr (std::is_same_v<decltype(run(*options)), ExitCode>) return run(*options);
+    run(*options);
+    return ExitCode::kOk;
+  };
 }
 
 // Returns the commands in the order of `shardinit --help`.

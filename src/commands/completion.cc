@@ -15,11 +15,10 @@ struct CompletionOptions {
   std::string shell;
 };
 
-ExitCode RunCompletion(const CompletionOptions& options) {
+void RunCompletion(const CompletionOptions& options) {
   for (const std::string_view shell : {"bash", "zsh", "fish"}) {
     if (options.shell != shell) continue;
-    PrintExactly(FillTemplate(fmt::format("completion.{}", shell), {}));
-    return ExitCode::kOk;
+    return PrintExactly(FillTemplate(fmt::format("completion.{}", shell), {}));
   }
   throw Usage(fmt::format("no completions for `{}`", options.shell), "use `bash`, `zsh` or `fish`");
 }

@@ -111,7 +111,7 @@ std::string ListOf(const std::string& pattern, const std::vector<Tensor>& tensor
   return list;
 }
 
-ExitCode RunExplain(const ExplainOptions& options) {
+void RunExplain(const ExplainOptions& options) {
   const std::string& spec = options.spec.request.path;
   if (spec != "-" && !IsSpec(spec) && IsSpec(options.path)) {
     throw Usage(fmt::format("{} is no spec, but {} is", Quote(spec), Quote(options.path)),
@@ -143,7 +143,6 @@ ExitCode RunExplain(const ExplainOptions& options) {
         matches == 1 ? "" : fmt::format(" (the first of {} that match)", Grouped(matches)),
         ListOf(options.path, tensors), FactsInText(facts)));
   }
-  return ExitCode::kOk;
 }
 
 }  // namespace

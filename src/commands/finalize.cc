@@ -32,7 +32,7 @@ const char* HintForMissing(const Place& place, const Plan& plan) {
              : "remove it, and copy again";
 }
 
-ExitCode RunFinalize(const FinalizeOptions& options) {
+void RunFinalize(const FinalizeOptions& options) {
   const IndexMode index = FindIndexMode(options.index);
   Digest plan_sha256;
   Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
@@ -55,7 +55,6 @@ ExitCode RunFinalize(const FinalizeOptions& options) {
     PrintUnlessQuiet(fmt::format("{}: complete{}\n", Escape(options.folder),
                                  result.has_index ? "" : ", without index.h5"));
   }
-  return ExitCode::kOk;
 }
 
 }  // namespace

@@ -138,7 +138,7 @@ void PrintText(const GenOptions& options, const Plan& plan, int64_t ranks,
                         folder));
 }
 
-ExitCode RunGen(const GenOptions& options) {
+void RunGen(const GenOptions& options) {
   const Stopwatch time;
   RequireFolderName(options.folder);
   GenerateRequest request;
@@ -168,7 +168,6 @@ ExitCode RunGen(const GenOptions& options) {
   const bool shows_stats = options.stats || LoudnessOfTalk() == Loudness::kVerbose;
   if (shows_stats && (options.json || !options.dry_run)) PrintStats(counters, plan_ns, seconds);
   if (!options.json) PrintText(options, plan, std::ssize(request.ranks), result, seconds);
-  return ExitCode::kOk;
 }
 
 }  // namespace

@@ -206,7 +206,7 @@ const ResultKind kGraphPage = {
     "page",
     {"<!DOCTYPE html>\n", "<meta name=\"generator\" content=\"shardinit graph\">"}};
 
-ExitCode RunGraph(const GraphOptions& options) {
+void RunGraph(const GraphOptions& options) {
   if (options.dot && options.json) {
     throw Usage("`--dot` and `--json` are two different forms", "use one of them");
   }
@@ -223,7 +223,6 @@ ExitCode RunGraph(const GraphOptions& options) {
   Print(options.json  ? InJson(shown)
         : options.dot ? Drawing(shown, options.depth).Draw()
                       : InTree(shown, options));
-  return ExitCode::kOk;
 }
 
 }  // namespace

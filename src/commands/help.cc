@@ -269,11 +269,8 @@ std::string Overview() {
   return InText(commands) + "\n" + InText(keys) + "\n" + InText(names);
 }
 
-ExitCode RunHelp(const HelpOptions& options) {
-  if (options.name.empty()) {
-    Print(Overview());
-    return ExitCode::kOk;
-  }
+void RunHelp(const HelpOptions& options) {
+  if (options.name.empty()) return Print(Overview());
   const std::vector<std::string> texts = HelpOn(options.name);
   if (texts.empty()) {
     const std::string closest = Closest(options.name, NamesToAskFor());
@@ -282,7 +279,6 @@ ExitCode RunHelp(const HelpOptions& options) {
                                 : fmt::format("did you mean `{}`?", closest));
   }
   Print(fmt::to_string(fmt::join(texts, "\n")));
-  return ExitCode::kOk;
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ struct ImportOptions {
 
 constexpr std::string_view kHeading = "# shardinit import ";
 
-ExitCode RunImport(const ImportOptions& options) {
+void RunImport(const ImportOptions& options) {
   NodeStore store;
   Diagnostics diagnostics;
   const std::string config = options.config != "-" && IsFolder(options.config)
@@ -49,18 +49,14 @@ ExitCode RunImport(const ImportOptions& options) {
   request.text = text;
   const Plan plan = LoadPlan({request, {}, {}}, diagnostics);
   Talk(Render(diagnostics.all()));
-  if (printed) {
-    PrintExactly(text);
-    return ExitCode::kOk;
-  }
+  if (printed) return PrintExactly(text);
   const ResultFile output({"-o", "spec", {kHeading, "\nshardinit: 1\n"}}, options.output,
                           options.force);
   output.Write(text);
-  if (output.IsStandardOutput()) return ExitCode::kOk;
+  if (output.IsStandardOutput()) return;
   PrintUnlessQuiet(fmt::format("{}: {}, {}, {}\n{}", Escape(options.output), plan.graph.name,
                                Count(static_cast<int64_t>(plan.graph.tensors.size()), "tensor"),
                                Count(plan.parameters, "parameter"), taken));
-  return ExitCode::kOk;
 }
 
 }  // namespace

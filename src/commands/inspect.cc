@@ -40,7 +40,7 @@ std::string MatrixText(const Tensor& tensor) {
   return tensor.view() ? std::string() : MatrixInText(tensor.distribution(), tensor.shape());
 }
 
-ExitCode InspectFolder(const InspectOptions& options) {
+void InspectFolder(const InspectOptions& options) {
   Digest plan_sha256;
   const Plan plan = LoadCheckpointPlan(options.path, &plan_sha256);
   const bool complete = InputExists(options.path + "/" + kManifestName);
@@ -67,8 +67,7 @@ ExitCode InspectFolder(const InspectOptions& options) {
     out.Member("world_size", plan.world_size()).Member("plan_sha256", ToHex(plan_sha256));
     WriteTable(table, out.Key("tensors"));
     out.EndObject();
-    Print(out.Finish());
-    return ExitCode::kOk;
+    return Print(out.Finish());
   }
   std::string text = fmt::format("{}: {}, {} in {}, {}, {}, seed {}, {}\n\n", Escape(options.path),
                                  graph.name, Count(plan.parameters, "parameter"),
@@ -76,7 +75,6 @@ ExitCode InspectFolder(const InspectOptions& options) {
                                  InBytes(plan.bytes), Count(plan.world_size(), "rank"), graph.seed,
                                  complete ? "complete" : "unfinished");
   Print(text + TableInText(table));
-  return ExitCode::kOk;
 }
 
 // Returns whether the size of a part's tensors was read.
@@ -102,7 +100,7 @@ std::string PartsText(const TensorFolder& folder) {
 }
 
 // Shows tensors that have no shardinit plan.
-ExitCode InspectOther(const InspectOptions& options) {
+void InspectOther(const InspectOptions& options) {
   const TensorFolder folder(options.path, options.part);
   const Plan& plan = folder.plan();
   const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, options.only);
@@ -134,23 +132,18 @@ ExitCode InspectOther(const InspectOptions& options) {
     for (const auto& [name, why] : folder.unread()) out.Member(name, why);
     WriteTable(table, out.EndObject().Key("tensors"));
     out.EndObject();
-    Print(out.Finish());
-    return ExitCode::kOk;
+    return Print(out.Finish());
   }
   SayFolder(folder, false);
   Print(fmt::format("{}: {}: {} in {}, {}\n\n", Escape(options.path), folder.what(),
                     Count(plan.parameters, "element"),
                     Count(std::ssize(plan.graph.tensors), "tensor"), InBytes(plan.bytes)) +
         PartsText(folder) + TableInText(table));
-  return ExitCode::kOk;
 }
 
-ExitCode InspectFile(const InspectOptions& options) {
+void InspectFile(const InspectOptions& options) {
   const std::string description = hdf5::DescribeFile(options.path);
-  if (options.json) {
-    Print(description);
-    return ExitCode::kOk;
-  }
+  if (options.json) return Print(description);
   const json in = ParseJson(description, options.path);
   std::string text = Escape(options.path) + ":";
   for (const auto& [key, value] : in.items()) {
@@ -169,10 +162,9 @@ ExitCode InspectFile(const InspectOptions& options) {
                     d.contains("file_offset") ? d.at("file_offset").dump() : ""});
   }
   Print(text + Table(rows, {false, false, false, false, false, false, true}));
-  return ExitCode::kOk;
 }
 
-ExitCode RunInspect(const InspectOptions& options) {
+void RunInspect(const InspectOptions& options) {
   const bool is_own = InputExists(options.path + "/" + kPlanName);
   if (is_own && IsInputFolder(options.path) && options.part.empty()) return InspectFolder(options);
   if (MayHoldTensors(options.path)) return InspectOther(options);

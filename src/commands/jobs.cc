@@ -308,7 +308,7 @@ std::string LastingPath(const SpecRequest& request) {
   return Absolute(path);
 }
 
-ExitCode RunJobs(const JobsOptions& options) {
+void RunJobs(const JobsOptions& options) {
   const JobEngine& engine = EngineOf(options);
   RequireFlags(options, engine);
   const int64_t parts = PartsOf(options, engine);
@@ -357,7 +357,6 @@ ExitCode RunJobs(const JobsOptions& options) {
                                       : ""}};
   engine.fill(job, &values);
   PrintExactly(FillJobTemplate(options.array ? "slurm-array.sh.in" : engine.file, values));
-  return ExitCode::kOk;
 }
 
 }  // namespace

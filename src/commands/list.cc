@@ -48,7 +48,7 @@ std::string InJson(const std::vector<const KindOfNames*>& kinds) {
   return out.Finish();
 }
 
-ExitCode RunList(const ListOptions& options) {
+void RunList(const ListOptions& options) {
   std::vector<const KindOfNames*> kinds;
   std::vector<std::string_view> names;
   for (const KindOfNames& kind : KindsOfNames()) {
@@ -57,7 +57,6 @@ ExitCode RunList(const ListOptions& options) {
   }
   if (!options.kind.empty()) kinds = {kinds[ChoiceOf("list", options.kind, names)]};
   Print(options.json ? InJson(kinds) : InText(kinds));
-  return ExitCode::kOk;
 }
 
 }  // namespace

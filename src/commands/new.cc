@@ -336,7 +336,7 @@ std::string CommandLineOf(const NewOptions& options) {
   return Escape(line);
 }
 
-ExitCode RunNew(const NewOptions& options) {
+void RunNew(const NewOptions& options) {
   if (!options.dtype.empty() && !FindDType(options.dtype)) {
     const auto meant = FindDTypeByOtherName(options.dtype);
     throw Usage(fmt::format("unknown dtype {}", Quote(options.dtype)),
@@ -369,7 +369,6 @@ ExitCode RunNew(const NewOptions& options) {
                                 Count(static_cast<int64_t>(plan.graph.tensors.size()), "tensor"),
                                 Count(plan.parameters, "parameter"), CommandLineOf(options));
   PrintExactly(FillTemplate(draft.file, values));
-  return ExitCode::kOk;
 }
 
 }  // namespace

@@ -339,7 +339,7 @@ const ResultKind kPageKind = {
     "page",
     {"<!DOCTYPE html>\n", "<meta name=\"generator\" content=\"shardinit plan\">"}};
 
-ExitCode RunPlan(const PlanOptions& options) {
+void RunPlan(const PlanOptions& options) {
   Diagnostics diagnostics;
   StepCost cost;
   const Plan plan = options.spec.Load(diagnostics, {.cost = &cost});
@@ -358,7 +358,6 @@ ExitCode RunPlan(const PlanOptions& options) {
   if (options.devices) facts.push_back(FactOfDevices(plan.graph.mesh));
   if (options.rank >= 0) AddFactsOfRank(plan, options.rank, &facts);
   Print(options.json ? FactsInJson(facts) : FactsInText(facts));
-  return ExitCode::kOk;
 }
 
 }  // namespace

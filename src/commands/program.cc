@@ -112,7 +112,7 @@ void WriteFolder(const std::string& path, const Plan& plan, const ProgramRequest
   throw Conflict(fmt::format("`{}` has appeared meanwhile", path));
 }
 
-ExitCode RunProgram(const ProgramOptions& options) {
+void RunProgram(const ProgramOptions& options) {
   ChoiceOf("--arith", options.arithmetic, {"f32", "f64"});
   ChoiceOf("--annotate", options.annotations, {"mhlo", "sdy", "both"});
   if (options.kinds && options.stack) {
@@ -148,7 +148,6 @@ ExitCode RunProgram(const ProgramOptions& options) {
   } else {
     PrintExactly(WriteProgram(plan, request));
   }
-  return ExitCode::kOk;
 }
 
 }  // namespace

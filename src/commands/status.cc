@@ -346,7 +346,7 @@ void Watch(const StatusOptions& options, const Plan& plan, const Digest& plan_sh
   }
 }
 
-ExitCode RunStatus(const StatusOptions& options) {
+void RunStatus(const StatusOptions& options) {
   if (options.parts) RequirePartCount("--missing-parts", *options.parts);
   if (options.prometheus && options.json) {
     throw Usage("`--prometheus` and `--json` are two forms", "give one of them");
@@ -360,16 +360,12 @@ ExitCode RunStatus(const StatusOptions& options) {
   }
   Digest plan_sha256;
   const Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
-  if (options.watch) {
-    Watch(options, plan, plan_sha256);
-    return ExitCode::kOk;
-  }
+  if (options.watch) return Watch(options, plan, plan_sha256);
   const Watched watched = {options, plan, plan_sha256};
   const Look look = LookAt(watched);
   Print(options.json         ? InJson(watched, look)
         : options.prometheus ? InMetrics(watched, look)
                              : InText(watched, look));
-  return ExitCode::kOk;
 }
 
 }  // namespace
