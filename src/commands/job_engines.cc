@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/parse_number.h"
 #include "base/table.h"
 #include "base/text.h"
 #include "bucket/profile.h"
@@ -18,12 +17,6 @@
 
 namespace shardinit {
 namespace {
-
-std::string IsNodeCount(const std::string& text) {
-  return ParseNumber<int64_t>(text).value_or(0) >= 1
-             ? std::string()
-             : fmt::format("`{}`: use a whole number from 1 on", text);
-}
 
 // Returns the words after the program's name that generate the ranks. Options have the form
 // `--set=…`, so that a value cannot be mistaken for an option.
@@ -336,7 +329,7 @@ JobsOptions::JobsOptions(CLI::App& app) : app(app) {
       ->required();
   app.add_option("--nodes", nodes, "Parts, each on a node of its own; default 1, batch: 2")
       ->type_name("N")
-      ->check(IsNodeCount);
+      ->check(WholeNumber(1, INT64_MAX, "a whole number from 1 on"));
   app.add_flag("--array", array, "slurm: an array of jobs, of one node each");
   AddText(app, "--image", "IMAGE", &image, "Image of the containers, which has shardinit");
   AddText(app, "--volume", "NAME", &volume,

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -54,16 +53,6 @@ constexpr std::pair<std::string_view, std::string_view> kUses[] = {
     {"mlp_up", "linear"},    {"mlp_down", "residual"},      {"norm", "ones"},
     {"head", "linear"}};
 
-std::string IsSize(const std::string& text) {
-  constexpr int64_t kLargest = INT32_MAX;
-  int64_t size = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-  const bool is_whole = error == std::errc() && end == text.data() + text.size();
-  return is_whole && size >= 1 && size <= kLargest
-             ? std::string()
-             : fmt::format("`{}`: use a whole number from 1 to {}", text, kLargest);
-}
-
 struct NewOptions {
   explicit NewOptions(CLI::App& app) {
     app.add_option("NAME", name, "The model's name; default model");
@@ -71,7 +60,7 @@ struct NewOptions {
     for (int i = 0; i < kAllSizes; ++i) {
       app.add_option(kSizeFlags[i].flags, sizes[i], kSizeFlags[i].help)
           ->type_name("N")
-          ->check(IsSize);
+          ->check(WholeNumber(1, INT32_MAX, "a whole number from 1 to 2147483647"));
     }
     AddText(app, "--mesh", "AXIS=SIZE,...", &mesh, "Axes of the mesh, as in fsdp=8,tensor=2");
     AddText(app, "--sharding", "NAME|FILE|WORD", &sharding,

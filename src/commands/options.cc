@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <functional>
 #include <iterator>
 
 #include "base/error.h"
 #include "base/mount.h"
 #include "base/parallel.h"
+#include "base/parse_number.h"
 #include "base/suggest.h"
 #include "base/talk.h"
 #include "base/text.h"
@@ -263,13 +265,7 @@ void WorkOptions::AddJobsTo(CLI::App& app, const char* what_jobs_do) {
   app.add_option("-j,--jobs", jobs,
                  fmt::format("Threads that {}; default: the cores this job may use", what_jobs_do))
       ->type_name("N")
-      ->check([](const std::string& text) {
-        int64_t number = 0;
-        std::string_view rest = text;
-        return TakeNumber(&rest, &number) && rest.empty() && number <= 4096
-                   ? std::string()
-                   : fmt::format("`{}`: use a number from 1 to 4096, or 0 for all cores", text);
-      });
+      ->check(WholeNumber(0, 4096, "a number from 1 to 4096, or 0 for all cores"));
 }
 
 void WorkOptions::AddProgressTo(CLI::App& app) {
@@ -411,6 +407,15 @@ size_t ChoiceOf(std::string_view option, const std::string& value,
 
 std::string NotEmpty(const std::string& value) {
   return value.empty() ? "its value is empty" : std::string();
+}
+
+std::function<std::string(const std::string&)> WholeNumber(int64_t least, int64_t most,
+                                                           std::string_view what) {
+  return [=](const std::string& text) {
+    const auto number = ParseNumber<int64_t>(text);
+    return number && *number >= least && *number <= most ? std::string()
+                                                         : fmt::format("`{}`: use {}", text, what);
+  };
 }
 
 int64_t ParseSize(std::string_view option, const std::string& text, int64_t least) {

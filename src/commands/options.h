@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -130,6 +131,10 @@ size_t ChoiceOf(std::string_view option, const std::string& value,
 
 // Rejects an empty value, as from an unset shell variable: it does not mean the default.
 std::string NotEmpty(const std::string& value);
+
+// Returns a check that a value is a whole number of that range. The error recommends `what`.
+std::function<std::string(const std::string&)> WholeNumber(int64_t least, int64_t most,
+                                                           std::string_view what);
 
 // Lets an option or argument accept the URL of a folder in a bucket, as well as a path.
 CLI::Option* TakesUrl(CLI::Option* option);
