@@ -9,13 +9,12 @@
 #include "base/table.h"
 #include "checkpoint/manifest.h"
 #include "commands/complete.h"
-#include "formats/format.h"
+#include "commands/names.h"
 #include "graph/languages/languages.h"
 #include "plan/load.h"
 #include "report/text.h"
 #include "rng/engines.h"
 #include "spec/keys.h"
-#include "spec/shipped.h"
 #include "tensor/dtype.h"
 
 namespace shardinit {
@@ -91,28 +90,22 @@ std::vector<Candidate> ByPart(const std::vector<Candidate>& names, std::string_v
   return leads_on ? ByPart(names, next[0].text) : next;
 }
 
-template <typename Rows>
-void AddRows(const Rows& rows, Offer* found) {
-  for (const auto* row : rows) {
-    found->words.push_back({std::string(row->name), std::string(row->description)});
-  }
-}
-
-void AddShipped(std::string_view folder, Offer* found) {
-  for (ShippedSpec& spec : ShippedIn(folder)) {
-    found->words.push_back({spec.name.substr(folder.size()), std::move(spec.title)});
+// Adds the names of a kind, as `list` shows them.
+void AddNames(std::string_view kind, Offer* found) {
+  for (const NameEntry& entry : FindNamed(KindsOfNames(), kind)->entries()) {
+    found->words.push_back({entry.name, entry.description});
   }
 }
 
 Offer Specs(const TypedLine&, std::string_view) {
   Offer found{.files = true};
-  AddShipped("", &found);
+  AddNames("models", &found);
   return found;
 }
 
 Offer Shardings(const TypedLine&, std::string_view) {
   Offer found{.files = true};
-  AddShipped(kShippedShardings, &found);
+  AddNames("shardings", &found);
   for (const LanguageRow* language : Languages()) {
     if (!language->is_word) continue;
     found.words.push_back({std::string(language->name), std::string(language->description)});
@@ -122,7 +115,7 @@ Offer Shardings(const TypedLine&, std::string_view) {
 
 Offer FormatsToWrite(const TypedLine&, std::string_view) {
   Offer found;
-  AddRows(Formats(), &found);
+  AddNames("formats", &found);
   return found;
 }
 
