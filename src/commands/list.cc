@@ -25,18 +25,18 @@ struct ListOptions {
   bool json = false;
 };
 
-std::string InText(const std::vector<const KindOfNames*>& kinds) {
+std::string InText(std::span<const KindOfNames> kinds) {
   std::string text;
-  for (const KindOfNames* kind : kinds) text += (text.empty() ? "" : "\n") + InText(*kind);
+  for (const KindOfNames& kind : kinds) text += (text.empty() ? "" : "\n") + InText(kind);
   return text;
 }
 
-std::string InJson(const std::vector<const KindOfNames*>& kinds) {
+std::string InJson(std::span<const KindOfNames> kinds) {
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines);
-  for (const KindOfNames* kind : kinds) {
-    out.Key(kind->name).BeginArray(JsonWriter::kLines);
-    for (const NameEntry& entry : kind->entries()) {
+  for (const KindOfNames& kind : kinds) {
+    out.Key(kind.name).BeginArray(JsonWriter::kLines);
+    for (const NameEntry& entry : kind.entries()) {
       out.BeginObject()
           .Member("name", entry.name)
           .Member("description", entry.description)
@@ -49,13 +49,11 @@ std::string InJson(const std::vector<const KindOfNames*>& kinds) {
 }
 
 void RunList(const ListOptions& options) {
-  std::vector<const KindOfNames*> kinds;
-  std::vector<std::string_view> names;
-  for (const KindOfNames& kind : KindsOfNames()) {
-    names.push_back(kind.name);
-    kinds.push_back(&kind);
+  std::span<const KindOfNames> kinds = KindsOfNames();
+  const std::vector<std::string> names = NamesOf(kinds);
+  if (!options.kind.empty()) {
+    kinds = kinds.subspan(ChoiceOf("list", options.kind, {names.begin(), names.end()}), 1);
   }
-  if (!options.kind.empty()) kinds = {kinds[ChoiceOf("list", options.kind, names)]};
   Print(options.json ? InJson(kinds) : InText(kinds));
 }
 
