@@ -186,8 +186,7 @@ ExitCode RunDigest(const DigestOptions& options) {
   } else if (options.check.empty()) {
     Print(InLines(digests, all));
   } else if (origins.empty() && differences.empty()) {
-    PrintUnlessQuiet(fmt::format("{} {} equal to {}\n",
-                                 Count(static_cast<int64_t>(digests.size()), "tensor"),
+    PrintUnlessQuiet(fmt::format("{} {} equal to {}\n", Count(std::ssize(digests), "tensor"),
                                  digests.size() == 1 ? "is" : "are", Escape(options.check)));
   }
   for (const auto* lines : {&origins, &differences}) {
@@ -195,8 +194,7 @@ ExitCode RunDigest(const DigestOptions& options) {
   }
   if (differences.empty()) return origins.empty() ? ExitCode::kOk : ExitCode::kDifferent;
   Report(fmt::format("shardinit: {} to {}\n",
-                     Count(static_cast<int64_t>(differences.size()), "tensor is not equal",
-                           "tensors are not equal"),
+                     Count(std::ssize(differences), "tensor is not equal", "tensors are not equal"),
                      Escape(options.check)),
          options.json);
   return ExitCode::kDifferent;

@@ -55,7 +55,7 @@ void RunImport(const ImportOptions& options) {
   output.Write(text);
   if (output.IsStandardOutput()) return;
   PrintUnlessQuiet(fmt::format("{}: {}, {}, {}\n{}", Escape(options.output), plan.graph.name,
-                               Count(static_cast<int64_t>(plan.graph.tensors.size()), "tensor"),
+                               Count(std::ssize(plan.graph.tensors), "tensor"),
                                Count(plan.parameters, "parameter"), taken));
 }
 

@@ -69,11 +69,11 @@ void InspectFolder(const InspectOptions& options) {
     out.EndObject();
     return Print(out.Finish());
   }
-  std::string text = fmt::format("{}: {}, {} in {}, {}, {}, seed {}, {}\n\n", Escape(options.path),
-                                 graph.name, Count(plan.parameters, "parameter"),
-                                 Count(static_cast<int64_t>(graph.tensors.size()), "tensor"),
-                                 InBytes(plan.bytes), Count(plan.world_size(), "rank"), graph.seed,
-                                 complete ? "complete" : "unfinished");
+  std::string text =
+      fmt::format("{}: {}, {} in {}, {}, {}, seed {}, {}\n\n", Escape(options.path), graph.name,
+                  Count(plan.parameters, "parameter"), Count(std::ssize(graph.tensors), "tensor"),
+                  InBytes(plan.bytes), Count(plan.world_size(), "rank"), graph.seed,
+                  complete ? "complete" : "unfinished");
   Print(text + TableInText(table));
 }
 

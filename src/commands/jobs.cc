@@ -239,7 +239,7 @@ void BringSpec(const JobsOptions& options, const std::string& path, Job* job) {
   job->spec = fmt::format("{}/{}", kSpecFolder, job->spec_file);
   if (job->spec_text.size() > kMostSpecBytes) {
     throw Usage(fmt::format("`{}` has {}, too many to go along with a job", path,
-                            Count(static_cast<int64_t>(job->spec_text.size()), "byte")),
+                            Count(std::ssize(job->spec_text), "byte")),
                 "copy it to a volume, and run this where the volume has the same path");
   }
   SpecOptions moved = options.spec;

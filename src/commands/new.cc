@@ -355,7 +355,7 @@ void RunNew(const NewOptions& options) {
   const Plan plan = LoadPlan({draft.Request()}, diagnostics);
   Talk(Render(diagnostics.all()));
   values["title"] = fmt::format("{}: {}, {}.\n# Made by `{}`.", options.name,
-                                Count(static_cast<int64_t>(plan.graph.tensors.size()), "tensor"),
+                                Count(std::ssize(plan.graph.tensors), "tensor"),
                                 Count(plan.parameters, "parameter"), CommandLineOf(options));
   PrintExactly(FillTemplate(draft.file, values));
 }

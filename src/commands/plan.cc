@@ -196,9 +196,8 @@ Fact FactOfSources(const InitGraph& graph) {
   return {"source_bytes",
           all,
           {.label = "sources",
-           .text = fmt::format(
-               "{} of {}, {} to be read", Count(static_cast<int64_t>(bytes.size()), "tensor"),
-               Count(static_cast<int64_t>(graph.sources.size()), "source"), InBytes(all)),
+           .text = fmt::format("{} of {}, {} to be read", Count(std::ssize(bytes), "tensor"),
+                               Count(std::ssize(graph.sources), "source"), InBytes(all)),
            .section = kFiles}};
 }
 

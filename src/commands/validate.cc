@@ -68,10 +68,10 @@ ExitCode RunValidate(const ValidateOptions& options) {
       all = diagnostics.all();
       out.Member("valid", true).Member("name", plan.graph.name);
       if (!options.json) {
-        PrintUnlessQuiet(
-            fmt::format("{}: valid: {}, {}, {}, {}\n", Escape(path), plan.graph.name,
-                        Count(static_cast<int64_t>(plan.graph.tensors.size()), "tensor"),
-                        Count(plan.parameters, "parameter"), Count(plan.world_size(), "rank")));
+        PrintUnlessQuiet(fmt::format("{}: valid: {}, {}, {}, {}\n", Escape(path), plan.graph.name,
+                                     Count(std::ssize(plan.graph.tensors), "tensor"),
+                                     Count(plan.parameters, "parameter"),
+                                     Count(plan.world_size(), "rank")));
       }
       WriteDiagnostics(all, out);
       if (!options.json) Report(RenderAll(all), false);
