@@ -13,7 +13,6 @@
 #include "base/table.h"
 #include "commands/command.h"
 #include "commands/complete.h"
-#include "commands/refusals.h"
 #include "spec/keys.h"
 
 namespace shardinit {
@@ -45,6 +44,37 @@ std::vector<std::string> OptionNames(const CLI::App& app) {
   throw Usage(
       fmt::format("{} `{}`", is_option ? "there is no option" : "unknown command", first),
       closest.empty() ? "see `shardinit --help`" : fmt::format("did you mean `{}`?", closest));
+}
+
+// An option that other commands have, and what to use instead.
+struct Refusal {
+  std::string_view command, option, hint;
+};
+
+constexpr std::string_view kWholeCheckpoint =
+    "a checkpoint has all tensors of its model: `export --only` writes some, and `digest --only` "
+    "makes their values";
+
+constexpr Refusal kRefusals[] = {
+    {"gen", "--only", kWholeCheckpoint},
+    {"reshard", "--only", kWholeCheckpoint},
+    {"plan", "--only",
+     "it shows files of whole ranks: `graph --only` shows the shapes and sizes of some tensors"},
+    {"validate", "--only", "a spec is checked as a whole: `graph --only` shows some tensors"},
+    {"explain", "--only", "give the pattern as PATH"},
+    {"verify", "--only", "files are checked as a whole: `stats DIR --only` reads some tensors"},
+};
+
+// Returns an empty text for an unknown option.
+std::string HintForRefused(std::string_view command, std::string_view option) {
+  // A short option may include its value, as in `-j2`.
+  if (option.starts_with("-j") || option == "--jobs") {
+    return fmt::format("leave it out: `{}` has no work for several threads", command);
+  }
+  for (const Refusal& refusal : kRefusals) {
+    if (refusal.command == command && refusal.option == option) return std::string(refusal.hint);
+  }
+  return {};
 }
 
 // Returns a replacement for an option that a command lacks, such as `--set` for `--seed 1`.
